@@ -288,12 +288,10 @@ def _setting(args: argparse.Namespace, result: statement_lib.Statement) -> 'sett
   from fl_dpftrl.reports import setting as setting_lib
 
   given: list[tuple[str, Any]] = []
-  left_out = flags.SAMPLING if result.drawn is None else ()
   for name in ('runs', *_OF_ONE_RUN, 'delta', 'adjacency', 'group_size', 'report_goal'):
     values = getattr(args, name)
     for value in values if isinstance(values, list) else [values]:
-      if name not in left_out:
-        given.append((name, ':'.join(map(str, value)) if isinstance(value, tuple) else value))
+      given.append((name, ':'.join(map(str, value)) if isinstance(value, tuple) else value))
   names = args.log or [file.name for file in result.log]
   return setting_lib.Setting(
     run=', '.join(os.path.basename(os.path.normpath(p)) for p in names),

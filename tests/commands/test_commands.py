@@ -1,5 +1,6 @@
 """The program, and its commands on one strategy: optimize, describe, account and calibrate."""
 
+import argparse
 import dataclasses
 import json
 import os
@@ -10,7 +11,7 @@ import sys
 
 import pytest
 
-from fl_dpftrl.commands import account, describe, dispatch, optimize, output
+from fl_dpftrl.commands import account, describe, dispatch, flags, optimize, output
 from fl_dpftrl.optimization import registry
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
@@ -24,7 +25,7 @@ def figures(found):
 
 
 @pytest.mark.parametrize(
-  'mechanism, flags, copies, family',
+  'mechanism, options, copies, family',
   [
     ('identity', '--objective=rms', 0, 'identity'),
     ('tree_online', '', 5, 'tree_online'),
@@ -42,11 +43,11 @@ def figures(found):
     ('blt', '--num_buffers=2 --objective=rms', 2, 'blt'),
   ],
 )
-def test_optimize(tmp_path, result, mechanism, flags, copies, family):
+def test_optimize(tmp_path, result, mechanism, options, copies, family):
   path = tmp_path / 'found.json'
-  found = result(f'optimize --mechanism={mechanism} {SCHEMA} {flags} --output={path}')
+  found = result(f'optimize --mechanism={mechanism} {SCHEMA} {options} --output={path}')
   assert ('optimality_gap' in found) == (mechanism in ('dense', 'multi_epoch'))
-  assert found['objective'] == ('rms' if 'rms' in flags else 'max')
+  assert found['objective'] == ('rms' if 'rms' in options else 'max')
   assert found['memory_copies'] == copies
   file = files.load(path)
   assert file.strategy.family == family
@@ -99,12 +100,12 @@ def test_the_workload_is_stored_and_shown(tmp_path, run, result):
     'warmup_fraction': 0.25,
     'cooldown_fraction': 0.5,
   }
-  flags = ' '.join(f'--{name}={value}' for name, value in fields.items())
+  given = ' '.join(f'--{name}={value}' for name, value in fields.items())
   line = f'optimize --mechanism=banded_sqrt {SCHEMA}'
-  made = result(f'{line} {flags} --output={path}')
+  made = result(f'{line} {given} --output={path}')
   own = result(f'describe {path}')
   assert fields.items() <= made.items() and fields.items() <= own.items()
-  assert figures(own) == figures(made) == figures(result(f'describe {path} {flags}'))
+  assert figures(own) == figures(made) == figures(result(f'describe {path} {given}'))
   shown = run(f'describe {path}')[1].splitlines()
   assert all([name, str(value)] in map(str.split, shown) for name, value in fields.items())
   prefix = result(f'describe {path} --workload=prefix')
@@ -199,6 +200,8 @@ def test_calibrate_is_account_with_a_target(result, run, target):
   assert result(f'account {line.rpartition(" ")[0]} {noise}') == found
   status, out, err = run(f'calibrate {line} --max_epsilon=1')
   assert status == 3 and out and 'is above --max_epsilon=1' in err
+  nothing = argparse.Namespace(max_epsilon=1.0)
+  assert flags.above_budget(nothing, None) == (3, 'no ε is above --max_epsilon=1')
 
 
 @pytest.mark.slow

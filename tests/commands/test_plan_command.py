@@ -1,10 +1,13 @@
 """fl-dpftrl plan: fields, files and words."""
 
+import dataclasses
 import json
 import re
 
 import pytest
 
+import fl_dpftrl as dpftrl
+from fl_dpftrl.commands import plan_text
 from fl_dpftrl.strategies import files
 from tests import pages
 
@@ -89,3 +92,16 @@ def test_text(run):
 def test_nothing_fits_the_memory(run):
   status, _, err = run(f'{LINE} --strategies=blt-b100 --max_copies=1 --report_goals=10')
   assert status == 2 and 'max_copies=1 is below the ' in err
+
+
+def test_figures_in_text_promise_no_more_than_the_exact_ones():
+  scenario = dpftrl.Scenario(population=200, report_goal=10, timer_rounds=4)
+  plan = dpftrl.plan(
+    scenario, num_rounds=20, seeds=[0], delta=1e-6, noise_multiplier=9.0, strategies=['identity']
+  )
+  guarantee = dataclasses.replace(plan.best.guarantee, noise_multiplier=1.23456789)
+  best = dataclasses.replace(plan.best, guarantee=guarantee)
+  text = plan_text.text(dataclasses.replace(plan, best=best), output=None, report=None)
+  assert re.search('^noise multiplier +1.23457$', text, re.M)
+  assert plan_text._expected('min_sep', 1.23456789) == 1.23456
+  assert plan_text._expected('max_participations', 1.23456112) == 1.23457

@@ -53,7 +53,7 @@ def test_the_seed_decides_the_bytes_and_the_log_says_the_flags(result, tmp_path)
 @pytest.mark.slow
 def test_explains_min_sep(run, tmp_path):
   page = tmp_path / 'page.html'
-  _, said, _ = run(f'simulate {SMALL} --timer_hours=24 --report={page} --seed=3')
+  _, said, _ = run(f'simulate {SMALL} --timer_hours=24 --report={page} --seed=3 --window_hours=5,8')
   assert 'A timer of 24 hours was' in said
   html = page.read_text()
   embedded = json.loads(re.search(r'id="simulation">(.*?)</script>', html)[1])
@@ -61,7 +61,7 @@ def test_explains_min_sep(run, tmp_path):
   assert {'min_sep', 'max_participations', 'late'} <= pages.check(html, embedded)
   assert html.count('<svg ') == 4
   assert not re.search(r'(src|href)=|https?:', html)
-  assert '--timer_hours=24' in html and '--seed=3' in html
+  assert '--timer_hours=24' in html and '--seed=3' in html and '--window_hours=5.0,8.0' in html
 
 
 def test_traces_may_say_when_devices_are_there(result, tmp_path):

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from fl_dpftrl import sensitivity
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.comparison import candidates as compared
 from fl_dpftrl.participation import schemas as participation
@@ -71,6 +72,19 @@ def test_skipped_with_a_reason():
   long = dataclasses.replace(PLANNED, num_rounds=300)
   (skipped,) = candidates.find(compared.named(['banded-b16']), [long], long, objective='rms')
   assert (skipped.label, '256 rounds' in skipped.reason) == ('banded-b16', True)
+
+
+def test_a_lower_bound_of_the_sensitivity_is_no_candidate(monkeypatch):
+  describe = files.describe
+
+  def bounded(strategy, schema):
+    file = describe(strategy, schema=schema)
+    value = file.sensitivity._replace(kind=sensitivity.LOWER_BOUND)
+    return dataclasses.replace(file, sensitivity=value)
+
+  monkeypatch.setattr(files, 'describe', bounded)
+  (skipped,) = find(['identity'])
+  assert skipped.reason == 'only a lower bound of its sensitivity is known'
 
 
 def test_default_names_leave_out_what_takes_long():
