@@ -69,7 +69,7 @@ class Plan:
       'max_copies': self.max_copies,
       'alternatives': [option.to_json(planned) for option in self.best.alternatives],
       'skipped': [skip._asdict() for skip in self.skipped],
-      'settings_scale': forecast.nearby.scale,
+      'settings_scale': forecast.scale,
       'settings': [setting.to_json() for setting in self.settings],
       'assumptions': list(self.assumptions),
     }

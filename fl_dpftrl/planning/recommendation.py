@@ -274,11 +274,11 @@ def settings(
       epsilon=best.guarantee.epsilon,
     )
   ]
-  for outcome in forecast.nearby.outcomes:
-    results.append(_setting(outcome, forecast, best, watch))
-  for (name, value), reason in forecast.nearby.stalled.items():
-    own = {'report_goal': planned.report_goal, 'num_rounds': planned.num_rounds}
-    results.append(Missing(**{**own, name: value}, reason=reason))
+  for (goal, rounds), outcome in forecast.nearby.items():
+    if isinstance(outcome, str):
+      results.append(Missing(report_goal=goal, num_rounds=rounds, reason=outcome))
+    else:
+      results.append(_setting(outcome, forecast, best, watch))
   key = lambda setting: (setting.num_rounds, setting.report_goal)
   return sorted(results, key=key)
 

@@ -61,14 +61,13 @@ def test_outcomes_are_what_the_log_says():
   assert [o.seed for o in found.outcomes] == [3, 4]
   for seen, seed, goal in (
     *zip(found.outcomes, (3, 4), (5, 5)),
-    *zip(found.nearby.outcomes, (3, 3, 3), (9, 5, 5)),
+    *zip(found.nearby.values(), (3, 3, 3), (9, 5, 5)),
   ):
     run = simulate(seed=seed, report_goal=goal)
     rounds, devices, days = log(run, seen.num_rounds)
     assert seen.schema == schemas.schema_of(rounds, devices, seen.num_rounds)
     assert (seen.days, seen.report_goal, seen.seed) == (days, goal, seed)
-  assert [o.num_rounds for o in found.nearby.outcomes] == [120, 60, 200]
-  assert not found.nearby.stalled and found.nearby.scale == 1
+  assert list(found.nearby) == [(9, 120), (5, 60), (5, 200)] and found.scale == 1
   rounds, devices, _ = log(simulate(seed=3), 120)
   times = np.bincount(np.bincount(devices))
   assert dict(found.closer.participations) == {k: times[k] for k in np.flatnonzero(times) if k}
@@ -109,7 +108,7 @@ def test_neighbours_are_simulated_in_small(monkeypatch):
   found = lib.forecast(
     remember, num_rounds=100, seeds=[0, 1], report_goals=[10, 20], more_rounds=[150]
   )
-  assert found.nearby.scale == 2
+  assert found.scale == 2
   assert [(a['seed'], a.get('num_devices'), a.get('report_goal')) for a in asked] == [
     (0, None, None),
     (1, None, None),
@@ -117,32 +116,28 @@ def test_neighbours_are_simulated_in_small(monkeypatch):
     (0, 450, 5),
     (0, 450, 10),
   ]
-  assert [(o.report_goal, o.num_rounds) for o in found.nearby.outcomes] == [
-    (10, 100),
-    (20, 100),
-    (5, 150),
-  ]
+  assert list(found.nearby) == [(10, 100), (20, 100), (5, 150)]
+  assert [(o.report_goal, o.num_rounds) for o in found.nearby.values()] == list(found.nearby)
 
 
 def test_neighbours_are_set_right_towards_less_privacy():
-  neighbours = lib.Neighbours(
-    report_goal=50, num_rounds=100, report_goals=(100,), more_rounds=(200,)
-  )
+  others = [(100, 100), (50, 200)]
   planned = outcome(20, 5, report_goal=50, days=4.0)
-  of_goal = [simulating.Trial(outcomes=(outcome(30, 7, days=6.0),))]
+  other = simulating.Trial(outcomes={100: outcome(30, 7, days=6.0)})
   more = outcome(39, 8, num_rounds=200, days=9.0)
   for small, goal_gives, rounds_give in (
     (outcome(40, 4, days=3.0), (15, 9, 8.0), (19, 10, 12.0)),
     (outcome(10, 9, days=8.0), (30, 7, 3.0), (39, 8, 4.5)),
   ):
-    found = lib.corrected(neighbours, planned, simulating.Trial(outcomes=(small, more)), of_goal)
-    assert [(o.min_sep, o.max_participations, o.days) for o in found.outcomes] == [
+    trials = {50: simulating.Trial(outcomes={100: small, 200: more}), 100: other}
+    found = lib.corrected(planned, trials, others)
+    assert [(o.report_goal, o.num_rounds) for o in found.values()] == list(found) == others
+    assert [(o.min_sep, o.max_participations, o.days) for o in found.values()] == [
       goal_gives,
       rounds_give,
     ]
-    assert [(o.report_goal, o.num_rounds) for o in found.outcomes] == [(100, 100), (50, 200)]
-  found = lib.corrected(neighbours, planned, simulating.Trial(outcomes=(), stalled='why'), of_goal)
-  assert not found.outcomes and set(found.stalled.values()) == {'why'}
+  trials[50] = simulating.Trial(outcomes={}, stalled='why')
+  assert lib.corrected(planned, trials, others) == dict.fromkeys(others, 'why')
 
 
 @pytest.mark.parametrize(
@@ -206,16 +201,15 @@ def test_stalled_rounds():
     more_rounds=[20, 150],
   )
   # 50 in 100 rounds would take 5000 devices.
-  assert list(found.nearby.stalled) == [('report_goal', 50)]
-  assert 'stalled' in found.nearby.stalled['report_goal', 50]
+  assert [key for key, seen in found.nearby.items() if isinstance(seen, str)] == [(50, 100)]
+  assert 'stalled' in found.nearby[50, 100]
   found = lib.forecast(
     lambda **kwargs: simulate(rounds=200, **kwargs),
     num_rounds=100,
     seeds=[0],
     more_rounds=[20, 300],
   )
-  assert list(found.nearby.stalled) == [('num_rounds', 300)]
-  assert [o.num_rounds for o in found.nearby.outcomes] == [20]
+  assert 'stalled' in found.nearby[5, 300] and found.nearby[5, 20].num_rounds == 20
 
 
 @pytest.mark.parametrize(

@@ -180,10 +180,7 @@ def test_settings_have_the_same_noise_in_the_mean(found):
   )
   longer = outcome(dataclasses.replace(SCHEMAS[1], num_rounds=120))
   forecast = forecast_lib.Forecast(
-    outcomes=outcomes,
-    nearby=forecast_lib.Nearby(
-      outcomes=(double, longer), stalled={('report_goal', 400): 'round 7 stalled'}
-    ),
+    outcomes=outcomes, nearby={(100, 60): double, (50, 120): longer, (400, 60): 'round 7 stalled'}
   )
   settings = {(s.report_goal, s.num_rounds): s for s in lib.settings(forecast, best)}
   assert list(settings) == [(50, 60), (100, 60), (400, 60), (50, 120)]
