@@ -155,12 +155,6 @@ def test_without_a_timer_random_selection_gives_min_sep_1():
   assert attendance.participations.values.size > 3
 
 
-def test_waits_for_timers_in_hours():
-  first, second = run(simulation(10, server.HourTimer(48.0), 10), 2)
-  assert second.closed >= first.started + 48 * HOUR
-  assert second.closed < first.closed + 60 * HOUR
-
-
 @pytest.mark.parametrize('num_devices, rounds, stalls_at', [(59, 12, 11), (4, 1, 0)])
 def test_too_few_devices_stall(num_devices, rounds, stalls_at):
   history = simulation(num_devices, server.RoundTimer(rounds)).rounds()
