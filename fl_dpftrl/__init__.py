@@ -11,7 +11,7 @@ from typing import Any
 
 from fl_dpftrl.version import __version__
 
-_LIST = pathlib.Path(__file__).with_name('__init__.pyi').read_text()
+_LIST = pathlib.Path(__file__).with_name('__init__.pyi').read_text('utf-8')
 # The module in which a public name stands, and the public modules.
 _HOMES = {
   name: home for home, name in re.findall(r'^from fl_dpftrl\.(\S+) import (\w+) as', _LIST, re.M)
