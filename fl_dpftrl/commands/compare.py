@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import functools
 import sys
 from collections.abc import Callable, Sequence
 
@@ -34,12 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='comma-separated mechanisms (blt, or blt:3 with its size), strategy'
     ' files (mine.json, or NAME=mine.json), names in matrices/',
   )
-  several = functools.partial(flags.add_several, parser)
-  several('num_rounds', 'N', 'n, number of rounds (each uses one noise row)', required=True)
-  words = 'b, minimum separation of rounds of one device (default: 1)'
-  several('min_sep', 'B', words, default=[1])
-  words = 'k, maximum rounds per device (default: as many as fit)'
-  several('max_participations', 'K', words, default=[None])
+  flags.add_several(parser, 'num_rounds', 'N', required=True)
+  flags.add_several(parser, 'min_sep', 'B', default=[1])
+  flags.add_several(parser, 'max_participations', 'K', default=[None])
   for name, what in (('min_sep', 'min-sep'), ('num_rounds', 'number of rounds')):
     add(
       f'--optimize_for_{name}',

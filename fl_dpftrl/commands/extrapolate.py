@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   several = functools.partial(flags.add_several, parser)
   words = 'report goals to predict; the noise grows in proportion (default: --report_goal)'
   several('report_goals', 'R', words)
-  several('num_rounds', 'N', 'n, number of rounds (each uses one noise row)', required=True)
+  several('num_rounds', 'N', required=True)
   several('population', 'P', 'number of eligible devices', default=[None])
   add(
     '--min_sep',

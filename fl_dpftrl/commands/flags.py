@@ -62,10 +62,12 @@ def add(parser: argparse._ActionsContainer, *names: str, **changes: Any) -> None
 
 
 def add_several(
-  parser: argparse.ArgumentParser, name: str, metavar: str, words: str, **changes: Any
+  parser: argparse.ArgumentParser, name: str, metavar: str, words: str | None = None, **changes: Any
 ) -> None:
-  """Adds a flag that takes several whole numbers."""
-  words = f'{words}: one, a list as 50,100,200 or a range as LOW:HIGH:POINTS'
+  """Adds a flag that takes several whole numbers, with the words of the shared flag or others."""
+  words = (
+    f'{words or _DECLARED[name]["help"]}: one, a list as 50,100,200 or a range as LOW:HIGH:POINTS'
+  )
   parser.add_argument(f'--{name}', type=values, metavar=metavar, help=words, **changes)
 
 

@@ -66,7 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ' their flags: {"runs": [{"log": "a.parquet", "strategy": "blt-b400",'
     ' "noise_multiplier": 8}, ...]}',
   )
-  add('--num_rounds', type=int, help='number of noise rows used, if the log does not say')
+  words = 'number of noise rows used, if the log does not say'
+  flags.add(parser, 'num_rounds', help=words)
   add(
     '--columns',
     metavar='round=NAME,device_id=NAME',
