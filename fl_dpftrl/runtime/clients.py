@@ -2,15 +2,16 @@
 
 import contextlib
 import dataclasses
+import itertools
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import cancellation
 
-from fl_dpftrl.runtime import failures, memory, programs, threads, values
+from fl_dpftrl.runtime import failures, memory, programs, randomness, threads, values
 
 Tensors: TypeAlias = Sequence[tf.Tensor]
 
@@ -23,17 +24,28 @@ Manager: TypeAlias = cancellation.CancellationManager
 _FEWEST_BLOCKS = 16
 # Clients in a block of a large one.
 _LARGEST_BLOCK = 8
+GROUP = 32
+"""Blocks in a group; rounds of up to 256 clients have one."""
 
 
 def blocks(num_clients: int) -> list[range]:
   """Returns the blocks of successive clients of a round, in order.
 
-  A block's updates are summed in order, from zero, and then the sums of the blocks. The blocks
-  depend on the number of clients alone. So a round's sum has the same bits wherever, and by
-  however many threads, its clients are trained.
+  A block's updates are summed in order, from zero; then the totals of a group's blocks are merged
+  in order, and then those of the groups. Blocks and groups depend on the number of clients alone.
+  So a round's sum has the same bits wherever, and by however many threads, its clients are trained
+  and its totals merged.
   """
-  size = min(_LARGEST_BLOCK, max(1, num_clients // _FEWEST_BLOCKS))
-  return [range(first, min(first + size, num_clients)) for first in range(0, num_clients, size)]
+  return _cut(num_clients, min(_LARGEST_BLOCK, max(1, num_clients // _FEWEST_BLOCKS)))
+
+
+def groups(num_blocks: int) -> list[range]:
+  """Returns the groups of successive blocks of a round, in order; see `blocks`."""
+  return _cut(num_blocks, GROUP)
+
+
+def _cut(num: int, size: int) -> list[range]:
+  return [range(first, min(first + size, num)) for first in range(0, num, size)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,10 +66,10 @@ class Later:
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-  """Result of a block of clients.
+  """Result of a block of clients, or of several.
 
   Attributes:
-    totals: totals of the block, by name; the zeros of a `Work`, summed up.
+    totals: totals of the clients, by name; the zeros of a `Work`, summed up.
     kept: by name, what later stages need of each client.
   """
 
@@ -71,9 +83,11 @@ class Work:
 
   Attributes:
     step: of one client.
+    merge: of the totals so far and those that come next, as of `programs.Stage`.
     num_clients: how many there are.
     zeros: totals of an empty block, by name.
     shared: tensors of what all clients take, by name.
+    merged_with: tensors of what a merge takes beside totals, by name; mostly nothing.
     own: for what each client takes of its own, by name: tensors, or values of a type.
     types: types of those that are no tensors yet.
     arrays: that were returned to users.
@@ -82,9 +96,11 @@ class Work:
   """
 
   step: programs.Step
+  merge: programs.Step | None
   num_clients: int
   zeros: Mapping[str, Tensors]
   shared: Mapping[str, Tensors]
+  merged_with: Mapping[str, Tensors]
   own: Mapping[str, Sequence[Any]]
   types: Mapping[str, Any]
   arrays: values.Arrays
@@ -105,6 +121,15 @@ class Work:
   def train(self, block: Sequence[int], manager: Manager) -> Trained:
     """Trains the clients of a block, until a manager cancels it."""
     return train(self.step, block, self.num_clients, self.zeros, self.taken, self.seed, manager)
+
+  def merged(self, trained: Iterable[Trained]) -> Trained:
+    """Merges results of successive blocks, or of successive groups, in order."""
+    return merged(self.merge, self.zeros, self.merged_with, trained)
+
+  def grouped(self, trained: Iterator[Trained]) -> Generator[Trained, None, None]:
+    """Yields the result of each group, given those of all blocks."""
+    for group in groups(len(blocks(self.num_clients))):
+      yield self.merged(itertools.islice(trained, len(group)))
 
 
 def train(
@@ -151,11 +176,36 @@ def train(
   raise failed
 
 
+def merged(
+  step: programs.Step | None,
+  zeros: Mapping[str, Tensors],
+  merged_with: Mapping[str, Tensors],
+  trained: Iterable[Trained],
+) -> Trained:
+  """Merges results in order.
+
+  Args:
+    step, zeros, merged_with: see `Work`; step is named merge there.
+    trained: the results.
+  """
+  totals: dict[str, Tensors] | None = None
+  kept: list[dict[str, Tensors]] = []
+  for one in trained:
+    kept.extend(one.kept)
+    if totals is None or step is None:
+      totals = one.totals
+      continue
+    # A step takes the totals so far first, in the order in which all have their totals.
+    known = {**merged_with, **one.totals, **dict(zip(step.takes, totals.values()))}
+    totals = {**step(randomness.secret_seed(), known.__getitem__)}
+  return Trained({**zeros} if totals is None else totals, kept)
+
+
 class Clients(Protocol):
   """The place where clients are trained."""
 
-  def blocks(self, work: Work, stop: 'Stop') -> Generator[Trained, None, None]:
-    """Yields what came of each block of clients, in order."""
+  def groups(self, work: Work, stop: 'Stop') -> Generator[Trained, None, None]:
+    """Yields what came of each group of blocks of clients, in order."""
     ...
 
   def end(self) -> None:
@@ -177,13 +227,14 @@ class Threads:
 
   at_most: int | None = None
 
-  def blocks(self, work: Work, stop: 'Stop') -> Generator[Trained, None, None]:
+  def groups(self, work: Work, stop: 'Stop') -> Generator[Trained, None, None]:
     own = {name: _made(of_clients) for name, of_clients in work.own.items()}
     work = dataclasses.replace(work, own=own)
     num_threads = memory.concurrent_clients(work.model_bytes, self.at_most)
-    found = blocks(work.num_clients)
-    train_block = lambda index, manager: work.train(found[index], manager)
-    return in_order(train_block, len(found), num_threads, stop)
+    of_round = blocks(work.num_clients)
+    train_block = lambda index, manager: work.train(of_round[index], manager)
+    with contextlib.closing(in_order(train_block, len(of_round), num_threads, stop)) as trained:
+      yield from work.grouped(trained)
 
   def end(self) -> None:
     """Does nothing: threads end with their round."""

@@ -84,7 +84,8 @@ class Stage:
     server: computes what all share.
     client: for one client, takes the totals of its block so far and gives them with
       its summands, beside what later stages need of it.
-    merge: takes the totals of all blocks so far and those of one more.
+    merge: takes first the totals so far, then those of the blocks that come next, both in the
+      order of sums; gives the totals of both, by the names of the latter.
     sums: that the stage ends with.
     keeps: names of what clients compute and later stages need of each.
   """
@@ -256,7 +257,7 @@ class _Builder:
       return [evaluator.with_block(name) for name in sums], [evaluator]
 
     takes = list(dict.fromkeys([*totals, *blocks, *others]))
-    return self._step(takes, totals, compute, randomness.SEED_SPEC)
+    return self._step(takes, blocks, compute, randomness.SEED_SPEC)
 
   def _evaluator(
     self, seed: tf.Tensor, known: dict[str, Any], *, of_clients: bool

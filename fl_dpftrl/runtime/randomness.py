@@ -10,6 +10,7 @@ Not covered, and left as they are: gamma and Poisson variates, shuffles of tenso
 and random functions that are mapped over a data set.
 """
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -65,6 +66,11 @@ def child(seed: tf.Tensor, index: int | tf.Tensor) -> tf.Tensor:
   return tf.random.stateless_uniform(
     [2], seed + tf.convert_to_tensor([index, 0], tf.int64), None, None, tf.int64
   )
+
+
+def secret_seed() -> tf.Tensor:
+  """Returns a seed of the operating system."""
+  return tf.constant(np.frombuffer(os.urandom(16), '<i8'))
 
 
 def rewrite(graph: tf.compat.v1.GraphDef, *, honours_seeds: bool) -> str | None:

@@ -52,15 +52,20 @@ class SentStep:
     return programs.Step(self.takes, self.gives, self.sizes, function, ())
 
 
+def calls_python(step: programs.Step) -> bool:
+  """Returns whether a step calls Python functions, which stay in their process."""
+  graph = step.function.graph.as_graph_def()
+  nodes = [graph.node, *(function.node_def for function in graph.library.function)]
+  return any(node.op in callbacks.OPERATIONS for some in nodes for node in some)
+
+
 def sent_step(step: programs.Step) -> SentStep:
   """Returns a step as it travels.
 
   Raises:
     ValueError: if it calls Python functions, which stay in their process.
   """
-  graph = step.function.graph.as_graph_def()
-  nodes = [graph.node, *(function.node_def for function in graph.library.function)]
-  if any(node.op in callbacks.OPERATIONS for some in nodes for node in some):
+  if calls_python(step):
     raise ValueError(
       "clients' work with tf.py_function or tf.numpy_function stays in its process: write it in"
       ' TensorFlow, or train without other machines'
@@ -69,7 +74,7 @@ def sent_step(step: programs.Step) -> SentStep:
     takes=step.takes,
     gives=step.gives,
     sizes=step.sizes,
-    graph=graph.SerializeToString(),
+    graph=step.function.graph.as_graph_def().SerializeToString(),
     inputs=tuple(tensor.name for tensor in step.function.inputs),
     outputs=tuple(tensor.name for tensor in step.function.outputs),
   )

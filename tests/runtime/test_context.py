@@ -2,7 +2,9 @@
 
 import asyncio
 import collections
+import functools
 import gc
+import operator
 import re
 import weakref
 
@@ -63,25 +65,23 @@ def test_sums_that_follow_from_each_other(in_process):
 
 
 def test_a_sum_is_that_of_blocks_in_order(in_process):
-  """Bit for bit: from zero within each block, and then block by block."""
+  """Bit for bit: from zero within each block, then block by block, then group by group."""
   rng = np.random.default_rng(3)
-  for num in (7, 40, 200):
+
+  @tff.federated_computation(tff.FederatedType(tff.TensorType(np.float32, [5]), tff.CLIENTS))
+  def total(values):
+    return tff.federated_sum(values)
+
+  def summed(parts):
+    return functools.reduce(operator.add, parts)
+
+  for num, num_groups in ((7, 1), (40, 1), (256, 1), (600, 3)):
     updates = (rng.normal(size=(num, 5)) * 10.0 ** rng.integers(-3, 4, (num, 1))).astype('f4')
-
-    @tff.federated_computation(tff.FederatedType(tff.TensorType(np.float32, [5]), tff.CLIENTS))
-    def total(values):
-      return tff.federated_sum(values)
-
-    of_blocks = []
-    for block in clients.blocks(num):
-      of_block = np.zeros(5, np.float32)
-      for client in block:
-        of_block = of_block + updates[client]
-      of_blocks.append(of_block)
-    expected = of_blocks[0]
-    for of_block in of_blocks[1:]:
-      expected = expected + of_block
-    for threads in (1, 2, 8):
+    blocks = [summed([np.zeros(5, 'f4'), *updates[block]]) for block in clients.blocks(num)]
+    groups = clients.groups(len(blocks))
+    assert len(groups) == num_groups and sum(map(len, groups)) == len(blocks)
+    expected = summed([summed(blocks[i] for i in group) for group in groups])
+    for threads in (1, 8):
       with in_process(max_concurrent_clients=threads):
         np.testing.assert_array_equal(total(list(updates)), expected)
 
