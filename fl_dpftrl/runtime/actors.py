@@ -186,14 +186,12 @@ class Round:
     """The first block that is not taken."""
     return len(self._blocks) if self.is_over else self._parts[self._num_taken].start
 
-  def counts(self) -> dict[str, int]:
-    """Returns numbers of blocks, as of `cluster.Status`."""
+  def status(self) -> str:
+    """Returns how far the round is, as a part of a progress line."""
     merged = sum(len(self._parts[part]) for part in self._merged)
-    return dict(
-      num_blocks=len(self._blocks),
-      num_trained=self._first + merged + len(self._trained),
-      num_under_way=sum(not task.merges for task in self._under_way.values()),
-    )
+    num_trained = self._first + merged + len(self._trained)
+    num_under_way = sum(not task.merges for task in self._under_way.values())
+    return f'{num_trained} of {len(self._blocks)} blocks trained, {num_under_way} under way'
 
   def busy(self) -> list[Actor]:
     """Returns the actors that have something under way."""

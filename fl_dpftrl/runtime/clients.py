@@ -3,22 +3,15 @@
 import contextlib
 import dataclasses
 import itertools
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import cancellation
 
-from fl_dpftrl.runtime import failures, memory, programs, randomness, threads, values
+from fl_dpftrl.runtime import memory, programs, randomness, threads, values
 
 Tensors: TypeAlias = Sequence[tf.Tensor]
-
-# How long an interrupted round waits for an operation that is under way.
-_PATIENCE_SECONDS = 5.0
-
-Manager: TypeAlias = cancellation.CancellationManager
 
 # A small cohort has about this many blocks, so that few processors wait for the last.
 _FEWEST_BLOCKS = 16
@@ -118,7 +111,7 @@ class Work:
       value = value.value()
     return values.tensors(value, self.types[name], self.arrays)
 
-  def train(self, block: Sequence[int], manager: Manager) -> Trained:
+  def train(self, block: Sequence[int], manager: threads.Manager) -> Trained:
     """Trains the clients of a block, until a manager cancels it."""
     return train(self.step, block, self.num_clients, self.zeros, self.taken, self.seed, manager)
 
@@ -139,7 +132,7 @@ def train(
   zeros: Mapping[str, Tensors],
   taken: Callable[[int, str], Tensors],
   seed: Callable[[int], np.ndarray],
-  manager: Manager | None = None,
+  manager: threads.Manager | None = None,
 ) -> Trained:
   """Trains the clients of a block by a step, and adds them up in their order.
 
@@ -166,7 +159,7 @@ def train(
       }
       given = {**step(tf.constant(seed(client)), arguments.__getitem__, manager)}
     except Exception as error:
-      failed = failures.placed(error, _place(client, num_clients))
+      failed = programs.placed(error, _place(client, num_clients))
       break
     totals = {name: given.pop(name) for name in totals}
     kept.append({**given})
@@ -204,7 +197,7 @@ def merged(
 class Clients(Protocol):
   """The place where clients are trained."""
 
-  def groups(self, work: Work, stop: 'Stop') -> Generator[Trained, None, None]:
+  def groups(self, work: Work, stop: threads.Stop) -> Generator[Trained, None, None]:
     """Yields what came of each group of blocks of clients, in order."""
     ...
 
@@ -227,13 +220,15 @@ class Threads:
 
   at_most: int | None = None
 
-  def groups(self, work: Work, stop: 'Stop') -> Generator[Trained, None, None]:
+  def groups(self, work: Work, stop: threads.Stop) -> Generator[Trained, None, None]:
     own = {name: _made(of_clients) for name, of_clients in work.own.items()}
     work = dataclasses.replace(work, own=own)
     num_threads = memory.concurrent_clients(work.model_bytes, self.at_most)
     of_round = blocks(work.num_clients)
     train_block = lambda index, manager: work.train(of_round[index], manager)
-    with contextlib.closing(in_order(train_block, len(of_round), num_threads, stop)) as trained:
+    with contextlib.closing(
+      threads.in_order(train_block, len(of_round), num_threads, stop)
+    ) as trained:
       yield from work.grouped(trained)
 
   def end(self) -> None:
@@ -251,7 +246,7 @@ def _made(of_clients: Sequence[Any]) -> list[Any]:
     try:
       made.append(value.value() if isinstance(value, Later) else value)
     except Exception as error:
-      failed = failures.placed(error, _place(client, len(of_clients)))
+      failed = programs.placed(error, _place(client, len(of_clients)))
       break
   else:
     return made
@@ -260,125 +255,3 @@ def _made(of_clients: Sequence[Any]) -> list[Any]:
 
 def _place(client: int, num_clients: int) -> str:
   return f'client {client}, counted from 0, of {num_clients}'
-
-
-class Stop:
-  """Ends running and future rounds from another thread."""
-
-  def __init__(self):
-    self._asked = False
-    self._under_way: set[Callable[[], None]] = set()
-
-  def ask(self) -> None:
-    self._asked = True
-    for cancel in tuple(self._under_way):
-      cancel()
-
-  def check(self) -> None:
-    """Raises RuntimeError if a stop was requested."""
-    if self._asked:
-      raise RuntimeError('the round was stopped')
-
-  @contextlib.contextmanager
-  def told_to(self, cancel: Callable[[], None]) -> Iterator[None]:
-    """Calls cancel if a stop is requested within the block."""
-    self._under_way.add(cancel)
-    try:
-      self.check()
-      yield
-    finally:
-      self._under_way.discard(cancel)
-
-
-def in_order(
-  work: Callable[[int, Manager], Any], num: int, num_threads: int, stop: Stop | None = None
-) -> Generator[Any, None, None]:
-  """Yields work(0), work(1), …, of which several are computed at the same time.
-
-  Results that wait for an earlier one, and work under way, are at most twice num_threads
-  together, however much slower one of them is. Where one fails, or whoever takes the results goes
-  away, the others are cancelled. What comes before one that fails is waited for: the error is
-  that of the first place, each time the same.
-
-  Args:
-    work: (index, what cancels it) → result, by TensorFlow.
-    num: number of results.
-    num_threads: number of threads that work at the same time, at least 1.
-    stop: ends the round with a RuntimeError where it is asked for.
-
-  Raises:
-    Exception: that work raised.
-  """
-  stop = stop or Stop()
-  round_ = _Round(work, num, 2 * num_threads)
-  with stop.told_to(round_.stop):
-    ends = [threads.start(round_.run) for _ in range(min(num_threads, num))]
-    try:
-      for index in range(num):
-        yield round_.take(index)
-    finally:
-      round_.stop()
-      for ended in ends:
-        ended.wait(_PATIENCE_SECONDS)
-  stop.check()
-
-
-class _Round:
-  """Work of a round that is under way, done and taken."""
-
-  def __init__(self, work: Callable[[int, Manager], Any], num: int, window: int):
-    self._work, self._window = work, window
-    self._changed = threading.Condition()
-    self._next, self._taken, self._stopped = 0, 0, False
-    # What comes before this is begun; a failure leaves out what comes after it.
-    self._end = num
-    self._under_way: dict[int, Manager] = {}
-    self._done: dict[int, tuple[Any, BaseException | None]] = {}
-
-  def run(self) -> None:
-    """Works until nothing is left; the task of a thread."""
-    while (index := self._begin()) is not None:
-      try:
-        outcome: tuple[Any, BaseException | None] = self._work(index, self._under_way[index]), None
-      except BaseException as error:
-        outcome = None, error
-      with self._changed:
-        del self._under_way[index]
-        self._done[index] = outcome
-        if outcome[1] is not None:
-          self._end = min(self._end, index)
-        self._changed.notify_all()
-      del outcome
-
-  def _begin(self) -> int | None:
-    with self._changed:
-      while not self._stopped and self._next < self._end:
-        if self._next < self._taken + self._window:
-          self._next += 1
-          self._under_way[self._next - 1] = Manager()
-          return self._next - 1
-        self._changed.wait()
-    return None
-
-  def take(self, index: int) -> Any:
-    with self._changed:
-      while index not in self._done and not self._stopped:
-        self._changed.wait()
-      if self._stopped:  # First: what was under way has failed because of it.
-        raise RuntimeError('the round was stopped')
-      result, error = self._done.pop(index)
-      self._taken = index + 1
-      self._changed.notify_all()
-    if error is not None:
-      raise error
-    return result
-
-  def stop(self) -> None:
-    """Begins nothing more, and cancels what is under way."""
-    with self._changed:
-      self._stopped = True
-      under_way = list(self._under_way.values())
-      self._changed.notify_all()
-    for manager in under_way:
-      with contextlib.suppress(Exception):
-        manager.start_cancel()

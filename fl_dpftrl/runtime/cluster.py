@@ -72,36 +72,6 @@ class Actors:
       raise ValueError('cpus or gpus of actors must be above 0')
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Status:
-  """Actors, and how far their round is.
-
-  As text, it is a part of a progress line.
-
-  Attributes:
-    num_actors: number of actors that there should be.
-    num_there: number of those that are there.
-    num_losses: number of actors lost so far; others were started for them.
-    num_blocks: number of blocks of the round under way; 0 between two rounds.
-    num_trained: number of those that are trained.
-    num_under_way: number of those that actors have.
-  """
-
-  num_actors: int
-  num_there: int
-  num_losses: int
-  num_blocks: int = 0
-  num_trained: int = 0
-  num_under_way: int = 0
-
-  def __str__(self) -> str:
-    parts = [f'{self.num_there} of {self.num_actors} actors']
-    if self.num_blocks:
-      parts.append(f'{self.num_trained} of {self.num_blocks} blocks trained')
-      parts.append(f'{self.num_under_way} under way')
-    return ', '.join([*parts, f'{self.num_losses} lost so far'])
-
-
 def connect(address: str, *, insecure_network: bool = False) -> None:
   """Connects to a cluster; a connection that is there is kept.
 

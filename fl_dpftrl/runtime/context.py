@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.runtime import analysis, clients, programs, randomness, values
+from fl_dpftrl.runtime import analysis, clients, programs, randomness, threads, values
 from fl_dpftrl.text import messages
 
 _Tensors = Sequence[tf.Tensor]
@@ -72,7 +72,7 @@ class InProcessContext(tff.framework.SyncContext):
     self._arrays = values.Arrays()
     self._calls = itertools.count()
     self._number: int | None = None
-    self._stop = clients.Stop()
+    self._stop = threads.Stop()
 
   def stop(self) -> None:
     """Ends the call that is under way, and all to come, with a RuntimeError.
@@ -191,7 +191,7 @@ class _Call:
     program: programs.Program,
     arrays: values.Arrays,
     default_num_clients: int,
-    stop: clients.Stop,
+    stop: threads.Stop,
   ):
     self._program, self._arrays, self._stop = program, arrays, stop
     self._num_clients: int | None = None

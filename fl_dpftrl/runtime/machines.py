@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 
 from fl_dpftrl.runtime import actors as actors_lib
-from fl_dpftrl.runtime import clients, cluster, context, memory, trainer
+from fl_dpftrl.runtime import clients, cluster, context, memory, threads, trainer
 
 # Between two lines that say how far a long round is.
 _SAY_SECONDS = 30.0
@@ -132,19 +132,15 @@ class Machines:
 
   def status(self) -> str:
     """See `clients.Clients`."""
-    return str(self.counts()) if self._actors else ''
-
-  def counts(self) -> cluster.Status:
-    """Returns how many actors are there, and how far their round is."""
-    return cluster.Status(
-      num_actors=self._settings.number or 1,
-      num_there=len(self.pids),
-      num_losses=self.losses,
-      **({} if self._round is None else self._round.counts()),
-    )
+    if not self._actors:
+      return ''
+    parts = [f'{len(self.pids)} of {self._settings.number} actors']
+    if self._round is not None:
+      parts.append(self._round.status())
+    return ', '.join([*parts, f'{self.losses} lost so far'])
 
   def groups(
-    self, work: clients.Work, stop: clients.Stop
+    self, work: clients.Work, stop: threads.Stop
   ) -> Generator[clients.Trained, None, None]:
     """Yields what came of each group of blocks of clients, in order.
 
@@ -157,7 +153,7 @@ class Machines:
       yield from trained if round_.merges else work.grouped(trained)
 
   def _taken(
-    self, round_: actors_lib.Round, stop: clients.Stop
+    self, round_: actors_lib.Round, stop: threads.Stop
   ) -> Generator[clients.Trained, None, None]:
     """Yields the blocks of a round, or its groups where actors merge."""
     self._round = round_

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context as contexts
 from tensorflow.python.framework import ops
 
-from fl_dpftrl.runtime import callbacks, programs
+from fl_dpftrl.runtime import callbacks, graphs, programs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class SentStep:
     nodes = {node.name: node for node in graph.node}
     specs = []
     for name in self.inputs:
-      attributes = nodes[name.split(':')[0]].attr
+      attributes = nodes[graphs.node_of(name)].attr
       specs.append(tf.TensorSpec(attributes['shape'].shape, attributes['dtype'].type))
 
     def trace(*tensors):
@@ -54,9 +54,8 @@ class SentStep:
 
 def calls_python(step: programs.Step) -> bool:
   """Returns whether a step calls Python functions, which stay in their process."""
-  graph = step.function.graph.as_graph_def()
-  nodes = [graph.node, *(function.node_def for function in graph.library.function)]
-  return any(node.op in callbacks.OPERATIONS for some in nodes for node in some)
+  nodes = graphs.nodes(step.function.graph.as_graph_def())
+  return any(node.op in callbacks.OPERATIONS for node in nodes)
 
 
 def sent_step(step: programs.Step) -> SentStep:

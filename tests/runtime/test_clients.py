@@ -42,8 +42,8 @@ def test_results_come_in_order_whoever_is_fast():
     return index
 
   for num_threads in (1, 2, 8):
-    assert list(clients.in_order(work, 20, num_threads)) == list(range(20))
-  assert not list(clients.in_order(work, 0, 4))
+    assert list(threads.in_order(work, 20, num_threads)) == list(range(20))
+  assert not list(threads.in_order(work, 0, 4))
 
 
 def test_few_results_wait_for_a_slow_client():
@@ -54,7 +54,7 @@ def test_few_results_wait_for_a_slow_client():
       first_may_end.wait()
     done.append(index)
 
-  results = clients.in_order(work, 100, 3)
+  results = threads.in_order(work, 100, 3)
   taking = threading.Thread(target=lambda: list(results))
   taking.start()
   time.sleep(0.3)
@@ -71,7 +71,7 @@ def test_an_error_of_one_ends_all():
     return index
 
   with pytest.raises(OSError, match='client 3'):
-    list(clients.in_order(work, 1000, 4))
+    list(threads.in_order(work, 1000, 4))
   assert not busy()
 
 
@@ -91,12 +91,12 @@ def test_the_first_of_those_that_fail_counts():
     second_has_failed.wait()
 
   with pytest.raises(ValueError, match='^second$'):
-    list(clients.in_order(work, 1000, 4))
+    list(threads.in_order(work, 1000, 4))
   assert max(begun) <= 2 * 4
 
 
 def test_a_stop_wins_over_what_it_cancels():
-  stop = clients.Stop()
+  stop = threads.Stop()
 
   def work(index, manager):
     stop.ask()
@@ -104,11 +104,11 @@ def test_a_stop_wins_over_what_it_cancels():
     raise tf.errors.CancelledError(None, None, 'cancelled')
 
   with pytest.raises(RuntimeError, match='^the round was stopped$'):
-    list(clients.in_order(work, 3, 2, stop))
+    list(threads.in_order(work, 3, 2, stop))
 
 
 def test_who_stops_taking_leaves_no_thread_at_work():
-  results = clients.in_order(lambda index, _: index, 1000, 4)
+  results = threads.in_order(lambda index, _: index, 1000, 4)
   assert next(results) == 0
   results.close()
   assert not busy()
@@ -131,14 +131,14 @@ def test_an_endless_client_is_cancelled():
     interrupt.start()  # Not before the test waits for it.
     return manager.get_cancelable_function(endless_graph)()
 
-  results = clients.in_order(work, 2, 2)
+  results = threads.in_order(work, 2, 2)
   with pytest.raises(KeyboardInterrupt):
     next(results)
   assert not busy()
 
 
 def test_another_thread_stops_a_round_and_all_to_come():
-  stop = clients.Stop()
+  stop = threads.Stop()
   endless = threading.Event()
 
   def ask_and_end():
@@ -148,10 +148,10 @@ def test_another_thread_stops_a_round_and_all_to_come():
   asking = threading.Timer(0.2, ask_and_end)
   asking.start()
   with pytest.raises(RuntimeError, match='stopped'):
-    list(clients.in_order(lambda index, _: endless.wait(), 3, 2, stop))
+    list(threads.in_order(lambda index, _: endless.wait(), 3, 2, stop))
   asking.join()
   with pytest.raises(RuntimeError, match='stopped'):
-    list(clients.in_order(lambda index, _: index, 3, 2, stop))
+    list(threads.in_order(lambda index, _: index, 3, 2, stop))
 
 
 @pytest.mark.parametrize(
