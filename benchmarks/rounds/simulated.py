@@ -2,12 +2,13 @@
 
     python -m benchmarks.rounds.simulated
 
-Each machine has one actor, and one link each way, on which one total travels at a time. Blocks are
-handed out, taken in order and merged as `runtime.actors` does it. A merge beside training slows
-neither. Speeds are assumptions.
+Each machine has one actor, and one link each way, on which one total travels at a time. All take
+the model from the driver. Blocks are handed out, taken in order and merged as `runtime.actors` does
+it. A merge beside training slows neither. Speeds are assumptions.
 """
 
 import dataclasses
+import functools
 import heapq
 import itertools
 from collections.abc import Callable
@@ -76,15 +77,15 @@ class Simulation:
     self._next_block, self._num_taken, self._driver_seconds = 0, 0, 0.0
     self._idle: list[int] = []
     self._is_taking = False
-    self._trained: dict[int, int] = {}  # Block, or group once it is merged → its machine.
-    self._merged: dict[int, int] = {}
+    self._trained: dict[int, int] = {}  # Block → its machine.
+    self._merged: dict[int, int] = {}  # Group → the machine that merges it.
     self._merging: set[int] = set()
     self._num_waiting = self._most_waiting = 0
 
   def run(self) -> Round:
     """Returns what the round took."""
     for machine in self._machines:
-      self._send(_DRIVER, machine, lambda machine=machine: self._idle_again(machine))
+      self._send(_DRIVER, machine, functools.partial(self._idle.append, machine))
     while self._events:
       self._now, _, event = heapq.heappop(self._events)
       event()
@@ -98,14 +99,11 @@ class Simulation:
 
   def _send(self, source: int, target: int, then: Callable[[], None]) -> None:
     """Sends a total, once both links are free."""
-    if source == target:
-      return self._at(self._now, then)
-    begin = max(self._now, self._sends[source], self._receives[target])
-    self._sends[source] = self._receives[target] = begin + self._send_seconds
-    return self._at(begin + self._send_seconds, then)
-
-  def _idle_again(self, machine: int) -> None:
-    self._idle.append(machine)
+    end = self._now
+    if source != target:
+      end = max(end, self._sends[source], self._receives[target]) + self._send_seconds
+      self._sends[source] = self._receives[target] = end
+    self._at(end, then)
 
   def _hand_out(self) -> None:
     taken = self._num_taken
@@ -115,7 +113,7 @@ class Simulation:
       machine, index = self._idle.pop(0), self._next_block
       self._next_block += 1
       seconds = len(self._blocks[index]) * self._client_seconds
-      self._at(self._now + seconds, lambda m=machine, i=index: self._train(m, i))
+      self._at(self._now + seconds, functools.partial(self._train, machine, index))
 
   def _train(self, machine: int, index: int) -> None:
     self._trained[index] = machine

@@ -107,13 +107,13 @@ def _started(settings: cluster.Actors) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Task:
-  """What an actor does.
+  """A block that an actor trains, or a group that it merges.
 
   Attributes:
     actor: who does it.
     result: reference to the `trainer.SentTrained` that comes of it.
-    index: of the block that it trains, or of the group that it merges.
-    merges: whether it merges a group.
+    index: of the block or group.
+    merges: whether it is a group.
   """
 
   actor: Actor

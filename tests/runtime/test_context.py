@@ -99,55 +99,6 @@ def test_clients_of_which_no_argument_tells(in_process):
     assert mean_and_doubled([1.0, 3.0])[0] == 2.0
 
 
-def test_data_sets_may_be_lists(in_process):
-  @tff.tensorflow.computation(tff.SequenceType(np.int32))
-  def total(data):
-    return data.reduce(0, lambda x, y: x + y)
-
-  @tff.federated_computation(tff.FederatedType(tff.SequenceType(np.int32), tff.CLIENTS))
-  def grand_total(data):
-    return tff.federated_sum(tff.federated_map(total, data))
-
-  with in_process():
-    assert (
-      total([1, 2, 3])
-      == 6
-      == total(tf.data.Dataset.range(1, 4).map(lambda x: tf.cast(x, tf.int32)))
-    )
-    assert grand_total([[1, 2], [3], []]) == 6
-
-
-def test_variables_are_each_calls_own(in_process):
-  @tff.tensorflow.computation(np.float32)
-  def counted(x):
-    variable = tf.Variable(x)
-    with tf.control_dependencies([variable.assign_add(1.0)]):
-      return variable.read_value()
-
-  comp = tff.federated_computation(lambda v: tff.federated_map(counted, v), FLOATS)
-  values = [float(i) for i in range(50)]
-  with in_process(max_concurrent_clients=8):
-    for _ in range(3):
-      np.testing.assert_array_equal(comp(values), np.array(values) + 1.0)
-
-
-def test_initial_values_come_before_all_else(in_process):
-  @tff.tensorflow.computation(np.int64)
-  def looked_up(x):
-    table = tf.lookup.StaticHashTable(
-      tf.lookup.KeyValueTensorInitializer([1, 2], [10, 20], tf.int64, tf.int64), -1
-    )
-    return table.lookup(x)
-
-  @tff.federated_computation(tff.FederatedType(np.int64, tff.CLIENTS))
-  def at_clients(values):
-    return tff.federated_map(looked_up, values)
-
-  with in_process(max_concurrent_clients=4):
-    assert [looked_up(2), looked_up(3)] == [20, -1]
-    assert at_clients([1, 2, 3] * 5) == [10, 20, -1] * 5
-
-
 @pytest.mark.parametrize('values, inside', [([1, 7], True), ([1, 8], False)])
 def test_secure_sums_check_their_bounds(in_process, values, inside):
   @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
@@ -313,19 +264,10 @@ def test_an_assertion_says_nothing_of_tensors(in_process):
   for way, words in enumerate(['...', 'too small']):
     with in_process(), leaks.refused(leaks.Secrets([secret]), tf.errors.InvalidArgumentError):
       checked(secret, way)
-    with in_process(), pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(words)):
+    with in_process(), pytest.raises(tf.errors.InvalidArgumentError) as error:
       checked(secret, way)
-
-
-def test_an_assertion_is_one_line(in_process):
-  @tff.tensorflow.computation(np.int32)
-  def refused(x):
-    with tf.control_dependencies([tf.debugging.Assert(x < 1, ['the rounds are over'])]):
-      return x + 1
-
-  with in_process(), pytest.raises(tf.errors.InvalidArgumentError) as error:
-    refused(1)
-  assert error.value.message == 'assertion failed: [the rounds are over]'
+    assert error.value.message.startswith('assertion failed: [') and words in error.value.message
+    assert '\n' not in error.value.message
 
 
 def test_a_block_puts_back_what_ran_computations_before(in_process):
@@ -339,3 +281,14 @@ def test_a_block_puts_back_what_ran_computations_before(in_process):
   assert stack.current is before
   with pytest.raises(RuntimeError, match='stopped'), stack.install(context):
     tff.federated_computation(lambda: tff.federated_value(1, tff.SERVER))()
+
+
+def test_one_line_is_enough():
+  """TFF's own context is never begun: it would start a worker."""
+  stack = tff.framework.get_context_stack()
+  before = stack.current
+  try:
+    assert runtime.use_in_process(seed=1) is stack.current
+    assert mean_and_doubled([1.0, 3.0]) == (2.0, [2.0, 6.0])
+  finally:
+    stack.set_default_context(before)
