@@ -66,8 +66,8 @@ class Trained:
     kept: by name, what later stages need of each client.
   """
 
-  totals: dict[str, Tensors]
-  kept: list[dict[str, Tensors]]
+  totals: Mapping[str, Tensors]
+  kept: Sequence[Mapping[str, Tensors]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Work:
     zeros: totals of an empty block, by name.
     shared: tensors of what all clients take, by name.
     merged_with: tensors of what a merge takes beside totals, by name; mostly nothing.
-    own: for what each client takes of its own, by name: tensors, or values of a type.
+    own: for what each client takes of its own, by name, client → tensors, or a value of a type.
     types: types of those that are no tensors yet.
     arrays: that were returned to users.
     seed: client → int64, of `programs.CLIENT_SEED_SPEC`.
@@ -94,7 +94,7 @@ class Work:
   zeros: Mapping[str, Tensors]
   shared: Mapping[str, Tensors]
   merged_with: Mapping[str, Tensors]
-  own: Mapping[str, Sequence[Any]]
+  own: Mapping[str, Any]
   types: Mapping[str, Any]
   arrays: values.Arrays
   seed: Callable[[int], np.ndarray]
@@ -105,93 +105,60 @@ class Work:
     if name in self.shared:
       return self.shared[name]
     value = self.own[name][client]
-    if name not in self.types:
-      return value
     if isinstance(value, Later):
       value = value.value()
-    return values.tensors(value, self.types[name], self.arrays)
+    return values.tensors(value, self.types[name], self.arrays) if name in self.types else value
 
-  def train(self, block: Sequence[int], manager: threads.Manager) -> Trained:
-    """Trains the clients of a block, until a manager cancels it."""
-    return train(self.step, block, self.num_clients, self.zeros, self.taken, self.seed, manager)
+  def train(self, block: Sequence[int], manager: threads.Manager | None = None) -> Trained:
+    """Trains the clients of a block, and adds them up in their order.
+
+    Args:
+      block: the clients' places.
+      manager: cancels the work.
+
+    Raises:
+      Exception: that a client raised, with its place in the message.
+    """
+    totals = self.zeros
+    kept: list[Mapping[str, Tensors]] = []
+    for client in block:
+      if manager is not None and manager.is_cancelled:
+        raise RuntimeError('the round was stopped')
+      try:
+        arguments = {
+          name: totals[name] if name in totals else self.taken(client, name)
+          for name in self.step.takes
+        }
+        given = self.step(tf.constant(self.seed(client)), arguments.__getitem__, manager)
+      except Exception as error:
+        failed = programs.placed(error, _place(client, self.num_clients))
+        break
+      totals = {name: given.pop(name) for name in totals}
+      kept.append(given)
+    else:
+      return Trained(totals, kept)
+    # Out of the handling of an error, which would be shown as what came before.
+    raise failed
 
   def merged(self, trained: Iterable[Trained]) -> Trained:
     """Merges results of successive blocks, or of successive groups, in order."""
-    return merged(self.merge, self.zeros, self.merged_with, trained)
+    totals: Mapping[str, Tensors] | None = None
+    kept: list[Mapping[str, Tensors]] = []
+    for one in trained:
+      kept.extend(one.kept)
+      if totals is None or self.merge is None:
+        totals = one.totals
+        continue
+      # A merge takes the totals so far first, in the order in which all have their totals.
+      so_far = dict(zip(self.merge.takes, totals.values()))
+      known = {**self.merged_with, **one.totals, **so_far}
+      totals = self.merge(randomness.secret_seed(), known.__getitem__)
+    return Trained(self.zeros if totals is None else totals, kept)
 
   def grouped(self, trained: Iterator[Trained]) -> Generator[Trained, None, None]:
     """Yields the result of each group, given those of all blocks."""
     for group in groups(len(blocks(self.num_clients))):
       yield self.merged(itertools.islice(trained, len(group)))
-
-
-def train(
-  step: programs.Step,
-  block: Sequence[int],
-  num_clients: int,
-  zeros: Mapping[str, Tensors],
-  taken: Callable[[int, str], Tensors],
-  seed: Callable[[int], np.ndarray],
-  manager: threads.Manager | None = None,
-) -> Trained:
-  """Trains the clients of a block by a step, and adds them up in their order.
-
-  Args:
-    step: of one client.
-    block: the clients' places.
-    num_clients: number of clients of the round.
-    zeros: totals of an empty block, by name.
-    taken: (client, name) → tensors of any other value that it takes.
-    seed: client → int64, of `programs.CLIENT_SEED_SPEC`.
-    manager: cancels the work.
-
-  Raises:
-    Exception: that a client raised, with its place in the message.
-  """
-  totals: dict[str, Tensors] = dict(zeros)
-  kept: list[dict[str, Tensors]] = []
-  for client in block:
-    if manager is not None and manager.is_cancelled:
-      raise RuntimeError('the round was stopped')
-    try:
-      arguments = {
-        name: totals[name] if name in totals else taken(client, name) for name in step.takes
-      }
-      given = {**step(tf.constant(seed(client)), arguments.__getitem__, manager)}
-    except Exception as error:
-      failed = programs.placed(error, _place(client, num_clients))
-      break
-    totals = {name: given.pop(name) for name in totals}
-    kept.append({**given})
-  else:
-    return Trained(totals, kept)
-  # Out of the handling of an error, which would be shown as what came before.
-  raise failed
-
-
-def merged(
-  step: programs.Step | None,
-  zeros: Mapping[str, Tensors],
-  merged_with: Mapping[str, Tensors],
-  trained: Iterable[Trained],
-) -> Trained:
-  """Merges results in order.
-
-  Args:
-    step, zeros, merged_with: see `Work`; step is named merge there.
-    trained: the results.
-  """
-  totals: dict[str, Tensors] | None = None
-  kept: list[dict[str, Tensors]] = []
-  for one in trained:
-    kept.extend(one.kept)
-    if totals is None or step is None:
-      totals = one.totals
-      continue
-    # A step takes the totals so far first, in the order in which all have their totals.
-    known = {**merged_with, **one.totals, **dict(zip(step.takes, totals.values()))}
-    totals = {**step(randomness.secret_seed(), known.__getitem__)}
-  return Trained({**zeros} if totals is None else totals, kept)
 
 
 class Clients(Protocol):

@@ -23,19 +23,21 @@ _MOST_WORK = 2
 
 @dataclasses.dataclass(frozen=True)
 class SentWork:
-  """Part of a `clients.Work` that all of its clients share.
+  """Part of a `clients.Work` that all of its clients share, as it travels.
 
   Attributes:
-    step: reference to a `transfer.SentStep`; once received, the step.
+    step: reference to a `transfer.SentStep`.
     merge: the same of the merge; None where the driver merges.
+    num_clients: number of clients of the round.
     zeros, shared: tensors by name.
-    types: types of values that clients have of their own, serialised.
+    types: serialised types of values that clients have of their own.
   """
 
   step: Any
   merge: Any
-  zeros: Mapping[str, Sequence[Any]]
-  shared: Mapping[str, Sequence[Any]]
+  num_clients: int
+  zeros: Mapping[str, Sequence[transfer.Sent]]
+  shared: Mapping[str, Sequence[transfer.Sent]]
   types: Mapping[str, Any]
 
 
@@ -45,13 +47,11 @@ class SentBlock:
 
   Attributes:
     places: their places in the round.
-    num_clients: number of clients of the round.
     seeds: of each, as of `clients.Work`.
     own: values of their own, by name; a `clients.Later` has a reference to its function.
   """
 
   places: range
-  num_clients: int
   seeds: Sequence[np.ndarray]
   own: Mapping[str, Sequence[Any]]
 
@@ -101,6 +101,7 @@ class Sender:
       SentWork(
         step=self._step(work.step),
         merge=self._step(work.merge) if merges else None,
+        num_clients=work.num_clients,
         zeros=transfer.sent_totals(work.zeros),
         shared=transfer.sent(work.shared),
         types={name: tff.types.serialize_type(of) for name, of in work.types.items()},
@@ -111,7 +112,6 @@ class Sender:
     """Returns what the clients of a block have of their own."""
     return SentBlock(
       places=block,
-      num_clients=work.num_clients,
       seeds=[work.seed(client) for client in block],
       own={name: [self._own(work, client, name) for client in block] for name in work.own},
     )
@@ -188,17 +188,18 @@ class Trainer:
       block: the clients.
     """
     try:
-      loaded: SentWork = self._works.get(work[0], self._load)
-      first = block.places.start
+      loaded: clients.Work = self._works.get(work[0], self._load)
+      own = {
+        name: {
+          place: clients.Later(self._tensors, (value, loaded.types.get(name)))
+          for place, value in zip(block.places, of_clients)
+        }
+        for name, of_clients in block.own.items()
+      }
+      seeds = dict(zip(block.places, block.seeds))
+      mine = dataclasses.replace(loaded, own=own, types={}, seed=seeds.__getitem__)
       with self._places:
-        trained = clients.train(
-          loaded.step,
-          block.places,
-          block.num_clients,
-          loaded.zeros,
-          lambda client, name: self._taken(loaded, block, client - first, name),
-          lambda client: block.seeds[client - first],
-        )
+        trained = mine.train(block.places)
     except Exception as error:
       return Failed(transfer.portable_error(error)), None
     return None, SentTrained.of(trained)
@@ -227,33 +228,37 @@ class Trainer:
             yield sent.received()
 
     try:
-      loaded: SentWork = self._works.get(work[0], self._load)
-      merged = clients.merged(loaded.merge, loaded.zeros, {}, received())
+      loaded: clients.Work = self._works.get(work[0], self._load)
+      merged = loaded.merged(received())
     except Exception as error:
       return Failed(transfer.portable_error(error)), None
     return (lost, None) if lost else (None, SentTrained.of(merged))
 
-  def _load(self, reference: Any) -> SentWork:
+  def _load(self, reference: Any) -> clients.Work:
     sent: SentWork = self._fetch(reference)
     step = lambda of: self._objects.get(of, lambda one: self._fetch(one).step())
-    return SentWork(
+    return clients.Work(
       step=step(sent.step),
       merge=sent.merge and step(sent.merge),
+      num_clients=sent.num_clients,
       zeros=transfer.received(sent.zeros),
       shared=transfer.received(sent.shared),
+      merged_with={},
+      own={},
       types={name: tff.types.deserialize_type(of) for name, of in sent.types.items()},
+      arrays=self._arrays,
+      seed=lambda client: np.zeros(4, np.int64),
+      model_bytes=0,
     )
 
-  def _taken(self, loaded: SentWork, block: SentBlock, index: int, name: str) -> clients.Tensors:
-    if name in loaded.shared:
-      return loaded.shared[name]
-    value = block.own[name][index]
+  def _tensors(self, value: Any, of: Any) -> clients.Tensors:
+    """Returns the tensors of a client's own value, which is of a type."""
     if not isinstance(value, clients.Later):
       return transfer.tensors(value)
     function = self._objects.get(value.function, self._fetch)
     with self._making:  # A user's function that reads files may not be safe in parallel.
       made = function(*value.arguments)
-    return values.tensors(made, loaded.types[name], self._arrays)
+    return values.tensors(made, of, self._arrays)
 
 
 class _Kept:

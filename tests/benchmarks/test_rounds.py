@@ -80,7 +80,8 @@ def test_refuses_no_repeats(capsys):
 )
 def test_a_simulated_driver_takes_what_paper_says(merges, seconds_of_driver, num_machines):
   found = simulated.Simulation(4_000_000, 0.2, merges, num_machines).run()
-  assert found.driver_seconds == pytest.approx(seconds_of_driver)
+  # It may also wait for the link of a machine.
+  assert seconds_of_driver - 1e-6 < found.driver_seconds < 1.05 * seconds_of_driver
   training = 6500 * 0.2 / num_machines
   assert max(training, seconds_of_driver) < found.seconds < training + seconds_of_driver + 3.0
   assert found.most_waiting <= 2 * num_machines
