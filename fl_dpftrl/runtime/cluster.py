@@ -88,7 +88,8 @@ def connect(address: str, *, insecure_network: bool = False) -> None:
     if address != 'auto':
       _check_reachable(address)
     _connect(address)
-  others = sorted({host for host in _hosts() if not _is_here(host)})
+  hosts = {node['NodeManagerAddress'] for node in _nodes()}
+  others = sorted(host for host in hosts if not _is_here(host))
   if others and not insecure_network and not (_is_protected() and not _admits_anybody()):
     ray.shutdown()
     raise ValueError(
@@ -112,9 +113,10 @@ def number_of_actors(number: int | None, *, cpus: float, gpus: float) -> int:
   for name, key, needed in (('cpus', 'CPU', cpus), ('gpus', 'GPU', gpus)):
     if not needed:
       continue
-    there = sum(_whole(node['Resources'].get(key, 0.0), needed) for node in _nodes())
+    of_machines = [node['Resources'].get(key, 0.0) for node in _nodes()]
+    there = sum(math.floor(of_one / needed + 1e-9) for of_one in of_machines)
     if there < (number or 1):
-      total = sum(node['Resources'].get(key, 0.0) for node in _nodes())
+      total = sum(of_machines)
       raise ValueError(
         f'{number or 1} actors of {name}={needed:g} do not fit into the cluster, whose machines'
         f' have {total:g} {key}s: ask for fewer or smaller actors, or add machines'
@@ -178,17 +180,9 @@ def _only_address(address: str) -> str:
   return address
 
 
-def _whole(there: float, needed: float) -> int:
-  return math.floor(there / needed + 1e-9)
-
-
 def _nodes() -> list[dict[str, Any]]:
   """Returns the machines of the cluster that are alive."""
   return [node for node in ray.nodes() if node['Alive']]
-
-
-def _hosts() -> list[str]:
-  return [node['NodeManagerAddress'] for node in _nodes()]
 
 
 def _is_here(host: str) -> bool:

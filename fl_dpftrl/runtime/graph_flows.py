@@ -163,12 +163,12 @@ class _Graph:
 
   def _group_releases(self) -> dict[str, dict[str, list[Any]]]:
     """Returns the marked additions by identity and part."""
-    found: dict[str, dict[str, list[Any]]] = {}
+    grouped: dict[str, dict[str, list[Any]]] = {}
     for node in self._marked(marks.RELEASE):
       if node.op == marks.ADD:
         identity, part = _words(node, marks.RELEASE)
-        found.setdefault(identity, {}).setdefault(part, []).append(node)
-    return found
+        grouped.setdefault(identity, {}).setdefault(part, []).append(node)
+    return grouped
 
   def _propagate(self) -> dict[str, int]:
     """Returns the set of each operation, the least that all rules hold for."""

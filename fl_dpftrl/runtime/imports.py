@@ -71,14 +71,14 @@ class Importer:
     self._count += 1
     _rename(graph, f'__{next(_unique)}')
     present = {node.name for node in graph.node}
-    found = tf.graph_util.import_graph_def(
+    imported = tf.graph_util.import_graph_def(
       graph,
       input_map={n: _here(t) for n, t in given.items() if graphs.node_of(n) in present},
       return_elements=[*results, *(f'{name}:0' for name in handles)],
       name=_SCOPE,
     )
-    self._variables.extend(found[len(results) :])
-    return _assembled(program.result, dict(zip(results, found)))
+    self._variables.extend(imported[len(results) :])
+    return _assembled(program.result, dict(zip(results, imported)))
 
   def cleaned(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Returns the tensors, once the memory of the variables is free."""

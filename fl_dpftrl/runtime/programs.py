@@ -301,17 +301,17 @@ class _Builder:
 
   def _needed(self, gives: Sequence[str], stage: int, *, per_client: bool) -> list[str]:
     """Values from without that these are computed from."""
-    found, seen, left = [], set(), list(reversed(gives))
+    outside, seen, left = [], set(), list(reversed(gives))
     while left:
       name = left.pop()
       if name in seen:
         continue
       seen.add(name)
       if not self._is_inside(name, stage, per_client):
-        found.append(name)
+        outside.append(name)
         continue
       left.extend(reversed(self._sources(name)))
-    return found
+    return outside
 
   def _names_in_function(self, of_sum: str, index: int) -> list[str]:
     """Values that a function of a sum refers to beside its arguments."""

@@ -87,15 +87,15 @@ def rewrite(graph: tf.compat.v1.GraphDef, initialize: str, *, of_clients: bool) 
 def _called(graph: tf.compat.v1.GraphDef) -> list[Any]:
   """Returns the functions that the graph calls, directly or indirectly."""
   functions = {function.signature.name: function for function in graph.library.function}
-  found: dict[str, Any] = {}
+  called: dict[str, Any] = {}
   left = list(graph.node)
   while left:
     node = left.pop()
     for name in (node.op, *graphs.function_names(node)):
-      if name in functions and name not in found:
-        found[name] = functions[name]
+      if name in functions and name not in called:
+        called[name] = functions[name]
         left.extend(functions[name].node_def)
-  return list(found.values())
+  return list(called.values())
 
 
 def _key(node: _Node) -> _Key:
