@@ -101,12 +101,6 @@ def here(process, num_rounds=3, **options):
   return trained(runtime.InProcessContext(seed=7, **options), process, num_rounds)
 
 
-def assert_same(some, others):
-  for one, other in zip(some, others, strict=True):
-    for leaf, same in zip(one, other, strict=True):
-      np.testing.assert_array_equal(leaf, same)
-
-
 class Counted:
   """Makes a client's data, and counts how often it is sent."""
 
@@ -141,7 +135,7 @@ def test_lost_actors_cost_no_bit(machines, process, said, monkeypatch, tmp_path,
   counted = Counted(tmp_path / 'times')
   found = trained(machines, process, len(losses), counted, before)
   for threads in (1, 3):
-    assert_same(here(process, len(losses), max_concurrent_clients=threads), found)
+    small.assert_same(here(process, len(losses), max_concurrent_clients=threads), found)
   # An actor that is not back yet is not lost again.
   assert 1 < len(victims) == sum('is lost' in line for line in said)
   assert (tmp_path / 'times').read_text() == 'x'
@@ -155,14 +149,14 @@ def test_a_lost_machine_costs_no_bit(cluster, third, machines, process):
       threading.Timer(0.2, lose).start()
 
   found = trained(machines, process, 2, slow, before)
-  assert_same(here(process, 2), found)
+  small.assert_same(here(process, 2), found)
 
 
 def test_other_processes_have_the_same_bits_as_in_process(machines):
   rule = dpftrl.AdaptiveClipping(0.5, target_quantile=0.4, learning_rate=0.5, rounds=NUM_ROUNDS)
   adaptive = tff.aggregators.as_weighted_aggregator(noisy('blt', 'engine', clip_norm=rule))
   for process in (small.weighted(adaptive), small.PROCESSES['mime_lite']()):
-    assert_same(here(process), trained(machines, process))
+    small.assert_same(here(process), trained(machines, process))
 
 
 @pytest.mark.parametrize('memory', ['state', 'engine'])
@@ -183,7 +177,7 @@ def test_the_noise_of_every_family_has_the_same_bits_as_in_process(machines, nam
         outputs.append(leaves((output.state, output.result, output.measurements)))
     return outputs
 
-  assert_same(rounds(runtime.InProcessContext()), rounds(machines))
+  small.assert_same(rounds(runtime.InProcessContext()), rounds(machines))
 
 
 def test_values_of_clients_are_sent_or_made_there(machines):
@@ -233,7 +227,7 @@ def test_a_data_set_computation_of_tff_makes_data_there(machines):
     with tff.framework.get_context_stack().install(context):
       return leaves(process.next(process.initialize(), list(range(5))).state)
 
-  assert_same([after_a_round(runtime.InProcessContext(seed=7))], [after_a_round(machines)])
+  small.assert_same([after_a_round(runtime.InProcessContext(seed=7))], [after_a_round(machines)])
 
 
 def test_a_long_round_says_how_far_it_is(machines, process, said, monkeypatch):
@@ -274,6 +268,14 @@ def test_what_cannot_be_sent_is_named(machines, process):
       total([1.0])
 
 
+def test_without_an_actor_in_time_the_round_ends(machines, process):
+  """Beside those of `machines`, there is no room."""
+  actors = runtime.Actors(number=2, cpus=1.0, wait_seconds=1.0)
+  with runtime.on_machines('auto', actors=actors) as context:
+    with pytest.raises(cluster_lib.NoActorError, match='no actor was there for 1 seconds'):
+      trained(context, process)
+
+
 def test_an_error_of_a_client_is_as_in_process(machines, process, monkeypatch):
   def bad(number, place):
     if place in (21, 30, 39):
@@ -300,27 +302,23 @@ def test_clients_that_end_each_actor_end_the_round(machines, process, monkeypatc
     trained(machines, process, make=ending)
 
 
-def test_without_an_actor_in_time_the_round_ends(machines, process):
-  """Beside those of `machines`, there is no room."""
-  trained(machines, process, num_rounds=1)
-  actors = runtime.Actors(number=2, cpus=1.0, wait_seconds=1.0)
-  with runtime.on_machines('auto', actors=actors) as context:
-    with pytest.raises(cluster_lib.NoActorError, match='no actor was there for 1 seconds'):
-      trained(context, process)
-
-
-def test_a_stop_ends_the_actors_at_once(machines, process):
+def test_a_stop_ends_the_actors_at_once(machines, process, tmp_path):
   """The last test of these actors."""
+  begun, pids = tmp_path / 'begun', []
 
   def endless(number, place):
+    begun.touch()
     time.sleep(600)
 
-  pids = machines.clients_at.pids
-  threading.Timer(2.0, machines.stop).start()
-  begun = time.monotonic()
+  def stop():
+    while not begun.exists():
+      time.sleep(0.1)
+    pids.extend(machines.clients_at.pids)
+    machines.stop()
+
+  threading.Thread(target=stop, daemon=True).start()
   with pytest.raises(RuntimeError, match='stopped'):
     trained(machines, process, make=endless)
-  assert time.monotonic() - begun < 60
   deadline = time.monotonic() + 60
   while any(os.path.exists(f'/proc/{pid}') for pid in pids) and time.monotonic() < deadline:
     time.sleep(0.1)
@@ -361,7 +359,7 @@ def check_losses(context, num_rounds, lose, prepare=lambda: None):
 
   found = trained(context, process, num_rounds, slow, before)
   ends[0].join()
-  assert_same(here(process, num_rounds), found)
+  small.assert_same(here(process, num_rounds), found)
 
 
 @pytest.mark.thorough
