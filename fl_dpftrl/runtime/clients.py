@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -161,25 +161,24 @@ class Work:
       yield self.merged(itertools.islice(trained, len(group)))
 
 
-class Clients(Protocol):
-  """The place where clients are trained."""
+class Clients:
+  """A place where clients are trained."""
 
   def groups(self, work: Work, stop: threads.Stop) -> Generator[Trained, None, None]:
     """Yields what came of each group of blocks of clients, in order."""
-    ...
+    raise NotImplementedError
 
   def end(self) -> None:
-    """Ends what was started for it."""
-    ...
+    """Ends what was started for it; here nothing."""
 
   def status(self) -> str:
     """Returns what a progress line says of it; '' for nothing."""
-    ...
+    return ''
 
 
 @dataclasses.dataclass(frozen=True)
-class Threads:
-  """Trains clients by threads of this process.
+class Threads(Clients):
+  """Trains clients by threads of this process, which end with their round.
 
   Attributes:
     at_most: clients at the same time; None for as many as processors and memory allow.
@@ -197,13 +196,6 @@ class Threads:
       threads.in_order(train_block, len(of_round), num_threads, stop)
     ) as trained:
       yield from work.grouped(trained)
-
-  def end(self) -> None:
-    """Does nothing: threads end with their round."""
-
-  def status(self) -> str:
-    """Returns '': threads are always there."""
-    return ''
 
 
 def _made(of_clients: Sequence[Any]) -> list[Any]:

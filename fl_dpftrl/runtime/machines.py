@@ -105,8 +105,8 @@ def _context(
   )
 
 
-class Machines:
-  """Trains clients on actors of the connected cluster; a `clients.Clients`.
+class Machines(clients.Clients):
+  """Trains clients on actors of the connected cluster.
 
   Args:
     actors: their number and size.

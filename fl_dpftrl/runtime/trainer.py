@@ -88,7 +88,7 @@ class Sender:
 
   def __init__(self, put: Callable[[Any], Any]):
     self._put = put
-    self._references: collections.OrderedDict[int, tuple[Any, Any]] = collections.OrderedDict()
+    self._kept = _Kept(_MOST_KEPT)
 
   def work(self, work: clients.Work, *, merges: bool) -> Any:
     """Returns a reference to what all clients of a stage share.
@@ -127,22 +127,16 @@ class Sender:
 
   def _once(self, key: Any, make: Callable[[], Any]) -> Any:
     """Returns a reference to what belongs to an object."""
-    known = self._references.get(id(key))
-    if known is None:
-      try:
-        reference = self._put(make())
-      except (TypeError, AttributeError):
-        reference = None
-      if reference is None:  # Out of the handling: what Ray says shows what is closed over.
-        name = messages.quoted(getattr(key, '__name__', type(key).__name__))
-        raise ValueError(
-          f'{name} cannot be sent to other machines: let it open files and connections itself,'
-          ' and close over plain data alone'
-        )
-      known = self._references[id(key)] = key, reference
-      while len(self._references) > _MOST_KEPT:
-        self._references.popitem(last=False)
-    return known[1]
+    try:
+      # With the object, so that no other one gets its id.
+      return self._kept.get(id(key), lambda _: (key, self._put(make())))[1]
+    except (TypeError, AttributeError):
+      name = messages.quoted(getattr(key, '__name__', type(key).__name__))
+    # Out of the handling: what Ray says shows what is closed over.
+    raise ValueError(
+      f'{name} cannot be sent to other machines: let it open files and connections itself,'
+      ' and close over plain data alone'
+    )
 
 
 class Trainer:
@@ -262,18 +256,18 @@ class Trainer:
 
 
 class _Kept:
-  """The last few objects that were loaded, by what they were loaded from."""
+  """The last few objects that were made, each by a key."""
 
   def __init__(self, most: int):
     self._most = most
     self._lock = threading.Lock()
     self._objects: collections.OrderedDict[Any, Any] = collections.OrderedDict()
 
-  def get(self, key: Any, load: Callable[[Any], Any]) -> Any:
-    """Returns the object of a key; loads it where it is not there, once."""
+  def get(self, key: Any, make: Callable[[Any], Any]) -> Any:
+    """Returns the object of a key; makes it where it is not there, once."""
     with self._lock:
       if key not in self._objects:
-        self._objects[key] = load(key)
+        self._objects[key] = make(key)
         while len(self._objects) > self._most:
           self._objects.popitem(last=False)
       self._objects.move_to_end(key)
