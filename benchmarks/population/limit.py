@@ -22,7 +22,7 @@ def main(num_devices: int, goal: int, num_rounds: int, path: str) -> None:
     for t in range(num_rounds):
       ids = np.unique(rng.integers(num_devices, size=goal))
       append(t, ids, t)
-      attendance.add(schemas.Cohort(t, ids, t, t))
+      attendance.add_cohort(schemas.Cohort(t, ids, t, t))
   print(attendance.num_participations)
 
 

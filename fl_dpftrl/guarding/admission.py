@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_dpftrl.guarding import devices
 from fl_dpftrl.logs import columns
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.participation import schemas, seen
 from fl_dpftrl.text import messages
 
 TWICE, MIN_SEP, MAX_PARTICIPATIONS = 'twice', 'min_sep', 'max_participations'
@@ -64,12 +63,12 @@ class Gate:
     if not isinstance(schema, schemas.MinSep) or isinstance(schema, schemas.FixedSeparation):
       raise ValueError(f'schema must be a MinSep, got {messages.quoted(schema)}')
     self.schema = schema
-    self._devices = devices.Devices()
+    self._seen = seen.Seen()
 
   @property
   def num_rounds(self) -> int:
     """Rounds that devices were recorded for."""
-    return self._devices.num_rounds
+    return self._seen.num_rounds
 
   def check(
     self, device_ids: Sequence[str] | Sequence[int] | np.ndarray, *, at_most: int | None = None
@@ -89,7 +88,7 @@ class Gate:
     ids = columns.as_numpy(column)
     if not ids.size:
       return Admission(t, ids, ())
-    last, counts = self._devices.of(ids)
+    last, counts = self._seen.of(ids)
     first = np.zeros(ids.size, bool)
     first[np.unique(ids, return_index=True)[1]] = True
     early = (counts > 0) & (t - last < self.schema.min_sep)
@@ -110,7 +109,7 @@ class Gate:
 
   def record(self, device_ids: Sequence[str] | Sequence[int] | np.ndarray) -> None:
     """Records the next round's cohort."""
-    self._devices.add(device_ids)
+    self._seen.add(device_ids)
 
   def _why(
     self, device_id: str | int, twice: bool, often: bool, last: int, count: int

@@ -10,8 +10,7 @@ from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import canaries, noise_record
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import logged as logged_lib
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.participation import counts, schemas
 from fl_dpftrl.text import messages
 
 Changes = tuple[tuple[int, float], ...]
@@ -55,7 +54,7 @@ class Counted:
   num_participations: int
   rounds_without_participants: int
   separations: Occurrences
-  witness: logged_lib.Witness | None = None
+  witness: counts.Witness | None = None
   participations: Occurrences | None = None
   cohort_sizes: CohortSizes | None = None
   rounds_short_of_report_goal: int | None = None

@@ -17,7 +17,7 @@ from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.logs import canaries, metric_names, noise_record, refusals
-from fl_dpftrl.logs import logged as logged_lib
+from fl_dpftrl.participation import counts
 from fl_dpftrl.replaying import embedded, sensitivities, void
 from fl_dpftrl.replaying import facts as facts_lib
 from fl_dpftrl.replaying import runs as runs_lib
@@ -79,9 +79,7 @@ def replay(
   _check(runs, deltas, adjacency, group_size, report_goal)
   noises = [run.noise for run in runs]
   tally = _count(runs, engine, group_size, progress)
-  happened = [
-    logged_lib.LoggedParticipation.of(run.log, counts) for run, counts in zip(runs, tally.logs)
-  ]
+  happened = [_whole(run, devices) for run, devices in zip(runs, tally.logs)]
   spend = sensitivities.Spending.of(noises, adjacency, deltas)
   schemas = [o.schema for o in happened]
   facts = tuple(_facts(run, o, report_goal) for run, o in zip(runs, happened))
@@ -172,9 +170,16 @@ def _per_device(tally: tally_lib.Tally, spend: sensitivities.Spending) -> statem
   )
 
 
+def _whole(run: runs_lib.Run, devices: counts.DeviceCounts) -> counts.RunCounts:
+  """Returns the counts of a run; LogError if its log has no rows."""
+  if not devices.cohorts.total:
+    raise refusals.LogError(f'{run.log.shards[0].path}: the log is empty')
+  return counts.RunCounts(num_rounds=run.log.num_rounds, **vars(devices))
+
+
 def _declared(
   runs: Sequence[runs_lib.Run],
-  happened: Sequence[logged_lib.LoggedParticipation],
+  happened: Sequence[counts.RunCounts],
   spend: sensitivities.Spending,
   group_size: int,
 ) -> statement_lib.DeclaredGuarantee | None:
@@ -195,7 +200,7 @@ def _declared(
 def _violations(
   runs: Sequence[runs_lib.Run],
   tally: tally_lib.Tally,
-  happened: Sequence[logged_lib.LoggedParticipation],
+  happened: Sequence[counts.RunCounts],
   spend: sensitivities.Spending,
 ) -> statement_lib.Violations | None:
   schemas = [run.declared_schema for run in runs if run.declared_schema is not None]
@@ -219,7 +224,7 @@ def _violations(
 
 
 def _facts(
-  run: runs_lib.Run, happened: logged_lib.LoggedParticipation, report_goal: int | None
+  run: runs_lib.Run, happened: counts.RunCounts, report_goal: int | None
 ) -> facts_lib.RunFacts:
   recorded = noise_record.read(run.log.metadata).until(run.log.num_rounds)
   sizes = happened.cohorts.counts
@@ -267,7 +272,7 @@ def _facts(
 
 
 def _counted_together(
-  tally: tally_lib.Tally, happened: Sequence[logged_lib.LoggedParticipation]
+  tally: tally_lib.Tally, happened: Sequence[counts.RunCounts]
 ) -> facts_lib.Counted:
   separations = happened[0].separations
   for other in happened[1:]:

@@ -8,7 +8,7 @@ from fl_dpftrl.accounting import losses
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import logged as logged_lib
+from fl_dpftrl.participation import counts
 from fl_dpftrl.replaying import assumptions as assumptions_lib
 from fl_dpftrl.replaying import facts
 from fl_dpftrl.text import messages, rounding
@@ -219,7 +219,7 @@ class Statement:
     return [run.min_sep for run in self.runs].index(self.min_sep)
 
   @property
-  def closest(self) -> logged_lib.Witness | None:
+  def closest(self) -> counts.Witness | None:
     """A pair of participations that min_sep is of; None if that run has none, or if publishable."""
     counted = self.runs[self.closest_run].counted
     return counted.witness if counted else None

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fl_dpftrl.logs import logged
 from fl_dpftrl.participation import counts, schemas
 from fl_dpftrl.replaying import exposure as exposure_lib
 from fl_dpftrl.text import messages
@@ -98,7 +97,7 @@ class Tally:
     breaches: devices that did not keep to the declared schemas.
   """
 
-  logs: tuple[logged.LogTally, ...]
+  logs: tuple[counts.DeviceCounts, ...]
   num_devices: int = 0
   exposures: Counts = Counts()
   most_exposed: tuple[Exposed, ...] = ()
@@ -127,7 +126,7 @@ def upper_squares(bins: np.ndarray) -> np.ndarray:
 
 def empty(num_logs: int) -> Tally:
   """Returns the tally of no devices."""
-  return Tally((logged.LogTally(),) * num_logs)
+  return Tally((counts.DeviceCounts(),) * num_logs)
 
 
 def count(
@@ -259,7 +258,8 @@ def _count(
   tallies = []
   for index, first in enumerate((0, *exposure.ends[:-1].tolist())):
     rows = np.flatnonzero(logs == index)
-    tallies.append(_count_log(rounds[rows] - first, owners[rows], ids, rows))
+    device_id = lambda row, rows=rows: ids[int(rows[row])].as_py()
+    tallies.append(counts.DeviceCounts.of_rows(rounds[rows] - first, owners[rows], device_id))
   return Tally(
     tuple(tallies),
     starts.size,
@@ -279,30 +279,6 @@ def _largest(values: np.ndarray, most: int) -> np.ndarray:
   else:
     places = np.arange(values.size)
   return places[np.argsort(-values[places], kind='stable')][:most]
-
-
-def _count_log(
-  rounds: np.ndarray, owners: np.ndarray, ids: pa.ChunkedArray, rows: np.ndarray
-) -> logged.LogTally:
-  """Counts the rows of one log, which are these rows of a table with these ids."""
-  if not rounds.size:
-    return logged.LogTally()
-  new = np.diff(owners) != 0
-  apart = np.diff(rounds)
-  closest = np.flatnonzero(~new)
-  witness = None
-  if closest.size:
-    separations = apart[closest]
-    row = int(closest[separations.argmin()])
-    witness = logged.Witness(ids[int(rows[row])].as_py(), int(rounds[row]), int(rounds[row + 1]))
-  starts = np.append(0, np.flatnonzero(new) + 1)
-  return logged.LogTally(
-    Counts.of(rounds),
-    Counts.of(apart[closest]),
-    Counts.of(np.diff(starts, append=rounds.size)),
-    witness,
-    Counts.of(rounds[starts]),
-  )
 
 
 def _count_breaches(

@@ -66,7 +66,7 @@ def record(
       )
     for cohort in itertools.islice(rounds, num_rounds):
       append(cohort.round, cohort.device_ids, cohort.closed)
-      attendance.add(cohort)
+      attendance.add_cohort(cohort)
       progress(
         f'round {attendance.num_rounds} of {num_rounds}, day'
         f' {attendance.days:.1f}, min-sep so far {attendance.min_sep}'

@@ -11,6 +11,7 @@ from fl_dpftrl.families import tree_online
 from fl_dpftrl.logs import shards
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.training import guarantee
+from tests import oracle
 
 pytestmark = pytest.mark.tff
 
@@ -29,7 +30,7 @@ def test_devices_that_forget_never_pass_the_budget():
   seen = list(guarantee.admitted(iter(given), SCHEMA))
   rounds = np.array([c.round for c in seen for _ in c.device_ids])
   ids = np.concatenate([c.device_ids for c in seen])
-  happened = schemas.schema_of(rounds, ids, n)
+  happened = oracle.schema_of(rounds, ids, n)
   assert happened.min_sep == 4
   assert gaussian.account(tree, happened, noise_multiplier=2.0, delta=1e-6).epsilon <= 8.0
   assert guarantee.account(AGGREGATOR, happened, delta=1e-6).epsilon <= 8.0
