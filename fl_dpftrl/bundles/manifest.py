@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from fl_dpftrl import version
+from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.bundles import entries
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
@@ -107,7 +108,7 @@ class Run:
     return cls(
       layout=None,
       num_rounds=run.log.num_rounds,
-      noise_multiplier=float(run.noise.multiplier),
+      noise_multiplier=float(run.noise.noise_multiplier),
       changes=run.noise.changes,
       restarts=run.noise.restarts,
       declared=run.declared_schema and entries.canonical(run.declared_schema),
@@ -123,9 +124,9 @@ class Run:
     return cls(
       layout=log.layout,
       num_rounds=None if rounds_known else full.num_rounds,
-      noise_multiplier=same(full.noise_multiplier, stated.noise_multiplier),
+      noise_multiplier=same(full.noise_multiplier, stated.parts[0].noise_multiplier),
       changes=same(full.changes, stated.multiplier_changes),
-      restarts=same(full.restarts, stated.restart_rounds),
+      restarts=same(full.restarts, stated.restarts),
       declared=None if run.schema_in_log else full.declared,
     )
 
@@ -161,21 +162,29 @@ class Run:
         raise ValueError(f'{field.name} must be null, as the log states it')
     return run
 
-  def noise(self, strategies: list[tuple[int, base.Strategy]]) -> runs_lib.Noise:
+  def noise(
+    self, strategies: list[tuple[int, base.Strategy]], asserted: json_files.Object
+  ) -> run_noise.RunNoise:
     """Returns the noise of a public run; ValueError if an argument is out of range.
 
     Args:
       strategies: each with the first round with it; that of round 0 first.
+      asserted: facts of the run in the statement, which alone has its clip norms.
     """
     if self.num_rounds is None or self.noise_multiplier is None:
       raise ValueError('num_rounds and noise_multiplier must be there, as there is no log')
-    return runs_lib.Noise(
-      num_rounds=self.num_rounds,
-      strategy=strategies[0][1],
-      multiplier=self.noise_multiplier,
+    (_, first), *others = strategies
+    later: dict[int, base.Strategy] = dict(others)
+    for t in sorted(later.keys() - set(self.restarts or ())):
+      raise ValueError(f'restarts must have round {t}, from which on there is another strategy')
+    return run_noise.RunNoise.of(
+      self.num_rounds,
+      first,
+      self.noise_multiplier,
+      clip_norm=asserted.get('clip_norm'),
       changes=self.changes or (),
-      restarts=self.restarts or (),
-      later_strategies=tuple(strategies[1:]),
+      clip_norm_changes=asserted.get('clip_norm_changes', ()),
+      restarts=[(t, later.get(t)) for t in self.restarts or ()],
     )
 
 

@@ -6,18 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from fl_dpftrl.accounting import adjacency as adjacency_lib
+from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.bundles import checks as checks_lib
 from fl_dpftrl.bundles import entries as entries_lib
 from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.bundles import private_checks, publishing, strategy_files
-from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import facts as facts_lib
 from fl_dpftrl.replaying import publication, sensitivities
-from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import statement as statement_lib
-from fl_dpftrl.strategies import document, files
+from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
 
 CAVEAT = (
@@ -65,11 +64,12 @@ def examine(
     return (*checks, checks_lib.Check('statement', (why,)), checks_lib.unconfirmed())
   try:
     stored = json_files.read(found.folder / manifest_lib.STATEMENT)
+    entries = _entries(stored, len(manifest.runs))
     noises = [
-      run.noise([(t, file.strategy) for t, file in own])
-      for run, own in zip(manifest.runs, strategies, strict=True)
+      run.noise([(t, file.strategy) for t, file in own], entry)
+      for run, own, entry in zip(manifest.runs, strategies, entries, strict=True)
     ]
-    statement = _computed(manifest, noises, stored)
+    statement = _computed(manifest, noises, stored, entries)
   except (ValueError, OSError, OverflowError) as error:
     why = messages.one_line(error)
     return (*checks, checks_lib.Check('statement', (why,)), checks_lib.unconfirmed())
@@ -156,29 +156,37 @@ def _check_commitments(path: pathlib.Path, place: int, num_rounds: int | None) -
   )
 
 
+def _entries(stored: Any, num_runs: int) -> list[json_files.Object]:
+  """Returns the facts of each run in a stored statement; ValueError if it has another form."""
+  if not isinstance(stored, dict):
+    raise ValueError(f'{manifest_lib.STATEMENT} must be a JSON object')
+  entries = stored.get('runs') if num_runs > 1 else [stored]
+  if not (isinstance(entries, list) and len(entries) == num_runs):
+    raise ValueError('runs must be those of the manifest')
+  return [entries_lib.of_kind('runs', entry, dict) for entry in entries]
+
+
 def _computed(
-  manifest: manifest_lib.Manifest, noises: Sequence[runs_lib.Noise], stored: Any
+  manifest: manifest_lib.Manifest,
+  noises: Sequence[run_noise.RunNoise],
+  stored: json_files.Object,
+  entries: Sequence[json_files.Object],
 ) -> statement_lib.Statement:
   """Returns the statement that follows from the arguments, and from what it asserts.
 
   Raises:
-    ValueError: if an argument is out of range, or the stored statement has another form.
+    ValueError: if an argument is out of range, or an assertion has another form.
   """
-  if not isinstance(stored, dict):
-    raise ValueError(f'{manifest_lib.STATEMENT} must be a JSON object')
   asked, runs = manifest.guarantee, manifest.runs
   adjacency_lib.check(asked.adjacency, asked.group_size)
   if not asked.deltas:
     raise ValueError('deltas must hold at least one delta')
-  entries = stored.get('runs') if len(runs) > 1 else [stored]
-  if not (isinstance(entries, list) and len(entries) == len(runs)):
-    raise ValueError('runs must be those of the manifest')
   facts = tuple(
     _facts(run, noise, asked.report_goal, entry)
     for run, noise, entry in zip(runs, noises, entries, strict=True)
   )
   spend = sensitivities.Spending.of(noises, asked.adjacency, asked.deltas)
-  worst = sensitivities.worst_case(noises, [run.schema for run in facts])
+  worst = run_noise.worst_case(noises, [run.schema for run in facts])
   announced = [run.declared for run in runs if run.declared is not None]
   declared = None
   if announced:
@@ -187,7 +195,7 @@ def _computed(
     declared = statement_lib.DeclaredGuarantee(
       min_sep=min(schema.min_sep for schema in announced),
       max_participations=max(schema.participations for schema in announced),
-      loss=spend.loss(sensitivities.worst_case(noises, announced), asked.group_size),
+      loss=spend.loss(run_noise.worst_case(noises, announced), asked.group_size),
       holds=all(map(_holds, announced, facts)),
     )
   void, commitment = stored.get('void_reason'), stored.get('commitment')
@@ -220,14 +228,13 @@ def _holds(declared: schemas.MinSep, shown: facts_lib.RunFacts) -> bool:
 
 
 def _facts(
-  run: manifest_lib.Run, noise: runs_lib.Noise, report_goal: int | None, entry: Any
+  run: manifest_lib.Run,
+  noise: run_noise.RunNoise,
+  report_goal: int | None,
+  entry: json_files.Object,
 ) -> facts_lib.RunFacts:
   """Returns the facts of a run: its arguments, and what its entry of the statement asserts."""
-
-  def told(strategy: base.Strategy) -> facts_lib.Strategy:
-    return facts_lib.Strategy(strategy.family, document.strategy_digest(strategy))
-
-  asserted = facts_lib.asserted(entry, noise.num_rounds)
+  asserted = facts_lib.asserted(entry)
   if 'schema_in_log' in asserted and run.declared is None:
     raise ValueError('schema_in_log is of a declared schema, and none is declared')
   shown = schemas.MinSep(
@@ -236,15 +243,10 @@ def _facts(
     max_participations=entries_lib.take(entry, 'max_participations', int),
   )
   return facts_lib.RunFacts(
-    num_rounds=noise.num_rounds,
+    noise=noise,
     min_sep=shown.min_sep,
     max_participations=shown.participations,
-    noise_multiplier=noise.multiplier,
-    strategy=told(noise.strategy),
     report_goal=report_goal,
-    changes=noise.changes,
-    restarts=noise.restarts,
-    later_strategies=tuple((t, told(strategy)) for t, strategy in noise.later_strategies),
     declared_schema=run.declared,
     **asserted,
   )

@@ -4,16 +4,16 @@ import pathlib
 import re
 from collections.abc import Iterable, Sequence
 
+from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.bundles import checks as checks_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
 
 
-def save(path: pathlib.Path, noise: runs_lib.Noise, place: int, schema: schemas.MinSep) -> None:
+def save(path: pathlib.Path, noise: run_noise.RunNoise, place: int, schema: schemas.MinSep) -> None:
   """Writes a strategy of a run, with its figures under the schema of its longest stream.
 
   Args:
@@ -61,7 +61,7 @@ def check(
 def differences(
   names: Sequence[str],
   stored: Sequence[files.StrategyFile],
-  noise: runs_lib.Noise,
+  noise: run_noise.RunNoise,
   schema: schemas.MinSep,
 ) -> dict[str, str]:
   """Returns a sentence for each strategy file whose setting is not that of its run, by a name.
@@ -90,12 +90,12 @@ def differences(
   return told
 
 
-def _schema(noise: runs_lib.Noise, place: int, schema: schemas.MinSep) -> schemas.MinSep:
+def _schema(noise: run_noise.RunNoise, place: int, schema: schemas.MinSep) -> schemas.MinSep:
   """Returns the schema of the longest stream of a strategy."""
   firsts = [t for t, _ in _strategies(noise)] + [noise.num_rounds]
   within = range(firsts[place], firsts[place + 1])
   return schema.within(max(s.num_rounds for s in noise.streams() if s.first_round in within))
 
 
-def _strategies(noise: runs_lib.Noise) -> list[tuple[int, base.Strategy]]:
+def _strategies(noise: run_noise.RunNoise) -> list[tuple[int, base.Strategy]]:
   return [(0, noise.strategy), *noise.later_strategies]

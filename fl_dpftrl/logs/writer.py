@@ -195,14 +195,14 @@ class LogWriter:
         f'round_index must be {self.num_rounds}, or one less where that round'
         f' was not computed yet, got {round_index}'
       )
-    record = noise_record.read(self._given).changed(
+    given = noise_record.changed(
+      self._given,
       round_index,
       noise_multiplier=noise_multiplier,
       clip_norm=clip_norm,
       strategy=strategy,
       restart=restart,
     )
-    given = self._given | record.metadata()
     self._record(journal.METADATA, journal.of_metadata(given))
     self._given = given
     return self.declared(round_index)

@@ -52,7 +52,7 @@ def sentences(
     result += _declared(runs, holds)
   if drawn is not None:
     result += drawn.sentences()
-  if not all(all(run.noise_multipliers) for run in runs):
+  if not all(all(run.noise.noise_multipliers) for run in runs):
     result.append('NO NOISE WAS ADDED: nothing is guaranteed')
   if void_reason:
     result.append(f'THE GUARANTEE IS VOID: {void_reason}')
@@ -138,14 +138,14 @@ def _of_run(run: facts_lib.RunFacts, of_run: str) -> list[str]:
       ' before it alone; the noise multiplier is that of updates and of the counts of clipped,'
       ' zeroed and rejected ones together, which the guarantee covers'
     )
-  if run.restarts:
+  if run.noise.restarts:
     source = (
       'restarts are as the metadata of the log state them'
       if 'changes' in run.recorded_noise
       else 'restarts are stated by whoever replays, and the log cannot confirm them'
     )
     result.append(f'the noise from a restart on is independent of that before{of_run}; {source}')
-  if run.changes or run.clip_norm_changes:
+  if run.noise.changes or run.noise.clip_norm_changes:
     result.append(
       f'where the noise multiplier or the clip norm changed{of_run}, the noise of a round was that'
       ' of the mechanism times the multiplier and the clip norm of that round'

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fl_dpftrl.replaying import runs as runs_lib
+from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.sensitivity import base, given_patterns
 
 
-def ends(noises: Sequence[runs_lib.Noise]) -> np.ndarray:
+def ends(noises: Sequence[run_noise.RunNoise]) -> np.ndarray:
   """The number of rounds up to the end of each run, int64."""
   return np.cumsum([noise.num_rounds for noise in noises])
 
@@ -28,7 +28,7 @@ class Exposure:
     noises: noise of each run, in the order in which rounds are numbered.
   """
 
-  def __init__(self, noises: Sequence[runs_lib.Noise]):
+  def __init__(self, noises: Sequence[run_noise.RunNoise]):
     self._noises = tuple(noises)
     self.ends = ends(noises)
     streams = [
@@ -38,7 +38,7 @@ class Exposure:
     ]
     self._starts = np.array([first for first, _ in streams])
     self._entries = [entries for _, entries in streams]
-    multipliers = {m for noise in noises for m in noise.multipliers}
+    multipliers = {m for noise in noises for m in noise.noise_multipliers}
     # Without noise there is no unit; squares are then those of each stream.
     self._weighted = len(multipliers) > 1 and 0.0 not in multipliers
 
@@ -80,4 +80,4 @@ class Exposure:
       which = places == i
       weights[which] = noise.multipliers_at(rounds[which] - first)
       first = end
-    return self._noises[0].multiplier / weights
+    return self._noises[0].noise_multiplier / weights

@@ -13,17 +13,16 @@ from collections.abc import Callable, Sequence
 
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
-from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.accounting import gaussian, run_noise
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.centralized import sampling as sampling_lib
-from fl_dpftrl.logs import canaries, metric_names, noise_record, refusals
+from fl_dpftrl.logs import refusals
 from fl_dpftrl.participation import counts
 from fl_dpftrl.replaying import embedded, sensitivities, void
 from fl_dpftrl.replaying import facts as facts_lib
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.replaying import tally as tally_lib
-from fl_dpftrl.strategies import document
 
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
@@ -89,12 +88,12 @@ def replay(
     drawn = drawn_lib.guarantee(
       runs[0].sampling,
       noises[0].strategy,
-      noise_multiplier=noises[0].multiplier,
+      noise_multiplier=noises[0].noise_multiplier,
       happened=happened[0],
       stated=runs[0].log.metadata.get(sampling_lib.METADATA_KEY),
       deltas=deltas,
       adjacency=adjacency,
-      by_schema=lambda schema: spend.loss(sensitivities.worst_case(noises, [schema]), group_size),
+      by_schema=lambda schema: spend.loss(run_noise.worst_case(noises, [schema]), group_size),
     )
   return statement_lib.Statement(
     runs=facts,
@@ -102,7 +101,7 @@ def replay(
     min_sep=min(run.min_sep for run in facts),
     max_participations=max(run.max_participations for run in facts),
     counted=facts[0].counted if len(facts) == 1 else _counted_together(tally, happened),
-    worst_case=spend.loss(sensitivities.worst_case(noises, schemas), group_size),
+    worst_case=spend.loss(run_noise.worst_case(noises, schemas), group_size),
     observed=spend.loss(
       sensitivities.occurred(tally)
       if group_size == 1
@@ -192,7 +191,7 @@ def _declared(
   return statement_lib.DeclaredGuarantee(
     min_sep=min(s.min_sep for s in schemas),
     max_participations=max(s.participations for s in schemas),
-    loss=spend.loss(sensitivities.worst_case([run.noise for run in runs], schemas), group_size),
+    loss=spend.loss(run_noise.worst_case([run.noise for run in runs], schemas), group_size),
     holds=all(holds),
   )
 
@@ -219,40 +218,24 @@ def _violations(
     first_rounds=tuple(places),
     largest=spend.loss(sensitivity_lib.Sensitivity(math.sqrt(found.square), kind)),
     num_complied=tally.num_devices - found.num_devices,
-    complied=spend.loss(sensitivities.worst_case([run.noise for run in runs], schemas)),
+    complied=spend.loss(run_noise.worst_case([run.noise for run in runs], schemas)),
   )
 
 
 def _facts(
   run: runs_lib.Run, happened: counts.RunCounts, report_goal: int | None
 ) -> facts_lib.RunFacts:
-  recorded = noise_record.read(run.log.metadata).until(run.log.num_rounds)
   sizes = happened.cohorts.counts
   return facts_lib.RunFacts(
-    num_rounds=happened.num_rounds,
+    noise=run.noise,
     min_sep=happened.min_sep,
     max_participations=happened.max_participations,
-    noise_multiplier=run.noise.multiplier,
-    strategy=facts_lib.Strategy(
-      run.noise.strategy.family, document.strategy_digest(run.noise.strategy)
-    ),
     num_rounds_assumed=run.log.num_rounds_assumed,
     layout=run.log.layout,
     report_goal=report_goal,
-    changes=run.noise.changes,
-    clip_norm=recorded.clip_norm,
-    clip_norm_changes=recorded.clip_norm_changes,
-    adaptive_clipping=noise_record.read_clipping(run.log.metadata),
-    restarts=run.noise.restarts,
-    later_strategies=tuple(
-      (t, facts_lib.Strategy(strategy.family, document.strategy_digest(strategy)))
-      for t, strategy in run.noise.later_strategies
-    ),
-    canaries=canaries.read(run.log.metadata),
-    recorded_noise=noise_record.stated(run.log.metadata),
     declared_schema=run.declared_schema,
     schema_in_log=run.schema_in_log,
-    not_private_metrics=metric_names.read(run.log.metadata),
+    **facts_lib.recorded(run.log.metadata),
     counted=facts_lib.Counted(
       num_devices=happened.num_devices,
       num_participations=happened.num_participations,

@@ -13,27 +13,11 @@ from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian, run_noise
 from fl_dpftrl.accounting import losses as privacy_loss
-from fl_dpftrl.participation import schemas as participation
-from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import tally as tally_lib
 
 Sensitivity = sensitivity_lib.Sensitivity
 
 _epsilon = functools.lru_cache(gaussian.epsilon)
-
-
-def worst_case(
-  noises: Sequence[runs_lib.Noise], schemas: Sequence[participation.MinSep]
-) -> Sensitivity:
-  """Sensitivity of any device that keeps to the schema of each run.
-
-  See `run_noise.worst_case`.
-
-  Args:
-    noises: noise of each run, all of one population.
-    schemas: participation schema of each run's rounds.
-  """
-  return run_noise.worst_case([noise.history for noise in noises], schemas)
 
 
 def occurred(tally: tally_lib.Tally) -> Sensitivity:
@@ -105,11 +89,11 @@ class Spending:
 
   @classmethod
   def of(
-    cls, noises: Sequence[runs_lib.Noise], adjacency: str, deltas: Sequence[float]
+    cls, noises: Sequence[run_noise.RunNoise], adjacency: str, deltas: Sequence[float]
   ) -> 'Spending':
     """Returns the conversion for runs of one population."""
-    has_noise = all(all(noise.multipliers) for noise in noises)
-    return cls(noises[0].multiplier if has_noise else 0.0, adjacency, deltas)
+    has_noise = all(all(noise.noise_multipliers) for noise in noises)
+    return cls(noises[0].noise_multiplier if has_noise else 0.0, adjacency, deltas)
 
   def loss(
     self, sensitivity: sensitivity_lib.Sensitivity, group_size: int = 1

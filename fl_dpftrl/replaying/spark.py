@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
+from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.logs import refusals
 from fl_dpftrl.logs import shards as shards_lib
 from fl_dpftrl.participation import schemas
@@ -110,7 +111,7 @@ def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _counter(
-  noises: Sequence[runs_lib.Noise], num_exposed: int, declared: Sequence[schemas.MinSep]
+  noises: Sequence[run_noise.RunNoise], num_exposed: int, declared: Sequence[schemas.MinSep]
 ):
   def counted(batches):
     exposure = exposure_lib.Exposure(noises)

@@ -227,7 +227,7 @@ class Statement:
   @property
   def noise_multiplier(self) -> float:
     """std(Z) / clip_norm in round 0 of the first run."""
-    return self.runs[0].noise_multiplier
+    return self.runs[0].noise.noise_multiplier
 
   @property
   def delta(self) -> float:

@@ -34,20 +34,19 @@ def _contradictions(run: runs_lib.Run) -> Iterator[str]:
   """Yields what was said of a run whose log records its noise, and records otherwise."""
   metadata, noise = run.log.metadata, run.noise
   recorded = noise_record.read(metadata).until(run.log.num_rounds)
-  if recorded.noise_multiplier not in (None, noise.multiplier):
+  multiplier = recorded.parts[0].noise_multiplier
+  if multiplier not in (None, noise.noise_multiplier):
     yield (
-      f'the log is of a run with the noise multiplier {recorded.noise_multiplier}, not'
-      f' {noise.multiplier}'
+      f'the log is of a run with the noise multiplier {multiplier}, not {noise.noise_multiplier}'
     )
-  own_changes = runs_lib.effective_changes(noise)
-  if recorded.multiplier_changes != own_changes:
+  if recorded.multiplier_changes != noise.multiplier_changes:
     yield (
       f'the log is of a run whose noise multiplier {_changed(recorded.multiplier_changes)}, and it'
-      f' was said that it {_changed(own_changes)}'
+      f' was said that it {_changed(noise.multiplier_changes)}'
     )
-  if recorded.restart_rounds != noise.restarts:
+  if recorded.restarts != noise.restarts:
     yield (
-      f'the log is of a run whose noise {_restarted(recorded.restart_rounds)}, and it was said'
+      f'the log is of a run whose noise {_restarted(recorded.restarts)}, and it was said'
       f' that it {_restarted(noise.restarts)}'
     )
   elif _digests(recorded.later_strategies) != _digests(noise.later_strategies):

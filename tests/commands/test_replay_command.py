@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.logs import description, noise_record, schema
+from fl_dpftrl.logs import description, schema, shards
 from tests.commands import lines
 
 ROWS = {
@@ -160,7 +160,9 @@ def test_the_report_says_what_flags_or_the_log_state(tmp_path):
 
 def test_a_clip_norm_that_is_not_the_logs_is_refused(tmp_path):
   path = tmp_path / 'log.parquet'
-  schema.write_log(path, **ROWS, metadata=noise_record.metadata(3.0, clip_norm=0.5))
+  schema.write_log(
+    path, **ROWS, metadata={shards.NOISE_MULTIPLIER_KEY: '3.0', shards.CLIP_NORM_KEY: '0.5'}
+  )
   line = refused(
     f'--log={path}',
     '--strategy=identity',

@@ -62,7 +62,7 @@ def gram_of(run):
   for first, end in zip(bounds, bounds[1:]):
     block = noise.strategy.strategy_matrix(end - first)
     gram[first:end, first:end] = block.T @ block
-  multipliers = np.full(noise.num_rounds, noise.multiplier)
+  multipliers = np.full(noise.num_rounds, noise.noise_multiplier)
   for t, value in noise.changes:
     multipliers[t:] = value
   return gram / np.outer(multipliers, multipliers)
@@ -147,7 +147,7 @@ def test_runs_compose():
     assert whole.sensitivity_kind == 'exact'
   assert (both.num_rounds, both.counted.num_devices) == (12, 2)
   assert both.counted.num_participations == 6
-  assert [run.noise_multiplier for run in both.runs] == [2.0, 5.0]
+  assert [run.noise.noise_multiplier for run in both.runs] == [2.0, 5.0]
   assert any('independent of that of the others' in s for s in both.assumptions)
 
 
@@ -244,7 +244,7 @@ def test_runs_are_read_from_a_file(folder):
   }
   path.write_text(json.dumps({'runs': [ENTRY, second]}))
   first, second = runs.read(path)
-  assert first.noise.multiplier == 2.0 and first.declared_schema is None
+  assert first.noise.noise_multiplier == 2.0 and first.declared_schema is None
   assert second.noise.changes == ((2, 4.0),)
   assert second.noise.restarts == (1,)
   assert (second.declared_schema.min_sep, second.declared_schema.participations) == (3, 2)

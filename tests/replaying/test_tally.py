@@ -2,13 +2,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.replaying import embedded, runs, tally
 from fl_dpftrl.replaying import exposure as exposure_lib
 from fl_dpftrl.strategies import files
 
 BLT = files.load_strategy('blt-b100')
-NOISE = runs.Noise(num_rounds=100, strategy=BLT, multiplier=1.0)
+NOISE = run_noise.RunNoise.of(100, BLT, 1.0)
 
 
 def tables(*parts):

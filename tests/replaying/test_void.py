@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.logs import layout, noise_record, schema_record, shards
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.replaying import replay, runs
@@ -111,14 +112,15 @@ def test_a_later_strategy_that_the_log_does_not_record_is_void():
   log = log_with(noise_record.run_metadata(TREE, 2.0, restarts=((6, BLT),)))
   run = runs.Run.of(log, TREE)
   assert replay.replay(run, deltas=1e-6).void_reason is None
-  for later in ((), ((6, dpftrl.Identity()),)):
-    other = dataclasses.replace(run, noise=dataclasses.replace(run.noise, later_strategies=later))
+  for later in (None, dpftrl.Identity()):
+    noise = run_noise.RunNoise.of(NUM_ROUNDS, TREE, 2.0, restarts=[(6, later)])
+    other = dataclasses.replace(run, noise=noise)
     assert 'strategy' in replay.replay(other, deltas=1e-6).void_reason
 
 
 def test_noise_of_other_rounds_than_those_of_the_log_is_refused():
   run = runs.Run.of(log_with({}), BLT, noise_multiplier=2.0)
-  noise = dataclasses.replace(run.noise, num_rounds=NUM_ROUNDS - 3)
+  noise = run.noise.until(NUM_ROUNDS - 3)
   with pytest.raises(ValueError, match='noise is of 9 rounds, but the log has 12'):
     dataclasses.replace(run, noise=noise)
 
