@@ -97,6 +97,8 @@ def schema(entry: Any) -> schemas.MinSep | None:
   if entry is None:
     return None
   declared = strategy_document.read_schema(of_kind('declared', entry, dict))
+  if type(declared) is not schemas.MinSep:
+    raise ValueError('declared must be a min_sep schema')
   if declared != canonical(declared):
     raise ValueError(f'declared must have at most {declared.participations} max_participations')
   return declared

@@ -27,7 +27,7 @@ class Examined(NamedTuple):
     folder: the bundle.
     manifest: its manifest.
     checks: all checks.
-    opened: the runs, as far as they can be read.
+    opened: the runs as they are accounted together, as far as they can be read.
     statement: the statement, computed again; None if it cannot be.
   """
 
@@ -84,7 +84,8 @@ def examine(
   more, statement = _check_statement(
     found.folder, manifest, strategies, opened, checks, engine, progress
   )
-  return Examined(found.folder, manifest, (*checks, *more), tuple(opened), statement)
+  together = tuple(runs_lib.together(opened)) if statement else tuple(opened)
+  return Examined(found.folder, manifest, (*checks, *more), together, statement)
 
 
 def _check_rounds(

@@ -5,7 +5,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.bundles import checks as checks_lib
 from fl_dpftrl.bundles import entries as entries_lib
@@ -177,54 +176,28 @@ def _computed(
   Raises:
     ValueError: if an argument is out of range, or an assertion has another form.
   """
-  asked, runs = manifest.guarantee, manifest.runs
-  adjacency_lib.check(asked.adjacency, asked.group_size)
-  if not asked.deltas:
-    raise ValueError('deltas must hold at least one delta')
+  asked = manifest.guarantee
   facts = tuple(
     _facts(run, noise, asked.report_goal, entry)
-    for run, noise, entry in zip(runs, noises, entries, strict=True)
+    for run, noise, entry in zip(manifest.runs, noises, entries, strict=True)
   )
-  spend = sensitivities.Spending.of(noises, asked.adjacency, asked.deltas)
-  worst = run_noise.worst_case(noises, [run.schema for run in facts])
-  announced = [run.declared for run in runs if run.declared is not None]
-  declared = None
-  if announced:
-    if len(announced) < len(runs):
-      raise ValueError('declared must be given for each run, or for none')
-    declared = statement_lib.DeclaredGuarantee(
-      min_sep=min(schema.min_sep for schema in announced),
-      max_participations=max(schema.participations for schema in announced),
-      loss=spend.loss(run_noise.worst_case(noises, announced), asked.group_size),
-      holds=all(map(_holds, announced, facts)),
-    )
+  spend = sensitivities.Spending.of(
+    noises, deltas=asked.deltas, adjacency=asked.adjacency, group_size=asked.group_size
+  )
   void, commitment = stored.get('void_reason'), stored.get('commitment')
   if void not in (None, publication.VOID):
     raise ValueError(f'void_reason must be none, or {publication.VOID!r}')
   value = commitment.get('hmac_sha256') if isinstance(commitment, dict) else None
   if not isinstance(value, str) or not re.fullmatch('[0-9a-f]{64}', value):
     raise ValueError('commitment must have hmac_sha256 of 64 hexadecimal digits')
-  return statement_lib.Statement(
-    runs=facts,
-    num_rounds=sum(run.num_rounds for run in facts),
-    min_sep=min(run.min_sep for run in facts),
-    max_participations=max(run.max_participations for run in facts),
-    worst_case=spend.loss(worst, asked.group_size),
-    declared=declared,
-    adjacency=asked.adjacency,
-    group_size=asked.group_size,
+  return statement_lib.Statement.of(
+    facts,
+    spend,
     void_reason=void,
     warnings=publication.warnings(facts),
     commitment=statement_lib.Commitment(hmac_sha256=value, salt=None),
     confidential=False,
   )
-
-
-def _holds(declared: schemas.MinSep, shown: facts_lib.RunFacts) -> bool:
-  """Returns whether n, b and k keep to the declared schema."""
-  apart = shown.max_participations == 1 or shown.min_sep >= declared.min_sep
-  enough = shown.max_participations <= declared.participations
-  return apart and enough and declared.num_rounds == shown.num_rounds
 
 
 def _facts(

@@ -194,22 +194,6 @@ class RunCounts(DeviceCounts, Totals):
     """Counts rounds with fewer devices than the goal, empty ones included."""
     return self.num_rounds - int((self.cohorts.counts >= report_goal).sum())
 
-  def keeps_to(self, schema: schemas.MinSep) -> bool:
-    """Returns whether every device kept to a schema for the same rounds.
-
-    Raises:
-      ValueError: if the schema is for other rounds, or for a fixed separation, which min_sep
-        alone cannot confirm.
-    """
-    if schema.num_rounds != self.num_rounds:
-      raise ValueError(
-        f'declared is for {schema.num_rounds} rounds, but the log has {self.num_rounds}'
-      )
-    if isinstance(schema, schemas.FixedSeparation):
-      raise ValueError('declared must be a MinSep, got a FixedSeparation')
-    apart = self.witness is None or self.min_sep >= schema.min_sep
-    return apart and self.max_participations <= schema.participations
-
   def warnings(self) -> list[str]:
     """Returns warnings about the run for a reader, one line each."""
     missing = self.rounds_without_participants

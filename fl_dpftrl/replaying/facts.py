@@ -186,6 +186,12 @@ class RunFacts:
     """The strictest schema that every device kept to."""
     return schemas.MinSep(**fields(self, 'num_rounds', 'min_sep', 'max_participations'))
 
+  def keeps_to(self, declared: schemas.MinSep) -> bool:
+    """Returns whether every device kept to a schema, which must be for the same rounds."""
+    same_rounds = declared.num_rounds == self.num_rounds
+    apart = self.max_participations == 1 or self.min_sep >= declared.min_sep
+    return same_rounds and apart and self.max_participations <= declared.participations
+
   @functools.cached_property
   def strategy(self) -> Strategy:
     """The strategy in round 0."""

@@ -71,9 +71,6 @@ def publishable(statement: statement_lib.Statement) -> statement_lib.Statement:
   runs = tuple(map(_publishable_run, statement.runs))
   return statement_lib.Statement(
     runs=runs,
-    num_rounds=statement.num_rounds,
-    min_sep=statement.min_sep,
-    max_participations=statement.max_participations,
     worst_case=statement.worst_case,
     declared=statement.declared,
     drawn=drawn,

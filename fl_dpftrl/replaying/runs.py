@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -136,10 +136,37 @@ class Run:
     )
 
 
-def declared_schemas(runs: Sequence[Run]) -> list[schemas.MinSep]:
-  """Returns the schema that was declared for each run; none unless all have one."""
-  schemas = [run.declared_schema for run in runs if run.declared_schema is not None]
-  return schemas if len(schemas) == len(runs) else []
+def together(runs: Run | Sequence[Run]) -> list[Run]:
+  """Returns runs of one population as they are accounted together.
+
+  A schema that the log of one run records is left out where another run has none.
+
+  Raises:
+    ValueError: without any run, and if a schema was declared for some of them alone.
+  """
+  runs = [runs] if isinstance(runs, Run) else list(runs)
+  if not runs:
+    raise ValueError('runs must hold at least one run')
+  if any(run.declared_schema is None for run in runs):
+    runs = [
+      dataclasses.replace(r, declared_schema=None, schema_in_log=False) if r.schema_in_log else r
+      for r in runs
+    ]
+  declared_schemas(run.declared_schema for run in runs)
+  return runs
+
+
+def declared_schemas(declared: Iterable[schemas.MinSep | None]) -> list[schemas.MinSep]:
+  """Returns the declared schemas of all runs; none if no run has one.
+
+  Raises:
+    ValueError: if some runs alone have one.
+  """
+  declared = list(declared)
+  known = [schema for schema in declared if schema is not None]
+  if known and len(known) < len(declared):
+    raise ValueError('declared must be given for each run, or for none')
+  return known
 
 
 def numbered(table: pa.Table, first_round: int) -> pa.Table:

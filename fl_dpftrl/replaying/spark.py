@@ -52,6 +52,7 @@ def count(
       "the engine spark needs the packages pyspark and pandas: pip install 'fl_dpftrl[spark]'"
     ) from e
   noises = [run.noise for run in runs]
+  declared = runs_lib.declared_schemas(run.declared_schema for run in runs)
   firsts = (0, *exposure_lib.ends(noises).tolist())
   pieces = [
     (pickle.dumps((s.path, first, run.log.num_rounds, run.log.layout, s.metadata, s.digest)),)
@@ -75,7 +76,7 @@ def count(
       .mapInArrow(_read, f'round long, device_id {id_type}')
       .repartition('device_id')
       .sortWithinPartitions('device_id', 'round')
-      .mapInArrow(_counter(noises, num_exposed, runs_lib.declared_schemas(runs)), 'tally binary')
+      .mapInArrow(_counter(noises, num_exposed, declared), 'tally binary')
       .collect()
     )
   except errors.PySparkException as e:

@@ -1,16 +1,17 @@
 """The record of what logs prove about runs, with a JSON form."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fl_dpftrl import tables
-from fl_dpftrl.accounting import losses
+from fl_dpftrl.accounting import losses, run_noise
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import counts
 from fl_dpftrl.replaying import assumptions as assumptions_lib
-from fl_dpftrl.replaying import facts
+from fl_dpftrl.replaying import facts, sensitivities
+from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.text import messages, rounding
 
 
@@ -148,9 +149,6 @@ class Statement:
 
   Attributes:
     runs: the facts of each run.
-    num_rounds: n of all runs.
-    min_sep: b, rounds; the least in any run.
-    max_participations: k, rounds; the most in any run.
     counted: confidential counts over all runs; None if publishable.
     worst_case: loss of any device that keeps to the observed schemas.
     observed: loss for the patterns that occurred; None if publishable.
@@ -170,9 +168,6 @@ class Statement:
   """
 
   runs: tuple[facts.RunFacts, ...]
-  num_rounds: int
-  min_sep: int
-  max_participations: int
   worst_case: losses.PrivacyLoss
   adjacency: str
   group_size: int
@@ -187,6 +182,41 @@ class Statement:
   per_device: PerDevice | None = None
   commitment: Commitment | None = None
   confidential: bool = True
+
+  @classmethod
+  def of(
+    cls, runs: tuple[facts.RunFacts, ...], spend: sensitivities.Spending, **others: Any
+  ) -> 'Statement':
+    """Returns the statement of runs, whose guarantees follow from their facts.
+
+    Args:
+      runs: the facts of each run.
+      spend: conversion of sensitivities to privacy losses.
+      others: attributes that do not follow from these.
+
+    Raises:
+      ValueError: if a schema was declared for some of the runs alone.
+    """
+    schemas = runs_lib.declared_schemas(run.declared_schema for run in runs)
+    loss = lambda schemas: spend.of_group(
+      run_noise.worst_case([run.noise for run in runs], schemas)
+    )
+    declared = None
+    if schemas:
+      declared = DeclaredGuarantee(
+        min_sep=min(schema.min_sep for schema in schemas),
+        max_participations=max(schema.participations for schema in schemas),
+        loss=loss(schemas),
+        holds=all(map(facts.RunFacts.keeps_to, runs, schemas)),
+      )
+    return cls(
+      runs=runs,
+      worst_case=loss([run.schema for run in runs]),
+      declared=declared,
+      adjacency=spend.adjacency,
+      group_size=spend.group_size,
+      **others,
+    )
 
   def __repr__(self) -> str:
     title = 'Statement' if self.void_reason is None else f'Statement, void: {self.void_reason}'
@@ -212,6 +242,21 @@ class Statement:
   def several(self) -> bool:
     """True for more than one run."""
     return len(self.runs) > 1
+
+  @property
+  def num_rounds(self) -> int:
+    """n of all runs."""
+    return sum(run.num_rounds for run in self.runs)
+
+  @property
+  def min_sep(self) -> int:
+    """b, rounds; the least in any run."""
+    return min(run.min_sep for run in self.runs)
+
+  @property
+  def max_participations(self) -> int:
+    """k, rounds; the most in any run."""
+    return max(run.max_participations for run in self.runs)
 
   @property
   def closest_run(self) -> int:
@@ -247,15 +292,7 @@ class Statement:
   @property
   def assumptions(self) -> tuple[str, ...]:
     """Sentences on which the figures rest."""
-    return assumptions_lib.sentences(
-      self.runs,
-      holds=self.declared.holds if self.declared else None,
-      adjacency=self.adjacency,
-      group_size=self.group_size,
-      void_reason=self.void_reason,
-      drawn=self.drawn,
-      confidential=self.confidential,
-    )
+    return assumptions_lib.sentences(self)
 
   @property
   def not_private_metrics(self) -> tuple[str, ...]:
@@ -308,14 +345,13 @@ class Statement:
     return result
 
   def _of_several(self) -> json_files.Object:
-    schema = facts.fields(self, 'min_sep', 'max_participations')
+    result = facts.fields(self, 'num_rounds', 'min_sep', 'max_participations')
     if self.counted is None:
-      return {'num_rounds': self.num_rounds, **schema}
+      return result
     counted = self.counted
     return {
-      'num_rounds': self.num_rounds,
+      **result,
       **facts.fields(counted, 'num_participations', 'rounds_without_participants', 'num_devices'),
-      **schema,
       'max_participations_over_runs': self.most_over_runs,
       'separations': [list(pair) for pair in counted.separations],
       'witness': self.closest and {**self.closest._asdict(), 'run': self.closest_run + 1},

@@ -8,7 +8,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.bundles import manifest as manifest_lib
-from fl_dpftrl.logs import noise_record
+from fl_dpftrl.logs import noise_record, schema_record
 from tests.bundles import test_bundles as private
 from tests.commands import lines
 
@@ -235,6 +235,16 @@ def test_runs_with_schemas_of_their_own(tmp_path):
   assert 'strategy-2.json' in told.split('worst_case')[0] and 'min_sep is 6, not 5' in told
 
 
+def test_a_schema_that_one_log_of_two_records_is_left_out(tmp_path):
+  planned = schema_record.metadata(dpftrl.MinSep(num_rounds=40, min_sep=6))
+  for name, more in (('a', planned), ('b', {})):
+    private.write_log(tmp_path / f'{name}.parquet', metadata=private.METADATA | more)
+  runs = [dpftrl.open_run(tmp_path / f'{name}.parquet', private.STRATEGY) for name in 'ab']
+  dpftrl.write_bundle(tmp_path / 'bundle', runs, deltas=1e-6)
+  salt = dpftrl.write_public_bundle(tmp_path / 'public', tmp_path / 'bundle').salt
+  assert dpftrl.verify(tmp_path / 'public', private=tmp_path / 'bundle', salt=salt).passed
+
+
 def test_what_does_not_fit_is_not_published(written, tmp_path):
   bundle = shutil.copytree(written[0], tmp_path / 'bundle')
   private.without_round(bundle, 3)
@@ -257,6 +267,7 @@ HOSTILE = [
   (private.edited('"num_rounds": 24', '"num_rounds": null'), 'num_rounds'),
   (private.edited('"layout": null', '"layout": {}'), 'layout must be null'),
   (private.edited('"num_rounds": 24', '"phone": 1, "num_rounds": 24'), 'unknown'),
+  (private.edited('"participation": "min_sep"', '"participation": "fixed_separation"'), 'min_sep'),
   (private.edited('"version": 2', '"version": 1'), 'release 0.1 of fl_dpftrl'),
 ]
 

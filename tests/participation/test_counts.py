@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl.participation import counts, schemas, seen
+from fl_dpftrl.participation import counts, seen
 from tests import oracle
 
 NAMES = {
@@ -113,15 +113,3 @@ def test_gaps_are_warned_of():
   (warning,) = of_rows({1: [1, 2]}, 3).warnings()
   assert 'if rounds begin at 1, give --first_round=1' in warning
   assert not of_rows({1: [0], 2: [1]}, 2).warnings()
-
-
-def test_a_declared_schema_is_kept_to_or_not():
-  found = of_rows({1: [0, 3, 7], 2: [1]}, 9)
-  assert found.keeps_to(schemas.MinSep(9, 3, 3))
-  assert not found.keeps_to(schemas.MinSep(9, 4, 3))
-  assert not found.keeps_to(schemas.MinSep(9, 3, 2))
-  assert of_rows({1: [8], 2: [8]}, 9).keeps_to(schemas.MinSep(9, 20))  # Nobody twice.
-  with pytest.raises(ValueError, match='declared is for 8 rounds, but the log has 9'):
-    found.keeps_to(schemas.MinSep(8, 3))
-  with pytest.raises(ValueError, match='declared must be a MinSep'):
-    found.keeps_to(schemas.FixedSeparation(9, 3))
