@@ -23,9 +23,9 @@ from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.bundles import entries
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
-from fl_dpftrl.logs import formats, noise_record
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import noise_record, reader_program
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.text import messages
@@ -334,7 +334,7 @@ def made_by(document: json_files.Object) -> str:
 
 def log_name(place: int, number: int, path: str) -> str:
   """Returns the name of a file of a run's log; runs and files count from 1."""
-  return f'log-{place}-{number}{formats.suffix_of(path)}'
+  return f'log-{place}-{number}{reader_program.suffix_of(path)}'
 
 
 def strategy_name(place: int, first_round: int = 0) -> str:

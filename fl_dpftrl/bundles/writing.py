@@ -17,7 +17,7 @@ from fl_dpftrl import version
 from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.bundles import strategy_files
 from fl_dpftrl.files import durable, json_files
-from fl_dpftrl.logs import chain, digests, journal, refusals
+from fl_dpftrl.logs import digests, journal, refusals
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.replaying import embedded, replay
 from fl_dpftrl.replaying import facts as facts_lib
@@ -223,7 +223,7 @@ def of(run: runs_lib.Run, progress: Callable[[str], None] = lambda text: None) -
     LogError: if the log cannot be believed.
   """
   id_type = run.log.id_type
-  before, t = chain.START, 0
+  before, t = digests.START, 0
   rows = digests.Rows(timestamps=False)
   with embedded.ordered(embedded.Rows([run], progress), _ORDER) as batches:
     for batch in batches:
@@ -246,4 +246,4 @@ def _next(
   before: bytes, t: int, rows: digests.Rows, id_type: pa.DataType
 ) -> tuple[bytes, int, digests.Rows]:
   """Returns H_t, the next round, and its rows, of which there are none yet."""
-  return chain.of_rows(before, t, rows, id_type), t + 1, digests.Rows(timestamps=False)
+  return digests.chained(before, t, rows, id_type), t + 1, digests.Rows(timestamps=False)

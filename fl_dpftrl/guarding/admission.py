@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_dpftrl.logs import columns
+from fl_dpftrl.logs import schema
 from fl_dpftrl.participation import schemas, seen
 from fl_dpftrl.text import messages
 
@@ -84,8 +84,8 @@ class Gate:
       ValueError: for malformed ids.
     """
     t = self.num_rounds
-    column = columns.id_column(device_ids)
-    ids = columns.as_numpy(column)
+    column = schema.id_column(device_ids)
+    ids = schema.as_numpy(column)
     if not ids.size:
       return Admission(t, ids, ())
     last, counts = self._seen.of(ids)

@@ -13,7 +13,7 @@ from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.guarding import admission, budget
-from fl_dpftrl.logs import noise_record, schema_record
+from fl_dpftrl.logs import keys, noise_record
 from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.participation import schemas
 
@@ -115,7 +115,7 @@ class Guard:
     )
     self._noise = noise_record.read(metadata, strategy)
     self._budget = self._make_budget(self._noise.until(schema.num_rounds))
-    self.log = writer_lib.LogWriter(log, metadata=metadata | schema_record.metadata(schema))
+    self.log = writer_lib.LogWriter(log, metadata=metadata | keys.of_schema(schema))
     for t in range(self.log.num_rounds):
       self._gate.record(self.log.cohort(t))
     # (round, row of its state, rows to skip) of the last round whose rows had to be skipped.

@@ -4,7 +4,7 @@ A frame is a mark, a kind, a length, a payload, and the SHA-256 of all of these
 and of the digest of the frame before it. The digests form a chain, so that the
 last one stands for the whole journal. The first frame holds the log's metadata.
 Later frames hold a round's cohort, a release mark, or changed metadata. A cohort ends
-with the chained digest of its round (`logs.chain`), which the finished log keeps.
+with the chained digest of its round (`logs.digests`), which the finished log keeps.
 
 A frame is durable before the next one is begun. So only the last frame can be
 torn, after a crash or a full disk, and what it would have recorded had not
@@ -17,7 +17,7 @@ import mmap
 import os
 import pathlib
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -171,7 +171,7 @@ def scan(path: str, file: BinaryIO, size: int | None = None) -> Contents:
   present = file.seek(0, os.SEEK_END)
   size = present if size is None else min(size, present)
   end, digest = 0, b''
-  for offset, kind, payload, found in _frames(file, size):
+  for offset, kind, payload, frame_digest in _frames(file, size):
     try:
       if kind == METADATA:
         metadata = _metadata(payload)
@@ -192,7 +192,7 @@ def scan(path: str, file: BinaryIO, size: int | None = None) -> Contents:
         raise ValueError(f'a frame of the unknown kind {kind!r}')
     except (ValueError, struct.error) as e:
       raise refusals.LogError(f'{path}: is no journal of a log, {e}') from e
-    end, digest = offset + len(payload) + DIGEST_BYTES, found
+    end, digest = offset + len(payload) + DIGEST_BYTES, frame_digest
   if metadata is None:
     raise refusals.LogError(f'{path}: is no journal of a log, it does not begin with metadata')
   if end < size and (place := _intact_after(file, end, size, digest)) is not None:
@@ -202,10 +202,10 @@ def scan(path: str, file: BinaryIO, size: int | None = None) -> Contents:
   return Contents(metadata, released, tuple(rounds), id_type, end, digest, size - end)
 
 
-def torn(path: str, found: Contents) -> str:
+def torn(path: str, contents: Contents) -> str:
   """Returns a sentence about a journal's torn frame."""
   return (
-    f'{path}: its last {found.torn_bytes} bytes are left out: they are of a round whose writing'
+    f'{path}: its last {contents.torn_bytes} bytes are left out: they are of a round whose writing'
     ' was cut short, or goes on; it had not begun'
   )
 
@@ -246,19 +246,19 @@ def _intact_after(file: BinaryIO, fault: int, size: int, before: bytes) -> int |
     while place >= 0:
       known = due if place == end + DIGEST_BYTES else b''
       after = stop(place)
-      content, found = data[place:after], data[after : after + DIGEST_BYTES]
+      content, stated = data[place:after], data[after : after + DIGEST_BYTES]
       for digest in (known, data[max(place - DIGEST_BYTES, 0) : place]):
-        if digest and hashlib.sha256(digest + content).digest() == found:
+        if digest and hashlib.sha256(digest + content).digest() == stated:
           return place
       place = data.find(_MARK, place + 1)
   return None
 
 
 def _metadata(payload: bytes) -> dict[str, str]:
-  found = json.loads(payload) if len(payload) <= 2 * limits.METADATA_BYTES else None
-  if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
+  metadata = json.loads(payload) if len(payload) <= 2 * limits.METADATA_BYTES else None
+  if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
     raise ValueError('its metadata are not keys and texts')
-  return found
+  return metadata
 
 
 class Reader:
@@ -270,32 +270,31 @@ class Reader:
     schema: schema of its tables.
   """
 
-  def __init__(self, path: str, file: BinaryIO, extra_columns: Sequence[str], size: int):
-    """Opens the first `size` bytes of a journal; LogError if it is damaged, or lacks a column."""
-    if extra_columns:
-      raise refusals.LogError(f'{path}: only Parquet is read with {", ".join(extra_columns)}')
+  def __init__(self, path: str, file: BinaryIO, size: int):
+    """Opens the first `size` bytes of a journal; LogError if it is damaged."""
     self._path, self._file = path, file
-    self._found = found = scan(path, file, size)
-    self.digest: str | None = found.digest.hex()
+    contents = scan(path, file, size)
+    self._rounds = contents.rounds
+    self.digest: str | None = contents.digest.hex()
     self.metadata = {
-      **found.metadata,
+      **contents.metadata,
       keys.VERSION_KEY: str(keys.LOG_VERSION),
-      keys.NUM_ROUNDS_KEY: str(len(found.rounds)),
+      keys.NUM_ROUNDS_KEY: str(len(self._rounds)),
     }
-    if found.released is not None:
-      self.metadata[keys.RELEASED_KEY] = str(found.released)
-    if found.rounds and found.rounds[-1].chain:
-      self.metadata[keys.CHAIN_KEY] = found.rounds[-1].chain.hex()
-    if found.torn_bytes:
-      self.metadata[TORN_KEY] = torn(path, found)
-    self._text = found.id_type != pa.int64()
+    if contents.released is not None:
+      self.metadata[keys.RELEASED_KEY] = str(contents.released)
+    if self._rounds and self._rounds[-1].chain:
+      self.metadata[keys.CHAIN_KEY] = self._rounds[-1].chain.hex()
+    if contents.torn_bytes:
+      self.metadata[TORN_KEY] = torn(path, contents)
+    self._text = contents.id_type != pa.int64()
     id_type = pa.large_string() if self._text else pa.int64()
     self.schema = pa.schema([('round', pa.int64()), ('device_id', id_type)])
 
   def tables(self) -> Iterator[pa.Table]:
     """Yields its rows in order."""
-    kept, rows = [], 0
-    for index, entry in enumerate(self._found.rounds):
+    kept, rows = [self.schema.empty_table()], 0
+    for index, entry in enumerate(self._rounds):
       if not entry.num_devices:
         continue
       self._file.seek(entry.offset)
@@ -304,8 +303,7 @@ class Reader:
         raise refusals.LogError(f'{self._path}: device ids are of two types')
       if self._text:  # As bytes: the rule for ids sees them before anything else.
         ids = ids.view(pa.binary()).cast(pa.large_binary()).view(pa.large_string())
-      rounds = pa.array(np.full(len(ids), index, np.int64))
-      kept.append(pa.Table.from_arrays([rounds, ids], schema=self.schema))
+      kept.append(pa.table([np.full(len(ids), index, np.int64), ids], schema=self.schema))
       rows += len(ids)
       if rows >= _BATCH_ROWS:
         yield pa.concat_tables(kept)

@@ -10,17 +10,17 @@ import numpy as np
 from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.families import base
-from fl_dpftrl.logs import limits, refusals, shards
+from fl_dpftrl.logs import keys, limits, refusals
 from fl_dpftrl.strategies import document
 
 _MOST_CHARACTERS = 1 << 18  # of all restarts
 _KEYS = (
-  shards.STRATEGY_KEY,
-  shards.NOISE_MULTIPLIER_KEY,
-  shards.CLIP_NORM_KEY,
-  shards.ADAPTIVE_CLIPPING_KEY,
-  shards.NOISE_CHANGES_KEY,
-  shards.NOISE_RESTARTS_KEY,
+  keys.STRATEGY_KEY,
+  keys.NOISE_MULTIPLIER_KEY,
+  keys.CLIP_NORM_KEY,
+  keys.ADAPTIVE_CLIPPING_KEY,
+  keys.NOISE_CHANGES_KEY,
+  keys.NOISE_RESTARTS_KEY,
 )
 STATED = ('strategy', 'noise_multiplier', 'changes')
 """What metadata can state of the noise; `changes` are all changes and restarts."""
@@ -61,9 +61,9 @@ def metadata(noise: run_noise.RunNoise) -> dict[str, str]:
     ValueError: if the noise multiplier of round 0 is not known, for changes without the clip norm
       of round 0, and for a strategy that metadata cannot hold.
   """
-  result = {shards.NOISE_MULTIPLIER_KEY: repr(float(noise.noise_multiplier))}
+  result = {keys.NOISE_MULTIPLIER_KEY: repr(float(noise.noise_multiplier))}
   if noise.clip_norm is not None:
-    result[shards.CLIP_NORM_KEY] = repr(float(noise.clip_norm))
+    result[keys.CLIP_NORM_KEY] = repr(float(noise.clip_norm))
   later = list(zip(noise.parts, noise.settings(), strict=True))[1:]
   changes = [
     [now.first_round, now.noise_multiplier, now.clip_norm]
@@ -74,12 +74,12 @@ def metadata(noise: run_noise.RunNoise) -> dict[str, str]:
   if changes:
     if noise.clip_norm is None:
       raise ValueError('clip_norm is needed where changes are given')
-    result[shards.NOISE_CHANGES_KEY] = json.dumps(changes)
+    result[keys.NOISE_CHANGES_KEY] = json.dumps(changes)
   if restarts:
     text = json.dumps(restarts, allow_nan=False)
     if len(text) > _MOST_CHARACTERS:
       raise ValueError(f'strategy: {_TOO_LARGE}')
-    result[shards.NOISE_RESTARTS_KEY] = text
+    result[keys.NOISE_RESTARTS_KEY] = text
   return result
 
 
@@ -120,7 +120,7 @@ def run_metadata(
   base.check_strategy(strategy)
   adaptive: dict[str, str] = {}
   if isinstance(clip_norm, adaptive_clipping.AdaptiveClipping):
-    adaptive[shards.ADAPTIVE_CLIPPING_KEY] = clip_norm.to_json()
+    adaptive[keys.ADAPTIVE_CLIPPING_KEY] = clip_norm.to_json()
     clip_norm = clip_norm.initial
   noise = run_noise.RunNoise.of(
     limits.ROUNDS,
@@ -131,7 +131,7 @@ def run_metadata(
     clip_norm_changes=[(t, norm) for t, _, norm in changes],
     restarts=restarts,
   )
-  return {**metadata(noise), **adaptive, shards.STRATEGY_KEY: document.strategy_digest(strategy)}
+  return {**metadata(noise), **adaptive, keys.STRATEGY_KEY: document.strategy_digest(strategy)}
 
 
 def changed(
@@ -174,7 +174,7 @@ def declared_noise(found: Mapping[str, str], round_index: int) -> DeclaredNoise:
   now = noise.at(round_index)
   multiplier, clip_norm = _stated(now)
   multiplier_before, clip_norm_before = _stated(noise.at(round_index - 1))
-  digest = found.get(shards.STRATEGY_KEY)
+  digest = found.get(keys.STRATEGY_KEY)
   return DeclaredNoise(
     round_index=round_index,
     row=round_index - noise.stream_start(round_index),
@@ -205,8 +205,8 @@ def stated(found: Mapping[str, str]) -> tuple[str, ...]:
   out did not happen.
   """
   present = (
-    shards.STRATEGY_KEY in found,
-    shards.NOISE_MULTIPLIER_KEY in found,
+    keys.STRATEGY_KEY in found,
+    keys.NOISE_MULTIPLIER_KEY in found,
     any(key in found for key in _KEYS),
   )
   return tuple(name for name, is_there in zip(STATED, present, strict=True) if is_there)
@@ -239,11 +239,11 @@ def read_clipping(found: Mapping[str, str]) -> adaptive_clipping.AdaptiveClippin
   Raises:
     LogError: if it is malformed.
   """
-  text = found.get(shards.ADAPTIVE_CLIPPING_KEY)
+  text = found.get(keys.ADAPTIVE_CLIPPING_KEY)
   try:
     return None if text is None else adaptive_clipping.AdaptiveClipping.from_json(text)
   except (ValueError, TypeError, RecursionError) as e:
-    raise _malformed(shards.ADAPTIVE_CLIPPING_KEY, found) from e
+    raise _malformed(keys.ADAPTIVE_CLIPPING_KEY, found) from e
 
 
 def _malformed(key: str, found: Mapping[str, str]) -> refusals.LogError:
@@ -273,8 +273,8 @@ def _restarts(text: str) -> dict[str, Any]:
 
 
 _PARSERS: dict[str, Callable[[str], dict[str, Any]]] = {
-  shards.NOISE_MULTIPLIER_KEY: lambda text: {'noise_multiplier': float(text)},
-  shards.CLIP_NORM_KEY: lambda text: {'clip_norm': float(text)},
-  shards.NOISE_CHANGES_KEY: _changes,
-  shards.NOISE_RESTARTS_KEY: _restarts,
+  keys.NOISE_MULTIPLIER_KEY: lambda text: {'noise_multiplier': float(text)},
+  keys.CLIP_NORM_KEY: lambda text: {'clip_norm': float(text)},
+  keys.NOISE_CHANGES_KEY: _changes,
+  keys.NOISE_RESTARTS_KEY: _restarts,
 }

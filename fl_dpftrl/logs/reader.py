@@ -12,14 +12,13 @@ import stat
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from fl_dpftrl.files import json_files
-from fl_dpftrl.logs import channel as channel_lib
-from fl_dpftrl.logs import journal, limits, refusals
+from fl_dpftrl.logs import journal, limits, reader_program, refusals
 from fl_dpftrl.logs import layout as layout_lib
 
 _PROGRAM = (
@@ -30,7 +29,7 @@ _PROGRAM = (
 _ENVIRONMENT = {'MALLOC_ARENA_MAX': '2', 'OPENBLAS_NUM_THREADS': '1'}
 _BUFFER = 1 << 20
 
-Kind = channel_lib.Kind
+Kind = reader_program.Kind
 
 
 class Source:
@@ -144,26 +143,26 @@ class Reader:
   def __init__(self):
     self._idle: _Process | None = None
 
-  def open(self, source: Source, extra_columns: Sequence[str]) -> Opened:
+  def open(self, source: Source, *, timestamps: bool = False) -> Opened:
     """Returns metadata, digest and schema; LogError if it cannot be read."""
-    for opened in self._answers(source, extra_columns, rows=False):
+    for opened in self._answers(source, rows=False, timestamps=timestamps):
       pass
     return opened
 
   def tables(
-    self, source: Source, extra_columns: Sequence[str], num_rounds: int | None
+    self, source: Source, num_rounds: int | None, *, timestamps: bool = False
   ) -> Iterator[pa.Table]:
     """Yields checked rows of a file in order, as at least one table.
 
     Args:
       source: the file.
-      extra_columns: columns of a Parquet file besides `round` and `device_id`.
       num_rounds: upper limit that all rounds must be below; None for no limit.
+      timestamps: whether the column `timestamp` of a Parquet file is read too.
 
     Raises:
       LogError: if the file cannot be read, or a row is at fault.
     """
-    answers = self._answers(source, extra_columns, rows=True, num_rounds=num_rounds)
+    answers = self._answers(source, rows=True, num_rounds=num_rounds, timestamps=timestamps)
     opened, empty = next(answers), True
     for table in answers:
       empty = False
@@ -173,25 +172,18 @@ class Reader:
 
   def pickled(self, source: Source) -> bytes:
     """Returns the values of a pickle as JSON; LogError unless they are plain."""
-    (content,) = self._answers(source, (), pickled=True)
+    (content,) = self._answers(source, pickled=True)
     return content
 
-  def _answers(self, source: Source, extra_columns: Sequence[str], **request: Any) -> Iterator[Any]:
+  def _answers(self, source: Source, **request: Any) -> Iterator[Any]:
     process, self._idle = self._idle, None
     if process is None or not process.serves_this_process():
       process = _Process()
     try:
       with source as descriptor:
-        request = {
-          'path': source.path,
-          'layout': list(source.layout),
-          'size': source.size,
-          'columns': list(extra_columns),
-          'num_rounds': None,
-          'pickled': False,
-          **request,
-        }
-        yield from process.answers(request, descriptor)
+        own = {'path': source.path, 'layout': list(source.layout), 'size': source.size}
+        default = {'num_rounds': None, 'pickled': False}
+        yield from process.answers({**own, **default, **request}, descriptor)
     finally:  # This also runs if the caller does not want the remaining tables.
       if process.ready and self._idle is None:
         self._idle = process
@@ -233,9 +225,9 @@ class _Process:
     path = request['path']
     self.ready = False
     try:
-      channel_lib.send_request(self._channel, request, descriptor)
+      reader_program.send_request(self._channel, request, descriptor)
       while True:
-        kind, payload = channel_lib.receive(self._channel)
+        kind, payload = reader_program.receive(self._channel)
         self.ready = kind in (Kind.END, Kind.REFUSED)
         if kind == Kind.END:
           return

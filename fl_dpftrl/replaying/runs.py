@@ -13,7 +13,7 @@ from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
-from fl_dpftrl.logs import layout, noise_record, refusals, schema_record
+from fl_dpftrl.logs import keys, layout, noise_record, refusals
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
@@ -126,7 +126,7 @@ class Run:
       noise.streams()  # Refuses a strategy of fewer rounds.
     except ValueError as e:
       raise refusals.LogError(f'{path}: {e}') from e
-    in_log = None if declared_schema else schema_record.read(log.metadata, log.num_rounds)
+    in_log = None if declared_schema else keys.declared_schema(log.metadata, log.num_rounds)
     return cls(
       log=log,
       noise=noise,

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from fl_dpftrl.accounting import run_noise
+from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import refusals
-from fl_dpftrl.logs import shards as shards_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import exposure as exposure_lib
 from fl_dpftrl.replaying import runs as runs_lib
@@ -100,7 +100,7 @@ def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
   for batch in batches:
     for piece in batch.column(0).to_pylist():
       path, first, num_rounds, layout, *known = pickle.loads(piece)
-      shard = shards_lib.open_(path, layout=layout)
+      shard = log_lib.open_shard(path, layout=layout)
       if [shard.metadata, shard.digest] != known:
         raise refusals.LogError(f'{path}: is another file than when it was opened; replay it again')
       for table in shard.tables(num_rounds):

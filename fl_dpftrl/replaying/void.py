@@ -7,8 +7,8 @@ a change or restart that never happened gives too small an ε.
 
 from collections.abc import Iterator, Sequence
 
+from fl_dpftrl.logs import keys, noise_record
 from fl_dpftrl.logs import layout as layout_lib
-from fl_dpftrl.logs import noise_record, schema_record, shards
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.strategies import document
@@ -25,7 +25,7 @@ def reason(runs: Sequence[runs_lib.Run]) -> str | None:
 
 
 def _reasons(run: runs_lib.Run) -> list[str]:
-  stated = run.log.metadata.get(shards.VOID_KEY)
+  stated = run.log.metadata.get(keys.VOID_KEY)
   recorded = _contradictions(run) if noise_record.stated(run.log.metadata) else ()
   return [*([stated] if stated else []), *recorded, *_declared(run)]
 
@@ -51,7 +51,7 @@ def _contradictions(run: runs_lib.Run) -> Iterator[str]:
     )
   elif _digests(recorded.later_strategies) != _digests(noise.later_strategies):
     yield 'the log is of a run that restarted with another strategy than was said'
-  digest, own = metadata.get(shards.STRATEGY_KEY), document.strategy_digest(noise.strategy)
+  digest, own = metadata.get(keys.STRATEGY_KEY), document.strategy_digest(noise.strategy)
   if digest not in (None, own):
     yield (f'the log is of a run with another strategy, of digest {digest[:12]}…, not {own[:12]}…')
   # The rounds of changes and restarts are counted from 0, as in a file of this format.
@@ -60,13 +60,13 @@ def _contradictions(run: runs_lib.Run) -> Iterator[str]:
       'the log records its noise, so its rounds are counted from 0, and they were counted from'
       f' {run.log.layout.first_round}'
     )
-  elif shards.VERSION_KEY in metadata and run.log.layout != layout_lib.PLAIN:
+  elif keys.VERSION_KEY in metadata and run.log.layout != layout_lib.PLAIN:
     yield 'the log records its noise, so it has columns of its own, and others were named'
 
 
 def _declared(run: runs_lib.Run) -> Iterator[str]:
   """Yields a schema that was said to be declared, and allows less than the recorded one."""
-  own, recorded = run.declared_schema, schema_record.planned(run.log.metadata)
+  own, recorded = run.declared_schema, keys.planned_schema(run.log.metadata)
   if own is None or recorded is None:
     return
   allowed = min(recorded.participations, run.log.num_rounds)

@@ -11,8 +11,8 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.bundles import writing
+from fl_dpftrl.logs import keys, noise_record, reader
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import noise_record, reader, shards
 from fl_dpftrl.replaying import embedded
 from fl_dpftrl.replaying import replay as replay_lib
 from tests.commands import lines
@@ -46,7 +46,7 @@ def fixture_one_reader():
   """Reads all logs in one process: starting it takes most of the time of a small bundle."""
   shared = reader.Reader()
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(shards.reader_lib, 'Reader', lambda: shared)
+    patch.setattr(log_lib.reader_lib, 'Reader', lambda: shared)
     patch.setattr(embedded, '_threads', lambda: 1)
     yield
 
@@ -405,7 +405,7 @@ def test_several_runs_with_a_family_of_arrays_and_text_logs(tmp_path):
 
 
 def test_a_void_run_fits_and_fails_its_guarantee(tmp_path):
-  metadata = {shards.VOID_KEY: 'the noise seed was given'}
+  metadata = {keys.VOID_KEY: 'the noise seed was given'}
   path = write_log(tmp_path / 'log.parquet', metadata=metadata)
   run = dpftrl.open_run(path, STRATEGY, noise_multiplier=2.0)
   dpftrl.write_bundle(tmp_path / 'bundle', run, deltas=1e-6)

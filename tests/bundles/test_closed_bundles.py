@@ -9,7 +9,7 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.bundles import strategy_files
-from fl_dpftrl.logs import canaries, noise_record, schema_record
+from fl_dpftrl.logs import canaries, keys, noise_record
 from fl_dpftrl.strategies import files
 from tests import every_family
 from tests.bundles import test_bundles as private
@@ -88,7 +88,7 @@ def fixture_rich(tmp_path_factory):
     changes=((5, 3.0, 0.5),),
     restarts=((12, dpftrl.TreeOnline()),),
   )
-  metadata |= schema_record.metadata(dpftrl.MinSep(num_rounds=40, min_sep=6))
+  metadata |= keys.of_schema(dpftrl.MinSep(num_rounds=40, min_sep=6))
   metadata |= {canaries.KEY: '3'}
   private.write_log(folder / 'log.parquet', metadata=metadata)
   run = dpftrl.open_run(folder / 'log.parquet', private.STRATEGY)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.logs import description, schema, shards
+from fl_dpftrl.logs import description, keys, schema
 from tests.commands import lines
 
 ROWS = {
@@ -81,7 +81,7 @@ def test_a_violated_declaration_is_loud(log):
 
 def test_a_void_log_is_loud(tmp_path):
   path = tmp_path / 'log.parquet'
-  schema.write_log(path, **ROWS, metadata={schema.VOID_KEY: 'the noise seed was given'})
+  schema.write_log(path, **ROWS, metadata={keys.VOID_KEY: 'the noise seed was given'})
   done = replayed(path, '--json')
   assert done.returncode == 4
   assert json.loads(done.stdout)['void_reason'] == 'the noise seed was given'
@@ -89,7 +89,7 @@ def test_a_void_log_is_loud(tmp_path):
 
 
 def test_void_figures_of_devices_are_marked_and_misleading_arguments_told(log, tmp_path):
-  schema.write_log(tmp_path / 'void.parquet', **ROWS, metadata={schema.VOID_KEY: 'a seed'})
+  schema.write_log(tmp_path / 'void.parquet', **ROWS, metadata={keys.VOID_KEY: 'a seed'})
   assert '\nVOID: share of participating devices' in replayed(tmp_path / 'void.parquet').stdout
   run = {'log': str(log), 'strategy': 'identity', 'noise_multiplier': 3}
   (tmp_path / 'runs.json').write_text(json.dumps({'runs': [run, run]}))
@@ -161,7 +161,7 @@ def test_the_report_says_what_flags_or_the_log_state(tmp_path):
 def test_a_clip_norm_that_is_not_the_logs_is_refused(tmp_path):
   path = tmp_path / 'log.parquet'
   schema.write_log(
-    path, **ROWS, metadata={shards.NOISE_MULTIPLIER_KEY: '3.0', shards.CLIP_NORM_KEY: '0.5'}
+    path, **ROWS, metadata={keys.NOISE_MULTIPLIER_KEY: '3.0', keys.CLIP_NORM_KEY: '0.5'}
   )
   line = refused(
     f'--log={path}',

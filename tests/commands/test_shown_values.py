@@ -7,7 +7,7 @@ import pytest
 from fl_dpftrl import tables
 from fl_dpftrl.commands import main, output
 from fl_dpftrl.drawing import style
-from fl_dpftrl.logs import schema
+from fl_dpftrl.logs import keys, schema
 from fl_dpftrl.reports import page
 
 FORGED = 'ε at δ = 1e-06  0.001'
@@ -23,7 +23,7 @@ def fixture_log(tmp_path):
     rounds=[0, 2, 2],
     device_ids=['a', 'a', 'c'],
     num_rounds=4,
-    metadata={schema.VOID_KEY: HOSTILE},
+    metadata={keys.VOID_KEY: HOSTILE},
   )
   return path
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.guarding import admission, guard
+from fl_dpftrl.logs import keys, refusals
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import refusals, schema_record, shards
 
 BLT = dpftrl.BLT([0.9, 0.5], [0.1, 0.2])
 SCHEMA = dpftrl.MinSep(num_rounds=12, min_sep=3, max_participations=3)
@@ -291,12 +291,12 @@ def test_replay_takes_the_declared_schema_from_the_log_of_a_guard(tmp_path):
 @pytest.mark.parametrize('text', ['[', '3', '{}', '{"num_rounds": 3, "min_sep": 1}', '[' * 9999])
 def test_a_malformed_declared_schema_is_refused(text):
   with pytest.raises(refusals.LogError, match='declared_schema in the metadata'):
-    schema_record.read({shards.SCHEMA_KEY: text}, 3)
+    keys.declared_schema({keys.SCHEMA_KEY: text}, 3)
 
 
 def test_a_log_of_more_rounds_than_declared_says_what_to_do():
-  found = schema_record.metadata(SCHEMA)
+  found = keys.of_schema(SCHEMA)
   with pytest.raises(
     refusals.LogError, match='the log has 13 rounds.*declares 12; give --declared'
   ):
-    schema_record.read(found, 13)
+    keys.declared_schema(found, 13)

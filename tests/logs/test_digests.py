@@ -5,7 +5,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fl_dpftrl.logs import digests, refusals, shards
+from fl_dpftrl.logs import digests, refusals
+from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import writer as writer_lib
 
 
@@ -18,7 +19,7 @@ def write(path):
 
 
 def read(path):
-  shard = shards.open_(path)
+  shard = log_lib.open_shard(path)
   rows = [row for t in shard.tables(shard.num_rounds) for row in t.to_pylist()]
   return rows, dict(shard.metadata), shard.num_rounds, shard.id_type
 
@@ -92,7 +93,7 @@ def test_times_are_checked_where_they_are_read(tmp_path):
   pq.write_table(table.set_column(2, 'timestamp', times), path)
   assert read(path)
   with pytest.raises(refusals.LogError, match='timestamps_sha256'):
-    list(shards.open_(path, 'timestamp').tables())
+    list(log_lib.open_shard(path, timestamps=True).tables())
 
 
 def test_digests_do_not_depend_on_how_rows_come(tmp_path):

@@ -130,7 +130,7 @@ def test_cohorts_longer_than_a_line_of_one_device(tmp_path):
     ('l.json', objects(lists=True) + objects(), PLAIN, 'row 4: device_id must be a list here too'),
     ('l.json', '{"round": 0, "device_id": ["a", 1]}\n', PLAIN, 'all text or all whole numbers'),
     ('l.csv', delimited(), layout_lib.Layout(hexadecimal=True), 'only Parquet has device ids'),
-    ('round=x/l.csv', 'device_id\na\n', PLAIN, "round must be a whole number, got 'x'"),
+    ('round=x/l.csv', 'device_id\na\n', PLAIN, "but its folder says 'x'"),
     ('round=x/l.parquet', parquet({'device_id': ['a']}), PLAIN, "but its folder says 'x'"),
     ('round=x/l.json', '{"device_id": "a"}\n', PLAIN, "but its folder says 'x'"),
   ],

@@ -7,8 +7,8 @@ import pytest
 from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.families import blt, tree_online
 from fl_dpftrl.families import dense as dense_lib
+from fl_dpftrl.logs import keys, noise_record, refusals, schema
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import noise_record, refusals, schema, shards
 from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.replaying import replay, runs
 from fl_dpftrl.reports import privacy
@@ -217,7 +217,7 @@ def test_changes_of_other_rounds_or_without_a_record_are_refused(tmp_path):
 @pytest.mark.parametrize('text', ['[', '3', '[[1, 2]]', '[["1", 2, 3]]', '[[0, 1, 1]]', '[' * 9999])
 def test_malformed_records_are_refused(text):
   with pytest.raises(refusals.LogError, match='noise_changes in the metadata'):
-    noise_record.read({shards.NOISE_CHANGES_KEY: text})
+    noise_record.read({keys.NOISE_CHANGES_KEY: text})
 
 
 @pytest.mark.parametrize(
@@ -230,4 +230,4 @@ def test_malformed_records_are_refused(text):
 )
 def test_malformed_restarts_are_refused(text):
   with pytest.raises(refusals.LogError, match='noise_restarts in the metadata'):
-    noise_record.read({shards.NOISE_RESTARTS_KEY: text})
+    noise_record.read({keys.NOISE_RESTARTS_KEY: text})

@@ -9,7 +9,7 @@ import struct
 
 import pytest
 
-from fl_dpftrl.logs import pickles, reader, refusals
+from fl_dpftrl.logs import reader, reader_program, refusals
 
 VALUES = [
   {'a': [1, -1, 255, 256, 65535, 65536, 2**31 - 1, -(2**31), 2**40, -(2**100)]},
@@ -23,7 +23,7 @@ VALUES = [
 
 
 def read(content):
-  return json.loads(pickles.to_json('trace', io.BytesIO(content)))
+  return json.loads(reader_program.plain_json('trace', io.BytesIO(content)))
 
 
 @pytest.mark.parametrize('protocol', range(pickle.HIGHEST_PROTOCOL + 1))

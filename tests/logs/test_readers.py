@@ -12,7 +12,7 @@ import pytest
 
 from fl_dpftrl.families import identity
 from fl_dpftrl.families import tree_online as tree
-from fl_dpftrl.logs import limits, reader, refusals, schema, shards
+from fl_dpftrl.logs import limits, reader, refusals, schema
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.replaying import replay, runs
@@ -133,9 +133,13 @@ def test_refused_json_lines(tmp_path, content, message):
 
 
 def test_json_lines_with_blanks_and_more_keys(tmp_path):
-  content = b'\xef\xbb\xbf' + OBJECT + b'\n   \r\n  ' + OBJECT.replace(b'a"', b'b", "x": ' + DEEP)
-  found = rows(written(tmp_path, 'l.jsonl', content))
-  assert [row['device_id'] for row in found] == ['a', 'b']
+  second = OBJECT.replace(b'a"', b'b", "x": ')
+  for content in (
+    b'\xef\xbb\xbf' + OBJECT + b'\n   \r\n  ' + second.replace(b': }', b': [7]}'),
+    OBJECT + second.replace(b': }', b': ' + DEEP + b'}'),
+  ):
+    found = rows(written(tmp_path, 'l.jsonl', content))
+    assert [row['device_id'] for row in found] == ['a', 'b']
 
 
 @pytest.mark.slow
@@ -201,13 +205,13 @@ def test_a_number_that_int64_does_not_hold(tmp_path):
     columns = {'round': [0, 1], 'device_id': [3, 4]}
     columns[name] = pa.array([0, 2**63], pa.uint64())
     pq.write_table(pa.table(columns), path)
-    assert f'row 2: {name} must be below 2^63' in refusal(path)
+    assert 'Integer value 9223372036854775808 not in range' in refusal(path)
 
 
 def test_what_is_no_file_is_not_waited_for(tmp_path):
   os.mkfifo(tmp_path / 'l.csv')
   with pytest.raises(refusals.LogError, match='no regular file'):
-    shards.open_(tmp_path / 'l.csv')
+    log_lib.open_shard(tmp_path / 'l.csv')
 
 
 @pytest.mark.slow
@@ -223,11 +227,11 @@ def test_a_reader_that_dies_gives_a_line(tmp_path, monkeypatch, number, message)
   path = written(tmp_path, 'l.csv', HEAD + b'0,a\n')
   files = reader.Reader()
   source = reader.Source(str(path))
-  files.open(source, ())
+  files.open(source)
   process = files._idle._process.pid
   # Stopped, so that it is there when it is asked, and dies before it answers.
   os.kill(process, signal.SIGSTOP)
-  ask = reader.channel_lib.send_request
+  ask = reader.reader_program.send_request
 
   def ask_and_end(*args):
     ask(*args)
@@ -235,11 +239,11 @@ def test_a_reader_that_dies_gives_a_line(tmp_path, monkeypatch, number, message)
     os.kill(process, signal.SIGCONT)
 
   with monkeypatch.context() as patch:
-    patch.setattr(reader.channel_lib, 'send_request', ask_and_end)
+    patch.setattr(reader.reader_program, 'send_request', ask_and_end)
     with pytest.raises(refusals.LogError, match=f'l.csv: .*{message}'):
-      files.open(source, ())
+      files.open(source)
   # The next file is read by another.
-  assert files.open(source, ()).schema.names == ['round', 'device_id']
+  assert files.open(source).schema.names == ['round', 'device_id']
 
 
 @pytest.mark.slow
@@ -294,7 +298,7 @@ def test_what_is_held_is_the_first_file(tmp_path, monkeypatch):
   assert [t.to_pylist() for t in log.tables()] == [[{'round': 0, 'device_id': 'a'}]]
   assert log.files()[0].sha256 == digest
   # More files than a process can hold are opened again, and known again.
-  monkeypatch.setattr(shards, '_HELD', 0)
+  monkeypatch.setattr(log_lib, '_HELD', 0)
   log = log_lib.read_log(path)
   assert [len(t) for t in log.tables()] == [1]
   schema.write_log(path, **one)

@@ -3,7 +3,7 @@
 import pyarrow.parquet as pq
 import pytest
 
-from fl_dpftrl.logs import digests, refusals, shards
+from fl_dpftrl.logs import digests, keys, refusals
 from fl_dpftrl.logs import writer as writer_lib
 
 
@@ -41,7 +41,7 @@ def test_a_mark_that_cannot_be_is_refused(tmp_path, text):
   table = pq.read_table(path)
   stored = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
   del stored[digests.METADATA_KEY]
-  metadata = digests.sealed({**stored, shards.RELEASED_KEY: text}, {})
+  metadata = digests.sealed({**stored, keys.RELEASED_KEY: text}, {})
   pq.write_table(table.replace_schema_metadata(metadata), path)
   with pytest.raises(refusals.LogError, match='rounds_released'):
     writer_lib.LogWriter(path)

@@ -3,13 +3,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import streamed
+from fl_dpftrl.logs import schema
 
 COHORTS = [np.array([3, 5]), np.array([], np.int64), np.array([2**40, 7])]
 
 
 def write(path, cohorts=COHORTS, num_rounds=3, **kwargs):
-  with streamed.writer(path, num_rounds=num_rounds, **kwargs) as append:
+  with schema.round_by_round(path, num_rounds=num_rounds, **kwargs) as append:
     for t, ids in enumerate(cohorts):
       append(t, ids, 1767225600 + t)
 
@@ -35,13 +35,13 @@ def test_what_was_written_is_read(tmp_path):
 
 
 def test_many_row_groups_and_the_same_bytes_again(tmp_path, monkeypatch):
-  monkeypatch.setattr(streamed, '_ROWS', 10)
+  monkeypatch.setattr(schema, 'ROW_GROUP', 10)
   cohorts = [np.arange(t, t + 4) for t in range(20)]
   for name in ('a', 'b'):
     write(tmp_path / f'{name}.parquet', cohorts, 20)
   first, second = (tmp_path / f'{name}.parquet' for name in ('a', 'b'))
   assert first.read_bytes() == second.read_bytes()
-  assert pq.ParquetFile(first).num_row_groups == 7
+  assert pq.ParquetFile(first).num_row_groups == 8
   assert pq.read_table(first).column('device_id').to_pylist() == [
     d for cohort in cohorts for d in cohort
   ]
@@ -50,7 +50,7 @@ def test_many_row_groups_and_the_same_bytes_again(tmp_path, monkeypatch):
 def test_nothing_is_left_of_what_was_broken_off(tmp_path):
   path = tmp_path / 'log.parquet'
   with pytest.raises(KeyError):
-    with streamed.writer(path, num_rounds=3) as append:
+    with schema.round_by_round(path, num_rounds=3) as append:
       append(0, COHORTS[0], 0)
       raise KeyError
   with pytest.raises(ValueError, match='num_rounds is 4, but 3'):

@@ -9,7 +9,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.accounting import run_noise
-from fl_dpftrl.logs import layout, noise_record, schema_record, shards
+from fl_dpftrl.logs import keys, layout, noise_record
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.replaying import replay, runs
 from fl_dpftrl.replaying import void as void_lib
@@ -39,11 +39,11 @@ def recorded(keys, **noise):
 
 
 ALL = (
-  shards.NOISE_MULTIPLIER_KEY,
-  shards.STRATEGY_KEY,
-  shards.CLIP_NORM_KEY,
-  shards.NOISE_CHANGES_KEY,
-  shards.NOISE_RESTARTS_KEY,
+  keys.NOISE_MULTIPLIER_KEY,
+  keys.STRATEGY_KEY,
+  keys.CLIP_NORM_KEY,
+  keys.NOISE_CHANGES_KEY,
+  keys.NOISE_RESTARTS_KEY,
 )
 WITHOUT_CLIP_NORM = ALL[:2]
 
@@ -135,7 +135,7 @@ def test_rounds_of_a_recorded_run_are_not_counted_from_elsewhere():
 @pytest.mark.parametrize('n', [NUM_ROUNDS, 40])
 def test_a_declared_schema_that_allows_less_than_the_recorded_one_is_void(n):
   planned = dpftrl.MinSep(num_rounds=n, min_sep=2, max_participations=5)
-  log = log_with(recorded(ALL) | schema_record.metadata(planned))
+  log = log_with(recorded(ALL) | keys.of_schema(planned))
   for min_sep, most, void in (
     (2, 5, False),
     (1, 5, False),

@@ -8,7 +8,7 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import tree_online
-from fl_dpftrl.logs import shards
+from fl_dpftrl.logs import keys
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.training import guarantee
 from tests import oracle
@@ -55,7 +55,7 @@ def test_void_reasons_are_in_the_log(changes, reason):
   aggregator = dataclasses.replace(AGGREGATOR, **changes)
   assert guarantee.void_reason(aggregator) == reason
   metadata = guarantee.log_metadata(aggregator, reason, num_canaries=9, not_private=['a'])
-  assert metadata.get(shards.VOID_KEY) == reason
+  assert metadata.get(keys.VOID_KEY) == reason
   assert {'9', '["a"]'} <= set(metadata.values())
   assert {'9', '["a"]'}.isdisjoint(guarantee.log_metadata(aggregator, reason).values())
 
