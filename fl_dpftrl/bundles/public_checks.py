@@ -32,50 +32,41 @@ _COMMITMENT = re.compile(rb'[0-9a-f]{64}\n')
 
 
 def examine(
-  found: checks_lib.Found, manifest: manifest_lib.Manifest, compared: checks_lib.Check | None = None
+  bundle: checks_lib.Opened, digest: str | None = None, compared: checks_lib.Check | None = None
 ) -> tuple[checks_lib.Check, ...]:
   """Checks a bundle that `write_public_bundle` wrote.
 
   Args:
-    found: the bundle.
-    manifest: its manifest.
+    bundle: the bundle.
+    digest: SHA-256 of its manifest from elsewhere, in hexadecimal; None if there is none.
     compared: the check against the private bundle; None if it is not at hand.
 
   Raises:
     OSError: if it cannot be read.
   """
-  checks: list[checks_lib.Check] = list(checks_lib.of_files(found, manifest))
-  strategies: list[list[tuple[int, files.StrategyFile]]] = []
+  folder, manifest = bundle.folder, bundle.manifest
+  checks = checks_lib.of_files(bundle, digest)
+  strategies: list[list[tuple[str, files.StrategyFile]]] = []
   for place, run in enumerate(manifest.runs, 1):
     own = []
     for t, file in manifest.strategies(place):
       name = f'strategy of run {place}' + (f' from round {t}' if t else '')
-      checked, strategy = strategy_files.check(
-        found.folder, name, file, made_by=manifest.made_by, listed=manifest.files
-      )
+      checked, strategy = strategy_files.check(bundle, name, file)
       checks.append(checked)
-      own += [(t, strategy)] if strategy else []
+      own += [(file, strategy)] if strategy else []
     strategies.append(own)
-    path = found.folder / manifest_lib.commitments_name(place)
+    path = folder / manifest_lib.commitments_name(place)
     checks.append(_check_commitments(path, place, run.num_rounds))
   if any(len(own) < len(manifest.strategies(place)) for place, own in enumerate(strategies, 1)):
-    why = 'not checked, as a strategy cannot be read'
-    return (*checks, checks_lib.Check('statement', (why,)), checks_lib.unconfirmed())
+    return (*checks, *checks_lib.without_statement('not checked, as a strategy cannot be read'))
   try:
-    stored = json_files.read(found.folder / manifest_lib.STATEMENT)
-    entries = _entries(stored, len(manifest.runs))
-    noises = [
-      run.noise([(t, file.strategy) for t, file in own], entry)
-      for run, own, entry in zip(manifest.runs, strategies, entries, strict=True)
-    ]
-    statement = _computed(manifest, noises, stored, entries)
+    stored = json_files.read(folder / manifest_lib.STATEMENT)
+    statement = _computed(manifest, strategies, stored)
   except (ValueError, OSError, OverflowError) as error:
-    why = messages.one_line(error)
-    return (*checks, checks_lib.Check('statement', (why,)), checks_lib.unconfirmed())
+    return (*checks, *checks_lib.without_statement(error))
   beside: dict[str, str] = {}
-  for place, (noise, own, facts) in enumerate(zip(noises, strategies, statement.runs), 1):
-    names = [name for _, name in manifest.strategies(place)]
-    beside |= strategy_files.differences(names, [file for _, file in own], noise, facts.schema)
+  for own, facts in zip(strategies, statement.runs):
+    beside |= strategy_files.differences(own, facts)
   told = checks_lib.plain(statement.to_json())
   differing = checks_lib.differences(stored, told, 'the parameters', beside)
   detail = 'figures computed again from n, b, k and the parameters, to the last digit'
@@ -93,41 +84,37 @@ def examine(
 
 
 def compare(
-  folder: pathlib.Path,
-  manifest: manifest_lib.Manifest,
-  source: private_checks.Examined,
-  salt: bytes,
+  bundle: checks_lib.Opened, source: private_checks.Examined, salt: bytes
 ) -> checks_lib.Check:
   """Compares a public bundle with the bundle that it claims to be of."""
   name, detail = 'private bundle', 'it fits, and this is its public form, round by round'
   failed = [check.name for check in source.checks if not check.passed]
   if not source.fits:
     return checks_lib.Check(name, (f'it does not fit: {", ".join(failed)}',))
-  found = []
-  if manifest.guarantee != source.manifest.guarantee:
-    found.append('its arguments of the guarantee are others')
-  own_runs = [manifest_lib.Run.published(run) for run in source.opened]
-  if len(own_runs) != len(manifest.runs):
-    found.append(f'it has {len(own_runs)} runs, not {len(manifest.runs)}')
-  for place, (own, run) in enumerate(zip(own_runs, manifest.runs), 1):
-    stated, own_entry = checks_lib.plain(run.to_json()), checks_lib.plain(own.to_json())
-    found += checks_lib.differences(stated, own_entry, f'the logs of run {place}')
+  folder, manifest, wrong = bundle.folder, bundle.manifest, []
+  if manifest.guarantee != source.bundle.manifest.guarantee:
+    wrong.append('its arguments of the guarantee are others')
+  if len(source.runs) != len(manifest.runs):
+    wrong.append(f'it has {len(source.runs)} runs, not {len(manifest.runs)}')
+  for place, (own, run) in enumerate(zip(source.runs, manifest.runs), 1):
+    published = entries_lib.to_json(manifest_lib.Run.published(own))
+    wrong += checks_lib.differences(entries_lib.to_json(run), published, f'the logs of run {place}')
     lines = _lines(folder / manifest_lib.commitments_name(place))
     for t, line in enumerate(publishing.commitments(source, place, salt)):
       if t >= len(lines) or lines[t] != line:
-        found.append(
+        wrong.append(
           f'round {t} of run {place} is the first whose commitment has other rows or salt'
         )
         break
     else:
       if len(lines) > t + 1:
-        found.append(f'run {place} has commitments to more rounds than {t + 1}')
+        wrong.append(f'run {place} has commitments to more rounds than {t + 1}')
   try:
     stored = json_files.read(folder / manifest_lib.STATEMENT)
-    found += checks_lib.differences(stored, publishing.statement(source, salt), 'the logs')
+    wrong += checks_lib.differences(stored, publishing.statement(source, salt), 'the logs')
   except (ValueError, OSError) as error:
-    found.append(messages.one_line(error))
-  return checks_lib.Check(name, checks_lib.shortened(found), detail)
+    wrong.append(messages.one_line(error))
+  return checks_lib.Check(name, checks_lib.shortened(wrong), detail)
 
 
 def _lines(path: pathlib.Path) -> list[str]:
@@ -155,35 +142,27 @@ def _check_commitments(path: pathlib.Path, place: int, num_rounds: int | None) -
   )
 
 
-def _entries(stored: Any, num_runs: int) -> list[json_files.Object]:
-  """Returns the facts of each run in a stored statement; ValueError if it has another form."""
-  if not isinstance(stored, dict):
-    raise ValueError(f'{manifest_lib.STATEMENT} must be a JSON object')
-  entries = stored.get('runs') if num_runs > 1 else [stored]
-  if not (isinstance(entries, list) and len(entries) == num_runs):
-    raise ValueError('runs must be those of the manifest')
-  return [entries_lib.of_kind('runs', entry, dict) for entry in entries]
-
-
 def _computed(
   manifest: manifest_lib.Manifest,
-  noises: Sequence[run_noise.RunNoise],
-  stored: json_files.Object,
-  entries: Sequence[json_files.Object],
+  strategies: Sequence[Sequence[tuple[str, files.StrategyFile]]],
+  stored: Any,
 ) -> statement_lib.Statement:
-  """Returns the statement that follows from the arguments, and from what it asserts.
+  """Returns the statement that follows from arguments, strategies and what it asserts itself.
 
   Raises:
-    ValueError: if an argument is out of range, or an assertion has another form.
+    ValueError: if an argument is out of range, or the stored statement has another form.
   """
-  asked = manifest.guarantee
-  facts = tuple(
-    _facts(run, noise, asked.report_goal, entry)
-    for run, noise, entry in zip(manifest.runs, noises, entries, strict=True)
-  )
-  spend = sensitivities.Spending.of(
-    noises, deltas=asked.deltas, adjacency=asked.adjacency, group_size=asked.group_size
-  )
+  asked, runs = manifest.guarantee, manifest.runs
+  if not isinstance(stored, dict):
+    raise ValueError(f'{manifest_lib.STATEMENT} must be a JSON object')
+  entries = stored.get('runs') if len(runs) > 1 else [stored]
+  if not isinstance(entries, list) or [type(e) for e in entries] != [dict] * len(runs):
+    raise ValueError('runs must be those of the manifest')
+  facts = []
+  for place, (run, own, entry) in enumerate(zip(runs, strategies, entries), 1):
+    firsts = [t for t, _ in manifest.strategies(place)]
+    in_order = [(t, file.strategy) for t, (_, file) in zip(firsts, own, strict=True)]
+    facts.append(_facts(run, run.noise(in_order, entry), asked.report_goal, entry))
   void, commitment = stored.get('void_reason'), stored.get('commitment')
   if void not in (None, publication.VOID):
     raise ValueError(f'void_reason must be none, or {publication.VOID!r}')
@@ -191,8 +170,13 @@ def _computed(
   if not isinstance(value, str) or not re.fullmatch('[0-9a-f]{64}', value):
     raise ValueError('commitment must have hmac_sha256 of 64 hexadecimal digits')
   return statement_lib.Statement.of(
-    facts,
-    spend,
+    tuple(facts),
+    sensitivities.Spending.of(
+      [run.noise for run in facts],
+      deltas=asked.deltas,
+      adjacency=asked.adjacency,
+      group_size=asked.group_size,
+    ),
     void_reason=void,
     warnings=publication.warnings(facts),
     commitment=statement_lib.Commitment(hmac_sha256=value, salt=None),
@@ -210,15 +194,13 @@ def _facts(
   asserted = facts_lib.asserted(entry)
   if 'schema_in_log' in asserted and run.declared is None:
     raise ValueError('schema_in_log is of a declared schema, and none is declared')
-  shown = schemas.MinSep(
-    num_rounds=noise.num_rounds,
-    min_sep=entries_lib.take(entry, 'min_sep', int),
-    max_participations=entries_lib.take(entry, 'max_participations', int),
-  )
+  names = ('min_sep', 'max_participations')
+  shown = {name: entries_lib.typed(name, entry.get(name), int) for name in names}
+  schema = schemas.MinSep(num_rounds=noise.num_rounds, **shown)
   return facts_lib.RunFacts(
     noise=noise,
-    min_sep=shown.min_sep,
-    max_participations=shown.participations,
+    min_sep=schema.min_sep,
+    max_participations=schema.participations,
     report_goal=report_goal,
     declared_schema=run.declared,
     **asserted,

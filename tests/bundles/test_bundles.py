@@ -137,13 +137,13 @@ def test_digests_are_chained_as_documented(tmp_path):
   rows = [row for row in ROWS if row[0] not in (0, 7, 23)]
   shuffled = [rows[i] for i in np.random.default_rng(1).permutation(len(rows))]
   run = dpftrl.open_run(write_log(tmp_path / 'log.parquet', shuffled), STRATEGY)
-  assert list(writing.of(run)) == chained(rows)
+  assert list(writing.chained(run)) == chained(rows)
 
 
 def test_digests_are_those_of_rounds_that_are_cut(monkeypatch, tmp_path):
   run = dpftrl.open_run(write_log(tmp_path / 'log.parquet'), STRATEGY)
   monkeypatch.setattr(writing.embedded, '_BATCH_ROWS', 3)
-  assert list(writing.of(run)) == chained(ROWS)
+  assert list(writing.chained(run)) == chained(ROWS)
 
 
 def random_change(folder, rng):

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import shutil
+import types
 
 import pytest
 
@@ -203,16 +204,10 @@ def test_strategy_files_of_every_family_hold_what_follows(name, tmp_path):
   strategy = every_family.example(name, 12)
   path = tmp_path / 'strategy-1.json'
   files.save_strategy(path, strategy, schema=dpftrl.MinSep(num_rounds=12, min_sep=3))
-
-  def check():
-    found, _ = strategy_files.check(
-      tmp_path,
-      'strategy',
-      path.name,
-      made_by=dpftrl.__version__,
-      listed=[p.name for p in tmp_path.iterdir()],
-    )
-    return found
+  listed = {p.name: None for p in tmp_path.iterdir()}
+  manifest = types.SimpleNamespace(files=listed, made_by=dpftrl.__version__)
+  bundle = types.SimpleNamespace(folder=tmp_path, manifest=manifest)
+  check = lambda: strategy_files.check(bundle, 'strategy', path.name)[0]
 
   assert check().passed, check().found
   path.write_text(path.read_text().replace('"format"', '"note": 1, "format"', 1))

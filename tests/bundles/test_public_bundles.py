@@ -8,7 +8,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.bundles import manifest as manifest_lib
-from fl_dpftrl.logs import noise_record, schema_record
+from fl_dpftrl.logs import keys, noise_record
 from tests.bundles import test_bundles as private
 from tests.commands import lines
 
@@ -236,7 +236,7 @@ def test_runs_with_schemas_of_their_own(tmp_path):
 
 
 def test_a_schema_that_one_log_of_two_records_is_left_out(tmp_path):
-  planned = schema_record.metadata(dpftrl.MinSep(num_rounds=40, min_sep=6))
+  planned = keys.of_schema(dpftrl.MinSep(num_rounds=40, min_sep=6))
   for name, more in (('a', planned), ('b', {})):
     private.write_log(tmp_path / f'{name}.parquet', metadata=private.METADATA | more)
   runs = [dpftrl.open_run(tmp_path / f'{name}.parquet', private.STRATEGY) for name in 'ab']
@@ -265,7 +265,7 @@ HOSTILE = [
   (private.edited('"commitments-1.txt"', '"../commitments-1.txt"'), 'plain name'),
   (private.edited('"strategy-1.json"', '"strategy-1-3.json"'), "must have 'strategy-1.json'"),
   (private.edited('"num_rounds": 24', '"num_rounds": null'), 'num_rounds'),
-  (private.edited('"layout": null', '"layout": {}'), 'layout must be null'),
+  (private.edited('"layout": null', '"layout": {}'), 'missing'),
   (private.edited('"num_rounds": 24', '"phone": 1, "num_rounds": 24'), 'unknown'),
   (private.edited('"participation": "min_sep"', '"participation": "fixed_separation"'), 'min_sep'),
   (private.edited('"version": 2', '"version": 1'), 'release 0.1 of fl_dpftrl'),
