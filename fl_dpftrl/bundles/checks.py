@@ -181,21 +181,21 @@ def of_guarantee(statement: statement_lib.Statement, fits: bool, condition: str 
     fits: whether all other checks passed.
     condition: words after the figures, such as what they rest on.
   """
-  found = [] if fits else [_UNCONFIRMED]
+  wrong = [] if fits else [_UNCONFIRMED]
   epsilon, declared = statement.worst_case.epsilon, statement.declared
   if statement.void_reason:
-    found.append(messages.one_line(f'it is void: {statement.void_reason}'))
+    wrong.append(messages.one_line(f'it is void: {statement.void_reason}'))
   if epsilon is None:
-    found.append('it is void: no noise was added')
+    wrong.append('it is void: no noise was added')
   if declared is not None and not declared.holds:
-    found.append('the declared schema was not kept')
+    wrong.append('the declared schema was not kept')
   shown = '' if epsilon is None else f'worst case ε = {rounding.up(epsilon)}'
   if declared is not None and declared.loss.epsilon is not None:
     shown += f', declared ε = {rounding.up(declared.loss.epsilon)}'
   whom = '' if statement.group_size == 1 else f' for {statement.group_size} devices together'
   adjacency = statement.adjacency.replace('_', '-')
   detail = f'{shown} at δ = {rounding.exact(statement.delta)}, {adjacency} adjacency{whom}'
-  return Check('guarantee', tuple(found), detail + condition)
+  return Check('guarantee', tuple(wrong), detail + condition)
 
 
 def _check_manifest(bundle: Opened, digest: str | None) -> Check:
@@ -247,57 +247,58 @@ def differences(
     source: what they were computed from.
     beside: further sentences by the name of a value, which are told with those of that value.
   """
-  found: dict[str, str] = dict(beside)
+  wrong: dict[str, str] = dict(beside)
   if isinstance(stored, dict) and isinstance(own.get(_ASSUMPTIONS), list):
-    _compare_sentences(stored.get(_ASSUMPTIONS), own[_ASSUMPTIONS], source, found)
+    _compare_sentences(stored.get(_ASSUMPTIONS), own[_ASSUMPTIONS], source, wrong)
     stored, own = stored | {_ASSUMPTIONS: None}, own | {_ASSUMPTIONS: None}
-  _compare('', stored, own, source, found)
+  _compare('', stored, own, source, wrong)
 
   def rank(place: str) -> tuple[int, int, str]:
     own = _OF_A_RUN.sub('', place)
     order = [i for i, name in enumerate(_ORDER) if re.match(rf'{re.escape(name)}\b', own)]
     return min(order, default=len(_ORDER)), place.count('.') + place.count('['), place
 
-  return shortened([found[place] for place in sorted(found, key=rank)])
+  return shortened([wrong[place] for place in sorted(wrong, key=rank)])
 
 
-def _compare_sentences(stored: Any, own: list[str], source: str, found: dict[str, str]) -> None:
+def _compare_sentences(stored: Any, own: list[str], source: str, wrong: dict[str, str]) -> None:
   """Adds a sentence for each assumption that is missing, or that nothing gives."""
   if not isinstance(stored, list) or not all(isinstance(one, str) for one in stored):
-    found[_ASSUMPTIONS] = 'assumptions must be a list of sentences'
+    wrong[_ASSUMPTIONS] = 'assumptions must be a list of sentences'
     return
   for index, sentence in enumerate(own):
     if sentence not in stored:
-      found[f'{_ASSUMPTIONS}[-{index}]'] = f'assumptions lack {messages.quoted(sentence)}'
+      wrong[f'{_ASSUMPTIONS}[-{index}]'] = f'assumptions lack {messages.quoted(sentence)}'
   for index, sentence in enumerate(stored):
     if sentence not in own:
-      told = f'assumptions have {messages.quoted(sentence)}, which {source} do not give'
-      found[f'{_ASSUMPTIONS}[{index}]'] = told
-  if stored != own and not any(place.startswith(_ASSUMPTIONS) for place in found):
-    found[_ASSUMPTIONS] = 'assumptions are not each there once, in their order'
+      wrong[f'{_ASSUMPTIONS}[{index}]'] = (
+        f'assumptions have {messages.quoted(sentence)}, which {source} do not give'
+      )
+  if stored != own and not any(place.startswith(_ASSUMPTIONS) for place in wrong):
+    wrong[_ASSUMPTIONS] = 'assumptions are not each there once, in their order'
 
 
-def _compare(place: str, stored: Any, own: Any, source: str, found: dict[str, str]) -> None:
+def _compare(place: str, stored: Any, own: Any, source: str, wrong: dict[str, str]) -> None:
   """Adds a sentence for each value that differs, of the same type and to the last digit."""
   if isinstance(stored, dict) and isinstance(own, dict):
     for name in sorted(stored.keys() | own.keys()):
       inner = f'{place}.{name}' if place else name
       if name not in own or name not in stored:
-        found[inner] = f'{messages.quoted(inner)} is {"missing" if name in own else "unknown"}'
+        wrong[inner] = f'{messages.quoted(inner)} is {"missing" if name in own else "unknown"}'
       else:
-        _compare(inner, stored[name], own[name], source, found)
+        _compare(inner, stored[name], own[name], source, wrong)
   elif isinstance(stored, list) and isinstance(own, list) and len(stored) == len(own):
     for index, (one, other) in enumerate(zip(stored, own)):
-      _compare(f'{place}[{index}]', one, other, source, found)
+      _compare(f'{place}[{index}]', one, other, source, wrong)
   elif type(stored) is not type(own) or stored != own:
-    found[place] = (
+    wrong[place] = (
       f'{place or "the statement"} is {messages.quoted(stored)}, but {source} give'
       f' {messages.quoted(own)}'
     )
 
 
-def shortened(found: Iterable[str]) -> tuple[str, ...]:
+def shortened(wrong: Iterable[str]) -> tuple[str, ...]:
   """Returns the first few sentences, and how many more there are."""
-  found = list(found)
-  more = len(found) - _LISTED
-  return (*found[:_LISTED], *([f'and {more} more'] if more > 0 else []))
+  wrong = list(wrong)
+  more = len(wrong) - _LISTED
+  return (*wrong[:_LISTED], *([f'and {more} more'] if more > 0 else []))

@@ -48,13 +48,12 @@ def examine(
   checks = checks_lib.of_files(bundle, digest)
   strategies: list[list[tuple[str, files.StrategyFile]]] = []
   for place, run in enumerate(manifest.runs, 1):
-    own = []
+    strategies.append([])
     for t, file in manifest.strategies(place):
       name = f'strategy of run {place}' + (f' from round {t}' if t else '')
       checked, strategy = strategy_files.check(bundle, name, file)
       checks.append(checked)
-      own += [(file, strategy)] if strategy else []
-    strategies.append(own)
+      strategies[-1] += [(file, strategy)] if strategy else []
     path = folder / manifest_lib.commitments_name(place)
     checks.append(_check_commitments(path, place, run.num_rounds))
   if any(len(own) < len(manifest.strategies(place)) for place, own in enumerate(strategies, 1)):
@@ -65,10 +64,10 @@ def examine(
   except (ValueError, OSError, OverflowError) as error:
     return (*checks, *checks_lib.without_statement(error))
   beside: dict[str, str] = {}
-  for own, facts in zip(strategies, statement.runs):
-    beside |= strategy_files.differences(own, facts)
-  told = checks_lib.plain(statement.to_json())
-  differing = checks_lib.differences(stored, told, 'the parameters', beside)
+  for named, facts in zip(strategies, statement.runs):
+    beside |= strategy_files.differences(named, facts)
+  own = checks_lib.plain(statement.to_json())
+  differing = checks_lib.differences(stored, own, 'the parameters', beside)
   detail = 'figures computed again from n, b, k and the parameters, to the last digit'
   checks.append(checks_lib.Check('statement', differing, detail))
   checks += [compared] if compared else []
@@ -126,19 +125,19 @@ def _lines(path: pathlib.Path) -> list[str]:
 
 def _check_commitments(path: pathlib.Path, place: int, num_rounds: int | None) -> checks_lib.Check:
   """Checks that there is one commitment a round; what it commits to cannot be seen."""
-  number, found = 0, ()
+  number, wrong = 0, ()
   try:
     with open(path, 'rb') as stream:
       for number, line in enumerate(iter(lambda: stream.read(65), b''), 1):
         if not _COMMITMENT.fullmatch(line):
-          found = (f'line {number} is no commitment',)
+          wrong = (f'line {number} is no commitment',)
           break
   except OSError as error:
-    found = (messages.one_line(error),)
-  if not found and number != num_rounds:
-    found = (f'there are {number}, not one for each of {num_rounds} rounds',)
+    wrong = (messages.one_line(error),)
+  if not wrong and number != num_rounds:
+    wrong = (f'there are {number}, not one for each of {num_rounds} rounds',)
   return checks_lib.Check(
-    f'commitments of run {place}', found, f'{number}, one a round; only the salt opens them'
+    f'commitments of run {place}', wrong, f'{number}, one a round; only the salt opens them'
   )
 
 

@@ -65,7 +65,7 @@ def differences(
     stored: names and files of a run, in the order of its strategies.
     run: facts of the run.
   """
-  told = {}
+  wrong = {}
   for place, (name, file) in enumerate(stored):
     own = _schema(run, place)
     if (file.schema, file.objective, file.workload.name) == (own, 'max', 'prefix'):
@@ -76,10 +76,10 @@ def differences(
       if getattr(file.schema, number) != getattr(own, number)
     ]
     detail = f': {", ".join(others)}' if others else ''
-    told[f'min_sep of {name}'] = (
+    wrong[f'min_sep of {name}'] = (
       f'{name} has another schema, objective or workload than its run{detail}'
     )
-  return told
+  return wrong
 
 
 def _schema(run: facts.RunFacts, place: int) -> schemas.MinSep:

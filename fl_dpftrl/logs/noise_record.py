@@ -135,7 +135,7 @@ def run_metadata(
 
 
 def changed(
-  found: Mapping[str, str],
+  stored: Mapping[str, str],
   round_index: int,
   *,
   noise_multiplier: float | None = None,
@@ -149,7 +149,7 @@ def changed(
     ValueError: if the metadata lack what was before, and as `RunNoise.changed` and `metadata`.
     LogError: if they are malformed.
   """
-  noise = read(found)
+  noise = read(stored)
   _stated(noise.at(round_index))
   noise = noise.changed(
     round_index,
@@ -158,23 +158,23 @@ def changed(
     strategy=strategy,
     restart=restart,
   )
-  return {**found, **metadata(noise)}
+  return {**stored, **metadata(noise)}
 
 
-def declared_noise(found: Mapping[str, str], round_index: int) -> DeclaredNoise:
+def declared_noise(stored: Mapping[str, str], round_index: int) -> DeclaredNoise:
   """Returns the change of the noise that metadata record at a round.
 
   Raises:
     ValueError: if they record none there, or not what was before.
     LogError: if they are malformed.
   """
-  noise = read(found)
+  noise = read(stored)
   if round_index not in {part.first_round for part in noise.parts[1:]}:
     raise ValueError(f'the log records no change of the noise at round {round_index}')
   now = noise.at(round_index)
   multiplier, clip_norm = _stated(now)
   multiplier_before, clip_norm_before = _stated(noise.at(round_index - 1))
-  digest = found.get(keys.STRATEGY_KEY)
+  digest = stored.get(keys.STRATEGY_KEY)
   return DeclaredNoise(
     round_index=round_index,
     row=round_index - noise.stream_start(round_index),
@@ -198,25 +198,25 @@ def _stated(part: run_noise.Part) -> tuple[float, float]:
   return part.noise_multiplier, part.clip_norm
 
 
-def stated(found: Mapping[str, str]) -> tuple[str, ...]:
+def stated(stored: Mapping[str, str]) -> tuple[str, ...]:
   """Returns which of STATED metadata state.
 
   Metadata that state anything of the noise state all changes and restarts: those that they leave
   out did not happen.
   """
   present = (
-    keys.STRATEGY_KEY in found,
-    keys.NOISE_MULTIPLIER_KEY in found,
-    any(key in found for key in _KEYS),
+    keys.STRATEGY_KEY in stored,
+    keys.NOISE_MULTIPLIER_KEY in stored,
+    any(key in stored for key in _KEYS),
   )
   return tuple(name for name, is_there in zip(STATED, present, strict=True) if is_there)
 
 
-def read(found: Mapping[str, str], strategy: base.Strategy | None = None) -> run_noise.RunNoise:
+def read(stored: Mapping[str, str], strategy: base.Strategy | None = None) -> run_noise.RunNoise:
   """Reads the noise from a log's metadata, for all rounds that a log can have.
 
   Args:
-    found: metadata of the log, which hold no more than the digest of the strategy in round 0.
+    stored: metadata of the log, which hold no more than the digest of the strategy in round 0.
     strategy: C in round 0; None if it is not at hand.
 
   Raises:
@@ -226,28 +226,28 @@ def read(found: Mapping[str, str], strategy: base.Strategy | None = None) -> run
   noise = run_noise.RunNoise.of(limits.ROUNDS, strategy, **arguments)
   for key, parse in _PARSERS.items():
     try:
-      arguments |= parse(found[key]) if key in found else {}
+      arguments |= parse(stored[key]) if key in stored else {}
       noise = run_noise.RunNoise.of(limits.ROUNDS, strategy, **arguments)
     except (ValueError, TypeError, RecursionError, OverflowError) as e:
-      raise _malformed(key, found) from e
+      raise _malformed(key, stored) from e
   return noise
 
 
-def read_clipping(found: Mapping[str, str]) -> adaptive_clipping.AdaptiveClipping | None:
+def read_clipping(stored: Mapping[str, str]) -> adaptive_clipping.AdaptiveClipping | None:
   """Reads the adaptive clipping of a run from its log's metadata; None for a fixed clip norm.
 
   Raises:
     LogError: if it is malformed.
   """
-  text = found.get(keys.ADAPTIVE_CLIPPING_KEY)
+  text = stored.get(keys.ADAPTIVE_CLIPPING_KEY)
   try:
     return None if text is None else adaptive_clipping.AdaptiveClipping.from_json(text)
   except (ValueError, TypeError, RecursionError) as e:
-    raise _malformed(keys.ADAPTIVE_CLIPPING_KEY, found) from e
+    raise _malformed(keys.ADAPTIVE_CLIPPING_KEY, stored) from e
 
 
-def _malformed(key: str, found: Mapping[str, str]) -> refusals.LogError:
-  return refusals.LogError(f'{key} in the metadata of the log is malformed: {found[key][:80]!r}')
+def _malformed(key: str, stored: Mapping[str, str]) -> refusals.LogError:
+  return refusals.LogError(f'{key} in the metadata of the log is malformed: {stored[key][:80]!r}')
 
 
 def _changes(text: str) -> dict[str, Any]:

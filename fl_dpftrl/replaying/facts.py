@@ -116,14 +116,14 @@ def _true(value: Any) -> bool:
 
 def _canaries(value: Any) -> int:
   if type(value) is not int or not 0 < value <= canaries.MOST:
-    raise ValueError(f'canaries must be 1 to {canaries.MOST}, got {messages.quoted(value)}')
+    raise ValueError(f'it must be 1 to {canaries.MOST}, got {messages.quoted(value)}')
   return value
 
 
 def _recorded(value: Any) -> tuple[str, ...]:
   known = tuple(name for name in noise_record.STATED if name in value)
   if not known or list(known) != value:
-    raise ValueError(f'recorded_noise must not be {messages.quoted(value)}')
+    raise ValueError(f'it must not be {messages.quoted(value)}')
   return known
 
 
@@ -256,14 +256,14 @@ def asserted(entry: json_files.Object) -> json_files.Object:
   Raises:
     ValueError: if one is malformed.
   """
-  try:
-    return {
-      name: form.from_json(entry[name])
-      for name, form in _FORMS.items()
-      if form.from_json and name in entry
-    }
-  except (TypeError, ValueError, AttributeError) as error:
-    raise ValueError(f'a fact of a run is malformed: {messages.one_line(error)}') from error
+  result = {}
+  for name, form in _FORMS.items():
+    if form.from_json and name in entry:
+      try:
+        result[name] = form.from_json(entry[name])
+      except (TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f'{name} is malformed: {messages.one_line(error)}') from error
+  return result
 
 
 def fields(record: Any, *names: str) -> json_files.Object:

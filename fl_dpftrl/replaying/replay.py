@@ -168,19 +168,19 @@ def _violations(
   declared = runs_lib.declared_schemas(run.declared_schema for run in facts)
   if all(map(facts_lib.RunFacts.keeps_to, facts, declared)):
     return None
-  found = tally.breaches
+  violations = tally.violations
   firsts = [0, *itertools.accumulate(run.num_rounds for run in facts)]
   places = []
-  for number in found.rounds.values[:_LISTED].tolist():
+  for number in violations.rounds.values[:_LISTED].tolist():
     run = bisect.bisect_right(firsts, number)
     places.append(statement_lib.Place(run, number - firsts[run - 1]))
   kind = sensitivity_lib.EXACT if tally.exact else sensitivity_lib.UPPER_BOUND
   return statement_lib.Violations(
-    num_devices=found.num_devices,
-    num_rounds=found.rounds.values.size,
+    num_devices=violations.num_devices,
+    num_rounds=violations.rounds.values.size,
     first_rounds=tuple(places),
-    largest=spend.of_one(sensitivity_lib.Sensitivity(math.sqrt(found.square), kind)),
-    num_complied=tally.num_devices - found.num_devices,
+    largest=spend.of_one(sensitivity_lib.Sensitivity(math.sqrt(violations.square), kind)),
+    num_complied=tally.num_devices - violations.num_devices,
     complied=spend.of_one(run_noise.worst_case([run.noise for run in facts], declared)),
   )
 

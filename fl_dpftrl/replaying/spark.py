@@ -85,12 +85,12 @@ def count(
       raise refusals.LogError(refused[-1]) from None
     reasons = _ERROR.findall(str(e)) or [' '.join(str(e).split())]
     raise ValueError(f'Spark failed: {reasons[-1]}') from e
-  found = [pickle.loads(row.tally) for row in rows]
-  twice = [f for f in found if isinstance(f, tally_lib.DeviceTwice)]
+  results = [pickle.loads(row.tally) for row in rows]
+  twice = [result for result in results if isinstance(result, tally_lib.DeviceTwice)]
   if twice:
     raise min(twice, key=lambda e: (e.device_id, e.round_index))
   total = tally_lib.empty(len(runs))
-  for part in found:
+  for part in results:
     total = total.plus(part, num_exposed)
   return total
 

@@ -60,13 +60,13 @@ class OutOfOrder(ValueError):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Breaches:
-  """Counts of breaches, which add up over different devices.
+class Violations:
+  """Counts of violations of declared schemas, which add up over different devices.
 
   Attributes:
     num_devices: devices that did not keep to a schema in at least one run.
-    rounds: number of participations in breach, by round, numbered across runs. One is in breach
-      if it is too soon after the one before, or one too many in its run.
+    rounds: number of participations that violate one, by round, numbered across runs: those that
+      are too soon after the one before, or one too many in its run.
     square: largest squared sensitivity of these devices, over all runs.
   """
 
@@ -74,8 +74,8 @@ class Breaches:
   rounds: counts.Counts = counts.Counts()
   square: float = 0.0
 
-  def __add__(self, other: 'Breaches') -> 'Breaches':
-    return Breaches(
+  def __add__(self, other: 'Violations') -> 'Violations':
+    return Violations(
       self.num_devices + other.num_devices,
       self.rounds + other.rounds,
       max(self.square, other.square),
@@ -94,7 +94,7 @@ class Tally:
     most_exposed: a few devices, the most exposed first.
     exact: whether all squares are exact; otherwise they are upper bounds.
     most_rounds: most participations of a device in all logs together.
-    breaches: devices that did not keep to the declared schemas.
+    violations: devices that did not keep to the declared schemas.
   """
 
   logs: tuple[counts.DeviceCounts, ...]
@@ -103,7 +103,7 @@ class Tally:
   most_exposed: tuple[Exposed, ...] = ()
   exact: bool = True
   most_rounds: int = 0
-  breaches: Breaches = Breaches()
+  violations: Violations = Violations()
 
   def plus(self, other: 'Tally', num_exposed: int) -> 'Tally':
     """Adds two tallies of different devices, keeping num_exposed devices."""
@@ -115,7 +115,7 @@ class Tally:
       tuple(exposed[:num_exposed]),
       self.exact and other.exact,
       max(self.most_rounds, other.most_rounds),
-      self.breaches + other.breaches,
+      self.violations + other.violations,
     )
 
 
@@ -145,7 +145,7 @@ def count(
     num_exposed: how many of the most exposed devices to name.
     threads: threads that count while this one fetches the tables; the result is the same for
       any number.
-    declared: schema that was declared for each log; none to count no breaches.
+    declared: schema that was declared for each log; none to count no violations.
 
   Raises:
     DeviceTwice: if a device is twice in a round.
@@ -267,7 +267,7 @@ def _count(
     tuple(Exposed(float(squares[i]), ids[int(starts[i])].as_py()) for i in worst),
     exact,
     int(sizes.max()),
-    _count_breaches(rounds, owners, logs, squares, declared) if declared else Breaches(),
+    _count_violations(rounds, owners, logs, squares, declared) if declared else Violations(),
   )
 
 
@@ -281,14 +281,14 @@ def _largest(values: np.ndarray, most: int) -> np.ndarray:
   return places[np.argsort(-values[places], kind='stable')][:most]
 
 
-def _count_breaches(
+def _count_violations(
   rounds: np.ndarray,
   owners: np.ndarray,
   logs: np.ndarray,
   squares: np.ndarray,
   declared: Sequence[schemas.MinSep],
-) -> Breaches:
-  """Counts the breaches of some devices.
+) -> Violations:
+  """Counts the violations of some devices.
 
   Args:
     rounds: numbered across runs; ascending, device after device.
@@ -306,5 +306,5 @@ def _count_breaches(
   wrong = too_soon | (places - starts >= most)
   who = np.unique(owners[wrong])
   if not who.size:
-    return Breaches()
-  return Breaches(who.size, counts.Counts.of(rounds[wrong]), float(squares[who].max()))
+    return Violations()
+  return Violations(who.size, counts.Counts.of(rounds[wrong]), float(squares[who].max()))

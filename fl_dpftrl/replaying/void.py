@@ -20,8 +20,8 @@ def reason(runs: Sequence[runs_lib.Run]) -> str | None:
   A guarantee is void if a log says so, or if what was said of a run is not what its log records.
   """
   of_run = [f'run {i}: ' if len(runs) > 1 else '' for i in range(1, len(runs) + 1)]
-  found = [(name, _reasons(run)) for name, run in zip(of_run, runs)]
-  return '; '.join(name + '; '.join(why) for name, why in found if why) or None
+  reasons = [(name, _reasons(run)) for name, run in zip(of_run, runs)]
+  return '; '.join(name + '; '.join(own) for name, own in reasons if own) or None
 
 
 def _reasons(run: runs_lib.Run) -> list[str]:
