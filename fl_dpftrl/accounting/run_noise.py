@@ -7,8 +7,6 @@ import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas as participation
@@ -247,12 +245,6 @@ class RunNoise:
       least = min(_known('noise_multiplier', part.noise_multiplier) for part in inside)
       result.append(Stream(first, end - first, strategy, least))
     return tuple(result)
-
-  def multipliers_at(self, rounds: np.ndarray) -> np.ndarray:
-    """Returns the noise multiplier of each given round, of the same shape."""
-    starts = np.array([t for t, _ in self.changes])
-    places = np.searchsorted(starts, rounds, side='right')
-    return np.array(self.noise_multipliers)[places]
 
 
 _T = TypeVar('_T')

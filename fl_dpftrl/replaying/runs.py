@@ -221,28 +221,20 @@ def _run(entry: Any, folder: pathlib.Path) -> Run:
   strategy = entry['strategy']
   if os.path.isfile(folder / strategy):
     strategy = folder / strategy
-  try:
-    changes = None
-    if 'changes' in entry:
-      changes = tuple((t, m) for t, m in entry['changes'])
-  except (TypeError, ValueError):
-    raise ValueError(
-      'changes must be pairs of a round and a noise multiplier, got'
-      f' {messages.quoted(entry["changes"])}'
-    ) from None
-  multiplier = entry.get('noise_multiplier')
-  return open_run(
-    [folder / path for path in logs],
-    strategy,
-    noise_multiplier=multiplier if multiplier is None else float(multiplier),
-    num_rounds=entry.get('num_rounds'),
-    changes=changes,
-    restarts=tuple(entry['restarts']) if 'restarts' in entry else None,
-    declared_min_sep=entry.get('declared_min_sep'),
-    declared_max_participations=entry.get('declared_max_participations'),
-    columns=entry.get('columns'),
-    first_round=entry.get('first_round', 0),
-  )
+  arguments = {key: value for key, value in entry.items() if key not in _REQUIRED}
+  if 'noise_multiplier' in entry:
+    arguments['noise_multiplier'] = float(entry['noise_multiplier'])
+  if 'restarts' in entry:
+    arguments['restarts'] = tuple(entry['restarts'])
+  if 'changes' in entry:
+    try:
+      arguments['changes'] = tuple((t, multiplier) for t, multiplier in entry['changes'])
+    except (TypeError, ValueError):
+      raise ValueError(
+        'changes must be pairs of a round and a noise multiplier, got'
+        f' {messages.quoted(entry["changes"])}'
+      ) from None
+  return open_run([folder / path for path in logs], strategy, **arguments)
 
 
 def open_run(
