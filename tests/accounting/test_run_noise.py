@@ -122,7 +122,27 @@ def test_no_history_is_below_what_a_device_can_reach(seed):
   assert run_noise.worst_case([noise], [schema]).value / 1.3 >= reached * (1.0 - 1e-12)
 
 
-def test_parts_that_are_no_history():
+@pytest.mark.parametrize(
+  'arguments, message',
+  [
+    (dict(changes=((0, 1.0),)), 'changes must be at ascending rounds from 1 to 5, got 0'),
+    (dict(changes=((6, 1.0),)), 'got 6'),
+    (dict(clip_norm_changes=((2, 1.0), (2, 3.0))), 'clip_norm_changes must be .* got 2'),
+    (dict(restarts=((3, None), (1, None))), 'restarts must be at ascending'),
+    (dict(restarts=((1.5, None),)), 'at rounds'),
+    (dict(changes=((2, -1.0),)), 'noise_multiplier must be finite'),
+    (dict(noise_multiplier=math.inf), 'noise_multiplier must be finite'),
+    (dict(noise_multiplier=math.nan), 'noise_multiplier must be finite'),
+    (dict(clip_norm=0.0), 'clip_norm must be positive'),
+    (dict(clip_norm_changes=((2, math.inf),)), 'clip_norm must be positive'),
+  ],
+)
+def test_refuses_what_is_no_history(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    run_noise.RunNoise.of(**(dict(num_rounds=6, strategy=TREE, noise_multiplier=1.0) | arguments))
+
+
+def test_refuses_parts_that_are_no_history():
   part = run_noise.Part(0, 1.0, strategy=TREE)
   other = run_noise.Part(3, 1.0, strategy=dpftrl.Identity())
   for parts in ((), (other,), (part, part), (part, part._replace(first_round=12))):
@@ -130,3 +150,25 @@ def test_parts_that_are_no_history():
       run_noise.RunNoise(12, parts)
   with pytest.raises(ValueError, match='no restart'):
     run_noise.RunNoise(12, (part, other))
+
+
+def test_what_is_not_known_of_round_0_gives_no_stream():
+  for arguments in ((None, 1.0), (TREE, None)):
+    noise = run_noise.RunNoise.of(6, *arguments, restarts=[(3, TREE)])
+    with pytest.raises(ValueError, match='that of round 0 is not known'):
+      noise.streams()
+
+
+def test_a_stream_has_no_more_rounds_than_its_strategy():
+  short = dpftrl.Banded(np.ones((4, 1)))
+  with pytest.raises(ValueError, match='num_rounds=6 is beyond the 4'):
+    run_noise.RunNoise.of(6, short, 1.0).streams()
+  assert len(run_noise.RunNoise.of(6, short, 1.0, restarts=[(3, None)]).streams()) == 2
+
+
+@pytest.mark.parametrize(
+  'change, message', [(dict(), 'nothing changes'), (dict(strategy=TREE), 'give restart=True')]
+)
+def test_a_change_that_says_nothing_or_too_little_is_refused(change, message):
+  with pytest.raises(ValueError, match=message):
+    constant(TREE, 1.0).changed(3, **change)

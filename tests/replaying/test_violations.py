@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.commands import main
+from fl_dpftrl.commands import main, replay_text
 
 STRATEGY = dpftrl.BLT([0.9, 0.5], [0.1, 0.2])
 
@@ -81,6 +81,10 @@ def test_equals_a_count_by_hand(tmp_path, num_runs, min_sep, most):
   )
   most_rounds = max(sum(map(len, of(d))) for d in everyone)
   assert statement.most_over_runs == (most_rounds if num_runs > 1 else None)
+  if num_runs > 1:
+    assert statement.to_json()['max_participations_over_runs'] == most_rounds
+    told = f'max per device k    {most_rounds} in all runs, {statement.max_participations} in one'
+    assert told in replay_text.text(statement)
 
 
 def replayed(capsys, *flags):
@@ -131,31 +135,3 @@ def test_budgets_and_void_guarantees_have_their_exit_status(tmp_path, capsys):
   assert 'no noise was added' in err[-1]
   status, out, err = replayed(capsys, *given, '--noise_multiplier=2', '--max_epsilon=-1')
   assert (status, out) == (2, '') and '--max_epsilon=-1.0 must be positive' in err[-1]
-
-
-def test_account_has_a_budget(capsys):
-  given = ['account', '--strategy=identity', '--noise_multiplier=2', '--delta=1e-6']
-  given += ['--num_rounds=4', '--json']
-  with pytest.raises(SystemExit) as ended:
-    main.main([*given, '--max_epsilon=2'])
-  told = capsys.readouterr()
-  assert ended.value.code == 3 and json.loads(told.out)['epsilon'] > 2
-  assert told.err.startswith('fl-dpftrl account: ε = ')
-  main.main([*given, '--max_epsilon=90'])
-
-
-@pytest.mark.slow
-def test_participations_of_several_runs_are_added_up(tmp_path, capsys):
-  for i in range(3):
-    write(tmp_path / f'{i}.parquet', {'a': [0, 4, 8, 12, 16], 'b': [1]})
-  listed = [
-    {'log': f'{i}.parquet', 'strategy': 'tree_online', 'noise_multiplier': 4} for i in range(3)
-  ]
-  (tmp_path / 'runs.json').write_text(json.dumps({'runs': listed}))
-  page = tmp_path / 'r.html'
-  main.main(['replay', '--delta=1e-6', f'--runs={tmp_path}/runs.json', f'--report={page}'])
-  assert 'max per device k    15 in all runs, 5 in one' in capsys.readouterr().out
-  assert 'maximum per device in all runs together' in page.read_text()
-  main.main(['replay', '--delta=1e-6', f'--runs={tmp_path}/runs.json', '--json'])
-  found = json.loads(capsys.readouterr().out)
-  assert (found['max_participations'], found['max_participations_over_runs']) == (5, 15)

@@ -54,13 +54,21 @@ def test_a_log_that_records_its_noise_says_that_it_never_changed(keys):
   given = dict(noise_multiplier=2.0)
   honest = replay.replay(runs.Run.of(log, BLT, **given), deltas=1e-6)
   assert honest.void_reason is None
-  for wrong, told in (
+  for wrong, reason in (
     (dict(restarts=tuple(range(1, NUM_ROUNDS))), 'never restarted'),
     (dict(changes=((1, 1000.0),)), 'never changed'),
   ):
     stated = replay.replay(runs.Run.of(log, BLT, **given, **wrong), deltas=1e-6)
     assert stated.observed.epsilon < honest.observed.epsilon
-    assert told in stated.void_reason
+    assert reason in stated.void_reason
+
+
+def test_a_log_of_another_run_guarantees_nothing():
+  run = runs.Run.of(log_with(recorded(ALL)), TREE, noise_multiplier=5.0)
+  stated = replay.replay(run, deltas=1e-6)
+  assert 'noise multiplier 2.0, not 5.0' in stated.void_reason
+  assert 'another strategy' in stated.void_reason
+  assert any('THE GUARANTEE IS VOID' in line for line in stated.assumptions)
 
 
 def test_a_log_that_records_nothing_leaves_all_to_whoever_replays():
