@@ -107,8 +107,9 @@ class RunNoise:
       ValueError: naming the argument, unless its rounds ascend from 1 to num_rounds − 1; and for
         values out of range.
     """
-    parts = {0: Part(0, noise_multiplier, clip_norm, strategy)}
     try:
+      clip_norm = None if clip_norm is None else float(clip_norm)
+      parts = {0: Part(0, noise_multiplier, clip_norm, strategy)}
       for t, value in _ascending('changes', changes, num_rounds):
         parts[t] = Part(t, noise_multiplier=float(value))
       for t, value in _ascending('clip_norm_changes', clip_norm_changes, num_rounds):
@@ -116,7 +117,7 @@ class RunNoise:
       for t, later in _ascending('restarts', restarts, num_rounds):
         parts[t] = parts.get(t, Part(t))._replace(strategy=later, restart=True)
     except TypeError as e:
-      raise ValueError(f'changes and restarts must be at rounds: {e}') from e
+      raise ValueError(f'changes and restarts must be of numbers at rounds: {e}') from e
     return cls(num_rounds, tuple(parts[t] for t in sorted(parts)))
 
   @property
