@@ -168,7 +168,7 @@ def _computed(
   value = commitment.get('hmac_sha256') if isinstance(commitment, dict) else None
   if not isinstance(value, str) or not re.fullmatch('[0-9a-f]{64}', value):
     raise ValueError('commitment must have hmac_sha256 of 64 hexadecimal digits')
-  return statement_lib.Statement.of(
+  return statement_lib.of_facts(
     tuple(facts),
     sensitivities.Spending.of(
       [run.noise for run in facts],

@@ -89,7 +89,7 @@ def replay(
       by_schema=lambda schema: spend.of_group(run_noise.worst_case(noises, [schema])),
     )
   observed = sensitivities.of_largest(tally, group_size)
-  return statement_lib.Statement.of(
+  return statement_lib.of_facts(
     facts,
     spend,
     counted=facts[0].counted if len(facts) == 1 else _counted_together(tally, happened),

@@ -183,41 +183,6 @@ class Statement:
   commitment: Commitment | None = None
   confidential: bool = True
 
-  @classmethod
-  def of(
-    cls, runs: tuple[facts.RunFacts, ...], spend: sensitivities.Spending, **others: Any
-  ) -> 'Statement':
-    """Returns the statement of runs, whose guarantees follow from their facts.
-
-    Args:
-      runs: the facts of each run.
-      spend: conversion of sensitivities to privacy losses.
-      others: attributes that do not follow from these.
-
-    Raises:
-      ValueError: if a schema was declared for some of the runs alone.
-    """
-    schemas = runs_lib.declared_schemas(run.declared_schema for run in runs)
-    loss = lambda schemas: spend.of_group(
-      run_noise.worst_case([run.noise for run in runs], schemas)
-    )
-    declared = None
-    if schemas:
-      declared = DeclaredGuarantee(
-        min_sep=min(schema.min_sep for schema in schemas),
-        max_participations=max(schema.participations for schema in schemas),
-        loss=loss(schemas),
-        holds=all(map(facts.RunFacts.keeps_to, runs, schemas)),
-      )
-    return cls(
-      runs=runs,
-      worst_case=loss([run.schema for run in runs]),
-      declared=declared,
-      adjacency=spend.adjacency,
-      group_size=spend.group_size,
-      **others,
-    )
-
   def __repr__(self) -> str:
     title = 'Statement' if self.void_reason is None else f'Statement, void: {self.void_reason}'
     schema = f'n = {self.num_rounds}, b = {self.min_sep}, k = {self.max_participations}'
@@ -356,3 +321,37 @@ class Statement:
       'separations': [list(pair) for pair in counted.separations],
       'witness': self.closest and {**self.closest._asdict(), 'run': self.closest_run + 1},
     }
+
+
+def of_facts(
+  runs: tuple[facts.RunFacts, ...], spend: sensitivities.Spending, **others: Any
+) -> Statement:
+  """Returns the statement of runs, whose worst case and declared guarantee follow from their facts.
+
+  Args:
+    runs: the facts of each run.
+    spend: conversion of sensitivities to privacy losses.
+    others: attributes of `Statement` that do not follow from these.
+
+  Raises:
+    ValueError: if a schema was declared for some of the runs alone.
+  """
+  noises = [run.noise for run in runs]
+  loss = lambda schemas: spend.of_group(run_noise.worst_case(noises, schemas))
+  schemas = runs_lib.declared_schemas(run.declared_schema for run in runs)
+  declared = None
+  if schemas:
+    declared = DeclaredGuarantee(
+      min_sep=min(schema.min_sep for schema in schemas),
+      max_participations=max(schema.participations for schema in schemas),
+      loss=loss(schemas),
+      holds=all(map(facts.RunFacts.keeps_to, runs, schemas)),
+    )
+  return Statement(
+    runs=runs,
+    worst_case=loss([run.schema for run in runs]),
+    declared=declared,
+    adjacency=spend.adjacency,
+    group_size=spend.group_size,
+    **others,
+  )

@@ -19,9 +19,6 @@ from fl_dpftrl.participation import counts, schemas
 from fl_dpftrl.replaying import exposure as exposure_lib
 from fl_dpftrl.text import messages
 
-Counts = counts.Counts
-Exposure = exposure_lib.Exposure
-
 _BINS_PER_OCTAVE = 256
 _LOWEST_OCTAVE = -64
 
@@ -99,7 +96,7 @@ class Tally:
 
   logs: tuple[counts.DeviceCounts, ...]
   num_devices: int = 0
-  exposures: Counts = Counts()
+  exposures: counts.Counts = counts.Counts()
   most_exposed: tuple[Exposed, ...] = ()
   exact: bool = True
   most_rounds: int = 0
@@ -263,7 +260,7 @@ def _count(
   return Tally(
     tuple(tallies),
     starts.size,
-    Counts.of(np.maximum(bins, 0.0).astype(np.int64)),
+    counts.Counts.of(np.maximum(bins, 0.0).astype(np.int64)),
     tuple(Exposed(float(squares[i]), ids[int(starts[i])].as_py()) for i in worst),
     exact,
     int(sizes.max()),

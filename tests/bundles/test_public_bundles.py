@@ -108,6 +108,10 @@ def test_restarts_with_other_strategies_changes_and_groups(tmp_path):
   shutil.copy(public / 'strategy-1.json', public / 'strategy-1-12.json')
   forge(public)
   assert failed(public)['statement'].startswith('runs[0].later_strategies[0].family')
+  (public / 'strategy-1-12.json').rename(public / 'strategy-1-13.json')
+  rename = lambda files: files.update({'strategy-1-13.json': files.pop('strategy-1-12.json')})
+  forge(public, lambda manifest: rename(manifest['files']))
+  assert failed(public)['statement'].startswith('restarts must have round 13')
 
 
 def test_runs_with_schemas_of_their_own(tmp_path):

@@ -80,15 +80,6 @@ def test_replay_needs_no_flags_for_changes(tmp_path):
   assert 'noise and updates changed alike' in shown
 
 
-@pytest.mark.parametrize('changes', [(), ((3, 2.0),), ((4, 3.0),)])
-def test_changes_that_the_file_does_not_have_void_the_guarantee(changes, tmp_path):
-  path = tmp_path / 'log.parquet'
-  write(path)
-  run = runs.Run.of(log_lib.read_log(path), BLT, changes=changes)
-  reason = replay.replay(run, deltas=1e-6).void_reason
-  assert 'changed to 2 at round 4, and it was said' in reason
-
-
 TREE = tree_online.TreeOnline()
 
 
@@ -134,28 +125,6 @@ def test_replay_needs_no_flags_for_restarts_and_other_strategies(tmp_path):
   assert told.worst_case.rho >= apart.worst_case.rho * (1 - 1e-12)
 
 
-@pytest.mark.parametrize('restarts', [(), (4,), (4, 8)])
-def test_restarts_that_the_file_does_not_have_void_the_guarantee(restarts, tmp_path):
-  path = tmp_path / 'log.parquet'
-  write_restarted(path)
-  run = runs.Run.of(log_lib.read_log(path), TREE, restarts=restarts)
-  reason = replay.replay(run, deltas=1e-6).void_reason
-  assert 'noise restarted at round 4, 7, and it was said' in reason
-
-
-def test_a_restart_that_a_log_of_recorded_noise_lacks_voids_the_guarantee(tmp_path):
-  """Restarts that never happened can lower ε: here, both rounds would be row 0 of a stream."""
-  path = tmp_path / 'log.parquet'
-  metadata = noise_record.run_metadata(BLT, 2.0, clip_norm=1.0)
-  schema.write_log(path, rounds=[0, 4], device_ids=['a', 'a'], num_rounds=8, metadata=metadata)
-  log = log_lib.read_log(path)
-  honest = replay.replay(runs.Run.of(log, BLT), deltas=1e-6)
-  flagged = replay.replay(runs.Run.of(log, BLT, restarts=(4,)), deltas=1e-6)
-  assert flagged.observed.epsilon < honest.observed.epsilon
-  assert honest.void_reason is None
-  assert 'never restarted, and it was said that it restarted at round 4' in flagged.void_reason
-
-
 def test_a_change_whose_round_did_not_come_is_not_replayed(tmp_path):
   path = tmp_path / 'log.parquet'
   write_restarted(path, num_rounds=4).change_noise(4, strategy=BLT, restart=True)
@@ -182,15 +151,10 @@ def test_a_log_that_restarted_is_continued_with_its_record_alone(tmp_path):
       )
 
 
-def test_a_change_that_says_nothing_or_too_much_is_refused(tmp_path):
+def test_a_strategy_that_metadata_cannot_hold_is_refused(tmp_path):
   writer = write_restarted(tmp_path / 'log.parquet', num_rounds=3)
-  with pytest.raises(ValueError, match='nothing changes'):
-    writer.change_noise(3)
-  with pytest.raises(ValueError, match='give restart=True'):
-    writer.change_noise(3, strategy=BLT)
-  dense = dense_lib.Dense(np.eye(3))
   with pytest.raises(ValueError, match='too large for the metadata'):
-    writer.change_noise(3, strategy=dense, restart=True)
+    writer.change_noise(3, strategy=dense_lib.Dense(np.eye(3)), restart=True)
   assert writer.num_rounds == 3
 
 

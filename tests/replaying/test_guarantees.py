@@ -14,6 +14,7 @@ from fl_dpftrl.families import banded, blt, identity
 from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import schema
+from fl_dpftrl.participation import counts
 from fl_dpftrl.replaying import replay, runs, sensitivities, tally
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
@@ -189,8 +190,8 @@ def test_a_strategy_of_fewer_rounds_runs_again_after_a_restart():
 
 
 def test_quantiles_are_of_devices():
-  counts = tally.Counts.of(np.array([0, 1 << 14, 1 << 14, (1 << 14) + 256]))
-  whole = tally.Tally((), 4, counts, (tally.Exposed(2.0, 'a'),))
+  exposures = counts.Counts.of(np.array([0, 1 << 14, 1 << 14, (1 << 14) + 256]))
+  whole = tally.Tally((), 4, exposures, (tally.Exposed(2.0, 'a'),))
   # Bins of squares 2⁻⁶⁴, 1 and 2.
   assert sensitivities.quantiles(whole, [0.25, 0.5, 0.75, 0.76, 1.0]) == [
     (0.25, 2.0**-32),
@@ -247,7 +248,7 @@ def test_runs_are_read_from_a_file(folder):
     ({'runs': [{**ENTRY, 'noise_multiplier': -2}]}, 'noise_multiplier must be'),
     ({'runs': [{**ENTRY, 'num_rounds': True}]}, 'num_rounds must not be True'),
     ({'runs': [{**ENTRY, 'changes': [3]}]}, 'changes must be pairs'),
-    ({'runs': [{**ENTRY, 'restarts': ['3']}]}, 'must be at rounds'),
+    ({'runs': [{**ENTRY, 'restarts': ['3']}]}, 'of numbers at rounds'),
     ({'runs': [{**ENTRY, 'log': 'none.parquet'}]}, 'no such file'),
     ({'runs': [{**ENTRY, 'log': [3]}]}, 'log must not be'),
   ],

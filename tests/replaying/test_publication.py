@@ -14,6 +14,7 @@ from fl_dpftrl.commands import main
 from fl_dpftrl.families import identity
 from fl_dpftrl.logs import keys, schema
 from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import metric_names, schema
 from fl_dpftrl.replaying import publication, replay, runs
 from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import privacy
@@ -83,7 +84,12 @@ def test_nothing_of_rows_ids_or_places_is_published(folder, tmp_path, suffix, ca
     path.write_text('\n'.join(['round,device_id', *lines, '']))
   else:
     write_log(
-      path, metadata={keys.VOID_KEY: f'{MARK} was here', 'fl_dpftrl.strategy_sha256': f'{MARK}'}
+      path,
+      metadata={
+        keys.VOID_KEY: f'{MARK} was here',
+        'fl_dpftrl.strategy_sha256': MARK,
+        **metric_names.metadata([MARK]),
+      },
     )
   text, statement = published(path, tmp_path, *flags)
   assert MARK not in text

@@ -84,21 +84,15 @@ def test_worst_case_is_the_account_of_the_observed_schema():
 
 def test_several_deltas_give_a_curve():
   several = replayed(LOG, BLT, noise_multiplier=3.0, deltas=[1e-5, 1e-9])
-  for delta, index in ((1e-5, 0), (1e-9, 1)):
-    single = replayed(LOG, BLT, noise_multiplier=3.0, deltas=delta)
+  for place, delta in enumerate((1e-5, 1e-9)):
+    single = replayed(LOG, BLT, noise_multiplier=3.0, deltas=delta).to_json()
     for part in ('worst_case', 'observed'):
-      found = single.to_json()[part]
-      assert 'curve' not in found
-      assert several.to_json()[part]['curve'][index] == {
-        'delta': delta,
-        'epsilon': found['epsilon'],
-      }
+      point = {'delta': delta, 'epsilon': single[part]['epsilon']}
+      assert several.to_json()[part]['curve'][place] == point
+      assert 'curve' not in single[part]
   assert several.delta == 1e-5
-  assert (
-    several.worst_case.epsilon
-    == several.worst_case.curve[0].epsilon
-    < several.worst_case.curve[1].epsilon
-  )
+  first, second = (point.epsilon for point in several.worst_case.curve)
+  assert several.worst_case.epsilon == first < second
 
 
 @pytest.mark.parametrize(

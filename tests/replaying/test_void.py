@@ -116,14 +116,28 @@ def test_no_epsilon_that_holds_is_below_that_of_the_recorded_run(true):
   assert held
 
 
-def test_a_later_strategy_that_the_log_does_not_record_is_void():
-  log = log_with(noise_record.run_metadata(TREE, 2.0, restarts=((6, BLT),)))
+@pytest.mark.parametrize(
+  'wrong, told',
+  [
+    (dict(changes=()), 'changed to 1 at round 4, to 4 at round 8, and it was said that it never'),
+    (dict(changes=((4, 1.0), (8, 5.0))), 'and it was said that it changed to 1 at round 4, to 5'),
+    (dict(restarts=()), 'restarted at round 3, 6, and it was said that it never restarted'),
+    (dict(restarts=(3,)), 'and it was said that it restarted at round 3'),
+    (dict(restarts=(3, 6, 9)), 'and it was said that it restarted at round 3, 6, 9'),
+  ],
+)
+def test_a_history_that_the_log_does_not_record_is_void(wrong, told):
+  true = dict(clip_norm=1.0, changes=((4, 1.0, 1.0), (8, 4.0, 0.5)), restarts=((3, None), (6, BLT)))
+  log = log_with(noise_record.run_metadata(TREE, 2.0, **true))
   run = runs.Run.of(log, TREE)
-  assert replay.replay(run, deltas=1e-6).void_reason is None
+  assert void_lib.reason([run]) is None
+  assert told in void_lib.reason([runs.Run.of(log, TREE, **wrong)])
   for later in (None, dpftrl.Identity()):
-    noise = run_noise.RunNoise.of(NUM_ROUNDS, TREE, 2.0, restarts=[(6, later)])
-    other = dataclasses.replace(run, noise=noise)
-    assert 'strategy' in replay.replay(other, deltas=1e-6).void_reason
+    restarts = [(3, None), (6, later)]
+    noise = run_noise.RunNoise.of(
+      NUM_ROUNDS, TREE, 2.0, changes=run.noise.changes, restarts=restarts
+    )
+    assert 'another strategy' in void_lib.reason([dataclasses.replace(run, noise=noise)])
 
 
 def test_noise_of_other_rounds_than_those_of_the_log_is_refused():
