@@ -79,7 +79,7 @@ class Counted:
 
 
 class _Form(NamedTuple):
-  """Where a fact of a run comes from, and how it is stored.
+  """Origin of a fact of a run, and how it is stored.
 
   Attributes:
     published: whether a publishable statement has it.
