@@ -23,10 +23,9 @@ from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.bundles import entries
 from fl_dpftrl.families import base
 from fl_dpftrl.files import durable, json_files
-from fl_dpftrl.logs import limits
 from fl_dpftrl.logs import layout as layout_lib
+from fl_dpftrl.logs import limits, noise_record, reader_program
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import noise_record, reader_program
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.text import messages

@@ -4,7 +4,8 @@ from typing import NamedTuple
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.logs import reader, shards
+from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import reader
 from fl_dpftrl.replaying import embedded
 from tests.bundles import bundles
 

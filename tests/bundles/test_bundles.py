@@ -10,9 +10,8 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.bundles import writing
-from fl_dpftrl.logs import keys, noise_record, reader
+from fl_dpftrl.logs import keys
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import shards
 from fl_dpftrl.replaying import replay as replay_lib
 from tests.bundles.bundles import NUM_ROUNDS, ROWS, STRATEGY, failed, forge, write_log
 from tests.commands import lines

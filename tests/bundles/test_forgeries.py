@@ -11,7 +11,7 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.bundles import checks, private_checks, strategy_files, writing
 from fl_dpftrl.bundles import manifest as manifest_lib
-from fl_dpftrl.logs import canaries, noise_record, schema_record
+from fl_dpftrl.logs import canaries, keys, noise_record
 from fl_dpftrl.strategies import files
 from tests import every_family
 from tests.bundles.bundles import (

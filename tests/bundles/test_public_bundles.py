@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.logs import noise_record, schema_record
+from fl_dpftrl.logs import keys, noise_record
 from tests.bundles.bundles import (
   METADATA,
   NUM_ROUNDS,

@@ -12,9 +12,8 @@ import pytest
 
 from fl_dpftrl.commands import main
 from fl_dpftrl.families import identity
-from fl_dpftrl.logs import keys, schema
+from fl_dpftrl.logs import keys, metric_names, schema
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import metric_names, schema
 from fl_dpftrl.replaying import publication, replay, runs
 from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import privacy
