@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import math
 
@@ -128,6 +129,13 @@ def test_a_declared_separation_that_nothing_tested_holds():
 def test_declared_is_a_min_sep_of_the_same_rounds(declared, message):
   with pytest.raises(ValueError, match=message):
     replayed(LOG, BLT, **ARGUMENTS, declared=declared)
+
+
+def test_declared_is_given_for_each_run_or_for_none():
+  run = runs.Run.of(LOG, BLT, noise_multiplier=3.0)
+  other = dataclasses.replace(run, declared_schema=schemas.MinSep(num_rounds=12))
+  with pytest.raises(ValueError, match='declared must be given for each run, or for none'):
+    replay.replay([run, other], deltas=1e-6)
 
 
 def test_replace_one_is_zero_out_with_half_the_noise():
