@@ -116,7 +116,9 @@ def test_declared(min_sep, max_participations, holds):
 
 def test_a_declared_separation_that_nothing_tested_holds():
   once, declared = happened([(0, 'a'), (1, 'b')], 3), schemas.MinSep(num_rounds=3, min_sep=400)
-  assert replayed(once, BLT, **ARGUMENTS, declared=declared).declared.holds is True
+  statement = replayed(once, BLT, **ARGUMENTS, declared=declared)
+  assert statement.declared.holds is True
+  assert not statement.runs[0].keeps_to(schemas.MinSep(num_rounds=4))
 
 
 @pytest.mark.parametrize(
