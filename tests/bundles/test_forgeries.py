@@ -11,7 +11,7 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.bundles import checks, private_checks, strategy_files, writing
 from fl_dpftrl.bundles import manifest as manifest_lib
-from fl_dpftrl.logs import canaries, keys, noise_record
+from fl_dpftrl.logs import canaries, keys, layout, noise_record
 from fl_dpftrl.strategies import files
 from tests import every_family
 from tests.bundles.bundles import (
@@ -122,6 +122,7 @@ def test_a_figure_is_compared_to_the_last_digit(either, name):
   'change, told',
   [
     (lambda s: s['declared'].update(holds=False), 'declared.holds'),
+    (lambda s: s.update(num_rounds=24.0), 'num_rounds is 24.0, but the parameters give 24'),
     (lambda s: s.update(num_devices=30), "'num_devices' is unknown"),
     (lambda s: s.update(assumptions=3), 'assumptions must be'),
     (lambda s: s.update(void_reason='phone 3 left'), 'void_reason must be'),
@@ -284,6 +285,16 @@ def test_nothing_is_added_to_the_strategy_files_of_bundles(either, change):
   assert 'guarantee' in wrong and 'strategy' in ' '.join([*wrong, *wrong.values()])
 
 
+def test_a_manifest_that_is_written_otherwise_is_found(either):
+  path = either / manifest_lib.NAME
+  content = json.dumps(json.loads(path.read_text())).encode()
+  path.write_bytes(content)
+  (either / manifest_lib.SEAL).write_bytes(manifest_lib.seal(content))
+  wrong = failed(either)
+  assert wrong.keys() == {'manifest', 'guarantee'}
+  assert 'is not written as write_bundle writes it' in wrong['manifest']
+
+
 @pytest.mark.parametrize('name', ['epsilon-is-0.1', 'strategy-1.0123456789abcdef.npz'])
 def test_files_that_nothing_names_are_refused(either, name):
   (either / name).write_text(CLAIM)
@@ -313,6 +324,7 @@ def edited(text, replacement):
   return lambda content: content.replace(text.encode(), replacement.encode(), 1)
 
 
+LAYOUT = layout.PLAIN._asdict()
 HOSTILE = [
   ('bundle', edited('"log-1-1.parquet"', '"../log.parquet"'), 'plain name'),
   ('bundle', edited('"rounds-1.txt": {', '"../rounds-1.txt": {'), 'plain name'),
@@ -331,7 +343,7 @@ HOSTILE = [
   ('public', edited('"commitments-1.txt"', '"../commitments-1.txt"'), 'plain name'),
   ('public', edited('"strategy-1.json"', '"strategy-1-3.json"'), "must have 'strategy-1.json'"),
   ('public', edited('"num_rounds": 24', '"num_rounds": null'), 'num_rounds'),
-  ('public', edited('"layout": null', '"layout": {}'), 'missing'),
+  ('public', edited('"layout": null', f'"layout": {json.dumps(LAYOUT)}'), 'layout must be null'),
   ('public', edited('"num_rounds": 24', '"phone": 1, "num_rounds": 24'), 'unknown'),
   (
     'public',

@@ -105,6 +105,9 @@ def test_restarts_with_other_strategies_changes_and_groups(tmp_path):
   public = tmp_path / 'public'
   result = dpftrl.verify(public, private=tmp_path / 'bundle', salt=salt)
   assert result.passed and 'for 2 devices together' in result.checks[-1].detail
+  edited = shutil.copytree(public, tmp_path / 'edited')
+  edit(edited, lambda statement: statement['runs'][0].update(schema_in_log=True))
+  assert 'and none is declared' in failed(edited)['statement']
   shutil.copy(public / 'strategy-1.json', public / 'strategy-1-12.json')
   forge(public)
   assert failed(public)['statement'].startswith('runs[0].later_strategies[0].family')

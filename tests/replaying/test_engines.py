@@ -1,5 +1,6 @@
 """Whatever brings rows together, what comes out is the same."""
 
+import dataclasses
 import shutil
 import signal
 import subprocess
@@ -182,6 +183,12 @@ def tables(*parts):
 
 def count(*parts):
   return tally.count(tables(*parts), exposure.Exposure([NOISE]))
+
+
+def test_a_sum_with_an_upper_bound_is_one():
+  exact = tally.empty(1)
+  bound = dataclasses.replace(exact, exact=False)
+  assert not exact.plus(bound, 1).exact and not bound.plus(exact, 1).exact
 
 
 def test_a_device_over_several_tables():

@@ -104,6 +104,7 @@ def test_declared(min_sep, max_participations, holds):
   declared = schemas.MinSep(num_rounds=12, min_sep=min_sep, max_participations=max_participations)
   result = replayed(LOG, BLT, **ARGUMENTS, declared=declared)
   assert result.declared.holds is holds
+  assert result.worst_case == replayed(LOG, BLT, **ARGUMENTS).worst_case
   assert result.declared.min_sep == min_sep
   assert result.declared.loss.sensitivity == pytest.approx(
     sensitivity.sensitivity(BLT, declared).value
@@ -156,7 +157,8 @@ def test_groups_multiply_the_sensitivity():
   group = replayed(LOG, BLT, noise_multiplier=9.0, deltas=1e-6, group_size=3)
   single = replayed(LOG, BLT, **ARGUMENTS)
   assert group.worst_case.epsilon == pytest.approx(single.worst_case.epsilon)
-  assert group.worst_case.sensitivity_kind == 'upper_bound'
+  for part in group.parts():
+    assert part.loss.sensitivity_kind == 'upper_bound'
   assert any('groups of 3 devices' in s for s in group.assumptions)
 
 
