@@ -153,7 +153,7 @@ def test_flipped_bits_are_refused_or_read_as_python_does(protocol, tmp_path, lim
     {'d': {'active': [1, 5], 'inactive': [2, 600], 'finish_time': 86400}}, protocol
   )
   draws = random.Random(0)
-  for bit in range(8 * len(content)):
+  for bit in draws.sample(range(8 * len(content)), 150):
     changed = bytearray(content)
     changed[bit // 8] ^= 1 << bit % 8
     if draws.random() < 0.3:
