@@ -20,6 +20,7 @@ from fl_dpftrl.logs import limits, refusals
 from fl_dpftrl.text import messages
 
 _BLOCK = 1 << 24  # bytes
+_BLANK_LINES = 256  # most before the first object
 _BYTE_ORDER_MARK = b'\xef\xbb\xbf'
 
 
@@ -198,7 +199,7 @@ class JsonLines(_Lines):
 
   def _read_head(self) -> pa.DataType:
     self._file.seek(0)
-    for _ in range(_BLOCK // limits.LINE_BYTES):
+    for _ in range(_BLANK_LINES):
       head = self._file.readline(limits.LINE_BYTES)
       if not head or head.strip():
         break

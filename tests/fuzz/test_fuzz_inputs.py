@@ -21,7 +21,7 @@ from fl_dpftrl.commands import main
 from fl_dpftrl.families import banded, banded_toeplitz, blt, stamped, tree_online
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
-from tests.fuzz import mutations, processes
+from tests.fuzz import commands, mutations
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 CASES = int(os.environ.get('FUZZ_CASES', '0'))
@@ -111,7 +111,7 @@ def test_a_hostile_pickle_ends_a_simulation_in_one_line(tmp_path, monkeypatch, w
   path.write_bytes(HOSTILE_TRACES[words])
   monkeypatch.chdir(tmp_path)
   sizes = ['--population=200', '--report_goal=3', '--num_rounds=2']
-  done = processes.run(main.main, ['simulate', *sizes, f'--availability={path}'])
+  done = commands.apart(main.main, ['simulate', *sizes, f'--availability={path}'])
   assert (done.status, done.fault) == (2, '')
   assert str(path) in done.errors and words in done.errors
   assert os.listdir(tmp_path) == ['trace']
@@ -143,24 +143,6 @@ def runs_case(folder, seed):
   return ['replay', f'--runs={path}', '--delta=1e-6']
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('case, whole', [(strategy_case, 500), (trace_case, 200), (runs_case, 200)])
-def test_damaged_files(tmp_path, case, whole):
-  faults = []
-  statuses = {0: 0, 2: 0}
-  slowest = largest = 0.0
-  for seed in range(min(CASES, whole) or 25):
-    folder = tmp_path / str(seed)
-    folder.mkdir()
-    done = processes.run(main.main, case(folder, seed))
-    if done.fault:
-      faults.append((seed, done.fault))
-    statuses[done.status] = statuses.get(done.status, 0) + 1
-    slowest, largest = max(slowest, done.seconds), max(largest, done.memory)
-  print(f'{case.__name__}: {statuses}, {slowest:.1f} s, {largest / 2**20:.0f} MiB')
-  assert not faults
-
-
 def _train_nothing(arguments):
   """The training program as far as its flags: a run of theirs does not begin."""
   package = importlib.import_module('experiments.stackoverflow')
@@ -178,16 +160,16 @@ def flags_case(folder, seed):
   return [f'--flagfile={path}', f'--output_dir={folder / "run"}']
 
 
+CASES_OF = {strategy_case: 500, trace_case: 200, runs_case: 200, flags_case: 200}
+
+
 @pytest.mark.slow
-def test_damaged_flag_files(tmp_path):
-  """Up to where a run would begin, which the flags then say is right."""
-  faults, statuses = [], {0: 0, 2: 0}
-  for seed in range(min(CASES, 200) or 20):
+@pytest.mark.parametrize('case', CASES_OF)
+def test_damaged_files(tmp_path, case):
+  """Flags of training, too: up to where a run would begin, which the flags then say is right."""
+  command = _train_nothing if case is flags_case else main.main
+  for seed in range(min(CASES, CASES_OF[case]) or 20):
     folder = tmp_path / str(seed)
     folder.mkdir()
-    done = processes.run(_train_nothing, flags_case(folder, seed))
-    if done.fault:
-      faults.append((seed, done.fault))
-    statuses[done.status] = statuses.get(done.status, 0) + 1
-  print(f'flags: {statuses}')
-  assert not faults
+    done = commands.apart(command, case(folder, seed))
+    assert not done.fault, seed

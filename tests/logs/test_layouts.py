@@ -79,7 +79,8 @@ def test_ids_are_numbers_or_stay_text(tmp_path):
   assert files.rows(files.written(tmp_path / 'l.jsonl', lines)) == expected
   lines = '{"round": 0, "device_id": 5}\n{"round": 2, "device_id": -7}\n'
   narrow = {'round': [0, 2], 'device_id': pa.array([5, -7], pa.int32())}
-  for name, content in (('n.jsonl', lines), ('n.parquet', narrow)):
+  lists = '{"round": 0, "device_id": [5]}\n{"round": 2, "device_id": [-7]}\n'
+  for name, content in (('n.jsonl', lines), ('l.jsonl', lists), ('n.parquet', narrow)):
     assert files.rows(files.written(tmp_path / name, content)) == [(0, 5), (2, -7)]
 
 

@@ -1,5 +1,6 @@
 """Files that others wrote: refused in one line, and never what takes others down."""
 
+import io
 import os
 import signal
 import threading
@@ -12,7 +13,7 @@ import pytest
 
 from fl_dpftrl.families import identity
 from fl_dpftrl.logs import layout as layout_lib
-from fl_dpftrl.logs import limits, reader, refusals, schema
+from fl_dpftrl.logs import limits, lines, reader, refusals, schema
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.replaying import replay, runs
@@ -58,6 +59,7 @@ JSON = {
   in_json(b'0', b'1e999'): 'row 2: round must be a whole number, got inf',
   in_json(b'0', b'0.5'): 'row 2: round must be a whole number, got 0.5',
   in_json(b'0', b'null'): 'row 2: has no round',
+  in_json(b'0', b'true'): 'row 2: round must be a whole number, got True',
   in_json(b'0', b'9' * 12): 'row 2: round must be below 10000000',
   in_json(b'"a"', b'7'): 'row 2: device_id must be all text or all whole numbers of 64 bits, got 7',
   in_json(b'"a"', b'true'): 'whole numbers of 64 bits, got True',
@@ -123,6 +125,21 @@ OTHERS = [
 def test_refused_in_one_line(tmp_path, name, content, metadata, layout, message):
   path = files.written(tmp_path / name, content, **metadata)
   assert message in files.refusal(path, layout=layout_lib.Layout(**layout))
+
+
+@pytest.mark.parametrize('block', [1, 2, 5, 11, 40])
+def test_lines_are_whole_however_a_file_is_cut(monkeypatch, block):
+  monkeypatch.setattr(lines, '_BLOCK', block)
+  plain, odd = b'0,a\n1,bb\n\n2,c\n', b'0,a\n\xef\xbb\xbf1,b\n'
+  objects = b''.join(
+    b'{"round": %d, "device_id": "%s"}\n' % r for r in ((0, b'a'), (1, b'bb'), (2, b'c'))
+  )
+  for reader_of, content in ((lines.Csv, files.HEAD + plain), (lines.JsonLines, objects)):
+    found = pa.concat_tables(reader_of('l', io.BytesIO(content)).tables())
+    assert found.to_pydict() == {'round': [0, 1, 2], 'device_id': ['a', 'bb', 'c']}
+  with pytest.raises(refusals.LogError, match='l, row 2: '):
+    for table in lines.Csv('l', io.BytesIO(files.HEAD + odd)).tables():
+      pass
 
 
 def test_a_json_value_that_nobody_needs_may_be_deep(tmp_path):
