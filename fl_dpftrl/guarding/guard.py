@@ -1,5 +1,6 @@
 """A guard that keeps a run to its declared schema and privacy budget."""
 
+import dataclasses
 import functools
 import operator
 import os
@@ -195,9 +196,7 @@ class Guard:
     self.log.append(admitted.round_index, admitted.device_ids, now)
     self._gate.record(admitted.device_ids)
     self._waiting = row is None
-    return admission.Admission(
-      admitted.round_index, admitted.device_ids, admitted.turned_away, burn
-    )
+    return dataclasses.replace(admitted, burn=burn)
 
   def take(self, row: int) -> int:
     """Gives out the noise row of the round that was admitted last.

@@ -3,6 +3,7 @@
 docs/decisions/reading-logs.md says why and how.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -57,19 +58,15 @@ class Source:
     Raises:
       LogError: if it cannot be opened or is no regular file.
     """
-    self.path = path
-    self.layout = layout
-    self._grows = path.endswith(journal.SUFFIX)
+    self.path, self.layout = path, layout
     descriptor = self._open()
-    try:
-      self.size = os.fstat(descriptor).st_size
-      self._identity = self._identified(descriptor)
-    finally:
-      if held:
-        weakref.finalize(self, os.close, descriptor)
-      else:
-        os.close(descriptor)
+    self.size = os.fstat(descriptor).st_size
+    self._identity = self._identified(descriptor)
     self._held = descriptor if held else None
+    if held:
+      weakref.finalize(self, os.close, descriptor)
+    else:
+      os.close(descriptor)
 
   def _open(self) -> int:
     try:
@@ -81,42 +78,33 @@ class Source:
       raise refusals.LogError(f'{self.path}: is no regular file')
     return descriptor
 
-  def __enter__(self) -> int:
-    """Returns a descriptor, which is for one use at a time."""
-    self._used = self._open() if self._held is None else self._held
-    try:
-      self._check(self._used)
-    except refusals.LogError:
-      self._release()
-      raise
-    return self._used
+  def _identified(self, descriptor: int) -> tuple[int, ...]:
+    state = os.fstat(descriptor)
+    same = (state.st_dev, state.st_ino)
+    grows = self.path.endswith(journal.SUFFIX)
+    return same if grows else (*same, state.st_size, state.st_mtime_ns)
 
-  def __exit__(self, kind, *unused) -> None:
+  @contextlib.contextmanager
+  def opened(self) -> Iterator[int]:
+    """Yields a descriptor for one use at a time; LogError if the file changes before its end."""
+    descriptor = self._open() if self._held is None else self._held
     try:
-      if kind is None:
-        self._check(self._used)
+      self._check(descriptor)
+      yield descriptor
+      self._check(descriptor)
     finally:
-      self._release()
-
-  def _release(self) -> None:
-    if self._held is None:
-      os.close(self._used)
+      if self._held is None:
+        os.close(descriptor)
 
   def _check(self, descriptor: int) -> None:
     if self._identified(descriptor) != self._identity:
       raise refusals.LogError(f'{self.path}: was changed while it was read; replay it again')
 
-  def _identified(self, descriptor: int) -> tuple[int, ...]:
-    state = os.fstat(descriptor)
-    if self._grows:
-      return state.st_dev, state.st_ino
-    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
-
   def sha256(self) -> str:
     """Returns the digest of the file's bytes, in hexadecimal."""
     digest = hashlib.sha256()
     offset = 0
-    with self as descriptor:
+    with self.opened() as descriptor:
       while block := os.pread(descriptor, min(_BUFFER, self.size - offset), offset):
         digest.update(block)
         offset += len(block)
@@ -180,7 +168,7 @@ class Reader:
     if process is None or not process.serves_this_process():
       process = _Process()
     try:
-      with source as descriptor:
+      with source.opened() as descriptor:
         own = {'path': source.path, 'layout': list(source.layout), 'size': source.size}
         default = {'num_rounds': None, 'pickled': False}
         yield from process.answers({**own, **default, **request}, descriptor)

@@ -120,7 +120,7 @@ class _Numbers:
     return slots
 
   def _first_slots(self, keys: np.ndarray) -> np.ndarray:
-    mixed = keys * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (keys ^ keys >> np.uint64(32)) * np.uint64(0x9E3779B97F4A7C15)
     mixed ^= mixed >> np.uint64(32)
     return (mixed & np.uint64(self._keys.size - 1)).astype(np.int64)
 

@@ -53,6 +53,10 @@ def change_rows(table, metadata):
   return table.slice(1), metadata
 
 
+def change_rounds(table, metadata):
+  return table.set_column(0, 'round', pa.array([0] * table.num_rows)), metadata
+
+
 def change_metadata(table, metadata):
   return table, {**metadata, b'num_rounds': b'5'}
 
@@ -76,6 +80,7 @@ def lose_all_metadata(table, unused_metadata):
   [
     (lose_all_metadata, 'its metadata are not those of'),
     (change_rows, 'its rows are not those of fl_dpftrl.rows_sha256'),
+    (change_rounds, 'its rows are not those of fl_dpftrl.rows_sha256'),
     (change_metadata, 'its metadata are not those of'),
     (lose_a_digest, 'its metadata are not those of'),
     (lose_the_other, 'its metadata are not those of'),

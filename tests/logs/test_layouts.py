@@ -51,6 +51,8 @@ def columns(*names, device_id=pa.string()):
     ('l.ndjson', objects().rstrip(), None, 0),
     ('l.jsonl', objects().replace('"c"', '"c", "timestamp": "2026-01-01T00:00:00Z"'), None, 0),
     ('l.jsonl', '\ufeff' + objects().replace('\n', '\r\n   \r\n  '), None, 0),
+    ('round=9/l.csv', delimited(), None, 0),
+    ('l.csv', 'round,step,device_id\n9,0,a\n9,0,b\n9,1,c\n9,3,a\n', 'round=step', 0),
     ('l.jsonl.gz', objects(), None, 0),
     ('l.json', objects(names=('step', 'user_id')), STEPS, 0),
     ('l.json', objects(lists=True), None, 0),

@@ -44,9 +44,10 @@ def test_participations_are_the_most_that_fit(num_rounds, min_sep):
 
 
 def test_a_fixed_separation_is_a_min_sep():
-  schema = schemas.FixedSeparation(num_rounds=5, min_sep=2)
+  schema = schemas.FixedSeparation(24, 6, 2)
+  assert schema == schemas.FixedSeparation(num_rounds=24, min_sep=6, max_participations=2)
   assert isinstance(schema, schemas.MinSep)
-  assert schema != schemas.MinSep(num_rounds=5, min_sep=2)
+  assert schema != schemas.MinSep(24, 6, 2) == schema.as_min_sep()
 
 
 @pytest.mark.parametrize('fixed', [schemas.MinSep, schemas.FixedSeparation])
