@@ -154,7 +154,7 @@ def test_digests_are_chained_as_rounds_are_written(tmp_path, cohorts):
   assert log_lib.read_log(path).shards[0].metadata[keys.CHAIN_KEY] == before.hex()
   log.close()
   assert log_lib.read_log(path).shards[0].metadata[keys.CHAIN_KEY] == before.hex()
-  assert list(writing.of(dpftrl.open_run(path, 'tree_online', noise_multiplier=1.0))) == given
+  assert list(writing.chained(dpftrl.open_run(path, 'tree_online', noise_multiplier=1.0))) == given
   assert writer_lib.LogWriter(path).digest == before.hex()
 
 
