@@ -52,6 +52,8 @@ def test_admits_whom_a_count_by_hand_admits(rounds, min_sep, most, as_text):
     assert {away.device_id for away in found.turned_away} <= set(candidates)
     few = gate.check(candidates, at_most=2)
     assert few.device_ids.tolist() == expected[:2]
+    considered = candidates.index(expected[2]) if len(expected) > 2 else len(candidates)
+    assert len(few.turned_away) == considered - len(expected[:2])
     gate.record(found.device_ids)
     history.append(expected)
 
@@ -237,7 +239,10 @@ def test_a_change_that_would_pass_the_budget_is_not_recorded(tmp_path):
     with pytest.raises(guard.BudgetSpentError, match='round 1 with this noise would pass'):
       guarded.change_noise(noise_multiplier=0.3)
     assert guarded.change_noise(noise_multiplier=4.0).noise_multiplier_before == 2.0
-    guarded.admit(['b'], row=1)
+    guarded.admit(['b'])
+    with pytest.raises(ValueError, match='round 1 waits for its noise row'):
+      guarded.change_noise(noise_multiplier=5.0)
+    assert guarded.take(1) == 0
 
 
 def test_rows_behind_a_restart_are_never_burnt(tmp_path):

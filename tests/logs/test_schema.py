@@ -112,6 +112,8 @@ def test_nothing_is_left_of_what_was_broken_off(tmp_path):
   with pytest.raises(KeyError):
     with schema.round_by_round(path, num_rounds=3) as append:
       append(0, COHORTS[0], 0)
+      with pytest.raises(ValueError, match='next round of the log is 1 of 3, got 2'):
+        append(2, COHORTS[0], 0)
       raise KeyError
   with pytest.raises(ValueError, match='num_rounds is 4, but 3'):
     write_rounds(path, num_rounds=4)

@@ -4,10 +4,11 @@ import errno
 import os
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fl_dpftrl.logs import digests, journal, keys, refusals, schema
+from fl_dpftrl.logs import digests, journal, journal_file, keys, refusals, schema
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import writer as writer_lib
 from tests.logs import files
@@ -84,6 +85,13 @@ def test_a_flipped_bit_before_the_last_frame_is_refused(tmp_path):
   file.write_bytes(changed)
   with pytest.raises(refusals.LogError, match='is damaged at byte|no journal'):
     log_lib.read_log(path)
+
+
+def test_a_journal_of_rounds_that_do_not_follow_is_refused(tmp_path):
+  cohort = journal.of_cohort(1, 100, pa.array(['a']), bytes(32))
+  frames = [(journal.METADATA, journal.of_metadata({})), (journal.COHORT, cohort)]
+  with pytest.raises(refusals.LogError, match='round 1 follows on 0 rounds'):
+    journal_file.JournalFile.begin(journal.path_of(tmp_path / 'log.parquet'), frames)
 
 
 def test_readers_take_the_journal_until_the_log_is_closed(tmp_path):
@@ -202,29 +210,22 @@ def test_one_writer_where_files_have_no_second_name(tmp_path, monkeypatch):
 
 def test_gives_back_what_it_was_given(tmp_path):
   path = tmp_path / 'log.parquet'
+  writer_lib.LogWriter(path).append(0, [], 50)  # Its ids may be of any type later.
   writer = writer_lib.LogWriter(path)
-  assert writer.num_rounds == 0
-  writer.append(0, ['b', 'a'], 100)
-  writer.append(1, [], 200)
-  writer.append(2, np.array(['c', 'b']), 300)
+  writer.append(1, [6, 5], 100)
+  writer.append(2, [], 200)
+  writer.append(3, np.array([2**40, 6]), 300)
   for log in (writer, writer_lib.LogWriter(path)):
-    assert log.num_rounds == 3
-    assert [log.cohort(t).tolist() for t in range(3)] == [['b', 'a'], [], ['c', 'b']]
-    assert [log.timestamp(t) for t in range(-1, 3)] == [None, 100, 100, 300]
+    assert log.num_rounds == 4
+    assert [log.cohort(t).tolist() for t in range(4)] == [[], [6, 5], [], [2**40, 6]]
+    assert [log.timestamp(t) for t in range(-1, 4)] == [None, None, 100, 100, 300]
     assert [column.tolist() for column in log.rows()] == [
-      [0, 0, 2, 2],
-      ['b', 'a', 'c', 'b'],
+      [1, 1, 3, 3],
+      [6, 5, 2**40, 6],
       [100, 100, 300, 300],
     ]
-    assert log.rows(before=2).rounds.tolist() == [0, 0]
+    assert log.rows(before=3).rounds.tolist() == [1, 1]
     assert log.rows(before=0).device_ids.size == 0
-
-
-def test_a_log_of_rounds_without_devices_goes_on(tmp_path):
-  path = tmp_path / 'log.parquet'
-  writer_lib.LogWriter(path).append(0, [], 100)
-  writer_lib.LogWriter(path).append(1, [5, 6], 200)
-  assert writer_lib.LogWriter(path).cohort(1).tolist() == [5, 6]
 
 
 @pytest.mark.parametrize(
@@ -379,7 +380,10 @@ def test_a_release_mark_is_kept_with_the_log_and_through_later_rounds(tmp_path):
   again = writer_lib.LogWriter(path)
   assert (again.released(), again.num_rounds) == (1, 2)
   again.close()
-  assert writer_lib.LogWriter(path).released() == 1
+  again = writer_lib.LogWriter(path)
+  assert again.released() == 1
+  again.mark_released(2)
+  assert writer_lib.LogWriter(path).released() == 2
 
 
 @pytest.mark.parametrize('text', ['2', '-1', 'x', '9' * 400])
