@@ -15,7 +15,6 @@ SHA-256 of a fixed text.
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -132,20 +131,10 @@ def _of_metadata(metadata: Mapping[str, str]) -> str:
   return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-class Seal(NamedTuple):
-  """Metadata and digests that a file states about itself.
-
-  Attributes:
-    metadata: the file's metadata without the digests.
-    digests: the digests of the file's rows; empty if the file has none.
-  """
-
-  metadata: dict[str, str]
-  digests: dict[str, str]
-
-
-def opened(path: str, stored: Mapping[str, str], schema: pa.Schema) -> Seal:
-  """Takes the digests out of a file's metadata.
+def opened(
+  path: str, stored: Mapping[str, str], schema: pa.Schema
+) -> tuple[dict[str, str], dict[str, str]]:
+  """Splits a file's metadata into those of the log and the digests of its rows, if it has any.
 
   Args:
     path: the file.
@@ -157,12 +146,12 @@ def opened(path: str, stored: Mapping[str, str], schema: pa.Schema) -> Seal:
   """
   given = dict(stored)
   of_metadata = given.pop(METADATA_KEY, None)
-  digests = {key: given[key] for key in KEYS if key in given}
-  if not digests and of_metadata is None and not _is_marked(schema):
-    return Seal(given, {})
+  of_rows = {key: given[key] for key in KEYS if key in given}
+  if not of_rows and of_metadata is None and not _is_marked(schema):
+    return given, {}
   if of_metadata != _of_metadata(given):
     raise refusals.LogError(f'{path}: its metadata are not those of {METADATA_KEY}; {_ADVICE}')
-  return Seal({k: v for k, v in given.items() if k not in KEYS}, digests)
+  return {k: v for k, v in given.items() if k not in KEYS}, of_rows
 
 
 def check(path: str, stated: Mapping[str, str], rows: Rows, id_type: pa.DataType) -> None:

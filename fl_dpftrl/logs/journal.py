@@ -11,18 +11,21 @@ torn, after a crash or a full disk, and what it would have recorded had not
 begun. A fault that is followed by an intact frame is damage, and is refused.
 """
 
+import fcntl
 import hashlib
 import json
 import mmap
 import os
 import pathlib
 import struct
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from fl_dpftrl.files import durable
 from fl_dpftrl.logs import keys, limits, refusals
 
 SUFFIX = '.journal'
@@ -45,14 +48,9 @@ _START = bytes(DIGEST_BYTES)
 
 
 class Entry(NamedTuple):
-  """A round's place in a journal.
+  """A round in a journal: the place of its cohort's payload in bytes, and what it says.
 
-  Attributes:
-    offset: of the cohort's payload, in bytes.
-    size: of the payload, in bytes.
-    timestamp: UTC second of the round.
-    num_devices: size of the cohort.
-    chain: chained digest of the round; empty where an earlier version wrote none.
+  The timestamp is the UTC second. The chained digest is empty where an earlier version wrote none.
   """
 
   offset: int
@@ -89,14 +87,8 @@ def path_of(log: str | os.PathLike[str]) -> pathlib.Path:
   return pathlib.Path(os.fspath(log) + SUFFIX)
 
 
-def frame(before: bytes, kind: bytes, payload: bytes) -> bytes:
-  """Returns a frame, whose last 32 bytes are its digest.
-
-  Args:
-    before: digest of the frame before it; empty for the first.
-    kind: METADATA, COHORT or RELEASED.
-    payload: what the frame says.
-  """
+def _frame(before: bytes, kind: bytes, payload: bytes) -> bytes:
+  """Returns a frame after one with a digest, empty for the first; its own is its last 32 bytes."""
   content = _HEAD.pack(_MARK, kind, len(payload)) + payload
   return content + hashlib.sha256((before or _START) + content).digest()
 
@@ -112,14 +104,7 @@ def of_released(num_rounds: int) -> bytes:
 
 
 def of_cohort(round_index: int, timestamp: int, ids: pa.Array, chain: bytes) -> bytes:
-  """Returns the payload of a round.
-
-  Args:
-    round_index: from 0.
-    timestamp: UTC second.
-    ids: string or int64, without nulls.
-    chain: chained digest of the round.
-  """
+  """Returns the payload of a round, from its UTC second, ids without nulls and chained digest."""
   if pa.types.is_integer(ids.type):
     kind, body = b'I', np.asarray(ids, '<i8').tobytes()
   else:
@@ -131,7 +116,7 @@ def of_cohort(round_index: int, timestamp: int, ids: pa.Array, chain: bytes) -> 
   return _COHORT.pack(round_index, timestamp, kind, len(ids)) + body + chain
 
 
-def ids_of(payload: bytes) -> pa.Array:
+def _ids_of(payload: bytes) -> pa.Array:
   """Returns the device ids in a round's payload, as string or int64; ValueError if malformed."""
   *_, kind, count = _COHORT.unpack_from(payload)
   body = memoryview(payload)[_COHORT.size :]
@@ -153,16 +138,10 @@ def ids_of(payload: bytes) -> pa.Array:
 
 
 def scan(path: str, file: BinaryIO, size: int | None = None) -> Contents:
-  """Reads and checks all frames.
-
-  Args:
-    path: name of the file, for messages.
-    file: the journal, open for reading.
-    size: bytes to read; None for all.
+  """Reads and checks all frames, within the first `size` bytes if it is given.
 
   Raises:
-    LogError: if it does not begin with metadata, or is damaged before its last
-      frame.
+    LogError: if it does not begin with metadata, or is damaged before its last frame.
   """
   metadata: dict[str, str] | None = None
   released: int | None = None
@@ -262,13 +241,7 @@ def _metadata(payload: bytes) -> dict[str, str]:
 
 
 class Reader:
-  """A journal that is read as a log.
-
-  Attributes:
-    metadata: the log's keys and values so far.
-    digest: of the journal's chain.
-    schema: schema of its tables.
-  """
+  """A journal that is read as a log; see `reader_program.Reader`."""
 
   def __init__(self, path: str, file: BinaryIO, size: int):
     """Opens the first `size` bytes of a journal; LogError if it is damaged."""
@@ -298,7 +271,7 @@ class Reader:
       if not entry.num_devices:
         continue
       self._file.seek(entry.offset)
-      ids = ids_of(self._file.read(entry.size))
+      ids = _ids_of(self._file.read(entry.size))
       if pa.types.is_integer(ids.type) == self._text:
         raise refusals.LogError(f'{self._path}: device ids are of two types')
       if self._text:  # As bytes: the rule for ids sees them before anything else.
@@ -310,3 +283,112 @@ class Reader:
         kept, rows = [], 0
     if kept:
       yield pa.concat_tables(kept)
+
+
+class JournalFile:
+  """An open journal, which one writer at a time may append to.
+
+  Attributes:
+    path: the file.
+    contents: what it held when it was opened.
+  """
+
+  def __init__(self, path: pathlib.Path):
+    """Opens a journal for reading, and the first append locks it; LogError if it is damaged."""
+    self.path = path
+    self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    weakref.finalize(self, os.close, self._descriptor)
+    with open(os.dup(self._descriptor), 'rb') as file:
+      self.contents = scan(str(path), file)
+    self._end, self._digest = self.contents.end, self.contents.digest
+    self._size = self._end + self.contents.torn_bytes
+    self._locked = False
+
+  @classmethod
+  def begin(cls, path: pathlib.Path, frames: Iterable[tuple[bytes, bytes]]) -> 'JournalFile':
+    """Writes a journal in one durable step, and holds it.
+
+    Args:
+      path: the file.
+      frames: kind and payload of each, the metadata first.
+
+    Raises:
+      ValueError: if there is one, which another writer has begun.
+      OSError: if it cannot be written; nothing has changed then.
+    """
+    digest = b''
+    try:
+      with durable.replacing(path, private=True, new=True) as temporary:
+        with open(temporary, 'wb') as file:
+          for kind, payload in frames:
+            written = _frame(digest, kind, payload)
+            file.write(written)
+            digest = written[-DIGEST_BYTES:]
+    except FileExistsError as e:
+      raise ValueError(
+        f'{path} was begun by another writer: a log has one writer at a time; open the log again'
+      ) from e
+    result = cls(path)
+    result._lock()
+    return result
+
+  def append(self, kind: bytes, payload: bytes) -> int:
+    """Appends a frame, durable when this returns; returns the payload's offset.
+
+    Raises:
+      ValueError: if another writer holds the journal, or has changed it.
+      OSError: if it cannot be written; the journal is then as before.
+    """
+    self._lock()
+    written = _frame(self._digest, kind, payload)
+    try:
+      if self._size != self._end:  # What was torn would stand before the frame.
+        os.ftruncate(self._descriptor, self._end)
+      done = 0
+      while done < len(written):
+        done += os.pwrite(self._descriptor, written[done:], self._end + done)
+      os.fsync(self._descriptor)
+    except OSError as e:
+      self._undo()
+      raise OSError(e.errno, e.strerror or str(e), str(self.path)) from e
+    offset = self._end + len(written) - len(payload) - DIGEST_BYTES
+    self._end += len(written)
+    self._size, self._digest = self._end, written[-DIGEST_BYTES:]
+    return offset
+
+  def ids(self, entry: Entry) -> pa.Array:
+    """Returns the device ids of a round, also after the file was removed."""
+    return _ids_of(os.pread(self._descriptor, entry.size, entry.offset))
+
+  def remove(self) -> None:
+    """Removes the file durably; its rounds can still be read here."""
+    self.path.unlink(missing_ok=True)
+    durable.sync_folder(self.path.parent)
+
+  def _undo(self) -> None:
+    try:
+      os.ftruncate(self._descriptor, self._end)
+      self._size = self._end
+    except OSError:  # The next append tries again; readers drop a torn frame.
+      self._size = -1
+
+  def _lock(self) -> None:
+    if self._locked:
+      return
+    try:
+      fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise ValueError(
+        f'{self.path} is held by another writer: a log has one writer at a time'
+      ) from None
+    own = os.fstat(self._descriptor)
+    try:
+      same = os.path.samestat(own, os.stat(self.path)) and own.st_size == self._size
+    except FileNotFoundError:
+      same = False
+    if not same:
+      fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+      raise ValueError(
+        f'{self.path} was changed by another writer since it was opened; open the log again'
+      )
+    self._locked = True

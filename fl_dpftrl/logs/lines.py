@@ -25,28 +25,13 @@ _BYTE_ORDER_MARK = b'\xef\xbb\xbf'
 
 
 class _Lines:
-  """A log file in which each line is a row.
-
-  Attributes:
-    metadata: always empty.
-    digest: always None.
-    schema: schema of its tables.
-  """
+  """A log file in which each line is a row; see `reader_program.Reader`."""
 
   metadata: dict[str, str] = {}  # noqa: RUF012
   digest: str | None = None
 
   def __init__(self, path: str, file: BinaryIO, layout: layout_lib.Layout = layout_lib.PLAIN):
-    """Opens the file.
-
-    Args:
-      path: name of the file, for messages.
-      file: the file, which must be seekable.
-      layout: where the file has its columns.
-
-    Raises:
-      LogError, OSError, pa.ArrowException: if it cannot be read.
-    """
+    """Opens a file, which must be seekable; LogError, OSError or pa.ArrowException if it fails."""
     if layout.hexadecimal:
       raise refusals.LogError(f'{path}: only Parquet has device ids that are bytes')
     self._path = path

@@ -17,13 +17,7 @@ _OTHER_METADATA = (b'ARROW:schema', b'pandas')
 
 
 class Reader:
-  """A Parquet log that is open for reading.
-
-  Attributes:
-    metadata: the file's own keys and values, without digests.
-    digest: identifies the file's content, if its writer gave digests.
-    schema: schema of its tables.
-  """
+  """A Parquet log that is open for reading; see `reader_program.Reader`."""
 
   def __init__(
     self,
@@ -33,12 +27,12 @@ class Reader:
     *,
     timestamps: bool = False,
   ):
-    """Opens the file and reads its metadata.
+    """Opens a file, which must be seekable, and reads its metadata.
 
     Args:
       path: name of the file, for messages.
-      file: the file, which must be seekable.
-      layout: where the file has its columns.
+      file: the file.
+      layout: where it has its columns.
       timestamps: whether its column `timestamp` is read too, as it is.
 
     Raises:

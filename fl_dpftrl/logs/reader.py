@@ -112,13 +112,7 @@ class Source:
 
 
 class Opened(NamedTuple):
-  """Metadata, digest and schema of an opened file.
-
-  Attributes:
-    metadata: the file's own keys and values.
-    digest: identifies the file's rows, if its writer gave a digest.
-    schema: schema of its tables.
-  """
+  """Metadata, digest and schema of a file, as `reader_program.Reader` has them."""
 
   metadata: Mapping[str, str]
   digest: str | None

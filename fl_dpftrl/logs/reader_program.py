@@ -86,7 +86,7 @@ class Reader(Protocol):
   """A log file that is open for reading.
 
   Attributes:
-    metadata: the file's own keys and values; none for CSV and JSON lines.
+    metadata: the file's own keys and values, without digests; none for CSV and JSON lines.
     digest: identifies the file's rows, if its writer gave a digest.
     schema: schema of its tables: `round`, int64, `device_id`, large_string or int64, and
       `timestamp` where it was asked for.

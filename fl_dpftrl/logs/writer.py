@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from fl_dpftrl.families import base
 from fl_dpftrl.files import durable
-from fl_dpftrl.logs import digests, journal, journal_file, keys, noise_record, refusals, schema
+from fl_dpftrl.logs import digests, journal, keys, noise_record, refusals, schema
 from fl_dpftrl.logs import log as log_lib
 
 
@@ -62,7 +62,7 @@ class LogWriter:
     self.dropped: str | None = None
     self._given = dict(metadata or {})
     schema.file_metadata(0, self._given)  # Refuses keys before there are rounds.
-    self._journal: journal_file.JournalFile | None = None
+    self._journal: journal.JournalFile | None = None
     self._rounds: list[_Round] = []  # Of the journal, or of a Parquet file without one.
     self._id_type: pa.DataType | None = None
     self._released: int | None = None
@@ -255,7 +255,7 @@ class LogWriter:
           append(schema.round_table(t, entry.ids(), entry.timestamp))
     self._journal.remove()
 
-  def _begin(self, kind: bytes, payload: bytes) -> journal_file.JournalFile:
+  def _begin(self, kind: bytes, payload: bytes) -> journal.JournalFile:
     """Begins the journal with the rounds of a Parquet file, and a further frame."""
 
     def frames() -> Iterator[tuple[bytes, bytes]]:
@@ -268,7 +268,7 @@ class LogWriter:
         last.insert(0 if self._rounds else 1, mark)
       yield from last
 
-    begun = journal_file.JournalFile.begin(journal.path_of(self.path), frames())
+    begun = journal.JournalFile.begin(journal.path_of(self.path), frames())
     if _state(self.path) != self._parquet:
       begun.remove()
       raise ValueError(
@@ -277,7 +277,7 @@ class LogWriter:
     self._rounds = [_round(begun, entry) for entry in begun.contents.rounds]
     return begun
 
-  def _record(self, kind: bytes, payload: bytes) -> tuple[journal_file.JournalFile, int]:
+  def _record(self, kind: bytes, payload: bytes) -> tuple[journal.JournalFile, int]:
     """Appends a frame, for which the journal is begun; returns the payload's offset, if it was."""
     if self._closed:
       raise ValueError(f'{self.path} was closed; open the log again to append to it')
@@ -293,7 +293,7 @@ class LogWriter:
 
   def _resume(self) -> None:
     """Takes over the rounds of a journal."""
-    self._journal = journal_file.JournalFile(journal.path_of(self.path))
+    self._journal = journal.JournalFile(journal.path_of(self.path))
     contents = self._journal.contents
     if contents.metadata != self._given:
       raise keys.of_another_run(self._journal.path, contents.metadata, self._given)
@@ -358,9 +358,9 @@ class LogWriter:
     return int(text)
 
 
-def _round(opened: journal_file.JournalFile, entry: journal.Entry) -> _Round:
+def _round(opened: journal.JournalFile, entry: journal.Entry) -> _Round:
   """Returns a round of a journal, whose device ids are read when they are asked for."""
-  return _Round(entry.timestamp, entry.num_devices, lambda: journal.ids_of(opened.read(entry)))
+  return _Round(entry.timestamp, entry.num_devices, lambda: opened.ids(entry))
 
 
 def _state(path: pathlib.Path) -> tuple[int, ...] | None:

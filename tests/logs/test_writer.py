@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fl_dpftrl.logs import digests, journal, journal_file, keys, refusals, schema
+from fl_dpftrl.logs import digests, journal, keys, refusals, schema
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import writer as writer_lib
 from tests.logs import files
@@ -91,7 +91,7 @@ def test_a_journal_of_rounds_that_do_not_follow_is_refused(tmp_path):
   cohort = journal.of_cohort(1, 100, pa.array(['a']), bytes(32))
   frames = [(journal.METADATA, journal.of_metadata({})), (journal.COHORT, cohort)]
   with pytest.raises(refusals.LogError, match='round 1 follows on 0 rounds'):
-    journal_file.JournalFile.begin(journal.path_of(tmp_path / 'log.parquet'), frames)
+    journal.JournalFile.begin(journal.path_of(tmp_path / 'log.parquet'), frames)
 
 
 def test_readers_take_the_journal_until_the_log_is_closed(tmp_path):
