@@ -27,7 +27,7 @@ setuptools.setup(
   ],
   package_dir={'fl_dpftrl.matrices': 'matrices'},
   package_data={
-    'fl_dpftrl': ['py.typed'],
+    'fl_dpftrl': ['__init__.pyi', 'py.typed'],
     'fl_dpftrl.reports': ['templates/*'],
     'fl_dpftrl.matrices': ['*.json', '*.npz'],
   },

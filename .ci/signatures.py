@@ -29,7 +29,10 @@ def find(name: str) -> tuple[str, Definition]:
 
 def _definition(module: str, name: str) -> tuple[str, Definition]:
   path = ROOT.joinpath(*module.split('.'))
-  path = path / '__init__.py' if path.is_dir() else path.with_suffix('.py')
+  if path.is_dir():
+    path = path / ('__init__.pyi' if module == PACKAGE else '__init__.py')
+  else:
+    path = path.with_suffix('.py')
   if not path.exists():
     raise ValueError(f'{module} is no module')
   for node in ast.walk(ast.parse(path.read_text())):

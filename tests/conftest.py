@@ -61,10 +61,17 @@ def pytest_collection_finish(session):
 def _put_long_modules_first(items):
   """Sorts modules so that no long test is left when other processes have nothing to do.
 
-  Tests that train come first, then modules with slow tests.
+  Tests of a cluster come first, so that one process has them all and starts one cluster; then
+  tests that train, and modules with slow tests.
   """
   slow = {item.path for item in items if item.get_closest_marker('slow')}
-  items.sort(key=lambda item: (item.path.parent.name not in _TRAIN, item.path not in slow))
+  items.sort(
+    key=lambda item: (
+      'cluster' not in item.fixturenames,
+      item.path.parent.name not in _TRAIN,
+      item.path not in slow,
+    )
+  )
 
 
 @pytest.fixture(autouse=True, scope='session')

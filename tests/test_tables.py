@@ -45,12 +45,18 @@ def test_figures_at_a_prompt_are_rounded_up(results):
   assert statement.worst_case.epsilon <= float(epsilon) < statement.worst_case.epsilon * 1.0001
 
 
-def test_a_void_statement_shows_no_epsilon(results):
-  void = dataclasses.replace(results['Statement'], void_reason='the seed\nis known')
+def test_a_void_statement_shows_no_epsilon(results, frames):
+  void = dataclasses.replace(results['Statement'], void_reason='the seed\nis <known>')
   text = repr(void)
-  assert text.startswith('Statement, void: the seed is known\n')
+  assert text.startswith('Statement, void: the seed is <known>\n')
   assert 'worst_case  void' in text and 'True' not in text
   assert not any(char.isdigit() for line in text.splitlines()[2:] for char in line)
+  shown = void._repr_html_()
+  assert 'void: the seed is &lt;known&gt;, δ = 1e-06</caption>' in shown
+  assert not any(char.isdigit() for char in shown.partition('</caption>')[2])
+  assert {(row['rho'], row['epsilon'], row['holds']) for row in void.to_pandas()} == {
+    (None, None, False)
+  }
 
 
 def test_no_device_is_named(results):
@@ -62,25 +68,34 @@ def test_no_device_is_named(results):
 
 
 def test_html_is_escaped_and_whole(results):
-  for name in ('Comparison', 'StrategyFile', 'Plan', 'Audit'):
-    text = results[name]._repr_html_()
+  for name, result in results.items():
+    text = result._repr_html_()
     assert text.startswith(f'<table><caption>{name}') and text.endswith('</tbody></table>')
   assert results['Comparison']._repr_html_().count('<tr>') == len(results['Comparison'].rows) + 1
   text = tables.as_html('a<b', [{'<name>': '<script>&\n'}])
   assert 'a&lt;b' in text and '&lt;script&gt;&amp;' in text and '<script>' not in text
 
 
-def test_tables_become_data_frames(results, monkeypatch):
-  rows = types.SimpleNamespace(DataFrame=lambda rows: rows)
-  monkeypatch.setitem(sys.modules, 'pandas', rows)
-  comparison = results['Comparison']
+@pytest.fixture
+def frames(monkeypatch):
+  """Data frames are their rows."""
+  monkeypatch.setitem(sys.modules, 'pandas', types.SimpleNamespace(DataFrame=lambda rows: rows))
+
+
+def test_tables_become_data_frames(results, frames):
+  comparison, plan, statement = (results[n] for n in ('Comparison', 'Plan', 'Statement'))
   assert comparison.to_pandas() == [dataclasses.asdict(row) for row in comparison.rows]
-  assert [row['strategy'] for row in results['Plan'].to_pandas()][1:] == [
-    option.candidate.label for option in results['Plan'].best.alternatives
-  ]
+  assert [row['strategy'] for row in plan.to_pandas()] == [
+    plan.best.candidate.label, *(option.candidate.label for option in plan.best.alternatives)
+  ]  # fmt: skip
   assert [row['name'] for row in results['Audit'].to_pandas()] == [
     check.name for check in results['Audit'].checks
   ]
+  (row,) = results['StrategyFile'].to_pandas()
+  assert row.items() >= results['StrategyFile'].figures.items()
+  row = statement.to_pandas()[0]
+  assert (row['part'], row['delta'], row['holds']) == ('worst_case', 1e-6, True)
+  assert (row['rho'], row['epsilon']) == (statement.worst_case.rho, statement.worst_case.epsilon)
 
 
 def test_an_audit_says_what_failed(results):
@@ -110,3 +125,20 @@ def test_an_empty_comparison_shows_itself():
   assert repr(empty) == 'Comparison: 0 evaluated, 1 left out'
   with pytest.raises(ValueError, match='0 entries'):
     empty.plot()
+
+
+@pytest.mark.parametrize(
+  'name, value, text',
+  [
+    ('rms_loss', 10.0, '10'),
+    ('rms_loss', 10.000000000000002, '10'),  # a rounding error alone
+    ('rms_loss', 1.0000000000000002, '1'),
+    ('rms_loss', 1.0000001, '1.00001'),
+    ('rms_loss', 0.1 + 0.2, '0.3'),
+    ('epsilon', 10.000000000000002, '10.0001'),  # a claim is rounded up whatever is above
+    ('rho', 10.000000000000002, '10.0001'),
+    ('noise_multiplier', 10.000000000000002, '10.0001'),
+  ],
+)
+def test_figures_are_rounded_up(name, value, text):
+  assert tables.table({name: value}).split()[1] == text

@@ -86,7 +86,7 @@ class Judge:
       max_copies: limits of model copies; one verdict for each.
     """
     after = [outcomes[(index + 1 + i) % len(outcomes)] for i in range(NUM_SIMULATIONS)]
-    forecast = forecast_lib.of(after)
+    forecast = forecast_lib.Forecast(outcomes=tuple(after))
     log = outcomes[index].schema
     found = self._find(forecast.schemas, forecast.planned)
     epsilon = lambda candidate, schema: (

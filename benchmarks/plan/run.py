@@ -54,7 +54,7 @@ def measure(case: cases.Case, num_seeds: int, lines: Lines) -> results.Row:
     num_workers=CORES,
     progress=lambda share: lines(f'{case.name}: {100.0 * share:.0f} % of the simulations'),
   )
-  outcomes = [t.outcomes[-1] for t in trials]
+  outcomes = [t.outcomes[case.num_rounds] for t in trials]
   judges = judge.Judge(judge.NAMES, lambda text: lines(f'{case.name}: {text}'))
   verdicts = [
     verdict

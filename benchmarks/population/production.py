@@ -9,15 +9,9 @@ import sys
 from typing import Any
 
 from benchmarks import sides
-from fl_dpftrl.simulation import availability, cohorts, fitting, population, recording, server
+from fl_dpftrl.simulation import fitting, recording, scenario
 
-PHONES = cohorts.Simulation(
-  population=population.Population(
-    num_devices=1, dropout=0.08, availability=availability.Nightly()
-  ),
-  timer=server.RoundTimer(1),
-  server=server.Server(report_goal=10, clients_per_round=13),
-)
+PHONES = scenario.Scenario(population=1, report_goal=10)
 
 TIMERS = tuple(24.0 * days for days in (1, 2, 3, 4, 7, 14))
 
@@ -78,13 +72,13 @@ def predict(language: Language) -> Prediction:
     scale=language.scale,
     progress=lambda line: print(f'{language.name}: {line}', file=sys.stderr),
   )
-  simulation = fitting.resized(
+  phones = dataclasses.replace(
     PHONES,
-    num_devices=found.num_devices,
+    population=found.num_devices,
     report_goal=language.other.report_goal,
-    timer=server.HourTimer(found.timer_hours),
+    timer_hours=found.timer_hours,
   )
-  other = recording.record(simulation.rounds(), num_rounds=language.other.num_rounds)
+  other = recording.simulate(phones, num_rounds=language.other.num_rounds)
   return Prediction(language, found, other.min_sep, other.max_participations, other.days)
 
 

@@ -25,15 +25,11 @@ _FAILED = 4
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   flags.add(parser, 'strategy', required=True)
+  words = 'claimed standard deviation of Z over the clip norm'
+  flags.add(parser, 'noise_multiplier', required=True, help=words)
+  flags.add(parser, 'delta')
   add = parser.add_argument
-  add(
-    '--noise_multiplier',
-    type=float,
-    required=True,
-    help='claimed standard deviation of Z over the clip norm',
-  )
   add('--clip_norm', type=float, default=1.0, help='claimed clip norm (default: 1)')
-  add('--delta', type=float, required=True, help='δ')
   flags.add_schema(parser, required=True)
   add(
     '--executor',

@@ -2,12 +2,11 @@
 
 import argparse
 import dataclasses
-import functools
 import sys
 from collections.abc import Callable, Sequence
 
 from fl_dpftrl import tables, workloads
-from fl_dpftrl.commands import flags, output, workload_flags
+from fl_dpftrl.commands import flags, output
 from fl_dpftrl.comparison import candidates as candidates_lib
 from fl_dpftrl.comparison import sweep
 from fl_dpftrl.files import json_files
@@ -22,8 +21,6 @@ EXAMPLE = (
   ' --output=comparison'
 )
 
-_SCHEMA = ('num_rounds', 'min_sep', 'max_participations')
-_LOSS_NAMES = {'rms': 'RmsLoss', 'max': 'MaxLoss'}
 _EACH = 'each'
 
 
@@ -36,12 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='comma-separated mechanisms (blt, or blt:3 with its size), strategy'
     ' files (mine.json, or NAME=mine.json), names in matrices/',
   )
-  several = functools.partial(flags.add_several, parser)
-  several('num_rounds', 'N', 'n, number of rounds (each uses one noise row)', required=True)
-  words = 'b, minimum separation of rounds of one device (default: 1)'
-  several('min_sep', 'B', words, default=[1])
-  words = 'k, maximum rounds per device (default: as many as fit)'
-  several('max_participations', 'K', words, default=[None])
+  flags.add_several(parser, 'num_rounds', 'N', required=True)
+  flags.add_several(parser, 'min_sep', 'B', default=[1])
+  flags.add_several(parser, 'max_participations', 'K', default=[None])
   for name, what in (('min_sep', 'min-sep'), ('num_rounds', 'number of rounds')):
     add(
       f'--optimize_for_{name}',
@@ -53,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       ' the best at each value',
     )
   flags.add(parser, 'objective')
-  workload_flags.add_arguments(parser)
+  flags.add_workload(parser)
   add('--output', metavar='FOLDER', help='folder for a CSV file and PNG figures')
 
 
@@ -69,7 +63,7 @@ def _values_or_each(text: str) -> list[int | None]:
 
 def run(args: argparse.Namespace) -> json_files.Object:
   """Evaluates every mechanism at every setting and writes the requested files."""
-  varying = [name for name in _SCHEMA if len(getattr(args, name)) > 1]
+  varying = [name for name in sweep.SCHEMA if len(getattr(args, name)) > 1]
   if len(varying) > 1:
     raise ValueError(f'--{varying[0]} and --{varying[1]} cannot both have several values')
   schemas = [
@@ -79,10 +73,10 @@ def run(args: argparse.Namespace) -> json_files.Object:
     for k in args.max_participations
   ]
   candidates = _candidates(args)
-  workload = workload_flags.workload(args)
-  folder = None if args.output is None else output.folder(args.output)
+  workload = flags.workload(args)
+  output.check_folder(args.output)
   _warn_of_workloads(candidates, workload)
-  watch = sweep.said(output.Progress('compare').say)
+  watch = sweep.progress_lines(output.Progress('compare').say)
   comparison = sweep.run(
     candidates, schemas, objective=args.objective, watch=watch, workload=workload
   )
@@ -95,7 +89,11 @@ def run(args: argparse.Namespace) -> json_files.Object:
     otherwise=None if entries else f'--mechanisms={",".join(args.mechanisms)}',
   )
   rows = [dataclasses.asdict(entry.row) for entry in entries]
-  result = {
+  files = []
+  if args.output is not None:
+    images = _figures(args, entries, axis, workload)
+    files = output.write_folder(args.output, 'comparison.csv', rows, images)
+  return {
     'objective': args.objective,
     **flags.workload_fields(workload),
     'varying': axis,
@@ -105,13 +103,8 @@ def run(args: argparse.Namespace) -> json_files.Object:
       for skip in skipped
     ],
     'output': args.output,
-    'files': [],
+    'files': files,
   }
-  if folder is not None:
-    contents = {'comparison.csv': output.csv(sweep.FIELDS, rows)}
-    contents.update(_figures(args, entries, varying, workload))
-    result['files'] = output.write(folder, contents)
-  return result
 
 
 def _candidates(args: argparse.Namespace) -> list[candidates_lib.Candidate]:
@@ -150,7 +143,7 @@ def _words(workload: workloads.Workload) -> str:
 def _figures(
   args: argparse.Namespace,
   entries: Sequence[sweep.Entry],
-  varying: list[str],
+  axis: str | None,
   workload: workloads.Workload,
 ) -> dict[str, bytes]:
   """Returns PNG images by file name."""
@@ -158,38 +151,22 @@ def _figures(
   from fl_dpftrl.comparison import figures
   from fl_dpftrl.drawing import style
 
-  setting = _setting(args, style.number)
-  goal = f'optimised for {_LOSS_NAMES[args.objective]}'
+  goal = f'optimised for {figures.LOSSES[args.objective]}'
   if workload != workloads.Workload():
     goal += f' of {_words(workload)}'
-  drawn = {}
-  if varying:
-    axis = varying[0]
-    over = {
-      'num_rounds': 'the number of rounds',
-      'min_sep': 'min-sep',
-      'max_participations': 'participations',
-    }[axis]
-    for objective, name in _LOSS_NAMES.items():
-      drawn[f'{objective}_loss.png'] = figures.against(
-        entries,
-        axis,
-        f'{objective}_loss',
-        title=f'{name} against {over}',
-        subtitle=f'{setting}; {goal}',
-      )
+  setting = f'{_setting(args, style.number)}; {goal}'
+  if axis is None:
+    drawn = {'losses.png': figures.side_by_side(entries, args.objective, setting)}
   else:
-    drawn['losses.png'] = figures.side_by_side(
-      entries, args.objective, title='Losses side by side', subtitle=f'{setting}; {goal}'
-    )
+    drawn = {
+      f'{objective}_loss.png': figures.against(entries, axis, objective, setting)
+      for objective in figures.LOSSES
+    }
   columns, mechanism_of, schema = figures.columns_of(entries)
   if columns:
-    drawn['coefficients.png'] = figures.lags(
-      columns,
-      mechanism_of,
-      title='Coefficients against lag',
-      subtitle=f'first columns; {_in_words(schema, style.number)}; {goal}',
-    )
+    n, b, k = map(style.number, (schema.num_rounds, schema.min_sep, schema.participations))
+    where = f'first columns; {n} rounds, min-sep {b}, at most {k} participations; {goal}'
+    drawn['coefficients.png'] = figures.lags(columns, mechanism_of, where)
   return {name: style.png(figure) for name, figure in drawn.items()}
 
 
@@ -207,22 +184,12 @@ def _setting(args: argparse.Namespace, number: Callable[[float], str]) -> str:
   return ', '.join(words)
 
 
-def _in_words(schema: participation.MinSep, number: Callable[[float], str]) -> str:
-  return (
-    f'{number(schema.num_rounds)} rounds, min-sep {number(schema.min_sep)},'
-    f' at most {number(schema.participations)} participations'
-  )
-
-
 def show(result: json_files.Object) -> str:
   """Formats one row per result; columns with one value stand above the table."""
-  same, table = tables.shared_columns(result['rows'], _SCHEMA)
+  same, table = tables.shared_columns(result['rows'], sweep.SCHEMA)
   header = ', '.join(f'{name} {value}' for name, value in same.items())
   header = f'{header}, objective {result["objective"]}'
   if result['workload'] != 'prefix':
     header += f', workload {result["workload"]}'
   lines = [header.lstrip(', '), '', table]
-  if result['files']:
-    folder = messages.one_line(result['output'])
-    lines += ['', f'in {folder}: {", ".join(result["files"])}']
-  return '\n'.join(lines)
+  return '\n'.join([*lines, *output.shown_folder(result)])

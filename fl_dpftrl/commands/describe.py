@@ -3,7 +3,7 @@
 import argparse
 
 from fl_dpftrl import tables, workloads
-from fl_dpftrl.commands import flags, workload_flags
+from fl_dpftrl.commands import flags
 from fl_dpftrl.files import json_files
 from fl_dpftrl.noise import cost
 from fl_dpftrl.strategies import files
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='strategy file, name in matrices/, or parameter-free family',
   )
   flags.add_schema(parser, required=False)
-  workload_flags.add_arguments(parser, 'default: that of the file, else prefix')
+  flags.add_workload(parser, 'default: that of the file, else prefix')
   parser.add_argument(
     '--num_parameters',
     type=int,
@@ -39,12 +39,13 @@ def run(args: argparse.Namespace) -> json_files.Object:
     strategy = file.strategy
   given = (args.num_rounds, args.min_sep, args.max_participations)
   if given == (None, None, None) and file is not None:
-    for name, value in flags.made_for(file.schema).items():
+    made_for = {**vars(file.schema), 'separation': flags.separation(file.schema)}
+    for name, value in made_for.items():
       if getattr(args, name) is None:
         setattr(args, name, value)
   schema = flags.schema(args)
   own = workloads.Workload() if file is None else file.workload
-  workload = workload_flags.workload(args, own)
+  workload = flags.workload(args, own)
   costs = {}
   if args.num_parameters is not None:
     costs = cost.predict(strategy, schema.num_rounds, args.num_parameters)._asdict()

@@ -1,7 +1,6 @@
 """The `extrapolate` command: predicted guarantees of hypothetical deployments."""
 
 import argparse
-import dataclasses
 import functools
 
 from fl_dpftrl import tables
@@ -11,7 +10,7 @@ from fl_dpftrl.comparison import candidates as candidates_lib
 from fl_dpftrl.comparison import extrapolation as predictions
 from fl_dpftrl.comparison import sweep
 from fl_dpftrl.files import json_files
-from fl_dpftrl.text import messages, rounding
+from fl_dpftrl.text import rounding
 
 HELP = 'predicts ε and ρ at other report goals, rounds and populations'
 
@@ -29,9 +28,8 @@ _OVER = {
   'num_rounds': 'the number of rounds',
   'population': 'population',
 }
-# Columns that stand above the table if they are equal in all rows.
+# Columns that stand in the table even if they are equal in all rows.
 _OWN = ('strategy', 'sensitivity', 'rho', 'epsilon')
-_MAY_BE_SHARED = tuple(name for name in predictions.FIELDS if name not in _OWN)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   several = functools.partial(flags.add_several, parser)
   words = 'report goals to predict; the noise grows in proportion (default: --report_goal)'
   several('report_goals', 'R', words)
-  several('num_rounds', 'N', 'n, number of rounds (each uses one noise row)', required=True)
+  several('num_rounds', 'N', required=True)
   several('population', 'P', 'number of eligible devices', default=[None])
   add(
     '--min_sep',
@@ -91,10 +89,10 @@ def run(args: argparse.Namespace) -> json_files.Object:
   axis = _axis(args)
   deployments = _deployments(args)
   references = _references(args)
-  gaussian.epsilon(1.0, args.delta)  # raises if δ is out of range
+  gaussian.check_delta(args.delta)
   candidates = flags.candidates('strategies', args.strategies)
-  folder = None if args.output is None else output.folder(args.output)
-  watch = sweep.said(output.Progress('extrapolate').say)
+  output.check_folder(args.output)
+  watch = sweep.progress_lines(output.Progress('extrapolate').say)
   options = {'delta': args.delta, 'objective': args.objective, 'watch': watch}
   predicted = list(predictions.run(candidates, references, deployments, **options))
   entries = [item for item in predicted if isinstance(item, predictions.Entry)]
@@ -106,8 +104,12 @@ def run(args: argparse.Namespace) -> json_files.Object:
     axis,
     otherwise=None if entries else f'--strategies={",".join(args.strategies)}',
   )
-  rows = [dataclasses.asdict(entry.row) for entry in entries]
-  result = {
+  rows = [entry.to_json() for entry in entries]
+  files = []
+  if args.output is not None:
+    images = _figures(args, axis, candidates, references, entries)
+    files = output.write_folder(args.output, 'extrapolation.csv', rows, images)
+  return {
     'varying': axis,
     'rows': rows,
     'skipped': [
@@ -116,13 +118,8 @@ def run(args: argparse.Namespace) -> json_files.Object:
     ],
     'assumptions': _assumptions(args, candidates),
     'output': args.output,
-    'files': [],
+    'files': files,
   }
-  if folder is not None:
-    contents = {'extrapolation.csv': output.csv(predictions.FIELDS, rows)}
-    contents.update(_figures(args, axis, candidates, references, entries))
-    result['files'] = output.write(folder, contents)
-  return result
 
 
 def _axis(args: argparse.Namespace) -> str:
@@ -203,7 +200,7 @@ def _figures(
   noise = '' if own else f' = {rounding.exact(args.noise_multiplier[0])}'
   goal = number(args.report_goal)
   words = [f'noise multiplier σ{noise} at report goal {goal}']
-  first = entries[0].row
+  first = entries[0].to_json()
   for name, flag, unit in (
     ('report_goal', args.report_goals, 'report goal {}'),
     ('num_rounds', args.num_rounds, '{} rounds'),
@@ -211,7 +208,7 @@ def _figures(
     ('min_sep', args.min_sep, 'min-sep {}'),
   ):
     if name != axis and flag and flag != [None] and len(flag) == 1:
-      words.append(unit.format(number(getattr(first, name))))
+      words.append(unit.format(number(first[name])))
   if args.max_participations is not None:
     words.append(f'at most {number(args.max_participations)} participations')
   subtitle = '\n'.join(
@@ -240,12 +237,10 @@ def _figures(
 
 def show(result: json_files.Object) -> str:
   """Formats one row per prediction and the assumptions."""
-  same, table = tables.shared_columns(result['rows'], _MAY_BE_SHARED)
+  may_be_shared = [name for name in result['rows'][0] if name not in _OWN]
+  same, table = tables.shared_columns(result['rows'], may_be_shared)
   header = ', '.join(f'{name} {value}' for name, value in same.items() if value is not None)
   lines = [f'predicted, not run: {header}', '', table, '']
   lines += ['This is no guarantee. Besides those of `account`, it assumes:', '']
   lines += [f'- {line}' for line in result['assumptions']]
-  if result['files']:
-    folder = messages.one_line(result['output'])
-    lines += ['', f'in {folder}: {", ".join(result["files"])}']
-  return '\n'.join(lines)
+  return '\n'.join([*lines, *output.shown_folder(result)])

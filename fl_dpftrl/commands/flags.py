@@ -2,7 +2,8 @@
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,10 +62,12 @@ def add(parser: argparse._ActionsContainer, *names: str, **changes: Any) -> None
 
 
 def add_several(
-  parser: argparse.ArgumentParser, name: str, metavar: str, words: str, **changes: Any
+  parser: argparse.ArgumentParser, name: str, metavar: str, words: str | None = None, **changes: Any
 ) -> None:
-  """Adds a flag that takes several whole numbers."""
-  words = f'{words}: one, a list as 50,100,200 or a range as LOW:HIGH:POINTS'
+  """Adds a flag that takes several whole numbers, with the words of the shared flag or others."""
+  words = (
+    f'{words or _DECLARED[name]["help"]}: one, a list as 50,100,200 or a range as LOW:HIGH:POINTS'
+  )
   parser.add_argument(f'--{name}', type=values, metavar=metavar, help=words, **changes)
 
 
@@ -93,11 +96,6 @@ def schema(args: argparse.Namespace) -> schemas.MinSep:
 def separation(value: schemas.MinSep) -> str:
   """Returns the value of --separation for a schema."""
   return next(name for name, cls in SEPARATIONS.items() if type(value) is cls)
-
-
-def made_for(value: schemas.MinSep) -> dict[str, int | str | None]:
-  """Returns the flags that describe a schema."""
-  return {**dataclasses.asdict(value), 'separation': separation(value)}
 
 
 def schema_fields(value: schemas.MinSep) -> dict[str, int]:
@@ -190,6 +188,56 @@ def add_guarantee(
   parser.add_argument('--group_size', type=int, default=1, help=words)
 
 
+_RATES = (('warmup_fraction', 'grows'), ('cooldown_fraction', 'falls'))
+
+
+def add_workload(parser: argparse.ArgumentParser, default: str = 'default: prefix') -> None:
+  """Adds --workload, --momentum, --warmup_fraction and --cooldown_fraction.
+
+  Args:
+    parser: parser of the command.
+    default: words on the workload without these flags.
+  """
+  add = parser.add_argument
+  add(
+    '--workload',
+    choices=('prefix', 'momentum'),
+    help=f'linear workload of the errors and losses ({default})',
+  )
+  add('--momentum', type=float, help='β of the momentum workload, below 1')
+  for name, what in _RATES:
+    add(
+      f'--{name}',
+      type=float,
+      help=f'fraction of the rounds in which the learning rate {what}, for'
+      ' either workload (default: 0)',
+    )
+
+
+def workload(
+  args: argparse.Namespace, default: workloads.Workload = workloads.Workload()
+) -> workloads.Workload:
+  """Returns the workload of the flags.
+
+  Args:
+    args: parsed flags.
+    default: workload if none of the flags is given.
+
+  Raises:
+    ValueError: if a value is out of range, or --momentum is missing or not used.
+  """
+  rates = {name: getattr(args, name) for name, _ in _RATES if getattr(args, name) is not None}
+  if args.workload is None and args.momentum is None and not rates:
+    return default
+  if args.workload != 'momentum':
+    if args.momentum is not None:
+      raise ValueError(f'--momentum={args.momentum} needs --workload=momentum')
+    return workloads.Workload(**rates)
+  if args.momentum is None:
+    raise ValueError('--workload=momentum needs --momentum')
+  return workloads.Workload(args.momentum, **rates)
+
+
 def workload_fields(value: workloads.Workload) -> dict[str, str | float]:
   """Returns a workload as JSON fields: its name and its nonzero parameters."""
   fields = {k: v for k, v in dataclasses.asdict(value).items() if v}
@@ -213,22 +261,33 @@ def candidates(
     raise ValueError(f'--{flag}: {e}') from e
 
 
+def command_line(command: str, given: Iterable[tuple[str, Any]]) -> str:
+  """Returns a command line with those of the flags that have a value."""
+  words = []
+  for name, value in given:
+    if isinstance(value, (list, tuple)):
+      value = ','.join(map(str, value))
+    if value is not None:
+      words.append(f'--{name}={value}')
+  return shlex.join(['fl-dpftrl', command, *words])
+
+
 def names(text: str) -> list[str]:
   """Parses comma-separated names."""
-  found = [name.strip() for name in text.split(',')]
-  if not all(found):
+  parts = [name.strip() for name in text.split(',')]
+  if not all(parts):
     raise argparse.ArgumentTypeError(f'{text!r} has an empty name')
-  return found
+  return parts
 
 
 def values(text: str) -> list[int]:
   """Parses ascending whole numbers from a list or a log-spaced range."""
   low, *rest = text.split(':')
   if not rest:
-    found = [_value(part, text) for part in text.split(',')]
-    if len(set(found)) < len(found):
+    numbers = [_value(part, text) for part in text.split(',')]
+    if len(set(numbers)) < len(numbers):
       raise argparse.ArgumentTypeError(f'{text!r} has a value twice')
-    return sorted(found)
+    return sorted(numbers)
   if len(rest) != 2:
     raise argparse.ArgumentTypeError(f'{text!r} is not LOW:HIGH:POINTS')
   low, high, points = (_value(part, text) for part in (low, *rest))
@@ -236,8 +295,7 @@ def values(text: str) -> list[int]:
     raise argparse.ArgumentTypeError(f'{text!r} needs LOW below HIGH and at least 2 POINTS')
   if points > 1000:
     raise argparse.ArgumentTypeError(f'{text!r} has more than 1000 POINTS')
-  spread = np.geomspace(low, high, points).round()
-  return sorted({int(value) for value in spread})
+  return sorted({int(value) for value in np.geomspace(low, high, points).round()})
 
 
 def _value(text: str, whole: str) -> int:
@@ -269,5 +327,5 @@ def above_budget(args: argparse.Namespace, epsilon: float | None) -> tuple[int, 
   """Returns the exit status and a line if ε is above --max_epsilon."""
   if args.max_epsilon is None or (epsilon is not None and epsilon <= args.max_epsilon):
     return None
-  found = 'no ε' if epsilon is None else f'ε = {rounding.up(epsilon)}'
-  return ABOVE_BUDGET, f'{found} is above --max_epsilon={args.max_epsilon:g}'
+  stated = 'no ε' if epsilon is None else f'ε = {rounding.up(epsilon)}'
+  return ABOVE_BUDGET, f'{stated} is above --max_epsilon={args.max_epsilon:g}'

@@ -9,7 +9,7 @@ import numpy as np
 
 from fl_dpftrl import tables, workloads
 from fl_dpftrl.centralized import amplification
-from fl_dpftrl.commands import flags, output, workload_flags
+from fl_dpftrl.commands import flags, output
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.optimization import registry
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='number of buffers of blt, 1 to 8; 0 for the fewest within 0.1 %% of'
     ' the best of these (default: 0)',
   )
-  workload_flags.add_arguments(parser)
+  flags.add_workload(parser)
   add(
     '--min_sep_range',
     type=_range,
@@ -92,7 +92,7 @@ def _range(text: str) -> tuple[int, int]:
 
 def run(args: argparse.Namespace) -> json_files.Object:
   """Optimises and evaluates a strategy, and writes the file if requested."""
-  workload = workload_flags.workload(args)
+  workload = flags.workload(args)
   optimizer = registry.OPTIMIZERS[args.mechanism]
   size = _size(args, optimizer)
   sampled = is_sampled(args, optimizer.size)
@@ -123,7 +123,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   if args.output is None:
     file = files.describe(strategy, **made_for)
   else:
-    file = _save(args.output, strategy, made_for)
+    file = files.save_strategy(args.output, strategy, **made_for)
   result = {
     'mechanism': args.mechanism,
     **flags.schema_fields(schemas[0]),
@@ -191,13 +191,6 @@ def _size(args: argparse.Namespace, optimizer: registry.Optimizer) -> dict[str, 
     if name != optimizer.size:
       raise ValueError(f'--{name}={value} is not for --mechanism={args.mechanism}')
   return given
-
-
-def _save(path: str, strategy: base.Strategy, made_for: json_files.Object) -> files.StrategyFile:
-  try:
-    return files.save_strategy(path, strategy, **made_for)
-  except OSError as e:
-    raise ValueError(f'--output={path}: {e.strerror or e}') from e
 
 
 def show(result: json_files.Object) -> str:

@@ -1,7 +1,8 @@
 """Output of commands: files and folders written whole or not at all, and progress on stderr."""
 
-import csv as csv_lib
+import csv
 import io
+import os
 import pathlib
 import sys
 import tempfile
@@ -42,47 +43,42 @@ def check_writable(flag: str, path: str, within: pathlib.Path | None = None) -> 
     raise ValueError(f'--{flag}={path} cannot be written: {e.strerror or e}') from e
 
 
-def folder(output: str) -> pathlib.Path:
-  """Checks the output folder before the work starts.
+def check_folder(path: str | None) -> None:
+  """Checks the folder --output before the work starts.
 
   Raises:
-    ValueError: if --output cannot be written, or matplotlib is missing.
+    ValueError: if it cannot be made or written.
   """
-  path = pathlib.Path(output)
-  there = path if path.exists() else path.parent
+  if path is None:
+    return
+  there = pathlib.Path(path) if os.path.exists(path) else pathlib.Path(path).parent
   if not there.is_dir():
-    what = 'is not a folder' if path.exists() else 'has no parent folder'
-    raise ValueError(f'--output={output} {what}')
-  check_writable('output', output, there)
-  try:
-    import matplotlib  # noqa: F401
-  except ImportError:
-    raise ValueError('--output: figures need matplotlib, which is not installed') from None
-  return path
+    what = 'is not a folder' if os.path.exists(path) else 'has no parent folder'
+    raise ValueError(f'--output={path} {what}')
+  check_writable('output', path, there)
 
 
-def csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> bytes:
-  """Returns a CSV file with a header and one line per row, in full precision."""
+def write_folder(
+  path: str, name: str, rows: Sequence[Mapping[str, Any]], images: Mapping[str, bytes]
+) -> list[str]:
+  """Writes rows in full precision as a CSV file, and images by name; returns the names."""
   text = io.StringIO(newline='')
-  writer = csv_lib.DictWriter(text, names, lineterminator='\n')
+  writer = csv.DictWriter(text, list(rows[0]), lineterminator='\n')
   writer.writeheader()
   writer.writerows(rows)
-  return text.getvalue().encode()
-
-
-def write(path: pathlib.Path, contents: dict[str, bytes]) -> list[str]:
-  """Writes files by name, each in one step, and returns their names.
-
-  Raises:
-    ValueError: if a file cannot be written.
-  """
-  try:
-    path.mkdir(exist_ok=True)
-    for name, content in contents.items():
-      durable.write_durably(path / name, content)
-  except OSError as e:
-    raise ValueError(f'--output={path}: {e.strerror or e}') from e
+  folder = pathlib.Path(path)
+  folder.mkdir(exist_ok=True)
+  contents = {name: text.getvalue().encode(), **images}
+  for file, content in contents.items():
+    durable.write_durably(folder / file, content)
   return list(contents)
+
+
+def shown_folder(result: Mapping[str, Any]) -> list[str]:
+  """Returns the lines that name the files that `write_folder` wrote, if any."""
+  if not result['files']:
+    return []
+  return ['', f'in {messages.one_line(result["output"])}: {", ".join(result["files"])}']
 
 
 def say_left_out(

@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import os
-import shlex
 import time
 
 from fl_dpftrl.accounting import gaussian
@@ -156,7 +155,7 @@ def verdict(args: argparse.Namespace, result: Result) -> tuple[int, str] | None:
 
 def _check(args: argparse.Namespace) -> None:
   """Checks all flags before the work starts."""
-  gaussian.epsilon(1.0, args.delta)
+  gaussian.check_delta(args.delta)
   flags.check_max_epsilon(args)
   for name in ('noise_multiplier', 'epsilon'):
     if getattr(args, name) is not None:
@@ -173,14 +172,9 @@ def _check(args: argparse.Namespace) -> None:
 
 def _command(args: argparse.Namespace) -> str:
   """Returns the command line with the flags whose values are not their defaults."""
-  given = []
-  for name, value in vars(args).items():
-    if name in ('parser', 'json') or value in (None, args.parser.get_default(name)):
-      continue
-    if isinstance(value, (list, tuple)):
-      value = ','.join(map(str, value))
-    given.append(f'--{name}={value}')
-  return shlex.join(['fl-dpftrl', 'plan', *given])
+  given = {name: value for name, value in vars(args).items() if name not in ('parser', 'json')}
+  default = args.parser.get_default
+  return flags.command_line('plan', ((n, v) for n, v in given.items() if v != default(n)))
 
 
 def _setting(args: argparse.Namespace) -> dict[str, str]:

@@ -72,25 +72,19 @@ def _expected(name: str, mean: float) -> float:
 
 
 def _options(plan: planner.Plan) -> list[json_files.Object]:
-  best = plan.best
-  rows = [
+  best = plan.best.candidate
+  return [
     {
       'strategy': option.candidate.label,
       'copies': option.candidate.memory_copies,
       'loss': option.candidate.loss(plan.planned),
-      'noise at same ε': rounding.percent(option.loss_ratio),
+      'noise at same ε': 'recommended'
+      if option.candidate is best
+      else rounding.percent(option.loss_ratio),
       'ε at same noise': rounding.up(option.same_noise_epsilon),
     }
-    for option in best.alternatives
+    for option in plan.best.options
   ]
-  own = {
-    'strategy': best.candidate.label,
-    'copies': best.candidate.memory_copies,
-    'loss': best.loss,
-    'noise at same ε': 'recommended',
-    'ε at same noise': rounding.up(best.guarantee.epsilon),
-  }
-  return sorted([own, *rows], key=lambda row: row['loss'])
 
 
 def _left_out(plan: planner.Plan) -> list[str]:

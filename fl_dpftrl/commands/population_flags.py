@@ -3,8 +3,10 @@
 import argparse
 import json
 import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fl_dpftrl.commands import flags
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.simulation import availability, population, server
 from fl_dpftrl.simulation import scenario as scenario_lib
@@ -12,50 +14,49 @@ from fl_dpftrl.text import messages
 
 _MOST_ROUNDS = 10**7
 _FORMAT, _VERSION = 'fl_dpftrl scenario', 1
-
-# Flags of availability.Nightly, with their types and help texts.
-_NIGHTLY = (
-  ('charging_hour', float, 'mean local hour at which devices are plugged in'),
-  ('charging_hour_spread', float, 'its standard deviation between devices'),
-  ('window_hours', None, 'shortest and longest charging time, in hours'),
-  ('jitter_hours', float, 'largest shift of a device in one night, in hours'),
-  ('charging_nights', float, 'fraction of the nights a device is charged'),
-  ('weekend_delay_hours', float, 'delay in the nights to Sat and Sun, in hours'),
-  ('daytime', float, 'check-in rate off the charger relative to that on it'),
-  ('time_zones', None, 'time zones of the devices, in hours ahead of UTC'),
-)
-_DEVICES = (
-  ('check_ins_per_hour', 'median check-ins per hour of an available device'),
-  ('rate_spread', 'standard deviation of the logarithm of that rate'),
-  ('report_minutes', 'median minutes from being chosen to reporting'),
-  ('speed_spread', 'standard deviation of the logarithm of that time'),
-  ('turnover_per_day', 'fraction of the devices replaced by new ones per day'),
-  ('forgetting_per_day', 'fraction that loses the state of its timer per day'),
-  ('wrong_clocks', 'fraction of the waits in which a clock is changed'),
-  ('clock_error_hours', 'largest such change in either direction, in hours'),
-)
-_SERVER = (
-  ('minutes_between_rounds', 'minutes from the end of a round to the next'),
-  (
-    'pace_minutes',
-    'shortest time for a round to fill; devices are told to'
-    ' come back later if it would fill faster; 0: no pacing',
-  ),
-  ('max_wait_days', 'days after which a round that is not full has stalled'),
-)
-
-
+_TIMERS = ('timer_hours', 'timer_rounds')
 # Flags that have a value without being given, by name.
 _DEFAULTS = {'seed': 0, 'availability': 'nightly', 'dropout': scenario_lib.DROPOUT}
-_WHOLE = ('population', 'report_goal', 'num_rounds', 'timer_rounds', 'seed', 'clients_per_round')
-_TIMERS = ('timer_hours', 'timer_rounds')
-_NUMBERS = (
-  'timer_hours',
-  'dropout',
-  *(name for name, kind, _ in _NIGHTLY if kind),
-  *(name for name, _ in (*_DEVICES, *_SERVER)),
-)
-_LISTS = tuple(name for name, kind, _ in _NIGHTLY if not kind)
+
+# Attributes of availability.Nightly, population.Population and server.Server, with help texts.
+_NIGHTLY = {
+  'charging_hour': 'mean local hour at which devices are plugged in',
+  'charging_hour_spread': 'its standard deviation between devices',
+  'window_hours': 'shortest and longest charging time, in hours',
+  'jitter_hours': 'largest shift of a device in one night, in hours',
+  'charging_nights': 'fraction of the nights a device is charged',
+  'weekend_delay_hours': 'delay in the nights to Sat and Sun, in hours',
+  'daytime': 'check-in rate off the charger relative to that on it',
+  'time_zones': 'time zones of the devices, in hours ahead of UTC',
+}
+_DEVICES = {
+  'check_ins_per_hour': 'median check-ins per hour of an available device',
+  'rate_spread': 'standard deviation of the logarithm of that rate',
+  'report_minutes': 'median minutes from being chosen to reporting',
+  'speed_spread': 'standard deviation of the logarithm of that time',
+  'turnover_per_day': 'fraction of the devices replaced by new ones per day',
+  'forgetting_per_day': 'fraction that loses the state of its timer per day',
+  'wrong_clocks': 'fraction of the waits in which a clock is changed',
+  'clock_error_hours': 'largest such change in either direction, in hours',
+}
+_SERVER = {
+  'minutes_between_rounds': 'minutes from the end of a round to the next',
+  'pace_minutes': 'shortest time for a round to fill; devices are told to come back later if it'
+  ' would fill faster; 0: no pacing',
+  'max_wait_days': 'days after which a round that is not full has stalled',
+}
+_NIGHT = availability.Nightly()
+# The type of each value in a scenario file, by the flag.
+_TYPES: dict[str, type] = {
+  **dict.fromkeys(('population', 'report_goal', 'num_rounds', 'timer_rounds', 'seed'), int),
+  'clients_per_round': int,
+  'timer_hours': float,
+  'dropout': float,
+  **{name: type(getattr(_NIGHT, name)) for name in _NIGHTLY},
+  **dict.fromkeys((*_DEVICES, *_SERVER), float),
+  'availability': str,
+}
+_CALLED = {int: 'a whole number', float: 'a number', tuple: 'a list of numbers', str: 'text'}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   add('--population', type=int, help='devices')
   add('--report_goal', type=int, help='number of reports that a round needs')
-  add('--num_rounds', type=int, help='n, number of rounds (each uses one noise row)')
+  flags.add(parser, 'num_rounds')
   timers = parser.add_mutually_exclusive_group()
   timers.add_argument(
     '--timer_hours',
@@ -89,14 +90,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='when devices are available: mostly at night on their chargers'
     ' (default), always, or as in a trace file (FedScale or FLASH)',
   )
-  nightly = availability.Nightly()
-  for name, kind, text in _NIGHTLY:
-    default = getattr(nightly, name)
-    shown = default if kind else ','.join(f'{v:g}' for v in default)
-    add(f'--{name}', type=kind or _numbers, help=f'with nightly: {text} (default: {shown})')
-  devices = population.Population(num_devices=1)
-  for name, text in _DEVICES:
-    add(f'--{name}', type=float, help=f'{text} (default: {getattr(devices, name):g})')
+  _add_attributes(parser, _NIGHT, _NIGHTLY, 'with nightly: ')
+  _add_attributes(parser, population.Population(num_devices=1), _DEVICES)
   add(
     '--dropout',
     type=float,
@@ -107,9 +102,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     type=int,
     help='number of devices chosen per round (default: 130 %% of the report goal)',
   )
-  usual = server.Server(report_goal=1)
-  for name, text in _SERVER:
-    add(f'--{name}', type=float, help=f'{text} (default: {getattr(usual, name):g})')
+  _add_attributes(parser, server.Server(report_goal=1), _SERVER)
+
+
+def _add_attributes(
+  parser: argparse.ArgumentParser, usual: Any, words: Mapping[str, str], before: str = ''
+) -> None:
+  """Adds a flag for each attribute, with the usual value in its help."""
+  for name, text in words.items():
+    value = getattr(usual, name)
+    shown = ','.join(f'{v:g}' for v in (value if isinstance(value, tuple) else (value,)))
+    kind = _numbers if isinstance(value, tuple) else float
+    parser.add_argument(f'--{name}', type=kind, help=f'{before}{text} (default: {shown})')
 
 
 def _numbers(text: str) -> tuple[float, ...]:
@@ -132,26 +136,22 @@ def completed(args: argparse.Namespace, *needed: str) -> argparse.Namespace:
   """
   values = {} if args.scenario is None else _read(args.scenario)
   given = {name: value for name, value in vars(args).items() if value is not None}
+  left_out: set[str] = set()
   if any(name in given for name in _TIMERS):  # They exclude each other.
-    values = {name: value for name, value in values.items() if name not in _TIMERS}
+    left_out.update(_TIMERS)
   if 'availability' in given:
-    nightly = [name for name, _, _ in _NIGHTLY]
-    values = {name: value for name, value in values.items() if name not in nightly}
+    left_out.update(_NIGHTLY)
+  values = {name: value for name, value in values.items() if name not in left_out}
   for name in needed:
     if name not in given and name not in values:
       raise ValueError(f'--{name} is needed, or --scenario')
   return argparse.Namespace(**{**vars(args), **_DEFAULTS, **values, **given})
 
 
-def to_json(args: argparse.Namespace) -> json_files.Object:
-  """Returns the content of a scenario file from completed flags."""
-  names = (*_WHOLE, *_NUMBERS, *_LISTS, 'availability')
-  return {'format': _FORMAT, 'version': _VERSION, **_given(args, list(names))}
-
-
 def write(path: str, args: argparse.Namespace) -> None:
   """Writes completed flags as a scenario file, in one durable step."""
-  durable.write_durably(path, (json.dumps(to_json(args), indent=2) + '\n').encode())
+  content = {'format': _FORMAT, 'version': _VERSION, **_given(args, _TYPES)}
+  durable.write_durably(path, (json.dumps(content, indent=2) + '\n').encode())
 
 
 def _read(path: str) -> json_files.Object:
@@ -161,34 +161,28 @@ def _read(path: str) -> json_files.Object:
     content = json_files.parse(json_files.read_bytes(path, most_bytes=json_files.MOST_BYTES))
   except ValueError as e:
     raise ValueError(f'{where}: {e}') from e
-  if not isinstance(content, dict) or content.get('format') != _FORMAT:
+  if not isinstance(content, dict) or content.pop('format', None) != _FORMAT:
     raise ValueError(f'{where} is no scenario file; simulate --output_scenario writes one')
-  if content.get('version') != _VERSION:
-    raise ValueError(
-      f'{where}: version must be {_VERSION}, got {messages.quoted(content.get("version"))}'
-    )
-  values = {k: v for k, v in content.items() if k not in ('format', 'version')}
-  for name, value in values.items():
-    if name in _WHOLE:
-      fits, kind = type(value) is int, 'a whole number'
-    elif name in _NUMBERS:
-      fits, kind = _is_number(value), 'a number'
-    elif name in _LISTS:
-      fits = isinstance(value, list) and all(map(_is_number, value))
-      kind = 'a list of numbers'
-    elif name == 'availability':
-      fits, kind = isinstance(value, str), 'text'
-    else:
+  version = content.pop('version', None)
+  if version != _VERSION:
+    raise ValueError(f'{where}: version must be {_VERSION}, got {messages.quoted(version)}')
+  for name, value in content.items():
+    kind = _TYPES.get(name)
+    if kind is None:
       raise ValueError(f'{where}: {messages.quoted(name)} is no flag of a scenario')
-    if not fits:
-      raise ValueError(f'{where}: {name} must be {kind}, got {messages.quoted(value)}')
-  if all(name in values for name in _TIMERS):
+    if not _fits(value, kind):
+      raise ValueError(f'{where}: {name} must be {_CALLED[kind]}, got {messages.quoted(value)}')
+  if all(name in content for name in _TIMERS):
     raise ValueError(f'{where}: timer_hours and timer_rounds exclude each other')
-  return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+  return {name: tuple(v) if isinstance(v, list) else v for name, v in content.items()}
 
 
-def _is_number(value: Any) -> bool:
-  return type(value) in (int, float) and math.isfinite(value)
+def _fits(value: Any, kind: type) -> bool:
+  if kind is tuple:
+    return isinstance(value, list) and all(_fits(number, float) for number in value)
+  if kind is float:
+    return type(value) in (int, float) and math.isfinite(value)
+  return type(value) is kind
 
 
 def scenario(args: argparse.Namespace) -> scenario_lib.Scenario:
@@ -203,29 +197,25 @@ def scenario(args: argparse.Namespace) -> scenario_lib.Scenario:
     )
   if args.population < 1:
     raise ValueError(f'--population must be at least 1, got {args.population}')
+  nightly, available = _given(args, _NIGHTLY), args.availability
+  if available == 'nightly':
+    available = availability.Nightly(**nightly)
+  else:
+    for name, value in nightly.items():
+      raise ValueError(f'--{name}={value} is for --availability=nightly, got {available}')
   return scenario_lib.Scenario(
     population=args.population,
     report_goal=args.report_goal,
     timer_hours=args.timer_hours,
     timer_rounds=args.timer_rounds,
     seed=args.seed,
-    availability=_availability(args),
+    availability=available,
     clients_per_round=args.clients_per_round,
     dropout=args.dropout,
-    devices=_given(args, [name for name, _ in _DEVICES]),
-    rounds=_given(args, [name for name, _ in _SERVER]),
+    devices=_given(args, _DEVICES),
+    rounds=_given(args, _SERVER),
   )
 
 
-def _availability(args: argparse.Namespace) -> availability.Availability | str:
-  given = _given(args, [name for name, _, _ in _NIGHTLY])
-  if args.availability == 'nightly':
-    return availability.Nightly(**given)
-  for name, value in given.items():
-    raise ValueError(f'--{name}={value} is for --availability=nightly, got {args.availability}')
-  return args.availability
-
-
-def _given(args: argparse.Namespace, names: list[str]) -> dict[str, Any]:
-  values = {name: getattr(args, name) for name in names}
-  return {name: v for name, v in values.items() if v is not None}
+def _given(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+  return {name: getattr(args, name) for name in names if getattr(args, name) is not None}

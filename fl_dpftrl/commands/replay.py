@@ -4,9 +4,8 @@ import argparse
 import dataclasses
 import os
 import pathlib
-import shlex
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.commands import flags, output, replay_text, report_flags
@@ -67,7 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ' their flags: {"runs": [{"log": "a.parquet", "strategy": "blt-b400",'
     ' "noise_multiplier": 8}, ...]}',
   )
-  add('--num_rounds', type=int, help='number of noise rows used, if the log does not say')
+  words = 'number of noise rows used, if the log does not say'
+  flags.add(parser, 'num_rounds', help=words)
   add(
     '--columns',
     metavar='round=NAME,device_id=NAME',
@@ -173,15 +173,7 @@ def run(args: argparse.Namespace) -> Replayed:
   for one in opened if args.bundle else ():
     writing.check_run(one)
   report_flags.check_log(args, opened)
-  result = replay.replay(
-    opened,
-    deltas=args.delta,
-    adjacency=args.adjacency,
-    group_size=args.group_size,
-    report_goal=args.report_goal,
-    engine=replay.engine_by_name(args.engine),
-    progress=output.Progress('replay').say,
-  )
+  result = replay.replay(opened, **_options(args))
   for warning in _warnings(result):
     print(
       messages.one_line(f'fl-dpftrl: warning: {warning}', limit=replay_text.LONGEST),
@@ -192,27 +184,34 @@ def run(args: argparse.Namespace) -> Replayed:
   return Replayed(result, opened)
 
 
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+  """Returns the options of a replay, which a bundle repeats."""
+  return {
+    'deltas': args.delta,
+    'adjacency': args.adjacency,
+    'group_size': args.group_size,
+    'report_goal': args.report_goal,
+    'engine': replay.engine_by_name(args.engine),
+    'progress': output.Progress('replay').say,
+  }
+
+
 def finish(args: argparse.Namespace, result: Replayed) -> None:
   """Writes the reports and the bundles."""
   statement, opened = result
   if args.bundle:
     _write_bundle(args, opened, statement.commitment)
-  if args.public_report:
-    if isinstance(statement.drawn, drawn_lib.Amplified):
-      print(f'fl-dpftrl: warning: {_NOT_PUBLIC}', file=sys.stderr)
-  if args.report or args.public_report:
-    # This import is slow, and other commands do not need it.
-    from fl_dpftrl.reports import privacy
+  if args.public_report and isinstance(statement.drawn, drawn_lib.Amplified):
+    print(f'fl-dpftrl: warning: {_NOT_PUBLIC}', file=sys.stderr)
+  for path, published in ((args.report, False), (args.public_report, True)):
+    if path:
+      # This import is slow, and other commands do not need it.
+      from fl_dpftrl.reports import privacy
 
-    setting = _setting(args, statement)
-    if args.report:
-      words = report_flags.words(args, opened, published=False)
-      confidential = dataclasses.replace(setting, **words)
-      privacy.write_report(args.report, statement, setting=confidential)
-    if args.public_report:
-      words = report_flags.words(args, opened, published=True)
-      public = dataclasses.replace(setting, **words)
-      privacy.write_report(args.public_report, publication.publishable(statement), setting=public)
+      words = report_flags.words(args, opened, published=published)
+      setting = dataclasses.replace(_setting(args, statement), **words)
+      shown = publication.publishable(statement) if published else statement
+      privacy.write_report(path, shown, setting=setting)
 
 
 def _write_bundle(
@@ -221,24 +220,16 @@ def _write_bundle(
   from fl_dpftrl.bundles import publishing, writing
 
   # The statement in the bundle is of the files in it, so they are replayed there.
-  bundle = writing.write_bundle(
-    args.bundle,
-    opened,
-    deltas=args.delta,
-    adjacency=args.adjacency,
-    group_size=args.group_size,
-    report_goal=args.report_goal,
-    engine=replay.engine_by_name(args.engine),
-    progress=output.Progress('replay').say,
-  )
+  options = _options(args)
+  bundle = writing.write_bundle(args.bundle, opened, **options)
   print(f'fl-dpftrl: digest of {args.bundle}: {bundle.digest}', file=sys.stderr)
   if args.public_bundle:
     public = publishing.write_public_bundle(
       args.public_bundle,
       args.bundle,
       salt=commitment.salt if commitment else None,
-      engine=replay.engine_by_name(args.engine),
-      progress=output.Progress('replay').say,
+      engine=options['engine'],
+      progress=options['progress'],
     )
     print(f'fl-dpftrl: digest of {args.public_bundle}: {public.digest}', file=sys.stderr)
 
@@ -297,22 +288,16 @@ def _runs(args: argparse.Namespace) -> list[runs.Run]:
 def _setting(args: argparse.Namespace, result: statement_lib.Statement) -> 'setting_lib.Setting':
   from fl_dpftrl.reports import setting as setting_lib
 
-  given = [f'--runs={args.runs}'] if args.runs else []
-  left_out = flags.SAMPLING if result.drawn is None else ()
-  for name in (*_OF_ONE_RUN, 'delta', 'adjacency', 'group_size', 'report_goal'):
-    if name in left_out:
-      continue
+  given: list[tuple[str, Any]] = []
+  for name in ('runs', *_OF_ONE_RUN, 'delta', 'adjacency', 'group_size', 'report_goal'):
     values = getattr(args, name)
     for value in values if isinstance(values, list) else [values]:
-      if isinstance(value, tuple):
-        value = ':'.join(map(str, value))
-      if value is not None:
-        given.append(f'--{name}={value}')
+      given.append((name, ':'.join(map(str, value)) if isinstance(value, tuple) else value))
   names = args.log or [file.name for file in result.log]
   return setting_lib.Setting(
     run=', '.join(os.path.basename(os.path.normpath(p)) for p in names),
     noise_multiplier=result.noise_multiplier,
-    command=shlex.join(['fl-dpftrl', 'replay', *given]),
+    command=flags.command_line('replay', given),
     strategy=args.strategy and os.path.basename(args.strategy),
     report_goal=args.report_goal,
   )
@@ -337,14 +322,16 @@ def _warnings(result: statement_lib.Statement) -> list[str]:
     warnings.append(f'THE GUARANTEE IS VOID: {result.void_reason}')
   declared, drawn = result.declared, result.drawn
   if declared is not None and not declared.holds:
-    found = (
+    difference = (
       'not every run kept to its own, see the assumptions'
       if result.several
       else f'at least {declared.min_sep} rounds apart and at most {declared.max_participations}'
       f' participations were allowed, the log has {result.min_sep} and'
       f' {result.max_participations}'
     )
-    warnings.append(f'THE DECLARED SCHEMA DOES NOT HOLD: {found}; the declared figures are void')
+    warnings.append(
+      f'THE DECLARED SCHEMA DOES NOT HOLD: {difference}; the declared figures are void'
+    )
   if drawn is not None and not drawn.holds:
     warnings.append(
       f'THE LOG CONTRADICTS --sampling={drawn.name}, so nothing is'

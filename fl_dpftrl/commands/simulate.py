@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import json
-import shlex
 import time
 from collections.abc import Iterator
 
@@ -15,7 +14,6 @@ from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import attendance as attendance_lib
 from fl_dpftrl.simulation import cohorts, recording, server
 from fl_dpftrl.simulation import turnouts as turnouts_lib
-from fl_dpftrl.text import rounding
 
 HELP = 'simulates the participation of a population and writes the log'
 
@@ -117,7 +115,7 @@ def finish(args: argparse.Namespace, result: Result) -> None:
     # This import is slow, and other commands do not need it.
     from fl_dpftrl.reports import population
 
-    command = shlex.join(['fl-dpftrl', 'simulate', *_words(args)])
+    command = flags.command_line('simulate', [*_flags(args).items(), ('output', args.output)])
     page = population.page_of(
       result.simulation,
       result.attendance,
@@ -148,12 +146,11 @@ def _record(
   args: argparse.Namespace, rounds: Iterator[schemas.Cohort], metadata: dict[str, str]
 ) -> attendance_lib.Attendance:
   """Counts the rounds, and writes them if --output is given."""
-  said = json.dumps(_flags(args), sort_keys=True)
   return recording.record(
     rounds,
     num_rounds=args.num_rounds,
     output=args.output,
-    metadata={recording.METADATA_KEY: said, **metadata},
+    metadata={recording.METADATA_KEY: json.dumps(_flags(args), sort_keys=True), **metadata},
     progress=output.Progress('simulate').say,
   )
 
@@ -172,17 +169,6 @@ def _flags(args: argparse.Namespace) -> json_files.Object:
   return {
     name: value for name, value in vars(args).items() if value is not None and name not in left_out
   }
-
-
-def _words(args: argparse.Namespace) -> list[str]:
-  """Returns the flags as command-line arguments that repeat the run."""
-  words = []
-  for name, value in {**_flags(args), 'output': args.output}.items():
-    if value is not None:
-      if isinstance(value, tuple):
-        value = ','.join(map(rounding.exact, value))
-      words.append(f'--{name}={value}')
-  return words
 
 
 def show(result: Result) -> str:

@@ -1,57 +1,39 @@
 """Evaluation of every candidate at every hypothetical deployment."""
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from fl_dpftrl.accounting import extrapolation
+from fl_dpftrl.accounting import extrapolation, gaussian
 from fl_dpftrl.comparison import candidates as candidates_lib
 from fl_dpftrl.comparison import sweep
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
-  """Predicted guarantee of a candidate.
-
-  Attributes:
-    strategy: label of the candidate.
-    report_goal: number of updates per round.
-    noise_multiplier: std(Z) / clip norm, in proportion to the report goal.
-    population: number of devices; None if min-sep was given without.
-    num_rounds: n.
-    min_sep: b.
-    max_participations: min(k, ⌈n / b⌉).
-    sensitivity: sensitivity per unit of clip norm.
-    sensitivity_kind: 'exact' or 'upper_bound'.
-    rho: ρ of zCDP.
-    epsilon: ε at delta.
-    delta: δ.
-    adjacency: 'zero_out'.
-  """
-
-  strategy: str
-  report_goal: int
-  noise_multiplier: float
-  population: int | None
-  num_rounds: int
-  min_sep: int
-  max_participations: int
-  sensitivity: float
-  sensitivity_kind: str
-  rho: float
-  epsilon: float
-  delta: float
-  adjacency: str
-
-
-FIELDS = tuple(field.name for field in dataclasses.fields(Row))
+from fl_dpftrl.files import json_files
 
 
 class Entry(NamedTuple):
-  """Candidate at a deployment, with its row."""
+  """Candidate at a deployment, with its predicted guarantee."""
 
   candidate: candidates_lib.Candidate
-  row: Row
+  deployment: extrapolation.Deployment
+  guarantee: gaussian.Guarantee
+
+  def to_json(self) -> json_files.Object:
+    """Returns the label of the candidate, the deployment and the guarantee as fields."""
+    guarantee, schema = self.guarantee, self.guarantee.schema
+    return {
+      'strategy': self.candidate.label,
+      'report_goal': self.deployment.report_goal,
+      'noise_multiplier': guarantee.noise_multiplier,
+      'population': self.deployment.population,
+      'num_rounds': schema.num_rounds,
+      'min_sep': schema.min_sep,
+      'max_participations': schema.participations,
+      'sensitivity': guarantee.sensitivity,
+      'sensitivity_kind': guarantee.sensitivity_kind,
+      'rho': guarantee.rho,
+      'epsilon': guarantee.epsilon,
+      'delta': guarantee.delta,
+      'adjacency': guarantee.adjacency,
+    }
 
 
 class Skipped(NamedTuple):
@@ -93,7 +75,7 @@ def _predict(
   candidate: candidates_lib.Candidate,
   reference: extrapolation.Reference,
   deployment: extrapolation.Deployment,
-  searched: sweep.Found,
+  searched: sweep.Searched,
   delta: float,
 ) -> Entry | Skipped:
   if searched.strategy is None:
@@ -105,22 +87,4 @@ def _predict(
     guarantee = extrapolation.predict(searched.strategy, deployment, reference, delta=delta)
   except sweep.UNSUPPORTED as e:
     return Skipped(candidate, deployment, sweep.one_line(e))
-  schema = guarantee.schema
-  return Entry(
-    candidate,
-    Row(
-      strategy=candidate.label,
-      report_goal=deployment.report_goal,
-      noise_multiplier=guarantee.noise_multiplier,
-      population=deployment.population,
-      num_rounds=schema.num_rounds,
-      min_sep=schema.min_sep,
-      max_participations=schema.participations,
-      sensitivity=guarantee.sensitivity,
-      sensitivity_kind=guarantee.sensitivity_kind,
-      rho=guarantee.rho,
-      epsilon=guarantee.epsilon,
-      delta=guarantee.delta,
-      adjacency=guarantee.adjacency,
-    ),
-  )
+  return Entry(candidate, deployment, guarantee)

@@ -43,32 +43,30 @@ def against(
   looks = style.looks(
     {names[entry.candidate.label]: entry.candidate.mechanism for entry in entries}
   )
-  figure = style.new_figure(
-    9.0, 7.2, title, subtitle, style.note(entry.row.sensitivity_kind for entry in entries)
-  )
+  note = style.note(entry.guarantee.sensitivity_kind for entry in entries)
+  figure = style.new_figure(9.0, 7.2, title, subtitle, note)
   top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
   lines: dict[str, list[tuple[float, float, bool]]] = {}
-  counts: dict[str, dict[float, int]] = {}
-  for entry in entries:
-    row = entry.row
-    lines.setdefault(names[entry.candidate.label], []).append(
-      (getattr(row, axis), getattr(row, guarantee), row.sensitivity_kind == 'exact')
-    )
-    own = counts.setdefault(names[entry.candidate.label], {})
-    own[getattr(row, axis)] = row.max_participations
+  counts: dict[str, list[int]] = {}
+  for entry in sorted(entries, key=lambda entry: getattr(entry.deployment, axis)):
+    x, y = getattr(entry.deployment, axis), getattr(entry.guarantee, guarantee)
+    label, exact = names[entry.candidate.label], entry.guarantee.sensitivity_kind == 'exact'
+    lines.setdefault(label, []).append((x, y, exact))
+    counts.setdefault(label, []).append(entry.guarantee.schema.participations)
   for axes in (top, bottom):
     style.dress(axes)
   for label, line in lines.items():
-    line.sort()
-    style.draw_line(top, line, looks[label], _jumps([counts[label][x] for x, _, _ in line]))
-  xs = sorted({getattr(entry.row, axis) for entry in entries})
+    # The guarantee jumps where a device participates more or less often.
+    jumps = [False, *(now != before for before, now in zip(counts[label], counts[label][1:]))]
+    style.draw_line(top, line, looks[label], jumps)
+  xs = sorted({getattr(entry.deployment, axis) for entry in entries})
   values = [y for line in lines.values() for _, y, _ in line]
   style.scale(bottom, 'x', xs[0], xs[-1])
   style.scale(top, 'y', min(values), max(values), most_ticks=8)
   if reference is not None and xs[0] <= reference <= xs[-1]:
     _mark(top, reference)
   _participation(bottom, entries, axis)
-  delta = float(rounding.up(entries[0].row.delta))
+  delta = float(rounding.up(entries[0].guarantee.delta))
   top.set_ylabel(
     f'{_NAMES[guarantee]} at δ = {style.number(delta)}'
     if guarantee == 'epsilon'
@@ -80,11 +78,6 @@ def against(
   figure.draw_without_rendering()  # names at the right reduce the axes' width
   _min_seps(bottom, entries, axis)
   return figure
-
-
-def _jumps(participations: Sequence[int]) -> list[bool]:
-  """Returns where the guarantee jumps, since a device participates more or less often."""
-  return [False, *(now != before for before, now in zip(participations, participations[1:]))]
 
 
 def _mark(axes: axes_lib.Axes, reference: int) -> None:
@@ -104,7 +97,7 @@ def _mark(axes: axes_lib.Axes, reference: int) -> None:
 def _participation(axes: axes_lib.Axes, entries: Sequence[extrapolation.Entry], axis: str) -> None:
   """Draws the maximum participations of a device."""
   xs, participations = zip(
-    *sorted({(getattr(e.row, axis), e.row.max_participations) for e in entries})
+    *sorted({(getattr(e.deployment, axis), e.guarantee.schema.participations) for e in entries})
   )
   axes.plot(
     xs,
@@ -125,9 +118,8 @@ def _participation(axes: axes_lib.Axes, entries: Sequence[extrapolation.Entry], 
 
 def _min_seps(axes: axes_lib.Axes, entries: Sequence[extrapolation.Entry], axis: str) -> None:
   """Draws the min-seps above the participations, as far as there is room."""
-  points = sorted(
-    {(getattr(e.row, axis), e.row.max_participations, e.row.min_sep) for e in entries}
-  )
+  schemas = {(getattr(e.deployment, axis), e.guarantee.schema) for e in entries}
+  points = sorted((x, schema.participations, schema.min_sep) for x, schema in schemas)
   if len({min_sep for _, _, min_sep in points}) == 1:
     return
   taken = float('-inf')

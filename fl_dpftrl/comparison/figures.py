@@ -8,18 +8,18 @@ import scipy.linalg
 from matplotlib import figure as figure_lib
 
 from fl_dpftrl.drawing import style
-from fl_dpftrl.families import banded_toeplitz, base, blt, tree_full
+from fl_dpftrl.families import banded_toeplitz, base, toeplitz, tree_full
 from fl_dpftrl.participation import schemas
 
 if TYPE_CHECKING:
   from fl_dpftrl.comparison import sweep  # It draws with this module.
 
-_NAMES = {
-  'num_rounds': 'rounds',
-  'min_sep': 'min-sep (rounds)',
-  'max_participations': 'participations of one device',
-  'rms_loss': 'RmsLoss',
-  'max_loss': 'MaxLoss',
+LOSSES = {'rms': 'RmsLoss', 'max': 'MaxLoss'}
+# Fields that may vary: in the title of a figure, and on its axis.
+_AXES = {
+  'num_rounds': ('the number of rounds', 'rounds'),
+  'min_sep': ('min-sep', 'min-sep (rounds)'),
+  'max_participations': ('participations', 'participations of one device'),
 }
 _FEW = 4  # panels with more lines draw them lightly
 _MANY = {'linewidth': 1.0, 'alpha': 0.75}
@@ -37,23 +37,20 @@ class Columns(NamedTuple):
 
 
 def against(
-  entries: Sequence['sweep.Entry'], axis: str, loss: str, *, title: str, subtitle: str
+  entries: Sequence['sweep.Entry'], axis: str, objective: str, subtitle: str = ''
 ) -> figure_lib.Figure:
   """Draws a loss over a varying field, and its ratio to the best at each point.
 
   Args:
     entries: entries with at least two values of the axis.
     axis: num_rounds, min_sep or max_participations, as in schemas.
-    loss: 'rms_loss' or 'max_loss'.
-    title: first line.
+    objective: 'rms' or 'max', the loss to draw.
     subtitle: setting.
   """
-  looks = _looks(entries)
-  figure = style.new_figure(
-    9.0, 7.2, title, subtitle, style.note(entry.row.sensitivity_kind for entry in entries)
-  )
+  looks, loss, (over, label) = _looks(entries), LOSSES[objective], _AXES[axis]
+  figure = style.new_figure(9.0, 7.2, f'{loss} against {over}', subtitle, _note(entries))
   top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-  points = _points(entries, axis, loss)
+  points = _points(entries, axis, f'{objective}_loss')
   smallest: dict[float, float] = {}
   for line in points.values():
     for x, y, _ in line:
@@ -76,9 +73,9 @@ def against(
   style.scale(top, 'y', min(values), max(values), most_ticks=7, span=1.0)
   bottom.set_ylim(1.0 - 0.04 * (high - 1.0), high)
   style.scale(bottom, 'y', 1.0, high, most_ticks=6, span=1.0)
-  top.set_ylabel(f'{_NAMES[loss]} (clip norms)')
+  top.set_ylabel(f'{loss} (clip norms)')
   bottom.set_ylabel('ratio to the best here')
-  bottom.set_xlabel(_NAMES[axis])
+  bottom.set_xlabel(label)
   figure.draw_without_rendering()
   style.label_lines(top, [(k, *line[-1][:2]) for k, line in points.items()], looks)
   style.label_lines(bottom, [(k, *v[-1][:2]) for k, v in ratios.items() if v[-1][1] <= high], looks)
@@ -87,6 +84,10 @@ def against(
 
 def _looks(entries: Sequence['sweep.Entry']) -> dict[str, style.Look]:
   return style.looks({entry.candidate.label: entry.candidate.mechanism for entry in entries})
+
+
+def _note(entries: Sequence['sweep.Entry']) -> str:
+  return style.note(entry.row.sensitivity_kind for entry in entries)
 
 
 def _points(
@@ -112,46 +113,32 @@ def _ratio_limit(ratios) -> float:
 
 
 def side_by_side(
-  entries: Sequence['sweep.Entry'], objective: str, *, title: str, subtitle: str
+  entries: Sequence['sweep.Entry'], objective: str, subtitle: str = ''
 ) -> figure_lib.Figure:
   """Draws both losses of each entry at one schema, the best at the top."""
   looks = _looks(entries)
   ordered = sorted(entries, key=lambda e: getattr(e.row, f'{objective}_loss'), reverse=True)
-  figure = style.new_figure(
-    9.0,
-    1.9 + 0.42 * len(entries),
-    title,
-    subtitle,
-    style.note(entry.row.sensitivity_kind for entry in entries),
-  )
+  height = 1.9 + 0.42 * len(entries)
+  figure = style.new_figure(9.0, height, 'Losses side by side', subtitle, _note(entries))
   axes = figure.subplots()
   style.dress(axes)
   axes.grid(False, axis='y')
   for place, entry in enumerate(ordered):
-    look, row = looks[entry.candidate.label], entry.row
-    exact = row.sensitivity_kind == 'exact'
-    face = look.colour if exact else 'white'
-    axes.plot(
-      [row.rms_loss, row.max_loss], [place, place], color=look.colour, linewidth=2.2, alpha=0.45
-    )
-    for value, side in ((row.rms_loss, 'right'), (row.max_loss, 'left')):
-      axes.plot(
-        value,
-        place,
-        marker='o' if side == 'right' else 'D',
-        markersize=7,
-        color=look.colour,
-        markerfacecolor=face,
-      )
+    colour, row = looks[entry.candidate.label].colour, entry.row
+    face = colour if row.sensitivity_kind == 'exact' else 'white'
+    ends = [row.rms_loss, row.max_loss]
+    axes.plot(ends, [place, place], color=colour, linewidth=2.2, alpha=0.45)
+    for value, marker, side, right in zip(ends, 'oD', ('right', 'left'), (-8, 8)):
+      axes.plot(value, place, marker=marker, markersize=7, color=colour, markerfacecolor=face)
       axes.annotate(
         f'{value:#.4g}',
         (value, place),
         ha=side,
         va='center',
-        xytext=(-8 if side == 'right' else 8, 0),
+        xytext=(right, 0),
         textcoords='offset points',
         fontsize=9.5,
-        color=look.colour,
+        color=colour,
       )
   axes.set_yticks(
     range(len(ordered)),
@@ -174,7 +161,7 @@ def _copies(copies: int) -> str:
 
 
 def lags(
-  columns: dict[str, Columns], mechanism_of: dict[str, str], *, title: str, subtitle: str
+  columns: dict[str, Columns], mechanism_of: dict[str, str], subtitle: str = ''
 ) -> figure_lib.Figure:
   """Draws first columns of C and of its inverse over the lag, on log scales.
 
@@ -182,11 +169,10 @@ def lags(
     columns: first columns by label.
     mechanism_of: mechanism of every label of the comparison; labels without
       columns are listed below.
-    title: first line.
     subtitle: setting.
   """
   looks = style.looks(mechanism_of)
-  figure = style.new_figure(11.0, 5.2, title, subtitle)
+  figure = style.new_figure(11.0, 5.2, 'Coefficients against lag', subtitle)
   panels = figure.subplots(1, 2)
   names = ('strategy matrix C: coefficient', 'its inverse: |coefficient|')
   for axes, name, part in zip(panels, names, (0, 1)):
@@ -197,7 +183,8 @@ def lags(
       shown = np.flatnonzero(values > 1e-12)
       if shown.size:
         lines[label] = shown + 1, values[shown]
-        floor = min(floor, _floor(values[shown]))
+        # Five decades of each line are shown.
+        floor = min(floor, max(values[shown].min(), 1e-5 * values[shown].max()))
     high = max(values.max() for _, values in lines.values())
     for label, (lag, values) in lines.items():
       line = {**looks[label].line, **(_MANY if len(lines) > _FEW else {})}
@@ -227,11 +214,6 @@ def lags(
   return figure
 
 
-def _floor(values: np.ndarray) -> float:
-  """Returns the lowest value shown of a line: five decades below its top."""
-  return max(float(values.min()), 1e-5 * float(values.max()))
-
-
 def first_columns(strategy: base.Strategy, num_rounds: int) -> Columns | None:
   """Returns the first columns of C and N over at most 10,000 lags.
 
@@ -240,7 +222,7 @@ def first_columns(strategy: base.Strategy, num_rounds: int) -> Columns | None:
     entries depend on nodes and not on lags.
   """
   lags = min(num_rounds, MOST_LAGS)
-  if isinstance(strategy, blt.BLT):
+  if isinstance(strategy, toeplitz.Toeplitz):
     return Columns(strategy.column(lags), strategy.noising_column(lags))
   if isinstance(strategy, banded_toeplitz.BandedToeplitz):
     column, norms = np.zeros(lags), strategy.column_norms(lags)

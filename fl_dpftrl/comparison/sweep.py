@@ -59,7 +59,6 @@ class Row:
   seconds: float
 
 
-FIELDS = tuple(field.name for field in dataclasses.fields(Row))
 SCHEMA = ('num_rounds', 'min_sep', 'max_participations')
 
 
@@ -126,10 +125,9 @@ class Comparison:
         f'entries must be evaluated at schemas of which one field varies, got {len(self.entries)}'
         f' entries with {" and ".join(fields) or "none"} varying'
       )
-    title = f'{objective} loss'
     if not fields:
-      return figures.side_by_side(self.entries, objective, title=title, subtitle='')
-    return figures.against(self.entries, fields[0], f'{objective}_loss', title=title, subtitle='')
+      return figures.side_by_side(self.entries, objective)
+    return figures.against(self.entries, fields[0], objective)
 
   def _title(self) -> str:
     skipped = f', {len(self.skipped)} left out' if self.skipped else ''
@@ -140,7 +138,7 @@ class Comparison:
     return [{name: getattr(row, name) for name in kept} for row in self.rows]
 
 
-class Found(NamedTuple):
+class Searched(NamedTuple):
   """Result of a search, or the reason why there is none, and its duration."""
 
   strategy: base.Strategy | None
@@ -198,7 +196,7 @@ def run(
   return Comparison(tuple(entries), tuple(skipped))
 
 
-def said(say: Callable[[str], None]) -> Watch:
+def progress_lines(say: Callable[[str], None]) -> Watch:
   """Returns progress callbacks that say what is evaluated, in words."""
 
   def begin(candidate, schema):
@@ -222,12 +220,12 @@ def search(
   objective: str,
   watch: Watch,
   workload: workloads.Workload = workloads.Workload(),
-) -> Iterable[Found]:
+) -> Iterable[Searched]:
   """Yields the candidate's strategy for each schema, on demand.
 
   A strategy that several schemas share is found once.
   """
-  searched: dict[participation.MinSep, Found] = {}
+  searched: dict[participation.MinSep, Searched] = {}
   for schema in schemas:
     progress = watch(candidate, schema)
     target = candidate.target(schema)
@@ -238,19 +236,19 @@ def search(
     yield searched[target]
 
 
-def _find(candidate, target, **kwargs) -> Found:
+def _find(candidate, target, **kwargs) -> Searched:
   start = time.monotonic()
   try:
     strategy, reason = candidate.find(target, **kwargs), ''
   except UNSUPPORTED as e:
     strategy, reason = None, one_line(e)
-  return Found(strategy, reason, time.monotonic() - start)
+  return Searched(strategy, reason, time.monotonic() - start)
 
 
 def _measure(
   candidate: candidates_lib.Candidate,
   schema: participation.MinSep,
-  searched: Found,
+  searched: Searched,
   workload: workloads.Workload,
 ) -> Entry | Skipped:
   if searched.strategy is None:

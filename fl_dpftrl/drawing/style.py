@@ -1,6 +1,8 @@
 """Style of figures: colours, ticks and labels beside lines, without pyplot."""
 
+import collections
 import io
+import itertools
 import math
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -15,8 +17,6 @@ from fl_dpftrl.text import messages
 
 INK, GREY, LIGHT = '#222222', '#767676', '#dddddd'
 DOTS_PER_INCH = 150
-KINDS = ('png', 'svg', 'pdf')
-"""Kinds of image files."""
 
 # Without what differs from one day or version to the next.
 _METADATA: dict[str, dict[str, None]] = {
@@ -26,29 +26,18 @@ _METADATA: dict[str, dict[str, None]] = {
 }
 
 # Distinguishable with any colour vision: Tol's muted scheme, darker yellows.
-_COLOURS = {
-  'identity': '#767676',
-  'tree_online': '#999933',
-  'tree_full': '#117733',
-  'dense': '#332288',
-  'multi_epoch': '#aa4499',
-  'banded': '#0077bb',
-  'banded_toeplitz': '#44aa99',
-  'banded_sqrt': '#882255',
-  'blt': '#cc3311',
-  'lambda_cgd': '#7b3294',
-}
-_MARKERS = {
-  'identity': 'x',
-  'tree_online': 'v',
-  'tree_full': '^',
-  'dense': 'P',
-  'multi_epoch': 'X',
-  'banded': 's',
-  'banded_toeplitz': 'D',
-  'banded_sqrt': 'p',
-  'blt': 'o',
-  'lambda_cgd': '*',
+# Colour and marker of each mechanism.
+_MECHANISMS = {
+  'identity': ('#767676', 'x'),
+  'tree_online': ('#999933', 'v'),
+  'tree_full': ('#117733', '^'),
+  'dense': ('#332288', 'P'),
+  'multi_epoch': ('#aa4499', 'X'),
+  'banded': ('#0077bb', 's'),
+  'banded_toeplitz': ('#44aa99', 'D'),
+  'banded_sqrt': ('#882255', 'p'),
+  'blt': ('#cc3311', 'o'),
+  'lambda_cgd': ('#7b3294', '*'),
 }
 # Other mechanisms, in the order of their names.
 _OTHERS = (('#ddaa33', '<'), (INK, 'd'), ('#661100', '>'), ('#6699cc', 'h'), ('#cc6677', 'H'))
@@ -79,14 +68,13 @@ class Look(NamedTuple):
 
 def looks(mechanism_of: dict[str, str]) -> dict[str, Look]:
   """Returns a look per label: one colour per mechanism, with variants."""
-  others = sorted(set(mechanism_of.values()) - set(_COLOURS))
-  own = {name: _OTHERS[i % len(_OTHERS)] for i, name in enumerate(others)}
-  own |= {name: (colour, _MARKERS[name]) for name, colour in _COLOURS.items()}
-  taken: dict[str, int] = {}
+  others = sorted(set(mechanism_of.values()) - set(_MECHANISMS))
+  own = {**_MECHANISMS, **dict(zip(others, itertools.cycle(_OTHERS)))}
+  drawn = collections.Counter[str]()
   result = {}
   for label, mechanism in mechanism_of.items():
-    count = taken.get(mechanism, 0)
-    taken[mechanism] = count + 1
+    count = drawn[mechanism]
+    drawn[mechanism] += 1
     colour, marker = own[mechanism]
     result[label] = Look(
       _variant(colour, count % len(_VARIANTS)), marker, _DASHES[count % len(_DASHES)]
@@ -343,7 +331,7 @@ def image(figure: figure_lib.Figure, kind: str) -> bytes:
 
   Args:
     figure: the figure.
-    kind: one of `KINDS`.
+    kind: 'png', 'svg' or 'pdf'.
   """
   content = io.BytesIO()
   with matplotlib.rc_context({'svg.hashsalt': 'fl_dpftrl'}):

@@ -1,7 +1,6 @@
 """Candidate strategies of a plan: search and evaluation."""
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -26,22 +25,23 @@ class Candidate:
   """Strategy and its figures at each schema.
 
   Attributes:
-    label: name of the strategy in the plan.
     origin: mechanism or file that gave the strategy.
     strategy: C.
     memory_copies: number of model-sized vectors that its noise stores.
     files: evaluation of the strategy at each schema.
     objective: 'rms' or 'max'.
-    seconds: time of the search, in seconds.
   """
 
-  label: str
   origin: compared.Candidate
   strategy: base.Strategy
   memory_copies: int
   files: Mapping[participation.MinSep, catalogue.StrategyFile]
   objective: str
-  seconds: float
+
+  @property
+  def label(self) -> str:
+    """Name of the strategy in the plan."""
+    return self.origin.label
 
   def error(self, schema: participation.MinSep) -> float:
     """Returns the error of the noise in the model, per unit noise multiplier."""
@@ -111,7 +111,6 @@ def find(
 
 
 def _find(origin, schemas, planned, objective, progress):
-  start = time.monotonic()
   searches = [lambda **kwargs: origin.find(planned, **kwargs)]
   if origin.find_range is not None and len(schemas) > 1:
     some = _thinned(schemas)
@@ -125,8 +124,7 @@ def _find(origin, schemas, planned, objective, progress):
       reasons.append(sweep.one_line(e))
   if not measured:
     return Skipped(origin.label, reasons[0])
-  best = measured[least_regret(measured, schemas)]
-  return dataclasses.replace(best, seconds=time.monotonic() - start)
+  return min(measured, key=lambda candidate: regret(candidate, schemas, measured))
 
 
 def measure(
@@ -135,7 +133,6 @@ def measure(
   schemas: Sequence[participation.MinSep],
   *,
   objective: str,
-  seconds: float = 0.0,
 ) -> Candidate:
   """Evaluates a strategy at each schema.
 
@@ -149,29 +146,22 @@ def measure(
       raise ValueError('only a lower bound of its sensitivity is known')
   most_rounds = max(schema.num_rounds for schema in schemas)
   return Candidate(
-    label=origin.label,
     origin=origin,
     strategy=strategy,
     memory_copies=strategy.memory_copies(most_rounds),
     files=files,
     objective=objective,
-    seconds=seconds,
   )
 
 
-def regrets(measured: Sequence[Candidate], schemas: Sequence[participation.MinSep]) -> list[float]:
-  """Returns each candidate's regret: its largest excess over the lowest loss.
+def regret(
+  candidate: Candidate, schemas: Sequence[participation.MinSep], others: Sequence[Candidate]
+) -> float:
+  """Returns the largest excess of a candidate's loss over the least of others, relative to it.
 
-  The excess is relative to the lowest loss, and its maximum is over the schemas.
+  The maximum is over the schemas.
   """
-  least = {s: min(candidate.loss(s) for candidate in measured) for s in schemas}
-  return [max(candidate.loss(s) / least[s] for s in schemas) - 1.0 for candidate in measured]
-
-
-def least_regret(measured: Sequence[Candidate], schemas: Sequence[participation.MinSep]) -> int:
-  """Returns the index of the smallest regret, the first one in case of ties."""
-  values = regrets(measured, schemas)
-  return values.index(min(values))
+  return max(candidate.loss(s) / min(other.loss(s) for other in others) for s in schemas) - 1.0
 
 
 def too_slow(candidate: Candidate, schema: participation.MinSep) -> bool:

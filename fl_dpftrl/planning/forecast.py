@@ -13,12 +13,16 @@ raised and days changed by the difference between the planned run at full and at
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.planning import simulating
 from fl_dpftrl.simulation import cohorts
+
+# Factory of the plan's simulation: called with the keyword seed, and num_devices and report_goal
+# where they replace the plan's.
+Simulate = Callable[..., cohorts.Simulation]
 
 _LEAST_MARGIN = 0.01  # smallest margin of b, relative to b
 
@@ -29,102 +33,35 @@ _FEWEST = 50  # minimum devices per cohort
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Neighbours:
-  """Other report goals and numbers of rounds.
-
-  Attributes:
-    report_goal: report goal of the planned run.
-    num_rounds: number of rounds of the planned run.
-    report_goals: other report goals, with the planned number of rounds.
-    more_rounds: other numbers of rounds, with the planned report goal.
-  """
-
-  report_goal: int
-  num_rounds: int
-  report_goals: Sequence[int] = ()
-  more_rounds: Sequence[int] = ()
-
-  @property
-  def checkpoints(self) -> tuple[int, ...]:
-    return tuple(sorted({self.num_rounds, *self.more_rounds}))
-
-  @property
-  def scale(self) -> int:
-    """Divisor of the numbers of devices and of the report goals."""
-    if not (self.report_goals or self.more_rounds):
-      return 1
-    goals = (self.report_goal, *self.report_goals)
-    most = max(max(goals) * self.num_rounds, self.report_goal * self.checkpoints[-1])
-    return max(1, min(most // _MOST, min(goals) // _FEWEST))
-
-  def small(self, report_goal: int) -> int:
-    """Returns a report goal at the reduced size."""
-    return max(1, round(report_goal / self.scale))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Nearby:
-  """Outcomes of the runs near the planned one.
-
-  Attributes:
-    outcomes: outcomes corrected to full size.
-    stalled: report goals or numbers of rounds that were not reached, as pairs of an `Outcome`
-      field and a value, with the reason.
-    scale: divisor of devices and report goals in the simulations.
-  """
-
-  outcomes: tuple[simulating.Outcome, ...] = ()
-  stalled: dict[tuple[str, int], str] = dataclasses.field(default_factory=dict)
-  scale: int = 1
-
-
-class Simulate(Protocol):
-  """Factory of the simulation to run."""
-
-  def __call__(
-    self, *, seed: int, num_devices: int | None = None, report_goal: int | None = None
-  ) -> cohorts.Simulation:
-    """Returns the plan's simulation with this seed and these replacements."""
-    ...
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Margin:
-  """Reserved margin for outcomes that no simulation showed.
-
-  Attributes:
-    min_sep: amount by which the planned b is below the lowest simulated b.
-    max_participations: amount by which the planned k is above the highest simulated k, if so
-      many participations fit.
-    enforced: min-sep that the devices enforce in any case.
-  """
-
-  min_sep: int
-  max_participations: int
-  enforced: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Forecast:
   """Outcomes of the planned run and of runs near it.
 
   Attributes:
     outcomes: outcomes of the planned run, one per seed.
-    margin: reserved margin.
-    nearby: other report goals and numbers of rounds, with the first seed.
+    enforced: min-sep that the devices enforce in any case.
+    nearby: outcomes with other report goals and numbers of rounds, by these two, with the first
+      seed and corrected to full size; or the reason why there is none.
+    scale: divisor of devices and report goals in the simulations of those.
     closer: distribution of participations with the first seed; None if unknown.
   """
 
   outcomes: tuple[simulating.Outcome, ...]
-  margin: Margin
-  nearby: Nearby
-  closer: simulating.Closer | None
+  enforced: int = 1
+  nearby: Mapping[tuple[int, int], simulating.Outcome | str] = dataclasses.field(
+    default_factory=dict
+  )
+  scale: int = 1
+  closer: simulating.Closer | None = None
 
   @property
   def planned(self) -> participation.MinSep:
-    """Schema to account for in advance, worse than all simulated outcomes."""
-    first = self.outcomes[0]
-    return self._schema(first, min(o.min_sep for o in self.outcomes))
+    """Schema to account for in advance, worse than all simulated outcomes.
+
+    Few simulations may agree by chance. The planned b is therefore below the lowest by twice the
+    spread of the outcomes, and by at least 1 %; the planned k is above the highest by the spread,
+    and by at least 1, if so many participations fit.
+    """
+    return self._schema(self.outcomes[0], min(o.min_sep for o in self.outcomes))
 
   def planned_like(self, outcome: simulating.Outcome) -> participation.MinSep:
     """Returns the schema to account for if the first seed had this outcome.
@@ -136,12 +73,13 @@ class Forecast:
   def _schema(self, outcome: simulating.Outcome, seen: int) -> participation.MinSep:
     """Returns a schema with the enforced min-sep, but at most the one seen."""
     first = self.outcomes[0]
-    lowest = min(o.min_sep for o in self.outcomes) - self.margin.min_sep
-    highest = max(o.max_participations for o in self.outcomes)
-    highest += self.margin.max_participations
-    min_sep = max(1, min(self.margin.enforced, seen), outcome.min_sep - (first.min_sep - lowest))
+    lowest_b, highest_b = self.range['min_sep']
+    lowest_k, highest_k = self.range['max_participations']
+    margin_b = max(math.ceil(_LEAST_MARGIN * lowest_b), 2 * (highest_b - lowest_b))
+    less = first.min_sep - (lowest_b - margin_b)
+    more = highest_k + max(1, highest_k - lowest_k) - first.max_participations
+    min_sep = max(1, min(self.enforced, seen), outcome.min_sep - less)
     fits = -(-outcome.num_rounds // min_sep)
-    more = highest - first.max_participations
     return participation.MinSep(
       num_rounds=outcome.num_rounds,
       min_sep=min_sep,
@@ -161,13 +99,10 @@ class Forecast:
     return {name: statistics.fmean(getattr(o, name) for o in self.outcomes) for name in FIELDS}
 
   @property
-  def range(self) -> dict[str, tuple[float, float]]:
+  def range(self) -> dict[str, tuple[Any, Any]]:
     """Lowest and highest value of each field over the simulations."""
-    ends = {}
-    for name in FIELDS:
-      values = [getattr(outcome, name) for outcome in self.outcomes]
-      ends[name] = min(values), max(values)
-    return ends
+    values = {name: [getattr(outcome, name) for outcome in self.outcomes] for name in FIELDS}
+    return {name: (min(seen), max(seen)) for name, seen in values.items()}
 
 
 def forecast(
@@ -205,141 +140,78 @@ def forecast(
     for value in values:
       participation.positive_integer(name, value)
   first = simulate(seed=seeds[0])
-  neighbours = Neighbours(
-    report_goal=first.server.report_goal,
-    num_rounds=num_rounds,
-    report_goals=tuple(report_goals),
-    more_rounds=tuple(more_rounds),
-  )
-  tasks = _tasks(simulate, first, seeds, neighbours)
-  trials = simulating.run_all(tasks, num_workers=num_workers, progress=progress)
-  of_run, of_others = trials[: len(seeds)], trials[len(seeds) :]
-  outcomes = []
-  for trial in of_run:
-    there = [o for o in trial.outcomes if o.num_rounds == num_rounds]
-    if not there:
-      raise cohorts.StalledRound(trial.stalled)
-    outcomes += there
-  of_rounds = of_run[0] if neighbours.scale == 1 else of_others.pop(0)
-  return of(
-    outcomes,
-    enforced=simulating.enforced_min_sep(first),
-    nearby=corrected(neighbours, outcomes[0], of_rounds, of_others),
-    closer=of_run[0].closer,
-  )
+  goal, planned, every = first.server.report_goal, (num_rounds,), sorted({num_rounds, *more_rounds})
+  goals = [other for other in report_goals if other != goal]
+  scale = _scale([goal, *goals], num_rounds, every[-1]) if goals or more_rounds else 1
 
-
-def _tasks(
-  simulate: Simulate, first: cohorts.Simulation, seeds: Sequence[int], neighbours: Neighbours
-) -> list[simulating.Task]:
-  """Returns tasks: the planned run per seed, in small, then other report goals.
-
-  If the scale is 1, the first task is also the small one.
-  """
-  planned, every = (neighbours.num_rounds,), neighbours.checkpoints
-  is_small = neighbours.scale > 1
-  devices = first.population.num_devices // neighbours.scale
-
-  def small(report_goal):
-    return simulate(seed=seeds[0], num_devices=devices, report_goal=neighbours.small(report_goal))
+  def task(report_goal: int) -> simulating.Task:
+    """Returns the task of a report goal with the first seed, at the reduced size."""
+    return simulating.Task(
+      simulation=simulate(
+        seed=seeds[0],
+        num_devices=first.population.num_devices // scale,
+        report_goal=max(1, round(report_goal / scale)),
+      ),
+      checkpoints=every if report_goal == goal else planned,
+    )
 
   tasks = [
     simulating.Task(
-      simulation=first if seed == seeds[0] else simulate(seed=seed),
-      checkpoints=planned if is_small or seed != seeds[0] else every,
-      closer_at=neighbours.num_rounds if seed == seeds[0] else None,
-    )
-    for seed in seeds
+      simulation=first, checkpoints=every if scale == 1 else planned, closer_at=num_rounds
+    ),
+    *(simulating.Task(simulation=simulate(seed=s), checkpoints=planned) for s in seeds[1:]),
   ]
-  if is_small:
-    tasks.append(simulating.Task(simulation=small(neighbours.report_goal), checkpoints=every))
-  tasks += [
-    simulating.Task(simulation=small(goal), checkpoints=planned) for goal in neighbours.report_goals
-  ]
-  return tasks
-
-
-def of(
-  outcomes: Sequence[simulating.Outcome],
-  *,
-  enforced: int = 1,
-  nearby: Nearby = Nearby(),
-  closer: simulating.Closer | None = None,
-) -> Forecast:
-  """Returns the forecast of finished simulations.
-
-  Args:
-    outcomes: outcomes of runs with one n.
-    enforced: min-sep that the devices enforce in any case.
-    nearby: outcomes of other runs.
-    closer: distribution of participations with the first seed.
-  """
+  small_goals = [goal, *goals] if scale > 1 else goals
+  tasks += [task(report_goal) for report_goal in small_goals]
+  trials = simulating.run_all(tasks, num_workers=num_workers, progress=progress)
+  for trial in trials[: len(seeds)]:
+    if num_rounds not in trial.outcomes:
+      raise cohorts.StalledRound(trial.stalled)
+  outcomes = tuple(trial.outcomes[num_rounds] for trial in trials[: len(seeds)])
+  of_goal = {goal: trials[0], **dict(zip(small_goals, trials[len(seeds) :]))}
+  others = [*((other, num_rounds) for other in goals), *((goal, rounds) for rounds in more_rounds)]
   return Forecast(
-    outcomes=tuple(outcomes), margin=margin(outcomes, enforced), nearby=nearby, closer=closer
+    outcomes=outcomes,
+    enforced=simulating.enforced_min_sep(first),
+    nearby=corrected(outcomes[0], of_goal, others),
+    scale=scale,
+    closer=trials[0].closer,
   )
 
 
-def margin(outcomes: Sequence[simulating.Outcome], enforced: int = 1) -> Margin:
-  """Returns a margin from the spread of the outcomes.
-
-  Few simulations may agree by chance. The margin of b is therefore twice the spread and at
-  least 1 %; the margin of k is the spread and at least 1.
-  """
-  of_b, of_k = (
-    max(values) - min(values)
-    for values in zip(*((o.min_sep, o.max_participations) for o in outcomes))
-  )
-  lowest = min(outcome.min_sep for outcome in outcomes)
-  return Margin(
-    min_sep=max(math.ceil(_LEAST_MARGIN * lowest), 2 * of_b),
-    max_participations=max(1, of_k),
-    enforced=enforced,
-  )
+def _scale(goals: Sequence[int], num_rounds: int, most_rounds: int) -> int:
+  """Returns a divisor of the numbers of devices and of the report goals, the planned one first."""
+  most = max(max(goals) * num_rounds, goals[0] * most_rounds)
+  return max(1, min(most // _MOST, min(goals) // _FEWEST))
 
 
 def corrected(
-  neighbours: Neighbours,
   planned: simulating.Outcome,
-  of_rounds: simulating.Trial,
-  of_goals: Sequence[simulating.Trial],
-) -> Nearby:
-  """Corrects the outcomes of simulations at reduced size.
+  of_goal: Mapping[int, simulating.Trial],
+  others: Sequence[tuple[int, int]],
+) -> dict[tuple[int, int], simulating.Outcome | str]:
+  """Corrects the outcomes of simulations at reduced size: b never rises, nor does k fall.
 
   Args:
-    neighbours: runs that were simulated.
     planned: outcome of the planned run at full size.
-    of_rounds: planned run at reduced size, with its checkpoints.
-    of_goals: one trial at reduced size per other report goal.
+    of_goal: one trial at reduced size per report goal, the planned one among them.
+    others: report goals with numbers of rounds.
   """
-  by_rounds = {o.num_rounds: o for o in of_rounds.outcomes}
-  small = by_rounds.pop(neighbours.num_rounds, None)
-  outcomes, stalled = [], {}
-
-  def add(name, value, outcome, reason):
+  own = of_goal[planned.report_goal]
+  small = own.outcomes.get(planned.num_rounds)
+  results: dict[tuple[int, int], simulating.Outcome | str] = {}
+  for goal, rounds in others:
+    outcome = of_goal[goal].outcomes.get(rounds)
     if small is None or outcome is None:
-      stalled[name, value] = reason or of_rounds.stalled
-      return
-    right = _set_right(outcome, small, planned)
-    outcomes.append(dataclasses.replace(right, **{name: value}))
-
-  for goal, one in zip(neighbours.report_goals, of_goals, strict=True):
-    outcome = one.outcomes[0] if one.outcomes else None
-    add('report_goal', goal, outcome, one.stalled)
-  for rounds in neighbours.more_rounds:
-    add('num_rounds', rounds, by_rounds.get(rounds), of_rounds.stalled)
-  return Nearby(outcomes=tuple(outcomes), stalled=stalled, scale=neighbours.scale)
-
-
-def _set_right(
-  outcome: simulating.Outcome, small: simulating.Outcome, planned: simulating.Outcome
-) -> simulating.Outcome:
-  """Corrects an outcome; b never becomes larger, nor k smaller."""
-  lower = min(1.0, planned.min_sep / small.min_sep)
-  more = max(1.0, planned.max_participations / small.max_participations)
-  return dataclasses.replace(
-    outcome,
-    report_goal=planned.report_goal,
-    min_sep=max(1, math.floor(outcome.min_sep * lower)),
-    max_participations=math.ceil(outcome.max_participations * more),
-    days=outcome.days * (planned.days / small.days),
-  )
+      results[goal, rounds] = of_goal[goal].stalled or own.stalled or ''
+      continue
+    lower = min(1.0, planned.min_sep / small.min_sep)
+    more = max(1.0, planned.max_participations / small.max_participations)
+    results[goal, rounds] = dataclasses.replace(
+      outcome,
+      report_goal=goal,
+      min_sep=max(1, math.floor(outcome.min_sep * lower)),
+      max_participations=math.ceil(outcome.max_participations * more),
+      days=outcome.days * (planned.days / small.days),
+    )
+  return results

@@ -69,7 +69,7 @@ class Plan:
       'max_copies': self.max_copies,
       'alternatives': [option.to_json(planned) for option in self.best.alternatives],
       'skipped': [skip._asdict() for skip in self.skipped],
-      'settings_scale': forecast.nearby.scale,
+      'settings_scale': forecast.scale,
       'settings': [setting.to_json() for setting in self.settings],
       'assumptions': list(self.assumptions),
     }
@@ -102,14 +102,7 @@ class Plan:
 
   def _options(self) -> list[json_files.Object]:
     best = self.best
-    same = {
-      'strategy': best.candidate.label,
-      'memory_copies': best.candidate.memory_copies,
-      'loss_ratio': 1.0,
-      'noise_multiplier': best.guarantee.noise_multiplier,
-      'epsilon': best.guarantee.epsilon,
-    }
-    others = [
+    return [
       {
         'strategy': option.candidate.label,
         'memory_copies': option.candidate.memory_copies,
@@ -117,9 +110,8 @@ class Plan:
         'noise_multiplier': option.noise_multiplier,
         'epsilon': best.guarantee.epsilon,
       }
-      for option in best.alternatives
+      for option in sorted(best.options, key=lambda option: option.candidate is not best.candidate)
     ]
-    return [same, *others]
 
   @property
   def assumptions(self) -> tuple[str, ...]:

@@ -121,11 +121,17 @@ def choose(
   Raises:
     ValueError: if none fits.
   """
-  fitting = [c for c in evaluated if c.memory_copies <= max_copies]
+  fitting = _fitting(evaluated, max_copies)
   if not fitting:
     least = min(candidate.memory_copies for candidate in evaluated)
     raise ValueError(f'max_copies={max_copies} is below the {least} that every strategy here needs')
-  return fitting[candidates.least_regret(fitting, schemas)]
+  return min(fitting, key=lambda candidate: candidates.regret(candidate, schemas, fitting))
+
+
+def _fitting(
+  evaluated: Sequence[candidates.Candidate], max_copies: int
+) -> list[candidates.Candidate]:
+  return [candidate for candidate in evaluated if candidate.memory_copies <= max_copies]
 
 
 def recommend(
@@ -165,8 +171,7 @@ def recommend(
   guarantee = gaussian.from_sensitivity(
     sensitivity, planned, noise_multiplier=noise_multiplier, delta=delta
   )
-  fitting = [c for c in evaluated if c.memory_copies <= max_copies]
-  least = {s: min(c.loss(s) for c in fitting) for s in schemas}
+  fitting = _fitting(evaluated, max_copies)
 
   def option(candidate):
     ratio = candidate.loss(planned) / best.loss(planned)
@@ -175,7 +180,7 @@ def recommend(
     return Option(
       candidate=candidate,
       fits=candidate.memory_copies <= max_copies,
-      regret=max(candidate.loss(s) / least[s] for s in schemas) - 1.0,
+      regret=candidates.regret(candidate, schemas, fitting),
       loss_ratio=ratio,
       # Dividing and multiplying would round.
       noise_multiplier=noise_multiplier if candidate is best else effective * own,
@@ -269,11 +274,11 @@ def settings(
       epsilon=best.guarantee.epsilon,
     )
   ]
-  for outcome in forecast.nearby.outcomes:
-    results.append(_setting(outcome, forecast, best, watch))
-  for (name, value), reason in forecast.nearby.stalled.items():
-    own = {'report_goal': planned.report_goal, 'num_rounds': planned.num_rounds}
-    results.append(Missing(**{**own, name: value}, reason=reason))
+  for (goal, rounds), outcome in forecast.nearby.items():
+    if isinstance(outcome, str):
+      results.append(Missing(report_goal=goal, num_rounds=rounds, reason=outcome))
+    else:
+      results.append(_setting(outcome, forecast, best, watch))
   key = lambda setting: (setting.num_rounds, setting.report_goal)
   return sorted(results, key=key)
 

@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import multiprocessing
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import connection, process
 from typing import Any
 
@@ -72,12 +72,12 @@ class Trial:
   """Simulation evaluated at several numbers of rounds.
 
   Attributes:
-    outcomes: outcome at each checkpoint that was reached.
+    outcomes: outcome at each checkpoint that was reached, by its number of rounds.
     stalled: reason why the last checkpoint was not reached; None if it was.
     closer: distribution after `closer_at` rounds; None if not reached.
   """
 
-  outcomes: tuple[Outcome, ...]
+  outcomes: Mapping[int, Outcome]
   stalled: str | None = None
   closer: Closer | None = None
 
@@ -110,27 +110,25 @@ def run(task: Task, progress: Callable[[int], None] = lambda count: None) -> Tri
     progress: called with the number of participations of each round.
   """
   attendance = attendance_lib.Attendance()
-  outcomes, closer, stalled = [], None, None
+  outcomes, closer, stalled = {}, None, None
   try:
     for cohort in itertools.islice(task.simulation.rounds(), task.checkpoints[-1]):
       attendance.add_cohort(cohort)
       progress(cohort.device_ids.size)
       if attendance.num_rounds in task.checkpoints:
-        outcomes.append(
-          Outcome(
-            seed=task.simulation.seed,
-            report_goal=task.simulation.server.report_goal,
-            num_rounds=attendance.num_rounds,
-            min_sep=attendance.min_sep,
-            max_participations=attendance.max_participations,
-            days=attendance.days,
-          )
+        outcomes[attendance.num_rounds] = Outcome(
+          seed=task.simulation.seed,
+          report_goal=task.simulation.server.report_goal,
+          num_rounds=attendance.num_rounds,
+          min_sep=attendance.min_sep,
+          max_participations=attendance.max_participations,
+          days=attendance.days,
         )
       if attendance.num_rounds == task.closer_at:
         closer = _closer(attendance)
   except cohorts.StalledRound as e:
     stalled = str(e)
-  return Trial(outcomes=tuple(outcomes), stalled=stalled, closer=closer)
+  return Trial(outcomes=outcomes, stalled=stalled, closer=closer)
 
 
 def enforced_min_sep(simulation: cohorts.Simulation) -> int:
@@ -240,14 +238,14 @@ def _received(receiver: Any, child: process.BaseProcess) -> int | Exception | Tr
 
 
 def _work(task: Task, sender: Any) -> None:
-  unsaid = 0
+  unreported = 0
 
   def count(more: int) -> None:
-    nonlocal unsaid
-    unsaid += more
-    if unsaid >= _OFTEN:
-      sender.send(unsaid)
-      unsaid = 0
+    nonlocal unreported
+    unreported += more
+    if unreported >= _OFTEN:
+      sender.send(unreported)
+      unreported = 0
 
   try:
     sender.send(run(task, count))

@@ -1,7 +1,7 @@
 """The record of what logs prove about runs, with a JSON form."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fl_dpftrl import tables
 from fl_dpftrl.accounting import losses, run_noise
@@ -13,6 +13,9 @@ from fl_dpftrl.replaying import assumptions as assumptions_lib
 from fl_dpftrl.replaying import facts, sensitivities
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.text import messages, rounding
+
+if TYPE_CHECKING:
+  import pandas
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -184,24 +187,51 @@ class Statement:
   confidential: bool = True
 
   def __repr__(self) -> str:
-    title = 'Statement' if self.void_reason is None else f'Statement, void: {self.void_reason}'
     schema = f'n = {self.num_rounds}, b = {self.min_sep}, k = {self.max_participations}'
-    shown = lambda figure: 'unbounded' if figure is None else rounding.up(figure, digits=6)
-    rows = [
-      {'part': p.name, 'rho': 'void', 'epsilon': 'void', 'holds': False}
-      if self.void_reason is not None
-      else {
-        'part': p.name,
-        'rho': 'none' if p.loss.rho is None else shown(p.loss.rho),
-        'epsilon': shown(p.loss.epsilon),
-        'holds': p.holds,
-      }
-      for p in self.parts()
-    ]
     at = f'δ = {rounding.exact(self.delta)}, {self.adjacency}, group of {self.group_size}'
     runs = f'{len(self.runs)} run' + 's' * self.several
-    lines = [f'{runs}, {schema}, {at}', *tables.columns(rows).splitlines()]
-    return tables.at_a_prompt(messages.one_line(title), lines)
+    lines = [f'{runs}, {schema}, {at}', *tables.columns(self._shown()).splitlines()]
+    return tables.at_a_prompt(self._title(), lines)
+
+  def _repr_html_(self) -> str:
+    return tables.as_html(f'{self._title()}, δ = {rounding.exact(self.delta)}', self._shown())
+
+  def to_pandas(self) -> 'pandas.DataFrame':
+    """Returns a row for each guarantee and δ as a data frame; without figures if void."""
+    void = self.void_reason is not None
+    return tables.frame(
+      [
+        {
+          'part': part.name,
+          'delta': point.delta,
+          'rho': None if void else part.loss.rho,
+          'epsilon': None if void else point.epsilon,
+          'holds': part.holds and not void,
+        }
+        for part in self.parts()
+        for point in part.loss.curve
+      ]
+    )
+
+  def _title(self) -> str:
+    void = '' if self.void_reason is None else f', void: {self.void_reason}'
+    return messages.one_line(f'Statement{void}')
+
+  def _shown(self) -> list[json_files.Object]:
+    """Returns a row of text for each guarantee, at the first δ; without figures if void."""
+    if self.void_reason is not None:
+      void = {'rho': 'void', 'epsilon': 'void', 'holds': False}
+      return [{'part': part.name, **void} for part in self.parts()]
+    shown = lambda figure, otherwise: otherwise if figure is None else rounding.up(figure, digits=6)
+    return [
+      {
+        'part': part.name,
+        'rho': shown(part.loss.rho, 'none'),
+        'epsilon': shown(part.loss.epsilon, 'unbounded'),
+        'holds': part.holds,
+      }
+      for part in self.parts()
+    ]
 
   @property
   def several(self) -> bool:

@@ -1,7 +1,8 @@
-"""Actors of a Ray cluster, and the blocks of a round that they train."""
+"""Actors of a Ray cluster, and the blocks of a round that they train and merge."""
 
 import collections
 import contextlib
+import dataclasses
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ import ray
 from ray import exceptions
 from tensorflow.python.framework import config
 
-from fl_dpftrl.runtime import clients, cluster, sending, trainer, transfer, values
+from fl_dpftrl.runtime import clients, cluster, trainer, transfer, values
 from fl_dpftrl.text import messages
 
 WAS_LOST, IS_BACK = 'is lost', 'is back'
@@ -46,7 +47,8 @@ class Actor:
 
   Attributes:
     handle: Ray's.
-    num_blocks: number of blocks that it has under way.
+    num_blocks: number of blocks that it trains or is about to.
+    merges: whether it merges a group.
     awaited: reference that is ready once it is there, or there again; None while it is.
     pid: its process id on its machine; None before it was there.
 
@@ -56,7 +58,6 @@ class Actor:
 
   def __init__(self, settings: cluster.Actors):
     self._settings = settings
-    self.num_blocks = 0
     self.pid: int | None = None
     self.anew()
 
@@ -66,6 +67,8 @@ class Actor:
     self.await_restart()
 
   def await_restart(self) -> None:
+    """Waits for its process, which has nothing to do yet."""
+    self.num_blocks, self.merges = 0, False
     self.awaited = self.handle.ready.remote()
 
   def end(self) -> None:
@@ -88,12 +91,13 @@ def _started(settings: cluster.Actors) -> Any:
       num_cpus=settings.cpus,
       num_gpus=settings.gpus,
       max_restarts=-1,
-      # One more answers whether the actor is there.
-      max_concurrency=settings.clients_per_actor + 1,
+      # One more merges, and one more answers whether the actor is there.
+      max_concurrency=settings.clients_per_actor + 2,
       runtime_env={'env_vars': variables},
     )
     .remote(
       fetch=ray.get,
+      lost=_LOST,
       at_a_time=settings.clients_per_actor,
       num_threads=max(1, int(settings.cpus) // settings.clients_per_actor),
       deterministic=config.is_op_determinism_enabled(),
@@ -101,10 +105,28 @@ def _started(settings: cluster.Actors) -> Any:
   )
 
 
+@dataclasses.dataclass(frozen=True)
+class _Task:
+  """A block that an actor trains, or a group that it merges.
+
+  Attributes:
+    actor: who does it.
+    result: reference to the `trainer.SentTrained` that comes of it.
+    index: of the block or group.
+    merges: whether it is a group.
+  """
+
+  actor: Actor
+  result: Any
+  index: int
+  merges: bool
+
+
 class Round:
   """Blocks of a round that wait, are under way, or are trained.
 
-  Totals stay on the machines that made them until it is their turn to be merged.
+  Totals stay on the machines that made them until it is their turn to be merged: by the driver,
+  or by actors, a group at a time, where many actors train more than one group.
 
   Args:
     actors: those that train.
@@ -112,72 +134,104 @@ class Round:
     sent: sends the work.
     work: of the round's clients.
     store_bytes: memory for objects of the cluster's machines together.
+
+  Attributes:
+    merges: whether actors merge, and whole groups are taken; else blocks are.
   """
 
   def __init__(
     self,
     actors: Sequence[Actor],
     settings: cluster.Actors,
-    sent: sending.Sender,
+    sent: trainer.Sender,
     work: clients.Work,
     store_bytes: float,
   ):
     self._actors, self._settings = actors, settings
-    self._sent, self._sent_work, self._work = sent, sent.work(work), work
     self._blocks = clients.blocks(work.num_clients)
-    self._window = self._most_totals(store_bytes)
-    self._waiting = collections.deque(range(len(self._blocks)))
-    self._under_way: dict[Any, tuple[int, Actor, Any]] = {}
-    self._trained: dict[int, Any] = {}
+    self._window = self._most_totals(work, store_bytes)
+    groups = clients.groups(len(self._blocks))
+    self.merges = (
+      len(groups) > 1
+      and self._window >= 2 * clients.GROUP
+      and work.merge is not None
+      and not work.merged_with
+      and not transfer.calls_python(work.merge)
+    )
+    self._sent, self._work = sent, work
+    self._sent_work = sent.work(work, merges=self.merges)
+    # Indices of the blocks that are taken together.
+    self._parts = groups if self.merges else [range(i, i + 1) for i in range(len(self._blocks))]
     self._num_taken = 0
-    self._losses: collections.Counter[int] = collections.Counter()
+    self._waiting = collections.deque(range(len(self._blocks)))
+    self._under_way: dict[Any, _Task] = {}
+    self._trained: dict[int, Any] = {}
+    self._merged: dict[int, Any] = {}
+    self._losses: collections.Counter[tuple[int, int]] = collections.Counter()
     self._last_seen = time.monotonic()
 
-  def _most_totals(self, store_bytes: float) -> int:
+  def _most_totals(self, work: clients.Work, store_bytes: float) -> int:
     """Returns how many blocks may be under way or wait to be merged."""
     most = 2 * self._settings.clients_per_actor * len(self._actors)
-    total = sum(map(values.num_bytes, self._work.zeros.values()))
+    total = sum(map(values.num_bytes, work.zeros.values()))
     room = int(_SHARE * store_bytes) // max(1, total)
     return max(1, min(most, room))
 
   @property
   def is_over(self) -> bool:
-    return self._num_taken == len(self._blocks)
+    return self._num_taken == len(self._parts)
 
-  def counts(self) -> dict[str, int]:
-    """Returns numbers of blocks, as of `cluster.Status`."""
-    return dict(
-      num_blocks=len(self._blocks),
-      num_trained=self._num_taken + len(self._trained),
-      num_under_way=len(self._under_way),
-    )
+  @property
+  def _first(self) -> int:
+    """The first block that is not taken."""
+    return len(self._blocks) if self.is_over else self._parts[self._num_taken].start
+
+  def status(self) -> str:
+    """Returns how far the round is, as a part of a progress line."""
+    merged = sum(len(self._parts[part]) for part in self._merged)
+    num_trained = self._first + merged + len(self._trained)
+    num_under_way = sum(not task.merges for task in self._under_way.values())
+    return f'{num_trained} of {len(self._blocks)} blocks trained, {num_under_way} under way'
 
   def busy(self) -> list[Actor]:
-    """Returns the actors that have blocks under way."""
-    return [actor for actor in self._actors if actor.num_blocks]
+    """Returns the actors that have something under way."""
+    return [actor for actor in self._actors if actor.num_blocks or actor.merges]
 
   def take(self) -> clients.Trained | None:
-    """Returns the block that comes next; None while it is not trained.
+    """Returns the block, or group of blocks, that comes next; None while it is not there.
 
     Raises:
       Exception: that one of its clients raised.
     """
-    index = self._num_taken
-    if index not in self._trained:
+    result = self._next()
+    if isinstance(result, trainer.Failed):
+      raise result.error
+    if result is None:
       return None
-    trained = self._trained.pop(index)
-    if isinstance(trained, trainer.Failed):
-      raise trained.error
+    part = self._parts[self._num_taken]
+    self._merged.pop(self._num_taken, None)
+    for index in part:
+      self._trained.pop(index, None)
     try:
       with _cluster_errors():
-        sent: trainer.SentTrained = ray.get(trained)
-    except _LOST as error:  # With its machine, after it was trained.
-      self._put_back(index, error)
+        sent: trainer.SentTrained = ray.get(result)
+    except _LOST as error:  # With its machine, after it was made.
+      self._waiting.extendleft(reversed(part))
+      self._blame(part, error)
       return None
     self._num_taken += 1
-    return clients.Trained(
-      transfer.received(sent.totals), [transfer.received(kept) for kept in sent.kept]
-    )
+    return sent.received()
+
+  def _next(self) -> Any:
+    """Returns a reference to what is taken next, why it failed, or None while it is not there."""
+    part = self._num_taken
+    if part in self._merged:
+      return self._merged[part]
+    for index in self._parts[part]:
+      trained = self._trained.get(index)
+      if trained is None or isinstance(trained, trainer.Failed):
+        return trained  # Blocks before it are trained.
+    return None if self.merges else trained
 
   def advance(self) -> list[str]:
     """Hands out blocks and waits until one can be taken; tells of actors lost or back.
@@ -186,11 +240,12 @@ class Round:
       cluster.NoActorError: if no actor is there in time, or a block ends each that trains it.
     """
     self._hand_out()
+    if self.merges:
+      self._hand_out_groups()
     awaited = {actor.awaited: actor for actor in self._actors if actor.awaited is not None}
     references = [*self._under_way, *awaited]
-    # Where a block can be taken, whatever else happened is looked at without waiting for it.
-    can_take = self._num_taken in self._trained
-    most, seconds = (len(references), 0.0) if can_take else (1, _POLL_SECONDS)
+    # Where something can be taken, whatever else happened is looked at without waiting for it.
+    most, seconds = (len(references), 0.0) if self._next() is not None else (1, _POLL_SECONDS)
     with _cluster_errors():
       ready: list[Any] = []
       if references:
@@ -210,7 +265,8 @@ class Round:
     return [event for event in events if event]
 
   def _hand_out(self) -> None:
-    end = self._num_taken + self._window
+    """Gives blocks that wait to the actors with the fewest."""
+    end = self._first + self._window
     for num_blocks in range(self._settings.clients_per_actor):
       for actor in self._actors:
         if not self._waiting or self._waiting[0] >= end:
@@ -219,57 +275,78 @@ class Round:
           index = self._waiting.popleft()
           block = self._sent.block(self._work, self._blocks[index])
           train = actor.handle.train.options(num_returns=2)
-          told, trained = train.remote([self._sent_work], block)
-          self._under_way[told] = index, actor, trained
+          told, result = train.remote([self._sent_work], block)
+          self._under_way[told] = _Task(actor, result, index, merges=False)
           actor.num_blocks += 1
 
+  def _hand_out_groups(self) -> None:
+    """Gives groups whose blocks are all trained to actors that merge none."""
+    idle = [actor for actor in self._actors if actor.awaited is None and not actor.merges]
+    under_way = {task.index for task in self._under_way.values() if task.merges}
+    for index in range(self._num_taken, len(self._parts)):
+      trained = [self._trained.get(block) for block in self._parts[index]]
+      if not idle or index in under_way or None in trained:
+        continue
+      if any(isinstance(one, trainer.Failed) for one in trained):
+        continue
+      actor = idle.pop()
+      merge = actor.handle.merge.options(num_returns=2)
+      told, result = merge.remote([self._sent_work], trained)
+      self._under_way[told] = _Task(actor, result, index, merges=True)
+      actor.merges = True
+
   def _ended(self, reference: Any) -> str:
-    """Notes that a block is trained, or its actor lost."""
+    """Notes that a block is trained or a group merged, or the actor lost."""
     if reference not in self._under_way:  # Of an actor that was lost just now.
       return ''
-    index, actor, trained = self._under_way[reference]
+    task = self._under_way[reference]
     try:
-      failed: trainer.Failed | None = ray.get(reference)
+      outcome: trainer.Failed | list[int] | None = ray.get(reference)
     except _LOST as error:
-      self._lose(actor, error)
+      self._lose(task.actor, error)
       return WAS_LOST
     del self._under_way[reference]
-    actor.num_blocks -= 1
-    if failed is not None:
-      # Blocks before it go on: the error is that of the first place, each time the same.
-      self._waiting = collections.deque(i for i in self._waiting if i < index)
-    self._trained[index] = trained if failed is None else failed
+    if not task.merges:
+      task.actor.num_blocks -= 1
+      self._trained[task.index] = task.result if outcome is None else outcome
+      if outcome is not None:
+        # Blocks before it go on: the error is that of the first place, each time the same.
+        self._waiting = collections.deque(i for i in self._waiting if i < task.index)
+      return ''
+    task.actor.merges = False
+    group = self._parts[task.index]
+    if isinstance(outcome, list):  # Totals are lost, with their machines.
+      for index in [group[place] for place in reversed(outcome)]:
+        del self._trained[index]
+        self._waiting.appendleft(index)
+      return ''
+    for index in group:  # Their totals may go.
+      del self._trained[index]
+    self._merged[task.index] = task.result if outcome is None else outcome
     return ''
 
   def _lose(self, actor: Actor, error: Exception) -> None:
-    """Takes back the blocks of an actor; those that it trained may be the cause."""
-    mine = [r for r, (_, its_actor, _) in self._under_way.items() if its_actor is actor]
-    indices = [self._under_way.pop(reference)[0] for reference in mine]
-    actor.num_blocks = 0
+    """Takes back what an actor had, which may be the cause."""
+    mine = [told for told, task in self._under_way.items() if task.actor is actor]
+    tasks = [self._under_way.pop(told) for told in mine]
     actor.await_restart()
-    trained = indices[: self._settings.clients_per_actor]
-    for index in reversed(indices):
-      self._put_back(index, error if index in trained else None)
+    for task in reversed(tasks):
+      if not task.merges:
+        self._waiting.appendleft(task.index)
+      self._blame(self._parts[task.index] if task.merges else [task.index], error)
 
-  def _put_back(self, index: int, cause: Exception | None) -> None:
-    """Makes a block wait again.
-
-    Args:
-      index: its place.
-      cause: how it was lost while it was trained; None if it only waited there.
+  def _blame(self, blocks: Sequence[int], error: Exception) -> None:
+    """Notes that blocks, or a group of them, were lost with their actor or its machine.
 
     Raises:
-      cluster.NoActorError: if it was lost too often.
+      cluster.NoActorError: if they were lost too often.
     """
-    self._waiting.appendleft(index)
-    if cause is None:
-      return
-    self._losses[index] += 1
-    if self._losses[index] == _ATTEMPTS:
-      block = self._blocks[index]
+    clients_of = self._blocks[blocks[0]].start, self._blocks[blocks[-1]].stop - 1
+    self._losses[clients_of] += 1
+    if self._losses[clients_of] == _ATTEMPTS:
       raise cluster.NoActorError(
-        f'clients {block[0]} to {block[-1]} of the round ended {_ATTEMPTS} actors, the last by'
-        f' {type(cause).__name__}: give an actor more memory, or fewer clients_per_actor'
+        f'clients {clients_of[0]} to {clients_of[1]} of the round ended {_ATTEMPTS} actors, the'
+        f' last by {type(error).__name__}: give an actor more memory, or fewer clients_per_actor'
       )
 
   def _arrived(self, actor: Actor) -> str:

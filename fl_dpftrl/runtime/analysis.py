@@ -18,18 +18,19 @@ _PART = '/'
 VALUE, ZERO, BLOCK, TOTAL = 'value', 'zero', 'block', 'total'
 SELECT, SEQUENCE_MAP = 'federated_select', 'sequence_map'
 SEQUENCE_REDUCE, SEQUENCE_SUM = 'sequence_reduce', 'sequence_sum'
+SEQUENCES = (SELECT, SEQUENCE_MAP, SEQUENCE_REDUCE, SEQUENCE_SUM)
 _WRITE_A_FUNCTION = 'call every function inside the computation'
 WRITE_OTHERWISE = 'write it with federated_map and federated_aggregate'
 
 _Block: TypeAlias = tff.framework.ComputationBuildingBlock
 _SUM = tff.framework.FEDERATED_AGGREGATE.uri
-_MAPS = (
+MAPS = (
   tff.framework.FEDERATED_MAP.uri,
   tff.framework.FEDERATED_MAP_ALL_EQUAL.uri,
   tff.framework.FEDERATED_APPLY.uri,
 )
-_EVALS = (tff.framework.FEDERATED_EVAL_AT_CLIENTS.uri, tff.framework.FEDERATED_EVAL_AT_SERVER.uri)
-_COPIES = (
+EVALS = (tff.framework.FEDERATED_EVAL_AT_CLIENTS.uri, tff.framework.FEDERATED_EVAL_AT_SERVER.uri)
+COPIES = (
   tff.framework.FEDERATED_BROADCAST.uri,
   tff.framework.FEDERATED_VALUE_AT_CLIENTS.uri,
   tff.framework.FEDERATED_VALUE_AT_SERVER.uri,
@@ -154,10 +155,12 @@ def _has_secure_sums(block: _Block) -> bool:
 
 
 def is_sum(one: Named) -> bool:
+  """Returns whether a value is a sum over clients."""
   return _is_call_of(_SUM, one)
 
 
 def is_select(one: Named) -> bool:
+  """Returns whether a value is what clients select from a database."""
   return _is_call_of(SELECT, one)
 
 
@@ -169,27 +172,20 @@ def _is_call_of(uri: str, one: Named) -> bool:
   )
 
 
-def is_map(uri: str) -> bool:
-  return uri in _MAPS
-
-
-def is_eval(uri: str) -> bool:
-  return uri in _EVALS
-
-
-def is_copy(uri: str) -> bool:
-  return uri in _COPIES
-
-
-def makes_sequences(uri: str) -> bool:
-  return uri in (SELECT, SEQUENCE_MAP, SEQUENCE_REDUCE, SEQUENCE_SUM)
-
-
 def element(block: _Block, index: int) -> _Block:
   """Returns one element of an expression of a structure."""
   if isinstance(block, tff.framework.Struct):
     return block[index]
   return tff.framework.Selection(block, index=index)
+
+
+def selected(block: _Block) -> tuple[_Block, list[int]]:
+  """Returns the expression that another selects a part of, and the path to the part."""
+  path: list[int] = []
+  while isinstance(block, tff.framework.Selection):
+    path.insert(0, block.as_index())
+    block = block.source
+  return block, path
 
 
 def member_of(of: tff.Type) -> tff.Type:
@@ -279,7 +275,7 @@ def _named(
     yield Named(part_of(name, TOTAL), None, total, False, stage + 1)
     yield Named(name, block, member_of(of), False, stage + 1)
     return
-  if not any(is_one(uri) for is_one in (is_map, is_eval, is_copy, makes_sequences)):
+  if uri not in (*MAPS, *EVALS, *COPIES, *SEQUENCES):
     raise unsupported(f'the operation {uri}', WRITE_OTHERWISE)
   # Clients that all start from the same may yet draw different random numbers.
   per_client = is_per_client(of) and uri not in (
@@ -295,13 +291,10 @@ def _names_in(
   """Yields names of the argument parts and values that an expression uses."""
   if block is None:
     return
-  path, source = [], block
-  while isinstance(source, tff.framework.Selection):
-    path.append(source.as_index())
-    source = source.source
+  source, path = selected(block)
   if isinstance(source, tff.framework.Reference):
     if source.name == parameter:
-      yield from _inputs_at(parameter, path[::-1], known)
+      yield from _inputs_at(parameter, path, known)
     elif source.name in known:  # Others are bound within the expression.
       yield source.name
     return

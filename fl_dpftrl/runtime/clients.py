@@ -2,38 +2,43 @@
 
 import contextlib
 import dataclasses
-import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+import itertools
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import cancellation
 
-from fl_dpftrl.runtime import failures, memory, programs, threads, values
+from fl_dpftrl.runtime import memory, programs, randomness, threads, values
 
 Tensors: TypeAlias = Sequence[tf.Tensor]
-
-# How long an interrupted round waits for an operation that is under way.
-_PATIENCE_SECONDS = 5.0
-
-Manager: TypeAlias = cancellation.CancellationManager
 
 # A small cohort has about this many blocks, so that few processors wait for the last.
 _FEWEST_BLOCKS = 16
 # Clients in a block of a large one.
 _LARGEST_BLOCK = 8
+GROUP = 32
+"""Blocks in a group; rounds of up to 256 clients have one."""
 
 
 def blocks(num_clients: int) -> list[range]:
   """Returns the blocks of successive clients of a round, in order.
 
-  A block's updates are summed in order, from zero, and then the sums of the blocks. The blocks
-  depend on the number of clients alone. So a round's sum has the same bits wherever, and by
-  however many threads, its clients are trained.
+  A block's updates are summed in order, from zero; then the totals of a group's blocks are merged
+  in order, and then those of the groups. Blocks and groups depend on the number of clients alone.
+  So a round's sum has the same bits wherever, and by however many threads, its clients are trained
+  and its totals merged.
   """
-  size = min(_LARGEST_BLOCK, max(1, num_clients // _FEWEST_BLOCKS))
-  return [range(first, min(first + size, num_clients)) for first in range(0, num_clients, size)]
+  return _cut(num_clients, min(_LARGEST_BLOCK, max(1, num_clients // _FEWEST_BLOCKS)))
+
+
+def groups(num_blocks: int) -> list[range]:
+  """Returns the groups of successive blocks of a round, in order; see `blocks`."""
+  return _cut(num_blocks, GROUP)
+
+
+def _cut(num: int, size: int) -> list[range]:
+  return [range(first, min(first + size, num)) for first in range(0, num, size)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,15 +59,15 @@ class Later:
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-  """Result of a block of clients.
+  """Result of a block of clients, or of several.
 
   Attributes:
-    totals: totals of the block, by name; the zeros of a `Work`, summed up.
+    totals: totals of the clients, by name; the zeros of a `Work`, summed up.
     kept: by name, what later stages need of each client.
   """
 
-  totals: dict[str, Tensors]
-  kept: list[dict[str, Tensors]]
+  totals: Mapping[str, Tensors]
+  kept: Sequence[Mapping[str, Tensors]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,10 +76,12 @@ class Work:
 
   Attributes:
     step: of one client.
+    merge: of the totals so far and those that come next, as of `programs.Stage`.
     num_clients: how many there are.
     zeros: totals of an empty block, by name.
     shared: tensors of what all clients take, by name.
-    own: for what each client takes of its own, by name: tensors, or values of a type.
+    merged_with: tensors of what a merge takes beside totals, by name; mostly nothing.
+    own: for what each client takes of its own, by name, client → tensors, or a value of a type.
     types: types of those that are no tensors yet.
     arrays: that were returned to users.
     seed: client → int64, of `programs.CLIENT_SEED_SPEC`.
@@ -82,10 +89,12 @@ class Work:
   """
 
   step: programs.Step
+  merge: programs.Step | None
   num_clients: int
   zeros: Mapping[str, Tensors]
   shared: Mapping[str, Tensors]
-  own: Mapping[str, Sequence[Any]]
+  merged_with: Mapping[str, Tensors]
+  own: Mapping[str, Any]
   types: Mapping[str, Any]
   arrays: values.Arrays
   seed: Callable[[int], np.ndarray]
@@ -96,80 +105,80 @@ class Work:
     if name in self.shared:
       return self.shared[name]
     value = self.own[name][client]
-    if name not in self.types:
-      return value
     if isinstance(value, Later):
       value = value.value()
-    return values.tensors(value, self.types[name], self.arrays)
+    return values.tensors(value, self.types[name], self.arrays) if name in self.types else value
 
-  def train(self, block: Sequence[int], manager: Manager) -> Trained:
-    """Trains the clients of a block, until a manager cancels it."""
-    return train(self.step, block, self.num_clients, self.zeros, self.taken, self.seed, manager)
+  def train(self, block: Sequence[int], manager: threads.Manager | None = None) -> Trained:
+    """Trains the clients of a block, and adds them up in their order.
+
+    Args:
+      block: the clients' places.
+      manager: cancels the work.
+
+    Raises:
+      Exception: that a client raised, with its place in the message.
+    """
+    totals = self.zeros
+    kept: list[Mapping[str, Tensors]] = []
+    for client in block:
+      if manager is not None and manager.is_cancelled:
+        raise RuntimeError('the round was stopped')
+      try:
+        arguments = {
+          name: totals[name] if name in totals else self.taken(client, name)
+          for name in self.step.takes
+        }
+        given = self.step(tf.constant(self.seed(client)), arguments.__getitem__, manager)
+      except Exception as error:
+        failed = programs.placed(error, _place(client, self.num_clients))
+        break
+      totals = {name: given.pop(name) for name in totals}
+      kept.append(given)
+    else:
+      return Trained(totals, kept)
+    # Out of the handling of an error, which would be shown as what came before.
+    raise failed
+
+  def merged(self, trained: Iterable[Trained]) -> Trained:
+    """Merges results of successive blocks, or of successive groups, in order."""
+    totals: Mapping[str, Tensors] | None = None
+    kept: list[Mapping[str, Tensors]] = []
+    for one in trained:
+      kept.extend(one.kept)
+      if totals is None or self.merge is None:
+        totals = one.totals
+        continue
+      # A merge takes the totals so far first, in the order in which all have their totals.
+      so_far = dict(zip(self.merge.takes, totals.values()))
+      known = {**self.merged_with, **one.totals, **so_far}
+      totals = self.merge(randomness.secret_seed(), known.__getitem__)
+    return Trained(self.zeros if totals is None else totals, kept)
+
+  def grouped(self, trained: Iterator[Trained]) -> Generator[Trained, None, None]:
+    """Yields the result of each group, given those of all blocks."""
+    for group in groups(len(blocks(self.num_clients))):
+      yield self.merged(itertools.islice(trained, len(group)))
 
 
-def train(
-  step: programs.Step,
-  block: Sequence[int],
-  num_clients: int,
-  zeros: Mapping[str, Tensors],
-  taken: Callable[[int, str], Tensors],
-  seed: Callable[[int], np.ndarray],
-  manager: Manager | None = None,
-) -> Trained:
-  """Trains the clients of a block by a step, and adds them up in their order.
+class Clients:
+  """A place where clients are trained."""
 
-  Args:
-    step: of one client.
-    block: the clients' places.
-    num_clients: number of clients of the round.
-    zeros: totals of an empty block, by name.
-    taken: (client, name) → tensors of any other value that it takes.
-    seed: client → int64, of `programs.CLIENT_SEED_SPEC`.
-    manager: cancels the work.
-
-  Raises:
-    Exception: that a client raised, with its place in the message.
-  """
-  totals: dict[str, Tensors] = dict(zeros)
-  kept: list[dict[str, Tensors]] = []
-  for client in block:
-    if manager is not None and manager.is_cancelled:
-      raise RuntimeError('the round was stopped')
-    try:
-      arguments = {
-        name: totals[name] if name in totals else taken(client, name) for name in step.takes
-      }
-      given = {**step(tf.constant(seed(client)), arguments.__getitem__, manager)}
-    except Exception as error:
-      failed = failures.placed(error, _place(client, num_clients))
-      break
-    totals = {name: given.pop(name) for name in totals}
-    kept.append({**given})
-  else:
-    return Trained(totals, kept)
-  # Out of the handling of an error, which would be shown as what came before.
-  raise failed
-
-
-class Clients(Protocol):
-  """The place where clients are trained."""
-
-  def blocks(self, work: Work, stop: 'Stop') -> Generator[Trained, None, None]:
-    """Yields what came of each block of clients, in order."""
-    ...
+  def groups(self, work: Work, stop: threads.Stop) -> Generator[Trained, None, None]:
+    """Yields what came of each group of blocks of clients, in order."""
+    raise NotImplementedError
 
   def end(self) -> None:
-    """Ends what was started for it."""
-    ...
+    """Ends what was started for it; here nothing."""
 
   def status(self) -> str:
     """Returns what a progress line says of it; '' for nothing."""
-    ...
+    return ''
 
 
 @dataclasses.dataclass(frozen=True)
-class Threads:
-  """Trains clients by threads of this process.
+class Threads(Clients):
+  """Trains clients by threads of this process, which end with their round.
 
   Attributes:
     at_most: clients at the same time; None for as many as processors and memory allow.
@@ -177,20 +186,16 @@ class Threads:
 
   at_most: int | None = None
 
-  def blocks(self, work: Work, stop: 'Stop') -> Generator[Trained, None, None]:
+  def groups(self, work: Work, stop: threads.Stop) -> Generator[Trained, None, None]:
     own = {name: _made(of_clients) for name, of_clients in work.own.items()}
     work = dataclasses.replace(work, own=own)
     num_threads = memory.concurrent_clients(work.model_bytes, self.at_most)
-    found = blocks(work.num_clients)
-    train_block = lambda index, manager: work.train(found[index], manager)
-    return in_order(train_block, len(found), num_threads, stop)
-
-  def end(self) -> None:
-    """Does nothing: threads end with their round."""
-
-  def status(self) -> str:
-    """Returns '': threads are always there."""
-    return ''
+    of_round = blocks(work.num_clients)
+    train_block = lambda index, manager: work.train(of_round[index], manager)
+    with contextlib.closing(
+      threads.in_order(train_block, len(of_round), num_threads, stop)
+    ) as trained:
+      yield from work.grouped(trained)
 
 
 def _made(of_clients: Sequence[Any]) -> list[Any]:
@@ -200,7 +205,7 @@ def _made(of_clients: Sequence[Any]) -> list[Any]:
     try:
       made.append(value.value() if isinstance(value, Later) else value)
     except Exception as error:
-      failed = failures.placed(error, _place(client, len(of_clients)))
+      failed = programs.placed(error, _place(client, len(of_clients)))
       break
   else:
     return made
@@ -209,125 +214,3 @@ def _made(of_clients: Sequence[Any]) -> list[Any]:
 
 def _place(client: int, num_clients: int) -> str:
   return f'client {client}, counted from 0, of {num_clients}'
-
-
-class Stop:
-  """Ends running and future rounds from another thread."""
-
-  def __init__(self):
-    self._asked = False
-    self._under_way: set[Callable[[], None]] = set()
-
-  def ask(self) -> None:
-    self._asked = True
-    for cancel in tuple(self._under_way):
-      cancel()
-
-  def check(self) -> None:
-    """Raises RuntimeError if a stop was requested."""
-    if self._asked:
-      raise RuntimeError('the round was stopped')
-
-  @contextlib.contextmanager
-  def told_to(self, cancel: Callable[[], None]) -> Iterator[None]:
-    """Calls cancel if a stop is requested within the block."""
-    self._under_way.add(cancel)
-    try:
-      self.check()
-      yield
-    finally:
-      self._under_way.discard(cancel)
-
-
-def in_order(
-  work: Callable[[int, Manager], Any], num: int, num_threads: int, stop: Stop | None = None
-) -> Generator[Any, None, None]:
-  """Yields work(0), work(1), …, of which several are computed at the same time.
-
-  Results that wait for an earlier one, and work under way, are at most twice num_threads
-  together, however much slower one of them is. Where one fails, or whoever takes the results goes
-  away, the others are cancelled. What comes before one that fails is waited for: the error is
-  that of the first place, each time the same.
-
-  Args:
-    work: (index, what cancels it) → result, by TensorFlow.
-    num: number of results.
-    num_threads: number of threads that work at the same time, at least 1.
-    stop: ends the round with a RuntimeError where it is asked for.
-
-  Raises:
-    Exception: that work raised.
-  """
-  stop = stop or Stop()
-  round_ = _Round(work, num, 2 * num_threads)
-  with stop.told_to(round_.stop):
-    ends = [threads.start(round_.run) for _ in range(min(num_threads, num))]
-    try:
-      for index in range(num):
-        yield round_.take(index)
-    finally:
-      round_.stop()
-      for ended in ends:
-        ended.wait(_PATIENCE_SECONDS)
-  stop.check()
-
-
-class _Round:
-  """Work of a round that is under way, done and taken."""
-
-  def __init__(self, work: Callable[[int, Manager], Any], num: int, window: int):
-    self._work, self._window = work, window
-    self._changed = threading.Condition()
-    self._next, self._taken, self._stopped = 0, 0, False
-    # What comes before this is begun; a failure leaves out what comes after it.
-    self._end = num
-    self._under_way: dict[int, Manager] = {}
-    self._done: dict[int, tuple[Any, BaseException | None]] = {}
-
-  def run(self) -> None:
-    """Works until nothing is left; the task of a thread."""
-    while (index := self._begin()) is not None:
-      try:
-        outcome: tuple[Any, BaseException | None] = self._work(index, self._under_way[index]), None
-      except BaseException as error:
-        outcome = None, error
-      with self._changed:
-        del self._under_way[index]
-        self._done[index] = outcome
-        if outcome[1] is not None:
-          self._end = min(self._end, index)
-        self._changed.notify_all()
-      del outcome
-
-  def _begin(self) -> int | None:
-    with self._changed:
-      while not self._stopped and self._next < self._end:
-        if self._next < self._taken + self._window:
-          self._next += 1
-          self._under_way[self._next - 1] = Manager()
-          return self._next - 1
-        self._changed.wait()
-    return None
-
-  def take(self, index: int) -> Any:
-    with self._changed:
-      while index not in self._done and not self._stopped:
-        self._changed.wait()
-      if self._stopped:  # First: what was under way has failed because of it.
-        raise RuntimeError('the round was stopped')
-      result, error = self._done.pop(index)
-      self._taken = index + 1
-      self._changed.notify_all()
-    if error is not None:
-      raise error
-    return result
-
-  def stop(self) -> None:
-    """Begins nothing more, and cancels what is under way."""
-    with self._changed:
-      self._stopped = True
-      under_way = list(self._under_way.values())
-      self._changed.notify_all()
-    for manager in under_way:
-      with contextlib.suppress(Exception):
-        manager.start_cancel()

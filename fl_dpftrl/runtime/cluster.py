@@ -72,36 +72,6 @@ class Actors:
       raise ValueError('cpus or gpus of actors must be above 0')
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Status:
-  """Actors, and how far their round is.
-
-  As text, it is a part of a progress line.
-
-  Attributes:
-    num_actors: number of actors that there should be.
-    num_there: number of those that are there.
-    num_losses: number of actors lost so far; others were started for them.
-    num_blocks: number of blocks of the round under way; 0 between two rounds.
-    num_trained: number of those that are trained.
-    num_under_way: number of those that actors have.
-  """
-
-  num_actors: int
-  num_there: int
-  num_losses: int
-  num_blocks: int = 0
-  num_trained: int = 0
-  num_under_way: int = 0
-
-  def __str__(self) -> str:
-    parts = [f'{self.num_there} of {self.num_actors} actors']
-    if self.num_blocks:
-      parts.append(f'{self.num_trained} of {self.num_blocks} blocks trained')
-      parts.append(f'{self.num_under_way} under way')
-    return ', '.join([*parts, f'{self.num_losses} lost so far'])
-
-
 def connect(address: str, *, insecure_network: bool = False) -> None:
   """Connects to a cluster; a connection that is there is kept.
 
@@ -118,7 +88,8 @@ def connect(address: str, *, insecure_network: bool = False) -> None:
     if address != 'auto':
       _check_reachable(address)
     _connect(address)
-  others = sorted({host for host in _hosts() if not _is_here(host)})
+  hosts = {node['NodeManagerAddress'] for node in _nodes()}
+  others = sorted(host for host in hosts if not _is_here(host))
   if others and not insecure_network and not (_is_protected() and not _admits_anybody()):
     ray.shutdown()
     raise ValueError(
@@ -142,9 +113,10 @@ def number_of_actors(number: int | None, *, cpus: float, gpus: float) -> int:
   for name, key, needed in (('cpus', 'CPU', cpus), ('gpus', 'GPU', gpus)):
     if not needed:
       continue
-    there = sum(_whole(node['Resources'].get(key, 0.0), needed) for node in _nodes())
+    of_machines = [node['Resources'].get(key, 0.0) for node in _nodes()]
+    there = sum(math.floor(of_one / needed + 1e-9) for of_one in of_machines)
     if there < (number or 1):
-      total = sum(node['Resources'].get(key, 0.0) for node in _nodes())
+      total = sum(of_machines)
       raise ValueError(
         f'{number or 1} actors of {name}={needed:g} do not fit into the cluster, whose machines'
         f' have {total:g} {key}s: ask for fewer or smaller actors, or add machines'
@@ -208,17 +180,9 @@ def _only_address(address: str) -> str:
   return address
 
 
-def _whole(there: float, needed: float) -> int:
-  return math.floor(there / needed + 1e-9)
-
-
 def _nodes() -> list[dict[str, Any]]:
   """Returns the machines of the cluster that are alive."""
   return [node for node in ray.nodes() if node['Alive']]
-
-
-def _hosts() -> list[str]:
-  return [node['NodeManagerAddress'] for node in _nodes()]
 
 
 def _is_here(host: str) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.runtime import analysis, clients, programs, values
+from fl_dpftrl.runtime import analysis, clients, programs, randomness, threads, values
 from fl_dpftrl.text import messages
 
 _Tensors = Sequence[tf.Tensor]
@@ -72,7 +72,7 @@ class InProcessContext(tff.framework.SyncContext):
     self._arrays = values.Arrays()
     self._calls = itertools.count()
     self._number: int | None = None
-    self._stop = clients.Stop()
+    self._stop = threads.Stop()
 
   def stop(self) -> None:
     """Ends the call that is under way, and all to come, with a RuntimeError.
@@ -191,7 +191,7 @@ class _Call:
     program: programs.Program,
     arrays: values.Arrays,
     default_num_clients: int,
-    stop: clients.Stop,
+    stop: threads.Stop,
   ):
     self._program, self._arrays, self._stop = program, arrays, stop
     self._num_clients: int | None = None
@@ -239,7 +239,7 @@ class _Call:
     """
     for index, stage in enumerate(self._program.stages):
       if stage.server is not None:
-        self._shared.update(stage.server(_secret_seed(), self._shared.__getitem__))
+        self._shared.update(stage.server(randomness.secret_seed(), self._shared.__getitem__))
       if stage.client is not None:
         self._run_clients(stage, stage.client, functools.partial(client_seed, index), where)
 
@@ -258,43 +258,31 @@ class _Call:
     sent = [n for n in step.takes if n in self._shared and n not in self._program.databases]
     own = [name for name in step.takes if name in self._of_client]
     named = self._program.named
+    merge = stage.merge
+    merge_takes = merge.takes if merge else ()
     work = clients.Work(
       step=step,
+      merge=merge,
       num_clients=self.num_clients,
       zeros=zeros,
       shared={name: self._shared[name] for name in step.takes if name in self._shared},
+      merged_with={name: self._shared[name] for name in merge_takes if name in self._shared},
       own={name: self._of_client[name] for name in own},
       types={name: named[name].member for name in own if named[name].block is None},
       arrays=self._arrays,
       seed=seed,
       model_bytes=sum(values.num_bytes(self._shared[name]) for name in sent),
     )
+    with contextlib.closing(where.groups(work, self._stop)) as groups:
+      trained = work.merged(groups)
     for name in stage.keeps:
-      self._of_client[name] = []
-    totals: dict[str, _Tensors] | None = None
-    with contextlib.closing(where.blocks(work, self._stop)) as blocks:
-      for block in blocks:
-        totals = block.totals if totals is None else self._merged(stage, totals, block.totals)
-        for kept in block.kept:
-          for name in stage.keeps:
-            self._of_client[name].append(kept[name])
-    totals = zeros if totals is None else totals
+      self._of_client[name] = [kept[name] for kept in trained.kept]
     self._shared.update(
-      {part(name, analysis.TOTAL): totals[part(name, analysis.BLOCK)] for name in stage.sums}
+      {
+        part(name, analysis.TOTAL): trained.totals[part(name, analysis.BLOCK)]
+        for name in stage.sums
+      }
     )
-
-  def _merged(
-    self, stage: programs.Stage, totals: dict[str, _Tensors], block: dict[str, _Tensors]
-  ) -> dict[str, _Tensors]:
-    """Returns the totals with those of one more block of clients."""
-    if stage.merge is None:
-      return totals
-    part = analysis.part_of
-    known = {**self._shared, **block}
-    for name in stage.sums:
-      known[part(name, analysis.TOTAL)] = totals[part(name, analysis.BLOCK)]
-    merged = stage.merge(_secret_seed(), known.__getitem__)
-    return {part(name, analysis.BLOCK): merged[part(name, analysis.TOTAL)] for name in stage.sums}
 
   def results(self) -> Iterator[Any]:
     """Yields the tensors of each part of the result."""
@@ -318,7 +306,3 @@ def _client_seed(key: bytes, number: int, stage: int, client: int) -> np.ndarray
   """Seeds of what a client draws and, secret, of what is drawn where it is added up."""
   digest = hashlib.sha256(b'%s %d %d %d' % (key, number, stage, client)).digest()
   return np.frombuffer(digest[:16] + os.urandom(16), '<i8')
-
-
-def _secret_seed() -> tf.Tensor:
-  return tf.constant(np.frombuffer(os.urandom(16), '<i8'))

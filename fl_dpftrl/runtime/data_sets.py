@@ -61,11 +61,11 @@ def options() -> tf.data.Options:
   A client's few batches are over before a pipeline could be tuned, and to rewrite it
   takes longer than to read them.
   """
-  found = tf.data.Options()
-  found.autotune.enabled = False
-  found.experimental_optimization.apply_default_optimizations = False
-  found.experimental_optimization.inject_prefetch = False
-  return found
+  made = tf.data.Options()
+  made.autotune.enabled = False
+  made.experimental_optimization.apply_default_optimizations = False
+  made.experimental_optimization.inject_prefetch = False
+  return made
 
 
 @functools.cache

@@ -102,14 +102,14 @@ class Evaluator:
     if not isinstance(function, tff.framework.Intrinsic):
       argument = block.argument and self._evaluate(block.argument, bound)
       return self._evaluate(function, bound)(argument)
-    if analysis.is_map(function.uri):
+    if function.uri in analysis.MAPS:
       mapped = self._evaluate(analysis.element(block.argument, 0), bound)
       return mapped(self._evaluate(analysis.element(block.argument, 1), bound))
-    if analysis.is_eval(function.uri):
+    if function.uri in analysis.EVALS:
       return self._evaluate(block.argument, bound)(None)
-    if analysis.is_copy(function.uri):
+    if function.uri in analysis.COPIES:
       return self._evaluate(block.argument, bound)
-    if analysis.makes_sequences(function.uri):
+    if function.uri in analysis.SEQUENCES:
       return self._sequence(function.uri, block, bound)
     raise analysis.unsupported(f'the operation {function.uri}', analysis.WRITE_OTHERWISE)
 
@@ -144,11 +144,7 @@ class Evaluator:
     return call
 
   def _selected(self, block: tff.framework.Selection, bound: _Bound) -> Any:
-    path, source = [], block
-    while isinstance(source, tff.framework.Selection):
-      path.append(source.as_index())
-      source = source.source
-    path.reverse()
+    source, path = analysis.selected(block)
     if (
       isinstance(source, tff.framework.Reference)
       and source.name == self._analysed.parameter

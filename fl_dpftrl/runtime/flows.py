@@ -15,19 +15,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow_federated as tff
 
-from fl_dpftrl.runtime import graph_flows
+from fl_dpftrl.runtime import analysis, graph_flows
 
 Block: TypeAlias = tff.framework.ComputationBuildingBlock
-# Each part of the result depends on the same part of the argument.
-_COPIES = frozenset(
-  [
-    'federated_broadcast',
-    'federated_value_at_clients',
-    'federated_value_at_server',
-    'federated_zip_at_clients',
-    'federated_zip_at_server',
-  ]
-)
 _SUMS = frozenset(['federated_sum', 'federated_mean', 'federated_min', 'federated_max'])
 # As a sum of the first part of the argument, and all of it depends on the other parts.
 _SUMS_OF_FIRST = frozenset(
@@ -38,8 +28,6 @@ _SUMS_OF_FIRST = frozenset(
     'federated_secure_modular_sum',
   ]
 )
-_MAPS = frozenset(['federated_map', 'federated_map_all_equal'])
-_EVALS = frozenset(['federated_eval_at_clients', 'federated_eval_at_server'])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,7 +255,7 @@ class _Evaluation:
 
   def _call_intrinsic(self, block: Any, argument: Any) -> Any:
     uri = block.uri
-    if uri in _COPIES:
+    if uri in analysis.COPIES:  # Each part depends on the same part of the argument.
       return argument
     if uri in _SUMS:
       return _with(argument, 0)
@@ -275,12 +263,12 @@ class _Evaluation:
       return _with(argument[0], _joined(argument[1:]))
     if uri == 'federated_apply':
       return self.apply(argument[0], argument[1])
-    if uri in _EVALS:
+    if uri in analysis.EVALS:
       return self.apply(argument, None)
     # In all others, what is called is called for each client, or for each element.
     before, self._is_repeated = self._is_repeated, True
     try:
-      if uri in _MAPS:
+      if uri in analysis.MAPS:
         return self.apply(argument[0], argument[1])
       if uri == 'federated_aggregate':
         return self._aggregate(*argument)

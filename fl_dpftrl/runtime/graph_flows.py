@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from fl_dpftrl.runtime import callbacks, marks
+from fl_dpftrl.runtime import callbacks, graphs, marks
 
 # The outside of all graphs, such as Python's memory and files: bit 0 of every set.
 WORLD = 1
@@ -102,10 +102,6 @@ def tensor_names(binding: Any) -> Iterator[str]:
     yield binding.sequence.variant_tensor_name
 
 
-def _node(tensor: str) -> str:
-  return tensor.lstrip('^').split(':')[0]
-
-
 class _Graph:
   """A graph with the set of each operation, computed to a fixed point.
 
@@ -121,7 +117,7 @@ class _Graph:
     self._bodies: dict[str, tuple[bool, frozenset[str]]] = {}
     self._given: dict[str, int] = defaultdict(int)
     for i, name in enumerate(inputs):
-      self._given[_node(name)] |= 1 << (_FIRST + i)
+      self._given[graphs.node_of(name)] |= 1 << (_FIRST + i)
     self._starts = {}
     self._secret = 0
     for node in self._marked(marks.NOISE_IN):
@@ -152,7 +148,7 @@ class _Graph:
           noise=self._join_tensors(node.input[1] for parts in of.values() for node in parts),
           noise_of_each=functools.reduce(
             operator.and_,
-            (self._masks[_node(node.input[1])] for parts in of.values() for node in parts),
+            (self._masks[graphs.node_of(node.input[1])] for parts in of.values() for node in parts),
           ),
           times=max(map(len, of.values())),
         )
@@ -167,12 +163,12 @@ class _Graph:
 
   def _group_releases(self) -> dict[str, dict[str, list[Any]]]:
     """Returns the marked additions by identity and part."""
-    found: dict[str, dict[str, list[Any]]] = {}
+    grouped: dict[str, dict[str, list[Any]]] = {}
     for node in self._marked(marks.RELEASE):
       if node.op == marks.ADD:
         identity, part = _words(node, marks.RELEASE)
-        found.setdefault(identity, {}).setdefault(part, []).append(node)
-    return found
+        grouped.setdefault(identity, {}).setdefault(part, []).append(node)
+    return grouped
 
   def _propagate(self) -> dict[str, int]:
     """Returns the set of each operation, the least that all rules hold for."""
@@ -185,7 +181,7 @@ class _Graph:
     after: dict[str, set[str]] = defaultdict(set)
     for node in self._nodes.values():
       for name in node.input:
-        after[_node(name)].add(node.name)
+        after[graphs.node_of(name)].add(node.name)
     for group in self._shared_resources():
       for name in group:
         after[name] |= group
@@ -211,7 +207,7 @@ class _Graph:
     users: dict[str, set[str]] = defaultdict(set)
     for node in self._nodes.values():
       for name in node.input:
-        producer = self._nodes.get(_node(name))
+        producer = self._nodes.get(graphs.node_of(name))
         if producer is not None and not name.startswith('^') and self._gives_handle(producer):
           users[producer.name] |= {producer.name, node.name}
       for key in self._resource_names(node):
@@ -243,10 +239,7 @@ class _Graph:
   def _functions_of(self, node: Any) -> Iterator[str]:
     if node.op in self._functions:
       yield node.op
-    for attribute in node.attr.values():
-      if attribute.HasField('func'):
-        yield attribute.func.name
-      yield from (function.name for function in attribute.list.func)
+    yield from graphs.function_names(node)
 
   def _body(self, name: str) -> tuple[bool, frozenset[str]]:
     """Returns True if a function reaches the outside, and the names of resources that it knows."""
@@ -297,7 +290,7 @@ class _Graph:
     """Returns where a tensor comes from through copies: its name, and its operation."""
     while True:
       name = tensor if ':' in tensor else f'{tensor}:0'
-      node = self._nodes.get(_node(name))
+      node = self._nodes.get(graphs.node_of(name))
       if name in self._inputs or node is None or node.op != 'Identity':
         return name, node
       if marks.NOISE_OUT in node.attr:
@@ -306,7 +299,7 @@ class _Graph:
 
   def _mask(self, tensor: str) -> int:
     """Returns the set of a tensor, also of one that is fed."""
-    return self._masks.get(_node(tensor), 0) | self._given.get(_node(tensor), 0)
+    return self._masks.get(graphs.node_of(tensor), 0) | self._given.get(graphs.node_of(tensor), 0)
 
   def _join(self, names: Iterable[str]) -> int:
     joined = 0
@@ -315,7 +308,7 @@ class _Graph:
     return joined
 
   def _join_tensors(self, tensors: Iterable[str]) -> int:
-    return self._join(_node(tensor) for tensor in tensors)
+    return self._join(graphs.node_of(tensor) for tensor in tensors)
 
 
 def _words(node: Any, mark: str) -> list[str]:

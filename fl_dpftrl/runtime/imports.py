@@ -14,16 +14,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.runtime import (
-  analysis,
-  callbacks,
-  graph_flows,
-  loops,
-  products,
-  randomness,
-  reductions,
-  resources,
-)
+from fl_dpftrl.runtime import analysis, callbacks, graph_flows, graphs, randomness, resources, speed
 
 # Which node to be beside, and compilation by XLA, which lacks operations put in here.
 _LEFT_OUT = ('_class', '_XlaMustCompile', '_XlaCompile')
@@ -67,28 +58,27 @@ class Importer:
     program.graph_def.Unpack(graph)
     results = list(graph_flows.tensor_names(program.result))
     given = dict(_bound(program.parameter, argument)) if program.HasField('parameter') else {}
-    inputs = {resources.node_of(name) for name in given}
-    _prune(graph, {*map(resources.node_of, [*results, program.initialize_op])} - {''}, inputs)
+    inputs = {graphs.node_of(name) for name in given}
+    _prune(graph, {*map(graphs.node_of, [*results, program.initialize_op])} - {''}, inputs)
     _leave_out(graph)
     self.resources.extend(callbacks.resources(graph))
     _leave_out_asserted(graph)
     handles = resources.rewrite(graph, program.initialize_op, of_clients=self._of_clients)
-    reductions.rewrite(graph)
-    products.rewrite(graph)
+    speed.rewrite(graph)
     seed = randomness.rewrite(graph, honours_seeds=self._honours_seeds)
     if seed is not None:
       given[f'{seed}:0'] = randomness.child(self._seed, self._count)
     self._count += 1
     _rename(graph, f'__{next(_unique)}')
     present = {node.name for node in graph.node}
-    found = tf.graph_util.import_graph_def(
+    imported = tf.graph_util.import_graph_def(
       graph,
-      input_map={n: _here(t) for n, t in given.items() if resources.node_of(n) in present},
+      input_map={n: _here(t) for n, t in given.items() if graphs.node_of(n) in present},
       return_elements=[*results, *(f'{name}:0' for name in handles)],
       name=_SCOPE,
     )
-    self._variables.extend(found[len(results) :])
-    return _assembled(program.result, dict(zip(results, found)))
+    self._variables.extend(imported[len(results) :])
+    return _assembled(program.result, dict(zip(results, imported)))
 
   def cleaned(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Returns the tensors, once the memory of the variables is free."""
@@ -137,7 +127,7 @@ def _assembled(binding: Any, tensors: dict[str, tf.Tensor]) -> Value:
 
 def _prune(graph: tf.compat.v1.GraphDef, wanted: set[str], inputs: set[str]) -> None:
   """Keeps what is wanted, what it needs, and the inputs, for which nothing has to wait."""
-  kept = resources.needed(graph, wanted, inputs)
+  kept = graphs.needed(graph, wanted, inputs)
   for index in reversed(range(len(graph.node))):
     node = graph.node[index]
     if node.name not in kept:
@@ -159,9 +149,9 @@ def _rename(graph: tf.compat.v1.GraphDef, suffix: str) -> None:
   """Tells functions of a rewritten graph from those of the original; loops from each other."""
   names = {function.signature.name for function in graph.library.function}
   renamed = lambda name: name + suffix if name in names else name
-  for node in _all_nodes(graph):
+  for node in graphs.nodes(graph):
     node.op = renamed(node.op)
-    if node.op in loops.ENTRANCES:
+    if node.op in randomness.ENTRANCES:
       node.attr['frame_name'].s += suffix.encode()
     for attribute in node.attr.values():
       if attribute.HasField('func'):
@@ -175,14 +165,9 @@ def _rename(graph: tf.compat.v1.GraphDef, suffix: str) -> None:
     gradient.gradient_func = renamed(gradient.gradient_func)
 
 
-def _all_nodes(graph: tf.compat.v1.GraphDef) -> Iterator[Any]:
-  """Yields the nodes of a graph, and those of its functions."""
-  return itertools.chain(graph.node, *(f.node_def for f in graph.library.function))
-
-
 def _leave_out_asserted(graph: tf.compat.v1.GraphDef) -> None:
   """Leaves words alone to assertions that fail: their tensors may be secret."""
-  for node in _all_nodes(graph):
+  for node in graphs.nodes(graph):
     if node.op != 'Assert':
       continue
     condition, *others = node.input

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 
 from fl_dpftrl.runtime import actors as actors_lib
-from fl_dpftrl.runtime import clients, cluster, context, memory, sending
+from fl_dpftrl.runtime import clients, cluster, context, memory, threads, trainer
 
 # Between two lines that say how far a long round is.
 _SAY_SECONDS = 30.0
@@ -105,8 +105,8 @@ def _context(
   )
 
 
-class Machines:
-  """Trains clients on actors of the connected cluster; a `clients.Clients`.
+class Machines(clients.Clients):
+  """Trains clients on actors of the connected cluster.
 
   Args:
     actors: their number and size.
@@ -119,7 +119,7 @@ class Machines:
   def __init__(self, actors: cluster.Actors, say: Callable[[str], None]):
     self._settings, self._say = actors, say
     self._actors: list[actors_lib.Actor] = []
-    self._sent = sending.Sender(actors_lib.put)
+    self._sent = trainer.Sender(actors_lib.put)
     self._round: actors_lib.Round | None = None
     self._head = cluster.Head()
     self._store_bytes = cluster.store_bytes()  # Once: a head that is gone does not answer.
@@ -132,29 +132,31 @@ class Machines:
 
   def status(self) -> str:
     """See `clients.Clients`."""
-    return str(self.counts()) if self._actors else ''
+    if not self._actors:
+      return ''
+    parts = [f'{len(self.pids)} of {self._settings.number} actors']
+    if self._round is not None:
+      parts.append(self._round.status())
+    return ', '.join([*parts, f'{self.losses} lost so far'])
 
-  def counts(self) -> cluster.Status:
-    """Returns how many actors are there, and how far their round is."""
-    return cluster.Status(
-      num_actors=self._settings.number or 1,
-      num_there=len(self.pids),
-      num_losses=self.losses,
-      **({} if self._round is None else self._round.counts()),
-    )
-
-  def blocks(
-    self, work: clients.Work, stop: clients.Stop
+  def groups(
+    self, work: clients.Work, stop: threads.Stop
   ) -> Generator[clients.Trained, None, None]:
-    """Yields what came of each block of clients, in order.
+    """Yields what came of each group of blocks of clients, in order.
 
     Raises:
       NoActorError: if no actor is there in time, or a block ends each that trains it.
     """
     self._start()
-    round_ = self._round = actors_lib.Round(
-      self._actors, self._settings, self._sent, work, self._store_bytes
-    )
+    round_ = actors_lib.Round(self._actors, self._settings, self._sent, work, self._store_bytes)
+    with contextlib.closing(self._taken(round_, stop)) as trained:
+      yield from trained if round_.merges else work.grouped(trained)
+
+  def _taken(
+    self, round_: actors_lib.Round, stop: threads.Stop
+  ) -> Generator[clients.Trained, None, None]:
+    """Yields the blocks of a round, or its groups where actors merge."""
+    self._round = round_
     said = time.monotonic()
     try:
       with stop.told_to(self.end):

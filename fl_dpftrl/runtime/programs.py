@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -10,9 +11,14 @@ import tensorflow_federated as tff
 from tensorflow.python.eager import cancellation, execute
 from tensorflow.python.eager import context as contexts
 
-from fl_dpftrl.runtime import analysis, evaluation, failures, imports, randomness
+from fl_dpftrl.runtime import analysis, evaluation, imports, randomness
 
 _Block: TypeAlias = tff.framework.ComputationBuildingBlock
+
+# The function of an operation that failed, whose name says nothing to users.
+_FUNCTION = re.compile(r'\{\{function_node [^}]*\}\} ?')
+# The sentence of an assertion, which TensorFlow puts between lines on its graph.
+_ASSERTED = re.compile(r'assertion failed: \[[^\]]+\]')
 
 # A client draws by the first two numbers; adding it up, where that draws, by the others.
 CLIENT_SEED_SPEC = tf.TensorSpec([4], tf.int64)
@@ -71,7 +77,7 @@ class Step:
         manager,
       )
     except tf.errors.OpError as error:
-      failed = failures.plain(error)
+      failed = _plain(error)
     # Out of the handling of an error, which would be shown as what came before.
     raise failed
 
@@ -84,7 +90,8 @@ class Stage:
     server: computes what all share.
     client: for one client, takes the totals of its block so far and gives them with
       its summands, beside what later stages need of it.
-    merge: takes the totals of all blocks so far and those of one more.
+    merge: takes first the totals so far, then those of the blocks that come next, both in the
+      order of sums; gives the totals of both, by the names of the latter.
     sums: that the stage ends with.
     keeps: names of what clients compute and later stages need of each.
   """
@@ -256,7 +263,7 @@ class _Builder:
       return [evaluator.with_block(name) for name in sums], [evaluator]
 
     takes = list(dict.fromkeys([*totals, *blocks, *others]))
-    return self._step(takes, totals, compute, randomness.SEED_SPEC)
+    return self._step(takes, blocks, compute, randomness.SEED_SPEC)
 
   def _evaluator(
     self, seed: tf.Tensor, known: dict[str, Any], *, of_clients: bool
@@ -294,17 +301,17 @@ class _Builder:
 
   def _needed(self, gives: Sequence[str], stage: int, *, per_client: bool) -> list[str]:
     """Values from without that these are computed from."""
-    found, seen, left = [], set(), list(reversed(gives))
+    outside, seen, left = [], set(), list(reversed(gives))
     while left:
       name = left.pop()
       if name in seen:
         continue
       seen.add(name)
       if not self._is_inside(name, stage, per_client):
-        found.append(name)
+        outside.append(name)
         continue
       left.extend(reversed(self._sources(name)))
-    return found
+    return outside
 
   def _names_in_function(self, of_sum: str, index: int) -> list[str]:
     """Values that a function of a sum refers to beside its arguments."""
@@ -328,3 +335,22 @@ def _flat(value: imports.Value) -> list[tf.Tensor]:
   if isinstance(value, tuple):
     return [tensor for part in value for tensor in _flat(part)]
   return [value]
+
+
+def _plain(error: tf.errors.OpError) -> tf.errors.OpError:
+  """Returns an error in its own words alone; of an assertion, in its sentence."""
+  said = _ASSERTED.search(error.message)
+  return _saying(error, _FUNCTION.sub('', error.message) if said is None else said[0])
+
+
+def placed(error: BaseException, place: str) -> BaseException:
+  """Returns an error of the same type whose message begins with a place."""
+  if isinstance(error, tf.errors.OpError):
+    return _saying(error, f'{place}: {error.message}')
+  if error.args and isinstance(error.args[0], str):
+    error.args = f'{place}: {error.args[0]}', *error.args[1:]
+  return error
+
+
+def _saying(error: tf.errors.OpError, message: str) -> tf.errors.OpError:
+  return type(error)(error.node_def, error.op, message).with_traceback(error.__traceback__)

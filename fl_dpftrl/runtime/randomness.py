@@ -10,13 +10,14 @@ Not covered, and left as they are: gamma and Poisson variates, shuffles of tenso
 and random functions that are mapped over a data set.
 """
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from fl_dpftrl.runtime import loops
+from fl_dpftrl.runtime import graphs
 
 SEED_SPEC = tf.TensorSpec([2], tf.int64, 'random_seed')
 SEED_NAME = 'random_seed'
@@ -58,6 +59,10 @@ _DATA_SETS = {
 _CALLS = ('PartitionedCall', 'StatefulPartitionedCall')
 _BRANCHES = ('If', 'StatelessIf', 'Case', 'StatelessCase')
 _LOOPS = ('While', 'StatelessWhile')
+ENTRANCES = ('Enter', 'RefEnter')
+"""Operations that name the frame of a loop; no two loops of a graph may have one name."""
+_EXITS = ('Exit', 'RefExit')
+_CONDITION = 'LoopCond'
 
 
 def child(seed: tf.Tensor, index: int | tf.Tensor) -> tf.Tensor:
@@ -65,6 +70,11 @@ def child(seed: tf.Tensor, index: int | tf.Tensor) -> tf.Tensor:
   return tf.random.stateless_uniform(
     [2], seed + tf.convert_to_tensor([index, 0], tf.int64), None, None, tf.int64
   )
+
+
+def secret_seed() -> tf.Tensor:
+  """Returns a seed of the operating system."""
+  return tf.constant(np.frombuffer(os.urandom(16), '<i8'))
 
 
 def rewrite(graph: tf.compat.v1.GraphDef, *, honours_seeds: bool) -> str | None:
@@ -115,14 +125,9 @@ class _Rewriter:
         if any(self._draws(node) for node in function.node_def):
           self._drawing.add(name)
       # Branches have one signature, and so have the two halves of a loop.
-      for node in self._all_nodes():
+      for node in graphs.nodes(self._graph):
         if node.op in (*_BRANCHES, *_LOOPS) and self._draws(node):
-          self._drawing.update(function_names(node))
-
-  def _all_nodes(self) -> Iterable[tf.compat.v1.NodeDef]:
-    yield from self._graph.node
-    for function in self._functions.values():
-      yield from function.node_def
+          self._drawing.update(graphs.function_names(node))
 
   def _draws(self, node: tf.compat.v1.NodeDef) -> bool:
     if node.op in _DRAWS or node.op in _DATA_SETS:
@@ -131,14 +136,14 @@ class _Rewriter:
       return node.op in self._drawing
     if node.op not in (*_CALLS, *_BRANCHES, *_LOOPS):
       return False
-    return any(name in self._drawing for name in function_names(node))
+    return any(name in self._drawing for name in graphs.function_names(node))
 
   def _renamed(self, name: str) -> str:
     return name + _MARK if name in self._drawing else name
 
   def _bodies(self) -> set[str]:
     """Returns the functions that are the body of a loop."""
-    return {node.attr['body'].func.name for node in self._all_nodes() if node.op in _LOOPS}
+    return {node.attr['body'].func.name for node in graphs.nodes(self._graph) if node.op in _LOOPS}
 
   def _rewrite_function(self, function: Any, *, is_loop_body: bool) -> None:
     signature = function.signature
@@ -192,7 +197,7 @@ class _Rewriter:
       types = {'Tseed': _SEED_TYPE}
     kept = {new: node.attr[old].type for new, old in attributes.items()}
     node.op = operation
-    _clear_attributes(node)
+    graphs.clear_attributes(node)
     for name, of in {**kept, **types}.items():
       node.attr[name].type = of
     del node.input[:]
@@ -232,7 +237,7 @@ class _Body:
     self._after = after
     self._count = 0
     self._num_seeds = 0
-    self._loops = loops.Loops(nodes)
+    self._loops = _Loops(nodes)
     self._inside: dict[bytes, _Body] = {}
 
   def around(self, node: Any) -> '_Body':
@@ -311,34 +316,60 @@ class _Body:
     return [name, f'{name}:1']
 
 
+class _Loops:
+  """The loops of TensorFlow 1, which are nodes among the others of a graph.
+
+  What is between a loop's entrances and its exits is in one frame, and nodes of a frame take
+  inputs of the same frame alone.
+
+  Args:
+    nodes: of a graph or function; those added later are not looked at.
+  """
+
+  def __init__(self, nodes: Any):
+    self._nodes = {node.name: node for node in nodes}
+    self.entrances = {node.attr['frame_name'].s: node for node in nodes if node.op in ENTRANCES}
+    self._conditions = [node for node in nodes if node.op == _CONDITION]
+
+  def around(self, node: Any) -> bytes | None:
+    """Returns the frame that a node is in; None outside of all loops."""
+    if not self.entrances:
+      return None
+    left = 0  # Loops that are between the node and its first input.
+    while node is not None:
+      if node.op in ENTRANCES:
+        if not left:
+          return node.attr['frame_name'].s
+        left -= 1
+      elif node.op in _EXITS:
+        left += 1
+      # The first input of a merge is the one from outside the loop.
+      node = self.source(node)
+    return None
+
+  def source(self, node: Any) -> Any:
+    """Returns the node of the first input; None where there is none."""
+    if not node.input:
+      return None
+    return self._nodes.get(graphs.node_of(node.input[0]))
+
+  def condition(self, frame: bytes) -> Any:
+    """Returns the node that says whether the loop goes on."""
+    return next(node for node in self._conditions if self.around(node) == frame)
+
+
 def _reseed_data_set(node: tf.compat.v1.NodeDef, body: _Body) -> None:
   """Gives a data set that draws a seed, unless it has one of its own."""
   place = _DATA_SETS[node.op]
   constants = {n.name: n for n in body.nodes if n.op == 'Const'}
-  given = [constants.get(one.split(':')[0]) for one in node.input[place : place + 2]]
+  given = [constants.get(graphs.node_of(one)) for one in node.input[place : place + 2]]
   if any(one is None or tf.make_ndarray(one.attr['value'].tensor).any() for one in given):
     return
   for offset, scalar in enumerate(body.scalars(body.child_seed())):
     node.input[place + offset] = scalar
 
 
-def function_names(node: tf.compat.v1.NodeDef) -> list[str]:
-  """Returns the names of the functions that are attributes of a node."""
-  names = []
-  for attribute in node.attr.values():
-    if attribute.HasField('func'):
-      names.append(attribute.func.name)
-    names.extend(function.name for function in attribute.list.func)
-  return names
-
-
 def _append_input(node: tf.compat.v1.NodeDef, name: str) -> None:
   """Adds an input after the others, before those that only order."""
-  data = [one for one in node.input if not one.startswith('^')]
-  order = [one for one in node.input if one.startswith('^')]
+  data, order = graphs.inputs(node)
   node.input[:] = [*data, name, *order]
-
-
-def _clear_attributes(node: tf.compat.v1.NodeDef) -> None:
-  for name in [name for name in node.attr if not name.startswith('_')]:
-    del node.attr[name]

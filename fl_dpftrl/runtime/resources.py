@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from fl_dpftrl.runtime import analysis, randomness
+from fl_dpftrl.runtime import analysis, graphs
 
 # TensorFlow makes a new variable at each call of an operation of this name.
 _ANONYMOUS = b'cd2c89b7-88b7-44c8-ad83-06c2a9158347'
@@ -74,7 +74,7 @@ def rewrite(graph: tf.compat.v1.GraphDef, initialize: str, *, of_clients: bool) 
   if initialize:
     own = [node.name for node in graph.node if node.op in _OWN]
     _initialise_first(graph, initialize, _with_aliases(graph, own))
-  for node in itertools.chain(graph.node, *(f.node_def for f in graph.library.function)):
+  for node in graphs.nodes(graph):
     if node.op in _COUNTERPARTS or (node.op == _VARIABLE and node.name in variables):
       _make_anonymous(node)
   for node in itertools.chain(graph.node if of_clients else (), *(f.node_def for f in called)):
@@ -87,15 +87,15 @@ def rewrite(graph: tf.compat.v1.GraphDef, initialize: str, *, of_clients: bool) 
 def _called(graph: tf.compat.v1.GraphDef) -> list[Any]:
   """Returns the functions that the graph calls, directly or indirectly."""
   functions = {function.signature.name: function for function in graph.library.function}
-  found: dict[str, Any] = {}
+  called: dict[str, Any] = {}
   left = list(graph.node)
   while left:
     node = left.pop()
-    for name in (node.op, *randomness.function_names(node)):
-      if name in functions and name not in found:
-        found[name] = functions[name]
+    for name in (node.op, *graphs.function_names(node)):
+      if name in functions and name not in called:
+        called[name] = functions[name]
         left.extend(functions[name].node_def)
-  return list(found.values())
+  return list(called.values())
 
 
 def _key(node: _Node) -> _Key:
@@ -163,7 +163,7 @@ def _with_aliases(graph: tf.compat.v1.GraphDef, names: Iterable[str]) -> set[str
     passed_on := {
       node.name
       for node in graph.node
-      if node.op in _PASSED_ON and handles & set(map(node_of, node.input))
+      if node.op in _PASSED_ON and handles & set(map(graphs.node_of, node.input))
     }
     - handles
   ):
@@ -173,26 +173,7 @@ def _with_aliases(graph: tf.compat.v1.GraphDef, names: Iterable[str]) -> set[str
 
 def _initialise_first(graph: tf.compat.v1.GraphDef, operation: str, handles: set[str]) -> None:
   """Makes all other uses of handles wait for an operation."""
-  before = needed(graph, [node_of(operation)])
+  before = graphs.needed(graph, [graphs.node_of(operation)])
   for node in graph.node:
-    if node.name not in before | handles and handles & set(map(node_of, node.input)):
-      node.input.append(f'^{node_of(operation)}')
-
-
-def needed(
-  graph: tf.compat.v1.GraphDef, wanted: Iterable[str], given: Iterable[str] = ()
-) -> set[str]:
-  """Returns the nodes that wanted ones need, themselves included; given ones need none."""
-  nodes = {node.name: node for node in graph.node}
-  found, left = set(given) & nodes.keys(), list(wanted)
-  while left:
-    name = left.pop()
-    if name not in found:
-      found.add(name)
-      left.extend(map(node_of, nodes[name].input))
-  return found
-
-
-def node_of(tensor_name: str) -> str:
-  """Returns the node of an input, which may be one that only orders."""
-  return tensor_name.lstrip('^').split(':')[0]
+    if node.name not in before | handles and handles & set(map(graphs.node_of, node.input)):
+      node.input.append(f'^{graphs.node_of(operation)}')

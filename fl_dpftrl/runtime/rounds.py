@@ -77,12 +77,12 @@ class Round:
       without_noise_of: releases whose own noise state is left out.
     """
     left_out = {release.number for release in without_noise_of}
-    found = []
+    paths = []
     for path, leaf in zip(self.state, self.flow.leaves):
       kind, number = (leaf.origin or (None, None))[:2]
       if leaf.mask & bits and not (kind == 'noise' and number in left_out):
-        found.append(path)
-    return found
+        paths.append(path)
+    return paths
 
   def output_paths(self, bits: int) -> list[Path]:
     """Returns the other tensors of the result that depend on any of the bits."""

@@ -34,8 +34,8 @@ def mapped(
   def on_element(index: tf.Tensor, element: Any) -> Any:
     return _packed(structure, function(randomness.child(seed, index), _nested(element)))
 
-  found = data_set.enumerate().map(tf.autograph.experimental.do_not_convert(on_element))
-  return tf.data.experimental.to_variant(found.with_options(data_sets.options()))
+  data_set = data_set.enumerate().map(tf.autograph.experimental.do_not_convert(on_element))
+  return tf.data.experimental.to_variant(data_set.with_options(data_sets.options()))
 
 
 def reduced(

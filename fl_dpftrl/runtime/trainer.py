@@ -1,11 +1,11 @@
-"""The process that trains blocks of clients on another machine."""
+"""Work of clients as it travels: the driver sends it, and processes elsewhere do it."""
 
 import collections
 import contextlib
 import dataclasses
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,35 +13,32 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl.runtime import clients, transfer, values
+from fl_dpftrl.text import messages
 
-MOST_KEPT = 16
-"""Steps and functions that are kept, of a few computations."""
+# Steps and functions that are kept, of a few computations.
+_MOST_KEPT = 16
 # Of successive rounds, what clients share: one that ends beside one that begins.
 _MOST_WORK = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class SentWork:
-  """Part of a stage that all clients share, as it travels; see `clients.Work`.
+  """Part of a `clients.Work` that all of its clients share, as it travels.
 
   Attributes:
     step: reference to a `transfer.SentStep`.
+    merge: the same of the merge; None where the driver merges.
+    num_clients: number of clients of the round.
     zeros, shared: tensors by name.
     types: serialised types of values that clients have of their own.
   """
 
   step: Any
+  merge: Any
+  num_clients: int
   zeros: Mapping[str, Sequence[transfer.Sent]]
   shared: Mapping[str, Sequence[transfer.Sent]]
   types: Mapping[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class SentLater:
-  """A `clients.Later` with a reference to its function."""
-
-  function: Any
-  arguments: tuple[Any, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,13 +47,11 @@ class SentBlock:
 
   Attributes:
     places: their places in the round.
-    num_clients: number of clients of the round.
     seeds: of each, as of `clients.Work`.
-    own: values of their own, by name.
+    own: values of their own, by name; a `clients.Later` has a reference to its function.
   """
 
   places: range
-  num_clients: int
   seeds: Sequence[np.ndarray]
   own: Mapping[str, Sequence[Any]]
 
@@ -68,6 +63,14 @@ class SentTrained:
   totals: Mapping[str, Sequence[transfer.Sent]]
   kept: Sequence[Mapping[str, Sequence[transfer.Sent]]]
 
+  @classmethod
+  def of(cls, trained: clients.Trained) -> 'SentTrained':
+    return cls(transfer.sent(trained.totals), [transfer.sent(kept) for kept in trained.kept])
+
+  def received(self) -> clients.Trained:
+    kept = [transfer.received(one) for one in self.kept]
+    return clients.Trained(transfer.received(self.totals), kept)
+
 
 @dataclasses.dataclass(frozen=True)
 class Failed:
@@ -76,25 +79,92 @@ class Failed:
   error: BaseException
 
 
+class Sender:
+  """Sends what the clients of a round need, and what many rounds need only once.
+
+  Args:
+    put: object → reference to it, as `ray.put`.
+  """
+
+  def __init__(self, put: Callable[[Any], Any]):
+    self._put = put
+    self._kept = _Kept(_MOST_KEPT)
+
+  def work(self, work: clients.Work, *, merges: bool) -> Any:
+    """Returns a reference to what all clients of a stage share.
+
+    Args:
+      work: of the clients.
+      merges: whether totals are merged where they are, too.
+    """
+    return self._put(
+      SentWork(
+        step=self._step(work.step),
+        merge=self._step(work.merge) if merges else None,
+        num_clients=work.num_clients,
+        zeros=transfer.sent_totals(work.zeros),
+        shared=transfer.sent(work.shared),
+        types={name: tff.types.serialize_type(of) for name, of in work.types.items()},
+      )
+    )
+
+  def block(self, work: clients.Work, block: range) -> SentBlock:
+    """Returns what the clients of a block have of their own."""
+    return SentBlock(
+      places=block,
+      seeds=[work.seed(client) for client in block],
+      own={name: [self._own(work, client, name) for client in block] for name in work.own},
+    )
+
+  def _step(self, step: Any) -> Any:
+    return self._once(step, lambda: transfer.sent_step(step))
+
+  def _own(self, work: clients.Work, client: int, name: str) -> Any:
+    value = work.own[name][client]
+    if not isinstance(value, clients.Later):
+      return transfer.sent_tensors(work.taken(client, name))
+    return clients.Later(self._once(value.function, lambda: value.function), value.arguments)
+
+  def _once(self, key: Any, make: Callable[[], Any]) -> Any:
+    """Returns a reference to what belongs to an object."""
+    try:
+      # With the object, so that no other one gets its id.
+      return self._kept.get(id(key), lambda _: (key, self._put(make())))[1]
+    except (TypeError, AttributeError):
+      name = messages.quoted(getattr(key, '__name__', type(key).__name__))
+    # Out of the handling: what Ray says shows what is closed over.
+    raise ValueError(
+      f'{name} cannot be sent to other machines: let it open files and connections itself,'
+      ' and close over plain data alone'
+    )
+
+
 class Trainer:
-  """Trains blocks of clients; an actor of Ray.
+  """Trains blocks of clients and merges their totals; an actor of Ray.
 
   Args:
     fetch: reference → what it stands for.
+    lost: errors of a fetch whose object went with its machine.
     at_a_time: clients that are trained at the same time; others wait.
     num_threads: processors that an operation of TensorFlow may use.
     deterministic: whether operations must give the same bits in each run.
   """
 
   def __init__(
-    self, *, fetch: Callable[[Any], Any], at_a_time: int, num_threads: int, deterministic: bool
+    self,
+    *,
+    fetch: Callable[[Any], Any],
+    lost: tuple[type[Exception], ...],
+    at_a_time: int,
+    num_threads: int,
+    deterministic: bool,
   ):
     with contextlib.suppress(RuntimeError):  # TensorFlow has begun.
       tf.config.threading.set_intra_op_parallelism_threads(num_threads)
     if deterministic:
       tf.config.experimental.enable_op_determinism()
-    self._fetch = fetch
-    self._objects, self._works = _Kept(MOST_KEPT), _Kept(_MOST_WORK)
+    self._fetch, self._lost = fetch, lost
+    self._objects, self._works = _Kept(_MOST_KEPT), _Kept(_MOST_WORK)
     self._making, self._places = threading.Lock(), threading.Semaphore(at_a_time)
     self._arrays = values.Arrays()
 
@@ -112,67 +182,93 @@ class Trainer:
       block: the clients.
     """
     try:
-      loaded = self._works.get(work[0], self._load)
-      first = block.places.start
+      loaded: clients.Work = self._works.get(work[0], self._load)
+      own = {
+        name: {
+          place: clients.Later(self._tensors, (value, loaded.types.get(name)))
+          for place, value in zip(block.places, of_clients)
+        }
+        for name, of_clients in block.own.items()
+      }
+      seeds = dict(zip(block.places, block.seeds))
+      mine = dataclasses.replace(loaded, own=own, types={}, seed=seeds.__getitem__)
       with self._places:
-        trained = clients.train(
-          loaded.step,
-          block.places,
-          block.num_clients,
-          loaded.zeros,
-          lambda client, name: self._taken(loaded, block, client - first, name),
-          lambda client: block.seeds[client - first],
-        )
+        trained = mine.train(block.places)
     except Exception as error:
       return Failed(transfer.portable_error(error)), None
-    kept = [transfer.sent(one) for one in trained.kept]
-    return None, SentTrained(transfer.sent(trained.totals), kept)
+    return None, SentTrained.of(trained)
 
-  def _load(self, reference: Any) -> '_Loaded':
+  def merge(
+    self, work: Sequence[Any], trained: Sequence[Any]
+  ) -> tuple[Failed | list[int] | None, SentTrained | None]:
+    """Returns why results were not merged, if not, and what came of it, one of which is None.
+
+    The reason is an error, or the places of results that are lost.
+
+    Args:
+      work: as of `train`.
+      trained: references to the `SentTrained` of a group's blocks.
+    """
+    lost: list[int] = []
+
+    def received() -> Iterator[clients.Trained]:
+      for place, reference in enumerate(trained):
+        try:
+          sent: SentTrained = self._fetch(reference)
+        except self._lost:
+          lost.append(place)
+        else:
+          if not lost:  # Else nothing comes of it, and only what else is lost is of interest.
+            yield sent.received()
+
+    try:
+      loaded: clients.Work = self._works.get(work[0], self._load)
+      merged = loaded.merged(received())
+    except Exception as error:
+      return Failed(transfer.portable_error(error)), None
+    return (lost, None) if lost else (None, SentTrained.of(merged))
+
+  def _load(self, reference: Any) -> clients.Work:
     sent: SentWork = self._fetch(reference)
-    return _Loaded(
-      step=self._objects.get(sent.step, lambda step: self._fetch(step).step()),
+    step = lambda of: self._objects.get(of, lambda one: self._fetch(one).step())
+    return clients.Work(
+      step=step(sent.step),
+      merge=sent.merge and step(sent.merge),
+      num_clients=sent.num_clients,
       zeros=transfer.received(sent.zeros),
       shared=transfer.received(sent.shared),
+      merged_with={},
+      own={},
       types={name: tff.types.deserialize_type(of) for name, of in sent.types.items()},
+      arrays=self._arrays,
+      seed=lambda client: np.zeros(4, np.int64),
+      model_bytes=0,
     )
 
-  def _taken(self, loaded: '_Loaded', block: SentBlock, index: int, name: str) -> clients.Tensors:
-    if name in loaded.shared:
-      return loaded.shared[name]
-    value = block.own[name][index]
-    if not isinstance(value, SentLater):
+  def _tensors(self, value: Any, of: Any) -> clients.Tensors:
+    """Returns the tensors of a client's own value, which is of a type."""
+    if not isinstance(value, clients.Later):
       return transfer.tensors(value)
     function = self._objects.get(value.function, self._fetch)
     with self._making:  # A user's function that reads files may not be safe in parallel.
       made = function(*value.arguments)
-    return values.tensors(made, loaded.types[name], self._arrays)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Loaded:
-  """A `SentWork` that was received."""
-
-  step: Any
-  zeros: Mapping[str, clients.Tensors]
-  shared: Mapping[str, clients.Tensors]
-  types: Mapping[str, Any]
+    return values.tensors(made, of, self._arrays)
 
 
 class _Kept:
-  """The last few objects that were loaded, by what they were loaded from."""
+  """The last few objects that were made, each by a key."""
 
   def __init__(self, most: int):
     self._most = most
     self._lock = threading.Lock()
-    self._found: collections.OrderedDict[Any, Any] = collections.OrderedDict()
+    self._objects: collections.OrderedDict[Any, Any] = collections.OrderedDict()
 
-  def get(self, key: Any, load: Callable[[Any], Any]) -> Any:
-    """Returns the object of a key; loads it where it is not there, once."""
+  def get(self, key: Any, make: Callable[[Any], Any]) -> Any:
+    """Returns the object of a key; makes it where it is not there, once."""
     with self._lock:
-      if key not in self._found:
-        self._found[key] = load(key)
-        while len(self._found) > self._most:
-          self._found.popitem(last=False)
-      self._found.move_to_end(key)
-      return self._found[key]
+      if key not in self._objects:
+        self._objects[key] = make(key)
+        while len(self._objects) > self._most:
+          self._objects.popitem(last=False)
+      self._objects.move_to_end(key)
+      return self._objects[key]

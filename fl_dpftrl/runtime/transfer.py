@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context as contexts
 from tensorflow.python.framework import ops
 
-from fl_dpftrl.runtime import callbacks, programs
+from fl_dpftrl.runtime import callbacks, graphs, programs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class SentStep:
     nodes = {node.name: node for node in graph.node}
     specs = []
     for name in self.inputs:
-      attributes = nodes[name.split(':')[0]].attr
+      attributes = nodes[graphs.node_of(name)].attr
       specs.append(tf.TensorSpec(attributes['shape'].shape, attributes['dtype'].type))
 
     def trace(*tensors):
@@ -52,15 +52,19 @@ class SentStep:
     return programs.Step(self.takes, self.gives, self.sizes, function, ())
 
 
+def calls_python(step: programs.Step) -> bool:
+  """Returns whether a step calls Python functions, which stay in their process."""
+  nodes = graphs.nodes(step.function.graph.as_graph_def())
+  return any(node.op in callbacks.OPERATIONS for node in nodes)
+
+
 def sent_step(step: programs.Step) -> SentStep:
   """Returns a step as it travels.
 
   Raises:
     ValueError: if it calls Python functions, which stay in their process.
   """
-  graph = step.function.graph.as_graph_def()
-  nodes = [graph.node, *(function.node_def for function in graph.library.function)]
-  if any(node.op in callbacks.OPERATIONS for some in nodes for node in some):
+  if calls_python(step):
     raise ValueError(
       "clients' work with tf.py_function or tf.numpy_function stays in its process: write it in"
       ' TensorFlow, or train without other machines'
@@ -69,7 +73,7 @@ def sent_step(step: programs.Step) -> SentStep:
     takes=step.takes,
     gives=step.gives,
     sizes=step.sizes,
-    graph=graph.SerializeToString(),
+    graph=step.function.graph.as_graph_def().SerializeToString(),
     inputs=tuple(tensor.name for tensor in step.function.inputs),
     outputs=tuple(tensor.name for tensor in step.function.outputs),
   )

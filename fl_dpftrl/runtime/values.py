@@ -109,12 +109,12 @@ def elements(value: Any, of: tff.StructType) -> list[Any]:
       return [value[name] for name in names]
   elif value is not None and not isinstance(value, np.ndarray):
     with contextlib.suppress(TypeError):
-      found = tff.structure.to_elements(tff.structure.from_container(value))
-      given = [name for name, _ in found]
-      if len(found) == len(names) and all(
+      parts = tff.structure.to_elements(tff.structure.from_container(value))
+      given = [name for name, _ in parts]
+      if len(parts) == len(names) and all(
         name in (None, expected) for name, expected in zip(given, names)
       ):
-        return [part for _, part in found]
+        return [part for _, part in parts]
   raise _unexpected(f'a structure of type {of}', value)
 
 
@@ -157,9 +157,9 @@ def _data_set(value: Any, of: tff.SequenceType) -> tf.data.Dataset:
       value = tensorflow_utils.make_data_set_from_elements(None, list(value), of.element)
   if not isinstance(value, tf.data.Dataset):
     raise _unexpected(f'a data set of type {of}', value)
-  found = tff.types.tensorflow_to_type(value.element_spec)
-  if not of.element.is_assignable_from(found):
-    raise TypeError(f'expected a data set of elements {of.element}, got elements {found}')
+  element = tff.types.tensorflow_to_type(value.element_spec)
+  if not of.element.is_assignable_from(element):
+    raise TypeError(f'expected a data set of elements {of.element}, got elements {element}')
   if data_sets.has_own_options(value):
     return value
   return value.with_options(data_sets.options().merge(value.options()))
@@ -189,22 +189,22 @@ def _struct(of: tff.Type, parts: Iterator[Any], arrays: Arrays) -> Any:
   return _member(analysis.member_of(of), iter(next(parts)), arrays)
 
 
-def _member(of: tff.Type, found: Iterator[tf.Tensor], arrays: Arrays) -> Any:
+def _member(of: tff.Type, tensors: Iterator[tf.Tensor], arrays: Arrays) -> Any:
   if isinstance(of, tff.StructType):
     return tff.structure.Struct(
-      [(name, _member(part, found, arrays)) for name, part in tff.structure.to_elements(of)]
+      [(name, _member(part, tensors, arrays)) for name, part in tff.structure.to_elements(of)]
     )
-  tensor = next(found)
+  tensor = next(tensors)
   if isinstance(of, tff.SequenceType):
     element_spec = type_conversions.type_to_tf_structure(of.element)
     return tf.data.experimental.from_variant(tensor, element_spec)
   return arrays.array(tensor)
 
 
-def num_bytes(found: Sequence[tf.Tensor]) -> int:
+def num_bytes(tensors: Sequence[tf.Tensor]) -> int:
   """Returns the total size of those tensors whose size is known."""
   return sum(
     tensor.dtype.size * (tensor.shape.num_elements() or 0)
-    for tensor in found
+    for tensor in tensors
     if tensor.dtype not in (tf.variant, tf.resource)
   )

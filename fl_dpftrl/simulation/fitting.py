@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fl_dpftrl.simulation import cohorts, recording
-from fl_dpftrl.simulation import server as server_lib
+from fl_dpftrl.simulation import scenario as scenario_lib
 
 DAYS = tuple(24.0 * days for days in range(1, 15))
 """Timers to try, in hours: whole numbers of days."""
@@ -59,29 +59,9 @@ class Fit(NamedTuple):
   days: float
 
 
-def resized(
-  simulation: cohorts.Simulation,
-  *,
-  num_devices: int,
-  report_goal: int,
-  timer: server_lib.Timer | None = None,
-) -> cohorts.Simulation:
-  """Returns a simulation of another size, with the same over-selection."""
-  server = simulation.server
-  chosen = server.clients_per_round * report_goal / server.report_goal
-  return dataclasses.replace(
-    simulation,
-    population=dataclasses.replace(simulation.population, num_devices=num_devices),
-    server=dataclasses.replace(
-      server, report_goal=report_goal, clients_per_round=math.ceil(chosen)
-    ),
-    timer=timer or simulation.timer,
-  )
-
-
 def fit(
   row: Row,
-  simulation: cohorts.Simulation,
+  scenario: scenario_lib.Scenario,
   *,
   timers: Sequence[float] = DAYS,
   scale: int = 1,
@@ -95,7 +75,7 @@ def fit(
 
   Args:
     row: known figures.
-    simulation: all other settings; its population and report goal are replaced.
+    scenario: all other settings; its population, report goal and timer are replaced.
     timers: timers to try, in hours.
     scale: divisor of population and report goal, which speeds up the search. The smallest
       separation among fewer devices is slightly larger.
@@ -109,14 +89,12 @@ def fit(
   """
 
   def tried(num_devices: float, hours: float) -> Fit | None:
-    resized_ = resized(
-      simulation,
-      num_devices=round(num_devices / scale),
-      report_goal=round(row.report_goal / scale),
-      timer=server_lib.HourTimer(hours),
+    timed = dataclasses.replace(scenario, timer_hours=hours, timer_rounds=None)
+    simulation = timed.simulation(
+      num_devices=round(num_devices / scale), report_goal=round(row.report_goal / scale)
     )
     try:
-      fitted = recording.record(resized_.rounds(), num_rounds=row.num_rounds)
+      fitted = recording.record(simulation.rounds(), num_rounds=row.num_rounds)
     except cohorts.StalledRound:
       return None
     progress(

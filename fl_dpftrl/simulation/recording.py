@@ -38,12 +38,12 @@ def simulate(
     ValueError: if an argument or the scenario is out of range.
   """
   schemas.positive_integer('num_rounds', num_rounds)
-  said = json.dumps({'num_rounds': num_rounds, **vars(scenario)}, sort_keys=True, default=repr)
+  arguments = json.dumps({'num_rounds': num_rounds, **vars(scenario)}, sort_keys=True, default=repr)
   return record(
     scenario.simulation().rounds(),
     num_rounds=num_rounds,
     output=output,
-    metadata={METADATA_KEY: said},
+    metadata={METADATA_KEY: arguments},
     progress=progress,
   )
 

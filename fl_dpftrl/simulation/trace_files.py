@@ -1,9 +1,8 @@
-"""Readers of trace files as FedScale and FLASH publish them.
+"""Reader of trace files as FedScale and FLASH publish them.
 
-In every format, devices that are never ready are left out and counted, and intervals that
-overlap, touch or are unsorted are joined. An interval includes its start and excludes its end;
-both projects include the end too. An interval that ends in the second in which it starts is
-thus empty.
+In every format, devices that are never ready are left out, and intervals that overlap, touch or
+are unsorted are joined. An interval includes its start and excludes its end; both projects include
+the end too. An interval that ends in the second in which it starts is thus empty.
 
 Sources: Lai et al. 2022, "FedScale: benchmarking model and system performance of federated
 learning at scale"; Yang et al. 2021, "Characterizing impacts of heterogeneity in federated
@@ -12,6 +11,7 @@ learning upon large-scale smartphone data" (FLASH).
 
 import calendar
 import datetime
+import operator
 import os
 import re
 from collections.abc import Callable
@@ -23,8 +23,6 @@ from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import reader as reader_lib
 from fl_dpftrl.simulation import traces
 from fl_dpftrl.text import messages as text
-
-_Path = str | os.PathLike[str]
 
 MOST_BYTES = 2**28
 """Size of a file of traces: 256 MiB."""
@@ -63,152 +61,72 @@ class Ready(NamedTuple):
   Attributes:
     starts: starts of the intervals, in seconds from a Monday, 00:00.
     ends: ends of the intervals, each at or after its start.
-    length: length of the trace, in seconds.
-    period: seconds after which it repeats, at least its length.
+    period: seconds after which the trace repeats.
   """
 
   starts: list[int]
   ends: list[int]
-  length: int
   period: int
 
 
-def read_traces(
-  path: _Path, *, period: int | None = None, leave_out_bad: bool = False
-) -> traces.Traces:
-  """Reads the traces of a file and detects its format from its content.
+def read_traces(path: str | os.PathLike[str]) -> traces.Traces:
+  """Reads the traces of a file, in one of two formats that its content tells apart.
+
+  A file of FedScale is its pickle client_behave_trace or a similar one; see `fedscale_entry`. No
+  code of it is run. A file of FLASH is the JSON of its state_traces.json or its
+  cached_timers.json; see `flash_entry`. Each maps devices to their traces.
 
   Args:
-    path: file for read_fedscale or read_flash.
-    period: see read_fedscale.
-    leave_out_bad: see read_fedscale.
+    path: the file.
 
   Raises:
     OSError: if the file cannot be read.
-    ValueError: if the file has neither format, or its reader raises.
+    ValueError: if the file has neither format, a device's trace is malformed, or no device is ever
+      ready. The message names the file and the device.
   """
-  content = _content(path)
-  if content.lstrip().startswith(b'{'):
-    return _gather(path, _json(path, content), flash_entry, period, leave_out_bad)
+  content = _named(path, json_files.read_bytes, path, most_bytes=MOST_BYTES)
   # A pickle of protocol 2 and above, or a dictionary of protocol 1 or 0.
-  if content.startswith((b'\x80', b'}', b'(')):
-    return _gather(path, _unpickled(path), fedscale_entry, period, leave_out_bad)
-  raise ValueError(f'{path} is neither a pickle of FedScale nor JSON of FLASH')
-
-
-def read_fedscale(
-  path: _Path, *, period: int | None = None, leave_out_bad: bool = False
-) -> traces.Traces:
-  """Reads traces of FedScale: its pickle client_behave_trace or a similar one.
-
-  The pickle maps each device to a dictionary. Its 'active' and 'inactive' list when the device
-  starts and stops being available, in seconds. Its 'finish_time' is the number of seconds after
-  which that repeats; times past it never occur. Other entries are ignored. The trace has
-  neither weekday nor time of day: its second 0 is taken as a Monday, 00:00 UTC.
-
-  Args:
-    path: pickle file; no code of it is run, and it is rejected if it holds more than lists,
-      tuples, dictionaries, text and finite numbers.
-    period: overrides the seconds after which each trace repeats; at least the length of each
-      trace.
-    leave_out_bad: leaves out and counts devices with a malformed trace instead of rejecting the
-      file.
-
-  Raises:
-    OSError: if the file cannot be read.
-    ValueError: if the file or a device's trace is malformed, no device is ever ready, or the
-      period is out of range. The message names the file and the device.
-  """
-  _content(path)  # For its errors: the other process opens the file again.
-  return _gather(path, _unpickled(path), fedscale_entry, period, leave_out_bad)
-
-
-def read_flash(
-  path: _Path, *, period: int | None = None, leave_out_bad: bool = False
-) -> traces.Traces:
-  """Reads traces of FLASH: its state_traces.json or its cached_timers.json.
-
-  Both map each device to an object. In the first file, its 'messages' are events of the device;
-  ready_by_messages interprets them. In the second file, its 'ready_time' lists pairs of
-  times at which it starts and stops being ready, in seconds from 2020-01-02 00:00, within
-  'trace_start' to 'trace_end'. If 'isSuccess' is false, the device counts as one that is never
-  ready.
-
-  The clock of a trace is taken as UTC. A trace keeps its time of day. It repeats after the
-  least whole number of days that covers its first to last message, or of weeks if that exceeds
-  a week. It keeps its weekdays if that is whole weeks.
-
-  Args:
-    path: JSON file.
-    period: see read_fedscale.
-    leave_out_bad: see read_fedscale.
-
-  Raises:
-    OSError: if the file cannot be read.
-    ValueError: as for read_fedscale.
-  """
-  return _gather(path, _json(path, _content(path)), flash_entry, period, leave_out_bad)
-
-
-def _content(path: _Path) -> bytes:
-  try:
-    return json_files.read_bytes(path, most_bytes=MOST_BYTES)
-  except ValueError as error:
-    raise ValueError(f'{path}: {error}') from None
-
-
-def _json(path: _Path, content: bytes) -> object:
-  try:
-    return json_files.parse(content, most_memory=_MOST_MEMORY)
-  except ValueError as error:
-    raise ValueError(f'{path}: {error}') from None
-
-
-def _unpickled(path: _Path) -> object:
-  """Returns the plain values of a pickle, which another process reads."""
-  source = reader_lib.Source(os.fspath(path))
-  return _json(path, reader_lib.Reader().pickled(source))
-
-
-def _gather(
-  path: _Path,
-  devices: object,
-  read: Callable[[object], Ready],
-  period: int | None,
-  leave_out_bad: bool,
-) -> traces.Traces:
+  is_pickle = content.startswith((b'\x80', b'}', b'('))
+  if is_pickle:  # Another process reads it.
+    content = reader_lib.Reader().pickled(reader_lib.Source(os.fspath(path)))
+  elif not content.lstrip().startswith(b'{'):
+    raise ValueError(f'{path} is neither a pickle of FedScale nor JSON of FLASH')
+  devices = _named(path, json_files.parse, content, most_memory=_MOST_MEMORY)
+  read = fedscale_entry if is_pickle else flash_entry
   if not isinstance(devices, dict):
     raise ValueError(f'{path} must map devices to their traces, got a {type(devices).__name__}')
-  if period is not None and not 1 <= period <= traces.LONGEST:
-    raise ValueError(f'period must lie in 1 to {traces.LONGEST} seconds, got {period!r}')
-  starts, ends, sizes, periods = [], [], [], []
+  ready = []
   for name, device in devices.items():
     try:
-      ready = read(device)
-      if period is not None and ready.length > period:
-        raise ValueError(f'a trace of {ready.length} seconds is longer than period, {period}')
+      ready.append(read(device))
     except ValueError as error:
-      if leave_out_bad:
-        continue
       raise ValueError(f'{path}, device {text.quoted(name)}: {error}') from None
-    if any(start < end for start, end in zip(ready.starts, ready.ends)):
-      starts += ready.starts
-      ends += ready.ends
-      sizes.append(len(ready.starts))
-      periods.append(ready.period if period is None else period)
-  if not sizes:
+  ready = [one for one in ready if any(map(operator.lt, one.starts, one.ends))]
+  if not ready:
     raise ValueError(f'{path} has no device that is ever ready')
   return traces.Traces.from_intervals(
-    np.repeat(np.arange(len(sizes)), sizes),
-    np.array(starts, np.int64),
-    np.array(ends, np.int64),
-    np.array(periods, np.int64),
-    left_out=len(devices) - len(sizes),
+    np.repeat(np.arange(len(ready)), [len(one.starts) for one in ready]),
+    np.array([start for one in ready for start in one.starts], np.int64),
+    np.array([end for one in ready for end in one.ends], np.int64),
+    np.array([one.period for one in ready], np.int64),
   )
 
 
+def _named(path: str | os.PathLike[str], read: Callable[..., Any], *args, **kwargs) -> Any:
+  """Returns the result of a function whose errors get the name of the file."""
+  try:
+    return read(*args, **kwargs)
+  except ValueError as error:
+    raise ValueError(f'{path}: {error}') from None
+
+
 def fedscale_entry(device: object) -> Ready:
-  """Parses an entry of a FedScale trace; see read_fedscale.
+  """Parses the trace of a device in a file of FedScale.
+
+  Its 'active' and 'inactive' list when the device starts and stops being available, in seconds.
+  Its 'finish_time' is the number of seconds after which that repeats; times past it never occur.
+  Other entries are ignored. The trace has neither weekday nor time of day: its second 0 is taken
+  as a Monday, 00:00 UTC.
 
   Raises:
     ValueError: if the entry has another structure.
@@ -216,7 +134,7 @@ def fedscale_entry(device: object) -> Ready:
   entries = _entries(device, ('active', 'inactive', 'finish_time'))
   for name in ('active', 'inactive'):
     if not isinstance(entries[name], (list, tuple)):
-      raise ValueError(f'{name} must be a list, got {_short(entries[name])}')
+      raise ValueError(f'{name} must be a list, got {text.quoted(entries[name])}')
   if len(entries['active']) != len(entries['inactive']):
     raise ValueError(
       f'active has {len(entries["active"])} times, inactive {len(entries["inactive"])}'
@@ -227,11 +145,20 @@ def fedscale_entry(device: object) -> Ready:
     start, end = _interval(index, pair, 0, _MOST_SECONDS)
     starts.append(min(start, period))
     ends.append(min(end, period))
-  return Ready(starts, ends, period, period)
+  return Ready(starts, ends, period)
 
 
 def flash_entry(device: object) -> Ready:
-  """Parses an entry of a FLASH trace; see read_flash.
+  """Parses the trace of a device in a file of FLASH.
+
+  In state_traces.json, its 'messages' are events of the device; ready_by_messages interprets them.
+  In cached_timers.json, its 'ready_time' lists pairs of times at which it starts and stops being
+  ready, in seconds from 2020-01-02 00:00, within 'trace_start' to 'trace_end'. If 'isSuccess' is
+  false, the device counts as one that is never ready.
+
+  The clock of a trace is taken as UTC. A trace keeps its time of day. It repeats after the
+  least whole number of days that covers its first to last message, or of weeks if that exceeds
+  a week. It keeps its weekdays if that is whole weeks.
 
   Raises:
     ValueError: if the entry has another structure.
@@ -240,20 +167,19 @@ def flash_entry(device: object) -> Ready:
     starts, ends, first, last = ready_by_messages(device['messages'])
   else:
     if not _entries(device, ('isSuccess',))['isSuccess']:
-      return Ready([], [], 0, traces.DAY)
+      return Ready([], [], traces.DAY)
     entries = _entries(device, ('ready_time', 'trace_start', 'trace_end'))
     first = _seconds('trace_start', entries['trace_start'])
     last = _seconds('trace_end', entries['trace_end'])
     times = entries['ready_time']
     if not isinstance(times, list):
-      raise ValueError(f'ready_time must be a list, got {_short(times)}')
+      raise ValueError(f'ready_time must be a list, got {text.quoted(times)}')
     pairs = [_interval(index, pair, first, last) for index, pair in enumerate(times)]
     starts = [start + _CACHE_START for start, _ in pairs]
     ends = [end + _CACHE_START for _, end in pairs]
   return Ready(
     [start - traces.MONDAY for start in starts],
     [end - traces.MONDAY for end in ends],
-    last - first,
     _checked_period(_covering(last - first)),
   )
 
@@ -274,7 +200,7 @@ def _checked_period(period: int) -> int:
 
 def _interval(index: int, pair: object, first: int, last: int) -> tuple[int, int]:
   if not isinstance(pair, (list, tuple)) or len(pair) != 2:
-    raise ValueError(f'interval {index} must be two times, got {_short(pair)}')
+    raise ValueError(f'interval {index} must be two times, got {text.quoted(pair)}')
   start, end = (_seconds(f'interval {index}', time) for time in pair)
   if not first <= start <= end <= last:
     raise ValueError(f'interval {index} must ascend within {first} to {last}, got {start} to {end}')
@@ -283,19 +209,15 @@ def _interval(index: int, pair: object, first: int, last: int) -> tuple[int, int
 
 def _entries(device: object, names: tuple[str, ...]) -> json_files.Object:
   if not (isinstance(device, dict) and all(name in device for name in names)):
-    raise ValueError(f'must have the entries {", ".join(names)}, got {_short(device)}')
+    raise ValueError(f'must have the entries {", ".join(names)}, got {text.quoted(device)}')
   return device
 
 
 def _seconds(name: str, value: Any) -> int:
   whole = isinstance(value, (int, float)) and not isinstance(value, bool)
   if not whole or not abs(value) <= _MOST_SECONDS or value != int(value):
-    raise ValueError(f'{name} must be whole seconds, got {_short(value)}')
+    raise ValueError(f'{name} must be whole seconds, got {text.quoted(value)}')
   return int(value)
-
-
-def _short(value: object) -> str:
-  return text.quoted(value)
 
 
 def ready_by_messages(messages: object) -> tuple[list[int], list[int], int, int]:

@@ -38,85 +38,49 @@ class Traces:
     offsets: int64, shape [num_traces + 1]: trace i has the intervals from offsets[i] up to
       offsets[i + 1]; it may have none.
     periods: int64, shape [num_traces], seconds after which each trace repeats.
-    left_out: number of devices of the source without a trace here.
-
-  Raises:
-    ValueError: if the arrays are inconsistent.
   """
 
   starts: np.ndarray
   ends: np.ndarray
   offsets: np.ndarray
   periods: np.ndarray
-  left_out: int = 0
-
-  def __post_init__(self):
-    for name in ('starts', 'ends', 'offsets', 'periods'):
-      array = _whole_seconds(name, getattr(self, name)).copy()
-      array.setflags(write=False)
-      object.__setattr__(self, name, array)
-    _check_periods(self.periods)
-    if self.starts.size != self.ends.size:
-      raise ValueError(f'ends must be as many as starts, {self.starts.size}, got {self.ends.size}')
-    sizes = np.diff(self.offsets)
-    if (
-      self.offsets.size != self.num_traces + 1
-      or self.offsets[0] != 0
-      or self.offsets[-1] != self.starts.size
-      or np.any(sizes < 0)
-    ):
-      raise ValueError(
-        f'offsets must ascend from 0 to {self.starts.size} in'
-        f' {self.num_traces + 1} values, got {self.offsets.tolist()!r:.80}'
-      )
-    owners = self.owners
-    bad = (self.starts >= self.ends) | (self.starts < 0)
-    bad |= self.ends > self.periods[owners]
-    same = owners[1:] == owners[:-1]
-    bad[1:] |= same & (self.starts[1:] <= self.ends[:-1])
-    if bad.any():
-      first = int(np.argmax(bad))
-      raise ValueError(
-        f'starts and ends must be intervals in order within the period, got {self.starts[first]} to'
-        f' {self.ends[first]} in trace {owners[first]}'
-      )
 
   @classmethod
   def from_intervals(
-    cls,
-    owners: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    periods: np.ndarray,
-    *,
-    left_out: int = 0,
+    cls, owners: np.ndarray, starts: np.ndarray, ends: np.ndarray, periods: np.ndarray
   ) -> 'Traces':
     """Builds traces from unsorted intervals, folded into the traces' periods.
 
     Intervals of a trace that overlap or touch are joined, and empty ones are dropped. An
-    interval past the end of a period continues at its start.
+    interval that runs past the end of the period is split; the rest continues at its start.
 
     Args:
-      owners: trace of each interval: whole numbers, shape [num_intervals].
-      starts: whole seconds from a Monday, 00:00 UTC.
-      ends: whole seconds from a Monday, 00:00 UTC.
-      periods: shape [num_traces], seconds after which each trace repeats.
-      left_out: number of devices of the source without a trace here.
-
-    Raises:
-      ValueError: if the arrays are inconsistent, or an interval ends before it starts.
+      owners: trace of each interval: int64, shape [num_intervals].
+      starts: seconds from a Monday, 00:00 UTC: int64, shape [num_intervals].
+      ends: the same, each at or after its start.
+      periods: seconds after which each trace repeats, 1 to LONGEST: int64, shape [num_traces].
     """
-    periods = _whole_seconds('periods', periods)
-    _check_periods(periods)
-    owners, starts, ends = fold(
-      _whole_seconds('owners', owners),
-      _whole_seconds('starts', starts),
-      _whole_seconds('ends', ends),
-      periods,
-    )
-    counts = np.bincount(owners, minlength=periods.size)
-    offsets = np.concatenate([[0], np.cumsum(counts)])
-    return cls(starts, ends, offsets, periods, left_out)
+    lengths = np.minimum(ends - starts, periods[owners])
+    starts = np.mod(starts, periods[owners])
+    over = np.maximum(starts + lengths - periods[owners], 0)
+    wraps = over > 0
+    # All traces share one time line, one period after the other.
+    zeros = np.cumsum(periods) - periods
+    begins = zeros[owners] + starts
+    stops = begins + lengths - over
+    begins = np.concatenate([begins, zeros[owners[wraps]]])
+    stops = np.concatenate([stops, (zeros[owners] + over)[wraps]])
+    owners = np.concatenate([owners, owners[wraps]])
+    kept = np.flatnonzero(stops > begins)
+    kept = kept[np.argsort(begins[kept], kind='stable')]
+    owners, begins, stops = owners[kept], begins[kept], stops[kept]
+    reach = np.maximum.accumulate(stops)
+    is_last = np.ones(begins.size, bool)
+    is_last[:-1] = (begins[1:] > reach[:-1]) | (owners[1:] != owners[:-1])
+    is_first = np.roll(is_last, 1)
+    owners, begins, stops = owners[is_first], begins[is_first], reach[is_last]
+    offsets = np.append(0, np.cumsum(np.bincount(owners, minlength=periods.size)))
+    return cls(begins - zeros[owners], stops - zeros[owners], offsets, periods)
 
   @property
   def num_traces(self) -> int:
@@ -126,12 +90,6 @@ class Traces:
   def owners(self) -> np.ndarray:
     """Trace of each interval: int64, shape [num_intervals]."""
     return np.repeat(np.arange(self.num_traces), np.diff(self.offsets))
-
-  @property
-  def shares(self) -> np.ndarray:
-    """Fraction of its period that each trace is present: shape [num_traces]."""
-    seconds = np.bincount(self.owners, self.ends - self.starts, minlength=self.num_traces)
-    return seconds / self.periods
 
   def presence(self, num_devices: int, seed: int) -> 'TracedPresence':
     draws = seeds.generator(seed, _DEVICES)
@@ -161,9 +119,7 @@ class TracedPresence:
     self._first = 2 * traces.offsets
     most = int(np.diff(self._first).max())
     self._steps = [1 << bit for bit in reversed(range(most.bit_length()))]
-    self._ceilings, self.cells = group_into_cells(
-      traces.owners, traces.starts, traces.ends, traces.periods, followed
-    )
+    self._ceilings, self.cells = group_into_cells(traces, followed)
 
   def ceiling(self, start: float, end: float) -> np.ndarray:
     return self._ceilings.between(start - MONDAY, end - MONDAY)
@@ -181,27 +137,6 @@ class TracedPresence:
       passed = (ahead <= last) & (edges <= seconds)
       before = np.where(passed, ahead, before)
     return (before & 1).astype(np.float64)
-
-
-def _whole_seconds(name: str, values: np.ndarray) -> np.ndarray:
-  values = np.asarray(values)
-  if not values.size:
-    values = values.astype(np.int64)
-  if values.ndim != 1 or values.dtype.kind not in 'iu':
-    raise ValueError(
-      f'{name} must be a list of whole numbers, got {values.dtype} of shape {values.shape}'
-    )
-  return values.astype(np.int64)
-
-
-def _check_periods(periods: np.ndarray) -> None:
-  if not periods.size:
-    raise ValueError('periods must hold at least one trace, got none')
-  if np.any((periods < 1) | (periods > LONGEST)):
-    raise ValueError(
-      f'periods must lie in 1 to {LONGEST} seconds (half a century), got'
-      f' {periods.min()} to {periods.max()}'
-    )
 
 
 class Ceilings:
@@ -252,66 +187,51 @@ class Ceilings:
     return self._before[rows, high] - self._before[rows, low]
 
 
-def group_into_cells(
-  owners: np.ndarray,
-  starts: np.ndarray,
-  ends: np.ndarray,
-  periods: np.ndarray,
-  followed: np.ndarray,
-) -> tuple[Ceilings, np.ndarray]:
+def group_into_cells(traces: Traces, followed: np.ndarray) -> tuple[Ceilings, np.ndarray]:
   """Groups the devices that follow traces into cells with ceilings.
 
   Traces of one period are divided by the hours of day that they span. Traces that span most of
   the day have a cell of their own. If there are many periods, the traces of rare periods share
   one cell whose ceiling is 1.
 
-  Args:
-    owners: trace of each interval.
-    starts: starts of the intervals, in seconds of the period.
-    ends: ends of the intervals, in seconds of the period.
-    periods: period of each trace, in seconds.
-    followed: trace of each device.
-
   Returns:
     The ceilings, and the cell of each device as int16.
   """
-  devices = np.bincount(followed, minlength=periods.size)
-  lengths, which = np.unique(periods, return_inverse=True)
+  devices = np.bincount(followed, minlength=traces.num_traces)
+  lengths, which = np.unique(traces.periods, return_inverse=True)
   common = np.argsort(-np.bincount(which, devices), kind='stable')
   common = common[: _CELLS // _FEWEST_KINDS - 1]
   kinds = (_CELLS - 1) // common.size
   rank = np.full(lengths.size, common.size)
   rank[common] = np.arange(common.size)
-  labels = rank[which] * kinds
-  labels += np.where(rank[which] < common.size, _kinds(owners, starts, ends, periods, kinds), 0)
+  is_common = rank[which] < common.size
+  labels = rank[which] * kinds + np.where(is_common, _kinds(traces, kinds), 0)
   is_used = devices > 0
   used, cells = np.unique(labels[is_used], return_inverse=True)
-  cell_of = np.zeros(periods.size, np.int16)
+  cell_of = np.zeros(traces.num_traces, np.int16)
   cell_of[is_used] = cells
   known = np.append(lengths[common], 0)[used // kinds]
-  kept = np.flatnonzero(is_used[owners] & (rank[which] < common.size)[owners])
-  ceilings = Ceilings(cell_of[owners[kept]].astype(np.int64), starts[kept], ends[kept], known)
-  return ceilings, cell_of[followed]
+  kept = np.flatnonzero((is_used & is_common)[traces.owners])
+  of_kept = cell_of[traces.owners[kept]].astype(np.int64)
+  return Ceilings(of_kept, traces.starts[kept], traces.ends[kept], known), cell_of[followed]
 
 
-def _kinds(
-  owners: np.ndarray, starts: np.ndarray, ends: np.ndarray, periods: np.ndarray, num_kinds: int
-) -> np.ndarray:
+def _kinds(traces: Traces, num_kinds: int) -> np.ndarray:
   """Returns a kind per trace, below num_kinds, by the hours of day it spans.
 
   The span runs from the end of the longest daily absence to its start. A kind is given by the
   middle of the span and, with many kinds, by its length.
   """
-  there = np.zeros((periods.size, _HOURS), bool)
+  there = np.zeros((traces.num_traces, _HOURS), bool)
   # Periods that are not whole days have no time of day.
-  there[periods % (_HOURS * _HOUR) != 0] = True
-  first = starts // _HOUR
-  num_hours = (ends - 1) // _HOUR - first + 1
+  there[traces.periods % DAY != 0] = True
+  owners, first = traces.owners, traces.starts // _HOUR
+  num_hours = (traces.ends - 1) // _HOUR - first + 1
   for ahead in range(_HOURS):
     more = np.flatnonzero(num_hours > ahead)
     there[owners[more], (first[more] + ahead) % _HOURS] = True
   # The clock is gone around twice, so that an absence over midnight is one.
-  run = np.zeros(periods.size, np.int64)
+  run = np.zeros(traces.num_traces, np.int64)
   longest, until = run.copy(), run.copy()
   for hour in range(2 * _HOURS):
     run = np.where(there[:, hour % _HOURS], 0, np.minimum(run + 1, _HOURS))
@@ -324,59 +244,3 @@ def _kinds(
   width = np.searchsorted(widths, spans)
   place = (middles * (num_places / _HOURS)).astype(np.int64)
   return np.where(width < len(widths), place * len(widths) + width, num_places * len(widths))
-
-
-def fold(
-  owners: np.ndarray, starts: np.ndarray, ends: np.ndarray, periods: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Folds each interval into the period of its owner.
-
-  Intervals of an owner that overlap or touch are joined, and empty ones are dropped. An
-  interval that runs past the end of the period is split; the rest continues at the start of the
-  period.
-
-  Args:
-    owners: int64, shape [num_intervals], indices into periods.
-    starts: int64, shape [num_intervals].
-    ends: int64, shape [num_intervals].
-    periods: int64, shape [num_owners].
-
-  Returns:
-    Owners, starts and ends of the folded intervals, ascending.
-
-  Raises:
-    ValueError: if an interval ends before it starts, or an owner is unknown.
-  """
-  if not owners.size == starts.size == ends.size:
-    raise ValueError(
-      'owners, starts and ends must be equally many, got'
-      f' {owners.size}, {starts.size} and {ends.size}'
-    )
-  unknown = (owners < 0) | (owners >= periods.size)
-  if unknown.any():
-    raise ValueError(f'owners must lie in 0 to {periods.size - 1}, got {owners[unknown][0]}')
-  negative = ends < starts
-  if negative.any():
-    raise ValueError(
-      f'ends must not be before starts, got {starts[negative][0]} to {ends[negative][0]}'
-    )
-  lengths = np.minimum(ends - starts, periods[owners])
-  starts = np.mod(starts, periods[owners])
-  over = np.maximum(starts + lengths - periods[owners], 0)
-  wraps = over > 0
-  # All owners share one time line, one period after the other.
-  zeros = np.cumsum(periods) - periods
-  begins = zeros[owners] + starts
-  stops = begins + lengths - over
-  begins = np.concatenate([begins, zeros[owners[wraps]]])
-  stops = np.concatenate([stops, (zeros[owners] + over)[wraps]])
-  owners = np.concatenate([owners, owners[wraps]])
-  kept = np.flatnonzero(stops > begins)
-  kept = kept[np.argsort(begins[kept], kind='stable')]
-  owners, begins, stops = owners[kept], begins[kept], stops[kept]
-  reach = np.maximum.accumulate(stops)
-  is_last = np.ones(begins.size, bool)
-  is_last[:-1] = (begins[1:] > reach[:-1]) | (owners[1:] != owners[:-1])
-  is_first = np.roll(is_last, 1)
-  owners, begins, stops = owners[is_first], begins[is_first], reach[is_last]
-  return owners, begins - zeros[owners], stops - zeros[owners]

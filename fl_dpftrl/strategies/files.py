@@ -17,6 +17,7 @@ import os
 import pathlib
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,6 +30,9 @@ from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import document as strategy_document
 from fl_dpftrl.text import messages
+
+if TYPE_CHECKING:
+  import pandas
 
 FORMAT = 'fl_dpftrl.strategy'
 VERSION = 1
@@ -86,6 +90,10 @@ class StrategyFile:
 
   def _repr_html_(self) -> str:
     return tables.as_html('StrategyFile', [self._shown()])
+
+  def to_pandas(self) -> 'pandas.DataFrame':
+    """Returns one row with the schema, the workload and the figures as a data frame."""
+    return tables.frame([self._shown()])
 
   def _shown(self) -> json_files.Object:
     schema = self.schema

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.rounds import cases, noise, run
+from benchmarks.rounds import cases, noise, run, simulated
 from fl_dpftrl.noise import cost
 
 
@@ -72,3 +72,16 @@ def test_refuses_no_repeats(capsys):
   with pytest.raises(SystemExit):
     run.main(['--repeats=0', '--peer_python=python'])
   assert '--repeats must be at least 1, got 0' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  'merges, seconds_of_driver, num_machines',
+  [(False, 813 * 0.032, 100), (True, 26 * 0.032, 100), (False, 813 * 0.032, 10)],
+)
+def test_a_simulated_driver_takes_what_paper_says(merges, seconds_of_driver, num_machines):
+  found = simulated.Simulation(4_000_000, 0.2, merges, num_machines).run()
+  # It may also wait for the link of a machine.
+  assert seconds_of_driver - 1e-6 < found.driver_seconds < 1.05 * seconds_of_driver
+  training = 6500 * 0.2 / num_machines
+  assert max(training, seconds_of_driver) < found.seconds < training + seconds_of_driver + 3.0
+  assert found.most_waiting <= 2 * num_machines

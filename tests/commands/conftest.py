@@ -5,22 +5,19 @@ import shlex
 
 import pytest
 
-from fl_dpftrl.commands import main, output
+from fl_dpftrl.commands import output
+from tests.commands import lines
 
 
 @pytest.fixture
-def run(capsys):
+def run(monkeypatch):
   """Runs a command line; gives its exit status, stdout and stderr."""
+  # On a busy machine anything may take long enough to be told of.
+  monkeypatch.setattr(output, 'SECONDS', float('inf'))
 
   def run_line(line):
-    capsys.readouterr()
-    try:
-      main.main(shlex.split(line))
-      status = 0
-    except SystemExit as e:
-      status = e.code or 0
-    out, err = capsys.readouterr()
-    return status, out, err
+    done = lines.run(shlex.split(line))
+    return done.returncode, done.stdout, done.stderr
 
   return run_line
 
@@ -38,10 +35,8 @@ def result_beside_warnings(run):
 
 
 @pytest.fixture
-def result(run, monkeypatch):
+def result(run):
   """Runs a command line with --json that prints nothing to stderr; gives the object."""
-  # On a busy machine anything may take long enough to be told of.
-  monkeypatch.setattr(output, 'SECONDS', float('inf'))
 
   def run_json(line):
     status, out, err = run(f'{line} --json')

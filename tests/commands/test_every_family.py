@@ -3,7 +3,6 @@
 import pytest
 
 from fl_dpftrl.logs import noise_record, writer
-from fl_dpftrl.optimization import registry as optimizers
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
 from tests import every_family
@@ -43,12 +42,3 @@ def test_replay_with_the_digest_in_the_log(path, tmp_path, result_beside_warning
     log.append(t, ['a'] if t % 3 == 0 else ['b', f'c{t}'], 86400 + t)
   replayed = result_beside_warnings(f'replay --log={log.path} --strategy={path} --delta=1e-6')
   assert replayed['void_reason'] is None and replayed['observed']['epsilon'] > 0
-
-
-@pytest.mark.parametrize('family', every_family.FAMILIES)
-def test_optimize_makes_a_file_or_nothing(family, tmp_path, run):
-  if family in optimizers.OPTIMIZERS:
-    return  # Optimisers have tests of their own.
-  output = tmp_path / 'made.json'
-  status, _, err = run(f'optimize --mechanism={family} {FLAGS} --output={output}')
-  assert status == 2 and '--mechanism' in err and not list(tmp_path.iterdir())

@@ -1,43 +1,14 @@
-"""fl-dpftrl extrapolate from the outside: rows, files, warnings, refusals."""
+"""fl-dpftrl extrapolate: rows, files, warnings and words."""
 
 import csv
 import json
 import os
 import re
-import subprocess
-import sys
 
 import pytest
 
-from fl_dpftrl.commands import extrapolate, output
+from fl_dpftrl.commands import extrapolate
 
-ROW = [
-  'strategy',
-  'report_goal',
-  'noise_multiplier',
-  'population',
-  'num_rounds',
-  'min_sep',
-  'max_participations',
-  'sensitivity',
-  'sensitivity_kind',
-  'rho',
-  'epsilon',
-  'delta',
-  'adjacency',
-]
-ACCOUNT = [
-  'num_rounds',
-  'min_sep',
-  'max_participations',
-  'noise_multiplier',
-  'sensitivity',
-  'sensitivity_kind',
-  'rho',
-  'epsilon',
-  'delta',
-  'adjacency',
-]
 GOAL = '--noise_multiplier=7.379 --report_goal=6500 --delta=1e-10'
 
 
@@ -54,7 +25,6 @@ SWEEPS = [
     [400, 200, 100],
   ),
   ('--num_rounds=150,300,450 --min_sep=100', 'num_rounds', [150, 300, 450], [100, 100, 100]),
-  ('--population=650000,1300000 --num_rounds=300', 'population', [650000, 1300000], [100, 200]),
   (
     '--population=650000,1300000 --num_rounds=300 --min_sep=90,180 --max_participations=4',
     'population',
@@ -67,13 +37,11 @@ SWEEPS = [
 @pytest.mark.slow
 @pytest.mark.parametrize('sweep, axis, values, min_seps', SWEEPS)
 def test_a_row_is_what_account_says(result, sweep, axis, values, min_seps):
-  found = result(f'extrapolate --strategies=blt-b400,tree_online,identity {GOAL} {sweep}')
-  assert list(found) == ['varying', 'rows', 'skipped', 'assumptions', 'output', 'files']
+  found = result(f'extrapolate --strategies=blt-b400,tree_online {GOAL} {sweep}')
   assert (found['varying'], found['skipped']) == (axis, [])
   rows = found['rows']
-  assert [r['strategy'] for r in rows[:: len(values)]] == ['blt-b400', 'tree_online', 'identity']
+  assert [r['strategy'] for r in rows[:: len(values)]] == ['blt-b400', 'tree_online']
   for i, row in enumerate(rows):
-    assert list(row) == ROW
     assert row[axis] == values[i % len(values)]
     assert row['min_sep'] == min_seps[i % len(values)]
     assert row['noise_multiplier'] == 7.379 * (row['report_goal'] / 6500)
@@ -83,23 +51,18 @@ def test_a_row_is_what_account_says(result, sweep, axis, values, min_seps):
       f' --max_participations={row["max_participations"]}'
       f' --noise_multiplier={row["noise_multiplier"]!r} --delta=1e-10'
     )
-    assert {k: row[k] for k in ACCOUNT} == {k: account[k] for k in ACCOUNT}
+    own = {k: v for k, v in row.items() if k not in ('report_goal', 'population')}
+    assert own.items() <= account.items()
 
 
 @pytest.mark.slow
 def test_optimised_for_each_setting(result):
   sweep = f'{GOAL} --num_rounds=64 --population=52000,104000'
-  found = result(f'extrapolate --strategies=blt:2,banded {sweep}')
+  found = result(f'extrapolate --strategies=banded {sweep}')
   assert any('optimised for each' in line for line in found['assumptions'])
-  rows = found['rows']
-  assert [r['min_sep'] for r in rows] == [8, 16, 8, 16]
-  for row in rows:
-    mechanism, _, size = row['strategy'].partition(':')
-    best = result(
-      f'optimize --mechanism={mechanism} --num_rounds=64 --objective=max'
-      f' --min_sep={row["min_sep"]}'
-      f'{" --num_buffers=" + size if size else ""}'
-    )
+  assert [r['min_sep'] for r in found['rows']] == [8, 16]
+  for row in found['rows']:
+    best = result(f'optimize --mechanism=banded --num_rounds=64 --min_sep={row["min_sep"]}')
     assert row['sensitivity'] == best['sensitivity']
 
 
@@ -114,11 +77,11 @@ def test_noise_of_their_own(result):
 
 
 @pytest.mark.slow
-def test_a_strategy_ends_where_it_was_made_for(run, tmp_path):
-  status, out, err = run(
-    f'extrapolate --strategies=banded-b16,blt-b400 {GOAL} --min_sep=16'
-    f' --num_rounds=128,256,257,512 --output={tmp_path} --json'
+def test_files_and_a_strategy_that_ends(run, tmp_path):
+  line = (
+    f'extrapolate --strategies=banded-b16,blt-b400 {GOAL} --min_sep=16 --num_rounds=128,256,257,512'
   )
+  status, out, err = run(f'{line} --output={tmp_path / "a"} --json')
   assert status == 0
   found = json.loads(out)
   rounds = {'banded-b16': [], 'blt-b400': []}
@@ -128,31 +91,16 @@ def test_a_strategy_ends_where_it_was_made_for(run, tmp_path):
   assert [s['num_rounds'] for s in found['skipped']] == [257, 512]
   assert err.count('\n') == 1
   assert re.search('banded-b16 is left out at num_rounds=257,512: .*256', err)
-
-
-@pytest.mark.slow
-def test_files(run, tmp_path, monkeypatch):
-  # On a busy machine it may take long enough to be told of.
-  monkeypatch.setattr(output, 'SECONDS', float('inf'))
-  folder = tmp_path / 'out'
-  line = (
-    f'extrapolate --strategies=blt-b400,toeplitz-b342-max {GOAL}'
-    ' --report_goals=3000:26000:20 --population=5000000 --num_rounds=2000'
-    f' --output={folder}'
-  )
-  status, out, err = run(f'{line} --json')
-  assert (status, err) == (0, '')
-  found = json.loads(out)
   names = ['epsilon.png', 'extrapolation.csv', 'rho.png']
-  assert sorted(found['files']) == sorted(os.listdir(folder)) == names
-  with open(folder / 'extrapolation.csv', newline='') as file:
+  assert sorted(found['files']) == sorted(os.listdir(tmp_path / 'a')) == names
+  with open(tmp_path / 'a' / 'extrapolation.csv', newline='') as file:
     rows = list(csv.DictReader(file))
-  assert [[str(v) for v in r.values()] for r in found['rows']] == [list(r.values()) for r in rows]
+  shown = [{k: '' if v is None else str(v) for k, v in row.items()} for row in found['rows']]
+  assert rows == shown
+  assert run(f'{line} --output={tmp_path / "b"}')[0] == 0
   for name in ('epsilon.png', 'rho.png'):
-    before = (folder / name).read_bytes()
-    assert before.startswith(b'\x89PNG\r\n\x1a\n') and before[-8:-4] == b'IEND'
-    assert run(line)[0] == 0
-    assert (folder / name).read_bytes() == before
+    a, b = ((tmp_path / folder / name).read_bytes() for folder in 'ab')
+    assert a == b and a.startswith(b'\x89PNG\r\n\x1a\n') and a[-8:-4] == b'IEND'
 
 
 def test_says_that_it_was_not_run(run):
@@ -168,66 +116,9 @@ def test_says_that_it_was_not_run(run):
 
 
 @pytest.mark.slow
-def test_figures_are_drawn_by_nothing_else():
-  statement = (
-    'import sys; from fl_dpftrl.commands import main;'
-    f'main.main("extrapolate --strategies=identity {GOAL} --min_sep=5'
-    ' --num_rounds=9,10".split());'
-    'sys.exit("matplotlib" in sys.modules)'
-  )
-  subprocess.run([sys.executable, '-c', statement], check=True)
-
-
-BASE = f'--strategies=identity {GOAL}'
-ERRORS = [
-  ('', '--strategies'),
-  (f'{BASE} --min_sep=3', '--num_rounds'),
-  (f'{BASE} --num_rounds=9,10', 'population or min_sep'),
-  (f'{BASE} --num_rounds=9 --min_sep=3', '--report_goals.*account'),
-  (f'{BASE} --num_rounds=9,10 --population=6500,9000', '--num_rounds and --population'),
-  (f'{BASE} --num_rounds=9,10 --report_goals=65,90 --min_sep=2', '--report_goals and --num_rounds'),
-  (f'{BASE} --num_rounds=9,10 --min_sep=2,3,4', '--min_sep.*one value or 2'),
-  (f'{BASE} --num_rounds=9,10 --min_sep=0', "--min_sep.*'0'"),
-  (f'{BASE} --num_rounds=9,x --min_sep=1', "--num_rounds.*'x'"),
-  (f'{BASE} --num_rounds=9,10 --population=6499', 'population=6499'),
-  (f'{BASE} --num_rounds=9,10 --population=6500 --min_sep=2', 'population=6500 is too small'),
-  (f'{BASE} --num_rounds=9,10 --min_sep=1 --max_participations=0', 'max_participations.*0'),
-  (f'{BASE} --num_rounds=9,10 --min_sep=1 --noise_multiplier=1,2', '--noise_multiplier.*1.*2'),
-  (f'{BASE} --num_rounds=9,10 --min_sep=1 --noise_multiplier=x', "--noise_multiplier.*'x'"),
-  (f'{BASE} --num_rounds=9,10 --min_sep=1 --noise_multiplier=-1', 'noise_multiplier.*-1'),
-  (f'{BASE} --num_rounds=9,10 --min_sep=1 --report_goal=0', 'report_goal.*0'),
-  (f'{BASE} --num_rounds=9,10 --min_sep=1 --delta=2', 'delta.*2'),
-  (f'{BASE} --num_rounds=9,10 --min_sep=1 --strategies=nope', "--strategies.*'nope'"),
-  (f'{BASE} --num_rounds=9,10 --min_sep=1 --output=there', '--output.*folder'),
-]
-
-
-@pytest.mark.parametrize('flags, message', ERRORS)
-def test_errors_write_nothing_and_exit_with_2(run, tmp_path, monkeypatch, flags, message):
-  monkeypatch.chdir(tmp_path)
-  (tmp_path / 'there').write_text('')
-  if '--output' not in flags:
-    flags += ' --output=out'
-  status, out, err = run(f'extrapolate {flags}')
-  assert (status, out) == (2, '')
-  assert err.startswith('fl-dpftrl extrapolate: ') and err.count('\n') == 1
-  assert re.search(message, err), err
-  assert os.listdir() == ['there']
-
-
-def test_nothing_is_written_where_no_strategy_goes_so_far(run, tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-  status, out, err = run(
-    f'extrapolate --strategies=banded-b16 {GOAL} --num_rounds=300,400 --min_sep=16 --output=out'
-  )
-  assert (status, out, os.listdir()) == (2, '', [])
-  assert '--strategies=banded-b16' in err.splitlines()[-1]
-
-
-@pytest.mark.slow
 def test_the_example_works(run, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  status, out, _ = run(extrapolate.EXAMPLE.removeprefix('fl-dpftrl '))
-  assert status == 0
-  assert 'tree_online' in out
+  line = extrapolate.EXAMPLE.removeprefix('fl-dpftrl ').replace('26000:10', '26000:3')
+  status, out, _ = run(line)
+  assert status == 0 and 'tree_online' in out
   assert len(os.listdir('extrapolation')) == 3

@@ -1,8 +1,9 @@
-"""Files that cannot be written are found before the work, and figures are printed all the same."""
+"""Files that commands write: their permissions, and what is told where they cannot be written."""
 
 import errno
 import os
 import shutil
+import stat
 import subprocess
 import sys
 
@@ -12,14 +13,18 @@ import fl_dpftrl
 from fl_dpftrl.commands import output
 from fl_dpftrl.files import durable
 from fl_dpftrl.logs import schema
+from fl_dpftrl.logs import writer as writer_lib
 
 POPULATION = '--population=200 --report_goal=10 --num_rounds=6 --timer_rounds=3'
 REPLAY = 'replay --log={log} --strategy=identity --noise_multiplier=3 --delta=1e-6'
+SIMULATE = f'simulate {POPULATION}'
 PLAN = f'plan {POPULATION} --delta=1e-6 --epsilon=4 --strategies=identity --num_simulations=1'
-
-
-def no_room(name=None, other=None):
-  return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name, None, other)
+OPTIMIZE = 'optimize --mechanism=banded --num_rounds=8 --min_sep=4'
+COMPARE = 'compare --mechanisms=identity --num_rounds=4'
+EXTRAPOLATE = (
+  'extrapolate --strategies=identity --noise_multiplier=3 --report_goal=10 --population=200'
+  ' --report_goals=10,20 --num_rounds=8 --delta=1e-6'
+)
 
 
 @pytest.fixture(name='log')
@@ -27,6 +32,49 @@ def _log(tmp_path):
   path = tmp_path / 'log.parquet'
   schema.write_log(path, rounds=[0, 1, 2], device_ids=['a', 'b', 'c'], num_rounds=3)
   return path
+
+
+@pytest.fixture(name='umask', params=[0o022, 0o077])
+def fixture_umask(request):
+  old = os.umask(request.param)
+  yield request.param
+  os.umask(old)
+
+
+def modes(folder):
+  """Permissions of all files in a folder, by name."""
+  return {
+    str(path.relative_to(folder)): stat.S_IMODE(path.stat().st_mode)
+    for path in folder.rglob('*')
+    if path.is_file()
+  }
+
+
+@pytest.mark.slow
+def test_what_tells_of_devices_is_for_the_operator_alone(run, log, tmp_path, umask):
+  log.chmod(0o600)
+  for line in (
+    f'{REPLAY} --report={tmp_path}/privacy.html --public_report={tmp_path}/public.html',
+    f'{SIMULATE} --output={tmp_path}/simulated.parquet --report={tmp_path}/simulated.html',
+    f'{PLAN} --report_goals=20 --output={tmp_path}/plan.json --report={tmp_path}/plan.html',
+    f'{OPTIMIZE} --output={tmp_path}/banded.json',
+    f'{COMPARE} --output={tmp_path}/compared',
+    f'{EXTRAPOLATE} --output={tmp_path}/predicted',
+  ):
+    assert run(line.format(log=log))[0] == 0
+  found = modes(tmp_path)
+  private = {'log.parquet', 'privacy.html', 'simulated.parquet'}
+  assert {name: found.pop(name) for name in private} == dict.fromkeys(private, 0o600)
+  assert len(found) >= 10 and set(found.values()) == {0o666 & ~umask}
+
+
+def test_a_log_that_grows_is_for_the_operator_alone(tmp_path, umask):
+  del umask
+  writer = writer_lib.LogWriter(tmp_path / 'log.parquet', metadata={})
+  writer.append(0, ['a', 'b'], 1_700_000_000)
+  assert modes(tmp_path) == {'log.parquet.journal': 0o600}
+  writer.close()
+  assert modes(tmp_path) == {'log.parquet': 0o600}
 
 
 @pytest.mark.parametrize(
@@ -37,17 +85,14 @@ def _log(tmp_path):
     (REPLAY, 'bundle={folder}/bundle'),
     (REPLAY + ' --bundle={log}.bundle', 'public_bundle={folder}/bundle'),
     ('verify {log}', 'public_bundle={folder}/bundle'),
-    (f'simulate {POPULATION}', 'output={folder}/log.parquet'),
-    (f'simulate {POPULATION}', 'report={folder}/page.html'),
+    (SIMULATE, 'output={folder}/log.parquet'),
+    (SIMULATE, 'report={folder}/page.html'),
+    (SIMULATE, 'output_scenario={folder}/scenario.json'),
     (PLAN, 'output={folder}/strategy.json'),
     (PLAN, 'report={folder}/page.html'),
-    ('optimize --mechanism=identity --num_rounds=4', 'output={folder}/strategy.json'),
-    ('compare --mechanisms=identity --num_rounds=4', 'output={folder}'),
-    (
-      'extrapolate --strategies=identity --noise_multiplier=3 --report_goal=10 --population=200'
-      ' --report_goals=10,20 --num_rounds=8 --delta=1e-6',
-      'output={folder}',
-    ),
+    (OPTIMIZE, 'output={folder}/strategy.json'),
+    (COMPARE, 'output={folder}'),
+    (EXTRAPOLATE, 'output={folder}'),
   ],
 )
 def test_before_the_work(run, log, tmp_path, monkeypatch, line, flag):
@@ -68,23 +113,18 @@ def test_before_the_work(run, log, tmp_path, monkeypatch, line, flag):
   assert set(os.listdir(tmp_path)) == {'log.parquet', 'folder'} and not os.listdir(folder)
 
 
-def test_a_folder_in_place_of_a_file(run, log, tmp_path):
-  status, out, err = run(f'{REPLAY} --report={tmp_path}'.format(log=log))
-  assert (status, out) == (2, '') and f'--report={tmp_path} is a folder; name a file' in err
-
-
 @pytest.mark.parametrize(
   'line, words',
   [
     (f'{REPLAY} --report={{page}}', 'ε'),
     (f'{REPLAY} --json --public_report={{page}}', '"epsilon"'),
     (f'{PLAN} --report={{page}}', 'ε'),
-    (f'simulate {POPULATION} --report={{page}}', 'min_sep'),
+    (f'{SIMULATE} --report={{page}}', 'min_sep'),
   ],
 )
 def test_figures_are_printed_before_a_page_fails(run, log, tmp_path, monkeypatch, line, words):
   def full(*_):
-    raise no_room()
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
   monkeypatch.setattr(os, 'fsync', full)
   page = tmp_path / 'page.html'
@@ -96,7 +136,7 @@ def test_figures_are_printed_before_a_page_fails(run, log, tmp_path, monkeypatch
 
 def test_a_bundle_without_room_is_named(run, log, tmp_path, monkeypatch):
   def full(source, target):
-    raise no_room(str(source), str(target))
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source), None, str(target))
 
   monkeypatch.setattr(shutil, 'copyfile', full)
   status, out, err = run(f'{REPLAY} --bundle={tmp_path / "bundle"}'.format(log=log))
@@ -121,6 +161,14 @@ def test_a_missing_folder_is_named_by_the_file_in_it(tmp_path):
     with pytest.raises(OSError) as error:
       durable.write_durably(path, b'content')
     assert error.value.filename == str(path)
+
+
+@pytest.mark.slow
+def test_a_file_that_cannot_be_replaced_is_named_and_nothing_is_half_written(run, tmp_path):
+  (tmp_path / 'comparison.csv').mkdir()
+  status, out, err = run(f'{COMPARE} --output={tmp_path}')
+  assert (status, out, err.count('\n')) == (2, '', 1) and 'comparison.csv: ' in err
+  assert os.listdir(tmp_path) == ['comparison.csv']
 
 
 @pytest.mark.slow

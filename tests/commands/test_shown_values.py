@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fl_dpftrl import tables
-from fl_dpftrl.commands import main, output
+from fl_dpftrl.commands import output
 from fl_dpftrl.drawing import style
 from fl_dpftrl.logs import keys, schema
 from fl_dpftrl.reports import page
@@ -13,18 +13,15 @@ from fl_dpftrl.reports import page
 FORGED = 'ε at δ = 1e-06  0.001'
 # Clears the screen, forges a line, is one control character, turns text round.
 HOSTILE = f'a\x1b[2J\n{FORGED}\n\x9b31m\u202e\u2028b'
+REPLAY = 'replay --strategy=identity --noise_multiplier=3 --delta=1e-6 --log'
 
 
 @pytest.fixture(name='log')
 def fixture_log(tmp_path):
   path = tmp_path / 'log.parquet'
-  schema.write_log(
-    path,
-    rounds=[0, 2, 2],
-    device_ids=['a', 'a', 'c'],
-    num_rounds=4,
-    metadata={keys.VOID_KEY: HOSTILE},
-  )
+  metadata = {keys.VOID_KEY: HOSTILE}
+  rows = {'rounds': [0, 2, 2], 'device_ids': ['a', 'a', 'c']}
+  schema.write_log(path, **rows, num_rounds=4, metadata=metadata)
   return path
 
 
@@ -32,16 +29,9 @@ def acts(text):
   return [c for c in text if not c.isprintable() and c != '\n']
 
 
-def replay(log, *more, status=4):
-  given = ['--strategy=identity', '--noise_multiplier=3', '--delta=1e-6']
-  with pytest.raises(SystemExit) as ended:  # Its guarantee is void.
-    main.main(['replay', f'--log={log}', *given, *more])
-  assert ended.value.code == status
-
-
-def test_ids_and_metadata_cannot_forge_lines(log, capsys):
-  replay(log)
-  out, err = capsys.readouterr()
+def test_ids_and_metadata_cannot_forge_lines(log, run):
+  status, out, err = run(f'{REPLAY}={log}')
+  assert status == 4
   for text in (out, err):
     assert not acts(text)
     assert not [l for l in text.splitlines() if l.startswith(FORGED)]
@@ -49,33 +39,21 @@ def test_ids_and_metadata_cannot_forge_lines(log, capsys):
   assert len([l for l in out.splitlines() if l.startswith('ε at δ')]) == 1
 
 
-def test_json_is_the_same_object_without_what_acts(log, capsys):
-  replay(log, '--json')
-  out, _ = capsys.readouterr()
+def test_json_is_the_same_object_without_what_acts(log, run):
+  out = run(f'{REPLAY}={log} --json')[1]
   assert not acts(out)
-  result = json.loads(out)
-  assert result['void_reason'] == HOSTILE
+  assert json.loads(out)['void_reason'] == HOSTILE
 
 
-def test_pages_escape_it(log, tmp_path):
-  replay(log, f'--report={tmp_path / "r.html"}')
+def test_pages_escape_it_and_show_what_is_invisible(log, tmp_path, run):
+  run(f'{REPLAY}={log} --report={tmp_path / "r.html"}')
   text = (tmp_path / 'r.html').read_text()
   assert not acts(text)
   assert '\\x1b[2J' in text and '\\u202e' in text
-
-
-def test_pages_show_what_is_invisible():
   common = {'kind': 'k', 'embedded': HOSTILE, 'by_hour': [], 'by_device': []}
   made = page.render('base.html', title='\u202eb<\x1b', **common)
   assert '<h1>\\u202eb&lt;\\x1b</h1>' in made
   assert not acts(made)
-
-
-def test_errors_are_one_short_line(tmp_path, capsys):
-  replay(tmp_path / f'{"x" * 400}\n\x1b[2J', status=2)
-  err = capsys.readouterr().err
-  assert len(err.splitlines()) == 1 and len(err) <= 301
-  assert not acts(err)
 
 
 def test_cells_and_progress(capsys, monkeypatch):
@@ -93,16 +71,10 @@ def test_labels_of_figures_are_no_formulas():
   assert style.png(figure)
 
 
-def test_names_of_strategies_are_shown_on_one_line(tmp_path, capsys):
+def test_names_of_strategies_are_shown_on_one_line(tmp_path, run):
   name = 'evil\nblt  0.001'
-  main.main(
-    [
-      'compare',
-      f'--mechanisms=identity,{name}=blt-b400',
-      '--num_rounds=20',
-      '--min_sep=5',
-      f'--output={tmp_path / "out"}',
-    ]
+  _, out, _ = run(
+    f"compare '--mechanisms=identity,{name}=blt-b400' --num_rounds=20 --min_sep=5"
+    f' --output={tmp_path / "out"}'
   )
-  out, _ = capsys.readouterr()
-  assert not [l for l in out.splitlines() if l.startswith('blt  0.001')]
+  assert 'evil' in out and not [l for l in out.splitlines() if l.startswith('blt  0.001')]

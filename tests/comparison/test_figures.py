@@ -1,10 +1,20 @@
-"""Figures name the candidates that they do not show."""
+"""Figures name the candidates that they do not show, and first columns of C and of its inverse."""
 
 import numpy as np
 import pytest
 
 from fl_dpftrl.comparison import figures, sweep
+from fl_dpftrl.families import (
+  banded,
+  banded_toeplitz,
+  blt,
+  identity,
+  lambda_cgd,
+  tree_full,
+  tree_online,
+)
 from fl_dpftrl.participation import schemas as participation
+from fl_dpftrl.strategies import files
 
 
 def entries(names):
@@ -27,7 +37,7 @@ def above(axes):
   ],
 )
 def test_lines_out_of_the_ratios_are_named(names, note):
-  figure = figures.against(entries(names), 'num_rounds', 'max_loss', title='', subtitle='')
+  figure = figures.against(entries(names), 'num_rounds', 'max')
   assert above(figure.axes[1]) == note
 
 
@@ -38,18 +48,15 @@ def columns(count):
 
 def test_those_without_coefficients_are_named():
   kinds = {'0': 'blt', 'tree_online': 'tree_online'}
-  figure = figures.lags(columns(1), kinds, title='', subtitle='')
+  figure = figures.lags(columns(1), kinds)
   assert above(figure.axes[0]) == 'no coefficients to show: tree_online'
-  figure = figures.lags(columns(1), {'0': 'blt'}, title='', subtitle='')
+  figure = figures.lags(columns(1), {'0': 'blt'})
   assert not above(figure.axes[0])
 
 
 def test_many_lines_are_drawn_lightly():
   few, many = (
-    figures.lags(columns(n), dict.fromkeys(columns(n), 'blt'), title='', subtitle='')
-    .axes[1]
-    .lines[0]
-    for n in (2, 6)
+    figures.lags(columns(n), dict.fromkeys(columns(n), 'blt')).axes[1].lines[0] for n in (2, 6)
   )
   assert many.get_linewidth() < few.get_linewidth()
   assert many.get_alpha() < 1.0
@@ -58,5 +65,36 @@ def test_many_lines_are_drawn_lightly():
 def test_a_column_of_one_lag_is_a_point():
   pair = figures.Columns(0.5 ** np.arange(9.0), np.array([1.0, -0.5, *[0.0] * 7]))
   found = {'lambda_cgd': pair, **columns(1)}
-  figure = figures.lags(found, {'lambda_cgd': 'lambda_cgd', '0': 'blt'}, title='', subtitle='')
+  figure = figures.lags(found, {'lambda_cgd': 'lambda_cgd', '0': 'blt'})
   assert [line.get_marker() for line in figure.axes[1].lines] == ['o', 'None']
+
+
+@pytest.mark.parametrize(
+  'strategy',
+  [
+    identity.Identity(),
+    blt.BLT([0.9, 0.5], [0.2, 0.3]),
+    banded.Banded(np.tril(np.ones((9, 3))) + np.eye(9, 3, -2)),
+    banded_toeplitz.BandedToeplitz([1.0, 0.6, 0.3]),
+    banded_toeplitz.BandedToeplitz([2.0, 0.6, 0.3], 9),
+    lambda_cgd.LambdaCGD(0.8),
+  ],
+)
+def test_columns_are_those_of_the_matrices(strategy):
+  found = figures.first_columns(strategy, 9)
+  for column, matrix in zip(found, (strategy.strategy_matrix(9), strategy.noising_matrix(9))):
+    np.testing.assert_allclose(column, matrix[:, 0], rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+  'strategy', [files.load_strategy('blt-b400'), banded_toeplitz.BandedToeplitz([1.0, 0.6, 0.3])]
+)
+def test_long_ones_are_cut(strategy):
+  found = figures.first_columns(strategy, 10**9)
+  assert found.strategy.shape == found.noising.shape == (10_000,)
+
+
+def test_none_where_there_is_no_column_of_lags():
+  assert figures.first_columns(tree_online.TreeOnline(), 8) is None
+  assert figures.first_columns(tree_full.TreeFull(), 8) is None
+  assert figures.first_columns(identity.Identity(), 10**6) is None

@@ -1,6 +1,7 @@
 """Outcomes, margins, and that processes change nothing."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -41,17 +42,13 @@ def outcome(min_sep, max_participations, num_rounds=100, **kwargs):
   )
 
 
-def given(outcomes, enforced=1):
-  return lib.of(outcomes, enforced=enforced)
+def given(*outcomes, enforced=1):
+  return lib.Forecast(outcomes=outcomes, enforced=enforced)
 
 
 def log(simulation, num_rounds):
   """Rounds and devices, and the time that it took in days."""
-  found = []
-  for cohort in simulation.rounds():
-    found.append(cohort)
-    if len(found) == num_rounds:
-      break
+  found = list(itertools.islice(simulation.rounds(), num_rounds))
   rounds = np.repeat(np.arange(num_rounds), [c.device_ids.size for c in found])
   days = (found[-1].closed - found[0].started) / 86400.0
   return rounds, np.concatenate([c.device_ids for c in found]), days
@@ -65,14 +62,13 @@ def test_outcomes_are_what_the_log_says():
   assert [o.seed for o in found.outcomes] == [3, 4]
   for seen, seed, goal in (
     *zip(found.outcomes, (3, 4), (5, 5)),
-    *zip(found.nearby.outcomes, (3, 3, 3), (9, 5, 5)),
+    *zip(found.nearby.values(), (3, 3, 3), (9, 5, 5)),
   ):
     run = simulate(seed=seed, report_goal=goal)
     rounds, devices, days = log(run, seen.num_rounds)
     assert seen.schema == oracle.schema_of(rounds, devices, seen.num_rounds)
     assert (seen.days, seen.report_goal, seen.seed) == (days, goal, seed)
-  assert [o.num_rounds for o in found.nearby.outcomes] == [120, 60, 200]
-  assert not found.nearby.stalled and found.nearby.scale == 1
+  assert list(found.nearby) == [(9, 120), (5, 60), (5, 200)] and found.scale == 1
   rounds, devices, _ = log(simulate(seed=3), 120)
   times = np.bincount(np.bincount(devices))
   assert dict(found.closer.participations) == {k: times[k] for k in np.flatnonzero(times) if k}
@@ -113,7 +109,7 @@ def test_neighbours_are_simulated_in_small(monkeypatch):
   found = lib.forecast(
     remember, num_rounds=100, seeds=[0, 1], report_goals=[10, 20], more_rounds=[150]
   )
-  assert found.nearby.scale == 2
+  assert found.scale == 2
   assert [(a['seed'], a.get('num_devices'), a.get('report_goal')) for a in asked] == [
     (0, None, None),
     (1, None, None),
@@ -121,45 +117,48 @@ def test_neighbours_are_simulated_in_small(monkeypatch):
     (0, 450, 5),
     (0, 450, 10),
   ]
-  assert [(o.report_goal, o.num_rounds) for o in found.nearby.outcomes] == [
-    (10, 100),
-    (20, 100),
-    (5, 150),
-  ]
+  assert list(found.nearby) == [(10, 100), (20, 100), (5, 150)]
+  assert [(o.report_goal, o.num_rounds) for o in found.nearby.values()] == list(found.nearby)
 
 
 def test_neighbours_are_set_right_towards_less_privacy():
-  neighbours = lib.Neighbours(
-    report_goal=50, num_rounds=100, report_goals=(100,), more_rounds=(200,)
-  )
+  others = [(100, 100), (50, 200)]
   planned = outcome(20, 5, report_goal=50, days=4.0)
-  of_goal = [simulating.Trial(outcomes=(outcome(30, 7, days=6.0),))]
+  other = simulating.Trial(outcomes={100: outcome(30, 7, days=6.0)})
   more = outcome(39, 8, num_rounds=200, days=9.0)
   for small, goal_gives, rounds_give in (
     (outcome(40, 4, days=3.0), (15, 9, 8.0), (19, 10, 12.0)),
     (outcome(10, 9, days=8.0), (30, 7, 3.0), (39, 8, 4.5)),
   ):
-    found = lib.corrected(neighbours, planned, simulating.Trial(outcomes=(small, more)), of_goal)
-    assert [(o.min_sep, o.max_participations, o.days) for o in found.outcomes] == [
+    trials = {50: simulating.Trial(outcomes={100: small, 200: more}), 100: other}
+    found = lib.corrected(planned, trials, others)
+    assert [(o.report_goal, o.num_rounds) for o in found.values()] == list(found) == others
+    assert [(o.min_sep, o.max_participations, o.days) for o in found.values()] == [
       goal_gives,
       rounds_give,
     ]
-    assert [(o.report_goal, o.num_rounds) for o in found.outcomes] == [(100, 100), (50, 200)]
-  found = lib.corrected(neighbours, planned, simulating.Trial(outcomes=(), stalled='why'), of_goal)
-  assert not found.outcomes and set(found.stalled.values()) == {'why'}
+  trials[50] = simulating.Trial(outcomes={}, stalled='why')
+  assert lib.corrected(planned, trials, others) == dict.fromkeys(others, 'why')
 
 
-def test_margin_is_as_wide_as_what_was_seen():
-  found = given([outcome(20, 4), outcome(23, 6), outcome(21, 5)])
-  assert found.planned == schemas.MinSep(num_rounds=100, min_sep=14, max_participations=8)
-  assert (found.margin.min_sep, found.margin.max_participations) == (6, 2)
-  few = given([outcome(50, 2), outcome(40, 3)])
-  assert few.planned.max_participations == 4  # five do fit, with b = 20
-  assert given([outcome(50, 2), outcome(49, 2)]).planned == (
-    schemas.MinSep(num_rounds=100, min_sep=47, max_participations=3)
-  )
-  assert found.expected['min_sep'] == pytest.approx(64 / 3)
-  assert found.range['max_participations'] == (4, 6)
+@pytest.mark.parametrize(
+  'seen, enforced, min_sep, max_participations',
+  [
+    ([(20, 4), (23, 6), (21, 5)], 1, 14, 8),  # twice the spread of b, and the spread of k
+    ([(50, 2), (40, 3)], 1, 20, 4),  # five do fit
+    ([(50, 2), (49, 2)], 1, 47, 3),
+    ([(20, 4)], 1, 19, 5),
+    ([(1, 9)], 1, 1, 10),
+    ([(100, 1)], 1, 99, 2),  # nobody took part twice
+    ([(20, 4), (23, 6)], 18, 18, 6),  # six do fit
+  ],
+)
+def test_the_margin_is_as_wide_as_what_was_seen(seen, enforced, min_sep, max_participations):
+  found = given(*(outcome(b, k) for b, k in seen), enforced=enforced)
+  assert found.planned == schemas.MinSep(100, min_sep, max_participations)
+  bs, ks = zip(*seen)
+  assert found.expected['min_sep'] == pytest.approx(sum(bs) / len(bs))
+  assert found.range['max_participations'] == (min(ks), max(ks))
 
 
 def test_planned_is_never_better_than_what_was_seen():
@@ -170,7 +169,7 @@ def test_planned_is_never_better_than_what_was_seen():
       most = -(-100 // min_sep)
       seen.append(outcome(min_sep, int(rng.integers(1, most + 1))))
     enforced = int(rng.integers(1, 40))
-    found = given(seen, enforced)
+    found = given(*seen, enforced=enforced)
     assert all(found.planned.min_sep <= o.min_sep for o in seen)
     assert all(found.planned.participations >= o.max_participations for o in seen)
     for other in seen:
@@ -181,22 +180,13 @@ def test_planned_is_never_better_than_what_was_seen():
     assert list(found.schemas) == sorted(found.schemas, key=lambda s: s.min_sep)
 
 
-def test_margin_of_one_and_at_the_ends():
-  assert lib.margin([outcome(20, 4)]) == lib.Margin(min_sep=1, max_participations=1, enforced=1)
-  planned = given([outcome(1, 9)]).planned
-  assert (planned.min_sep, planned.max_participations) == (1, 10)
-  # Where nobody took part twice.
-  planned = given([outcome(100, 1)]).planned
-  assert (planned.min_sep, planned.max_participations) == (99, 2)
-
-
 @pytest.mark.slow
 def test_a_timer_in_rounds_is_not_undercut():
   found = lib.forecast(in_rounds, num_rounds=120, seeds=[0, 1])
   assert found.outcomes[0].min_sep == found.planned.min_sep == 30
   forgetful = lambda **kwargs: in_rounds(forgetting_per_day=0.2, **kwargs)
   found = lib.forecast(forgetful, num_rounds=120, seeds=[0, 1])
-  assert found.margin.enforced == 1
+  assert found.enforced == 1
   assert found.planned.min_sep < min(o.min_sep for o in found.outcomes)
 
 
@@ -212,16 +202,15 @@ def test_stalled_rounds():
     more_rounds=[20, 150],
   )
   # 50 in 100 rounds would take 5000 devices.
-  assert list(found.nearby.stalled) == [('report_goal', 50)]
-  assert 'stalled' in found.nearby.stalled['report_goal', 50]
+  assert [key for key, seen in found.nearby.items() if isinstance(seen, str)] == [(50, 100)]
+  assert 'stalled' in found.nearby[50, 100]
   found = lib.forecast(
     lambda **kwargs: simulate(rounds=200, **kwargs),
     num_rounds=100,
     seeds=[0],
     more_rounds=[20, 300],
   )
-  assert list(found.nearby.stalled) == [('num_rounds', 300)]
-  assert [o.num_rounds for o in found.nearby.outcomes] == [20]
+  assert 'stalled' in found.nearby[5, 300] and found.nearby[5, 20].num_rounds == 20
 
 
 @pytest.mark.parametrize(

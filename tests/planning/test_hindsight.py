@@ -7,9 +7,9 @@ from fl_dpftrl.planning import candidates, recommendation
 from fl_dpftrl.planning import forecast as forecast_lib
 from fl_dpftrl.simulation import availability, cohorts, population, server
 
-ROUNDS = 240
-NAMES = ('blt', 'banded', 'blt-b100')
-SEEDS = range(100, 108)
+ROUNDS = 160
+NAMES = ('blt:3', 'banded', 'blt-b100')
+SEEDS = range(100, 104)
 
 
 def simulate(*, seed, num_devices=None, report_goal=None):

@@ -84,3 +84,10 @@ PROCESSES = {
   ),
   'fed_eval': lambda: tff.learning.algorithms.build_fed_eval(model()),
 }
+
+
+def assert_same(some, others):
+  """Asserts that all rounds agree bit for bit."""
+  for one, other in zip(some, others, strict=True):
+    for leaf, same in zip(one, other, strict=True):
+      np.testing.assert_array_equal(leaf, same)

@@ -1,8 +1,6 @@
 """Clients at the same time, taken in order, and dropped when they must be."""
 
-import contextlib
 import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -42,8 +40,8 @@ def test_results_come_in_order_whoever_is_fast():
     return index
 
   for num_threads in (1, 2, 8):
-    assert list(clients.in_order(work, 20, num_threads)) == list(range(20))
-  assert not list(clients.in_order(work, 0, 4))
+    assert list(threads.in_order(work, 20, num_threads)) == list(range(20))
+  assert not list(threads.in_order(work, 0, 4))
 
 
 def test_few_results_wait_for_a_slow_client():
@@ -54,7 +52,7 @@ def test_few_results_wait_for_a_slow_client():
       first_may_end.wait()
     done.append(index)
 
-  results = clients.in_order(work, 100, 3)
+  results = threads.in_order(work, 100, 3)
   taking = threading.Thread(target=lambda: list(results))
   taking.start()
   time.sleep(0.3)
@@ -71,7 +69,7 @@ def test_an_error_of_one_ends_all():
     return index
 
   with pytest.raises(OSError, match='client 3'):
-    list(clients.in_order(work, 1000, 4))
+    list(threads.in_order(work, 1000, 4))
   assert not busy()
 
 
@@ -91,12 +89,12 @@ def test_the_first_of_those_that_fail_counts():
     second_has_failed.wait()
 
   with pytest.raises(ValueError, match='^second$'):
-    list(clients.in_order(work, 1000, 4))
+    list(threads.in_order(work, 1000, 4))
   assert max(begun) <= 2 * 4
 
 
 def test_a_stop_wins_over_what_it_cancels():
-  stop = clients.Stop()
+  stop = threads.Stop()
 
   def work(index, manager):
     stop.ask()
@@ -104,11 +102,11 @@ def test_a_stop_wins_over_what_it_cancels():
     raise tf.errors.CancelledError(None, None, 'cancelled')
 
   with pytest.raises(RuntimeError, match='^the round was stopped$'):
-    list(clients.in_order(work, 3, 2, stop))
+    list(threads.in_order(work, 3, 2, stop))
 
 
 def test_who_stops_taking_leaves_no_thread_at_work():
-  results = clients.in_order(lambda index, _: index, 1000, 4)
+  results = threads.in_order(lambda index, _: index, 1000, 4)
   assert next(results) == 0
   results.close()
   assert not busy()
@@ -131,14 +129,14 @@ def test_an_endless_client_is_cancelled():
     interrupt.start()  # Not before the test waits for it.
     return manager.get_cancelable_function(endless_graph)()
 
-  results = clients.in_order(work, 2, 2)
+  results = threads.in_order(work, 2, 2)
   with pytest.raises(KeyboardInterrupt):
     next(results)
   assert not busy()
 
 
 def test_another_thread_stops_a_round_and_all_to_come():
-  stop = clients.Stop()
+  stop = threads.Stop()
   endless = threading.Event()
 
   def ask_and_end():
@@ -148,10 +146,10 @@ def test_another_thread_stops_a_round_and_all_to_come():
   asking = threading.Timer(0.2, ask_and_end)
   asking.start()
   with pytest.raises(RuntimeError, match='stopped'):
-    list(clients.in_order(lambda index, _: endless.wait(), 3, 2, stop))
+    list(threads.in_order(lambda index, _: endless.wait(), 3, 2, stop))
   asking.join()
   with pytest.raises(RuntimeError, match='stopped'):
-    list(clients.in_order(lambda index, _: index, 3, 2, stop))
+    list(threads.in_order(lambda index, _: index, 3, 2, stop))
 
 
 @pytest.mark.parametrize(
@@ -186,113 +184,14 @@ def test_a_containers_limit_counts(tmp_path, monkeypatch, folder, limit, used, p
   assert memory.free_bytes() == 450 < unlimited
 
 
-_RUN = """
-from fl_dpftrl import runtime
-from tests import every_family
-from tests.runtime import small_processes as small
-runtime.use_in_process(max_concurrent_clients=2)
-process = small.correlated(every_family.example('blt', 10))
-state = process.initialize()
-for number in range(10**6):
-  state = process.next(state, small.clients(number)).state
-  print(number, flush=True)
-"""
-
-
-@pytest.fixture(scope='module')
-def run():
-  """A process that trains; ended by the tests."""
-  process = subprocess.Popen(
-    [sys.executable, '-c', _RUN],
-    stdout=subprocess.PIPE,
-    stderr=subprocess.DEVNULL,
-    text=True,
-    env={**os.environ, 'PYTHONPATH': str(pathlib.Path(__file__).parents[2])},
-  )
-  yield process
-  process.kill()
-  process.wait()
-
-
-def until(run, number):
-  while int(run.stdout.readline()) < number:
-    pass
-
-
 @pytest.mark.slow
-def test_no_socket_listens_and_no_process_is_started(run):
-  until(run, 3)
-  tasks = pathlib.Path(f'/proc/{run.pid}/task')
-  children = [(task / 'children').read_text() for task in tasks.iterdir()]
-  assert not ''.join(children).strip()
-  folder = pathlib.Path(f'/proc/{run.pid}/fd')
-  links = [os.readlink(one) for one in folder.iterdir()]
-  inodes = {link[8:-1] for link in links if link.startswith('socket:[')}
-  for table in ('tcp', 'tcp6'):
-    lines = pathlib.Path(f'/proc/{run.pid}/net/{table}').read_text().splitlines()
-    listening = {f[9] for f in map(str.split, lines[1:]) if f[3] == '0A'}
-    assert not listening & inodes
-
-
-@pytest.mark.slow
-def test_memory_descriptors_and_threads_do_not_grow(run):
-  found = []
-  for number in (40, 160):
-    until(run, number)
-    status = pathlib.Path(f'/proc/{run.pid}/status').read_text()
-    fields = dict(line.split(':', 1) for line in status.splitlines())
-    found.append(
-      (
-        int(fields['VmRSS'].split()[0]) // 1024,
-        len(list(pathlib.Path(f'/proc/{run.pid}/fd').iterdir())),
-        int(fields['Threads']),
-      )
-    )
-  (mebibytes, descriptors, threads), (later_mebibytes, *later) = found
-  assert later_mebibytes - mebibytes < 40
-  assert later[0] <= descriptors + 2 and later[1] <= threads + 2
-
-
-@pytest.mark.slow
-def test_an_interrupt_ends_it_at_once(run):
-  for _ in range(4):
-    run.send_signal(signal.SIGINT)
-    # Python loses an interrupt in a callback of its garbage collection, and JAX has one.
-    with contextlib.suppress(subprocess.TimeoutExpired):
-      run.wait(timeout=30)
-      break
-  # A thread of TensorFlow that outlives the interpreter may abort the process at its very end.
-  assert run.returncode in (1, 130, -signal.SIGINT, -signal.SIGABRT)
-
-
-_TWO_CLIENTS = """
-import sys
-import warnings
-import numpy as np
-import tensorflow_federated as tff
-from fl_dpftrl import runtime
-from fl_dpftrl.runtime import memory
-runtime.use_in_process(max_concurrent_clients=2)
-double = tff.tensorflow.computation(lambda x: x + x, np.int32)
-@tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
-def total(x):
-  return tff.federated_sum(tff.federated_map(double, x))
-with warnings.catch_warnings(record=True) as told:
-  warnings.simplefilter('always')
-  print(total([1, 2, 3]), memory.concurrent_clients(1, 5))
-print(*{str(one.message) for one in told if one.category is RuntimeWarning})
-"""
-
-
-@pytest.mark.slow
-def test_one_client_at_a_time_with_onednn():
-  done = subprocess.run(
-    [sys.executable, '-c', _TWO_CLIENTS],
-    env={**os.environ, 'TF_ENABLE_ONEDNN_OPTS': '1'},
-    capture_output=True,
-    text=True,
-    check=True,
-  )
-  result, told = done.stdout.splitlines()
-  assert result == '12 1'
-  assert 'TF_ENABLE_ONEDNN_OPTS=0' in told
+def test_one_client_at_a_time_with_onednn(monkeypatch):
+  look = f'import runpy; print(runpy.run_path({memory.__file__!r})["uses_one_dnn"]())'
+  environment = {**os.environ, 'TF_ENABLE_ONEDNN_OPTS': '1'}  # Of these tests: 0.
+  found = subprocess.check_output([sys.executable, '-c', look], env=environment, text=True)
+  assert found.strip() == 'True' and not memory.uses_one_dnn()
+  monkeypatch.setattr(memory, 'uses_one_dnn', lambda: True)
+  memory._warn_of_one_dnn.cache_clear()
+  with pytest.warns(RuntimeWarning, match='TF_ENABLE_ONEDNN_OPTS=0') as told:
+    assert memory.concurrent_clients(1, 5) == memory.concurrent_clients(1, 2) == 1
+  assert len(told) == 1

@@ -2,7 +2,9 @@
 
 import asyncio
 import collections
+import functools
 import gc
+import operator
 import re
 import weakref
 
@@ -63,25 +65,23 @@ def test_sums_that_follow_from_each_other(in_process):
 
 
 def test_a_sum_is_that_of_blocks_in_order(in_process):
-  """Bit for bit: from zero within each block, and then block by block."""
+  """Bit for bit: from zero within each block, then block by block, then group by group."""
   rng = np.random.default_rng(3)
-  for num in (7, 40, 200):
+
+  @tff.federated_computation(tff.FederatedType(tff.TensorType(np.float32, [5]), tff.CLIENTS))
+  def total(values):
+    return tff.federated_sum(values)
+
+  def summed(parts):
+    return functools.reduce(operator.add, parts)
+
+  for num, num_groups in ((7, 1), (40, 1), (256, 1), (600, 3)):
     updates = (rng.normal(size=(num, 5)) * 10.0 ** rng.integers(-3, 4, (num, 1))).astype('f4')
-
-    @tff.federated_computation(tff.FederatedType(tff.TensorType(np.float32, [5]), tff.CLIENTS))
-    def total(values):
-      return tff.federated_sum(values)
-
-    of_blocks = []
-    for block in clients.blocks(num):
-      of_block = np.zeros(5, np.float32)
-      for client in block:
-        of_block = of_block + updates[client]
-      of_blocks.append(of_block)
-    expected = of_blocks[0]
-    for of_block in of_blocks[1:]:
-      expected = expected + of_block
-    for threads in (1, 2, 8):
+    blocks = [summed([np.zeros(5, 'f4'), *updates[block]]) for block in clients.blocks(num)]
+    groups = clients.groups(len(blocks))
+    assert len(groups) == num_groups and sum(map(len, groups)) == len(blocks)
+    expected = summed([summed(blocks[i] for i in group) for group in groups])
+    for threads in (1, 8):
       with in_process(max_concurrent_clients=threads):
         np.testing.assert_array_equal(total(list(updates)), expected)
 
@@ -97,55 +97,6 @@ def test_clients_of_which_no_argument_tells(in_process):
   with in_process(default_num_clients=3):
     assert count() == 3
     assert mean_and_doubled([1.0, 3.0])[0] == 2.0
-
-
-def test_data_sets_may_be_lists(in_process):
-  @tff.tensorflow.computation(tff.SequenceType(np.int32))
-  def total(data):
-    return data.reduce(0, lambda x, y: x + y)
-
-  @tff.federated_computation(tff.FederatedType(tff.SequenceType(np.int32), tff.CLIENTS))
-  def grand_total(data):
-    return tff.federated_sum(tff.federated_map(total, data))
-
-  with in_process():
-    assert (
-      total([1, 2, 3])
-      == 6
-      == total(tf.data.Dataset.range(1, 4).map(lambda x: tf.cast(x, tf.int32)))
-    )
-    assert grand_total([[1, 2], [3], []]) == 6
-
-
-def test_variables_are_each_calls_own(in_process):
-  @tff.tensorflow.computation(np.float32)
-  def counted(x):
-    variable = tf.Variable(x)
-    with tf.control_dependencies([variable.assign_add(1.0)]):
-      return variable.read_value()
-
-  comp = tff.federated_computation(lambda v: tff.federated_map(counted, v), FLOATS)
-  values = [float(i) for i in range(50)]
-  with in_process(max_concurrent_clients=8):
-    for _ in range(3):
-      np.testing.assert_array_equal(comp(values), np.array(values) + 1.0)
-
-
-def test_initial_values_come_before_all_else(in_process):
-  @tff.tensorflow.computation(np.int64)
-  def looked_up(x):
-    table = tf.lookup.StaticHashTable(
-      tf.lookup.KeyValueTensorInitializer([1, 2], [10, 20], tf.int64, tf.int64), -1
-    )
-    return table.lookup(x)
-
-  @tff.federated_computation(tff.FederatedType(np.int64, tff.CLIENTS))
-  def at_clients(values):
-    return tff.federated_map(looked_up, values)
-
-  with in_process(max_concurrent_clients=4):
-    assert [looked_up(2), looked_up(3)] == [20, -1]
-    assert at_clients([1, 2, 3] * 5) == [10, 20, -1] * 5
 
 
 @pytest.mark.parametrize('values, inside', [([1, 7], True), ([1, 8], False)])
@@ -313,19 +264,10 @@ def test_an_assertion_says_nothing_of_tensors(in_process):
   for way, words in enumerate(['...', 'too small']):
     with in_process(), leaks.refused(leaks.Secrets([secret]), tf.errors.InvalidArgumentError):
       checked(secret, way)
-    with in_process(), pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(words)):
+    with in_process(), pytest.raises(tf.errors.InvalidArgumentError) as error:
       checked(secret, way)
-
-
-def test_an_assertion_is_one_line(in_process):
-  @tff.tensorflow.computation(np.int32)
-  def refused(x):
-    with tf.control_dependencies([tf.debugging.Assert(x < 1, ['the rounds are over'])]):
-      return x + 1
-
-  with in_process(), pytest.raises(tf.errors.InvalidArgumentError) as error:
-    refused(1)
-  assert error.value.message == 'assertion failed: [the rounds are over]'
+    assert error.value.message.startswith('assertion failed: [') and words in error.value.message
+    assert '\n' not in error.value.message
 
 
 def test_a_block_puts_back_what_ran_computations_before(in_process):
@@ -339,3 +281,14 @@ def test_a_block_puts_back_what_ran_computations_before(in_process):
   assert stack.current is before
   with pytest.raises(RuntimeError, match='stopped'), stack.install(context):
     tff.federated_computation(lambda: tff.federated_value(1, tff.SERVER))()
+
+
+def test_one_line_is_enough():
+  """TFF's own context is never begun: it would start a worker."""
+  stack = tff.framework.get_context_stack()
+  before = stack.current
+  try:
+    assert runtime.use_in_process(seed=1) is stack.current
+    assert mean_and_doubled([1.0, 3.0]) == (2.0, [2.0, 6.0])
+  finally:
+    stack.set_default_context(before)

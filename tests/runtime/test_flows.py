@@ -153,6 +153,8 @@ def test_federated_operations_are_followed():
     )
 
   assert depends(sums) == [True, False, True, False, True, False, True]
+  # No sum is an unchanged copy of what it sums.
+  assert {leaf.origin for leaf in flows.of(sums).leaves} == {None}
 
 
 def test_keys_of_a_selection_are_followed():

@@ -1,6 +1,8 @@
-"""Clients on a cluster of two machines, both of which are here, and what becomes of losses."""
+"""Clients on a cluster whose machines are all this one, and what becomes of losses."""
 
+import contextlib
 import os
+import random
 import signal
 import threading
 import time
@@ -12,44 +14,56 @@ import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl import runtime
-from fl_dpftrl.runtime import transfer
+from fl_dpftrl.runtime import clients
 from tests import every_family
 from tests.runtime import small_processes as small
 
 ray = pytest.importorskip('ray')
+from fl_dpftrl.runtime import actors as actors_lib  # noqa: E402
 from fl_dpftrl.runtime import cluster as cluster_lib  # noqa: E402
 from fl_dpftrl.runtime import machines as machines_lib  # noqa: E402
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
-NUM_CLIENTS = 40
-NUM_ROUNDS = 12
-
-
-@pytest.fixture(name='machines', scope='module')
-def fixture_machines(cluster):
-  """A function: makes a context on the cluster; all are ended after the tests."""
-  made = []
-
-  def make(**options):
-    context = runtime.use_machines(cluster.address, seed=7, **options)
-    made.append(context)
-    return context
-
-  yield make
-  for context in made:
-    context.stop()
+NUM_CLIENTS, NUM_ROUNDS = 40, 12
+# No two fit onto one machine of the cluster.
+ACTOR = dict(cpus=0.75)
 
 
 @pytest.fixture(name='said', scope='module')
 def fixture_said():
+  """What the context of `machines` said."""
   return []
 
 
-@pytest.fixture(name='two', scope='module')
-def fixture_two(machines, said):
-  """A context with two actors, for all tests that leave it usable."""
-  return machines(actors=runtime.Actors(number=2, cpus=0.5), say=said.append)
+@pytest.fixture(name='third', scope='module')
+def fixture_third(cluster):
+  """A third machine of the cluster."""
+  return cluster.add_node(num_cpus=1, object_store_memory=100_000_000)
+
+
+@pytest.fixture(name='machines', scope='module')
+def fixture_machines(cluster, third, said):
+  """A context with an actor on each of three machines; tests do not put back what they end."""
+  actors = runtime.Actors(number=3, **ACTOR)
+  context = runtime.use_machines(cluster.address, seed=7, actors=actors, say=said.append)
+  yield context
+  context.stop()
+
+
+def noisy(name, memory, num_rounds=NUM_ROUNDS, **options):
+  options = dict(clip_norm=0.5) | options
+  return dpftrl.CorrelatedNoiseFactory(
+    every_family.example(name, num_rounds),
+    **dict(noise_multiplier=0.3, report_goal=5, noise_seed=3, memory=memory) | options,
+  )
+
+
+@pytest.fixture(name='process', scope='module')
+def fixture_process():
+  """Learning with noise, whose clients draw too."""
+  model = small.model(lambda: tf.keras.layers.Dropout(0.5))
+  return small.unweighted(noisy('blt', 'state'), model)
 
 
 def client(number, place):
@@ -57,6 +71,11 @@ def client(number, place):
   rows = 3 + place % 5
   arrays = (rng.normal(size=(rows, 3)), rng.normal(size=(rows, 2)))
   return runtime.batches(tuple(np.float32(a) for a in arrays), 4)
+
+
+def slow(number, place):
+  time.sleep(0.05)
+  return client(number, place)
 
 
 def leaves(value):
@@ -82,48 +101,67 @@ def here(process, num_rounds=3, **options):
   return trained(runtime.InProcessContext(seed=7, **options), process, num_rounds)
 
 
-def assert_same(some, others):
-  for one, other in zip(some, others, strict=True):
-    for leaf, same in zip(one, other, strict=True):
-      np.testing.assert_array_equal(leaf, same)
+class Counted:
+  """Makes a client's data, and counts how often it is sent."""
+
+  def __init__(self, path):
+    self._path = path
+
+  def __call__(self, number, place):
+    return slow(number, place)
+
+  def __reduce__(self):
+    with open(self._path, 'a') as file:
+      file.write('x')
+    return Counted, (self._path,)
 
 
-def is_alive(pid):
-  try:
-    os.kill(pid, 0)
-  except ProcessLookupError:
-    return False
-  return True
-
-
-def with_dropout():
-  return small.unweighted(model_fn=small.model(lambda: tf.keras.layers.Dropout(0.5)))
-
-
-@pytest.mark.parametrize('name', ['blt', 'mime_lite', 'dropout'])
-def test_rounds_have_the_same_bits_as_in_process(name, two):
-  if name == 'dropout':
-    process = with_dropout()
-  elif name in small.PROCESSES:
-    process = small.PROCESSES[name]()
-  else:
-    process = small.correlated(every_family.example(name, 3))
-  expected = here(process, max_concurrent_clients=1)
-  assert_same(expected, here(process, max_concurrent_clients=3))
-  assert_same(expected, trained(two, process))
-
-
-def noisy(name, memory, **options):
-  options = dict(clip_norm=0.5) | options
-  return dpftrl.CorrelatedNoiseFactory(
-    every_family.example(name, NUM_ROUNDS),
-    **dict(noise_multiplier=0.3, report_goal=5, noise_seed=3, memory=memory) | options,
+@pytest.mark.parametrize('group, losses', [(clients.GROUP, (0, 1, 3)), (2, (0, 2))])
+def test_lost_actors_cost_no_bit(machines, process, said, monkeypatch, tmp_path, group, losses):
+  """Where all are lost, nothing goes on before one is back. Of small groups, actors merge."""
+  monkeypatch.setattr(clients, 'GROUP', group)
+  merges, merged = [], actors_lib.Round._hand_out_groups
+  monkeypatch.setattr(
+    actors_lib.Round, '_hand_out_groups', lambda self: merges.append(merged(self))
   )
+  said.clear()
+  victims = []
+
+  def before(number):
+    lost = machines.clients_at.pids[: losses[number]]
+    victims.extend(lost)
+    threading.Timer(0.3, lambda: [os.kill(pid, signal.SIGKILL) for pid in lost]).start()
+
+  counted = Counted(tmp_path / 'times')
+  found = trained(machines, process, len(losses), counted, before)
+  for threads in (1, 3):
+    small.assert_same(here(process, len(losses), max_concurrent_clients=threads), found)
+  # An actor that is not back yet is not lost again.
+  assert 1 < len(victims) == sum('is lost' in line for line in said)
+  assert (tmp_path / 'times').read_text() == 'x'
+  assert bool(merges) == (group == 2)
+
+
+def test_a_lost_machine_costs_no_bit(cluster, third, machines, process):
+  def before(number):
+    if number == 1:
+      lose = lambda: cluster.remove_node(third, allow_graceful=False)
+      threading.Timer(0.2, lose).start()
+
+  found = trained(machines, process, 2, slow, before)
+  small.assert_same(here(process, 2), found)
+
+
+def test_other_processes_have_the_same_bits_as_in_process(machines):
+  rule = dpftrl.AdaptiveClipping(0.5, target_quantile=0.4, learning_rate=0.5, rounds=NUM_ROUNDS)
+  adaptive = tff.aggregators.as_weighted_aggregator(noisy('blt', 'engine', clip_norm=rule))
+  for process in (small.weighted(adaptive), small.PROCESSES['mime_lite']()):
+    small.assert_same(here(process), trained(machines, process))
 
 
 @pytest.mark.parametrize('memory', ['state', 'engine'])
 @pytest.mark.parametrize('name', every_family.FAMILIES)
-def test_the_noise_of_every_family_has_the_same_bits_as_in_process(two, name, memory):
+def test_the_noise_of_every_family_has_the_same_bits_as_in_process(machines, name, memory):
   process = noisy(name, memory).create(tff.to_type([(np.float32, [5]), (np.float32, [2, 3])]))
   rng = np.random.default_rng(11)
   draw = lambda: [rng.normal(size=shape).astype(np.float32) for shape in ([5], [2, 3])]
@@ -139,21 +177,10 @@ def test_the_noise_of_every_family_has_the_same_bits_as_in_process(two, name, me
         outputs.append(leaves((output.state, output.result, output.measurements)))
     return outputs
 
-  assert_same(rounds(runtime.InProcessContext()), rounds(two))
+  small.assert_same(rounds(runtime.InProcessContext()), rounds(machines))
 
 
-@pytest.mark.parametrize('of, memory', [('weighted', 'state'), ('adaptive', 'engine')])
-def test_weighted_and_adaptive_rounds_have_the_same_bits_as_in_process(two, of, memory):
-  if of == 'weighted':
-    aggregator = noisy('blt', memory)
-    process = small.weighted(tff.aggregators.as_weighted_aggregator(aggregator))
-  else:
-    rule = dpftrl.AdaptiveClipping(0.5, target_quantile=0.4, learning_rate=0.5, rounds=NUM_ROUNDS)
-    process = small.unweighted(noisy('blt', memory, clip_norm=rule))
-  assert_same(here(process, NUM_ROUNDS), trained(two, process, NUM_ROUNDS))
-
-
-def test_values_of_clients_are_sent_or_made_there(two):
+def test_values_of_clients_are_sent_or_made_there(machines):
   """Arrays, data sets and lists, and what one stage keeps of each client for the next."""
   of = tff.SequenceType(np.float32)
 
@@ -178,122 +205,46 @@ def test_values_of_clients_are_sent_or_made_there(two):
     tf.data.Dataset.range(4).map(lambda x: tf.cast(x, tf.float32)),
     runtime.Later(lambda n: [np.float32(n)], (6,)),
   ]
-  with tff.framework.get_context_stack().install(two):
+  with tff.framework.get_context_stack().install(machines):
     mean, names = deviations(data, ['a', 'b', 'c'])
   assert mean == 5.0
   assert names == [b'a-2.000000', b'b1.000000', b'c1.000000']
 
 
-def test_a_function_is_sent_once(two, tmp_path):
-  process = small.unweighted()
+def test_a_data_set_computation_of_tff_makes_data_there(machines):
+  """Ids in place of data, as TFF composes them."""
 
-  class Counted:
-    def __call__(self, number, place):
-      return client(number, place)
+  @tff.tensorflow.computation(np.int32)
+  def data_of(place):
+    x = tf.random.stateless_normal([6, 3], [place, 1])
+    return tf.data.Dataset.from_tensor_slices((x, x[:, :2])).batch(4)
 
-    def __reduce__(self):
-      with open(tmp_path / 'times', 'a') as file:
-        file.write('x')
-      return Counted, ()
+  process = tff.simulation.compose_dataset_computation_with_learning_process(
+    data_of, small.unweighted()
+  )
 
-  trained(two, process, make=Counted())
-  assert (tmp_path / 'times').read_text() == 'x'
+  def after_a_round(context):
+    with tff.framework.get_context_stack().install(context):
+      return leaves(process.next(process.initialize(), list(range(5))).state)
+
+  small.assert_same([after_a_round(runtime.InProcessContext(seed=7))], [after_a_round(machines)])
 
 
-def test_a_long_round_says_how_far_it_is(two, said, monkeypatch):
+def test_a_long_round_says_how_far_it_is(machines, process, said, monkeypatch):
+  """Totals that wait fit into the object stores, of which almost nothing is left here."""
   monkeypatch.setattr(machines_lib, '_SAY_SECONDS', 0.0)
+  monkeypatch.setattr(machines.clients_at, '_store_bytes', 100.0)
   said.clear()
-  trained(two, small.unweighted(), num_rounds=1)
-  before, _, lost = two.status().rpartition(', ')
-  assert before.endswith(' of 2 actors') and lost.endswith(' lost so far')
-  counts = [line for line in said if ' of 2 actors, ' in line]
-  assert all(' of 20 blocks trained, ' in line and ' under way, ' in line for line in counts)
-  assert any(' 20 of 20 blocks trained, 0 under way' in line for line in counts), counts
+  trained(machines, process, num_rounds=1)
+  before, _, lost = machines.status().rpartition(', ')
+  assert before.endswith(' of 3 actors') and lost.endswith(' lost so far')
+  counts = [line.split(', ') for line in said if 'blocks' in line]
+  assert {line[1] for line in counts} >= {f'{n} of 20 blocks trained' for n in (5, 10, 15)}
+  assert {line[2] for line in counts} <= {'0 under way', '1 under way'}
   assert runtime.InProcessContext().status() == ''
 
 
-def test_totals_that_wait_fit_into_the_object_stores(two, said, monkeypatch):
-  monkeypatch.setattr(machines_lib, '_SAY_SECONDS', 0.0)
-  monkeypatch.setattr(two.clients_at, '_store_bytes', 100.0)
-  said.clear()
-  process = small.unweighted()
-  assert_same(here(process, 1), trained(two, process, 1))
-  under_way = {line.split(', ')[2] for line in said if 'blocks' in line}
-  assert under_way and under_way <= {'0 under way', '1 under way'}
-
-
-def test_totals_of_zeros_are_made_where_they_are_used():
-  zeros, other = tf.zeros([100, 3]), tf.constant([0.0, -0.0])
-  sent = transfer.sent_totals({'sum': (zeros, other, tf.constant('a'), tf.constant(0))})
-  assert [type(part) for part in sent['sum'][:2]] == [transfer.SentZeros, np.ndarray]
-  for one, same in zip((zeros, other), transfer.received(sent)['sum']):
-    assert one.dtype == same.dtype and one.numpy().tobytes() == same.numpy().tobytes()
-
-
-@pytest.mark.parametrize('most', [1, 2])
-def test_a_lost_actor_costs_no_bit(two, said, most):
-  """Where both are lost, nothing goes on before one is back."""
-  victims = []
-  said.clear()
-  process = small.correlated(every_family.example('blt', 3))
-
-  def slow(number, place):
-    time.sleep(0.05)
-    return client(number, place)
-
-  def before(number):
-    if number == 1:
-      victims.extend(two.clients_at.pids[:most])
-      threading.Timer(0.3, lambda: [os.kill(pid, signal.SIGKILL) for pid in victims]).start()
-
-  assert_same(here(process), trained(two, process, make=slow, before=before))
-  assert victims and sum('is lost' in line for line in said) == len(victims)
-
-
-def test_a_lost_machine_costs_no_bit(cluster, machines):
-  node = cluster.add_node(num_cpus=1, object_store_memory=100_000_000)
-  said = []
-  context = machines(actors=runtime.Actors(number=3, cpus=0.5), say=said.append)
-  process = small.correlated(every_family.example('tree_online', 3))
-
-  def slow(number, place):
-    time.sleep(0.03)
-    return client(number, place)
-
-  def before(number):
-    if number == 1:
-      threading.Timer(0.2, lambda: cluster.remove_node(node, allow_graceful=False)).start()
-
-  found = trained(context, process, make=slow, before=before)
-  context.stop()
-  assert_same(here(process), found)
-
-
-def test_an_error_of_a_client_is_as_in_process(two):
-  def bad(number, place):
-    if place in (21, 30, 39):
-      raise OSError('no such file')
-    return client(number, place)
-
-  process = small.unweighted()
-  for context in (two, runtime.InProcessContext()):
-    with pytest.raises(OSError, match='^client 21, counted from 0, of 40: no such file'):
-      trained(context, process, make=bad)
-  assert trained(two, process)
-
-
-def test_clients_that_end_each_actor_end_the_round(two):
-
-  def ending(number, place):
-    if place == 5:
-      os.kill(os.getpid(), signal.SIGKILL)
-    return client(number, place)
-
-  with pytest.raises(cluster_lib.NoActorError, match='clients 4 to 5 of the round ended 4 actors'):
-    trained(two, small.unweighted(), make=ending)
-
-
-def test_what_cannot_be_sent_is_named(two):
+def test_what_cannot_be_sent_is_named(machines, process):
   lock = threading.Lock()
 
   def closed_over(number, place):
@@ -301,7 +252,7 @@ def test_what_cannot_be_sent_is_named(two):
       return client(number, place)
 
   with pytest.raises(ValueError, match="^'?closed_over'? cannot be sent") as raised:
-    trained(two, small.unweighted(), make=closed_over)
+    trained(machines, process, make=closed_over)
   assert len(str(raised.value)) <= 300
 
   @tff.tensorflow.computation(np.float32)
@@ -312,31 +263,66 @@ def test_what_cannot_be_sent_is_named(two):
   def total(values):
     return tff.federated_sum(tff.federated_map(python, values))
 
-  with tff.framework.get_context_stack().install(two):
+  with tff.framework.get_context_stack().install(machines):
     with pytest.raises(ValueError, match='tf.numpy_function'):
       total([1.0])
 
 
-def test_a_stop_ends_the_actors_at_once(machines):
-  context = machines(actors=runtime.Actors(number=2, cpus=0.5))
-  process = small.unweighted()
+def test_without_an_actor_in_time_the_round_ends(machines, process):
+  """Beside those of `machines`, there is no room."""
+  actors = runtime.Actors(number=2, cpus=1.0, wait_seconds=1.0)
+  with runtime.on_machines('auto', actors=actors) as context:
+    with pytest.raises(cluster_lib.NoActorError, match='no actor was there for 1 seconds'):
+      trained(context, process)
+
+
+def test_an_error_of_a_client_is_as_in_process(machines, process, monkeypatch):
+  def bad(number, place):
+    if place in (21, 30, 39):
+      raise OSError('no such file')
+    return client(number, place)
+
+  contexts = runtime.InProcessContext(), machines, machines
+  for context, group in zip(contexts, (clients.GROUP, clients.GROUP, 2)):
+    monkeypatch.setattr(clients, 'GROUP', group)
+    with pytest.raises(OSError, match='^client 21, counted from 0, of 40: no such file'):
+      trained(context, process, make=bad)
+
+
+def test_clients_that_end_each_actor_end_the_round(machines, process, monkeypatch):
+  monkeypatch.setattr(actors_lib, '_ATTEMPTS', 2)
+
+  def ending(number, place):
+    if place == 5:
+      os.kill(os.getpid(), signal.SIGKILL)
+    return client(number, place)
+
+  words = 'clients 4 to 5 of the round ended 2 actors, .*: give an actor more memory'
+  with pytest.raises(cluster_lib.NoActorError, match=words):
+    trained(machines, process, make=ending)
+
+
+def test_a_stop_ends_the_actors_at_once(machines, process, tmp_path):
+  """The last test of these actors."""
+  begun, pids = tmp_path / 'begun', []
 
   def endless(number, place):
+    begun.touch()
     time.sleep(600)
 
-  def before(number):
-    threading.Timer(5.0, context.stop).start()
+  def stop():
+    while not begun.exists():
+      time.sleep(0.1)
+    pids.extend(machines.clients_at.pids)
+    machines.stop()
 
-  trained(context, process, num_rounds=1)
-  pids = context.clients_at.pids
-  begun = time.monotonic()
+  threading.Thread(target=stop, daemon=True).start()
   with pytest.raises(RuntimeError, match='stopped'):
-    trained(context, process, make=endless, before=before)
-  assert time.monotonic() - begun < 60
+    trained(machines, process, make=endless)
   deadline = time.monotonic() + 60
-  while any(map(is_alive, pids)) and time.monotonic() < deadline:
+  while any(os.path.exists(f'/proc/{pid}') for pid in pids) and time.monotonic() < deadline:
     time.sleep(0.1)
-  assert not any(map(is_alive, pids))
+  assert pids and not any(os.path.exists(f'/proc/{pid}') for pid in pids)
 
 
 @pytest.mark.parametrize(
@@ -354,3 +340,59 @@ def test_actors_that_cannot_be_are_refused(cluster, options, words):
   with pytest.raises(ValueError) as raised:
     runtime.use_machines(cluster.address, actors=runtime.Actors(**options))
   assert words in str(raised.value)
+
+
+def check_losses(context, num_rounds, lose, prepare=lambda: None):
+  """Asserts that rounds keep their bits while each loses something at a random moment.
+
+  The row of noise is among what is compared with rounds in process, where none is used twice.
+  """
+  process = small.unweighted(noisy('blt', 'state', num_rounds=num_rounds))
+  draws, ends = random.Random(5), []
+
+  def before(number):
+    for end in ends:
+      end.join()
+    prepare()
+    ends[:] = [threading.Timer(draws.uniform(0.1, 0.6), lose)]
+    ends[0].start()
+
+  found = trained(context, process, num_rounds, slow, before)
+  ends[0].join()
+  small.assert_same(here(process, num_rounds), found)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize('group', [clients.GROUP, 2])
+def test_a_machine_is_lost_in_each_of_twenty_rounds(cluster, monkeypatch, group):
+  monkeypatch.setattr(clients, 'GROUP', group)
+  nodes, num_lost = [], []
+
+  def add():  # Ray starts a machine in the main thread alone.
+    nodes.append(cluster.add_node(num_cpus=1, object_store_memory=100_000_000))
+
+  def lose():
+    cluster.remove_node(nodes.pop(), allow_graceful=False)
+    num_lost.append(1)
+
+  actors = runtime.Actors(number=3, cpus=0.5)
+  with runtime.on_machines(cluster.address, seed=7, actors=actors) as context:
+    check_losses(context, 20, lose, add)
+  assert len(num_lost) == 20
+
+
+@pytest.mark.thorough
+def test_fifty_actors_are_lost(cluster):
+  draws, kills = random.Random(7), set()
+  actors = runtime.Actors(number=2, cpus=0.5)
+  with runtime.on_machines(cluster.address, seed=7, actors=actors) as context:
+
+    def lose():
+      if (pids := context.clients_at.pids) and len(kills) < 50:
+        pid = draws.choice(pids)
+        kills.add(pid)
+        with contextlib.suppress(ProcessLookupError):
+          os.kill(pid, signal.SIGKILL)
+
+    check_losses(context, 60, lose)
+    assert len(kills) == 50 <= context.clients_at.losses

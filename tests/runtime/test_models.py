@@ -5,6 +5,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.runtime import small_processes as small
+
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
 NUM_ROUNDS = 3
@@ -64,54 +66,33 @@ MODELS = {
 }
 
 
-def process_and_clients(name, aggregator=None):
-  make, examples = MODELS[name]
-  data = [tf.data.Dataset.from_tensor_slices(examples(seed)).batch(4) for seed in range(5)]
-
-  def model_fn():
-    return tff.learning.models.from_keras_model(
-      make(),
-      loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-      input_spec=data[0].element_spec,
-    )
-
-  process = tff.learning.algorithms.build_unweighted_fed_avg(
-    model_fn, tff.learning.optimizers.build_sgdm(0.05), model_aggregator=aggregator
-  )
-  return process, data
-
-
 def trained(process, state, data):
   for _ in range(NUM_ROUNDS):
     state, metrics = process.next(state, data)
-  return tf.nest.flatten(state), metrics['client_work']['train']['loss']
+  assert np.isfinite(metrics['client_work']['train']['loss'])
+  return np.concatenate([np.ravel(leaf) for leaf in tf.nest.flatten(state)])
 
 
 @pytest.mark.parametrize(
   'name', ['convolutional', 'transformer', pytest.param('recurrent', marks=pytest.mark.thorough)]
 )
 def test_trains_to_the_same_bits_by_any_number_of_threads(name, in_process):
-  process, data = process_and_clients(name)
-  with in_process():
-    state = process.initialize()
-  found = []
-  for threads in (1, 8):
-    with in_process(max_concurrent_clients=threads):
+  make, examples = MODELS[name]
+  data = [tf.data.Dataset.from_tensor_slices(examples(seed)).batch(4) for seed in range(5)]
+
+  def model_fn():
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return tff.learning.models.from_keras_model(make(), loss=loss, input_spec=data[0].element_spec)
+
+  process = tff.learning.algorithms.build_unweighted_fed_avg(model_fn, small.sgd(0.05))
+  state, found = None, []
+  for seed, threads in ((7, 1), (7, 8), (8, 8)):
+    with in_process(seed=seed, max_concurrent_clients=threads):
+      state = state or process.initialize()
       found.append(trained(process, state, data))
-  for leaves, loss in found:
-    assert np.isfinite(loss)
-    for leaf, first in zip(leaves, found[0][0], strict=True):
-      np.testing.assert_array_equal(leaf, first)
-
-
-def test_dropout_is_felt(in_process):
-  process, data = process_and_clients('transformer')
-  with in_process(seed=1):
-    state = process.initialize()
-    one, _ = trained(process, state, data)
-  with in_process(seed=2):
-    other, _ = trained(process, state, data)
-  assert any((a != b).any() for a, b in zip(one, other))
+  np.testing.assert_array_equal(found[0], found[1])
+  # The others have dropout.
+  assert np.array_equal(found[0], found[2]) == (name == 'convolutional')
 
 
 AGGREGATORS = {
@@ -125,14 +106,11 @@ AGGREGATORS = {
 
 @pytest.mark.parametrize('name', sorted(AGGREGATORS))
 def test_tffs_aggregators_draw_at_clients_by_seed_and_at_the_server_in_secret(name, in_process):
-  process, data = process_and_clients('convolutional', AGGREGATORS[name]())
-  with in_process():
-    state = process.initialize()
-  found = []
+  process = small.unweighted(AGGREGATORS[name]())
+  state, found = None, []
   for seed in (1, 1, 2):
     with in_process(seed=seed):
-      leaves, loss = trained(process, state, data)
-    assert np.isfinite(loss)
-    found.append(np.concatenate([np.ravel(leaf) for leaf in leaves]))
+      state = state or process.initialize()
+      found.append(trained(process, state, small.clients()))
   assert (found[0] == found[1]).all() == (name == 'compression')
   assert (found[0] != found[2]).any()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.golden import rounds as golden
+from tests.runtime import small_processes as small
 
 pytestmark = pytest.mark.tff
 
@@ -36,13 +37,6 @@ def assert_near(ours, theirs, tolerance=2e-6):
       )
 
 
-def assert_same(some, others):
-  """Asserts that all rounds agree bit for bit."""
-  for one, other in zip(some, others, strict=True):
-    for leaf, same in zip(one, other, strict=True):
-      np.testing.assert_array_equal(leaf, same)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('name', PROCESSES)
 def test_rounds_are_those_of_the_worker_by_any_number_of_threads(name, in_process):
@@ -55,4 +49,4 @@ def test_rounds_are_those_of_the_worker_by_any_number_of_threads(name, in_proces
   assert_near(ours, golden.expected(name), tolerance)
   for threads in (1, 8):
     with in_process(max_concurrent_clients=threads):
-      assert_same(golden.outputs(process, state, 2), ours[:2])
+      small.assert_same(golden.outputs(process, state, 2), ours[:2])

@@ -4,7 +4,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl import runtime
-from fl_dpftrl.runtime import products
+from fl_dpftrl.runtime import speed
 
 FLOATS = tff.types.TensorType(np.float32, [None, None])
 
@@ -51,10 +51,10 @@ def kinds(rewritten):
 def test_float32_alone_is_rewritten_and_only_where_the_kernel_is(monkeypatch):
   double, single = tf.float64.as_datatype_enum, tf.float32.as_datatype_enum
   rewritten = graph()
-  products.rewrite(rewritten)
-  if products._attributes() is not None:
+  speed.rewrite_products(rewritten)
+  if speed._attributes() is not None:
     assert kinds(rewritten) == [('MatMul', double), *[('_MklMatMul', single)] * 2]
-  monkeypatch.setattr(products, '_attributes', lambda: None)
+  monkeypatch.setattr(speed, '_attributes', lambda: None)
   left = graph()
-  products.rewrite(left)
+  speed.rewrite_products(left)
   assert kinds(left) == [*[('MatMul', single)] * 2, ('MatMul', double)]

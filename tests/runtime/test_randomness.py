@@ -9,6 +9,7 @@ from fl_dpftrl.noise import randomness as noise_randomness
 
 pytestmark = pytest.mark.tff
 
+VECTOR = tff.TensorType(np.float32, [3])
 AT_CLIENTS = tff.FederatedType(np.float32, tff.CLIENTS)
 
 
@@ -94,15 +95,29 @@ def test_draws_are_standard(in_process):
 
 
 def test_draws_at_the_server_do_not_follow_from_the_seed(in_process):
-  """Also where an operation has a seed, each call draws anew."""
+  """Each call draws anew, also where an operation has a seed, and where summands are added up."""
 
   @tff.tensorflow.computation(np.float32)
   def noised(x):
     return x + tf.random.normal([3]), x + tf.random.normal([3], seed=5)
 
+  zero = tff.tensorflow.computation(lambda: tf.zeros([3]))
+  same = tff.tensorflow.computation(lambda x: x, VECTOR)
+
+  def adding(noise, of):
+    return tff.tensorflow.computation(lambda x, y: x + y + noise(), VECTOR, of)
+
+  draw, nothing = lambda: tf.random.normal([3]), lambda: 0.0
+
   @tff.federated_computation(AT_CLIENTS)
   def total(values):
-    return tff.federated_map(noised, tff.federated_sum(values))
+    added_up = tff.federated_aggregate(
+      values, zero(), adding(draw, np.float32), adding(nothing, VECTOR), same
+    )
+    merged = tff.federated_aggregate(
+      values, zero(), adding(nothing, np.float32), adding(draw, VECTOR), same
+    )
+    return *tff.federated_map(noised, tff.federated_sum(values)), added_up, merged
 
   found = []
   for _ in range(2):
@@ -111,7 +126,7 @@ def test_draws_at_the_server_do_not_follow_from_the_seed(in_process):
       with tff.framework.get_context_stack().current.numbered(0):
         found.append(total([1.0, 2.0]))
   numbers = np.concatenate([np.concatenate(one) for one in found])
-  assert np.unique(numbers).size == numbers.size == 36
+  assert np.unique(numbers).size == numbers.size == 72
 
 
 def test_an_initialiser_with_a_seed_starts_from_it(in_process):

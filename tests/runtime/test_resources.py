@@ -17,8 +17,8 @@ from fl_dpftrl.training import process as process_lib
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
-NUM_ROUNDS = 300
-WIDTH = 128
+NUM_ROUNDS = 120
+WIDTH = 256
 WEIGHT_BYTES = 4 * WIDTH**2
 SPEC = collections.OrderedDict(
   x=tf.TensorSpec([None, WIDTH], tf.float32), y=tf.TensorSpec([None, WIDTH], tf.float32)

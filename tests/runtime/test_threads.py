@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from fl_dpftrl.runtime import clients, threads
+from fl_dpftrl.runtime import threads
 
 pytestmark = pytest.mark.tff
 
@@ -18,7 +18,7 @@ def ids(num_clients: int, num_threads: int) -> set[int]:
     together.wait(30)
     return threading.get_ident()
 
-  return set(clients.in_order(work, num_clients, num_threads))
+  return set(threads.in_order(work, num_clients, num_threads))
 
 
 def test_rounds_use_the_same_threads():

@@ -145,25 +145,6 @@ def test_time_zones_move_the_night():
   assert flat.max() - flat.min() < 0.04
 
 
-def test_nights_to_saturday_and_sunday_begin_later():
-  kind = availability.Nightly(weekend_delay_hours=3.0, jitter_hours=0.0)
-  share = curve(kind.presence(DEVICES, seed=0), days=7)
-  at_ten = share[22::24]  # In the evening of Monday to Sunday.
-  assert at_ten[4:6].max() < 0.6 * at_ten[[0, 1, 2, 3, 6]].min()
-
-
-def test_jitter_changes_with_the_night_and_not_with_the_asking():
-  kind = availability.Nightly(jitter_hours=2.0)
-  devices = np.arange(DEVICES)
-  evening = np.full(DEVICES, MONDAY + 22 * HOUR)
-  presence = kind.presence(DEVICES, seed=1)
-  first = presence.at(devices, evening)
-  np.testing.assert_array_equal(first, presence.at(devices, evening))
-  np.testing.assert_array_equal(first, kind.presence(DEVICES, seed=1).at(devices, evening))
-  changed = (first != presence.at(devices, evening + 86400)).mean()
-  assert 0.1 < changed < 0.6
-
-
 def test_habits_come_from_the_seed():
   kind = availability.Nightly()
   devices, now = np.arange(400), np.full(400, MONDAY + 22 * HOUR)

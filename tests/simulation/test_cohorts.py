@@ -43,18 +43,13 @@ def attended(history):
 def separations(history):
   """Differences of rounds, and seconds at most and least, from the cohorts."""
   last, found = {}, []
-  for cohort in history:
-    for device in cohort.device_ids.tolist():
-      if device in last:
-        before = last[device]
+  for now in history:
+    for device in now.device_ids.tolist():
+      if before := last.get(device):
         found.append(
-          (
-            cohort.round - before.round,
-            cohort.closed - before.started,
-            cohort.started - before.closed,
-          )
+          (now.round - before.round, now.closed - before.started, now.started - before.closed)
         )
-      last[device] = cohort
+      last[device] = now
   return np.array(found)
 
 
@@ -158,12 +153,6 @@ def test_without_a_timer_random_selection_gives_min_sep_1():
   attendance = attended(run(simulation(60, goal=20), 60))
   assert attendance.min_sep == 1
   assert attendance.participations.values.size > 3
-
-
-def test_waits_for_timers_in_hours():
-  first, second = run(simulation(10, server.HourTimer(48.0), 10), 2)
-  assert second.closed >= first.started + 48 * HOUR
-  assert second.closed < first.closed + 60 * HOUR
 
 
 @pytest.mark.parametrize('num_devices, rounds, stalls_at', [(59, 12, 11), (4, 1, 0)])
@@ -360,24 +349,16 @@ def expected_check_ins(people, hours):
   """Check-ins of all devices in each hour, device by device."""
   devices = np.arange(people.num_devices)
   minutes = (np.arange(60) + 0.5) * 60
+  rate = lambda time: (
+    people.rates * people.presence.at(devices, np.full(devices.size, time))
+  ).sum()
   return np.array(
-    [
-      sum(
-        (
-          people.rates
-          * people.presence.at(devices, np.full(devices.size, cohorts.START + hour * HOUR + m))
-        ).sum()
-        for m in minutes
-      )
-      / 60
-      for hour in hours
-    ]
+    [np.mean([rate(cohorts.START + hour * HOUR + m) for m in minutes]) for hour in hours]
   )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('factor', [2 / 3, 1.0, 1.5])
-def test_check_ins_follow_the_diurnal_curve(factor):
+def test_check_ins_follow_the_diurnal_curve():
   people = population.Population(
     num_devices=3000,
     seed=4,
@@ -396,8 +377,9 @@ def test_check_ins_follow_the_diurnal_curve(factor):
       assert ((times >= now) & (times < until)).all()
       counts[hour] += devices.size
       now = until
-  p = chi_square(counts, factor * expected_check_ins(people, range(24)))
-  assert (p > 1e-3) == (factor == 1.0)
+  expected = expected_check_ins(people, range(24))
+  assert chi_square(counts, expected) > 1e-3
+  assert max(chi_square(counts, factor * expected) for factor in (2 / 3, 1.5)) < 1e-3
 
 
 @pytest.mark.slow
@@ -406,11 +388,11 @@ def test_each_device_checks_in_at_its_own_rate():
   drawn = check_ins.CheckIns(people, cohorts.START)
   rng = np.random.default_rng(1)
   counts = np.zeros(60)
-  for i in range(40_000):
+  for i in range(15_000):
     devices, _, _ = drawn.draw(60.0 * i, 60.0 * (i + 1), 10**6, 0.0, rng)
     counts[devices] += 1
   # Once in a stretch at most.
-  expected = 40_000 * -np.expm1(-people.rates / 60)
+  expected = 15_000 * -np.expm1(-people.rates / 60)
   assert chi_square(counts, expected) > 1e-3
   assert chi_square(counts, 1.1 * expected) < 1e-6
 

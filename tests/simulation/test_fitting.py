@@ -1,19 +1,15 @@
+import dataclasses
+
 import pytest
 
-from fl_dpftrl.simulation import availability, cohorts, fitting, population, recording, server
+from fl_dpftrl.simulation import fitting, recording, scenario
 
-PHONES = cohorts.Simulation(
-  population=population.Population(
-    num_devices=1, dropout=0.08, availability=availability.Nightly()
-  ),
-  timer=server.RoundTimer(1),
-  server=server.Server(report_goal=10, clients_per_round=13),
-)
+PHONES = scenario.Scenario(population=1, report_goal=10)
 
 # The BLT paper's table of production runs: language, known run, run with about
 # twice its report goal. A min-sep above the rounds: nobody took part twice.
 PRODUCTION = [
-  ('pt-PT', 60, (24.0, 72.0), fitting.Row(3000, 430, 92, 4), fitting.Row(6000, 320, 49, 6)),
+  ('pt-PT', 100, (72.0,), fitting.Row(3000, 430, 92, 4), fitting.Row(6000, 320, 49, 6)),
   ('pt-BR', 65, (336.0,), fitting.Row(6500, 2000, 2001, 1), fitting.Row(12000, 2000, 1181, 2)),
 ]
 
@@ -29,22 +25,22 @@ def test_one_run_of_production_predicts_the_other(language, scale, timers, known
   found = fitting.fit(known, PHONES, timers=timers, scale=scale)
   assert found.min_sep == pytest.approx(known.apart, rel=0.01)
   assert found.max_participations == known.max_participations
-  simulation = fitting.resized(
+  phones = dataclasses.replace(
     PHONES,
-    num_devices=found.num_devices // scale,
+    population=found.num_devices // scale,
     report_goal=other.report_goal // scale,
-    timer=server.HourTimer(found.timer_hours),
+    timer_hours=found.timer_hours,
   )
-  predicted = recording.record(simulation.rounds(), num_rounds=other.num_rounds)
+  predicted = recording.simulate(phones, num_rounds=other.num_rounds)
   assert predicted.min_sep == pytest.approx(other.apart, rel=0.15)
   assert predicted.max_participations == other.max_participations
 
 
 @pytest.mark.slow
 def test_finds_the_population_that_made_the_row():
-  truth = fitting.resized(PHONES, num_devices=1500, report_goal=15, timer=server.HourTimer(48.0))
-  made = recording.record(truth.rounds(), num_rounds=200)
-  row = fitting.Row(15, 200, made.min_sep, made.max_participations)
+  truth = scenario.Scenario(population=1500, report_goal=15, timer_hours=48.0)
+  made = recording.simulate(truth, num_rounds=120)
+  row = fitting.Row(15, 120, made.min_sep, made.max_participations)
   lines = []
   found = fitting.fit(row, PHONES, timers=[24.0, 48.0], progress=lines.append)
   assert found.num_devices == pytest.approx(1500, rel=0.05)
@@ -59,7 +55,9 @@ def test_says_what_nothing_explains():
     fitting.fit(fitting.Row(10, 100, 50, 9), PHONES, timers=[24.0])
 
 
-def test_resized_asks_for_as_many_more():
-  resized = fitting.resized(PHONES, num_devices=70, report_goal=20)
-  assert resized.server.clients_per_round == 26
-  assert resized.timer == PHONES.timer
+@pytest.mark.parametrize('chosen', [None, 13])
+def test_another_report_goal_chooses_as_many_more(chosen):
+  resized = scenario.Scenario(population=100, report_goal=10, clients_per_round=chosen).simulation(
+    num_devices=70, report_goal=20
+  )
+  assert (resized.population.num_devices, resized.server.clients_per_round) == (70, 26)

@@ -85,7 +85,7 @@ def settings_row(sigma, epsilon):
     epsilon=epsilon,
   )
   plan = types.SimpleNamespace(
-    forecast=types.SimpleNamespace(outcomes=(planned,), nearby=types.SimpleNamespace(scale=1)),
+    forecast=types.SimpleNamespace(outcomes=(planned,), scale=1),
     possible=lambda: [planned],
     missing=list,
   )

@@ -1,22 +1,41 @@
-"""Reductions of data sets as loops.
+"""Rewritten graphs that take less time: reductions as loops, and products by oneDNN.
 
-TensorFlow optimises the function of a reduction anew each time that the reduction
-runs, once for each client, which takes longer than to train a small one. The body
+TensorFlow optimises the function of a reduction of a data set anew each time that the
+reduction runs, once for each client, which takes longer than to train a small one. The body
 of a loop is optimised once, with the graph that it is in.
+
+TensorFlow on x86 has two kernels for a product of float32 matrices: Eigen's, and one
+that calls oneDNN's sgemm, which is faster. Switched on as a whole, oneDNN replaces
+other operations too, and some of those corrupt memory where two clients run them at
+once (see memory.py). The product keeps nothing from call to call, so it alone is used.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import kernels, op_def_registry
+
+from fl_dpftrl.runtime import graphs, memory
 
 _REDUCTION = 'ReduceDataset'
 _OUTPUTS, _LOOP_OUTPUTS = 'components', 'output'
 _VARIANT = tf.variant.as_datatype_enum
 _RESOURCE = tf.resource.as_datatype_enum
 
+_PRODUCT, _REPLACEMENT = 'MatMul', '_MklMatMul'
+_LABEL = 'MklNameChangeOp'
+_FLOAT = tf.float32.as_datatype_enum
+
 
 def rewrite(graph: tf.compat.v1.GraphDef) -> None:
+  """Rewrites a graph and its functions, in place."""
+  _rewrite_reductions(graph)
+  rewrite_products(graph)
+
+
+def _rewrite_reductions(graph: tf.compat.v1.GraphDef) -> None:
   """Replaces all reductions of a graph and its functions, in place."""
   functions = {f.signature.name: f for f in graph.library.function}
   made: set[str] = set()
@@ -48,9 +67,7 @@ def _replace(
   function = functions[node.attr['f'].func.name]
   arguments = [argument.type for argument in function.signature.input_arg]
   elements = arguments[len(states) : len(arguments) - len(others)]
-  inputs = [one for one in node.input if not one.startswith('^')]
-  control = [one for one in node.input if one.startswith('^')]
-  data_set, inputs = inputs[0], inputs[1:]
+  (data_set, *inputs), control = graphs.inputs(node)
   prefix = f'{node.name}/loop'
   iterator = nodes.add(name=f'{prefix}/iterator', op='AnonymousIteratorV3')
   iterator.input.extend(control)
@@ -74,8 +91,7 @@ def _replace(
     [*inputs[: len(states)], first_output, handle, *inputs[len(states) :], *control]
   )
   node.op = 'While'
-  for name in [name for name in node.attr if not name.startswith('_')]:
-    del node.attr[name]
+  graphs.clear_attributes(node)
   node.attr['T'].list.type.extend(types)
   condition, body = names
   node.attr['cond'].func.name = condition.signature.name
@@ -163,3 +179,38 @@ def _rename_outputs(function: Any, names: set[str]) -> None:
     node.input[:] = [renamed(one) for one in node.input]
   for output in function.ret:
     function.ret[output] = renamed(function.ret[output])
+
+
+def rewrite_products(graph: tf.compat.v1.GraphDef) -> None:
+  """Replaces the products of float32 matrices of a graph and its functions, in place.
+
+  It leaves them where TensorFlow has no such kernel, has a GPU, or uses oneDNN for
+  everything anyway.
+  """
+  kept = _attributes()
+  if kept is None:
+    return
+  for node in graphs.nodes(graph):
+    if node.op == _PRODUCT and node.attr['T'].type == _FLOAT:
+      node.op = _REPLACEMENT
+      for name in [name for name in node.attr if name not in kept]:
+        del node.attr[name]
+      node.attr['_kernel'].s = _LABEL.encode()
+
+
+@functools.cache
+def _attributes() -> frozenset[str] | None:
+  """Returns the replacement's attributes; None if it is not to be used."""
+  definition = op_def_registry.get(_REPLACEMENT)
+  if definition is None or memory.uses_one_dnn():
+    return None
+  if tf.config.list_physical_devices('GPU') or not any(
+    kernel.label == _LABEL
+    and any(
+      constraint.name == 'T' and _FLOAT in constraint.allowed_values.list.type
+      for constraint in kernel.constraint
+    )
+    for kernel in kernels.get_registered_kernels_for_op(_REPLACEMENT).kernel
+  ):
+    return None
+  return frozenset(attribute.name for attribute in definition.attr)

@@ -1,0 +1,337 @@
+"""Bad input of every command: one short line that names the flag, status 2, nothing written."""
+
+import json
+import os
+import re
+import shutil
+
+import pytest
+
+from fl_dpftrl.logs import schema
+
+# Flags with which each command does what it should; a flag that is given again takes their place.
+_ROUNDS = '--num_rounds=9'
+_NOISE = '--strategy=identity --noise_multiplier=3 --delta=1e-6'
+_DEVICES = '--population=4000 --report_goal=40 --num_rounds=30'
+BASE = {
+  'optimize': f'--mechanism=blt {_ROUNDS}',
+  'describe': f'identity {_ROUNDS}',
+  'compare': f'--mechanisms=identity {_ROUNDS}',
+  'account': f'{_NOISE} {_ROUNDS}',
+  'calibrate': f'--strategy=identity --delta=1e-6 {_ROUNDS}',
+  'extrapolate': '--strategies=identity --noise_multiplier=7.379 --report_goal=6500 --delta=1e-10',
+  'replay': f'--log=log.parquet {_NOISE}',
+  'simulate': f'{_DEVICES} --output=written.parquet',
+  'plan': f'{_DEVICES} --timer_hours=2 --delta=1e-6 --noise_multiplier=9 --strategies=blt:2',
+  'audit': f'{_NOISE} --num_rounds=8 --min_sep=4 --executor=reference --seed=1 --num_draws=2000',
+  'verify': 'log.parquet',
+}
+_SAMPLED = '--num_rounds=60 --num_examples=1000 --batch_size=50 --sampling'
+_BATCHES = '--num_examples=6 --batch_size=2 --num_parts=3 --sampling'
+_AMPLIFIED = '--epsilon=1 --delta=1e-6 --num_examples=10 --batch_size=7 --mechanism'
+_TWO = '--num_rounds=9,10 --min_sep=1'
+
+ERRORS = [
+  ('optimize', '--mechanism=nope', 'banded.*blt'),
+  ('optimize', '--mechanism=low_rank', '--mechanism'),
+  ('optimize', '--num_rounds=x', "--num_rounds.*'x'"),
+  ('optimize', '--num_rounds=0', 'num_rounds.*0'),
+  ('optimize', '--min_sep=0', 'min_sep.*0'),
+  ('optimize', '--max_participations=-1', 'max_participations.*-1'),
+  ('optimize', '--num_buffers=9', '9'),
+  ('optimize', '--num_bands=2', '--num_bands=2'),
+  ('optimize', '--num_buffers=2 --mechanism=identity', '--num_buffers=2'),
+  ('optimize', '--num_bands=4 --mechanism=banded --min_sep=3', '1 to 3.*4'),
+  ('optimize', '--num_bands=10 --mechanism=banded_toeplitz', '1 to 9.*10'),
+  ('optimize', '--num_rounds=100000 --mechanism=banded_sqrt', 'num_bands'),
+  ('optimize', '--num_rounds=1000000000000 --mechanism=dense', 'at most 16384'),
+  ('optimize', '--num_rounds=1000000000000 --mechanism=multi_epoch', 'at most 16384'),
+  ('optimize', '--num_round=5', '--num_round=5'),
+  ('optimize', '--min_sep_range=3', "'3'"),
+  ('optimize', '--min_sep_range=4,2', "'4,2'"),
+  ('optimize', '--min_sep_range=2,4 --min_sep=2', '--min_sep=2 and --min_sep_range=2,4'),
+  ('optimize', '--min_sep_range=2,4 --mechanism=banded', '--min_sep_range=2,4.*banded'),
+  ('optimize', '--range_objective=mean', '--min_sep_range'),
+  ('optimize', '--objective=mean', "'mean'"),
+  ('optimize', '--momentum=0.9', '--workload=momentum'),
+  ('optimize', '--workload=momentum', '--momentum'),
+  ('optimize', '--workload=momentum --momentum=1', 'momentum.*1'),
+  ('optimize', '--output=a.txt', 'a.txt.*.json'),
+  ('optimize', '--output=no/such/a.json', 'no/such/a.json'),
+  ('optimize', '--output=folder.json', '--output=folder.json is a folder; name a file'),
+  ('optimize', '--epsilon=1 --mechanism=banded', '--epsilon=1.0 needs --delta'),
+  ('optimize', f'{_AMPLIFIED}=banded', 'rms.*--objective=max'),
+  ('optimize', f'{_AMPLIFIED}=blt --objective=rms', 'banded.*blt'),
+  ('optimize', f'{_AMPLIFIED}=banded --num_bands=2', '--num_bands=2 and --epsilon=1.0 exclude'),
+  ('optimize', f'{_AMPLIFIED}=banded --objective=rms --batch_size=70', 'batch_size=70'),
+  ('describe', '--num_rounds=99999999999999999999', 'num_rounds must be at most 2.*9999'),
+  ('describe', '--separation=any', "'any'"),
+  ('describe', '--separatio=min', '--separatio=min'),
+  ('describe', '--momentum=0.5', '--momentum=0.5 needs --workload'),
+  ('compare', '--mechanisms=nope', "--mechanisms.*'nope'.*blt"),
+  ('compare', '--mechanisms=blt,,identity', '--mechanisms.*empty'),
+  ('compare', '--mechanisms=broken.json', '--mechanisms.*broken.json'),
+  ('compare', '--mechanisms=blt:9', 'blt:9: none of them.*num_buffers must be 1 to 8'),
+  ('compare', '--mechanisms=banded:9 --min_sep=3', '--mechanisms=banded'),
+  ('compare', '--num_rounds=x', "--num_rounds.*'x'"),
+  ('compare', '--min_sep=0', "--min_sep.*'0'"),
+  ('compare', '--min_sep=3,3', '--min_sep.*twice'),
+  ('compare', '--min_sep=5:3:4', '--min_sep.*LOW'),
+  ('compare', '--min_sep=3:5', '--min_sep.*LOW'),
+  ('compare', '--min_sep=1:5:9999', '--min_sep.*1000'),
+  ('compare', '--max_participations=2,-1', "--max_participations.*'-1'"),
+  ('compare', '--num_rounds=8,9 --min_sep=2,3', '--num_rounds and --min_sep'),
+  ('compare', '--optimize_for_min_sep=each,each', '--optimize_for_min_sep.*twice'),
+  ('compare', '--workload=momentum', 'needs --momentum'),
+  ('compare', '--output=broken.json', '--output.*folder'),
+  ('compare', '--output=no/such', '--output.*folder'),
+  ('account', '--noise_multiplier=0', 'noise_multiplier.*0'),
+  ('account', '--delta=1 --delta=0.5', 'delta.*1'),
+  ('account', '--epsilon=1', 'not allowed'),
+  ('account', '--strategy=banded-b16 --num_rounds=257', 'num_rounds=257 is beyond the 256 rounds'),
+  ('account', '--max_epsilon=0', '--max_epsilon=0.0 must be positive'),
+  ('account', f'{_SAMPLED}=poisson --num_parts=4 --strategy=banded-b16', '4 is fewer than the 16'),
+  ('calibrate', '', '--epsilon.*--rho'),
+  ('calibrate', '--rho=1 --epsilon=1', 'not allowed'),
+  ('calibrate', '--rho=inf', 'rho.*inf'),
+  ('calibrate', '--rho=1 --noise_multiplier=1', '--noise_multiplier'),
+  ('calibrate', '--rho=1 --adjacency=add_or_remove', 'add_or_remove is refused'),
+  ('calibrate', '--epsilon=1 --num_examples=1000', '--num_examples=1000 needs --sampling'),
+  ('calibrate', '--epsilon=1 --sampling=poisson', 'needs --num_examples'),
+  ('calibrate', f'{_SAMPLED}=poisson --epsilon=1 --min_sep=2', '--min_sep=2 and --sampling=poi'),
+  ('calibrate', f'{_SAMPLED}=poisson --epsilon=1 --group_size=2', '--group_size=2 is refused'),
+  ('calibrate', f'{_SAMPLED}=poisson --epsilon=1 --strategy=blt-b400', 'banded strategy'),
+  ('calibrate', f'{_SAMPLED}=fixed_size --rho=1', '--rho=1.0 .*--epsilon'),
+  (
+    'calibrate',
+    f'{_SAMPLED}=fixed_size --epsilon=1 --adjacency=add_or_remove',
+    'zero_out, replace_one.*add_or_remove',
+  ),
+  (
+    'calibrate',
+    f'{_SAMPLED}=shuffled --epsilon=1 --adjacency=add_or_remove',
+    'add_or_remove is refused',
+  ),
+  ('calibrate', f'{_SAMPLED}=shuffled --epsilon=1 --batch_size=0.5', 'batch_size.*0.5'),
+  ('extrapolate', '--min_sep=3', '--num_rounds'),
+  ('extrapolate', '--num_rounds=9,10', 'population or min_sep'),
+  ('extrapolate', '--num_rounds=9 --min_sep=3', '--report_goals.*account'),
+  ('extrapolate', '--num_rounds=9,10 --population=6500,9000', '--num_rounds and --population'),
+  ('extrapolate', f'{_TWO} --report_goals=65,90', '--report_goals and --num_rounds'),
+  ('extrapolate', '--num_rounds=9,10 --min_sep=2,3,4', '--min_sep.*one value or 2'),
+  ('extrapolate', '--num_rounds=9,10 --min_sep=0', "--min_sep.*'0'"),
+  ('extrapolate', '--num_rounds=9,10 --population=6499', 'population=6499'),
+  ('extrapolate', '--num_rounds=9,10 --population=6500 --min_sep=2', '=6500 is too small'),
+  ('extrapolate', f'{_TWO} --max_participations=0', 'max_participations.*0'),
+  ('extrapolate', f'{_TWO} --noise_multiplier=1,2', '--noise_multiplier.*1.*2'),
+  ('extrapolate', f'{_TWO} --noise_multiplier=x', "--noise_multiplier.*'x'"),
+  ('extrapolate', f'{_TWO} --noise_multiplier=-1', 'noise_multiplier.*-1'),
+  ('extrapolate', f'{_TWO} --report_goal=0', 'report_goal.*0'),
+  ('extrapolate', f'{_TWO} --delta=2', 'delta.*2'),
+  ('extrapolate', f'{_TWO} --strategies=nope', "--strategies.*'nope'"),
+  ('extrapolate', f'{_TWO} --output=broken.json', '--output.*folder'),
+  (
+    'extrapolate',
+    '--strategies=banded-b16 --num_rounds=300,400 --min_sep=16 --output=out',
+    '--strategies=banded-b16: none',
+  ),
+  ('replay', '--date=today', "--date='today' must be a date as YYYY-MM-DD"),
+  ('replay', '--date=2026-02-30', 'must be a date'),
+  ('replay', '--title=', 'must have 1 to 200 characters'),
+  ('replay', '--title=a\x85b', 'one line of printable characters'),
+  ('replay', '--unit=phone', '--unit=phone is for a report'),
+  ('replay', '--clip_norm=0', '--clip_norm=0.0 must be positive'),
+  ('replay', '--clip_norm=2 --report=p.html', '--clip_norm=2.0 differs from 0.5'),
+  ('replay', '--log=nowhere.parquet', 'nowhere.parquet: no such file'),
+  ('replay', '--strategy=unheard-of', 'unheard-of'),
+  ('replay', '--delta=0', 'delta'),
+  ('replay', '--noise_multiplier=-1', 'noise_multiplier'),
+  ('replay', '--num_rounds=7', 'its num_rounds is 12, not 7'),
+  ('replay', '--adjacency=add_or_remove', 'add_or_remove is refused'),
+  ('replay', '--group_size=0', 'group_size'),
+  ('replay', '--declared_min_sep=0', 'min_sep'),
+  ('replay', '--report=no/p.html', '--report=no/p.html: its folder'),
+  ('replay', '--report=folder.json', '--report=folder.json is a folder; name a file'),
+  ('replay', '--public_report=no/p.html', '--public_report=no/p.html: its folder'),
+  ('replay', '--report=p.html --public_report=p.html', 'another file than --report'),
+  ('replay', '--public_bundle=public', 'give --bundle too'),
+  ('replay', '--restart=0', 'restarts must be at ascending rounds from 1 to 11'),
+  ('replay', '--restart=12', 'got 12'),
+  ('replay', '--restart=x', "--restart: invalid int value: 'x'"),
+  ('replay', '--noise_multiplier_from=3', "invalid ROUND:VALUE value: '3'"),
+  ('replay', '--noise_multiplier_from=3:-1', 'noise_multiplier'),
+  ('replay', '--report_goal=0', 'report_goal must be at least 1'),
+  ('replay', '--engine=hand', 'embedded'),
+  ('replay', '--runs=r.json', '--log does not go with --runs'),
+  ('replay', f'{_BATCHES}=poisson --restart=4', 'the same throughout'),
+  ('replay', f'{_BATCHES}=poisson --noise_multiplier_from=4:2', 'same through'),
+  ('replay', f'{_BATCHES}=poisson --group_size=2', 'group_size=2 is refused'),
+  ('replay', f'{_BATCHES}=poisson --adjacency=add_or_remove', 'is refused'),
+  ('replay', f'{_BATCHES}=poisson --strategy=blt-b400', 'needs a banded strat'),
+  ('replay', f'{_BATCHES}=poisson --batch_size=300', 'batch_size=300 is more'),
+  ('replay', f'{_BATCHES}=other', 'shuffled_once'),
+  ('replay', '--sampling=poisson', '--sampling=poisson needs --num_examples'),
+  ('replay', '--num_examples=6', '--num_examples=6 needs --sampling'),
+  ('simulate', '--population=0', 'population'),
+  ('simulate', '--population=2147483647', 'GiB'),
+  ('simulate', '--report_goal=0', 'report_goal'),
+  ('simulate', '--num_rounds=0', 'num_rounds'),
+  ('simulate', '--num_rounds=1000000000000', '--num_rounds=1000000000000'),
+  ('simulate', '--timer_rounds=0', 'timer_rounds'),
+  ('simulate', '--timer_hours=-1', 'timer_hours'),
+  ('simulate', '--timer_hours=1e300', 'a century'),
+  ('simulate', '--timer_hours=1 --timer_rounds=2', 'not allowed with'),
+  ('simulate', '--seed=-1', 'seed'),
+  ('simulate', '--dropout=1', 'dropout'),
+  ('simulate', '--clients_per_round=3', 'clients_per_round'),
+  ('simulate', '--availability=missing.json', 'missing.json'),
+  ('simulate', '--availability=always --daytime=0.1', '--daytime=0.1 is for'),
+  ('simulate', '--window_hours=9,3', 'window_hours'),
+  ('simulate', '--time_zones=a', 'time_zones'),
+  ('simulate', '--output=no/log.parquet', 'folder does not exist'),
+  ('simulate', '--output=log.csv', 'must end in .parquet'),
+  ('simulate', '--report=no/page.html', 'folder does not exist'),
+  ('simulate', '--output_scenario=s.txt', 'must end in .json'),
+  ('simulate', '--num_parts=3', '--num_parts=3 needs --sampling'),
+  ('simulate', f'{_SAMPLED}=poisson', '--population=4000 is for devices'),
+  (
+    'simulate',
+    '--population=100 --report_goal=30 --timer_rounds=5',
+    'round 3 stalled.*timer_rounds of at most 3',
+  ),
+  ('plan', '--max_copies=-1', '--max_copies=-1'),
+  ('plan', '--num_simulations=0', '--num_simulations=0'),
+  ('plan', '--num_workers=1000000000000', '--num_workers=1000000000000'),
+  ('plan', '--delta=0', 'delta'),
+  ('plan', '--noise_multiplier=0', 'noise_multiplier'),
+  ('plan', '--epsilon=1', 'not allowed with'),
+  ('plan', '--strategies=bread', "--strategies: 'bread'"),
+  ('plan', '--output=plan.txt', '--output=plan.txt must end in .json'),
+  ('plan', '--report=nowhere/plan.html', '--report=nowhere/plan.html'),
+  ('plan', '--report_goals=0', '--report_goals'),
+  (
+    'plan',
+    '--population=100 --report_goal=20 --timer_hours=1000 --max_wait_days=1',
+    'stalled.*; try ',
+  ),
+  ('audit', '--divisor=3', '--divisor=3.0 needs --aggregator'),
+  ('audit', '--aggregator=a:b', '--executor=reference and --aggregator=a:b exclude each other'),
+  ('audit', '--confidence=2', 'confidence must lie strictly between 0 and 1, got 2.0'),
+  ('audit', '--num_draws=9', 'num_draws must be at least 1000'),
+  ('audit', '--executor=worker', 'invalid choice'),
+  ('verify', '', 'log.parquet'),
+  ('verify', '--salt=00', '--salt needs --private'),
+]
+# Command lines without those flags.
+_HUGE = 'x' * 5000
+LINES = [
+  ('', 'COMMAND must be one of optimize'),
+  ('traim', "'traim'"),
+  (_HUGE, 'COMMAND must be one of'),
+  ('worker', 'clients train on a Ray cluster'),
+  ('noise_worker', '--noise_machines'),
+  ('optimize', '--mechanism'),
+  ('optimize --mechanism=blt', '--num_rounds'),
+  ('describe', 'STRATEGY'),
+  ('describe tree_online', '--num_rounds is needed$'),
+  ('describe tree_online --num_rounds=1000000000000', 'at most 16777216'),
+  ('describe tree_full --num_rounds=1000000000000', 'at most 16777216'),
+  ('describe nope.json', "'nope.json'"),
+  ('describe blt-b400 --min_sep=4', '--num_rounds'),
+  (f'describe {_HUGE}', 'strategy'),
+  (f'describe --{_HUGE}', 'unrecognized'),
+  ("describe '\x1b[2J\nε at δ'", 'x1b'),
+  ('compare', '--mechanisms'),
+  ('compare --mechanisms=blt', '--num_rounds'),
+  ('account --strategy=identity --delta=1e-6 --num_rounds=5', '--noise_multiplier.*--rho'),
+  ('extrapolate', '--strategies'),
+  ('replay --strategy=identity --delta=1e-6', '--log is needed, or --runs'),
+  (f'replay --log=twice.csv {_NOISE}', "twice.csv, row 2: device 'a' is twice in round 0"),
+  ('replay --runs=runs.json --delta=1e-6 --sampling=poisson', '--sampling does not go with --runs'),
+  ('simulate --num_rounds=3', '--population is needed, or --scenario'),
+  *(
+    (f'simulate {_SAMPLED}=poisson {flag}', f'{flag} is for devices')
+    for flag in ('--timer_rounds=2', '--report=page.html', '--scenario=scenario.json')
+  ),
+  ('simulate --scenario=broken.json', '--scenario=broken.json is no scenario file'),
+  ('simulate --scenario=absent.json', 'absent.json: No such file'),
+]
+SCENARIO = {
+  'format': 'fl_dpftrl scenario',
+  'version': 1,
+  'population': 300,
+  'report_goal': 10,
+  'num_rounds': 30,
+  'timer_rounds': 8,
+}
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  path = tmp_path_factory.mktemp('inputs')
+  schema.write_log(
+    path / 'log.parquet',
+    rounds=[0, 0, 1, 4, 6, 9],
+    device_ids=['a', 'c', 'b', 'a', 'b', 'a'],
+    num_rounds=12,
+    metadata={'fl_dpftrl.clip_norm': '0.5'},
+  )
+  (path / 'twice.csv').write_text('round,device_id\n0,a\n0,a\n')
+  (path / 'broken.json').write_text('{}')
+  (path / 'folder.json').mkdir()
+  (path / 'scenario.json').write_text(json.dumps(SCENARIO))
+  return path
+
+
+def refused(run, line, words):
+  before = sorted(os.listdir())
+  status, out, err = run(line)
+  assert (status, out) == (2, ''), err
+  last = err.splitlines()[-1]
+  assert last.startswith('fl-dpftrl') and re.search(words, last), err
+  # A command may say before what it leaves out.
+  assert err.count('\n') == 1 + len(re.findall('^[a-z]+: .* is left out', err, re.M))
+  assert len(last) <= 300 and last.isprintable()
+  assert sorted(os.listdir()) == before and not os.listdir('folder.json')
+
+
+@pytest.mark.parametrize(
+  'command, flags, words', ERRORS, ids=lambda value: value.encode('unicode_escape').decode()[:60]
+)
+def test_a_bad_flag(run, folder, monkeypatch, command, flags, words):
+  monkeypatch.setattr('fl_dpftrl.simulation.population.available_memory', lambda: 2**33)
+  monkeypatch.chdir(folder)
+  refused(run, f'{command} {BASE[command]} {flags}', words)
+
+
+@pytest.mark.parametrize(
+  'line, words', LINES, ids=lambda value: value.encode('unicode_escape').decode()[:60]
+)
+def test_a_bad_line(run, folder, monkeypatch, line, words):
+  monkeypatch.chdir(folder)
+  refused(run, line, words)
+
+
+@pytest.mark.parametrize(
+  'change, words',
+  [
+    ({'format': 'other'}, 'no scenario file'),
+    ({'version': 2}, 'version must be 1, got 2'),
+    ({'populaton': 3}, "'populaton' is no flag of a scenario"),
+    ({'population': True}, 'population must be a whole number, got True'),
+    ({'population': 0}, '--population must be at least 1'),
+    ({'dropout': '0.1'}, 'dropout must be a number'),
+    ({'seed': float('nan')}, '--scenario=scenario.json'),
+    ({'window_hours': [1, 'x']}, 'window_hours must be a list of numbers'),
+    ({'availability': 3}, 'availability must be text'),
+    ({'timer_hours': 3.0}, 'timer_hours and timer_rounds exclude each other'),
+    ({'report_goal': None}, '--report_goal is needed, or --scenario'),
+  ],
+)
+@pytest.mark.parametrize('command', ['simulate', 'plan --delta=1e-6 --epsilon=1'])
+def test_a_bad_scenario_file(run, folder, monkeypatch, tmp_path, command, change, words):
+  shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+  monkeypatch.chdir(tmp_path)
+  content = {name: value for name, value in {**SCENARIO, **change}.items() if value is not None}
+  (tmp_path / 'scenario.json').write_text(json.dumps(content))
+  refused(run, f'{command} --scenario=scenario.json', words)
