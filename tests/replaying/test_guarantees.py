@@ -5,26 +5,18 @@ import math
 
 import hypothesis
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
 from fl_dpftrl import sensitivity
 from fl_dpftrl.families import banded, blt, identity
 from fl_dpftrl.families import tree_online as tree
-from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import schema
 from fl_dpftrl.participation import counts
 from fl_dpftrl.replaying import replay, runs, sensitivities, tally
+from tests.replaying.in_memory import log_of
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
-
-
-def log_of(rows, num_rounds):
-  table = pa.table(
-    {'round': pa.array([r for r, _ in rows], pa.int64()), 'device_id': [d for _, d in rows]}
-  )
-  return log_lib.of_table(table, num_rounds=num_rounds)
 
 
 @st.composite

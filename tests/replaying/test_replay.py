@@ -3,7 +3,6 @@ import json
 import math
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from fl_dpftrl import sensitivity
@@ -11,10 +10,10 @@ from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.commands import replay_text
 from fl_dpftrl.families import banded, blt, identity
 from fl_dpftrl.families import tree_online as tree
-from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import replay, runs
 from fl_dpftrl.strategies import document
+from tests.replaying.in_memory import log_of
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
 
@@ -31,16 +30,7 @@ def replayed(log, strategy, *, noise_multiplier, declared=None, **kwargs):
   return replay.replay(run, **kwargs)
 
 
-def happened(rows, num_rounds):
-  return log_lib.of_table(
-    pa.table(
-      {'round': pa.array([r for r, _ in rows], pa.int64()), 'device_id': [d for _, d in rows]}
-    ),
-    num_rounds=num_rounds,
-  )
-
-
-LOG = happened([(0, 'a'), (4, 'a'), (9, 'a'), (1, 'b'), (6, 'b'), (3, 'c')], 12)
+LOG = log_of([(0, 'a'), (4, 'a'), (9, 'a'), (1, 'b'), (6, 'b'), (3, 'c')], 12)
 
 
 ARGUMENTS = {'noise_multiplier': 3.0, 'deltas': 1e-6}
@@ -116,7 +106,7 @@ def test_declared(min_sep, max_participations, holds):
 
 
 def test_a_declared_separation_that_nothing_tested_holds():
-  once, declared = happened([(0, 'a'), (1, 'b')], 3), schemas.MinSep(num_rounds=3, min_sep=400)
+  once, declared = log_of([(0, 'a'), (1, 'b')], 3), schemas.MinSep(num_rounds=3, min_sep=400)
   statement = replayed(once, BLT, **ARGUMENTS, declared=declared)
   assert statement.declared.holds is True
   assert not statement.runs[0].keeps_to(schemas.MinSep(num_rounds=4))
@@ -193,13 +183,13 @@ def test_digest_is_of_the_parameters():
 
 def test_the_min_sep_of_several_runs_is_that_of_the_pair_beside_it():
   """Run 1 has fewer rounds than the closest pair of run 2 is apart, and no device twice."""
-  short = happened([(0, 'a'), (1, 'b')], num_rounds=3)
-  long = happened([(2, 'c'), (9, 'c')], num_rounds=12)
+  short = log_of([(0, 'a'), (1, 'b')], num_rounds=3)
+  long = log_of([(2, 'c'), (9, 'c')], num_rounds=12)
   run = lambda log: runs.Run.of(log, BLT, noise_multiplier=3.0)
   once = replay.replay([run(long), run(short)], deltas=1e-6)
   assert once.min_sep == 3 and once.to_json()['witness'] is None
   assert 'min-sep b           3  (no device took part twice in run 2)' in replay_text.text(once)
-  far = happened([(0, 'a'), (5, 'a')], num_rounds=6)
+  far = log_of([(0, 'a'), (5, 'a')], num_rounds=6)
   both = replay.replay([run(long), run(far)], deltas=1e-6)
   expected = {'device_id': 'a', 'first_round': 0, 'second_round': 5, 'run': 2}
   assert both.min_sep == 5 and both.to_json()['witness'] == expected

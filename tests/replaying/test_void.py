@@ -4,16 +4,14 @@ import dataclasses
 import itertools
 import json
 
-import pyarrow as pa
 import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.logs import keys, layout, noise_record
-from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.replaying import replay, runs
 from fl_dpftrl.replaying import void as void_lib
-from tests.commands import lines
+from tests.replaying.in_memory import log_of
 
 BLT = dpftrl.BLT([0.99, 0.7], [0.3, 0.3])
 TREE = dpftrl.TreeOnline()
@@ -24,12 +22,8 @@ ROWS = [(t, 'a') for t in range(0, NUM_ROUNDS, 3)] + [(1, 'b'), (7, 'b')]
 
 def log_with(metadata, num_rounds=NUM_ROUNDS):
   """A log in memory that records something of its noise."""
-  table = pa.table(
-    {'round': pa.array([t for t, _ in ROWS], pa.int64()), 'device_id': [d for _, d in ROWS]}
-  )
-  log = log_lib.of_table(table, num_rounds=num_rounds)
-  shard = dataclasses.replace(log.shards[0], metadata=metadata)
-  return dataclasses.replace(log, shards=(shard,))
+  log = log_of(ROWS, num_rounds)
+  return dataclasses.replace(log, shards=(dataclasses.replace(log.shards[0], metadata=metadata),))
 
 
 def recorded(keys, **noise):
@@ -208,12 +202,3 @@ def test_a_runs_file_that_contradicts_one_of_its_logs_is_void(guarded):
   assert reason.startswith('run 2: ') and 'never restarted' in reason
   path.write_text(json.dumps({'runs': [entry, entry | {'changes': [[3, 9.0]]}]}))
   assert 'never changed' in replay.replay(runs.read(path), deltas=1e-6).void_reason
-
-
-@pytest.mark.slow
-def test_the_command_says_that_it_is_void(guarded):
-  flags = ['replay', '--log=log.parquet', '--strategy=blt.json', '--delta=1e-6']
-  assert lines.run(flags, cwd=guarded).returncode == 0
-  for wrong in ('--restart=1', '--noise_multiplier_from=1:1000', '--declared_min_sep=6'):
-    done = lines.run([*flags, wrong], cwd=guarded)
-    assert done.returncode == 4 and 'THE GUARANTEE IS VOID' in done.stdout

@@ -8,7 +8,6 @@ import json
 import re
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from fl_dpftrl import auditing
@@ -20,6 +19,7 @@ from fl_dpftrl.replaying import publication, replay, runs
 from fl_dpftrl.reports import privacy
 from fl_dpftrl.strategies import document
 from tests import pages
+from tests.replaying.in_memory import log_of
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
 COMMAND = "fl-dpftrl replay --log='a b.parquet' --strategy=s.json"
@@ -86,12 +86,6 @@ class Page(html.parser.HTMLParser):
       assert float(value) == pages.look_up(everything, field), field
 
 
-def happened(rows, num_rounds, **kwargs):
-  table = pa.table({'round': [r for r, _ in rows], 'device_id': [d for _, d in rows]})
-  log = log_lib.of_table(table, num_rounds=num_rounds)
-  return dataclasses.replace(log, **kwargs)
-
-
 def crowd(num_devices=1009, prefix='SECRET'):
   """Devices with one to four participations; some rounds have none."""
   rows = [
@@ -99,11 +93,11 @@ def crowd(num_devices=1009, prefix='SECRET'):
     for device in range(num_devices)
     for again in range(1 + device % 4)
   ]
-  return happened(rows, 97, warnings=('rows <may> be missing',))
+  return log_of(rows, 97, warnings=('rows <may> be missing',))
 
 
-LOG = happened([(0, 'a'), (4, 'a'), (9, 'a'), (1, 'b'), (6, 'b'), (3, 'c')], 12)
-ONCE = happened([(0, 'a')], 3)
+LOG = log_of([(0, 'a'), (4, 'a'), (9, 'a'), (1, 'b'), (6, 'b'), (3, 'c')], 12)
+ONCE = log_of([(0, 'a')], 3)
 CROWD = crowd()
 FILE = log_lib.LogFile('log.parquet', 'ab' * 32)
 SHA_OF_CROWD = log_lib.LogFile('crowd.parquet', 'cd' * 32)
@@ -254,7 +248,7 @@ def test_nobody_twice():
 
 def test_hostile_names_stay_text():
   hostile = '</script><img src=x onerror=alert(1)>'
-  log = happened([(0, hostile), (2, hostile)], 3)
+  log = log_of([(0, hostile), (2, hostile)], 3)
   page = report(statement(log, min_sep=1), dataset=hostile, unit=hostile)
   assert 'img' not in page.tags and page.text.count(hostile) >= 3
   assert json.loads(page.scripts['statement'])['witness']['device_id'] == hostile
