@@ -134,16 +134,8 @@ def run_metadata(
   return {**metadata(noise), **adaptive, keys.STRATEGY_KEY: document.strategy_digest(strategy)}
 
 
-def changed(
-  stored: Mapping[str, str],
-  round_index: int,
-  *,
-  noise_multiplier: float | None = None,
-  clip_norm: float | None = None,
-  strategy: base.Strategy | None = None,
-  restart: bool = False,
-) -> dict[str, str]:
-  """Returns a log's metadata with one more change; see `LogWriter.change_noise`.
+def changed(stored: Mapping[str, str], round_index: int, **change: Any) -> dict[str, str]:
+  """Returns a log's metadata with one more change, whose arguments are those of `RunNoise.changed`.
 
   Raises:
     ValueError: if the metadata lack what was before, and as `RunNoise.changed` and `metadata`.
@@ -151,14 +143,7 @@ def changed(
   """
   noise = read(stored)
   _stated(noise.at(round_index))
-  noise = noise.changed(
-    round_index,
-    noise_multiplier=noise_multiplier,
-    clip_norm=clip_norm,
-    strategy=strategy,
-    restart=restart,
-  )
-  return {**stored, **metadata(noise)}
+  return {**stored, **metadata(noise.changed(round_index, **change))}
 
 
 def declared_noise(stored: Mapping[str, str], round_index: int) -> DeclaredNoise:
