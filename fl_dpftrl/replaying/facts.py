@@ -218,7 +218,7 @@ class RunFacts:
         {'round': t, **strategy._asdict()} for t, strategy in self.later_strategies
       ],
     }
-    return {
+    result = {
       **fields(self, 'num_rounds', 'min_sep', 'max_participations'),
       'noise_multiplier': noise.noise_multiplier,
       'strategy': self.strategy._asdict(),
@@ -231,8 +231,35 @@ class RunFacts:
         if getattr(self, name) != _DEFAULTS[name]
       },
     }
+    return dict(sorted(result.items(), key=lambda item: _PLACES.get(item[0], len(_PLACES))))
 
 
+# Fields in their order in JSON; others follow.
+_ORDER = (
+  'num_rounds',
+  'num_devices',
+  'num_participations',
+  'min_sep',
+  'max_participations',
+  'noise_multiplier',
+  'strategy',
+  'separations',
+  'participations',
+  'witness',
+  'rounds_without_participants',
+  'cohort_sizes',
+  'log',
+  'num_rounds_assumed',
+  'report_goal',
+  'rounds_short_of_report_goal',
+  'changes',
+  'clip_norm',
+  'adaptive_clipping',
+  'clip_norm_changes',
+  'restarts',
+  'later_strategies',
+)
+_PLACES = {name: place for place, name in enumerate(_ORDER)}
 _FACTS = {f.name: f for f in dataclasses.fields(RunFacts) if _Form in f.metadata}
 _FORMS: dict[str, _Form] = {name: field.metadata[_Form] for name, field in _FACTS.items()}
 _DEFAULTS = {name: field.default for name, field in _FACTS.items()}

@@ -340,13 +340,14 @@ class Statement:
     return result
 
   def _of_several(self) -> json_files.Object:
-    result = facts.fields(self, 'num_rounds', 'min_sep', 'max_participations')
+    schema = facts.fields(self, 'min_sep', 'max_participations')
     if self.counted is None:
-      return result
+      return {'num_rounds': self.num_rounds, **schema}
     counted = self.counted
     return {
-      **result,
+      'num_rounds': self.num_rounds,
       **facts.fields(counted, 'num_participations', 'rounds_without_participants', 'num_devices'),
+      **schema,
       'max_participations_over_runs': self.most_over_runs,
       'separations': [list(pair) for pair in counted.separations],
       'witness': self.closest and {**self.closest._asdict(), 'run': self.closest_run + 1},
