@@ -7,8 +7,8 @@ from fl_dpftrl.accounting import gaussian, run_noise
 from fl_dpftrl.families import base
 from fl_dpftrl.guarding import admission, budget
 from fl_dpftrl.logs import canaries as canary_ids
+from fl_dpftrl.logs import keys, metric_names, noise_record
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import metric_names, noise_record, shards
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import runs
 from fl_dpftrl.reports import setting
@@ -49,7 +49,7 @@ def log_metadata(
       aggregator.strategy, aggregator.noise_multiplier, clip_norm=aggregator.clip_norm
     ),
     **canary_ids.metadata(num_canaries),
-    **({} if void is None else {shards.VOID_KEY: void}),
+    **({} if void is None else {keys.VOID_KEY: void}),
     **metric_names.metadata(not_private),
   }
 

@@ -8,9 +8,10 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import tree_online
-from fl_dpftrl.logs import shards
+from fl_dpftrl.logs import keys
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.training import guarantee
+from tests import oracle
 
 pytestmark = pytest.mark.tff
 
@@ -29,7 +30,7 @@ def test_devices_that_forget_never_pass_the_budget():
   seen = list(guarantee.admitted(iter(given), SCHEMA))
   rounds = np.array([c.round for c in seen for _ in c.device_ids])
   ids = np.concatenate([c.device_ids for c in seen])
-  happened = schemas.schema_of(rounds, ids, n)
+  happened = oracle.schema_of(rounds, ids, n)
   assert happened.min_sep == 4
   assert gaussian.account(tree, happened, noise_multiplier=2.0, delta=1e-6).epsilon <= 8.0
   assert guarantee.account(AGGREGATOR, happened, delta=1e-6).epsilon <= 8.0
@@ -54,7 +55,7 @@ def test_void_reasons_are_in_the_log(changes, reason):
   aggregator = dataclasses.replace(AGGREGATOR, **changes)
   assert guarantee.void_reason(aggregator) == reason
   metadata = guarantee.log_metadata(aggregator, reason, num_canaries=9, not_private=['a'])
-  assert metadata.get(shards.VOID_KEY) == reason
+  assert metadata.get(keys.VOID_KEY) == reason
   assert {'9', '["a"]'} <= set(metadata.values())
   assert {'9', '["a"]'}.isdisjoint(guarantee.log_metadata(aggregator, reason).values())
 

@@ -10,9 +10,9 @@ import pytest
 
 from fl_dpftrl.files import durable
 from fl_dpftrl.logs import schema as log_schema
-from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import cohorts, population, server
 from fl_dpftrl.training import checkpoints, loop
+from tests import oracle
 
 pytestmark = pytest.mark.tff
 
@@ -282,7 +282,7 @@ def test_burnt_rounds_count_in_what_the_log_says(tmp_path):
   run(tmp_path)
   writer = loop.writer_lib.LogWriter(tmp_path / loop.LOG_NAME)
   rows = writer.rows()
-  schema = schemas.schema_of(rows.rounds, rows.device_ids, writer.num_rounds)
+  schema = oracle.schema_of(rows.rounds, rows.device_ids, writer.num_rounds)
   assert schema.num_rounds == NUM_ROUNDS
   assert (rows.rounds == 3).sum() == 3
 

@@ -5,8 +5,7 @@ import functools
 import itertools
 
 from experiments.stackoverflow import configuration, datasets, setting
-from fl_dpftrl.guarding import devices
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.participation import schemas, seen
 
 
 def schema(hparams: configuration.Hparams, seeds: tuple[int, ...]) -> schemas.MinSep:
@@ -39,7 +38,7 @@ def _simulated(hparams: configuration.Hparams) -> schemas.MinSep:
   """Returns the tightest schema of the cohorts of a run with these flags."""
   clients = datasets.load_for(hparams).train_clients
   rounds = setting.scenario(hparams, len(clients)).simulation().rounds()
-  seen = devices.Devices()
+  followed = seen.Seen(numbered=True)
   for cohort in itertools.islice(rounds, hparams.num_rounds):
-    seen.add(cohort.device_ids)
-  return seen.schema()
+    followed.add(cohort.device_ids)
+  return followed.schema

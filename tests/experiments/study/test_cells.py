@@ -8,7 +8,6 @@ import socket
 import tempfile
 import types
 
-import numpy as np
 import pytest
 
 from experiments.stackoverflow import datasets, machines, setting
@@ -25,6 +24,7 @@ from experiments.stackoverflow.study import (
 from fl_dpftrl import accounting
 from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.strategies import files
+from tests import oracle
 
 STUDY = {
   'title': 'A study',
@@ -115,7 +115,7 @@ def test_timers_in_hours_are_calibrated_for_the_simulated_cohorts(tmp_path):
     num_clients = len(datasets.load_for(of_seed).train_clients)
     rounds = setting.scenario(of_seed, num_clients).simulation().rounds()
     log = [(t, i) for t, c in zip(range(40), rounds) for i in c.device_ids]
-    seen.append(participation.schema_of(*map(np.array, zip(*log)), 40))
+    seen.append(oracle.schema_of(*zip(*log), 40))
   assert 1 < seen[0].min_sep < 40 and seen[0] != seen[1]
   assert schemas.schema(hparams, study.seeds) == participation.MinSep(
     num_rounds=40,
