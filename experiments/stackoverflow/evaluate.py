@@ -73,7 +73,8 @@ def evaluate(
   dataset = datasets.load_for(hparams)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   # TensorFlow is slow to load: not before the flags are known to fit the data.
-  from experiments.stackoverflow import exported, model, networks, report, weights
+  from experiments.stackoverflow import exported, model, networks, weights
+  from fl_dpftrl.training import metrics
 
   size = dataset.vocabulary.size
   network = networks.chosen(hparams, size)
@@ -82,7 +83,7 @@ def evaluate(
   else:
     network, found = exported.read(model_path, size, dataset.sequence_length), ()
   rows = {'test': dataset.test, 'validation': dataset.validation}[split]
-  return report.finite(model.evaluate(network, found, rows, dataset.vocabulary))
+  return metrics.finite(model.evaluate(network, found, rows, dataset.vocabulary))
 
 
 def read_hparams(folder: pathlib.Path) -> configuration.Hparams:

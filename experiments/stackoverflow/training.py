@@ -121,15 +121,14 @@ def train(
   interrupt.check()
   print(
     report.write(
-      trained,
-      hparams=hparams,
-      dataset=dataset,
-      strategy=strategy,
-      test=test,
-      num_devices=scenario.population,
-      num_parameters=size,
-      compare_with=compare_with,
-      figures=figures,
+      report.Outcome(
+        trained=trained,
+        hparams=hparams,
+        dataset=dataset,
+        test=test,
+        compare_with=compare_with,
+        figures=figures,
+      )
     )
   )
 

@@ -136,24 +136,18 @@ class CanaryScores(loop.Observer):
       self._scores[t] = [checkpoint.measurements[name(i)] for i in range(width)]
     self._scores.flush()
 
-  def audit(
-    self,
-    aggregator: factory_lib.CorrelatedNoiseFactory,
-    *,
-    delta: float,
-    say: Callable[[str], None],
-  ) -> one_run.OneRunAudit | None:
+  def audit(self, run: loop.TrainingRun) -> one_run.OneRunAudit | None:
     """Returns the empirical ε of the finished run; None, and says why, if there is none."""
     try:
       return one_run.audit_run(
         self._canaries,
         np.array(self._scores),
-        aggregator.strategy,
-        noise_multiplier=aggregator.noise_multiplier,
-        delta=delta,
+        run.aggregator.strategy,
+        noise_multiplier=run.aggregator.noise_multiplier,
+        delta=run.delta,
       )
     except (ValueError, np.linalg.LinAlgError) as error:
-      say(f'the canaries give no empirical ε: {error}')
+      run.say(f'the canaries give no empirical ε: {error}')
       return None
 
 

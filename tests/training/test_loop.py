@@ -84,7 +84,7 @@ class Watching(loop.Observer):
     self.published[checkpoint.num_rounds] = checkpoint
 
 
-def run(folder, process=None, *, on_step=lambda step, t: None, observers=(), **kwargs):
+def run(folder, process=None, *, on_step=lambda step, t: None, observers=()):
   watching, warnings = Watching(on_step), []
   training = loop.TrainingRun(
     folder=folder,
@@ -92,8 +92,8 @@ def run(folder, process=None, *, on_step=lambda step, t: None, observers=(), **k
     process=process or Process(),
     rounds=lambda: cohorts.named(SIMULATION.rounds(), DEVICES),
     client_data=lambda t, ids: [t + len(i) + int(i[-1]) / 10 for i in ids],
+    aggregator=None,
     say=warnings.append,
-    **kwargs,
   )
   last = loop.run(training, [*observers, watching])
   return last, watching.published, warnings
@@ -246,19 +246,6 @@ def test_without_the_release_mark_what_is_not_stored_is_burnt(tmp_path):
   (tmp_path / loop.CHECKPOINTS_NAME / 'released.json').unlink()
   last, _, _ = run(tmp_path)
   assert last.burnt == (2,)
-
-
-def test_a_discarded_round_burns_its_row(tmp_path, undisturbed):
-  process = Process()
-  last, published, warnings = run(
-    tmp_path, process, should_discard=lambda out: out.metrics['aggregator']['row'] == 2
-  )
-  assert last.burnt == (2,)
-  assert len(warnings) == 1 and 'round 2' in warnings[0]
-  assert published[3].measurements == {}
-  assert published[3].state.global_model_weights == (published[2].state.global_model_weights)
-  assert log_rows(tmp_path) == undisturbed[2]
-  assert [row for row, _ in process.sums] == list(range(NUM_ROUNDS))
 
 
 def test_a_round_that_fails_is_repeated_when_resumed(tmp_path, undisturbed):

@@ -10,7 +10,6 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl import auditing, logs
 from fl_dpftrl.aggregators import canaries as channels
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.training import guarantee
 from tests.runtime import small_processes
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
@@ -84,7 +83,7 @@ def test_what_is_watched_is_in_table_lines_plot_and_repr(tmp_path):
 def test_a_budget_ends_the_run(tmp_path):
   schema = dpftrl.MinSep(num_rounds=4, min_sep=2)
   adds_noise = aggregator()
-  most = guarantee.account(adds_noise, schema.within(3), delta=1e-6).epsilon
+  most = dpftrl.account(BLT, schema.within(3), noise_multiplier=1.0, delta=1e-6).epsilon
   said = []
   trained = train(tmp_path, adds_noise, timer_rounds=2, max_epsilon=most, say=said.append)
   assert trained.statement.num_rounds == 3 and trained.statement.worst_case.epsilon <= most

@@ -92,6 +92,7 @@ class Run:
       process=Process(sums),
       rounds=SIMULATION.rounds,
       client_data=lambda t, ids: [t + int(i) / 10 + change for i in ids],
+      aggregator=None,
       say=self.warnings.append,
     )
     return loop.run(training, [Steps()], published=published)
