@@ -6,19 +6,15 @@ import os
 import pathlib
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+import fl_dpftrl as dpftrl
 from experiments.stackoverflow import configuration, datasets
 from fl_dpftrl.accounting import losses
-from fl_dpftrl.families import base
 from fl_dpftrl.files import durable, json_files
+from fl_dpftrl.studies.cells import SUMMARY_NAME
 from fl_dpftrl.text import messages, rounding
+from fl_dpftrl.training import report
 
-if TYPE_CHECKING:
-  import fl_dpftrl as dpftrl
-  from fl_dpftrl.training import report  # Loads TensorFlow.
-
-NAME = 'summary.json'
 _LONGEST = 1000  # characters of a line
 _FLAGS = (
   'dataset',
@@ -34,16 +30,14 @@ _FLAGS = (
 
 
 def description(
-  hparams: configuration.Hparams, dataset: datasets.Dataset, strategy: base.Strategy
-) -> 'report.Description':
+  hparams: configuration.Hparams, dataset: datasets.Dataset, family: str
+) -> report.Description:
   """Returns what the report of a run says beyond its log."""
-  from fl_dpftrl.training import report
-
   program = pathlib.Path(sys.executable).with_name('fl-dpftrl')
   return report.Description(
     dataset=f'{hparams.dataset}: {dataset.licence}',
     unit=dataset.unit,
-    strategy=hparams.strategy or f'{strategy.family}, optimised',
+    strategy=hparams.strategy or f'{family}, optimised',
     deployment_report_goal=hparams.deployment_report_goal,
     program=os.path.relpath(program) if program.exists() else 'fl-dpftrl',
     counts=True,
@@ -64,7 +58,7 @@ class Outcome:
     figures: kind of the plot.
   """
 
-  trained: 'dpftrl.Trained'
+  trained: dpftrl.Trained
   hparams: configuration.Hparams
   dataset: datasets.Dataset
   test: Mapping[str, float]
@@ -99,7 +93,7 @@ def write(outcome: Outcome) -> str:
     'unigram_accuracy': dataset.unigram_accuracy,
   }
   text = json.dumps(content, indent=2, allow_nan=False, default=str)
-  durable.write_durably(trained.folder / NAME, (text + '\n').encode(), private=True)
+  durable.write_durably(trained.folder / SUMMARY_NAME, (text + '\n').encode(), private=True)
   return _summary(outcome)
 
 
@@ -224,7 +218,7 @@ def _without_noise(outcome: Outcome) -> float | str:
     return 'not known; name its folder with --compare_with'
   try:
     other = dict(json_files.read(folder / configuration.HPARAMS_NAME))
-    accuracy = float(json_files.read(folder / NAME)['test']['accuracy'])
+    accuracy = float(json_files.read(folder / SUMMARY_NAME)['test']['accuracy'])
   except (OSError, ValueError, KeyError, TypeError):
     return f'not known; no finished run in {folder}'
   if accuracy is None:

@@ -113,7 +113,7 @@ def train(
         observers_lib.ProgressLine(hparams.rounds_per_evaluation, stream=sys.stderr),
       ],
       bundle=True,
-      description=report.description(hparams, dataset, strategy),
+      description=report.description(hparams, dataset, strategy.family),
       context=context,
       say=say,
     )

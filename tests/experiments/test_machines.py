@@ -1,13 +1,14 @@
 """A run on a cluster is the run of one process, file by file."""
 
-import json
 import re
 
 import numpy as np
 import pytest
 
 from experiments.stackoverflow import machines
-from experiments.stackoverflow.study import command
+from experiments.stackoverflow.study import task
+from fl_dpftrl.studies import design as design_lib
+from fl_dpftrl.studies import run
 from fl_dpftrl.training import canaries
 from tests.experiments import starts
 from tests.experiments.test_crash_safety import assert_same_run, finish, flags_of, killed
@@ -37,13 +38,6 @@ def test_files_are_the_same_wherever_a_run_is_resumed(flags, tmp_path):
   np.testing.assert_array_equal(*scores)
 
 
-def test_a_study_gives_its_machines_to_its_cells():
-  assert machines.Machines().arguments() == []
-  made = machines.Machines(address='auto', actors=2, actor_gpus=0.25, insecure_network=True)
-  flags = ['--machines=auto', '--actors=2', '--actor_gpus=0.25', '--insecure_network=True']
-  assert made.arguments() == flags
-
-
 @pytest.mark.thorough
 def test_a_study_trains_its_cells_on_the_cluster(cluster, tmp_path):
   study = {
@@ -55,11 +49,10 @@ def test_a_study_trains_its_cells_on_the_cluster(cluster, tmp_path):
     'seeds': [3],
     'without_noise': False,
   }
-  path = tmp_path / 'study.json'
-  path.write_text(json.dumps(study))
+  design = design_lib.parse(study)
   there = machines.Machines(address=cluster.address, actors=2, actor_cpus=0.5)
-  lines = []
-  assert command.run(path, tmp_path / 'study', jobs=1, say=lines.append, machines=there), lines
+  trains = task.task(design, there, 1)
+  assert not run.run(design, trains, tmp_path / 'study', jobs=1, say=print).failed
   (log,) = (tmp_path / 'study' / 'cells').glob('*.log')
   (last,) = (line for line in log.read_text().splitlines() if line.startswith('round 4/4 | '))
   assert ' of 2 actors, 0 lost so far | ' in last

@@ -17,14 +17,18 @@ if __name__ == '__main__':
 
 # pylint: disable=g-import-not-at-top,wrong-import-position
 import argparse
+import os
 import pathlib
 import sys
 from typing import NoReturn
 
 from experiments.stackoverflow import machines as machines_lib
-from experiments.stackoverflow.study import command, runner
+from experiments.stackoverflow.study import task as task_lib
+from fl_dpftrl.studies import design as design_lib
+from fl_dpftrl.studies import estimate, run, runner, table
 from fl_dpftrl.text import messages
 
+IMAGE_KINDS = ('png', 'svg', 'pdf')
 _INTERRUPTED = 'study: interrupted; the same command goes on'
 
 
@@ -49,10 +53,7 @@ def main() -> None:
     f' {runner.default_jobs()} here, 1 with --machines)',
   )
   parser.add_argument(
-    '--figures',
-    choices=command.IMAGE_KINDS,
-    default='png',
-    help='kind of the figures (default: png)',
+    '--figures', choices=IMAGE_KINDS, default='png', help='kind of the figures (default: png)'
   )
   parser.add_argument(
     '--publish',
@@ -96,7 +97,7 @@ def main() -> None:
 
 def _run(arguments: argparse.Namespace) -> bool:
   """Publishes or runs the study; returns False if a run failed."""
-  study, folder = pathlib.Path(arguments.study), pathlib.Path(arguments.output_dir)
+  path, folder = pathlib.Path(arguments.study), pathlib.Path(arguments.output_dir)
   machines = machines_lib.Machines(
     address=arguments.machines,
     actors=arguments.actors,
@@ -117,20 +118,33 @@ def _run(arguments: argparse.Namespace) -> bool:
       raise ValueError(
         f'--jobs={jobs} runs share the room of --machines: say with --actors how many each takes'
       )
+  design = design_lib.read(path)
+  task = task_lib.task(design, machines, jobs)
+  say = lambda line: print(messages.lines(line), file=sys.stderr, flush=True)
   if arguments.publish is not None:
-    from experiments.stackoverflow.study import publish  # matplotlib is slow to load.
+    from fl_dpftrl.studies import page  # matplotlib is slow to load.
 
-    publish.publish(study, folder, pathlib.Path(arguments.publish), figures=arguments.figures)
+    target, kind = pathlib.Path(arguments.publish), arguments.figures
+    how = commands(path, target, kind)
+    page.publish(run.gather(design, task, folder), target, how=how, image_kind=kind)
     return True
-  return command.run(
-    study,
-    folder,
-    jobs=jobs,
-    machines=machines,
-    only_estimate=arguments.estimate,
-    image_kind=arguments.figures,
-    say=lambda line: print(messages.lines(line), file=sys.stderr, flush=True),
+  if arguments.estimate:
+    with run.held(design, task, folder):
+      say('timing a few rounds, to say how long the study takes')
+      say(estimate.measure(design, task, folder, jobs=jobs).text())
+    return True
+  study = run.run(design, task, folder, jobs=jobs, say=say, image_kind=arguments.figures)
+  print(messages.lines(table.text(study.rows)))
+  return not study.failed
+
+
+def commands(study: pathlib.Path, target: pathlib.Path, image_kind: str) -> str:
+  """Returns the command lines that train a study, and write its page."""
+  train = (
+    f'.venv/bin/python -m experiments.stackoverflow.study --study={os.path.relpath(study)} \\\n'
+    f'  --output_dir=runs/studies/{study.stem}'
   )
+  return f'{train}\n{train} \\\n  --publish={os.path.relpath(target)} --figures={image_kind}'
 
 
 def _fail(message: str) -> NoReturn:

@@ -6,7 +6,10 @@ import random
 
 import pytest
 
-from experiments.stackoverflow.study import command
+from experiments.stackoverflow import machines
+from experiments.stackoverflow.study import task
+from fl_dpftrl.studies import design as design_lib
+from fl_dpftrl.studies import run
 from tests.experiments import stackoverflow_files, starts
 
 pytestmark = pytest.mark.tff
@@ -38,9 +41,9 @@ def test_cells_of_the_papers_tables_are_trained_on_a_database(tmp_path):
     for cell in study['cells']
     if cell['label'] in LABELS and cell['epsilon'] == 2
   ]
-  path = tmp_path / 'study.json'
-  path.write_text(json.dumps(study))
-  assert command.run(path, tmp_path / 'study', jobs=1, say=print)
+  design = design_lib.parse(study)
+  trains = task.task(design, machines.Machines(), 1)
+  assert not run.run(design, trains, tmp_path / 'study', jobs=1, say=print).failed
   with (tmp_path / 'study' / 'results.csv').open(newline='') as stream:
     rows = list(csv.DictReader(stream))
   assert [row['label'] for row in rows] == LABELS

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from experiments.stackoverflow.study import command
+from experiments.stackoverflow.study import __main__
 from tests.experiments import starts
 
 pytestmark = pytest.mark.tff
@@ -43,7 +43,7 @@ def _temporary():
 
 
 @pytest.mark.slow
-def test_a_study_that_is_killed_goes_on(tmp_path, temporary):
+def test_a_study_that_is_killed_goes_on(tmp_path, temporary, monkeypatch, capsys):
   folder = tmp_path / 'study'
   spoilt = folder / 'cells' / 'identity-epsilon0.05-rate0.3-seed0'
   spoilt.mkdir(parents=True)
@@ -85,7 +85,10 @@ def test_a_study_that_is_killed_goes_on(tmp_path, temporary):
     'accuracy_by_noise.png',
   }
   written = (folder / 'results.csv').read_bytes()
-  assert command.run(starts.ROOT / 'studies/synthetic.json', folder, jobs=1, say=print)
+  monkeypatch.setattr(sys, 'argv', ['study', *HERE[:1], f'--output_dir={folder}'])
+  with pytest.raises(SystemExit) as ended:
+    __main__.main()
+  assert ended.value.code == 0 and capsys.readouterr().out == out
   assert (folder / 'results.csv').read_bytes() == written
   assert (folder / 'table.txt').read_text().strip() == out.strip()
 
@@ -105,8 +108,6 @@ def test_a_study_that_is_killed_goes_on(tmp_path, temporary):
   ],
 )
 def test_bad_arguments_get_one_line(arguments, words, capsys, monkeypatch):
-  from experiments.stackoverflow.study import __main__
-
   monkeypatch.setattr(sys, 'argv', ['study', *arguments])
   with pytest.raises(SystemExit) as ended:
     __main__.main()

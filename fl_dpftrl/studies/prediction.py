@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import stats
 
-from experiments.stackoverflow.study import results
+from fl_dpftrl.studies import results
 
 MEASURES = {
   'rms': 'from RmsLoss',
@@ -101,13 +101,23 @@ class Pairs:
   beyond: int
 
 
+def text(estimate: Estimate | None) -> str:
+  """Returns a correlation with its 95 % interval, in words."""
+  if estimate is None:
+    return 'unknown'
+  value, low, high = (
+    f'{part:+.2f}'.replace('-', '−') for part in (estimate.value, estimate.low, estimate.high)
+  )
+  return f'{value} (95 %: {low} to {high})'
+
+
 def known(rows: Sequence[results.Row]) -> list[results.Row]:
   """Returns the settings with noise that have a result; none if all are of one mechanism.
 
   Its loss is then the same for all, and the noise differs by the clip norm alone, which
   scales the updates too.
   """
-  found = [row for row in rows if row.noise is not None and row.mean is not None]
+  found = [row for row in rows if row.noise is not None and row.tests]
   mechanisms = {
     dataclasses.replace(row.setting.mechanism, label='') for row in found if row.setting.mechanism
   }
@@ -122,9 +132,7 @@ def correlation(rows: Sequence[results.Row], measure: str) -> Correlation:
   levels = _levels(found)
   pooled = _spearman(noises[None], accuracies[None])[0]
   by_epsilon = {
-    found[level[0]].setting.epsilon: float(
-      _spearman(noises[level][None], accuracies[level][None])[0]
-    )
+    found[level[0]].epsilon: float(_spearman(noises[level][None], accuracies[level][None])[0])
     for level in levels
     if len(level) >= _FEWEST
   }
@@ -186,12 +194,7 @@ def choices(rows: Sequence[results.Row], measure: str) -> list[Choice]:
     peers = [found[i] for i in level]
     row = min(peers, key=lambda peer: getattr(peer.noise, measure))
     selected.append(
-      Choice(
-        epsilon=row.setting.epsilon,
-        label=row.setting.label,
-        mean=row.mean,
-        difference=row.difference,
-      )
+      Choice(epsilon=row.epsilon, label=row.label, mean=row.mean, difference=row.difference)
     )
   return selected
 
@@ -199,7 +202,9 @@ def choices(rows: Sequence[results.Row], measure: str) -> list[Choice]:
 def pairs(rows: Sequence[results.Row], measure: str) -> Pairs:
   """Returns how often less predicted noise has more accuracy, at one ε."""
   found = known(rows)
-  total, right, wrong = 0, [], []
+  total = 0
+  right: list[float] = []
+  wrong: list[float] = []
   for level in _levels(found):
     for one, other in itertools.combinations([found[i] for i in level], 2):
       total += 1
@@ -221,9 +226,9 @@ def pairs(rows: Sequence[results.Row], measure: str) -> Pairs:
 
 def _levels(found: Sequence[results.Row]) -> list[list[int]]:
   """Returns the places of the settings of each ε."""
-  levels: dict[float | None, list[int]] = {}
+  levels: dict[float, list[int]] = {}
   for place, row in enumerate(found):
-    levels.setdefault(row.setting.epsilon, []).append(place)
+    levels.setdefault(row.epsilon, []).append(place)
   return list(levels.values())
 
 
