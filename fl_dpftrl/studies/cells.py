@@ -145,6 +145,17 @@ class Cell:
     return self.conditions.schema.num_rounds
 
   @property
+  def arguments(self) -> dict[str, Any]:
+    """Arguments of `train` that a study sets: folder, num_rounds, timer_rounds, delta and seed."""
+    return {
+      'folder': self.folder,
+      'num_rounds': self.num_rounds,
+      'timer_rounds': self.conditions.schema.min_sep,
+      'delta': self.conditions.delta,
+      'seed': self.seed,
+    }
+
+  @property
   def noise_multiplier(self) -> float:
     """std(Z) / clip norm, for the strategy as stored; 0 without noise."""
     return 0.0 if self.noise is None else self.noise.noise_multiplier

@@ -180,7 +180,9 @@ def _broken(cell: cells_lib.Cell, summary: Mapping[str, Any]) -> str:
   """Returns how a run did not keep to its conditions; '' if it did, or does not say."""
   if cell.noise is None:
     return ''
-  schema = cell.conditions.schema
+  schema, delta = cell.conditions.schema, cell.conditions.delta
+  if summary.get('delta', delta) != delta:
+    return f'its ε is that of delta={summary["delta"]:g}, and the study has delta={delta:g}'
   for name, bound, is_most in (
     ('num_rounds', schema.num_rounds, True),
     ('max_participations', schema.participations, True),

@@ -57,10 +57,11 @@ def study(
   cell in cells/, strategies/, results.csv, table.txt, table.md, figures and study.html.
 
   Args:
-    train: trains a `Cell` in its folder: with `cell.aggregator()`, or with `cell.strategy` and
-      `cell.noise_multiplier`, and with `cell.server_learning_rate`, `cell.seed` and
-      `cell.num_rounds`. Returns the summary of the run, such as that of `Trained.summary`: a
-      mapping with `validation` and `test`, each with an `accuracy` from 0 to 1.
+    train: trains a `Cell`: by `dpftrl.train` with `cell.aggregator()` and `cell.arguments`, or in
+      another way with `cell.strategy` and `cell.noise_multiplier`; with
+      `cell.server_learning_rate`. Returns the summary of the run, such as that of
+      `Trained.summary`: a mapping with `validation` and `test`, each with an `accuracy` from 0
+      to 1.
     folder: folder of the study.
     mechanisms: names, as of `compare`, or `Mechanism`s.
     epsilons: target ε.

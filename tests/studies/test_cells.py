@@ -111,6 +111,8 @@ def test_a_cell_has_its_noise_and_a_folder(tmp_path):
   assert cell.name == 'blt_1_for_b_2-epsilon2-rate0.5-seed0'
   assert cell.folder == tmp_path / 'cells' / cell.name and cell.num_rounds == 8
   assert cell.strategy.family == 'blt'
+  run_of = dict(num_rounds=8, timer_rounds=4, delta=1e-5, seed=0)
+  assert cell.arguments == {'folder': cell.folder, **run_of}
   assert cell.noise_multiplier == made.noises[blt].noise_multiplier
   without = made.cell(silent, 0.5, 0)
   assert (without.strategy, without.noise_multiplier) == (identity.Identity(), 0.0)
@@ -227,6 +229,7 @@ def test_gathering_searches_for_no_strategy(tmp_path):
     (summary(0.5, num_rounds=9), results.FAILED, 'num_rounds=9, and .* at most 8'),
     (summary(0.5, num_rounds=8, min_sep=3), results.FAILED, 'min_sep=3, and .* at least 4'),
     (summary(0.5, max_participations=3), results.FAILED, 'max_participations=3, .* at most 2'),
+    (summary(0.5, delta=1e-3), results.FAILED, 'delta=0.001, and the study has delta=1e-05'),
     (summary(0.5, noise_multiplier=0.1), results.FAILED, 'noise_multiplier=0.1, and .* at least'),
     (summary(float('nan')), results.DIVERGED, 'not finite'),
     (summary(0.5, diverged_since_round=3), results.DIVERGED, 'not finite from round 3 on'),
