@@ -5,13 +5,13 @@ import re
 import numpy as np
 import pytest
 
-from experiments.stackoverflow import machines
+from experiments.stackoverflow import configuration, machines, training
 from experiments.stackoverflow.study import task
+from fl_dpftrl.families import identity
 from fl_dpftrl.studies import design as design_lib
 from fl_dpftrl.studies import run
 from fl_dpftrl.training import canaries
-from tests.experiments import starts
-from tests.experiments.test_crash_safety import assert_same_run, finish, flags_of, killed
+from tests.experiments import runs, starts
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
@@ -21,19 +21,15 @@ def fixture_flags(cluster):
   return [f'--machines={cluster.address}', '--actors=2', '--actor_cpus=0.5']
 
 
-def test_files_are_the_same_wherever_a_run_is_resumed(flags, tmp_path):
+def test_files_are_the_same_wherever_a_run_is_resumed(flags, canaried, tmp_path):
   """Its clients, noise and canaries are on machines, in process, and on machines again."""
-  here, there, same = (
-    tmp_path / 'here',
-    tmp_path / 'there',
-    ['--noise_memory=engine', '--canaries=8'],
-  )
-  finish(here, *same)
-  killed(there, 'computed', 5, *same, *flags, '--noise_machines=2')
-  killed(there, 'stored', 12, *same)
-  finish(there, *same, *flags, '--noise_machines=2')
-  assert_same_run(there, here)
-  scores = [np.load(folder / canaries.SCORES_NAME) for folder in (here, there)]
+  folder = tmp_path / 'run'
+  there = [*flags, '--noise_machines=2']
+  runs.killed(folder, 'computed', 5, *there, base=runs.CANARIES)
+  runs.killed(folder, 'stored', 18, base=runs.CANARIES)
+  runs.finish(folder, *there, base=runs.CANARIES)
+  runs.assert_same_run(folder, canaried.folder)
+  scores = [np.load(f / canaries.SCORES_NAME) for f in (folder, canaried.folder)]
   assert np.isfinite(scores[0]).all()
   np.testing.assert_array_equal(*scores)
 
@@ -88,11 +84,9 @@ def test_what_cannot_be_is_one_line(wrong, words, tmp_path):
 
 
 def test_a_run_whose_noise_was_served_is_refused(tmp_path):
-  folder = tmp_path / 'run'
-  killed(folder, 'stored', 3)
-  rows = folder / 'checkpoints' / 'rows'
-  rows.mkdir(exist_ok=True)
+  rows = tmp_path / 'checkpoints' / 'rows'
+  rows.mkdir(parents=True)
   (rows / 'served.json').write_text('{}')
-  process = starts.Start(*flags_of(folder))
-  assert process.wait() == 2
-  assert 'was made outside the training process, which release 0.1 alone continues' in process.err
+  hparams = configuration.Hparams(noise_multiplier=1.0, report_goal=6, num_rounds=12)
+  with pytest.raises(ValueError, match='outside the training process, which release 0.1 alone'):
+    training.aggregator(hparams, identity.Identity(), 10, tmp_path)
