@@ -45,7 +45,6 @@ class Correlation:
   """Rank correlation of test accuracy with a prediction of the noise.
 
   Attributes:
-    measure: field of `Noise`.
     pooled: over all settings; None for fewer than three, or equal values.
     within: mean of Spearman's ρ over the levels of ε with three settings or
       more; None without one.
@@ -53,29 +52,10 @@ class Correlation:
     settings: number of settings.
   """
 
-  measure: str
   pooled: Estimate | None
   within: Estimate | None
   by_epsilon: dict[float, float]
   settings: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Choice:
-  """The mechanism that a prediction selects at one ε, without any training.
-
-  Attributes:
-    epsilon: target ε.
-    label: mechanism with the least noise.
-    mean: its mean test accuracy.
-    difference: its accuracy below that of the best mechanism; None if it is
-      the best.
-  """
-
-  epsilon: float
-  label: str
-  mean: float
-  difference: results.Difference | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,9 +118,7 @@ def correlation(rows: Sequence[results.Row], measure: str) -> Correlation:
   }
   by_epsilon = {epsilon: value for epsilon, value in by_epsilon.items() if np.isfinite(value)}
   if not np.isfinite(pooled):
-    return Correlation(
-      measure=measure, pooled=None, within=None, by_epsilon=by_epsilon, settings=len(found)
-    )
+    return Correlation(pooled=None, within=None, by_epsilon=by_epsilon, settings=len(found))
   drawn, drawn_within = _resampled(noises, accuracies, levels)
   rng = np.random.default_rng(_SEED)
   anywhere = rng.permuted(np.tile(accuracies, (_RESAMPLES, 1)), axis=1)
@@ -153,7 +131,6 @@ def correlation(rows: Sequence[results.Row], measure: str) -> Correlation:
     mean = float(np.mean(list(by_epsilon.values())))
     within = _estimate(mean, drawn_within, _within(noise, mixed, levels))
   return Correlation(
-    measure=measure,
     pooled=_estimate(float(pooled), drawn, _spearman(noise, anywhere)),
     within=within,
     by_epsilon=by_epsilon,
@@ -184,19 +161,12 @@ def advantage(
   return float(differences[0]), float(low), float(high)
 
 
-def choices(rows: Sequence[results.Row], measure: str) -> list[Choice]:
+def choices(rows: Sequence[results.Row], measure: str) -> list[results.Row]:
   """Returns what the least predicted noise selects, at each ε with several mechanisms."""
   found = known(rows)
-  selected = []
-  for level in _levels(found):
-    if len(level) < 2:
-      continue
-    peers = [found[i] for i in level]
-    row = min(peers, key=lambda peer: getattr(peer.noise, measure))
-    selected.append(
-      Choice(epsilon=row.epsilon, label=row.label, mean=row.mean, difference=row.difference)
-    )
-  return selected
+  levels = [[found[i] for i in level] for level in _levels(found)]
+  noise = lambda row: getattr(row.noise, measure)
+  return [min(level, key=noise) for level in levels if len(level) > 1]
 
 
 def pairs(rows: Sequence[results.Row], measure: str) -> Pairs:

@@ -77,7 +77,8 @@ class Trained:
 
     A metric that is not finite is None. `rho` and `epsilon` are those that the log proves in the
     worst case, None without a guarantee; `declared` has those of the schema that timers enforce.
-    `last_clip_norm` is that of the last round, and `seconds` the sum over rounds, with evaluation.
+    `last_clip_norm` is that of the last round, and `seconds` the sum over rounds, with evaluation,
+    where they were measured.
 
     Args:
       test: metrics of the model on test data, by name.
@@ -85,6 +86,7 @@ class Trained:
     stated: Any = self.statement.to_json()
     setting, history, worst = self.setting, self.history, stated['worst_case']
     clip_norms = history.column('aggregator/clip_norm')
+    seconds = history.column(observers_lib.SECONDS)
     start = len(observers_lib.VALIDATION)
     validation = {
       name[start:]: by_round[max(by_round)]
@@ -108,7 +110,7 @@ class Trained:
       'last_clip_norm': clip_norms[max(clip_norms)] if clip_norms else setting.clip_norm,
       'validation': metrics.finite(validation),
       'test': metrics.finite(test),
-      'seconds': round(sum(history.column(observers_lib.SECONDS).values()), 3),
+      **({'seconds': round(sum(seconds.values()), 3)} if seconds else {}),
       'num_devices': setting.population,
       'num_parameters': self.num_parameters,
       'burnt_rounds': list(setting.burnt_rounds),

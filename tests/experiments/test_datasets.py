@@ -3,9 +3,9 @@ import itertools
 import numpy as np
 import pytest
 
-from experiments.stackoverflow import configuration, datasets, metrics
+from experiments.stackoverflow import configuration, datasets
 from experiments.stackoverflow.datasets import dataset as dataset_lib
-from experiments.stackoverflow.datasets import parts, synthetic
+from experiments.stackoverflow.datasets import synthetic
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
 
 pytestmark = pytest.mark.tff
@@ -129,7 +129,7 @@ def test_unigram_baseline_needs_a_word():
 def test_which_targets_count():
   vocabulary = vocabulary_lib.Vocabulary(['a', 'b'])
   targets = vocabulary.encode([['a', 'x', 'b']], 5)[:, 1:]
-  masks = metrics.masks(targets, vocabulary).items()
+  masks = vocabulary.masks(targets).items()
   assert {name: mask[0].astype(int).tolist() for name, mask in masks} == {
     'accuracy': [1, 0, 1, 0, 0],
     'accuracy_no_oov_or_eos': [1, 0, 1, 0, 0],
@@ -149,11 +149,11 @@ def test_bad_synthetic_size():
 
 
 def test_parts_divide_the_training_clients(data):
-  halves = [parts.part(data, f'{number}/2') for number in (1, 2)]
+  halves = [dataset_lib.part(data, f'{number}/2') for number in (1, 2)]
   first, second = (half.train_clients for half in halves)
   assert len(first) > 10 and len(second) > 10
   assert sorted(first + second) == sorted(data.train_clients)
-  assert parts.part(data, '1/1').train_clients == data.train_clients
+  assert dataset_lib.part(data, '1/1').train_clients == data.train_clients
   assert halves[0].vocabulary == data.vocabulary and halves[0].test is data.test
   hparams = configuration.from_arguments(
     ['--dataset=synthetic', '--seed=1', '--report_goal=5', '--num_rounds=2']
@@ -165,4 +165,4 @@ def test_parts_divide_the_training_clients(data):
 @pytest.mark.parametrize('text', ['0/2', '3/2', '1', 'half', '1/101', '-1/2', '1/2/3'])
 def test_a_part_that_there_is_not_is_named(text):
   with pytest.raises(ValueError, match='--client_part='):
-    parts.parse(text)
+    dataset_lib.parse_part(text)

@@ -312,9 +312,11 @@ def test_calibrated_noise_is_that_of_the_first_start(guaranteed, tmp_path, monke
   recorded = runs.read(folder, 'hparams.json')
   assert recorded['noise_multiplier'] == summary['noise_multiplier']
   hparams = configuration.from_arguments(flags)
+  resume = types.SimpleNamespace(value=False)
+  monkeypatch.setattr(command, '_RESUME', resume)
   with pytest.raises(ValueError, match='holds a run; name another folder, or go on with --resume'):
     command._check_folder(folder, hparams)
-  monkeypatch.setattr(command, '_RESUME', types.SimpleNamespace(value=True))
+  resume.value = True
   again = command._check_folder(folder, hparams)
   assert hparams.noise_multiplier is None
   assert again.noise_multiplier == recorded['noise_multiplier']

@@ -20,8 +20,8 @@ import argparse
 import os
 import pathlib
 import sys
-from typing import NoReturn
 
+from experiments.stackoverflow import command_line
 from experiments.stackoverflow import machines as machines_lib
 from experiments.stackoverflow.study import task as task_lib
 from fl_dpftrl.studies import design as design_lib
@@ -32,18 +32,8 @@ IMAGE_KINDS = ('png', 'svg', 'pdf')
 _INTERRUPTED = 'study: interrupted; the same command goes on'
 
 
-class _Parser(argparse.ArgumentParser):
-  def error(self, message: str) -> NoReturn:
-    _fail(message)
-
-
 def main() -> None:
-  parser = _Parser(
-    prog='study',
-    description=__doc__,
-    allow_abbrev=False,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-  )
+  parser = command_line.Parser('study', __doc__)
   parser.add_argument('--study', required=True, help='study file; see studies/')
   parser.add_argument('--output_dir', required=True, help='folder of the study')
   parser.add_argument(
@@ -86,12 +76,12 @@ def main() -> None:
     with signals.cleaned_up(_INTERRUPTED):
       complete = _run(arguments)
   except FileNotFoundError as problem:
-    _fail(
+    parser.error(
       f'{problem.filename} is not there; a relative path starts at the working directory,'
       f' {pathlib.Path.cwd()}'
     )
   except (ValueError, OSError) as problem:
-    _fail(str(problem))
+    parser.error(str(problem))
   sys.exit(0 if complete else 1)
 
 
@@ -145,11 +135,6 @@ def commands(study: pathlib.Path, target: pathlib.Path, image_kind: str) -> str:
     f'  --output_dir=runs/studies/{study.stem}'
   )
   return f'{train}\n{train} \\\n  --publish={os.path.relpath(target)} --figures={image_kind}'
-
-
-def _fail(message: str) -> NoReturn:
-  print(messages.one_line(f'study: {message}'), file=sys.stderr)
-  sys.exit(2)
 
 
 if __name__ == '__main__':

@@ -5,7 +5,7 @@ import functools
 import itertools
 from collections.abc import Sequence
 
-from experiments.stackoverflow import configuration, datasets, setting
+from experiments.stackoverflow import configuration, datasets, run
 from experiments.stackoverflow import machines as machines_lib
 from fl_dpftrl import workloads
 from fl_dpftrl.guarding import devices
@@ -88,14 +88,14 @@ def schema(hparams: configuration.Hparams, seeds: Sequence[int]) -> schemas.MinS
   simulated beforehand, and the schema is the tightest for all seeds.
 
   Args:
-    hparams: flags of the setting.
+    hparams: flags of the run.
     seeds: seeds of its runs.
 
   Raises:
     ValueError: for flags that do not fit the data, or a simulation that stalls.
   """
   if hparams.timer_hours is None:
-    return setting.enforced_schema(hparams)
+    return run.enforced_schema(hparams)
   found = [_simulated(dataclasses.replace(hparams, seed=seed)) for seed in seeds]
   return schemas.MinSep(
     num_rounds=hparams.num_rounds,
@@ -108,7 +108,7 @@ def schema(hparams: configuration.Hparams, seeds: Sequence[int]) -> schemas.MinS
 def _simulated(hparams: configuration.Hparams) -> schemas.MinSep:
   """Returns the tightest schema of the cohorts of a run with these flags."""
   clients = datasets.load_for(hparams).train_clients
-  rounds = setting.scenario(hparams, len(clients)).simulation().rounds()
+  rounds = run.scenario(hparams, len(clients)).simulation().rounds()
   seen = devices.Devices()
   for cohort in itertools.islice(rounds, hparams.num_rounds):
     seen.add(cohort.device_ids)

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from experiments.stackoverflow import datasets, machines, setting
+from experiments.stackoverflow import datasets, machines, run
 from experiments.stackoverflow.study import task
 from fl_dpftrl import accounting
 from fl_dpftrl.participation import schemas
@@ -65,7 +65,7 @@ def test_timers_in_hours_are_calibrated_for_the_simulated_cohorts(tmp_path):
   for seed in design.seeds:
     of_seed = dataclasses.replace(hparams, seed=seed)
     num_clients = len(datasets.load_for(of_seed).train_clients)
-    rounds = setting.scenario(of_seed, num_clients).simulation().rounds()
+    rounds = run.scenario(of_seed, num_clients).simulation().rounds()
     log = [(t, i) for t, c in zip(range(40), rounds) for i in c.device_ids]
     seen.append(schemas.schema_of(*map(np.array, zip(*log)), 40))
   assert 1 < seen[0].min_sep < 40 and seen[0] != seen[1]
