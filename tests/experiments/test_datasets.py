@@ -1,5 +1,3 @@
-import itertools
-
 import numpy as np
 import pytest
 
@@ -69,27 +67,6 @@ def test_best_accuracy_is_that_of_the_chain(data):
   assert data.unigram_accuracy < data.best_accuracy - 0.2
 
 
-def test_no_predictor_by_the_last_word_is_better_than_the_best():
-  chain = synthetic.transitions(2, seed=5)
-  words = synthetic.draw(chain, 4000, 4, [0])
-  first = np.full((len(words), 1), 2)
-  previous = np.concatenate([first, words[:, :-1]], axis=1)
-  accuracies = [
-    (np.array(choice)[previous] == words).mean() for choice in itertools.product(range(2), repeat=3)
-  ]
-  assert synthetic.best_accuracy(chain, words) == pytest.approx(max(accuracies))
-
-
-def test_drawn_sentences_follow_the_chain():
-  chain = synthetic.transitions(5, seed=2)
-  words = synthetic.draw(chain, 20_000, 3, [7])
-  for column, before in ((1, words[:, 0]), (2, words[:, 1])):
-    for word in range(5):
-      following = words[before == word, column]
-      frequencies = np.bincount(following, minlength=5) / len(following)
-      np.testing.assert_allclose(frequencies, chain[word], atol=0.05)
-
-
 def test_synthetic_is_reproducible_and_varies_with_the_seed(data):
   again, other = synthetic.load(seed=1), synthetic.load(seed=2)
   client = data.train_clients[7]
@@ -141,11 +118,6 @@ def test_which_targets_count():
 def test_unknown_name():
   with pytest.raises(ValueError, match="'wikipedia' is neither one of docstrings, "):
     datasets.load('wikipedia')
-
-
-def test_bad_synthetic_size():
-  with pytest.raises(ValueError, match='num_clients must be at least 1'):
-    synthetic.load(num_clients=0)
 
 
 def test_parts_divide_the_training_clients(data):

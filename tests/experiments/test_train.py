@@ -58,27 +58,6 @@ def test_leaves_the_files_of_the_contract(guaranteed):
   assert runs.read(folder, 'hparams.json')['num_rounds'] == 12
 
 
-def test_counts_equal_a_recount_of_the_log_by_hand(guaranteed):
-  folder = guaranteed.folder
-  log = pq.read_table(folder / 'participation.parquet')
-  assert log.schema.metadata[b'num_rounds'] == b'12'
-  rounds_of = {}
-  for row in log.to_pylist():
-    rounds_of.setdefault(row['device_id'], []).append(row['round'])
-  separations = [
-    later - earlier
-    for rounds in rounds_of.values()
-    for earlier, later in zip(sorted(rounds), sorted(rounds)[1:])
-  ]
-  statement = runs.read(folder, 'privacy.json')
-  assert statement['num_rounds'] == 12
-  assert statement['num_participations'] == log.num_rows == 12 * 10
-  assert statement['num_devices'] == len(rounds_of)
-  assert statement['min_sep'] == min(separations) >= 5
-  assert statement['max_participations'] == max(map(len, rounds_of.values()))
-  assert statement['declared']['holds'] is True
-
-
 def test_the_bundle_is_verified_and_its_digest_is_told(guaranteed):
   folder, out, _ = guaranteed
   found = verification.verify(folder / 'bundle')
