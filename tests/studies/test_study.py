@@ -2,12 +2,18 @@
 
 import csv
 import json
+import pathlib
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
 from tests.studies import linear
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def study(folder, train=linear.train, **changes):
@@ -118,3 +124,32 @@ def test_an_interrupted_study_goes_on(tmp_path):
   content = json.loads((found.results[0].cell.folder / 'summary.json').read_text())
   assert content['seconds'] >= 0 and content['diverged_since_round'] is None
   assert np.isfinite(content['test']['accuracy'])
+
+
+@pytest.mark.slow
+def test_runs_end_with_a_study_that_is_killed(tmp_path):
+  program = (
+    'import pathlib, sys; from tests.studies import linear, test_study;'
+    ' test_study.study(pathlib.Path(sys.argv[1]), linear.endless, jobs=2)'
+  )
+  process = subprocess.Popen([sys.executable, '-c', program, str(tmp_path / 'own')], cwd=ROOT)
+  deadline = time.monotonic() + 120
+  while len(told := list(tmp_path.glob('own/cells/*/process'))) < 2 or not all(
+    path.read_text() for path in told
+  ):
+    assert process.poll() is None and time.monotonic() < deadline
+    time.sleep(0.05)
+  process.kill()
+  process.wait()
+  for path in told:
+    while is_running(int(path.read_text())):
+      assert time.monotonic() < deadline
+      time.sleep(0.05)
+
+
+def is_running(pid):
+  try:
+    stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
+  except OSError:
+    return False
+  return stat.rsplit(')', 1)[1].split()[0] != 'Z'

@@ -1,14 +1,11 @@
 """The papers' study in small: a quick network on a database like StackOverflow's."""
 
 import csv
-import dataclasses
 import json
 import random
 
 import pytest
 
-from experiments.stackoverflow import machines
-from experiments.stackoverflow.study import task
 from fl_dpftrl.studies import design as design_lib
 from fl_dpftrl.studies import run
 from tests.experiments import stackoverflow_files, starts
@@ -43,14 +40,7 @@ def test_cells_of_the_papers_tables_are_trained_on_a_database(tmp_path):
     if cell['label'] in LABELS and cell['epsilon'] == 2
   ]
   design = design_lib.parse(study)
-
-  def train(cell):  # In a fork, as a process of its own would import TensorFlow.
-    process = starts.Start(*task.arguments(cell))
-    assert process.wait() == 0, process.err
-
-  trains = task.task(design, machines.Machines(), 1)
-  trains = dataclasses.replace(trains, train=train, timed=None)
-  assert not run.run(design, trains, tmp_path / 'study', jobs=None, say=print).failed
+  assert not run.run(design, starts.task(design), tmp_path / 'study', jobs=None, say=print).failed
   with (tmp_path / 'study' / 'results.csv').open(newline='') as stream:
     rows = list(csv.DictReader(stream))
   assert [row['label'] for row in rows] == LABELS
