@@ -65,11 +65,11 @@ def evaluate(
   size = dataset.vocabulary.size
   network = networks.chosen(hparams, size)
   if model_path is None:
-    found = networks.read_weights(folder / report.MODEL_NAME, network, flag='run')
+    weights = networks.read_weights(folder / report.MODEL_NAME, network, flag='run')
   else:
-    network, found = exported.read(model_path, size, dataset.sequence_length), ()
+    network, weights = exported.read(model_path, size, dataset.sequence_length), ()
   rows = {'test': dataset.test, 'validation': dataset.validation}[split]
-  return metrics.finite(model.evaluate(network, found, rows, dataset.vocabulary))
+  return metrics.finite(model.evaluate(network, weights, rows, dataset.vocabulary))
 
 
 def read_hparams(folder: pathlib.Path) -> configuration.Hparams:

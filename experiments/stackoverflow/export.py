@@ -60,9 +60,9 @@ def export(folder: pathlib.Path, format: str, output: pathlib.Path | None = None
   from fl_dpftrl.training import report
 
   network = networks.chosen(hparams, dataset.vocabulary.size)
-  found = networks.read_weights(folder / report.MODEL_NAME, network, flag='run')
+  weights = networks.read_weights(folder / report.MODEL_NAME, network, flag='run')
   path = output or folder / exported.NAMES[format]
-  exported.write(exported.keras_model(network, found, dataset.sequence_length), path, format)
+  exported.write(exported.keras_model(network, weights, dataset.sequence_length), path, format)
   words = [dataset.vocabulary.decode([token]) for token in range(dataset.vocabulary.size)]
   durable.write_durably(path.with_name(WORDS_NAME), ('\n'.join(words) + '\n').encode())
   return path

@@ -172,7 +172,7 @@ def read_weights(
     OSError: if the file cannot be read.
     ValueError: naming the file, if it does not have the network's weights.
   """
-  found = []
+  weights = []
   for i, expected in enumerate(network.initial_weights(0)):
     name = f'weight{i}'
     shown = f'--{flag}={messages.quoted(os.fspath(path))}'
@@ -187,5 +187,5 @@ def read_weights(
       )
     if not np.isfinite(weight).all():
       raise ValueError(f'{shown}: {name} has numbers that are not finite')
-    found.append(weight.astype(np.float32))
-  return tuple(found)
+    weights.append(weight.astype(np.float32))
+  return tuple(weights)

@@ -52,15 +52,15 @@ def run(
   if dataset.digest:
     say(f'{dataset.name}: {len(dataset.train_clients)} training clients, digest {dataset.digest}')
   devices = scenario(hparams, len(dataset.train_clients))
-  found = strategy(hparams, folder, devices.planned_schema(hparams.num_rounds), say)
-  hparams = calibrated(hparams, found)
+  chosen = strategy(hparams, folder, devices.planned_schema(hparams.num_rounds), say)
+  hparams = calibrated(hparams, chosen)
   training = _training()
   training.train(
     hparams,
     folder,
     dataset=dataset,
     scenario=devices,
-    strategy=found,
+    strategy=chosen,
     machines=machines,
     compare_with=compare_with,
     figures=figures,
@@ -135,7 +135,7 @@ def scenario(hparams: configuration.Hparams, num_clients: int) -> scenario_lib.S
   return dataclasses.replace(described, availability=availability)
 
 
-def num_rounds(hparams: configuration.Hparams, found: base.Strategy) -> int:
+def num_rounds(hparams: configuration.Hparams, chosen: base.Strategy) -> int:
   """Returns the rounds that the privacy budget allows: all without one.
 
   Raises:
@@ -145,7 +145,7 @@ def num_rounds(hparams: configuration.Hparams, found: base.Strategy) -> int:
     return hparams.num_rounds
   try:
     return guarantee.allowed_rounds(
-      found,
+      chosen,
       hparams.noise_multiplier,
       enforced_schema(hparams),
       delta=hparams.delta,
@@ -177,16 +177,16 @@ def strategy(
   if path.exists():
     return files.load_strategy(path)
   if hparams.strategy is not None:
-    found = files.load_strategy(hparams.strategy)
-    if hparams.mechanism not in (None, found.family):
+    chosen = files.load_strategy(hparams.strategy)
+    if hparams.mechanism not in (None, chosen.family):
       raise ValueError(
         f'--mechanism={hparams.mechanism} but --strategy={hparams.strategy} is'
-        f' of the family {found.family}; leave one of the two out'
+        f' of the family {chosen.family}; leave one of the two out'
       )
-    base.check_num_rounds(found, hparams.num_rounds)
+    base.check_num_rounds(chosen, hparams.num_rounds)
   else:
-    found = _optimised(hparams.mechanism or _MECHANISM, schema, say)
-  return found
+    chosen = _optimised(hparams.mechanism or _MECHANISM, schema, say)
+  return chosen
 
 
 def clip_norm(hparams: configuration.Hparams) -> float | adaptive_clipping.AdaptiveClipping:
@@ -198,7 +198,7 @@ def clip_norm(hparams: configuration.Hparams) -> float | adaptive_clipping.Adapt
   )
 
 
-def calibrated(hparams: configuration.Hparams, found: base.Strategy) -> configuration.Hparams:
+def calibrated(hparams: configuration.Hparams, chosen: base.Strategy) -> configuration.Hparams:
   """Returns the flags with the noise multiplier that a target ε asks for.
 
   The noise is calibrated for the participation that the timers enforce, for the
@@ -215,7 +215,7 @@ def calibrated(hparams: configuration.Hparams, found: base.Strategy) -> configur
     target = hparams.deployment_epsilon
     ratio = hparams.report_goal / hparams.deployment_report_goal
   guarantee = calibration.calibrate(
-    found, enforced_schema(hparams), epsilon=target, delta=hparams.delta
+    chosen, enforced_schema(hparams), epsilon=target, delta=hparams.delta
   )
   return dataclasses.replace(hparams, noise_multiplier=ratio * guarantee.noise_multiplier)
 

@@ -77,8 +77,8 @@ def train(
   process = learning_process(hparams, dataset, network, factory)
   interrupt.check()
 
-  def evaluated(found: tuple, rows: object) -> dict[str, float]:
-    return model_lib.evaluate(network, found, rows, dataset.vocabulary)
+  def evaluated(model_weights: tuple, rows: object) -> dict[str, float]:
+    return model_lib.evaluate(network, model_weights, rows, dataset.vocabulary)
 
   with _runtime(machines, hparams.seed, say) as context:
     interrupt.on_abort(context.stop)
@@ -99,7 +99,7 @@ def train(
       scenario=scenario,
       delta=hparams.delta,
       max_epsilon=hparams.max_epsilon,
-      evaluate=lambda found: evaluated(found.trainable, dataset.validation),
+      evaluate=lambda model_weights: evaluated(model_weights.trainable, dataset.validation),
       rounds_per_evaluation=hparams.rounds_per_evaluation,
       observers=[
         Flags(hparams, on_step, interrupt),

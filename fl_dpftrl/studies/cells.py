@@ -199,10 +199,9 @@ def check(design: design_lib.Design, task: Task) -> dict[design_lib.Setting, Con
   Raises:
     ValueError: naming a flag that does not fit, or an unknown mechanism.
   """
-  found = {}
-  for setting in design.settings:
-    found[setting] = task.conditions(setting)
-    if design.epsilon_of == design_lib.DEPLOYMENT and not found[setting].deployment_report_goal:
+  by_setting = {setting: task.conditions(setting) for setting in design.settings}
+  for setting, conditions in by_setting.items():
+    if design.epsilon_of == design_lib.DEPLOYMENT and not conditions.deployment_report_goal:
       raise ValueError(
         f'epsilon_of={design_lib.DEPLOYMENT!r} needs a deployment_report_goal (as a flag:'
         ' --deployment_report_goal)'
@@ -212,7 +211,7 @@ def check(design: design_lib.Design, task: Task) -> dict[design_lib.Setting, Con
         candidates.named([setting.mechanism.mechanism])
       except ValueError as problem:
         raise ValueError(f'{setting.label}: {problem}') from None
-  return found
+  return by_setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

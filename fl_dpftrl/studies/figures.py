@@ -34,10 +34,10 @@ def looks(rows: Sequence[results.Row]) -> dict[str, style.Look]:
   for row in rows:
     if row.label not in mechanisms or row.results:
       mechanisms[row.label] = row.family
-  found = style.looks(mechanisms)
-  if design_lib.NO_NOISE in found:
-    found[design_lib.NO_NOISE] = style.Look(style.INK, '', (2, 2))
-  return found
+  look_of = style.looks(mechanisms)
+  if design_lib.NO_NOISE in look_of:
+    look_of[design_lib.NO_NOISE] = style.Look(style.INK, '', (2, 2))
+  return look_of
 
 
 def accuracy_by_epsilon(
@@ -90,12 +90,12 @@ def accuracy_by_epsilon(
 def _side_by_side(lines: Sequence[Series], epsilons: Sequence[float]) -> list[Series]:
   """Moves each line a little along the log scale, so that no bar hides another."""
   ratio = min((b / a for a, b in zip(epsilons, epsilons[1:])), default=2.0)
-  found = []
+  moved = []
   for index, line in enumerate(lines):
     place = index / (len(lines) - 1) - 0.5 if len(lines) > 1 else 0.0
     factor = ratio ** (_SHARE * place)
-    found.append(Series(line.label, [(x * factor, y, d) for x, y, d in line.points]))
-  return found
+    moved.append(Series(line.label, [(x * factor, y, d) for x, y, d in line.points]))
+  return moved
 
 
 def _epsilon_axis(axes: axes_lib.Axes, epsilons: Sequence[float]) -> None:
@@ -111,11 +111,11 @@ def _epsilon_axis(axes: axes_lib.Axes, epsilons: Sequence[float]) -> None:
 
 
 def accuracy_by_rate(
-  design: design_lib.Design, found: Sequence[results.Result], rows: Sequence[results.Row]
+  design: design_lib.Design, runs: Sequence[results.Result], rows: Sequence[results.Row]
 ) -> figure_lib.Figure | None:
   """Draws validation accuracy over the learning rate; None without two rates."""
   tuning = set(design.seeds[: design.tuning_seeds])
-  tried = {s: rates for s, rates in results.tried_rates(design, found).items() if len(rates) > 1}
+  tried = {s: rates for s, rates in results.tried_rates(design, runs).items() if len(rates) > 1}
   if not tried:
     return None
   chosen = {row.setting: row.server_learning_rate for row in rows}
@@ -126,7 +126,7 @@ def accuracy_by_rate(
     for rate in rates:
       own = [
         r.validation
-        for r in found
+        for r in runs
         if r.cell.setting == setting
         and r.cell.server_learning_rate == rate
         and r.cell.seed in tuning
@@ -197,10 +197,10 @@ def _curve(folder: pathlib.Path) -> list[tuple[int, float]]:
 
 def _lines(points: Iterable[tuple[str, float, float, float | None]]) -> list[Series]:
   """Groups (label, x, accuracy, deviation) by label; accuracies in percent."""
-  found: dict[str, list[tuple[float, float, float]]] = {}
+  by_label: dict[str, list[tuple[float, float, float]]] = {}
   for label, x, y, deviation in points:
-    found.setdefault(label, []).append((x, 100 * y, 100 * (deviation or 0.0)))
-  return [Series(label, sorted(line)) for label, line in found.items()]
+    by_label.setdefault(label, []).append((x, 100 * y, 100 * (deviation or 0.0)))
+  return [Series(label, sorted(line)) for label, line in by_label.items()]
 
 
 def draw(axes: axes_lib.Axes, lines: Sequence[Series], look: dict[str, style.Look]) -> None:

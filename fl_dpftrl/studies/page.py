@@ -55,7 +55,7 @@ def facts(study: 'Study') -> list[tuple[str, str]]:
   """Returns names and values that describe the runs, and what they took."""
   summaries = [result.summary for result in study.results if result.summary]
   seconds = datetime.timedelta(seconds=round(sum(s['seconds'] for s in summaries)))
-  found = [
+  described = [
     ('runs that have ended', str(len(summaries))),
     ('seeds', ', '.join(map(str, study.design.seeds))),
     ('time of all rounds (h:min:s), one run after another', str(seconds)),
@@ -63,8 +63,8 @@ def facts(study: 'Study') -> list[tuple[str, str]]:
   for name, words in _FACTS:
     values = list(dict.fromkeys(str(s[name]) for s in summaries if name in s))
     if values:
-      found.append((words, messages.one_line(', '.join(values))))
-  return found
+      described.append((words, messages.one_line(', '.join(values))))
+  return described
 
 
 def study_page(study: 'Study', images: Mapping[str, bytes]) -> str:
@@ -197,15 +197,15 @@ def _tables(rows: Sequence[results.Row]) -> list[str]:
 
 def _missing(study: 'Study') -> list[str]:
   """Returns a paragraph on the runs that have not ended; none if all have."""
-  design, rows, found = study.design, study.rows, study.results
-  ended = sum(result.status in (results.DONE, results.DIVERGED) for result in found)
+  design, rows, cell_results = study.design, study.rows, study.results
+  ended = sum(result.status in (results.DONE, results.DIVERGED) for result in cell_results)
   # A setting without a chosen rate has no cells of the other seeds yet.
   undecided = sum(row.server_learning_rate is None for row in rows)
-  total = len(found) + undecided * (len(design.seeds) - design.tuning_seeds)
+  total = len(cell_results) + undecided * (len(design.seeds) - design.tuning_seeds)
   if ended == total:
     return []
   absent: dict[str, int] = {}
-  for result in found:
+  for result in cell_results:
     if result.status in (results.WAITING, results.FAILED):
       setting = result.cell.setting
       level = '' if setting.epsilon is None else f' at ε = {setting.epsilon:g}'
@@ -226,10 +226,10 @@ def _bullets(lines) -> str:
 
 def _versions() -> Mapping[str, str]:
   """Returns the versions installed here, with which the page is made."""
-  found = [f'Python {platform.python_version()}']
+  named = [f'Python {platform.python_version()}']
   for name in _PACKAGES:
     try:
-      found.append(f'{name} {importlib.metadata.version(name)}')
+      named.append(f'{name} {importlib.metadata.version(name)}')
     except importlib.metadata.PackageNotFoundError:
       continue
-  return {'versions': ', '.join(found)}
+  return {'versions': ', '.join(named)}

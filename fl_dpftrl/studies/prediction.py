@@ -97,28 +97,28 @@ def known(rows: Sequence[results.Row]) -> list[results.Row]:
   Its loss is then the same for all, and the noise differs by the clip norm alone, which
   scales the updates too.
   """
-  found = [row for row in rows if row.noise is not None and row.tests]
+  noisy = [row for row in rows if row.noise is not None and row.tests]
   mechanisms = {
-    dataclasses.replace(row.setting.mechanism, label='') for row in found if row.setting.mechanism
+    dataclasses.replace(row.setting.mechanism, label='') for row in noisy if row.setting.mechanism
   }
-  return found if len(mechanisms) > 1 else []
+  return noisy if len(mechanisms) > 1 else []
 
 
 def correlation(rows: Sequence[results.Row], measure: str) -> Correlation:
   """Returns the rank correlation of mean test accuracy with a field of `Noise`."""
-  found = known(rows)
-  noises = np.array([getattr(row.noise, measure) for row in found])
-  accuracies = np.array([row.mean for row in found])
-  levels = _levels(found)
+  compared = known(rows)
+  noises = np.array([getattr(row.noise, measure) for row in compared])
+  accuracies = np.array([row.mean for row in compared])
+  levels = _levels(compared)
   pooled = _spearman(noises[None], accuracies[None])[0]
   by_epsilon = {
-    found[level[0]].epsilon: float(_spearman(noises[level][None], accuracies[level][None])[0])
+    compared[level[0]].epsilon: float(_spearman(noises[level][None], accuracies[level][None])[0])
     for level in levels
     if len(level) >= _FEWEST
   }
   by_epsilon = {epsilon: value for epsilon, value in by_epsilon.items() if np.isfinite(value)}
   if not np.isfinite(pooled):
-    return Correlation(pooled=None, within=None, by_epsilon=by_epsilon, settings=len(found))
+    return Correlation(pooled=None, within=None, by_epsilon=by_epsilon, settings=len(compared))
   drawn, drawn_within = _resampled(noises, accuracies, levels)
   rng = np.random.default_rng(_SEED)
   anywhere = rng.permuted(np.tile(accuracies, (_RESAMPLES, 1)), axis=1)
@@ -134,7 +134,7 @@ def correlation(rows: Sequence[results.Row], measure: str) -> Correlation:
     pooled=_estimate(float(pooled), drawn, _spearman(noise, anywhere)),
     within=within,
     by_epsilon=by_epsilon,
-    settings=len(found),
+    settings=len(compared),
   )
 
 
@@ -146,12 +146,12 @@ def advantage(
   Returns:
     Difference of the two, and its 95 % bootstrap interval; None without both.
   """
-  found = known(rows)
-  accuracies = np.array([row.mean for row in found])
-  levels = _levels(found)
+  compared = known(rows)
+  accuracies = np.array([row.mean for row in compared])
+  levels = _levels(compared)
   values = []
   for name in (measure, other):
-    noises = np.array([getattr(row.noise, name) for row in found])
+    noises = np.array([getattr(row.noise, name) for row in compared])
     exact = _within(noises[None], accuracies[None], levels)
     values.append(np.concatenate([exact, _resampled(noises, accuracies, levels)[1]]))
   differences = values[1] - values[0]
@@ -163,20 +163,20 @@ def advantage(
 
 def choices(rows: Sequence[results.Row], measure: str) -> list[results.Row]:
   """Returns what the least predicted noise selects, at each ε with several mechanisms."""
-  found = known(rows)
-  levels = [[found[i] for i in level] for level in _levels(found)]
+  compared = known(rows)
+  levels = [[compared[i] for i in level] for level in _levels(compared)]
   noise = lambda row: getattr(row.noise, measure)
   return [min(level, key=noise) for level in levels if len(level) > 1]
 
 
 def pairs(rows: Sequence[results.Row], measure: str) -> Pairs:
   """Returns how often less predicted noise has more accuracy, at one ε."""
-  found = known(rows)
+  compared = known(rows)
   total = 0
   right: list[float] = []
   wrong: list[float] = []
-  for level in _levels(found):
-    for one, other in itertools.combinations([found[i] for i in level], 2):
+  for level in _levels(compared):
+    for one, other in itertools.combinations([compared[i] for i in level], 2):
       total += 1
       if getattr(one.noise, measure) > getattr(other.noise, measure):
         one, other = other, one
@@ -194,10 +194,10 @@ def pairs(rows: Sequence[results.Row], measure: str) -> Pairs:
   )
 
 
-def _levels(found: Sequence[results.Row]) -> list[list[int]]:
+def _levels(compared: Sequence[results.Row]) -> list[list[int]]:
   """Returns the places of the settings of each ε."""
   levels: dict[float, list[int]] = {}
-  for place, row in enumerate(found):
+  for place, row in enumerate(compared):
     levels.setdefault(row.epsilon, []).append(place)
   return list(levels.values())
 

@@ -219,8 +219,8 @@ def chosen_rates(
     if any(own.status == WAITING for own in grid):
       continue
     means = {}
-    for rate, found in rates.items():
-      measured = [own.validation for own in found if own.validation is not None]
+    for rate, at_rate in rates.items():
+      measured = [own.validation for own in at_rate if own.validation is not None]
       if len(measured) == len(tuning):
         means[rate] = statistics.fmean(measured)
     if means:
@@ -279,12 +279,12 @@ def rows(design: design_lib.Design, results: Sequence[Result]) -> list[Row]:
   """
   rates = chosen_rates(design, results)
   tried = tried_rates(design, results, ended=True)
-  found = []
+  made = []
   for setting in design.settings:
     own = [result for result in results if result.cell.setting == setting]
     rate = rates.get(setting)
     grid = tried[setting]
-    found.append(
+    made.append(
       Row(
         setting=setting,
         conditions=own[0].cell.conditions,
@@ -296,38 +296,38 @@ def rows(design: design_lib.Design, results: Sequence[Result]) -> list[Row]:
         problems=tuple(result for result in own if result.status in (DIVERGED, FAILED)),
       )
     )
-  return [dataclasses.replace(row, difference=_to_best(row, found)) for row in found]
+  return [dataclasses.replace(row, difference=_to_best(row, made)) for row in made]
 
 
-def baseline(found: Sequence[Row]) -> float | None:
+def baseline(all_rows: Sequence[Row]) -> float | None:
   """Returns the test accuracy of the best constant prediction, where the runs know one.
 
   Each seed divides data of your own in another way. The mean is over seeds.
   """
-  runs = [result for row in found for result in row.results]
+  runs = [result for row in all_rows for result in row.results]
   known = [r for r in runs if r.summary.get('unigram_accuracy') is not None]
   by_seed = {r.cell.seed: r.summary['unigram_accuracy'] for r in known}
   return statistics.fmean(by_seed.values()) if by_seed else None
 
 
-def levels(found: Iterable[Row]) -> dict[float, list[Row]]:
+def levels(all_rows: Iterable[Row]) -> dict[float, list[Row]]:
   """Returns the settings with noise and a result of each ε, the best first."""
-  found = [row for row in found if row.setting.mechanism is not None]
+  all_rows = [row for row in all_rows if row.setting.mechanism is not None]
   return {
     epsilon: sorted(
-      (row for row in found if row.tests and row.epsilon == epsilon), key=lambda row: -row.mean
+      (row for row in all_rows if row.tests and row.epsilon == epsilon), key=lambda row: -row.mean
     )
-    for epsilon in dict.fromkeys(row.epsilon for row in found)
+    for epsilon in dict.fromkeys(row.epsilon for row in all_rows)
   }
 
 
-def without_noise(found: Iterable[Row]) -> Row | None:
+def without_noise(all_rows: Iterable[Row]) -> Row | None:
   """Returns the setting without noise, if it has a result."""
-  return next((row for row in found if row.setting.mechanism is None and row.tests), None)
+  return next((row for row in all_rows if row.setting.mechanism is None and row.tests), None)
 
 
-def _to_best(row: Row, found: Sequence[Row]) -> Difference | None:
-  peers = [peer for peer in found if peer.epsilon == row.epsilon and peer.tests]
+def _to_best(row: Row, all_rows: Sequence[Row]) -> Difference | None:
+  peers = [peer for peer in all_rows if peer.epsilon == row.epsilon and peer.tests]
   best = max(peers, key=lambda peer: peer.mean, default=row)
   return paired(best.tests, row.tests) if row.tests and best is not row else None
 
@@ -361,36 +361,36 @@ def lines(design: design_lib.Design, results: Sequence[Result]) -> list[dict[str
 def _line(
   design: design_lib.Design, result: Result, rates: Mapping[design_lib.Setting, float]
 ) -> dict[str, Any]:
-  cell, found = result.cell, result.summary
+  cell, said = result.cell, result.summary
   noise = cell.noise
-  deployment = found.get('hypothetical_deployment') or {}
+  deployment = said.get('hypothetical_deployment') or {}
   return {
     'label': cell.setting.label,
-    'mechanism': found.get('mechanism'),
-    'strategy_digest': found.get('strategy_digest'),
+    'mechanism': said.get('mechanism'),
+    'strategy_digest': said.get('strategy_digest'),
     'target_epsilon': cell.setting.epsilon,
     'epsilon_of': design.epsilon_of if cell.setting.epsilon else None,
     'noise_multiplier': cell.noise_multiplier,
     'rms_noise': noise and noise.rms,
     'max_noise': noise and noise.max,
     'optimiser_noise': noise and noise.optimiser,
-    'client_learning_rate': found.get('client_learning_rate'),
+    'client_learning_rate': said.get('client_learning_rate'),
     'server_learning_rate': cell.server_learning_rate,
     'seed': cell.seed,
     'chosen': rates.get(cell.setting) == cell.server_learning_rate,
     'status': result.status,
     'reason': result.reason,
-    'validation_accuracy': (found.get('validation') or {}).get('accuracy'),
-    'test_accuracy': (found.get('test') or {}).get('accuracy'),
+    'validation_accuracy': (said.get('validation') or {}).get('accuracy'),
+    'test_accuracy': (said.get('test') or {}).get('accuracy'),
     'published_test_accuracy': cell.setting.published,
-    'run_epsilon': found.get('epsilon'),
-    'declared_epsilon': (found.get('declared') or {}).get('epsilon'),
+    'run_epsilon': said.get('epsilon'),
+    'declared_epsilon': (said.get('declared') or {}).get('epsilon'),
     'deployment_epsilon': deployment.get('epsilon'),
-    'delta': found.get('delta'),
-    'num_rounds': found.get('num_rounds'),
-    'num_devices': found.get('num_devices'),
-    'min_sep': found.get('min_sep'),
-    'max_participations': found.get('max_participations'),
-    'seconds': found.get('seconds'),
+    'delta': said.get('delta'),
+    'num_rounds': said.get('num_rounds'),
+    'num_devices': said.get('num_devices'),
+    'min_sep': said.get('min_sep'),
+    'max_participations': said.get('max_participations'),
+    'seconds': said.get('seconds'),
     'folder': f'{cells_lib.CELLS_NAME}/{cell.name}',
   }

@@ -157,18 +157,16 @@ def run(
     cells = cells_lib.prepare(design, task, folder, say)
     text = json.dumps(dataclasses.asdict(design), indent=2, ensure_ascii=False) + '\n'
     durable.write_durably(folder / STUDY_NAME, text.encode())
-    found = Study(design=design, results=tuple(_train(cells, task, jobs, say)), folder=folder)
-    found.write(image_kind=image_kind)
+    finished = Study(design=design, results=tuple(_train(cells, task, jobs, say)), folder=folder)
+    finished.write(image_kind=image_kind)
   from fl_dpftrl.studies import sentences
 
-  for advice in (*sentences.untuned(found.rows), *sentences.few_seeds(found.rows)):
+  for advice in (*sentences.untuned(finished.rows), *sentences.few_seeds(finished.rows)):
     say(advice)
   say(f'page: {folder / "study.html"}')
-  if found.failed:
-    say(
-      f'{len(found.failed)} of {len(found.results)} runs failed; the same command tries them again'
-    )
-  return found
+  if failed := len(finished.failed):
+    say(f'{failed} of {len(finished.results)} runs failed; the same command tries them again')
+  return finished
 
 
 def _is_long(design: design_lib.Design, task: cells_lib.Task, folder: pathlib.Path) -> bool:
@@ -215,12 +213,12 @@ def gather(design: design_lib.Design, task: cells_lib.Task, folder: pathlib.Path
   """
   _check_folder(design, folder)
   cells = cells_lib.prepare(design, task, folder)
-  found = [results.read(cell) for cell in cells.tuning()]
-  while further := results.further(design, found):
-    found += [results.read(cell) for cell in cells.extended(further)]
-  chosen = results.chosen_rates(design, found)
-  found += [results.read(cell) for cell in cells.final(chosen)]
-  return Study(design=design, results=tuple(found), folder=folder)
+  read_results = [results.read(cell) for cell in cells.tuning()]
+  while further := results.further(design, read_results):
+    read_results += [results.read(cell) for cell in cells.extended(further)]
+  chosen = results.chosen_rates(design, read_results)
+  read_results += [results.read(cell) for cell in cells.final(chosen)]
+  return Study(design=design, results=tuple(read_results), folder=folder)
 
 
 def _check_folder(design: design_lib.Design, folder: pathlib.Path) -> None:

@@ -262,8 +262,8 @@ def untuned(rows: Sequence[results.Row]) -> list[str]:
 
 def predictions(rows: Sequence[results.Row]) -> list[str]:
   """Returns sentences on how well each loss predicts the order of accuracies."""
-  found = {name: prediction.correlation(rows, name) for name in prediction.MEASURES}
-  if all(ranked.pooled is None for ranked in found.values()):
+  by_measure = {name: prediction.correlation(rows, name) for name in prediction.MEASURES}
+  if all(ranked.pooled is None for ranked in by_measure.values()):
     return ['There are too few settings, or mechanisms, for a rank correlation.']
   sentences = [
     'The noise in the model is known before any training: loss × effective noise multiplier ×'
@@ -271,9 +271,9 @@ def predictions(rows: Sequence[results.Row]) -> list[str]:
     ' all mechanisms in the right order. Intervals are of a bootstrap over settings, p-values of'
     ' permutations, both with a fixed seed.'
   ]
-  for name, ranked in found.items():
+  for name, ranked in by_measure.items():
     sentences.append(f'Noise {prediction.MEASURES[name]}: {_correlation(ranked)}.')
-  sentences.extend(_best_measure(rows, found))
+  sentences.extend(_best_measure(rows, by_measure))
   for name in prediction.MEASURES:
     sentences.append(f'Without training, noise {prediction.MEASURES[name]} {_selected(rows, name)}')
   return sentences
@@ -294,10 +294,10 @@ def _correlation(ranked: prediction.Correlation) -> str:
 
 
 def _best_measure(
-  rows: Sequence[results.Row], found: dict[str, prediction.Correlation]
+  rows: Sequence[results.Row], by_measure: dict[str, prediction.Correlation]
 ) -> list[str]:
   """Returns which measure predicts the order within an ε best, if any does."""
-  within = {name: ranked.within.value for name, ranked in found.items() if ranked.within}
+  within = {name: ranked.within.value for name, ranked in by_measure.items() if ranked.within}
   if len(within) < 2:
     return []
   best = min(within, key=within.get)  # type: ignore[arg-type]

@@ -60,20 +60,20 @@ def _epsilon_of_run(row: results.Row) -> str:
 
 def remarks(row: results.Row) -> list[str]:
   """Returns what a reader must know about a row."""
-  found = []
+  texts = []
   if row.setting.published is not None:
-    found.append(f'published: {100 * row.setting.published:.2f}')
+    texts.append(f'published: {100 * row.setting.published:.2f}')
   if row.at_edge:
-    found.append('the rate is at an end of its grid')
+    texts.append('the rate is at an end of its grid')
   for status in (results.DIVERGED, results.FAILED):
     of_status = [r for r in row.problems if r.status == status]
     if of_status:
       first = of_status[0]
-      found.append(
+      texts.append(
         f'{len(of_status)} {status}, first {first.cell.name}:'
         f' {messages.one_line(first.reason, limit=120)}'
       )
-  return found
+  return texts
 
 
 def text(rows: Sequence[results.Row]) -> str:
@@ -97,7 +97,7 @@ def levels(rows: Sequence[results.Row]) -> list[tuple[str, str, list[tuple[str, 
     For each ε a title, a line of what all its rows share, and the lines of a
     table, the first of which is the head; no lines where all cells are equal.
   """
-  found = []
+  tables = []
   for epsilon, group in itertools.groupby(cells(rows), key=lambda row: row[0]):
     columns = list(zip(HEAD, *group))[1:]
     shared = [column for column in columns if len(set(column[1:])) == 1]
@@ -106,14 +106,14 @@ def levels(rows: Sequence[results.Row]) -> list[tuple[str, str, list[tuple[str, 
     )
     differing = [column for column in columns if column not in shared]
     title = 'No noise' if epsilon == '∞' else f'ε = {epsilon}'
-    found.append((title, told, list(zip(*differing))))
-  return found
+    tables.append((title, told, list(zip(*differing))))
+  return tables
 
 
 def grid(lines: Sequence[Sequence[str]]) -> str:
   """Returns lines of cells, the first of which is the head, as a table in Markdown."""
-  found = [lines[0], ('---',) * len(lines[0]), *lines[1:]]
-  return '\n'.join('| ' + ' | '.join(c.replace('|', '\\|') for c in line) + ' |' for line in found)
+  marked = [lines[0], ('---',) * len(lines[0]), *lines[1:]]
+  return '\n'.join('| ' + ' | '.join(c.replace('|', '\\|') for c in line) + ' |' for line in marked)
 
 
 def markdown(design: design_lib.Design, rows: Sequence[results.Row]) -> str:

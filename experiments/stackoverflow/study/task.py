@@ -96,11 +96,11 @@ def schema(hparams: configuration.Hparams, seeds: Sequence[int]) -> schemas.MinS
   """
   if hparams.timer_hours is None:
     return run.enforced_schema(hparams)
-  found = [_simulated(dataclasses.replace(hparams, seed=seed)) for seed in seeds]
+  of_seeds = [_simulated(dataclasses.replace(hparams, seed=seed)) for seed in seeds]
   return schemas.MinSep(
     num_rounds=hparams.num_rounds,
-    min_sep=min(schema.min_sep for schema in found),
-    max_participations=max(schema.participations for schema in found),
+    min_sep=min(schema.min_sep for schema in of_seeds),
+    max_participations=max(schema.participations for schema in of_seeds),
   )
 
 
