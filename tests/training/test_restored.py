@@ -97,15 +97,35 @@ def test_any_part_that_is_put_back_leaves_one_sum_for_each_row(run, parts):
   assert_one_sum_a_row(run)
 
 
+def put_back_every_mark(run):
+  """Writes the log anew, without its own mark of the rounds since the copy."""
+  log = run.folder / loop.LOG_NAME
+  writer = writer_lib.LogWriter(log)
+  rows, num_rounds = writer.rows(), writer.num_rounds
+  log_schema.write_log(
+    log,
+    rounds=rows.rounds,
+    device_ids=rows.device_ids,
+    timestamps=rows.timestamps,
+    num_rounds=num_rounds,
+  )
+  writer_lib.LogWriter(log).mark_released(4)
+
+
 @pytest.mark.parametrize('run', ['published'], indirect=True)
 def test_what_was_published_counts_where_every_mark_was_put_back(run):
   put_back(run)
-  log = run.folder / loop.LOG_NAME
-  rows = writer_lib.LogWriter(log).rows()
-  log_schema.write_log(
-    log, rounds=rows.rounds, device_ids=rows.device_ids, timestamps=rows.timestamps, num_rounds=5
-  )
-  writer_lib.LogWriter(log).mark_released(4)
+  put_back_every_mark(run)
   last = run.train(change=0.25, published=5)
   assert last.burnt == (4,)
+  assert_one_sum_a_row(run)
+
+
+@pytest.mark.parametrize('run', ['published'], indirect=True)
+def test_later_rounds_of_the_log_count_where_every_mark_was_put_back(run):
+  with pytest.raises(Killed):
+    run.train(stop_at=('published', 5))
+  put_back(run)
+  put_back_every_mark(run)
+  assert run.train(change=0.25).burnt == (4, 5)
   assert_one_sum_a_row(run)
