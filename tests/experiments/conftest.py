@@ -49,7 +49,7 @@ def undisturbed(once) -> runs.Finished:
         # A finished log is read by a program of its own, which is no worker.
         assert not any('worker' in line for line in runs.children(process.pid))
         assert not runs.listening(process.pid)
-        time.sleep(0.05)
+        time.sleep(0.2)
     finally:
       process.kill()
     code, out, err = runs.ended(process)
@@ -74,7 +74,7 @@ def canaried(once) -> runs.Finished:
 @pytest.fixture(scope='session')
 def killed_canaried(once) -> pathlib.Path:
   """A run of the same flags that was killed after a snapshot, with the next row already made."""
-  make = lambda folder: runs.killed(folder, 'computed', 18, base=runs.CANARIES)
+  make = lambda folder: runs.killed(folder, 'computed', 17, base=runs.CANARIES)
   return once('killed-canaried', make).folder
 
 

@@ -1,6 +1,7 @@
 """A run on a cluster is the run of one process, file by file."""
 
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -21,13 +22,11 @@ def fixture_flags(cluster):
   return [f'--machines={cluster.address}', '--actors=2', '--actor_cpus=0.5']
 
 
-def test_files_are_the_same_wherever_a_run_is_resumed(flags, canaried, tmp_path):
-  """Its clients, noise and canaries are on machines, in process, and on machines again."""
-  folder = tmp_path / 'run'
-  there = [*flags, '--noise_machines=2']
-  runs.killed(folder, 'computed', 5, *there, base=runs.CANARIES)
-  runs.killed(folder, 'stored', 18, base=runs.CANARIES)
-  runs.finish(folder, *there, base=runs.CANARIES)
+def test_files_are_the_same_wherever_a_run_is_resumed(flags, canaried, killed_canaried, tmp_path):
+  """Its clients, noise and canaries are in process, on machines, and in process again."""
+  folder = shutil.copytree(killed_canaried, tmp_path / 'run')
+  runs.killed(folder, 'stored', 18, *flags, '--noise_machines=2', base=runs.CANARIES)
+  runs.finish(folder, base=runs.CANARIES)
   runs.assert_same_run(folder, canaried.folder)
   scores = [np.load(f / canaries.SCORES_NAME) for f in (folder, canaried.folder)]
   assert np.isfinite(scores[0]).all()
