@@ -92,9 +92,8 @@ class EpsilonSoFar(loop.Observer):
     if self._simulated:
       last = run.log.timestamp(done - 1)
       measured[DAYS] = 0.0 if last is None else round((last - cohorts.START) / 86400.0, 4)
-    if run.void_reason is None and run.aggregator is not None:
-      schema = self._seen.schema
-      measured[EPSILON] = guarantee.account(run.aggregator, schema, delta=run.delta).epsilon
+    if run.void_reason is None:
+      measured[EPSILON] = guarantee.account(run, self._seen.schema).epsilon
     return measured
 
 

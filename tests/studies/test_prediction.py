@@ -2,15 +2,18 @@
 
 import dataclasses
 import itertools
+import pathlib
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.stackoverflow.study import cells, prediction, results, sentences, study_file
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.studies import cells, prediction, results, sentences
+from fl_dpftrl.studies import design as design_lib
 
 LABELS = ('a', 'b', 'c', 'd', 'e')
-STUDY = study_file.parse(
+STUDY = design_lib.parse(
   {
     'title': 'A study',
     'flags': [],
@@ -38,18 +41,21 @@ def row(setting, tests, difference=None):
     optimiser=1.0,
   )
   found = []
+  conditions = cells.Conditions(schema=schemas.MinSep(8, 2), clip_norm=1.0, report_goal=5)
+  made = cells.Cells(
+    design=STUDY, conditions={setting: conditions}, noises={setting: noise}, folder=pathlib.Path()
+  )
   for seed, accuracy in enumerate(tests):
-    cell = cells.cell(STUDY, setting, noise, 0.1, seed)
+    cell = made.cell(setting, 0.1, seed)
     summary = {'test': {'accuracy': accuracy}, 'validation': {'accuracy': accuracy}}
     found.append(results.Result(cell=cell, status=results.DONE, summary=summary))
   return results.Row(
     setting=setting,
+    conditions=conditions,
     noise=noise,
     server_learning_rate=0.1,
     at_edge=False,
     results=tuple(found),
-    mean=float(np.mean(tests)),
-    deviation=None,
     difference=difference,
     problems=(),
   )

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from experiments.stackoverflow import configuration, setting
+from experiments.stackoverflow import configuration, run
 from fl_dpftrl import accounting
 from fl_dpftrl.families import identity, tree_online
 from fl_dpftrl.participation import schemas
@@ -14,7 +14,7 @@ HPARAMS = configuration.Hparams(noise_multiplier=1.0, report_goal=20, num_rounds
 
 
 def simulation(**changes):
-  return setting.scenario(dataclasses.replace(HPARAMS, **changes), num_clients=400).simulation()
+  return run.scenario(dataclasses.replace(HPARAMS, **changes), num_clients=400).simulation()
 
 
 def test_by_default_devices_are_always_there_and_all_report():
@@ -60,8 +60,8 @@ def budgeted(**changes):
 
 def test_the_budget_limits_the_rounds():
   tree = tree_online.TreeOnline()
-  assert 1 < setting.num_rounds(budgeted(), tree) < 40
-  assert setting.num_rounds(budgeted(max_epsilon=None), tree) == 40
+  assert 1 < run.num_rounds(budgeted(), tree) < 40
+  assert run.num_rounds(budgeted(max_epsilon=None), tree) == 40
 
 
 @pytest.mark.parametrize(
@@ -79,26 +79,24 @@ def test_a_budget_needs_a_schema_and_noise(changes, message):
 
 def test_a_budget_too_small_for_one_round_is_refused():
   with pytest.raises(ValueError, match='--max_epsilon=0.5 is too little for one round'):
-    setting.num_rounds(budgeted(max_epsilon=0.5), tree_online.TreeOnline())
+    run.num_rounds(budgeted(max_epsilon=0.5), tree_online.TreeOnline())
 
 
 def test_noise_is_calibrated_for_what_the_timers_enforce():
   found = identity.Identity()
   changes = dict(noise_multiplier=None, timer_rounds=10, delta=1e-5, epsilon=2.0)
   wanted = dataclasses.replace(HPARAMS, **changes)
-  own = setting.calibrated(wanted, found)
+  own = run.calibrated(wanted, found)
   schema = schemas.MinSep(num_rounds=30, min_sep=10, max_participations=3)
   stated = accounting.account(found, schema, noise_multiplier=own.noise_multiplier, delta=own.delta)
   assert 1.999 < stated.epsilon <= 2.0
   larger = dataclasses.replace(
     wanted, epsilon=None, deployment_epsilon=2.0, deployment_report_goal=200
   )
-  assert setting.calibrated(larger, found).noise_multiplier == pytest.approx(
-    own.noise_multiplier / 10
-  )
-  assert setting.calibrated(own, found) is own  # As on resuming: what was recorded stays.
+  assert run.calibrated(larger, found).noise_multiplier == pytest.approx(own.noise_multiplier / 10)
+  assert run.calibrated(own, found) is own  # As on resuming: what was recorded stays.
   without_timers = dataclasses.replace(wanted, timer_rounds=None)
-  most = setting.calibrated(without_timers, found).noise_multiplier
+  most = run.calibrated(without_timers, found).noise_multiplier
   assert most == pytest.approx(own.noise_multiplier * 10**0.5)
 
 

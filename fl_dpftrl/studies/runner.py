@@ -1,12 +1,15 @@
-"""Runs cells side by side, each in a process of its own.
+"""Runs cells: one after another in this process, or side by side, each in a process of its own.
 
-TensorFlow takes longer to import than a small run takes. A server process
-imports it once and computes nothing; each cell's process is a fork of it.
+TensorFlow takes longer to import than a small run takes. A server process imports what a task
+preloads once and computes nothing; each cell's process is a fork of it.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import glob
+import json
+import math
 import multiprocessing
 import os
 import pathlib
@@ -15,15 +18,13 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import connection
 from typing import Any
 
-from experiments.stackoverflow import machines as machines_lib
-from experiments.stackoverflow import report
-from experiments.stackoverflow.study import cells as cells_lib
 from fl_dpftrl import signals
 from fl_dpftrl.files import durable
+from fl_dpftrl.studies import cells as cells_lib
 from fl_dpftrl.text import messages
 
 _BYTES_A_JOB = 3 * 2**30
@@ -32,7 +33,10 @@ _PATIENCE_SECONDS = 15.0
 _MOST_LOG_BYTES = 2**16
 # Bytes of a folder in which `multiprocessing` can name a socket: a path has 107.
 _LONGEST_FOLDER = 107 - len('/pymp-12345678/listener-12345678')
-_PRELOADED = ('experiments.stackoverflow.train', 'experiments.stackoverflow.training')
+# Numbers of threads that libraries of a cell's process read.
+_THREADS = ('OPENBLAS_NUM_THREADS', 'TF_NUM_INTRAOP_THREADS', 'TF_NUM_INTEROP_THREADS')
+# Begins the line in which the training script says why it ended.
+_SAYS = 'train: '
 
 
 def default_jobs() -> int:
@@ -78,30 +82,23 @@ class Progress:
     self.say(f'{self.done}/{self.total} cells | {text} | {datetime.timedelta(seconds=left)} left')
 
 
-def is_finished(cell: cells_lib.Cell, folder: pathlib.Path) -> bool:
-  return (folder / cells_lib.CELLS_NAME / cell.name / report.NAME).exists()
-
-
 def run(
   cells: Sequence[cells_lib.Cell],
-  folder: pathlib.Path,
+  task: cells_lib.Task,
   *,
-  jobs: int,
-  num_threads: int,
-  machines: machines_lib.Machines,
+  jobs: int | None,
   progress: Progress,
   told: Callable[[cells_lib.Cell], str] = lambda cell: cell.name,
 ) -> dict[str, str]:
   """Runs the cells that are not finished, and waits for all.
 
-  A cell that fails is a line of progress; the others go on.
+  A cell that fails is a line of progress; the others go on. In this process an exception other
+  than RuntimeError, OSError and MemoryError is no failure of a cell, and ends the study.
 
   Args:
-    cells: cells of the study in this folder.
-    folder: folder of the study.
-    jobs: cells that run at the same time.
-    num_threads: processors of each.
-    machines: that train the clients of each; those of other cells need room beside them.
+    cells: cells of a study.
+    task: trains them.
+    jobs: cells that run at the same time, each in a process; None for this process.
     progress: told of each cell that ends.
     told: what the progress says of a finished cell.
 
@@ -113,25 +110,84 @@ def run(
   """
   waiting = []
   for cell in cells:
-    if is_finished(cell, folder):
+    if _is_finished(cell):
       progress.done += 1
     else:
       waiting.append(cell)
   if not waiting:
     return {}
-  return _Pool(folder, jobs, num_threads, machines).run(waiting, progress, told)
+  (waiting[0].study / cells_lib.CELLS_NAME).mkdir(exist_ok=True)
+  if jobs is not None:
+    with _environment(jobs):
+      return _Pool(waiting[0].study, task, jobs).run(waiting, progress, told)
+  failed = {}
+  for cell in waiting:
+    began = time.monotonic()
+    try:
+      _train(task.train, cell)
+      text = told(cell)
+    except (RuntimeError, OSError, MemoryError) as error:
+      failed[cell.name] = messages.one_line(str(error) or type(error).__name__)
+      text = f'{cell.name} failed: {failed[cell.name]}'
+    progress.ended(text, time.monotonic() - began)
+  return failed
+
+
+def _is_finished(cell: cells_lib.Cell) -> bool:
+  return (cell.folder / cells_lib.SUMMARY_NAME).exists()
+
+
+def _train(train: cells_lib.Train, cell: cells_lib.Cell) -> None:
+  """Trains a cell, and writes its summary if the task has not.
+
+  Raises:
+    ValueError: if the summary has no accuracies.
+  """
+  began = time.monotonic()
+  summary: Any = train(cell)
+  if summary is None and _is_finished(cell):
+    return
+  measured = {part: _measured(summary, part) for part in ('validation', 'test')}
+  content = {'diverged_since_round': None, 'seconds': time.monotonic() - began}
+  text = json.dumps({**content, **summary, **measured}, indent=2, allow_nan=False, default=str)
+  cell.folder.mkdir(parents=True, exist_ok=True)
+  path = cell.folder / cells_lib.SUMMARY_NAME
+  durable.write_durably(path, (text + '\n').encode(), private=True)
+
+
+def _measured(summary: Any, part: str) -> dict[str, float | None]:
+  """Returns the metrics of a part of a summary; None where they are not finite."""
+  values = summary.get(part) if isinstance(summary, Mapping) else None
+  if not (isinstance(values, Mapping) and 'accuracy' in values):
+    raise ValueError(
+      "train must return a mapping such as {'validation': {'accuracy': 0.4}, 'test': {'accuracy':"
+      f' 0.3}}}}, as Trained.summary does, got {messages.quoted(summary)}'
+    )
+  return {
+    name: float(value) if value is not None and math.isfinite(value) else None
+    for name, value in values.items()
+  }
+
+
+@contextlib.contextmanager
+def _environment(jobs: int) -> Iterator[None]:
+  """Sets, within the block, what processes of cells read as they start."""
+  before = dict(os.environ)
+  os.environ.update({variable: str(threads(jobs)) for variable in _THREADS})
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
+  try:
+    yield
+  finally:
+    os.environ.clear()
+    os.environ.update(before)
 
 
 class _Pool:
   """Processes that run cells."""
 
-  def __init__(
-    self, folder: pathlib.Path, jobs: int, num_threads: int, machines: machines_lib.Machines
-  ):
-    self._folder, self._jobs, self._threads = folder, jobs, num_threads
-    if machines.address is None:
-      machines = dataclasses.replace(machines, concurrent_clients=num_threads)
-    self._flags = machines.arguments()
+  def __init__(self, folder: pathlib.Path, task: cells_lib.Task, jobs: int):
+    self._task, self._jobs = task, jobs
     self._devices = sorted(glob.glob('/dev/nvidia[0-9]*'))
     self._running: dict[int, tuple[Any, cells_lib.Cell, int, float]] = {}
     # Forked processes end without removing the files of code that TensorFlow generates.
@@ -139,29 +195,23 @@ class _Pool:
       prefix=durable.TEMPORARY_PREFIX, dir=folder.resolve(), ignore_cleanup_errors=True
     )
     self._context: Any = multiprocessing.get_context(start_method())
-    # The server reads these as it starts.
-    os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-    os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
-    for variable in ('OPENBLAS_NUM_THREADS', 'TF_NUM_INTRAOP_THREADS'):
-      os.environ[variable] = str(self._threads)
-    self._context.set_forkserver_preload(list(_PRELOADED))  # Nothing, without a server.
+    self._context.set_forkserver_preload(list(task.preload))  # Nothing, without a server.
 
   def run(
     self, waiting: list[cells_lib.Cell], progress: Progress, told: Callable[[cells_lib.Cell], str]
   ) -> dict[str, str]:
     failed = {}
-    (self._folder / cells_lib.CELLS_NAME).mkdir(exist_ok=True)
     try:
       while waiting or self._running:
         while waiting and len(self._running) < self._jobs:
           self._start(waiting.pop(0))
         for ready in connection.wait(list(self._running), timeout=_POLL_SECONDS):
-          process, cell, _, began = self._running.pop(int(ready))
+          process, cell, _, began = self._running.pop(ready)  # type: ignore[arg-type]
           process.join()
-          if is_finished(cell, self._folder):
+          if _is_finished(cell):
             text = told(cell)
           else:
-            failed[cell.name] = _reason(process.exitcode, self._log(cell))
+            failed[cell.name] = _reason(process.exitcode, _log(cell))
             text = f'{cell.name} failed: {failed[cell.name]}'
           progress.ended(text, time.monotonic() - began)
     finally:
@@ -169,16 +219,12 @@ class _Pool:
       self._temporary.cleanup()
     return failed
 
-  def _log(self, cell: cells_lib.Cell) -> pathlib.Path:
-    return self._folder / cells_lib.CELLS_NAME / f'{cell.name}.log'
-
   def _start(self, cell: cells_lib.Cell) -> None:
     slot = min(set(range(self._jobs)) - {slot for _, _, slot, _ in self._running.values()})
     device = str(slot % len(self._devices)) if self._devices else None
-    arguments = [*cell.arguments(self._folder), *self._flags]
     process = self._context.Process(
-      target=_train,
-      args=(arguments, str(self._log(cell)), self._threads, device, self._temporary.name),
+      target=_train_alone,
+      args=(self._task.train, cell, device, self._temporary.name),
       name=cell.name,
     )
     with signals.kept_from_children():
@@ -209,31 +255,30 @@ def _reason(status: int | None, log: pathlib.Path) -> str:
   lines = [line.strip() for line in lines if line.strip()]
   if status is not None and status < 0:
     return f'ended by signal {-status}'
-  said = next((line for line in reversed(lines) if line.startswith('train: ')), None)
-  text = said.removeprefix('train: ') if said else (lines or [f'exit status {status}'])[-1]
+  said = next((line for line in reversed(lines) if line.startswith(_SAYS)), None)
+  text = said.removeprefix(_SAYS) if said else (lines or [f'exit status {status}'])[-1]
   return messages.one_line(text)
 
 
-def _train(
-  arguments: list[str], log: str, threads: int, device: str | None, temporary: str
+def _log(cell: cells_lib.Cell) -> pathlib.Path:
+  """Returns the path of a cell's output."""
+  return cell.folder.with_name(f'{cell.name}.log')
+
+
+def _train_alone(
+  train: cells_lib.Train, cell: cells_lib.Cell, device: str | None, temporary: str
 ) -> None:
   """Trains a cell, in its own process."""
   tempfile.tempdir = temporary
   os.setsid()  # A terminal's Ctrl-C is for the study, which then stops its cells.
   threading.Thread(target=_end_with_study, daemon=True).start()
-  descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+  descriptor = os.open(_log(cell), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
   os.dup2(descriptor, 1)
   os.dup2(descriptor, 2)
   os.close(descriptor)
   if device is not None:
     os.environ.setdefault('CUDA_VISIBLE_DEVICES', device)
-  import tensorflow as tf
-
-  from experiments.stackoverflow import train
-
-  tf.config.threading.set_intra_op_parallelism_threads(threads)
-  tf.config.threading.set_inter_op_parallelism_threads(threads)
-  train.start(arguments)
+  _train(train, cell)
 
 
 def _end_with_study() -> None:

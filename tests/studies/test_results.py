@@ -3,29 +3,21 @@
 import csv
 import dataclasses
 import math
+import pathlib
 import re
 import statistics
 
 import pytest
 from scipy import stats
 
-from experiments.stackoverflow.study import (
-  cells,
-  command,
-  difference_figure,
-  figures,
-  publish,
-  rates,
-  results,
-  sentences,
-  study_file,
-  table,
-)
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.studies import cells, contrasts, figures, page, results, sentences, study, table
+from fl_dpftrl.studies import design as design_lib
 
-STUDY = study_file.parse(
+STUDY = design_lib.parse(
   {
     'title': 'Mechanisms | compared',
-    'flags': ['--report_goal=5', '--num_rounds=8', '--timer_rounds=2'],
+    'flags': ['--report_goal=5'],
     'mechanisms': ['identity', 'blt:2', 'tree_full'],
     'epsilons': [1, 4],
     'server_learning_rates': [0.1, 0.5, 1.0],
@@ -34,6 +26,9 @@ STUDY = study_file.parse(
 )
 IDENTITY, BLT, TREE = STUDY.settings[:3]
 SILENT = STUDY.settings[-1]
+CONDITIONS = cells.Conditions(
+  schema=schemas.MinSep(num_rounds=8, min_sep=2), clip_norm=1.0, report_goal=5
+)
 NOISES = {
   setting: None
   if setting is SILENT
@@ -46,10 +41,16 @@ NOISES = {
   )
   for i, setting in enumerate(STUDY.settings)
 }
+CELLS = cells.Cells(
+  design=STUDY,
+  conditions=dict.fromkeys(STUDY.settings, CONDITIONS),
+  noises=NOISES,
+  folder=pathlib.Path('study'),
+)
 
 
 def result(setting, rate, seed, accuracy, status=results.DONE, validation=None):
-  cell = cells.cell(STUDY, setting, NOISES[setting], rate, seed)
+  cell = CELLS.cell(setting, rate, seed)
   if status == results.FAILED:
     return results.Result(cell=cell, status=status, reason='no room | left')
   return results.Result(
@@ -57,7 +58,7 @@ def result(setting, rate, seed, accuracy, status=results.DONE, validation=None):
     status=status,
     reason='not finite from round 3 on' if status == results.DIVERGED else '',
     summary={
-      'mechanism': (setting.mechanism or study_file.Mechanism(mechanism='identity')).mechanism,
+      'mechanism': (setting.mechanism or design_lib.Mechanism(mechanism='identity')).mechanism,
       'test': {'accuracy': accuracy},
       'validation': {'accuracy': accuracy if validation is None else validation},
       'epsilon': None if setting is SILENT else 8.0001,
@@ -88,7 +89,11 @@ FOUND = [
 
 
 def rows():
-  return results.rows(STUDY, NOISES, FOUND)
+  return results.rows(STUDY, FOUND)
+
+
+def studied(found, folder=pathlib.Path('study')):
+  return study.Study(design=STUDY, results=tuple(found), folder=folder)
 
 
 def test_rates_are_chosen_on_validation_data_by_the_tuning_seeds_alone():
@@ -154,7 +159,7 @@ def test_failed_and_diverged_runs_are_lines_of_the_table():
 
 @pytest.mark.slow
 def test_everything_is_written(tmp_path):
-  command.write(STUDY, rows(), FOUND, tmp_path, image_kind='svg')
+  studied(FOUND, tmp_path).write(image_kind='svg')
   with (tmp_path / 'results.csv').open(newline='') as stream:
     lines = list(csv.DictReader(stream))
   assert len(lines) == len(FOUND)
@@ -206,7 +211,7 @@ def test_the_answer_is_one_line_for_each_epsilon():
 )
 def test_few_seeds_are_told_what_to_do(seeds, sure):
   few = [r for r in FOUND if r.cell.seed < seeds]
-  found = results.rows(STUDY, NOISES, few)
+  found = results.rows(STUDY, few)
   assert sentences.glance(found)[0][-1].startswith(sure)
   (advice,) = sentences.few_seeds(found)
   assert ('12.7' in advice) == (seeds == 2) and 'Add seeds to the study file' in advice
@@ -215,7 +220,7 @@ def test_few_seeds_are_told_what_to_do(seeds, sure):
 
 
 def test_differences_are_drawn_with_their_certainty():
-  figure = difference_figure.difference_to_best(STUDY, rows())
+  figure = contrasts.difference_to_best(STUDY, rows())
   (axes,) = [a for a in figure.axes if a.get_visible()]
   assert [t.get_text() for t in axes.get_yticklabels()] == ['blt:2', 'tree_full', 'identity']
   marks = [line for line in axes.lines if line.get_marker() == 'o']
@@ -225,7 +230,7 @@ def test_differences_are_drawn_with_their_certainty():
   identity = next(r for r in rows() if r.setting == IDENTITY)
   assert places[2].get_xdata()[0] == pytest.approx(-100 * identity.difference.mean)
   alone = [row for row in rows() if row.setting.label == 'identity']
-  assert difference_figure.difference_to_best(STUDY, alone) is None
+  assert contrasts.difference_to_best(STUDY, alone) is None
 
 
 def test_bars_of_one_epsilon_do_not_hide_each_other():
@@ -284,7 +289,7 @@ def test_runs_that_are_not_tuned_are_said_to_be():
     else r
     for r in FOUND
   ]
-  (above,) = sentences.untuned(results.rows(STUDY, NOISES, found))
+  (above,) = sentences.untuned(results.rows(STUDY, found))
   assert above.startswith('The runs without noise reach 19.00 %, less than blt:2 at ε = 1, tree')
   assert 'identity' not in above
 
@@ -308,9 +313,9 @@ def test_correlated_noise_is_compared_with_independent_noise():
 
 
 def test_a_rate_that_was_given_is_not_called_the_best():
-  assert 'best validation accuracy, for seed 0.' in table.notes(STUDY)[1]
+  assert 'best validation accuracy, for seed 0.' in table.notes(STUDY, rows())[1]
   given = [dataclasses.replace(s, server_learning_rates=(1.0,)) for s in STUDY.settings]
-  notes = table.notes(dataclasses.replace(STUDY, settings=tuple(given)))
+  notes = table.notes(dataclasses.replace(STUDY, settings=tuple(given)), rows())
   assert notes[1] == 'The server learning rate is given: none was tried beside it.'
 
 
@@ -327,37 +332,35 @@ def test_independent_noise_is_compared_at_its_own_flags():
 
 def test_a_best_rate_at_an_end_asks_for_the_next_one():
   chosen = {TREE: 1.7, SILENT: 0.05882}
-  study = dataclasses.replace(STUDY, extend_rates=2)
+  design = dataclasses.replace(STUDY, extend_rates=2)
   uneven = dataclasses.replace(STUDY.settings[0], server_learning_rates=(0.346, 0.5882, 1.0))
-  assert rates._beyond(uneven.server_learning_rates, 0.346) == 0.2035
-  assert rates._beyond(uneven.server_learning_rates, 1.0) == chosen[TREE]
-  assert rates.further(study, FOUND) == {TREE: 2.0, SILENT: 0.02}
+  assert results._beyond(uneven.server_learning_rates, 0.346) == 0.2035
+  assert results._beyond(uneven.server_learning_rates, 1.0) == chosen[TREE]
+  assert results.further(design, FOUND) == {TREE: 2.0, SILENT: 0.02}
   # One more rate, at which it is worse, is the end; a better one goes on, as far as allowed.
   more = [*FOUND, result(TREE, 2.0, 0, 0.19), result(SILENT, 0.02, 0, 0.4)]
-  assert rates.further(study, more) == {SILENT: 0.004}
+  assert results.further(design, more) == {SILENT: 0.004}
   more.append(result(SILENT, 0.004, 0, 0.5))
-  assert rates.further(study, more) == {}
-  tree, silent = (r for r in results.rows(study, NOISES, more) if r.setting in (TREE, SILENT))
+  assert results.further(design, more) == {}
+  tree, silent = (r for r in results.rows(design, more) if r.setting in (TREE, SILENT))
   assert (tree.at_edge, silent.at_edge) == (False, True)
-  assert rates.further(dataclasses.replace(study, extend_rates=0), FOUND) == {}
+  assert results.further(dataclasses.replace(design, extend_rates=0), FOUND) == {}
   # A rate beyond the grid that failed is still to be tried, and no reason to go on.
   failed = [*FOUND, result(TREE, 2.0, 0, None, results.FAILED)]
-  assert TREE not in rates.further(study, failed)
-  assert [r.at_edge for r in results.rows(study, NOISES, failed) if r.setting == TREE] == [True]
+  assert TREE not in results.further(design, failed)
+  assert [r.at_edge for r in results.rows(design, failed) if r.setting == TREE] == [True]
 
 
-def test_what_is_published_is_said_to_be_incomplete(tmp_path, monkeypatch):
+def test_what_is_published_is_said_to_be_incomplete(tmp_path):
   waiting = [
     dataclasses.replace(r, status=results.WAITING, summary={}) if r.cell.setting == BLT else r
     for r in FOUND
   ]
-  monkeypatch.setattr(study_file, 'read', lambda path: STUDY)
-  monkeypatch.setattr(command, 'gather', lambda study, folder: (NOISES, waiting))
   target = tmp_path / 'docs' / 'study.md'
   stale = target.with_suffix('') / 'accuracy_by_rate.png'
   stale.parent.mkdir(parents=True)
   stale.write_bytes(b'of an earlier study')
-  publish.publish(tmp_path / 'x.json', tmp_path, target, figures='svg')
+  page.publish(studied(waiting), target, how='make study', image_kind='svg')
   text = target.read_text()
   links = re.findall(r'\]\((.*?)\)', text)
   assert len(links) == 5 and all((target.parent / link).exists() for link in links)
@@ -366,12 +369,10 @@ def test_what_is_published_is_said_to_be_incomplete(tmp_path, monkeypatch):
   assert 'blt:2 at ε = 1 (5), identity at ε = 4 (1)' in text
   assert '| blt:2 | – | 0 | – | no result |' in text
   assert re.match(r'# .*\n\n!\[.*\]\(.*\.svg\)\n\n\d mechanisms were trained at ε = ', text)
-  monkeypatch.setattr(command, 'gather', lambda study, folder: (NOISES, waiting[5:8]))
-  for changes, words in (
-    ({}, 'has no run of'),
-    ({'target': tmp_path / 'study.html'}, '--publish='),
-    ({'figures': 'pdf'}, '--figures=pdf'),
+  for found, path, kind, words in (
+    (waiting[5:8], target, 'png', 'has no run of'),
+    (waiting, tmp_path / 'study.html', 'png', '--publish='),
+    (waiting, target, 'pdf', '--figures=pdf'),
   ):
-    given = {'target': target, **changes}
     with pytest.raises(ValueError, match=words):
-      publish.publish(tmp_path / 'x.json', tmp_path, given.pop('target'), **given)
+      page.publish(studied(found), path, how='', image_kind=kind)

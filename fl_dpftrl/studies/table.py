@@ -3,7 +3,8 @@
 import itertools
 from collections.abc import Sequence
 
-from experiments.stackoverflow.study import results, study_file
+from fl_dpftrl.studies import design as design_lib
+from fl_dpftrl.studies import results
 from fl_dpftrl.text import messages, rounding
 
 HEAD = (
@@ -20,72 +21,59 @@ HEAD = (
 )
 
 # Cells that a table's title makes plain, or that say nothing.
-_SAID_BY_TITLE = ('', '–', 'none', study_file.NO_NOISE)
+_SAID_BY_TITLE = ('', '–', 'none', design_lib.NO_NOISE)
 
 
 def cells(rows: Sequence[results.Row]) -> list[tuple[str, ...]]:
   """Returns the table's cells: by ε, the best mechanism first, no noise last."""
-  order = {row.setting.epsilon: index for index, row in reversed(list(enumerate(rows)))}
+  order = list(dict.fromkeys(row.epsilon for row in rows))
+  ordered = sorted(rows, key=lambda r: (order.index(r.epsilon), -r.mean if r.tests else 1.0))
   return [
-    _cells(row)
-    for row in sorted(rows, key=lambda row: (order[row.setting.epsilon], -(row.mean or -1.0)))
+    (
+      '∞' if row.setting.mechanism is None else f'{row.epsilon:g}',
+      row.label,
+      _percent(row.mean, row.deviation) if row.tests else '–',
+      str(len(row.tests)),
+      '–' if row.difference is None else _percent(row.difference.mean, row.difference.margin),
+      row.verdict,
+      '–' if row.server_learning_rate is None else f'{row.server_learning_rate:.4g}',
+      '0' if row.noise is None else rounding.up(row.noise.noise_multiplier),
+      _epsilon_of_run(row),
+      '; '.join(remarks(row)),
+    )
+    for row in ordered
   ]
 
 
-def _cells(row: results.Row) -> tuple[str, ...]:
-  epsilon = row.setting.epsilon
-  return (
-    '∞' if epsilon is None else f'{epsilon:g}',
-    row.setting.label,
-    _accuracy(row.mean, row.deviation),
-    str(len(row.tests)),
-    _below(row.difference),
-    row.verdict,
-    '–' if row.server_learning_rate is None else f'{row.server_learning_rate:.4g}',
-    '0' if row.noise is None else rounding.up(row.noise.noise_multiplier),
-    _epsilon_of_run(row),
-    '; '.join(remarks(row)),
-  )
-
-
-def _accuracy(mean: float | None, deviation: float | None) -> str:
-  if mean is None:
-    return '–'
-  spread = '' if deviation is None else f' ± {100 * deviation:.2f}'
-  return f'{100 * mean:.2f}{spread}'
-
-
-def _below(difference: results.Difference | None) -> str:
-  if difference is None:
-    return '–'
-  margin = '' if difference.margin is None else f' ± {100 * difference.margin:.2f}'
-  return f'{100 * difference.mean:.2f}{margin}'
+def _percent(value: float, spread: float | None) -> str:
+  return f'{100 * value:.2f}' + ('' if spread is None else f' ± {100 * spread:.2f}')
 
 
 def _epsilon_of_run(row: results.Row) -> str:
   """Returns the largest ε that the log of a run proves, rounded up."""
   proven = [r.summary.get('epsilon') for r in row.results if r.summary]
-  if row.setting.epsilon is None or not proven or None in proven:
+  known = [epsilon for epsilon in proven if epsilon is not None]
+  if row.setting.mechanism is None or not known or len(known) < len(proven):
     return 'none'
-  return rounding.up(max(proven))
+  return rounding.up(max(known))
 
 
 def remarks(row: results.Row) -> list[str]:
   """Returns what a reader must know about a row."""
-  found = []
+  texts = []
   if row.setting.published is not None:
-    found.append(f'published: {100 * row.setting.published:.2f}')
+    texts.append(f'published: {100 * row.setting.published:.2f}')
   if row.at_edge:
-    found.append('the rate is at an end of its grid')
+    texts.append('the rate is at an end of its grid')
   for status in (results.DIVERGED, results.FAILED):
     of_status = [r for r in row.problems if r.status == status]
     if of_status:
       first = of_status[0]
-      found.append(
+      texts.append(
         f'{len(of_status)} {status}, first {first.cell.name}:'
         f' {messages.one_line(first.reason, limit=120)}'
       )
-  return found
+  return texts
 
 
 def text(rows: Sequence[results.Row]) -> str:
@@ -109,7 +97,7 @@ def levels(rows: Sequence[results.Row]) -> list[tuple[str, str, list[tuple[str, 
     For each ε a title, a line of what all its rows share, and the lines of a
     table, the first of which is the head; no lines where all cells are equal.
   """
-  found = []
+  tables = []
   for epsilon, group in itertools.groupby(cells(rows), key=lambda row: row[0]):
     columns = list(zip(HEAD, *group))[1:]
     shared = [column for column in columns if len(set(column[1:])) == 1]
@@ -118,44 +106,46 @@ def levels(rows: Sequence[results.Row]) -> list[tuple[str, str, list[tuple[str, 
     )
     differing = [column for column in columns if column not in shared]
     title = 'No noise' if epsilon == '∞' else f'ε = {epsilon}'
-    found.append((title, told, list(zip(*differing))))
-  return found
+    tables.append((title, told, list(zip(*differing))))
+  return tables
 
 
 def grid(lines: Sequence[Sequence[str]]) -> str:
   """Returns lines of cells, the first of which is the head, as a table in Markdown."""
-  found = [lines[0], ('---',) * len(lines[0]), *lines[1:]]
-  return '\n'.join('| ' + ' | '.join(c.replace('|', '\\|') for c in line) + ' |' for line in found)
+  marked = [lines[0], ('---',) * len(lines[0]), *lines[1:]]
+  return '\n'.join('| ' + ' | '.join(c.replace('|', '\\|') for c in line) + ' |' for line in marked)
 
 
-def markdown(study: study_file.Study, rows: Sequence[results.Row]) -> str:
+def markdown(design: design_lib.Design, rows: Sequence[results.Row]) -> str:
   """Returns a page in Markdown: the title, the table and how to read it."""
-  return f'# {study.title}\n\n{lines(rows)}\n\n' + '\n'.join(f'- {n}' for n in notes(study)) + '\n'
+  return (
+    f'# {design.title}\n\n{lines(rows)}\n\n'
+    + '\n'.join(f'- {n}' for n in notes(design, rows))
+    + '\n'
+  )
 
 
-def notes(study: study_file.Study) -> list[str]:
+def notes(design: design_lib.Design, rows: Sequence[results.Row]) -> list[str]:
   """Returns sentences that say how to read the table."""
   what = (
     'the run itself'
-    if study.epsilon_of == study_file.RUN
+    if design.epsilon_of == design_lib.RUN
     else 'the hypothetical deployment (same noise on the mean, same participation)'
   )
-  tuned = ', '.join(map(str, study.seeds[: study.tuning_seeds]))
+  tuned = ', '.join(map(str, design.seeds[: design.tuning_seeds]))
   rate = (
     f'The server learning rate is the one with the best validation accuracy, for seed {tuned}.'
     ' Test accuracy is reported at that rate alone.'
   )
-  if all(len(setting.server_learning_rates) == 1 for setting in study.settings):
+  if all(len(setting.server_learning_rates) == 1 for setting in design.settings):
     rate = 'The server learning rate is given: none was tried beside it.'
-  flags = [*study.flags, *(flag for setting in study.settings for flag in setting.flags)]
-  hours = any(flag.startswith('--timer_hours') for flag in flags)
   simulated = (
     ' A timer in hours enforces no min-sep in rounds: there it is the participation of the'
     ' simulated cohorts, the worst over seeds.'
   )
   return [
     f'Target ε are those of {what}, for the participation that the timers enforce.'
-    + (simulated if hours else ''),
+    + (simulated if any(row.conditions.simulated for row in rows) else ''),
     rate,
     'Test accuracy is the mean ± standard deviation over seeds.',
     '"Below the best" is the mean difference to the best mechanism of the same ε, paired by'

@@ -1,12 +1,12 @@
-"""Study files: what is compared, with which flags, learning rates and seeds.
+"""Designs of studies: what is compared, with which learning rates and seeds.
 
-A study file is a JSON object:
+A study file holds one as a JSON object:
 
   title: one line.
-  flags: flags of every run, as on the command line of `train`.
+  flags: texts that every run is told; for the training script, flags as on its command line.
   mechanisms: names, or objects with the fields of `Mechanism`.
   epsilons: target ε, for each of which the noise is calibrated.
-  epsilon_of: 'run' (the run itself) or 'deployment' (--deployment_report_goal).
+  epsilon_of: 'run' (the run itself) or 'deployment' (a hypothetical, larger one).
   server_learning_rates, seeds: lists.
   tuning_seeds: number of seeds that choose the learning rate (default 1).
   extend_rates: most further rates of a setting whose best rate is at an end of
@@ -29,27 +29,12 @@ from fl_dpftrl.text import messages
 
 RUN, DEPLOYMENT = 'run', 'deployment'
 NO_NOISE = 'no noise'
-# What a study sets for each of its runs.
-_PER_RUN = (
-  'mechanism',
-  'strategy',
-  'noise_multiplier',
-  'epsilon',
-  'deployment_epsilon',
-  'server_learning_rate',
-  'seed',
-  'noise_seed',
-  'output_dir',
-  'resume',
-  'compare_with',
-  'figures',
-)
 _MOST = 1000  # settings, rates or seeds of a study
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mechanism:
-  """A mechanism that takes part in a study.
+  """A mechanism of a study.
 
   Attributes:
     mechanism: a mechanism, a mechanism with its size (blt:3 or banded:64), a
@@ -92,7 +77,7 @@ class Setting:
       of calibrated; for the deployment where epsilon_of says so.
     noise_multiplier: the same for the strategy as stored, not divided.
     server_learning_rates: rates, ascending.
-    flags: further flags of its runs.
+    flags: further flags of its runs, as in a `Design`.
     published: test accuracy that a paper reports, from 0 to 1.
 
   Raises:
@@ -126,12 +111,12 @@ class Setting:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Study:
-  """A study: settings, each trained with every seed.
+class Design:
+  """Design of a study: settings, each trained with every seed.
 
   Attributes:
     title: one line.
-    flags: flags of every run.
+    flags: texts that every run is told, such as flags of a training script.
     settings: what is compared.
     epsilon_of: 'run' or 'deployment', to which target ε refer.
     seeds: seeds of data, cohorts and initial weights.
@@ -181,8 +166,21 @@ class Study:
           f'{messages.quoted(label)} is there twice for epsilon {epsilon}; give one another label'
         )
 
+  @property
+  def num_cells(self) -> int:
+    """Number of runs, without rates beyond a grid."""
+    tuned = sum(len(setting.server_learning_rates) for setting in self.settings)
+    others = len(self.settings) * (len(self.seeds) - self.tuning_seeds)
+    return tuned * self.tuning_seeds + others
 
-def read(path: str | os.PathLike[str]) -> Study:
+  @property
+  def num_further(self) -> int:
+    """Largest number of runs that grids may be extended by."""
+    grids = sum(len(setting.server_learning_rates) > 1 for setting in self.settings)
+    return grids * self.extend_rates * self.tuning_seeds
+
+
+def read(path: str | os.PathLike[str]) -> Design:
   """Reads a study file.
 
   Raises:
@@ -196,8 +194,8 @@ def read(path: str | os.PathLike[str]) -> Study:
     raise ValueError(f'{os.fspath(path)}: {problem}') from None
 
 
-def parse(content: Any) -> Study:
-  """Returns the study that a JSON value describes.
+def parse(content: Any) -> Design:
+  """Returns the design that a JSON value describes.
 
   Raises:
     ValueError: naming the field and its value.
@@ -218,10 +216,9 @@ def parse(content: Any) -> Study:
     settings = [_cell(cell) for cell in _list('cells', study['cells'])]
   else:
     mechanisms = [_mechanism(entry) for entry in _list('mechanisms', study['mechanisms'])]
-    epsilons = _numbers('epsilons', study['epsilons'])
     settings = [
       Setting(mechanism=m, epsilon=e, server_learning_rates=study['server_learning_rates'])
-      for e in epsilons
+      for e in _numbers('epsilons', study['epsilons'])
       for m in mechanisms
     ]
   if without_noise:
@@ -231,10 +228,12 @@ def parse(content: Any) -> Study:
       Setting(mechanism=None, epsilon=None, server_learning_rates=study['server_learning_rates'])
     )
   fields = {name: study[name] for name in common[:-1] if name in study}
-  return Study(**fields, settings=tuple(settings))
+  return Design(**fields, settings=tuple(settings))
 
 
 def _mechanism(entry: Any) -> Mechanism:
+  if isinstance(entry, Mechanism):
+    return entry
   if isinstance(entry, str):
     return Mechanism(mechanism=entry)
   names = [field.name for field in dataclasses.fields(Mechanism)]
@@ -277,13 +276,6 @@ def _list(name: str, value: Any) -> Sequence[Any]:
 def _flags(value: Any) -> tuple[str, ...]:
   if not isinstance(value, (list, tuple)) or not all(isinstance(v, str) for v in value):
     raise ValueError(f'flags must be a list of texts, got {messages.quoted(value)}')
-  for flag in value:
-    name = flag.partition('=')[0].lstrip('-')
-    if not flag.startswith('--') or name in _PER_RUN:
-      raise ValueError(
-        f'flags has {messages.quoted(flag)}: give --name=value, and leave what'
-        ' a study sets itself (noise, learning rate, seed, folder) to its other fields'
-      )
   return tuple(value)
 
 

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Iterator, Sequence
 
-from experiments.stackoverflow.study import noise_figure, prediction, results
+from fl_dpftrl.studies import prediction, results
 
 _INDEPENDENT = 'identity'
 _ENOUGH_SEEDS = 3
@@ -23,19 +23,19 @@ GLANCE_HEAD = (
 
 def glance(rows: Sequence[results.Row]) -> list[tuple[str, ...]]:
   """Returns a line for each ε, with cells as in `GLANCE_HEAD`."""
-  lines = []
-  for epsilon, level in _levels(rows).items():
+  lines: list[tuple[str, ...]] = []
+  for epsilon, level in results.levels(rows).items():
     if not level:
       lines.append((f'{epsilon:g}', *('–',) * 4, 'no run has ended'))
       continue
     best, others = level[0], level[1:]
-    worse = [row.setting.label for row in others if row.verdict == 'worse']
-    tied = [row.setting.label for row in others if row.verdict != 'worse']
+    worse = [row.label for row in others if row.verdict == 'worse']
+    tied = [row.label for row in others if row.verdict != 'worse']
     spread = '' if best.deviation is None else f' ± {100 * best.deviation:.2f}'
     lines.append(
       (
         f'{epsilon:g}',
-        best.setting.label,
+        best.label,
         f'{100 * best.mean:.2f}{spread}',
         ', '.join(tied) or '–',
         ', '.join(worse) or '–',
@@ -58,10 +58,10 @@ def _certainty(level: Sequence[results.Row]) -> str:
 
 def summary(rows: Sequence[results.Row]) -> str:
   """Returns three sentences: what was trained, what is best, and how sure that is."""
-  levels = _levels(rows)
+  levels = results.levels(rows)
   counts = {len(row.tests) for row in rows if row.setting.mechanism is not None} or {0}
   seeds = f'{"up to " if len(counts) > 1 else ""}{max(counts)} seed{"s"[: max(counts) != 1]}'
-  noisy = list(dict.fromkeys(r.setting.label for r in rows if r.setting.mechanism is not None))
+  noisy = list(dict.fromkeys(r.label for r in rows if r.setting.mechanism is not None))
   values = _listed([f'{epsilon:g}' for epsilon in levels])
   tuned = any(len(row.setting.server_learning_rates) > 1 for row in rows)
   rate = 'the learning rate that validation data chose' if tuned else 'a given learning rate'
@@ -69,15 +69,14 @@ def summary(rows: Sequence[results.Row]) -> str:
   if not any(levels.values()):
     return trained
   best = [
-    f'{_percent(level[0].mean)} at ε = {epsilon:g} ({level[0].setting.label})'
+    f'{_percent(level[0].mean)} at ε = {epsilon:g} ({level[0].label})'
     for epsilon, level in levels.items()
     if level
   ]
   pairs = [_told_apart(level) for level in levels.values()]
   clear, total = (sum(counts) for counts in zip(*pairs))
   bounds = []
-  silent = next((r for r in rows if r.setting.mechanism is None and r.mean is not None), None)
-  if silent is not None:
+  if (silent := results.without_noise(rows)) is not None:
     bounds.append(f'the model reaches {_percent(silent.mean)} without noise')
   if (height := results.baseline(rows)) is not None:
     bounds.append(f'the best constant prediction has {_percent(height)}')
@@ -106,15 +105,15 @@ def few_seeds(rows: Sequence[results.Row]) -> list[str]:
 def verdicts(rows: Sequence[results.Row]) -> list[str]:
   """Returns a sentence or two for each ε: the best mechanism, ties, clear losers, order."""
   sentences = []
-  for epsilon, level in _levels(rows).items():
+  for epsilon, level in results.levels(rows).items():
     if not level:
       sentences.append(f'ε = {epsilon:g}: no run has ended.')
       continue
     best = level[0]
     groups: dict[str, list[str]] = {}
     for row in level[1:]:
-      groups.setdefault(row.verdict, []).append(row.setting.label)
-    parts = [f'{best.setting.label} has the best mean accuracy, {_percent(best.mean)}']
+      groups.setdefault(row.verdict, []).append(row.label)
+    parts = [f'{best.label} has the best mean accuracy, {_percent(best.mean)}']
     for verdict, words in (
       ('tied with the best', 'not told apart from it by these seeds'),
       ('worse', 'below it by more than seeds explain'),
@@ -130,11 +129,11 @@ def _order(level: Sequence[results.Row]) -> str:
   """Returns the order of mechanisms, with what these seeds tell apart."""
   if len(level) < 2 or all(len(row.tests) < 2 for row in level):
     return ''
-  names = [level[0].setting.label]
+  names = [level[0].label]
   for above, below in zip(level, level[1:]):
     difference = results.paired(above.tests, below.tests)
     sign = '>' if difference is not None and difference.is_clear else '≈'
-    names.append(f'{sign} {below.setting.label}')
+    names.append(f'{sign} {below.label}')
   clear, total = _told_apart(level)
   order = f'In order: {" ".join(names)}'
   legend = ', where ≈ joins neighbours that these seeds do not tell apart' if '≈' in order else ''
@@ -160,10 +159,12 @@ def against_independent(rows: Sequence[results.Row]) -> list[str]:
   that no best of several is selected by its result. A setting with independent noise is
   compared with those of the same flags.
   """
-  sentences, clear, unclear = [], [], []
+  sentences: list[str] = []
+  clear: list[tuple[str, float | None]] = []
+  unclear: list[tuple[str, float | None]] = []
   for epsilon, independent, others in _beside_independent(rows):
     mean = results.paired(_mean_by_seed(others), independent.tests)
-    parts = [f'{independent.setting.label} reaches {_percent(independent.mean)}']
+    parts = [f'{independent.label} reaches {_percent(independent.mean)}']
     parts += [f'{words}: {", ".join(labels)}' for words, labels in _beside(independent, others)]
     if mean is not None:
       margin = '' if mean.margin is None else f' ± {100 * mean.margin:.2f}'
@@ -181,9 +182,9 @@ def against_independent(rows: Sequence[results.Row]) -> list[str]:
     )
   elif unclear:
     left = list(dict.fromkeys(epsilon for epsilon, _ in unclear))
-    clear = [epsilon for epsilon, _ in clear if epsilon not in left]
+    proven = dict.fromkeys(epsilon for epsilon, _ in clear if epsilon not in left)
     above = 'above independent noise by more than seeds explain'
-    done = f'{above} at ε = {", ".join(dict.fromkeys(clear))}, but not' if clear else f'not {above}'
+    done = f'{above} at ε = {", ".join(proven)}, but not' if proven else f'not {above}'
     sentences.insert(
       0,
       f'The mean of the mechanisms with correlated noise is {done} at'
@@ -197,11 +198,11 @@ def _beside_independent(
   rows: Sequence[results.Row],
 ) -> Iterator[tuple[float, results.Row, list[results.Row]]]:
   """Yields ε, a setting with independent noise, and those with correlated noise."""
-  for epsilon, level in _levels(rows).items():
+  for epsilon, level in results.levels(rows).items():
     for row in level:
-      if _family(row) == _INDEPENDENT:
+      if row.family == _INDEPENDENT:
         flags = row.setting.flags
-        others = [r for r in level if _family(r) != _INDEPENDENT and r.setting.flags == flags]
+        others = [r for r in level if r.family != _INDEPENDENT and r.setting.flags == flags]
         if others:
           yield epsilon, row, others
 
@@ -220,7 +221,7 @@ def _beside(independent: results.Row, others: Sequence[results.Row]) -> list[tup
       words = f'{side} it by more than seeds explain'
     else:
       words = 'not told apart from it'
-    groups.setdefault(words, []).append(row.setting.label)
+    groups.setdefault(words, []).append(row.label)
   return list(groups.items())
 
 
@@ -230,8 +231,8 @@ def baseline(rows: Sequence[results.Row]) -> list[str]:
   if height is None:
     return []
   parts = []
-  for epsilon, level in _levels(rows).items():
-    below = [row.setting.label for row in level if row.mean <= height]
+  for epsilon, level in results.levels(rows).items():
+    below = [row.label for row in level if row.mean <= height]
     if below:
       whole = len(level) > 1 and len(below) == len(level)
       parts.append(f'{"every mechanism" if whole else ", ".join(below)} at ε = {epsilon:g}')
@@ -241,8 +242,8 @@ def baseline(rows: Sequence[results.Row]) -> list[str]:
 
 def untuned(rows: Sequence[results.Row]) -> list[str]:
   """Returns what shows that the runs without noise are not trained well; nothing if none does."""
-  silent = next((r for r in rows if r.setting.mechanism is None and r.mean is not None), None)
-  if silent is None or silent.mean is None:
+  silent = results.without_noise(rows)
+  if silent is None:
     return []
   remedy = 'Train for more rounds, or try other rates, before you read an order from this page.'
   height = results.baseline(rows)
@@ -252,7 +253,7 @@ def untuned(rows: Sequence[results.Row]) -> list[str]:
   above = [row for row, gain in levels if gain is not None and gain.mean > _NOISE_HELPS]
   if not above:
     return []
-  named = ', '.join(f'{row.setting.label} at ε = {row.setting.epsilon:g}' for row in above)
+  named = ', '.join(f'{row.label} at ε = {row.epsilon:g}' for row in above)
   return [
     f'The runs without noise reach {_percent(silent.mean)}, less than {named}. Noise makes no'
     f' model better, so the runs without noise lack rounds or a good learning rate. {remedy}'
@@ -261,8 +262,8 @@ def untuned(rows: Sequence[results.Row]) -> list[str]:
 
 def predictions(rows: Sequence[results.Row]) -> list[str]:
   """Returns sentences on how well each loss predicts the order of accuracies."""
-  found = {name: prediction.correlation(rows, name) for name in prediction.MEASURES}
-  if all(ranked.pooled is None for ranked in found.values()):
+  by_measure = {name: prediction.correlation(rows, name) for name in prediction.MEASURES}
+  if all(ranked.pooled is None for ranked in by_measure.values()):
     return ['There are too few settings, or mechanisms, for a rank correlation.']
   sentences = [
     'The noise in the model is known before any training: loss × effective noise multiplier ×'
@@ -270,9 +271,9 @@ def predictions(rows: Sequence[results.Row]) -> list[str]:
     ' all mechanisms in the right order. Intervals are of a bootstrap over settings, p-values of'
     ' permutations, both with a fixed seed.'
   ]
-  for name, ranked in found.items():
+  for name, ranked in by_measure.items():
     sentences.append(f'Noise {prediction.MEASURES[name]}: {_correlation(ranked)}.')
-  sentences.extend(_best_measure(rows, found))
+  sentences.extend(_best_measure(rows, by_measure))
   for name in prediction.MEASURES:
     sentences.append(f'Without training, noise {prediction.MEASURES[name]} {_selected(rows, name)}')
   return sentences
@@ -280,27 +281,28 @@ def predictions(rows: Sequence[results.Row]) -> list[str]:
 
 def _correlation(ranked: prediction.Correlation) -> str:
   parts = [
-    f'Spearman’s ρ is {noise_figure.text(ranked.pooled)} over {ranked.settings} settings'
+    f'Spearman’s ρ is {prediction.text(ranked.pooled)} over {ranked.settings} settings'
     + ('' if ranked.pooled is None else f', p {_p_value(ranked.pooled)}')
   ]
   if ranked.within is not None:
     by_epsilon = ', '.join(f'{_signed(v)} at ε = {e:g}' for e, v in ranked.by_epsilon.items())
     parts.append(
       'within one ε, where the noise multiplier plays no part, the mean is'
-      f' {noise_figure.text(ranked.within)}, p {_p_value(ranked.within)} ({by_epsilon})'
+      f' {prediction.text(ranked.within)}, p {_p_value(ranked.within)} ({by_epsilon})'
     )
   return '; '.join(parts)
 
 
 def _best_measure(
-  rows: Sequence[results.Row], found: dict[str, prediction.Correlation]
+  rows: Sequence[results.Row], by_measure: dict[str, prediction.Correlation]
 ) -> list[str]:
   """Returns which measure predicts the order within an ε best, if any does."""
-  within = {name: ranked.within.value for name, ranked in found.items() if ranked.within}
+  within = {name: ranked.within.value for name, ranked in by_measure.items() if ranked.within}
   if len(within) < 2:
     return []
   best = min(within, key=within.get)  # type: ignore[arg-type]
-  apart, joint = [], []
+  apart: list[str] = []
+  joint: list[str] = []
   for name in within:
     if name == best:
       continue
@@ -349,22 +351,6 @@ def _selected(rows: Sequence[results.Row], measure: str) -> str:
     ' the right order, and a mechanism can be chosen by this loss; for smaller differences train'
     ' both.'
   )
-
-
-def _levels(rows: Sequence[results.Row]) -> dict[float, list[results.Row]]:
-  """Returns the settings with a result of each ε, the best first."""
-  levels: dict[float, list[results.Row]] = {}
-  for row in rows:
-    if row.setting.epsilon is not None:
-      levels.setdefault(row.setting.epsilon, [])
-      if row.mean is not None:
-        levels[row.setting.epsilon].append(row)
-  return {epsilon: sorted(level, key=lambda row: -row.mean) for epsilon, level in levels.items()}
-
-
-def _family(row: results.Row) -> str:
-  families = [r.summary['mechanism'] for r in row.results if r.summary.get('mechanism')]
-  return families[0] if families else row.setting.mechanism.mechanism.partition(':')[0]
 
 
 def _mean_by_seed(rows: Sequence[results.Row]) -> dict[int, float]:

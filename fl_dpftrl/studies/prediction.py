@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import stats
 
-from experiments.stackoverflow.study import results
+from fl_dpftrl.studies import results
 
 MEASURES = {
   'rms': 'from RmsLoss',
@@ -45,7 +45,6 @@ class Correlation:
   """Rank correlation of test accuracy with a prediction of the noise.
 
   Attributes:
-    measure: field of `Noise`.
     pooled: over all settings; None for fewer than three, or equal values.
     within: mean of Spearman's ρ over the levels of ε with three settings or
       more; None without one.
@@ -53,29 +52,10 @@ class Correlation:
     settings: number of settings.
   """
 
-  measure: str
   pooled: Estimate | None
   within: Estimate | None
   by_epsilon: dict[float, float]
   settings: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Choice:
-  """The mechanism that a prediction selects at one ε, without any training.
-
-  Attributes:
-    epsilon: target ε.
-    label: mechanism with the least noise.
-    mean: its mean test accuracy.
-    difference: its accuracy below that of the best mechanism; None if it is
-      the best.
-  """
-
-  epsilon: float
-  label: str
-  mean: float
-  difference: results.Difference | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,38 +81,44 @@ class Pairs:
   beyond: int
 
 
+def text(estimate: Estimate | None) -> str:
+  """Returns a correlation with its 95 % interval, in words."""
+  if estimate is None:
+    return 'unknown'
+  value, low, high = (
+    f'{part:+.2f}'.replace('-', '−') for part in (estimate.value, estimate.low, estimate.high)
+  )
+  return f'{value} (95 %: {low} to {high})'
+
+
 def known(rows: Sequence[results.Row]) -> list[results.Row]:
   """Returns the settings with noise that have a result; none if all are of one mechanism.
 
   Its loss is then the same for all, and the noise differs by the clip norm alone, which
   scales the updates too.
   """
-  found = [row for row in rows if row.noise is not None and row.mean is not None]
+  noisy = [row for row in rows if row.noise is not None and row.tests]
   mechanisms = {
-    dataclasses.replace(row.setting.mechanism, label='') for row in found if row.setting.mechanism
+    dataclasses.replace(row.setting.mechanism, label='') for row in noisy if row.setting.mechanism
   }
-  return found if len(mechanisms) > 1 else []
+  return noisy if len(mechanisms) > 1 else []
 
 
 def correlation(rows: Sequence[results.Row], measure: str) -> Correlation:
   """Returns the rank correlation of mean test accuracy with a field of `Noise`."""
-  found = known(rows)
-  noises = np.array([getattr(row.noise, measure) for row in found])
-  accuracies = np.array([row.mean for row in found])
-  levels = _levels(found)
+  compared = known(rows)
+  noises = np.array([getattr(row.noise, measure) for row in compared])
+  accuracies = np.array([row.mean for row in compared])
+  levels = _levels(compared)
   pooled = _spearman(noises[None], accuracies[None])[0]
   by_epsilon = {
-    found[level[0]].setting.epsilon: float(
-      _spearman(noises[level][None], accuracies[level][None])[0]
-    )
+    compared[level[0]].epsilon: float(_spearman(noises[level][None], accuracies[level][None])[0])
     for level in levels
     if len(level) >= _FEWEST
   }
   by_epsilon = {epsilon: value for epsilon, value in by_epsilon.items() if np.isfinite(value)}
   if not np.isfinite(pooled):
-    return Correlation(
-      measure=measure, pooled=None, within=None, by_epsilon=by_epsilon, settings=len(found)
-    )
+    return Correlation(pooled=None, within=None, by_epsilon=by_epsilon, settings=len(compared))
   drawn, drawn_within = _resampled(noises, accuracies, levels)
   rng = np.random.default_rng(_SEED)
   anywhere = rng.permuted(np.tile(accuracies, (_RESAMPLES, 1)), axis=1)
@@ -145,11 +131,10 @@ def correlation(rows: Sequence[results.Row], measure: str) -> Correlation:
     mean = float(np.mean(list(by_epsilon.values())))
     within = _estimate(mean, drawn_within, _within(noise, mixed, levels))
   return Correlation(
-    measure=measure,
     pooled=_estimate(float(pooled), drawn, _spearman(noise, anywhere)),
     within=within,
     by_epsilon=by_epsilon,
-    settings=len(found),
+    settings=len(compared),
   )
 
 
@@ -161,12 +146,12 @@ def advantage(
   Returns:
     Difference of the two, and its 95 % bootstrap interval; None without both.
   """
-  found = known(rows)
-  accuracies = np.array([row.mean for row in found])
-  levels = _levels(found)
+  compared = known(rows)
+  accuracies = np.array([row.mean for row in compared])
+  levels = _levels(compared)
   values = []
   for name in (measure, other):
-    noises = np.array([getattr(row.noise, name) for row in found])
+    noises = np.array([getattr(row.noise, name) for row in compared])
     exact = _within(noises[None], accuracies[None], levels)
     values.append(np.concatenate([exact, _resampled(noises, accuracies, levels)[1]]))
   differences = values[1] - values[0]
@@ -176,32 +161,22 @@ def advantage(
   return float(differences[0]), float(low), float(high)
 
 
-def choices(rows: Sequence[results.Row], measure: str) -> list[Choice]:
+def choices(rows: Sequence[results.Row], measure: str) -> list[results.Row]:
   """Returns what the least predicted noise selects, at each ε with several mechanisms."""
-  found = known(rows)
-  selected = []
-  for level in _levels(found):
-    if len(level) < 2:
-      continue
-    peers = [found[i] for i in level]
-    row = min(peers, key=lambda peer: getattr(peer.noise, measure))
-    selected.append(
-      Choice(
-        epsilon=row.setting.epsilon,
-        label=row.setting.label,
-        mean=row.mean,
-        difference=row.difference,
-      )
-    )
-  return selected
+  compared = known(rows)
+  levels = [[compared[i] for i in level] for level in _levels(compared)]
+  noise = lambda row: getattr(row.noise, measure)
+  return [min(level, key=noise) for level in levels if len(level) > 1]
 
 
 def pairs(rows: Sequence[results.Row], measure: str) -> Pairs:
   """Returns how often less predicted noise has more accuracy, at one ε."""
-  found = known(rows)
-  total, right, wrong = 0, [], []
-  for level in _levels(found):
-    for one, other in itertools.combinations([found[i] for i in level], 2):
+  compared = known(rows)
+  total = 0
+  right: list[float] = []
+  wrong: list[float] = []
+  for level in _levels(compared):
+    for one, other in itertools.combinations([compared[i] for i in level], 2):
       total += 1
       if getattr(one.noise, measure) > getattr(other.noise, measure):
         one, other = other, one
@@ -219,11 +194,11 @@ def pairs(rows: Sequence[results.Row], measure: str) -> Pairs:
   )
 
 
-def _levels(found: Sequence[results.Row]) -> list[list[int]]:
+def _levels(compared: Sequence[results.Row]) -> list[list[int]]:
   """Returns the places of the settings of each ε."""
-  levels: dict[float | None, list[int]] = {}
-  for place, row in enumerate(found):
-    levels.setdefault(row.setting.epsilon, []).append(place)
+  levels: dict[float, list[int]] = {}
+  for place, row in enumerate(compared):
+    levels.setdefault(row.epsilon, []).append(place)
   return list(levels.values())
 
 

@@ -3,16 +3,16 @@
 import csv
 import pathlib
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from matplotlib import axes as axes_lib
 from matplotlib import figure as figure_lib
 from matplotlib import ticker
 
-from experiments.stackoverflow.study import cells as cells_lib
-from experiments.stackoverflow.study import results, study_file
 from fl_dpftrl.drawing import style
+from fl_dpftrl.studies import design as design_lib
+from fl_dpftrl.studies import results
 
 _PANELS_A_ROW = 3
 _CONSTANT = 'constant prediction'
@@ -30,44 +30,40 @@ class Series(NamedTuple):
 
 def looks(rows: Sequence[results.Row]) -> dict[str, style.Look]:
   """Returns a look for each label of the study; no noise is black."""
-  mechanisms = {}
+  mechanisms: dict[str, str] = {}
   for row in rows:
-    name = study_file.NO_NOISE
-    if row.setting.mechanism is not None:
-      families = [r.summary['mechanism'] for r in row.results if 'mechanism' in r.summary]
-      name = families[0] if families else row.setting.mechanism.mechanism.partition(':')[0]
-    if row.setting.label not in mechanisms or row.results:
-      mechanisms[row.setting.label] = name
-  found = style.looks(mechanisms)
-  if study_file.NO_NOISE in found:
-    found[study_file.NO_NOISE] = style.Look(style.INK, '', (2, 2))
-  return found
+    if row.label not in mechanisms or row.results:
+      mechanisms[row.label] = row.family
+  look_of = style.looks(mechanisms)
+  if design_lib.NO_NOISE in look_of:
+    look_of[design_lib.NO_NOISE] = style.Look(style.INK, '', (2, 2))
+  return look_of
 
 
 def accuracy_by_epsilon(
-  study: study_file.Study, rows: Sequence[results.Row]
+  design: design_lib.Design, rows: Sequence[results.Row]
 ) -> figure_lib.Figure | None:
   """Draws test accuracy over ε, a line for each mechanism; None without one."""
   lines = _lines(
-    (row.setting.label, row.setting.epsilon, row.mean, row.deviation)
+    (row.label, row.epsilon, row.mean, row.deviation)
     for row in rows
-    if row.setting.epsilon is not None
+    if row.tests and row.setting.mechanism is not None
   )
   if not lines:
     return None
   figure = style.new_figure(
     9.0,
     5.6,
-    study.title,
-    f'test accuracy: mean and standard deviation of {len(study.seeds)} seeds; the mechanisms of one'
-    ' ε are drawn side by side',
+    design.title,
+    f'test accuracy: mean and standard deviation of {len(design.seeds)} seeds; the mechanisms of'
+    ' one ε are drawn side by side',
   )
   axes = figure.subplots()
   style.dress(axes)
   look = looks(rows)
-  silent = next((r.mean for r in rows if r.setting.mechanism is None and r.mean), None)
+  silent = results.without_noise(rows)
   if silent is not None:
-    axes.axhline(100 * silent, **look[study_file.NO_NOISE].line)
+    axes.axhline(100 * silent.mean, **look[design_lib.NO_NOISE].line)
   epsilons = sorted({x for line in lines for x, _, _ in line.points})
   draw(axes, _side_by_side(lines, epsilons), look)
   constant = results.baseline(rows)
@@ -75,7 +71,7 @@ def accuracy_by_epsilon(
     look |= {_CONSTANT: style.Look(style.GREY, '', (1, 2))}
     axes.axhline(100 * constant, color=style.GREY, linewidth=0.9, dashes=(1, 2))
   _epsilon_axis(axes, epsilons)
-  of = 'the run' if study.epsilon_of == study_file.RUN else 'the hypothetical deployment'
+  of = 'the run' if design.epsilon_of == design_lib.RUN else 'the hypothetical deployment'
   axes.set_xlabel(f'ε of {of}')
   axes.set_ylabel('test accuracy (%)')
   figure.draw_without_rendering()
@@ -84,7 +80,7 @@ def accuracy_by_epsilon(
     (label, edge if x == last else x, y) for label, points in lines for x, y, _ in points[-1:]
   ]
   if silent is not None:
-    ends.append((study_file.NO_NOISE, edge, 100 * silent))
+    ends.append((design_lib.NO_NOISE, edge, 100 * silent.mean))
   if constant is not None:
     ends.append((_CONSTANT, edge, 100 * constant))
   style.label_lines(axes, ends, look)
@@ -94,12 +90,12 @@ def accuracy_by_epsilon(
 def _side_by_side(lines: Sequence[Series], epsilons: Sequence[float]) -> list[Series]:
   """Moves each line a little along the log scale, so that no bar hides another."""
   ratio = min((b / a for a, b in zip(epsilons, epsilons[1:])), default=2.0)
-  found = []
+  moved = []
   for index, line in enumerate(lines):
     place = index / (len(lines) - 1) - 0.5 if len(lines) > 1 else 0.0
     factor = ratio ** (_SHARE * place)
-    found.append(Series(line.label, [(x * factor, y, d) for x, y, d in line.points]))
-  return found
+    moved.append(Series(line.label, [(x * factor, y, d) for x, y, d in line.points]))
+  return moved
 
 
 def _epsilon_axis(axes: axes_lib.Axes, epsilons: Sequence[float]) -> None:
@@ -115,38 +111,38 @@ def _epsilon_axis(axes: axes_lib.Axes, epsilons: Sequence[float]) -> None:
 
 
 def accuracy_by_rate(
-  study: study_file.Study, found: Sequence[results.Result], rows: Sequence[results.Row]
+  design: design_lib.Design, runs: Sequence[results.Result], rows: Sequence[results.Row]
 ) -> figure_lib.Figure | None:
   """Draws validation accuracy over the learning rate; None without two rates."""
-  tuning = set(study.seeds[: study.tuning_seeds])
-  tried = {s: rates for s, rates in results.tried_rates(study, found).items() if len(rates) > 1}
+  tuning = set(design.seeds[: design.tuning_seeds])
+  tried = {s: rates for s, rates in results.tried_rates(design, runs).items() if len(rates) > 1}
   if not tried:
     return None
   chosen = {row.setting: row.server_learning_rate for row in rows}
   panels: dict[float | None, list[Series]] = {}
   rings: dict[float | None, list[tuple[str, tuple[float, float]]]] = {}
   for setting, rates in tried.items():
-    points = []
+    points = {}
     for rate in rates:
       own = [
         r.validation
-        for r in found
+        for r in runs
         if r.cell.setting == setting
         and r.cell.server_learning_rate == rate
         and r.cell.seed in tuning
         and r.validation is not None
       ]
-      points.append((rate, statistics.fmean(own) if own else None, None))
-    if lines := _lines((setting.label, *point) for point in points):
+      if own:
+        points[rate] = statistics.fmean(own)
+    if lines := _lines((setting.label, rate, y, None) for rate, y in points.items()):
       panels.setdefault(setting.epsilon, []).extend(lines)
-    best = chosen.get(setting)
-    rings.setdefault(setting.epsilon, []).extend(
-      (setting.label, (rate, 100 * y)) for rate, y, _ in points if rate == best and y is not None
-    )
+    if (best := chosen.get(setting)) in points:
+      ring = setting.label, (best, 100 * points[best])
+      rings.setdefault(setting.epsilon, []).append(ring)
   if not panels:
     return None
   return _panels(
-    study.title,
+    design.title,
     f'validation accuracy by server learning rate, seed {", ".join(map(str, sorted(tuning)))};'
     ' ringed: the chosen rate',
     panels,
@@ -159,7 +155,7 @@ def accuracy_by_rate(
 
 
 def accuracy_by_round(
-  study: study_file.Study, rows: Sequence[results.Row], folder: pathlib.Path
+  design: design_lib.Design, rows: Sequence[results.Row]
 ) -> figure_lib.Figure | None:
   """Draws validation accuracy over rounds, the mean over seeds."""
   panels: dict[float | None, list[Series]] = {}
@@ -167,15 +163,15 @@ def accuracy_by_round(
     measured: dict[int, list[float]] = {}
     for result in row.results:
       if result.status == results.DONE:
-        for number, accuracy in _curve(folder / cells_lib.CELLS_NAME / result.cell.name):
+        for number, accuracy in _curve(result.cell.folder):
           measured.setdefault(number, []).append(accuracy)
-    points = [(row.setting.label, n + 1, statistics.fmean(v), None) for n, v in measured.items()]
+    points = [(row.label, n + 1.0, statistics.fmean(v), None) for n, v in measured.items()]
     if points:
       panels.setdefault(row.setting.epsilon, []).extend(_lines(points))
   if not panels:
     return None
   return _panels(
-    study.title,
+    design.title,
     'validation accuracy by round, at the chosen learning rate, mean over seeds',
     panels,
     looks(rows),
@@ -199,13 +195,12 @@ def _curve(folder: pathlib.Path) -> list[tuple[int, float]]:
     return []  # The figure can do without a run whose table is lost.
 
 
-def _lines(points) -> list[Series]:
+def _lines(points: Iterable[tuple[str, float, float, float | None]]) -> list[Series]:
   """Groups (label, x, accuracy, deviation) by label; accuracies in percent."""
-  found: dict[str, list[tuple[float, float, float]]] = {}
+  by_label: dict[str, list[tuple[float, float, float]]] = {}
   for label, x, y, deviation in points:
-    if y is not None:
-      found.setdefault(label, []).append((x, 100 * y, 100 * (deviation or 0.0)))
-  return [Series(label, sorted(line)) for label, line in found.items()]
+    by_label.setdefault(label, []).append((x, 100 * y, 100 * (deviation or 0.0)))
+  return [Series(label, sorted(line)) for label, line in by_label.items()]
 
 
 def draw(axes: axes_lib.Axes, lines: Sequence[Series], look: dict[str, style.Look]) -> None:
@@ -249,7 +244,7 @@ def _panels(
   grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
   for axes in grid.flat[len(panels) :]:
     axes.set_visible(False)
-  shown = {}
+  shown: dict[str, Any] = {}
   xs = [x for series in panels.values() for line in series for x, _, _ in line.points]
   for axes, (epsilon, series) in zip(grid.flat, panels.items()):
     style.dress(axes)
@@ -271,7 +266,7 @@ def _panels(
 
 def heading(axes: axes_lib.Axes, epsilon: float | None) -> None:
   """Writes the ε of a panel above it."""
-  text = study_file.NO_NOISE if epsilon is None else f'ε = {epsilon:g}'
+  text = design_lib.NO_NOISE if epsilon is None else f'ε = {epsilon:g}'
   axes.set_title(text, loc='left', fontsize=10.5, fontweight='bold', color=style.INK)
 
 
