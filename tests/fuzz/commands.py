@@ -60,13 +60,16 @@ class _TooLong(BaseException):
 
 
 def here(arguments: Sequence[str]) -> Ending:
-  """Runs `fl-dpftrl` with arguments in this process, which a crash would end."""
+  """Runs `fl-dpftrl` with arguments in this process, which a crash would end.
+
+  What reads its files is another process, with limits of its own.
+  """
 
   def stop(unused_signal, unused_frame):
     raise _TooLong()
 
   errors, status, seconds = io.StringIO(), 0, 0.0
-  before, peaks = signal.signal(signal.SIGALRM, stop), _peaks()
+  before = signal.signal(signal.SIGALRM, stop)
   signal.alarm(SECONDS)
   try:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
@@ -81,18 +84,7 @@ def here(arguments: Sequence[str]) -> Ending:
   finally:
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
-  # Peaks are those of a whole life: only a higher one is this command's.
-  own, children = (new if new > old else 0 for old, new in zip(peaks, _peaks()))
-  return Ending(status, errors.getvalue(), seconds, max(own - peaks[0], children))
-
-
-def _peaks() -> tuple[int, int]:
-  """Returns the most resident bytes, of this process and of those it ended."""
-  own, children = (
-    resource.getrusage(kind).ru_maxrss << 10
-    for kind in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-  )
-  return own, children
+  return Ending(status, errors.getvalue(), seconds)
 
 
 def apart(command: Callable[[list[str]], None], arguments: list[str]) -> Ending:
