@@ -4,6 +4,7 @@ Nothing here calls the code that it checks, except for `strategy_matrix` and
 `noising_matrix`, which define a strategy.
 """
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -27,6 +28,16 @@ class AnyMatrix(base.Strategy):
 
   def noising_matrix(self, num_rounds):
     raise NotImplementedError
+
+
+def schema_of(rounds, device_ids, num_rounds: int) -> schemas.MinSep:
+  """Returns the tightest schema of participations, pair by pair of each device."""
+  by_device: dict[object, list[int]] = {}
+  for t, device in zip(rounds, device_ids, strict=True):
+    by_device.setdefault(device, []).append(int(t))
+  apart = [abs(j - i) for own in by_device.values() for i, j in itertools.combinations(own, 2)]
+  most = max(map(len, by_device.values()), default=1)
+  return schemas.MinSep(num_rounds, min(apart, default=num_rounds), most)
 
 
 def patterns(schema: schemas.MinSep) -> list[tuple[int, ...]]:

@@ -7,8 +7,8 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl import adaptive_clipping
+from fl_dpftrl.logs import keys, noise_record, refusals
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import noise_record, refusals, shards
 from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.replaying import publication, replay, runs
 from fl_dpftrl.reports import privacy
@@ -82,7 +82,7 @@ def fixture_log(tmp_path):
 
 
 def test_the_log_holds_the_rule_and_replay_says_what_epsilon_covers(log):
-  assert noise_record.read(log.metadata)[:2] == (8.0, 0.25)
+  assert noise_record.read(log.metadata).parts == ((0, 8.0, 0.25, None, False),)
   assert noise_record.read_clipping(log.metadata) == RULE
   stated = replay.replay(runs.Run.of(log, STRATEGY), deltas=1e-6)
   assert stated.void_reason is None
@@ -108,7 +108,7 @@ def test_reports_say_that_the_counts_are_covered(log):
 def test_a_rule_that_is_malformed_is_a_bad_log():
   for text in ('{}', '{"initial": 0}', '[', '{"initial": 1, "more": 2}'):
     with pytest.raises(refusals.LogError, match='fl_dpftrl.adaptive_clipping .* is malformed'):
-      noise_record.read_clipping({shards.ADAPTIVE_CLIPPING_KEY: text})
+      noise_record.read_clipping({keys.ADAPTIVE_CLIPPING_KEY: text})
   assert noise_record.read_clipping({}) is None
 
 

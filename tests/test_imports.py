@@ -23,6 +23,7 @@ ROOMS = (
   'reports',
   'sensitivity',
   'simulation',
+  'studies',
 )
 MODULES = (
   'auditing',

@@ -13,7 +13,7 @@ from fl_dpftrl.files import durable
 from fl_dpftrl.logs import schema
 
 ROOT = pathlib.Path(__file__).parent.parent
-BOTH = pytest.mark.parametrize('number, status', [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+INT, TERM = signal.SIGINT, signal.SIGTERM
 
 # A program that sends itself a signal where it first imports a module, or calls a function.
 AT_IMPORT = """
@@ -63,49 +63,46 @@ def ended(program: str, *arguments: object, **kwargs) -> subprocess.CompletedPro
   )
 
 
-@BOTH
 @pytest.mark.parametrize(
-  'program, module, flags',
+  'number, program, module, flags',
   [
-    ('fl_dpftrl.commands.main', 'argparse', ['describe', 'identity', '--num_rounds=4']),
-    ('fl_dpftrl.commands.main', 'numpy', ['describe', 'identity', '--num_rounds=4']),
-    ('experiments.stackoverflow.train', 'absl', ['--output_dir=none']),
-    ('experiments.stackoverflow.evaluate', 'argparse', ['none']),
-    ('experiments.stackoverflow.export', 'argparse', ['none', '--format=keras']),
-    ('experiments.stackoverflow.study', 'argparse', ['--study=none', '--output_dir=none']),
+    (INT, 'fl_dpftrl.commands.main', 'argparse', ['describe', 'identity', '--num_rounds=4']),
+    (TERM, 'fl_dpftrl.commands.main', 'numpy', ['describe', 'identity', '--num_rounds=4']),
+    (TERM, 'experiments.stackoverflow.train', 'absl', ['--output_dir=none']),
+    (INT, 'experiments.stackoverflow.evaluate', 'argparse', ['none']),
+    (TERM, 'experiments.stackoverflow.export', 'argparse', ['none', '--format=keras']),
+    (INT, 'experiments.stackoverflow.study', 'argparse', ['--study=none', '--output_dir=none']),
   ],
 )
-def test_while_a_program_imports(program, module, flags, number, status):
+def test_while_a_program_imports(program, module, flags, number):
   done = ended(AT_IMPORT, int(number), module, program, *flags)
-  assert (done.returncode, done.stdout) == (status, '')
+  assert (done.returncode, done.stdout) == (128 + number, '')
   name = 'fl-dpftrl' if program.startswith('fl_') else program.rpartition('.')[2]
   assert done.stderr == f'{name}: interrupted\n'
 
 
 @pytest.mark.slow
-@BOTH
 @pytest.mark.parametrize(
-  'module, function, count',
-  [('os', 'fsync', 1), ('os', 'fsync', 4), ('os', 'rename', 1), ('shutil', 'copyfile', 1)],
+  'number, module, function, count',
+  [(INT, 'os', 'fsync', 1), (TERM, 'os', 'fsync', 4), (INT, 'shutil', 'copyfile', 1)],
 )
-def test_while_a_bundle_is_written(tmp_path, module, function, count, number, status):
+def test_while_a_bundle_is_written(tmp_path, module, function, count, number):
   log = tmp_path / 'log.parquet'
   schema.write_log(log, rounds=[0, 1, 2], device_ids=['a', 'b', 'c'], num_rounds=3)
   command = f'replay --log={log} --strategy=identity --noise_multiplier=3 --delta=1e-6'
   flags = [*command.split(), f'--bundle={tmp_path / "bundle"}']
   done = ended(AT_CALL, int(number), module, function, count, *flags)
-  assert done.returncode == status and 'ε' in done.stdout  # Printed before.
+  assert done.returncode == 128 + number and 'ε' in done.stdout  # Printed before.
   assert done.stderr == 'fl-dpftrl replay: interrupted\n'
   assert os.listdir(tmp_path) == ['log.parquet']
 
 
 @pytest.mark.slow
-@BOTH
-def test_while_a_log_is_simulated(tmp_path, number, status):
+def test_while_a_log_is_simulated(tmp_path):
   flags = ['--population=200', '--report_goal=10', '--num_rounds=6', '--timer_rounds=3']
   output = f'--output={tmp_path / "log.parquet"}'
-  done = ended(AT_CALL, int(number), 'os', 'fsync', 1, 'simulate', *flags, output)
-  assert (done.returncode, done.stdout) == (status, '')
+  done = ended(AT_CALL, int(TERM), 'os', 'fsync', 1, 'simulate', *flags, output)
+  assert (done.returncode, done.stdout) == (128 + TERM, '')
   assert done.stderr == 'fl-dpftrl simulate: interrupted\n'
   assert not os.listdir(tmp_path)
 

@@ -14,44 +14,20 @@ SCHEMA = dpftrl.MinSep(24, 6)
 PHONES = dpftrl.Scenario(population=200, report_goal=10, timer_rounds=4)
 
 
-def compared():
-  schemas = [dpftrl.MinSep(24, min_sep) for min_sep in (2, 4, 6, 8, 12)]
-  return dpftrl.compare(['identity', 'tree_online', 'tree_full', 'banded-b16'], schemas)
-
-
-def planned():
-  names = ['identity', 'tree_online']
-  return dpftrl.plan(PHONES, num_rounds=20, delta=1e-6, noise_multiplier=4.0, strategies=names)
-
-
-def audited(noise_multiplier=2.0):
-  strategy = dpftrl.Identity()
-  return dpftrl.audit(
-    strategy,
-    dpftrl.MinSep(4),
-    noise_multiplier=noise_multiplier,
-    delta=1e-6,
-    num_draws=2000,
-    seed=1,
-    executor='reference',
-  )
-
-
-def replayed(folder):
-  log = folder / 'log.parquet'
-  dpftrl.simulate(PHONES, num_rounds=20, output=log)
-  run = dpftrl.open_run(log, dpftrl.Identity(), noise_multiplier=4.0)
-  return dpftrl.replay(run, deltas=1e-6)
-
-
 @pytest.fixture(scope='module')
 def results(tmp_path_factory):
+  log = tmp_path_factory.mktemp('log') / 'log.parquet'
+  dpftrl.simulate(PHONES, num_rounds=20, output=log)
+  run = dpftrl.open_run(log, dpftrl.Identity(), noise_multiplier=4.0)
+  names, given = ['identity', 'tree_online'], dict(delta=1e-6, noise_multiplier=4.0)
+  audited = dict(given, num_draws=2000, seed=1, executor='reference')
+  schemas = [dpftrl.MinSep(24, min_sep) for min_sep in (2, 4, 6, 8, 12)]
   return {
-    'Comparison': compared(),
+    'Comparison': dpftrl.compare([*names, 'tree_full', 'banded-b16'], schemas),
     'StrategyFile': dpftrl.describe(dpftrl.TreeFull(), SCHEMA),
-    'Plan': planned(),
-    'Audit': audited(),
-    'Statement': replayed(tmp_path_factory.mktemp('log')),
+    'Plan': dpftrl.plan(PHONES, num_rounds=20, strategies=names, **given),
+    'Audit': dpftrl.audit(dpftrl.Identity(), dpftrl.MinSep(4), **audited),
+    'Statement': dpftrl.replay(run, deltas=1e-6),
   }
 
 
@@ -149,14 +125,6 @@ def test_an_empty_comparison_shows_itself():
   assert repr(empty) == 'Comparison: 0 evaluated, 1 left out'
   with pytest.raises(ValueError, match='0 entries'):
     empty.plot()
-
-
-def test_schemas_by_position():
-  assert dpftrl.MinSep(2052, 342) == dpftrl.MinSep(num_rounds=2052, min_sep=342)
-  assert dpftrl.MinSep(2052, 342, 6).participations == 6
-  assert dpftrl.FixedSeparation(24, 6, 2) == dpftrl.FixedSeparation(
-    num_rounds=24, min_sep=6, max_participations=2
-  )
 
 
 @pytest.mark.parametrize(

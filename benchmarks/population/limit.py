@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from fl_dpftrl.logs import streamed
+from fl_dpftrl.logs import schema
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import attendance as attendance_lib
 
@@ -18,11 +18,11 @@ from fl_dpftrl.simulation import attendance as attendance_lib
 def main(num_devices: int, goal: int, num_rounds: int, path: str) -> None:
   rng = np.random.default_rng(0)
   attendance = attendance_lib.Attendance()
-  with streamed.writer(path, num_rounds=num_rounds) as append:
+  with schema.round_by_round(path, num_rounds=num_rounds) as append:
     for t in range(num_rounds):
       ids = np.unique(rng.integers(num_devices, size=goal))
       append(t, ids, t)
-      attendance.add(schemas.Cohort(t, ids, t, t))
+      attendance.add_cohort(schemas.Cohort(t, ids, t, t))
   print(attendance.num_participations)
 
 

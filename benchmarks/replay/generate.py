@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from benchmarks.replay import cases
-from fl_dpftrl.logs import shards
+from fl_dpftrl.logs import keys
 
 LEAST_GAP = 200
 MOST_GAP = 400
@@ -77,10 +77,7 @@ def write(
   id_type = pa.string() if case.ids == 'text' else pa.int64()
   schema = pa.schema(
     [('round', pa.int64()), ('device_id', id_type)],
-    metadata={
-      shards.VERSION_KEY: str(shards.LOG_VERSION),
-      shards.NUM_ROUNDS_KEY: str(case.num_rounds),
-    },
+    metadata={keys.VERSION_KEY: str(keys.LOG_VERSION), keys.NUM_ROUNDS_KEY: str(case.num_rounds)},
   )
   rounds = cohorts(case.num_devices, case.num_rounds, case.cohort)
   try:

@@ -12,7 +12,7 @@ from typing import Any
 from absl import flags
 
 from experiments.stackoverflow import flag_files
-from experiments.stackoverflow.datasets import parts
+from experiments.stackoverflow.datasets import dataset
 from fl_dpftrl.files import durable
 from fl_dpftrl.text import messages
 
@@ -206,7 +206,7 @@ class Hparams:
         ' calibrates it'
       )
     if self.client_part is not None:
-      parts.parse(self.client_part)
+      dataset.parse_part(self.client_part)
     for name in (
       'report_goal',
       'num_rounds',

@@ -14,30 +14,16 @@ if __name__ == '__main__':
   signals.end_at_once('evaluate: interrupted')  # What is imported next takes a while.
 
 # pylint: disable=g-import-not-at-top,wrong-import-position
-import argparse
 import json
 import os
 import pathlib
-import sys
-from typing import NoReturn
 
-from experiments.stackoverflow import configuration, datasets
+from experiments.stackoverflow import command_line, configuration, datasets
 from fl_dpftrl.files import json_files
-from fl_dpftrl.text import messages
-
-
-class _Parser(argparse.ArgumentParser):
-  def error(self, message: str) -> NoReturn:
-    _fail(message)
 
 
 def main() -> None:
-  parser = _Parser(
-    prog='evaluate',
-    description=__doc__,
-    allow_abbrev=False,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-  )
+  parser = command_line.Parser('evaluate', __doc__)
   parser.add_argument('run', type=pathlib.Path, help='output folder of the run')
   parser.add_argument(
     '--split', choices=('test', 'validation'), default='test', help='data (default: test)'
@@ -51,7 +37,7 @@ def main() -> None:
   try:
     measured = evaluate(arguments.run, arguments.split, arguments.model)
   except (ValueError, OSError) as problem:
-    _fail(str(problem))
+    parser.error(str(problem))
   print(json.dumps(measured, indent=2))
 
 
@@ -73,16 +59,17 @@ def evaluate(
   dataset = datasets.load_for(hparams)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   # TensorFlow is slow to load: not before the flags are known to fit the data.
-  from experiments.stackoverflow import exported, model, networks, report, weights
+  from experiments.stackoverflow import exported, model, networks
+  from fl_dpftrl.training import metrics, report
 
   size = dataset.vocabulary.size
   network = networks.chosen(hparams, size)
   if model_path is None:
-    found = weights.read(folder / weights.NAME, network, flag='run')
+    weights = networks.read_weights(folder / report.MODEL_NAME, network, flag='run')
   else:
-    network, found = exported.read(model_path, size, dataset.sequence_length), ()
+    network, weights = exported.read(model_path, size, dataset.sequence_length), ()
   rows = {'test': dataset.test, 'validation': dataset.validation}[split]
-  return report.finite(model.evaluate(network, found, rows, dataset.vocabulary))
+  return metrics.finite(model.evaluate(network, weights, rows, dataset.vocabulary))
 
 
 def read_hparams(folder: pathlib.Path) -> configuration.Hparams:
@@ -104,11 +91,6 @@ def read_hparams(folder: pathlib.Path) -> configuration.Hparams:
     return configuration.Hparams(**{**configuration.recorded(content), 'noise_seed': None})
   except (TypeError, ValueError) as problem:
     raise ValueError(f'{path} has not the flags of a run: {problem}') from None
-
-
-def _fail(message: str) -> NoReturn:
-  print(messages.one_line(f'evaluate: {message}'), file=sys.stderr)
-  sys.exit(2)
 
 
 if __name__ == '__main__':

@@ -14,32 +14,18 @@ if __name__ == '__main__':
   signals.end_at_once('export: interrupted')  # What is imported next takes a while.
 
 # pylint: disable=g-import-not-at-top,wrong-import-position
-import argparse
 import os
 import pathlib
-import sys
-from typing import NoReturn
 
-from experiments.stackoverflow import datasets, evaluate
+from experiments.stackoverflow import command_line, datasets, evaluate
 from fl_dpftrl.files import durable
-from fl_dpftrl.text import messages
 
 WORDS_NAME = 'words.txt'
 _FORMATS = ('keras', 'savedmodel')
 
 
-class _Parser(argparse.ArgumentParser):
-  def error(self, message: str) -> NoReturn:
-    _fail(message)
-
-
 def main() -> None:
-  parser = _Parser(
-    prog='export',
-    description=__doc__,
-    allow_abbrev=False,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-  )
+  parser = command_line.Parser('export', __doc__)
   parser.add_argument('run', type=pathlib.Path, help='output folder of the run')
   parser.add_argument('--format', choices=_FORMATS, required=True, help='kind of the model')
   parser.add_argument(
@@ -50,7 +36,7 @@ def main() -> None:
     with signals.cleaned_up('export: interrupted'):
       path = export(arguments.run, arguments.format, arguments.output)
   except (ValueError, OSError) as problem:
-    _fail(str(problem))
+    parser.error(str(problem))
   print(path)
 
 
@@ -70,20 +56,16 @@ def export(folder: pathlib.Path, format: str, output: pathlib.Path | None = None
   dataset = datasets.load_for(hparams)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   # TensorFlow is slow to load: not before the flags are known to fit the data.
-  from experiments.stackoverflow import exported, networks, weights
+  from experiments.stackoverflow import exported, networks
+  from fl_dpftrl.training import report
 
   network = networks.chosen(hparams, dataset.vocabulary.size)
-  found = weights.read(folder / weights.NAME, network, flag='run')
+  weights = networks.read_weights(folder / report.MODEL_NAME, network, flag='run')
   path = output or folder / exported.NAMES[format]
-  exported.write(exported.keras_model(network, found, dataset.sequence_length), path, format)
+  exported.write(exported.keras_model(network, weights, dataset.sequence_length), path, format)
   words = [dataset.vocabulary.decode([token]) for token in range(dataset.vocabulary.size)]
   durable.write_durably(path.with_name(WORDS_NAME), ('\n'.join(words) + '\n').encode())
   return path
-
-
-def _fail(message: str) -> NoReturn:
-  print(messages.one_line(f'export: {message}'), file=sys.stderr)
-  sys.exit(2)
 
 
 if __name__ == '__main__':

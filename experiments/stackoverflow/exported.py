@@ -181,12 +181,12 @@ def read(path: pathlib.Path, num_tokens: int, length: int) -> Loaded:
       call = held.serve
     else:
       held = call = tf.keras.models.load_model(path, compile=False)
-    found = call(tf.zeros([1, length], tf.int32)).shape
+    shape = call(tf.zeros([1, length], tf.int32)).shape
   except Exception as problem:  # Of many kinds, for what is no model.
     raise ValueError(f'{shown} is no exported model: {messages.one_line(str(problem))}') from None
-  if tuple(found) != (1, length, num_tokens):
+  if tuple(shape) != (1, length, num_tokens):
     raise ValueError(
-      f'{shown} gives logits of shape {tuple(found)[1:]}; {length} tokens and this vocabulary'
+      f'{shown} gives logits of shape {tuple(shape)[1:]}; {length} tokens and this vocabulary'
       f' need ({length}, {num_tokens})'
     )
   return Loaded(call, held)

@@ -84,21 +84,21 @@ class _Expansion:
 
   def of(self, arguments: list[str], within: tuple[str, ...]) -> list[tuple[str, int]]:
     """The arguments with their depth in files."""
-    found, rest, depth = [], iter(arguments), len(within)
+    expanded, rest, depth = [], iter(arguments), len(within)
     for argument in rest:
       if argument == '--':
-        return [*found, *((a, depth) for a in (argument, *rest))]
+        return [*expanded, *((a, depth) for a in (argument, *rest))]
       flag, equals, name = argument.partition('=')
       if flag.startswith('-') and len(flag) > _LONGEST_NAME:
         raise ValueError(f'{messages.quoted(flag)} is not the name of a flag')
       if flag not in _NAMES:
-        found.append((argument, depth))
+        expanded.append((argument, depth))
         continue
       name = name if equals else next(rest, '')
       if not name:
         raise ValueError('--flagfile is without the name of a file')
-      found += self.of(*self._lines(os.path.expanduser(name), within))
-    return found
+      expanded += self.of(*self._lines(os.path.expanduser(name), within))
+    return expanded
 
   def _lines(self, name: str, within: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
     """The flags of a file, and the files that lead to them."""

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from experiments.stackoverflow import metrics, networks
+from experiments.stackoverflow import networks
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
 from fl_dpftrl.runtime import memory
 
@@ -173,7 +173,7 @@ def evaluate(
 
   Returns:
     `loss`, the mean over all tokens but padding, and the accuracies of
-    `metrics.masks`, each a fraction; NaN where no target counts.
+    `vocabulary.masks`, each a fraction; NaN where no target counts.
   """
   rows = rows.astype(np.int32)
   weights = [tf.convert_to_tensor(weight) for weight in weights]
@@ -188,6 +188,6 @@ def evaluate(
   losses, hits = np.concatenate(losses), np.concatenate(hits)
   targets = rows[:, 1:]
   result = {'loss': float(losses[targets != vocabulary.pad].mean())}
-  for name, mask in metrics.masks(targets, vocabulary).items():
+  for name, mask in vocabulary.masks(targets).items():
     result[name] = float(hits[mask].mean())
   return result

@@ -1,6 +1,7 @@
 """Networks that predict the next word, as pure functions of their weights."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -8,6 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.stackoverflow import configuration, lstm
+from fl_dpftrl.files import array_files
+from fl_dpftrl.text import messages
 
 Weights = Sequence[tf.Tensor]
 
@@ -153,3 +156,36 @@ def chosen(hparams: configuration.Hparams, num_tokens: int) -> Network:
   given = {'embedding': hparams.embedding, 'units': hparams.lstm_units}
   sizes = {size: value for size, value in given.items() if value is not None}
   return _NETWORKS[name](num_tokens=num_tokens, **sizes)
+
+
+def read_weights(
+  path: str | os.PathLike[str], network: Network, *, flag: str
+) -> tuple[np.ndarray, ...]:
+  """Returns the weights of a file, which must fit a network.
+
+  Args:
+    path: model.npz of a run.
+    network: the network.
+    flag: name of the flag that gave the path, for messages.
+
+  Raises:
+    OSError: if the file cannot be read.
+    ValueError: naming the file, if it does not have the network's weights.
+  """
+  weights = []
+  for i, expected in enumerate(network.initial_weights(0)):
+    name = f'weight{i}'
+    shown = f'--{flag}={messages.quoted(os.fspath(path))}'
+    try:
+      weight = array_files.read(path, name)
+    except ValueError as problem:
+      raise ValueError(f'{shown}: {problem}') from None
+    if weight.shape != expected.shape:
+      raise ValueError(
+        f'{shown}: {name} must have shape {expected.shape} for this network and'
+        f' vocabulary, has {weight.shape}'
+      )
+    if not np.isfinite(weight).all():
+      raise ValueError(f'{shown}: {name} has numbers that are not finite')
+    weights.append(weight.astype(np.float32))
+  return tuple(weights)

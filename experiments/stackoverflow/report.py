@@ -2,32 +2,24 @@
 
 import dataclasses
 import json
-import math
 import os
 import pathlib
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
+import fl_dpftrl as dpftrl
 from experiments.stackoverflow import configuration, datasets
 from fl_dpftrl.accounting import losses
-from fl_dpftrl.families import base
 from fl_dpftrl.files import durable, json_files
-from fl_dpftrl.strategies import document
+from fl_dpftrl.studies.cells import SUMMARY_NAME
 from fl_dpftrl.text import messages, rounding
+from fl_dpftrl.training import report
 
-if TYPE_CHECKING:
-  from fl_dpftrl.training import report, train  # Load TensorFlow.
-
-NAME = 'summary.json'
 _LONGEST = 1000  # characters of a line
 _FLAGS = (
   'dataset',
-  'noise_multiplier',
-  'clip_norm',
   'clip_quantile',
   'clip_rounds',
-  'report_goal',
   'client_optimizer',
   'client_learning_rate',
   'server_optimizer',
@@ -38,16 +30,14 @@ _FLAGS = (
 
 
 def description(
-  hparams: configuration.Hparams, dataset: datasets.Dataset, strategy: base.Strategy
-) -> 'report.Description':
+  hparams: configuration.Hparams, dataset: datasets.Dataset, family: str
+) -> report.Description:
   """Returns what the report of a run says beyond its log."""
-  from fl_dpftrl.training import report
-
   program = pathlib.Path(sys.executable).with_name('fl-dpftrl')
   return report.Description(
     dataset=f'{hparams.dataset}: {dataset.licence}',
     unit=dataset.unit,
-    strategy=hparams.strategy or f'{strategy.family}, optimised',
+    strategy=hparams.strategy or f'{family}, optimised',
     deployment_report_goal=hparams.deployment_report_goal,
     program=os.path.relpath(program) if program.exists() else 'fl-dpftrl',
     counts=True,
@@ -57,127 +47,54 @@ def description(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-  """Everything about a finished run that its plot and summary say.
+  """A finished run, as its plot and summary show it.
 
   Attributes:
-    trained: the trained model, its statement and metrics.
+    trained: trained model, its statement and metrics.
     hparams: flags of the run.
     dataset: text of the devices.
-    strategy: strategy of the noise.
-    num_devices: devices that could take part.
-    num_parameters: parameters of the model.
     test: metrics of the final model on test data.
     compare_with: folder of the same run without noise; None if it is not known.
     figures: kind of the plot.
   """
 
-  trained: 'train.Trained'
+  trained: dpftrl.Trained
   hparams: configuration.Hparams
   dataset: datasets.Dataset
-  strategy: base.Strategy
-  num_devices: int
-  num_parameters: int
   test: Mapping[str, float]
   compare_with: pathlib.Path | None
   figures: str = 'png'
 
-  @property
-  def diverged_since(self) -> int | None:
-    """The first round with a measurement that is not finite; None without one.
 
-    Where only the test measurements are not finite, it is the last round.
-    """
-    first = self.trained.history.first_not_finite()
-    if first is None and not all(map(math.isfinite, self.test.values())):
-      first = max(self.trained.history.rounds.tolist(), default=0)
-    return first
-
-
-def write(trained: 'train.Trained', **facts: Any) -> str:
-  """Writes the plot and summary.json; returns a summary for people.
-
-  Args:
-    trained: the trained model.
-    **facts: the other facts of an `Outcome`.
-  """
+def write(outcome: Outcome) -> str:
+  """Writes the plot and summary.json of a run; returns a summary for people."""
   from fl_dpftrl.drawing import style  # Loads matplotlib.
 
-  outcome = Outcome(trained=trained, **facts)
-  stated = trained.statement
-  without_noise = _without_noise(outcome)
+  trained, hparams, dataset = outcome.trained, outcome.hparams, outcome.dataset
+  stated, without_noise = trained.statement, _without_noise(outcome)
   trained.plot(
     trained.folder / f'accuracy.{outcome.figures}',
     title=(
-      f'{style.plain(outcome.dataset.name)}: {outcome.strategy.family}, σ ='
-      f' {rounding.up(outcome.hparams.noise_multiplier)}, n ='
+      f'{style.plain(dataset.name)}: {trained.setting.family}, σ ='
+      f' {rounding.up(hparams.noise_multiplier)}, n ='
       f' {stated.num_rounds}, k = {stated.max_participations},'
       f' b = {stated.min_sep}'
     ),
     label='next-word accuracy',
-    baseline=outcome.dataset.unigram_accuracy,
+    baseline=dataset.unigram_accuracy,
     test_accuracy=outcome.test['accuracy'],
     without_noise=None if isinstance(without_noise, str) else without_noise,
   )
-  text = json.dumps(content(outcome), indent=2, allow_nan=False, default=str)
-  durable.write_durably(trained.folder / NAME, (text + '\n').encode(), private=True)
-  return _summary(outcome)
-
-
-def content(outcome: Outcome) -> dict[str, Any]:
-  """Returns the content of summary.json: all about a run that a table of runs needs.
-
-  Returns:
-    Values for JSON. `rho` and `epsilon` are those that the log proves in the
-    worst case, null without a guarantee; `declared` has those of the schema
-    that the timers enforce. `last_clip_norm` is that of the last round. `seconds` is the sum
-    over rounds, with evaluation.
-  """
-  hparams, trained = outcome.hparams, outcome.trained
-  statement, setting, history = trained.statement, trained.setting, trained.history
-  stated = statement.to_json()
-  worst = stated['worst_case']
   flags = hparams.to_json()
-  clip_norms = history.column('aggregator/clip_norm')
-  return {
-    'mechanism': outcome.strategy.family,
-    'strategy_digest': document.strategy_digest(outcome.strategy),
-    **{name: flags[name] for name in _FLAGS if name in flags},
-    'sensitivity': worst['sensitivity'],
-    'sensitivity_kind': worst['sensitivity_kind'],
-    'rho': worst['rho'],
-    'epsilon': worst['epsilon'],
-    'delta': hparams.delta,
-    'declared': stated.get('declared'),
-    'num_rounds': statement.num_rounds,
-    'num_participations': stated['num_participations'],
-    'participating_devices': stated['num_devices'],
-    'min_sep': statement.min_sep,
-    'max_participations': statement.max_participations,
-    'last_clip_norm': clip_norms[max(clip_norms)] if clip_norms else hparams.clip_norm,
-    'validation': finite(_last_validation(outcome)),
-    'test': finite(outcome.test),
-    'seconds': round(sum(history.column('seconds').values()), 3),
-    'dataset_digest': outcome.dataset.digest or None,
-    'num_devices': outcome.num_devices,
-    'unigram_accuracy': outcome.dataset.unigram_accuracy,
-    'num_parameters': outcome.num_parameters,
-    'burnt_rounds': list(setting.burnt_rounds),
-    'diverged_since_round': outcome.diverged_since,
-    'hypothetical_deployment': setting.hypothetical and vars(setting.hypothetical),
-    'void_reason': setting.void_reason,
-    **({'audit': trained.audited} if setting.audit else {}),
+  content = {
+    **trained.summary(outcome.test),
+    **{name: flags[name] for name in _FLAGS},
+    'dataset_digest': dataset.digest or None,
+    'unigram_accuracy': dataset.unigram_accuracy,
   }
-
-
-def _last_validation(outcome: Outcome) -> dict[str, float]:
-  """Returns the metrics of the last evaluation on validation data."""
-  columns = {name: outcome.trained.history.column(f'validation/{name}') for name in outcome.test}
-  return {name: column[max(column)] for name, column in columns.items() if column}
-
-
-def finite(values: Mapping[str, float]) -> dict[str, float | None]:
-  """Returns measurements for JSON, in which NaN and infinities are null."""
-  return {name: value if math.isfinite(value) else None for name, value in values.items()}
+  text = json.dumps(content, indent=2, allow_nan=False, default=str)
+  durable.write_durably(trained.folder / SUMMARY_NAME, (text + '\n').encode(), private=True)
+  return _summary(outcome)
 
 
 def _summary(outcome: Outcome) -> str:
@@ -193,7 +110,7 @@ def _summary(outcome: Outcome) -> str:
       f' "{outcome.dataset.unigram_word}"',
     ),
   ]
-  diverged = outcome.diverged_since
+  diverged = trained.diverged_since(outcome.test)
   if diverged is not None:
     lines.insert(
       0,
@@ -208,11 +125,11 @@ def _summary(outcome: Outcome) -> str:
   if hparams.noise_multiplier:
     lines.append(('  the same run without noise', _cost_of_noise(outcome)))
   lines += [
-    ('Model', f'{outcome.num_parameters:,} parameters'),
+    ('Model', f'{trained.num_parameters:,} parameters'),
     (
       'Participation, from the log',
       f'{statement.counted.num_participations:,} by'
-      f' {statement.counted.num_devices:,} of {outcome.num_devices:,} devices',
+      f' {statement.counted.num_devices:,} of {setting.population:,} devices',
     ),
     (
       '  rounds n, most per device k, min-sep b',
@@ -220,7 +137,7 @@ def _summary(outcome: Outcome) -> str:
     ),
     (
       'Noise',
-      f'{outcome.strategy.family}, noise multiplier σ ='
+      f'{setting.family}, noise multiplier σ ='
       f' {rounding.up(hparams.noise_multiplier)}, sensitivity'
       f' {rounding.up(worst.sensitivity)}'
       f' ({worst.sensitivity_kind.replace("_", " ")})',
@@ -301,7 +218,7 @@ def _without_noise(outcome: Outcome) -> float | str:
     return 'not known; name its folder with --compare_with'
   try:
     other = dict(json_files.read(folder / configuration.HPARAMS_NAME))
-    accuracy = float(json_files.read(folder / NAME)['test']['accuracy'])
+    accuracy = float(json_files.read(folder / SUMMARY_NAME)['test']['accuracy'])
   except (OSError, ValueError, KeyError, TypeError):
     return f'not known; no finished run in {folder}'
   if accuracy is None:

@@ -1,15 +1,25 @@
-"""One run: its flags against its data, and then its training."""
+"""One run: its flags against its data, its devices and strategy, and then its training."""
 
+import dataclasses
 import gc
 import pathlib
 import sys
 import types
 from collections.abc import Callable
 
-from experiments.stackoverflow import configuration, datasets, setting
+from experiments.stackoverflow import configuration, datasets
 from experiments.stackoverflow import machines as machines_lib
+from fl_dpftrl import adaptive_clipping
+from fl_dpftrl.accounting import calibration
+from fl_dpftrl.families import base
+from fl_dpftrl.optimization import registry
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.simulation import scenario as scenario_lib
+from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
-from fl_dpftrl.training import interrupts
+from fl_dpftrl.training import guarantee, interrupts
+
+_MECHANISM, _OBJECTIVE = 'blt', 'max'
 
 
 def run(
@@ -41,16 +51,16 @@ def run(
   dataset = datasets.load_for(hparams)
   if dataset.digest:
     say(f'{dataset.name}: {len(dataset.train_clients)} training clients, digest {dataset.digest}')
-  scenario = setting.scenario(hparams, len(dataset.train_clients))
-  strategy = setting.strategy(hparams, folder, scenario.planned_schema(hparams.num_rounds), say)
-  hparams = setting.calibrated(hparams, strategy)
+  devices = scenario(hparams, len(dataset.train_clients))
+  chosen = strategy(hparams, folder, devices.planned_schema(hparams.num_rounds), say)
+  hparams = calibrated(hparams, chosen)
   training = _training()
   training.train(
     hparams,
     folder,
     dataset=dataset,
-    scenario=scenario,
-    strategy=strategy,
+    scenario=devices,
+    strategy=chosen,
     machines=machines,
     compare_with=compare_with,
     figures=figures,
@@ -75,3 +85,153 @@ def _training() -> types.ModuleType:
       gc.enable()
   gc.freeze()
   return training
+
+
+def scenario(hparams: configuration.Hparams, num_clients: int) -> scenario_lib.Scenario:
+  """Returns the devices, of which number i has the data of client i, and their rounds.
+
+  Raises:
+    ValueError: if the data have fewer clients than the population, or the
+      flags do not fit each other.
+  """
+  num_devices = num_clients
+  if hparams.population is not None:
+    if hparams.population > num_clients:
+      raise ValueError(
+        f'--population={hparams.population} is more than the {num_clients}'
+        f' training clients of {hparams.dataset}'
+      )
+    num_devices = hparams.population
+  if hparams.report_goal > num_devices:
+    raise ValueError(
+      f'--report_goal={hparams.report_goal} is more than the {num_devices}'
+      f' devices of {hparams.dataset}'
+    )
+  timers = min(hparams.timer_rounds or 1, hparams.num_rounds)
+  if timers * hparams.report_goal > num_devices:
+    raise ValueError(
+      f'--timer_rounds={hparams.timer_rounds} with'
+      f' --report_goal={hparams.report_goal} needs'
+      f' {timers * hparams.report_goal} devices and there are {num_devices}:'
+      ' a round would find too few whose timer has run; a timer of'
+      f' {num_devices // hparams.report_goal} would do'
+    )
+  described = scenario_lib.Scenario(
+    population=num_devices,
+    report_goal=hparams.report_goal,
+    timer_hours=hparams.timer_hours,
+    timer_rounds=hparams.timer_rounds,
+    seed=hparams.seed,
+    availability=hparams.availability,
+    clients_per_round=hparams.clients_per_round or hparams.report_goal,
+    dropout=hparams.dropout,
+    devices={
+      'check_ins_per_hour': hparams.check_ins_per_hour,
+      'report_minutes': hparams.report_minutes,
+    },
+  )
+  # Traces are read once, and what is out of range is named before TensorFlow is loaded.
+  availability = described.simulation().population.availability
+  return dataclasses.replace(described, availability=availability)
+
+
+def num_rounds(hparams: configuration.Hparams, chosen: base.Strategy) -> int:
+  """Returns the rounds that the privacy budget allows: all without one.
+
+  Raises:
+    ValueError: if the budget is too small for one round.
+  """
+  if hparams.max_epsilon is None:
+    return hparams.num_rounds
+  try:
+    return guarantee.allowed_rounds(
+      chosen,
+      hparams.noise_multiplier,
+      enforced_schema(hparams),
+      delta=hparams.delta,
+      max_epsilon=hparams.max_epsilon,
+    )
+  except ValueError as error:
+    raise ValueError(f'--{error}') from error
+
+
+def strategy(
+  hparams: configuration.Hparams,
+  folder: pathlib.Path,
+  schema: schemas.MinSep,
+  say: Callable[[str], None],
+) -> base.Strategy:
+  """Returns the run's strategy: that of the run in the folder, if there is one.
+
+  Args:
+    hparams: the run's flags.
+    folder: folder of the run.
+    schema: participation that a strategy is optimised for.
+    say: told, in a line, what is optimised.
+
+  Raises:
+    ValueError: if the file or name is unknown, of another mechanism, or made
+      for fewer rounds.
+  """
+  path = folder / guarantee.STRATEGY_NAME
+  if path.exists():
+    return files.load_strategy(path)
+  if hparams.strategy is not None:
+    chosen = files.load_strategy(hparams.strategy)
+    if hparams.mechanism not in (None, chosen.family):
+      raise ValueError(
+        f'--mechanism={hparams.mechanism} but --strategy={hparams.strategy} is'
+        f' of the family {chosen.family}; leave one of the two out'
+      )
+    base.check_num_rounds(chosen, hparams.num_rounds)
+  else:
+    chosen = _optimised(hparams.mechanism or _MECHANISM, schema, say)
+  return chosen
+
+
+def clip_norm(hparams: configuration.Hparams) -> float | adaptive_clipping.AdaptiveClipping:
+  """Returns the run's clip norm, or the rule that it follows."""
+  if hparams.clip_quantile is None:
+    return hparams.clip_norm
+  return adaptive_clipping.AdaptiveClipping(
+    hparams.clip_norm, target_quantile=hparams.clip_quantile, rounds=hparams.clip_rounds
+  )
+
+
+def calibrated(hparams: configuration.Hparams, chosen: base.Strategy) -> configuration.Hparams:
+  """Returns the flags with the noise multiplier that a target ε asks for.
+
+  The noise is calibrated for the participation that the timers enforce, for the
+  run itself or for its hypothetical deployment. A noise multiplier that is
+  given, or was recorded by the run's first start, stays as it is.
+
+  Raises:
+    ValueError: if no noise multiplier meets the target.
+  """
+  if hparams.noise_multiplier is not None:
+    return hparams
+  target, ratio = hparams.epsilon, 1.0
+  if target is None:
+    target = hparams.deployment_epsilon
+    ratio = hparams.report_goal / hparams.deployment_report_goal
+  guarantee = calibration.calibrate(
+    chosen, enforced_schema(hparams), epsilon=target, delta=hparams.delta
+  )
+  return dataclasses.replace(hparams, noise_multiplier=ratio * guarantee.noise_multiplier)
+
+
+def enforced_schema(hparams: configuration.Hparams) -> schemas.MinSep:
+  """Returns the participation that timers in rounds, or none, enforce."""
+  min_sep = min(hparams.timer_rounds or 1, hparams.num_rounds)
+  return schemas.MinSep(num_rounds=hparams.num_rounds, min_sep=min_sep)
+
+
+def _optimised(mechanism: str, schema: schemas.MinSep, say: Callable[[str], None]) -> base.Strategy:
+  registry.check_family(mechanism)
+  if mechanism not in registry.OPTIMIZERS:
+    raise ValueError(
+      f'--mechanism={mechanism} is unknown; known are {", ".join(registry.OPTIMIZERS)}'
+    )
+  if mechanism not in files.parameter_free():
+    say(f'optimising {mechanism} for {schema.num_rounds} rounds with min-sep {schema.min_sep}')
+  return registry.optimize(mechanism, schema, objective=_OBJECTIVE)

@@ -7,17 +7,10 @@ import sys
 from collections.abc import Callable, Iterator
 
 import tensorflow as tf
+import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from experiments.stackoverflow import (
-  configuration,
-  datasets,
-  networks,
-  optimizers,
-  report,
-  setting,
-  weights,
-)
+from experiments.stackoverflow import configuration, datasets, networks, report, run
 from experiments.stackoverflow import machines as machines_lib
 from experiments.stackoverflow import model as model_lib
 from fl_dpftrl import runtime, workloads
@@ -37,6 +30,9 @@ ROWS_NAME = 'rows'
 _SERVED_NAME = 'served.json'
 # State is copied in each round; a row of an engine is made while clients train.
 _MOST_STATE_BYTES = 4_000_000
+_CLIENT_MOMENTUM = 0.9
+# Large enough for the noise not to be scaled up where gradients are small.
+_SERVER_ADAPTIVITY = 1e-3
 
 
 def train(
@@ -74,15 +70,15 @@ def train(
   factory = with_canaries(
     aggregator(hparams, strategy, size, folder, machines),
     hparams,
-    schema=scenario.planned_schema(setting.num_rounds(hparams, strategy)),
+    schema=scenario.planned_schema(run.num_rounds(hparams, strategy)),
     size=size,
     clients=dataset.train_clients,
   )
   process = learning_process(hparams, dataset, network, factory)
   interrupt.check()
 
-  def evaluated(found: tuple, rows: object) -> dict[str, float]:
-    return model_lib.evaluate(network, found, rows, dataset.vocabulary)
+  def evaluated(model_weights: tuple, rows: object) -> dict[str, float]:
+    return model_lib.evaluate(network, model_weights, rows, dataset.vocabulary)
 
   with _runtime(machines, hparams.seed, say) as context:
     interrupt.on_abort(context.stop)
@@ -103,7 +99,7 @@ def train(
       scenario=scenario,
       delta=hparams.delta,
       max_epsilon=hparams.max_epsilon,
-      evaluate=lambda found: evaluated(found.trainable, dataset.validation),
+      evaluate=lambda model_weights: evaluated(model_weights.trainable, dataset.validation),
       rounds_per_evaluation=hparams.rounds_per_evaluation,
       observers=[
         Flags(hparams, on_step, interrupt),
@@ -113,7 +109,7 @@ def train(
         observers_lib.ProgressLine(hparams.rounds_per_evaluation, stream=sys.stderr),
       ],
       bundle=True,
-      description=report.description(hparams, dataset, strategy),
+      description=report.description(hparams, dataset, strategy.family),
       context=context,
       say=say,
     )
@@ -121,15 +117,14 @@ def train(
   interrupt.check()
   print(
     report.write(
-      trained,
-      hparams=hparams,
-      dataset=dataset,
-      strategy=strategy,
-      test=test,
-      num_devices=scenario.population,
-      num_parameters=size,
-      compare_with=compare_with,
-      figures=figures,
+      report.Outcome(
+        trained=trained,
+        hparams=hparams,
+        dataset=dataset,
+        test=test,
+        compare_with=compare_with,
+        figures=figures,
+      )
     )
   )
 
@@ -204,7 +199,7 @@ def aggregator(
   return dpftrl.CorrelatedNoiseFactory(
     strategy,
     noise_multiplier=hparams.noise_multiplier,
-    clip_norm=setting.clip_norm(hparams),
+    clip_norm=run.clip_norm(hparams),
     report_goal=hparams.report_goal,
     zeroing_norm=hparams.zeroing_norm,
     noise_seed=hparams.noise_seed,
@@ -268,7 +263,7 @@ def learning_process(
   """
   start = None
   if hparams.initial_weights is not None:
-    start = weights.read(hparams.initial_weights, network, flag='initial_weights')
+    start = networks.read_weights(hparams.initial_weights, network, flag='initial_weights')
   model = model_lib.build(
     network,
     dataset.vocabulary,
@@ -280,7 +275,7 @@ def learning_process(
     model,
     aggregator=factory,
     client_learning_rate=hparams.client_learning_rate,
-    client_optimizer=optimizers.client(hparams),
+    client_optimizer=client_optimizer(hparams),
     server_learning_rates=workloads.warmup_cooldown(
       hparams.server_learning_rate,
       hparams.num_rounds,
@@ -288,8 +283,37 @@ def learning_process(
       cooldown_fraction=hparams.cooldown_fraction,
     ),
     server_momentum=hparams.server_momentum,
-    server_optimizer=optimizers.server(hparams),
+    server_optimizer=server_optimizer(hparams),
   )
+
+
+def client_optimizer(hparams: configuration.Hparams) -> tff.learning.optimizers.Optimizer:
+  """Returns the optimiser of the clients, whose updates are clipped whatever made them."""
+  optimizers, rate = tff.learning.optimizers, hparams.client_learning_rate
+  return {
+    'sgd': lambda: optimizers.build_sgdm(rate),
+    'sgdm': lambda: optimizers.build_sgdm(rate, momentum=_CLIENT_MOMENTUM),
+    'adam': lambda: optimizers.build_adam(rate),
+    'adamw': lambda: optimizers.build_adamw(rate),
+  }[hparams.client_optimizer]()
+
+
+def server_optimizer(hparams: configuration.Hparams) -> tff.learning.optimizers.Optimizer:
+  """Returns the optimiser of the server, whose learning rate is then scheduled.
+
+  It only post-processes the noised sums. Strategies are optimised for models that are linear in
+  them, as those of SGD with momentum are; for Adam and Yogi their losses are an approximation.
+
+  Source: Reddi et al. 2020, "Adaptive federated optimization", for FedAdam,
+  FedYogi and their adaptivity of 1e-3.
+  """
+  optimizers, rate = tff.learning.optimizers, hparams.server_learning_rate
+  momentum = hparams.server_momentum
+  return {
+    'sgdm': lambda: optimizers.build_sgdm(rate, momentum=momentum or None),
+    'adam': lambda: optimizers.build_adam(rate, beta_1=momentum, epsilon=_SERVER_ADAPTIVITY),
+    'yogi': lambda: optimizers.build_yogi(rate, beta_1=momentum, epsilon=_SERVER_ADAPTIVITY),
+  }[hparams.server_optimizer]()
 
 
 def _share_processors(model_bytes: int, machines: machines_lib.Machines) -> None:

@@ -21,6 +21,7 @@ CAVEAT = (
 )
 
 _LISTED = 20
+_UNCONFIRMED = 'not confirmed, as the bundle does not fit'
 _ASSUMPTIONS = 'assumptions'
 # Differences are told in this order, then all others: an edited number before what follows from it.
 _ORDER = (
@@ -115,29 +116,26 @@ class Verification:
     }
 
 
-class Found(NamedTuple):
-  """A folder with a manifest, as it was found.
+class Opened(NamedTuple):
+  """A bundle whose manifest was read.
 
   Attributes:
-    folder: the folder.
+    folder: the bundle.
     names: names of its files.
     content: bytes of the manifest.
-    digest: SHA-256 of the manifest from elsewhere, in hexadecimal; None if there is none.
+    manifest: the manifest.
+    digest: SHA-256 of the manifest, in hexadecimal.
   """
 
   folder: pathlib.Path
   names: frozenset[str]
   content: bytes
-  digest: str | None = None
-
-  @property
-  def own_digest(self) -> str:
-    """SHA-256 of the manifest, in hexadecimal."""
-    return hashlib.sha256(self.content).hexdigest()
+  manifest: manifest_lib.Manifest
+  digest: str
 
 
-def find(folder: str | os.PathLike[str], digest: str | None = None) -> Found:
-  """Reads the names and the manifest of a bundle.
+def opened(folder: str | os.PathLike[str]) -> Opened:
+  """Reads the names of the files and the manifest of a bundle.
 
   Raises:
     ValueError: unless it has a manifest and regular files alone.
@@ -154,27 +152,25 @@ def find(folder: str | os.PathLike[str], digest: str | None = None) -> Found:
   path = folder / manifest_lib.NAME
   try:
     content = json_files.read_bytes(path, most_bytes=json_files.MOST_BYTES)
-  except ValueError as error:
+    manifest = manifest_lib.parse(content)
+  except (ValueError, OverflowError) as error:
     raise ValueError(f'{path}: {error}') from error
-  return Found(folder, frozenset(names), content, digest)
+  return Opened(folder, frozenset(names), content, manifest, hashlib.sha256(content).hexdigest())
 
 
-def parsed(found: Found) -> manifest_lib.Manifest:
-  """Parses the manifest of a bundle; ValueError, with its path, for one that cannot be."""
-  try:
-    return manifest_lib.parse(found.content)
-  except ValueError as error:
-    raise ValueError(f'{found.folder / manifest_lib.NAME}: {error}') from error
+def of_files(bundle: Opened, digest: str | None = None) -> list[Check]:
+  """Checks a bundle's manifest, and its files against that.
+
+  Args:
+    bundle: the bundle.
+    digest: SHA-256 of its manifest from elsewhere, in hexadecimal; None if there is none.
+  """
+  return [_check_manifest(bundle, digest), _check_files(bundle)]
 
 
-def of_files(found: Found, manifest: manifest_lib.Manifest) -> tuple[Check, Check]:
-  """Checks a bundle's manifest, and its files against that."""
-  return _check_manifest(found, manifest), _check_files(found, manifest)
-
-
-def unconfirmed() -> Check:
-  """Returns the check of a guarantee in a bundle that does not fit."""
-  return Check('guarantee', ('not confirmed, as the bundle does not fit',))
+def without_statement(why: object) -> list[Check]:
+  """Returns the checks of a statement that cannot be computed, and of its guarantee."""
+  return [Check('statement', (messages.one_line(why),)), Check('guarantee', (_UNCONFIRMED,))]
 
 
 def of_guarantee(statement: statement_lib.Statement, fits: bool, condition: str = '') -> Check:
@@ -185,52 +181,51 @@ def of_guarantee(statement: statement_lib.Statement, fits: bool, condition: str 
     fits: whether all other checks passed.
     condition: words after the figures, such as what they rest on.
   """
-  found = [] if fits else list(unconfirmed().found)
+  wrong = [] if fits else [_UNCONFIRMED]
   epsilon, declared = statement.worst_case.epsilon, statement.declared
   if statement.void_reason:
-    found.append(messages.one_line(f'it is void: {statement.void_reason}'))
+    wrong.append(messages.one_line(f'it is void: {statement.void_reason}'))
   if epsilon is None:
-    found.append('it is void: no noise was added')
+    wrong.append('it is void: no noise was added')
   if declared is not None and not declared.holds:
-    found.append('the declared schema was not kept')
+    wrong.append('the declared schema was not kept')
   shown = '' if epsilon is None else f'worst case ε = {rounding.up(epsilon)}'
   if declared is not None and declared.loss.epsilon is not None:
     shown += f', declared ε = {rounding.up(declared.loss.epsilon)}'
   whom = '' if statement.group_size == 1 else f' for {statement.group_size} devices together'
   adjacency = statement.adjacency.replace('_', '-')
   detail = f'{shown} at δ = {rounding.exact(statement.delta)}, {adjacency} adjacency{whom}'
-  return Check('guarantee', tuple(found), detail + condition)
+  return Check('guarantee', tuple(wrong), detail + condition)
 
 
-def _check_manifest(bundle: Found, manifest: manifest_lib.Manifest) -> Check:
-  found = []
+def _check_manifest(bundle: Opened, digest: str | None) -> Check:
+  wrong, own = [], bundle.digest
   if manifest_lib.SEAL not in bundle.names:
-    found.append(f'{manifest_lib.SEAL} is missing')
+    wrong.append(f'{manifest_lib.SEAL} is missing')
   else:
     expected = manifest_lib.seal(bundle.content)
     with open(bundle.folder / manifest_lib.SEAL, 'rb') as stream:
       if stream.read(len(expected) + 1) != expected:
-        found.append(f'{manifest_lib.SEAL} is not of this {manifest_lib.NAME}')
-  if bundle.content != manifest.to_bytes():
-    found.append(f'{manifest_lib.NAME} is not written as write_bundle writes it')
-  own = bundle.own_digest
-  if bundle.digest is not None and bundle.digest.lower() != own:
-    found.append(f'its digest is {own}, not {bundle.digest.lower()}')
-  return Check('manifest', tuple(found), f'SHA-256 {own}')
+        wrong.append(f'{manifest_lib.SEAL} is not of this {manifest_lib.NAME}')
+  if bundle.content != bundle.manifest.to_bytes():
+    wrong.append(f'{manifest_lib.NAME} is not written as write_bundle writes it')
+  if digest is not None and digest.lower() != own:
+    wrong.append(f'its digest is {own}, not {digest.lower()}')
+  return Check('manifest', tuple(wrong), f'SHA-256 {own}')
 
 
-def _check_files(bundle: Found, manifest: manifest_lib.Manifest) -> Check:
-  found = []
-  for name, stated in manifest.files.items():
+def _check_files(bundle: Opened) -> Check:
+  wrong, files = [], bundle.manifest.files
+  for name, stated in files.items():
     if name not in bundle.names:
-      found.append(f'{name} is missing')
+      wrong.append(f'{name} is missing')
     elif (size := os.path.getsize(bundle.folder / name)) != stated.bytes:
-      found.append(f'{name} has {size} bytes, not {stated.bytes}')
+      wrong.append(f'{name} has {size} bytes, not {stated.bytes}')
     elif (file := manifest_lib.File.of(bundle.folder / name)).sha256 != stated.sha256:
-      found.append(f'{name} has the digest {file.sha256}, not {stated.sha256}')
-  others = bundle.names - manifest.files.keys() - {manifest_lib.NAME, manifest_lib.SEAL}
-  found += [f'{messages.quoted(name)} is not in the manifest' for name in sorted(others)]
-  return Check('files', shortened(found), f'{len(manifest.files)} files')
+      wrong.append(f'{name} has the digest {file.sha256}, not {stated.sha256}')
+  others = bundle.names - files.keys() - {manifest_lib.NAME, manifest_lib.SEAL}
+  wrong += [f'{messages.quoted(name)} is not in the manifest' for name in sorted(others)]
+  return Check('files', shortened(wrong), f'{len(files)} files')
 
 
 def plain(value: Any) -> Any:
@@ -252,57 +247,58 @@ def differences(
     source: what they were computed from.
     beside: further sentences by the name of a value, which are told with those of that value.
   """
-  found: dict[str, str] = dict(beside)
+  wrong: dict[str, str] = dict(beside)
   if isinstance(stored, dict) and isinstance(own.get(_ASSUMPTIONS), list):
-    _compare_sentences(stored.get(_ASSUMPTIONS), own[_ASSUMPTIONS], source, found)
+    _compare_sentences(stored.get(_ASSUMPTIONS), own[_ASSUMPTIONS], source, wrong)
     stored, own = stored | {_ASSUMPTIONS: None}, own | {_ASSUMPTIONS: None}
-  _compare('', stored, own, source, found)
+  _compare('', stored, own, source, wrong)
 
   def rank(place: str) -> tuple[int, int, str]:
     own = _OF_A_RUN.sub('', place)
     order = [i for i, name in enumerate(_ORDER) if re.match(rf'{re.escape(name)}\b', own)]
     return min(order, default=len(_ORDER)), place.count('.') + place.count('['), place
 
-  return shortened([found[place] for place in sorted(found, key=rank)])
+  return shortened([wrong[place] for place in sorted(wrong, key=rank)])
 
 
-def _compare_sentences(stored: Any, own: list[str], source: str, found: dict[str, str]) -> None:
+def _compare_sentences(stored: Any, own: list[str], source: str, wrong: dict[str, str]) -> None:
   """Adds a sentence for each assumption that is missing, or that nothing gives."""
   if not isinstance(stored, list) or not all(isinstance(one, str) for one in stored):
-    found[_ASSUMPTIONS] = 'assumptions must be a list of sentences'
+    wrong[_ASSUMPTIONS] = 'assumptions must be a list of sentences'
     return
   for index, sentence in enumerate(own):
     if sentence not in stored:
-      found[f'{_ASSUMPTIONS}[-{index}]'] = f'assumptions lack {messages.quoted(sentence)}'
+      wrong[f'{_ASSUMPTIONS}[-{index}]'] = f'assumptions lack {messages.quoted(sentence)}'
   for index, sentence in enumerate(stored):
     if sentence not in own:
-      told = f'assumptions have {messages.quoted(sentence)}, which {source} do not give'
-      found[f'{_ASSUMPTIONS}[{index}]'] = told
-  if stored != own and not any(place.startswith(_ASSUMPTIONS) for place in found):
-    found[_ASSUMPTIONS] = 'assumptions are not each there once, in their order'
+      wrong[f'{_ASSUMPTIONS}[{index}]'] = (
+        f'assumptions have {messages.quoted(sentence)}, which {source} do not give'
+      )
+  if stored != own and not any(place.startswith(_ASSUMPTIONS) for place in wrong):
+    wrong[_ASSUMPTIONS] = 'assumptions are not each there once, in their order'
 
 
-def _compare(place: str, stored: Any, own: Any, source: str, found: dict[str, str]) -> None:
+def _compare(place: str, stored: Any, own: Any, source: str, wrong: dict[str, str]) -> None:
   """Adds a sentence for each value that differs, of the same type and to the last digit."""
   if isinstance(stored, dict) and isinstance(own, dict):
     for name in sorted(stored.keys() | own.keys()):
       inner = f'{place}.{name}' if place else name
       if name not in own or name not in stored:
-        found[inner] = f'{messages.quoted(inner)} is {"missing" if name in own else "unknown"}'
+        wrong[inner] = f'{messages.quoted(inner)} is {"missing" if name in own else "unknown"}'
       else:
-        _compare(inner, stored[name], own[name], source, found)
+        _compare(inner, stored[name], own[name], source, wrong)
   elif isinstance(stored, list) and isinstance(own, list) and len(stored) == len(own):
     for index, (one, other) in enumerate(zip(stored, own)):
-      _compare(f'{place}[{index}]', one, other, source, found)
+      _compare(f'{place}[{index}]', one, other, source, wrong)
   elif type(stored) is not type(own) or stored != own:
-    found[place] = (
+    wrong[place] = (
       f'{place or "the statement"} is {messages.quoted(stored)}, but {source} give'
       f' {messages.quoted(own)}'
     )
 
 
-def shortened(found: Iterable[str]) -> tuple[str, ...]:
+def shortened(wrong: Iterable[str]) -> tuple[str, ...]:
   """Returns the first few sentences, and how many more there are."""
-  found = list(found)
-  more = len(found) - _LISTED
-  return (*found[:_LISTED], *([f'and {more} more'] if more > 0 else []))
+  wrong = list(wrong)
+  more = len(wrong) - _LISTED
+  return (*wrong[:_LISTED], *([f'and {more} more'] if more > 0 else []))

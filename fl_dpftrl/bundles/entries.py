@@ -1,102 +1,81 @@
-"""Entries of a manifest, checked one by one as they are read."""
+"""JSON of a manifest as types, and back: the types of its fields are its format."""
 
+import collections.abc
 import dataclasses
-import re
+import typing
 from typing import Any
 
 from fl_dpftrl.files import json_files
-from fl_dpftrl.logs import layout as layout_lib
-from fl_dpftrl.logs import limits
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.strategies import document as strategy_document
+from fl_dpftrl.strategies import document
 from fl_dpftrl.text import messages
 
-NUMBER = (int, float)
 
-_FILE_NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]{0,199}')
-_RELEASE = re.compile(r'[0-9][0-9A-Za-z.+!-]{0,39}')
-_SHA256 = re.compile(r'[0-9a-f]{64}')
+def typed(name: str, value: Any, kind: Any) -> Any:
+  """Returns a JSON value as a type.
 
+  Args:
+    name: name of the value, for errors.
+    value: the value.
+    kind: a plain type; MinSep; `X | None`, `tuple[X, ...]`, `tuple[X, Y]` or `Mapping[str, X]`; or
+      a dataclass or NamedTuple of such types.
 
-def names(cls: type[Any]) -> set[str]:
-  """Returns the names of the fields of a dataclass."""
-  return {field.name for field in dataclasses.fields(cls)}
-
-
-def check_keys(entry: json_files.Object, known: set[str]) -> None:
-  """Raises ValueError for a key that is missing or unknown."""
-  for name in sorted(known ^ entry.keys()):
-    raise ValueError(f'{messages.quoted(name)} is {"missing" if name in known else "unknown"}')
-
-
-def check_name(name: Any) -> str:
-  """Returns a plain file name; ValueError for any other value."""
-  if not isinstance(name, str) or not _FILE_NAME.fullmatch(name):
-    raise ValueError(f'a file must have a plain name in the bundle, got {messages.quoted(name)}')
-  return name
-
-
-def check_release(name: str, value: Any) -> str:
-  """Returns a release, such as '1.2.0'; ValueError, with its name, for any other value."""
-  if not isinstance(value, str) or not _RELEASE.fullmatch(value):
-    raise ValueError(f'{messages.quoted(name)} must be a release, got {messages.quoted(value)}')
-  return value
-
-
-def digest(entry: json_files.Object, name: str) -> str:
-  """Returns the SHA-256 of a key, in hexadecimal; ValueError for any other value."""
-  value = take(entry, name, str)
-  if not _SHA256.fullmatch(value):
-    raise ValueError(f'{name} must be 64 hexadecimal digits, got {messages.quoted(value)}')
-  return value
+  Raises:
+    ValueError: naming the value, unless it is of the type and has its fields alone. A float may
+      be a whole number.
+  """
+  inner, origin = typing.get_args(kind), typing.get_origin(kind)
+  if type(None) in inner:
+    return None if value is None else typed(name, value, inner[0])
+  if kind is schemas.MinSep:
+    return _schema(name, _checked(name, value, dict))
+  if origin is tuple:
+    items = _checked(name, value, list)
+    kinds = [inner[0]] * len(items) if inner[-1] is ... else list(inner)
+    if len(items) != len(kinds):
+      raise ValueError(f'{name} must have lists of {len(kinds)} values')
+    return tuple(typed(name, item, one) for item, one in zip(items, kinds))
+  if origin is collections.abc.Mapping:
+    items = _checked(name, value, dict)
+    return {key: typed(key, item, inner[1]) for key, item in items.items()}
+  if dataclasses.is_dataclass(kind) or hasattr(kind, '_fields'):
+    fields, entry = typing.get_type_hints(kind), _checked(name, value, dict)
+    for key in sorted(fields.keys() ^ entry.keys()):
+      raise ValueError(f'{messages.quoted(key)} is {"missing" if key in fields else "unknown"}')
+    return kind(**{key: typed(key, entry[key], one) for key, one in fields.items()})
+  if kind is float:
+    return float(_checked(name, value, (int, float)))
+  return _checked(name, value, kind)
 
 
-def take(entry: json_files.Object, name: str, kind: Any) -> Any:
-  """Returns the value of a key; ValueError unless it is of a kind."""
-  return of_kind(name, entry.get(name), kind)
-
-
-def of_kind(name: str, value: Any, kind: Any) -> Any:
-  """Returns a value; ValueError, with its name, unless it is of a kind."""
+def _checked(name: str, value: Any, kind: Any) -> Any:
   if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
     raise ValueError(f'{messages.quoted(name)} must not be {messages.quoted(value)}')
   return value
 
 
-def change(pair: Any) -> tuple[int, float]:
-  """Returns a round and the noise multiplier from that round on; ValueError for other values."""
-  if len(of_kind('changes', pair, list)) != 2:
-    raise ValueError('changes must be pairs of a round and a noise multiplier')
-  return of_kind('changes', pair[0], int), float(of_kind('changes', pair[1], NUMBER))
+def _schema(name: str, entry: json_files.Object) -> schemas.MinSep:
+  schema = document.read_schema(entry)
+  if type(schema) is not schemas.MinSep:
+    raise ValueError(f'{name} must be a min_sep schema')
+  if schema != canonical(schema):
+    raise ValueError(f'{name} must have at most {schema.participations} max_participations')
+  return schema
 
 
-def layout(entry: json_files.Object) -> layout_lib.Layout:
-  """Reads the layout of a log; ValueError for what is none."""
-  check_keys(entry, set(layout_lib.Layout._fields))
-  for name, kind in layout_lib.Layout.__annotations__.items():
-    take(entry, name, kind)
-  if not 0 <= entry['first_round'] < limits.ROUNDS:
-    raise ValueError(f'first_round must be from 0 to {limits.ROUNDS - 1}')
-  return layout_lib.Layout(**entry)
+def canonical(schema: schemas.MinSep) -> schemas.MinSep:
+  """Returns a schema with the most participations that fit into its rounds."""
+  return dataclasses.replace(schema, max_participations=schema.participations)
 
 
-def schema_entry(declared: schemas.MinSep | None) -> json_files.Object | None:
-  """Returns a declared schema as manifests have it."""
-  if declared is None:
-    return None
-  return {'participation': strategy_document.schema_name(declared), **dataclasses.asdict(declared)}
-
-
-def canonical(declared: schemas.MinSep) -> schemas.MinSep:
-  """Returns a declared schema with the most participations that fit into its rounds."""
-  return dataclasses.replace(declared, max_participations=declared.participations)
-
-
-def schema(entry: Any) -> schemas.MinSep | None:
-  """Reads a declared schema; ValueError for what is none."""
-  if entry is None:
-    return None
-  declared = strategy_document.read_schema(of_kind('declared', entry, dict))
-  if declared != canonical(declared):
-    raise ValueError(f'declared must have at most {declared.participations} max_participations')
-  return declared
+def to_json(value: Any) -> Any:
+  """Returns a value of a type that `typed` takes as JSON has it."""
+  if isinstance(value, schemas.MinSep):
+    return {'participation': document.schema_name(value), **dataclasses.asdict(value)}
+  if dataclasses.is_dataclass(value):
+    return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+  if hasattr(value, '_asdict'):
+    return value._asdict()
+  if isinstance(value, collections.abc.Mapping):
+    return {key: to_json(item) for key, item in value.items()}
+  return [to_json(item) for item in value] if isinstance(value, tuple) else value

@@ -16,14 +16,15 @@ import platform
 import re
 import types
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fl_dpftrl import version
+from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.bundles import entries
 from fl_dpftrl.families import base
-from fl_dpftrl.files import json_files
-from fl_dpftrl.logs import formats, noise_record
+from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.logs import layout as layout_lib
+from fl_dpftrl.logs import limits, noise_record, reader_program
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import runs as runs_lib
@@ -37,6 +38,9 @@ SEAL = 'manifest.sha256'
 STATEMENT = 'statement.json'
 
 _PACKAGES = ('numpy', 'scipy', 'dp-accounting', 'pyarrow', 'duckdb')
+_FILE_NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]{0,199}')
+_RELEASE = re.compile(r'[0-9][0-9A-Za-z.+!-]{0,39}')
+_SHA256 = re.compile(r'[0-9a-f]{64}')
 _ARRAYS = re.compile(r'\.[0-9a-f]+\.npz\Z')
 _LOG = re.compile(r'log-([1-9][0-9]{0,8})-([1-9][0-9]{0,8})(\..+)?')
 _LATER_STRATEGY = re.compile(r'strategy-([1-9][0-9]{0,8})-([1-9][0-9]{0,8})\.json')
@@ -107,7 +111,7 @@ class Run:
     return cls(
       layout=None,
       num_rounds=run.log.num_rounds,
-      noise_multiplier=float(run.noise.multiplier),
+      noise_multiplier=float(run.noise.noise_multiplier),
       changes=run.noise.changes,
       restarts=run.noise.restarts,
       declared=run.declared_schema and entries.canonical(run.declared_schema),
@@ -123,17 +127,11 @@ class Run:
     return cls(
       layout=log.layout,
       num_rounds=None if rounds_known else full.num_rounds,
-      noise_multiplier=same(full.noise_multiplier, stated.noise_multiplier),
+      noise_multiplier=same(full.noise_multiplier, stated.parts[0].noise_multiplier),
       changes=same(full.changes, stated.multiplier_changes),
-      restarts=same(full.restarts, stated.restart_rounds),
+      restarts=same(full.restarts, stated.restarts),
       declared=None if run.schema_in_log else full.declared,
     )
-
-  def to_json(self) -> json_files.Object:
-    """Returns the run as the manifest has it."""
-    fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-    layout = self.layout and self.layout._asdict()
-    return {**fields, 'layout': layout, 'declared': entries.schema_entry(self.declared)}
 
   def open(self, paths: list[pathlib.Path], strategy: base.Strategy) -> runs_lib.Run:
     """Opens the run's log, with its noise.
@@ -156,26 +154,32 @@ class Run:
     if run.declared_schema is not None:
       run = dataclasses.replace(run, declared_schema=entries.canonical(run.declared_schema))
     own = Run.of(run)
-    for field in dataclasses.fields(self):
-      if getattr(own, field.name) != getattr(self, field.name):
-        raise ValueError(f'{field.name} must be null, as the log states it')
+    for name, value in vars(self).items():
+      if getattr(own, name) != value:
+        raise ValueError(f'{name} must be null, as the log states it')
     return run
 
-  def noise(self, strategies: list[tuple[int, base.Strategy]]) -> runs_lib.Noise:
+  def noise(
+    self, strategies: list[tuple[int, base.Strategy]], asserted: json_files.Object
+  ) -> run_noise.RunNoise:
     """Returns the noise of a public run; ValueError if an argument is out of range.
 
     Args:
       strategies: each with the first round with it; that of round 0 first.
+      asserted: facts of the run in the statement, which alone has its clip norms.
     """
-    if self.num_rounds is None or self.noise_multiplier is None:
-      raise ValueError('num_rounds and noise_multiplier must be there, as there is no log')
-    return runs_lib.Noise(
-      num_rounds=self.num_rounds,
-      strategy=strategies[0][1],
-      multiplier=self.noise_multiplier,
+    (_, first), *others = strategies
+    later: dict[int, base.Strategy] = dict(others)
+    for t in sorted(later.keys() - set(self.restarts or ())):
+      raise ValueError(f'restarts must have round {t}, from which on there is another strategy')
+    return run_noise.RunNoise.of(
+      self.num_rounds or 0,
+      first,
+      self.noise_multiplier,
+      clip_norm=asserted.get('clip_norm'),
       changes=self.changes or (),
-      restarts=self.restarts or (),
-      later_strategies=tuple(strategies[1:]),
+      clip_norm_changes=asserted.get('clip_norm_changes', ()),
+      restarts=[(t, later.get(t)) for t in self.restarts or ()],
     )
 
 
@@ -184,44 +188,56 @@ class Manifest:
   """Content of a bundle.
 
   Attributes:
-    public: whether it is of a public bundle.
+    format: FORMAT, or PUBLIC_FORMAT.
+    version: VERSION.
     made_by: release that wrote the bundle.
     packages: release of Python and of each package that computes figures.
     guarantee: arguments of `replay` for all runs together.
     runs: arguments of each run.
     files: the files by name, without the manifest and its digest.
+
+  Raises:
+    ValueError: naming the key, for anything that is no manifest of this format.
   """
 
-  public: bool
+  format: str
+  version: int
   made_by: str
   packages: Mapping[str, str]
   guarantee: Guarantee
   runs: tuple[Run, ...]
   files: Mapping[str, File]
 
-  def to_bytes(self) -> bytes:
-    """Returns the manifest's file."""
-    document = {
-      'format': PUBLIC_FORMAT if self.public else FORMAT,
-      'version': VERSION,
-      'made_by': self.made_by,
-      'packages': dict(self.packages),
-      'guarantee': dataclasses.asdict(self.guarantee),
-      'runs': [run.to_json() for run in self.runs],
-      'files': {name: file._asdict() for name, file in self.files.items()},
-    }
-    return (json.dumps(document, indent=2, allow_nan=False) + '\n').encode()
+  def __post_init__(self):
+    if self.packages.keys() != packages().keys():
+      raise ValueError(f'packages must be {", ".join(packages())}')
+    for name, release in (('made_by', self.made_by), *self.packages.items()):
+      if not _RELEASE.fullmatch(release):
+        raise ValueError(f'{name} must be a release, got {messages.quoted(release)}')
+    if self.made_by != self.packages['fl_dpftrl']:
+      raise ValueError(f'made_by is {self.made_by!r}, and packages have another release')
+    if not self.runs:
+      raise ValueError('runs must not be empty')
+    for run in self.runs:
+      self._check_run(run)
+    for name, file in self.files.items():
+      if not _FILE_NAME.fullmatch(name) or name in (NAME, SEAL):
+        raise ValueError(f'files must have plain names in the bundle, got {messages.quoted(name)}')
+      if not _SHA256.fullmatch(file.sha256):
+        raise ValueError(f'sha256 of {name} must be 64 hexadecimal digits')
+    self._check_files()
 
-  def logs(self, place: int) -> list[str]:
-    """Returns the names of a run's log files, in order; runs count from 1."""
-    return [name for _, name in self._logs.get(place, ())]
+  def _check_run(self, run: Run) -> None:
+    if self.public and run.layout is not None:
+      raise ValueError('layout must be null in a public bundle')
+    of_noise = ('num_rounds', 'noise_multiplier', 'changes', 'restarts')
+    for name in of_noise if self.public else ('layout',):
+      if getattr(run, name) is None:
+        raise ValueError(f'{name} must not be null')
+    if run.layout and not 0 <= run.layout.first_round < limits.ROUNDS:
+      raise ValueError(f'first_round must be from 0 to {limits.ROUNDS - 1}')
 
-  def strategies(self, place: int) -> list[tuple[int, str]]:
-    """Returns the first round with each strategy of a run, and the name of its file."""
-    later = self._later_strategies.get(place, ()) if self.public else ()
-    return [(0, strategy_name(place)), *later]
-
-  def check_files(self) -> None:
+  def _check_files(self) -> None:
     """Raises ValueError unless the files are those of a bundle, by their names, and no others.
 
     Arrays of a strategy are named by the strategy's own file.
@@ -241,6 +257,24 @@ class Manifest:
       if f'{_ARRAYS.sub("", name)}.json' not in own:
         raise ValueError(f'files must not have {messages.quoted(name)}, which no run needs')
 
+  @property
+  def public(self) -> bool:
+    """True for a public bundle."""
+    return self.format == PUBLIC_FORMAT
+
+  def to_bytes(self) -> bytes:
+    """Returns the manifest's file."""
+    return (json.dumps(entries.to_json(self), indent=2, allow_nan=False) + '\n').encode()
+
+  def logs(self, place: int) -> list[str]:
+    """Returns the names of a run's log files, in order; runs count from 1."""
+    return [name for _, name in self._logs.get(place, ())]
+
+  def strategies(self, place: int) -> list[tuple[int, str]]:
+    """Returns the first round with each strategy of a run, and the name of its file."""
+    later = self._later_strategies.get(place, ()) if self.public else ()
+    return [(0, strategy_name(place)), *later]
+
   @functools.cached_property
   def _logs(self) -> dict[int, list[tuple[int, str]]]:
     return _by_run(self.files, _LOG)
@@ -252,11 +286,50 @@ class Manifest:
 
 def _by_run(names: Iterable[str], pattern: re.Pattern[str]) -> dict[int, list[tuple[int, str]]]:
   """Returns the names that have a run and another number, by run, in the order of the other."""
-  found: dict[int, list[tuple[int, str]]] = {}
+  result: dict[int, list[tuple[int, str]]] = {}
   for name in names:
     if match := pattern.fullmatch(name):
-      found.setdefault(int(match[1]), []).append((int(match[2]), name))
-  return {place: sorted(own) for place, own in found.items()}
+      result.setdefault(int(match[1]), []).append((int(match[2]), name))
+  return {place: sorted(own) for place, own in result.items()}
+
+
+def parse(content: bytes) -> Manifest:
+  """Reads the manifest's file; ValueError, naming the key, for anything that is no manifest."""
+  document = json_files.parse(content)
+  if not isinstance(document, dict) or document.get('format') not in (FORMAT, PUBLIC_FORMAT):
+    raise ValueError(f'it must be a JSON object of format {FORMAT!r} or {PUBLIC_FORMAT!r}')
+  if document.get('version') == 1:
+    raise ValueError(
+      'version 1 of bundles is verified by release 0.1 of fl_dpftrl, not by this one'
+    )
+  if document.get('version') != VERSION:
+    raise ValueError(f'version must be {VERSION}, got {messages.quoted(document.get("version"))}')
+  return entries.typed('manifest', document, Manifest)
+
+
+def write(
+  folder: pathlib.Path, kind: str, guarantee: Guarantee, runs: Iterable[Run], *, private: bool
+) -> str:
+  """Writes the manifest of the files in a folder and its digest; returns that, in hexadecimal.
+
+  Args:
+    folder: the bundle, complete but for these two files.
+    kind: FORMAT, or PUBLIC_FORMAT.
+    guarantee, runs: arguments of `replay`.
+    private: True if only its owner may read the files.
+  """
+  content = Manifest(
+    format=kind,
+    version=VERSION,
+    made_by=version.__version__,
+    packages=packages(),
+    guarantee=guarantee,
+    runs=tuple(runs),
+    files={name: File.of(folder / name) for name in sorted(os.listdir(folder))},
+  ).to_bytes()
+  durable.write_durably(folder / NAME, content, private=private)
+  durable.write_durably(folder / SEAL, seal(content), private=private)
+  return hashlib.sha256(content).hexdigest()
 
 
 def seal(content: bytes) -> bytes:
@@ -267,65 +340,14 @@ def seal(content: bytes) -> bytes:
 @functools.cache
 def packages() -> Mapping[str, str]:
   """Returns the releases of Python and of the packages that compute figures."""
-  found = {'fl_dpftrl': version.__version__, 'python': platform.python_version()}
-  found |= {name: importlib.metadata.version(name) for name in _PACKAGES}
-  return types.MappingProxyType(found)
-
-
-def parse(content: bytes) -> Manifest:
-  """Reads the manifest's file.
-
-  Raises:
-    ValueError: naming the key, for anything that is no manifest, and for a name that is no
-      plain file name.
-  """
-  document = json_files.parse(content)
-  if not isinstance(document, dict) or document.get('format') not in (FORMAT, PUBLIC_FORMAT):
-    raise ValueError(f'it must be a JSON object of format {FORMAT!r} or {PUBLIC_FORMAT!r}')
-  if document.get('version') == 1:
-    raise ValueError(
-      'version 1 of bundles is verified by release 0.1 of fl_dpftrl, not by this one'
-    )
-  if document.get('version') != VERSION:
-    raise ValueError(f'version must be {VERSION}, got {messages.quoted(document.get("version"))}')
-  entries.check_keys(document, {'format', 'version', *entries.names(Manifest)} - {'public'})
-  made_with = entries.take(document, 'packages', dict)
-  entries.check_keys(made_with, set(packages()))
-  for name in made_with:
-    entries.check_release(name, made_with[name])
-  files = {}
-  for name, entry in entries.take(document, 'files', dict).items():
-    entries.check_name(name)
-    if name in (NAME, SEAL) or not isinstance(entry, dict):
-      raise ValueError(f'files must not have {messages.quoted(name)}')
-    entries.check_keys(entry, set(File._fields))
-    files[name] = File(entries.take(entry, 'bytes', int), entries.digest(entry, 'sha256'))
-  if not entries.take(document, 'runs', list):
-    raise ValueError('runs must not be empty')
-  public = document['format'] == PUBLIC_FORMAT
-  manifest = Manifest(
-    public=public,
-    made_by=made_by(document),
-    packages=made_with,
-    guarantee=guarantee(document),
-    runs=tuple(_run(entry, public) for entry in document['runs']),
-    files=files,
-  )
-  manifest.check_files()
-  return manifest
-
-
-def made_by(document: json_files.Object) -> str:
-  """Returns the release that wrote a bundle; ValueError unless `packages` has it too."""
-  release = entries.check_release('made_by', document['made_by'])
-  if release != document['packages']['fl_dpftrl']:
-    raise ValueError(f'made_by is {messages.quoted(release)}, and packages have another release')
-  return release
+  releases = {'fl_dpftrl': version.__version__, 'python': platform.python_version()}
+  releases |= {name: importlib.metadata.version(name) for name in _PACKAGES}
+  return types.MappingProxyType(releases)
 
 
 def log_name(place: int, number: int, path: str) -> str:
   """Returns the name of a file of a run's log; runs and files count from 1."""
-  return f'log-{place}-{number}{formats.suffix_of(path)}'
+  return f'log-{place}-{number}{reader_program.suffix_of(path)}'
 
 
 def strategy_name(place: int, first_round: int = 0) -> str:
@@ -341,42 +363,3 @@ def rounds_name(place: int) -> str:
 def commitments_name(place: int) -> str:
   """Returns the name of the file with the commitments of a run."""
   return f'commitments-{place}.txt'
-
-
-def guarantee(document: json_files.Object) -> Guarantee:
-  """Reads the arguments of `replay`; ValueError for any that cannot be."""
-  entry = entries.take(document, 'guarantee', dict)
-  entries.check_keys(entry, entries.names(Guarantee))
-  goal = entry['report_goal']
-  return Guarantee(
-    deltas=tuple(
-      float(entries.of_kind('deltas', d, entries.NUMBER))
-      for d in entries.take(entry, 'deltas', list)
-    ),
-    adjacency=entries.take(entry, 'adjacency', str),
-    group_size=entries.take(entry, 'group_size', int),
-    report_goal=goal if goal is None else entries.of_kind('report_goal', goal, int),
-  )
-
-
-def _run(entry: Any, public: bool) -> Run:
-  entries.check_keys(entries.of_kind('runs', entry, dict), entries.names(Run))
-
-  def given(name: str, kind: Any) -> Any:
-    """Returns an argument; in a bundle with logs, None where the log states it."""
-    return None if entry[name] is None and not public else entries.take(entry, name, kind)
-
-  multiplier = given('noise_multiplier', entries.NUMBER)
-  changes, restarts = given('changes', list), given('restarts', list)
-  if public and entry['layout'] is not None:
-    raise ValueError('layout must be null in a public bundle')
-  return Run(
-    layout=None if public else entries.layout(entries.take(entry, 'layout', dict)),
-    num_rounds=given('num_rounds', int),
-    noise_multiplier=None if multiplier is None else float(multiplier),
-    changes=None if changes is None else tuple(map(entries.change, changes)),
-    restarts=None
-    if restarts is None
-    else tuple(entries.of_kind('restarts', t, int) for t in restarts),
-    declared=entries.schema(entry['declared']),
-  )

@@ -1,6 +1,5 @@
 """Checks of bundles that have logs: everything is computed again from the logs and compared."""
 
-import os
 import pathlib
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,7 +7,6 @@ from typing import NamedTuple
 from fl_dpftrl.bundles import checks as checks_lib
 from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.bundles import strategy_files, writing
-from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import keys
 from fl_dpftrl.replaying import embedded, replay
@@ -24,17 +22,15 @@ class Examined(NamedTuple):
   """A bundle that was examined.
 
   Attributes:
-    folder: the bundle.
-    manifest: its manifest.
+    bundle: the bundle.
     checks: all checks.
-    opened: the runs, as far as they can be read.
+    runs: the runs as they are accounted together, as far as they can be read.
     statement: the statement, computed again; None if it cannot be.
   """
 
-  folder: pathlib.Path
-  manifest: manifest_lib.Manifest
+  bundle: checks_lib.Opened
   checks: tuple[checks_lib.Check, ...]
-  opened: tuple[runs_lib.Run, ...]
+  runs: tuple[runs_lib.Run, ...]
   statement: statement_lib.Statement | None
 
   @property
@@ -43,67 +39,49 @@ class Examined(NamedTuple):
     return all(check.passed for check in self.checks if check.name != 'guarantee')
 
 
-def examined(
-  folder: str | os.PathLike[str],
-  engine: replay.Engine = embedded.count,
-  progress: Callable[[str], None] = lambda text: None,
-) -> Examined:
-  """Opens and examines a bundle that `write_bundle` wrote; errors as for `verify`."""
-  found = checks_lib.find(folder)
-  manifest = checks_lib.parsed(found)
-  if manifest.public:
-    raise ValueError(f'{found.folder}: is a public bundle, and one with logs is needed')
-  return examine(found, manifest, engine, progress)
-
-
 def examine(
-  found: checks_lib.Found,
-  manifest: manifest_lib.Manifest,
+  bundle: checks_lib.Opened,
+  digest: str | None = None,
   engine: replay.Engine = embedded.count,
   progress: Callable[[str], None] = lambda text: None,
 ) -> Examined:
-  """Checks a bundle that `write_bundle` wrote; errors as for `verify`."""
-  checks = list(checks_lib.of_files(found, manifest))
-  opened: list[runs_lib.Run] = []
+  """Checks a bundle that `write_bundle` wrote; arguments and errors as for `verify`."""
+  if bundle.manifest.public:
+    raise ValueError(f'{bundle.folder}: is a public bundle, and one with logs is needed')
+  checks = checks_lib.of_files(bundle, digest)
+  runs: list[runs_lib.Run] = []
   strategies: list[files.StrategyFile] = []
-  for place in range(1, len(manifest.runs) + 1):
+  for place in range(1, len(bundle.manifest.runs) + 1):
     checked, strategy = strategy_files.check(
-      found.folder,
-      f'strategy of run {place}',
-      manifest_lib.strategy_name(place),
-      made_by=manifest.made_by,
-      listed=manifest.files,
+      bundle, f'strategy of run {place}', manifest_lib.strategy_name(place)
     )
     checks.append(checked)
     strategies += [strategy] if strategy else []
-    checked, run = _check_rounds(
-      found.folder, manifest, place, strategy.strategy if strategy else None, progress
-    )
+    checked, run = _check_rounds(bundle, place, strategy, progress)
     checks.append(checked)
-    opened += [run] if run else []
-  more, statement = _check_statement(
-    found.folder, manifest, strategies, opened, checks, engine, progress
-  )
-  return Examined(found.folder, manifest, (*checks, *more), tuple(opened), statement)
+    runs += [run] if run else []
+  more, statement = _check_statement(bundle, strategies, runs, checks, engine, progress)
+  if statement:
+    runs = runs_lib.together(runs)
+  return Examined(bundle, (*checks, *more), tuple(runs), statement)
 
 
 def _check_rounds(
-  folder: pathlib.Path,
-  manifest: manifest_lib.Manifest,
+  bundle: checks_lib.Opened,
   place: int,
-  strategy: base.Strategy | None,
+  strategy: files.StrategyFile | None,
   progress: Callable[[str], None],
 ) -> tuple[checks_lib.Check, runs_lib.Run | None]:
   name = f'rounds of run {place}'
   if strategy is None:
     return checks_lib.Check(name, ('not checked, as the strategy cannot be read',)), None
   try:
-    logs = [folder / log for log in manifest.logs(place)]
-    run = manifest.runs[place - 1].open(logs, strategy)
-    found = _chain(folder / manifest_lib.rounds_name(place), run, progress)
+    logs = [bundle.folder / log for log in bundle.manifest.logs(place)]
+    run = bundle.manifest.runs[place - 1].open(logs, strategy.strategy)
+    wrong = _chain(bundle.folder / manifest_lib.rounds_name(place), run, progress)
   except (ValueError, OSError) as error:
-    return checks_lib.Check(name, (_sentence(error),)), None
-  return checks_lib.Check(name, found, f'{run.log.num_rounds} chained digests computed again'), run
+    return checks_lib.Check(name, (messages.one_line(error),)), None
+  return checks_lib.Check(name, wrong, f'{run.log.num_rounds} chained digests computed again'), run
 
 
 def _chain(
@@ -112,53 +90,43 @@ def _chain(
   """Compares the chained digests with the log; returns what does not fit."""
   first, last = None, ''
   with open(path, 'rb') as stream:
-    for t, last in enumerate(writing.of(run, progress)):
+    for t, last in enumerate(writing.chained(run, progress)):
       if first is None and stream.read(_DIGEST_LINE) != f'{last}\n'.encode():
         first = t
     more = first is None and stream.read(1)
-  found = []
+  wrong = []
   if first is not None:
-    found.append(f'round {first} is the first whose devices do not give its digest')
+    wrong.append(f'round {first} is the first whose devices do not give its digest')
   if more:
-    found.append(f'{path.name} has digests of more rounds than {run.log.num_rounds}')
+    wrong.append(f'{path.name} has digests of more rounds than {run.log.num_rounds}')
   for shard in run.log.shards if len(run.log.shards) == 1 else ():
     if shard.metadata.get(keys.CHAIN_KEY, last) != last:
-      found.append('the rows are not those whose digest the writer of the log computed')
-  return tuple(found)
+      wrong.append('the rows are not those whose digest the writer of the log computed')
+  return tuple(wrong)
 
 
 def _check_statement(
-  folder: pathlib.Path,
-  manifest: manifest_lib.Manifest,
+  bundle: checks_lib.Opened,
   strategies: list[files.StrategyFile],
-  opened: list[runs_lib.Run],
+  runs: list[runs_lib.Run],
   before: list[checks_lib.Check],
   engine: replay.Engine,
   progress: Callable[[str], None],
-) -> tuple[tuple[checks_lib.Check, ...], statement_lib.Statement | None]:
+) -> tuple[list[checks_lib.Check], statement_lib.Statement | None]:
   """Checks the statement and the guarantee; returns the statement too, where it can be had."""
-  why = ''
-  if len(opened) < len(manifest.runs):
-    why = 'not checked, as a log or strategy cannot be read'
-  else:
-    try:
-      statement = writing.statement_of(opened, manifest.guarantee, engine, progress)
-      stored = json_files.read(folder / manifest_lib.STATEMENT)
-    except (ValueError, OSError) as error:
-      why = _sentence(error)
-  if why:
-    return (checks_lib.Check('statement', (why,)), checks_lib.unconfirmed()), None
+  if len(runs) < len(bundle.manifest.runs):
+    return checks_lib.without_statement('not checked, as a log or strategy cannot be read'), None
+  try:
+    statement = writing.statement_of(runs, bundle.manifest.guarantee, engine, progress)
+    stored = json_files.read(bundle.folder / manifest_lib.STATEMENT)
+  except (ValueError, OSError) as error:
+    return checks_lib.without_statement(error), None
   beside: dict[str, str] = {}
-  for place, (file, run, facts) in enumerate(zip(strategies, opened, statement.runs), 1):
-    name = manifest_lib.strategy_name(place)
-    beside |= strategy_files.differences([name], [file], run.noise, facts.schema)
-  own = writing.document(statement, folder)
+  for place, (file, facts) in enumerate(zip(strategies, statement.runs), 1):
+    beside |= strategy_files.differences([(manifest_lib.strategy_name(place), file)], facts)
+  own = writing.document(statement, bundle.folder)
   differing = checks_lib.differences(stored, own, 'the log and the strategy', beside)
   detail = 'every figure computed again, to the last digit'
   fits = all(check.passed for check in before) and not differing
   checked = checks_lib.Check('statement', differing, detail)
-  return (checked, checks_lib.of_guarantee(statement, fits)), statement
-
-
-def _sentence(error: object) -> str:
-  return messages.one_line(error)
+  return [checked, checks_lib.of_guarantee(statement, fits)], statement

@@ -5,19 +5,17 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from fl_dpftrl.accounting import adjacency as adjacency_lib
+from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.bundles import checks as checks_lib
 from fl_dpftrl.bundles import entries as entries_lib
 from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.bundles import private_checks, publishing, strategy_files
-from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import facts as facts_lib
 from fl_dpftrl.replaying import publication, sensitivities
-from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import statement as statement_lib
-from fl_dpftrl.strategies import document, files
+from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
 
 CAVEAT = (
@@ -34,51 +32,42 @@ _COMMITMENT = re.compile(rb'[0-9a-f]{64}\n')
 
 
 def examine(
-  found: checks_lib.Found, manifest: manifest_lib.Manifest, compared: checks_lib.Check | None = None
+  bundle: checks_lib.Opened, digest: str | None = None, compared: checks_lib.Check | None = None
 ) -> tuple[checks_lib.Check, ...]:
   """Checks a bundle that `write_public_bundle` wrote.
 
   Args:
-    found: the bundle.
-    manifest: its manifest.
+    bundle: the bundle.
+    digest: SHA-256 of its manifest from elsewhere, in hexadecimal; None if there is none.
     compared: the check against the private bundle; None if it is not at hand.
 
   Raises:
     OSError: if it cannot be read.
   """
-  checks: list[checks_lib.Check] = list(checks_lib.of_files(found, manifest))
-  strategies: list[list[tuple[int, files.StrategyFile]]] = []
+  folder, manifest = bundle.folder, bundle.manifest
+  checks = checks_lib.of_files(bundle, digest)
+  strategies: list[list[tuple[str, files.StrategyFile]]] = []
   for place, run in enumerate(manifest.runs, 1):
-    own = []
+    strategies.append([])
     for t, file in manifest.strategies(place):
       name = f'strategy of run {place}' + (f' from round {t}' if t else '')
-      checked, strategy = strategy_files.check(
-        found.folder, name, file, made_by=manifest.made_by, listed=manifest.files
-      )
+      checked, strategy = strategy_files.check(bundle, name, file)
       checks.append(checked)
-      own += [(t, strategy)] if strategy else []
-    strategies.append(own)
-    path = found.folder / manifest_lib.commitments_name(place)
+      strategies[-1] += [(file, strategy)] if strategy else []
+    path = folder / manifest_lib.commitments_name(place)
     checks.append(_check_commitments(path, place, run.num_rounds))
   if any(len(own) < len(manifest.strategies(place)) for place, own in enumerate(strategies, 1)):
-    why = 'not checked, as a strategy cannot be read'
-    return (*checks, checks_lib.Check('statement', (why,)), checks_lib.unconfirmed())
+    return (*checks, *checks_lib.without_statement('not checked, as a strategy cannot be read'))
   try:
-    stored = json_files.read(found.folder / manifest_lib.STATEMENT)
-    noises = [
-      run.noise([(t, file.strategy) for t, file in own])
-      for run, own in zip(manifest.runs, strategies, strict=True)
-    ]
-    statement = _computed(manifest, noises, stored)
+    stored = json_files.read(folder / manifest_lib.STATEMENT)
+    statement = _computed(manifest, strategies, stored)
   except (ValueError, OSError, OverflowError) as error:
-    why = messages.one_line(error)
-    return (*checks, checks_lib.Check('statement', (why,)), checks_lib.unconfirmed())
+    return (*checks, *checks_lib.without_statement(error))
   beside: dict[str, str] = {}
-  for place, (noise, own, facts) in enumerate(zip(noises, strategies, statement.runs), 1):
-    names = [name for _, name in manifest.strategies(place)]
-    beside |= strategy_files.differences(names, [file for _, file in own], noise, facts.schema)
-  told = checks_lib.plain(statement.to_json())
-  differing = checks_lib.differences(stored, told, 'the parameters', beside)
+  for named, facts in zip(strategies, statement.runs):
+    beside |= strategy_files.differences(named, facts)
+  own = checks_lib.plain(statement.to_json())
+  differing = checks_lib.differences(stored, own, 'the parameters', beside)
   detail = 'figures computed again from n, b, k and the parameters, to the last digit'
   checks.append(checks_lib.Check('statement', differing, detail))
   checks += [compared] if compared else []
@@ -94,41 +83,37 @@ def examine(
 
 
 def compare(
-  folder: pathlib.Path,
-  manifest: manifest_lib.Manifest,
-  source: private_checks.Examined,
-  salt: bytes,
+  bundle: checks_lib.Opened, source: private_checks.Examined, salt: bytes
 ) -> checks_lib.Check:
   """Compares a public bundle with the bundle that it claims to be of."""
   name, detail = 'private bundle', 'it fits, and this is its public form, round by round'
   failed = [check.name for check in source.checks if not check.passed]
   if not source.fits:
     return checks_lib.Check(name, (f'it does not fit: {", ".join(failed)}',))
-  found = []
-  if manifest.guarantee != source.manifest.guarantee:
-    found.append('its arguments of the guarantee are others')
-  own_runs = [manifest_lib.Run.published(run) for run in source.opened]
-  if len(own_runs) != len(manifest.runs):
-    found.append(f'it has {len(own_runs)} runs, not {len(manifest.runs)}')
-  for place, (own, run) in enumerate(zip(own_runs, manifest.runs), 1):
-    stated, own_entry = checks_lib.plain(run.to_json()), checks_lib.plain(own.to_json())
-    found += checks_lib.differences(stated, own_entry, f'the logs of run {place}')
+  folder, manifest, wrong = bundle.folder, bundle.manifest, []
+  if manifest.guarantee != source.bundle.manifest.guarantee:
+    wrong.append('its arguments of the guarantee are others')
+  if len(source.runs) != len(manifest.runs):
+    wrong.append(f'it has {len(source.runs)} runs, not {len(manifest.runs)}')
+  for place, (own, run) in enumerate(zip(source.runs, manifest.runs), 1):
+    published = entries_lib.to_json(manifest_lib.Run.published(own))
+    wrong += checks_lib.differences(entries_lib.to_json(run), published, f'the logs of run {place}')
     lines = _lines(folder / manifest_lib.commitments_name(place))
     for t, line in enumerate(publishing.commitments(source, place, salt)):
       if t >= len(lines) or lines[t] != line:
-        found.append(
+        wrong.append(
           f'round {t} of run {place} is the first whose commitment has other rows or salt'
         )
         break
     else:
       if len(lines) > t + 1:
-        found.append(f'run {place} has commitments to more rounds than {t + 1}')
+        wrong.append(f'run {place} has commitments to more rounds than {t + 1}')
   try:
     stored = json_files.read(folder / manifest_lib.STATEMENT)
-    found += checks_lib.differences(stored, publishing.statement(source, salt), 'the logs')
+    wrong += checks_lib.differences(stored, publishing.statement(source, salt), 'the logs')
   except (ValueError, OSError) as error:
-    found.append(messages.one_line(error))
-  return checks_lib.Check(name, checks_lib.shortened(found), detail)
+    wrong.append(messages.one_line(error))
+  return checks_lib.Check(name, checks_lib.shortened(wrong), detail)
 
 
 def _lines(path: pathlib.Path) -> list[str]:
@@ -140,71 +125,57 @@ def _lines(path: pathlib.Path) -> list[str]:
 
 def _check_commitments(path: pathlib.Path, place: int, num_rounds: int | None) -> checks_lib.Check:
   """Checks that there is one commitment a round; what it commits to cannot be seen."""
-  number, found = 0, ()
+  number, wrong = 0, ()
   try:
     with open(path, 'rb') as stream:
       for number, line in enumerate(iter(lambda: stream.read(65), b''), 1):
         if not _COMMITMENT.fullmatch(line):
-          found = (f'line {number} is no commitment',)
+          wrong = (f'line {number} is no commitment',)
           break
   except OSError as error:
-    found = (messages.one_line(error),)
-  if not found and number != num_rounds:
-    found = (f'there are {number}, not one for each of {num_rounds} rounds',)
+    wrong = (messages.one_line(error),)
+  if not wrong and number != num_rounds:
+    wrong = (f'there are {number}, not one for each of {num_rounds} rounds',)
   return checks_lib.Check(
-    f'commitments of run {place}', found, f'{number}, one a round; only the salt opens them'
+    f'commitments of run {place}', wrong, f'{number}, one a round; only the salt opens them'
   )
 
 
 def _computed(
-  manifest: manifest_lib.Manifest, noises: Sequence[runs_lib.Noise], stored: Any
+  manifest: manifest_lib.Manifest,
+  strategies: Sequence[Sequence[tuple[str, files.StrategyFile]]],
+  stored: Any,
 ) -> statement_lib.Statement:
-  """Returns the statement that follows from the arguments, and from what it asserts.
+  """Returns the statement that follows from arguments, strategies and what it asserts itself.
 
   Raises:
     ValueError: if an argument is out of range, or the stored statement has another form.
   """
+  asked, runs = manifest.guarantee, manifest.runs
   if not isinstance(stored, dict):
     raise ValueError(f'{manifest_lib.STATEMENT} must be a JSON object')
-  asked, runs = manifest.guarantee, manifest.runs
-  adjacency_lib.check(asked.adjacency, asked.group_size)
-  if not asked.deltas:
-    raise ValueError('deltas must hold at least one delta')
   entries = stored.get('runs') if len(runs) > 1 else [stored]
-  if not (isinstance(entries, list) and len(entries) == len(runs)):
+  if not isinstance(entries, list) or [type(e) for e in entries] != [dict] * len(runs):
     raise ValueError('runs must be those of the manifest')
-  facts = tuple(
-    _facts(run, noise, asked.report_goal, entry)
-    for run, noise, entry in zip(runs, noises, entries, strict=True)
-  )
-  spend = sensitivities.Spending.of(noises, asked.adjacency, asked.deltas)
-  worst = sensitivities.worst_case(noises, [run.schema for run in facts])
-  announced = [run.declared for run in runs if run.declared is not None]
-  declared = None
-  if announced:
-    if len(announced) < len(runs):
-      raise ValueError('declared must be given for each run, or for none')
-    declared = statement_lib.DeclaredGuarantee(
-      min_sep=min(schema.min_sep for schema in announced),
-      max_participations=max(schema.participations for schema in announced),
-      loss=spend.loss(sensitivities.worst_case(noises, announced), asked.group_size),
-      holds=all(map(_holds, announced, facts)),
-    )
+  facts = []
+  for place, (run, own, entry) in enumerate(zip(runs, strategies, entries), 1):
+    firsts = [t for t, _ in manifest.strategies(place)]
+    in_order = [(t, file.strategy) for t, (_, file) in zip(firsts, own, strict=True)]
+    facts.append(_facts(run, run.noise(in_order, entry), asked.report_goal, entry))
   void, commitment = stored.get('void_reason'), stored.get('commitment')
   if void not in (None, publication.VOID):
     raise ValueError(f'void_reason must be none, or {publication.VOID!r}')
   value = commitment.get('hmac_sha256') if isinstance(commitment, dict) else None
   if not isinstance(value, str) or not re.fullmatch('[0-9a-f]{64}', value):
     raise ValueError('commitment must have hmac_sha256 of 64 hexadecimal digits')
-  return statement_lib.Statement(
-    runs=facts,
-    num_rounds=sum(run.num_rounds for run in facts),
-    min_sep=min(run.min_sep for run in facts),
-    max_participations=max(run.max_participations for run in facts),
-    worst_case=spend.loss(worst, asked.group_size),
-    declared=declared,
-    adjacency=asked.adjacency,
-    group_size=asked.group_size,
+  return statement_lib.of_facts(
+    tuple(facts),
+    sensitivities.Spending.of(
+      [run.noise for run in facts],
+      deltas=asked.deltas,
+      adjacency=asked.adjacency,
+      group_size=asked.group_size,
+    ),
     void_reason=void,
     warnings=publication.warnings(facts),
     commitment=statement_lib.Commitment(hmac_sha256=value, salt=None),
@@ -212,39 +183,24 @@ def _computed(
   )
 
 
-def _holds(declared: schemas.MinSep, shown: facts_lib.RunFacts) -> bool:
-  """Returns whether n, b and k keep to the declared schema."""
-  apart = shown.max_participations == 1 or shown.min_sep >= declared.min_sep
-  enough = shown.max_participations <= declared.participations
-  return apart and enough and declared.num_rounds == shown.num_rounds
-
-
 def _facts(
-  run: manifest_lib.Run, noise: runs_lib.Noise, report_goal: int | None, entry: Any
+  run: manifest_lib.Run,
+  noise: run_noise.RunNoise,
+  report_goal: int | None,
+  entry: json_files.Object,
 ) -> facts_lib.RunFacts:
   """Returns the facts of a run: its arguments, and what its entry of the statement asserts."""
-
-  def told(strategy: base.Strategy) -> facts_lib.Strategy:
-    return facts_lib.Strategy(strategy.family, document.strategy_digest(strategy))
-
-  asserted = facts_lib.asserted(entry, noise.num_rounds)
+  asserted = facts_lib.asserted(entry)
   if 'schema_in_log' in asserted and run.declared is None:
     raise ValueError('schema_in_log is of a declared schema, and none is declared')
-  shown = schemas.MinSep(
-    num_rounds=noise.num_rounds,
-    min_sep=entries_lib.take(entry, 'min_sep', int),
-    max_participations=entries_lib.take(entry, 'max_participations', int),
-  )
+  names = ('min_sep', 'max_participations')
+  shown = {name: entries_lib.typed(name, entry.get(name), int) for name in names}
+  schema = schemas.MinSep(num_rounds=noise.num_rounds, **shown)
   return facts_lib.RunFacts(
-    num_rounds=noise.num_rounds,
-    min_sep=shown.min_sep,
-    max_participations=shown.participations,
-    noise_multiplier=noise.multiplier,
-    strategy=told(noise.strategy),
+    noise=noise,
+    min_sep=schema.min_sep,
+    max_participations=schema.participations,
     report_goal=report_goal,
-    changes=noise.changes,
-    restarts=noise.restarts,
-    later_strategies=tuple((t, told(strategy)) for t, strategy in noise.later_strategies),
     declared_schema=run.declared,
     **asserted,
   )

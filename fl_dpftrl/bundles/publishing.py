@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from fl_dpftrl import version
+from fl_dpftrl.bundles import checks as checks_lib
 from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.bundles import private_checks, strategy_files, writing
 from fl_dpftrl.files import durable, json_files
@@ -66,34 +66,27 @@ def write_public_bundle(
   writing.check_folder(folder)
   salt = secrets.token_hex(publication.SALT_BYTES) if salt is None else salt
   raw = parse_salt(salt)
-  source = private_checks.examined(bundle, engine, progress)
-  if not source.fits:
+  source = private_checks.examine(checks_lib.opened(bundle), None, engine, progress)
+  if not source.fits or source.statement is None:
     failed = ', '.join(check.name for check in source.checks if not check.passed)
     raise ValueError(f'bundle {str(bundle)!r} does not fit, so it is not published: {failed}')
   with durable.building(folder) as temporary:
-    facts = source.statement.runs if source.statement else ()
-    for place, (run, shown) in enumerate(zip(source.opened, facts, strict=True), 1):
+    for place, facts in enumerate(source.statement.runs, 1):
       lines = ''.join(f'{line}\n' for line in commitments(source, place, raw))
       durable.write_durably(temporary / manifest_lib.commitments_name(place), lines.encode())
-      for number, t in enumerate((0, *(t for t, _ in run.noise.later_strategies))):
-        path = temporary / manifest_lib.strategy_name(place, t)
-        strategy_files.save(path, run.noise, number, shown.schema)
+      for number, t in enumerate((0, *(t for t, _ in facts.noise.later_strategies))):
+        strategy_files.save(temporary / manifest_lib.strategy_name(place, t), facts, number)
     content = json.dumps(statement(source, raw), indent=2, allow_nan=False) + '\n'
     durable.write_durably(temporary / manifest_lib.STATEMENT, content.encode())
-    sealed = manifest_lib.Manifest(
-      public=True,
-      made_by=version.__version__,
-      packages=manifest_lib.packages(),
-      guarantee=source.manifest.guarantee,
-      runs=tuple(map(manifest_lib.Run.published, source.opened)),
-      files={
-        name: manifest_lib.File.of(temporary / name) for name in sorted(os.listdir(temporary))
-      },
-    ).to_bytes()
-    durable.write_durably(temporary / manifest_lib.NAME, sealed)
-    durable.write_durably(temporary / manifest_lib.SEAL, manifest_lib.seal(sealed))
+    digest = manifest_lib.write(
+      temporary,
+      manifest_lib.PUBLIC_FORMAT,
+      source.bundle.manifest.guarantee,
+      map(manifest_lib.Run.published, source.runs),
+      private=False,
+    )
     writing.check_folder(folder)
-  return PublicBundle(hashlib.sha256(sealed).hexdigest(), salt)
+  return PublicBundle(digest, salt)
 
 
 def parse_salt(salt: str) -> bytes:
@@ -109,7 +102,7 @@ def commitments(source: private_checks.Examined, place: int, salt: bytes) -> Ite
 
   It is HMAC-SHA-256 under the salt, of the run, the round and the digest, one a line.
   """
-  with open(source.folder / manifest_lib.rounds_name(place), encoding='ascii') as stream:
+  with open(source.bundle.folder / manifest_lib.rounds_name(place), encoding='ascii') as stream:
     for t, line in enumerate(stream):
       yield hmac.new(salt, f'{place}\n{t}\n{line}'.encode(), hashlib.sha256).hexdigest()
 
@@ -118,5 +111,5 @@ def statement(source: private_checks.Examined, salt: bytes) -> json_files.Object
   """Returns the publishable statement of a bundle that fits, with its commitment."""
   if source.statement is None:
     raise ValueError('a bundle that does not fit has no statement')
-  found = publication.publishable(publication.committed(source.statement, salt))
-  return writing.document(found, source.folder)
+  public = publication.publishable(publication.committed(source.statement, salt))
+  return writing.document(public, source.bundle.folder)

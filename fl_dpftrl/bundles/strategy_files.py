@@ -2,100 +2,89 @@
 
 import pathlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from fl_dpftrl.bundles import checks as checks_lib
-from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.replaying import runs as runs_lib
+from fl_dpftrl.replaying import facts
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
 
 
-def save(path: pathlib.Path, noise: runs_lib.Noise, place: int, schema: schemas.MinSep) -> None:
+def save(path: pathlib.Path, run: facts.RunFacts, place: int) -> None:
   """Writes a strategy of a run, with its figures under the schema of its longest stream.
 
   Args:
     path: the file.
-    noise: noise of the run.
+    run: facts of the run.
     place: which of the run's strategies, from 0.
-    schema: the strictest schema that every device of the run kept to.
   """
-  _, strategy = _strategies(noise)[place]
-  files.save_strategy(path, strategy, schema=_schema(noise, place, schema))
+  strategies = [run.noise.strategy, *(strategy for _, strategy in run.noise.later_strategies)]
+  files.save_strategy(path, strategies[place], schema=_schema(run, place))
 
 
 def check(
-  folder: pathlib.Path, name: str, file: str, *, made_by: str, listed: Iterable[str]
+  bundle: checks_lib.Opened, name: str, file: str
 ) -> tuple[checks_lib.Check, files.StrategyFile | None]:
   """Checks a strategy file by itself.
 
   Args:
-    folder: the bundle.
+    bundle: the bundle.
     name: name of the check.
     file: name of the file.
-    made_by: release that wrote the bundle.
-    listed: names of all files in the manifest.
 
   Returns:
     The check; and the file, where it can be read.
   """
-  path = folder / file
-  arrays = {n for n in listed if re.fullmatch(rf'{re.escape(path.stem)}\.[0-9a-f]*\.npz', n)}
+  path, manifest = bundle.folder / file, bundle.manifest
+  arrays = [
+    n for n in manifest.files if re.fullmatch(rf'{re.escape(path.stem)}\.[0-9a-f]*\.npz', n)
+  ]
   try:
-    found = files.load(path)
-    named = next(iter(arrays), None)
-    own = checks_lib.plain(files.document(found, named)) | {'made_by': made_by}
+    strategy = files.load(path)
+    named = arrays[0] if arrays else None
+    own = checks_lib.plain(files.document(strategy, named)) | {'made_by': manifest.made_by}
     stored = json_files.read(path)
-    fits = named is None or named == files.arrays_name(path, (folder / named).read_bytes())
+    fits = named is None or named == files.arrays_name(path, (bundle.folder / named).read_bytes())
   except (ValueError, OSError) as error:
     return checks_lib.Check(name, (messages.one_line(error),)), None
-  told = list(checks_lib.differences(stored, own, 'its parameters'))
+  wrong = list(checks_lib.differences(stored, own, 'its parameters'))
   if len(arrays) > 1 or not fits:
-    told.append(f'{file} has other arrays than those of its strategy')
-  detail = f'{found.strategy.family}, its figures computed again'
-  return checks_lib.Check(name, tuple(told), detail), found
+    wrong.append(f'{file} has other arrays than those of its strategy')
+  detail = f'{strategy.strategy.family}, its figures computed again'
+  return checks_lib.Check(name, tuple(wrong), detail), strategy
 
 
 def differences(
-  names: Sequence[str],
-  stored: Sequence[files.StrategyFile],
-  noise: runs_lib.Noise,
-  schema: schemas.MinSep,
+  stored: Iterable[tuple[str, files.StrategyFile]], run: facts.RunFacts
 ) -> dict[str, str]:
   """Returns a sentence for each strategy file whose setting is not that of its run, by a name.
 
   Args:
-    names: names of the files.
-    stored: the files of a run, in the order of its strategies.
-    noise: noise of the run.
-    schema: the strictest schema that every device of the run kept to.
+    stored: names and files of a run, in the order of its strategies.
+    run: facts of the run.
   """
-  told = {}
-  for place, (name, file) in enumerate(zip(names, stored, strict=True)):
-    own = _schema(noise, place, schema)
+  wrong = {}
+  for place, (name, file) in enumerate(stored):
+    own = _schema(run, place)
     if (file.schema, file.objective, file.workload.name) == (own, 'max', 'prefix'):
       continue
-    numbers = ('min_sep', 'max_participations', 'num_rounds')
     others = [
       f'{number} is {getattr(file.schema, number)}, not {getattr(own, number)}'
-      for number in numbers
+      for number in ('min_sep', 'max_participations', 'num_rounds')
       if getattr(file.schema, number) != getattr(own, number)
     ]
     detail = f': {", ".join(others)}' if others else ''
-    told[f'min_sep of {name}'] = (
+    wrong[f'min_sep of {name}'] = (
       f'{name} has another schema, objective or workload than its run{detail}'
     )
-  return told
+  return wrong
 
 
-def _schema(noise: runs_lib.Noise, place: int, schema: schemas.MinSep) -> schemas.MinSep:
-  """Returns the schema of the longest stream of a strategy."""
-  firsts = [t for t, _ in _strategies(noise)] + [noise.num_rounds]
+def _schema(run: facts.RunFacts, place: int) -> schemas.MinSep:
+  """Returns the schema that every device kept to in the longest stream of a strategy."""
+  noise = run.noise
+  firsts = [0, *(t for t, _ in noise.later_strategies), noise.num_rounds]
   within = range(firsts[place], firsts[place + 1])
-  return schema.within(max(s.num_rounds for s in noise.streams() if s.first_round in within))
-
-
-def _strategies(noise: runs_lib.Noise) -> list[tuple[int, base.Strategy]]:
-  return [(0, noise.strategy), *noise.later_strategies]
+  return run.schema.within(max(s.num_rounds for s in noise.streams() if s.first_round in within))

@@ -44,26 +44,25 @@ def verify(
     raise ValueError(f'digest={messages.quoted(digest)} must be 64 hexadecimal digits')
   if (private is None) != (salt is None):
     raise ValueError('private and salt go together: a public bundle is compared with both')
-  found = checks_lib.find(folder, digest)
-  manifest, caveat = checks_lib.parsed(found), None
-  if manifest.public:
+  bundle, caveat = checks_lib.opened(folder), None
+  if bundle.manifest.public:
     compared = None
     if private is not None and salt is not None:
       raw = publishing.parse_salt(salt)
-      own = private_checks.examined(private, engine, progress)
-      compared = public_checks.compare(found.folder, manifest, own, raw)
-    checks = public_checks.examine(found, manifest, compared)
+      source = private_checks.examine(checks_lib.opened(private), None, engine, progress)
+      compared = public_checks.compare(bundle, source, raw)
+    checks = public_checks.examine(bundle, digest, compared)
     same = compared is not None and compared.passed
     caveat = public_checks.COMPARED if same else public_checks.CAVEAT
   elif private is not None:
-    raise ValueError(f'{found.folder}: private and salt are for a public bundle, and it is none')
+    raise ValueError(f'{bundle.folder}: private and salt are for a public bundle, and it is none')
   else:
-    checks = private_checks.examine(found, manifest, engine, progress).checks
+    checks = private_checks.examine(bundle, digest, engine, progress).checks
   return Verification(
-    digest=found.own_digest,
+    digest=bundle.digest,
     compared=digest is not None,
     checks=checks,
-    made_with=dict(manifest.packages),
+    made_with=dict(bundle.manifest.packages),
     checked_with=dict(manifest_lib.packages()),
     caveat=caveat,
   )

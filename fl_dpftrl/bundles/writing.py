@@ -1,8 +1,6 @@
 """Writing of bundles."""
 
 import contextlib
-import dataclasses
-import hashlib
 import json
 import os
 import pathlib
@@ -13,11 +11,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fl_dpftrl import version
 from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.bundles import strategy_files
 from fl_dpftrl.files import durable, json_files
-from fl_dpftrl.logs import chain, digests, journal, refusals
+from fl_dpftrl.logs import digests, journal, refusals
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.replaying import embedded, replay
 from fl_dpftrl.replaying import facts as facts_lib
@@ -84,7 +81,7 @@ def write_bundle(
   )
   with durable.building(folder, private=True) as temporary:
     logs = [_store_log(temporary, place, run) for place, run in enumerate(runs, 1)]
-    arguments = tuple(map(manifest_lib.Run.of, runs))
+    arguments = list(map(manifest_lib.Run.of, runs))
     with _logs_named(logs, runs):
       opened = [
         entry.open(paths, run.noise.strategy)
@@ -93,24 +90,14 @@ def write_bundle(
       statement = statement_of(opened, guarantee, engine, progress)
       for place, (run, facts) in enumerate(zip(opened, statement.runs, strict=True), 1):
         _store_rounds(temporary / manifest_lib.rounds_name(place), run, progress)
-        _store_strategy(temporary / manifest_lib.strategy_name(place), run, facts)
+        _store_strategy(temporary / manifest_lib.strategy_name(place), facts)
     _write(
       temporary / manifest_lib.STATEMENT,
       (json.dumps(document(statement, temporary), indent=2, allow_nan=False) + '\n').encode(),
     )
-    stored = sorted(os.listdir(temporary))
-    content = manifest_lib.Manifest(
-      public=False,
-      made_by=version.__version__,
-      packages=manifest_lib.packages(),
-      guarantee=guarantee,
-      runs=arguments,
-      files={name: manifest_lib.File.of(temporary / name) for name in stored},
-    ).to_bytes()
-    _write(temporary / manifest_lib.NAME, content)
-    _write(temporary / manifest_lib.SEAL, manifest_lib.seal(content))
+    digest = manifest_lib.write(temporary, manifest_lib.FORMAT, guarantee, arguments, private=True)
     check_folder(folder)
-  return Bundle(hashlib.sha256(content).hexdigest(), statement)
+  return Bundle(digest, statement)
 
 
 def check_folder(folder: pathlib.Path) -> None:
@@ -128,8 +115,7 @@ def statement_of(
   progress: Callable[[str], None] = lambda text: None,
 ) -> statement_lib.Statement:
   """Returns the statement of the runs of a bundle; errors as for `replay`."""
-  arguments = {f.name: getattr(guarantee, f.name) for f in dataclasses.fields(guarantee)}
-  return replay.replay(runs, **arguments, engine=engine, progress=progress)
+  return replay.replay(runs, **vars(guarantee), engine=engine, progress=progress)
 
 
 def document(statement: statement_lib.Statement, folder: pathlib.Path) -> json_files.Object:
@@ -194,23 +180,25 @@ def _store_rounds(path: pathlib.Path, run: runs_lib.Run, progress: Callable[[str
   """Writes the chained digest of each round, one a line."""
   with durable.replacing(path, private=True) as temporary:
     with open(temporary, 'w', encoding='ascii', newline='\n') as stream:
-      stream.writelines(f'{digest}\n' for digest in of(run, progress))
+      stream.writelines(f'{digest}\n' for digest in chained(run, progress))
 
 
-def _store_strategy(path: pathlib.Path, run: runs_lib.Run, facts: facts_lib.RunFacts) -> None:
+def _store_strategy(path: pathlib.Path, facts: facts_lib.RunFacts) -> None:
   """Writes a run's strategy with its figures under the schema that the log shows."""
-  strategy_files.save(path, run.noise, 0, facts.schema)
+  strategy_files.save(path, facts, 0)
   for written in path.parent.glob(f'{path.stem}.*'):  # Its figures are of a confidential log.
     _write(written, written.read_bytes())
   if strategy_document.strategy_digest(files.load_strategy(path)) != facts.strategy.sha256:
-    raise ValueError(f'strategy of family {run.noise.strategy.family!r} is not read as written')
+    raise ValueError(f'strategy of family {facts.strategy.family!r} is not read as written')
 
 
 def _write(path: pathlib.Path, content: bytes) -> None:
   durable.write_durably(path, content, private=True)
 
 
-def of(run: runs_lib.Run, progress: Callable[[str], None] = lambda text: None) -> Iterator[str]:
+def chained(
+  run: runs_lib.Run, progress: Callable[[str], None] = lambda text: None
+) -> Iterator[str]:
   """Yields H_t of each round t of a run, in hexadecimal; rounds without devices too.
 
   The order of rows in the log does not matter.
@@ -223,7 +211,7 @@ def of(run: runs_lib.Run, progress: Callable[[str], None] = lambda text: None) -
     LogError: if the log cannot be believed.
   """
   id_type = run.log.id_type
-  before, t = chain.START, 0
+  before, t = digests.START, 0
   rows = digests.Rows(timestamps=False)
   with embedded.ordered(embedded.Rows([run], progress), _ORDER) as batches:
     for batch in batches:
@@ -246,4 +234,4 @@ def _next(
   before: bytes, t: int, rows: digests.Rows, id_type: pa.DataType
 ) -> tuple[bytes, int, digests.Rows]:
   """Returns H_t, the next round, and its rows, of which there are none yet."""
-  return chain.of_rows(before, t, rows, id_type), t + 1, digests.Rows(timestamps=False)
+  return digests.chained(before, t, rows, id_type), t + 1, digests.Rows(timestamps=False)

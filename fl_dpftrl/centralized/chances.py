@@ -12,9 +12,7 @@ import numpy as np
 from scipy import special, stats
 
 from fl_dpftrl.centralized import sampling
-from fl_dpftrl.logs import logged
-
-Logged = logged.LoggedParticipation
+from fl_dpftrl.participation import counts
 
 FALSE_ALARM = 1e-9
 """The most that a log whose batches were drawn as said is found improbable."""
@@ -24,7 +22,7 @@ _LOG_ALARM = math.log(FALSE_ALARM / _TESTS)
 _TINY = 1e-200
 
 
-def improbable(happened: Logged, scheme: sampling.Sampled) -> Iterator[str]:
+def improbable(happened: counts.RunCounts, scheme: sampling.Sampled) -> Iterator[str]:
   """Yields a phrase for each statistic that is improbable under the scheme.
 
   Args:
@@ -39,7 +37,7 @@ def improbable(happened: Logged, scheme: sampling.Sampled) -> Iterator[str]:
   yield from _unlikely_favourites(happened, scheme)
 
 
-def _unlikely_sizes(happened: Logged, scheme: sampling.Sampled) -> Iterator[str]:
+def _unlikely_sizes(happened: counts.RunCounts, scheme: sampling.Sampled) -> Iterator[str]:
   """Tests batch sizes, singly and in total: each is binomial."""
   rounds, mean = scheme.num_rounds, scheme.batch_size
   chance = _log_chance(happened.num_participations, rounds * scheme.part_size, rounds * mean)
@@ -60,7 +58,7 @@ def _unlikely_sizes(happened: Logged, scheme: sampling.Sampled) -> Iterator[str]
     )
 
 
-def _unlikely_regularity(happened: Logged, scheme: sampling.Sampled) -> Iterator[str]:
+def _unlikely_regularity(happened: counts.RunCounts, scheme: sampling.Sampled) -> Iterator[str]:
   """Tests whether batch sizes vary too little or too much."""
   rounds, mean = scheme.num_rounds, scheme.batch_size
   size = stats.binom(scheme.part_size, scheme.sampling_probability)
@@ -84,7 +82,7 @@ def _unlikely_regularity(happened: Logged, scheme: sampling.Sampled) -> Iterator
     )
 
 
-def _unlikely_repeats(happened: Logged, scheme: sampling.Sampled) -> Iterator[str]:
+def _unlikely_repeats(happened: counts.RunCounts, scheme: sampling.Sampled) -> Iterator[str]:
   """Tests how many examples are in two successive turns of their part.
 
   Given the batch sizes, each overlap is hypergeometric, and the overlaps are independent.
@@ -104,7 +102,7 @@ def _unlikely_repeats(happened: Logged, scheme: sampling.Sampled) -> Iterator[st
     )
 
 
-def _unlikely_coverage(happened: Logged, scheme: sampling.Sampled) -> Iterator[str]:
+def _unlikely_coverage(happened: counts.RunCounts, scheme: sampling.Sampled) -> Iterator[str]:
   """Tests how many examples were never drawn.
 
   Given the batch sizes, these events are negatively associated, so their sum has the tail
@@ -124,7 +122,7 @@ def _unlikely_coverage(happened: Logged, scheme: sampling.Sampled) -> Iterator[s
     )
 
 
-def _unlikely_favourites(happened: Logged, scheme: sampling.Sampled) -> Iterator[str]:
+def _unlikely_favourites(happened: counts.RunCounts, scheme: sampling.Sampled) -> Iterator[str]:
   """Tests how often the most frequently drawn example was drawn."""
   most, mean = happened.max_participations, scheme.sampling_probability
   mean *= scheme.turns

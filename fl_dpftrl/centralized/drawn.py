@@ -12,8 +12,7 @@ from fl_dpftrl.accounting import gaussian, losses
 from fl_dpftrl.centralized import sampling
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
-from fl_dpftrl.logs import logged
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.participation import counts, schemas
 
 _NO_LOG_SHOWS = (
   'that batches were drawn so, in secret and whatever the data, no log shows: what this one has'
@@ -158,7 +157,7 @@ def guarantee(
   strategy: base.Strategy,
   *,
   noise_multiplier: float,
-  happened: logged.LoggedParticipation,
+  happened: counts.RunCounts,
   stated: str | None,
   deltas: Sequence[float],
   adjacency: str,

@@ -12,7 +12,7 @@ from fl_dpftrl.centralized import chances, sampling
 from fl_dpftrl.participation import counts as counts_lib
 
 
-def contradictions(happened: chances.Logged, scheme: sampling.Cyclic) -> list[str]:
+def contradictions(happened: counts_lib.RunCounts, scheme: sampling.Cyclic) -> list[str]:
   """Returns reasons why a log contradicts a scheme; empty if it does not.
 
   Args:
@@ -29,7 +29,7 @@ def contradictions(happened: chances.Logged, scheme: sampling.Cyclic) -> list[st
   return violations
 
 
-def _parts(happened: chances.Logged, scheme: sampling.Cyclic) -> Iterator[str]:
+def _parts(happened: counts_lib.RunCounts, scheme: sampling.Cyclic) -> Iterator[str]:
   """Yields faults of examples that left their part, or of too many examples."""
   parts, separations = scheme.num_parts, happened.separations
   astray = np.flatnonzero(separations.values % parts)
@@ -48,7 +48,7 @@ def _parts(happened: chances.Logged, scheme: sampling.Cyclic) -> Iterator[str]:
     )
 
 
-def _sizes(happened: chances.Logged, scheme: sampling.Cyclic) -> Iterator[str]:
+def _sizes(happened: counts_lib.RunCounts, scheme: sampling.Cyclic) -> Iterator[str]:
   """Yields faults of batches that do not have the scheme's one size."""
   cohorts = happened.cohorts
   wrong = np.flatnonzero(cohorts.counts != scheme.batch_size)
@@ -65,7 +65,7 @@ def _sizes(happened: chances.Logged, scheme: sampling.Cyclic) -> Iterator[str]:
     )
 
 
-def _passes(happened: chances.Logged, scheme: sampling.Shuffled) -> Iterator[str]:
+def _passes(happened: counts_lib.RunCounts, scheme: sampling.Shuffled) -> Iterator[str]:
   """Yields faults of examples drawn twice in a pass, or not at all."""
   end = scheme.num_parts * scheme.pass_turns
   twice = _before(happened.cohorts, end) - _before(happened.newcomers, end)

@@ -89,7 +89,7 @@ def _per_run(result: statement.Statement) -> list[str]:
   return [
     f'run {i + 1:<16}n = {run.num_rounds}, b = {run.min_sep}, k ='
     f' {run.max_participations}, {run.strategy.family}, noise'
-    f' multiplier {rounding.exact(run.noise_multiplier)}'
+    f' multiplier {rounding.exact(run.noise.noise_multiplier)}'
     for i, run in enumerate(result.runs)
   ]
 

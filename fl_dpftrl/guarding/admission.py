@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_dpftrl.guarding import devices
-from fl_dpftrl.logs import columns
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.logs import schema as log_schema
+from fl_dpftrl.participation import schemas, seen
 from fl_dpftrl.text import messages
 
 TWICE, MIN_SEP, MAX_PARTICIPATIONS = 'twice', 'min_sep', 'max_participations'
@@ -64,12 +63,12 @@ class Gate:
     if not isinstance(schema, schemas.MinSep) or isinstance(schema, schemas.FixedSeparation):
       raise ValueError(f'schema must be a MinSep, got {messages.quoted(schema)}')
     self.schema = schema
-    self._devices = devices.Devices()
+    self._seen = seen.Seen()
 
   @property
   def num_rounds(self) -> int:
     """Rounds that devices were recorded for."""
-    return self._devices.num_rounds
+    return self._seen.num_rounds
 
   def check(
     self, device_ids: Sequence[str] | Sequence[int] | np.ndarray, *, at_most: int | None = None
@@ -85,45 +84,37 @@ class Gate:
       ValueError: for malformed ids.
     """
     t = self.num_rounds
-    column = columns.id_column(device_ids)
-    ids = columns.as_numpy(column)
+    ids = log_schema.as_numpy(log_schema.id_column(device_ids))
     if not ids.size:
       return Admission(t, ids, ())
-    last, counts = self._devices.of(ids)
+    last, times = self._seen.of(ids)
     first = np.zeros(ids.size, bool)
     first[np.unique(ids, return_index=True)[1]] = True
-    early = (counts > 0) & (t - last < self.schema.min_sep)
-    often = counts >= self.schema.participations
-    admitted = np.flatnonzero(first & ~early & ~often)
-    stop = ids.size
+    early = (times > 0) & (t - last < self.schema.min_sep)
+    allowed = first & ~early & (times < self.schema.participations)
+    admitted, end = np.flatnonzero(allowed), ids.size
     if at_most is not None and admitted.size > at_most:
-      stop = int(admitted[at_most])
-      admitted = admitted[:at_most]
-    turned_away = []
-    for i in np.flatnonzero(~first | early | often).tolist():
-      if i < stop:
-        device_id = ids[i].item()
-        turned_away.append(
-          self._why(device_id, not first[i], bool(often[i]), int(last[i]), int(counts[i]))
-        )
-    return Admission(t, ids[admitted], tuple(turned_away))
+      admitted, end = admitted[:at_most], int(admitted[at_most])
+    turned_away = tuple(
+      self._turned_away(ids[i].item(), bool(first[i]), int(last[i]), int(times[i]))
+      for i in np.flatnonzero(~allowed[:end]).tolist()
+    )
+    return Admission(t, ids[admitted], turned_away)
 
   def record(self, device_ids: Sequence[str] | Sequence[int] | np.ndarray) -> None:
     """Records the next round's cohort."""
-    self._devices.add(device_ids)
+    self._seen.add(device_ids)
 
-  def _why(
-    self, device_id: str | int, twice: bool, often: bool, last: int, count: int
-  ) -> TurnedAway:
-    if twice:
+  def _turned_away(self, device_id: str | int, first: bool, last: int, times: int) -> TurnedAway:
+    min_sep, most = self.schema.min_sep, self.schema.participations
+    if not first:
       reason, sentence = TWICE, 'is twice among the candidates'
-    elif often:
-      reason = MAX_PARTICIPATIONS
-      sentence = f'took part {count} times, and {self.schema.participations} are declared'
+    elif times >= most:
+      reason, sentence = MAX_PARTICIPATIONS, f'took part {times} times, and {most} are declared'
     else:
       reason = MIN_SEP
       sentence = (
-        f'took part in round {last}, and min-sep {self.schema.min_sep} admits it again in round'
-        f' {last + self.schema.min_sep}'
+        f'took part in round {last}, and min-sep {min_sep} admits it again in round'
+        f' {last + min_sep}'
       )
     return TurnedAway(device_id, reason, f'device {messages.quoted(device_id)} {sentence}')

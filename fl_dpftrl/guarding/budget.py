@@ -47,10 +47,9 @@ class Budget:
     gaussian.check_delta(delta)
     adjacency_lib.check(adjacency, group_size)
     self._noise, self._schema = noise, schema
-    for part in noise.parts:
-      gaussian.check_positive('noise_multiplier', part.noise_multiplier)
+    for noise_multiplier in noise.noise_multipliers:
+      gaussian.check_positive('noise_multiplier', noise_multiplier)
     for stream in noise.streams():
-      base.check_num_rounds(stream.strategy, stream.num_rounds)
       _check_prefixes(stream.strategy, stream.num_rounds)
     if max_epsilon is not None:
       gaussian.check_positive('max_epsilon', max_epsilon)

@@ -1,5 +1,6 @@
 """A guard that keeps a run to its declared schema and privacy budget."""
 
+import dataclasses
 import functools
 import operator
 import os
@@ -11,10 +12,9 @@ import numpy as np
 
 from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.accounting import adjacency as adjacency_lib
-from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.families import base
 from fl_dpftrl.guarding import admission, budget
-from fl_dpftrl.logs import noise_record, schema_record
+from fl_dpftrl.logs import keys, noise_record
 from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.participation import schemas
 
@@ -103,7 +103,6 @@ class Guard:
       raise ValueError(f"on_repeat must be 'refuse' or 'burn', got {on_repeat!r}")
     self.schema, self.on_repeat = schema, on_repeat
     self._gate = admission.Gate(schema)
-    self._strategy = strategy
     self._make_budget = functools.partial(
       budget.Budget,
       schema=schema,
@@ -115,9 +114,9 @@ class Guard:
     metadata = noise_record.run_metadata(
       strategy, noise_multiplier, clip_norm=clip_norm, changes=changes, restarts=restarts
     )
-    self._record = noise_record.read(metadata)
-    self._budget = self._make_budget(self._noise(self._record))
-    self.log = writer_lib.LogWriter(log, metadata=metadata | schema_record.metadata(schema))
+    self._noise = noise_record.read(metadata, strategy)
+    self._budget = self._make_budget(self._noise.until(schema.num_rounds))
+    self.log = writer_lib.LogWriter(log, metadata=metadata | keys.of_schema(schema))
     for t in range(self.log.num_rounds):
       self._gate.record(self.log.cohort(t))
     # (round, row of its state, rows to skip) of the last round whose rows had to be skipped.
@@ -197,9 +196,7 @@ class Guard:
     self.log.append(admitted.round_index, admitted.device_ids, now)
     self._gate.record(admitted.device_ids)
     self._waiting = row is None
-    return admission.Admission(
-      admitted.round_index, admitted.device_ids, admitted.turned_away, burn
-    )
+    return dataclasses.replace(admitted, burn=burn)
 
   def take(self, row: int) -> int:
     """Gives out the noise row of the round that was admitted last.
@@ -255,31 +252,20 @@ class Guard:
     change: dict[str, Any] = dict(
       noise_multiplier=noise_multiplier, clip_norm=clip_norm, strategy=strategy, restart=restart
     )
-    record = self._record.changed(t, **change)
-    changed = self._make_budget(self._noise(record))
+    noise = self._noise.changed(t, **change)
+    changed = self._make_budget(noise.until(self.schema.num_rounds))
     if t < self.schema.num_rounds and t >= changed.max_rounds:
       raise BudgetSpentError(
         f'round {t} with this noise would pass max_epsilon={changed.max_epsilon:g}: by the'
         f' declared schema, {t + 1} rounds have ε = {changed.epsilon(t + 1):.4g}'
       )
     declared = self.log.change_noise(t, **change)
-    self._record, self._budget = record, changed
+    self._noise, self._budget = noise, changed
     return declared
 
   def close(self) -> None:
     """Turns the log into one Parquet file; nothing can be admitted then."""
     self.log.close()
-
-  def _noise(self, record: noise_record.Record) -> run_noise.RunNoise:
-    """Returns the noise of all planned rounds, as a record states it."""
-    multiplier, _ = record.at(0)
-    return run_noise.RunNoise.of(
-      self.schema.num_rounds,
-      self._strategy,
-      multiplier or 0.0,
-      changes=[(change.round_index, change.noise_multiplier) for change in record.changes],
-      restarts=record.restarts,
-    )
 
   def _rows_to_burn(self, row: int, round_index: int) -> int:
     row = operator.index(row)
@@ -290,7 +276,7 @@ class Guard:
         f' because burn={burn} of its admission was ignored; discard that round and its state, and'
         ' skip rows with factory.skip_row before process.next'
       )
-    begun = max([0, *(t for t in self._record.restart_rounds if t <= round_index)])
+    begun = self._noise.stream_start(round_index)
     due = round_index - begun
     if row > due or row < 0:
       why = (

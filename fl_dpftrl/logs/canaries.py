@@ -33,13 +33,13 @@ def metadata(num_canaries: int) -> dict[str, str]:
   return {KEY: str(num_canaries)} if num_canaries else {}
 
 
-def read(found: Mapping[str, str]) -> int:
+def read(metadata: Mapping[str, str]) -> int:
   """Returns the number of canaries that a log's metadata state; 0 if they state none.
 
   Raises:
     LogError: unless it is a whole number.
   """
-  text = found.get(KEY, '0')
+  text = metadata.get(KEY, '0')
   if not (text.isascii() and text.isdigit() and len(text) <= 6 and int(text) <= MOST):
     raise refusals.LogError(
       f'{KEY} in the metadata of the log must be a whole number up to {MOST}, got {text[:80]!r}'

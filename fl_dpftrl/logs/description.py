@@ -54,7 +54,7 @@ class Description:
     return dataclasses.replace(other, **own)
 
 
-def read(found: Mapping[str, str]) -> Description:
+def read(metadata: Mapping[str, str]) -> Description:
   """Reads the description from a log's metadata.
 
   Raises:
@@ -62,6 +62,6 @@ def read(found: Mapping[str, str]) -> Description:
   """
   names = (field.name for field in dataclasses.fields(Description))
   try:
-    return Description(**{name: found.get(_PREFIX + name) for name in names})
+    return Description(**{name: metadata.get(_PREFIX + name) for name in names})
   except ValueError as error:
     raise refusals.LogError(f'in the metadata of the log, {_PREFIX}{error}') from None

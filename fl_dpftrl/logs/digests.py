@@ -5,12 +5,16 @@ in their order, not of bytes of the file: they grow with the rows, so that a log
 while it is written, a round at a time, and checked while it is read once.
 
 They guard against damage. Whoever changes a log on purpose can digest it anew.
+
+The rounds have chained digests too. H_t = SHA-256(H_{t−1} ‖ t ‖ D_t), with t as 8 bytes,
+little-endian. D_t is the digest of round t's rows, sorted by device id; a round without devices
+counts as one of text. Digest t thus fixes the cohorts of all rounds up to t. H_{−1} is the
+SHA-256 of a fixed text.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +32,9 @@ _FIELD_ID = 0x666C6470  # 'fldp', of the first column
 _ADVICE = 'take another copy, or write rows that were changed on purpose with write_log'
 TIMESTAMP = pa.timestamp('us', tz='UTC')
 """The type of timestamps that are digested."""
+
+START = hashlib.sha256(b'fl_dpftrl.bundle.rounds.1').digest()
+"""The chained digest before the first round."""
 
 _NONE = -(2**63)  # A time that no log has, for one that is missing.
 
@@ -48,20 +55,7 @@ class Rows:
     """
     self._columns = {n: hashlib.sha256() for n in ('round', 'lengths', 'ids')}
     self._times = hashlib.sha256() if timestamps else None
-    self._num_rows = 0
-
-  @property
-  def num_rows(self) -> int:
-    """Number of rows so far."""
-    return self._num_rows
-
-  def copy(self) -> 'Rows':
-    """Returns the digests of the same rows, to which others are added."""
-    result = Rows(timestamps=self._times is not None)
-    result._columns = {n: c.copy() for n, c in self._columns.items()}
-    result._times = self._times and self._times.copy()
-    result._num_rows = self._num_rows
-    return result
+    self.num_rows = 0  # so far
 
   def update(self, table: pa.Table) -> None:
     """Adds rows: `round`, `device_id`, and `timestamp` where it is digested."""
@@ -75,7 +69,7 @@ class Rows:
       times = pc.fill_null(table.column('timestamp').cast(pa.int64()), _NONE)
       times = times.to_numpy()
       self._times.update(np.ascontiguousarray(times, '<i8').data)
-    self._num_rows += table.num_rows
+    self.num_rows += table.num_rows
 
   def _add_ids(self, ids: pa.Array) -> None:
     if pa.types.is_integer(ids.type):
@@ -100,7 +94,7 @@ class Rows:
       id_type: of `device_id` in the file.
     """
     whole = hashlib.sha256(b'int64' if pa.types.is_integer(id_type) else b'text')
-    whole.update(self._num_rows.to_bytes(8, 'little'))
+    whole.update(self.num_rows.to_bytes(8, 'little'))
     for column in self._columns.values():
       whole.update(column.digest())
     result = {ROWS_KEY: whole.hexdigest()}
@@ -137,20 +131,10 @@ def _of_metadata(metadata: Mapping[str, str]) -> str:
   return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-class Seal(NamedTuple):
-  """Metadata and digests that a file states about itself.
-
-  Attributes:
-    metadata: the file's metadata without the digests.
-    digests: the digests of the file's rows; empty if the file has none.
-  """
-
-  metadata: dict[str, str]
-  digests: dict[str, str]
-
-
-def opened(path: str, stored: Mapping[str, str], schema: pa.Schema) -> Seal:
-  """Takes the digests out of a file's metadata.
+def opened(
+  path: str, stored: Mapping[str, str], schema: pa.Schema
+) -> tuple[dict[str, str], dict[str, str]]:
+  """Splits a file's metadata into those of the log and the digests of its rows, if it has any.
 
   Args:
     path: the file.
@@ -162,12 +146,12 @@ def opened(path: str, stored: Mapping[str, str], schema: pa.Schema) -> Seal:
   """
   given = dict(stored)
   of_metadata = given.pop(METADATA_KEY, None)
-  digests = {key: given[key] for key in KEYS if key in given}
-  if not digests and of_metadata is None and not _is_marked(schema):
-    return Seal(given, {})
+  of_rows = {key: given[key] for key in KEYS if key in given}
+  if not of_rows and of_metadata is None and not _is_marked(schema):
+    return given, {}
   if of_metadata != _of_metadata(given):
     raise refusals.LogError(f'{path}: its metadata are not those of {METADATA_KEY}; {_ADVICE}')
-  return Seal({k: v for k, v in given.items() if k not in KEYS}, digests)
+  return {k: v for k, v in given.items() if k not in KEYS}, of_rows
 
 
 def check(path: str, stated: Mapping[str, str], rows: Rows, id_type: pa.DataType) -> None:
@@ -179,7 +163,48 @@ def check(path: str, stated: Mapping[str, str], rows: Rows, id_type: pa.DataType
     rows: digests of all rows that were read.
     id_type: type of `device_id`.
   """
-  found = rows.stated(id_type)
+  computed = rows.stated(id_type)
   for key, value in stated.items():
-    if found.get(key, value) != value:
+    if computed.get(key, value) != value:
       raise refusals.LogError(f'{path}: its rows are not those of {key}; {_ADVICE}')
+
+
+def chained(before: bytes, t: int, rows: Rows, id_type: pa.DataType) -> bytes:
+  """Returns H_t.
+
+  Args:
+    before: H_{t−1}.
+    t: round, from 0.
+    rows: digests of the round's rows, sorted by device id.
+    id_type: of `device_id`, string or int64.
+  """
+  cohort = bytes.fromhex(rows.stated(id_type if rows.num_rows else pa.string())[ROWS_KEY])
+  return hashlib.sha256(before + t.to_bytes(8, 'little') + cohort).digest()
+
+
+def chained_cohort(before: bytes, t: int, ids: pa.Array) -> bytes:
+  """Returns H_t of a cohort whose device ids, string or int64, are in any order."""
+  rows = Rows(timestamps=False)
+  if len(ids):
+    ordered = ids.take(pc.sort_indices(ids))
+    rows.update(pa.table({'round': np.full(len(ids), t, np.int64), 'device_id': ordered}))
+  return chained(before, t, rows, ids.type)
+
+
+def chained_table(table: pa.Table, num_rounds: int) -> bytes:
+  """Returns the digest of the last round of a table of rows, in any order.
+
+  Args:
+    table: columns `round`, int64, and `device_id`, string or int64.
+    num_rounds: rounds of the log.
+  """
+  rounds = table.column('round').to_numpy()
+  if (np.diff(rounds) < 0).any():
+    order = np.argsort(rounds, kind='stable')
+    table, rounds = table.take(order), rounds[order]
+  bounds = np.searchsorted(rounds, np.arange(num_rounds + 1)).tolist()
+  ids = table.column('device_id').combine_chunks()
+  digest = START
+  for t, (first, end) in enumerate(zip(bounds, bounds[1:])):
+    digest = chained_cohort(digest, t, ids.slice(first, end - first))
+  return digest

@@ -4,25 +4,28 @@ A frame is a mark, a kind, a length, a payload, and the SHA-256 of all of these
 and of the digest of the frame before it. The digests form a chain, so that the
 last one stands for the whole journal. The first frame holds the log's metadata.
 Later frames hold a round's cohort, a release mark, or changed metadata. A cohort ends
-with the chained digest of its round (`logs.chain`), which the finished log keeps.
+with the chained digest of its round (`logs.digests`), which the finished log keeps.
 
 A frame is durable before the next one is begun. So only the last frame can be
 torn, after a crash or a full disk, and what it would have recorded had not
 begun. A fault that is followed by an intact frame is damage, and is refused.
 """
 
+import fcntl
 import hashlib
 import json
 import mmap
 import os
 import pathlib
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from fl_dpftrl.files import durable
 from fl_dpftrl.logs import keys, limits, refusals
 
 SUFFIX = '.journal'
@@ -45,14 +48,9 @@ _START = bytes(DIGEST_BYTES)
 
 
 class Entry(NamedTuple):
-  """A round's place in a journal.
+  """A round in a journal: the place of its cohort's payload in bytes, and what it says.
 
-  Attributes:
-    offset: of the cohort's payload, in bytes.
-    size: of the payload, in bytes.
-    timestamp: UTC second of the round.
-    num_devices: size of the cohort.
-    chain: chained digest of the round; empty where an earlier version wrote none.
+  The timestamp is the UTC second. The chained digest is empty where an earlier version wrote none.
   """
 
   offset: int
@@ -89,14 +87,8 @@ def path_of(log: str | os.PathLike[str]) -> pathlib.Path:
   return pathlib.Path(os.fspath(log) + SUFFIX)
 
 
-def frame(before: bytes, kind: bytes, payload: bytes) -> bytes:
-  """Returns a frame, whose last 32 bytes are its digest.
-
-  Args:
-    before: digest of the frame before it; empty for the first.
-    kind: METADATA, COHORT or RELEASED.
-    payload: what the frame says.
-  """
+def _frame(before: bytes, kind: bytes, payload: bytes) -> bytes:
+  """Returns a frame after one with a digest, empty for the first; its own is its last 32 bytes."""
   content = _HEAD.pack(_MARK, kind, len(payload)) + payload
   return content + hashlib.sha256((before or _START) + content).digest()
 
@@ -112,14 +104,7 @@ def of_released(num_rounds: int) -> bytes:
 
 
 def of_cohort(round_index: int, timestamp: int, ids: pa.Array, chain: bytes) -> bytes:
-  """Returns the payload of a round.
-
-  Args:
-    round_index: from 0.
-    timestamp: UTC second.
-    ids: string or int64, without nulls.
-    chain: chained digest of the round.
-  """
+  """Returns the payload of a round, from its UTC second, ids without nulls and chained digest."""
   if pa.types.is_integer(ids.type):
     kind, body = b'I', np.asarray(ids, '<i8').tobytes()
   else:
@@ -131,7 +116,7 @@ def of_cohort(round_index: int, timestamp: int, ids: pa.Array, chain: bytes) -> 
   return _COHORT.pack(round_index, timestamp, kind, len(ids)) + body + chain
 
 
-def ids_of(payload: bytes) -> pa.Array:
+def _ids_of(payload: bytes) -> pa.Array:
   """Returns the device ids in a round's payload, as string or int64; ValueError if malformed."""
   *_, kind, count = _COHORT.unpack_from(payload)
   body = memoryview(payload)[_COHORT.size :]
@@ -153,16 +138,10 @@ def ids_of(payload: bytes) -> pa.Array:
 
 
 def scan(path: str, file: BinaryIO, size: int | None = None) -> Contents:
-  """Reads and checks all frames.
-
-  Args:
-    path: name of the file, for messages.
-    file: the journal, open for reading.
-    size: bytes to read; None for all.
+  """Reads and checks all frames, within the first `size` bytes if it is given.
 
   Raises:
-    LogError: if it does not begin with metadata, or is damaged before its last
-      frame.
+    LogError: if it does not begin with metadata, or is damaged before its last frame.
   """
   metadata: dict[str, str] | None = None
   released: int | None = None
@@ -171,7 +150,7 @@ def scan(path: str, file: BinaryIO, size: int | None = None) -> Contents:
   present = file.seek(0, os.SEEK_END)
   size = present if size is None else min(size, present)
   end, digest = 0, b''
-  for offset, kind, payload, found in _frames(file, size):
+  for offset, kind, payload, frame_digest in _frames(file, size):
     try:
       if kind == METADATA:
         metadata = _metadata(payload)
@@ -192,7 +171,7 @@ def scan(path: str, file: BinaryIO, size: int | None = None) -> Contents:
         raise ValueError(f'a frame of the unknown kind {kind!r}')
     except (ValueError, struct.error) as e:
       raise refusals.LogError(f'{path}: is no journal of a log, {e}') from e
-    end, digest = offset + len(payload) + DIGEST_BYTES, found
+    end, digest = offset + len(payload) + DIGEST_BYTES, frame_digest
   if metadata is None:
     raise refusals.LogError(f'{path}: is no journal of a log, it does not begin with metadata')
   if end < size and (place := _intact_after(file, end, size, digest)) is not None:
@@ -202,10 +181,10 @@ def scan(path: str, file: BinaryIO, size: int | None = None) -> Contents:
   return Contents(metadata, released, tuple(rounds), id_type, end, digest, size - end)
 
 
-def torn(path: str, found: Contents) -> str:
+def torn(path: str, contents: Contents) -> str:
   """Returns a sentence about a journal's torn frame."""
   return (
-    f'{path}: its last {found.torn_bytes} bytes are left out: they are of a round whose writing'
+    f'{path}: its last {contents.torn_bytes} bytes are left out: they are of a round whose writing'
     ' was cut short, or goes on; it had not begun'
   )
 
@@ -246,69 +225,170 @@ def _intact_after(file: BinaryIO, fault: int, size: int, before: bytes) -> int |
     while place >= 0:
       known = due if place == end + DIGEST_BYTES else b''
       after = stop(place)
-      content, found = data[place:after], data[after : after + DIGEST_BYTES]
+      content, stated = data[place:after], data[after : after + DIGEST_BYTES]
       for digest in (known, data[max(place - DIGEST_BYTES, 0) : place]):
-        if digest and hashlib.sha256(digest + content).digest() == found:
+        if digest and hashlib.sha256(digest + content).digest() == stated:
           return place
       place = data.find(_MARK, place + 1)
   return None
 
 
 def _metadata(payload: bytes) -> dict[str, str]:
-  found = json.loads(payload) if len(payload) <= 2 * limits.METADATA_BYTES else None
-  if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
+  metadata = json.loads(payload) if len(payload) <= 2 * limits.METADATA_BYTES else None
+  if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
     raise ValueError('its metadata are not keys and texts')
-  return found
+  return metadata
 
 
 class Reader:
-  """A journal that is read as a log.
+  """A journal that is read as a log; see `reader_program.Reader`."""
 
-  Attributes:
-    metadata: the log's keys and values so far.
-    digest: of the journal's chain.
-    schema: schema of its tables.
-  """
-
-  def __init__(self, path: str, file: BinaryIO, extra_columns: Sequence[str], size: int):
-    """Opens the first `size` bytes of a journal; LogError if it is damaged, or lacks a column."""
-    if extra_columns:
-      raise refusals.LogError(f'{path}: only Parquet is read with {", ".join(extra_columns)}')
+  def __init__(self, path: str, file: BinaryIO, size: int):
+    """Opens the first `size` bytes of a journal; LogError if it is damaged."""
     self._path, self._file = path, file
-    self._found = found = scan(path, file, size)
-    self.digest: str | None = found.digest.hex()
+    contents = scan(path, file, size)
+    self._rounds = contents.rounds
+    self.digest: str | None = contents.digest.hex()
     self.metadata = {
-      **found.metadata,
+      **contents.metadata,
       keys.VERSION_KEY: str(keys.LOG_VERSION),
-      keys.NUM_ROUNDS_KEY: str(len(found.rounds)),
+      keys.NUM_ROUNDS_KEY: str(len(self._rounds)),
     }
-    if found.released is not None:
-      self.metadata[keys.RELEASED_KEY] = str(found.released)
-    if found.rounds and found.rounds[-1].chain:
-      self.metadata[keys.CHAIN_KEY] = found.rounds[-1].chain.hex()
-    if found.torn_bytes:
-      self.metadata[TORN_KEY] = torn(path, found)
-    self._text = found.id_type != pa.int64()
+    if contents.released is not None:
+      self.metadata[keys.RELEASED_KEY] = str(contents.released)
+    if self._rounds and self._rounds[-1].chain:
+      self.metadata[keys.CHAIN_KEY] = self._rounds[-1].chain.hex()
+    if contents.torn_bytes:
+      self.metadata[TORN_KEY] = torn(path, contents)
+    self._text = contents.id_type != pa.int64()
     id_type = pa.large_string() if self._text else pa.int64()
     self.schema = pa.schema([('round', pa.int64()), ('device_id', id_type)])
 
   def tables(self) -> Iterator[pa.Table]:
     """Yields its rows in order."""
-    kept, rows = [], 0
-    for index, entry in enumerate(self._found.rounds):
+    kept, rows = [self.schema.empty_table()], 0
+    for index, entry in enumerate(self._rounds):
       if not entry.num_devices:
         continue
       self._file.seek(entry.offset)
-      ids = ids_of(self._file.read(entry.size))
+      ids = _ids_of(self._file.read(entry.size))
       if pa.types.is_integer(ids.type) == self._text:
         raise refusals.LogError(f'{self._path}: device ids are of two types')
       if self._text:  # As bytes: the rule for ids sees them before anything else.
         ids = ids.view(pa.binary()).cast(pa.large_binary()).view(pa.large_string())
-      rounds = pa.array(np.full(len(ids), index, np.int64))
-      kept.append(pa.Table.from_arrays([rounds, ids], schema=self.schema))
+      kept.append(pa.table([np.full(len(ids), index, np.int64), ids], schema=self.schema))
       rows += len(ids)
       if rows >= _BATCH_ROWS:
         yield pa.concat_tables(kept)
         kept, rows = [], 0
     if kept:
       yield pa.concat_tables(kept)
+
+
+class JournalFile:
+  """An open journal, which one writer at a time may append to.
+
+  Attributes:
+    path: the file.
+    contents: what it held when it was opened.
+  """
+
+  def __init__(self, path: pathlib.Path):
+    """Opens a journal for reading, and the first append locks it; LogError if it is damaged."""
+    self.path = path
+    self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    weakref.finalize(self, os.close, self._descriptor)
+    with open(os.dup(self._descriptor), 'rb') as file:
+      self.contents = scan(str(path), file)
+    self._end, self._digest = self.contents.end, self.contents.digest
+    self._size = self._end + self.contents.torn_bytes
+    self._locked = False
+
+  @classmethod
+  def begin(cls, path: pathlib.Path, frames: Iterable[tuple[bytes, bytes]]) -> 'JournalFile':
+    """Writes a journal in one durable step, and holds it.
+
+    Args:
+      path: the file.
+      frames: kind and payload of each, the metadata first.
+
+    Raises:
+      ValueError: if there is one, which another writer has begun.
+      OSError: if it cannot be written; nothing has changed then.
+    """
+    digest = b''
+    try:
+      with durable.replacing(path, private=True, new=True) as temporary:
+        with open(temporary, 'wb') as file:
+          for kind, payload in frames:
+            written = _frame(digest, kind, payload)
+            file.write(written)
+            digest = written[-DIGEST_BYTES:]
+    except FileExistsError as e:
+      raise ValueError(
+        f'{path} was begun by another writer: a log has one writer at a time; open the log again'
+      ) from e
+    result = cls(path)
+    result._lock()
+    return result
+
+  def append(self, kind: bytes, payload: bytes) -> int:
+    """Appends a frame, durable when this returns; returns the payload's offset.
+
+    Raises:
+      ValueError: if another writer holds the journal, or has changed it.
+      OSError: if it cannot be written; the journal is then as before.
+    """
+    self._lock()
+    written = _frame(self._digest, kind, payload)
+    try:
+      if self._size != self._end:  # What was torn would stand before the frame.
+        os.ftruncate(self._descriptor, self._end)
+      done = 0
+      while done < len(written):
+        done += os.pwrite(self._descriptor, written[done:], self._end + done)
+      os.fsync(self._descriptor)
+    except OSError as e:
+      self._undo()
+      raise OSError(e.errno, e.strerror or str(e), str(self.path)) from e
+    offset = self._end + len(written) - len(payload) - DIGEST_BYTES
+    self._end += len(written)
+    self._size, self._digest = self._end, written[-DIGEST_BYTES:]
+    return offset
+
+  def ids(self, entry: Entry) -> pa.Array:
+    """Returns the device ids of a round, also after the file was removed."""
+    return _ids_of(os.pread(self._descriptor, entry.size, entry.offset))
+
+  def remove(self) -> None:
+    """Removes the file durably; its rounds can still be read here."""
+    self.path.unlink(missing_ok=True)
+    durable.sync_folder(self.path.parent)
+
+  def _undo(self) -> None:
+    try:
+      os.ftruncate(self._descriptor, self._end)
+      self._size = self._end
+    except OSError:  # The next append tries again; readers drop a torn frame.
+      self._size = -1
+
+  def _lock(self) -> None:
+    if self._locked:
+      return
+    try:
+      fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise ValueError(
+        f'{self.path} is held by another writer: a log has one writer at a time'
+      ) from None
+    own = os.fstat(self._descriptor)
+    try:
+      same = os.path.samestat(own, os.stat(self.path)) and own.st_size == self._size
+    except FileNotFoundError:
+      same = False
+    if not same:
+      fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+      raise ValueError(
+        f'{self.path} was changed by another writer since it was opened; open the log again'
+      )
+    self._locked = True

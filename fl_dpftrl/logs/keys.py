@@ -1,4 +1,12 @@
-"""Keys of a log's metadata."""
+"""Keys of a log's metadata, the schema that a guard declared in them, and those of another run."""
+
+import json
+import os
+from collections.abc import Mapping
+
+from fl_dpftrl.logs import refusals
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.text import messages
 
 LOG_VERSION = 1
 VERSION_KEY = 'fl_dpftrl.log_version'
@@ -7,3 +15,100 @@ NUM_ROUNDS_KEY = 'num_rounds'
 RELEASED_KEY = 'fl_dpftrl.rounds_released'
 # Chained digest of the last round, as the writer computed it round by round.
 CHAIN_KEY = 'fl_dpftrl.rounds_sha256'
+OWN_KEYS = (VERSION_KEY, NUM_ROUNDS_KEY, RELEASED_KEY, CHAIN_KEY)
+"""Keys that a log sets itself."""
+
+# The reason why the run gives no guarantee, if it gives none.
+VOID_KEY = 'fl_dpftrl.void_reason'
+STRATEGY_KEY = 'fl_dpftrl.strategy_sha256'
+# Values in round 0, and later changes as JSON: a list of [round, noise multiplier, clip norm].
+NOISE_MULTIPLIER_KEY = 'fl_dpftrl.noise_multiplier'
+CLIP_NORM_KEY = 'fl_dpftrl.clip_norm'
+NOISE_CHANGES_KEY = 'fl_dpftrl.noise_changes'
+# JSON of an AdaptiveClipping, where the clip norm above is its first.
+ADAPTIVE_CLIPPING_KEY = 'fl_dpftrl.adaptive_clipping'
+# Restarts as JSON: a list of [round, strategy from that round on, or null for the one before].
+NOISE_RESTARTS_KEY = 'fl_dpftrl.noise_restarts'
+# The schema that a guard declared before the first round, as JSON.
+SCHEMA_KEY = 'fl_dpftrl.declared_schema'
+
+_SCHEMA_FIELDS = ('num_rounds', 'min_sep', 'max_participations')
+_DIFFERENCES = 2  # that are shown
+_SHOWN = 40  # characters of a value
+
+
+def of_schema(schema: schemas.MinSep) -> dict[str, str]:
+  """Returns the metadata that state a declared schema."""
+  declared = (schema.num_rounds, schema.min_sep, schema.participations)
+  return {SCHEMA_KEY: json.dumps(dict(zip(_SCHEMA_FIELDS, declared)))}
+
+
+def planned_schema(metadata: Mapping[str, str]) -> schemas.MinSep | None:
+  """Returns the declared schema, for all planned rounds; None if none was declared.
+
+  Raises:
+    LogError: naming the key, if it is malformed.
+  """
+  text = metadata.get(SCHEMA_KEY)
+  if text is None:
+    return None
+  try:
+    values = json.loads(text)
+    if not isinstance(values, dict) or set(values) != set(_SCHEMA_FIELDS):
+      raise ValueError(f'it must have {", ".join(_SCHEMA_FIELDS)}')
+    return schemas.MinSep(**values)
+  except (ValueError, TypeError, RecursionError) as e:
+    raise refusals.LogError(
+      f'{SCHEMA_KEY} in the metadata of the log is malformed: {text[:80]!r}'
+    ) from e
+
+
+def declared_schema(metadata: Mapping[str, str], num_rounds: int) -> schemas.MinSep | None:
+  """Returns the declared schema, for the rounds of the log; None if none was declared.
+
+  Args:
+    metadata: metadata of the log.
+    num_rounds: rounds of the log; those of the declared schema are the most that were planned.
+
+  Raises:
+    LogError: as `planned_schema`, and for a schema of fewer rounds than the log has.
+  """
+  schema = planned_schema(metadata)
+  if schema is None:
+    return None
+  if num_rounds > schema.num_rounds:
+    raise refusals.LogError(
+      f'the log has {num_rounds} rounds, and {SCHEMA_KEY} in its metadata declares'
+      f' {schema.num_rounds}; give --declared_min_sep and --declared_max_participations'
+    )
+  return schemas.MinSep(num_rounds, schema.min_sep, min(schema.participations, num_rounds))
+
+
+def of_another_run(
+  path: str | os.PathLike[str], stored: Mapping[str, str], given: Mapping[str, str]
+) -> refusals.LogError:
+  """Returns the error for a log that is opened with other metadata than it has.
+
+  Args:
+    path: the log.
+    stored, given: its metadata, and those that it is opened with; different ones.
+  """
+  differing = [key for key in sorted({*stored, *given}) if stored.get(key) != given.get(key)]
+  said = [
+    f'{key.removeprefix("fl_dpftrl.")} {_shown(stored.get(key))}, not {_shown(given.get(key))}'
+    for key in differing[:_DIFFERENCES]
+  ]
+  if len(differing) > _DIFFERENCES:
+    said.append(f'{len(differing) - _DIFFERENCES} more')
+  arguments = 'the same arguments'
+  if {NOISE_CHANGES_KEY, NOISE_RESTARTS_KEY} & set(differing):
+    arguments += ', changes and restarts'
+  return refusals.LogError(
+    f'{path}: its metadata are those of another run: {"; ".join(said)}; open it with {arguments}'
+    ' as before'
+  )
+
+
+def _shown(value: str | None) -> str:
+  """A metadata value in a message; digests and schemas are cut."""
+  return 'none' if value is None else messages.one_line(value, _SHOWN)

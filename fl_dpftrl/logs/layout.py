@@ -5,6 +5,8 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from fl_dpftrl.logs import limits, refusals
 from fl_dpftrl.text import messages
 
@@ -12,6 +14,7 @@ NAMES = ('round', 'device_id')
 _HEX = re.compile(r'hex\((.+)\)')
 _PARTITION = re.compile(r'([^=/]+)=([^/]*)')
 _DELIMITERS = (',', '\t', ';')
+_WHOLE = re.compile(r'-?[0-9]{1,18}')
 _NONE = '__HIVE_DEFAULT_PARTITION__'
 
 
@@ -34,27 +37,38 @@ class Layout(NamedTuple):
   first_round: int = 0
 
   def columns(self, path: str, names: Sequence[str]) -> dict[str, str]:
-    """Returns the names that `round` and `device_id` have in a file.
+    """Returns the names that `round` and `device_id` have in a file, by these two.
 
     Those that the folders of the file give are left out.
 
     Raises:
       LogError: if one is neither in the file nor given by a folder.
     """
-    wanted = {own: getattr(self, own) for own in NAMES}
     given = self.given(path, names)
-    wanted = {own: name for own, name in wanted.items() if own not in given}
+    wanted = {own: getattr(self, own) for own in NAMES if own not in given}
     refusals.check_names(path, names, tuple(wanted.values()))
     return wanted
 
-  def given(self, path: str, names: Sequence[str]) -> dict[str, str]:
-    """Returns the values of `round` and `device_id` that a file's folders give."""
-    found = partitions(path)
-    return {
-      own: found[name]
+  def given(self, path: str, names: Sequence[str]) -> dict[str, int | str]:
+    """Returns the `round` and `device_id` that a file's folders give, if the file has no others.
+
+    Raises:
+      LogError: if a round is no whole number.
+    """
+    folders = partitions(path)
+    given: dict[str, int | str] = {
+      own: folders[name]
       for own in NAMES
-      if (name := getattr(self, own)) in found and name not in names
+      if (name := getattr(self, own)) in folders and name not in names
     }
+    if 'round' in given:
+      text = str(given['round'])
+      if not _WHOLE.fullmatch(text):
+        raise refusals.LogError(
+          f'{path}: round must be a whole number, but its folder says {messages.quoted(text)}'
+        )
+      given['round'] = int(text)
+    return given
 
   def renamed(self, names: Sequence[str]) -> list[str]:
     """Returns a file's names with `round` and `device_id` in place of its own for them."""
@@ -75,30 +89,36 @@ def parse(columns: str | None, first_round: int = 0) -> Layout:
   """
   if not 0 <= first_round < limits.ROUNDS:
     raise ValueError(f'first_round={first_round} must be at least 0 and below {limits.ROUNDS}')
-  found: dict[str, str] = {}
+  names: dict[str, str] = {}
   for part in columns.split(',') if columns else ():
     own, _, name = part.partition('=')
-    if own not in NAMES or not name or own in found:
+    if own not in NAMES or not name or own in names:
       raise ValueError(
         f'columns={messages.quoted(columns)} must be like round=step,device_id=user_id'
       )
-    found[own] = name
-  bytes_column = _HEX.fullmatch(found.get('device_id', ''))
+    names[own] = name
+  bytes_column = _HEX.fullmatch(names.get('device_id', ''))
   if bytes_column:
-    found['device_id'] = bytes_column[1]
-  result = Layout(**found, hexadecimal=bool(bytes_column), first_round=first_round)
+    names['device_id'] = bytes_column[1]
+  result = Layout(**names, hexadecimal=bool(bytes_column), first_round=first_round)
   if result.round == result.device_id:
     raise ValueError(f'columns={messages.quoted(columns)} names one column twice')
   return result
 
 
-def partitions(path: str) -> Mapping[str, str]:
+def partitions(path: str) -> dict[str, str]:
   """Returns the columns that the folders of a file give, by their names KEY=VALUE."""
-  found = {}
+  result = {}
   for folder in path.split('/')[:-1]:
     if match := _PARTITION.fullmatch(folder):
-      found[match[1]] = '' if match[2] == _NONE else urllib.parse.unquote(match[2])
-  return found
+      result[match[1]] = '' if match[2] == _NONE else urllib.parse.unquote(match[2])
+  return result
+
+
+def repeated(given: Mapping[str, int | str], num_rows: int) -> dict[str, pa.Array]:
+  """Returns the columns that folders give, for so many rows."""
+  kinds = {'round': pa.int64(), 'device_id': pa.large_string()}
+  return {own: pa.array([value] * num_rows, kinds[own]) for own, value in given.items()}
 
 
 def delimiter(head: bytes, suffix: str) -> str:

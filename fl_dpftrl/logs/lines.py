@@ -4,11 +4,10 @@ Lines are cut and counted here, before any parser sees them. A parser that took 
 for one row, as after a stray quotation mark, would hide participations.
 """
 
-import gzip
 import io
 import json
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, BinaryIO, NoReturn
 
 import pyarrow as pa
@@ -21,42 +20,18 @@ from fl_dpftrl.logs import limits, refusals
 from fl_dpftrl.text import messages
 
 _BLOCK = 1 << 24  # bytes
-_COLUMNS = ('round', 'device_id')
+_BLANK_LINES = 256  # most before the first object
 _BYTE_ORDER_MARK = b'\xef\xbb\xbf'
 
 
 class _Lines:
-  """A log file in which each line is a row.
-
-  Attributes:
-    metadata: always empty.
-    digest: always None.
-    schema: schema of its tables.
-  """
+  """A log file in which each line is a row; see `reader_program.Reader`."""
 
   metadata: dict[str, str] = {}  # noqa: RUF012
   digest: str | None = None
 
-  def __init__(
-    self,
-    path: str,
-    file: BinaryIO,
-    extra_columns: Sequence[str],
-    layout: layout_lib.Layout = layout_lib.PLAIN,
-  ):
-    """Opens the file.
-
-    Args:
-      path: name of the file, for messages.
-      file: the file, which must be seekable.
-      extra_columns: must be empty; only Parquet files have further columns.
-      layout: where the file has its columns.
-
-    Raises:
-      LogError, OSError, pa.ArrowException: if it cannot be read.
-    """
-    if extra_columns:
-      raise refusals.LogError(f'{path}: only Parquet is read with {", ".join(extra_columns)}')
+  def __init__(self, path: str, file: BinaryIO, layout: layout_lib.Layout = layout_lib.PLAIN):
+    """Opens a file, which must be seekable; LogError, OSError or pa.ArrowException if it fails."""
     if layout.hexadecimal:
       raise refusals.LogError(f'{path}: only Parquet has device ids that are bytes')
     self._path = path
@@ -102,6 +77,9 @@ class _Lines:
         )
       start = end + 1
 
+  def _refuse(self, row: int, why: str) -> NoReturn:
+    raise refusals.LogError(f'{self._path}, row {row}: {why}')
+
   def _read_head(self) -> pa.DataType:
     """Reads what is needed to know the type of device ids, and returns it."""
     raise NotImplementedError
@@ -118,9 +96,6 @@ class Csv(_Lines):
   """
 
   def _read_head(self) -> pa.DataType:
-    if not isinstance(self._file, gzip.GzipFile) and (end := self._file.seek(0, 2)):
-      self._file.seek(end - 1)
-      self._check_end(self._file.read(1))
     self._file.seek(0)
     head = self._file.readline(limits.LINE_BYTES + 1)
     self._check_lengths(head, 1)
@@ -139,11 +114,21 @@ class Csv(_Lines):
     self._names = self._layout.renamed(names)
     return pa.large_string()
 
+  def _blocks(self) -> Iterator[bytes]:
+    block = b'\n'
+    for block in super()._blocks():
+      yield block
+    if block[-1:] != b'\n':
+      raise refusals.LogError(
+        f'{self._path}: does not end with a newline, so it may have been'
+        ' cut; add one if it is whole'
+      )
+
   def _table(self, block: bytes, first_row: int) -> pa.Table:
     if not block.strip(b'\r\n'):
       return self.schema.empty_table()
     if block.startswith(_BYTE_ORDER_MARK):
-      raise refusals.LogError(f'{self._path}, row {first_row}: begins with a byte order mark')
+      self._refuse(first_row, 'begins with a byte order mark')
     # As bytes: what is no text is refused by the row, with the id.
     kinds = {name: pa.large_binary() for name in self._columns}
     table = pa_csv.read_csv(
@@ -155,31 +140,21 @@ class Csv(_Lines):
       ),
     )
     self._count(block, table.num_rows, first_row)
-    for name, value in self._given.items():
-      table = table.append_column(name, _repeated(value.encode(), table.num_rows))
-    rounds, ids = table.column('round'), table.column('device_id')
-    odd = pc.invert(pc.match_substring_regex(rounds, r'^-?[0-9]{1,18}$'))
-    message = 'round must be a whole number, got {round}'
-    if pc.any(odd).as_py():
-      refusals.refuse_first(self._path, _readable(table), odd, message, first_row)
-    ids = pa.chunked_array(
-      [chunk.view(pa.large_string()) for chunk in ids.chunks], pa.large_string()
-    )
-    rounds = rounds.cast(pa.large_string()).cast(pa.int64())
-    return pa.Table.from_arrays([rounds, ids], schema=self.schema)
-
-  def _blocks(self) -> Iterator[bytes]:
-    block = b'\n'
-    for block in super()._blocks():
-      yield block
-    self._check_end(block)
-
-  def _check_end(self, end: bytes) -> None:
-    if end[-1:] != b'\n':
-      raise refusals.LogError(
-        f'{self._path}: does not end with a newline, so it may have been'
-        ' cut; add one if it is whole'
-      )
+    columns: dict[str, Any] = layout_lib.repeated(self._given, table.num_rows)
+    if 'round' not in columns:
+      rounds = table.column('round')
+      odd = pc.invert(pc.match_substring_regex(rounds, r'^-?[0-9]{1,18}$'))
+      if (index := pc.index(odd, True).as_py()) >= 0:
+        text = rounds[index].as_py().decode(errors='backslashreplace')
+        self._refuse(
+          first_row + index, f'round must be a whole number, got {messages.quoted(text)}'
+        )
+      columns['round'] = rounds.cast(pa.large_string()).cast(pa.int64())
+    if 'device_id' not in columns:
+      ids = table.column('device_id').chunks
+      views = [chunk.view(pa.large_string()) for chunk in ids]
+      columns['device_id'] = pa.chunked_array(views, pa.large_string())
+    return pa.table([columns[name] for name in layout_lib.NAMES], schema=self.schema)
 
   def _count(self, block: bytes, num_rows: int, first_row: int) -> None:
     """Raises LogError unless there is a row for each line that is not empty.
@@ -193,10 +168,10 @@ class Csv(_Lines):
       return
     for row, line in enumerate(lines, first_row):
       if line.count(b'"') % 2:
-        raise refusals.LogError(
-          f'{self._path}, row {row}: a quotation mark has no other in its line,'
-          ' so that rows would be missed; write such a mark twice, within'
-          ' quotation marks, and no line breaks in fields'
+        self._refuse(
+          row,
+          'a quotation mark has no other in its line, so that rows would be missed; write such'
+          ' a mark twice, within quotation marks, and no line breaks in fields',
         )
     raise refusals.LogError(
       f'{self._path}: {len(lines)} lines from row {first_row} on hold'
@@ -204,25 +179,12 @@ class Csv(_Lines):
     )
 
 
-def _repeated(value: bytes, size: int) -> pa.ChunkedArray:
-  return pa.chunked_array([pa.array([value] * size, pa.large_binary())])
-
-
-def _readable(table: pa.Table) -> pa.Table:
-  """Returns a table with its bytes decoded as text, for messages."""
-  columns = [
-    [value.decode(errors='backslashreplace') for value in column.to_pylist()]
-    for column in table.columns
-  ]
-  return pa.table(columns, names=table.schema.names)
-
-
 class JsonLines(_Lines):
   """A JSON object in each line."""
 
   def _read_head(self) -> pa.DataType:
     self._file.seek(0)
-    for _ in range(_BLOCK // limits.LINE_BYTES):
+    for _ in range(_BLANK_LINES):
       head = self._file.readline(limits.LINE_BYTES)
       if not head or head.strip():
         break
@@ -235,7 +197,7 @@ class JsonLines(_Lines):
     except (ValueError, AttributeError, TypeError, RecursionError):
       keys, first = [names.round, names.device_id], None  # The row is refused when it is read.
     self._given = names.given(self._path, keys)
-    self._wanted = {own: getattr(names, own) for own in _COLUMNS if own not in self._given}
+    self._wanted = {own: getattr(names, own) for own in layout_lib.NAMES if own not in self._given}
     self._lists = isinstance(first, list)
     if isinstance(first, list):
       self._line_bytes = limits.COHORT_BYTES
@@ -246,55 +208,11 @@ class JsonLines(_Lines):
   def _table(self, block: bytes, first_row: int) -> pa.Table:
     if first_row == 1:
       block = block.removeprefix(_BYTE_ORDER_MARK)
-    block, num_lines = self._objects(block, first_row)
-    if not num_lines:
-      return self.schema.empty_table()
-    if self._lists:
-      return self._cohorts(block, first_row)
-    kinds = pa.schema([(name, self.schema.field(own).type) for own, name in self._wanted.items()])
-    try:
-      table = pa_json.read_json(
-        io.BytesIO(block),
-        parse_options=pa_json.ParseOptions(
-          explicit_schema=kinds, unexpected_field_behavior='ignore'
-        ),
-      )
-    except (pa.ArrowInvalid, UnicodeDecodeError) as e:
-      self._explain(block, first_row, e)
-    if table.num_rows != num_lines:
-      self._explain(block, first_row, None)
-    columns = {own: table.column(name) for own, name in self._wanted.items()}
-    for own, value in self._given.items():
-      text = pa.array([value] * num_lines, pa.large_string())
-      columns[own] = self._converted(own, text)
-    return pa.table([columns[own] for own in _COLUMNS], schema=self.schema)
+    table = None if self._lists else self._at_once(block)
+    return self._line_by_line(block, first_row) if table is None else table
 
-  def _converted(self, own: str, text: pa.Array) -> pa.Array:
-    """Returns a value that a folder's name gives, in the type of its column."""
-    try:
-      return text.cast(self.schema.field(own).type)
-    except pa.ArrowInvalid:
-      raise refusals.LogError(
-        f'{self._path}: {own} must be a whole number, but its folder says'
-        f' {messages.quoted(text[0].as_py())}'
-      ) from None
-
-  def _cohorts(self, block: bytes, first_row: int) -> pa.Table:
-    """Returns the rows of lines that hold a list of device ids each."""
-    rounds: list[int] = []
-    ids: list[str | int] = []
-    for row, line in enumerate(filter(bytes.strip, block.split(b'\n')), first_row):
-      entry = self._entry(line, row)
-      if not isinstance(entry[1], list):
-        self._refuse(row, f'device_id must be a list here too, got {messages.quoted(entry[1])}')
-      for device_id in entry[1]:
-        self._check(entry[0], device_id, row)
-      rounds += [entry[0]] * len(entry[1])
-      ids += entry[1]
-    return pa.table([rounds, ids], schema=self.schema)
-
-  def _objects(self, block: bytes, first_row: int) -> tuple[bytes, int]:
-    """Returns the block's lines that are not blank, and their number.
+  def _at_once(self, block: bytes) -> pa.Table | None:
+    """Returns the rows of lines that are an object each; None if a line may be another.
 
     Each line must begin and end with a brace. An object cannot continue from a line that ends
     with a brace to one that begins with one, so each object is within one line. A line with two
@@ -303,62 +221,80 @@ class JsonLines(_Lines):
     num_lines = block.count(b'\n') + (block[-1:] != b'\n')
     begin = block.count(b'\n{') + block.startswith(b'{')
     end = block.count(b'}\n') + block.count(b'}\r\n') + block.endswith(b'}')
-    if begin == end == num_lines:
-      return block, num_lines
-    lines = [line.strip() for line in block.split(b'\n')]
-    lines = [line for line in lines if line]
-    for row, line in enumerate(lines, first_row):
-      if line[:1] != b'{' or line[-1:] != b'}':
-        self._refuse(row, 'must be a JSON object with round and device_id')
-    return b'\n'.join(lines), len(lines)
+    if not begin == end == num_lines:
+      return None
+    kinds = pa.schema([(name, self.schema.field(own).type) for own, name in self._wanted.items()])
+    try:
+      table = pa_json.read_json(
+        io.BytesIO(block),
+        parse_options=pa_json.ParseOptions(
+          explicit_schema=kinds, unexpected_field_behavior='ignore'
+        ),
+      )
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+      return None
+    if table.num_rows != num_lines:
+      return None
+    columns = {own: table.column(name) for own, name in self._wanted.items()}
+    columns |= layout_lib.repeated(self._given, num_lines)
+    return pa.table([columns[own] for own in layout_lib.NAMES], schema=self.schema)
 
-  def _explain(self, block: bytes, first_row: int, error: Exception | None) -> NoReturn:
-    """Raises LogError that names the first line at fault."""
-    lines = filter(bytes.strip, block.split(b'\n'))
-    for row, line in enumerate(lines, first_row):
-      self._check(*self._entry(line, row), row)
-    raise refusals.LogError(
-      f'{self._path}: cannot be read from row {first_row} on,'
-      f' {error or "lines and rows differ in number"}'
-    ) from error
+  def _line_by_line(self, block: bytes, first_row: int) -> pa.Table:
+    """Returns the rows of lines that hold a device id or a list of them each.
+
+    Raises:
+      LogError: naming the first line at fault.
+    """
+    rounds: list[int] = []
+    ids: list[Any] = []
+    for row, line in enumerate(filter(bytes.strip, block.split(b'\n')), first_row):
+      round_index, cohort = self._entry(line, row)
+      if not self._lists:
+        cohort = [cohort]
+      elif not isinstance(cohort, list):
+        self._refuse(row, f'device_id must be a list here too, got {messages.quoted(cohort)}')
+      for device_id in cohort:
+        self._check(round_index, device_id, row)
+      rounds += [round_index] * len(cohort)
+      ids += cohort
+    if pa.types.is_integer(self.schema.field('device_id').type):
+      return pa.table([rounds, ids], schema=self.schema)
+    # As bytes: what is no text is refused by the row, with the id.
+    raw = pa.array([text.encode(errors='surrogatepass') for text in ids], pa.large_binary())
+    return pa.table([rounds, raw.view(pa.large_string())], schema=self.schema)
 
   def _entry(self, line: bytes, row: int) -> tuple[Any, Any]:
     """Returns round and device_id of a line; LogError if it lacks one."""
     try:
-      entry = json.loads(line, object_pairs_hook=_once)
-      found = {own: entry[name] for own, name in self._wanted.items()}
+      entry = json.loads(line, object_pairs_hook=_object)
+      values = {own: entry[name] for own, name in self._wanted.items()} | self._given
     except UnicodeDecodeError as e:
       self._refuse(row, f'is not UTF-8, {e}')
     except (ValueError, KeyError, TypeError, RecursionError):
       names = ' and '.join(self._wanted.values())
       self._refuse(row, f'must be a JSON object with {names}')
-    for own, value in self._given.items():
-      found[own] = self._converted(own, pa.array([value], pa.large_string()))[0].as_py()
-    return found['round'], found['device_id']
+    return values['round'], values['device_id']
 
   def _check(self, round_index: Any, device_id: Any, row: int) -> None:
     wanted = int if pa.types.is_integer(self.schema.field(1).type) else str
-    if not _whole(round_index):
+    if not _is_whole(round_index):
       self._refuse(row, f'round must be a whole number, got {messages.quoted(round_index)}')
-    if type(device_id) is not wanted or not (wanted is str or _whole(device_id)):
+    if type(device_id) is not wanted or not (wanted is str or _is_whole(device_id)):
       self._refuse(
         row,
         'device_id must be all text or all whole numbers of 64 bits, got'
         f' {messages.quoted(device_id)}',
       )
 
-  def _refuse(self, row: int, why: str) -> NoReturn:
-    raise refusals.LogError(f'{self._path}, row {row}: {why}')
 
-
-def _whole(value: object) -> bool:
+def _is_whole(value: object) -> bool:
   """Returns whether a value is a whole number of 64 bits."""
   return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
   """Builds an object from its pairs; ValueError for a key that occurs twice."""
-  found = dict(pairs)
-  if len(found) != len(pairs):
+  result = dict(pairs)
+  if len(result) != len(pairs):
     raise ValueError('a key twice')
-  return found
+  return result

@@ -1,17 +1,28 @@
-"""A participation log of any size: opened, and read a batch of rows at a time."""
+"""A participation log of any size: its files looked up, opened and checked, and read in parts.
+
+Messages number rows from 1, not counting the header of a CSV file.
+"""
 
 import dataclasses
+import glob
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fl_dpftrl.logs import journal, limits, refusals
+from fl_dpftrl.logs import journal, keys, limits, reader_program, refusals
 from fl_dpftrl.logs import layout as layout_lib
-from fl_dpftrl.logs import shards as shards_lib
+from fl_dpftrl.logs import reader as reader_lib
 from fl_dpftrl.text import messages
+
+_OWN_PREFIX = 'fl_dpftrl.'
+_SUFFIXES = ', '.join(reader_program.FORMATS)
+# Most descriptors of a log's files kept open; a process may have about 1000.
+_HELD = 256
+
+Path = str | os.PathLike[str]
 
 
 class LogFile(NamedTuple):
@@ -19,6 +30,44 @@ class LogFile(NamedTuple):
 
   name: str
   sha256: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Shard:
+  """One opened file of a log, whose rows are read on request.
+
+  Attributes:
+    path: path of the file.
+    metadata: the file's own keys and values, without digests; none for CSV and JSON lines.
+    num_rounds: rows of noise consumed, if the file states them.
+    id_type: type of `device_id`: large_string or int64.
+    digest: identifies the file's rows, if its writer gave a digest.
+    tables: function that yields checked rows in order, some at a time. Its argument is an upper
+      limit that all rounds must be below; None for no limit. The tables have `round`, int64,
+      `device_id` of id_type, without nulls, and the further columns that the shard was opened
+      with. It raises LogError if the file cannot be read, a round is missing or negative, or a
+      device id breaks the rule for ids.
+    sha256: function that returns the digest of the file's bytes, in hexadecimal; None for a log
+      in memory.
+  """
+
+  path: str
+  metadata: Mapping[str, str]
+  num_rounds: int | None
+  id_type: pa.DataType
+  digest: str | None
+  tables: Callable[..., Iterator[pa.Table]] = dataclasses.field(repr=False)
+  sha256: Callable[[], str] | None = dataclasses.field(repr=False)
+
+  @property
+  def claims(self) -> dict[str, str]:
+    """The metadata that shards of one log must share."""
+    return {
+      key: value
+      for key, value in self.metadata.items()
+      if key == keys.NUM_ROUNDS_KEY or key.startswith(_OWN_PREFIX)
+      if key not in (keys.RELEASED_KEY, keys.CHAIN_KEY)
+    }
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,7 +82,7 @@ class Log:
     num_rounds_assumed: whether num_rounds rests on the last round alone.
   """
 
-  shards: tuple[shards_lib.Shard, ...]
+  shards: tuple[Shard, ...]
   num_rounds: int
   warnings: tuple[str, ...] = ()
   num_rounds_assumed: bool = False
@@ -62,19 +111,19 @@ class Log:
     for shard in self.shards:
       before = 0
       for table in shard.tables(self.num_rounds):
-        found = pc.and_(
+        same = pc.and_(
           pc.equal(table.column('round'), round_index),
           pc.equal(table.column('device_id'), device_id),
         ).to_numpy()
-        if found.any():
-          row = before + int(found.nonzero()[0][-1]) + 1
+        if same.any():
+          row = before + int(same.nonzero()[0][-1]) + 1
           place = f'{shard.path}, row {row}'
         before += table.num_rows
     return place
 
 
 def read_log(
-  paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+  paths: Path | Sequence[Path],
   *,
   num_rounds: int | None = None,
   layout: layout_lib.Layout = layout_lib.PLAIN,
@@ -94,7 +143,10 @@ def read_log(
   """
   if isinstance(paths, (str, os.PathLike)):
     paths = [paths]
-  shards = shards_lib.open_all(shards_lib.find(paths), layout=layout)
+  reader = reader_lib.Reader()  # One process reads them all.
+  shards = tuple(
+    _open(path, reader, layout, held=index < _HELD) for index, path in enumerate(find(paths))
+  )
   for shard in shards[1:]:
     _check_agreement(shards[0], shard)
   n, assumed = _num_rounds(shards, num_rounds)
@@ -109,29 +161,146 @@ def of_table(table: pa.Table, *, num_rounds: int) -> Log:
     table: columns of the log, without nulls.
     num_rounds: rows of noise consumed.
   """
-  if not pa.types.is_integer(table.schema.field('device_id').type):
-    ids = table.column('device_id').cast(pa.large_string())
-    table = table.select(['round']).append_column('device_id', ids)
-  shard = shards_lib.in_memory(table, num_rounds)
-  return Log((shard,), num_rounds)
+  id_type = table.schema.field('device_id').type
+  if not pa.types.is_integer(id_type):
+    id_type = pa.large_string()
+  ids = table.column('device_id').cast(id_type)
+  table = table.select(['round']).append_column('device_id', ids)
+
+  def tables(below: int | None = None) -> Iterator[pa.Table]:
+    refusals.check_rows('log', table, below, 1)
+    yield table
+
+  return Log((Shard('log', {}, num_rounds, id_type, None, tables, None),), num_rounds)
 
 
-def _check_agreement(first: shards_lib.Shard, other: shards_lib.Shard) -> None:
+def find(paths: Sequence[Path]) -> list[str]:
+  """Returns the files that paths, folders and globs name, each once, in order.
+
+  The journal of a log that is being written stands for the log. A folder stands for
+  all files in it except those whose names start with a dot or an underscore. It must
+  hold nothing else, so that no shard is overlooked.
+
+  Raises:
+    LogError: if there is no file, or a folder holds something else.
+  """
+  files: dict[str, str] = {}  # By their real paths.
+  for given in [os.fspath(path) for path in paths]:
+    if os.path.isfile(given):
+      matches = [given]
+      if os.path.isfile(given + journal.SUFFIX):
+        matches.append(given + journal.SUFFIX)
+    elif os.path.isdir(given):
+      matches = _in_folder(given)
+    else:
+      both = (*glob.glob(given, recursive=True), *glob.glob(given + journal.SUFFIX, recursive=True))
+      matches = sorted(m for m in set(both) if os.path.isfile(m))
+    if not matches:
+      raise refusals.LogError(f'{given}: no such file, folder or match of a glob')
+    for match in matches:
+      files.setdefault(os.path.realpath(match), match)
+  if not files:
+    raise refusals.LogError('no log given')
+  for match in files.values():
+    log = match.removesuffix(journal.SUFFIX)
+    if log != match and os.path.exists(log):
+      raise refusals.LogError(
+        f'{match}: its writer ended while it turned it into a Parquet file; resume the run, or open'
+        ' the log with LogWriter and close it'
+      )
+  return list(files.values())
+
+
+def _in_folder(folder: str) -> list[str]:
+  files: list[str] = []
+  for name in sorted(n for n in os.listdir(folder) if not n.startswith(('.', '_'))):
+    path = os.path.join(folder, name)
+    if os.path.isdir(path) and '=' in name:  # KEY=VALUE, a column and its value.
+      files += _in_folder(path)
+    elif reader_program.suffix_of(name) in reader_program.SUFFIXES and os.path.isfile(path):
+      files.append(path)
+    else:
+      raise refusals.LogError(
+        f'{folder}: holds {messages.quoted(name)}, which is no {_SUFFIXES} file; name the'
+        " log's own files, or a folder of nothing else"
+      )
+  return files
+
+
+def open_shard(
+  path: Path, *, timestamps: bool = False, layout: layout_lib.Layout = layout_lib.PLAIN
+) -> Shard:
+  """Opens one file and reads its metadata.
+
+  Args:
+    path: name ending in .parquet, .csv, .jsonl, .ndjson or .json (JSON lines).
+    timestamps: whether the column `timestamp` of a Parquet file is required, and read as it is.
+    layout: where the file has its columns.
+
+  Raises:
+    LogError: if it cannot be read, or is of another version.
+  """
+  return _open(os.fspath(path), reader_lib.Reader(), layout, timestamps=timestamps)
+
+
+def _open(
+  path: str,
+  reader: reader_lib.Reader,
+  layout: layout_lib.Layout,
+  *,
+  held: bool = True,
+  timestamps: bool = False,
+) -> Shard:
+  if reader_program.suffix_of(path) not in reader_program.SUFFIXES:
+    raise refusals.LogError(f'{path}: ends in none of {_SUFFIXES}')
+  source = reader_lib.Source(path, held=held, layout=layout)
+  metadata, digest, schema = reader.open(source, timestamps=timestamps)
+  return Shard(
+    path,
+    metadata,
+    _stated_rounds(path, metadata),
+    schema.field('device_id').type,
+    digest,
+    lambda num_rounds=None: reader.tables(source, num_rounds, timestamps=timestamps),
+    source.sha256,
+  )
+
+
+def _stated_rounds(path: str, metadata: Mapping[str, str]) -> int | None:
+  version = metadata.get(keys.VERSION_KEY, str(keys.LOG_VERSION))
+  if version != str(keys.LOG_VERSION):
+    raise refusals.LogError(
+      f'{path}: {keys.VERSION_KEY} is {messages.quoted(version)}, known is {keys.LOG_VERSION}'
+    )
+  text = metadata.get(keys.NUM_ROUNDS_KEY)
+  if text is None:
+    return None
+  # Counted before it is read: Python refuses to read the longest.
+  short = text.isascii() and text.isdigit() and len(text) <= 18
+  if not (short and 1 <= int(text) <= limits.ROUNDS):
+    raise refusals.LogError(
+      f'{path}: {keys.NUM_ROUNDS_KEY} must be a whole number from 1 to'
+      f' {limits.ROUNDS}, got {messages.quoted(text)}'
+    )
+  return int(text)
+
+
+def _check_agreement(first: Shard, other: Shard) -> None:
   if first.claims != other.claims:
-    keys = sorted(first.claims.keys() | other.claims.keys())
-    key = next(k for k in keys if first.claims.get(k) != other.claims.get(k))
+    names = sorted(first.claims.keys() | other.claims.keys())
+    key = next(k for k in names if first.claims.get(k) != other.claims.get(k))
     raise refusals.LogError(
       f'{other.path}: {key} is {messages.quoted(other.claims.get(key))}, but'
       f' {messages.quoted(first.claims.get(key))} in {first.path}; they are not shards of one log'
     )
   if first.id_type != other.id_type:
-    names = ['whole numbers' if s.id_type == pa.int64() else 'text' for s in (first, other)]
+    kinds = ['whole numbers' if s.id_type == pa.int64() else 'text' for s in (first, other)]
     raise refusals.LogError(
-      f'{other.path}: device_id is {names[1]}, but {names[0]} in {first.path}'
+      f'{other.path}: device_id is {kinds[1]}, but {kinds[0]} in {first.path}'
     )
 
 
-def _num_rounds(shards: Sequence[shards_lib.Shard], given: int | None) -> tuple[int, list[str]]:
+def _num_rounds(shards: Sequence[Shard], given: int | None) -> tuple[int, list[str]]:
   """Returns n from metadata, the argument or the last round; and warnings."""
   first, stated = shards[0], shards[0].num_rounds
   if given is not None and not 1 <= given <= limits.ROUNDS:

@@ -14,13 +14,13 @@ def metadata(names: Sequence[str]) -> dict[str, str]:
   return {KEY: json.dumps([name[:_LONGEST] for name in names[:_MOST]])} if names else {}
 
 
-def read(found: Mapping[str, str]) -> tuple[str, ...]:
+def read(metadata: Mapping[str, str]) -> tuple[str, ...]:
   """Returns the names that a log's metadata state.
 
   Raises:
     LogError: unless they are a list of names.
   """
-  text = found.get(KEY, '[]')
+  text = metadata.get(KEY, '[]')
   try:
     names = json.loads(text)
   except (ValueError, RecursionError):

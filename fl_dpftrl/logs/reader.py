@@ -3,6 +3,7 @@
 docs/decisions/reading-logs.md says why and how.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -12,14 +13,13 @@ import stat
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from fl_dpftrl.files import json_files
-from fl_dpftrl.logs import channel as channel_lib
-from fl_dpftrl.logs import journal, limits, refusals
+from fl_dpftrl.logs import journal, limits, reader_program, refusals
 from fl_dpftrl.logs import layout as layout_lib
 
 _PROGRAM = (
@@ -30,7 +30,7 @@ _PROGRAM = (
 _ENVIRONMENT = {'MALLOC_ARENA_MAX': '2', 'OPENBLAS_NUM_THREADS': '1'}
 _BUFFER = 1 << 20
 
-Kind = channel_lib.Kind
+Kind = reader_program.Kind
 
 
 class Source:
@@ -58,19 +58,15 @@ class Source:
     Raises:
       LogError: if it cannot be opened or is no regular file.
     """
-    self.path = path
-    self.layout = layout
-    self._grows = path.endswith(journal.SUFFIX)
+    self.path, self.layout = path, layout
     descriptor = self._open()
-    try:
-      self.size = os.fstat(descriptor).st_size
-      self._identity = self._identified(descriptor)
-    finally:
-      if held:
-        weakref.finalize(self, os.close, descriptor)
-      else:
-        os.close(descriptor)
+    self.size = os.fstat(descriptor).st_size
+    self._identity = self._identified(descriptor)
     self._held = descriptor if held else None
+    if held:
+      weakref.finalize(self, os.close, descriptor)
+    else:
+      os.close(descriptor)
 
   def _open(self) -> int:
     try:
@@ -82,42 +78,33 @@ class Source:
       raise refusals.LogError(f'{self.path}: is no regular file')
     return descriptor
 
-  def __enter__(self) -> int:
-    """Returns a descriptor, which is for one use at a time."""
-    self._used = self._open() if self._held is None else self._held
-    try:
-      self._check(self._used)
-    except refusals.LogError:
-      self._release()
-      raise
-    return self._used
+  def _identified(self, descriptor: int) -> tuple[int, ...]:
+    state = os.fstat(descriptor)
+    same = (state.st_dev, state.st_ino)
+    grows = self.path.endswith(journal.SUFFIX)
+    return same if grows else (*same, state.st_size, state.st_mtime_ns)
 
-  def __exit__(self, kind, *unused) -> None:
+  @contextlib.contextmanager
+  def opened(self) -> Iterator[int]:
+    """Yields a descriptor for one use at a time; LogError if the file changes before its end."""
+    descriptor = self._open() if self._held is None else self._held
     try:
-      if kind is None:
-        self._check(self._used)
+      self._check(descriptor)
+      yield descriptor
+      self._check(descriptor)
     finally:
-      self._release()
-
-  def _release(self) -> None:
-    if self._held is None:
-      os.close(self._used)
+      if self._held is None:
+        os.close(descriptor)
 
   def _check(self, descriptor: int) -> None:
     if self._identified(descriptor) != self._identity:
       raise refusals.LogError(f'{self.path}: was changed while it was read; replay it again')
 
-  def _identified(self, descriptor: int) -> tuple[int, ...]:
-    state = os.fstat(descriptor)
-    if self._grows:
-      return state.st_dev, state.st_ino
-    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
-
   def sha256(self) -> str:
     """Returns the digest of the file's bytes, in hexadecimal."""
     digest = hashlib.sha256()
     offset = 0
-    with self as descriptor:
+    with self.opened() as descriptor:
       while block := os.pread(descriptor, min(_BUFFER, self.size - offset), offset):
         digest.update(block)
         offset += len(block)
@@ -125,13 +112,7 @@ class Source:
 
 
 class Opened(NamedTuple):
-  """Metadata, digest and schema of an opened file.
-
-  Attributes:
-    metadata: the file's own keys and values.
-    digest: identifies the file's rows, if its writer gave a digest.
-    schema: schema of its tables.
-  """
+  """Metadata, digest and schema of a file, as `reader_program.Reader` has them."""
 
   metadata: Mapping[str, str]
   digest: str | None
@@ -144,26 +125,26 @@ class Reader:
   def __init__(self):
     self._idle: _Process | None = None
 
-  def open(self, source: Source, extra_columns: Sequence[str]) -> Opened:
+  def open(self, source: Source, *, timestamps: bool = False) -> Opened:
     """Returns metadata, digest and schema; LogError if it cannot be read."""
-    for opened in self._answers(source, extra_columns, rows=False):
+    for opened in self._answers(source, rows=False, timestamps=timestamps):
       pass
     return opened
 
   def tables(
-    self, source: Source, extra_columns: Sequence[str], num_rounds: int | None
+    self, source: Source, num_rounds: int | None, *, timestamps: bool = False
   ) -> Iterator[pa.Table]:
     """Yields checked rows of a file in order, as at least one table.
 
     Args:
       source: the file.
-      extra_columns: columns of a Parquet file besides `round` and `device_id`.
       num_rounds: upper limit that all rounds must be below; None for no limit.
+      timestamps: whether the column `timestamp` of a Parquet file is read too.
 
     Raises:
       LogError: if the file cannot be read, or a row is at fault.
     """
-    answers = self._answers(source, extra_columns, rows=True, num_rounds=num_rounds)
+    answers = self._answers(source, rows=True, num_rounds=num_rounds, timestamps=timestamps)
     opened, empty = next(answers), True
     for table in answers:
       empty = False
@@ -173,25 +154,18 @@ class Reader:
 
   def pickled(self, source: Source) -> bytes:
     """Returns the values of a pickle as JSON; LogError unless they are plain."""
-    (content,) = self._answers(source, (), pickled=True)
+    (content,) = self._answers(source, pickled=True)
     return content
 
-  def _answers(self, source: Source, extra_columns: Sequence[str], **request: Any) -> Iterator[Any]:
+  def _answers(self, source: Source, **request: Any) -> Iterator[Any]:
     process, self._idle = self._idle, None
     if process is None or not process.serves_this_process():
       process = _Process()
     try:
-      with source as descriptor:
-        request = {
-          'path': source.path,
-          'layout': list(source.layout),
-          'size': source.size,
-          'columns': list(extra_columns),
-          'num_rounds': None,
-          'pickled': False,
-          **request,
-        }
-        yield from process.answers(request, descriptor)
+      with source.opened() as descriptor:
+        own = {'path': source.path, 'layout': list(source.layout), 'size': source.size}
+        default = {'num_rounds': None, 'pickled': False}
+        yield from process.answers({**own, **default, **request}, descriptor)
     finally:  # This also runs if the caller does not want the remaining tables.
       if process.ready and self._idle is None:
         self._idle = process
@@ -233,9 +207,9 @@ class _Process:
     path = request['path']
     self.ready = False
     try:
-      channel_lib.send_request(self._channel, request, descriptor)
+      reader_program.send_request(self._channel, request, descriptor)
       while True:
-        kind, payload = channel_lib.receive(self._channel)
+        kind, payload = reader_program.receive(self._channel)
         self.ready = kind in (Kind.END, Kind.REFUSED)
         if kind == Kind.END:
           return

@@ -1,30 +1,124 @@
-"""Program that reads untrusted files for another process.
+"""Program that reads untrusted files for another process, and the messages between the two.
 
 The libraries that decode Parquet, CSV, JSON and pickles can crash, hang or exhaust memory on
 files that are damaged or malicious. Here such a file ends this program alone, which has limits
 on memory and computing time.
 """
 
+import enum
+import gzip
 import json
 import os
+import pickle
 import resource
 import signal
 import socket
-from typing import BinaryIO
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, NoReturn, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fl_dpftrl.files import json_files
-from fl_dpftrl.logs import channel as channel_lib
-from fl_dpftrl.logs import formats, limits, pickles, refusals
+from fl_dpftrl.logs import journal, limits, lines, parquet, refusals
 from fl_dpftrl.logs import layout as layout_lib
+from fl_dpftrl.text import messages
 
+_HEADER = struct.Struct('<BQ')
+_MOST = 1 << 32  # bytes of a message; a batch of the longest ids is far smaller
 _SENT_ROWS = 1 << 17
 # Each thread takes address space, whether it uses it or not.
 _MAX_THREADS = 4
 
-Kind = channel_lib.Kind
+
+class Kind(enum.IntEnum):
+  """The kind of a message's content."""
+
+  REQUEST = 1  # JSON, and a descriptor with it
+  OPENED = 2  # JSON
+  SCHEMA = 3  # of Arrow
+  BATCH = 4  # of Arrow, with the last schema
+  END = 5  # nothing
+  REFUSED = 6  # text: why the file cannot be believed
+  PLAIN = 7  # JSON, of a pickle's values
+
+
+def send(channel: socket.socket, kind: Kind, payload: Any = b'') -> None:
+  """Sends a message; `payload` is anything that holds bytes."""
+  payload = memoryview(payload)
+  channel.sendall(_HEADER.pack(kind, payload.nbytes))
+  if payload.nbytes:
+    channel.sendall(payload)
+
+
+def receive(channel: socket.socket) -> tuple[Kind, bytearray]:
+  """Receives a message.
+
+  Raises:
+    EOFError: if the other side is gone.
+    TimeoutError: if the channel's timeout has passed.
+  """
+  kind, size = _HEADER.unpack(_exactly(channel, _HEADER.size))
+  if size > _MOST:
+    raise EOFError(f'a message of {size} bytes')
+  return Kind(kind), _exactly(channel, size)
+
+
+def _exactly(channel: socket.socket, size: int) -> bytearray:
+  result = bytearray(size)
+  view = memoryview(result)
+  while view:
+    count = channel.recv_into(view)
+    if not count:
+      raise EOFError('the other side is gone')
+    view = view[count:]
+  return result
+
+
+def send_request(channel: socket.socket, request: json_files.Object, descriptor: int) -> None:
+  """Sends a request with an open file."""
+  send(channel, Kind.REQUEST, json.dumps(request).encode())
+  socket.send_fds(channel, [b'f'], [descriptor])
+
+
+class Reader(Protocol):
+  """A log file that is open for reading.
+
+  Attributes:
+    metadata: the file's own keys and values, without digests; none for CSV and JSON lines.
+    digest: identifies the file's rows, if its writer gave a digest.
+    schema: schema of its tables: `round`, int64, `device_id`, large_string or int64, and
+      `timestamp` where it was asked for.
+  """
+
+  metadata: dict[str, str]
+  digest: str | None
+  schema: pa.Schema
+
+  def tables(self) -> Iterator[pa.Table]:
+    """Yields the file's rows in order; text in them is not checked yet."""
+
+
+_LINES: dict[str, Callable[..., Reader]] = {
+  '.csv': lines.Csv,
+  '.tsv': lines.Csv,
+  '.jsonl': lines.JsonLines,
+  '.ndjson': lines.JsonLines,
+  '.json': lines.JsonLines,
+}
+_PARQUET, _GZIP = '.parquet', '.gz'
+FORMATS = (_PARQUET, *_LINES)
+"""Endings of the names of logs, besides those that are packed or still written."""
+
+SUFFIXES = (*FORMATS, *(suffix + _GZIP for suffix in _LINES), journal.SUFFIX)
+"""Endings of the names of logs."""
+
+
+def suffix_of(path: str) -> str:
+  """Returns the ending of a name that says its format, such as .csv.gz."""
+  stem, suffix = os.path.splitext(path)
+  return os.path.splitext(stem)[1] + suffix if suffix == _GZIP else suffix
 
 
 def main(descriptor: int) -> None:
@@ -40,12 +134,18 @@ def main(descriptor: int) -> None:
   _lower(resource.RLIMIT_CORE, 0)
   _lower(resource.RLIMIT_AS, limits.MEMORY)
   channel = socket.socket(fileno=descriptor)
-  while received := channel_lib.receive_request(channel):
-    request, file = received
+  while True:
     try:
-      _answer(channel, request, file)
+      _, request = receive(channel)
+    except EOFError:  # No more of them.
+      return
+    _, (file, *_), _, _ = socket.recv_fds(channel, 1, 1)
+    try:
+      _answer(channel, json.loads(request), file)
     except refusals.LogError as e:
-      channel_lib.send(channel, Kind.REFUSED, str(e).encode())
+      send(channel, Kind.REFUSED, str(e).encode())
+    finally:
+      os.close(file)
     pa.default_memory_pool().release_unused()  # The next file gets it all.
 
 
@@ -57,10 +157,11 @@ def _answer(channel: socket.socket, request: json_files.Object, descriptor: int)
   """
   path = request['path']
   try:
-    with channel_lib.reopened(descriptor) as file:
+    # Opened again, it has a position of its own.
+    with open(f'/proc/self/fd/{descriptor}', 'rb') as file:
       _grant_time()
       if request['pickled']:
-        channel_lib.send(channel, Kind.PLAIN, pickles.to_json(path, file))
+        send(channel, Kind.PLAIN, plain_json(path, file))
       else:
         _send_log(channel, request, file)
   except (refusals.LogError, BrokenPipeError):
@@ -73,25 +174,33 @@ def _answer(channel: socket.socket, request: json_files.Object, descriptor: int)
   except Exception as e:
     # The libraries raise many kinds for files that are damaged.
     raise refusals.LogError(f'{path}: cannot be read, {e}') from e
-  channel_lib.send(channel, Kind.END)
+  send(channel, Kind.END)
 
 
 def _send_log(channel: socket.socket, request: json_files.Object, file: BinaryIO) -> None:
-  path, layout = request['path'], layout_lib.Layout(*request['layout'])
-  reader = formats.open_(path, file, request['columns'], request['size'], layout)
+  reader, layout = _reader(request, file), layout_lib.Layout(*request['layout'])
   said = {'metadata': reader.metadata, 'digest': reader.digest}
-  channel_lib.send(channel, Kind.OPENED, json.dumps(said).encode())
-  channel_lib.send(channel, Kind.SCHEMA, reader.schema.serialize())
+  send(channel, Kind.OPENED, json.dumps(said).encode())
+  send(channel, Kind.SCHEMA, reader.schema.serialize())
   if request['rows']:
-    _send_rows(channel, path, reader, request['num_rounds'], layout.first_round)
+    _send_rows(channel, request['path'], reader, request['num_rounds'], layout.first_round)
+
+
+def _reader(request: json_files.Object, file: BinaryIO) -> Reader:
+  """Opens a file in the format that its name says."""
+  path, layout = request['path'], layout_lib.Layout(*request['layout'])
+  suffix = suffix_of(path)
+  if suffix == journal.SUFFIX:
+    return journal.Reader(path, file, request['size'])
+  if suffix == _PARQUET:
+    return parquet.Reader(path, file, layout, timestamps=request['timestamps'])
+  if suffix.endswith(_GZIP):
+    file = cast(BinaryIO, gzip.GzipFile(fileobj=file))
+  return _LINES[suffix.removesuffix(_GZIP)](path, file, layout)
 
 
 def _send_rows(
-  channel: socket.socket,
-  path: str,
-  reader: formats.Reader,
-  num_rounds: int | None,
-  first_round: int,
+  channel: socket.socket, path: str, reader: Reader, num_rounds: int | None, first_round: int
 ) -> None:
   first_row = 1
   for table in reader.tables():
@@ -99,7 +208,7 @@ def _send_rows(
     refusals.check_rows(path, table, num_rounds, first_row)
     first_row += table.num_rows
     for batch in table.to_batches(max_chunksize=_SENT_ROWS):
-      channel_lib.send(channel, Kind.BATCH, batch.serialize())
+      send(channel, Kind.BATCH, batch.serialize())
     _grant_time()
 
 
@@ -130,3 +239,62 @@ def _lower(kind: int, limit: int) -> None:
   if hard != resource.RLIM_INFINITY:
     limit = min(limit, hard)
   resource.setrlimit(kind, (limit, hard))
+
+
+def plain_json(path: str, file: BinaryIO) -> bytes:
+  """Returns the first object of a pickle as JSON in ASCII.
+
+  The object consists of dictionaries, lists, tuples, numbers, text and None. Tuples become
+  lists. Keys, which are numbers, text or None, become text.
+
+  Args:
+    path: path of the file, for messages.
+    file: the file, of which no more than the object is needed.
+
+  Raises:
+    LogError: if the pickle names or holds anything else, is incomplete, contains itself, is
+      nested too deeply, or takes more than PLAIN_BYTES as JSON.
+    MemoryError: if there is not the memory to read it.
+  """
+  try:
+    value = _Unpickler(file).load()
+  except MemoryError:
+    raise
+  except _NotPlainError as error:
+    raise _not_plain(path, error) from None
+  # Corrupt bytes can raise nearly any exception.
+  except Exception:
+    raise refusals.LogError(f'{path} is no pickle, or is not whole') from None
+  try:
+    content = json.dumps(value).encode()
+  except (TypeError, ValueError, RecursionError) as error:
+    raise _not_plain(path, error) from None
+  if len(content) > limits.PLAIN_BYTES:
+    raise refusals.LogError(
+      f'{path} is too large to be read: its values take {len(content)} bytes as JSON, of which'
+      f' {limits.PLAIN_BYTES} is the most there may be'
+    )
+  return content
+
+
+def _not_plain(path: str, error: Exception) -> refusals.LogError:
+  return refusals.LogError(
+    f'{path} holds more than plain containers and numbers, and is not read: {error}'
+  )
+
+
+class _NotPlainError(Exception):
+  pass
+
+
+class _Unpickler(pickle.Unpickler):
+  """Python's reader without any class or function.
+
+  Whatever calls something (REDUCE, INST, OBJ, NEWOBJ, EXT1) first has to find it here.
+  """
+
+  def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
+    raise _NotPlainError(f'it names {messages.quoted(f"{module_name:.80}.{global_name:.80}")}')
+
+  def persistent_load(self, pid: Any) -> NoReturn:
+    raise _NotPlainError('it refers to an object outside the file')

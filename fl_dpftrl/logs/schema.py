@@ -1,4 +1,4 @@
-"""Format of the participation log, version 1, and a writer of whole logs.
+"""The participation log, version 1: columns, and writers of whole logs.
 
 The log has one row for each device in the cohort of a round that consumed a
 noise row: `round` (int64, from 0, the index of the noise row), `device_id`
@@ -7,10 +7,13 @@ noise row: `round` (int64, from 0, the index of the noise row), `device_id`
 the rows and of the metadata.
 """
 
+import base64
+import contextlib
+import hashlib
 import operator
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,18 +22,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fl_dpftrl.files import durable
-from fl_dpftrl.logs import chain, columns, digests, limits, shards
+from fl_dpftrl.logs import digests, keys, limits, refusals
 from fl_dpftrl.text import messages
 
-VOID_KEY = shards.VOID_KEY
-
-FORMAT = {'compression': 'zstd', 'write_page_checksum': True}
-"""How pyarrow writes the files."""
-
 ROW_GROUP = 1 << 20
-"""Rows of a row group."""
+"""Rows of a row group of a file."""
 
-_TIMESTAMP = digests.TIMESTAMP
+_FORMAT = {'compression': 'zstd', 'write_page_checksum': True}
+_MOST_SECONDS = 253_402_300_799  # end of the year 9999
+# What stands in the place of a digest, of its length, until all rows are written.
+_PLACES = {key: hashlib.sha256(key.encode()).hexdigest() for key in digests.KEYS}
+
+Ids = Sequence[str] | Sequence[int] | np.ndarray
+Append = Callable[[int, np.ndarray, int], None]
 
 
 class Rows(NamedTuple):
@@ -73,7 +77,14 @@ def write_log(
       twice in a round.
     OSError: if it cannot be written.
   """
-  table = columns.table(rounds, device_ids, timestamps)
+  columns = {'round': _integers('rounds', rounds), 'device_id': id_column(device_ids)}
+  if timestamps is not None:
+    seconds = utc_seconds('timestamps', timestamps)
+    columns['timestamp'] = seconds.cast(pa.timestamp('s', tz='UTC')).cast(digests.TIMESTAMP)
+  lengths = {name: len(column) for name, column in columns.items()}
+  if len(set(lengths.values())) != 1:
+    raise ValueError(f'columns must have one length, got {lengths}')
+  table = pa.table(columns)
   if table.num_rows:
     bounds = pc.min_max(table.column('round')).as_py()
     if bounds['min'] < 0 or bounds['max'] >= num_rounds:
@@ -81,19 +92,126 @@ def write_log(
         f'rounds must lie in 0 to num_rounds − 1 = {num_rounds - 1}, got'
         f' {bounds["min"]} to {bounds["max"]}'
       )
-  pairs = table.group_by(['round', 'device_id']).aggregate([])
-  if pairs.num_rows != table.num_rows:
+  if table.group_by(['round', 'device_id']).aggregate([]).num_rows != table.num_rows:
     raise ValueError('device_ids holds a device twice in a round')
-  rows = digests.Rows(timestamps=timestamps is not None)
-  rows.update(table)
   metadata = file_metadata(num_rounds, metadata)
-  metadata[shards.CHAIN_KEY] = chain.of_table(table, num_rounds).hex()
-  write(parquet_path(path), table.schema, metadata, rows, [table])
+  metadata[keys.CHAIN_KEY] = digests.chained_table(table, num_rounds).hex()
+  with appending(parquet_path(path), table.schema, metadata) as append:
+    append(table)
 
 
-def schema(id_type: pa.DataType) -> pa.Schema:
-  """Returns the schema of a log with timestamps."""
-  return pa.schema([('round', pa.int64()), ('device_id', id_type), ('timestamp', _TIMESTAMP)])
+@contextlib.contextmanager
+def round_by_round(
+  path: str | os.PathLike[str], *, num_rounds: int, metadata: Mapping[str, str] | None = None
+) -> Iterator[Append]:
+  """Writes a log whose ids are whole numbers, with little of it in memory.
+
+  The file appears only when the block ends without an error. The same rounds give the same
+  bytes with the same release of pyarrow.
+
+  Args:
+    path: the file, ending in .parquet; its folder must exist.
+    num_rounds: rows of noise consumed.
+    metadata: further keys and values for the file's metadata.
+
+  Yields:
+    A function that appends the next round, from 0 on. It takes the round's index, its device
+    ids without duplicates, and its UTC second.
+
+  Raises:
+    ValueError: if the rounds are not those of num_rounds.
+    OSError: if it cannot be written.
+  """
+  done = 0
+  whole = file_metadata(num_rounds, metadata)
+  with appending(parquet_path(path), with_timestamps(pa.int64()), whole) as append:
+
+    def append_round(index: int, device_ids: np.ndarray, timestamp: int) -> None:
+      nonlocal done
+      if index != done or index >= num_rounds:
+        raise ValueError(f'the next round of the log is {done} of {num_rounds}, got {index}')
+      append(round_table(index, pa.array(device_ids, pa.int64()), timestamp))
+      done += 1
+
+    yield append_round
+    if done != num_rounds:
+      raise ValueError(f'num_rounds is {num_rounds}, but {done} were written')
+
+
+@contextlib.contextmanager
+def appending(
+  path: pathlib.Path, schema: pa.Schema, metadata: Mapping[str, str]
+) -> Iterator[Callable[[pa.Table], None]]:
+  """Writes a log's file in one durable step, with little of it in memory.
+
+  Args:
+    path: the file.
+    schema: of its rows.
+    metadata: of the file, without digests.
+
+  Yields:
+    A function that appends rows; equal rows give equal bytes, however they are cut.
+  """
+  digested = digests.Rows(timestamps='timestamp' in schema.names)
+  kind = schema.field('device_id').type
+  places = {key: _PLACES[key] for key in digests.sealed({}, digested.stated(kind))}
+  schema = digests.marked(schema.with_metadata({**metadata, **places}))
+  kept: list[pa.Table] = []
+  rows = 0
+
+  with durable.replacing(path, private=True) as temporary:
+    with pq.ParquetWriter(temporary, schema, **_FORMAT) as file:
+
+      def write(table: pa.Table) -> None:
+        table = table.combine_chunks().cast(schema)  # Chunks would show in the pages.
+        digested.update(table)
+        file.write_table(table)
+
+      def append(table: pa.Table) -> None:
+        nonlocal rows
+        kept.append(table)
+        rows += table.num_rows
+        while rows >= ROW_GROUP:
+          whole = pa.concat_tables(kept)
+          write(whole.slice(0, ROW_GROUP))
+          kept[:], rows = [whole.slice(ROW_GROUP)], rows - ROW_GROUP
+
+      yield append
+      if rows:
+        write(pa.concat_tables(kept))
+    _fill(temporary, digests.sealed(metadata, digested.stated(kind)), places)
+
+
+def _fill(path: pathlib.Path, metadata: Mapping[str, str], places: Mapping[str, str]) -> None:
+  """Writes the digests, known only at the end, over their placeholders.
+
+  The placeholders are in the footer, whose length precedes the last four bytes. Arrow's schema
+  there repeats the same metadata in base64.
+
+  Raises:
+    ValueError: if the file has no placeholders.
+  """
+  schema = pq.read_metadata(path).metadata[b'ARROW:schema']
+  decoded = base64.b64decode(schema)
+  with open(path, 'r+b') as file:
+    file.seek(-8, os.SEEK_END)
+    length = int.from_bytes(file.read(4), 'little')
+    start = file.seek(-8 - length, os.SEEK_END)
+    footer = file.read(length)
+    for key, place in places.items():
+      old, new = place.encode(), metadata[key].encode()
+      if (footer.count(old), decoded.count(old)) != (1, 1):
+        raise ValueError(f'the footer must have one place for {key}')
+      footer, decoded = footer.replace(old, new), decoded.replace(old, new)
+    file.seek(start)
+    file.write(footer.replace(schema, base64.b64encode(decoded)))
+
+
+def with_timestamps(id_type: pa.DataType) -> pa.Schema:
+  """Returns the schema of the rows of a log with timestamps."""
+  return pa.schema(
+    [('round', pa.int64()), ('device_id', id_type), ('timestamp', digests.TIMESTAMP)]
+  )
 
 
 def parquet_path(path: str | os.PathLike[str]) -> pathlib.Path:
@@ -114,58 +232,78 @@ def file_metadata(num_rounds: int, more: Mapping[str, str] | None) -> dict[str, 
   """
   if operator.index(num_rounds) > limits.ROUNDS:
     raise ValueError(f'num_rounds must be at most {limits.ROUNDS}, got {num_rounds}')
-  own = (shards.VERSION_KEY, shards.NUM_ROUNDS_KEY, shards.RELEASED_KEY, shards.CHAIN_KEY)
-  for key in (*own, *digests.KEYS):
-    if more and key in more:
+  more = more or {}
+  for key in (*keys.OWN_KEYS, *digests.KEYS):
+    if key in more:
       raise ValueError(f'metadata must not hold {key!r}, which the log sets')
-  for key, value in (more or {}).items():
+  for key, value in more.items():
     if not isinstance(key, str) or not isinstance(value, str):
       raise ValueError(
         f'metadata must hold texts under texts, got {messages.quoted(value)} under'
         f' {messages.quoted(key)}'
       )
   return {
-    **(more or {}),
-    shards.VERSION_KEY: str(shards.LOG_VERSION),
-    shards.NUM_ROUNDS_KEY: str(operator.index(num_rounds)),
+    **more,
+    keys.VERSION_KEY: str(keys.LOG_VERSION),
+    keys.NUM_ROUNDS_KEY: str(operator.index(num_rounds)),
   }
 
 
-def write(
-  path: pathlib.Path,
-  kind: pa.Schema,
-  metadata: Mapping[str, str],
-  rows: digests.Rows,
-  tables: Iterable[pa.Table],
-) -> None:
-  """Writes rows as a log's file, in one durable step and with little in memory.
-
-  Args:
-    path: the file.
-    kind: schema of the rows.
-    metadata: of the file, without digests.
-    rows: digests of the rows.
-    tables: the rows; equal rows give equal bytes, however they are cut.
-  """
-  metadata = digests.sealed(metadata, rows.stated(kind.field('device_id').type))
-  kind = digests.marked(kind.with_metadata(metadata))
-  with durable.replacing(path, private=True) as temporary:
-    with pq.ParquetWriter(temporary, kind, **FORMAT) as file:
-      for table in _groups(tables):
-        # Chunks would show in the pages of the file.
-        file.write_table(table.combine_chunks().cast(kind))
+def _integers(name: str, values: Sequence[int] | np.ndarray) -> pa.Array:
+  """Returns whole numbers as int64; ValueError naming the argument otherwise."""
+  values = np.asarray(values)
+  if values.ndim != 1 or (values.size and values.dtype.kind not in 'iu'):
+    raise ValueError(
+      f'{name} must be a list of whole numbers, got {values.dtype} of shape {values.shape}'
+    )
+  return pa.array(values.astype(np.int64))
 
 
-def _groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-  """Yields the same rows in tables of ROW_GROUP rows, the last one smaller."""
-  kept: list[pa.Table] = []
-  rows = 0
-  for table in tables:
-    kept.append(table)
-    rows += table.num_rows
-    while rows >= ROW_GROUP:
-      whole = pa.concat_tables(kept)
-      yield whole.slice(0, ROW_GROUP)
-      kept, rows = [whole.slice(ROW_GROUP)], rows - ROW_GROUP
-  if rows:
-    yield pa.concat_tables(kept)
+def utc_seconds(name: str, values: Sequence[int] | np.ndarray) -> pa.Array:
+  """Returns UTC seconds as int64; ValueError naming the argument for other numbers."""
+  seconds = _integers(name, values)
+  for value in pc.min_max(seconds).as_py().values():
+    if value is not None and abs(value) > _MOST_SECONDS:
+      raise ValueError(
+        f'{name} must be UTC seconds, got {value}, which is beyond the year 9999; divide'
+        ' milliseconds by 1000'
+      )
+  return seconds
+
+
+def id_column(device_ids: Ids) -> pa.Array:
+  """Returns device ids as string or int64; ValueError if one breaks the rule for ids."""
+  if isinstance(device_ids, (str, bytes)):
+    raise ValueError(f'device_ids must be a list of ids, got {messages.quoted(device_ids)}')
+  try:
+    ids = pa.array(device_ids)
+  except (pa.ArrowException, TypeError) as e:
+    raise ValueError(f'device_ids must be all text or all whole numbers: {e}') from e
+  if not len(ids):
+    return ids.cast(pa.string())
+  if pa.types.is_integer(ids.type):
+    ids = ids.cast(pa.int64())
+  elif not pa.types.is_string(ids.type):
+    raise ValueError(f'device_ids must be text or whole numbers, got {ids.type}')
+  if ids.null_count:
+    raise ValueError('device_ids must not be empty')
+  if fault := refusals.first_fault(ids):
+    index, reason = fault
+    raise ValueError(f'device_ids: at {index}, {reason}')
+  return ids
+
+
+def as_numpy(ids: pa.Array | pa.ChunkedArray) -> np.ndarray:
+  """Returns device ids as int64 or as text."""
+  if pa.types.is_integer(ids.type):
+    return ids.to_numpy()
+  return np.array(ids.to_pylist(), dtype=np.str_)
+
+
+def round_table(round_index: int, ids: pa.Array, timestamp: int) -> pa.Table:
+  """Returns the rows of a round, with one timestamp in UTC seconds."""
+  size = len(ids)
+  times = pa.array(np.full(size, 1_000_000 * timestamp, np.int64)).cast(digests.TIMESTAMP)
+  return pa.table(
+    {'round': np.full(size, round_index, np.int64), 'device_id': ids, 'timestamp': times}
+  )

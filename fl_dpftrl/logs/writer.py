@@ -1,10 +1,12 @@
 """Writer of a log that grows by one round at a time."""
 
+import functools
 import operator
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,18 +14,22 @@ import pyarrow.compute as pc
 
 from fl_dpftrl.families import base
 from fl_dpftrl.files import durable
-from fl_dpftrl.logs import (
-  chain,
-  columns,
-  digests,
-  journal,
-  journal_file,
-  noise_record,
-  other_run,
-  refusals,
-  schema,
-  shards,
-)
+from fl_dpftrl.logs import digests, journal, keys, noise_record, refusals, schema
+from fl_dpftrl.logs import log as log_lib
+
+
+class _Round(NamedTuple):
+  """A round of an open log.
+
+  Attributes:
+    timestamp: UTC second; 0 if it is not known, of a round without devices.
+    num_devices: size of the cohort.
+    ids: function that reads the device ids, string or int64.
+  """
+
+  timestamp: int
+  num_devices: int
+  ids: Callable[[], pa.Array]
 
 
 class LogWriter:
@@ -56,9 +62,8 @@ class LogWriter:
     self.dropped: str | None = None
     self._given = dict(metadata or {})
     schema.file_metadata(0, self._given)  # Refuses keys before there are rounds.
-    self._journal: journal_file.JournalFile | None = None
-    self._entries: list[journal.Entry] = []
-    self._cohorts: list[pa.Table] = []  # Of a Parquet file without a journal.
+    self._journal: journal.JournalFile | None = None
+    self._rounds: list[_Round] = []  # Of the journal, or of a Parquet file without one.
     self._id_type: pa.DataType | None = None
     self._released: int | None = None
     self._chain = b''  # Digest of the last round; empty where it is not known.
@@ -67,9 +72,7 @@ class LogWriter:
     if journal.path_of(self.path).exists():
       self._resume()
     elif self.path.exists():
-      self._cohorts = self._read()
-    for cohort in self._cohorts:
-      self._id_type = cohort.schema.field('device_id').type if cohort.num_rows else self._id_type
+      self._read()
 
   def __enter__(self) -> 'LogWriter':
     return self
@@ -85,19 +88,18 @@ class LogWriter:
     of a bundle then has to have the same digest.
     """
     if not self._chain:
-      *_, self._chain = (chain.START, *self._chained())
+      *_, self._chain = (digests.START, *self._chained())
     return self._chain.hex()
 
   def _chained(self) -> Iterator[bytes]:
-    before = chain.START
-    for t in range(self.num_rounds):
-      ids = _array(self._table(t).column('device_id'))
-      before = chain.of_cohort(before, t, ids)
+    before = digests.START
+    for t, entry in enumerate(self._rounds):
+      before = digests.chained_cohort(before, t, entry.ids())
       yield before
 
   @property
   def num_rounds(self) -> int:
-    return len(self._entries) or len(self._cohorts)
+    return len(self._rounds)
 
   def append(
     self, round_index: int, device_ids: Sequence[str] | Sequence[int] | np.ndarray, timestamp: int
@@ -118,23 +120,21 @@ class LogWriter:
     if operator.index(round_index) != self.num_rounds:
       raise ValueError(f'the next round of the log is {self.num_rounds}, got {round_index}')
     schema.file_metadata(self.num_rounds + 1, None)  # Refuses a round too many.
-    size = len(device_ids)
-    columns.utc_seconds('timestamp', [timestamp])
-    ids = columns.id_column(device_ids)
-    if size and self._id_type not in (None, ids.type):
+    schema.utc_seconds('timestamp', [timestamp])
+    ids = schema.id_column(device_ids)
+    if len(ids) and self._id_type not in (None, ids.type):
       types = sorted(map(str, (self._id_type, ids.type)))
       raise ValueError(f'device_ids must be of one type through a log, got {types}')
-    if len(pc.unique(ids)) != size:
+    if len(pc.unique(ids)) != len(ids):
       raise ValueError(f'device_ids holds a device twice in round {round_index}')
-    digest = chain.of_cohort(bytes.fromhex(self.digest), self.num_rounds, ids)
+    digest = digests.chained_cohort(bytes.fromhex(self.digest), self.num_rounds, ids)
     payload = journal.of_cohort(round_index, timestamp, ids, digest)
-    if self._journal is None:
-      self._begin([(journal.COHORT, payload)], self._given)
-    else:
-      offset = self._store(journal.COHORT, payload)
-      self._entries.append(journal.Entry(offset, len(payload), timestamp, size, digest))
+    opened, offset = self._record(journal.COHORT, payload)
+    if self.num_rounds == round_index:  # Else the journal was begun with it.
+      entry = journal.Entry(offset, len(payload), timestamp, len(ids), digest)
+      self._rounds.append(_round(opened, entry))
     self._chain = digest
-    if size:
+    if len(ids):
       self._id_type = ids.type
 
   def released(self) -> int | None:
@@ -195,14 +195,14 @@ class LogWriter:
         f'round_index must be {self.num_rounds}, or one less where that round'
         f' was not computed yet, got {round_index}'
       )
-    record = noise_record.read(self._given).changed(
+    given = noise_record.changed(
+      self._given,
       round_index,
       noise_multiplier=noise_multiplier,
       clip_norm=clip_norm,
       strategy=strategy,
       restart=restart,
     )
-    given = self._given | record.metadata()
     self._record(journal.METADATA, journal.of_metadata(given))
     self._given = given
     return self.declared(round_index)
@@ -213,24 +213,24 @@ class LogWriter:
 
   def cohort(self, round_index: int) -> np.ndarray:
     """Returns the device ids of a round, as they were appended."""
-    return columns.as_numpy(self._table(round_index).column('device_id'))
+    return schema.as_numpy(self._rounds[round_index].ids())
 
   def timestamp(self, round_index: int) -> int | None:
     """Returns the UTC second of the last round with devices up to a round, if any."""
     for t in range(round_index, -1, -1):
-      if self._entries and self._entries[t].num_devices:
-        return self._entries[t].timestamp
-      if not self._entries and self._cohorts[t].num_rows:
-        return columns.seconds(self._cohorts[t])[0].as_py()
+      if self._rounds[t].num_devices:
+        return self._rounds[t].timestamp
     return None
 
   def rows(self, *, before: int | None = None) -> schema.Rows:
     """Returns the rows of rounds 0 to before − 1, or of all rounds."""
-    table = pa.concat_tables([self._empty(), *self._tables(before)])
+    entries = self._rounds[:before]
+    sizes = np.array([entry.num_devices for entry in entries], np.int64)
+    ids = [entry.ids() for entry in entries if entry.num_devices]
     return schema.Rows(
-      rounds=table.column('round').to_numpy(),
-      device_ids=columns.as_numpy(table.column('device_id')),
-      timestamps=columns.seconds(table).to_numpy(),
+      rounds=np.repeat(np.arange(sizes.size), sizes),
+      device_ids=schema.as_numpy(pa.chunked_array(ids, self._id_type or pa.string())),
+      timestamps=np.repeat(np.array([entry.timestamp for entry in entries], np.int64), sizes),
     )
 
   def close(self) -> None:
@@ -244,155 +244,129 @@ class LogWriter:
     self._closed = True
     if self._journal is None:
       return
-    rows = digests.Rows(timestamps=True)
-    for table in self._tables(None):
-      rows.update(table)
-    id_type = self._empty().schema.field('device_id').type
-    mark = {} if self._released is None else {shards.RELEASED_KEY: str(self._released)}
-    own = {shards.CHAIN_KEY: self.digest, **mark}
-    metadata = {**schema.file_metadata(self.num_rounds, self._given), **own}
-    schema.write(self.path, schema.schema(id_type), metadata, rows, self._tables(None))
+    metadata = schema.file_metadata(self.num_rounds, self._given)
+    metadata[keys.CHAIN_KEY] = self.digest
+    if self._released is not None:
+      metadata[keys.RELEASED_KEY] = str(self._released)
+    columns = schema.with_timestamps(self._id_type or pa.string())
+    with schema.appending(self.path, columns, metadata) as append:
+      for t, entry in enumerate(self._rounds):
+        if entry.num_devices:
+          append(schema.round_table(t, entry.ids(), entry.timestamp))
     self._journal.remove()
 
-  def _empty(self) -> pa.Table:
-    return schema.schema(self._id_type or pa.string()).empty_table()
-
-  def _tables(self, before: int | None) -> Iterator[pa.Table]:
-    for t in range(self.num_rounds if before is None else before):
-      if (table := self._table(t)).num_rows:
-        yield table
-
-  def _table(self, round_index: int) -> pa.Table:
-    if not self._entries:
-      return self._cohorts[round_index]
-    entry = self._entries[round_index]
-    return columns.of_round(
-      range(self.num_rounds)[round_index],
-      journal.ids_of(self._opened().read(entry)),
-      entry.timestamp,
-    )
-
-  def _begin(self, more: Sequence[tuple[bytes, bytes]], given: Mapping[str, str]) -> None:
-    """Begins the journal with the rounds of a Parquet file, and further frames."""
-    self._check_open()
+  def _begin(self, kind: bytes, payload: bytes) -> journal.JournalFile:
+    """Begins the journal with the rounds of a Parquet file, and a further frame."""
 
     def frames() -> Iterator[tuple[bytes, bytes]]:
-      yield journal.METADATA, journal.of_metadata(given)
-      for t, (cohort, digest) in enumerate(zip(self._cohorts, self._chained())):
-        ids = _array(cohort.column('device_id'))
-        second = columns.seconds(cohort)[0].as_py() if len(ids) else 0
-        yield journal.COHORT, journal.of_cohort(t, second, ids, digest)
-      if self._released is not None and self._cohorts:
-        yield journal.RELEASED, journal.of_released(self._released)
-      yield from more
-      if self._released is not None and not self._cohorts:
-        yield journal.RELEASED, journal.of_released(self._released)
+      yield journal.METADATA, journal.of_metadata(self._given)
+      for t, (entry, digest) in enumerate(zip(self._rounds, self._chained())):
+        yield journal.COHORT, journal.of_cohort(t, entry.timestamp, entry.ids(), digest)
+      last = [(kind, payload)]
+      if self._released is not None:
+        mark = journal.RELEASED, journal.of_released(self._released)
+        last.insert(0 if self._rounds else 1, mark)
+      yield from last
 
-    begun = journal_file.JournalFile.begin(journal.path_of(self.path), frames())
+    begun = journal.JournalFile.begin(journal.path_of(self.path), frames())
     if _state(self.path) != self._parquet:
       begun.remove()
       raise ValueError(
         f'{self.path} was changed by another writer since it was opened; open the log again'
       )
-    self._journal = begun
-    self._entries, self._cohorts = list(self._journal.contents.rounds), []
-    self._drop_parquet()
+    self._rounds = [_round(begun, entry) for entry in begun.contents.rounds]
+    return begun
 
-  def _drop_parquet(self) -> None:
-    """Removes a Parquet file that the journal has overtaken."""
-    if self.path.exists():
-      self.path.unlink()
-      durable.sync_folder(self.path.parent)
-
-  def _record(self, kind: bytes, payload: bytes) -> None:
-    if self._journal is None:
-      self._begin([(kind, payload)], self._given)
-    else:
-      self._store(kind, payload)
-
-  def _store(self, kind: bytes, payload: bytes) -> int:
-    self._check_open()
-    offset = self._opened().append(kind, payload)
-    self._drop_parquet()
-    return offset
-
-  def _opened(self) -> journal_file.JournalFile:
-    if self._journal is None:
-      raise ValueError(f'{self.path} has no journal')
-    return self._journal
-
-  def _check_open(self) -> None:
+  def _record(self, kind: bytes, payload: bytes) -> tuple[journal.JournalFile, int]:
+    """Appends a frame, for which the journal is begun; returns the payload's offset, if it was."""
     if self._closed:
       raise ValueError(f'{self.path} was closed; open the log again to append to it')
+    offset = 0
+    if self._journal is None:
+      self._journal = self._begin(kind, payload)
+    else:
+      offset = self._journal.append(kind, payload)
+    if self.path.exists():  # A Parquet file that the journal has overtaken.
+      self.path.unlink()
+      durable.sync_folder(self.path.parent)
+    return self._journal, offset
 
   def _resume(self) -> None:
     """Takes over the rounds of a journal."""
-    self._journal = journal_file.JournalFile(journal.path_of(self.path))
-    found = self._journal.contents
-    if found.metadata != self._given:
-      raise other_run.error(self._journal.path, found.metadata, self._given)
-    self._released = self._mark(
-      None if found.released is None else str(found.released), len(found.rounds)
-    )
-    if self.path.exists() and (shards.open_(self.path).num_rounds or 0) > len(found.rounds):
+    self._journal = journal.JournalFile(journal.path_of(self.path))
+    contents = self._journal.contents
+    if contents.metadata != self._given:
+      raise keys.of_another_run(self._journal.path, contents.metadata, self._given)
+    released = contents.released
+    self._released = self._mark(None if released is None else str(released), len(contents.rounds))
+    stated = log_lib.open_shard(self.path).num_rounds if self.path.exists() else None
+    if (stated or 0) > len(contents.rounds):
       raise refusals.LogError(
         f'{self.path} has more rounds than {self._journal.path}; remove the older of the two'
       )
-    self._entries, self._id_type = list(found.rounds), found.id_type
-    self._chain = found.rounds[-1].chain if found.rounds else b''
-    if found.torn_bytes:
-      self.dropped = journal.torn(str(self._journal.path), found)
+    self._rounds = [_round(self._journal, entry) for entry in contents.rounds]
+    self._id_type = contents.id_type
+    self._chain = contents.rounds[-1].chain if contents.rounds else b''
+    if contents.torn_bytes:
+      self.dropped = journal.torn(str(self._journal.path), contents)
 
-  def _read(self) -> list[pa.Table]:
-    shard = shards.open_(self.path, 'timestamp')
+  def _read(self) -> None:
+    """Takes over the rounds of a Parquet file."""
+    shard = log_lib.open_shard(self.path, timestamps=True)
     num_rounds = shard.num_rounds or 0
-    own = schema.file_metadata(shard.num_rounds or 0, self._given)
-    found = dict(shard.metadata)
-    self._released = self._mark(found.pop(shards.RELEASED_KEY, None), num_rounds)
-    found.pop(shards.CHAIN_KEY, None)  # Computed again: an older release may have added rounds.
-    if found != own:
-      raise other_run.error(self.path, found, own)
+    stored, own = dict(shard.metadata), schema.file_metadata(num_rounds, self._given)
+    self._released = self._mark(stored.pop(keys.RELEASED_KEY, None), num_rounds)
+    # Computed again: an older release may have added rounds.
+    stored.pop(keys.CHAIN_KEY, None)
+    if stored != own:
+      raise keys.of_another_run(self.path, stored, own)
     table = pa.concat_tables(shard.tables())
-    if pa.types.is_large_string(table.schema.field('device_id').type):
-      ids = table.column('device_id').cast(pa.string())
-      table = table.set_column(1, 'device_id', ids)
-    rounds = table.column('round').to_numpy()
+    rounds, times = table.column('round').to_numpy(), table.column('timestamp')
     if (
-      table.schema.field('timestamp').type != digests.TIMESTAMP
-      or table.column('timestamp').null_count
+      times.type != digests.TIMESTAMP
+      or times.null_count
       or (np.diff(rounds) < 0).any()
       or (rounds >= num_rounds).any()
     ):
       raise refusals.LogError(
         f'{self.path}: rounds must be sorted and have timestamps before a log can be appended to'
       )
-    ends = np.searchsorted(rounds, np.arange(num_rounds + 1)).tolist()
-    cohorts = [table.slice(a, b - a) for a, b in zip(ends, ends[1:])]
-    if any(len(pc.unique(cohort.column('timestamp'))) > 1 for cohort in cohorts):
+    microseconds = times.cast(pa.int64()).to_numpy()
+    if np.diff(microseconds)[np.diff(rounds) == 0].any():
       raise refusals.LogError(
         f'{self.path}: each round must have one timestamp before a log can be appended to'
       )
-    return cohorts
+    ids = table.column('device_id').combine_chunks()
+    if not pa.types.is_integer(ids.type):
+      ids = ids.cast(pa.string())
+    if len(ids):
+      self._id_type = ids.type
+    ends = np.searchsorted(rounds, np.arange(num_rounds + 1)).tolist()
+    for first, end in zip(ends, ends[1:]):
+      second = int(microseconds[first]) // 1_000_000 if first < end else 0
+      cohort = functools.partial(ids.slice, first, end - first)
+      self._rounds.append(_Round(second, end - first, cohort))
 
   def _mark(self, text: str | None, num_rounds: int) -> int | None:
+    """Returns a release mark; LogError if it is none of these rounds."""
     if text is None:
       return None
     if not re.fullmatch('[0-9]{1,18}', text) or int(text) > num_rounds:
       raise refusals.LogError(
-        f'{self.path}: {shards.RELEASED_KEY} is {text[:40]!r}, and the log has {num_rounds} rounds'
+        f'{self.path}: {keys.RELEASED_KEY} is {text[:40]!r}, and the log has {num_rounds} rounds'
       )
     return int(text)
+
+
+def _round(opened: journal.JournalFile, entry: journal.Entry) -> _Round:
+  """Returns a round of a journal, whose device ids are read when they are asked for."""
+  return _Round(entry.timestamp, entry.num_devices, lambda: opened.ids(entry))
 
 
 def _state(path: pathlib.Path) -> tuple[int, ...] | None:
   """Tells a file from one that was written later; None if there is none."""
   try:
-    found = path.stat()
+    state = path.stat()
   except FileNotFoundError:
     return None
-  return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _array(column: pa.ChunkedArray) -> pa.Array:
-  ids = column.combine_chunks()
-  return ids if isinstance(ids, pa.Array) else ids.combine_chunks()
+  return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns

@@ -1,10 +1,15 @@
-"""Sparse counts of whole numbers, which can be added up piece by piece."""
+"""Counts of participation: how many, how far apart, and what follows for a schema."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
+from fl_dpftrl.participation import schemas
+
 _DENSE = 1 << 20
+_LISTED = 10
 
 
 def _none() -> np.ndarray:
@@ -24,10 +29,14 @@ class Counts:
     if not occurrences.size:
       return cls()
     if occurrences.max() < _DENSE:
-      counts = np.bincount(occurrences)
-      values = np.flatnonzero(counts)
-      return cls(values, counts[values])
+      return cls.of_bins(np.bincount(occurrences))
     return cls(*np.unique(occurrences, return_counts=True))
+
+  @classmethod
+  def of_bins(cls, bins: np.ndarray) -> 'Counts':
+    """Returns the counts of 0, 1, … that an array has, shape [any]."""
+    values = np.flatnonzero(bins)
+    return cls(values, bins[values])
 
   def __add__(self, other: 'Counts') -> 'Counts':
     values, places = np.unique(np.concatenate([self.values, other.values]), return_inverse=True)
@@ -41,3 +50,159 @@ class Counts:
 
   def to_dict(self) -> dict[int, int]:
     return dict(zip(self.values.tolist(), self.counts.tolist()))
+
+
+class Totals:
+  """Figures that follow from the counts of a run.
+
+  Attributes:
+    num_rounds: n, rows of noise used.
+  """
+
+  num_rounds: int
+
+  @property
+  def separations(self) -> Counts:
+    """Number of occurrences, by the difference between successive rounds of a device."""
+    raise NotImplementedError
+
+  @property
+  def participations(self) -> Counts:
+    """Number of devices, by how many rounds each took part in."""
+    raise NotImplementedError
+
+  @property
+  def num_devices(self) -> int:
+    """Number of devices that took part."""
+    return self.participations.total
+
+  @property
+  def num_participations(self) -> int:
+    """Number of participations of all devices."""
+    return int(self.participations.values @ self.participations.counts)
+
+  @property
+  def min_sep(self) -> int:
+    """b, the least difference between two rounds of one device; n if no device has two."""
+    values = self.separations.values
+    return int(values[0]) if values.size else self.num_rounds
+
+  @property
+  def max_participations(self) -> int:
+    """k, the largest number of rounds of any device; 1 if no device took part."""
+    values = self.participations.values
+    return int(values[-1]) if values.size else 1
+
+  @property
+  def schema(self) -> schemas.MinSep:
+    """The tightest schema that every device kept to; at least one round is needed."""
+    return schemas.MinSep(self.num_rounds, self.min_sep, self.max_participations)
+
+
+class Witness(NamedTuple):
+  """Two participations of one device that are as close as any in the run."""
+
+  device_id: str | int
+  first_round: int
+  second_round: int
+
+  @property
+  def order(self) -> tuple:
+    """Sort key: the closest pair first, then by device and round."""
+    return (self.second_round - self.first_round, *self)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DeviceCounts:
+  """Counts of some devices in one run, which add up over different devices.
+
+  Attributes:
+    cohorts: number of devices, by round; rounds without any are left out.
+    separations: number of occurrences, by the difference between successive rounds of a device.
+    participations: number of devices, by how many rounds each took part in.
+    witness: an example of the least separation; None if no device took part twice.
+    newcomers: number of devices that take part for the first time, by round.
+  """
+
+  cohorts: Counts = Counts()
+  separations: Counts = Counts()
+  participations: Counts = Counts()
+  witness: Witness | None = None
+  newcomers: Counts = Counts()
+
+  @classmethod
+  def of_rows(
+    cls, rounds: np.ndarray, owners: np.ndarray, device_id: Callable[[int], str | int]
+  ) -> 'DeviceCounts':
+    """Counts rows that are sorted by device, and by round for each device.
+
+    Args:
+      rounds: shape [num_participations].
+      owners: numbers that tell the devices apart, shape [num_participations].
+      device_id: row → device id.
+    """
+    if not rounds.size:
+      return cls()
+    new = np.diff(owners) != 0
+    again = np.flatnonzero(~new)
+    separations = np.diff(rounds)[again]
+    witness = None
+    if again.size:
+      row = int(again[separations.argmin()])
+      witness = Witness(device_id(row), int(rounds[row]), int(rounds[row + 1]))
+    starts = np.append(0, np.flatnonzero(new) + 1)
+    return cls(
+      Counts.of(rounds),
+      Counts.of(separations),
+      Counts.of(np.diff(starts, append=rounds.size)),
+      witness,
+      Counts.of(rounds[starts]),
+    )
+
+  def __add__(self, other: 'DeviceCounts') -> 'DeviceCounts':
+    witnesses = [w for w in (self.witness, other.witness) if w is not None]
+    return DeviceCounts(
+      self.cohorts + other.cohorts,
+      self.separations + other.separations,
+      self.participations + other.participations,
+      min(witnesses, key=lambda w: w.order, default=None),
+      self.newcomers + other.newcomers,
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class RunCounts(DeviceCounts, Totals):
+  """Counts of all devices of a run; at least one took part.
+
+  Attributes:
+    num_rounds: n, rows of noise used.
+  """
+
+  num_rounds: int
+
+  @property
+  def rounds_without_participants(self) -> int:
+    return self.num_rounds - self.cohorts.values.size
+
+  def first_gaps(self) -> list[tuple[int, int]]:
+    """First and last round of the first few gaps without participants."""
+    present = np.concatenate([[-1], self.cohorts.values, [self.num_rounds]])
+    before = np.flatnonzero(np.diff(present) > 1)[:_LISTED]
+    return [(int(present[i]) + 1, int(present[i + 1]) - 1) for i in before]
+
+  def rounds_short_of(self, report_goal: int) -> int:
+    """Counts rounds with fewer devices than the goal, empty ones included."""
+    return self.num_rounds - int((self.cohorts.counts >= report_goal).sum())
+
+  def warnings(self) -> list[str]:
+    """Returns warnings about the run for a reader, one line each."""
+    missing = self.rounds_without_participants
+    if not missing:
+      return []
+    first, last = self.first_gaps()[0]
+    return [
+      f'{missing} of {self.num_rounds} rounds have no participants, the first of them {first}'
+      + (f' to {last}' if last > first else '')
+      + ('; if rounds begin at 1, give --first_round=1' if (missing, last) == (1, 0) else '')
+      + '; if rows are missing from the log, every figure is too small'
+    ]

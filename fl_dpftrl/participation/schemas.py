@@ -108,48 +108,6 @@ class Cohort(NamedTuple):
   closed: int
 
 
-def schema_of(rounds: np.ndarray, device_ids: np.ndarray, num_rounds: int) -> MinSep:
-  """Returns the tightest min-sep schema that a participation log satisfies.
-
-  Args:
-    rounds: shape [num_participations], from 0 to num_rounds − 1.
-    device_ids: text or whole numbers, shape [num_participations].
-    num_rounds: number of noise rows used, at least 1.
-
-  Returns:
-    The schema. If no device participated twice, min_sep is num_rounds and max_participations is
-    1.
-
-  Raises:
-    ValueError: if the shapes differ, a round is out of range, or a device is twice in one
-      round.
-  """
-  rounds, device_ids = np.asarray(rounds), np.asarray(device_ids)
-  if rounds.shape != device_ids.shape or rounds.ndim != 1:
-    raise ValueError(
-      'rounds and device_ids must be lists of one length, got shapes'
-      f' {rounds.shape} and {device_ids.shape}'
-    )
-  if rounds.size and not 0 <= rounds.min() <= rounds.max() < num_rounds:
-    raise ValueError(
-      f'rounds must lie in 0 to {num_rounds - 1}, got {rounds.min()} to {rounds.max()}'
-    )
-  order = np.lexsort((rounds, device_ids))
-  rounds, device_ids = rounds[order], device_ids[order]
-  again = device_ids[1:] == device_ids[:-1]
-  separations = np.diff(rounds)[again]
-  if not separations.size:
-    return MinSep(num_rounds=num_rounds, min_sep=num_rounds, max_participations=1)
-  if separations.min() == 0:
-    raise ValueError('device_ids holds a device twice in a round')
-  _, participations = np.unique(device_ids, return_counts=True)
-  return MinSep(
-    num_rounds=num_rounds,
-    min_sep=int(separations.min()),
-    max_participations=int(participations.max()),
-  )
-
-
 class Limited(Protocol):
   """A mechanism that may have a last round, as every `families.base.Strategy` says."""
 

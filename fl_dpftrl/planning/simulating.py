@@ -113,7 +113,7 @@ def run(task: Task, progress: Callable[[int], None] = lambda count: None) -> Tri
   outcomes, closer, stalled = {}, None, None
   try:
     for cohort in itertools.islice(task.simulation.rounds(), task.checkpoints[-1]):
-      attendance.add(cohort)
+      attendance.add_cohort(cohort)
       progress(cohort.device_ids.size)
       if attendance.num_rounds in task.checkpoints:
         outcomes[attendance.num_rounds] = Outcome(

@@ -6,12 +6,15 @@ added. A new assumption is a fact in `facts.RunFacts`, and a sentence here.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.logs import canaries
 from fl_dpftrl.replaying import facts as facts_lib
+
+if TYPE_CHECKING:
+  from fl_dpftrl.replaying import statement as statement_lib
 
 # What the log may leave to whoever replays, by its name in `noise_record.STATED`.
 _UNRECORDED = {
@@ -21,41 +24,24 @@ _UNRECORDED = {
 }
 
 
-def sentences(
-  runs: Sequence[facts_lib.RunFacts],
-  *,
-  holds: bool | None,
-  adjacency: str,
-  group_size: int,
-  void_reason: str | None,
-  drawn: drawn_lib.Drawn | None,
-  confidential: bool,
-) -> tuple[str, ...]:
-  """Returns all assumptions of a statement, in its order.
-
-  Args:
-    runs: facts of the runs that are accounted together.
-    holds: whether the declared schemas hold; None if none is declared.
-    adjacency: adjacency of neighbouring runs.
-    group_size: devices that are protected together.
-    void_reason: reason why nothing is guaranteed, or None.
-    drawn: guarantee of the sampling scheme, if one is given.
-    confidential: whether the statement has the figures that are observed.
-  """
+def sentences(statement: 'statement_lib.Statement') -> tuple[str, ...]:
+  """Returns all assumptions of a statement, in its order."""
+  runs, declared = statement.runs, statement.declared
+  confidential, group_size = statement.confidential, statement.group_size
   result = [
     f'worst case: {gaussian.assumptions(run.schema)[0]}{of_run}, as in the log'
     for of_run, run in _named(runs)
   ]
   if confidential:
     result.append('observed: devices took part in the very rounds of the log')
-  if holds is not None:
-    result += _declared(runs, holds)
-  if drawn is not None:
-    result += drawn.sentences()
-  if not all(all(run.noise_multipliers) for run in runs):
+  if declared is not None:
+    result += _declared(runs, declared.holds)
+  if statement.drawn is not None:
+    result += statement.drawn.sentences()
+  if not all(all(run.noise.noise_multipliers) for run in runs):
     result.append('NO NOISE WAS ADDED: nothing is guaranteed')
-  if void_reason:
-    result.append(f'THE GUARANTEE IS VOID: {void_reason}')
+  if statement.void_reason:
+    result.append(f'THE GUARANTEE IS VOID: {statement.void_reason}')
   result += gaussian.assumptions(runs[0].schema)[1:]
   figures = 'worst case and observed also assume' if confidential else 'worst case also assumes'
   result.append(
@@ -63,7 +49,7 @@ def sentences(
     ' models; the declared guarantee holds even if participation depends on'
     ' released models, provided devices enforce the schema'
   )
-  result += adjacency_lib.assumptions(adjacency)
+  result += adjacency_lib.assumptions(statement.adjacency)
   if group_size > 1:
     observed = f', observed adds the {group_size} largest' if confidential else ''
     result.append(
@@ -138,14 +124,14 @@ def _of_run(run: facts_lib.RunFacts, of_run: str) -> list[str]:
       ' before it alone; the noise multiplier is that of updates and of the counts of clipped,'
       ' zeroed and rejected ones together, which the guarantee covers'
     )
-  if run.restarts:
+  if run.noise.restarts:
     source = (
       'restarts are as the metadata of the log state them'
       if 'changes' in run.recorded_noise
       else 'restarts are stated by whoever replays, and the log cannot confirm them'
     )
     result.append(f'the noise from a restart on is independent of that before{of_run}; {source}')
-  if run.changes or run.clip_norm_changes:
+  if run.noise.changes or run.noise.clip_norm_changes:
     result.append(
       f'where the noise multiplier or the clip norm changed{of_run}, the noise of a round was that'
       ' of the mechanism times the multiplier and the clip norm of that round'

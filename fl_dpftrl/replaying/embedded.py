@@ -50,7 +50,7 @@ def count(
       exposure,
       num_exposed,
       _threads(),
-      runs_lib.declared_schemas(runs),
+      runs_lib.declared_schemas(run.declared_schema for run in runs),
     )
 
 

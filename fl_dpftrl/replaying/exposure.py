@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fl_dpftrl.replaying import runs as runs_lib
+from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.sensitivity import base, given_patterns
 
 
-def ends(noises: Sequence[runs_lib.Noise]) -> np.ndarray:
+def ends(noises: Sequence[run_noise.RunNoise]) -> np.ndarray:
   """The number of rounds up to the end of each run, int64."""
   return np.cumsum([noise.num_rounds for noise in noises])
 
@@ -28,19 +28,18 @@ class Exposure:
     noises: noise of each run, in the order in which rounds are numbered.
   """
 
-  def __init__(self, noises: Sequence[runs_lib.Noise]):
-    self._noises = tuple(noises)
+  def __init__(self, noises: Sequence[run_noise.RunNoise]):
     self.ends = ends(noises)
-    streams = [
-      (first + stream.first_round, base.gram_entries(stream.strategy, stream.num_rounds))
-      for first, noise in zip((0, *self.ends.tolist()), noises)
-      for stream in noise.streams()
-    ]
-    self._starts = np.array([first for first, _ in streams])
-    self._entries = [entries for _, entries in streams]
-    multipliers = {m for noise in noises for m in noise.multipliers}
+    numbered = list(zip((0, *self.ends.tolist()), noises))
+    streams = [(first, stream) for first, noise in numbered for stream in noise.streams()]
+    self._starts = np.array([first + stream.first_round for first, stream in streams])
+    self._entries = [base.gram_entries(stream.strategy, stream.num_rounds) for _, stream in streams]
+    parts = [(first, part) for first, noise in numbered for part in noise.settings()]
+    self._changes = np.array([first + part.first_round for first, part in parts])
+    multipliers = np.array([part.noise_multiplier for _, part in parts])
     # Without noise there is no unit; squares are then those of each stream.
-    self._weighted = len(multipliers) > 1 and 0.0 not in multipliers
+    self._weights = multipliers[0] / multipliers if multipliers.all() else np.ones(len(parts))
+    self._weighted = bool((self._weights != 1.0).any())
 
   def squares(self, rounds: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, bool]:
     """Returns the square of each device, and whether all squares are exact.
@@ -54,30 +53,25 @@ class Exposure:
     return given_patterns.pattern_squares(self._of_rounds, rounds, sizes)
 
   def _of_rounds(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Returns entries of X, each times the weights of its row and column."""
     if len(self._entries) == 1:
       entries = self._entries[0](rows, columns)
     else:
       entries = self._of_streams(*np.broadcast_arrays(rows, columns))
     if self._weighted:
-      entries = entries * self._weights(rows) * self._weights(columns)
+      of_rows, of_columns = (
+        self._weights[np.searchsorted(self._changes, rounds, side='right') - 1]
+        for rounds in (rows, columns)
+      )
+      entries = entries * of_rows * of_columns
     return entries
 
   def _of_streams(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     of_rows, of_columns = (
-      np.searchsorted(self._starts, r, side='right') - 1 for r in (rows, columns)
+      np.searchsorted(self._starts, rounds, side='right') - 1 for rounds in (rows, columns)
     )
     total = np.zeros(rows.shape)
     for i, (start, entries) in enumerate(zip(self._starts, self._entries)):
       which = (of_rows == i) & (of_columns == i)
       total[which] = entries(rows[which] - start, columns[which] - start)
     return total
-
-  def _weights(self, rounds: np.ndarray) -> np.ndarray:
-    weights = np.empty(rounds.shape)
-    places = np.searchsorted(self.ends, rounds, side='right')
-    first = 0
-    for i, (noise, end) in enumerate(zip(self._noises, self.ends)):
-      which = places == i
-      weights[which] = noise.multipliers_at(rounds[which] - first)
-      first = end
-    return self._noises[0].multiplier / weights

@@ -1,20 +1,21 @@
 """Parameters of a run, and what its log shows, with a JSON form."""
 
 import dataclasses
-import math
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fl_dpftrl import adaptive_clipping as adaptive
+from fl_dpftrl.accounting import run_noise
+from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
-from fl_dpftrl.logs import canaries, noise_record
+from fl_dpftrl.logs import canaries, metric_names, noise_record
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import logged as logged_lib
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.participation import counts, schemas
+from fl_dpftrl.strategies import document
 from fl_dpftrl.text import messages
 
-Changes = tuple[tuple[int, float], ...]
 Occurrences = tuple[tuple[int, int], ...]
 
 
@@ -23,6 +24,10 @@ class Strategy(NamedTuple):
 
   family: str
   sha256: str
+
+  @classmethod
+  def of(cls, strategy: base.Strategy) -> 'Strategy':
+    return cls(strategy.family, document.strategy_digest(strategy))
 
 
 class CohortSizes(NamedTuple):
@@ -55,185 +60,237 @@ class Counted:
   num_participations: int
   rounds_without_participants: int
   separations: Occurrences
-  witness: logged_lib.Witness | None = None
+  witness: counts.Witness | None = None
   participations: Occurrences | None = None
   cohort_sizes: CohortSizes | None = None
   rounds_short_of_report_goal: int | None = None
+
+  def to_json(self) -> json_files.Object:
+    """Returns the figures of a single run."""
+    short = self.rounds_short_of_report_goal
+    return {
+      **fields(self, 'num_devices', 'num_participations', 'rounds_without_participants'),
+      'separations': [list(pair) for pair in self.separations],
+      'participations': [list(pair) for pair in self.participations or ()],
+      'witness': self.witness and self.witness._asdict(),
+      'cohort_sizes': self.cohort_sizes and self.cohort_sizes._asdict(),
+      **({} if short is None else {'rounds_short_of_report_goal': short}),
+    }
+
+
+class _Form(NamedTuple):
+  """Origin of a fact of a run, and how it is stored.
+
+  Attributes:
+    published: whether a publishable statement has it.
+    from_log: reads it from a log's metadata; None if it is not in them.
+    to_json: returns it as JSON has it, unless it is the default, which is left out.
+    from_json: reads it from a publishable statement, which asserts it: nothing else there gives
+      it. None if something does.
+  """
+
+  published: bool
+  from_log: Callable[[Mapping[str, str]], Any] | None
+  to_json: Callable[[Any], Any]
+  from_json: Callable[[Any], Any] | None
+
+
+def _fact(
+  default: Any,
+  *,
+  published: bool = False,
+  from_log: Callable[[Mapping[str, str]], Any] | None = None,
+  to_json: Callable[[Any], Any] = lambda value: value,
+  from_json: Callable[[Any], Any] | None = None,
+) -> Any:
+  """Returns a field of `RunFacts` with its form."""
+  form = _Form(published, from_log, to_json, from_json)
+  return dataclasses.field(default=default, metadata={_Form: form})
+
+
+def _true(value: Any) -> bool:
+  if value is not True:
+    raise ValueError(f'it must be true or left out, got {messages.quoted(value)}')
+  return True
+
+
+def _canaries(value: Any) -> int:
+  if type(value) is not int or not 0 < value <= canaries.MOST:
+    raise ValueError(f'it must be 1 to {canaries.MOST}, got {messages.quoted(value)}')
+  return value
+
+
+def _recorded(value: Any) -> tuple[str, ...]:
+  known = tuple(name for name in noise_record.STATED if name in value)
+  if not known or list(known) != value:
+    raise ValueError(f'it must not be {messages.quoted(value)}')
+  return known
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunFacts:
   """Parameters of a run, and what its log shows.
 
+  A new fact of a run is one field here, made by `_fact`: replay, the statement's JSON, the
+  publishable statement and the verification of public bundles follow from that. If figures rest
+  on it, it also has a sentence in `assumptions`.
+
   Attributes:
-    num_rounds: n, rows of noise consumed.
+    noise: the noise of its rounds.
     min_sep: b, rounds; the least separation in the log.
     max_participations: k, rounds; the most of any device in the log.
-    noise_multiplier: std(Z) / clip_norm in round 0.
-    strategy: the strategy in round 0.
-    num_rounds_assumed: whether num_rounds rests on the last round alone.
     layout: where the log's files have their columns.
-    report_goal: intended devices per round; None if not stated.
-    changes: (round, noise multiplier from that round on).
-    clip_norm: L2 bound on an update in round 0; None if the log lacks it.
-    adaptive_clipping: rule of the clip norm after round 0; None if it is fixed.
-    clip_norm_changes: (round, clip norm from that round on).
-    restarts: rounds at which the noise was restarted.
-    later_strategies: (round, strategy from that round on), where a restart brought another.
-    canaries: devices of the log that are canaries of an audit, and hold no data.
-    recorded_noise: what the log's metadata state of the noise, of `noise_record.STATED`.
     declared_schema: schema that was declared before the run, if any; a statement has its figures.
-    schema_in_log: whether the log's metadata state that schema, as a guard wrote it.
-    not_private_metrics: metrics that were computed from clients' data without the noise, by name.
     counted: confidential counts; None in a publishable statement.
     log: files that were read; None in a publishable statement.
+    num_rounds_assumed: whether the number of rounds rests on the last round alone.
+    report_goal: intended devices per round; None if not stated.
+    adaptive_clipping: rule of the clip norm after round 0; None if it is fixed.
+    canaries: devices of the log that are canaries of an audit, and hold no data.
+    recorded_noise: what the log's metadata state of the noise, of `noise_record.STATED`.
+    schema_in_log: whether the log's metadata state the declared schema, as a guard wrote it.
+    not_private_metrics: metrics that were computed from clients' data without the noise, by name.
   """
 
-  num_rounds: int
+  noise: run_noise.RunNoise
   min_sep: int
   max_participations: int
-  noise_multiplier: float
-  strategy: Strategy
-  num_rounds_assumed: bool = False
   layout: layout_lib.Layout = layout_lib.PLAIN
-  report_goal: int | None = None
-  changes: Changes = ()
-  clip_norm: float | None = None
-  clip_norm_changes: Changes = ()
-  adaptive_clipping: adaptive.AdaptiveClipping | None = None
-  restarts: tuple[int, ...] = ()
-  later_strategies: tuple[tuple[int, Strategy], ...] = ()
-  canaries: int = 0
-  recorded_noise: tuple[str, ...] = ()
   declared_schema: schemas.MinSep | None = None
-  schema_in_log: bool = False
-  not_private_metrics: tuple[str, ...] = ()
   counted: Counted | None = None
   log: tuple[log_lib.LogFile, ...] | None = None
+
+  num_rounds_assumed: bool = _fact(False, published=True, from_json=_true)
+  report_goal: int | None = _fact(None, published=True)
+  adaptive_clipping: adaptive.AdaptiveClipping | None = _fact(
+    None,
+    published=True,
+    from_log=noise_record.read_clipping,
+    to_json=vars,
+    from_json=lambda value: adaptive.AdaptiveClipping(**value),
+  )
+  canaries: int = _fact(0, published=True, from_log=canaries.read, from_json=_canaries)
+  recorded_noise: tuple[str, ...] = _fact(
+    (), published=True, from_log=noise_record.stated, to_json=list, from_json=_recorded
+  )
+  schema_in_log: bool = _fact(False, published=True, from_json=_true)
+  not_private_metrics: tuple[str, ...] = _fact((), from_log=metric_names.read, to_json=list)
+
+  @property
+  def num_rounds(self) -> int:
+    """n, rows of noise consumed."""
+    return self.noise.num_rounds
 
   @property
   def schema(self) -> schemas.MinSep:
     """The strictest schema that every device kept to."""
     return schemas.MinSep(**fields(self, 'num_rounds', 'min_sep', 'max_participations'))
 
-  @property
-  def noise_multipliers(self) -> tuple[float, ...]:
-    """All noise multipliers that were in force, the first one first."""
-    return (self.noise_multiplier, *(value for _, value in self.changes))
+  def keeps_to(self, declared: schemas.MinSep) -> bool:
+    """Returns whether every device kept to a schema, which must be for the same rounds."""
+    same_rounds = declared.num_rounds == self.num_rounds
+    apart = self.max_participations == 1 or self.min_sep >= declared.min_sep
+    return same_rounds and apart and self.max_participations <= declared.participations
+
+  @functools.cached_property
+  def strategy(self) -> Strategy:
+    """The strategy in round 0."""
+    return Strategy.of(self.noise.strategy)
+
+  @functools.cached_property
+  def later_strategies(self) -> tuple[tuple[int, Strategy], ...]:
+    """(round, strategy from that round on), where a restart brought one."""
+    return tuple((t, Strategy.of(strategy)) for t, strategy in self.noise.later_strategies)
+
+  def published(self) -> json_files.Object:
+    """Returns the facts that may be published, as arguments of this class."""
+    return {name: getattr(self, name) for name, form in _FORMS.items() if form.published}
 
   def to_json(self) -> json_files.Object:
     """Returns the facts; those that are not known, or did not occur, are left out."""
-    counted = self.counted
-    optional = {
-      'num_rounds_assumed': self.num_rounds_assumed or None,
-      'report_goal': self.report_goal,
-      'rounds_short_of_report_goal': counted and counted.rounds_short_of_report_goal,
-      'changes': [list(change) for change in self.changes] or None,
-      'clip_norm': self.clip_norm,
-      'adaptive_clipping': self.adaptive_clipping and vars(self.adaptive_clipping),
-      'clip_norm_changes': [list(change) for change in self.clip_norm_changes] or None,
-      'restarts': list(self.restarts) or None,
+    noise = self.noise
+    of_noise = {
+      'clip_norm': noise.clip_norm,
+      'changes': [list(change) for change in noise.changes],
+      'clip_norm_changes': [list(change) for change in noise.clip_norm_changes],
+      'restarts': list(noise.restarts),
       'later_strategies': [
         {'round': t, **strategy._asdict()} for t, strategy in self.later_strategies
-      ]
-      or None,
-      'canaries': self.canaries or None,
-      'recorded_noise': list(self.recorded_noise) or None,
-      'schema_in_log': self.schema_in_log or None,
-      'not_private_metrics': list(self.not_private_metrics) or None,
+      ],
     }
-    return {
-      'num_rounds': self.num_rounds,
-      **(fields(counted, 'num_devices', 'num_participations') if counted else {}),
-      'min_sep': self.min_sep,
-      'max_participations': self.max_participations,
-      'noise_multiplier': self.noise_multiplier,
+    result = {
+      **fields(self, 'num_rounds', 'min_sep', 'max_participations'),
+      'noise_multiplier': noise.noise_multiplier,
       'strategy': self.strategy._asdict(),
-      **(
-        {
-          'separations': [list(pair) for pair in counted.separations],
-          'participations': [list(pair) for pair in counted.participations or ()],
-          'witness': counted.witness and counted.witness._asdict(),
-          'rounds_without_participants': counted.rounds_without_participants,
-          'cohort_sizes': counted.cohort_sizes and counted.cohort_sizes._asdict(),
-        }
-        if counted
-        else {}
-      ),
+      **{name: value for name, value in of_noise.items() if value not in (None, [])},
+      **(self.counted.to_json() if self.counted else {}),
       **({} if self.log is None else {'log': [file._asdict() for file in self.log]}),
-      **{name: value for name, value in optional.items() if value is not None},
+      **{
+        name: form.to_json(getattr(self, name))
+        for name, form in _FORMS.items()
+        if getattr(self, name) != _DEFAULTS[name]
+      },
     }
+    return dict(sorted(result.items(), key=lambda item: _PLACES.get(item[0], len(_PLACES))))
 
 
-def asserted(entry: Any, num_rounds: int) -> json_files.Object:
-  """Reads the facts that no other figure of a publishable statement gives.
+# Fields in their order in JSON; others follow.
+_ORDER = (
+  'num_rounds',
+  'num_devices',
+  'num_participations',
+  'min_sep',
+  'max_participations',
+  'noise_multiplier',
+  'strategy',
+  'separations',
+  'participations',
+  'witness',
+  'rounds_without_participants',
+  'cohort_sizes',
+  'log',
+  'num_rounds_assumed',
+  'report_goal',
+  'rounds_short_of_report_goal',
+  'changes',
+  'clip_norm',
+  'adaptive_clipping',
+  'clip_norm_changes',
+  'restarts',
+  'later_strategies',
+)
+_PLACES = {name: place for place, name in enumerate(_ORDER)}
+_FACTS = {f.name: f for f in dataclasses.fields(RunFacts) if _Form in f.metadata}
+_FORMS: dict[str, _Form] = {name: field.metadata[_Form] for name, field in _FACTS.items()}
+_DEFAULTS = {name: field.default for name, field in _FACTS.items()}
+
+
+def recorded(metadata: Mapping[str, str]) -> json_files.Object:
+  """Returns the facts that a log's metadata state, as arguments of `RunFacts`.
+
+  Raises:
+    LogError: if they are malformed.
+  """
+  return {name: form.from_log(metadata) for name, form in _FORMS.items() if form.from_log}
+
+
+def asserted(entry: json_files.Object) -> json_files.Object:
+  """Returns the facts that a publishable statement asserts, as arguments of `RunFacts`.
 
   Args:
     entry: the facts of a run, as `to_json` gives them.
-    num_rounds: rounds of the run.
-
-  Returns:
-    Arguments of `RunFacts`.
 
   Raises:
-    ValueError: naming the fact, if one is malformed.
+    ValueError: if one is malformed.
   """
-  if not isinstance(entry, dict):
-    raise ValueError(f'the facts of a run must be an object, got {messages.quoted(entry)}')
-  found = {name: entry[name] for name in _ASSERTED if name in entry}
-  try:
-    return {name: _ASSERTED[name](value, num_rounds) for name, value in found.items()}
-  except (TypeError, ValueError, AttributeError) as error:
-    raise ValueError(f'a fact of a run is malformed: {messages.one_line(error)}') from error
-
-
-def _true(value: Any, num_rounds: int) -> bool:
-  if value is not True:
-    raise ValueError(f'it must be true or left out, got {messages.quoted(value)}')
-  return True
-
-
-def _norm(value: Any, num_rounds: int) -> float:
-  if type(value) is not float or not 0.0 < value < math.inf:
-    raise ValueError(f'a clip norm must be positive and finite, got {messages.quoted(value)}')
-  return value
-
-
-def _norms(value: Any, num_rounds: int) -> Changes:
-  result, before = [], 0
-  for round_index, norm in value:
-    if type(round_index) is not int or not before < round_index < num_rounds:
-      raise ValueError(
-        f'clip_norm_changes must be at ascending rounds, got {messages.quoted(round_index)}'
-      )
-    before = round_index
-    result.append((round_index, _norm(norm, num_rounds)))
-  return tuple(result)
-
-
-def _canaries(value: Any, num_rounds: int) -> int:
-  if type(value) is not int or not 0 < value <= canaries.MOST:
-    raise ValueError(f'canaries must be 1 to {canaries.MOST}, got {messages.quoted(value)}')
-  return value
-
-
-def _names(value: Any, num_rounds: int) -> tuple[str, ...]:
-  known = tuple(name for name in noise_record.STATED if name in value)
-  if not known or list(known) != value:
-    raise ValueError(f'recorded_noise must not be {messages.quoted(value)}')
-  return known
-
-
-# Facts of a publishable statement that follow from no other, and how each is read.
-_ASSERTED: dict[str, Callable[[Any, int], Any]] = {
-  'num_rounds_assumed': _true,
-  'clip_norm': _norm,
-  'clip_norm_changes': _norms,
-  'adaptive_clipping': lambda value, num_rounds: adaptive.AdaptiveClipping(**value),
-  'canaries': _canaries,
-  'recorded_noise': _names,
-  'schema_in_log': _true,
-}
+  result = {}
+  for name, form in _FORMS.items():
+    if form.from_json and name in entry:
+      try:
+        result[name] = form.from_json(entry[name])
+      except (TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f'{name} is malformed: {messages.one_line(error)}') from error
+  return result
 
 
 def fields(record: Any, *names: str) -> json_files.Object:

@@ -1,10 +1,10 @@
 """The publishable version of a statement, and its commitment to a secret log.
 
-Only the fields that are named here are published, so a new field of a statement stays
-confidential until somebody decides otherwise. Some published fields are functions of the log
-that no guarantee covers: the largest number of participations, the least separation, whether
-the declared schema or the stated shuffling holds, whether the run is void, and the number of
-rounds if the log does not state it.
+Only what is named here is published, and facts of runs that `facts.RunFacts` marks as published.
+So a new field of a statement stays confidential until somebody decides otherwise. Some published
+fields are functions of the log that no guarantee covers: the largest number of participations,
+the least separation, whether the declared schema or the stated shuffling holds, whether the run
+is void, and the number of rounds if the log does not state it.
 
 The digest of a log is not published: whoever knows all of its rows but a few could try values
 for those until the digest is right. A commitment is published instead, HMAC-SHA-256 of the
@@ -71,9 +71,6 @@ def publishable(statement: statement_lib.Statement) -> statement_lib.Statement:
   runs = tuple(map(_publishable_run, statement.runs))
   return statement_lib.Statement(
     runs=runs,
-    num_rounds=statement.num_rounds,
-    min_sep=statement.min_sep,
-    max_participations=statement.max_participations,
     worst_case=statement.worst_case,
     declared=statement.declared,
     drawn=drawn,
@@ -93,24 +90,12 @@ def warnings(runs: Sequence[facts_lib.RunFacts]) -> tuple[str, ...]:
 
 def _publishable_run(run: facts_lib.RunFacts) -> facts_lib.RunFacts:
   return facts_lib.RunFacts(
-    num_rounds=run.num_rounds,
+    noise=run.noise,
     min_sep=run.min_sep,
     max_participations=run.max_participations,
-    noise_multiplier=run.noise_multiplier,
-    strategy=run.strategy,
-    num_rounds_assumed=run.num_rounds_assumed,
     layout=_publishable_layout(run.layout),
-    report_goal=run.report_goal,
-    changes=run.changes,
-    clip_norm=run.clip_norm,
-    clip_norm_changes=run.clip_norm_changes,
-    adaptive_clipping=run.adaptive_clipping,
-    restarts=run.restarts,
-    later_strategies=run.later_strategies,
-    canaries=run.canaries,
-    recorded_noise=run.recorded_noise,
     declared_schema=run.declared_schema,
-    schema_in_log=run.schema_in_log,
+    **run.published(),
   )
 
 
@@ -134,15 +119,19 @@ def command(statement: statement_lib.Statement) -> str:
   if statement.several:
     words.append('--runs=RUNS')
   else:
-    words += ['--log=LOG', '--strategy=STRATEGY', f'--noise_multiplier={first.noise_multiplier}']
+    words += [
+      '--log=LOG',
+      '--strategy=STRATEGY',
+      f'--noise_multiplier={first.noise.noise_multiplier}',
+    ]
     if ASSUMED_ROUNDS not in statement.warnings:
       words.append(f'--num_rounds={first.num_rounds}')
     if first.layout.round == _COLUMNS:
       words.append(f'--columns={_COLUMNS}')
     if first.layout.first_round:
       words.append(f'--first_round={first.layout.first_round}')
-    words += [f'--noise_multiplier_from={t}:{m}' for t, m in first.changes]
-    words += [f'--restart={t}' for t in first.restarts]
+    words += [f'--noise_multiplier_from={t}:{m}' for t, m in first.noise.changes]
+    words += [f'--restart={t}' for t in first.noise.restarts]
     if statement.declared is not None:
       words.append(f'--declared_min_sep={statement.declared.min_sep}')
       words.append(f'--declared_max_participations={statement.declared.max_participations}')

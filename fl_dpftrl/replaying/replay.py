@@ -5,25 +5,22 @@ stand side by side and are never mixed.
 """
 
 import bisect
-import dataclasses
 import importlib
 import itertools
 import math
 from collections.abc import Callable, Sequence
 
 from fl_dpftrl import sensitivity as sensitivity_lib
-from fl_dpftrl.accounting import adjacency as adjacency_lib
-from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.centralized import sampling as sampling_lib
-from fl_dpftrl.logs import canaries, metric_names, noise_record, refusals
-from fl_dpftrl.logs import logged as logged_lib
+from fl_dpftrl.logs import refusals
+from fl_dpftrl.participation import counts, schemas
 from fl_dpftrl.replaying import embedded, sensitivities, void
 from fl_dpftrl.replaying import facts as facts_lib
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.replaying import tally as tally_lib
-from fl_dpftrl.strategies import document
 
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
@@ -67,55 +64,39 @@ def replay(
     ValueError: for an argument outside its range.
     LogError: if a log cannot be believed.
   """
-  runs = [runs] if isinstance(runs, runs_lib.Run) else list(runs)
-  if any(
-    run.declared_schema is None for run in runs
-  ):  # A schema that one log records is of that run.
-    runs = [
-      dataclasses.replace(r, declared_schema=None, schema_in_log=False) if r.schema_in_log else r
-      for r in runs
-    ]
-  deltas = [deltas] if isinstance(deltas, (int, float, str)) else list(deltas)
-  _check(runs, deltas, adjacency, group_size, report_goal)
+  runs = runs_lib.together(runs)
   noises = [run.noise for run in runs]
+  spend = sensitivities.Spending.of(
+    noises,
+    deltas=[deltas] if isinstance(deltas, (int, float, str)) else list(deltas),
+    adjacency=adjacency,
+    group_size=group_size,
+  )
+  _check(runs, spend, report_goal)
   tally = _count(runs, engine, group_size, progress)
-  happened = [
-    logged_lib.LoggedParticipation.of(run.log, counts) for run, counts in zip(runs, tally.logs)
-  ]
-  spend = sensitivities.Spending.of(noises, adjacency, deltas)
-  schemas = [o.schema for o in happened]
+  happened = [_whole(run, devices) for run, devices in zip(runs, tally.logs)]
   facts = tuple(_facts(run, o, report_goal) for run, o in zip(runs, happened))
-  declared = _declared(runs, happened, spend, group_size)
   drawn = None
   if runs[0].sampling is not None:
     drawn = drawn_lib.guarantee(
       runs[0].sampling,
       noises[0].strategy,
-      noise_multiplier=noises[0].multiplier,
+      noise_multiplier=noises[0].noise_multiplier,
       happened=happened[0],
       stated=runs[0].log.metadata.get(sampling_lib.METADATA_KEY),
-      deltas=deltas,
+      deltas=spend.deltas,
       adjacency=adjacency,
-      by_schema=lambda schema: spend.loss(sensitivities.worst_case(noises, [schema]), group_size),
+      by_schema=lambda schema: spend.of_group(run_noise.worst_case(noises, [schema])),
     )
-  return statement_lib.Statement(
-    runs=facts,
-    num_rounds=sum(run.num_rounds for run in facts),
-    min_sep=min(run.min_sep for run in facts),
-    max_participations=max(run.max_participations for run in facts),
+  observed = sensitivities.of_largest(tally, group_size)
+  return statement_lib.of_facts(
+    facts,
+    spend,
     counted=facts[0].counted if len(facts) == 1 else _counted_together(tally, happened),
-    worst_case=spend.loss(sensitivities.worst_case(noises, schemas), group_size),
-    observed=spend.loss(
-      sensitivities.occurred(tally)
-      if group_size == 1
-      else sensitivities.of_group(tally, group_size)
-    ),
-    declared=declared,
-    violations=_violations(runs, tally, happened, spend) if declared else None,
+    observed=spend.of_one(observed),
+    violations=_violations(facts, tally, spend),
     most_over_runs=tally.most_rounds if len(runs) > 1 else None,
     drawn=drawn,
-    adjacency=adjacency,
-    group_size=group_size,
     per_device=_per_device(tally, spend),
     void_reason=void.reason(runs),
     warnings=tuple(
@@ -124,23 +105,25 @@ def replay(
   )
 
 
-def _check(runs, deltas, adjacency, group_size, report_goal) -> None:
-  if not runs:
-    raise ValueError('runs must hold at least one run')
-  if not deltas:
-    raise ValueError('deltas must hold at least one delta')
-  for delta in deltas:
-    gaussian.check_delta(delta)
-  adjacency_lib.check(adjacency, group_size)
+def _check(
+  runs: Sequence[runs_lib.Run], spend: sensitivities.Spending, report_goal: int | None
+) -> None:
   if report_goal is not None and report_goal < 1:
     raise ValueError(f'report_goal must be at least 1, got {report_goal!r}')
   for run in runs:
+    declared = run.declared_schema
+    if declared is not None and declared.num_rounds != run.log.num_rounds:
+      raise ValueError(
+        f'declared is for {declared.num_rounds} rounds, but the log has {run.log.num_rounds}'
+      )
+    if isinstance(declared, schemas.FixedSeparation):  # The least separation cannot confirm it.
+      raise ValueError('declared must be a MinSep, got a FixedSeparation')
     if run.sampling is not None and len(runs) > 1:
       raise ValueError(
         'sampling is for one run: guarantees of batches that were drawn are'
         ' not composed over several'
       )
-    drawn_lib.check(run.sampling, run.noise.strategy, adjacency, group_size)
+    drawn_lib.check(run.sampling, run.noise.strategy, spend.adjacency, spend.group_size)
   kinds = {str(run.log.id_type) for run in runs}
   if len(kinds) > 1:
     raise refusals.LogError(
@@ -160,94 +143,62 @@ def _count(
 
 
 def _per_device(tally: tally_lib.Tally, spend: sensitivities.Spending) -> statement_lib.PerDevice:
-  kind = sensitivities.occurred(tally).kind
+  kind = sensitivity_lib.EXACT if tally.exact else sensitivity_lib.UPPER_BOUND
   bars = sensitivities.histogram(tally, spend.rho, _BARS) if spend.noise_multiplier else []
   return statement_lib.PerDevice(
     most_exposed=tally.most_exposed[0].device_id,
     quantiles=tuple(
-      statement_lib.Quantile(share, spend.loss(sensitivity_lib.Sensitivity(value, kind)))
+      statement_lib.Quantile(share, spend.of_one(sensitivity_lib.Sensitivity(value, kind)))
       for share, value in sensitivities.quantiles(tally, QUANTILES)
     ),
     rho_histogram=tuple(statement_lib.Bar(*bar) for bar in bars),
   )
 
 
-def _declared(
-  runs: Sequence[runs_lib.Run],
-  happened: Sequence[logged_lib.LoggedParticipation],
-  spend: sensitivities.Spending,
-  group_size: int,
-) -> statement_lib.DeclaredGuarantee | None:
-  schemas = [run.declared_schema for run in runs if run.declared_schema is not None]
-  if not schemas:
-    return None
-  if len(schemas) < len(runs):
-    raise ValueError('declared must be given for each run, or for none')
-  holds = [o.keeps_to(s) for o, s in zip(happened, schemas)]
-  return statement_lib.DeclaredGuarantee(
-    min_sep=min(s.min_sep for s in schemas),
-    max_participations=max(s.participations for s in schemas),
-    loss=spend.loss(sensitivities.worst_case([run.noise for run in runs], schemas), group_size),
-    holds=all(holds),
-  )
+def _whole(run: runs_lib.Run, devices: counts.DeviceCounts) -> counts.RunCounts:
+  """Returns the counts of a run; LogError if its log has no rows."""
+  if not devices.cohorts.total:
+    raise refusals.LogError(f'{run.log.shards[0].path}: the log is empty')
+  return counts.RunCounts(num_rounds=run.log.num_rounds, **vars(devices))
 
 
 def _violations(
-  runs: Sequence[runs_lib.Run],
-  tally: tally_lib.Tally,
-  happened: Sequence[logged_lib.LoggedParticipation],
-  spend: sensitivities.Spending,
+  facts: Sequence[facts_lib.RunFacts], tally: tally_lib.Tally, spend: sensitivities.Spending
 ) -> statement_lib.Violations | None:
-  schemas = [run.declared_schema for run in runs if run.declared_schema is not None]
-  if all(o.keeps_to(s) for o, s in zip(happened, schemas)):
+  declared = runs_lib.declared_schemas(run.declared_schema for run in facts)
+  if all(map(facts_lib.RunFacts.keeps_to, facts, declared)):
     return None
-  found = tally.breaches
-  firsts = [0, *itertools.accumulate(of.num_rounds for of in happened)]
+  violations = tally.violations
+  firsts = [0, *itertools.accumulate(run.num_rounds for run in facts)]
   places = []
-  for number in found.rounds.values[:_LISTED].tolist():
+  for number in violations.rounds.values[:_LISTED].tolist():
     run = bisect.bisect_right(firsts, number)
     places.append(statement_lib.Place(run, number - firsts[run - 1]))
   kind = sensitivity_lib.EXACT if tally.exact else sensitivity_lib.UPPER_BOUND
   return statement_lib.Violations(
-    num_devices=found.num_devices,
-    num_rounds=found.rounds.values.size,
+    num_devices=violations.num_devices,
+    num_rounds=violations.rounds.values.size,
     first_rounds=tuple(places),
-    largest=spend.loss(sensitivity_lib.Sensitivity(math.sqrt(found.square), kind)),
-    num_complied=tally.num_devices - found.num_devices,
-    complied=spend.loss(sensitivities.worst_case([run.noise for run in runs], schemas)),
+    largest=spend.of_one(sensitivity_lib.Sensitivity(math.sqrt(violations.square), kind)),
+    num_complied=tally.num_devices - violations.num_devices,
+    complied=spend.of_one(run_noise.worst_case([run.noise for run in facts], declared)),
   )
 
 
 def _facts(
-  run: runs_lib.Run, happened: logged_lib.LoggedParticipation, report_goal: int | None
+  run: runs_lib.Run, happened: counts.RunCounts, report_goal: int | None
 ) -> facts_lib.RunFacts:
-  recorded = noise_record.read(run.log.metadata).until(run.log.num_rounds)
   sizes = happened.cohorts.counts
   return facts_lib.RunFacts(
-    num_rounds=happened.num_rounds,
+    noise=run.noise,
     min_sep=happened.min_sep,
     max_participations=happened.max_participations,
-    noise_multiplier=run.noise.multiplier,
-    strategy=facts_lib.Strategy(
-      run.noise.strategy.family, document.strategy_digest(run.noise.strategy)
-    ),
     num_rounds_assumed=run.log.num_rounds_assumed,
     layout=run.log.layout,
     report_goal=report_goal,
-    changes=run.noise.changes,
-    clip_norm=recorded.clip_norm,
-    clip_norm_changes=recorded.clip_norm_changes,
-    adaptive_clipping=noise_record.read_clipping(run.log.metadata),
-    restarts=run.noise.restarts,
-    later_strategies=tuple(
-      (t, facts_lib.Strategy(strategy.family, document.strategy_digest(strategy)))
-      for t, strategy in run.noise.later_strategies
-    ),
-    canaries=canaries.read(run.log.metadata),
-    recorded_noise=noise_record.stated(run.log.metadata),
     declared_schema=run.declared_schema,
     schema_in_log=run.schema_in_log,
-    not_private_metrics=metric_names.read(run.log.metadata),
+    **facts_lib.recorded(run.log.metadata),
     counted=facts_lib.Counted(
       num_devices=happened.num_devices,
       num_participations=happened.num_participations,
@@ -267,7 +218,7 @@ def _facts(
 
 
 def _counted_together(
-  tally: tally_lib.Tally, happened: Sequence[logged_lib.LoggedParticipation]
+  tally: tally_lib.Tally, happened: Sequence[counts.RunCounts]
 ) -> facts_lib.Counted:
   separations = happened[0].separations
   for other in happened[1:]:

@@ -1,14 +1,11 @@
 """Runs: a log, and the noise that entered its rounds."""
 
 import dataclasses
-import math
-import operator
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,7 +13,7 @@ from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
-from fl_dpftrl.logs import layout, noise_record, refusals, schema_record
+from fl_dpftrl.logs import keys, layout, noise_record, refusals
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
@@ -39,90 +36,6 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Noise:
-  """The noise of the rounds of a run.
-
-  Attributes:
-    num_rounds: n, rows of noise consumed.
-    strategy: C as it was run in round 0, not normalised.
-    multiplier: std(Z) / clip_norm in round 0; 0 if no noise was added.
-    changes: (round, multiplier) at each change of multiplier or clip norm, with the multiplier
-      from that round on. The noise of a round is a row of C⁻¹Z times the multiplier and the
-      clip norm of that round.
-    restarts: rounds at which the noise was restarted, with row 0 of C⁻¹ and a Z independent of
-      the one before.
-    later_strategies: (round, C from that round on) where a restart brought another strategy.
-
-  Raises:
-    ValueError: for a negative multiplier, for rounds that do not ascend or are not in the log,
-      if a strategy cannot run for that many rounds, and for another strategy without a restart.
-  """
-
-  num_rounds: int
-  strategy: base.Strategy
-  multiplier: float
-  changes: tuple[tuple[int, float], ...] = ()
-  restarts: tuple[int, ...] = ()
-  later_strategies: tuple[tuple[int, base.Strategy], ...] = ()
-
-  def __post_init__(self):
-    try:
-      changes = tuple((operator.index(t), float(m)) for t, m in self.changes)
-      restarts = tuple(map(operator.index, self.restarts))
-    except TypeError as e:
-      raise ValueError(f'changes and restarts must be at rounds: {e}') from e
-    object.__setattr__(self, 'changes', changes)
-    object.__setattr__(self, 'restarts', restarts)
-    for multiplier in self.multipliers:
-      if not (math.isfinite(multiplier) and multiplier >= 0.0):
-        raise ValueError(f'noise_multiplier must be finite and at least 0, got {multiplier!r}')
-    for name, rounds in (('changes', [t for t, _ in changes]), ('restarts', restarts)):
-      for before, after in zip((0, *rounds), rounds):
-        if not before < after < self.num_rounds:
-          raise ValueError(
-            f'{name} must be at ascending rounds from 1 to {self.num_rounds - 1}, got {after}'
-          )
-    for t, _ in self.later_strategies:
-      if t not in restarts:
-        raise ValueError(f'later_strategies must be at restarts, got round {t}')
-    for stream in self.streams():
-      base.check_num_rounds(stream.strategy, stream.num_rounds)
-
-  @property
-  def multipliers(self) -> tuple[float, ...]:
-    """All multipliers that were in force, the first one first."""
-    return (self.multiplier, *(m for _, m in self.changes))
-
-  @property
-  def history(self) -> run_noise.RunNoise:
-    """The same noise by parts, as accounting takes it."""
-    later = dict(self.later_strategies)
-    return run_noise.RunNoise.of(
-      self.num_rounds,
-      self.strategy,
-      self.multiplier,
-      changes=self.changes,
-      restarts=[(t, later.get(t)) for t in self.restarts],
-    )
-
-  def streams(self) -> tuple[run_noise.Stream, ...]:
-    """Returns the noise streams of the rounds, a new one at each restart."""
-    return self.history.streams()
-
-  def multipliers_at(self, rounds: np.ndarray) -> np.ndarray:
-    """Returns the multiplier of each given round, of the same shape."""
-    starts = np.array([t for t, _ in self.changes])
-    places = np.searchsorted(starts, rounds, side='right')
-    return np.array(self.multipliers)[places]
-
-
-def effective_changes(noise: Noise) -> tuple[tuple[int, float], ...]:
-  """Returns the changes that gave the multiplier another value."""
-  before = (noise.multiplier, *(m for _, m in noise.changes))
-  return tuple(change for change, old in zip(noise.changes, before) if change[1] != old)
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Run:
   """A log with the noise of its rounds.
 
@@ -139,7 +52,7 @@ class Run:
   """
 
   log: log_lib.Log
-  noise: Noise
+  noise: run_noise.RunNoise
   declared_schema: schemas.MinSep | None = None
   schema_in_log: bool = False
   sampling: sampling_lib.Scheme | None = None
@@ -180,40 +93,40 @@ class Run:
       log: participation log.
       strategy: C in round 0; that of a restart with another one is in the log.
       noise_multiplier: std(Z) / clip_norm in round 0; None if the log states it.
-      changes: see `Noise`; None to take them from the log.
-      restarts: see `Noise`; None to take them from the log.
+      changes: (round, noise multiplier from that round on); None to take them from the log.
+      restarts: rounds at which the noise was restarted; None to take them from the log.
       declared_schema: see the class; None to take it from the log, where a guard declared one.
       sampling: see the class.
 
     Raises:
       LogError: if the log has more rounds than the strategy can run, or its metadata are
         malformed.
-      ValueError: as `Noise` and `Run` do, and if neither the argument nor the log gives the
+      ValueError: as `RunNoise` and `Run` do, and if neither the argument nor the log gives the
         multiplier.
     """
+    path = log.shards[0].path
     recorded = noise_record.read(log.metadata).until(log.num_rounds)
     if noise_multiplier is None:
-      noise_multiplier = recorded.noise_multiplier
+      noise_multiplier = recorded.parts[0].noise_multiplier
       if noise_multiplier is None:
-        raise ValueError(f'noise_multiplier is needed: {log.shards[0].path} does not say it')
-    if changes is None:
-      changes = recorded.multiplier_changes
-    if restarts is None:
-      restarts = recorded.restart_rounds
-    if not restarts:
-      try:
-        base.check_num_rounds(strategy, log.num_rounds)
-      except ValueError as e:
-        raise refusals.LogError(f'{log.shards[0].path}: {e}') from e
-    noise = Noise(
-      num_rounds=log.num_rounds,
-      strategy=strategy,
-      multiplier=noise_multiplier,
-      changes=changes,
-      restarts=restarts,
-      later_strategies=recorded.later_strategies if restarts == recorded.restart_rounds else (),
+        raise ValueError(f'noise_multiplier is needed: {path} does not say it')
+    later: dict[int, base.Strategy] = {}
+    if restarts is None or restarts == recorded.restarts:
+      restarts, later = recorded.restarts, dict(recorded.later_strategies)
+    noise = run_noise.RunNoise.of(
+      log.num_rounds,
+      strategy,
+      noise_multiplier,
+      clip_norm=recorded.clip_norm,
+      changes=recorded.multiplier_changes if changes is None else changes,
+      clip_norm_changes=recorded.clip_norm_changes,
+      restarts=[(t, later.get(t) if later else None) for t in restarts],
     )
-    in_log = None if declared_schema else schema_record.read(log.metadata, log.num_rounds)
+    try:
+      noise.streams()  # Refuses a strategy of fewer rounds.
+    except ValueError as e:
+      raise refusals.LogError(f'{path}: {e}') from e
+    in_log = None if declared_schema else keys.declared_schema(log.metadata, log.num_rounds)
     return cls(
       log=log,
       noise=noise,
@@ -223,10 +136,37 @@ class Run:
     )
 
 
-def declared_schemas(runs: Sequence[Run]) -> list[schemas.MinSep]:
-  """Returns the schema that was declared for each run; none unless all have one."""
-  schemas = [run.declared_schema for run in runs if run.declared_schema is not None]
-  return schemas if len(schemas) == len(runs) else []
+def together(runs: Run | Sequence[Run]) -> list[Run]:
+  """Returns runs of one population as they are accounted together.
+
+  A schema that the log of one run records is left out where another run has none.
+
+  Raises:
+    ValueError: without any run, and if a schema was declared for some of them alone.
+  """
+  runs = [runs] if isinstance(runs, Run) else list(runs)
+  if not runs:
+    raise ValueError('runs must hold at least one run')
+  if any(run.declared_schema is None for run in runs):
+    runs = [
+      dataclasses.replace(r, declared_schema=None, schema_in_log=False) if r.schema_in_log else r
+      for r in runs
+    ]
+  declared_schemas(run.declared_schema for run in runs)
+  return runs
+
+
+def declared_schemas(declared: Iterable[schemas.MinSep | None]) -> list[schemas.MinSep]:
+  """Returns the declared schemas of all runs; none if no run has one.
+
+  Raises:
+    ValueError: if some runs alone have one.
+  """
+  declared = list(declared)
+  known = [schema for schema in declared if schema is not None]
+  if known and len(known) < len(declared):
+    raise ValueError('declared must be given for each run, or for none')
+  return known
 
 
 def numbered(table: pa.Table, first_round: int) -> pa.Table:
@@ -281,28 +221,20 @@ def _run(entry: Any, folder: pathlib.Path) -> Run:
   strategy = entry['strategy']
   if os.path.isfile(folder / strategy):
     strategy = folder / strategy
-  try:
-    changes = None
-    if 'changes' in entry:
-      changes = tuple((t, m) for t, m in entry['changes'])
-  except (TypeError, ValueError):
-    raise ValueError(
-      'changes must be pairs of a round and a noise multiplier, got'
-      f' {messages.quoted(entry["changes"])}'
-    ) from None
-  multiplier = entry.get('noise_multiplier')
-  return open_run(
-    [folder / path for path in logs],
-    strategy,
-    noise_multiplier=multiplier if multiplier is None else float(multiplier),
-    num_rounds=entry.get('num_rounds'),
-    changes=changes,
-    restarts=tuple(entry['restarts']) if 'restarts' in entry else None,
-    declared_min_sep=entry.get('declared_min_sep'),
-    declared_max_participations=entry.get('declared_max_participations'),
-    columns=entry.get('columns'),
-    first_round=entry.get('first_round', 0),
-  )
+  arguments = {key: value for key, value in entry.items() if key not in _REQUIRED}
+  if 'noise_multiplier' in entry:
+    arguments['noise_multiplier'] = float(entry['noise_multiplier'])
+  if 'restarts' in entry:
+    arguments['restarts'] = tuple(entry['restarts'])
+  if 'changes' in entry:
+    try:
+      arguments['changes'] = tuple((t, multiplier) for t, multiplier in entry['changes'])
+    except (TypeError, ValueError):
+      raise ValueError(
+        'changes must be pairs of a round and a noise multiplier, got'
+        f' {messages.quoted(entry["changes"])}'
+      ) from None
+  return open_run([folder / path for path in logs], strategy, **arguments)
 
 
 def open_run(

@@ -13,8 +13,6 @@ from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian, run_noise
 from fl_dpftrl.accounting import losses as privacy_loss
-from fl_dpftrl.participation import schemas as participation
-from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import tally as tally_lib
 
 Sensitivity = sensitivity_lib.Sensitivity
@@ -22,35 +20,15 @@ Sensitivity = sensitivity_lib.Sensitivity
 _epsilon = functools.lru_cache(gaussian.epsilon)
 
 
-def worst_case(
-  noises: Sequence[runs_lib.Noise], schemas: Sequence[participation.MinSep]
-) -> Sensitivity:
-  """Sensitivity of any device that keeps to the schema of each run.
+def of_largest(tally: tally_lib.Tally, group_size: int) -> Sensitivity:
+  """Returns the largest sensitivity of a group of devices in the rounds that they took part in.
 
-  See `run_noise.worst_case`.
-
-  Args:
-    noises: noise of each run, all of one population.
-    schemas: participation schema of each run's rounds.
+  That of several devices is the sum of the largest ones, an upper bound by the triangle
+  inequality.
   """
-  return run_noise.worst_case([noise.history for noise in noises], schemas)
-
-
-def occurred(tally: tally_lib.Tally) -> Sensitivity:
-  """Largest sensitivity of any device in the rounds that it took part in."""
-  kind = sensitivity_lib.EXACT if tally.exact else sensitivity_lib.UPPER_BOUND
-  return Sensitivity(math.sqrt(tally.most_exposed[0].square), kind)
-
-
-def of_group(tally: tally_lib.Tally, group_size: int) -> Sensitivity:
-  """Sensitivity of any group of devices: the sum of the largest ones.
-
-  The triangle inequality makes it an upper bound.
-  """
-  worst = tally.most_exposed[:group_size]
-  return Sensitivity(
-    sum(math.sqrt(exposed.square) for exposed in worst), sensitivity_lib.UPPER_BOUND
-  )
+  value = sum(math.sqrt(exposed.square) for exposed in tally.most_exposed[:group_size])
+  is_exact = tally.exact and group_size == 1
+  return Sensitivity(value, sensitivity_lib.EXACT if is_exact else sensitivity_lib.UPPER_BOUND)
 
 
 def quantiles(tally: tally_lib.Tally, shares: Sequence[float]) -> list[tuple[float, float]]:
@@ -95,26 +73,49 @@ class Spending:
 
   Attributes:
     noise_multiplier: that of round 0 of the first run; 0 if any round has no noise.
-    adjacency: 'zero_out' or 'replace_one'.
     deltas: δ, one or several.
+    adjacency: 'zero_out' or 'replace_one'.
+    group_size: devices that are protected together.
+
+  Raises:
+    ValueError: for an attribute outside its range.
   """
 
   noise_multiplier: float
-  adjacency: str
   deltas: Sequence[float]
+  adjacency: str
+  group_size: int
+
+  def __post_init__(self):
+    if not self.deltas:
+      raise ValueError('deltas must hold at least one delta')
+    for delta in self.deltas:
+      gaussian.check_delta(delta)
+    adjacency_lib.check(self.adjacency, self.group_size)
 
   @classmethod
   def of(
-    cls, noises: Sequence[runs_lib.Noise], adjacency: str, deltas: Sequence[float]
+    cls,
+    noises: Sequence[run_noise.RunNoise],
+    *,
+    deltas: Sequence[float],
+    adjacency: str,
+    group_size: int,
   ) -> 'Spending':
     """Returns the conversion for runs of one population."""
-    has_noise = all(all(noise.multipliers) for noise in noises)
-    return cls(noises[0].multiplier if has_noise else 0.0, adjacency, deltas)
+    has_noise = all(all(noise.noise_multipliers) for noise in noises)
+    multiplier = noises[0].noise_multiplier if has_noise else 0.0
+    return cls(multiplier, deltas, adjacency, group_size)
 
-  def loss(
-    self, sensitivity: sensitivity_lib.Sensitivity, group_size: int = 1
-  ) -> privacy_loss.PrivacyLoss:
-    """Returns the loss of a sensitivity; ValueError if that is a lower bound."""
+  def of_one(self, sensitivity: Sensitivity) -> privacy_loss.PrivacyLoss:
+    """Returns the loss of a device with that sensitivity; ValueError if it is a lower bound."""
+    return self._loss(sensitivity, 1)
+
+  def of_group(self, sensitivity: Sensitivity) -> privacy_loss.PrivacyLoss:
+    """Returns the loss of a group of devices, each with that sensitivity; see `of_one`."""
+    return self._loss(sensitivity, self.group_size)
+
+  def _loss(self, sensitivity: Sensitivity, group_size: int) -> privacy_loss.PrivacyLoss:
     value, kind = adjacency_lib.scaled(sensitivity, self.adjacency, group_size)
     if kind not in (sensitivity_lib.EXACT, sensitivity_lib.UPPER_BOUND):
       raise ValueError(f'a guarantee cannot rest on a {kind} of sensitivity')

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
+from fl_dpftrl.accounting import run_noise
+from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import refusals
-from fl_dpftrl.logs import shards as shards_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import exposure as exposure_lib
 from fl_dpftrl.replaying import runs as runs_lib
@@ -51,6 +52,7 @@ def count(
       "the engine spark needs the packages pyspark and pandas: pip install 'fl_dpftrl[spark]'"
     ) from e
   noises = [run.noise for run in runs]
+  declared = runs_lib.declared_schemas(run.declared_schema for run in runs)
   firsts = (0, *exposure_lib.ends(noises).tolist())
   pieces = [
     (pickle.dumps((s.path, first, run.log.num_rounds, run.log.layout, s.metadata, s.digest)),)
@@ -74,7 +76,7 @@ def count(
       .mapInArrow(_read, f'round long, device_id {id_type}')
       .repartition('device_id')
       .sortWithinPartitions('device_id', 'round')
-      .mapInArrow(_counter(noises, num_exposed, runs_lib.declared_schemas(runs)), 'tally binary')
+      .mapInArrow(_counter(noises, num_exposed, declared), 'tally binary')
       .collect()
     )
   except errors.PySparkException as e:
@@ -83,12 +85,12 @@ def count(
       raise refusals.LogError(refused[-1]) from None
     reasons = _ERROR.findall(str(e)) or [' '.join(str(e).split())]
     raise ValueError(f'Spark failed: {reasons[-1]}') from e
-  found = [pickle.loads(row.tally) for row in rows]
-  twice = [f for f in found if isinstance(f, tally_lib.DeviceTwice)]
+  results = [pickle.loads(row.tally) for row in rows]
+  twice = [result for result in results if isinstance(result, tally_lib.DeviceTwice)]
   if twice:
     raise min(twice, key=lambda e: (e.device_id, e.round_index))
   total = tally_lib.empty(len(runs))
-  for part in found:
+  for part in results:
     total = total.plus(part, num_exposed)
   return total
 
@@ -98,7 +100,7 @@ def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
   for batch in batches:
     for piece in batch.column(0).to_pylist():
       path, first, num_rounds, layout, *known = pickle.loads(piece)
-      shard = shards_lib.open_(path, layout=layout)
+      shard = log_lib.open_shard(path, layout=layout)
       if [shard.metadata, shard.digest] != known:
         raise refusals.LogError(f'{path}: is another file than when it was opened; replay it again')
       for table in shard.tables(num_rounds):
@@ -110,7 +112,7 @@ def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _counter(
-  noises: Sequence[runs_lib.Noise], num_exposed: int, declared: Sequence[schemas.MinSep]
+  noises: Sequence[run_noise.RunNoise], num_exposed: int, declared: Sequence[schemas.MinSep]
 ):
   def counted(batches):
     exposure = exposure_lib.Exposure(noises)

@@ -1,16 +1,17 @@
 """The record of what logs prove about runs, with a JSON form."""
 
 import dataclasses
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fl_dpftrl import tables
-from fl_dpftrl.accounting import losses
+from fl_dpftrl.accounting import losses, run_noise
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import logged as logged_lib
+from fl_dpftrl.participation import counts
 from fl_dpftrl.replaying import assumptions as assumptions_lib
-from fl_dpftrl.replaying import facts
+from fl_dpftrl.replaying import facts, sensitivities
+from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.text import messages, rounding
 
 if TYPE_CHECKING:
@@ -151,9 +152,6 @@ class Statement:
 
   Attributes:
     runs: the facts of each run.
-    num_rounds: n of all runs.
-    min_sep: b, rounds; the least in any run.
-    max_participations: k, rounds; the most in any run.
     counted: confidential counts over all runs; None if publishable.
     worst_case: loss of any device that keeps to the observed schemas.
     observed: loss for the patterns that occurred; None if publishable.
@@ -173,9 +171,6 @@ class Statement:
   """
 
   runs: tuple[facts.RunFacts, ...]
-  num_rounds: int
-  min_sep: int
-  max_participations: int
   worst_case: losses.PrivacyLoss
   adjacency: str
   group_size: int
@@ -244,12 +239,27 @@ class Statement:
     return len(self.runs) > 1
 
   @property
+  def num_rounds(self) -> int:
+    """n of all runs."""
+    return sum(run.num_rounds for run in self.runs)
+
+  @property
+  def min_sep(self) -> int:
+    """b, rounds; the least in any run."""
+    return min(run.min_sep for run in self.runs)
+
+  @property
+  def max_participations(self) -> int:
+    """k, rounds; the most in any run."""
+    return max(run.max_participations for run in self.runs)
+
+  @property
   def closest_run(self) -> int:
     """Place, from 0, of the first run with the least min_sep."""
     return [run.min_sep for run in self.runs].index(self.min_sep)
 
   @property
-  def closest(self) -> logged_lib.Witness | None:
+  def closest(self) -> counts.Witness | None:
     """A pair of participations that min_sep is of; None if that run has none, or if publishable."""
     counted = self.runs[self.closest_run].counted
     return counted.witness if counted else None
@@ -257,7 +267,7 @@ class Statement:
   @property
   def noise_multiplier(self) -> float:
     """std(Z) / clip_norm in round 0 of the first run."""
-    return self.runs[0].noise_multiplier
+    return self.runs[0].noise.noise_multiplier
 
   @property
   def delta(self) -> float:
@@ -277,15 +287,7 @@ class Statement:
   @property
   def assumptions(self) -> tuple[str, ...]:
     """Sentences on which the figures rest."""
-    return assumptions_lib.sentences(
-      self.runs,
-      holds=self.declared.holds if self.declared else None,
-      adjacency=self.adjacency,
-      group_size=self.group_size,
-      void_reason=self.void_reason,
-      drawn=self.drawn,
-      confidential=self.confidential,
-    )
+    return assumptions_lib.sentences(self)
 
   @property
   def not_private_metrics(self) -> tuple[str, ...]:
@@ -350,3 +352,37 @@ class Statement:
       'separations': [list(pair) for pair in counted.separations],
       'witness': self.closest and {**self.closest._asdict(), 'run': self.closest_run + 1},
     }
+
+
+def of_facts(
+  runs: tuple[facts.RunFacts, ...], spend: sensitivities.Spending, **others: Any
+) -> Statement:
+  """Returns the statement of runs, whose worst case and declared guarantee follow from their facts.
+
+  Args:
+    runs: the facts of each run.
+    spend: conversion of sensitivities to privacy losses.
+    others: attributes of `Statement` that do not follow from these.
+
+  Raises:
+    ValueError: if a schema was declared for some of the runs alone.
+  """
+  noises = [run.noise for run in runs]
+  loss = lambda schemas: spend.of_group(run_noise.worst_case(noises, schemas))
+  schemas = runs_lib.declared_schemas(run.declared_schema for run in runs)
+  declared = None
+  if schemas:
+    declared = DeclaredGuarantee(
+      min_sep=min(schema.min_sep for schema in schemas),
+      max_participations=max(schema.participations for schema in schemas),
+      loss=loss(schemas),
+      holds=all(map(facts.RunFacts.keeps_to, runs, schemas)),
+    )
+  return Statement(
+    runs=runs,
+    worst_case=loss([run.schema for run in runs]),
+    declared=declared,
+    adjacency=spend.adjacency,
+    group_size=spend.group_size,
+    **others,
+  )

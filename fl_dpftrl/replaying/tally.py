@@ -15,13 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fl_dpftrl.logs import logged
 from fl_dpftrl.participation import counts, schemas
 from fl_dpftrl.replaying import exposure as exposure_lib
 from fl_dpftrl.text import messages
-
-Counts = counts.Counts
-Exposure = exposure_lib.Exposure
 
 _BINS_PER_OCTAVE = 256
 _LOWEST_OCTAVE = -64
@@ -61,13 +57,13 @@ class OutOfOrder(ValueError):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Breaches:
-  """Counts of breaches, which add up over different devices.
+class Violations:
+  """Counts of violations of declared schemas, which add up over different devices.
 
   Attributes:
     num_devices: devices that did not keep to a schema in at least one run.
-    rounds: number of participations in breach, by round, numbered across runs. One is in breach
-      if it is too soon after the one before, or one too many in its run.
+    rounds: number of participations that violate one, by round, numbered across runs: those that
+      are too soon after the one before, or one too many in its run.
     square: largest squared sensitivity of these devices, over all runs.
   """
 
@@ -75,8 +71,8 @@ class Breaches:
   rounds: counts.Counts = counts.Counts()
   square: float = 0.0
 
-  def __add__(self, other: 'Breaches') -> 'Breaches':
-    return Breaches(
+  def __add__(self, other: 'Violations') -> 'Violations':
+    return Violations(
       self.num_devices + other.num_devices,
       self.rounds + other.rounds,
       max(self.square, other.square),
@@ -95,16 +91,16 @@ class Tally:
     most_exposed: a few devices, the most exposed first.
     exact: whether all squares are exact; otherwise they are upper bounds.
     most_rounds: most participations of a device in all logs together.
-    breaches: devices that did not keep to the declared schemas.
+    violations: devices that did not keep to the declared schemas.
   """
 
-  logs: tuple[logged.LogTally, ...]
+  logs: tuple[counts.DeviceCounts, ...]
   num_devices: int = 0
-  exposures: Counts = Counts()
+  exposures: counts.Counts = counts.Counts()
   most_exposed: tuple[Exposed, ...] = ()
   exact: bool = True
   most_rounds: int = 0
-  breaches: Breaches = Breaches()
+  violations: Violations = Violations()
 
   def plus(self, other: 'Tally', num_exposed: int) -> 'Tally':
     """Adds two tallies of different devices, keeping num_exposed devices."""
@@ -116,7 +112,7 @@ class Tally:
       tuple(exposed[:num_exposed]),
       self.exact and other.exact,
       max(self.most_rounds, other.most_rounds),
-      self.breaches + other.breaches,
+      self.violations + other.violations,
     )
 
 
@@ -127,7 +123,7 @@ def upper_squares(bins: np.ndarray) -> np.ndarray:
 
 def empty(num_logs: int) -> Tally:
   """Returns the tally of no devices."""
-  return Tally((logged.LogTally(),) * num_logs)
+  return Tally((counts.DeviceCounts(),) * num_logs)
 
 
 def count(
@@ -146,7 +142,7 @@ def count(
     num_exposed: how many of the most exposed devices to name.
     threads: threads that count while this one fetches the tables; the result is the same for
       any number.
-    declared: schema that was declared for each log; none to count no breaches.
+    declared: schema that was declared for each log; none to count no violations.
 
   Raises:
     DeviceTwice: if a device is twice in a round.
@@ -259,15 +255,16 @@ def _count(
   tallies = []
   for index, first in enumerate((0, *exposure.ends[:-1].tolist())):
     rows = np.flatnonzero(logs == index)
-    tallies.append(_count_log(rounds[rows] - first, owners[rows], ids, rows))
+    device_id = lambda row, rows=rows: ids[int(rows[row])].as_py()
+    tallies.append(counts.DeviceCounts.of_rows(rounds[rows] - first, owners[rows], device_id))
   return Tally(
     tuple(tallies),
     starts.size,
-    Counts.of(np.maximum(bins, 0.0).astype(np.int64)),
+    counts.Counts.of(np.maximum(bins, 0.0).astype(np.int64)),
     tuple(Exposed(float(squares[i]), ids[int(starts[i])].as_py()) for i in worst),
     exact,
     int(sizes.max()),
-    _count_breaches(rounds, owners, logs, squares, declared) if declared else Breaches(),
+    _count_violations(rounds, owners, logs, squares, declared) if declared else Violations(),
   )
 
 
@@ -281,38 +278,14 @@ def _largest(values: np.ndarray, most: int) -> np.ndarray:
   return places[np.argsort(-values[places], kind='stable')][:most]
 
 
-def _count_log(
-  rounds: np.ndarray, owners: np.ndarray, ids: pa.ChunkedArray, rows: np.ndarray
-) -> logged.LogTally:
-  """Counts the rows of one log, which are these rows of a table with these ids."""
-  if not rounds.size:
-    return logged.LogTally()
-  new = np.diff(owners) != 0
-  apart = np.diff(rounds)
-  closest = np.flatnonzero(~new)
-  witness = None
-  if closest.size:
-    separations = apart[closest]
-    row = int(closest[separations.argmin()])
-    witness = logged.Witness(ids[int(rows[row])].as_py(), int(rounds[row]), int(rounds[row + 1]))
-  starts = np.append(0, np.flatnonzero(new) + 1)
-  return logged.LogTally(
-    Counts.of(rounds),
-    Counts.of(apart[closest]),
-    Counts.of(np.diff(starts, append=rounds.size)),
-    witness,
-    Counts.of(rounds[starts]),
-  )
-
-
-def _count_breaches(
+def _count_violations(
   rounds: np.ndarray,
   owners: np.ndarray,
   logs: np.ndarray,
   squares: np.ndarray,
   declared: Sequence[schemas.MinSep],
-) -> Breaches:
-  """Counts the breaches of some devices.
+) -> Violations:
+  """Counts the violations of some devices.
 
   Args:
     rounds: numbered across runs; ascending, device after device.
@@ -330,5 +303,5 @@ def _count_breaches(
   wrong = too_soon | (places - starts >= most)
   who = np.unique(owners[wrong])
   if not who.size:
-    return Breaches()
-  return Breaches(who.size, counts.Counts.of(rounds[wrong]), float(squares[who].max()))
+    return Violations()
+  return Violations(who.size, counts.Counts.of(rounds[wrong]), float(squares[who].max()))

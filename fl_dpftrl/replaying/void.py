@@ -7,8 +7,8 @@ a change or restart that never happened gives too small an ε.
 
 from collections.abc import Iterator, Sequence
 
+from fl_dpftrl.logs import keys, noise_record
 from fl_dpftrl.logs import layout as layout_lib
-from fl_dpftrl.logs import noise_record, schema_record, shards
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.strategies import document
@@ -20,12 +20,12 @@ def reason(runs: Sequence[runs_lib.Run]) -> str | None:
   A guarantee is void if a log says so, or if what was said of a run is not what its log records.
   """
   of_run = [f'run {i}: ' if len(runs) > 1 else '' for i in range(1, len(runs) + 1)]
-  found = [(name, _reasons(run)) for name, run in zip(of_run, runs)]
-  return '; '.join(name + '; '.join(why) for name, why in found if why) or None
+  reasons = [(name, _reasons(run)) for name, run in zip(of_run, runs)]
+  return '; '.join(name + '; '.join(own) for name, own in reasons if own) or None
 
 
 def _reasons(run: runs_lib.Run) -> list[str]:
-  stated = run.log.metadata.get(shards.VOID_KEY)
+  stated = run.log.metadata.get(keys.VOID_KEY)
   recorded = _contradictions(run) if noise_record.stated(run.log.metadata) else ()
   return [*([stated] if stated else []), *recorded, *_declared(run)]
 
@@ -34,25 +34,24 @@ def _contradictions(run: runs_lib.Run) -> Iterator[str]:
   """Yields what was said of a run whose log records its noise, and records otherwise."""
   metadata, noise = run.log.metadata, run.noise
   recorded = noise_record.read(metadata).until(run.log.num_rounds)
-  if recorded.noise_multiplier not in (None, noise.multiplier):
+  multiplier = recorded.parts[0].noise_multiplier
+  if multiplier not in (None, noise.noise_multiplier):
     yield (
-      f'the log is of a run with the noise multiplier {recorded.noise_multiplier}, not'
-      f' {noise.multiplier}'
+      f'the log is of a run with the noise multiplier {multiplier}, not {noise.noise_multiplier}'
     )
-  own_changes = runs_lib.effective_changes(noise)
-  if recorded.multiplier_changes != own_changes:
+  if recorded.multiplier_changes != noise.multiplier_changes:
     yield (
       f'the log is of a run whose noise multiplier {_changed(recorded.multiplier_changes)}, and it'
-      f' was said that it {_changed(own_changes)}'
+      f' was said that it {_changed(noise.multiplier_changes)}'
     )
-  if recorded.restart_rounds != noise.restarts:
+  if recorded.restarts != noise.restarts:
     yield (
-      f'the log is of a run whose noise {_restarted(recorded.restart_rounds)}, and it was said'
+      f'the log is of a run whose noise {_restarted(recorded.restarts)}, and it was said'
       f' that it {_restarted(noise.restarts)}'
     )
   elif _digests(recorded.later_strategies) != _digests(noise.later_strategies):
     yield 'the log is of a run that restarted with another strategy than was said'
-  digest, own = metadata.get(shards.STRATEGY_KEY), document.strategy_digest(noise.strategy)
+  digest, own = metadata.get(keys.STRATEGY_KEY), document.strategy_digest(noise.strategy)
   if digest not in (None, own):
     yield (f'the log is of a run with another strategy, of digest {digest[:12]}…, not {own[:12]}…')
   # The rounds of changes and restarts are counted from 0, as in a file of this format.
@@ -61,13 +60,13 @@ def _contradictions(run: runs_lib.Run) -> Iterator[str]:
       'the log records its noise, so its rounds are counted from 0, and they were counted from'
       f' {run.log.layout.first_round}'
     )
-  elif shards.VERSION_KEY in metadata and run.log.layout != layout_lib.PLAIN:
+  elif keys.VERSION_KEY in metadata and run.log.layout != layout_lib.PLAIN:
     yield 'the log records its noise, so it has columns of its own, and others were named'
 
 
 def _declared(run: runs_lib.Run) -> Iterator[str]:
   """Yields a schema that was said to be declared, and allows less than the recorded one."""
-  own, recorded = run.declared_schema, schema_record.planned(run.log.metadata)
+  own, recorded = run.declared_schema, keys.planned_schema(run.log.metadata)
   if own is None or recorded is None:
     return
   allowed = min(recorded.participations, run.log.num_rounds)

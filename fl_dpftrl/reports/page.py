@@ -17,26 +17,23 @@ _TEMPLATES = pathlib.Path(__file__).parent / 'templates'
 _LONGEST = 10_000  # characters of a command
 
 
-def render(template: str | pathlib.Path, **values: Any) -> str:
+def render(template: str, **values: Any) -> str:
   """Returns a filled template, in which no character is invisible.
 
   Args:
-    template: file name in templates/, or the path of a template elsewhere, which
-      may extend those.
+    template: file name in templates/.
     **values: its variables.
 
   Raises:
     jinja2.UndefinedError: if the template uses a variable that is not given.
   """
-  folders = (template.parent,) if isinstance(template, pathlib.Path) else ()
-  filled = _environment(*folders).get_template(pathlib.Path(template).name).render(values)
-  return messages.lines(filled)
+  return messages.lines(_environment().get_template(template).render(values))
 
 
 @functools.cache
-def _environment(*folders: pathlib.Path) -> jinja2.Environment:
+def _environment() -> jinja2.Environment:
   environment = jinja2.Environment(
-    loader=jinja2.FileSystemLoader([*folders, _TEMPLATES]),
+    loader=jinja2.FileSystemLoader(_TEMPLATES),
     autoescape=True,
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,

@@ -102,8 +102,9 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
 
 def _clip_norm(statement: statement_lib.Statement, setting: Setting) -> str:
   """Returns the one clip norm of all runs in words."""
-  recorded = {run.clip_norm for run in statement.runs} - {None}
-  if len(recorded) > 1 or any(r.clip_norm_changes or r.adaptive_clipping for r in statement.runs):
+  runs = statement.runs
+  recorded = {run.noise.clip_norm for run in runs} - {None}
+  if len(recorded) > 1 or any(r.noise.clip_norm_changes or r.adaptive_clipping for r in runs):
     return 'that of each round, see above'
   clip_norm = next(iter(recorded), setting.clip_norm)
   return 'not recorded' if clip_norm is None else rounding.exact(clip_norm)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fl_dpftrl.files import json_files
-from fl_dpftrl.participation import counts, schemas
+from fl_dpftrl.participation import schemas, seen
 
 _DAY = 86400.0
 
@@ -28,26 +28,21 @@ class Timed(NamedTuple):
   most: int
 
 
-class Attendance:
+class Attendance(seen.Seen):
   """Counter of cohorts, which are added in the order of their rounds.
 
   Attributes:
     num_rounds: number of rounds added.
-    num_participations: number of participations of all devices.
     started: start of each round, in UTC seconds.
     closed: end of each round, in UTC seconds.
   """
 
   def __init__(self):
-    self.num_rounds = 0
-    self.num_participations = 0
+    super().__init__(numbered=True)
     self.started: list[int] = []
     self.closed: list[int] = []
-    self._last = np.zeros(0, np.int32)
-    self._times = np.zeros(0, np.int32)
-    self._separations = np.zeros(1, np.int64)
 
-  def add(self, cohort: schemas.Cohort) -> None:
+  def add_cohort(self, cohort: schemas.Cohort) -> None:
     """Adds a cohort.
 
     Raises:
@@ -55,37 +50,9 @@ class Attendance:
     """
     if cohort.round != self.num_rounds:
       raise ValueError(f'the next round is {self.num_rounds}, got {cohort.round}')
-    ids = cohort.device_ids
-    if ids.size and ids[-1] >= self._last.size:
-      self._grow(int(ids[-1]) + 1)
-    last = self._last[ids]
-    apart = np.bincount(cohort.round - last[last >= 0])
-    if apart.size > self._separations.size:
-      more = apart.size - self._separations.size
-      self._separations = np.pad(self._separations, (0, more))
-    self._separations[: apart.size] += apart
-    self._last[ids] = cohort.round
-    self._times[ids] += 1
-    self.num_rounds += 1
-    self.num_participations += ids.size
+    self.add(cohort.device_ids)
     self.started.append(cohort.started)
     self.closed.append(cohort.closed)
-
-  @property
-  def num_devices(self) -> int:
-    """Number of devices that participated."""
-    return int(np.count_nonzero(self._times))
-
-  @property
-  def min_sep(self) -> int:
-    """b; num_rounds if no device participated twice."""
-    found = np.flatnonzero(self._separations)
-    return int(found[0]) if found.size else self.num_rounds
-
-  @property
-  def max_participations(self) -> int:
-    """k, the maximum number of participations of a device."""
-    return int(self._times.max(initial=0))
 
   @property
   def days(self) -> float:
@@ -93,17 +60,6 @@ class Attendance:
     if not self.closed:
       return 0.0
     return (self.closed[-1] - self.started[0]) / _DAY
-
-  @property
-  def separations(self) -> counts.Counts:
-    """Number of successive participations by their distance in rounds."""
-    values = np.flatnonzero(self._separations)
-    return counts.Counts(values, self._separations[values])
-
-  @property
-  def participations(self) -> counts.Counts:
-    """Number of devices by their number of participations."""
-    return counts.Counts.of(self._times[self._times > 0])
 
   def to_json(self) -> json_files.Object:
     """Returns the totals."""
@@ -130,9 +86,3 @@ class Attendance:
       return None
     fewest = min(rounds)
     return Timed(fewest, rounds.index(fewest), float(np.median(rounds)), max(rounds))
-
-  def _grow(self, size: int) -> None:
-    size = max(size, 2 * self._last.size)
-    more = size - self._last.size
-    self._last = np.pad(self._last, (0, more), constant_values=-1)
-    self._times = np.pad(self._times, (0, more))

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 
-from fl_dpftrl.logs import streamed
+from fl_dpftrl.logs import schema
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import attendance as attendance_lib
 from fl_dpftrl.simulation import scenario as scenario_lib
@@ -59,14 +59,14 @@ def record(
   """Counts the first rounds, and writes them if an output is given."""
   attendance = attendance_lib.Attendance()
   with contextlib.ExitStack() as stack:
-    append: streamed.Append = lambda *row: None
+    append: schema.Append = lambda *row: None
     if output is not None:
       append = stack.enter_context(
-        streamed.writer(output, num_rounds=num_rounds, metadata=metadata)
+        schema.round_by_round(output, num_rounds=num_rounds, metadata=metadata)
       )
     for cohort in itertools.islice(rounds, num_rounds):
       append(cohort.round, cohort.device_ids, cohort.closed)
-      attendance.add(cohort)
+      attendance.add_cohort(cohort)
       progress(
         f'round {attendance.num_rounds} of {num_rounds}, day'
         f' {attendance.days:.1f}, min-sep so far {attendance.min_sep}'

@@ -37,25 +37,26 @@ def of_aggregator(
   """
   if not isinstance(aggregator, channels.CanaryFactory):
     return None
-  found = aggregator.channel.canaries
-  if not isinstance(found, canaries_lib.Canaries):
-    raise ValueError(f'aggregator must have canaries of an audit, got {type(found).__name__}')
-  if found.schema.num_rounds < num_rounds:
+  canaries = aggregator.channel.canaries
+  if not isinstance(canaries, canaries_lib.Canaries):
+    raise ValueError(f'aggregator must have canaries of an audit, got {type(canaries).__name__}')
+  if canaries.schema.num_rounds < num_rounds:
     raise ValueError(
-      f'aggregator has canaries for {found.schema.num_rounds} rounds, and the run has {num_rounds}'
+      f'aggregator has canaries for {canaries.schema.num_rounds} rounds, and the run has'
+      f' {num_rounds}'
     )
-  if found.clip_norm != aggregator.clip_norm:
+  if canaries.clip_norm != aggregator.clip_norm:
     raise ValueError(
-      f'aggregator has clip_norm={aggregator.clip_norm}, and its canaries {found.clip_norm}'
+      f'aggregator has clip_norm={aggregator.clip_norm}, and its canaries {canaries.clip_norm}'
     )
   if declared is not None:
-    own, needed = found.schema.within(num_rounds), declared.within(num_rounds)
+    own, needed = canaries.schema.within(num_rounds), declared.within(num_rounds)
     if own.min_sep < needed.min_sep or own.participations > needed.participations:
       raise ValueError(
         f'aggregator has canaries of min_sep={own.min_sep}, which take part more often than'
         f' timers with min_sep={needed.min_sep} allow'
       )
-  return found
+  return canaries
 
 
 def join(
@@ -136,24 +137,18 @@ class CanaryScores(loop.Observer):
       self._scores[t] = [checkpoint.measurements[name(i)] for i in range(width)]
     self._scores.flush()
 
-  def audit(
-    self,
-    aggregator: factory_lib.CorrelatedNoiseFactory,
-    *,
-    delta: float,
-    say: Callable[[str], None],
-  ) -> one_run.OneRunAudit | None:
+  def audit(self, run: loop.TrainingRun) -> one_run.OneRunAudit | None:
     """Returns the empirical ε of the finished run; None, and says why, if there is none."""
     try:
       return one_run.audit_run(
         self._canaries,
         np.array(self._scores),
-        aggregator.strategy,
-        noise_multiplier=aggregator.noise_multiplier,
-        delta=delta,
+        run.aggregator.strategy,
+        noise_multiplier=run.aggregator.noise_multiplier,
+        delta=run.delta,
       )
     except (ValueError, np.linalg.LinAlgError) as error:
-      say(f'the canaries give no empirical ε: {error}')
+      run.say(f'the canaries give no empirical ε: {error}')
       return None
 
 

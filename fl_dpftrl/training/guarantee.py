@@ -1,74 +1,76 @@
 """The noise of a run, and the guarantee that follows from it: before, during and after."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fl_dpftrl.accounting import gaussian, run_noise
 from fl_dpftrl.families import base
 from fl_dpftrl.guarding import admission, budget
 from fl_dpftrl.logs import canaries as canary_ids
+from fl_dpftrl.logs import keys, metric_names, noise_record
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import metric_names, noise_record, shards
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import runs
 from fl_dpftrl.reports import setting
 
 if TYPE_CHECKING:
-  from fl_dpftrl.accounting import Guarantee
-  from fl_dpftrl.aggregators import factory  # Loads TensorFlow.
+  from fl_dpftrl.training import loop  # Loads TensorFlow.
 
 STRATEGY_NAME = 'strategy.json'
 NO_NOISE = 'noise is off (noise_multiplier 0)'
 NOISE_SEED = 'the noise seed was given, so whoever knows it can remove the noise'
 
 
-def void_reason(aggregator: 'factory.CorrelatedNoiseFactory') -> str | None:
-  """Returns why a run with this noise guarantees nothing; None if it does."""
-  if not aggregator.noise_multiplier:
-    return NO_NOISE
-  return None if aggregator.noise_seed is None else NOISE_SEED
-
-
-def log_metadata(
-  aggregator: 'factory.CorrelatedNoiseFactory',
-  void: str | None,
-  *,
-  num_canaries: int = 0,
-  not_private: Sequence[str] = (),
-) -> dict[str, str]:
-  """Returns the log's metadata about the run, apart from participation.
+def void_reason(aggregator: Any, unprotected: str | None = None) -> str | None:
+  """Returns why a run guarantees nothing; None if it does.
 
   Args:
     aggregator: adds the noise.
-    void: reason why the run guarantees nothing; None if it does.
+    unprotected: what the process learns from clients in other ways than by the aggregator.
+  """
+  own = None if aggregator.noise_seed is None else NOISE_SEED
+  own = own if aggregator.noise_multiplier else NO_NOISE
+  return '; '.join(filter(None, (own, unprotected))) or None
+
+
+def log_metadata(
+  run: 'loop.TrainingRun', *, num_canaries: int = 0, not_private: Sequence[str] = ()
+) -> dict[str, str]:
+  """Returns the log's metadata about a run, apart from participation.
+
+  Args:
+    run: the run.
     num_canaries: devices of the log that are canaries.
     not_private: names of metrics that the guarantee does not cover.
   """
+  noise = run.aggregator
   return {
-    **noise_record.run_metadata(
-      aggregator.strategy, aggregator.noise_multiplier, clip_norm=aggregator.clip_norm
-    ),
+    **noise_record.run_metadata(noise.strategy, noise.noise_multiplier, clip_norm=noise.clip_norm),
     **canary_ids.metadata(num_canaries),
-    **({} if void is None else {shards.VOID_KEY: void}),
+    **({} if run.void_reason is None else {keys.VOID_KEY: run.void_reason}),
     **metric_names.metadata(not_private),
   }
 
 
 def account(
-  aggregator: 'factory.CorrelatedNoiseFactory', schema: schemas.MinSep, *, delta: float
-) -> 'Guarantee':
-  """Returns the guarantee of the run's noise under a schema."""
+  run: 'loop.TrainingRun', schema: schemas.MinSep, *, noise_ratio: float = 1.0
+) -> gaussian.Guarantee:
+  """Returns the guarantee of a run's noise, or of so many times as much, under a schema."""
   return gaussian.account(
-    aggregator.strategy, schema, noise_multiplier=aggregator.noise_multiplier, delta=delta
+    run.aggregator.strategy,
+    schema,
+    noise_multiplier=run.aggregator.noise_multiplier * noise_ratio,
+    delta=run.delta,
   )
 
 
 def replayable(
-  aggregator: 'factory.CorrelatedNoiseFactory', log: log_lib.Log, declared: schemas.MinSep | None
+  run: 'loop.TrainingRun', log: log_lib.Log, declared: schemas.MinSep | None
 ) -> runs.Run:
   """Returns a run's log, noise and declared schema, as `replay` and bundles take them."""
+  noise = run.aggregator
   return runs.Run.of(
-    log, aggregator.strategy, noise_multiplier=aggregator.noise_multiplier, declared_schema=declared
+    log, noise.strategy, noise_multiplier=noise.noise_multiplier, declared_schema=declared
   )
 
 
@@ -99,34 +101,26 @@ def admitted(rounds: Iterator[schemas.Cohort], schema: schemas.MinSep) -> Iterat
 
 
 def deployment(
-  aggregator: 'factory.CorrelatedNoiseFactory',
-  schema: schemas.MinSep,
-  *,
-  report_goal: int,
-  population: int,
-  delta: float,
+  run: 'loop.TrainingRun', schema: schemas.MinSep, *, report_goal: int, population: int
 ) -> setting.Deployment | None:
-  """Returns the guarantee of a larger deployment with this run's noise per device.
+  """Returns the guarantee of a larger deployment with a run's noise per device.
 
   A run of more devices a round, with as much more noise on the sum and the same
   participation of each device, has the same noise on the mean.
 
   Args:
-    aggregator: aggregator of this run.
-    schema: participation of this run.
+    run: the run.
+    schema: its participation.
     report_goal: report goal of the deployment.
-    population: devices of this run.
-    delta: δ at which ε is stated.
+    population: devices of the run.
 
   Returns:
     None for a run without noise.
   """
-  if not aggregator.noise_multiplier:
+  if not run.aggregator.noise_multiplier:
     return None
-  ratio = report_goal / aggregator.report_goal
-  guarantee = gaussian.account(
-    aggregator.strategy, schema, noise_multiplier=aggregator.noise_multiplier * ratio, delta=delta
-  )
+  ratio = report_goal / run.aggregator.report_goal
+  guarantee = account(run, schema, noise_ratio=ratio)
   return setting.Deployment(
     report_goal=report_goal,
     population=round(population * ratio),

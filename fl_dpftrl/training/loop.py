@@ -7,9 +7,9 @@ use, from what was written. So after an interruption at any point:
 - a stored result is used as stored;
 - a result that was never marked for use was never seen by anyone: the same
   cohort, model and row of noise give the same result again;
-- a result that was marked and is lost, or that was looked at and discarded, has used up its
-  row: the row is burnt. The noise stream advances past it with the row's own z, the round
-  counts, its cohort stays in the log, and nothing of it is used or published.
+- a result that was marked and is lost has used up its row: the row is burnt. The noise stream
+  advances past it with the row's own z, the round counts, its cohort stays in the log, and
+  nothing of it is used or published.
 
 The mark is kept beside the checkpoints and in the log's metadata. The larger counts, so that
 checkpoints which were put back from a copy do not bring their old mark with them.
@@ -18,46 +18,18 @@ checkpoints which were put back from a copy do not bring their old mark with the
 import dataclasses
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
-
-import tensorflow_federated as tff
+from typing import Any
 
 from fl_dpftrl.aggregators import factory
 from fl_dpftrl.files import durable
 from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.training import checkpoints, metrics
+from fl_dpftrl.training import process as process_lib
 
 LOG_NAME = 'participation.parquet'
 CHECKPOINTS_NAME = 'checkpoints'
 LOCK_NAME = 'lock'
-
-
-class ReleaseMark(Protocol):
-  """A durable note of how many rounds' results may have been used."""
-
-  def released(self) -> int | None:
-    """Number of rounds; None if no mark was written."""
-    ...
-
-  def mark_released(self, num_rounds: int) -> None: ...
-
-
-class Process(Protocol):
-  """Computes the rounds of a run, as a `process.RoundProcess` does."""
-
-  def initialize(self) -> Any: ...
-
-  def next(self, state: Any, data: Any) -> Any: ...
-
-  def skip_row(self, state: Any) -> Any: ...
-
-  def weights(self, state: Any) -> Any: ...
-
-
-def _keep(output: tff.learning.templates.LearningProcessOutput) -> bool:
-  del output
-  return False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,11 +43,9 @@ class TrainingRun:
     rounds: returns the cohorts of rounds 0, 1, …; the same in every call.
     client_data: maps (round, device ids) to the data that process.next takes;
       the same in every call.
-    aggregator: adds the noise; None in a run without figures of its guarantee.
+    aggregator: adds the noise.
     delta: δ at which ε is stated.
     void_reason: reason why the run guarantees nothing; None if it does.
-    should_discard: given a round's output, returns whether it must not be used.
-      The round's noise row is then burnt.
     say: takes lines, such as one for each thing that was lost.
     status: returns what progress says of the machines that train; '' for nothing.
     log: the open log, once the run is under way.
@@ -83,13 +53,12 @@ class TrainingRun:
 
   folder: pathlib.Path
   num_rounds: int
-  process: Process
+  process: process_lib.RoundProcess
   rounds: Callable[[], Iterator[schemas.Cohort]]
   client_data: Callable[[int, Any], Sequence[Any]]
-  aggregator: factory.CorrelatedNoiseFactory | None = None
+  aggregator: factory.CorrelatedNoiseFactory
   delta: float = 1e-6
   void_reason: str | None = None
-  should_discard: Callable[[tff.learning.templates.LearningProcessOutput], bool] = _keep
   say: Callable[[str], None] = lambda line: None
   status: Callable[[], str] = lambda: ''
   log: writer_lib.LogWriter | None = None
@@ -193,9 +162,6 @@ def _run(
   observers: Sequence[Observer],
   published: int,
 ) -> checkpoints.Checkpoint:
-  # A mark that is put back with the checkpoints is one of several.
-  marks = (log, stored)
-
   def measured(checkpoint: checkpoints.Checkpoint) -> checkpoints.Checkpoint:
     row = dict(checkpoint.measurements)
     if row:  # A burnt round released nothing.
@@ -212,7 +178,7 @@ def _run(
     for observer in observers:
       observer.step(run, step, round_index)
 
-  latest = _recover(run, stored, log, marks, initial, published=published)
+  latest = _recover(run, stored, log, initial, published=published)
   for observer in observers:
     observer.begin(run, latest, map(measured, stored.before(latest.num_rounds)))
   publish(latest)
@@ -238,20 +204,16 @@ def _run(
         ' was used, and resuming repeats it with the same cohort and noise'
       ) from error
     step_done('computed', t)
-    if run.should_discard(output):
-      run.say(f'round {t} was discarded: its row of noise is burnt')
-      latest = _burn(run, stored, latest)
-    else:
-      latest = stored.save(
-        checkpoints.Checkpoint(
-          num_rounds=t + 1,
-          state=output.state,
-          measurements=metrics.flatten(output.metrics),
-          burnt=latest.burnt,
-        )
+    latest = stored.save(
+      checkpoints.Checkpoint(
+        num_rounds=t + 1,
+        state=output.state,
+        measurements=metrics.flatten(output.metrics),
+        burnt=latest.burnt,
       )
+    )
     step_done('stored', t)
-    for mark in marks:
+    for mark in (log, stored):
       mark.mark_released(latest.num_rounds)
     step_done('released', t)
     publish(latest)
@@ -278,7 +240,6 @@ def _recover(
   run: TrainingRun,
   stored: checkpoints.CheckpointFolder,
   log: writer_lib.LogWriter,
-  marks: Sequence[ReleaseMark],
   initial: Any,
   *,
   published: int,
@@ -287,6 +248,8 @@ def _recover(
   latest, problems = stored.load_latest()
   for problem in problems:
     run.say(problem)
+  # A mark that is put back with the checkpoints is one of two.
+  marks = (log, stored)
   said = [mark.released() for mark in marks]
   released = max([published, *(s for s in said if s is not None)])
   if latest is None:

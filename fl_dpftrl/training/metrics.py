@@ -144,6 +144,11 @@ def _number(text: str | None) -> float | None:
     return None
 
 
+def finite(values: Mapping[str, float]) -> dict[str, float | None]:
+  """Returns measurements for JSON, in which NaN and infinities are None."""
+  return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
 def flatten(measurements: Mapping[str, Any], prefix: str = '') -> dict[str, float]:
   """Returns a learning process's nested measurements as scalars named by their path."""
   flat = {}

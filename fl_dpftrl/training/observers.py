@@ -11,8 +11,7 @@ from typing import Any, TextIO
 
 import tensorflow as tf
 
-from fl_dpftrl.guarding import devices
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.participation import schemas, seen
 from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.text import rounding
 from fl_dpftrl.training import checkpoints, guarantee, loop, metrics
@@ -76,7 +75,7 @@ class EpsilonSoFar(loop.Observer):
 
   def __init__(self, every: int = 10, *, simulated: bool = False):
     self._every, self._simulated = schemas.positive_integer('every', every), simulated
-    self._devices = devices.Devices()
+    self._seen = seen.Seen()
 
   def measure(self, run, checkpoint):
     """Returns simulated_days, and epsilon unless the run guarantees nothing."""
@@ -85,17 +84,16 @@ class EpsilonSoFar(loop.Observer):
     if run.log is None:
       raise ValueError('log must be open before figures are taken from it')
     done = checkpoint.num_rounds
-    if done < self._devices.num_rounds:
-      self._devices = devices.Devices()
-    for t in range(self._devices.num_rounds, done):
-      self._devices.add(run.log.cohort(t))
+    if done < self._seen.num_rounds:
+      self._seen = seen.Seen()
+    for t in range(self._seen.num_rounds, done):
+      self._seen.add(run.log.cohort(t))
     measured = {}
     if self._simulated:
       last = run.log.timestamp(done - 1)
       measured[DAYS] = 0.0 if last is None else round((last - cohorts.START) / 86400.0, 4)
-    if run.void_reason is None and run.aggregator is not None:
-      schema = self._devices.schema()
-      measured[EPSILON] = guarantee.account(run.aggregator, schema, delta=run.delta).epsilon
+    if run.void_reason is None:
+      measured[EPSILON] = guarantee.account(run, self._seen.schema).epsilon
     return measured
 
 

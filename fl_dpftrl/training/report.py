@@ -11,16 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl.aggregators import factory
 from fl_dpftrl.auditing import one_run
 from fl_dpftrl.bundles import writing
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import replay as replay_lib
-from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import privacy
 from fl_dpftrl.training import guarantee, loop, metrics
+from fl_dpftrl.training import trained as trained_lib
 
 STATEMENT_NAME = 'privacy.json'
 REPORT_NAME = 'privacy.html'
@@ -53,24 +52,9 @@ class Description:
   short_rounds: bool = True
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Report:
-  """Results that were written of a finished run.
-
-  Attributes:
-    statement: replay of the log.
-    setting: what the report says beyond it.
-    bundle_digest: digest of the bundle; None without one.
-  """
-
-  statement: statement_lib.Statement
-  setting: privacy.Setting
-  bundle_digest: str | None
-
-
 def write(
   run: loop.TrainingRun,
-  aggregator: factory.CorrelatedNoiseFactory,
+  weights: Any,
   *,
   declared: schemas.MinSep | None,
   population: int,
@@ -79,12 +63,12 @@ def write(
   description: Description,
   audit: one_run.OneRunAudit | None,
   bundle: bool,
-) -> Report:
-  """Replays the log, and writes the statement, its report, the audit and the bundle.
+) -> trained_lib.Trained:
+  """Replays the log, and writes the statement, its report, the model, the audit and the bundle.
 
   Args:
     run: the finished run.
-    aggregator: its aggregator.
+    weights: weights of the model.
     declared: schema that timers enforced, if known.
     population: devices that could take part.
     burnt: rounds whose row of noise was used up without a release.
@@ -96,13 +80,14 @@ def write(
   log = log_lib.read_log(run.folder / loop.LOG_NAME)
   if declared is not None:  # A run whose budget was spent has fewer rounds.
     declared = dataclasses.replace(declared, num_rounds=log.num_rounds)
-  evidence = guarantee.replayable(aggregator, log, declared)
+  aggregator = run.aggregator
+  evidence = guarantee.replayable(run, log, declared)
   goal = aggregator.report_goal if description.short_rounds else None
   statement = replay_lib.replay(evidence, deltas=run.delta, report_goal=goal)
   hypothetical = None
   if description.deployment_report_goal is not None:
     hypothetical = guarantee.deployment(
-      aggregator,
+      run,
       schemas.MinSep(
         num_rounds=statement.num_rounds,
         min_sep=statement.min_sep,
@@ -110,7 +95,6 @@ def write(
       ),
       report_goal=description.deployment_report_goal,
       population=population,
-      delta=run.delta,
     )
   counts: dict[str, Any] = {}
   if description.counts and isinstance(aggregator.clip_norm, float):
@@ -126,54 +110,50 @@ def write(
     zeroing_norm=aggregator.zeroing_norm,
     report_goal=aggregator.report_goal,
     population=population,
-    command=replay_command(run, aggregator, declared, description),
+    command=replay_command(run, declared, description),
     void_reason=run.void_reason,
     hypothetical=hypothetical,
     burnt_rounds=burnt,
     audit=audit,
     **counts,
   )
+  trained = trained_lib.Trained(
+    model=weights,
+    statement=statement,
+    history=history,
+    folder=run.folder,
+    delta=run.delta,
+    setting=setting,
+  )
   write_json(run.folder / STATEMENT_NAME, statement.to_json())
   if audit is not None:
-    content = {**audited(statement, setting), **audit.to_json()}
-    write_json(run.folder / AUDIT_NAME, content)
+    write_json(run.folder / AUDIT_NAME, {**trained.audited, **audit.to_json()})
   privacy.write_report(run.folder / REPORT_NAME, statement, setting=setting)
-  digest = None
+  write_model(run.folder / MODEL_NAME, weights)
   if bundle and run.void_reason is None:  # Of a void guarantee there is nothing to check.
     path = run.folder / BUNDLE_NAME
     if path.exists():  # A bundle of an earlier end of the same run follows from the log, too.
       shutil.rmtree(path)
     digest = writing.write_bundle(path, evidence, deltas=run.delta).digest
-  return Report(statement=statement, setting=setting, bundle_digest=digest)
-
-
-def audited(statement: statement_lib.Statement, setting: privacy.Setting) -> dict[str, Any]:
-  """Returns empirical figures, and the proven ε beside them; empty without canaries."""
-  if setting.audit is None:
-    return {}
-  proven = None if setting.void_reason else statement.worst_case.epsilon
-  contradicts = setting.audit.contradicts(proven)
-  return {**setting.audit.figures(), 'proven_epsilon': proven, 'contradicts_proof': contradicts}
+    trained = dataclasses.replace(trained, bundle_digest=digest)
+  return trained
 
 
 def replay_command(
-  run: loop.TrainingRun,
-  aggregator: factory.CorrelatedNoiseFactory,
-  declared: schemas.MinSep | None,
-  description: Description,
+  run: loop.TrainingRun, declared: schemas.MinSep | None, description: Description
 ) -> str:
   """Returns the command that gives the figures of the report again."""
   words = [
     *(description.program, 'replay'),
     f'--log={run.folder / loop.LOG_NAME}',
     f'--strategy={run.folder / guarantee.STRATEGY_NAME}',
-    f'--noise_multiplier={aggregator.noise_multiplier}',
+    f'--noise_multiplier={run.aggregator.noise_multiplier}',
     f'--delta={run.delta}',
   ]
   if declared is not None:
     words.append(f'--declared_min_sep={declared.min_sep}')
   if description.short_rounds:
-    words.append(f'--report_goal={aggregator.report_goal}')
+    words.append(f'--report_goal={run.aggregator.report_goal}')
   return shlex.join(words)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from fl_dpftrl import runtime
 from fl_dpftrl.aggregators import factory, process_check
+from fl_dpftrl.families import base
 from fl_dpftrl.logs import canaries as canary_ids
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.runtime import context as contexts
@@ -94,11 +95,17 @@ def train(
   Source: Choquette-Choo et al. 2023 and McMahan et al. 2024 for the mechanisms;
   docs/decisions/round-protocol.md for what happens to a noise row.
   """
-  _check(aggregator, num_rounds, clients, timer_rounds, rounds_per_evaluation)
-  folder, num_rounds = pathlib.Path(folder), int(num_rounds)
-  devices = _devices(scenario, aggregator, num_rounds, clients, int(timer_rounds), seed)
+  if not isinstance(aggregator, factory.CorrelatedNoiseFactory):
+    raise ValueError(f'aggregator must be a CorrelatedNoiseFactory, got {type(aggregator)}')
+  num_rounds = schemas.positive_integer('num_rounds', num_rounds)
+  timer_rounds = schemas.positive_integer('timer_rounds', timer_rounds)
+  if len(set(clients)) < len(clients):
+    raise ValueError('clients must have distinct names')
+  folder = pathlib.Path(folder)
+  devices = _devices(scenario, aggregator.report_goal, num_rounds, clients, timer_rounds, seed)
   planned, declared = devices.planned_schema(num_rounds), devices.declared_schema(num_rounds)
-  _check_strategy(folder / guarantee.STRATEGY_NAME, aggregator)
+  strategy_file = folder / guarantee.STRATEGY_NAME
+  _check_strategy(strategy_file, aggregator.strategy)
   process_lib.trainable_weights(process)
   learned = process_check.check_process(process, aggregator)
   if not allow_unprotected_state:
@@ -106,7 +113,7 @@ def train(
   if rounds is None:
     simulated, names = devices.simulation(), np.array(list(clients))
     rounds = lambda: cohorts.named(simulated.rounds(), names)
-  void = '; '.join(filter(None, (guarantee.void_reason(aggregator), learned.reason))) or None
+  void = guarantee.void_reason(aggregator, learned.reason)
   if max_epsilon is not None:
     num_rounds, rounds = _within_budget(
       aggregator, declared, rounds, void, delta=delta, max_epsilon=max_epsilon, say=say
@@ -141,41 +148,29 @@ def train(
     for observer in watching:
       observer.start(run)
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / guarantee.STRATEGY_NAME).exists():
-      files.save_strategy(folder / guarantee.STRATEGY_NAME, aggregator.strategy, schema=planned)
+    if not strategy_file.exists():
+      files.save_strategy(strategy_file, aggregator.strategy, schema=planned)
     last = loop.run(
       run,
       watching,
       published=max(table.rounds, default=-1) + 1,
       log_metadata=guarantee.log_metadata(
-        aggregator,
-        void,
+        run,
         num_canaries=0 if canaries is None else canaries.num_canaries,
         not_private=learned.metrics,
       ),
     )
     weights = run.process.weights(last.state)
-  history = table.history()
-  written = report.write(
+  trained = report.write(
     run,
-    aggregator,
+    weights,
     declared=declared,
     population=devices.population,
     burnt=last.burnt,
-    history=history,
+    history=table.history(),
     description=description,
-    audit=None if scores is None else scores.audit(aggregator, delta=delta, say=say),
+    audit=None if scores is None else scores.audit(run),
     bundle=bundle,
-  )
-  report.write_model(folder / report.MODEL_NAME, weights)
-  trained = trained_lib.Trained(
-    model=weights,
-    statement=written.statement,
-    history=history,
-    folder=folder,
-    delta=delta,
-    setting=written.setting,
-    bundle_digest=written.bundle_digest,
   )
   for observer in watching:
     observer.end(run, trained)
@@ -230,24 +225,9 @@ def _within_budget(
   return allowed, lambda: guarantee.admitted(rounds(), declared)
 
 
-def _check(
-  aggregator: Any, num_rounds: int, clients: Sequence[str], timer_rounds: int, every: int
-) -> None:
-  if not isinstance(aggregator, factory.CorrelatedNoiseFactory):
-    raise ValueError(f'aggregator must be a CorrelatedNoiseFactory, got {type(aggregator)}')
-  for name, value in (
-    ('num_rounds', num_rounds),
-    ('timer_rounds', timer_rounds),
-    ('rounds_per_evaluation', every),
-  ):
-    schemas.positive_integer(name, value)
-  if len(set(clients)) < len(clients):
-    raise ValueError('clients must have distinct names')
-
-
 def _devices(
   given: scenario_lib.Scenario | None,
-  aggregator: factory.CorrelatedNoiseFactory,
+  goal: int,
   num_rounds: int,
   clients: Sequence[str],
   timer_rounds: int,
@@ -256,9 +236,8 @@ def _devices(
   """Returns the population of a run: the given one, or clients that are always available.
 
   Raises:
-    ValueError: if it does not fit the clients or the aggregator.
+    ValueError: if it does not fit the clients or the aggregator's report goal.
   """
-  goal = aggregator.report_goal
   if given is not None:
     if timer_rounds != 1:
       raise ValueError('timer_rounds and scenario exclude each other: the scenario has a timer')
@@ -288,11 +267,10 @@ def _devices(
   )
 
 
-def _check_strategy(path: pathlib.Path, aggregator: factory.CorrelatedNoiseFactory) -> None:
+def _check_strategy(path: pathlib.Path, strategy: base.Strategy) -> None:
   """Raises ValueError if a run in the folder has another strategy."""
-  if path.exists() and document.strategy_digest(
-    files.load_strategy(path)
-  ) != document.strategy_digest(aggregator.strategy):
+  digest = document.strategy_digest
+  if path.exists() and digest(files.load_strategy(path)) != digest(strategy):
     raise ValueError(
       f'{messages.quoted(str(path))} is another strategy; name another folder, or go on with it'
     )

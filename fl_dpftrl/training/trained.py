@@ -1,8 +1,10 @@
 """A trained model, with the guarantee that its log proves and its metrics by round."""
 
 import dataclasses
+import math
 import os
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import numpy as np
 from fl_dpftrl.replaying import statement
 from fl_dpftrl.reports import setting as setting_lib
 from fl_dpftrl.text import rounding
-from fl_dpftrl.training import metrics, report
+from fl_dpftrl.training import metrics
 from fl_dpftrl.training import observers as observers_lib
 
 
@@ -46,7 +48,77 @@ class Trained:
   @property
   def audited(self) -> dict[str, Any]:
     """Empirical figures of canaries, and the proven ε beside them; empty without canaries."""
-    return report.audited(self.statement, self.setting)
+    audit = self.setting.audit
+    if audit is None:
+      return {}
+    proven = None if self.setting.void_reason else self.statement.worst_case.epsilon
+    contradicts = audit.contradicts(proven)
+    return {**audit.figures(), 'proven_epsilon': proven, 'contradicts_proof': contradicts}
+
+  @property
+  def num_parameters(self) -> int:
+    """Number of trained parameters."""
+    return sum(int(np.prod(np.shape(weight))) for weight in self.model.trainable)
+
+  def diverged_since(self, test: Mapping[str, float] = {}) -> int | None:
+    """Returns the first round with a measurement that is not finite; None without one.
+
+    Args:
+      test: metrics of the model on test data; where these alone are not finite, it is the last
+        round.
+    """
+    first = self.history.first_not_finite()
+    if first is None and not all(map(math.isfinite, test.values())):
+      return max(self.history.rounds.tolist(), default=0)
+    return first
+
+  def summary(self, test: Mapping[str, float] = {}) -> dict[str, Any]:
+    """Returns what a table of runs says of this one, as values for JSON.
+
+    A metric that is not finite is None. `rho` and `epsilon` are those that the log proves in the
+    worst case, None without a guarantee; `declared` has those of the schema that timers enforce.
+    `last_clip_norm` is that of the last round, and `seconds` the sum over rounds, with evaluation,
+    where they were measured.
+
+    Args:
+      test: metrics of the model on test data, by name.
+    """
+    stated: Any = self.statement.to_json()
+    setting, history, worst = self.setting, self.history, stated['worst_case']
+    clip_norms = history.column('aggregator/clip_norm')
+    seconds = history.column(observers_lib.SECONDS)
+    start = len(observers_lib.VALIDATION)
+    validation = {
+      name[start:]: by_round[max(by_round)]
+      for name, by_round in history.measured.items()
+      if name.startswith(observers_lib.VALIDATION)
+    }
+    return {
+      'mechanism': setting.family,
+      'strategy_digest': stated['strategy']['sha256'],
+      'noise_multiplier': setting.noise_multiplier,
+      'clip_norm': setting.clip_norm,
+      'report_goal': setting.report_goal,
+      **{name: worst[name] for name in ('sensitivity', 'sensitivity_kind', 'rho', 'epsilon')},
+      'delta': self.delta,
+      'declared': stated.get('declared'),
+      'num_rounds': self.statement.num_rounds,
+      'num_participations': stated['num_participations'],
+      'participating_devices': stated['num_devices'],
+      'min_sep': self.statement.min_sep,
+      'max_participations': self.statement.max_participations,
+      'last_clip_norm': clip_norms[max(clip_norms)] if clip_norms else setting.clip_norm,
+      'validation': metrics.finite(validation),
+      'test': metrics.finite(test),
+      **({'seconds': round(sum(seconds.values()), 3)} if seconds else {}),
+      'num_devices': setting.population,
+      'num_parameters': self.num_parameters,
+      'burnt_rounds': list(setting.burnt_rounds),
+      'diverged_since_round': self.diverged_since(test),
+      'hypothetical_deployment': setting.hypothetical and vars(setting.hypothetical),
+      'void_reason': setting.void_reason,
+      **({'audit': self.audited} if setting.audit else {}),
+    }
 
   def plot(
     self,
@@ -101,13 +173,11 @@ class Trained:
     worst, void = self.statement.worst_case, self.setting.void_reason
     epsilon = 'none' if worst.epsilon is None else rounding.up(worst.epsilon)
     stated = f'ε = {epsilon} at δ = {rounding.exact(self.delta)}'
-    weights = [np.shape(w) for w in self.model.trainable]
-    parameters = sum(int(np.prod(shape)) for shape in weights)
     lines = [
       f'Trained in {self.folder}',
       f'  guarantee: {stated if void is None else f"none: {void}"}',
       f'  rounds: {self.statement.num_rounds}, burnt: {len(self.setting.burnt_rounds)}',
-      f'  model: {parameters:,} parameters in {len(weights)} arrays',
+      f'  model: {self.num_parameters:,} parameters in {len(self.model.trainable)} arrays',
     ]
     for name, by_round in self.history.measured.items():
       if name.startswith(observers_lib.VALIDATION) and len(lines) < 9:

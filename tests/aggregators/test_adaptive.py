@@ -213,16 +213,22 @@ def test_refuses_what_is_not_accounted_for(tmp_path):
 
 def test_training_records_and_reports_it(tmp_path):
   aggregator = aggregator_of(noise_seed=None)
-  metadata = guarantee.log_metadata(aggregator, None)
+  run = loop.TrainingRun(
+    folder=tmp_path,
+    num_rounds=3,
+    process=None,
+    rounds=None,
+    client_data=None,
+    aggregator=aggregator,
+    delta=1e-6,
+  )
+  metadata = guarantee.log_metadata(run)
   with dpftrl.LogWriter(tmp_path / 'participation.parquet', metadata=metadata) as log:
     for t, cohort in enumerate(['ab', 'cd', 'ab']):
       log.append(t, list(cohort), 86400 + t)
-  run = loop.TrainingRun(
-    folder=tmp_path, num_rounds=3, process=None, rounds=None, client_data=None, delta=1e-6
-  )
   stated = report.write(
     run,
-    aggregator,
+    tff.learning.models.ModelWeights([np.zeros(2)], []),
     declared=dpftrl.MinSep(num_rounds=3, min_sep=2),
     population=4,
     burnt=(),

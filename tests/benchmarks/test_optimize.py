@@ -41,11 +41,6 @@ def side(*seconds, **kwargs):
   )
 
 
-def test_names_are_unique():
-  names = [case.name for case in cases.CASES]
-  assert len(set(names)) == len(names)
-
-
 def test_selection():
   assert cases.select([]) == list(cases.CASES)
   assert {c.group for c in cases.select(['blt'])} == {'blt'}
@@ -141,23 +136,6 @@ def test_process_is_ended_after_its_time():
   assert done.seconds < 30.0
 
 
-def test_table():
-  row = results.Row(CASE, side(1.0, 3.0, 2.0), side(40.0, 60.0, 50.0))
-  heading, rule, line = results.table([row]).splitlines()
-  assert len(heading) == len(rule) == len(line)
-  assert [cell.strip() for cell in line.strip('|').split('|')] == [
-    'blt, 2 buffers, (2052, 342, 6), max',
-    '2.00 (1.00–3.00)',
-    '50.0 (40.0–60.0)',
-    '25.0×',
-    '9.3435 / 10.8063',
-    '9.3435 / 10.8063',
-    '0.00 %',
-    '100',
-    '100',
-  ]
-
-
 def test_table_shows_failures():
   peer = results.Side(failures=('RuntimeError: non-finite loss | 4',))
   row = results.Row(CASE, side(1.0), peer)
@@ -172,20 +150,6 @@ def test_excess_is_in_the_objective():
   row = results.Row(CASE, side(1.0), worse)
   assert row.excess == pytest.approx(-0.5)
   assert '-50.00 %' in results.table([row])
-
-
-def test_document_names_versions_and_no_machine():
-  about = {
-    'date': '2026-01-01',
-    'processor': 'x86_64',
-    'cores': 2,
-    'cores_used': 1,
-    'ours': {'numpy': '1.26.4'},
-    'peer': {'jax-privacy': '2.0.0'},
-  }
-  text = run.document(about, [results.Row(CASE, side(1.0), side(2.0))])
-  assert '1 of 2 cores, one thread. Ours: numpy 1.26.4. Peer: jax-privacy 2.0.0.' in text
-  assert 'max: 10.8063' in text
 
 
 def test_peer_columns_become_our_rows():
@@ -220,16 +184,6 @@ def test_what_the_peer_finds_is_evaluated(mechanism, found):
   assert 0.0 < losses['rms_loss'] <= losses['max_loss']
   with pytest.raises(ValueError):
     evaluate.losses(case, {k: v * np.nan for k, v in arrays.items()})
-
-
-@pytest.mark.parametrize(
-  'arguments', [['--peer_python=python', '--only=bread'], ['--peer_python=python', '--repeats=0']]
-)
-def test_refuses_bad_flags(arguments, capsys):
-  with pytest.raises(SystemExit) as error_info:
-    run.main(arguments)
-  assert error_info.value.code == 2
-  assert arguments[-1].split('=')[1] in capsys.readouterr().err
 
 
 def test_refuses_a_peer_that_is_none(capsys, monkeypatch):

@@ -140,21 +140,6 @@ def test_table():
   assert not worse.passes
 
 
-@pytest.mark.parametrize(
-  'words, name', [([], 'plan'), (['plan'], 'plan'), (['plan-3M-exact'], 'plan-3M-exact')]
-)
-def test_names_of_results(words, name):
-  assert run.file_name(words) == name
-
-
-@pytest.mark.parametrize('flag', ['--only=bread', '--seeds=3'])
-def test_refuses_bad_flags(flag, capsys):
-  with pytest.raises(SystemExit) as error:
-    run.main([flag])
-  assert error.value.code == 2
-  assert flag.split('=')[1] in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_measures(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(cases, 'CASES', (SMALL,))

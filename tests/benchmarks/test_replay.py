@@ -172,51 +172,6 @@ def test_table():
   assert json.loads(json.dumps(row.as_json()))['ratio'] == 3.6
 
 
-def test_table_of_a_log_without_peer():
-  row = results.Row(cases.CASES[-1], side(400.0), sides.Side())
-  cells = row.cells()
-  assert cells[:4] == ['1B, integer ids', '1,010,000,000', '200', '400']
-  assert cells[4:] == ['', '', '2.52 M', '100', '']
-
-
-def test_document_names_versions():
-  about = {
-    'date': '2026-01-01',
-    'processor': 'x86_64',
-    'cores': 4,
-    'cores_used': 2,
-    'versions': {'python': '3.11.7', 'duckdb': '1.0.0'},
-  }
-  text = run.document(about, [results.Row(SMALL, side(1.0), side(2.0))])
-  assert '2 of 4 cores, 2 threads. python 3.11.7, duckdb 1.0.0.' in text
-
-
-@pytest.mark.parametrize(
-  'words, large, name',
-  [
-    ([], False, 'replay'),
-    (['replay'], False, 'replay'),
-    (['replay-13M-text'], False, 'replay-13M-text'),
-    (['13M-text', 'integer'], False, 'replay-13M-text-integer'),
-    ([], True, 'replay-large'),
-    (['replay'], True, 'replay-large'),
-  ],
-)
-def test_names_of_results(words, large, name):
-  assert run.file_name(words, large=large) == name
-
-
-@pytest.mark.parametrize(
-  'arguments',
-  [['--only=bread'], ['--only=replay-1B'], ['--large', '--only=replay-13M'], ['--repeats=0']],
-)
-def test_refuses_bad_flags(arguments, capsys):
-  with pytest.raises(SystemExit) as error_info:
-    run.main(arguments)
-  assert error_info.value.code == 2
-  assert arguments[-1].split('=')[1] in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_measures(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(cases, 'CASES', (SMALL,))

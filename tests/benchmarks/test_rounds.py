@@ -68,12 +68,6 @@ def test_page():
   assert run.spread([1.0, 0.5, 2.0]) == '1,000 (500–2,000)'
 
 
-def test_refuses_no_repeats(capsys):
-  with pytest.raises(SystemExit):
-    run.main(['--repeats=0', '--peer_python=python'])
-  assert '--repeats must be at least 1, got 0' in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
   'merges, seconds_of_driver, num_machines',
   [(False, 813 * 0.032, 100), (True, 26 * 0.032, 100), (False, 813 * 0.032, 10)],

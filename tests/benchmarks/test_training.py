@@ -100,23 +100,3 @@ def test_passes_of_several_processes_are_kept():
   once = run.after(measured(1.0), finished('said\n[{"seconds": 2, "cpu_seconds": 3}]'))
   assert once.median('seconds') == 1.5
   assert run.after(once, finished(failure='no')).failures == ('no',)
-
-
-def test_document_names_versions():
-  about = {
-    'date': '2030-01-01',
-    'processor': 'p',
-    'cores': 4,
-    'cores_used': 2,
-    'versions': {'tensorflow': '2'},
-  }
-  text = run.document(about, [results.Row(SMALL, {SMALL.sides[0]: measured(1.0)})])
-  assert '2 of 4 cores' in text and 'tensorflow 2' in text
-
-
-@pytest.mark.parametrize('flag, named', [('--only=gru', 'gru'), ('--repeats=0', 'got 0')])
-def test_refuses_bad_flags(flag, named, capsys):
-  with pytest.raises(SystemExit) as ended:
-    run.main([flag, '--peer_python=python'])
-  assert ended.value.code == 2
-  assert named in capsys.readouterr().err

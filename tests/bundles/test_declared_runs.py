@@ -49,7 +49,7 @@ def test_rows_that_the_writer_did_not_digest_are_found(tmp_path, monkeypatch):
   told = dpftrl.open_run(honest, BLT).log.metadata[keys.CHAIN_KEY]
   columns['device_ids'][4] = 'another'
   with monkeypatch.context() as patched:
-    patched.setattr(schema.chain, 'of_table', lambda table, num_rounds: bytes.fromhex(told))
+    patched.setattr(schema.digests, 'chained_table', lambda table, num_rounds: bytes.fromhex(told))
     dpftrl.write_log(forged, **columns, metadata=metadata)
   assert digests.ROWS_KEY not in dpftrl.open_run(forged, BLT).log.metadata
   for path, fits in ((honest, True), (forged, False)):

@@ -5,16 +5,12 @@ import math
 
 import hypothesis
 import numpy as np
-import pyarrow as pa
 import pytest
 import scipy.stats
 from hypothesis import strategies as st
 
 from fl_dpftrl.centralized import chances, log_checks, partition, sampling
-from fl_dpftrl.families import identity
-from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import logged
-from fl_dpftrl.replaying import embedded, runs
+from fl_dpftrl.participation import counts
 from tests import drawn
 
 SIZES = dict(num_rounds=240, num_examples=2003, batch_size=50, num_parts=4)
@@ -28,16 +24,11 @@ def batches(scheme, seed=0):
 
 
 def happened(rounds):
-  table = pa.table(
-    {
-      'round': np.repeat(np.arange(len(rounds)), [len(r) for r in rounds]),
-      'device_id': np.concatenate([np.asarray(r, np.int64) for r in rounds]),
-    }
-  )
-  log = log_lib.of_table(table, num_rounds=len(rounds))
-  run = runs.Run.of(log, identity.Identity(), noise_multiplier=1.0)
-  (counts,) = embedded.count([run]).logs
-  return logged.LoggedParticipation.of(log, counts)
+  times = np.repeat(np.arange(len(rounds)), [len(r) for r in rounds])
+  ids = np.concatenate([np.asarray(r, np.int64) for r in rounds])
+  order = np.lexsort((times, ids))
+  devices = counts.DeviceCounts.of_rows(times[order], ids[order], lambda row: int(ids[order[row]]))
+  return counts.RunCounts(num_rounds=len(rounds), **vars(devices))
 
 
 def contradictions(rounds, scheme):

@@ -10,6 +10,7 @@ from fl_dpftrl import accounting
 from fl_dpftrl.centralized import amplification, sampled_gaussian, sampling
 from fl_dpftrl.families import banded, banded_toeplitz, identity
 from fl_dpftrl.participation import schemas
+from tests import oracle
 
 
 def run_of(draws, seed):
@@ -42,7 +43,7 @@ SHUFFLES = [
 @pytest.mark.parametrize('arguments', SHUFFLES)
 def test_shuffled_runs_keep_to_their_schema(scheme, arguments):
   draws = scheme(**arguments)
-  seen = [schemas.schema_of(*run_of(draws, seed), draws.num_rounds) for seed in range(60)]
+  seen = [oracle.schema_of(*run_of(draws, seed), draws.num_rounds) for seed in range(60)]
   assert min(s.min_sep for s in seen) >= min(draws.schema.min_sep, draws.num_rounds)
   most = max(s.max_participations for s in seen)
   assert most == draws.schema.participations

@@ -9,7 +9,7 @@ import pytest
 
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.centralized import partition, sampling
-from fl_dpftrl.logs import description, schema
+from fl_dpftrl.logs import description, keys, schema
 
 ROWS = {
   'rounds': [0, 0, 1, 4, 6, 9],
@@ -71,7 +71,7 @@ def test_a_violated_declaration_is_loud(log, replayed):
 
 def test_a_void_log_is_loud(tmp_path, replayed):
   path = tmp_path / 'log.parquet'
-  schema.write_log(path, **ROWS, metadata={schema.VOID_KEY: 'the noise seed was given'})
+  schema.write_log(path, **ROWS, metadata={keys.VOID_KEY: 'the noise seed was given'})
   status, out, err = replayed(path, '--json')
   assert status == 4
   assert json.loads(out)['void_reason'] == 'the noise seed was given'

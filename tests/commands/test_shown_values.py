@@ -7,7 +7,7 @@ import pytest
 from fl_dpftrl import tables
 from fl_dpftrl.commands import output
 from fl_dpftrl.drawing import style
-from fl_dpftrl.logs import schema
+from fl_dpftrl.logs import keys, schema
 from fl_dpftrl.reports import page
 
 FORGED = 'ε at δ = 1e-06  0.001'
@@ -19,7 +19,7 @@ REPLAY = 'replay --strategy=identity --noise_multiplier=3 --delta=1e-6 --log'
 @pytest.fixture(name='log')
 def fixture_log(tmp_path):
   path = tmp_path / 'log.parquet'
-  metadata = {schema.VOID_KEY: HOSTILE}
+  metadata = {keys.VOID_KEY: HOSTILE}
   rows = {'rounds': [0, 2, 2], 'device_ids': ['a', 'a', 'c']}
   schema.write_log(path, **rows, num_rounds=4, metadata=metadata)
   return path

@@ -120,7 +120,7 @@ def test_moving_to_a_blt_adds_up_both_mechanisms(names):
   statement, tree = moved['statement'], moved['tree']
   assert statement.void_reason is None
   (facts,) = statement.runs
-  assert facts.restarts == (4,) and facts.later_strategies[0][1].family == 'blt'
+  assert facts.noise.restarts == (4,) and facts.later_strategies[0][1].family == 'blt'
   # Devices of every third round: twice in rounds 0 to 3, and twice in the five rounds after.
   schema = dpftrl.MinSep(num_rounds=4, min_sep=3)
   first = dpftrl.account(tree, schema, noise_multiplier=6.0, delta=1e-6)

@@ -7,6 +7,7 @@ exits with its status.
 """
 
 import atexit
+import dataclasses
 import functools
 import gc
 import json
@@ -25,6 +26,8 @@ import types
 from typing import NoReturn
 
 from fl_dpftrl.logs import reader
+from fl_dpftrl.studies import cells
+from fl_dpftrl.studies import design as design_lib
 
 ROOT = pathlib.Path(__file__).parents[2]
 COMMAND = [sys.executable, '-m', 'experiments.stackoverflow.train']
@@ -138,6 +141,20 @@ class Start:
   def _read(self, stream: int) -> str:
     descriptor = self._streams[stream].fileno()
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode()
+
+
+def task(design: design_lib.Design) -> cells.Task:
+  """Returns what a study of the experiment trains, each cell in a fork and none timed before."""
+  from experiments.stackoverflow import machines
+  from experiments.stackoverflow.study import task as task_lib
+
+  def train(cell: cells.Cell) -> None:
+    process = Start(*task_lib.arguments(cell))
+    if process.wait():
+      raise RuntimeError(process.err)
+
+  trained = task_lib.task(design, machines.Machines(), 1)
+  return dataclasses.replace(trained, train=train, timed=None)
 
 
 def _serve(channel: socket.socket) -> list[str]:

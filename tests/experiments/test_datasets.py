@@ -1,11 +1,9 @@
-import itertools
-
 import numpy as np
 import pytest
 
-from experiments.stackoverflow import configuration, datasets, metrics
+from experiments.stackoverflow import configuration, datasets
 from experiments.stackoverflow.datasets import dataset as dataset_lib
-from experiments.stackoverflow.datasets import parts, synthetic
+from experiments.stackoverflow.datasets import synthetic
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
 
 pytestmark = pytest.mark.tff
@@ -69,27 +67,6 @@ def test_best_accuracy_is_that_of_the_chain(data):
   assert data.unigram_accuracy < data.best_accuracy - 0.2
 
 
-def test_no_predictor_by_the_last_word_is_better_than_the_best():
-  chain = synthetic.transitions(2, seed=5)
-  words = synthetic.draw(chain, 4000, 4, [0])
-  first = np.full((len(words), 1), 2)
-  previous = np.concatenate([first, words[:, :-1]], axis=1)
-  accuracies = [
-    (np.array(choice)[previous] == words).mean() for choice in itertools.product(range(2), repeat=3)
-  ]
-  assert synthetic.best_accuracy(chain, words) == pytest.approx(max(accuracies))
-
-
-def test_drawn_sentences_follow_the_chain():
-  chain = synthetic.transitions(5, seed=2)
-  words = synthetic.draw(chain, 20_000, 3, [7])
-  for column, before in ((1, words[:, 0]), (2, words[:, 1])):
-    for word in range(5):
-      following = words[before == word, column]
-      frequencies = np.bincount(following, minlength=5) / len(following)
-      np.testing.assert_allclose(frequencies, chain[word], atol=0.05)
-
-
 def test_synthetic_is_reproducible_and_varies_with_the_seed(data):
   again, other = synthetic.load(seed=1), synthetic.load(seed=2)
   client = data.train_clients[7]
@@ -129,7 +106,7 @@ def test_unigram_baseline_needs_a_word():
 def test_which_targets_count():
   vocabulary = vocabulary_lib.Vocabulary(['a', 'b'])
   targets = vocabulary.encode([['a', 'x', 'b']], 5)[:, 1:]
-  masks = metrics.masks(targets, vocabulary).items()
+  masks = vocabulary.masks(targets).items()
   assert {name: mask[0].astype(int).tolist() for name, mask in masks} == {
     'accuracy': [1, 0, 1, 0, 0],
     'accuracy_no_oov_or_eos': [1, 0, 1, 0, 0],
@@ -143,17 +120,12 @@ def test_unknown_name():
     datasets.load('wikipedia')
 
 
-def test_bad_synthetic_size():
-  with pytest.raises(ValueError, match='num_clients must be at least 1'):
-    synthetic.load(num_clients=0)
-
-
 def test_parts_divide_the_training_clients(data):
-  halves = [parts.part(data, f'{number}/2') for number in (1, 2)]
+  halves = [dataset_lib.part(data, f'{number}/2') for number in (1, 2)]
   first, second = (half.train_clients for half in halves)
   assert len(first) > 10 and len(second) > 10
   assert sorted(first + second) == sorted(data.train_clients)
-  assert parts.part(data, '1/1').train_clients == data.train_clients
+  assert dataset_lib.part(data, '1/1').train_clients == data.train_clients
   assert halves[0].vocabulary == data.vocabulary and halves[0].test is data.test
   hparams = configuration.from_arguments(
     ['--dataset=synthetic', '--seed=1', '--report_goal=5', '--num_rounds=2']
@@ -165,4 +137,4 @@ def test_parts_divide_the_training_clients(data):
 @pytest.mark.parametrize('text', ['0/2', '3/2', '1', 'half', '1/101', '-1/2', '1/2/3'])
 def test_a_part_that_there_is_not_is_named(text):
   with pytest.raises(ValueError, match='--client_part='):
-    parts.parse(text)
+    dataset_lib.parse_part(text)

@@ -10,15 +10,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from experiments.stackoverflow import (
-  configuration,
-  datasets,
-  evaluate,
-  export,
-  exported,
-  networks,
-  weights,
-)
+from experiments.stackoverflow import configuration, datasets, evaluate, export, exported, networks
 from fl_dpftrl.training import report
 
 pytestmark = pytest.mark.tff
@@ -66,7 +58,7 @@ def _folder(tmp_path_factory) -> pathlib.Path:
   hparams.record(folder)
   network = networks.chosen(hparams, datasets.load_for(hparams).vocabulary.size)
   own = tff.learning.models.ModelWeights(drawn(network), ())
-  report.write_model(folder / weights.NAME, own)
+  report.write_model(folder / report.MODEL_NAME, own)
   return folder
 
 

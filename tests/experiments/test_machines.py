@@ -1,16 +1,18 @@
 """A run on a cluster is the run of one process, file by file."""
 
-import json
 import re
+import shutil
 
 import numpy as np
 import pytest
 
-from experiments.stackoverflow import machines
-from experiments.stackoverflow.study import command
+from experiments.stackoverflow import configuration, machines, training
+from experiments.stackoverflow.study import task
+from fl_dpftrl.families import identity
+from fl_dpftrl.studies import design as design_lib
+from fl_dpftrl.studies import run
 from fl_dpftrl.training import canaries
-from tests.experiments import starts
-from tests.experiments.test_crash_safety import assert_same_run, finish, flags_of, killed
+from tests.experiments import runs, starts
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
@@ -20,28 +22,15 @@ def fixture_flags(cluster):
   return [f'--machines={cluster.address}', '--actors=2', '--actor_cpus=0.5']
 
 
-def test_files_are_the_same_wherever_a_run_is_resumed(flags, tmp_path):
-  """Its clients, noise and canaries are on machines, in process, and on machines again."""
-  here, there, same = (
-    tmp_path / 'here',
-    tmp_path / 'there',
-    ['--noise_memory=engine', '--canaries=8'],
-  )
-  finish(here, *same)
-  killed(there, 'computed', 5, *same, *flags, '--noise_machines=2')
-  killed(there, 'stored', 12, *same)
-  finish(there, *same, *flags, '--noise_machines=2')
-  assert_same_run(there, here)
-  scores = [np.load(folder / canaries.SCORES_NAME) for folder in (here, there)]
+def test_files_are_the_same_wherever_a_run_is_resumed(flags, canaried, killed_canaried, tmp_path):
+  """Its clients, noise and canaries are in process, on machines, and in process again."""
+  folder = shutil.copytree(killed_canaried, tmp_path / 'run')
+  runs.killed(folder, 'stored', 18, *flags, '--noise_machines=2', base=runs.CANARIES)
+  runs.finish(folder, base=runs.CANARIES)
+  runs.assert_same_run(folder, canaried.folder)
+  scores = [np.load(f / canaries.SCORES_NAME) for f in (folder, canaried.folder)]
   assert np.isfinite(scores[0]).all()
   np.testing.assert_array_equal(*scores)
-
-
-def test_a_study_gives_its_machines_to_its_cells():
-  assert machines.Machines().arguments() == []
-  made = machines.Machines(address='auto', actors=2, actor_gpus=0.25, insecure_network=True)
-  flags = ['--machines=auto', '--actors=2', '--actor_gpus=0.25', '--insecure_network=True']
-  assert made.arguments() == flags
 
 
 @pytest.mark.thorough
@@ -55,11 +44,10 @@ def test_a_study_trains_its_cells_on_the_cluster(cluster, tmp_path):
     'seeds': [3],
     'without_noise': False,
   }
-  path = tmp_path / 'study.json'
-  path.write_text(json.dumps(study))
+  design = design_lib.parse(study)
   there = machines.Machines(address=cluster.address, actors=2, actor_cpus=0.5)
-  lines = []
-  assert command.run(path, tmp_path / 'study', jobs=1, say=lines.append, machines=there), lines
+  trains = task.task(design, there, 1)
+  assert not run.run(design, trains, tmp_path / 'study', jobs=1, say=print).failed
   (log,) = (tmp_path / 'study' / 'cells').glob('*.log')
   (last,) = (line for line in log.read_text().splitlines() if line.startswith('round 4/4 | '))
   assert ' of 2 actors, 0 lost so far | ' in last
@@ -95,11 +83,9 @@ def test_what_cannot_be_is_one_line(wrong, words, tmp_path):
 
 
 def test_a_run_whose_noise_was_served_is_refused(tmp_path):
-  folder = tmp_path / 'run'
-  killed(folder, 'stored', 3)
-  rows = folder / 'checkpoints' / 'rows'
-  rows.mkdir(exist_ok=True)
+  rows = tmp_path / 'checkpoints' / 'rows'
+  rows.mkdir(parents=True)
   (rows / 'served.json').write_text('{}')
-  process = starts.Start(*flags_of(folder))
-  assert process.wait() == 2
-  assert 'was made outside the training process, which release 0.1 alone continues' in process.err
+  hparams = configuration.Hparams(noise_multiplier=1.0, report_goal=6, num_rounds=12)
+  with pytest.raises(ValueError, match='outside the training process, which release 0.1 alone'):
+    training.aggregator(hparams, identity.Identity(), 10, tmp_path)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from experiments.stackoverflow import configuration, networks, optimizers, weights
+from experiments.stackoverflow import configuration, networks, training
 from fl_dpftrl.training import report
 
 pytestmark = pytest.mark.tff
@@ -31,11 +31,11 @@ def step(optimizer, gradient=2.0):
 
 def of_client(name):
   changed = dataclasses.replace(HPARAMS, client_optimizer=name, client_learning_rate=0.1)
-  return optimizers.client(changed)
+  return training.client_optimizer(changed)
 
 
 def of_server(name):
-  return optimizers.server(dataclasses.replace(HPARAMS, server_optimizer=name))
+  return training.server_optimizer(dataclasses.replace(HPARAMS, server_optimizer=name))
 
 
 def test_every_name_is_its_optimiser():
@@ -59,7 +59,7 @@ def test_weights_are_read_back(tmp_path):
   own = NETWORK.initial_weights(5)
   report.write_model(tmp_path / 'model.npz', tff.learning.models.ModelWeights(own, ()))
   for expected, found in zip(
-    own, weights.read(tmp_path / 'model.npz', NETWORK, flag='run'), strict=True
+    own, networks.read_weights(tmp_path / 'model.npz', NETWORK, flag='run'), strict=True
   ):
     np.testing.assert_array_equal(expected, found)
 
@@ -76,5 +76,5 @@ def test_weights_that_do_not_fit_are_named(tmp_path, arrays, words):
   path = tmp_path / 'start.npz'
   np.savez(path, **arrays)
   with pytest.raises(ValueError, match=words) as caught:
-    weights.read(path, NETWORK, flag='initial_weights')
+    networks.read_weights(path, NETWORK, flag='initial_weights')
   assert str(caught.value).startswith("--initial_weights='")

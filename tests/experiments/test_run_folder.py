@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import time
-from typing import NamedTuple
 
 import pytest
 
@@ -16,57 +15,18 @@ from experiments.stackoverflow import evaluate
 from experiments.stackoverflow import train as command
 from fl_dpftrl.files import durable
 from tests import leaks
-from tests.experiments import starts
+from tests.experiments import runs, starts
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
-NUM_ROUNDS = 12
-FLAGS = [
-  '--dataset=synthetic',
-  '--mechanism=tree_online',
-  '--noise_multiplier=1',
-  '--report_goal=6',
-  '--timer_rounds=4',
-  f'--num_rounds={NUM_ROUNDS}',
-  '--rounds_per_evaluation=6',
-  '--seed=3',
-  '--noise_seed=5',
-]
-
-
-def start(folder: pathlib.Path, *flags: str, **kwargs) -> starts.Start:
-  return starts.Start(*FLAGS, f'--output_dir={folder}', *flags, **kwargs)
-
 
 def train(folder: pathlib.Path, *flags: str, **kwargs) -> tuple[int, str, str]:
-  return ended(start(folder, *flags, **kwargs))
-
-
-def ended(process: starts.Start) -> tuple[int, str, str]:
-  code, out, err = process.wait(), process.out, process.err
-  assert 'Traceback' not in err and 'Exception ignored' not in err, err
-  return code, out, err
-
-
-class Finished(NamedTuple):
-  """A run that tests copy, and do not change, and the time that it took."""
-
-  folder: pathlib.Path
-  seconds: float
-
-
-@pytest.fixture(name='finished', scope='module')
-def fixture_finished(tmp_path_factory) -> Finished:
-  folder = tmp_path_factory.mktemp('finished') / 'run'
-  process = start(folder)
-  began = time.monotonic()
-  assert ended(process)[0] == 0
-  return Finished(folder, time.monotonic() - began)
+  return runs.ended(runs.start(folder, *flags, **kwargs))
 
 
 @pytest.fixture(name='copy')
-def fixture_copy(finished, tmp_path) -> pathlib.Path:
-  return shutil.copytree(finished.folder, tmp_path / 'run')
+def fixture_copy(undisturbed, tmp_path) -> pathlib.Path:
+  return shutil.copytree(undisturbed.folder, tmp_path / 'run')
 
 
 def contents(folder: pathlib.Path) -> dict[pathlib.Path, bytes]:
@@ -85,18 +45,19 @@ def test_a_second_start_is_refused_and_changes_nothing(tmp_path):
     assert len([l for l in err.splitlines() if l.startswith('train: ')]) == 1
 
 
-def test_a_diverged_run_ends_and_says_so(tmp_path, copy):
+def test_a_diverged_run_ends_and_says_so(tmp_path):
   folder = tmp_path / 'diverged'
-  flags = ('--server_learning_rate=3e38', '--client_learning_rate=1e30', '--num_rounds=3')
+  flags = ('--server_learning_rate=3e38', '--client_learning_rate=1e30', '--num_rounds=2')
   code, out, err = train(folder, *flags)
   assert code == 0, err
   assert 'THE RUN DIVERGED' in out and 'Guarantee of this run' in out
   summary = json.loads((folder / 'summary.json').read_text(), parse_constant=pytest.fail)
   assert summary['test']['loss'] is None
   assert summary['diverged_since_round'] is not None
-  assert train(folder, *flags, '--resume')[:2] == (0, out)
-  code, out, err = train(copy, '--resume', f'--compare_with={folder}')
-  assert code == 0 and 'not known' in out, err
+  code, again, err = train(folder, *flags, f'--compare_with={folder}')
+  assert code == 0, err
+  differing = set(again.splitlines()) ^ set(out.splitlines())
+  assert len(differing) == 2 and all('not known' in line for line in differing)
 
 
 def test_a_lost_table_is_told_of_and_written_again_where_it_can(copy):
@@ -107,48 +68,43 @@ def test_a_lost_table_is_told_of_and_written_again_where_it_can(copy):
   bundle.mkdir()
   (bundle / 'log-1-1.parquet').write_bytes(b'half')
   (copy / 'metrics.csv').unlink()
-  code, _, err = train(copy, '--resume')
+  code, _, err = train(copy)
   assert code == 0 and not leftover.exists() and not bundle.exists()
   assert 'had lost rounds 9-10' in err and 'has lost rounds 0-8' in err
   rows = (copy / 'metrics.csv').read_text().splitlines()
   assert [row.split(',')[:5] for row in rows[1:]] == [row.split(',')[:5] for row in whole[-3:]]
 
 
-def test_a_state_of_another_type_is_not_quoted_by_a_round(tmp_path):
-  folder = tmp_path / 'run'
-  process = start(folder, pause_at=('published', 1))
-  process.wait_until_paused()
-  process.send_signal(signal.SIGINT)
-  process.go_on()
-  assert ended(process)[0] == 130, process.err
+def test_a_state_of_another_type_is_not_quoted_by_a_round(killed, tmp_path):
+  folder = shutil.copytree(killed, tmp_path / 'run')
   secrets = leaks.spoil(folder)
-  code, out, err = train(folder, '--resume')
+  code, out, err = train(folder)
   assert code == 1 and 'failed: state.aggregator.noise.seed: expected' in err, err
   assert not secrets.found_in(out + err), err
 
 
 def test_a_state_of_another_type_is_not_quoted_where_its_row_is_burnt(copy):
-  (copy / f'checkpoints/round-{NUM_ROUNDS:09d}.npz').unlink()
+  (copy / f'checkpoints/round-{runs.NUM_ROUNDS:09d}.npz').unlink()
   secrets = leaks.spoil(copy)
-  process = start(copy, '--resume')
+  process = runs.start(copy)
   assert process.wait() != 0 and 'noise.seed' in process.err, process.err
   assert not secrets.found_in(process.out + process.err), process.err
 
 
 def test_a_run_without_its_flags_is_told_what_is_missing(copy):
   (copy / 'hparams.json').unlink()
-  code, _, err = train(copy, '--resume')
+  code, _, err = train(copy)
   assert code == 2 and 'holds a run without hparams.json' in err and 'put that file back' in err
   with pytest.raises(ValueError, match=r'hparams\.json is missing.*name the output folder'):
     evaluate.read_hparams(copy)
 
 
 def test_an_edited_clip_norm_is_refused(copy):
-  parameters = json.loads((copy / 'hparams.json').read_text())
+  parameters = runs.read(copy, 'hparams.json')
   edited = json.dumps({**parameters, 'clip_norm': 0.01}, indent=2) + '\n'
   (copy / 'hparams.json').write_text(edited)
   before = contents(copy)
-  code, out, err = train(copy, '--clip_norm=0.01', '--resume')
+  code, out, err = train(copy, '--clip_norm=0.01')
   (told,) = [line for line in err.splitlines() if line.startswith('train: ')]
   assert code == 2 and not out and 'clip_norm' in told and str(copy) in told, err
   after = contents(copy)
@@ -157,21 +113,11 @@ def test_an_edited_clip_norm_is_refused(copy):
 
 def test_a_full_disk_is_one_line_that_names_the_file(tmp_path):
   folder = tmp_path / 'run'
-  code, _, err = train(folder, largest_file=20_000)
+  code, _, err = train(folder, '--num_rounds=2', largest_file=20_000)
   last = err.strip().splitlines()[-1]
   assert code == 1 and last.startswith('train: ') and str(folder) in last
   assert not list(folder.rglob(f'{durable.TEMPORARY_PREFIX}*'))
-  assert train(folder, '--resume')[0] == 0
-
-
-def test_a_killed_run_keeps_its_temporary_files_in_its_folder(tmp_path):
-  folder = tmp_path / 'run'
-  process = start(folder, kill_at=('computed', 0))
-  assert process.wait() == -signal.SIGKILL, process.err
-  assert (folder / '.temporary').is_dir()
-  (folder / '.temporary' / 'code.py').write_text('half')
-  assert train(folder, '--resume')[0] == 0
-  assert not (folder / '.temporary').exists()
+  assert train(folder, '--num_rounds=2')[0] == 0
 
 
 def test_a_disk_without_room_is_one_line_at_once(tmp_path, monkeypatch, capsys):
@@ -180,7 +126,7 @@ def test_a_disk_without_room_is_one_line_at_once(tmp_path, monkeypatch, capsys):
   with pytest.raises(SystemExit) as end:
     command.app.run(
       command.main,
-      argv=['train', *FLAGS, f'--output_dir={tmp_path / "run"}'],
+      argv=['train', *runs.FLAGS, f'--output_dir={tmp_path / "run"}'],
       flags_parser=command._parse,
     )
   assert end.value.code == 1
@@ -193,7 +139,7 @@ def test_interrupted_while_it_imports(tmp_path):
   temporary = tmp_path / 'temporary'
   temporary.mkdir()
   process = subprocess.Popen(
-    [*starts.COMMAND, *FLAGS, f'--output_dir={tmp_path / "run"}'],
+    [*starts.COMMAND, *runs.FLAGS, f'--output_dir={tmp_path / "run"}'],
     cwd=starts.ROOT,
     env={**os.environ, 'TMPDIR': str(temporary)},
     stdout=subprocess.PIPE,
@@ -212,25 +158,15 @@ def test_interrupted_while_it_imports(tmp_path):
   assert not list(temporary.iterdir())
 
 
-def test_interrupted_at_any_time_and_resumed(finished, tmp_path):
-  """FL_DPFTRL_INTERRUPTS=24 in the environment takes as many moments."""
+@pytest.mark.thorough
+def test_interrupted_at_any_time_and_resumed(undisturbed, tmp_path):
   draws = random.Random(7)
   folder = tmp_path / 'run'
-  for number, at in ((signal.SIGINT, ('computed', 2)), (signal.SIGTERM, ('stored', 5))):
-    process = start(folder, '--resume', pause_at=at)
-    process.wait_until_paused()
-    process.send_signal(number)
-    process.go_on()
-    assert ended(process)[0] == 128 + number, process.err
-  codes = []
-  for _ in range(int(os.environ.get('FL_DPFTRL_INTERRUPTS', '1'))):
-    process = start(folder, '--resume')
-    time.sleep(draws.uniform(0.0, 0.8 * finished.seconds))
+  for _ in range(24):
+    process = runs.start(folder)
+    time.sleep(draws.uniform(0.0, 2.0))
     process.send_signal(signal.SIGINT)
-    codes.append(ended(process)[0])
     # One that comes to its end before the signal cannot be interrupted.
-    assert codes[-1] in (0, 130), process.err
-  print('exit statuses', sorted(codes), 'of a run of', round(finished.seconds, 1), 's')
-  assert train(folder, '--resume')[0] == 0
-  for name in (f'checkpoints/round-{NUM_ROUNDS:09d}.npz', 'participation.parquet'):
-    assert (folder / name).read_bytes() == (finished.folder / name).read_bytes()
+    assert runs.ended(process)[0] in (0, 130), process.err
+  assert train(folder)[0] == 0
+  runs.assert_same_run(folder, undisturbed.folder)

@@ -1,94 +1,127 @@
-"""Runs commands on mutated files, and judges how they end."""
+"""Commands on damaged files, and how they end: here, or apart in a process of their own."""
 
-import collections
 import contextlib
+import dataclasses
 import io
+import multiprocessing
+import os
 import resource
 import signal
+import sys
+import tempfile
 import traceback
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 from fl_dpftrl.commands import main
 
 SECONDS = 60
 MEMORY = 2 << 30  # bytes, resident, of each process
 
+# What takes long to load is loaded once.
+_LOADED = (
+  'fl_dpftrl.commands.main',
+  'fl_dpftrl.commands.describe',
+  'fl_dpftrl.commands.replay',
+  'fl_dpftrl.commands.simulate',
+  'experiments.stackoverflow.train',
+  'tests.fuzz.commands',
+)
+_USAGE = '\nused: '
 
-class Ending(NamedTuple):
-  """How a command ended.
 
-  Attributes:
-    kind: 'success' or 'refused'; anything else is a defect.
-    detail: the line that it was refused with, or what went wrong.
-  """
+@dataclasses.dataclass(frozen=True)
+class Ending:
+  """How a command ended."""
 
-  kind: str
-  detail: str = ''
+  status: int
+  errors: str
+  seconds: float = 0.0
+  memory: int = 0
 
   @property
-  def good(self) -> bool:
-    return self.kind in ('success', 'refused')
+  def fault(self) -> str:
+    """What is wrong with an ending; empty for success, and for one line with status 2."""
+    lines = [line for line in self.errors.split('\n')[:-1] if 'warning: ' not in line]
+    if self.seconds > SECONDS:
+      return f'took {self.seconds:.0f} s'
+    if self.memory > MEMORY:
+      return f'took {self.memory >> 20} MiB'
+    if self.status in (0, 3, 4):
+      return ''
+    # The line begins with the command's name.
+    short = len(lines) == 1 and len(lines[0]) <= 300 + len('fl-dpftrl replay: ')
+    if self.status == 2 and short and lines[0].isprintable():
+      return ''
+    return f'status {self.status}: {self.errors[-2000:]!r}'
 
 
 class _TooLong(BaseException):
   """A command that has had its time; nothing catches it on the way."""
 
 
-def run(arguments: Sequence[str]) -> Ending:
-  """Runs `fl-dpftrl` with arguments in this process, which a crash would end."""
-  output, errors = io.StringIO(), io.StringIO()
-  before = signal.signal(signal.SIGALRM, _stop)
-  peaks = _peaks()
+def here(arguments: Sequence[str]) -> Ending:
+  """Runs `fl-dpftrl` with arguments in this process, which a crash would end.
+
+  What reads its files is another process, with limits of its own.
+  """
+
+  def stop(unused_signal, unused_frame):
+    raise _TooLong()
+
+  errors, status, seconds = io.StringIO(), 0, 0.0
+  before = signal.signal(signal.SIGALRM, stop)
   signal.alarm(SECONDS)
-  status = 0
   try:
-    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
       main.main(arguments)
-  except SystemExit as e:
-    status = e.code or 0
+  except SystemExit as end:
+    status = end.code or 0
   except _TooLong:
-    return Ending('hang', f'over {SECONDS} s')
+    seconds = SECONDS + 1.0
   except BaseException:
-    return Ending('traceback', traceback.format_exc(limit=-4))
+    status = 1
+    errors.write(traceback.format_exc(limit=-4))
   finally:
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
-  # Peaks are those of a whole life: only a higher one is this command's.
-  own, children = (new if new > old else 0 for old, new in zip(peaks, _peaks()))
-  used = max(own - peaks[0], children)
-  if used > MEMORY:
-    return Ending('memory', f'{used >> 20} MiB')
-  if status in (0, 3, 4):
-    return Ending('success')
-  lines = errors.getvalue().split('\n')[:-1]
-  lines = [line for line in lines if 'warning: ' not in line]
-  good = status == 2 and len(lines) == 1 and lines[0].isprintable()
-  # The line begins with the command's name.
-  if not good or len(lines[0]) > 300 + len('fl-dpftrl replay: '):
-    return Ending('not one line', f'status {status}: {lines!r:.2000}')
-  return Ending('refused', lines[0])
+  return Ending(status, errors.getvalue(), seconds)
 
 
-def peak_memory() -> int:
-  """Returns the most resident bytes of this process or of any that it ended."""
-  return max(_peaks())
+def apart(command: Callable[[list[str]], None], arguments: list[str]) -> Ending:
+  """Runs a command in a process of its own, which is measured.
+
+  Args:
+    command: a function of a module; ends as a program does.
+    arguments: of it.
+  """
+  context = multiprocessing.get_context('forkserver')
+  context.set_forkserver_preload(list(_LOADED))
+  with tempfile.NamedTemporaryFile() as errors:
+    process = context.Process(target=_measured, args=(command, arguments, errors.name))
+    process.start()
+    process.join()
+    text = errors.read().decode('utf-8', 'backslashreplace')
+  text, _, usage = text.rpartition(_USAGE)
+  if process.exitcode not in (0, 2):
+    return Ending(process.exitcode, text + usage)
+  seconds, memory = usage.split()
+  return Ending(process.exitcode, text, float(seconds), int(memory))
 
 
-def _peaks() -> tuple[int, int]:
-  """Returns the most resident bytes, of this process and of those it ended."""
-  own, children = (
-    resource.getrusage(kind).ru_maxrss << 10
-    for kind in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-  )
-  return own, children
-
-
-def summary(endings: Iterable[Ending]) -> str:
-  """Returns how many ended in each way."""
-  counts = collections.Counter(ending.kind for ending in endings)
-  return ', '.join(f'{kind}: {count}' for kind, count in counts.most_common())
-
-
-def _stop(unused_signal, unused_frame):
-  raise _TooLong()
+def _measured(command: Callable[[list[str]], None], arguments: list[str], path: str) -> None:
+  """Writes what the command writes to stderr to a file, and then its usage."""
+  resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+  os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), 2)
+  os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+  status = 0
+  try:
+    command(arguments)
+  except SystemExit as end:
+    status = end.code or 0
+  except BaseException:
+    traceback.print_exc()
+    status = 1
+  used = resource.getrusage(resource.RUSAGE_SELF)
+  sys.stderr.write(f'{_USAGE}{used.ru_utime + used.ru_stime} {1024 * used.ru_maxrss}')
+  sys.stderr.flush()
+  os._exit(status)

@@ -3,37 +3,10 @@
 import numpy as np
 
 _PIECES = (
-  b'"',
-  b'\n',
-  b'\r',
-  b'\r\n',
-  b',',
-  b'\0',
-  b'null',
-  b'\xff',
-  b'\xef\xbb\xbf',
-  b'{',
-  b'}',
-  b'[' * 500,
-  b'9' * 400,
-  b'1e999',
-  b'-1',
-  b' ',
-  b'\x1b[2J',
-  b'NaN',
-  b'Infinity',
-  b'true',
-  b'""',
-  b'[]',
-  b'{}',
-  b'{"a":' * 500,
-  b'1e-320',
-  b'1000000000000',
-  '\u200b'.encode(),
-  '\u202e'.encode(),
-  b'e\xcc\x81',
-  b'\\ud800',
-  b'\\n',
+  *(b'"', b'\n', b'\r', b'\r\n', b',', b'\0', b'null', b'\xff', b'\xef\xbb\xbf', b'{', b'}'),
+  *(b'[' * 500, b'9' * 400, b'1e999', b'-1', b' ', b'\x1b[2J', b'NaN', b'Infinity', b'true'),
+  *(b'""', b'[]', b'{}', b'{"a":' * 500, b'1e-320', b'1000000000000', '\u200b'.encode()),
+  *('\u202e'.encode(), b'e\xcc\x81', b'\\ud800', b'\\n'),
 )
 
 
@@ -53,9 +26,11 @@ def mutated(content: bytes, seed: int) -> bytes:
   return content
 
 
-def _part(content: bytes, rng: np.random.Generator) -> tuple[int, int]:
+def _parts(content: bytes, rng: np.random.Generator) -> tuple[bytes, bytes, bytes]:
+  """Returns what is before a random part, the part, and what is after it."""
   start = int(rng.integers(len(content)))
-  return start, start + int(rng.integers(1, 1 + min(64, len(content) - start)))
+  end = start + int(rng.integers(1, 1 + min(64, len(content) - start)))
+  return content[:start], content[start:end], content[end:]
 
 
 def _flip(content: bytes, rng: np.random.Generator) -> bytes:
@@ -66,13 +41,13 @@ def _flip(content: bytes, rng: np.random.Generator) -> bytes:
 
 
 def _overwrite(content: bytes, rng: np.random.Generator) -> bytes:
-  start, end = _part(content, rng)
-  return content[:start] + rng.bytes(end - start) + content[end:]
+  before, part, after = _parts(content, rng)
+  return before + rng.bytes(len(part)) + after
 
 
 def _cut_out(content: bytes, rng: np.random.Generator) -> bytes:
-  start, end = _part(content, rng)
-  return content[:start] + content[end:]
+  before, _, after = _parts(content, rng)
+  return before + after
 
 
 def _cut_off(content: bytes, rng: np.random.Generator) -> bytes:
@@ -80,23 +55,23 @@ def _cut_off(content: bytes, rng: np.random.Generator) -> bytes:
 
 
 def _repeat(content: bytes, rng: np.random.Generator) -> bytes:
-  start, end = _part(content, rng)
-  times = int(rng.choice([2, 10, 1000, 20_000]))
-  return content[:start] + content[start:end] * times + content[end:]
+  before, part, after = _parts(content, rng)
+  return before + part * (1 + int(rng.choice([2, 10, 1000, 20_000]))) + after
 
 
 def _move(content: bytes, rng: np.random.Generator) -> bytes:
-  start, end = _part(content, rng)
-  rest = content[:start] + content[end:]
-  place = int(rng.integers(len(rest) + 1))
-  return rest[:place] + content[start:end] + rest[place:]
+  before, part, after = _parts(content, rng)
+  return _put(before + after, part, rng)
 
 
 def _put_in(content: bytes, rng: np.random.Generator) -> bytes:
   piece = _PIECES[rng.integers(len(_PIECES))]
-  times = int(rng.choice([1, 1, 1, 100, 30_000]))
+  return _put(content, piece * int(rng.choice([1, 1, 1, 100, 30_000])), rng)
+
+
+def _put(content: bytes, piece: bytes, rng: np.random.Generator) -> bytes:
   place = int(rng.integers(len(content) + 1))
-  return content[:place] + piece * times + content[place:]
+  return content[:place] + piece + content[place:]
 
 
 def _digit(content: bytes, rng: np.random.Generator) -> bytes:
@@ -119,15 +94,6 @@ def _line(content: bytes, rng: np.random.Generator) -> bytes:
 
 
 _CHANGES = (
-  _flip,
-  _overwrite,
-  _cut_out,
-  _cut_off,
-  _repeat,
-  _move,
-  _put_in,
-  _digit,
-  _digit,
-  _line,
-  _line,
+  *(_flip, _overwrite, _cut_out, _cut_off, _repeat, _move, _put_in),
+  *(_digit, _digit, _line, _line),
 )

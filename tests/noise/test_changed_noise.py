@@ -180,7 +180,7 @@ def replayed_effect(history, folder):
   """Sensitivity over noise multiplier, as replay has it for the device."""
   noise = noise_of(history, folder)
   squares, _ = exposure.Exposure([noise]).squares(history.rounds, np.array([history.rounds.size]))
-  return float(np.sqrt(squares[0])) / noise.multiplier
+  return float(np.sqrt(squares[0])) / noise.noise_multiplier
 
 
 @pytest.mark.slow

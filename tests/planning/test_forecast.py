@@ -10,6 +10,7 @@ from fl_dpftrl.participation import schemas
 from fl_dpftrl.planning import forecast as lib
 from fl_dpftrl.planning import simulating
 from fl_dpftrl.simulation import availability, cohorts, population, server
+from tests import oracle
 
 
 def simulate(*, seed, num_devices=None, report_goal=None, hours=9.0, rounds=None, **people):
@@ -65,7 +66,7 @@ def test_outcomes_are_what_the_log_says():
   ):
     run = simulate(seed=seed, report_goal=goal)
     rounds, devices, days = log(run, seen.num_rounds)
-    assert seen.schema == schemas.schema_of(rounds, devices, seen.num_rounds)
+    assert seen.schema == oracle.schema_of(rounds, devices, seen.num_rounds)
     assert (seen.days, seen.report_goal, seen.seed) == (days, goal, seed)
   assert list(found.nearby) == [(9, 120), (5, 60), (5, 200)] and found.scale == 1
   rounds, devices, _ = log(simulate(seed=3), 120)

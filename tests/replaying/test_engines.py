@@ -1,6 +1,6 @@
 """Whatever brings rows together, what comes out is the same."""
 
-import json
+import dataclasses
 import shutil
 import signal
 import subprocess
@@ -12,14 +12,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl.centralized import partition, sampling
-from fl_dpftrl.families import blt, identity
+from fl_dpftrl.accounting import run_noise
+from fl_dpftrl.families import blt
 from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import refusals, schema
-from fl_dpftrl.replaying import embedded, replay, runs, tally
+from fl_dpftrl.participation import counts, schemas
+from fl_dpftrl.replaying import embedded, exposure, replay, runs, tally
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
+NOISE = run_noise.RunNoise.of(100, BLT, 1.0)
 
 
 def random_rows(num_rounds, devices, seed, as_text):
@@ -72,50 +74,45 @@ def spark():
     session.stop()
 
 
+def assert_same(one, other):
+  """Compares all that two tallies hold."""
+  assert (one.num_devices, one.exact, one.most_rounds) == (
+    other.num_devices,
+    other.exact,
+    other.most_rounds,
+  )
+  assert one.most_exposed == other.most_exposed
+  assert one.exposures.to_dict() == other.exposures.to_dict()
+  for name in ('num_devices', 'square'):
+    assert getattr(one.violations, name) == getattr(other.violations, name)
+  assert one.violations.rounds.to_dict() == other.violations.rounds.to_dict()
+  for own, given in zip(one.logs, other.logs, strict=True):
+    for name, value in vars(own).items():
+      counted = getattr(given, name)
+      if isinstance(value, counts.Counts):
+        value, counted = value.to_dict(), counted.to_dict()
+      assert value == counted, name
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('as_text', [False, pytest.param(True, marks=pytest.mark.thorough)])
-def test_spark_gives_the_same_statement(tmp_path, spark, as_text):
+def test_spark_counts_the_same(tmp_path, spark, as_text):
   first = runs.Run.of(
     log_lib.read_log(write_shards(tmp_path / '1', 50, 0, as_text)),
     BLT,
     noise_multiplier=4.0,
     changes=((20, 3.0),),
     restarts=(10, 30),
+    declared_schema=schemas.MinSep(num_rounds=50, min_sep=3),
   )
   second = runs.Run.of(
     log_lib.read_log(write_shards(tmp_path / '2', 30, 1, as_text)),
     tree.TreeOnline(),
     noise_multiplier=7.0,
+    declared_schema=schemas.MinSep(num_rounds=30, min_sep=2),
   )
   given = [first, second] if as_text else [first]
-  own, other = (
-    replay.replay(given, deltas=[1e-6, 1e-9], group_size=3, report_goal=8, engine=engine)
-    for engine in (embedded.count, spark)
-  )
-  assert json.dumps(own.to_json()) == json.dumps(other.to_json())
-
-
-@pytest.mark.slow
-def test_spark_gives_the_same_of_batches_that_were_drawn(tmp_path, spark):
-  scheme = sampling.CyclicPoisson(num_rounds=60, num_examples=400, batch_size=12.0, num_parts=2)
-  cohorts = list(partition.Partition(scheme=scheme, seed=1).rounds())
-  schema.write_log(
-    tmp_path / 'l.parquet',
-    rounds=np.repeat(np.arange(60), [c.device_ids.size for c in cohorts]),
-    device_ids=np.concatenate([c.device_ids for c in cohorts]),
-    num_rounds=60,
-  )
-  run = runs.Run.of(
-    log_lib.read_log(tmp_path / 'l.parquet'),
-    identity.Identity(),
-    noise_multiplier=4.0,
-    sampling=scheme,
-  )
-  own, other = (
-    replay.replay(run, deltas=1e-6, engine=engine) for engine in (embedded.count, spark)
-  )
-  assert own.drawn.holds
-  assert json.dumps(own.to_json()) == json.dumps(other.to_json())
+  assert_same(*(engine(given, num_exposed=3) for engine in (embedded.count, spark)))
 
 
 @pytest.mark.slow
@@ -132,29 +129,23 @@ def test_spark_names_what_is_wrong(tmp_path, spark):
 
 
 @pytest.mark.slow
-def test_what_does_not_fit_is_sorted_on_disk(tmp_path):
+def test_what_does_not_fit_is_sorted_on_disk(monkeypatch):
+  monkeypatch.setattr(embedded, '_threads', lambda: 2)  # Each needs some memory.
   rng = np.random.default_rng(0)
-  rounds = np.repeat(np.arange(100), 20_000)
-  ids = np.concatenate([rng.choice(300_000, 20_000, replace=False) for _ in range(100)])
-  path = tmp_path / 'l.parquet'
-  schema.write_log(path, rounds=rounds, device_ids=ids, num_rounds=100)
-  run = runs.Run.of(log_lib.read_log(path), BLT, noise_multiplier=1.0)
-  # A quarter of the rows at 16 bytes each.
-  small = embedded.count([run], memory=32 << 20)
-  large = embedded.count([run])
-  assert small.most_exposed == large.most_exposed
-  assert small.logs[0].witness == large.logs[0].witness
-  assert small.exposures.to_dict() == large.exposures.to_dict()
+  ids = [rng.choice(150_000, 10_000, replace=False) for _ in range(100)]
+  table = pa.table({'round': np.repeat(np.arange(100), 10_000), 'device_id': np.concatenate(ids)})
+  run = runs.Run(log=log_lib.of_table(table, num_rounds=100), noise=NOISE)
+  # As much as the rows take, of which sorting needs a copy.
+  assert_same(embedded.count([run], memory=16 << 20), embedded.count([run]))
 
 
 def test_first_fault_is_named_with_any_number_of_threads():
   table = pa.table({'device_id': [1, 2, 2, 3, 4, 4], 'round': [0, 5, 5, 1, 7, 7]})
-  log = log_lib.of_table(table, num_rounds=12)
-  exposure = tally.Exposure([runs.Run.of(log, BLT, noise_multiplier=1.0).noise])
+  exposed = exposure.Exposure([NOISE.until(12)])
   tables = [table.slice(i, 1) for i in range(table.num_rows)]
   for threads in (1, 3):
     with pytest.raises(tally.DeviceTwice, match='device 2 is twice in round 5'):
-      tally.count(tables, exposure, threads=threads)
+      tally.count(tables, exposed, threads=threads)
 
 
 @pytest.mark.slow
@@ -169,24 +160,92 @@ def test_parts_add_up(seed, cuts, as_text, threads):
   rounds, ids = random_rows(12, 30, seed, as_text)
   order = np.lexsort((rounds, ids))
   table = pa.table({'round': rounds[order], 'device_id': ids[order]})
-  log = log_lib.of_table(table, num_rounds=12)
-  exposure = tally.Exposure([runs.Run.of(log, BLT, noise_multiplier=1.0).noise])
-  whole = tally.count([table], exposure, 3)
+  exposed = exposure.Exposure([NOISE.until(12)])
+  whole = tally.count([table], exposed, 3)
   bounds = sorted({0, table.num_rows, *(min(c, table.num_rows) for c in cuts)})
   tables = [table.slice(a, b - a) for a, b in zip(bounds, bounds[1:])]
-  cut = tally.count(tables, exposure, 3, threads)
+  cut = tally.count(tables, exposed, 3, threads)
   device = np.array(table.column('device_id').to_pylist())
   middle = device[table.num_rows // 2]
-  apart = tally.count([table.filter(device < middle)], exposure, 3).plus(
-    tally.count([table.filter(device >= middle)], exposure, 3), 3
+  apart = tally.count([table.filter(device < middle)], exposed, 3).plus(
+    tally.count([table.filter(device >= middle)], exposed, 3), 3
   )
+  assert whole.num_devices == len(set(device))
   for other in (cut, apart):
-    assert other.num_devices == whole.num_devices == len(set(device))
-    assert other.most_exposed == whole.most_exposed
-    assert other.exposures.to_dict() == whole.exposures.to_dict()
-    for a, b in zip(other.logs, whole.logs):
-      assert a.witness == b.witness
-      assert a.cohorts.to_dict() == b.cohorts.to_dict()
-      assert a.separations.to_dict() == b.separations.to_dict()
-      assert a.participations.to_dict() == b.participations.to_dict()
-      assert a.newcomers.to_dict() == b.newcomers.to_dict()
+    assert_same(other, whole)
+
+
+def tables(*parts):
+  return [
+    pa.table({'device_id': [d for d, _ in part], 'round': [t for _, t in part]}) for part in parts
+  ]
+
+
+def count(*parts):
+  return tally.count(tables(*parts), exposure.Exposure([NOISE]))
+
+
+def test_a_sum_with_an_upper_bound_is_one():
+  exact = tally.empty(1)
+  bound = dataclasses.replace(exact, exact=False)
+  assert not exact.plus(bound, 1).exact and not bound.plus(exact, 1).exact
+
+
+def test_a_device_over_several_tables():
+  counted = count([(1, 0), (1, 7)], [(1, 9)], [(1, 20), (2, 3)], [(3, 1)])
+  assert counted.num_devices == 3
+  assert counted.logs[0].witness == (1, 7, 9)
+
+
+@pytest.mark.parametrize(
+  'parts',
+  [
+    ([(1, 0), (2, 7), (1, 9)],),
+    ([(1, 0), (2, 7)], [(1, 9)]),
+    ([(1, 0), (2, 7)], [(1, 9), (3, 9)]),
+    ([(1, 5), (1, 2)],),
+    ([(1, 5)], [(1, 2)]),
+    ([('b', 5)], [('a', 2)]),
+  ],
+)
+def test_rows_out_of_order_are_refused(parts):
+  with pytest.raises(tally.OutOfOrder, match='out of the order'):
+    count(*parts)
+
+
+@pytest.mark.parametrize('as_text', [False, True])
+def test_the_engine_keeps_the_order_however_many_threads(monkeypatch, as_text):
+  monkeypatch.setattr(embedded, '_BATCH_ROWS', 1 << 9)
+  monkeypatch.setattr(embedded.os, 'sched_getaffinity', lambda pid: range(4))
+  rounds, ids = np.divmod(np.arange(50_000), 500)
+  rng = np.random.default_rng(0)
+  order = rng.permutation(rounds.size)
+  table = pa.table(
+    {'round': rounds[order], 'device_id': ids[order].astype(str) if as_text else ids[order]}
+  )
+  run = runs.Run(log=log_lib.of_table(table, num_rounds=100), noise=NOISE)
+  counted = embedded.count([run])
+  assert counted.num_devices == 500
+  assert counted.logs[0].separations.to_dict() == {1: 99 * 500}
+
+
+@pytest.mark.parametrize('as_text', [False, True])
+def test_a_device_again_and_again_in_a_round_is_seen_at_once(as_text):
+  """Before any work that grows with the square of the rounds of a device."""
+  size = 200_000
+  ids = ['a'] * size if as_text else np.zeros(size, np.int64)
+  table = pa.table({'device_id': ids, 'round': np.full(size, 3)})
+  parts = [table.slice(i, 1000) for i in range(0, size, 1000)]
+  message = r"device ('a'|0) is twice in round 3"
+  for given in ([table], parts):
+    with pytest.raises(tally.DeviceTwice, match=message):
+      tally.count(given, exposure.Exposure([NOISE]))
+
+
+def test_a_device_twice_is_named_with_its_log_and_round():
+  noises = [NOISE, NOISE]
+  given = tables([(1, 0), (1, 100), (2, 107)], [(2, 107)])
+  with pytest.raises(tally.DeviceTwice) as raised:
+    tally.count(given, exposure.Exposure(noises))
+  counted = raised.value
+  assert (counted.device_id, counted.log_index, counted.round_index) == (2, 1, 7)

@@ -7,17 +7,17 @@ import re
 import secrets
 import shlex
 
-import pyarrow as pa
 import pytest
 
 from fl_dpftrl.commands import main
 from fl_dpftrl.families import identity
+from fl_dpftrl.logs import keys, metric_names, schema
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import schema
 from fl_dpftrl.replaying import publication, replay, runs
 from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import privacy
 from fl_dpftrl.strategies import document
+from tests.replaying.in_memory import log_of
 
 MARK = 'MARKED'
 SALT = bytes(range(16))
@@ -83,7 +83,12 @@ def test_nothing_of_rows_ids_or_places_is_published(folder, tmp_path, suffix, ca
     path.write_text('\n'.join(['round,device_id', *lines, '']))
   else:
     write_log(
-      path, metadata={schema.VOID_KEY: f'{MARK} was here', 'fl_dpftrl.strategy_sha256': f'{MARK}'}
+      path,
+      metadata={
+        keys.VOID_KEY: f'{MARK} was here',
+        'fl_dpftrl.strategy_sha256': MARK,
+        **metric_names.metadata([MARK]),
+      },
     )
   text, statement = published(path, tmp_path, *flags)
   assert MARK not in text
@@ -152,11 +157,14 @@ def test_several_runs_publish_no_names(folder, tmp_path, capsys):
   runs = folder / f'{MARK}.json'
   runs.write_text(json.dumps({'runs': [entry, entry]}))
   page = tmp_path / 'public.html'
-  main.main(['replay', f'--runs={runs}', '--delta=1e-6', f'--public_report={page}'])
+  command = ['replay', f'--runs={runs}', '--delta=1e-6']
+  main.main([*command, f'--public_report={page}'])
   text = page.read_text()
   assert MARK not in text and 'log.parquet' not in text
   assert '--runs=RUNS' in text
   assert 'HMAC-SHA-256' in capsys.readouterr().out
+  main.main(command)
+  assert 'HMAC-SHA-256' not in capsys.readouterr().out
 
 
 def test_a_log_opens_its_commitment(folder, tmp_path, capsys):
@@ -181,26 +189,10 @@ def test_a_log_opens_its_commitment(folder, tmp_path, capsys):
   assert again['hmac_sha256'] != value
 
 
-def test_without_a_public_report_there_is_no_commitment(folder, capsys):
-  path = folder / 'log.parquet'
-  write_log(path)
-  main.main(
-    [
-      'replay',
-      f'--log={path}',
-      '--strategy=identity',
-      '--noise_multiplier=3',
-      '--delta=1e-6',
-      '--json',
-    ]
-  )
-  assert 'commitment' not in json.loads(capsys.readouterr().out)
-
-
 def test_salts_are_fresh_and_of_one_length(monkeypatch):
   asked = []
   monkeypatch.setattr(secrets, 'token_bytes', lambda size: asked.append(size) or SALT)
-  run = runs.Run.of(in_memory(ROWS, 12), identity.Identity(), noise_multiplier=3.0)
+  run = runs.Run.of(log_of(ROWS, 12), identity.Identity(), noise_multiplier=3.0)
   unfiled = replay.replay(run, deltas=1e-6)
   filed = dataclasses.replace(
     unfiled, runs=(dataclasses.replace(unfiled.runs[0], log=(log_lib.LogFile('x', 'ab' * 32),)),)
@@ -212,11 +204,6 @@ def test_salts_are_fresh_and_of_one_length(monkeypatch):
   assert publication.committed(unfiled).commitment is None
 
 
-def in_memory(rows, num_rounds):
-  columns = {'round': [r for r, _ in rows], 'device_id': [d for _, d in rows]}
-  return log_lib.of_table(pa.table(columns), num_rounds=num_rounds)
-
-
 def test_a_new_field_is_not_published_by_itself():
   @dataclasses.dataclass(frozen=True, kw_only=True)
   class Longer(statement_lib.Statement):
@@ -225,7 +212,7 @@ def test_a_new_field_is_not_published_by_itself():
     def to_json(self):
       return {**super().to_json(), 'brand_new': self.brand_new}
 
-  run = runs.Run.of(in_memory(ROWS, 12), identity.Identity(), noise_multiplier=3.0)
+  run = runs.Run.of(log_of(ROWS, 12), identity.Identity(), noise_multiplier=3.0)
   whole = Longer(**vars(replay.replay(run, deltas=1e-6)), brand_new=MARK)
   setting = privacy.Setting(
     run=MARK,
@@ -240,6 +227,16 @@ def test_a_new_field_is_not_published_by_itself():
   assert MARK in privacy.report(whole, setting)
 
 
+def repeated(text, path, capsys, columns=''):
+  """Runs the command on a published page; returns it, and its result."""
+  capsys.readouterr()
+  command = html.unescape(re.search('<pre>(fl-dpftrl replay.*?)</pre>', text).group(1))
+  files = {'--log=LOG': f'--log={path}', '--strategy=STRATEGY': '--strategy=identity'}
+  files['--columns=COLUMNS'] = columns
+  main.main([*(files.get(word, word) for word in shlex.split(command)[1:]), '--json'])
+  return command, json.loads(capsys.readouterr().out)
+
+
 def test_the_published_command_gives_the_published_figures(folder, tmp_path, capsys):
   path = folder / 'log.parquet'
   write_log(path)
@@ -252,14 +249,9 @@ def test_the_published_command_gives_the_published_figures(folder, tmp_path, cap
     '--noise_multiplier_from=8:2.5',
     '--adjacency=replace_one',
   )
-  capsys.readouterr()
-  command = html.unescape(re.search('<pre>(fl-dpftrl replay.*?)</pre>', text).group(1))
-  words = shlex.split(command)[1:]
-  words = [w.replace('=LOG', f'={path}').replace('=STRATEGY', '=identity') for w in words]
-  main.main([*words, '--json'])
-  repeated = json.loads(capsys.readouterr().out)
+  _, result = repeated(text, path, capsys)
   for part in ('worst_case', 'declared'):
-    assert repeated[part] == statement[part]
+    assert result[part] == statement[part]
 
 
 def test_the_published_command_takes_logs_of_other_systems(tmp_path, capsys):
@@ -269,13 +261,7 @@ def test_the_published_command_takes_logs_of_other_systems(tmp_path, capsys):
   columns = f'--columns=round={MARK},device_id=who'
   text, statement = published(path, tmp_path, columns, '--first_round=1')
   assert MARK not in text
-  capsys.readouterr()
-  command = html.unescape(re.search('<pre>(fl-dpftrl replay.*?)</pre>', text).group(1))
+  command, result = repeated(text, path, capsys, columns)
   # The number of rounds was taken from the log, which is then to say it again.
   assert '--num_rounds' not in command and '--first_round=1' in command
-  words = [
-    w.replace('=LOG', f'={path}').replace('=STRATEGY', '=identity') for w in shlex.split(command)
-  ]
-  main.main([*(columns if w == '--columns=COLUMNS' else w for w in words[1:]), '--json'])
-  repeated = json.loads(capsys.readouterr().out)
-  assert repeated['worst_case'] == statement['worst_case'] and repeated['num_rounds_assumed']
+  assert result['worst_case'] == statement['worst_case'] and result['num_rounds_assumed']

@@ -1,3 +1,5 @@
+"""The privacy report: every figure is the statement's, and sentences stand where they belong."""
+
 import dataclasses
 import functools
 import html
@@ -6,7 +8,6 @@ import json
 import re
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from fl_dpftrl import auditing
@@ -18,19 +19,22 @@ from fl_dpftrl.replaying import publication, replay, runs
 from fl_dpftrl.reports import privacy
 from fl_dpftrl.strategies import document
 from tests import pages
+from tests.replaying.in_memory import log_of
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
 COMMAND = "fl-dpftrl replay --log='a b.parquet' --strategy=s.json"
+SEED = 'the noise seed was given'
 
 
 class Page(html.parser.HTMLParser):
   """The text, figures, scripts and references of a page; checks the nesting."""
 
-  def __init__(self, text):
+  def __init__(self, source):
     super().__init__()
+    self.source = source
     self.open, self.figures, self.words, self.scripts = [], [], [], {}
     self.tags, self.references = [], []
-    self.feed(text)
+    self.feed(source)
     self.close()
     assert not self.open
 
@@ -63,15 +67,49 @@ class Page(html.parser.HTMLParser):
   def text(self):
     return re.sub(r'\s+', ' ', ''.join(self.words))
 
+  @property
+  def fields(self):
+    return {field for field, _ in self.figures}
 
-def happened(rows, num_rounds, **kwargs):
-  table = pa.table({'round': [r for r, _ in rows], 'device_id': [d for _, d in rows]})
-  log = log_lib.of_table(table, num_rounds=num_rounds)
-  return dataclasses.replace(log, **kwargs)
+  def section(self, heading):
+    """Returns the words from a heading of second order to the next."""
+    _, _, after = self.source.partition(f'<h2>{heading}</h2>')
+    assert after, heading
+    inside = after.partition('<h2>')[0]
+    return re.sub(r'\s+', ' ', html.unescape(re.sub(r'<[^>]+>', ' ', inside)))
+
+  def check(self, stated, **others):
+    """Asserts that each figure is that of the statement, which the page embeds."""
+    everything = {**stated.to_json(), **others}
+    assert json.loads(self.scripts['statement']) == stated.to_json()
+    for field, value in self.figures:
+      assert float(value) == pages.look_up(everything, field), field
 
 
-LOG = happened([(0, 'a'), (4, 'a'), (9, 'a'), (1, 'b'), (6, 'b'), (3, 'c')], 12)
+def crowd(num_devices=1009, prefix='SECRET'):
+  """Devices with one to four participations; some rounds have none."""
+  rows = [
+    (device % 20 + 23 * again, f'{prefix}{device:05}')
+    for device in range(num_devices)
+    for again in range(1 + device % 4)
+  ]
+  return log_of(rows, 97, warnings=('rows <may> be missing',))
+
+
+LOG = log_of([(0, 'a'), (4, 'a'), (9, 'a'), (1, 'b'), (6, 'b'), (3, 'c')], 12)
+ONCE = log_of([(0, 'a')], 3)
+CROWD = crowd()
 FILE = log_lib.LogFile('log.parquet', 'ab' * 32)
+SHA_OF_CROWD = log_lib.LogFile('crowd.parquet', 'cd' * 32)
+HYPOTHETICAL = privacy.Deployment(
+  report_goal=6500,
+  population=8_765_000,
+  noise_multiplier=487.5,
+  sensitivity=1.7,
+  rho=0.0625,
+  epsilon=1.9375,
+  delta=1e-6,
+)
 
 
 @pytest.fixture(autouse=True, scope='module')
@@ -90,12 +128,10 @@ def filed(stated, *files):
   )
 
 
-def statement(log=LOG, min_sep=3, noise_multiplier=3.0, deltas=1e-6, **kwargs):
+def statement(log=LOG, min_sep=3, noise_multiplier=3.0, deltas=1e-6, noise=(), **kwargs):
+  declared = min_sep and schemas.MinSep(num_rounds=log.num_rounds, min_sep=min_sep)
   run = runs.Run.of(
-    log,
-    BLT,
-    noise_multiplier=noise_multiplier,
-    declared_schema=schemas.MinSep(num_rounds=log.num_rounds, min_sep=min_sep),
+    log, BLT, noise_multiplier=noise_multiplier, declared_schema=declared, **dict(noise)
   )
   return filed(replay.replay(run, deltas=deltas, **kwargs), FILE)
 
@@ -104,54 +140,44 @@ def setting(noise_multiplier=3.0, **kwargs):
   return privacy.Setting(run='first', noise_multiplier=noise_multiplier, command=COMMAND, **kwargs)
 
 
-SEED = 'the noise seed was given'
-HYPOTHETICAL = privacy.Deployment(
-  report_goal=6500,
-  population=1_040_000,
-  noise_multiplier=487.5,
-  sensitivity=1.7,
-  rho=0.0625,
-  epsilon=1.9375,
-  delta=1e-6,
-)
+def report(stated=None, **given):
+  """Returns the page of a statement, by default of the small log."""
+  stated = stated or statement()
+  return Page(privacy.report(stated, setting(stated.noise_multiplier, **given)))
+
+
+def public(stated=None, **given):
+  return report(publication.publishable(stated or statement()), **given)
+
+
+@pytest.fixture(name='plain', scope='module')
+def fixture_plain():
+  return report(clipped_count=31, zeroed_count=2, rejected_count=1, notes=('every other Tuesday',))
 
 
 @pytest.mark.parametrize('deltas', [1e-6, [1e-6, 1e-9]])
 def test_figures_are_the_statements(tmp_path, deltas):
-  stated = statement(deltas=deltas)
-  path = tmp_path / 'privacy.html'
+  stated, path = statement(deltas=deltas), tmp_path / 'privacy.html'
   privacy.write_report(path, stated, setting=setting(hypothetical=HYPOTHETICAL))
   page = Page(path.read_text())
-  assert json.loads(page.scripts['statement']) == stated.to_json()
-  everything = {**stated.to_json(), 'hypothetical': vars(HYPOTHETICAL)}
-  for field, value in page.figures:
-    assert float(value) == pages.look_up(everything, field)
-  shown = {field for field, _ in page.figures}
-  for part in ('worst_case', 'observed', 'declared'):
-    for field in ('sensitivity', 'rho', 'epsilon'):
-      assert f'{part}.{field}' in shown
-  assert ('worst_case.curve.1.epsilon' in shown) is isinstance(deltas, list)
-  assert {f'hypothetical.{field}' for field in vars(HYPOTHETICAL)} <= shown
-  assert {'num_rounds', 'min_sep', 'max_participations', 'delta'} <= shown
-
-
-def test_the_headline_comes_first(tmp_path):
-  path = tmp_path / 'privacy.html'
-  privacy.write_report(path, statement(), setting=setting())
-  page = Page(path.read_text())
-  assert page.figures[0][0] == 'worst_case.epsilon'
-  assert page.figures[1][0] == 'delta'
+  page.check(stated, hypothetical=vars(HYPOTHETICAL))
+  expected = {
+    f'{part}.{field}'
+    for part in ('worst_case', 'observed', 'declared')
+    for field in ('sensitivity', 'rho', 'epsilon')
+  }
+  expected |= {f'hypothetical.{field}' for field in vars(HYPOTHETICAL)}
+  assert expected | {'num_rounds', 'min_sep', 'max_participations', 'delta'} <= page.fields
+  assert ('worst_case.curve.1.epsilon' in page.fields) is isinstance(deltas, list)
+  assert [field for field, _ in page.figures[:2]] == ['worst_case.epsilon', 'delta']
   assert 'No guarantee' not in page.text
 
 
-def test_stands_alone():
-  text = privacy.report(statement(), setting(hypothetical=HYPOTHETICAL))
-  page = Page(text)
-  assert not page.references
-  assert not {'link', 'img', 'iframe', 'object', 'embed'} & set(page.tags)
-  assert not re.search(r'https?:|url\(|@import|//', text)
-  assert list(page.scripts) == ['statement']
-  assert page.tags.count('svg') == 4
+def test_stands_alone(plain):
+  assert not plain.references
+  assert not {'link', 'img', 'iframe', 'object', 'embed'} & set(plain.tags)
+  assert not re.search(r'https?:|url\(|@import|//', plain.source)
+  assert list(plain.scripts) == ['statement'] and plain.tags.count('svg') == 4
 
 
 @pytest.mark.parametrize(
@@ -178,64 +204,54 @@ def test_stands_alone():
     document.strategy_digest(BLT),
     "device 'a' in rounds 0 and 4",
     'every other Tuesday',
+    'whether a device sent updates of its own or zeros',
   ],
 )
-def test_says(full_page, words):
-  assert words in full_page
-
-
-@pytest.fixture(name='full_page', scope='module')
-def fixture_full_page():
-  filled = setting(
-    clipped_count=31, zeroed_count=2, rejected_count=1, notes=('every other Tuesday',)
-  )
-  return Page(privacy.report(statement(), filled)).text
+def test_says(plain, words):
+  assert words in plain.text
+  assert 'two data sets' not in plain.text and 'violated' not in plain.text
 
 
 def test_a_void_run_says_so_before_any_figure():
-  by_setting = privacy.report(statement(), setting(void_reason=SEED))
-  by_log = privacy.report(
-    dataclasses.replace(statement(happened([(0, 'a')], 3)), void_reason=SEED), setting()
-  )
-  without_noise = privacy.report(statement(noise_multiplier=0.0), setting(noise_multiplier=0.0))
-  for text, reason in ((by_setting, SEED), (by_log, SEED), (without_noise, 'no noise was added')):
-    before = text.partition('<data')[0]
-    assert 'No guarantee' in before
-    assert f'This run guarantees nothing: {reason}.' in before
-    assert f'None: {reason}.' in Page(text).text
-    assert text.count('class="card void"') == 3
+  by_log = dataclasses.replace(statement(ONCE), void_reason=SEED)
+  without_noise = statement(noise_multiplier=0.0)
+  for page, reason in (
+    (report(void_reason=SEED), SEED),
+    (report(by_log), SEED),
+    (report(without_noise), 'no noise was added'),
+  ):
+    before = page.source.partition('<data')[0]
+    assert 'No guarantee' in before and f'This run guarantees nothing: {reason}.' in before
+    assert f'None: {reason}.' in page.text
+    assert page.source.count('class="card void"') == 3
+  void = report(void_reason=SEED).source
+  assert '<table class="void">' in void and 'worst case: void' in void
+  words = report(without_noise).section('Privacy loss of actual devices')
+  assert 'Without noise no device was protected' in words
 
 
 def test_a_violated_declaration_is_loud():
-  kept = Page(privacy.report(statement(min_sep=4), setting())).text
-  violated = privacy.report(statement(min_sep=5), setting())
-  assert 'violated' not in kept
-  text = Page(violated).text
-  assert 'The declared participation was violated' in text
-  assert 'A min-sep of 5 and at most' in text
-  assert violated.count('card bad void') == 1
-
-
-def test_warnings_are_shown():
-  log = happened([(0, 'a')], 3, warnings=('rows <may> be missing',))
-  assert 'rows <may> be missing' in Page(privacy.report(statement(log), setting())).text
+  stated = statement(min_sep=5)
+  page = report(stated)
+  assert 'The declared participation was violated' in page.text
+  assert 'A min-sep of 5 and at most' in page.text
+  assert page.source.count('card bad void') == 1
+  words = public(stated).text
+  assert 'The declared participation was violated' in words
+  assert 'The worst-case guarantee rests on the log and stands.' in words
 
 
 def test_nobody_twice():
-  page = Page(privacy.report(statement(happened([(0, 'a')], 3)), setting()))
-  assert 'No device took part twice' in page.text
-  assert page.tags.count('svg') == 3
+  page = report(statement(ONCE))
+  assert 'No device took part twice' in page.text and page.tags.count('svg') == 3
 
 
 def test_hostile_names_stay_text():
   hostile = '</script><img src=x onerror=alert(1)>'
-  log = happened([(0, hostile), (2, hostile)], 3)
-  text = privacy.report(statement(log, min_sep=1), setting(dataset=hostile, unit=hostile))
-  page = Page(text)
-  assert 'img' not in page.tags
-  assert page.text.count(hostile) >= 3
-  stated = json.loads(page.scripts['statement'])
-  assert stated['witness']['device_id'] == hostile
+  log = log_of([(0, hostile), (2, hostile)], 3)
+  page = report(statement(log, min_sep=1), dataset=hostile, unit=hostile)
+  assert 'img' not in page.tags and page.text.count(hostile) >= 3
+  assert json.loads(page.scripts['statement'])['witness']['device_id'] == hostile
 
 
 def test_refuses_another_noise_multiplier(tmp_path):
@@ -245,102 +261,43 @@ def test_refuses_another_noise_multiplier(tmp_path):
 
 
 def test_adjacency_and_groups():
-  text = Page(
-    privacy.report(statement(adjacency='replace_one', group_size=3), setting(unit='a phone'))
-  ).text
-  assert 'Adjacency: replace-one.' in text
-  assert 'Unit of privacy: a phone, 3 of them together' in text
-  assert 'twice those of zero-out' in text
-  assert 'tell which of two data sets a group of 3 devices held' in text
-
-
-def test_says_what_an_attacker_would_tell_apart():
-  text = Page(privacy.report(statement(), setting())).text
-  assert 'whether a device sent updates of its own or zeros' in text
-  assert 'two data sets' not in text
-
-
-CONFIDENTIAL = (
-  'Confidential: this page has figures of single devices from the private log;'
-  ' there is a version for publication.'
-)
-
-
-def crowd(num_devices=1009, prefix='SECRET'):
-  """Devices with one to four participations; some rounds have none."""
-  rows = [
-    (device % 20 + 23 * again, f'{prefix}{device:05}')
-    for device in range(num_devices)
-    for again in range(1 + device % 4)
-  ]
-  return happened(rows, 97, warnings=('rows may be missing',))
-
-
-CROWD = crowd()
-SHA_OF_CROWD = log_lib.LogFile('crowd.parquet', 'cd' * 32)
-
-
-def together(**kwargs):
-  """A statement of two runs: the second with restarts and changes."""
-  both = [
-    runs.Run.of(LOG, BLT, noise_multiplier=3.0),
-    runs.Run.of(
-      crowd(prefix=''),
-      BLT,
-      noise_multiplier=2.5,
-      changes=((11, 2.25), (40, 4.0)),
-      restarts=(31, 62),
-    ),
-  ]
-  return filed(replay.replay(both, deltas=1e-6, **kwargs), FILE, SHA_OF_CROWD)
-
-
-def one_changed():
-  run = runs.Run.of(LOG, BLT, noise_multiplier=3.0, changes=((5, 2.75),), restarts=(7,))
-  return filed(replay.replay(run, deltas=1e-6), FILE)
-
-
-def section(text, heading):
-  """The words of a page from a heading of second order to the next."""
-  _, _, after = text.partition(f'<h2>{heading}</h2>')
-  assert after, heading
-  inside = after.partition('<h2>')[0]
-  return html.unescape(re.sub(r'\s+', ' ', re.sub(r'<[^>]+>', ' ', inside)))
-
-
-def test_confidential_is_said_first():
-  text = privacy.report(statement(), setting())
-  words = Page(text).text
-  assert CONFIDENTIAL in words
-  assert 'Confidential' in text.partition('<data')[0]
-  assert 'For publication' not in words
+  page = report(statement(adjacency='replace_one', group_size=3), unit='a phone')
+  for words in (
+    'Adjacency: replace-one.',
+    'Unit of privacy: a phone, 3 of them together',
+    'twice those of zero-out',
+    'tell which of two data sets a group of 3 devices held',
+    'the 3 most exposed devices together',
+  ):
+    assert words in page.text
+  words = page.section('Privacy loss of actual devices')
+  assert 'worst case' not in words and 'most exposed</th>' not in page.source
+  assert 'They are those of each device alone, not of 3 together.' in words
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('several', [False, True])
 @pytest.mark.parametrize('group_size', [1, 2])
 def test_publication_tells_nothing_of_single_devices(several, group_size):
-  run = runs.Run.of(
-    CROWD, BLT, noise_multiplier=3.0, declared_schema=schemas.MinSep(num_rounds=97, min_sep=30)
-  )
+  declared = schemas.MinSep(num_rounds=97, min_sep=30)
+  run = runs.Run.of(CROWD, BLT, noise_multiplier=3.0, declared_schema=declared)
   whole = replay.replay(
     [run, run] if several else run, deltas=[1e-6, 1e-9], group_size=group_size, report_goal=50
   )
   whole = filed(whole, *[SHA_OF_CROWD] * len(whole.runs))
-  given = setting(
+  given = dict(
     population=765_432,
     clipped_count=54_321,
     zeroed_count=65_431,
     rejected_count=76_541,
-    hypothetical=dataclasses.replace(HYPOTHETICAL, population=8_765_000),
+    hypothetical=HYPOTHETICAL,
   )
-  confidential = privacy.report(whole, given)
-  public = privacy.report(publication.publishable(whole), given)
-  counts = {1009, 765_432, 54_321, 65_431, 76_541, 8_765_000}
-  counts.add(whole.counted.num_participations)
-  for text in ('SECRET', *(f'{count:,}' for count in counts)):
+  confidential, published = report(whole, **given).source, public(whole, **given).source
+  counts = {1009, 765_432, 54_321, 65_431, 76_541, 8_765_000, whole.counted.num_participations}
+  secret = ['SECRET', 'cd' * 32, 'crowd.parquet', 'rows &lt;may&gt; be missing']
+  for text in (*secret, *(f'{count:,}' for count in counts)):
     assert text in confidential
-    assert text not in public
+    assert text not in published
   for text in (
     *map(str, counts),
     'per_device',
@@ -354,60 +311,49 @@ def test_publication_tells_nothing_of_single_devices(several, group_size):
     '"observed"',
     'observed.',
   ):
-    assert text not in public
-  assert public.count('<svg') == public.count('<figure') == 1
-  assert 'Least share of false negatives' in public
-  for text in ('cd' * 32, 'crowd.parquet', 'rows may be missing'):
-    assert text in confidential
-    assert text not in public
+    assert text not in published
+  assert published.count('<svg') == published.count('<figure') == 1
+  assert 'Least share of false negatives' in published
 
 
-def test_publication_says_what_was_left_out():
+def test_each_page_says_first_for_whom_it_is(plain):
+  confidential = 'Confidential: this page has figures of single devices from the private log;'
+  assert confidential in plain.text and 'For publication' not in plain.text
+  assert 'Confidential' in plain.source.partition('<data')[0]
   stated = publication.publishable(statement())
-  text = privacy.report(stated, setting(hypothetical=HYPOTHETICAL))
-  page = Page(text)
-  assert CONFIDENTIAL not in page.text
+  page = report(stated, hypothetical=HYPOTHETICAL)
+  page.check(stated, hypothetical=vars(HYPOTHETICAL))
+  assert confidential not in page.text
   assert 'For publication. This page leaves out what was counted from single' in page.text
-  assert 'For publication' in text.partition('<data')[0]
-  assert json.loads(page.scripts['statement']) == stated.to_json()
+  assert 'For publication' in page.source.partition('<data')[0]
   assert 'Two figures and their assumptions' in page.text
   assert 'Privacy loss of actual devices' not in page.text
-  shown = dict(page.figures)
-  for field in ('worst_case.epsilon', 'declared.epsilon'):
-    assert float(shown[field]) == pages.look_up(stated.to_json(), field)
-  assert 'hypothetical.population' not in shown
-  assert 'hypothetical.epsilon' in shown
-
-
-def test_publication_of_a_violated_declaration():
-  words = Page(privacy.report(publication.publishable(statement(min_sep=5)), setting())).text
-  assert 'The declared participation was violated' in words
-  assert 'The worst-case guarantee rests on the log and stands.' in words
+  assert {'worst_case.epsilon', 'declared.epsilon', 'hypothetical.epsilon'} <= page.fields
+  assert 'hypothetical.population' not in page.fields
 
 
 @pytest.mark.parametrize('deltas', [1e-6, [1e-6, 1e-9]])
-def test_how_devices_fared(deltas):
+def test_privacy_loss_of_actual_devices(deltas):
   stated = filed(statement(CROWD, deltas=deltas), SHA_OF_CROWD)
-  text = privacy.report(stated, setting())
-  page = Page(text)
-  words = section(text, 'Privacy loss of actual devices')
-  shown = dict(page.figures)
-  fields = ['rho', 'epsilon']
-  fields += ['curve.1.epsilon'] if isinstance(deltas, list) else []
+  page = report(stated)
+  page.check(stated)
+  assert 'rows <may> be missing' in page.text
+  fields = ['rho', 'epsilon', *(['curve.1.epsilon'] if isinstance(deltas, list) else [])]
   for index in range(4):
-    for field in ('share', *fields):
-      field = f'per_device.quantiles.{index}.{field}'
-      assert float(shown[field]) == pages.look_up(stated.to_json(), field)
-  own = text.partition('Privacy loss of actual devices')[2]
+    assert {f'per_device.quantiles.{index}.{field}' for field in ('share', *fields)} <= page.fields
+  own = page.source.partition('Privacy loss of actual devices')[2]
   table = own.partition('<tbody>')[2].partition('</tbody>')[0]
   for field in fields:
     assert f'data-field="observed.{field}"' in table
-  for share in ('50 % of', '90 % of', '99 % of', '99.9 % of', 'most exposed'):
-    assert share in re.sub(' +', ' ', words)
-  assert f'device: {stated.per_device.most_exposed!r}' in re.sub(' +', ' ', words)
-  assert 'assumes that each device would have been in the same rounds' in words
-  assert 'This is not a guarantee in advance' in words
-  assert 'worst case: ρ = ' in words
+  words = page.section('Privacy loss of actual devices')
+  for text in (
+    *('50 % of', '90 % of', '99 % of', '99.9 % of', 'most exposed'),
+    f'device: {stated.per_device.most_exposed!r}',
+    'assumes that each device would have been in the same rounds',
+    'This is not a guarantee in advance',
+    'worst case: ρ = ',
+  ):
+    assert text in words
   drawing = own.partition('<svg')[2].partition('</svg>')[0]
   at = float(re.search(r'd="M ([\d.]+) [^"]*" style="[^"]*dasharray', drawing)[1])
   bars = re.findall(r'<title>([^<]*)</title><path d="M ([\d.]+) ', drawing)
@@ -420,28 +366,8 @@ def test_how_devices_fared(deltas):
   ]
 
 
-def test_groups_are_not_compared_with_single_devices():
-  text = privacy.report(statement(group_size=3), setting())
-  words = section(text, 'Privacy loss of actual devices')
-  assert 'worst case' not in words
-  assert 'most exposed</th>' not in text
-  assert 'They are those of each device alone, not of 3 together.' in words
-  assert 'the 3 most exposed devices together' in Page(text).text
-
-
-def test_void_figures_of_devices_are_crossed_out():
-  text = privacy.report(statement(), setting(void_reason=SEED))
-  assert '<table class="void">' in text
-  assert 'worst case: void' in text
-  without_noise = privacy.report(statement(noise_multiplier=0.0), setting(noise_multiplier=0.0))
-  words = section(without_noise, 'Privacy loss of actual devices')
-  assert 'Without noise no device was protected' in words
-
-
-@pytest.mark.slow
-def test_each_guarantee_is_beside_its_assumptions():
-  text = privacy.report(statement(), setting())
-  cards = text.partition('class="cards"')[2].split('<section')[1:4]
+def test_each_guarantee_is_beside_its_assumptions(plain):
+  cards = plain.source.partition('class="cards"')[2].split('<section')[1:4]
   for card, field, sentences in zip(
     cards,
     ('worst_case', 'declared', 'observed'),
@@ -466,69 +392,69 @@ def test_each_guarantee_is_beside_its_assumptions():
       assert sentence in re.sub(r'\s+', ' ', card)
 
 
-def test_without_a_declaration_says_what_is_missing():
-  words = Page(privacy.report(one_changed(), setting())).text
-  assert 'no guarantee here holds if participation reacts' in words
-
-
-def test_changes_and_restarts_of_a_run():
-  text = privacy.report(one_changed(), setting())
-  words = section(text, 'The mechanism').replace('  ', ' ')
+def test_changes_and_restarts_of_a_run_without_a_declaration(plain):
+  noise = dict(changes=((5, 2.75),), restarts=(7,))
+  stated = statement(min_sep=None, noise=noise)
+  page = report(stated)
+  page.check(stated)
+  words = page.section('The mechanism')
   assert re.search('clip norm +3 *, +2.75 +from round +5 ', words)
   assert re.search('noise restarts +at round +7 ', words)
   assert 'each part has all participations of a device' in words
   assert 'all participations of a device are at the smallest' in words
-  shown = dict(Page(text).figures)
-  assert shown['changes.0.1'] == '2.75'
-  assert (shown['changes.0.0'], shown['restarts.0']) == ('5', '7')
-  same = section(privacy.report(statement(), setting()), 'The mechanism')
+  assert {'changes.0.0', 'changes.0.1', 'restarts.0'} <= page.fields
+  assert 'no guarantee here holds if participation reacts' in page.text
+  same = plain.section('The mechanism')
   assert 'each part has all participations' not in same
   assert re.search('noise restarts +never', same)
 
 
-def test_rounds_short_of_the_report_goal_and_cohort_sizes():
+def test_rounds_short_of_the_report_goal_and_cohort_sizes(plain):
   stated = statement(CROWD, report_goal=50)
-  page = Page(privacy.report(stated, setting()))
-  shown = dict(page.figures)
+  page = report(stated)
+  page.check(stated)
   rounds = np.concatenate([t['round'].to_numpy() for t in CROWD.tables()])
-  sizes = np.bincount(rounds, minlength=97)
-  assert 0 < (sizes < 50).sum() < 97
-  assert int(shown['rounds_short_of_report_goal']) == (sizes < 50).sum()
+  short = int((np.bincount(rounds, minlength=97) < 50).sum())
+  assert 0 < short < 97 and dict(page.figures)['rounds_short_of_report_goal'] == str(short)
   assert 'rounds short of the report goal of 50' in page.text
-  for field in ('least', 'mean', 'most'):
-    field = f'cohort_sizes.{field}'
-    assert float(shown[field]) == pages.look_up(stated.to_json(), field)
-  without = Page(privacy.report(statement(), setting()))
-  assert 'short of the report goal' not in without.text
+  assert {f'cohort_sizes.{field}' for field in ('least', 'mean', 'most')} <= page.fields
+  assert 'short of the report goal' not in plain.text
 
 
 @pytest.mark.slow
 def test_several_runs_side_by_side():
-  stated = together(report_goal=2)
-  text = privacy.report(stated, setting())
-  page = Page(text)
-  shown = page.figures
-  for field, value in shown:
-    assert float(value) == pages.look_up(stated.to_json(), field)
-  fields = {field for field, _ in shown}
-  table = text.partition('<table class="runs">')[2].partition('</table>')[0]
+  """The second run has restarts and changes."""
+  noise = dict(noise_multiplier=2.5, changes=((11, 2.25), (40, 4.0)), restarts=(31, 62))
+  both = [runs.Run.of(LOG, BLT, noise_multiplier=3.0), runs.Run.of(crowd(prefix=''), BLT, **noise)]
+  stated = filed(replay.replay(both, deltas=1e-6, report_goal=2), FILE, SHA_OF_CROWD)
+  page = report(stated)
+  page.check(stated)
+  table = page.source.partition('<table class="runs">')[2].partition('</table>')[0]
   for index in range(2):
     for field in ('num_rounds', 'num_devices', 'max_participations', 'min_sep', 'noise_multiplier'):
       assert f'data-field="runs.{index}.{field}"' in table
     for field in ('cohort_sizes.mean', 'rounds_short_of_report_goal'):
-      assert f'runs.{index}.{field}' in fields
+      assert f'runs.{index}.{field}' in page.fields
   for field in ('changes.0.0', 'changes.1.1', 'restarts.0', 'restarts.1'):
     assert f'data-field="runs.1.{field}"' in table
   for words in ('log.parquet', 'crowd.parquet', 'blt', 'never'):
     assert words in table
-  assert 'ρ adds up' in page.text
-  assert 'in units of the first noise multiplier' in page.text
-  assert 'The 2 training runs of this page' in page.text
-  assert 'rounds of all runs with their noise' in page.text
-  assert "device 'a' in rounds 0 and 4" in page.text
+  for words in (
+    'ρ adds up',
+    'in units of the first noise multiplier',
+    'The 2 training runs of this page',
+    'rounds of all runs with their noise',
+    'maximum per device in all runs together',
+    "device 'a' in rounds 0 and 4",
+  ):
+    assert words in page.text
   assert page.tags.count('svg') == 6
-  assert json.loads(page.scripts['statement']) == stated.to_json()
   assert page.text.count(document.strategy_digest(BLT)) == 2
+  published = public(stated)
+  assert {'runs.0.num_rounds', 'runs.1.min_sep'} <= published.fields
+  shown = ' '.join(published.fields).replace('max_participations', '')
+  assert 'devices' not in shown and 'participations' not in shown
+  assert published.tags.count('svg') == 1  # The trade-off, which follows from μ.
 
 
 @pytest.mark.slow
@@ -538,19 +464,10 @@ def test_several_runs_of_which_one_broke_its_word():
     [runs.Run.of(LOG, BLT, noise_multiplier=3.0, declared_schema=schema(b)) for b in (2, 5)],
     deltas=1e-6,
   )
-  words = Page(privacy.report(stated, setting())).text
+  words = report(stated).text
   assert 'Not every run kept to its declared schema.' in words
   # The least of what was declared was kept to, which would puzzle.
   assert 'participations were declared; the log has' not in words
-
-
-def test_published_runs_have_no_counts():
-  stated = publication.publishable(together())
-  page = Page(privacy.report(stated, setting()))
-  fields = {field for field, _ in page.figures}
-  assert {'runs.0.num_rounds', 'runs.1.min_sep'} <= fields
-  assert not [f for f in fields if 'devices' in f or ('participations' in f and 'max_' not in f)]
-  assert page.tags.count('svg') == 1  # The trade-off, which follows from μ.
 
 
 def audit(lower_bound=0.5):
@@ -559,44 +476,40 @@ def audit(lower_bound=0.5):
   )
   noise = np.random.default_rng(0).standard_normal([12, 60])
   noise[:, :30] += which.patterns().T
-  found = auditing.audit_run(which, noise, BLT, noise_multiplier=3.0, delta=1e-6)
-  return dataclasses.replace(found, epsilon=1.23456, lower_bound_epsilon=lower_bound)
+  result = auditing.audit_run(which, noise, BLT, noise_multiplier=3.0, delta=1e-6)
+  return dataclasses.replace(result, epsilon=1.23456, lower_bound_epsilon=lower_bound)
 
 
 @pytest.mark.slow
-def test_empirical_figures_are_beside_the_proven_ones_and_below():
-  for stated in (statement(), publication.publishable(statement())):
-    text = privacy.report(stated, setting(audit=audit()))
-    words = section(text, 'Empirical ε, from canaries of this run')
+def test_empirical_figures_are_beside_the_proven_ones_and_below(plain):
+  for page in (report(audit=audit()), public(audit=audit())):
+    words = page.section('Empirical ε, from canaries of this run')
     assert 'evidence, no proof, and no guarantee' in words
-    assert 'empirical ε at δ = 10 −6 1.234' in re.sub(r'\s+', ' ', words)
-    assert '1.234' in words and '1.235' not in words  # An estimate from below is rounded down.
+    assert 'empirical ε at δ = 10 −6 1.234' in words
+    assert '1.235' not in words  # An estimate from below is rounded down.
     assert 'above the proven ε' not in words
-    assert 'Canaries of this run, above.' in Page(text).text
-  text = privacy.report(statement(), setting(audit=audit(lower_bound=1e3)))
-  assert 'The lower bound is above the proven ε.' in Page(text).text
-  assert 'Empirical' not in privacy.report(statement(), setting())
+    assert 'Canaries of this run, above.' in page.text
+  assert 'The lower bound is above the proven ε.' in report(audit=audit(lower_bound=1e3)).text
+  assert 'Empirical' not in plain.source
 
 
-def test_title_date_unit_and_clip_norm_are_those_given():
-  given = setting(title='Words, season 3', date='2026-11-22', unit='a phone', clip_norm=0.7)
-  for stated in (statement(), publication.publishable(statement())):
-    text = privacy.report(stated, given)
-    assert '<h1>Words, season 3</h1>' in text and '2026-11-22' in text
-    words = section(text, 'Items of NIST SP 800-226')
+def test_title_date_unit_and_clip_norm_are_those_given(plain):
+  given = dict(title='Words, season 3', date='2026-11-22', unit='a phone', clip_norm=0.7)
+  for page in (report(**given), public(**given)):
+    assert '<h1>Words, season 3</h1>' in page.source and '2026-11-22' in page.source
+    words = page.section('Items of NIST SP 800-226')
     assert 'a phone' in words and 'Clip norm 0.7' in words
-  plain = Page(privacy.report(statement(), setting())).text
-  assert 'Privacy report: first' in plain and 'Clip norm not recorded' in plain
+  assert 'Privacy report: first' in plain.text and 'Clip norm not recorded' in plain.text
 
 
-def test_mu_is_the_distance_of_two_gaussians():
+def test_mu_is_the_distance_of_two_gaussians(plain):
   stated = statement()
   worst = stated.worst_case
   assert worst.mu == pytest.approx(worst.sensitivity / 3.0, rel=1e-12)
   assert worst.mu == pytest.approx(np.sqrt(2.0 * worst.rho))
   for part in stated.parts():
     assert stated.to_json()[part.name]['mu'] == part.loss.mu
-  assert dict(Page(privacy.report(stated, setting())).figures)['worst_case.mu'] == repr(worst.mu)
+  assert dict(plain.figures)['worst_case.mu'] == repr(worst.mu)
   silent = statement(noise_multiplier=0.0)
   assert silent.worst_case.mu is None
-  assert 'What an attacker can tell' not in privacy.report(silent, setting(noise_multiplier=0.0))
+  assert 'What an attacker can tell' not in report(silent).source

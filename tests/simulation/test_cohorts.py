@@ -36,7 +36,7 @@ def run(simulated, num_rounds):
 def attended(history):
   attendance = attendance_lib.Attendance()
   for cohort in history:
-    attendance.add(cohort)
+    attendance.add_cohort(cohort)
   return attendance
 
 

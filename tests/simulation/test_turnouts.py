@@ -9,7 +9,7 @@ def attended(*rounds):
   """Totals of rounds of an hour each, one after the other."""
   totals = attendance.Attendance()
   for t, ids in enumerate(rounds):
-    totals.add(schemas.Cohort(t, np.array(ids), 3600 * t, 3600 * (t + 1)))
+    totals.add_cohort(schemas.Cohort(t, np.array(ids), 3600 * t, 3600 * (t + 1)))
   return totals
 
 

@@ -29,7 +29,6 @@ def flips(content: bytes, sample: int | None):
     yield bytes(flipped)
 
 
-@pytest.mark.slow
 def test_a_checkpoint(tmp_path):
   store = checkpoints.CheckpointFolder(tmp_path, STATE)
   for num_rounds in (1, 2):
@@ -40,14 +39,12 @@ def test_a_checkpoint(tmp_path):
     )
   path = tmp_path / 'round-000000002.npz'
   content = path.read_bytes()
-  for flipped in flips(content, None):
+  for flipped in flips(content, 1000):
     path.write_bytes(flipped)
     with pytest.raises(ValueError, match='it is damaged'):
       store.load(2)
-  for flipped in flips(content, 100):
-    path.write_bytes(flipped)
-    latest, problems = store.load_latest()
-    assert latest.num_rounds == 1 and len(problems) == 1
+  latest, problems = store.load_latest()
+  assert latest.num_rounds == 1 and len(problems) == 1
 
 
 def test_the_release_mark(tmp_path):

@@ -1,115 +1,25 @@
 """The protocol of a round, on a process small enough to see every number."""
 
-import collections
 import json
-import types
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from fl_dpftrl.files import durable
 from fl_dpftrl.logs import schema as log_schema
-from fl_dpftrl.participation import schemas
-from fl_dpftrl.simulation import cohorts, population, server
 from fl_dpftrl.training import checkpoints, loop
+from tests.training.small_runs import (
+  NUM_ROUNDS,
+  STEPS,
+  Killed,
+  Process,
+  kill_at,
+  log_rows,
+  noise,
+  run,
+)
 
 pytestmark = pytest.mark.tff
-
-NUM_ROUNDS = 6
-DEVICES = np.array([f'device-{i}' for i in range(9)])
-SIMULATION = cohorts.Simulation(
-  population=population.Population(num_devices=9),
-  timer=server.RoundTimer(2),
-  server=server.Server(report_goal=3),
-  seed=5,
-)
-STEPS = ['cohort logged', 'computed', 'stored', 'released', 'published']
-
-
-class State(NamedTuple):
-  global_model_weights: np.ndarray
-  aggregator: np.ndarray  # The next row of noise, and a seed.
-
-
-def noise(aggregator: np.ndarray) -> float:
-  row, seed = aggregator
-  return np.random.default_rng([row, seed]).normal()
-
-
-class Process:
-  """Adds the sum of the devices' numbers and a row of noise to the model.
-
-  Attributes:
-    sums: (row of noise, sum that it was added to) of each computation.
-  """
-
-  def __init__(self):
-    self.sums = []
-
-  def initialize(self):
-    return State(np.zeros(1), np.array([0, 1234]))
-
-  def skip_row(self, aggregator):
-    return skip_row(aggregator)
-
-  def next(self, state, data):
-    self.sums.append((int(state.aggregator[0]), round(sum(data), 9)))
-    model = state.global_model_weights + sum(data) + noise(state.aggregator)
-    return types.SimpleNamespace(
-      state=State(model, skip_row(state.aggregator)),
-      metrics=collections.OrderedDict(aggregator=collections.OrderedDict(row=state.aggregator[0])),
-    )
-
-
-def skip_row(aggregator: np.ndarray) -> np.ndarray:
-  return aggregator + [1, 0]
-
-
-class Killed(BaseException):
-  pass
-
-
-class Watching(loop.Observer):
-  """Keeps what was released, and tells a function each step."""
-
-  def __init__(self, on_step):
-    self.on_step, self.published = on_step, {}
-
-  def step(self, run, step, round_index):
-    assert run.log.num_rounds > round_index
-    self.on_step(step, round_index)
-
-  def released(self, run, checkpoint):
-    self.published[checkpoint.num_rounds] = checkpoint
-
-
-def run(folder, process=None, *, on_step=lambda step, t: None, observers=(), **kwargs):
-  watching, warnings = Watching(on_step), []
-  training = loop.TrainingRun(
-    folder=folder,
-    num_rounds=NUM_ROUNDS,
-    process=process or Process(),
-    rounds=lambda: cohorts.named(SIMULATION.rounds(), DEVICES),
-    client_data=lambda t, ids: [t + len(i) + int(i[-1]) / 10 for i in ids],
-    say=warnings.append,
-    **kwargs,
-  )
-  last = loop.run(training, [*observers, watching])
-  return last, watching.published, warnings
-
-
-def kill_at(step: str, round_index: int):
-  def on_step(now, t):
-    if (now, t) == (step, round_index):
-      raise Killed
-
-  return on_step
-
-
-def log_rows(folder):
-  writer = loop.writer_lib.LogWriter(folder / loop.LOG_NAME)
-  return [writer.cohort(t).tolist() for t in range(writer.num_rounds)]
 
 
 @pytest.fixture(scope='module')
@@ -248,19 +158,6 @@ def test_without_the_release_mark_what_is_not_stored_is_burnt(tmp_path):
   assert last.burnt == (2,)
 
 
-def test_a_discarded_round_burns_its_row(tmp_path, undisturbed):
-  process = Process()
-  last, published, warnings = run(
-    tmp_path, process, should_discard=lambda out: out.metrics['aggregator']['row'] == 2
-  )
-  assert last.burnt == (2,)
-  assert len(warnings) == 1 and 'round 2' in warnings[0]
-  assert published[3].measurements == {}
-  assert published[3].state.global_model_weights == (published[2].state.global_model_weights)
-  assert log_rows(tmp_path) == undisturbed[2]
-  assert [row for row, _ in process.sums] == list(range(NUM_ROUNDS))
-
-
 def test_a_round_that_fails_is_repeated_when_resumed(tmp_path, undisturbed):
   class Failing(Process):
     def next(self, state, data):
@@ -273,18 +170,6 @@ def test_a_round_that_fails_is_repeated_when_resumed(tmp_path, undisturbed):
   last, _, warnings = run(tmp_path)
   assert not warnings and not last.burnt
   assert last.state.global_model_weights == (undisturbed[0].state.global_model_weights)
-
-
-def test_burnt_rounds_count_in_what_the_log_says(tmp_path):
-  with pytest.raises(Killed):
-    run(tmp_path, on_step=kill_at('published', 3))
-  (tmp_path / loop.CHECKPOINTS_NAME / 'round-000000004.npz').unlink()
-  run(tmp_path)
-  writer = loop.writer_lib.LogWriter(tmp_path / loop.LOG_NAME)
-  rows = writer.rows()
-  schema = schemas.schema_of(rows.rounds, rows.device_ids, writer.num_rounds)
-  assert schema.num_rounds == NUM_ROUNDS
-  assert (rows.rounds == 3).sum() == 3
 
 
 def test_a_finished_run_is_published_again_and_not_trained(tmp_path):

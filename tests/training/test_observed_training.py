@@ -1,5 +1,6 @@
 """`dpftrl.train` with observers, a budget, a scenario, a bundle and canaries."""
 
+import functools
 import json
 
 import numpy as np
@@ -10,7 +11,6 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl import auditing, logs
 from fl_dpftrl.aggregators import canaries as channels
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.training import guarantee
 from tests.runtime import small_processes
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
@@ -25,8 +25,16 @@ def aggregator(strategy=BLT, **changes):
   return dpftrl.CorrelatedNoiseFactory(strategy, **kwargs)
 
 
+PLAIN = aggregator()
+
+
+@functools.cache
+def process_of(adds_noise):
+  return small_processes.unweighted(adds_noise)
+
+
 def train(folder, adds_noise, **kwargs):
-  process = small_processes.unweighted(adds_noise)
+  process = process_of(adds_noise)
   arguments = dict(
     num_rounds=4, clients=CLIENTS, client_data=lambda t, name: DATA[int(name[6:]) % len(DATA)]
   )
@@ -55,7 +63,7 @@ def test_what_is_watched_is_in_table_lines_plot_and_repr(tmp_path):
   watching = [dpftrl.EpsilonSoFar(2), dpftrl.TensorBoard(), dpftrl.Plot(), counting]
   trained = train(
     tmp_path,
-    aggregator(),
+    PLAIN,
     timer_rounds=2,
     evaluate=accuracy,
     rounds_per_evaluation=2,
@@ -83,8 +91,8 @@ def test_what_is_watched_is_in_table_lines_plot_and_repr(tmp_path):
 
 def test_a_budget_ends_the_run(tmp_path):
   schema = dpftrl.MinSep(num_rounds=4, min_sep=2)
-  adds_noise = aggregator()
-  most = guarantee.account(adds_noise, schema.within(3), delta=1e-6).epsilon
+  adds_noise = PLAIN
+  most = dpftrl.account(BLT, schema.within(3), noise_multiplier=1.0, delta=1e-6).epsilon
   said = []
   trained = train(tmp_path, adds_noise, timer_rounds=2, max_epsilon=most, say=said.append)
   assert trained.statement.num_rounds == 3 and trained.statement.worst_case.epsilon <= most
@@ -104,21 +112,21 @@ def test_a_scenario_has_timers_in_hours_and_dropouts(tmp_path):
     availability='always',
     seed=3,
   )
-  trained = train(tmp_path, aggregator(), scenario=scenario)
+  trained = train(tmp_path, PLAIN, scenario=scenario)
   log = log_lib.read_log(tmp_path / 'run' / 'participation.parquet')
   assert log.num_rounds == 4 and trained.statement.counted.num_devices <= 20
   assert trained.statement.to_json().get('declared') is None
   with pytest.raises(ValueError, match='max_epsilon=9 needs timers in rounds'):
-    train(tmp_path / 'other', aggregator(), scenario=scenario, max_epsilon=9.0)
+    train(tmp_path / 'other', PLAIN, scenario=scenario, max_epsilon=9.0)
   with pytest.raises(ValueError, match='timer_rounds and scenario exclude each other'):
-    train(tmp_path / 'other', aggregator(), scenario=scenario, timer_rounds=2)
+    train(tmp_path / 'other', PLAIN, scenario=scenario, timer_rounds=2)
   with pytest.raises(ValueError, match='population=20, and there are 10 clients'):
-    train(tmp_path / 'other', aggregator(), scenario=scenario, clients=CLIENTS[:10])
+    train(tmp_path / 'other', PLAIN, scenario=scenario, clients=CLIENTS[:10])
 
 
 def test_canaries_of_the_aggregator_audit_the_run(tmp_path):
   plain = aggregator(report_goal=6)
-  weights = small_processes.unweighted(plain).get_model_weights.type_signature.result
+  weights = process_of(PLAIN).get_model_weights.type_signature.result
   size = sum(int(np.prod(t.shape)) for t in tff.structure.flatten(weights.trainable))
   canaries = auditing.canaries.Canaries(
     num_canaries=8, schema=dpftrl.MinSep(num_rounds=8, min_sep=4), size=size, clip_norm=1.0, seed=0

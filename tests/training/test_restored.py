@@ -3,69 +3,16 @@
 import collections
 import itertools
 import shutil
-import types
-from typing import NamedTuple
 
-import numpy as np
 import pytest
 
 from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.logs import writer as writer_lib
-from fl_dpftrl.simulation import cohorts, population, server
 from fl_dpftrl.training import checkpoints, loop
+from tests.training import small_runs
+from tests.training.small_runs import NUM_ROUNDS, Killed
 
 pytestmark = pytest.mark.tff
-
-NUM_ROUNDS = 7
-SIMULATION = cohorts.Simulation(
-  population=population.Population(num_devices=9),
-  timer=server.RoundTimer(2),
-  server=server.Server(report_goal=3),
-  seed=5,
-)
-
-
-class Noise(NamedTuple):
-  row: np.ndarray
-
-
-class AggregatorState(NamedTuple):
-  noise: Noise
-
-
-class State(NamedTuple):
-  global_model_weights: np.ndarray
-  aggregator: AggregatorState
-
-
-class Stopped(BaseException):
-  pass
-
-
-def skip_row(aggregator):
-  return AggregatorState(Noise(aggregator.noise.row + 1))
-
-
-class Process:
-  """Adds the devices' numbers and the row of noise to the model."""
-
-  def __init__(self, sums):
-    self.sums = sums
-
-  def initialize(self):
-    return State(np.zeros(4), AggregatorState(Noise(np.array(0))))
-
-  def skip_row(self, aggregator):
-    return skip_row(aggregator)
-
-  def next(self, state, data):
-    row = int(state.aggregator.noise.row)
-    noise = np.random.default_rng([7, row]).normal(size=4)
-    self.sums[row] = sum(data)
-    return types.SimpleNamespace(
-      state=State(state.global_model_weights + sum(data) + noise, skip_row(state.aggregator)),
-      metrics=collections.OrderedDict(loss=0.5),
-    )
 
 
 class Run:
@@ -76,35 +23,29 @@ class Run:
     self.released = collections.defaultdict(set)
     self.warnings = []
 
-  def train(self, *, change=0.0, stop_at=None, published=0):
-    sums = {}
+  def train(self, *, stop_at=None, **kwargs):
+    process = small_runs.Process()
 
-    class Steps(loop.Observer):
-      def step(_, run, *now):
-        if now[0] == 'released' and now[1] in sums:
-          self.released[now[1]].add(sums[now[1]])
-        if now == stop_at:
-          raise Stopped
+    def on_step(step, t):
+      sums = dict(process.sums)
+      if step == 'released' and t in sums:
+        self.released[t].add(sums[t])
+      if (step, t) == stop_at:
+        raise Killed
 
-    training = loop.TrainingRun(
-      folder=self.folder,
-      num_rounds=NUM_ROUNDS,
-      process=Process(sums),
-      rounds=SIMULATION.rounds,
-      client_data=lambda t, ids: [t + int(i) / 10 + change for i in ids],
-      say=self.warnings.append,
-    )
-    return loop.run(training, [Steps()], published=published)
+    return small_runs.run(
+      self.folder, process, on_step=on_step, say=self.warnings.append, **kwargs
+    )[0]
 
 
 @pytest.fixture(name='run')
 def fixture_run(tmp_path, request):
   """A run with a copy of its folder after round 3, stopped in round 4."""
   run = Run(tmp_path / 'run')
-  with pytest.raises(Stopped):
+  with pytest.raises(Killed):
     run.train(stop_at=('published', 3))
   shutil.copytree(run.folder, tmp_path / 'copy')
-  with pytest.raises(Stopped):
+  with pytest.raises(Killed):
     run.train(stop_at=(request.param, 4))
   return run
 
@@ -156,15 +97,35 @@ def test_any_part_that_is_put_back_leaves_one_sum_for_each_row(run, parts):
   assert_one_sum_a_row(run)
 
 
+def put_back_every_mark(run):
+  """Writes the log anew, without its own mark of the rounds since the copy."""
+  log = run.folder / loop.LOG_NAME
+  writer = writer_lib.LogWriter(log)
+  rows, num_rounds = writer.rows(), writer.num_rounds
+  log_schema.write_log(
+    log,
+    rounds=rows.rounds,
+    device_ids=rows.device_ids,
+    timestamps=rows.timestamps,
+    num_rounds=num_rounds,
+  )
+  writer_lib.LogWriter(log).mark_released(4)
+
+
 @pytest.mark.parametrize('run', ['published'], indirect=True)
 def test_what_was_published_counts_where_every_mark_was_put_back(run):
   put_back(run)
-  log = run.folder / loop.LOG_NAME
-  rows = writer_lib.LogWriter(log).rows()
-  log_schema.write_log(
-    log, rounds=rows.rounds, device_ids=rows.device_ids, timestamps=rows.timestamps, num_rounds=5
-  )
-  writer_lib.LogWriter(log).mark_released(4)
+  put_back_every_mark(run)
   last = run.train(change=0.25, published=5)
   assert last.burnt == (4,)
+  assert_one_sum_a_row(run)
+
+
+@pytest.mark.parametrize('run', ['published'], indirect=True)
+def test_later_rounds_of_the_log_count_where_every_mark_was_put_back(run):
+  with pytest.raises(Killed):
+    run.train(stop_at=('published', 5))
+  put_back(run)
+  put_back_every_mark(run)
+  assert run.train(change=0.25).burnt == (4, 5)
   assert_one_sum_a_row(run)

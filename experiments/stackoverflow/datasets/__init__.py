@@ -4,7 +4,7 @@ import os
 from typing import TYPE_CHECKING
 
 from experiments.stackoverflow.datasets import dataset as dataset_lib
-from experiments.stackoverflow.datasets import docstrings, parts, synthetic
+from experiments.stackoverflow.datasets import docstrings, synthetic
 from fl_dpftrl.text import messages
 
 if TYPE_CHECKING:
@@ -78,4 +78,4 @@ def load_for(hparams: 'configuration.Hparams') -> Dataset:
     client_column=hparams.client_column,
     text_column=hparams.text_column,
   )
-  return found if hparams.client_part is None else parts.part(found, hparams.client_part)
+  return found if hparams.client_part is None else dataset_lib.part(found, hparams.client_part)

@@ -1,14 +1,15 @@
-"""A federated text data set, and one device's batches of it."""
+"""A federated text data set, parts of its clients, and one device's batches."""
 
 import dataclasses
+import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.stackoverflow import metrics
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
+from fl_dpftrl.text import messages
 
 if TYPE_CHECKING:
   import tensorflow as tf
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 DIGEST_LENGTH = 16
 """Hexadecimal digits of a data set's digest."""
+
+_MOST_PARTS = 100  # of the training clients
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,7 +66,7 @@ class Dataset:
   def unigram_accuracy(self) -> float:
     """Headline test accuracy of always predicting `unigram_token`."""
     targets = self.test[:, 1:]
-    counted = metrics.counted(targets, self.vocabulary)
+    counted = self.vocabulary.counted(targets)
     return float((targets[counted] == self.unigram_token).mean())
 
 
@@ -80,7 +83,7 @@ def unigram_token(sentences: Iterable[np.ndarray], vocabulary: vocabulary_lib.Vo
   counts = np.zeros(vocabulary.size, np.int64)
   for rows in sentences:
     targets = rows[:, 1:]
-    counted = targets[metrics.counted(targets, vocabulary)]
+    counted = targets[vocabulary.counted(targets)]
     counts += np.bincount(counted, minlength=vocabulary.size)
   if not counts.any():
     raise ValueError('sentences must hold a word of the vocabulary, got none')
@@ -128,3 +131,45 @@ def client_dataset(
   from fl_dpftrl import runtime  # Slow to load: only where clients train.
 
   return runtime.batches((rows[:, :-1], rows[:, 1:]), batch_size)
+
+
+def parse_part(text: str) -> tuple[int, int]:
+  """Returns number and count of a part, as in '1/2'.
+
+  Raises:
+    ValueError: naming the flag and its value.
+  """
+  number, _, count = text.partition('/')
+  if not (
+    number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count) <= _MOST_PARTS
+  ):
+    raise ValueError(
+      f'--client_part={messages.quoted(text)} must be like 1/2: a number from 1 on, and of'
+      f' how many parts, at most {_MOST_PARTS}'
+    )
+  return int(number), int(count)
+
+
+def part(dataset: Dataset, text: str) -> Dataset:
+  """Returns the data set with a part of its training clients.
+
+  A hash of its id alone says which part a client is in, so that the parts are
+  disjoint whatever the run. Validation, test and vocabulary stay the same.
+
+  Args:
+    dataset: the data set.
+    text: number and count of the part, as in '1/2'.
+
+  Raises:
+    ValueError: if there is no such part, or no client in it.
+  """
+  number, count = parse_part(text)
+  clients = tuple(c for c in dataset.train_clients if _part_of(c, count) == number)
+  if not clients:
+    raise ValueError(f'--client_part={text} has none of {len(dataset.train_clients)} clients')
+  return dataclasses.replace(dataset, train_clients=clients)
+
+
+def _part_of(client_id: str, count: int) -> int:
+  digest = hashlib.sha256(f'part of the training clients: {client_id}'.encode()).digest()
+  return 1 + int.from_bytes(digest[:8], 'big') % count

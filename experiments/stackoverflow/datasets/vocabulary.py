@@ -88,6 +88,27 @@ class Vocabulary:
       raise ValueError(f'vocabulary size must be at least 1, got {size}')
     return Vocabulary(self.words[:size])
 
+  def counted(self, targets: np.ndarray) -> np.ndarray:
+    """Returns the mask of targets that the headline accuracy counts: words of the vocabulary.
+
+    That is the papers' metric of record, next-word accuracy: neither padding nor words out of
+    the vocabulary nor ends of sentences are counted.
+    """
+    return (targets != self.pad) & (targets <= len(self.words))
+
+  def masks(self, targets: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns the mask of targets that count in each accuracy, by its name.
+
+    `accuracy` is the headline accuracy, also under its long name beside its siblings.
+    """
+    words, with_oov = self.counted(targets), targets != self.pad
+    return {
+      'accuracy': words,
+      'accuracy_no_oov_or_eos': words,
+      'accuracy_no_oov': with_oov & (targets != self.oov),
+      'accuracy_with_oov': with_oov,
+    }
+
   def translate(self, rows: np.ndarray, shorter: 'Vocabulary') -> np.ndarray:
     """Rows of this vocabulary as rows of one that `most_frequent` made."""
     ids = np.full(self.size, shorter.oov, np.int32)

@@ -17,29 +17,23 @@ if __name__ == '__main__':
 
 # pylint: disable=g-import-not-at-top,wrong-import-position
 import argparse
+import os
 import pathlib
 import sys
-from typing import NoReturn
 
+from experiments.stackoverflow import command_line
 from experiments.stackoverflow import machines as machines_lib
-from experiments.stackoverflow.study import command, runner
+from experiments.stackoverflow.study import task as task_lib
+from fl_dpftrl.studies import design as design_lib
+from fl_dpftrl.studies import estimate, run, runner, table
 from fl_dpftrl.text import messages
 
+IMAGE_KINDS = ('png', 'svg', 'pdf')
 _INTERRUPTED = 'study: interrupted; the same command goes on'
 
 
-class _Parser(argparse.ArgumentParser):
-  def error(self, message: str) -> NoReturn:
-    _fail(message)
-
-
 def main() -> None:
-  parser = _Parser(
-    prog='study',
-    description=__doc__,
-    allow_abbrev=False,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-  )
+  parser = command_line.Parser('study', __doc__)
   parser.add_argument('--study', required=True, help='study file; see studies/')
   parser.add_argument('--output_dir', required=True, help='folder of the study')
   parser.add_argument(
@@ -49,10 +43,7 @@ def main() -> None:
     f' {runner.default_jobs()} here, 1 with --machines)',
   )
   parser.add_argument(
-    '--figures',
-    choices=command.IMAGE_KINDS,
-    default='png',
-    help='kind of the figures (default: png)',
+    '--figures', choices=IMAGE_KINDS, default='png', help='kind of the figures (default: png)'
   )
   parser.add_argument(
     '--publish',
@@ -85,18 +76,18 @@ def main() -> None:
     with signals.cleaned_up(_INTERRUPTED):
       complete = _run(arguments)
   except FileNotFoundError as problem:
-    _fail(
+    parser.error(
       f'{problem.filename} is not there; a relative path starts at the working directory,'
       f' {pathlib.Path.cwd()}'
     )
   except (ValueError, OSError) as problem:
-    _fail(str(problem))
+    parser.error(str(problem))
   sys.exit(0 if complete else 1)
 
 
 def _run(arguments: argparse.Namespace) -> bool:
   """Publishes or runs the study; returns False if a run failed."""
-  study, folder = pathlib.Path(arguments.study), pathlib.Path(arguments.output_dir)
+  path, folder = pathlib.Path(arguments.study), pathlib.Path(arguments.output_dir)
   machines = machines_lib.Machines(
     address=arguments.machines,
     actors=arguments.actors,
@@ -117,25 +108,33 @@ def _run(arguments: argparse.Namespace) -> bool:
       raise ValueError(
         f'--jobs={jobs} runs share the room of --machines: say with --actors how many each takes'
       )
+  design = design_lib.read(path)
+  task = task_lib.task(design, machines, jobs)
+  say = lambda line: print(messages.lines(line), file=sys.stderr, flush=True)
   if arguments.publish is not None:
-    from experiments.stackoverflow.study import publish  # matplotlib is slow to load.
+    from fl_dpftrl.studies import page  # matplotlib is slow to load.
 
-    publish.publish(study, folder, pathlib.Path(arguments.publish), figures=arguments.figures)
+    target, kind = pathlib.Path(arguments.publish), arguments.figures
+    how = commands(path, target, kind)
+    page.publish(run.gather(design, task, folder), target, how=how, image_kind=kind)
     return True
-  return command.run(
-    study,
-    folder,
-    jobs=jobs,
-    machines=machines,
-    only_estimate=arguments.estimate,
-    image_kind=arguments.figures,
-    say=lambda line: print(messages.lines(line), file=sys.stderr, flush=True),
+  if arguments.estimate:
+    with run.held(design, task, folder):
+      say('timing a few rounds, to say how long the study takes')
+      say(estimate.measure(design, task, folder, jobs=jobs).text())
+    return True
+  study = run.run(design, task, folder, jobs=jobs, say=say, image_kind=arguments.figures)
+  print(messages.lines(table.text(study.rows)))
+  return not study.failed
+
+
+def commands(study: pathlib.Path, target: pathlib.Path, image_kind: str) -> str:
+  """Returns the command lines that train a study, and write its page."""
+  train = (
+    f'.venv/bin/python -m experiments.stackoverflow.study --study={os.path.relpath(study)} \\\n'
+    f'  --output_dir=runs/studies/{study.stem}'
   )
-
-
-def _fail(message: str) -> NoReturn:
-  print(messages.one_line(f'study: {message}'), file=sys.stderr)
-  sys.exit(2)
+  return f'{train}\n{train} \\\n  --publish={os.path.relpath(target)} --figures={image_kind}'
 
 
 if __name__ == '__main__':

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from experiments.stackoverflow.study import command
+from fl_dpftrl.studies import design as design_lib
+from fl_dpftrl.studies import run
 from tests.experiments import stackoverflow_files, starts
 
 pytestmark = pytest.mark.tff
@@ -38,9 +39,8 @@ def test_cells_of_the_papers_tables_are_trained_on_a_database(tmp_path):
     for cell in study['cells']
     if cell['label'] in LABELS and cell['epsilon'] == 2
   ]
-  path = tmp_path / 'study.json'
-  path.write_text(json.dumps(study))
-  assert command.run(path, tmp_path / 'study', jobs=1, say=print)
+  design = design_lib.parse(study)
+  assert not run.run(design, starts.task(design), tmp_path / 'study', jobs=None, say=print).failed
   with (tmp_path / 'study' / 'results.csv').open(newline='') as stream:
     rows = list(csv.DictReader(stream))
   assert [row['label'] for row in rows] == LABELS

@@ -1,38 +1,23 @@
-"""The study command, killed and started again."""
+"""The study command: a run that fails, and what it leaves."""
 
 import csv
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 import pytest
 
-from experiments.stackoverflow.study import command
+from experiments.stackoverflow.study import __main__
+from fl_dpftrl.studies import design as design_lib
+from fl_dpftrl.studies import run
 from tests.experiments import starts
 
 pytestmark = pytest.mark.tff
 
-_MOST_SECONDS = 400
-HERE = ['--study=studies/synthetic.json', '--output_dir=x']
-
-
-def start(folder, temporary, stderr=subprocess.PIPE) -> subprocess.Popen:
-  temporary.mkdir(exist_ok=True)
-  return subprocess.Popen(
-    [
-      *(sys.executable, '-m', 'experiments.stackoverflow.study'),
-      *('--study=studies/synthetic.json', f'--output_dir={folder}', '--jobs=2'),
-    ],
-    cwd=starts.ROOT,
-    env={**os.environ, 'TMPDIR': str(temporary)},
-    stdout=subprocess.PIPE,
-    stderr=stderr,
-    text=True,
-  )
+STUDY = 'studies/synthetic.json'
+HERE = [f'--study={STUDY}', '--output_dir=x']
 
 
 @pytest.fixture(name='temporary')
@@ -43,34 +28,32 @@ def _temporary():
 
 
 @pytest.mark.slow
-def test_a_study_that_is_killed_goes_on(tmp_path, temporary):
+def test_a_study_with_a_failed_run_goes_on(tmp_path, temporary, monkeypatch, capsys):
   folder = tmp_path / 'study'
   spoilt = folder / 'cells' / 'identity-epsilon0.05-rate0.3-seed0'
   spoilt.mkdir(parents=True)
   (spoilt / 'thesis.txt').write_text('precious')
-  study = start(folder, temporary / 'killed')
-  lines = []
-  while len([line for line in lines if '/4 cells' in line]) < 2:
-    lines.append(study.stderr.readline())
-    assert lines[-1], lines
-  os.kill(study.pid, signal.SIGKILL)
-  study.communicate()
-  text = ''.join(lines)
-  assert f'{spoilt.name} failed: --output_dir={spoilt} holds other files' in text
-  assert 'tensorflow' not in text
+  done = subprocess.run(
+    [
+      *(sys.executable, '-m', 'experiments.stackoverflow.study'),
+      *(f'--study={STUDY}', f'--output_dir={folder}', '--jobs=2'),
+    ],
+    cwd=starts.ROOT,
+    env={**os.environ, 'TMPDIR': str(temporary)},
+    capture_output=True,
+    text=True,
+    timeout=400,
+  )
+  assert done.returncode == 1 and not list(temporary.iterdir()), done.stderr
+  assert f'{spoilt.name} failed: --output_dir={spoilt} holds other files' in done.stderr
+  assert '1 of 3 runs failed; the same command tries them again' in done.stderr
+  assert 'tensorflow' not in done.stderr
   finished = {p: p.read_bytes() for p in folder.glob('cells/*/summary.json')}
-  assert finished
   (spoilt / 'thesis.txt').unlink()
-  deadline = time.monotonic() + _MOST_SECONDS
-  while (again := start(folder, temporary / 'again')).wait(
-    _MOST_SECONDS
-  ) == 1 and time.monotonic() < deadline:
-    # Cells of the killed study may hold their folders until their step is done.
-    assert 'is held by another process' in again.stderr.read()
-  out, err = again.communicate()
-  assert again.returncode == 0, err
-  assert not list((temporary / 'again').iterdir())
-  assert 'with 2 seeds it is 12.7 standard errors' in err
+  design = design_lib.read(starts.ROOT / STUDY)
+  again = run.run(design, starts.task(design), folder, jobs=None, say=print)
+  assert not again.failed and finished
+  assert 'with 2 seeds it is 12.7 standard errors' in capsys.readouterr().out
   assert {p: p.read_bytes() for p in finished} == finished
   with (folder / 'results.csv').open(newline='') as stream:
     rows = list(csv.DictReader(stream))
@@ -85,9 +68,13 @@ def test_a_study_that_is_killed_goes_on(tmp_path, temporary):
     'accuracy_by_noise.png',
   }
   written = (folder / 'results.csv').read_bytes()
-  assert command.run(starts.ROOT / 'studies/synthetic.json', folder, jobs=1, say=print)
+  monkeypatch.chdir(starts.ROOT)
+  monkeypatch.setattr(sys, 'argv', ['study', HERE[0], f'--output_dir={folder}'])
+  with pytest.raises(SystemExit) as ended:
+    __main__.main()
+  assert ended.value.code == 0
   assert (folder / 'results.csv').read_bytes() == written
-  assert (folder / 'table.txt').read_text().strip() == out.strip()
+  assert capsys.readouterr().out.strip() == (folder / 'table.txt').read_text().strip()
 
 
 @pytest.mark.parametrize(
@@ -105,8 +92,6 @@ def test_a_study_that_is_killed_goes_on(tmp_path, temporary):
   ],
 )
 def test_bad_arguments_get_one_line(arguments, words, capsys, monkeypatch):
-  from experiments.stackoverflow.study import __main__
-
   monkeypatch.setattr(sys, 'argv', ['study', *arguments])
   with pytest.raises(SystemExit) as ended:
     __main__.main()

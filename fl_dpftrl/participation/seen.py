@@ -1,0 +1,140 @@
+"""Participation followed round by round, with the last round of each device at hand."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fl_dpftrl.participation import counts
+
+_LEAST = 1 << 10  # devices or slots
+_LOAD = 0.5
+
+Ids = Sequence[str] | Sequence[int] | np.ndarray
+
+
+class Seen(counts.Totals):
+  """Participation so far: 8 bytes a device, and 12 for each of 2 to 4 slots of its id.
+
+  Ids that are whole numbers are kept as they are. Text is kept as a hash of 64 bits, keyed anew
+  in each process. Two texts with one hash count as one device, which overstates participation
+  and so never lets a device in too often. Among ten million devices that happens with a
+  probability of 3 in a million.
+
+  Attributes:
+    num_rounds: rounds that were added.
+  """
+
+  def __init__(self, *, numbered: bool = False):
+    """Starts with no rounds.
+
+    Args:
+      numbered: whether ids are numbers of devices from 0 on, which take no slots.
+    """
+    self.num_rounds = 0
+    self._numbers = None if numbered else _Numbers()
+    self._lasts = np.zeros(_LEAST, np.int32)
+    self._times = np.zeros(_LEAST, np.int32)
+    self._separations = np.zeros(_LEAST, np.int64)
+
+  def of(self, device_ids: Ids) -> np.ndarray:
+    """Returns last round and number of rounds of each device, shape [2, num_ids].
+
+    The last round of a device without any is −1.
+    """
+    numbers = np.asarray(device_ids) if self._numbers is None else self._numbers.of(device_ids)
+    known = (numbers >= 0) & (numbers < self._times.size)
+    times = np.where(known, self._times[numbers * known], 0)
+    return np.stack([np.where(times > 0, self._lasts[numbers * known], -1), times])
+
+  def add(self, device_ids: Ids) -> None:
+    """Adds the next round's devices, each of which is given once."""
+    numbers = np.asarray(device_ids) if self._numbers is None else self._numbers.add(device_ids)
+    if numbers.size:
+      self._lasts = _grown(self._lasts, int(numbers.max()) + 1)
+      self._times = _grown(self._times, self._lasts.size)
+      again = numbers[self._times[numbers] > 0]
+      apart = np.bincount(self.num_rounds - self._lasts[again])
+      self._separations = _grown(self._separations, apart.size)
+      self._separations[: apart.size] += apart
+      self._lasts[numbers] = self.num_rounds
+      self._times[numbers] += 1
+    self.num_rounds += 1
+
+  @property
+  def separations(self) -> counts.Counts:
+    return counts.Counts.of_bins(self._separations)
+
+  @property
+  def participations(self) -> counts.Counts:
+    return counts.Counts.of(self._times[self._times > 0])
+
+
+class _Numbers:
+  """Numbers of device ids, from 0 on in a hash table of which half is empty at least."""
+
+  def __init__(self):
+    self._size = 0
+    self._allocate(_LEAST)
+
+  def _allocate(self, slots: int) -> None:
+    self._keys = np.zeros(slots, np.uint64)
+    self._numbers = np.full(slots, -1, np.int32)  # −1 in an empty slot.
+
+  def of(self, device_ids: Ids) -> np.ndarray:
+    """Returns the number of each device; −1 for one that was not added."""
+    keys = _keys(device_ids)
+    slots = self._first_slots(keys)
+    searching = np.arange(keys.size)
+    while searching.size:
+      at = slots[searching]
+      searching = searching[(self._numbers[at] >= 0) & (self._keys[at] != keys[searching])]
+      slots[searching] = (slots[searching] + 1) & (self._keys.size - 1)
+    return self._numbers[slots]
+
+  def add(self, device_ids: Ids) -> np.ndarray:
+    """Returns the numbers of the devices, each once; new ones get the next numbers."""
+    keys = np.unique(_keys(device_ids))
+    while self._size + keys.size > _LOAD * self._keys.size:
+      used = self._numbers >= 0
+      old, numbers = self._keys[used], self._numbers[used]
+      self._allocate(2 * self._keys.size)
+      self._size = 0
+      self._numbers[self._insert(old)] = numbers
+    return self._numbers[self._insert(keys)]
+
+  def _insert(self, keys: np.ndarray) -> np.ndarray:
+    """Returns the slots of keys, which are unique, with numbers for those that are new."""
+    slots = self._first_slots(keys)
+    searching = np.arange(keys.size)
+    while searching.size:
+      at = slots[searching]
+      empty = self._numbers[at] < 0
+      # Of several keys at one empty slot the last takes it; the others go on.
+      self._keys[at[empty]] = keys[searching[empty]]
+      there = self._keys[at] == keys[searching]
+      new = at[there & empty]
+      self._numbers[new] = np.arange(self._size, self._size + new.size)
+      self._size += new.size
+      searching = searching[~there]
+      slots[searching] = (slots[searching] + 1) & (self._keys.size - 1)
+    return slots
+
+  def _first_slots(self, keys: np.ndarray) -> np.ndarray:
+    mixed = (keys ^ keys >> np.uint64(32)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed ^= mixed >> np.uint64(32)
+    return (mixed & np.uint64(self._keys.size - 1)).astype(np.int64)
+
+
+def _grown(values: np.ndarray, size: int) -> np.ndarray:
+  """Returns an array with zeros after it, so that it has a size at least."""
+  if size <= values.size:
+    return values
+  return np.pad(values, (0, max(size, 2 * values.size) - values.size))
+
+
+def _keys(device_ids: Ids) -> np.ndarray:
+  """Returns a key of 64 bits for each device id."""
+  ids = np.asarray(device_ids)
+  if ids.dtype.kind in 'iu':
+    return ids.astype(np.int64).view(np.uint64)
+  return np.array([hash(text) for text in ids.tolist()], np.int64).view(np.uint64)

@@ -1,0 +1,281 @@
+"""Figures of a study, in the style of `fl-dpftrl compare`."""
+
+import csv
+import pathlib
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from matplotlib import axes as axes_lib
+from matplotlib import figure as figure_lib
+from matplotlib import ticker
+
+from fl_dpftrl.drawing import style
+from fl_dpftrl.studies import design as design_lib
+from fl_dpftrl.studies import results
+
+_PANELS_A_ROW = 3
+_CONSTANT = 'constant prediction'
+# Of the distance between two ε, on a log scale, that their mechanisms take together.
+_SHARE = 0.12
+_MOST_MARKS = 8
+
+
+class Series(NamedTuple):
+  """One line of a panel: (x, y, deviation of y) in ascending order of x."""
+
+  label: str
+  points: list[tuple[float, float, float]]
+
+
+def looks(rows: Sequence[results.Row]) -> dict[str, style.Look]:
+  """Returns a look for each label of the study; no noise is black."""
+  mechanisms: dict[str, str] = {}
+  for row in rows:
+    if row.label not in mechanisms or row.results:
+      mechanisms[row.label] = row.family
+  look_of = style.looks(mechanisms)
+  if design_lib.NO_NOISE in look_of:
+    look_of[design_lib.NO_NOISE] = style.Look(style.INK, '', (2, 2))
+  return look_of
+
+
+def accuracy_by_epsilon(
+  design: design_lib.Design, rows: Sequence[results.Row]
+) -> figure_lib.Figure | None:
+  """Draws test accuracy over ε, a line for each mechanism; None without one."""
+  lines = _lines(
+    (row.label, row.epsilon, row.mean, row.deviation)
+    for row in rows
+    if row.tests and row.setting.mechanism is not None
+  )
+  if not lines:
+    return None
+  figure = style.new_figure(
+    9.0,
+    5.6,
+    design.title,
+    f'test accuracy: mean and standard deviation of {len(design.seeds)} seeds; the mechanisms of'
+    ' one ε are drawn side by side',
+  )
+  axes = figure.subplots()
+  style.dress(axes)
+  look = looks(rows)
+  silent = results.without_noise(rows)
+  if silent is not None:
+    axes.axhline(100 * silent.mean, **look[design_lib.NO_NOISE].line)
+  epsilons = sorted({x for line in lines for x, _, _ in line.points})
+  draw(axes, _side_by_side(lines, epsilons), look)
+  constant = results.baseline(rows)
+  if constant is not None:
+    look |= {_CONSTANT: style.Look(style.GREY, '', (1, 2))}
+    axes.axhline(100 * constant, color=style.GREY, linewidth=0.9, dashes=(1, 2))
+  _epsilon_axis(axes, epsilons)
+  of = 'the run' if design.epsilon_of == design_lib.RUN else 'the hypothetical deployment'
+  axes.set_xlabel(f'ε of {of}')
+  axes.set_ylabel('test accuracy (%)')
+  figure.draw_without_rendering()
+  last, edge = epsilons[-1], axes.get_xlim()[1]
+  ends = [
+    (label, edge if x == last else x, y) for label, points in lines for x, y, _ in points[-1:]
+  ]
+  if silent is not None:
+    ends.append((design_lib.NO_NOISE, edge, 100 * silent.mean))
+  if constant is not None:
+    ends.append((_CONSTANT, edge, 100 * constant))
+  style.label_lines(axes, ends, look)
+  return figure
+
+
+def _side_by_side(lines: Sequence[Series], epsilons: Sequence[float]) -> list[Series]:
+  """Moves each line a little along the log scale, so that no bar hides another."""
+  ratio = min((b / a for a, b in zip(epsilons, epsilons[1:])), default=2.0)
+  moved = []
+  for index, line in enumerate(lines):
+    place = index / (len(lines) - 1) - 0.5 if len(lines) > 1 else 0.0
+    factor = ratio ** (_SHARE * place)
+    moved.append(Series(line.label, [(x * factor, y, d) for x, y, d in line.points]))
+  return moved
+
+
+def _epsilon_axis(axes: axes_lib.Axes, epsilons: Sequence[float]) -> None:
+  """Sets a log scale with a mark for each ε, where these are few."""
+  axes.set_xscale('log')
+  low, high = epsilons[0], epsilons[-1]
+  marks = epsilons if len(epsilons) <= _MOST_MARKS else style.ticks(low, high, _MOST_MARKS)
+  axes.xaxis.set_major_locator(ticker.FixedLocator(list(marks)))
+  axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: style.number(value)))
+  axes.xaxis.set_minor_locator(ticker.NullLocator())
+  if len(epsilons) == 1:
+    axes.set_xlim(low / 1.5, high * 1.5)
+
+
+def accuracy_by_rate(
+  design: design_lib.Design, runs: Sequence[results.Result], rows: Sequence[results.Row]
+) -> figure_lib.Figure | None:
+  """Draws validation accuracy over the learning rate; None without two rates."""
+  tuning = set(design.seeds[: design.tuning_seeds])
+  tried = {s: rates for s, rates in results.tried_rates(design, runs).items() if len(rates) > 1}
+  if not tried:
+    return None
+  chosen = {row.setting: row.server_learning_rate for row in rows}
+  panels: dict[float | None, list[Series]] = {}
+  rings: dict[float | None, list[tuple[str, tuple[float, float]]]] = {}
+  for setting, rates in tried.items():
+    points = {}
+    for rate in rates:
+      own = [
+        r.validation
+        for r in runs
+        if r.cell.setting == setting
+        and r.cell.server_learning_rate == rate
+        and r.cell.seed in tuning
+        and r.validation is not None
+      ]
+      if own:
+        points[rate] = statistics.fmean(own)
+    if lines := _lines((setting.label, rate, y, None) for rate, y in points.items()):
+      panels.setdefault(setting.epsilon, []).extend(lines)
+    if (best := chosen.get(setting)) in points:
+      ring = setting.label, (best, 100 * points[best])
+      rings.setdefault(setting.epsilon, []).append(ring)
+  if not panels:
+    return None
+  return _panels(
+    design.title,
+    f'validation accuracy by server learning rate, seed {", ".join(map(str, sorted(tuning)))};'
+    ' ringed: the chosen rate',
+    panels,
+    looks(rows),
+    x_label='server learning rate',
+    y_label='validation accuracy (%)',
+    logarithmic=True,
+    rings=rings,
+  )
+
+
+def accuracy_by_round(
+  design: design_lib.Design, rows: Sequence[results.Row]
+) -> figure_lib.Figure | None:
+  """Draws validation accuracy over rounds, the mean over seeds."""
+  panels: dict[float | None, list[Series]] = {}
+  for row in rows:
+    measured: dict[int, list[float]] = {}
+    for result in row.results:
+      if result.status == results.DONE:
+        for number, accuracy in _curve(result.cell.folder):
+          measured.setdefault(number, []).append(accuracy)
+    points = [(row.label, n + 1.0, statistics.fmean(v), None) for n, v in measured.items()]
+    if points:
+      panels.setdefault(row.setting.epsilon, []).extend(_lines(points))
+  if not panels:
+    return None
+  return _panels(
+    design.title,
+    'validation accuracy by round, at the chosen learning rate, mean over seeds',
+    panels,
+    looks(rows),
+    x_label='round',
+    y_label='validation accuracy (%)',
+    logarithmic=False,
+  )
+
+
+def _curve(folder: pathlib.Path) -> list[tuple[int, float]]:
+  """Returns rounds with their validation accuracies, of a run's metrics.csv."""
+  try:
+    with (folder / 'metrics.csv').open(newline='') as stream:
+      rows = list(csv.DictReader(stream))
+    return [
+      (int(row['round']), float(row['validation/accuracy']))
+      for row in rows
+      if row.get('validation/accuracy')
+    ]
+  except (OSError, ValueError, TypeError, KeyError):
+    return []  # The figure can do without a run whose table is lost.
+
+
+def _lines(points: Iterable[tuple[str, float, float, float | None]]) -> list[Series]:
+  """Groups (label, x, accuracy, deviation) by label; accuracies in percent."""
+  by_label: dict[str, list[tuple[float, float, float]]] = {}
+  for label, x, y, deviation in points:
+    by_label.setdefault(label, []).append((x, 100 * y, 100 * (deviation or 0.0)))
+  return [Series(label, sorted(line)) for label, line in by_label.items()]
+
+
+def draw(axes: axes_lib.Axes, lines: Sequence[Series], look: dict[str, style.Look]) -> None:
+  """Draws lines with their markers, and deviations as bars."""
+  for label, points in lines:
+    xs, ys, deviations = zip(*points)
+    axes.plot(xs, ys, marker=look[label].marker, markersize=5, label=label, **look[label].line)
+    if any(deviations):
+      axes.errorbar(
+        xs,
+        ys,
+        yerr=deviations,
+        linestyle='none',
+        color=look[label].colour,
+        elinewidth=0.9,
+        capsize=2,
+      )
+
+
+def _panels(
+  title: str,
+  subtitle: str,
+  panels: dict[float | None, list[Series]],
+  look: dict[str, style.Look],
+  *,
+  x_label: str,
+  y_label: str,
+  logarithmic: bool,
+  rings: Mapping[float | None, Sequence[tuple[str, tuple[float, float]]]] = {},
+) -> figure_lib.Figure:
+  """Draws a panel for each ε, and what there is without noise in all of them.
+
+  `rings` has labels and points, by ε, that get a ring.
+  """
+  if len(panels) > 1 and None in panels:
+    silent = panels[None]
+    panels = {e: [*series, *silent] for e, series in panels.items() if e is not None}
+  columns = min(len(panels), _PANELS_A_ROW)
+  lines = -(-len(panels) // columns)
+  figure = style.new_figure(3.2 * columns + 2.4, 3.0 * lines + 1.4, title, subtitle)
+  grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+  for axes in grid.flat[len(panels) :]:
+    axes.set_visible(False)
+  shown: dict[str, Any] = {}
+  xs = [x for series in panels.values() for line in series for x, _, _ in line.points]
+  for axes, (epsilon, series) in zip(grid.flat, panels.items()):
+    style.dress(axes)
+    heading(axes, epsilon)
+    draw(axes, series, look)
+    ringed = [point for label, point in rings.get(epsilon, []) if label in look]
+    if ringed:
+      axes.plot(*zip(*ringed), 'o', markersize=11, markerfacecolor='none', color=style.INK)
+    if logarithmic:
+      style.scale(axes, 'x', min(xs), max(xs), most_ticks=6, span=1.5)
+    axes.set_xlabel(x_label)
+    axes.tick_params(labelbottom=True)
+    shown |= dict(zip(*reversed(axes.get_legend_handles_labels())))
+  for row in grid:
+    row[0].set_ylabel(y_label)
+  legend(figure, list(shown.values()), list(shown))
+  return figure
+
+
+def heading(axes: axes_lib.Axes, epsilon: float | None) -> None:
+  """Writes the ε of a panel above it."""
+  text = design_lib.NO_NOISE if epsilon is None else f'ε = {epsilon:g}'
+  axes.set_title(text, loc='left', fontsize=10.5, fontweight='bold', color=style.INK)
+
+
+def legend(figure: figure_lib.Figure, handles: Sequence, labels: Sequence[str]) -> None:
+  """Adds a legend at the right of the figure."""
+  figure.legend(
+    handles,
+    [style.plain(label) for label in labels],
+    loc='outside right center',
+    frameon=False,
+    fontsize=9.5,
+  )

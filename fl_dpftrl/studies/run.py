@@ -1,0 +1,292 @@
+"""Studies: mechanisms compared by training, begun or gone on with in a folder."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import pickle
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from fl_dpftrl import workloads
+from fl_dpftrl.files import durable, json_files
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.studies import cells as cells_lib
+from fl_dpftrl.studies import design as design_lib
+from fl_dpftrl.studies import estimate, results, runner
+from fl_dpftrl.studies.study import Study
+from fl_dpftrl.text import messages
+
+STUDY_NAME = 'study.json'
+LOCK_NAME = 'lock'
+_FIXED = ('mechanism', 'effective_noise_multiplier', 'noise_multiplier', 'flags')
+# Conditions of runs by `train`, as the texts that a study may not change.
+_STATED = ('schema', 'clip_norm', 'report_goal', 'delta', 'workload', 'deployment_report_goal')
+# Shorter studies are not worth a timed run beforehand.
+_FEW_ROUNDS = 1000
+
+
+def study(
+  train: cells_lib.Train,
+  *,
+  folder: str | os.PathLike[str],
+  mechanisms: Sequence[str | design_lib.Mechanism],
+  epsilons: Sequence[float],
+  server_learning_rates: Sequence[float],
+  schema: schemas.MinSep,
+  clip_norm: float,
+  report_goal: int,
+  delta: float = 1e-6,
+  seeds: Sequence[int] = (0, 1, 2),
+  tuning_seeds: int = 1,
+  extend_rates: int = 3,
+  without_noise: bool = True,
+  workload: workloads.Workload = workloads.Workload(),
+  deployment_report_goal: int | None = None,
+  title: str = 'Study',
+  jobs: int | None = None,
+  say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+) -> Study:
+  """Compares mechanisms by training the same model with each, at equal ε.
+
+  The noise of each mechanism is calibrated. The first seeds try every learning rate; the one with
+  the best validation accuracy is then trained with the other seeds. An interrupted study goes on
+  when it is called again; runs that have ended are kept. The folder gets a run folder for each
+  cell in cells/, strategies/, results.csv, table.txt, table.md, figures and study.html.
+
+  Args:
+    train: trains a `Cell`: by `dpftrl.train` with `cell.aggregator()` and `cell.arguments`, or in
+      another way with `cell.strategy` and `cell.noise_multiplier`; with
+      `cell.server_learning_rate`. Returns the summary of the run, such as that of
+      `Trained.summary`: a mapping with `validation` and `test`, each with an `accuracy` from 0
+      to 1.
+    folder: folder of the study.
+    mechanisms: names, as of `compare`, or `Mechanism`s.
+    epsilons: target ε.
+    server_learning_rates: rates to try, the same for every mechanism.
+    schema: participation that each run keeps to. A run that does not has failed.
+    clip_norm: L2 bound on a device's update.
+    report_goal: fixed divisor of the sum of a round.
+    delta: δ at which ε is stated.
+    seeds: seeds of the runs.
+    tuning_seeds: number of first seeds that choose the rate.
+    extend_rates: most further rates of a mechanism whose best rate is at an end of the grid.
+    without_noise: whether to train without noise, too.
+    workload: momentum and learning-rate schedule of the server, to predict the noise in the model.
+    deployment_report_goal: report goal of a hypothetical deployment with the same noise on the
+      mean, to which ε refer then; None for the ε of the runs.
+    title: title of the table, figures and page.
+    jobs: runs at the same time, each in a process of its own; `train` must then be a function of
+      a module. None for one after another in this process.
+    say: takes progress, in lines.
+
+  Raises:
+    ValueError: for an argument that does not fit, and for a folder with another study.
+  """
+  conditions = cells_lib.Conditions(
+    schema=schema,
+    clip_norm=clip_norm,
+    report_goal=report_goal,
+    delta=delta,
+    workload=workload,
+    deployment_report_goal=deployment_report_goal,
+  )
+  design = design_lib.parse(
+    {
+      'title': title,
+      'flags': [f'{name}={getattr(conditions, name)}' for name in _STATED],
+      'mechanisms': list(mechanisms),
+      'epsilons': list(epsilons),
+      'epsilon_of': design_lib.DEPLOYMENT if deployment_report_goal else design_lib.RUN,
+      'server_learning_rates': list(server_learning_rates),
+      'seeds': list(seeds),
+      'tuning_seeds': tuning_seeds,
+      'extend_rates': extend_rates,
+      'without_noise': without_noise,
+    }
+  )
+  if jobs is not None:
+    schemas.positive_integer('jobs', jobs)
+    _check_importable(train)
+  preload = (train.__module__,) if jobs is not None else ()
+  task = cells_lib.Task(conditions=lambda setting: conditions, train=train, preload=preload)
+  return run(design, task, pathlib.Path(folder), jobs=jobs, say=say)
+
+
+def _check_importable(train: cells_lib.Train) -> None:
+  """Raises ValueError for a function that other processes cannot import."""
+  try:
+    pickle.dumps(train)
+  except (AttributeError, TypeError, pickle.PicklingError):
+    raise ValueError(
+      'train must be a function of a module where runs have processes of their own: move it into'
+      ' one, or leave jobs out'
+    ) from None
+
+
+def run(
+  design: design_lib.Design,
+  task: cells_lib.Task,
+  folder: pathlib.Path,
+  *,
+  jobs: int | None,
+  say: Callable[[str], None],
+  image_kind: str = 'png',
+) -> Study:
+  """Runs what is left of a study, and writes its table, figures and page.
+
+  Args:
+    design: what is compared.
+    task: what is trained.
+    folder: folder of the study, which may hold a part of it.
+    jobs: runs at the same time, each in a process; None for one after another in this process.
+    say: takes progress, in lines.
+    image_kind: kind of the figures' files: 'png', 'svg' or 'pdf'.
+
+  Raises:
+    OSError: if a file cannot be read or written.
+    ValueError: naming a file, flag or setting that does not fit.
+    KeyboardInterrupt: on a signal that raises it; the study can go on later.
+  """
+  with held(design, task, folder):
+    if task.timed is not None and jobs is not None and _is_long(design, task, folder):
+      say('timing a few rounds, to say how long the study takes')
+      say(estimate.measure(design, task, folder, jobs=jobs).text())
+    cells = cells_lib.prepare(design, task, folder, say)
+    text = json.dumps(dataclasses.asdict(design), indent=2, ensure_ascii=False) + '\n'
+    durable.write_durably(folder / STUDY_NAME, text.encode())
+    finished = Study(design=design, results=tuple(_train(cells, task, jobs, say)), folder=folder)
+    finished.write(image_kind=image_kind)
+  from fl_dpftrl.studies import sentences
+
+  for advice in (*sentences.untuned(finished.rows), *sentences.few_seeds(finished.rows)):
+    say(advice)
+  say(f'page: {folder / "study.html"}')
+  if failed := len(finished.failed):
+    say(f'{failed} of {len(finished.results)} runs failed; the same command tries them again')
+  return finished
+
+
+def _is_long(design: design_lib.Design, task: cells_lib.Task, folder: pathlib.Path) -> bool:
+  """Returns whether a study is to say beforehand how long it takes."""
+  if any((folder / cells_lib.CELLS_NAME).glob(f'*/{cells_lib.SUMMARY_NAME}')):
+    return False  # It goes on.
+  rounds = max(task.conditions(setting).schema.num_rounds for setting in design.settings)
+  return design.num_cells * rounds > _FEW_ROUNDS
+
+
+def _train(
+  cells: cells_lib.Cells, task: cells_lib.Task, jobs: int | None, say: Callable[[str], None]
+) -> list[results.Result]:
+  """Runs the cells that choose learning rates, and then those of the chosen ones."""
+  design = cells.design
+  progress = runner.Progress(total=design.num_cells, jobs=jobs or 1, say=say)
+
+  def told(cell: cells_lib.Cell) -> str:
+    result = results.read(cell)
+    if result.test is None:
+      return f'{cell.name} {result.status}: {result.reason}'
+    return f'{cell.name}: test accuracy {100 * result.test:.2f} %'
+
+  def ended(wanted: Sequence[cells_lib.Cell]) -> list[results.Result]:
+    failed = runner.run(wanted, task, jobs=jobs, progress=progress, told=told)
+    return [results.read(cell, failed) for cell in wanted]
+
+  tuned = ended(list(cells.tuning()))
+  while further := results.further(design, tuned):
+    more = list(cells.extended(further))
+    progress.total += len(more)
+    named = [f'{cell.setting.label} {cell.server_learning_rate:g}' for cell in more]
+    say(f'the best rate is at an end of its grid, so further ones: {", ".join(named)}')
+    tuned += ended(more)
+  return tuned + ended(list(cells.final(results.chosen_rates(design, tuned))))
+
+
+def gather(design: design_lib.Design, task: cells_lib.Task, folder: pathlib.Path) -> Study:
+  """Returns the results that a study's folder holds, and trains nothing.
+
+  Raises:
+    OSError: if a file cannot be read.
+    ValueError: naming a setting without a strategy, or a file that does not fit.
+  """
+  _check_folder(design, folder)
+  cells = cells_lib.prepare(design, task, folder)
+  read_results = [results.read(cell) for cell in cells.tuning()]
+  while further := results.further(design, read_results):
+    read_results += [results.read(cell) for cell in cells.extended(further)]
+  chosen = results.chosen_rates(design, read_results)
+  read_results += [results.read(cell) for cell in cells.final(chosen)]
+  return Study(design=design, results=tuple(read_results), folder=folder)
+
+
+def _check_folder(design: design_lib.Design, folder: pathlib.Path) -> None:
+  """Refuses a folder with another study, or with anything else, in it.
+
+  A study may have been given more settings, rates or seeds since.
+
+  Raises:
+    ValueError: naming the folder, and what differs.
+  """
+  path = folder / STUDY_NAME
+  if not path.exists():
+    own = {LOCK_NAME, cells_lib.STRATEGIES_NAME, cells_lib.CELLS_NAME, estimate.TIMING_NAME}
+    if folder.exists() and any(
+      entry.name not in own and not entry.name.startswith(durable.TEMPORARY_PREFIX)
+      for entry in folder.iterdir()
+    ):
+      raise ValueError(f'{folder} holds other files; name a new folder')
+    return
+  before = json_files.read(path)
+  now = json.loads(json.dumps(dataclasses.asdict(design)))
+  try:
+    differing = [name for name in ('flags', 'epsilon_of') if before[name] != now[name]]
+    same = {_key(setting): _content(setting) for setting in before['settings']}
+  except (KeyError, TypeError):
+    raise ValueError(f'{path} is not of a study; name a new folder') from None
+  for setting in now['settings']:
+    if same.get(_key(setting), _content(setting)) != _content(setting):
+      differing.append(f'setting {_key(setting)}')
+  if differing:
+    raise ValueError(
+      f'{folder} holds a study that differs in'
+      f' {messages.one_line(", ".join(differing), limit=120)}; name another folder'
+    )
+
+
+def _key(setting: Mapping[str, Any]) -> str:
+  """Returns what names a setting within a study."""
+  label = (setting['mechanism'] or {}).get('label', design_lib.NO_NOISE)
+  return f'{label} {setting["epsilon"]}'
+
+
+def _content(setting: Mapping[str, Any]) -> list[Any]:
+  """Returns the fields of a setting that must not change once it has runs."""
+  return [setting[name] for name in _FIXED]
+
+
+@contextlib.contextmanager
+def held(design: design_lib.Design, task: cells_lib.Task, folder: pathlib.Path) -> Iterator[None]:
+  """Holds the folder of a study that fits it; one that was made for nothing is gone again.
+
+  Raises:
+    ValueError: where another process holds it, or it has another study or other files.
+  """
+  cells_lib.check(design, task)
+  _check_folder(design, folder)
+  folder.mkdir(parents=True, exist_ok=True)
+  lock = folder / LOCK_NAME
+  with durable.exclusive(lock):
+    for written in (folder, folder / cells_lib.STRATEGIES_NAME):
+      durable.remove_leftovers(written)
+    try:
+      yield
+    finally:
+      with contextlib.suppress(OSError):
+        for empty in (cells_lib.STRATEGIES_NAME, cells_lib.CELLS_NAME):
+          os.rmdir(folder / empty)
+      if {entry.name for entry in folder.iterdir()} == {LOCK_NAME}:
+        lock.unlink()
+        with contextlib.suppress(OSError):
+          folder.rmdir()

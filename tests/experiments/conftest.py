@@ -1,0 +1,90 @@
+"""Runs that tests of several modules share. All processes that test make them once."""
+
+import fcntl
+import os
+import pathlib
+import shutil
+import time
+
+import pytest
+
+from fl_dpftrl.logs import journal
+from fl_dpftrl.training import loop
+from tests.experiments import runs
+
+
+@pytest.fixture(name='once', scope='session')
+def fixture_once(tmp_path_factory):
+  """Returns a function that fills a folder once, for all processes of this session."""
+  root = tmp_path_factory.getbasetemp()
+  root = root.parent if 'PYTEST_XDIST_WORKER' in os.environ else root
+
+  def once(name, make) -> runs.Finished:
+    folder = root / name
+    with (root / f'{name}.lock').open('w') as lock:
+      fcntl.flock(lock, fcntl.LOCK_EX)
+      if not (folder / 'err').exists():
+        shutil.rmtree(folder, ignore_errors=True)  # Of a test that failed.
+        folder.mkdir()
+        for stream, text in zip(('out', 'err'), make(folder / 'run')):
+          (folder / stream).write_text(text)
+    return runs.Finished(folder / 'run', *((folder / s).read_text() for s in ('out', 'err')))
+
+  return once
+
+
+@pytest.fixture(scope='session')
+def undisturbed(once) -> runs.Finished:
+  """A run with a noise seed to its end, which had neither workers nor ports."""
+
+  def make(folder):
+    process = runs.start(folder, pause_at=('computed', 3))
+    try:
+      process.wait_until_paused()
+      log = folder / loop.LOG_NAME
+      assert log.exists() or journal.path_of(log).exists()
+      assert not runs.children(process.pid) and not runs.listening(process.pid)
+      process.go_on()
+      while process.poll() is None:
+        # A finished log is read by a program of its own, which is no worker.
+        assert not any('worker' in line for line in runs.children(process.pid))
+        assert not runs.listening(process.pid)
+        time.sleep(0.2)
+    finally:
+      process.kill()
+    code, out, err = runs.ended(process)
+    assert code == 0, err
+    return out, err
+
+  return once('undisturbed', make)
+
+
+@pytest.fixture(scope='session')
+def killed(once) -> pathlib.Path:
+  """A run of the same flags that was killed when round 6 was published."""
+  return once('killed', lambda folder: runs.killed(folder, 'published', 6)).folder
+
+
+@pytest.fixture(scope='session')
+def canaried(once) -> runs.Finished:
+  """A run with canaries and an engine's noise to its end."""
+  return once('canaried', lambda folder: runs.finish(folder, base=runs.CANARIES))
+
+
+@pytest.fixture(scope='session')
+def killed_canaried(once) -> pathlib.Path:
+  """A run of the same flags that was killed after a snapshot, with the next row already made."""
+  make = lambda folder: runs.killed(folder, 'computed', 17, base=runs.CANARIES)
+  return once('killed-canaried', make).folder
+
+
+@pytest.fixture(scope='session')
+def guaranteed(once) -> runs.Finished:
+  """A run of the true command line to its end, with a guarantee."""
+
+  def make(folder):
+    done = runs.command(*runs.GUARANTEED, f'--output_dir={folder}')
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+  return once('guaranteed', make)

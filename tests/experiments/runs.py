@@ -1,0 +1,153 @@
+"""Flags of the runs that tests of several modules share, and readings of a run's folder."""
+
+import contextlib
+import csv
+import json
+import os
+import pathlib
+import signal
+import subprocess
+from typing import NamedTuple
+
+import numpy as np
+
+from fl_dpftrl.training import loop
+from tests.experiments import starts
+
+NUM_ROUNDS = 12
+SEEDED = [
+  '--dataset=synthetic',
+  '--mechanism=blt',
+  '--noise_multiplier=1',
+  '--noise_seed=11',
+  '--report_goal=6',
+  f'--num_rounds={NUM_ROUNDS}',
+  '--timer_rounds=4',
+  '--rounds_per_evaluation=6',
+  '--seed=3',
+  '--clip_norm=0.5',
+]
+FLAGS = [*SEEDED, '--clip_quantile=0.7', '--clip_rounds=8']
+"""Flags of a run with a noise seed, whose clip norm is adaptive."""
+
+CANARY_ROUNDS = 20  # Past a snapshot of an engine.
+CANARIES = [
+  *SEEDED,
+  '--noise_memory=engine',
+  '--canaries=8',
+  f'--num_rounds={CANARY_ROUNDS}',
+  f'--rounds_per_evaluation={CANARY_ROUNDS}',
+]
+"""Flags of a run with canaries, whose noise is made outside TFF."""
+
+GUARANTEED = [
+  '--flagfile=experiments/stackoverflow/flags/synthetic.flags',
+  f'--num_rounds={NUM_ROUNDS}',
+  '--report_goal=10',
+  '--noise_multiplier=2',
+  '--timer_rounds=5',
+  '--rounds_per_evaluation=4',
+]
+"""Flags of a run with a guarantee."""
+
+
+class Finished(NamedTuple):
+  """A run that tests copy, and do not change."""
+
+  folder: pathlib.Path
+  out: str
+  err: str
+
+
+def start(folder: pathlib.Path, *flags: str, base=FLAGS, **kwargs) -> starts.Start:
+  """Starts a run, or goes on with it."""
+  return starts.Start(*base, *flags, f'--output_dir={folder}', '--resume', **kwargs)
+
+
+def finish(folder: pathlib.Path, *flags: str, base=FLAGS, **kwargs) -> tuple[str, str]:
+  """Runs to the end; returns what was written to stdout and stderr."""
+  process = start(folder, *flags, base=base, **kwargs)
+  assert process.wait() == 0, process.err
+  return process.out, process.err
+
+
+def killed(folder: pathlib.Path, step: str, t: int, *flags: str, base=FLAGS) -> tuple[str, str]:
+  """Runs until the process kills itself; returns what was written to stdout and stderr."""
+  process = start(folder, *flags, base=base, kill_at=(step, t))
+  assert process.wait() == -signal.SIGKILL, process.err
+  return process.out, process.err
+
+
+def ended(process: starts.Start) -> tuple[int, str, str]:
+  """Waits for the end; returns status, stdout and stderr, which have no traceback."""
+  code, out, err = process.wait(), process.out, process.err
+  assert 'Traceback' not in err and 'Exception ignored' not in err, err
+  return code, out, err
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess:
+  """Runs the true command line, which shares no memory with the forks."""
+  return subprocess.run(
+    [*starts.COMMAND, *arguments], cwd=starts.ROOT, capture_output=True, text=True, timeout=300
+  )
+
+
+def state(folder: pathlib.Path) -> list[np.ndarray]:
+  """Returns the arrays of the last checkpoint."""
+  last = sorted((folder / loop.CHECKPOINTS_NAME).glob('round-*.npz'))[-1]
+  with np.load(last, allow_pickle=False) as archive:
+    return [archive[name] for name in archive.files]
+
+
+def noise_state(folder: pathlib.Path) -> list[np.ndarray]:
+  """Returns seed, row, standard deviation, and a buffer for each model tensor."""
+  leaves = state(folder)
+  seed = next(i for i, leaf in enumerate(leaves) if (leaf.shape, leaf.dtype) == ((2,), np.int64))
+  return leaves[seed : seed + 6]
+
+
+def table(folder: pathlib.Path) -> list[dict[str, str]]:
+  """Returns the rows of metrics.csv, without their seconds."""
+  with (folder / 'metrics.csv').open(newline='') as file:
+    return [{k: v for k, v in row.items() if k != 'seconds'} for row in csv.DictReader(file)]
+
+
+def read(folder: pathlib.Path, name: str):
+  return json.loads((folder / name).read_text())
+
+
+def assert_same_run(folder: pathlib.Path, expected: pathlib.Path) -> None:
+  """Checks that two runs have the same state, table, log, model and statement."""
+  for own, other in zip(state(folder), state(expected), strict=True):
+    np.testing.assert_array_equal(own, other)
+  assert table(folder) == table(expected)
+  for name in (loop.LOG_NAME, 'model.npz', 'privacy.json'):
+    assert (folder / name).read_bytes() == (expected / name).read_bytes()
+
+
+def children(parent: int) -> list[str]:
+  """Command lines of a process's children."""
+  found = []
+  for path in pathlib.Path('/proc').glob('[0-9]*/stat'):
+    with contextlib.suppress(OSError):
+      fields = path.read_text().rsplit(')', 1)[1].split()
+      if int(fields[1]) == parent and fields[0] != 'Z':
+        found.append(path.with_name('cmdline').read_text())
+  return found
+
+
+def listening(pid: int) -> set[str]:
+  """Sockets at which a process listens."""
+  held = set()
+  try:
+    for link in pathlib.Path(f'/proc/{pid}/fd').iterdir():
+      with contextlib.suppress(OSError):
+        held.add(os.readlink(link))
+    tables = [
+      pathlib.Path(f'/proc/{pid}/net/{name}').read_text().splitlines()[1:]
+      for name in ('tcp', 'tcp6')
+    ]
+  except OSError:  # It has just ended.
+    return set()
+  fields = [line.split() for table in tables for line in table]
+  return {f[9] for f in fields if f[3] == '0A' and f'socket:[{f[9]}]' in held}

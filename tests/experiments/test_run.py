@@ -1,0 +1,125 @@
+"""The simulation that a run's flags describe."""
+
+import dataclasses
+
+import pytest
+
+from experiments.stackoverflow import configuration, run
+from fl_dpftrl import accounting
+from fl_dpftrl.families import identity, tree_online
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.simulation import availability, server
+
+HPARAMS = configuration.Hparams(noise_multiplier=1.0, report_goal=20, num_rounds=30)
+
+
+def simulation(**changes):
+  return run.scenario(dataclasses.replace(HPARAMS, **changes), num_clients=400).simulation()
+
+
+def test_by_default_devices_are_always_there_and_all_report():
+  found = simulation()
+  assert found.population.availability == availability.Always()
+  assert (found.population.num_devices, found.population.dropout) == (400, 0.0)
+  assert (found.server.report_goal, found.server.clients_per_round) == (20, 20)
+  assert found.timer == server.RoundTimer(1)
+
+
+def test_flags_reach_the_simulation():
+  found = simulation(
+    availability='nightly',
+    population=300,
+    clients_per_round=26,
+    timer_hours=24.0,
+    report_minutes=5.0,
+    seed=7,
+  )
+  assert found.population.availability == availability.Nightly()
+  assert (found.population.num_devices, found.population.report_minutes) == (300, 5.0)
+  assert (found.server.clients_per_round, found.timer) == (26, server.HourTimer(24.0))
+  assert found.seed == found.population.seed == 7
+
+
+def test_availability_may_be_a_file_of_traces(tmp_path):
+  path = tmp_path / 'traces.txt'
+  with pytest.raises(ValueError, match='a file of traces that exists, got .*traces.txt'):
+    simulation(availability=str(path))
+
+
+def test_every_flag_is_a_hyperparameter_with_its_help():
+  for field in dataclasses.fields(configuration.Hparams):
+    flag = configuration.flags.FLAGS[field.name]
+    assert flag.default == field.default
+    assert flag.help.endswith(field.metadata['help'])
+
+
+def budgeted(**changes):
+  given = dict(noise_multiplier=2.0, report_goal=5, num_rounds=40, timer_rounds=4, max_epsilon=8.0)
+  return configuration.Hparams(**given | changes)
+
+
+def test_the_budget_limits_the_rounds():
+  tree = tree_online.TreeOnline()
+  assert 1 < run.num_rounds(budgeted(), tree) < 40
+  assert run.num_rounds(budgeted(max_epsilon=None), tree) == 40
+
+
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    (dict(max_epsilon=-1.0), '--max_epsilon=-1.0 must be positive'),
+    (dict(timer_rounds=None), 'needs --timer_rounds'),
+    (dict(noise_multiplier=0.0), 'positive --noise_multiplier'),
+  ],
+)
+def test_a_budget_needs_a_schema_and_noise(changes, message):
+  with pytest.raises(ValueError, match=message):
+    budgeted(**changes)
+
+
+def test_a_budget_too_small_for_one_round_is_refused():
+  with pytest.raises(ValueError, match='--max_epsilon=0.5 is too little for one round'):
+    run.num_rounds(budgeted(max_epsilon=0.5), tree_online.TreeOnline())
+
+
+def test_noise_is_calibrated_for_what_the_timers_enforce():
+  found = identity.Identity()
+  changes = dict(noise_multiplier=None, timer_rounds=10, delta=1e-5, epsilon=2.0)
+  wanted = dataclasses.replace(HPARAMS, **changes)
+  own = run.calibrated(wanted, found)
+  schema = schemas.MinSep(num_rounds=30, min_sep=10, max_participations=3)
+  stated = accounting.account(found, schema, noise_multiplier=own.noise_multiplier, delta=own.delta)
+  assert 1.999 < stated.epsilon <= 2.0
+  larger = dataclasses.replace(
+    wanted, epsilon=None, deployment_epsilon=2.0, deployment_report_goal=200
+  )
+  assert run.calibrated(larger, found).noise_multiplier == pytest.approx(own.noise_multiplier / 10)
+  assert run.calibrated(own, found) is own  # As on resuming: what was recorded stays.
+  without_timers = dataclasses.replace(wanted, timer_rounds=None)
+  most = run.calibrated(without_timers, found).noise_multiplier
+  assert most == pytest.approx(own.noise_multiplier * 10**0.5)
+
+
+@pytest.mark.parametrize(
+  'changes, words',
+  [
+    ({'epsilon': 0.0}, '--epsilon=0.0 must be positive'),
+    ({'deployment_epsilon': 1.0}, 'needs --deployment_report_goal'),
+    ({'epsilon': 1.0, 'timer_hours': 3.0}, '--timer_hours=3.0'),
+    ({}, '--noise_multiplier is missing'),
+  ],
+)
+def test_a_target_that_cannot_be_met_is_refused(changes, words):
+  with pytest.raises(ValueError, match=words):
+    dataclasses.replace(HPARAMS, noise_multiplier=None, **changes)
+
+
+def test_one_flag_says_how_much_noise_there_is():
+  arguments = ['--report_goal=5', '--num_rounds=3', '--epsilon=1']
+  assert configuration.from_arguments(arguments).epsilon == 1.0
+  with pytest.raises(ValueError, match='--noise_multiplier=1.0 and --epsilon=1.0'):
+    configuration.from_arguments([*arguments, '--noise_multiplier=1'])
+  with pytest.raises(ValueError, match='not a flag'):
+    configuration.from_arguments([*arguments, 'more'])
+  with pytest.raises(ValueError, match='num_round'):
+    configuration.from_arguments([*arguments, '--num_round=3'])

@@ -1,0 +1,121 @@
+"""Runs on a process small enough to see every number, and stops at any step."""
+
+import collections
+import types
+from typing import NamedTuple
+
+import numpy as np
+
+from fl_dpftrl.simulation import cohorts, population, server
+from fl_dpftrl.training import loop
+
+NUM_ROUNDS = 6
+DEVICES = np.array([f'device-{i}' for i in range(9)])
+SIMULATION = cohorts.Simulation(
+  population=population.Population(num_devices=9),
+  timer=server.RoundTimer(2),
+  server=server.Server(report_goal=3),
+  seed=5,
+)
+STEPS = ['cohort logged', 'computed', 'stored', 'released', 'published']
+
+
+class State(NamedTuple):
+  global_model_weights: np.ndarray
+  aggregator: np.ndarray  # The next row of noise, and a seed.
+
+
+def noise(aggregator: np.ndarray) -> float:
+  row, seed = aggregator
+  return np.random.default_rng([row, seed]).normal()
+
+
+class Process:
+  """Adds the sum of the devices' numbers and a row of noise to the model.
+
+  Attributes:
+    sums: (row of noise, sum that it was added to) of each computation.
+  """
+
+  def __init__(self):
+    self.sums = []
+
+  def initialize(self):
+    return State(np.zeros(1), np.array([0, 1234]))
+
+  def skip_row(self, aggregator):
+    return skip_row(aggregator)
+
+  def next(self, state, data):
+    self.sums.append((int(state.aggregator[0]), round(sum(data), 9)))
+    model = state.global_model_weights + sum(data) + noise(state.aggregator)
+    return types.SimpleNamespace(
+      state=State(model, skip_row(state.aggregator)),
+      metrics=collections.OrderedDict(aggregator=collections.OrderedDict(row=state.aggregator[0])),
+    )
+
+
+def skip_row(aggregator: np.ndarray) -> np.ndarray:
+  return aggregator + [1, 0]
+
+
+class Killed(BaseException):
+  pass
+
+
+class Watching(loop.Observer):
+  """Keeps what was released, and tells a function each step."""
+
+  def __init__(self, on_step):
+    self.on_step, self.published = on_step, {}
+
+  def step(self, run, step, round_index):
+    assert run.log.num_rounds > round_index
+    self.on_step(step, round_index)
+
+  def released(self, run, checkpoint):
+    self.published[checkpoint.num_rounds] = checkpoint
+
+
+def run(
+  folder,
+  process=None,
+  *,
+  on_step=lambda step, t: None,
+  observers=(),
+  change=0.0,
+  say=None,
+  published=0,
+):
+  """Trains in a folder; returns the last checkpoint, what was released, and what was said.
+
+  Args:
+    change: difference of the clients' numbers to those of other runs.
+    say: takes lines, in place of the returned list.
+    published: rounds that were published before.
+  """
+  watching, warnings = Watching(on_step), []
+  training = loop.TrainingRun(
+    folder=folder,
+    num_rounds=NUM_ROUNDS,
+    process=process or Process(),
+    rounds=lambda: cohorts.named(SIMULATION.rounds(), DEVICES),
+    client_data=lambda t, ids: [t + len(i) + int(i[-1]) / 10 + change for i in ids],
+    aggregator=None,
+    say=say or warnings.append,
+  )
+  last = loop.run(training, [*observers, watching], published=published)
+  return last, watching.published, warnings
+
+
+def kill_at(step: str, round_index: int):
+  def on_step(now, t):
+    if (now, t) == (step, round_index):
+      raise Killed
+
+  return on_step
+
+
+def log_rows(folder):
+  writer = loop.writer_lib.LogWriter(folder / loop.LOG_NAME)
+  return [writer.cohort(t).tolist() for t in range(writer.num_rounds)]
