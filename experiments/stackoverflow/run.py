@@ -10,7 +10,7 @@ from collections.abc import Callable
 from experiments.stackoverflow import configuration, datasets
 from experiments.stackoverflow import machines as machines_lib
 from fl_dpftrl import adaptive_clipping
-from fl_dpftrl.accounting import calibration
+from fl_dpftrl.accounting import arithmetic, calibration
 from fl_dpftrl.families import base
 from fl_dpftrl.optimization import registry
 from fl_dpftrl.participation import schemas
@@ -148,6 +148,7 @@ def num_rounds(hparams: configuration.Hparams, chosen: base.Strategy) -> int:
       chosen,
       hparams.noise_multiplier,
       enforced_schema(hparams),
+      arithmetic.Arithmetic.covered(arithmetic.MANY_COORDINATES),
       delta=hparams.delta,
       max_epsilon=hparams.max_epsilon,
     )
@@ -215,7 +216,11 @@ def calibrated(hparams: configuration.Hparams, chosen: base.Strategy) -> configu
     target = hparams.deployment_epsilon
     ratio = hparams.report_goal / hparams.deployment_report_goal
   guarantee = calibration.calibrate(
-    chosen, enforced_schema(hparams), epsilon=target, delta=hparams.delta
+    chosen,
+    enforced_schema(hparams),
+    epsilon=target,
+    delta=hparams.delta,
+    num_coordinates=arithmetic.MANY_COORDINATES,
   )
   return dataclasses.replace(hparams, noise_multiplier=ratio * guarantee.noise_multiplier)
 

@@ -9,12 +9,16 @@ import functools
 import math
 from collections.abc import Iterable
 
-from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.families import base, lattice
 from fl_dpftrl.participation import schemas
 
-COVERED, LATTICE, NOT_COVERED = 'covered', 'lattice', 'not covered'
-KINDS = (COVERED, LATTICE, NOT_COVERED)
+NOT_COVERED, LATTICE, COVERED = 'not covered', 'lattice', 'covered'
+KINDS = (NOT_COVERED, LATTICE, COVERED)
+"""From the weakest to the strongest."""
+
+MANY_COORDINATES = 10**8
+"""Coordinates of a model that is not known yet, for noise that is to suffice in any case."""
+
 _ROUNDING = 1.0 + 1e-12
 _MOST_EPSILON = 600.0  # of which e^ε is a float64
 
@@ -30,7 +34,7 @@ class Arithmetic:
     num_coordinates: d, parameters of the model and counts; None unless covered.
 
   Raises:
-    ValueError: for another kind, and for a covered one without coordinates.
+    ValueError: for another kind, and unless a covered one, and no other, has coordinates.
   """
 
   kind: str = NOT_COVERED
@@ -43,6 +47,18 @@ class Arithmetic:
       raise ValueError('num_coordinates must be given where arithmetic is covered, and only there')
     if self.num_coordinates is not None:
       schemas.positive_integer('num_coordinates', self.num_coordinates)
+
+  @classmethod
+  def covered(cls, num_coordinates: int) -> 'Arithmetic':
+    """Returns that of integers with exactly rounded normals."""
+    return cls(kind=COVERED, num_coordinates=num_coordinates)
+
+  def and_then(self, later: 'Arithmetic') -> 'Arithmetic':
+    """Returns what holds for rounds of this arithmetic and rounds of another together."""
+    kind = min(self.kind, later.kind, key=KINDS.index)
+    if kind != COVERED:
+      return Arithmetic(kind=kind)
+    return Arithmetic.covered(max(self.num_coordinates or 0, later.num_coordinates or 0))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,29 +78,34 @@ class Rounding:
     """Returns what is added to δ at an ε: δ₀."""
     return self.chance * (1.0 + math.exp(epsilon)) if epsilon < _MOST_EPSILON else 1.0
 
+  def lengthened(self, effective_noise_multiplier: float) -> float:
+    """Returns the effective noise multiplier of real numbers with the rounding added to its μ."""
+    if not self.mu:
+      return effective_noise_multiplier
+    return effective_noise_multiplier / (1.0 + self.mu * effective_noise_multiplier)
 
-def rounding(streams: Iterable[run_noise.Stream], num_coordinates: int) -> Rounding:
+
+def rounding(streams: Iterable[tuple[base.Strategy, int]], num_coordinates: int) -> Rounding:
   """Returns what the whole numbers of independent noise streams add, all together.
 
   A stream adds ‖B⁻¹‖₂·(1 + 2f)·√(n·d)/2ᵖ to the shift of its releases. Shifts of independent
   streams compose as lengths of orthogonal vectors do, and √Σ(Δ + e)² is at most √ΣΔ² + √Σe².
 
   Args:
-    streams: noise streams of runs; those without noise are passed over.
+    streams: C and number of rounds n of each stream.
     num_coordinates: d, in all of them.
 
   Raises:
     ValueError: if the noise of a stream cannot be made in whole numbers, or is not bounded for so
       many rounds; see `families.lattice`.
+
+  Source: the theorem of docs/decisions/arithmetic.md.
   """
   square, chance = 0.0, 0.0
-  for stream in streams:
-    if not all(stream.noise_multipliers):
-      continue
-    values = stream.num_rounds * num_coordinates
-    per_root, watched = _stream_factors(stream.strategy, stream.num_rounds)
-    square += (per_root**2) * values
-    chance += values * watched * lattice.FARTHER_CHANCE
+  for strategy, num_rounds in streams:
+    per_root, watched = _stream_factors(strategy, num_rounds)
+    square += per_root**2 * num_rounds * num_coordinates
+    chance += lattice.FARTHER_CHANCE * watched * num_rounds * num_coordinates
   return Rounding(mu=math.sqrt(square) * _ROUNDING, chance=chance)
 
 

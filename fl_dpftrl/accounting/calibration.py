@@ -23,6 +23,7 @@ def calibrate(
   rho: float | None = None,
   adjacency: str = adjacency_lib.ZERO_OUT,
   group_size: int = 1,
+  num_coordinates: int | None = None,
 ) -> gaussian.Guarantee:
   """Returns the guarantee with the smallest noise multiplier that meets ε or ρ.
 
@@ -32,7 +33,7 @@ def calibrate(
     delta: δ at which ε is stated, and at which a given epsilon must be met.
     epsilon: upper limit of ε.
     rho: upper limit of ρ; give exactly one of epsilon and rho.
-    adjacency, group_size: see `gaussian.account`.
+    adjacency, group_size, num_coordinates: see `gaussian.account`.
 
   Raises:
     ValueError: if not exactly one target is given, an argument is out of range, or the schema
@@ -50,6 +51,12 @@ def calibrate(
     raise ValueError('give epsilon or rho, and not both')
   sensitivity = sensitivity_lib.sensitivity(strategy, schema)
   scaled = adjacency_lib.scaled(sensitivity, adjacency, group_size)
+  rounding = gaussian.rounding_of(strategy, schema, num_coordinates)
+  if rounding is not None:  # The noise has to leave room for what rounding adds to μ.
+    room = 1.0 - rounding.mu * multiplier
+    if room <= 0.0:
+      raise ValueError('num_coordinates: the rounding of so many alone would pass the target')
+    multiplier *= (1.0 + _PRECISION) / room
   return gaussian.from_sensitivity(
     sensitivity,
     schema,
@@ -57,6 +64,7 @@ def calibrate(
     delta=delta,
     adjacency=adjacency,
     group_size=group_size,
+    rounding=rounding,
   )
 
 

@@ -10,6 +10,7 @@ import scipy
 
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
+from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas
 
@@ -35,7 +36,7 @@ class Guarantee:
       upper bound on it.
     sensitivity_kind: 'exact' or 'upper_bound'.
     noise_multiplier: standard deviation of Z over the clip norm.
-    effective_noise_multiplier: noise_multiplier / sensitivity.
+    effective_noise_multiplier: noise_multiplier / sensitivity, less what rounding adds.
     rho: ρ of zero-concentrated differential privacy (zCDP).
     epsilon: ε at delta.
     delta: δ.
@@ -44,6 +45,7 @@ class Guarantee:
     group_size: number of devices protected together.
     schema: participation schema that every device keeps to.
     assumptions: sentences that must hold for the guarantee to be valid.
+    rounding: what releases in whole numbers add, which the figures have; None for real numbers.
   """
 
   sensitivity: float
@@ -57,6 +59,7 @@ class Guarantee:
   group_size: int
   schema: schemas.MinSep
   assumptions: tuple[str, ...]
+  rounding: arithmetic.Rounding | None = None
 
   @property
   def mu(self) -> float:
@@ -161,6 +164,7 @@ def account(
   delta: float,
   adjacency: str = adjacency_lib.ZERO_OUT,
   group_size: int = 1,
+  num_coordinates: int | None = None,
 ) -> Guarantee:
   """Returns the guarantee of a run with this strategy, schema and noise.
 
@@ -171,6 +175,8 @@ def account(
     delta: δ of (ε, δ).
     adjacency: 'zero_out' or 'replace_one', which doubles the sensitivity.
     group_size: number of devices protected together; multiplies the sensitivity.
+    num_coordinates: parameters of the model, for releases in whole numbers, as
+      `CorrelatedNoiseFactory` makes them in process; None for real numbers.
 
   Raises:
     ValueError: if an argument is out of range, or the schema has more rounds than the strategy
@@ -188,7 +194,18 @@ def account(
     delta=delta,
     adjacency=adjacency,
     group_size=group_size,
+    rounding=rounding_of(strategy, schema, num_coordinates),
   )
+
+
+def rounding_of(
+  strategy: base.Strategy, schema: schemas.MinSep, num_coordinates: int | None
+) -> arithmetic.Rounding | None:
+  """Returns what releases in whole numbers add to one run; None for real numbers."""
+  if num_coordinates is None:
+    return None
+  schemas.positive_integer('num_coordinates', num_coordinates)
+  return arithmetic.rounding([(strategy, schema.num_rounds)], num_coordinates)
 
 
 def from_sensitivity(
@@ -199,6 +216,7 @@ def from_sensitivity(
   delta: float,
   adjacency: str = adjacency_lib.ZERO_OUT,
   group_size: int = 1,
+  rounding: arithmetic.Rounding | None = None,
 ) -> Guarantee:
   """Returns the guarantee for a sensitivity that is exact or an upper bound.
 
@@ -206,6 +224,7 @@ def from_sensitivity(
     sensitivity: sensitivity to one device's updates, before adjacency and group_size.
     schema: participation schema for which the sensitivity holds.
     noise_multiplier, delta, adjacency, group_size: see `account`.
+    rounding: what releases in whole numbers add; None for real numbers.
 
   Raises:
     ValueError: if the sensitivity is a lower bound, which proves nothing, or an argument is out
@@ -219,6 +238,8 @@ def from_sensitivity(
   sensitivity = adjacency_lib.scaled(sensitivity, adjacency, group_size)
   check_positive('noise_multiplier', noise_multiplier)
   effective = noise_multiplier / sensitivity.value
+  if rounding is not None:
+    effective = rounding.lengthened(effective)
   return Guarantee(
     sensitivity=sensitivity.value,
     sensitivity_kind=sensitivity.kind,
@@ -231,6 +252,7 @@ def from_sensitivity(
     group_size=group_size,
     schema=schema,
     assumptions=assumptions(schema) + adjacency_lib.assumptions(adjacency, group_size),
+    rounding=rounding,
   )
 
 

@@ -1,6 +1,7 @@
 """The noise of a run: its history of changes and restarts, and the worst case over runs."""
 
 import dataclasses
+import functools
 import itertools
 import math
 import operator
@@ -8,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas as participation
 
@@ -57,6 +59,7 @@ class RunNoise:
     num_rounds: n, rows of noise used or planned.
     parts: parts of the rounds, in their order; the first begins at round 0. What is None in it is
       not known, as where a log records its strategy by digest alone.
+    arithmetic: the numbers that its releases are made of, the weakest of all rounds.
 
   Raises:
     ValueError: unless parts begin at round 0, and then at ascending rounds below num_rounds; for
@@ -65,6 +68,7 @@ class RunNoise:
 
   num_rounds: int
   parts: tuple[Part, ...]
+  arithmetic: arithmetic_lib.Arithmetic = arithmetic_lib.Arithmetic()
 
   def __post_init__(self):
     firsts = [part.first_round for part in self.parts]
@@ -91,6 +95,7 @@ class RunNoise:
     changes: Iterable[tuple[int, float]] = (),
     clip_norm_changes: Iterable[tuple[int, float]] = (),
     restarts: Iterable[tuple[int, base.Strategy | None]] = (),
+    arithmetic: arithmetic_lib.Arithmetic = arithmetic_lib.Arithmetic(),
   ) -> 'RunNoise':
     """Returns the noise of a run.
 
@@ -102,6 +107,7 @@ class RunNoise:
       changes: (round, noise multiplier from that round on).
       clip_norm_changes: (round, clip norm from that round on).
       restarts: (round, strategy from that round on); None for the strategy before.
+      arithmetic: the numbers that its releases are made of.
 
     Raises:
       ValueError: naming the argument, unless its rounds ascend from 1 to num_rounds − 1; and for
@@ -118,7 +124,7 @@ class RunNoise:
         parts[t] = parts.get(t, Part(t))._replace(strategy=later, restart=True)
     except TypeError as e:
       raise ValueError(f'changes and restarts must be of numbers at rounds: {e}') from e
-    return cls(num_rounds, tuple(parts[t] for t in sorted(parts)))
+    return cls(num_rounds, tuple(parts[t] for t in sorted(parts)), arithmetic)
 
   @property
   def strategy(self) -> base.Strategy:
@@ -196,7 +202,8 @@ class RunNoise:
 
   def until(self, num_rounds: int) -> 'RunNoise':
     """Returns the noise of the first rounds, which are all of these or fewer."""
-    return RunNoise(num_rounds, tuple(p for p in self.parts if p.first_round < num_rounds))
+    parts = tuple(p for p in self.parts if p.first_round < num_rounds)
+    return RunNoise(num_rounds, parts, self.arithmetic)
 
   def changed(
     self,
@@ -206,8 +213,11 @@ class RunNoise:
     clip_norm: float | None = None,
     strategy: base.Strategy | None = None,
     restart: bool = False,
+    arithmetic: arithmetic_lib.Arithmetic | None = None,
   ) -> 'RunNoise':
     """Returns the noise with one more change or restart, after those that it has.
+
+    Arithmetic is that from a restart on; None for the same.
 
     Raises:
       ValueError: if nothing changes, for another strategy without a restart, for a round before
@@ -229,6 +239,7 @@ class RunNoise:
       changes=[*self.changes, *at_round(noise_multiplier)],
       clip_norm_changes=[*clip_norms, *at_round(clip_norm)],
       restarts=[*restarts, *([(round_index, strategy)] if restart else [])],
+      arithmetic=self.arithmetic.and_then(arithmetic or self.arithmetic),
     )
 
   def streams(self) -> tuple[Stream, ...]:
@@ -308,6 +319,23 @@ def worst_case(
   if len(kinds) == 1 and weight == 1.0:  # Squaring and taking the root would round.
     return sensitivity_lib.Sensitivity(value, kind)
   return sensitivity_lib.Sensitivity(math.sqrt(square), _weakest(kinds))
+
+
+def rounding(noises: Sequence[RunNoise]) -> arithmetic_lib.Rounding | None:
+  """Returns what releases in whole numbers add to the guarantee of runs of one population.
+
+  None unless the arithmetic of all of them is covered, and their noise is known and never 0.
+
+  Raises:
+    ValueError: as `arithmetic.rounding`.
+  """
+  together = functools.reduce(
+    arithmetic_lib.Arithmetic.and_then, (noise.arithmetic for noise in noises)
+  )
+  if together.num_coordinates is None or not all(all(n.noise_multipliers) for n in noises):
+    return None
+  streams = [(s.strategy, s.num_rounds) for noise in noises for s in noise.streams()]
+  return arithmetic_lib.rounding(streams, together.num_coordinates)
 
 
 def _weakest(kinds: Sequence[str]) -> str:

@@ -71,9 +71,7 @@ def make_stream(
     parts = tf.split(tf.ensure_shape(values, [rows.size]), sizes)
     row = [tf.reshape(part, spec.shape) for part, spec in zip(parts, specs)]
     advanced = state._replace(
-      row=state.row + 1,
-      row_stddev=tf.ensure_shape(norm, []),
-      trail=tf.ensure_shape(trail, []),
+      row=state.row + 1, row_stddev=tf.ensure_shape(norm, []), trail=tf.ensure_shape(trail, [])
     )
     return tf.nest.pack_sequence_as(template, row), advanced
 
@@ -123,7 +121,7 @@ class _Rows:
 
   def __call__(
     self, seed: np.ndarray, row: np.ndarray, trail: np.ndarray
-  ) -> tuple[np.ndarray, float, np.int64]:
+  ) -> tuple[np.ndarray, float, np.int64 | np.ndarray]:
     """Returns a row, its standard deviation, and the trail with it.
 
     Raises:
@@ -138,7 +136,7 @@ class _Rows:
         'this machine makes other rows of noise than the one that made the rows before: go on'
         ' there, or with restart_noise'
       )
-    return values, made.norm, np.uint64(made.after).astype(np.int64)
+    return values, made.norm, np.int64(made.after - (made.after >> 63 << 64))
 
   def resources(self) -> ahead.Rows:
     with self._lock:

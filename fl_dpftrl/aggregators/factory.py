@@ -15,6 +15,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl import adaptive_clipping
+from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.aggregators import adaptive, by_engine, clipping, placement
 from fl_dpftrl.aggregators import parameters as parameters_lib
 from fl_dpftrl.aggregators import sums as sums_lib
@@ -257,6 +258,22 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       clip_norm=self.first_clip_norm,
     )
 
+  def arithmetic(self, value_type: tff.Type) -> arithmetic_lib.Arithmetic:
+    """Returns the numbers that releases are made of, for a log's metadata.
+
+    Covered where an engine makes the noise; on the lattice where it is in TFF's state.
+
+    Args:
+      value_type: of the updates; for a learning process,
+        `process.get_model_weights.type_signature.result.trainable`.
+    """
+    if not self.noise_multiplier:
+      return arithmetic_lib.Arithmetic()
+    if self._placed(self.memory, value_type) == placement.STATE:
+      return arithmetic_lib.Arithmetic(kind=arithmetic_lib.LATTICE)
+    specs = tf.nest.flatten(_template(self._summed(value_type)))
+    return arithmetic_lib.Arithmetic.covered(sum(spec.shape.num_elements() for spec in specs))
+
   def _seed_identity(self, value_type: tff.Type) -> int:
     if self._placed(self.memory, value_type) == placement.ENGINE:
       return by_engine.seed_identity(self.noise_seed)
@@ -334,7 +351,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       ValueError: as `noise_stream`, and if the factory is not the one of the declared change.
     """
     own = self.parameters(value_type)
-    parameters_lib.check_declared(own, declared, restart=False)
+    parameters_lib.check_declared(own, declared, self.arithmetic(value_type), restart=False)
     return self._on_noise(value_type, lambda noise: parameters_lib.change(noise, own, declared))
 
   def restart_noise(
@@ -352,7 +369,8 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     Raises:
       ValueError: as `create`, and if the factory is not the one of the declared restart.
     """
-    parameters_lib.check_declared(self.parameters(value_type), declared, restart=True)
+    own, arithmetic = self.parameters(value_type), self.arithmetic(value_type)
+    parameters_lib.check_declared(own, declared, arithmetic, restart=True)
     return self.create(value_type).initialize
 
   def _on_noise(self, value_type: tff.Type, advance: Callable[[Any], Any]) -> tff.Computation:

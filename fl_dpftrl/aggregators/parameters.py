@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import reference
@@ -114,8 +115,21 @@ def change(noise: Any, own: Parameters, declared: noise_record.DeclaredNoise) ->
     return noise._replace(parameters=_tensors(own))
 
 
-def check_declared(own: Parameters, declared: noise_record.DeclaredNoise, *, restart: bool) -> None:
-  """Raises ValueError unless a factory's parameters are those of the declared change."""
+def check_declared(
+  own: Parameters,
+  declared: noise_record.DeclaredNoise,
+  arithmetic: arithmetic_lib.Arithmetic,
+  *,
+  restart: bool,
+) -> None:
+  """Raises ValueError unless a factory's parameters and numbers are those of the declared change.
+
+  Args:
+    own: parameters of the factory.
+    declared: the change, as a log records it.
+    arithmetic: the numbers that the factory's releases are made of.
+    restart: whether a restart is meant.
+  """
   if not isinstance(declared, noise_record.DeclaredNoise):
     raise ValueError(
       f'declared must be what LogWriter.change_noise returns, got {messages.kind(declared)}'
@@ -127,6 +141,12 @@ def check_declared(own: Parameters, declared: noise_record.DeclaredNoise, *, res
   if declared.strategy is not None:
     if document.short_digest(declared.strategy.encode()) != own.strategy:
       others.append('strategy')
+  stated = declared.arithmetic
+  if stated.and_then(arithmetic) != stated:
+    raise ValueError(
+      f'the log states that releases are {stated.kind}, which those of this factory are not: give'
+      ' its arithmetic to LogWriter.change_noise, with a restart'
+    )
   if others:
     raise ValueError(
       f'the log records another {" and ".join(others)} from round {declared.round_index} on than'

@@ -31,6 +31,8 @@ _ORDER = (
   'changes',
   'restarts',
   'later_strategies',
+  'arithmetic',
+  'num_coordinates',
   'delta',
   'adjacency',
   'group_size',

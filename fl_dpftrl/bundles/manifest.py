@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from fl_dpftrl import version
-from fl_dpftrl.accounting import run_noise
+from fl_dpftrl.accounting import arithmetic, run_noise
 from fl_dpftrl.bundles import entries
 from fl_dpftrl.families import base
 from fl_dpftrl.files import durable, json_files
@@ -180,6 +180,10 @@ class Run:
       changes=self.changes or (),
       clip_norm_changes=asserted.get('clip_norm_changes', ()),
       restarts=[(t, later.get(t)) for t in self.restarts or ()],
+      arithmetic=arithmetic.Arithmetic(
+        kind=asserted.get('arithmetic', arithmetic.NOT_COVERED),
+        num_coordinates=asserted.get('num_coordinates'),
+      ),
     )
 
 

@@ -46,6 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser, *, calibrates: bool = False) 
   noise.add_argument('--epsilon', type=float, help='upper limit of ε; finds the least noise for it')
   noise.add_argument('--rho', type=float, help='upper limit of ρ (zCDP); finds the least noise')
   flags.add_guarantee(parser)
+  parser.add_argument(
+    '--num_parameters',
+    type=int,
+    help='parameters of the model, for releases in whole numbers, as the aggregator makes them in'
+    ' process: adds what their rounding costs; without it, of real numbers',
+  )
   flags.add_schema(parser, required=True)
   flags.add_sampling(parser)
   flags.add_max_epsilon(parser)
@@ -86,6 +92,11 @@ def _guarantee(
   draws = flags.sampling(args, strategy, args.num_rounds)
   arguments = noise | {'delta': args.delta[0], 'adjacency': args.adjacency}
   if isinstance(draws, sampling.Sampled):
+    if args.num_parameters is not None:
+      raise ValueError(
+        f'--num_parameters={args.num_parameters} is refused with --sampling={args.sampling}: the'
+        ' rounding of whole numbers is not bounded for sampled batches; leave it out'
+      )
     if args.group_size != 1:
       raise ValueError(
         f'--group_size={args.group_size} is refused with --sampling='
@@ -102,10 +113,14 @@ def _guarantee(
     }
   else:
     schema = draws.schema if isinstance(draws, sampling.Shuffled) else flags.schema(args)
-    guarantee = ordinary(strategy, schema, group_size=args.group_size, **arguments)
+    arguments |= {'group_size': args.group_size, 'num_coordinates': args.num_parameters}
+    guarantee = ordinary(strategy, schema, **arguments)
     figures = {**vars(guarantee), 'mu': guarantee.mu}
   result = {'strategy': args.strategy, **_participation(args, draws, guarantee)}
   result |= {name: figures[name] for name in _FIGURES}
+  added = figures.get('rounding')
+  if added is not None:
+    result |= {'rounding_mu': added.mu, 'rounding_delta': added.delta(guarantee.epsilon)}
   for delta in args.delta[1:]:
     first = {'delta': guarantee.delta, 'epsilon': guarantee.epsilon}
     result.setdefault('curve', [first]).append(

@@ -4,6 +4,11 @@ from fl_dpftrl.replaying import statement
 from fl_dpftrl.text import messages, rounding
 
 LONGEST = 1000  # maximum number of characters of a sentence
+_ARITHMETIC = {
+  'covered': 'covered: whole numbers',
+  'lattice': 'on the lattice, not covered: whole numbers, with normals in floating point',
+  'not covered': 'not covered: the figures are those of real numbers',
+}
 
 
 def text(result: statement.Statement) -> str:
@@ -113,7 +118,20 @@ def _guarantees(result: statement.Statement) -> list[str]:
     label = f'ε at δ = {rounding.exact(delta)}'
     rows.append([label, *(_up(loss.curve[index].epsilon) for loss in losses)])
   widths = [max(map(len, column)) + 2 for column in zip(*rows)]
-  return [''.join(f'{cell:<{w}}' for cell, w in zip(row, widths)).rstrip() for row in rows]
+  lines = [''.join(f'{cell:<{w}}' for cell, w in zip(row, widths)).rstrip() for row in rows]
+  return [*lines, '', f'arithmetic          {arithmetic(result)}']
+
+
+def arithmetic(result: statement.Statement) -> str:
+  """Returns what the releases are numbers of, and what that adds to the guarantee."""
+  if result.rounding is None:
+    return _ARITHMETIC[result.arithmetic.kind]
+  epsilon = result.worst_case.epsilon
+  lost = 'all of δ' if epsilon is None else f'{rounding.up(result.rounding.delta(epsilon))} to δ'
+  return (
+    f'covered: whole numbers, whose rounding adds {rounding.up(result.rounding.mu)} to μ, in the'
+    f' figures above, and {lost}'
+  )
 
 
 def _per_device(result: statement.Statement, per_device: statement.PerDevice) -> list[str]:

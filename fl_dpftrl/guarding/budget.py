@@ -6,7 +6,7 @@ import numpy as np
 
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
-from fl_dpftrl.accounting import gaussian, run_noise
+from fl_dpftrl.accounting import arithmetic, gaussian, run_noise
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas
 
@@ -55,6 +55,8 @@ class Budget:
       gaussian.check_positive('max_epsilon', max_epsilon)
     self.max_epsilon, self._delta = max_epsilon, delta
     self._adjacency, self._group_size = adjacency, group_size
+    # That of all planned rounds is an upper bound for fewer.
+    self._rounding = run_noise.rounding([noise]) or arithmetic.Rounding()
     self.epsilon = functools.lru_cache(None)(self._epsilon)
     self.max_rounds = self._max_rounds()
     if not self.max_rounds:
@@ -71,7 +73,8 @@ class Budget:
     )
     if kind == sensitivity_lib.LOWER_BOUND:
       raise ValueError('a budget cannot rest on a lower bound of sensitivity')
-    return gaussian.epsilon(noise.noise_multiplier / sensitivity, self._delta)
+    effective = self._rounding.lengthened(noise.noise_multiplier / sensitivity)
+    return gaussian.epsilon(effective, self._delta)
 
   def _max_rounds(self) -> int:
     planned = self._schema.num_rounds

@@ -12,6 +12,7 @@ import numpy as np
 
 from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.accounting import adjacency as adjacency_lib
+from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.guarding import admission, budget
 from fl_dpftrl.logs import keys, noise_record
@@ -75,6 +76,7 @@ class Guard:
     group_size: int = 1,
     changes: Sequence[tuple[int, float, float]] = (),
     restarts: Sequence[tuple[int, base.Strategy | None]] = (),
+    arithmetic: arithmetic_lib.Arithmetic = arithmetic_lib.Arithmetic(),
   ):
     """Opens the log, and computes how many rounds the budget allows.
 
@@ -93,6 +95,8 @@ class Guard:
       group_size: devices that are protected together.
       changes, restarts: those that `change_noise` recorded in the log, as
         `noise_record.run_metadata` takes them.
+      arithmetic: the numbers that releases are made of, as `CorrelatedNoiseFactory.arithmetic`
+        returns it; by default they are not covered.
 
     Raises:
       ValueError: if an argument is out of range, or the budget is too small for
@@ -112,7 +116,12 @@ class Guard:
       group_size=group_size,
     )
     metadata = noise_record.run_metadata(
-      strategy, noise_multiplier, clip_norm=clip_norm, changes=changes, restarts=restarts
+      strategy,
+      noise_multiplier,
+      clip_norm=clip_norm,
+      changes=changes,
+      restarts=restarts,
+      arithmetic=arithmetic,
     )
     self._noise = noise_record.read(metadata, strategy)
     self._budget = self._make_budget(self._noise.until(schema.num_rounds))
@@ -229,6 +238,7 @@ class Guard:
     clip_norm: float | None = None,
     strategy: base.Strategy | None = None,
     restart: bool = False,
+    arithmetic: arithmetic_lib.Arithmetic | None = None,
   ) -> noise_record.DeclaredNoise:
     """Records that the noise changes or restarts with the next round that is admitted.
 
@@ -236,7 +246,7 @@ class Guard:
     that the schema allows.
 
     Args:
-      noise_multiplier, clip_norm, strategy, restart: see `LogWriter.change_noise`.
+      noise_multiplier, clip_norm, strategy, restart, arithmetic: see `LogWriter.change_noise`.
 
     Returns:
       The change, for `CorrelatedNoiseFactory.change_noise` or `restart_noise`.
@@ -250,7 +260,11 @@ class Guard:
     if self._waiting:
       raise ValueError(f'round {t - 1} waits for its noise row: change the noise before it')
     change: dict[str, Any] = dict(
-      noise_multiplier=noise_multiplier, clip_norm=clip_norm, strategy=strategy, restart=restart
+      noise_multiplier=noise_multiplier,
+      clip_norm=clip_norm,
+      strategy=strategy,
+      restart=restart,
+      arithmetic=arithmetic,
     )
     noise = self._noise.changed(t, **change)
     changed = self._make_budget(noise.until(self.schema.num_rounds))

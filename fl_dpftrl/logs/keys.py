@@ -29,6 +29,10 @@ NOISE_CHANGES_KEY = 'fl_dpftrl.noise_changes'
 ADAPTIVE_CLIPPING_KEY = 'fl_dpftrl.adaptive_clipping'
 # Restarts as JSON: a list of [round, strategy from that round on, or null for the one before].
 NOISE_RESTARTS_KEY = 'fl_dpftrl.noise_restarts'
+# The numbers that all releases are made of, 'covered' or 'lattice'; and how many coordinates these
+# have, where they are covered.
+ARITHMETIC_KEY = 'fl_dpftrl.arithmetic'
+NUM_COORDINATES_KEY = 'fl_dpftrl.num_coordinates'
 # The schema that a guard declared before the first round, as JSON.
 SCHEMA_KEY = 'fl_dpftrl.declared_schema'
 

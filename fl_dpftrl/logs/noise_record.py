@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fl_dpftrl import adaptive_clipping
+from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.families import base
 from fl_dpftrl.logs import keys, limits, refusals
 from fl_dpftrl.strategies import document
 
 _MOST_CHARACTERS = 1 << 18  # of all restarts
+_ARITHMETIC_KEYS = (keys.ARITHMETIC_KEY, keys.NUM_COORDINATES_KEY)
 _KEYS = (
   keys.STRATEGY_KEY,
   keys.NOISE_MULTIPLIER_KEY,
@@ -38,6 +40,7 @@ class DeclaredNoise(NamedTuple):
     row: next row of the noise's state in that round; 0 after a restart.
     restart: whether the noise is restarted in that round.
     strategy: SHA-256 of C, in hexadecimal; None if the log does not state it.
+    arithmetic: the numbers that the log states for all releases, these included.
     noise_multiplier: std(Z) / clip_norm from that round on.
     clip_norm: L2 bound on an update from that round on.
     noise_multiplier_before: noise multiplier of the round before.
@@ -48,6 +51,7 @@ class DeclaredNoise(NamedTuple):
   row: int
   restart: bool
   strategy: str | None
+  arithmetic: arithmetic_lib.Arithmetic
   noise_multiplier: float
   clip_norm: float
   noise_multiplier_before: float
@@ -80,6 +84,10 @@ def metadata(noise: run_noise.RunNoise) -> dict[str, str]:
     if len(text) > _MOST_CHARACTERS:
       raise ValueError(f'strategy: {_TOO_LARGE}')
     result[keys.NOISE_RESTARTS_KEY] = text
+  if noise.arithmetic.kind != arithmetic_lib.NOT_COVERED:
+    result[keys.ARITHMETIC_KEY] = noise.arithmetic.kind
+  if noise.arithmetic.num_coordinates is not None:
+    result[keys.NUM_COORDINATES_KEY] = str(noise.arithmetic.num_coordinates)
   return result
 
 
@@ -101,6 +109,7 @@ def run_metadata(
   clip_norm: float | adaptive_clipping.AdaptiveClipping | None = None,
   changes: Sequence[tuple[int, float, float]] = (),
   restarts: Sequence[tuple[int, base.Strategy | None]] = (),
+  arithmetic: arithmetic_lib.Arithmetic = arithmetic_lib.Arithmetic(),
 ) -> dict[str, str]:
   """Returns the metadata of a run, which replay compares with its arguments.
 
@@ -113,6 +122,8 @@ def run_metadata(
       values from that round on, as `LogWriter.change_noise` recorded them.
     restarts: (round, strategy from that round on) of each restart, as
       `LogWriter.change_noise` recorded them; None for the strategy before.
+    arithmetic: the numbers that all releases are made of, as `CorrelatedNoiseFactory.arithmetic`
+      returns it; by default they are not covered.
 
   Raises:
     ValueError: for a strategy that is none, such as a name.
@@ -130,6 +141,7 @@ def run_metadata(
     changes=[(t, multiplier) for t, multiplier, _ in changes],
     clip_norm_changes=[(t, norm) for t, _, norm in changes],
     restarts=restarts,
+    arithmetic=arithmetic,
   )
   return {**metadata(noise), **adaptive, keys.STRATEGY_KEY: document.strategy_digest(strategy)}
 
@@ -143,7 +155,9 @@ def changed(stored: Mapping[str, str], round_index: int, **change: Any) -> dict[
   """
   noise = read(stored)
   _stated(noise.at(round_index))
-  return {**stored, **metadata(noise.changed(round_index, **change))}
+  # A restart may end what was stated of the arithmetic.
+  kept = {key: text for key, text in stored.items() if key not in _ARITHMETIC_KEYS}
+  return {**kept, **metadata(noise.changed(round_index, **change))}
 
 
 def declared_noise(stored: Mapping[str, str], round_index: int) -> DeclaredNoise:
@@ -165,6 +179,7 @@ def declared_noise(stored: Mapping[str, str], round_index: int) -> DeclaredNoise
     row=round_index - noise.stream_start(round_index),
     restart=now.restart,
     strategy=digest if now.strategy is None else document.strategy_digest(now.strategy),
+    arithmetic=noise.arithmetic,
     noise_multiplier=multiplier,
     clip_norm=clip_norm,
     noise_multiplier_before=multiplier_before,
@@ -208,6 +223,8 @@ def read(stored: Mapping[str, str], strategy: base.Strategy | None = None) -> ru
     LogError: naming the key, if it is malformed.
   """
   arguments: dict[str, Any] = {'noise_multiplier': None}
+  if keys.ARITHMETIC_KEY in stored:
+    arguments['arithmetic'] = _arithmetic(stored)
   noise = run_noise.RunNoise.of(limits.ROUNDS, strategy, **arguments)
   for key, parse in _PARSERS.items():
     try:
@@ -233,6 +250,15 @@ def read_clipping(stored: Mapping[str, str]) -> adaptive_clipping.AdaptiveClippi
 
 def _malformed(key: str, stored: Mapping[str, str]) -> refusals.LogError:
   return refusals.LogError(f'{key} in the metadata of the log is malformed: {stored[key][:80]!r}')
+
+
+def _arithmetic(stored: Mapping[str, str]) -> arithmetic_lib.Arithmetic:
+  count = stored.get(keys.NUM_COORDINATES_KEY)
+  try:
+    number = None if count is None else int(count)
+    return arithmetic_lib.Arithmetic(kind=stored[keys.ARITHMETIC_KEY], num_coordinates=number)
+  except ValueError as e:
+    raise _malformed(keys.ARITHMETIC_KEY, stored) from e
 
 
 def _changes(text: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.files import durable
 from fl_dpftrl.logs import digests, journal, keys, noise_record, refusals, schema
@@ -167,6 +168,7 @@ class LogWriter:
     clip_norm: float | None = None,
     strategy: base.Strategy | None = None,
     restart: bool = False,
+    arithmetic: arithmetic_lib.Arithmetic | None = None,
   ) -> noise_record.DeclaredNoise:
     """Records durably that the noise changes or restarts from a round on.
 
@@ -180,6 +182,8 @@ class LogWriter:
       strategy: C from that round on; None for the one before. Another one
         needs a restart.
       restart: whether noise begins anew with row 0 and an independent Z.
+      arithmetic: the numbers that releases are made of from a restart on; None for the same. The
+        log then states the weakest of all rounds.
 
     Returns:
       The change, for `CorrelatedNoiseFactory.change_noise` or `restart_noise`.
@@ -202,6 +206,7 @@ class LogWriter:
       clip_norm=clip_norm,
       strategy=strategy,
       restart=restart,
+      arithmetic=arithmetic,
     )
     self._record(journal.METADATA, journal.of_metadata(given))
     self._given = given

@@ -85,9 +85,8 @@ class Snapshots:
     needed = [r for r in rows if r <= row][-2:] + [r for r in rows if r > row]
     for r in set(rows) - set(needed):
       self._list(r).unlink(missing_ok=True)
-    names = {
-      self._file(buffer, version).name for r in needed for buffer, version, _ in self._read(r).buffers
-    }
+    listed = [each for r in needed for each in self._read(r).buffers]
+    names = {self._file(buffer, version).name for buffer, version, _ in listed}
     for path in self._folder.glob('buffer-*'):
       if path.name not in names:
         path.unlink(missing_ok=True)

@@ -119,7 +119,5 @@ def make_stream(
 def skip_unread(state: Any) -> Any:
   """Advances a state past a row that is made outside TensorFlow, without making it."""
   return state._replace(
-    row=state.row + 1,
-    row_stddev=tf.constant(0.0, tf.float64),
-    trail=tf.constant(0, tf.int64),
+    row=state.row + 1, row_stddev=tf.constant(0.0, tf.float64), trail=tf.constant(0, tf.int64)
   )

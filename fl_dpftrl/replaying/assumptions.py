@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fl_dpftrl.accounting import adjacency as adjacency_lib
-from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.accounting import arithmetic, gaussian
 from fl_dpftrl.logs import canaries
 from fl_dpftrl.replaying import facts as facts_lib
 
@@ -21,6 +21,22 @@ _UNRECORDED = {
   'strategy': 'the strategy',
   'noise_multiplier': 'the noise multiplier',
   'changes': 'that the noise never changed or restarted, or when it did',
+}
+
+_ARITHMETIC = {
+  arithmetic.COVERED: (
+    'the bits of the releases are covered: updates and rows of noise were whole numbers, with'
+    ' exactly rounded normals from AES-256 and a secret seed of 256 bits, as the log states; that'
+    ' AES-256 cannot be told from random bits is assumed, and an advantage there adds to δ'
+  ),
+  arithmetic.LATTICE: (
+    'updates and rows of noise were whole numbers, as the log states, with normals in floating'
+    ' point: the guarantee is that of exactly rounded ones, from secret bits'
+  ),
+  arithmetic.NOT_COVERED: (
+    'the guarantee is that of real numbers: what the lowest bits of floating-point releases show'
+    ' beside it is not covered'
+  ),
 }
 
 
@@ -61,6 +77,7 @@ def sentences(statement: 'statement_lib.Statement') -> tuple[str, ...]:
     ' released sum, and its num_rounds counts every row of noise consumed',
     'one device_id stands for one unit of privacy, the same in all rounds',
     *_noise(runs),
+    _ARITHMETIC[statement.arithmetic.kind],
     'each row of noise entered one released sum: no copy of the whole state of'
     ' a run was put back, or continued beside it, after later results were used',
   ]

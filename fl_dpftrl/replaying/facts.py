@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fl_dpftrl import adaptive_clipping as adaptive
-from fl_dpftrl.accounting import run_noise
+from fl_dpftrl.accounting import arithmetic, run_noise
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import canaries, metric_names, noise_record
@@ -209,8 +209,11 @@ class RunFacts:
   def to_json(self) -> json_files.Object:
     """Returns the facts; those that are not known, or did not occur, are left out."""
     noise = self.noise
+    is_known = noise.arithmetic != arithmetic.Arithmetic()
     of_noise = {
       'clip_norm': noise.clip_norm,
+      'arithmetic': noise.arithmetic.kind if is_known else None,
+      'num_coordinates': noise.arithmetic.num_coordinates,
       'changes': [list(change) for change in noise.changes],
       'clip_norm_changes': [list(change) for change in noise.clip_norm_changes],
       'restarts': list(noise.restarts),

@@ -120,6 +120,7 @@ class Run:
       clip_norm=recorded.clip_norm,
       changes=recorded.multiplier_changes if changes is None else changes,
       clip_norm_changes=recorded.clip_norm_changes,
+      arithmetic=recorded.arithmetic,
       restarts=[(t, later.get(t) if later else None) for t in restarts],
     )
     try:

@@ -11,13 +11,15 @@ from collections.abc import Callable, Sequence
 
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
-from fl_dpftrl.accounting import gaussian, run_noise
+from fl_dpftrl.accounting import arithmetic, gaussian, run_noise
 from fl_dpftrl.accounting import losses as privacy_loss
 from fl_dpftrl.replaying import tally as tally_lib
 
 Sensitivity = sensitivity_lib.Sensitivity
 
 _epsilon = functools.lru_cache(gaussian.epsilon)
+# Of δ, whose own rounding is larger.
+_NEGLIGIBLE = 1e-16
 
 
 def of_largest(tally: tally_lib.Tally, group_size: int) -> Sensitivity:
@@ -76,6 +78,7 @@ class Spending:
     deltas: δ, one or several.
     adjacency: 'zero_out' or 'replace_one'.
     group_size: devices that are protected together.
+    rounding: what releases in whole numbers add; nothing where they are not covered.
 
   Raises:
     ValueError: for an attribute outside its range.
@@ -85,6 +88,7 @@ class Spending:
   deltas: Sequence[float]
   adjacency: str
   group_size: int
+  rounding: arithmetic.Rounding = arithmetic.Rounding()
 
   def __post_init__(self):
     if not self.deltas:
@@ -105,7 +109,8 @@ class Spending:
     """Returns the conversion for runs of one population."""
     has_noise = all(all(noise.noise_multipliers) for noise in noises)
     multiplier = noises[0].noise_multiplier if has_noise else 0.0
-    return cls(multiplier, deltas, adjacency, group_size)
+    rounding = run_noise.rounding(noises) or arithmetic.Rounding()
+    return cls(multiplier, deltas, adjacency, group_size, rounding)
 
   def of_one(self, sensitivity: Sensitivity) -> privacy_loss.PrivacyLoss:
     """Returns the loss of a device with that sensitivity; ValueError if it is a lower bound."""
@@ -119,19 +124,29 @@ class Spending:
     value, kind = adjacency_lib.scaled(sensitivity, self.adjacency, group_size)
     if kind not in (sensitivity_lib.EXACT, sensitivity_lib.UPPER_BOUND):
       raise ValueError(f'a guarantee cannot rest on a {kind} of sensitivity')
-    effective = self.noise_multiplier / value
+    effective = self.rounding.lengthened(self.noise_multiplier / value)
     return privacy_loss.PrivacyLoss(
       sensitivity=value,
       sensitivity_kind=kind,
       effective_noise_multiplier=effective,
       rho=gaussian.rho(effective) if effective else None,
       curve=tuple(
-        privacy_loss.Point(d, _epsilon(effective, d) if effective else None) for d in self.deltas
+        privacy_loss.Point(d, self._epsilon(effective, d) if effective else None)
+        for d in self.deltas
       ),
     )
 
+  def _epsilon(self, effective: float, delta: float) -> float | None:
+    """Returns ε at δ, of which δ₀ is taken away; None where nothing is left."""
+    within = _epsilon(effective, delta)
+    most = within + 1.0
+    extra = self.rounding.delta(most) if self.rounding.chance else 0.0
+    if extra < _NEGLIGIBLE * delta:
+      return within
+    value = _epsilon(effective, delta - extra) if extra < delta else math.inf
+    return value if value <= most else None
+
   def rho(self, sensitivity: float) -> float:
     """Returns ρ of the sensitivity to one device."""
-    return gaussian.rho(
-      self.noise_multiplier / (sensitivity * adjacency_lib.factor(self.adjacency))
-    )
+    value = sensitivity * adjacency_lib.factor(self.adjacency)
+    return gaussian.rho(self.rounding.lengthened(self.noise_multiplier / value))

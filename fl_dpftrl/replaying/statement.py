@@ -1,9 +1,11 @@
 """The record of what logs prove about runs, with a JSON form."""
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fl_dpftrl import tables
+from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.accounting import losses, run_noise
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.files import json_files
@@ -12,7 +14,8 @@ from fl_dpftrl.participation import counts
 from fl_dpftrl.replaying import assumptions as assumptions_lib
 from fl_dpftrl.replaying import facts, sensitivities
 from fl_dpftrl.replaying import runs as runs_lib
-from fl_dpftrl.text import messages, rounding
+from fl_dpftrl.text import messages
+from fl_dpftrl.text import rounding as rounding_lib
 
 if TYPE_CHECKING:
   import pandas
@@ -188,13 +191,13 @@ class Statement:
 
   def __repr__(self) -> str:
     schema = f'n = {self.num_rounds}, b = {self.min_sep}, k = {self.max_participations}'
-    at = f'δ = {rounding.exact(self.delta)}, {self.adjacency}, group of {self.group_size}'
+    at = f'δ = {rounding_lib.exact(self.delta)}, {self.adjacency}, group of {self.group_size}'
     runs = f'{len(self.runs)} run' + 's' * self.several
     lines = [f'{runs}, {schema}, {at}', *tables.columns(self._shown()).splitlines()]
     return tables.at_a_prompt(self._title(), lines)
 
   def _repr_html_(self) -> str:
-    return tables.as_html(f'{self._title()}, δ = {rounding.exact(self.delta)}', self._shown())
+    return tables.as_html(f'{self._title()}, δ = {rounding_lib.exact(self.delta)}', self._shown())
 
   def to_pandas(self) -> 'pandas.DataFrame':
     """Returns a row for each guarantee and δ as a data frame; without figures if void."""
@@ -222,7 +225,9 @@ class Statement:
     if self.void_reason is not None:
       void = {'rho': 'void', 'epsilon': 'void', 'holds': False}
       return [{'part': part.name, **void} for part in self.parts()]
-    shown = lambda figure, otherwise: otherwise if figure is None else rounding.up(figure, digits=6)
+    shown = lambda figure, otherwise: (
+      otherwise if figure is None else rounding_lib.up(figure, digits=6)
+    )
     return [
       {
         'part': part.name,
@@ -294,6 +299,17 @@ class Statement:
     """Metrics of all runs that no guarantee covers, by name; none if publishable."""
     return tuple(dict.fromkeys(name for run in self.runs for name in run.not_private_metrics))
 
+  @functools.cached_property
+  def arithmetic(self) -> arithmetic_lib.Arithmetic:
+    """The numbers that the releases of all runs are made of."""
+    each = (run.noise.arithmetic for run in self.runs)
+    return functools.reduce(arithmetic_lib.Arithmetic.and_then, each)
+
+  @functools.cached_property
+  def rounding(self) -> arithmetic_lib.Rounding | None:
+    """What whole numbers add to the guarantee, which has it; None where they are not covered."""
+    return run_noise.rounding([run.noise for run in self.runs])
+
   def parts(self) -> tuple[Part, ...]:
     """Returns the guarantees that it has, the worst case first."""
     result = [Part('worst_case', self.worst_case, True)]
@@ -323,6 +339,10 @@ class Statement:
     if self.drawn is not None:
       result[self.drawn.part] = self.drawn.to_json()
     result |= facts.fields(self, 'delta', 'adjacency', 'group_size')
+    if self.rounding is not None:
+      epsilon = self.worst_case.epsilon
+      lost = None if epsilon is None else self.rounding.delta(epsilon)
+      result['rounding'] = {'mu': self.rounding.mu, 'delta': lost}
     if self.per_device is not None:
       result['per_device'] = self.per_device.to_json()
     result |= {

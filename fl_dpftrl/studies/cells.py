@@ -313,7 +313,11 @@ def _noise(
     multiplier = setting.effective_noise_multiplier * sensitivity
   else:
     multiplier = calibration.calibrate(
-      strategy, schema, epsilon=setting.epsilon, delta=conditions.delta
+      strategy,
+      schema,
+      epsilon=setting.epsilon,
+      delta=conditions.delta,
+      num_coordinates=arithmetic.MANY_COORDINATES,
     ).noise_multiplier
   if design.epsilon_of == design_lib.DEPLOYMENT and conditions.deployment_report_goal:
     multiplier *= conditions.report_goal / conditions.deployment_report_goal

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.accounting import gaussian, run_noise
 from fl_dpftrl.families import base
 from fl_dpftrl.guarding import admission, budget
@@ -45,7 +46,9 @@ def log_metadata(
   """
   noise = run.aggregator
   return {
-    **noise_record.run_metadata(noise.strategy, noise.noise_multiplier, clip_norm=noise.clip_norm),
+    **noise_record.run_metadata(
+      noise.strategy, noise.noise_multiplier, clip_norm=noise.clip_norm, arithmetic=run.arithmetic
+    ),
     **canary_ids.metadata(num_canaries),
     **({} if run.void_reason is None else {keys.VOID_KEY: run.void_reason}),
     **metric_names.metadata(not_private),
@@ -61,6 +64,7 @@ def account(
     schema,
     noise_multiplier=run.aggregator.noise_multiplier * noise_ratio,
     delta=run.delta,
+    num_coordinates=run.arithmetic.num_coordinates,
   )
 
 
@@ -78,6 +82,7 @@ def allowed_rounds(
   strategy: base.Strategy,
   noise_multiplier: float,
   schema: schemas.MinSep,
+  arithmetic: arithmetic_lib.Arithmetic,
   *,
   delta: float,
   max_epsilon: float,
@@ -87,7 +92,9 @@ def allowed_rounds(
   Raises:
     ValueError: naming max_epsilon, if the budget is too small for one round.
   """
-  noise = run_noise.RunNoise.of(schema.num_rounds, strategy, noise_multiplier)
+  noise = run_noise.RunNoise.of(
+    schema.num_rounds, strategy, noise_multiplier, arithmetic=arithmetic
+  )
   return budget.Budget(noise, schema, delta=delta, max_epsilon=max_epsilon).max_rounds
 
 

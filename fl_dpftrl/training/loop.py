@@ -20,6 +20,7 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.aggregators import factory
 from fl_dpftrl.files import durable
 from fl_dpftrl.logs import writer as writer_lib
@@ -46,6 +47,7 @@ class TrainingRun:
     aggregator: adds the noise.
     delta: δ at which ε is stated.
     void_reason: reason why the run guarantees nothing; None if it does.
+    arithmetic: the numbers that its releases are made of.
     say: takes lines, such as one for each thing that was lost.
     status: returns what progress says of the machines that train; '' for nothing.
     log: the open log, once the run is under way.
@@ -59,6 +61,7 @@ class TrainingRun:
   aggregator: factory.CorrelatedNoiseFactory
   delta: float = 1e-6
   void_reason: str | None = None
+  arithmetic: arithmetic_lib.Arithmetic = arithmetic_lib.Arithmetic()
   say: Callable[[str], None] = lambda line: None
   status: Callable[[], str] = lambda: ''
   log: writer_lib.LogWriter | None = None

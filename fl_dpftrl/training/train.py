@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fl_dpftrl import runtime
+from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.aggregators import factory, process_check
 from fl_dpftrl.families import base
 from fl_dpftrl.logs import canaries as canary_ids
@@ -106,7 +107,7 @@ def train(
   planned, declared = devices.planned_schema(num_rounds), devices.declared_schema(num_rounds)
   strategy_file = folder / guarantee.STRATEGY_NAME
   _check_strategy(strategy_file, aggregator.strategy)
-  process_lib.trainable_weights(process)
+  arithmetic = aggregator.arithmetic(process_lib.trainable_weights(process))
   learned = process_check.check_process(process, aggregator)
   if not allow_unprotected_state:
     learned.require()
@@ -116,7 +117,7 @@ def train(
   void = guarantee.void_reason(aggregator, learned.reason)
   if max_epsilon is not None:
     num_rounds, rounds = _within_budget(
-      aggregator, declared, rounds, void, delta=delta, max_epsilon=max_epsilon, say=say
+      aggregator, declared, arithmetic, rounds, void, delta=delta, max_epsilon=max_epsilon, say=say
     )
   get_data = lambda t, ids: [runtime.Later(client_data, (t, str(i))) for i in ids]
   canaries = canaries_lib.of_aggregator(aggregator, num_rounds, declared)
@@ -139,6 +140,7 @@ def train(
       aggregator=aggregator,
       delta=delta,
       void_reason=void,
+      arithmetic=arithmetic,
       say=say,
       status=used.status,
     )
@@ -197,6 +199,7 @@ def _observers(
 def _within_budget(
   aggregator: factory.CorrelatedNoiseFactory,
   declared: schemas.MinSep | None,
+  arithmetic: arithmetic_lib.Arithmetic,
   rounds: Callable[[], Iterator[schemas.Cohort]],
   void: str | None,
   *,
@@ -215,7 +218,12 @@ def _within_budget(
       f'{"" if void is None else f", and a guarantee; {void}"}'
     )
   allowed = guarantee.allowed_rounds(
-    aggregator.strategy, aggregator.noise_multiplier, declared, delta=delta, max_epsilon=max_epsilon
+    aggregator.strategy,
+    aggregator.noise_multiplier,
+    declared,
+    arithmetic,
+    delta=delta,
+    max_epsilon=max_epsilon,
   )
   if allowed < declared.num_rounds:
     say(
