@@ -1,0 +1,221 @@
+"""What whole numbers add to a guarantee, against exact joint laws of coarse releases."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from fl_dpftrl import accounting
+from fl_dpftrl.accounting import arithmetic, gaussian, run_noise
+from fl_dpftrl.families import lattice, stamped
+from fl_dpftrl.guarding import budget
+from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import noise_record, refusals
+from fl_dpftrl.logs import schema as log_schema
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.replaying import replay, runs
+from fl_dpftrl.strategies import files
+from tests import every_family
+from tests.noise import joint_law
+
+COVERED = arithmetic.Arithmetic.covered
+
+
+@pytest.fixture(name='coarse')
+def _coarse(monkeypatch):
+  """A lattice with four standard deviations of Z in a unit, where roundings show."""
+  monkeypatch.setattr(lattice, 'BITS', -2)
+  arithmetic._stream_factors.cache_clear()
+  yield -2
+  arithmetic._stream_factors.cache_clear()
+
+
+def _noise(strategy, multipliers, *, restarts=(), num_coordinates=1):
+  """The noise of a run with one multiplier for each round."""
+  return run_noise.RunNoise.of(
+    len(multipliers),
+    strategy,
+    multipliers[0],
+    clip_norm=1.0,
+    changes=list(enumerate(multipliers))[1:],
+    restarts=[(t, None) for t in restarts],
+    arithmetic=COVERED(num_coordinates),
+  )
+
+
+def _mu(noise, schema, *, adjacency='zero_out', group_size=1):
+  """μ as a statement has it."""
+  value, kind = accounting.adjacency.scaled(
+    run_noise.worst_case([noise], [schema]), adjacency, group_size
+  )
+  del kind
+  effective = noise.noise_multiplier / value
+  return gaussian.mu(run_noise.rounding([noise]).lengthened(effective))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', every_family.FAMILIES)
+@pytest.mark.parametrize(
+  'multipliers, restarts, adjacency, group_size',
+  [
+    ((0.25, 0.25), (), 'zero_out', 1),
+    ((0.25, 0.25), (1,), 'zero_out', 1),
+    ((0.25, 0.125), (), 'zero_out', 1),
+    ((0.25, 0.25), (), 'replace_one', 1),
+    ((0.25, 0.25), (), 'zero_out', 3),
+  ],
+  ids=['straight', 'restarted', 'other noise', 'replaced', 'group'],
+)
+def test_exact_laws_of_releases_keep_to_the_stated_mu(
+  name, multipliers, restarts, adjacency, group_size, coarse
+):
+  """A noise multiplier of ¼ makes an update one unit long, and one of ⅛ two units."""
+  strategy = every_family.example(name, 2)
+  noise = _noise(strategy, multipliers, restarts=restarts)
+  mu = _mu(noise, schemas.MinSep(2, 1), adjacency=adjacency, group_size=group_size)
+  made = stamped.Stamped(strategy, 1) if restarts else strategy
+  longest = np.array([round(2.0**coarse / z) for z in multipliers])
+  this = group_size * longest
+  others = -longest if adjacency == 'replace_one' else np.zeros(2, int)
+  for signs in ((1, 1), (1, -1)):
+    one, other = joint_law.fixed(this * signs), joint_law.fixed(others * signs)
+    for pair in ((one, other), (other, one)):
+      assert joint_law.worst_ratio(made, 2, coarse, *pair, mu) <= 1.0
+
+
+def test_the_bound_is_that_of_the_theorem():
+  strategy = files.load_strategy('blt-b400')
+  added = arithmetic.rounding([(strategy, 100)], 4000)
+  norm = lattice.rounding_norm(strategy, 100)
+  off = lattice.carried_error(strategy, 100)
+  assert added.mu == pytest.approx(norm * (1 + 2 * off) * math.sqrt(400_000) / 2**34, rel=1e-9)
+  assert added.chance == pytest.approx(400_000 * 6 * 1.2e-299)
+  both = arithmetic.rounding([(strategy, 100), (strategy, 100)], 4000)
+  assert both.mu == pytest.approx(math.sqrt(2.0) * added.mu)
+  assert both.chance == pytest.approx(2 * added.chance)
+
+
+def test_figures_grow_by_what_rounding_adds():
+  strategy, schema = files.load_strategy('blt-b400'), schemas.MinSep(50, 10)
+  arguments = dict(noise_multiplier=3.0, delta=1e-8)
+  plain = accounting.account(strategy, schema, **arguments)
+  covered = accounting.account(strategy, schema, **arguments, num_coordinates=2**53)
+  added = arithmetic.rounding([(strategy, 50)], 2**53)
+  assert covered.rounding == added and plain.rounding is None
+  assert covered.mu == pytest.approx(plain.mu + added.mu, rel=1e-12)
+  assert covered.epsilon > 1.02 * plain.epsilon
+  target = accounting.calibrate(
+    strategy, schema, delta=1e-8, epsilon=plain.epsilon, num_coordinates=2**53
+  )
+  assert target.epsilon <= plain.epsilon < 1.0001 * target.epsilon
+  assert target.noise_multiplier > plain.noise_multiplier
+  with pytest.raises(ValueError, match='num_coordinates: the rounding of so many'):
+    accounting.calibrate(strategy, schema, delta=1e-8, epsilon=0.01, num_coordinates=2**53)
+
+
+def test_delta_is_taken_away_where_it_counts():
+  added = arithmetic.Rounding(chance=1e-30)
+  assert added.delta(0.0) == 2e-30 and added.delta(601.0) == 1.0
+  assert added.delta(50.0) == pytest.approx(1e-30 * math.exp(50.0))
+
+
+@pytest.mark.parametrize(
+  'kinds, expected',
+  [
+    (('covered', 'covered'), 'covered'),
+    (('covered', 'lattice'), 'lattice'),
+    (('lattice', 'covered'), 'lattice'),
+    (('covered', 'not covered'), 'not covered'),
+  ],
+)
+def test_the_weakest_rounds_decide(kinds, expected):
+  first, second = (
+    COVERED(9 + i) if kind == 'covered' else arithmetic.Arithmetic(kind=kind)
+    for i, kind in enumerate(kinds)
+  )
+  together = first.and_then(second)
+  assert together.kind == expected
+  assert together.num_coordinates == (10 if expected == 'covered' else None)
+
+
+@pytest.mark.parametrize(
+  'arguments', [dict(kind='exact'), dict(kind='covered'), dict(num_coordinates=3), dict(kind='')]
+)
+def test_refuses(arguments):
+  with pytest.raises(ValueError, match='arithmetic must be one of|num_coordinates'):
+    arithmetic.Arithmetic(**arguments)
+
+
+def _log(path, found=None, **metadata):
+  strategy = files.load_strategy('blt-b400')
+  stated = noise_record.run_metadata(
+    strategy, 3.0, clip_norm=1.0, arithmetic=found or arithmetic.Arithmetic()
+  )
+  log_schema.write_log(
+    path,
+    rounds=[0, 5, 9],
+    device_ids=['a', 'a', 'b'],
+    num_rounds=12,
+    metadata={**stated, **metadata},
+  )
+  return runs.Run.of(log_lib.read_log(path), strategy)
+
+
+def test_a_log_states_it_and_a_statement_has_its_figures(tmp_path):
+  path = tmp_path / 'log.parquet'
+  plain = replay.replay(_log(path), deltas=1e-8).to_json()
+  assert not {'arithmetic', 'num_coordinates', 'rounding'} & plain.keys()
+  on_lattice = replay.replay(_log(path, arithmetic.Arithmetic(kind='lattice')), deltas=1e-8)
+  assert on_lattice.to_json()['arithmetic'] == 'lattice' and on_lattice.rounding is None
+  assert on_lattice.worst_case.epsilon == plain['worst_case']['epsilon']
+  covered = replay.replay(_log(path, COVERED(10**15)), deltas=1e-8).to_json()
+  assert (covered['arithmetic'], covered['num_coordinates']) == ('covered', 10**15)
+  assert covered['rounding']['mu'] > 0.0 and 0.0 < covered['rounding']['delta'] < 1e-200
+  for name in ('worst_case', 'observed'):
+    grown = covered[name]['mu'] - plain[name]['mu']
+    assert grown == pytest.approx(covered['rounding']['mu'], rel=1e-9)
+    assert covered[name]['epsilon'] > plain[name]['epsilon']
+  json.dumps(covered, allow_nan=False)
+
+
+def test_runs_of_several_kinds_are_as_the_weakest(tmp_path):
+  one, other = (
+    _log(tmp_path / f'{i}.parquet', found) for i, found in enumerate((COVERED(9), None))
+  )
+  together = replay.replay([one, other], deltas=1e-8)
+  assert together.rounding is None and together.arithmetic.kind == 'not covered'
+  both = replay.replay([one, _log(tmp_path / '2.parquet', COVERED(9))], deltas=1e-8)
+  single = replay.replay(one, deltas=1e-8)
+  assert both.rounding.mu == pytest.approx(math.sqrt(2.0) * single.rounding.mu)
+
+
+@pytest.mark.parametrize(
+  'metadata',
+  [
+    {'fl_dpftrl.arithmetic': 'covered'},
+    {'fl_dpftrl.arithmetic': 'lattice', 'fl_dpftrl.num_coordinates': '3'},
+    {'fl_dpftrl.arithmetic': 'covered', 'fl_dpftrl.num_coordinates': '0'},
+    {'fl_dpftrl.arithmetic': 'exact'},
+  ],
+)
+def test_malformed_metadata_are_refused(metadata, tmp_path):
+  with pytest.raises(refusals.LogError, match='arithmetic in the metadata of the log is malformed'):
+    _log(tmp_path / 'log.parquet', **metadata)
+
+
+def test_a_budget_has_room_for_the_rounding():
+  strategy, schema = files.load_strategy('blt-b400'), schemas.MinSep(60, 10)
+  within = accounting.account(
+    strategy, schemas.MinSep(50, 10), noise_multiplier=3.0, delta=1e-8
+  ).epsilon
+  allowed = [
+    budget.Budget(
+      run_noise.RunNoise.of(60, strategy, 3.0, arithmetic=stated),
+      schema,
+      delta=1e-8,
+      max_epsilon=within,
+    ).max_rounds
+    for stated in (arithmetic.Arithmetic(), COVERED(2**53))
+  ]
+  assert allowed[1] < 50 <= allowed[0]
