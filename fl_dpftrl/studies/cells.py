@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from fl_dpftrl import error as error_lib
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl import workloads
-from fl_dpftrl.accounting import calibration, gaussian
+from fl_dpftrl.accounting import arithmetic, calibration, gaussian
 from fl_dpftrl.comparison import candidates
 from fl_dpftrl.families import base, identity
 from fl_dpftrl.participation import schemas
