@@ -69,12 +69,10 @@ class Rule(NamedTuple):
     """Returns the noised sum of updates over report_goal, and the noised counts."""
     if not self.has_noise:
       row = tf.nest.map_structure(lambda part: 0 * part, row)
-    updates, counts = tf.nest.map_structure(
-      lambda part: tf.cast(part, tf.float64), sums.noised(total, row, self.release_identity)
-    )
+    updates, counts = sums.noised(total, row, self.release_identity)
     scale = self.unit.size * tf.cast(clip_norm, tf.float64) / self.report_goal
-    updates = tf.nest.map_structure(lambda part: tf.cast(scale * part, tf.float32), updates)
-    return updates, tf.cast(counts / float(self.unit.count << self.unit.shift), tf.float32)
+    of_device = 1.0 / (self.unit.count << self.unit.shift)
+    return sums_lib.converted(updates, scale), sums_lib.converted(counts, of_device)
 
   def next_clip_norm(self, clip_norm: Any, counts: Any, row: Any) -> tf.Tensor:
     """Returns the clip norm after a round, from noised counts alone.
@@ -119,10 +117,8 @@ def create(
 
   @tff.tensorflow.computation(summed, np.int32, init_noise.type_signature.result, np.float32)
   def release(total, num_updates, noise, clip_norm):
-    with tf.control_dependencies([sums.checked(num_updates)]):
-      total = tf.nest.map_structure(tf.identity, total)
     row, advanced = stream.next(noise)
-    result, counts = rule.release(sums, total, row, clip_norm)
+    result, counts = rule.release(sums, sums.checked(total, num_updates), row, clip_norm)
     stddev = 2.0**lattice.BITS * rule.unit.size if rule.has_noise else 0.0
     measured = collections.OrderedDict(
       clip_norm=clip_norm,

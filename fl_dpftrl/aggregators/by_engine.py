@@ -90,8 +90,8 @@ class _Seed:
     self._noise_seed = noise_seed
 
   def __call__(self) -> np.ndarray:
-    number = self._noise_seed
-    seed = normals.system_seed() if number is None else normals.fixed_seed(number)
+    given = self._noise_seed
+    seed = normals.system_seed() if given is None else normals.fixed_seed(given)
     return np.frombuffer(seed, '<i8').astype(np.int64)
 
   def resources(self) -> None:

@@ -12,6 +12,8 @@ _TERMS = 16
 # A square and so many sums are each off by 2⁻²⁴ of the result at most: the norm
 # by half of that, which is 2⁻²¹. Twice as much is room for the second order.
 _NORM_ERROR = 2.0**-20
+# A square below this is taken for 0 by TensorFlow.
+_LEAST_SQUARE = 2.0**-126
 
 
 class BoundedUpdate(NamedTuple):
@@ -37,10 +39,10 @@ def bound_update(
 
   The norm is that of the whole update. Each coordinate is rounded towards zero. The sum of squares
   of the whole numbers is computed without rounding, and what exceeds the bound becomes zeros. So
-  the bound holds whatever was rounded before. The norm is computed in float32 if all squares are
-  finite and rounding cannot decide the comparison with clip_norm. Otherwise it is computed in
-  float64, where no square of a float32 overflows. A clipped update may fall short of clip_norm by
-  2⁻¹⁹.
+  the bound holds whatever was rounded before. The norm is computed in float32 where all squares are
+  finite, those that underflow do not count, and rounding cannot decide the comparison with
+  clip_norm. Otherwise it is computed in float64, which holds every square of a float32. A clipped
+  update may fall short of clip_norm by 2⁻¹⁹ of it, and by what its coordinates lose.
 
   Args:
     update: nested structure of float32 tensors, of known shapes.
@@ -49,28 +51,32 @@ def bound_update(
     zeroing_norm: L∞ norm beyond which an update is dropped; None for no limit.
   """
   tensors = [tf.convert_to_tensor(part) for part in tf.nest.flatten(update)]
-  if zeroing_norm is None:
-    is_small = tf.constant(True)
-  else:
-    largest = tf.reduce_max([tf.reduce_max(tf.abs(t)) for t in tensors])
-    # In float64: rounding must not lift the limit.
-    is_small = tf.cast(largest, tf.float64) <= zeroing_norm
-  per_unit = 1.0 / (unit.step * tf.cast(clip_norm, tf.float64))
-  parts = [tf.cast(per_unit, tf.float32) * tensor for tensor in tensors]
-  norm, longest = tf.sqrt(tf.add_n([_sum_of_squares(part) for part in parts])), 1.0 / unit.step
-  is_clipped = norm > longest
-  scale = tf.cast(tf.where(is_clipped, (1.0 - _NORM_ERROR) * unit.bound / norm, 1.0), tf.float32)
-  made = [tf.cast(scale * part, tf.int32) for part in parts]
-  is_near = tf.abs(norm - longest) <= 2.0 * _NORM_ERROR * longest
-  is_clear = tf.math.is_finite(norm) & is_small & ~is_near & _fits(made, unit)
+  clip_norm = tf.cast(clip_norm, tf.float64)
+  lost = sum(tensor.shape.num_elements() for tensor in tensors) * _LEAST_SQUARE
+  norm = tf.sqrt(tf.add_n([_sum_of_squares(tensor) for tensor in tensors]) + lost)
+  is_known = tf.math.is_finite(norm) & (lost <= tf.square(2.0**-12 * tf.maximum(norm, clip_norm)))
+  is_near = tf.abs(norm - clip_norm) <= 2.0 * _NORM_ERROR * clip_norm
+  is_small = tf.constant(True)
+  if zeroing_norm is not None:
+    # No coordinate is larger than the norm, so few updates need another look.
+    is_small = tf.cond(
+      (1.0 + 2.0 * _NORM_ERROR) * norm <= zeroing_norm,
+      lambda: True,
+      lambda: _largest(tensors) <= zeroing_norm,
+    )
+  is_clipped = norm > clip_norm
+  # One product for each coordinate, whatever becomes of the update.
+  scale = tf.where(
+    is_clipped, (1.0 - _NORM_ERROR) * unit.bound / norm, 1.0 / (unit.step * clip_norm)
+  )
+  made = [_whole(tf.cast(scale, tf.float32) * tensor) for tensor in tensors]
   zero = tf.constant(0)
   bounded, *counts = tf.cond(
-    is_clear,
+    is_known & is_small & ~is_near & _fits(made, unit),
     lambda: (made, tf.cast(is_clipped, tf.int32), zero, zero),
-    lambda: _bound_carefully(tensors, is_small, per_unit, unit),
+    lambda: _bound_carefully(tensors, is_small, clip_norm, unit),
   )
-  wide = [tf.cast(part, tf.int64) for part in bounded]
-  return BoundedUpdate(tf.nest.pack_sequence_as(update, wide), *counts)
+  return BoundedUpdate(tf.nest.pack_sequence_as(update, bounded), *counts)
 
 
 def _sum_of_squares(tensor: tf.Tensor) -> tf.Tensor:
@@ -83,31 +89,42 @@ def _sum_of_squares(tensor: tf.Tensor) -> tf.Tensor:
   return tf.reduce_sum(tf.cast(sums, tf.float64)) + rest
 
 
-def _fits(made: Sequence[tf.Tensor], unit: units.Unit) -> tf.Tensor:
-  """Returns whether Σ k² is at most the bound.
+def _largest(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+  """The L∞ norm in float64, where rounding does not lift a limit."""
+  largest = tf.reduce_max([tf.reduce_max(tf.abs(tensor)) for tensor in tensors])
+  return tf.cast(largest, tf.float64)
 
-  Squares are whole numbers of at most 62 bits. float64 adds them without rounding up to 2⁵³, above
-  every bound, and then no sum falls below it again.
+
+def _whole(values: tf.Tensor) -> tf.Tensor:
+  """Rounds towards zero. What int64 does not hold becomes anything."""
+  return tf.cast(values, tf.int64)
+
+
+def _fits(made: Sequence[tf.Tensor], unit: units.Unit) -> tf.Tensor:
+  """Returns whether Σ k² is at most the bound, for any whole numbers.
+
+  float64 adds squares, here their halves, without rounding up to 2⁵², which is above every bound.
+  It rounds larger ones, and the sum with one is above every bound too.
   """
-  squares = [tf.reduce_sum(tf.square(tf.cast(part, tf.float64))) for part in made]
-  return tf.add_n(squares) <= float(unit.most_square)
+  halves = [tf.nn.l2_loss(tf.cast(part, tf.float64)) for part in made]
+  return 2.0 * tf.add_n(halves) <= float(unit.most_square)
 
 
 def _bound_carefully(
-  tensors: Sequence[tf.Tensor], is_small: tf.Tensor, per_unit: tf.Tensor, unit: units.Unit
+  tensors: Sequence[tf.Tensor], is_small: tf.Tensor, clip_norm: tf.Tensor, unit: units.Unit
 ) -> tuple[Any, ...]:
   """Bounds any update, with its norm computed in float64."""
   is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors])
   is_kept = is_finite & is_small
   # Selects, since 0 · NaN is NaN.
   wide = [
-    per_unit * tf.cast(tf.where(is_kept, tensor, tf.zeros_like(tensor)), tf.float64)
-    for tensor in tensors
+    tf.cast(tf.where(is_kept, tensor, tf.zeros_like(tensor)), tf.float64) for tensor in tensors
   ]
   norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(tensor)) for tensor in wide]))
-  scale = tf.minimum(unit.bound / norm, 1.0)  # 1 for zeros.
-  made = [tf.cast(scale * part, tf.int32) for part in wide]
+  # The first is infinite for zeros.
+  scale = tf.minimum(unit.bound / norm, 1.0 / (unit.step * clip_norm))
+  made = [_whole(scale * part) for part in wide]
   fits = _fits(made, unit)
   made = [tf.where(fits, part, tf.zeros_like(part)) for part in made]
   count = lambda condition: tf.cast(condition, tf.int32)
-  return (made, count(norm > 1.0 / unit.step), count(is_finite & ~is_small), count(~is_finite))
+  return (made, count(norm > clip_norm), count(is_finite & ~is_small), count(~is_finite))

@@ -51,7 +51,7 @@ class CorrelatedNoiseQuery(tfp.SumAggregationDPQuery):
         'factory of a query must have a number as clip_norm, not an AdaptiveClipping'
       )
     value_type = tff.types.tensorflow_to_type(record_specs)
-    self._factory = factory
+    self._factory, self._stddev = factory, factory.noise_multiplier * factory.clip_norm
     self._stream, self._sums = factory.noise_stream(value_type), factory.sums(value_type)
 
   def initial_global_state(self) -> streams.StreamState:
@@ -74,8 +74,7 @@ class CorrelatedNoiseQuery(tfp.SumAggregationDPQuery):
   def derive_metrics(
     self, global_state: streams.StreamState
   ) -> collections.OrderedDict[str, tf.Tensor]:
-    factory = self._factory
-    stddev = factory.noise_multiplier * factory.first_clip_norm * global_state.row_stddev
+    stddev = self._stddev * global_state.row_stddev
     return collections.OrderedDict(
       noise_row=global_state.row - 1, noise_stddev=tf.cast(stddev, tf.float32)
     )

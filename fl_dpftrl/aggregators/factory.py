@@ -1,6 +1,5 @@
 """The aggregator: bounds updates, sums them, adds correlated noise."""
 
-import collections
 import dataclasses
 import functools
 import itertools
@@ -8,15 +7,14 @@ import math
 import numbers
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
-from fl_dpftrl.aggregators import adaptive, by_engine, clipping, placement
+from fl_dpftrl.aggregators import adaptive, by_engine, clipping, fixed, placement
 from fl_dpftrl.aggregators import parameters as parameters_lib
 from fl_dpftrl.aggregators import sums as sums_lib
 from fl_dpftrl.families import base as strategies
@@ -28,30 +26,10 @@ from fl_dpftrl.strategies import document
 from fl_dpftrl.text import messages
 
 
-class AggregatorState(NamedTuple):
-  """State of the aggregator. Secret: it determines all noise to come.
-
-  Attributes:
-    inner: state of the inner factory's process.
-    noise: a `StreamState`, with the `Parameters` of the factory.
-  """
-
-  inner: Any
-  noise: Any
-
-  def __repr__(self) -> str:
-    return messages.outline(self)
-
-
 def _template(value_type: tff.Type) -> Any:
   if not tff.types.is_structure_of_tensors(value_type):
     raise ValueError(f'value_type must be made of tensors, got {value_type}')
   return tff.types.type_to_tf_tensor_specs(value_type)
-
-
-def _float(total: tf.Tensor, scale: Any) -> tf.Tensor:
-  """A sum with noise as what it stands for, float32: the last step of a release."""
-  return tf.cast(scale * tf.cast(total, tf.float64), tf.float32)
 
 
 # Rounds of an endless run of which the largest row of noise is known.
@@ -314,7 +292,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       row = tf.nest.map_structure(lambda part: 0 * part, row)
     noised = sums.noised(total, row, self.release_identity)
     scale = self.unit.size * self.first_clip_norm / self.report_goal
-    return tf.nest.map_structure(lambda part: _float(part, scale), noised), advanced
+    return sums_lib.converted(noised, scale), advanced
 
   def skip_row(self, value_type: tff.Type) -> tff.Computation:
     """A computation that burns a row of noise: drawn, and never released.
@@ -385,7 +363,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
         return tff.federated_zip(
           adaptive.AdaptiveState(inner=state.inner, noise=noise, clip_norm=state.clip_norm)
         )
-      return tff.federated_zip(AggregatorState(inner=state.inner, noise=noise))
+      return tff.federated_zip(fixed.AggregatorState(inner=state.inner, noise=noise))
 
     return advance_state
 
@@ -417,51 +395,11 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
         has_noise=bool(self.noise_multiplier),
       )
       return adaptive.create(rule, value_type, stream=stream, sums=sums)
-    inner_process = sums.process
-    init_noise = tff.tensorflow.computation(stream.init)
-
-    @tff.tensorflow.computation(value_type)
-    def bound(update):
-      bounded, *counts = self.bound(update)
-      return bounded, [*counts, tf.constant(1)]
-
-    @tff.tensorflow.computation(
-      self._summed(value_type), np.int32, init_noise.type_signature.result
+    return fixed.create(
+      value_type,
+      bound=self.bound,
+      release=functools.partial(self.release, sums, stream),
+      stream=stream,
+      sums=sums,
+      stddev=self.noise_multiplier * self.clip_norm,
     )
-    def add_noise(total, num_updates, noise):
-      with tf.control_dependencies([sums.checked(num_updates)]):
-        total = tf.nest.map_structure(tf.identity, total)
-      result, advanced = self.release(sums, stream, total, noise)
-      stddev = self.noise_multiplier * self.first_clip_norm * advanced.row_stddev
-      return result, advanced, noise.row, tf.cast(stddev, tf.float32)
-
-    @tff.federated_computation()
-    def init_fn():
-      noise = tff.federated_eval(init_noise, tff.SERVER)
-      return tff.federated_zip(AggregatorState(inner=inner_process.initialize(), noise=noise))
-
-    @tff.federated_computation(
-      init_fn.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
-    )
-    def next_fn(state, updates):
-      bounded, counts = tff.federated_map(bound, updates)
-      inner = inner_process.next(state.inner, bounded)
-      clipped, zeroed, rejected, num_updates = tff.federated_sum(counts)
-      result, noise, row, stddev = tff.federated_map(
-        add_noise, (inner.result, num_updates, state.noise)
-      )
-      measurements = collections.OrderedDict(
-        clipped_count=clipped,
-        zeroed_count=zeroed,
-        rejected_count=rejected,
-        noise_row=row,
-        noise_stddev=stddev,
-        inner=inner.measurements,
-      )
-      return tff.templates.MeasuredProcessOutput(
-        state=tff.federated_zip(AggregatorState(inner=inner.state, noise=noise)),
-        result=result,
-        measurements=tff.federated_zip(measurements),
-      )
-
-    return tff.templates.AggregationProcess(init_fn, next_fn)

@@ -54,9 +54,8 @@ def choose(strategy: strategies.Strategy, model_bytes: int, asked: str = AUTO) -
   if asked == ENGINE or (asked == AUTO and in_process):
     return ENGINE
   vectors = noise_state_bytes(strategy, model_bytes) // model_bytes
-  keeps = (
-    f'strategy {strategy.family} keeps {vectors} times the {model_bytes / 1e6:,.1f} MB of a model'
-  )
+  model = f'{model_bytes / 1e6:,.1f} MB of a model'
+  keeps = f'strategy {strategy.family} keeps {vectors} times the {model}'
   if not in_process:
     if (vectors + _MESSAGE_VECTORS) * model_bytes > MAX_STATE_BYTES:
       raise ValueError(

@@ -5,7 +5,7 @@ import concurrent.futures
 import inspect
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,6 +20,7 @@ SECURE = 'secure'
 """The name of TFF's modular secure sum, with the modulus that a round needs."""
 
 Factory: TypeAlias = tff.aggregators.UnweightedAggregationFactory
+_ModularSum: Any = tff.aggregators.SecureModularSumFactory
 _REMEDY = (
   f'give it one that sums whole numbers, such as {SECURE!r} or tff.aggregators.SumFactory(): the'
   ' division by report_goal comes after'
@@ -28,7 +29,8 @@ _REMEDY = (
 _FARTHEST = 16.0
 # Room for more updates than the report goal, in a modulus that is chosen here.
 _MOST_REPORTS = 4
-_EXACT_BITS = 62
+# Of sums with noise in units of the lattice, in int64 with room; and of a modulus.
+_SUM_BITS, _MODULUS_BITS = 62, 61
 
 
 class Sums(NamedTuple):
@@ -70,13 +72,26 @@ class Sums(NamedTuple):
     half = self.modulus // 2
     return tf.math.floormod(total + half, self.modulus) - half
 
-  def checked(self, num_updates: tf.Tensor) -> tf.Operation:
-    """Returns an operation that fails if a round has more updates than sums have room for."""
-    return tf.debugging.assert_less_equal(
+  def checked(self, totals: Any, num_updates: tf.Tensor) -> Any:
+    """Returns sums unchanged; fails if they are of more updates than they have room for."""
+    enough = tf.debugging.assert_less_equal(
       tf.cast(num_updates, tf.int64),
       tf.constant(self.most_updates, tf.int64),
       f'a round has more than the {self.most_updates} updates that its sums have room for',
     )
+    with tf.control_dependencies([enough]):
+      return tf.nest.map_structure(tf.identity, totals)
+
+
+def converted(totals: Any, scale: Any) -> Any:
+  """Returns what sums with noise stand for, float32, as the last step of a release.
+
+  Args:
+    totals: nested structure of int64 tensors.
+    scale: float64, what 1 stands for.
+  """
+  convert = lambda part: tf.cast(scale * tf.cast(part, tf.float64), tf.float32)
+  return tf.nest.map_structure(convert, totals)
 
 
 def check_no_mean(inner_factory: Factory) -> None:
@@ -104,9 +119,10 @@ def create(
 ) -> Sums:
   """Creates the process that sums updates, and has it sum known ones.
 
-  They go through one round in the context where computations run now. The updates' ways into the
-  state are followed without running anything: a state that has learned from them would change
-  later sums, without noise. `tff.aggregators.SumFactory` is known to sum, and nothing is run.
+  They go through two rounds in the context where computations run now. What is summed, and the
+  updates' ways into the state, are followed without running anything: only whole numbers of 64
+  bits have exact sums, and a state that has learned from updates would change later sums, without
+  noise. TFF's `SumFactory` and `SecureModularSumFactory` are known to sum, and nothing is run.
 
   Args:
     inner_factory: creates the process; or SECURE.
@@ -116,37 +132,43 @@ def create(
     row_norm: largest standard deviation of a row of noise, that of Z being 1.
 
   Raises:
-    ValueError: unless the process sums, or where nothing can be run; for a modulus that has no
-      room for the report goal; and if its state depends on the updates.
+    ValueError: unless the process sums exactly, or where nothing can be run; where the report goal
+      has no room in 64 bits, or in the modulus; and if its state depends on the updates.
   """
   longest = math.isqrt(unit.most_square)
   noise = math.ceil(_FARTHEST * row_norm * 2.0 ** (lattice.BITS - unit.shift))
+  least = 2 * (report_goal * longest + noise)
+  if (least << unit.shift).bit_length() > _MODULUS_BITS:
+    raise ValueError(
+      f'report_goal={report_goal} updates and their noise have no room in sums of 64 bits: give a'
+      ' larger noise_multiplier, or a smaller report_goal'
+    )
   if inner_factory == SECURE:
-    needed = 2 * (_MOST_REPORTS * report_goal * longest + noise)
-    inner_factory = tff.aggregators.SecureModularSumFactory(1 << needed.bit_length())
-  modulus = None
-  if isinstance(inner_factory, tff.aggregators.SecureModularSumFactory):
-    # TFF names neither elsewhere, and takes a modulus of the type of the values alone.
-    modulus, is_symmetric = np.int64(inner_factory._modulus), inner_factory._symmetric_range
-    inner_factory = tff.aggregators.SecureModularSumFactory(modulus, is_symmetric)
-    modulus = 2 * int(modulus) - 1 if is_symmetric else int(modulus)
-  room = (1 << _EXACT_BITS >> unit.shift if modulus is None else modulus // 2) - noise
-  if modulus is not None and (modulus << unit.shift).bit_length() > _EXACT_BITS:
-    raise ValueError(f'inner_factory has the modulus {modulus}, too large for sums in int64')
-  if room < report_goal * longest:
-    least = 2 * (report_goal * longest + noise)
+    wanted = 2 * (_MOST_REPORTS * report_goal * longest + noise)
+    bits = min(wanted.bit_length(), _MODULUS_BITS - unit.shift)
+    inner_factory = _ModularSum(1 << bits)
+  # By exact type: a class that inherits from it may do more.
+  if type(inner_factory) is not _ModularSum:
+    process = _created(inner_factory, value_type)
+    if type(inner_factory) is not tff.aggregators.SumFactory:
+      _check_types(process)
+      _check_sums(process, value_type, longest)
+      _check_state(process)
+    room = (1 << _SUM_BITS >> unit.shift) - noise
+    return Sums(process, unit, None, room // max(longest, 1))
+  # TFF names neither elsewhere, and takes a modulus of the type of the values alone.
+  modular: Any = inner_factory
+  limit, is_symmetric = int(modular._modulus), modular._symmetric_range
+  modulus = 2 * limit - 1 if is_symmetric else limit
+  if not least <= modulus < 1 << _SUM_BITS - unit.shift:
     raise ValueError(
       f'inner_factory has the modulus {modulus}, and the sum of report_goal={report_goal} updates'
-      f' with noise needs at least {least}; {SECURE!r} chooses one'
+      f' with noise needs at least {least}, and in int64 less than 2^{_SUM_BITS - unit.shift};'
+      f' {SECURE!r} chooses one'
     )
-  process = _created(inner_factory, value_type)
-  modular = None if modulus is None else modulus << unit.shift
-  sums = Sums(process, unit, modular, room // max(longest, 1))
-  # By exact type: a class that inherits from it may do more.
-  if type(inner_factory) is not tff.aggregators.SumFactory:
-    _check_sums(process, value_type, longest, modulus)
-    _check_state(process)
-  return sums
+  modular = _ModularSum(np.int64(limit), is_symmetric)
+  room = (modulus // 2 - noise) // max(longest, 1)
+  return Sums(_created(modular, value_type), unit, modulus << unit.shift, room)
 
 
 def _created(inner_factory: Factory, value_type: tff.Type) -> tff.templates.AggregationProcess:
@@ -165,8 +187,39 @@ def _created(inner_factory: Factory, value_type: tff.Type) -> tff.templates.Aggr
   return process
 
 
+def _check_types(process: tff.templates.AggregationProcess) -> None:
+  """Raises ValueError unless whole numbers of 64 bits are summed, and modulo no other number.
+
+  Single numbers may have fewer bits: they are counts that are measured.
+  """
+  for uri, leaf in _summed(process.next.to_building_block()):
+    if uri == 'federated_secure_modular_sum':
+      raise ValueError(
+        'inner_factory must not sum modulo a number within another factory, since the noise is'
+        f' added modulo the same: give the SecureModularSumFactory itself, or {SECURE!r}'
+      )
+    if not np.issubdtype(leaf.dtype, np.integer) or (leaf.shape and leaf.dtype != np.int64):
+      raise ValueError(
+        f'inner_factory must sum int64 tensors alone, whose sums are exact, and it sums {leaf} too;'
+        f' {_REMEDY}'
+      )
+
+
+def _summed(block: tff.framework.ComputationBuildingBlock) -> Iterator[tuple[str, tff.TensorType]]:
+  """Yields the tensors that an expression brings together from clients, and by what."""
+  if isinstance(block, tff.framework.Intrinsic):
+    parameter, result = block.type_signature.parameter, block.type_signature.result
+    parts = parameter if isinstance(parameter, tff.StructType) else [parameter]
+    placements = [getattr(part, 'placement', None) for part in (*parts, result)]
+    if placements[-1] is tff.SERVER and tff.CLIENTS in placements:
+      total = parameter[1] if block.uri == 'federated_aggregate' else result.member
+      yield from ((block.uri, leaf) for leaf in tff.structure.flatten(total))
+  for part in block.children():
+    yield from _summed(part)
+
+
 def _check_sums(
-  process: tff.templates.AggregationProcess, value_type: tff.Type, longest: int, modulus: int | None
+  process: tff.templates.AggregationProcess, value_type: tff.Type, longest: int
 ) -> None:
   """Raises ValueError unless known updates are summed; warns if the longest one is cut."""
   template = tff.types.type_to_tf_tensor_specs(value_type)
@@ -177,8 +230,6 @@ def _check_sums(
     packed = [_pack(update, shapes, template) for update in updates]
     output = _run(process.next, _run(process.initialize), packed)
     off = np.concatenate([np.ravel(part) for part in tf.nest.flatten(output.result)]) - sum(updates)
-    if modulus is not None:
-      off %= modulus
     if not off.any():
       continue
     if largest < longest:

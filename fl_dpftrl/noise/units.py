@@ -17,6 +17,7 @@ MOST_BITS = 24
 # More than the rounding of a norm in float64.
 _ROUNDING = 1.0 - 2.0**-30
 _SUM_BITS = 62  # of a sum in units of the lattice, in int64 with room
+_LEAST_MULTIPLIER = 2.0 ** (lattice.BITS + 1 - _SUM_BITS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,23 +46,29 @@ class Unit:
         counts.
 
     Raises:
-      ValueError: if the noise multiplier is so small that an update has too many units.
+      ValueError: for a noise multiplier so small that an update has too many units, and for
+        counts whose noise is so large that a device's count has less than one.
     """
     if not noise_multiplier:
       count = 0 if count_stddev is None else 1 << MOST_BITS - 1
       return cls(2.0**-MOST_BITS, 0, (1 << 2 * MOST_BITS) - 1, count)
-    longest = fractions.Fraction(1 << lattice.BITS) / fractions.Fraction(noise_multiplier)
-    shift = max(0, math.floor(math.log2(longest)) + 1 - MOST_BITS)
-    if lattice.BITS + 1 - math.log2(noise_multiplier) > _SUM_BITS:
+    if noise_multiplier < _LEAST_MULTIPLIER:
       raise ValueError(
         f'noise_multiplier={noise_multiplier:g} is too small for sums of whole numbers; give 0 for'
-        f' a run without noise, or at least {2.0 ** (lattice.BITS + 1 - _SUM_BITS):.2g}'
+        f' a run without noise, or at least {_LEAST_MULTIPLIER:.2g}'
       )
+    longest = fractions.Fraction(1 << lattice.BITS) / fractions.Fraction(noise_multiplier)
+    shift = max(0, math.floor(math.log2(longest)) + 1 - MOST_BITS)
     square, size = math.floor((longest / (1 << shift)) ** 2), noise_multiplier * 2.0**-lattice.BITS
     if count_stddev is None:
       return cls(size, shift, square)
     per_device = fractions.Fraction(1 << lattice.BITS) / fractions.Fraction(count_stddev)
     count, ratio = math.floor(per_device / (1 << shift)), noise_multiplier / count_stddev
+    if not count:
+      raise ValueError(
+        f'clipped_count_stddev={count_stddev:g} is too large for counts in whole numbers; give a'
+        ' smaller one'
+      )
     size /= math.sqrt((1.0 - ratio) * (1.0 + ratio))
     return cls(size, shift, square - count * count, count)
 
