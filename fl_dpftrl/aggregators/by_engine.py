@@ -66,8 +66,9 @@ def make_stream(
 
   def next_fn(state):
     state = tf.nest.map_structure(tf.convert_to_tensor, state)
+    t = graph.within(state.row, strategy.max_rounds)
     types = [tf.int64, tf.float64, tf.int64]
-    values, norm, trail = callbacks.call(rows, [state.seed, state.row, state.trail], types)
+    values, norm, trail = callbacks.call(rows, [state.seed, t, state.trail], types)
     parts = tf.split(tf.ensure_shape(values, [rows.size]), sizes)
     row = [tf.reshape(part, spec.shape) for part, spec in zip(parts, specs)]
     advanced = state._replace(

@@ -147,18 +147,18 @@ def create(
     wanted = 2 * (_MOST_REPORTS * report_goal * longest + noise)
     bits = min(wanted.bit_length(), _MODULUS_BITS - unit.shift)
     inner_factory = _ModularSum(1 << bits)
+  factory: Any = inner_factory
   # By exact type: a class that inherits from it may do more.
-  if type(inner_factory) is not _ModularSum:
-    process = _created(inner_factory, value_type)
-    if type(inner_factory) is not tff.aggregators.SumFactory:
+  if type(factory) is not _ModularSum:
+    process = _created(factory, value_type)
+    if type(factory) is not tff.aggregators.SumFactory:
       _check_types(process)
       _check_sums(process, value_type, longest)
       _check_state(process)
     room = (1 << _SUM_BITS >> unit.shift) - noise
     return Sums(process, unit, None, room // max(longest, 1))
   # TFF names neither elsewhere, and takes a modulus of the type of the values alone.
-  modular: Any = inner_factory
-  limit, is_symmetric = int(modular._modulus), modular._symmetric_range
+  limit, is_symmetric = int(factory._modulus), factory._symmetric_range
   modulus = 2 * limit - 1 if is_symmetric else limit
   if not least <= modulus < 1 << _SUM_BITS - unit.shift:
     raise ValueError(
@@ -166,9 +166,9 @@ def create(
       f' with noise needs at least {least}, and in int64 less than 2^{_SUM_BITS - unit.shift};'
       f' {SECURE!r} chooses one'
     )
-  modular = _ModularSum(np.int64(limit), is_symmetric)
+  factory = _ModularSum(np.int64(limit), is_symmetric)
   room = (modulus // 2 - noise) // max(longest, 1)
-  return Sums(_created(modular, value_type), unit, modulus << unit.shift, room)
+  return Sums(_created(factory, value_type), unit, modulus << unit.shift, room)
 
 
 def _created(inner_factory: Factory, value_type: tff.Type) -> tff.templates.AggregationProcess:

@@ -82,11 +82,7 @@ def recurrence(
     )
 
   def next_fn(z, t, buffers):
-    if num_rounds is not None:
-      limit = tf.constant(num_rounds, t.dtype)
-      message = f'a strategy for {num_rounds} rounds has no noise for another round'
-      with tf.control_dependencies([tf.debugging.assert_less(t, limit, message=message)]):
-        t = tf.identity(t)
+    t = within(t, num_rounds)
     row = rows.at(t)
     fresh, again, oldest = rows.draw(row, z, t)
     after = {}
@@ -105,6 +101,16 @@ def recurrence(
     return result, norm, buffers._replace(**after, square=square)
 
   return Recurrence(init, next_fn)
+
+
+def within(t: tf.Tensor, num_rounds: int | None) -> tf.Tensor:
+  """Returns a round unchanged; fails unless it is below num_rounds, where that is not None."""
+  if num_rounds is None:
+    return t
+  limit = tf.constant(num_rounds, t.dtype)
+  message = f'a strategy for {num_rounds} rounds has no noise for another round'
+  with tf.control_dependencies([tf.debugging.assert_less(t, limit, message=message)]):
+    return tf.identity(t)
 
 
 class _Rows:

@@ -26,15 +26,16 @@ _functions: list[Callable[..., Any]] = []
 
 
 def call(callback: Callback, inputs: Sequence[tf.Tensor], types: Sequence[tf.DType]) -> Any:
-  """Calls a function now or, while a graph is built, whenever that runs."""
+  """Calls a function now or, while a graph is built, whenever that runs; returns a list."""
 
   def function(*arrays):
     return callback(*arrays)
 
   results = tf.numpy_function(function, inputs, types)
-  if not tf.executing_eagerly():
-    _functions.append(function)  # TensorFlow keeps it only while this graph lives.
-    _callbacks[results[0].op.get_attr(_KEY)] = callback
+  if tf.executing_eagerly():
+    return results if len(types) > 1 else [results]
+  _functions.append(function)  # TensorFlow keeps it only while this graph lives.
+  _callbacks[results[0].op.get_attr(_KEY)] = callback
   return results
 
 
