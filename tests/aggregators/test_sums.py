@@ -1,165 +1,162 @@
-"""Updates are summed by plain and secure sums, and by nothing that divides."""
+"""Updates are summed by plain and secure sums, to the same bits, and by nothing that divides."""
 
 import collections
+import warnings
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
-import tensorflow_privacy as tfp
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fl_dpftrl import adaptive_clipping
-from fl_dpftrl.aggregators import factory, inner_sum
-from fl_dpftrl.families import identity
+from fl_dpftrl.aggregators import factory, sums
+from fl_dpftrl.families import blt, identity
+from fl_dpftrl.noise import units
 
 pytestmark = pytest.mark.tff
 
 CLIP_NORM = 0.7
 VALUE_TYPE = tff.to_type(
-  collections.OrderedDict(
-    w=tff.TensorType(np.float32, [300, 10]), b=tff.TensorType(np.float32, [3])
-  )
+  collections.OrderedDict(w=tff.TensorType(np.float32, [30, 10]), b=tff.TensorType(np.float32, [3]))
 )
-SECURE = tff.aggregators.SecureSumFactory(CLIP_NORM)
+SMALL = tff.TensorType(np.float32, [2])
+aggregators = tff.aggregators
+ADAPTIVE = adaptive_clipping.AdaptiveClipping(CLIP_NORM, rounds=3)
 
 
-class Changed(tff.aggregators.UnweightedAggregationFactory):
-  """A sum, with something done to its result."""
+class Custom(aggregators.UnweightedAggregationFactory):
+  """A sum with something done to its result, whose state may be the result of before."""
 
-  def __init__(self, change):
-    self._change = change
+  def __init__(self, change=lambda x: x, *, learns=False):
+    self._change, self._learns = change, learns
 
   def create(self, value_type):
-    summed = tff.aggregators.SumFactory().create(value_type)
-    change = tff.tensorflow.computation(self._change, value_type)
+    change = tff.tensorflow.computation(
+      lambda x: tf.nest.map_structure(self._change, x), value_type
+    )
+    specs = tff.types.type_to_tf_tensor_specs(value_type)
+
+    @tff.tensorflow.computation
+    def zeros():
+      return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs)
+
+    @tff.federated_computation
+    def init_fn():
+      return tff.federated_eval(zeros, tff.SERVER)
 
     @tff.federated_computation(
-      summed.initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
+      init_fn.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
     )
     def next_fn(state, values):
-      output = summed.next(state, values)
+      total = tff.federated_sum(values)
       return tff.templates.MeasuredProcessOutput(
-        output.state, tff.federated_map(change, output.result), output.measurements
+        total if self._learns else state,
+        tff.federated_map(change, total),
+        tff.federated_value((), tff.SERVER),
       )
 
-    return tff.templates.AggregationProcess(summed.initialize, next_fn)
+    return tff.templates.AggregationProcess(init_fn, next_fn)
+
+
+class Modular(aggregators.SecureModularSumFactory):
+  """A class of a user's own, which may do more than sum."""
 
 
 def make(inner, **kwargs):
-  kwargs = dict(noise_multiplier=0.0, clip_norm=CLIP_NORM, report_goal=4) | kwargs
-  return factory.CorrelatedNoiseFactory(identity.Identity(), inner_factory=inner, **kwargs)
+  kwargs = dict(noise_multiplier=1.0, clip_norm=CLIP_NORM, report_goal=4, noise_seed=1) | kwargs
+  strategy = kwargs.pop('strategy', blt.BLT((0.9, 0.5), (0.3, 0.2)))
+  return factory.CorrelatedNoiseFactory(strategy, inner_factory=inner, **kwargs)
 
 
-def updates(number):
-  generator = np.random.default_rng(number)
-  drawn = generator.normal(size=(number, 3003)).astype(np.float32)
-  drawn *= 0.9 * CLIP_NORM / np.linalg.norm(drawn, axis=1, keepdims=True)
-  return [collections.OrderedDict(w=row[3:].reshape(300, 10), b=row[:3]) for row in drawn]
+def flat(values):
+  return np.concatenate([np.ravel(part) for part in tf.nest.flatten(values)])
 
 
-def total(clients):
-  return {name: np.sum([c[name] for c in clients], axis=0, dtype=np.float64) for name in ('w', 'b')}
+def packed(values):
+  values = np.asarray(values, np.float32)
+  return collections.OrderedDict(w=values[3:].reshape(30, 10), b=values[:3])
 
 
-def assert_is_sum(result, clients):
-  """Within the steps of the quantisation, and the rounding of float32."""
-  for name, expected in total(clients).items():
-    atol = len(clients) * 2 * CLIP_NORM * (2.0**-32 + 2.0**-24)
-    np.testing.assert_allclose(4 * result[name], expected, atol=atol, rtol=0)
+def extreme_updates():
+  """What a device may send, in the middle of honest updates."""
+  drawn = np.random.default_rng(3).normal(size=(3, 303))
+  one = np.zeros(303)
+  one[5] = np.nan
+  huge, everywhere = np.where(one == one, 1e38, 0), np.full(303, -1e9)
+  return [packed(v) for v in (*drawn, one, np.full(303, np.inf), huge, everywhere, 1e-3 * drawn[0])]
 
 
-def test_a_mean_is_refused_at_once():
+def refused(inner, match, **kwargs):
+  with pytest.raises(ValueError, match=match) as error:
+    make(inner, **kwargs).create(VALUE_TYPE)
+  assert len(str(error.value)) <= 300 and '\n' not in str(error.value)
+  return str(error.value)
+
+
+def test_a_mean_and_encodings_that_lengthen_updates_are_refused_at_once():
   for mean in (
-    tff.aggregators.UnweightedMeanFactory(),
+    aggregators.UnweightedMeanFactory(),
     tff.learning.secure_aggregator(weighted=False, clipping=False, zeroing=False),
   ):
     with pytest.raises(ValueError, match='^inner_factory must sum, got a mean'):
       make(mean)
-
-
-def test_encodings_that_lengthen_updates_are_refused_at_once():
   with pytest.raises(ValueError, match='longer than clip_norm'):
-    make(tff.aggregators.EncodedSumFactory.quantize_above_threshold(8, threshold=1))
+    make(aggregators.EncodedSumFactory.quantize_above_threshold(8, threshold=1))
+  with pytest.raises(ValueError, match="UnweightedAggregationFactory or 'secure', got str"):
+    make('plain')
 
 
 @pytest.mark.parametrize(
-  'inner',
+  'inner, reason',
   [
-    pytest.param(tff.learning.robust_aggregator(weighted=False), marks=pytest.mark.slow),
-    tff.aggregators.clipping_factory(1.0, tff.aggregators.UnweightedMeanFactory()),
-    Changed(lambda x: {name: 2.0 * part for name, part in x.items()}),
-    Changed(lambda x: {name: 0.1 + part for name, part in x.items()}),
-    Changed(lambda x: {name: 0.0 * part for name, part in x.items()}),
-    Changed(lambda x: {n: p + float('nan') for n, p in x.items()}),
-    # Zeros, and what is below 0, would count as 0.1.
-    tff.aggregators.SecureSumFactory(CLIP_NORM, 0.1),
+    (aggregators.SecureSumFactory(1.0), 'refuses.* such as SecureSumFactory.2..24'),
+    (
+      aggregators.clipping_factory(1.0, aggregators.SumFactory()),
+      'UnweightedRobustFactory refuses',
+    ),
+    (
+      aggregators.DifferentiallyPrivateFactory.gaussian_fixed(1e-9, 4, CLIP_NORM),
+      'DifferentiallyPrivateFactory refuses',
+    ),
+    (aggregators.HadamardTransformFactory(), r'it sums float32\[512\] too'),
+    (
+      aggregators.concat_factory(aggregators.SecureModularSumFactory(2**40, True)),
+      'not sum modulo a number within another factory',
+    ),
+    (Modular(2**40, True), 'not sum modulo a number within another factory'),
   ],
+  ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_what_does_not_sum_is_refused_when_the_process_is_created(inner):
-  aggregator = make(inner)
-  with pytest.raises(ValueError, match='inner_factory must sum updates') as e:
-    aggregator.create(VALUE_TYPE)
-  assert 'SumFactory' in str(e.value) and len(str(e.value)) <= 300
+def test_what_has_no_exact_sums_is_refused(inner, reason):
+  refused(inner, f'inner_factory must.*{reason}')
 
 
-QUANTILE = tff.aggregators.PrivateQuantileEstimationProcess
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-  'inner',
-  [
-    tff.aggregators.zeroing_factory(
-      QUANTILE.no_noise(2.0, 0.98, 0.5), tff.aggregators.SumFactory()
-    ),
-    tff.aggregators.clipping_factory(
-      QUANTILE.no_noise(2.0, 0.5, 0.5), tff.aggregators.SumFactory()
-    ),
-    # Its noise is not that of the factory, so it is not accounted for.
-    tff.aggregators.clipping_factory(
-      QUANTILE(tfp.QuantileEstimatorQuery(2.0, 0.5, 0.5, 1.0, 10.0, geometric_update=True)),
-      tff.aggregators.SumFactory(),
-    ),
-    tff.aggregators.SecureSumFactory(QUANTILE.no_noise(2.0, 0.95, 0.5)),
-  ],
-  ids=['zeroing', 'clipping', 'noised quantile', 'secure bounds'],
+  'change',
+  [lambda x: 2 * x, lambda x: 1 + x, lambda x: 0 * x, lambda x: x // 4],
+  ids=['twice', 'one more', 'nothing', 'a mean'],
 )
-def test_a_sum_that_learns_from_updates_is_refused(inner):
-  for clip_norm in (CLIP_NORM, adaptive_clipping.AdaptiveClipping(CLIP_NORM, rounds=3)):
-    with pytest.raises(
-      ValueError, match='inner_factory must not learn from updates, but its state'
-    ):
-      make(inner, clip_norm=clip_norm, noise_multiplier=1.0).create(VALUE_TYPE)
+@pytest.mark.parametrize('shape', [[300, 10], [1], []])
+def test_what_does_not_sum_is_refused(change, shape):
+  of = dict(unit=units.Unit.of(1.0), report_goal=4, row_norm=1.0)
+  with pytest.raises(ValueError, match='inner_factory must sum updates') as error:
+    sums.create(Custom(change), tff.TensorType(np.int64, shape), **of)
+  assert 'SumFactory' in str(error.value) and len(str(error.value)) <= 300
+  sums.create(Custom(), tff.TensorType(np.int64, shape), **of)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'inner',
-  [
-    tff.aggregators.clipping_factory(CLIP_NORM, tff.aggregators.SumFactory()),
-    tff.aggregators.zeroing_factory(10.0, tff.aggregators.SumFactory()),
-    SECURE,
-    tff.aggregators.HadamardTransformFactory(),
-    tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(1e-9, 4, CLIP_NORM),
-  ],
-  ids=['clipping', 'zeroing', 'secure', 'rotation', 'fixed noise'],
-)
-def test_a_sum_with_fixed_norms_is_accepted(inner):
-  inner_sum._check_state(inner.create(VALUE_TYPE))
+def test_a_sum_that_learns_from_updates_is_refused():
+  for clip_norm in (CLIP_NORM, ADAPTIVE):
+    refused(Custom(learns=True), 'must not learn from updates, but its state', clip_norm=clip_norm)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('shape', [[], [1], [2]])
-def test_a_mean_of_few_coordinates_is_told_from_a_sum(shape):
-  of = tff.TensorType(np.float32, shape)
-  mean = tff.aggregators.clipping_factory(1.0, tff.aggregators.UnweightedMeanFactory())
-  with pytest.raises(ValueError, match='inner_factory must sum'):
-    inner_sum.create(mean, of, 1.0)
-  inner_sum.create(SECURE, of, 1.0)
-
-
-def test_a_plain_sum_runs_nothing(monkeypatch):
-  monkeypatch.setattr(inner_sum, '_run', pytest.fail)
-  make(None).create(VALUE_TYPE)
+def test_known_sums_run_nothing(monkeypatch):
+  monkeypatch.setattr(sums, '_run', pytest.fail)
+  for inner in (None, 'secure', aggregators.SecureModularSumFactory(2**40)):
+    make(inner).create(SMALL)
 
 
 def test_within_a_computation_it_says_where_to_create():
@@ -167,55 +164,143 @@ def test_within_a_computation_it_says_where_to_create():
   @tff.federated_computation
   def outer():
     with pytest.raises(ValueError, match='create the aggregator outside'):
-      make(SECURE).create(VALUE_TYPE)
+      make(aggregators.SecureSumFactory(2**24)).create(VALUE_TYPE)
     return tff.federated_value(0, tff.SERVER)
 
   assert outer() == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('number', [1, 8])
+def test_a_bound_below_the_clip_norm_warns():
+  with pytest.warns(UserWarning, match='inner_factory cuts updates: its bound is below'):
+    cut = make(
+      aggregators.SecureSumFactory(2**22), noise_multiplier=0.0, strategy=identity.Identity()
+    )
+    process = cut.create(SMALL)
+  output = process.next(process.initialize(), [np.array([0.6, 0.1], np.float32)])
+  np.testing.assert_allclose(4 * output.result, [CLIP_NORM / 4, 0.1], rtol=1e-6)
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    make(aggregators.SecureSumFactory(2**24)).create(SMALL)
+
+
 @pytest.mark.parametrize(
-  'inner',
-  [SECURE, tff.aggregators.clipping_factory(CLIP_NORM, SECURE)],
-  ids=['secure', 'within a clip'],
+  'inner, words',
+  [
+    (aggregators.SecureModularSumFactory(2**26), r'modulus 67108864.* report_goal=4 .* at least'),
+    (aggregators.SecureModularSumFactory(2**25, True), r'modulus 67108863'),
+    (aggregators.SecureModularSumFactory(2**51), r'less than 2\^51'),
+    (aggregators.SecureModularSumFactory(2**70), r'less than 2\^51'),
+  ],
 )
-def test_a_secure_sum_sums(inner, number):
-  process = make(inner).create(VALUE_TYPE)
-  state, clients = process.initialize(), updates(number)
-  for _ in range(2):
-    output = process.next(state, clients)
-    state = output.state
-    assert_is_sum(output.result, clients)
+def test_a_modulus_without_room_is_refused(inner, words):
+  refused(inner, words)
+
+
+def test_the_least_modulus_has_room():
+  least = int(
+    refused(aggregators.SecureModularSumFactory(2), 'at least').split('at least ')[1].split(',')[0]
+  )
+  refused(aggregators.SecureModularSumFactory(least - 1), 'at least')
+  made = make(aggregators.SecureModularSumFactory(least)).sums(VALUE_TYPE)
+  assert made.most_updates == 4 and make('secure').sums(VALUE_TYPE).most_updates >= 16
+
+
+@pytest.mark.parametrize('inner', [None, 'secure'])
+def test_a_report_goal_without_room_in_int64_is_refused(inner):
+  refused(
+    inner,
+    'report_goal=1000 updates and their noise have no room',
+    noise_multiplier=1e-7,
+    report_goal=1000,
+  )
+  # As much as there is room for.
+  made = make(inner, noise_multiplier=1e-7, report_goal=3).sums(VALUE_TYPE)
+  assert made.most_updates >= 3
+
+
+ENDS = ('upper', 'lower')
+SECURE = {
+  'secure': lambda: 'secure',
+  'bounded': lambda: aggregators.SecureSumFactory(2**24),
+  'modular': lambda: aggregators.SecureModularSumFactory(2**40 + 1),
+  'symmetric': lambda: aggregators.SecureModularSumFactory(2**40, True),
+}
 
 
 @pytest.mark.slow
-def test_secure_sums_count_no_bounded_update_as_cut():
-  clients = [
-    collections.OrderedDict(w=np.zeros([300, 10], np.float32), b=np.array([b, 0, 0], np.float32))
-    for b in (9.0, -9.0, CLIP_NORM, 0.1)
-  ]
-  process = make(SECURE).create(VALUE_TYPE)
-  output = process.next(process.initialize(), clients)
-  inner = output.measurements['inner']
-  assert inner['secure_upper_clipped_count'] == 0
-  assert inner['secure_lower_clipped_count'] == 0
-  assert output.result['b'][0] == pytest.approx((CLIP_NORM + 0.1) / 4, abs=1e-6)
+@pytest.mark.parametrize(
+  'clip_norm, memory', [(CLIP_NORM, 'state'), (ADAPTIVE, 'engine')], ids=['fixed', 'adaptive']
+)
+def test_secure_sums_give_the_bits_of_plain_sums(clip_norm, memory):
+  """Whatever devices send; with the clip norms and the noised counts of three rounds."""
+  clients, outputs = extreme_updates(), {}
+  for name, inner in (('plain', None), *((name, made()) for name, made in SECURE.items())):
+    aggregator = make(inner, clip_norm=clip_norm, memory=memory, report_goal=6)
+    process = aggregator.create(VALUE_TYPE)
+    state, results = process.initialize(), []
+    for _ in range(3):
+      output = process.next(state, clients)
+      state = output.state
+      if name == 'bounded':
+        cut = [output.measurements['inner'][f'secure_{end}_clipped_count'] for end in ENDS]
+        assert cut == [0, 0]
+      measured = {n: v for n, v in output.measurements.items() if n != 'inner'}
+      results.append((flat(output.result), measured, getattr(state, 'clip_norm', None)))
+    outputs[name] = results
+  for name in SECURE:
+    for (result, *others), (expected, *expected_others) in zip(outputs[name], outputs['plain']):
+      assert np.isfinite(expected).all()
+      np.testing.assert_array_equal(result.view(np.int32), expected.view(np.int32))
+      assert others == expected_others
 
 
 @pytest.mark.slow
-def test_rows_of_an_engine_go_with_a_secure_sum():
+def test_no_devices_can_wrap_a_sum_and_too_many_fail_the_round():
+  """As many as there is room for, all of whose coordinates are as large as they may be."""
   results = {}
-  for name, inner in (('plain', None), ('secure', SECURE)):
-    process = factory.CorrelatedNoiseFactory(
-      identity.Identity(),
-      noise_multiplier=0.1,
-      clip_norm=CLIP_NORM,
-      report_goal=4,
-      memory='engine',
-      noise_seed=1,
-      inner_factory=inner,
-    ).create(VALUE_TYPE)
-    results[name] = process.next(process.initialize(), updates(3)).result
-  for name in ('w', 'b'):
-    np.testing.assert_allclose(results['secure'][name], results['plain'][name], atol=1e-6, rtol=0)
+  for inner in (None, 'secure'):
+    made = make(inner, noise_multiplier=0.5, report_goal=3)
+    process, most = (
+      made.create(SMALL),
+      make('secure', noise_multiplier=0.5, report_goal=3).sums(SMALL).most_updates,
+    )
+    at_the_bound = [np.array([1e38, 1e38], np.float32)] * most
+    results[inner] = process.next(process.initialize(), at_the_bound).result
+    assert (results[inner] > 0.99 * most * CLIP_NORM / 3 / np.sqrt(2) - 2.0).all()
+  np.testing.assert_array_equal(results[None], results['secure'])
+  with pytest.raises(
+    tf.errors.InvalidArgumentError, match=f'more than the {most} updates'
+  ) as error:
+    process.next(process.initialize(), [*at_the_bound, at_the_bound[0]])
+  assert '\n' not in str(error.value) and len(str(error.value)) <= 300
+
+
+# Near the ends of what int64 and moduli hold, where sums wrap.
+NEAR = st.tuples(st.sampled_from([-1, 0, 1]), st.integers(-(2**12), 2**12))
+
+
+@given(
+  st.none() | st.sampled_from([2**40, 2**40 + 1, 2 * 2**39 - 1, 3**25]),
+  st.integers(0, 11),
+  st.booleans(),
+  st.lists(NEAR, min_size=1, max_size=5),
+  st.lists(st.integers(-(2**45), 2**45), min_size=5, max_size=5),
+)
+def test_a_sum_with_noise_wraps_and_is_lifted_after_that(modulus, shift, symmetric, near, noise):
+  """The result is a function of the true sum with noise, however far the sum went."""
+  ring = 2**64 if modulus is None else modulus << shift
+  total = [sign * ((ring >> shift) // 2) + off for sign, off in near]
+  row = noise[: len(total)]
+  if modulus is None:  # As int64 has it.
+    given_total = [(x + 2**63) % 2**64 - 2**63 for x in total]
+  else:
+    half = modulus // 2 if symmetric else 0
+    given_total = [(x + half) % modulus - half for x in total]
+  unit = units.Unit(1.0, shift, 1)
+  made = sums.Sums(None, unit, None if modulus is None else ring, 1)
+  found = made.noised(tf.constant(given_total, tf.int64), tf.constant(row, tf.int64), 'test')
+  half = ring // 2
+  assert found.numpy().tolist() == [
+    ((x << shift) + r + half) % ring - half for x, r in zip(total, row)
+  ]
