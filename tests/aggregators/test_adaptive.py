@@ -1,7 +1,10 @@
 """The aggregator with an adaptive clip norm, inside TFF."""
 
 import collections
+import fractions
 import functools
+import itertools
+import math
 
 import numpy as np
 import pytest
@@ -9,9 +12,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.aggregators import adaptive, dp_query, factory
-from fl_dpftrl.families import blt
+from fl_dpftrl.aggregators import adaptive, clipping, dp_query, factory
+from fl_dpftrl.families import blt, lattice
 from fl_dpftrl.logs import noise_record
+from fl_dpftrl.noise import units
 from fl_dpftrl.training import guarantee, loop, metrics, report
 
 pytestmark = pytest.mark.tff
@@ -49,12 +53,12 @@ def aggregator_of(**kwargs):
   return factory.CorrelatedNoiseFactory(BLT, **(SAME | {'noise_seed': 5} | kwargs))
 
 
-def in_state(folder, **kwargs):
-  return aggregator_of(**kwargs)
+def in_state(**kwargs):
+  return aggregator_of(**(dict(memory='state') | kwargs))
 
 
-def by_engine(folder, **kwargs):
-  return in_state(folder, memory='engine', **kwargs)
+def by_engine(**kwargs):
+  return in_state(memory='engine', **kwargs)
 
 
 EVERY_MEMORY = pytest.mark.parametrize(
@@ -88,46 +92,72 @@ def assert_same(one, other):
 
 
 @EVERY_MEMORY
-def test_rounds_follow_the_rule_by_hand(make, tmp_path):
-  made = make(tmp_path / 'one')
-  first = run(made, 2)
+def test_rounds_follow_the_rule_by_hand(make):
+  """Updates, counts and clip norms, from whole numbers of which each has its own unit."""
+  first = run(make(), 2)
   # A stored state goes on: the rows of files are not given out twice.
-  outputs = [*first, *run(made, 3, state=first[-1].state)]
-  noise = noise_rows(make(tmp_path / 'two'), 5)
-  of_updates = RULE.update_noise_multiplier(0.5, 3)
-  ratio = RULE.count_stddev(0.5, 3) / of_updates
+  outputs = [*first, *run(make(), 3, state=first[-1].state)]
+  noise, unit = noise_rows(make(), 5), make().unit
+  of_updates, of_counts = RULE.update_noise_multiplier(0.5, 3), RULE.count_stddev(0.5, 3)
+  assert unit.size * 2.0**34 == pytest.approx(of_updates)
+  assert unit.count << unit.shift == pytest.approx(2.0**34 / of_counts, rel=1e-6)
   norms = np.linalg.norm(BLT.noising_matrix(5), axis=1)
-  clip_norm = 1.5
-  for t, (output, (update_noise, count_noise)) in enumerate(zip(outputs, noise)):
+  clip_norm = np.float32(1.5)
+  for t, (output, (update_row, count_row)) in enumerate(zip(outputs, noise)):
     found = output.measurements
+    assert found['clip_norm'] == clip_norm
+    bound = dict(unit=unit, clip_norm=clip_norm, zeroing_norm=50.0)
+    bounded = [clipping.bound_update(each, **bound) for each in CLIENTS]
     # The fifth is zeroed and the last rejected; both add nothing but a count.
-    kept = [min(norm, clip_norm) for norm in NORMS[:4]]
-    counts = np.array([sum(n > clip_norm for n in NORMS[:4]), 1, 1]) + ratio * count_noise
+    counts = np.array([sum(n > clip_norm for n in NORMS[:4]), 1, 1])
+    assert counts.tolist() == np.sum([b[1:] for b in bounded], axis=0).tolist()
+    kept = sum(min(norm, clip_norm) for norm in NORMS[:4])
+    scale = unit.size * float(clip_norm) / 3
     for part, of_part in update(1.0).items():
-      expected = (sum(kept) * of_part + clip_norm * update_noise[part]) / 3
-      np.testing.assert_allclose(output.result[part], expected, rtol=1e-5, atol=1e-6)
+      total = sum(b.update[part].numpy() for b in bounded)
+      expected = scale * ((total << unit.shift) + update_row[part])
+      np.testing.assert_array_equal(output.result[part], expected.astype(np.float32))
+      noise_part = scale * update_row[part]
+      np.testing.assert_allclose(expected, kept * of_part / 3 + noise_part, rtol=1e-5, atol=2e-6)
     names = ('clipped_count', 'zeroed_count', 'rejected_count')
-    np.testing.assert_allclose([found[name] for name in names], counts, rtol=1e-5, atol=1e-6)
-    assert found['clipped_fraction'] == pytest.approx(counts[0] / 3, rel=1e-5)
-    assert found['clip_norm'] == pytest.approx(clip_norm, rel=1e-6)
-    assert found['noise_stddev'] == pytest.approx(clip_norm * of_updates * norms[t], rel=1e-5)
+    one = unit.count << unit.shift
+    noised = ((one * counts + count_row) * (1.0 / one)).astype(np.float32)
+    assert [found[name] for name in names] == noised.tolist()
+    assert found['clipped_fraction'] == pytest.approx(noised[0] / 3, rel=1e-6)
+    assert found['noise_stddev'] == pytest.approx(clip_norm * of_updates * norms[t], rel=1e-6)
     assert found['noise_row'] == t
     if t < 3:
-      clip_norm *= np.exp(0.5 * (counts[0] / 3 - 0.6))
+      clip_norm = np.float32(clip_norm * np.exp(0.5 * (float(noised[0]) / 3 - 0.6)))
     assert output.state.clip_norm == pytest.approx(clip_norm, rel=1e-6)
+    clip_norm = output.state.clip_norm
 
 
-def test_a_stored_state_goes_on_bit_for_bit(tmp_path):
-  made = in_state(tmp_path)
+def test_counts_and_an_update_of_one_device_are_within_one_bound():
+  """In exact numbers, whatever it sends: κ² of its count and the update's square."""
+  unit = in_state().unit
+  rule = adaptive.Rule(RULE, unit, 3, 50.0, 'test', True)
+  most = math.floor(
+    fractions.Fraction(4) ** (lattice.BITS - unit.shift) / fractions.Fraction(0.5) ** 2
+  )
+  assert most - 1 <= unit.count**2 + unit.most_square <= most
+  for value, clip_norm in itertools.product((*CLIENTS, update(np.float32(1e38))), (1e-3, 1.5)):
+    bounded, counts = rule.bound(value, tf.constant(clip_norm, tf.float32))
+    assert set(counts.numpy().tolist()) <= {0, unit.count} and counts.dtype == tf.int64
+    sent = [int(k) for part in (*tf.nest.flatten(bounded), counts) for k in np.ravel(part)]
+    assert sum(k * k for k in sent) <= most and sum(k != 0 for k in counts.numpy()) <= 1
+
+
+def test_a_stored_state_goes_on_bit_for_bit():
+  made = in_state()
   whole = run(made, 4)
   for one, other in zip(whole[2:], run(made, 2, state=whole[1].state)):
     assert_same(one, other)
 
 
-def test_a_burnt_row_keeps_the_clip_norm(tmp_path):
-  aggregator = made = in_state(tmp_path)
+def test_a_burnt_row_keeps_the_clip_norm():
+  made = in_state()
   (first,) = run(made, 1)
-  skipped = aggregator.skip_row(VALUE_TYPE)(first.state)
+  skipped = made.skip_row(VALUE_TYPE)(first.state)
   assert skipped.clip_norm == first.state.clip_norm and skipped.noise.row == 2
   # The next round has the row after the burnt one, and is the last that moves the norm.
   (after,) = run(made, 1, state=skipped)
@@ -139,7 +169,7 @@ def test_a_burnt_row_keeps_the_clip_norm(tmp_path):
 
 def followed(clipping, norms, num_rounds):
   """Returns the clip norm after rounds without noise, with these norms in each."""
-  rule = adaptive.Rule(clipping, 0.0, 0.0, len(norms), None, 'test')
+  rule = adaptive.Rule(clipping, units.Unit.of(0.0), len(norms), None, 'test', False)
   clip_norm = tf.constant(clipping.initial)
   for t in range(num_rounds):
     counts = tf.constant([np.sum(norms > clip_norm.numpy()), 0, 0], tf.float32)
@@ -162,53 +192,43 @@ def test_it_stays_within_its_range():
 
 
 @pytest.mark.slow
-def test_secure_sums_have_the_same_bounds_in_all_rounds(tmp_path):
-  secure = in_state(tmp_path, inner_factory=tff.aggregators.SecureSumFactory(1.0))
-  for one, other in zip(run(secure, 4), run(in_state(tmp_path), 4)):
-    for part in one.result:
-      np.testing.assert_allclose(one.result[part], other.result[part], atol=1e-5)
-    assert one.state.clip_norm == pytest.approx(other.state.clip_norm, rel=1e-5)
-    assert one.measurements['inner']['secure_upper_clipped_count'] == 0
-  narrow = in_state(tmp_path, inner_factory=tff.aggregators.SecureSumFactory(0.5))
-  with pytest.raises(ValueError, match='inner_factory must sum updates'):
-    narrow.create(VALUE_TYPE)
-
-
-@pytest.mark.slow
-def test_the_noise_is_changed_on_purpose(tmp_path):
-  before = run(in_state(tmp_path), 2)
-  changed = made = in_state(tmp_path, noise_multiplier=0.25)
+def test_the_noise_is_changed_on_purpose():
+  before = run(in_state(), 2)
+  changed = in_state(noise_multiplier=0.25)
   with pytest.raises(Exception, match='another noise_multiplier 0.5'):
-    run(made, 1, state=before[-1].state)
+    run(changed, 1, state=before[-1].state)
   first = RULE.initial
   declared = noise_record.DeclaredNoise(2, 2, False, None, 0.25, first, 0.5, first)
   state = changed.change_noise(VALUE_TYPE, declared)(before[-1].state)
   assert state.clip_norm == before[-1].state.clip_norm
-  (after,) = run(made, 1, state=state)
-  (whole,) = run(in_state(tmp_path), 1, state=before[-1].state)
+  (after,) = run(changed, 1, state=state)
+  (whole,) = run(in_state(), 1, state=before[-1].state)
   noise = [after.measurements['noise_stddev'], whole.measurements['noise_stddev']]
   of_updates = [RULE.update_noise_multiplier(z, 3) for z in (0.25, 0.5)]
   assert noise[0] / noise[1] == pytest.approx(of_updates[0] / of_updates[1], rel=1e-5)
 
 
 @pytest.mark.slow
-def test_neither_kind_of_clip_norm_goes_on_from_the_other(tmp_path):
-  of_each = [run(in_state(tmp_path, clip_norm=c), 1)[-1].state for c in (RULE, 1.5)]
+def test_neither_kind_of_clip_norm_goes_on_from_the_other():
+  of_each = [run(in_state(clip_norm=c), 1)[-1].state for c in (RULE, 1.5)]
   for clip_norm, state in zip((1.5, RULE), of_each):
     with pytest.raises(TypeError):
-      run(in_state(tmp_path, clip_norm=clip_norm), 1, state=state)
+      run(in_state(clip_norm=clip_norm), 1, state=state)
 
 
-def test_refuses_what_is_not_accounted_for(tmp_path):
+def test_refuses_what_is_not_accounted_for():
   quantile = tff.aggregators.PrivateQuantileEstimationProcess.no_noise(1.0, 0.5, 0.2)
   with pytest.raises(ValueError, match='number or a dpftrl.AdaptiveClipping, .*estimation') as e:
-    in_state(tmp_path, clip_norm=quantile)
+    in_state(clip_norm=quantile)
   assert len(str(e.value)) <= 300
   little = dpftrl.AdaptiveClipping(1.0, clipped_count_stddev=0.5)
   with pytest.raises(ValueError, match='clipped_count_stddev=0.5 must be above'):
-    in_state(tmp_path, clip_norm=little)
+    in_state(clip_norm=little)
+  much = dpftrl.AdaptiveClipping(1.0, clipped_count_stddev=1e9)
+  with pytest.raises(ValueError, match='clipped_count_stddev=1e[+]09 is too large'):
+    in_state(clip_norm=much)
   with pytest.raises(ValueError, match='a query must have a number as clip_norm'):
-    dp_query.CorrelatedNoiseQuery(in_state(tmp_path), tf.TensorSpec([SIZE]))
+    dp_query.CorrelatedNoiseQuery(in_state(), tf.TensorSpec([SIZE]))
 
 
 def test_training_records_and_reports_it(tmp_path):

@@ -15,7 +15,9 @@ import tensorflow as tf
 
 from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.aggregators import adaptive
-from fl_dpftrl.families import banded_toeplitz
+from fl_dpftrl.aggregators import sums as sums_lib
+from fl_dpftrl.families import banded_toeplitz, lattice
+from fl_dpftrl.noise import units
 from fl_dpftrl.participation import schemas
 
 pytestmark = pytest.mark.tff
@@ -52,31 +54,42 @@ def by_the_clip_norm(t, clip_norm, released):
   return np.where(clip_norm > 1.0, 1e9, -0.5)
 
 
-def bounded(updates, clip_norm):
-  """What the device adds: its update in units of the clip norm, and its counts."""
-  counts = np.zeros((3, NUM_RUNS))
-  counts[0] = np.abs(updates) > clip_norm
-  return np.clip(updates / clip_norm, -1.0, 1.0), counts
+def unit_of(update_stddev):
+  """The units of updates whose noise has a standard deviation, and of the counts."""
+  shift = units.Unit.of(NOISE_MULTIPLIER, COUNT_STDDEV).shift
+  longest, count = (2.0 ** (lattice.BITS - shift) / s for s in (update_stddev, COUNT_STDDEV))
+  return units.Unit(update_stddev * 2.0**-lattice.BITS, shift, int(longest**2), int(count))
+
+
+def bounded(updates, clip_norm, unit):
+  """What the device adds in whole units: its update, and its counts."""
+  counts = np.zeros((3, NUM_RUNS), np.int64)
+  counts[0] = unit.count * (np.abs(updates) > clip_norm)
+  return np.trunc(np.clip(updates / clip_norm, -1.0, 1.0) * unit.bound).astype(np.int64), counts
 
 
 def losses(adversary, *, update_stddev):
   """Returns the privacy loss of each run, and of runs without the device."""
-  rule = adaptive.Rule(CLIPPING, update_stddev, COUNT_STDDEV, REPORT_GOAL, None, 'test')
+  unit = unit_of(update_stddev)
+  rule = adaptive.Rule(CLIPPING, unit, REPORT_GOAL, None, 'test', True)
+  sums = sums_lib.Sums(None, unit, None, REPORT_GOAL)
   generator = np.random.default_rng(5)
   z = generator.normal(size=(NUM_ROUNDS, 4, NUM_RUNS))
-  noise = np.einsum('ts,scr->tcr', STRATEGY.noising_matrix(NUM_ROUNDS), update_stddev * z)
+  noise = np.einsum('ts,scr->tcr', STRATEGY.noising_matrix(NUM_ROUNDS), z)
+  noise = np.rint(2.0**lattice.BITS * noise).astype(np.int64)
   clip_norm = np.ones(NUM_RUNS)
   released, seen, added, others = [], [], [], []
   for t in range(NUM_ROUNDS):
-    update, counts = bounded(adversary(t, clip_norm, released), clip_norm)
-    other = bounded(np.cos(5.0 * released[-1]) if t else np.zeros(NUM_RUNS), clip_norm)
+    update, counts = bounded(adversary(t, clip_norm, released), clip_norm, unit)
+    other = bounded(np.cos(5.0 * released[-1]) if t else np.zeros(NUM_RUNS), clip_norm, unit)
     total = (update + other[0], counts + other[1])
-    result, noised = rule.release(total, (noise[t, 0], noise[t, 1:]), clip_norm)
+    result, noised = rule.release(sums, total, (noise[t, 0], noise[t, 1:]), clip_norm)
     # What an observer makes of it: sums in units of each coordinate's noise.
-    stddevs = np.array([update_stddev, *[COUNT_STDDEV] * 3])[:, None]
-    seen.append(np.vstack([REPORT_GOAL * result / clip_norm, noised]) / stddevs)
-    added.append(np.vstack([update, counts]) / stddevs)
-    others.append(np.vstack([other[0], other[1]]) / stddevs)
+    of_result = REPORT_GOAL * np.asarray(result, np.float64) / (update_stddev * clip_norm)
+    of_count = 2.0 ** (unit.shift - lattice.BITS) * unit.count
+    seen.append(np.vstack([of_result, of_count * np.asarray(noised, np.float64)]))
+    added.append(2.0 ** (unit.shift - lattice.BITS) * np.vstack([update, counts]))
+    others.append(2.0 ** (unit.shift - lattice.BITS) * np.vstack(other))
     released.append(np.asarray(result))
     clip_norm = rule.next_clip_norm(clip_norm, tf.constant(noised), tf.constant(t, tf.int64))
     clip_norm = np.asarray(clip_norm, np.float64)
@@ -85,7 +98,7 @@ def losses(adversary, *, update_stddev):
   # The others are known to whoever asks about the device.
   without = apply(seen) - apply(others)
   with_it = without - apply(added)
-  np.testing.assert_allclose(with_it, z, atol=1e-6)
+  np.testing.assert_allclose(with_it, z, atol=1e-5)
   square = lambda residual: (residual**2).sum(axis=(0, 1))
   return 0.5 * (square(without) - square(with_it))
 
@@ -103,6 +116,9 @@ def test_no_adversary_learns_more_than_is_accounted(adversary):
 
 
 def test_the_bound_is_met():
+  unit = units.Unit.of(NOISE_MULTIPLIER, COUNT_STDDEV)
+  assert unit_of(SOUND).most_square == pytest.approx(unit.most_square, rel=1e-5)
+  assert unit_of(SOUND).size == pytest.approx(unit.size) and unit_of(SOUND).count == unit.count
   loss = losses(always, update_stddev=SOUND)
   assert loss.mean() == pytest.approx(0.5 * MU**2, rel=0.03)
   assert loss.var() == pytest.approx(MU**2, rel=0.03)

@@ -9,10 +9,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.aggregators import by_engine, factory, placement
+from fl_dpftrl.aggregators import by_engine, factory
 from fl_dpftrl.families import blt
 from fl_dpftrl.logs import noise_record
-from fl_dpftrl.noise import ahead, draws, rows
+from fl_dpftrl.noise import ahead, normals, rows, units
 from fl_dpftrl.runtime import callbacks
 from tests import every_family
 
@@ -32,37 +32,53 @@ ZEROS = [
 
 def make(strategy=BLT, **kwargs):
   kwargs = dict(noise_multiplier=0.5, clip_norm=3.0, report_goal=4, noise_seed=5) | kwargs
-  return factory.CorrelatedNoiseFactory(strategy, memory='engine', **kwargs)
+  return factory.CorrelatedNoiseFactory(strategy, **dict(memory='engine') | kwargs)
 
 
-def rounds(process, state, num_rounds):
+def flat(values):
+  return np.concatenate([np.ravel(part) for part in tf.nest.flatten(values)])
+
+
+def rounds(process, state, num_rounds, updates=ZEROS):
   results = []
   for _ in range(num_rounds):
-    output = process.next(state, ZEROS)
+    output = process.next(state, updates)
     state = output.state
-    results.append(np.concatenate(list(map(np.ravel, tf.nest.flatten(output.result)))))
+    results.append(flat(output.result))
   return np.array(results), state
 
 
-def expected(strategy, num_rounds, **kwargs):
-  kwargs = dict(size=SIZE, num_rounds=9, stddev=1.5, seed=draws.fixed_seed(5)) | kwargs
-  maker = rows.RowMaker(strategy, **kwargs)
-  made = np.empty((num_rounds, SIZE), np.float32)
+def expected(strategy, num_rounds, total=0, *, noise_multiplier=0.5, clip_norm=3.0, report_goal=4):
+  """What rounds release, computed in NumPy from the rows of a `RowMaker` and a sum."""
+  maker = rows.RowMaker(strategy, size=SIZE, num_rounds=9, seed=normals.fixed_seed(5))
+  made = np.empty((num_rounds, SIZE), np.int64)
   for row in made:
     maker.make(row)
-  return made / 4
+  unit = units.Unit.of(noise_multiplier)
+  scale = unit.size * clip_norm / report_goal
+  return (scale * ((total << unit.shift) + made)).astype(np.float32)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('family', ['blt', 'banded', 'tree_online'])
-def test_releases_the_rows_of_the_engine(family):
+def test_releases_the_whole_numbers_of_the_engine_and_of_updates(family):
+  """Bit for bit: rows, sum, and the conversion to float32 that comes last."""
   strategy = every_family.example(family, 9)
-  process = make(strategy).create(VALUE_TYPE)
-  found, state = rounds(process, process.initialize(), 4)
-  np.testing.assert_array_equal(found, expected(strategy, 4))
+  aggregator, generator = make(strategy), np.random.default_rng(1)
+  updates = [
+    collections.OrderedDict(
+      w=generator.normal(0, scale, [SIZE // 100, 100]).astype(np.float32),
+      b=np.array([scale, np.nan if scale > 1 else 0.0, -scale], np.float32),
+    )
+    for scale in (1e-3, 0.1, 9.0)
+  ]
+  total = sum(flat(aggregator.bound(update).update) for update in updates)
+  process = aggregator.create(VALUE_TYPE)
+  found, state = rounds(process, process.initialize(), 4, updates)
+  np.testing.assert_array_equal(found, expected(strategy, 4, total))
   assert state.noise.row == 4
   norm = np.linalg.norm(strategy.noising_matrix(4)[3])
-  assert state.noise.row_stddev == pytest.approx(1.5 * norm)
+  assert state.noise.row_stddev == pytest.approx(norm)
 
 
 @pytest.mark.slow
@@ -105,18 +121,16 @@ def test_a_burnt_row_is_not_released():
 
 @pytest.mark.slow
 def test_noise_that_is_changed_on_purpose_goes_on():
+  """With the same whole numbers, whose unit is another."""
   process = make().create(VALUE_TYPE)
   first, state = rounds(process, process.initialize(), 2)
-  changed = make(noise_multiplier=0.25, clip_norm=3.0)
-  declared = noise_record.DeclaredNoise(
-    2, 2, False, None, 0.25, 3.0, make().noise_multiplier, make().clip_norm
-  )
+  changed = make(noise_multiplier=0.25, clip_norm=1.7)
+  declared = noise_record.DeclaredNoise(2, 2, False, None, 0.25, 1.7, 0.5, 3.0)
   taken = changed.change_noise(VALUE_TYPE, declared)(state)
   rest, _ = rounds(changed.create(VALUE_TYPE), taken, 2)
-  scales = np.array([1.0, 1.0, 0.5, 0.5])[:, None]
-  np.testing.assert_allclose(
-    np.concatenate([first, rest]), scales * expected(BLT, 4), rtol=1e-6, atol=1e-7
-  )
+  np.testing.assert_array_equal(first, expected(BLT, 2))
+  after = expected(BLT, 4, noise_multiplier=0.25, clip_norm=1.7)
+  np.testing.assert_array_equal(rest, after[2:])
 
 
 @pytest.mark.slow
@@ -134,20 +148,21 @@ def test_the_last_round_is_the_strategys():
   strategy = every_family.example('banded', 3)
   process = make(strategy).create(VALUE_TYPE)
   _, state = rounds(process, process.initialize(), 3)
-  with pytest.raises(tf.errors.InvalidArgumentError, match='row 3 is not among the 3'):
+  message = 'a strategy for 3 rounds has no noise for another round'
+  with pytest.raises(tf.errors.InvalidArgumentError, match=message) as error:
     process.next(state, ZEROS)
+  assert '\n' not in str(error.value)
 
 
 @pytest.mark.slow
-def test_state_of_a_graph_is_not_continued():
-  """Without buffers, both have one type; their rows are others."""
+def test_states_of_a_graph_and_of_an_engine_do_not_continue_each_other():
+  """Without buffers, their seeds tell them apart."""
   strategy = every_family.example('identity', 9)
-  inside = factory.CorrelatedNoiseFactory(
-    strategy, noise_multiplier=0.5, clip_norm=3.0, report_goal=4, noise_seed=5
-  )
-  state = inside.create(VALUE_TYPE).initialize()
-  with pytest.raises(tf.errors.InvalidArgumentError, match='noise has another seed'):
-    make(strategy).create(VALUE_TYPE).next(state, ZEROS)
+  processes = [make(strategy, memory=kind).create(VALUE_TYPE) for kind in ('state', 'engine')]
+  states = [process.initialize() for process in processes]
+  for process, state in zip(processes, reversed(states)):
+    with pytest.raises(TypeError, match=r'state\.noise\.seed'):
+      process.next(state, ZEROS)
 
 
 @pytest.mark.slow
@@ -160,28 +175,28 @@ def test_memory_goes_with_the_compiled_computation(monkeypatch):
   process = make().create(VALUE_TYPE)
   _, state = rounds(process, process.initialize(), 3)
   assert len(sources) == 1
-  callback = list(callbacks._callbacks.values())[-1]
+  callback = [c for c in callbacks._callbacks.values() if isinstance(c, by_engine._Rows)][-1]
   callback.resources()._ahead.wait()
   del process
   gc.collect()
   assert not sources
   # What was composed of it can still be run.
-  np.testing.assert_array_equal(callback(state.noise.seed, np.int64(1))[0] / 4, expected(BLT, 2)[1])
+  row = 2.0**-34 * 0.5 * 3.0 / 4 * callback(state.noise.seed, np.int64(1))[0]
+  np.testing.assert_array_equal(row.astype(np.float32), expected(BLT, 2)[1])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('free, chosen', [(10**9, 'state'), (10**5, 'engine')])
-def test_auto_takes_what_fits(free, chosen, monkeypatch):
-  monkeypatch.setattr(placement.runtime_memory, 'free_bytes', lambda: free)
-  aggregator = factory.CorrelatedNoiseFactory(
-    BLT, noise_multiplier=0.5, clip_norm=3.0, report_goal=4
-  )
+@pytest.mark.parametrize('memory', ['engine', 'state'])
+def test_without_noise_the_bounded_sum_is_released_alone(memory):
+  aggregator = make(noise_multiplier=0.0, memory=memory)
+  update = collections.OrderedDict(w=ZEROS[0]['w'], b=np.array([1.0, -0.25, 8.0], np.float32))
   process = aggregator.create(VALUE_TYPE)
-  assert bool(tf.nest.flatten(process.initialize().noise.buffers)) == (chosen == 'state')
-  # The choice holds, whatever is free later.
-  monkeypatch.setattr(placement.runtime_memory, 'free_bytes', lambda: 10**5)
-  skipped = aggregator.skip_row(VALUE_TYPE)(process.initialize())
-  assert process.next(skipped, ZEROS).measurements['noise_row'] == 1
+  output = process.next(process.initialize(), [update] * 3)
+  bounded = flat(aggregator.bound(update).update)
+  np.testing.assert_array_equal(
+    flat(output.result), (2.0**-24 * 3.0 / 4 * (3 * bounded)).astype(np.float32)
+  )
+  assert output.measurements['noise_stddev'] == 0.0 and output.state.noise.row == 1
 
 
 def test_refuses_other_memories():
