@@ -166,6 +166,17 @@ def test_states_of_a_graph_and_of_an_engine_do_not_continue_each_other():
 
 
 @pytest.mark.slow
+def test_a_machine_that_makes_other_rows_does_not_go_on():
+  process = make().create(VALUE_TYPE)
+  _, state = rounds(process, process.initialize(), 2)
+  other = state._replace(noise=state.noise._replace(trail=state.noise.trail + 1))
+  with pytest.raises(
+    tf.errors.InvalidArgumentError, match='this machine makes other rows of noise'
+  ):
+    process.next(other, ZEROS)
+
+
+@pytest.mark.slow
 def test_memory_goes_with_the_compiled_computation(monkeypatch):
   sources = weakref.WeakSet()
   init = ahead.LocalSource.__init__
@@ -181,7 +192,7 @@ def test_memory_goes_with_the_compiled_computation(monkeypatch):
   gc.collect()
   assert not sources
   # What was composed of it can still be run.
-  row = 2.0**-34 * 0.5 * 3.0 / 4 * callback(state.noise.seed, np.int64(1))[0]
+  row = 2.0**-34 * 0.5 * 3.0 / 4 * callback(state.noise.seed, np.int64(1), np.int64(0))[0]
   np.testing.assert_array_equal(row.astype(np.float32), expected(BLT, 2)[1])
 
 

@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 from fl_dpftrl import auditing
 from fl_dpftrl.aggregators import canaries, factory
 from fl_dpftrl.families import blt
+from fl_dpftrl.noise import units
 from fl_dpftrl.participation import schemas
 
 pytestmark = pytest.mark.tff
@@ -25,6 +26,16 @@ UPDATE = collections.OrderedDict(
 CANARIES = auditing.Canaries(
   num_canaries=9, schema=schemas.MinSep(num_rounds=6, min_sep=4), size=403, clip_norm=2.0, seed=7
 )
+
+
+def test_a_canary_is_an_update_in_whole_units():
+  unit, sums = units.Unit.of(0.5), np.arange(-201, 202) << 9
+  for t in range(6):
+    added = canaries.Channel(CANARIES).add(unit, np.int64(t), sums) - sums
+    assert added.dtype == np.int64
+    np.testing.assert_array_equal(added, unit.coordinate(403) * CANARIES.signs(t))
+    np.testing.assert_allclose(2.0 * unit.step * added, CANARIES.total(t), rtol=1e-6)
+  assert 403 * unit.coordinate(403) ** 2 <= unit.most_square
 
 
 def flat(values):

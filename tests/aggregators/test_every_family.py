@@ -1,4 +1,7 @@
-"""Every family inside TFF, round by round, against the reference."""
+"""Every family inside TFF, round by round, against the reference.
+
+The noise is in TFF's state: tensors in its graphs that are compared by == are never equal.
+"""
 
 import numpy as np
 import pytest
@@ -18,22 +21,26 @@ SIZE, SEED = 3, 5
 
 def check(strategy, num_rounds):
   made = factory.CorrelatedNoiseFactory(
-    strategy, noise_multiplier=2.0, clip_norm=0.5, report_goal=1, noise_seed=SEED
+    strategy, noise_multiplier=2.0, clip_norm=0.5, report_goal=1, noise_seed=SEED, memory='state'
   )
   process = made.create(tff.TensorType(np.float32, [SIZE]))
   state = process.initialize()
-  specs = [tf.TensorSpec([SIZE], tf.float32)]
-  z = [
-    randomness.draw(randomness.fixed_seed(SEED), np.int64(r), specs)[0]
-    for r in range(strategy.num_noise_rows(num_rounds))
-  ]
-  plain = reference.reference_stream(strategy, np.array(z, np.float64))
+  seed, specs = randomness.fixed_seed(SEED), [tf.TensorSpec([SIZE], tf.float32)]
+
+  def fresh(t, scale):
+    (z,) = randomness.draw(seed, np.int64(t), specs)
+    return np.rint(scale * z.numpy()).astype(np.int64)
+
+  plain = reference.reference_stream(strategy, num_rounds, SIZE, fresh)
   plain_state, nothing = plain.init(), [np.zeros(SIZE, np.float32)]
   for t in range(num_rounds):
     output = process.next(state, nothing)
     state = output.state
-    expected, plain_state = plain.next(plain_state)
-    np.testing.assert_allclose(output.result, expected, rtol=1e-4, atol=1e-5, err_msg=f'round {t}')
+    row, plain_state = plain.next(plain_state)
+    # A few units of the lattice: the order of a sum in float64, and the rounding of float32.
+    np.testing.assert_allclose(
+      output.result, 2.0**-34 * row, rtol=2.0**-23, atol=2.0**-30, err_msg=f'round {t}'
+    )
 
 
 # The rows of these depend on how many there will be.
@@ -58,12 +65,5 @@ def test_all_rounds(name):
 @pytest.mark.slow
 @pytest.mark.parametrize('name', sorted(EACH_RUN))
 def test_all_rounds_of_each_length(name):
-  for num_rounds in (1, 2, 5, 13):
+  for num_rounds in (1, 3, 12):
     check(EACH_RUN[name](num_rounds), num_rounds)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('num_rounds', [3, 12])
-def test_a_full_tree_goes_on_after_a_complete_tree(num_rounds):
-  """Tensors in TFF's graphs that are compared by == are never equal."""
-  check(tree_full.TreeFull(num_rounds), num_rounds)

@@ -28,7 +28,7 @@ EVERY_FAMILY = pytest.mark.parametrize(
 
 
 def make(strategy, **kwargs):
-  kwargs = dict(noise_multiplier=1.0, clip_norm=1.0, report_goal=4) | kwargs
+  kwargs = dict(noise_multiplier=1.0, clip_norm=1.0, report_goal=4, memory='state') | kwargs
   return factory.CorrelatedNoiseFactory(strategy, **kwargs)
 
 
@@ -61,10 +61,11 @@ def test_releases_the_sum_with_the_noise_of_its_strategy(strategy):
   state = stream.init()
   for t, output in enumerate(outputs):
     row, state = stream.next(state)
+    scale = aggregator.unit.size * 3.0 / 4
     # Clipped to 3 and summed with 2, over the report goal.
-    expected_b = (row['b'].numpy() + [5.0, 0.0, 0.0]) / 4
-    np.testing.assert_allclose(output.result['b'], expected_b, atol=1e-5)
-    np.testing.assert_allclose(output.result['w'], row['w'] / 4, atol=1e-5)
+    expected_b = scale * row['b'].numpy() + [5.0 / 4, 0.0, 0.0]
+    np.testing.assert_allclose(output.result['b'], expected_b, atol=2e-6)
+    np.testing.assert_allclose(output.result['w'], scale * row['w'].numpy(), rtol=2e-7, atol=1e-9)
     noise_stddev = output.measurements.pop('noise_stddev')
     assert noise_stddev == pytest.approx(1.5 * norms[t], rel=1e-6)
     assert 4 * np.std(output.result['w']) == pytest.approx(noise_stddev, rel=5 / np.sqrt(2 * SIZE))
@@ -148,21 +149,35 @@ def test_a_strategy_that_has_ended_says_so():
     process.next(state, [update(0.5)])
 
 
+class CountedRounds(tff.aggregators.UnweightedAggregationFactory):
+  """A sum whose state and measurement are the number of rounds."""
+
+  def create(self, value_type):
+    add_one = tff.tensorflow.computation(lambda x: x + 1, np.int32)
+
+    @tff.federated_computation
+    def init_fn():
+      return tff.federated_value(np.int32(0), tff.SERVER)
+
+    @tff.federated_computation(
+      init_fn.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
+    )
+    def next_fn(state, values):
+      after = tff.federated_map(add_one, state)
+      return tff.templates.MeasuredProcessOutput(after, tff.federated_sum(values), after)
+
+    return tff.templates.AggregationProcess(init_fn, next_fn)
+
+
 @pytest.mark.slow
-def test_inner_factory_sums_and_keeps_its_state_and_measurements():
-  # Its state is the seed of a rotation, another one in each round.
-  inner = tff.aggregators.clipping_factory(1.0, tff.aggregators.HadamardTransformFactory())
-  aggregator = make(identity.Identity(), noise_multiplier=0.0, clip_norm=2.0, inner_factory=inner)
+def test_an_inner_factory_keeps_its_state_and_measurements():
+  aggregator = make(identity.Identity(), noise_multiplier=0.0, inner_factory=CountedRounds())
   outputs = run(aggregator.create(VALUE_TYPE), [update(9.0), update(0.5)], 2)
-  # The inner factory sees updates of norm 2 and 0.5, and clips at 1.
-  np.testing.assert_allclose(outputs[0].result['b'][0], 1.5 / 4, rtol=1e-6)
-  assert outputs[0].measurements['clipped_count'] == 1
-  inner_measurements = outputs[0].measurements['inner']
-  assert inner_measurements['clipped_count'] == 1
-  assert not np.array_equal(*(tf.nest.flatten(o.state.inner)[0] for o in outputs))
+  np.testing.assert_allclose(outputs[1].result['b'][0], 1.5 / 4, rtol=1e-6)
+  assert [output.measurements['inner'] for output in outputs] == [1, 2]
   # Skipping burns noise alone.
   skipped = aggregator.skip_row(VALUE_TYPE)(outputs[1].state)
-  assert_same(skipped.inner, outputs[1].state.inner)
+  assert skipped.inner == outputs[1].state.inner == 2
   assert skipped.noise.row == 3
 
 

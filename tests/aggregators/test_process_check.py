@@ -270,7 +270,8 @@ def test_every_family_protects(name, memory):
   [
     dict(clip_norm=dpftrl.AdaptiveClipping(0.1, rounds=5)),
     dict(clip_norm=dpftrl.AdaptiveClipping(0.1, rounds=5), memory='engine'),
-    dict(inner_factory=tff.aggregators.SecureSumFactory(1.0)),
+    dict(inner_factory='secure'),
+    dict(inner_factory=tff.aggregators.SecureSumFactory(2**24)),
     dict(zeroing_norm=3.0, noise_seed=3),
   ],
   ids=lambda arguments: ' '.join(arguments),
@@ -285,8 +286,8 @@ def test_all_kinds_of_the_aggregator_protect(arguments):
 @pytest.mark.slow
 def test_canaries_change_nothing():
   class None_:
-    def total(self, round_index):
-      return np.zeros(3, np.float32)
+    def signs(self, round_index):
+      return np.zeros(3, np.int64)
 
     def scores(self, round_index, total):
       return np.zeros(0)
