@@ -11,7 +11,6 @@ import tensorflow_federated as tff
 
 from fl_dpftrl.aggregators import by_engine, factory
 from fl_dpftrl.families import blt
-from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import ahead, normals, rows, units
 from fl_dpftrl.runtime import callbacks
 from tests import every_family
@@ -48,15 +47,14 @@ def rounds(process, state, num_rounds, updates=ZEROS):
   return np.array(results), state
 
 
-def expected(strategy, num_rounds, total=0, *, noise_multiplier=0.5, clip_norm=3.0, report_goal=4):
+def expected(strategy, num_rounds, total=0):
   """What rounds release, computed in NumPy from the rows of a `RowMaker` and a sum."""
   maker = rows.RowMaker(strategy, size=SIZE, num_rounds=9, seed=normals.fixed_seed(5))
   made = np.empty((num_rounds, SIZE), np.int64)
   for row in made:
     maker.make(row)
-  unit = units.Unit.of(noise_multiplier)
-  scale = unit.size * clip_norm / report_goal
-  return (scale * ((total << unit.shift) + made)).astype(np.float32)
+  unit = units.Unit.of(0.5)
+  return (unit.size * 3.0 / 4 * ((total << unit.shift) + made)).astype(np.float32)
 
 
 @pytest.mark.slow
@@ -120,20 +118,6 @@ def test_a_burnt_row_is_not_released():
 
 
 @pytest.mark.slow
-def test_noise_that_is_changed_on_purpose_goes_on():
-  """With the same whole numbers, whose unit is another."""
-  process = make().create(VALUE_TYPE)
-  first, state = rounds(process, process.initialize(), 2)
-  changed = make(noise_multiplier=0.25, clip_norm=1.7)
-  declared = noise_record.DeclaredNoise(2, 2, False, None, 0.25, 1.7, 0.5, 3.0)
-  taken = changed.change_noise(VALUE_TYPE, declared)(state)
-  rest, _ = rounds(changed.create(VALUE_TYPE), taken, 2)
-  np.testing.assert_array_equal(first, expected(BLT, 2))
-  after = expected(BLT, 4, noise_multiplier=0.25, clip_norm=1.7)
-  np.testing.assert_array_equal(rest, after[2:])
-
-
-@pytest.mark.slow
 def test_secret_seeds_differ_and_runs_do_not_disturb_each_other():
   process = make(noise_seed=None).create(VALUE_TYPE)
   one, other = process.initialize(), process.initialize()
@@ -144,9 +128,11 @@ def test_secret_seeds_differ_and_runs_do_not_disturb_each_other():
   np.testing.assert_array_equal(rounds(process, one, 3)[0], np.concatenate([first, third]))
 
 
-def test_the_last_round_is_the_strategys():
+@pytest.mark.slow
+@pytest.mark.parametrize('memory', ['engine', 'state'])
+def test_the_last_round_is_the_strategys(memory):
   strategy = every_family.example('banded', 3)
-  process = make(strategy).create(VALUE_TYPE)
+  process = make(strategy, memory=memory).create(VALUE_TYPE)
   _, state = rounds(process, process.initialize(), 3)
   message = 'a strategy for 3 rounds has no noise for another round'
   with pytest.raises(tf.errors.InvalidArgumentError, match=message) as error:
@@ -210,16 +196,7 @@ def test_without_noise_the_bounded_sum_is_released_alone(memory):
   assert output.measurements['noise_stddev'] == 0.0 and output.state.noise.row == 1
 
 
-def test_refuses_other_memories():
-  with pytest.raises(ValueError, match="one of auto, state, engine, got 'disk'"):
-    factory.CorrelatedNoiseFactory(
-      BLT, noise_multiplier=0.5, clip_norm=3.0, report_goal=4, memory='disk'
-    )
-
-
 def test_refuses_machines_for_noise_in_the_state():
   same = dict(noise_multiplier=0.5, clip_norm=3.0, report_goal=4)
   with pytest.raises(ValueError, match="noise_machines is for memory='engine'"):
     factory.CorrelatedNoiseFactory(BLT, **same, noise_machines=2)
-  with pytest.raises(ValueError, match='noise_machines must be a whole number of at least 1'):
-    factory.CorrelatedNoiseFactory(BLT, **same, memory='engine', noise_machines=0)

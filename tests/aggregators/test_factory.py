@@ -8,7 +8,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl.aggregators import factory
-from fl_dpftrl.families import banded, blt, identity, tree_online
+from fl_dpftrl.families import blt, identity, tree_online
+from tests.aggregators import custom_sums
 
 pytestmark = pytest.mark.tff
 
@@ -19,11 +20,8 @@ VALUE_TYPE = tff.to_type(
   )
 )
 BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))
-BANDED = banded.Banded(np.array([[1.0, 0.0], [1.25, -0.5], [0.8, 0.3], [1.0, 0.9], [1.0, 0.9]]))
-EVERY_FAMILY = pytest.mark.parametrize(
-  'strategy',
-  [identity.Identity(), BANDED, BLT, tree_online.TreeOnline()],
-  ids=lambda strategy: strategy.family,
+WITH_BUFFERS = pytest.mark.parametrize(
+  'strategy', [BLT, tree_online.TreeOnline()], ids=lambda strategy: strategy.family
 )
 
 
@@ -52,7 +50,7 @@ def run(process, clients, num_rounds):
 
 
 @pytest.mark.slow
-@EVERY_FAMILY
+@WITH_BUFFERS
 def test_releases_the_sum_with_the_noise_of_its_strategy(strategy):
   aggregator = make(strategy, noise_multiplier=0.5, clip_norm=3.0, noise_seed=1)
   outputs = run(aggregator.create(VALUE_TYPE), [update(2.0), update(9.0)], 5)
@@ -75,7 +73,7 @@ def test_releases_the_sum_with_the_noise_of_its_strategy(strategy):
 
 
 @pytest.mark.slow
-@EVERY_FAMILY
+@WITH_BUFFERS
 def test_skipping_a_row_uses_the_very_noise_of_the_round(strategy):
   aggregator = make(strategy)
   process, skip = aggregator.create(VALUE_TYPE), aggregator.skip_row(VALUE_TYPE)
@@ -103,31 +101,16 @@ def test_noise_is_fresh_with_every_start_and_repeatable_from_its_state():
 
 
 @pytest.mark.slow
-def test_a_given_seed_repeats_the_noise():
-  outputs = [
-    run(make(BLT, noise_seed=seed).create(VALUE_TYPE), [update(0.5)], 2)[-1] for seed in (7, 7, 8)
-  ]
-  assert_same(outputs[0].result, outputs[1].result)
-  assert np.all(outputs[0].result['b'] != outputs[2].result['b'])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('zeroing_norm, counts', [(None, (2, 0, 3)), (100.0, (1, 1, 3))])
-def test_bad_updates_reach_neither_result_nor_noise(zeroing_norm, counts):
-  aggregator = make(BLT, zeroing_norm=zeroing_norm, noise_seed=3)
+def test_bad_updates_reach_neither_result_nor_noise():
+  aggregator = make(BLT, zeroing_norm=100.0, noise_seed=3)
   bad = [update(v) for v in (np.nan, np.inf, -np.inf, 1e30)]
   process = aggregator.create(VALUE_TYPE)
   outputs = run(process, [update(0.5), update(50.0), *bad], 3)
   without = run(process, [update(0.5), update(50.0)], 3)
   for output, clean in zip(outputs, without):
     names = ('clipped_count', 'zeroed_count', 'rejected_count')
-    assert tuple(output.measurements[name] for name in names) == counts
-    assert_same(output.state, clean.state)
-    dropped = zeroing_norm is not None
-    # What is not dropped, 1e30 without a zeroing norm, is clipped to 1.
-    expected = clean.result['b'] + [0.0 if dropped else 0.25, 0.0, 0.0]
-    np.testing.assert_allclose(output.result['b'], expected, atol=1e-6)
-    np.testing.assert_array_equal(output.result['w'], clean.result['w'])
+    assert [output.measurements[name] for name in names] == [1, 1, 3]
+    assert_same((output.state, output.result), (clean.state, clean.result))
     for part in tf.nest.flatten((output.state, output.result)):
       assert np.isfinite(part).all()
 
@@ -142,42 +125,14 @@ def test_an_update_of_the_wrong_size_is_an_error():
 
 
 @pytest.mark.slow
-def test_a_strategy_that_has_ended_says_so():
-  process = make(BANDED).create(VALUE_TYPE)
-  state = run(process, [update(0.5)], 5)[-1].state
-  with pytest.raises(Exception, match='for 5 rounds has no noise'):
-    process.next(state, [update(0.5)])
-
-
-class CountedRounds(tff.aggregators.UnweightedAggregationFactory):
-  """A sum whose state and measurement are the number of rounds."""
-
-  def create(self, value_type):
-    add_one = tff.tensorflow.computation(lambda x: x + 1, np.int32)
-
-    @tff.federated_computation
-    def init_fn():
-      return tff.federated_value(np.int32(0), tff.SERVER)
-
-    @tff.federated_computation(
-      init_fn.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
-    )
-    def next_fn(state, values):
-      after = tff.federated_map(add_one, state)
-      return tff.templates.MeasuredProcessOutput(after, tff.federated_sum(values), after)
-
-    return tff.templates.AggregationProcess(init_fn, next_fn)
-
-
-@pytest.mark.slow
 def test_an_inner_factory_keeps_its_state_and_measurements():
-  aggregator = make(identity.Identity(), noise_multiplier=0.0, inner_factory=CountedRounds())
+  aggregator = make(identity.Identity(), noise_multiplier=0.0, inner_factory=custom_sums.Custom())
   outputs = run(aggregator.create(VALUE_TYPE), [update(9.0), update(0.5)], 2)
   np.testing.assert_allclose(outputs[1].result['b'][0], 1.5 / 4, rtol=1e-6)
   assert [output.measurements['inner'] for output in outputs] == [1, 2]
   # Skipping burns noise alone.
   skipped = aggregator.skip_row(VALUE_TYPE)(outputs[1].state)
-  assert skipped.inner == outputs[1].state.inner == 2
+  assert skipped.inner[0] == outputs[1].state.inner[0] == 2
   assert skipped.noise.row == 3
 
 

@@ -26,6 +26,8 @@ GOOD = dict(noise_multiplier=1.0, clip_norm=1.0, report_goal=2)
     ('clip_norm', -1.0),
     ('clip_norm', float('inf')),
     ('clip_norm', True),
+    ('clip_norm', 1e-31),
+    ('clip_norm', 1e31),
     ('report_goal', 0),
     ('report_goal', 2.5),
     ('report_goal', float('nan')),
@@ -33,6 +35,8 @@ GOOD = dict(noise_multiplier=1.0, clip_norm=1.0, report_goal=2)
     ('zeroing_norm', 0.0),
     ('zeroing_norm', float('nan')),
     ('inner_factory', tff.aggregators.MeanFactory()),
+    ('memory', 'disk'),
+    ('noise_machines', 0),
     ('noise_seed', 0.5),
   ],
 )
@@ -74,7 +78,7 @@ def test_state_that_does_not_fit_is_refused_when_built(monkeypatch):
   layers = collections.OrderedDict(
     a=tff.TensorType(np.float32, [4000, 1000]), b=tff.TensorType(np.float32, [50_748])
   )
-  with pytest.raises(ValueError, match='keeps 341 vectors of 16.2 MB'):
+  with pytest.raises(ValueError, match='keeps 682 times the 16.2 MB'):
     aggregator.create(tff.to_type(layers))
 
 

@@ -3,7 +3,7 @@ import pytest
 import tensorflow_federated as tff
 
 from fl_dpftrl import runtime
-from fl_dpftrl.aggregators import placement
+from fl_dpftrl.aggregators import factory, placement
 from fl_dpftrl.families import banded, blt, identity, tree_online
 
 pytestmark = pytest.mark.tff
@@ -45,9 +45,9 @@ def refusal(*arguments):
 def test_predicts_the_size():
   size = placement.noise_state_bytes
   assert size(identity.Identity(), 100) == 0
-  assert size(blt.BLT((0.9, 0.5), (0.1, 0.1)), 100) == 200
-  assert size(bands(342), 100) == 34_100
-  assert size(tree_online.TreeOnline(), 100) == 2_100
+  assert size(blt.BLT((0.9, 0.5), (0.1, 0.1)), 100) == 400
+  assert size(bands(342), 100) == 68_200
+  assert size(tree_online.TreeOnline(), 100) == 4_200
 
 
 @pytest.mark.parametrize(
@@ -59,36 +59,48 @@ def test_papers_model_fits_a_worker(strategy, by_worker):
 
 def test_what_a_worker_cannot_carry_is_refused_with_what_would_do(by_worker):
   message = refusal(bands(342), STACKOVERFLOW)
-  assert 'banded keeps 341 vectors of 16.2 MB' in message
+  assert 'banded keeps 682 times the 16.2 MB of a model as noise state' in message
   assert 'use_in_process()' in message
-  assert 'at most 1,376,811 parameters' in message
-  assert 'at most 113 vectors' in message
+  assert 'at most 692,419 parameters or a strategy of at most 56 buffers' in message
   # What it says would fit does, and one more does not.
-  placement.choose(bands(342), 4 * 1_376_811)
-  placement.choose(bands(114), STACKOVERFLOW)
-  for strategy, num_parameters in ((342, 1_376_812), (115, 4_050_748)):
+  placement.choose(bands(342), 4 * 692_419)
+  placement.choose(bands(57), STACKOVERFLOW)
+  for strategy, num_parameters in ((342, 692_420), (58, 4_050_748)):
     refusal(bands(strategy), 4 * num_parameters)
   assert refusal(identity.Identity(), 2_000_000_000).endswith('118,750,000 parameters')
 
 
-def test_in_process_the_free_memory_decides(free):
-  needed = (3 * 341 + 12) * STACKOVERFLOW
+def test_in_process_an_engine_keeps_the_noise_unless_state_is_asked_for(free):
+  needed = (3 * 682 + 12) * STACKOVERFLOW
+  free(0)
+  for asked in ('auto', 'engine'):
+    assert placement.choose(bands(342), STACKOVERFLOW, asked) == 'engine'
   free(needed)
-  for asked in ('auto', 'state'):
-    assert placement.choose(bands(342), STACKOVERFLOW, asked) == 'state'
-  assert placement.choose(bands(342), STACKOVERFLOW, 'engine') == 'engine'
+  assert placement.choose(bands(342), STACKOVERFLOW, 'state') == 'state'
   free(needed - 1)
-  assert placement.choose(bands(342), STACKOVERFLOW) == 'engine'
   message = refusal(bands(342), STACKOVERFLOW, 'state')
-  assert 'rounds need 16.8 GB, and 16.8 GB are free' in message
+  assert 'rounds need 33.3 GB, and 33.3 GB are free' in message
   assert "memory='engine'" in message
-  assert 'at most 4,050,747 parameters or a strategy of at most 340 vectors' in message
+  assert 'at most 4,050,747 parameters or a strategy of at most 340 buffers' in message
   free(None)
   assert placement.choose(bands(342), STACKOVERFLOW, 'state') == 'state'
 
 
+@pytest.mark.slow
+def test_the_place_that_was_chosen_holds(by_worker):
+  """A process that was built for a worker burns its rows in this process too."""
+  made = factory.CorrelatedNoiseFactory(
+    blt.BLT((0.9, 0.5), (0.1, 0.1)), noise_multiplier=0.5, clip_norm=3.0, report_goal=4
+  )
+  process = made.create(tff.TensorType(np.float32, [5]))
+  with tff.framework.get_context_stack().install(runtime.InProcessContext()):
+    skipped = made.skip_row(tff.TensorType(np.float32, [5]))(process.initialize())
+    assert skipped.noise.row == 1 and skipped.noise.buffers.vectors[0].shape == (2, 5)
+    assert placement.choose(blt.BLT((0.9, 0.5), (0.1, 0.1)), 20) == 'engine'
+
+
 def test_buffers_that_do_not_fit_are_mapped(free):
-  buffers = 4 * 2 * 1000
+  buffers = 8 * 2 * 4000
   for known, expected in ((2 * buffers, 'memory'), (2 * buffers - 1, 'mapped'), (None, 'memory')):
     free(known)
     assert placement.engine_memory(blt.BLT((0.9, 0.5), (0.1, 0.1)), 4000) == expected

@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 import fl_dpftrl as dpftrl
 from fl_dpftrl.aggregators import canaries, dp_query, process_check
 from tests import every_family
+from tests.aggregators import custom_sums
 
 pytestmark = pytest.mark.tff
 
@@ -257,9 +258,11 @@ def test_what_is_no_process_is_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('memory', ['state', 'engine'])
-@pytest.mark.parametrize('name', every_family.NAMES)
+@pytest.mark.parametrize(
+  'name, memory', [*((name, 'state') for name in every_family.NAMES), ('blt', 'engine')]
+)
 def test_every_family_protects(name, memory):
+  """An engine's part of the graph does not depend on the family."""
   found = check(honest, make(every_family.example(name, 9), memory=memory))
   assert found.ok and found.releases == 1
 
@@ -303,10 +306,7 @@ def test_the_query_protects():
   aggregator = tff.aggregators.DifferentiallyPrivateFactory(query).create(VECTOR)
   found = process_check.check_process(process_of(aggregator, honest(aggregator)), make())
   assert found.ok and found.releases == 1 and not found.metrics
-  follows = tff.aggregators.clipping_factory(
-    tff.aggregators.PrivateQuantileEstimationProcess.no_noise(1.0, 0.5, 0.2),
-    tff.aggregators.SumFactory(),
-  )
+  follows = custom_sums.Custom(learns=True)
   aggregator = tff.aggregators.DifferentiallyPrivateFactory(query, follows).create(VECTOR)
   found = process_check.check_process(process_of(aggregator, honest(aggregator)), make())
   assert found.unprotected and not found.ok

@@ -14,6 +14,7 @@ from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.aggregators import factory, sums
 from fl_dpftrl.families import blt, identity
 from fl_dpftrl.noise import units
+from tests.aggregators import custom_sums
 
 pytestmark = pytest.mark.tff
 
@@ -24,40 +25,6 @@ VALUE_TYPE = tff.to_type(
 SMALL = tff.TensorType(np.float32, [2])
 aggregators = tff.aggregators
 ADAPTIVE = adaptive_clipping.AdaptiveClipping(CLIP_NORM, rounds=3)
-
-
-class Custom(aggregators.UnweightedAggregationFactory):
-  """A sum with something done to its result, whose state may be the result of before."""
-
-  def __init__(self, change=lambda x: x, *, learns=False):
-    self._change, self._learns = change, learns
-
-  def create(self, value_type):
-    change = tff.tensorflow.computation(
-      lambda x: tf.nest.map_structure(self._change, x), value_type
-    )
-    specs = tff.types.type_to_tf_tensor_specs(value_type)
-
-    @tff.tensorflow.computation
-    def zeros():
-      return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs)
-
-    @tff.federated_computation
-    def init_fn():
-      return tff.federated_eval(zeros, tff.SERVER)
-
-    @tff.federated_computation(
-      init_fn.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
-    )
-    def next_fn(state, values):
-      total = tff.federated_sum(values)
-      return tff.templates.MeasuredProcessOutput(
-        total if self._learns else state,
-        tff.federated_map(change, total),
-        tff.federated_value((), tff.SERVER),
-      )
-
-    return tff.templates.AggregationProcess(init_fn, next_fn)
 
 
 class Modular(aggregators.SecureModularSumFactory):
@@ -142,15 +109,19 @@ def test_what_has_no_exact_sums_is_refused(inner, reason):
 def test_what_does_not_sum_is_refused(change, shape):
   of = dict(unit=units.Unit.of(1.0), report_goal=4, row_norm=1.0)
   with pytest.raises(ValueError, match='inner_factory must sum updates') as error:
-    sums.create(Custom(change), tff.TensorType(np.int64, shape), **of)
+    sums.create(custom_sums.Custom(change), tff.TensorType(np.int64, shape), **of)
   assert 'SumFactory' in str(error.value) and len(str(error.value)) <= 300
-  sums.create(Custom(), tff.TensorType(np.int64, shape), **of)
+  sums.create(custom_sums.Custom(), tff.TensorType(np.int64, shape), **of)
 
 
 @pytest.mark.slow
 def test_a_sum_that_learns_from_updates_is_refused():
   for clip_norm in (CLIP_NORM, ADAPTIVE):
-    refused(Custom(learns=True), 'must not learn from updates, but its state', clip_norm=clip_norm)
+    refused(
+      custom_sums.Custom(learns=True),
+      'must not learn from updates, but its state',
+      clip_norm=clip_norm,
+    )
 
 
 def test_known_sums_run_nothing(monkeypatch):
