@@ -22,6 +22,10 @@ CLIP, MULTIPLIER, DRAWS, GOAL = 0.5, 1.0, 1600, 10
 Tff = tff.aggregators.DifferentiallyPrivateFactory
 
 
+# What a sum of float32 numbers fails, however sound its noise is.
+FLOAT = {'low_bits'}
+
+
 def audit(aggregator, strategy=BANDED, **options):
   return auditing.audit(
     strategy,
@@ -138,7 +142,8 @@ def test_seeded_runs_differ_and_repeat():
 @pytest.mark.slow
 def test_fixed_gaussian_of_tff_passes_but_for_updates_whose_square_overflows():
   made = Tff.gaussian_fixed(MULTIPLIER, float(GOAL), CLIP)
-  assert failed(audit(made, identity.Identity(), largest_update=1e30)) == {'releases_finite'}
+  found = audit(made, identity.Identity(), largest_update=1e30)
+  assert failed(found) == {'releases_finite', *FLOAT}
 
 
 class PlainTree(tree_online.TreeOnline):
@@ -165,12 +170,12 @@ def test_tree_aggregation_of_tff_has_the_noise_of_a_tree(strategy):
   )
   value_type = tff.to_type([tff.TensorType(np.float32, spec.shape) for spec in specs])
   found = audit(made.create(value_type), strategy)
-  assert failed(found) == set()
+  assert failed(found) == FLOAT
   assert found.lower_bound_epsilon < found.attainable_epsilon < found.claimed_epsilon
 
 
-def test_a_sound_table_passes():
-  assert failed(audit(Table())) == set()
+def test_a_sound_table_passes_but_for_its_low_bits():
+  assert failed(audit(Table())) == FLOAT
 
 
 @pytest.mark.slow
@@ -203,7 +208,7 @@ def test_a_small_tensor_without_noise_is_caught():
   found = audit(Table(silent=[1]).create(value_type))
   assert 'coordinates_noised' in failed(found)
   assert found.lower_bound_epsilon > 1000.0
-  assert failed(audit(Table().create(value_type))) == set()
+  assert failed(audit(Table().create(value_type))) == FLOAT
 
 
 @pytest.mark.parametrize(
