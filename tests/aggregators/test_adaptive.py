@@ -147,6 +147,16 @@ def test_counts_and_an_update_of_one_device_are_within_one_bound():
     assert sum(k * k for k in sent) <= most and sum(k != 0 for k in counts.numpy()) <= 1
 
 
+@EVERY_MEMORY
+def test_without_noise_counts_and_sums_are_exact(make):
+  (output,) = run(make(noise_multiplier=0.0), 1)
+  found = output.measurements
+  assert [found[f'{name}_count'] for name in ('clipped', 'zeroed', 'rejected')] == [1, 1, 1]
+  assert found['noise_stddev'] == 0.0
+  for part, of_part in update(sum(min(norm, 1.5) for norm in NORMS[:4]) / 3).items():
+    np.testing.assert_allclose(output.result[part], of_part, rtol=3e-6)
+
+
 def test_a_stored_state_goes_on_bit_for_bit():
   made = in_state()
   whole = run(made, 4)

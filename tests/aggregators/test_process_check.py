@@ -54,11 +54,10 @@ def add(*values):
   return tff.federated_map(tff.tensorflow.computation(lambda a, b: a + b, VECTOR, VECTOR), values)
 
 
-def seed_of(state):
-  """Takes the seed out of an aggregator's state."""
-  return tff.federated_map(
-    tff.tensorflow.computation(lambda state: state.noise.seed, state.type_signature.member), state
-  )
+def secret_of(state, field='seed'):
+  """Takes a secret out of an aggregator's state."""
+  take = lambda state: getattr(state.noise, field)
+  return tff.federated_map(tff.tensorflow.computation(take, state.type_signature.member), state)
 
 
 def honest(aggregator):
@@ -129,7 +128,7 @@ def shown_seed(aggregator):
 
   def step(state, extra, updates):
     output = aggregator.next(state, updates)
-    return output.state, add(extra, output.result), seed_of(state)
+    return output.state, add(extra, output.result), secret_of(state)
 
   return step
 
@@ -181,6 +180,20 @@ def test_a_metric_without_noise_is_named():
 def test_noise_that_is_misused_is_refused(step, reason):
   found = check(step)
   assert not found.ok and reason in found.reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('field', ['seed', 'trail'])
+def test_what_an_engine_keeps_is_secret(field):
+
+  def shown(aggregator):
+    def step(state, extra, updates):
+      output = aggregator.next(state, updates)
+      return output.state, add(extra, output.result), secret_of(state, field)
+
+    return step
+
+  assert '1 depends on the seed or the buffers' in check(shown, make(memory='engine')).reason
 
 
 @pytest.mark.parametrize(
