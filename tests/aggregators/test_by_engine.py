@@ -118,9 +118,11 @@ def test_a_burnt_row_is_not_released():
 
 
 @pytest.mark.slow
-def test_secret_seeds_differ_and_runs_do_not_disturb_each_other():
-  process = make(noise_seed=None).create(VALUE_TYPE)
+@pytest.mark.parametrize('memory', ['engine', 'state'])
+def test_secret_seeds_differ_and_runs_do_not_disturb_each_other(memory):
+  process = make(noise_seed=None, memory=memory).create(VALUE_TYPE)
   one, other = process.initialize(), process.initialize()
+  assert not set(one.noise.seed.tolist()) & set(other.noise.seed.tolist())
   first, after_one = rounds(process, one, 2)
   second, _ = rounds(process, other, 2)
   third, _ = rounds(process, after_one, 1)

@@ -88,19 +88,6 @@ def test_skipping_a_row_uses_the_very_noise_of_the_round(strategy):
 
 
 @pytest.mark.slow
-def test_noise_is_fresh_with_every_start_and_repeatable_from_its_state():
-  process = make(BLT).create(VALUE_TYPE)
-  one, other = process.initialize(), process.initialize()
-  assert not set(one.noise.seed.tolist()) & set(other.noise.seed.tolist())
-  clients = [update(0.5)]
-  first = process.next(one, clients).result
-  assert_same(first, process.next(one, clients).result)
-  difference = first['w'] - process.next(other, clients).result['w']
-  expected = pytest.approx(np.sqrt(2) / 4, rel=5 / np.sqrt(2 * SIZE))
-  assert np.std(difference) == expected
-
-
-@pytest.mark.slow
 def test_bad_updates_reach_neither_result_nor_noise():
   aggregator = make(BLT, zeroing_norm=100.0, noise_seed=3)
   bad = [update(v) for v in (np.nan, np.inf, -np.inf, 1e30)]

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-import fl_dpftrl
 from fl_dpftrl.aggregators import factory, placement
 from fl_dpftrl.families import banded, identity
 
@@ -80,10 +79,6 @@ def test_state_that_does_not_fit_is_refused_when_built(monkeypatch):
   )
   with pytest.raises(ValueError, match='keeps 682 times the 16.2 MB'):
     aggregator.create(tff.to_type(layers))
-
-
-def test_is_offered_at_the_top_of_the_package():
-  assert fl_dpftrl.CorrelatedNoiseFactory is factory.CorrelatedNoiseFactory
 
 
 def test_an_algorithm_that_weights_clients_is_told_what_to_give():
