@@ -72,7 +72,8 @@ def spoil(folder: pathlib.Path) -> Secrets:
   newest = max((folder / 'checkpoints').glob('round-*.npz'))
   with np.load(newest) as archive:
     leaves = [archive[name] for name in archive.files if name != 'about']
-  (where,) = [i for i, leaf in enumerate(leaves) if (leaf.shape, leaf.dtype) == ((2,), np.int64)]
+  is_seed = lambda leaf: leaf.dtype == np.int64 and leaf.shape in ((2,), (4,))
+  (where,) = [i for i, leaf in enumerate(leaves) if is_seed(leaf)]
   stored = checkpoints.CheckpointFolder(folder / 'checkpoints', leaves)
   latest = stored.load(int(newest.stem.removeprefix('round-')))
   seed = leaves[where].astype(np.uint64)
