@@ -34,6 +34,6 @@ class Chained(dpftrl.Strategy):
 
 
 if __name__ == '__main__':
-  maker = rows.RowMaker(Chained(0.5), size=3, num_rounds=10, stddev=1.0, seed=os.urandom(16))
-  stddevs = [maker.make(np.empty(3, np.float32)) for _ in range(10)]
+  maker = rows.RowMaker(Chained(0.5), size=3, num_rounds=10, seed=os.urandom(32))
+  stddevs = [maker.make(np.empty(3, np.int64)) for _ in range(10)]
   print(f'{Chained(0.5).memory_copies(10)} buffer, standard deviations {np.round(stddevs, 3)}')

@@ -105,7 +105,7 @@ def check_no_mean(inner_factory: Factory) -> None:
   if isinstance(inner_factory, tff.aggregators.EncodedSumFactory):
     raise ValueError(
       'inner_factory must not round up: an encoded update may be longer than clip_norm, which'
-      ' the guarantee does not cover; round towards zero, as "Compression" in docs/aggregator.md'
+      ' the guarantee does not cover; "Fewer bytes" in docs/aggregator.md sends less without a loss'
     )
 
 

@@ -36,7 +36,7 @@ def run(program, names, **others):
   return names
 
 
-@pytest.mark.parametrize('program', SUMS, ids=['secure', 'compressed', 'weighted', 'sgd'])
+@pytest.mark.parametrize('program', SUMS, ids=['secure', 'int32', 'weighted', 'sgd'])
 def test_a_program_trains_and_keeps_its_budget(program, names):
   before = [w.copy() for w in names['weights'].trainable]
   after = run(program, names)['weights'].trainable

@@ -203,7 +203,7 @@ def test_a_family_without_parameters_goes_by_its_name(capsys):
 @pytest.mark.parametrize('own', ['geometric', 'chained'])
 def test_the_engine_makes_its_rows(own, request):
   strategy = request.getfixturevalue(own)(0.7)
-  made = recurrence.Recurrence(strategy, strategy.noise(5), 5)
+  made = recurrence.Recurrence(strategy, 5)
   norms = [made.norms[t] for t in range(5)]
   np.testing.assert_allclose(norms, np.linalg.norm(strategy.noising_matrix(5), axis=1))
 
