@@ -32,6 +32,8 @@ def _template(value_type: tff.Type) -> Any:
   return tff.types.type_to_tf_tensor_specs(value_type)
 
 
+# Of a clip norm, in a run without noise.
+_FINEST_BITS = 46
 # Rounds of an endless run of which the largest row of noise is known.
 _MOST_ROUNDS = 4096
 _is_whole = lambda value: isinstance(value, numbers.Integral)
@@ -182,6 +184,13 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   @functools.cached_property
   def unit(self) -> units.Unit:
     """Units of the updates and counts that are summed."""
+    is_adaptive = isinstance(self.clip_norm, adaptive_clipping.AdaptiveClipping)
+    if not self.noise_multiplier:
+      # As fine as sums of int64 allow, since a large clip norm may stand for none. Inner factories
+      # have bounds for updates with noise.
+      is_plain = type(self.inner_factory) is tff.aggregators.SumFactory
+      bits = min(_FINEST_BITS, 60 - self.report_goal.bit_length()) if is_plain else units.MOST_BITS
+      return units.Unit.without_noise(bits, counts=is_adaptive)
     if not isinstance(self.clip_norm, adaptive_clipping.AdaptiveClipping):
       return units.Unit.of(self.noise_multiplier)
     self.clip_norm.update_noise_multiplier(self.noise_multiplier, self.report_goal)

@@ -40,22 +40,22 @@ class DeclaredNoise(NamedTuple):
     row: next row of the noise's state in that round; 0 after a restart.
     restart: whether the noise is restarted in that round.
     strategy: SHA-256 of C, in hexadecimal; None if the log does not state it.
-    arithmetic: the numbers that the log states for all releases, these included.
     noise_multiplier: std(Z) / clip_norm from that round on.
     clip_norm: L2 bound on an update from that round on.
     noise_multiplier_before: noise multiplier of the round before.
     clip_norm_before: clip norm of the round before.
+    arithmetic: the numbers that the log states for all releases, these included.
   """
 
   round_index: int
   row: int
   restart: bool
   strategy: str | None
-  arithmetic: arithmetic_lib.Arithmetic
   noise_multiplier: float
   clip_norm: float
   noise_multiplier_before: float
   clip_norm_before: float
+  arithmetic: arithmetic_lib.Arithmetic = arithmetic_lib.Arithmetic()
 
 
 def metadata(noise: run_noise.RunNoise) -> dict[str, str]:

@@ -25,7 +25,7 @@ class Unit:
   """Units of updates, for a clip norm of 1; for another clip norm, multiples of it.
 
   Attributes:
-    size: unit of the lattice: noise multiplier · 2⁻³⁴; without noise 2⁻²⁴.
+    size: unit of the lattice: noise multiplier · 2⁻³⁴.
     shift: an update's unit is 2^shift units of the lattice.
     most_square: largest Σ k² of an update k, so that it is no longer than the clip norm.
     count: what a device adds to one of its counts, in an update's units; 0 without counts.
@@ -41,7 +41,7 @@ class Unit:
     """Returns the units of a noise multiplier.
 
     Args:
-      noise_multiplier: std(Z) / clip_norm, of updates and counts together; at least 0.
+      noise_multiplier: std(Z) / clip_norm, of updates and counts together; above 0.
       count_stddev: standard deviation of Z in the counts' coordinates, in devices; None without
         counts.
 
@@ -49,9 +49,6 @@ class Unit:
       ValueError: for a noise multiplier so small that an update has too many units, and for
         counts whose noise is so large that a device's count has less than one.
     """
-    if not noise_multiplier:
-      count = 0 if count_stddev is None else 1 << MOST_BITS - 1
-      return cls(2.0**-MOST_BITS, 0, (1 << 2 * MOST_BITS) - 1, count)
     if noise_multiplier < _LEAST_MULTIPLIER:
       raise ValueError(
         f'noise_multiplier={noise_multiplier:g} is too small for sums of whole numbers; give 0 for'
@@ -71,6 +68,11 @@ class Unit:
       )
     size /= math.sqrt((1.0 - ratio) * (1.0 + ratio))
     return cls(size, shift, square - count * count, count)
+
+  @classmethod
+  def without_noise(cls, bits: int, *, counts: bool = False) -> 'Unit':
+    """Returns the units of a run without noise: 2^bits of them are the clip norm."""
+    return cls(2.0**-bits, 0, (1 << 2 * bits) - 1, 1 << MOST_BITS - 1 if counts else 0)
 
   @property
   def step(self) -> float:
@@ -100,6 +102,6 @@ class Unit:
     norm = float(np.linalg.norm(values)) / self.step
     values = np.trunc(values * (min(1.0, self.bound / norm) / self.step if norm else 0.0))
     made = values.astype(np.int64)
-    if int((made * made).sum()) > self.most_square:
+    if float(np.square(made, dtype=np.float64).sum()) > self.most_square:
       raise RuntimeError('an update is longer than the clip norm after rounding')
     return made

@@ -179,7 +179,9 @@ def test_a_burnt_row_keeps_the_clip_norm():
 
 def followed(clipping, norms, num_rounds):
   """Returns the clip norm after rounds without noise, with these norms in each."""
-  rule = adaptive.Rule(clipping, units.Unit.of(0.0), len(norms), None, 'test', False)
+  rule = adaptive.Rule(
+    clipping, units.Unit.without_noise(24, counts=True), len(norms), None, 'test', False
+  )
   clip_norm = tf.constant(clipping.initial)
   for t in range(num_rounds):
     counts = tf.constant([np.sum(norms > clip_norm.numpy()), 0, 0], tf.float32)
@@ -268,6 +270,6 @@ def test_training_records_and_reports_it(tmp_path):
     bundle=False,
   ).statement
   (facts,) = stated.runs
-  assert facts.adaptive_clipping == RULE and facts.clip_norm == 1.5
+  assert facts.adaptive_clipping == RULE and facts.noise.clip_norm == 1.5
   assert stated.noise_multiplier == 0.5 and stated.void_reason is None
   assert 'followed the quantile 0.4' in (tmp_path / 'privacy.html').read_text()

@@ -193,7 +193,7 @@ def test_without_noise_the_bounded_sum_is_released_alone(memory):
   output = process.next(process.initialize(), [update] * 3)
   bounded = flat(aggregator.bound(update).update)
   np.testing.assert_array_equal(
-    flat(output.result), (2.0**-24 * 3.0 / 4 * (3 * bounded)).astype(np.float32)
+    flat(output.result), (2.0**-46 * 3.0 / 4 * (3 * bounded)).astype(np.float32)
   )
   assert output.measurements['noise_stddev'] == 0.0 and output.state.noise.row == 1
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.accounting import arithmetic, gaussian
 from fl_dpftrl.families import tree_online
 from fl_dpftrl.logs import keys
 from fl_dpftrl.participation import schemas
@@ -35,8 +35,11 @@ def run_of(void=None, **changes):
 
 def test_devices_that_forget_never_pass_the_budget():
   tree = tree_online.TreeOnline()
-  n = guarantee.allowed_rounds(tree, 2.0, SCHEMA, delta=1e-6, max_epsilon=8.0)
-  assert 1 < n < 40
+  allowed = lambda numbers: guarantee.allowed_rounds(
+    tree, 2.0, SCHEMA, numbers, delta=1e-6, max_epsilon=8.0
+  )
+  n = allowed(arithmetic.Arithmetic())
+  assert 1 < n < 40 and allowed(arithmetic.Arithmetic.covered(2**50)) <= n
   every = np.array(['a', 'b', 'c'])  # All of them, in each round, as if no timer worked.
   given = [schemas.Cohort(t, every, t, t) for t in range(n)]
   seen = list(guarantee.admitted(iter(given), SCHEMA))
