@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl import series
+from fl_dpftrl.families import blt_sums as series
 
 RATES = np.append(np.geomspace(1e-13, 50.0, 25), 0.0)
 

@@ -72,7 +72,8 @@ class Strategy(abc.ABC):
   def noise(self, num_rounds: int | None = None) -> linear_noise.LinearNoise:
     """Returns how rows of N·Z are made, one after the other.
 
-    The default keeps no buffers: it draws the rows of Z that a row needs again.
+    The default keeps no buffers: it draws the rows of Z that a row needs again. It costs as many
+    draws as there are rows of Z from the first to the last that row t of N reads.
 
     Args:
       num_rounds: rounds of the run; None for a run without an end.
@@ -80,7 +81,24 @@ class Strategy(abc.ABC):
     Raises:
       ValueError: if num_rounds is None and the family needs to know.
     """
-    return _redrawn(self, num_rounds)
+    if num_rounds is None:
+      raise ValueError(
+        f'a {self.family} strategy has no linear noise of its own and no'
+        ' max_rounds; with max_rounds, rows of Z are drawn again'
+      )
+    noising = functools.cache(lambda: self.noising_matrix(num_rounds))
+
+    def step(t):
+      row = noising()[t]
+      needed = np.flatnonzero(row)
+      first, last = int(needed[0]), int(needed[-1])
+      return linear_noise.Step(
+        draws=row[first : last + 1],
+        earlier=self.num_noise_rows(t) - first,
+        norm=float(np.linalg.norm(row)),
+      )
+
+    return linear_noise.LinearNoise(0, step)
 
   def parameters(self) -> Parameters:
     """Returns constructor arguments by keyword, as a strategy file has them."""
@@ -148,35 +166,6 @@ class Strategy(abc.ABC):
     check_num_rounds(self, num_rounds)
     workloads.check_dense(num_rounds)
     return error_lib.row_norms(self.noising_matrix(num_rounds), workload)
-
-
-def _redrawn(strategy: Strategy, num_rounds: int | None) -> linear_noise.LinearNoise:
-  """Returns row t of N·Z as a sum over rows of Z, drawn again: no buffers.
-
-  This works for any strategy with a last round, but costs as many draws as there are rows of Z
-  from the first to the last that row t of N reads.
-
-  Raises:
-    ValueError: if num_rounds is None.
-  """
-  if num_rounds is None:
-    raise ValueError(
-      f'a {strategy.family} strategy has no linear noise of its own and no'
-      ' max_rounds; with max_rounds, rows of Z are drawn again'
-    )
-  noising = functools.cache(lambda: strategy.noising_matrix(num_rounds))
-
-  def step(t):
-    row = noising()[t]
-    needed = np.flatnonzero(row)
-    first, last = int(needed[0]), int(needed[-1])
-    return linear_noise.Step(
-      draws=row[first : last + 1],
-      earlier=strategy.num_noise_rows(t) - first,
-      norm=float(np.linalg.norm(row)),
-    )
-
-  return linear_noise.LinearNoise(0, step)
 
 
 def lower_inverse(matrix: np.ndarray) -> np.ndarray:

@@ -1,7 +1,6 @@
 """Binary trees over the rounds, estimated online."""
 
 import dataclasses
-import math
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -178,10 +177,8 @@ class TreeOnline(base.Strategy):
   def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
     base.check_num_rounds(self, schema.num_rounds)
     if isinstance(schema, schemas.FixedSeparation):
-      square = _worst_of_fixed_separation(self, schema)
-      return sensitivity_lib.Sensitivity(math.sqrt(square), sensitivity_lib.EXACT)
-    block = self.nested_blocks(schema.num_rounds)
-    return nested.block_sensitivity(block, schema)
+      return sensitivity_lib.Sensitivity.of_square(_worst_of_fixed_separation(self, schema))
+    return nested.block_sensitivity(self.nested_blocks(schema.num_rounds), schema)
 
   def repeated_sensitivity(
     self, block_rounds: int, schema: schemas.MinSep

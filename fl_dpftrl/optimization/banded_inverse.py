@@ -5,7 +5,8 @@ import math
 import numpy as np
 
 from fl_dpftrl import workloads
-from fl_dpftrl.families import banded_inverse, lambda_cgd, power_series
+from fl_dpftrl.families import banded_inverse, lambda_cgd
+from fl_dpftrl.families import toeplitz as toeplitz_family
 from fl_dpftrl.optimization import solver, toeplitz
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
@@ -121,7 +122,7 @@ def _log_square(
   def value_and_grad(rest):
     noising = np.append(1.0, rest)
     with np.errstate(over='ignore', invalid='ignore'):  # checked below
-      column = power_series.reciprocal(noising, num_rounds)
+      column = toeplitz_family.reciprocal(noising, num_rounds)
     if not (column >= 0.0).all() or column.max() > _LARGEST:
       return math.inf, rest
     above = banded_inverse.majorant(column)
@@ -131,7 +132,7 @@ def _log_square(
     taken = np.minimum.accumulate(reaches[::-1])[::-1]
     grad = np.bincount(taken, grad, num_rounds)
     # Coefficient j of N changes the column by its own square, j rounds later.
-    squared = power_series.divide(column, noising)
+    squared = toeplitz_family.divide(column, noising)
     in_noising = [-(grad[j:] @ squared[: num_rounds - j]) for j in range(num_bands)]
     error = float(noising @ form @ noising)
     gradient = 2.0 * form @ noising / error + np.array(in_noising) / square

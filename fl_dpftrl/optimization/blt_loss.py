@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fl_dpftrl import workloads
-from fl_dpftrl.families import blt_schedule, blt_sums, interlaced
+from fl_dpftrl.families import blt_sums, interlaced
 from fl_dpftrl.participation import schemas as participation
 
 _LOGIT_BOUND = 33.0  # keeps gaps above e^−33, so that 1 − θ is not rounded to 1
@@ -85,8 +85,8 @@ def _squared_error(
 ) -> Callable[..., tuple[np.ndarray, np.ndarray, np.ndarray]]:
   if workload.is_toeplitz:
     return blt_sums.SquaredError(num_rounds, objective, workload.momentum)
-  blt_schedule.check_num_rounds(num_rounds)
-  return blt_schedule.SquaredError(
+  workloads.check_round_by_round(num_rounds)
+  return blt_sums.ScheduleSquaredError(
     workload.learning_rates(num_rounds), objective, workload.momentum, power=query_power
   )
 

@@ -57,7 +57,7 @@ def optimality_gap(
   groups = factorization.tiles(schema)
   try:
     dual = factorization.Dual(matrix, groups, worst_query=objective == 'max')
-    gram = sensitivity_lib.gram_matrix(strategy, schema.num_rounds)
+    gram = strategy.gram_matrix(schema.num_rounds)
     point = _point(gram, matrix, dual)
   except (ValueError, np.linalg.LinAlgError):
     return None

@@ -14,7 +14,7 @@ import numpy as np
 from scipy import optimize as optimize_lib
 
 from fl_dpftrl import error, sensitivity, workloads
-from fl_dpftrl.families import banded_toeplitz, toeplitz_rows
+from fl_dpftrl.families import banded_toeplitz
 from fl_dpftrl.optimization import monotone, solver, toeplitz_loss
 from fl_dpftrl.participation import schemas
 
@@ -213,7 +213,7 @@ def settle(
   """
 
   def terms(coefficients):
-    return toeplitz_rows.decoder_column(coefficients, num_rounds, workload)[0].size
+    return banded_toeplitz.decoder_column(coefficients, num_rounds, workload)[0].size
 
   num_terms = min(terms(start), max(_FIRST_TERMS, _FIRST_PERIODS * start.size))
   while True:

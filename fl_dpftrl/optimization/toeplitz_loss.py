@@ -12,7 +12,7 @@ import numpy as np
 from scipy import signal
 
 from fl_dpftrl import workloads
-from fl_dpftrl.families import banded_toeplitz, power_series, toeplitz_rows
+from fl_dpftrl.families import banded_toeplitz, toeplitz
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
 
@@ -74,7 +74,7 @@ def response_error(
 def _response(coefficients: np.ndarray, num_terms: int, workload: workloads.Workload) -> np.ndarray:
   """Returns the first column of A T⁻¹."""
   polynomial = np.convolve(coefficients, [1.0, -workload.momentum])
-  return power_series.divide(np.ones(num_terms), polynomial)
+  return toeplitz.divide(np.ones(num_terms), polynomial)
 
 
 def rows_error(
@@ -99,11 +99,10 @@ def rows_error(
     # The limit is far from overflow, even when squared, summed or filtered.
     if not np.abs(response).max() < 1e100:
       return math.inf, coefficients
-    late = toeplitz_rows.late_rows(strategy.columns(num_rounds), num_rounds, workload, response)
+    late = banded_toeplitz.late_rows(strategy.columns(num_rounds), num_rounds, workload, response)
     early = num_rounds - late.scales.size
     squares = late.base**2 * np.cumsum(np.square(response[:early]))
-    if late.scales.size:
-      squares = np.concatenate([squares, late.squares()])
+    squares = np.concatenate([squares, late.squares()])
     largest = float(squares.max())
     if not math.isfinite(largest):
       return math.inf, coefficients
@@ -116,7 +115,7 @@ def rows_error(
 
 
 def _of_rows(
-  strategy: banded_toeplitz.BandedToeplitz, late: toeplitz_rows.LateRows, of_squares: np.ndarray
+  strategy: banded_toeplitz.BandedToeplitz, late: banded_toeplitz.LateRows, of_squares: np.ndarray
 ) -> np.ndarray:
   """Returns the gradient in c from that in the squared norms of B's rows."""
   coefficients, size = strategy.coefficients, late.response.size
@@ -131,7 +130,7 @@ def _of_rows(
   of_scales = np.zeros(late.scales.size)
   before = max(late.scales.size - 1, 0)
   lags = np.zeros((2, size + before))  # of response and inverse, padded
-  for columns, rows, decoder in late.chunks() if late.scales.size else ():
+  for columns, rows, decoder in late.chunks():
     pull = 2.0 * of_squares[early:, None] * decoder
     if late.base:
       window = late.windows(response)[columns].T
@@ -176,7 +175,7 @@ def _through_inverse(
   coefficients: np.ndarray, of_column: np.ndarray, column: np.ndarray
 ) -> np.ndarray:
   """Returns the gradient in c through T⁻¹ a, given that column."""
-  adjoint = power_series.divide(of_column[::-1], coefficients)[::-1]
+  adjoint = toeplitz.divide(of_column[::-1], coefficients)[::-1]
   bands, size = coefficients.size, column.size
   if bands * size > _MOST_PRODUCTS:
     products = signal.fftconvolve(adjoint, column[::-1])[size - 1 :]

@@ -11,9 +11,7 @@ from fl_dpftrl.sensitivity.base import (
   LOWER_BOUND,
   UPPER_BOUND,
   Sensitivity,
-  gram_entries,
-  gram_matrix,
   sensitivity,
 )
-from fl_dpftrl.sensitivity.given_patterns import pattern_sensitivity
 from fl_dpftrl.sensitivity.gram import gram_sensitivity
+from fl_dpftrl.sensitivity.patterns import pattern_sensitivity

@@ -74,16 +74,16 @@ def shifted_sensitivity(columns: Columns, schema: schemas.MinSep) -> base.Sensit
   coefficients, count = columns.coefficients, schema.participations
   bands = np.trim_zeros(coefficients, 'b').size
   if bands <= schema.min_sep or count == 1:
-    return base.Sensitivity(math.sqrt(_apart_square(columns, schema)), base.EXACT)
+    return base.Sensitivity.of_square(_apart_square(columns, schema))
   coefficients, reached = coefficients[: schema.num_rounds], 0.0
   if (columns.norms == 1.0).all():
-    reached = math.sqrt(earliest_square(coefficients, schema)[0])
+    square, _ = earliest_square(coefficients, schema)
     if coefficients[-1] >= 0.0 and (np.diff(coefficients) <= 0.0).all():
-      return base.Sensitivity(reached, base.EXACT)
+      return base.Sensitivity.of_square(square)
+    reached = math.sqrt(square)
   bound = math.sqrt(_lag_bound(columns, schema))
-  if reached >= bound * (1.0 - _ROUNDING):
-    return base.Sensitivity(bound, base.EXACT)
-  return base.Sensitivity(bound, base.UPPER_BOUND)
+  exact = reached >= bound * (1.0 - _ROUNDING)
+  return base.Sensitivity(bound, base.EXACT if exact else base.UPPER_BOUND)
 
 
 def _apart_square(columns: Columns, schema: schemas.MinSep) -> float:

@@ -93,7 +93,7 @@ def test_gram_matrix(data, num_rounds):
   )
   for n in {1, num_rounds // 2 or 1, num_rounds}:
     matrix = strategy.strategy_matrix(n)
-    np.testing.assert_allclose(sensitivity.gram_matrix(strategy, n), matrix.T @ matrix, atol=1e-12)
+    np.testing.assert_allclose(strategy.gram_matrix(n), matrix.T @ matrix, atol=1e-12)
 
 
 def test_columns_count_and_not_rows():

@@ -171,7 +171,7 @@ def test_the_root_is_taken_once():
   strategy = banded_toeplitz.BandedToeplitz(coefficients)
   schema = schemas.MinSep(num_rounds=7, min_sep=2)
   truth = worst(strategy, schema)
-  gram = sensitivity.gram_matrix(strategy, 7)
+  gram = strategy.gram_matrix(7)
   inner = [max(row[list(p)].sum() for p in oracle.patterns(schema)) for row in gram]
   rooted = max(np.sqrt(inner)[list(p)].sum() for p in oracle.patterns(schema))
   assert math.sqrt(rooted) < 0.5 * truth
@@ -195,7 +195,7 @@ def test_gram_matrix(data):
   schema, strategy = data.draw(examples(-2.0, schemas.MinSep, 12))
   matrix = strategy.strategy_matrix(schema.num_rounds)
   np.testing.assert_allclose(
-    sensitivity.gram_matrix(strategy, schema.num_rounds), matrix.T @ matrix, atol=1e-12
+    strategy.gram_matrix(schema.num_rounds), matrix.T @ matrix, atol=1e-12
   )
 
 
@@ -285,7 +285,7 @@ def test_the_limit_stands_for_the_tail(monkeypatch, workload, normalized):
   )
   short = error.error(strategy, num_rounds, workload)
   queries = error.per_query_error(strategy, num_rounds, workload)
-  monkeypatch.setattr('fl_dpftrl.families.power_series._ALWAYS_WHOLE', num_rounds)
+  monkeypatch.setattr('fl_dpftrl.families.toeplitz._ALWAYS_WHOLE', num_rounds)
   whole = error.error(strategy, num_rounds, workload)
   assert short == pytest.approx(whole, rel=1e-9)
   np.testing.assert_allclose(

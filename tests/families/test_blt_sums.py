@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import workloads
-from fl_dpftrl.families import blt_schedule, blt_sums, interlaced
+from fl_dpftrl.families import blt_sums, interlaced
 from fl_dpftrl.participation import schemas
 
 
@@ -24,7 +24,7 @@ def test_derivatives_of_the_error(num_rounds, momentum, objective):
 @pytest.mark.parametrize('objective', ['rms', 'max'])
 def test_derivatives_of_the_error_under_a_schedule(num_rounds, momentum, objective):
   rates = workloads.Workload(0.0, 0.2, 0.5).learning_rates(num_rounds)
-  function = blt_schedule.SquaredError(rates, objective, momentum)
+  function = blt_sums.ScheduleSquaredError(rates, objective, momentum)
   below_one = np.array([0.0, 1e-3, 0.2, 0.7, 1.4])
   check_derivatives(function, below_one, np.full(5, 0.1), fixed=1)
 

@@ -115,10 +115,10 @@ def test_gram_entries_are_those_of_the_matrix(name, num_rounds, seed):
   matrix = strategy.strategy_matrix(num_rounds)
   expected = matrix.T @ matrix
   rounds = np.arange(num_rounds)
-  entries = sensitivity.gram_entries(strategy, num_rounds)
+  entries = strategy.gram_entries(num_rounds)
   tolerance = {'rtol': 1e-10, 'atol': 1e-12 * np.abs(expected).max()}
   np.testing.assert_allclose(entries(rounds[:, None], rounds), expected, **tolerance)
-  np.testing.assert_allclose(sensitivity.gram_matrix(strategy, num_rounds), expected, **tolerance)
+  np.testing.assert_allclose(strategy.gram_matrix(num_rounds), expected, **tolerance)
 
 
 @pytest.mark.parametrize('name', every_family.NAMES)

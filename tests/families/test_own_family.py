@@ -88,7 +88,7 @@ def test_a_last_round_has_no_default_and_holds_everywhere():
   assert sensitivity.sensitivity(strategy, schemas.MinSep(num_rounds=20, min_sep=5)).value == 1
   for refused in (
     lambda: sensitivity.sensitivity(strategy, SCHEMA),
-    lambda: sensitivity.gram_matrix(strategy, 24),
+    lambda: strategy.gram_matrix(24),
     lambda: error.error(strategy, 24),
     lambda: error.per_query_error(strategy, 24),
     lambda: files.describe(strategy, SCHEMA),

@@ -56,7 +56,7 @@ def test_errors_of_a_million_rounds_lie_between_identity_and_online():
 
 @pytest.mark.parametrize('num_rounds', [1, 2, 11, 16])
 def test_moments_of_finished_trees(num_rounds):
-  covariance = np.linalg.inv(sensitivity.gram_matrix(tree_full.TreeFull(), num_rounds))
+  covariance = np.linalg.inv(tree_full.TreeFull().gram_matrix(num_rounds))
   _, single = tree_full.node_moments(num_rounds.bit_length())
   heights = [tree_full.height_of_tree(t, num_rounds) for t in range(num_rounds)]
   np.testing.assert_allclose(np.diagonal(covariance), single[heights])

@@ -140,7 +140,7 @@ def test_many_participations(n, b, objective):
   assert found.gap <= 1e-3  # of max, where few queries are the worst
   assert loss(found.strategy, schema, objective) == pytest.approx(found.loss)
   assert sensitivity.sensitivity(found.strategy, schema) == (pytest.approx(1.0), 'exact')
-  gram = sensitivity.gram_matrix(found.strategy, n)
+  gram = found.strategy.gram_matrix(n)
   for lag in range(b, n, b):
     np.testing.assert_allclose(np.diagonal(gram, lag), 0.0, atol=1e-14)
   alike = dense.solve_multi_epoch(schema, objective=objective, equal_norms=True, tolerance=1e-5)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fl_dpftrl import sensitivity
 from fl_dpftrl.families import banded
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.sensitivity import search
+from fl_dpftrl.sensitivity import gram as search
 from tests import drawn, oracle
 
 

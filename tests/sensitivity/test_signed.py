@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from fl_dpftrl.sensitivity import signed
+from fl_dpftrl.sensitivity import patterns as signed
 from tests import oracle
 
 NEGATIVE = np.full((3, 3), -0.5) + 1.5 * np.eye(3)

@@ -186,7 +186,7 @@ def test_noise_that_the_sensitivity_is_not_of_is_refused():
     def strategy_matrix(self, num_rounds):
       return np.linalg.inv(super().noising_matrix(num_rounds))
 
-  assert sensitivity.gram_matrix(Quiet(), 3)[2, 2] == pytest.approx(1.0)
+  assert Quiet().gram_matrix(3)[2, 2] == pytest.approx(1.0)
   with pytest.raises(ValueError, match='does not undo'):
     streams.make_stream(Quiet(), SPEC, stddev=1.0)
   with pytest.raises(ValueError, match='does not undo'):
