@@ -107,7 +107,7 @@ class BLT(toeplitz.Toeplitz):
     square, _, _ = blt_sums.SquaredSensitivity(schema)(
       1.0 - np.asarray(self.buffer_decay), np.asarray(self.output_scale)
     )
-    return sensitivity_lib.Sensitivity.of_square(square)
+    return sensitivity_lib.Sensitivity.of_square(float(square))
 
   def repeated_sensitivity(
     self, block_rounds: int, schema: schemas.MinSep

@@ -20,15 +20,16 @@ Source: Tseng and Bertsekas 1993, for multipliers; Rockafellar 1976, for proxima
 import dataclasses
 import functools
 import math
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy import optimize as optimize_lib
 from scipy import signal
 
-from fl_dpftrl import error, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.families import banded
 from fl_dpftrl.optimization import banded_loss, solver
+from fl_dpftrl.optimization import problem as problem_lib
 from fl_dpftrl.participation import schemas
 
 _FEWEST_ROUNDS, _FEWEST_BANDS = 128, 8  # smallest size with a refined start
@@ -40,41 +41,18 @@ _UNREFINED = ((4, 1.0), (16, 1.0), (64, 1.0), (256, 1.0), (256, 1.0), (256, 1.0)
 # Least weight of a query, relative to the mean. Where weights are near zero, the loss hardly
 # determines the strategy.
 _LEAST_WEIGHT = 0.1
-
-
-class _Limits(NamedTuple):
-  """Limits of a descent; see `solver.minimize`."""
-
-  tolerance: float
-  max_iterations: int
-  memory: int
-
-
-_MEAN = _Limits(tolerance=1e-6, max_iterations=300, memory=10)
-_MAXIMUM = _Limits(tolerance=1e-12, max_iterations=300, memory=20)  # for each step
-
-
-def most_bands(schema: schemas.MinSep) -> int:
-  """Returns the most bands with an exact sensitivity: num_rounds if k is 1."""
-  if schema.participations == 1:
-    return schema.num_rounds
-  return min(schema.min_sep, schema.num_rounds)
+# Limits of a descent for the mean, and of each step for the maximum; see `solver.minimize`.
+_MEAN = {'tolerance': 1e-6, 'max_iterations': 300, 'memory': 10}
+_MAXIMUM = {'tolerance': 1e-12, 'max_iterations': 300, 'memory': 20}
 
 
 def optimize(
-  schema: schemas.MinSep,
-  *,
-  objective: str,
-  num_bands: int | None = None,
-  equal_norms: bool | None = None,
-  workload: workloads.Queries = workloads.Workload(),
-  progress: solver.Progress | None = None,
+  problem: problem_lib.Problem, num_bands: int | None = None, *, equal_norms: bool | None = None
 ) -> banded.Banded:
   """Returns the banded strategy with the smallest loss.
 
   Args:
-    schema, objective, workload, progress: see `registry.optimize`; the loss is an estimate
-      while the size is smaller.
+    problem: the loss to minimise. Progress tells an estimate while the size is smaller.
     num_bands: number of bands; at most min_sep if a device may participate twice, so that the
       sensitivity is exact. None for the maximum.
     equal_norms: True if all columns have norm 1. Otherwise the squared norms of any k
@@ -82,18 +60,20 @@ def optimize(
       `FixedSeparation` and raises it under `MinSep`. None for the better choice for the schema.
 
   Raises:
-    ValueError: if num_bands or the objective is out of range, or equal_norms is False for a
-      `MinSep`.
+    ValueError: if num_bands is out of range, or equal_norms is False for a `MinSep`.
 
   Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, section 4.1 (the
   problem) and appendix B (without equal norms, which is dealt with there where k·b is at least
   n).
   """
-  most = most_bands(schema)
+  schema = problem.schema
+  # The most bands with an exact sensitivity.
+  most = schema.num_rounds
+  if schema.participations > 1:
+    most = min(schema.min_sep, schema.num_rounds)
   num_bands = most if num_bands is None else num_bands
   if not 1 <= num_bands <= most:
     raise ValueError(f'num_bands must be 1 to {most} for these participations, got {num_bands!r}')
-  error.check_objective(objective)
   if schema.num_rounds * num_bands > _MOST_ENTRIES:
     raise ValueError(
       f'num_bands={num_bands} for num_rounds={schema.num_rounds} would take'
@@ -107,16 +87,17 @@ def optimize(
   norms = banded_loss.Norms()
   if not equal_norms:
     norms = banded_loss.Norms(schema.min_sep, schema.participations)
-  problem = _Problem(schema.num_rounds, num_bands, norms, workload)
-  scale = math.sqrt(schema.participations * problem.start_value)
-  report = solver.counted(progress, lambda value: scale * math.sqrt(value))
-  coefficients = banded_loss.to_rows(_best(problem, objective, report)[0])
+  sized = _Sized(schema.num_rounds, num_bands, norms, problem.workload)
+  scale = math.sqrt(schema.participations * sized.start_value)
+  report = problem.counted(lambda value: scale * math.sqrt(value))
+  columns, _ = _best(sized, problem.objective, report)
+  coefficients = banded_loss.to_rows(columns)
   # The sign of a row of C affects neither X nor the norms of rows of B.
   return banded.Banded(coefficients * np.sign(coefficients[:, :1]))
 
 
 @dataclasses.dataclass(frozen=True)
-class _Problem:
+class _Sized:
   """Problem of one size; matrices are held by columns, as in `banded_loss`."""
 
   num_rounds: int
@@ -131,7 +112,7 @@ class _Problem:
 
   @functools.cached_property
   def start_value(self) -> float:
-    """Returns the mean of the squared errors of the start."""
+    """The mean of the squared errors of the start."""
     return self.loss(1).value_and_grad(self.start)[0]
 
   @functools.cached_property
@@ -140,16 +121,10 @@ class _Problem:
       return banded_loss.sgd_errors(self.workload, self.num_rounds)
     return banded_loss.dense_errors(self.workload.matrix(self.num_rounds))
 
-  @property
-  def num_queries(self) -> int:
-    if isinstance(self.workload, workloads.Workload):
-      return self.num_rounds
-    return len(self.workload.matrix(self.num_rounds))
-
   def loss(self, power: int, weights: np.ndarray | float = 1.0) -> banded_loss.Loss:
     return banded_loss.Loss(self.norms, self._squared_errors, power, weights)
 
-  def halved(self) -> '_Problem | None':
+  def halved(self) -> '_Sized | None':
     """Returns the problem of half the size; None if this one is small enough."""
     if (
       self.num_rounds < 2 * _FEWEST_ROUNDS
@@ -157,7 +132,7 @@ class _Problem:
       or not isinstance(self.workload, workloads.Workload)
     ):
       return None
-    return _Problem(
+    return _Sized(
       -(-self.num_rounds // 2),
       -(-self.num_bands // 2),
       self.norms._replace(min_sep=-(-self.norms.min_sep // 2)),
@@ -166,52 +141,46 @@ class _Problem:
 
 
 def _best(
-  problem: _Problem, objective: str, report: solver.Progress
+  sized: _Sized, objective: str, report: problem_lib.Progress
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns C by columns, with its norms, and the weights of the queries' errors."""
-  start, weights = problem.start, np.ones(problem.num_queries)
-  smaller = problem.halved()
+  start, weights, smaller = sized.start, np.ones(1), sized.halved()
   if smaller is not None:
-    columns, of_smaller = _best(smaller, objective, report)
+    columns, smaller_weights = _best(smaller, objective, report)
     ratios = columns / smaller.start[:, :1]
-    start = start * refine(ratios, problem.num_bands, problem.num_rounds)
-    weights = np.repeat(of_smaller, 2)[: problem.num_rounds]
+    start = start * refine(ratios, sized.num_bands, sized.num_rounds)
+    weights = np.repeat(smaller_weights, 2)[: sized.num_rounds]
   if objective == 'rms':
-    return _descend(problem, problem.loss(1), start, report, _MEAN), weights
-  start = problem.norms.rescale(start)[0]
+    return _descend(sized, sized.loss(1), start, report, _MEAN), weights
+  start = sized.norms.rescale(start)[0]
   for power, proximity in _UNREFINED if smaller is None else _REFINED:
     weights = np.maximum(weights, _LEAST_WEIGHT)
-    loss = problem.loss(power, weights / weights.mean())
-    start = _descend(problem, loss, start, report, _MAXIMUM, proximity)
+    loss = sized.loss(power, weights / weights.mean())
+    start = _descend(sized, loss, start, report, _MAXIMUM, proximity)
     weights = loss.raised_weights(start)
   return start, weights
 
 
 def _descend(
-  problem: _Problem,
+  sized: _Sized,
   loss: banded_loss.Loss,
   start: np.ndarray,
-  report: solver.Progress,
-  limits: _Limits,
+  report: problem_lib.Progress,
+  limits: dict[str, Any],
   proximity: float = 0.0,
 ) -> np.ndarray:
-  """Returns the C, with its norms, that minimises the loss and the distance to the start.
+  """Returns the C by columns, with its norms, that minimises the loss and the distance to start.
 
-  Args:
-    problem, loss: problem and its loss.
-    start: C by columns.
-    report: callback that is told the steps.
-    limits: limits of the descent.
-    proximity: factor of the squared distance, relative to the loss per column.
+  Proximity is the factor of the squared distance, relative to the loss per column.
   """
   # Larger steps suit columns that few queries depend on.
   scale = loss.stiffness(start) ** 0.25
   centre = (start * scale).reshape(-1)
-  factor = proximity / problem.num_rounds
+  factor = proximity / sized.num_rounds
 
   def value_and_grad(free):
     value, gradient = loss.value_and_grad(free.reshape(start.shape) / scale)
-    value, gradient = (x / problem.start_value for x in (value, gradient))
+    value, gradient = (x / sized.start_value for x in (value, gradient))
     gradient = (gradient / scale).reshape(-1)
     if proximity:
       way = free - centre
@@ -219,8 +188,8 @@ def _descend(
       gradient += factor * way
     return value, gradient
 
-  minimum = solver.minimize(value_and_grad, centre, progress=report, **limits._asdict())
-  return problem.norms.rescale(minimum.point.reshape(start.shape) / scale)[0]
+  minimum = solver.minimize(value_and_grad, centre, progress=report, **limits)
+  return sized.norms.rescale(minimum.point.reshape(start.shape) / scale)[0]
 
 
 def root_coefficients(num_rounds: int, num_bands: int, momentum: float = 0.0) -> np.ndarray:
@@ -263,11 +232,7 @@ def refine(ratios: np.ndarray, num_bands: int, num_rounds: int) -> np.ndarray:
 
   Args:
     ratios: factors of the smaller matrix by columns, [j, u], positive within it.
-    num_bands: number of bands of the larger matrix.
-    num_rounds: number of rounds of the larger matrix.
-
-  Returns:
-    Shape [num_bands, num_rounds], with factors beyond the matrix too.
+    num_bands, num_rounds: shape of the result, with factors beyond the matrix too.
   """
   bands, rounds = ratios.shape
   within = np.minimum(np.arange(rounds), rounds - 1 - np.arange(bands)[:, None])

@@ -41,23 +41,19 @@ class Norms(NamedTuple):
     offset = round_ % self.min_sep
     turn = offset * self.participations + round_ // self.min_sep % self.participations
     count = np.bincount(turn)
-    mean = _group_sums(squares, turn) / np.maximum(count, 1)
-    total = _group_sums(mean, np.arange(mean.size) // self.participations)[offset]
+    mean = np.bincount(turn, squares) / np.maximum(count, 1)
+    total = np.bincount(np.arange(mean.size) // self.participations, mean)[offset]
     mean, count = mean[turn], count[turn]
     scale = np.sqrt(self.participations * mean / (total * squares))
     scaled = columns * scale
 
     def pull_back(gradient):
       pull = np.einsum('ju,ju->u', gradient, scaled)
-      of_turn, of_offset = (_group_sums(pull, group)[group] for group in (turn, offset))
-      of_squares = (of_turn / mean - of_offset / total) / count - pull / squares
-      return gradient * scale + columns * of_squares
+      d_turn, d_offset = (np.bincount(group, pull)[group] for group in (turn, offset))
+      d_squares = (d_turn / mean - d_offset / total) / count - pull / squares
+      return gradient * scale + columns * d_squares
 
     return scaled, pull_back
-
-
-def _group_sums(values: np.ndarray, group: np.ndarray) -> np.ndarray:
-  return np.bincount(group, weights=values)
 
 
 def sgd_errors(workload: workloads.Workload, num_rounds: int) -> SquaredErrors:
@@ -78,11 +74,7 @@ def sgd_errors(workload: workloads.Workload, num_rounds: int) -> SquaredErrors:
 
 
 def dense_errors(queries: np.ndarray) -> SquaredErrors:
-  """Returns a function for the squared errors of any A in O(n³) time.
-
-  Args:
-    queries: A, shape [queries, num_rounds].
-  """
+  """Returns a function for the squared errors of any A, shape [queries, n], in O(n³) time."""
 
   def squared_errors(coefficients):
     inverse = base.lower_inverse(bands.to_matrix(coefficients))
@@ -113,26 +105,15 @@ class Loss(NamedTuple):
   weights: np.ndarray | float = 1.0
 
   def value_and_grad(self, columns: np.ndarray) -> tuple[float, np.ndarray]:
-    """Returns the loss and its gradient in the columns.
-
-    Args:
-      columns: C by columns, shape [num_bands, num_rounds], of any norms.
-
-    Returns:
-      Value and gradient in columns; infinity if C has no inverse.
-    """
+    """Returns the loss of columns of any norms, and its gradient; infinity without an inverse."""
     scaled, pull_back = self.norms.rescale(columns)
     value, gradient = self._of_scaled(scaled)
     return value, pull_back(gradient)
 
   def stiffness(self, columns: np.ndarray) -> np.ndarray:
-    """Returns the approximate curvature of the loss along each column.
+    """Returns the approximate curvature of the loss along each column, relative to the mean.
 
-    It is relative to the mean. At the optimal C it is the multiplier of the column's norm
-    constraint.
-
-    Returns:
-      Shape [num_rounds], positive.
+    At the optimal C it is the multiplier of the column's norm constraint. It is positive.
     """
     scaled, _ = self.norms.rescale(columns)
     _, gradient = self._of_scaled(scaled)
@@ -142,11 +123,8 @@ class Loss(NamedTuple):
   def raised_weights(self, columns: np.ndarray) -> np.ndarray:
     """Returns the weights in a mean of power 1 that has the same gradient, up to scale.
 
-    Where C minimises this loss, it minimises the mean with these weights. That mean is then a
-    lower bound of the smallest maximum.
-
-    Returns:
-      Shape [queries], of mean 1.
+    Where C minimises this loss, it minimises the mean with these weights, shape [queries] and of
+    mean 1. That mean is then a lower bound of the smallest maximum.
     """
     squares, _ = self.squared_errors(to_rows(self.norms.rescale(columns)[0]))
     weights = self.weights * (squares / squares.max()) ** (self.power - 1)

@@ -23,7 +23,7 @@ mean error, of which this is the extension.
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -31,9 +31,8 @@ import scipy.linalg
 
 from fl_dpftrl import workloads
 from fl_dpftrl.families import dense
+from fl_dpftrl.optimization import problem
 from fl_dpftrl.participation import schemas
-
-Progress = Callable[[int, float], None]
 
 _MEMORY = 8  # number of earlier steps used for extrapolation
 _MOST_STEPS = 200
@@ -131,7 +130,8 @@ class Bound(NamedTuple):
 class Dual:
   """Lower bound as a function of H and the weights of the queries.
 
-  Attributes:
+  Args:
+    workload: A, shape [queries, num_rounds].
     groups: groups of rounds.
     equal_norms: squared norm that every column of C must have; None for free norms. With a
       value, the bound holds for such C only.
@@ -264,32 +264,29 @@ def ascend(dual: Dual, start: Point) -> Iterator[Bound]:
   Raises:
     LinAlgError: if L is singular at the start.
   """
+
+  def attempt(point: Point) -> Bound | None:
+    try:
+      return dual(point)
+    except np.linalg.LinAlgError:
+      return None
+
   point, bound = start, dual(start)
   accepted: list[tuple[Point, Point]] = []
-  while True:
+  while bound is not None:
     yield bound
     best = bound.value
     accepted = [*accepted[-_MEMORY:], (point, bound.better)]
     point = _extrapolate(dual, accepted)
-    feasible = _try(dual, point)
-    if feasible is None or feasible.value < best * (1.0 - 1e-10):
+    bound = attempt(point)
+    if bound is None or bound.value < best * (1.0 - 1e-10):
       accepted = accepted[-1:]
       point = accepted[0][1]
-      feasible = _try(dual, point)
-      if feasible is None:
-        return
-    bound = feasible
-
-
-def _try(dual: Dual, point: Point) -> Bound | None:
-  try:
-    return dual(point)
-  except np.linalg.LinAlgError:
-    return None
+      bound = attempt(point)
 
 
 def solve(
-  workload: np.ndarray, dual: Dual, *, tolerance: float, progress: Progress | None = None
+  workload: np.ndarray, dual: Dual, *, tolerance: float, progress: problem.Progress | None = None
 ) -> Solution:
   """Raises the bound until a strategy comes close to it.
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_dpftrl.optimization import solver
+from fl_dpftrl.optimization import problem
 
 ValueAndGrad = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -34,7 +34,7 @@ def minimize(
   max_iterations: int,
   tolerance: float,
   patience: int,
-  progress: solver.Progress | None = None,
+  progress: problem.Progress | None = None,
 ) -> Solutions:
   """Minimises a smooth function of few variables from feasible starts.
 

@@ -9,7 +9,6 @@ no remaining bound exceeds the best value reached.
 """
 
 import heapq
-import math
 
 import numpy as np
 

@@ -194,9 +194,7 @@ def test_columns_count_and_not_rows():
 def test_gram_matrix(data):
   schema, strategy = data.draw(examples(-2.0, schemas.MinSep, 12))
   matrix = strategy.strategy_matrix(schema.num_rounds)
-  np.testing.assert_allclose(
-    strategy.gram_matrix(schema.num_rounds), matrix.T @ matrix, atol=1e-12
-  )
+  np.testing.assert_allclose(strategy.gram_matrix(schema.num_rounds), matrix.T @ matrix, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -181,9 +181,7 @@ def test_refuses_a_schema_of_other_rounds():
 def test_lies_between_the_first_rounds_and_the_general_bound():
   for n, b, k in [(300, 10, 30), (777, 50, None), (512, 16, None)]:
     schema = min_sep(n, b, k)
-    upper = sensitivity.gram_sensitivity(
-      tree_online.TreeOnline().gram_matrix(n), schema
-    ).value
+    upper = sensitivity.gram_sensitivity(tree_online.TreeOnline().gram_matrix(n), schema).value
     value, kind = sensitivity.sensitivity(tree_online.TreeOnline(), schema)
     first = [range(0, schema.participations * b, b)]
     lower = sensitivity.pattern_sensitivity(tree_online.TreeOnline(), n, first)[0][0]

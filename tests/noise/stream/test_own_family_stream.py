@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl import sensitivity
 from fl_dpftrl.aggregators import factory
 from fl_dpftrl.families import base, dense, identity, linear_noise, stamped, tree_online
 from fl_dpftrl.noise import reference
