@@ -16,8 +16,7 @@ from fl_dpftrl.sensitivity import blocks, patterns
 
 _LARGEST_TABLE = 1 << 20  # entries of each
 
-MAX_BUFFERS = 64
-"""Matrices between the decays of so many, and of the inverse, stay small."""
+MAX_BUFFERS = 64  # matrices between the decays of so many, and of the inverse, stay small
 
 
 @dataclasses.dataclass(frozen=True)

@@ -69,14 +69,14 @@ def keep_coefficients(strategy: base.Strategy) -> None:
 
 
 def reciprocal(coefficients: np.ndarray, num_terms: int) -> np.ndarray:
-  """The first coefficients of 1 / Σ cᵢ zⁱ, shape [num_terms]."""
+  """Returns the first coefficients of 1 / Σ cᵢ zⁱ, shape [num_terms]."""
   if _is_long(coefficients, num_terms):
     return _newton(coefficients, num_terms)
   return scipy.signal.lfilter([1.0], coefficients, np.eye(1, num_terms)[0])
 
 
 def divide(values: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
-  """The first coefficients of Σ vᵢ zⁱ / Σ cᵢ zⁱ, as many as values."""
+  """Returns the first coefficients of Σ vᵢ zⁱ / Σ cᵢ zⁱ, as many as values."""
   if _is_long(coefficients, values.size):
     inverse = _newton(coefficients, values.size)
     return _product(inverse, values, values.size)
@@ -112,7 +112,7 @@ def _product(left: np.ndarray, right: np.ndarray, num_terms: int) -> np.ndarray:
 
 
 def step_response(coefficients: np.ndarray, num_terms: int) -> tuple[np.ndarray, float | None]:
-  """The coefficients of 1 / ((1 − z) Σ cᵢ zⁱ), running sums of the reciprocal.
+  """Returns the coefficients of 1 / ((1 − z) Σ cᵢ zⁱ), running sums of the reciprocal.
 
   They tend to 1 / Σ cᵢ if every zero of the polynomial is outside the unit disc. If that limit
   is reached before num_terms, and is proven to hold from there on, the rest is left out. The

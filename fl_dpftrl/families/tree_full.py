@@ -48,11 +48,10 @@ def row(round_index: int, num_rounds: int) -> tuple[float, dict[int, float]]:
 
 
 def node_moments(num_heights: int) -> tuple[np.ndarray, np.ndarray]:
-  """Variances in a finished tree of each height, if Z has variance 1.
+  """Returns variances in a finished tree of each height, if Z has variance 1.
 
-  Returns:
-    Two arrays of shape [num_heights]: the variance of the estimate of the sum of all its
-    rounds, and that of the estimate of any single round.
+  They are of the estimate of the sum of all its rounds, and of that of any single round; each
+  has shape [num_heights].
   """
   heights = np.arange(num_heights)
   total = 1.0 / (2.0 - 2.0**-heights)

@@ -96,12 +96,9 @@ class LogLoss:
     power: float = 1.0,
     query_power: float = 64.0,
   ):
-    """Creates the loss for schemas of any number of rounds.
+    """Creates the loss for schemas of any number of rounds, at least one.
 
     Args:
-      every_schema: schemas, at least one.
-      objective: 'rms' or 'max'.
-      workload: workload of the errors.
       references: reference losses, shape [schemas], or one for all.
       power: power of the mean over the schemas.
       query_power: power of the mean over the queries that approximates the largest error with a
@@ -168,11 +165,7 @@ def to_gaps(logits: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray], np.n
   All gaps but the last share out 1 with θ_d, which keeps every θ between 0 and 1. The last is
   at most what is left of 1 after the other θ − θ̂, which keeps Σ ω = Σ (θ − θ̂) below 1.
 
-  Args:
-    logits: shape [points, 2d].
-
-  Returns:
-    The gaps, of the same shape, and the pull-back of gradients from gaps to logits.
+  Logits and gaps have shape [points, 2d]. The pull-back maps gradients in gaps to logits.
   """
   clipped = np.clip(logits, -_LOGIT_BOUND, _LOGIT_BOUND)
   inside = clipped == logits
@@ -340,10 +333,8 @@ def starts(
   """Returns logits to start from, given the best with one buffer fewer.
 
   Starts are points spread evenly and at random on a log scale of their distance from 1. Further
-  starts are the best solution with two more points in each of its gaps but the last.
-
-  Returns:
-    Shape [starts, 2 · num_buffers].
+  starts are the best solution with two more points in each of its gaps but the last. Their shape
+  is [starts, 2 · num_buffers].
   """
   generator = np.random.default_rng(num_buffers)
   reach = 100.0 * num_rounds

@@ -78,8 +78,7 @@ class Groups:
 def chains(schema: schemas.MinSep) -> Groups:
   """Returns groups of rounds min_sep apart; any k successive ones are a pattern.
 
-  Raises:
-    ValueError: if there are too many rounds for a dense matrix.
+  Raises ValueError if there are too many rounds for a dense matrix.
   """
   workloads.check_dense(schema.num_rounds)
   step = schema.num_rounds if schema.participations == 1 else schema.min_sep
@@ -100,31 +99,19 @@ def tiles(schema: schemas.MinSep) -> Groups:
 
 
 class Point(NamedTuple):
-  """Point of the dual problem.
+  """Point of the dual problem: L, and square roots of the queries' weights, which sum to 1."""
 
-  Attributes:
-    factor: L, shape [groups, width, width].
-    weights: square roots of the queries' weights, shape [queries]; the squares sum to 1.
-  """
-
-  factor: np.ndarray
-  weights: np.ndarray
+  factor: np.ndarray  # shape [groups, width, width]
+  weights: np.ndarray  # shape [queries]
 
 
 class Bound(NamedTuple):
-  """Lower bound at a point, and the next point.
+  """Lower bound at a point, and the next point."""
 
-  Attributes:
-    value: lower bound of (error × sensitivity)² over all strategies.
-    gram: X, which attains the minimum for this H; shape [n, n].
-    squares: squares of the column norms that X should have; shape [n].
-    better: point whose bound is at least as good.
-  """
-
-  value: float
-  gram: np.ndarray
-  squares: np.ndarray
-  better: Point
+  value: float  # lower bound of (error × sensitivity)² over all strategies
+  gram: np.ndarray  # X, which attains the minimum for this H; shape [n, n]
+  squares: np.ndarray  # squares of the column norms that X should have; shape [n]
+  better: Point  # whose bound is at least as good
 
 
 class Dual:
@@ -167,11 +154,7 @@ class Dual:
     return Point(factor, np.full(queries, 1.0 / math.sqrt(queries)))
 
   def __call__(self, point: Point) -> Bound:
-    """Evaluates the bound.
-
-    Raises:
-      LinAlgError: if L is singular.
-    """
+    """Evaluates the bound; raises LinAlgError if L is singular."""
     inside = self.groups.inside
     shape, kept = inside.shape, np.flatnonzero(inside)
     factor, weights = self.normalized(point)
@@ -237,16 +220,10 @@ def _right_singular(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Solution(NamedTuple):
-  """Strategy with sensitivity 1 and a lower bound on the loss of all others.
-
-  Attributes:
-    strategy: C.
-    loss: its error, root mean square or of the worst query.
-    bound: lower bound on the loss of all strategies of the same kind.
-  """
+  """Strategy with sensitivity 1 and a lower bound on the loss of all others of its kind."""
 
   strategy: dense.Dense
-  loss: float
+  loss: float  # its error, root mean square or of the worst query
   bound: float
 
   @property
@@ -256,13 +233,10 @@ class Solution(NamedTuple):
 
 
 def ascend(dual: Dual, start: Point) -> Iterator[Bound]:
-  """Yields increasing bounds from a start.
+  """Yields increasing bounds from a start; raises LinAlgError if L is singular there.
 
   Plain steps never lower the bound of the mean error. Extrapolated steps (Anderson 1965) that
   lower it are discarded.
-
-  Raises:
-    LinAlgError: if L is singular at the start.
   """
 
   def attempt(point: Point) -> Bound | None:
@@ -288,17 +262,11 @@ def ascend(dual: Dual, start: Point) -> Iterator[Bound]:
 def solve(
   workload: np.ndarray, dual: Dual, *, tolerance: float, progress: problem.Progress | None = None
 ) -> Solution:
-  """Raises the bound until a strategy comes close to it.
+  """Raises the bound of the dual problem of A until a strategy comes close to it.
 
-  Args:
-    workload: A, shape [queries, num_rounds].
-    dual: dual problem of this workload.
-    tolerance: relative gap of squared losses to stop at. If some queries are never the worst,
-      the gap for the worst query ends near 1e-4.
-    progress: called with the number of steps and the loss.
-
-  Raises:
-    ValueError: if the workload is too ill-conditioned for any strategy.
+  It stops at a relative gap of squared losses, the tolerance. If some queries are never the
+  worst, the gap for the worst query ends near 1e-4. It raises ValueError if the workload is too
+  ill-conditioned for any strategy.
   """
   solution, best, gaps = None, 0.0, []
   bounds = itertools.islice(ascend(dual, dual.start()), _MOST_STEPS)

@@ -23,17 +23,11 @@ _SHORTEST, _LONGEST = 1e-10, 1e10
 
 
 class Solution(NamedTuple):
-  """Result of a minimisation.
-
-  Attributes:
-    point: best point, of the shape of the start.
-    value: value of the objective at the point.
-    iterations: number of accepted steps.
-  """
+  """Best point of a minimisation, of the shape of the start, and its value."""
 
   point: np.ndarray
   value: float
-  iterations: int
+  iterations: int  # accepted steps
 
 
 def minimize(
@@ -50,16 +44,12 @@ def minimize(
 
   Args:
     value_and_grad: function that returns value and gradient.
-    start: shape [size].
+    start: shape [size]; ValueError is raised unless its value is finite.
     max_iterations: maximum number of accepted steps.
-    tolerance: stops when `patience` steps together improve the value by less than this,
-      relative to it.
-    patience: see tolerance.
+    tolerance, patience: stops when `patience` steps together improve the value by less than the
+      tolerance, relative to it.
     memory: number of pairs of steps and gradient differences kept.
     progress: called after each step with the number of steps and the value.
-
-  Raises:
-    ValueError: if the start is not feasible.
 
   Source: Nocedal and Wright 2006, algorithm 7.4; the weak Wolfe line search of Lewis and
   Overton 2013, algorithm 2.6.

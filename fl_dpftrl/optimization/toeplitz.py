@@ -165,16 +165,11 @@ def settle(
   workload: workloads.Workload,
   search: Callable[[np.ndarray, int], np.ndarray],
 ) -> np.ndarray:
-  """Repeats a search until its number of terms is enough for the result.
+  """Repeats a search until its number of terms is enough for the result, with a Toeplitz A.
 
-  The first search uses few terms, which leaves little to do for the last.
-
-  Args:
-    start: initial coefficients.
-    num_rounds: n.
-    workload: A, Toeplitz.
-    search: (start, number of terms after which the response is taken to be at its limit) →
-      coefficients.
+  A search maps initial coefficients, and the number of terms after which the response is taken to
+  be at its limit, to coefficients. The first uses few terms, which leaves little to do for the
+  last.
   """
 
   def terms(coefficients):

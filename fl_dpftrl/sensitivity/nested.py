@@ -34,17 +34,11 @@ _IMPOSSIBLE = -(1 << 60)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Block:
-  """Successive rounds; equal blocks may share one object.
-
-  Attributes:
-    length: number of rounds.
-    halves: the left and the right part of the block; None for a single round.
-    nodes: number of rows of C that are ones on exactly these rounds.
-  """
+  """Successive rounds; equal blocks may share one object."""
 
   length: int
-  halves: 'tuple[Block, Block] | None' = None
-  nodes: int = 1
+  halves: 'tuple[Block, Block] | None' = None  # left and right part; None for a single round
+  nodes: int = 1  # rows of C that are ones on exactly these rounds
 
 
 class _Triples(NamedTuple):
@@ -298,12 +292,7 @@ def _most_beside(whole: np.ndarray, other: np.ndarray, size: int) -> np.ndarray:
 
 
 def _undominated(triples: _Triples, reach: int) -> _Triples:
-  """Drops triples that others dominate.
-
-  Args:
-    triples: triples of one block and count.
-    reach: m·b − length.
-  """
+  """Drops triples of one block and count m that others dominate; reach is m·b − length."""
   order = np.lexsort((triples.least, -triples.latest, -triples.square))
   square, least, latest = (part[order] for part in triples)
   starts = np.flatnonzero(np.diff(square, prepend=square[0] + 1))

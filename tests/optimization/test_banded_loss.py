@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import workloads
-from fl_dpftrl.optimization import banded, banded_loss
+from fl_dpftrl.optimization import banded
 
-EQUAL = banded_loss.Norms()
+EQUAL = banded.Norms()
 WORKLOADS = (
   workloads.Workload(),
   workloads.Workload(0.9),
@@ -50,10 +50,10 @@ def test_value_and_gradient(n, num_bands, power, workload):
   decoder = workload.matrix(n) @ np.linalg.inv(matrix)
   expected = np.mean(np.sum(decoder**2, axis=1) ** power) ** (1 / power)
   for squared_errors in (
-    banded_loss.sgd_errors(workload, n),
-    banded_loss.dense_errors(workload.matrix(n)),
+    banded.sgd_errors(workload, n),
+    banded.dense_errors(workload.matrix(n)),
   ):
-    loss = banded_loss.Loss(EQUAL, squared_errors, power)
+    loss = banded.Loss(EQUAL, squared_errors, power)
     assert loss.value_and_grad(point)[0] == pytest.approx(expected, rel=1e-10)
     check_gradient(loss, point)
 
@@ -61,7 +61,7 @@ def test_value_and_gradient(n, num_bands, power, workload):
 @pytest.mark.parametrize('min_sep, turns', [(1, 1), (4, 3), (5, 3), (3, 2), (20, 1)])
 def test_norms(min_sep, turns):
   n = 12
-  norms = banded_loss.Norms(min_sep, turns)
+  norms = banded.Norms(min_sep, turns)
   point = columns(n, 4)
   scaled, _ = norms.rescale(point)
   squares = np.sum(scaled**2, axis=0)
@@ -70,28 +70,28 @@ def test_norms(min_sep, turns):
     assert run.sum() == pytest.approx(turns)
   again, _ = norms.rescale(scaled)
   np.testing.assert_allclose(again, scaled)
-  check_gradient(banded_loss.Loss(norms, banded_loss.sgd_errors(workloads.Workload(), n), 2), point)
+  check_gradient(banded.Loss(norms, banded.sgd_errors(workloads.Workload(), n), 2), point)
 
 
 def test_there_is_no_value_without_an_inverse():
   point = columns(9, 3)
   point[0, 4] = 0.0
-  loss = banded_loss.Loss(EQUAL, banded_loss.sgd_errors(workloads.Workload(), 9), 1)
+  loss = banded.Loss(EQUAL, banded.sgd_errors(workloads.Workload(), 9), 1)
   assert loss.value_and_grad(point)[0] == np.inf
   point[:, :] = np.where(point != 0.0, [[1.0], [30.0], [1.0]], 0.0)
-  far = banded_loss.sgd_errors(workloads.Workload(), 2000)
+  far = banded.sgd_errors(workloads.Workload(), 2000)
   point = banded.toeplitz(np.array([1.0, 30.0, 1.0]), 2000)
-  assert banded_loss.Loss(EQUAL, far, 1).value_and_grad(point)[0] == np.inf
+  assert banded.Loss(EQUAL, far, 1).value_and_grad(point)[0] == np.inf
 
 
 def test_rows_and_columns():
   point = columns(9, 4)
-  rows = banded_loss.to_rows(point)
+  rows = banded.to_rows(point)
   matrix = dense(point)
   for t in range(9):
     for j in range(4):
       assert rows[t, j] == (matrix[t, t - j] if t >= j else 0.0)
-  np.testing.assert_array_equal(banded_loss.to_columns(rows), point)
+  np.testing.assert_array_equal(banded.to_columns(rows), point)
 
 
 def test_what_is_refined_stays_itself():
