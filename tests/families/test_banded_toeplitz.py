@@ -13,6 +13,7 @@ from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import toeplitz as toeplitz_sensitivity
 from tests import drawn, oracle
 
+
 def test_the_matrix_is_the_coefficients_along_its_diagonals():
   strategy = banded_toeplitz.BandedToeplitz([3.0, 2.0])
   np.testing.assert_array_equal(strategy.strategy_matrix(3), [[3, 0, 0], [2, 3, 0], [0, 2, 3]])

@@ -128,8 +128,7 @@ def test_a_full_tree_streams_only_a_run_of_known_length():
 def test_a_run_of_a_full_tree_that_ends_early_is_bounded():
   strategy = tree_full.TreeFull(819)
   early, whole = (
-    sensitivity.sensitivity(strategy, schemas.MinSep(num_rounds=n, min_sep=100))
-    for n in (600, 819)
+    sensitivity.sensitivity(strategy, schemas.MinSep(num_rounds=n, min_sep=100)) for n in (600, 819)
   )
   assert early.kind != 'lower_bound' and whole.kind == 'exact'
   reached, _ = sensitivity.pattern_sensitivity(strategy, 600, [np.arange(0, 600, 100)])

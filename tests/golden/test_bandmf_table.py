@@ -44,9 +44,9 @@ def cells(strategy):
   ]
 
 
-# The others take the same paths at another size; test_factorization.py has a published optimum
-# of multi_epoch.
-QUICK = ('banded-342-True', 'identity', 'tree_full')
+# The others take the same paths at another size; test_published_losses.py has the banded optimum,
+# and tests/optimization/test_dense.py one of multi_epoch.
+QUICK = ('identity', 'tree_full')
 
 
 def name_of(row):

@@ -75,9 +75,7 @@ def test_no_optimum_for_a_single_schema_is_better(
 def test_each_aim_is_best_at_its_own(objective, workload):
   over = problems(*SMALL, objective, workload)
   best = np.array([problem.loss(toeplitz.optimize(problem)) for problem in over])
-  reached = {
-    name: losses(toeplitz_range.optimize_range(over, name), over) for name in MEASURES
-  }
+  reached = {name: losses(toeplitz_range.optimize_range(over, name), over) for name in MEASURES}
   single = [toeplitz.optimize(problem, problem.schema.min_sep) for problem in over]
   softened = toeplitz_range.soften(single[-1].coefficients, 10, 30)
   others = [*map(as_it_is, single), banded_toeplitz.BandedToeplitz(softened)]
