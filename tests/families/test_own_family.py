@@ -13,7 +13,6 @@ import fl_dpftrl
 from fl_dpftrl import error, sensitivity
 from fl_dpftrl.commands import main
 from fl_dpftrl.families import base, dense, registry, stamped
-from fl_dpftrl.noise import recurrence
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
 
@@ -61,16 +60,8 @@ def ending():
 
   @registry.register
   @dataclasses.dataclass(frozen=True)
-  class Ending(base.Strategy):
+  class Ending(plain('ending'), base.Strategy):
     max_rounds: int
-    weight: float
-    family = 'ending'
-
-    def strategy_matrix(self, num_rounds):
-      return np.eye(num_rounds) + self.weight * np.eye(num_rounds, k=-1)
-
-    def noising_matrix(self, num_rounds):
-      return np.linalg.inv(self.strategy_matrix(num_rounds))
 
     def sensitivity(self, schema):
       return sensitivity.Sensitivity(1.0, sensitivity.UPPER_BOUND)
@@ -84,7 +75,7 @@ def ending():
 def test_a_last_round_has_no_default_and_holds_everywhere():
   with pytest.raises(TypeError, match='max_rounds'):
     ending()(weight=0.5)
-  strategy = ending()(20, 0.5)
+  strategy = ending()(weight=0.5, max_rounds=20)
   assert sensitivity.sensitivity(strategy, schemas.MinSep(num_rounds=20, min_sep=5)).value == 1
   for refused in (
     lambda: sensitivity.sensitivity(strategy, SCHEMA),
@@ -152,17 +143,15 @@ def test_all_figures_are_those_of_its_matrix(own, geometric, chained):
   assert figures(strategy) == (pytest.approx(figures(matrix)[0]), figures(matrix)[1])
 
 
-@pytest.mark.parametrize('own', ['geometric', 'chained'])
-def test_commands_take_it(own, request, tmp_path, capsys):
+def test_commands_take_it(chained, tmp_path, capsys):
   path = tmp_path / 'mine.json'
-  strategy = request.getfixturevalue(own)(0.7)
+  strategy = chained(0.7)
   files.save_strategy(path, strategy, schema=SCHEMA, objective='rms')
   assert files.load(path).strategy == strategy
   log = tmp_path / 'log.csv'
   log.write_text('round,device_id\n' + ''.join(f'{t},device{t % 6}\n' for t in range(24)))
   schema = '--num_rounds=24 --min_sep=5'
   for line in (
-    f'describe {path} {schema}',
     f'describe {path} {schema} --num_parameters=1000',
     f'account --strategy={path} {schema} --noise_multiplier=3 --delta=1e-6',
     f'calibrate --strategy={path} {schema} --epsilon=4 --delta=1e-6',
@@ -190,19 +179,6 @@ def test_a_family_without_parameters_goes_by_its_name(capsys):
   assert other['mechanism'] == 'alone'
   assert one['rms_loss'] == pytest.approx(other['rms_loss'])
   assert isinstance(fl_dpftrl.load_strategy('alone'), Alone)
-
-
-@pytest.mark.parametrize('own', ['geometric', 'chained'])
-def test_the_engine_makes_its_rows(own, request):
-  strategy = request.getfixturevalue(own)(0.7)
-  made = recurrence.Recurrence(strategy, strategy.noise(5), 5)
-  norms = [made.norms[t] for t in range(5)]
-  np.testing.assert_allclose(norms, np.linalg.norm(strategy.noising_matrix(5), axis=1))
-
-
-def test_it_stops_at_its_last_round(geometric):
-  with pytest.raises(ValueError, match='num_rounds=24 is beyond the 20'):
-    sensitivity.sensitivity(geometric(0.7, max_rounds=20), SCHEMA)
 
 
 def test_a_lower_bound_of_its_own_never_becomes_a_guarantee(geometric):
