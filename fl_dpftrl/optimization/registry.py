@@ -76,7 +76,7 @@ def optimize(
   over: str = 'regret',
   num_bands: int | None = None,
   num_buffers: int | None = None,
-  progress: problem.Progress | None = None,
+  progress: Callable[[int, float], None] | None = None,
 ) -> base.Strategy:
   """Returns the best strategy of a mechanism.
 
