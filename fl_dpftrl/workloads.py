@@ -37,22 +37,14 @@ def check_round_by_round(num_rounds: int) -> None:
 class Queries(Protocol):
   """Protocol of a workload A: a linear operator on arrays with a row per round."""
 
-  def apply(self, values: np.ndarray) -> np.ndarray:
-    """Returns A @ values, for values of shape [num_rounds, …]."""
-    ...
-
-  def apply_transpose(self, values: np.ndarray) -> np.ndarray:
-    """Returns Aᵀ @ values, for values with a row per query."""
-    ...
-
-  def matrix(self, num_rounds: int) -> np.ndarray:
-    """Returns A, of shape [queries, num_rounds]."""
-    ...
-
   @property
-  def is_toeplitz(self) -> bool:
-    """True if A is lower triangular with equal entries along each diagonal."""
-    ...
+  def is_toeplitz(self) -> bool: ...  # lower triangular, with equal entries along each diagonal
+
+  def matrix(self, num_rounds: int) -> np.ndarray: ...  # A, of shape [queries, num_rounds]
+
+  def apply(self, values: np.ndarray) -> np.ndarray: ...  # A @ values, along the first axis
+
+  def apply_transpose(self, values: np.ndarray) -> np.ndarray: ...  # Aᵀ @ values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,11 +166,7 @@ class Matrix:
     return False
 
   def matrix(self, num_rounds: int) -> np.ndarray:
-    """Returns A.
-
-    Raises:
-      ValueError: if A does not have num_rounds columns.
-    """
+    """Returns A; raises ValueError unless it has num_rounds columns."""
     if self.queries.shape[1] != num_rounds:
       raise ValueError(f'workload must have {num_rounds} columns, got shape {self.queries.shape}')
     return self.queries

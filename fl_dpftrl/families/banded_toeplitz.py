@@ -201,21 +201,13 @@ class LateRows:
 
   Row r of the last R, and column q from the right, of B are base · w[r − q] + A (scales ⊙ h[· −
   q]). Lags are counted so that the last row and the last column have lag 0.
-
-  Attributes:
-    inverse: h, the first column of T⁻¹, with a term for each column considered.
-    response: w, with the same number of terms.
-    scales: shape [R], the factor of each late row of T⁻¹, less base.
-    base: the common factor of all rows of T⁻¹, inside w; 0 if A is not Toeplitz, and R is all
-      rows.
-    workload: A.
   """
 
-  inverse: np.ndarray
-  response: np.ndarray
-  scales: np.ndarray
-  base: float
-  workload: workloads.Queries
+  inverse: np.ndarray  # h, the first column of T⁻¹, with a term for each column considered
+  response: np.ndarray  # w, with the same number of terms
+  scales: np.ndarray  # shape [R], the factor of each late row of T⁻¹, less base
+  base: float  # the common factor of all rows, inside w; 0 if A is not Toeplitz, and R is all
+  workload: workloads.Queries  # A
 
   def windows(self, values: np.ndarray) -> np.ndarray:
     """Returns values at each lag, shape [columns, R]."""

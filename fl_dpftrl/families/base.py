@@ -186,8 +186,7 @@ def tightened(
 def keep_array(strategy: Strategy, name: str, *axes: str) -> np.ndarray:
   """Makes an attribute of a new strategy a read-only copy in float64, and returns it.
 
-  Raises:
-    ValueError: if it is empty, has other axes, or has values that are not finite.
+  It raises ValueError if the array is empty, has other axes, or has values that are not finite.
   """
   values = np.array(getattr(strategy, name), dtype=np.float64)
   if values.ndim != len(axes) or not values.size:
@@ -200,11 +199,7 @@ def keep_array(strategy: Strategy, name: str, *axes: str) -> np.ndarray:
 
 
 def keep_number(strategy: Strategy, name: str, low: float, high: float) -> None:
-  """Makes an attribute of a new strategy a float from low to high.
-
-  Raises:
-    ValueError: if it is no number, or out of range.
-  """
+  """Makes an attribute of a new strategy a float; raises ValueError unless it is in range."""
   given = getattr(strategy, name)
   try:
     value = float(given)
@@ -216,11 +211,7 @@ def keep_number(strategy: Strategy, name: str, low: float, high: float) -> None:
 
 
 def keep_rounds(strategy: Strategy, name: str) -> None:
-  """Makes an attribute of a new strategy an int, unless it is None.
-
-  Raises:
-    ValueError: if it is not a whole number of at least 1.
-  """
+  """Makes an attribute of a new strategy an int of at least 1, unless it is None, or raises."""
   value = getattr(strategy, name)
   if value is not None:
     object.__setattr__(strategy, name, schemas.positive_integer(name, value))

@@ -60,8 +60,7 @@ def padded(coefficients: np.ndarray, size: int) -> np.ndarray:
 def keep_coefficients(strategy: base.Strategy) -> None:
   """Makes the coefficients of a new strategy a read-only array of shape [num_bands].
 
-  Raises:
-    ValueError: if they have another shape, are not finite, or do not begin with a positive one.
+  It raises ValueError unless they are finite and begin with a positive one.
   """
   first = base.keep_array(strategy, 'coefficients', 'num_bands')[0]
   if first <= 0.0:

@@ -37,33 +37,36 @@ def repeated(values: np.ndarray, step: int, count: int) -> np.ndarray:
 def max_min_sep_sum(
   values: np.ndarray, min_sep: int, max_participations: int | None = None
 ) -> np.ndarray:
-  """For each row, the largest sum over at most k entries at least b apart.
+  """For each row of values, at least 0, the largest sum over at most k entries at least b apart.
+
+  If k is None or as many entries fit, they need not be counted.
+  """
+  if max_participations is None or max_participations >= -(-values.shape[1] // min_sep):
+    return separated_sums(values, min_sep, None)[-1]
+  return separated_sums(values, min_sep, max_participations)[-1]
+
+
+def separated_sums(values: np.ndarray, min_sep: int, most: int | None) -> np.ndarray:
+  """[m, row]: the largest sum over at most m + 1 entries of a row, at least b apart; m < most.
 
   F[i, m] = max(vᵢ + F[i + b, m − 1], F[i + 1, m]), 0 beyond the rounds, for all rows at once.
-  If k is None, the number of entries is not limited, and the index m is dropped.
-
-  Args:
-    values: shape [rows, num_rounds], at least 0.
-    min_sep: b.
-    max_participations: k; None for as many as fit.
+  If most is None, the number of entries is not limited, and the index m is dropped.
 
   Source: Choquette-Choo et al. 2023, algorithm VecSens, without its root.
   """
   num_rows, num_rounds = values.shape
-  counted, depth = False, 1
-  if max_participations is not None and max_participations < -(-num_rounds // min_sep):
-    counted, depth = True, max_participations
+  depth = 1 if most is None else most
   # recent[i % b] holds F[i + b, 1:] until F[i, 1:] is written there.
   recent = np.zeros((min_sep, depth, num_rows))
   after, nothing = np.zeros((depth, num_rows)), np.zeros((1, num_rows))
   columns = np.ascontiguousarray(values.T)
   for i in reversed(range(num_rounds)):
     earlier = recent[i % min_sep]
-    if counted:
+    if most is not None:
       earlier = np.concatenate([nothing, earlier[:-1]])
     after = np.maximum(columns[i] + earlier, after)
     recent[i % min_sep] = after
-  return after[-1]
+  return after
 
 
 def worst_sum(values: np.ndarray, schema: schemas.MinSep) -> float:

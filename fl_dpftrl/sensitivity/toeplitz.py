@@ -118,7 +118,8 @@ def _lag_bound(columns: Columns, schema: schemas.MinSep) -> float:
   if isinstance(schema, schemas.FixedSeparation):
     sums = np.cumsum(largest[1::min_sep])
   else:
-    sums = _separated_sums(largest[1:], min_sep)
+    fits = -(-(largest.size - 1) // min_sep)
+    sums = patterns.separated_sums(largest[None, 1:], min_sep, fits)[:, 0]
   sums = np.concatenate([[0.0], sums])
   more = max(0, count - sums.size)
   return float(count * own + 2.0 * (sums[:count].sum() + more * sums[-1]))
@@ -143,16 +144,3 @@ def _largest_entries(columns: Columns, num_rounds: int, min_sep: int) -> np.ndar
     )
     largest.append(entries.max())
   return np.array(largest)
-
-
-def _separated_sums(values: np.ndarray, min_sep: int) -> np.ndarray:
-  """Largest sums of 1, 2, … values at least min_sep apart, as many as fit."""
-  most = -(-values.size // min_sep)
-  recent = np.zeros((min_sep, most + 1))
-  after = np.zeros(most + 1)
-  for i in reversed(range(values.size)):
-    before = recent[i % min_sep]
-    after = after.copy()
-    after[1:] = np.maximum(after[1:], values[i] + before[:-1])
-    recent[i % min_sep] = after
-  return after[1:]

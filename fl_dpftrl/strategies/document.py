@@ -21,7 +21,7 @@ class MissingArrays(ValueError):
   """The .npz that a file names is not there."""
 
 
-def describe(
+def to_json(
   strategy: base.Strategy, arrays: dict[str, np.ndarray], npz: str | None = None, prefix: str = ''
 ) -> json_files.Object:
   """Returns family and parameters of a strategy, for JSON.
@@ -35,7 +35,7 @@ def describe(
     if isinstance(value, np.ndarray):
       arrays[prefix + name], value = value, {'npz': npz}
     elif isinstance(value, base.Strategy):
-      value = describe(value, arrays, npz, f'{prefix}{name}.')
+      value = to_json(value, arrays, npz, f'{prefix}{name}.')
     parameters[name] = value
   return {'family': strategy.family, 'parameters': parameters}
 
@@ -110,7 +110,7 @@ def read_schema(document: json_files.Object) -> schemas.MinSep:
 def read_strategy(
   document: json_files.Object, path: pathlib.Path, prefix: str = ''
 ) -> base.Strategy:
-  """Returns the strategy that `describe` described.
+  """Returns the strategy that `to_json` wrote.
 
   Args:
     document: with its family and parameters.
@@ -143,7 +143,7 @@ def read_strategy(
 
 
 def _parameter(value: Any, name: str, path: pathlib.Path, prefix: str) -> Any:
-  """A parameter as `describe` writes it, turned back."""
+  """A parameter as `to_json` writes it, turned back."""
   if not isinstance(value, dict):
     return value
   if 'family' not in value:

@@ -163,7 +163,7 @@ def save_strategy(
     raise ValueError(f'a strategy file must end in .json, got {str(path)!r}')
   file = describe(strategy, schema, objective=objective, workload=workload)
   arrays: dict[str, np.ndarray] = {}
-  strategy_document.describe(strategy, arrays)
+  strategy_document.to_json(strategy, arrays)
   stream, name = io.BytesIO(), None
   if arrays:
     np.savez_compressed(stream, **arrays)
@@ -189,7 +189,7 @@ def document(file: StrategyFile, arrays: str | None = None) -> json_files.Object
   return {
     'format': FORMAT,
     'version': VERSION,
-    **strategy_document.describe(file.strategy, {}, arrays),
+    **strategy_document.to_json(file.strategy, {}, arrays),
     'workload': file.workload.name,
     **{name: value for name, value in dataclasses.asdict(file.workload).items() if value},
     'objective': file.objective,
