@@ -1,6 +1,6 @@
 """Simulated batches of centralized training.
 
-The cohorts follow a scheme of `accounting.sampling`: rounds take turns at parts of the examples
+The cohorts follow a scheme of `centralized.sampling`: rounds take turns at parts of the examples
 and draw within their part. They are simulated from a seed. Draws that amplify a guarantee must
 be secret, so a known or guessable seed does not amplify.
 """
