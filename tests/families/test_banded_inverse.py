@@ -7,6 +7,7 @@ import scipy.linalg
 from fl_dpftrl import sensitivity
 from fl_dpftrl.families import banded_inverse, lambda_cgd
 from fl_dpftrl.participation import schemas
+from tests import oracle
 
 
 def test_coefficients_are_those_of_the_inverse():
@@ -24,6 +25,18 @@ def test_a_column_that_is_not_monotone_has_a_bound():
   np.testing.assert_allclose(column, [1, 0, 0.8, 0, 0.64, 0], atol=1e-15)
   above = banded_inverse.majorant(column)
   np.testing.assert_allclose(above, [1, 0.8, 0.8, 0.64, 0.64, 0], atol=1e-15)
+
+
+@pytest.mark.parametrize('n, b, k', [(8, 1, 3), (9, 1, 4), (9, 3, 3)])
+def test_the_earliest_pattern_of_such_a_column_is_not_the_worst(monkeypatch, n, b, k):
+  strategy, schema = banded_inverse.BandedInverse([1.0, 0.0, -0.8]), schemas.MinSep(n, b, k)
+  truth = oracle.worst(strategy.strategy_matrix(n), schema)
+  earliest, _ = sensitivity.pattern_sensitivity(strategy, n, [np.arange(0, k * b, b)])
+  assert earliest[0] < 0.95 * truth
+  assert sensitivity.sensitivity(strategy, schema) == (pytest.approx(truth), 'exact')
+  monkeypatch.setattr(banded_inverse, '_MOST_GRAM_ROUNDS', 0)
+  value, kind = sensitivity.sensitivity(strategy, schema)
+  assert kind == 'upper_bound' and value >= truth
 
 
 @pytest.mark.parametrize('num_rounds', [1, 40, 3000])

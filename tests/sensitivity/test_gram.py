@@ -112,6 +112,19 @@ def test_tighter_than_the_bound_by_rows():
   assert result == (pytest.approx(2.2250828, abs=1e-6), 'exact')
 
 
+@pytest.mark.parametrize('work', [0, 20, 60])
+def test_runs_that_are_not_all_tried_are_bounded(monkeypatch, work):
+  monkeypatch.setattr(gram_lib, '_MOST_SIGNED', work)
+  for seed in range(10):
+    matrix = np.random.default_rng(seed).uniform(-1.0, 1.0, (8, 8))
+    schema = schemas.FixedSeparation(num_rounds=8, min_sep=2, max_participations=3)
+    result = sensitivity.gram_sensitivity(matrix.T @ matrix, schema)
+    truth = oracle.worst_of_vectors(matrix, schema)
+    assert result.value >= truth * (1 - 1e-9)
+    if result.kind == 'exact':
+      assert result.value == pytest.approx(truth, rel=1e-4)
+
+
 @pytest.mark.parametrize('n, b, k', [(40, 5, 6), (64, 20, None)])
 def test_signed_entries_of_longer_runs_are_bounded(n, b, k):
   generator = np.random.default_rng(n)

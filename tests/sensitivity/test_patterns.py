@@ -98,6 +98,16 @@ def test_too_many_patterns_are_bounded_by_the_sum_of_sizes(monkeypatch, limit, n
   assert kind == ('upper_bound' if negative else 'exact')
 
 
+def test_some_of_too_many_patterns_are_searched(monkeypatch):
+  """One pattern of three rounds, the one with the largest sum of sizes."""
+  monkeypatch.setattr(patterns, '_MOST_SIGNED', 27)
+  matrix = oracle.AnyMatrix(np.random.default_rng(0).uniform(-1.0, 1.0, (6, 6)))
+  gram, chosen = matrix.gram_matrix(6), [(0, 2, 4), (1, 3, 5), (0, 1, 5)]
+  values, kind = sensitivity.pattern_sensitivity(matrix, 6, chosen)
+  truth = np.sqrt([oracle.ascent(gram[np.ix_(p, p)]) for p in chosen])
+  assert (values >= truth * (1 - 1e-9)).all() and kind == 'upper_bound'
+
+
 @pytest.mark.parametrize(
   'pattern, message',
   [((0, 4), '0 to 3'), ((-1, 2), '0 to 3'), ((2, 2), 'twice'), ((0.5, 1.5), 'whole')],
