@@ -13,7 +13,6 @@ from fl_dpftrl.families import identity
 from fl_dpftrl.optimization import banded
 from fl_dpftrl.optimization.problem import Problem
 from fl_dpftrl.participation import schemas
-from tests import oracle
 
 SINGLE = schemas.MinSep(num_rounds=96, max_participations=1)
 WORKLOADS = (
@@ -171,13 +170,6 @@ def test_another_workload_asks_for_another_strategy(workload, gain):
   assert problem.loss(banded.optimize(problem)) < gain * problem.loss(prefix)
 
 
-def test_a_workload_may_be_a_matrix():
-  prefix = Problem(SINGLE, 'rms')
-  as_matrix = banded.optimize(Problem(SINGLE, 'rms', workloads.Matrix(np.tri(96))), 6)
-  expected = prefix.loss(banded.optimize(prefix, 6))
-  assert prefix.loss(as_matrix) == pytest.approx(expected, rel=1e-5)
-
-
 @pytest.mark.parametrize('num_rounds', [1, 2, 3])
 @pytest.mark.parametrize('objective', ['rms', 'max'])
 def test_short_runs(num_rounds, objective):
@@ -198,16 +190,6 @@ def test_short_runs(num_rounds, objective):
 def test_refuses(schema, options, message):
   with pytest.raises(ValueError, match=message):
     banded.optimize(Problem(schema), **options)
-
-
-@pytest.mark.parametrize('cls', [schemas.MinSep, schemas.FixedSeparation])
-def test_x_is_c_transposed_c(cls):
-  """With C Cᵀ for X, rows would have the norms that columns must have."""
-  schema = cls(num_rounds=14, min_sep=5, max_participations=3)
-  matrix = banded.optimize(Problem(schema, 'rms')).strategy_matrix(14)
-  worst = [oracle.worst(c, schema) for c in (matrix, np.linalg.cholesky(matrix.T @ matrix))]
-  assert worst[0] == pytest.approx(np.sqrt(3), rel=1e-12)
-  assert worst[1] > 1.05 * worst[0]
 
 
 @pytest.mark.slow
