@@ -167,6 +167,13 @@ def test_more_participations_than_can_be_searched_are_bounded():
   assert powers[1][0] < square < powers[0][0]
 
 
+@pytest.mark.parametrize('limit', ['_MOST_JOINS', '_MOST_SPLITS'])
+def test_a_search_that_takes_too_long_is_a_bound(monkeypatch, limit):
+  monkeypatch.setattr(nested, limit, 0)
+  square, exact = nested.worst_square(nested.forest(16), schemas.MinSep(16, 3, 5))
+  assert square >= 57 and not exact
+
+
 def test_refuses_a_schema_of_other_rounds():
   with pytest.raises(ValueError, match='8 rounds, got 7'):
     nested.worst_square(nested.forest(7), schemas.MinSep(8, 1))
