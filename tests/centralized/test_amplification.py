@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fl_dpftrl import accounting, error
+from fl_dpftrl import accounting, error, sensitivity
 from fl_dpftrl.centralized import amplification, sampled_gaussian, sampling
 from fl_dpftrl.families import banded, banded_toeplitz, blt, identity
 from fl_dpftrl.optimization import registry
@@ -130,9 +130,15 @@ def test_bands_that_overlap_would_break_the_guarantee():
   assert moved > np.linalg.norm(np.linalg.norm(matrix, axis=0))
 
 
+class Understated(banded.Banded):
+  def sensitivity(self, schema):
+    return sensitivity.Sensitivity(0.1, sensitivity.LOWER_BOUND)
+
+
 @pytest.mark.parametrize(
   'strategy, noise, message',
   [
+    (Understated(np.ones((64, 1))), 1.0, 'exact column norms or an upper bound'),
     (blt.BLT([0.9], [0.1]), 1.0, "banded strategy .*'blt'"),
     (banded.Banded(np.ones((8, 1))), 1.0, 'num_rounds=64'),
     *((identity.Identity(), x, f'noise_multiplier.*{x}') for x in (0.0, -1.0, math.inf, math.nan)),
