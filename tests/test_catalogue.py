@@ -198,12 +198,19 @@ def test_never_unpickles(with_arrays):
   assert not with_arrays.with_name('trapped').exists()
 
 
-@pytest.mark.parametrize('name', ['../a.npz', '/etc/passwd', ''])
-def test_refuses_arrays_from_elsewhere(with_arrays, name):
+@pytest.mark.parametrize(
+  'name, words',
+  [
+    ('../a.npz', 'must name an .npz beside the file'),
+    ('/etc/passwd', 'must name an .npz beside the file'),
+    ('', 'cannot be read'),
+  ],
+)
+def test_refuses_arrays_from_elsewhere(with_arrays, name, words):
   document = json.loads(with_arrays.read_text())
   document['parameters']['coefficients'] = {'npz': name}
   with_arrays.write_text(json.dumps(document))
-  assert 'coefficients' in refusal(with_arrays)
+  assert words in refusal(with_arrays)
 
 
 @pytest.mark.parametrize('name, objective, word', [('a.txt', 'max', '.json'), ('a.json', 'x', 'x')])
