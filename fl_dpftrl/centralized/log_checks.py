@@ -20,10 +20,8 @@ _FALSE_ALARM, _TESTS = 1e-9, 7  # probability of a false alarm of all tests toge
 _LOG_ALARM = math.log(_FALSE_ALARM / _TESTS)
 _TINY = 1e-200
 
-Logged = counts_lib.RunCounts
 
-
-def contradictions(happened: Logged, scheme: sampling.Cyclic) -> list[str]:
+def contradictions(happened: counts_lib.RunCounts, scheme: sampling.Cyclic) -> list[str]:
   """Returns reasons why a log contradicts a scheme; empty if it does not.
 
   Args:
@@ -40,7 +38,7 @@ def contradictions(happened: Logged, scheme: sampling.Cyclic) -> list[str]:
   return violations
 
 
-def _parts(happened: Logged, scheme: sampling.Cyclic) -> Iterator[str]:
+def _parts(happened: counts_lib.RunCounts, scheme: sampling.Cyclic) -> Iterator[str]:
   """Yields faults of examples that left their part, or of too many examples."""
   parts, separations = scheme.num_parts, happened.separations
   astray = np.flatnonzero(separations.values % parts)
@@ -59,7 +57,7 @@ def _parts(happened: Logged, scheme: sampling.Cyclic) -> Iterator[str]:
     )
 
 
-def _sizes(happened: Logged, scheme: sampling.Cyclic) -> Iterator[str]:
+def _sizes(happened: counts_lib.RunCounts, scheme: sampling.Cyclic) -> Iterator[str]:
   """Yields faults of batches that do not have the scheme's one size."""
   cohorts = happened.cohorts
   wrong = np.flatnonzero(cohorts.counts != scheme.batch_size)
@@ -76,7 +74,7 @@ def _sizes(happened: Logged, scheme: sampling.Cyclic) -> Iterator[str]:
     )
 
 
-def _passes(happened: Logged, scheme: sampling.Shuffled) -> Iterator[str]:
+def _passes(happened: counts_lib.RunCounts, scheme: sampling.Shuffled) -> Iterator[str]:
   """Yields faults of examples drawn twice in a pass, or not at all."""
   end = scheme.num_parts * scheme.pass_turns
   twice = _before(happened.cohorts, end) - _before(happened.newcomers, end)
@@ -116,7 +114,7 @@ def _before(counts: counts_lib.Counts, end: int) -> int:
   return int(counts.counts[: np.searchsorted(counts.values, end)].sum())
 
 
-def _improbable(happened: Logged, scheme: sampling.Sampled) -> Iterator[str]:
+def _improbable(happened: counts_lib.RunCounts, scheme: sampling.Sampled) -> Iterator[str]:
   """Yields a phrase for each statistic that is improbable under a scheme that draws anew."""
   if isinstance(scheme, sampling.CyclicPoisson):
     yield from _unlikely_sizes(happened, scheme)
@@ -126,7 +124,7 @@ def _improbable(happened: Logged, scheme: sampling.Sampled) -> Iterator[str]:
   yield from _unlikely_favourites(happened, scheme)
 
 
-def _unlikely_sizes(happened: Logged, scheme: sampling.Sampled) -> Iterator[str]:
+def _unlikely_sizes(happened: counts_lib.RunCounts, scheme: sampling.Sampled) -> Iterator[str]:
   """Tests batch sizes, singly and in total: each is binomial."""
   rounds, mean = scheme.num_rounds, scheme.batch_size
   chance = _log_chance(happened.num_participations, rounds * scheme.part_size, rounds * mean)
@@ -147,7 +145,7 @@ def _unlikely_sizes(happened: Logged, scheme: sampling.Sampled) -> Iterator[str]
     )
 
 
-def _unlikely_regularity(happened: Logged, scheme: sampling.Sampled) -> Iterator[str]:
+def _unlikely_regularity(happened: counts_lib.RunCounts, scheme: sampling.Sampled) -> Iterator[str]:
   """Tests whether batch sizes vary too little or too much."""
   rounds, mean = scheme.num_rounds, scheme.batch_size
   size = stats.binom(scheme.part_size, scheme.sampling_probability)
@@ -171,7 +169,7 @@ def _unlikely_regularity(happened: Logged, scheme: sampling.Sampled) -> Iterator
     )
 
 
-def _unlikely_repeats(happened: Logged, scheme: sampling.Sampled) -> Iterator[str]:
+def _unlikely_repeats(happened: counts_lib.RunCounts, scheme: sampling.Sampled) -> Iterator[str]:
   """Tests how many examples are in two successive turns of their part.
 
   Given the batch sizes, each overlap is hypergeometric, and the overlaps are independent.
@@ -191,7 +189,7 @@ def _unlikely_repeats(happened: Logged, scheme: sampling.Sampled) -> Iterator[st
     )
 
 
-def _unlikely_coverage(happened: Logged, scheme: sampling.Sampled) -> Iterator[str]:
+def _unlikely_coverage(happened: counts_lib.RunCounts, scheme: sampling.Sampled) -> Iterator[str]:
   """Tests how many examples were never drawn.
 
   Given the batch sizes, these events are negatively associated, so their sum has the tail
@@ -211,7 +209,7 @@ def _unlikely_coverage(happened: Logged, scheme: sampling.Sampled) -> Iterator[s
     )
 
 
-def _unlikely_favourites(happened: Logged, scheme: sampling.Sampled) -> Iterator[str]:
+def _unlikely_favourites(happened: counts_lib.RunCounts, scheme: sampling.Sampled) -> Iterator[str]:
   """Tests how often the most frequently drawn example was drawn."""
   most, mean = happened.max_participations, scheme.sampling_probability
   mean *= scheme.turns
