@@ -43,9 +43,9 @@ class Mechanism(schemas.Limited, Protocol):
 def error(
   strategy: Mechanism, num_rounds: int, workload: workloads.Queries = _PREFIX_SUMS
 ) -> Error:
-  """RMS and max error of a strategy; times the sensitivity they are the losses.
+  """Returns RMS and max error of a strategy; times the sensitivity they are the losses.
 
-  Args and errors as of `per_query_error`.
+  Arguments and errors are those of `per_query_error`.
   """
   schemas.check_num_rounds(strategy, num_rounds)
   return strategy.error(num_rounds, workload)
@@ -54,7 +54,7 @@ def error(
 def per_query_error(
   strategy: Mechanism, num_rounds: int, workload: workloads.Queries = _PREFIX_SUMS
 ) -> np.ndarray:
-  """Standard deviation of the noise in each query: row norms of B = A N.
+  """Returns the standard deviation of the noise in each query: row norms of B = A N.
 
   Args:
     strategy: C with its noising matrix N.
@@ -73,12 +73,12 @@ def per_query_error(
 
 
 def summary(per_query: np.ndarray) -> Error:
-  """RMS and largest of the standard deviations of single queries."""
+  """Returns RMS and largest of the standard deviations of single queries."""
   return Error(float(np.sqrt(np.mean(np.square(per_query)))), float(per_query.max()))
 
 
 def row_norms(noising: np.ndarray, workload: workloads.Queries) -> np.ndarray:
-  """Row norms of B = A N for a noising matrix N that is written out."""
+  """Returns row norms of B = A N for a noising matrix N that is written out."""
   decoder = workload.apply(noising)
   return np.sqrt(np.einsum('ij,ij->i', decoder, decoder))
 

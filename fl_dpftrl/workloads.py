@@ -34,68 +34,17 @@ def check_round_by_round(num_rounds: int) -> None:
     )
 
 
-def prefix_sums(num_rounds: int) -> np.ndarray:
-  """Returns lower-triangular ones: row t is the sum of rounds 0 … t.
-
-  Raises:
-    ValueError: if num_rounds is below 1 or too large for a dense matrix.
-  """
-  check_dense(num_rounds)
-  return np.tri(num_rounds)
-
-
-def momentum(
-  num_rounds: int, momentum: float, learning_rates: np.ndarray | None = None
-) -> np.ndarray:
-  """Returns A = M(η) M(β): row t is the model after round t of momentum SGD.
-
-  Args:
-    num_rounds: n.
-    momentum: β, at least 0 and below 1; 0 for plain SGD.
-    learning_rates: η, shape [num_rounds]; None for 1 in every round.
-
-  Returns:
-    Shape [num_rounds, num_rounds], lower triangular.
-
-  Raises:
-    ValueError: if an argument is out of range or has another shape.
-
-  Source: Denisov et al. 2022, section 5 (momentum and learning-rate schedules).
-  """
-  check_dense(num_rounds)
-  if not 0.0 <= momentum < 1.0:
-    raise ValueError(f'momentum must be at least 0 and below 1, got {momentum!r}')
-  lag = np.arange(num_rounds)[:, None] - np.arange(num_rounds)
-  velocity = np.where(lag >= 0, np.power(float(momentum), np.abs(lag)), 0.0)
-  if learning_rates is not None:
-    rates = np.asarray(learning_rates, dtype=np.float64)
-    if rates.shape != (num_rounds,) or not np.isfinite(rates).all():
-      raise ValueError(
-        f'learning_rates must be {num_rounds} finite numbers, got shape {rates.shape}'
-      )
-    velocity *= rates[:, None]
-  return np.cumsum(velocity, axis=0)
-
-
 class Queries(Protocol):
   """Protocol of a workload A: a linear operator on arrays with a row per round."""
 
-  def apply(self, values: np.ndarray) -> np.ndarray:
-    """Returns A @ values, for values of shape [num_rounds, …]."""
-    ...
-
-  def apply_transpose(self, values: np.ndarray) -> np.ndarray:
-    """Returns Aᵀ @ values, for values with a row per query."""
-    ...
-
-  def matrix(self, num_rounds: int) -> np.ndarray:
-    """Returns A, of shape [queries, num_rounds]."""
-    ...
-
   @property
-  def is_toeplitz(self) -> bool:
-    """True if A is lower triangular with equal entries along each diagonal."""
-    ...
+  def is_toeplitz(self) -> bool: ...  # lower triangular, with equal entries along each diagonal
+
+  def matrix(self, num_rounds: int) -> np.ndarray: ...  # A, of shape [queries, num_rounds]
+
+  def apply(self, values: np.ndarray) -> np.ndarray: ...  # A @ values, along the first axis
+
+  def apply_transpose(self, values: np.ndarray) -> np.ndarray: ...  # Aᵀ @ values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,9 +53,9 @@ class Workload:
 
   Attributes:
     momentum: β of the server optimiser, at least 0 and below 1; 0 for none.
-    warmup_fraction: fraction of the rounds in which the learning rate grows to its plateau; see
-      `warmup_cooldown`.
-    cooldown_fraction: fraction of the rounds in which it falls again.
+    warmup_fraction: fraction of the rounds in which the learning rate grows linearly to its
+      plateau, from 5 % of it.
+    cooldown_fraction: fraction of the rounds in which it falls again, to as little.
 
   Raises:
     ValueError: if momentum is not at least 0 and below 1, or the fractions are not at least 0
@@ -126,7 +75,15 @@ class Workload:
       and 0.0 <= self.momentum < 1.0
     ):
       raise ValueError(f'momentum must be at least 0 and below 1, got {self.momentum!r}')
-    self.learning_rates(1)
+    for name in ('warmup_fraction', 'cooldown_fraction'):
+      fraction = getattr(self, name)
+      if not 0.0 <= fraction <= 1.0:
+        raise ValueError(f'{name} must lie between 0 and 1, got {fraction!r}')
+    if self.warmup_fraction + self.cooldown_fraction > 1.0:
+      raise ValueError(
+        'warmup_fraction and cooldown_fraction must sum to at most 1, got'
+        f' {self.warmup_fraction!r} + {self.cooldown_fraction!r}'
+      )
 
   @property
   def name(self) -> str:
@@ -141,14 +98,30 @@ class Workload:
     return not self.momentum and self.is_toeplitz
 
   def learning_rates(self, num_rounds: int) -> np.ndarray:
-    """Returns η relative to its plateau, shape [num_rounds]."""
-    return warmup_cooldown_factors(
-      num_rounds, warmup_fraction=self.warmup_fraction, cooldown_fraction=self.cooldown_fraction
-    )
+    """Returns η relative to its plateau, shape [num_rounds], from 0.05 to 1.
+
+    Raises:
+      ValueError: if num_rounds is below 1.
+    """
+    if num_rounds < 1:
+      raise ValueError(f'num_rounds must be at least 1, got {num_rounds!r}')
+    rates = np.ones(num_rounds)
+    warm, cool = (round(f * num_rounds) for f in (self.warmup_fraction, self.cooldown_fraction))
+    rates[:warm] = np.linspace(_FRACTION_AT_ENDS, 1.0, warm, endpoint=False)
+    rates[num_rounds - cool :] = np.linspace(_FRACTION_AT_ENDS, 1.0, cool, endpoint=False)[::-1]
+    return rates
 
   def matrix(self, num_rounds: int) -> np.ndarray:
-    """Returns A, of shape [num_rounds, num_rounds]."""
-    return momentum(num_rounds, self.momentum, self.learning_rates(num_rounds))
+    """Returns A, lower triangular: row t is the model after round t of momentum SGD.
+
+    Raises:
+      ValueError: if num_rounds is below 1 or too large for a dense matrix.
+    """
+    check_dense(num_rounds)
+    lag = np.arange(num_rounds)[:, None] - np.arange(num_rounds)
+    velocity = np.where(lag >= 0, np.power(float(self.momentum), np.abs(lag)), 0.0)
+    velocity *= self.learning_rates(num_rounds)[:, None]
+    return np.cumsum(velocity, axis=0)
 
   def apply(self, values: np.ndarray) -> np.ndarray:
     """Returns A @ values, along the first axis."""
@@ -193,11 +166,7 @@ class Matrix:
     return False
 
   def matrix(self, num_rounds: int) -> np.ndarray:
-    """Returns A.
-
-    Raises:
-      ValueError: if A does not have num_rounds columns.
-    """
+    """Returns A; raises ValueError unless it has num_rounds columns."""
     if self.queries.shape[1] != num_rounds:
       raise ValueError(f'workload must have {num_rounds} columns, got shape {self.queries.shape}')
     return self.queries
@@ -240,42 +209,5 @@ def warmup_cooldown(
   """
   if not (np.isfinite(server_learning_rate) and server_learning_rate > 0):
     raise ValueError(f'server_learning_rate must be positive, got {server_learning_rate!r}')
-  factors = warmup_cooldown_factors(
-    num_rounds, warmup_fraction=warmup_fraction, cooldown_fraction=cooldown_fraction
-  )
-  return (server_learning_rate * factors).astype(np.float32)
-
-
-def warmup_cooldown_factors(
-  num_rounds: int, *, warmup_fraction: float, cooldown_fraction: float
-) -> np.ndarray:
-  """Returns the rates of `warmup_cooldown` relative to the plateau.
-
-  Returns:
-    Float64 of shape [num_rounds], between 0.05 and 1.
-
-  Raises:
-    ValueError: as for `warmup_cooldown`.
-  """
-  if num_rounds < 1:
-    raise ValueError(f'num_rounds must be at least 1, got {num_rounds!r}')
-  for name, fraction in (
-    ('warmup_fraction', warmup_fraction),
-    ('cooldown_fraction', cooldown_fraction),
-  ):
-    if not 0.0 <= fraction <= 1.0:
-      raise ValueError(f'{name} must lie between 0 and 1, got {fraction!r}')
-  if warmup_fraction + cooldown_fraction > 1.0:
-    raise ValueError(
-      'warmup_fraction and cooldown_fraction must sum to at most 1, got'
-      f' {warmup_fraction!r} + {cooldown_fraction!r}'
-    )
-  factors = np.ones(num_rounds)
-  for fraction, ends in ((warmup_fraction, 'first'), (cooldown_fraction, 'last')):
-    length = round(fraction * num_rounds)
-    ramp = np.linspace(_FRACTION_AT_ENDS, 1.0, length, endpoint=False)
-    if ends == 'first':
-      factors[:length] = ramp
-    else:
-      factors[num_rounds - length :] = ramp[::-1]
-  return factors
+  schedule = Workload(warmup_fraction=warmup_fraction, cooldown_fraction=cooldown_fraction)
+  return (server_learning_rate * schedule.learning_rates(num_rounds)).astype(np.float32)

@@ -1,11 +1,13 @@
-"""What Hypothesis draws in several tests: schemas, sampling schemes, matrices, histories."""
+"""What several tests draw: schemas, sampling schemes and their batches, matrices, histories."""
 
 import numpy as np
+import pyarrow as pa
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fl_dpftrl.centralized import sampling
+from fl_dpftrl.centralized import partition, sampling
 from fl_dpftrl.families import blt, identity, tree_online
+from fl_dpftrl.logs import log
 from fl_dpftrl.participation import schemas as participation
 
 _STRATEGIES = (tree_online.TreeOnline(), blt.BLT([0.9], [0.2]), identity.Identity())
@@ -34,6 +36,27 @@ def schemes(draw):
     batch_size=draw(st.integers(1, part_size)),
     num_parts=parts,
   )
+
+
+def batches(scheme, seed=0):
+  """The examples of each round of a run with a sampling scheme."""
+  return [cohort.device_ids for cohort in partition.Partition(scheme=scheme, seed=seed).rounds()]
+
+
+def columns(rounds):
+  """Columns of a log: the rounds and the examples of batches."""
+  sizes = [len(examples) for examples in rounds]
+  return {
+    'rounds': np.repeat(np.arange(len(rounds)), sizes),
+    'device_ids': np.concatenate([np.asarray(examples, np.int64) for examples in rounds]),
+  }
+
+
+def log_of(rounds):
+  """The log of a run with these batches."""
+  table = columns(rounds)
+  table = pa.table({'round': table['rounds'], 'device_id': table['device_ids']})
+  return log.of_table(table, num_rounds=len(rounds))
 
 
 def matrices(rows, columns, low=0.0):

@@ -93,7 +93,7 @@ class Draw:
   def other(self) -> base.Strategy:
     """Returns a strategy of another family that runs for length() rounds."""
     name = 'banded' if self.tame else str(self.rng.choice([f for f in FAMILIES if f != 'stamped']))
-    return _made(name, self)
+    return made(name, self)
 
 
 # Family → how an example is made from a Draw.
@@ -134,14 +134,15 @@ def example(name: str, num_rounds: int) -> base.Strategy:
     name: a family of the registry, or one of `VARIANTS`.
     num_rounds: rounds that the strategy must be able to run.
   """
-  return _made(name, Draw(num_rounds, np.random.default_rng(num_rounds), tame=True))
+  return made(name, Draw(num_rounds, np.random.default_rng(num_rounds), tame=True))
 
 
 def drawn(name: str, num_rounds: int, rng: np.random.Generator) -> base.Strategy:
   """Returns a strategy with sizes, signs and scales from rng."""
-  return _made(name, Draw(num_rounds, rng, tame=False))
+  return made(name, Draw(num_rounds, rng, tame=False))
 
 
-def _made(name: str, draw: Draw) -> base.Strategy:
+def made(name: str, draw: Draw) -> base.Strategy:
+  """Returns a strategy of a family or variant with drawn parameters."""
   make = EXAMPLES.get(name) or VARIANTS.get(name)
   return make(draw) if make else registry.FAMILIES[name]()

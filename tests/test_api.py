@@ -9,6 +9,7 @@ import pytest
 
 import fl_dpftrl
 from fl_dpftrl.optimization import toeplitz_range
+from fl_dpftrl.optimization.problem import Problem
 
 ROOT = pathlib.Path(__file__).parent.parent
 SCHEMA = fl_dpftrl.MinSep(num_rounds=24, min_sep=6)
@@ -53,7 +54,8 @@ def test_several_schemas_are_optimised_for_at_once():
   schemas = [fl_dpftrl.MinSep(num_rounds=24, min_sep=b) for b in (2, 12)]
   options = {'objective': 'max', 'over': 'worst', 'num_bands': 4}
   found = fl_dpftrl.optimize('banded_toeplitz', schemas, **options)
-  wanted = toeplitz_range.optimize_range(schemas, **options)
+  problems = [Problem(schema) for schema in schemas]
+  wanted = toeplitz_range.optimize_range(problems, 'worst', num_bands=4)
   np.testing.assert_array_equal(found.coefficients, wanted.coefficients)
 
 
@@ -64,6 +66,7 @@ def test_several_schemas_are_optimised_for_at_once():
     ('blt', {'num_bands': 3}, 'num_bands=3 is not for mechanism=blt'),
     ('dense', {'schema': [SCHEMA, SCHEMA]}, 'mechanism=dense takes one schema, got 2'),
     ('blt', {'schema': 200}, 'schema must be a MinSep or a list of them, got 200'),
+    ('identity', {'objective': 'mean'}, "objective must be rms or max, got 'mean'"),
   ],
 )
 def test_optimize_refuses(mechanism, options, message):

@@ -1,54 +1,96 @@
-"""Workloads do what the optimiser on the server does."""
+"""Workloads do what the optimiser on the server does; learning rates and errors."""
 
 import numpy as np
 import pytest
 
-from fl_dpftrl import workloads
-
-
-def test_prefix_sums():
-  updates = np.array([3.0, -1.0, 5.0])
-  np.testing.assert_array_equal(workloads.prefix_sums(3) @ updates, [3.0, 2.0, 7.0])
-  np.testing.assert_array_equal(workloads.Workload().matrix(3), workloads.prefix_sums(3))
+from fl_dpftrl import error, workloads
+from fl_dpftrl.families import banded, identity
 
 
 @pytest.mark.parametrize('num_rounds', [1, 2, 9])
-@pytest.mark.parametrize('beta', [0.0, 0.5, 0.95])
-def test_momentum_is_sgd_with_momentum(num_rounds, beta):
-  generator = np.random.default_rng(0)
-  updates, rates = generator.normal(size=(2, num_rounds))
+@pytest.mark.parametrize('workload', [(0.0,), (0.5,), (0.95, 0.3, 0.4), (0.0, 0.0, 1.0)])
+def test_a_model_after_each_round_of_sgd(num_rounds, workload):
+  workload = workloads.Workload(*workload)
+  updates = np.random.default_rng(0).normal(size=num_rounds)
   velocity = model = 0.0
   models = []
-  for update, rate in zip(updates, rates):
-    velocity = beta * velocity + update
+  for update, rate in zip(updates, workload.learning_rates(num_rounds)):
+    velocity = workload.momentum * velocity + update
     model += rate * velocity
     models.append(model)
-  matrix = workloads.momentum(num_rounds, beta, rates)
+  matrix = workload.matrix(num_rounds)
   np.testing.assert_allclose(matrix @ updates, models, atol=1e-13)
-  constant = workloads.momentum(num_rounds, beta, np.ones(num_rounds))
-  np.testing.assert_array_equal(workloads.Workload(beta).matrix(num_rounds), constant)
+  np.testing.assert_allclose(workload.apply(updates), models, atol=1e-13)
+  back = workload.apply_transpose(updates)
+  np.testing.assert_allclose(back, matrix.T @ updates, atol=1e-13)
+  assert workload.name == ('momentum' if workload.momentum else 'prefix')
 
 
-@pytest.mark.parametrize('beta', [-0.1, 1.0, float('nan'), float('inf')])
-def test_refuses_momentum_out_of_range(beta):
-  with pytest.raises(ValueError, match='momentum'):
-    workloads.momentum(3, beta)
-  with pytest.raises(ValueError, match='momentum'):
-    workloads.Workload(beta)
-
-
-@pytest.mark.parametrize('rates', [[1.0], [1.0, np.nan, 1.0]])
-def test_refuses_other_learning_rates(rates):
-  with pytest.raises(ValueError, match='learning_rates'):
-    workloads.momentum(3, 0.9, rates)
+@pytest.mark.parametrize(
+  'arguments, named',
+  [
+    *(((beta,), 'momentum') for beta in (-0.1, 1.0, float('nan'), float('inf'), '0.5')),
+    ((0.0, -0.1), 'warmup_fraction'),
+    ((0.0, 0.0, 1.1), 'cooldown_fraction'),
+    ((0.0, 0.6, 0.5), 'warmup_fraction'),
+  ],
+)
+def test_refuses(arguments, named):
+  with pytest.raises(ValueError, match=named):
+    workloads.Workload(*arguments)
 
 
 @pytest.mark.parametrize('num_rounds', [0, -1, 10**6])
 def test_refuses_what_is_no_matrix_or_too_large_a_one(num_rounds):
   with pytest.raises(ValueError, match='num_rounds'):
-    workloads.prefix_sums(num_rounds)
+    workloads.Workload().matrix(num_rounds)
 
 
-def test_names():
-  assert workloads.Workload().name == 'prefix'
-  assert workloads.Workload(0.9).name == 'momentum'
+def test_rates_rise_stay_and_fall_over_the_stated_fractions():
+  rates = workloads.warmup_cooldown(2.0, 100)
+  assert rates.dtype == np.float32
+  np.testing.assert_allclose(rates[[0, -1]], 0.1)
+  assert (np.diff(rates[:16]) > 0).all() and (np.diff(rates[74:]) < 0).all()
+  np.testing.assert_allclose(rates[15:75], 2.0)
+
+
+def test_rates_are_linear():
+  rates = workloads.warmup_cooldown(1.0, 1000, warmup_fraction=0.5, cooldown_fraction=0.5)
+  np.testing.assert_allclose(np.diff(rates[:500], 2), 0, atol=1e-6)
+  np.testing.assert_allclose(rates, rates[::-1], atol=1e-6)
+  constant = workloads.warmup_cooldown(0.5, 7, warmup_fraction=0.0, cooldown_fraction=0.0)
+  np.testing.assert_array_equal(constant, np.full(7, 0.5, np.float32))
+
+
+@pytest.mark.parametrize('num_rounds', [1, 2, 3])
+def test_short_runs_have_a_positive_rate_everywhere(num_rounds):
+  rates = workloads.warmup_cooldown(1.0, num_rounds)
+  assert rates.shape == (num_rounds,) and (rates > 0).all()
+
+
+@pytest.mark.parametrize(
+  'arguments, named',
+  [
+    ((0.0, 10), 'server_learning_rate'),
+    ((float('nan'), 10), 'server_learning_rate'),
+    ((1.0, 0), 'num_rounds'),
+  ],
+)
+def test_rates_of_bad_arguments_are_refused(arguments, named):
+  with pytest.raises(ValueError, match=named):
+    workloads.warmup_cooldown(*arguments)
+
+
+def test_refuses_a_workload_for_other_rounds():
+  with pytest.raises(ValueError, match='workload.*5 columns'):
+    error.error(identity.Identity(), 5, workloads.Matrix(np.eye(4)))
+
+
+@pytest.mark.parametrize('workload', [workloads.Workload(), workloads.Matrix(np.eye(5))])
+def test_refuses_errors_of_more_rounds_than_the_strategy_has(workload):
+  with pytest.raises(ValueError, match='num_rounds=5.*4 rounds'):
+    error.error(banded.Banded(np.ones((4, 1))), 5, workload)
+
+
+def test_errors_of_independent_noise_need_no_sum_over_the_rounds():
+  assert error.error(identity.Identity(), 10**15).max == pytest.approx(10**7.5)

@@ -8,7 +8,7 @@ private as DP-SGD on that part alone.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
@@ -48,9 +48,8 @@ class AmplifiedGuarantee:
 
   def epsilon_at(self, delta: float) -> float:
     """Returns ε at another δ; several calls trace the privacy curve."""
-    return sampled_gaussian.epsilon(
-      self.effective_noise_multiplier, delta, **_chances(self.sampling, self.adjacency)
-    )
+    chances = _chances(self.sampling, self.adjacency)
+    return sampled_gaussian.epsilon(self.effective_noise_multiplier, delta, **chances)
 
 
 def account(
@@ -79,13 +78,12 @@ def account(
   appendix F.3.
   """
   gaussian.check_positive('noise_multiplier', noise_multiplier)
-  relation = sampling.relation(adjacency)
-  norm = _max_column_norm(strategy, sampling)
-  effective = noise_multiplier / (relation.factor * norm)
+  change = sensitivity(strategy, sampling, adjacency)
+  relation, effective = sampling.relation(adjacency), noise_multiplier / change
   return AmplifiedGuarantee(
     sampling=sampling,
-    max_column_norm=norm,
-    sensitivity=relation.factor * norm,
+    max_column_norm=change / relation.factor,
+    sensitivity=change,
     noise_multiplier=noise_multiplier,
     effective_noise_multiplier=effective,
     epsilon=sampled_gaussian.epsilon(effective, delta, **_chances(sampling, adjacency)),
@@ -102,8 +100,16 @@ def sensitivity(
 
   The value is per unit of clip norm. For arguments and errors see `account`.
   """
-  factor = sampling.relation(adjacency).factor
-  return factor * _max_column_norm(strategy, sampling)
+  factor, bands = sampling.relation(adjacency).factor, num_bands(strategy)
+  if bands > sampling.num_parts:
+    raise ValueError(
+      f'num_parts={sampling.num_parts} is fewer than the {bands} bands of the strategy'
+    )
+  once = schemas.MinSep(num_rounds=sampling.num_rounds, max_participations=1)
+  norm = sensitivity_lib.sensitivity(strategy, once)
+  if norm.kind == sensitivity_lib.LOWER_BOUND:
+    raise ValueError('a guarantee needs exact column norms or an upper bound')
+  return factor * norm.value
 
 
 def calibrate(
@@ -114,19 +120,10 @@ def calibrate(
   delta: float,
   adjacency: str = adjacency_lib.ZERO_OUT,
 ) -> AmplifiedGuarantee:
-  """Returns the guarantee with the smallest noise multiplier that meets ε.
+  """Returns the guarantee with the smallest noise multiplier that meets ε at δ.
 
-  The noise multiplier is minimal up to a relative 1e-5.
-
-  Args:
-    strategy: C, as for `account`.
-    sampling: sampling scheme of the batches.
-    epsilon: upper limit of ε.
-    delta: δ at which the limit holds.
-    adjacency: name of an adjacency that the sampling scheme supports.
-
-  Raises:
-    ValueError: if epsilon is not positive and finite, or `account` raises.
+  The noise multiplier is minimal up to a relative 1e-5. Other arguments and errors are those of
+  `account`; epsilon, the upper limit of ε, is positive and finite.
   """
   multiplier = sampled_gaussian.effective_noise_multiplier(
     epsilon, delta, **_chances(sampling, adjacency)
@@ -143,8 +140,7 @@ def calibrate(
     multiplier, step = multiplier * (1.0 + step), 4.0 * step
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Candidate:
+class Candidate(NamedTuple):
   """Number of bands and the noise it needs for one guarantee.
 
   Attributes:
@@ -188,7 +184,7 @@ def compare_bands(
   epsilon: float,
   delta: float,
 ) -> tuple[Candidate, ...]:
-  """Compares numbers of bands at one guarantee, sorted by increasing noise.
+  """Compares numbers of bands at one guarantee, ε at δ, sorted by increasing noise.
 
   More bands lower the error of the queries. Fewer bands need less noise for the same ε, because
   each example is sampled with a lower probability. The best number depends on ε.
@@ -196,11 +192,8 @@ def compare_bands(
   Args:
     rms_losses: map from number of bands to the rms_loss of its strategy for one participation
       per example: largest column norm times RMS error.
-    num_rounds: n.
-    num_examples: m.
-    batch_size: expected number of examples per round.
-    epsilon: upper limit of ε.
-    delta: δ at which the limit holds.
+    num_rounds, num_examples, batch_size: see `sampling.CyclicPoisson`.
+    epsilon, delta: see `calibrate`.
 
   Raises:
     ValueError: if rms_losses is empty or has a value that is not positive and finite, an
@@ -217,11 +210,7 @@ def compare_bands(
       num_rounds=num_rounds, num_examples=num_examples, batch_size=batch_size, num_parts=bands
     )
     multiplier = sampled_gaussian.effective_noise_multiplier(epsilon, delta, **_chances(sampling))
-    candidates.append(
-      Candidate(
-        sampling=sampling, effective_noise_multiplier=multiplier, rms_noise=multiplier * loss
-      )
-    )
+    candidates.append(Candidate(sampling, multiplier, multiplier * loss))
   return tuple(sorted(candidates, key=lambda c: (c.rms_noise, c.num_bands)))
 
 
@@ -245,19 +234,6 @@ def _chances(
     'count': sampling.compositions,
     'replaced': sampling.relation(adjacency).replaced,
   }
-
-
-def _max_column_norm(strategy: base.Strategy, sampling: sampling_lib.Sampled) -> float:
-  bands = num_bands(strategy)
-  if bands > sampling.num_parts:
-    raise ValueError(
-      f'num_parts={sampling.num_parts} is fewer than the {bands} bands of the strategy'
-    )
-  once = schemas.MinSep(num_rounds=sampling.num_rounds, max_participations=1)
-  norm = sensitivity_lib.sensitivity(strategy, once)
-  if norm.kind == sensitivity_lib.LOWER_BOUND:
-    raise ValueError('a guarantee needs exact column norms or an upper bound')
-  return norm.value
 
 
 def num_bands(strategy: base.Strategy) -> int:

@@ -6,7 +6,6 @@ the scheme.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import ClassVar
 
 from fl_dpftrl.accounting import gaussian, losses
 from fl_dpftrl.centralized import sampling
@@ -29,6 +28,9 @@ _LOG_IS_SECRET = (
 class Drawn:
   """The guarantee of a sampling scheme.
 
+  Batches that are drawn anew, in secret, amplify it. That of shuffled batches is the guarantee of
+  their schema, without amplification.
+
   Attributes:
     scheme: sampling scheme that was stated for the run.
     loss: privacy loss of any example; without ε if the log refutes the scheme.
@@ -38,13 +40,21 @@ class Drawn:
     holds: whether the log does not contradict the scheme.
   """
 
-  part: ClassVar[str]
-
   scheme: sampling.Scheme
   loss: losses.PrivacyLoss
   adjacency: str
   reason: str | None
   holds: bool
+
+  @property
+  def is_amplified(self) -> bool:
+    """True if the guarantee rests on secret draws."""
+    return isinstance(self.scheme, sampling.Sampled)
+
+  @property
+  def part(self) -> str:
+    """Name of the guarantee in a statement."""
+    return 'amplified' if self.is_amplified else 'shuffled'
 
   @property
   def name(self) -> str:
@@ -56,9 +66,25 @@ class Drawn:
     """States in words how batches must have been drawn."""
     return self.scheme.assumption
 
+  @property
+  def fixed_separation(self) -> bool:
+    """True if rounds of a shuffled example are exactly, not at least, min_sep apart."""
+    return isinstance(self.scheme, sampling.ShuffledOnce)
+
   def sentences(self) -> list[str]:
     """States the assumptions, and that the log refutes them if it does."""
-    result = self._sentences()
+    if isinstance(self.scheme, sampling.Shuffled):
+      result = [gaussian.assumptions(self.scheme.schema)[0], self.assumption]
+    else:
+      from fl_dpftrl.centralized import amplification
+
+      result = [
+        *amplification.assumptions(self.scheme),
+        self.scheme.relation(self.adjacency).sentence,
+        _LOG_IS_SECRET,
+      ]
+      if self.holds:
+        result.append(_NO_LOG_SHOWS)
     if not self.holds:
       result.append(
         'THE LOG CONTRADICTS THE SAMPLING that was stated, so that nothing is guaranteed here'
@@ -67,72 +93,30 @@ class Drawn:
 
   def to_json(self) -> json_files.Object:
     """Returns the scheme, the loss, the assumption and whether it holds."""
+    if isinstance(self.scheme, sampling.Shuffled):
+      schema = self.scheme.schema
+      own = {
+        'min_sep': schema.min_sep,
+        'max_participations': schema.participations,
+        'separation': 'fixed' if self.fixed_separation else 'min',
+      }
+    else:
+      own = {
+        'sampling_probability': self.scheme.sampling_probability,
+        'compositions': self.scheme.compositions,
+      }
     return {
       'sampling': self.name,
       'num_examples': self.scheme.num_examples,
       'batch_size': self.scheme.batch_size,
       'num_parts': self.scheme.num_parts,
-      **self._of_kind(),
+      **own,
       **self.loss.to_json(),
       'adjacency': self.adjacency,
       'assumption': self.assumption,
       'holds': self.holds,
       'reason': self.reason,
     }
-
-  def _of_kind(self) -> json_files.Object:
-    raise NotImplementedError
-
-  def _sentences(self) -> list[str]:
-    raise NotImplementedError
-
-
-class Amplified(Drawn):
-  """The guarantee of batches that are drawn anew, in secret."""
-
-  part = 'amplified'
-
-  scheme: sampling.Sampled
-
-  def _of_kind(self) -> json_files.Object:
-    return {
-      'sampling_probability': self.scheme.sampling_probability,
-      'compositions': self.scheme.compositions,
-    }
-
-  def _sentences(self) -> list[str]:
-    from fl_dpftrl.centralized import amplification
-
-    result = [
-      *amplification.assumptions(self.scheme),
-      self.scheme.relation(self.adjacency).sentence,
-      _LOG_IS_SECRET,
-    ]
-    return [*result, _NO_LOG_SHOWS] if self.holds else result
-
-
-class Shuffled(Drawn):
-  """The guarantee of shuffled batches, that of their schema: no amplification."""
-
-  part = 'shuffled'
-
-  scheme: sampling.Shuffled
-
-  @property
-  def fixed_separation(self) -> bool:
-    """True if rounds of an example are exactly, not at least, min_sep apart."""
-    return isinstance(self.scheme.schema, schemas.FixedSeparation)
-
-  def _of_kind(self) -> json_files.Object:
-    schema = self.scheme.schema
-    return {
-      'min_sep': schema.min_sep,
-      'max_participations': schema.participations,
-      'separation': 'fixed' if self.fixed_separation else 'min',
-    }
-
-  def _sentences(self) -> list[str]:
-    return [gaussian.assumptions(self.scheme.schema)[0], self.scheme.assumption]
 
 
 def check(
@@ -199,8 +183,7 @@ def guarantee(
       rho=None,
       curve=tuple(map(losses.Point, deltas, spent)),
     )
-  kind = Shuffled if isinstance(scheme, sampling.Shuffled) else Amplified
-  return kind(
+  return Drawn(
     scheme=scheme,
     loss=loss,
     adjacency=adjacency,

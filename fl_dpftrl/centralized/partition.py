@@ -1,6 +1,6 @@
 """Simulated batches of centralized training.
 
-The cohorts follow a scheme of `accounting.sampling`: rounds take turns at parts of the examples
+The cohorts follow a scheme of `centralized.sampling`: rounds take turns at parts of the examples
 and draw within their part. They are simulated from a seed. Draws that amplify a guarantee must
 be secret, so a known or guessable seed does not amplify.
 """
@@ -21,11 +21,9 @@ _BATCHES, _ORDERS = 16, 17
 class Partition:
   """Cohorts of a sampling scheme, each a pure function of seed and round.
 
-  The device_ids of the cohorts are the numbers of examples.
-
-  Example i, from 0, is in part i mod num_parts. Examples beyond num_parts equal parts are in no
-  round. The cost of a sampled batch is proportional to its size. The cost of a shuffled order
-  is proportional to its part, once per pass.
+  The device_ids of the cohorts are the numbers of examples, from 0. Example i is in part i mod
+  num_parts, and those beyond num_parts equal parts are in no round. The cost of a sampled batch is
+  proportional to its size, that of a shuffled order to its part, once per pass.
 
   Attributes:
     scheme: sampling scheme.

@@ -25,9 +25,6 @@ def epsilon(
 ) -> float:
   """Returns ε at δ of `count` sampled Gaussian releases.
 
-  Without `replaced` it holds for add-or-remove adjacency and Poisson samples. With `replaced`
-  it holds for Poisson samples and samples of a fixed size.
-
   The distribution is discretised, and δ is lowered by the largest possible rounding error, so
   that ε is not understated.
 
@@ -38,12 +35,11 @@ def epsilon(
     delta: δ.
     probability: probability that a release includes an example.
     count: number of releases.
-    replaced: True for replace-one, False for add-or-remove adjacency.
+    replaced: True for replace-one adjacency, with Poisson samples or samples of a fixed size.
+      False for add-or-remove adjacency, with Poisson samples.
 
   Raises:
-    ValueError: if the multiplier is not positive and finite, delta is not between 0 and 1,
-      probability is not above 0 and at most 1, or count is below 1. Also if delta is too small
-      to be resolved.
+    ValueError: if an argument is out of range, or delta is too small to be resolved.
 
   Source: Koskela et al. 2020; Doroshenko et al. 2022 (connect the dots). For replace-one see
   the sources of `replaced`.
@@ -152,14 +148,9 @@ def replaced_loss(
 
   It holds for samples of a fixed size without replacement and for Poisson samples. If δ(ε) is
   the curve of the Gaussian release for samples that differ in one example, the curve of the
-  sampled release is at most q δ(ε') with e^ε' = 1 + (e^ε − 1) / q. The relation is symmetric,
-  so the bound holds for negative ε too, and it composes.
-
-  Args:
-    multiplier: standard deviation of the noise over the largest change of a sample's sum when
-      one of its examples is replaced. That change is twice the contribution of an example.
-    probability: q, the probability that a sample includes an example.
-    step: distance between the losses of the grid.
+  sampled release is at most q δ(ε') with e^ε' = 1 + (e^ε − 1) / q, q the probability. The relation
+  is symmetric, so the bound holds for negative ε too, and it composes. Losses lie on a grid of
+  this step.
 
   Source: Balle, Barthe and Gaboardi 2018, theorems 2 and 9; Zhu, Dong and Wang 2022, for pairs
   that dominate and compose; Doroshenko et al. 2022 (connect the dots).

@@ -65,17 +65,11 @@ class Cyclic:
 
 @dataclasses.dataclass(frozen=True)
 class Relation:
-  """Effect of one example on a sampled round under one adjacency.
+  """Effect of one example on a sampled round under one adjacency."""
 
-  Attributes:
-    factor: largest change of a round's sum, in clip norms.
-    replaced: True if the bound for a replaced example applies.
-    sentence: adjacency in words.
-  """
-
-  factor: float
-  replaced: bool
-  sentence: str
+  factor: float  # largest change of a round's sum, in clip norms
+  replaced: bool  # True if the bound for a replaced example applies
+  sentence: str  # adjacency in words
 
 
 _REPLACED = Relation(
@@ -114,11 +108,7 @@ class Sampled(Cyclic):
     return self.how.format(probability=self.sampling_probability)
 
   def relation(self, adjacency_name: str) -> Relation:
-    """Returns the effect of one example under an adjacency.
-
-    Raises:
-      ValueError: if no bound is known.
-    """
+    """Returns the effect of one example; raises ValueError if no bound is known."""
     if adjacency_name not in self.relations:
       raise ValueError(
         f'adjacency must be one of {", ".join(self.relations)} where batches are drawn by'

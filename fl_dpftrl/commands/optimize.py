@@ -12,7 +12,7 @@ from fl_dpftrl.centralized import amplification
 from fl_dpftrl.commands import flags, output
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
-from fl_dpftrl.optimization import registry
+from fl_dpftrl.optimization import problem, registry
 from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import rounding
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
       args,
       schemas[0],
       workload,
-      lambda bands: optimizer.optimize(schemas[0], num_bands=bands, **options),
+      lambda bands: registry.optimize(args.mechanism, schemas[0], num_bands=bands, **options),
     )
   else:
     over = args.range_objective or 'regret'
@@ -139,7 +139,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
     result['range_objective'] = over
     result['range'] = [_losses(strategy, s, workload) for s in schemas]
   elif optimizer.certificate is not None:
-    gap = optimizer.certificate(strategy, schemas[0], workload, objective=args.objective)
+    gap = optimizer.certificate(strategy, problem.Problem(schemas[0], args.objective, workload))
     if gap is not None:
       result['optimality_gap'] = gap
   return {
@@ -162,7 +162,7 @@ def _schemas(args: argparse.Namespace, optimizer: registry.Optimizer) -> list[pa
       f'--min_sep={args.min_sep} and --min_sep_range={low},{high} exclude'
       ' each other; drop one of them'
     )
-  if optimizer.optimize_range is None:
+  if optimizer.find_range is None:
     raise ValueError(f'--min_sep_range={low},{high} is not for --mechanism={args.mechanism}')
   grid = np.unique(np.linspace(low, high, _RANGE_POINTS).round().astype(int))
   return [

@@ -7,7 +7,6 @@ import pathlib
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.commands import flags, output, replay_text, report_flags
 from fl_dpftrl.files import json_files
 from fl_dpftrl.replaying import publication, replay, runs
@@ -201,7 +200,7 @@ def finish(args: argparse.Namespace, result: Replayed) -> None:
   statement, opened = result
   if args.bundle:
     _write_bundle(args, opened, statement.commitment)
-  if args.public_report and isinstance(statement.drawn, drawn_lib.Amplified):
+  if args.public_report and statement.drawn is not None and statement.drawn.is_amplified:
     print(f'fl-dpftrl: warning: {_NOT_PUBLIC}', file=sys.stderr)
   for path, published in ((args.report, False), (args.public_report, True)):
     if path:

@@ -64,16 +64,19 @@ def named(names: Sequence[str], made_for: Sequence[Mapping[str, int]] = ({},)) -
       candidates.append(_given(name))
       continue
     optimizer = registry.OPTIMIZERS[mechanism]
-    find, find_range = optimizer.optimize, optimizer.optimize_range
+    find: Callable[..., base.Strategy] = functools.partial(registry.optimize, mechanism)
     if colon:
-      sized = _size(name, optimizer, size)
-      find = functools.partial(find, **sized)
-      find_range = find_range and functools.partial(find_range, **sized)
+      find = functools.partial(find, **_size(name, optimizer, size))
     fixed = mechanism in files.parameter_free()
     for fields in ({},) if fixed else made_for:
       candidates.append(
         Candidate(
-          _label(name, fields), mechanism, find, fields, optimised=not fixed, find_range=find_range
+          _label(name, fields),
+          mechanism,
+          find,
+          fields,
+          optimised=not fixed,
+          find_range=find if optimizer.find_range else None,
         )
       )
   labels = [candidate.label for candidate in candidates]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from typing import ClassVar
 
 import numpy as np
@@ -76,9 +75,7 @@ class Banded(base.Strategy):
     if self.num_bands > schema.min_sep and schema.participations > 1:
       return super().sensitivity(schema)
     squares = self.column_squares(schema.num_rounds)
-    return sensitivity_lib.Sensitivity(
-      math.sqrt(patterns.worst_sum(squares, schema)), sensitivity_lib.EXACT
-    )
+    return sensitivity_lib.Sensitivity.of_square(patterns.worst_sum(squares, schema))
 
   def gram_matrix(self, num_rounds: int) -> np.ndarray:
     base.check_num_rounds(self, num_rounds)

@@ -1,12 +1,11 @@
 """Strategies whose inverse is banded and Toeplitz (BISR, BandInvMF)."""
 
 import dataclasses
-import math
 from typing import ClassVar
 
 import numpy as np
 
-from fl_dpftrl.families import base, linear_noise, power_series, toeplitz
+from fl_dpftrl.families import base, linear_noise, toeplitz
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
@@ -45,16 +44,14 @@ class BandedInverse(toeplitz.Toeplitz):
       ValueError: if it has entries too large for float64.
     """
     base.check_num_rounds(self, num_rounds)
-    column = power_series.reciprocal(self.coefficients, num_rounds)
+    column = toeplitz.reciprocal(self.coefficients, num_rounds)
     if not np.isfinite(column).all():
       raise ValueError(f'coefficients have an inverse that overflows within {num_rounds} rounds')
     return column
 
   def noising_column(self, num_rounds: int) -> np.ndarray:
     base.check_num_rounds(self, num_rounds)
-    column = np.zeros(num_rounds)
-    column[: self.coefficients.size] = self.coefficients[:num_rounds]
-    return column
+    return toeplitz.padded(self.coefficients, num_rounds)
 
   def noise(self, num_rounds: int | None = None) -> linear_noise.LinearNoise:
     """Sums over the last rows of Z, drawn again."""
@@ -80,16 +77,15 @@ class BandedInverse(toeplitz.Toeplitz):
     2024 (Banded Square Root), theorem 2.
     """
     column = self.column(schema.num_rounds)
-    shifted = sensitivities.shifted_sensitivity(
-      sensitivities.Columns(column, np.ones(1), 0), schema
-    )
-    if shifted.kind != sensitivity_lib.EXACT and (column >= 0.0).all():
-      reached = sensitivities.earliest_square(column, schema)[0]
-      bound = sensitivities.earliest_square(majorant(column), schema)[0]
-      exact = bound <= reached * (1.0 + _ROUNDING)
-      kind = sensitivity_lib.EXACT if exact else sensitivity_lib.UPPER_BOUND
-      shifted = sensitivity_lib.better(shifted, sensitivity_lib.Sensitivity(math.sqrt(bound), kind))
-    return base.tightened(shifted, self, schema, _MOST_GRAM_ROUNDS)
+    columns = sensitivities.Columns(column, np.ones(1), 0)
+    bound = sensitivities.shifted_sensitivity(columns, schema)
+    if bound.kind != sensitivity_lib.EXACT and (column >= 0.0).all():
+      reached, _ = sensitivities.earliest_square(column, schema)
+      square, _ = sensitivities.earliest_square(majorant(column), schema)
+      exact = square <= reached * (1.0 + _ROUNDING)
+      above = sensitivity_lib.Sensitivity.of_square(square, exact)
+      bound = sensitivity_lib.better(bound, above)
+    return base.tightened(bound, self, schema, _MOST_GRAM_ROUNDS)
 
   def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
     """Sums products of the first column of C, lag by lag."""
@@ -99,11 +95,11 @@ class BandedInverse(toeplitz.Toeplitz):
       rows, columns = np.broadcast_arrays(rows, columns)
       lags = np.abs(rows - columns)
       after = num_rounds - 1 - np.maximum(rows, columns)
-      found = np.empty(lags.shape)
+      entries = np.empty(lags.shape)
       for lag in np.unique(lags):
         which = lags == lag
-        found[which] = np.cumsum(column[: num_rounds - lag] * column[lag:])[after[which]]
-      return found
+        entries[which] = np.cumsum(column[: num_rounds - lag] * column[lag:])[after[which]]
+      return entries
 
     return of_rounds
 

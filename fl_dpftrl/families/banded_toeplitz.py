@@ -1,19 +1,26 @@
-"""Banded lower-triangular Toeplitz strategies."""
+"""Banded lower-triangular Toeplitz strategies, and rows of their B = A N.
+
+Without normalised columns, B is Toeplitz, and its first column w determines it. With columns
+normalised for n rounds, this holds for all but the last rows of B, whose noise is smaller.
+Those are computed column by column.
+"""
 
 import dataclasses
+import functools
+from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
-import scipy.linalg
 
 from fl_dpftrl import error as error_lib
 from fl_dpftrl import workloads
-from fl_dpftrl.families import base, linear_noise, power_series, toeplitz, toeplitz_rows
+from fl_dpftrl.families import base, linear_noise, toeplitz
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
 
 _MOST_GRAM_ROUNDS = 1024  # most rounds for the bound for any X
+_CHUNK_ENTRIES = 1 << 20  # float64 values of working memory: 8 MiB
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -78,18 +85,15 @@ class BandedToeplitz(base.Strategy):
   def inverse_coefficients(self, num_rounds: int) -> np.ndarray:
     """The first column of T⁻¹, which is C's inverse without normalisation."""
     base.check_num_rounds(self, num_rounds)
-    return power_series.reciprocal(self.coefficients, num_rounds)
+    return toeplitz.reciprocal(self.coefficients, num_rounds)
 
   def strategy_matrix(self, num_rounds: int) -> np.ndarray:
-    base.check_num_rounds(self, num_rounds)
-    column = np.zeros(num_rounds)
-    column[: self.num_bands] = self.coefficients[:num_rounds]
-    matrix = scipy.linalg.toeplitz(column, np.zeros(num_rounds))
-    return matrix / self.column_norms(num_rounds)
+    norms = self.column_norms(num_rounds)
+    return toeplitz.matrix(toeplitz.padded(self.coefficients, num_rounds)) / norms
 
   def noising_matrix(self, num_rounds: int) -> np.ndarray:
-    matrix = scipy.linalg.toeplitz(self.inverse_coefficients(num_rounds), np.zeros(num_rounds))
-    return self.column_norms(num_rounds)[:, None] * matrix
+    inverse = toeplitz.matrix(self.inverse_coefficients(num_rounds))
+    return self.column_norms(num_rounds)[:, None] * inverse
 
   def noise(self, num_rounds: int | None = None) -> linear_noise.LinearNoise:
     """T y = z by forward substitution over the last rows of y; then D⁻¹ y."""
@@ -108,25 +112,16 @@ class BandedToeplitz(base.Strategy):
   def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
     """The bound from columns of one shape, or that for any X if smaller."""
     base.check_num_rounds(self, schema.num_rounds)
-    columns = self.columns(schema.num_rounds)
-    bound = sensitivities.shifted_sensitivity(columns, schema)
+    bound = sensitivities.shifted_sensitivity(self.columns(schema.num_rounds), schema)
     return base.tightened(bound, self, schema, _MOST_GRAM_ROUNDS)
 
   def gram_matrix(self, num_rounds: int) -> np.ndarray:
-    base.check_num_rounds(self, num_rounds)
     workloads.check_dense(num_rounds)
-    coefficients = self.coefficients[:num_rounds]
-    total = np.zeros((num_rounds, num_rounds))
-    for lag in range(coefficients.size):
-      products = np.cumsum(coefficients[lag:] * coefficients[: coefficients.size - lag])
-      columns = np.arange(lag, num_rounds)
-      entries = products[np.minimum(num_rounds - columns, products.size) - 1]
-      total[columns, columns - lag] = total[columns - lag, columns] = entries
-    norms = self.column_norms(num_rounds)
-    return total / np.outer(norms, norms)
+    entries, rounds = self.gram_entries(num_rounds), np.arange(num_rounds)
+    return np.stack([entries(t, rounds) for t in rounds])
 
   def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
-    base.check_num_rounds(self, num_rounds)
+    norms = self.column_norms(num_rounds)
     coefficients = self.coefficients[:num_rounds]
     bands = coefficients.size
     # sums[l, t]: of cₛ cₛ₊ₗ for the first t + 1 of s.
@@ -134,7 +129,6 @@ class BandedToeplitz(base.Strategy):
     for lag in range(bands):
       products = np.cumsum(coefficients[: bands - lag] * coefficients[lag:])
       sums[lag] = products[np.minimum(np.arange(bands), products.size - 1)]
-    norms = self.column_norms(num_rounds)
 
     def of_rounds(rows, columns):
       lag = np.abs(rows - columns)
@@ -174,22 +168,90 @@ class BandedToeplitz(base.Strategy):
 def _squares(
   strategy: BandedToeplitz, num_rounds: int, workload: workloads.Queries
 ) -> tuple[np.ndarray, np.ndarray, float]:
-  """Squared errors of the first queries and of the last, and the step between.
-
-  Each query left out in between has the step more than the one before.
-  """
+  """Squared errors of the first and of the last queries, and the step to each one in between."""
   if not workload.is_toeplitz:
     workloads.check_dense(num_rounds)
     response, limit = np.zeros(num_rounds), None
   else:
-    response, limit = toeplitz_rows.decoder_column(strategy.coefficients, num_rounds, workload)
+    response, limit = decoder_column(strategy.coefficients, num_rounds, workload)
   if strategy.max_rounds is None and workload.is_toeplitz:
     return np.cumsum(np.square(response)), np.empty(0), (limit or 0.0) ** 2
-  rows = toeplitz_rows.late_rows(strategy.columns(num_rounds), num_rounds, workload, response)
+  rows = late_rows(strategy.columns(num_rounds), num_rounds, workload, response)
   step = (rows.base * (limit or 0.0)) ** 2
-  if rows.scales.size:
-    late = rows.squares() + step * (num_rounds - response.size)
-  else:
-    late = np.empty(0)
+  late = rows.squares() + step * (num_rounds - response.size)
   early = min(response.size, num_rounds - rows.scales.size)
   return np.cumsum(np.square(rows.base * response[:early])), late, step
+
+
+def decoder_column(
+  coefficients: np.ndarray, num_rounds: int, workload: workloads.Queries
+) -> tuple[np.ndarray, float | None]:
+  """Returns the first column of A T⁻¹, and the limit of the terms left out.
+
+  See `toeplitz.step_response`, applied to the coefficients times 1 − β z if A has momentum β.
+  """
+  if isinstance(workload, workloads.Workload):
+    return toeplitz.step_response(np.convolve(coefficients, [1.0, -workload.momentum]), num_rounds)
+  return workload.apply(toeplitz.reciprocal(coefficients, num_rounds)), None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LateRows:
+  """The last rows of B, as sums over its columns, in chunks of columns.
+
+  Row r of the last R, and column q from the right, of B are base · w[r − q] + A (scales ⊙ h[· −
+  q]). Lags are counted so that the last row and the last column have lag 0.
+  """
+
+  inverse: np.ndarray  # h, the first column of T⁻¹, with a term for each column considered
+  response: np.ndarray  # w, with the same number of terms
+  scales: np.ndarray  # shape [R], the factor of each late row of T⁻¹, less base
+  base: float  # the common factor of all rows, inside w; 0 if A is not Toeplitz, and R is all
+  workload: workloads.Queries  # A
+
+  def windows(self, values: np.ndarray) -> np.ndarray:
+    """Returns values at each lag, shape [columns, R]."""
+    padded = np.concatenate([np.zeros(self.scales.size - 1), values])
+    return np.lib.stride_tricks.sliding_window_view(padded, self.scales.size)
+
+  def chunks(self) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """Yields columns, their late rows of T⁻¹, and of B: shape [R, columns]."""
+    if not self.scales.size:
+      return
+    inverse = self.windows(self.inverse)
+    response = self.windows(self.response) if self.base else None
+    size = max(1, _CHUNK_ENTRIES // self.scales.size)
+    for start in range(0, len(inverse), size):
+      columns = slice(start, min(start + size, len(inverse)))
+      rows = inverse[columns].T
+      decoder = self.workload.apply(self.scales[:, None] * rows)
+      if response is not None:
+        decoder = decoder + self.base * response[columns].T
+      yield columns, rows, decoder
+
+  def squares(self) -> np.ndarray:
+    """Squared norms of the rows over the columns considered: [queries]."""
+    chunks = (np.einsum('ij,ij->i', decoder, decoder) for _, _, decoder in self.chunks())
+    return functools.reduce(np.add, chunks) if self.scales.size else np.empty(0)
+
+
+def late_rows(
+  columns: sensitivities.Columns, num_rounds: int, workload: workloads.Queries, response: np.ndarray
+) -> LateRows:
+  """Returns the rows of B that are not those of a Toeplitz matrix.
+
+  These are the rows of the columns cut short, or all rows if A is not Toeplitz.
+  """
+  norms, unused = columns.norms, columns.unused
+  common, late = 0.0, num_rounds
+  if workload.is_toeplitz:
+    common = float(norms[-1])
+    late = min(max(norms.size - 1 - unused, 0), num_rounds)
+  after = unused + np.arange(late)
+  return LateRows(
+    toeplitz.reciprocal(columns.coefficients, response.size),
+    response,
+    norms[np.minimum(after, norms.size - 1)][::-1] - common,
+    common,
+    workload,
+  )

@@ -1,5 +1,8 @@
 """Banded lower-triangular matrices, stored and multiplied by their bands.
 
+Coefficients of a matrix have shape [num_rounds, num_bands]: [t, j] is entry t, t − j, and 0 where
+t < j.
+
 The rows y of L⁻¹ Z follow from L y = z. A block of them follows from a window: the num_bands −
 1 rows before it. The algorithm carries the covariance of the window along, so norms of rows
 cost O(n·bands²) time and the inverse is never written out.
@@ -21,15 +24,9 @@ _SMALLEST_BLOCK = 64
 
 
 def dense_rows(coefficients: np.ndarray) -> np.ndarray:
-  """Returns rows of a banded matrix as a dense matrix.
+  """Returns rows, given by bands, as a dense matrix, shape [rows, num_bands − 1 + rows].
 
   Columns run from the first row's first band to the last row's diagonal.
-
-  Args:
-    coefficients: shape [rows, num_bands]; [r, j] is the entry j left of the diagonal.
-
-  Returns:
-    Shape [rows, num_bands − 1 + rows]; the last columns are those of these rows.
   """
   count, num_bands = coefficients.shape
   width = count + num_bands - 1
@@ -40,11 +37,7 @@ def dense_rows(coefficients: np.ndarray) -> np.ndarray:
 
 
 def to_matrix(coefficients: np.ndarray) -> np.ndarray:
-  """Returns the square matrix with these bands.
-
-  Args:
-    coefficients: shape [num_rounds, num_bands]; [t, j] is entry t, t − j.
-  """
+  """Returns the square matrix with these bands."""
   num_rounds, num_bands = coefficients.shape
   matrix = np.zeros((num_rounds, num_rounds))
   for j in range(min(num_bands, num_rounds)):
@@ -61,11 +54,9 @@ def of_matrix(matrix: np.ndarray, num_bands: int) -> np.ndarray:
 
 
 def check(name: str, coefficients: np.ndarray) -> None:
-  """Checks the bands of an invertible matrix, by rows as in `to_matrix`.
+  """Raises ValueError unless these are the bands of a matrix with a positive diagonal.
 
-  Raises:
-    ValueError: if there are more bands than rounds, the diagonal is not positive, or a value
-      outside the matrix is not 0.
+  There may be no more bands than rounds, and values outside the matrix must be 0.
   """
   num_rounds, num_bands = coefficients.shape
   if num_bands > num_rounds:
@@ -79,11 +70,7 @@ def check(name: str, coefficients: np.ndarray) -> None:
 
 
 def inverse_bands(workload: workloads.Workload, num_rounds: int) -> np.ndarray:
-  """Returns A⁻¹ = (I − βS) diag(1/η) (I − S), with S the shift by one round.
-
-  Returns:
-    Shape [num_rounds, 2], or 3 with momentum; [t, j] is A⁻¹[t, t − j].
-  """
+  """Returns the 2 or, with momentum, 3 bands of A⁻¹ = (I − βS) diag(1/η) (I − S), S a shift."""
   weights = 1.0 / workload.learning_rates(num_rounds)
   bands = _by_bands(num_rounds, 3 if workload.momentum else 2)
   bands[:, 0] = weights
@@ -95,14 +82,9 @@ def inverse_bands(workload: workloads.Workload, num_rounds: int) -> np.ndarray:
 
 
 def multiply(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-  """Returns the product of two banded lower-triangular matrices, by bands.
+  """Returns the product of matrices with l and r bands.
 
-  Args:
-    left: shape [num_rounds, l]; [t, j] is entry t, t − j, and 0 where t < j.
-    right: shape [num_rounds, r], likewise.
-
-  Returns:
-    Shape [num_rounds, l + r − 1]; its last bands may lie outside the matrix.
+  It has l + r − 1 bands, of which the last may lie outside the matrix.
   """
   num_rounds, num_bands = left.shape
   product = _by_bands(num_rounds, num_bands + right.shape[1] - 1)
@@ -151,12 +133,7 @@ class Block(NamedTuple):
 
 
 def blocks(coefficients: np.ndarray) -> Iterator[Block]:
-  """Yields the blocks of rows of L, from the first to the last.
-
-  Args:
-    coefficients: shape [num_rounds, num_bands]; [t, j] is L[t, t − j], and 0 where t < j. The
-      diagonal, [t, 0], is not 0.
-  """
+  """Yields the blocks of rows of L, whose diagonal is not 0, from the first to the last."""
   num_rounds, num_bands = coefficients.shape
   most = num_bands - 1
   size = max(_SMALLEST_BLOCK, -(-most // 4))
@@ -179,25 +156,12 @@ def blocks(coefficients: np.ndarray) -> Iterator[Block]:
 
 
 def row_norms(coefficients: np.ndarray) -> np.ndarray:
-  """Returns ‖row t of L⁻¹‖ for each row, shape [num_rounds].
-
-  Args:
-    coefficients: as for `blocks`.
-  """
+  """Returns ‖row t of L⁻¹‖ for each row, shape [num_rounds]."""
   return np.sqrt(np.concatenate([block.squares for block in blocks(coefficients)]))
 
 
 def gradient(steps: list[Block], weights: np.ndarray, num_bands: int) -> np.ndarray:
-  """The gradient of Σ weights[t]·‖row t of L⁻¹‖² in the coefficients of L.
-
-  Args:
-    steps: all `blocks` of L.
-    weights: shape [num_rounds].
-    num_bands: number of bands of L.
-
-  Returns:
-    Shape [num_rounds, num_bands], 0 where t < j.
-  """
+  """Returns the gradient of Σ weights[t]·‖row t of L⁻¹‖² in the bands of L, given its blocks."""
   result = np.empty((weights.size, num_bands))
   # Gradient of the terms from here on, in the covariance of the window.
   adjoint = np.zeros((0, 0))

@@ -72,7 +72,8 @@ class Strategy(abc.ABC):
   def noise(self, num_rounds: int | None = None) -> linear_noise.LinearNoise:
     """Returns how rows of N·Z are made, one after the other.
 
-    The default keeps no buffers: it draws the rows of Z that a row needs again.
+    The default keeps no buffers: it draws the rows of Z that a row needs again. It costs as many
+    draws as there are rows of Z from the first to the last that row t of N reads.
 
     Args:
       num_rounds: rounds of the run; None for a run without an end.
@@ -80,7 +81,24 @@ class Strategy(abc.ABC):
     Raises:
       ValueError: if num_rounds is None and the family needs to know.
     """
-    return _redrawn(self, num_rounds)
+    if num_rounds is None:
+      raise ValueError(
+        f'a {self.family} strategy has no linear noise of its own and no'
+        ' max_rounds; with max_rounds, rows of Z are drawn again'
+      )
+    noising = functools.cache(lambda: self.noising_matrix(num_rounds))
+
+    def step(t):
+      row = noising()[t]
+      needed = np.flatnonzero(row)
+      first, last = int(needed[0]), int(needed[-1])
+      return linear_noise.Step(
+        draws=row[first : last + 1],
+        earlier=self.num_noise_rows(t) - first,
+        norm=float(np.linalg.norm(row)),
+      )
+
+    return linear_noise.LinearNoise(0, step)
 
   def parameters(self) -> Parameters:
     """Returns constructor arguments by keyword, as a strategy file has them."""
@@ -150,35 +168,6 @@ class Strategy(abc.ABC):
     return error_lib.row_norms(self.noising_matrix(num_rounds), workload)
 
 
-def _redrawn(strategy: Strategy, num_rounds: int | None) -> linear_noise.LinearNoise:
-  """Returns row t of N·Z as a sum over rows of Z, drawn again: no buffers.
-
-  This works for any strategy with a last round, but costs as many draws as there are rows of Z
-  from the first to the last that row t of N reads.
-
-  Raises:
-    ValueError: if num_rounds is None.
-  """
-  if num_rounds is None:
-    raise ValueError(
-      f'a {strategy.family} strategy has no linear noise of its own and no'
-      ' max_rounds; with max_rounds, rows of Z are drawn again'
-    )
-  noising = functools.cache(lambda: strategy.noising_matrix(num_rounds))
-
-  def step(t):
-    row = noising()[t]
-    needed = np.flatnonzero(row)
-    first, last = int(needed[0]), int(needed[-1])
-    return linear_noise.Step(
-      draws=row[first : last + 1],
-      earlier=strategy.num_noise_rows(t) - first,
-      norm=float(np.linalg.norm(row)),
-    )
-
-  return linear_noise.LinearNoise(0, step)
-
-
 def lower_inverse(matrix: np.ndarray) -> np.ndarray:
   """Returns the inverse of a lower-triangular matrix."""
   return scipy.linalg.solve_triangular(matrix, np.eye(len(matrix)), lower=True)
@@ -197,8 +186,7 @@ def tightened(
 def keep_array(strategy: Strategy, name: str, *axes: str) -> np.ndarray:
   """Makes an attribute of a new strategy a read-only copy in float64, and returns it.
 
-  Raises:
-    ValueError: if it is empty, has other axes, or has values that are not finite.
+  It raises ValueError if the array is empty, has other axes, or has values that are not finite.
   """
   values = np.array(getattr(strategy, name), dtype=np.float64)
   if values.ndim != len(axes) or not values.size:
@@ -211,11 +199,7 @@ def keep_array(strategy: Strategy, name: str, *axes: str) -> np.ndarray:
 
 
 def keep_number(strategy: Strategy, name: str, low: float, high: float) -> None:
-  """Makes an attribute of a new strategy a float from low to high.
-
-  Raises:
-    ValueError: if it is no number, or out of range.
-  """
+  """Makes an attribute of a new strategy a float; raises ValueError unless it is in range."""
   given = getattr(strategy, name)
   try:
     value = float(given)
@@ -227,11 +211,7 @@ def keep_number(strategy: Strategy, name: str, low: float, high: float) -> None:
 
 
 def keep_rounds(strategy: Strategy, name: str) -> None:
-  """Makes an attribute of a new strategy an int, unless it is None.
-
-  Raises:
-    ValueError: if it is not a whole number of at least 1.
-  """
+  """Makes an attribute of a new strategy an int of at least 1, unless it is None, or raises."""
   value = getattr(strategy, name)
   if value is not None:
     object.__setattr__(strategy, name, schemas.positive_integer(name, value))

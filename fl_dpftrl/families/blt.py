@@ -9,16 +9,14 @@ import numpy as np
 
 from fl_dpftrl import error as error_lib
 from fl_dpftrl import workloads
-from fl_dpftrl.families import base, blt_schedule, blt_sums, interlaced, linear_noise, toeplitz
+from fl_dpftrl.families import base, blt_sums, interlaced, linear_noise, toeplitz
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import blocks, patterns
 
 _LARGEST_TABLE = 1 << 20  # entries of each
 
-
-MAX_BUFFERS = 64
-"""Matrices between the decays of so many, and of the inverse, stay small."""
+MAX_BUFFERS = 64  # matrices between the decays of so many, and of the inverse, stay small
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +106,7 @@ class BLT(toeplitz.Toeplitz):
     square, _, _ = blt_sums.SquaredSensitivity(schema)(
       1.0 - np.asarray(self.buffer_decay), np.asarray(self.output_scale)
     )
-    return sensitivity_lib.Sensitivity(float(np.sqrt(square)), sensitivity_lib.EXACT)
+    return sensitivity_lib.Sensitivity.of_square(float(square))
 
   def repeated_sensitivity(
     self, block_rounds: int, schema: schemas.MinSep
@@ -130,20 +128,14 @@ class BLT(toeplitz.Toeplitz):
     distinct values, so tables make many entries fast.
     """
     base.check_num_rounds(self, num_rounds)
-    rates = np.log(np.asarray(self.buffer_decay))
-    scales = np.asarray(self.output_scale)
+    terms = list(zip(np.log(np.asarray(self.buffer_decay)), np.asarray(self.output_scale)))
 
     def meets(lag):
       # Product of the 1 on a diagonal with cₗ; with another 1 if the lag is 0.
-      powers = (s * np.exp(r * (lag - 1)) for r, s in zip(rates, scales))
-      return np.where(lag > 0, sum(powers), 1.0)
+      return np.where(lag > 0, sum(s * np.exp(r * (lag - 1)) for r, s in terms), 1.0)
 
     def products(rate, scale, after):
-      total = 0.0
-      for other_rate, other_scale in zip(rates, scales):
-        both = rate + other_rate
-        total += scale * other_scale * np.expm1(both * after) / np.expm1(both)
-      return total
+      return sum(scale * s * np.expm1((rate + r) * after) / np.expm1(rate + r) for r, s in terms)
 
     def tabulated(function):
       if num_rounds > _LARGEST_TABLE:
@@ -152,11 +144,8 @@ class BLT(toeplitz.Toeplitz):
 
     on_lag = tabulated(meets)
     buffers = [
-      (
-        tabulated(lambda lag, r=r: np.exp(r * lag)),
-        tabulated(lambda after, r=r, s=s: products(r, s, after)),
-      )
-      for r, s in zip(rates, scales)
+      (tabulated(lambda lag, r=r: np.exp(r * lag)), tabulated(functools.partial(products, r, s)))
+      for r, s in terms
     ]
 
     def of_rounds(rows, columns):
@@ -176,13 +165,12 @@ class BLT(toeplitz.Toeplitz):
       return super().error(num_rounds, workload)
     base.check_num_rounds(self, num_rounds)
     chain = interlaced.chain(self.gaps)
-    rms, most = (
-      blt_sums.SquaredError(num_rounds, objective, workload.momentum)(
-        chain.below_one[0::2], chain.sum_scales
-      )[0]
-      for objective in ('rms', 'max')
-    )
-    return error_lib.Error(float(np.sqrt(rms)), float(np.sqrt(most)))
+    points, scales = chain.below_one[0::2], chain.sum_scales
+    errors = []
+    for objective in error_lib.OBJECTIVES:
+      square, _, _ = blt_sums.SquaredError(num_rounds, objective, workload.momentum)(points, scales)
+      errors.append(float(np.sqrt(square)))
+    return error_lib.Error(*errors)
 
   def per_query_error(
     self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
@@ -190,13 +178,9 @@ class BLT(toeplitz.Toeplitz):
     if not isinstance(workload, workloads.Workload) or workload.is_toeplitz:
       return super().per_query_error(num_rounds, workload)
     base.check_num_rounds(self, num_rounds)
-    blt_schedule.check_num_rounds(num_rounds)
-    chain = interlaced.chain(self.gaps)
-    return np.sqrt(
-      blt_schedule.squared_errors(
-        chain.below_one[0::2],
-        chain.sum_scales,
-        workload.learning_rates(num_rounds),
-        workload.momentum,
-      )
+    workloads.check_round_by_round(num_rounds)
+    chain, rates = interlaced.chain(self.gaps), workload.learning_rates(num_rounds)
+    squares = blt_sums.schedule_squared_errors(
+      chain.below_one[0::2], chain.sum_scales, rates, workload.momentum
     )
+    return np.sqrt(squares)

@@ -64,35 +64,29 @@ def chain(gaps: np.ndarray) -> Chain:
 
 def gradient(
   this: Chain,
-  of_decays: np.ndarray,
-  of_scales: np.ndarray,
-  of_points: np.ndarray,
-  of_sum_scales: np.ndarray,
+  d_decays: np.ndarray,
+  d_scales: np.ndarray,
+  d_points: np.ndarray,
+  d_sum_scales: np.ndarray,
 ) -> np.ndarray:
-  """The gradient of a function of a chain in its gaps.
+  """Returns the gradient of a function of a chain in its gaps, shape [… 2d].
 
   Args:
     this: the chain.
-    of_decays: derivatives in θ, shape [… d].
-    of_scales: derivatives in ω, shape [… d].
-    of_points: derivatives in the points of sum_scales, shape [… d + 1]; the point 1 does not
-      move.
-    of_sum_scales: derivatives in sum_scales, shape [… d + 1].
-
-  Returns:
-    Derivatives in the gaps, shape [… 2d].
+    d_decays, d_scales: derivatives in θ and in ω, shape [… d].
+    d_points, d_sum_scales: derivatives in the points and in sum_scales, shape [… d + 1]; the
+      point 1 does not move.
   """
   size = this.below_one.shape[-1]
-  of_logs = np.empty(this.below_one.shape)
-  of_logs[..., 1::2] = of_scales * this.scales
-  of_logs[..., 0::2] = of_sum_scales * this.sum_scales
-  of_distances = of_logs[..., None] * _exponents(size) / (this.distances + np.eye(size))
-  of_places = np.empty(this.below_one.shape)
-  of_places[..., 1::2] = of_decays
-  of_places[..., 0::2] = of_points
-  flat = of_distances.reshape(of_logs.shape[:-1] + (size * size,))
+  d_logs, d_places = np.empty((2,) + this.below_one.shape)
+  d_logs[..., 1::2] = d_scales * this.scales
+  d_logs[..., 0::2] = d_sum_scales * this.sum_scales
+  d_distances = d_logs[..., None] * _exponents(size) / (this.distances + np.eye(size))
+  d_places[..., 1::2] = d_decays
+  d_places[..., 0::2] = d_points
+  flat = d_distances.reshape(d_logs.shape[:-1] + (size * size,))
   # A gap moves all points after it towards 0.
-  after = np.cumsum(of_places[..., :0:-1], axis=-1)[..., ::-1]
+  after = np.cumsum(d_places[..., :0:-1], axis=-1)[..., ::-1]
   return flat @ _between(size).reshape(size * size, size - 1) - after
 
 
@@ -120,12 +114,9 @@ def _exponents(size: int) -> np.ndarray:
 
 
 def gaps_of(decay: np.ndarray, scale: np.ndarray) -> np.ndarray:
-  """Returns the gaps of the BLT with these θ and ω, each shape [d].
+  """Returns the gaps of the BLT with these θ and ω, each of shape [d]; shape [2e], e ≤ d.
 
   Equal decays are merged, and scales of 0 are dropped.
-
-  Returns:
-    Shape [2e], e ≤ d.
   """
   decay, place = np.unique(-np.asarray(decay), return_inverse=True)
   decay, scale = -decay, np.bincount(place.reshape(-1), scale, decay.size)

@@ -40,9 +40,7 @@ class LambdaCGD(toeplitz.Toeplitz):
 
   def noising_column(self, num_rounds: int) -> np.ndarray:
     base.check_num_rounds(self, num_rounds)
-    column = np.zeros(num_rounds)
-    column[:2] = (1.0, -self.decay)[:num_rounds]
-    return column
+    return toeplitz.padded(np.array([1.0, -self.decay]), num_rounds)
 
   def noise(self, num_rounds: int | None = None) -> linear_noise.LinearNoise:
     """The row of Z, and the one before it drawn again."""
@@ -57,7 +55,7 @@ class LambdaCGD(toeplitz.Toeplitz):
     Source: Kalinin and Lampert 2024 (Banded Square Root), theorem 2.
     """
     square, _ = sensitivities.earliest_square(self.column(schema.num_rounds), schema)
-    return sensitivity_lib.Sensitivity(math.sqrt(square), sensitivity_lib.EXACT)
+    return sensitivity_lib.Sensitivity.of_square(square)
 
   def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
     """Sums λ^(2 s + lag) over the rows s that both columns reach."""

@@ -110,17 +110,13 @@ def start(noise: LinearNoise, size: int) -> np.ndarray:
 def advance(
   noise: LinearNoise, step: Step, drawn: np.ndarray, oldest: np.ndarray, buffers: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Makes one noise row, but for the step's scale.
+  """Makes one noise row, but for the step's scale; returns y and the buffers after the round.
 
   Args:
-    noise: the noise that the step is part of.
-    step: step of the round.
+    noise, step: the noise, and its step of the round.
     drawn: sum of the weighted rows of Z, shape [size].
     oldest: the first of these rows, not weighted.
     buffers: buffers before the round, newest first.
-
-  Returns:
-    y and the buffers after the round.
   """
   if step.restart:
     buffers = start(noise, drawn.size)

@@ -31,10 +31,10 @@ class _Families(Mapping[str, type[base.Strategy]]):
   """Families by name."""
 
   def __getitem__(self, name: str) -> type[base.Strategy]:
-    found = _families[name]
-    if not isinstance(found, str):
-      return found
-    module, _, cls = found.partition('.')
+    family = _families[name]
+    if not isinstance(family, str):
+      return family
+    module, _, cls = family.partition('.')
     return getattr(importlib.import_module(f'fl_dpftrl.families.{module}'), cls)
 
   def __contains__(self, name: object) -> bool:

@@ -37,8 +37,7 @@ class Stamped(base.Strategy):
   family: ClassVar[str] = 'stamped'
 
   def __post_init__(self):
-    if isinstance(self.strategy, type) or not isinstance(self.strategy, base.Strategy):
-      raise ValueError(f'strategy must be a Strategy, got {self.strategy!r}')
+    base.check_strategy(self.strategy)
     block_rounds = schemas.positive_integer('block_rounds', self.block_rounds)
     most = self.strategy.max_rounds
     if most is not None and block_rounds > most:
@@ -48,11 +47,6 @@ class Stamped(base.Strategy):
       )
     object.__setattr__(self, 'block_rounds', block_rounds)
 
-  @property
-  def block_noise_rows(self) -> int:
-    """Number of rows of Z that a whole block uses."""
-    return self.strategy.num_noise_rows(self.block_rounds)
-
   def blocks(self, num_rounds: int) -> list[int]:
     """Returns the rounds of each block; the last block may be cut short."""
     base.check_num_rounds(self, num_rounds)
@@ -60,7 +54,8 @@ class Stamped(base.Strategy):
 
   def num_noise_rows(self, num_rounds: int) -> int:
     whole, rest = divmod(num_rounds, self.block_rounds)
-    return whole * self.block_noise_rows + (self.strategy.num_noise_rows(rest) if rest else 0)
+    rows = self.strategy.num_noise_rows
+    return whole * rows(self.block_rounds) + (rows(rest) if rest else 0)
 
   def strategy_matrix(self, num_rounds: int) -> np.ndarray:
     return scipy.linalg.block_diag(

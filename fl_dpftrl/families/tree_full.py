@@ -21,17 +21,13 @@ def height_of_tree(round_index: int, num_rounds: int) -> int:
 
 
 def row(round_index: int, num_rounds: int) -> tuple[float, dict[int, float]]:
-  """Row t of C: its diagonal entry, and its entry for each earlier block.
+  """Row t of C for a run of num_rounds: its diagonal entry, and its entry for each earlier block.
 
   C follows from X by eliminating the rounds from the last on: C[t, t] C[t, :] is row t of the
   Schur complement of the rounds after t. That row is half the derivative by u_t of the least ‖T
   u‖² over the values of those rounds. The minimum is found from the root down to the round. If
   a node's right half lies after t, only its sum is left free. A sum s below a node of height h
   costs at least (2 − 2^−h) s².
-
-  Args:
-    round_index: t.
-    num_rounds: rounds of the whole run.
 
   Returns:
     C[t, t]; and the entries of C by height. The entry at a height holds for all 2^height rounds
@@ -52,11 +48,10 @@ def row(round_index: int, num_rounds: int) -> tuple[float, dict[int, float]]:
 
 
 def node_moments(num_heights: int) -> tuple[np.ndarray, np.ndarray]:
-  """Variances in a finished tree of each height, if Z has variance 1.
+  """Returns variances in a finished tree of each height, if Z has variance 1.
 
-  Returns:
-    Two arrays of shape [num_heights]: the variance of the estimate of the sum of all its
-    rounds, and that of the estimate of any single round.
+  They are of the estimate of the sum of all its rounds, and of that of any single round; each
+  has shape [num_heights].
   """
   heights = np.arange(num_heights)
   total = 1.0 / (2.0 - 2.0**-heights)
@@ -110,19 +105,6 @@ class TreeFull(base.Strategy):
     base.check_num_rounds(self, num_rounds)
     return num_rounds if self.num_rounds is None else self.num_rounds
 
-  def stream_rounds(self) -> int:
-    """Returns num_rounds, which a stream needs.
-
-    Raises:
-      ValueError: if it is None.
-    """
-    if self.num_rounds is None:
-      raise ValueError(
-        'num_rounds is needed to stream tree_full: its first row of noise'
-        ' depends on the rounds to come'
-      )
-    return self.num_rounds
-
   def strategy_matrix(self, num_rounds: int) -> np.ndarray:
     planned = self.planned_rounds(num_rounds)
     matrix = np.zeros((num_rounds, num_rounds))
@@ -141,8 +123,13 @@ class TreeFull(base.Strategy):
 
     They tile the rounds of the present tree so far.
     """
-    planned = self.planned_rounds(num_rounds) if num_rounds else self.stream_rounds()
-    variances = node_moments(planned.bit_length())[1]
+    planned = self.planned_rounds(num_rounds) if num_rounds else self.num_rounds
+    if planned is None:
+      raise ValueError(
+        'num_rounds is needed to stream tree_full: its first row of noise'
+        ' depends on the rounds to come'
+      )
+    _, variances = node_moments(planned.bit_length())
 
     def step(t):
       diagonal, weights = row(t, planned)
@@ -171,18 +158,16 @@ class TreeFull(base.Strategy):
     if schema.num_rounds == planned:
       return tree_online.TreeOnline().sensitivity(schema)
     # A run that ends early used only some rows of C, so its norm is no larger.
-    whole = nested.block_sensitivity(self.nested_blocks(schema.num_rounds), schema.as_min_sep())
-    bound = sensitivity_lib.Sensitivity(whole.value, sensitivity_lib.UPPER_BOUND)
+    square, _ = nested.worst_square(self.nested_blocks(schema.num_rounds), schema.as_min_sep())
+    bound = sensitivity_lib.Sensitivity.of_square(square, exact=False)
     return base.tightened(bound, self, schema, _GENERAL_ROUNDS)
 
   def repeated_sensitivity(
     self, block_rounds: int, schema: schemas.MinSep
   ) -> sensitivity_lib.Sensitivity:
     bound = nested.repeated_sensitivity(self.nested_blocks, block_rounds, schema)
-    if all(
-      self.planned_rounds(size) == size
-      for size in set(blocks.sizes(schema.num_rounds, block_rounds))
-    ):
+    sizes = set(blocks.sizes(schema.num_rounds, block_rounds))
+    if all(self.planned_rounds(size) == size for size in sizes):
       return bound
     return sensitivity_lib.Sensitivity(bound.value, sensitivity_lib.UPPER_BOUND)
 

@@ -1,7 +1,6 @@
 """Binary trees over the rounds, estimated online."""
 
 import dataclasses
-import math
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -49,22 +48,6 @@ def own_weights(round_index: int, num_nodes: int) -> list[float]:
       variance += own_weight(height - 1)
     weights.append(variance / (1.0 + variance))
   return weights
-
-
-def row_norm(round_index: int, num_nodes: int) -> float:
-  """‖row t of N‖ where round t finishes nodes of so many heights.
-
-  A row is the estimate of the highest finished node, less those of the siblings that it
-  replaces, whose variances are their own weights.
-  """
-  square, share = 0.0, 1.0  # Of the highest estimate in those of its children.
-  owns = own_weights(round_index, num_nodes)
-  for height in reversed(range(num_nodes)):
-    square += (share * owns[height]) ** 2
-    share *= 1.0 - owns[height]
-    if height and round_index >> (height - 1) & 1:
-      square += (1.0 - share) ** 2 * own_weight(height - 1)
-  return float(np.sqrt(square))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +127,8 @@ class TreeOnline(base.Strategy):
     """Sums of rows below the nodes that tile the rounds so far, as a stack.
 
     A node's estimate is the sum of the noise rows of its rounds. So a row is the estimate of
-    the highest node that its round completes, less the estimates that this one replaces.
+    the highest node that its round completes, less the estimates that this one replaces, whose
+    variances are their own weights.
     """
 
     def step(t):
@@ -152,11 +136,16 @@ class TreeOnline(base.Strategy):
       # Share of each node's estimate in that of the highest.
       shares = np.cumprod([1.0, *(1.0 - owns[:0:-1])])[::-1]
       siblings = [height for height in range(owns.size - 1) if t >> height & 1]
+      draws, square = shares * owns, 0.0
+      for height in reversed(range(owns.size)):
+        square += draws[height] ** 2
+        if height - 1 in siblings:
+          square += (1.0 - shares[height - 1]) ** 2 * own_weight(height - 1)
       return linear_noise.Step(
-        draws=shares * owns,
+        draws=draws,
         below=1.0 - shares[siblings],
         update=linear_noise.Push(merged=len(siblings)),
-        norm=row_norm(t, owns.size),
+        norm=float(np.sqrt(square)),
       )
 
     num_buffers = num_rounds.bit_length() if num_rounds is not None else 63
@@ -178,10 +167,8 @@ class TreeOnline(base.Strategy):
   def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
     base.check_num_rounds(self, schema.num_rounds)
     if isinstance(schema, schemas.FixedSeparation):
-      square = _worst_of_fixed_separation(self, schema)
-      return sensitivity_lib.Sensitivity(math.sqrt(square), sensitivity_lib.EXACT)
-    block = self.nested_blocks(schema.num_rounds)
-    return nested.block_sensitivity(block, schema)
+      return sensitivity_lib.Sensitivity.of_square(_worst_of_fixed_separation(self, schema))
+    return nested.block_sensitivity(self.nested_blocks(schema.num_rounds), schema)
 
   def repeated_sensitivity(
     self, block_rounds: int, schema: schemas.MinSep

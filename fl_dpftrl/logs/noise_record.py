@@ -96,7 +96,7 @@ def _described(strategy: base.Strategy | None) -> Any:
   if strategy is None:
     return None
   arrays: dict[str, np.ndarray] = {}
-  described = document.describe(strategy, arrays)
+  described = document.to_json(strategy, arrays)
   if arrays:
     raise ValueError(f'strategy of family {strategy.family!r}: {_TOO_LARGE}')
   return described

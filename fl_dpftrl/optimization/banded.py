@@ -14,21 +14,27 @@ The largest error is minimised in steps, each by a weighted power mean of the sq
   its iterations end. Each step therefore adds a multiple of the squared distance to its start
   (the proximal point method). Its minimum is found to many digits on every machine.
 
+The search holds C by columns: [j, u] is C[u + j, u], and 0 beyond the matrix. Columns are
+rescaled to norms that make the sensitivity √k. Any values are thus feasible, and the loss is the
+error.
+
 Source: Tseng and Bertsekas 1993, for multipliers; Rockafellar 1976, for proximal points.
 """
 
 import dataclasses
 import functools
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import optimize as optimize_lib
 from scipy import signal
 
-from fl_dpftrl import error, workloads
-from fl_dpftrl.families import banded
-from fl_dpftrl.optimization import banded_loss, solver
+from fl_dpftrl import workloads
+from fl_dpftrl.families import banded, bands, base
+from fl_dpftrl.optimization import problem as problem_lib
+from fl_dpftrl.optimization import solver
 from fl_dpftrl.participation import schemas
 
 _FEWEST_ROUNDS, _FEWEST_BANDS = 128, 8  # smallest size with a refined start
@@ -40,41 +46,23 @@ _UNREFINED = ((4, 1.0), (16, 1.0), (64, 1.0), (256, 1.0), (256, 1.0), (256, 1.0)
 # Least weight of a query, relative to the mean. Where weights are near zero, the loss hardly
 # determines the strategy.
 _LEAST_WEIGHT = 0.1
+# Limits of a descent for the mean, and of each step for the maximum; see `solver.minimize`.
+_MEAN = {'tolerance': 1e-6, 'max_iterations': 300, 'memory': 10}
+_MAXIMUM = {'tolerance': 1e-12, 'max_iterations': 300, 'memory': 20}
+_STIFFEST = 30.0  # maximum stiffness relative to the mean
 
-
-class _Limits(NamedTuple):
-  """Limits of a descent; see `solver.minimize`."""
-
-  tolerance: float
-  max_iterations: int
-  memory: int
-
-
-_MEAN = _Limits(tolerance=1e-6, max_iterations=300, memory=10)
-_MAXIMUM = _Limits(tolerance=1e-12, max_iterations=300, memory=20)  # for each step
-
-
-def most_bands(schema: schemas.MinSep) -> int:
-  """Returns the most bands with an exact sensitivity: num_rounds if k is 1."""
-  if schema.participations == 1:
-    return schema.num_rounds
-  return min(schema.min_sep, schema.num_rounds)
+# Maps C by rows to its squared errors and a pull-back, which maps weights of these errors to
+# the gradient of their weighted sum.
+SquaredErrors = Callable[[np.ndarray], tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]]
 
 
 def optimize(
-  schema: schemas.MinSep,
-  *,
-  objective: str,
-  num_bands: int | None = None,
-  equal_norms: bool | None = None,
-  workload: workloads.Queries = workloads.Workload(),
-  progress: solver.Progress | None = None,
+  problem: problem_lib.Problem, num_bands: int | None = None, *, equal_norms: bool | None = None
 ) -> banded.Banded:
   """Returns the banded strategy with the smallest loss.
 
   Args:
-    schema, objective, workload, progress: see `registry.optimize`; the loss is an estimate
-      while the size is smaller.
+    problem: the loss to minimise. Progress tells an estimate while the size is smaller.
     num_bands: number of bands; at most min_sep if a device may participate twice, so that the
       sensitivity is exact. None for the maximum.
     equal_norms: True if all columns have norm 1. Otherwise the squared norms of any k
@@ -82,18 +70,20 @@ def optimize(
       `FixedSeparation` and raises it under `MinSep`. None for the better choice for the schema.
 
   Raises:
-    ValueError: if num_bands or the objective is out of range, or equal_norms is False for a
-      `MinSep`.
+    ValueError: if num_bands is out of range, or equal_norms is False for a `MinSep`.
 
   Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, section 4.1 (the
   problem) and appendix B (without equal norms, which is dealt with there where k·b is at least
   n).
   """
-  most = most_bands(schema)
+  schema = problem.schema
+  # The most bands with an exact sensitivity.
+  most = schema.num_rounds
+  if schema.participations > 1:
+    most = min(schema.min_sep, schema.num_rounds)
   num_bands = most if num_bands is None else num_bands
   if not 1 <= num_bands <= most:
     raise ValueError(f'num_bands must be 1 to {most} for these participations, got {num_bands!r}')
-  error.check_objective(objective)
   if schema.num_rounds * num_bands > _MOST_ENTRIES:
     raise ValueError(
       f'num_bands={num_bands} for num_rounds={schema.num_rounds} would take'
@@ -104,24 +94,159 @@ def optimize(
   equal_norms = not fixed if equal_norms is None else equal_norms
   if not equal_norms and not fixed:
     raise ValueError(f'equal_norms={equal_norms!r} needs FixedSeparation, got {schema!r}')
-  norms = banded_loss.Norms()
+  norms = Norms()
   if not equal_norms:
-    norms = banded_loss.Norms(schema.min_sep, schema.participations)
-  problem = _Problem(schema.num_rounds, num_bands, norms, workload)
-  scale = math.sqrt(schema.participations * problem.start_value)
-  report = solver.counted(progress, lambda value: scale * math.sqrt(value))
-  coefficients = banded_loss.to_rows(_best(problem, objective, report)[0])
+    norms = Norms(schema.min_sep, schema.participations)
+  sized = _Sized(schema.num_rounds, num_bands, norms, problem.workload)
+  scale = math.sqrt(schema.participations * sized.start_value)
+  report = problem.counted(lambda value: scale * math.sqrt(value))
+  columns, _ = _best(sized, problem.objective, report)
+  coefficients = to_rows(columns)
   # The sign of a row of C affects neither X nor the norms of rows of B.
   return banded.Banded(coefficients * np.sign(coefficients[:, :1]))
 
 
+class Norms(NamedTuple):
+  """Groups of columns that share a norm, and constraints on the norms.
+
+  Columns take turns of `min_sep`. Each of `participations` successive turns has its own norm,
+  and their squares sum to `participations`. If both are 1, every column has norm 1.
+  """
+
+  min_sep: int = 1
+  participations: int = 1
+
+  def rescale(self, columns: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+    """Returns C with its norms, and the pull-back of gradients to columns.
+
+    The relative squared norm of a turn of columns is the mean of the squares of the given
+    columns.
+    """
+    squares = np.einsum('ju,ju->u', columns, columns)
+    round_ = np.arange(squares.size)
+    offset = round_ % self.min_sep
+    turn = offset * self.participations + round_ // self.min_sep % self.participations
+    count = np.bincount(turn)
+    mean = np.bincount(turn, squares) / np.maximum(count, 1)
+    total = np.bincount(np.arange(mean.size) // self.participations, mean)[offset]
+    mean, count = mean[turn], count[turn]
+    scale = np.sqrt(self.participations * mean / (total * squares))
+    scaled = columns * scale
+
+    def pull_back(gradient):
+      pull = np.einsum('ju,ju->u', gradient, scaled)
+      d_turn, d_offset = (np.bincount(group, pull)[group] for group in (turn, offset))
+      d_squares = (d_turn / mean - d_offset / total) / count - pull / squares
+      return gradient * scale + columns * d_squares
+
+    return scaled, pull_back
+
+
+def sgd_errors(workload: workloads.Workload, num_rounds: int) -> SquaredErrors:
+  """Returns a function for the squared errors in O(n·bands²) time."""
+  right = bands.inverse_bands(workload, num_rounds)
+
+  def squared_errors(coefficients):
+    product = bands.multiply(coefficients, right)
+    steps = list(bands.blocks(product))
+
+    def pull_back(weights):
+      gradient = bands.gradient(steps, weights, product.shape[1])
+      return bands.multiply_gradient(gradient, right)
+
+    return np.concatenate([step.squares for step in steps]), pull_back
+
+  return squared_errors
+
+
+def dense_errors(queries: np.ndarray) -> SquaredErrors:
+  """Returns a function for the squared errors of any A, shape [queries, n], in O(n³) time."""
+
+  def squared_errors(coefficients):
+    inverse = base.lower_inverse(bands.to_matrix(coefficients))
+    decoder = queries @ inverse
+
+    def pull_back(weights):
+      dense = decoder.T @ (weights[:, None] * decoder) @ inverse.T
+      return -2.0 * bands.of_matrix(dense, coefficients.shape[1])
+
+    return np.einsum('ij,ij->i', decoder, decoder), pull_back
+
+  return squared_errors
+
+
+class Loss(NamedTuple):
+  """Weighted power mean of the squared errors of C, whose columns are rescaled to norms."""
+
+  norms: Norms
+  squared_errors: SquaredErrors
+  power: int  # 1 for the mean; high values approximate the maximum
+  weights: np.ndarray | float = 1.0  # of the queries, or one for all; their mean is 1
+
+  def value_and_grad(self, columns: np.ndarray) -> tuple[float, np.ndarray]:
+    """Returns the loss of columns of any norms, and its gradient; infinity without an inverse."""
+    scaled, pull_back = self.norms.rescale(columns)
+    value, gradient = self._of_scaled(scaled)
+    return value, pull_back(gradient)
+
+  def stiffness(self, columns: np.ndarray) -> np.ndarray:
+    """Returns the approximate curvature of the loss along each column, relative to the mean.
+
+    At the optimal C it is the multiplier of the column's norm constraint. It is positive.
+    """
+    scaled, _ = self.norms.rescale(columns)
+    _, gradient = self._of_scaled(scaled)
+    slopes = -np.einsum('ju,ju->u', gradient, scaled)
+    return np.clip(slopes / slopes.mean(), 1.0 / _STIFFEST, _STIFFEST)
+
+  def raised_weights(self, columns: np.ndarray) -> np.ndarray:
+    """Returns the weights in a mean of power 1 that has the same gradient, up to scale.
+
+    Where C minimises this loss, it minimises the mean with these weights, shape [queries] and of
+    mean 1. That mean is then a lower bound of the smallest maximum.
+    """
+    squares, _ = self.squared_errors(to_rows(self.norms.rescale(columns)[0]))
+    weights = self.weights * (squares / squares.max()) ** (self.power - 1)
+    return weights / weights.mean()
+
+  def _of_scaled(self, columns):
+    if not columns[0].all():
+      return np.inf, columns
+    with np.errstate(over='ignore', invalid='ignore'):
+      squares, pull_back = self.squared_errors(to_rows(columns))
+    largest = squares.max()
+    if not np.isfinite(largest):
+      return np.inf, columns
+    shares = self.weights * (squares / largest) ** (self.power - 1)
+    mean = float(np.mean(shares * squares / largest))
+    value = float(largest * mean ** (1.0 / self.power))
+    weights = shares * (value / (largest * mean * squares.size))
+    return value, to_columns(pull_back(weights))
+
+
+def to_rows(columns: np.ndarray) -> np.ndarray:
+  """Converts C by columns to C by rows: [t, j] is C[t, t − j]."""
+  rows = np.zeros_like(columns)
+  for j, column in enumerate(columns):
+    rows[j, j:] = column[: column.size - j]
+  return rows.T
+
+
+def to_columns(rows: np.ndarray) -> np.ndarray:
+  """Converts C by rows, [t, j] is C[t, t − j], to C by columns."""
+  columns = np.zeros(rows.shape[::-1])
+  for j, column in enumerate(columns):
+    column[: column.size - j] = rows[j:, j]
+  return columns
+
+
 @dataclasses.dataclass(frozen=True)
-class _Problem:
-  """Problem of one size; matrices are held by columns, as in `banded_loss`."""
+class _Sized:
+  """Problem of one size."""
 
   num_rounds: int
   num_bands: int
-  norms: banded_loss.Norms
+  norms: Norms
   workload: workloads.Queries
 
   @functools.cached_property
@@ -131,25 +256,19 @@ class _Problem:
 
   @functools.cached_property
   def start_value(self) -> float:
-    """Returns the mean of the squared errors of the start."""
+    """The mean of the squared errors of the start."""
     return self.loss(1).value_and_grad(self.start)[0]
 
   @functools.cached_property
-  def _squared_errors(self) -> banded_loss.SquaredErrors:
+  def _squared_errors(self) -> SquaredErrors:
     if isinstance(self.workload, workloads.Workload):
-      return banded_loss.sgd_errors(self.workload, self.num_rounds)
-    return banded_loss.dense_errors(self.workload.matrix(self.num_rounds))
+      return sgd_errors(self.workload, self.num_rounds)
+    return dense_errors(self.workload.matrix(self.num_rounds))
 
-  @property
-  def num_queries(self) -> int:
-    if isinstance(self.workload, workloads.Workload):
-      return self.num_rounds
-    return len(self.workload.matrix(self.num_rounds))
+  def loss(self, power: int, weights: np.ndarray | float = 1.0) -> Loss:
+    return Loss(self.norms, self._squared_errors, power, weights)
 
-  def loss(self, power: int, weights: np.ndarray | float = 1.0) -> banded_loss.Loss:
-    return banded_loss.Loss(self.norms, self._squared_errors, power, weights)
-
-  def halved(self) -> '_Problem | None':
+  def halved(self) -> '_Sized | None':
     """Returns the problem of half the size; None if this one is small enough."""
     if (
       self.num_rounds < 2 * _FEWEST_ROUNDS
@@ -157,7 +276,7 @@ class _Problem:
       or not isinstance(self.workload, workloads.Workload)
     ):
       return None
-    return _Problem(
+    return _Sized(
       -(-self.num_rounds // 2),
       -(-self.num_bands // 2),
       self.norms._replace(min_sep=-(-self.norms.min_sep // 2)),
@@ -166,52 +285,46 @@ class _Problem:
 
 
 def _best(
-  problem: _Problem, objective: str, report: solver.Progress
+  sized: _Sized, objective: str, report: problem_lib.Progress
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns C by columns, with its norms, and the weights of the queries' errors."""
-  start, weights = problem.start, np.ones(problem.num_queries)
-  smaller = problem.halved()
+  start, weights, smaller = sized.start, np.ones(1), sized.halved()
   if smaller is not None:
-    columns, of_smaller = _best(smaller, objective, report)
+    columns, smaller_weights = _best(smaller, objective, report)
     ratios = columns / smaller.start[:, :1]
-    start = start * refine(ratios, problem.num_bands, problem.num_rounds)
-    weights = np.repeat(of_smaller, 2)[: problem.num_rounds]
+    start = start * refine(ratios, sized.num_bands, sized.num_rounds)
+    weights = np.repeat(smaller_weights, 2)[: sized.num_rounds]
   if objective == 'rms':
-    return _descend(problem, problem.loss(1), start, report, _MEAN), weights
-  start = problem.norms.rescale(start)[0]
+    return _descend(sized, sized.loss(1), start, report, _MEAN), weights
+  start = sized.norms.rescale(start)[0]
   for power, proximity in _UNREFINED if smaller is None else _REFINED:
     weights = np.maximum(weights, _LEAST_WEIGHT)
-    loss = problem.loss(power, weights / weights.mean())
-    start = _descend(problem, loss, start, report, _MAXIMUM, proximity)
+    loss = sized.loss(power, weights / weights.mean())
+    start = _descend(sized, loss, start, report, _MAXIMUM, proximity)
     weights = loss.raised_weights(start)
   return start, weights
 
 
 def _descend(
-  problem: _Problem,
-  loss: banded_loss.Loss,
+  sized: _Sized,
+  loss: Loss,
   start: np.ndarray,
-  report: solver.Progress,
-  limits: _Limits,
+  report: problem_lib.Progress,
+  limits: dict[str, Any],
   proximity: float = 0.0,
 ) -> np.ndarray:
-  """Returns the C, with its norms, that minimises the loss and the distance to the start.
+  """Returns the C by columns, with its norms, that minimises the loss and the distance to start.
 
-  Args:
-    problem, loss: problem and its loss.
-    start: C by columns.
-    report: callback that is told the steps.
-    limits: limits of the descent.
-    proximity: factor of the squared distance, relative to the loss per column.
+  Proximity is the factor of the squared distance, relative to the loss per column.
   """
   # Larger steps suit columns that few queries depend on.
   scale = loss.stiffness(start) ** 0.25
   centre = (start * scale).reshape(-1)
-  factor = proximity / problem.num_rounds
+  factor = proximity / sized.num_rounds
 
   def value_and_grad(free):
     value, gradient = loss.value_and_grad(free.reshape(start.shape) / scale)
-    value, gradient = (x / problem.start_value for x in (value, gradient))
+    value, gradient = (x / sized.start_value for x in (value, gradient))
     gradient = (gradient / scale).reshape(-1)
     if proximity:
       way = free - centre
@@ -219,8 +332,8 @@ def _descend(
       gradient += factor * way
     return value, gradient
 
-  minimum = solver.minimize(value_and_grad, centre, progress=report, **limits._asdict())
-  return problem.norms.rescale(minimum.point.reshape(start.shape) / scale)[0]
+  minimum = solver.minimize(value_and_grad, centre, progress=report, **limits)
+  return sized.norms.rescale(minimum.point.reshape(start.shape) / scale)[0]
 
 
 def root_coefficients(num_rounds: int, num_bands: int, momentum: float = 0.0) -> np.ndarray:
@@ -263,11 +376,7 @@ def refine(ratios: np.ndarray, num_bands: int, num_rounds: int) -> np.ndarray:
 
   Args:
     ratios: factors of the smaller matrix by columns, [j, u], positive within it.
-    num_bands: number of bands of the larger matrix.
-    num_rounds: number of rounds of the larger matrix.
-
-  Returns:
-    Shape [num_bands, num_rounds], with factors beyond the matrix too.
+    num_bands, num_rounds: shape of the result, with factors beyond the matrix too.
   """
   bands, rounds = ratios.shape
   within = np.minimum(np.arange(rounds), rounds - 1 - np.arange(bands)[:, None])

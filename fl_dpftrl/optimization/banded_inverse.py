@@ -5,9 +5,10 @@ import math
 import numpy as np
 
 from fl_dpftrl import workloads
-from fl_dpftrl.families import banded_inverse, lambda_cgd, power_series
+from fl_dpftrl.families import banded_inverse, lambda_cgd
+from fl_dpftrl.families import toeplitz as toeplitz_family
+from fl_dpftrl.optimization import problem as problem_lib
 from fl_dpftrl.optimization import solver, toeplitz
-from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
 
 DEFAULT_BANDS = 8  # draws a round
@@ -15,57 +16,47 @@ _LARGEST = 1e6  # largest entry of C in a search
 
 
 def square_root(
-  schema: schemas.MinSep,
-  *,
-  objective: str,
-  num_bands: int | None = None,
-  workload: workloads.Workload = workloads.Workload(),
-  progress: solver.Progress | None = None,
+  problem: problem_lib.Problem, num_bands: int | None = None
 ) -> banded_inverse.BandedInverse:
   """Returns the first coefficients of (1 − z)^½, the inverse of the square root.
 
-  Arguments are those of `optimize`; only n and num_bands matter.
+  Only n of the problem and num_bands, as in `optimize`, matter.
 
   Raises:
-    ValueError: if num_bands or the objective is out of range.
+    ValueError: if num_bands is out of range.
 
   Source: Kalinin, McKenna, Upadhyay, Lampert 2025 (Back to Square Roots), BISR.
   """
-  del progress
-  toeplitz.check(toeplitz.Problem(schema, objective, workload), num_bands)
-  num_bands = min(schema.num_rounds, DEFAULT_BANDS) if num_bands is None else num_bands
+  toeplitz.check(problem, num_bands)
+  num_bands = min(problem.schema.num_rounds, DEFAULT_BANDS) if num_bands is None else num_bands
   return banded_inverse.BandedInverse(
     np.cumprod(np.append(1.0, 1.0 - 1.5 / np.arange(1.0, num_bands)))
   )
 
 
 def optimize(
-  schema: schemas.MinSep,
-  *,
-  objective: str,
-  num_bands: int | None = None,
-  workload: workloads.Workload = workloads.Workload(),
-  progress: solver.Progress | None = None,
+  problem: problem_lib.Problem, num_bands: int | None = None
 ) -> banded_inverse.BandedInverse:
   """Returns the best strategy with a banded inverse that was found.
 
   C stays non-negative. The squared error is a quadratic form in the coefficients of N. A
   workload that is not Toeplitz is replaced by the Toeplitz one with its momentum.
 
-  Arguments are those of `registry.optimize`; None for num_bands means 8. A round costs as many
-  draws.
+  Args:
+    problem: the loss to minimise.
+    num_bands: number of bands of N and draws a round, at most n; None means 8.
 
   Raises:
-    ValueError: if num_bands, which is at most n, or the objective is out of range.
+    ValueError: if num_bands is out of range.
 
   Source: Kalinin, McKenna, Upadhyay, Lampert 2025 (Back to Square Roots), BandInvMF.
   """
-  start = square_root(schema, objective=objective, num_bands=num_bands, workload=workload)
-  report = solver.counted(progress, toeplitz.root)
+  start = square_root(problem, num_bands)
+  report = problem.counted(toeplitz.root)
   point, size = np.empty(0), 1
   while size < start.coefficients.size:
     size = min(2 * size, start.coefficients.size)
-    log_square = _log_square(schema, objective, workload, size)
+    log_square = _log_square(problem, size)
     # The loss has many kinks: the result for half as many bands is a start too.
     starts = (np.pad(point, (0, size - 1 - point.size)), start.coefficients[1:size])
     solutions = (
@@ -78,60 +69,40 @@ def optimize(
   return banded_inverse.BandedInverse(np.append(1.0, point))
 
 
-def decayed(
-  schema: schemas.MinSep,
-  *,
-  objective: str,
-  workload: workloads.Workload = workloads.Workload(),
-  progress: solver.Progress | None = None,
-) -> lambda_cgd.LambdaCGD:
-  """Returns DP-λCGD with the best λ that was found: the banded inverse of two bands.
-
-  Arguments are those of `registry.optimize`.
-
-  Raises:
-    ValueError: if the objective is unknown.
-  """
-  found = optimize(
-    schema,
-    objective=objective,
-    num_bands=min(2, schema.num_rounds),
-    workload=workload,
-    progress=progress,
-  )
+def decayed(problem: problem_lib.Problem) -> lambda_cgd.LambdaCGD:
+  """Returns DP-λCGD with the best λ that was found: the banded inverse of two bands."""
+  two = optimize(problem, min(2, problem.schema.num_rounds))
   # λ is at most 1 in this family; the banded inverse itself may do without that.
-  return lambda_cgd.LambdaCGD(min(1.0, -float(found.coefficients[1:].sum())))
+  return lambda_cgd.LambdaCGD(min(1.0, -float(two.coefficients[1:].sum())))
 
 
-def _log_square(
-  schema: schemas.MinSep, objective: str, workload: workloads.Workload, num_bands: int
-) -> solver.ValueAndGrad:
+def _log_square(problem: problem_lib.Problem, num_bands: int) -> solver.ValueAndGrad:
   """Returns ln loss² and its gradient in the coefficients after the first, 1.
 
   It takes the sensitivity of the least non-increasing columns that are nowhere below those of
   C. That is the sensitivity of C, or a bound on it.
   """
-  num_rounds = schema.num_rounds
+  num_rounds = problem.schema.num_rounds
   weights = np.ones(num_rounds)
-  if objective == 'rms':
+  if problem.objective == 'rms':
     weights = np.arange(num_rounds, 0, -1.0) / num_rounds
-  responses = workloads.Workload(workload.momentum).apply(np.eye(num_rounds, num_bands))
+  responses = workloads.Workload(problem.workload.momentum).apply(np.eye(num_rounds, num_bands))
   form = (responses.T * weights) @ responses
 
   def value_and_grad(rest):
     noising = np.append(1.0, rest)
     with np.errstate(over='ignore', invalid='ignore'):  # checked below
-      column = power_series.reciprocal(noising, num_rounds)
+      column = toeplitz_family.reciprocal(noising, num_rounds)
     if not (column >= 0.0).all() or column.max() > _LARGEST:
       return math.inf, rest
     above = banded_inverse.majorant(column)
-    square, grad = sensitivities.earliest_square(above, schema)
+    square, grad = sensitivities.earliest_square(above, problem.schema)
     # Each entry of the majorant is the next entry of the column that reaches it.
     reaches = np.where(column == above, np.arange(num_rounds), num_rounds - 1)
-    taken = np.minimum.accumulate(reaches[::-1])[::-1]
-    grad = np.bincount(taken, grad, num_rounds)
+    reaching = np.minimum.accumulate(reaches[::-1])[::-1]
+    grad = np.bincount(reaching, grad, num_rounds)
     # Coefficient j of N changes the column by its own square, j rounds later.
-    squared = power_series.divide(column, noising)
+    squared = toeplitz_family.divide(column, noising)
     in_noising = [-(grad[j:] @ squared[: num_rounds - j]) for j in range(num_bands)]
     error = float(noising @ form @ noising)
     gradient = 2.0 * form @ noising / error + np.array(in_noising) / square

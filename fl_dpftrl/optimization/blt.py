@@ -1,64 +1,54 @@
 """Optimal BLTs, for one participation schema or for several at once.
 
 The decays of C and of its inverse interlace. The search variables are the gaps between them on
-a logarithmic scale; see `strategies.interlaced`.
+a logarithmic scale; see `families.interlaced`. A search goes over sizes, starting points, and
+stages of the loss.
 """
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from fl_dpftrl import error, workloads
-from fl_dpftrl.families import blt, interlaced
-from fl_dpftrl.optimization import blt_loss, blt_search, solver
-from fl_dpftrl.participation import schemas as participation
+from fl_dpftrl import workloads
+from fl_dpftrl.families import blt, blt_sums, interlaced
+from fl_dpftrl.optimization import many_starts
+from fl_dpftrl.optimization import problem as problem_lib
+from fl_dpftrl.participation import schemas
 
-MAX_BUFFERS = blt_search.MAX_BUFFERS
+MAX_BUFFERS = 8
 
 _POWERS = (16.0, 128.0, 1024.0, 8192.0)  # power means that approach a maximum
 _MAXIMUM = 1e9  # power that stands for the maximum
 _OVER = ('mean', 'worst', 'regret')
 _SMALLEST_DECAY, _LARGEST_DECAY = 2.0**-53, 1.0 - 2.0**-53
 _ABOVE = 1.0 + 2.0**-50
+_LOGIT_BOUND = 33.0  # keeps gaps above e^−33, so that 1 − θ is not rounded to 1
+
+_WORTHWHILE = 1e-3  # relative loss that justifies another buffer
+_NO_GAIN = 1e-5  # the search ends after two buffers that each gain less
+_RANDOM_STARTS, _FINALISTS, _KEPT = 32, 8, 3
+_TRIAL_STEPS, _MAX_STEPS = 60, 1000
+_MORE_STARTS, _MORE_STEPS = 16, 50  # if the first stage is another problem
+_TOLERANCE, _PATIENCE = 1e-10, 16
+_DISTINCT = 1e-7  # solutions whose ln loss differs by less are the same
 
 
-def optimize(
-  schema: participation.MinSep,
-  *,
-  objective: str,
-  num_buffers: int = 0,
-  workload: workloads.Workload = workloads.Workload(),
-  progress: solver.Progress | None = None,
-) -> blt.BLT:
+def optimize(problem: problem_lib.Problem, num_buffers: int = 0) -> blt.BLT:
   """Returns the best BLT found, at a cost independent of the number of rounds.
 
-  With a learning-rate schedule the cost is proportional to it. Arguments are those of
-  `registry.optimize`.
-
-  Raises:
-    ValueError: if num_buffers or the objective is out of range.
+  With a learning-rate schedule the cost is proportional to it. Arguments and errors are those of
+  `optimize_range`.
 
   Source: McMahan, Xu, Zhang 2024 (BLT-DP-FTRL), section 4, for the problem.
   """
-  return optimize_range(
-    [schema],
-    objective=objective,
-    over='mean',
-    num_buffers=num_buffers,
-    workload=workload,
-    progress=progress,
-  )
+  return optimize_range([problem], 'mean', num_buffers)
 
 
 def optimize_range(
-  schemas: Sequence[participation.MinSep],
-  *,
-  objective: str,
-  over: str,
-  num_buffers: int = 0,
-  workload: workloads.Workload = workloads.Workload(),
-  progress: solver.Progress | None = None,
+  problems: Sequence[problem_lib.Problem], over: str, num_buffers: int = 0
 ) -> blt.BLT:
   """Returns the best BLT found for several schemas at once.
 
@@ -66,73 +56,147 @@ def optimize_range(
   max_participations, and may differ in num_rounds.
 
   Args:
-    schemas: schemas, at least one.
-    objective, num_buffers, workload, progress: see `optimize`; num_buffers is also that of the
-      best BLTs of single schemas.
+    problems: a problem for each schema, alike but for that; at least one.
     over: quantity to minimise: 'mean', the mean of the losses under the schemas; 'worst', the
       largest loss; 'regret', the largest ratio of a loss to that of the best BLT for its schema
       alone.
+    num_buffers: 1 to 8, also for single schemas; 0 for the fewest within 0.1 % of the best of
+      these.
 
   Raises:
     ValueError: if an argument is out of range.
   """
   if not 0 <= num_buffers <= MAX_BUFFERS:
     raise ValueError(f'num_buffers must be 1 to {MAX_BUFFERS}, or 0 to choose, got {num_buffers!r}')
-  error.check_objective(objective)
   if over not in _OVER:
     raise ValueError(f'over must be one of {", ".join(_OVER)}, got {over!r}')
-  if not schemas:
+  if not problems:
     raise ValueError('schemas must be at least one, got none')
   references = 1.0
-  if over == 'regret' and len(schemas) > 1:
-    references = np.exp(
-      [
-        blt_search.search(
-          _plan([schema], objective, 'mean', workload), num_buffers, progress
-        ).log_loss
-        for schema in schemas
-      ]
+  if over == 'regret' and len(problems) > 1:
+    alone = (_search(_plan([problem], 'mean'), num_buffers) for problem in problems)
+    references = np.exp([best.log_loss for best in alone])
+  return _strategy(_search(_plan(problems, over, references), num_buffers).logits)
+
+
+class LogLoss:
+  """Logarithm of the loss for several schemas at once, with its gradient.
+
+  The loss is the power mean of the losses, each divided by its reference. High powers
+  approximate the largest of them.
+  """
+
+  def __init__(
+    self,
+    every_schema: Sequence[schemas.MinSep],
+    objective: str,
+    workload: workloads.Workload,
+    *,
+    references: np.ndarray | float = 1.0,
+    power: float = 1.0,
+    query_power: float = 64.0,
+  ):
+    """Creates the loss for schemas of any number of rounds, at least one.
+
+    Args:
+      references: reference losses, shape [schemas], or one for all.
+      power: power of the mean over the schemas.
+      query_power: power of the mean over the queries that approximates the largest error with a
+        learning-rate schedule.
+    """
+    self._sensitivities = [blt_sums.SquaredSensitivity(schema) for schema in every_schema]
+    self._rounds = [schema.num_rounds for schema in every_schema]
+    self._errors = {
+      num_rounds: _squared_error(num_rounds, objective, workload, query_power)
+      for num_rounds in dict.fromkeys(self._rounds)
+    }
+    self._log_references = np.log(np.broadcast_to(references, len(every_schema)))
+    self._power = power
+
+  def __call__(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns values, shape [points], and gradients, shape [points, 2d]."""
+    gaps, pull_back = to_gaps(logits)
+    chain = interlaced.chain(gaps)
+    of_rounds = {
+      num_rounds: _of_log(error(chain.below_one[..., 0::2], chain.sum_scales))
+      for num_rounds, error in self._errors.items()
+    }
+    errors = [of_rounds[num_rounds] for num_rounds in self._rounds]
+    sensitivities = [
+      _of_log(sensitivity(chain.decays, chain.scales)) for sensitivity in self._sensitivities
+    ]
+    figures = zip(sensitivities, errors, self._log_references)
+    logs = np.stack(
+      [sensitivity[0] + error[0] - reference for sensitivity, error, reference in figures]
     )
-  plan = _plan(schemas, objective, over, workload, references)
-  return _strategy(blt_search.search(plan, num_buffers, progress).logits)
+    largest = logs.max(axis=0)
+    shares = np.exp(self._power * (logs - largest))
+    total = shares.sum(axis=0)
+    shares /= total
+    value = largest + np.log(total / len(self._rounds)) / self._power
+    of_chain = [
+      sum(share[:, None] * gradients[which] for share, gradients in zip(shares, parts))
+      for parts in (sensitivities, errors)
+      for which in (1, 2)
+    ]
+    return value, pull_back(interlaced.gradient(chain, *of_chain))
 
 
-def _plan(
-  schemas: Sequence[participation.MinSep],
-  objective: str,
-  over: str,
-  workload: workloads.Workload,
-  references: np.ndarray | float = 1.0,
-) -> blt_search.Plan:
-  """Returns the stages; constant rates and low powers first, as they are fast."""
-  is_largest = over != 'mean' and len(schemas) > 1
-  has_schedule = not workload.is_toeplitz
-
-  def log_loss(power, of_workload=workload):
-    return blt_loss.LogLoss(
-      schemas,
-      objective,
-      of_workload,
-      references=references,
-      power=power if is_largest else 1.0,
-      query_power=power,
-    )
-
-  stages = [log_loss(_POWERS[0], workloads.Workload(workload.momentum))]
-  if is_largest or (has_schedule and objective == 'max'):
-    stages += [log_loss(power) for power in _POWERS[not has_schedule :]]
-  elif has_schedule:
-    stages.append(log_loss(1.0))
-  return blt_search.Plan(
-    stages=stages,
-    judge=log_loss(_MAXIMUM),
-    num_rounds=max(schema.num_rounds for schema in schemas),
-    is_first_apart=has_schedule,
+def _squared_error(
+  num_rounds: int, objective: str, workload: workloads.Workload, query_power: float
+) -> Callable[..., blt_sums.Derivatives]:
+  if workload.is_toeplitz:
+    return blt_sums.SquaredError(num_rounds, objective, workload.momentum)
+  workloads.check_round_by_round(num_rounds)
+  return blt_sums.ScheduleSquaredError(
+    workload.learning_rates(num_rounds), objective, workload.momentum, power=query_power
   )
 
 
+def _of_log(of_square: blt_sums.Derivatives) -> tuple[np.ndarray, ...]:
+  """Maps a square and its gradients to ln of its root and its gradients."""
+  square, *gradients = of_square
+  return (0.5 * np.log(square), *(0.5 * gradient / square[:, None] for gradient in gradients))
+
+
+def to_gaps(logits: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+  """Returns the gaps from 1 down the chain for unconstrained variables.
+
+  All gaps but the last share out 1 with θ_d, which keeps every θ between 0 and 1. The last is
+  at most what is left of 1 after the other θ − θ̂, which keeps Σ ω = Σ (θ − θ̂) below 1.
+
+  Logits and gaps have shape [points, 2d]. The pull-back maps gradients in gaps to logits.
+  """
+  clipped = np.clip(logits, -_LOGIT_BOUND, _LOGIT_BOUND)
+  inside = clipped == logits
+  shares = np.append(clipped[:, :-1], np.zeros((len(logits), 1)), axis=1)
+  shares = np.exp(shares - shares.max(axis=1, keepdims=True))
+  shares /= shares.sum(axis=1, keepdims=True)
+  # Remainder of 1 after the other θ − θ̂: the other gaps, and θ_d.
+  room = shares[:, 0::2].sum(axis=1) + shares[:, -1]
+  shares = np.maximum(shares[:, :-1], np.exp(-_LOGIT_BOUND))
+  part = 1.0 / (1.0 + np.exp(-clipped[:, -1]))
+  gaps = np.append(shares, (room * part)[:, None], axis=1)
+
+  def pull_back(d_gaps: np.ndarray) -> np.ndarray:
+    d_shares = d_gaps[:, :-1].copy()
+    d_shares[:, 1::2] -= (d_gaps[:, -1] * part)[:, None]
+    along = np.sum(shares * d_shares, axis=1, keepdims=True)
+    last = d_gaps[:, -1] * room * part * (1.0 - part)
+    return inside * np.append(shares * (d_shares - along), last[:, None], axis=1)
+
+  return gaps, pull_back
+
+
+def to_logits(gaps: np.ndarray) -> np.ndarray:
+  """Inverts `to_gaps` as far as possible; shape [2d]."""
+  shares = np.log(gaps[:-1]) - np.log1p(-gaps[:-1].sum())
+  part = gaps[-1] / (1.0 - gaps[1:-1:2].sum())
+  return np.append(shares, np.log(part) - np.log1p(-part))
+
+
 def _strategy(logits: np.ndarray) -> blt.BLT:
-  gaps, _ = blt_loss.to_gaps(logits[None])
+  gaps, _ = to_gaps(logits[None])
   chain = interlaced.chain(gaps[0])
   scale = chain.scales
   # Rounding may give a decay of 0 or 1, or a sum of scales above 1.
@@ -140,3 +204,147 @@ def _strategy(logits: np.ndarray) -> blt.BLT:
   return blt.BLT(
     buffer_decay=decay.tolist(), output_scale=(scale / max(1.0, math.fsum(scale) * _ABOVE)).tolist()
   )
+
+
+class _Plan(NamedTuple):
+  """Stages of a minimisation.
+
+  Attributes:
+    stages: losses to minimise. The first is searched from many starts; each of the others
+      starts where the previous one ended.
+    judge: loss that selects the best solution of the last stage.
+    num_rounds: n, which limits how close to 1 decays may be.
+    is_first_apart: True if the first stage is another problem than the second. The second then
+      has starts of its own too, but only a few, as it is slow.
+    report: told the steps of all minimisations.
+  """
+
+  stages: Sequence[LogLoss]
+  judge: LogLoss
+  num_rounds: int
+  is_first_apart: bool
+  report: problem_lib.Progress
+
+
+class _Best(NamedTuple):
+  """The best BLT of a search: its variables as in `to_gaps`, and the value of the judge."""
+
+  logits: np.ndarray
+  log_loss: float
+
+
+def _plan(
+  problems: Sequence[problem_lib.Problem], over: str, references: np.ndarray | float = 1.0
+) -> _Plan:
+  """Returns the stages; constant rates and low powers first, as they are fast."""
+  is_largest = over != 'mean' and len(problems) > 1
+  every_schema, first = [problem.schema for problem in problems], problems[0]
+  has_schedule = not first.workload.is_toeplitz
+
+  def log_loss(power, workload=first.workload):
+    return LogLoss(
+      every_schema,
+      first.objective,
+      workload,
+      references=references,
+      power=power if is_largest else 1.0,
+      query_power=power,
+    )
+
+  stages = [log_loss(_POWERS[0], workloads.Workload(first.workload.momentum))]
+  if is_largest or (has_schedule and first.objective == 'max'):
+    stages += [log_loss(power) for power in _POWERS[not has_schedule :]]
+  elif has_schedule:
+    stages.append(log_loss(1.0))
+  return _Plan(
+    stages=stages,
+    judge=log_loss(_MAXIMUM),
+    num_rounds=max(schema.num_rounds for schema in every_schema),
+    is_first_apart=has_schedule,
+    report=first.counted(lambda log_loss: float(np.exp(log_loss))),
+  )
+
+
+def _search(plan: _Plan, num_buffers: int) -> _Best:
+  """Returns the best solution of a size, or with 0 the smallest good enough.
+
+  Sizes grow one by one, because the best solution of each provides starts for the next.
+  """
+  every: list[_Best] = []
+  before, gainless = None, 0
+  for size in range(1, (num_buffers or MAX_BUFFERS) + 1):
+    candidates = _first_stage(plan, size, before)
+    before = candidates[0]
+    if num_buffers in (0, size) or plan.is_first_apart:
+      every.append(_last_stages(plan, candidates, every[-1].logits if every else None))
+    if len(every) > 1 and not num_buffers:
+      gain = min(best.log_loss for best in every[:-1]) - every[-1].log_loss
+      gainless = gainless + 1 if gain < _NO_GAIN else 0
+      if gainless == 2:
+        break
+  if num_buffers:
+    return every[-1]
+  enough = min(best.log_loss for best in every) + np.log1p(_WORTHWHILE)
+  return next(best for best in every if best.log_loss <= enough)
+
+
+def _first_stage(plan: _Plan, num_buffers: int, before: np.ndarray | None) -> np.ndarray:
+  """Returns the logits of distinct solutions, the best first."""
+  run = functools.partial(_run, plan.stages[0], report=plan.report)
+  tried = run(starts(num_buffers, plan.num_rounds, before, _RANDOM_STARTS), _TRIAL_STEPS)
+  solutions = run(tried.points[:_FINALISTS], _MAX_STEPS)
+  differ = np.diff(solutions.values, prepend=-np.inf) > _DISTINCT
+  return solutions.points[differ][:_KEPT]
+
+
+def _last_stages(plan: _Plan, points: np.ndarray, before: np.ndarray | None) -> _Best:
+  """Returns the best solution after all stages.
+
+  It starts at the logits of the first stage's solutions, shape [solutions, 2d]; `before` is the
+  best solution with one buffer fewer, None if unknown.
+  """
+  if plan.is_first_apart:
+    more = starts(points.shape[1] // 2, plan.num_rounds, before, _MORE_STARTS)
+    points = np.concatenate([points, more])
+    points = _run(plan.stages[1], points, _MORE_STEPS, plan.report).points[:_KEPT]
+  for stage in plan.stages[1:]:
+    points = _run(stage, points, _MAX_STEPS, plan.report).points
+  values, _ = plan.judge(points)
+  best = int(np.argmin(values))
+  return _Best(points[best], float(values[best]))
+
+
+def _run(
+  log_loss: LogLoss, points: np.ndarray, max_iterations: int, report: problem_lib.Progress
+) -> many_starts.Solutions:
+  return many_starts.minimize(
+    log_loss,
+    points,
+    max_iterations=max_iterations,
+    tolerance=_TOLERANCE,
+    patience=_PATIENCE,
+    progress=report,
+  )
+
+
+def starts(
+  num_buffers: int, num_rounds: int, before: np.ndarray | None, random_starts: int
+) -> np.ndarray:
+  """Returns logits to start from, given the best with one buffer fewer.
+
+  Starts are points spread evenly and at random on a log scale of their distance from 1. Further
+  starts are the best solution with two more points in each of its gaps but the last. Their shape
+  is [starts, 2 · num_buffers].
+  """
+  generator = np.random.default_rng(num_buffers)
+  reach = 100.0 * num_rounds
+  distances = [
+    np.geomspace(least, 0.5, 2 * num_buffers) for least in (1.0 / reach, 0.1 / num_rounds)
+  ]
+  distances += [np.sort(reach ** -generator.random(2 * num_buffers)) for _ in range(random_starts)]
+  logits = [to_logits(0.9 * np.diff(distance, prepend=0.0)) for distance in distances]
+  if before is not None:
+    for gap in range(before.size - 1):
+      parts = before[gap] + np.log([0.45, 0.1, 0.45])
+      logits.append(np.concatenate([before[:gap], parts, before[gap + 1 :]]))
+  return np.array(logits)

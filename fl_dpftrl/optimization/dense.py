@@ -1,80 +1,43 @@
-"""Optimal dense strategies: for one participation with a certificate, and at fixed intervals."""
+"""Optimal dense strategies: for one participation and at fixed intervals, with certificates."""
 
-from typing import Any
+import itertools
 
-from fl_dpftrl import error, workloads
-from fl_dpftrl.families import dense
+import numpy as np
+import scipy.linalg
+
+from fl_dpftrl.families import base
 from fl_dpftrl.optimization import factorization
+from fl_dpftrl.optimization import problem as problem_lib
 from fl_dpftrl.participation import schemas
 
+MAX_ROUNDS = 4096  # certificates of larger matrices take minutes
+_GAIN = 1e-9  # smallest relative gain of a bound for which it is raised further
+_MOST_STEPS = 25
+_MOST_ALTERNATIONS = 50
 
-def optimize(schema: schemas.MinSep, **options: Any) -> dense.Dense:
-  """Returns the strategy of `solve`, which takes the same arguments."""
-  return solve(schema, **options).strategy
 
-
-def solve(
-  schema: schemas.MinSep,
-  *,
-  objective: str,
-  workload: workloads.Queries = workloads.Workload(),
-  tolerance: float = 2e-7,
-  progress: factorization.Progress | None = None,
-) -> factorization.Solution:
+def solve(problem: problem_lib.Problem, *, tolerance: float = 2e-7) -> factorization.Solution:
   """Finds the strategy with the smallest loss for one participation.
 
   Its columns have norm 1. It is optimal over all strategies for num_rounds rounds with one
   participation, whatever else the schema allows. For more participations see `solve_multi_epoch`.
 
   Args:
-    schema, objective, progress: see `registry.optimize`.
-    workload: linear workload whose error is minimised; of full column rank.
+    problem: the loss to minimise; its workload has full column rank.
     tolerance: stops when the squared loss is proven to be at most this much, relatively, above
       the optimum.
 
   Raises:
-    ValueError: if the objective or the workload is not supported.
+    ValueError: if the workload is not supported.
 
   Source: Denisov et al. 2022, section 3.
   """
-  once = schemas.MinSep(num_rounds=schema.num_rounds, max_participations=1)
-  return solve_groups(factorization.chains(once), None, objective, workload, tolerance, progress)
-
-
-def solve_groups(
-  groups: factorization.Groups,
-  equal_norms: float | None,
-  objective: str,
-  workload: workloads.Queries,
-  tolerance: float,
-  progress: factorization.Progress | None,
-) -> factorization.Solution:
-  """Returns the best strategy for any groups; see `factorization`.
-
-  Raises:
-    ValueError: if the objective or the tolerance is out of range.
-  """
-  error.check_objective(objective)
-  if not tolerance > 0.0:
-    raise ValueError(f'tolerance must be positive, got {tolerance!r}')
-  matrix = workload.matrix(groups.num_rounds)
-  dual = factorization.Dual(matrix, groups, equal_norms=equal_norms, worst_query=objective == 'max')
-  return factorization.solve(matrix, dual, tolerance=tolerance, progress=progress)
-
-
-def optimize_multi_epoch(schema: schemas.MinSep, **options: Any) -> dense.Dense:
-  """Returns the strategy of `solve_multi_epoch`, which takes the same arguments."""
-  return solve_multi_epoch(schema, **options).strategy
+  once = schemas.MinSep(num_rounds=problem.schema.num_rounds, max_participations=1)
+  return _solve(problem, factorization.chains(once), None, tolerance)
 
 
 def solve_multi_epoch(
-  schema: schemas.MinSep,
-  *,
-  objective: str,
-  workload: workloads.Queries = workloads.Workload(),
-  equal_norms: bool = False,
-  tolerance: float = 1e-6,
-  progress: factorization.Progress | None = None,
+  problem: problem_lib.Problem, *, equal_norms: bool = False, tolerance: float = 1e-6
 ) -> factorization.Solution:
   """Finds the best strategy under (k, b)-participation, with sensitivity 1.
 
@@ -83,18 +46,90 @@ def solve_multi_epoch(
   norms and orthogonal columns in every pattern.
 
   Args:
-    schema: n, b and k, interpreted as `FixedSeparation`. Under min-sep patterns the strategy is
-      valid but not optimal.
-    objective, workload, tolerance, progress: see `solve`.
+    problem: the loss to minimise, its schema interpreted as `FixedSeparation`. Under min-sep
+      patterns the strategy is valid but not optimal.
     equal_norms: True if all columns must have the same norm.
+    tolerance: see `solve`.
 
   Raises:
-    ValueError: if the objective or the workload is not supported.
+    ValueError: if the workload is not supported.
 
   Source: Choquette-Choo et al. 2023 (multi-epoch matrix factorization), for the problem;
   `factorization` for the proof that its sign constraints hold by themselves.
   """
-  groups = factorization.chains(schema)
+  groups = factorization.chains(problem.schema)
   alike = equal_norms or groups.reach < groups.rounds.shape[1]
-  norms = 1.0 / schema.participations if alike else None
-  return solve_groups(groups, norms, objective, workload, tolerance, progress)
+  norms = 1.0 / problem.schema.participations if alike else None
+  return _solve(problem, groups, norms, tolerance)
+
+
+def _solve(
+  problem: problem_lib.Problem,
+  groups: factorization.Groups,
+  equal_norms: float | None,
+  tolerance: float,
+) -> factorization.Solution:
+  matrix = problem.workload.matrix(groups.num_rounds)
+  worst_query = problem.objective == 'max'
+  dual = factorization.Dual(matrix, groups, equal_norms=equal_norms, worst_query=worst_query)
+  return factorization.solve(matrix, dual, tolerance=tolerance, progress=problem.progress)
+
+
+def optimality_gap(strategy: base.Strategy, problem: problem_lib.Problem) -> float | None:
+  """Returns an upper bound on the relative excess of loss² over the optimum.
+
+  The optimum is over all matrices C. The bound uses patterns that share no round. Under
+  `FixedSeparation` with as many participations as fit, or with one, these are all relevant
+  patterns. Otherwise even the best strategy may have a gap.
+
+  Returns:
+    loss² / bound − 1; None beyond `MAX_ROUNDS` rounds, or if C or the workload has less than
+    full column rank.
+
+  Raises:
+    ValueError: if the strategy does not support so many rounds.
+
+  Source: see `factorization`.
+  """
+  num_rounds = problem.schema.num_rounds
+  if num_rounds > MAX_ROUNDS:
+    return None
+  loss = problem.loss(strategy)
+  matrix = problem.workload.matrix(num_rounds)
+  groups = factorization.tiles(problem.schema)
+  try:
+    dual = factorization.Dual(matrix, groups, worst_query=problem.objective == 'max')
+    point = _point(strategy.gram_matrix(num_rounds), matrix, dual)
+  except (ValueError, np.linalg.LinAlgError):
+    return None
+  best = 0.0
+  for bound in itertools.islice(factorization.ascend(dual, point), _MOST_STEPS):
+    gained = bound.value - best
+    best = max(best, bound.value)
+    if gained <= _GAIN * best or loss**2 <= best * (1.0 + _GAIN):
+      break
+  return max(loss**2 / best - 1.0, 0.0)
+
+
+def _point(gram: np.ndarray, workload: np.ndarray, dual: factorization.Dual) -> factorization.Point:
+  """Returns L and the weights of the queries P as if X were optimal.
+
+  Then X⁻¹ AᵀPA X⁻¹ is H, all in the blocks; and, where A is square, P is A⁻ᵀ X H X A⁻¹, all in
+  the diagonal. A fixed-point iteration alternates between the two.
+  """
+  factor = scipy.linalg.cho_factor(gram)
+  half = scipy.linalg.cho_solve(factor, workload.T)
+  rounds, inside = dual.groups.rounds, dual.groups.inside
+  within_pattern = lambda rows: rows[np.where(inside, rounds, 0)] * inside[:, :, None]
+  rows, start = within_pattern(half), dual.start()
+  blocks, weights = rows @ rows.transpose(0, 2, 1), start.weights
+  queries, num_rounds = workload.shape
+  if dual.worst_query and queries == num_rounds:
+    back = within_pattern(np.linalg.solve(workload.T, gram).T)
+    for _ in range(_MOST_ALTERNATIONS):
+      shares = np.einsum('gij,giq,gjq->q', blocks, back, back, optimize=True)
+      weights = np.sqrt(shares / shares.sum())
+      blocks = (rows * weights**2) @ rows.transpose(0, 2, 1)
+  blocks = blocks + np.eye(rounds.shape[1]) * ~inside[:, :, None]
+  root = np.linalg.cholesky(blocks) * inside[:, :, None]
+  return factorization.Point(root, weights)

@@ -23,7 +23,7 @@ mean error, of which this is the extension.
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -31,9 +31,8 @@ import scipy.linalg
 
 from fl_dpftrl import workloads
 from fl_dpftrl.families import dense
+from fl_dpftrl.optimization import problem
 from fl_dpftrl.participation import schemas
-
-Progress = Callable[[int, float], None]
 
 _MEMORY = 8  # number of earlier steps used for extrapolation
 _MOST_STEPS = 200
@@ -79,8 +78,7 @@ class Groups:
 def chains(schema: schemas.MinSep) -> Groups:
   """Returns groups of rounds min_sep apart; any k successive ones are a pattern.
 
-  Raises:
-    ValueError: if there are too many rounds for a dense matrix.
+  Raises ValueError if there are too many rounds for a dense matrix.
   """
   workloads.check_dense(schema.num_rounds)
   step = schema.num_rounds if schema.participations == 1 else schema.min_sep
@@ -101,37 +99,26 @@ def tiles(schema: schemas.MinSep) -> Groups:
 
 
 class Point(NamedTuple):
-  """Point of the dual problem.
+  """Point of the dual problem: L, and square roots of the queries' weights, which sum to 1."""
 
-  Attributes:
-    factor: L, shape [groups, width, width].
-    weights: square roots of the queries' weights, shape [queries]; the squares sum to 1.
-  """
-
-  factor: np.ndarray
-  weights: np.ndarray
+  factor: np.ndarray  # shape [groups, width, width]
+  weights: np.ndarray  # shape [queries]
 
 
 class Bound(NamedTuple):
-  """Lower bound at a point, and the next point.
+  """Lower bound at a point, and the next point."""
 
-  Attributes:
-    value: lower bound of (error × sensitivity)² over all strategies.
-    gram: X, which attains the minimum for this H; shape [n, n].
-    squares: squares of the column norms that X should have; shape [n].
-    better: point whose bound is at least as good.
-  """
-
-  value: float
-  gram: np.ndarray
-  squares: np.ndarray
-  better: Point
+  value: float  # lower bound of (error × sensitivity)² over all strategies
+  gram: np.ndarray  # X, which attains the minimum for this H; shape [n, n]
+  squares: np.ndarray  # squares of the column norms that X should have; shape [n]
+  better: Point  # whose bound is at least as good
 
 
 class Dual:
   """Lower bound as a function of H and the weights of the queries.
 
-  Attributes:
+  Args:
+    workload: A, shape [queries, num_rounds].
     groups: groups of rounds.
     equal_norms: squared norm that every column of C must have; None for free norms. With a
       value, the bound holds for such C only.
@@ -167,11 +154,7 @@ class Dual:
     return Point(factor, np.full(queries, 1.0 / math.sqrt(queries)))
 
   def __call__(self, point: Point) -> Bound:
-    """Evaluates the bound.
-
-    Raises:
-      LinAlgError: if L is singular.
-    """
+    """Evaluates the bound; raises LinAlgError if L is singular."""
     inside = self.groups.inside
     shape, kept = inside.shape, np.flatnonzero(inside)
     factor, weights = self.normalized(point)
@@ -237,16 +220,10 @@ def _right_singular(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Solution(NamedTuple):
-  """Strategy with sensitivity 1 and a lower bound on the loss of all others.
-
-  Attributes:
-    strategy: C.
-    loss: its error, root mean square or of the worst query.
-    bound: lower bound on the loss of all strategies of the same kind.
-  """
+  """Strategy with sensitivity 1 and a lower bound on the loss of all others of its kind."""
 
   strategy: dense.Dense
-  loss: float
+  loss: float  # its error, root mean square or of the worst query
   bound: float
 
   @property
@@ -256,52 +233,40 @@ class Solution(NamedTuple):
 
 
 def ascend(dual: Dual, start: Point) -> Iterator[Bound]:
-  """Yields increasing bounds from a start.
+  """Yields increasing bounds from a start; raises LinAlgError if L is singular there.
 
   Plain steps never lower the bound of the mean error. Extrapolated steps (Anderson 1965) that
   lower it are discarded.
-
-  Raises:
-    LinAlgError: if L is singular at the start.
   """
+
+  def attempt(point: Point) -> Bound | None:
+    try:
+      return dual(point)
+    except np.linalg.LinAlgError:
+      return None
+
   point, bound = start, dual(start)
   accepted: list[tuple[Point, Point]] = []
-  while True:
+  while bound is not None:
     yield bound
     best = bound.value
     accepted = [*accepted[-_MEMORY:], (point, bound.better)]
     point = _extrapolate(dual, accepted)
-    feasible = _try(dual, point)
-    if feasible is None or feasible.value < best * (1.0 - 1e-10):
+    bound = attempt(point)
+    if bound is None or bound.value < best * (1.0 - 1e-10):
       accepted = accepted[-1:]
       point = accepted[0][1]
-      feasible = _try(dual, point)
-      if feasible is None:
-        return
-    bound = feasible
-
-
-def _try(dual: Dual, point: Point) -> Bound | None:
-  try:
-    return dual(point)
-  except np.linalg.LinAlgError:
-    return None
+      bound = attempt(point)
 
 
 def solve(
-  workload: np.ndarray, dual: Dual, *, tolerance: float, progress: Progress | None = None
+  workload: np.ndarray, dual: Dual, *, tolerance: float, progress: problem.Progress | None = None
 ) -> Solution:
-  """Raises the bound until a strategy comes close to it.
+  """Raises the bound of the dual problem of A until a strategy comes close to it.
 
-  Args:
-    workload: A, shape [queries, num_rounds].
-    dual: dual problem of this workload.
-    tolerance: relative gap of squared losses to stop at. If some queries are never the worst,
-      the gap for the worst query ends near 1e-4.
-    progress: called with the number of steps and the loss.
-
-  Raises:
-    ValueError: if the workload is too ill-conditioned for any strategy.
+  It stops at a relative gap of squared losses, the tolerance. If some queries are never the
+  worst, the gap for the worst query ends near 1e-4. It raises ValueError if the workload is too
+  ill-conditioned for any strategy.
   """
   solution, best, gaps = None, 0.0, []
   bounds = itertools.islice(ascend(dual, dual.start()), _MOST_STEPS)

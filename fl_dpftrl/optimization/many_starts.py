@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_dpftrl.optimization import solver
+from fl_dpftrl.optimization import problem
 
 ValueAndGrad = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -16,15 +16,10 @@ _ROUNDING = 1e-14  # smaller relative decreases are lost in rounding
 
 
 class Solutions(NamedTuple):
-  """Results of the minimisations, the best first.
+  """Results of the minimisations, the best first."""
 
-  Attributes:
-    points: shape [starts, size].
-    values: shape [starts].
-  """
-
-  points: np.ndarray
-  values: np.ndarray
+  points: np.ndarray  # shape [starts, size]
+  values: np.ndarray  # shape [starts]
 
 
 def minimize(
@@ -34,7 +29,7 @@ def minimize(
   max_iterations: int,
   tolerance: float,
   patience: int,
-  progress: solver.Progress | None = None,
+  progress: problem.Progress | None = None,
 ) -> Solutions:
   """Minimises a smooth function of few variables from feasible starts.
 
@@ -42,15 +37,11 @@ def minimize(
     value_and_grad: function of points, shape [points, size], that returns values, shape
       [points], and gradients of the shape of the points. A value that is not finite marks a
       point outside the domain.
-    starts: feasible points, shape [starts, size].
+    starts: points, shape [starts, size]; ValueError is raised unless all are feasible.
     max_iterations: maximum number of evaluations per start.
-    tolerance: a search ends when `patience` steps together improve its value by less than this,
-      relative to it if it is above 1.
-    patience: see tolerance.
+    tolerance, patience: a search ends when `patience` steps together improve its value by less
+      than the tolerance, relative to it if it is above 1.
     progress: called with the number of evaluations and the smallest value.
-
-  Raises:
-    ValueError: if a start is not feasible.
 
   Source: Nocedal and Wright 2006, algorithm 6.1; the weak Wolfe line search of Lewis and
   Overton 2013, algorithm 2.6.

@@ -18,59 +18,31 @@ from fl_dpftrl.strategies import files
 
 
 @dataclasses.dataclass(frozen=True)
-class Known:
-  """Recipe of a strategy with fixed parameters, the same in every release."""
-
-  strategy: base.Strategy
-  schema: participation.MinSep
-  objective: str
-
-  def make(self) -> base.Strategy:
-    return self.strategy
-
-
-@dataclasses.dataclass(frozen=True)
-class Optimized:
-  """Recipe of a mechanism's best strategy for its schema, optimised anew."""
-
-  mechanism: str
-  schema: participation.MinSep
-  objective: str
-  size: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-  def make(self) -> base.Strategy:
-    return registry.optimize(self.mechanism, self.schema, objective=self.objective, **self.size)
-
-
-@dataclasses.dataclass(frozen=True)
-class Robust:
-  """Recipe of a mechanism's strategy with the least worst regret over schemas.
+class Recipe:
+  """How a strategy file is made.
 
   Attributes:
-    mechanism: name of a mechanism with optimize_range.
-    schemas: schemas, of which one will hold.
+    made: a strategy with fixed parameters, the same in every release; or the name of a mechanism,
+      whose best strategy is optimised anew.
     schema: schema for which the file states its figures.
     objective: 'rms' or 'max'.
     size: keyword argument of the mechanism's size.
+    several: schemas of which one will hold: then the strategy with the least worst regret over
+      them is optimised, not the best for `schema`.
   """
 
-  mechanism: str
-  schemas: Sequence[participation.MinSep]
+  made: base.Strategy | str
   schema: participation.MinSep
-  objective: str
+  objective: str = 'max'
   size: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  several: Sequence[participation.MinSep] = ()
 
   def make(self) -> base.Strategy:
-    return registry.optimize(self.mechanism, self.schemas, objective=self.objective, **self.size)
-
-
-Recipe = Known | Optimized | Robust
-
-
-def _min_sep(num_rounds: int, min_sep: int, max_participations: int | None) -> participation.MinSep:
-  return participation.MinSep(
-    num_rounds=num_rounds, min_sep=min_sep, max_participations=max_participations
-  )
+    if isinstance(self.made, base.Strategy):
+      return self.made
+    return registry.optimize(
+      self.made, self.several or self.schema, objective=self.objective, **self.size
+    )
 
 
 def _unknown() -> tuple[participation.MinSep, ...]:
@@ -78,63 +50,61 @@ def _unknown() -> tuple[participation.MinSep, ...]:
 
   It has 500 to 8,000 rounds, min-sep 50 to 1,000 and 2 to 20 participations.
   """
-  recipes = {
-    _min_sep(n, b, min(k, -(-n // b)))
+  every = {
+    participation.MinSep(n, b, min(k, -(-n // b)))
     for n in (500, 1250, 3000, 8000)
     for b in (50, 220, 1000)
     for k in (2, 5, 20)
     if b <= n
   }
-  return tuple(sorted(recipes, key=dataclasses.astuple))
+  return tuple(sorted(every, key=dataclasses.astuple))
 
 
-_PAPERS = _min_sep(2052, 342, 6)
+_PAPERS = participation.MinSep(2052, 342, 6)
 
 RECIPES: dict[str, Recipe] = {
   # In production: McMahan, Xu, Zhang 2024 (BLT-DP-FTRL), appendix.
-  'blt-b100-published': Known(
+  'blt-b100-published': Recipe(
     blt.BLT(
       (0.989739971007307, 0.7352001759538236, 0.16776199983448145, 0.1677619998016191),
       (0.20502892852480875, 0.23357939425278557, 0.03479503245420878, 0.03479509876050538),
     ),
-    _min_sep(2000, 100, 10),
-    'max',
+    participation.MinSep(2000, 100, 10),
   ),
-  'blt-b400': Known(
+  'blt-b400': Recipe(
     blt.BLT(
       (0.9999999999921251, 0.9944453083640997, 0.8985923474607591, 0.4912001418098778),
       (0.0070314825502323835, 0.10613806907600574, 0.1898159060327625, 0.1966594748073734),
     ),
-    _min_sep(4000, 400, 5),
-    'max',
+    participation.MinSep(4000, 400, 5),
   ),
-  'blt-b1000': Known(
+  'blt-b1000': Recipe(
     blt.BLT(
       (0.9999999999983397, 0.9973412136664378, 0.9584629472313878, 0.6581796870749317),
       (0.008657392263671862, 0.05890891298181146, 0.14548176930698697, 0.2770117005326523),
     ),
-    _min_sep(4000, 1000, 2),
-    'max',
+    participation.MinSep(4000, 1000, 2),
   ),
   # The published BLT for this schema is a local optimum. This one was found by the optimiser of
   # BLTs, and is fixed because runs have used it.
-  'blt-b100': Known(
+  'blt-b100': Recipe(
     blt.BLT(
       (0.9999999999995761, 0.9810489346691783, 0.6131226198097183),
       (0.008398612540113731, 0.22183088023324485, 0.2707417807122135),
     ),
-    _min_sep(2000, 100, 10),
-    'max',
+    participation.MinSep(2000, 100, 10),
   ),
   # The setting of the papers' simulations.
-  'blt-b342-rms': Optimized('blt', _PAPERS, 'rms', {'num_buffers': 4}),
-  'blt-b342-max': Optimized('blt', _PAPERS, 'max', {'num_buffers': 5}),
-  'toeplitz-b342-rms': Optimized('banded_toeplitz', _PAPERS, 'rms'),
-  'toeplitz-b342-max': Optimized('banded_toeplitz', _PAPERS, 'max'),
+  'blt-b342-rms': Recipe('blt', _PAPERS, 'rms', {'num_buffers': 4}),
+  'blt-b342-max': Recipe('blt', _PAPERS, 'max', {'num_buffers': 5}),
+  'toeplitz-b342-rms': Recipe('banded_toeplitz', _PAPERS, 'rms'),
+  'toeplitz-b342-max': Recipe('banded_toeplitz', _PAPERS),
   # For runs with an unknown schema; its figures are for a middling one.
-  'default': Robust('blt', _unknown(), _min_sep(2000, 200, 10), 'max', {'num_buffers': 4}),
+  'default': Recipe(
+    'blt', participation.MinSep(2000, 200, 10), size={'num_buffers': 4}, several=_unknown()
+  ),
   # Small enough to read, and for a first run.
-  'banded-b16': Optimized('banded', _min_sep(256, 16, None), 'max'),
+  'banded-b16': Recipe('banded', participation.MinSep(256, 16)),
 }
 
 

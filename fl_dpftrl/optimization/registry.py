@@ -10,8 +10,8 @@ from fl_dpftrl.optimization import (
   banded,
   banded_inverse,
   blt,
-  certificate,
   dense,
+  problem,
   toeplitz,
   toeplitz_range,
 )
@@ -24,33 +24,30 @@ class Optimizer:
   """Functions that find the best strategy of a mechanism.
 
   Attributes:
-    optimize: takes a schema and the keywords objective, workload and progress, and the size if
-      the mechanism has one.
+    find: takes a `Problem`, and the size if the mechanism has one.
     size: keyword of the size, such as num_bands; None if there is none.
-    optimize_range: takes several schemas, of which one will hold, the keyword over ('mean',
-      'worst' or 'regret') and those of optimize; None if not supported.
-    certificate: takes a strategy, schema and workload and the keyword objective. It returns an
-      upper bound on the relative excess of loss² over the optimum, or None. None if no bound is
-      known.
+    find_range: takes a problem for each of several schemas, of which one will hold; 'mean',
+      'worst' or 'regret'; and the size. None if not supported.
+    certificate: takes a strategy and a problem. It returns an upper bound on the relative excess
+      of loss² over the optimum, or None. None if no bound is known.
   """
 
-  optimize: Callable[..., base.Strategy]
+  find: Callable[..., base.Strategy]
   size: str | None = None
-  optimize_range: Callable[..., base.Strategy] | None = None
-  certificate: Callable[..., float | None] | None = None
-
-
-def _only(strategy: base.Strategy) -> Optimizer:
-  """Returns the optimiser of a family with a single strategy."""
-  return Optimizer(lambda schema, **kwargs: strategy)
+  find_range: Callable[..., base.Strategy] | None = None
+  certificate: Callable[[base.Strategy, problem.Problem], float | None] | None = None
 
 
 OPTIMIZERS: dict[str, Optimizer] = {
-  'identity': _only(identity.Identity()),
-  'tree_online': _only(tree_online.TreeOnline()),
-  'tree_full': Optimizer(lambda schema, **kwargs: tree_full.TreeFull(schema.num_rounds)),
-  'dense': Optimizer(dense.optimize, certificate=certificate.optimality_gap),
-  'multi_epoch': Optimizer(dense.optimize_multi_epoch, certificate=certificate.optimality_gap),
+  'identity': Optimizer(lambda problem: identity.Identity()),
+  'tree_online': Optimizer(lambda problem: tree_online.TreeOnline()),
+  'tree_full': Optimizer(lambda problem: tree_full.TreeFull(problem.schema.num_rounds)),
+  'dense': Optimizer(
+    lambda problem: dense.solve(problem).strategy, certificate=dense.optimality_gap
+  ),
+  'multi_epoch': Optimizer(
+    lambda problem: dense.solve_multi_epoch(problem).strategy, certificate=dense.optimality_gap
+  ),
   'banded': Optimizer(banded.optimize, 'num_bands'),
   'banded_toeplitz': Optimizer(toeplitz.optimize, 'num_bands', toeplitz_range.optimize_range),
   'banded_sqrt': Optimizer(toeplitz.square_root, 'num_bands'),
@@ -102,17 +99,17 @@ def optimize(
   check_family(mechanism)
   if mechanism not in OPTIMIZERS:
     raise ValueError(f'mechanism must be one of {", ".join(OPTIMIZERS)}, got {mechanism!r}')
-  optimizer = OPTIMIZERS[mechanism]
-  options = {'objective': objective, 'workload': workload, 'progress': progress}
+  optimizer, size = OPTIMIZERS[mechanism], {}
   for name, value in (('num_bands', num_bands), ('num_buffers', num_buffers)):
     if value is not None:
       if name != optimizer.size:
         raise ValueError(f'{name}={value} is not for mechanism={mechanism}')
-      options[name] = value
+      size[name] = value
   if isinstance(schema, schemas.MinSep):
-    return optimizer.optimize(schema, **options)
+    return optimizer.find(problem.Problem(schema, objective, workload, progress), **size)
   if not isinstance(schema, Sequence) or not all(isinstance(one, schemas.MinSep) for one in schema):
     raise ValueError(f'schema must be a MinSep or a list of them, got {messages.quoted(schema)}')
-  if optimizer.optimize_range is None:
+  if optimizer.find_range is None:
     raise ValueError(f'mechanism={mechanism} takes one schema, got {len(schema)}')
-  return optimizer.optimize_range(schema, over=over, **options)
+  problems = [problem.Problem(one, objective, workload, progress) for one in schema]
+  return optimizer.find_range(problems, over, **size)

@@ -1,47 +1,33 @@
-"""L-BFGS with a line search that handles points outside the domain."""
+"""Minimisers of smooth functions: L-BFGS, and projected gradients over monotone sequences.
 
-import itertools
+Both handle points outside the domain. The value there is not finite, and the gradient not used.
+"""
+
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
+from fl_dpftrl.optimization import problem
+
 ValueAndGrad = Callable[[np.ndarray], tuple[float, np.ndarray]]
-Progress = Callable[[int, float], None]
 
 _SUFFICIENT_DECREASE = 1e-4
 _CURVATURE = 0.9
 _ROUNDING = 1e-14  # smaller relative decreases are lost in rounding
-
-
-def counted(progress: Progress | None, loss: Callable[[float], float]) -> Progress:
-  """Returns a callback that counts the steps of successive minimisations.
-
-  Args:
-    progress: called with the number of steps and the loss; None for nobody.
-    loss: maps a minimised value to the loss.
-  """
-  steps = itertools.count(1)
-
-  def report(_, value):
-    if progress is not None:
-      progress(next(steps), loss(value))
-
-  return report
+# Of searches over monotone sequences: most steps; the least that _PATIENCE steps together must
+# improve the best value by; a step must undercut the largest of so many recent values; lengths.
+_MOST_STEPS, _TOLERANCE, _PATIENCE = 1000, 1e-10, 60
+_REMEMBERED = 10
+_SHORTEST, _LONGEST = 1e-10, 1e10
 
 
 class Solution(NamedTuple):
-  """Result of a minimisation.
-
-  Attributes:
-    point: best point, of the shape of the start.
-    value: value of the objective at the point.
-    iterations: number of accepted steps.
-  """
+  """Best point of a minimisation, of the shape of the start, and its value."""
 
   point: np.ndarray
   value: float
-  iterations: int
+  iterations: int  # accepted steps
 
 
 def minimize(
@@ -52,31 +38,23 @@ def minimize(
   tolerance: float = 1e-10,
   patience: int = 5,
   memory: int = 20,
-  progress: Progress | None = None,
+  progress: problem.Progress | None = None,
 ) -> Solution:
   """Minimises a smooth function from a feasible start.
 
   Args:
-    value_and_grad: function that returns value and gradient. A value that is not finite marks a
-      point outside the domain; its gradient is not used.
-    start: shape [size].
+    value_and_grad: function that returns value and gradient.
+    start: shape [size]; ValueError is raised unless its value is finite.
     max_iterations: maximum number of accepted steps.
-    tolerance: stops when `patience` steps together improve the value by less than this,
-      relative to it.
-    patience: see tolerance.
+    tolerance, patience: stops when `patience` steps together improve the value by less than the
+      tolerance, relative to it.
     memory: number of pairs of steps and gradient differences kept.
     progress: called after each step with the number of steps and the value.
-
-  Raises:
-    ValueError: if the start is not feasible.
 
   Source: Nocedal and Wright 2006, algorithm 7.4; the weak Wolfe line search of Lewis and
   Overton 2013, algorithm 2.6.
   """
-  point = np.array(start, dtype=np.float64)
-  value, grad = value_and_grad(point)
-  if not np.isfinite(value):
-    raise ValueError(f'the start is not feasible: its value is {value!r}')
+  point, value, grad = _begun(value_and_grad, np.array(start, dtype=np.float64))
   pairs: list[tuple[np.ndarray, np.ndarray, float]] = []
   history, iteration = [value], 0
   while iteration < max_iterations:
@@ -94,13 +72,13 @@ def minimize(
         break
       pairs.clear()
       continue
-    new_point, _new_value, new_grad = step_taken
-    moved, turned = new_point - point, new_grad - grad
+    before, grad_before = point, grad
+    point, value, grad = step_taken
+    moved, turned = point - before, grad - grad_before
     curvature = float(moved @ turned)
     if curvature > 0.0:
       pairs.append((moved, turned, curvature))
       del pairs[:-memory]
-    point, value, grad = step_taken
     iteration += 1
     history.append(value)
     if progress is not None:
@@ -108,6 +86,13 @@ def minimize(
     if iteration >= patience and history[-1 - patience] - value <= tolerance * abs(value):
       break
   return Solution(point, value, iteration)
+
+
+def _begun(value_and_grad: ValueAndGrad, point: np.ndarray) -> tuple[np.ndarray, float, np.ndarray]:
+  value, grad = value_and_grad(point)
+  if not np.isfinite(value):
+    raise ValueError(f'the start is not feasible: its value is {value!r}')
+  return point, value, grad
 
 
 def _inverse_hessian_product(
@@ -151,3 +136,69 @@ def _line_search(
       low = step
     step = 0.5 * (low + high) if high < np.inf else 2.0 * low
   return best
+
+
+def project(values: np.ndarray) -> np.ndarray:
+  """Returns the nearest non-negative, non-increasing sequence.
+
+  Neighbours in the wrong order are pooled into their mean until none are left. Negative values
+  then become 0.
+
+  Source: Ayer et al. 1955, pool adjacent violators.
+  """
+  sums: list[float] = []
+  sizes: list[int] = []
+  for value in values.tolist():
+    size = 1
+    while sums and sums[-1] * size <= value * sizes[-1]:
+      value += sums.pop()
+      size += sizes.pop()
+    sums.append(value)
+    sizes.append(size)
+  return np.maximum(np.repeat(np.divide(sums, sizes), sizes), 0.0)
+
+
+def minimize_monotone(
+  value_and_grad: ValueAndGrad, start: np.ndarray, progress: problem.Progress | None = None
+) -> Solution:
+  """Minimises a smooth function over non-negative, non-increasing sequences.
+
+  Arguments and errors are those of `minimize`; the start is projected first. The result is the
+  best point seen, and progress tells the best value.
+
+  Source: Birgin, Martínez and Raydan 2000, algorithm SPG2: steps of Barzilai and Borwein's
+  length, projected, with a line search that lets values rise now and then.
+  """
+  point, value, grad = _begun(value_and_grad, project(np.asarray(start, dtype=np.float64)))
+  values, bests, best = [value], [value], (point, value)
+  length = 1.0 / max(float(np.abs(grad).max()), _SHORTEST)
+  iteration = 0
+  while iteration < _MOST_STEPS:
+    direction = project(point - length * grad) - point
+    slope = float(direction @ grad)
+    if not slope < -1e-15:
+      break
+    highest, before, grad_before, step = max(values[-_REMEMBERED:]), point, grad, 1.0
+    for _ in range(40):
+      point = before + step * direction
+      value, grad = value_and_grad(point)
+      if value <= highest + _SUFFICIENT_DECREASE * step * slope:
+        break
+      step *= 0.5
+    else:
+      break
+    moved, turned = point - before, grad - grad_before
+    curvature = float(moved @ turned)
+    length = _LONGEST
+    if curvature > 0.0:
+      length = min(max(float(moved @ moved) / curvature, _SHORTEST), _LONGEST)
+    iteration += 1
+    if value < best[1]:
+      best = point, value
+    values.append(value)
+    bests.append(best[1])
+    if progress is not None:
+      progress(iteration, best[1])
+    if iteration >= _PATIENCE and bests[-1 - _PATIENCE] - best[1] < _TOLERANCE:
+      break
+  return Solution(best[0], best[1], iteration)

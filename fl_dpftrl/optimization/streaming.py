@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fl_dpftrl import workloads
-from fl_dpftrl.optimization import solver
+from fl_dpftrl.optimization import problem, solver
 
 Array = Any  # a JAX array
 
@@ -116,7 +116,7 @@ def optimize(
   num_rounds: int,
   aggregate: Callable[[Array], Array] | None = None,
   max_iterations: int = 300,
-  progress: solver.Progress | None = None,
+  progress: problem.Progress | None = None,
 ) -> np.ndarray:
   """Returns the parameters with the smallest loss that a descent finds.
 
@@ -150,12 +150,16 @@ def optimize(
       value, gradient = compiled(jnp.asarray(free.reshape(start.shape)))
       return float(value), np.asarray(gradient).reshape(-1)
 
+    def report(step, square):
+      if progress is not None:
+        progress(step, math.sqrt(square))
+
     minimum = solver.minimize(
       value_and_grad,
       start.reshape(-1),
       max_iterations=max_iterations,
       tolerance=1e-7,
-      progress=solver.counted(progress, math.sqrt),
+      progress=report,
     )
   return minimum.point.reshape(start.shape)
 

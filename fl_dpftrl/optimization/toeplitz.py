@@ -8,14 +8,14 @@ sensitivity an exact closed form. Rounds after the errors have settled add no co
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from scipy import optimize as optimize_lib
 
-from fl_dpftrl import error, sensitivity, workloads
-from fl_dpftrl.families import banded_toeplitz, toeplitz_rows
-from fl_dpftrl.optimization import monotone, solver, toeplitz_loss
+from fl_dpftrl import workloads
+from fl_dpftrl.families import banded_toeplitz
+from fl_dpftrl.optimization import problem as problem_lib
+from fl_dpftrl.optimization import solver, toeplitz_loss
 from fl_dpftrl.participation import schemas
 
 MOST_DEFAULT_BANDS = 1024  # default limit if columns of a pattern do not overlap
@@ -29,25 +29,8 @@ _POWERS = {'rms': (1,), 'max': (64, 2048)}  # stages towards the largest error
 _MOST_ROOT_BANDS = 1 << 16
 _FIRST_TERMS, _FIRST_PERIODS = 1 << 14, 16
 
-
-class Problem(NamedTuple):
-  """Optimisation problem.
-
-  Attributes:
-    schema: n, b and k.
-    objective: 'rms' or 'max'.
-    workload: A.
-  """
-
-  schema: schemas.MinSep
-  objective: str
-  workload: workloads.Workload
-
-  def loss(self, strategy: banded_toeplitz.BandedToeplitz) -> float:
-    """Returns sensitivity times error."""
-    result = error.error(strategy, self.schema.num_rounds, self.workload)
-    value = sensitivity.sensitivity(strategy, self.schema).value
-    return value * (result.rms if self.objective == 'rms' else result.max)
+# A minimiser of ln loss² from given coefficients.
+Search = Callable[[np.ndarray, toeplitz_loss.LogSquare], np.ndarray]
 
 
 def default_bands(schema: schemas.MinSep) -> tuple[int, ...]:
@@ -65,12 +48,7 @@ def default_bands(schema: schemas.MinSep) -> tuple[int, ...]:
 
 
 def optimize(
-  schema: schemas.MinSep,
-  *,
-  objective: str,
-  num_bands: int | None = None,
-  workload: workloads.Workload = workloads.Workload(),
-  progress: solver.Progress | None = None,
+  problem: problem_lib.Problem, num_bands: int | None = None
 ) -> banded_toeplitz.BandedToeplitz:
   """Returns the best banded Toeplitz strategy found.
 
@@ -78,20 +56,21 @@ def optimize(
   lowers the loss by more than 0.1 %. The strategy then supports at most n rounds. With more
   bands its coefficients are non-negative and non-increasing.
 
-  Arguments are those of `registry.optimize`; None for num_bands means the smaller of
-  `default_bands`, or the larger if it lowers the loss by over 0.1 %.
+  Args:
+    problem: the loss to minimise.
+    num_bands: number of bands, at most n. None means the smaller of `default_bands`, or the
+      larger if it lowers the loss by over 0.1 %.
 
   Raises:
-    ValueError: if num_bands, which is at most n, or the objective is out of range, or a
-      workload that is not Toeplitz has too many rounds for dense matrices.
+    ValueError: if num_bands is out of range, or a workload that is not Toeplitz has too many
+      rounds for dense matrices.
 
   Source: Choquette-Choo et al. 2024 (scaling up banded matrix factorisation), section 3.2,
   appendices D, I and K.
   """
-  problem = Problem(schema, objective, workload)
   check(problem, num_bands)
-  report = solver.counted(progress, root)
-  sizes = default_bands(schema) if num_bands is None else (num_bands,)
+  report = problem.counted(root)
+  sizes = default_bands(problem.schema) if num_bands is None else (num_bands,)
   best, *others = (_optimize(problem, size, report) for size in sizes)
   for other in others:
     if problem.loss(other) < (1.0 - _WORTHWHILE) * problem.loss(best):
@@ -105,19 +84,18 @@ def without_zeros(strategy: banded_toeplitz.BandedToeplitz) -> banded_toeplitz.B
 
 
 def _optimize(
-  problem: Problem, num_bands: int, report: solver.Progress
+  problem: problem_lib.Problem, num_bands: int, report: problem_lib.Progress
 ) -> banded_toeplitz.BandedToeplitz:
-  start, schema = _shifted_harmonic(problem, num_bands), problem.schema
+  start, schema = shifted_harmonic(problem, num_bands), problem.schema
   if num_bands > schema.min_sep and schema.participations > 1:
-    search = lambda start, log_square: monotone.minimize(log_square, start, progress=report)
+    search = lambda start, log_square: solver.minimize_monotone(log_square, start, report).point
     return _search(problem, start, False, search)
   search = lambda start, log_square: _free_search(start, log_square, report)
   return _normalized(problem, _search(problem, start, False, search), search)
 
 
-def check(problem: Problem, num_bands: int | None) -> None:
-  """Raises ValueError for an invalid problem or number of bands."""
-  error.check_objective(problem.objective)
+def check(problem: problem_lib.Problem, num_bands: int | None) -> None:
+  """Raises ValueError if num_bands is out of range, or a matrix of the workload too large."""
   num_rounds = problem.schema.num_rounds
   if not problem.workload.is_toeplitz:
     workloads.check_dense(num_rounds)
@@ -131,30 +109,27 @@ def root(log_square: float) -> float:
 
 
 def _free_search(
-  start: np.ndarray, log_square: toeplitz_loss.LogSquare, report: solver.Progress
-) -> solver.Solution:
+  start: np.ndarray, log_square: toeplitz_loss.LogSquare, report: problem_lib.Progress
+) -> np.ndarray:
   """Searches over all coefficients after the first, which is fixed to 1."""
   if start.size == 1:
-    return solver.Solution(start, log_square(start)[0], 0)
+    return start
 
   def value_and_grad(rest):
     value, grad = log_square(np.append(1.0, rest))
     return value, grad[1:]
 
-  found = solver.minimize(
+  rest = solver.minimize(
     value_and_grad, start[1:] / start[0], tolerance=1e-11, patience=10, progress=report
-  )
-  return found._replace(point=np.append(1.0, found.point))
-
-
-Search = Callable[[np.ndarray, toeplitz_loss.LogSquare], solver.Solution]
+  ).point
+  return np.append(1.0, rest)
 
 
 def _search(
-  problem: Problem, start: np.ndarray, normalized: bool, search: Search
+  problem: problem_lib.Problem, start: np.ndarray, normalized: bool, search: Search
 ) -> banded_toeplitz.BandedToeplitz:
   """Runs a search per stage of the objective, over as many terms as needed."""
-  schema = problem.schema
+  schema, workload = problem.schema, problem.workload
   sensitivity_square = toeplitz_loss.sensitivity(schema)
 
   def log_square(of_error):
@@ -169,28 +144,18 @@ def _search(
 
     return both
 
-  if normalized or not problem.workload.is_toeplitz:
-    for power in _POWERS[problem.objective]:
-      of_error = toeplitz_loss.rows_error(
-        schema.num_rounds, power, problem.workload, normalized=normalized
-      )
-      start = search(start, log_square(of_error)).point
-  else:
-    start = settle(
-      start,
-      schema.num_rounds,
-      problem.workload,
-      lambda point, num_terms: (
-        search(
-          point,
-          log_square(
-            toeplitz_loss.response_error(
-              schema.num_rounds, problem.objective, problem.workload, num_terms
-            )
-          ),
-        ).point
-      ),
+  def settled(point, num_terms):
+    of_error = toeplitz_loss.response_error(
+      schema.num_rounds, problem.objective, workload, num_terms
     )
+    return search(point, log_square(of_error))
+
+  if normalized or not workload.is_toeplitz:
+    for power in _POWERS[problem.objective]:
+      of_error = toeplitz_loss.rows_error(schema.num_rounds, power, workload, normalized=normalized)
+      start = search(start, log_square(of_error))
+  else:
+    start = settle(start, schema.num_rounds, workload, settled)
   return banded_toeplitz.BandedToeplitz(start / start[0], schema.num_rounds if normalized else None)
 
 
@@ -200,32 +165,27 @@ def settle(
   workload: workloads.Workload,
   search: Callable[[np.ndarray, int], np.ndarray],
 ) -> np.ndarray:
-  """Repeats a search until its number of terms is enough for the result.
+  """Repeats a search until its number of terms is enough for the result, with a Toeplitz A.
 
-  The first search uses few terms, which leaves little to do for the last.
-
-  Args:
-    start: initial coefficients.
-    num_rounds: n.
-    workload: A, Toeplitz.
-    search: (start, number of terms after which the response is taken to be at its limit) →
-      coefficients.
+  A search maps initial coefficients, and the number of terms after which the response is taken to
+  be at its limit, to coefficients. The first uses few terms, which leaves little to do for the
+  last.
   """
 
   def terms(coefficients):
-    return toeplitz_rows.decoder_column(coefficients, num_rounds, workload)[0].size
+    return banded_toeplitz.decoder_column(coefficients, num_rounds, workload)[0].size
 
   num_terms = min(terms(start), max(_FIRST_TERMS, _FIRST_PERIODS * start.size))
   while True:
-    found = search(start, num_terms)
-    needed = terms(found)
+    start = search(start, num_terms)
+    needed = terms(start)
     if needed <= num_terms:
-      return found
-    start, num_terms = found, needed
+      return start
+    num_terms = needed
 
 
 def _normalized(
-  problem: Problem, strategy: banded_toeplitz.BandedToeplitz, search: Search
+  problem: problem_lib.Problem, strategy: banded_toeplitz.BandedToeplitz, search: Search
 ) -> banded_toeplitz.BandedToeplitz:
   """Returns the best with columns normalised for n, if the gain justifies it."""
   num_rounds, before = problem.schema.num_rounds, problem.loss(strategy)
@@ -234,43 +194,18 @@ def _normalized(
     return strategy
   late = strategy.num_bands if problem.workload.is_toeplitz else num_rounds
   if late * num_rounds <= _MOST_LATE_ENTRIES:
-    found = _search(problem, other.coefficients, True, search)
-    other = min(other, found, key=problem.loss)
-  if problem.loss(other) < (1.0 - _WORTHWHILE) * before:
-    return other
-  return strategy
+    searched = _search(problem, other.coefficients, True, search)
+    other = min(other, searched, key=problem.loss)
+  return other if problem.loss(other) < (1.0 - _WORTHWHILE) * before else strategy
 
 
-def one_parameter(
-  schema: schemas.MinSep,
-  *,
-  objective: str,
-  num_bands: int | None = None,
-  workload: workloads.Workload = workloads.Workload(),
-  progress: solver.Progress | None = None,
-) -> banded_toeplitz.BandedToeplitz:
-  """Returns the best of the family cₜ = 1 / (t + 1) + c, without gradients.
-
-  Arguments and errors are those of `optimize`; None for num_bands means the first of
-  `default_bands`.
-
-  Source: Choquette-Choo et al. 2024 (scaling up banded matrix factorisation), appendix J.
-  """
-  problem = Problem(schema, objective, workload)
-  check(problem, num_bands)
-  num_bands = default_bands(schema)[0] if num_bands is None else num_bands
-  coefficients = _shifted_harmonic(problem, num_bands)
-  strategy = banded_toeplitz.BandedToeplitz(coefficients / coefficients[0])
-  if progress is not None:
-    progress(1, problem.loss(strategy))
-  return strategy
-
-
-def _shifted_harmonic(problem: Problem, num_bands: int) -> np.ndarray:
-  """Returns 1 / (t + 1) + c with the best c above −1 / num_bands.
+def shifted_harmonic(problem: problem_lib.Problem, num_bands: int) -> np.ndarray:
+  """Returns coefficients 1 / (t + 1) + c with the best c above −1 / num_bands.
 
   Such coefficients are non-negative and decrease, so the sensitivity is exact. A workload that
   is not Toeplitz is replaced by the Toeplitz one with its momentum.
+
+  Source: Choquette-Choo et al. 2024 (scaling up banded matrix factorisation), appendix J.
   """
   schema = problem.schema
   workload = workloads.Workload(problem.workload.momentum)
@@ -289,12 +224,10 @@ def _shifted_harmonic(problem: Problem, num_bands: int) -> np.ndarray:
       shifted = coefficients(logarithm)
       return of_error(shifted)[0] + of_sensitivity(shifted)[0]
 
+    bounds = math.log(1e-6 / num_bands), math.log(10.0)
     return coefficients(
       optimize_lib.minimize_scalar(
-        log_square,
-        bounds=(math.log(1e-6 / num_bands), math.log(10.0)),
-        method='bounded',
-        options={'xatol': 1e-4},
+        log_square, bounds=bounds, method='bounded', options={'xatol': 1e-4}
       ).x
     )
 
@@ -302,31 +235,24 @@ def _shifted_harmonic(problem: Problem, num_bands: int) -> np.ndarray:
 
 
 def square_root(
-  schema: schemas.MinSep,
-  *,
-  objective: str,
-  num_bands: int | None = None,
-  workload: workloads.Workload = workloads.Workload(),
-  progress: solver.Progress | None = None,
+  problem: problem_lib.Problem, num_bands: int | None = None
 ) -> banded_toeplitz.BandedToeplitz:
   """Returns coefficients of the square root of prefix sums: (1 − z)^(−½).
 
-  Arguments are those of `optimize`; only n and num_bands, None for n, matter.
+  Only n of the problem and num_bands, None for n, matter.
 
   Raises:
-    ValueError: if num_bands or the objective is out of range, or num_bands is None and n is
-      above 65536.
+    ValueError: if num_bands is out of range, or None with n above 65536.
 
   Source: Fichtenberger, Henzinger, Upadhyay 2023; Kalinin and Lampert 2024 for prefixes.
   """
-  del progress
-  num_rounds = schema.num_rounds
+  num_rounds = problem.schema.num_rounds
   if num_bands is None and num_rounds > _MOST_ROOT_BANDS:
     raise ValueError(
       f'num_rounds={num_rounds} is too many for as many bands: choose'
       f' num_bands, at most {_MOST_ROOT_BANDS} or so'
     )
-  check(Problem(schema, objective, workload), num_bands)
+  check(problem, num_bands)
   num_bands = num_rounds if num_bands is None else num_bands
   return banded_toeplitz.BandedToeplitz(
     np.cumprod(np.append(1.0, 1.0 - 0.5 / np.arange(1.0, num_bands)))

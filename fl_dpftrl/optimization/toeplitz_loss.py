@@ -12,7 +12,7 @@ import numpy as np
 from scipy import signal
 
 from fl_dpftrl import workloads
-from fl_dpftrl.families import banded_toeplitz, power_series, toeplitz_rows
+from fl_dpftrl.families import banded_toeplitz, toeplitz
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
 
@@ -38,16 +38,9 @@ def sensitivity(schema: schemas.MinSep) -> LogSquare:
 def response_error(
   num_rounds: int, objective: str, workload: workloads.Workload, num_terms: int
 ) -> LogSquare:
-  """Returns the error for a Toeplitz A and columns as they are.
+  """Returns the error for a Toeplitz A and columns as they are, from the first column of B.
 
-  It is computed from the first column of B.
-
-  Args:
-    num_rounds: n.
-    objective: 'rms' or 'max'.
-    workload: A.
-    num_terms: number of rounds, at most n, after which the response is taken to be at its
-      limit.
+  After num_terms rounds, at most n, the response is taken to be at its limit.
   """
   weights, tail = np.ones(num_terms), float(num_rounds - num_terms)
   if objective == 'rms':
@@ -74,21 +67,15 @@ def response_error(
 def _response(coefficients: np.ndarray, num_terms: int, workload: workloads.Workload) -> np.ndarray:
   """Returns the first column of A T⁻¹."""
   polynomial = np.convolve(coefficients, [1.0, -workload.momentum])
-  return power_series.divide(np.ones(num_terms), polynomial)
+  return toeplitz.divide(np.ones(num_terms), polynomial)
 
 
 def rows_error(
   num_rounds: int, power: int, workload: workloads.Workload, *, normalized: bool
 ) -> LogSquare:
-  """Returns the error for any A and optionally normalised columns.
+  """Returns the error for any A, from the rows of B; columns may be normalised for n rounds.
 
-  It is computed from the rows of B.
-
-  Args:
-    num_rounds: n.
-    power: 1 for the mean of the squared errors; larger powers approach the largest.
-    workload: A.
-    normalized: True if columns are normalised for n rounds.
+  A power of 1 stands for the mean of the squared errors; larger powers approach the largest.
   """
 
   def log_square(coefficients):
@@ -99,11 +86,10 @@ def rows_error(
     # The limit is far from overflow, even when squared, summed or filtered.
     if not np.abs(response).max() < 1e100:
       return math.inf, coefficients
-    late = toeplitz_rows.late_rows(strategy.columns(num_rounds), num_rounds, workload, response)
+    late = banded_toeplitz.late_rows(strategy.columns(num_rounds), num_rounds, workload, response)
     early = num_rounds - late.scales.size
     squares = late.base**2 * np.cumsum(np.square(response[:early]))
-    if late.scales.size:
-      squares = np.concatenate([squares, late.squares()])
+    squares = np.concatenate([squares, late.squares()])
     largest = float(squares.max())
     if not math.isfinite(largest):
       return math.inf, coefficients
@@ -116,39 +102,36 @@ def rows_error(
 
 
 def _of_rows(
-  strategy: banded_toeplitz.BandedToeplitz, late: toeplitz_rows.LateRows, of_squares: np.ndarray
+  strategy: banded_toeplitz.BandedToeplitz, late: banded_toeplitz.LateRows, d_squares: np.ndarray
 ) -> np.ndarray:
   """Returns the gradient in c from that in the squared norms of B's rows."""
-  coefficients, size = strategy.coefficients, late.response.size
-  early = of_squares.size - late.scales.size
-  response = late.response
+  coefficients, response = strategy.coefficients, late.response
+  early, size = d_squares.size - late.scales.size, response.size
   # Early rows are sums of squares of base · w.
-  onwards = np.cumsum(of_squares[:early][::-1])[::-1]
-  pull = 2.0 * onwards * response[:early]
-  of_base = late.base * float(pull @ response[:early])
-  of_response, of_inverse = np.zeros(size), np.zeros(size)
-  of_response[:early] = late.base**2 * pull
-  of_scales = np.zeros(late.scales.size)
+  onwards = np.cumsum(d_squares[:early][::-1])[::-1]
+  early_pull = 2.0 * onwards * response[:early]
+  d_base = late.base * float(early_pull @ response[:early])
+  d_scales = np.zeros(late.scales.size)
   before = max(late.scales.size - 1, 0)
   lags = np.zeros((2, size + before))  # of response and inverse, padded
-  for columns, rows, decoder in late.chunks() if late.scales.size else ():
-    pull = 2.0 * of_squares[early:, None] * decoder
+  for columns, rows, decoder in late.chunks():
+    pull = 2.0 * d_squares[early:, None] * decoder
     if late.base:
       window = late.windows(response)[columns].T
-      of_base += float(np.einsum('ij,ij->', pull, window))
+      d_base += float(np.einsum('ij,ij->', pull, window))
       _add_along_lags(lags[0], columns, late.base * pull)
     pull = late.workload.apply_transpose(pull)
-    of_scales += np.einsum('ij,ij->i', pull, rows)
+    d_scales += np.einsum('ij,ij->i', pull, rows)
     _add_along_lags(lags[1], columns, late.scales[:, None] * pull)
-  of_response += lags[0, before:]
-  of_inverse += lags[1, before:]
+  d_response, d_inverse = lags[:, before:]
+  d_response[:early] += late.base**2 * early_pull
   # Scales are the norms relative to the common one.
-  of_common = of_base - float(of_scales.sum()) if late.base else 0.0
-  grad = _of_norms(strategy, of_scales, of_common)
+  d_common = d_base - float(d_scales.sum()) if late.base else 0.0
+  grad = _of_norms(strategy, d_scales, d_common)
   if late.base:
-    grad += _through_inverse(coefficients, of_response, response)
+    grad += _through_inverse(coefficients, d_response, response)
   if late.scales.size:
-    grad += _through_inverse(coefficients, of_inverse, late.inverse)
+    grad += _through_inverse(coefficients, d_inverse, late.inverse)
   return grad
 
 
@@ -158,25 +141,25 @@ def _add_along_lags(total: np.ndarray, columns: slice, values: np.ndarray) -> No
 
 
 def _of_norms(
-  strategy: banded_toeplitz.BandedToeplitz, of_scales: np.ndarray, of_common: float
+  strategy: banded_toeplitz.BandedToeplitz, d_scales: np.ndarray, d_common: float
 ) -> np.ndarray:
   """Returns the gradient in c through the norms of late and other columns."""
   bands = strategy.num_bands
   if strategy.max_rounds is None:
     return np.zeros(bands)
-  of_norms = np.zeros(bands)  # by remaining rounds; the last is for all others
-  after = np.minimum(np.arange(of_scales.size), bands - 1)
-  np.add.at(of_norms, after, of_scales[::-1])
-  of_norms[-1] += of_common
-  onwards = np.cumsum((of_norms / strategy.late_norms())[::-1])[::-1]
+  d_norms = np.zeros(bands)  # by remaining rounds; the last is for all others
+  after = np.minimum(np.arange(d_scales.size), bands - 1)
+  np.add.at(d_norms, after, d_scales[::-1])
+  d_norms[-1] += d_common
+  onwards = np.cumsum((d_norms / strategy.late_norms())[::-1])[::-1]
   return strategy.coefficients * onwards
 
 
 def _through_inverse(
-  coefficients: np.ndarray, of_column: np.ndarray, column: np.ndarray
+  coefficients: np.ndarray, d_column: np.ndarray, column: np.ndarray
 ) -> np.ndarray:
   """Returns the gradient in c through T⁻¹ a, given that column."""
-  adjoint = power_series.divide(of_column[::-1], coefficients)[::-1]
+  adjoint = toeplitz.divide(d_column[::-1], coefficients)[::-1]
   bands, size = coefficients.size, column.size
   if bands * size > _MOST_PRODUCTS:
     products = signal.fftconvolve(adjoint, column[::-1])[size - 1 :]

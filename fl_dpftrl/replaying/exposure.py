@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fl_dpftrl.accounting import run_noise
-from fl_dpftrl.sensitivity import base, given_patterns
+from fl_dpftrl.sensitivity import patterns
 
 
 def ends(noises: Sequence[run_noise.RunNoise]) -> np.ndarray:
@@ -33,7 +33,7 @@ class Exposure:
     numbered = list(zip((0, *self.ends.tolist()), noises))
     streams = [(first, stream) for first, noise in numbered for stream in noise.streams()]
     self._starts = np.array([first + stream.first_round for first, stream in streams])
-    self._entries = [base.gram_entries(stream.strategy, stream.num_rounds) for _, stream in streams]
+    self._entries = [stream.strategy.gram_entries(stream.num_rounds) for _, stream in streams]
     parts = [(first, part) for first, noise in numbered for part in noise.settings()]
     self._changes = np.array([first + part.first_round for first, part in parts])
     multipliers = np.array([part.noise_multiplier for _, part in parts])
@@ -50,7 +50,7 @@ class Exposure:
       rounds: numbered across runs; ascending rounds, device after device.
       sizes: number of rounds of each device.
     """
-    return given_patterns.pattern_squares(self._of_rounds, rounds, sizes)
+    return patterns.pattern_squares(self._of_rounds, rounds, sizes)
 
   def _of_rounds(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Returns entries of X, each times the weights of its row and column."""

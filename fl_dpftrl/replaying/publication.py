@@ -19,7 +19,6 @@ import secrets
 import shlex
 from collections.abc import Sequence
 
-from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.replaying import facts as facts_lib
 from fl_dpftrl.replaying import statement as statement_lib
@@ -66,7 +65,7 @@ def publishable(statement: statement_lib.Statement) -> statement_lib.Statement:
   max_participations.
   """
   void, commitment, drawn = statement.void_reason, statement.commitment, None
-  if isinstance(statement.drawn, drawn_lib.Shuffled):
+  if statement.drawn is not None and not statement.drawn.is_amplified:
     drawn = dataclasses.replace(statement.drawn, reason=None)
   runs = tuple(map(_publishable_run, statement.runs))
   return statement_lib.Statement(

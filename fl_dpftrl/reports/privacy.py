@@ -16,7 +16,6 @@ from matplotlib import patches, ticker, transforms
 from scipy import special
 
 from fl_dpftrl import version
-from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.drawing import bars, svg
 from fl_dpftrl.files import durable
 from fl_dpftrl.replaying import facts, publication
@@ -86,7 +85,7 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
     unit_of_one=unit,
     one=one,
     a_one=_A[one],
-    drawn_is_amplified=isinstance(statement.drawn, drawn_lib.Amplified),
+    drawn_is_amplified=statement.drawn is not None and statement.drawn.is_amplified,
     clip_norm=_clip_norm(statement, setting),
     figures={
       'losses': _losses(statement, void, one),

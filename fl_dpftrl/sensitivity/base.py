@@ -28,6 +28,11 @@ class Sensitivity(NamedTuple):
   value: float
   kind: str
 
+  @classmethod
+  def of_square(cls, square: float, exact: bool = True) -> 'Sensitivity':
+    """Returns the root of a square; an upper bound if the square is not exact."""
+    return cls(math.sqrt(square), EXACT if exact else UPPER_BOUND)
+
 
 def better(one: Sensitivity, other: Sensitivity) -> Sensitivity:
   """Returns the tighter of two sensitivities of one strategy and schema."""
@@ -41,23 +46,6 @@ class HasEntries(Protocol):
   """A mechanism that gives entries of its X."""
 
   def gram_entries(self, num_rounds: int) -> Entries: ...
-
-
-def gram_entries(strategy: HasEntries, num_rounds: int) -> Entries:
-  """Returns a function that gives entries of X.
-
-  Families with a fast formula for an entry use it; others look the entry up in the whole
-  matrix.
-
-  Args:
-    strategy: C.
-    num_rounds: n, the number of rows and columns of X.
-
-  Raises:
-    ValueError: if num_rounds is more than the strategy can run, or too many for a dense matrix
-      where one is needed.
-  """
-  return strategy.gram_entries(num_rounds)
 
 
 class Mechanism(schemas.Limited, Protocol):
@@ -87,13 +75,3 @@ def sensitivity(strategy: Mechanism, schema: schemas.MinSep) -> Sensitivity:
       f' with one of the kinds {", ".join(KINDS)}, got {result!r}'
     )
   return result
-
-
-def gram_matrix(strategy: Mechanism, num_rounds: int) -> np.ndarray:
-  """Returns X = CᵀC, shape [num_rounds, num_rounds].
-
-  Raises:
-    ValueError: if num_rounds is more than the strategy can run, or too many for a dense matrix.
-  """
-  schemas.check_num_rounds(strategy, num_rounds)
-  return strategy.gram_matrix(num_rounds)

@@ -5,10 +5,10 @@ ways. Its participations are limited in total, and the first one in a block is a
 after the last one in an earlier block.
 """
 
-import math
 from collections.abc import Callable
 
 import numpy as np
+import scipy.linalg
 
 from fl_dpftrl import workloads
 from fl_dpftrl.participation import schemas
@@ -32,12 +32,7 @@ def gram_matrix(strategy: base.Mechanism, block_rounds: int, num_rounds: int) ->
     ValueError: if num_rounds is too many for a dense matrix.
   """
   workloads.check_dense(num_rounds)
-  total = np.zeros((num_rounds, num_rounds))
-  start = 0
-  for size, block in _grams(strategy, block_rounds, num_rounds):
-    total[start : start + size, start : start + size] = block
-    start += size
-  return total
+  return scipy.linalg.block_diag(*_grams(strategy, block_rounds, num_rounds))
 
 
 def repeated(
@@ -48,23 +43,18 @@ def repeated(
   The sensitivity is exact if a block has room for at most two participations, or if columns of
   one block that are min_sep or more apart are orthogonal. Otherwise it is a bound.
 
-  Args:
-    strategy: the strategy that is repeated.
-    block_rounds: rounds of a block; the last may be cut short.
-    schema: min-sep schema with more rounds than a block.
+  Arguments are those of `families.base.Strategy.repeated_sensitivity`.
   """
   num_rounds, min_sep = schema.num_rounds, schema.min_sep
   within = min(schema.participations, -(-block_rounds // min_sep))
   if block_rounds <= workloads.MAX_DENSE_ROUNDS:
     blocks = _grams(strategy, block_rounds, num_rounds)
-    diagonal = np.concatenate([np.diagonal(block) for _, block in blocks])
-    if not any(np.tril(block, -min_sep).any() for block in dict(blocks).values()):
-      square = patterns.worst_sum(diagonal, schema)
-      return base.Sensitivity(math.sqrt(square), base.EXACT)
+    if not any(np.tril(block, -min_sep).any() for block in {len(b): b for b in blocks}.values()):
+      diagonal = np.concatenate([np.diagonal(block) for block in blocks])
+      return base.Sensitivity.of_square(patterns.worst_sum(diagonal, schema))
     steps = num_rounds * block_rounds * schema.participations
     if within <= 2 and steps <= _MOST_STEPS:
-      square = _worst_pairs(blocks, schema)
-      return base.Sensitivity(math.sqrt(square), base.EXACT)
+      return base.Sensitivity.of_square(_worst_pairs(blocks, schema))
   bound = _best_split(strategy, block_rounds, schema)
   if num_rounds <= _GENERAL_ROUNDS and bound.kind != base.EXACT:
     general = gram.gram_sensitivity(gram_matrix(strategy, block_rounds, num_rounds), schema)
@@ -97,29 +87,25 @@ def worst_closest(
   states = {(0, 0): 0.0}
   for size in blocks:
     after: dict[tuple[int, int], float] = {}
-    for (taken, wait), square in states.items():
-      for count in range(schema.participations - taken + 1):
+    for (so_far, wait), square in states.items():
+      for count in range(schema.participations - so_far + 1):
         if count and wait + (count - 1) * schema.min_sep >= size:
           break
-        total = square
-        if count:
-          total += squares(count)[size - wait - 1]
-        state = taken + count, max(0, wait + count * schema.min_sep - size)
+        total = square + (squares(count)[size - wait - 1] if count else 0.0)
+        state = so_far + count, max(0, wait + count * schema.min_sep - size)
         after[state] = max(after.get(state, 0.0), total)
     states = after
-  return base.Sensitivity(math.sqrt(max(states.values())), base.EXACT)
+  return base.Sensitivity.of_square(max(states.values()))
 
 
-def _grams(
-  strategy: base.Mechanism, block_rounds: int, num_rounds: int
-) -> list[tuple[int, np.ndarray]]:
-  """Returns size and X of each block; blocks of one size share an array."""
-  found = sizes(num_rounds, block_rounds)
-  known = {size: strategy.gram_matrix(size) for size in set(found)}
-  return [(size, known[size]) for size in found]
+def _grams(strategy: base.Mechanism, block_rounds: int, num_rounds: int) -> list[np.ndarray]:
+  """Returns X of each block; blocks of one size share an array."""
+  every = sizes(num_rounds, block_rounds)
+  grams = {size: strategy.gram_matrix(size) for size in set(every)}
+  return [grams[size] for size in every]
 
 
-def _worst_pairs(blocks: list[tuple[int, np.ndarray]], schema: schemas.MinSep) -> float:
+def _worst_pairs(blocks: list[np.ndarray], schema: schemas.MinSep) -> float:
   """Worst ‖C u‖² if each block has room for at most two participations.
 
   best[i, m] is the worst with m participations from round i on. A pattern from i on leaves i
@@ -131,20 +117,21 @@ def _worst_pairs(blocks: list[tuple[int, np.ndarray]], schema: schemas.MinSep) -
   most = schema.participations
   best = np.zeros((num_rounds + min_sep + 1, most + 1))
   end = num_rounds
-  for size, block in reversed(blocks):
+  for block in reversed(blocks):
+    size = len(block)
     start = end - size
     diagonal = np.diagonal(block)
     for i in reversed(range(size)):
-      found = best[start + i + 1].copy()
+      worst = best[start + i]
+      worst[:] = best[start + i + 1]
       alone = diagonal[i] + best[start + i + min_sep, :-1]
-      found[1:] = np.maximum(found[1:], alone)
+      worst[1:] = np.maximum(worst[1:], alone)
       if i + min_sep < size and most > 1:
         later = np.arange(i + min_sep, size)
         pairs = diagonal[i] + diagonal[later] + 2.0 * np.abs(block[i, later])
         after = np.minimum(start + later + min_sep, num_rounds)
         both = pairs[:, None] + best[after, : most - 1]
-        found[2:] = np.maximum(found[2:], both.max(axis=0))
-      best[start + i] = found
+        worst[2:] = np.maximum(worst[2:], both.max(axis=0))
     end = start
   return float(best[0].max())
 
@@ -164,34 +151,27 @@ def _best_split(
     values = []
     for count in counts:
       within = schemas.MinSep(num_rounds=size, min_sep=schema.min_sep, max_participations=count)
-      found = strategy.sensitivity(within)
-      if found.kind == base.LOWER_BOUND:  # A lower bound is of no use here.
-        found = gram.gram_sensitivity(strategy.gram_matrix(size), within)
-      exact = exact and found.kind == base.EXACT
-      values.append(found.value**2)
+      inner = strategy.sensitivity(within)
+      if inner.kind == base.LOWER_BOUND:  # A lower bound is of no use here.
+        inner = gram.gram_sensitivity(strategy.gram_matrix(size), within)
+      exact = exact and inner.kind == base.EXACT
+      values.append(inner.value**2)
     return np.maximum.accumulate([0.0, *values])
+
+  def both(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    size = min(left.size + right.size - 1, schema.participations + 1)
+    return patterns.most_of_both(left, right, size)
 
   splits = schema.participations <= _MOST_SPLITS
   rest = blocks[-1] if blocks[-1] < block_rounds else 0
   count = len(blocks) - bool(rest)
   power, total = squares(block_rounds), squares(rest) if rest else np.zeros(1)
   if not splits:  # Every block gets as many as fit into it.
-    square = count * power[-1] + total[-1]
-    return base.Sensitivity(math.sqrt(square), base.UPPER_BOUND)
+    return base.Sensitivity.of_square(count * power[-1] + total[-1], exact=False)
   while count:
     if count & 1:
-      total = _most_of_both(total, power, schema.participations)
+      total = both(total, power)
     count >>= 1
     if count:
-      power = _most_of_both(power, power, schema.participations)
-  return base.Sensitivity(math.sqrt(total[-1]), base.EXACT if exact else base.UPPER_BOUND)
-
-
-def _most_of_both(left: np.ndarray, right: np.ndarray, most: int) -> np.ndarray:
-  """[m]: the largest left[i] + right[j] with i + j = m."""
-  size = min(left.size + right.size - 1, most + 1)
-  result = np.zeros(size)
-  for i, value in enumerate(left[:size]):
-    part = right[: size - i]
-    result[i : i + part.size] = np.maximum(result[i : i + part.size], value + part)
-  return result
+      power = both(power, power)
+  return base.Sensitivity.of_square(total[-1], exact)

@@ -1,25 +1,36 @@
-"""The sensitivity of any C, from its Gram matrix X = CᵀC."""
+"""The sensitivity of any C, from its Gram matrix X = CᵀC.
 
-import math
+Under min-sep the worst pattern is found by branch and bound. Σ |X[i, j]| over a pattern is the
+sum over its rounds i of |X[i, i]| plus twice the entries of row i at its later rounds. On its own,
+each row would take the best later rounds it can get. Dynamic programmes turn this into bounds on
+what a round and those after it add, where the next round is chosen once for the row and the rest
+of the pattern. Patterns are then built from their first round on, the largest bound first, until
+no remaining bound exceeds the best value reached.
+"""
+
+import heapq
 
 import numpy as np
 
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.sensitivity import base, patterns, search, signed
+from fl_dpftrl.sensitivity import base, patterns
 
-_CHUNK_ENTRIES = 1 << 22  # float64 values of working memory: 32 MiB
-_MOST_SIGNED = 1 << 18  # most rounds³ of runs with negative entries
+_MOST_STEPS = 1 << 27  # most rounds² times participations, for the bounds of a search
+_MOST_VISITS = 1 << 23  # most entries that a search reads
+_MOST_SIGNED = 1 << 18  # most rounds³ of all semidefinite programmes
+_SWEEPS = 250  # of each
+_ROUNDING = 1e-12
 
 
 def gram_sensitivity(gram: np.ndarray, schema: schemas.MinSep) -> base.Sensitivity:
   """Returns the sensitivity of a C with Gram matrix X = CᵀC.
 
   Under min-sep it is the result of a search over patterns, which is mostly the exact value,
-  even if X has negative entries; see `search` and `signed`. If the search would take too long
-  or proves less, a bound is used. A pattern π holds round i and rounds at least min_sep away.
-  So Σ over i, j in π of |X[i, j]| is at most Σ over i in π of vᵢ, with vᵢ the largest possible
-  sum of |X[i, i]| and allowed entries of row i. The square root is taken once, of the outer
-  maximum: rooting the inner ones too would understate the sensitivity.
+  even if X has negative entries; see `worst_square` and `patterns.worst_squares`. If the search
+  would take too long or proves less, a bound is used. A pattern π holds round i and rounds at
+  least min_sep away. So Σ over i, j in π of |X[i, j]| is at most Σ over i in π of vᵢ, with vᵢ the
+  largest possible sum of |X[i, i]| and allowed entries of row i. The square root is taken once,
+  of the outer maximum: rooting the inner ones too would understate the sensitivity.
 
   Args:
     gram: shape [num_rounds, num_rounds], symmetric.
@@ -40,19 +51,13 @@ def gram_sensitivity(gram: np.ndarray, schema: schemas.MinSep) -> base.Sensitivi
   if isinstance(schema, schemas.FixedSeparation):
     return _fixed_separation(gram, schema)
   if schema.participations == 2:
-    square = _worst_pair(gram, schema.min_sep)
-    return base.Sensitivity(math.sqrt(square), base.EXACT)
+    return base.Sensitivity.of_square(_worst_pair(gram, schema.min_sep))
   squares, exact = _row_maxima(gram, schema)
-  value = math.sqrt(patterns.worst_sum(squares, schema))
-  result = base.Sensitivity(value, base.EXACT if exact else base.UPPER_BOUND)
+  result = base.Sensitivity.of_square(patterns.worst_sum(squares, schema), exact)
   if exact:
     return result
-  worst = search.worst_square(gram, schema.min_sep, schema.participations)
-  if worst is None:
-    return result
-  square, exact = worst
-  kind = base.EXACT if exact else base.UPPER_BOUND
-  return base.better(result, base.Sensitivity(math.sqrt(square), kind))
+  worst = worst_square(gram, schema.min_sep, schema.participations)
+  return base.better(result, base.Sensitivity.of_square(*worst)) if worst else result
 
 
 def _worst_pair(gram: np.ndarray, min_sep: int) -> float:
@@ -72,13 +77,13 @@ def _row_maxima(gram: np.ndarray, schema: schemas.MinSep) -> tuple[np.ndarray, b
   others = schema.participations - 1
   if not others:
     return diagonal, True
-  best, exact = np.empty(num_rounds), True
+  best, exact = np.zeros(num_rounds), True
   rounds = np.arange(num_rounds)
   # A pattern with row i has room for one round fewer. If as many as fit are allowed, that
   # remains so, and `max_min_sep_sum` need not count them.
   if schema.participations == -(-num_rounds // min_sep):
     others = None
-  chunk = max(1, _CHUNK_ENTRIES // (num_rounds + min_sep * (others or 1)))
+  chunk = max(1, patterns.CHUNK_ENTRIES // (num_rounds + min_sep * (others or 1)))
   for start in range(0, num_rounds, chunk):
     rows = rounds[start : start + chunk]
     allowed = np.abs(rows[:, None] - rounds) >= min_sep
@@ -86,8 +91,6 @@ def _row_maxima(gram: np.ndarray, schema: schemas.MinSep) -> tuple[np.ndarray, b
     if entries.any():
       exact = False
       best[rows] = patterns.max_min_sep_sum(entries, min_sep, others)
-    else:
-      best[rows] = 0.0
   return diagonal + best, exact
 
 
@@ -101,9 +104,8 @@ def _fixed_separation(gram: np.ndarray, schema: schemas.FixedSeparation) -> base
     negative = negative or bool((entries < 0.0).any())
     total[lag * step :] += 2.0 * patterns.repeated(np.abs(entries), step, count - lag)
   if not negative or count == 2:
-    return base.Sensitivity(math.sqrt(float(total.max())), base.EXACT)
-  square, exact = _worst_run(gram, schema, total)
-  return base.Sensitivity(math.sqrt(square), base.EXACT if exact else base.UPPER_BOUND)
+    return base.Sensitivity.of_square(float(total.max()))
+  return base.Sensitivity.of_square(*_worst_run(gram, schema, total))
 
 
 def _worst_run(
@@ -111,24 +113,191 @@ def _worst_run(
 ) -> tuple[float, bool]:
   """Returns the worst square over runs, or a bound, and whether it is exact.
 
-  Runs are tried in the order of their bounds, the largest first.
-
-  Args:
-    gram: X.
-    schema: schema of the runs.
-    bounds: for each round, a bound for the run that ends there.
+  Runs are tried in the order of their bounds, by the round in which each ends, the largest first.
   """
-  order = np.argsort(-bounds, kind='stable')
   worst, exact, work = 0.0, True, 0
-  for last in order:
+  for last in np.argsort(-bounds, kind='stable'):
     if bounds[last] <= worst:
       break
     run = np.arange(last, -1, -schema.min_sep)[: schema.participations]
     work += run.size**3
     if work > _MOST_SIGNED:
       return max(worst, float(bounds[last])), False
-    squares, found = signed.worst_squares(gram[np.ix_(run, run)][None])
+    (square,), (is_exact,) = patterns.worst_squares(gram[np.ix_(run, run)][None])
     # A run's own value is exact for the whole only if it is the largest.
-    if squares[0] > worst:
-      worst, exact = float(squares[0]), bool(found[0])
+    if square > worst:
+      worst, exact = float(square), bool(is_exact)
   return worst, exact
+
+
+def worst_square(gram: np.ndarray, min_sep: int, most: int) -> tuple[float, bool] | None:
+  """Returns a bound on the worst ‖C u‖² under min-sep, and whether it is exact.
+
+  Args:
+    gram: X, shape [num_rounds, num_rounds], symmetric.
+    min_sep: b.
+    most: k, at least 1.
+
+  Returns:
+    The square and whether it is exact, to a relative 1e-12; None if the bounds alone would take
+    too long. The length of the search depends on sizes alone, so that the same X gives the same
+    result everywhere.
+  """
+  if len(gram) ** 2 * most > _MOST_STEPS:
+    return None
+  return _Search(gram, min_sep, most).run()
+
+
+class _Search:
+  """The state of one search.
+
+  Attributes:
+    row: [i, m], the largest sum of row i at up to m later rounds.
+    tail: [i, m], a bound on what round i adds with up to m rounds after it.
+    reached: largest square of a pattern so far.
+    signed_left: rounds³ that semidefinite programmes may still take.
+  """
+
+  def __init__(self, gram: np.ndarray, min_sep: int, most: int):
+    self.gram, self.min_sep, self.most = gram, min_sep, most
+    self.size = len(gram)
+    self.weights = np.abs(gram)
+    self.diagonal = np.diagonal(self.weights).copy()
+    self.negative = bool((gram < 0.0).any())
+    self.signed_left = _MOST_SIGNED
+    self.reached = 0.0
+    self._bound_tails()
+
+  def _bound_tails(self):
+    size, b, most = self.size, self.min_sep, self.most
+    self.row = np.zeros((size, most))
+    self.tail = np.zeros((size, most))
+    self.tail[:, 0] = self.diagonal
+    chunk = max(1, patterns.CHUNK_ENTRIES // ((size + b) * most))
+    for end in range(size, 0, -chunk):
+      rows = np.arange(max(0, end - chunk), end)
+      # best[s, i, m]: the largest sum of up to m entries of row i from s on.
+      best = np.zeros((size + b + 1, rows.size, most))
+      for s in reversed(range(rows[0] + b, size)):
+        best[s] = best[s + 1]
+        with_s = self.weights[rows, s][:, None] + best[min(s + b, size), :, :-1]
+        np.maximum(best[s, :, 1:], with_s, out=best[s, :, 1:])
+      for i in rows[::-1]:
+        if i + b >= size:
+          continue
+        own = best[:, i - rows[0]]
+        self.row[i] = own[i + b]
+        later = np.arange(i + b, size)
+        after = own[np.minimum(later + b, size), : most - 1]
+        through = 2.0 * (self.weights[i, later, None] + after)
+        through = (through + self.tail[later, : most - 1]).max(axis=0)
+        self.tail[i] = self.diagonal[i]
+        self.tail[i, 1:] += through
+    self.tail = np.maximum.accumulate(self.tail, axis=1)
+
+  def run(self) -> tuple[float, bool]:
+    self._try_regular_patterns()
+    heap: list[tuple[float, tuple[int, ...], float]] = [(-float(self.tail[:, -1].max()), (), 0.0)]
+    visits = resolved = 0.0
+    while heap:
+      bound, pattern, total = heap[0]
+      if -bound <= max(self.reached, resolved) * (1.0 + _ROUNDING):
+        break
+      if visits > _MOST_VISITS:
+        return max(-bound, resolved), False
+      heapq.heappop(heap)
+      first = pattern[-1] + self.min_sep if pattern else 0
+      left = self.most - len(pattern)
+      total, exact = self._total(pattern, total)
+      if not left or first >= self.size:
+        resolved = max(resolved, total)
+        if exact:
+          self.reached = max(self.reached, total)
+        continue
+      visits += (self.size - first) * (left + len(pattern)) + 100
+      linear, bounds = self._children(pattern, first, left)
+      bounds = np.minimum(total + bounds, -bound)
+      bounds[self._leaves_room(pattern, first)] = 0.0
+      open_ = bounds > max(self.reached, resolved) * (1.0 + _ROUNDING)
+      for t in np.flatnonzero(open_):
+        child = total + linear[t] + self.diagonal[first + t]
+        heapq.heappush(heap, (-float(bounds[t]), (*pattern, first + int(t)), child))
+      visits += 30.0 * open_.sum()
+    value = max(self.reached, resolved)
+    return value, self.reached >= value * (1.0 - _ROUNDING)
+
+  def _leaves_room(self, pattern: tuple[int, ...], first: int) -> np.ndarray:
+    """Returns for each next round whether one more always fits in before it.
+
+    A pattern is no worse than the same pattern with one more round.
+    """
+    after = np.arange(first, self.size)
+    fits = len(pattern) + 1 + -(-(self.size - after) // self.min_sep) - 1
+    return (after - first >= self.min_sep) & (fits < self.most)
+
+  def _children(
+    self, pattern: tuple[int, ...], first: int, left: int
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Returns twice each next round's entries with the pattern, and a bound.
+
+    The bound is on what it and the rounds after it add. It is the smaller of two: a programme
+    that takes entries with the pattern and with later rounds together, and one that takes them
+    separately.
+    """
+    b, size = self.min_sep, self.size - first
+    linear = 2.0 * self.weights[list(pattern), first:].sum(axis=0)
+    both, alone = np.zeros(size + b), np.zeros(size + b)
+    for m in range(left):
+      ahead_both = np.maximum.accumulate(both[::-1])[::-1][b:]
+      ahead_alone = np.maximum.accumulate(alone[::-1])[::-1][b:]
+      own = self.diagonal[first:] + 2.0 * self.row[first:, m]
+      both[:size] = linear + own + ahead_both[:size]
+      alone[:size] = linear + ahead_alone[:size]
+    return linear, np.minimum(both[:size], alone[:size] + self.tail[first:, left - 1])
+
+  def _total(self, pattern: tuple[int, ...], total: float) -> tuple[float, bool]:
+    """Returns a pattern's worst square, or a bound; and whether it is exact."""
+    if not self.negative or len(pattern) <= 2:
+      return total, True
+    block = self.gram[np.ix_(pattern, pattern)]
+    if (block >= 0.0).all():
+      return total, True
+    self.signed_left -= len(pattern) ** 3
+    if self.signed_left < 0:
+      return total, False
+    (square,), (exact,) = patterns.worst_squares(block[None], sweeps=_SWEEPS)
+    return min(total, float(square)), bool(exact)
+
+  def _try_regular_patterns(self):
+    """Tries rounds min_sep apart, improved round by round, as lower bounds."""
+    step, total, best = self.min_sep, 0.0, np.zeros(0, int)
+    for start in range(min(self.size, 4 * step, 256)):
+      pattern = np.arange(start, self.size, step)[: self.most]
+      value = float(self.weights[np.ix_(pattern, pattern)].sum())
+      if value > total:
+        total, best = value, pattern
+    for _ in range(2):
+      pattern = np.arange(self.size)[:: max(step, self.size // self.most)]
+      for candidate in (best, pattern[: self.most]):
+        value, improved = self._improved(candidate.copy())
+        if value > total:
+          total, best = value, improved
+    total, exact = self._total(tuple(best.tolist()), total)
+    if exact:
+      self.reached = total
+
+  def _improved(self, pattern: np.ndarray) -> tuple[float, np.ndarray]:
+    """Moves each round to the best place between its neighbours."""
+    for _ in range(20):
+      before = pattern.copy()
+      for index, _ in enumerate(pattern):
+        low = pattern[index - 1] + self.min_sep if index else 0
+        high = self.size
+        if index + 1 < pattern.size:
+          high = pattern[index + 1] - self.min_sep + 1
+        others = np.delete(pattern, index)
+        gains = self.diagonal[low:high] + 2.0 * self.weights[others, low:high].sum(axis=0)
+        pattern[index] = low + int(np.argmax(gains))
+      if (pattern == before).all():
+        break
+    return float(self.weights[np.ix_(pattern, pattern)].sum()), pattern

@@ -19,14 +19,13 @@ The bound on the rest of the run ignores waits between blocks, so it is a sum ov
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.sensitivity import base
+from fl_dpftrl.sensitivity import base, patterns
 
 _MOST_SPLITS = 1 << 30  # most splits of counts, for bounds without waits
 _MOST_JOINS = 1 << 24  # most joins of triples
@@ -35,17 +34,11 @@ _IMPOSSIBLE = -(1 << 60)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Block:
-  """Successive rounds; equal blocks may share one object.
-
-  Attributes:
-    length: number of rounds.
-    halves: the left and the right part of the block; None for a single round.
-    nodes: number of rows of C that are ones on exactly these rounds.
-  """
+  """Successive rounds; equal blocks may share one object."""
 
   length: int
-  halves: 'tuple[Block, Block] | None' = None
-  nodes: int = 1
+  halves: 'tuple[Block, Block] | None' = None  # left and right part; None for a single round
+  nodes: int = 1  # rows of C that are ones on exactly these rounds
 
 
 class _Triples(NamedTuple):
@@ -101,8 +94,7 @@ def first_rounds(block: Block, length: int) -> Block:
 
 def block_sensitivity(block: Block, schema: schemas.MinSep) -> base.Sensitivity:
   """Returns the sensitivity of a C whose rows are a block's nodes; a MinSep."""
-  square, exact = worst_square(block, schema)
-  return base.Sensitivity(math.sqrt(square), base.EXACT if exact else base.UPPER_BOUND)
+  return base.Sensitivity.of_square(*worst_square(block, schema))
 
 
 def repeated_sensitivity(
@@ -150,7 +142,7 @@ def worst_square(block: Block, schema: schemas.MinSep) -> tuple[int, bool]:
   if search.num_splits() > _MOST_SPLITS:
     return bound, False
   search.relax()
-  bound = min(bound, search.relaxed_bound())
+  bound = min(bound, int(search.inside[block].max()))
   if reached == bound:
     return bound, True
   result = search.worst(reached)
@@ -225,32 +217,26 @@ class _Search:
       own = block.nodes * counts**2
       if block.halves:
         left, right = (self.inside[half] for half in block.halves)
-        own = own + _most_of_both(left, right, counts.size)
+        own = own + patterns.most_of_both(left, right, counts.size)
       self.inside[block] = own
     self.outside = {block: np.full(self._fits(block) + 1, _IMPOSSIBLE) for block in self.order}
     self.outside[self.root][:] = 0
     for block in reversed(self.order):
       if block.halves:
         left, right = block.halves
-        rest = self.outside[block]
-        rest = rest + block.nodes * np.arange(rest.size) ** 2
+        rest = self.outside[block] + block.nodes * np.arange(self._fits(block) + 1) ** 2
         for half, other in {left: right, right: left}.items():
-          np.maximum(
-            self.outside[half],
-            _most_beside(rest, self.inside[other], self._fits(half) + 1),
-            out=self.outside[half],
-          )
-
-  def relaxed_bound(self) -> int:
-    return int(self.inside[self.root].max())
+          outside = self.outside[half]
+          np.maximum(outside, _most_beside(rest, self.inside[other], outside.size), out=outside)
 
   def worst(self, reached: int) -> int | None:
     """Returns the exact value, at least `reached`; None if it takes long."""
-    joins = 0
+    joins, longest = 0, self.min_sep - 1
     states: dict[Block, dict[int, _Triples]] = {}
     for block in self.order:
       if not block.halves:
-        states[block] = self._round(block)
+        alone = {0: (0, 0, longest), 1: (block.nodes, longest, 0)}
+        states[block] = {m: _Triples(*np.array(values)[:, None]) for m, values in alone.items()}
         continue
       left, right = block.halves
       states[block] = {}
@@ -266,8 +252,7 @@ class _Search:
           joins += left_triples.square.size * right_triples.square.size
           if joins > _MOST_JOINS:
             return None
-          pair = left_triples, right_triples
-          result.append(self._join(block, block.halves, *pair, m, count - m, needed))
+          result.append(self._join(block, left_triples, right_triples, m, count - m, needed))
         if any(triples.square.size for triples in result):
           triples = _Triples(*(np.concatenate(part) for part in zip(*result)))
           reach = count * self.min_sep - block.length
@@ -275,22 +260,11 @@ class _Search:
     # The assignment of the first rounds is never left out.
     return max(int(t.square.max()) for t in states[self.root].values())
 
-  def _round(self, block: Block) -> dict[int, _Triples]:
-    triples = lambda *values: _Triples(*(np.array([v]) for v in values))
-    idle, longest = triples(0, 0, self.min_sep - 1), self.min_sep - 1
-    return {0: idle, 1: triples(block.nodes, longest, 0)}
-
   def _join(
-    self,
-    block: Block,
-    halves: tuple[Block, Block],
-    left: _Triples,
-    right: _Triples,
-    in_left: int,
-    in_right: int,
-    needed: int,
+    self, block: Block, left: _Triples, right: _Triples, in_left: int, in_right: int, needed: int
   ) -> _Triples:
-    b, (first, second) = self.min_sep, halves
+    """Returns the triples that are not below `needed` of both halves side by side."""
+    b, (first, second) = self.min_sep, cast(tuple[Block, Block], block.halves)
     square = left.square[:, None] + right.square
     square += block.nodes * (in_left + in_right) ** 2
     least = np.maximum(right.least, left.least[:, None] + in_right * b - second.length)
@@ -301,17 +275,6 @@ class _Search:
     kept = (left.least[:, None] <= right.latest) & (latest >= 0)
     kept &= square >= needed
     return _Triples(square[kept], least[kept], latest[kept])
-
-
-def _most_of_both(left: np.ndarray, right: np.ndarray, size: int) -> np.ndarray:
-  """[m]: the largest left[i] + right[m − i], shape [size]."""
-  if left.size > right.size:
-    left, right = right, left
-  total = np.full(size, _IMPOSSIBLE)
-  for i, value in enumerate(left[:size]):
-    part = total[i : i + right.size]
-    np.maximum(part, value + right[: part.size], out=part)
-  return total
 
 
 def _most_beside(whole: np.ndarray, other: np.ndarray, size: int) -> np.ndarray:
@@ -329,12 +292,7 @@ def _most_beside(whole: np.ndarray, other: np.ndarray, size: int) -> np.ndarray:
 
 
 def _undominated(triples: _Triples, reach: int) -> _Triples:
-  """Drops triples that others dominate.
-
-  Args:
-    triples: triples of one block and count.
-    reach: m·b − length.
-  """
+  """Drops triples of one block and count m that others dominate; reach is m·b − length."""
   order = np.lexsort((triples.least, -triples.latest, -triples.square))
   square, least, latest = (part[order] for part in triples)
   starts = np.flatnonzero(np.diff(square, prepend=square[0] + 1))
@@ -344,9 +302,7 @@ def _undominated(triples: _Triples, reach: int) -> _Triples:
   for start, end in zip(starts, [*starts[1:], square.size]):
     group = np.stack([least[start:end], latest[start:end]], axis=1)
     stairs, new = _raised(stairs, group, reach)
-    if new.any():
-      steps = stairs[new]
-      kept.append(np.insert(steps, 0, square[start], axis=1))
+    kept.append(np.insert(stairs[new], 0, square[start], axis=1))
   return _Triples(*np.concatenate(kept).T)
 
 

@@ -74,16 +74,16 @@ def shifted_sensitivity(columns: Columns, schema: schemas.MinSep) -> base.Sensit
   coefficients, count = columns.coefficients, schema.participations
   bands = np.trim_zeros(coefficients, 'b').size
   if bands <= schema.min_sep or count == 1:
-    return base.Sensitivity(math.sqrt(_apart_square(columns, schema)), base.EXACT)
+    return base.Sensitivity.of_square(_apart_square(columns, schema))
   coefficients, reached = coefficients[: schema.num_rounds], 0.0
   if (columns.norms == 1.0).all():
-    reached = math.sqrt(earliest_square(coefficients, schema)[0])
+    square, _ = earliest_square(coefficients, schema)
     if coefficients[-1] >= 0.0 and (np.diff(coefficients) <= 0.0).all():
-      return base.Sensitivity(reached, base.EXACT)
+      return base.Sensitivity.of_square(square)
+    reached = math.sqrt(square)
   bound = math.sqrt(_lag_bound(columns, schema))
-  if reached >= bound * (1.0 - _ROUNDING):
-    return base.Sensitivity(bound, base.EXACT)
-  return base.Sensitivity(bound, base.UPPER_BOUND)
+  exact = reached >= bound * (1.0 - _ROUNDING)
+  return base.Sensitivity(bound, base.EXACT if exact else base.UPPER_BOUND)
 
 
 def _apart_square(columns: Columns, schema: schemas.MinSep) -> float:
@@ -118,7 +118,8 @@ def _lag_bound(columns: Columns, schema: schemas.MinSep) -> float:
   if isinstance(schema, schemas.FixedSeparation):
     sums = np.cumsum(largest[1::min_sep])
   else:
-    sums = _separated_sums(largest[1:], min_sep)
+    fits = -(-(largest.size - 1) // min_sep)
+    sums = patterns.separated_sums(largest[None, 1:], min_sep, fits)[:, 0]
   sums = np.concatenate([[0.0], sums])
   more = max(0, count - sums.size)
   return float(count * own + 2.0 * (sums[:count].sum() + more * sums[-1]))
@@ -143,16 +144,3 @@ def _largest_entries(columns: Columns, num_rounds: int, min_sep: int) -> np.ndar
     )
     largest.append(entries.max())
   return np.array(largest)
-
-
-def _separated_sums(values: np.ndarray, min_sep: int) -> np.ndarray:
-  """Largest sums of 1, 2, … values at least min_sep apart, as many as fit."""
-  most = -(-values.size // min_sep)
-  recent = np.zeros((min_sep, most + 1))
-  after = np.zeros(most + 1)
-  for i in reversed(range(values.size)):
-    before = recent[i % min_sep]
-    after = after.copy()
-    after[1:] = np.maximum(after[1:], values[i] + before[:-1])
-    recent[i % min_sep] = after
-  return after[1:]

@@ -21,36 +21,27 @@ class MissingArrays(ValueError):
   """The .npz that a file names is not there."""
 
 
-def describe(
-  strategy: base.Strategy, arrays: dict[str, np.ndarray], prefix: str = ''
+def to_json(
+  strategy: base.Strategy, arrays: dict[str, np.ndarray], npz: str | None = None, prefix: str = ''
 ) -> json_files.Object:
-  """Family and parameters of a strategy, for JSON.
+  """Returns family and parameters of a strategy, for JSON.
 
   Arrays are moved into `arrays`, under the parameter's name; those of a strategy inside another
-  one under the names of the parameters that lead there, joined by dots. A reference without a
-  name stands for them.
+  one under the names of the parameters that lead there, joined by dots. A reference to the file
+  npz stands for them.
   """
   parameters = {}
   for name, value in strategy.parameters().items():
     if isinstance(value, np.ndarray):
-      arrays[prefix + name], value = value, {'npz': None}
+      arrays[prefix + name], value = value, {'npz': npz}
     elif isinstance(value, base.Strategy):
-      value = describe(value, arrays, f'{prefix}{name}.')
+      value = to_json(value, arrays, npz, f'{prefix}{name}.')
     parameters[name] = value
   return {'family': strategy.family, 'parameters': parameters}
 
 
-def name_arrays(described: json_files.Object, npz: str | None) -> None:
-  """Completes the references of `describe`."""
-  for value in described['parameters'].values():
-    if isinstance(value, dict) and 'npz' in value:
-      value['npz'] = npz
-    elif isinstance(value, dict):
-      name_arrays(value, npz)
-
-
 def schema_name(schema: schemas.MinSep) -> str:
-  """The name of a schema's kind."""
+  """Returns the name of a schema's kind."""
   for name, cls in _SCHEMAS.items():
     if type(schema) is cls:
       return name
@@ -58,7 +49,7 @@ def schema_name(schema: schemas.MinSep) -> str:
 
 
 def required(cls: type[Any]) -> set[str]:
-  """Parameters of a family that have no default."""
+  """Returns the parameters of a family that have no default."""
   return {
     field.name
     for field in dataclasses.fields(cls)
@@ -67,7 +58,7 @@ def required(cls: type[Any]) -> set[str]:
 
 
 def entry(document: json_files.Object, name: str, kind: type[Any]) -> Any:
-  """An entry of a document; ValueError unless it is of that kind."""
+  """Returns an entry of a document; raises ValueError unless it is of that kind."""
   value = document.get(name)
   if not isinstance(value, kind):
     what = 'text' if kind is str else 'an object'
@@ -76,7 +67,7 @@ def entry(document: json_files.Object, name: str, kind: type[Any]) -> Any:
 
 
 def number(document: json_files.Object, name: str) -> float:
-  """A number of a document; ValueError for anything else."""
+  """Returns a number of a document; raises ValueError for anything else."""
   value = document.get(name)
   if isinstance(value, bool) or not isinstance(value, (int, float)):
     raise ValueError(f'{name} must be a number, got {messages.quoted(value)}')
@@ -84,7 +75,7 @@ def number(document: json_files.Object, name: str) -> float:
 
 
 def read_workload(document: json_files.Object) -> workloads.Workload:
-  """The workload of a document; ValueError where it is none."""
+  """Returns the workload of a document; raises ValueError where it is none."""
   name = entry(document, 'workload', str)
   if name not in ('prefix', 'momentum'):
     raise ValueError(f'workload must be prefix or momentum, got {messages.quoted(name)}')
@@ -101,10 +92,9 @@ def read_workload(document: json_files.Object) -> workloads.Workload:
 
 
 def read_schema(document: json_files.Object) -> schemas.MinSep:
-  """The schema that an object describes; ValueError where it is none."""
-  arguments = dict(document)
-  name = entry(arguments, 'participation', str)
-  del arguments['participation']
+  """Returns the schema that an object describes; raises ValueError where it is none."""
+  name = entry(document, 'participation', str)
+  arguments = {key: value for key, value in document.items() if key != 'participation'}
   if name not in _SCHEMAS:
     raise ValueError(
       f'schema participation must be one of {", ".join(_SCHEMAS)}, got {messages.quoted(name)}'
@@ -120,7 +110,7 @@ def read_schema(document: json_files.Object) -> schemas.MinSep:
 def read_strategy(
   document: json_files.Object, path: pathlib.Path, prefix: str = ''
 ) -> base.Strategy:
-  """The strategy that `describe` described.
+  """Returns the strategy that `to_json` wrote.
 
   Args:
     document: with its family and parameters.
@@ -145,15 +135,15 @@ def read_strategy(
       f'parameters of {family} must be {", ".join(sorted(known)) or "none"},'
       f' got {messages.quoted(sorted(parameters))}'
     )
-  parameters = {name: _parameter(value, name, path, prefix) for name, value in parameters.items()}
+  values = {name: _parameter(value, name, path, prefix) for name, value in parameters.items()}
   try:
-    return cls(**parameters)
+    return cls(**values)
   except (TypeError, ValueError) as e:
     raise ValueError(f'parameters: {e}') from e
 
 
 def _parameter(value: Any, name: str, path: pathlib.Path, prefix: str) -> Any:
-  """A parameter as `describe` writes it, turned back."""
+  """A parameter as `to_json` writes it, turned back."""
   if not isinstance(value, dict):
     return value
   if 'family' not in value:
@@ -182,7 +172,7 @@ def _array(reference: json_files.Object, name: str, path: pathlib.Path) -> np.nd
 
 
 def strategy_digest(strategy: base.Strategy) -> str:
-  """SHA-256 of a strategy's family and parameters, in hexadecimal.
+  """Returns SHA-256 of a strategy's family and parameters, in hexadecimal.
 
   It covers the family's name and, for each parameter by name, its name, shape and little-endian
   float64 values, so that it is the same for every file format. A parameter that is a strategy
@@ -190,20 +180,17 @@ def strategy_digest(strategy: base.Strategy) -> str:
   """
   digest = hashlib.sha256(strategy.family.encode())
   for name, value in sorted(strategy.parameters().items()):
-    kind, content = _content(value)
+    kind: Any
+    if isinstance(value, base.Strategy):
+      kind, content = 'strategy', bytes.fromhex(strategy_digest(value))
+    else:
+      array = np.asarray(value, dtype='<f8')
+      kind, content = array.shape, array.tobytes()
     digest.update(json.dumps([name, kind]).encode())
     digest.update(content)
   return digest.hexdigest()
 
 
-def _content(value: Any) -> tuple[Any, bytes]:
-  """Returns a parameter's type, its shape or 'strategy', and its bytes."""
-  if isinstance(value, base.Strategy):
-    return 'strategy', bytes.fromhex(strategy_digest(value))
-  array = np.asarray(value, dtype='<f8')
-  return array.shape, array.tobytes()
-
-
 def short_digest(content: bytes) -> int:
-  """The first 63 bits of SHA-256, which fit into a tensor of int64."""
+  """Returns the first 63 bits of SHA-256, which fit into a tensor of int64."""
   return int.from_bytes(hashlib.sha256(content).digest()[:8], 'little') >> 1

@@ -163,18 +163,16 @@ def save_strategy(
     raise ValueError(f'a strategy file must end in .json, got {str(path)!r}')
   file = describe(strategy, schema, objective=objective, workload=workload)
   arrays: dict[str, np.ndarray] = {}
-  strategy_document.describe(strategy, arrays)
-  content, name = b'', None
+  strategy_document.to_json(strategy, arrays)
+  stream, name = io.BytesIO(), None
   if arrays:
-    stream = io.BytesIO()
     np.savez_compressed(stream, **arrays)
-    content = stream.getvalue()
-    name = arrays_name(path, content)
+    name = arrays_name(path, stream.getvalue())
   text = json.dumps(document(file, name), indent=2, allow_nan=False) + '\n'
   with _alone_in(path.parent):
     before = _arrays_of(path)
     if name:
-      durable.write_durably(path.with_name(name), content)
+      durable.write_durably(path.with_name(name), stream.getvalue())
     durable.write_durably(path, text.encode())
     for old in before - _arrays_of(path):
       path.with_name(old).unlink(missing_ok=True)
@@ -188,20 +186,17 @@ def document(file: StrategyFile, arrays: str | None = None) -> json_files.Object
     file: the strategy with its setting and figures.
     arrays: name of the .npz beside it; None if it has no arrays.
   """
-  described = strategy_document.describe(file.strategy, {})
-  strategy_document.name_arrays(described, arrays)
-  schema = {
-    'participation': strategy_document.schema_name(file.schema),
-    **dataclasses.asdict(file.schema),
-  }
   return {
     'format': FORMAT,
     'version': VERSION,
-    **described,
+    **strategy_document.to_json(file.strategy, {}, arrays),
     'workload': file.workload.name,
     **{name: value for name, value in dataclasses.asdict(file.workload).items() if value},
     'objective': file.objective,
-    'schema': schema,
+    'schema': {
+      'participation': strategy_document.schema_name(file.schema),
+      **dataclasses.asdict(file.schema),
+    },
     **file.figures,
     'made_by': file.version,
   }

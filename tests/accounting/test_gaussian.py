@@ -13,7 +13,7 @@ from fl_dpftrl import accounting, sensitivity
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import banded, identity
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.sensitivity import search
+from fl_dpftrl.sensitivity import gram
 from fl_dpftrl.strategies import files
 
 # McMahan, Xu, Zhang 2024 (BLT-DP-FTRL), table of production models: es-ES,
@@ -182,7 +182,7 @@ def test_a_lower_bound_guarantees_nothing():
 
 
 def test_an_upper_bound_is_named_so(monkeypatch):
-  monkeypatch.setattr(search, '_MOST_STEPS', -1)  # leaves the bound by rows
+  monkeypatch.setattr(gram, '_MOST_STEPS', -1)  # leaves the bound by rows
   schema = schemas.MinSep(num_rounds=20, min_sep=3)
   strategy = banded.Banded(np.tri(20))
   guarantee = accounting.account(strategy, schema, noise_multiplier=50.0, delta=1e-6)

@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 from hypothesis import strategies as st
 
-from fl_dpftrl.centralized import chances, log_checks, partition, sampling
+from fl_dpftrl.centralized import log_checks, sampling
 from fl_dpftrl.participation import counts
 from tests import drawn
 
@@ -17,15 +17,9 @@ SIZES = dict(num_rounds=240, num_examples=2003, batch_size=50, num_parts=4)
 EVERY = sorted(sampling.SCHEMES)
 
 
-def batches(scheme, seed=0):
-  """A list of the examples of each round."""
-  cohorts = partition.Partition(scheme=scheme, seed=seed).rounds()
-  return [c.device_ids for c in cohorts]
-
-
 def happened(rounds):
-  times = np.repeat(np.arange(len(rounds)), [len(r) for r in rounds])
-  ids = np.concatenate([np.asarray(r, np.int64) for r in rounds])
+  columns = drawn.columns(rounds)
+  times, ids = columns['rounds'], columns['device_ids']
   order = np.lexsort((times, ids))
   devices = counts.DeviceCounts.of_rows(times[order], ids[order], lambda row: int(ids[order[row]]))
   return counts.RunCounts(num_rounds=len(rounds), **vars(devices))
@@ -38,7 +32,7 @@ def contradictions(rounds, scheme):
 @pytest.mark.slow
 @hypothesis.given(scheme=drawn.schemes(), seed=st.integers(0, 2**40))
 def test_batches_drawn_as_said_are_believed(scheme, seed):
-  rounds = batches(scheme, seed)
+  rounds = drawn.batches(scheme, seed)
   hypothesis.assume(any(len(r) for r in rounds))
   assert not contradictions(rounds, scheme)
 
@@ -55,7 +49,7 @@ def test_batches_drawn_as_said_are_believed(scheme, seed):
 )
 @pytest.mark.parametrize('seed', [0, 1])
 def test_long_runs_are_believed(scheme, seed):
-  assert not contradictions(batches(scheme, seed), scheme)
+  assert not contradictions(drawn.batches(scheme, seed), scheme)
 
 
 # What each kind may also be taken for. Shuffling once is a way to shuffle.
@@ -65,7 +59,7 @@ MISTAKEN = {('shuffled_once', 'shuffled')}
 @pytest.mark.parametrize('said', EVERY)
 @pytest.mark.parametrize('true', EVERY)
 def test_kinds_are_told_apart(true, said):
-  rounds = batches(sampling.SCHEMES[true](**SIZES))
+  rounds = drawn.batches(sampling.SCHEMES[true](**SIZES))
   found = contradictions(rounds, sampling.SCHEMES[said](**SIZES))
   assert bool(found) is (true != said and (true, said) not in MISTAKEN)
 
@@ -88,7 +82,7 @@ def test_other_figures_are_not_believed(name, change):
   """Above all those with which an example is drawn with less probability."""
   scheme = sampling.SCHEMES[name](**SIZES)
   other = sampling.SCHEMES[name](**{**SIZES, **change})
-  rounds = batches(scheme)
+  rounds = drawn.batches(scheme)
   if isinstance(scheme, sampling.Sampled):
     assert contradictions(rounds, other)
   elif not contradictions(rounds, other):
@@ -100,7 +94,7 @@ def test_other_figures_are_not_believed(name, change):
 
 def test_shuffles_that_look_alike():
   """Turns of two parts, as turns of one that is as large as both."""
-  rounds = batches(sampling.Shuffled(**SIZES))
+  rounds = drawn.batches(sampling.Shuffled(**SIZES))
   for num_parts in (1, 2, 4):
     said = sampling.Shuffled(**{**SIZES, 'num_parts': num_parts})
     assert not contradictions(rounds, said)
@@ -111,7 +105,7 @@ def test_shuffles_that_look_alike():
 
 def fixed_size():
   scheme = sampling.CyclicFixedSize(**SIZES)
-  return scheme, batches(scheme, 3)
+  return scheme, drawn.batches(scheme, 3)
 
 
 def test_an_example_that_changes_its_part():
@@ -142,17 +136,16 @@ def test_a_round_of_another_size():
   assert contradictions(missing, scheme) == ('1 rounds have no examples, the first of them round 7')
   # Poisson batches differ in size, but not by so much.
   poisson = sampling.CyclicPoisson(**SIZES)
-  drawn = batches(poisson)
-  drawn[7] = drawn[7][:2]
-  assert 'a round has 2 examples' in contradictions(drawn, poisson)
-  drawn[7] = []
-  assert 'a round has 0 examples' in contradictions(drawn, poisson)
+  rounds = drawn.batches(poisson)
+  for few in (2, 0):
+    rounds[7] = rounds[7][:few]
+    assert f'a round has {few} examples' in contradictions(rounds, poisson)
 
 
 @pytest.mark.parametrize('scheme', [sampling.Shuffled, sampling.ShuffledOnce])
 def test_an_example_twice_in_a_pass(scheme):
   scheme = scheme(**SIZES)
-  rounds = batches(scheme)
+  rounds = drawn.batches(scheme)
   again = rounds[0][0]
   assert again not in rounds[4]
   rounds[4] = np.append(again, rounds[4][1:])
@@ -161,7 +154,7 @@ def test_an_example_twice_in_a_pass(scheme):
 
 def test_an_example_that_misses_a_pass():
   scheme = sampling.Shuffled(**{**SIZES, 'num_examples': 2000})
-  rounds = batches(scheme)
+  rounds = drawn.batches(scheme)
   first, second = rounds[40][0], rounds[44][0]
   assert not contradictions(rounds, scheme)
   rounds[40] = np.append(second, rounds[40][1:])
@@ -172,7 +165,7 @@ def test_an_example_that_misses_a_pass():
 def test_an_example_that_is_always_there():
   """A single one hides in figures of all."""
   scheme = sampling.CyclicFixedSize(**SIZES)
-  rounds = batches(scheme)
+  rounds = drawn.batches(scheme)
   for t in range(0, 240, 4):
     if 0 not in rounds[t]:
       rounds[t] = np.append(0, rounds[t][1:])
@@ -194,7 +187,7 @@ def test_devices_that_wait_are_not_a_sample():
 def test_sizes_too_much_alike_for_poisson():
   scheme = sampling.CyclicPoisson(**{**SIZES, 'batch_size': 49.5})
   fixed = sampling.CyclicFixedSize(**SIZES)
-  rounds = batches(fixed)
+  rounds = drawn.batches(fixed)
   rounds = [r[t % 2 :] for t, r in enumerate(rounds)]  # 50 and 49 in turn.
   found = contradictions(rounds, scheme)
   assert 'have 47 to 52 examples, where chance makes about' in found
@@ -208,7 +201,7 @@ def test_chances_are_never_understated(trials, probability, share):
   exact = scipy.stats.binom(trials, probability)
   mean = trials * probability
   tail = exact.cdf(seen) if seen <= mean else exact.sf(seen - 1)
-  bound = chances._log_chance(seen, trials, mean)
+  bound = log_checks._log_chance(seen, trials, mean)
   assert tail <= math.exp(min(bound, 0.0)) * (1.0 + 1e-9)
 
 
@@ -224,7 +217,7 @@ def test_chances_are_never_understated(trials, probability, share):
   ],
 )
 def test_chances_at_the_ends(seen, trials, mean, least):
-  found = chances._log_chance(seen, trials, mean)
+  found = log_checks._log_chance(seen, trials, mean)
   assert found >= least
   assert (found < -100.0) == (least == -math.inf)
 
@@ -235,7 +228,7 @@ def test_overlaps_and_coverage_have_the_tails_that_are_claimed():
   scheme = sampling.CyclicFixedSize(num_rounds=12, num_examples=40, batch_size=5, num_parts=2)
   repeats, unseen = [], []
   for seed in range(400):
-    rounds = batches(scheme, seed)
+    rounds = drawn.batches(scheme, seed)
     overlaps = sum(np.intersect1d(a, b).size for a, b in zip(rounds, rounds[2:]))
     if seed < 20:
       assert happened(rounds).separations.to_dict().get(2, 0) == overlaps
@@ -244,14 +237,14 @@ def test_overlaps_and_coverage_have_the_tails_that_are_claimed():
   for values, trials, mean in ((repeats, 50, 50 * 5 / 20), (unseen, 40, 40 * 0.75**6)):
     assert np.mean(values) == pytest.approx(mean, rel=0.03)
     for alarm in (0.3, 0.1, 0.01):
-      odd = [v for v in values if chances._log_chance(v, trials, mean) < math.log(alarm)]
+      odd = [v for v in values if log_checks._log_chance(v, trials, mean) < math.log(alarm)]
       assert len(odd) <= alarm * len(values)
 
 
 @pytest.mark.parametrize('name', ['shuffled', 'shuffled_once'])
 def test_runs_shorter_than_a_pass(name):
   scheme = sampling.SCHEMES[name](**{**SIZES, 'num_rounds': 7})
-  rounds = batches(scheme)
+  rounds = drawn.batches(scheme)
   assert not contradictions(rounds, scheme)
   rounds[4] = rounds[0]
   assert '50 draws were of an example again' in contradictions(rounds, scheme)

@@ -63,10 +63,13 @@ def test_passes_visit_every_example_once(scheme, seed):
         np.testing.assert_array_equal(one, passes[0][: len(one)])
 
 
-def test_orders_differ_from_pass_to_pass_and_from_part_to_part():
+def test_orders_differ_from_pass_to_pass_and_rounds_may_be_empty():
   scheme = sampling.Shuffled(num_rounds=40, num_examples=200, batch_size=10, num_parts=2)
   firsts = {tuple(c.device_ids // 2) for c in cohorts(scheme) if c.round % 20 < 2}
   assert len(firsts) == 4
+  few = sampling.CyclicPoisson(num_rounds=200, num_examples=10, batch_size=0.5)
+  sizes = [c.device_ids.size for c in cohorts(few)]
+  assert len(sizes) == 200 and min(sizes) == 0 < max(sizes)
 
 
 @pytest.mark.parametrize('name', EVERY)
@@ -143,12 +146,6 @@ def test_shuffles_are_uniform():
   assert scipy.stats.chisquare(counts).pvalue > 1e-4
 
 
-def test_rounds_may_be_empty():
-  scheme = sampling.CyclicPoisson(num_rounds=200, num_examples=10, batch_size=0.5)
-  sizes = [c.device_ids.size for c in cohorts(scheme)]
-  assert len(sizes) == 200 and min(sizes) == 0 < max(sizes)
-
-
 def test_a_batch_may_be_a_whole_part():
   for name in EVERY:
     scheme = sampling.SCHEMES[name](num_rounds=4, num_examples=9, batch_size=3, num_parts=3)
@@ -167,13 +164,6 @@ def test_batches_of_a_billion_examples_cost_what_they_are(name):
     tracemalloc.stop()
   assert 4000 < total < 6000
   assert peak < 1 << 20
-
-
-def test_time_goes_on():
-  scheme = sampling.CyclicFixedSize(num_rounds=3, num_examples=9, batch_size=2)
-  times = [(c.started, c.closed) for c in cohorts(scheme, start=100, round_seconds=7)]
-  assert times == [(100, 107), (107, 114), (114, 121)]
-  assert cohorts(scheme)[0].started == cohorts_lib.START
 
 
 SCHEME = sampling.Shuffled(num_rounds=3, num_examples=9, batch_size=2)
@@ -198,16 +188,12 @@ def test_refuses(change, message):
     partition.Partition(**{'scheme': SCHEME, 'seed': 0, **change})
 
 
-def test_refuses_rounds_that_are_none():
-  cohorts_of = partition.Partition(scheme=SCHEME, seed=0)
+def test_metadata_times_and_first_round():
+  own = partition.Partition(scheme=SCHEME, seed=0, start=100, round_seconds=7)
+  assert [(c.started, c.closed) for c in own.rounds()] == [(100, 107), (107, 114), (114, 121)]
+  assert partition.Partition(scheme=SCHEME, seed=0).start == cohorts_lib.START
+  (drawn_by,) = own.metadata().values()
+  assert drawn_by == '{"sampling": "shuffled", "num_examples": 9, "batch_size": 2, "num_parts": 1}'
   for first in (-1, 4):
     with pytest.raises(ValueError, match='first must lie in 0 to 3'):
-      cohorts_of.rounds(first)
-
-
-def test_metadata_say_how_batches_were_drawn():
-  found = partition.Partition(scheme=SCHEME, seed=0).metadata()
-  assert found == {
-    'fl_dpftrl.sampling': '{"sampling": "shuffled", "num_examples": 9,'
-    ' "batch_size": 2, "num_parts": 1}'
-  }
+      own.rounds(first)

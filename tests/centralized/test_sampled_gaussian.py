@@ -1,16 +1,18 @@
-"""ε of sampled Gaussian releases, against closed forms and brute force."""
+"""ε of sampled Gaussian releases, also of replaced examples, by closed forms and brute force."""
 
 import itertools
 import math
 
 import numpy as np
 import pytest
-from dp_accounting import dp_event
+from dp_accounting import dp_event, privacy_accountant
 from dp_accounting.rdp import rdp_privacy_accountant
 from scipy import optimize, stats
 
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.centralized import sampled_gaussian
+
+STEP = 0.02
 
 
 def delta_of_one(epsilon, multiplier, probability):
@@ -37,13 +39,12 @@ def delta_of_one(epsilon, multiplier, probability):
 @pytest.mark.parametrize('probability', [1e-3, 0.1, 0.9])
 @pytest.mark.parametrize('delta', [1e-9, 1e-5])
 def test_one_release_is_closed_form(multiplier, probability, delta):
-  exact = (
-    optimize.brentq(lambda e: delta_of_one(e, multiplier, probability) - delta, 1e-9, 100.0)
-    if delta_of_one(1e-9, multiplier, probability) > delta
-    else 0.0
-  )
-  found = sampled_gaussian.epsilon(multiplier, delta, probability=probability, count=1)
-  assert exact - 1e-9 <= found <= exact * 1.001 + 1e-6
+  exact = 0.0
+  if delta_of_one(1e-9, multiplier, probability) > delta:
+    excess = lambda epsilon: delta_of_one(epsilon, multiplier, probability) - delta
+    exact = optimize.brentq(excess, 1e-9, 100.0)
+  epsilon = sampled_gaussian.epsilon(multiplier, delta, probability=probability, count=1)
+  assert exact - 1e-9 <= epsilon <= exact * 1.001 + 1e-6
 
 
 def hockey_stick(first, second, epsilon):
@@ -65,20 +66,32 @@ def test_two_releases_by_brute_force(multiplier, probability, epsilon):
     for i, j in itertools.product((0, 1), repeat=2)
   )
   delta = max(hockey_stick(drawn, without, epsilon), hockey_stick(without, drawn, epsilon))
-  found = sampled_gaussian.epsilon(multiplier, delta, probability=probability, count=2)
-  assert epsilon - 1e-5 <= found <= epsilon * 1.001 + 1e-5
+  bound = sampled_gaussian.epsilon(multiplier, delta, probability=probability, count=2)
+  assert epsilon - 1e-5 <= bound <= epsilon * 1.001 + 1e-5
 
 
 @pytest.mark.parametrize('count', [1, 100, 10_000])
 @pytest.mark.parametrize('delta', [1e-10, 1e-5])
 def test_without_sampling_releases_add_up(count, delta):
-  multiplier = 2.0 * math.sqrt(count)
   whole = gaussian.epsilon(2.0, delta)
-  found = sampled_gaussian.epsilon(multiplier, delta, probability=1.0, count=count)
-  assert found == pytest.approx(whole, rel=1e-12)
+  certain, nearly = (
+    sampled_gaussian.epsilon(2.0 * math.sqrt(count), delta, probability=probability, count=count)
+    for probability in (1.0, 1.0 - 1e-9)
+  )
+  assert certain == pytest.approx(whole, rel=1e-12)
   # The general way, where an example is all but sure to be drawn.
-  nearly = sampled_gaussian.epsilon(multiplier, delta, probability=1.0 - 1e-9, count=count)
   assert whole * (1.0 - 1e-6) <= nearly <= whole * 1.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('multiplier', [0.02, 0.3, 5.0])
+@pytest.mark.parametrize('probability', [1.0, 1.0 - 1e-9])
+def test_whole_parts_with_replaced_examples_add_up(multiplier, probability):
+  whole = gaussian.epsilon(multiplier, 1e-6)
+  epsilon = sampled_gaussian.epsilon(
+    2.0 * multiplier, 1e-6, probability=probability, count=4, replaced=True
+  )
+  assert whole * (1.0 - 1e-6) <= epsilon <= whole * 1.01
 
 
 @pytest.mark.slow
@@ -88,33 +101,57 @@ def test_below_renyi_accounting(multiplier, probability, count):
   accountant.compose(
     dp_event.PoissonSampledDpEvent(probability, dp_event.GaussianDpEvent(multiplier)), count
   )
-  found = sampled_gaussian.epsilon(multiplier, 1e-6, probability=probability, count=count)
-  assert 0.5 * accountant.get_epsilon(1e-6) < found
-  assert found < accountant.get_epsilon(1e-6)
+  epsilon = sampled_gaussian.epsilon(multiplier, 1e-6, probability=probability, count=count)
+  renyi = accountant.get_epsilon(1e-6)
+  assert 0.5 * renyi < epsilon < renyi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('multiplier, probability, count', [(3.0, 0.01, 20_000), (2.0, 0.5, 100)])
-def test_small_deltas_are_not_lost_to_rounding(multiplier, probability, count):
+@pytest.mark.parametrize(
+  'multiplier, batch, count', [(0.5, 10, 100), (1.0, 100, 64), (2.0, 500, 64), (5.0, 10, 1000)]
+)
+def test_replaced_examples_are_between_poisson_and_renyi(multiplier, batch, count):
+  """Above one more or less; below Wang et al. 2019, of the same relation."""
+  accountant = rdp_privacy_accountant.RdpAccountant(
+    neighboring_relation=privacy_accountant.NeighboringRelation.REPLACE_ONE
+  )
+  sampled = dp_event.SampledWithoutReplacementDpEvent(
+    1000, batch, dp_event.GaussianDpEvent(multiplier)
+  )
+  accountant.compose(sampled, count)
+  chances = {'probability': batch / 1000, 'count': count}
+  poisson, replaced = (
+    sampled_gaussian.epsilon(multiplier, 1e-6, **chances, replaced=r) for r in (False, True)
+  )
+  assert poisson < replaced < accountant.get_epsilon(1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'multiplier, probability, count, replaced',
+  [(3.0, 0.01, 20_000, False), (2.0, 0.5, 100, False), (3.0, 0.01, 10_000, True)],
+)
+def test_small_deltas_are_not_lost_to_rounding(multiplier, probability, count, replaced):
   """ε is concave in ln 1/δ, as of any Gaussian: noise in δ would break it."""
-  deltas = [10.0**-i for i in range(4, 11)]
-  found = [
-    sampled_gaussian.epsilon(multiplier, d, probability=probability, count=count) for d in deltas
-  ]
-  slopes = np.diff(found)
+  chances = {'probability': probability, 'count': count, 'replaced': replaced}
+  slopes = np.diff(
+    [sampled_gaussian.epsilon(multiplier, 10.0**-i, **chances) for i in range(4, 11)]
+  )
   assert (slopes > 0.0).all()
   assert (np.diff(slopes) < 0.05 * slopes[:-1]).all()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('epsilon', [0.05, 1.0, 12.0])
-@pytest.mark.parametrize('probability, count', [(0.05, 200), (0.9, 3), (1.0, 7)])
-def test_multiplier_meets_epsilon_and_no_more(epsilon, probability, count):
-  chances = {'probability': probability, 'count': count}
-  found = sampled_gaussian.effective_noise_multiplier(epsilon, 1e-6, **chances)
-  assert sampled_gaussian.epsilon(found, 1e-6, **chances) <= epsilon
-  less = found * (1.0 - 2e-5)
-  assert sampled_gaussian.epsilon(less, 1e-6, **chances) > epsilon
+@pytest.mark.parametrize(
+  'probability, count, replaced',
+  [(0.05, 200, False), (0.9, 3, False), (1.0, 7, False), (0.05, 200, True)],
+)
+def test_multiplier_meets_epsilon_and_no_more(epsilon, probability, count, replaced):
+  chances = {'probability': probability, 'count': count, 'replaced': replaced}
+  least = sampled_gaussian.effective_noise_multiplier(epsilon, 1e-6, **chances)
+  assert sampled_gaussian.epsilon(least, 1e-6, **chances) <= epsilon
+  assert sampled_gaussian.epsilon(least * (1.0 - 2e-5), 1e-6, **chances) > epsilon
 
 
 @pytest.mark.parametrize(
@@ -141,3 +178,84 @@ def test_refuses(arguments, message):
 def test_refuses_targets_out_of_range(epsilon):
   with pytest.raises(ValueError, match='epsilon'):
     sampled_gaussian.effective_noise_multiplier(epsilon, 1e-6, probability=0.1, count=10)
+
+
+def fixed_size(examples, batch):
+  """Sums of every sample of a size, each with the same chance."""
+  return [(1.0, sum(s)) for s in itertools.combinations(examples, batch)]
+
+
+def poisson(examples, probability):
+  draws = itertools.product((0, 1), repeat=len(examples))
+  return [
+    (
+      math.prod(probability if d else 1.0 - probability for d in draw),
+      float(np.dot(draw, examples)),
+    )
+    for draw in draws
+  ]
+
+
+def release(sums, sigma):
+  """Chances of intervals of a release: post-processing, so not less private."""
+  weights, values = np.array(sums, dtype=float).T
+  edges = np.arange(-4.0 - 8.0 * sigma, 4.0 + 8.0 * sigma, STEP * sigma)
+  below = stats.norm.cdf(edges[:, None], values, sigma) @ weights
+  return np.diff(below / weights.sum())
+
+
+# From examples to examples with one replaced, of norm 1 at most. The last is
+# zeroed out, with others that are as far from it as they can be.
+NEIGHBOURS = [
+  ((1, -1, -1, -1), (-1, -1, -1, -1)),
+  ((1, 1, 1, 1), (-1, 1, 1, 1)),
+  ((1, 0, 0, 0), (-1, 0, 0, 0)),
+  ((1, -1, -1, 1), (0, -1, -1, 1)),
+  ((1, -1, -1, -1), (0, -1, -1, -1)),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('pair', NEIGHBOURS)
+@pytest.mark.parametrize(
+  'sample, argument, share',
+  [(fixed_size, 1, 0.25), (fixed_size, 2, 0.5), (poisson, 0.25, 0.25), (poisson, 0.5, 0.5)],
+)
+@pytest.mark.parametrize('sigma', [1.0, 3.0])
+def test_no_release_of_a_replaced_example_spends_more(pair, sample, argument, share, sigma):
+  """One release and two, in both directions and with one in each."""
+  p, q = (release(sample(e, argument), sigma) for e in pair)
+  for epsilon in (0.2, 1.0):
+    deltas = {
+      1: [hockey_stick(p, q, epsilon), hockey_stick(q, p, epsilon)],
+      2: [
+        hockey_stick(np.outer(a, c), np.outer(b, d), epsilon)
+        for (a, b), (c, d) in itertools.product([(p, q), (q, p)], repeat=2)
+      ],
+    }
+    for count, spent in deltas.items():
+      delta = max(spent)
+      if delta > 1e-12:
+        bound = sampled_gaussian.epsilon(
+          0.5 * sigma, delta, probability=share, count=count, replaced=True
+        )
+        assert bound >= epsilon - 1e-6
+
+
+@pytest.mark.parametrize('batch', [1, 2, 3, 4])
+def test_one_release_of_a_fixed_size_is_tight(batch):
+  sigma, epsilon = 2.0, 0.7
+  p, q = (release(fixed_size(e, batch), sigma) for e in NEIGHBOURS[0])
+  delta = max(hockey_stick(p, q, epsilon), hockey_stick(q, p, epsilon))
+  bound = sampled_gaussian.epsilon(
+    0.5 * sigma, delta, probability=batch / 4, count=1, replaced=True
+  )
+  assert epsilon - 1e-6 <= bound <= epsilon * 1.001
+
+
+def test_the_noise_of_poisson_samples_would_not_do():
+  """Neither its ε, nor that with half the multiplier, is a bound here."""
+  chances = {'probability': 0.5, 'count': 10}
+  replaced = sampled_gaussian.epsilon(1.0, 1e-6, **chances, replaced=True)
+  assert replaced > 1.005 * sampled_gaussian.epsilon(1.0, 1e-6, **chances)
+  assert replaced > 2.0 * sampled_gaussian.epsilon(2.0, 1e-6, **chances)

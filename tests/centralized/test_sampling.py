@@ -1,5 +1,6 @@
 """How batches are drawn: shuffled ones by simulation, relations and refusals."""
 
+import functools
 import itertools
 import math
 
@@ -83,8 +84,43 @@ def test_shuffled_batches_cost_as_much_as_columns_add_up():
   )
 
 
-def fixed(**kwargs):
-  return sampling.CyclicFixedSize(num_rounds=64, num_examples=1000, batch_size=50, **kwargs)
+def of_kind(kind, **kwargs):
+  return kind(**{'num_rounds': 64, 'num_examples': 1000, 'batch_size': 50, **kwargs})
+
+
+poisson = functools.partial(of_kind, sampling.CyclicPoisson)
+fixed = functools.partial(of_kind, sampling.CyclicFixedSize)
+shuffled = functools.partial(of_kind, sampling.Shuffled)
+
+
+def test_parts():
+  cut = poisson(num_rounds=20, num_examples=1003, batch_size=25, num_parts=8)
+  assert (cut.part_size, cut.sampling_probability, cut.compositions) == (125, 0.2, 3)
+
+
+@pytest.mark.parametrize(
+  'make, arguments, message',
+  [
+    (poisson, {'num_parts': 21}, 'batch_size=50 is more than the 47 .*at most 20 parts'),
+    (poisson, {'num_parts': 2000}, 'the 0 examples.*at most 20 parts'),
+    (poisson, {'batch_size': 1001}, 'more than the 1000'),
+    (poisson, {'batch_size': 0}, 'batch_size'),
+    (poisson, {'batch_size': math.nan}, 'batch_size'),
+    (poisson, {'num_rounds': 0}, 'num_rounds'),
+    (poisson, {'num_examples': 2.5}, 'num_examples'),
+    (poisson, {'num_parts': True}, 'num_parts'),
+    (fixed, {'batch_size': 2.5}, 'batch_size.*2.5'),
+    (shuffled, {'num_examples': 9, 'batch_size': 5, 'num_parts': 2}, 'batch_size=5 is more than'),
+  ],
+)
+def test_refuses_sampling_that_cannot_be(make, arguments, message):
+  with pytest.raises(ValueError, match=message):
+    make(**arguments)
+
+
+def test_refuses_an_adjacency_without_a_bound():
+  with pytest.raises(ValueError, match='one of zero_out, replace_one.*FixedSize.*add_or_remove'):
+    amplification.sensitivity(identity.Identity(), fixed(), 'add_or_remove')
 
 
 @pytest.mark.parametrize('adjacency', ['zero_out', 'replace_one'])
@@ -105,49 +141,36 @@ def test_fixed_size_counts_two_clip_norms(adjacency):
 
 
 def test_poisson_samples_where_an_example_is_replaced():
-  draws = sampling.CyclicPoisson(num_rounds=64, num_examples=1000, batch_size=50)
-  account = {
-    name: amplification.account(
-      identity.Identity(), draws, noise_multiplier=2.0, delta=1e-6, adjacency=name
-    )
-    for name in draws.relations
-  }
-  assert account['zero_out'].epsilon == account['add_or_remove'].epsilon
-  same = amplification.account(identity.Identity(), fixed(), noise_multiplier=2.0, delta=1e-6)
-  assert account['replace_one'].epsilon == same.epsilon
-  assert account['replace_one'].epsilon > account['zero_out'].epsilon
-
-
-def test_calibrates_every_scheme():
-  found = amplification.calibrate(
-    identity.Identity(), fixed(), epsilon=2.0, delta=1e-6, adjacency='replace_one'
+  account = functools.partial(
+    amplification.account, identity.Identity(), noise_multiplier=2.0, delta=1e-6
   )
-  assert 2.0 * (1.0 - 1e-4) <= found.epsilon <= 2.0
-  assert found.adjacency == 'replace_one'
+  epsilons = {name: account(poisson(), adjacency=name).epsilon for name in poisson().relations}
+  assert epsilons['zero_out'] == epsilons['add_or_remove']
+  assert epsilons['replace_one'] == account(fixed()).epsilon > epsilons['zero_out']
 
 
 @pytest.mark.parametrize(
-  'call, message',
+  'scheme, adjacency',
   [
-    (
-      lambda: amplification.account(
-        identity.Identity(), fixed(), noise_multiplier=1.0, delta=1e-6, adjacency='add_or_remove'
-      ),
-      'one of zero_out, replace_one.*CyclicFixedSize.*add_or_remove',
-    ),
-    (
-      lambda: sampling.CyclicFixedSize(num_rounds=4, num_examples=9, batch_size=2.5),
-      'batch_size.*2.5',
-    ),
-    (
-      lambda: sampling.Shuffled(num_rounds=4, num_examples=9, batch_size=5, num_parts=2),
-      'batch_size=5 is more than the 4',
-    ),
+    (poisson(num_parts=4), 'zero_out'),
+    (poisson(num_parts=20), 'zero_out'),
+    (fixed(), 'replace_one'),
   ],
 )
-def test_refuses(call, message):
-  with pytest.raises(ValueError, match=message):
-    call()
+def test_calibrated_noise_meets_epsilon(scheme, adjacency):
+  strategy = banded_toeplitz.BandedToeplitz([3.0, 2.0, 1.0][: scheme.num_parts])
+  options = {'delta': 1e-6, 'adjacency': adjacency}
+  least = amplification.calibrate(strategy, scheme, epsilon=2.0, **options)
+  assert 2.0 * (1.0 - 1e-4) <= least.epsilon <= 2.0
+  multiplier = least.noise_multiplier
+  again = amplification.account(strategy, scheme, noise_multiplier=multiplier, **options)
+  assert again == least
+
+
+def test_assumptions_say_how_batches_are_drawn():
+  lines = ' '.join(amplification.assumptions(poisson(num_parts=4)))
+  for words in ('4 parts', '64 rounds', 'probability 0.2', 'shuffled'):
+    assert words in lines
 
 
 def likelihoods(outputs, matrix, first, others, sigma):

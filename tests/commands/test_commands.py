@@ -135,15 +135,15 @@ def test_optimize_over_a_range_of_min_seps(tmp_path, result, run):
 def test_optimize_tells_of_an_optimality_gap(result, monkeypatch):
   asked = []
 
-  def certificate(strategy, schema, workload, *, objective):
-    asked.append((schema.num_rounds, objective))
+  def certificate(strategy, problem):
+    asked.append((problem.schema.num_rounds, problem.objective))
     return 0.25
 
   known = dataclasses.replace(registry.OPTIMIZERS['identity'], certificate=certificate)
   monkeypatch.setitem(registry.OPTIMIZERS, 'identity', known)
   found = result('optimize --mechanism=identity --num_rounds=5 --objective=rms')
   assert (found['optimality_gap'], asked) == (0.25, [(5, 'rms')])
-  silent = dataclasses.replace(known, certificate=lambda *_, **__: None)
+  silent = dataclasses.replace(known, certificate=lambda *_: None)
   monkeypatch.setitem(registry.OPTIMIZERS, 'identity', silent)
   assert 'optimality_gap' not in result('optimize --mechanism=identity --num_rounds=5')
 

@@ -1,4 +1,4 @@
-"""Banded strategies: their matrix, their sensitivity, their errors, and what they refuse."""
+"""Banded strategies and matrices by their bands: what they refuse, errors, inverses."""
 
 import math
 
@@ -10,30 +10,12 @@ from hypothesis import strategies as st
 from fl_dpftrl import error, sensitivity, workloads
 from fl_dpftrl.families import banded, bands
 from fl_dpftrl.participation import schemas
-from tests import drawn, oracle
-
-SGD = st.builds(
-  workloads.Workload,
-  momentum=st.sampled_from([0.0, 0.5, 0.95]),
-  warmup_fraction=st.sampled_from([0.0, 0.15, 0.5]),
-  cooldown_fraction=st.sampled_from([0.0, 0.25, 0.5]),
-)
-
-
-def example(n, num_bands):
-  generator = np.random.default_rng(n)
-  values = generator.normal(size=(n, num_bands)) / np.sqrt(4.0 * num_bands)
-  values[:, 0] = 1.0 + values[:, 0] ** 2
-  values[np.arange(n)[:, None] < np.arange(num_bands)] = 0.0
-  return banded.Banded(values)
 
 
 def test_coefficients_are_diagonals():
   strategy = banded.Banded([[2.0, 0.0], [3.0, 5.0], [7.0, 11.0]])
   np.testing.assert_array_equal(strategy.strategy_matrix(3), [[2, 0, 0], [5, 3, 0], [0, 11, 7]])
-  assert strategy.num_bands == 2
-  assert strategy.max_rounds == 3
-  assert strategy.memory_copies(3) == 1
+  assert (strategy.num_bands, strategy.max_rounds, strategy.memory_copies(3)) == (2, 3, 1)
 
 
 @pytest.mark.parametrize(
@@ -61,44 +43,8 @@ def test_keeps_its_own_copy():
   np.testing.assert_array_equal(strategy.strategy_matrix(3), np.eye(3))
 
 
-@pytest.mark.parametrize('cls', drawn.SCHEMAS)
-@hypothesis.given(st.data())
-def test_is_exact_up_to_min_sep_bands(cls, data):
-  schema = data.draw(drawn.schemas(cls))
-  num_bands = data.draw(st.integers(1, min(schema.min_sep, schema.num_rounds)))
-  strategy = banded.Banded(data.draw(drawn.bands(schema.num_rounds, num_bands)))
-  result = sensitivity.sensitivity(strategy, schema)
-  matrix = strategy.strategy_matrix(schema.num_rounds)
-  assert result == (pytest.approx(oracle.worst(matrix, schema), rel=1e-12), 'exact')
-  assert sensitivity.gram_sensitivity(matrix.T @ matrix, schema) == pytest.approx(result)
-
-
-@pytest.mark.parametrize('cls', drawn.SCHEMAS)
-@hypothesis.given(st.data())
-def test_entries_of_any_sign_are_never_too_small(cls, data):
-  schema = data.draw(drawn.schemas(cls, 8))
-  num_bands = data.draw(st.integers(1, schema.num_rounds))
-  strategy = banded.Banded(data.draw(drawn.bands(schema.num_rounds, num_bands, low=-2.0)))
-  found = oracle.worst_of_vectors(strategy.strategy_matrix(schema.num_rounds), schema)
-  value, kind = sensitivity.sensitivity(strategy, schema)
-  assert value >= found * (1 - 1e-9)
-  if strategy.num_bands <= schema.min_sep or schema.participations == 1:
-    assert (value, kind) == (pytest.approx(found), 'exact')
-
-
-@hypothesis.given(st.data(), st.integers(1, 12))
-def test_gram_matrix(data, num_rounds):
-  strategy = banded.Banded(
-    data.draw(drawn.bands(num_rounds, data.draw(st.integers(1, num_rounds)), low=-2.0))
-  )
-  for n in {1, num_rounds // 2 or 1, num_rounds}:
-    matrix = strategy.strategy_matrix(n)
-    np.testing.assert_allclose(sensitivity.gram_matrix(strategy, n), matrix.T @ matrix, atol=1e-12)
-
-
 def test_columns_count_and_not_rows():
-  coefficients = np.array([[1.0, 0.0], [1.0, 2.0], [1.0, 0.0]])
-  strategy = banded.Banded(coefficients)
+  strategy = banded.Banded([[1.0, 0.0], [1.0, 2.0], [1.0, 0.0]])
   once = schemas.MinSep(num_rounds=3, max_participations=1)
   assert strategy.column_squares(3).tolist() == [5.0, 1.0, 1.0]
   assert sensitivity.sensitivity(strategy, once).value == math.sqrt(5.0)
@@ -106,40 +52,14 @@ def test_columns_count_and_not_rows():
   assert sensitivity.sensitivity(strategy, apart).value == math.sqrt(6.0)
 
 
-def test_a_shorter_run_cuts_columns_short():
-  strategy = banded.Banded(np.array([[1.0, 0.0], [1.0, 2.0], [1.0, 0.0]]))
-  schema = schemas.MinSep(num_rounds=1)
-  assert sensitivity.sensitivity(strategy, schema) == (1.0, 'exact')
-
-
 @pytest.mark.slow
-def test_sensitivity_of_more_rounds_than_a_dense_matrix_could_have():
+@pytest.mark.parametrize('k, expected', [(1, 5.0), (9, 15.0)])
+def test_sensitivity_of_more_rounds_than_a_dense_matrix_could_have(k, expected):
   strategy = banded.Banded(
     np.tile([3.0, 0.0, 4.0], (10**5, 1)) * (np.arange(10**5)[:, None] >= np.arange(3))
   )
-  schema = schemas.MinSep(num_rounds=10**5, min_sep=1000, max_participations=9)
-  assert sensitivity.sensitivity(strategy, schema) == (15.0, 'exact')
-  once = schemas.MinSep(num_rounds=10**5, max_participations=1)
-  assert sensitivity.sensitivity(strategy, once) == (5.0, 'exact')
-
-
-@hypothesis.given(st.integers(1, 90), st.integers(1, 90), SGD)
-def test_errors_are_row_norms_of_the_decoder(n, num_bands, workload):
-  strategy = example(n, min(num_bands, n))
-  for rounds in {n, (n + 1) // 2}:
-    expected = oracle.per_query_error(strategy, rounds, workload)
-    np.testing.assert_allclose(
-      error.per_query_error(strategy, rounds, workload), expected, rtol=1e-10
-    )
-
-
-@hypothesis.given(st.integers(1, 30), SGD)
-def test_inverse_of_the_workload(n, workload):
-  undone = bands.inverse_bands(workload, n)
-  inverse = np.zeros((n, n))
-  for j in range(min(undone.shape[1], n)):
-    inverse[np.arange(j, n), np.arange(n - j)] = undone[j:, j]
-  np.testing.assert_allclose(workload.matrix(n) @ inverse, np.eye(n), atol=1e-11)
+  schema = schemas.MinSep(num_rounds=10**5, min_sep=1000, max_participations=k)
+  assert sensitivity.sensitivity(strategy, schema) == (expected, 'exact')
 
 
 def test_errors_of_a_hundred_thousand_rounds():
@@ -150,6 +70,45 @@ def test_errors_of_a_hundred_thousand_rounds():
   )
 
 
-def test_errors_of_more_rounds_than_there_are_are_refused():
-  with pytest.raises(ValueError, match='num_rounds=6.*5 rounds'):
-    error.per_query_error(example(5, 2), 6)
+@hypothesis.given(
+  st.integers(1, 30),
+  st.builds(
+    workloads.Workload,
+    momentum=st.sampled_from([0.0, 0.5, 0.95]),
+    warmup_fraction=st.sampled_from([0.0, 0.15, 0.5]),
+    cooldown_fraction=st.sampled_from([0.0, 0.25, 0.5]),
+  ),
+)
+def test_inverse_of_the_workload(n, workload):
+  undone = bands.inverse_bands(workload, n)
+  inverse = np.zeros((n, n))
+  for j in range(min(undone.shape[1], n)):
+    inverse[np.arange(j, n), np.arange(n - j)] = undone[j:, j]
+  np.testing.assert_allclose(workload.matrix(n) @ inverse, np.eye(n), atol=1e-11)
+
+
+def coefficients(n, num_bands):
+  generator = np.random.default_rng(n)
+  values = 0.3 * generator.normal(size=(n, num_bands)) / np.sqrt(num_bands)
+  values[:, 0] = 1.0 + np.abs(values[:, 0])
+  return np.where(np.arange(n)[:, None] >= np.arange(num_bands), values, 0.0)
+
+
+@pytest.mark.parametrize(
+  'n, num_bands',
+  [(1, 1), (5, 1), (5, 2), (5, 5), (64, 3), (65, 64), (150, 3), (200, 66), (130, 130), (600, 290)],
+)
+def test_row_norms_of_the_inverse_and_their_gradient(n, num_bands):
+  values = coefficients(n, num_bands)
+  inverse = banded.Banded(values).noising_matrix(n)
+  np.testing.assert_allclose(bands.row_norms(values), np.linalg.norm(inverse, axis=1), rtol=1e-12)
+  weights = np.random.default_rng(0).random(n)
+  dense = -2.0 * inverse.T @ np.diag(weights) @ inverse @ inverse.T
+  expected = bands.of_matrix(dense, num_bands)
+  gradient = bands.gradient(list(bands.blocks(values)), weights, num_bands)
+  np.testing.assert_allclose(gradient, expected, atol=1e-11 * abs(expected).max())
+
+
+def test_more_bands_than_rounds():
+  values = np.pad(coefficients(5, 5), ((0, 0), (0, 3)))
+  np.testing.assert_allclose(bands.row_norms(values), bands.row_norms(values[:, :5]))

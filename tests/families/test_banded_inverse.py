@@ -1,14 +1,13 @@
-"""Strategies with a banded Toeplitz inverse."""
+"""Strategies with a banded Toeplitz inverse, of two bands (DP-λCGD) too."""
 
 import numpy as np
 import pytest
 import scipy.linalg
 
 from fl_dpftrl import sensitivity
-from fl_dpftrl.families import banded_inverse
+from fl_dpftrl.families import banded_inverse, lambda_cgd
 from fl_dpftrl.participation import schemas
-
-SCHEMA = schemas.MinSep(num_rounds=12, min_sep=4, max_participations=3)
+from tests import oracle
 
 
 def test_coefficients_are_those_of_the_inverse():
@@ -17,14 +16,6 @@ def test_coefficients_are_those_of_the_inverse():
   np.testing.assert_array_equal(strategy.noising_matrix(5), noising)
   np.testing.assert_allclose(strategy.strategy_matrix(5), np.linalg.inv(noising), atol=1e-15)
   assert strategy.max_rounds is None and strategy.memory_copies(5) == 0
-
-
-def test_two_bands_give_geometric_columns_of_exact_sensitivity():
-  strategy = banded_inverse.BandedInverse([1.0, -0.7])
-  found = sensitivity.sensitivity(strategy, SCHEMA)
-  column = 0.7 ** np.arange(12)
-  total = sum(np.concatenate([np.zeros(4 * j), column[: 12 - 4 * j]]) for j in range(3))
-  assert found == (pytest.approx(np.linalg.norm(total)), 'exact')
 
 
 def test_a_column_that_is_not_monotone_has_a_bound():
@@ -36,19 +27,29 @@ def test_a_column_that_is_not_monotone_has_a_bound():
   np.testing.assert_allclose(above, [1, 0.8, 0.8, 0.64, 0.64, 0], atol=1e-15)
 
 
+@pytest.mark.parametrize('n, b, k', [(8, 1, 3), (9, 1, 4), (9, 3, 3)])
+def test_the_earliest_pattern_of_such_a_column_is_not_the_worst(monkeypatch, n, b, k):
+  strategy, schema = banded_inverse.BandedInverse([1.0, 0.0, -0.8]), schemas.MinSep(n, b, k)
+  truth = oracle.worst(strategy.strategy_matrix(n), schema)
+  earliest, _ = sensitivity.pattern_sensitivity(strategy, n, [np.arange(0, k * b, b)])
+  assert earliest[0] < 0.95 * truth
+  assert sensitivity.sensitivity(strategy, schema) == (pytest.approx(truth), 'exact')
+  monkeypatch.setattr(banded_inverse, '_MOST_GRAM_ROUNDS', 0)
+  value, kind = sensitivity.sensitivity(strategy, schema)
+  assert kind == 'upper_bound' and value >= truth
+
+
 @pytest.mark.parametrize('num_rounds', [1, 40, 3000])
 def test_rounding_of_a_constant_column_changes_no_kind(num_rounds):
   """With coefficients that sum to 0 a column tends to a constant."""
   strategy = banded_inverse.BandedInverse([1.0, -0.7, -0.2, -0.1])
-  schema = schemas.MinSep(num_rounds=num_rounds, min_sep=7)
-  found = sensitivity.sensitivity(strategy, schema)
-  reached = strategy.column(num_rounds)
-  total = np.zeros(num_rounds)
+  bound = sensitivity.sensitivity(strategy, schemas.MinSep(num_rounds=num_rounds, min_sep=7))
+  column, total = strategy.column(num_rounds), np.zeros(num_rounds)
   for j in range(0, num_rounds, 7):
-    total[j:] += reached[: num_rounds - j]
-  assert found.kind in ('exact', 'upper_bound')
-  assert found.value == pytest.approx(np.linalg.norm(total), rel=1e-2)
-  assert found.value >= np.linalg.norm(total) * (1 - 1e-12)
+    total[j:] += column[: num_rounds - j]
+  reached = np.linalg.norm(total)
+  assert bound.kind in ('exact', 'upper_bound')
+  assert reached * (1 - 1e-12) <= bound.value <= reached * 1.01
 
 
 @pytest.mark.parametrize(
@@ -68,3 +69,27 @@ def test_refuses_other_coefficients(coefficients, message):
 def test_an_inverse_that_overflows_is_refused():
   with pytest.raises(ValueError, match='overflows within 2000 rounds'):
     banded_inverse.BandedInverse([1.0, -3.0]).strategy_matrix(2000)
+
+
+@pytest.mark.parametrize('decay', [0.0, 0.4, 0.97, 1.0])
+@pytest.mark.parametrize('num_rounds', [1, 2, 30])
+def test_lambda_cgd_is_the_banded_inverse_of_two_bands(decay, num_rounds):
+  strategy, other = lambda_cgd.LambdaCGD(decay), banded_inverse.BandedInverse([1.0, -decay])
+  for name in ('strategy_matrix', 'noising_matrix', 'per_query_error'):
+    one, expected = (getattr(each, name)(num_rounds) for each in (strategy, other))
+    np.testing.assert_allclose(one, expected, rtol=1e-12, atol=1e-15)
+  schema = schemas.MinSep(num_rounds=num_rounds, min_sep=3)
+  expected = pytest.approx(sensitivity.sensitivity(other, schema).value)
+  assert sensitivity.sensitivity(strategy, schema) == (expected, 'exact')
+
+
+def test_lambda_cgd_keeps_nothing_and_draws_two_rows():
+  noise = lambda_cgd.LambdaCGD(0.3).noise()
+  assert noise.num_buffers == 0
+  assert [len(noise.at(t).draws) for t in (0, 1, 2, 999)] == [1, 2, 2, 2]
+
+
+@pytest.mark.parametrize('decay', [-0.1, 1.01, float('nan'), None, 'x'])
+def test_lambda_cgd_refuses(decay):
+  with pytest.raises(ValueError, match='decay must be a number'):
+    lambda_cgd.LambdaCGD(decay)

@@ -159,7 +159,7 @@ def test_errors_under_a_schedule(arguments, num_rounds):
 
 
 def test_refuses_a_schedule_over_too_many_rounds():
-  with pytest.raises(ValueError, match='num_rounds=1000000000.*schedule'):
+  with pytest.raises(ValueError, match='num_rounds=1000000000.*at most 16777216 rounds'):
     error.error(blt.BLT([0.9], [0.1]), 10**9, workloads.Workload(0.0, 0.1, 0.1))
 
 
@@ -214,16 +214,3 @@ def test_a_billion_rounds_with_very_many_participations(min_sep, most):
     total[start:] += first[: first.size - start]
   period = total[-30:] @ total[-30:] / 30
   assert value == pytest.approx(math.sqrt(1e9 * period), rel=1e-7)
-
-
-@hypothesis.given(
-  st.sampled_from(list(BLTS.values())), st.integers(1, 10), st.integers(1, 11), st.integers(1, 10)
-)
-def test_no_pattern_is_worse(arguments, num_rounds, min_sep, most):
-  strategy = blt.BLT(*arguments)
-  matrix = strategy.strategy_matrix(num_rounds)
-  schema = schemas.MinSep(num_rounds=num_rounds, min_sep=min_sep, max_participations=most)
-  worst = oracle.worst(matrix, schema)
-  value = sensitivity.sensitivity(strategy, schema).value
-  assert value >= worst * (1 - 1e-13)
-  assert value == pytest.approx(worst, rel=1e-13)

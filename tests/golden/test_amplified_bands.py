@@ -7,7 +7,7 @@ import pytest
 
 from fl_dpftrl import error
 from fl_dpftrl.centralized import amplification, sampled_gaussian, sampling
-from fl_dpftrl.optimization import banded
+from fl_dpftrl.optimization import registry
 from fl_dpftrl.participation import schemas
 
 TABLE = json.loads(pathlib.Path(__file__).with_name('amplified_bands_1024.json').read_text())
@@ -103,7 +103,7 @@ def test_multipliers_on_record(epsilon, epochs):
 )
 def test_rms_errors_on_record(num_bands):
   once = schemas.MinSep(num_rounds=NUM_ROUNDS, max_participations=1)
-  strategy = banded.optimize(once, objective='rms', num_bands=num_bands)
+  strategy = registry.optimize('banded', once, objective='rms', num_bands=num_bands)
   found = error.error(strategy, NUM_ROUNDS).rms
   assert found == pytest.approx(RMS_ERRORS[num_bands], rel=3e-6)
 

@@ -7,6 +7,7 @@ import pytest
 
 from fl_dpftrl import error, sensitivity
 from fl_dpftrl.optimization import dense, registry
+from fl_dpftrl.optimization.problem import Problem
 from fl_dpftrl.participation import schemas
 
 TABLE = json.loads(pathlib.Path(__file__).with_name('bandmf_table.json').read_text())
@@ -20,10 +21,11 @@ BEST = 8.1523
 
 
 def strategy_of(row):
+  problem = Problem(FIXED, 'rms')
   options = {k: row[k] for k in ('num_bands', 'equal_norms') if k in row}
   if row['mechanism'] == 'multi_epoch':
-    return dense.solve_multi_epoch(FIXED, objective='rms', tolerance=1e-4, **options).strategy
-  return registry.OPTIMIZERS[row['mechanism']].optimize(FIXED, objective='rms', **options)
+    return dense.solve_multi_epoch(problem, tolerance=1e-4, **options).strategy
+  return registry.OPTIMIZERS[row['mechanism']].find(problem, **options)
 
 
 def cells(strategy):
@@ -42,9 +44,9 @@ def cells(strategy):
   ]
 
 
-# The others take the same paths at another size; test_factorization.py has a published optimum
-# of multi_epoch.
-QUICK = ('banded-342-True', 'identity', 'tree_full')
+# The others take the same paths at another size; test_published_losses.py has the banded optimum,
+# and tests/optimization/test_dense.py one of multi_epoch.
+QUICK = ('identity', 'tree_full')
 
 
 def name_of(row):

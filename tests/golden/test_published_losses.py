@@ -24,9 +24,8 @@ ROWS = [
 @pytest.mark.parametrize('row', ROWS)
 def test_losses(row):
   schema = schemas.MinSep(**TABLE['setting'])
-  objective = row['objective']
-  strategy = registry.OPTIMIZERS[row['mechanism']].optimize(
-    schema, objective=objective, **row.get('size', {})
+  strategy = registry.optimize(
+    row['mechanism'], schema, objective=row['objective'], **row.get('size', {})
   )
   figures = files.describe(strategy, schema=schema).figures
   assert figures['sensitivity_kind'] == 'exact'

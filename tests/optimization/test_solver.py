@@ -1,9 +1,12 @@
-"""The solver finds minima, stays feasible and ends."""
+"""The minimisers find minima, stay feasible, tell of their progress and end."""
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
+from scipy import optimize
 
-from fl_dpftrl.optimization import solver
+from fl_dpftrl.optimization import many_starts, solver
 
 
 def rosenbrock(x):
@@ -14,36 +17,61 @@ def rosenbrock(x):
   return float(100.0 * a @ a + b @ b), grad
 
 
-def test_finds_the_end_of_a_curved_valley():
-  found = solver.minimize(rosenbrock, np.zeros(10), max_iterations=500)
-  np.testing.assert_allclose(found.point, 1.0, atol=1e-5)
-  assert found.iterations < 200
-
-
-def test_steps_back_from_the_edge_of_the_domain():
+def barrier(x):
   """x − ln x has no value at or below 0, where its slope is steepest."""
-
-  def barrier(x):
-    if (x <= 0.0).any():
-      return np.inf, np.full_like(x, np.nan)
-    return float(np.sum(x - np.log(x))), 1.0 - 1.0 / x
-
-  found = solver.minimize(barrier, np.array([1e-6, 50.0]))
-  np.testing.assert_allclose(found.point, 1.0, atol=1e-4)
+  if (x <= 0.0).any():
+    return np.inf, np.full_like(x, np.nan)
+  return float(np.sum(x - np.log(x))), 1.0 - 1.0 / x
 
 
-def test_every_step_is_downhill_and_told():
-  values = []
-  found = solver.minimize(
-    rosenbrock,
-    np.full(4, -1.0),
-    max_iterations=25,
-    progress=lambda step, value: values.append((step, value)),
-  )
-  assert [step for step, _ in values] == list(range(1, found.iterations + 1))
-  assert all(np.diff([value for _, value in values]) < 0)
-  assert found.iterations == 25
-  assert found.value == values[-1][1] == rosenbrock(found.point)[0]
+def of_each(function):
+  """The function for several points at once."""
+
+  def of_points(points):
+    values, grads = zip(*map(function, points))
+    return np.array(values), np.array(grads)
+
+  return of_points
+
+
+def from_many(function, starts, **options):
+  options = {'max_iterations': 500, 'tolerance': 1e-14, 'patience': 10, **options}
+  return many_starts.minimize(of_each(function), np.asarray(starts), **options)
+
+
+def test_finds_the_end_of_a_curved_valley():
+  minimum = solver.minimize(rosenbrock, np.zeros(10))
+  np.testing.assert_allclose(minimum.point, 1.0, atol=1e-5)
+  assert minimum.iterations < 200
+
+
+@pytest.mark.parametrize('minimize', [solver.minimize, solver.minimize_monotone, from_many])
+def test_steps_back_from_the_edge_of_the_domain(minimize):
+  start = np.array([50.0, 1e-6])
+  if minimize is from_many:
+    np.testing.assert_allclose(minimize(barrier, start[:, None]).points, 1.0, atol=1e-5)
+  else:
+    np.testing.assert_allclose(minimize(barrier, start).point, 1.0, atol=1e-4)
+
+
+@pytest.mark.parametrize('minimize', [solver.minimize, solver.minimize_monotone, from_many])
+def test_refuses_a_start_without_a_value(minimize):
+  with pytest.raises(ValueError, match='start is not feasible'):
+    minimize(lambda x: (np.nan, x), np.ones((1, 2)) if minimize is from_many else np.ones(2))
+
+
+@pytest.mark.parametrize('minimize', [solver.minimize, solver.minimize_monotone])
+def test_every_step_is_told(minimize):
+  told = []
+  minimum = minimize(rosenbrock, np.array([2.0, 1.0, 0.5]), progress=lambda *a: told.append(a))
+  steps, values = zip(*told)
+  assert steps == tuple(range(1, minimum.iterations + 1))
+  assert all(np.diff(values) <= 0.0)
+  assert minimum.value == values[-1] == rosenbrock(minimum.point)[0]
+
+
+def test_stops_at_the_most_iterations():
+  assert solver.minimize(rosenbrock, np.full(4, -1.0), max_iterations=25).iterations == 25
 
 
 def test_ends_at_once_where_there_is_nothing_to_gain():
@@ -53,11 +81,58 @@ def test_ends_at_once_where_there_is_nothing_to_gain():
     calls.append(x)
     return 3.0, np.zeros_like(x)
 
-  found = solver.minimize(flat, np.ones(3))
-  assert found.iterations == 0
+  assert solver.minimize(flat, np.ones(3)).iterations == 0
   assert len(calls) == 1
 
 
-def test_refuses_a_start_without_a_value():
-  with pytest.raises(ValueError, match='start'):
-    solver.minimize(lambda x: (np.nan, x), np.ones(2))
+@hypothesis.given(st.lists(st.floats(-5.0, 5.0), min_size=1, max_size=12))
+def test_the_projection_is_the_nearest_monotone_sequence(values):
+  values = np.array(values)
+  nearest = solver.project(values)
+  assert (nearest >= 0.0).all()
+  assert (np.diff(nearest) <= 1e-12).all()
+  # Onto a cone: what is left over is at a right angle to the projection, and to
+  # no edge of the cone at less than one.
+  rest = values - nearest
+  assert rest @ nearest == pytest.approx(0.0, abs=1e-9)
+  assert (np.cumsum(rest) <= 1e-9).all()
+
+
+def test_finds_the_minimum_of_monotone_sequences():
+  generator = np.random.default_rng(0)
+  matrix = generator.normal(size=(8, 8))
+  matrix = matrix @ matrix.T + np.eye(8)
+  target = generator.normal(size=8) + 1.0
+
+  def value_and_grad(x):
+    return float((x - target) @ matrix @ (x - target)), 2.0 * matrix @ (x - target)
+
+  minimum = solver.minimize_monotone(value_and_grad, np.ones(8))
+  # The same in steps, all at least 0.
+  root = np.linalg.cholesky(matrix).T
+  _, rest = optimize.nnls(root @ np.triu(np.ones((8, 8))), root @ target)
+  assert minimum.value == pytest.approx(rest**2, rel=1e-9)
+  assert (np.diff(minimum.point) <= 1e-12).all()
+
+
+def test_many_starts_end_in_the_valley_each_as_it_does_alone():
+  starts = np.random.default_rng(0).normal(scale=3.0, size=(20, 2))
+  told = []
+  together = from_many(rosenbrock, starts, progress=lambda *a: told.append(a))
+  np.testing.assert_allclose(together.points, 1.0, atol=1e-5)
+  assert (np.diff(together.values) >= 0.0).all()
+  steps, values = zip(*told)
+  assert steps == tuple(range(1, len(told) + 1)) and values[-1] == together.values[0]
+  alone = [from_many(rosenbrock, start[None]).values[0] for start in starts[:4]]
+  few = from_many(rosenbrock, starts[:4]).values
+  np.testing.assert_allclose(few, np.sort(alone), rtol=1e-6, atol=1e-20)
+  np.testing.assert_array_equal(from_many(rosenbrock, np.ones((2, 2))).points, 1.0)
+
+
+def test_many_starts_find_each_minimum_and_give_the_best_first():
+  def wells(x):  # at −1, and deeper at 1
+    return float((x[0] ** 2 - 1.0) ** 2 - 0.1 * x[0]), 4.0 * x * (x**2 - 1.0) - 0.1
+
+  solutions = from_many(wells, [[-2.0], [2.0]])
+  assert solutions.values[0] < solutions.values[1]
+  np.testing.assert_allclose(solutions.points[:, 0], [1.0, -1.0], atol=0.02)

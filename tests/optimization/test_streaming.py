@@ -9,6 +9,7 @@ from fl_dpftrl import error, sensitivity, workloads
 from fl_dpftrl.families import banded
 from fl_dpftrl.optimization import banded as banded_optimization
 from fl_dpftrl.optimization import streaming
+from fl_dpftrl.optimization.problem import Problem
 from fl_dpftrl.participation import schemas
 
 
@@ -95,9 +96,7 @@ def test_a_banded_strategy_for_a_workload_of_ones_own():
   with streaming.float64():
     strategy = banded.Banded(np.asarray(normalised(jnp.asarray(found))))
   average = workloads.Matrix(matrix(n))
-  known = banded_optimization.optimize(
-    schema, objective='rms', num_bands=num_bands, workload=average
-  )
+  known = banded_optimization.optimize(Problem(schema, 'rms', average), num_bands)
   best = error.error(known, n, average).rms
   reached = error.error(strategy, n, average).rms
   assert reached == pytest.approx(best, rel=1e-4)

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl.families import power_series
+from fl_dpftrl.families import toeplitz
 
 
 def test_the_reciprocal_times_the_polynomial_is_one():
   coefficients = np.array([2.0, -0.5, 0.3])
-  inverse = power_series.reciprocal(coefficients, 30)
+  inverse = toeplitz.reciprocal(coefficients, 30)
   product = np.convolve(inverse, coefficients)[:30]
   np.testing.assert_allclose(product, np.eye(1, 30)[0], atol=1e-15)
 
@@ -16,8 +16,8 @@ def test_the_reciprocal_times_the_polynomial_is_one():
 @pytest.mark.parametrize('num_terms', [1, 7, 100, 50_000])
 def test_steps_are_running_sums_of_the_reciprocal(num_terms):
   coefficients = 1.0 / np.arange(1.0, 9.0)
-  head, limit = power_series.step_response(coefficients, num_terms)
-  sums = np.cumsum(power_series.reciprocal(coefficients, num_terms))
+  head, limit = toeplitz.step_response(coefficients, num_terms)
+  sums = np.cumsum(toeplitz.reciprocal(coefficients, num_terms))
   np.testing.assert_allclose(head, sums[: head.size], rtol=1e-12)
   if limit is None:
     assert head.size == num_terms
@@ -34,8 +34,8 @@ def zeros_at(radius, angle):
 @pytest.mark.parametrize('radius', [1.1, 1.01, 1.001])
 def test_the_nearer_the_zeros_the_later_the_limit(radius):
   coefficients = zeros_at(radius, 0.7)
-  head, limit = power_series.step_response(coefficients, 10**6)
-  whole = np.cumsum(power_series.reciprocal(coefficients, 10**6))
+  head, limit = toeplitz.step_response(coefficients, 10**6)
+  whole = np.cumsum(toeplitz.reciprocal(coefficients, 10**6))
   assert limit == pytest.approx(1.0 / coefficients.sum())
   np.testing.assert_allclose(whole[head.size :], limit, rtol=1e-10)
   # num_bands² terms, the rule of thumb, would not be enough.
@@ -46,25 +46,25 @@ def test_the_nearer_the_zeros_the_later_the_limit(radius):
 @pytest.mark.parametrize('radius', [1.0, 0.999, 0.5])
 def test_where_there_is_no_limit_all_terms_are_gone_through(radius):
   coefficients = zeros_at(radius, 0.7)
-  head, limit = power_series.step_response(coefficients, 20_000)
+  head, limit = toeplitz.step_response(coefficients, 20_000)
   assert limit is None
   assert head.size == 20_000
 
 
 def test_equal_coefficients_go_round_and_round():
   """1, 0, 0, 1, 0, 0, …: near the limit never, and all zeros on the circle."""
-  head, limit = power_series.step_response(np.ones(3), 9_000)
+  head, limit = toeplitz.step_response(np.ones(3), 9_000)
   assert limit is None
   np.testing.assert_allclose(head.reshape(-1, 3), [[1.0, 0.0, 0.0]] * 3_000)
 
 
 def test_refuses_what_would_take_for_ever():
   with pytest.raises(ValueError, match='num_rounds=1000000000 .*unit circle'):
-    power_series.step_response(np.ones(3), 10**9)
+    toeplitz.step_response(np.ones(3), 10**9)
 
 
 def test_a_single_band_is_at_its_limit_at_once():
-  head, limit = power_series.step_response(np.array([4.0]), 10**9)
+  head, limit = toeplitz.step_response(np.array([4.0]), 10**9)
   assert head.size <= 2**14
   np.testing.assert_array_equal(head, 0.25)
   assert limit == 0.25
@@ -74,9 +74,9 @@ def test_a_single_band_is_at_its_limit_at_once():
 def test_fourier_transforms_give_the_same(monkeypatch, num_terms):
   coefficients = 1.0 / np.arange(1.0, 31.0)
   values = np.random.default_rng(0).normal(size=num_terms)
-  direct = power_series.divide(values, coefficients)
-  inverse = power_series.reciprocal(coefficients, num_terms)
-  monkeypatch.setattr(power_series, '_MOST_DIRECT_BANDS', 8)
-  monkeypatch.setattr(power_series, '_MOST_DIRECT_PRODUCTS', 90)
-  np.testing.assert_allclose(power_series.divide(values, coefficients), direct, atol=1e-13)
-  np.testing.assert_allclose(power_series.reciprocal(coefficients, num_terms), inverse, atol=1e-14)
+  direct = toeplitz.divide(values, coefficients)
+  inverse = toeplitz.reciprocal(coefficients, num_terms)
+  monkeypatch.setattr(toeplitz, '_MOST_DIRECT_BANDS', 8)
+  monkeypatch.setattr(toeplitz, '_MOST_DIRECT_PRODUCTS', 90)
+  np.testing.assert_allclose(toeplitz.divide(values, coefficients), direct, atol=1e-13)
+  np.testing.assert_allclose(toeplitz.reciprocal(coefficients, num_terms), inverse, atol=1e-14)

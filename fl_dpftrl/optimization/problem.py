@@ -1,0 +1,55 @@
+"""The problem that an optimiser solves."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+
+from fl_dpftrl import error, sensitivity, workloads
+from fl_dpftrl.families import base
+from fl_dpftrl.participation import schemas
+
+Progress = Callable[[int, float], None]
+"""Called with the number of steps and the loss, or the value that stands for it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+  """A loss to minimise: the sensitivity under a schema times an error.
+
+  Attributes:
+    schema: n, b and k.
+    objective: 'rms' or 'max', the error.
+    workload: A, the linear workload whose error is minimised; banded and dense strategies are
+      optimised for any `workloads.Queries`.
+    progress: called with the number of steps and the loss; None for nobody.
+
+  Raises:
+    ValueError: if the objective is unknown.
+  """
+
+  schema: schemas.MinSep
+  objective: str = 'max'
+  workload: workloads.Workload = workloads.Workload()
+  progress: Progress | None = None
+
+  def __post_init__(self):
+    error.check_objective(self.objective)
+
+  def loss(self, strategy: base.Strategy) -> float:
+    """Returns sensitivity times error."""
+    errors = error.error(strategy, self.schema.num_rounds, self.workload)
+    return sensitivity.sensitivity(strategy, self.schema).value * getattr(errors, self.objective)
+
+  def counted(self, loss: Callable[[float], float]) -> Progress:
+    """Returns a callback that counts the steps of successive minimisations.
+
+    Args:
+      loss: maps a minimised value to the loss.
+    """
+    steps = itertools.count(1)
+
+    def report(_, value):
+      if self.progress is not None:
+        self.progress(next(steps), loss(value))
+
+    return report

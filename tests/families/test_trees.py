@@ -1,0 +1,172 @@
+"""Trees: their nodes, that their weights are the best ones, and runs of very many rounds."""
+
+import numpy as np
+import pytest
+
+from fl_dpftrl import error, sensitivity
+from fl_dpftrl.families import stamped, tree_full, tree_online
+from fl_dpftrl.noise import reference
+from fl_dpftrl.participation import schemas
+
+
+def test_nodes_in_the_order_of_their_last_round():
+  np.testing.assert_array_equal(
+    tree_online.TreeOnline().strategy_matrix(5),
+    [
+      [1, 0, 0, 0, 0],
+      [0, 1, 0, 0, 0],
+      [1, 1, 0, 0, 0],
+      [0, 0, 1, 0, 0],
+      [0, 0, 0, 1, 0],
+      [0, 0, 1, 1, 0],
+      [1, 1, 1, 1, 0],
+      [0, 0, 0, 0, 1],
+    ],
+  )
+
+
+@pytest.mark.parametrize('num_rounds', range(1, 40))
+def test_counts_of_nodes(num_rounds):
+  completed = [tree_online.nodes_completed(t) for t in range(num_rounds)]
+  assert sum(completed) == tree_online.first_node(num_rounds)
+  assert tree_online.TreeOnline().num_noise_rows(num_rounds) == sum(completed)
+
+
+@pytest.mark.parametrize(
+  'num_rounds, completed',
+  [(n, False) for n in (1, 2, 4, 8, 16)] + [(n, True) for n in (1, 2, 3, 4, 5, 6, 7, 11, 24, 33)],
+)
+def test_a_finished_tree_is_estimated_as_well_as_can_be(num_rounds, completed):
+  """Its last prefix sum uses the whole tree, so it equals least squares."""
+  strategy = tree_online.TreeOnline(num_rounds if completed else None)
+  prefix = np.tri(num_rounds)
+  online = (prefix @ strategy.noising_matrix(num_rounds))[-1]
+  best = (prefix @ np.linalg.pinv(strategy.strategy_matrix(num_rounds)))[-1]
+  np.testing.assert_allclose(online, best, atol=1e-12)
+
+
+@pytest.mark.parametrize('num_rounds', [3, 7, 21, 32])
+def test_no_prefix_sum_uses_later_nodes(num_rounds):
+  noising = tree_online.TreeOnline().noising_matrix(num_rounds)
+  for t in range(num_rounds):
+    assert not noising[t, tree_online.first_node(t + 1) :].any()
+
+
+@pytest.mark.parametrize('num_rounds, copies', [(1, 1), (2, 2), (7, 3), (8, 4), (2052, 12)])
+def test_memory_is_logarithmic(num_rounds, copies):
+  assert tree_online.TreeOnline().memory_copies(num_rounds) == copies
+
+
+@pytest.mark.parametrize('num_rounds', [1, 2, 3, 4, 5, 6, 7, 11, 24, 33])
+def test_completion_adds_the_nodes_of_virtual_rounds(num_rounds):
+  """Rows of the tree of a power of 2, of which some have no real round."""
+  size = 2 ** (num_rounds - 1).bit_length()
+  whole = tree_online.TreeOnline().strategy_matrix(size)[:, :num_rounds]
+  own = tree_online.TreeOnline(num_rounds).strategy_matrix(num_rounds)
+  assert sorted(map(tuple, own)) == sorted(map(tuple, whole[whole.any(axis=1)]))
+
+
+@pytest.mark.parametrize('num_rounds', [4, 6, 9])
+def test_completion_changes_nothing_before_the_last_round(num_rounds):
+  completed, plain = tree_online.TreeOnline(num_rounds), tree_online.TreeOnline()
+  for earlier in range(1, num_rounds):
+    for name in ('strategy_matrix', 'noising_matrix'):
+      matrices = (getattr(strategy, name)(earlier) for strategy in (completed, plain))
+      np.testing.assert_array_equal(*matrices)
+
+
+def test_completion_pays_over_many_restarts():
+  """Each earlier tree of 100 rounds adds one node's variance, not three's."""
+  before, after = (
+    error.per_query_error(stamped.Stamped(tree_online.TreeOnline(completed), 100), 2000)[-1]
+    for completed in (None, 100)
+  )
+  assert after < 0.65 * before
+
+
+@pytest.mark.parametrize('family', [tree_online.TreeOnline, tree_full.TreeFull])
+@pytest.mark.parametrize('rounds', [0, -1, 2.5, True, 'x'])
+def test_refuses_other_numbers_of_rounds(family, rounds):
+  with pytest.raises(ValueError, match='(completed_after|num_rounds) must be'):
+    family(rounds)
+
+
+@pytest.mark.parametrize('num_rounds', [1, 2, 3, 5, 8, 12, 21, 64, 77])
+def test_a_full_tree_has_the_gram_matrix_of_the_nodes_and_the_best_covariance(num_rounds):
+  nodes, prefix = tree_online.TreeOnline().strategy_matrix(num_rounds), np.tri(num_rounds)
+  matrix = tree_full.TreeFull().strategy_matrix(num_rounds)
+  np.testing.assert_allclose(matrix.T @ matrix, nodes.T @ nodes, atol=1e-12)
+  np.testing.assert_array_equal(matrix, np.tril(matrix))
+  best = prefix @ np.linalg.pinv(nodes)
+  own = prefix @ tree_full.TreeFull().noising_matrix(num_rounds)
+  np.testing.assert_allclose(own @ own.T, best @ best.T, atol=1e-11)
+  _, single = tree_full.node_moments(num_rounds.bit_length())
+  heights = [tree_full.height_of_tree(t, num_rounds) for t in range(num_rounds)]
+  np.testing.assert_allclose(np.diagonal(np.linalg.inv(nodes.T @ nodes)), single[heights])
+
+
+@pytest.mark.parametrize('num_rounds', [1, 6, 8, 13])
+def test_a_run_of_a_full_tree_that_ends_early_has_the_first_rows(num_rounds):
+  whole = tree_full.TreeFull().strategy_matrix(13)
+  early = tree_full.TreeFull(13).strategy_matrix(num_rounds)
+  np.testing.assert_array_equal(early, whole[:num_rounds, :num_rounds])
+
+
+def test_errors_of_a_million_rounds_lie_between_identity_and_online():
+  full = error.per_query_error(tree_full.TreeFull(), 10**6)
+  online = error.per_query_error(tree_online.TreeOnline(), 10**6)
+  assert (full <= online * (1 + 1e-12)).all()
+  # A finished tree's last prefix sum leaves nothing to later nodes.
+  assert full[2**19 - 1] == pytest.approx(online[2**19 - 1])
+
+
+def test_a_full_tree_streams_only_a_run_of_known_length():
+  with pytest.raises(ValueError, match='num_rounds is needed to stream'):
+    reference.reference_stream(tree_full.TreeFull(), np.zeros((4, 1)))
+
+
+def test_a_run_of_a_full_tree_that_ends_early_is_bounded():
+  strategy = tree_full.TreeFull(819)
+  early, whole = (
+    sensitivity.sensitivity(strategy, schemas.MinSep(num_rounds=n, min_sep=100)) for n in (600, 819)
+  )
+  assert early.kind != 'lower_bound' and whole.kind == 'exact'
+  reached, _ = sensitivity.pattern_sensitivity(strategy, 600, [np.arange(0, 600, 100)])
+  assert reached[0] * (1 - 1e-12) <= early.value <= whole.value
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('completed', [None, 300])
+def test_many_restarts_are_exact(completed):
+  strategy = stamped.Stamped(tree_online.TreeOnline(completed), 300)
+  value, kind = sensitivity.sensitivity(strategy, schemas.MinSep(num_rounds=30_000, min_sep=70))
+  first, _ = sensitivity.pattern_sensitivity(strategy, 30_000, [np.arange(0, 30_000, 70)])
+  assert kind == 'exact'
+  assert first[0] * (1 - 1e-12) <= value <= 1.1 * first[0]
+
+
+@pytest.mark.parametrize('n, b, k', [(100, 7, None), (100, 1, 30), (97, 13, 4), (64, 16, 4)])
+@pytest.mark.parametrize('completed', [False, True])
+def test_fixed_separation(n, b, k, completed):
+  schema = schemas.FixedSeparation(num_rounds=n, min_sep=b, max_participations=k)
+  strategy = tree_online.TreeOnline(n if completed else None)
+  general = sensitivity.gram_sensitivity(strategy.gram_matrix(n), schema)
+  expected = pytest.approx(general.value, rel=1e-12), 'exact'
+  assert sensitivity.sensitivity(strategy, schema) == expected
+
+
+@pytest.mark.slow
+def test_fixed_separation_of_a_million_rounds():
+  fixed, apart = (
+    sensitivity.sensitivity(tree_online.TreeOnline(), cls(num_rounds=10**6, min_sep=333))
+    for cls in (schemas.FixedSeparation, schemas.MinSep)
+  )
+  assert fixed.kind == 'exact' and fixed.value <= apart.value * (1 + 1e-12)
+
+
+def test_patterns_of_a_log_of_a_million_rounds():
+  patterns = [[5], [0, 1], [2**19, 2**19 + 1, 10**6 - 1]]
+  values, kind = sensitivity.pattern_sensitivity(tree_online.TreeOnline(), 10**6, patterns)
+  assert kind == 'exact'
+  # 10⁶ is even: its last round ends a node of 64 rounds, and lies in 7.
+  np.testing.assert_allclose(values**2, [20, 2 + 4 * 19, 2 + 4 * 18 + 7], rtol=1e-12)

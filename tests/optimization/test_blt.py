@@ -1,0 +1,223 @@
+"""Optimised BLTs reach the best losses known, and their gradients are true."""
+
+import functools
+import math
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from fl_dpftrl import workloads
+from fl_dpftrl.families import blt as family
+from fl_dpftrl.optimization import blt, many_starts
+from fl_dpftrl.optimization.problem import Problem
+from fl_dpftrl.participation import schemas
+
+MAIN = schemas.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
+optimized = functools.cache(blt.optimize)  # Once for each setting that several tests look at.
+
+THOROUGH = pytest.mark.thorough  # for what another test sees at another size
+
+# n, b, k, buffers, objective, loss that is known to be reached.
+KNOWN = [
+  (2052, 342, 6, 2, 'max', 10.8063),
+  (2052, 342, 6, 3, 'max', 10.7514),
+  (2052, 342, 6, 4, 'max', 10.7341),
+  (2052, 342, 6, 5, 'max', 10.7341),
+  (2052, 342, 6, 8, 'max', 10.7341),
+  (2052, 342, 6, 2, 'rms', 9.1828),
+  (2052, 342, 6, 3, 'rms', 9.1713),
+  (2052, 342, 6, 4, 'rms', 9.1713),
+  (2052, 342, 6, 8, 'rms', 9.1713),
+  (2000, 1, 1, 4, 'max', 3.4866),
+  (2000, 1, 1, 4, 'rms', 3.2704),
+  (2000, 2000, 1, 4, 'max', 3.4866),
+  (4000, 400, 5, 4, 'max', 10.6722),
+  (4000, 400, 5, 4, 'rms', 9.4447),
+  (2000, 100, 10, 3, 'max', 17.4039),
+  (2000, 100, 10, 4, 'max', 17.4039),
+  (2000, 100, 10, 2, 'rms', 14.9844),
+  (2000, 100, 10, 3, 'rms', 14.8693),
+  (100_000, 1000, 10, 4, 'max', 25.2499),
+  (100_000, 1000, 10, 5, 'max', 25.2259),
+  (100_000, 1000, 10, 4, 'rms', 22.9662),
+  (10**9, 10**6, 10, 4, 'max', 41.5630),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('n, b, k, num_buffers, objective, known', KNOWN)
+def test_reaches_what_is_known(n, b, k, num_buffers, objective, known):
+  problem = Problem(schemas.MinSep(n, b, k), objective)
+  strategy = optimized(problem, num_buffers)
+  assert strategy.num_buffers == num_buffers
+  assert problem.loss(strategy) <= known + 5e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'n, b, k, objective, num_buffers',
+  [
+    (2052, 342, 6, 'max', 4),
+    (2052, 342, 6, 'rms', 3),
+    (2000, 100, 10, 'max', 3),
+    pytest.param(100_000, 1000, 10, 'max', 5, marks=THOROUGH),
+    pytest.param(10**9, 10**6, 10, 'max', 7, marks=THOROUGH),
+  ],
+)
+def test_chooses_as_many_buffers_as_are_worth_it(n, b, k, objective, num_buffers):
+  problem = Problem(schemas.MinSep(n, b, k), objective)
+  strategy = optimized(problem)
+  assert strategy.num_buffers == num_buffers
+  best, fewer = (
+    problem.loss(optimized(problem, size)) for size in (blt.MAX_BUFFERS, num_buffers - 1)
+  )
+  assert problem.loss(strategy) <= best * 1.00101
+  assert fewer > best * 1.00099
+
+
+@pytest.mark.slow
+@hypothesis.given(
+  st.integers(1, 10**10),
+  st.floats(0.0, 1.0),
+  st.floats(0.0, 1.0),
+  st.sampled_from([0.0, 0.9, 0.999]),
+  st.sampled_from(['rms', 'max']),
+  st.integers(1, 4),
+)
+@hypothesis.example(1, 0.0, 1.0, 0.0, 'rms', 4)
+@hypothesis.example(2, 1.0, 1.0, 0.0, 'max', 4)
+@hypothesis.example(3, 0.5, 0.0, 0.0, 'rms', 1)
+@hypothesis.example(10, 0.3, 1.0, 0.0, 'max', 4)
+def test_never_fails(n, separation, share, momentum, objective, num_buffers):
+  schema = schemas.MinSep(n, math.ceil(n**separation), math.ceil(n**share))
+  problem = Problem(schema, objective, workloads.Workload(momentum))
+  independent = problem.loss(family.BLT([0.5], [0.0]))
+  assert problem.loss(blt.optimize(problem, num_buffers)) <= independent * (1 + 1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('objective', [pytest.param('rms', marks=THOROUGH), 'max'])
+def test_each_workload_asks_for_its_own_strategy(objective):
+  schema = schemas.MinSep(num_rounds=500, min_sep=50, max_participations=4)
+  problems = [
+    Problem(schema, objective, workload)
+    for workload in (workloads.Workload(0.95, 0.15, 0.25), workloads.Workload(0.95))
+  ] + [Problem(schema, objective)]
+  scheduled, momentum, prefix = (blt.optimize(problem, 2) for problem in problems)
+  losses = [problems[0].loss(strategy) for strategy in (scheduled, momentum, prefix)]
+  assert losses[0] < losses[1] < losses[2]
+  assert problems[1].loss(momentum) < 0.99 * problems[1].loss(prefix)
+
+
+def test_tells_of_its_progress_and_is_the_same_every_time():
+  told = []
+  problem = Problem(MAIN, progress=lambda *args: told.append(args))
+  strategy = blt.optimize(problem, 1)
+  assert [steps for steps, _ in told] == list(range(1, len(told) + 1))
+  assert min(value for _, value in told) == pytest.approx(problem.loss(strategy))
+  assert blt.optimize(Problem(MAIN), 1) == strategy
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('schedule', [(0.0, 0.0), (0.2, 0.3)])
+@pytest.mark.parametrize('num_buffers', [1, 3])
+@pytest.mark.parametrize('objective', ['rms', 'max'])
+@pytest.mark.parametrize('momentum', [0.0, 0.9])
+@pytest.mark.parametrize('power', [1.0, 40.0])
+def test_value_and_gradient(schedule, num_buffers, objective, momentum, power):
+  every = [schemas.MinSep(*row) for row in ((50, 7, 4), (50, 5, None), (33, 1, 1))]
+  workload = workloads.Workload(momentum, *schedule)
+  references = np.array([1.0, 2.0, 3.0])
+  log_loss = blt.LogLoss(
+    every, objective, workload, references=references, power=power, query_power=1e7
+  )
+  points = np.random.default_rng(0).normal(size=(3, 2 * num_buffers))
+  values, grads = log_loss(points)
+  for point, value, grad in zip(points, values, grads):
+    strategy = blt._strategy(point)
+    losses = [Problem(schema, objective, workload).loss(strategy) for schema in every]
+    expected = np.mean((losses / references) ** power) ** (1.0 / power)
+    assert np.exp(value) == pytest.approx(expected, rel=2e-6)
+    ends = [log_loss(point + h * np.eye(point.size))[0] for h in (1e-5, -1e-5)]
+    np.testing.assert_allclose(grad, (ends[0] - ends[1]) / 2e-5, atol=1e-7)
+
+
+@hypothesis.given(st.lists(st.floats(-60.0, 60.0), min_size=6, max_size=6))
+def test_any_numbers_are_a_blt(numbers):
+  logits = np.array(numbers)
+  gaps, _ = blt.to_gaps(logits[None])
+  assert (gaps > 0.0).all()
+  assert blt._strategy(logits).num_buffers == 3
+  values, grads = blt.LogLoss([MAIN], 'max', workloads.Workload())(logits[None])
+  assert np.isfinite(values).all() and np.isfinite(grads).all()
+
+
+def test_gaps_and_logits():
+  gaps = np.array([1e-9, 0.2, 0.05, 0.3, 0.1, 0.4])
+  again, _ = blt.to_gaps(blt.to_logits(gaps)[None])
+  np.testing.assert_allclose(again[0], gaps, rtol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'n, b, k, num_buffers, objective, momentum',
+  [
+    (33, 12, None, 3, 'max', 0.5),
+    (3, 2, None, 5, 'max', 0.9),
+    (700, 30, 10, 2, 'rms', 0.0),
+    (2000, 100, 10, 3, 'max', 0.0),
+    pytest.param(20_000, 1000, 20, 4, 'max', 0.95, marks=THOROUGH),
+  ],
+)
+def test_many_more_starts_find_nothing_better(n, b, k, num_buffers, objective, momentum):
+  problem = Problem(schemas.MinSep(n, b, k), objective, workloads.Workload(momentum))
+  log_loss = blt.LogLoss([problem.schema], objective, problem.workload)
+  points = blt.starts(num_buffers, n, None, random_starts=300)
+  for steps in (80, 1000):
+    solutions = many_starts.minimize(
+      log_loss, points, max_iterations=steps, tolerance=1e-11, patience=30
+    )
+    points = solutions.points[:80]
+  best = np.exp(solutions.values[0])
+  assert problem.loss(blt.optimize(problem, num_buffers)) <= best * (1 + 1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('objective', [pytest.param('rms', marks=THOROUGH), 'max'])
+def test_each_aim_over_a_range_is_met_best_by_its_own(objective):
+  over = [Problem(schemas.MinSep(1200, b), objective) for b in (100, 200, 400)]
+
+  def losses(strategy):
+    return np.array([problem.loss(strategy) for problem in over])
+
+  alone = [losses(blt.optimize(problem, 3)) for problem in over]
+  best = np.diag(alone)
+  measures = {'mean': np.mean, 'worst': np.max, 'regret': lambda values: np.max(values / best)}
+  reached = {name: losses(blt.optimize_range(over, name, 3)) for name in measures}
+  for name, measure in measures.items():
+    others = [measure(other) for other in (*alone, *reached.values())]
+    assert measure(reached[name]) <= min(others) * (1 + 1e-5)
+    assert measures['regret'](reached[name]) > 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('over', ['worst', 'regret'])
+def test_a_range_of_one_is_no_range(over):
+  problem = Problem(MAIN)
+  assert optimized(problem, 2) == blt.optimize_range([problem], over, 2)
+
+
+@pytest.mark.parametrize(
+  'change, message',
+  [
+    ({'over': 'median'}, "over.*'median'"),
+    ({'problems': []}, 'schemas'),
+    ({'num_buffers': -1}, 'num_buffers.*-1'),
+    ({'num_buffers': 9}, 'num_buffers.*9'),
+  ],
+)
+def test_refuses_other_arguments(change, message):
+  with pytest.raises(ValueError, match=message):
+    blt.optimize_range(**{'problems': [Problem(MAIN)], 'over': 'mean', **change})

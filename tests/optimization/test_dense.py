@@ -1,0 +1,237 @@
+"""The best dense strategies, and the bounds that prove them so."""
+
+import math
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from scipy import optimize as optimize_lib
+
+from fl_dpftrl import sensitivity, workloads
+from fl_dpftrl.families import blt, identity, tree_online
+from fl_dpftrl.families import dense as family
+from fl_dpftrl.optimization import banded, dense, factorization, low_rank
+from fl_dpftrl.optimization.problem import Problem
+from fl_dpftrl.participation import schemas
+from tests import oracle
+
+OBJECTIVES = ('rms', 'max')
+COOLDOWN = workloads.Workload(0.95, cooldown_fraction=0.25)
+
+
+def once(num_rounds, objective='rms', workload=workloads.Workload()):
+  return Problem(schemas.MinSep(num_rounds, max_participations=1), objective, workload)
+
+
+def triangle(size, seed, spread=1.0):
+  generator = np.random.default_rng(seed)
+  matrix = np.tril(generator.normal(size=(size, size)) * spread, -1)
+  return matrix + np.diag(generator.uniform(0.3, 1.5, size))
+
+
+@pytest.mark.slow
+def test_the_published_optimum_with_a_certificate():
+  """512 rounds, one participation (Denisov et al. 2022)."""
+  steps = []
+  schema = schemas.MinSep(512, max_participations=1)
+  best = dense.solve(Problem(schema, 'rms', progress=lambda i, _: steps.append(i)))
+  assert best.loss == pytest.approx(2.7393846561, abs=5e-7)
+  assert best.bound <= 2.7393846561 + 1e-9
+  assert 0.0 <= best.gap <= 1e-6
+  assert len(steps) <= 20
+
+
+@pytest.mark.parametrize('objective', OBJECTIVES)
+@pytest.mark.parametrize('num_rounds', [1, 2, 3, 33])
+def test_one_participation_at_any_size(num_rounds, objective):
+  problem = once(num_rounds, objective)
+  best = dense.solve(problem)
+  assert best.gap <= 2e-7
+  assert problem.loss(best.strategy) == pytest.approx(best.loss)
+  np.testing.assert_allclose(np.square(best.strategy.coefficients).sum(axis=0), 1.0)
+  one = pytest.approx(1.0, abs=1e-12)
+  assert sensitivity.sensitivity(best.strategy, problem.schema) == (one, 'exact')
+
+
+def test_equals_a_general_minimiser():
+  """Over all C with columns of norm 1, with numerical gradients."""
+  size = 6
+  lower, queries = np.tril_indices(size), np.tri(size)
+
+  def objective(entries):
+    matrix = np.zeros((size, size))
+    matrix[lower] = entries
+    matrix /= np.linalg.norm(matrix, axis=0)
+    return np.linalg.norm(queries @ np.linalg.inv(matrix))
+
+  result = optimize_lib.minimize(objective, np.eye(size)[lower], method='L-BFGS-B', tol=1e-14)
+  best = dense.solve(once(size), tolerance=1e-10)
+  assert best.loss * math.sqrt(size) == pytest.approx(result.fun, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_many_participations_equal_a_general_minimiser():
+  """Over all C, where X may be negative between rounds of a pattern."""
+  size, schema = 4, schemas.FixedSeparation(num_rounds=4, min_sep=2)
+  lower, queries = np.tril_indices(size), np.tri(size)
+
+  def objective(entries):
+    matrix = np.zeros((size, size))
+    matrix[lower] = entries
+    gram = matrix.T @ matrix
+    worst = max(gram[i, i] + gram[i + 2, i + 2] + 2.0 * abs(gram[i, i + 2]) for i in range(2))
+    return math.sqrt(worst) * np.linalg.norm(queries @ np.linalg.inv(matrix))
+
+  found = dense.solve_multi_epoch(Problem(schema, 'rms'), tolerance=1e-10)
+  best = math.inf
+  for seed in range(4):
+    start = triangle(size, seed, 0.5)[lower]
+    for _ in range(3):  # The maximum has corners, at which simplices get stuck.
+      start = optimize_lib.minimize(
+        objective,
+        start,
+        method='Nelder-Mead',
+        options={'maxiter': 4000, 'xatol': 1e-9, 'fatol': 1e-12},
+      ).x
+    best = min(best, objective(start))
+  scale = math.sqrt(size)
+  assert best >= found.bound * scale * (1.0 - 1e-9)
+  assert best == pytest.approx(found.loss * scale, rel=1e-3)
+
+
+@pytest.mark.slow
+@hypothesis.given(
+  st.integers(1, 7),
+  st.integers(1, 7),
+  st.integers(1, 4),
+  st.sampled_from([schemas.MinSep, schemas.FixedSeparation]),
+  st.sampled_from(OBJECTIVES),
+  st.sampled_from([0.0, 0.9]),
+  st.integers(0, 99),
+)
+def test_nothing_is_better_than_the_bound(n, b, k, cls, objective, beta, seed):
+  """Whatever the signs of X, and with vectors for updates."""
+  schema, workload = cls(n, b, k), workloads.Workload(beta, cooldown_fraction=0.5)
+  problem = Problem(schema, objective, workload)
+  strategy = family.Dense(triangle(n, seed))
+  bound = problem.loss(strategy) / math.sqrt(1.0 + dense.optimality_gap(strategy, problem))
+  best = dense.solve(problem).strategy
+  for other in (*(triangle(n, seed + i, 0.3 * i) for i in range(3)), best.coefficients):
+    queries = oracle.per_query_error(family.Dense(other), n, workload)
+    error = math.sqrt(np.mean(queries**2)) if objective == 'rms' else queries.max()
+    assert oracle.worst_of_vectors(other, schema) * error >= bound * (1.0 - 1e-7)
+
+
+@pytest.mark.parametrize('objective', OBJECTIVES)
+@pytest.mark.parametrize('n, b', [(36, 6), (40, 9), (24, 24), (17, 2)])
+def test_many_participations(n, b, objective):
+  """A device comes back every b rounds until the end."""
+  problem = Problem(schemas.FixedSeparation(n, b), objective)
+  best = dense.solve_multi_epoch(problem, tolerance=1e-5)
+  assert best.gap <= 1e-3  # of max, where few queries are the worst
+  assert problem.loss(best.strategy) == pytest.approx(best.loss)
+  assert sensitivity.sensitivity(best.strategy, problem.schema) == (pytest.approx(1.0), 'exact')
+  gram = best.strategy.gram_matrix(n)
+  for lag in range(b, n, b):
+    np.testing.assert_allclose(np.diagonal(gram, lag), 0.0, atol=1e-14)
+  alike = dense.solve_multi_epoch(problem, equal_norms=True, tolerance=1e-5)
+  squares = np.square(alike.strategy.coefficients).sum(axis=0)
+  np.testing.assert_allclose(squares, 1.0 / problem.schema.participations)
+  assert alike.loss >= best.bound
+  bands = banded.optimize(Problem(schemas.MinSep(n, b), objective))
+  assert problem.loss(bands) >= alike.bound * (1.0 - 1e-9)
+
+
+@pytest.mark.parametrize('objective', OBJECTIVES)
+def test_fewer_participations_than_would_fit(objective):
+  problem = Problem(schemas.FixedSeparation(40, 8, 3), objective)
+  strategy = dense.solve_multi_epoch(problem).strategy
+  assert sensitivity.sensitivity(strategy, problem.schema) == (pytest.approx(1.0), 'exact')
+  assert 0.0 < dense.optimality_gap(strategy, problem) < 0.5
+  most = dense.solve_multi_epoch(Problem(schemas.FixedSeparation(40, 8), objective)).strategy
+  assert problem.loss(strategy) < problem.loss(most)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('objective', OBJECTIVES)
+def test_momentum_and_cooldown_are_worth_optimising_for(objective):
+  prefix, cooldown = once(128, objective), once(128, objective, COOLDOWN)
+  for_prefix, for_cooldown = (dense.solve(problem) for problem in (prefix, cooldown))
+  assert cooldown.loss(for_cooldown.strategy) < 0.99 * cooldown.loss(for_prefix.strategy)
+  assert prefix.loss(for_prefix.strategy) < prefix.loss(for_cooldown.strategy)
+  assert for_cooldown.gap <= (2e-7 if objective == 'rms' else 1e-3)
+
+
+def test_any_queries_will_do_that_tell_rounds_apart():
+  generator = np.random.default_rng(0)
+  queries = workloads.Matrix(generator.normal(size=(20, 12)))
+  assert dense.solve(once(12, workload=queries)).gap <= 2e-7
+  few = once(12, workload=workloads.Matrix(generator.normal(size=(11, 12))))
+  for solve in (dense.solve, dense.solve_multi_epoch):
+    with pytest.raises(ValueError, match='workload must tell all rounds apart'):
+      solve(few)
+  assert dense.optimality_gap(identity.Identity(), few) is None
+
+
+@pytest.mark.parametrize(
+  'strategy', [identity.Identity(), tree_online.TreeOnline(), blt.BLT([0.97, 0.6], [0.2, 0.4])]
+)
+def test_gaps_of_other_families(strategy):
+  problem = once(64)
+  best = dense.solve(problem, tolerance=1e-10).loss
+  expected = (problem.loss(strategy) / best) ** 2 - 1.0
+  assert dense.optimality_gap(strategy, problem) == pytest.approx(expected, rel=1e-6)
+
+
+def test_no_certificate_for_very_many_rounds():
+  assert dense.optimality_gap(identity.Identity(), once(dense.MAX_ROUNDS + 1)) is None
+
+
+def test_groups_of_rounds():
+  schema = schemas.MinSep(num_rounds=7, min_sep=2, max_participations=3)
+  assert factorization.chains(schema).rounds.tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
+  tiles = factorization.tiles(schema)
+  assert tiles.rounds.tolist() == [[0, 2, 4], [6, 7, 7], [1, 3, 5]]
+  assert tiles.order.tolist() == [0, 2, 4, 6, 1, 3, 5]
+
+
+@pytest.mark.parametrize('workload', [workloads.Workload(), COOLDOWN])
+def test_few_vectors_come_close_to_the_optimum(workload):
+  problem = once(128, workload=workload)
+  best = dense.solve(problem)
+  near = low_rank.approximate(best.strategy, 128, num_bands=8, rank=4, workload=workload)
+  assert near.memory_copies(128) == 4
+  # Its rows are scaled, so that the guarantee is that of the optimum.
+  assert sensitivity.sensitivity(near, problem.schema) == (pytest.approx(1.0), 'exact')
+  assert best.bound <= problem.loss(near) <= 1.001 * best.loss
+  # Factors stay small enough for single precision.
+  assert max(np.abs(near.left).max(), np.abs(near.right).max()) < 1e3
+  coarse = low_rank.approximate(best.strategy, 128, num_bands=3, rank=1, workload=workload)
+  assert 1.001 * best.loss < problem.loss(coarse) < 1.2 * best.loss
+
+
+def test_bands_for_all_rounds_leave_nothing_out():
+  strategy = blt.BLT([0.9, 0.5], [0.2, 0.3])
+  for num_rounds in (1, 2, 9):
+    near = low_rank.approximate(strategy, num_rounds, num_bands=max(num_rounds, 2), rank=1)
+    np.testing.assert_allclose(
+      near.noising_matrix(num_rounds), strategy.noising_matrix(num_rounds), atol=1e-7
+    )
+
+
+@pytest.mark.parametrize(
+  'change, message',
+  [
+    ({'num_bands': 1}, 'num_bands must be 2 to 9'),
+    ({'num_bands': 10}, 'num_bands must be 2 to 9'),
+    ({'num_bands': 2, 'workload': workloads.Workload(0.9)}, 'num_bands must be 3 to 9'),
+    ({'rank': 0}, 'rank must be 1 to 9'),
+    ({'rank': 10}, 'rank must be 1 to 9'),
+    ({'strategy': tree_online.TreeOnline()}, 'square C, but tree_online does not'),
+  ],
+)
+def test_an_approximation_refuses(change, message):
+  valid = {'strategy': blt.BLT([0.9], [0.2]), 'num_rounds': 9, 'num_bands': 3, 'rank': 1}
+  with pytest.raises(ValueError, match=message):
+    low_rank.approximate(**{**valid, **change})

@@ -1,0 +1,221 @@
+"""Banded Toeplitz strategies: gradients of their losses, and the best losses known."""
+
+import numpy as np
+import pytest
+
+from fl_dpftrl import error, sensitivity, workloads
+from fl_dpftrl.families import banded_toeplitz, identity
+from fl_dpftrl.optimization import toeplitz, toeplitz_loss
+from fl_dpftrl.optimization.problem import Problem
+from fl_dpftrl.participation import schemas
+
+MAIN = schemas.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
+WORKLOADS = {
+  'prefix': workloads.Workload(),
+  'momentum': workloads.Workload(0.9),
+  'everything': workloads.Workload(0.5, 0.2, 0.3),
+}
+
+
+def check_gradient(log_square, point):
+  """Returns the loss, its gradient compared with differences."""
+  value, grad = log_square(point)
+  numeric = [
+    (log_square(point + 1e-6 * e)[0] - log_square(point - 1e-6 * e)[0]) / 2e-6
+    for e in np.eye(point.size)
+  ]
+  np.testing.assert_allclose(grad, numeric, atol=1e-6)
+  return np.exp(0.5 * value)
+
+
+def example(num_bands):
+  coefficients = np.random.default_rng(num_bands).normal(size=num_bands) * 0.3
+  coefficients[0] = 1.1
+  return coefficients
+
+
+@pytest.mark.parametrize('workload', WORKLOADS.values(), ids=WORKLOADS)
+@pytest.mark.parametrize('normalized', [False, True])
+@pytest.mark.parametrize('power', [1, 4])
+@pytest.mark.parametrize('n, bands', [(1, 1), (4, 1), (30, 7), (5, 8)])
+def test_rows_error(workload, normalized, power, n, bands):
+  coefficients = example(bands)
+  of_error = toeplitz_loss.rows_error(n, power, workload, normalized=normalized)
+  strategy = banded_toeplitz.BandedToeplitz(coefficients, n if normalized else None)
+  queries = error.per_query_error(strategy, n, workload)
+  expected = np.mean(queries ** (2 * power)) ** (0.5 / power)
+  assert check_gradient(of_error, coefficients) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize('beta', [0.0, 0.9])
+@pytest.mark.parametrize('objective', ['rms', 'max'])
+@pytest.mark.parametrize('n, bands, terms', [(1, 1, 1), (30, 7, 30), (5, 8, 5), (10**6, 5, 5000)])
+def test_response_error(beta, objective, n, bands, terms):
+  """With fewer terms than rounds, the limit stands for the tail."""
+  workload = workloads.Workload(beta)
+  coefficients = example(bands) if terms == n else 1.0 / np.arange(1.0, bands + 1.0)
+  of_error = toeplitz_loss.response_error(n, objective, workload, terms)
+  result = error.error(banded_toeplitz.BandedToeplitz(coefficients), n, workload)
+  expected = pytest.approx(getattr(result, objective), rel=1e-9)
+  assert check_gradient(of_error, coefficients) == expected
+
+
+@pytest.mark.parametrize('n, b, k', [(20, 3, None), (40, 9, 3), (9, 9, 1)])
+def test_sensitivity(n, b, k):
+  schema = schemas.MinSep(num_rounds=n, min_sep=b, max_participations=k)
+  coefficients = np.sort(np.random.default_rng(0).uniform(size=8))[::-1]
+  strategy = banded_toeplitz.BandedToeplitz(coefficients)
+  expected = pytest.approx(sensitivity.sensitivity(strategy, schema).value)
+  assert check_gradient(toeplitz_loss.sensitivity(schema), coefficients) == expected
+
+
+def test_outside_of_the_domain_there_is_no_value():
+  growing, workload = np.array([1.0, -9.0]), workloads.Workload()
+  response = toeplitz_loss.response_error(1000, 'rms', workload, 1000)
+  rows = toeplitz_loss.rows_error(1000, 1, workload, normalized=True)
+  with np.errstate(all='ignore'):
+    assert response(growing)[0] == rows(growing)[0] == np.inf
+
+
+# n, b, k, bands, objective, loss that is known to be reached.
+KNOWN = [
+  (2052, 342, 6, 342, 'rms', 8.7450),
+  (2052, 342, 6, 342, 'max', 9.9361),
+  (16384, 1, 1, 16, 'rms', 23.0925),
+  (16384, 1, 1, 16, 'max', 32.4173),
+  (100_000, 1, 1, 64, 'rms', 28.7360),
+  (100_000, 1, 1, 64, 'max', 40.2465),
+  (10_000_000, 1, 1, 64, 'rms', 279.9071),
+  (1_000_000_000, 1, 1, 16, 'max', 7905.762),
+  (2000, 100, 10, 2000, 'max', 16.9173),
+]
+# The number of bands and the loss by default.
+SPARSE = [
+  (800, 25, 4, 800, 'max', 8.8951),
+  (2000, 100, 5, 1858, 'rms', 9.4504),
+  (200, 5, 2, 200, 'max', 4.7653),
+  (2000, 100, 12, 100, 'rms', 15.6216),
+  (2052, 342, 6, 342, 'rms', 8.7449),
+  (2052, 342, 6, 342, 'max', 9.9360),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'n, b, k, num_bands, objective, known, given',
+  [(*row, True) for row in KNOWN] + [(*row, False) for row in SPARSE],
+)
+def test_reaches_what_is_known(n, b, k, num_bands, objective, known, given):
+  schema = schemas.MinSep(num_rounds=n, min_sep=b, max_participations=k)
+  strategy = toeplitz.optimize(Problem(schema, objective), num_bands if given else None)
+  assert strategy.num_bands == pytest.approx(num_bands, abs=0 if given else 20)
+  assert given or strategy.coefficients[-1] > 0.0
+  assert sensitivity.sensitivity(strategy, schema).kind == 'exact'
+  assert Problem(schema, objective).loss(strategy) <= known
+
+
+def test_columns_are_normalised_where_that_is_worth_it():
+  assert toeplitz.optimize(Problem(MAIN, 'rms')).normalized_rounds == 2052
+  long = schemas.MinSep(num_rounds=16384, max_participations=1)
+  assert toeplitz.optimize(Problem(long, 'rms'), 16).normalized_rounds is None
+
+
+def test_normalised_coefficients_are_at_a_minimum():
+  problem = Problem(schemas.MinSep(num_rounds=60, min_sep=12), 'rms')
+  best = toeplitz.optimize(problem)
+  assert best.normalized_rounds == 60
+  generator = np.random.default_rng(0)
+  for _ in range(20):
+    other = best.coefficients * (1 + generator.normal(size=12, scale=3e-3))
+    other = banded_toeplitz.BandedToeplitz(other, 60)
+    assert problem.loss(other) >= problem.loss(best) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize('b, k', [(12, None), (5, 3)])
+@pytest.mark.parametrize('objective', ['rms', 'max'])
+def test_any_start_of_the_search_is_undercut(b, k, objective):
+  schema = schemas.MinSep(num_rounds=60, min_sep=b, max_participations=k)
+  problem = Problem(schema, objective)
+  start = banded_toeplitz.BandedToeplitz(toeplitz.shifted_harmonic(problem, 12))
+  best = problem.loss(toeplitz.optimize(problem))
+  assert best <= min(map(problem.loss, (start, toeplitz.square_root(problem, 12))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('num_rounds', [1, 2, 3, 10])
+@pytest.mark.parametrize('min_sep', [1, 2, 10])
+@pytest.mark.parametrize('most', [None, 1])
+@pytest.mark.parametrize('objective', ['rms', 'max'])
+@pytest.mark.parametrize('cls', [schemas.MinSep, schemas.FixedSeparation])
+def test_short_runs_are_no_worse_than_independent_noise(num_rounds, min_sep, most, objective, cls):
+  schema = cls(num_rounds=num_rounds, min_sep=min_sep, max_participations=most)
+  problem = Problem(schema, objective)
+  independent = problem.loss(identity.Identity())
+  assert problem.loss(toeplitz.optimize(problem)) <= independent * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+  'schema, expected',
+  [
+    (MAIN, (342,)),
+    (schemas.MinSep(num_rounds=5000, min_sep=2000), (1024,)),
+    (schemas.MinSep(num_rounds=50, max_participations=1), (50,)),
+    (schemas.MinSep(num_rounds=50), (1,)),
+    (schemas.MinSep(num_rounds=900, max_participations=3), (1, 900)),
+    (schemas.MinSep(num_rounds=9000, min_sep=2000, max_participations=2), (1024, 4096)),
+  ],
+)
+def test_numbers_of_bands_worth_trying(schema, expected):
+  assert toeplitz.default_bands(schema) == expected
+
+
+@pytest.mark.parametrize(
+  'workload', [workloads.Workload(0.95), workloads.Workload(0.95, 0.15, 0.25)]
+)
+@pytest.mark.parametrize('objective', ['rms', 'max'])
+def test_another_workload_asks_for_another_strategy(workload, objective):
+  schema = schemas.MinSep(num_rounds=300, min_sep=50, max_participations=6)
+  problem = Problem(schema, objective, workload)
+  other = toeplitz.optimize(Problem(schema, objective))
+  assert problem.loss(toeplitz.optimize(problem)) < 0.995 * problem.loss(other)
+
+
+def test_square_root():
+  strategy = toeplitz.square_root(Problem(MAIN))
+  assert strategy.num_bands == 2052
+  np.testing.assert_allclose(strategy.coefficients[:5], [1, 1 / 2, 3 / 8, 5 / 16, 35 / 128])
+
+
+@pytest.mark.parametrize('num_bands, objective', [(16, 'rms'), (64, 'max')])
+def test_the_shifted_harmonic_is_near_the_best_where_runs_are_long(num_bands, objective):
+  problem = Problem(schemas.MinSep(num_rounds=100_000, max_participations=1), objective)
+  start = toeplitz.shifted_harmonic(problem, num_bands)
+  np.testing.assert_allclose(np.diff(start), np.diff(1.0 / np.arange(1.0, num_bands + 1.0)))
+  best = problem.loss(toeplitz.optimize(problem, num_bands))
+  assert best <= problem.loss(banded_toeplitz.BandedToeplitz(start)) <= 1.005 * best
+
+
+@pytest.mark.parametrize('num_bands', [20, 30])
+def test_tells_of_its_progress_and_is_the_same_every_time(num_bands):
+  schema, told = schemas.MinSep(num_rounds=200, min_sep=20), []
+  problem = Problem(schema, 'rms', progress=lambda *args: told.append(args))
+  strategy = toeplitz.optimize(problem, num_bands)
+  assert [steps for steps, _ in told] == list(range(1, len(told) + 1))
+  assert told[-1][1] == pytest.approx(problem.loss(strategy))
+  again = toeplitz.optimize(Problem(schema, 'rms'), num_bands)
+  np.testing.assert_array_equal(strategy.coefficients, again.coefficients)
+
+
+@pytest.mark.parametrize('find', [toeplitz.optimize, toeplitz.square_root])
+@pytest.mark.parametrize('num_bands', [0, 2053])
+def test_refuses_other_numbers_of_bands(find, num_bands):
+  with pytest.raises(ValueError, match=f'num_bands.*1 to 2052.*{num_bands}'):
+    find(Problem(MAIN), num_bands)
+
+
+def test_refuses_more_rounds_than_a_way_exists_for():
+  schema = schemas.MinSep(num_rounds=100_000, min_sep=9)
+  with pytest.raises(ValueError, match='num_bands'):
+    toeplitz.square_root(Problem(schema))
+  with pytest.raises(ValueError, match='num_rounds=100000'):
+    toeplitz.optimize(Problem(schema, workload=workloads.Workload(0.0, 0.0, 0.5)))
