@@ -105,9 +105,9 @@ class Hparams:
   )
   noise_memory: str | None = _flag(
     None,
-    "Where the buffers of the noise are: 'state' for TFF's state (the default for small"
-    " ones), 'engine' for memory outside it, or a file in checkpoints/ where they do not fit"
-    " (the default for others; 'memory' and 'mapped' mean the same).",
+    "Where the noise is made: 'engine' by this process, with buffers in memory or in a file in"
+    " checkpoints/ (the default; 'memory' and 'mapped' mean the same); 'state' in TFF's state,"
+    ' whose lowest bits the guarantee does not cover.',
     choices=('state', 'engine', 'memory', 'mapped', 'recomputed'),
   )
   clip_norm: float = _flag(1.0, "L2 bound on a device's update.")

@@ -29,7 +29,6 @@ ROWS_NAME = 'rows'
 # Of runs of an earlier release.
 _SERVED_NAME = 'served.json'
 # State is copied in each round; a row of an engine is made while clients train.
-_MOST_STATE_BYTES = 4_000_000
 _CLIENT_MOMENTUM = 0.9
 # Large enough for the noise not to be scaled up where gradients are small.
 _SERVER_ADAPTIVITY = 1e-3
@@ -68,7 +67,7 @@ def train(
   if machines.address is None:
     _share_processors(4 * size, machines)
   factory = with_canaries(
-    aggregator(hparams, strategy, size, folder, machines),
+    aggregator(hparams, strategy, folder, machines),
     hparams,
     schema=scenario.planned_schema(run.num_rounds(hparams, strategy)),
     size=size,
@@ -158,16 +157,14 @@ class Flags(loop.Observer):
 def aggregator(
   hparams: configuration.Hparams,
   strategy: base.Strategy,
-  num_parameters: int,
   folder: pathlib.Path,
   machines: machines_lib.Machines = machines_lib.Machines(),
 ) -> dpftrl.CorrelatedNoiseFactory:
-  """Returns the run's aggregator, with its noise in TFF's state or made outside it.
+  """Returns the run's aggregator, with its noise made by this process or in TFF's state.
 
   Args:
     hparams: the run's flags.
     strategy: strategy of the noise.
-    num_parameters: number of the model's parameters.
     folder: folder of the run; an engine's snapshots are among its checkpoints.
     machines: machines of which some may make the rows.
 
@@ -180,13 +177,9 @@ def aggregator(
       f'{rows_folder / _SERVED_NAME}: the noise of this run was made outside the training process,'
       ' which release 0.1 alone continues; its log can be replayed'
     )
-  memory_kind = hparams.noise_memory
-  if memory_kind is None:
-    state_bytes = 4 * num_parameters * strategy.memory_copies(hparams.num_rounds)
-    memory_kind = 'engine' if state_bytes > _MOST_STATE_BYTES else 'state'
-  if memory_kind == 'recomputed':
+  if hparams.noise_memory == 'recomputed':
     raise ValueError('--noise_memory=recomputed is gone: give engine, whose buffers may be a file')
-  if memory_kind == 'state':
+  if hparams.noise_memory == 'state':
     if machines.noise_machines:
       raise ValueError('--noise_machines is for noise outside TFF: give --noise_memory=engine too')
     kept = {'memory': 'state'}

@@ -144,6 +144,11 @@ def train(
       say=say,
       status=used.status,
     )
+    if arithmetic.kind == arithmetic_lib.LATTICE:
+      say(
+        "the guarantee does not cover the lowest bits of releases, as the noise is in TFF's state: "
+        "give memory='engine', or call dpftrl.runtime.use_in_process() before the process is built"
+      )
     fixed = process_lib.warning_of_fixed_weights(process)
     if fixed is not None:
       say(fixed)

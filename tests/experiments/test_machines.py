@@ -88,4 +88,4 @@ def test_a_run_whose_noise_was_served_is_refused(tmp_path):
   (rows / 'served.json').write_text('{}')
   hparams = configuration.Hparams(noise_multiplier=1.0, report_goal=6, num_rounds=12)
   with pytest.raises(ValueError, match='outside the training process, which release 0.1 alone'):
-    training.aggregator(hparams, identity.Identity(), 10, tmp_path)
+    training.aggregator(hparams, identity.Identity(), tmp_path)
