@@ -29,7 +29,7 @@ def float_rounds(target: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def integer_rounds(target: np.ndarray, made: normals.Normals) -> np.ndarray:
   """The same in integers, as multiples of a unit of 2⁻³⁴ of the noise's standard deviation."""
-  row = lattice.rows(dpftrl.load_strategy('blt-b400'), ROUNDS)[0]
+  row = next(lattice.rows(dpftrl.load_strategy('blt-b400'), ROUNDS))
   unit = NOISE_MULTIPLIER * 2.0**-BITS
   update = np.trunc(target / (2**10 * unit)).astype(np.int64) * 2**10  # Towards zero.
   noise = np.empty((ROUNDS, SIZE), np.int64)

@@ -22,7 +22,8 @@ def full(maker: rows.RowMaker, row: int) -> None:
 def main(name: str, size: int, threads: int, repeats: int) -> dict:
   """Returns mean seconds per row of each repeat, over successive rows.
 
-  The result also has the seconds of reading the buffers once.
+  The result also has the seconds of reading the buffers once, and of as many float64 normals of
+  NumPy, in one thread.
   """
   maker = rows.RowMaker(
     cases.strategy(name),
@@ -33,7 +34,8 @@ def main(name: str, size: int, threads: int, repeats: int) -> dict:
   )
   full(maker, cases.first_row(name))
   out = np.zeros(size, np.int64)
-  seconds, cpu_seconds, reading = [], [], []
+  generator, plain = np.random.default_rng(0), np.empty(size)
+  seconds, cpu_seconds, reading, normals = [], [], [], []
   for _ in range(repeats):
     start, cpu_start = time.perf_counter(), time.process_time()
     for _ in range(cases.ROWS):
@@ -44,10 +46,14 @@ def main(name: str, size: int, threads: int, repeats: int) -> dict:
     for buffer in maker.buffers:
       buffer.max()
     reading.append(time.perf_counter() - start)
+    start = time.perf_counter()
+    generator.standard_normal(out=plain)
+    normals.append(time.perf_counter() - start)
   return {
     'seconds': seconds,
     'cpu_seconds': cpu_seconds,
     'reading': reading,
+    'normals': normals,
     'state_bytes': maker.buffers.nbytes,
   }
 

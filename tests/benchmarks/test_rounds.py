@@ -10,7 +10,7 @@ from fl_dpftrl.noise import cost
 @pytest.mark.parametrize('name', sorted({case.strategy for case in cases.ROW_CASES}))
 def test_rows_are_timed(name):
   found = noise.main(name, 1000, 1, 2)
-  assert len(found['seconds']) == len(found['reading']) == 2
+  assert len(found['seconds']) == len(found['reading']) == len(found['normals']) == 2
   strategy = cases.strategy(name)
   copies = cost.predict(strategy, cases.NUM_ROUNDS, 1000).memory_bytes
   assert found['state_bytes'] == copies
@@ -44,6 +44,7 @@ def test_page():
     'seconds': [0.2],
     'cpu_seconds': [0.2],
     'reading': [0.1],
+    'normals': [0.1],
     'state_bytes': 5e6,
   }
   peer = {'strategy': 'blt-4', 'ours': [1.0], 'seconds': [1.5], 'state_bytes': 1}
