@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 import math
 import numbers
 import os
@@ -18,7 +17,6 @@ from fl_dpftrl.aggregators import adaptive, by_engine, clipping, fixed, placemen
 from fl_dpftrl.aggregators import parameters as parameters_lib
 from fl_dpftrl.aggregators import sums as sums_lib
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.families import linear_noise
 from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import randomness, reference, units
 from fl_dpftrl.noise import stream as streams
@@ -32,10 +30,6 @@ def _template(value_type: tff.Type) -> Any:
   return tff.types.type_to_tf_tensor_specs(value_type)
 
 
-# Of a clip norm, in a run without noise.
-_FINEST_BITS = 46
-# Rounds of an endless run of which the largest row of noise is known.
-_MOST_ROUNDS = 4096
 _is_whole = lambda value: isinstance(value, numbers.Integral)
 # attribute: (what it must be, whether a finite number is that, its type)
 _NUMBERS = {
@@ -99,11 +93,10 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     noise_seed: None for a secret seed, fresh from the operating system with each
       `initialize()`. A number makes the noise repeatable, for tests, and voids the guarantee.
     memory: where noise is kept. 'engine': by this process, which makes the row of the next round
-      while clients train; the state holds seed and row. Rounds must then run in process. Its
-      normals are exactly rounded, and its seed has 256 bits. 'state': in TFF's state, as buffers,
-      for rounds that run elsewhere; its normals are those of TensorFlow, so the guarantee is that
-      of real numbers alone. 'auto': an engine where TFF's computations run in process, else
-      state. The rows of the two differ, so neither continues the other's state.
+      while clients train. Rounds must then run in process. Its normals are exactly rounded, from
+      256 secret bits. 'state': in TFF's state, for rounds that run elsewhere; its normals are those
+      of TensorFlow, so the guarantee is that of real numbers alone. 'auto': an engine where TFF's
+      computations run in process, else state. Neither continues the other's state.
     noise_folder: folder of an engine, for snapshots of its buffers, from which a run is
       resumed sooner, and for a mapped file if they do not fit into memory. It holds
       noise: only its owner can read it. None: no snapshots.
@@ -186,12 +179,9 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     """Units of the updates and counts that are summed."""
     is_adaptive = isinstance(self.clip_norm, adaptive_clipping.AdaptiveClipping)
     if not self.noise_multiplier:
-      # As fine as sums of int64 allow, since a large clip norm may stand for none. Inner factories
-      # have bounds for updates with noise.
-      is_plain = type(self.inner_factory) is tff.aggregators.SumFactory
-      bits = min(_FINEST_BITS, 60 - self.report_goal.bit_length()) if is_plain else units.MOST_BITS
+      bits = sums_lib.bits_without_noise(self.inner_factory, self.report_goal)
       return units.Unit.without_noise(bits, counts=is_adaptive)
-    if not isinstance(self.clip_norm, adaptive_clipping.AdaptiveClipping):
+    if not is_adaptive:
       return units.Unit.of(self.noise_multiplier)
     self.clip_norm.update_noise_multiplier(self.noise_multiplier, self.report_goal)
     count_stddev = self.clip_norm.count_stddev(self.noise_multiplier, self.report_goal)
@@ -214,7 +204,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
         their noise fits where it is to be kept.
     """
     template = _template(self._summed(value_type))
-    if self._placed(self.memory, value_type) == placement.ENGINE:
+    if self._placed(value_type)[0] == placement.ENGINE:
       stream = by_engine.make_stream(
         self.strategy,
         template,
@@ -227,14 +217,15 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       stream = streams.make_stream(self.strategy, template, noise_seed=self.noise_seed)
     return parameters_lib.bind(stream, self.parameters(value_type), self.release_identity)
 
-  def _placed(self, asked: str, value_type: tff.Type) -> str:
-    """Returns where noise for updates of a type is kept, each time the same."""
+  def _placed(self, value_type: tff.Type) -> tuple[str, int]:
+    """Returns where noise for updates of a type is kept, each time the same, and its size."""
     specs = tf.nest.flatten(_template(self._summed(value_type)))
-    model_bytes = tf.float32.size * sum(spec.shape.num_elements() for spec in specs)
-    if model_bytes not in self._chosen:
+    size = sum(spec.shape.num_elements() for spec in specs)
+    if size not in self._chosen:
       # Once: the free memory may be another when the state is advanced.
-      self._chosen[model_bytes] = placement.choose(self.strategy, model_bytes, asked)
-    return self._chosen[model_bytes]
+      model_bytes = tf.float32.size * size
+      self._chosen[size] = placement.choose(self.strategy, model_bytes, self.memory)
+    return self._chosen[size], size
 
   def parameters(self, value_type: tff.Type) -> parameters_lib.Parameters:
     """Returns the parameters that a noise state is bound to; an adaptive clip norm's first."""
@@ -251,18 +242,17 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     Covered where an engine makes the noise; on the lattice where it is in TFF's state.
 
     Args:
-      value_type: of the updates; for a learning process,
-        `process.get_model_weights.type_signature.result.trainable`.
+      value_type: as for `skip_row`.
     """
     if not self.noise_multiplier:
       return arithmetic_lib.Arithmetic()
-    if self._placed(self.memory, value_type) == placement.STATE:
+    place, size = self._placed(value_type)
+    if place == placement.STATE:
       return arithmetic_lib.Arithmetic(kind=arithmetic_lib.LATTICE)
-    specs = tf.nest.flatten(_template(self._summed(value_type)))
-    return arithmetic_lib.Arithmetic.covered(sum(spec.shape.num_elements() for spec in specs))
+    return arithmetic_lib.Arithmetic.covered(size)
 
   def _seed_identity(self, value_type: tff.Type) -> int:
-    if self._placed(self.memory, value_type) == placement.ENGINE:
+    if self._placed(value_type)[0] == placement.ENGINE:
       return by_engine.seed_identity(self.noise_seed)
     origin = f'fl_dpftrl graph {randomness.VERSION}, {self.noise_seed}'
     return document.short_digest(origin.encode())
@@ -281,15 +271,12 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
 
   def sums(self, value_type: tff.Type) -> sums_lib.Sums:
     """Creates the inner process for updates of a type; ValueError as `create`."""
-    noise = self.strategy.noise(self.strategy.max_rounds)
-    rounds = min(self.strategy.max_rounds or _MOST_ROUNDS, _MOST_ROUNDS)
-    norms = itertools.islice(linear_noise.row_norms(noise), rounds)
     return sums_lib.create(
       self.inner_factory,
       self._summed(value_type),
       unit=self.unit,
       report_goal=self.report_goal,
-      row_norm=max(norms) if self.noise_multiplier else 0.0,
+      strategy=self.strategy if self.noise_multiplier else None,
     )
 
   def release(

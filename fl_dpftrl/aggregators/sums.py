@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import inspect
+import itertools
 import math
 import warnings
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.families import lattice
+from fl_dpftrl.families import base as strategies
+from fl_dpftrl.families import lattice, linear_noise
 from fl_dpftrl.noise import units
 from fl_dpftrl.runtime import marks, rounds
 
@@ -25,8 +27,10 @@ _REMEDY = (
   f'give it one that sums whole numbers, such as {SECURE!r} or tff.aggregators.SumFactory(): the'
   ' division by report_goal comes after'
 )
-# Standard deviations of a row that a modulus has room for.
-_FARTHEST = 16.0
+# Standard deviations of a row that a modulus has room for, and rounds of an endless run that are
+# looked at: where a row has no room, the sum wraps, and tells no more for it.
+_FARTHEST, _MOST_ROUNDS = 16.0, 4096
+_FINEST_BITS = 46  # of a clip norm, in a run without noise
 # Room for more updates than the report goal, in a modulus that is chosen here.
 _MOST_REPORTS = 4
 # Of sums with noise in units of the lattice, in int64 with room; and of a modulus.
@@ -109,13 +113,23 @@ def check_no_mean(inner_factory: Factory) -> None:
     )
 
 
+def bits_without_noise(inner_factory: Factory | str, report_goal: int) -> int:
+  """Returns p of a run without noise, whose clip norm has 2^p units.
+
+  Plain sums are as fine as int64 allows, since a large clip norm may stand for none. Other factories
+  have bounds that are meant for updates with noise.
+  """
+  is_plain = type(inner_factory) is tff.aggregators.SumFactory
+  return min(_FINEST_BITS, 60 - report_goal.bit_length()) if is_plain else units.MOST_BITS
+
+
 def create(
   inner_factory: Factory | str,
   value_type: tff.Type,
   *,
   unit: units.Unit,
   report_goal: int,
-  row_norm: float,
+  strategy: strategies.Strategy | None,
 ) -> Sums:
   """Creates the process that sums updates, and has it sum known ones.
 
@@ -129,14 +143,15 @@ def create(
     value_type: of the updates, made of int64 tensors of known shapes.
     unit: units of the updates.
     report_goal: updates that a round needs.
-    row_norm: largest standard deviation of a row of noise, that of Z being 1.
+    strategy: of the noise; None without noise.
 
   Raises:
     ValueError: unless the process sums exactly, or where nothing can be run; where the report goal
       has no room in 64 bits, or in the modulus; and if its state depends on the updates.
   """
   longest = math.isqrt(unit.most_square)
-  noise = math.ceil(_FARTHEST * row_norm * 2.0 ** (lattice.BITS - unit.shift))
+  row = _largest_norm(strategy) * 2.0 ** (lattice.BITS - unit.shift)
+  noise = math.ceil(_FARTHEST * row)
   least = 2 * (report_goal * longest + noise)
   if (least << unit.shift).bit_length() > _MODULUS_BITS:
     raise ValueError(
@@ -169,6 +184,15 @@ def create(
   factory = _ModularSum(np.int64(limit), is_symmetric)
   room = (modulus // 2 - noise) // max(longest, 1)
   return Sums(_created(factory, value_type), unit, modulus << unit.shift, room)
+
+
+def _largest_norm(strategy: strategies.Strategy | None) -> float:
+  """The largest standard deviation of a row of noise, that of Z being 1."""
+  if strategy is None:
+    return 0.0
+  norms = linear_noise.row_norms(strategy.noise(strategy.max_rounds))
+  rounds = min(strategy.max_rounds or _MOST_ROUNDS, _MOST_ROUNDS)
+  return max(itertools.islice(norms, rounds))
 
 
 def _created(inner_factory: Factory, value_type: tff.Type) -> tff.templates.AggregationProcess:

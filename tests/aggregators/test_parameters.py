@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fl_dpftrl import adaptive_clipping
+from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.aggregators import dp_query, factory, fixed, parameters
 from fl_dpftrl.families import blt
 from fl_dpftrl.logs import noise_record, writer
@@ -107,10 +109,10 @@ def test_tff_says_what_would_do(make):
     other.skip_row(VALUE_TYPE)(state)
 
 
-def declared(folder, num_rounds, strategy=BLT, **change):
+def declared(folder, num_rounds, strategy=BLT, numbers=arithmetic.Arithmetic(), **change):
   """A change that a log of num_rounds rounds records."""
   folder.mkdir(exist_ok=True)
-  metadata = noise_record.run_metadata(strategy, 2.0, clip_norm=1.0)
+  metadata = noise_record.run_metadata(strategy, 2.0, clip_norm=1.0, arithmetic=numbers)
   log = writer.LogWriter(folder / 'log.parquet', metadata=metadata)
   for t in range(num_rounds):
     log.append(t, [t], 86400 + t)
@@ -159,6 +161,36 @@ def test_a_state_takes_the_declared_change_alone(
   state = fixed.AggregatorState(inner=(), noise=noise)
   with pytest.raises(Exception, match=message):
     aggregator.change_noise(VALUE_TYPE, change)(state)
+
+
+@pytest.mark.parametrize(
+  'stated, make, is_refused',
+  [
+    (arithmetic.Arithmetic.covered(SIZE), in_state, True),
+    (arithmetic.Arithmetic.covered(SIZE - 1), by_engine, True),
+    (arithmetic.Arithmetic.covered(SIZE), by_engine, False),
+    (arithmetic.Arithmetic(kind='lattice'), by_engine, False),
+    (arithmetic.Arithmetic(kind='lattice'), in_state, False),
+  ],
+)
+def test_releases_of_a_change_are_what_the_log_states(stated, make, is_refused, tmp_path):
+  change = declared(tmp_path, 2, numbers=stated)
+  changed = make(noise_multiplier=0.5, clip_norm=3.0)
+  if not is_refused:
+    changed.change_noise(VALUE_TYPE, change)
+    return
+  with pytest.raises(ValueError, match='the log states that releases are covered, which those'):
+    changed.change_noise(VALUE_TYPE, change)
+
+
+def test_a_factory_knows_what_its_releases_are_made_of():
+  adaptive = adaptive_clipping.AdaptiveClipping(1.0)
+  assert by_engine().arithmetic(VALUE_TYPE) == arithmetic.Arithmetic.covered(SIZE)
+  with_counts = by_engine(clip_norm=adaptive).arithmetic(VALUE_TYPE)
+  assert with_counts == arithmetic.Arithmetic.covered(SIZE + 3)
+  assert in_state().arithmetic(VALUE_TYPE).kind == arithmetic.LATTICE
+  without_noise = by_engine(noise_multiplier=0.0).arithmetic(VALUE_TYPE)
+  assert without_noise == arithmetic.Arithmetic()
 
 
 @pytest.mark.slow

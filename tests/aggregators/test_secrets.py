@@ -14,6 +14,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl import adaptive_clipping
+from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.aggregators import adaptive, dp_query, factory, fixed, placement
 from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import graph
@@ -34,6 +35,7 @@ DECLARED = noise_record.DeclaredNoise(
   row=1,
   restart=False,
   strategy=None,
+  arithmetic=arithmetic.Arithmetic(),
   noise_multiplier=2.0,
   clip_norm=CLIP_NORM,
   noise_multiplier_before=3.0,
@@ -240,7 +242,7 @@ def test_a_state_of_another_kind_in_tffs_own_aggregator():
   check_misuse(of)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_every_wrong_state_in_every_computation():
   # The state of an engine does not depend on the family.
   kinds = [(family, placement.STATE, 'fixed') for family in every_family.FAMILIES]

@@ -107,7 +107,7 @@ def test_what_has_no_exact_sums_is_refused(inner, reason):
 )
 @pytest.mark.parametrize('shape', [[300, 10], [1], []])
 def test_what_does_not_sum_is_refused(change, shape):
-  of = dict(unit=units.Unit.of(1.0), report_goal=4, row_norm=1.0)
+  of = dict(unit=units.Unit.of(1.0), report_goal=4, strategy=identity.Identity())
   with pytest.raises(ValueError, match='inner_factory must sum updates') as error:
     sums.create(custom_sums.Custom(change), tff.TensorType(np.int64, shape), **of)
   assert 'SumFactory' in str(error.value) and len(str(error.value)) <= 300
