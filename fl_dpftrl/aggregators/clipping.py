@@ -103,8 +103,8 @@ def _whole(values: tf.Tensor) -> tf.Tensor:
 def _fits(made: Sequence[tf.Tensor], unit: units.Unit) -> tf.Tensor:
   """Returns whether Σ k² is at most the bound, for any whole numbers.
 
-  float64 adds squares, here their halves, without rounding up to 2⁵², which is above every bound.
-  It rounds larger ones, and the sum with one is above every bound too.
+  float64 adds squares, here their halves, without rounding up to 2⁵², which is above every bound
+  that a guarantee rests on. It rounds larger ones, and the sum with one is above the bound too.
   """
   halves = [tf.nn.l2_loss(tf.cast(part, tf.float64)) for part in made]
   return 2.0 * tf.add_n(halves) <= float(unit.most_square)

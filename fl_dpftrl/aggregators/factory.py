@@ -177,11 +177,10 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   @functools.cached_property
   def unit(self) -> units.Unit:
     """Units of the updates and counts that are summed."""
-    is_adaptive = isinstance(self.clip_norm, adaptive_clipping.AdaptiveClipping)
     if not self.noise_multiplier:
       bits = sums_lib.bits_without_noise(self.inner_factory, self.report_goal)
-      return units.Unit.without_noise(bits, counts=is_adaptive)
-    if not is_adaptive:
+      return units.Unit.without_noise(bits, counts=not isinstance(self.clip_norm, float))
+    if isinstance(self.clip_norm, float):
       return units.Unit.of(self.noise_multiplier)
     self.clip_norm.update_noise_multiplier(self.noise_multiplier, self.report_goal)
     count_stddev = self.clip_norm.count_stddev(self.noise_multiplier, self.report_goal)
@@ -354,12 +353,12 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
 
     @tff.federated_computation(tff.FederatedType(state_type, tff.SERVER))
     def advance_state(state):
-      noise = tff.federated_map(advance_noise, state.noise)
-      if isinstance(self.clip_norm, adaptive_clipping.AdaptiveClipping):
-        return tff.federated_zip(
-          adaptive.AdaptiveState(inner=state.inner, noise=noise, clip_norm=state.clip_norm)
-        )
-      return tff.federated_zip(fixed.AggregatorState(inner=state.inner, noise=noise))
+      is_fixed = isinstance(self.clip_norm, float)
+      kind: Any = fixed.AggregatorState if is_fixed else adaptive.AdaptiveState
+      kept = {name: getattr(state, name) for name in kind._fields}
+      return tff.federated_zip(
+        kind(**kept | {'noise': tff.federated_map(advance_noise, state.noise)})
+      )
 
     return advance_state
 

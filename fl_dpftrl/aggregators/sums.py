@@ -116,8 +116,8 @@ def check_no_mean(inner_factory: Factory) -> None:
 def bits_without_noise(inner_factory: Factory | str, report_goal: int) -> int:
   """Returns p of a run without noise, whose clip norm has 2^p units.
 
-  Plain sums are as fine as int64 allows, since a large clip norm may stand for none. Other factories
-  have bounds that are meant for updates with noise.
+  Plain sums are as fine as int64 allows, since a large clip norm may stand for none. Other
+  factories have bounds that are meant for updates with noise.
   """
   is_plain = type(inner_factory) is tff.aggregators.SumFactory
   return min(_FINEST_BITS, 60 - report_goal.bit_length()) if is_plain else units.MOST_BITS

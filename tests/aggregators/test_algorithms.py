@@ -160,8 +160,8 @@ def test_kmeans_needs_a_report_goal_of_one():
   ends = []
   for aggregator in (
     None,
-    make(noise_multiplier=0.0, clip_norm=30.0, report_goal=1),
-    make(clip_norm=30.0, noise_multiplier=0.0),
+    make(noise_multiplier=0.0, clip_norm=1e4, report_goal=1),
+    make(clip_norm=1e4, noise_multiplier=0.0),
   ):
     process = algorithms.build_fed_kmeans(2, (3,), random_seed=(1, 2), sum_aggregator=aggregator)
     state = process.initialize()

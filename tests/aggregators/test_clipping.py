@@ -19,7 +19,7 @@ FLOATS = st.floats(width=32, allow_subnormal=False)
 UPDATES = st.lists(FLOATS, min_size=2, max_size=40)
 NORMS = st.floats(1e-6, 1e6)
 FINE = units.Unit.without_noise(units.MOST_BITS)
-# With noise, with counts, and with few units to a clip norm, just below a whole number of them.
+# Without noise and with it, with counts, and of few units, just below a whole number of them.
 UNITS = [
   FINE,
   units.Unit.of(7.379),
