@@ -63,7 +63,7 @@ class Arithmetic:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rounding:
-  """What releases in whole numbers add to the guarantee of real numbers.
+  """The cost of releases in whole numbers, beside the guarantee of real numbers.
 
   Attributes:
     mu: added to the shift μ of one Gaussian; rounded up.

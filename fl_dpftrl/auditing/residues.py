@@ -24,7 +24,7 @@ _RUNS = 2
 
 
 class Release(NamedTuple):
-  """What some runs released, all rounds and coordinates, as float32.
+  """Releases of some runs, all rounds and coordinates, as float32.
 
   Attributes:
     present: with the target in every round.

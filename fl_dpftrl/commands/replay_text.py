@@ -1,6 +1,6 @@
 """Text output of the `replay` command."""
 
-from fl_dpftrl.replaying import statement
+from fl_dpftrl.replaying import exposure, statement
 from fl_dpftrl.text import messages, rounding
 
 LONGEST = 1000  # maximum number of characters of a sentence
@@ -134,7 +134,7 @@ def arithmetic(result: statement.Statement) -> str:
   )
 
 
-def _per_device(result: statement.Statement, per_device: statement.PerDevice) -> list[str]:
+def _per_device(result: statement.Statement, per_device: exposure.PerDevice) -> list[str]:
   """Returns the distribution of the privacy loss over devices, as lines."""
   if per_device.quantiles[0].loss.epsilon is None:
     return []

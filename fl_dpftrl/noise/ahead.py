@@ -17,7 +17,7 @@ _NICENESS = 5
 
 
 class Made(NamedTuple):
-  """What is known of a row that was made.
+  """Facts of a row that was made.
 
   Attributes:
     norm: its standard deviation, that of Z being 1.

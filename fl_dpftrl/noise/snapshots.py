@@ -104,7 +104,7 @@ class Snapshots:
     return True
 
   def _read(self, row: int) -> '_Listed':
-    """What a snapshot lists; nothing where it cannot be read."""
+    """Returns what a snapshot lists; nothing where it cannot be read."""
     try:
       about = durable.read(self._list(row))
       if {name: about[name] for name in self._of} == self._of:

@@ -18,7 +18,7 @@ class StreamState(NamedTuple):
   """All that a stream remembers. Secret: it determines all noise to come.
 
   Attributes:
-    seed: int64, shape [2].
+    seed: int64, shape [2]; [4] where an engine makes the rows.
     row: t, the row that comes next (scalar, int64).
     row_stddev: standard deviation of each coordinate of the row that came last, that of Z
       being 1 (scalar, float64); 0 before the first.

@@ -5,11 +5,14 @@ diagonal, with a block for each stream. Each column of C is divided by the ratio
 noise multiplier to the first one.
 """
 
+import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from fl_dpftrl.accounting import run_noise
+from fl_dpftrl.accounting import losses, run_noise
+from fl_dpftrl.files import json_files
 from fl_dpftrl.sensitivity import patterns
 
 
@@ -75,3 +78,43 @@ class Exposure:
       which = (of_rows == i) & (of_columns == i)
       total[which] = entries(rows[which] - start, columns[which] - start)
     return total
+
+
+class Quantile(NamedTuple):
+  """The largest privacy loss within a share, 0 to 1, of the devices."""
+
+  share: float
+  loss: losses.PrivacyLoss
+
+
+class Bar(NamedTuple):
+  """Number of devices whose ρ lies between two ends."""
+
+  low: float
+  high: float
+  num_devices: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PerDevice:
+  """Privacy loss of the devices that took part, each alone.
+
+  Attributes:
+    most_exposed: the device with the largest loss.
+    quantiles: the largest loss within shares of the devices.
+    rho_histogram: devices by ρ; empty without noise.
+  """
+
+  most_exposed: str | int
+  quantiles: tuple[Quantile, ...]
+  rho_histogram: tuple[Bar, ...] = ()
+
+  def to_json(self) -> json_files.Object:
+    """Returns the fields; no histogram without noise."""
+    result: json_files.Object = {
+      'most_exposed': self.most_exposed,
+      'quantiles': [{'share': q.share, **q.loss.to_json()} for q in self.quantiles],
+    }
+    if self.rho_histogram:
+      result['rho_histogram'] = [list(bar) for bar in self.rho_histogram]
+    return result

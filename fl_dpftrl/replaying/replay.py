@@ -16,7 +16,7 @@ from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.logs import refusals
 from fl_dpftrl.participation import counts, schemas
-from fl_dpftrl.replaying import embedded, sensitivities, void
+from fl_dpftrl.replaying import embedded, exposure, sensitivities, void
 from fl_dpftrl.replaying import facts as facts_lib
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import statement as statement_lib
@@ -142,16 +142,16 @@ def _count(
     raise refusals.LogError(f'{place}: {e}') from None
 
 
-def _per_device(tally: tally_lib.Tally, spend: sensitivities.Spending) -> statement_lib.PerDevice:
+def _per_device(tally: tally_lib.Tally, spend: sensitivities.Spending) -> exposure.PerDevice:
   kind = sensitivity_lib.EXACT if tally.exact else sensitivity_lib.UPPER_BOUND
   bars = sensitivities.histogram(tally, spend.rho, _BARS) if spend.noise_multiplier else []
-  return statement_lib.PerDevice(
+  return exposure.PerDevice(
     most_exposed=tally.most_exposed[0].device_id,
     quantiles=tuple(
-      statement_lib.Quantile(share, spend.of_one(sensitivity_lib.Sensitivity(value, kind)))
+      exposure.Quantile(share, spend.of_one(sensitivity_lib.Sensitivity(value, kind)))
       for share, value in sensitivities.quantiles(tally, QUANTILES)
     ),
-    rho_histogram=tuple(statement_lib.Bar(*bar) for bar in bars),
+    rho_histogram=tuple(exposure.Bar(*bar) for bar in bars),
   )
 
 

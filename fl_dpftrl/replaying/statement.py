@@ -12,7 +12,7 @@ from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import counts
 from fl_dpftrl.replaying import assumptions as assumptions_lib
-from fl_dpftrl.replaying import facts, sensitivities
+from fl_dpftrl.replaying import exposure, facts, sensitivities
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.text import messages
 from fl_dpftrl.text import rounding as rounding_lib
@@ -89,46 +89,6 @@ class Violations:
     }
 
 
-class Quantile(NamedTuple):
-  """The largest privacy loss within a share, 0 to 1, of the devices."""
-
-  share: float
-  loss: losses.PrivacyLoss
-
-
-class Bar(NamedTuple):
-  """Number of devices whose ρ lies between two ends."""
-
-  low: float
-  high: float
-  num_devices: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PerDevice:
-  """Privacy loss of the devices that took part, each alone.
-
-  Attributes:
-    most_exposed: the device with the largest loss.
-    quantiles: the largest loss within shares of the devices.
-    rho_histogram: devices by ρ; empty without noise.
-  """
-
-  most_exposed: str | int
-  quantiles: tuple[Quantile, ...]
-  rho_histogram: tuple[Bar, ...] = ()
-
-  def to_json(self) -> json_files.Object:
-    """Returns the fields; no histogram without noise."""
-    result: json_files.Object = {
-      'most_exposed': self.most_exposed,
-      'quantiles': [{'share': q.share, **q.loss.to_json()} for q in self.quantiles],
-    }
-    if self.rho_histogram:
-      result['rho_histogram'] = [list(bar) for bar in self.rho_histogram]
-    return result
-
-
 class Commitment(NamedTuple):
   """HMAC-SHA-256 of a log's digests, and its salt; None if published."""
 
@@ -185,7 +145,7 @@ class Statement:
   violations: Violations | None = None
   most_over_runs: int | None = None
   drawn: drawn_lib.Drawn | None = None
-  per_device: PerDevice | None = None
+  per_device: exposure.PerDevice | None = None
   commitment: Commitment | None = None
   confidential: bool = True
 
@@ -307,7 +267,7 @@ class Statement:
 
   @functools.cached_property
   def rounding(self) -> arithmetic_lib.Rounding | None:
-    """What whole numbers add to the guarantee, which has it; None where they are not covered."""
+    """The cost of releases in whole numbers; None where the guarantee is of real numbers alone."""
     return run_noise.rounding([run.noise for run in self.runs])
 
   def parts(self) -> tuple[Part, ...]:

@@ -116,7 +116,8 @@ def test_weights_that_stay_are_told_of_and_evaluations_are_named(tmp_path):
   message = "evaluate must return a mapping .*'accuracy'.*got float"
   with pytest.raises(ValueError, match=message):
     dpftrl.train(process, aggregator, **run, evaluate=lambda weights: 0.5)
-  (warning,) = said
+  bits, warning = said
+  assert 'lowest bits' in bits and 'dpftrl.runtime.use_in_process()' in bits
   assert '2 non-trainable weights' in warning and 'BatchNormalization' in warning
   nested = {'all': {'loss': tf.constant(0.5)}, 'n': 3}
   trained = dpftrl.train(process, aggregator, **run, evaluate=lambda weights: nested)
