@@ -55,10 +55,10 @@ def test_updates_are_as_long_as_the_clip_norm_and_no_longer():
   for clip_norm in (0.1, 1.0, 3.7):
     which = canaries(size=977, clip_norm=clip_norm, num_canaries=8)
     alone = which.total(3)  # The canary 3 alone.
-    assert which.present(3) == [3] and alone.dtype == np.float32
-    norm = np.linalg.norm(alone.astype(np.float64))
-    assert clip_norm * (1.0 - 1e-6) < norm <= clip_norm
-    np.testing.assert_allclose(alone / norm, which.direction(3), rtol=1e-6)
+    assert which.present(3) == [3] and alone.dtype == np.float64
+    norm = np.linalg.norm(alone)
+    assert norm == pytest.approx(clip_norm, rel=1e-14)
+    np.testing.assert_allclose(alone / norm, which.direction(3), rtol=1e-14)
 
 
 def test_directions_follow_from_seed_and_number():

@@ -100,10 +100,10 @@ def state(folder: pathlib.Path) -> list[np.ndarray]:
 
 
 def noise_state(folder: pathlib.Path) -> list[np.ndarray]:
-  """Returns seed, row, standard deviation, and a buffer for each model tensor."""
+  """Returns seed, row, standard deviation and trail of the noise."""
   leaves = state(folder)
-  seed = next(i for i, leaf in enumerate(leaves) if (leaf.shape, leaf.dtype) == ((2,), np.int64))
-  return leaves[seed : seed + 6]
+  seed = next(i for i, leaf in enumerate(leaves) if (leaf.shape, leaf.dtype) == ((4,), np.int64))
+  return leaves[seed : seed + 4]
 
 
 def table(folder: pathlib.Path) -> list[dict[str, str]]:

@@ -72,8 +72,8 @@ def test_a_destroyed_result_burns_its_row(undisturbed, killed, tmp_path):
   assert [int(row['round']) for row in rows] == [r for r in range(runs.NUM_ROUNDS) if r != 6]
   # Each result has the row of noise of its own round, so none is used twice.
   assert all(row['aggregator/noise_row'] == row['round'] for row in rows)
-  # The buffers hold the burnt row's own z: they are those of the other run.
-  assert len(runs.noise_state(folder)) == 6 and runs.noise_state(folder)[1] == runs.NUM_ROUNDS
+  # The trail of rows has the burnt row too: it is that of the other run.
+  assert runs.noise_state(folder)[1] == runs.NUM_ROUNDS and runs.noise_state(folder)[3] != 0
   for own, other in zip(runs.noise_state(folder), runs.noise_state(undisturbed.folder)):
     np.testing.assert_array_equal(own, other)
   logs = [(f / loop.LOG_NAME).read_bytes() for f in (folder, undisturbed.folder)]

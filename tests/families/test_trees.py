@@ -122,7 +122,7 @@ def test_errors_of_a_million_rounds_lie_between_identity_and_online():
 
 def test_a_full_tree_streams_only_a_run_of_known_length():
   with pytest.raises(ValueError, match='num_rounds is needed to stream'):
-    reference.reference_stream(tree_full.TreeFull(), np.zeros((4, 1)))
+    reference.reference_stream(tree_full.TreeFull(), None, 1, lambda t, chunk: None)
 
 
 def test_a_run_of_a_full_tree_that_ends_early_is_bounded():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from fl_dpftrl import tables
-from fl_dpftrl.accounting import gaussian, losses
+from fl_dpftrl.accounting import arithmetic, gaussian, losses
 from fl_dpftrl.commands import replay_text
 from fl_dpftrl.drawing import bars
 from fl_dpftrl.participation import schemas
@@ -144,8 +144,14 @@ def test_the_noise_of_a_finished_run_is_not_overstated():
   )
   part = statement.Part('worst_case', loss, True)
   table = replay_text._guarantees(
-    types.SimpleNamespace(parts=lambda: (part,), void_reason=None, deltas=(1e-6,))
+    types.SimpleNamespace(
+      parts=lambda: (part,),
+      void_reason=None,
+      deltas=(1e-6,),
+      rounding=None,
+      arithmetic=arithmetic.Arithmetic(),
+    )
   )
-  shown = {line.rsplit(maxsplit=1)[0]: line.split()[-1] for line in table}
+  shown = {line.rsplit(maxsplit=1)[0]: line.split()[-1] for line in table if line}
   assert shown['noise / sensitivity'] == '1.234'
   assert shown['ρ (zCDP)'] == '0.3281'
