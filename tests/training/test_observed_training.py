@@ -25,7 +25,7 @@ def aggregator(strategy=BLT, **changes):
   return dpftrl.CorrelatedNoiseFactory(strategy, **kwargs)
 
 
-PLAIN = aggregator()
+PLAIN = aggregator(memory='state')
 
 
 @functools.cache
@@ -73,7 +73,7 @@ def test_what_is_watched_is_in_table_lines_plot_and_repr(tmp_path):
   )
   expected = [(0, False), (1, False), (2, True), (3, False), (4, True)]
   assert counting.seen == [('start', False), *expected, ('end', True)]
-  assert len(said) == 5 and 'does not cover the lowest bits' in said[0]  # Built for TFF's state.
+  assert len(said) == 5 and 'does not cover the lowest bits' in said[0]
   assert 'validation accuracy' in said[3] and 'ε so far' in said[3]
   history = trained.history
   assert history.rounds.tolist() == [0, 1, 2, 3]

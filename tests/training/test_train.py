@@ -97,7 +97,7 @@ def test_weights_that_stay_are_told_of_and_evaluations_are_named(tmp_path):
     input_spec=(tf.TensorSpec([None, 2]), tf.TensorSpec([None])),
   )
   aggregator = dpftrl.CorrelatedNoiseFactory(
-    dpftrl.Identity(), noise_multiplier=1.0, clip_norm=1.0, report_goal=2
+    dpftrl.Identity(), noise_multiplier=1.0, clip_norm=1.0, report_goal=2, memory='state'
   )
   sgd = tff.learning.optimizers.build_sgdm
   process = tff.learning.algorithms.build_unweighted_fed_avg(
