@@ -88,7 +88,7 @@ ROUND_CASES = (
   # If rows are made together, one round pays for the whole batch.
   Rounds(('gaussian_fixed', 'engine: banded-342'), batches=400, repeats=2 * ROWS),
   Rounds(('plain',), size=LARGE, concurrent=2, repeats=2),
-  Rounds(('state: blt-4',), size=LARGE, concurrent=2, repeats=2),
+  Rounds(('engine: blt-4',), size=LARGE, concurrent=2, repeats=2),
 )
 
 
