@@ -30,7 +30,7 @@ MODULES = (
   'error',
   'files.durable',
   'noise.ahead',
-  'noise.cost',
+  'noise.recurrence',
   'noise.normals',
   'noise.reference',
   'noise.snapshots',

@@ -4,7 +4,7 @@ import tensorflow_federated as tff
 
 from fl_dpftrl import runtime
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.noise import cost
+from fl_dpftrl.noise import recurrence
 from fl_dpftrl.runtime import memory as runtime_memory
 
 AUTO, STATE, ENGINE = 'auto', 'state', 'engine'
@@ -14,9 +14,9 @@ CHOICES = (AUTO, STATE, ENGINE)
 MAX_STATE_BYTES = 1_900_000_000
 # Vectors beside the noise. In a message: the model, its server momentum, and as much
 # again for the rest of the state. In process, clients and their sum as well.
-_MESSAGE_VECTORS, _ROUND_VECTORS = 4, 12
+_MESSAGE_VECTORS, _ROUND_VECTORS = 4, 28
 # In process: the noise state before a round, the one after it, and one on the way.
-_STATE_COPIES = 3
+_STATE_COPIES = 4
 # Of the free memory, for an engine's buffers; larger ones are in a mapped file.
 _ENGINE_SHARE = 0.5
 # Rounds for which a strategy without an end is provided.
@@ -81,7 +81,7 @@ def engine_memory(strategy: strategies.Strategy, size: int) -> str:
   free = runtime_memory.free_bytes()
   if free is None:
     return 'memory'
-  buffers = cost.buffer_bytes(strategy, num_rounds(strategy), size)
+  buffers = recurrence.buffer_bytes(strategy, num_rounds(strategy), size)
   return 'memory' if buffers <= _ENGINE_SHARE * free else 'mapped'
 
 

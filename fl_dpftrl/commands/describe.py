@@ -5,7 +5,7 @@ import argparse
 from fl_dpftrl import tables, workloads
 from fl_dpftrl.commands import flags
 from fl_dpftrl.files import json_files
-from fl_dpftrl.noise import cost
+from fl_dpftrl.noise import recurrence
 from fl_dpftrl.strategies import files
 
 HELP = 'shows sensitivity, errors and losses of a strategy under any schema and workload'
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   workload = flags.workload(args, own)
   costs = {}
   if args.num_parameters is not None:
-    costs = cost.predict(strategy, schema.num_rounds, args.num_parameters)._asdict()
+    costs = recurrence.predicted_cost(strategy, schema.num_rounds, args.num_parameters)._asdict()
   evaluated = files.describe(strategy, schema=schema, workload=workload)
   return {
     'strategy': args.strategy,

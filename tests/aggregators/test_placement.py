@@ -71,7 +71,7 @@ def test_what_a_worker_cannot_carry_is_refused_with_what_would_do(by_worker):
 
 
 def test_in_process_an_engine_keeps_the_noise_unless_state_is_asked_for(free):
-  needed = (3 * 682 + 12) * STACKOVERFLOW
+  needed = (4 * 682 + 28) * STACKOVERFLOW
   free(0)
   for asked in ('auto', 'engine'):
     assert placement.choose(bands(342), STACKOVERFLOW, asked) == 'engine'
@@ -79,7 +79,7 @@ def test_in_process_an_engine_keeps_the_noise_unless_state_is_asked_for(free):
   assert placement.choose(bands(342), STACKOVERFLOW, 'state') == 'state'
   free(needed - 1)
   message = refusal(bands(342), STACKOVERFLOW, 'state')
-  assert 'rounds need 33.3 GB, and 33.3 GB are free' in message
+  assert 'rounds need 44.7 GB, and 44.7 GB are free' in message
   assert "memory='engine'" in message
   assert 'at most 4,050,747 parameters or a strategy of at most 340 buffers' in message
   free(None)

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.rounds import cases, noise, run, simulated
-from fl_dpftrl.noise import cost
+from fl_dpftrl.noise import recurrence
 
 
 @pytest.mark.slow
@@ -12,7 +12,7 @@ def test_rows_are_timed(name):
   found = noise.main(name, 1000, 1, 2)
   assert len(found['seconds']) == len(found['reading']) == len(found['normals']) == 2
   strategy = cases.strategy(name)
-  copies = cost.predict(strategy, cases.NUM_ROUNDS, 1000).memory_bytes
+  copies = recurrence.predicted_cost(strategy, cases.NUM_ROUNDS, 1000).memory_bytes
   assert found['state_bytes'] == copies
   if name.startswith('banded'):
     assert cases.first_row(name) > strategy.num_bands

@@ -5,11 +5,11 @@ from fl_dpftrl.commands import main
 from fl_dpftrl.families import banded_toeplitz as toeplitz
 from fl_dpftrl.families import dense, identity
 from fl_dpftrl.families import tree_online as tree
-from fl_dpftrl.noise import cost, rows
+from fl_dpftrl.noise import recurrence, rows
 
 
 def test_memory_is_that_of_the_buffers(example):
-  predicted = cost.predict(example(33), 33, 1000)
+  predicted = recurrence.predicted_cost(example(33), 33, 1000)
   maker = rows.RowMaker(example(33), size=1000, num_rounds=33, seed=bytes(32))
   assert abs(predicted.memory_bytes - maker.buffers.nbytes) <= 8000
   assert 1e-6 < predicted.seconds_per_round < 1e-2
@@ -18,7 +18,7 @@ def test_memory_is_that_of_the_buffers(example):
 def test_what_takes_longer():
   bands = lambda count: toeplitz.BandedToeplitz(np.ones(count), None)
   times = [
-    cost.predict(strategy, 512, 4_000_000).seconds_per_round
+    recurrence.predicted_cost(strategy, 512, 4_000_000).seconds_per_round
     for strategy in (
       identity.Identity(),
       bands(64),
@@ -32,7 +32,7 @@ def test_what_takes_longer():
 
 def test_refuses():
   with pytest.raises(ValueError, match='num_parameters must be .* got 0'):
-    cost.predict(identity.Identity(), 5, 0)
+    recurrence.predicted_cost(identity.Identity(), 5, 0)
 
 
 def test_describe_shows_it(capsys):
