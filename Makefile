@@ -26,7 +26,8 @@ ENGINES := $(VENV)/spark $(VENV)/machines
 # Tests that need TensorFlow Federated; the others make up test-core.
 TFF_TESTS := tests/aggregators tests/auditing/test_processes.py tests/benchmarks/test_training.py \
   tests/docs/test_programs.py tests/experiments tests/guarding/test_tff.py tests/noise/stream \
-  tests/noise/test_changed_noise.py tests/runtime tests/studies/test_own_model.py tests/training
+  tests/noise/test_changed_noise.py tests/rounds/test_equal_to_tff.py tests/runtime \
+  tests/studies/test_own_model.py tests/training
 # One thread for linear algebra, as the command line has.
 PYTEST_FLAGS := --numprocesses=$(JOBS) --dist=worksteal
 CORE_PYTHON := $(or $(PYTHON),python3)
@@ -39,7 +40,8 @@ BENCH ?=
 REPEATS ?= 3
 COMMA := ,
 
-.PHONY: env train study matrices test test-fast test-thorough test-core check docs bench clean
+.PHONY: env train study matrices test test-fast test-thorough test-core test-adapters check docs \
+  bench clean
 
 env: $(VENV)/installed
 
@@ -165,6 +167,23 @@ else
 	  $(addprefix --ignore=,$(TFF_TESTS)) $(TESTS)
 endif
 
+# The examples in PyTorch, JAX and Flower, in an environment of their releases without TensorFlow.
+test-adapters: .venv-adapters/installed
+	OPENBLAS_NUM_THREADS=1 .venv-adapters/bin/python -m pytest --timeout=600 \
+	  --ignore=tests/rounds/test_equal_to_tff.py tests/rounds
+
+ifndef LOCKED
+.venv-adapters/installed: examples/requirements.txt setup.py
+	@$(CORE_PYTHON) $(call LOCKED_MAKE,.venv-adapters) PYTHON=$(CORE_PYTHON) $@
+else
+.venv-adapters/installed: examples/requirements.txt setup.py
+	@echo "Setting up .venv-adapters" >&2
+	@$(PYTHON) -m venv --clear .venv-adapters
+	@.venv-adapters/bin/python -m pip install --quiet --disable-pip-version-check \
+	  -r examples/requirements.txt --editable '.[test]'
+	@touch $@
+endif
+
 # `.venv/bin/python -m benchmarks --help` lists the names for BENCH.
 bench: env
 	$(VENV)/bin/python -m benchmarks $(subst $(COMMA), ,$(BENCH)) --repeats=$(REPEATS)
@@ -192,5 +211,5 @@ $(BENCH_VENV)/installed .venv-pfl/installed:
 endif
 
 clean:
-	rm -rf $(VENV) $(CORE_VENV) .venv-docs .venv-checks .venv-pfl $(BENCH_VENV) $(VENV)*.lock site build *.egg-info \
+	rm -rf $(VENV) $(CORE_VENV) .venv-adapters .venv-docs .venv-checks .venv-pfl $(BENCH_VENV) $(VENV)*.lock site build *.egg-info \
 	  .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache

@@ -23,6 +23,7 @@ BENCHMARKS = {
   'population': 'simulated populations, 6 minutes; population-production, 10 minutes',
   'plan': 'plans against hindsight, half an hour',
   'guard': 'the guard and its log, round by round, 3 minutes',
+  'loop': 'the aggregator in NumPy beside bare NumPy, 5 minutes',
   'attack': 'what the lowest bits of releases tell of one device, 6 minutes',
 }
 DEFAULT = ('optimize', 'replay', 'training')
@@ -69,7 +70,7 @@ def _flags(benchmark: str, words: list[str], whole: bool, repeats: int) -> list[
   if benchmark == 'plan':
     plan.select(words)
     return [[only]]
-  if benchmark in ('guard', 'attack') and not words:
+  if benchmark in ('guard', 'loop', 'attack') and not words:
     return [[]]
   if set(words) - {PRODUCTION} or (words and benchmark == 'rounds'):
     raise ValueError(f'no case is called {words[0]!r}')

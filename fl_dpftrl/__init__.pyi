@@ -47,6 +47,8 @@ from fl_dpftrl.planning.planner import plan as plan
 from fl_dpftrl.replaying.replay import replay as replay
 from fl_dpftrl.replaying.runs import open_run as open_run
 from fl_dpftrl.replaying.statement import Statement as Statement
+from fl_dpftrl.rounds.aggregator import PrivateAggregator as PrivateAggregator
+from fl_dpftrl.rounds.noise_rows import NoiseRows as NoiseRows
 from fl_dpftrl.simulation.recording import simulate as simulate
 from fl_dpftrl.simulation.scenario import Scenario as Scenario
 from fl_dpftrl.strategies.files import StrategyFile as StrategyFile

@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-import math
-import numbers
 import os
 from collections.abc import Callable
 from typing import Any
@@ -30,16 +28,8 @@ def _template(value_type: tff.Type) -> Any:
   return tff.types.type_to_tf_tensor_specs(value_type)
 
 
-_is_whole = lambda value: isinstance(value, numbers.Integral)
-# attribute: (what it must be, whether a finite number is that, its type)
-_NUMBERS = {
-  'noise_multiplier': ('finite and at least 0', lambda v: v >= 0, float),
-  'clip_norm': ('from 1e-30 to 1e30, or an AdaptiveClipping', lambda v: 1e-30 <= v <= 1e30, float),
-  'report_goal': ('a whole number of at least 1', lambda v: _is_whole(v) and v >= 1, int),
-  'zeroing_norm': ('finite and positive, or None', lambda v: v > 0, float),
-  'noise_seed': ('a whole number, or None', _is_whole, int),
-  'noise_machines': ('a whole number of at least 1', lambda v: _is_whole(v) and v >= 1, int),
-}
+_OPTIONAL = ('zeroing_norm', 'noise_seed', 'noise_machines')
+_NUMBERS = ('noise_multiplier', 'clip_norm', 'report_goal', *_OPTIONAL)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -124,9 +114,9 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   def __post_init__(self):
     strategy = self.strategy
     strategies.check_strategy(strategy)
-    for name, (what, is_valid, kind) in _NUMBERS.items():
+    for name in _NUMBERS:
       value = getattr(self, name)
-      if value is None and name in ('zeroing_norm', 'noise_seed', 'noise_machines'):
+      if value is None and name in _OPTIONAL:
         continue
       if name == 'clip_norm' and isinstance(value, adaptive_clipping.AdaptiveClipping):
         continue
@@ -135,11 +125,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
           'clip_norm must be a number or a dpftrl.AdaptiveClipping, whose noise is accounted for;'
           " got TFF's estimation process, whose noise is not"
         )
-      is_number = isinstance(value, numbers.Real) and math.isfinite(value)
-      if isinstance(value, bool) or not is_number or not is_valid(value):
-        shown = messages.kind(value) if name == 'noise_seed' else repr(value)
-        raise ValueError(f'{name} must be {what}, got {shown}')
-      object.__setattr__(self, name, kind(value))
+      object.__setattr__(self, name, units.checked(name, value))
     if self.memory not in placement.CHOICES:
       choices = ', '.join(placement.CHOICES)
       raise ValueError(f'memory must be one of {choices}, got {self.memory!r}')

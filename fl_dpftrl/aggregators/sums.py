@@ -3,7 +3,6 @@
 import asyncio
 import concurrent.futures
 import inspect
-import itertools
 import math
 import warnings
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.families import lattice, linear_noise
 from fl_dpftrl.noise import units
 from fl_dpftrl.runtime import marks, rounds
 
@@ -27,9 +25,6 @@ _REMEDY = (
   f'give it one that sums whole numbers, such as {SECURE!r} or tff.aggregators.SumFactory(): the'
   ' division by report_goal comes after'
 )
-# Standard deviations of a row that a modulus has room for, and rounds of an endless run that are
-# looked at: where a row has no room, the sum wraps, and tells no more for it.
-_FARTHEST, _MOST_ROUNDS = 16.0, 4096
 _FINEST_BITS = 46  # of a clip norm, in a run without noise
 # Room for more updates than the report goal, in a modulus that is chosen here.
 _MOST_REPORTS = 4
@@ -150,8 +145,7 @@ def create(
       has no room in 64 bits, or in the modulus; and if its state depends on the updates.
   """
   longest = math.isqrt(unit.most_square)
-  row = _largest_norm(strategy) * 2.0 ** (lattice.BITS - unit.shift)
-  noise = math.ceil(_FARTHEST * row)
+  noise = 0 if strategy is None else unit.farthest(strategy)
   least = 2 * (report_goal * longest + noise)
   if (least << unit.shift).bit_length() > _MODULUS_BITS:
     raise ValueError(
@@ -170,8 +164,7 @@ def create(
       _check_types(process)
       _check_sums(process, value_type, longest)
       _check_state(process)
-    room = (1 << _SUM_BITS >> unit.shift) - noise
-    return Sums(process, unit, None, room // max(longest, 1))
+    return Sums(process, unit, None, unit.room(noise))
   # TFF names neither elsewhere, and takes a modulus of the type of the values alone.
   limit, is_symmetric = int(factory._modulus), factory._symmetric_range
   modulus = 2 * limit - 1 if is_symmetric else limit
@@ -184,15 +177,6 @@ def create(
   factory = _ModularSum(np.int64(limit), is_symmetric)
   room = (modulus // 2 - noise) // max(longest, 1)
   return Sums(_created(factory, value_type), unit, modulus << unit.shift, room)
-
-
-def _largest_norm(strategy: strategies.Strategy | None) -> float:
-  """The largest standard deviation of a row of noise, that of Z being 1."""
-  if strategy is None:
-    return 0.0
-  norms = linear_noise.row_norms(strategy.noise(strategy.max_rounds))
-  rounds = min(strategy.max_rounds or _MOST_ROUNDS, _MOST_ROUNDS)
-  return max(itertools.islice(norms, rounds))
 
 
 def _created(inner_factory: Factory, value_type: tff.Type) -> tff.templates.AggregationProcess:

@@ -91,8 +91,9 @@ def audit(
     delta: δ of both figures.
     clip_norm: claimed L2 bound on an update.
     aggregator: a `tff.templates.AggregationProcess` or an unweighted factory to
-      audit; None for an executor of this package.
-    divisor: number by which `aggregator` divides its sum.
+      audit, or a `PrivateAggregator`, which is run anew in other folders; None for an
+      executor of this package.
+    divisor: number by which `aggregator` divides its sum; not for a `PrivateAggregator`.
     executor: 'aggregator' audits `CorrelatedNoiseFactory` in process;
       'engine' and 'reference' audit noise rows in NumPy, without clipping.
     largest_update: L2 norm of the largest update that a device can send; None
@@ -110,7 +111,9 @@ def audit(
   _check(schema, executor, confidence, num_draws, clip_norm, divisor, largest_update, seed)
   num_coordinates = -(-num_draws // 2)
   subject: subjects.Subject
-  if aggregator is not None:
+  if hasattr(aggregator, 'subject'):  # It says itself how it is run.
+    subject = aggregator.subject(num_coordinates=num_coordinates, seed=seed)
+  elif aggregator is not None:
     subject = _processes().given(
       aggregator, divisor=divisor, num_coordinates=num_coordinates, seed=seed
     )

@@ -57,6 +57,7 @@ class Guard:
 
   Attributes:
     schema: the declared schema.
+    gate: decides, by the schema, who may take part.
     max_rounds: rounds that schema and budget allow.
     log: the participation log.
   """
@@ -106,7 +107,7 @@ class Guard:
     if on_repeat not in (REFUSE, BURN):
       raise ValueError(f"on_repeat must be 'refuse' or 'burn', got {on_repeat!r}")
     self.schema, self.on_repeat = schema, on_repeat
-    self._gate = admission.Gate(schema)
+    self.gate = admission.Gate(schema)
     self._make_budget = functools.partial(
       budget.Budget,
       schema=schema,
@@ -127,7 +128,7 @@ class Guard:
     self._budget = self._make_budget(self._noise.until(schema.num_rounds))
     self.log = writer_lib.LogWriter(log, metadata=metadata | keys.of_schema(schema))
     for t in range(self.log.num_rounds):
-      self._gate.record(self.log.cohort(t))
+      self.gate.record(self.log.cohort(t))
     # (round, row of its state, rows to skip) of the last round whose rows had to be skipped.
     self._burnt: tuple[int, int, int] | None = None
     self._waiting = False  # Whether the last round's row has not been given out.
@@ -171,7 +172,7 @@ class Guard:
         f'round {t} would pass max_epsilon={self._budget.max_epsilon:g}: by the declared schema,'
         f' {t + 1} rounds have ε = {self._budget.epsilon(t + 1):.4g}'
       )
-    return self._gate.check(device_ids, at_most=at_most)
+    return self.gate.check(device_ids, at_most=at_most)
 
   def admit(
     self,
@@ -203,7 +204,7 @@ class Guard:
     burn = 0 if row is None else self._rows_to_burn(row, self.num_rounds)
     now = int(time.time()) if timestamp is None else timestamp
     self.log.append(admitted.round_index, admitted.device_ids, now)
-    self._gate.record(admitted.device_ids)
+    self.gate.record(admitted.device_ids)
     self._waiting = row is None
     return dataclasses.replace(admitted, burn=burn)
 

@@ -58,6 +58,15 @@ class DeclaredNoise(NamedTuple):
   arithmetic: arithmetic_lib.Arithmetic = arithmetic_lib.Arithmetic()
 
 
+def void_reason(noise_multiplier: float, noise_seed: int | None) -> str | None:
+  """Returns why a run's noise guarantees nothing; None if it does."""
+  if not noise_multiplier:
+    return 'noise is off (noise_multiplier 0)'
+  if noise_seed is not None:
+    return 'the noise seed was given, so whoever knows it can remove the noise'
+  return None
+
+
 def metadata(noise: run_noise.RunNoise) -> dict[str, str]:
   """Returns the metadata that state a run's noise, apart from its strategy in round 0.
 

@@ -181,6 +181,12 @@ class Rows:
     self._seed: bytes | None = None
     self._last: tuple[int, tuple[np.ndarray, Made]] | None = None
 
+  def prepare(self, seed: bytes, row: int) -> None:
+    """Starts to make a row."""
+    with self._lock:
+      self._use(seed)
+      self._ahead.begin(row)
+
   def row(self, seed: bytes, row: int) -> tuple[np.ndarray, Made]:
     """Returns a row, int64, not to be changed, and what is known of it.
 
@@ -190,14 +196,17 @@ class Rows:
     if not 0 <= row < self._num_rounds:
       raise ValueError(f'row {row} is not among the {self._num_rounds} that there are')
     with self._lock:
-      if seed != self._seed:
-        make = functools.partial(_make, self._new_source(seed), self._size)
-        self._last, self._seed, self._ahead = None, seed, Ahead(make)
+      self._use(seed)
       if self._last is None or self._last[0] != row:
         self._last = row, self._ahead.row(row)
       if row + 1 < self._num_rounds:
         self._ahead.begin(row + 1)
       return self._last[1]
+
+  def _use(self, seed: bytes) -> None:
+    if seed != self._seed:
+      make = functools.partial(_make, self._new_source(seed), self._size)
+      self._last, self._seed, self._ahead = None, seed, Ahead(make)
 
 
 def _make(rows: Source, size: int, row: int) -> tuple[np.ndarray, Made]:

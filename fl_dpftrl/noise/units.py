@@ -6,11 +6,16 @@ are whole multiples of a power of two of these units. Sums are exact, and so is 
 
 import dataclasses
 import fractions
+import itertools
 import math
+import numbers
+from typing import Any
 
 import numpy as np
 
-from fl_dpftrl.families import lattice
+from fl_dpftrl.families import base as strategies
+from fl_dpftrl.families import lattice, linear_noise
+from fl_dpftrl.text import messages
 
 # An update's norm is at most 2²⁴ of its units, so that float32 holds its coordinates exactly.
 MOST_BITS = 24
@@ -18,6 +23,37 @@ MOST_BITS = 24
 _ROUNDING = 1.0 - 2.0**-30
 _SUM_BITS = 62  # of a sum in units of the lattice, in int64 with room
 _LEAST_MULTIPLIER = 2.0 ** (lattice.BITS + 1 - _SUM_BITS)
+# Standard deviations of a row that sums have room for, and rounds of an endless run that are
+# looked at: where a row has no room, the sum wraps, and tells no more for it.
+_FARTHEST, _MOST_ROUNDS = 16.0, 4096
+_is_whole = lambda value: isinstance(value, numbers.Integral)
+# parameter: (what it must be, whether a finite number is that, its type)
+_PARAMETERS: dict[str, tuple[str, Any, type]] = {
+  'noise_multiplier': ('finite and at least 0', lambda v: v >= 0, float),
+  'clip_norm': ('from 1e-30 to 1e30, or an AdaptiveClipping', lambda v: 1e-30 <= v <= 1e30, float),
+  'report_goal': ('a whole number of at least 1', lambda v: _is_whole(v) and v >= 1, int),
+  'zeroing_norm': ('finite and positive, or None', lambda v: v > 0, float),
+  'noise_seed': ('a whole number, or None', _is_whole, int),
+  'noise_machines': ('a whole number of at least 1', lambda v: _is_whole(v) and v >= 1, int),
+}
+
+
+def checked(name: str, value: Any) -> Any:
+  """Returns a parameter of a release as a number of its type.
+
+  Args:
+    name: noise_multiplier, clip_norm, report_goal, zeroing_norm, noise_seed or noise_machines.
+    value: as given.
+
+  Raises:
+    ValueError: naming it, if it will not do.
+  """
+  what, is_valid, kind = _PARAMETERS[name]
+  is_number = isinstance(value, numbers.Real) and math.isfinite(value)
+  if isinstance(value, bool) or not is_number or not is_valid(value):
+    shown = messages.kind(value) if name == 'noise_seed' else repr(value)
+    raise ValueError(f'{name} must be {what}, got {shown}')
+  return kind(value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +119,17 @@ class Unit:
   def bound(self) -> float:
     """The norm of the longest update, in its units; rounded down."""
     return math.sqrt(self.most_square) * _ROUNDING
+
+  def farthest(self, strategy: strategies.Strategy) -> int:
+    """Returns what sums leave room for a row of noise, in an update's units: 16 of its σ."""
+    norms = linear_noise.row_norms(strategy.noise(strategy.max_rounds))
+    rounds = min(strategy.max_rounds or _MOST_ROUNDS, _MOST_ROUNDS)
+    largest = max(itertools.islice(norms, rounds))
+    return math.ceil(_FARTHEST * largest * 2.0 ** (lattice.BITS - self.shift))
+
+  def room(self, noise: int) -> int:
+    """Returns the updates that, with so much noise, have an exact sum in int64."""
+    return ((1 << _SUM_BITS >> self.shift) - noise) // max(math.isqrt(self.most_square), 1)
 
   def coordinate(self, size: int) -> int:
     """Returns the largest absolute value that all of an update's coordinates may have."""

@@ -42,6 +42,10 @@ class Attendance(seen.Seen):
     self.started: list[int] = []
     self.closed: list[int] = []
 
+  def __repr__(self) -> str:
+    totals = ', '.join(f'{name}={value}' for name, value in self.to_json().items())
+    return f'Attendance({totals})'
+
   def add_cohort(self, cohort: schemas.Cohort) -> None:
     """Adds a cohort.
 

@@ -21,15 +21,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fl_dpftrl.files import durable
+from fl_dpftrl.files import durable, ledger
 
 _FORMAT = 2
 _DIGEST_CHARACTERS = 64
 _NAME = re.compile(r'round-(\d{9})\.npz')
-
-
-class LostStateError(ValueError):
-  """No checkpoint can be read any more; the message suggests a remedy."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -153,7 +149,7 @@ class CheckpointFolder:
       except ValueError as error:
         problems.append(str(error))
     if problems:
-      raise LostStateError('; '.join(problems))
+      raise ledger.LostStateError('; '.join(problems))
     return None, []
 
   def before(self, num_rounds: int) -> Iterator[Checkpoint]:

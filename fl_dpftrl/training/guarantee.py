@@ -18,8 +18,6 @@ if TYPE_CHECKING:
   from fl_dpftrl.training import loop  # Loads TensorFlow.
 
 STRATEGY_NAME = 'strategy.json'
-NO_NOISE = 'noise is off (noise_multiplier 0)'
-NOISE_SEED = 'the noise seed was given, so whoever knows it can remove the noise'
 
 
 def void_reason(aggregator: Any, unprotected: str | None = None) -> str | None:
@@ -29,8 +27,7 @@ def void_reason(aggregator: Any, unprotected: str | None = None) -> str | None:
     aggregator: adds the noise.
     unprotected: what the process learns from clients in other ways than by the aggregator.
   """
-  own = None if aggregator.noise_seed is None else NOISE_SEED
-  own = own if aggregator.noise_multiplier else NO_NOISE
+  own = noise_record.void_reason(aggregator.noise_multiplier, aggregator.noise_seed)
   return '; '.join(filter(None, (own, unprotected))) or None
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.aggregators import factory
-from fl_dpftrl.files import durable
+from fl_dpftrl.files import durable, ledger
 from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.training import checkpoints, metrics
@@ -192,7 +192,7 @@ def _run(
     if log.num_rounds == t:
       log.append(t, cohort.device_ids, cohort.closed)
     elif list(log.cohort(t)) != list(cohort.device_ids):
-      raise checkpoints.LostStateError(
+      raise ledger.LostStateError(
         f'{log.path} has other devices in round {t} than these flags'
         ' give; resume with the flags that the run was started with'
       )
@@ -216,8 +216,7 @@ def _run(
       )
     )
     step_done('stored', t)
-    for mark in (log, stored):
-      mark.mark_released(latest.num_rounds)
+    ledger.Ledger(log, stored).mark(latest.num_rounds)
     step_done('released', t)
     publish(latest)
     step_done('published', t)
@@ -252,31 +251,28 @@ def _recover(
   for problem in problems:
     run.say(problem)
   # A mark that is put back with the checkpoints is one of two.
-  marks = (log, stored)
-  said = [mark.released() for mark in marks]
-  released = max([published, *(s for s in said if s is not None)])
+  book = ledger.Ledger(log, stored)
+  released = max(published, book.used)
   if latest is None:
     if log.num_rounds or released:
-      raise checkpoints.LostStateError(
+      raise ledger.LostStateError(
         f'{log.path} has {log.num_rounds} rounds, {released} were released, and'
         ' no checkpoint is left: the noise state is lost and the run cannot go'
         ' on'
       )
     latest = stored.save(checkpoints.Checkpoint(num_rounds=0, state=initial, measurements={}))
-    for mark in marks:
-      mark.mark_released(0)
+    book.mark(0)
     return latest
   trained = max(latest.num_rounds, released)
   if log.num_rounds < trained:
-    raise checkpoints.LostStateError(
+    raise ledger.LostStateError(
       f'{log.path} has {log.num_rounds} rounds, but {trained} were trained:'
       ' without the whole log the run has no guarantee; put the newest log back'
     )
-  unseen = None not in said and released <= latest.num_rounds
+  unseen = book.is_complete and released <= latest.num_rounds
   if not (unseen and log.num_rounds <= latest.num_rounds + 1):
     while latest.num_rounds < log.num_rounds:
       run.say(f'the result of round {latest.num_rounds} is lost: its row of noise is burnt')
       latest = _burn(run, stored, latest)
-  for mark in marks:
-    mark.mark_released(latest.num_rounds)
+  book.mark(latest.num_rounds)
   return latest

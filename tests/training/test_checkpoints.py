@@ -5,6 +5,7 @@ import stat
 import numpy as np
 import pytest
 
+from fl_dpftrl.files import ledger
 from fl_dpftrl.training import checkpoints
 
 pytestmark = pytest.mark.tff
@@ -100,7 +101,7 @@ def test_no_readable_checkpoint_is_an_error(tmp_path):
   assert store.load_latest() == (None, [])
   store.save(checkpoint(1))
   (tmp_path / 'checkpoints' / 'round-000000001.npz').write_bytes(b'')
-  with pytest.raises(checkpoints.LostStateError, match='round-000000001'):
+  with pytest.raises(ledger.LostStateError, match='round-000000001'):
     store.load_latest()
 
 

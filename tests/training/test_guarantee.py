@@ -55,9 +55,9 @@ def test_devices_that_forget_never_pass_the_budget():
   'changes, reason',
   [
     ({}, None),
-    (dict(noise_seed=3), guarantee.NOISE_SEED),
-    (dict(noise_multiplier=0.0), guarantee.NO_NOISE),
-    (dict(noise_multiplier=0.0, noise_seed=3), guarantee.NO_NOISE),
+    (dict(noise_seed=3), 'the noise seed was given, so whoever knows it can remove the noise'),
+    (dict(noise_multiplier=0.0), 'noise is off (noise_multiplier 0)'),
+    (dict(noise_multiplier=0.0, noise_seed=3), 'noise is off (noise_multiplier 0)'),
   ],
 )
 def test_void_reasons_are_in_the_log(changes, reason):

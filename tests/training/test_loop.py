@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from fl_dpftrl.files import durable
+from fl_dpftrl.files import durable, ledger
 from fl_dpftrl.logs import schema as log_schema
-from fl_dpftrl.training import checkpoints, loop
+from fl_dpftrl.training import loop
 from tests.training.small_runs import (
   NUM_ROUNDS,
   STEPS,
@@ -202,14 +202,14 @@ def test_a_log_without_its_checkpoints_cannot_go_on(tmp_path):
   run(tmp_path)
   for path in (tmp_path / loop.CHECKPOINTS_NAME).glob('round-*'):
     path.unlink()
-  with pytest.raises(checkpoints.LostStateError, match='noise state is lost'):
+  with pytest.raises(ledger.LostStateError, match='noise state is lost'):
     run(tmp_path)
 
 
 def test_checkpoints_without_their_log_cannot_go_on(tmp_path):
   run(tmp_path)
   (tmp_path / loop.LOG_NAME).unlink()
-  with pytest.raises(checkpoints.LostStateError, match='has 0 rounds'):
+  with pytest.raises(ledger.LostStateError, match='has 0 rounds'):
     run(tmp_path)
 
 
@@ -227,5 +227,5 @@ def test_a_log_of_other_cohorts_is_refused(tmp_path):
     timestamps=[*rows.timestamps, 1767300000, 1767300000, 1767300000],
     num_rounds=3,
   )
-  with pytest.raises(checkpoints.LostStateError, match='other devices'):
+  with pytest.raises(ledger.LostStateError, match='other devices'):
     run(tmp_path)

@@ -6,9 +6,10 @@ import shutil
 
 import pytest
 
+from fl_dpftrl.files import ledger
 from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.logs import writer as writer_lib
-from fl_dpftrl.training import checkpoints, loop
+from fl_dpftrl.training import loop
 from tests.training import small_runs
 from tests.training.small_runs import NUM_ROUNDS, Killed
 
@@ -92,7 +93,7 @@ def test_any_part_that_is_put_back_leaves_one_sum_for_each_row(run, parts):
   try:
     # What was published, such as a table, is not among the parts.
     run.train(change=0.25, published=5)
-  except (checkpoints.LostStateError, loop.RoundFailedError):
+  except (ledger.LostStateError, loop.RoundFailedError):
     pass  # Refused: nothing more is released.
   assert_one_sum_a_row(run)
 

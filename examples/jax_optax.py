@@ -1,0 +1,77 @@
+"""Federated averaging in JAX: a private mean as a gradient for any optax optimiser.
+
+    python examples/jax_optax.py runs/jax
+
+The server's optimiser is optax's, and the mean of a round is its gradient, with BLT noise. What an
+optimiser makes of the mean is post-processing, so adam is as private as gradient descent.
+"""
+
+import pathlib
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import fl_dpftrl as dpftrl
+
+DEVICES, COHORT, ROUNDS, SIZE = 400, 20, 60, 16
+SCHEMA = dpftrl.MinSep(num_rounds=ROUNDS, min_sep=10)
+TRUE = np.random.default_rng(0).normal(size=(SIZE, 3)).astype(np.float32)
+
+
+def examples_of(device: int) -> tuple[np.ndarray, np.ndarray]:
+  rng = np.random.default_rng(device)
+  x = rng.normal(size=(32, SIZE)).astype(np.float32)
+  return x, (x @ TRUE + rng.gumbel(size=(32, 3))).argmax(axis=1)
+
+
+def loss(parameters, x, classes):
+  logits = x @ parameters['kernel'] + parameters['bias']
+  return optax.softmax_cross_entropy_with_integer_labels(logits, classes).mean()
+
+
+@jax.jit
+def update_of(parameters, x, classes):
+  """Returns what one device sends: minus its change of the model by four steps."""
+  own = parameters
+  for _ in range(4):
+    own = jax.tree.map(lambda p, g: p - 0.2 * g, own, jax.grad(loss)(own, x, classes))
+  return jax.tree.map(lambda before, now: before - now, parameters, own)
+
+
+def main(folder: pathlib.Path) -> None:
+  parameters = {'kernel': jnp.zeros((SIZE, 3)), 'bias': jnp.zeros(3)}
+  optimizer = optax.adam(0.05)
+  state = optimizer.init(parameters)
+  tests = [examples_of(device) for device in range(10**6, 10**6 + 100)]
+  x_test, classes_test = (np.concatenate(part) for part in zip(*tests))
+  with dpftrl.PrivateAggregator(
+    dpftrl.load_strategy('blt-b100'),
+    template=parameters,
+    noise_multiplier=1.0,
+    clip_norm=0.3,
+    report_goal=COHORT,
+    folder=folder,
+    schema=SCHEMA,
+    delta=1e-6,
+  ) as aggregator:
+    while aggregator.next_round < aggregator.max_rounds:
+      candidates = np.random.default_rng(aggregator.next_round).permutation(DEVICES)
+      cohort = aggregator.admissible(candidates, at_most=COHORT)
+      with aggregator.round(cohort) as round_:
+        for device in cohort:
+          round_.add(update_of(parameters, *examples_of(int(device))))
+      changes, state = optimizer.update(round_.mean, state, parameters)
+      parameters = optax.apply_updates(parameters, changes)
+      if aggregator.next_round % 10 == 0:
+        right = (x_test @ parameters['kernel'] + parameters['bias']).argmax(axis=1) == classes_test
+        print(
+          f'round {aggregator.next_round}: accuracy {100 * right.mean():.1f} %,'
+          f' ε {aggregator.epsilon():.2f} at δ = 1e-6'
+        )
+
+
+if __name__ == '__main__':
+  main(pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else 'runs/jax'))

@@ -1,0 +1,119 @@
+"""The ledger of a run: how many of its rows of noise may have been used.
+
+A row of noise that enters two sums can be removed from them. So each row is marked here, durably,
+before anything that holds it is used, and a run goes on after the last marked row. The marks are
+in several places, of which the largest counts: one that is put back from a copy, such as an old
+log beside newer noise, then gives no row out again.
+"""
+
+import os
+import pathlib
+import struct
+import zlib
+from typing import Any, Protocol
+
+# Number of the record, rows that were used, three numbers of the caller's, and a checksum.
+_RECORD = struct.Struct('<qqqqqI')
+_SLOT = 4096  # bytes: what a disk writes whole
+
+
+class LostStateError(ValueError):
+  """Files are gone, damaged or copies without which rows of noise could repeat.
+
+  The message suggests a remedy.
+  """
+
+
+class Mark(Protocol):
+  """A place where a ledger is kept."""
+
+  def released(self) -> int | None:
+    """Returns how many rows may have been used; None where nothing says it."""
+    ...
+
+  def mark_released(self, num_rows: int, /) -> None:
+    """Records durably how many rows may have been used."""
+    ...
+
+
+class Ledger:
+  """How many rows may have been used, kept in several places.
+
+  Args:
+    marks: the places. Each is written, in order, before a row may be used.
+  """
+
+  def __init__(self, *marks: Mark):
+    self._marks = marks
+    self._found = [mark.released() for mark in marks]
+
+  @property
+  def is_complete(self) -> bool:
+    """True if each place said how many rows were used when the ledger was opened."""
+    return None not in self._found
+
+  @property
+  def used(self) -> int:
+    """Rows that had been used, as far as any place said, when the ledger was opened."""
+    return max((rows for rows in self._found if rows is not None), default=0)
+
+  def mark(self, num_rows: int) -> None:
+    """Records durably, in each place, that the first num_rows rows may have been used."""
+    for mark in self._marks:
+      mark.mark_released(num_rows)
+
+
+class MarkFile:
+  """A mark in a file of its own, which costs one write to disk.
+
+  Two records are written in turn, so that one of them is whole at any moment.
+
+  Args:
+    path: the file; made where it does not exist.
+
+  Attributes:
+    kept: three numbers that the caller keeps with the mark, each of 64 bits with a sign.
+
+  Raises:
+    ValueError: if the file is there and neither record can be read.
+  """
+
+  def __init__(self, path: str | os.PathLike[str]):
+    self._path = pathlib.Path(path)
+    self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+    self._rows: int | None = None
+    self._number = 0  # Of the newest record, which determines its place.
+    self.kept = (0, 0, 0)
+    size = os.fstat(self._handle).st_size
+    for slot in range(2):
+      record = _read(os.pread(self._handle, _RECORD.size, slot * _SLOT))
+      if record is not None and record[0] > self._number:
+        self._number, self._rows, *kept = record
+        self.kept = (kept[0], kept[1], kept[2])
+    if size and self._rows is None:
+      os.close(self._handle)
+      raise ValueError(f'{self._path} is damaged, and alone says which rows of noise were used')
+
+  def released(self) -> int | None:
+    """See `Mark`."""
+    return self._rows
+
+  def mark_released(self, num_rows: int) -> None:
+    """See `Mark`; `kept` is recorded with it."""
+    number = self._number + 1
+    content = _RECORD.pack(number, num_rows, *self.kept, 0)[:-4]
+    content += struct.pack('<I', zlib.crc32(content))
+    os.pwrite(self._handle, content, number % 2 * _SLOT)
+    getattr(os, 'fdatasync', os.fsync)(self._handle)  # The first is not on macOS.
+    self._number, self._rows = number, num_rows
+
+  def close(self) -> None:
+    os.close(self._handle)
+
+
+def _read(content: bytes) -> tuple[Any, ...] | None:
+  """Returns the numbers of a record; None unless it is whole."""
+  if len(content) < _RECORD.size or not any(content):
+    return None
+  *numbers, checksum = _RECORD.unpack(content)
+  return tuple(numbers) if checksum == zlib.crc32(content[:-4]) else None

@@ -1,0 +1,318 @@
+"""Noised means of updates, round by round, for any training loop."""
+
+import os
+import pathlib
+import shlex
+from typing import Any
+
+import numpy as np
+
+from fl_dpftrl.bundles import writing
+from fl_dpftrl.centralized import sampling as sampling_lib
+from fl_dpftrl.families import base as strategies
+from fl_dpftrl.files import ledger
+from fl_dpftrl.logs import noise_record
+from fl_dpftrl.noise import units
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.replaying import statement
+from fl_dpftrl.reports import privacy
+from fl_dpftrl.rounds import audited, noise_rows, record, structures, sums
+from fl_dpftrl.rounds import round as round_lib
+
+NOISE_NAME = 'noise'
+_CHUNK = 1 << 16  # coordinates that are worked on in a processor's cache
+
+
+class PrivateAggregator:
+  """Releases (sum of bounded updates + row t of N·Z) / report_goal in round t, to any loop.
+
+      with aggregator.round(device_ids) as round_:
+        for update in updates:
+          round_.add(update)
+      mean = round_.mean
+
+  Updates are nested structures of arrays of NumPy, PyTorch or JAX. Each is clipped to clip_norm in
+  L2, over all its arrays. One that holds a NaN or an infinity is rejected, one whose L∞ norm
+  exceeds zeroing_norm is zeroed: both enter the sum as zeros. Entries of Z have standard deviation
+  noise_multiplier · clip_norm. Updates and rows are whole multiples of a public unit, and so are
+  their sums; the mean is converted to the update's type last. So the guarantee is that of the bits
+  that are released (docs/decisions/arithmetic.md). From one seed and the same updates, the means
+  are those of `CorrelatedNoiseFactory`, bit for bit where no update is clipped.
+
+  The folder holds the participation log, the strategy file, and the noise with its secret seed. A
+  round's cohort is durably in the log before the block begins, and its row of noise is marked as
+  used before the mean is there. A round that fails, or whose process is killed, has used up its
+  row: nothing of it is released, and the run goes on with the next round.
+
+  Attributes:
+    strategy, noise_multiplier, clip_norm, report_goal, zeroing_norm, schema, sampling, delta: as
+      given.
+    template: structure of an update.
+    folder: of the run.
+    void_reason: reason why the run guarantees nothing; None if it does.
+  """
+
+  def __init__(
+    self,
+    strategy: strategies.Strategy,
+    *,
+    template: Any,
+    noise_multiplier: float,
+    clip_norm: float,
+    report_goal: int,
+    folder: str | os.PathLike[str],
+    schema: schemas.MinSep | None = None,
+    max_epsilon: float | None = None,
+    delta: float | None = None,
+    zeroing_norm: float | None = None,
+    sampling: sampling_lib.Scheme | None = None,
+    noise_seed: int | None = None,
+    moved: bool = False,
+  ):
+    """Opens a run's folder; one with a run is continued at its next round.
+
+    Args:
+      strategy: C and N.
+      template: nested structure of float32 or float64 arrays, as updates have it, such as the
+        model's parameters; their values are not used.
+      noise_multiplier: std(Z) / clip_norm; 0 for a run without noise, which guarantees nothing.
+      clip_norm: L2 bound on an update, from 1e-30 to 1e30.
+      report_goal: updates that a round needs, the fixed divisor of the sum.
+      folder: made where it does not exist.
+      schema: participation that devices keep to; rounds with others are refused. None for no limit.
+      max_epsilon: privacy budget by the schema: rounds that would pass it are refused. None for no
+        limit.
+      delta: δ of the budget, and of `epsilon` and `statement` where they are given none.
+      zeroing_norm: L∞ norm above which an update is zeroed; None for no limit.
+      sampling: scheme by which batches of examples are drawn in secret, in place of a schema, for
+        training in one place. ε is then that of the scheme, where the log does not contradict it,
+        and a round may have fewer updates than the report goal.
+      noise_seed: None for a secret seed. A number makes the noise repeatable, for tests, and voids
+        the guarantee.
+      moved: see `NoiseRows`.
+
+    Raises:
+      ValueError: for an argument that will not do, a folder of another run, and a folder that
+        another process uses.
+      LostStateError: if files without which rows could repeat are missing, damaged or copies.
+    """
+    strategies.check_strategy(strategy)
+    self.strategy, self.schema, self.sampling = strategy, schema, sampling
+    self.folder, self.delta = pathlib.Path(folder), delta
+    self.noise_multiplier = units.checked('noise_multiplier', noise_multiplier)
+    self.clip_norm = units.checked('clip_norm', clip_norm)
+    self.report_goal = units.checked('report_goal', report_goal)
+    self.zeroing_norm = zeroing_norm and units.checked('zeroing_norm', zeroing_norm)
+    self.template = structures.Template.of(template)
+    self.void_reason = noise_record.void_reason(self.noise_multiplier, noise_seed)
+    claim = record.Claim(
+      strategy=strategy,
+      noise_multiplier=self.noise_multiplier,
+      clip_norm=self.clip_norm,
+      num_coordinates=self.template.size,
+      schema=schema,
+      sampling=sampling,
+      max_epsilon=max_epsilon,
+      delta=delta,
+      void_reason=self.void_reason,
+    )
+    self._unit, self._most_updates = self._units()
+    self._sum = sums.Sum(
+      self.template.size, unit=self._unit, clip_norm=self.clip_norm, zeroing_norm=self.zeroing_norm
+    )
+    self._open: round_lib.Round | None = None
+    self.folder.mkdir(parents=True, exist_ok=True)
+    self._rows = noise_rows.NoiseRows(
+      strategy,
+      self.template.size,
+      folder=self.folder / NOISE_NAME,
+      noise_seed=noise_seed,
+      moved=moved,
+    )
+    try:
+      self._record = record.Record(self.folder, claim)
+      # Rows of rounds whose means nobody got are burnt.
+      used = ledger.Ledger(self._record, self._rows).used
+      self._record.check_whole(used)
+      self._rows.mark_released(used)
+      self._record.save_strategy()
+      self._rows.prepare()
+    except BaseException:
+      self._rows.close()
+      raise
+
+  def __enter__(self) -> 'PrivateAggregator':
+    return self
+
+  def __exit__(self, *unused) -> None:
+    self.close()
+
+  @property
+  def next_round(self) -> int:
+    """The round that `round` begins, and its row of noise."""
+    return self._record.num_rounds
+
+  @property
+  def max_rounds(self) -> int:
+    """Rounds that strategy, schema and budget allow."""
+    planned = self._record.max_rounds
+    return self._rows.max_rows if planned is None else min(planned, self._rows.max_rows)
+
+  @property
+  def least_updates(self) -> int:
+    """Fewest updates of a round: the report goal, or 0 where batches are drawn."""
+    return self.report_goal if self.sampling is None else 0
+
+  def round(self, device_ids: record.Ids) -> round_lib.Round:
+    """Returns the next round, of these devices, for a `with` block.
+
+    Entering the block admits the devices and records them durably in the log. Leaving it makes the
+    mean, unless an error leaves it.
+
+    Args:
+      device_ids: text or whole numbers, of one type through the run. Each adds one update at most.
+
+    Raises:
+      ValueError: when the block is entered, for malformed ids, a device twice, and devices that may
+        not take part by the schema, whom `admissible` leaves out; nothing has changed then.
+      BudgetSpentError: when the block is entered, if the round would pass the budget, or the rounds
+        that there are.
+      OSError: when the block is entered, if the log cannot be written; nothing has changed then.
+    """
+    return round_lib.Round(self, device_ids)
+
+  def admissible(self, device_ids: record.Ids, *, at_most: int | None = None) -> np.ndarray:
+    """Returns those that may take part in the next round by the schema, in their order.
+
+    Args:
+      device_ids: candidates.
+      at_most: size of the cohort; None for all.
+    """
+    return self._record.admissible(device_ids, at_most)
+
+  def epsilon(self, delta: float | None = None) -> float:
+    """Returns ε of the rounds so far, by what the log says of the devices, or by the sampling.
+
+    Raises:
+      ValueError: without delta, for a run that guarantees nothing, and for a log that contradicts
+        the sampling.
+    """
+    return self._record.epsilon(delta)
+
+  def statement(self, delta: float | None = None) -> statement.Statement:
+    """Returns what the log proves of the rounds so far.
+
+    Raises:
+      ValueError: before the first round, and without delta.
+    """
+    return self._record.statement(delta)
+
+  def report(self, path: str | os.PathLike[str], delta: float | None = None) -> None:
+    """Writes the statement as a page, HTML, for the run's owner.
+
+    Raises:
+      ValueError: before the first round, and without delta.
+      OSError: if it cannot be written.
+    """
+    delta = self._record.delta(delta)
+    setting = privacy.Setting(
+      run=self.folder.resolve().name,
+      family=self.strategy.family,
+      noise_multiplier=self.noise_multiplier,
+      clip_norm=self.clip_norm,
+      zeroing_norm=self.zeroing_norm,
+      report_goal=self.report_goal,
+      command=shlex.join(map(str, self._record.command(delta))),
+      void_reason=self.void_reason,
+    )
+    privacy.write_report(path, self.statement(delta), setting=setting)
+
+  def bundle(self, path: str | os.PathLike[str], delta: float | None = None) -> str:
+    """Writes a bundle that `fl-dpftrl verify` checks, once the aggregator is closed.
+
+    Returns:
+      Its digest, to keep elsewhere.
+
+    Raises:
+      ValueError: before `close`, without any round, without delta, and for a run that guarantees
+        nothing.
+      OSError: if it cannot be written.
+    """
+    if self.void_reason is not None:
+      raise ValueError(f'there is no guarantee to check: {self.void_reason}')
+    if not self._record.is_closed:
+      raise ValueError('a bundle is written after close(), which makes the log one file')
+    return writing.write_bundle(
+      path, self._record.evidence(), deltas=self._record.delta(delta)
+    ).digest
+
+  def subject(self, *, num_coordinates: int, seed: int | None = None) -> audited.Audited:
+    """Returns what `dpftrl.audit` runs in place of this aggregator, in folders of its own.
+
+    Args:
+      num_coordinates: size of an update.
+      seed: seed of all runs; None for secret ones.
+    """
+
+    def make(template, folder, noise_seed):
+      return PrivateAggregator(
+        self.strategy,
+        template=template,
+        noise_multiplier=self.noise_multiplier,
+        clip_norm=self.clip_norm,
+        report_goal=self.report_goal,
+        zeroing_norm=self.zeroing_norm,
+        folder=folder,
+        noise_seed=noise_seed,
+      )
+
+    return audited.Audited(
+      make,
+      report_goal=self.report_goal,
+      num_coordinates=num_coordinates,
+      seed=seed,
+      description=f'PrivateAggregator with {self.strategy.family}',
+    )
+
+  def close(self) -> None:
+    """Turns the log into one Parquet file, and lets another process use the folder.
+
+    A round that is open has failed then.
+    """
+    if self._record.is_closed:
+      return
+    if self._open is not None:
+      self._open.fail()
+    self._record.close()
+    self._rows.close()
+
+  def _units(self) -> tuple[units.Unit, int]:
+    """Returns the units of updates, and how many updates a sum has room for."""
+    if not self.noise_multiplier:
+      unit = units.Unit.without_noise(units.MOST_BITS)
+      return unit, unit.room(0)
+    unit = units.Unit.of(self.noise_multiplier)
+    room = unit.room(unit.farthest(self.strategy))
+    if room < self.report_goal:
+      raise ValueError(
+        f'report_goal={self.report_goal} updates and their noise have no room in sums of 64 bits:'
+        ' give a larger noise_multiplier, or a smaller report_goal'
+      )
+    return unit, room
+
+  def _mean(self, t: int, like: Any) -> Any:
+    """Returns what round t releases; its row is used from then on."""
+    total, row = self._sum.total(), None
+    if self.noise_multiplier:
+      row = self._rows.integers(t)
+    else:
+      self._rows.mark_released(t + 1)
+    mean = np.empty(self.template.size, max(self.template.dtypes))
+    scale = self._unit.size * self.clip_norm / self.report_goal
+    for start in range(0, mean.size, _CHUNK):
+      part = slice(start, start + _CHUNK)
+      noised = np.left_shift(total[part], self._unit.shift)
+      if row is not None:
+        noised += row[part]
+      mean[part] = noised * scale  # Converted last, after an exact sum.
+    return self.template.packed(mean, self.template.empty() if like is None else like)

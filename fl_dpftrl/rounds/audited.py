@@ -1,0 +1,63 @@
+"""A `PrivateAggregator` as an audit runs it: anew for each run, from the outside."""
+
+import pathlib
+import tempfile
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fl_dpftrl.auditing import subjects
+
+if TYPE_CHECKING:
+  from fl_dpftrl.rounds import aggregator as aggregator_lib
+
+
+class Audited:
+  """Subject of an audit; see `auditing.subjects.Subject`.
+
+  Each run has a folder and a seed of its own, which go with it. Zeros are added to a round with
+  fewer updates than the report goal.
+
+  Args:
+    make: (template, folder, noise seed) → an aggregator in that folder.
+    report_goal: divisor of its sums.
+    num_coordinates: size of an update, in three arrays.
+    seed: seed of the runs; None for secret ones.
+    description: what runs, in words.
+  """
+
+  clips = True
+
+  def __init__(
+    self,
+    make: Callable[..., 'aggregator_lib.PrivateAggregator'],
+    *,
+    report_goal: int,
+    num_coordinates: int,
+    seed: int | None,
+    description: str,
+  ):
+    self.description = description
+    self.sizes = subjects.tensor_sizes(num_coordinates)
+    self._make, self._report_goal, self._seed = make, report_goal, seed
+    self._runs = 0
+
+  def run(self, cohorts: subjects.Cohorts, num_rounds: int) -> np.ndarray:
+    self._runs += 1
+    seed = None if self._seed is None else subjects.run_seed(self._seed, self._runs)
+    zeros = [np.zeros(size, np.float32) for size in self.sizes]
+    released = np.empty((num_rounds, sum(self.sizes)))
+    ends = np.cumsum(self.sizes)[:-1]
+    with (
+      tempfile.TemporaryDirectory(prefix='fl_dpftrl-audit-') as folder,
+      self._make(zeros, pathlib.Path(folder), seed) as aggregator,
+    ):
+      for t in range(num_rounds):
+        updates = [np.split(np.asarray(update, np.float32), ends) for update in cohorts(t)]
+        updates += [zeros] * (self._report_goal - len(updates))
+        with aggregator.round(range(len(updates))) as round_:
+          for update in updates:
+            round_.add(update)
+        released[t] = self._report_goal * np.concatenate(round_.mean).astype(np.float64)
+    return released

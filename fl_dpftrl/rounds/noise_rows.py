@@ -1,0 +1,235 @@
+"""Rows of correlated noise, each given out once, whatever happens to the process."""
+
+import contextlib
+import functools
+import os
+import pathlib
+
+import numpy as np
+
+from fl_dpftrl.families import base as strategies
+from fl_dpftrl.families import lattice
+from fl_dpftrl.files import durable, ledger
+from fl_dpftrl.guarding import guard
+from fl_dpftrl.noise import ahead, normals, snapshots
+from fl_dpftrl.noise import rows as rows_lib
+from fl_dpftrl.participation import schemas
+
+_FORMAT = 1
+_SECRET_NAME, _MARK_NAME, _LOCK_NAME = 'secret.json', 'used', 'lock'
+_SNAPSHOT_ROWS = 16
+# Rows that a strategy without an end is provided for.
+_ENDLESS_ROUNDS = 2**20
+
+
+class NoiseRows:
+  """Rows 0, 1, … of N·Z for one vector of coordinates, kept in a folder.
+
+  Row t is the noise of round t: multiply it by noise multiplier and clip norm, and add it to the
+  sum of round t. It is a function of a secret seed of 256 bits, which is made with the folder and
+  stays there. Each row is given out once: it is marked as used, durably, before `row` returns it.
+  A process that starts again goes on with `next_row`.
+
+  The next row is made in the background while the last one is in use. Buffers are in memory, and
+  a snapshot of them in the folder every 16 rows.
+
+  The folder must not be copied and used twice, nor be put back from a backup: rows that were used
+  since would repeat. Both are noticed by the times that the file system keeps, and refused. A
+  snapshot of the whole machine is not noticed.
+
+  Args:
+    strategy: C and N.
+    size: number of coordinates.
+    folder: made where it does not exist; only its owner can read it.
+    noise_seed: None for a secret seed. A number makes the noise repeatable, for tests, and voids
+      every guarantee.
+    mapped: whether buffers are in a file that is mapped into memory, for more than fits.
+    moved: True for a folder that was moved here from another disk, or whose permissions were
+      changed, and that nobody has used since.
+
+  Attributes:
+    next_row: the first row that may be asked for.
+
+  Raises:
+    ValueError: for an argument that will not do, for a folder of another strategy or size, and if
+      another process uses the folder.
+    LostStateError: if files of the folder are missing, damaged or copies.
+
+  Source: Choquette-Choo et al. 2023, algorithm 1, for the rows; docs/decisions/arithmetic.md for
+  their integers.
+  """
+
+  def __init__(
+    self,
+    strategy: strategies.Strategy,
+    size: int,
+    *,
+    folder: str | os.PathLike[str],
+    noise_seed: int | None = None,
+    mapped: bool = False,
+    moved: bool = False,
+  ):
+    strategies.check_strategy(strategy)
+    self.size = schemas.positive_integer('size', size)
+    self._strategy, self._mapped = strategy, mapped
+    self._folder = pathlib.Path(folder)
+    self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    self._lock = contextlib.ExitStack()  # Until `close`.
+    self._lock.enter_context(durable.exclusive(self._folder / _LOCK_NAME))
+    self._mark: ledger.MarkFile | None = None
+    try:
+      durable.remove_leftovers(self._folder)
+      self._seed = self._secret(noise_seed, moved)
+    except BaseException:
+      self.close()
+      raise
+    self._rows = ahead.Rows(self._source, size, self.max_rows)
+
+  def __enter__(self) -> 'NoiseRows':
+    return self
+
+  def __exit__(self, *unused) -> None:
+    self.close()
+
+  @property
+  def max_rows(self) -> int:
+    """Number of rows that there are."""
+    return self._strategy.max_rounds or _ENDLESS_ROUNDS
+
+  @property
+  def next_row(self) -> int:
+    return self._opened().released() or 0
+
+  def row(self, t: int) -> np.ndarray:
+    """Returns row t, float64, shape [size]; the entries of Z have standard deviation 1.
+
+    Numbers are whole multiples of 2⁻³⁴, and nothing is rounded.
+
+    Args:
+      t: `next_row`, or a later one; those between are never given out.
+
+    Raises:
+      RepeatedRowError: if row t, or a later one, was given out before.
+      ValueError: for a row past the strategy's last round.
+      OSError: if the mark cannot be written; the row was not given out then.
+    """
+    return np.ldexp(self.integers(t).astype(np.float64), -lattice.BITS)
+
+  def integers(self, t: int) -> np.ndarray:
+    """Returns what `row` does, in units of 2⁻³⁴, int64, shape [size]. It must not be changed."""
+    mark, first = self._opened(), self.next_row
+    if t < first:
+      raise guard.RepeatedRowError(
+        f'row {t} was given out before, or one after it, and would enter a second sum; the next is'
+        f' {first}'
+      )
+    values, made = self._rows.row(self._seed, t)
+    row, trail, *_ = (first, *mark.kept)
+    if row == t and trail and trail % 2**64 != made.before:
+      raise ledger.LostStateError(
+        'this machine makes other rows of noise than the one that made the rows before; go on there'
+      )
+    self._mark_used(t + 1, made.after)
+    return values
+
+  def prepare(self) -> None:
+    """Starts to make the next row in the background."""
+    if self.next_row < self.max_rows:
+      self._rows.prepare(self._seed, self.next_row)
+
+  def released(self) -> int:
+    """Returns `next_row`: this is a `ledger.Mark`."""
+    return self.next_row
+
+  def mark_released(self, num_rows: int) -> None:
+    """Marks the first num_rows rows as used, durably, without making them."""
+    if num_rows > self.next_row:
+      self._mark_used(num_rows, 0)
+
+  def close(self) -> None:
+    """Lets another process use the folder."""
+    if self._mark is not None:
+      self._mark.close()
+      self._mark = None
+    self._lock.close()
+
+  def _opened(self) -> ledger.MarkFile:
+    if self._mark is None:
+      raise ValueError('the noise rows are closed; open the folder again')
+    return self._mark
+
+  def _mark_used(self, num_rows: int, trail: int) -> None:
+    mark = self._opened()
+    mark.kept = (trail - (trail >> 63 << 64), *mark.kept[1:])
+    mark.mark_released(num_rows)
+
+  def _secret(self, noise_seed: int | None, moved: bool) -> bytes:
+    """Returns the seed, which is made with the folder; opens the mark beside it."""
+    secret, marked = self._folder / _SECRET_NAME, self._folder / _MARK_NAME
+    if not secret.exists():
+      if marked.exists():
+        raise ledger.LostStateError(
+          f'{secret} is gone, and its noise cannot go on; name another folder'
+        )
+      self._folder.chmod(0o700)
+      seed = normals.system_seed() if noise_seed is None else normals.fixed_seed(noise_seed)
+      durable.write(secret, {'format': _FORMAT, 'seed': seed.hex(), 'of': self._identity(seed)})
+      self._new_mark(secret, 0)
+      return seed
+    try:
+      about = durable.read(secret)
+      seed = bytes.fromhex(str(about['seed']))
+    except (ValueError, KeyError) as error:
+      raise ledger.LostStateError(f'{secret} is damaged, and its noise cannot go on') from error
+    if about.get('format') != _FORMAT or about.get('of') != self._identity(seed):
+      raise ValueError(
+        f'{self._folder} has the noise of another strategy, size or release; name another folder'
+      )
+    if noise_seed is not None and seed != normals.fixed_seed(noise_seed):
+      raise ValueError(f'{self._folder} has the noise of another noise_seed; name another folder')
+    if not marked.exists():
+      raise ledger.LostStateError(
+        f'{marked} is gone, which alone says which rows of noise were used; name another folder'
+      )
+    try:
+      self._mark = ledger.MarkFile(marked)
+    except ValueError as error:
+      raise ledger.LostStateError(str(error)) from error
+    if self._mark.kept[1:] != _identity_of(secret):
+      if not moved:
+        raise ledger.LostStateError(
+          f'{self._folder} is a copy, or was put back from a backup: rows of noise may have been'
+          ' used since, and would repeat. If it was only moved, and nobody used it since, give'
+          ' moved=True'
+        )
+      self._mark.kept = (self._mark.kept[0], *_identity_of(secret))
+      self._mark.mark_released(self._mark.released() or 0)
+    return seed
+
+  def _new_mark(self, secret: pathlib.Path, num_rows: int) -> None:
+    self._mark = ledger.MarkFile(self._folder / _MARK_NAME)
+    self._mark.kept = (0, *_identity_of(secret))
+    self._mark.mark_released(num_rows)
+    durable.sync_folder(self._folder)
+
+  def _identity(self, seed: bytes) -> int:
+    return rows_lib.identity(self._strategy, size=self.size, seed=seed)
+
+  def _source(self, seed: bytes) -> ahead.Source:
+    saved = snapshots.Snapshots(self._folder, self._identity(seed), self.max_rows)
+    new_maker = functools.partial(
+      rows_lib.RowMaker,
+      self._strategy,
+      size=self.size,
+      num_rounds=self.max_rows,
+      seed=seed,
+      memory='mapped' if self._mapped else 'memory',
+      folder=self._folder,
+    )
+    return ahead.LocalSource(new_maker, saved, _SNAPSHOT_ROWS)
+
+
+def _identity_of(path: pathlib.Path) -> tuple[int, int]:
+  """Returns numbers that a copy of a file, or one from a backup, does not share."""
+  state = path.stat()
+  return state.st_ino, state.st_ctime_ns

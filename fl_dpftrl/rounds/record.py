@@ -1,0 +1,278 @@
+"""Record of a run: who took part in which round, and what that proves."""
+
+import dataclasses
+import os
+import pathlib
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from fl_dpftrl.accounting import arithmetic as arithmetic_lib
+from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.centralized import sampling as sampling_lib
+from fl_dpftrl.families import base as strategies
+from fl_dpftrl.files import ledger
+from fl_dpftrl.guarding import admission, guard
+from fl_dpftrl.logs import keys, noise_record
+from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import schema as log_schema
+from fl_dpftrl.logs import writer as writer_lib
+from fl_dpftrl.participation import schemas, seen
+from fl_dpftrl.replaying import replay, runs, statement
+from fl_dpftrl.strategies import files
+
+LOG_NAME, STRATEGY_NAME = 'participation.parquet', 'strategy.json'
+
+Ids = Sequence[str] | Sequence[int] | np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Claim:
+  """Claim of a run about its noise and its participation, before its first round.
+
+  Attributes:
+    strategy: C and N.
+    noise_multiplier: std(Z) / clip_norm; 0 without noise.
+    clip_norm: L2 bound on an update.
+    num_coordinates: size of an update.
+    schema: participation that devices keep to; None for no limit.
+    sampling: scheme by which batches are drawn, in place of a schema.
+    max_epsilon: privacy budget by the schema.
+    delta: δ.
+    void_reason: reason why the run guarantees nothing; None if it does.
+
+  Raises:
+    ValueError: for delta out of range, a schema beside a sampling scheme, and a budget without
+      schema, delta or guarantee.
+  """
+
+  strategy: strategies.Strategy
+  noise_multiplier: float
+  clip_norm: float
+  num_coordinates: int
+  schema: schemas.MinSep | None = None
+  sampling: sampling_lib.Scheme | None = None
+  max_epsilon: float | None = None
+  delta: float | None = None
+  void_reason: str | None = None
+
+  def __post_init__(self):
+    if self.delta is not None:
+      gaussian.check_delta(self.delta)
+    if self.sampling is not None and self.schema is not None:
+      raise ValueError('schema and sampling exclude each other: the scheme says who takes part')
+    if self.max_epsilon is None:
+      return
+    if self.schema is None or self.delta is None or self.void_reason:
+      raise ValueError(
+        f'max_epsilon={self.max_epsilon:g} needs schema and delta'
+        + (f', and a guarantee; {self.void_reason}' if self.void_reason else '')
+      )
+
+  @property
+  def arithmetic(self) -> arithmetic_lib.Arithmetic:
+    """The numbers that releases are made of."""
+    if not self.noise_multiplier:
+      return arithmetic_lib.Arithmetic()
+    if self.sampling is not None:  # No bound is known for amplified guarantees.
+      return arithmetic_lib.Arithmetic(kind=arithmetic_lib.LATTICE)
+    return arithmetic_lib.Arithmetic.covered(self.num_coordinates)
+
+  def metadata(self) -> dict[str, str]:
+    """Returns the metadata of the log."""
+    return {
+      **noise_record.run_metadata(
+        self.strategy, self.noise_multiplier, clip_norm=self.clip_norm, arithmetic=self.arithmetic
+      ),
+      **({} if self.void_reason is None else {keys.VOID_KEY: self.void_reason}),
+      **({} if self.sampling is None else sampling_lib.metadata(self.sampling)),
+      **({} if self.schema is None else keys.of_schema(self.schema)),
+    }
+
+
+class Record:
+  """The log of a run, which grows round by round, and its guarantee. This is a `ledger.Mark`.
+
+  Args:
+    folder: of the run, with log and strategy file.
+    claim: what the run claims; that of a log which is continued must be the same.
+
+  Raises:
+    ValueError: for a claim that will not do.
+    LogError: for a log of another run.
+  """
+
+  def __init__(self, folder: pathlib.Path, claim: Claim):
+    self._folder, self._claim = folder, claim
+    self._seen = seen.Seen()
+    self._guard: guard.Guard | None = None
+    self._gate: admission.Gate | None = None
+    self.is_closed = False
+    path = folder / LOG_NAME
+    if claim.max_epsilon is not None and claim.schema is not None and claim.delta is not None:
+      self._guard = guard.Guard(
+        claim.strategy,
+        claim.noise_multiplier,
+        claim.schema,
+        claim.delta,
+        claim.max_epsilon,
+        log=path,
+        clip_norm=claim.clip_norm,
+        arithmetic=claim.arithmetic,
+      )
+      self._gate, self._log = self._guard.gate, self._guard.log
+      return
+    self._log = writer_lib.LogWriter(path, metadata=claim.metadata())
+    if claim.schema is not None:
+      self._gate = admission.Gate(claim.schema)
+      for t in range(self._log.num_rounds):
+        self._gate.record(self._log.cohort(t))
+
+  @property
+  def num_rounds(self) -> int:
+    """Rounds that were admitted."""
+    return self._log.num_rounds
+
+  @property
+  def path(self) -> pathlib.Path:
+    """The log."""
+    return self._log.path
+
+  @property
+  def max_rounds(self) -> int | None:
+    """Rounds that schema and budget allow; None for no limit."""
+    if self._guard is not None:
+      return self._guard.max_rounds
+    planned = self._claim.schema or self._claim.sampling
+    return None if planned is None else planned.num_rounds
+
+  def released(self) -> int:
+    """Returns the rounds of the log: each may have used its row of noise."""
+    return self._log.num_rounds
+
+  def mark_released(self, num_rows: int) -> None:
+    """Does nothing: a cohort is recorded before its round may use a row."""
+
+  def check_whole(self, used: int) -> None:
+    """Raises LostStateError if the log lacks rounds of which rows were used."""
+    if self._log.num_rounds < used:
+      raise ledger.LostStateError(
+        f'{self._log.path} has {self._log.num_rounds} rounds, but {used} rows of noise were used:'
+        ' without the whole log the run has no guarantee; put the newest log back'
+      )
+
+  def save_strategy(self) -> None:
+    """Writes the strategy file, unless it is there."""
+    path, claim = self._folder / STRATEGY_NAME, self._claim
+    if not path.exists():
+      # A strategy file has figures for some schema; without one, for a single round.
+      files.save_strategy(path, claim.strategy, schema=claim.schema or schemas.MinSep(1, 1))
+
+  def admissible(self, device_ids: Ids, at_most: int | None) -> np.ndarray:
+    """Returns those that may take part in the next round, in their order."""
+    if self._gate is None:
+      return log_schema.as_numpy(log_schema.id_column(device_ids))[:at_most]
+    return self._gate.check(device_ids, at_most=at_most).device_ids
+
+  def admit(self, device_ids: Ids, *, least: int, max_rounds: int) -> tuple[int, np.ndarray]:
+    """Records the cohort of the next round durably, and returns the round with it.
+
+    Args:
+      device_ids: the cohort.
+      least: fewest devices.
+      max_rounds: rounds that there are.
+
+    Raises:
+      ValueError, BudgetSpentError, OSError: see `PrivateAggregator.round`.
+    """
+    t = self.num_rounds
+    if t >= max_rounds and self._guard is None:
+      raise guard.BudgetSpentError(f'round {t} is beyond the {max_rounds} that there are')
+    if self._gate is not None:
+      checked = (self._guard or self._gate).check(device_ids)
+      if checked.turned_away:
+        first, *others = checked.turned_away
+        raise ValueError(
+          f'device_ids: in round {t}, {first.sentence}'
+          + (f', and {len(others)} more may not take part' if others else '')
+          + '; admissible(device_ids) leaves them out'
+        )
+    ids = log_schema.as_numpy(log_schema.id_column(device_ids))
+    if len(ids) < least:
+      raise ValueError(
+        f'device_ids: report_goal={least} updates need as many devices, got {len(ids)}'
+      )
+    if self._guard is not None:
+      self._guard.admit(ids)
+    else:
+      self._log.append(t, ids, int(time.time()))
+      if self._gate is not None:
+        self._gate.record(ids)
+    return t, ids
+
+  def epsilon(self, delta: float | None) -> float:
+    """Returns ε of the rounds so far; see `PrivateAggregator.epsilon`."""
+    claim = self._claim
+    if claim.void_reason is not None:
+      raise ValueError(f'there is no ε: {claim.void_reason}')
+    delta = self.delta(delta)
+    self._follow()
+    if not self._seen.num_rounds:
+      return 0.0
+    if claim.sampling is not None:
+      loss = self.statement(delta).parts()[-1].loss
+      if loss.epsilon is None:
+        raise ValueError('there is no ε: the log contradicts the sampling')
+      return loss.epsilon
+    guarantee = gaussian.account(
+      claim.strategy,
+      self._seen.schema,
+      noise_multiplier=claim.noise_multiplier,
+      delta=delta,
+      num_coordinates=claim.arithmetic.num_coordinates,
+    )
+    return guarantee.epsilon
+
+  def evidence(self) -> runs.Run:
+    """Returns log and noise as `replay` takes them; ValueError without any round."""
+    if not self.num_rounds:
+      raise ValueError('there is no round yet')
+    log, claim = log_lib.read_log(self._log.path), self._claim
+    sampling = claim.sampling
+    if sampling is not None:
+      sampling = dataclasses.replace(sampling, num_rounds=log.num_rounds)
+    return runs.Run.of(
+      log, claim.strategy, noise_multiplier=claim.noise_multiplier, sampling=sampling
+    )
+
+  def statement(self, delta: float | None) -> statement.Statement:
+    """Returns what the log proves of the rounds so far."""
+    return replay.replay(self.evidence(), deltas=self.delta(delta))
+
+  def delta(self, delta: float | None) -> float:
+    """Returns δ as given, or that of the claim; ValueError without either."""
+    delta = self._claim.delta if delta is None else delta
+    if delta is None:
+      raise ValueError('delta must be given, here or to the aggregator')
+    gaussian.check_delta(delta)
+    return delta
+
+  def command(self, delta: float) -> list[str | os.PathLike[str]]:
+    """Returns the words of the command that replays the log."""
+    names = (('log', LOG_NAME), ('strategy', STRATEGY_NAME))
+    return [
+      *('fl-dpftrl', 'replay'),
+      *(f'--{flag}={self._folder / name}' for flag, name in names),
+      f'--delta={delta}',
+    ]
+
+  def close(self) -> None:
+    """Turns the log into one Parquet file; nothing can be admitted then."""
+    self._follow()
+    self.is_closed = True
+    self._log.close()
+
+  def _follow(self) -> None:
+    for t in range(self._seen.num_rounds, self._log.num_rounds):
+      self._seen.add(self._log.cohort(t))

@@ -1,0 +1,140 @@
+"""One round of a `PrivateAggregator`."""
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from fl_dpftrl.rounds import record, sums
+
+if TYPE_CHECKING:
+  from fl_dpftrl.rounds import aggregator as aggregator_lib
+
+
+class Round:
+  """One round of a `PrivateAggregator`: add each device's update, and read the mean after it.
+
+  Threads may add at the same time. Means do not depend on the order of the updates.
+
+  Attributes:
+    index: number of the round; None before the block is entered.
+    device_ids: devices of the round.
+    is_open: whether updates can be added.
+    num_updates, clipped_count, zeroed_count, rejected_count: updates so far, and what became of
+      them. They are exact, without noise, and outside the guarantee: publish none of them.
+  """
+
+  def __init__(self, aggregator: 'aggregator_lib.PrivateAggregator', device_ids: record.Ids):
+    self.index: int | None = None
+    self.device_ids = device_ids
+    self.num_updates = self.clipped_count = self.zeroed_count = self.rejected_count = 0
+    self._aggregator, self._lock = aggregator, threading.Lock()
+    self.is_open = False
+    self._like: Any = None
+    self._mean: Any = None
+
+  def __enter__(self) -> 'Round':
+    return self.begin()
+
+  def __exit__(self, kind: type | None, *unused) -> None:
+    if not self.is_open:  # It failed before, as the aggregator was closed.
+      return
+    if kind is None:
+      self.end()
+    else:
+      self.fail()
+
+  def begin(self) -> 'Round':
+    """Admits the devices and records them durably, for loops in which no block can span a round.
+
+    Raises:
+      ValueError, BudgetSpentError, OSError: see `PrivateAggregator.round`.
+    """
+    aggregator = self._aggregator
+    if self.index is not None:
+      raise ValueError(f'round {self.index} was entered before: a round is one block')
+    if aggregator._open is not None:
+      raise ValueError(f'round {aggregator._open.index} is still open')
+    self.index, self.device_ids = aggregator._record.admit(
+      self.device_ids, least=aggregator.least_updates, max_rounds=aggregator.max_rounds
+    )
+    aggregator._open, self.is_open = self, True
+    aggregator._sum.clear()
+    aggregator._rows.prepare()
+    return self
+
+  def end(self) -> None:
+    """Marks the row of noise as used, durably, and makes the mean.
+
+    Raises:
+      ValueError: for a round that is not open, and for one with fewer updates than the report goal,
+        which has failed then.
+      OSError: if the mark cannot be written: it failed.
+    """
+    aggregator = self._aggregator
+    with self._lock:  # No update is halfway in the sum.
+      if not self.is_open:
+        raise ValueError('the round is not open')
+      self.is_open = False
+    if self.num_updates < aggregator.least_updates:
+      self.fail()
+      raise ValueError(
+        f'round {self.index} has {self.num_updates} updates, and report_goal is'
+        f' {aggregator.report_goal}: nothing of it is released, and its row of noise is used up'
+      )
+    try:
+      self._mean = aggregator._mean(self._number(), self._like)
+    finally:
+      self.is_open, aggregator._open, self._like = False, None, None
+
+  def add(self, update: Any) -> str:
+    """Adds the update of one device.
+
+    Args:
+      update: nested structure of arrays, as the template.
+
+    Returns:
+      What became of it: 'kept', 'clipped', 'zeroed' or 'rejected'.
+
+    Raises:
+      ValueError: for another structure, shape or type, for more updates than devices, and outside
+        the block; nothing has changed then.
+    """
+    arrays = self._aggregator.template.flat(update)
+    with self._lock:
+      if not self.is_open:
+        raise ValueError('an update can be added within the block of its round alone')
+      most = min(len(self.device_ids), self._aggregator._most_updates)
+      if self.num_updates >= most:
+        raise ValueError(
+          f'round {self.index} has {most} devices, each with one update; got one more'
+        )
+      outcome = self._aggregator._sum.add(arrays)
+      self.num_updates += 1
+      self.clipped_count += outcome == sums.CLIPPED
+      self.zeroed_count += outcome == sums.ZEROED
+      self.rejected_count += outcome == sums.REJECTED
+      self._like = update if self._like is None else self._like
+    return outcome
+
+  @property
+  def mean(self) -> Any:
+    """The mean with noise, of the structure and the kind of arrays of the first update.
+
+    Raises:
+      ValueError: before the end of the block, and if the round failed.
+    """
+    if self.is_open or self.index is None:
+      raise ValueError('the mean is there after the block of its round')
+    if self._mean is None:
+      raise ValueError(f'round {self.index} failed, and nothing of it is released')
+    return self._mean
+
+  def fail(self) -> None:
+    """Ends the round without a mean; its row of noise is used up."""
+    with self._lock:
+      self.is_open, self._aggregator._open, self._like = False, None, None
+    self._aggregator._rows.mark_released(self._number() + 1)
+
+  def _number(self) -> int:
+    if self.index is None:
+      raise ValueError('the round was not entered')
+    return self.index

@@ -1,0 +1,199 @@
+"""Nested structures of arrays: what updates are made of, in NumPy, PyTorch or JAX."""
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from fl_dpftrl.text import messages
+
+_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Template:
+  """Structure, shapes and types of the updates of a run.
+
+  Attributes:
+    names: place of each array in the structure, such as "['dense']['bias']".
+    shapes: shape of each array.
+    dtypes: type of each array, float32 or float64.
+  """
+
+  names: tuple[str, ...]
+  shapes: tuple[tuple[int, ...], ...]
+  dtypes: tuple[np.dtype, ...]
+  _structure: Any = dataclasses.field(repr=False)
+
+  @classmethod
+  def of(cls, structure: Any) -> 'Template':
+    """Returns the template of a nested structure of arrays, such as a model's parameters.
+
+    Args:
+      structure: mappings, lists and tuples, named or not, of arrays of NumPy, PyTorch or JAX.
+
+    Raises:
+      ValueError: naming the place of what is no array, or of neither float32 nor float64; and
+        without any coordinate.
+    """
+    named = list(_named(structure, ''))
+    arrays = [_array(leaf, f'template{name}') for name, leaf in named]
+    for (name, _), array in zip(named, arrays):
+      if array.dtype not in _TYPES:
+        raise ValueError(f'template{name} must be float32 or float64, got {array.dtype}')
+    # Shapes alone: the parameters themselves may be freed.
+    outline = _mapped(structure, lambda leaf: None)
+    names, shapes = tuple(name for name, _ in named), tuple(array.shape for array in arrays)
+    result = cls(names, shapes, tuple(array.dtype for array in arrays), outline)
+    if not result.size:
+      raise ValueError('template must hold at least one coordinate')
+    return result
+
+  @property
+  def sizes(self) -> tuple[int, ...]:
+    """Number of coordinates of each array."""
+    return tuple(int(np.prod(shape)) for shape in self.shapes)
+
+  @property
+  def size(self) -> int:
+    """Number of coordinates of an update."""
+    return sum(self.sizes)
+
+  def empty(self) -> Any:
+    """Returns a structure of empty arrays of NumPy."""
+    return _mapped(self._structure, lambda _: np.empty(0))
+
+  def flat(self, update: Any) -> list[np.ndarray]:
+    """Returns the arrays of an update, each of shape [its coordinates]; copied only if it must be.
+
+    Raises:
+      ValueError: naming the place where the update is of another structure, shape or type.
+    """
+    leaves: list[Any] = []
+    _match(self._structure, update, '', leaves)
+    result = []
+    for name, shape, dtype, leaf in zip(self.names, self.shapes, self.dtypes, leaves, strict=True):
+      array = _array(leaf, f'update{name}')
+      if array.dtype != dtype or array.shape != shape:
+        raise ValueError(
+          f'update{name} must be {dtype} of shape {list(shape)}, as in the template; got'
+          f' {array.dtype} of shape {list(array.shape)}'
+        )
+      result.append(array.reshape(-1))
+    return result
+
+  def packed(self, values: np.ndarray, like: Any) -> Any:
+    """Returns a vector of all coordinates in the structure, and of the kind, of an update.
+
+    Args:
+      values: shape [size].
+      like: an update, which determines the kind of each array: NumPy's, PyTorch's on the same
+        device, or JAX's.
+    """
+    leaves: list[Any] = []
+    _match(self._structure, like, '', leaves)
+    parts = iter(np.split(values, np.cumsum(self.sizes)[:-1]))
+    shaped = (
+      _of_kind(leaf, part.reshape(shape).astype(dtype, copy=False))
+      for leaf, part, shape, dtype in zip(leaves, parts, self.shapes, self.dtypes, strict=True)
+    )
+    return _mapped(self._structure, lambda _: next(shaped))
+
+
+def _named(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+  """Yields each leaf of a structure with its place, in order."""
+  if isinstance(value, Mapping):
+    for key in value:
+      yield from _named(value[key], f'{name}[{key!r}]')
+  elif isinstance(value, (list, tuple)):
+    for index, part in enumerate(value):
+      yield from _named(part, f'{name}[{index}]')
+  else:
+    yield name, value
+
+
+def _mapped(structure: Any, make: Callable[[Any], Any]) -> Any:
+  """Returns a structure with each leaf replaced, in order."""
+  if isinstance(structure, Mapping):
+    made = {key: _mapped(structure[key], make) for key in structure}
+    return made if type(structure) is dict else _rebuilt(type(structure), made)
+  if isinstance(structure, tuple) and hasattr(structure, '_fields'):
+    return type(structure)(*(_mapped(part, make) for part in structure))
+  if isinstance(structure, (list, tuple)):
+    return type(structure)(_mapped(part, make) for part in structure)
+  return make(structure)
+
+
+def _rebuilt(kind: Callable[[dict], Any], made: dict) -> Any:
+  """Returns a mapping of a kind; a plain dictionary if the kind takes none."""
+  try:
+    return kind(made)
+  except TypeError:
+    return made
+
+
+def _match(structure: Any, update: Any, name: str, leaves: list[Any]) -> None:
+  """Collects the leaves of an update in the order of a structure.
+
+  Raises:
+    ValueError: naming the place where the two differ.
+  """
+  if isinstance(structure, Mapping):
+    if not isinstance(update, Mapping) or set(update) != set(structure):
+      got = sorted(map(repr, update)) if isinstance(update, Mapping) else messages.kind(update)
+      raise ValueError(
+        f'update{name} must be a mapping of {_listed(map(repr, structure))}, as in the template;'
+        f' got {got if isinstance(got, str) else _listed(got)}'
+      )
+    for key in structure:
+      _match(structure[key], update[key], f'{name}[{key!r}]', leaves)
+  elif isinstance(structure, (list, tuple)):
+    if not isinstance(update, (list, tuple)) or len(update) != len(structure):
+      got = f'{len(update)}' if isinstance(update, (list, tuple)) else messages.kind(update)
+      raise ValueError(
+        f'update{name} must be a list or tuple of {len(structure)}, as in the template; got {got}'
+      )
+    for index, part in enumerate(structure):
+      _match(part, update[index], f'{name}[{index}]', leaves)
+  else:
+    leaves.append(update)
+
+
+def _listed(names: Any) -> str:
+  names = list(names)
+  return ', '.join(names[:5]) + (f' and {len(names) - 5} more' if len(names) > 5 else '')
+
+
+def _array(leaf: Any, name: str) -> np.ndarray:
+  """Returns a leaf as an array of NumPy.
+
+  Raises:
+    ValueError: naming it, if it is no array.
+  """
+  if isinstance(leaf, np.ndarray):
+    return leaf
+  if _is_torch(leaf):
+    try:
+      return leaf.detach().cpu().numpy()
+    except TypeError:  # A type that NumPy lacks, such as bfloat16.
+      raise ValueError(f'{name} must be float32 or float64, got {leaf.dtype}') from None
+  if hasattr(leaf, '__array__') and hasattr(leaf, 'dtype') and hasattr(leaf, 'shape'):
+    return np.asarray(leaf)
+  raise ValueError(f'{name} must be an array of NumPy, PyTorch or JAX, got {messages.kind(leaf)}')
+
+
+def _is_torch(leaf: Any) -> bool:
+  torch = sys.modules.get('torch')
+  return torch is not None and isinstance(leaf, torch.Tensor)
+
+
+def _of_kind(leaf: Any, values: np.ndarray) -> Any:
+  """Returns values as an array of the same library, and on the same device, as a leaf."""
+  if _is_torch(leaf):
+    return sys.modules['torch'].from_numpy(values).to(leaf.device)
+  jax = sys.modules.get('jax')
+  if jax is not None and isinstance(leaf, jax.Array):
+    return jax.numpy.asarray(values)
+  return values

@@ -1,0 +1,162 @@
+"""Sums of bounded updates in whole numbers, in NumPy."""
+
+import concurrent.futures
+import functools
+import math
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from fl_dpftrl.noise import units
+
+KEPT, CLIPPED, ZEROED, REJECTED = 'kept', 'clipped', 'zeroed', 'rejected'
+"""What became of an update: it is in the sum as it was, or scaled down, or as zeros."""
+
+_CHUNK = 1 << 16  # coordinates that are worked on in a processor's cache
+# Squares of float32 are added up in so many terms, and their sums in float64. A square and a sum
+# are each off by 2⁻²⁴ of it, so the norm is off by less than 2⁻¹⁸ in all.
+_TERMS = 128
+# A product in float32 and its factor are each off by 2⁻²⁴ of it, too. This is twice as much, which
+# is room for the second order.
+_MARGIN = 1.0 - 2.0**-16
+# A square below this is taken for 0, or is less exact.
+_LEAST_FLOAT32 = 2.0**-126
+# Of an update that several threads add.
+_LARGE = 1 << 18
+# A coordinate has at most 2²⁴ units, so 2⁶ updates have a sum in int32.
+_UPDATES_IN_32_BITS = 1 << 6
+
+
+class Sum:
+  """The sum of the updates of a round, each no longer than the clip norm.
+
+  Memory is 12 bytes a coordinate, and some chunks, for any number of updates. Sums are exact, so
+  their bits do not depend on the order of the updates.
+
+  Args:
+    size: number of coordinates.
+    unit: units of updates.
+    clip_norm: bound on the L2 norm of an update.
+    zeroing_norm: L∞ norm beyond which an update enters as zeros; None for no limit.
+  """
+
+  def __init__(
+    self, size: int, *, unit: units.Unit, clip_norm: float, zeroing_norm: float | None = None
+  ):
+    self._unit, self._clip_norm, self._zeroing_norm = unit, clip_norm, zeroing_norm
+    self._total = np.zeros(size, np.int64)
+    self._recent = np.zeros(size, np.int32)
+    self._num_recent = 0
+    self._threads = _num_cores() if size >= _LARGE else 1
+    self._pool = concurrent.futures.ThreadPoolExecutor(self._threads, 'sum')
+
+  def clear(self) -> None:
+    """Begins the sum of another round."""
+    self._total[:] = 0
+    if self._num_recent:
+      self._recent[:] = 0
+      self._num_recent = 0
+
+  def add(self, arrays: Sequence[np.ndarray]) -> str:
+    """Adds an update, and returns what became of it.
+
+    An update that holds a NaN or an infinity is rejected, and one with a coordinate beyond
+    zeroing_norm is zeroed: neither changes the sum. One that is longer than the clip norm is scaled
+    down to it. Each coordinate is rounded towards zero, so that nothing gets longer:
+    ‖k‖ ≤ scale · ‖update‖ · (1 + 2⁻²²), where scale and product are float32. A clipped update may
+    fall short of the clip norm by 2⁻¹⁵ of it, and by what its coordinates lose.
+
+    Args:
+      arrays: parts of the update, one-dimensional, float32 or float64.
+    """
+    with np.errstate(over='ignore', invalid='ignore', under='ignore'):
+      norm = self._norm(arrays)
+    if norm is None:
+      return REJECTED
+    if self._zeroing_norm is not None and norm > self._zeroing_norm:
+      if max((float(np.abs(a).max()) for a in arrays if a.size), default=0.0) > self._zeroing_norm:
+        return ZEROED
+    if not norm:
+      return KEPT
+    scale, longest = 1.0 / (self._unit.step * self._clip_norm), self._unit.bound * _MARGIN
+    outcome = KEPT
+    if norm * scale > longest:
+      # Within the margin of the clip norm, an update is scaled too, but not by what would count.
+      outcome = CLIPPED if norm > self._clip_norm else KEPT
+      scale = longest / norm
+    self._add(arrays, scale)
+    return outcome
+
+  def total(self) -> np.ndarray:
+    """Returns the sum, int64, shape [size], in units of updates. It must not be changed."""
+    self._merge()
+    return self._total
+
+  def _norm(self, arrays: Sequence[np.ndarray]) -> float | None:
+    """Returns the L2 norm; None if a coordinate is a NaN or an infinity."""
+    square = sum(map(_sum_of_squares, arrays))
+    least = _LEAST_FLOAT32 * 2.0**24 * sum(array.size for array in arrays)
+    if least < square < math.inf:
+      return math.sqrt(square)
+    # Squares that float32 or float64 does not hold, or zeros.
+    if not all(np.isfinite(array).all() for array in arrays):
+      return None
+    largest = max((float(np.abs(array).max()) for array in arrays if array.size), default=0.0)
+    if not largest:
+      return 0.0
+    ratios = (np.asarray(array, np.float64) / largest for array in arrays)
+    return largest * math.sqrt(sum(float(np.dot(ratio, ratio)) for ratio in ratios))
+
+  def _add(self, arrays: Sequence[np.ndarray], scale: float) -> None:
+    parts, at = [], 0
+    for array in arrays:
+      for start in range(0, array.size, _CHUNK):
+        part = array[start : start + _CHUNK]
+        parts.append((part, self._recent[at : at + part.size]))
+        at += part.size
+    shares = [parts[thread :: self._threads] for thread in range(self._threads)]
+    add = functools.partial(_add_scaled, scale=scale)
+    for _ in map(add, shares) if self._threads == 1 else self._pool.map(add, shares):
+      pass
+    self._num_recent += 1
+    if self._num_recent == _UPDATES_IN_32_BITS:
+      self._merge()
+
+  def _merge(self) -> None:
+    if self._num_recent:
+      for start in range(0, self._total.size, _CHUNK):
+        total, recent = (each[start : start + _CHUNK] for each in (self._total, self._recent))
+        np.add(total, recent, out=total)
+        recent[:] = 0
+      self._num_recent = 0
+
+
+def _sum_of_squares(array: np.ndarray) -> float:
+  if array.dtype == np.float64:
+    return float(np.dot(array, array))
+  whole = array.size - array.size % _TERMS
+  rows, rest = array[:whole].reshape(-1, _TERMS), array[whole:].astype(np.float64)
+  return float(np.einsum('ij,ij->i', rows, rows).sum(dtype=np.float64) + np.dot(rest, rest))
+
+
+def _add_scaled(parts: Sequence[tuple[np.ndarray, np.ndarray]], *, scale: float) -> None:
+  """Adds scaled coordinates, rounded towards zero, to sums: pairs of both."""
+  narrow, wide = np.empty(_CHUNK, np.float32), np.empty(0)
+  whole = np.empty(_CHUNK, np.int32)
+  with np.errstate(under='ignore'):
+    for part, total in parts:
+      if part.dtype == np.float32:
+        product = np.multiply(part, np.float32(scale), out=narrow[: part.size])
+      else:
+        wide = wide if wide.size else np.empty(_CHUNK)
+        product = np.multiply(part, scale, out=wide[: part.size])
+      np.copyto(whole[: part.size], product, casting='unsafe')  # Rounds towards zero.
+      np.add(total, whole[: part.size], out=total)
+
+
+def _num_cores() -> int:
+  """Cores that this process may use, up to 8: memory is no faster for more."""
+  if hasattr(os, 'sched_getaffinity'):
+    return min(len(os.sched_getaffinity(0)), 8)
+  return min(os.cpu_count() or 1, 8)

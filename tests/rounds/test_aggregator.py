@@ -1,0 +1,426 @@
+"""`PrivateAggregator`: its releases, its protocol, and one line for each wrong use."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl.files import ledger
+from fl_dpftrl.guarding import guard
+from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.noise import normals
+from fl_dpftrl.noise import rows as rows_lib
+from fl_dpftrl.rounds import record
+from tests import every_family
+
+BLT = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
+TEMPLATE = {'w': np.zeros((4, 2), np.float32), 'b': np.zeros(3, np.float32)}
+SIZE = 11
+SCHEMA = dpftrl.MinSep(num_rounds=12, min_sep=2)
+
+
+def update(seed=0, scale=0.05):
+  rng = np.random.default_rng(seed)
+  return {
+    name: (scale * rng.normal(size=a.shape)).astype(np.float32) for name, a in TEMPLATE.items()
+  }
+
+
+def opened(folder, strategy=BLT, **arguments):
+  defaults = dict(
+    template=TEMPLATE, noise_multiplier=2.0, clip_norm=0.5, report_goal=2, folder=folder
+  )
+  return dpftrl.PrivateAggregator(strategy, **defaults | arguments)
+
+
+def released(aggregator, ids=('a', 'b'), updates=None):
+  with aggregator.round(ids) as round_:
+    for each in [update(i) for i in range(len(ids))] if updates is None else updates:
+      round_.add(each)
+  return round_.mean
+
+
+def flat(mean):
+  return np.concatenate([np.ravel(mean[name]) for name in TEMPLATE])
+
+
+@pytest.mark.parametrize('family', sorted(every_family.FAMILIES))
+def test_releases_are_the_sum_and_the_row_by_hand(family, tmp_path):
+  strategy = every_family.example(family, 5)
+  maker = rows_lib.RowMaker(
+    strategy,
+    size=SIZE,
+    num_rounds=strategy.max_rounds or 2**20,
+    seed=normals.fixed_seed(3),
+    num_threads=1,
+  )
+  row, unit = np.empty(SIZE, np.int64), 2.0 * 2.0**-34
+  for t in range(5):
+    with opened(tmp_path / 'run', strategy, noise_seed=3) as aggregator:
+      assert aggregator.next_round == t
+      mean = released(aggregator, ids=[f'{t}a', f'{t}b'])
+    maker.make(row)
+    # An update has 2¹⁰ units of the lattice a unit, since 0.5 clip norms have under 2²⁴ of them.
+    scale = np.float32(1.0 / (unit * 2**10 * 0.5))
+    total = sum(np.trunc(scale * flat(update(i))).astype(np.int64) for i in range(2)) * 2**10
+    expected = ((total + row) * (unit * 0.5 / 2)).astype(np.float32)
+    np.testing.assert_array_equal(flat(mean), expected)
+  maker.close()
+
+
+@pytest.mark.parametrize('factor, fits', [(1.0, True), (2 / 3, False), (1.5, False)])
+def test_the_noise_has_the_covariance_of_the_strategy_over_starts_and_burnt_rows(
+  factor, fits, tmp_path
+):
+  size, num_rounds = 20_000, 6
+  template = np.zeros(size, np.float32)
+  rows = []
+  for t in range(num_rounds):
+    with opened(tmp_path / 'run', template=template) as aggregator:
+      if t == 2:
+        with pytest.raises(KeyError), aggregator.round(['a', 'b']):
+          raise KeyError  # Row 2 is burnt.
+        continue
+      rows.append(released(aggregator, updates=[template, template]))
+  kept = [0, 1, 3, 4, 5]
+  noising = BLT.noising_matrix(num_rounds)[kept] * (2.0 * 0.5 / 2) * factor
+  white = np.linalg.solve(np.linalg.cholesky(noising @ noising.T), np.array(rows, np.float64))
+  second = white @ white.T / size - np.eye(len(kept))
+  # Each entry has a standard deviation of 1/√d, those of the diagonal √2 times as much.
+  worst = np.abs(second * np.sqrt(size) / np.sqrt(1 + np.eye(len(kept)))).max()
+  assert (worst < 4.5) == fits
+  if fits:
+    assert stats.kstest(white.ravel(), 'norm').pvalue > 1e-4
+
+
+def test_the_log_proves_what_happened(tmp_path):
+  folder = tmp_path / 'run'
+  with opened(folder, schema=SCHEMA, max_epsilon=30.0, delta=1e-6) as aggregator:
+    assert aggregator.epsilon() == 0.0
+    for t in range(4):
+      released(aggregator, ids=[f'a{t % 2}', f'b{t % 3}'])
+      expected = dpftrl.account(
+        BLT,
+        dpftrl.MinSep(num_rounds=t + 1, min_sep=min(2, t + 1) if t < 2 else 2),
+        noise_multiplier=2.0,
+        delta=1e-6,
+        num_coordinates=SIZE,
+      )
+      assert aggregator.epsilon() <= expected.epsilon * (1 + 1e-12)
+    so_far = aggregator.epsilon(1e-5)
+    assert 0 < so_far < aggregator.epsilon()
+    open_statement = aggregator.statement()
+    aggregator.report(tmp_path / 'report.html')
+    with pytest.raises(ValueError, match=r'a bundle is written after close\(\)'):
+      aggregator.bundle(tmp_path / 'bundle')
+  digest = aggregator.bundle(tmp_path / 'bundle')
+  assert open_statement.worst_case.epsilon == pytest.approx(aggregator.epsilon())
+  assert open_statement.arithmetic.kind == 'covered'
+  assert open_statement.arithmetic.num_coordinates == SIZE
+  run = dpftrl.open_run(folder / 'participation.parquet', folder / 'strategy.json')
+  closed = dpftrl.replay(run, deltas=1e-6)
+  assert closed.to_json()['worst_case'] == open_statement.to_json()['worst_case']
+  assert closed.declared.holds
+  assert dpftrl.verify(tmp_path / 'bundle', digest=digest).passed
+  assert 'ε' in (tmp_path / 'report.html').read_text()
+
+
+def test_counts_and_outcomes(tmp_path):
+  with opened(tmp_path, zeroing_norm=100.0, report_goal=4, noise_multiplier=0.0) as aggregator:
+    small, huge, bad = update(), update(scale=1e4), update()
+    bad['b'][1] = np.nan
+    with aggregator.round(range(4)) as round_:
+      outcomes = [round_.add(u) for u in (small, update(scale=5.0), huge, bad)]
+    assert outcomes == ['kept', 'clipped', 'zeroed', 'rejected']
+    assert (round_.num_updates, round_.clipped_count) == (4, 1)
+    assert (round_.zeroed_count, round_.rejected_count) == (1, 1)
+    norm = np.linalg.norm(4 * flat(round_.mean) - flat(small))
+    assert norm == pytest.approx(0.5, rel=2.0**-14)
+    assert 'noise is off' in aggregator.statement(1e-6).void_reason
+    with pytest.raises(ValueError, match='there is no ε: noise is off'):
+      aggregator.epsilon(1e-6)
+    with pytest.raises(ValueError, match='no guarantee to check: noise is off'):
+      aggregator.bundle(tmp_path / 'bundle', 1e-6)
+
+
+def test_means_do_not_depend_on_the_order_or_on_threads(tmp_path):
+  updates = [update(i) for i in range(40)]
+  means = []
+  for name, given in (('a', updates), ('b', updates[::-1])):
+    with opened(tmp_path / name, noise_seed=1, report_goal=40) as aggregator:
+      with aggregator.round(range(40)) as round_:
+        threads = [threading.Thread(target=round_.add, args=(u,)) for u in given]
+        for thread in threads:
+          thread.start()
+        for thread in threads:
+          thread.join()
+      means.append(flat(round_.mean))
+  np.testing.assert_array_equal(*means)
+
+
+def refusals(tmp_path):
+  """Wrong uses: (name, function that is wrong, message)."""
+
+  def twice(aggregator):
+    with aggregator.round(list('ab')) as round_:
+      round_.add(update())
+      round_.add(update())
+    with round_:
+      pass
+
+  def nested(aggregator):
+    with aggregator.round(list('ab')), aggregator.round(list('cd')):
+      pass
+
+  def early(aggregator):
+    with aggregator.round(list('ab')) as round_:
+      return round_.mean
+
+  def too_many(aggregator):
+    with aggregator.round(list('ab')) as round_:
+      for _ in range(3):
+        round_.add(update())
+
+  def too_few(aggregator):
+    with aggregator.round(list('abc')) as round_:
+      round_.add(update())
+
+  def late(aggregator):
+    with aggregator.round(list('ab')) as round_:
+      round_.add(update())
+      round_.add(update())
+    round_.add(update())
+
+  def failed(aggregator):
+    with pytest.raises(KeyError), aggregator.round(list('ab')) as round_:
+      raise KeyError
+    return round_.mean
+
+  def another_structure(aggregator):
+    with aggregator.round(list('ab')) as round_:
+      round_.add({'w': update()['w']})
+
+  def again(aggregator):
+    released(aggregator, list('ab'))
+    released(aggregator, list('bc'))
+
+  return {
+    'a device twice': (
+      lambda a: released(a, list('aa')),
+      'device_ids: in round 0, device .a. is twice',
+    ),
+    'too early': (again, r'device .b. took part in round 0.*admissible\(device_ids\) leaves'),
+    'a round twice': (twice, 'round 0 was entered before'),
+    'two rounds': (nested, 'round 0 is still open'),
+    'a mean within': (early, 'the mean is there after the block'),
+    'no block': (lambda a: a.round(list('ab')).mean, 'the mean is there after the block'),
+    'a mean of nothing': (failed, 'round 0 failed, and nothing of it is released'),
+    'too many updates': (too_many, 'round 0 has 2 devices, each with one update'),
+    'too few updates': (too_few, 'round 0 has 1 updates, and report_goal is 2: nothing'),
+    'too few devices': (
+      lambda a: released(a, list('a')),
+      'report_goal=2 updates need as many devices',
+    ),
+    'an update after the end': (late, 'within the block of its round alone'),
+    'another structure': (another_structure, "update must be a mapping of 'w', 'b'"),
+    'ids that are none': (lambda a: released(a, [1.5, 2.5]), 'device_id'),
+    'ids in one text': (lambda a: released(a, 'ab'), 'device_ids must be a list of ids'),
+    'no delta': (lambda a: a.epsilon(), 'delta must be given'),
+    'no round': (lambda a: a.statement(1e-6), 'there is no round yet'),
+  }
+
+
+@pytest.mark.parametrize('name', sorted(refusals(None)))
+def test_wrong_uses_get_one_line(name, tmp_path):
+  use, message = refusals(tmp_path)[name]
+  with opened(tmp_path / 'run', schema=SCHEMA) as aggregator:
+    with pytest.raises(ValueError, match=message) as raised:
+      use(aggregator)
+  assert '\n' not in str(raised.value)
+
+
+def test_a_device_twice_is_refused_without_a_schema_too(tmp_path):
+  with opened(tmp_path) as aggregator:
+    with pytest.raises(ValueError, match='holds a device twice in round 0'):
+      released(aggregator, list('aa'))
+    assert aggregator.next_round == 0
+    assert aggregator.admissible(list('abc'), at_most=2).tolist() == ['a', 'b']
+
+
+def test_only_those_who_may_take_part_are_admissible(tmp_path):
+  with opened(tmp_path, schema=SCHEMA) as aggregator:
+    released(aggregator, list('ab'))
+    assert aggregator.admissible(list('abcde'), at_most=2).tolist() == ['c', 'd']
+  with opened(tmp_path, schema=SCHEMA) as aggregator:  # Another start knows them.
+    assert aggregator.admissible(list('abc')).tolist() == ['c']
+
+
+@pytest.mark.parametrize(
+  'arguments, message',
+  [
+    (dict(noise_multiplier=-1.0), 'noise_multiplier must be finite and at least 0'),
+    (dict(clip_norm=0.0), 'clip_norm must be from 1e-30 to 1e30'),
+    (dict(report_goal=0), 'report_goal must be a whole number'),
+    (dict(zeroing_norm=-1.0), 'zeroing_norm must be finite and positive'),
+    (dict(delta=2.0), 'delta must lie strictly between 0 and 1'),
+    (dict(max_epsilon=1.0), 'max_epsilon=1 needs schema and delta'),
+    (
+      dict(max_epsilon=1.0, schema=SCHEMA, delta=1e-6, noise_seed=1),
+      'max_epsilon=1 needs .* a guarantee; the noise seed was given',
+    ),
+    (dict(max_epsilon=1e-3, schema=SCHEMA, delta=1e-6), 'too little for one round'),
+    (dict(noise_multiplier=1e-9), 'is too small for sums of whole numbers'),
+    (dict(report_goal=2**40), 'have no room in sums of 64 bits'),
+  ],
+)
+def test_arguments_that_will_not_do(arguments, message, tmp_path):
+  with pytest.raises(ValueError, match=message):
+    opened(tmp_path / 'run', **arguments)
+  opened(tmp_path / 'run').close()  # And the folder can be used.
+
+
+def test_a_budget_ends_the_run(tmp_path):
+  most = dpftrl.account(
+    BLT, SCHEMA.within(3), noise_multiplier=2.0, delta=1e-6, num_coordinates=SIZE
+  ).epsilon
+  arguments = dict(schema=SCHEMA, delta=1e-6, max_epsilon=most * (1 + 1e-9))
+  with opened(tmp_path, **arguments) as aggregator:
+    assert aggregator.max_rounds == 3
+    for t in range(3):
+      released(aggregator, [f'a{t}', f'b{t}'])
+  with opened(tmp_path, **arguments) as aggregator:
+    with pytest.raises(guard.BudgetSpentError, match='would pass max_epsilon'):
+      released(aggregator, ['x', 'y'])
+    assert aggregator.next_round == 3
+
+
+@pytest.mark.parametrize(
+  'changes',
+  [
+    dict(noise_multiplier=3.0),
+    dict(clip_norm=1.0),
+    dict(strategy=dpftrl.Identity()),
+    dict(template=np.zeros(3, np.float32)),
+    dict(schema=dpftrl.MinSep(12, 3)),
+  ],
+)
+def test_a_folder_of_another_run_is_refused(changes, tmp_path):
+  with opened(tmp_path, schema=SCHEMA) as aggregator:
+    released(aggregator)
+  with pytest.raises(ValueError, match='another|differ'):
+    opened(tmp_path, **dict(schema=SCHEMA) | changes)
+  with opened(tmp_path, schema=SCHEMA) as aggregator:
+    assert aggregator.next_round == 1
+
+
+def test_a_log_or_noise_that_was_put_back_gives_no_row_twice(tmp_path):
+  folder, copy = tmp_path / 'run', tmp_path / 'copy'
+  with opened(folder) as aggregator:
+    released(aggregator)
+  shutil.copytree(folder, copy)
+  with opened(folder) as aggregator:
+    released(aggregator, list('cd'))
+  newest = (folder / 'participation.parquet').read_bytes()
+  shutil.copy(copy / 'participation.parquet', folder)
+  with pytest.raises(ledger.LostStateError, match='has 1 rounds, but 2 rows of noise were used'):
+    opened(folder)
+  (folder / 'participation.parquet').write_bytes(newest)
+  opened(folder).close()
+  # Noise that is older than the log: the log's rounds count.
+  for path in (copy / 'noise').iterdir():
+    content = path.read_bytes()
+    with (folder / 'noise' / path.name).open('r+b') as file:  # The file stays the same one.
+      file.write(content)
+  with pytest.raises(ledger.LostStateError, match='put back from a backup'):
+    opened(folder)
+  with opened(folder, moved=True) as aggregator:
+    assert aggregator.next_round == 2
+    assert aggregator._rows.next_row == 2
+
+
+def test_a_closed_aggregator_ends_its_round(tmp_path):
+  aggregator = opened(tmp_path)
+  with aggregator.round(list('ab')) as round_:
+    round_.add(update())
+    aggregator.close()
+    aggregator.close()
+  with pytest.raises(ValueError, match='round 0 failed'):
+    _ = round_.mean
+  with opened(tmp_path) as again:
+    assert again.next_round == 1 and again._rows.next_row == 1
+
+
+def test_an_error_on_disk_releases_nothing(tmp_path, monkeypatch):
+  with opened(tmp_path) as aggregator:
+    with pytest.raises(OSError, match='full'), aggregator.round(list('ab')) as round_:
+      for i in range(2):
+        round_.add(update(i))
+      monkeypatch.setattr(os, 'pwrite', lambda *a: (_ for _ in ()).throw(OSError('full')))
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match='round 0 failed'):
+      _ = round_.mean
+    released(aggregator, list('cd'))
+    assert aggregator.next_round == 2
+
+
+LOOP = """
+import json, sys
+import numpy as np
+import fl_dpftrl as dpftrl
+
+folder, releases = sys.argv[1:]
+zeros = np.zeros(5000, np.float32)
+with dpftrl.PrivateAggregator(
+  dpftrl.BLT((0.9, 0.5), (0.3, 0.2)), template=zeros, noise_multiplier=1.0, clip_norm=1.0,
+  report_goal=2, folder=folder, noise_seed=8) as aggregator:
+  while aggregator.next_round < 40:
+    t = aggregator.next_round
+    print(t, flush=True)
+    with aggregator.round([2 * t, 2 * t + 1]) as round_:
+      for device in range(2):
+        round_.add(zeros)
+    with open(releases, 'a') as file:
+      file.write(json.dumps([t, *round_.mean[:4].astype(float)]) + '\\n')
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kills', [8])
+def test_killed_at_any_moment_no_row_is_in_two_releases(kills, tmp_path):
+  rng, done = np.random.default_rng(4), 0
+  folder, releases = tmp_path / 'run', tmp_path / 'releases'
+  command = [sys.executable, '-c', LOOP, str(folder), str(releases)]
+  while done < kills:
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.readline()  # It is at work.
+    try:
+      process.wait(rng.uniform(0.0, 0.05))
+      break
+    except subprocess.TimeoutExpired:
+      process.send_signal(signal.SIGKILL)
+      process.communicate()
+      done += 1
+  finished = subprocess.run(command, capture_output=True, text=True, timeout=120)
+  assert finished.returncode == 0, finished.stderr
+  lines = [json.loads(line) for line in releases.read_text().splitlines()]
+  rounds = [line[0] for line in lines]
+  assert rounds == sorted(set(rounds)) and rounds[-1] == 39
+  maker = rows_lib.RowMaker(
+    dpftrl.BLT((0.9, 0.5), (0.3, 0.2)), size=5000, num_rounds=2**20, seed=normals.fixed_seed(8)
+  )
+  row, rows = np.empty(5000, np.int64), []
+  for _ in range(40):
+    maker.make(row)
+    rows.append((row[:4] * (2.0**-34 / 2)).astype(np.float32).tolist())
+  maker.close()
+  assert [line[1:] for line in lines] == [rows[t] for t in rounds]
+  log = log_lib.read_log(folder / record.LOG_NAME)
+  assert log.num_rounds == 40  # Rounds without a release count, too.

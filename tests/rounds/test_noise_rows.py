@@ -1,0 +1,191 @@
+"""Rows of noise in a folder: the engine's, each once, over any starts; copies are noticed."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl.files import ledger
+from fl_dpftrl.guarding import guard
+from fl_dpftrl.noise import normals
+from fl_dpftrl.noise import rows as rows_lib
+from tests import every_family
+
+BLT = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
+SIZE = 37
+
+
+def opened(folder, strategy=BLT, **arguments):
+  return dpftrl.NoiseRows(strategy, SIZE, folder=folder, **dict(noise_seed=5) | arguments)
+
+
+def engine_rows(strategy, num_rounds, seed=5):
+  maker = rows_lib.RowMaker(
+    strategy,
+    size=SIZE,
+    num_rounds=strategy.max_rounds or 2**20,
+    seed=normals.fixed_seed(seed),
+    num_threads=1,
+  )
+  result = np.empty((num_rounds, SIZE), np.int64)
+  for row in result:
+    maker.make(row)
+  maker.close()
+  return result
+
+
+@pytest.mark.parametrize('family', sorted(every_family.FAMILIES))
+def test_rows_are_the_engines_over_any_starts(family, tmp_path):
+  strategy = every_family.example(family, 9)
+  expected = engine_rows(strategy, 7)
+  at = 0
+  for end in (3, 4, 7):
+    with opened(tmp_path / 'noise', strategy) as rows:
+      assert rows.next_row == at
+      for t in range(at, end):
+        np.testing.assert_array_equal(rows.integers(t), expected[t])
+    at = end
+
+
+def test_rows_are_multiples_of_the_lattice_in_float64(tmp_path):
+  with opened(tmp_path) as rows:
+    row = rows.row(0)
+  assert row.dtype == np.float64
+  np.testing.assert_array_equal(row * 2.0**34, engine_rows(BLT, 1)[0])
+
+
+def test_a_secret_seed_is_another_each_time_and_only_its_owner_can_read_it(tmp_path):
+  rows = []
+  for name in 'ab':
+    with opened(tmp_path / name, noise_seed=None) as made:
+      rows.append(made.row(0))
+    folder = tmp_path / name
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert all(path.stat().st_mode & 0o077 == 0 for path in folder.iterdir())
+  assert (rows[0] != rows[1]).mean() > 0.9
+  # Different starts of one folder have one seed: rows after a restart go on with the first's.
+  with opened(tmp_path / 'a', noise_seed=None) as made:
+    second = made.row(1)
+  covariance = np.corrcoef(rows[0], second)[0, 1]
+  assert np.isfinite(covariance)
+
+
+def test_no_row_is_given_out_twice(tmp_path):
+  with opened(tmp_path) as rows:
+    rows.row(0)
+    for t in (0, -1):
+      with pytest.raises(guard.RepeatedRowError, match='the next is 1'):
+        rows.row(t)
+    rows.row(4)
+    with pytest.raises(guard.RepeatedRowError, match='row 3 was given out before, or one after it'):
+      rows.row(3)
+    expected = engine_rows(BLT, 6)
+    np.testing.assert_array_equal(rows.integers(5), expected[5])
+    rows.mark_released(9)
+    assert rows.next_row == 9
+    rows.mark_released(2)
+    assert rows.next_row == 9
+  with pytest.raises(ValueError, match='closed'):
+    rows.row(9)
+
+
+def test_rows_end_with_the_strategy(tmp_path):
+  with opened(tmp_path, every_family.example('banded', 3)) as rows:
+    assert rows.max_rows == 3
+    for t in range(3):
+      rows.row(t)
+      rows.prepare()
+    with pytest.raises(ValueError, match='row 3 is not among the 3'):
+      rows.row(3)
+
+
+def test_one_process_at_a_time(tmp_path):
+  with opened(tmp_path), pytest.raises(ValueError, match='held by another process'):
+    opened(tmp_path)
+
+
+@pytest.mark.parametrize(
+  'other', [dict(strategy=dpftrl.Identity()), dict(noise_seed=6)], ids=['strategy', 'seed']
+)
+def test_another_noise_is_refused(other, tmp_path):
+  opened(tmp_path).close()
+  with pytest.raises(ValueError, match='has the noise of another'):
+    opened(tmp_path, **other)
+  with pytest.raises(ValueError, match='has the noise of another strategy, size'):
+    dpftrl.NoiseRows(BLT, SIZE + 1, folder=tmp_path)
+  opened(tmp_path).close()
+
+
+def test_a_copy_and_a_backup_are_noticed(tmp_path):
+  folder = tmp_path / 'noise'
+  with opened(folder) as rows:
+    rows.row(0)
+  shutil.copytree(folder, tmp_path / 'backup')
+  with opened(folder) as rows:
+    rows.row(1)
+  with pytest.raises(ledger.LostStateError, match='is a copy, or was put back from a backup'):
+    opened(tmp_path / 'backup')
+  shutil.rmtree(folder)
+  shutil.copytree(tmp_path / 'backup', folder)
+  with pytest.raises(ledger.LostStateError, match='is a copy, or was put back from a backup'):
+    opened(folder)
+  # A folder that got another name is the same.
+  os.rename(folder, tmp_path / 'renamed')
+  with opened(tmp_path / 'renamed', moved=True) as rows:
+    assert rows.next_row == 1
+  os.rename(tmp_path / 'renamed', tmp_path / 'again')
+  opened(tmp_path / 'again').close()
+
+
+@pytest.mark.parametrize(
+  'name, content, message',
+  [
+    ('secret.json', None, 'secret.json is gone'),
+    ('secret.json', b'{}', 'secret.json is damaged'),
+    ('used', None, 'used is gone'),
+    ('used', b'\0' * 40, 'used is damaged'),
+  ],
+)
+def test_lost_files_are_told(name, content, message, tmp_path):
+  with opened(tmp_path) as rows:
+    rows.row(0)
+  if content is None:
+    (tmp_path / name).unlink()
+  else:
+    (tmp_path / name).write_bytes(content)
+  with pytest.raises(ledger.LostStateError, match=message):
+    opened(tmp_path)
+  (tmp_path / 'lock').unlink()  # Nobody holds it.
+  with pytest.raises(ledger.LostStateError, match=message):
+    opened(tmp_path)
+
+
+def test_a_torn_record_leaves_the_one_before(tmp_path):
+  path = tmp_path / 'used'
+  mark = ledger.MarkFile(path)
+  assert mark.released() is None
+  for rows in (1, 2, 4, 6):
+    mark.kept = (rows * 10, -1, 7)
+    mark.mark_released(rows)
+  mark.close()
+  content = path.read_bytes()
+  for byte in {*range(60), *range(4090, len(content))}:
+    changed = bytearray(content)
+    changed[byte] ^= 0xFF
+    path.write_bytes(changed)
+    mark = ledger.MarkFile(path)
+    assert (mark.released(), *mark.kept) in ((6, 60, -1, 7), (4, 40, -1, 7))
+    mark.close()
+
+
+def test_a_machine_that_makes_other_rows_is_told(tmp_path, monkeypatch):
+  with opened(tmp_path) as rows:
+    rows.row(0)
+  rows = opened(tmp_path)
+  mark = rows._opened()
+  mark.kept = (mark.kept[0] + 1, *mark.kept[1:])
+  with pytest.raises(ledger.LostStateError, match='makes other rows of noise'):
+    rows.row(1)
+  rows.close()

@@ -1,0 +1,132 @@
+"""Sums in NumPy: bounds in exact numbers, for any update, and the same whole numbers as TFF's."""
+
+import fractions
+import functools
+import math
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from fl_dpftrl.noise import units
+from fl_dpftrl.rounds import sums
+
+CLIP_NORM = 0.7
+
+
+def total_of(*updates, unit, clip_norm=CLIP_NORM, zeroing_norm=None):
+  size = sum(part.size for part in updates[0])
+  total = sums.Sum(size, unit=unit, clip_norm=clip_norm, zeroing_norm=zeroing_norm)
+  return [total.add(update) for update in updates], total.total()
+
+
+noise_multipliers = st.sampled_from([1e-8, 0.01, 0.5, 1.0, 7.379, 999.0, 2.0**31, 3e9])
+narrow = arrays.arrays(np.float32, st.integers(1, 20), elements=st.floats(width=32))
+wide = arrays.arrays(np.float64, st.integers(1, 20), elements=st.floats())
+
+
+@hypothesis.given(
+  st.lists(narrow | wide, min_size=1, max_size=3),
+  noise_multipliers,
+  st.sampled_from([1e-30, 1e-9, 0.7, 1.0, 3e4, 1e30]),
+  st.sampled_from([None, 1e-3, 1e20]),
+)
+@hypothesis.example([np.full(3, 3e38, np.float32)], 1.0, 1e-30, None)
+@hypothesis.example([np.full(3, 1e300)], 1.0, 1.0, None)
+@hypothesis.example([np.full(3, 1e-300)], 1.0, 1e-30, None)
+def test_no_update_is_longer_than_the_clip_norm(update, noise_multiplier, clip_norm, zeroing_norm):
+  unit = units.Unit.of(noise_multiplier)
+  (outcome,), total = total_of(update, unit=unit, clip_norm=clip_norm, zeroing_norm=zeroing_norm)
+  assert sum(int(k) ** 2 for k in total) <= unit.most_square
+  values = np.concatenate([np.asarray(part, np.float64) for part in update])
+  if not np.isfinite(values).all():
+    assert outcome == sums.REJECTED and not total.any()
+    return
+  if zeroing_norm is not None and np.abs(values).max() > zeroing_norm:
+    assert outcome == sums.ZEROED and not total.any()
+    return
+  exact = sum(fractions.Fraction(v) ** 2 for v in values.tolist())
+  ratio = exact / fractions.Fraction(clip_norm) ** 2
+  if ratio > 1 + fractions.Fraction(1, 10**4):
+    assert outcome == sums.CLIPPED
+  elif ratio < 1 - fractions.Fraction(1, 10**4):
+    assert outcome == sums.KEPT
+  # Towards zero, and by less than a unit but for the margin.
+  scaled = values / max(clip_norm, math.hypot(*values.tolist())) / unit.step
+  off = np.abs(scaled) - np.abs(total)
+  assert (off <= 1.0 + 2.0**-14 * np.abs(scaled)).all() and (
+    off >= -1e-6 * np.abs(scaled) - 1e-9
+  ).all()
+  assert (total * values >= 0).all()
+
+
+def test_kept_updates_are_the_whole_numbers_of_their_coordinates():
+  unit = units.Unit.of(1.0)
+  rng = np.random.default_rng(1)
+  updates = [[(rng.normal(size=70_000) * 1e-3).astype(np.float32)] for _ in range(3)]
+  outcomes, total = total_of(*updates, unit=unit)
+  scale = np.float32(1.0 / (unit.step * CLIP_NORM))
+  expected = sum(np.trunc(scale * part).astype(np.int64) for (part,) in updates)
+  assert outcomes == ['kept'] * 3
+  np.testing.assert_array_equal(total, expected)
+
+
+def test_threads_change_no_bit(monkeypatch):
+  unit = units.Unit.of(1.0)
+  rng = np.random.default_rng(5)
+  parts = [
+    rng.normal(size=n).astype(k) * 1e-3 for n, k in ((300_000, 'f'), (7, 'd'), (70_001, 'd'))
+  ]
+  totals = []
+  for cores in (1, 2, 5):
+    monkeypatch.setattr(sums, '_num_cores', functools.partial(int, cores))
+    totals.append(total_of(parts, unit=unit)[1])
+  np.testing.assert_array_equal(totals[0], totals[1])
+  np.testing.assert_array_equal(totals[0], totals[2])
+
+
+def test_a_clipped_update_has_nearly_the_clip_norm():
+  unit = units.Unit.of(1.0)
+  values = np.random.default_rng(2).normal(size=5000)
+  for kind in (np.float32, np.float64):
+    (outcome,), total = total_of([values.astype(kind)], unit=unit)
+    assert outcome == sums.CLIPPED
+    norm = math.sqrt(sum(int(k) ** 2 for k in total)) * unit.step
+    assert 1.0 - 2.0**-14 < norm <= 1.0
+    cosine = total @ values / np.linalg.norm(total) / np.linalg.norm(values)
+    assert cosine > 1.0 - 1e-9
+
+
+def test_sums_do_not_depend_on_the_order_and_do_not_overflow():
+  unit = units.Unit.of(2.0**-20)  # Finest units: one coordinate may have 2²⁴.
+  one = [np.float32([CLIP_NORM, 0.0])]
+  size = 600
+  outcomes, total = total_of(*[one] * size, unit=unit)
+  assert outcomes == ['kept'] * size
+  assert total[0] > size * (1 - 2.0**-14) / unit.step and total[0] > 2**31 and total[1] == 0
+  rng = np.random.default_rng(3)
+  updates = [[rng.normal(size=40).astype(np.float32)] for _ in range(150)]
+  np.testing.assert_array_equal(
+    total_of(*updates, unit=unit)[1], total_of(*updates[::-1], unit=unit)[1]
+  )
+
+
+def test_a_sum_begins_again():
+  unit = units.Unit.of(1.0)
+  total = sums.Sum(2, unit=unit, clip_norm=1.0)
+  total.add([np.float32([0.5, 0.1])])
+  first = total.total().copy()
+  total.clear()
+  assert not total.total().any()
+  total.add([np.float32([0.5, 0.1])])
+  np.testing.assert_array_equal(total.total(), first)
+
+
+@pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_rejected_in_any_chunk(value):
+  values = np.zeros(100_000, np.float32)
+  values[-1] = value
+  outcomes, total = total_of([values], unit=units.Unit.of(1.0))
+  assert outcomes == ['rejected'] and not total.any()
