@@ -21,6 +21,14 @@ if TYPE_CHECKING:
   import pandas
 
 
+SHOWN_ARITHMETIC = {
+  arithmetic_lib.COVERED: 'covered, to the released bits',
+  arithmetic_lib.LATTICE: 'on the lattice, bits not covered',
+  arithmetic_lib.NOT_COVERED: 'real numbers, bits not covered',
+}
+"""The numbers that releases are made of, in a few words."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeclaredGuarantee:
   """The guarantee of the schemas that were declared before the runs.
@@ -153,7 +161,11 @@ class Statement:
     schema = f'n = {self.num_rounds}, b = {self.min_sep}, k = {self.max_participations}'
     at = f'δ = {rounding_lib.exact(self.delta)}, {self.adjacency}, group of {self.group_size}'
     runs = f'{len(self.runs)} run' + 's' * self.several
-    lines = [f'{runs}, {schema}, {at}', *tables.columns(self._shown()).splitlines()]
+    lines = [
+      f'{runs}, {schema}, {at}',
+      *tables.columns(self._shown()).splitlines(),
+      f'arithmetic {SHOWN_ARITHMETIC[self.arithmetic.kind]}',
+    ]
     return tables.at_a_prompt(self._title(), lines)
 
   def _repr_html_(self) -> str:

@@ -14,6 +14,7 @@ from fl_dpftrl.guarding import guard
 from fl_dpftrl.noise import ahead, normals, snapshots
 from fl_dpftrl.noise import rows as rows_lib
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import document
 
 _FORMAT = 1
 _SECRET_NAME, _MARK_NAME, _LOCK_NAME = 'secret.json', 'used', 'lock'
@@ -75,7 +76,13 @@ class NoiseRows:
     self._folder = pathlib.Path(folder)
     self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     self._lock = contextlib.ExitStack()  # Until `close`.
-    self._lock.enter_context(durable.exclusive(self._folder / _LOCK_NAME))
+    try:
+      self._lock.enter_context(durable.exclusive(self._folder / _LOCK_NAME))
+    except ValueError:
+      raise ValueError(
+        f'{self._folder} is in use by another process, or by this one, which has to close() what'
+        ' uses it first'
+      ) from None
     self._mark: ledger.MarkFile | None = None
     try:
       durable.remove_leftovers(self._folder)
@@ -173,7 +180,7 @@ class NoiseRows:
         )
       self._folder.chmod(0o700)
       seed = normals.system_seed() if noise_seed is None else normals.fixed_seed(noise_seed)
-      durable.write(secret, {'format': _FORMAT, 'seed': seed.hex(), 'of': self._identity(seed)})
+      durable.write(secret, {'seed': seed.hex(), **self._facts()})
       self._new_mark(secret, 0)
       return seed
     try:
@@ -181,10 +188,12 @@ class NoiseRows:
       seed = bytes.fromhex(str(about['seed']))
     except (ValueError, KeyError) as error:
       raise ledger.LostStateError(f'{secret} is damaged, and its noise cannot go on') from error
-    if about.get('format') != _FORMAT or about.get('of') != self._identity(seed):
-      raise ValueError(
-        f'{self._folder} has the noise of another strategy, size or release; name another folder'
-      )
+    for name, own in self._facts().items():
+      if about.get(name) != own:
+        raise ValueError(
+          f'{self._folder} has the noise of another {name}: {about.get(name)}, and not {own}; go on'
+          ' as it was begun, or name another folder for another run'
+        )
     if noise_seed is not None and seed != normals.fixed_seed(noise_seed):
       raise ValueError(f'{self._folder} has the noise of another noise_seed; name another folder')
     if not marked.exists():
@@ -211,6 +220,14 @@ class NoiseRows:
     self._mark.kept = (0, *_identity_of(secret))
     self._mark.mark_released(num_rows)
     durable.sync_folder(self._folder)
+
+  def _facts(self) -> dict[str, str | int]:
+    """Returns what determines the rows beside the seed."""
+    return {
+      'strategy': document.strategy_digest(self._strategy),
+      'size': self.size,
+      'release': f'{_FORMAT}.{rows_lib.VERSION}',
+    }
 
   def _identity(self, seed: bytes) -> int:
     return rows_lib.identity(self._strategy, size=self.size, seed=seed)

@@ -64,10 +64,11 @@ class Claim:
       raise ValueError('schema and sampling exclude each other: the scheme says who takes part')
     if self.max_epsilon is None:
       return
-    if self.schema is None or self.delta is None or self.void_reason:
+    missing = [name for name in ('schema', 'delta') if getattr(self, name) is None]
+    if missing or self.void_reason:
       raise ValueError(
-        f'max_epsilon={self.max_epsilon:g} needs schema and delta'
-        + (f', and a guarantee; {self.void_reason}' if self.void_reason else '')
+        f'max_epsilon={self.max_epsilon:g} needs '
+        + (' and '.join(missing) if missing else f'a guarantee; {self.void_reason}')
       )
 
   @property

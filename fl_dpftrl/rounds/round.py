@@ -4,6 +4,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from fl_dpftrl.rounds import record, sums
+from fl_dpftrl.text import messages
 
 if TYPE_CHECKING:
   from fl_dpftrl.rounds import aggregator as aggregator_lib
@@ -30,6 +31,8 @@ class Round:
     self.is_open = False
     self._like: Any = None
     self._mean: Any = None
+    self._admitted: frozenset[str | int] = frozenset()
+    self._waiting: set[str | int] | None = None
 
   def __enter__(self) -> 'Round':
     return self.begin()
@@ -51,11 +54,14 @@ class Round:
     aggregator = self._aggregator
     if self.index is not None:
       raise ValueError(f'round {self.index} was entered before: a round is one block')
+    if aggregator._record.is_closed:
+      raise ValueError('the aggregator is closed; make it again to go on')
     if aggregator._open is not None:
       raise ValueError(f'round {aggregator._open.index} is still open')
     self.index, self.device_ids = aggregator._record.admit(
       self.device_ids, least=aggregator.least_updates, max_rounds=aggregator.max_rounds
     )
+    self._admitted = frozenset(self.device_ids.tolist())
     aggregator._open, self.is_open = self, True
     aggregator._sum.clear()
     aggregator._rows.prepare()
@@ -85,18 +91,20 @@ class Round:
     finally:
       self.is_open, aggregator._open, self._like = False, None, None
 
-  def add(self, update: Any) -> str:
+  def add(self, update: Any, *, device_id: str | int | None = None) -> str:
     """Adds the update of one device.
 
     Args:
       update: nested structure of arrays, as the template.
+      device_id: the device, if it is to be checked that it is of this round and adds once. Without
+        it, only the number of updates is checked: that none is twice a device's is then yours.
 
     Returns:
       What became of it: 'kept', 'clipped', 'zeroed' or 'rejected'.
 
     Raises:
-      ValueError: for another structure, shape or type, for more updates than devices, and outside
-        the block; nothing has changed then.
+      ValueError: for another structure, shape or type, for more updates than devices, for a device
+        of another round or twice, and outside the block; nothing has changed then.
     """
     arrays = self._aggregator.template.flat(update)
     with self._lock:
@@ -107,6 +115,7 @@ class Round:
         raise ValueError(
           f'round {self.index} has {most} devices, each with one update; got one more'
         )
+      self._check_device(device_id)
       outcome = self._aggregator._sum.add(arrays)
       self.num_updates += 1
       self.clipped_count += outcome == sums.CLIPPED
@@ -133,6 +142,19 @@ class Round:
     with self._lock:
       self.is_open, self._aggregator._open, self._like = False, None, None
     self._aggregator._rows.mark_released(self._number() + 1)
+
+  def _check_device(self, device_id: str | int | None) -> None:
+    if device_id is None:
+      return
+    if self._waiting is None:
+      self._waiting = set(self._admitted)
+    if device_id not in self._waiting:
+      known = device_id in self._admitted
+      raise ValueError(
+        f'device {messages.quoted(device_id)} '
+        + ('added an update before' if known else f'is not of round {self.index}')
+      )
+    self._waiting.remove(device_id)
 
   def _number(self) -> int:
     if self.index is None:

@@ -176,10 +176,11 @@ class Trained:
     lines = [
       f'Trained in {self.folder}',
       f'  guarantee: {stated if void is None else f"none: {void}"}',
+      f'  arithmetic: {statement.SHOWN_ARITHMETIC[self.statement.arithmetic.kind]}',
       f'  rounds: {self.statement.num_rounds}, burnt: {len(self.setting.burnt_rounds)}',
       f'  model: {self.num_parameters:,} parameters in {len(self.model.trainable)} arrays',
     ]
     for name, by_round in self.history.measured.items():
-      if name.startswith(observers_lib.VALIDATION) and len(lines) < 9:
+      if name.startswith(observers_lib.VALIDATION) and len(lines) < 10:
         lines.append(f'  {name.replace("/", " ")}: {by_round[max(by_round)]:.4g}')
     return '\n'.join(lines)

@@ -208,6 +208,15 @@ def refusals(tmp_path):
     with aggregator.round(list('ab')) as round_:
       round_.add({'w': update()['w']})
 
+  def of_device(aggregator, *devices):
+    with aggregator.round(list('abc')) as round_:
+      for device in devices:
+        round_.add(update(), device_id=device)
+
+  def closed(aggregator):
+    aggregator.close()
+    released(aggregator, list('ab'))
+
   def again(aggregator):
     released(aggregator, list('ab'))
     released(aggregator, list('bc'))
@@ -230,6 +239,12 @@ def refusals(tmp_path):
       'report_goal=2 updates need as many devices',
     ),
     'an update after the end': (late, 'within the block of its round alone'),
+    'an update of a stranger': (lambda a: of_device(a, 'x'), "device 'x' is not of round 0"),
+    'an update of a device twice': (
+      lambda a: of_device(a, 'a', 'a'),
+      "device 'a' added an update before",
+    ),
+    'a closed aggregator': (closed, 'the aggregator is closed; make it again'),
     'another structure': (another_structure, "update must be a mapping of 'w', 'b'"),
     'ids that are none': (lambda a: released(a, [1.5, 2.5]), 'device_id'),
     'ids in one text': (lambda a: released(a, 'ab'), 'device_ids must be a list of ids'),
@@ -274,7 +289,7 @@ def test_only_those_who_may_take_part_are_admissible(tmp_path):
     (dict(max_epsilon=1.0), 'max_epsilon=1 needs schema and delta'),
     (
       dict(max_epsilon=1.0, schema=SCHEMA, delta=1e-6, noise_seed=1),
-      'max_epsilon=1 needs .* a guarantee; the noise seed was given',
+      'max_epsilon=1 needs a guarantee; the noise seed was given',
     ),
     (dict(max_epsilon=1e-3, schema=SCHEMA, delta=1e-6), 'too little for one round'),
     (dict(noise_multiplier=1e-9), 'is too small for sums of whole numbers'),
