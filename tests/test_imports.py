@@ -23,6 +23,7 @@ ROOMS = (
   'reports',
   'sensitivity',
   'simulation',
+  'rounds',
   'studies',
 )
 MODULES = (

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import shlex
+import threading
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,7 @@ class PrivateAggregator:
     self._sum = sums.Sum(
       self.template.size, unit=self._unit, clip_norm=self.clip_norm, zeroing_norm=self.zeroing_norm
     )
+    self._lock = threading.Lock()  # Of rounds that begin.
     self._open: round_lib.Round | None = None
     self.folder.mkdir(parents=True, exist_ok=True)
     self._rows = noise_rows.NoiseRows(

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import pathlib
+import threading
 
 import numpy as np
 
@@ -30,6 +31,8 @@ class NoiseRows:
   sum of round t. It is a function of a secret seed of 256 bits, which is made with the folder and
   stays there. Each row is given out once: it is marked as used, durably, before `row` returns it.
   A process that starts again goes on with `next_row`.
+
+  Threads may ask at the same time; a process that was forked from this one may not.
 
   The next row is made in the background while the last one is in use. Buffers are in memory, and
   a snapshot of them in the folder every 16 rows.
@@ -83,6 +86,7 @@ class NoiseRows:
         f'{self._folder} is in use by another process, or by this one, which has to close() what'
         ' uses it first'
       ) from None
+    self._giving, self._process = threading.Lock(), os.getpid()
     self._mark: ledger.MarkFile | None = None
     try:
       durable.remove_leftovers(self._folder)
@@ -124,20 +128,22 @@ class NoiseRows:
 
   def integers(self, t: int) -> np.ndarray:
     """Returns what `row` does, in units of 2⁻³⁴, int64, shape [size]. It must not be changed."""
-    mark, first = self._opened(), self.next_row
-    if t < first:
-      raise guard.RepeatedRowError(
-        f'row {t} was given out before, or one after it, and would enter a second sum; the next is'
-        f' {first}'
-      )
-    values, made = self._rows.row(self._seed, t)
-    row, trail, *_ = (first, *mark.kept)
-    if row == t and trail and trail % 2**64 != made.before:
-      raise ledger.LostStateError(
-        'this machine makes other rows of noise than the one that made the rows before; go on there'
-      )
-    self._mark_used(t + 1, made.after)
-    return values
+    with self._giving:
+      first = self.next_row
+      if t < first:
+        raise guard.RepeatedRowError(
+          f'row {t} was given out before, or one after it, and would enter a second sum; the next'
+          f' is {first}'
+        )
+      values, made = self._rows.row(self._seed, t)
+      trail = self._opened().kept[0]  # Of the rows before the first; 0 where it is not known.
+      if t == first and trail and trail % 2**64 != made.before:
+        raise ledger.LostStateError(
+          'this machine makes other rows of noise than the one that made the rows before; go on'
+          ' there'
+        )
+      self._mark_used(t + 1, made.after)
+      return values
 
   def prepare(self) -> None:
     """Starts to make the next row in the background."""
@@ -150,8 +156,9 @@ class NoiseRows:
 
   def mark_released(self, num_rows: int) -> None:
     """Marks the first num_rows rows as used, durably, without making them."""
-    if num_rows > self.next_row:
-      self._mark_used(num_rows, 0)
+    with self._giving:
+      if num_rows > self.next_row:
+        self._mark_used(num_rows, 0)
 
   def close(self) -> None:
     """Lets another process use the folder."""
@@ -163,6 +170,8 @@ class NoiseRows:
   def _opened(self) -> ledger.MarkFile:
     if self._mark is None:
       raise ValueError('the noise rows are closed; open the folder again')
+    if os.getpid() != self._process:  # A fork knows nothing of the rows that others use.
+      raise ValueError('the noise rows were opened by another process, which alone may use them')
     return self._mark
 
   def _mark_used(self, num_rows: int, trail: int) -> None:

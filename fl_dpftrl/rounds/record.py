@@ -1,5 +1,6 @@
 """Record of a run: who took part in which round, and what that proves."""
 
+import collections
 import dataclasses
 import os
 import pathlib
@@ -193,11 +194,11 @@ class Record:
     if self._gate is not None:
       checked = (self._guard or self._gate).check(device_ids)
       if checked.turned_away:
-        first, *others = checked.turned_away
+        reasons = collections.Counter(each.reason for each in checked.turned_away)
+        counts = ', '.join(f'{count} by {reason}' for reason, count in sorted(reasons.items()))
         raise ValueError(
-          f'device_ids: in round {t}, {first.sentence}'
-          + (f', and {len(others)} more may not take part' if others else '')
-          + '; admissible(device_ids) leaves them out'
+          f'device_ids: {len(checked.turned_away)} may not take part in round {t} ({counts});'
+          ' admissible(device_ids) leaves them out'
         )
     ids = log_schema.as_numpy(log_schema.id_column(device_ids))
     if len(ids) < least:

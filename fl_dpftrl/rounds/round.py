@@ -4,7 +4,6 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from fl_dpftrl.rounds import record, sums
-from fl_dpftrl.text import messages
 
 if TYPE_CHECKING:
   from fl_dpftrl.rounds import aggregator as aggregator_lib
@@ -52,20 +51,21 @@ class Round:
       ValueError, BudgetSpentError, OSError: see `PrivateAggregator.round`.
     """
     aggregator = self._aggregator
-    if self.index is not None:
-      raise ValueError(f'round {self.index} was entered before: a round is one block')
-    if aggregator._record.is_closed:
-      raise ValueError('the aggregator is closed; make it again to go on')
-    if aggregator._open is not None:
-      raise ValueError(f'round {aggregator._open.index} is still open')
-    self.index, self.device_ids = aggregator._record.admit(
-      self.device_ids, least=aggregator.least_updates, max_rounds=aggregator.max_rounds
-    )
-    self._admitted = frozenset(self.device_ids.tolist())
-    aggregator._open, self.is_open = self, True
-    aggregator._sum.clear()
-    aggregator._rows.prepare()
-    return self
+    with aggregator._lock:
+      if self.index is not None:
+        raise ValueError(f'round {self.index} was entered before: a round is one block')
+      if aggregator._record.is_closed:
+        raise ValueError('the aggregator is closed; make it again to go on')
+      if aggregator._open is not None:
+        raise ValueError(f'round {aggregator._open.index} is still open')
+      aggregator._rows.prepare()  # Refuses a fork before anything is recorded.
+      self.index, self.device_ids = aggregator._record.admit(
+        self.device_ids, least=aggregator.least_updates, max_rounds=aggregator.max_rounds
+      )
+      self._admitted = frozenset(self.device_ids.tolist())
+      aggregator._open, self.is_open = self, True
+      aggregator._sum.clear()
+      return self
 
   def end(self) -> None:
     """Marks the row of noise as used, durably, and makes the mean.
@@ -151,7 +151,7 @@ class Round:
     if device_id not in self._waiting:
       known = device_id in self._admitted
       raise ValueError(
-        f'device {messages.quoted(device_id)} '
+        'device_id is of a device that '
         + ('added an update before' if known else f'is not of round {self.index}')
       )
     self._waiting.remove(device_id)

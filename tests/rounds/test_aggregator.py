@@ -224,9 +224,9 @@ def refusals(tmp_path):
   return {
     'a device twice': (
       lambda a: released(a, list('aa')),
-      'device_ids: in round 0, device .a. is twice',
+      r'device_ids: 1 may not take part in round 0 \(1 by twice\)',
     ),
-    'too early': (again, r'device .b. took part in round 0.*admissible\(device_ids\) leaves'),
+    'too early': (again, r'1 may not take part in round 1 \(1 by min_sep\); admissible'),
     'a round twice': (twice, 'round 0 was entered before'),
     'two rounds': (nested, 'round 0 is still open'),
     'a mean within': (early, 'the mean is there after the block'),
@@ -239,10 +239,10 @@ def refusals(tmp_path):
       'report_goal=2 updates need as many devices',
     ),
     'an update after the end': (late, 'within the block of its round alone'),
-    'an update of a stranger': (lambda a: of_device(a, 'x'), "device 'x' is not of round 0"),
+    'an update of a stranger': (lambda a: of_device(a, 'x'), 'of a device that is not of round 0'),
     'an update of a device twice': (
       lambda a: of_device(a, 'a', 'a'),
-      "device 'a' added an update before",
+      'of a device that added an update before',
     ),
     'a closed aggregator': (closed, 'the aggregator is closed; make it again'),
     'another structure': (another_structure, "update must be a mapping of 'w', 'b'"),
@@ -359,6 +359,25 @@ def test_a_log_or_noise_that_was_put_back_gives_no_row_twice(tmp_path):
   with opened(folder, moved=True) as aggregator:
     assert aggregator.next_round == 2
     assert aggregator._rows.next_row == 2
+
+
+def test_rounds_that_begin_at_once_do_not_mix(tmp_path):
+  with opened(tmp_path) as aggregator:
+    begun, refused = [], []
+
+    def begin(number):
+      try:
+        begun.append(aggregator.round([f'{number}a', f'{number}b']).begin())
+      except ValueError as error:
+        refused.append(str(error))
+
+    threads = [threading.Thread(target=begin, args=(i,)) for i in range(8)]
+    for thread in threads:
+      thread.start()
+    for thread in threads:
+      thread.join()
+    assert len(begun) == 1 and refused == ['round 0 is still open'] * 7
+    assert aggregator.next_round == 1
 
 
 def test_a_closed_aggregator_ends_its_round(tmp_path):

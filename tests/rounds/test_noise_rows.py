@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -99,6 +100,38 @@ def test_rows_end_with_the_strategy(tmp_path):
       rows.prepare()
     with pytest.raises(ValueError, match='row 3 is not among the 3'):
       rows.row(3)
+
+
+def test_threads_share_no_row(tmp_path):
+  with opened(tmp_path) as rows:
+    given, refused = [], []
+
+    def ask():
+      try:
+        given.append(rows.integers(0))
+      except guard.RepeatedRowError:
+        refused.append(1)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+      thread.start()
+    for thread in threads:
+      thread.join()
+    assert (len(given), len(refused)) == (1, 7)
+
+
+def test_a_fork_gets_no_row(tmp_path):
+  with opened(tmp_path) as rows:
+    rows.row(0)
+    child = os.fork()
+    if not child:
+      try:
+        rows.row(1)
+      except ValueError as error:
+        os._exit(7 if 'opened by another process' in str(error) else 1)
+      os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    rows.row(1)
 
 
 def test_one_process_at_a_time(tmp_path):
