@@ -35,9 +35,11 @@ UNIT = units.Unit.of(NOISE_MULTIPLIER)
 UPDATE = np.full(SIZE, 0.999 / math.sqrt(SIZE))
 
 
-def by_engine(strategy: base.Strategy, num_rounds: int, update: np.ndarray) -> Iterator[np.ndarray]:
+def by_engine(
+  strategy: base.Strategy, num_rounds: int, update: np.ndarray, seed: bytes
+) -> Iterator[np.ndarray]:
   """Releases with rows of an engine, as the aggregator makes them in process."""
-  maker = rows.RowMaker(strategy, size=SIZE, num_rounds=num_rounds, seed=normals.system_seed())
+  maker = rows.RowMaker(strategy, size=SIZE, num_rounds=num_rounds, seed=seed)
   total, row = UNIT.integers(update) << UNIT.shift, np.empty(SIZE, np.int64)
   for _ in range(num_rounds):
     maker.make(row)
@@ -45,11 +47,13 @@ def by_engine(strategy: base.Strategy, num_rounds: int, update: np.ndarray) -> I
   maker.close()
 
 
-def in_state(strategy: base.Strategy, num_rounds: int, update: np.ndarray) -> Iterator[np.ndarray]:
+def in_state(
+  strategy: base.Strategy, num_rounds: int, update: np.ndarray, seed: bytes
+) -> Iterator[np.ndarray]:
   """Releases with rows of TensorFlow, as the aggregator makes them in TFF's state."""
-  stream, state, next_row = _stream(strategy)
+  state, next_row = _stream(strategy)
   total = UNIT.integers(update) << UNIT.shift
-  state = state._replace(seed=stream.init().seed)
+  state = state._replace(seed=np.frombuffer(seed, '<i8', 2))
   for _ in range(num_rounds):
     (row,), state = next_row(state)
     yield (UNIT.size * (total + row.numpy())).astype(np.float32)
@@ -62,25 +66,33 @@ def _stream(strategy: base.Strategy):
   from fl_dpftrl.noise import stream
 
   made = stream.make_stream(strategy, [tf.TensorSpec([SIZE], tf.int64)])
-  return made, made.init(), tf.function(made.next, reduce_retracing=True)
+  return made.init(), tf.function(made.next, reduce_retracing=True)
 
 
-def in_floats(strategy: base.Strategy, num_rounds: int, update: np.ndarray) -> Iterator[np.ndarray]:
+def in_floats(
+  strategy: base.Strategy, num_rounds: int, update: np.ndarray, seed: bytes
+) -> Iterator[np.ndarray]:
   """Releases as float32 sums of float32 numbers: rows of an engine, rounded."""
-  for released in by_engine(strategy, num_rounds, np.zeros(SIZE)):
-    yield update.astype(np.float32) + np.random.default_rng().normal(
-      scale=released.std(), size=SIZE
-    ).astype(np.float32)
+  generator = np.random.default_rng(list(seed))
+  for released in by_engine(strategy, num_rounds, np.zeros(SIZE), seed):
+    noise = generator.normal(scale=released.std(), size=SIZE)
+    yield update.astype(np.float32) + noise.astype(np.float32)
 
 
 EXECUTORS: dict[str, Callable[..., Iterator[np.ndarray]]] = {'engine': by_engine, 'state': in_state}
 
 
-def counts(executor, strategy: base.Strategy, rounds: int, update: np.ndarray) -> np.ndarray:
+def counts(
+  executor,
+  strategy: base.Strategy,
+  rounds: int,
+  update: np.ndarray,
+  new_seed: Callable[[], bytes] = normals.system_seed,
+) -> np.ndarray:
   """Returns the attacker's count in each of so many rounds, of runs of 50."""
   result = []
   while len(result) < rounds:
-    for released in executor(strategy, RUN, update):
+    for released in executor(strategy, RUN, update, new_seed()):
       near = released[np.abs(released) < _NEAR].astype(np.float64) / _GRID
       result.append(int((near != np.rint(near)).sum()))
   return np.array(result[:rounds])
@@ -112,10 +124,15 @@ def advantage(present: np.ndarray, absent: np.ndarray) -> dict[str, float]:
   }
 
 
-def measure(executor, strategy: base.Strategy, rounds: int) -> dict[str, float]:
-  """Attacks one executor of one strategy."""
+def measure(
+  executor,
+  strategy: base.Strategy,
+  rounds: int,
+  new_seed: Callable[[], bytes] = normals.system_seed,
+) -> dict[str, float]:
+  """Attacks one executor of one strategy; each run has a seed of its own."""
   present, absent = (
-    counts(executor, strategy, rounds, update) for update in (UPDATE, np.zeros(SIZE))
+    counts(executor, strategy, rounds, update, new_seed) for update in (UPDATE, np.zeros(SIZE))
   )
   return {
     'with': float(present.mean()),
