@@ -1,92 +1,197 @@
-"""One standard normal, scaled and rounded, from as many bits as the rounding takes."""
+"""One standard normal, scaled and rounded, from as many bits as the rounding takes.
+
+The half of the normal density on which x ≥ 0, f(x) = exp(−x²/2), is covered by 512 layers of equal
+area v, as in Marsaglia and Tsang 2000. Layer i ≥ 1 is the rectangle of width xᵢ between the heights
+f(xᵢ) and f(xᵢ₊₁), where x₅₁₂ = 0. Layer 0 is the rectangle of width x₁ and height f(x₁) with the
+tail beyond x₁; its width is said to be x₀ = v/f(x₁). The widths are real numbers.
+"""
 
 import decimal
 import functools
-import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
+LAYERS = 512
+FIXED = 192
+"""Bits after the point of widths as integers, which are off by less than 1."""
+# x₁ and v.
+_TAIL = '3.852046150368391248117897697222247720777662137028570198410760666005884512307168079651'
+_AREA = '0.002456766351541355733732756638387104250962868434891707275195496396666996548421388954300'
+# `decimal` rounds each operation correctly, exponentials and logarithms too.
+_CONTEXT = decimal.Context(prec=80)
+# Far more than the errors of the widths and of what is computed from them, in absolute terms.
+_ERROR = decimal.Decimal(10) ** -65
 
-class Bits(NamedTuple):
-  """The leading bits of a binary fraction, which lies in [bits, bits + 1]/2^length."""
 
-  bits: int
-  length: int
+class Fraction:
+  """A binary fraction whose first bits are known, and 128 further ones when they are needed.
 
-  def then(self, text: bytes) -> 'Bits':
-    """These bits, and then those of a text."""
-    more = 8 * len(text)
-    return Bits(self.bits << more | int.from_bytes(text, 'big'), self.length + more)
-
-
-def rounded(u: Bits, v: Bits, is_sine: bool, scale: float) -> int | None:
-  """Returns round(scale · ξ) if the bits decide it, else None.
-
-  ξ = √(−2 ln u)·cos(v·π/2), or the sine. The ends of the intervals in which u and v lie bound ξ.
-  They decide where they are rounded to the same integer. `decimal` rounds logarithms, roots,
-  products and quotients correctly, here to more than twice as many digits as there are bits.
+  Attributes:
+    bits, length: it lies in [bits, bits + 1]/2^length.
 
   Args:
-    u, v: what is known of both fractions.
-    is_sine: whether the second normal of the pair is meant.
-    scale: by which ξ is multiplied; a float64, meant exactly.
+    bits, length: what is known at first.
+    further: returns the further bits, as a text of 16 bytes.
   """
-  if not u.bits:  # u may be as small as one likes, and ξ as large.
-    return None
-  digits = math.ceil(2 * u.length * math.log10(2.0)) + 60
-  with decimal.localcontext(decimal.Context(prec=digits)):
-    radii = [(-2 * _quotient(k, 1 << u.length).ln()).sqrt() for k in (u.bits + 1, u.bits)]
-    half_pi = _pi(digits) / 2
-    middle = _wave(half_pi * _quotient(2 * v.bits + 1, 2 << v.length), is_sine)
-    # Half an interval of the angle, and far more than the errors of all digits.
-    off = half_pi * _quotient(1, 2 << v.length) + decimal.Decimal(10) ** (-digits // 2)
-    ends = [decimal.Decimal(scale) * r * (middle + side) for r in radii for side in (-off, off)]
-    low, high = (int(end.to_integral_value()) for end in (min(ends), max(ends)))
-  return low if low == high else None
+
+  def __init__(self, bits: int, length: int, further: Callable[[], bytes]):
+    self.bits, self.length, self._further = bits, length, further
+    self._is_whole = False
+
+  def lengthen(self) -> None:
+    """Adds the further bits, once."""
+    if not self._is_whole:
+      self.bits = self.bits << 128 | int.from_bytes(self._further(), 'big')
+      self.length, self._is_whole = self.length + 128, True
+
+  def ends(self) -> tuple[decimal.Decimal, decimal.Decimal]:
+    """The ends of the interval in which it lies."""
+    whole = decimal.Decimal(1 << self.length)
+    return self.bits / whole, (self.bits + 1) / whole
 
 
-def units_off_log(points: np.ndarray, values: np.ndarray) -> float:
-  """The largest error of values of ln at points, in units in their last place."""
-  with decimal.localcontext(decimal.Context(prec=60)):
-    return max(
-      float(abs(_decimal(value) - _decimal(point).ln()) / _decimal(np.spacing(abs(value))))
-      for point, value in zip(points, values)
-    )
+def _in_decimals(function: Callable[..., Any]) -> Callable[..., Any]:
+  @functools.wraps(function)
+  def computed(*args):
+    with decimal.localcontext(_CONTEXT):
+      return function(*args)
+
+  return computed
 
 
-def _decimal(number: np.floating) -> decimal.Decimal:
-  return _quotient(*number.as_integer_ratio())
+def _decided(function: Callable[..., Any]) -> Callable[..., Any]:
+  """Asks a function that returns None where the bits of its fractions do not decide, with more.
 
+  Raises:
+    RuntimeError: if they do not decide either, which has a probability below 2⁻¹⁰⁰.
+  """
+  asked = _in_decimals(function)
 
-def _quotient(numerator: int, denominator: int) -> decimal.Decimal:
-  return decimal.Decimal(numerator) / decimal.Decimal(denominator)
+  @functools.wraps(function)
+  def computed(*args):
+    fractions = [each for each in args if isinstance(each, Fraction)]
+    said = asked(*args)
+    if said is None:
+      for fraction in fractions:
+        fraction.lengthen()
+      said = asked(*args)
+    if said is None:
+      raise RuntimeError('180 bits did not decide a normal')
+    return said
 
-
-def _wave(angle: decimal.Decimal, is_sine: bool) -> decimal.Decimal:
-  """The cosine or sine of an angle between 0 and π/2, in the context's precision."""
-  power = 1 if is_sine else 0
-  term = total = angle if is_sine else decimal.Decimal(1)
-  smallest = decimal.Decimal(10) ** -decimal.getcontext().prec
-  while abs(term) > smallest:
-    term = -term * angle * angle / ((power + 1) * (power + 2))
-    total += term
-    power += 2
-  return total
+  return computed
 
 
 @functools.cache
-def _pi(digits: int) -> decimal.Decimal:
-  """π to more digits than asked for, as 16·arctan(1/5) − 4·arctan(1/239) (Machin)."""
-  unit = 10 ** (digits + 10)
-  machin = 4 * (4 * _inverse_arctan(5, unit) - _inverse_arctan(239, unit))
-  return decimal.Decimal(machin).scaleb(-digits - 10, decimal.Context(prec=digits + 12))
+@_in_decimals
+def widths() -> tuple[decimal.Decimal, ...]:
+  """Returns x₀, x₁, …, x₅₁₂."""
+  area, x = decimal.Decimal(_AREA), decimal.Decimal(_TAIL)
+  made = [area / height(x), x]
+  for _ in range(LAYERS - 2):
+    x = (-2 * (area / x + height(x)).ln()).sqrt()
+    made.append(x)
+  return *made, decimal.Decimal(0)
 
 
-def _inverse_arctan(number: int, unit: int) -> int:
-  """arctan(1/number) in units of 1/unit, to within some tens of them."""
-  power, total, odd, sign = unit // number, 0, 1, 1
-  while power:
-    total += sign * (power // odd)
-    power, odd, sign = power // (number * number), odd + 2, -sign
-  return total
+def height(x: decimal.Decimal) -> decimal.Decimal:
+  """Returns f(x) = exp(−x²/2), in the context's precision."""
+  return (-x * x / 2).exp()
+
+
+@functools.cache
+@_in_decimals
+def inner(layer: int) -> int:
+  """Returns ⌊2¹⁹² xᵢ₊₁/xᵢ⌋: the part of a layer that is below the density at all heights."""
+  return int(widths()[layer + 1] / widths()[layer] * 2**FIXED)
+
+
+@functools.cache
+@_in_decimals
+def _width(layer: int) -> int:
+  """Returns ⌊2¹⁹² xᵢ⌋."""
+  return int(widths()[layer] * 2**FIXED)
+
+
+@_decided
+def is_inner(layer: int, u: Fraction) -> bool | None:
+  """Returns whether u < xᵢ₊₁/xᵢ."""
+  left = FIXED - u.length
+  if u.bits + 1 << left <= inner(layer):
+    return True
+  return False if u.bits << left > inner(layer) else None
+
+
+@_decided
+def is_below(layer: int, u: Fraction, v: Fraction) -> bool | None:
+  """Returns whether a point of a layer above 0 is below the density.
+
+  Args:
+    layer: i.
+    u: the point is at u·xᵢ.
+    v: its height is that part of the way from f(xᵢ) to f(xᵢ₊₁).
+  """
+  x = widths()[layer]
+  low, high = height(x), height(widths()[layer + 1])
+  bottom, top = (low + end * (high - low) for end in v.ends())
+  most, least = (height(end * x) for end in u.ends())
+  if top < least - _ERROR:
+    return True
+  return False if bottom > most + _ERROR else None
+
+
+@_decided
+def is_in_tail(u: Fraction, v: Fraction) -> bool | None:
+  """Returns whether x₁ + a, a = −ln(u)/x₁, is taken: if −2 ln v > a² (Marsaglia 1964)."""
+  if not (u.bits and v.bits):
+    return None
+  (most, least), (high, low) = _beyond(u), (-2 * end.ln() for end in v.ends())
+  if low > most * most + _ERROR:
+    return True
+  return False if high < least * least - _ERROR else None
+
+
+def _beyond(u: Fraction) -> tuple[decimal.Decimal, decimal.Decimal]:
+  """The most and the least that a = −ln(u)/x₁ may be."""
+  low, high = u.ends()
+  return -low.ln() / widths()[1], -high.ln() / widths()[1]
+
+
+@_decided
+def rounded(layer: int, u: Fraction, scale: float) -> int | None:
+  """Returns round(scale · u·xᵢ); the scale is a float64, meant exactly."""
+  above, below = scale.as_integer_ratio()
+  shift = FIXED + u.length + below.bit_length() - 1  # below is a power of 2.
+  half = 1 << shift - 1
+  low = above * _width(layer) * u.bits + half >> shift
+  high = above * (_width(layer) + 1) * (u.bits + 1) + half >> shift
+  return low if low == high else None
+
+
+@_decided
+def rounded_in_tail(u: Fraction, scale: float) -> int | None:
+  """Returns round(scale · (x₁ − ln(u)/x₁)); the scale is a float64, meant exactly."""
+  if not u.bits:
+    return None
+  high, low = (decimal.Decimal(scale) * (widths()[1] + end) for end in _beyond(u))
+  error = decimal.Decimal(scale) * _ERROR
+  ends = {int(end.to_integral_value()) for end in (low - error, high + error)}
+  return ends.pop() if len(ends) == 1 else None
+
+
+def units_off(name: str, points: np.ndarray, values: np.ndarray) -> float:
+  """Returns the largest error of values of a function, in units in their last place.
+
+  Args:
+    name: of the function: 'log' or 'exp'.
+    points, values: where, and what was computed there; float64.
+  """
+  function = {'log': decimal.Decimal.ln, 'exp': decimal.Decimal.exp}[name]
+  places = zip(points.tolist(), values.tolist(), np.spacing(np.abs(values)).tolist())
+  with decimal.localcontext(decimal.Context(prec=30)):
+    return max(
+      float(abs(decimal.Decimal(value) - function(decimal.Decimal(point))) / decimal.Decimal(unit))
+      for point, value, unit in places
+    )

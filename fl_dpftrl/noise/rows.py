@@ -16,7 +16,7 @@ from fl_dpftrl.noise import normals, recurrence
 from fl_dpftrl.strategies import document
 
 # Version of the rows: raise it with every change of their bits.
-VERSION = 5
+VERSION = 6
 _CHUNKS_AT_A_TIME = 8
 # Of the trail, a sum modulo 2⁶⁴: an odd number with bits of no pattern.
 _FACTOR = 0x9E3779B97F4A7C15

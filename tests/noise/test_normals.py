@@ -1,5 +1,7 @@
 """Exactly rounded normals, compared with mpmath and with exact probabilities."""
 
+import functools
+
 import mpmath
 import numpy as np
 import pytest
@@ -9,7 +11,6 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from fl_dpftrl.noise import exact, normals
 
 _SEED = bytes(range(32))
-_PAIRS = normals.CHUNK // 2
 
 
 def _made(row=0, chunk=0, scale=1.0, size=normals.CHUNK, **kwargs):
@@ -27,21 +28,54 @@ def _bits(row, chunk, stream, use, block, size):
   ]
 
 
-def _true(words, place, row=0, chunk=0, stream=0):
-  """ξ from the words and 128 further bits of each fraction, by mpmath."""
-  pair = place % _PAIRS
-  first, second = int(words[pair]), int(words[_PAIRS + pair])
-  is_sine = place >= _PAIRS
-  signs, fraction = second >> 62, (second & ((1 << 62) - 1)) ^ (1 << 61)
-  further = _bits(row, chunk, stream, 1, pair << 19, 32)
-  for block in (further[:16], further[16:]):
-    first = first << 64 | int.from_bytes(block[:8], 'big')
-    fraction = fraction << 64 | int.from_bytes(block[8:], 'big')
+def _words(row, chunk, stream=0):
+  return np.frombuffer(_bits(row, chunk, stream, 0, 0, 8 * normals.CHUNK), '<u8')
+
+
+@functools.cache
+def _widths():
+  """Widths of the layers, from the first one and the area of the tail, by mpmath."""
   with mpmath.workprec(600):
-    radius = mpmath.sqrt(-2 * mpmath.log((first + mpmath.mpf(0.5)) / mpmath.mpf(2) ** 192))
-    angle = mpmath.pi / 2 * (fraction + mpmath.mpf(0.5)) / mpmath.mpf(2) ** 190
-    sign = -1 if signs >> (0 if is_sine else 1) & 1 else 1
-    return sign * radius * (mpmath.sin if is_sine else mpmath.cos)(angle)
+    x = mpmath.mpf(str(exact.widths()[1]))
+    area = x * _height(x) + mpmath.sqrt(mpmath.pi / 2) * mpmath.erfc(x / mpmath.sqrt(2))
+    made = [area / _height(x), x]
+    for _ in range(exact.LAYERS - 2):
+      x = mpmath.sqrt(-2 * mpmath.log(area / x + _height(x)))
+      made.append(x)
+    return [*made, mpmath.mpf(0)]
+
+
+def _height(x):
+  return mpmath.exp(-x * x / 2)
+
+
+def _true(word, place, row=0, chunk=0, stream=0):
+  """ξ from its word and further bits of each fraction; which attempt; whether in the tail."""
+  word, x, in_tail = int(word), _widths(), False
+  with mpmath.workprec(600):
+    for attempt in range(50):
+
+      def fraction(bits, length, number, block=(place * 256 + attempt) * 4):
+        more = int.from_bytes(_bits(row, chunk, stream, 1, block + number, 16), 'big')
+        return ((bits << 128 | more) + mpmath.mpf(0.5)) / mpmath.mpf(2) ** (length + 128)
+
+      text = _bits(row, chunk, stream, 1, (place * 256 + attempt) * 4, 16)
+      first, second = (int.from_bytes(part, 'little') for part in (text[:8], text[8:]))
+      layer, sign = word % 512, -1 if word >> 9 & 1 else 1
+      u, v = fraction(word >> 10, 54, 1), fraction(first, 64, 2)
+      if not in_tail and u * x[layer] < x[layer + 1]:
+        return sign * u * x[layer], attempt, False
+      in_tail |= layer == 0
+      if in_tail:
+        beyond = -mpmath.log(v) / x[1]
+        if -2 * mpmath.log(fraction(second, 64, 3)) > beyond**2:
+          return sign * (x[1] + beyond), attempt, True
+      else:
+        low, high = _height(x[layer]), _height(x[layer + 1])
+        if low + v * (high - low) < _height(u * x[layer]):
+          return sign * u * x[layer], attempt, False
+        word = second
+  raise AssertionError(place)
 
 
 def _nearest(value, scale):
@@ -49,77 +83,129 @@ def _nearest(value, scale):
     return int(mpmath.nint(value * mpmath.mpf(scale)))
 
 
-@pytest.mark.parametrize('extended', [True, False])
+def _outer(words):
+  """Places of words that are not sure to be below the density at all heights."""
+  return np.flatnonzero((words >> 10) >= normals._tables().limits[words & 1023].astype(np.uint64))
+
+
+def test_layers_and_tail_have_one_area():
+  with mpmath.workprec(600):
+    x = _widths()
+    area = x[0] * _height(x[1])
+    for i in range(1, exact.LAYERS):
+      top = x[i] * (_height(x[i + 1]) - _height(x[i]))
+      assert abs(top / area - 1) < 1e-70
+    for mine, other in zip(exact.widths(), x):
+      assert abs(mpmath.mpf(str(mine)) - other) < 1e-68
+    for layer in range(exact.LAYERS):
+      assert exact.inner(layer) == int(mpmath.floor(x[layer + 1] / x[layer] * mpmath.mpf(2) ** 192))
+
+
 @pytest.mark.parametrize('log_scale', [-2, 0, 10, 34, 44, 52, 58])
-def test_each_integer_is_the_nearest(log_scale, extended, monkeypatch):
-  """Small scales are decided in float64, 2⁴⁴ in extended precision, 2⁵⁸ by further bits."""
-  if not extended:
-    monkeypatch.setattr(normals, 'has_extended', lambda: False)
+def test_each_integer_is_the_nearest(log_scale):
+  """Small scales are decided in float64, 2⁵⁸ by further bits."""
   scale = 1.37 * 2.0 ** (log_scale - 1)
-  words = np.frombuffer(_bits(3, 2, 1, 0, 0, 8 * normals.CHUNK), '<u8')
-  # Each by further bits takes long; the first half of a chunk holds the cosines.
-  places = [*range(60)] if log_scale >= 52 else [*range(40), *range(_PAIRS, _PAIRS + 40)]
-  size = places[-1] + 1
-  made = _made(3, 2, scale, size, stream=1)
-  expected = [_nearest(_true(words, place, 3, 2, 1), scale) for place in places]
-  assert [int(made[place]) for place in places] == expected
+  words = _words(3, 2, 1)
+  outer = _outer(words)
+  assert 80 < outer.size < 160
+  made = _made(3, 2, scale, stream=1)
+  for place in [*range(40), *outer[:40].tolist()]:
+    assert int(made[place]) == _nearest(_true(words[place], place, 3, 2, 1)[0], scale), place
 
 
 @pytest.mark.slow
-def test_undecided_normals_are_decided_rightly(monkeypatch):
-  """Of a row in float64, exactly those near a boundary go on, and come out right."""
-  asked = []
-  rounded = exact.rounded
-  monkeypatch.setattr(normals, 'has_extended', lambda: False)
-  monkeypatch.setattr(exact, 'rounded', lambda *a: asked.append(a) or rounded(*a))
-  scale = 2.0**34
-  made = _made(scale=scale, size=4 * normals.CHUNK)
-  assert 5 <= len(asked) <= 100
-  for chunk in range(4):
-    words = np.frombuffer(_bits(0, chunk, 0, 0, 0, 8 * normals.CHUNK), '<u8')
-    pairs = {(a[0].bits >> 64, a[2]) for a in asked}
-    for place in range(normals.CHUNK):
-      if (int(words[place % _PAIRS]), place >= _PAIRS) in pairs:
-        value = _true(words, place, chunk=chunk)
-        assert int(made[chunk * normals.CHUNK + place]) == _nearest(value, scale)
+def test_tails_and_later_attempts_are_right():
+  tails = attempts = 0
+  for chunk in range(12):
+    words, made = _words(9, chunk), _made(9, chunk, 2.0**34)
+    for place in _outer(words).tolist():
+      value, attempt, in_tail = _true(words[place], place, 9, chunk)
+      assert int(made[place]) == _nearest(value, 2.0**34)
+      tails, attempts = tails + in_tail, attempts + (attempt > 0)
+  assert tails > 10 and attempts > 300
 
 
-@pytest.mark.parametrize(
-  ('first', 'second'),
-  [
-    (0, 0),
-    (1, 1 << 61),
-    ((1 << 64) - 1, 12345),
-    ((1 << 64) - 1025, 1 << 63),
-    ((1 << 24) - 1, (1 << 64) - 1),
-    (1 << 24, (1 << 61) - 1),
-    (1 << 63, 3 << 62),
-  ],
-)
-@pytest.mark.parametrize('log_scale', [-3, 10, 34])
-def test_bits_at_the_ends_are_undecided_or_right(first, second, log_scale):
+@pytest.mark.parametrize('log_scale', [1, 34, 40])
+def test_float64_and_bits_agree(log_scale, monkeypatch):
+  """Normals that float64 decides are those that `exact` makes of the same bits."""
   scale = 2.0**log_scale
-  for dtype in (np.float64, np.longdouble):
-    pairs = normals._Pairs(1, dtype)
-    made, undecided = pairs.rounded(
-      np.array([first], np.uint64), np.array([second], np.uint64), scale
+  made = _made(4, 1, scale, 2 * normals.CHUNK)
+  monkeypatch.setattr(normals, '_FLOAT_ATTEMPTS', 0)
+  source = normals.Normals(_SEED)
+  for chunk in range(2):
+    words = _words(4, 1 + chunk)
+    for place in np.union1d(_outer(words), np.arange(0, normals.CHUNK, 40)).tolist():
+      expected = source._exact(4, 1 + chunk, place, int(words[place]), scale)
+      assert made[chunk * normals.CHUNK + place] == expected
+  np.testing.assert_array_equal(_made(4, 1, scale, 2 * normals.CHUNK), made)
+
+
+def test_undecided_normals_are_left_to_bits(monkeypatch):
+  """Exactly those near a boundary between integers, and those whose words are at a limit."""
+  asked, own = [], normals.Normals._exact
+  monkeypatch.setattr(normals.Normals, '_exact', lambda *a: asked.append(a[3]) or own(*a))
+  words = _words(0, 0)
+  made = _made(scale=2.0**41)
+  assert 150 < len(asked) < 400  # 2 · 2⁻⁴⁸ · 2⁴¹ of them
+  for place in range(0, normals.CHUNK, 100):
+    value = _true(words[place], place)[0] * mpmath.mpf(2) ** 41
+    if abs(value - mpmath.floor(value) - 0.5) < 2.0**-8:
+      assert place in asked
+  for place in asked[:30]:
+    assert int(made[place]) == _nearest(_true(words[place], place)[0], 2.0**41)
+
+
+@pytest.mark.parametrize('sign', [0, 1 << 9])
+@pytest.mark.parametrize('layer', [0, 1, 300, 510, 511])
+def test_words_at_the_ends_are_right(layer, sign, monkeypatch):
+  limit = int(normals._tables().limits[layer])
+  fractions = {0, 1, limit - 1, limit, limit + 1, 2**54 - 1, 2**54 - 2}
+  fractions = [u for u in sorted(fractions) if 0 <= u < 2**54]
+  words = np.array([u << 10 | sign | layer for u in fractions], np.uint64)
+  monkeypatch.setattr(normals.Normals, '_words', lambda *_: words.tobytes())
+  for log_scale in (-3, 10, 34):
+    made = _made(scale=2.0**log_scale, size=words.size)
+    for place, word in enumerate(words.tolist()):
+      assert int(made[place]) == _nearest(_true(word, place)[0], 2.0**log_scale)
+
+
+def test_further_bits_are_taken_where_the_first_do_not_decide():
+  never = lambda: pytest.fail('asked for further bits')
+  # ½·x₁·scale is ½ but for the rounding of the scale; u is between ½ − 2⁻⁵⁴ and ½.
+  x, scale = exact.widths()[1], float(1 / exact.widths()[1])
+  off = (exact.decimal.Decimal(scale) * x - 1) / 2
+  u = exact.Fraction((1 << 53) - 1, 54, lambda: b'\xff' * 16)
+  assert exact.rounded(1, u, scale) == (1 if off > 0 else 0) and u.length == 182
+  assert exact.rounded(1, exact.Fraction(1 << 52, 54, never), scale) == 0
+  with pytest.raises(RuntimeError, match='180 bits'):
+    exact.is_in_tail(
+      exact.Fraction(0, 64, lambda: bytes(16)), exact.Fraction(1, 64, lambda: bytes(16))
     )
-    for half in set(range(2)) - set(undecided.tolist()):
-      words = np.zeros(normals.CHUNK, np.uint64)
-      words[0], words[_PAIRS] = first, second
-      assert int(made[half]) == _nearest(_true(words, half * _PAIRS), scale)
-  assert first >= 1 << 24 or undecided.tolist() == [0, 1]
+  inner = exact.inner(7)
+  at_limit = exact.Fraction(inner >> 138, 54, lambda: bytes(16))
+  assert exact.is_inner(7, at_limit) is True and at_limit.length == 182
+  at_limit = exact.Fraction(inner >> 138, 54, lambda: b'\xff' * 16)
+  assert exact.is_inner(7, at_limit) is False
 
 
-def test_bits_that_do_not_decide_are_said_to():
-  """The middle of two integers lies in the interval of few bits, but not of more."""
-  u, v = exact.Bits(1 << 63, 64), exact.Bits(1 << 61, 62)
-  value = mpmath.sqrt(2 * mpmath.log(2)) * mpmath.cos(mpmath.pi / 4)
-  half = float(0.5 / value)  # ξ · half is ½ but for the rounding of this quotient.
-  near = [exact.rounded(exact.Bits(1 << 31, 32), exact.Bits(1 << 29, 30), s, half) for s in (0, 1)]
-  assert near == [None, None]
-  assert exact.rounded(exact.Bits(0, 64), v, False, 1.0) is None
-  assert exact.rounded(u, v, False, 10.0) == round(10 * float(value))
+def test_no_counter_is_used_twice(monkeypatch):
+  """Of AES, over words, attempts and further bits of neighbouring chunks."""
+  seen, own = [], normals.Normals._further
+
+  def further(self, row, chunk, at, attempt):
+    seen.extend((row, chunk + int(i) // normals.CHUNK, int(i) % normals.CHUNK, attempt) for i in at)
+    return own(self, row, chunk, at, attempt)
+
+  monkeypatch.setattr(normals.Normals, '_further', further)
+  _made(2, 5, 2.0**34, 3 * normals.CHUNK)
+  assert len(seen) == len(set(seen)) > 300
+  source = normals.Normals(_SEED)
+  for row, chunk, place, attempt in seen[::25]:
+    block = (place * 256 + attempt) * 4
+    expected = np.frombuffer(_bits(row, chunk, 0, 1, block, 16), '<u8')
+    there = own(source, row, chunk, np.array([place]), attempt)
+    np.testing.assert_array_equal(there[:, 0], expected)
+  assert (normals.CHUNK * 256 - 1) * 4 + 3 < 1 << 32
 
 
 @pytest.mark.parametrize('scale', [0.4, 1.0, 3.0])
@@ -144,51 +230,36 @@ def _p_value(made, scale):
 )
 @pytest.mark.slow
 def test_float64_is_within_its_bound(num_chunks):
-  """By extended precision, whose own error is 2⁻¹¹ of the bound; the worst ones by mpmath."""
-  if not normals.has_extended():
+  """By extended precision, whose own error is 2⁻¹¹ of the bound; the worst one by mpmath."""
+  if np.finfo(np.longdouble).nmant < 63:
     pytest.skip('needs extended precision')
-  ordinary, extended = (normals._Pairs(_PAIRS, dtype) for dtype in (np.float64, np.longdouble))
   largest, where = 0.0, None
+  x = np.array([np.longdouble(str(each)) for each in exact.widths()[:-1]]) * 2.0**-54
   for chunk in range(num_chunks):
-    words = np.frombuffer(_bits(7, chunk, 0, 0, 0, 8 * normals.CHUNK), '<u8')
-    value, error = (
-      each.astype(np.longdouble) for each in ordinary.approximate(*_halves(words), 1.0)
-    )
-    better, _ = extended.approximate(*_halves(words), 1.0)
-    ratio = (np.abs(better - value) / error).ravel()
-    if ratio.max() > largest:
-      largest, where = float(ratio.max()), (words, int(ratio.argmax()))
-  assert 0.02 < largest < 0.25  # E is four times the bound.
-  words, place = where
-  value, error = ordinary.approximate(*_halves(words), 1.0)
-  off = abs(mpmath.mpf(float(value.ravel()[place])) - _true(words, place, 7, chunk))
-  assert float(off) / float(error[place % _PAIRS]) < 0.25
-
-
-@pytest.mark.slow
-def test_float64_is_within_its_bound_far_out():
-  """Where u is near 0 or 1, or φ near an end: against mpmath."""
-  rng = np.random.default_rng(3)
-  size = 300
-  small = rng.integers(1, 2**24, size, np.uint64) << rng.integers(16, 40, size).astype(np.uint64)
-  large = ~(rng.integers(1, 2**20, size, np.uint64) << rng.integers(0, 44, size).astype(np.uint64))
-  ends = rng.integers(1, 2**20, size, np.uint64) << rng.integers(0, 40, size).astype(np.uint64)
-  ends ^= rng.integers(0, 8, size, np.uint64) << np.uint64(61)
-  words = np.zeros(normals.CHUNK, np.uint64)
-  words[: 2 * size] = np.concatenate([small, large])
-  words[_PAIRS : _PAIRS + 2 * size] = np.tile(ends, 2)
-  words = words.reshape(2, -1)[:, : 2 * size].copy()
-  values, error = normals._Pairs(2 * size, np.float64).approximate(*words, 1.0)
-  words = np.pad(words, ((0, 0), (0, _PAIRS - 2 * size))).ravel()
+    words = _words(7, chunk)
+    layers, u = words & np.uint64(511), (words >> np.uint64(10)).astype(np.int64)
+    value = u * normals._tables().widths[layers]
+    off = np.abs(value - (u.astype(np.longdouble) + 0.5) * x[layers]) / normals._ERROR
+    if off.max() > largest:
+      largest, where = float(off.max()), (int(words[off.argmax()]), float(value[off.argmax()]))
+  assert 0.1 < largest < 0.6
+  word, value = where
   with mpmath.workprec(600):
-    for pair in range(2 * size):
-      for half in range(2):
-        off = abs(mpmath.mpf(float(values[half, pair])) - _true(words, pair + half * _PAIRS))
-        assert off < 0.25 * mpmath.mpf(float(error[pair]))
+    for u in (word >> 10, (word >> 10) + 1):
+      true = u * _widths()[word % 512] / mpmath.mpf(2) ** 54
+      assert abs(value - true) < 0.6 * normals._ERROR
 
 
-def _halves(words):
-  return words[:_PAIRS], words[_PAIRS:]
+def test_tails_in_float64_are_within_their_bound():
+  """Against mpmath, for further bits of zeros and of ones."""
+  u = np.r_[2.0**-20, np.random.default_rng(1).random(300), 1 - 2.0**-53]
+  value = normals._tables().tail + -np.log(u) / normals._tables().tail
+  with mpmath.workprec(600):
+    x = _widths()[1]
+    for mine, fraction in zip(value.tolist(), u.tolist()):
+      for further in (0, 2.0**-64):
+        true = x - mpmath.log(mpmath.mpf(fraction) + further) / x
+        assert abs(mine - true) < 0.4 * normals._TAIL_ERROR
 
 
 def test_none_are_asked_for():
@@ -208,16 +279,18 @@ def test_normals_depend_on_seed_stream_row_and_place_alone():
       assert abs(np.corrcoef(each, other)[0, 1]) < 0.04
 
 
-def test_pairs_are_independent_normals():
-  """Signs, size and angle of a pair: covariance of values, of squares, and a uniform angle."""
-  made = _made(1, 0, 2.0**20, 16 * normals.CHUNK).reshape(-1, 2, _PAIRS) / 2.0**20
-  first, second = made[:, 0].ravel(), made[:, 1].ravel()
+def test_neighbours_are_independent_normals():
+  made = _made(1, 0, 2.0**20, 16 * normals.CHUNK) / 2.0**20
   for moment in (1, 2, 3):
-    assert abs(np.corrcoef(first**moment, second**moment)[0, 1]) < 0.015
-  turns = (np.arctan2(second, first) / (2 * np.pi)) % 1.0
-  assert scipy.stats.kstest(turns, 'uniform').pvalue > 1e-3
-  assert scipy.stats.kstest(first, 'norm').pvalue > 1e-3
-  assert scipy.stats.kstest(first, 'norm', (0, 1.03)).pvalue < 1e-3
+    for lag in (1, 2, normals.CHUNK):
+      assert abs(np.corrcoef(made[:-lag] ** moment, made[lag:] ** moment)[0, 1]) < 0.012
+  assert scipy.stats.kstest(made, 'norm').pvalue > 1e-3
+  assert scipy.stats.kstest(made, 'norm', (0, 1.03)).pvalue < 1e-3
+  # Of the parts of the density: the tail, and what is below the narrowest layer.
+  for low, high in ((3.852, np.inf), (2.0, 3.852), (0.0, 0.2)):
+    inside = int(((np.abs(made) > low) & (np.abs(made) < high)).sum())
+    chance = 2 * (scipy.stats.norm.sf(low) - scipy.stats.norm.sf(high))
+    assert scipy.stats.binomtest(inside, made.size, chance).pvalue > 1e-3
 
 
 @pytest.mark.parametrize('scale', [0.0, -1.0, float('nan'), 2.0**59, float('inf')])
@@ -246,10 +319,11 @@ def test_system_seeds_differ():
   assert len(normals.system_seed()) == normals.SEED_BYTES
 
 
-def test_a_logarithm_that_is_off_is_noticed(monkeypatch):
-  log = np.log
-  monkeypatch.setattr(np, 'log', lambda x: log(x) * (1 + 2.0**-50))
-  normals.check_logarithm.cache_clear()
-  with pytest.raises(RuntimeError, match='numpy.log of float64 is off by'):
-    normals.check_logarithm()
-  normals.check_logarithm.cache_clear()
+@pytest.mark.parametrize('name', ['log', 'exp'])
+def test_a_function_that_is_off_is_noticed(name, monkeypatch):
+  own = getattr(np, name)
+  monkeypatch.setattr(np, name, lambda x: own(x) * (1 + 2.0**-50))
+  normals.check_functions.cache_clear()
+  with pytest.raises(RuntimeError, match=f'numpy.{name} is off by'):
+    normals.check_functions()
+  normals.check_functions.cache_clear()
