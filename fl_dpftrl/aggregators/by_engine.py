@@ -21,7 +21,7 @@ from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.noise import ahead, graph, normals, reference, snapshots
 from fl_dpftrl.noise import rows as rows_lib
 from fl_dpftrl.noise import stream as streams
-from fl_dpftrl.runtime import callbacks
+from fl_dpftrl.runtime import graphs
 from fl_dpftrl.strategies import document
 
 _SNAPSHOT_ROWS = 16
@@ -55,7 +55,7 @@ def make_stream(
   rows = _Rows(strategy, sum(sizes), is_silent, folder, machines)
 
   def init():
-    (seed,) = callbacks.call(_Seed(noise_seed), [], [tf.int64])
+    (seed,) = graphs.python_call(_Seed(noise_seed), [], [tf.int64])
     return streams.StreamState(
       seed=tf.ensure_shape(seed, [normals.SEED_BYTES // 8]),
       row=tf.constant(0, tf.int64),
@@ -68,7 +68,7 @@ def make_stream(
     state = tf.nest.map_structure(tf.convert_to_tensor, state)
     t = graph.within(state.row, strategy.max_rounds)
     types = [tf.int64, tf.float64, tf.int64]
-    values, norm, trail = callbacks.call(rows, [state.seed, t, state.trail], types)
+    values, norm, trail = graphs.python_call(rows, [state.seed, t, state.trail], types)
     parts = tf.split(tf.ensure_shape(values, [rows.size]), sizes)
     row = [tf.reshape(part, spec.shape) for part, spec in zip(parts, specs)]
     advanced = state._replace(
@@ -85,7 +85,7 @@ def seed_identity(noise_seed: int | None) -> int:
 
 
 class _Seed:
-  """A seed as a `callbacks.Callback` that runs with each `initialize()`."""
+  """A seed as a `graphs.Callback` that runs with each `initialize()`."""
 
   def __init__(self, noise_seed: int | None):
     self._noise_seed = noise_seed
@@ -100,7 +100,7 @@ class _Seed:
 
 
 class _Rows:
-  """Rows of a strategy as a `callbacks.Callback`.
+  """Rows of a strategy as a `graphs.Callback`.
 
   What needs memory lives as long as computations that are compiled with it, and is
   made anew where it is needed again.

@@ -14,7 +14,7 @@ import tensorflow as tf
 from fl_dpftrl.aggregators import factory as factory_lib
 from fl_dpftrl.aggregators import sums as sums_lib
 from fl_dpftrl.noise import reference, units
-from fl_dpftrl.runtime import callbacks
+from fl_dpftrl.runtime import graphs
 
 
 class Canaries(Protocol):
@@ -61,7 +61,7 @@ class Channel:
 
 
 class _Callback:
-  """A method of a channel as a `callbacks.Callback`."""
+  """A method of a channel as a `graphs.Callback`."""
 
   def __init__(self, function: Any):
     self._function = function
@@ -115,7 +115,7 @@ def _through(function: Any, row: tf.Tensor, values: Any) -> Any:
   parts = [tf.convert_to_tensor(part) for part in tf.nest.flatten(values)]
   sizes = [part.shape.num_elements() for part in parts]
   flat = tf.concat([tf.reshape(part, [-1]) for part in parts], 0)
-  (flat,) = callbacks.call(_Callback(function), [row, flat], [flat.dtype])
+  (flat,) = graphs.python_call(_Callback(function), [row, flat], [flat.dtype])
   pieces = tf.split(tf.ensure_shape(flat, [sum(sizes)]), sizes)
   shaped = [tf.reshape(piece, part.shape) for piece, part in zip(pieces, parts)]
   return tf.nest.pack_sequence_as(values, shaped)

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 
+from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.logs import refusals
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.text import messages
@@ -39,6 +40,8 @@ SCHEMA_KEY = 'fl_dpftrl.declared_schema'
 _SCHEMA_FIELDS = ('num_rounds', 'min_sep', 'max_participations')
 _DIFFERENCES = 2  # that are shown
 _SHOWN = 40  # characters of a value
+# Where noise is made, by the numbers that releases are made of.
+_NOISE = {arithmetic.COVERED: 'by an engine', arithmetic.LATTICE: "in TFF's state"}
 
 
 def of_schema(schema: schemas.MinSep) -> dict[str, str]:
@@ -102,6 +105,13 @@ def of_another_run(
     return refusals.LogError(
       f'{path}: the run was begun with sums and noise of float32, which release 0.1 alone goes on'
       ' with; its log can be replayed, and restart_noise begins noise in whole numbers'
+    )
+  kinds = [metadata.get(ARITHMETIC_KEY, '') for metadata in (stored, given)]
+  if set(differing) <= {ARITHMETIC_KEY, NUM_COORDINATES_KEY} and set(_NOISE) == set(kinds):
+    begun, now = (_NOISE[kind] for kind in kinds)
+    return refusals.LogError(
+      f'{path}: the run was begun with noise {begun}, and the aggregator now has it {now}: give'
+      " memory='engine' or 'state' as before"
     )
   said = [
     f'{key.removeprefix("fl_dpftrl.")} {_shown(stored.get(key))}, not {_shown(given.get(key))}'

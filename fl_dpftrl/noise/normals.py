@@ -239,7 +239,7 @@ class Normals:
 
 
 class _Tables(NamedTuple):
-  """What belongs to a layer with a sign, in float64, by the last bits of a word.
+  """Numbers of each layer with its sign, in float64, by the last bits of a word.
 
   Attributes:
     widths: ±2⁻⁵⁴ xᵢ.

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from fl_dpftrl.runtime import callbacks, graphs, marks
+from fl_dpftrl.runtime import graphs, marks
 
 # The outside of all graphs, such as Python's memory and files: bit 0 of every set.
 WORLD = 1
@@ -257,7 +257,7 @@ class _Graph:
     functions = list(self._functions_of(node))
     if functions:
       return any(self._body(name)[0] for name in functions)
-    if callbacks.is_own(node):
+    if graphs.is_own_call(node):
       return False
     if _OPEN.match(node.op):
       return True

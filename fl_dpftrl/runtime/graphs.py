@@ -1,10 +1,13 @@
-"""Parts of serialised TensorFlow graphs."""
+"""Parts of TensorFlow graphs, and the Python functions that graphs of this process call."""
 
 import itertools
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 import tensorflow as tf
+
+_CALL, _KEY = 'PyFunc', 'token'
+CALLS = (_CALL, 'PyFuncStateless', 'EagerPyFunc')
 
 
 def node_of(tensor: str) -> str:
@@ -51,3 +54,44 @@ def needed(
       known.add(name)
       left.extend(map(node_of, by_name[name].input))
   return known
+
+
+class Callback(Protocol):
+  """A function of arrays."""
+
+  def __call__(self, *arrays: Any) -> Any: ...
+
+  def resources(self) -> Any:
+    """Returns what calls need much memory for; compiled computations keep it alive."""
+    ...
+
+
+# A computation may be part of others, which run later. So callbacks are kept as long
+# as the process, and what is large about them is in their resources.
+_callbacks: dict[bytes, Callback] = {}
+_functions: list[Callable[..., Any]] = []
+
+
+def python_call(callback: Callback, inputs: Sequence[tf.Tensor], types: Sequence[tf.DType]) -> Any:
+  """Calls a function now or, while a graph is built, whenever that runs; returns a list."""
+
+  def function(*arrays):
+    return callback(*arrays)
+
+  results = tf.numpy_function(function, inputs, types)
+  if tf.executing_eagerly():
+    return results if len(types) > 1 else [results]
+  _functions.append(function)  # TensorFlow keeps it only while this graph lives.
+  _callbacks[results[0].op.get_attr(_KEY)] = callback
+  return results
+
+
+def resources_of_calls(graph: tf.compat.v1.GraphDef) -> list[Any]:
+  """Returns the resources of all callbacks in a graph."""
+  keys = [node.attr[_KEY].s for node in graph.node if node.op == _CALL]
+  return [_callbacks[key].resources() for key in keys if key in _callbacks]
+
+
+def is_own_call(node: tf.compat.v1.NodeDef) -> bool:
+  """Returns whether an operation calls a function given to `python_call`: of its inputs alone."""
+  return node.op == _CALL and node.attr[_KEY].s in _callbacks

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.runtime import analysis, callbacks, graph_flows, graphs, randomness, resources, speed
+from fl_dpftrl.runtime import analysis, graph_flows, graphs, randomness, resources, speed
 
 # Which node to be beside, and compilation by XLA, which lacks operations put in here.
 _LEFT_OUT = ('_class', '_XlaMustCompile', '_XlaCompile')
@@ -61,7 +61,7 @@ class Importer:
     inputs = {graphs.node_of(name) for name in given}
     _prune(graph, {*map(graphs.node_of, [*results, program.initialize_op])} - {''}, inputs)
     _leave_out(graph)
-    self.resources.extend(callbacks.resources(graph))
+    self.resources.extend(graphs.resources_of_calls(graph))
     _leave_out_asserted(graph)
     handles = resources.rewrite(graph, program.initialize_op, of_clients=self._of_clients)
     speed.rewrite(graph)

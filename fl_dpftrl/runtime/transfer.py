@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context as contexts
 from tensorflow.python.framework import ops
 
-from fl_dpftrl.runtime import callbacks, graphs, programs
+from fl_dpftrl.runtime import graphs, programs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ class SentStep:
 def calls_python(step: programs.Step) -> bool:
   """Returns whether a step calls Python functions, which stay in their process."""
   nodes = graphs.nodes(step.function.graph.as_graph_def())
-  return any(node.op in callbacks.OPERATIONS for node in nodes)
+  return any(node.op in graphs.CALLS for node in nodes)
 
 
 def sent_step(step: programs.Step) -> SentStep:

@@ -182,6 +182,11 @@ def _run(
       observer.step(run, step, round_index)
 
   latest = _recover(run, stored, log, initial, published=published)
+  if latest.num_rounds > run.num_rounds:
+    raise ledger.LostStateError(
+      f'{run.folder} has {latest.num_rounds} rounds, more than num_rounds={run.num_rounds};'
+      ' give at least as many, or name another folder'
+    )
   for observer in observers:
     observer.begin(run, latest, map(measured, stored.before(latest.num_rounds)))
   publish(latest)

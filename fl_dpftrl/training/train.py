@@ -100,7 +100,7 @@ def train(
     raise ValueError(f'aggregator must be a CorrelatedNoiseFactory, got {type(aggregator)}')
   num_rounds = schemas.positive_integer('num_rounds', num_rounds)
   timer_rounds = schemas.positive_integer('timer_rounds', timer_rounds)
-  if len(set(clients)) < len(clients):
+  if len(set(map(str, clients))) < len(clients):
     raise ValueError('clients must have distinct names')
   folder = pathlib.Path(folder)
   devices = _devices(scenario, aggregator.report_goal, num_rounds, clients, timer_rounds, seed)
@@ -119,7 +119,10 @@ def train(
     num_rounds, rounds = _within_budget(
       aggregator, declared, arithmetic, rounds, void, delta=delta, max_epsilon=max_epsilon, say=say
     )
-  get_data = lambda t, ids: [runtime.Later(client_data, (t, str(i))) for i in ids]
+  of_name = {str(client): client for client in clients}
+  get_data = lambda t, ids: [
+    runtime.Later(client_data, (t, of_name.get(str(i), str(i)))) for i in ids
+  ]
   canaries = canaries_lib.of_aggregator(aggregator, num_rounds, declared)
   scores = None
   if canaries is not None:

@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 from fl_dpftrl.aggregators import by_engine, factory
 from fl_dpftrl.families import blt
 from fl_dpftrl.noise import ahead, normals, rows, units
-from fl_dpftrl.runtime import callbacks
+from fl_dpftrl.runtime import graphs
 from tests import every_family
 
 pytestmark = pytest.mark.tff
@@ -174,7 +174,7 @@ def test_memory_goes_with_the_compiled_computation(monkeypatch):
   process = make().create(VALUE_TYPE)
   _, state = rounds(process, process.initialize(), 3)
   assert len(sources) == 1
-  callback = [c for c in callbacks._callbacks.values() if isinstance(c, by_engine._Rows)][-1]
+  callback = [c for c in graphs._callbacks.values() if isinstance(c, by_engine._Rows)][-1]
   callback.resources()._ahead.wait()
   del process
   gc.collect()

@@ -317,6 +317,12 @@ def test_a_log_of_another_run_or_writer_is_not_continued(tmp_path):
     for metadata in ({'fl_dpftrl.run': 'b'}, None):
       with pytest.raises(refusals.LogError, match='its metadata are those of another run'):
         writer_lib.LogWriter(path, metadata=metadata)
+  kinds = [{'fl_dpftrl.arithmetic': 'covered', 'fl_dpftrl.num_coordinates': '5'}]
+  kinds.append({'fl_dpftrl.arithmetic': 'lattice'})
+  for begun, now in (kinds, reversed(kinds)):
+    writer_lib.LogWriter(tmp_path / f'{len(begun)}.parquet', metadata=begun).append(0, ['a'], 1)
+    with pytest.raises(refusals.LogError, match="give memory='engine' or 'state' as before"):
+      writer_lib.LogWriter(tmp_path / f'{len(begun)}.parquet', metadata=now)
   log = dict(rounds=[0, 0, 3], device_ids=['a', 'b', 'a'], num_rounds=5)
   for change, words in (
     ({}, 'timestamp'),

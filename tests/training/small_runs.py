@@ -86,6 +86,7 @@ def run(
   change=0.0,
   say=None,
   published=0,
+  num_rounds=NUM_ROUNDS,
 ):
   """Trains in a folder; returns the last checkpoint, what was released, and what was said.
 
@@ -93,11 +94,12 @@ def run(
     change: difference of the clients' numbers to those of other runs.
     say: takes lines, in place of the returned list.
     published: rounds that were published before.
+    num_rounds: of the run.
   """
   watching, warnings = Watching(on_step), []
   training = loop.TrainingRun(
     folder=folder,
-    num_rounds=NUM_ROUNDS,
+    num_rounds=num_rounds,
     process=process or Process(),
     rounds=lambda: cohorts.named(SIMULATION.rounds(), DEVICES),
     client_data=lambda t, ids: [t + len(i) + int(i[-1]) / 10 + change for i in ids],

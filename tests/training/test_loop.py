@@ -38,6 +38,14 @@ def test_trains_every_round_once(undisturbed):
   assert last.state.aggregator.tolist() == [NUM_ROUNDS, 1234]
 
 
+def test_a_finished_run_is_not_taken_for_a_shorter_one(tmp_path):
+  run(tmp_path)
+  with pytest.raises(ledger.LostStateError, match='has 6 rounds, more than num_rounds=5; give'):
+    run(tmp_path, num_rounds=NUM_ROUNDS - 1)
+  last, _, _ = run(tmp_path)
+  assert last.num_rounds == NUM_ROUNDS
+
+
 def test_steps_come_in_the_order_of_the_protocol(tmp_path):
   steps = []
   run(tmp_path, on_step=lambda step, t: steps.append((t, step)))

@@ -107,9 +107,9 @@ def test_weights_that_stay_are_told_of_and_evaluations_are_named(tmp_path):
   run = dict(
     folder=tmp_path / 'run',
     num_rounds=1,
-    clients=['a', 'b'],
+    clients=[7, 8],
     client_data=lambda t, client: dpftrl.runtime.batches(
-      (np.ones((1, 2), np.float32), np.ones(1, np.float32)), 1
+      (np.ones((client - 6, 2), np.float32), np.ones(client - 6, np.float32)), 1
     ),
     say=said.append,
   )
