@@ -46,7 +46,7 @@ class Task:
 def train(task: Task, cell: cells.Cell) -> Mapping[str, Any]:
   """Trains a cell in its folder and returns its summary; one that was interrupted begins anew."""
   start = time.perf_counter()
-  conditions, data = cell.conditions, _data(task)
+  conditions, data = cell.conditions, dataset_of(task)
   weights = log_bilinear.initial_weights(data.vocabulary.size, task.embedding, cell.seed)
   rates = dpftrl.warmup_cooldown(
     cell.server_learning_rate,
@@ -104,7 +104,8 @@ def train(task: Task, cell: cells.Cell) -> Mapping[str, Any]:
 
 
 @functools.cache
-def _data(task: Task) -> dataset.Dataset:
+def dataset_of(task: Task) -> dataset.Dataset:
+  """Returns the data set of a task, with its held-out sentences."""
   return topics.load(
     seed=LANGUAGE_SEED, num_clients=task.num_clients, num_test_sentences=task.num_test_sentences
   )

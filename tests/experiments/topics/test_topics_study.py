@@ -63,6 +63,7 @@ def test_study_and_its_page(tmp_path, monkeypatch, capsys):
   capsys.readouterr()
   text = page.read_text()
   assert '- devices: 150' in text and '- rounds: 12' in text and '- data set: topics' in text
+  assert '150 clients speak' in text and '12 rounds and a min-sep of 4' in text
   assert (tmp_path / 'study-topics' / 'accuracy_by_epsilon.svg').exists()
   for name in trained:
     log = tmp_path / 'study' / 'cells' / name / 'rounds' / 'participation.parquet'
