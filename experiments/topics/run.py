@@ -24,7 +24,7 @@ _ROUNDS_NAME = 'rounds'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-  """What a run trains, beside what its cell says.
+  """Model, clients and evaluation of every run, beside what its cell says.
 
   Attributes:
     num_clients: training clients.
@@ -86,7 +86,7 @@ def train(task: Task, cell: cells.Cell) -> Mapping[str, Any]:
     'mechanism': cell.strategy.family,
     'noise_multiplier': cell.noise_multiplier,
     'client_learning_rate': task.client_learning_rate,
-    'epsilon': stated.to_json()['worst_case']['epsilon'] if cell.noise else None,
+    'epsilon': stated.worst_case.epsilon if cell.noise else None,
     'delta': conditions.delta,
     'num_rounds': stated.num_rounds,
     'min_sep': stated.min_sep,
