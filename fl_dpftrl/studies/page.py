@@ -103,7 +103,14 @@ def study_page(study: 'Study', images: Mapping[str, bytes]) -> str:
   )
 
 
-def publish(study: 'Study', target: pathlib.Path, *, how: str, image_kind: str = 'png') -> None:
+def publish(
+  study: 'Study',
+  target: pathlib.Path,
+  *,
+  how: str,
+  image_kind: str = 'png',
+  about: Sequence[str] = (),
+) -> None:
   """Writes the page in Markdown, and its figures and results.csv into a folder beside it.
 
   Nothing in the study's folder is written, so that the study may be running.
@@ -113,6 +120,7 @@ def publish(study: 'Study', target: pathlib.Path, *, how: str, image_kind: str =
     target: path of the page, NAME.md; the folder is NAME.
     how: command lines that train the study and write the page.
     image_kind: kind of the figures, 'png' or 'svg'.
+    about: sentences on what is trained and what the study does not show.
 
   Raises:
     OSError: if a file cannot be written.
@@ -135,11 +143,13 @@ def publish(study: 'Study', target: pathlib.Path, *, how: str, image_kind: str =
   for stale in beside.iterdir():
     if stale.stem in CAPTIONS and stale.name not in names:
       stale.unlink()
-  text = _markdown(study, names=names, beside=beside.name, how=how)
+  text = _markdown(study, names=names, beside=beside.name, how=how, about=about)
   durable.write_durably(target, text.encode())
 
 
-def _markdown(study: 'Study', *, names: Sequence[str], beside: str, how: str) -> str:
+def _markdown(
+  study: 'Study', *, names: Sequence[str], beside: str, how: str, about: Sequence[str]
+) -> str:
   design, rows = study.design, study.rows
   shown = {name.partition('.')[0]: f'{beside}/{name}' for name in names}
   first, last = leading(rows, shown), 'accuracy_by_noise'
@@ -157,6 +167,7 @@ def _markdown(study: 'Study', *, names: Sequence[str], beside: str, how: str) ->
     table.grid([sentences.GLANCE_HEAD, *sentences.glance(rows)]),
     *sentences.untuned(rows),
     *sentences.few_seeds(rows),
+    *(['## What is trained', _bullets(about)] if about else []),
     '## Results',
     *_tables(rows),
     _bullets(table.notes(design, rows)),

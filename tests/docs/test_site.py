@@ -14,7 +14,9 @@ ROOT = pages.DOCS.parent
 # The reference, tables of measurements and studies are as long as they are.
 _OTHERS = {'api.md', 'layout.md', 'published-figures.md'} | {
   f'study-{name}.md'
-  for name in ('clipping', 'docstrings', 'docstrings-lstm', 'docstrings-private', 'timers')
+  for name in (
+    *('clipping', 'docstrings', 'docstrings-lstm', 'docstrings-private', 'timers', 'topics'),
+  )
 }
 TASKS = {path.name for path in pages.DOCS.glob('*.md')} - _OTHERS
 

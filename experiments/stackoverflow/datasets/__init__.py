@@ -4,13 +4,13 @@ import os
 from typing import TYPE_CHECKING
 
 from experiments.stackoverflow.datasets import dataset as dataset_lib
-from experiments.stackoverflow.datasets import docstrings, synthetic
+from experiments.stackoverflow.datasets import docstrings, synthetic, topics
 from fl_dpftrl.text import messages
 
 if TYPE_CHECKING:
   from experiments.stackoverflow import configuration
 
-NAMES = ('docstrings', 'stackoverflow', 'synthetic')
+NAMES = ('docstrings', 'stackoverflow', 'synthetic', 'topics')
 Dataset = dataset_lib.Dataset
 client_dataset = dataset_lib.client_dataset
 
@@ -30,7 +30,7 @@ def load(
 
   Args:
     name: one of `NAMES`, or a path as `texts.load` takes it.
-    seed: of the synthetic language, and of the division of your own clients
+    seed: of the synthetic languages, and of the division of your own clients
       into training, validation and test; the other data sets are what they are.
     cache_dir: where the docstrings are kept once they are parsed.
     data_dir: folder with StackOverflow's files; None for TFF's own.
@@ -54,6 +54,8 @@ def load(
     return stackoverflow.load(download=download, **options)
   if name == 'synthetic':
     return synthetic.load(seed=seed, **options)
+  if name == 'topics':
+    return topics.load(seed=seed, **options)
   if os.path.exists(name):
     from experiments.stackoverflow.datasets import texts  # Loads Arrow.
 

@@ -1,0 +1,1 @@
+"""Studies on the language with topics, whose rounds are NumPy alone."""
