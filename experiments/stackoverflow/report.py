@@ -181,10 +181,12 @@ def _guarantee(outcome: Outcome, worst: losses.PrivacyLoss) -> str:
   reason = outcome.trained.setting.void_reason
   if reason is not None:
     return f'none: {reason}'
+  delta = rounding.exact(outcome.hparams.delta)
+  if worst.epsilon is None:
+    return f'none at δ = {delta}: there is too little noise for one'
   return (
-    f'ρ = {rounding.up(worst.rho)}, ε ='
-    f' {rounding.up(worst.epsilon)} at δ ='
-    f' {rounding.exact(outcome.hparams.delta)} (zero-out adjacency)'
+    f'ρ = {rounding.up(worst.rho)}, ε = {rounding.up(worst.epsilon)} at δ = {delta}'
+    ' (zero-out adjacency)'
   )
 
 

@@ -1,11 +1,13 @@
-"""The simulation that a run's flags describe."""
+"""The simulation that a run's flags describe, and what its summary says."""
 
 import dataclasses
+import types
 
 import pytest
 
-from experiments.stackoverflow import configuration, run
+from experiments.stackoverflow import configuration, report, run
 from fl_dpftrl import accounting
+from fl_dpftrl.accounting import losses
 from fl_dpftrl.families import identity, tree_online
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import availability, server
@@ -123,3 +125,19 @@ def test_one_flag_says_how_much_noise_there_is():
     configuration.from_arguments([*arguments, 'more'])
   with pytest.raises(ValueError, match='num_round'):
     configuration.from_arguments([*arguments, '--num_round=3'])
+
+
+def test_too_little_noise_for_a_guarantee_is_said():
+  setting = types.SimpleNamespace(void_reason=None)
+  outcome = types.SimpleNamespace(
+    trained=types.SimpleNamespace(setting=setting), hparams=types.SimpleNamespace(delta=1e-6)
+  )
+  worst = losses.PrivacyLoss(
+    sensitivity=2.9,
+    sensitivity_kind='exact',
+    effective_noise_multiplier=0.017,
+    rho=1730.0,
+    curve=(losses.Point(1e-6, None),),
+  )
+  said = 'none at δ = 1e-06: there is too little noise for one'
+  assert report._guarantee(outcome, worst) == said
