@@ -10,6 +10,7 @@ from typing import Any
 
 from scipy import stats
 
+from fl_dpftrl.centralized import sampling
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.studies import cells as cells_lib
 from fl_dpftrl.studies import design as design_lib
@@ -183,10 +184,24 @@ def _broken(cell: cells_lib.Cell, summary: Mapping[str, Any]) -> str:
   schema, delta = cell.conditions.schema, cell.conditions.delta
   if summary.get('delta', delta) != delta:
     return f'its ε is that of delta={summary["delta"]:g}, and the study has delta={delta:g}'
-  for name, bound, is_most in (
-    ('num_rounds', schema.num_rounds, True),
+  bounds: tuple[tuple[str, float, bool], ...] = (
     ('max_participations', schema.participations, True),
     ('min_sep', min(schema.min_sep, summary.get('num_rounds', schema.num_rounds)), False),
+  )
+  scheme = cell.sampling
+  if scheme is not None:
+    name = sampling.name(scheme)
+    if summary.get('sampling', name) != name:
+      return f'its batches are drawn by {summary["sampling"]}, and its noise is for {name}'
+    bounds = (
+      ('batch_size', scheme.batch_size, True),
+      ('num_examples', scheme.num_examples, False),
+      ('num_parts', scheme.num_parts, True),
+      ('num_parts', scheme.num_parts, False),
+    )
+  for name, bound, is_most in (
+    ('num_rounds', schema.num_rounds, True),
+    *bounds,
     ('noise_multiplier', cell.noise_multiplier * (1.0 - _ROUNDING), False),
   ):
     value = summary.get(name, bound)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fl_dpftrl import workloads
+from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.studies import cells as cells_lib
@@ -35,7 +36,8 @@ def study(
   mechanisms: Sequence[str | design_lib.Mechanism],
   epsilons: Sequence[float],
   server_learning_rates: Sequence[float],
-  schema: schemas.MinSep,
+  schema: schemas.MinSep | None = None,
+  sampling: sampling_lib.Sampled | None = None,
   clip_norm: float,
   report_goal: int,
   delta: float = 1e-6,
@@ -67,6 +69,10 @@ def study(
     epsilons: target ε.
     server_learning_rates: rates to try, the same for every mechanism.
     schema: participation that each run keeps to. A run that does not has failed.
+    sampling: scheme by which runs in one place draw their batches in secret, in place of a schema:
+      `cell.sampling` is it, with a part for each band of `cell.strategy`. `identity` is then
+      DP-SGD. `banded` and `banded_toeplitz` without a size have the number of bands with the least
+      noise at each ε.
     clip_norm: L2 bound on a device's update.
     report_goal: fixed divisor of the sum of a round.
     delta: δ at which ε is stated.
@@ -85,8 +91,14 @@ def study(
   Raises:
     ValueError: for an argument that does not fit, and for a folder with another study.
   """
+  if (schema is None) == (sampling is None):
+    raise ValueError('give a study schema or sampling, and not both')
+  if sampling is not None:
+    _check_sampling(sampling, deployment_report_goal)
+    schema = schemas.MinSep(num_rounds=sampling.num_rounds, max_participations=1)
   conditions = cells_lib.Conditions(
     schema=schema,
+    sampling=sampling,
     clip_norm=clip_norm,
     report_goal=report_goal,
     delta=delta,
@@ -96,7 +108,10 @@ def study(
   design = design_lib.parse(
     {
       'title': title,
-      'flags': [f'{name}={getattr(conditions, name)}' for name in _STATED],
+      'flags': [
+        f'{name}={getattr(conditions, name)}'
+        for name in (*_STATED, *(('sampling',) if sampling else ()))
+      ],
       'mechanisms': list(mechanisms),
       'epsilons': list(epsilons),
       'epsilon_of': design_lib.DEPLOYMENT if deployment_report_goal else design_lib.RUN,
@@ -113,6 +128,16 @@ def study(
   preload = (train.__module__,) if jobs is not None else ()
   task = cells_lib.Task(conditions=lambda setting: conditions, train=train, preload=preload)
   return run(design, task, pathlib.Path(folder), jobs=jobs, say=say)
+
+
+def _check_sampling(sampling: object, deployment_report_goal: int | None) -> None:
+  if not isinstance(sampling, sampling_lib.Sampled):
+    raise ValueError(
+      'sampling must be a scheme that amplifies, CyclicPoisson or CyclicFixedSize, got'
+      f' {messages.kind(sampling)}; shuffled batches have a schema'
+    )
+  if deployment_report_goal is not None:
+    raise ValueError('deployment_report_goal has no meaning where batches are drawn: leave it out')
 
 
 def _check_importable(train: cells_lib.Train) -> None:
