@@ -114,7 +114,7 @@ class Setting:
     clip_norm: L2 bound on an example's gradient.
     learning_rate, momentum: of the steps that the private means make.
     seed: seed of the initial weights; never of batches or noise.
-    block: examples whose gradients are computed at once.
+    block: most examples whose gradients are computed at once.
     save_every: rounds between two models on disk. A killed run loses the rounds after the last: its
       model never gets what they released.
   """
@@ -128,7 +128,7 @@ class Setting:
   learning_rate: float = 0.5
   momentum: float = 0.9
   seed: int = 0
-  block: int = 256
+  block: int = 512
   save_every: int = 1
 
 
@@ -185,14 +185,16 @@ def step(weights, velocity, mean, learning_rate, momentum):
   return jax.tree.map(lambda w, v: w - learning_rate * v, weights, velocity), velocity
 
 
-def blocks(ids: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, int]]:
-  """Yields the places of examples, in arrays of one size, and how many of each count.
+def blocks(ids: np.ndarray, most: int) -> Iterator[tuple[np.ndarray, int]]:
+  """Yields the places of examples, at most so many at once, and how many of them count.
 
-  One size is compiled once. A batch is never cut short: that would not be the scheme's batch.
+  Arrays are filled up to one of eight sizes, each compiled once. A batch is never cut short: that
+  would not be the scheme's batch.
   """
-  for start in range(0, len(ids), size):
-    chosen = ids[start : start + size]
-    yield np.resize(chosen, size), len(chosen)
+  for start in range(0, len(ids), most):
+    chosen = ids[start : start + most]
+    multiple = max(1, most // 8)
+    yield np.resize(chosen, -(-len(chosen) // multiple) * multiple), len(chosen)
 
 
 def secret_seed(path: pathlib.Path, *, is_new: bool) -> int:

@@ -10,13 +10,13 @@ from fl_dpftrl import error as error_lib
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl import workloads
 from fl_dpftrl.accounting import arithmetic, calibration, gaussian
-from fl_dpftrl.centralized import amplification
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.comparison import candidates
 from fl_dpftrl.families import base, identity
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
 from fl_dpftrl.studies import design as design_lib
+from fl_dpftrl.studies import sampled
 
 if TYPE_CHECKING:
   from fl_dpftrl.aggregators import CorrelatedNoiseFactory  # Loads TensorFlow.
@@ -324,13 +324,11 @@ def _noise(
   else:
     sized = [
       _strategy_file(mechanism, schema, found, say)
-      for mechanism in _sized(setting.mechanism, scheme)
+      for mechanism in sampled.sized(setting.mechanism, scheme)
     ]
-    loaded = [files.load_strategy(path) for path in sized]
-    strategy, guarantee = amplification.choose(
-      loaded, scheme, epsilon=setting.epsilon, delta=conditions.delta, workload=conditions.workload
+    path, strategy, guarantee = sampled.choose(
+      sized, scheme, epsilon=setting.epsilon, delta=conditions.delta, workload=conditions.workload
     )
-    (path,) = (path for path, each in zip(sized, loaded) if each is strategy)
     bands = guarantee.sampling.num_parts
   if setting.noise_multiplier is not None:
     multiplier = setting.noise_multiplier
@@ -360,22 +358,6 @@ def _noise(
     optimiser=unit * models.rms,
     num_bands=bands,
   )
-
-
-def _sized(
-  mechanism: design_lib.Mechanism, scheme: sampling_lib.Sampled
-) -> Iterator[design_lib.Mechanism]:
-  """Yields a mechanism with each number of bands to compare; itself if it has its size."""
-  name = mechanism.mechanism
-  if name not in ('banded', 'banded_toeplitz'):
-    yield mechanism
-    return
-  for bands in amplification.candidate_bands(
-    num_rounds=scheme.num_rounds, num_examples=scheme.num_examples, batch_size=scheme.batch_size
-  ):
-    yield dataclasses.replace(
-      mechanism, mechanism=f'{name}:{bands}', label=f'{mechanism.label}-{bands}bands'
-    )
 
 
 def _strategy_file(

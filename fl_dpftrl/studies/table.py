@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 
 from fl_dpftrl.studies import design as design_lib
-from fl_dpftrl.studies import results
+from fl_dpftrl.studies import results, sequential
 from fl_dpftrl.text import messages, rounding
 
 HEAD = (
@@ -157,5 +157,6 @@ def notes(design: design_lib.Design, rows: Sequence[results.Row]) -> list[str]:
     '"Below the best" is the mean difference to the best mechanism of the same ε, paired by'
     ' seed, ± half of its 95 % confidence interval (Student’s t, not corrected for the number'
     ' of comparisons). "Tied" means that the interval holds 0.',
+    *sequential.sentences(rows, design),
     '"ε of the run" is the largest that the participation log of a run proves.',
   ]
