@@ -314,7 +314,7 @@ def _noise(
   folder: pathlib.Path,
   say: Callable[[str], None] | None,
 ) -> Noise | None:
-  if setting.mechanism is None:
+  if setting.mechanism is None or setting.epsilon is None:
     return None
   schema, scheme, bands = conditions.schema, conditions.sampling, None
   found = folder / STRATEGIES_NAME

@@ -95,11 +95,11 @@ def study(
   Raises:
     ValueError: for an argument that does not fit, and for a folder with another study.
   """
-  if (schema is None) == (sampling is None):
-    raise ValueError('give a study schema or sampling, and not both')
-  if sampling is not None:
+  if sampling is not None and schema is None:
     _check_sampling(sampling, deployment_report_goal)
     schema = schemas.MinSep(num_rounds=sampling.num_rounds, max_participations=1)
+  elif schema is None or sampling is not None:
+    raise ValueError('give a study schema or sampling, and not both')
   conditions = cells_lib.Conditions(
     schema=schema,
     sampling=sampling,
@@ -248,12 +248,12 @@ def _train(
   progress.total += len(begun)
   found += ended(begun)
 
-  def more(wanted: Sequence[cells_lib.Cell]) -> list[results.Result]:
+  def run_added(wanted: Sequence[cells_lib.Cell]) -> list[results.Result]:
     progress.total += len(wanted)
     return ended(wanted)
 
   if until_told_apart is not None:
-    sequential.extend(added, cells, found, hours=until_told_apart, ended=more, say=say)
+    sequential.extend(added, cells, found, hours=until_told_apart, ended=run_added, say=say)
   return found
 
 
