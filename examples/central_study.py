@@ -10,8 +10,11 @@ command. The page and the figures are in the folder.
 import argparse
 import pathlib
 import shutil
+import statistics
 
 import central
+from matplotlib import figure
+from scipy import stats
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.centralized import sampling
@@ -67,6 +70,55 @@ def train(cell):
   }
 
 
+def draw(study: dpftrl.Study, path: pathlib.Path) -> None:
+  """Draws accuracy over ε, and the gain over DP-SGD, with 95 % intervals over seeds."""
+  by_label = {}
+  for row in study.rows:
+    by_label.setdefault(row.label, []).append(row)
+  drawn = figure.Figure(figsize=(9.5, 3.9), layout='constrained')
+  left, right = drawn.subplots(1, 2)
+  for label, marker in (('banded MF', 'o'), ('DP-SGD', 's')):
+    rows = [row for row in by_label[label] if row.tests]
+    means, margins = zip(*(interval(list(row.tests.values())) for row in rows))
+    at = [row.epsilon for row in rows]
+    left.errorbar(at, means, margins, marker=marker, capsize=3, label=label)
+    if label == 'banded MF':
+      for row, mean in zip(rows, means):
+        left.annotate(
+          f'{row.noise.num_bands}',
+          (row.epsilon, mean),
+          (0, 9),
+          textcoords='offset points',
+          ha='center',
+        )
+  (silent,) = by_label['no noise']
+  left.axhline(100 * silent.mean, color='0.5', linestyle='--', label='no noise')
+  left.set_ylabel('test accuracy (%)')
+  left.legend(loc='lower right', frameon=False)
+  left.set_title('accuracy, with the number of bands', loc='left')
+  gains = [
+    (banded.epsilon, *interval([banded.tests[s] - plain.tests[s] for s in sorted(plain.tests)]))
+    for banded, plain in zip(by_label['banded MF'], by_label['DP-SGD'])
+    if plain.tests and plain.tests.keys() <= banded.tests.keys()
+  ]
+  right.errorbar(*zip(*gains), marker='o', capsize=3)
+  right.axhline(0.0, color='0.5')
+  right.set_ylabel('points of accuracy')
+  right.set_title('banded MF less DP-SGD', loc='left')
+  for axes in (left, right):
+    axes.set_xscale('log', base=2)
+    axes.set_xticks(EPSILONS, [f'{epsilon:g}' for epsilon in EPSILONS])
+    axes.set_xlabel(f'ε at δ = {DELTA:g}')
+  drawn.savefig(path, dpi=150)
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+  """Returns the mean in percent, and half of its 95 % interval (Student's t)."""
+  quantile = stats.t.ppf(0.975, len(values) - 1)
+  margin = quantile * statistics.stdev(values) / len(values) ** 0.5
+  return 100 * statistics.fmean(values), 100 * margin
+
+
 def main(arguments=None) -> dpftrl.Study:
   parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
   parser.add_argument('folder', type=pathlib.Path, help='folder of the study')
@@ -91,6 +143,7 @@ def main(arguments=None) -> dpftrl.Study:
     )
   except (ValueError, OSError) as problem:
     parser.error(str(problem))
+  draw(study, args.folder / 'banded_and_dp_sgd.png')
   print(study)
   return study
 

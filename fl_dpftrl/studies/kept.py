@@ -1,4 +1,4 @@
-"""Whether a run kept to the conditions for which its noise was calibrated."""
+"""Check that a run kept to the conditions for which its noise was calibrated."""
 
 from collections.abc import Mapping
 from typing import Any

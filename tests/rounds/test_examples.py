@@ -166,6 +166,7 @@ def test_the_central_study_has_a_page(monkeypatch, tmp_path):
   changes = dict(EPSILONS=(8,), SEEDS=(0, 1), RATES=(0.5,), NUM_ROUNDS=20, BATCH_SIZE=100)
   study = program('central_study', monkeypatch, **changes).main([str(tmp_path / 'study')])
   assert not study.failed and (tmp_path / 'study' / 'study.html').exists()
+  assert (tmp_path / 'study' / 'banded_and_dp_sgd.png').read_bytes()[:4] == b'\x89PNG'
   for row in study.rows:
     assert len(row.tests) == 2 and row.mean > 0.15
     if row.noise is not None:
