@@ -143,6 +143,17 @@ def test_blocks_hold_a_whole_batch_of_any_size(monkeypatch):
 
 
 @pytest.mark.slow
+def test_central_training_with_batches_of_a_fixed_size(monkeypatch, tmp_path, capsys):
+  pytest.importorskip('jax')
+  module, folder = program('central', monkeypatch), tmp_path / 'run'
+  module.main([str(folder), '--epsilon=8', '--num_rounds=12', '--sampling=fixed_size'])
+  *_, last, _ = capsys.readouterr().out.splitlines()
+  assert 7.9 < float(last.split('ε ')[1].split()[0]) <= 8.0
+  rounds = pq.read_table(folder / 'participation.parquet').column('round').to_pylist()
+  assert [rounds.count(t) for t in range(12)] == [256] * 12
+
+
+@pytest.mark.slow
 def test_central_training_goes_on_after_sigkill(tmp_path):
   pytest.importorskip('jax')
   folder = tmp_path / 'run'
