@@ -2,7 +2,7 @@
 
 CASES = ('text', 'images')
 BANDS = (1, 16)
-SETTINGS = {'batch': 256, 'delta': 1e-5, 'epsilon': 4.0, 'utility_rounds': 500, 'seeds': 5}
+SETTINGS = {'batch': 256, 'delta': 1e-5, 'epsilon': 4.0, 'utility_rounds': 400, 'seeds': 5}
 IN_MEMORY = '-memory'  # Ends the name of a side whose files are on a file system in memory.
 TIMED = {
   'aggregator': '`PrivateAggregator`',
