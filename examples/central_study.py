@@ -84,13 +84,9 @@ def draw(study: dpftrl.Study, path: pathlib.Path) -> None:
     left.errorbar(at, means, margins, marker=marker, capsize=3, label=label)
     if label == 'banded MF':
       for row, mean in zip(rows, means):
-        left.annotate(
-          f'{row.noise.num_bands}',
-          (row.epsilon, mean),
-          (0, 9),
-          textcoords='offset points',
-          ha='center',
-        )
+        bands = f'{row.noise.num_bands}'
+        place = dict(xytext=(-5, 5), textcoords='offset points', ha='right')
+        left.annotate(bands, (row.epsilon, mean), **place)
   (silent,) = by_label['no noise']
   left.axhline(100 * silent.mean, color='0.5', linestyle='--', label='no noise')
   left.set_ylabel('test accuracy (%)')
@@ -107,6 +103,7 @@ def draw(study: dpftrl.Study, path: pathlib.Path) -> None:
   right.set_title('banded MF less DP-SGD', loc='left')
   for axes in (left, right):
     axes.set_xscale('log', base=2)
+    axes.margins(x=0.08)
     axes.set_xticks(EPSILONS, [f'{epsilon:g}' for epsilon in EPSILONS])
     axes.set_xlabel(f'ε at δ = {DELTA:g}')
   drawn.savefig(path, dpi=150)
