@@ -24,6 +24,7 @@ BENCHMARKS = {
   'plan': 'plans against hindsight, half an hour',
   'guard': 'the guard and its log, round by round, 3 minutes',
   'loop': 'the aggregator in NumPy beside bare NumPy, 5 minutes',
+  'central': 'central training beside jax-privacy, 12 minutes',
   'attack': 'what the lowest bits of releases tell of one device, 6 minutes',
 }
 DEFAULT = ('optimize', 'replay', 'training')
@@ -72,6 +73,8 @@ def _flags(benchmark: str, words: list[str], whole: bool, repeats: int) -> list[
     return [[only]]
   if benchmark in ('guard', 'loop', 'attack') and not words:
     return [[]]
+  if benchmark == 'central' and not words:
+    return [[times, f'--peer_python={PEER_PYTHON}']]
   if set(words) - {PRODUCTION} or (words and benchmark == 'rounds'):
     raise ValueError(f'no case is called {words[0]!r}')
   if benchmark == 'rounds':

@@ -1,16 +1,25 @@
 """Training in one place, in JAX: banded noise, amplified by batches that are drawn in secret.
 
-    python examples/central.py runs/central
+    python examples/central.py runs/central --epsilon=4
+    python examples/central.py runs/dpsgd --epsilon=4 --bands=1
 
-A network learns ten classes of 20,000 examples. Rounds take turns at as many parts of them as the
-strategy has bands, and include each example of their part independently (Choquette-Choo et al.
-2023, algorithm 2). The privacy of one example is protected: each has a gradient of its own, bounded
-and summed by the aggregator, and the log of batches proves ε.
+A network learns the next character of Python's own documentation from the six before it. The
+privacy of one example, which is a window of seven characters, is protected: each has a gradient of
+its own, bounded and summed in whole numbers by the aggregator. Rounds take turns at as many parts
+of the examples as the strategy has bands, and draw their batch from their part (Choquette-Choo et
+al. 2023, algorithm 2). The log of batches proves ε. A run that was interrupted, also by SIGKILL,
+goes on with the same command.
 """
 
+import argparse
+import dataclasses
+import functools
+import os
 import pathlib
+import pydoc_data.topics
+import re
 import secrets
-import sys
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -19,80 +28,287 @@ import numpy as np
 import fl_dpftrl as dpftrl
 from fl_dpftrl.centralized import amplification, partition, sampling
 
-EXAMPLES, BATCH, ROUNDS, BANDS, EPSILON, DELTA = 20_000, 200, 300, 8, 4.0, 1e-5
-SIZE, HIDDEN, CLASSES = 32, 32, 10
-CENTRES = 1.2 * np.random.default_rng(0).normal(size=(CLASSES, SIZE))
+ALPHABET = ' abcdefghijklmnopqrstuvwxyz.,_-~'  # The last stands for all others.
+CONTEXT, EMBEDDING, HIDDEN = 6, 8, 32
+SCHEMES = {'poisson': sampling.CyclicPoisson, 'fixed_size': sampling.CyclicFixedSize}
+MODEL_NAME, SEED_NAME = 'model.npz', 'batches.secret'
+Parameters = dict[str, jax.Array]
 
 
-def examples(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-  rng = np.random.default_rng(seed)
-  classes = rng.integers(CLASSES, size=count)
-  points = CENTRES[classes] + 2.0 * rng.normal(size=(count, SIZE))
-  return points.astype(np.float32), classes
+# ------------------------------------------------------------------- Data: replace it by yours.
 
 
-def initial() -> dict[str, jax.Array]:
-  first, second = jax.random.split(jax.random.PRNGKey(0))
+@dataclasses.dataclass(frozen=True)
+class Examples:
+  """Examples: contexts, int32, shape [examples, CONTEXT], and the characters that follow."""
+
+  x: np.ndarray
+  y: np.ndarray
+
+
+@functools.cache
+def text() -> dict[str, Examples]:
+  """Returns disjoint windows of Python's documentation: eight tenths to train, one, and one."""
+  topics = pydoc_data.topics.topics
+  words = re.sub(r'\s+', ' ', ' '.join(topics[name] for name in sorted(topics)).lower())
+  places = {character: place for place, character in enumerate(ALPHABET)}
+  codes = np.array([places.get(c, len(ALPHABET) - 1) for c in words], np.int32)
+  windows = codes[: codes.size - codes.size % (CONTEXT + 1)].reshape(-1, CONTEXT + 1)
+  ends = len(windows) * 8 // 10, len(windows) * 9 // 10
+  parts = np.split(windows, ends)
   return {
-    'hidden': jax.random.normal(first, (SIZE, HIDDEN)) / SIZE**0.5,
-    'output': jax.random.normal(second, (HIDDEN, CLASSES)) / HIDDEN**0.5,
+    name: Examples(part[:, :-1], part[:, -1])
+    for name, part in zip(('train', 'validation', 'test'), parts)
   }
 
 
-def logits(parameters, x):
-  return jnp.tanh(x @ parameters['hidden']) @ parameters['output']
+# ------------------------------------------------------------------ Model: replace it by yours.
 
 
-def loss(parameters, x, of):
-  return -jax.nn.log_softmax(logits(parameters, x))[of]
+def initial(seed: int) -> Parameters:
+  keys = jax.random.split(jax.random.PRNGKey(seed), 3)
+  size = len(ALPHABET)
+  return {
+    'embedding': jax.random.normal(keys[0], (size, EMBEDDING)),
+    'hidden': jax.random.normal(keys[1], (CONTEXT * EMBEDDING, HIDDEN))
+    / (CONTEXT * EMBEDDING) ** 0.5,
+    'output': jax.random.normal(keys[2], (HIDDEN, size)) / HIDDEN**0.5,
+    'bias': jnp.zeros(size),
+  }
+
+
+def logits(parameters: Parameters, context: jax.Array) -> jax.Array:
+  hidden = jnp.tanh(parameters['embedding'][context].reshape(-1) @ parameters['hidden'])
+  return hidden @ parameters['output'] + parameters['bias']
+
+
+def loss(parameters: Parameters, context: jax.Array, following: jax.Array) -> jax.Array:
+  return -jax.nn.log_softmax(logits(parameters, context))[following]
 
 
 gradients = jax.jit(jax.vmap(jax.grad(loss), in_axes=(None, 0, 0)))  # One of each example.
 
 
-def main(folder: pathlib.Path) -> None:
-  points, classes = examples(1, EXAMPLES)
-  x_test, test_classes = examples(2, 5000)
-  scheme = sampling.CyclicPoisson(
-    num_rounds=ROUNDS, num_examples=EXAMPLES, batch_size=BATCH, num_parts=BANDS
-  )
-  once = dpftrl.MinSep(num_rounds=ROUNDS, min_sep=ROUNDS)  # Sampling accounts for the rest.
-  strategy = dpftrl.optimize('banded', once, objective='rms', num_bands=BANDS)
-  planned = amplification.calibrate(strategy, scheme, epsilon=EPSILON, delta=DELTA)
-  print(f'{BANDS} bands, noise multiplier {planned.noise_multiplier:.3f} for ε = {EPSILON}')
-  parameters = initial()
-  velocity = jax.tree.map(jnp.zeros_like, parameters)
-  # A secret seed: whoever knows the batches has no amplified guarantee against them.
-  batches = partition.Partition(scheme=scheme, seed=secrets.randbits(128))
-  padded = 2 * BATCH  # One shape of arrays, which is compiled once.
+@jax.jit
+def predictions(parameters: Parameters, contexts: jax.Array) -> jax.Array:
+  return jax.vmap(logits, in_axes=(None, 0))(parameters, contexts).argmax(axis=1)
+
+
+def accuracy(parameters: Parameters, examples: Examples) -> float:
+  return float((np.asarray(predictions(parameters, examples.x)) == examples.y).mean())
+
+
+# ------------------------------------------------------------------------------------- Training.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setting:
+  """Setting of a run.
+
+  Attributes:
+    folder: of the run; its owner alone may read it, since the log tells whose examples were drawn.
+    scheme: how batches are drawn; it has as many parts as the strategy has bands, or more.
+    strategy: banded noise, or independent noise (one band).
+    noise_multiplier: std(Z) / clip_norm; 0 for a run without noise, which guarantees nothing.
+    delta: δ at which ε is stated.
+    clip_norm: L2 bound on an example's gradient.
+    learning_rate, momentum: of the steps that the private means make.
+    seed: seed of the initial weights; never of batches or noise.
+    block: most examples whose gradients are computed at once.
+    save_every: rounds between two models on disk. A killed run loses the rounds after the last: its
+      model never gets what they released.
+  """
+
+  folder: pathlib.Path
+  scheme: sampling.Sampled
+  strategy: dpftrl.Strategy
+  noise_multiplier: float
+  delta: float = 1e-5
+  clip_norm: float = 1.0
+  learning_rate: float = 0.5
+  momentum: float = 0.9
+  seed: int = 0
+  block: int = 512
+  save_every: int = 1
+
+
+def train(
+  setting: Setting,
+  examples: Examples,
+  tell: Callable[[int, Parameters, dpftrl.PrivateAggregator], None] = lambda *told: None,
+) -> Parameters:
+  """Trains to the scheme's last round, from where the folder's run stands, and returns the model.
+
+  Args:
+    setting: of the run.
+    examples: to train on, as many as the scheme says.
+    tell: takes the number of rounds, the model and the aggregator after each round.
+  """
+  if len(examples.y) != setting.scheme.num_examples:
+    raise ValueError(
+      f'the scheme is of {setting.scheme.num_examples} examples, not {len(examples.y)}'
+    )
+  setting.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+  weights = initial(setting.seed)
   with dpftrl.PrivateAggregator(
-    strategy,
-    template=parameters,
-    noise_multiplier=planned.noise_multiplier,
-    clip_norm=1.0,
-    report_goal=BATCH,
-    folder=folder,
-    sampling=scheme,
-    delta=DELTA,
+    setting.strategy,
+    template=weights,
+    noise_multiplier=setting.noise_multiplier,
+    clip_norm=setting.clip_norm,
+    report_goal=max(1, round(setting.scheme.batch_size)),
+    folder=setting.folder,
+    sampling=setting.scheme,
+    delta=setting.delta,
   ) as aggregator:
-    if aggregator.next_round:
-      raise SystemExit(f'{folder} holds a run; name another folder')
-    for batch in batches.rounds():
-      chosen = batch.device_ids[:padded]
-      places = np.resize(chosen, padded) if chosen.size else np.zeros(padded, int)
-      each = jax.tree.map(np.asarray, gradients(parameters, points[places], classes[places]))
+    seed = secret_seed(setting.folder / SEED_NAME, is_new=aggregator.next_round == 0)
+    batches = partition.Partition(scheme=setting.scheme, seed=seed)
+    weights, velocity = load(setting.folder / MODEL_NAME, weights)
+    for batch in batches.rounds(aggregator.next_round):
       with aggregator.round(batch.device_ids) as round_:
-        for i in range(chosen.size):
-          round_.add({name: part[i] for name, part in each.items()})
-      velocity = jax.tree.map(lambda v, g: 0.9 * v + g, velocity, round_.mean)
-      parameters = jax.tree.map(lambda p, v: p - 0.5 * v, parameters, velocity)
-      if aggregator.next_round % 50 == 0:
-        right = np.argmax(logits(parameters, x_test), axis=1) == test_classes
-        print(
-          f'round {aggregator.next_round}: accuracy {100 * right.mean():.1f} %,'
-          f' ε {aggregator.epsilon():.2f} at δ = {DELTA:g}'
-        )
+        for places, count in blocks(batch.device_ids, setting.block):
+          each = gradients(weights, examples.x[places], examples.y[places])
+          round_.add_batch({name: np.asarray(part)[:count] for name, part in each.items()})
+      weights, velocity = step(
+        weights, velocity, round_.mean, setting.learning_rate, setting.momentum
+      )
+      done = aggregator.next_round
+      if done % setting.save_every == 0 or done == setting.scheme.num_rounds:
+        save(setting.folder / MODEL_NAME, weights, velocity)
+      tell(done, weights, aggregator)
+  return weights
+
+
+@jax.jit
+def step(weights, velocity, mean, learning_rate, momentum):
+  """Takes a step of gradient descent with momentum: whatever it makes of a mean is as private."""
+  velocity = jax.tree.map(lambda v, g: momentum * v + g, velocity, mean)
+  return jax.tree.map(lambda w, v: w - learning_rate * v, weights, velocity), velocity
+
+
+def blocks(ids: np.ndarray, most: int) -> Iterator[tuple[np.ndarray, int]]:
+  """Yields the places of examples, at most so many at once, and how many of them count.
+
+  Arrays are filled up to one of eight sizes, each compiled once. A batch is never cut short: that
+  would not be the scheme's batch.
+  """
+  for start in range(0, len(ids), most):
+    chosen = ids[start : start + most]
+    multiple = max(1, most // 8)
+    yield np.resize(chosen, -(-len(chosen) // multiple) * multiple), len(chosen)
+
+
+def secret_seed(path: pathlib.Path, *, is_new: bool) -> int:
+  """Returns the seed of all batches, which is made once: whoever knows it knows the batches.
+
+  Raises:
+    ValueError: if it is gone.
+  """
+  if not path.exists():
+    if not is_new:
+      raise ValueError(f'{path} is gone, and its batches cannot go on; name another folder')
+    made = path.with_suffix('.new')
+    made.unlink(missing_ok=True)
+    with open(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), 'w') as stream:
+      stream.write(f'{secrets.randbits(128):032x}')
+      stream.flush()
+      os.fsync(stream.fileno())
+    made.replace(path)
+  return int(path.read_text(), 16)
+
+
+def save(path: pathlib.Path, weights: Parameters, velocity: Parameters) -> None:
+  """Writes the model whole or not at all."""
+  made = path.with_suffix('.new')
+  with made.open('wb') as stream:
+    arrays = {f'weights_{name}': part for name, part in weights.items()}
+    np.savez(stream, **arrays, **{f'velocity_{name}': part for name, part in velocity.items()})
+    stream.flush()
+    os.fsync(stream.fileno())
+  made.replace(path)
+
+
+def load(path: pathlib.Path, like: Parameters) -> tuple[Parameters, Parameters]:
+  """Returns weights and velocity of the latest model; the first weights where there is none."""
+  if not path.exists():
+    return like, jax.tree.map(jnp.zeros_like, like)
+  with np.load(path) as stored:
+    read = lambda kind: {name: jnp.asarray(stored[f'{kind}_{name}']) for name in like}
+    return read('weights'), read('velocity')
+
+
+# --------------------------------------------------------------------------------- Command line.
+
+
+def planned(
+  scheme: sampling.Sampled, *, epsilon: float, delta: float, num_bands: int | None
+) -> tuple[dpftrl.Strategy, amplification.AmplifiedGuarantee]:
+  """Returns the banded strategy with the least noise for ε, and its guarantee.
+
+  Args:
+    scheme: how batches are drawn.
+    epsilon, delta: target.
+    num_bands: number of bands, 1 for DP-SGD; None to choose.
+  """
+  candidates = (num_bands,)
+  if num_bands is None:
+    candidates = amplification.candidate_bands(
+      num_rounds=scheme.num_rounds, num_examples=scheme.num_examples, batch_size=scheme.batch_size
+    )
+  once = dpftrl.MinSep(num_rounds=scheme.num_rounds, max_participations=1)  # A turn of its part.
+  strategies = (
+    dpftrl.optimize('banded_toeplitz', once, objective='rms', num_bands=bands)
+    for bands in candidates
+  )
+  return amplification.choose(strategies, scheme, epsilon=epsilon, delta=delta)
+
+
+def main(arguments: list[str] | None = None) -> None:
+  parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
+  add = parser.add_argument
+  add('folder', type=pathlib.Path, help='folder of the run')
+  add('--epsilon', type=float, default=4.0, help='target ε (default: 4)')
+  add('--delta', type=float, default=1e-5, help='δ (default: 1e-5)')
+  add('--sampling', choices=tuple(SCHEMES), default='poisson', help='how batches are drawn')
+  add('--bands', type=int, help='bands of the strategy; 1 is DP-SGD (default: the best for ε)')
+  add('--batch_size', type=int, default=256, help='expected examples a round (default: 256)')
+  add('--num_rounds', type=int, default=1000, help='rounds (default: 1000)')
+  add('--learning_rate', type=float, default=0.5, help='learning rate (default: 0.5)')
+  add('--clip_norm', type=float, default=1.0, help='bound on a gradient (default: 1)')
+  add('--seed', type=int, default=0, help='seed of the initial weights (default: 0)')
+  args = parser.parse_args(arguments)
+  data = text()
+  try:
+    scheme = SCHEMES[args.sampling](
+      num_rounds=args.num_rounds, num_examples=len(data['train'].y), batch_size=args.batch_size
+    )
+    strategy, guarantee = planned(
+      scheme, epsilon=args.epsilon, delta=args.delta, num_bands=args.bands
+    )
+    setting = Setting(
+      folder=args.folder,
+      scheme=guarantee.sampling,
+      strategy=strategy,
+      noise_multiplier=guarantee.noise_multiplier,
+      delta=args.delta,
+      clip_norm=args.clip_norm,
+      learning_rate=args.learning_rate,
+      seed=args.seed,
+    )
+    print(
+      f'{setting.scheme.num_parts} bands, noise multiplier {setting.noise_multiplier:.4f} for ε ='
+      f' {args.epsilon:g} at δ = {args.delta:g}; {scheme.num_examples:,} examples'
+    )
+
+    def tell(done: int, weights: Parameters, aggregator: dpftrl.PrivateAggregator) -> None:
+      if done % max(1, args.num_rounds // 10) == 0 or done == args.num_rounds:
+        reached = 100 * accuracy(weights, data['validation'])
+        print(f'round {done}: validation {reached:.1f} %, ε {aggregator.epsilon():.2f} by the log')
+
+    weights = train(setting, data['train'], tell)
+  except (ValueError, OSError) as problem:
+    parser.error(str(problem))
+  print(f'test accuracy {100 * accuracy(weights, data["test"]):.2f} %')
 
 
 if __name__ == '__main__':
-  main(pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else 'runs/central'))
+  main()

@@ -7,10 +7,12 @@ private as DP-SGD on that part alone.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from fl_dpftrl import error as error_lib
 from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl import workloads
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.centralized import sampled_gaussian
@@ -212,6 +214,40 @@ def compare_bands(
     multiplier = sampled_gaussian.effective_noise_multiplier(epsilon, delta, **_chances(sampling))
     candidates.append(Candidate(sampling, multiplier, multiplier * loss))
   return tuple(sorted(candidates, key=lambda c: (c.rms_noise, c.num_bands)))
+
+
+def choose(
+  strategies: Iterable[base.Strategy],
+  sampling: sampling_lib.Sampled,
+  *,
+  epsilon: float,
+  delta: float,
+  workload: workloads.Workload = workloads.Workload(),
+) -> tuple[base.Strategy, AmplifiedGuarantee]:
+  """Returns the strategy with the least noise at one guarantee, ε at δ, and its guarantee.
+
+  Each strategy is sampled from as many parts as it has bands, for any scheme of `sampling`. The
+  noise is the RMS over the queries of the workload.
+
+  Args:
+    strategies: banded strategies, as they are run.
+    sampling: sampling scheme of the batches; its num_parts is not used.
+    epsilon, delta: see `calibrate`.
+    workload: linear queries whose error is compared.
+
+  Raises:
+    ValueError: without any strategy, for an argument out of range, a strategy that is not banded,
+      and a batch that is larger than a part.
+  """
+  found = []
+  for strategy in strategies:
+    scheme = dataclasses.replace(sampling, num_parts=num_bands(strategy))
+    guarantee = calibrate(strategy, scheme, epsilon=epsilon, delta=delta)
+    rms = error_lib.error(strategy, sampling.num_rounds, workload).rms
+    found.append((guarantee.noise_multiplier * rms, scheme.num_parts, strategy, guarantee))
+  if not found:
+    raise ValueError('strategies must hold at least one')
+  return min(found, key=lambda each: each[:2])[2:]
 
 
 def assumptions(sampling: sampling_lib.Sampled) -> tuple[str, ...]:

@@ -203,9 +203,19 @@ class Rows:
         self._ahead.begin(row + 1)
       return self._last[1]
 
+  def close(self) -> None:
+    """Ends what is being made, and forgets the rows."""
+    with self._lock:
+      if self._seed is not None:
+        self._source.abandon()
+        self._ahead.wait()
+        self._source.close()
+        self._last = self._seed = None
+
   def _use(self, seed: bytes) -> None:
     if seed != self._seed:
-      make = functools.partial(_make, self._new_source(seed), self._size)
+      self._source = self._new_source(seed)
+      make = functools.partial(_make, self._source, self._size)
       self._last, self._seed, self._ahead = None, seed, Ahead(make)
 
 

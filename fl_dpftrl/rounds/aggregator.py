@@ -123,7 +123,9 @@ class PrivateAggregator:
     )
     self._lock = threading.Lock()  # Of rounds that begin.
     self._open: round_lib.Round | None = None
-    self.folder.mkdir(parents=True, exist_ok=True)
+    # Whoever knows the batches has no amplified guarantee.
+    mode = 0o777 if self.sampling is None else 0o700
+    self.folder.mkdir(mode, parents=True, exist_ok=True)
     self._rows = noise_rows.NoiseRows(
       strategy,
       self.template.size,

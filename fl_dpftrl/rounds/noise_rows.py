@@ -88,13 +88,13 @@ class NoiseRows:
       ) from None
     self._giving, self._process = threading.Lock(), os.getpid()
     self._mark: ledger.MarkFile | None = None
+    self._rows = ahead.Rows(self._source, size, self.max_rows)
     try:
       durable.remove_leftovers(self._folder)
       self._seed = self._secret(noise_seed, moved)
     except BaseException:
       self.close()
       raise
-    self._rows = ahead.Rows(self._source, size, self.max_rows)
 
   def __enter__(self) -> 'NoiseRows':
     return self
@@ -162,6 +162,8 @@ class NoiseRows:
 
   def close(self) -> None:
     """Lets another process use the folder."""
+    if os.getpid() == self._process:  # A fork has no thread that makes rows.
+      self._rows.close()
     if self._mark is not None:
       self._mark.close()
       self._mark = None

@@ -108,21 +108,33 @@ class Round:
     """
     arrays = self._aggregator.template.flat(update)
     with self._lock:
-      if not self.is_open:
-        raise ValueError('an update can be added within the block of its round alone')
-      most = min(len(self.device_ids), self._aggregator._most_updates)
-      if self.num_updates >= most:
-        raise ValueError(
-          f'round {self.index} has {most} devices, each with one update; got one more'
-        )
+      self._check_room(1)
       self._check_device(device_id)
       outcome = self._aggregator._sum.add(arrays)
-      self.num_updates += 1
-      self.clipped_count += outcome == sums.CLIPPED
-      self.zeroed_count += outcome == sums.ZEROED
-      self.rejected_count += outcome == sums.REJECTED
-      self._like = update if self._like is None else self._like
+      self._count([outcome], update)
     return outcome
+
+  def add_batch(self, updates: Any) -> list[str]:
+    """Adds the updates of several devices at once, such as the gradients of single examples.
+
+    The mean is bit for bit that of `add` for one after another.
+
+    Args:
+      updates: nested structure of arrays, as the template, each with a leading axis of updates.
+
+    Returns:
+      What became of each, as `add` returns it.
+
+    Raises:
+      ValueError: for another structure, shape or type, for more updates than devices, and outside
+        the block; nothing has changed then.
+    """
+    arrays = self._aggregator.template.flat_batch(updates)
+    with self._lock:
+      self._check_room(len(arrays[0]))
+      outcomes = self._aggregator._sum.add_batch(arrays)
+      self._count(outcomes, updates)
+    return outcomes
 
   @property
   def mean(self) -> Any:
@@ -142,6 +154,21 @@ class Round:
     with self._lock:
       self.is_open, self._aggregator._open, self._like = False, None, None
     self._aggregator._rows.mark_released(self._number() + 1)
+
+  def _check_room(self, count: int) -> None:
+    if not self.is_open:
+      raise ValueError('an update can be added within the block of its round alone')
+    most = min(len(self.device_ids), self._aggregator._most_updates)
+    if self.num_updates + count > most:
+      more = 'one more' if count == 1 else f'{self.num_updates + count}'
+      raise ValueError(f'round {self.index} has {most} devices, each with one update; got {more}')
+
+  def _count(self, outcomes: list[str], update: Any) -> None:
+    self.num_updates += len(outcomes)
+    self.clipped_count += outcomes.count(sums.CLIPPED)
+    self.zeroed_count += outcomes.count(sums.ZEROED)
+    self.rejected_count += outcomes.count(sums.REJECTED)
+    self._like = update if self._like is None else self._like
 
   def _check_device(self, device_id: str | int | None) -> None:
     if device_id is None:

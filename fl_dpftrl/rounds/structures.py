@@ -71,17 +71,35 @@ class Template:
     Raises:
       ValueError: naming the place where the update is of another structure, shape or type.
     """
+    return [array.reshape(-1) for array in self._arrays(update, ())]
+
+  def flat_batch(self, updates: Any) -> list[np.ndarray]:
+    """Returns the arrays of updates with a leading axis, each of shape [updates, its coordinates].
+
+    Raises:
+      ValueError: naming the place where the updates are of another structure, shape or type.
+    """
+    leaves: list[Any] = []
+    _match(self._structure, updates, '', leaves)
+    count = np.shape(leaves[0])[:1]
+    if not count:
+      raise ValueError(f'update{self.names[0]} of a batch must have a leading axis of updates')
+    arrays = self._arrays(updates, count)
+    return [array.reshape(*count, size) for array, size in zip(arrays, self.sizes)]
+
+  def _arrays(self, update: Any, leading: tuple[int, ...]) -> list[np.ndarray]:
+    """Returns the arrays of updates, whose shapes begin with `leading`."""
     leaves: list[Any] = []
     _match(self._structure, update, '', leaves)
     result = []
-    for name, shape, dtype, leaf in zip(self.names, self.shapes, self.dtypes, leaves, strict=True):
-      array = _array(leaf, f'update{name}')
+    for name, own, dtype, leaf in zip(self.names, self.shapes, self.dtypes, leaves, strict=True):
+      array, shape = _array(leaf, f'update{name}'), (*leading, *own)
       if array.dtype != dtype or array.shape != shape:
         raise ValueError(
           f'update{name} must be {dtype} of shape {list(shape)}, as in the template; got'
           f' {array.dtype} of shape {list(array.shape)}'
         )
-      result.append(array.reshape(-1))
+      result.append(array)
     return result
 
   def packed(self, values: np.ndarray, like: Any) -> Any:

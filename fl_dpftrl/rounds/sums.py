@@ -88,6 +88,36 @@ class Sum:
     self._add(arrays, scale)
     return outcome
 
+  def add_batch(self, arrays: Sequence[np.ndarray]) -> list[str]:
+    """Adds updates at once, and returns what became of each.
+
+    The sum and the outcomes are bit for bit those of `add` for one after another.
+
+    Args:
+      arrays: parts of the updates, each of shape [number of updates, its coordinates], float32 or
+        float64.
+    """
+    with np.errstate(over='ignore', invalid='ignore', under='ignore'):
+      norms = self._norms(arrays)
+      outcomes = np.full(norms.shape, KEPT, object)
+      if self._zeroing_norm is not None:
+        largest = _largest(arrays)
+        outcomes[(norms > self._zeroing_norm) & (largest > self._zeroing_norm)] = ZEROED
+      outcomes[np.isnan(norms)] = REJECTED
+      scale, longest = 1.0 / (self._unit.step * self._clip_norm), self._unit.bound * _MARGIN
+      long = norms * scale > longest
+      outcomes[long & (norms > self._clip_norm) & (outcomes == KEPT)] = CLIPPED
+      scales = np.divide(longest, norms, out=np.full(norms.shape, scale), where=long)
+    summed = np.flatnonzero(((outcomes == KEPT) | (outcomes == CLIPPED)) & (norms > 0.0))
+    block = min(_CHUNK // self._total.size, _UPDATES_IN_32_BITS)  # Updates in a processor's cache.
+    if block < 2:
+      for i in summed:
+        self._add([array[i] for array in arrays], float(scales[i]))
+      return outcomes.tolist()
+    for start in range(0, summed.size, block):
+      self._add_block(arrays, summed[start : start + block], scales)
+    return outcomes.tolist()
+
   def total(self) -> np.ndarray:
     """Returns the sum, int64, shape [size], in units of updates. It must not be changed."""
     self._merge()
@@ -95,9 +125,8 @@ class Sum:
 
   def _norm(self, arrays: Sequence[np.ndarray]) -> float | None:
     """Returns the L2 norm; None if a coordinate is a NaN or an infinity."""
-    square = sum(map(_sum_of_squares, arrays))
-    least = _LEAST_FLOAT32 * 2.0**24 * sum(array.size for array in arrays)
-    if least < square < math.inf:
+    square = sum(float(_sums_of_squares(array[None])[0]) for array in arrays)
+    if _least_square(sum(array.size for array in arrays)) < square < math.inf:
       return math.sqrt(square)
     # Squares that float32 or float64 does not hold, or zeros.
     if not all(np.isfinite(array).all() for array in arrays):
@@ -107,6 +136,41 @@ class Sum:
       return 0.0
     ratios = (np.asarray(array, np.float64) / largest for array in arrays)
     return largest * math.sqrt(sum(float(np.dot(ratio, ratio)) for ratio in ratios))
+
+  def _norms(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns the L2 norm of each update; NaN for one that `_norm` has none of."""
+    squares = np.zeros(len(arrays[0]))
+    for array in arrays:  # In the order of `_norm`.
+      squares += _sums_of_squares(array)
+    norms = np.sqrt(squares)
+    least = _least_square(sum(array.shape[1] for array in arrays))
+    for i in np.flatnonzero(~((least < squares) & (squares < math.inf))):
+      norm = self._norm([array[i] for array in arrays])
+      norms[i] = math.nan if norm is None else norm
+    return norms
+
+  def _add_block(
+    self, arrays: Sequence[np.ndarray], chosen: np.ndarray, scales: np.ndarray
+  ) -> None:
+    """Adds some updates of a batch, no more than have a sum in int32."""
+    if self._num_recent + len(chosen) > _UPDATES_IN_32_BITS:
+      self._merge()
+    rows: slice | np.ndarray = chosen
+    if chosen[-1] - chosen[0] == len(chosen) - 1:
+      rows = slice(chosen[0], chosen[-1] + 1)  # A view.
+    at = 0
+    for array in arrays:
+      part, factors = array[rows], scales[rows, None]
+      if part.dtype == np.float32:
+        factors = factors.astype(np.float32)
+      with np.errstate(under='ignore'):
+        whole = (part * factors).astype(np.int32)  # Rounds towards zero.
+      total = self._recent[at : at + part.shape[1]]
+      np.add(total, whole.sum(axis=0, dtype=np.int32), out=total)
+      at += part.shape[1]
+    self._num_recent += len(chosen)
+    if self._num_recent == _UPDATES_IN_32_BITS:
+      self._merge()
 
   def _add(self, arrays: Sequence[np.ndarray], scale: float) -> None:
     parts, at = [], 0
@@ -132,12 +196,30 @@ class Sum:
       self._num_recent = 0
 
 
-def _sum_of_squares(array: np.ndarray) -> float:
-  if array.dtype == np.float64:
-    return float(np.dot(array, array))
-  whole = array.size - array.size % _TERMS
-  rows, rest = array[:whole].reshape(-1, _TERMS), array[whole:].astype(np.float64)
-  return float(np.einsum('ij,ij->i', rows, rows).sum(dtype=np.float64) + np.dot(rest, rest))
+def _sums_of_squares(rows: np.ndarray) -> np.ndarray:
+  """Returns the sum of squares of each row, float64. No row's bits depend on the others."""
+  if rows.dtype == np.float64:
+    return np.array([np.dot(row, row) for row in rows])
+  whole = rows.shape[1] - rows.shape[1] % _TERMS
+  terms = rows[:, :whole].reshape(len(rows), whole // _TERMS, _TERMS)
+  # Squares of terms, then float64: a type converted within a sum would be summed in buffers.
+  squares = np.einsum('ijk,ijk->ij', terms, terms).astype(np.float64).sum(axis=1)
+  rest = rows[:, whole:].astype(np.float64)
+  return squares + np.array([np.dot(row, row) for row in rest])
+
+
+def _least_square(size: int) -> float:
+  """Returns the sum of squares from which on float32 holds those of so many coordinates."""
+  return _LEAST_FLOAT32 * 2.0**24 * size
+
+
+def _largest(arrays: Sequence[np.ndarray]) -> np.ndarray:
+  """Returns the L∞ norm of each update of a batch, float64."""
+  largest = np.zeros(len(arrays[0]))
+  for array in arrays:
+    if array.shape[1]:
+      largest = np.maximum(largest, np.abs(array).max(axis=1))
+  return largest
 
 
 def _add_scaled(parts: Sequence[tuple[np.ndarray, np.ndarray]], *, scale: float) -> None:

@@ -10,11 +10,13 @@ from fl_dpftrl import error as error_lib
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl import workloads
 from fl_dpftrl.accounting import arithmetic, calibration, gaussian
+from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.comparison import candidates
 from fl_dpftrl.families import base, identity
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
 from fl_dpftrl.studies import design as design_lib
+from fl_dpftrl.studies import sampled
 
 if TYPE_CHECKING:
   from fl_dpftrl.aggregators import CorrelatedNoiseFactory  # Loads TensorFlow.
@@ -37,6 +39,8 @@ class Conditions:
     deployment_report_goal: report goal of a hypothetical deployment; None without one.
     rounds_per_evaluation: number of rounds between two evaluations.
     simulated: True if the schema is that of simulated cohorts, which no timer enforces.
+    sampling: scheme by which batches are drawn, with parts for each strategy; None without. The
+      schema is then of one participation, in a turn of an example's part.
 
   Raises:
     ValueError: naming the field and its value.
@@ -50,6 +54,7 @@ class Conditions:
   deployment_report_goal: int | None = None
   rounds_per_evaluation: int = 10
   simulated: bool = False
+  sampling: sampling_lib.Sampled | None = None
 
   def __post_init__(self):
     gaussian.check_positive('clip_norm', self.clip_norm)
@@ -96,6 +101,7 @@ class Noise:
     max: that of the worst prefix sum.
     optimiser: root mean square over the models of the actual momentum and
       learning-rate schedule.
+    num_bands: bands of the strategy, where batches are drawn from as many parts; None otherwise.
   """
 
   strategy: str
@@ -103,6 +109,7 @@ class Noise:
   rms: float
   max: float
   optimiser: float
+  num_bands: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -164,6 +171,12 @@ class Cell:
   def strategy(self) -> base.Strategy:
     """Strategy of the noise; the identity without noise."""
     return identity.Identity() if self.noise is None else files.load_strategy(self.noise.strategy)
+
+  @property
+  def sampling(self) -> sampling_lib.Sampled | None:
+    """Scheme that draws the run's batches, with a part for each band; None for a schema."""
+    scheme, bands = self.conditions.sampling, self.noise and self.noise.num_bands
+    return scheme and dataclasses.replace(scheme, num_parts=bands or 1)
 
   def aggregator(self, **options: Any) -> 'CorrelatedNoiseFactory':
     """Returns an aggregator for `train` that bounds updates and adds the noise of the run.
@@ -301,16 +314,29 @@ def _noise(
   folder: pathlib.Path,
   say: Callable[[str], None] | None,
 ) -> Noise | None:
-  if setting.mechanism is None:
+  if setting.mechanism is None or setting.epsilon is None:
     return None
-  schema = conditions.schema
-  path = _strategy_file(setting.mechanism, schema, folder / STRATEGIES_NAME, say)
-  strategy = files.load_strategy(path)
+  schema, scheme, bands = conditions.schema, conditions.sampling, None
+  found = folder / STRATEGIES_NAME
+  if scheme is None:
+    path = _strategy_file(setting.mechanism, schema, found, say)
+    strategy = files.load_strategy(path)
+  else:
+    sized = [
+      _strategy_file(mechanism, schema, found, say)
+      for mechanism in sampled.sized(setting.mechanism, scheme)
+    ]
+    path, strategy, guarantee = sampled.choose(
+      sized, scheme, epsilon=setting.epsilon, delta=conditions.delta, workload=conditions.workload
+    )
+    bands = guarantee.sampling.num_parts
   if setting.noise_multiplier is not None:
     multiplier = setting.noise_multiplier
   elif setting.effective_noise_multiplier is not None:
     sensitivity = sensitivity_lib.sensitivity(strategy, schema).value
     multiplier = setting.effective_noise_multiplier * sensitivity
+  elif scheme is not None:
+    multiplier = guarantee.noise_multiplier
   else:
     multiplier = calibration.calibrate(
       strategy,
@@ -330,6 +356,7 @@ def _noise(
     rms=unit * sums.rms,
     max=unit * sums.max,
     optimiser=unit * models.rms,
+    num_bands=bands,
   )
 
 

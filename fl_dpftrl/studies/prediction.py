@@ -181,7 +181,7 @@ def pairs(rows: Sequence[results.Row], measure: str) -> Pairs:
       if getattr(one.noise, measure) > getattr(other.noise, measure):
         one, other = other, one
       ratio = getattr(other.noise, measure) / getattr(one.noise, measure)
-      difference = results.paired(one.tests, other.tests)
+      difference = results.paired(one.tests, other.tests, one.looks)
       if difference is not None and difference.is_clear:
         (right if difference.mean > 0 else wrong).append(ratio)
   largest = max(wrong, default=1.0)

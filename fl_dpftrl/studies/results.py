@@ -13,11 +13,11 @@ from scipy import stats
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.studies import cells as cells_lib
 from fl_dpftrl.studies import design as design_lib
+from fl_dpftrl.studies import kept
 
 DONE, DIVERGED, FAILED, WAITING = 'done', 'diverged', 'failed', 'not run'
 _CONFIDENCE = 0.95
 _DIGITS = 4  # of a rate beyond a grid
-_ROUNDING = 1e-9  # of a noise multiplier
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,8 +53,8 @@ class Difference:
 
   Attributes:
     mean: mean over seeds of the best one's accuracy less that of this one.
-    margin: half the width of its 95 % confidence interval (Student's t); None
-      for fewer than two seeds.
+    margin: half the width of its 95 % confidence interval (Student's t), or of a wider one where
+      a study adds seeds; None for fewer than two seeds.
   """
 
   mean: float
@@ -89,6 +89,7 @@ class Row:
     results: cells of the chosen rate, by seed.
     difference: against the best of the same ε; None for the best itself.
     problems: cells of the setting that failed or diverged.
+    looks: numbers of seeds at which a study that adds seeds looked at this ε; see `sequential`.
   """
 
   setting: design_lib.Setting
@@ -99,6 +100,7 @@ class Row:
   results: tuple[Result, ...]
   difference: Difference | None
   problems: tuple[Result, ...]
+  looks: tuple[int, ...] = ()
 
   @property
   def label(self) -> str:
@@ -165,7 +167,7 @@ def read(cell: cells_lib.Cell, failed: Mapping[str, str] | None = None) -> Resul
     since = content['diverged_since_round']
     accuracies = content['test']['accuracy'], content['validation']['accuracy']
     seconds = float(content['seconds'])
-    broken = _broken(cell, content)
+    broken = kept.broken(cell, content)
   except (KeyError, TypeError, ValueError):
     raise ValueError(f'{path} is no summary of a run; remove its folder to repeat it') from None
   if broken:
@@ -174,28 +176,6 @@ def read(cell: cells_lib.Cell, failed: Mapping[str, str] | None = None) -> Resul
     return Result(cell=cell, status=DONE, summary=content)
   reason = 'not finite' if since is None else f'not finite from round {since} on'
   return Result(cell=cell, status=DIVERGED, reason=reason, summary=content)
-
-
-def _broken(cell: cells_lib.Cell, summary: Mapping[str, Any]) -> str:
-  """Returns how a run did not keep to its conditions; '' if it did, or does not say."""
-  if cell.noise is None:
-    return ''
-  schema, delta = cell.conditions.schema, cell.conditions.delta
-  if summary.get('delta', delta) != delta:
-    return f'its ε is that of delta={summary["delta"]:g}, and the study has delta={delta:g}'
-  for name, bound, is_most in (
-    ('num_rounds', schema.num_rounds, True),
-    ('max_participations', schema.participations, True),
-    ('min_sep', min(schema.min_sep, summary.get('num_rounds', schema.num_rounds)), False),
-    ('noise_multiplier', cell.noise_multiplier * (1.0 - _ROUNDING), False),
-  ):
-    value = summary.get(name, bound)
-    if value > bound if is_most else value < bound:
-      return (
-        f'it has {name}={value:.6g}, and its noise is calibrated for at'
-        f' {"most" if is_most else "least"} {bound:.6g}'
-      )
-  return ''
 
 
 def chosen_rates(
@@ -271,11 +251,18 @@ def _beyond(rates: Sequence[float], end: float) -> float:
   return float(f'{end * end / inner:.{_DIGITS}g}')
 
 
-def rows(design: design_lib.Design, results: Sequence[Result]) -> list[Row]:
+def rows(
+  design: design_lib.Design, results: Sequence[Result], looks: Mapping[float, tuple[int, ...]] = {}
+) -> list[Row]:
   """Returns a row for each setting, in the order of the design.
 
   Differences are those between means of accuracies that are paired by seed: two
   mechanisms share data, cohorts and initial weights for the same seed.
+
+  Args:
+    design: design of the study.
+    results: results of its cells.
+    looks: see `Row`, by ε.
   """
   rates = chosen_rates(design, results)
   tried = tried_rates(design, results, ended=True)
@@ -294,6 +281,7 @@ def rows(design: design_lib.Design, results: Sequence[Result]) -> list[Row]:
         results=tuple(result for result in own if result.cell.server_learning_rate == rate),
         difference=None,
         problems=tuple(result for result in own if result.status in (DIVERGED, FAILED)),
+        looks=looks.get(setting.epsilon or math.inf, ()),
       )
     )
   return [dataclasses.replace(row, difference=_to_best(row, made)) for row in made]
@@ -329,17 +317,30 @@ def without_noise(all_rows: Iterable[Row]) -> Row | None:
 def _to_best(row: Row, all_rows: Sequence[Row]) -> Difference | None:
   peers = [peer for peer in all_rows if peer.epsilon == row.epsilon and peer.tests]
   best = max(peers, key=lambda peer: peer.mean, default=row)
-  return paired(best.tests, row.tests) if row.tests and best is not row else None
+  return paired(best.tests, row.tests, row.looks) if row.tests and best is not row else None
 
 
-def paired(best: Mapping[int, float], other: Mapping[int, float]) -> Difference | None:
-  """Compares accuracies of the seeds that both have; None without such a seed."""
+def paired(
+  best: Mapping[int, float], other: Mapping[int, float], looks: Sequence[int] = ()
+) -> Difference | None:
+  """Compares accuracies of the seeds that both have; None without such a seed.
+
+  Args:
+    best, other: accuracies by seed.
+    looks: numbers of seeds at which a study that adds seeds looked at the results; none for 95 %.
+      The j-th look has the confidence 1 − 0.05 / (j (j + 1)), and more seeds than the last had are
+      a further look.
+  """
   differences = [best[seed] - other[seed] for seed in sorted(best.keys() & other.keys())]
   if not differences:
     return None
   margin = None
   if len(differences) > 1:
-    quantile = stats.t.ppf(0.5 + 0.5 * _CONFIDENCE, len(differences) - 1)
+    tail = 1.0 - _CONFIDENCE
+    if looks:
+      look = len(looks) + (len(differences) > looks[-1])
+      tail /= look * (look + 1)
+    quantile = stats.t.ppf(1.0 - 0.5 * tail, len(differences) - 1)
     margin = float(quantile * statistics.stdev(differences) / math.sqrt(len(differences)))
   return Difference(mean=statistics.fmean(differences), margin=margin)
 

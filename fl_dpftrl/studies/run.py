@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fl_dpftrl import workloads
+from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.studies import cells as cells_lib
 from fl_dpftrl.studies import design as design_lib
-from fl_dpftrl.studies import estimate, results, runner
+from fl_dpftrl.studies import estimate, results, runner, sequential
 from fl_dpftrl.studies.study import Study
 from fl_dpftrl.text import messages
 
@@ -35,7 +36,8 @@ def study(
   mechanisms: Sequence[str | design_lib.Mechanism],
   epsilons: Sequence[float],
   server_learning_rates: Sequence[float],
-  schema: schemas.MinSep,
+  schema: schemas.MinSep | None = None,
+  sampling: sampling_lib.Sampled | None = None,
   clip_norm: float,
   report_goal: int,
   delta: float = 1e-6,
@@ -47,6 +49,7 @@ def study(
   deployment_report_goal: int | None = None,
   title: str = 'Study',
   jobs: int | None = None,
+  until_told_apart: float | None = None,
   say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> Study:
   """Compares mechanisms by training the same model with each, at equal ε.
@@ -67,6 +70,10 @@ def study(
     epsilons: target ε.
     server_learning_rates: rates to try, the same for every mechanism.
     schema: participation that each run keeps to. A run that does not has failed.
+    sampling: scheme by which runs in one place draw their batches in secret, in place of a schema:
+      `cell.sampling` is it, with a part for each band of `cell.strategy`. `identity` is then
+      DP-SGD. `banded` and `banded_toeplitz` without a size have the number of bands with the least
+      noise at each ε.
     clip_norm: L2 bound on a device's update.
     report_goal: fixed divisor of the sum of a round.
     delta: δ at which ε is stated.
@@ -80,13 +87,22 @@ def study(
     title: title of the table, figures and page.
     jobs: runs at the same time, each in a process of its own; `train` must then be a function of
       a module. None for one after another in this process.
+    until_told_apart: hours for which the study adds seeds, after those that are given, where the
+      best mechanism and the next are not told apart; intervals are then wider, for looking again.
+      A later call goes on. None to add none.
     say: takes progress, in lines.
 
   Raises:
     ValueError: for an argument that does not fit, and for a folder with another study.
   """
+  if sampling is not None and schema is None:
+    _check_sampling(sampling, deployment_report_goal)
+    schema = schemas.MinSep(num_rounds=sampling.num_rounds, max_participations=1)
+  elif schema is None or sampling is not None:
+    raise ValueError('give a study schema or sampling, and not both')
   conditions = cells_lib.Conditions(
     schema=schema,
+    sampling=sampling,
     clip_norm=clip_norm,
     report_goal=report_goal,
     delta=delta,
@@ -96,7 +112,10 @@ def study(
   design = design_lib.parse(
     {
       'title': title,
-      'flags': [f'{name}={getattr(conditions, name)}' for name in _STATED],
+      'flags': [
+        f'{name}={getattr(conditions, name)}'
+        for name in (*_STATED, *(('sampling',) if sampling else ()))
+      ],
       'mechanisms': list(mechanisms),
       'epsilons': list(epsilons),
       'epsilon_of': design_lib.DEPLOYMENT if deployment_report_goal else design_lib.RUN,
@@ -112,7 +131,19 @@ def study(
     _check_importable(train)
   preload = (train.__module__,) if jobs is not None else ()
   task = cells_lib.Task(conditions=lambda setting: conditions, train=train, preload=preload)
-  return run(design, task, pathlib.Path(folder), jobs=jobs, say=say)
+  return run(
+    design, task, pathlib.Path(folder), jobs=jobs, say=say, until_told_apart=until_told_apart
+  )
+
+
+def _check_sampling(sampling: object, deployment_report_goal: int | None) -> None:
+  if not isinstance(sampling, sampling_lib.Sampled):
+    raise ValueError(
+      'sampling must be a scheme that amplifies, CyclicPoisson or CyclicFixedSize, got'
+      f' {messages.kind(sampling)}; shuffled batches have a schema'
+    )
+  if deployment_report_goal is not None:
+    raise ValueError('deployment_report_goal has no meaning where batches are drawn: leave it out')
 
 
 def _check_importable(train: cells_lib.Train) -> None:
@@ -134,6 +165,7 @@ def run(
   jobs: int | None,
   say: Callable[[str], None],
   image_kind: str = 'png',
+  until_told_apart: float | None = None,
 ) -> Study:
   """Runs what is left of a study, and writes its table, figures and page.
 
@@ -144,12 +176,14 @@ def run(
     jobs: runs at the same time, each in a process; None for one after another in this process.
     say: takes progress, in lines.
     image_kind: kind of the figures' files: 'png', 'svg' or 'pdf'.
+    until_told_apart: hours for which seeds are added; None to add none.
 
   Raises:
     OSError: if a file cannot be read or written.
     ValueError: naming a file, flag or setting that does not fit.
     KeyboardInterrupt: on a signal that raises it; the study can go on later.
   """
+  sequential.check_hours(until_told_apart)
   with held(design, task, folder):
     if task.timed is not None and jobs is not None and _is_long(design, task, folder):
       say('timing a few rounds, to say how long the study takes')
@@ -157,7 +191,9 @@ def run(
     cells = cells_lib.prepare(design, task, folder, say)
     text = json.dumps(dataclasses.asdict(design), indent=2, ensure_ascii=False) + '\n'
     durable.write_durably(folder / STUDY_NAME, text.encode())
-    finished = Study(design=design, results=tuple(_train(cells, task, jobs, say)), folder=folder)
+    added = sequential.Added.read(folder)
+    found = _train(cells, task, jobs, say, added, until_told_apart)
+    finished = Study(design=design, results=tuple(found), folder=folder, looks=added.looks)
     finished.write(image_kind=image_kind)
   from fl_dpftrl.studies import sentences
 
@@ -178,9 +214,14 @@ def _is_long(design: design_lib.Design, task: cells_lib.Task, folder: pathlib.Pa
 
 
 def _train(
-  cells: cells_lib.Cells, task: cells_lib.Task, jobs: int | None, say: Callable[[str], None]
+  cells: cells_lib.Cells,
+  task: cells_lib.Task,
+  jobs: int | None,
+  say: Callable[[str], None],
+  added: sequential.Added,
+  until_told_apart: float | None,
 ) -> list[results.Result]:
-  """Runs the cells that choose learning rates, and then those of the chosen ones."""
+  """Runs the cells that choose learning rates, those of the chosen ones, and added seeds."""
   design = cells.design
   progress = runner.Progress(total=design.num_cells, jobs=jobs or 1, say=say)
 
@@ -201,7 +242,19 @@ def _train(
     named = [f'{cell.setting.label} {cell.server_learning_rate:g}' for cell in more]
     say(f'the best rate is at an end of its grid, so further ones: {", ".join(named)}')
     tuned += ended(more)
-  return tuned + ended(list(cells.final(results.chosen_rates(design, tuned))))
+  rates = results.chosen_rates(design, tuned)
+  found = tuned + ended(list(cells.final(rates)))
+  begun = list(added.cells(cells, rates))
+  progress.total += len(begun)
+  found += ended(begun)
+
+  def run_added(wanted: Sequence[cells_lib.Cell]) -> list[results.Result]:
+    progress.total += len(wanted)
+    return ended(wanted)
+
+  if until_told_apart is not None:
+    sequential.extend(added, cells, found, hours=until_told_apart, ended=run_added, say=say)
+  return found
 
 
 def gather(design: design_lib.Design, task: cells_lib.Task, folder: pathlib.Path) -> Study:
@@ -218,7 +271,9 @@ def gather(design: design_lib.Design, task: cells_lib.Task, folder: pathlib.Path
     read_results += [results.read(cell) for cell in cells.extended(further)]
   chosen = results.chosen_rates(design, read_results)
   read_results += [results.read(cell) for cell in cells.final(chosen)]
-  return Study(design=design, results=tuple(read_results), folder=folder)
+  added = sequential.Added.read(folder)
+  read_results += [results.read(cell) for cell in added.cells(cells, chosen)]
+  return Study(design=design, results=tuple(read_results), folder=folder, looks=added.looks)
 
 
 def _check_folder(design: design_lib.Design, folder: pathlib.Path) -> None:

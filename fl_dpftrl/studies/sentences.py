@@ -131,7 +131,7 @@ def _order(level: Sequence[results.Row]) -> str:
     return ''
   names = [level[0].label]
   for above, below in zip(level, level[1:]):
-    difference = results.paired(above.tests, below.tests)
+    difference = results.paired(above.tests, below.tests, above.looks)
     sign = '>' if difference is not None and difference.is_clear else '≈'
     names.append(f'{sign} {below.label}')
   clear, total = _told_apart(level)
@@ -146,7 +146,7 @@ def _told_apart(level: Sequence[results.Row]) -> tuple[int, int]:
   clear = total = 0
   for place, above in enumerate(level):
     for below in level[place + 1 :]:
-      difference = results.paired(above.tests, below.tests)
+      difference = results.paired(above.tests, below.tests, above.looks)
       total += 1
       clear += difference is not None and difference.is_clear
   return clear, total
@@ -163,7 +163,7 @@ def against_independent(rows: Sequence[results.Row]) -> list[str]:
   clear: list[tuple[str, float | None]] = []
   unclear: list[tuple[str, float | None]] = []
   for epsilon, independent, others in _beside_independent(rows):
-    mean = results.paired(_mean_by_seed(others), independent.tests)
+    mean = results.paired(_mean_by_seed(others), independent.tests, independent.looks)
     parts = [f'{independent.label} reaches {_percent(independent.mean)}']
     parts += [f'{words}: {", ".join(labels)}' for words, labels in _beside(independent, others)]
     if mean is not None:
@@ -211,7 +211,7 @@ def _beside(independent: results.Row, others: Sequence[results.Row]) -> list[tup
   """Returns the mechanisms above, level with and below independent noise, in words."""
   groups: dict[str, list[str]] = {}
   for row in others:
-    difference = results.paired(row.tests, independent.tests)
+    difference = results.paired(row.tests, independent.tests, row.looks)
     if difference is None:
       continue
     side = 'above' if difference.mean > 0 else 'below'

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import pathlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fl_dpftrl import tables
@@ -26,16 +27,18 @@ class Study:
     design: what is compared, with which rates and seeds.
     results: result of each run.
     folder: folder of the study.
+    looks: numbers of seeds at which a study that adds seeds looked at the results, by ε.
   """
 
   design: design_lib.Design
   results: tuple[results_lib.Result, ...]
   folder: pathlib.Path
+  looks: Mapping[float, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
   @functools.cached_property
   def rows(self) -> list[results_lib.Row]:
     """A row for each mechanism at each ε, at the learning rate that validation data chose."""
-    return results_lib.rows(self.design, self.results)
+    return results_lib.rows(self.design, self.results, self.looks)
 
   @property
   def failed(self) -> tuple[results_lib.Result, ...]:

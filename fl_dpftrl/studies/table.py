@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 
 from fl_dpftrl.studies import design as design_lib
-from fl_dpftrl.studies import results
+from fl_dpftrl.studies import results, sequential
 from fl_dpftrl.text import messages, rounding
 
 HEAD = (
@@ -63,6 +63,8 @@ def remarks(row: results.Row) -> list[str]:
   texts = []
   if row.setting.published is not None:
     texts.append(f'published: {100 * row.setting.published:.2f}')
+  if row.noise is not None and row.noise.num_bands is not None:
+    texts.append(f'bands: {row.noise.num_bands}')
   if row.at_edge:
     texts.append('the rate is at an end of its grid')
   for status in (results.DIVERGED, results.FAILED):
@@ -139,17 +141,22 @@ def notes(design: design_lib.Design, rows: Sequence[results.Row]) -> list[str]:
   )
   if all(len(setting.server_learning_rates) == 1 for setting in design.settings):
     rate = 'The server learning rate is given: none was tried beside it.'
+  schemes = {row.conditions.sampling for row in rows}
+  by = 'the participation that the timers enforce'
+  if schemes != {None}:
+    by = 'batches that are drawn as stated, in secret, with a part of the examples for each band'
   simulated = (
     ' A timer in hours enforces no min-sep in rounds: there it is the participation of the'
     ' simulated cohorts, the worst over seeds.'
   )
   return [
-    f'Target ε are those of {what}, for the participation that the timers enforce.'
+    f'Target ε are those of {what}, for {by}.'
     + (simulated if any(row.conditions.simulated for row in rows) else ''),
     rate,
     'Test accuracy is the mean ± standard deviation over seeds.',
     '"Below the best" is the mean difference to the best mechanism of the same ε, paired by'
     ' seed, ± half of its 95 % confidence interval (Student’s t, not corrected for the number'
     ' of comparisons). "Tied" means that the interval holds 0.',
+    *sequential.sentences(rows, design),
     '"ε of the run" is the largest that the participation log of a run proves.',
   ]

@@ -5,8 +5,12 @@ Those of libraries that are not installed here are run by `make test-adapters`.
 
 import importlib.util
 import pathlib
+import signal
+import subprocess
+import sys
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import fl_dpftrl as dpftrl
@@ -77,20 +81,109 @@ def test_federated_averaging_lowers_the_loss_and_goes_on(
   assert f'ε {statement.worst_case.epsilon:.2f}' in lines[-1]
 
 
+CENTRAL = ['--epsilon=8', '--bands=4', '--num_rounds=40', '--batch_size=150']
+
+
 @pytest.mark.slow
-def test_central_training_has_the_amplified_guarantee(monkeypatch, tmp_path, capsys):
+def test_central_training_has_the_amplified_guarantee_and_goes_on(monkeypatch, tmp_path, capsys):
   pytest.importorskip('jax')
-  module = program(
-    'central', monkeypatch, EXAMPLES=4000, BATCH=100, ROUNDS=50, BANDS=4, EPSILON=8.0
+  module = program('central', monkeypatch)
+  folder = tmp_path / 'run'
+  save, saved = module.save, []
+
+  def killed(*arguments):
+    saved.append(arguments)
+    if len(saved) == 17:
+      raise KeyboardInterrupt  # After round 16 was released, and before its model is stored.
+    save(*arguments)
+
+  monkeypatch.setattr(module, 'save', killed)
+  with pytest.raises(KeyboardInterrupt):
+    module.main([str(folder), *CENTRAL])
+  weights, velocity = module.load(folder / 'model.npz', module.initial(0))
+  for name, part in saved[-2][1].items():  # That of round 15.
+    np.testing.assert_array_equal(weights[name], part)
+    np.testing.assert_array_equal(velocity[name], saved[-2][2][name])
+  assert (folder / 'batches.secret').stat().st_mode & 0o777 == 0o600
+  assert folder.stat().st_mode & 0o777 == 0o700
+  module.main([str(folder), *CENTRAL])
+  last = capsys.readouterr().out.splitlines()
+  assert float(last[-1].split('accuracy ')[1].split()[0]) > 20.0  # The best constant: 16 %.
+  epsilon = float(last[-2].split('ε ')[1].split()[0])
+  assert 7.9 < epsilon <= 8.0
+  run = opened(folder)
+  assert run.log.num_rounds == 40
+  assert epsilon < 0.7 * dpftrl.replay(run, deltas=1e-5).worst_case.epsilon
+  # The batches are those of the secret seed, each drawn once.
+  scheme = module.sampling.CyclicPoisson(
+    num_rounds=40, num_examples=len(module.text()['train'].y), batch_size=150, num_parts=4
   )
-  module.main(tmp_path / 'run')
-  last = capsys.readouterr().out.splitlines()[-1]
-  assert float(last.split('accuracy ')[1].split()[0]) > 30.0
-  epsilon = float(last.split('ε ')[1].split()[0])
-  assert 7.5 < epsilon <= 8.0
-  run = opened(tmp_path / 'run')
-  worst = dpftrl.replay(run, deltas=1e-5).worst_case.epsilon
-  assert epsilon < 0.7 * worst
+  seed = module.secret_seed(folder / 'batches.secret', is_new=False)
+  rows = pq.read_table(folder / 'participation.parquet').to_pydict()
+  logged = {t: set() for t in range(40)}
+  for t, example in zip(rows['round'], rows['device_id'], strict=True):
+    logged[t].add(example)
+  for batch in module.partition.Partition(scheme=scheme, seed=seed).rounds():
+    assert logged[batch.round] == set(batch.device_ids.tolist())
+  (folder / 'batches.secret').unlink()
+  with pytest.raises(SystemExit, match='2'):
+    module.main([str(folder), *CENTRAL])
+  assert 'batches.secret is gone' in capsys.readouterr().err
+
+
+def test_blocks_hold_a_whole_batch_of_any_size(monkeypatch):
+  pytest.importorskip('jax')
+  module = program('central', monkeypatch)
+  for size in (0, 1, 15, 16, 17, 40):
+    ids = np.arange(100, 100 + size)
+    parts = list(module.blocks(ids, 16))
+    assert all(len(places) in range(2, 17, 2) for places, _ in parts)
+    kept = [places[:count] for places, count in parts]
+    np.testing.assert_array_equal(np.concatenate([*kept, []]), ids)
+
+
+@pytest.mark.slow
+def test_central_training_with_batches_of_a_fixed_size(monkeypatch, tmp_path, capsys):
+  pytest.importorskip('jax')
+  module, folder = program('central', monkeypatch), tmp_path / 'run'
+  module.main([str(folder), '--epsilon=8', '--num_rounds=12', '--sampling=fixed_size'])
+  *_, last, _ = capsys.readouterr().out.splitlines()
+  assert 7.9 < float(last.split('ε ')[1].split()[0]) <= 8.0
+  rounds = pq.read_table(folder / 'participation.parquet').column('round').to_pylist()
+  assert [rounds.count(t) for t in range(12)] == [256] * 12
+
+
+@pytest.mark.slow
+def test_central_training_goes_on_after_sigkill(tmp_path):
+  pytest.importorskip('jax')
+  folder = tmp_path / 'run'
+  command = [sys.executable, str(EXAMPLES / 'central.py'), str(folder), *CENTRAL]
+  started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+  for line in started.stdout:
+    if line.startswith('round 12:'):
+      break
+  started.send_signal(signal.SIGKILL)
+  assert started.wait() == -signal.SIGKILL
+  done = subprocess.run(command, capture_output=True, text=True, check=True)
+  rounds = [line.split(':')[0] for line in done.stdout.splitlines() if line.startswith('round ')]
+  assert rounds[-1] == 'round 40' and 'round 12' not in rounds
+  assert opened(folder).log.num_rounds == 40
+
+
+@pytest.mark.slow
+def test_the_central_study_has_a_page(monkeypatch, tmp_path):
+  pytest.importorskip('jax')
+  monkeypatch.syspath_prepend(EXAMPLES)
+  changes = dict(EPSILONS=(8,), SEEDS=(0, 1), RATES=(0.5,), NUM_ROUNDS=20, BATCH_SIZE=100)
+  study = program('central_study', monkeypatch, **changes).main([str(tmp_path / 'study')])
+  assert not study.failed and (tmp_path / 'study' / 'study.html').exists()
+  assert (tmp_path / 'study' / 'banded_and_dp_sgd.png').read_bytes()[:4] == b'\x89PNG'
+  for row in study.rows:
+    assert len(row.tests) == 2 and row.mean > 0.15
+    if row.noise is not None:
+      stated = [result.summary['epsilon'] for result in row.results]
+      assert all(7.9 < epsilon <= 8.0 for epsilon in stated)
+  assert next(row.noise.num_bands for row in study.rows if row.noise) == 1
 
 
 def test_flower_gets_one_reply_of_the_private_mean(monkeypatch, tmp_path, capsys):

@@ -225,3 +225,13 @@ def test_a_machine_that_makes_other_rows_is_told(tmp_path, monkeypatch):
   with pytest.raises(ledger.LostStateError, match='makes other rows of noise'):
     rows.row(1)
   rows.close()
+
+
+def test_nothing_is_written_once_it_is_closed(tmp_path):
+  for attempt in range(5):
+    before = set(threading.enumerate())
+    with dpftrl.NoiseRows(every_family.example('blt', 50), 300_000, folder=tmp_path / 'n') as rows:
+      rows.row(15 + attempt)  # The row after a few more is preceded by a snapshot.
+    mine = [each for each in threading.enumerate() if each not in before and each.name == 'noise']
+    assert not mine
+    shutil.rmtree(tmp_path / 'n')

@@ -113,6 +113,49 @@ def test_sums_do_not_depend_on_the_order_and_do_not_overflow():
   )
 
 
+@hypothesis.given(
+  st.integers(0, 2**32 - 1),
+  st.lists(st.sampled_from([0, 1, 7, 128, 300, 1290]), min_size=1, max_size=3).filter(any),
+  st.sampled_from([1, 2, 63, 64, 65, 200]),
+  st.sampled_from([np.float32, np.float64]),
+  st.sampled_from([1e-30, 0.7, 1e30]),
+  st.sampled_from([None, 0.2]),
+)
+@hypothesis.settings(deadline=None, max_examples=60)
+def test_a_batch_has_the_bits_of_its_updates_one_by_one(
+  seed, sizes, count, kind, clip_norm, zeroing_norm
+):
+  rng = np.random.default_rng(seed)
+  scales = clip_norm * np.exp(rng.normal(-1.0, 2.0, size=(count, 1))) / sum(sizes) ** 0.5
+  with np.errstate(over='ignore', under='ignore'):
+    batch = [(rng.normal(size=(count, size)) * scales).astype(kind) for size in sizes]
+  for value in (0.0, np.nan, np.inf, 1e-45, 3e38):
+    for part in batch:
+      if part.size and rng.random() < 0.3:
+        part[rng.integers(count), :] = value
+  unit = units.Unit.of(1.0)
+  new = lambda: sums.Sum(sum(sizes), unit=unit, clip_norm=clip_norm, zeroing_norm=zeroing_norm)
+  single, whole = new(), new()
+  expected = [single.add([part[i] for part in batch]) for i in range(count)]
+  first = count // 3  # In two batches, so that one begins within a sum in int32.
+  outcomes = [
+    whole.add_batch([part[s] for part in batch]) for s in (slice(first), slice(first, None))
+  ]
+  assert [*outcomes[0], *outcomes[1]] == expected
+  np.testing.assert_array_equal(whole.total(), single.total())
+
+
+@pytest.mark.parametrize('cores', [1, 2])
+def test_a_batch_of_large_updates_has_the_bits_of_its_updates(cores, monkeypatch):
+  monkeypatch.setattr(sums, '_num_cores', lambda: cores)
+  batch = [np.random.default_rng(4).normal(size=(3, 1_300_007)).astype(np.float32) / 900]
+  unit = units.Unit.of(0.5)
+  single, whole = (sums.Sum(1_300_007, unit=unit, clip_norm=1.2660) for _ in range(2))
+  expected = [single.add([part]) for part in batch[0]]
+  assert whole.add_batch(batch) == expected and set(expected) == {'kept', 'clipped'}
+  np.testing.assert_array_equal(whole.total(), single.total())
+
+
 def test_a_sum_begins_again():
   unit = units.Unit.of(1.0)
   total = sums.Sum(2, unit=unit, clip_norm=1.0)

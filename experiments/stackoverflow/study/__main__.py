@@ -51,6 +51,13 @@ def main() -> None:
     help='only write a page of the results so far, with figures and results.csv in NAME/',
   )
   parser.add_argument(
+    '--until_told_apart',
+    type=float,
+    metavar='HOURS',
+    help='after the seeds of the study file, add seeds for so many hours where the best mechanism'
+    ' and the next are not told apart; intervals are wider then, for looking again',
+  )
+  parser.add_argument(
     '--estimate', action='store_true', help='only say how long the study takes, and end'
   )
   parser.add_argument(
@@ -123,7 +130,15 @@ def _run(arguments: argparse.Namespace) -> bool:
       say('timing a few rounds, to say how long the study takes')
       say(estimate.measure(design, task, folder, jobs=jobs).text())
     return True
-  study = run.run(design, task, folder, jobs=jobs, say=say, image_kind=arguments.figures)
+  study = run.run(
+    design,
+    task,
+    folder,
+    jobs=jobs,
+    say=say,
+    image_kind=arguments.figures,
+    until_told_apart=arguments.until_told_apart,
+  )
   print(messages.lines(table.text(study.rows)))
   return not study.failed
 

@@ -88,6 +88,7 @@ def test_a_study_with_a_failed_run_goes_on(tmp_path, temporary, monkeypatch, cap
       '--jobs=2 runs share the room of --machines: say with',
     ),
     ([*HERE, '--publish=page.md', '--machines=auto'], '--publish trains nothing: leave --machines'),
+    ([*HERE, '--until_told_apart=-1'], 'until_told_apart=-1.0 must be a number of hours'),
     ([*HERE, '--actor_gpus=0.5'], '--actor_gpus is for the Ray cluster that --machines names'),
   ],
 )
@@ -98,3 +99,18 @@ def test_bad_arguments_get_one_line(arguments, words, capsys, monkeypatch):
   assert ended.value.code == 2
   line = capsys.readouterr().err
   assert line.startswith('study: ') and line.count('\n') == 1 and words in line
+
+
+def test_hours_of_added_seeds_reach_the_study(monkeypatch, tmp_path):
+  class Asked(Exception):
+    """The study was asked for."""
+
+  def asked(*unused, until_told_apart, **others):
+    raise Asked(until_told_apart)
+
+  monkeypatch.setattr(run, 'run', asked)
+  for flags, hours in (([], None), (['--until_told_apart=1.5'], 1.5)):
+    monkeypatch.setattr(sys, 'argv', ['study', HERE[0], f'--output_dir={tmp_path}', *flags])
+    with pytest.raises(Asked) as caught:
+      __main__.main()
+    assert caught.value.args == (hours,)

@@ -1,0 +1,45 @@
+"""Check that a run kept to the conditions for which its noise was calibrated."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fl_dpftrl.centralized import sampling
+from fl_dpftrl.studies import cells as cells_lib
+
+_ROUNDING = 1e-9  # of a noise multiplier
+
+
+def broken(cell: cells_lib.Cell, summary: Mapping[str, Any]) -> str:
+  """Returns how a run did not keep to its conditions; '' if it did, or does not say."""
+  if cell.noise is None:
+    return ''
+  schema, delta = cell.conditions.schema, cell.conditions.delta
+  if summary.get('delta', delta) != delta:
+    return f'its ε is that of delta={summary["delta"]:g}, and the study has delta={delta:g}'
+  bounds: tuple[tuple[str, float, bool], ...] = (
+    ('max_participations', schema.participations, True),
+    ('min_sep', min(schema.min_sep, summary.get('num_rounds', schema.num_rounds)), False),
+  )
+  scheme = cell.sampling
+  if scheme is not None:
+    name = sampling.name(scheme)
+    if summary.get('sampling', name) != name:
+      return f'its batches are drawn by {summary["sampling"]}, and its noise is for {name}'
+    bounds = (
+      ('batch_size', scheme.batch_size, True),
+      ('num_examples', scheme.num_examples, False),
+      ('num_parts', scheme.num_parts, True),
+      ('num_parts', scheme.num_parts, False),
+    )
+  for name, bound, is_most in (
+    ('num_rounds', schema.num_rounds, True),
+    *bounds,
+    ('noise_multiplier', cell.noise_multiplier * (1.0 - _ROUNDING), False),
+  ):
+    value = summary.get(name, bound)
+    if value > bound if is_most else value < bound:
+      return (
+        f'it has {name}={value:.6g}, and its noise is calibrated for at'
+        f' {"most" if is_most else "least"} {bound:.6g}'
+      )
+  return ''
