@@ -120,22 +120,29 @@ def test_flower_gets_one_reply_of_the_private_mean(monkeypatch, tmp_path, capsys
   ) as aggregator:
     strategy = module.PrivateStrategy(Wrapped(fraction_train=1.0), aggregator, 4)
     grid = Grid(module, num_nodes=9)
-    strategy.start(grid, arrays, num_rounds=3)
+    strategy.start(grid, arrays, num_rounds=2)
+    # Flower started anew: all nodes have other ids, and the devices are the same.
+    grid = Grid(module, num_nodes=9, first_id=70)
+    strategy = module.PrivateStrategy(Wrapped(fraction_train=1.0), aggregator, 4)
+    strategy.start(grid, arrays, num_rounds=1)
     assert aggregator.next_round == 3 and [len(replies) for replies in given] == [1, 1, 1]
     # Two of four do not answer: too few, and the round is burnt.
     grid.silent = 2
     strategy.start(grid, arrays, num_rounds=1)
     assert len(given) == 3 and aggregator.next_round == 4
+    devices = {str(device) for t in range(4) for device in aggregator._record._log.cohort(t)}
+    assert devices == {str(device) for device in range(9)}
   assert 'failed: round 3 has 2 updates, and report_goal is 3' in capsys.readouterr().out
   run = opened(tmp_path / 'run')
   assert dpftrl.replay(run, deltas=1e-6).min_sep >= 2
 
 
 class Grid:
-  """Nodes in this process, which train by the example's own function."""
+  """Nodes in this process, which train by the example's own functions."""
 
-  def __init__(self, module, num_nodes):
-    self._module, self._nodes, self.silent = module, range(num_nodes), 0
+  def __init__(self, module, num_nodes, first_id=30):
+    self._module, self._first_id, self.silent = module, first_id, 0
+    self._nodes = range(first_id, first_id + num_nodes)
 
   def get_node_ids(self):
     return list(self._nodes)
@@ -143,6 +150,11 @@ class Grid:
   def send_and_receive(self, messages, *, timeout=None):
     replies = []
     for message in messages:
-      context = type('Context', (), {'node_config': {'partition-id': message.metadata.dst_node_id}})
-      replies.append(self._module.train(message, context))
-    return replies[self.silent :]
+      device = message.metadata.dst_node_id - self._first_id
+      context = type('Context', (), {'node_config': {'partition-id': device}})
+      is_query = message.metadata.message_type == self._module.MessageType.QUERY
+      answer = self._module.query if is_query else self._module.train
+      replies.append(answer(message, context))
+      is_silent = not is_query and len(replies) <= self.silent
+      replies[-1] = None if is_silent else replies[-1]
+    return [reply for reply in replies if reply is not None]
