@@ -6,6 +6,8 @@ A network learns ten classes of 20,000 examples. Rounds take turns at as many pa
 strategy has bands, and include each example of their part independently (Choquette-Choo et al.
 2023, algorithm 2). The privacy of one example is protected: each has a gradient of its own, bounded
 and summed by the aggregator, and the log of batches proves ε.
+
+Interrupt it and start it again: it goes on with the next batch.
 """
 
 import pathlib
@@ -57,12 +59,17 @@ def main(folder: pathlib.Path) -> None:
     num_rounds=ROUNDS, num_examples=EXAMPLES, batch_size=BATCH, num_parts=BANDS
   )
   once = dpftrl.MinSep(num_rounds=ROUNDS, min_sep=ROUNDS)  # Sampling accounts for the rest.
-  strategy = dpftrl.optimize('banded', once, objective='rms', num_bands=BANDS)
+  stored, known = folder / 'model.npz', folder / 'strategy.json'
+  if known.exists():  # The same to the last bit.
+    strategy = dpftrl.load_strategy(known)
+  else:
+    strategy = dpftrl.optimize('banded', once, objective='rms', num_bands=BANDS)
   planned = amplification.calibrate(strategy, scheme, epsilon=EPSILON, delta=DELTA)
   print(f'{BANDS} bands, noise multiplier {planned.noise_multiplier:.3f} for ε = {EPSILON}')
   parameters = initial()
   velocity = jax.tree.map(jnp.zeros_like, parameters)
-  # A secret seed: whoever knows the batches has no amplified guarantee against them.
+  # A secret seed: whoever knows the batches has no amplified guarantee against them. Rounds are
+  # drawn independently, so another start may draw the rest from another seed.
   batches = partition.Partition(scheme=scheme, seed=secrets.randbits(128))
   padded = 2 * BATCH  # One shape of arrays, which is compiled once.
   with dpftrl.PrivateAggregator(
@@ -75,9 +82,11 @@ def main(folder: pathlib.Path) -> None:
     sampling=scheme,
     delta=DELTA,
   ) as aggregator:
-    if aggregator.next_round:
-      raise SystemExit(f'{folder} holds a run; name another folder')
-    for batch in batches.rounds():
+    if stored.exists():
+      _, tree = jax.tree.flatten((parameters, velocity))
+      with np.load(stored) as arrays:
+        parameters, velocity = jax.tree.unflatten(tree, [arrays[name] for name in arrays])
+    for batch in batches.rounds(aggregator.next_round):
       chosen = batch.device_ids[:padded]
       places = np.resize(chosen, padded) if chosen.size else np.zeros(padded, int)
       each = jax.tree.map(np.asarray, gradients(parameters, points[places], classes[places]))
@@ -86,6 +95,8 @@ def main(folder: pathlib.Path) -> None:
           round_.add({name: part[i] for name, part in each.items()})
       velocity = jax.tree.map(lambda v, g: 0.9 * v + g, velocity, round_.mean)
       parameters = jax.tree.map(lambda p, v: p - 0.5 * v, parameters, velocity)
+      np.savez(folder / 'new.npz', *jax.tree.leaves((parameters, velocity)))
+      (folder / 'new.npz').replace(stored)  # Whole or not at all.
       if aggregator.next_round % 50 == 0:
         right = np.argmax(logits(parameters, x_test), axis=1) == test_classes
         print(

@@ -139,8 +139,8 @@ def main(folder: pathlib.Path) -> None:
       optimizer.step()
       optimizer.zero_grad()
       state = {'model': model.state_dict(), 'optimizer': optimizer.state_dict()}
-      torch.save(state, stored.with_suffix('.new'))
-      stored.with_suffix('.new').replace(stored)
+      torch.save(state, folder / 'new.pt')
+      (folder / 'new.pt').replace(stored)  # Whole or not at all.
       if aggregator.next_round % 50 == 0:
         with torch.no_grad():
           right = (model._module(x_test).argmax(dim=1) == test_classes).float().mean()

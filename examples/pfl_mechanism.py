@@ -141,9 +141,9 @@ class AfterRound(TrainingProcessCallback):
     self._tests = tuple(torch.cat(part) for part in zip(*tests))
 
   def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
-    temporary = self._stored.with_suffix('.new')
-    torch.save(model.pytorch_model.state_dict(), temporary)
-    temporary.replace(self._stored)
+    new = self._stored.with_name('new.pt')
+    torch.save(model.pytorch_model.state_dict(), new)
+    new.replace(self._stored)
     if self._aggregator.next_round % 10 == 0:
       right = model.pytorch_model.metrics(*self._tests)['accuracy'].overall_value
       print(

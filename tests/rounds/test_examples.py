@@ -131,7 +131,7 @@ def test_flower_gets_one_reply_of_the_private_mean(monkeypatch, tmp_path, capsys
     strategy.start(grid, arrays, num_rounds=1)
     assert len(given) == 3 and aggregator.next_round == 4
     devices = {str(device) for t in range(4) for device in aggregator._record._log.cohort(t)}
-    assert devices == {str(device) for device in range(9)}
+    assert devices <= {str(device) for device in range(9)}
   assert 'failed: round 3 has 2 updates, and report_goal is 3' in capsys.readouterr().out
   run = opened(tmp_path / 'run')
   assert dpftrl.replay(run, deltas=1e-6).min_sep >= 2
