@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import weakref
 
 OPTIMIZER = pathlib.Path(__file__).parents[2] / 'examples' / 'opacus_optimizer.py'
 TESTS = tuple(
@@ -75,6 +76,9 @@ def _put_in_place() -> None:
           noise_seed=seed,
         )
         self.max_grad_norm = self.aggregator.clip_norm
+        weakref.finalize(
+          self, self.aggregator.close
+        )  # There are hundreds, and each has files open.
       if self.round is None:
         self.begin(range(4096))
       super().clip_and_accumulate()

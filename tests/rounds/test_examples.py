@@ -43,29 +43,35 @@ def test_the_programs_of_the_page_run(monkeypatch, tmp_path):
   assert dpftrl.verify('any-loop-bundle', digest=names['digest']).passed
 
 
-@pytest.mark.parametrize(
-  'name, library', [('any_loop', None), ('pytorch_loop', 'torch'), ('jax_optax', 'optax')]
-)
-def test_federated_averaging_lowers_the_loss_and_goes_on(
-  name, library, monkeypatch, tmp_path, capsys
-):
+# name: library, the function that is interrupted, and its calls before that.
+PROGRAMS = {
+  'any_loop': (None, 'update_of', 244),
+  'pytorch_loop': ('torch', 'update_of', 164),
+  'jax_optax': ('optax', 'update_of', 164),
+  'pfl_mechanism': ('pfl', 'dataset_of', 264),
+}
+
+
+@pytest.mark.parametrize('name', PROGRAMS)
+def test_federated_averaging_lowers_the_loss_and_goes_on(name, monkeypatch, tmp_path, capsys):
+  library, function, num_calls = PROGRAMS[name]
   if library is not None:
     pytest.importorskip(library)
   schema = dpftrl.MinSep(num_rounds=30, min_sep=10)
   module = program(name, monkeypatch, ROUNDS=30, SCHEMA=schema)
   folder = tmp_path / 'run'
-  if name != 'jax_optax':  # It trains from the start alone.
-    update_of, calls = module.update_of, []
+  call, calls = getattr(module, function), []
 
-    def interrupted(*arguments):
-      calls.append(1)
-      if len(calls) == 245:
-        raise KeyboardInterrupt
-      return update_of(*arguments)
+  def interrupted(*arguments):
+    calls.append(1)
+    if len(calls) == num_calls + 1:
+      raise InterruptedError
+    return call(*arguments)
 
-    monkeypatch.setattr(module, 'update_of', interrupted)
-    with pytest.raises(KeyboardInterrupt):
-      module.main(folder)
+  monkeypatch.setattr(module, function, interrupted)
+  with pytest.raises(InterruptedError):
+    module.main(folder)
+  assert len(list(folder.glob('model.*'))) == 1
   module.main(folder)
   statement = proven(folder)
   assert statement.num_rounds == 30 and statement.min_sep >= 10
@@ -83,6 +89,17 @@ def test_central_training_has_the_amplified_guarantee(monkeypatch, tmp_path, cap
   module = program(
     'central', monkeypatch, EXAMPLES=4000, BATCH=100, ROUNDS=50, BANDS=4, EPSILON=8.0
   )
+  stop, mean_of = [], dpftrl.PrivateAggregator._mean
+
+  def interrupted(aggregator, t, like):
+    if t == 20 and not stop:
+      stop.append(t)
+      raise InterruptedError
+    return mean_of(aggregator, t, like)
+
+  monkeypatch.setattr(dpftrl.PrivateAggregator, '_mean', interrupted)
+  with pytest.raises(InterruptedError):
+    module.main(tmp_path / 'run')
   module.main(tmp_path / 'run')
   last = capsys.readouterr().out.splitlines()[-1]
   assert float(last.split('accuracy ')[1].split()[0]) > 30.0
