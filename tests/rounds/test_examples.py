@@ -39,8 +39,8 @@ def test_the_programs_of_the_page_run(monkeypatch, tmp_path):
   names = {}
   for text in pages.programs('any-loop.md'):
     exec(compile(text, 'any-loop.md', 'exec'), names)
-  assert names['aggregator'].next_round == 1 and names['noise'].shape == (20,)
-  assert dpftrl.verify('any-loop-bundle', digest=names['digest']).passed
+  assert names['aggregator'].next_round == 60 and names['noise'].shape == (20,)
+  assert dpftrl.verify('whole-run-bundle', digest=names['digest']).passed
 
 
 # name: library, the function that is interrupted, and its calls before that.
