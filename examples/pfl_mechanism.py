@@ -108,7 +108,7 @@ class PrivateUsers(FederatedDatasetBase):
 
 
 class Network(torch.nn.Module):
-  """What pfl takes for a model: a module with `loss` and `metrics`."""
+  """A small network with the `loss` and `metrics` that pfl asks for."""
 
   def __init__(self):
     super().__init__()

@@ -194,11 +194,10 @@ class Record:
     t = self.num_rounds
     changes = (*self._claim.changes, (t, noise_multiplier, clip_norm))
     claim = dataclasses.replace(self._claim, changes=changes)
-    change = dict(noise_multiplier=noise_multiplier, clip_norm=clip_norm)
     if self._guard is not None:
-      self._guard.change_noise(**change)
+      self._guard.change_noise(noise_multiplier=noise_multiplier, clip_norm=clip_norm)
     else:
-      self._log.change_noise(t, **change)
+      self._log.change_noise(t, noise_multiplier=noise_multiplier, clip_norm=clip_norm)
     self._claim = claim
 
   def check_whole(self, used: int) -> None:
@@ -267,13 +266,12 @@ class Record:
     self._follow()
     if not self._seen.num_rounds:
       return 0.0
-    if claim.sampling is not None:
-      loss = self.statement(delta).parts()[-1].loss
+    if claim.sampling is not None or claim.changes:
+      found = self.statement(delta)
+      loss = found.worst_case if claim.sampling is None else found.parts()[-1].loss
       if loss.epsilon is None:
         raise ValueError('there is no ε: the log contradicts the sampling')
       return loss.epsilon
-    if claim.changes:
-      return self.statement(delta).worst_case.epsilon
     guarantee = gaussian.account(
       claim.strategy,
       self._seen.schema,
