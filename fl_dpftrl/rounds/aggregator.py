@@ -48,7 +48,7 @@ class PrivateAggregator:
 
   Attributes:
     strategy, report_goal, zeroing_norm, schema, sampling, delta: as given.
-    noise_multiplier, clip_norm: those of the next round.
+    noise_multiplier, clip_norm: those in force.
     template: structure of an update.
     folder: of the run.
     void_reason: reason why the run guarantees nothing; None if it does.
@@ -94,7 +94,8 @@ class PrivateAggregator:
       noise_seed: None for a secret seed. A number makes the noise repeatable, for tests, and voids
         the guarantee.
       moved: see `NoiseRows`.
-      changes: those that `change_noise` recorded, which `changes` has.
+      changes: those that `change_noise` recorded, as the attribute `changes` had them; or planned
+        ones, for a folder that is new.
 
     Raises:
       ValueError: for an argument that will not do, a folder of another run, and a folder that

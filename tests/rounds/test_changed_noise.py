@@ -108,6 +108,18 @@ def test_replay_and_epsilon_are_never_below_the_truth(budget, tmp_path):
   assert unchanged < 0.8 * truth
 
 
+def test_planned_changes_come_with_their_rounds(tmp_path):
+  planned = [(1, 1e-3, 0.5), (2, 1e-3, 2.0)]
+  long = np.eye(1, SIZE)[0] * 100.0
+  with opened(tmp_path, noise_multiplier=2e-3, changes=planned) as aggregator:
+    norms = [np.linalg.norm(play(aggregator, long)) / GOAL for _ in range(3)]
+    assert list(aggregator.changes) == planned
+  np.testing.assert_allclose(norms, [0.5, 0.5, 2.0], rtol=0.1)
+  for wrong in ([(2, 1.0, 0.5), (1, 1.0, 0.5)], [(-1, 1.0, 0.5)], [(1, -1.0, 0.5)]):
+    with pytest.raises(ValueError):
+      opened(tmp_path / 'wrong', changes=wrong)
+
+
 def test_changes_are_refused_where_they_would_not_do(tmp_path):
   with secret(tmp_path / 'run', max_epsilon=10.0) as aggregator:
     play(aggregator)
