@@ -54,22 +54,20 @@ class PrivateStrategy(Strategy):
 
   def configure_train(self, server_round, arrays, config, grid):
     messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
-    order = np.random.default_rng(self.aggregator.next_round).permutation(len(messages))
-    chosen: dict[str, Message] = {}
-    while len(order) and len(chosen) < self.cohort:  # Asks no more nodes than it needs.
-      missing = self.cohort - len(chosen)
-      part, order = [messages[i] for i in order[:missing]], order[missing:]
-      self._ask([message.metadata.dst_node_id for message in part], grid)
-      found = {self._device_of.get(message.metadata.dst_node_id): message for message in part}
-      devices = [device for device in found if device is not None and device not in chosen]
-      if devices:
-        chosen |= {device: found[device] for device in self.aggregator.admissible(devices).tolist()}
+    self._ask([message.metadata.dst_node_id for message in messages], grid)
+    by_device = {
+      self._device_of[message.metadata.dst_node_id]: message
+      for message in messages
+      if message.metadata.dst_node_id in self._device_of
+    }
+    candidates = np.random.default_rng(self.aggregator.next_round).permutation(sorted(by_device))
+    admitted = self.aggregator.admissible(candidates.tolist(), at_most=self.cohort).tolist()
     self._arrays, self._round = arrays, None
-    if len(chosen) < self.aggregator.report_goal:
+    if len(admitted) < self.aggregator.report_goal:
       print(f'round {server_round} waits: too few nodes may take part now')
       return []
-    self._round = self.aggregator.round(list(chosen)).begin()  # Before a node hears of it.
-    return list(chosen.values())
+    self._round = self.aggregator.round(admitted).begin()  # Before a node hears of it.
+    return [by_device[device] for device in admitted]
 
   def _ask(self, nodes, grid):
     """Asks nodes for their devices' ids, once; one that does not answer is no candidate."""

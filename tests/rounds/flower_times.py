@@ -1,5 +1,7 @@
 """Seconds that ten rounds of Flower's simulation take, with and without private means.
 
+The seconds of the server's processor count as well: they tell more on a machine that is busy.
+
     python -m tests.rounds.flower_times [repeats]
 
 Each run is a process of its own, FedAvg alone and wrapped in turn. 20 of 40 nodes train a network
@@ -90,18 +92,21 @@ def run(is_private: bool) -> None:
         all_nodes = FedAvg(fraction_train=1.0, fraction_evaluate=0.0)
         strategy = example.PrivateStrategy(all_nodes, aggregator, COHORT)
       ends: list[float] = []
+      before = time.process_time()
       strategy.start(
         grid,
         arrays,
         num_rounds=ROUNDS,
         evaluate_fn=lambda server_round, arrays: ends.append(time.perf_counter()),
       )
-      print('seconds', *(f'{after - before:.3f}' for before, after in itertools.pairwise(ends)))
+      print('processor', f'{time.process_time() - before:.3f}')
+      print('seconds', *(f'{end - start:.3f}' for start, end in itertools.pairwise(ends)))
 
   run_simulation(server_app, client_app, num_supernodes=NODES)
 
 
 def main(repeats: int) -> None:
+  processor: dict[str, list[float]] = {'alone': [], 'private': []}
   seconds: dict[str, list[list[float]]] = {'alone': [], 'private': []}
   for _ in range(repeats):
     for name, each in seconds.items():
@@ -109,7 +114,15 @@ def main(repeats: int) -> None:
       done = subprocess.run(command, capture_output=True, text=True, check=True)
       rounds = done.stdout.split('seconds ')[1].splitlines()[0].split()
       each.append([float(one) for one in rounds])
-      print(f'{name}: first round {each[-1][0]:.2f} s, the others', *rounds[1:], flush=True)
+      processor[name].append(float(done.stdout.split('processor ')[1].split()[0]))
+      print(
+        f'{name}: server {processor[name][-1]:.2f} s of processor; first round'
+        f' {each[-1][0]:.2f} s, the others',
+        *rounds[1:],
+        flush=True,
+      )
+  alone, private = (statistics.median(each) for each in processor.values())
+  print(f'server, processor: {alone:.2f} s alone, {private:.2f} s with private means')
   for what, measure in (
     ('all rounds', sum),
     ('rounds after the first', lambda rounds: statistics.median(rounds[1:])),
