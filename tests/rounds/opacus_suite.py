@@ -5,6 +5,9 @@
 Opacus ships its tests with its wheel. This program runs those of the engine, accumulated gradients,
 batches in parts and seeds, first with Opacus's optimiser and then with ours under the identity
 strategy, and prints which tests differ. It needs torchvision, and is run by hand.
+
+Tests fail with ours that read the sum before its noise, which the aggregator shows to nobody, and
+that compare to 1e-7: updates are whole multiples of 2⁻²⁴ of a clip norm that is to clip nothing.
 """
 
 import importlib.util
@@ -67,7 +70,7 @@ def _put_in_place() -> None:
           dpftrl.Identity(),
           template=[p.detach().cpu() for p in self.params],
           noise_multiplier=self.noise_multiplier,
-          clip_norm=min(self.max_grad_norm, 16.0),  # Units are a part of it.
+          clip_norm=min(self.max_grad_norm, 256.0),  # Units are a part of it.
           report_goal=batch,
           folder=pathlib.Path(folders.name) / str(next(numbers)),
           sampling=sampling.CyclicPoisson(
