@@ -167,7 +167,9 @@ else
 	  $(addprefix --ignore=,$(TFF_TESTS)) $(TESTS)
 endif
 
-# The examples in PyTorch, JAX and Flower, in an environment of their releases without TensorFlow.
+# The examples in PyTorch, JAX, Flower, pfl-research and Opacus, with their releases and without
+# TensorFlow. `make test` runs those that need no more than its own environment: NumPy and JAX. This
+# one takes minutes to set up, mostly for PyTorch and Ray.
 test-adapters: .venv-adapters/installed
 	OPENBLAS_NUM_THREADS=1 .venv-adapters/bin/python -m pytest --timeout=600 \
 	  --ignore=tests/rounds/test_equal_to_tff.py tests/rounds

@@ -52,7 +52,8 @@ def main(folder: pathlib.Path) -> None:
         for device in cohort:
           round_.add(update_of(int(device), weights))
       weights = weights + 2.0 * round_.mean
-      np.save(model, weights)
+      np.save(folder / 'new.npy', weights)
+      (folder / 'new.npy').replace(model)  # Whole or not at all.
       print(
         f'round {round_.index + 1}: distance to the true model'
         f' {np.linalg.norm(weights - TRUE):.3f}, ε {aggregator.epsilon():.2f} at δ = 1e-6'

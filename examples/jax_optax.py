@@ -4,6 +4,8 @@
 
 The server's optimiser is optax's, and the mean of a round is its gradient, with BLT noise. What an
 optimiser makes of the mean is post-processing, so adam is as private as gradient descent.
+
+Interrupt it and start it again: it goes on with the next round.
 """
 
 import pathlib
@@ -47,6 +49,7 @@ def main(folder: pathlib.Path) -> None:
   state = optimizer.init(parameters)
   tests = [examples_of(device) for device in range(10**6, 10**6 + 100)]
   x_test, classes_test = (np.concatenate(part) for part in zip(*tests))
+  stored = folder / 'model.npz'
   with dpftrl.PrivateAggregator(
     dpftrl.load_strategy('blt-b100'),
     template=parameters,
@@ -57,6 +60,11 @@ def main(folder: pathlib.Path) -> None:
     schema=SCHEMA,
     delta=1e-6,
   ) as aggregator:
+    if stored.exists():
+      _, tree = jax.tree.flatten((parameters, state))
+      with np.load(stored) as arrays:
+        leaves = [jnp.asarray(arrays[name]) for name in arrays]
+      parameters, state = jax.tree.unflatten(tree, leaves)
     while aggregator.next_round < aggregator.max_rounds:
       candidates = np.random.default_rng(aggregator.next_round).permutation(DEVICES)
       cohort = aggregator.admissible(candidates, at_most=COHORT)
@@ -65,6 +73,8 @@ def main(folder: pathlib.Path) -> None:
           round_.add(update_of(parameters, *examples_of(int(device))))
       changes, state = optimizer.update(round_.mean, state, parameters)
       parameters = optax.apply_updates(parameters, changes)
+      np.savez(folder / 'new.npz', *jax.tree.leaves((parameters, state)))
+      (folder / 'new.npz').replace(stored)  # Whole or not at all.
       if aggregator.next_round % 10 == 0:
         right = (x_test @ parameters['kernel'] + parameters['bias']).argmax(axis=1) == classes_test
         print(

@@ -74,7 +74,9 @@ def main(folder: pathlib.Path) -> None:
       for name, parameter in model.named_parameters():
         parameter.grad = -round_.mean[name]
       server.step()
-      torch.save({'model': model.state_dict(), 'server': server.state_dict()}, stored)
+      state = {'model': model.state_dict(), 'server': server.state_dict()}
+      torch.save(state, folder / 'new.pt')
+      (folder / 'new.pt').replace(stored)  # Whole or not at all.
       if aggregator.next_round % 10 == 0:
         print(
           f'round {aggregator.next_round}: accuracy {100 * accuracy(model):.1f} %,'

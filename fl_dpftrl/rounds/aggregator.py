@@ -4,6 +4,7 @@ import os
 import pathlib
 import shlex
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -46,8 +47,8 @@ class PrivateAggregator:
   row: nothing of it is released, and the run goes on with the next round.
 
   Attributes:
-    strategy, noise_multiplier, clip_norm, report_goal, zeroing_norm, schema, sampling, delta: as
-      given.
+    strategy, report_goal, zeroing_norm, schema, sampling, delta: as given.
+    noise_multiplier, clip_norm: those in force.
     template: structure of an update.
     folder: of the run.
     void_reason: reason why the run guarantees nothing; None if it does.
@@ -69,6 +70,7 @@ class PrivateAggregator:
     sampling: sampling_lib.Scheme | None = None,
     noise_seed: int | None = None,
     moved: bool = False,
+    changes: Sequence[tuple[int, float, float]] = (),
   ):
     """Opens a run's folder; one with a run is continued at its next round.
 
@@ -76,8 +78,9 @@ class PrivateAggregator:
       strategy: C and N.
       template: nested structure of float32 or float64 arrays, as updates have it, such as the
         model's parameters; their values are not used.
-      noise_multiplier: std(Z) / clip_norm; 0 for a run without noise, which guarantees nothing.
-      clip_norm: L2 bound on an update, from 1e-30 to 1e30.
+      noise_multiplier: std(Z) / clip_norm in round 0; 0 for a run without noise, which guarantees
+        nothing.
+      clip_norm: L2 bound on an update in round 0, from 1e-30 to 1e30.
       report_goal: updates that a round needs, the fixed divisor of the sum.
       folder: made where it does not exist.
       schema: participation that devices keep to; rounds with others are refused. None for no limit.
@@ -91,6 +94,8 @@ class PrivateAggregator:
       noise_seed: None for a secret seed. A number makes the noise repeatable, for tests, and voids
         the guarantee.
       moved: see `NoiseRows`.
+      changes: those that `change_noise` recorded, as the attribute `changes` had them; or planned
+        ones, for a folder that is new.
 
     Raises:
       ValueError: for an argument that will not do, a folder of another run, and a folder that
@@ -116,8 +121,14 @@ class PrivateAggregator:
       max_epsilon=max_epsilon,
       delta=delta,
       void_reason=self.void_reason,
+      changes=tuple(
+        (t, units.checked('noise_multiplier', multiplier), units.checked('clip_norm', norm))
+        for t, multiplier, norm in changes
+      ),
     )
-    self._unit, self._most_updates = self._units()
+    self._unit, self._most_updates = self._units(self.noise_multiplier)
+    for _, multiplier, _ in claim.changes:
+      self._units(multiplier)  # Refuses sums without room.
     self._sum = sums.Sum(
       self.template.size, unit=self._unit, clip_norm=self.clip_norm, zeroing_norm=self.zeroing_norm
     )
@@ -135,6 +146,7 @@ class PrivateAggregator:
     )
     try:
       self._record = record.Record(self.folder, claim)
+      self._use(self._record.num_rounds)
       # Rows of rounds whose means nobody got are burnt.
       used = ledger.Ledger(self._record, self._rows).used
       self._record.check_whole(used)
@@ -166,6 +178,40 @@ class PrivateAggregator:
   def least_updates(self) -> int:
     """Fewest updates of a round: the report goal, or 0 where batches are drawn."""
     return self.report_goal if self.sampling is None else 0
+
+  @property
+  def changes(self) -> tuple[tuple[int, float, float], ...]:
+    """(round, noise multiplier, clip norm from that round on) of each change of the noise."""
+    return self._record.claim.changes
+
+  def change_noise(
+    self, *, noise_multiplier: float | None = None, clip_norm: float | None = None
+  ) -> None:
+    """Changes the noise from the next round on, and records that durably in the log.
+
+    Rows of noise stay the same numbers, in the new unit. To go on after a restart, give `changes`.
+
+    Args:
+      noise_multiplier, clip_norm: values from the next round on; None for those before.
+
+    Raises:
+      ValueError: for values that will not do, if nothing changes, within a round, and for a run
+        with sampling or without noise.
+      BudgetSpentError: if the next round would then pass the budget.
+      OSError: if it cannot be written. Nothing has changed after any of these.
+    """
+    if noise_multiplier is None and clip_norm is None:
+      raise ValueError('nothing changes: give noise_multiplier or clip_norm')
+    with self._lock:
+      self._check_between_rounds()
+      multiplier = self.noise_multiplier if noise_multiplier is None else noise_multiplier
+      multiplier = units.checked('noise_multiplier', multiplier)
+      norm = units.checked('clip_norm', self.clip_norm if clip_norm is None else clip_norm)
+      if not multiplier:
+        raise ValueError('noise_multiplier must stay above 0, got 0')
+      self._units(multiplier)
+      self._record.change_noise(multiplier, norm)
+      self._use(self.next_round)
 
   def round(self, device_ids: record.Ids) -> round_lib.Round:
     """Returns the next round, of these devices, for a `with` block.
@@ -290,12 +336,25 @@ class PrivateAggregator:
     self._record.close()
     self._rows.close()
 
-  def _units(self) -> tuple[units.Unit, int]:
+  def _check_between_rounds(self) -> None:
+    """Raises ValueError if the aggregator is closed, or a round is open."""
+    if self._record.is_closed:
+      raise ValueError('the aggregator is closed; make it again to go on')
+    if self._open is not None:
+      raise ValueError(f'round {self._open.index} is still open')
+
+  def _use(self, t: int) -> None:
+    """Takes noise multiplier, clip norm and units of round t."""
+    self.noise_multiplier, self.clip_norm = self._record.claim.noise_at(t)
+    self._unit, self._most_updates = self._units(self.noise_multiplier)
+    self._sum.use(self._unit, self.clip_norm)
+
+  def _units(self, noise_multiplier: float) -> tuple[units.Unit, int]:
     """Returns the units of updates, and how many updates a sum has room for."""
-    if not self.noise_multiplier:
+    if not noise_multiplier:
       unit = units.Unit.without_noise(units.MOST_BITS)
       return unit, unit.room(0)
-    unit = units.Unit.of(self.noise_multiplier)
+    unit = units.Unit.of(noise_multiplier)
     room = unit.room(unit.farthest(self.strategy))
     if room < self.report_goal:
       raise ValueError(

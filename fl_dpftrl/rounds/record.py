@@ -42,10 +42,12 @@ class Claim:
     max_epsilon: privacy budget by the schema.
     delta: δ.
     void_reason: reason why the run guarantees nothing; None if it does.
+    changes: (round, noise multiplier, clip norm from that round on) of each change of the noise.
 
   Raises:
-    ValueError: for delta out of range, a schema beside a sampling scheme, and a budget without
-      schema, delta or guarantee.
+    ValueError: for delta out of range, a schema beside a sampling scheme, a budget without
+      schema, delta or guarantee, and changes of noise that are malformed, or of a run with a
+      sampling scheme or without noise.
   """
 
   strategy: strategies.Strategy
@@ -57,8 +59,12 @@ class Claim:
   max_epsilon: float | None = None
   delta: float | None = None
   void_reason: str | None = None
+  changes: tuple[tuple[int, float, float], ...] = ()
 
   def __post_init__(self):
+    if self.changes:
+      self.check_change()
+      self.metadata()  # Refuses rounds out of order, and values out of range.
     if self.delta is not None:
       gaussian.check_delta(self.delta)
     if self.sampling is not None and self.schema is not None:
@@ -81,11 +87,27 @@ class Claim:
       return arithmetic_lib.Arithmetic(kind=arithmetic_lib.LATTICE)
     return arithmetic_lib.Arithmetic.covered(self.num_coordinates)
 
+  def check_change(self) -> None:
+    """Raises ValueError where the noise must stay the same."""
+    if self.sampling is not None:
+      raise ValueError('changes: with sampling, guarantees are of the same noise throughout')
+    if not self.noise_multiplier:
+      raise ValueError('changes: the run is without noise, and stays so')
+
+  def noise_at(self, t: int) -> tuple[float, float]:
+    """Returns noise multiplier and clip norm of round t."""
+    now = [(multiplier, norm) for first, multiplier, norm in self.changes if first <= t]
+    return now[-1] if now else (self.noise_multiplier, self.clip_norm)
+
   def metadata(self) -> dict[str, str]:
     """Returns the metadata of the log."""
     return {
       **noise_record.run_metadata(
-        self.strategy, self.noise_multiplier, clip_norm=self.clip_norm, arithmetic=self.arithmetic
+        self.strategy,
+        self.noise_multiplier,
+        clip_norm=self.clip_norm,
+        changes=self.changes,
+        arithmetic=self.arithmetic,
       ),
       **({} if self.void_reason is None else {keys.VOID_KEY: self.void_reason}),
       **({} if self.sampling is None else sampling_lib.metadata(self.sampling)),
@@ -121,6 +143,7 @@ class Record:
         claim.max_epsilon,
         log=path,
         clip_norm=claim.clip_norm,
+        changes=claim.changes,
         arithmetic=claim.arithmetic,
       )
       self._gate, self._log = self._guard.gate, self._guard.log
@@ -155,6 +178,27 @@ class Record:
 
   def mark_released(self, num_rows: int) -> None:
     """Does nothing: a cohort is recorded before its round may use a row."""
+
+  @property
+  def claim(self) -> Claim:
+    """The claim, with all changes of the noise so far."""
+    return self._claim
+
+  def change_noise(self, noise_multiplier: float, clip_norm: float) -> None:
+    """Records durably that the noise changes with the next round.
+
+    Raises:
+      ValueError, BudgetSpentError, OSError: see `PrivateAggregator.change_noise`.
+    """
+    self._claim.check_change()
+    t = self.num_rounds
+    changes = (*self._claim.changes, (t, noise_multiplier, clip_norm))
+    claim = dataclasses.replace(self._claim, changes=changes)
+    if self._guard is not None:
+      self._guard.change_noise(noise_multiplier=noise_multiplier, clip_norm=clip_norm)
+    else:
+      self._log.change_noise(t, noise_multiplier=noise_multiplier, clip_norm=clip_norm)
+    self._claim = claim
 
   def check_whole(self, used: int) -> None:
     """Raises LostStateError if the log lacks rounds of which rows were used."""
@@ -206,7 +250,7 @@ class Record:
         f'device_ids: report_goal={least} updates need as many devices, got {len(ids)}'
       )
     if self._guard is not None:
-      self._guard.admit(ids)
+      self._guard.admit(ids, row=t)  # Rows have the numbers of their rounds.
     else:
       self._log.append(t, ids, int(time.time()))
       if self._gate is not None:
@@ -222,8 +266,9 @@ class Record:
     self._follow()
     if not self._seen.num_rounds:
       return 0.0
-    if claim.sampling is not None:
-      loss = self.statement(delta).parts()[-1].loss
+    if claim.sampling is not None or claim.changes:
+      found = self.statement(delta)
+      loss = found.worst_case if claim.sampling is None else found.parts()[-1].loss
       if loss.epsilon is None:
         raise ValueError('there is no ε: the log contradicts the sampling')
       return loss.epsilon

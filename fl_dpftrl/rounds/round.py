@@ -54,16 +54,14 @@ class Round:
     with aggregator._lock:
       if self.index is not None:
         raise ValueError(f'round {self.index} was entered before: a round is one block')
-      if aggregator._record.is_closed:
-        raise ValueError('the aggregator is closed; make it again to go on')
-      if aggregator._open is not None:
-        raise ValueError(f'round {aggregator._open.index} is still open')
+      aggregator._check_between_rounds()
       aggregator._rows.prepare()  # Refuses a fork before anything is recorded.
       self.index, self.device_ids = aggregator._record.admit(
         self.device_ids, least=aggregator.least_updates, max_rounds=aggregator.max_rounds
       )
       self._admitted = frozenset(self.device_ids.tolist())
       aggregator._open, self.is_open = self, True
+      aggregator._use(self.index)
       aggregator._sum.clear()
       return self
 

@@ -43,33 +43,39 @@ def test_the_programs_of_the_page_run(monkeypatch, tmp_path):
   names = {}
   for text in pages.programs('any-loop.md'):
     exec(compile(text, 'any-loop.md', 'exec'), names)
-  assert names['aggregator'].next_round == 1 and names['noise'].shape == (20,)
-  assert dpftrl.verify('any-loop-bundle', digest=names['digest']).passed
+  assert names['aggregator'].next_round == 60 and names['noise'].shape == (20,)
+  assert dpftrl.verify('whole-run-bundle', digest=names['digest']).passed
 
 
-@pytest.mark.parametrize(
-  'name, library', [('any_loop', None), ('pytorch_loop', 'torch'), ('jax_optax', 'optax')]
-)
-def test_federated_averaging_lowers_the_loss_and_goes_on(
-  name, library, monkeypatch, tmp_path, capsys
-):
+# name: library, the function that is interrupted, and its calls before that.
+PROGRAMS = {
+  'any_loop': (None, 'update_of', 244),
+  'pytorch_loop': ('torch', 'update_of', 164),
+  'jax_optax': ('optax', 'update_of', 164),
+  'pfl_mechanism': ('pfl', 'dataset_of', 264),
+}
+
+
+@pytest.mark.parametrize('name', PROGRAMS)
+def test_federated_averaging_lowers_the_loss_and_goes_on(name, monkeypatch, tmp_path, capsys):
+  library, function, num_calls = PROGRAMS[name]
   if library is not None:
     pytest.importorskip(library)
   schema = dpftrl.MinSep(num_rounds=30, min_sep=10)
   module = program(name, monkeypatch, ROUNDS=30, SCHEMA=schema)
   folder = tmp_path / 'run'
-  if name != 'jax_optax':  # It trains from the start alone.
-    update_of, calls = module.update_of, []
+  call, calls = getattr(module, function), []
 
-    def interrupted(*arguments):
-      calls.append(1)
-      if len(calls) == 245:
-        raise KeyboardInterrupt
-      return update_of(*arguments)
+  def interrupted(*arguments):
+    calls.append(1)
+    if len(calls) == num_calls + 1:
+      raise InterruptedError
+    return call(*arguments)
 
-    monkeypatch.setattr(module, 'update_of', interrupted)
-    with pytest.raises(KeyboardInterrupt):
-      module.main(folder)
+  monkeypatch.setattr(module, function, interrupted)
+  with pytest.raises(InterruptedError):
+    module.main(folder)
+  assert len(list(folder.glob('model.*'))) == 1
   module.main(folder)
   statement = proven(folder)
   assert statement.num_rounds == 30 and statement.min_sep >= 10
@@ -213,22 +219,29 @@ def test_flower_gets_one_reply_of_the_private_mean(monkeypatch, tmp_path, capsys
   ) as aggregator:
     strategy = module.PrivateStrategy(Wrapped(fraction_train=1.0), aggregator, 4)
     grid = Grid(module, num_nodes=9)
-    strategy.start(grid, arrays, num_rounds=3)
+    strategy.start(grid, arrays, num_rounds=2)
+    # Flower started anew: all nodes have other ids, and the devices are the same.
+    grid = Grid(module, num_nodes=9, first_id=70)
+    strategy = module.PrivateStrategy(Wrapped(fraction_train=1.0), aggregator, 4)
+    strategy.start(grid, arrays, num_rounds=1)
     assert aggregator.next_round == 3 and [len(replies) for replies in given] == [1, 1, 1]
     # Two of four do not answer: too few, and the round is burnt.
     grid.silent = 2
     strategy.start(grid, arrays, num_rounds=1)
     assert len(given) == 3 and aggregator.next_round == 4
+    devices = {str(device) for t in range(4) for device in aggregator._record._log.cohort(t)}
+    assert devices <= {str(device) for device in range(9)}
   assert 'failed: round 3 has 2 updates, and report_goal is 3' in capsys.readouterr().out
   run = opened(tmp_path / 'run')
   assert dpftrl.replay(run, deltas=1e-6).min_sep >= 2
 
 
 class Grid:
-  """Nodes in this process, which train by the example's own function."""
+  """Nodes in this process, which train by the example's own functions."""
 
-  def __init__(self, module, num_nodes):
-    self._module, self._nodes, self.silent = module, range(num_nodes), 0
+  def __init__(self, module, num_nodes, first_id=30):
+    self._module, self._first_id, self.silent = module, first_id, 0
+    self._nodes = range(first_id, first_id + num_nodes)
 
   def get_node_ids(self):
     return list(self._nodes)
@@ -236,6 +249,11 @@ class Grid:
   def send_and_receive(self, messages, *, timeout=None):
     replies = []
     for message in messages:
-      context = type('Context', (), {'node_config': {'partition-id': message.metadata.dst_node_id}})
-      replies.append(self._module.train(message, context))
-    return replies[self.silent :]
+      device = message.metadata.dst_node_id - self._first_id
+      context = type('Context', (), {'node_config': {'partition-id': device}})
+      is_query = message.metadata.message_type == self._module.MessageType.QUERY
+      answer = self._module.query if is_query else self._module.train
+      replies.append(answer(message, context))
+      is_silent = not is_query and len(replies) <= self.silent
+      replies[-1] = None if is_silent else replies[-1]
+    return [reply for reply in replies if reply is not None]
