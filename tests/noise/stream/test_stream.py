@@ -65,13 +65,13 @@ def assert_is_the_reference(strategy, num_rounds, in_graph=False):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('num_rounds', [1, 2, 7, 19])
+@pytest.mark.parametrize('num_rounds', [1, 2, 7])
 def test_equals_the_reference_given_the_same_normals(example, num_rounds):
   assert_is_the_reference(example(num_rounds), num_rounds)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('block_rounds, in_graph', [(1, False), (3, True), (8, False), (40, True)])
+@pytest.mark.parametrize('block_rounds, in_graph', [(1, False), (3, True), (8, False)])
 def test_every_family_can_be_stamped(example, block_rounds, in_graph):
   strategy = stamped.Stamped(example(max(block_rounds, 2)), block_rounds)
   assert_is_the_reference(strategy, 19, in_graph)
