@@ -93,10 +93,9 @@ def checked_once():
 
   def check_undoes(strategy, noise, num_rounds):
     of = (strategy, getattr(strategy, 'strategy', strategy))  # A stamped one has another inside.
-    if not all(type(each).__module__.startswith('fl_dpftrl.') for each in of):
-      return check(strategy, noise, num_rounds)
-    key = document.strategy_digest(strategy), num_rounds
-    if key not in good:
+    is_ours = all(type(each).__module__.startswith('fl_dpftrl.') for each in of)
+    key = is_ours and (document.strategy_digest(strategy), num_rounds)
+    if not is_ours or key not in good:
       check(strategy, noise, num_rounds)
       good.add(key)
 

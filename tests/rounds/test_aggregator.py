@@ -416,8 +416,8 @@ zeros = np.zeros(5000, np.float32)
 
 def train():
   with dpftrl.PrivateAggregator(
-    dpftrl.BLT((0.9, 0.5), (0.3, 0.2)), template=zeros, noise_multiplier=1.0, clip_norm=1.0,
-    report_goal=2, folder=folder, noise_seed=8) as aggregator:
+    dpftrl.BandedToeplitz([1.0, 0.5, 0.2], 40), template=zeros, noise_multiplier=1.0,
+    clip_norm=1.0, report_goal=2, folder=folder, noise_seed=8) as aggregator:
     while aggregator.next_round < 40:
       t = aggregator.next_round
       print(os.getpid(), flush=True)
@@ -461,9 +461,8 @@ def test_killed_at_any_moment_no_row_is_in_two_releases(kills, tmp_path):
   lines = [json.loads(line) for line in releases.read_text().splitlines()]
   rounds = [line[0] for line in lines]
   assert rounds == sorted(set(rounds)) and rounds[-1] == 39
-  maker = rows_lib.RowMaker(
-    dpftrl.BLT((0.9, 0.5), (0.3, 0.2)), size=5000, num_rounds=2**20, seed=normals.fixed_seed(8)
-  )
+  strategy = dpftrl.BandedToeplitz([1.0, 0.5, 0.2], 40)
+  maker = rows_lib.RowMaker(strategy, size=5000, num_rounds=40, seed=normals.fixed_seed(8))
   row, rows = np.empty(5000, np.int64), []
   for _ in range(40):
     maker.make(row)
