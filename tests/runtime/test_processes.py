@@ -8,9 +8,10 @@ from tests.runtime import small_processes as small
 
 pytestmark = pytest.mark.tff
 
-# FedProx is weighted averaging with another loss; the sum of `dp` is clipped as in `robust`.
+# FedProx is weighted averaging with another loss, which `robust` and `secure` have too; the sum of
+# `dp` is clipped as in `robust`.
 # Of families: no buffers, some, and as many as the round needs; tests/aggregators has each.
-LESS = {'dp', 'fed_prox'}
+LESS = {'dp', 'fed_prox', 'weighted'}
 ALWAYS = {golden.FAMILY + name for name in ('identity', 'blt', 'tree_online')}
 # By eight threads too: how clients share them does not depend on what they compute.
 BY_THREADS = {'unweighted', 'secure', f'{golden.FAMILY}blt'}
