@@ -1,6 +1,8 @@
 """The parts of the benchmarks that need no peer."""
 
 import argparse
+import pathlib
+import subprocess
 import sys
 
 import numpy as np
@@ -11,6 +13,8 @@ from benchmarks.optimize import cases, evaluate, ours, results, run
 from fl_dpftrl import error
 from fl_dpftrl.commands import optimize
 from fl_dpftrl.families import banded
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 CASE = cases.Case(
   group='blt',
@@ -60,6 +64,21 @@ def test_ours_understands_every_case(case):
 
 def python(program, timeout=60.0, **kwargs):
   return process.run([sys.executable, '-c', program], timeout=timeout, **kwargs)
+
+
+@pytest.mark.slow
+def test_process_reports_its_memory():
+  # Measured by a small process, as the benchmark does: tests may be large.
+  program = 'x = b"x" * (300 << 20)'
+  measure = (
+    'import sys; from benchmarks import process;'
+    f'done = process.run([sys.executable, "-c", {program!r}], timeout=60.0);'
+    'print(done.peak_mebibytes)'
+  )
+  measured = subprocess.run(
+    [sys.executable, '-c', measure], cwd=ROOT, check=True, capture_output=True, text=True
+  )
+  assert 300 < float(measured.stdout) < 400
 
 
 def test_process_has_one_thread_or_as_many_as_asked():

@@ -69,6 +69,12 @@ def test_verdicts():
   assert len(found) == count
 
 
+def test_beyond_what_was_planned_for():
+  (verdict,) = judge.Judge(('blt-b100',)).verdicts(outcomes([5, 12, 12, 12]), 0, (16,))
+  assert not verdict.is_covered
+  assert verdict.epsilon > 0.0
+
+
 @pytest.mark.slow
 def test_measures(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(cases, 'CASES', (SMALL,))

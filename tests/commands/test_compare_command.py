@@ -91,6 +91,14 @@ def test_files_made_for_another_workload_are_told(tmp_path, run):
   assert 'prefix sums' in line
 
 
+def test_as_many_participations_as_fit_unless_said(result):
+  line = 'compare --mechanisms=identity --num_rounds=60'
+  rows = result(f'{line} --min_sep=10,20,30')['rows']
+  assert [r['max_participations'] for r in rows] == [6, 3, 2]
+  rows = result(f'{line} --min_sep=10 --max_participations=1,2,4')['rows']
+  assert [r['sensitivity'] for r in rows] == [1.0, 2**0.5, 2.0]
+
+
 @pytest.mark.slow
 def test_strategies_of_too_few_rounds_are_left_out(tmp_path, run):
   status, out, err = run(

@@ -56,6 +56,17 @@ def test_a_row_is_what_account_says(result, sweep, axis, values, min_seps):
 
 
 @pytest.mark.slow
+def test_optimised_for_each_setting(result):
+  sweep = f'{GOAL} --num_rounds=64 --population=52000,104000'
+  found = result(f'extrapolate --strategies=banded {sweep}')
+  assert any('optimised for each' in line for line in found['assumptions'])
+  assert [r['min_sep'] for r in found['rows']] == [8, 16]
+  for row in found['rows']:
+    best = result(f'optimize --mechanism=banded --num_rounds=64 --min_sep={row["min_sep"]}')
+    assert row['sensitivity'] == best['sensitivity']
+
+
+@pytest.mark.slow
 def test_files_and_a_strategy_that_ends(run, tmp_path):
   line = (
     f'extrapolate --strategies=banded-b16,blt-b400 {GOAL} --min_sep=16 --num_rounds=128,256,257,512'

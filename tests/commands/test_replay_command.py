@@ -80,6 +80,16 @@ def test_num_rounds_is_asked_for_where_the_log_does_not_say(tmp_path, replayed):
   assert json.loads(out)['num_rounds'] == 12 and 'plus one' not in err
 
 
+def test_shards_are_one_log(tmp_path, stated):
+  for name, which in (('one', slice(3)), ('two', slice(3, 6))):
+    rows = {key: ROWS[key][which] for key in ('rounds', 'device_ids')}
+    schema.write_log(tmp_path / f'{name}.parquet', **rows, num_rounds=12)
+  one, two = tmp_path / 'one.parquet', tmp_path / 'two.parquet'
+  whole = [stated(tmp_path), stated(f"'{tmp_path}/*.parquet'"), stated(one, f'--log={two}')]
+  assert whole[0] == whole[1] == whole[2]
+  assert whole[0]['min_sep'] == 4
+
+
 def test_the_report_says_what_flags_or_the_log_state(tmp_path, replayed, stated):
   path, page, public = (tmp_path / name for name in ('log.parquet', 'privacy.html', 'public.html'))
   words = description.Description(title='From the log', date='2026-01-31', unit='a phone')

@@ -108,6 +108,13 @@ def test_a_killed_loop_resumes_and_burns_the_row_of_the_lost_round(names):
   assert statement.num_rounds == 6 and statement.declared.holds
 
 
+def test_train_model_burns_the_row_of_a_discarded_round(names):
+  guard = run(TRAIN_MODEL, names)['guard']
+  assert guard.num_rounds == 4  # Three rounds and a burnt one.
+  statement = dpftrl.replay(dpftrl.open_run('train_model.parquet', names['strategy']), deltas=1e-6)
+  assert statement.num_rounds == 4 and statement.declared.holds
+
+
 def test_moving_to_a_blt_adds_up_both_mechanisms(names):
   moved = run(MOVED, names)
   statement, tree = moved['statement'], moved['tree']
