@@ -13,6 +13,8 @@ import hypothesis
 import pytest
 
 from fl_dpftrl.logs import reader
+from fl_dpftrl.noise import reference
+from fl_dpftrl.strategies import document
 
 # TensorFlow has a million objects: to look through them for garbage takes up to a
 # tenth of the time of its tests, where it is done as often as Python does by itself.
@@ -82,6 +84,24 @@ def one_reader():
   patch.setattr(reader, 'Reader', lambda: shared)
   yield
   patch.undo()
+
+
+@pytest.fixture(autouse=True, scope='session')
+def checked_once():
+  """Noise of the same strategy is applied to C once, which takes up to a second at 4096 rounds."""
+  good, check = set(), reference.check_undoes
+
+  def check_undoes(strategy, noise, num_rounds):
+    of = (strategy, getattr(strategy, 'strategy', strategy))  # A stamped one has another inside.
+    is_ours = all(type(each).__module__.startswith('fl_dpftrl.') for each in of)
+    key = is_ours and (document.strategy_digest(strategy), num_rounds)
+    if not is_ours or key not in good:
+      check(strategy, noise, num_rounds)
+      good.add(key)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(reference, 'check_undoes', check_undoes)
+    yield
 
 
 @pytest.fixture(scope='session')

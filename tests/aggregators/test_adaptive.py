@@ -17,7 +17,6 @@ from fl_dpftrl.aggregators import adaptive, clipping, dp_query, factory
 from fl_dpftrl.families import blt, lattice
 from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import units
-from fl_dpftrl.training import guarantee, loop, metrics, report
 
 pytestmark = pytest.mark.tff
 
@@ -88,10 +87,6 @@ def noise_rows(aggregator, num_rounds):
   return found
 
 
-def assert_same(one, other):
-  tf.nest.map_structure(np.testing.assert_array_equal, one, other)
-
-
 @EVERY_MEMORY
 def test_rounds_follow_the_rule_by_hand(make):
   """Updates, counts and clip norms, from whole numbers of which each has its own unit."""
@@ -156,13 +151,6 @@ def test_without_noise_counts_and_sums_are_exact(make):
   assert found['noise_stddev'] == 0.0
   for part, of_part in update(sum(min(norm, 1.5) for norm in NORMS[:4]) / 3).items():
     np.testing.assert_allclose(output.result[part], of_part, rtol=3e-6)
-
-
-def test_a_stored_state_goes_on_bit_for_bit():
-  made = in_state()
-  whole = run(made, 4)
-  for one, other in zip(whole[2:], run(made, 2, state=whole[1].state)):
-    assert_same(one, other)
 
 
 def test_a_burnt_row_keeps_the_clip_norm():
@@ -251,35 +239,3 @@ def test_refuses_what_is_not_accounted_for():
     in_state(clip_norm=much)
   with pytest.raises(ValueError, match='a query must have a number as clip_norm'):
     dp_query.CorrelatedNoiseQuery(in_state(), tf.TensorSpec([SIZE]))
-
-
-def test_training_records_and_reports_it(tmp_path):
-  aggregator = aggregator_of(noise_seed=None)
-  run = loop.TrainingRun(
-    folder=tmp_path,
-    num_rounds=3,
-    process=None,
-    rounds=None,
-    client_data=None,
-    aggregator=aggregator,
-    delta=1e-6,
-  )
-  metadata = guarantee.log_metadata(run)
-  with dpftrl.LogWriter(tmp_path / 'participation.parquet', metadata=metadata) as log:
-    for t, cohort in enumerate(['ab', 'cd', 'ab']):
-      log.append(t, list(cohort), 86400 + t)
-  stated = report.write(
-    run,
-    tff.learning.models.ModelWeights([np.zeros(2)], []),
-    declared=dpftrl.MinSep(num_rounds=3, min_sep=2),
-    population=4,
-    burnt=(),
-    history=metrics.MetricsTable(tmp_path / metrics.NAME).history(),
-    description=report.Description(),
-    audit=None,
-    bundle=False,
-  ).statement
-  (facts,) = stated.runs
-  assert facts.adaptive_clipping == RULE and facts.noise.clip_norm == 1.5
-  assert stated.noise_multiplier == 0.5 and stated.void_reason is None
-  assert 'followed the quantile 0.4' in (tmp_path / 'privacy.html').read_text()

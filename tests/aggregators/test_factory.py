@@ -121,14 +121,3 @@ def test_an_inner_factory_keeps_its_state_and_measurements():
   skipped = aggregator.skip_row(VALUE_TYPE)(outputs[1].state)
   assert skipped.inner[0] == outputs[1].state.inner[0] == 2
   assert skipped.noise.row == 3
-
-
-@pytest.mark.slow
-def test_single_tensors_and_lists_are_updates_too():
-  single = tff.TensorType(np.float32, [2])
-  process = make(identity.Identity(), noise_multiplier=0.0).create(single)
-  (output,) = run(process, [np.array([0.6, 0.8], np.float32)] * 4, 1)
-  np.testing.assert_allclose(output.result, [0.6, 0.8], rtol=1e-6)
-  process = make(tree_online.TreeOnline()).create(tff.to_type([single, single]))
-  (output,) = run(process, [[np.zeros(2, np.float32)] * 2], 1)
-  assert isinstance(output.result, list) and len(output.result) == 2

@@ -1,7 +1,5 @@
 """Rounds compile to the forms that production systems deploy."""
 
-import itertools
-
 import numpy as np
 import pytest
 import tensorflow_federated as tff
@@ -46,9 +44,9 @@ def rounds_of(strategy):
 @pytest.mark.parametrize(
   'family, form',
   [
-    *itertools.product(['blt', 'tree_online'], sorted(FORMS)),
-    ('identity', 'map_reduce'),
-    ('stamped', 'distribute_aggregate'),
+    *(('blt', form) for form in sorted(FORMS)),
+    ('tree_online', 'map_reduce'),
+    ('identity', 'distribute_aggregate'),
   ],
 )
 def test_compiles_and_gives_the_same_rounds(family, form):

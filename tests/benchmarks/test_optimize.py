@@ -1,8 +1,6 @@
 """The parts of the benchmarks that need no peer."""
 
 import argparse
-import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -64,25 +62,8 @@ def test_ours_understands_every_case(case):
   assert (args.num_bands, args.num_buffers) == (case.num_bands, case.num_buffers)
 
 
-def test_losses_are_those_printed():
-  assert ours.losses(json.dumps({**FIGURES, 'more': 'text'})) == FIGURES
-  for bad in ('NaN', 'Infinity', 'null'):
-    with pytest.raises(ValueError):
-      ours.losses(json.dumps(FIGURES).replace('10.8063', bad))
-  with pytest.raises(ValueError):
-    ours.losses('Traceback')
-
-
 def python(program, timeout=60.0, **kwargs):
   return process.run([sys.executable, '-c', program], timeout=timeout, **kwargs)
-
-
-def test_process_reports_time_memory_and_output():
-  done = python('import time; time.sleep(0.2); print(7)')
-  assert done.failure is None
-  assert done.output == '7\n'
-  assert done.seconds >= 0.2
-  assert done.cpu_seconds <= done.seconds + 0.1
 
 
 @pytest.mark.slow
@@ -106,17 +87,6 @@ def test_process_has_one_thread_or_as_many_as_asked():
   assert python(program, threads=2).output == '2\n'
 
 
-@pytest.mark.skipif(not hasattr(os, 'sched_setaffinity'), reason='cores cannot be chosen here')
-def test_cores_are_those_there_are():
-  program = (
-    'import os; from benchmarks import process;'
-    'before = len(os.sched_getaffinity(0)); assert process.pin(2);'
-    'assert len(os.sched_getaffinity(0)) == min(2, before);'
-    'process.pin(1); assert len(os.sched_getaffinity(0)) == 1'
-  )
-  subprocess.run([sys.executable, '-c', program], cwd=ROOT, check=True)
-
-
 @pytest.mark.parametrize(
   'program, failure',
   [
@@ -134,15 +104,6 @@ def test_process_is_ended_after_its_time():
   done = python('import time; time.sleep(60)', timeout=0.3)
   assert done.failure == 'no result after 0 s'
   assert done.seconds < 30.0
-
-
-def test_table_shows_failures():
-  peer = results.Side(failures=('RuntimeError: non-finite loss | 4',))
-  row = results.Row(CASE, side(1.0), peer)
-  assert row.speedup is None and row.excess is None
-  line = results.table([row])
-  assert 'failed: RuntimeError: non-finite loss \\| 4' in line
-  assert json.loads(json.dumps(row.as_json()))['peer']['failures']
 
 
 def test_excess_is_in_the_objective():

@@ -1,14 +1,13 @@
 """The parts of the plan benchmark that need no long run."""
 
 import argparse
-import dataclasses
 import json
 import sys
 
 import pytest
 
-from benchmarks import process, sides
-from benchmarks.plan import cases, judge, results, run
+from benchmarks import process
+from benchmarks.plan import cases, judge, run
 from fl_dpftrl.commands import plan as plan_command
 from fl_dpftrl.planning import simulating
 from fl_dpftrl.strategies import files
@@ -30,22 +29,6 @@ def outcomes(min_seps):
     )
     for seed, min_sep in enumerate(min_seps)
   ]
-
-
-def test_cases():
-  assert [case.name for case in cases.CASES] == ['plan-3M', 'plan-3M-exact']
-  assert cases.select([]) == list(cases.CASES)
-  assert cases.select(['exact']) == [cases.CASES[1]]
-  for case in cases.CASES:
-    simulation = case.simulate(seed=7)
-    assert simulation.seed == simulation.population.seed == 7
-    assert simulation.population.num_devices == 3_000_000
-    assert simulation.server.report_goal == 6500
-    small = case.simulate(seed=7, num_devices=30_000, report_goal=65)
-    assert small.population.num_devices == 30_000
-  exact = cases.CASES[1].simulate(seed=0)
-  assert exact.server.clients_per_round == 6500
-  assert exact.population.dropout == 0.0
 
 
 def test_command_is_understood():
@@ -90,54 +73,6 @@ def test_beyond_what_was_planned_for():
   (verdict,) = judge.Judge(('blt-b100',)).verdicts(outcomes([5, 12, 12, 12]), 0, (16,))
   assert not verdict.is_covered
   assert verdict.epsilon > 0.0
-
-
-def verdict(**changes):
-  schema = outcomes([10])[0].schema
-  return judge.Verdict(
-    **{
-      'seed': 0,
-      'max_copies': 16,
-      'planned': schema,
-      'log': schema,
-      'recommended': 'blt',
-      'best': 'blt',
-      'loss': 1.01,
-      'best_loss': 1.0,
-      'predicted_epsilon': 3.0,
-      'epsilon': 2.5,
-      **changes,
-    }
-  )
-
-
-def test_table():
-  side = sides.Side().finished(process.Finished(90.0, 99.0, 512.0, None, ''))
-  row = results.Row(
-    SMALL,
-    outcomes([10, 11]),
-    [verdict(), verdict(best='blt-b100', epsilon=2.75), verdict(max_copies=1000, loss=1.0)],
-    side,
-  )
-  heading, rule, first, second = results.table([row]).splitlines()
-  assert len({len(heading), len(rule), len(first), len(second)}) == 1
-  cells = [cell.strip() for cell in first.strip('|').split('|')]
-  assert cells == [
-    'plan-small',
-    'at most 16',
-    'blt',
-    'blt (1), blt-b100 (1)',
-    '1.00 %',
-    '2 of 2',
-    '2 of 2',
-    '3.00',
-    '2.50–2.75',
-  ]
-  assert row.passes and json.loads(json.dumps(row.as_json()))
-  assert 'b 10–11, k 4, days 2.0' in row.forecast()
-  assert '90.0 s, 512 MiB' in row.forecast()
-  worse = dataclasses.replace(row, verdicts=[verdict(loss=1.03)])
-  assert not worse.passes
 
 
 @pytest.mark.slow

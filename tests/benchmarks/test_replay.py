@@ -56,30 +56,12 @@ def test_generated_log(tmp_path, ids):
   }
 
 
-def test_a_case_has_one_content(tmp_path):
-  path = small(tmp_path)
-  content = path.read_bytes()
-  path.unlink()
-  assert small(tmp_path).read_bytes() == content
-
-
-def test_seeds_draw_other_devices():
-  first, again, other = (np.stack(list(generate.cohorts(4100, 30, 10, seed))) for seed in (0, 0, 1))
-  assert (first == again).all() and (first != other).any()
-  assert first.shape == (30, 10)
-
-
 def test_gaps_are_kept_where_nearly_all_devices_are_away():
   last = np.full(4001, -generate.MOST_GAP)
   for round_index, devices in enumerate(generate.cohorts(4001, 1500, 10)):
     assert np.unique(devices).size == 10
     assert (round_index - last[devices] >= generate.LEAST_GAP).all()
     last[devices] = round_index
-
-
-def test_too_few_devices():
-  with pytest.raises(ValueError, match='400 cohorts of 10, got 4000'):
-    next(generate.cohorts(4000, 900, 10))
 
 
 def test_an_interrupted_log_is_none(tmp_path):
@@ -89,21 +71,6 @@ def test_an_interrupted_log_is_none(tmp_path):
   with pytest.raises(KeyboardInterrupt):
     generate.write(tmp_path / 'log.parquet', SMALL, interrupt)
   assert not list(tmp_path.iterdir())
-
-
-def test_cases():
-  names = [case.name for case in cases.CASES]
-  files = {case.file_name for case in cases.CASES}
-  assert len(set(names)) == len(files) == len(names)
-  ordinary = cases.select([], large=False)
-  assert [c.num_participations for c in ordinary] == [13_000_000] * 2
-  assert cases.select(['replay'], large=False) == ordinary
-  assert [c.ids for c in cases.select(['13M-text'], large=False)] == ['text']
-  (large,) = cases.select([], large=True)
-  assert large.num_participations == 1_010_000_000
-  for case in cases.CASES:
-    # Otherwise the generator refuses.
-    assert case.num_devices > generate.MOST_GAP * case.cohort
 
 
 def test_command_is_understood(tmp_path):
@@ -116,10 +83,6 @@ def test_command_is_understood(tmp_path):
   assert (args.strategy, args.noise_multiplier, args.delta) == ('blt-b400', 8.0, [1e-6])
 
 
-def finished(output, failure=None):
-  return process.Finished(2.0, 3.0, 100.4, failure, output)
-
-
 def side(*seconds, min_sep=200, **kwargs):
   return sides.Side(
     seconds=seconds,
@@ -130,20 +93,6 @@ def side(*seconds, min_sep=200, **kwargs):
   )
 
 
-def test_sides():
-  assert run.judged(sides.Side(), finished('200\n'), run.of_peer) == sides.Side(
-    (2.0,), (3.0,), 100.4, {'min_sep': 200}
-  )
-  for done, why in (
-    (finished('None\n'), 'ValueError'),
-    (finished('', 'exit status 3'), 'exit status 3'),
-  ):
-    failed = run.judged(sides.Side(), done, run.of_peer)
-    assert why in failed.failures[0] and not failed.seconds
-  wrong = run.judged(sides.Side(), finished('{}'), run.of_ours)
-  assert "KeyError: 'min_sep'" in wrong.failures[0]
-
-
 def test_another_min_sep_is_a_failure():
   both = {'ours': side(1.0), 'peer': side(2.0)}
   assert run.agreed(**both) == both
@@ -151,25 +100,6 @@ def test_another_min_sep_is_a_failure():
   assert found['ours'].failures == ('min_sep is 200, the bare query says 199',)
   row = results.Row(SMALL, **found)
   assert row.ratio is None and 'bare query says 199' in results.table([row])
-
-
-def test_table():
-  text = cases.CASES[1]
-  row = results.Row(text, side(8.0, 10.0, 9.0), side(3.0, 2.0))
-  heading, rule, line = results.table([row]).splitlines()
-  assert len(heading) == len(rule) == len(line)
-  assert [cell.strip() for cell in line.strip('|').split('|')] == [
-    '13M, text ids',
-    '13,000,000',
-    '200',
-    '9.00 (8.00–10.0)',
-    '2.50 (2.00–3.00)',
-    '3.6×',
-    '1.44 M',
-    '100',
-    '100',
-  ]
-  assert json.loads(json.dumps(row.as_json()))['ratio'] == 3.6
 
 
 @pytest.mark.slow

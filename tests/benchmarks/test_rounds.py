@@ -19,17 +19,6 @@ def test_rows_are_timed(name):
     assert cases.first_row(name) % 16 == 8
 
 
-def test_the_peer_has_the_same_cases():
-  ours = {
-    case.strategy
-    for case in cases.ROW_CASES
-    if (case.size, case.threads) == (cases.NUM_PARAMETERS, 1)
-  }
-  assert set(cases.PEER_CASES) <= ours
-  for name in cases.PEER_CASES:
-    assert len(run.peer_parameters(name)) == {'identity': 0, 'blt-4': 2}.get(name, 1)
-
-
 def test_page():
   about = {
     'date': '2026-01-01',

@@ -4,9 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import process
-from benchmarks.training import cases, results, run, side
-from experiments.stackoverflow import networks
+from benchmarks.training import cases, results, side
 
 pytestmark = pytest.mark.tff
 
@@ -18,23 +16,8 @@ SMALL = cases.Case(
 OURS, FAILED = cases.Side('federated', 64), cases.Side('federated', 8)
 
 
-def finished(output='', failure=None):
-  return process.Finished(
-    seconds=9.0, cpu_seconds=9.0, peak_mebibytes=1.0, failure=failure, output=output
-  )
-
-
 def measured(*seconds):
   return results.Measured(passes=tuple({'seconds': s, 'cpu_seconds': 2 * s} for s in seconds))
-
-
-def test_models_are_those_that_are_said():
-  by_name = {case.name: side.network_of(case) for case in cases.CASES}
-  assert len(by_name) == len(cases.CASES)
-  # The papers' model, of 4 050 748 parameters.
-  papers = networks.Lstm(num_tokens=10_004)
-  assert by_name['training-lstm-670'] == papers
-  assert 4e5 < networks.num_parameters(by_name['training-lstm-128']) < 6e5
 
 
 def test_selection():
@@ -77,26 +60,3 @@ def test_shares_are_of_the_quicker_loop():
   assert '0.75' in text
   data = json.loads(json.dumps(row.as_json()))
   assert data['sides'][2]['share'] == 0.75
-
-
-def test_every_batch_has_a_loop_and_the_peer_in_each_way():
-  names = [side.name for side in SMALL.sides if side.batch == 8]
-  assert names == [
-    'central',
-    'keras',
-    'federated',
-    'pfl-research, 1 thread',
-    'pfl-research, 2 threads',
-    'pfl-research, 2 processes',
-  ]
-
-
-def test_the_log_bilinear_model_is_beside_its_last_layer():
-  case = next(case for case in cases.CASES if case.network == 'log_bilinear')
-  assert [side.what for side in case.sides][:3] == ['central', 'output layer', 'federated']
-
-
-def test_passes_of_several_processes_are_kept():
-  once = run.after(measured(1.0), finished('said\n[{"seconds": 2, "cpu_seconds": 3}]'))
-  assert once.median('seconds') == 1.5
-  assert run.after(once, finished(failure='no')).failures == ('no',)

@@ -1,7 +1,5 @@
 """Bundles of runs that declared something in their log: restarts, schemas and chained digests."""
 
-import json
-
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import digests, keys, noise_record, schema
 
@@ -24,19 +22,6 @@ def test_a_bundle_has_all_strategies_of_its_run(tmp_path):
   assert dpftrl.verify(tmp_path / 'bundle', digest=bundle.digest).passed
   # The last digest was known to whoever ran it.
   assert (tmp_path / 'bundle' / 'rounds-1.txt').read_text().split()[-1] == log.digest
-
-
-def test_a_declared_schema_of_a_guard_is_in_the_statement_of_its_bundle(tmp_path):
-  planned = dpftrl.MinSep(num_rounds=20, min_sep=3)
-  with dpftrl.Guard(BLT, 2.0, planned, delta=1e-6, log=tmp_path / 'log.parquet') as guard:
-    for t in range(6):
-      guard.admit([f'd{i}' for i in range(6)], row=t, at_most=2)
-  run = dpftrl.open_run(tmp_path / 'log.parquet', BLT)
-  bundle = dpftrl.write_bundle(tmp_path / 'bundle', run, deltas=1e-6)
-  assert bundle.statement.to_json()['declared']['holds'] is True
-  assert dpftrl.verify(tmp_path / 'bundle').passed
-  stored = json.loads((tmp_path / 'bundle' / 'statement.json').read_text())
-  assert any('where a guard recorded it' in line for line in stored['assumptions'])
 
 
 def test_rows_that_the_writer_did_not_digest_are_found(tmp_path, monkeypatch):

@@ -55,18 +55,6 @@ def test_optimize(tmp_path, result, mechanism, options, copies, family):
   assert figures(found) == file.figures == figures(result(f'describe {path}'))
 
 
-def test_optimize_for_a_fixed_separation(tmp_path, result):
-  path = tmp_path / 'found.json'
-  found = result(
-    f'optimize --mechanism=multi_epoch {SCHEMA} --separation=fixed --objective=rms --output={path}'
-  )
-  assert (found['separation'], found['sensitivity_kind']) == ('fixed', 'exact')
-  described = result(f'describe {path}')
-  assert described['separation'] == 'fixed' and figures(described) == figures(found)
-  other = result(f'describe {path} --separation=min')
-  assert other['separation'] == 'min' and other['sensitivity'] > found['sensitivity']
-
-
 @pytest.mark.slow
 def test_optimize_the_number_of_bands(tmp_path, result, run):
   path = tmp_path / 'found.json'

@@ -100,21 +100,6 @@ def test_as_many_participations_as_fit_unless_said(result):
 
 
 @pytest.mark.slow
-def test_a_held_strategy_is_best_where_it_was_made_for(result):
-  found = result(
-    'compare --mechanisms=identity,blt:2 --num_rounds=128 --min_sep=8,16,64'
-    ' --max_participations=2 --optimize_for_min_sep=each,16'
-  )
-  held = [r for r in found['rows'] if r['mechanism'] == 'blt:2 for min_sep=16']
-  best = [r for r in found['rows'] if r['mechanism'] == 'blt:2']
-  assert len(held) == len(best) == 3 and len(found['rows']) == 9
-  assert held[1]['max_loss'] == best[1]['max_loss']
-  for i in (0, 2):
-    assert held[i]['max_loss'] > best[i]['max_loss'] * (1 + 1e-6)
-  assert len({r['max_error'] for r in held}) == 1
-
-
-@pytest.mark.slow
 def test_strategies_of_too_few_rounds_are_left_out(tmp_path, run):
   status, out, err = run(
     'compare --mechanisms=banded,identity --num_rounds=10,20,30 --min_sep=5'
@@ -128,23 +113,6 @@ def test_strategies_of_too_few_rounds_are_left_out(tmp_path, run):
   assert err.count('\n') == 1
   assert re.search('banded.* left out at num_rounds=30: .*20 rounds', err)
   png_size(tmp_path / 'max_loss.png')
-
-
-@pytest.mark.slow
-def test_one_setting_has_one_row_each_and_a_figure(tmp_path, run):
-  line = '--num_rounds=40 --min_sep=10 --objective=rms'
-  status, out, _ = run(f'compare --mechanisms=blt:1,identity {line} --output={tmp_path / "out"}')
-  assert status == 0
-  lines = out.splitlines()
-  assert lines[0] == ('num_rounds 40, min_sep 10, max_participations 4, objective rms')
-  assert lines[2].split()[:2] == ['mechanism', 'sensitivity']
-  assert [line.split()[0] for line in lines[3:5]] == ['blt:1', 'identity']
-  names = ['coefficients.png', 'comparison.csv', 'losses.png']
-  assert sorted(os.listdir(tmp_path / 'out')) == names
-  png_size(tmp_path / 'out' / 'losses.png')
-  # Nothing has coefficients by lag.
-  run(f'compare --mechanisms=identity {line} --output={tmp_path / "none"}')
-  assert sorted(os.listdir(tmp_path / 'none')) == names[1:]
 
 
 def test_long_work_shows_how_far_it_is(run, monkeypatch):

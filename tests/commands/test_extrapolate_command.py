@@ -66,16 +66,6 @@ def test_optimised_for_each_setting(result):
     assert row['sensitivity'] == best['sensitivity']
 
 
-def test_noise_of_their_own(result):
-  found = result(
-    'extrapolate --strategies=identity,tree_online --noise_multiplier=2,7'
-    ' --report_goal=10 --report_goals=10,20 --population=100 --num_rounds=20'
-    ' --delta=1e-6'
-  )
-  assert [r['noise_multiplier'] for r in found['rows']] == [2, 4, 7, 14]
-  assert any('their own noise' in line for line in found['assumptions'])
-
-
 @pytest.mark.slow
 def test_files_and_a_strategy_that_ends(run, tmp_path):
   line = (

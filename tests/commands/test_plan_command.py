@@ -88,12 +88,6 @@ def test_text(run):
   assert run(f'{line} --num_simulations=1 --max_epsilon=0.01')[0] == 3
 
 
-@pytest.mark.slow
-def test_nothing_fits_the_memory(run):
-  status, _, err = run(f'{LINE} --strategies=blt-b100 --max_copies=1 --report_goals=10')
-  assert status == 2 and 'max_copies=1 is below the ' in err
-
-
 def test_figures_in_text_promise_no_more_than_the_exact_ones():
   scenario = dpftrl.Scenario(population=200, report_goal=10, timer_rounds=4)
   plan = dpftrl.plan(

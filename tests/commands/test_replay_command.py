@@ -61,14 +61,6 @@ def test_table_for_people(log, replayed):
   assert 'have ε ≤' in out and 'for the operator' in out and 'VOID' not in out
 
 
-def test_a_violated_declaration_is_loud(log, replayed):
-  line = '--declared_min_sep=5 --declared_max_participations=2'
-  status, out, err = replayed(log, f'{line} --json')
-  assert status == 4 and json.loads(out)['declared']['holds'] is False
-  assert 'THE DECLARED SCHEMA DOES NOT HOLD' in err
-  assert 'declared: VOID' in replayed(log, line)[1]
-
-
 def test_a_void_log_is_loud(tmp_path, replayed):
   path = tmp_path / 'log.parquet'
   schema.write_log(path, **ROWS, metadata={keys.VOID_KEY: 'the noise seed was given'})
@@ -121,17 +113,6 @@ def test_the_report_says_what_flags_or_the_log_state(tmp_path, replayed, stated)
     assert text in page.read_text() and text in public.read_text()
 
 
-def test_restarts_and_changed_noise(log, stated):
-  straight = stated(log)
-  found = stated(log, '--restart=4 --noise_multiplier_from=6:1.5 --report_goal=2')
-  assert (found['restarts'], found['changes']) == ([4], [[6, 1.5]])
-  assert found['rounds_short_of_report_goal'] == 11
-  # Device a has rounds 0 and 4 at 3, 9 at 1.5: ρ = (1 + 1 + 4) / 2 / 9.
-  assert found['observed']['rho'] == pytest.approx(1 / 3)
-  assert found['worst_case']['sensitivity_kind'] == 'upper_bound'
-  assert found['worst_case']['rho'] > straight['worst_case']['rho']
-
-
 def test_several_runs(log, tmp_path, run):
   path, report = tmp_path / 'runs.json', tmp_path / 'public.html'
   entry = {'log': log.name, 'strategy': 'identity', 'noise_multiplier': 3}
@@ -163,19 +144,6 @@ def fixture_drawn(tmp_path_factory):
       num_rounds=90,
     )
   return lambda name: folder / f'{name}.parquet'
-
-
-@pytest.mark.parametrize('name', sampling.SCHEMES)
-def test_sampled_batches_have_the_figures_of_account(drawn, result, name):
-  flags = f'{NOISE} {BATCHES}={name} --delta=1e-8'
-  stated = result(f'replay --log={drawn(name)} {flags}')
-  accounted = result(f'account --num_rounds=90 {flags}')
-  part = stated['shuffled' if 'shuffled' in name else 'amplified']
-  assert part['holds'] is True
-  both = part.keys() & accounted.keys()
-  assert {'sampling', 'num_parts', 'sensitivity', 'epsilon', 'curve', 'adjacency'} <= both
-  assert both >= ({'min_sep', 'separation'} if 'shuffled' in name else {'compositions'})
-  assert {key: part[key] for key in both} == {key: accounted[key] for key in both}
 
 
 def test_parts_are_the_bands_unless_said(drawn, stated):

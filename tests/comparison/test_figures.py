@@ -54,21 +54,6 @@ def test_those_without_coefficients_are_named():
   assert not above(figure.axes[0])
 
 
-def test_many_lines_are_drawn_lightly():
-  few, many = (
-    figures.lags(columns(n), dict.fromkeys(columns(n), 'blt')).axes[1].lines[0] for n in (2, 6)
-  )
-  assert many.get_linewidth() < few.get_linewidth()
-  assert many.get_alpha() < 1.0
-
-
-def test_a_column_of_one_lag_is_a_point():
-  pair = figures.Columns(0.5 ** np.arange(9.0), np.array([1.0, -0.5, *[0.0] * 7]))
-  found = {'lambda_cgd': pair, **columns(1)}
-  figure = figures.lags(found, {'lambda_cgd': 'lambda_cgd', '0': 'blt'})
-  assert [line.get_marker() for line in figure.axes[1].lines] == ['o', 'None']
-
-
 @pytest.mark.parametrize(
   'strategy',
   [

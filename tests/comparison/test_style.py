@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib import colors
-from matplotlib import figure as figure_lib
 from matplotlib.backends import backend_agg
 
 from fl_dpftrl.drawing import style
@@ -20,13 +19,6 @@ def test_names_never_touch_and_stay_in_order(wanted, gap):
     assert -1e-9 <= places[0] <= places[-1] <= 1 + 1e-9
   else:
     assert places[0] == pytest.approx(1.0 - places[-1])
-
-
-def test_names_with_room_stay_where_they_are():
-  assert style.spread([0.0, 0.5, 1.0], 0.2) == pytest.approx([0.0, 0.5, 1.0])
-  assert style.spread([0.4, 0.4], 0.2) == pytest.approx([0.3, 0.5])
-  assert style.spread([0.0, 0.05], 0.2) == pytest.approx([0.0, 0.2])
-  assert style.spread([-1.0, 3.0], 0.2) == pytest.approx([0.0, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -45,32 +37,6 @@ def test_names_with_room_stay_where_they_are():
 )
 def test_numbers_are_written_as_people_do(value, text):
   assert style.number(value) == text
-
-
-@pytest.mark.parametrize(
-  'low, high, texts',
-  [
-    (1e-4, 1.0, ['10⁻⁴', '10⁻³', '10⁻²', '10⁻¹', '10⁰']),
-    (1e-3, 1.0, ['0.001', '0.01', '0.1', '1']),
-  ],
-)
-def test_one_axis_writes_its_numbers_in_one_way(low, high, texts):
-  axes = figure_lib.Figure().subplots()
-  axes.set_ylim(low, high)
-  style.scale(axes, 'y', low, high, most_ticks=5)
-  axes.figure.draw_without_rendering()
-  assert [label.get_text() for label in axes.get_yticklabels()] == texts
-
-
-def test_the_leader_of_a_line_that_ends_early_looks_like_no_data():
-  axes = figure_lib.Figure().subplots()
-  axes.set(xlim=(0.0, 10.0), ylim=(0.0, 1.0))
-  looks = style.looks({'early': 'banded', 'whole': 'blt'})
-  style.label_lines(axes, [('early', 3.0, 0.2), ('whole', 9.5, 0.8)], looks)
-  early, whole = axes.lines
-  assert early.get_xdata()[0] == pytest.approx(0.3)
-  assert early.get_color() == style.GREY and early.is_dashed()
-  assert whole.get_color() == looks['whole'].colour and not whole.is_dashed()
 
 
 @pytest.mark.parametrize(

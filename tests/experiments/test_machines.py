@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
 @pytest.fixture(name='flags', scope='module')
 def fixture_flags(cluster):
-  return [f'--machines={cluster.address}', '--actors=2', '--actor_cpus=0.5']
+  return [f'--machines={cluster.address}', '--actors=1', '--actor_cpus=0.5']
 
 
 def test_files_are_the_same_wherever_a_run_is_resumed(flags, canaried, killed_canaried, tmp_path):

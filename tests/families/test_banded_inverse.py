@@ -83,12 +83,6 @@ def test_lambda_cgd_is_the_banded_inverse_of_two_bands(decay, num_rounds):
   assert sensitivity.sensitivity(strategy, schema) == (expected, 'exact')
 
 
-def test_lambda_cgd_keeps_nothing_and_draws_two_rows():
-  noise = lambda_cgd.LambdaCGD(0.3).noise()
-  assert noise.num_buffers == 0
-  assert [len(noise.at(t).draws) for t in (0, 1, 2, 999)] == [1, 2, 2, 2]
-
-
 @pytest.mark.parametrize('decay', [-0.1, 1.01, float('nan'), None, 'x'])
 def test_lambda_cgd_refuses(decay):
   with pytest.raises(ValueError, match='decay must be a number'):

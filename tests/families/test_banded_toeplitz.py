@@ -26,11 +26,6 @@ def test_columns_are_normalised_and_not_rows():
   assert np.linalg.norm(matrix, axis=1).max() > 1.1
 
 
-def test_more_bands_than_rounds_are_cut_off():
-  strategy = banded_toeplitz.BandedToeplitz([3.0, 4.0, 5.0], 2)
-  np.testing.assert_allclose(strategy.strategy_matrix(2), [[0.6, 0.0], [0.8, 1.0]])
-
-
 @pytest.mark.parametrize(
   'coefficients', [[], [[1.0]], 1.0, [0.0, 1.0], [-1.0], [1.0, np.nan], [np.inf]]
 )
@@ -63,13 +58,6 @@ def test_the_bound_from_columns_of_one_shape_holds_alone(cls, low, data, more):
   assert value >= truth * (1 - 1e-9)
   if kind == 'exact':
     assert value == pytest.approx(truth, rel=1e-9 if low == 0.0 else 1e-3)
-
-
-@pytest.mark.parametrize('count', [1, 4])
-def test_normalised_columns_that_do_not_meet_count_one_each(count):
-  schema = schemas.MinSep(num_rounds=8, min_sep=2, max_participations=count)
-  strategy = banded_toeplitz.BandedToeplitz([1.0, -0.7], 8)
-  assert sensitivity.sensitivity(strategy, schema) == (pytest.approx(count**0.5), 'exact')
 
 
 @pytest.mark.parametrize(

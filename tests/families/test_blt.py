@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from fl_dpftrl import error, sensitivity, workloads
 from fl_dpftrl.families import blt
 from fl_dpftrl.participation import schemas
-from tests import oracle
 
 BLTS = {
   'plain': ([0.99, 0.5], [0.2, 0.7]),
@@ -36,15 +35,6 @@ def test_coefficients_by_their_definition():
   expected = [1.0] + [0.1 * 0.5**i + 0.2 * 0.25**i for i in range(5)]
   np.testing.assert_allclose(strategy.column(6), expected, rtol=1e-15)
   assert strategy.num_buffers == strategy.memory_copies(6) == 2
-
-
-@pytest.mark.parametrize('num_rounds', [1, 2, 400])
-def test_inverse_coefficients_invert(num_rounds):
-  strategy = blt.BLT([1 - 1e-12, 0.99, 0.99 - 1e-11], [0.01, 0.3, 0.4])
-  product = np.convolve(strategy.column(num_rounds), strategy.noising_column(num_rounds))[
-    :num_rounds
-  ]
-  np.testing.assert_allclose(product, np.eye(num_rounds)[0], atol=1e-12)
 
 
 @hypothesis.given(
@@ -145,17 +135,6 @@ def test_momentum_beside_a_decay_of_the_inverse(momentum):
   expected = workload.apply(strategy.noising_column(300))
   result = error.error(strategy, 300, workload)
   assert math.isclose(result.max, np.linalg.norm(expected), rel_tol=1e-13)
-
-
-@pytest.mark.parametrize('arguments', BLTS.values(), ids=BLTS)
-@pytest.mark.parametrize('num_rounds', [1, 2, 7, 200])
-def test_errors_under_a_schedule(arguments, num_rounds):
-  strategy = blt.BLT(*arguments)
-  for momentum, schedule in itertools.product((0.0, 0.5, 0.95), ((0.15, 0.25), (1, 0), (0, 1))):
-    workload = workloads.Workload(momentum, *schedule)
-    expected = oracle.per_query_error(strategy, num_rounds, workload)
-    got = error.per_query_error(strategy, num_rounds, workload)
-    np.testing.assert_allclose(got, expected, rtol=1e-11, err_msg=f'{workload}')
 
 
 def test_refuses_a_schedule_over_too_many_rounds():

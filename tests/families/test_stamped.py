@@ -34,12 +34,6 @@ def test_counts_rows_of_z_by_the_block():
   assert [strategy.memory_copies(n) for n in (5, 1000)] == [3, 4]
 
 
-def test_goes_on_beyond_what_it_repeats():
-  strategy = stamped.Stamped(banded.Banded(np.ones((4, 1))), 4)
-  assert strategy.max_rounds is None
-  np.testing.assert_array_equal(strategy.strategy_matrix(11), np.eye(11))
-
-
 @pytest.mark.parametrize(
   'strategy, block_rounds, message',
   [
@@ -55,23 +49,6 @@ def test_goes_on_beyond_what_it_repeats():
 def test_refuses(strategy, block_rounds, message):
   with pytest.raises(ValueError, match=message):
     stamped.Stamped(strategy, block_rounds)
-
-
-@pytest.mark.parametrize(
-  'inner, schema, square',
-  [
-    # Restarts do not bring back what a device has given before.
-    (banded.Banded(np.ones((4, 1))), schemas.MinSep(40, max_participations=1), 1),
-    (banded.Banded(np.ones((4, 1))), schemas.MinSep(40, 4), 10),
-    # Ends and beginnings of blocks are closer than min_sep.
-    (dense.Dense(np.diag([7.0, 1.0, 5.0])), schemas.MinSep(6, 3), 98),
-    # Rounds 2 and 5 would give √50, and round 5 does not happen.
-    (banded.Banded([[1.0], [1.0], [5.0]]), schemas.MinSep(5, 3), 25),
-  ],
-)
-def test_a_device_may_take_part_in_many_blocks(inner, schema, square):
-  strategy = stamped.Stamped(inner, inner.max_rounds)
-  assert sensitivity.sensitivity(strategy, schema) == (pytest.approx(math.sqrt(square)), 'exact')
 
 
 @pytest.mark.parametrize('low', [0.0, -1.0])

@@ -6,13 +6,6 @@ import pytest
 from fl_dpftrl.families import toeplitz
 
 
-def test_the_reciprocal_times_the_polynomial_is_one():
-  coefficients = np.array([2.0, -0.5, 0.3])
-  inverse = toeplitz.reciprocal(coefficients, 30)
-  product = np.convolve(inverse, coefficients)[:30]
-  np.testing.assert_allclose(product, np.eye(1, 30)[0], atol=1e-15)
-
-
 @pytest.mark.parametrize('num_terms', [1, 7, 100, 50_000])
 def test_steps_are_running_sums_of_the_reciprocal(num_terms):
   coefficients = 1.0 / np.arange(1.0, 9.0)
@@ -51,23 +44,9 @@ def test_where_there_is_no_limit_all_terms_are_gone_through(radius):
   assert head.size == 20_000
 
 
-def test_equal_coefficients_go_round_and_round():
-  """1, 0, 0, 1, 0, 0, …: near the limit never, and all zeros on the circle."""
-  head, limit = toeplitz.step_response(np.ones(3), 9_000)
-  assert limit is None
-  np.testing.assert_allclose(head.reshape(-1, 3), [[1.0, 0.0, 0.0]] * 3_000)
-
-
 def test_refuses_what_would_take_for_ever():
   with pytest.raises(ValueError, match='num_rounds=1000000000 .*unit circle'):
     toeplitz.step_response(np.ones(3), 10**9)
-
-
-def test_a_single_band_is_at_its_limit_at_once():
-  head, limit = toeplitz.step_response(np.array([4.0]), 10**9)
-  assert head.size <= 2**14
-  np.testing.assert_array_equal(head, 0.25)
-  assert limit == 0.25
 
 
 @pytest.mark.parametrize('num_terms', [1, 2, 7, 64, 301])

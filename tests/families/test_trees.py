@@ -25,13 +25,6 @@ def test_nodes_in_the_order_of_their_last_round():
   )
 
 
-@pytest.mark.parametrize('num_rounds', range(1, 40))
-def test_counts_of_nodes(num_rounds):
-  completed = [tree_online.nodes_completed(t) for t in range(num_rounds)]
-  assert sum(completed) == tree_online.first_node(num_rounds)
-  assert tree_online.TreeOnline().num_noise_rows(num_rounds) == sum(completed)
-
-
 @pytest.mark.parametrize(
   'num_rounds, completed',
   [(n, False) for n in (1, 2, 4, 8, 16)] + [(n, True) for n in (1, 2, 3, 4, 5, 6, 7, 11, 24, 33)],
@@ -43,13 +36,6 @@ def test_a_finished_tree_is_estimated_as_well_as_can_be(num_rounds, completed):
   online = (prefix @ strategy.noising_matrix(num_rounds))[-1]
   best = (prefix @ np.linalg.pinv(strategy.strategy_matrix(num_rounds)))[-1]
   np.testing.assert_allclose(online, best, atol=1e-12)
-
-
-@pytest.mark.parametrize('num_rounds', [3, 7, 21, 32])
-def test_no_prefix_sum_uses_later_nodes(num_rounds):
-  noising = tree_online.TreeOnline().noising_matrix(num_rounds)
-  for t in range(num_rounds):
-    assert not noising[t, tree_online.first_node(t + 1) :].any()
 
 
 @pytest.mark.parametrize('num_rounds, copies', [(1, 1), (2, 2), (7, 3), (8, 4), (2052, 12)])
@@ -64,15 +50,6 @@ def test_completion_adds_the_nodes_of_virtual_rounds(num_rounds):
   whole = tree_online.TreeOnline().strategy_matrix(size)[:, :num_rounds]
   own = tree_online.TreeOnline(num_rounds).strategy_matrix(num_rounds)
   assert sorted(map(tuple, own)) == sorted(map(tuple, whole[whole.any(axis=1)]))
-
-
-@pytest.mark.parametrize('num_rounds', [4, 6, 9])
-def test_completion_changes_nothing_before_the_last_round(num_rounds):
-  completed, plain = tree_online.TreeOnline(num_rounds), tree_online.TreeOnline()
-  for earlier in range(1, num_rounds):
-    for name in ('strategy_matrix', 'noising_matrix'):
-      matrices = (getattr(strategy, name)(earlier) for strategy in (completed, plain))
-      np.testing.assert_array_equal(*matrices)
 
 
 def test_completion_pays_over_many_restarts():
@@ -103,21 +80,6 @@ def test_a_full_tree_has_the_gram_matrix_of_the_nodes_and_the_best_covariance(nu
   _, single = tree_full.node_moments(num_rounds.bit_length())
   heights = [tree_full.height_of_tree(t, num_rounds) for t in range(num_rounds)]
   np.testing.assert_allclose(np.diagonal(np.linalg.inv(nodes.T @ nodes)), single[heights])
-
-
-@pytest.mark.parametrize('num_rounds', [1, 6, 8, 13])
-def test_a_run_of_a_full_tree_that_ends_early_has_the_first_rows(num_rounds):
-  whole = tree_full.TreeFull().strategy_matrix(13)
-  early = tree_full.TreeFull(13).strategy_matrix(num_rounds)
-  np.testing.assert_array_equal(early, whole[:num_rounds, :num_rounds])
-
-
-def test_errors_of_a_million_rounds_lie_between_identity_and_online():
-  full = error.per_query_error(tree_full.TreeFull(), 10**6)
-  online = error.per_query_error(tree_online.TreeOnline(), 10**6)
-  assert (full <= online * (1 + 1e-12)).all()
-  # A finished tree's last prefix sum leaves nothing to later nodes.
-  assert full[2**19 - 1] == pytest.approx(online[2**19 - 1])
 
 
 def test_a_full_tree_streams_only_a_run_of_known_length():

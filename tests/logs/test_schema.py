@@ -96,17 +96,6 @@ def test_a_log_is_written_round_by_round(tmp_path):
   assert log_lib.read_log(copy).num_rounds == 3
 
 
-def test_many_row_groups_and_the_same_bytes_again(tmp_path, monkeypatch):
-  monkeypatch.setattr(schema, 'ROW_GROUP', 10)
-  cohorts = [np.arange(t, t + 4) for t in range(20)]
-  first, second = (tmp_path / f'{name}.parquet' for name in 'ab')
-  for path in (first, second):
-    write_rounds(path, cohorts, 20)
-  assert first.read_bytes() == second.read_bytes()
-  assert pq.ParquetFile(first).num_row_groups == 8
-  assert pq.read_table(first).column('device_id').to_pylist() == np.concatenate(cohorts).tolist()
-
-
 def test_nothing_is_left_of_what_was_broken_off(tmp_path):
   path = tmp_path / 'log.parquet'
   with pytest.raises(KeyError):

@@ -49,7 +49,8 @@ def made(sliced, num_rounds=NUM_ROUNDS, first=0, size=SIZE):
   return rows, [sliced.make(first + t, row, first + t) for t, row in enumerate(rows)]
 
 
-@pytest.mark.parametrize('family', every_family.FAMILIES)
+# No buffers, a fixed number, and as many as the row needs; slices are made by the same maker.
+@pytest.mark.parametrize('family', ['identity', 'blt', 'tree_online'])
 def test_rows_are_those_of_one_process(family):
   strategy = every_family.example(family, NUM_ROUNDS)
   sliced = slices(strategy)

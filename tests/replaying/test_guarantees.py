@@ -145,27 +145,6 @@ def test_runs_compose():
   assert any('independent of that of the others' in s for s in both.assumptions)
 
 
-def test_another_device_in_another_run_is_not_the_same():
-  one = runs.Run.of(log_of([(0, 'a')], 1), BLT, noise_multiplier=2.0)
-  other = runs.Run.of(log_of([(0, 'b')], 1), BLT, noise_multiplier=2.0)
-  both = replay.replay([one, other], deltas=1e-6)
-  assert both.observed.rho == pytest.approx(1 / 8)
-  assert both.worst_case.rho == pytest.approx(1 / 4)
-
-
-def test_less_noise_from_a_round_on_costs_more():
-  rows = [(0, 'a'), (4, 'b')]
-  rho = lambda changes: (
-    replay.replay(
-      runs.Run.of(log_of(rows, 6), identity.Identity(), noise_multiplier=2.0, changes=changes),
-      deltas=1e-6,
-    ).observed.rho
-  )
-  assert rho(()) == rho(((5, 1.0),)) == pytest.approx(1 / 8)
-  assert rho(((4, 1.0),)) == pytest.approx(1 / 2)
-  assert rho(((1, 4.0),)) == pytest.approx(1 / 8)
-
-
 @pytest.mark.parametrize('noise', [{'noise_multiplier': 0.0}, {'changes': ((2, 0.0),)}])
 def test_without_noise_even_for_a_while_nothing_is_guaranteed(noise):
   run = runs.Run.of(log_of([(0, 'a')], 3), BLT, **({'noise_multiplier': 2.0} | noise))
@@ -174,12 +153,6 @@ def test_without_noise_even_for_a_while_nothing_is_guaranteed(noise):
     assert (part.loss.rho, part.loss.epsilon) == (None, None)
   assert any('NO NOISE' in s for s in statement.assumptions)
   json.dumps(statement.to_json(), allow_nan=False)
-
-
-def test_a_strategy_of_fewer_rounds_runs_again_after_a_restart():
-  short = banded.Banded(np.ones((4, 1)))
-  run = runs.Run.of(log_of([(0, 'a'), (5, 'a')], 6), short, noise_multiplier=1.0, restarts=(3,))
-  assert replay.replay(run, deltas=1e-6).observed.rho == pytest.approx(1.0)
 
 
 def test_quantiles_are_of_devices():

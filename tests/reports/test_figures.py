@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from fl_dpftrl.drawing import bars as figures
 
-FLOOR = 0.1 * 165.6  # least height of the axes' ends, in the units of the drawing
 few = hypothesis.settings(deadline=None, max_examples=8)
 
 
@@ -114,12 +113,6 @@ def test_dots_are_in_order_and_named():
   assert 'at most 16' not in texts(far)
 
 
-def test_lines_join_dots_that_are_drawn_once():
-  line = POINTS[1:]
-  drawing = figures.paths([(True, line), (False, line[::-1])], title='t', x_label='days')
-  assert len(boxes(drawing)) == 2
-
-
 @pytest.mark.slow
 def test_the_same_input_gives_the_same_bytes():
   call = 'figures.columns([1.5, 2.0], title="t", x_label="x", unit="u").svg'
@@ -131,19 +124,3 @@ def test_the_same_input_gives_the_same_bytes():
   assert again.stdout == f'{once}\n'
   # Nothing is referred to, neither within the page nor outside it.
   assert '<svg' in once and not re.search(r'href|url\(|id=|http|xmlns', once)
-
-
-@pytest.mark.parametrize(
-  'count, tick',
-  [
-    (7, '7'),
-    (0.25, '0.25'),
-    (9_999, '9,999'),
-    (12_345, '12.3k'),
-    (612_000, '612k'),
-    (1_224_402, '1.22M'),
-    (35_000_000, '35M'),
-  ],
-)
-def test_ticks_are_short(count, tick):
-  assert figures.short(count) == tick

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -434,50 +435,62 @@ def test_an_error_on_disk_releases_nothing(tmp_path, monkeypatch):
 
 
 LOOP = """
-import json, sys
+import json, os, sys
 import numpy as np
 import fl_dpftrl as dpftrl
 
 folder, releases = sys.argv[1:]
 zeros = np.zeros(5000, np.float32)
-with dpftrl.PrivateAggregator(
-  dpftrl.BLT((0.9, 0.5), (0.3, 0.2)), template=zeros, noise_multiplier=1.0, clip_norm=1.0,
-  report_goal=2, folder=folder, noise_seed=8) as aggregator:
-  while aggregator.next_round < 40:
-    t = aggregator.next_round
-    print(t, flush=True)
-    with aggregator.round([2 * t, 2 * t + 1]) as round_:
-      for device in range(2):
-        round_.add(zeros)
-    with open(releases, 'a') as file:
-      file.write(json.dumps([t, *round_.mean[:4].astype(float)]) + '\\n')
+
+def train():
+  with dpftrl.PrivateAggregator(
+    dpftrl.BandedToeplitz([1.0, 0.5, 0.2], 40), template=zeros, noise_multiplier=1.0,
+    clip_norm=1.0, report_goal=2, folder=folder, noise_seed=8) as aggregator:
+    while aggregator.next_round < 40:
+      t = aggregator.next_round
+      print(os.getpid(), flush=True)
+      with aggregator.round([2 * t, 2 * t + 1]) as round_:
+        for device in range(2):
+          round_.add(zeros)
+      with open(releases, 'a') as file:
+        file.write(json.dumps([t, *round_.mean[:4].astype(float)]) + '\\n')
+
+for line in sys.stdin:  # Each start is a fork: imports take longer than what is killed.
+  if not (pid := os.fork()):
+    train()
+    os._exit(0)
+  print('ended', os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('kills', [8])
 def test_killed_at_any_moment_no_row_is_in_two_releases(kills, tmp_path):
-  rng, done = np.random.default_rng(4), 0
+  rng, ends = np.random.default_rng(4), []
   folder, releases = tmp_path / 'run', tmp_path / 'releases'
-  command = [sys.executable, '-c', LOOP, str(folder), str(releases)]
-  while done < kills:
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    process.stdout.readline()  # It is at work.
-    try:
-      process.wait(rng.uniform(0.0, 0.05))
-      break
-    except subprocess.TimeoutExpired:
-      process.send_signal(signal.SIGKILL)
-      process.communicate()
-      done += 1
-  finished = subprocess.run(command, capture_output=True, text=True, timeout=120)
-  assert finished.returncode == 0, finished.stderr
+  with subprocess.Popen(
+    [sys.executable, '-c', LOOP, str(folder), str(releases)],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    text=True,
+    bufsize=1,
+  ) as process:
+    for number in range(kills + 1):
+      process.stdin.write('start\n')
+      pid = int(process.stdout.readline())  # It is at work.
+      if number < kills:
+        time.sleep(rng.uniform(0.0, 0.05))
+        os.kill(pid, signal.SIGKILL)
+      while not (line := process.stdout.readline()).startswith('ended'):
+        pass
+      ends.append(int(line.split()[1]))
+    process.stdin.close()
+  assert ends == [-signal.SIGKILL] * kills + [0]
   lines = [json.loads(line) for line in releases.read_text().splitlines()]
   rounds = [line[0] for line in lines]
   assert rounds == sorted(set(rounds)) and rounds[-1] == 39
-  maker = rows_lib.RowMaker(
-    dpftrl.BLT((0.9, 0.5), (0.3, 0.2)), size=5000, num_rounds=2**20, seed=normals.fixed_seed(8)
-  )
+  strategy = dpftrl.BandedToeplitz([1.0, 0.5, 0.2], 40)
+  maker = rows_lib.RowMaker(strategy, size=5000, num_rounds=40, seed=normals.fixed_seed(8))
   row, rows = np.empty(5000, np.int64), []
   for _ in range(40):
     maker.make(row)

@@ -36,16 +36,10 @@ def fixture_said():
   return []
 
 
-@pytest.fixture(name='third', scope='module')
-def fixture_third(cluster):
-  """A third machine of the cluster."""
-  return cluster.add_node(num_cpus=1, object_store_memory=100_000_000)
-
-
 @pytest.fixture(name='machines', scope='module')
-def fixture_machines(cluster, third, said):
-  """A context with an actor on each of three machines; tests do not put back what they end."""
-  actors = runtime.Actors(number=3, **ACTOR)
+def fixture_machines(cluster, said):
+  """A context with an actor on each machine; those that tests end come back by themselves."""
+  actors = runtime.Actors(number=2, **ACTOR)
   context = runtime.use_machines(cluster.address, seed=7, actors=actors, say=said.append)
   yield context
   context.stop()
@@ -116,7 +110,7 @@ class Counted:
     return Counted, (self._path,)
 
 
-@pytest.mark.parametrize('group, losses', [(clients.GROUP, (0, 1, 3)), (2, (0, 2))])
+@pytest.mark.parametrize('group, losses', [(clients.GROUP, (0, 2)), (2, (1,))])
 def test_lost_actors_cost_no_bit(machines, process, said, monkeypatch, tmp_path, group, losses):
   """Where all are lost, nothing goes on before one is back. Of small groups, actors merge."""
   monkeypatch.setattr(clients, 'GROUP', group)
@@ -137,19 +131,25 @@ def test_lost_actors_cost_no_bit(machines, process, said, monkeypatch, tmp_path,
   for threads in (1, 3):
     small.assert_same(here(process, len(losses), max_concurrent_clients=threads), found)
   # An actor that is not back yet is not lost again.
-  assert 1 < len(victims) == sum('is lost' in line for line in said)
+  assert losses[-1] <= len(victims) == sum('is lost' in line for line in said)
   assert (tmp_path / 'times').read_text() == 'x'
   assert bool(merges) == (group == 2)
 
 
-def test_a_lost_machine_costs_no_bit(cluster, third, machines, process):
+def test_a_lost_machine_costs_no_bit(cluster, machines, process):
+  while len(machines.clients_at.pids) < 2:  # Those that the tests before have ended come back.
+    trained(machines, process, 1)
+  machine, losses = next(iter(cluster.worker_nodes)), machines.clients_at.losses
+
   def before(number):
-    if number == 1:
-      lose = lambda: cluster.remove_node(third, allow_graceful=False)
+    if not number:
+      lose = lambda: cluster.remove_node(machine, allow_graceful=False)
       threading.Timer(0.2, lose).start()
 
   found = trained(machines, process, 2, slow, before)
+  cluster.add_node(num_cpus=1, object_store_memory=100_000_000)
   small.assert_same(here(process, 2), found)
+  assert machines.clients_at.losses > losses
 
 
 def test_other_processes_have_the_same_bits_as_in_process(machines):
@@ -160,8 +160,8 @@ def test_other_processes_have_the_same_bits_as_in_process(machines):
 
 
 @pytest.mark.parametrize('memory', ['state', 'engine'])
-@pytest.mark.parametrize('name', every_family.FAMILIES)
-def test_the_noise_of_every_family_has_the_same_bits_as_in_process(machines, name, memory):
+@pytest.mark.parametrize('name', ['blt', 'stamped'])
+def test_noise_has_the_same_bits_as_in_process(machines, name, memory):
   process = noisy(name, memory).create(tff.to_type([(np.float32, [5]), (np.float32, [2, 3])]))
   rng = np.random.default_rng(11)
   draw = lambda: [rng.normal(size=shape).astype(np.float32) for shape in ([5], [2, 3])]
@@ -237,7 +237,7 @@ def test_a_long_round_says_how_far_it_is(machines, process, said, monkeypatch):
   said.clear()
   trained(machines, process, num_rounds=1)
   before, _, lost = machines.status().rpartition(', ')
-  assert before.endswith(' of 3 actors') and lost.endswith(' lost so far')
+  assert before.endswith(' of 2 actors') and lost.endswith(' lost so far')
   counts = [line.split(', ') for line in said if 'blocks' in line]
   assert {line[1] for line in counts} >= {f'{n} of 20 blocks trained' for n in (5, 10, 15)}
   assert {line[2] for line in counts} <= {'0 under way', '1 under way'}

@@ -60,7 +60,8 @@ class Elsewhere(clients.Threads):
 def test_rounds_have_the_same_bits_and_no_noise_is_sent(monkeypatch):
   monkeypatch.setattr(clients, 'GROUP', 3)
   aggregator = dpftrl.CorrelatedNoiseFactory(
-    every_family.example('blt', 4), noise_multiplier=0.3, clip_norm=0.5, report_goal=4, noise_seed=3
+    every_family.example('blt', 4),
+    **dict(noise_multiplier=0.3, clip_norm=0.5, report_goal=4, noise_seed=3, memory='state'),
   )
   process = small.unweighted(aggregator)
   sent, states = [], []

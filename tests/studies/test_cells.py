@@ -96,14 +96,6 @@ def test_settings_that_cannot_be_prepared_are_named(tmp_path, changes, condition
     prepared(tmp_path, dataclasses.replace(CONDITIONS, **conditions), **changes)
 
 
-def test_an_unknown_mechanism_costs_no_training(tmp_path):
-  design = design_lib.parse({**STUDY, 'mechanisms': ['identity', 'bandmf']})
-  never = task(lambda cell: pytest.fail('trained'))
-  with pytest.raises(ValueError, match="bandmf: 'bandmf' is neither a strategy file nor"):
-    run.run(design, never, tmp_path / 'new', jobs=None, say=print)
-  assert not (tmp_path / 'new').exists()
-
-
 def test_a_cell_has_its_noise_and_a_folder(tmp_path):
   made, _ = prepared(tmp_path)
   *_, blt, silent = made.design.settings

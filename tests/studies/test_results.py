@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.studies import cells, contrasts, figures, page, results, sentences, study, table
+from fl_dpftrl.studies import cells, contrasts, page, results, sentences, study, table
 from fl_dpftrl.studies import design as design_lib
 
 STUDY = design_lib.parse(
@@ -182,16 +182,6 @@ def test_everything_is_written(tmp_path):
     assert b'<svg' in (tmp_path / f'{name}.svg').read_bytes()
 
 
-def test_what_all_rows_of_an_epsilon_share_is_said_once():
-  first, second, silent = table.levels(rows())
-  title, shared, lines = first
-  assert (title, shared) == ('ε = 1', 'seeds: 3; noise multiplier: 2; ε of the run: 8.001')
-  assert lines[0][:2] == ('mechanism', 'test accuracy (%)') and 'seeds' not in lines[0]
-  assert [line[0] for line in lines[1:]] == ['blt:2', 'tree_full', 'identity']
-  assert 'verdict: no result' in second[1]
-  assert silent[0] == 'No noise' and 'test accuracy (%): 30.00' in silent[1] and not silent[2]
-
-
 def test_the_answer_is_one_line_for_each_epsilon():
   first, second = sentences.glance(rows())
   assert first == (
@@ -231,16 +221,6 @@ def test_differences_are_drawn_with_their_certainty():
   assert places[2].get_xdata()[0] == pytest.approx(-100 * identity.difference.mean)
   alone = [row for row in rows() if row.setting.label == 'identity']
   assert contrasts.difference_to_best(STUDY, alone) is None
-
-
-def test_bars_of_one_epsilon_do_not_hide_each_other():
-  figure = figures.accuracy_by_epsilon(STUDY, [r for r in rows() if r.setting is not SILENT])
-  (axes,) = figure.axes
-  drawn = {line.get_label(): float(line.get_xdata()[0]) for line in axes.lines if line.get_marker()}
-  places = sorted(drawn[name] for name in ('identity', 'blt:2', 'tree_full'))
-  assert len(set(places)) == 3 and places[1] == pytest.approx(1.0)
-  assert 0.8 < places[0] < 1.0 < places[2] < 1.25
-  assert list(axes.get_xticks()) == [1.0]
 
 
 def test_verdicts_are_sentences():
@@ -310,13 +290,6 @@ def test_correlated_noise_is_compared_with_independent_noise():
   assert 'above it in the one seed that both have: blt:2, tree_full' in one[1]
   alone = [row for row in rows() if row.setting.label != 'identity']
   assert sentences.against_independent(alone) == []
-
-
-def test_a_rate_that_was_given_is_not_called_the_best():
-  assert 'best validation accuracy, for seed 0.' in table.notes(STUDY, rows())[1]
-  given = [dataclasses.replace(s, server_learning_rates=(1.0,)) for s in STUDY.settings]
-  notes = table.notes(dataclasses.replace(STUDY, settings=tuple(given)), rows())
-  assert notes[1] == 'The server learning rate is given: none was tried beside it.'
 
 
 def test_independent_noise_is_compared_at_its_own_flags():

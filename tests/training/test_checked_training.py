@@ -67,15 +67,6 @@ def test_mime_lite_is_refused_and_void_if_forced(tmp_path, capsys):
   assert 'accumulator' in capsys.readouterr().out
 
 
-def test_two_releases_in_a_round_are_refused(tmp_path):
-  aggregator = make()
-  process = mime_lite(aggregator, full_gradient_aggregator=aggregator)
-  with pytest.raises(ValueError, match='releases 2 sums in a round'):
-    dpftrl.train(
-      process, aggregator, folder=tmp_path, num_rounds=2, clients=CLIENTS, client_data=client_data
-    )
-
-
 def test_metrics_without_noise_are_named(tmp_path, capsys):
   aggregator = make()
   process = tff.learning.algorithms.build_unweighted_fed_avg(

@@ -8,7 +8,7 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.accounting import arithmetic, gaussian
 from fl_dpftrl.families import tree_online
-from fl_dpftrl.logs import keys
+from fl_dpftrl.logs import keys, noise_record
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.training import guarantee, loop
 from tests import oracle
@@ -69,6 +69,12 @@ def test_void_reasons_are_in_the_log(changes, reason):
   assert metadata.get(keys.VOID_KEY) == reason
   assert {'9', '["a"]'} <= set(metadata.values())
   assert {'9', '["a"]'}.isdisjoint(guarantee.log_metadata(run).values())
+
+
+def test_the_rule_of_an_adaptive_clip_norm_is_in_the_log():
+  rule = dpftrl.AdaptiveClipping(1.0, rounds=3)
+  assert noise_record.read_clipping(guarantee.log_metadata(run_of(clip_norm=rule))) == rule
+  assert noise_record.read_clipping(guarantee.log_metadata(run_of())) is None
 
 
 def test_a_deployment_has_the_same_noise_on_the_mean():

@@ -65,13 +65,13 @@ def assert_is_the_reference(strategy, num_rounds, in_graph=False):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('num_rounds', [1, 2, 7, 19])
+@pytest.mark.parametrize('num_rounds', [1, 2, 7])
 def test_equals_the_reference_given_the_same_normals(example, num_rounds):
   assert_is_the_reference(example(num_rounds), num_rounds)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('block_rounds, in_graph', [(1, False), (3, True), (8, False), (40, True)])
+@pytest.mark.parametrize('block_rounds, in_graph', [(1, False), (3, True)])
 def test_every_family_can_be_stamped(example, block_rounds, in_graph):
   strategy = stamped.Stamped(example(max(block_rounds, 2)), block_rounds)
   assert_is_the_reference(strategy, 19, in_graph)
@@ -112,11 +112,14 @@ def test_row_has_the_structure_of_the_template():
 
 
 @pytest.mark.slow
-def test_graph_and_eager_give_the_same_bits(example):
+def test_a_graph_that_resumes_from_numpy_gives_the_bits_of_eager_rows(example):
   stream = streams.make_stream(example(9), TEMPLATE, noise_seed=7)
   eager, _, eager_state = rows(stream, 9)
-  graph, _, graph_state = rows(stream, 9, next_fn=tf.function(stream.next, reduce_retracing=True))
-  np.testing.assert_array_equal(eager, graph)
+  in_graph = tf.function(stream.next, reduce_retracing=True)
+  first, _, state = rows(stream, 4, next_fn=in_graph)
+  state = tf.nest.map_structure(lambda part: np.asarray(part), state)
+  rest, _, graph_state = rows(stream, 5, state, in_graph)
+  np.testing.assert_array_equal(np.concatenate([first, rest]), eager)
   tf.nest.map_structure(np.testing.assert_array_equal, eager_state, graph_state)
 
 
@@ -129,18 +132,8 @@ def test_every_start_has_a_secret_seed_of_its_own():
 
 
 @pytest.mark.slow
-def test_resumes_from_numpy_state_with_the_same_bits(example):
-  stream = streams.make_stream(example(9), TEMPLATE, noise_seed=7)
-  whole, _, _ = rows(stream, 9)
-  _, _, state = rows(stream, 4)
-  state = tf.nest.map_structure(lambda part: np.asarray(part), state)
-  rest, _, _ = rows(stream, 5, state=state)
-  np.testing.assert_array_equal(rest, whole[4:])
-
-
-@pytest.mark.slow
 def test_keeps_the_vectors_that_the_strategy_says(example):
-  for num_rounds in (1, 6, 17):
+  for num_rounds in (1, 17):
     strategy = example(num_rounds)
     stream = streams.make_stream(strategy, [tf.TensorSpec([100], tf.int64)])
     state, most = stream.init(), 0
