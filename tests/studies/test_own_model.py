@@ -11,11 +11,11 @@ pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
 def test_the_program_of_the_page_compares_mechanisms(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
-  (program,) = pages.programs('studies.md')
+  (program,) = pages.programs('own-study.md')
   shorter = program.replace('[0.3, 1.0], seeds=[0, 1]', '[1.0], seeds=[0], without_noise=False')
   assert shorter != program
   names = {}
-  exec(compile(shorter, 'studies.md', 'exec'), names)
+  exec(compile(shorter, 'own-study.md', 'exec'), names)
   study = names['study']
   assert not study.failed and 'Study: 2 runs, in study' in capsys.readouterr().out
   for row in study.rows:
@@ -27,5 +27,5 @@ def test_the_program_of_the_page_compares_mechanisms(tmp_path, monkeypatch, caps
   # A run that does not keep to the schema of its noise has no ε of the study.
   summary = study.results[0].cell.folder / 'summary.json'
   summary.write_text(json.dumps({**json.loads(summary.read_text()), 'min_sep': 3}))
-  exec(compile(shorter, 'studies.md', 'exec'), names)
+  exec(compile(shorter, 'own-study.md', 'exec'), names)
   assert 'min_sep=3, and its noise is calibrated' in names['study'].failed[0].reason
