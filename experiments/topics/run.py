@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import functools
-import shutil
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -18,8 +17,6 @@ from fl_dpftrl.studies import cells
 
 LANGUAGE_SEED = 0
 """Seed of the language and its clients: all runs are of one data set."""
-
-_ROUNDS_NAME = 'rounds'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,17 +54,7 @@ def train(task: Task, cell: cells.Cell) -> Mapping[str, Any]:
   momentum = np.float32(conditions.workload.momentum)
   velocity = [np.zeros_like(weight) for weight in weights]
   measured: dict[int, float] = {}
-  shutil.rmtree(cell.folder / _ROUNDS_NAME, ignore_errors=True)
-  with dpftrl.PrivateAggregator(
-    cell.strategy,
-    template=list(weights),
-    noise_multiplier=cell.noise_multiplier,
-    clip_norm=conditions.clip_norm,
-    report_goal=conditions.report_goal,
-    folder=cell.folder / _ROUNDS_NAME,
-    schema=conditions.schema,
-    delta=conditions.delta,
-  ) as aggregator:
+  with cell.private_aggregator(list(weights)) as aggregator:
     drawn = cohorts(task, conditions.schema, conditions.report_goal, cell.seed)
     for t, (cohort, sentences) in enumerate(drawn):
       gradients = log_bilinear.gradients(weights, sentences)
@@ -80,17 +67,10 @@ def train(task: Task, cell: cells.Cell) -> Mapping[str, Any]:
       if (t + 1) % task.rounds_per_evaluation == 0 or t + 1 == cell.num_rounds:
         measured[t] = log_bilinear.accuracy(weights, data.validation)
   _write_curve(cell, measured)
-  stated = aggregator.statement()
   finite = all(np.isfinite(weight).all() for weight in weights)
   return {
     'mechanism': cell.strategy.family,
-    'noise_multiplier': cell.noise_multiplier,
     'client_learning_rate': task.client_learning_rate,
-    'epsilon': stated.worst_case.epsilon if cell.noise else None,
-    'delta': conditions.delta,
-    'num_rounds': stated.num_rounds,
-    'min_sep': stated.min_sep,
-    'max_participations': stated.max_participations,
     'dataset': data.name,
     'num_devices': task.num_clients,
     'num_parameters': sum(weight.size for weight in weights),

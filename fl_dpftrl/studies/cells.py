@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,14 +16,16 @@ from fl_dpftrl.families import base, identity
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
 from fl_dpftrl.studies import design as design_lib
-from fl_dpftrl.studies import sampled
+from fl_dpftrl.studies import strategy_files
 
 if TYPE_CHECKING:
   from fl_dpftrl.aggregators import CorrelatedNoiseFactory  # Loads TensorFlow.
+  from fl_dpftrl.rounds.aggregator import PrivateAggregator
 
 STRATEGIES_NAME = 'strategies'
 CELLS_NAME = 'cells'
 SUMMARY_NAME = 'summary.json'
+ROUNDS_NAME = 'rounds'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -139,7 +141,7 @@ class Cell:
     """Name of the run's folder."""
     level = '' if self.setting.epsilon is None else f'-epsilon{self.setting.epsilon:g}'
     rate = f'{self.server_learning_rate:.6g}'
-    return f'{slug(self.setting.label)}{level}-rate{rate}-seed{self.seed}'
+    return f'{strategy_files.slug(self.setting.label)}{level}-rate{rate}-seed{self.seed}'
 
   @property
   def folder(self) -> pathlib.Path:
@@ -194,13 +196,31 @@ class Cell:
       **options,
     )
 
+  def private_aggregator(self, template: Any) -> 'PrivateAggregator':
+    """Returns a `PrivateAggregator` of updates like the template, for a loop of one's own.
+
+    The study takes noise, participation and ε from its log. What an interrupted run left of it is
+    removed: a new model must not go on with those rounds.
+    """
+    from fl_dpftrl.rounds import aggregator
+
+    conditions, scheme = self.conditions, self.sampling
+    folder = self.folder / ROUNDS_NAME
+    shutil.rmtree(folder, ignore_errors=True)
+    return aggregator.PrivateAggregator(
+      self.strategy,
+      template=template,
+      noise_multiplier=self.noise_multiplier,
+      clip_norm=conditions.clip_norm,
+      report_goal=conditions.report_goal,
+      folder=folder,
+      schema=conditions.schema if scheme is None else None,
+      sampling=scheme,
+      delta=conditions.delta,
+    )
+
 
 Train: TypeAlias = Callable[[Cell], Mapping[str, Any] | None]
-
-
-def slug(label: str) -> str:
-  """Returns a label as a file name."""
-  return re.sub(r'[^A-Za-z0-9_.]+', '_', label).strip('._') or 'unnamed'
 
 
 def check(design: design_lib.Design, task: Task) -> dict[design_lib.Setting, Conditions]:
@@ -319,14 +339,14 @@ def _noise(
   schema, scheme, bands = conditions.schema, conditions.sampling, None
   found = folder / STRATEGIES_NAME
   if scheme is None:
-    path = _strategy_file(setting.mechanism, schema, found, say)
+    path = strategy_files.strategy_file(setting.mechanism, schema, found, say)
     strategy = files.load_strategy(path)
   else:
     sized = [
-      _strategy_file(mechanism, schema, found, say)
-      for mechanism in sampled.sized(setting.mechanism, scheme)
+      strategy_files.strategy_file(mechanism, schema, found, say)
+      for mechanism in strategy_files.sized(setting.mechanism, scheme)
     ]
-    path, strategy, guarantee = sampled.choose(
+    path, strategy, guarantee = strategy_files.choose(
       sized, scheme, epsilon=setting.epsilon, delta=conditions.delta, workload=conditions.workload
     )
     bands = guarantee.sampling.num_parts
@@ -358,32 +378,3 @@ def _noise(
     optimiser=unit * models.rms,
     num_bands=bands,
   )
-
-
-def _strategy_file(
-  mechanism: design_lib.Mechanism,
-  schema: schemas.MinSep,
-  folder: pathlib.Path,
-  say: Callable[[str], None] | None,
-) -> pathlib.Path:
-  """Returns the path of a mechanism's strategy, which is found if need be.
-
-  Raises:
-    ValueError: if `say` is None, and the folder does not have it.
-  """
-  if mechanism.made_for_min_sep is not None:
-    min_sep = min(mechanism.made_for_min_sep, schema.num_rounds)
-    schema = schemas.MinSep(num_rounds=schema.num_rounds, min_sep=min_sep)
-  most = '' if schema.max_participations is None else f'-k{schema.max_participations}'
-  path = folder / f'{slug(mechanism.label)}-n{schema.num_rounds}-b{schema.min_sep}{most}.json'
-  if not path.exists():
-    if say is None:
-      raise ValueError(f'{path} is missing; run the study first')
-    (candidate,) = candidates.named([mechanism.mechanism])
-    if candidate.optimised:
-      say(f'optimising {mechanism.label} for n={schema.num_rounds}, b={schema.min_sep}')
-    strategy = candidate.find(
-      schema, objective=mechanism.objective, workload=workloads.Workload(), progress=None
-    )
-    files.save_strategy(path, strategy, schema=schema, objective=mechanism.objective)
-  return path

@@ -1,12 +1,34 @@
-"""Check that a run kept to the conditions for which its noise was calibrated."""
+"""Facts that the log of a run proves, and whether it kept to what its noise was calibrated for."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from fl_dpftrl.centralized import sampling
+from fl_dpftrl.replaying import replay, runs
+from fl_dpftrl.rounds import record
 from fl_dpftrl.studies import cells as cells_lib
 
 _ROUNDING = 1e-9  # of a noise multiplier
+
+
+def proved(cell: cells_lib.Cell) -> dict[str, Any]:
+  """Returns what the log of `private_aggregator` proves of a run; nothing where there is none."""
+  folder = cell.folder / cells_lib.ROUNDS_NAME
+  log = folder / record.LOG_NAME
+  if not log.exists():
+    return {}
+  run = runs.open_run(log, folder / record.STRATEGY_NAME)
+  stated = replay.replay(run, deltas=cell.conditions.delta)
+  loss = stated.worst_case if cell.sampling is None else stated.parts()[-1].loss
+  facts = {
+    'noise_multiplier': stated.noise_multiplier,
+    'epsilon': None if cell.noise is None else loss.epsilon,
+    'delta': cell.conditions.delta,
+    'num_rounds': stated.num_rounds,
+  }
+  if cell.sampling is None:
+    facts |= {'min_sep': stated.min_sep, 'max_participations': stated.max_participations}
+  return facts
 
 
 def broken(cell: cells_lib.Cell, summary: Mapping[str, Any]) -> str:

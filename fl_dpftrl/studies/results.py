@@ -328,8 +328,8 @@ def paired(
   Args:
     best, other: accuracies by seed.
     looks: numbers of seeds at which a study that adds seeds looked at the results; none for 95 %.
-      The j-th look has the confidence 1 − 0.05 / (j (j + 1)), and more seeds than the last had are
-      a further look.
+      The j-th look has the confidence 1 − 0.05 / (j (j + 1)). Fewer seeds than the last look had
+      are what an earlier one saw, and more are a further look.
   """
   differences = [best[seed] - other[seed] for seed in sorted(best.keys() & other.keys())]
   if not differences:
@@ -338,7 +338,7 @@ def paired(
   if len(differences) > 1:
     tail = 1.0 - _CONFIDENCE
     if looks:
-      look = len(looks) + (len(differences) > looks[-1])
+      look = sum(count < len(differences) for count in looks) + 1
       tail /= look * (look + 1)
     quantile = stats.t.ppf(1.0 - 0.5 * tail, len(differences) - 1)
     margin = float(quantile * statistics.stdev(differences) / math.sqrt(len(differences)))

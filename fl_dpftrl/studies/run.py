@@ -99,7 +99,8 @@ def study(
     _check_sampling(sampling, deployment_report_goal)
     schema = schemas.MinSep(num_rounds=sampling.num_rounds, max_participations=1)
   elif schema is None or sampling is not None:
-    raise ValueError('give a study schema or sampling, and not both')
+    given = 'neither' if schema is None else 'both'
+    raise ValueError(f'give a study schema or sampling; it has {given}')
   conditions = cells_lib.Conditions(
     schema=schema,
     sampling=sampling,

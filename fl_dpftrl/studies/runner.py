@@ -25,6 +25,7 @@ from typing import Any
 from fl_dpftrl import signals
 from fl_dpftrl.files import durable
 from fl_dpftrl.studies import cells as cells_lib
+from fl_dpftrl.studies import kept
 from fl_dpftrl.text import messages
 
 _BYTES_A_JOB = 3 * 2**30
@@ -148,8 +149,9 @@ def _train(train: cells_lib.Train, cell: cells_lib.Cell) -> None:
   if summary is None and _is_finished(cell):
     return
   measured = {part: _measured(summary, part) for part in ('validation', 'test')}
-  content = {'diverged_since_round': None, 'seconds': time.monotonic() - began}
-  text = json.dumps({**content, **summary, **measured}, indent=2, allow_nan=False, default=str)
+  content: dict[str, Any] = {'diverged_since_round': None, 'seconds': time.monotonic() - began}
+  content |= {**summary, **measured, **kept.proved(cell)}
+  text = json.dumps(content, indent=2, allow_nan=False, default=str)
   cell.folder.mkdir(parents=True, exist_ok=True)
   path = cell.folder / cells_lib.SUMMARY_NAME
   durable.write_durably(path, (text + '\n').encode(), private=True)
@@ -163,6 +165,9 @@ def _measured(summary: Any, part: str) -> dict[str, float | None]:
       "train must return a mapping such as {'validation': {'accuracy': 0.4}, 'test': {'accuracy':"
       f' 0.3}}}}, as Trained.summary does, got {messages.quoted(summary)}'
     )
+  accuracy = values['accuracy']
+  if accuracy is not None and math.isfinite(accuracy) and not 0.0 <= accuracy <= 1.0:
+    raise ValueError(f'{part} accuracy must be between 0 and 1, got {accuracy:g}')
   return {
     name: float(value) if value is not None and math.isfinite(value) else None
     for name, value in values.items()

@@ -258,3 +258,6 @@ def test_failures_are_reasons_and_mistakes_end_a_study(tmp_path):
     unfit = task(functools.partial(lambda wrong, cell: wrong, wrong))
     with pytest.raises(ValueError, match='train must return a mapping such as .*accuracy'):
       runner.run(both, unfit, jobs=None, progress=progress)
+  percent = task(lambda cell: {'validation': {'accuracy': 0.5}, 'test': {'accuracy': 50.0}})
+  with pytest.raises(ValueError, match='test accuracy must be between 0 and 1, got 50'):
+    runner.run(both, percent, jobs=None, progress=progress)

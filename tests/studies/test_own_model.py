@@ -1,9 +1,10 @@
-"""The program of the page on studies: a TFF model of one's own, by `dpftrl.train`."""
+"""The programs of the page on studies: a TFF model by `dpftrl.train`, and a loop in NumPy."""
 
 import json
 
 import pytest
 
+import fl_dpftrl as dpftrl
 from tests import pages
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
@@ -11,7 +12,7 @@ pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
 def test_the_program_of_the_page_compares_mechanisms(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
-  (program,) = pages.programs('own-study.md')
+  program, _ = pages.programs('own-study.md')
   shorter = program.replace('[0.3, 1.0], seeds=[0, 1]', '[1.0], seeds=[0], without_noise=False')
   assert shorter != program
   names = {}
@@ -29,3 +30,40 @@ def test_the_program_of_the_page_compares_mechanisms(tmp_path, monkeypatch, caps
   summary.write_text(json.dumps({**json.loads(summary.read_text()), 'min_sep': 3}))
   exec(compile(shorter, 'own-study.md', 'exec'), names)
   assert 'min_sep=3, and its noise is calibrated' in names['study'].failed[0].reason
+
+
+def test_a_loop_of_ones_own_is_judged_by_its_log(tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  _, program = pages.programs('own-study.md')
+  shorter = program.replace('[0.3, 1.0], seeds=[0, 1, 2]', '[1.0], seeds=[0, 1]')
+  assert shorter != program
+  names = {}
+  exec(compile(shorter, 'own-study.md', 'exec'), names)
+  study = names['loop_study']
+  assert not study.failed and len(study.results) == 6
+  for result in study.results:
+    assert result.test > 0.6 and result.summary['min_sep'] >= 20
+    assert result.summary['max_participations'] <= 3
+    if result.cell.noise is None:
+      assert result.summary['epsilon'] is None
+    else:
+      assert 3.0 < result.summary['epsilon'] <= 4.0
+      log, strategy = (
+        result.cell.folder / 'rounds' / name for name in ('participation.parquet', 'strategy.json')
+      )
+      proved = dpftrl.replay(dpftrl.open_run(log, strategy), deltas=1e-4)
+      assert result.summary['epsilon'] == proved.worst_case.epsilon
+  # A run that was interrupted begins anew, with another model; what it claims does not count.
+  cell = next(result.cell for result in study.results if result.cell.noise)
+  (cell.folder / 'summary.json').unlink()
+  train, made = names['train'], []
+
+  def claims(cell):
+    made.append(cell.name)
+    return {**train(cell), 'epsilon': 0.1, 'noise_multiplier': 99.0}
+
+  names['train'] = claims
+  exec(compile(shorter[shorter.index('loop_study =') :], 'own-study.md', 'exec'), names)
+  again = next(r for r in names['loop_study'].results if r.cell.name == cell.name)
+  assert made == [cell.name] and again.test > 0.6
+  assert again.summary['epsilon'] > 3.0 and again.summary['noise_multiplier'] < 99.0

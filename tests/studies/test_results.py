@@ -136,6 +136,19 @@ def test_differences_are_paired_by_seed():
   assert clear.verdict == 'worse'
 
 
+def test_a_pair_without_further_seeds_has_the_confidence_of_the_look_that_saw_it():
+  best, other = {0: 0.31, 1: 0.32, 2: 0.30}, {0: 0.25, 1: 0.27, 2: 0.24}
+  at_first = results.paired(best, other, (3,))
+  assert results.paired(best, other, (3, 5, 8)) == at_first
+  more = {**best, 3: 0.31, 4: 0.32}, {**other, 3: 0.25, 4: 0.26}
+  second = results.paired(*more, (3, 5, 8))
+  assert second == results.paired(*more, (3, 5)) == results.paired(*more, (3,))
+  assert at_first.margin > results.paired(best, other).margin
+  quantile = stats.t.ppf(1 - 0.5 * 0.05 / 6, 4)
+  differences = [0.06, 0.05, 0.06, 0.06, 0.06]
+  assert second.margin == pytest.approx(quantile * statistics.stdev(differences) / math.sqrt(5))
+
+
 def test_rows_report_the_chosen_rate_alone():
   identity, blt, tree, *others, silent = rows()
   assert (identity.verdict, blt.verdict, tree.verdict) == ('worse', 'best', 'tied with the best')
