@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -22,6 +22,8 @@ _MAX_FLOAT_SCALE = 2.0**47
 # attempt, and what comes after them.
 _WORDS, _FURTHER = 0, 1
 _ATTEMPTS, _BLOCKS = 1 << 8, 1 << 2  # of a normal, and of an attempt
+# Normals that are made by one operation: fewer would have threads wait for each other.
+_BLOCK = 4 * CHUNK
 # Attempts that are made in float64 before a normal is left to `exact`.
 _FLOAT_ATTEMPTS = 6
 # A word: the layer, the sign, and the first bits of u.
@@ -84,9 +86,10 @@ class Normals:
     self._key, self._stream = algorithms.AES256(seed), stream
     self._zeros = bytes(8 * CHUNK)
     self._tables = _tables()
-    self._places, self._limits, self._whole = np.empty((3, CHUNK), np.int64)
-    self._widths, self._values = np.empty((2, CHUNK))
-    self._is_sure, self._is_inner = np.empty((2, CHUNK), bool)
+    self._bytes = bytearray(8 * _BLOCK + 16)
+    self._places, self._limits, self._whole = np.empty((3, _BLOCK), np.int64)
+    self._widths, self._values = np.empty((2, _BLOCK))
+    self._is_sure, self._is_inner = np.empty((2, _BLOCK), bool)
 
   def fill(self, row: int, chunk: int, scale: float, out: np.ndarray) -> None:
     """Writes round(scale · ξ) for normals of a row, from the beginning of a chunk on.
@@ -107,9 +110,9 @@ class Normals:
       raise ValueError(f'scale must be at most 2^47 for float64, got {scale!r}')
     scaled = self._tables.widths * scale
     open_places, open_words = [], []
-    for number, start in enumerate(range(0, out.size, CHUNK), chunk):
-      part = out[start : start + CHUNK]
-      words = np.frombuffer(self._words(row, number, part.size), '<u8')
+    for start in range(0, out.size, _BLOCK):
+      part = out[start : start + _BLOCK]
+      words = self._words(row, chunk + start // CHUNK, part.size)
       places = self._rounded(words, scaled, scale, part)
       open_places.append(places + start)
       open_words.append(words[places])
@@ -215,16 +218,23 @@ class Normals:
         return -made if is_negative else made
     raise RuntimeError(f'{_ATTEMPTS} attempts gave no normal')
 
-  def _words(self, row: int, chunk: int, size: int) -> bytes:
-    return self._bits(row, chunk, _WORDS, 8 * size)
+  def _words(self, row: int, chunk: int, size: int) -> np.ndarray:
+    """The words of so many normals, from the beginning of a chunk on, until the next call."""
+    into = memoryview(self._bytes)
+    for number, start in enumerate(range(0, size, CHUNK), chunk):
+      count = 8 * min(CHUNK, size - start)
+      self._encryptor(row, number, _WORDS, 0).update_into(self._zeros[:count], into[8 * start :])
+    return np.frombuffer(self._bytes, '<u8', size)
 
   def _bits(
     self, row: int, chunk: int, use: int, size: int, block: int = 0, further: int = 0
   ) -> bytes:
-    block += further
+    return self._encryptor(row, chunk, use, block + further).update(self._zeros[:size])
+
+  def _encryptor(self, row: int, chunk: int, use: int, block: int) -> Any:
     fields = ((row, 6), (chunk, 4), (self._stream, 1), (use, 1), (block, 4))
     counter = b''.join(value.to_bytes(length, 'big') for value, length in fields)
-    return Cipher(self._key, modes.CTR(counter)).encryptor().update(self._zeros[:size])
+    return Cipher(self._key, modes.CTR(counter)).encryptor()
 
   def _further(self, row: int, chunk: int, at: np.ndarray, attempt: int) -> np.ndarray:
     """The first block of an attempt of each of some normals, as words, shape [2, size]."""

@@ -142,7 +142,7 @@ class RowMaker:
         [each[part] for each in scratch],
       )
     np.copyto(out[where], fresh, casting='unsafe')
-    return int(out[where].sum())
+    return int(out[where].sum()) if self.versions else 0
 
   def restore(self, row: int, versions: list[int], trail: int = 0) -> None:
     """Declares that the buffers now hold the state before a row."""
