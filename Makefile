@@ -171,7 +171,7 @@ endif
 # TensorFlow. `make test` runs those that need no more than its own environment: NumPy and JAX. This
 # one takes minutes to set up, mostly for PyTorch and Ray.
 test-adapters: .venv-adapters/installed
-	OPENBLAS_NUM_THREADS=1 .venv-adapters/bin/python -m pytest --timeout=600 \
+	OPENBLAS_NUM_THREADS=1 .venv-adapters/bin/python -m pytest \
 	  --ignore=tests/rounds/test_equal_to_tff.py tests/rounds
 
 ifndef LOCKED
