@@ -345,9 +345,11 @@ class PrivateAggregator:
 
   def _use(self, t: int) -> None:
     """Takes noise multiplier, clip norm and units of round t."""
-    self.noise_multiplier, self.clip_norm = self._record.claim.noise_at(t)
-    self._unit, self._most_updates = self._units(self.noise_multiplier)
-    self._sum.use(self._unit, self.clip_norm)
+    noise = self._record.claim.noise_at(t)
+    if noise != (self.noise_multiplier, self.clip_norm):
+      self.noise_multiplier, self.clip_norm = noise
+      self._unit, self._most_updates = self._units(self.noise_multiplier)
+      self._sum.use(self._unit, self.clip_norm)
 
   def _units(self, noise_multiplier: float) -> tuple[units.Unit, int]:
     """Returns the units of updates, and how many updates a sum has room for."""

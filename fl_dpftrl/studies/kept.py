@@ -1,5 +1,6 @@
 """Facts that the log of a run proves, and whether it kept to what its noise was calibrated for."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,12 +13,23 @@ _ROUNDING = 1e-9  # of a noise multiplier
 
 
 def proved(cell: cells_lib.Cell) -> dict[str, Any]:
-  """Returns what the log of `private_aggregator` proves of a run; nothing where there is none."""
+  """Returns what the log of `private_aggregator` proves of a run; nothing without an aggregator.
+
+  Raises:
+    ValueError: if the aggregator is still open, or never had a round.
+  """
   folder = cell.folder / cells_lib.ROUNDS_NAME
-  log = folder / record.LOG_NAME
-  if not log.exists():
+  strategy, log = folder / record.STRATEGY_NAME, folder / record.LOG_NAME
+  if not strategy.exists():
     return {}
-  run = runs.open_run(log, folder / record.STRATEGY_NAME)
+  if not log.exists():
+    raise ValueError(
+      f'{log} is missing: train must use the aggregator, and close it, as a `with` block does'
+    )
+  run = runs.open_run(log, strategy)
+  if cell.sampling is not None:
+    scheme = dataclasses.replace(cell.sampling, num_rounds=run.log.num_rounds)
+    run = dataclasses.replace(run, sampling=scheme)
   stated = replay.replay(run, deltas=cell.conditions.delta)
   loss = stated.worst_case if cell.sampling is None else stated.parts()[-1].loss
   facts = {
@@ -36,6 +48,8 @@ def broken(cell: cells_lib.Cell, summary: Mapping[str, Any]) -> str:
   if cell.noise is None:
     return ''
   schema, delta = cell.conditions.schema, cell.conditions.delta
+  if 'epsilon' in summary and summary['epsilon'] is None:
+    return 'nothing proves an ε of it'
   if summary.get('delta', delta) != delta:
     return f'its ε is that of delta={summary["delta"]:g}, and the study has delta={delta:g}'
   bounds: tuple[tuple[str, float, bool], ...] = (

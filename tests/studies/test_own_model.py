@@ -2,9 +2,11 @@
 
 import json
 
+import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl.centralized import partition, sampling
 from tests import pages
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
@@ -67,3 +69,61 @@ def test_a_loop_of_ones_own_is_judged_by_its_log(tmp_path, monkeypatch, capsys):
   again = next(r for r in names['loop_study'].results if r.cell.name == cell.name)
   assert made == [cell.name] and again.test > 0.6
   assert again.summary['epsilon'] > 3.0 and again.summary['noise_multiplier'] < 99.0
+
+
+@pytest.mark.parametrize('batches', ['drawn', 'cut short'])
+def test_drawn_batches_are_judged_by_the_log(batches, tmp_path):
+  def train(cell):
+    scheme = cell.sampling
+    with cell.private_aggregator(np.zeros(2)) as aggregator:
+      for batch in partition.Partition(scheme=scheme, seed=cell.seed).rounds():
+        ids = batch.device_ids if batches == 'drawn' else np.arange(1500)
+        with aggregator.round(ids) as round_:
+          round_.add_batch(np.zeros((len(ids), 2)))
+        assert np.isfinite(round_.mean).all()
+    return {'validation': {'accuracy': 0.5}, 'test': {'accuracy': 0.5}}
+
+  study = dpftrl.study(
+    train,
+    folder=tmp_path / 'study',
+    mechanisms=['identity'],
+    epsilons=[2.0],
+    server_learning_rates=[0.1],
+    sampling=sampling.CyclicPoisson(num_rounds=20, num_examples=2000, batch_size=50),
+    clip_norm=1.0,
+    report_goal=50,
+    delta=1e-5,
+    seeds=[0],
+    without_noise=False,
+    extend_rates=0,
+  )
+  (result,) = study.results
+  if batches == 'drawn':
+    assert 1.9 < result.summary['epsilon'] <= 2.0
+  else:
+    assert 'nothing proves an ε' in result.reason
+
+
+def test_an_aggregator_that_is_left_open_is_told(tmp_path):
+  def train(cell):
+    aggregator = cell.private_aggregator(np.zeros(2))
+    with aggregator.round(['a', 'b']) as round_:
+      for _ in range(2):
+        round_.add(np.zeros(2))
+    left.append(aggregator)
+    return {'validation': {'accuracy': 0.5}, 'test': {'accuracy': 0.5}}
+
+  left = []
+  with pytest.raises(ValueError, match='train must use the aggregator, and close it'):
+    dpftrl.study(
+      train,
+      folder=tmp_path / 'study',
+      mechanisms=['identity'],
+      epsilons=[2.0],
+      server_learning_rates=[0.1],
+      schema=dpftrl.MinSep(num_rounds=4, min_sep=2),
+      clip_norm=1.0,
+      report_goal=2,
+      seeds=[0],
+    )
+  left[0].close()
