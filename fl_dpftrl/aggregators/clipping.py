@@ -81,8 +81,10 @@ def bound_update(
 
 def _sum_of_squares(tensor: tf.Tensor) -> tf.Tensor:
   """Adds float32 squares in float64; finite only if every square is finite."""
-  squares = tf.reshape(tf.square(tensor), [-1])
   size = tensor.shape.num_elements()
+  if size < 1 << 16:
+    return tf.reduce_sum(tf.cast(tf.square(tensor), tf.float64))
+  squares = tf.reshape(tf.square(tensor), [-1])
   whole = size - size % _TERMS
   sums = tf.reduce_sum(tf.reshape(squares[:whole], [-1, _TERMS]), axis=1)
   rest = tf.reduce_sum(tf.cast(squares[whole:], tf.float64))

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from fl_dpftrl.runtime import memory, programs, randomness, threads, values
+from fl_dpftrl.runtime import data_sets, memory, programs, randomness, threads, values
 
 Tensors: TypeAlias = Sequence[tf.Tensor]
 
@@ -101,13 +101,34 @@ class Work:
   model_bytes: int
 
   def taken(self, client: int, name: str) -> Tensors:
-    """Returns the tensors of a value that a client takes."""
+    """Returns the tensors of a value that a client takes; a data set is a variant."""
     if name in self.shared:
       return self.shared[name]
-    value = self.own[name][client]
-    if isinstance(value, Later):
-      value = value.value()
+    value = self._value(client, name)
     return values.tensors(value, self.types[name], self.arrays) if name in self.types else value
+
+  def _value(self, client: int, name: str) -> Any:
+    value = self.own[name][client]
+    return value.value() if isinstance(value, Later) else value
+
+  def _all_taken(self, client: int) -> tuple[programs.Step, dict[str, Tensors]]:
+    """Returns the step of a client, and what it takes beside totals; batches are arrays still."""
+    known: dict[str, Tensors] = {}
+    layout: list[int | data_sets.Kind] = []
+    for name in self.step.takes:
+      if name in self.zeros:
+        layout.append(len(self.zeros[name]))
+        continue
+      cut = None
+      if name in self.types:
+        value = self._value(client, name)
+        cut = values.batches(value, self.types[name])
+        known[name] = cut.tensors() if cut else values.tensors(value, self.types[name], self.arrays)
+      else:
+        known[name] = self.taken(client, name)
+      layout.append(cut.kind if cut else len(known[name]))
+    cuts = not all(isinstance(one, int) for one in layout)
+    return self.step.cutting(tuple(layout)) if cuts else self.step, known
 
   def train(self, block: Sequence[int], manager: threads.Manager | None = None) -> Trained:
     """Trains the clients of a block, and adds them up in their order.
@@ -125,11 +146,9 @@ class Work:
       if manager is not None and manager.is_cancelled:
         raise RuntimeError('the round was stopped')
       try:
-        arguments = {
-          name: totals[name] if name in totals else self.taken(client, name)
-          for name in self.step.takes
-        }
-        given = self.step(tf.constant(self.seed(client)), arguments.__getitem__, manager)
+        step, known = self._all_taken(client)
+        known.update(totals)
+        given = step(data_sets.unchanging(self.seed(client)), known.__getitem__, manager)
       except Exception as error:
         failed = programs.placed(error, _place(client, self.num_clients))
         break

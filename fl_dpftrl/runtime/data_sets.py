@@ -1,23 +1,69 @@
-"""Batches of one client, made from arrays at the least cost."""
+"""Batches of one client, kept as arrays, which the client's own graph cuts at the least cost."""
 
 import functools
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops
+from tensorflow.python.eager import context as contexts
+from tensorflow.python.framework import ops
 
 from fl_dpftrl.text import messages
+
+Kind: TypeAlias = tuple[Any, ...]
+"""A structure of batches, which can be hashed: (dtype, shape of a row), or (type, names, parts)."""
+
+
+class Batches(tf.data.Dataset):
+  """Rows of arrays as batches: a data set that TensorFlow makes only if it is used as one.
+
+  Args:
+    kind: structure of a batch.
+    parts: arrays of that structure, in the order of `tf.nest.flatten`, that nobody changes.
+    batch_size: rows in a batch.
+  """
+
+  def __init__(self, kind: Kind, parts: Sequence[np.ndarray], batch_size: int):
+    # Not by the base class, which wants the data set that is made later.
+    self.kind, self._parts, self._batch_size = kind, parts, batch_size
+
+  def __reduce__(self):
+    return Batches, (self.kind, self._parts, self._batch_size)
+
+  def __getattr__(self, name: str) -> Any:
+    """Returns an attribute that the base class keeps of a data set, which is made by now."""
+    if not name.endswith('_attr'):
+      raise AttributeError(f'{type(self).__name__!r} object has no attribute {name!r}')
+    return getattr(self._made, name)
+
+  @functools.cached_property
+  def _made(self) -> tf.data.Dataset:
+    with tf.init_scope():
+      *parts, batch_size = self.tensors()
+      return tf.data.experimental.from_variant(cut(self.kind, parts, batch_size), self.element_spec)
+
+  @property
+  def element_spec(self) -> Any:
+    return element_spec(self.kind)
+
+  def _inputs(self) -> list[tf.data.Dataset]:
+    return []
+
+  def tensors(self) -> tuple[tf.Tensor, ...]:
+    """Returns the arrays and the size of a batch as tensors; see `specs`."""
+    return *map(unchanging, self._parts), _size(self._batch_size)
 
 
 def batches(arrays: Any, batch_size: int) -> tf.data.Dataset:
   """Returns the rows of arrays as batches, the last of which may be smaller.
 
-  It gives what `tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size)` gives,
-  by three operations.
+  It gives what `tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size)` gives. Rounds in
+  process and on machines take the arrays as they are, without a data set.
 
   Args:
-    arrays: one array or a nested structure of them, of shapes [num_rows, …].
+    arrays: one array or a nested structure of them, of shapes [num_rows, …]; they are copied.
     batch_size: rows in a batch.
 
   Raises:
@@ -25,33 +71,78 @@ def batches(arrays: Any, batch_size: int) -> tf.data.Dataset:
   """
   if batch_size < 1:
     raise ValueError(f'batch_size must be at least 1, got {batch_size!r}')
-  flat = [np.asarray(one) for one in tf.nest.flatten(arrays)]
-  for one in flat:
+  parts = [np.array(one) for one in tf.nest.flatten(arrays)]
+  for one in parts:
     if not one.ndim:
       raise ValueError(f'arrays must have a dimension of rows, got {messages.kind(one)}')
-  specs = [tf.TensorSpec([None, *one.shape[1:]], one.dtype) for one in flat]
-  kind = {
-    'output_types': [spec.dtype for spec in specs],
-    'output_shapes': [spec.shape for spec in specs],
+    one.flags.writeable = False
+  return Batches(_kind(arrays, iter(parts)), parts, batch_size)
+
+
+def _kind(arrays: Any, parts: Any) -> Kind:
+  if isinstance(arrays, Mapping):
+    # TensorFlow takes the values of a mapping in the order of sorted names.
+    kinds = {name: _kind(arrays[name], parts) for name in sorted(arrays)}
+    return type(arrays), tuple(arrays), tuple(kinds[name] for name in arrays)
+  if isinstance(arrays, (tuple, list)):
+    return type(arrays), (), tuple(_kind(one, parts) for one in arrays)
+  part = next(parts)
+  return tf.as_dtype(part.dtype), part.shape[1:]
+
+
+@functools.lru_cache
+def element_spec(kind: Kind) -> Any:
+  """Returns the specs of a batch of a kind."""
+  if isinstance(kind[0], tf.DType):
+    return tf.TensorSpec([None, *kind[1]], kind[0])
+  structure, names, kinds = kind
+  parts = map(element_spec, kinds)
+  if names:
+    return structure(zip(names, parts))
+  return structure(*parts) if hasattr(structure, '_fields') else structure(parts)
+
+
+def specs(kind: Kind) -> list[tf.TensorSpec]:
+  """Returns the specs of `Batches.tensors`: the arrays, and the size of a batch."""
+  return [*tf.nest.flatten(element_spec(kind)), tf.TensorSpec([], tf.int64)]
+
+
+def cut(kind: Kind, parts: Sequence[tf.Tensor], batch_size: tf.Tensor) -> tf.Tensor:
+  """Returns the batches of a kind as the variant of a data set, by three operations."""
+  flat = tf.nest.flatten(element_spec(kind))
+  made = {
+    'output_types': [spec.dtype for spec in flat],
+    'output_shapes': [spec.shape for spec in flat],
   }
   rows = tf.raw_ops.TensorSliceDataset(
-    components=[tf.constant(one) for one in flat], output_shapes=[one.shape[1:] for one in flat]
+    components=parts, output_shapes=[spec.shape[1:] for spec in flat]
   )
   grouped = tf.raw_ops.BatchDatasetV2(
-    input_dataset=rows,
-    batch_size=tf.constant(batch_size, tf.int64),
-    drop_remainder=tf.constant(False),
-    **kind,
+    input_dataset=rows, batch_size=batch_size, drop_remainder=tf.constant(False), **made
   )
-  variant = tf.raw_ops.OptionsDataset(
-    input_dataset=grouped, serialized_options=_serialized_options(), **kind
+  return tf.raw_ops.OptionsDataset(
+    input_dataset=grouped, serialized_options=_serialized_options(), **made
   )
-  return tf.data.experimental.from_variant(variant, tf.nest.pack_sequence_as(arrays, specs))
+
+
+@functools.lru_cache
+def _size(batch_size: int) -> tf.Tensor:
+  return tf.constant(batch_size, tf.int64)
+
+
+def unchanging(array: np.ndarray) -> tf.Tensor:
+  """Returns an array as a tensor; of one that nobody may change, without a copy."""
+  if array.flags.writeable or array.dtype.kind not in 'biuf':
+    return tf.convert_to_tensor(array)
+  context = contexts.context()
+  context.ensure_initialized()
+  of = tf.as_dtype(array.dtype).as_datatype_enum
+  return ops.EagerTensor(array, context.device_name, of)
 
 
 def has_own_options(data_set: tf.data.Dataset) -> bool:
-  """Tells a data set that was built in a graph, as `batches` does."""
-  return isinstance(data_set, dataset_ops._VariantDataset)
+  """Tells a data set that has options of its own: `batches`, or one that was built in a graph."""
+  return isinstance(data_set, (Batches, dataset_ops._VariantDataset))
 
 
 @functools.cache

@@ -10,6 +10,8 @@ from tensorflow.python.util import _pywrap_util_port
 # A client's variables, their gradients, the optimiser's slots, its update, and
 # one more update that waits for its turn.
 _MODEL_COPIES = 8
+# Clients at a time for each processor: one computes while another waits for TensorFlow's threads.
+_PER_PROCESSOR = 2
 # Of the free memory, for batches and what belongs to others.
 _SHARE = 0.5
 _CGROUP = pathlib.Path('/sys/fs/cgroup')
@@ -61,12 +63,12 @@ def _warn_of_one_dnn() -> None:
 
 
 def _fitting(model_bytes: int) -> int:
-  processors = len(os.sched_getaffinity(0))
+  most = _PER_PROCESSOR * len(os.sched_getaffinity(0))
   free = free_bytes()
   if free is None or not model_bytes:
-    return processors
+    return most
   fitting = int(_SHARE * free) // (_MODEL_COPIES * model_bytes)
-  return max(1, min(processors, fitting))
+  return max(1, min(most, fitting))
 
 
 def free_bytes() -> int | None:

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -11,7 +12,7 @@ import tensorflow_federated as tff
 from tensorflow.python.eager import cancellation, execute
 from tensorflow.python.eager import context as contexts
 
-from fl_dpftrl.runtime import analysis, evaluation, imports, randomness
+from fl_dpftrl.runtime import analysis, data_sets, evaluation, imports, randomness
 
 _Block: TypeAlias = tff.framework.ComputationBuildingBlock
 
@@ -24,7 +25,11 @@ _ASSERTED = re.compile(r'assertion failed: \[[^\]]+\]')
 CLIENT_SEED_SPEC = tf.TensorSpec([4], tf.int64)
 
 
-@dataclasses.dataclass(frozen=True)
+# Of a value that a step takes: the number of its tensors, or the kind of its batches.
+Layout: TypeAlias = tuple[int | data_sets.Kind, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Step:
   """One TensorFlow function of a stage.
 
@@ -41,6 +46,44 @@ class Step:
   sizes: tuple[int, ...]
   function: Any
   resources: Sequence[Any]
+  _by_layout: dict[Layout, 'Step'] = dataclasses.field(default_factory=dict, repr=False)
+  _making: threading.Lock = dataclasses.field(default_factory=threading.Lock, repr=False)
+
+  def cutting(self, layout: Layout) -> 'Step':
+    """Returns the step that cuts batches from arrays itself, where this one takes data sets.
+
+    Args:
+      layout: of what it takes; instead of a data set, the kind of batches whose tensors are given.
+    """
+    with self._making:
+      if layout not in self._by_layout:
+        self._by_layout[layout] = self._cutting(layout)
+      return self._by_layout[layout]
+
+  def _cutting(self, layout: Layout) -> 'Step':
+    remaining = iter(self.function.inputs)
+    parts: list[tuple[data_sets.Kind | None, list[tf.TensorSpec]]] = []
+    for one in (1, *layout):  # The seed first.
+      size, kind = (one, None) if isinstance(one, int) else (1, one)
+      replaced = [tf.TensorSpec(of.shape, of.dtype) for of in itertools.islice(remaining, size)]
+      parts.append((kind, data_sets.specs(kind) if kind else replaced))
+    graph, captured = self.function.graph.as_graph_def(), self.function.captured_inputs
+
+    def trace(*tensors):
+      given, inputs = iter(tensors), []
+      for kind, specs in parts:
+        own = [next(given) for _ in specs]
+        inputs += own if kind is None else [data_sets.cut(kind, own[:-1], own[-1])]
+      inputs += map(tf.identity, captured)
+      return tf.graph_util.import_graph_def(
+        graph,
+        input_map={of.name: tensor for of, tensor in zip(self.function.inputs, inputs)},
+        return_elements=[of.name for of in self.function.outputs],
+        name='cut',
+      )
+
+    specs = [spec for _, of_part in parts for spec in of_part]
+    return dataclasses.replace(self, function=tf.compat.v1.wrap_function(trace, specs))
 
   def __call__(
     self,

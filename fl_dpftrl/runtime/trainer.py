@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.runtime import clients, transfer, values
+from fl_dpftrl.runtime import clients, data_sets, transfer, values
 from fl_dpftrl.text import messages
 
 # Steps and functions that are kept, of a few computations.
@@ -121,6 +121,8 @@ class Sender:
 
   def _own(self, work: clients.Work, client: int, name: str) -> Any:
     value = work.own[name][client]
+    if isinstance(value, data_sets.Batches):
+      return value
     if not isinstance(value, clients.Later):
       return transfer.sent_tensors(work.taken(client, name))
     return clients.Later(self._once(value.function, lambda: value.function), value.arguments)
@@ -185,13 +187,13 @@ class Trainer:
       loaded: clients.Work = self._works.get(work[0], self._load)
       own = {
         name: {
-          place: clients.Later(self._tensors, (value, loaded.types.get(name)))
+          place: clients.Later(self._received, (value, name in loaded.types))
           for place, value in zip(block.places, of_clients)
         }
         for name, of_clients in block.own.items()
       }
       seeds = dict(zip(block.places, block.seeds))
-      mine = dataclasses.replace(loaded, own=own, types={}, seed=seeds.__getitem__)
+      mine = dataclasses.replace(loaded, own=own, seed=seeds.__getitem__)
       with self._places:
         trained = mine.train(block.places)
     except Exception as error:
@@ -245,14 +247,21 @@ class Trainer:
       model_bytes=0,
     )
 
-  def _tensors(self, value: Any, of: Any) -> clients.Tensors:
-    """Returns the tensors of a client's own value, which is of a type."""
+  def _received(self, value: Any, has_type: bool) -> Any:
+    """Returns a client's own value, given as it travelled.
+
+    Args:
+      value: a data set of arrays, what makes it here, or tensors.
+      has_type: whether tensors stand for a value of a type, and not for themselves.
+    """
+    if isinstance(value, data_sets.Batches):
+      return value
     if not isinstance(value, clients.Later):
-      return transfer.tensors(value)
+      tensors = transfer.tensors(value)
+      return values.Received(tensors) if has_type else tensors
     function = self._objects.get(value.function, self._fetch)
     with self._making:  # A user's function that reads files may not be safe in parallel.
-      made = function(*value.arguments)
-    return values.tensors(made, of, self._arrays)
+      return function(*value.arguments)
 
 
 class _Kept:

@@ -11,10 +11,8 @@ from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context as contexts
-from tensorflow.python.framework import ops
 
-from fl_dpftrl.runtime import graphs, programs
+from fl_dpftrl.runtime import data_sets, graphs, programs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,20 +134,10 @@ def _sent_total(one: Sent) -> Sent:
 
 def tensors(parts: Sequence[Sent]) -> tuple[tf.Tensor, ...]:
   """Returns the tensors that were sent; an array may share its memory with them."""
-  return tuple(_tensor(one) if isinstance(one, np.ndarray) else one.tensor() for one in parts)
-
-
-def _tensor(array: np.ndarray) -> tf.Tensor:
-  """Returns an array as a tensor, without the copy that TensorFlow makes of what may change.
-
-  Nobody writes to an array that was received.
-  """
-  if array.flags.writeable or array.dtype.kind not in 'biuf':
-    return tf.convert_to_tensor(array)
-  context = contexts.context()
-  context.ensure_initialized()
-  of = tf.as_dtype(array.dtype).as_datatype_enum
-  return ops.EagerTensor(array, context.device_name, of)
+  # Nobody writes to an array that was received.
+  return tuple(
+    data_sets.unchanging(one) if isinstance(one, np.ndarray) else one.tensor() for one in parts
+  )
 
 
 def sent(parts: Mapping[str, Sequence[tf.Tensor]]) -> dict[str, Sequence[Sent]]:

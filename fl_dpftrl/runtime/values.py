@@ -6,6 +6,8 @@ learning process does, is converted to the same tensor again.
 """
 
 import contextlib
+import dataclasses
+import functools
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -118,8 +120,17 @@ def elements(value: Any, of: tff.StructType) -> list[Any]:
   raise _unexpected(f'a structure of type {of}', value)
 
 
+@dataclasses.dataclass(frozen=True)
+class Received:
+  """A value of a client whose tensors came from another process."""
+
+  tensors: tuple[tf.Tensor, ...]
+
+
 def tensors(value: Any, of: tff.Type, arrays: Arrays) -> tuple[tf.Tensor, ...]:
   """The tensors of a value without placements; a data set is a variant."""
+  if isinstance(value, Received):
+    return value.tensors
   if isinstance(of, tff.StructType):
     return tuple(
       tensor
@@ -157,12 +168,33 @@ def _data_set(value: Any, of: tff.SequenceType) -> tf.data.Dataset:
       value = tensorflow_utils.make_data_set_from_elements(None, list(value), of.element)
   if not isinstance(value, tf.data.Dataset):
     raise _unexpected(f'a data set of type {of}', value)
-  element = tff.types.tensorflow_to_type(value.element_spec)
-  if not of.element.is_assignable_from(element):
-    raise TypeError(f'expected a data set of elements {of.element}, got elements {element}')
+  _check_elements(of, value.element_spec)
   if data_sets.has_own_options(value):
     return value
   return value.with_options(data_sets.options().merge(value.options()))
+
+
+def batches(value: Any, of: tff.Type) -> data_sets.Batches | None:
+  """Returns a value of a type of data sets if arrays of it can be taken as they are; else None.
+
+  Raises:
+    TypeError: if it has other elements than those of the type.
+  """
+  if not isinstance(of, tff.SequenceType) or not isinstance(value, data_sets.Batches):
+    return None
+  _check_kind(of, value.kind)
+  return value
+
+
+@functools.lru_cache
+def _check_kind(of: tff.SequenceType, kind: data_sets.Kind) -> None:
+  _check_elements(of, data_sets.element_spec(kind))
+
+
+def _check_elements(of: tff.SequenceType, spec: Any) -> None:
+  element = tff.types.tensorflow_to_type(spec)
+  if not of.element.is_assignable_from(element):
+    raise TypeError(f'expected a data set of elements {of.element}, got elements {element}')
 
 
 def assembled(of: tff.Type, parts: Iterator[Any], arrays: Arrays) -> Any:

@@ -188,7 +188,7 @@ def test_empty_tensors_are_harmless():
 
 def test_an_update_is_gone_through_six_times():
   """Of an update within norms that is not near its clip norm."""
-  size = 12_345
+  size = 123_456
   trace = tf.function(
     lambda x: clipping.bound_update(x, unit=FINE, clip_norm=1.0, zeroing_norm=9.0)
   )

@@ -154,7 +154,7 @@ def test_another_thread_stops_a_round_and_all_to_come():
 
 @pytest.mark.parametrize(
   'free, model_bytes, expected',
-  [(None, 10, 4), (10**9, 0, 4), (10**9, 10**6, 4), (10**9, 30 * 10**6, 2), (10**9, 10**9, 1)],
+  [(None, 10, 8), (10**9, 0, 8), (10**9, 10**6, 8), (10**9, 30 * 10**6, 2), (10**9, 10**9, 1)],
 )
 def test_memory_bounds_who_trains_at_the_same_time(monkeypatch, free, model_bytes, expected):
   monkeypatch.setattr(memory, 'free_bytes', lambda: free)

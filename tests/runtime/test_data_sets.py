@@ -1,4 +1,5 @@
 import collections
+import pickle
 
 import numpy as np
 import pytest
@@ -68,3 +69,81 @@ def test_a_round_takes_them_as_they_are():
     assert total(made) == 6.0
   (variant,) = values.tensors(made, of, values.Arrays())
   assert variant.dtype == tf.variant
+
+
+@tff.tensorflow.computation(tff.SequenceType(tff.types.TensorType(np.float32, [None, 2])))
+def weighted(data):
+  """Depends on each batch's rows and size, and on the order of the batches."""
+  add = lambda sum_, batch: 3.0 * sum_ + tf.reduce_mean(batch, axis=0)
+  return data.reduce(tf.zeros([2]), add)
+
+
+@tff.federated_computation(tff.FederatedType(weighted.type_signature.parameter, tff.CLIENTS))
+def of_all(data):
+  return tff.federated_sum(tff.federated_map(weighted, data))
+
+
+def arrays_of(client):
+  return np.random.default_rng(client).normal(size=(client % 5, 2)).astype(np.float32)
+
+
+def sliced(client):
+  return tf.data.Dataset.from_tensor_slices(arrays_of(client)).batch(2)
+
+
+def run(data):
+  with tff.framework.get_context_stack().install(runtime.InProcessContext()):
+    return np.asarray(of_all(data))
+
+
+def test_arrays_data_sets_and_those_made_later_give_the_same_bits():
+  clients = range(20)
+  expected = run([sliced(client) for client in clients])
+  made = lambda client: runtime.batches(arrays_of(client), 2)
+  for data in (
+    [made(client) for client in clients],
+    [made(client) if client % 3 else sliced(client) for client in clients],
+    [runtime.Later(made, (client,)) for client in clients],
+    [pickle.loads(pickle.dumps(made(client))) for client in clients],
+  ):
+    np.testing.assert_array_equal(run(data), expected)
+
+
+def test_keeps_its_own_copy():
+  buffer, data = np.zeros((3, 2), np.float32), []
+  for client in range(2):
+    buffer[:] = client + 1
+    data.append(runtime.batches(buffer, 3))
+  buffer[:] = 7
+  np.testing.assert_array_equal(run(data), [3.0, 3.0])
+
+
+def test_is_a_data_set_in_a_graph_too():
+  made = runtime.batches(np.arange(5, dtype=np.float32), 2)
+
+  @tf.function
+  def total():
+    return made.reduce(0.0, lambda sum_, batch: sum_ + tf.reduce_sum(batch))
+
+  assert total().numpy() == 10.0
+  assert len(made) == 3
+  assert [len(batch) for batch in made.take(2).unbatch().batch(3)] == [3, 1]
+
+
+@pytest.mark.parametrize('rows', [np.zeros((3, 3), np.float32), np.zeros((3, 2))])
+def test_elements_of_another_type_are_refused(rows):
+  with pytest.raises(TypeError, match='client 0, counted from 0, of 2: expected a data set of'):
+    run([runtime.batches(rows, 2)] * 2)
+
+
+def test_arrays_of_other_lengths_fail_as_they_do_in_a_data_set():
+  of = tff.SequenceType([tff.types.TensorType(np.float32, [None])] * 2)
+
+  @tff.tensorflow.computation(of)
+  def count(data):
+    return data.reduce(0, lambda sum_, _: sum_ + 1)
+
+  arrays = np.zeros(3, np.float32), np.zeros(2, np.float32)
+  with tff.framework.get_context_stack().install(runtime.InProcessContext()):
+    with pytest.raises(tf.errors.InvalidArgumentError):
+      count(runtime.batches(arrays, 2))

@@ -105,6 +105,7 @@ def test_rounds_take_no_more_and_more(memory, in_process):
   # A row that is being made may hold a file for a moment, in any round.
   assert statistics.median(opened[-third:]) <= statistics.median(opened[third:-third])
   # The first rounds fill the allocator's pools. TensorFlow itself keeps some 200 bytes
-  # of each data set that is read; a copy of the weights in each round is far more.
+  # of each data set that is read, and threads pass memory on as they come and go; a copy of the
+  # weights in each round is far more.
   _, middle, last = resident
-  assert last - middle < third * WEIGHT_BYTES / 4
+  assert last - middle < third * WEIGHT_BYTES / 2
