@@ -136,6 +136,11 @@ class Row:
     return statistics.stdev(self.tests.values()) if len(self.tests) > 1 else None
 
   @property
+  def margin(self) -> float | None:
+    """Half the width of the 95 % interval of the mean, as that of a `Difference`."""
+    return _margin(list(self.tests.values()), self.looks)
+
+  @property
   def verdict(self) -> str:
     """How the setting compares with the best of its ε."""
     if not self.tests:
@@ -334,15 +339,19 @@ def paired(
   differences = [best[seed] - other[seed] for seed in sorted(best.keys() & other.keys())]
   if not differences:
     return None
-  margin = None
-  if len(differences) > 1:
-    tail = 1.0 - _CONFIDENCE
-    if looks:
-      look = sum(count < len(differences) for count in looks) + 1
-      tail /= look * (look + 1)
-    quantile = stats.t.ppf(1.0 - 0.5 * tail, len(differences) - 1)
-    margin = float(quantile * statistics.stdev(differences) / math.sqrt(len(differences)))
-  return Difference(mean=statistics.fmean(differences), margin=margin)
+  return Difference(mean=statistics.fmean(differences), margin=_margin(differences, looks))
+
+
+def _margin(values: Sequence[float], looks: Sequence[int]) -> float | None:
+  """Returns half the width of the interval of a mean; None for fewer than two values."""
+  if len(values) < 2:
+    return None
+  tail = 1.0 - _CONFIDENCE
+  if looks:
+    look = sum(count < len(values) for count in looks) + 1
+    tail /= look * (look + 1)
+  quantile = stats.t.ppf(1.0 - 0.5 * tail, len(values) - 1)
+  return float(quantile * statistics.stdev(values) / math.sqrt(len(values)))
 
 
 def write_csv(path: str | os.PathLike[str], made: Sequence[Mapping[str, Any]]) -> None:
