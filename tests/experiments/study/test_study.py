@@ -94,7 +94,7 @@ def test_a_study_with_a_failed_run_goes_on(tmp_path, temporary, monkeypatch, cap
       '--jobs=2 runs share the room of --machines: say with',
     ),
     ([*HERE, '--publish=page.md', '--machines=auto'], '--publish trains nothing: leave --machines'),
-    ([*HERE, '--publish=page.html'], '--publish=page.html must be a file NAME.md'),
+    ([*HERE, '--publish=page.html'], "--publish='page.html' must be a file NAME.md"),
     ([*HERE, '--publish=page.md', '--figures=pdf'], '--figures=pdf cannot be shown by a page'),
     ([*HERE, '--until_told_apart=-1'], 'until_told_apart=-1.0 must be a number of hours'),
     ([*HERE, '--actor_gpus=0.5'], '--actor_gpus is for the Ray cluster that --machines names'),
