@@ -1,8 +1,8 @@
-"""Writes the signatures of docs/api.md, so that a checkout shows them: python .ci/signatures.py
+"""Writes signatures and summaries of docs/api.md, for a checkout: python .ci/signatures.py
 
-Each heading of the page that is a public name in backquotes is followed by a block with the
-name's signature; a class shows its documented methods too. Nothing is imported: the block is read
-from the source.
+Each heading of the page that is a public name in backquotes is followed by the first paragraph of
+its docstring and a block with its signature; a class shows its documented methods too, each with
+the first line of its docstring. Nothing is imported: all is read from the source.
 """
 
 import ast
@@ -12,7 +12,9 @@ import re
 ROOT = pathlib.Path(__file__).parents[1]
 PAGE = ROOT / 'docs' / 'api.md'
 PACKAGE = 'fl_dpftrl'
-_ENTRY = re.compile(r'^(### `([\w.]+)`\n)(?:\n```python\n.*?^```\n)?', re.M | re.S)
+_ENTRY = re.compile(
+  r'^(### `([\w.]+)`\n)(?:(?:\n(?!#|:::|```)[^\n]+\n)?\n```python\n.*?^```\n)?', re.M | re.S
+)
 _WIDTH = 96
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -54,11 +56,19 @@ def block(name: str) -> str:
   for part in node.body:
     if not isinstance(part, ast.FunctionDef) or part.name.startswith('_'):
       continue
+    said = ast.get_docstring(part)
+    comment = [f'  # {said.splitlines()[0]}'] if said else []
     if any('property' in ast.unparse(decorator) for decorator in part.decorator_list):
-      lines.append(f'  {part.name}{_returned(part)}')
-    elif ast.get_docstring(part):  # Others are those of a base.
-      lines += [f'  {line}' for line in _call(part.name, part, own=True).splitlines()]
+      lines += [*comment, f'  {part.name}{_returned(part)}']
+    elif said:  # Others are those of a base.
+      lines += comment + [f'  {line}' for line in _call(part.name, part, own=True).splitlines()]
   return '\n'.join(lines)
+
+
+def summary(name: str) -> str:
+  """Returns the first paragraph of a name's docstring, in one line."""
+  text = ast.get_docstring(find(name)[1]) or ''
+  return ' '.join(text.partition('\n\n')[0].split())
 
 
 def _construction(name: str, module: str, node: ast.ClassDef) -> str:
@@ -116,8 +126,10 @@ def _wrapped(name: str, parameters: list[str], returned: str) -> str:
 
 
 def page(text: str) -> str:
-  """Returns a page with the block of each name under its heading."""
-  return _ENTRY.sub(lambda found: f'{found[1]}\n```python\n{block(found[2])}\n```\n', text)
+  """Returns a page with the summary and the block of each name under its heading."""
+  return _ENTRY.sub(
+    lambda found: f'{found[1]}\n{summary(found[2])}\n\n```python\n{block(found[2])}\n```\n', text
+  )
 
 
 if __name__ == '__main__':

@@ -98,13 +98,14 @@ class PrivateStrategy(Strategy):
         round_.fail()
       print(f'round {server_round} failed: {error}')
       return None, None
-    mean = {name: before[name] + round_.mean[name] for name in before}
+    mean = {name: np.asarray(before[name] + round_.mean[name]) for name in before}
     name = next(iter(replies[0].content.array_records))
+    weight = getattr(self.strategy, 'weighted_by_key', 'num-examples')
     one = replies[0]
     one.content = RecordDict(
       {
         name: ArrayRecord({key: Array(value) for key, value in mean.items()}),
-        'metrics': MetricRecord({'num-examples': 1}),
+        'metrics': MetricRecord({weight: 1}),
       }
     )
     arrays, _ = self.strategy.aggregate_train(server_round, [one])

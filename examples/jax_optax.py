@@ -1,13 +1,15 @@
-"""Federated averaging in JAX: a private mean as a gradient for any optax optimiser.
+"""Federated averaging in JAX: a private mean as the first step of any optax optimiser.
 
     python examples/jax_optax.py runs/jax
 
-The server's optimiser is optax's, and the mean of a round is its gradient, with BLT noise. What an
-optimiser makes of the mean is post-processing, so adam is as private as gradient descent.
+`private_mean` is a gradient transformation like optax.contrib.differentially_private_aggregate,
+with BLT noise, a log and a budget. What the optimiser makes of the mean is post-processing, so adam
+is as private as gradient descent.
 
 Interrupt it and start it again: it goes on with the next round.
 """
 
+import functools
 import pathlib
 import sys
 
@@ -34,9 +36,27 @@ def loss(parameters, x, classes):
   return optax.softmax_cross_entropy_with_integer_labels(logits, classes).mean()
 
 
+def private_mean(aggregator: dpftrl.PrivateAggregator) -> optax.GradientTransformationExtraArgs:
+  """Makes one private mean of updates with a leading axis, such as gradients by `jax.vmap`.
+
+  Each call of `update` is a round, and takes the ids of the updates' devices, or examples, as
+  `device_ids`. It writes files, so it is called outside `jax.jit`.
+  """
+
+  def update(updates, state, params=None, *, device_ids, **unused):
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(updates)):
+      raise ValueError('private_mean writes files: call its update outside jax.jit')
+    with aggregator.round(device_ids) as round_:
+      round_.add_batch(updates)
+    return round_.mean, state
+
+  return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+
+
 @jax.jit
-def update_of(parameters, x, classes):
-  """Returns what one device sends: minus its change of the model by four steps."""
+@functools.partial(jax.vmap, in_axes=(None, 0, 0))
+def updates_of(parameters, x, classes):
+  """Returns what each device sends: minus its change of the model by four steps."""
   own = parameters
   for _ in range(4):
     own = jax.tree.map(lambda p, g: p - 0.2 * g, own, jax.grad(loss)(own, x, classes))
@@ -45,8 +65,6 @@ def update_of(parameters, x, classes):
 
 def main(folder: pathlib.Path) -> None:
   parameters = {'kernel': jnp.zeros((SIZE, 3)), 'bias': jnp.zeros(3)}
-  optimizer = optax.adam(0.05)
-  state = optimizer.init(parameters)
   tests = [examples_of(device) for device in range(10**6, 10**6 + 100)]
   x_test, classes_test = (np.concatenate(part) for part in zip(*tests))
   stored = folder / 'model.npz'
@@ -60,6 +78,8 @@ def main(folder: pathlib.Path) -> None:
     schema=SCHEMA,
     delta=1e-6,
   ) as aggregator:
+    optimizer = optax.chain(private_mean(aggregator), optax.adam(0.05))
+    state = optimizer.init(parameters)
     if stored.exists():
       _, tree = jax.tree.flatten((parameters, state))
       with np.load(stored) as arrays:
@@ -68,10 +88,9 @@ def main(folder: pathlib.Path) -> None:
     while aggregator.next_round < aggregator.max_rounds:
       candidates = np.random.default_rng(aggregator.next_round).permutation(DEVICES)
       cohort = aggregator.admissible(candidates, at_most=COHORT)
-      with aggregator.round(cohort) as round_:
-        for device in cohort:
-          round_.add(update_of(parameters, *examples_of(int(device))))
-      changes, state = optimizer.update(round_.mean, state, parameters)
+      x, classes = map(np.stack, zip(*(examples_of(int(device)) for device in cohort)))
+      updates = updates_of(parameters, x, classes)
+      changes, state = optimizer.update(updates, state, parameters, device_ids=cohort)
       parameters = optax.apply_updates(parameters, changes)
       np.savez(folder / 'new.npz', *jax.tree.leaves((parameters, state)))
       (folder / 'new.npz').replace(stored)  # Whole or not at all.

@@ -17,6 +17,7 @@ import fl_dpftrl as dpftrl
 from experiments.stackoverflow import command_line
 from experiments.stackoverflow.datasets import topics
 from experiments.topics import run
+from fl_dpftrl.text import messages
 
 STUDY = {
   'title': 'Topics: mechanisms on 100,000 made-up clients',
@@ -75,6 +76,8 @@ def main() -> None:
     '--publish', metavar='NAME.md', help='page to write, with figures and results.csv in NAME/'
   )
   arguments = parser.parse_args()
+  if arguments.publish is not None and not arguments.publish.endswith('.md'):
+    parser.error(f'--publish={messages.quoted(arguments.publish)} must be a file NAME.md')
   try:
     study = dpftrl.study(functools.partial(run.train, TASK), folder=arguments.output_dir, **STUDY)
     print(study)

@@ -275,6 +275,8 @@ def id_column(device_ids: Ids) -> pa.Array:
   """Returns device ids as string or int64; ValueError if one breaks the rule for ids."""
   if isinstance(device_ids, (str, bytes)):
     raise ValueError(f'device_ids must be a list of ids, got {messages.quoted(device_ids)}')
+  if type(device_ids).__module__.partition('.')[0] in ('torch', 'jaxlib'):  # Neither is imported.
+    device_ids = np.asarray(device_ids)
   try:
     ids = pa.array(device_ids)
   except (pa.ArrowException, TypeError) as e:

@@ -171,6 +171,8 @@ class Round:
   def _check_device(self, device_id: str | int | None) -> None:
     if device_id is None:
       return
+    if hasattr(device_id, 'item'):  # A number of NumPy, PyTorch or JAX.
+      device_id = device_id.item()
     if self._waiting is None:
       self._waiting = set(self._admitted)
     if device_id not in self._waiting:

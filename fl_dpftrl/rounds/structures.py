@@ -199,7 +199,10 @@ def _array(leaf: Any, name: str) -> np.ndarray:
       raise ValueError(f'{name} must be float32 or float64, got {leaf.dtype}') from None
   if hasattr(leaf, '__array__') and hasattr(leaf, 'dtype') and hasattr(leaf, 'shape'):
     return np.asarray(leaf)
-  raise ValueError(f'{name} must be an array of NumPy, PyTorch or JAX, got {messages.kind(leaf)}')
+  raise ValueError(
+    f'{name} must be an array of NumPy, PyTorch or JAX, or a dictionary, list or tuple of them, got'
+    f' {messages.kind(leaf)}'
+  )
 
 
 def _is_torch(leaf: Any) -> bool:

@@ -61,6 +61,7 @@ class Conditions:
   def __post_init__(self):
     gaussian.check_positive('clip_norm', self.clip_norm)
     schemas.positive_integer('report_goal', self.report_goal)
+    gaussian.check_delta(self.delta)
     goal = self.deployment_report_goal
     if goal is not None and goal < self.report_goal:
       raise ValueError(
@@ -230,14 +231,13 @@ def check(design: design_lib.Design, task: Task) -> dict[design_lib.Setting, Con
     The conditions of each setting.
 
   Raises:
-    ValueError: naming a flag that does not fit, or an unknown mechanism.
+    ValueError: naming an argument that does not fit, or an unknown mechanism.
   """
   by_setting = {setting: task.conditions(setting) for setting in design.settings}
   for setting, conditions in by_setting.items():
     if design.epsilon_of == design_lib.DEPLOYMENT and not conditions.deployment_report_goal:
       raise ValueError(
-        f'epsilon_of={design_lib.DEPLOYMENT!r} needs a deployment_report_goal (as a flag:'
-        ' --deployment_report_goal)'
+        f'epsilon_of={design_lib.DEPLOYMENT!r} needs deployment_report_goal to be given'
       )
     if setting.mechanism is not None:
       try:

@@ -40,7 +40,8 @@ def difference_to_best(
     max(_LEAST_WIDTH, 2.9 * columns + 1.8),
     (0.3 * len(names) + 1.0) * lines + 1.0,
     design.title,
-    f'test accuracy below the best mechanism of the same ε, with its {_interval(design, rows)}'
+    'test accuracy below the best mechanism of the same ε, with its'
+    f' {figures.interval(design, rows)}'
     '\nfilled: worse by more than seeds explain; hollow: not told apart'
     ' from the best; vertical line: the best itself',
   )
@@ -60,14 +61,6 @@ def difference_to_best(
   first.set_yticks(range(len(names)), [style.plain(name) for name in names])
   first.set_ylim(len(names) - 0.5, -0.5)
   return figure
-
-
-def _interval(design: design_lib.Design, rows: Sequence[results.Row]) -> str:
-  """Returns what intervals there are, in words."""
-  if any(row.looks for row in rows):
-    counts = [len(row.tests) for row in rows]
-    return f'interval over {min(counts)} to {max(counts)} seeds, wider than 95 % for looking again'
-  return f'95 % interval over {len(design.seeds)} seeds'
 
 
 def _order(rows: Sequence[results.Row]) -> list[str]:

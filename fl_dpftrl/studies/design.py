@@ -237,7 +237,12 @@ def _mechanism(entry: Any) -> Mechanism:
   if isinstance(entry, str):
     return Mechanism(mechanism=entry)
   names = [field.name for field in dataclasses.fields(Mechanism)]
-  entry = _known('a mechanism', _object('a mechanism', entry), names)
+  if not isinstance(entry, dict):
+    raise ValueError(
+      f'mechanisms must be names, Mechanisms or objects with the fields of one, got'
+      f' {messages.quoted(entry)}'
+    )
+  entry = _known('a mechanism', entry, names)
   if 'mechanism' not in entry:
     raise ValueError('a mechanism must have the field mechanism')
   return Mechanism(**entry)

@@ -22,7 +22,7 @@ _MOST_MARKS = 8
 
 
 class Series(NamedTuple):
-  """One line of a panel: (x, y, deviation of y) in ascending order of x."""
+  """One line of a panel: (x, y, margin of y) in ascending order of x."""
 
   label: str
   points: list[tuple[float, float, float]]
@@ -45,18 +45,21 @@ def accuracy_by_epsilon(
 ) -> figure_lib.Figure | None:
   """Draws test accuracy over ε, a line for each mechanism; None without one."""
   lines = _lines(
-    (row.label, row.epsilon, row.mean, row.deviation)
+    (row.label, row.epsilon, row.mean, row.margin)
     for row in rows
     if row.tests and row.setting.mechanism is not None
   )
   if not lines:
     return None
+  bounded = any(margin for line in lines for _, _, margin in line.points)
   figure = style.new_figure(
     9.0,
     5.6,
     design.title,
-    f'test accuracy: mean and standard deviation of {len(design.seeds)} seeds; the mechanisms of'
-    ' one ε are drawn side by side',
+    f'test accuracy, mean with its {interval(design, rows)}; the mechanisms of one ε are drawn'
+    ' side by side'
+    if bounded
+    else 'test accuracy of one seed; the mechanisms of one ε are drawn side by side',
   )
   axes = figure.subplots()
   style.dress(axes)
@@ -73,7 +76,9 @@ def accuracy_by_epsilon(
   _epsilon_axis(axes, epsilons)
   of = 'the run' if design.epsilon_of == design_lib.RUN else 'the hypothetical deployment'
   axes.set_xlabel(f'ε of {of}')
-  axes.set_ylabel('test accuracy (%)')
+  axes.set_ylabel(f'test accuracy (%){", mean and interval" if bounded else ""}')
+  low, high = axes.get_ylim()
+  axes.set_ylim(max(low, 0.0), min(high, 100.0))  # The interval of two seeds may be wider.
   figure.draw_without_rendering()
   last, edge = epsilons[-1], axes.get_xlim()[1]
   ends = [
@@ -85,6 +90,14 @@ def accuracy_by_epsilon(
     ends.append((_CONSTANT, edge, 100 * constant))
   style.label_lines(axes, ends, look)
   return figure
+
+
+def interval(design: design_lib.Design, rows: Sequence[results.Row]) -> str:
+  """Returns what intervals there are, in words."""
+  if any(row.looks for row in rows):
+    counts = [len(row.tests) for row in rows]
+    return f'interval over {min(counts)} to {max(counts)} seeds, wider than 95 % for looking again'
+  return f'95 % interval over {len(design.seeds)} seeds'
 
 
 def _side_by_side(lines: Sequence[Series], epsilons: Sequence[float]) -> list[Series]:
@@ -196,27 +209,21 @@ def _curve(folder: pathlib.Path) -> list[tuple[int, float]]:
 
 
 def _lines(points: Iterable[tuple[str, float, float, float | None]]) -> list[Series]:
-  """Groups (label, x, accuracy, deviation) by label; accuracies in percent."""
+  """Groups (label, x, accuracy, margin) by label; accuracies in percent."""
   by_label: dict[str, list[tuple[float, float, float]]] = {}
-  for label, x, y, deviation in points:
-    by_label.setdefault(label, []).append((x, 100 * y, 100 * (deviation or 0.0)))
+  for label, x, y, margin in points:
+    by_label.setdefault(label, []).append((x, 100 * y, 100 * (margin or 0.0)))
   return [Series(label, sorted(line)) for label, line in by_label.items()]
 
 
 def draw(axes: axes_lib.Axes, lines: Sequence[Series], look: dict[str, style.Look]) -> None:
-  """Draws lines with their markers, and deviations as bars."""
+  """Draws lines with their markers, and margins as bars."""
   for label, points in lines:
-    xs, ys, deviations = zip(*points)
+    xs, ys, margins = zip(*points)
     axes.plot(xs, ys, marker=look[label].marker, markersize=5, label=label, **look[label].line)
-    if any(deviations):
+    if any(margins):
       axes.errorbar(
-        xs,
-        ys,
-        yerr=deviations,
-        linestyle='none',
-        color=look[label].colour,
-        elinewidth=0.9,
-        capsize=2,
+        xs, ys, yerr=margins, linestyle='none', color=look[label].colour, elinewidth=0.9, capsize=2
       )
 
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
   from fl_dpftrl.studies.study import Study
 
 CAPTIONS = {
-  'accuracy_by_epsilon': 'Test accuracy by ε, at the learning rate chosen on validation data.',
+  'accuracy_by_epsilon': 'Mean test accuracy by ε with its 95 % interval over seeds, at the'
+  ' learning rate chosen on validation data.',
   'difference_to_best': 'Test accuracy below the best mechanism of the same ε, with 95 % intervals'
   ' over seeds. A filled mark is worse by more than seeds explain, a hollow one is not told apart.',
   'accuracy_by_round': 'Validation accuracy by round, at the chosen learning rate.',
@@ -127,9 +128,9 @@ def publish(
     ValueError: naming an argument that does not fit, or if no run has ended.
   """
   if target.suffix != '.md':
-    raise ValueError(f'--publish={messages.quoted(str(target))} must be a file NAME.md')
+    raise ValueError(f'target={messages.quoted(str(target))} must be a file NAME.md')
   if image_kind not in ('png', 'svg'):
-    raise ValueError(f'--figures={image_kind} cannot be shown by a page: give png or svg')
+    raise ValueError(f'image_kind={image_kind!r} cannot be shown by a page: give png or svg')
   if all(result.status == results.WAITING for result in study.results):
     raise ValueError(f'{study.folder} has no run of this study that has ended')
   beside = target.with_suffix('')

@@ -8,15 +8,12 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from scipy import stats
-
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.studies import cells as cells_lib
 from fl_dpftrl.studies import design as design_lib
-from fl_dpftrl.studies import kept
+from fl_dpftrl.studies import intervals, kept
 
 DONE, DIVERGED, FAILED, WAITING = 'done', 'diverged', 'failed', 'not run'
-_CONFIDENCE = 0.95
 _DIGITS = 4  # of a rate beyond a grid
 
 
@@ -134,6 +131,11 @@ class Row:
   def deviation(self) -> float | None:
     """Standard deviation of test accuracy over seeds; None for fewer than two."""
     return statistics.stdev(self.tests.values()) if len(self.tests) > 1 else None
+
+  @property
+  def margin(self) -> float | None:
+    """Half the width of the 95 % interval of the mean, as that of a `Difference`."""
+    return intervals.margin(list(self.tests.values()), self.looks)
 
   @property
   def verdict(self) -> str:
@@ -327,22 +329,12 @@ def paired(
 
   Args:
     best, other: accuracies by seed.
-    looks: numbers of seeds at which a study that adds seeds looked at the results; none for 95 %.
-      The j-th look has the confidence 1 − 0.05 / (j (j + 1)). Fewer seeds than the last look had
-      are what an earlier one saw, and more are a further look.
+    looks: as of `intervals.margin`.
   """
   differences = [best[seed] - other[seed] for seed in sorted(best.keys() & other.keys())]
   if not differences:
     return None
-  margin = None
-  if len(differences) > 1:
-    tail = 1.0 - _CONFIDENCE
-    if looks:
-      look = sum(count < len(differences) for count in looks) + 1
-      tail /= look * (look + 1)
-    quantile = stats.t.ppf(1.0 - 0.5 * tail, len(differences) - 1)
-    margin = float(quantile * statistics.stdev(differences) / math.sqrt(len(differences)))
-  return Difference(mean=statistics.fmean(differences), margin=margin)
+  return Difference(mean=statistics.fmean(differences), margin=intervals.margin(differences, looks))
 
 
 def write_csv(path: str | os.PathLike[str], made: Sequence[Mapping[str, Any]]) -> None:

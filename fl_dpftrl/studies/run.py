@@ -7,8 +7,10 @@ import os
 import pathlib
 import pickle
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from fl_dpftrl import workloads
 from fl_dpftrl.centralized import sampling as sampling_lib
@@ -93,8 +95,10 @@ def study(
     say: takes progress, in lines.
 
   Raises:
-    ValueError: for an argument that does not fit, and for a folder with another study.
+    ValueError: for an argument that does not fit, for a folder with another study, and with `jobs`
+      for a script that calls this without `if __name__ == '__main__':`.
   """
+  runner.check_not_starting()
   if sampling is not None and schema is None:
     _check_sampling(sampling, deployment_report_goal)
     schema = schemas.MinSep(num_rounds=sampling.num_rounds, max_participations=1)
@@ -117,11 +121,11 @@ def study(
         f'{name}={getattr(conditions, name)}'
         for name in (*_STATED, *(('sampling',) if sampling else ()))
       ],
-      'mechanisms': list(mechanisms),
-      'epsilons': list(epsilons),
+      'mechanisms': _values(mechanisms),
+      'epsilons': _values(epsilons),
       'epsilon_of': design_lib.DEPLOYMENT if deployment_report_goal else design_lib.RUN,
-      'server_learning_rates': list(server_learning_rates),
-      'seeds': list(seeds),
+      'server_learning_rates': _values(server_learning_rates),
+      'seeds': _values(seeds),
       'tuning_seeds': tuning_seeds,
       'extend_rates': extend_rates,
       'without_noise': without_noise,
@@ -130,11 +134,19 @@ def study(
   if jobs is not None:
     schemas.positive_integer('jobs', jobs)
     _check_importable(train)
-  preload = (train.__module__,) if jobs is not None else ()
+  # A script is not loaded beforehand: it would run there.
+  preload = (train.__module__,) if jobs is not None and train.__module__ != '__main__' else ()
   task = cells_lib.Task(conditions=lambda setting: conditions, train=train, preload=preload)
   return run(
     design, task, pathlib.Path(folder), jobs=jobs, say=say, until_told_apart=until_told_apart
   )
+
+
+def _values(given: Any) -> Any:
+  """Returns a list of what can be one, NumPy's numbers as Python's; else what was given."""
+  if isinstance(given, str) or not isinstance(given, Iterable):
+    return given  # The design says what is wrong with it.
+  return [value.item() if isinstance(value, np.generic) else value for value in given]
 
 
 def _check_sampling(sampling: object, deployment_report_goal: int | None) -> None:
@@ -181,7 +193,7 @@ def run(
 
   Raises:
     OSError: if a file cannot be read or written.
-    ValueError: naming a file, flag or setting that does not fit.
+    ValueError: naming a file, argument or setting that does not fit.
     KeyboardInterrupt: on a signal that raises it; the study can go on later.
   """
   sequential.check_hours(until_told_apart)
@@ -202,7 +214,7 @@ def run(
     say(advice)
   say(f'page: {folder / "study.html"}')
   if failed := len(finished.failed):
-    say(f'{failed} of {len(finished.results)} runs failed; the same command tries them again')
+    say(f'{failed} of {len(finished.results)} runs failed; run the study again to try them anew')
   return finished
 
 
@@ -297,7 +309,8 @@ def _check_folder(design: design_lib.Design, folder: pathlib.Path) -> None:
   before = json_files.read(path)
   now = json.loads(json.dumps(dataclasses.asdict(design)))
   try:
-    differing = [name for name in ('flags', 'epsilon_of') if before[name] != now[name]]
+    differing = _changed(before['flags'], now['flags'])
+    differing += ['epsilon_of'] if before['epsilon_of'] != now['epsilon_of'] else []
     same = {_key(setting): _content(setting) for setting in before['settings']}
   except (KeyError, TypeError):
     raise ValueError(f'{path} is not of a study; name a new folder') from None
@@ -309,6 +322,14 @@ def _check_folder(design: design_lib.Design, folder: pathlib.Path) -> None:
       f'{folder} holds a study that differs in'
       f' {messages.one_line(", ".join(differing), limit=120)}; name another folder'
     )
+
+
+def _changed(before: Sequence[str], now: Sequence[str]) -> list[str]:
+  """Returns the names of the texts NAME=VALUE that are not in both."""
+  changed = [text for text in (*before, *now) if (text in before) != (text in now)]
+  if not changed and list(before) != list(now):
+    return ['flags']  # Their order, and the last of a name counts.
+  return list(dict.fromkeys(text.partition('=')[0] for text in changed))
 
 
 def _key(setting: Mapping[str, Any]) -> str:

@@ -36,6 +36,10 @@ _MOST_LOG_BYTES = 2**16
 _LONGEST_FOLDER = 107 - len('/pymp-12345678/listener-12345678')
 # Numbers of threads that libraries of a cell's process read.
 _THREADS = ('OPENBLAS_NUM_THREADS', 'TF_NUM_INTRAOP_THREADS', 'TF_NUM_INTEROP_THREADS')
+# Begins the name of a cell's process.
+_CELL = 'cell '
+# Exit status of a process of a cell that runs a script which starts a study as it is imported.
+_UNGUARDED = 107
 # Begins the line in which the training script says why it ended.
 _SAYS = 'train: '
 
@@ -55,6 +59,26 @@ def start_method() -> str:
   """Returns how processes of cells start: each alone where a server has no socket."""
   folder = os.fsencode(tempfile.gettempdir())
   return 'forkserver' if len(folder) <= _LONGEST_FOLDER else 'spawn'
+
+
+def check_not_starting() -> None:
+  """Refuses a study by a script that a process of a cell imports; that process ends.
+
+  Raises:
+    ValueError: in other processes that import the script as they start.
+  """
+  process = multiprocessing.current_process()
+  if getattr(process, '_inheriting', False):  # As `multiprocessing` itself finds out.
+    if process.name.startswith(_CELL):
+      os._exit(_UNGUARDED)  # Without a traceback: the process of the study says it.
+    raise ValueError(_unguarded())
+
+
+def _unguarded() -> str:
+  return (
+    'each process of a study with jobs imports the script that started it, and this one then starts'
+    " the study anew: put its call under if __name__ == '__main__':, or leave jobs out"
+  )
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -108,6 +132,7 @@ def run(
 
   Raises:
     KeyboardInterrupt: on a signal that raises it, once the cells have stopped.
+    ValueError: for a script that starts the study again in each process.
   """
   waiting = []
   for cell in cells:
@@ -213,6 +238,8 @@ class _Pool:
         for ready in connection.wait(list(self._running), timeout=_POLL_SECONDS):
           process, cell, _, began = self._running.pop(ready)  # type: ignore[arg-type]
           process.join()
+          if process.exitcode == _UNGUARDED and not _log(cell).exists():
+            raise ValueError(_unguarded())
           if _is_finished(cell):
             text = told(cell)
           else:
@@ -230,8 +257,9 @@ class _Pool:
     process = self._context.Process(
       target=_train_alone,
       args=(self._task.train, cell, device, self._temporary.name),
-      name=cell.name,
+      name=f'{_CELL}{cell.name}',
     )
+    _log(cell).unlink(missing_ok=True)
     with signals.kept_from_children():
       process.start()
     self._running[process.sentinel] = process, cell, slot, time.monotonic()

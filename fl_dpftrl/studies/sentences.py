@@ -97,8 +97,8 @@ def few_seeds(rows: Sequence[results.Row]) -> list[str]:
   factors = {1: 'one seed has no interval at all', 2: 'with 2 seeds it is 12.7 standard errors'}
   return [
     f'A 95 % interval of few seeds is wide: {factors[seeds]} on either side, with'
-    f' {_ENOUGH_SEEDS} it is 4.3. Add seeds to the study file and run the same command again;'
-    ' runs that have ended are kept.'
+    f' {_ENOUGH_SEEDS} it is 4.3. Add seeds and run the study again; runs that have ended are'
+    ' kept.'
   ]
 
 

@@ -53,6 +53,19 @@ def flat(mean):
   return np.concatenate([np.ravel(mean[name]) for name in TEMPLATE])
 
 
+@pytest.mark.parametrize('library', ['numpy', 'torch', 'jax.numpy'])
+def test_ids_may_be_an_array_of_the_loop(library, tmp_path):
+  ids = pytest.importorskip(library).arange(4)
+  with opened(tmp_path / 'run', schema=SCHEMA) as aggregator:
+    assert aggregator.admissible(ids, at_most=3).tolist() == [0, 1, 2]
+    with aggregator.round(ids[:3]) as round_:
+      for device in ids[:2]:
+        round_.add(update(), device_id=device)
+      with pytest.raises(ValueError, match='device that added an update before'):
+        round_.add(update(), device_id=ids[0])
+    assert aggregator.admissible(ids).tolist() == [3]
+
+
 @pytest.mark.parametrize('family', sorted(every_family.FAMILIES))
 def test_releases_are_the_sum_and_the_row_by_hand(family, tmp_path):
   strategy = every_family.example(family, 5)

@@ -51,7 +51,7 @@ def test_the_programs_of_the_page_run(monkeypatch, tmp_path):
 PROGRAMS = {
   'any_loop': (None, 'update_of', 244),
   'pytorch_loop': ('torch', 'update_of', 164),
-  'jax_optax': ('optax', 'update_of', 164),
+  'jax_optax': ('optax', 'examples_of', 264),
   'pfl_mechanism': ('pfl', 'dataset_of', 264),
 }
 
@@ -234,6 +234,62 @@ def test_flower_gets_one_reply_of_the_private_mean(monkeypatch, tmp_path, capsys
   assert 'failed: round 3 has 2 updates, and report_goal is 3' in capsys.readouterr().out
   run = opened(tmp_path / 'run')
   assert dpftrl.replay(run, deltas=1e-6).min_sep >= 2
+
+
+def test_flower_keeps_scalars_and_the_name_of_the_weight(monkeypatch, tmp_path):
+  pytest.importorskip('flwr')
+  from flwr.supercore import task_identity
+
+  for name in ('task_id', 'run_id', 'node_id'):
+    monkeypatch.setattr(task_identity.TaskIdentity, f'_{name}', 1)
+  module = program('flower_strategy', monkeypatch)
+
+  def train(message, context):
+    content = {
+      'arrays': module.ArrayRecord({'bias': module.Array(np.array(3.0))}),
+      'metrics': module.MetricRecord({'examples': 5}),
+    }
+    return module.Message(content=module.RecordDict(content), reply_to=message)
+
+  monkeypatch.setattr(module, 'train', train)
+  with dpftrl.PrivateAggregator(
+    dpftrl.Identity(),
+    template={'bias': np.array(0.0)},
+    noise_multiplier=1e-6,
+    clip_norm=8.0,
+    report_goal=2,
+    folder=tmp_path / 'run',
+    noise_seed=2,
+  ) as aggregator:
+    wrapped = module.FedAvgM(weighted_by_key='examples', server_learning_rate=0.5)
+    strategy = module.PrivateStrategy(wrapped, aggregator, 2)
+    arrays = module.ArrayRecord({'bias': module.Array(np.array(1.0))})
+    result = strategy.start(Grid(module, num_nodes=2), arrays, num_rounds=1)
+  bias = result.arrays['bias'].numpy()
+  assert bias.shape == () and abs(bias - 2.0) < 1e-4
+
+
+def test_a_private_mean_of_optax_is_refused_within_jit(monkeypatch, tmp_path):
+  pytest.importorskip('optax')
+  import jax
+
+  module, weights = program('jax_optax', monkeypatch), np.zeros(3, np.float32)
+  with dpftrl.PrivateAggregator(
+    dpftrl.Identity(),
+    template=weights,
+    noise_multiplier=1.0,
+    clip_norm=1.0,
+    report_goal=2,
+    folder=tmp_path / 'run',
+  ) as aggregator:
+    transformation = module.private_mean(aggregator)
+    state = transformation.init(weights)
+    update = lambda updates: transformation.update(updates, state, device_ids=['ann', 'bob'])
+    with pytest.raises(ValueError, match='outside jax.jit'):
+      jax.jit(update)(np.ones((2, 3), np.float32))
+    assert aggregator.next_round == 0
+    mean, _ = update(jax.numpy.ones((2, 3)))
+    assert isinstance(mean, jax.Array) and mean.shape == (3,) and aggregator.next_round == 1
 
 
 class Grid:

@@ -80,7 +80,7 @@ def test_no_copy_is_made_of_an_array_in_order():
 @pytest.mark.parametrize(
   'template, message',
   [
-    ({'a': [1.0]}, r"template\['a'\]\[0\] must be an array of NumPy, PyTorch or JAX, got float"),
+    ({'a': [1.0]}, r"template\['a'\]\[0\] must be an array .* or tuple of them, got float"),
     ([np.zeros(2, np.int32)], r'template\[0\] must be float32 or float64, got int32'),
     ([np.zeros(2, np.float16)], r'template\[0\] must be float32 or float64, got float16'),
     ([], 'template must hold at least one coordinate'),

@@ -85,7 +85,7 @@ def test_noise_may_be_given_as_printed(tmp_path):
   'changes, conditions, words',
   [
     ({'mechanisms': ['bltt']}, {}, "bltt: 'bltt' is neither a strategy file"),
-    ({}, {'deployment_report_goal': None}, 'needs a deployment_report_goal'),
+    ({}, {'deployment_report_goal': None}, 'needs deployment_report_goal to be given'),
     ({}, {'report_goal': 0}, 'report_goal must be at least 1, got 0'),
     ({}, {'clip_norm': 0.0}, 'clip_norm must be'),
     ({}, {'report_goal': 60}, 'deployment_report_goal=50 must be at least report_goal=60'),
@@ -116,7 +116,7 @@ def test_a_folder_keeps_to_its_study(tmp_path):
   more = design_lib.parse({**STUDY, 'seeds': [0, 1], 'epsilons': [2, 4]})
   run._check_folder(more, tmp_path)
   for changes, words in (
-    ({'flags': ['--batch_size=3']}, 'flags'),
+    ({'flags': ['--batch_size=3']}, 'differs in --batch_size;'),
     ({'mechanisms': ['identity', {'mechanism': 'blt:1', 'label': 'identity2'}]}, None),
     ({'mechanisms': [{'mechanism': 'blt:1', 'label': 'identity'}]}, 'setting identity 2.0'),
   ):

@@ -154,9 +154,10 @@ def test_rows_report_the_chosen_rate_alone():
   assert (identity.verdict, blt.verdict, tree.verdict) == ('worse', 'best', 'tied with the best')
   assert blt.mean == pytest.approx((0.20 + 0.211 + 0.221) / 3)
   assert blt.deviation == pytest.approx(statistics.stdev([0.20, 0.211, 0.221]))
+  assert blt.margin == pytest.approx(4.3027 * blt.deviation / math.sqrt(3), rel=1e-4)
   assert [row.at_edge for row in (identity, blt, tree, silent)] == [False, False, True, True]
   assert all(row.verdict == 'no result' for row in others)
-  assert silent.difference is None and silent.deviation is None
+  assert silent.difference is None and silent.deviation is silent.margin is None
 
 
 def test_failed_and_diverged_runs_are_lines_of_the_table():
@@ -193,6 +194,7 @@ def test_everything_is_written(tmp_path):
     'accuracy_by_noise',
   ):
     assert b'<svg' in (tmp_path / f'{name}.svg').read_bytes()
+  assert 'its 95 % interval over 3 seeds' in (tmp_path / 'accuracy_by_epsilon.svg').read_text()
 
 
 def test_the_answer_is_one_line_for_each_epsilon():
@@ -217,7 +219,7 @@ def test_few_seeds_are_told_what_to_do(seeds, sure):
   found = results.rows(STUDY, few)
   assert sentences.glance(found)[0][-1].startswith(sure)
   (advice,) = sentences.few_seeds(found)
-  assert ('12.7' in advice) == (seeds == 2) and 'Add seeds to the study file' in advice
+  assert ('12.7' in advice) == (seeds == 2) and 'Add seeds and run the study again' in advice
   assert pytest.approx(stats.t.ppf(0.975, 1), abs=0.01) == 12.7
   assert pytest.approx(stats.t.ppf(0.975, 2), abs=0.01) == 4.3
 
@@ -357,8 +359,8 @@ def test_what_is_published_is_said_to_be_incomplete(tmp_path):
   assert re.match(r'# .*\n\n!\[.*\]\(.*\.svg\)\n\n\d mechanisms were trained at ε = ', text)
   for found, path, kind, words in (
     (waiting[5:8], target, 'png', 'has no run of'),
-    (waiting, tmp_path / 'study.html', 'png', '--publish='),
-    (waiting, target, 'pdf', '--figures=pdf'),
+    (waiting, tmp_path / 'study.html', 'png', 'target='),
+    (waiting, target, 'pdf', "image_kind='pdf'"),
   ):
     with pytest.raises(ValueError, match=words):
       page.publish(studied(found), path, how='', image_kind=kind)

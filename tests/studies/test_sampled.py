@@ -122,5 +122,5 @@ def test_a_folder_of_another_scheme_is_refused(tmp_path):
   flags = json.loads((tmp_path / 'study' / 'study.json').read_text())['flags']
   assert any('CyclicPoisson' in flag for flag in flags)
   other = dataclasses.replace(SCHEME, batch_size=50)
-  with pytest.raises(ValueError, match='differs in flags'):
+  with pytest.raises(ValueError, match='differs in sampling'):
     study(tmp_path / 'study', mechanisms=['identity'], epsilons=[8.0], scheme=other)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -81,7 +82,7 @@ def test_it_shows_itself_in_few_lines_and_draws(finished):
 
 
 def test_other_arguments_are_another_study(finished):
-  with pytest.raises(ValueError, match='differs in flags; name another folder'):
+  with pytest.raises(ValueError, match='differs in clip_norm; name another folder'):
     study(finished.folder, clip_norm=0.5)
   with pytest.raises(ValueError, match='deployment_report_goal=3 must be at least report_goal=40'):
     study(finished.folder, deployment_report_goal=3)
@@ -89,6 +90,74 @@ def test_other_arguments_are_another_study(finished):
     study(finished.folder, jobs=0)
   with pytest.raises(ValueError, match='train must be a function of a module where'):
     study(finished.folder, train=lambda cell: None, jobs=1)
+
+
+@pytest.mark.parametrize(
+  'changes, words',
+  [
+    ({'mechanisms': 'identity'}, "mechanisms must be a list .* got 'identity'$"),
+    ({'mechanisms': [3]}, 'mechanisms must be names, Mechanisms or objects .* got 3$'),
+    ({'mechanisms': [{'label': 'x'}]}, 'a mechanism must have the field mechanism'),
+    ({'mechanisms': ['blt:1', 'blt:1']}, "'blt:1' is there twice for epsilon 4"),
+    ({'mechanisms': ['bltt']}, 'bltt.* did you mean'),
+    ({'epsilons': 4.0}, 'epsilons must be a list of 1 to 1000 entries, got 4'),
+    ({'epsilons': [-1.0]}, 'epsilons must be a number above 0, got -1'),
+    ({'server_learning_rates': 0.1}, 'server_learning_rates must be a list .* got 0.1'),
+    ({'seeds': 3}, 'seeds must be a list of 1 to 1000 entries, got 3'),
+    ({'seeds': [0.5]}, 'seeds must be a whole number from 0 on, got 0.5'),
+    ({'tuning_seeds': 3}, 'tuning_seeds=3 must be at most the 2 seeds'),
+    ({'extend_rates': -1}, 'extend_rates must be a whole number from 0 on, got -1'),
+    ({'without_noise': 'no'}, 'without_noise must be true or false, got .no'),
+    ({'title': ''}, 'title must be text'),
+    ({'clip_norm': 0.0}, 'clip_norm .* got 0'),
+    ({'report_goal': 0}, 'report_goal .* got 0'),
+    ({'delta': 2.0}, 'delta .* got 2'),
+    ({'schema': None}, 'give a study schema or sampling; it has neither'),
+    ({'until_told_apart': -1.0}, 'until_told_apart=-1.0 must be a number of hours'),
+    ({'deployment_report_goal': 1}, 'deployment_report_goal=1 must be at least report_goal=40'),
+  ],
+)
+def test_messages_name_the_argument_and_neither_flags_nor_files(tmp_path, changes, words):
+  with pytest.raises(ValueError, match=words) as refused:
+    study(tmp_path / 'own', **changes)
+  for word in ('--', 'flag', 'JSON', 'study file', 'command', '\n'):
+    assert word not in str(refused.value)
+  assert not (tmp_path / 'own').exists()
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+  changes = dict(epsilons=np.array([4.0]), seeds=np.arange(1), mechanisms=('identity',))
+  found = study(tmp_path, server_learning_rates=np.array([0.1, 0.4]), **changes)
+  assert found.design.seeds == (0,) and not found.failed
+
+
+@pytest.mark.parametrize('start', ['forkserver', 'spawn'])
+@pytest.mark.slow
+def test_a_script_that_starts_it_in_each_process_is_told_so(tmp_path, start):
+  script = tmp_path / 'script.py'
+  script.write_text(
+    'import sys\n'
+    'from fl_dpftrl.studies import runner\n'
+    'from tests.studies import linear, test_study\n'
+    f'runner.start_method = lambda: {start!r}\n'
+    'test_study.study(sys.argv[1], linear.train, jobs=2)\n'
+  )
+  environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
+  for guard in ('', "if __name__ == '__main__':\n  "):
+    text = script.read_text().replace('test_study.study', f'{guard}test_study.study')
+    script.write_text(text)
+    done = subprocess.run(
+      [sys.executable, str(script), str(tmp_path / 'own')],
+      capture_output=True,
+      text=True,
+      env=environment,
+      timeout=120,
+    )
+    assert (done.returncode == 0) == bool(guard), done.stderr
+    if not guard:
+      assert done.stderr.count('Traceback') == 1
+      assert "put its call under if __name__ == '__main__':" in done.stderr.splitlines()[-1]
+  assert len(list(tmp_path.glob('own/cells/*/summary.json'))) == 9
 
 
 @pytest.mark.slow

@@ -122,6 +122,10 @@ def _run(arguments: argparse.Namespace) -> bool:
     from fl_dpftrl.studies import page  # matplotlib is slow to load.
 
     target, kind = pathlib.Path(arguments.publish), arguments.figures
+    if target.suffix != '.md':
+      raise ValueError(f'--publish={messages.quoted(str(target))} must be a file NAME.md')
+    if kind == 'pdf':
+      raise ValueError('--figures=pdf cannot be shown by a page: give png or svg')
     how = commands(path, target, kind)
     page.publish(run.gather(design, task, folder), target, how=how, image_kind=kind)
     return True

@@ -51,7 +51,7 @@ def test_a_study_with_a_failed_run_goes_on(tmp_path, temporary, monkeypatch, cap
   for path in spoilt:
     line = f'{path.parent.name} failed: --output_dir={path.parent} holds other files'
     assert line in done.stderr
-  assert '2 of 3 runs failed; the same command tries them again' in done.stderr
+  assert '2 of 3 runs failed; run the study again to try them anew' in done.stderr
   assert 'tensorflow' not in done.stderr
   finished = {p: p.read_bytes() for p in folder.glob('cells/*/summary.json')}
   for path in spoilt:
@@ -94,6 +94,8 @@ def test_a_study_with_a_failed_run_goes_on(tmp_path, temporary, monkeypatch, cap
       '--jobs=2 runs share the room of --machines: say with',
     ),
     ([*HERE, '--publish=page.md', '--machines=auto'], '--publish trains nothing: leave --machines'),
+    ([*HERE, '--publish=page.html'], "--publish='page.html' must be a file NAME.md"),
+    ([*HERE, '--publish=page.md', '--figures=pdf'], '--figures=pdf cannot be shown by a page'),
     ([*HERE, '--until_told_apart=-1'], 'until_told_apart=-1.0 must be a number of hours'),
     ([*HERE, '--actor_gpus=0.5'], '--actor_gpus is for the Ray cluster that --machines names'),
   ],
