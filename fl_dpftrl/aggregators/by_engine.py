@@ -9,7 +9,7 @@ import os
 import pathlib
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,7 @@ def make_stream(
   """
   specs = tf.nest.flatten(template)
   sizes = [spec.shape.num_elements() for spec in specs]
-  rows = _Rows(strategy, sum(sizes), is_silent, folder, machines)
+  rows = _Rows(strategy, sizes, is_silent, folder, machines)
 
   def init():
     (seed,) = graphs.python_call(_Seed(noise_seed), [], [tf.int64])
@@ -67,10 +67,12 @@ def make_stream(
   def next_fn(state):
     state = tf.nest.map_structure(tf.convert_to_tensor, state)
     t = graph.within(state.row, strategy.max_rounds)
-    types = [tf.int64, tf.float64, tf.int64]
-    values, norm, trail = graphs.python_call(rows, [state.seed, t, state.trail], types)
-    parts = tf.split(tf.ensure_shape(values, [rows.size]), sizes)
-    row = [tf.reshape(part, spec.shape) for part, spec in zip(parts, specs)]
+    types = [*[tf.int64] * len(sizes), tf.float64, tf.int64]
+    *parts, norm, trail = graphs.python_call(rows, [state.seed, t, state.trail], types)
+    row = [
+      tf.reshape(tf.ensure_shape(part, [size]), spec.shape)
+      for part, size, spec in zip(parts, sizes, specs)
+    ]
     advanced = state._replace(
       row=state.row + 1, row_stddev=tf.ensure_shape(norm, []), trail=tf.ensure_shape(trail, [])
     )
@@ -109,41 +111,42 @@ class _Rows:
   def __init__(
     self,
     strategy: strategies.Strategy,
-    size: int,
+    sizes: Sequence[int],
     is_silent: bool,
     folder: str | os.PathLike[str] | None,
     machines: int | None,
   ):
-    self.size, self._is_silent = size, is_silent
+    self._size, self._ends, self._is_silent = sum(sizes), np.cumsum(sizes)[:-1], is_silent
     self._strategy, self._folder, self._machines = strategy, folder, machines
     self._num_rounds = placement.num_rounds(strategy)
     self._lock = threading.Lock()
     self._rows: Callable[[], ahead.Rows | None] = lambda: None
 
-  def __call__(
-    self, seed: np.ndarray, row: np.ndarray, trail: np.ndarray
-  ) -> tuple[np.ndarray, float, np.int64 | np.ndarray]:
-    """Returns a row, its standard deviation, and the trail with it.
+  def __call__(self, seed: np.ndarray, row: np.ndarray, trail: np.ndarray) -> tuple[Any, ...]:
+    """Returns the parts of a row, int64, then its standard deviation, and the trail with it.
 
     Raises:
       ValueError: if the rows before it, which it builds on, are not those of the trail: they were
         made on another kind of machine, whose sums in float64 round otherwise.
     """
     if self._is_silent:
-      return np.zeros(self.size, np.int64), 0.0, trail
+      return *self._parts(np.zeros(self._size, np.int64)), 0.0, trail
     values, made = self.resources().row(seed.astype('<i8').tobytes(), int(row))
     if int(trail) and int(trail) % 2**64 != made.before:
       raise ValueError(
         'this machine makes other rows of noise than the one that made the rows before: go on'
         ' there, or with restart_noise'
       )
-    return values, made.norm, np.int64(made.after - (made.after >> 63 << 64))
+    return *self._parts(values), made.norm, np.int64(made.after - (made.after >> 63 << 64))
+
+  def _parts(self, row: np.ndarray) -> list[np.ndarray]:
+    return np.split(row, self._ends)
 
   def resources(self) -> ahead.Rows:
     with self._lock:
       rows = self._rows()
       if rows is None:
-        rows = ahead.Rows(self._source, self.size, self._num_rounds)
+        rows = ahead.Rows(self._source, self._size, self._num_rounds)
         self._rows = weakref.ref(rows)
       return rows
 
@@ -154,13 +157,13 @@ class _Rows:
       return shards.RowSlices(
         self._machines,
         strategy=self._strategy,
-        size=self.size,
+        size=self._size,
         seed=seed,
         num_rounds=self._num_rounds,
         snapshot_rows=_SNAPSHOT_ROWS,
         folder=self._folder,
       )
-    recipe: json_files.Object = dict(strategy=self._strategy, size=self.size, seed=seed)
+    recipe: json_files.Object = dict(strategy=self._strategy, size=self._size, seed=seed)
     saved = None
     if self._folder is not None:
       folder = pathlib.Path(self._folder)
@@ -172,7 +175,7 @@ class _Rows:
       rows_lib.RowMaker,
       **recipe,
       num_rounds=self._num_rounds,
-      memory=placement.engine_memory(self._strategy, self.size),
+      memory=placement.engine_memory(self._strategy, self._size),
       folder=self._folder,
     )
     return ahead.LocalSource(new_maker, saved, _SNAPSHOT_ROWS)
