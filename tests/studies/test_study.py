@@ -15,6 +15,8 @@ import fl_dpftrl as dpftrl
 from tests.studies import linear
 
 ROOT = pathlib.Path(__file__).parents[2]
+# What a script must have around what starts processes.
+GUARD = "if __name__ == '__main__':\n  "
 
 
 def study(folder, train=linear.train, **changes):
@@ -131,9 +133,9 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
   assert found.design.seeds == (0,) and not found.failed
 
 
-@pytest.mark.parametrize('start', ['forkserver', 'spawn'])
+@pytest.mark.parametrize('start, guards', [('forkserver', ('', GUARD)), ('spawn', ('',))])
 @pytest.mark.slow
-def test_a_script_that_starts_it_in_each_process_is_told_so(tmp_path, start):
+def test_a_script_that_starts_it_in_each_process_is_told_so(tmp_path, start, guards):
   script = tmp_path / 'script.py'
   script.write_text(
     'import sys\n'
@@ -143,7 +145,7 @@ def test_a_script_that_starts_it_in_each_process_is_told_so(tmp_path, start):
     'test_study.study(sys.argv[1], linear.train, jobs=2)\n'
   )
   environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
-  for guard in ('', "if __name__ == '__main__':\n  "):
+  for guard in guards:
     text = script.read_text().replace('test_study.study', f'{guard}test_study.study')
     script.write_text(text)
     done = subprocess.run(
@@ -157,7 +159,7 @@ def test_a_script_that_starts_it_in_each_process_is_told_so(tmp_path, start):
     if not guard:
       assert done.stderr.count('Traceback') == 1
       assert "put its call under if __name__ == '__main__':" in done.stderr.splitlines()[-1]
-  assert len(list(tmp_path.glob('own/cells/*/summary.json'))) == 9
+  assert len(list(tmp_path.glob('own/cells/*/summary.json'))) == (9 if guard else 0)
 
 
 @pytest.mark.slow
