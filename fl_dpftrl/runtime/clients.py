@@ -126,7 +126,7 @@ class Work:
         known[name] = cut.tensors() if cut else values.tensors(value, self.types[name], self.arrays)
       else:
         known[name] = self.taken(client, name)
-      layout.append(cut.kind if cut else len(known[name]))
+      layout.append(data_sets.loose(cut.kind) if cut else len(known[name]))
     cuts = not all(isinstance(one, int) for one in layout)
     return self.step.cutting(tuple(layout)) if cuts else self.step, known
 

@@ -102,6 +102,15 @@ def element_spec(kind: Kind) -> Any:
   return structure(*parts) if hasattr(structure, '_fields') else structure(parts)
 
 
+@functools.lru_cache
+def loose(kind: Kind) -> Kind:
+  """Returns a kind without the sizes of rows, in which clients may differ."""
+  if isinstance(kind[0], tf.DType):
+    return kind[0], (None,) * len(kind[1])
+  structure, names, kinds = kind
+  return structure, names, tuple(map(loose, kinds))
+
+
 def specs(kind: Kind) -> list[tf.TensorSpec]:
   """Returns the specs of `Batches.tensors`: the arrays, and the size of a batch."""
   return [*tf.nest.flatten(element_spec(kind)), tf.TensorSpec([], tf.int64)]

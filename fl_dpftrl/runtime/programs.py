@@ -25,7 +25,7 @@ _ASSERTED = re.compile(r'assertion failed: \[[^\]]+\]')
 CLIENT_SEED_SPEC = tf.TensorSpec([4], tf.int64)
 
 
-# Of a value that a step takes: the number of its tensors, or the kind of its batches.
+# Of a value that a step takes: the number of its tensors, or the loose kind of its batches.
 Layout: TypeAlias = tuple[int | data_sets.Kind, ...]
 
 
@@ -53,7 +53,7 @@ class Step:
     """Returns the step that cuts batches from arrays itself, where this one takes data sets.
 
     Args:
-      layout: of what it takes; instead of a data set, the kind of batches whose tensors are given.
+      layout: of what it takes; instead of a data set, the loose kind of batches that are given.
     """
     with self._making:
       if layout not in self._by_layout:
@@ -83,7 +83,8 @@ class Step:
       )
 
     specs = [spec for _, of_part in parts for spec in of_part]
-    return dataclasses.replace(self, function=tf.compat.v1.wrap_function(trace, specs))
+    function = tf.compat.v1.wrap_function(trace, specs)
+    return Step(self.takes, self.gives, self.sizes, function, self.resources)
 
   def __call__(
     self,

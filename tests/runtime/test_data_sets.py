@@ -7,7 +7,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl import runtime
-from fl_dpftrl.runtime import data_sets, values
+from fl_dpftrl.runtime import data_sets, programs, values
 
 STRUCTURES = (
   np.arange(14, dtype=np.int32).reshape(7, 2),
@@ -147,3 +147,24 @@ def test_arrays_of_other_lengths_fail_as_they_do_in_a_data_set():
   with tff.framework.get_context_stack().install(runtime.InProcessContext()):
     with pytest.raises(tf.errors.InvalidArgumentError):
       count(runtime.batches(arrays, 2))
+
+
+def test_rows_of_other_sizes_are_cut_by_the_same_step(monkeypatch):
+  made, cutting = [], programs.Step._cutting
+  monkeypatch.setattr(
+    programs.Step, '_cutting', lambda self, of: [made.append(of), cutting(self, of)][1]
+  )
+  of = tff.SequenceType(tff.types.TensorType(np.float32, [None, None]))
+
+  @tff.tensorflow.computation(of)
+  def total(data):
+    return data.reduce(np.float32(0), lambda sum_, batch: sum_ + tf.reduce_sum(batch))
+
+  @tff.federated_computation(tff.FederatedType(of, tff.CLIENTS))
+  def of_clients(data):
+    return tff.federated_sum(tff.federated_map(total, data))
+
+  data = [runtime.batches(np.ones((3, size), np.float32), 2) for size in range(1, 6)]
+  with tff.framework.get_context_stack().install(runtime.InProcessContext()):
+    assert of_clients(data) == 45.0
+  assert len(made) == 1
