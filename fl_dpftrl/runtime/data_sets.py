@@ -1,7 +1,7 @@
 """Batches of one client, kept as arrays, which the client's own graph cuts at the least cost."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,7 +33,7 @@ class Batches(tf.data.Dataset):
     return Batches, (self.kind, self._parts, self._batch_size)
 
   def __getattr__(self, name: str) -> Any:
-    """Returns an attribute that the base class keeps of a data set, which is made by now."""
+    """Returns an attribute that the base class keeps of a data set, which this makes."""
     if not name.endswith('_attr'):
       raise AttributeError(f'{type(self).__name__!r} object has no attribute {name!r}')
     return getattr(self._made, name)
@@ -79,7 +79,7 @@ def batches(arrays: Any, batch_size: int) -> tf.data.Dataset:
   return Batches(_kind(arrays, iter(parts)), parts, batch_size)
 
 
-def _kind(arrays: Any, parts: Any) -> Kind:
+def _kind(arrays: Any, parts: Iterator[np.ndarray]) -> Kind:
   if isinstance(arrays, Mapping):
     # TensorFlow takes the values of a mapping in the order of sorted names.
     kinds = {name: _kind(arrays[name], parts) for name in sorted(arrays)}

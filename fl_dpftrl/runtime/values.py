@@ -122,9 +122,9 @@ def elements(value: Any, of: tff.StructType) -> list[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Received:
-  """A value of a client whose tensors came from another process."""
+  """A value of a client whose tensors came from another process; it shows none of them."""
 
-  tensors: tuple[tf.Tensor, ...]
+  tensors: tuple[tf.Tensor, ...] = dataclasses.field(repr=False)
 
 
 def tensors(value: Any, of: tff.Type, arrays: Arrays) -> tuple[tf.Tensor, ...]:

@@ -204,3 +204,24 @@ def test_an_update_is_gone_through_six_times():
     'Square',
     'Sum',
   ]
+
+
+@pytest.mark.parametrize('size', [clipping._FEW - 1, clipping._FEW, clipping._FEW + 7])
+@pytest.mark.parametrize('scale', [1e-12, 1.0, 1e12])
+def test_norms_of_small_and_large_tensors_are_within_their_error(size, scale):
+  """A few large coordinates among many small ones, whose squares are added in either way."""
+  generator = np.random.default_rng(size)
+  values = (scale * generator.standard_cauchy(size)).astype(np.float32)
+  exact = math.fsum(np.square(values, dtype=np.float64))
+  found = float(clipping._sum_of_squares(tf.constant(values)))
+  assert abs(found / exact - 1.0) <= clipping._NORM_ERROR
+
+
+@pytest.mark.parametrize('size', [10, clipping._FEW + 10])
+@pytest.mark.parametrize('norm', [0.3, 0.9999999, 1.0, 1.0000001, 7.0])
+def test_no_update_of_either_size_is_longer_than_its_bound(size, norm):
+  values = np.random.default_rng(1).standard_normal(size)
+  values = (values * (norm / np.linalg.norm(values))).astype(np.float32)
+  whole = np.asarray(clipping.bound_update([values], unit=FINE, clip_norm=1.0).update[0])
+  assert sum(int(k) ** 2 for k in whole.tolist()) <= FINE.most_square
+  assert np.linalg.norm(whole) * FINE.step >= 0.98 * min(norm, 1.0)
