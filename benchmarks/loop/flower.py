@@ -2,7 +2,7 @@
 
 The seconds of the server's processor count as well: they tell more on a machine that is busy.
 
-    python -m tests.rounds.flower_times [repeats]
+    python -m benchmarks.loop.flower [repeats]
 
 Each run is a process of its own, FedAvg alone and wrapped in turn. 20 of 40 nodes train a network
 of 407,050 parameters. It needs `flwr[simulation]`, and is run by hand.
@@ -110,7 +110,7 @@ def main(repeats: int) -> None:
   seconds: dict[str, list[list[float]]] = {'alone': [], 'private': []}
   for _ in range(repeats):
     for name, each in seconds.items():
-      command = [sys.executable, '-m', 'tests.rounds.flower_times', name]
+      command = [sys.executable, '-m', 'benchmarks.loop.flower', name]
       done = subprocess.run(command, capture_output=True, text=True, check=True)
       rounds = done.stdout.split('seconds ')[1].splitlines()[0].split()
       each.append([float(one) for one in rounds])
