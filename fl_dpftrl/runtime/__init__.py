@@ -12,7 +12,7 @@ from fl_dpftrl.runtime.context import InProcessContext as InProcessContext
 from fl_dpftrl.runtime.data_sets import batches as batches
 
 if TYPE_CHECKING:
-  from fl_dpftrl.runtime.cluster import Actors as Actors
+  from fl_dpftrl.runtime.actors import Actors as Actors
   from fl_dpftrl.runtime.machines import on_machines as on_machines
   from fl_dpftrl.runtime.machines import use_machines as use_machines
 
@@ -27,14 +27,14 @@ def __getattr__(name: str) -> Any:
   if name not in ('Actors', 'on_machines', 'use_machines'):
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
   try:
-    from fl_dpftrl.runtime import cluster, machines
+    from fl_dpftrl.runtime import actors, machines
   except ImportError as error:
     if not (error.name or '').startswith('ray'):
       raise
     raise ImportError(
       f'runtime.{name} needs Ray: install fl_dpftrl[machines], or ray>=2.55', name='ray'
     ) from error
-  return getattr(cluster if name == 'Actors' else machines, name)
+  return getattr(actors if name == 'Actors' else machines, name)
 
 
 def use_in_process(

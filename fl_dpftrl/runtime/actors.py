@@ -12,7 +12,8 @@ import ray
 from ray import exceptions
 from tensorflow.python.framework import config
 
-from fl_dpftrl.runtime import clients, cluster, trainer, transfer, values
+from fl_dpftrl import cluster
+from fl_dpftrl.runtime import clients, trainer, transfer, values
 from fl_dpftrl.text import messages
 
 WAS_LOST, IS_BACK = 'is lost', 'is back'
@@ -31,6 +32,40 @@ _LOST = (
 )
 
 put = ray.put
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Actors:
+  """Number and size of the actors that train clients.
+
+  Attributes:
+    number: number of actors; None for as many as the cluster has room for.
+    clients_per_actor: clients that an actor trains at the same time, at least 1.
+    cpus: processors of an actor; may be a fraction.
+    gpus: GPUs of an actor; may be a fraction, so that actors share one.
+    wait_seconds: time without any actor after which a round fails.
+
+  Raises:
+    ValueError: for a number out of range.
+  """
+
+  number: int | None = None
+  clients_per_actor: int = 1
+  cpus: float = 1.0
+  gpus: float = 0.0
+  wait_seconds: float = 300.0
+
+  def __post_init__(self):
+    for name, least in (('number', 1), ('clients_per_actor', 1)):
+      value = getattr(self, name)
+      if value is not None and (not isinstance(value, int) or value < least):
+        raise ValueError(f'{name} of actors must be a whole number of at least {least}: {value!r}')
+    for name in ('cpus', 'gpus', 'wait_seconds'):
+      value = getattr(self, name)
+      if not isinstance(value, (int, float)) or not 0.0 <= value < float('inf'):
+        raise ValueError(f'{name} of actors must be a number of at least 0: {value!r}')
+    if not self.cpus and not self.gpus:
+      raise ValueError('cpus or gpus of actors must be above 0')
 
 
 @contextlib.contextmanager
@@ -56,7 +91,7 @@ class Actor:
     settings: size of the actor.
   """
 
-  def __init__(self, settings: cluster.Actors):
+  def __init__(self, settings: Actors):
     self._settings = settings
     self.pid: int | None = None
     self.anew()
@@ -76,7 +111,7 @@ class Actor:
     ray.kill(self.handle, no_restart=True)
 
 
-def _started(settings: cluster.Actors) -> Any:
+def _started(settings: Actors) -> Any:
   """Starts an actor, and returns Ray's handle of it."""
   variables = {
     name: os.environ[name]
@@ -142,7 +177,7 @@ class Round:
   def __init__(
     self,
     actors: Sequence[Actor],
-    settings: cluster.Actors,
+    settings: Actors,
     sent: trainer.Sender,
     work: clients.Work,
     store_bytes: float,

@@ -14,8 +14,9 @@ import dataclasses
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 
+from fl_dpftrl import cluster
 from fl_dpftrl.runtime import actors as actors_lib
-from fl_dpftrl.runtime import clients, cluster, context, memory, threads, trainer
+from fl_dpftrl.runtime import clients, context, memory, threads, trainer
 
 # Between two lines that say how far a long round is.
 _SAY_SECONDS = 30.0
@@ -25,7 +26,7 @@ def use_machines(
   address: str = 'auto',
   *,
   seed: int | None = None,
-  actors: cluster.Actors = cluster.Actors(),
+  actors: actors_lib.Actors = actors_lib.Actors(),
   default_num_clients: int = 0,
   insecure_network: bool = False,
   say: Callable[[str], None] = lambda line: None,
@@ -61,7 +62,7 @@ def on_machines(
   address: str = 'auto',
   *,
   seed: int | None = None,
-  actors: cluster.Actors = cluster.Actors(),
+  actors: actors_lib.Actors = actors_lib.Actors(),
   default_num_clients: int = 0,
   insecure_network: bool = False,
   say: Callable[[str], None] = lambda line: None,
@@ -87,7 +88,7 @@ def on_machines(
 def _context(
   address: str,
   seed: int | None,
-  actors: cluster.Actors,
+  actors: actors_lib.Actors,
   default_num_clients: int,
   insecure_network: bool,
   say: Callable[[str], None],
@@ -98,7 +99,7 @@ def _context(
       ' parallel: set TF_ENABLE_ONEDNN_OPTS=0 in the environment before TensorFlow is imported'
     )
   cluster.connect(address, insecure_network=insecure_network)
-  number = cluster.number_of_actors(actors.number, cpus=actors.cpus, gpus=actors.gpus)
+  number = cluster.room(actors.number, cpus=actors.cpus, gpus=actors.gpus, what='actors')
   actors = dataclasses.replace(actors, number=number)
   return context.InProcessContext(
     seed=seed, default_num_clients=default_num_clients, clients_at=Machines(actors, say)
@@ -116,7 +117,7 @@ class Machines(clients.Clients):
     losses: number of actors lost so far.
   """
 
-  def __init__(self, actors: cluster.Actors, say: Callable[[str], None]):
+  def __init__(self, actors: actors_lib.Actors, say: Callable[[str], None]):
     self._settings, self._say = actors, say
     self._actors: list[actors_lib.Actor] = []
     self._sent = trainer.Sender(actors_lib.put)

@@ -1,30 +1,26 @@
 """Studies: mechanisms compared by training, begun or gone on with in a folder."""
 
-import contextlib
 import dataclasses
 import json
 import os
 import pathlib
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from fl_dpftrl import workloads
 from fl_dpftrl.centralized import sampling as sampling_lib
-from fl_dpftrl.files import durable, json_files
+from fl_dpftrl.files import durable
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.studies import cells as cells_lib
 from fl_dpftrl.studies import design as design_lib
-from fl_dpftrl.studies import estimate, results, runner, sequential
+from fl_dpftrl.studies import estimate, folders, processes, results, runner, sequential
 from fl_dpftrl.studies.study import Study
 from fl_dpftrl.text import messages
 
-STUDY_NAME = 'study.json'
-LOCK_NAME = 'lock'
-_FIXED = ('mechanism', 'effective_noise_multiplier', 'noise_multiplier', 'flags')
 # Conditions of runs by `train`, as the texts that a study may not change.
 _STATED = ('schema', 'clip_norm', 'report_goal', 'delta', 'workload', 'deployment_report_goal')
 # Shorter studies are not worth a timed run beforehand.
@@ -51,6 +47,10 @@ def study(
   deployment_report_goal: int | None = None,
   title: str = 'Study',
   jobs: int | None = None,
+  machines: str | None = None,
+  run_cpus: float = 1.0,
+  run_gpus: float = 0.0,
+  insecure_network: bool = False,
   until_told_apart: float | None = None,
   say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> Study:
@@ -88,17 +88,26 @@ def study(
       mean, to which ε refer then; None for the ε of the runs.
     title: title of the table, figures and page.
     jobs: runs at the same time, each in a process of its own; `train` must then be a function of
-      a module. None for one after another in this process.
+      a module. None for one after another in this process, or for as many as `machines` have room
+      for.
+    machines: host:port of the head of a Ray cluster whose machines run the runs, or 'auto' for the
+      one that RAY_ADDRESS names or that runs on this machine. All of them must see `folder` at the
+      same path. None for this machine.
+    run_cpus, run_gpus: processors and GPUs of a run on `machines`; may be fractions.
+    insecure_network: accepts `machines` beside this one that neither ask for a token nor encrypt.
     until_told_apart: hours for which the study adds seeds, after those that are given, where the
       best mechanism and the next are not told apart; intervals are then wider, for looking again.
       A later call goes on. None to add none.
     say: takes progress, in lines.
 
   Raises:
-    ValueError: for an argument that does not fit, for a folder with another study, and with `jobs`
-      for a script that calls this without `if __name__ == '__main__':`.
+    ValueError: for an argument that does not fit, for a folder with another study, for a cluster
+      that cannot be reached or used, and with `jobs` for a script that calls this without
+      `if __name__ == '__main__':`.
+    ImportError: for `machines` without Ray.
+    RuntimeError: if the cluster is gone; the study can go on later.
   """
-  runner.check_not_starting()
+  processes.check_not_starting()
   if sampling is not None and schema is None:
     _check_sampling(sampling, deployment_report_goal)
     schema = schemas.MinSep(num_rounds=sampling.num_rounds, max_participations=1)
@@ -133,13 +142,33 @@ def study(
   )
   if jobs is not None:
     schemas.positive_integer('jobs', jobs)
+  path, elsewhere, preload = pathlib.Path(folder), None, ()
+  if machines is not None:
+    path = path.resolve()  # Other processes have other working directories.
+    elsewhere = _tasks(
+      machines, train, jobs=jobs, cpus=run_cpus, gpus=run_gpus, insecure_network=insecure_network
+    )
+  elif jobs is not None:
     _check_importable(train)
-  # A script is not loaded beforehand: it would run there.
-  preload = (train.__module__,) if jobs is not None and train.__module__ != '__main__' else ()
+    if train.__module__ != '__main__':  # A script is not loaded beforehand: it would run there.
+      preload = (train.__module__,)
   task = cells_lib.Task(conditions=lambda setting: conditions, train=train, preload=preload)
   return run(
-    design, task, pathlib.Path(folder), jobs=jobs, say=say, until_told_apart=until_told_apart
+    design, task, path, jobs=jobs, machines=elsewhere, say=say, until_told_apart=until_told_apart
   )
+
+
+def _tasks(machines: str, train: cells_lib.Train, **options: Any) -> runner.Pools:
+  """Returns tasks of a cluster, which need Ray."""
+  try:
+    from fl_dpftrl.studies import tasks
+  except ImportError as error:
+    if not (error.name or '').startswith('ray'):
+      raise
+    raise ImportError(
+      'machines of a study need Ray: install fl_dpftrl[machines], or ray>=2.55', name='ray'
+    ) from error
+  return tasks.Tasks.of(machines, train, **options)
 
 
 def _values(given: Any) -> Any:
@@ -176,6 +205,7 @@ def run(
   folder: pathlib.Path,
   *,
   jobs: int | None,
+  machines: runner.Pools | None = None,
   say: Callable[[str], None],
   image_kind: str = 'png',
   until_told_apart: float | None = None,
@@ -187,6 +217,7 @@ def run(
     task: what is trained.
     folder: folder of the study, which may hold a part of it.
     jobs: runs at the same time, each in a process; None for one after another in this process.
+    machines: cluster that runs the runs instead.
     say: takes progress, in lines.
     image_kind: kind of the figures' files: 'png', 'svg' or 'pdf'.
     until_told_apart: hours for which seeds are added; None to add none.
@@ -197,15 +228,15 @@ def run(
     KeyboardInterrupt: on a signal that raises it; the study can go on later.
   """
   sequential.check_hours(until_told_apart)
-  with held(design, task, folder):
+  with folders.held(design, task, folder):
     if task.timed is not None and jobs is not None and _is_long(design, task, folder):
       say('timing a few rounds, to say how long the study takes')
       say(estimate.measure(design, task, folder, jobs=jobs).text())
     cells = cells_lib.prepare(design, task, folder, say)
     text = json.dumps(dataclasses.asdict(design), indent=2, ensure_ascii=False) + '\n'
-    durable.write_durably(folder / STUDY_NAME, text.encode())
+    durable.write_durably(folder / folders.STUDY_NAME, text.encode())
     added = sequential.Added.read(folder)
-    found = _train(cells, task, jobs, say, added, until_told_apart)
+    found = _train(cells, task, jobs, machines, say, added, until_told_apart)
     finished = Study(design=design, results=tuple(found), folder=folder, looks=added.looks)
     finished.write(image_kind=image_kind)
   from fl_dpftrl.studies import sentences
@@ -230,13 +261,15 @@ def _train(
   cells: cells_lib.Cells,
   task: cells_lib.Task,
   jobs: int | None,
+  machines: runner.Pools | None,
   say: Callable[[str], None],
   added: sequential.Added,
   until_told_apart: float | None,
 ) -> list[results.Result]:
   """Runs the cells that choose learning rates, those of the chosen ones, and added seeds."""
   design = cells.design
-  progress = runner.Progress(total=design.num_cells, jobs=jobs or 1, say=say)
+  at_a_time = (machines.jobs if machines is not None else jobs) or 1
+  progress = runner.Progress(total=design.num_cells, jobs=at_a_time, say=say)
 
   def told(cell: cells_lib.Cell) -> str:
     result = results.read(cell)
@@ -245,7 +278,7 @@ def _train(
     return f'{cell.name}: test accuracy {100 * result.test:.2f} %'
 
   def ended(wanted: Sequence[cells_lib.Cell]) -> list[results.Result]:
-    failed = runner.run(wanted, task, jobs=jobs, progress=progress, told=told)
+    failed = runner.run(wanted, task, jobs=jobs, machines=machines, progress=progress, told=told)
     return [results.read(cell, failed) for cell in wanted]
 
   tuned = ended(list(cells.tuning()))
@@ -277,7 +310,7 @@ def gather(design: design_lib.Design, task: cells_lib.Task, folder: pathlib.Path
     OSError: if a file cannot be read.
     ValueError: naming a setting without a strategy, or a file that does not fit.
   """
-  _check_folder(design, folder)
+  folders.check(design, folder)
   cells = cells_lib.prepare(design, task, folder)
   read_results = [results.read(cell) for cell in cells.tuning()]
   while further := results.further(design, read_results):
@@ -287,83 +320,3 @@ def gather(design: design_lib.Design, task: cells_lib.Task, folder: pathlib.Path
   added = sequential.Added.read(folder)
   read_results += [results.read(cell) for cell in added.cells(cells, chosen)]
   return Study(design=design, results=tuple(read_results), folder=folder, looks=added.looks)
-
-
-def _check_folder(design: design_lib.Design, folder: pathlib.Path) -> None:
-  """Refuses a folder with another study, or with anything else, in it.
-
-  A study may have been given more settings, rates or seeds since.
-
-  Raises:
-    ValueError: naming the folder, and what differs.
-  """
-  path = folder / STUDY_NAME
-  if not path.exists():
-    own = {LOCK_NAME, cells_lib.STRATEGIES_NAME, cells_lib.CELLS_NAME, estimate.TIMING_NAME}
-    if folder.exists() and any(
-      entry.name not in own and not entry.name.startswith(durable.TEMPORARY_PREFIX)
-      for entry in folder.iterdir()
-    ):
-      raise ValueError(f'{folder} holds other files; name a new folder')
-    return
-  before = json_files.read(path)
-  now = json.loads(json.dumps(dataclasses.asdict(design)))
-  try:
-    differing = _changed(before['flags'], now['flags'])
-    differing += ['epsilon_of'] if before['epsilon_of'] != now['epsilon_of'] else []
-    same = {_key(setting): _content(setting) for setting in before['settings']}
-  except (KeyError, TypeError):
-    raise ValueError(f'{path} is not of a study; name a new folder') from None
-  for setting in now['settings']:
-    if same.get(_key(setting), _content(setting)) != _content(setting):
-      differing.append(f'setting {_key(setting)}')
-  if differing:
-    raise ValueError(
-      f'{folder} holds a study that differs in'
-      f' {messages.one_line(", ".join(differing), limit=120)}; name another folder'
-    )
-
-
-def _changed(before: Sequence[str], now: Sequence[str]) -> list[str]:
-  """Returns the names of the texts NAME=VALUE that are not in both."""
-  changed = [text for text in (*before, *now) if (text in before) != (text in now)]
-  if not changed and list(before) != list(now):
-    return ['flags']  # Their order, and the last of a name counts.
-  return list(dict.fromkeys(text.partition('=')[0] for text in changed))
-
-
-def _key(setting: Mapping[str, Any]) -> str:
-  """Returns what names a setting within a study."""
-  label = (setting['mechanism'] or {}).get('label', design_lib.NO_NOISE)
-  return f'{label} {setting["epsilon"]}'
-
-
-def _content(setting: Mapping[str, Any]) -> list[Any]:
-  """Returns the fields of a setting that must not change once it has runs."""
-  return [setting[name] for name in _FIXED]
-
-
-@contextlib.contextmanager
-def held(design: design_lib.Design, task: cells_lib.Task, folder: pathlib.Path) -> Iterator[None]:
-  """Holds the folder of a study that fits it; one that was made for nothing is gone again.
-
-  Raises:
-    ValueError: where another process holds it, or it has another study or other files.
-  """
-  cells_lib.check(design, task)
-  _check_folder(design, folder)
-  folder.mkdir(parents=True, exist_ok=True)
-  lock = folder / LOCK_NAME
-  with durable.exclusive(lock):
-    for written in (folder, folder / cells_lib.STRATEGIES_NAME):
-      durable.remove_leftovers(written)
-    try:
-      yield
-    finally:
-      with contextlib.suppress(OSError):
-        for empty in (cells_lib.STRATEGIES_NAME, cells_lib.CELLS_NAME):
-          os.rmdir(folder / empty)
-      if {entry.name for entry in folder.iterdir()} == {LOCK_NAME}:
-        lock.unlink()
-        with contextlib.suppress(OSError):
-          folder.rmdir()

@@ -19,8 +19,8 @@ from tests import every_family
 from tests.runtime import small_processes as small
 
 ray = pytest.importorskip('ray')
+from fl_dpftrl import cluster as cluster_lib  # noqa: E402
 from fl_dpftrl.runtime import actors as actors_lib  # noqa: E402
-from fl_dpftrl.runtime import cluster as cluster_lib  # noqa: E402
 from fl_dpftrl.runtime import machines as machines_lib  # noqa: E402
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]

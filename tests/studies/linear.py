@@ -1,6 +1,7 @@
 """A model small enough to train in no time, with the noise of a cell and no TensorFlow."""
 
 import os
+import signal
 import time
 
 import numpy as np
@@ -10,6 +11,7 @@ import fl_dpftrl as dpftrl
 NUM_ROUNDS, GOAL = 8, 40
 SCHEMA = dpftrl.MinSep(num_rounds=NUM_ROUNDS, min_sep=4)
 TRUTH = np.array([1.0, -2.0, 0.5])
+FATAL_RATE = 2.0
 
 
 def train(cell):
@@ -43,4 +45,12 @@ def endless(cell):
   """Says its process in a file, and never ends."""
   cell.folder.mkdir()
   (cell.folder / 'process').write_text(str(os.getpid()))
-  time.sleep(600)
+  while True:
+    time.sleep(0.05)
+
+
+def fatal(cell):
+  """Trains a cell, or ends its process with its rate."""
+  if cell.server_learning_rate == FATAL_RATE:
+    os.kill(os.getpid(), signal.SIGKILL)
+  return train(cell)

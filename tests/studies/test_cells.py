@@ -15,7 +15,7 @@ from fl_dpftrl import accounting
 from fl_dpftrl.families import identity
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
-from fl_dpftrl.studies import cells, estimate, results, run, runner
+from fl_dpftrl.studies import cells, estimate, folders, processes, results, run, runner
 from fl_dpftrl.studies import design as design_lib
 
 STUDY = {
@@ -114,7 +114,7 @@ def test_a_folder_keeps_to_its_study(tmp_path):
   text = json.dumps(dataclasses.asdict(design_lib.parse(STUDY)))
   (tmp_path / 'study.json').write_text(text)
   more = design_lib.parse({**STUDY, 'seeds': [0, 1], 'epsilons': [2, 4]})
-  run._check_folder(more, tmp_path)
+  folders.check(more, tmp_path)
   for changes, words in (
     ({'flags': ['--batch_size=3']}, 'differs in --batch_size;'),
     ({'mechanisms': ['identity', {'mechanism': 'blt:1', 'label': 'identity2'}]}, None),
@@ -122,32 +122,32 @@ def test_a_folder_keeps_to_its_study(tmp_path):
   ):
     other = design_lib.parse({**STUDY, **changes})
     with contextlib.nullcontext() if words is None else pytest.raises(ValueError, match=words):
-      run._check_folder(other, tmp_path)
+      folders.check(other, tmp_path)
   (tmp_path / 'study.json').unlink()
   (tmp_path / 'thesis.txt').write_text('precious')
   with pytest.raises(ValueError, match='holds other files'):
-    run._check_folder(more, tmp_path)
+    folders.check(more, tmp_path)
 
 
 def test_the_reason_of_a_failed_cell(tmp_path):
   log = tmp_path / 'log'
   log.write_text('round 0/3\ntrain: --embedding=0 must be at least 1\nand more\n')
-  assert runner._reason(2, log) == '--embedding=0 must be at least 1'
+  assert processes._reason(2, log) == '--embedding=0 must be at least 1'
   log.write_text('round 0/3\n\nIllegal instruction\n')
-  assert runner._reason(1, log) == 'Illegal instruction'
-  assert runner._reason(-9, log) == 'ended by signal 9'
-  assert runner._reason(3, tmp_path / 'none') == 'exit status 3'
+  assert processes._reason(1, log) == 'Illegal instruction'
+  assert processes._reason(-9, log) == 'ended by signal 9'
+  assert processes._reason(3, tmp_path / 'none') == 'exit status 3'
 
 
 @pytest.mark.parametrize('longer, method', [(0, 'forkserver'), (1, 'spawn')])
 def test_a_long_temporary_folder_has_no_room_for_a_socket(longer, method, monkeypatch):
   with tempfile.TemporaryDirectory(dir='/tmp') as short:
     folder = pathlib.Path(short)
-    folder /= 'x' * (runner._LONGEST_FOLDER + longer - len(f'{folder}/'))
+    folder /= 'x' * (processes._LONGEST_FOLDER + longer - len(f'{folder}/'))
     path = folder / 'pymp-12345678' / 'listener-12345678'
     path.parent.mkdir(parents=True)
     monkeypatch.setattr(tempfile, 'tempdir', str(folder))
-    assert runner.start_method() == method
+    assert processes.start_method() == method
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as listener:
       bound = contextlib.nullcontext() if method == 'forkserver' else pytest.raises(OSError)
       with bound:

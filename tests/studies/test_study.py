@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl import studies
 from tests.studies import linear
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -139,9 +140,9 @@ def test_a_script_that_starts_it_in_each_process_is_told_so(tmp_path, start, gua
   script = tmp_path / 'script.py'
   script.write_text(
     'import sys\n'
-    'from fl_dpftrl.studies import runner\n'
+    'from fl_dpftrl.studies import processes\n'
     'from tests.studies import linear, test_study\n'
-    f'runner.start_method = lambda: {start!r}\n'
+    f'processes.start_method = lambda: {start!r}\n'
     'test_study.study(sys.argv[1], linear.train, jobs=2)\n'
   )
   environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
@@ -175,6 +176,15 @@ def test_runs_of_processes_are_those_of_this_one(finished, tmp_path):
   logs = [path.read_text() for path in (tmp_path / 'own' / 'cells').glob('*.log')]
   own = {line for text in logs for line in text.splitlines() if line.startswith('trained in')}
   assert len(own) == 9
+
+
+def test_machines_without_ray_say_what_to_install(tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'ray', None)
+  monkeypatch.delitem(sys.modules, 'fl_dpftrl.studies.tasks', raising=False)
+  monkeypatch.delattr(studies, 'tasks', raising=False)
+  with pytest.raises(ImportError, match=r'install fl_dpftrl\[machines\]'):
+    study(tmp_path / 'own', machines='auto')
+  assert not (tmp_path / 'own').exists()
 
 
 def test_an_interrupted_study_goes_on(tmp_path):

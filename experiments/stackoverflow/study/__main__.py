@@ -25,7 +25,7 @@ from experiments.stackoverflow import command_line
 from experiments.stackoverflow import machines as machines_lib
 from experiments.stackoverflow.study import task as task_lib
 from fl_dpftrl.studies import design as design_lib
-from fl_dpftrl.studies import estimate, run, runner, table
+from fl_dpftrl.studies import estimate, folders, processes, run, table
 from fl_dpftrl.text import messages
 
 IMAGE_KINDS = ('png', 'svg', 'pdf')
@@ -40,7 +40,7 @@ def main() -> None:
     '--jobs',
     type=int,
     help='runs at the same time; processors are shared out (default:'
-    f' {runner.default_jobs()} here, 1 with --machines)',
+    f' {processes.default_jobs()} here, 1 with --machines)',
   )
   parser.add_argument(
     '--figures', choices=IMAGE_KINDS, default='png', help='kind of the figures (default: png)'
@@ -105,7 +105,7 @@ def _run(arguments: argparse.Namespace) -> bool:
   )
   jobs = arguments.jobs
   if jobs is None:
-    jobs = runner.default_jobs() if machines.address is None else 1
+    jobs = processes.default_jobs() if machines.address is None else 1
   if jobs < 1:
     raise ValueError(f'--jobs={jobs} must be at least 1')
   if machines.address is not None:
@@ -130,7 +130,7 @@ def _run(arguments: argparse.Namespace) -> bool:
     page.publish(run.gather(design, task, folder), target, how=how, image_kind=kind)
     return True
   if arguments.estimate:
-    with run.held(design, task, folder):
+    with folders.held(design, task, folder):
       say('timing a few rounds, to say how long the study takes')
       say(estimate.measure(design, task, folder, jobs=jobs).text())
     return True

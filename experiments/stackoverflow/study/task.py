@@ -9,7 +9,7 @@ from experiments.stackoverflow import configuration, datasets, run
 from experiments.stackoverflow import machines as machines_lib
 from fl_dpftrl import workloads
 from fl_dpftrl.participation import schemas, seen
-from fl_dpftrl.studies import cells, runner
+from fl_dpftrl.studies import cells, processes
 from fl_dpftrl.studies import design as design_lib
 from fl_dpftrl.text import messages
 
@@ -30,7 +30,7 @@ def task(design: design_lib.Design, machines: machines_lib.Machines, jobs: int) 
     jobs: runs at the same time.
   """
   if machines.address is None:
-    machines = dataclasses.replace(machines, concurrent_clients=runner.threads(jobs))
+    machines = dataclasses.replace(machines, concurrent_clients=processes.threads(jobs))
   return cells.Task(
     conditions=functools.cache(functools.partial(conditions, design)),
     train=functools.partial(train, machines.arguments()),

@@ -4,7 +4,6 @@ Whoever may submit work to a cluster runs code on it and reads what it computes.
 with machines beside this one must ask for a token or use TLS.
 """
 
-import dataclasses
 import importlib
 import logging
 import math
@@ -38,40 +37,6 @@ class NoActorError(RuntimeError):
   """No actor is left, or none was to be had in time; a later call may find one."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Actors:
-  """Number and size of the actors that train clients.
-
-  Attributes:
-    number: number of actors; None for as many as the cluster has room for.
-    clients_per_actor: clients that an actor trains at the same time, at least 1.
-    cpus: processors of an actor; may be a fraction.
-    gpus: GPUs of an actor; may be a fraction, so that actors share one.
-    wait_seconds: time without any actor after which a round fails.
-
-  Raises:
-    ValueError: for a number out of range.
-  """
-
-  number: int | None = None
-  clients_per_actor: int = 1
-  cpus: float = 1.0
-  gpus: float = 0.0
-  wait_seconds: float = 300.0
-
-  def __post_init__(self):
-    for name, least in (('number', 1), ('clients_per_actor', 1)):
-      value = getattr(self, name)
-      if value is not None and (not isinstance(value, int) or value < least):
-        raise ValueError(f'{name} of actors must be a whole number of at least {least}: {value!r}')
-    for name in ('cpus', 'gpus', 'wait_seconds'):
-      value = getattr(self, name)
-      if not isinstance(value, (int, float)) or not 0.0 <= value < float('inf'):
-        raise ValueError(f'{name} of actors must be a number of at least 0: {value!r}')
-    if not self.cpus and not self.gpus:
-      raise ValueError('cpus or gpus of actors must be above 0')
-
-
 def connect(address: str, *, insecure_network: bool = False) -> None:
   """Connects to a cluster; a connection that is there is kept.
 
@@ -99,17 +64,18 @@ def connect(address: str, *, insecure_network: bool = False) -> None:
     )
 
 
-def number_of_actors(number: int | None, *, cpus: float, gpus: float) -> int:
-  """Returns how many actors to start: as asked, or as many as the cluster has room for.
+def room(number: int | None, *, cpus: float, gpus: float, what: str) -> int:
+  """Returns how many processes to start: as asked, or as many as the cluster has room for.
 
   Args:
     number: as asked; None for as many as fit.
-    cpus, gpus: of each actor.
+    cpus, gpus: of each process.
+    what: what the processes are, in words.
 
   Raises:
     ValueError: if the cluster has too few processors or GPUs.
   """
-  room = []
+  found = []
   for name, key, needed in (('cpus', 'CPU', cpus), ('gpus', 'GPU', gpus)):
     if not needed:
       continue
@@ -118,11 +84,11 @@ def number_of_actors(number: int | None, *, cpus: float, gpus: float) -> int:
     if there < (number or 1):
       total = sum(of_machines)
       raise ValueError(
-        f'{number or 1} actors of {name}={needed:g} do not fit into the cluster, whose machines'
-        f' have {total:g} {key}s: ask for fewer or smaller actors, or add machines'
+        f'{number or 1} {what} of {name}={needed:g} do not fit into the cluster, whose machines'
+        f' have {total:g} {key}s: ask for fewer or smaller {what}, or add machines'
       )
-    room.append(there)
-  return number or min(room)
+    found.append(there)
+  return number or min(found)
 
 
 class Head:

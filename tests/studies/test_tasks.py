@@ -1,0 +1,77 @@
+"""Runs of a study as tasks of a Ray cluster whose machines all are this one."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from tests.studies import linear, test_study
+
+pytest.importorskip('ray')
+
+pytestmark = pytest.mark.slow
+
+
+def study(cluster, folder, train, **changes):
+  return test_study.study(
+    folder,
+    train,
+    machines=cluster.address,
+    **dict(mechanisms=['identity'], seeds=[0], without_noise=False) | changes,
+  )
+
+
+def test_runs_are_those_of_this_process_and_lost_ones_are_tried_again(cluster, tmp_path):
+  rates = [0.1, linear.FATAL_RATE, 9.0]
+  found = study(cluster, tmp_path / 'there', linear.fatal, server_learning_rates=rates)
+  assert [result.reason for result in found.results] == [
+    '',
+    'its process is lost: WorkerCrashedError',
+    'RuntimeError: the rate is too large',
+  ]
+  again = study(cluster, found.folder, linear.train, server_learning_rates=rates, jobs=1)
+  here = test_study.study(
+    tmp_path / 'here',
+    mechanisms=['identity'],
+    seeds=[0],
+    without_noise=False,
+    server_learning_rates=rates,
+  )
+  tests = [result.test for result in here.results]
+  assert [result.test for result in again.results] == tests and tests[1] is not None
+  assert found.results[0].test == tests[0]
+  logs = ''.join(path.read_text() for path in found.folder.glob('cells/*.log'))
+  own = [line for line in logs.splitlines() if line.startswith('trained in process')]
+  assert len(set(own)) == 2 and f'trained in process {os.getpid()}' not in own
+
+
+def test_an_interruption_ends_runs(cluster, tmp_path):
+  pids = []
+
+  def interrupt():
+    while len(told := list(tmp_path.glob('cells/*/process'))) < 2 or not all(
+      path.read_text() for path in told
+    ):
+      time.sleep(0.05)
+    pids.extend(int(path.read_text()) for path in told)
+    os.kill(os.getpid(), signal.SIGINT)
+
+  threading.Thread(target=interrupt, daemon=True).start()
+  with pytest.raises(KeyboardInterrupt):
+    study(cluster, tmp_path, linear.endless)
+  deadline = time.monotonic() + 60
+  for pid in pids:
+    while test_study.is_running(pid):
+      assert time.monotonic() < deadline
+      time.sleep(0.05)
+
+
+def test_what_a_cluster_cannot_run_is_refused(cluster, tmp_path):
+  lock = threading.Lock()
+  with pytest.raises(ValueError, match='^1 runs of cpus=64 do not fit into the cluster'):
+    study(cluster, tmp_path / 'own', linear.train, run_cpus=64.0)
+  with pytest.raises(ValueError, match='^train cannot be sent to the processes of a cluster: '):
+    study(cluster, tmp_path / 'own', lambda cell: lock)
+  assert not (tmp_path / 'own').exists()
