@@ -19,6 +19,7 @@ from fl_dpftrl.participation import schemas
 from fl_dpftrl.studies import cells as cells_lib
 from fl_dpftrl.studies import design as design_lib
 from fl_dpftrl.studies import estimate, results, runner, sequential
+from fl_dpftrl.studies import metric as metric_lib
 from fl_dpftrl.studies.study import Study
 from fl_dpftrl.text import messages
 
@@ -27,6 +28,8 @@ LOCK_NAME = 'lock'
 _FIXED = ('mechanism', 'effective_noise_multiplier', 'noise_multiplier', 'flags')
 # Conditions of runs by `train`, as the texts that a study may not change.
 _STATED = ('schema', 'clip_norm', 'report_goal', 'delta', 'workload', 'deployment_report_goal')
+# Metric of a study.json that states none.
+_ACCURACY = dataclasses.asdict(metric_lib.Metric())
 # Shorter studies are not worth a timed run beforehand.
 _FEW_ROUNDS = 1000
 
@@ -49,6 +52,8 @@ def study(
   without_noise: bool = True,
   workload: workloads.Workload = workloads.Workload(),
   deployment_report_goal: int | None = None,
+  metric: str = 'accuracy',
+  lower_is_better: bool = False,
   title: str = 'Study',
   jobs: int | None = None,
   until_told_apart: float | None = None,
@@ -57,7 +62,7 @@ def study(
   """Compares mechanisms by training the same model with each, at equal ε.
 
   The noise of each mechanism is calibrated. The first seeds try every learning rate; the one with
-  the best validation accuracy is then trained with the other seeds. An interrupted study goes on
+  the best validation metric is then trained with the other seeds. An interrupted study goes on
   when it is called again; runs that have ended are kept. The folder gets a run folder for each
   cell in cells/, strategies/, results.csv, table.txt, table.md, figures and study.html.
 
@@ -65,8 +70,7 @@ def study(
     train: trains a `Cell`: by `dpftrl.train` with `cell.aggregator()` and `cell.arguments`, or in
       another way with `cell.strategy` and `cell.noise_multiplier`; with
       `cell.server_learning_rate`. Returns the summary of the run, such as that of
-      `Trained.summary`: a mapping with `validation` and `test`, each with an `accuracy` from 0
-      to 1.
+      `Trained.summary`: a mapping with `validation` and `test`, each with the metric by its name.
     folder: folder of the study.
     mechanisms: names, as of `compare`, or `Mechanism`s.
     epsilons: target ε.
@@ -86,6 +90,9 @@ def study(
     workload: momentum and learning-rate schedule of the server, to predict the noise in the model.
     deployment_report_goal: report goal of a hypothetical deployment with the same noise on the
       mean, to which ε refer then; None for the ε of the runs.
+    metric: what is compared: 'accuracy', from 0 to 1 and shown in percent, or the name of any other
+      number, such as 'loss'.
+    lower_is_better: True for a loss or an error.
     title: title of the table, figures and page.
     jobs: runs at the same time, each in a process of its own; `train` must then be a function of
       a module. None for one after another in this process.
@@ -129,6 +136,8 @@ def study(
       'tuning_seeds': tuning_seeds,
       'extend_rates': extend_rates,
       'without_noise': without_noise,
+      'metric': metric,
+      'lower_is_better': lower_is_better,
     }
   )
   if jobs is not None:
@@ -242,7 +251,7 @@ def _train(
     result = results.read(cell)
     if result.test is None:
       return f'{cell.name} {result.status}: {result.reason}'
-    return f'{cell.name}: test accuracy {100 * result.test:.2f} %'
+    return f'{cell.name}: test {cell.metric.name} {cell.metric.shown(result.test)}'
 
   def ended(wanted: Sequence[cells_lib.Cell]) -> list[results.Result]:
     failed = runner.run(wanted, task, jobs=jobs, progress=progress, told=told)
@@ -310,7 +319,8 @@ def _check_folder(design: design_lib.Design, folder: pathlib.Path) -> None:
   now = json.loads(json.dumps(dataclasses.asdict(design)))
   try:
     differing = _changed(before['flags'], now['flags'])
-    differing += ['epsilon_of'] if before['epsilon_of'] != now['epsilon_of'] else []
+    fixed = {'metric': _ACCURACY, **before}
+    differing += [name for name in ('epsilon_of', 'metric') if fixed[name] != now[name]]
     same = {_key(setting): _content(setting) for setting in before['settings']}
   except (KeyError, TypeError):
     raise ValueError(f'{path} is not of a study; name a new folder') from None
