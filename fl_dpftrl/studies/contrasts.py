@@ -46,7 +46,9 @@ def difference_to_best(
     '\nfilled: worse by more than seeds explain; hollow: not told apart'
     ' from the best; vertical line: the best itself',
   )
-  grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+  # Differences of other metrics may be of another size at each ε.
+  share = metric.is_accuracy
+  grid = figure.subplots(lines, columns, sharex=share, sharey=True, squeeze=False)
   for axes in grid.flat[len(panels) :]:
     axes.set_visible(False)
   look = figures.looks(rows)
@@ -104,7 +106,7 @@ def by_noise(design: design_lib.Design, rows: Sequence[results.Row]) -> figure_l
     return None
   look = figures.looks(rows)
   metric = design.metric
-  of_gains = f' with {metric.gained}' if metric.lower_is_better else ''
+  of_gains = f' with negated test {metric.name}' if metric.lower_is_better else ''
   figure = style.new_figure(
     10.5,
     5.6,
@@ -125,6 +127,7 @@ def by_noise(design: design_lib.Design, rows: Sequence[results.Row]) -> figure_l
       color=style.INK,
     )
     _points(axes, known, measure, look)
+    figures.scale_values(axes, metric, [y for row in known for y in row.tests.values()])
     xs = [getattr(row.noise, measure) for row in known]
     low, high = min(xs) / 1.2, max(xs) * 1.9  # ε is named at the right of its line.
     style.scale(axes, 'x', low, high, most_ticks=5, span=1.0)

@@ -12,12 +12,14 @@ from matplotlib import ticker
 from fl_dpftrl.drawing import style
 from fl_dpftrl.studies import cells, results
 from fl_dpftrl.studies import design as design_lib
+from fl_dpftrl.studies import metric as metric_lib
 
 _PANELS_A_ROW = 3
 _CONSTANT = 'constant prediction'
 # Of the distance between two ε, on a log scale, that their mechanisms take together.
 _SHARE = 0.12
 _MOST_MARKS = 8
+_WIDE = 20.0  # ratio of values from which on they have a log scale
 
 
 class Series(NamedTuple):
@@ -77,10 +79,12 @@ def by_epsilon(design: design_lib.Design, rows: Sequence[results.Row]) -> figure
   _epsilon_axis(axes, epsilons)
   of = 'the run' if design.epsilon_of == design_lib.RUN else 'the hypothetical deployment'
   axes.set_xlabel(f'ε of {of}')
-  axes.set_ylabel(f'{metric.axis("test")}{", mean and interval" if bounded else ""}')
+  axes.set_ylabel(metric.axis('test', ', mean and interval' if bounded else ''))
   if metric.is_accuracy:  # The interval of two seeds may be wider.
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, 0.0), min(high, 100.0))
+  values = [v for line in lines for _, y, margin in line.points for v in (y, y + margin)]
+  scale_values(axes, metric, values + ([] if silent is None else [silent.mean]))
   figure.draw_without_rendering()
   last, edge = epsilons[-1], axes.get_xlim()[1]
   ends = [
@@ -163,8 +167,8 @@ def by_rate(
     ' ringed: the chosen rate',
     panels,
     looks(rows),
+    metric=metric,
     x_label='server learning rate',
-    y_label=metric.axis('validation'),
     logarithmic=True,
     rings=rings,
   )
@@ -190,8 +194,8 @@ def by_round(design: design_lib.Design, rows: Sequence[results.Row]) -> figure_l
     f'validation {metric.name} by round, at the chosen learning rate, mean over seeds',
     panels,
     looks(rows),
+    metric=metric,
     x_label='round',
-    y_label=metric.axis('validation'),
     logarithmic=False,
   )
 
@@ -226,18 +230,27 @@ def draw(axes: axes_lib.Axes, lines: Sequence[Series], look: dict[str, style.Loo
       )
 
 
+def scale_values(axes: axes_lib.Axes, metric: metric_lib.Metric, values: Sequence[float]) -> None:
+  """Sets a log scale for values other than accuracies that differ by a large factor."""
+  low, high = min(values), max(values)
+  if not metric.is_accuracy and 0 < _WIDE * low < high:
+    low, high = low / 1.5, high * 1.5  # An interval may hold 0.
+    style.scale(axes, 'y', low, high, most_ticks=6)
+    axes.set_ylim(low, high)
+
+
 def _panels(
   title: str,
   subtitle: str,
   panels: dict[float | None, list[Series]],
   look: dict[str, style.Look],
   *,
+  metric: metric_lib.Metric,
   x_label: str,
-  y_label: str,
   logarithmic: bool,
   rings: Mapping[float | None, Sequence[tuple[str, tuple[float, float]]]] = {},
 ) -> figure_lib.Figure:
-  """Draws a panel for each ε, and what there is without noise in all of them.
+  """Draws a panel of validation values for each ε, with what there is without noise in all.
 
   `rings` has labels and points, by ε, that get a ring.
   """
@@ -251,7 +264,8 @@ def _panels(
   for axes in grid.flat[len(panels) :]:
     axes.set_visible(False)
   shown: dict[str, Any] = {}
-  xs = [x for series in panels.values() for line in series for x, _, _ in line.points]
+  points = [point for series in panels.values() for line in series for point in line.points]
+  xs, ys, _ = zip(*points)
   for axes, (epsilon, series) in zip(grid.flat, panels.items()):
     style.dress(axes)
     heading(axes, epsilon)
@@ -261,11 +275,12 @@ def _panels(
       axes.plot(*zip(*ringed), 'o', markersize=11, markerfacecolor='none', color=style.INK)
     if logarithmic:
       style.scale(axes, 'x', min(xs), max(xs), most_ticks=6, span=1.5)
+    scale_values(axes, metric, ys)
     axes.set_xlabel(x_label)
     axes.tick_params(labelbottom=True)
     shown |= dict(zip(*reversed(axes.get_legend_handles_labels())))
   for row in grid:
-    row[0].set_ylabel(y_label)
+    row[0].set_ylabel(metric.axis('validation'))
   legend(figure, list(shown.values()), list(shown))
   return figure
 

@@ -3,11 +3,13 @@
 import dataclasses
 import math
 import re
+import textwrap
 
+from fl_dpftrl.studies import intervals
 from fl_dpftrl.text import messages
 
 _NAME = re.compile(r'\w[\w@-]*( [\w@-]+)*')
-_LONGEST = 40  # characters of a name
+_LONGEST = 40  # characters of a name, and of a line of an axis
 _SPREAD_DIGITS = 2  # of what follows ±
 _MOST_DIGITS = 8
 _PLAIN = 1e-6, 1e9  # sizes that are shown without a power of ten
@@ -55,69 +57,60 @@ class Metric:
     return 100.0 if self.is_accuracy else 1.0
 
   @property
-  def worse(self) -> str:
-    """Side of a value on which others are worse."""
-    return 'above' if self.lower_is_better else 'below'
-
-  @property
   def better(self) -> str:
     """Side of a value on which others are better."""
     return 'below' if self.lower_is_better else 'above'
 
   @property
+  def worse(self) -> str:
+    """Side of a value on which others are worse."""
+    return 'above' if self.lower_is_better else 'below'
+
+  @property
   def points(self) -> str:
     """Unit of a difference, after the number."""
-    return ' points' if self.is_accuracy else ''
+    return ' points' * self.is_accuracy
 
   @property
   def key(self) -> str:
-    """Name as a part of the names of columns and files."""
+    """Name as a part of the names of columns and figures."""
     return self.name.replace(' ', '_')
 
-  @property
-  def gained(self) -> str:
-    """Name of gains on test data."""
-    return 'negated ' * self.lower_is_better + f'test {self.name}'
-
-  def figure(self, by: str) -> str:
-    """Returns the name of the figure of this metric by something else."""
-    return f'{self.key}_by_{by}'
-
   def gain(self, value: float) -> float:
-    """Returns the value, or a difference, with larger as better; of a gain, the value."""
+    """Returns a value or difference with larger as better; of a gain, the value."""
     return -value if self.lower_is_better else value
 
   def label(self, words: str, unit: str = '%') -> str:
-    """Returns words of a table's head or an axis with the unit of accuracies, if it is one."""
+    """Returns words of a head or an axis, with the unit of accuracies if it is one."""
     return f'{words} ({unit})' if self.is_accuracy else words
 
-  def axis(self, part: str) -> str:
-    """Returns the label of an axis: of the 'test' or 'validation' values."""
-    return self.label(f'{part} {self.name}') + ' (lower is better)' * self.lower_is_better
+  def axis(self, part: str, more: str = '') -> str:
+    """Returns the label of an axis of 'test' or 'validation' values, and more words, in lines."""
+    lines = textwrap.wrap(self.label(f'{part} {self.name}') + more, _LONGEST)
+    return '\n'.join(lines + ['(lower is better)'] * self.lower_is_better)
 
   def shown(self, value: float) -> str:
     """Returns a value with its unit."""
     return self.number(value) + ' %' * self.is_accuracy
 
-  def number(
-    self, value: float, spread: float | None = None, *, digits: int = 4, sign: str = ''
-  ) -> str:
+  def number(self, value: float, spread: float | None = None, digits: int = 4) -> str:
     """Returns a value without its unit, and ± its spread in as many decimals.
 
     Args:
       value: a value or a difference.
       spread: standard deviation or margin; None without one.
       digits: significant digits of the value; more where the spread needs them.
-      sign: '+' to sign positive values too.
     """
-    value, spread = self.scale * value, None if spread is None else self.scale * spread
-    form = '.2f' if self.is_accuracy else _form(value, spread or 0.0, digits)
-    shown = f'{value:{sign}{form}}'
-    shown = shown.replace('-', '−') if sign else shown
-    return shown if spread is None else f'{shown} ± {spread:{form}}'
+    numbers = [self.scale * number for number in (value, spread) if number is not None]
+    form = '.2f' if self.is_accuracy else _form(*numbers, digits=digits)
+    return ' ± '.join(f'{number:{form}}' for number in numbers)
+
+  def difference(self, difference: intervals.Difference) -> str:
+    """Returns how much worse than another a mechanism is, without the unit, and ± the margin."""
+    return self.number(difference.mean, difference.margin, digits=3)
 
 
-def _form(value: float, spread: float, digits: int) -> str:
+def _form(value: float, spread: float = 0.0, *, digits: int) -> str:
   """Returns a format of as many decimals as value and spread need."""
   size = max(abs(value), spread)
   if not size or not _PLAIN[0] <= size < _PLAIN[1]:
@@ -129,5 +122,5 @@ def _form(value: float, spread: float, digits: int) -> str:
 
 
 def _order(size: float) -> int:
-  """Returns the number of digits before the decimal point, or minus the zeros behind it."""
+  """Returns the number of digits before the decimal point; negative for zeros after it."""
   return math.floor(math.log10(size)) + 1

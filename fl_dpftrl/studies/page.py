@@ -33,20 +33,18 @@ _FACTS = (
 
 def captions(metric: metric_lib.Metric) -> dict[str, str]:
   """Returns the captions of all figures, by name."""
-  name = metric.name
+  name, key = metric.name, metric.key
   return {
-    metric.figure('epsilon'): f'Mean test {name} by ε with its 95 % interval over seeds, at the'
-    ' learning rate chosen on validation data.',
+    f'{key}_by_epsilon': f'Mean test {name} by ε with its 95 % interval over seeds, at the learning'
+    ' rate chosen on validation data.',
     'difference_to_best': f'Test {name} {metric.worse} the best mechanism of the same ε, with 95 %'
     ' intervals over seeds. A filled mark is worse by more than seeds explain, a hollow one is not'
     ' told apart.',
-    metric.figure('round'): f'Validation {name} by round, at the chosen learning rate.',
-    metric.figure(
-      'rate'
-    ): f'Validation {name} by server learning rate, of the seeds that choose it.'
-    ' The chosen rate has a ring.',
-    metric.figure('noise'): f'Test {name} by the noise that each loss predicts for the model. A'
-    ' large point is a mechanism at one ε, a small one a run.',
+    f'{key}_by_round': f'Validation {name} by round, at the chosen learning rate.',
+    f'{key}_by_rate': f'Validation {name} by server learning rate, of the seeds that choose it. The'
+    ' chosen rate has a ring.',
+    f'{key}_by_noise': f'Test {name} by the noise that each loss predicts for the model. A large'
+    ' point is a mechanism at one ε, a small one a run.',
   }
 
 
@@ -56,7 +54,7 @@ def leading(rows: Sequence[results.Row], names: Iterable[str]) -> str | None:
   With one ε, differences to the best mechanism show more than values by ε.
   """
   epsilons, metric = results.levels(rows), rows[0].metric
-  wanted = (metric.figure('epsilon'), 'difference_to_best')
+  wanted = (f'{metric.key}_by_epsilon', 'difference_to_best')
   wanted = wanted if len(epsilons) > 1 else wanted[::-1]
   return next((name for name in (*wanted, *captions(metric)) if name in names), None)
 
@@ -161,7 +159,7 @@ def _markdown(
 ) -> str:
   design, rows = study.design, study.rows
   shown = {name.partition('.')[0]: f'{beside}/{name}' for name in names}
-  first, last = leading(rows, shown), design.metric.figure('noise')
+  first, last = leading(rows, shown), f'{design.metric.key}_by_noise'
   drawn = {
     name: f'{caption}\n\n![{caption}]({shown[name]})'
     for name, caption in captions(design.metric).items()

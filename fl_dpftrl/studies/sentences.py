@@ -131,8 +131,8 @@ def _order(level: Sequence[results.Row]) -> str:
   names = [level[0].label]
   for above, below in zip(level, level[1:]):
     difference = intervals.paired(above.gains, below.gains, above.looks)
-    clear_sign = '<' if above.metric.lower_is_better else '>'
-    sign = clear_sign if difference is not None and difference.is_clear else '≈'
+    is_clear = difference is not None and difference.is_clear
+    sign = ('<' if above.metric.lower_is_better else '>') if is_clear else '≈'
     names.append(f'{sign} {below.label}')
   clear, total = _told_apart(level)
   order = f'In order: {" ".join(names)}'
@@ -168,10 +168,10 @@ def against_independent(rows: Sequence[results.Row]) -> list[str]:
     parts = [f'{independent.label} reaches {metric.shown(independent.mean)}']
     parts += [f'{words}: {", ".join(labels)}' for words, labels in _beside(independent, others)]
     if mean is not None:
-      value = metric.number(metric.gain(mean.mean), mean.margin, digits=3, sign='+')
+      value = metric.number(metric.gain(mean.mean), mean.margin, digits=3)
       parts.append(
         f'the mean of mechanisms with correlated noise ({len(others)}) differs from it by'
-        f' {value}{metric.points}'
+        f' {_signed(value)}{metric.points}'
       )
       (clear if mean.is_clear and mean.mean > 0 else unclear).append((f'{epsilon:g}', mean.margin))
     sentences.append(f'ε = {epsilon:g}: {"; ".join(parts)}.')
@@ -270,12 +270,14 @@ def _is_help(metric: metric_lib.Metric, gain: intervals.Difference) -> bool:
 
 def predictions(rows: Sequence[results.Row]) -> list[str]:
   """Returns sentences on how well each loss predicts the order of mechanisms."""
+  metric = rows[0].metric
+  negated = 'negated ' * metric.lower_is_better
   by_measure = {name: prediction.correlation(rows, name) for name in prediction.MEASURES}
   if all(ranked.pooled is None for ranked in by_measure.values()):
     return ['There are too few settings, or mechanisms, for a rank correlation.']
   sentences = [
     'The noise in the model is known before any training: loss × effective noise multiplier ×'
-    f' clip norm / report goal. A rank correlation of −1 with {rows[0].metric.gained} means'
+    f' clip norm / report goal. A rank correlation of −1 with {negated}test {metric.name} means'
     ' that it puts all mechanisms in the right order. Intervals are of a bootstrap over settings,'
     ' p-values of permutations, both with a fixed seed.'
   ]
@@ -293,7 +295,9 @@ def _correlation(ranked: prediction.Correlation) -> str:
     + ('' if ranked.pooled is None else f', p {_p_value(ranked.pooled)}')
   ]
   if ranked.within is not None:
-    by_epsilon = ', '.join(f'{_signed(v)} at ε = {e:g}' for e, v in ranked.by_epsilon.items())
+    by_epsilon = ', '.join(
+      f'{_signed(f"{v:.2f}")} at ε = {e:g}' for e, v in ranked.by_epsilon.items()
+    )
     parts.append(
       'within one ε, where the noise multiplier plays no part, the mean is'
       f' {prediction.text(ranked.within)}, p {_p_value(ranked.within)} ({by_epsilon})'
@@ -318,7 +322,8 @@ def _best_measure(
     if gained is None:
       continue
     value, low, high = gained
-    words = f'{prediction.MEASURES[name]} (by {value:.2f}, 95 %: {_signed(low)} to {_signed(high)})'
+    ends = ' to '.join(_signed(f'{end:.2f}') for end in (low, high))
+    words = f'{prediction.MEASURES[name]} (by {value:.2f}, 95 %: {ends})'
     (apart if low > 0 else joint).append(words)
   parts = [f'Within an ε the noise {prediction.MEASURES[best]} has the correlation closest to −1']
   if apart:
@@ -334,8 +339,10 @@ def _selected(rows: Sequence[results.Row], measure: str) -> str:
   for choice in prediction.choices(rows, measure):
     outcome = 'the best'
     if choice.difference is not None:
-      outcome = metric.number(choice.difference.mean, choice.difference.margin, digits=3)
-      outcome += f'{metric.points} {metric.worse} the best: {choice.difference.verdict}'
+      outcome = (
+        metric.difference(choice.difference)
+        + f'{metric.points} {metric.worse} the best: {choice.difference.verdict}'
+      )
     parts.append(f'{choice.label} at ε = {choice.epsilon:g} ({outcome})')
   pairs = prediction.pairs(rows, measure)
   text = f'selects {", ".join(parts)}.' if parts else 'selects nothing: no ε has two mechanisms.'
@@ -367,8 +374,8 @@ def _mean_by_seed(rows: Sequence[results.Row]) -> dict[int, float]:
   return {seed: statistics.fmean(row.gains[seed] for row in rows) for seed in seeds}
 
 
-def _signed(value: float) -> str:
-  return f'{value:+.2f}'.replace('-', '−')
+def _signed(number: str) -> str:
+  return number.replace('-', '−', 1) if number.startswith('-') else f'+{number}'
 
 
 def _p_value(estimate: prediction.Estimate) -> str:

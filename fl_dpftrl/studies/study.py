@@ -63,7 +63,7 @@ class Study:
     Raises:
       ValueError: if there is no such figure, or nothing to draw in it.
     """
-    drawn, name = self.figures(), name or self.design.metric.figure('epsilon')
+    drawn, name = self.figures(), name or f'{self.design.metric.key}_by_epsilon'
     if name not in drawn:
       raise ValueError(f'name must be one of {", ".join(drawn) or "none yet"}, got {name!r}')
     return drawn[name]
@@ -72,13 +72,13 @@ class Study:
     """Returns the figures that there is something to draw for, by name."""
     from fl_dpftrl.studies import contrasts, figures  # Load matplotlib.
 
-    design, rows, named = self.design, self.rows, self.design.metric.figure
+    design, rows, key = self.design, self.rows, self.design.metric.key
     made = {
-      named('epsilon'): figures.by_epsilon(design, rows),
+      f'{key}_by_epsilon': figures.by_epsilon(design, rows),
       'difference_to_best': contrasts.difference_to_best(design, rows),
-      named('round'): figures.by_round(design, rows),
-      named('rate'): figures.by_rate(design, self.results, rows),
-      named('noise'): contrasts.by_noise(design, rows),
+      f'{key}_by_round': figures.by_round(design, rows),
+      f'{key}_by_rate': figures.by_rate(design, self.results, rows),
+      f'{key}_by_noise': contrasts.by_noise(design, rows),
     }
     return {name: figure for name, figure in made.items() if figure is not None}
 

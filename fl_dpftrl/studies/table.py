@@ -39,9 +39,7 @@ def cells(rows: Sequence[results.Row]) -> list[tuple[str, ...]]:
       row.label,
       row.metric.number(row.mean, row.deviation) if row.tests else '–',
       str(len(row.tests)),
-      '–'
-      if row.difference is None
-      else row.metric.number(row.difference.mean, row.difference.margin, digits=3),
+      '–' if row.difference is None else row.metric.difference(row.difference),
       row.verdict,
       '–' if row.server_learning_rate is None else f'{row.server_learning_rate:.4g}',
       '0' if row.noise is None else rounding.up(row.noise.noise_multiplier),
