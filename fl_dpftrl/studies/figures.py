@@ -44,14 +44,8 @@ def looks(rows: Sequence[results.Row]) -> dict[str, style.Look]:
 def by_epsilon(design: design_lib.Design, rows: Sequence[results.Row]) -> figure_lib.Figure | None:
   """Draws the metric on test data over ε, a line for each mechanism; None without one."""
   metric, scale = design.metric, design.metric.scale
-  lines = _lines(
-    scale,
-    (
-      (row.label, row.epsilon, row.mean, row.margin)
-      for row in rows
-      if row.tests and row.setting.mechanism is not None
-    ),
-  )
+  noisy = [row for row in rows if row.tests and row.setting.mechanism is not None]
+  lines = _lines(scale, ((row.label, row.epsilon, row.mean, row.margin) for row in noisy))
   if not lines:
     return None
   bounded = any(margin for line in lines for _, _, margin in line.points)

@@ -189,8 +189,8 @@ def _measured(summary: Any, part: str, metric: metric_lib.Metric) -> dict[str, f
   if not (isinstance(values, Mapping) and metric.name in values):
     such = {'validation': {metric.name: 0.4}, 'test': {metric.name: 0.3}}
     raise ValueError(
-      f'train must return a mapping such as {such}, as Trained.summary does, got'
-      f' {messages.quoted(summary)}'
+      f'train must return a mapping such as {such} for metric={metric.name!r}, as Trained.summary'
+      f' does, got {messages.quoted(summary)}'
     )
   value = values[metric.name]
   if metric.is_accuracy and value is not None and math.isfinite(value) and not 0.0 <= value <= 1.0:

@@ -143,8 +143,8 @@ def notes(design: design_lib.Design, rows: Sequence[results.Row]) -> list[str]:
   )
   if all(len(setting.server_learning_rates) == 1 for setting in design.settings):
     rate = 'The server learning rate is given: none was tried beside it.'
-  direction = f'; {"lower" if design.metric.lower_is_better else "higher"} is better'
-  direction = '' if design.metric.is_accuracy else direction
+  which = 'lower' if design.metric.lower_is_better else 'higher'
+  direction = '' if design.metric.is_accuracy else f'; {which} is better'
   schemes = {row.conditions.sampling for row in rows}
   by = 'the participation that the timers enforce'
   if schemes != {None}:

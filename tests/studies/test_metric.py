@@ -286,7 +286,8 @@ def test_values_of_another_metric_have_no_bounds(tmp_path):
   with pytest.raises(ValueError) as refused:
     study(tmp_path / 'other', linear.train, **one)
   assert str(refused.value).startswith(
-    "train must return a mapping such as {'validation': {'loss': 0.4}, 'test': {'loss': 0.3}}, as"
+    "train must return a mapping such as {'validation': {'loss': 0.4}, 'test': {'loss': 0.3}} for"
+    " metric='loss', as Trained.summary does, got {'mechanism': 'identity'"
   )
 
 
@@ -314,6 +315,17 @@ def test_a_folder_keeps_to_its_metric(tmp_path):
   with pytest.raises(ValueError, match='differs in metric'):
     study(folder, counted, **small)
   assert json.loads(path.read_text()) == before
+
+
+def test_a_summary_without_the_metric_is_named(tmp_path):
+  def writes(cell):
+    cell.folder.mkdir(parents=True)
+    content = {'diverged_since_round': None, 'seconds': 1.0, **linear.train(cell)}
+    (cell.folder / 'summary.json').write_text(json.dumps(content))
+
+  words = 'summary.json is no summary of a run with test and validation loss; remove its folder'
+  with pytest.raises(ValueError, match=words):
+    study(tmp_path / 'study', writes)
 
 
 def test_a_study_file_names_its_metric():
