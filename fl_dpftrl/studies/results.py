@@ -1,7 +1,7 @@
 """Results of a study: chosen learning rates, means over seeds, paired comparisons.
 
-Values are those of the study's metric. Gains are what larger values of are better: the values
-themselves, or those of a loss negated.
+Values are those of the study's metric. In gains larger is better: they are the values, negated
+where lower is better.
 """
 
 import csv

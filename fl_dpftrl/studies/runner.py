@@ -168,7 +168,7 @@ def _train(train: cells_lib.Train, cell: cells_lib.Cell) -> None:
   """Trains a cell, and writes its summary if the task has not.
 
   Raises:
-    ValueError: if the summary has not the metric of the study.
+    ValueError: if the summary lacks the metric of the study.
   """
   began = time.monotonic()
   summary: Any = train(cell)
