@@ -16,6 +16,7 @@ from fl_dpftrl.families import base, identity
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
 from fl_dpftrl.studies import design as design_lib
+from fl_dpftrl.studies import metric as metric_lib
 from fl_dpftrl.studies import strategy_files
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ class Cell:
     server_learning_rate: rate of the run.
     seed: seed of the run's data, cohorts and initial weights; not of its noise.
     study: folder of the study.
+    metric: what the study compares, and `train` returns.
   """
 
   setting: design_lib.Setting
@@ -136,6 +138,7 @@ class Cell:
   server_learning_rate: float
   seed: int
   study: pathlib.Path
+  metric: metric_lib.Metric = metric_lib.Metric()
 
   @property
   def name(self) -> str:
@@ -273,6 +276,7 @@ class Cells:
       server_learning_rate=rate,
       seed=seed,
       study=self.folder,
+      metric=self.design.metric,
     )
 
   def tuning(self) -> Iterator[Cell]:

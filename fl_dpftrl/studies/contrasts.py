@@ -23,9 +23,10 @@ def difference_to_best(
 ) -> figure_lib.Figure | None:
   """Draws a panel for each ε with a line for each mechanism; None without two of one ε.
 
-  A mechanism whose 95 % interval ends below 0 is worse than the best by more
+  A mechanism whose 95 % interval does not reach 0 is worse than the best by more
   than seeds explain: its marker is filled. That of a tied one is hollow.
   """
+  metric = design.metric
   panels = {
     epsilon: [row for row in rows if row in level]
     for epsilon, level in results.levels(rows).items()
@@ -40,12 +41,14 @@ def difference_to_best(
     max(_LEAST_WIDTH, 2.9 * columns + 1.8),
     (0.3 * len(names) + 1.0) * lines + 1.0,
     design.title,
-    'test accuracy below the best mechanism of the same ε, with its'
+    f'test {metric.name} {metric.worse} the best mechanism of the same ε, with its'
     f' {figures.interval(design, rows)}'
     '\nfilled: worse by more than seeds explain; hollow: not told apart'
     ' from the best; vertical line: the best itself',
   )
-  grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+  # Differences of other metrics may be of another size at each ε.
+  share = metric.is_accuracy
+  grid = figure.subplots(lines, columns, sharex=share, sharey=True, squeeze=False)
   for axes in grid.flat[len(panels) :]:
     axes.set_visible(False)
   look = figures.looks(rows)
@@ -55,7 +58,7 @@ def difference_to_best(
     axes.axvline(0.0, color=style.INK, linewidth=0.9)
     for row in level:
       _mark_difference(axes, names.index(row.label), row, look[row.label])
-    axes.set_xlabel('difference to the best (points)')
+    axes.set_xlabel(metric.label('difference to the best', 'points'))
     axes.tick_params(labelbottom=True)
   first = grid[0, 0]
   first.set_yticks(range(len(names)), [style.plain(name) for name in names])
@@ -73,14 +76,14 @@ def _order(rows: Sequence[results.Row]) -> list[str]:
 
 
 def _mark_difference(axes: axes_lib.Axes, place: int, row: results.Row, look: style.Look) -> None:
-  difference = row.difference
-  mean = 0.0 if difference is None else -100 * difference.mean
+  difference, metric = row.difference, row.metric
+  mean = 0.0 if difference is None else metric.scale * metric.gain(-difference.mean)
   filled = difference is None or difference.is_clear
   if difference is not None and difference.margin is not None:
     axes.errorbar(
       [mean],
       [place],
-      xerr=[100 * difference.margin],
+      xerr=[metric.scale * difference.margin],
       linestyle='none',
       color=look.colour,
       elinewidth=1.4,
@@ -91,26 +94,27 @@ def _mark_difference(axes: axes_lib.Axes, place: int, row: results.Row, look: st
   axes.plot([mean], [place], 'o', markersize=7, color=look.colour, markerfacecolor=face, zorder=3)
 
 
-def accuracy_by_noise(
-  design: design_lib.Design, rows: Sequence[results.Row]
-) -> figure_lib.Figure | None:
+def by_noise(design: design_lib.Design, rows: Sequence[results.Row]) -> figure_lib.Figure | None:
   """Draws a panel for each loss; None for fewer than two settings.
 
   A small point is a run, a large one the mean of a setting. A grey line goes
-  through the mechanisms of one ε, from the least noise to the most: it falls all
-  the way where the loss puts them in the right order. Each ε has its own dashes.
+  through the mechanisms of one ε, from the least noise to the most: it gets worse
+  all the way where the loss puts them in the right order. Each ε has its own dashes.
   """
   known = prediction.known(rows)
   if len(known) < 2:
     return None
   look = figures.looks(rows)
+  metric = design.metric
+  of_gains = f' with negated test {metric.name}' if metric.lower_is_better else ''
   figure = style.new_figure(
     10.5,
     5.6,
     design.title,
-    'test accuracy by the noise known before training: loss × effective noise multiplier × clip'
-    ' norm / report goal\nsmall: runs; large: means over seeds; grey lines join the mechanisms'
-    " of one ε, from the least noise to the most; ρ: Spearman's rank correlation",
+    f'test {metric.name} by the noise known before training: loss × effective noise multiplier'
+    ' × clip norm / report goal\nsmall: runs; large: means over seeds; grey lines join the'
+    " mechanisms of one ε, from the least noise to the most; ρ: Spearman's rank"
+    f' correlation{of_gains}',
   )
   panels = figure.subplots(1, len(prediction.MEASURES), sharey=True)
   for axes, (measure, name) in zip(panels, prediction.MEASURES.items()):
@@ -123,12 +127,13 @@ def accuracy_by_noise(
       color=style.INK,
     )
     _points(axes, known, measure, look)
+    figures.scale_values(axes, metric, [y for row in known for y in row.tests.values()])
     xs = [getattr(row.noise, measure) for row in known]
     low, high = min(xs) / 1.2, max(xs) * 1.9  # ε is named at the right of its line.
     style.scale(axes, 'x', low, high, most_ticks=5, span=1.0)
     axes.set_xlim(low, high)
     axes.set_xlabel('noise in the model (std)')
-  panels[0].set_ylabel('test accuracy (%)')
+  panels[0].set_ylabel(metric.axis('test'))
   handles, labels = panels[0].get_legend_handles_labels()
   figure.legend(
     handles,
@@ -153,12 +158,13 @@ def _columns(labels: Sequence[str], width: float) -> int:
 def _points(
   axes: axes_lib.Axes, known: Sequence[results.Row], measure: str, look: dict[str, style.Look]
 ) -> None:
+  scale = known[0].metric.scale
   for index, epsilon in enumerate(dict.fromkeys(row.epsilon for row in known)):
     level = sorted(
       (row for row in known if row.epsilon == epsilon), key=lambda row: getattr(row.noise, measure)
     )
     xs = [getattr(row.noise, measure) for row in level]
-    ys = [100 * row.mean for row in level]
+    ys = [scale * row.mean for row in level]
     dashes = _DASHES[index % len(_DASHES)]
     axes.plot(xs, ys, color='#999999', linewidth=1.0, dashes=dashes, zorder=1)
     axes.annotate(
@@ -172,7 +178,7 @@ def _points(
     )
   for label in dict.fromkeys(row.label for row in known):
     own = [row for row in known if row.label == label]
-    runs = [(getattr(row.noise, measure), 100 * y) for row in own for y in row.tests.values()]
+    runs = [(getattr(row.noise, measure), scale * y) for row in own for y in row.tests.values()]
     drawn: dict[str, Any] = {
       'linestyle': 'none',
       'marker': look[label].marker,
@@ -181,7 +187,7 @@ def _points(
     axes.plot(*zip(*runs), markersize=3, alpha=0.45, **drawn)
     axes.plot(
       [getattr(row.noise, measure) for row in own],
-      [100 * row.mean for row in own],
+      [scale * row.mean for row in own],
       markersize=7.5,
       label=label,
       **drawn,

@@ -9,6 +9,7 @@ A study file holds one as a JSON object:
   epsilon_of: 'run' (the run itself) or 'deployment' (a hypothetical, larger one).
   server_learning_rates, seeds: lists.
   tuning_seeds: number of seeds that choose the learning rate (default 1).
+  metric, lower_is_better: see `Metric` (default accuracy).
   extend_rates: most further rates of a setting whose best rate is at an end of
     several (default 3); the grid goes on with the ratio of its last two.
   without_noise: true to add runs without noise (default true).
@@ -25,6 +26,7 @@ from typing import Any
 
 from fl_dpftrl import error
 from fl_dpftrl.files import json_files
+from fl_dpftrl.studies import metric as metric_lib
 from fl_dpftrl.text import messages
 
 RUN, DEPLOYMENT = 'run', 'deployment'
@@ -78,7 +80,7 @@ class Setting:
     noise_multiplier: the same for the strategy as stored, not divided.
     server_learning_rates: rates, ascending.
     flags: further flags of its runs, as in a `Design`.
-    published: test accuracy that a paper reports, from 0 to 1.
+    published: value on test data that a paper reports; an accuracy from 0 to 1.
 
   Raises:
     ValueError: naming the field and its value.
@@ -98,9 +100,9 @@ class Setting:
     if self.effective_noise_multiplier is not None and self.noise_multiplier is not None:
       raise ValueError('give effective_noise_multiplier or noise_multiplier, and not both')
     for name in ('epsilon', 'effective_noise_multiplier', 'noise_multiplier', 'published'):
-      value = getattr(self, name)
+      value, least = getattr(self, name), -math.inf if name == 'published' else 0.0
       if value is not None:
-        object.__setattr__(self, name, _positive(name, value))
+        object.__setattr__(self, name, _number(name, value, least))
     rates = _numbers('server_learning_rates', self.server_learning_rates)
     object.__setattr__(self, 'server_learning_rates', rates)
     object.__setattr__(self, 'flags', _flags(self.flags))
@@ -122,6 +124,7 @@ class Design:
     seeds: seeds of data, cohorts and initial weights.
     tuning_seeds: number of first seeds that choose the learning rate.
     extend_rates: most rates beyond a grid whose best rate is at an end.
+    metric: what is compared.
 
   Raises:
     ValueError: naming the field and its value.
@@ -134,6 +137,7 @@ class Design:
   seeds: tuple[int, ...] = (0,)
   tuning_seeds: int = 1
   extend_rates: int = 3
+  metric: metric_lib.Metric = metric_lib.Metric()
 
   def __post_init__(self):
     if not (isinstance(self.title, str) and self.title):
@@ -165,6 +169,9 @@ class Design:
         raise ValueError(
           f'{messages.quoted(label)} is there twice for epsilon {epsilon}; give one another label'
         )
+    for setting in self.settings if self.metric.is_accuracy else ():
+      if setting.published is not None and not 0.0 <= setting.published <= 1.0:
+        raise ValueError(f'published={setting.published:g} must be an accuracy from 0 to 1')
 
   @property
   def num_cells(self) -> int:
@@ -201,8 +208,8 @@ def parse(content: Any) -> Design:
     ValueError: naming the field and its value.
   """
   study = _object('a study file', content)
-  common = ('title', 'flags', 'epsilon_of', 'seeds', 'tuning_seeds', 'extend_rates')
-  common += ('without_noise',)
+  own = ('title', 'flags', 'epsilon_of', 'seeds', 'tuning_seeds', 'extend_rates')
+  common = (*own, 'metric', 'lower_is_better', 'without_noise')
   grid = ('mechanisms', 'epsilons', 'server_learning_rates')
   listed = 'cells' in study
   _known('a study', study, (*common, 'server_learning_rates', 'cells') if listed else common + grid)
@@ -227,8 +234,9 @@ def parse(content: Any) -> Design:
     settings.append(
       Setting(mechanism=None, epsilon=None, server_learning_rates=study['server_learning_rates'])
     )
-  fields = {name: study[name] for name in common[:-1] if name in study}
-  return Design(**fields, settings=tuple(settings))
+  fields = {name: study[name] for name in own if name in study}
+  metric = metric_lib.Metric.of(study.get('metric', 'accuracy'), study.get('lower_is_better'))
+  return Design(**fields, metric=metric, settings=tuple(settings))
 
 
 def _mechanism(entry: Any) -> Mechanism:
@@ -285,16 +293,17 @@ def _flags(value: Any) -> tuple[str, ...]:
 
 
 def _numbers(name: str, value: Any) -> tuple[float, ...]:
-  numbers = [_positive(name, number) for number in _list(name, value)]
+  numbers = [_number(name, number, 0.0) for number in _list(name, value)]
   if len(set(numbers)) < len(numbers):
     raise ValueError(f'{name} must be distinct, got {messages.quoted(value)}')
   return tuple(sorted(numbers))
 
 
-def _positive(name: str, value: Any) -> float:
+def _number(name: str, value: Any, least: float = -math.inf) -> float:
   number = isinstance(value, (int, float)) and not isinstance(value, bool)
-  if not number or not (value > 0 and math.isfinite(value)):
-    raise ValueError(f'{name} must be a number above 0, got {messages.quoted(value)}')
+  if not number or not (value > least and math.isfinite(value)):
+    above = '' if least == -math.inf else f' above {least:g}'
+    raise ValueError(f'{name} must be a number{above}, got {messages.quoted(value)}')
   return float(value)
 
 

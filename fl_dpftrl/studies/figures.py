@@ -1,7 +1,6 @@
 """Figures of a study, in the style of `fl-dpftrl compare`."""
 
 import csv
-import pathlib
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,14 +10,16 @@ from matplotlib import figure as figure_lib
 from matplotlib import ticker
 
 from fl_dpftrl.drawing import style
+from fl_dpftrl.studies import cells, results
 from fl_dpftrl.studies import design as design_lib
-from fl_dpftrl.studies import results
+from fl_dpftrl.studies import metric as metric_lib
 
 _PANELS_A_ROW = 3
 _CONSTANT = 'constant prediction'
 # Of the distance between two ε, on a log scale, that their mechanisms take together.
 _SHARE = 0.12
 _MOST_MARKS = 8
+_WIDE = 20.0  # ratio of values from which on they have a log scale
 
 
 class Series(NamedTuple):
@@ -40,15 +41,11 @@ def looks(rows: Sequence[results.Row]) -> dict[str, style.Look]:
   return look_of
 
 
-def accuracy_by_epsilon(
-  design: design_lib.Design, rows: Sequence[results.Row]
-) -> figure_lib.Figure | None:
-  """Draws test accuracy over ε, a line for each mechanism; None without one."""
-  lines = _lines(
-    (row.label, row.epsilon, row.mean, row.margin)
-    for row in rows
-    if row.tests and row.setting.mechanism is not None
-  )
+def by_epsilon(design: design_lib.Design, rows: Sequence[results.Row]) -> figure_lib.Figure | None:
+  """Draws the metric on test data over ε, a line for each mechanism; None without one."""
+  metric, scale = design.metric, design.metric.scale
+  noisy = [row for row in rows if row.tests and row.setting.mechanism is not None]
+  lines = _lines(scale, ((row.label, row.epsilon, row.mean, row.margin) for row in noisy))
   if not lines:
     return None
   bounded = any(margin for line in lines for _, _, margin in line.points)
@@ -56,38 +53,41 @@ def accuracy_by_epsilon(
     9.0,
     5.6,
     design.title,
-    f'test accuracy, mean with its {interval(design, rows)}; the mechanisms of one ε are drawn'
+    f'test {metric.name}, mean with its {interval(design, rows)}; the mechanisms of one ε are drawn'
     ' side by side'
     if bounded
-    else 'test accuracy of one seed; the mechanisms of one ε are drawn side by side',
+    else f'test {metric.name} of one seed; the mechanisms of one ε are drawn side by side',
   )
   axes = figure.subplots()
   style.dress(axes)
   look = looks(rows)
   silent = results.without_noise(rows)
   if silent is not None:
-    axes.axhline(100 * silent.mean, **look[design_lib.NO_NOISE].line)
+    axes.axhline(scale * silent.mean, **look[design_lib.NO_NOISE].line)
   epsilons = sorted({x for line in lines for x, _, _ in line.points})
   draw(axes, _side_by_side(lines, epsilons), look)
   constant = results.baseline(rows)
   if constant is not None:
     look |= {_CONSTANT: style.Look(style.GREY, '', (1, 2))}
-    axes.axhline(100 * constant, color=style.GREY, linewidth=0.9, dashes=(1, 2))
+    axes.axhline(scale * constant, color=style.GREY, linewidth=0.9, dashes=(1, 2))
   _epsilon_axis(axes, epsilons)
   of = 'the run' if design.epsilon_of == design_lib.RUN else 'the hypothetical deployment'
   axes.set_xlabel(f'ε of {of}')
-  axes.set_ylabel(f'test accuracy (%){", mean and interval" if bounded else ""}')
-  low, high = axes.get_ylim()
-  axes.set_ylim(max(low, 0.0), min(high, 100.0))  # The interval of two seeds may be wider.
+  axes.set_ylabel(metric.axis('test', ', mean and interval' if bounded else ''))
+  if metric.is_accuracy:  # The interval of two seeds may be wider.
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, 0.0), min(high, 100.0))
+  values = [v for line in lines for _, y, margin in line.points for v in (y, y + margin)]
+  scale_values(axes, metric, values + ([] if silent is None else [silent.mean]))
   figure.draw_without_rendering()
   last, edge = epsilons[-1], axes.get_xlim()[1]
   ends = [
     (label, edge if x == last else x, y) for label, points in lines for x, y, _ in points[-1:]
   ]
   if silent is not None:
-    ends.append((design_lib.NO_NOISE, edge, 100 * silent.mean))
+    ends.append((design_lib.NO_NOISE, edge, scale * silent.mean))
   if constant is not None:
-    ends.append((_CONSTANT, edge, 100 * constant))
+    ends.append((_CONSTANT, edge, scale * constant))
   style.label_lines(axes, ends, look)
   return figure
 
@@ -123,11 +123,11 @@ def _epsilon_axis(axes: axes_lib.Axes, epsilons: Sequence[float]) -> None:
     axes.set_xlim(low / 1.5, high * 1.5)
 
 
-def accuracy_by_rate(
+def by_rate(
   design: design_lib.Design, runs: Sequence[results.Result], rows: Sequence[results.Row]
 ) -> figure_lib.Figure | None:
-  """Draws validation accuracy over the learning rate; None without two rates."""
-  tuning = set(design.seeds[: design.tuning_seeds])
+  """Draws the metric on validation data over the learning rate; None without two rates."""
+  tuning, metric = set(design.seeds[: design.tuning_seeds]), design.metric
   tried = {s: rates for s, rates in results.tried_rates(design, runs).items() if len(rates) > 1}
   if not tried:
     return None
@@ -147,72 +147,69 @@ def accuracy_by_rate(
       ]
       if own:
         points[rate] = statistics.fmean(own)
-    if lines := _lines((setting.label, rate, y, None) for rate, y in points.items()):
+    measured = ((setting.label, rate, y, None) for rate, y in points.items())
+    if lines := _lines(metric.scale, measured):
       panels.setdefault(setting.epsilon, []).extend(lines)
     if (best := chosen.get(setting)) in points:
-      ring = setting.label, (best, 100 * points[best])
+      ring = setting.label, (best, metric.scale * points[best])
       rings.setdefault(setting.epsilon, []).append(ring)
   if not panels:
     return None
   return _panels(
     design.title,
-    f'validation accuracy by server learning rate, seed {", ".join(map(str, sorted(tuning)))};'
+    f'validation {metric.name} by server learning rate, seed {", ".join(map(str, sorted(tuning)))};'
     ' ringed: the chosen rate',
     panels,
     looks(rows),
+    metric=metric,
     x_label='server learning rate',
-    y_label='validation accuracy (%)',
     logarithmic=True,
     rings=rings,
   )
 
 
-def accuracy_by_round(
-  design: design_lib.Design, rows: Sequence[results.Row]
-) -> figure_lib.Figure | None:
-  """Draws validation accuracy over rounds, the mean over seeds."""
+def by_round(design: design_lib.Design, rows: Sequence[results.Row]) -> figure_lib.Figure | None:
+  """Draws the metric on validation data over rounds, the mean over seeds."""
+  metric = design.metric
   panels: dict[float | None, list[Series]] = {}
   for row in rows:
     measured: dict[int, list[float]] = {}
     for result in row.results:
       if result.status == results.DONE:
-        for number, accuracy in _curve(result.cell.folder):
-          measured.setdefault(number, []).append(accuracy)
+        for number, value in _curve(result.cell):
+          measured.setdefault(number, []).append(value)
     points = [(row.label, n + 1.0, statistics.fmean(v), None) for n, v in measured.items()]
     if points:
-      panels.setdefault(row.setting.epsilon, []).extend(_lines(points))
+      panels.setdefault(row.setting.epsilon, []).extend(_lines(metric.scale, points))
   if not panels:
     return None
   return _panels(
     design.title,
-    'validation accuracy by round, at the chosen learning rate, mean over seeds',
+    f'validation {metric.name} by round, at the chosen learning rate, mean over seeds',
     panels,
     looks(rows),
+    metric=metric,
     x_label='round',
-    y_label='validation accuracy (%)',
     logarithmic=False,
   )
 
 
-def _curve(folder: pathlib.Path) -> list[tuple[int, float]]:
-  """Returns rounds with their validation accuracies, of a run's metrics.csv."""
+def _curve(cell: cells.Cell) -> list[tuple[int, float]]:
+  """Returns rounds with the metric on validation data, of a run's metrics.csv."""
+  column = f'validation/{cell.metric.name}'
   try:
-    with (folder / 'metrics.csv').open(newline='') as stream:
+    with (cell.folder / 'metrics.csv').open(newline='') as stream:
       rows = list(csv.DictReader(stream))
-    return [
-      (int(row['round']), float(row['validation/accuracy']))
-      for row in rows
-      if row.get('validation/accuracy')
-    ]
+    return [(int(row['round']), float(row[column])) for row in rows if row.get(column)]
   except (OSError, ValueError, TypeError, KeyError):
     return []  # The figure can do without a run whose table is lost.
 
 
-def _lines(points: Iterable[tuple[str, float, float, float | None]]) -> list[Series]:
-  """Groups (label, x, accuracy, margin) by label; accuracies in percent."""
+def _lines(scale: float, points: Iterable[tuple[str, float, float, float | None]]) -> list[Series]:
+  """Groups (label, x, value, margin) by label; values and margins get the scale."""
   by_label: dict[str, list[tuple[float, float, float]]] = {}
   for label, x, y, margin in points:
-    by_label.setdefault(label, []).append((x, 100 * y, 100 * (margin or 0.0)))
+    by_label.setdefault(label, []).append((x, scale * y, scale * (margin or 0.0)))
   return [Series(label, sorted(line)) for label, line in by_label.items()]
 
 
@@ -227,18 +224,27 @@ def draw(axes: axes_lib.Axes, lines: Sequence[Series], look: dict[str, style.Loo
       )
 
 
+def scale_values(axes: axes_lib.Axes, metric: metric_lib.Metric, values: Sequence[float]) -> None:
+  """Sets a log scale for values other than accuracies that differ by a large factor."""
+  low, high = min(values), max(values)
+  if not metric.is_accuracy and 0 < _WIDE * low < high:
+    low, high = low / 1.5, high * 1.5  # An interval may hold 0.
+    style.scale(axes, 'y', low, high, most_ticks=6)
+    axes.set_ylim(low, high)
+
+
 def _panels(
   title: str,
   subtitle: str,
   panels: dict[float | None, list[Series]],
   look: dict[str, style.Look],
   *,
+  metric: metric_lib.Metric,
   x_label: str,
-  y_label: str,
   logarithmic: bool,
   rings: Mapping[float | None, Sequence[tuple[str, tuple[float, float]]]] = {},
 ) -> figure_lib.Figure:
-  """Draws a panel for each ε, and what there is without noise in all of them.
+  """Draws a panel of validation values for each ε, with what there is without noise in all.
 
   `rings` has labels and points, by ε, that get a ring.
   """
@@ -252,7 +258,8 @@ def _panels(
   for axes in grid.flat[len(panels) :]:
     axes.set_visible(False)
   shown: dict[str, Any] = {}
-  xs = [x for series in panels.values() for line in series for x, _, _ in line.points]
+  points = [point for series in panels.values() for line in series for point in line.points]
+  xs, ys, _ = zip(*points)
   for axes, (epsilon, series) in zip(grid.flat, panels.items()):
     style.dress(axes)
     heading(axes, epsilon)
@@ -262,11 +269,12 @@ def _panels(
       axes.plot(*zip(*ringed), 'o', markersize=11, markerfacecolor='none', color=style.INK)
     if logarithmic:
       style.scale(axes, 'x', min(xs), max(xs), most_ticks=6, span=1.5)
+    scale_values(axes, metric, ys)
     axes.set_xlabel(x_label)
     axes.tick_params(labelbottom=True)
     shown |= dict(zip(*reversed(axes.get_legend_handles_labels())))
   for row in grid:
-    row[0].set_ylabel(y_label)
+    row[0].set_ylabel(metric.axis('validation'))
   legend(figure, list(shown.values()), list(shown))
   return figure
 

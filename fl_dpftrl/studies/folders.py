@@ -12,10 +12,13 @@ from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.studies import cells as cells_lib
 from fl_dpftrl.studies import design as design_lib
 from fl_dpftrl.studies import estimate
+from fl_dpftrl.studies import metric as metric_lib
 from fl_dpftrl.text import messages
 
 STUDY_NAME = 'study.json'
 LOCK_NAME = 'lock'
+# Metric of a study.json that states none.
+_ACCURACY = dataclasses.asdict(metric_lib.Metric())
 _FIXED = ('mechanism', 'effective_noise_multiplier', 'noise_multiplier', 'flags')
 
 
@@ -40,7 +43,8 @@ def check(design: design_lib.Design, folder: pathlib.Path) -> None:
   now = json.loads(json.dumps(dataclasses.asdict(design)))
   try:
     differing = _changed(before['flags'], now['flags'])
-    differing += ['epsilon_of'] if before['epsilon_of'] != now['epsilon_of'] else []
+    fixed = {'metric': _ACCURACY, **before}
+    differing += [name for name in ('epsilon_of', 'metric') if fixed[name] != now[name]]
     same = {_key(setting): _content(setting) for setting in before['settings']}
   except (KeyError, TypeError):
     raise ValueError(f'{path} is not of a study; name a new folder') from None

@@ -11,23 +11,13 @@ from typing import TYPE_CHECKING
 from fl_dpftrl.drawing import style
 from fl_dpftrl.files import durable
 from fl_dpftrl.reports import page
+from fl_dpftrl.studies import metric as metric_lib
 from fl_dpftrl.studies import results, sentences, table
 from fl_dpftrl.text import messages
 
 if TYPE_CHECKING:
   from fl_dpftrl.studies.study import Study
 
-CAPTIONS = {
-  'accuracy_by_epsilon': 'Mean test accuracy by ε with its 95 % interval over seeds, at the'
-  ' learning rate chosen on validation data.',
-  'difference_to_best': 'Test accuracy below the best mechanism of the same ε, with 95 % intervals'
-  ' over seeds. A filled mark is worse by more than seeds explain, a hollow one is not told apart.',
-  'accuracy_by_round': 'Validation accuracy by round, at the chosen learning rate.',
-  'accuracy_by_rate': 'Validation accuracy by server learning rate, of the seeds that choose it.'
-  ' The chosen rate has a ring.',
-  'accuracy_by_noise': 'Test accuracy by the noise that each loss predicts for the model. A'
-  ' large point is a mechanism at one ε, a small one a run.',
-}
 _PACKAGES = ('tensorflow', 'tensorflow-federated', 'numpy', 'scipy')
 _MOST_MISSING = 20  # settings that are named
 _FACTS = (
@@ -41,15 +31,32 @@ _FACTS = (
 )
 
 
+def captions(metric: metric_lib.Metric) -> dict[str, str]:
+  """Returns the captions of all figures, by name."""
+  name, key = metric.name, metric.key
+  return {
+    f'{key}_by_epsilon': f'Mean test {name} by ε with its 95 % interval over seeds, at the learning'
+    ' rate chosen on validation data.',
+    'difference_to_best': f'Test {name} {metric.worse} the best mechanism of the same ε, with 95 %'
+    ' intervals over seeds. A filled mark is worse by more than seeds explain, a hollow one is not'
+    ' told apart.',
+    f'{key}_by_round': f'Validation {name} by round, at the chosen learning rate.',
+    f'{key}_by_rate': f'Validation {name} by server learning rate, of the seeds that choose it. The'
+    ' chosen rate has a ring.',
+    f'{key}_by_noise': f'Test {name} by the noise that each loss predicts for the model. A large'
+    ' point is a mechanism at one ε, a small one a run.',
+  }
+
+
 def leading(rows: Sequence[results.Row], names: Iterable[str]) -> str | None:
   """Returns the name of the figure that a page begins with; None where there is no figure.
 
-  With one ε, differences to the best mechanism show more than accuracy by ε.
+  With one ε, differences to the best mechanism show more than values by ε.
   """
-  epsilons = results.levels(rows)
-  wanted = ('accuracy_by_epsilon', 'difference_to_best')
+  epsilons, metric = results.levels(rows), rows[0].metric
+  wanted = (f'{metric.key}_by_epsilon', 'difference_to_best')
   wanted = wanted if len(epsilons) > 1 else wanted[::-1]
-  return next((name for name in (*wanted, *CAPTIONS) if name in names), None)
+  return next((name for name in (*wanted, *captions(metric)) if name in names), None)
 
 
 def facts(study: 'Study') -> list[tuple[str, str]]:
@@ -73,23 +80,22 @@ def study_page(study: 'Study', images: Mapping[str, bytes]) -> str:
 
   Args:
     study: the study.
-    images: PNG files by the names of `CAPTIONS`.
+    images: PNG files by the names of `captions`.
   """
   design, rows = study.design, study.rows
   first = leading(rows, images)
   shots = {
     name: (name.replace('_', ' '), base64.b64encode(images[name]).decode('ascii'), caption)
-    for name, caption in CAPTIONS.items()
+    for name, caption in captions(design.metric).items()
     if name in images
   }
   return page.render(
     'study.html',
     title=design.title,
     kind='study',
-    embedded={'title': design.title, 'head': table.HEAD, 'rows': table.cells(rows)},
+    embedded={'title': design.title, 'head': table.head(design.metric), 'rows': table.cells(rows)},
     facts=facts(study),
     summary=sentences.summary(rows),
-    glance_head=sentences.GLANCE_HEAD,
     glance=sentences.glance(rows),
     advice=[*sentences.untuned(rows), *sentences.few_seeds(rows)],
     levels=table.levels(rows),
@@ -142,7 +148,7 @@ def publish(
     durable.write_durably(beside / f'{name}.{image_kind}', content)
     names.append(f'{name}.{image_kind}')
   for stale in beside.iterdir():
-    if stale.stem in CAPTIONS and stale.name not in names:
+    if stale.stem in captions(study.design.metric) and stale.name not in names:
       stale.unlink()
   text = _markdown(study, names=names, beside=beside.name, how=how, about=about)
   durable.write_durably(target, text.encode())
@@ -153,10 +159,10 @@ def _markdown(
 ) -> str:
   design, rows = study.design, study.rows
   shown = {name.partition('.')[0]: f'{beside}/{name}' for name in names}
-  first, last = leading(rows, shown), 'accuracy_by_noise'
+  first, last = leading(rows, shown), f'{design.metric.key}_by_noise'
   drawn = {
     name: f'{caption}\n\n![{caption}]({shown[name]})'
-    for name, caption in CAPTIONS.items()
+    for name, caption in captions(design.metric).items()
     if name in shown
   }
   parts = [
@@ -165,7 +171,7 @@ def _markdown(
     sentences.summary(rows),
     *_missing(study),
     '## At a glance',
-    table.grid([sentences.GLANCE_HEAD, *sentences.glance(rows)]),
+    table.grid(sentences.glance(rows)),
     *sentences.untuned(rows),
     *sentences.few_seeds(rows),
     *(['## What is trained', _bullets(about)] if about else []),

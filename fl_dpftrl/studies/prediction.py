@@ -1,4 +1,4 @@
-"""Worth of the losses: how well the noise known before training predicts accuracy.
+"""Worth of the losses: how well the noise known before training predicts which models are better.
 
 Intervals and p-values resample settings, and so take the mechanisms of a study
 as a sample of mechanisms. Their random draws are fixed.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import stats
 
-from fl_dpftrl.studies import results
+from fl_dpftrl.studies import intervals, results
 
 MEASURES = {
   'rms': 'from RmsLoss',
@@ -31,7 +31,7 @@ class Estimate:
   Attributes:
     value: Spearman's ρ.
     low, high: 95 % bootstrap interval over settings, drawn within each ε.
-    p_value: probability of a ρ as far from 0 where accuracies are permuted.
+    p_value: probability of a ρ as far from 0 where gains are permuted.
   """
 
   value: float
@@ -42,7 +42,7 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Correlation:
-  """Rank correlation of test accuracy with a prediction of the noise.
+  """Rank correlation of gains on test data with a prediction of the noise.
 
   Attributes:
     pooled: over all settings; None for fewer than three, or equal values.
@@ -63,12 +63,12 @@ class Pairs:
   """Pairs of mechanisms at one ε, by how much their predicted noise differs.
 
   A pair is told apart if the 95 % interval of the paired difference of its
-  accuracies does not hold 0.
+  gains does not hold 0.
 
   Attributes:
     total: number of pairs.
     apart: number of pairs that are told apart.
-    right: number of those in which less noise has more accuracy.
+    right: number of those in which less noise is better.
     ratio: largest noise ratio of a pair that is told apart the other way round;
       1 without one.
     beyond: number of pairs told apart with a larger ratio.
@@ -105,24 +105,24 @@ def known(rows: Sequence[results.Row]) -> list[results.Row]:
 
 
 def correlation(rows: Sequence[results.Row], measure: str) -> Correlation:
-  """Returns the rank correlation of mean test accuracy with a field of `Noise`."""
+  """Returns the rank correlation of mean gains with a field of `Noise`."""
   compared = known(rows)
   noises = np.array([getattr(row.noise, measure) for row in compared])
-  accuracies = np.array([row.mean for row in compared])
+  gains = np.array([row.gain for row in compared])
   levels = _levels(compared)
-  pooled = _spearman(noises[None], accuracies[None])[0]
+  pooled = _spearman(noises[None], gains[None])[0]
   by_epsilon = {
-    compared[level[0]].epsilon: float(_spearman(noises[level][None], accuracies[level][None])[0])
+    compared[level[0]].epsilon: float(_spearman(noises[level][None], gains[level][None])[0])
     for level in levels
     if len(level) >= _FEWEST
   }
   by_epsilon = {epsilon: value for epsilon, value in by_epsilon.items() if np.isfinite(value)}
   if not np.isfinite(pooled):
     return Correlation(pooled=None, within=None, by_epsilon=by_epsilon, settings=len(compared))
-  drawn, drawn_within = _resampled(noises, accuracies, levels)
+  drawn, drawn_within = _resampled(noises, gains, levels)
   rng = np.random.default_rng(_SEED)
-  anywhere = rng.permuted(np.tile(accuracies, (_RESAMPLES, 1)), axis=1)
-  mixed = np.tile(accuracies, (_RESAMPLES, 1))
+  anywhere = rng.permuted(np.tile(gains, (_RESAMPLES, 1)), axis=1)
+  mixed = np.tile(gains, (_RESAMPLES, 1))
   for level in levels:
     mixed[:, level] = rng.permuted(mixed[:, level], axis=1)
   noise = np.tile(noises, (_RESAMPLES, 1))
@@ -147,13 +147,13 @@ def advantage(
     Difference of the two, and its 95 % bootstrap interval; None without both.
   """
   compared = known(rows)
-  accuracies = np.array([row.mean for row in compared])
+  gains = np.array([row.gain for row in compared])
   levels = _levels(compared)
   values = []
   for name in (measure, other):
     noises = np.array([getattr(row.noise, name) for row in compared])
-    exact = _within(noises[None], accuracies[None], levels)
-    values.append(np.concatenate([exact, _resampled(noises, accuracies, levels)[1]]))
+    exact = _within(noises[None], gains[None], levels)
+    values.append(np.concatenate([exact, _resampled(noises, gains, levels)[1]]))
   differences = values[1] - values[0]
   if not np.isfinite(differences[0]):
     return None
@@ -170,7 +170,7 @@ def choices(rows: Sequence[results.Row], measure: str) -> list[results.Row]:
 
 
 def pairs(rows: Sequence[results.Row], measure: str) -> Pairs:
-  """Returns how often less predicted noise has more accuracy, at one ε."""
+  """Returns how often less predicted noise is better, at one ε."""
   compared = known(rows)
   total = 0
   right: list[float] = []
@@ -181,7 +181,7 @@ def pairs(rows: Sequence[results.Row], measure: str) -> Pairs:
       if getattr(one.noise, measure) > getattr(other.noise, measure):
         one, other = other, one
       ratio = getattr(other.noise, measure) / getattr(one.noise, measure)
-      difference = results.paired(one.tests, other.tests, one.looks)
+      difference = intervals.paired(one.gains, other.gains, one.looks)
       if difference is not None and difference.is_clear:
         (right if difference.mean > 0 else wrong).append(ratio)
   largest = max(wrong, default=1.0)
@@ -202,23 +202,21 @@ def _levels(compared: Sequence[results.Row]) -> list[list[int]]:
   return list(levels.values())
 
 
-def _spearman(noises: np.ndarray, accuracies: np.ndarray) -> np.ndarray:
+def _spearman(noises: np.ndarray, gains: np.ndarray) -> np.ndarray:
   """Returns Spearman's ρ of each line of two matrices; NaN where it is undefined."""
   if noises.shape[1] < _FEWEST:
     return np.full(len(noises), np.nan)
-  ranks = [stats.rankdata(values, axis=1) for values in (noises, accuracies)]
+  ranks = [stats.rankdata(values, axis=1) for values in (noises, gains)]
   one, other = (values - values.mean(axis=1, keepdims=True) for values in ranks)
   scale = np.sqrt((one**2).sum(axis=1) * (other**2).sum(axis=1))
   with np.errstate(invalid='ignore', divide='ignore'):
     return np.where(scale > 0, (one * other).sum(axis=1) / scale, np.nan)
 
 
-def _within(
-  noises: np.ndarray, accuracies: np.ndarray, levels: Sequence[Sequence[int]]
-) -> np.ndarray:
+def _within(noises: np.ndarray, gains: np.ndarray, levels: Sequence[Sequence[int]]) -> np.ndarray:
   """Returns the mean over levels of each line's ρ; NaN where a line has none."""
   values = [
-    _spearman(noises[:, level], accuracies[:, level]) for level in levels if len(level) >= _FEWEST
+    _spearman(noises[:, level], gains[:, level]) for level in levels if len(level) >= _FEWEST
   ]
   if not values:
     return np.full(len(noises), np.nan)
@@ -228,7 +226,7 @@ def _within(
 
 
 def _resampled(
-  noises: np.ndarray, accuracies: np.ndarray, levels: Sequence[Sequence[int]]
+  noises: np.ndarray, gains: np.ndarray, levels: Sequence[Sequence[int]]
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns pooled ρ and mean ρ within an ε of settings drawn with replacement.
 
@@ -241,10 +239,7 @@ def _resampled(
   )
   order = np.concatenate(levels)
   places = [np.flatnonzero(np.isin(order, level)).tolist() for level in levels]
-  return (
-    _spearman(noises[drawn], accuracies[drawn]),
-    _within(noises[drawn], accuracies[drawn], places),
-  )
+  return (_spearman(noises[drawn], gains[drawn]), _within(noises[drawn], gains[drawn], places))
 
 
 def _estimate(value: float, drawn: np.ndarray, permuted: np.ndarray) -> Estimate:

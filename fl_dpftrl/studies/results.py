@@ -1,4 +1,8 @@
-"""Results of a study: chosen learning rates, means over seeds, paired comparisons."""
+"""Results of a study: chosen learning rates, means over seeds, paired comparisons.
+
+Values are those of the study's metric. In gains larger is better: they are the values, negated
+where lower is better.
+"""
 
 import csv
 import dataclasses
@@ -12,6 +16,7 @@ from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.studies import cells as cells_lib
 from fl_dpftrl.studies import design as design_lib
 from fl_dpftrl.studies import intervals, kept
+from fl_dpftrl.studies import metric as metric_lib
 
 DONE, DIVERGED, FAILED, WAITING = 'done', 'diverged', 'failed', 'not run'
 _DIGITS = 4  # of a rate beyond a grid
@@ -35,40 +40,13 @@ class Result:
 
   @property
   def validation(self) -> float | None:
-    """Returns the accuracy on validation data; None unless the cell is done."""
-    return self.summary['validation'].get('accuracy') if self.status == DONE else None
+    """Returns the metric on validation data; None unless the cell is done."""
+    return self.summary['validation'].get(self.cell.metric.name) if self.status == DONE else None
 
   @property
   def test(self) -> float | None:
-    """Returns the accuracy on test data; None unless the cell is done."""
-    return self.summary['test'].get('accuracy') if self.status == DONE else None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Difference:
-  """Test accuracy below that of the best mechanism, paired by seed.
-
-  Attributes:
-    mean: mean over seeds of the best one's accuracy less that of this one.
-    margin: half the width of its 95 % confidence interval (Student's t), or of a wider one where
-      a study adds seeds; None for fewer than two seeds.
-  """
-
-  mean: float
-  margin: float | None
-
-  @property
-  def is_clear(self) -> bool:
-    """Returns whether the interval does not hold 0."""
-    return self.margin is not None and abs(self.mean) > self.margin
-
-  @property
-  def verdict(self) -> str:
-    if self.margin is None:
-      return 'unknown: one seed'
-    if self.mean - self.margin > 0:
-      return 'worse'
-    return 'tied with the best' if self.mean + self.margin >= 0 else 'better'
+    """Returns the metric on test data; None unless the cell is done."""
+    return self.summary['test'].get(self.cell.metric.name) if self.status == DONE else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,7 +57,7 @@ class Row:
     setting: mechanism and level of noise.
     conditions: conditions of its runs.
     noise: its noise; None without.
-    server_learning_rate: rate with the best mean validation accuracy; None
+    server_learning_rate: rate with the best mean on validation data; None
       where no cell is done.
     at_edge: True if several rates were tried, and the chosen one is the least or
       largest of them.
@@ -87,6 +65,7 @@ class Row:
     difference: against the best of the same ε; None for the best itself.
     problems: cells of the setting that failed or diverged.
     looks: numbers of seeds at which a study that adds seeds looked at this ε; see `sequential`.
+    metric: what the study compares.
   """
 
   setting: design_lib.Setting
@@ -95,9 +74,10 @@ class Row:
   server_learning_rate: float | None
   at_edge: bool
   results: tuple[Result, ...]
-  difference: Difference | None
+  difference: intervals.Difference | None
   problems: tuple[Result, ...]
   looks: tuple[int, ...] = ()
+  metric: metric_lib.Metric = metric_lib.Metric()
 
   @property
   def label(self) -> str:
@@ -119,22 +99,32 @@ class Row:
 
   @property
   def tests(self) -> dict[int, float]:
-    """Test accuracies by seed."""
+    """Metric on test data by seed."""
     return {r.cell.seed: r.test for r in self.results if r.test is not None}
 
   @property
+  def gains(self) -> dict[int, float]:
+    """Metric on test data by seed, with larger as better."""
+    return {seed: self.metric.gain(value) for seed, value in self.tests.items()}
+
+  @property
   def mean(self) -> float:
-    """Mean test accuracy; NaN where no cell is done."""
+    """Mean metric on test data; NaN where no cell is done."""
     return statistics.fmean(self.tests.values()) if self.tests else math.nan
 
   @property
+  def gain(self) -> float:
+    """Mean metric on test data, with larger as better; NaN where no cell is done."""
+    return self.metric.gain(self.mean)
+
+  @property
   def deviation(self) -> float | None:
-    """Standard deviation of test accuracy over seeds; None for fewer than two."""
+    """Standard deviation on test data over seeds; None for fewer than two."""
     return statistics.stdev(self.tests.values()) if len(self.tests) > 1 else None
 
   @property
   def margin(self) -> float | None:
-    """Half the width of the 95 % interval of the mean, as that of a `Difference`."""
+    """Half the width of the 95 % interval of the mean, as that of a difference."""
     return intervals.margin(list(self.tests.values()), self.looks)
 
   @property
@@ -167,14 +157,18 @@ def read(cell: cells_lib.Cell, failed: Mapping[str, str] | None = None) -> Resul
   content = json_files.read(path)
   try:
     since = content['diverged_since_round']
-    accuracies = content['test']['accuracy'], content['validation']['accuracy']
+    name = cell.metric.name
+    values = content['test'][name], content['validation'][name]
     seconds = float(content['seconds'])
     broken = kept.broken(cell, content)
   except (KeyError, TypeError, ValueError):
-    raise ValueError(f'{path} is no summary of a run; remove its folder to repeat it') from None
+    raise ValueError(
+      f'{path} is no summary of a run with test and validation {cell.metric.name}; remove its'
+      ' folder to repeat it'
+    ) from None
   if broken:
     return Result(cell=cell, status=FAILED, reason=broken)
-  if since is None and None not in accuracies and math.isfinite(seconds):
+  if since is None and None not in values and math.isfinite(seconds):
     return Result(cell=cell, status=DONE, summary=content)
   reason = 'not finite' if since is None else f'not finite from round {since} on'
   return Result(cell=cell, status=DIVERGED, reason=reason, summary=content)
@@ -183,7 +177,7 @@ def read(cell: cells_lib.Cell, failed: Mapping[str, str] | None = None) -> Resul
 def chosen_rates(
   design: design_lib.Design, results: Iterable[Result]
 ) -> dict[design_lib.Setting, float]:
-  """Returns the rate of each setting with the best mean validation accuracy.
+  """Returns the rate of each setting with the best mean on validation data.
 
   A rate for which a tuning cell failed or diverged is not chosen. Only the
   tuning seeds count, so that the choice is the same when more seeds are done. A
@@ -204,7 +198,7 @@ def chosen_rates(
     for rate, at_rate in rates.items():
       measured = [own.validation for own in at_rate if own.validation is not None]
       if len(measured) == len(tuning):
-        means[rate] = statistics.fmean(measured)
+        means[rate] = design.metric.gain(statistics.fmean(measured))
     if means:
       chosen[setting] = max(means, key=lambda rate: (means[rate], -rate))
   return chosen
@@ -258,7 +252,7 @@ def rows(
 ) -> list[Row]:
   """Returns a row for each setting, in the order of the design.
 
-  Differences are those between means of accuracies that are paired by seed: two
+  Differences are those between means of gains that are paired by seed: two
   mechanisms share data, cohorts and initial weights for the same seed.
 
   Args:
@@ -284,17 +278,18 @@ def rows(
         difference=None,
         problems=tuple(result for result in own if result.status in (DIVERGED, FAILED)),
         looks=looks.get(setting.epsilon or math.inf, ()),
+        metric=design.metric,
       )
     )
   return [dataclasses.replace(row, difference=_to_best(row, made)) for row in made]
 
 
 def baseline(all_rows: Sequence[Row]) -> float | None:
-  """Returns the test accuracy of the best constant prediction, where the runs know one.
+  """Returns the test accuracy of the best constant prediction, where accuracies are compared.
 
   Each seed divides data of your own in another way. The mean is over seeds.
   """
-  runs = [result for row in all_rows for result in row.results]
+  runs = [result for row in all_rows for result in row.results if row.metric.is_accuracy]
   known = [r for r in runs if r.summary.get('unigram_accuracy') is not None]
   by_seed = {r.cell.seed: r.summary['unigram_accuracy'] for r in known}
   return statistics.fmean(by_seed.values()) if by_seed else None
@@ -305,7 +300,7 @@ def levels(all_rows: Iterable[Row]) -> dict[float, list[Row]]:
   all_rows = [row for row in all_rows if row.setting.mechanism is not None]
   return {
     epsilon: sorted(
-      (row for row in all_rows if row.tests and row.epsilon == epsilon), key=lambda row: -row.mean
+      (row for row in all_rows if row.tests and row.epsilon == epsilon), key=lambda row: -row.gain
     )
     for epsilon in dict.fromkeys(row.epsilon for row in all_rows)
   }
@@ -316,25 +311,12 @@ def without_noise(all_rows: Iterable[Row]) -> Row | None:
   return next((row for row in all_rows if row.setting.mechanism is None and row.tests), None)
 
 
-def _to_best(row: Row, all_rows: Sequence[Row]) -> Difference | None:
+def _to_best(row: Row, all_rows: Sequence[Row]) -> intervals.Difference | None:
   peers = [peer for peer in all_rows if peer.epsilon == row.epsilon and peer.tests]
-  best = max(peers, key=lambda peer: peer.mean, default=row)
-  return paired(best.tests, row.tests, row.looks) if row.tests and best is not row else None
-
-
-def paired(
-  best: Mapping[int, float], other: Mapping[int, float], looks: Sequence[int] = ()
-) -> Difference | None:
-  """Compares accuracies of the seeds that both have; None without such a seed.
-
-  Args:
-    best, other: accuracies by seed.
-    looks: as of `intervals.margin`.
-  """
-  differences = [best[seed] - other[seed] for seed in sorted(best.keys() & other.keys())]
-  if not differences:
-    return None
-  return Difference(mean=statistics.fmean(differences), margin=intervals.margin(differences, looks))
+  best = max(peers, key=lambda peer: peer.gain, default=row)
+  return (
+    intervals.paired(best.gains, row.gains, row.looks) if row.tests and best is not row else None
+  )
 
 
 def write_csv(path: str | os.PathLike[str], made: Sequence[Mapping[str, Any]]) -> None:
@@ -355,7 +337,7 @@ def _line(
   design: design_lib.Design, result: Result, rates: Mapping[design_lib.Setting, float]
 ) -> dict[str, Any]:
   cell, said = result.cell, result.summary
-  noise = cell.noise
+  noise, metric = cell.noise, cell.metric
   deployment = said.get('hypothetical_deployment') or {}
   return {
     'label': cell.setting.label,
@@ -373,9 +355,9 @@ def _line(
     'chosen': rates.get(cell.setting) == cell.server_learning_rate,
     'status': result.status,
     'reason': result.reason,
-    'validation_accuracy': (said.get('validation') or {}).get('accuracy'),
-    'test_accuracy': (said.get('test') or {}).get('accuracy'),
-    'published_test_accuracy': cell.setting.published,
+    f'validation_{metric.key}': (said.get('validation') or {}).get(metric.name),
+    f'test_{metric.key}': (said.get('test') or {}).get(metric.name),
+    f'published_test_{metric.key}': cell.setting.published,
     'run_epsilon': said.get('epsilon'),
     'declared_epsilon': (said.get('declared') or {}).get('epsilon'),
     'deployment_epsilon': deployment.get('epsilon'),

@@ -45,6 +45,8 @@ def study(
   without_noise: bool = True,
   workload: workloads.Workload = workloads.Workload(),
   deployment_report_goal: int | None = None,
+  metric: str = 'accuracy',
+  lower_is_better: bool | None = None,
   title: str = 'Study',
   jobs: int | None = None,
   machines: str | None = None,
@@ -57,7 +59,7 @@ def study(
   """Compares mechanisms by training the same model with each, at equal ε.
 
   The noise of each mechanism is calibrated. The first seeds try every learning rate; the one with
-  the best validation accuracy is then trained with the other seeds. An interrupted study goes on
+  the best validation metric is then trained with the other seeds. An interrupted study goes on
   when it is called again; runs that have ended are kept. The folder gets a run folder for each
   cell in cells/, strategies/, results.csv, table.txt, table.md, figures and study.html.
 
@@ -65,8 +67,7 @@ def study(
     train: trains a `Cell`: by `dpftrl.train` with `cell.aggregator()` and `cell.arguments`, or in
       another way with `cell.strategy` and `cell.noise_multiplier`; with
       `cell.server_learning_rate`. Returns the summary of the run, such as that of
-      `Trained.summary`: a mapping with `validation` and `test`, each with an `accuracy` from 0
-      to 1.
+      `Trained.summary`: a mapping with `validation` and `test`, each with the metric by its name.
     folder: folder of the study.
     mechanisms: names, as of `compare`, or `Mechanism`s.
     epsilons: target ε.
@@ -86,6 +87,9 @@ def study(
     workload: momentum and learning-rate schedule of the server, to predict the noise in the model.
     deployment_report_goal: report goal of a hypothetical deployment with the same noise on the
       mean, to which ε refer then; None for the ε of the runs.
+    metric: what is compared: 'accuracy', from 0 to 1 and shown in percent, or the name of any other
+      number, such as 'loss'.
+    lower_is_better: True for a loss or an error, False for a score; None for an accuracy alone.
     title: title of the table, figures and page.
     jobs: runs at the same time, each in a process of its own; `train` must then be a function of
       a module. None for one after another in this process, or for as many as `machines` have room
@@ -138,6 +142,8 @@ def study(
       'tuning_seeds': tuning_seeds,
       'extend_rates': extend_rates,
       'without_noise': without_noise,
+      'metric': metric,
+      'lower_is_better': lower_is_better,
     }
   )
   if jobs is not None:
@@ -275,7 +281,7 @@ def _train(
     result = results.read(cell)
     if result.test is None:
       return f'{cell.name} {result.status}: {result.reason}'
-    return f'{cell.name}: test accuracy {100 * result.test:.2f} %'
+    return f'{cell.name}: test {cell.metric.name} {cell.metric.shown(result.test)}'
 
   def ended(wanted: Sequence[cells_lib.Cell]) -> list[results.Result]:
     failed = runner.run(wanted, task, jobs=jobs, machines=machines, progress=progress, told=told)

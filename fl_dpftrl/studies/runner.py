@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from fl_dpftrl.files import durable
 from fl_dpftrl.studies import cells as cells_lib
 from fl_dpftrl.studies import kept, processes
+from fl_dpftrl.studies import metric as metric_lib
 from fl_dpftrl.text import messages
 
 
@@ -163,13 +164,13 @@ def _train(train: cells_lib.Train, cell: cells_lib.Cell) -> None:
   """Trains a cell, and writes its summary if the task has not.
 
   Raises:
-    ValueError: if the summary has no accuracies.
+    ValueError: if the summary lacks the metric of the study.
   """
   began = time.monotonic()
   summary: Any = train(cell)
   if summary is None and _is_finished(cell):
     return
-  measured = {part: _measured(summary, part) for part in ('validation', 'test')}
+  measured = {part: _measured(summary, part, cell.metric) for part in ('validation', 'test')}
   content: dict[str, Any] = {'diverged_since_round': None, 'seconds': time.monotonic() - began}
   content |= {**summary, **measured, **kept.proved(cell)}
   text = json.dumps(content, indent=2, allow_nan=False, default=str)
@@ -178,17 +179,18 @@ def _train(train: cells_lib.Train, cell: cells_lib.Cell) -> None:
   durable.write_durably(path, (text + '\n').encode(), private=True)
 
 
-def _measured(summary: Any, part: str) -> dict[str, float | None]:
+def _measured(summary: Any, part: str, metric: metric_lib.Metric) -> dict[str, float | None]:
   """Returns the metrics of a part of a summary; None where they are not finite."""
   values = summary.get(part) if isinstance(summary, Mapping) else None
-  if not (isinstance(values, Mapping) and 'accuracy' in values):
+  if not (isinstance(values, Mapping) and metric.name in values):
+    such = {'validation': {metric.name: 0.4}, 'test': {metric.name: 0.3}}
     raise ValueError(
-      "train must return a mapping such as {'validation': {'accuracy': 0.4}, 'test': {'accuracy':"
-      f' 0.3}}}}, as Trained.summary does, got {messages.quoted(summary)}'
+      f'train must return a mapping such as {such} for metric={metric.name!r}, as Trained.summary'
+      f' does, got {messages.quoted(summary)}'
     )
-  accuracy = values['accuracy']
-  if accuracy is not None and math.isfinite(accuracy) and not 0.0 <= accuracy <= 1.0:
-    raise ValueError(f'{part} accuracy must be between 0 and 1, got {accuracy:g}')
+  value = values[metric.name]
+  if metric.is_accuracy and value is not None and math.isfinite(value) and not 0.0 <= value <= 1.0:
+    raise ValueError(f'{part} accuracy must be between 0 and 1, got {value:g}')
   return {
     name: float(value) if value is not None and math.isfinite(value) else None
     for name, value in values.items()

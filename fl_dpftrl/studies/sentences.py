@@ -3,7 +3,8 @@
 import statistics
 from collections.abc import Iterator, Sequence
 
-from fl_dpftrl.studies import prediction, results
+from fl_dpftrl.studies import intervals, prediction, results
+from fl_dpftrl.studies import metric as metric_lib
 
 _INDEPENDENT = 'identity'
 _ENOUGH_SEEDS = 3
@@ -11,19 +12,13 @@ _ENOUGH_SEEDS = 3
 _NOISE_HELPS = 0.005
 
 
-GLANCE_HEAD = (
-  'ε',
-  'best mean',
-  'test accuracy (%)',
-  'not told apart from it',
-  'worse than it',
-  'how sure',
-)
-
-
 def glance(rows: Sequence[results.Row]) -> list[tuple[str, ...]]:
-  """Returns a line for each ε, with cells as in `GLANCE_HEAD`."""
-  lines: list[tuple[str, ...]] = []
+  """Returns a table with a head and a line for each ε."""
+  metric = rows[0].metric
+  value = metric.label(f'test {metric.name}')
+  lines: list[tuple[str, ...]] = [
+    ('ε', 'best mean', value, 'not told apart from it', 'worse than it', 'how sure')
+  ]
   for epsilon, level in results.levels(rows).items():
     if not level:
       lines.append((f'{epsilon:g}', *('–',) * 4, 'no run has ended'))
@@ -31,12 +26,11 @@ def glance(rows: Sequence[results.Row]) -> list[tuple[str, ...]]:
     best, others = level[0], level[1:]
     worse = [row.label for row in others if row.verdict == 'worse']
     tied = [row.label for row in others if row.verdict != 'worse']
-    spread = '' if best.deviation is None else f' ± {100 * best.deviation:.2f}'
     lines.append(
       (
         f'{epsilon:g}',
         best.label,
-        f'{100 * best.mean:.2f}{spread}',
+        metric.number(best.mean, best.deviation),
         ', '.join(tied) or '–',
         ', '.join(worse) or '–',
         _certainty(level),
@@ -58,7 +52,7 @@ def _certainty(level: Sequence[results.Row]) -> str:
 
 def summary(rows: Sequence[results.Row]) -> str:
   """Returns three sentences: what was trained, what is best, and how sure that is."""
-  levels = results.levels(rows)
+  levels, metric = results.levels(rows), rows[0].metric
   counts = {len(row.tests) for row in rows if row.setting.mechanism is not None} or {0}
   seeds = f'{"up to " if len(counts) > 1 else ""}{max(counts)} seed{"s"[: max(counts) != 1]}'
   noisy = list(dict.fromkeys(r.label for r in rows if r.setting.mechanism is not None))
@@ -69,7 +63,7 @@ def summary(rows: Sequence[results.Row]) -> str:
   if not any(levels.values()):
     return trained
   best = [
-    f'{_percent(level[0].mean)} at ε = {epsilon:g} ({level[0].label})'
+    f'{metric.shown(level[0].mean)} at ε = {epsilon:g} ({level[0].label})'
     for epsilon, level in levels.items()
     if level
   ]
@@ -77,11 +71,13 @@ def summary(rows: Sequence[results.Row]) -> str:
   clear, total = (sum(counts) for counts in zip(*pairs))
   bounds = []
   if (silent := results.without_noise(rows)) is not None:
-    bounds.append(f'the model reaches {_percent(silent.mean)} without noise')
+    bounds.append(f'the model reaches {metric.shown(silent.mean)} without noise')
   if (height := results.baseline(rows)) is not None:
-    bounds.append(f'the best constant prediction has {_percent(height)}')
+    bounds.append(f'the best constant prediction has {metric.shown(height)}')
   told = f'The seeds tell {clear} of {total} pairs of mechanisms apart'
-  return f'{trained} The best mean test accuracy is {_listed(best)}. {"; ".join([told, *bounds])}.'
+  return (
+    f'{trained} The best mean test {metric.name} is {_listed(best)}. {"; ".join([told, *bounds])}.'
+  )
 
 
 def _listed(words: Sequence[str]) -> str:
@@ -104,7 +100,7 @@ def few_seeds(rows: Sequence[results.Row]) -> list[str]:
 
 def verdicts(rows: Sequence[results.Row]) -> list[str]:
   """Returns a sentence or two for each ε: the best mechanism, ties, clear losers, order."""
-  sentences = []
+  sentences, metric = [], rows[0].metric
   for epsilon, level in results.levels(rows).items():
     if not level:
       sentences.append(f'ε = {epsilon:g}: no run has ended.')
@@ -113,11 +109,14 @@ def verdicts(rows: Sequence[results.Row]) -> list[str]:
     groups: dict[str, list[str]] = {}
     for row in level[1:]:
       groups.setdefault(row.verdict, []).append(row.label)
-    parts = [f'{best.label} has the best mean accuracy, {_percent(best.mean)}']
+    parts = [f'{best.label} has the best mean {metric.name}, {metric.shown(best.mean)}']
     for verdict, words in (
       ('tied with the best', 'not told apart from it by these seeds'),
-      ('worse', 'below it by more than seeds explain'),
-      ('unknown: one seed', 'below it in the one seed that there is, which proves no order'),
+      ('worse', f'{metric.worse} it by more than seeds explain'),
+      (
+        'unknown: one seed',
+        f'{metric.worse} it in the one seed that there is, which proves no order',
+      ),
     ):
       if groups.get(verdict):
         parts.append(f'{words}: {", ".join(groups[verdict])}')
@@ -131,8 +130,9 @@ def _order(level: Sequence[results.Row]) -> str:
     return ''
   names = [level[0].label]
   for above, below in zip(level, level[1:]):
-    difference = results.paired(above.tests, below.tests, above.looks)
-    sign = '>' if difference is not None and difference.is_clear else '≈'
+    difference = intervals.paired(above.gains, below.gains, above.looks)
+    is_clear = difference is not None and difference.is_clear
+    sign = ('<' if above.metric.lower_is_better else '>') if is_clear else '≈'
     names.append(f'{sign} {below.label}')
   clear, total = _told_apart(level)
   order = f'In order: {" ".join(names)}'
@@ -146,7 +146,7 @@ def _told_apart(level: Sequence[results.Row]) -> tuple[int, int]:
   clear = total = 0
   for place, above in enumerate(level):
     for below in level[place + 1 :]:
-      difference = results.paired(above.tests, below.tests, above.looks)
+      difference = intervals.paired(above.gains, below.gains, above.looks)
       total += 1
       clear += difference is not None and difference.is_clear
   return clear, total
@@ -160,17 +160,18 @@ def against_independent(rows: Sequence[results.Row]) -> list[str]:
   compared with those of the same flags.
   """
   sentences: list[str] = []
+  metric = rows[0].metric
   clear: list[tuple[str, float | None]] = []
   unclear: list[tuple[str, float | None]] = []
   for epsilon, independent, others in _beside_independent(rows):
-    mean = results.paired(_mean_by_seed(others), independent.tests, independent.looks)
-    parts = [f'{independent.label} reaches {_percent(independent.mean)}']
+    mean = intervals.paired(_mean_by_seed(others), independent.gains, independent.looks)
+    parts = [f'{independent.label} reaches {metric.shown(independent.mean)}']
     parts += [f'{words}: {", ".join(labels)}' for words, labels in _beside(independent, others)]
     if mean is not None:
-      margin = '' if mean.margin is None else f' ± {100 * mean.margin:.2f}'
+      value = metric.number(metric.gain(mean.mean), mean.margin, digits=3)
       parts.append(
         f'the mean of mechanisms with correlated noise ({len(others)}) differs from it by'
-        f' {_signed(100 * mean.mean)}{margin} points'
+        f' {_signed(value)}{metric.points}'
       )
       (clear if mean.is_clear and mean.mean > 0 else unclear).append((f'{epsilon:g}', mean.margin))
     sentences.append(f'ε = {epsilon:g}: {"; ".join(parts)}.')
@@ -183,13 +184,13 @@ def against_independent(rows: Sequence[results.Row]) -> list[str]:
   elif unclear:
     left = list(dict.fromkeys(epsilon for epsilon, _ in unclear))
     proven = dict.fromkeys(epsilon for epsilon, _ in clear if epsilon not in left)
-    above = 'above independent noise by more than seeds explain'
-    done = f'{above} at ε = {", ".join(proven)}, but not' if proven else f'not {above}'
+    better = f'{metric.better} independent noise by more than seeds explain'
+    done = f'{better} at ε = {", ".join(proven)}, but not' if proven else f'not {better}'
     sentences.insert(
       0,
       f'The mean of the mechanisms with correlated noise is {done} at'
       f' ε = {", ".join(left)}: the interval of these seeds holds 0 or lies'
-      ' below it.',
+      f' {metric.worse} it.',
     )
   return sentences
 
@@ -208,13 +209,13 @@ def _beside_independent(
 
 
 def _beside(independent: results.Row, others: Sequence[results.Row]) -> list[tuple[str, list[str]]]:
-  """Returns the mechanisms above, level with and below independent noise, in words."""
+  """Returns the mechanisms better than, level with and worse than independent noise, in words."""
   groups: dict[str, list[str]] = {}
   for row in others:
-    difference = results.paired(row.tests, independent.tests, row.looks)
+    difference = intervals.paired(row.gains, independent.gains, row.looks)
     if difference is None:
       continue
-    side = 'above' if difference.mean > 0 else 'below'
+    side = row.metric.better if difference.mean > 0 else row.metric.worse
     if difference.margin is None:
       words = f'{side} it in the one seed that both have'
     elif difference.is_clear:
@@ -237,7 +238,7 @@ def baseline(rows: Sequence[results.Row]) -> list[str]:
       whole = len(level) > 1 and len(below) == len(level)
       parts.append(f'{"every mechanism" if whole else ", ".join(below)} at ε = {epsilon:g}')
   named = f'Not above it: {"; ".join(parts)}.' if parts else 'All settings are above it.'
-  return [f'The best constant prediction has {_percent(height)}. {named}']
+  return [f'The best constant prediction has {rows[0].metric.shown(height)}. {named}']
 
 
 def untuned(rows: Sequence[results.Row]) -> list[str]:
@@ -249,27 +250,36 @@ def untuned(rows: Sequence[results.Row]) -> list[str]:
   height = results.baseline(rows)
   if height is not None and silent.mean <= height:
     return [f'Even without noise the model is not above the best constant prediction. {remedy}']
-  levels = [(row, results.paired(row.tests, silent.tests)) for row in rows if row is not silent]
-  above = [row for row, gain in levels if gain is not None and gain.mean > _NOISE_HELPS]
-  if not above:
+  metric = silent.metric
+  gains = [(row, intervals.paired(row.gains, silent.gains)) for row in rows if row is not silent]
+  better = [row for row, gain in gains if gain is not None and _is_help(metric, gain)]
+  if not better:
     return []
-  named = ', '.join(f'{row.label} at ε = {row.epsilon:g}' for row in above)
+  named = ', '.join(f'{row.label} at ε = {row.epsilon:g}' for row in better)
+  than = 'more' if metric.lower_is_better else 'less'
   return [
-    f'The runs without noise reach {_percent(silent.mean)}, less than {named}. Noise makes no'
+    f'The runs without noise reach {metric.shown(silent.mean)}, {than} than {named}. Noise makes no'
     f' model better, so the runs without noise lack rounds or a good learning rate. {remedy}'
   ]
 
 
+def _is_help(metric: metric_lib.Metric, gain: intervals.Difference) -> bool:
+  """Returns whether noise looks better than none by more than it may."""
+  return gain.mean > _NOISE_HELPS if metric.is_accuracy else gain.mean > 0 and gain.is_clear
+
+
 def predictions(rows: Sequence[results.Row]) -> list[str]:
-  """Returns sentences on how well each loss predicts the order of accuracies."""
+  """Returns sentences on how well each loss predicts the order of mechanisms."""
+  metric = rows[0].metric
+  negated = 'negated ' * metric.lower_is_better
   by_measure = {name: prediction.correlation(rows, name) for name in prediction.MEASURES}
   if all(ranked.pooled is None for ranked in by_measure.values()):
     return ['There are too few settings, or mechanisms, for a rank correlation.']
   sentences = [
     'The noise in the model is known before any training: loss × effective noise multiplier ×'
-    ' clip norm / report goal. A rank correlation of −1 with test accuracy means that it puts'
-    ' all mechanisms in the right order. Intervals are of a bootstrap over settings, p-values of'
-    ' permutations, both with a fixed seed.'
+    f' clip norm / report goal. A rank correlation of −1 with {negated}test {metric.name} means'
+    ' that it puts all mechanisms in the right order. Intervals are of a bootstrap over settings,'
+    ' p-values of permutations, both with a fixed seed.'
   ]
   for name, ranked in by_measure.items():
     sentences.append(f'Noise {prediction.MEASURES[name]}: {_correlation(ranked)}.')
@@ -285,7 +295,9 @@ def _correlation(ranked: prediction.Correlation) -> str:
     + ('' if ranked.pooled is None else f', p {_p_value(ranked.pooled)}')
   ]
   if ranked.within is not None:
-    by_epsilon = ', '.join(f'{_signed(v)} at ε = {e:g}' for e, v in ranked.by_epsilon.items())
+    by_epsilon = ', '.join(
+      f'{_signed(f"{v:.2f}")} at ε = {e:g}' for e, v in ranked.by_epsilon.items()
+    )
     parts.append(
       'within one ε, where the noise multiplier plays no part, the mean is'
       f' {prediction.text(ranked.within)}, p {_p_value(ranked.within)} ({by_epsilon})'
@@ -310,7 +322,8 @@ def _best_measure(
     if gained is None:
       continue
     value, low, high = gained
-    words = f'{prediction.MEASURES[name]} (by {value:.2f}, 95 %: {_signed(low)} to {_signed(high)})'
+    ends = ' to '.join(_signed(f'{end:.2f}') for end in (low, high))
+    words = f'{prediction.MEASURES[name]} (by {value:.2f}, 95 %: {ends})'
     (apart if low > 0 else joint).append(words)
   parts = [f'Within an ε the noise {prediction.MEASURES[best]} has the correlation closest to −1']
   if apart:
@@ -322,22 +335,24 @@ def _best_measure(
 
 def _selected(rows: Sequence[results.Row], measure: str) -> str:
   """Returns what the least noise selects, and when that can be relied on."""
-  parts = []
+  parts, metric = [], rows[0].metric
   for choice in prediction.choices(rows, measure):
     outcome = 'the best'
     if choice.difference is not None:
-      margin = choice.difference.margin
-      outcome = f'{100 * choice.difference.mean:.2f}'
-      outcome += '' if margin is None else f' ± {100 * margin:.2f}'
-      outcome += f' points below the best: {choice.difference.verdict}'
+      outcome = (
+        metric.difference(choice.difference)
+        + f'{metric.points} {metric.worse} the best: {choice.difference.verdict}'
+      )
     parts.append(f'{choice.label} at ε = {choice.epsilon:g} ({outcome})')
   pairs = prediction.pairs(rows, measure)
   text = f'selects {", ".join(parts)}.' if parts else 'selects nothing: no ε has two mechanisms.'
   if not pairs.apart:
     return f'{text} Seeds tell none of {pairs.total} pairs of mechanisms of one ε apart.'
+  better = f'{"a lower" if metric.lower_is_better else "a higher"} {metric.name}'
+  better = 'more accuracy' if metric.is_accuracy else better
   text += (
     f' Of {pairs.total} pairs of mechanisms of one ε seeds tell {pairs.apart} apart; in'
-    f' {pairs.right} of these the one with less noise has more accuracy.'
+    f' {pairs.right} of these the one with less noise has {better}.'
   )
   if pairs.right == pairs.apart:
     return f'{text} None is the other way round, so here a mechanism can be chosen by this loss.'
@@ -354,17 +369,13 @@ def _selected(rows: Sequence[results.Row], measure: str) -> str:
 
 
 def _mean_by_seed(rows: Sequence[results.Row]) -> dict[int, float]:
-  """Returns the mean accuracy over mechanisms of each seed that all of them have."""
+  """Returns the mean gain over mechanisms of each seed that all of them have."""
   seeds = set.intersection(*(set(row.tests) for row in rows))
-  return {seed: statistics.fmean(row.tests[seed] for row in rows) for seed in seeds}
+  return {seed: statistics.fmean(row.gains[seed] for row in rows) for seed in seeds}
 
 
-def _percent(value: float) -> str:
-  return f'{100 * value:.2f} %'
-
-
-def _signed(value: float) -> str:
-  return f'{value:+.2f}'.replace('-', '−')
+def _signed(number: str) -> str:
+  return number.replace('-', '−', 1) if number.startswith('-') else f'+{number}'
 
 
 def _p_value(estimate: prediction.Estimate) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from fl_dpftrl.files import durable
 from fl_dpftrl.studies import cells as cells_lib
 from fl_dpftrl.studies import design as design_lib
-from fl_dpftrl.studies import results
+from fl_dpftrl.studies import intervals, results
 
 NAME = 'added_seeds.json'
 _GROWTH = 1.5  # seeds of a look over those of the one before
@@ -121,7 +121,7 @@ class Added:
       self.write()
     if seeds != looks[-1]:  # On the way to a look; another pair may come from behind.
       return looks[-1] if seeds < looks[-1] else _next(looks[-1])
-    found = results.paired(best.tests, other.tests, looks)
+    found = intervals.paired(best.gains, other.gains, looks)
     return 0 if found is not None and found.is_clear else _next(seeds)
 
 

@@ -53,17 +53,17 @@ class Study:
     """
     return tables.frame(results_lib.lines(self.design, self.results))
 
-  def plot(self, name: str = 'accuracy_by_epsilon') -> 'figure_lib.Figure':
+  def plot(self, name: str | None = None) -> 'figure_lib.Figure':
     """Draws a figure of the study's page.
 
     Args:
-      name: 'accuracy_by_epsilon', 'difference_to_best', 'accuracy_by_round', 'accuracy_by_rate'
-        or 'accuracy_by_noise'.
+      name: 'difference_to_best', 'accuracy_by_round', 'accuracy_by_rate', 'accuracy_by_noise' or
+        'accuracy_by_epsilon', the default; with the name of another metric for 'accuracy'.
 
     Raises:
       ValueError: if there is no such figure, or nothing to draw in it.
     """
-    drawn = self.figures()
+    drawn, name = self.figures(), name or f'{self.design.metric.key}_by_epsilon'
     if name not in drawn:
       raise ValueError(f'name must be one of {", ".join(drawn) or "none yet"}, got {name!r}')
     return drawn[name]
@@ -72,13 +72,13 @@ class Study:
     """Returns the figures that there is something to draw for, by name."""
     from fl_dpftrl.studies import contrasts, figures  # Load matplotlib.
 
-    design, rows = self.design, self.rows
+    design, rows, key = self.design, self.rows, self.design.metric.key
     made = {
-      'accuracy_by_epsilon': figures.accuracy_by_epsilon(design, rows),
+      f'{key}_by_epsilon': figures.by_epsilon(design, rows),
       'difference_to_best': contrasts.difference_to_best(design, rows),
-      'accuracy_by_round': figures.accuracy_by_round(design, rows),
-      'accuracy_by_rate': figures.accuracy_by_rate(design, self.results, rows),
-      'accuracy_by_noise': contrasts.accuracy_by_noise(design, rows),
+      f'{key}_by_round': figures.by_round(design, rows),
+      f'{key}_by_rate': figures.by_rate(design, self.results, rows),
+      f'{key}_by_noise': contrasts.by_noise(design, rows),
     }
     return {name: figure for name, figure in made.items() if figure is not None}
 
@@ -117,4 +117,5 @@ class Study:
     return f'{self.design.title}: {len(self.results)} runs{failed}, in {self.folder}'
 
   def _shown(self) -> list[dict[str, Any]]:
-    return [dict(zip(table.HEAD[:_SHOWN], cells)) for cells in table.cells(self.rows)]
+    head = table.head(self.design.metric)[:_SHOWN]
+    return [dict(zip(head, cells)) for cells in table.cells(self.rows)]

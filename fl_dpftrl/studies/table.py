@@ -1,40 +1,45 @@
 """The table of a study, as text, Markdown and cells of a page."""
 
 import itertools
+import math
 from collections.abc import Sequence
 
 from fl_dpftrl.studies import design as design_lib
+from fl_dpftrl.studies import metric as metric_lib
 from fl_dpftrl.studies import results, sequential
 from fl_dpftrl.text import messages, rounding
-
-HEAD = (
-  'ε',
-  'mechanism',
-  'test accuracy (%)',
-  'seeds',
-  'below the best (points)',
-  'verdict',
-  'server rate',
-  'noise multiplier',
-  'ε of the run',
-  'remarks',
-)
 
 # Cells that a table's title makes plain, or that say nothing.
 _SAID_BY_TITLE = ('', '–', 'none', design_lib.NO_NOISE)
 
 
+def head(metric: metric_lib.Metric) -> tuple[str, ...]:
+  """Returns the table's head."""
+  return (
+    'ε',
+    'mechanism',
+    metric.label(f'test {metric.name}'),
+    'seeds',
+    metric.label(f'{metric.worse} the best', 'points'),
+    'verdict',
+    'server rate',
+    'noise multiplier',
+    'ε of the run',
+    'remarks',
+  )
+
+
 def cells(rows: Sequence[results.Row]) -> list[tuple[str, ...]]:
   """Returns the table's cells: by ε, the best mechanism first, no noise last."""
   order = list(dict.fromkeys(row.epsilon for row in rows))
-  ordered = sorted(rows, key=lambda r: (order.index(r.epsilon), -r.mean if r.tests else 1.0))
+  ordered = sorted(rows, key=lambda r: (order.index(r.epsilon), -r.gain if r.tests else math.inf))
   return [
     (
       '∞' if row.setting.mechanism is None else f'{row.epsilon:g}',
       row.label,
-      _percent(row.mean, row.deviation) if row.tests else '–',
+      row.metric.number(row.mean, row.deviation) if row.tests else '–',
       str(len(row.tests)),
-      '–' if row.difference is None else _percent(row.difference.mean, row.difference.margin),
+      '–' if row.difference is None else row.metric.difference(row.difference),
       row.verdict,
       '–' if row.server_learning_rate is None else f'{row.server_learning_rate:.4g}',
       '0' if row.noise is None else rounding.up(row.noise.noise_multiplier),
@@ -43,10 +48,6 @@ def cells(rows: Sequence[results.Row]) -> list[tuple[str, ...]]:
     )
     for row in ordered
   ]
-
-
-def _percent(value: float, spread: float | None) -> str:
-  return f'{100 * value:.2f}' + ('' if spread is None else f' ± {100 * spread:.2f}')
 
 
 def _epsilon_of_run(row: results.Row) -> str:
@@ -62,7 +63,7 @@ def remarks(row: results.Row) -> list[str]:
   """Returns what a reader must know about a row."""
   texts = []
   if row.setting.published is not None:
-    texts.append(f'published: {100 * row.setting.published:.2f}')
+    texts.append(f'published: {row.metric.number(row.setting.published)}')
   if row.noise is not None and row.noise.num_bands is not None:
     texts.append(f'bands: {row.noise.num_bands}')
   if row.at_edge:
@@ -80,7 +81,7 @@ def remarks(row: results.Row) -> list[str]:
 
 def text(rows: Sequence[results.Row]) -> str:
   """Returns the table with columns in line."""
-  lines = [HEAD, *cells(rows)]
+  lines = [head(rows[0].metric), *cells(rows)]
   widths = [max(map(len, column)) for column in zip(*lines)]
   return '\n'.join(
     '  '.join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines
@@ -89,7 +90,7 @@ def text(rows: Sequence[results.Row]) -> str:
 
 def lines(rows: Sequence[results.Row]) -> str:
   """Returns the table in Markdown."""
-  return grid([HEAD, *cells(rows)])
+  return grid([head(rows[0].metric), *cells(rows)])
 
 
 def levels(rows: Sequence[results.Row]) -> list[tuple[str, str, list[tuple[str, ...]]]]:
@@ -101,7 +102,7 @@ def levels(rows: Sequence[results.Row]) -> list[tuple[str, str, list[tuple[str, 
   """
   tables = []
   for epsilon, group in itertools.groupby(cells(rows), key=lambda row: row[0]):
-    columns = list(zip(HEAD, *group))[1:]
+    columns = list(zip(head(rows[0].metric), *group))[1:]
     shared = [column for column in columns if len(set(column[1:])) == 1]
     told = '; '.join(
       f'{name}: {value}' for name, value, *_ in shared if value not in _SAID_BY_TITLE
@@ -134,13 +135,16 @@ def notes(design: design_lib.Design, rows: Sequence[results.Row]) -> list[str]:
     if design.epsilon_of == design_lib.RUN
     else 'the hypothetical deployment (same noise on the mean, same participation)'
   )
+  name, worse = design.metric.name, design.metric.worse
   tuned = ', '.join(map(str, design.seeds[: design.tuning_seeds]))
   rate = (
-    f'The server learning rate is the one with the best validation accuracy, for seed {tuned}.'
-    ' Test accuracy is reported at that rate alone.'
+    f'The server learning rate is the one with the best validation {name}, for seed {tuned}.'
+    f' Test {name} is reported at that rate alone.'
   )
   if all(len(setting.server_learning_rates) == 1 for setting in design.settings):
     rate = 'The server learning rate is given: none was tried beside it.'
+  which = 'lower' if design.metric.lower_is_better else 'higher'
+  direction = '' if design.metric.is_accuracy else f'; {which} is better'
   schemes = {row.conditions.sampling for row in rows}
   by = 'the participation that the timers enforce'
   if schemes != {None}:
@@ -153,10 +157,10 @@ def notes(design: design_lib.Design, rows: Sequence[results.Row]) -> list[str]:
     f'Target ε are those of {what}, for {by}.'
     + (simulated if any(row.conditions.simulated for row in rows) else ''),
     rate,
-    'Test accuracy is the mean ± standard deviation over seeds.',
-    '"Below the best" is the mean difference to the best mechanism of the same ε, paired by'
-    ' seed, ± half of its 95 % confidence interval (Student’s t, not corrected for the number'
-    ' of comparisons). "Tied" means that the interval holds 0.',
+    f'Test {name} is the mean ± standard deviation over seeds{direction}.',
+    f'"{worse.capitalize()} the best" is the mean difference to the best mechanism of the same ε,'
+    ' paired by seed, ± half of its 95 % confidence interval (Student’s t, not corrected for the'
+    ' number of comparisons). "Tied" means that the interval holds 0.',
     *sequential.sentences(rows, design),
     '"ε of the run" is the largest that the participation log of a run proves.',
   ]

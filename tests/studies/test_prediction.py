@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.studies import cells, prediction, results, sentences
+from fl_dpftrl.studies import cells, intervals, prediction, results, sentences
 from fl_dpftrl.studies import design as design_lib
 
 LABELS = ('a', 'b', 'c', 'd', 'e')
@@ -109,7 +109,7 @@ def test_a_prediction_without_error_is_certain():
 
 
 def test_the_least_noise_is_chosen():
-  behind = results.Difference(mean=0.01, margin=0.001)
+  behind = intervals.Difference(mean=0.01, margin=0.001)
   found = [
     dataclasses.replace(r, difference=None if r.setting.label == 'a' else behind) for r in FALLING
   ]

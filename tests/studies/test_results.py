@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.studies import cells, contrasts, page, results, sentences, study, table
+from fl_dpftrl.studies import cells, contrasts, intervals, page, results, sentences, study, table
 from fl_dpftrl.studies import design as design_lib
 
 STUDY = design_lib.parse(
@@ -122,7 +122,7 @@ def test_a_grid_that_is_not_yet_run_has_no_choice():
 
 def test_differences_are_paired_by_seed():
   best = {0: 0.30, 1: 0.10, 2: 0.20}
-  difference = results.paired(best, {0: 0.29, 1: 0.08, 2: 0.19, 7: 0.9})
+  difference = intervals.paired(best, {0: 0.29, 1: 0.08, 2: 0.19, 7: 0.9})
   values = [0.01, 0.02, 0.01]
   assert difference.mean == pytest.approx(statistics.fmean(values))
   interval = stats.t.interval(
@@ -130,20 +130,20 @@ def test_differences_are_paired_by_seed():
   )
   assert difference.mean + difference.margin == pytest.approx(interval[1])
   assert difference.verdict == 'tied with the best'
-  assert results.paired(best, {0: 0.28}).verdict == 'unknown: one seed'
-  assert results.paired(best, {9: 0.28}) is None
-  clear = results.paired(best, {seed: value - 0.05 for seed, value in best.items()})
+  assert intervals.paired(best, {0: 0.28}).verdict == 'unknown: one seed'
+  assert intervals.paired(best, {9: 0.28}) is None
+  clear = intervals.paired(best, {seed: value - 0.05 for seed, value in best.items()})
   assert clear.verdict == 'worse'
 
 
 def test_a_pair_without_further_seeds_has_the_confidence_of_the_look_that_saw_it():
   best, other = {0: 0.31, 1: 0.32, 2: 0.30}, {0: 0.25, 1: 0.27, 2: 0.24}
-  at_first = results.paired(best, other, (3,))
-  assert results.paired(best, other, (3, 5, 8)) == at_first
+  at_first = intervals.paired(best, other, (3,))
+  assert intervals.paired(best, other, (3, 5, 8)) == at_first
   more = {**best, 3: 0.31, 4: 0.32}, {**other, 3: 0.25, 4: 0.26}
-  second = results.paired(*more, (3, 5, 8))
-  assert second == results.paired(*more, (3, 5)) == results.paired(*more, (3,))
-  assert at_first.margin > results.paired(best, other).margin
+  second = intervals.paired(*more, (3, 5, 8))
+  assert second == intervals.paired(*more, (3, 5)) == intervals.paired(*more, (3,))
+  assert at_first.margin > intervals.paired(best, other).margin
   quantile = stats.t.ppf(1 - 0.5 * 0.05 / 6, 4)
   differences = [0.06, 0.05, 0.06, 0.06, 0.06]
   assert second.margin == pytest.approx(quantile * statistics.stdev(differences) / math.sqrt(5))
@@ -198,7 +198,8 @@ def test_everything_is_written(tmp_path):
 
 
 def test_the_answer_is_one_line_for_each_epsilon():
-  first, second = sentences.glance(rows())
+  head, first, second = sentences.glance(rows())
+  assert head[2] == 'test accuracy (%)'
   assert first == (
     '1',
     'blt:2',
@@ -217,7 +218,7 @@ def test_the_answer_is_one_line_for_each_epsilon():
 def test_few_seeds_are_told_what_to_do(seeds, sure):
   few = [r for r in FOUND if r.cell.seed < seeds]
   found = results.rows(STUDY, few)
-  assert sentences.glance(found)[0][-1].startswith(sure)
+  assert sentences.glance(found)[1][-1].startswith(sure)
   (advice,) = sentences.few_seeds(found)
   assert ('12.7' in advice) == (seeds == 2) and 'Add seeds and run the study again' in advice
   assert pytest.approx(stats.t.ppf(0.975, 1), abs=0.01) == 12.7
@@ -292,7 +293,7 @@ def test_runs_that_are_not_tuned_are_said_to_be():
 def test_correlated_noise_is_compared_with_independent_noise():
   overall, first = sentences.against_independent(rows())
   assert overall.startswith('Correlated noise is better than independent noise at every ε')
-  mean = results.paired(
+  mean = intervals.paired(
     {0: (0.20 + 0.198) / 2, 1: (0.211 + 0.210) / 2, 2: (0.221 + 0.222) / 2},
     {0: 0.12, 1: 0.13, 2: 0.14},
   )

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.studies import results, sequential, table
+from fl_dpftrl.studies import intervals, sequential, table
 from fl_dpftrl.studies import study as study_lib
 from tests.studies import linear
 
@@ -162,7 +162,7 @@ def test_looks_again_and_again_are_wrong_in_no_more_than_5_percent():
     draws = rng.normal(size=looks[-1])
     for corrected in wrong:
       wrong[corrected] += any(
-        results.paired(
+        intervals.paired(
           dict(enumerate(draws[:seeds])),
           dict.fromkeys(range(seeds), 0.0),
           looks[: j + 1] if corrected else (),

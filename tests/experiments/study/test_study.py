@@ -1,8 +1,10 @@
 """The study command: a run that fails, and what it leaves."""
 
 import csv
+import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -73,6 +75,16 @@ def test_a_study_with_a_failed_run_goes_on(tmp_path, temporary, monkeypatch, cap
     'accuracy_by_round.png',
     'accuracy_by_noise.png',
   }
+  # The same runs are a study of their losses.
+  losses = design_lib.parse(
+    {**json.loads((starts.ROOT / STUDY).read_text()), 'metric': 'loss', 'lower_is_better': True}
+  )
+  for part in ('cells', 'strategies'):
+    shutil.copytree(folder / part, tmp_path / 'losses' / part)
+  gathered = run.gather(losses, starts.task(losses), tmp_path / 'losses')
+  assert [r.status for r in gathered.results] == ['done'] * 4
+  assert all(r.test == r.summary['test']['loss'] > 1.0 for r in gathered.results)
+  assert set(gathered.figures()) >= {'loss_by_epsilon', 'loss_by_round', 'loss_by_noise'}
   written = (folder / 'results.csv').read_bytes()
   monkeypatch.chdir(starts.ROOT)
   monkeypatch.setattr(sys, 'argv', ['study', HERE[0], f'--output_dir={folder}'])
