@@ -151,7 +151,7 @@ def study(
   path, elsewhere, preload = pathlib.Path(folder), None, ()
   if machines is not None:
     path = path.resolve()  # Other processes have other working directories.
-    elsewhere = _tasks(
+    elsewhere = _machines(
       machines, train, jobs=jobs, cpus=run_cpus, gpus=run_gpus, insecure_network=insecure_network
     )
   elif jobs is not None:
@@ -164,17 +164,17 @@ def study(
   )
 
 
-def _tasks(machines: str, train: cells_lib.Train, **options: Any) -> runner.Pools:
-  """Returns tasks of a cluster, which need Ray."""
+def _machines(address: str, train: cells_lib.Train, **options: Any) -> runner.Pools:
+  """Returns the machines of a cluster, which need Ray."""
   try:
-    from fl_dpftrl.studies import tasks
+    from fl_dpftrl.studies import machines
   except ImportError as error:
     if not (error.name or '').startswith('ray'):
       raise
     raise ImportError(
       'machines of a study need Ray: install fl_dpftrl[machines], or ray>=2.55', name='ray'
     ) from error
-  return tasks.Tasks.of(machines, train, **options)
+  return machines.Machines.of(address, train, **options)
 
 
 def _values(given: Any) -> Any:

@@ -180,8 +180,8 @@ def test_runs_of_processes_are_those_of_this_one(finished, tmp_path):
 
 def test_machines_without_ray_say_what_to_install(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, 'ray', None)
-  monkeypatch.delitem(sys.modules, 'fl_dpftrl.studies.tasks', raising=False)
-  monkeypatch.delattr(studies, 'tasks', raising=False)
+  monkeypatch.delitem(sys.modules, 'fl_dpftrl.studies.machines', raising=False)
+  monkeypatch.delattr(studies, 'machines', raising=False)
   with pytest.raises(ImportError, match=r'install fl_dpftrl\[machines\]'):
     study(tmp_path / 'own', machines='auto')
   assert not (tmp_path / 'own').exists()

@@ -1,4 +1,4 @@
-"""Runs of a study as tasks of a Ray cluster whose machines all are this one."""
+"""Runs of a study on a Ray cluster whose machines all are this one."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Tasks of a Ray cluster that train the cells of a study.
+"""Processes of a Ray cluster that train cells.
 
 Each cell has a process of its own, on any machine of the cluster. It writes into the study's
 folder, so all machines must see that folder at the same path.
@@ -24,8 +24,8 @@ from fl_dpftrl.text import messages
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Tasks:
-  """Tasks of the connected cluster, for cells; `runner.Pools`.
+class Machines:
+  """The machines of the connected cluster, for cells; `runner.Pools`.
 
   Attributes:
     jobs: cells that are trained at the same time.
@@ -46,7 +46,7 @@ class Tasks:
     cpus: float,
     gpus: float,
     insecure_network: bool,
-  ) -> 'Tasks':
+  ) -> 'Machines':
     """Connects to a cluster.
 
     Args:
@@ -73,7 +73,7 @@ class Tasks:
   def opened(
     self, train: Callable[[cells_lib.Cell], None], folder: pathlib.Path
   ) -> Iterator['_Pool']:
-    """Opens tasks for the study in a folder; leaving the block ends those that still run."""
+    """Opens processes for the study in a folder; leaving the block ends those that still run."""
     variables = processes.variables(max(1, int(self.cpus)))
     # A process trains one cell, so that none inherits what libraries keep from another. One that
     # is lost may still write, so none takes its place before the study is called again.
@@ -93,7 +93,7 @@ class Tasks:
 
 
 class _Pool:
-  """Tasks that train cells; `runner.Pool`."""
+  """Processes that train cells; `runner.Pool`."""
 
   def __init__(self, submit: Callable[[cells_lib.Cell], Any]):
     self._submit, self._head = submit, cluster.Head()
@@ -122,7 +122,7 @@ class _Pool:
 
 
 def _reason(reference: Any) -> str:
-  """Returns why a task did not train its cell, should that be so."""
+  """Returns why a process did not train its cell, should that be so."""
   try:
     return ray.get(reference)
   except exceptions.RayError as error:
