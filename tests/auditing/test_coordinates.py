@@ -116,12 +116,12 @@ def test_a_tenth_of_the_noise_on_five_coordinates_is_found(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('factor', [0.5, 2 / 3, 1.5])
-def test_another_scale_of_one_coordinate_is_found_in_many_rows(factor):
-  found = audit((300, 20), scaled([310], factor), schema=LONG, draws=2560)
-  assert failed(found) >= {'noise_scale_of_coordinates'}
-  assert where(found, 'noise_scale_of_coordinates') == 'tensor 1, coordinate 10'
+def test_another_scale_of_one_coordinate_is_found_in_many_rows():
   assert failed(audit((300, 20), schema=LONG, draws=2560)) == set()
+  for factor in (0.5, 2 / 3, 1.5):
+    found = audit((300, 20), scaled([310], factor), schema=LONG, draws=2560)
+    assert failed(found) >= {'noise_scale_of_coordinates'}
+    assert where(found, 'noise_scale_of_coordinates') == 'tensor 1, coordinate 10'
 
 
 @pytest.mark.parametrize('factor', [2 / 3, 1.5])
