@@ -9,6 +9,7 @@ exits with its status.
 import dataclasses
 import functools
 import gc
+import io
 import json
 import os
 import pathlib
@@ -238,11 +239,15 @@ def _signal_at(step: str, round_index: int, number: int) -> None:
 
 def _main() -> None:
   gc.disable()
+  import pyarrow.dataset
+  from matplotlib import pyplot
+
   from experiments.stackoverflow import train, training
   from fl_dpftrl.reports import page
   from tests.experiments import conversions
 
-  del training  # Imported here, once, for all.
+  del pyarrow, training  # Imported here, once, for all.
+  pyplot.figure().savefig(io.BytesIO())  # Loads what plots take.
   conversions.convert()
   for name in page._environment().list_templates():
     page._environment().get_template(name)  # Compiles it.
