@@ -25,6 +25,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Folders of tests that start training.
 _TRAIN = ('experiments', 'study')
+# The cluster of this process while it is needed.
+_CLUSTERS = []
 
 # The same examples each time; with --thorough others, and many more.
 hypothesis.settings.register_profile(
@@ -104,9 +106,13 @@ def checked_once():
     yield
 
 
-@pytest.fixture(scope='session')
+@pytest.fixture(scope='module')
 def cluster():
   """A Ray cluster of two machines, which both are this one."""
+  return _CLUSTERS[0] if _CLUSTERS else _started_cluster()
+
+
+def _started_cluster():
   cluster_utils = pytest.importorskip('ray.cluster_utils')
   # On a machine that is busy, its processes take their time.
   os.environ.setdefault('RAY_raylet_start_wait_time_s', '300')
@@ -124,8 +130,15 @@ def cluster():
         made.shutdown()
         if not attempts_left:
           raise
-  yield made
-  import ray
+  _CLUSTERS.append(made)
+  return made
 
-  ray.shutdown()
-  made.shutdown()  # By its processes: `ray stop` ends every cluster of this machine.
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem):
+  """Ends the cluster after the last of its tests, which come first: its idle processes compute."""
+  if _CLUSTERS and (nextitem is None or 'cluster' not in nextitem.fixturenames):
+    import ray
+
+    ray.shutdown()
+    _CLUSTERS.pop().shutdown()  # By its processes: `ray stop` ends every cluster of this machine.

@@ -6,13 +6,14 @@ import math
 import numpy as np
 import pytest
 
-from fl_dpftrl import accounting, auditing
+from fl_dpftrl import auditing
 from fl_dpftrl.auditing import residues, subjects
 from fl_dpftrl.families import banded_toeplitz, blt, identity, lambda_cgd, tree_online
 from fl_dpftrl.participation import schemas
+from tests.auditing import changed
+from tests.auditing.changed import DELTA, DRAWS, MULTIPLIER, failed
 
 SCHEMA = schemas.MinSep(num_rounds=16, min_sep=4, max_participations=3)
-DELTA, MULTIPLIER, DRAWS = 1e-6, 2.0, 4000
 STRATEGIES = {
   'identity': identity.Identity(),
   'tree_online': tree_online.TreeOnline(),
@@ -22,37 +23,9 @@ STRATEGIES = {
 }
 
 
-class Broken(subjects.Rows):
-  """Noise rows of the reference, changed before they are released."""
-
-  def __init__(self, strategy, change, *, seed=3, draws=DRAWS):
-    sizes = subjects.tensor_sizes(draws // 2)
-    super().__init__(
-      'reference', strategy, noise_multiplier=MULTIPLIER, clip_norm=1.0, sizes=sizes, seed=seed
-    )
-    self._change = change
-
-  def run(self, cohorts, num_rounds):
-    updates = np.array([sum(cohorts(t)) for t in range(num_rounds)])
-    return self._change(super().run(lambda t: [], num_rounds)) + updates
-
-
-def audit(strategy, change, **options):
-  claim = accounting.account(strategy, SCHEMA, noise_multiplier=MULTIPLIER, delta=DELTA)
-  return auditing.audit_subject(
-    Broken(strategy, change, **options),
-    strategy,
-    claim,
-    clip_norm=1.0,
-    largest_update=1.0,
-    confidence=0.95,
-    num_draws=DRAWS,
-    seed=3,
-  )
-
-
-def failed(found):
-  return {check.name for check in found.checks if not check.passed}
+def audit(strategy, change, draws=DRAWS):
+  subject = changed.Changed(strategy, subjects.tensor_sizes(draws // 2), change)
+  return changed.audit(subject, strategy, SCHEMA)
 
 
 @pytest.mark.parametrize('executor', ['engine', 'reference'])
@@ -73,22 +46,11 @@ def test_sound_noise_passes(name, executor):
   assert found.attainable_epsilon <= found.claimed_epsilon
 
 
-class Floats(subjects.Rows):
+class Floats(changed.Changed):
   """Noise rows and updates in float32, with a sum in float32."""
 
-  def __init__(self, seed):
-    sizes = subjects.tensor_sizes(DRAWS // 2)
-    super().__init__(
-      'engine',
-      STRATEGIES['blt'],
-      noise_multiplier=MULTIPLIER,
-      clip_norm=1.0,
-      sizes=sizes,
-      seed=seed,
-    )
-
   def run(self, cohorts, num_rounds):
-    released = super().run(lambda t: [], num_rounds).astype(np.float32)
+    released = subjects.Rows.run(self, lambda t: [], num_rounds).astype(np.float32)
     for t in range(num_rounds):
       for update in cohorts(t):
         released[t] += update
@@ -97,14 +59,12 @@ class Floats(subjects.Rows):
 
 @pytest.mark.parametrize('seed', range(3))
 def test_the_last_bits_of_float32_sums_show_a_device(seed):
-  release = residues.measure(Floats(seed), 16, 1.0)
-  low_bits, atoms = residues.checks(release, 1e-4)
+  sizes = subjects.tensor_sizes(DRAWS // 2)
+  floats = lambda: Floats(STRATEGIES['blt'], sizes, executor='engine', seed=seed)
+  low_bits, atoms = residues.checks(residues.measure(floats(), 16, 1.0), 1e-4)
   assert not low_bits.passed and low_bits.statistic > 2 * low_bits.highest
   assert atoms.passed
-  claim = accounting.account(STRATEGIES['blt'], SCHEMA, noise_multiplier=MULTIPLIER, delta=DELTA)
-  options = dict(clip_norm=1.0, largest_update=1.0, confidence=0.95, num_draws=DRAWS, seed=3)
-  audited = auditing.audit_subject(Floats(seed), STRATEGIES['blt'], claim, **options)
-  assert failed(audited) == {'low_bits'}
+  assert failed(changed.audit(floats(), STRATEGIES['blt'], SCHEMA)) == {'low_bits'}
 
 
 @pytest.mark.parametrize('grid', [2.0**-6, 2.0**-12])
@@ -194,19 +154,14 @@ def test_noise_that_is_not_gaussian_gets_the_counted_bound_alone():
 def test_no_noise_on_a_device_shows_in_counted_errors():
   """Noise that depends on the data: coordinates of a device get none."""
 
-  class Dependent(Broken):
+  class Dependent(changed.Changed):
     def run(self, cohorts, num_rounds):
       updates = np.array([sum(cohorts(t)) for t in range(num_rounds)])
       released = subjects.Rows.run(self, lambda t: [], num_rounds)
       return np.where(np.any(updates, axis=0), 4.0 * updates, released)
 
-  claim = accounting.account(STRATEGIES['identity'], SCHEMA, noise_multiplier=2.0, delta=DELTA)
-  subject = Dependent(STRATEGIES['identity'], None)
-  options = {'clip_norm': 1.0, 'largest_update': 1.0, 'confidence': 0.95}
-  found = auditing.audit_subject(
-    subject, STRATEGIES['identity'], claim, num_draws=DRAWS, seed=1, **options
-  )
-  assert 'epsilon_counted' in failed(found)
+  subject = Dependent(STRATEGIES['identity'], subjects.tensor_sizes(DRAWS // 2))
+  assert 'epsilon_counted' in failed(changed.audit(subject, STRATEGIES['identity'], SCHEMA))
 
 
 def test_audits_repeat_with_a_seed_and_have_one_json_form():

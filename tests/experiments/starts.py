@@ -6,10 +6,10 @@ each start. A fork sets up its streams and limits, runs the command's own main, 
 exits with its status.
 """
 
-import atexit
 import dataclasses
 import functools
 import gc
+import io
 import json
 import os
 import pathlib
@@ -38,18 +38,25 @@ _LONGEST_REQUEST = 2**16
 
 @functools.cache
 def _server() -> socket.socket:
-  """Starts the server of this process's tests; returns the channel to it."""
-  channel, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
-  with theirs:
-    process = subprocess.Popen(
-      [sys.executable, '-m', 'tests.experiments.starts', str(theirs.fileno())],
-      cwd=ROOT,
-      # Threads of linear algebra would not be in the forks.
-      env={**os.environ, 'OPENBLAS_NUM_THREADS': '1'},
-      pass_fds=[theirs.fileno()],
-    )
-  atexit.register(process.wait, 60)
-  atexit.register(channel.close)  # Is done before, and ends it.
+  """Returns a channel to the server of all processes that test; the first one starts it."""
+  name = os.environ.get('PYTEST_XDIST_TESTRUNUID', str(os.getpid()))
+  address = f'\0fl_dpftrl-starts-{name}'  # It is gone with its socket.
+  channel, listening = (socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2))
+  with listening:
+    try:
+      listening.bind(address)
+    except OSError:
+      pass  # Another process has.
+    else:
+      listening.listen()
+      subprocess.Popen(
+        [sys.executable, '-m', 'tests.experiments.starts', str(listening.fileno())],
+        cwd=ROOT,
+        # Threads of linear algebra would not be in the forks.
+        env={**os.environ, 'OPENBLAS_NUM_THREADS': '1'},
+        pass_fds=[listening.fileno()],
+      )
+  channel.connect(address)
   return channel
 
 
@@ -157,26 +164,34 @@ def task(design: design_lib.Design) -> cells.Task:
   return dataclasses.replace(trained, train=train, timed=None)
 
 
-def _serve(channel: socket.socket) -> list[str]:
-  """Forks for each request; returns the arguments of a start in its process."""
+def _serve(listening: socket.socket) -> list[str]:
+  """Forks for each request, until all channels end; returns a start's arguments in its process."""
+  channels = set()
   running = {}  # By a descriptor of the process, its number and who wants its status.
   while True:
-    for ready in select.select([channel, *running], [], [])[0]:
-      if ready is not channel:
+    for ready in select.select([listening, *channels, *running], [], [])[0]:
+      if ready is listening:
+        channels.add(listening.accept()[0])
+        continue
+      if ready in running:
         pid, status = running.pop(ready)
         os.close(ready)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         _tell(status, code)
         status.close()
         continue
-      message, descriptors, _, _ = socket.recv_fds(channel, _LONGEST_REQUEST, 3)
+      message, descriptors, _, _ = socket.recv_fds(ready, _LONGEST_REQUEST, 3)
       if not message:
-        sys.exit(0)
+        channels.remove(ready)
+        if not channels:
+          sys.exit(0)
+        continue
       out, err, theirs = descriptors
       pid = os.fork()
       status = socket.socket(fileno=theirs)
       if not pid:
-        channel.close()
+        for one in (listening, *channels):
+          one.close()
         _become(json.loads(message), out, err)
         _tell(status, os.getpid())  # Only now: it may be sent signals from here on.
         status.close()
@@ -224,11 +239,15 @@ def _signal_at(step: str, round_index: int, number: int) -> None:
 
 def _main() -> None:
   gc.disable()
+  import pyarrow.dataset
+  from matplotlib import pyplot
+
   from experiments.stackoverflow import train, training
   from fl_dpftrl.reports import page
   from tests.experiments import conversions
 
-  del training  # Imported here, once, for all.
+  del pyarrow, training  # Imported here, once, for all.
+  pyplot.figure().savefig(io.BytesIO())  # Loads what plots take.
   conversions.convert()
   for name in page._environment().list_templates():
     page._environment().get_template(name)  # Compiles it.

@@ -106,20 +106,6 @@ def test_a_given_noise_seed_voids_the_guarantee(undisturbed):
   assert runs.read(folder, 'hparams.json')['noise_seed'] == 'given'
 
 
-def test_canaries_and_rows_of_an_engine_are_those_of_a_run_that_was_not_killed(
-  canaried, killed_canaried, tmp_path
-):
-  folder = shutil.copytree(killed_canaried, tmp_path / 'run')
-  out, _ = runs.finish(folder, base=runs.CANARIES)
-  assert 'empirical, from canaries' in out
-  runs.assert_same_run(folder, canaried.folder)
-  for name in ('audit.json', 'canaries.npy'):
-    assert (folder / name).read_bytes() == (canaried.folder / name).read_bytes()
-  # Snapshots are among the checkpoints; rows and seed are in no file of their own.
-  rows = folder / loop.CHECKPOINTS_NAME / 'rows'
-  assert {path.name.split('-')[0] for path in rows.iterdir()} == {'before', 'buffer'}
-
-
 def test_canaries_are_in_the_report(canaried):
   folder = canaried.folder
   audit = runs.read(folder, 'audit.json')
@@ -135,3 +121,6 @@ def test_canaries_are_in_the_report(canaried):
   assert summary['audit']['epsilon'] == audit['epsilon']
   assert summary['audit']['proven_epsilon'] is None  # The noise seed was given.
   assert 'Empirical ε, from canaries' in (folder / 'privacy.html').read_text()
+  # Snapshots are among the checkpoints; rows and seed are in no file of their own.
+  rows = folder / loop.CHECKPOINTS_NAME / 'rows'
+  assert {path.name.split('-')[0] for path in rows.iterdir()} == {'before', 'buffer'}

@@ -8,10 +8,11 @@ import shutil
 import signal
 import subprocess
 import time
+import types
 
 import pytest
 
-from experiments.stackoverflow import evaluate
+from experiments.stackoverflow import evaluate, report
 from experiments.stackoverflow import train as command
 from fl_dpftrl.files import durable
 from tests import leaks
@@ -54,10 +55,8 @@ def test_a_diverged_run_ends_and_says_so(tmp_path):
   summary = json.loads((folder / 'summary.json').read_text(), parse_constant=pytest.fail)
   assert summary['test']['loss'] is None
   assert summary['diverged_since_round'] is not None
-  code, again, err = train(folder, *flags, f'--compare_with={folder}')
-  assert code == 0, err
-  differing = set(again.splitlines()) ^ set(out.splitlines())
-  assert len(differing) == 2 and all('not known' in line for line in differing)
+  outcome = types.SimpleNamespace(compare_with=folder, hparams=evaluate.read_hparams(folder))
+  assert report._cost_of_noise(outcome) == f'not known; {folder} differs in noise'
 
 
 def test_a_lost_table_is_told_of_and_written_again_where_it_can(copy):
@@ -109,15 +108,6 @@ def test_an_edited_clip_norm_is_refused(copy):
   assert code == 2 and not out and 'clip_norm' in told and str(copy) in told, err
   after = contents(copy)
   assert {path: after[path] for path in before} == before
-
-
-def test_a_full_disk_is_one_line_that_names_the_file(tmp_path):
-  folder = tmp_path / 'run'
-  code, _, err = train(folder, '--num_rounds=2', largest_file=20_000)
-  last = err.strip().splitlines()[-1]
-  assert code == 1 and last.startswith('train: ') and str(folder) in last
-  assert not list(folder.rglob(f'{durable.TEMPORARY_PREFIX}*'))
-  assert train(folder, '--num_rounds=2')[0] == 0
 
 
 def test_a_disk_without_room_is_one_line_at_once(tmp_path, monkeypatch, capsys):

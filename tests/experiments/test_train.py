@@ -18,6 +18,7 @@ from experiments.stackoverflow import configuration, evaluate
 from experiments.stackoverflow import train as command
 from fl_dpftrl.bundles import verification
 from fl_dpftrl.commands import main
+from fl_dpftrl.files import durable
 from fl_dpftrl.optimization import registry
 from fl_dpftrl.simulation import cohorts
 from tests import pages
@@ -188,6 +189,13 @@ def test_without_noise_there_is_no_guarantee_and_the_cost_is_shown(guaranteed, t
     (['--dataset=stackoverflow', '--data_dir=nowhere'], ['stackoverflow']),
     (['--delta=1'], ['--delta=1']),
     (['extra'], ['extra']),
+    (['--machines=localhost:1'], ['no Ray cluster answers at']),
+    (['--machines=nowhere'], ["address must be host:port of a cluster's head or 'auto'"]),
+    (['--actors=3'], ['--actors is for the Ray cluster that --machines names']),
+    (['--noise_machines=-1'], ['--noise_machines=-1 must be at least 0']),
+    (['--machines=auto', '--max_concurrent_clients=2'], ['give --clients_per_actor']),
+    (['--noise_memory=recomputed'], ['--noise_memory=recomputed is gone']),
+    (['--worker_addresses=here:1'], ['--worker_addresses is gone: give --machines=ADDRESS']),
     (['--flagfile=nowhere.flags'], ['nowhere.flags']),
   ],
 )
@@ -251,35 +259,44 @@ def test_the_exported_model_is_that_of_the_summary(guaranteed, capsys, monkeypat
   assert ended.value.code == 2 and capsys.readouterr().err.startswith('evaluate: ')
 
 
-def test_a_run_starts_from_the_weights_of_another(guaranteed, tmp_path):
-  start = guaranteed.folder / 'model.npz'
-  folder = tmp_path / 'run'
-  done = train(
-    *SYNTHETIC,
-    '--num_rounds=1',
-    '--noise_multiplier=0',
-    '--client_optimizer=adamw',
-    '--server_optimizer=adam',
-    '--client_learning_rate=0.01',
-    '--server_learning_rate=0.000001',
-    f'--initial_weights={start}',
-    f'--output_dir={folder}',
-  )
+@pytest.fixture(name='calibrated', scope='module')
+def fixture_calibrated(
+  guaranteed, tmp_path_factory
+) -> tuple[pathlib.Path, list[str], starts.Start]:
+  """A run of two starts, its flags, and the first start, which ended on a full disk."""
+  folder = tmp_path_factory.mktemp('calibrated') / 'run'
+  flags = [a for a in SYNTHETIC if not a.startswith('--noise')]
+  flags += ['--num_rounds=2', '--strategy=identity', '--epsilon=4']
+  flags += ['--client_optimizer=adamw', '--client_learning_rate=0.01']
+  flags += ['--server_optimizer=adam', '--server_learning_rate=0.000001']
+  flags += [f'--initial_weights={guaranteed.folder / "model.npz"}']
+  start = lambda **limit: train(*flags, f'--output_dir={folder}', '--resume', umask=0o077, **limit)
+  full = start(largest_file=20_000)
+  assert not list(folder.rglob(f'{durable.TEMPORARY_PREFIX}*'))
+  done = start()
   assert done.returncode == 0, done.err
+  return folder, flags, full
+
+
+def test_a_full_disk_is_one_line_that_names_the_file(calibrated):
+  folder, _, full = calibrated
+  last = full.err.strip().splitlines()[-1]
+  assert full.returncode == 1 and last.startswith('train: ') and str(folder) in last
+
+
+def test_a_run_starts_from_the_weights_of_another(guaranteed, calibrated):
+  folder, *_ = calibrated
   summary = runs.read(folder, 'summary.json')
   assert (summary['client_optimizer'], summary['server_optimizer']) == ('adamw', 'adam')
-  with np.load(start) as before, np.load(folder / 'model.npz') as after:
-    for name in before.files:
-      np.testing.assert_allclose(after[name], before[name], atol=1e-5)
-    assert any((after[name] != before[name]).any() for name in before.files)
+  models = [np.load(f / 'model.npz') for f in (guaranteed.folder, folder)]
+  before, after = ([model[name] for name in models[0].files] for model in models)
+  for one, other in zip(before, after, strict=True):
+    np.testing.assert_allclose(one, other, atol=1e-5)
+  assert any((one != other).any() for one, other in zip(before, after))
 
 
-def test_calibrated_noise_is_that_of_the_first_start(guaranteed, tmp_path, monkeypatch):
-  folder = tmp_path / 'run'
-  flags = [a for a in SYNTHETIC if not a.startswith('--noise')]
-  flags = [*flags, '--num_rounds=2', '--strategy=identity', '--epsilon=4']
-  done = train(*flags, f'--output_dir={folder}', umask=0o077)
-  assert done.returncode == 0, done.err
+def test_calibrated_noise_is_that_of_the_first_start(guaranteed, calibrated, monkeypatch):
+  folder, flags, _ = calibrated
   check_permissions(folder, 0o077)
   assert (noise_seed(folder) != noise_seed(guaranteed.folder)).all()  # Each start draws one.
   summary = runs.read(folder, 'summary.json')

@@ -1,5 +1,6 @@
 """Rows whose slices actors make are those that one process makes, whatever is lost."""
 
+import collections
 import os
 import signal
 
@@ -36,78 +37,71 @@ def slices(strategy, number=2, size=SIZE, **options):
   )
 
 
-def here(strategy, size=SIZE):
-  rows = np.empty([NUM_ROUNDS, size], np.int64)
-  maker = rows_lib.RowMaker(strategy, size=size, num_rounds=NUM_ROUNDS, seed=SEED)
+def here(strategy):
+  rows = np.empty([NUM_ROUNDS, SIZE], np.int64)
+  maker = rows_lib.RowMaker(strategy, size=SIZE, num_rounds=NUM_ROUNDS, seed=SEED)
   norms = [maker.make(row) for row in rows]
   maker.close()
   return rows, norms, maker.trail
 
 
-def made(sliced, num_rounds=NUM_ROUNDS, first=0, size=SIZE):
-  rows = np.empty([num_rounds, size], np.int64)
+def made(sliced, num_rounds, first=0):
+  rows = np.empty([num_rounds, SIZE], np.int64)
   return rows, [sliced.make(first + t, row, first + t) for t, row in enumerate(rows)]
 
 
-# No buffers, a fixed number, and as many as the row needs; slices are made by the same maker.
-@pytest.mark.parametrize('family', ['identity', 'blt', 'tree_online'])
-def test_rows_are_those_of_one_process(family):
+# No buffers, a fixed number, and as many as the row needs; no actor is started without a chunk.
+@pytest.mark.parametrize(
+  'family, number, folder', [('identity', 50, None), ('blt', 2, None), ('tree_online', 2, 'noise')]
+)
+def test_a_lost_actor_makes_its_slice_again(tmp_path, family, number, folder):
+  """Rows and what is known of them are those of one process, from a snapshot or the seed."""
   strategy = every_family.example(family, NUM_ROUNDS)
-  sliced = slices(strategy)
-  rows, known = made(sliced)
+  sliced = slices(strategy, number, folder=folder and tmp_path / folder)
+  assert len(sliced.actors) == min(number, 3)
+  first, known = made(sliced, 9)
+  os.kill(ray.get(sliced.actors[1].pid.remote()), signal.SIGKILL)
+  rest, others = made(sliced, 3, first=9)
   sliced.close()
   expected, norms, trail = here(strategy)
-  np.testing.assert_array_equal(rows, expected)
-  assert [each.norm for each in known] == norms
-  assert known[-1].after == trail and known[1].before == known[0].after
-
-
-@pytest.mark.parametrize('with_snapshots', [False, True])
-def test_a_lost_actor_makes_its_slice_again(tmp_path, with_snapshots):
-  strategy = every_family.example('blt', NUM_ROUNDS)
-  sliced = slices(strategy, folder=tmp_path / 'noise' if with_snapshots else None)
-  first, _ = made(sliced, 9)
-  os.kill(ray.get(sliced.actors[1].pid.remote()), signal.SIGKILL)
-  rest, _ = made(sliced, 3, first=9)
-  sliced.close()
-  np.testing.assert_array_equal(np.concatenate([first, rest]), here(strategy)[0])
-  if with_snapshots:
-    folders = sorted((tmp_path / 'noise').iterdir())
+  np.testing.assert_array_equal(np.concatenate([first, rest]), expected)
+  assert [each.norm for each in known + others] == norms
+  assert others[-1].after == trail and known[1].before == known[0].after
+  if folder:
     middle = normals.CHUNK  # Of three chunks, one and two.
-    assert [f.name for f in folders] == [f'slice-0-{middle}', f'slice-{middle}-{SIZE}']
-    assert all(folder.stat().st_mode & 0o777 == 0o700 for folder in folders)
+    folders = [tmp_path / folder / f'slice-{at}' for at in (f'0-{middle}', f'{middle}-{SIZE}')]
+    assert sorted((tmp_path / folder).iterdir()) == folders
+    assert all(one.stat().st_mode & 0o777 == 0o700 for one in folders)
     assert any(folders[1].glob('before-*'))
 
 
-def test_another_number_of_actors_reads_no_others_snapshots(tmp_path):
-  """The second of four slices has as many chunks as the second of three, and begins elsewhere."""
-  strategy, size = every_family.example('blt', NUM_ROUNDS), 10 * normals.CHUNK
-  first = slices(strategy, number=4, size=size, folder=tmp_path)
-  made(first, 9, size=size)
-  first.close()
-  other = slices(strategy, number=3, size=size, folder=tmp_path)
-  rest, _ = made(other, 3, first=9, size=size)
-  other.close()
-  np.testing.assert_array_equal(rest, here(strategy, size)[0][9:])
+def test_another_number_of_actors_reads_no_others_snapshots(monkeypatch, tmp_path):
+  """Of six chunks, the second of four slices is as long as that of three, and begins elsewhere."""
+  ranges = collections.defaultdict(set)
+
+  class Recorded:
+    options = lambda self, **unused: self
+
+    def remote(self, *, folder, first, size, **unused):
+      ranges[folder].add((first, size))
+
+  monkeypatch.setattr(ray, 'remote', lambda of: Recorded())
+  for number in range(1, 7):
+    slices(every_family.example('blt', NUM_ROUNDS), number, 6 * normals.CHUNK, folder=tmp_path)
+  assert len(ranges) == 13 and all(len(one) == 1 for one in ranges.values())
 
 
-def test_more_actors_than_chunks_are_not_started():
-  sliced = slices(every_family.example('identity', NUM_ROUNDS), number=50)
-  assert len(sliced.actors) == 3
-  sliced.close()
-
-
-def test_an_abandoned_row_ends():
-  sliced = slices(every_family.example('identity', NUM_ROUNDS))
+def test_a_row_that_is_late_or_abandoned_ends_and_one_of_a_lost_actor(monkeypatch):
+  monkeypatch.setattr(shards, '_POLL_SECONDS', 0.001)
+  sliced = slices(every_family.example('identity', NUM_ROUNDS), number=1, wait_seconds=0.0)
+  make = lambda: sliced.make(0, np.empty(SIZE, np.int64), 0)
+  with pytest.raises(RuntimeError, match='no slice of a noise row was made in 0 seconds'):
+    make()
+  sliced._wait_seconds = 600.0
+  ray.kill(sliced.actors[0], no_restart=True)
+  with pytest.raises(RuntimeError, match='a slice of a noise row failed'):
+    make()
   sliced.abandon()
   with pytest.raises(ahead.Abandoned):
-    sliced.make(0, np.empty(SIZE, np.int64), 0)
+    make()
   sliced.close()
-
-
-def test_actors_that_do_not_come_back_end_the_row():
-  sliced = slices(every_family.example('identity', NUM_ROUNDS), wait_seconds=0.0)
-  for actor in sliced.actors:
-    ray.kill(actor, no_restart=True)
-  with pytest.raises(RuntimeError, match='a slice of a noise row failed|no slice of a noise row'):
-    sliced.make(0, np.empty(SIZE, np.int64), 0)

@@ -56,7 +56,7 @@ def test_reaches_what_is_known(n, b, k, num_buffers, objective, known):
   [
     (2052, 342, 6, 'max', 4),
     (2052, 342, 6, 'rms', 3),
-    (2000, 100, 10, 'max', 3),
+    pytest.param(2000, 100, 10, 'max', 3, marks=THOROUGH),
     pytest.param(100_000, 1000, 10, 'max', 5, marks=THOROUGH),
     pytest.param(10**9, 10**6, 10, 'max', 7, marks=THOROUGH),
   ],

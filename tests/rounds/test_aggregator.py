@@ -468,12 +468,12 @@ import numpy as np
 import fl_dpftrl as dpftrl
 
 folder, releases = sys.argv[1:]
-zeros = np.zeros(5000, np.float32)
+zeros, strategy = np.zeros(5000, np.float32), dpftrl.BandedToeplitz([1.0, 0.5, 0.2], 40)
+PrivateAggregator = dpftrl.PrivateAggregator  # Its module is imported before the forks.
 
 def train():
-  with dpftrl.PrivateAggregator(
-    dpftrl.BandedToeplitz([1.0, 0.5, 0.2], 40), template=zeros, noise_multiplier=1.0,
-    clip_norm=1.0, report_goal=2, folder=folder, noise_seed=8) as aggregator:
+  with PrivateAggregator(strategy, template=zeros, noise_multiplier=1.0, clip_norm=1.0,
+                         report_goal=2, folder=folder, noise_seed=8) as aggregator:
     while aggregator.next_round < 40:
       t = aggregator.next_round
       print(os.getpid(), flush=True)

@@ -95,63 +95,6 @@ def here(process, num_rounds=3, **options):
   return trained(runtime.InProcessContext(seed=7, **options), process, num_rounds)
 
 
-class Counted:
-  """Makes a client's data, and counts how often it is sent."""
-
-  def __init__(self, path):
-    self._path = path
-
-  def __call__(self, number, place):
-    return slow(number, place)
-
-  def __reduce__(self):
-    with open(self._path, 'a') as file:
-      file.write('x')
-    return Counted, (self._path,)
-
-
-@pytest.mark.parametrize('group, losses', [(clients.GROUP, (0, 2)), (2, (1,))])
-def test_lost_actors_cost_no_bit(machines, process, said, monkeypatch, tmp_path, group, losses):
-  """Where all are lost, nothing goes on before one is back. Of small groups, actors merge."""
-  monkeypatch.setattr(clients, 'GROUP', group)
-  merges, merged = [], actors_lib.Round._hand_out_groups
-  monkeypatch.setattr(
-    actors_lib.Round, '_hand_out_groups', lambda self: merges.append(merged(self))
-  )
-  said.clear()
-  victims = []
-
-  def before(number):
-    lost = machines.clients_at.pids[: losses[number]]
-    victims.extend(lost)
-    threading.Timer(0.3, lambda: [os.kill(pid, signal.SIGKILL) for pid in lost]).start()
-
-  counted = Counted(tmp_path / 'times')
-  found = trained(machines, process, len(losses), counted, before)
-  for threads in (1, 3):
-    small.assert_same(here(process, len(losses), max_concurrent_clients=threads), found)
-  # An actor that is not back yet is not lost again.
-  assert losses[-1] <= len(victims) == sum('is lost' in line for line in said)
-  assert (tmp_path / 'times').read_text() == 'x'
-  assert bool(merges) == (group == 2)
-
-
-def test_a_lost_machine_costs_no_bit(cluster, machines, process):
-  while len(machines.clients_at.pids) < 2:  # Those that the tests before have ended come back.
-    trained(machines, process, 1)
-  machine, losses = next(iter(cluster.worker_nodes)), machines.clients_at.losses
-
-  def before(number):
-    if not number:
-      lose = lambda: cluster.remove_node(machine, allow_graceful=False)
-      threading.Timer(0.2, lose).start()
-
-  found = trained(machines, process, 2, slow, before)
-  cluster.add_node(num_cpus=1, object_store_memory=100_000_000)
-  small.assert_same(here(process, 2), found)
-  assert machines.clients_at.losses > losses
-
-
 def test_other_processes_have_the_same_bits_as_in_process(machines):
   rule = dpftrl.AdaptiveClipping(0.5, target_quantile=0.4, learning_rate=0.5, rounds=NUM_ROUNDS)
   adaptive = tff.aggregators.as_weighted_aggregator(noisy('blt', 'engine', clip_norm=rule))
@@ -160,9 +103,8 @@ def test_other_processes_have_the_same_bits_as_in_process(machines):
 
 
 @pytest.mark.parametrize('memory', ['state', 'engine'])
-@pytest.mark.parametrize('name', ['blt', 'stamped'])
-def test_noise_has_the_same_bits_as_in_process(machines, name, memory):
-  process = noisy(name, memory).create(tff.to_type([(np.float32, [5]), (np.float32, [2, 3])]))
+def test_noise_has_the_same_bits_as_in_process(machines, memory):
+  process = noisy('stamped', memory).create(tff.to_type([(np.float32, [5]), (np.float32, [2, 3])]))
   rng = np.random.default_rng(11)
   draw = lambda: [rng.normal(size=shape).astype(np.float32) for shape in ([5], [2, 3])]
   cohorts = [[draw() for _ in range(3 + number % 3)] for number in range(NUM_ROUNDS)]
@@ -277,29 +219,79 @@ def test_without_an_actor_in_time_the_round_ends(machines, process):
 
 
 def test_an_error_of_a_client_is_as_in_process(machines, process, monkeypatch):
+  """That of the first place, also where a later one has failed before."""
+
   def bad(number, place):
-    if place in (21, 30, 39):
+    if place in (36, 38):
+      time.sleep(0.5 * (place == 36))
       raise OSError('no such file')
     return client(number, place)
 
   contexts = runtime.InProcessContext(), machines, machines
   for context, group in zip(contexts, (clients.GROUP, clients.GROUP, 2)):
     monkeypatch.setattr(clients, 'GROUP', group)
-    with pytest.raises(OSError, match='^client 21, counted from 0, of 40: no such file'):
+    with pytest.raises(OSError, match='^client 36, counted from 0, of 40: no such file'):
       trained(context, process, make=bad)
 
 
-def test_clients_that_end_each_actor_end_the_round(machines, process, monkeypatch):
-  monkeypatch.setattr(actors_lib, '_ATTEMPTS', 2)
+def test_a_lost_machine_costs_no_bit(cluster, machines, process):
+  while len(machines.clients_at.pids) < 2:
+    trained(machines, process, 1)
+  machine = next(iter(cluster.worker_nodes))
+  lose = threading.Timer(0.2, cluster.remove_node, [machine], {'allow_graceful': False})
+  found = trained(machines, process, 2, slow, lambda number: number or lose.start())
+  cluster.add_node(num_cpus=1, object_store_memory=100_000_000)
+  small.assert_same(here(process, 2), found)
+  assert machines.clients_at.losses
 
-  def ending(number, place):
-    if place == 5:
-      os.kill(os.getpid(), signal.SIGKILL)
-    return client(number, place)
 
-  words = 'clients 4 to 5 of the round ended 2 actors, .*: give an actor more memory'
+class Ending:
+  """Makes a client's data; counts how often it is sent, and ends so many processes.
+
+  Args:
+    folder: of what it counts.
+    place: of the client that ends them.
+    losses: number of processes.
+  """
+
+  def __init__(self, folder, place, losses):
+    self._arguments = folder, place, losses
+
+  def __call__(self, number, place):
+    folder, last, losses = self._arguments
+    if place == last:
+      time.sleep(0.5)
+      if len(list(folder.glob('lost*'))) < losses:
+        (folder / f'lost{os.getpid()}').touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return slow(number, place)
+
+  def __reduce__(self):
+    with (self._arguments[0] / 'sent').open('a') as file:
+      file.write('x')
+    return Ending, self._arguments
+
+
+def test_lost_actors_cost_no_bit_where_they_merge(machines, process, said, monkeypatch, tmp_path):
+  """All are lost by the same clients, and nothing goes on before one is back."""
+  monkeypatch.setattr(clients, 'GROUP', 2)
+  monkeypatch.setattr(actors_lib, '_ATTEMPTS', 3)
+  rounds, merge = [], actors_lib.Round._hand_out_groups
+  monkeypatch.setattr(
+    actors_lib.Round, '_hand_out_groups', lambda self: rounds.append(self) or merge(self)
+  )
+  said.clear()
+  found = trained(machines, process, 1, Ending(tmp_path, 5, losses=2))
+  small.assert_same(here(process, 1), found)
+  assert rounds[-1]._losses[4, 5] == 2 == sum('is lost' in line for line in said)
+  assert (tmp_path / 'sent').read_text() == 'x'
+
+
+def test_clients_that_end_each_actor_end_the_round(machines, process, monkeypatch, tmp_path):
+  monkeypatch.setattr(actors_lib, '_ATTEMPTS', 1)
+  words = 'clients 38 to 39 of the round ended 1 actors, .*: give an actor more memory'
   with pytest.raises(cluster_lib.NoActorError, match=words):
-    trained(machines, process, make=ending)
+    trained(machines, process, make=Ending(tmp_path, 39, losses=9))
 
 
 def test_a_stop_ends_the_actors_at_once(machines, process, tmp_path):

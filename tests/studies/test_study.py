@@ -18,6 +18,8 @@ from tests.studies import linear
 ROOT = pathlib.Path(__file__).parents[2]
 # What a script must have around what starts processes.
 GUARD = "if __name__ == '__main__':\n  "
+# What makes a study one run.
+ONE = dict(mechanisms=['identity'], server_learning_rates=[0.1], seeds=[0], without_noise=False)
 
 
 def study(folder, train=linear.train, **changes):
@@ -143,7 +145,7 @@ def test_a_script_that_starts_it_in_each_process_is_told_so(tmp_path, start, gua
     'from fl_dpftrl.studies import processes\n'
     'from tests.studies import linear, test_study\n'
     f'processes.start_method = lambda: {start!r}\n'
-    'test_study.study(sys.argv[1], linear.train, jobs=2)\n'
+    'test_study.study(sys.argv[1], linear.train, jobs=2, **test_study.ONE)\n'
   )
   environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
   for guard in guards:
@@ -160,22 +162,22 @@ def test_a_script_that_starts_it_in_each_process_is_told_so(tmp_path, start, gua
     if not guard:
       assert done.stderr.count('Traceback') == 1
       assert "put its call under if __name__ == '__main__':" in done.stderr.splitlines()[-1]
-  assert len(list(tmp_path.glob('own/cells/*/summary.json'))) == (9 if guard else 0)
+  assert len(list(tmp_path.glob('own/cells/*/summary.json'))) == bool(guard)
 
 
 @pytest.mark.slow
 def test_runs_of_processes_are_those_of_this_one(finished, tmp_path):
-  found = study(tmp_path / 'own', jobs=2, server_learning_rates=[0.1, 0.4, 9.0])
-  failed = [result.cell.name for result in found.failed]
-  assert len(failed) == 3 and all('-rate9-' in name for name in failed)
-  assert found.failed[0].reason == 'RuntimeError: the rate is too large'
+  changes = ONE | dict(seeds=[0, 1], server_learning_rates=[0.1, 9.0])
+  found = study(tmp_path / 'own', jobs=2, **changes)
+  (failed,) = found.failed
+  assert '-rate9-' in failed.cell.name and failed.reason == 'RuntimeError: the rate is too large'
   own, other = (
     {r.cell.name: r.test for r in one.results if r.test is not None} for one in (found, finished)
   )
-  assert own == other
+  assert len(own) == 2 and own.items() <= other.items()
   logs = [path.read_text() for path in (tmp_path / 'own' / 'cells').glob('*.log')]
   own = {line for text in logs for line in text.splitlines() if line.startswith('trained in')}
-  assert len(own) == 9
+  assert len(own) == 2
 
 
 def test_machines_without_ray_say_what_to_install(tmp_path, monkeypatch):

@@ -36,6 +36,11 @@ def make():
   )
 
 
+def replay(folder):
+  files = f'--log={folder}/participation.parquet', f'--strategy={folder}/strategy.json'
+  main.main(['replay', *files, '--noise_multiplier=1.0', '--delta=1e-6'])
+
+
 def mime_lite(aggregator, **kwargs):
   optimizer = tff.learning.optimizers.build_sgdm(0.1, momentum=0.9)
   return tff.learning.algorithms.build_unweighted_mime_lite(
@@ -54,15 +59,8 @@ def test_mime_lite_is_refused_and_void_if_forced(tmp_path, capsys):
   trained = dpftrl.train(process, aggregator, **arguments, allow_unprotected_state=True)
   assert 'state.client_work.0.accumulator' in trained.statement.void_reason
   assert 'VOID' in (tmp_path / 'run' / 'privacy.html').read_text().upper()
-  replayed = [
-    'replay',
-    f'--log={tmp_path / "run" / "participation.parquet"}',
-    f'--strategy={tmp_path / "run" / "strategy.json"}',
-    '--noise_multiplier=1.0',
-    '--delta=1e-6',
-  ]
   with pytest.raises(SystemExit) as ended:
-    main.main(replayed)
+    replay(tmp_path / 'run')
   assert ended.value.code == 4
   assert 'accumulator' in capsys.readouterr().out
 
@@ -83,14 +81,7 @@ def test_metrics_without_noise_are_named(tmp_path, capsys):
   stated = json.loads((tmp_path / 'privacy.json').read_text())
   assert stated['not_private_metrics'] == list(names)
   assert 'client_work.train.loss' in (tmp_path / 'privacy.html').read_text()
-  replayed = [
-    'replay',
-    f'--log={tmp_path / "participation.parquet"}',
-    f'--strategy={tmp_path / "strategy.json"}',
-    '--noise_multiplier=1.0',
-    '--delta=1e-6',
-  ]
-  main.main(replayed)
+  replay(tmp_path)
   assert 'metrics without the noise' in capsys.readouterr().out
 
 

