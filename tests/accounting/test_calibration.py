@@ -12,14 +12,6 @@ from fl_dpftrl.participation import schemas
 SCHEMA = schemas.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
 
 
-@pytest.mark.parametrize(
-  'multiplier, epsilon', [(4.22468, 1), (2.23048, 2), (1.19352, 4), (0.65294, 8), (0.36861, 16)]
-)
-def test_multipliers_of_the_papers(multiplier, epsilon):
-  found = calibration.effective_noise_multiplier(epsilon, 1e-6)
-  assert found == pytest.approx(multiplier, abs=1e-5)
-
-
 @pytest.mark.parametrize('epsilon', [0.01, 0.5, 3.0, 40.0])
 @pytest.mark.parametrize('delta', [1e-10, 1e-5, 0.3])
 def test_meets_epsilon_and_no_more(epsilon, delta):
