@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-import scipy.linalg
 
 from fl_dpftrl import sensitivity
 from fl_dpftrl.families import dense, low_rank
@@ -82,22 +81,3 @@ def test_low_rank_refuses_other_parameters(change, message):
   good = {'near': np.ones((3, 1)), 'left': np.ones((3, 2)), 'right': np.ones((3, 2))}
   with pytest.raises(ValueError, match=message):
     low_rank.LowRank(**{**good, **change})
-
-
-def test_what_was_rounded_off_counts():
-  """The trap: the sensitivity of the C that a noising matrix came from.
-
-  N is that of a C with unit columns, and its entries off the diagonal are made
-  one number: what is added is no longer the noise of a C of sensitivity 1.
-  """
-  root = np.cumprod(np.append(1.0, 1.0 - 0.5 / np.arange(1.0, 8.0)))
-  matrix = np.tril(scipy.linalg.toeplitz(root))
-  matrix /= np.linalg.norm(matrix, axis=0)
-  diagonal = np.diagonal(np.linalg.inv(matrix))[:, None]
-  rounded = low_rank.LowRank(diagonal, np.full((8, 1), -0.3), np.ones((8, 1)))
-  once = schemas.MinSep(num_rounds=8, max_participations=1)
-  assert sensitivity.sensitivity(dense.Dense(matrix), once).value == pytest.approx(1.0)
-  columns = np.linalg.norm(np.linalg.inv(rounded.noising_matrix(8)), axis=0)
-  result = sensitivity.sensitivity(rounded, once)
-  assert result == (pytest.approx(columns.max()), 'exact')
-  assert result.value > 1.1
