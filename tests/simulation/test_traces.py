@@ -94,6 +94,13 @@ def test_ceiling_is_never_below_at(case, offset, length, seed):
     assert np.all(there <= ceiling[presence.cells])
 
 
+def test_intervals_that_overlap_or_touch_are_one():
+  pairs = [(50, 60), (10, 20), (20, 30), (12, 14), (40, 40), (55, 70)]
+  traces = traced([pairs, [(0, 5)]], [100, 100])
+  assert traces.starts.tolist() == [10, 50, 0]
+  assert traces.ends.tolist() == [30, 70, 5]
+
+
 def test_same_seed_same_presence_and_all_traces_alike_often():
   lists = [[(hour * HOUR, (hour + 1) * HOUR)] for hour in range(10)]
   traces = traced(lists, [DAY] * 10)
@@ -140,3 +147,9 @@ def test_many_periods_share_a_cell_whose_ceiling_is_one():
   assert ceiling.size <= 48
   assert ceiling[presence.cells[0]] == 0.0
   assert ceiling[presence.cells[-1]] == 1.0
+
+
+def test_a_trace_that_is_never_there():
+  presence = following(traced([[]], [DAY]), np.zeros(3, int))
+  assert presence.at(np.arange(3), np.full(3, MONDAY + 0.5)).tolist() == [0] * 3
+  assert presence.ceiling(MONDAY, MONDAY + DAY).tolist() == [0]
