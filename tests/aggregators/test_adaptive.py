@@ -11,10 +11,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.aggregators import adaptive, clipping, dp_query
 from fl_dpftrl.families import lattice
-from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import units
 from tests.aggregators import made
 from tests.aggregators.made import BLT
@@ -183,17 +181,7 @@ def test_the_noise_is_changed_on_purpose():
   changed = in_state(noise_multiplier=0.25)
   with pytest.raises(Exception, match='another noise_multiplier 0.5'):
     run(changed, 1, state=before[-1].state)
-  declared = noise_record.DeclaredNoise(
-    round_index=2,
-    row=2,
-    restart=False,
-    strategy=None,
-    arithmetic=arithmetic.Arithmetic(),
-    noise_multiplier=0.25,
-    clip_norm=RULE.initial,
-    noise_multiplier_before=0.5,
-    clip_norm_before=RULE.initial,
-  )
+  declared = made.declared(2, 0.25, before=0.5, clip_norm=RULE.initial)
   state = changed.change_noise(VALUE_TYPE, declared)(before[-1].state)
   assert state.clip_norm == before[-1].state.clip_norm
   (after,) = run(changed, 1, state=state)

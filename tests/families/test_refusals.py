@@ -3,25 +3,14 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl.families import (
-  banded,
-  banded_inverse,
-  banded_toeplitz,
-  blt,
-  dense,
-  lambda_cgd,
-  low_rank,
-  stamped,
-  tree_full,
-  tree_online,
-)
+import fl_dpftrl as dpftrl
 
 NAN, INF = float('nan'), float('inf')
 NEAR, SIDE = np.ones((3, 1)), np.ones((3, 2))
-TREE = tree_online.TreeOnline()
+TREE = dpftrl.TreeOnline()
 # Family → arguments, and words of the refusal.
 REFUSED = {
-  banded.Banded: [
+  dpftrl.Banded: [
     ((np.ones(3),), 'shape'),
     ((np.ones((0, 0)),), 'shape'),
     ((np.tri(2, 3),), 'bands'),
@@ -31,25 +20,25 @@ REFUSED = {
     (([[1.0], [-2.0]],), 'positive'),
     (([[1.0, 0.5], [1.0, 0.5]],), 't < j'),
   ],
-  banded_inverse.BandedInverse: [
+  dpftrl.BandedInverse: [
     (([],), r'shape \(0,\)'),
     (([[1.0]],), r'shape \(1, 1\)'),
     (([1.0, NAN],), 'finite'),
     (([0.0, 1.0],), 'positive one, got 0.0'),
   ],
-  banded_toeplitz.BandedToeplitz: [
+  dpftrl.BandedToeplitz: [
     *(((wrong,), 'coefficients') for wrong in ([], [[1.0]], 1.0, [0.0, 1.0], [-1.0], [1.0, NAN])),
     (([INF],), 'coefficients'),
     *((([1.0], rounds), 'normalized_rounds') for rounds in (0, -1, 2.5, True, 'many')),
   ],
-  blt.BLT: [
+  dpftrl.BLT: [
     (([], []), 'buffer_decay'),
     (([0.5], []), 'same length'),
     (([0.5], [0.1, 0.1]), 'same length'),
     *((([decay], [0.1]), 'buffer_decay') for decay in (0.0, 1.0, -0.5, NAN)),
     *((([0.5], [scale]), 'output_scale') for scale in (-0.1, 1.1, INF)),
   ],
-  dense.Dense: [
+  dpftrl.Dense: [
     ((np.ones(3),), 'shape'),
     ((np.ones((2, 3)),), 'shape'),
     ((np.zeros((0, 0)),), 'shape'),
@@ -57,10 +46,10 @@ REFUSED = {
     (([[1.0, 0.0], [0.0, 0.0]],), 'positive diagonal'),
     (([[1.0, 0.1], [0.0, 1.0]],), '0 above the diagonal'),
   ],
-  lambda_cgd.LambdaCGD: [
+  dpftrl.LambdaCGD: [
     ((decay,), 'decay must be a number') for decay in (-0.1, 1.01, NAN, None, 'x')
   ],
-  low_rank.LowRank: [
+  dpftrl.LowRank: [
     ((np.ones(3), SIDE, SIDE), 'near must have shape'),
     ((NEAR, np.ones((3, 0)), SIDE), 'left must have shape'),
     ((NEAR, SIDE, INF * SIDE), 'right must be finite'),
@@ -70,17 +59,13 @@ REFUSED = {
     ((np.zeros((3, 1)), SIDE, SIDE), 'positive diagonal'),
     ((np.ones((3, 2)), SIDE, SIDE), r'near \[t, j\] must be 0 where t < j'),
   ],
-  stamped.Stamped: [
+  dpftrl.Stamped: [
     *(((TREE, wrong), 'block_rounds must be') for wrong in (0, -1, 2.0, None, True, '3')),
-    ((banded.Banded(np.ones((4, 1))), 5), 'block_rounds=5 is beyond the 4 rounds'),
-    *(
-      ((wrong, 3), 'strategy must be a Strategy') for wrong in (tree_online.TreeOnline, 'blt', None)
-    ),
+    ((dpftrl.Banded(np.ones((4, 1))), 5), 'block_rounds=5 is beyond the 4 rounds'),
+    *(((wrong, 3), 'strategy must be a Strategy') for wrong in (dpftrl.TreeOnline, 'blt', None)),
   ],
-  tree_full.TreeFull: [((wrong,), 'num_rounds must be') for wrong in (0, -1, 2.5, True, 'x')],
-  tree_online.TreeOnline: [
-    ((wrong,), 'completed_after must be') for wrong in (0, -1, 2.5, True, 'x')
-  ],
+  dpftrl.TreeFull: [((wrong,), 'num_rounds must be') for wrong in (0, -1, 2.5, True, 'x')],
+  dpftrl.TreeOnline: [((wrong,), 'completed_after must be') for wrong in (0, -1, 2.5, True, 'x')],
 }
 
 
