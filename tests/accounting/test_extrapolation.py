@@ -62,23 +62,6 @@ def test_predictions_are_accounts(name):
   )
 
 
-HELD = ['identity', 'tree_online', 'tree_full', 'blt-b400', 'blt-b100']
-
-
-@pytest.mark.parametrize('name', HELD)
-def test_a_little_more_report_goal_may_guarantee_less(name):
-  """A device takes part once more at the larger goal: 2000 rounds, b = 1999."""
-  strategy = dpftrl.load_strategy(name)
-  reference = extrapolation.Reference(noise_multiplier=7.0, report_goal=6500)
-  once, twice = (
-    extrapolation.predict(
-      strategy, deployment(population=13_000_000, report_goal=goal), reference, delta=0.1
-    ).rho
-    for goal in (6500, 6501)
-  )
-  assert 1.3 * once < twice <= 2.0 * once * (6500 / 6501) ** 2 * (1 + 1e-12)
-
-
 @pytest.mark.parametrize(
   'arguments, message',
   [
