@@ -15,14 +15,8 @@ from tests import drawn
 BLT = dpftrl.BLT([0.99, 0.7], [0.1, 0.3])
 
 
-def metadata(changes=(), **kwargs):
-  return noise_record.run_metadata(
-    BLT, **({'noise_multiplier': 8.0, 'clip_norm': 1.0} | kwargs), changes=changes
-  )
-
-
 def write(path, num_rounds=6):
-  writer = dpftrl.LogWriter(path, metadata=metadata())
+  writer = dpftrl.LogWriter(path, metadata=noise_record.run_metadata(BLT, 8.0, clip_norm=1.0))
   for t in range(num_rounds):
     if t == 2:
       writer.change_noise(2, noise_multiplier=8.0, clip_norm=0.5)
@@ -30,9 +24,6 @@ def write(path, num_rounds=6):
       writer.change_noise(4, noise_multiplier=2.0, clip_norm=0.25)
     writer.append(t, ['a', 'b'] if t % 2 else ['c'], 86400 + t)
   return writer
-
-
-CHANGES = ((2, 8.0, 0.5), (4, 2.0, 0.25))
 
 
 @hypothesis.given(drawn.histories())
