@@ -1,7 +1,3 @@
-import os
-
-# Must be set before TensorFlow is imported: its start is loud.
-os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 import pytest
 import tensorflow_federated as tff
 

@@ -1,6 +1,5 @@
 """The aggregator with an adaptive clip norm, inside TFF."""
 
-import collections
 import fractions
 import functools
 import itertools
@@ -12,21 +11,15 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.accounting import arithmetic
-from fl_dpftrl.aggregators import adaptive, clipping, dp_query, factory
-from fl_dpftrl.families import blt, lattice
-from fl_dpftrl.logs import noise_record
+from fl_dpftrl.aggregators import adaptive, clipping, dp_query
+from fl_dpftrl.families import lattice
 from fl_dpftrl.noise import units
+from tests.aggregators import made
+from tests.aggregators.made import BLT
 
 pytestmark = pytest.mark.tff
 
-SIZE = 7
-VALUE_TYPE = tff.to_type(
-  collections.OrderedDict(
-    w=tff.TensorType(np.float32, [2, 2]), b=tff.TensorType(np.float32, [SIZE - 4])
-  )
-)
-BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))
+VALUE_TYPE = tff.to_type(dict(b=(np.float32, [3]), w=(np.float32, [2, 2])))
 RULE = dpftrl.AdaptiveClipping(1.5, target_quantile=0.4, learning_rate=0.5, rounds=3)
 SAME = dict(noise_multiplier=0.5, clip_norm=RULE, report_goal=3, zeroing_norm=50.0)
 NORMS = (0.25, 0.9, 1.4, 9.0, 70.0, np.nan)
@@ -36,7 +29,7 @@ def update(norm):
   """An update of this norm, in several coordinates."""
   w = np.array([[0.6, 0.0], [0.0, 0.0]], np.float32)
   b = np.array([0.0, 0.8, 0.0], np.float32)
-  return collections.OrderedDict(w=norm * w, b=norm * b)
+  return dict(b=norm * b, w=norm * w)
 
 
 CLIENTS = [update(np.float32(norm)) for norm in NORMS]
@@ -49,12 +42,8 @@ def process_of(aggregator):
 
 
 @functools.cache
-def aggregator_of(**kwargs):
-  return factory.CorrelatedNoiseFactory(BLT, **(SAME | {'noise_seed': 5} | kwargs))
-
-
 def in_state(**kwargs):
-  return aggregator_of(**(dict(memory='state') | kwargs))
+  return made.make(**(SAME | {'noise_seed': 5} | kwargs))
 
 
 def by_engine(**kwargs):
@@ -68,13 +57,7 @@ EVERY_MEMORY = pytest.mark.parametrize(
 
 def run(aggregator, num_rounds, state=None, clients=CLIENTS):
   """Returns the outputs of rounds, from the first state or a given one."""
-  process = process_of(aggregator)
-  state = process.initialize() if state is None else state
-  outputs = []
-  for _ in range(num_rounds):
-    outputs.append(process.next(state, clients))
-    state = outputs[-1].state
-  return outputs
+  return made.run(process_of(aggregator), clients, num_rounds, state)
 
 
 def noise_rows(aggregator, num_rounds):
@@ -154,15 +137,15 @@ def test_without_noise_counts_and_sums_are_exact(make):
 
 
 def test_a_burnt_row_keeps_the_clip_norm():
-  made = in_state()
-  (first,) = run(made, 1)
-  skipped = made.skip_row(VALUE_TYPE)(first.state)
+  aggregator = in_state()
+  (first,) = run(aggregator, 1)
+  skipped = aggregator.skip_row(VALUE_TYPE)(first.state)
   assert skipped.clip_norm == first.state.clip_norm and skipped.noise.row == 2
   # The next round has the row after the burnt one, and is the last that moves the norm.
-  (after,) = run(made, 1, state=skipped)
+  (after,) = run(aggregator, 1, state=skipped)
   assert after.measurements['noise_row'] == 2
   assert after.state.clip_norm != skipped.clip_norm
-  (frozen,) = run(made, 1, state=after.state)
+  (frozen,) = run(aggregator, 1, state=after.state)
   assert frozen.state.clip_norm == after.state.clip_norm
 
 
@@ -198,17 +181,7 @@ def test_the_noise_is_changed_on_purpose():
   changed = in_state(noise_multiplier=0.25)
   with pytest.raises(Exception, match='another noise_multiplier 0.5'):
     run(changed, 1, state=before[-1].state)
-  declared = noise_record.DeclaredNoise(
-    round_index=2,
-    row=2,
-    restart=False,
-    strategy=None,
-    arithmetic=arithmetic.Arithmetic(),
-    noise_multiplier=0.25,
-    clip_norm=RULE.initial,
-    noise_multiplier_before=0.5,
-    clip_norm_before=RULE.initial,
-  )
+  declared = made.declared(2, 0.25, before=0.5, clip_norm=RULE.initial)
   state = changed.change_noise(VALUE_TYPE, declared)(before[-1].state)
   assert state.clip_norm == before[-1].state.clip_norm
   (after,) = run(changed, 1, state=state)
@@ -238,4 +211,4 @@ def test_refuses_what_is_not_accounted_for():
   with pytest.raises(ValueError, match='clipped_count_stddev=1e[+]09 is too large'):
     in_state(clip_norm=much)
   with pytest.raises(ValueError, match='a query must have a number as clip_norm'):
-    dp_query.CorrelatedNoiseQuery(in_state(), tf.TensorSpec([SIZE]))
+    dp_query.CorrelatedNoiseQuery(in_state(), tf.TensorSpec([7]))

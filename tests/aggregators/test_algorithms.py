@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
+from tests.aggregators.made import make, run
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
@@ -42,47 +43,24 @@ def recon_fn():
   )
 
 
-def make(**kwargs):
-  kwargs = dict(noise_multiplier=1.0, clip_norm=1.0, report_goal=2, memory='state') | kwargs
-  return dpftrl.CorrelatedNoiseFactory(dpftrl.BLT([0.8], [0.5]), **kwargs)
-
-
-BUILD = {
-  'build_unweighted_fed_avg': lambda ours: algorithms.build_unweighted_fed_avg(
-    model_fn, client_optimizer_fn=sgd(), server_optimizer_fn=sgd(), model_aggregator=ours
+# Options of the algorithms that learn a model with a model_aggregator.
+LEARNERS = {
+  'build_unweighted_fed_avg': dict(client_optimizer_fn=sgd(), server_optimizer_fn=sgd()),
+  'build_weighted_fed_avg': dict(client_optimizer_fn=sgd()),
+  'build_weighted_fed_avg_with_optimizer_schedule': dict(
+    client_learning_rate_fn=lambda round_num: 0.1,
+    client_optimizer_fn=tff.learning.optimizers.build_sgdm,
   ),
-  'build_weighted_fed_avg': lambda ours: algorithms.build_weighted_fed_avg(
-    model_fn, client_optimizer_fn=sgd(), model_aggregator=weighted(ours)
+  'build_unweighted_fed_prox': dict(proximal_strength=0.1, client_optimizer_fn=sgd()),
+  'build_weighted_fed_prox': dict(proximal_strength=0.1, client_optimizer_fn=sgd()),
+  'build_fed_sgd': dict(),
+  'build_unweighted_mime_lite': dict(base_optimizer=sgd()),
+  'build_weighted_mime_lite': dict(base_optimizer=sgd()),
+  'build_mime_lite_with_optimizer_schedule': dict(
+    learning_rate_fn=lambda round_num: 0.1, base_optimizer=sgd()
   ),
-  'build_weighted_fed_avg_with_optimizer_schedule': lambda ours: (
-    algorithms.build_weighted_fed_avg_with_optimizer_schedule(
-      model_fn,
-      client_learning_rate_fn=lambda round_num: 0.1,
-      client_optimizer_fn=tff.learning.optimizers.build_sgdm,
-      model_aggregator=weighted(ours),
-    )
-  ),
-  'build_unweighted_fed_prox': lambda ours: algorithms.build_unweighted_fed_prox(
-    model_fn, 0.1, client_optimizer_fn=sgd(), model_aggregator=ours
-  ),
-  'build_weighted_fed_prox': lambda ours: algorithms.build_weighted_fed_prox(
-    model_fn, 0.1, client_optimizer_fn=sgd(), model_aggregator=weighted(ours)
-  ),
-  'build_fed_sgd': lambda ours: algorithms.build_fed_sgd(model_fn, model_aggregator=weighted(ours)),
-  'build_unweighted_mime_lite': lambda ours: algorithms.build_unweighted_mime_lite(
-    model_fn, base_optimizer=sgd(), model_aggregator=ours
-  ),
-  'build_weighted_mime_lite': lambda ours: algorithms.build_weighted_mime_lite(
-    model_fn, base_optimizer=sgd(), model_aggregator=weighted(ours)
-  ),
-  'build_mime_lite_with_optimizer_schedule': lambda ours: (
-    algorithms.build_mime_lite_with_optimizer_schedule(
-      model_fn,
-      learning_rate_fn=lambda round_num: 0.1,
-      base_optimizer=sgd(),
-      model_aggregator=weighted(ours),
-    )
-  ),
+}
+OTHERS = {
   'mime lite, both': lambda ours: algorithms.build_unweighted_mime_lite(
     model_fn, base_optimizer=sgd(), model_aggregator=ours, full_gradient_aggregator=ours
   ),
@@ -96,6 +74,16 @@ BUILD = {
     model_aggregator_factory=weighted(ours),
   ),
 }
+
+
+def build(name, ours):
+  """Builds an algorithm with our aggregator."""
+  if name in OTHERS:
+    return OTHERS[name](ours)
+  given = ours if 'unweighted' in name else weighted(ours)
+  return getattr(algorithms, name)(model_fn, model_aggregator=given, **LEARNERS[name])
+
+
 REFUSED = {
   'build_unweighted_mime_lite': 'state.client_work.0.accumulator depends',
   'build_weighted_mime_lite': 'state.client_work.0.accumulator depends',
@@ -114,10 +102,10 @@ def points(seed):
   return tf.data.Dataset.from_tensor_slices(x)
 
 
-@pytest.mark.parametrize('name', BUILD)
+@pytest.mark.parametrize('name', [*LEARNERS, *OTHERS])
 def test_the_verdict_is_that_of_the_table(name):
   ours = make()
-  process = BUILD[name](ours)
+  process = build(name, ours)
   found = dpftrl.check_process(process, ours)
   if name in REFUSED:
     with pytest.raises(ValueError, match=re.escape(REFUSED[name])):
@@ -128,30 +116,23 @@ def test_the_verdict_is_that_of_the_table(name):
   data = [client_data(0), client_data(1)]
   if name == 'build_fed_kmeans':
     data = [points(0), points(1)]
-  state = process.initialize()
-  for _ in range(2):
-    state = process.next(state, data).state
-  assert state.aggregator.noise.row == 2
+  assert run(process, data, 2)[-1].state.aggregator.noise.row == 2
 
 
 @pytest.mark.parametrize('name', ['build_weighted_fed_avg', 'build_fed_sgd'])
 def test_a_weighted_algorithm_gives_all_clients_the_same_weight(name):
   """Twice the data, the same update: weights would count it twice."""
   ours = make(noise_multiplier=0.0, clip_norm=100.0)
-  process = BUILD[name](ours)
+  process = build(name, ours)
   data = [client_data(0), client_data(1)]
   more = [client_data(0).concatenate(client_data(0)), client_data(1)]
   if name == 'build_weighted_fed_avg':
     # One step a client, so that more data of the same mean is the same update.
     data = [one.unbatch().batch(99) for one in data]
     more = [one.unbatch().batch(99) for one in more]
-  results = []
-  for clients in (data, more):
-    state = process.next(process.initialize(), clients).state
-    start = process.get_model_weights(process.initialize()).trainable
-    end = process.get_model_weights(state).trainable
-    results.append(end[1] - start[1])  # The bias starts at 0.
-  np.testing.assert_allclose(results[0], results[1], atol=1e-6)
+  states = (run(process, clients, 1)[0].state for clients in (data, more))
+  one, other = (process.get_model_weights(state).trainable[1] for state in states)
+  np.testing.assert_allclose(one, other, atol=1e-6)  # The biases, which start at 0.
 
 
 def test_kmeans_needs_a_report_goal_of_one():
@@ -161,13 +142,10 @@ def test_kmeans_needs_a_report_goal_of_one():
   for aggregator in (
     None,
     make(noise_multiplier=0.0, clip_norm=1e4, report_goal=1),
-    make(clip_norm=1e4, noise_multiplier=0.0),
+    make(noise_multiplier=0.0, clip_norm=1e4),
   ):
     process = algorithms.build_fed_kmeans(2, (3,), random_seed=(1, 2), sum_aggregator=aggregator)
-    state = process.initialize()
-    for _ in range(3):
-      state = process.next(state, data).state
-    ends.append(process.get_model_weights(state))
+    ends.append(process.get_model_weights(run(process, data, 3)[-1].state))
   plain, whole, divided = ends
   np.testing.assert_allclose(plain, whole, rtol=1e-4, atol=1e-5)
   assert np.abs(plain - divided).max() > 0.05

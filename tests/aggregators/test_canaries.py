@@ -5,18 +5,16 @@ import dataclasses
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl import auditing
-from fl_dpftrl.aggregators import canaries, factory
-from fl_dpftrl.families import blt
+from fl_dpftrl.aggregators import canaries
 from fl_dpftrl.noise import units
 from fl_dpftrl.participation import schemas
+from tests.aggregators.made import flat, make, run
 
 pytestmark = pytest.mark.tff
 
-BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))
 VALUE_TYPE = tff.to_type(
   collections.OrderedDict(w=tff.TensorType(np.float32, [8, 50]), b=tff.TensorType(np.float32, [3]))
 )
@@ -38,34 +36,17 @@ def test_a_canary_is_an_update_in_whole_units():
   assert 403 * unit.coordinate(403) ** 2 <= unit.most_square
 
 
-def flat(values):
-  return np.concatenate([np.ravel(part) for part in tf.nest.flatten(values)]).astype(np.float64)
-
-
-def released(process, num_rounds):
-  state, results = process.initialize(), []
-  for _ in range(num_rounds):
-    output = process.next(state, [UPDATE] * 3)
-    state = output.state
-    results.append(flat(output.result))
-  return np.array(results)
-
-
 @pytest.mark.parametrize('memory', ['state', pytest.param('engine', marks=pytest.mark.slow)])
 def test_sums_hold_canaries_and_nothing_else_changes(memory):
-  plain = factory.CorrelatedNoiseFactory(
-    BLT, noise_multiplier=0.5, clip_norm=2.0, report_goal=5, noise_seed=3, memory=memory
-  )
+  plain = make(clip_norm=2.0, report_goal=5, noise_seed=3, memory=memory)
   channel = canaries.Channel(CANARIES)
   audited = canaries.CanaryFactory.of(plain, channel)
   fields = [field.name for field in dataclasses.fields(plain) if field.init]
   assert all(getattr(audited, name) == getattr(plain, name) for name in fields)
-  without, with_canaries = (released(f.create(VALUE_TYPE), 6) for f in (plain, audited))
-  for t in range(6):
-    difference = 5.0 * (with_canaries[t] - without[t])
-    np.testing.assert_allclose(difference, CANARIES.total(t), atol=1e-6)
-    np.testing.assert_allclose(
-      channel.take(t), CANARIES.scores(t, 5.0 * with_canaries[t]), atol=1e-9
-    )
+  outputs = [run(f.create(VALUE_TYPE), [UPDATE] * 3, 6) for f in (plain, audited)]
+  for t, of_round in enumerate(zip(*outputs)):
+    without, total = (5.0 * flat(output.result).astype(np.float64) for output in of_round)
+    np.testing.assert_allclose(total - without, CANARIES.total(t), atol=1e-6)
+    np.testing.assert_allclose(channel.take(t), CANARIES.scores(t, total), atol=1e-9)
     with pytest.raises(KeyError):
       channel.take(t)

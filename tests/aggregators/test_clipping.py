@@ -94,7 +94,7 @@ def test_whatever_comes_the_result_is_bounded(values, clip_norm, zeroing_norm, u
 
 @given(
   st.integers(1, 2**32 - 1),
-  st.integers(2, 5000),
+  st.integers(2, 5000) | st.just(clipping._FEW + 10),
   st.floats(1 - 1e-5, 1 + 1e-5) | st.sampled_from([0.1, 1e3]),
   st.sampled_from([1e-30, 1e-25, 1e-12, 1.0, 1e12, 1e30]),
   st.sampled_from(UNITS),
@@ -138,18 +138,18 @@ def test_squares_that_vanish_in_float32_are_counted():
   assert bound(values, clip_norm=1.0, zeroing_norm=1e-21)[1] == [0, 1, 0]
 
 
-def test_sums_of_many_squares_keep_within_the_error_that_is_assumed():
-  generator = np.random.default_rng(0)
-  for scale in (1e-15, 1.0, 1e15):
-    for values in (
-      generator.normal(size=100_003),
-      np.full(100_000, 1 / 3),
-      generator.pareto(0.5, size=9999).clip(max=1e4),
-    ):
-      values = (scale * values).astype(np.float32)
-      found = float(clipping._sum_of_squares(tf.constant(values)))
-      exact = math.fsum(float(v) ** 2 for v in values)
-      assert abs(found / exact - 1.0) < clipping._NORM_ERROR
+@pytest.mark.parametrize('size', [clipping._FEW - 1, clipping._FEW, clipping._FEW + 7, 100_003])
+@pytest.mark.parametrize('scale', [1e-15, 1.0, 1e12])
+def test_sums_of_many_squares_keep_within_the_error_that_is_assumed(size, scale):
+  """Of equal coordinates, of normal ones, and of a few large ones among many small ones."""
+  generator = np.random.default_rng(size)
+  for values in (
+    np.full(size, 1 / 3), generator.normal(size=size), generator.standard_cauchy(size)
+  ):  # fmt: skip
+    values = (scale * values).astype(np.float32)
+    found = float(clipping._sum_of_squares(tf.constant(values)))
+    exact = math.fsum(np.square(values, dtype=np.float64))
+    assert abs(found / exact - 1.0) < clipping._NORM_ERROR
 
 
 def test_squares_of_whole_numbers_are_added_without_rounding():
@@ -196,32 +196,5 @@ def test_an_update_is_gone_through_six_times():
   sized = lambda tensor: (tensor.shape.num_elements() or 0) > size // 2
   passes = [op.type for op in graph.get_operations() if any(map(sized, op.inputs))]
   shared = ('Reshape', 'StridedSlice', 'Identity', 'If', 'StatelessIf')  # They copy nothing.
-  assert sorted(p for p in passes if p not in shared) == [
-    'Cast',
-    'Cast',
-    'L2Loss',
-    'Mul',
-    'Square',
-    'Sum',
-  ]
-
-
-@pytest.mark.parametrize('size', [clipping._FEW - 1, clipping._FEW, clipping._FEW + 7])
-@pytest.mark.parametrize('scale', [1e-12, 1.0, 1e12])
-def test_norms_of_small_and_large_tensors_are_within_their_error(size, scale):
-  """A few large coordinates among many small ones, whose squares are added in either way."""
-  generator = np.random.default_rng(size)
-  values = (scale * generator.standard_cauchy(size)).astype(np.float32)
-  exact = math.fsum(np.square(values, dtype=np.float64))
-  found = float(clipping._sum_of_squares(tf.constant(values)))
-  assert abs(found / exact - 1.0) <= clipping._NORM_ERROR
-
-
-@pytest.mark.parametrize('size', [10, clipping._FEW + 10])
-@pytest.mark.parametrize('norm', [0.3, 0.9999999, 1.0, 1.0000001, 7.0])
-def test_no_update_of_either_size_is_longer_than_its_bound(size, norm):
-  values = np.random.default_rng(1).standard_normal(size)
-  values = (values * (norm / np.linalg.norm(values))).astype(np.float32)
-  whole = np.asarray(clipping.bound_update([values], unit=FINE, clip_norm=1.0).update[0])
-  assert sum(int(k) ** 2 for k in whole.tolist()) <= FINE.most_square
-  assert np.linalg.norm(whole) * FINE.step >= 0.98 * min(norm, 1.0)
+  assert sorted(set(passes) - set(shared)) == ['Cast', 'L2Loss', 'Mul', 'Square', 'Sum']
+  assert len([p for p in passes if p not in shared]) == 6  # Two casts.

@@ -8,8 +8,9 @@ import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 from dp_accounting import pld, rdp
 
-from fl_dpftrl.aggregators import dp_query, factory
-from fl_dpftrl.families import blt, tree_online
+from fl_dpftrl.aggregators import dp_query
+from fl_dpftrl.families import tree_online
+from tests.aggregators.made import BLT, make, run
 
 pytestmark = pytest.mark.tff
 
@@ -31,32 +32,21 @@ CLIENTS = [client(0, 0.01), client(1, 10.0), client(2, np.nan), client(3, 1e6)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  'strategy',
-  [blt.BLT((0.9, 0.5), (0.3, 0.2)), tree_online.TreeOnline()],
-  ids=lambda strategy: strategy.family,
+  'strategy', [BLT, tree_online.TreeOnline()], ids=lambda strategy: strategy.family
 )
 def test_gives_the_results_of_the_factory(strategy):
-  aggregator = factory.CorrelatedNoiseFactory(
-    strategy, noise_multiplier=0.5, clip_norm=2.0, report_goal=4, zeroing_norm=1e3, noise_seed=11
-  )
+  aggregator = make(strategy, clip_norm=2.0, zeroing_norm=1e3, noise_seed=11, memory='auto')
   query = dp_query.CorrelatedNoiseQuery(aggregator, SPECS)
-  process = aggregator.create(VALUE_TYPE)
-  through_query = tff.aggregators.DifferentiallyPrivateFactory(query).create(VALUE_TYPE)
-  state, query_state = process.initialize(), through_query.initialize()
-  for _ in range(4):
-    output = process.next(state, CLIENTS)
-    query_output = through_query.next(query_state, CLIENTS)
-    tf.nest.map_structure(np.testing.assert_array_equal, output.result, query_output.result)
-    metrics = query_output.measurements['dp_query_metrics']
+  made = (aggregator, tff.aggregators.DifferentiallyPrivateFactory(query))
+  for output, of_query in zip(*(run(f.create(VALUE_TYPE), CLIENTS, 4) for f in made)):
+    tf.nest.map_structure(np.testing.assert_array_equal, output.result, of_query.result)
+    metrics = of_query.measurements['dp_query_metrics']
     for name in ('noise_row', 'noise_stddev'):
       assert metrics[name] == output.measurements[name]
-    state, query_state = output.state, query_output.state
 
 
 def test_works_as_a_plain_query():
-  aggregator = factory.CorrelatedNoiseFactory(
-    tree_online.TreeOnline(), noise_multiplier=0.0, clip_norm=5.0, report_goal=2
-  )
+  aggregator = make(tree_online.TreeOnline(), noise_multiplier=0.0, clip_norm=5.0, report_goal=2)
   query = dp_query.CorrelatedNoiseQuery(aggregator, SPECS)
   assert isinstance(query, tfp.SumAggregationDPQuery)
   global_state = query.initial_global_state()
@@ -78,11 +68,3 @@ def test_accountants_refuse_the_event_and_say_where_to_go():
     assert not accountant.supports(event)
     with pytest.raises(dp_accounting.UnsupportedEventError, match='fl-dpftrl replay --log'):
       accountant.compose(event)
-
-
-def test_unsuitable_specs_are_refused():
-  aggregator = factory.CorrelatedNoiseFactory(
-    tree_online.TreeOnline(), noise_multiplier=0.0, clip_norm=5.0, report_goal=2
-  )
-  with pytest.raises(ValueError, match='type int32'):
-    dp_query.CorrelatedNoiseQuery(aggregator, [tf.TensorSpec([2], tf.int32)])

@@ -8,10 +8,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.aggregators import factory
 from fl_dpftrl.families import banded_toeplitz, stamped, tree_full, tree_online
 from fl_dpftrl.noise import randomness, reference
 from tests import every_family
+from tests.aggregators.made import make, run
 
 pytestmark = pytest.mark.tff
 
@@ -20,11 +20,8 @@ SIZE, SEED = 3, 5
 
 
 def check(strategy, num_rounds):
-  made = factory.CorrelatedNoiseFactory(
-    strategy, noise_multiplier=2.0, clip_norm=0.5, report_goal=1, noise_seed=SEED, memory='state'
-  )
-  process = made.create(tff.TensorType(np.float32, [SIZE]))
-  state = process.initialize()
+  aggregator = make(strategy, noise_multiplier=2.0, clip_norm=0.5, report_goal=1, noise_seed=SEED)
+  process = aggregator.create(tff.TensorType(np.float32, [SIZE]))
   seed, specs = randomness.fixed_seed(SEED), [tf.TensorSpec([SIZE], tf.float32)]
 
   def fresh(t, scale):
@@ -32,10 +29,8 @@ def check(strategy, num_rounds):
     return np.rint(scale * z.numpy()).astype(np.int64)
 
   plain = reference.reference_stream(strategy, num_rounds, SIZE, fresh)
-  plain_state, nothing = plain.init(), [np.zeros(SIZE, np.float32)]
-  for t in range(num_rounds):
-    output = process.next(state, nothing)
-    state = output.state
+  plain_state = plain.init()
+  for t, output in enumerate(run(process, [np.zeros(SIZE, np.float32)], num_rounds)):
     row, plain_state = plain.next(plain_state)
     # A few units of the lattice: the order of a sum in float64, and the rounding of float32.
     np.testing.assert_allclose(

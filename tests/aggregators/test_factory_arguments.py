@@ -81,6 +81,11 @@ def test_state_that_does_not_fit_is_refused_when_built(monkeypatch):
     aggregator.create(tff.to_type(layers))
 
 
+def test_refuses_machines_for_noise_in_the_state():
+  with pytest.raises(ValueError, match="noise_machines is for memory='engine'"):
+    factory.CorrelatedNoiseFactory(identity.Identity(), **GOOD, noise_machines=2)
+
+
 def test_an_algorithm_that_weights_clients_is_told_what_to_give():
   aggregator = factory.CorrelatedNoiseFactory(identity.Identity(), **GOOD)
   with pytest.raises(ValueError, match=r'as_weighted_aggregator\(aggregator\)'):

@@ -9,23 +9,24 @@ import tensorflow_federated as tff
 
 from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.accounting import arithmetic
-from fl_dpftrl.aggregators import dp_query, factory, fixed, parameters
+from fl_dpftrl.aggregators import dp_query, fixed, parameters
 from fl_dpftrl.families import blt
 from fl_dpftrl.logs import noise_record, writer
 from fl_dpftrl.noise import randomness
+from tests.aggregators import made
+from tests.aggregators.made import BLT
 
 pytestmark = pytest.mark.tff
 
 SIZE, NUM_ROUNDS = 40, 6
 VALUE_TYPE = tff.TensorType(np.float32, [SIZE])
-BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))
 OTHER = blt.BLT((0.9, 0.5), (0.3, 0.1))
 NOTHING = [np.zeros(SIZE, np.float32)]
 
 
 def in_state(strategy=BLT, noise_seed=5, **kwargs):
-  kwargs = dict(noise_multiplier=2.0, clip_norm=1.0, report_goal=1, memory='state') | kwargs
-  return factory.CorrelatedNoiseFactory(strategy, noise_seed=noise_seed, **kwargs)
+  kwargs = dict(noise_multiplier=2.0, clip_norm=1.0, report_goal=1) | kwargs
+  return made.make(strategy, noise_seed=noise_seed, **kwargs)
 
 
 def by_engine(strategy=BLT, noise_seed=5, **kwargs):
@@ -46,14 +47,8 @@ def after(aggregator, num_rounds, noise=None):
 
 def rounds(aggregator, num_rounds, state=None):
   """Released noise, and the state after it, in TFF."""
-  process = aggregator.create(VALUE_TYPE)
-  state = process.initialize() if state is None else state
-  released = []
-  for _ in range(num_rounds):
-    output = process.next(state, NOTHING)
-    state = output.state
-    released.append(output.result)
-  return np.array(released), state
+  outputs = made.run(aggregator.create(VALUE_TYPE), NOTHING, num_rounds, state)
+  return np.array([output.result for output in outputs]), outputs[-1].state
 
 
 REFUSED = tf.errors.InvalidArgumentError

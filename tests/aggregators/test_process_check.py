@@ -11,6 +11,7 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl.aggregators import canaries, dp_query, process_check
 from tests import every_family
 from tests.aggregators import custom_sums
+from tests.aggregators.made import make
 
 pytestmark = pytest.mark.tff
 
@@ -19,21 +20,14 @@ UPDATES = tff.FederatedType(VECTOR, tff.CLIENTS)
 COUNTS = ('aggregator.clipped_count', 'aggregator.zeroed_count', 'aggregator.rejected_count')
 
 
-def make(strategy=None, **kwargs):
-  kwargs = dict(noise_multiplier=1.0, clip_norm=1.0, report_goal=2, memory='state') | kwargs
-  strategy = strategy or dpftrl.BLT([0.8], [0.5])
-  return dpftrl.CorrelatedNoiseFactory(strategy, **kwargs)
-
-
-def process_of(aggregator, step, *, extra=0.0):
+def process_of(aggregator, step):
   """Builds a process whose state is an aggregator's and an extra tensor.
 
   Args:
     aggregator: aggregation process.
-    step: (aggregator's state, extra, updates) → (aggregator's state, extra, metrics), federated.
-    extra: first value of the extra tensor, in three coordinates.
+    step: (aggregator, its state, extra, updates) → (its state, extra, metrics), federated.
   """
-  start = tff.tensorflow.computation(lambda: tf.fill([3], extra))
+  start = tff.tensorflow.computation(lambda: tf.zeros([3]))
 
   @tff.federated_computation
   def initialize():
@@ -43,7 +37,7 @@ def process_of(aggregator, step, *, extra=0.0):
 
   @tff.federated_computation(initialize.type_signature.result, UPDATES)
   def next_fn(state, updates):
-    after, kept, metrics = step(state.aggregator, state.extra, updates)
+    after, kept, metrics = step(aggregator, state.aggregator, state.extra, updates)
     return tff.federated_zip(dict(aggregator=after, extra=kept)), metrics
 
   return tff.templates.IterativeProcess(initialize, next_fn)
@@ -54,81 +48,47 @@ def add(*values):
   return tff.federated_map(tff.tensorflow.computation(lambda a, b: a + b, VECTOR, VECTOR), values)
 
 
-def secret_of(state, field='seed'):
-  """Takes a secret out of an aggregator's state."""
-  take = lambda state: getattr(state.noise, field)
-  return tff.federated_map(tff.tensorflow.computation(take, state.type_signature.member), state)
-
-
-def honest(aggregator):
+def honest(aggregator, state, extra, updates):
   """Learns from clients by the aggregator alone."""
-
-  def step(state, extra, updates):
-    output = aggregator.next(state, updates)
-    return output.state, add(extra, output.result), output.measurements
-
-  return step
+  output = aggregator.next(state, updates)
+  return output.state, add(extra, output.result), output.measurements
 
 
-def with_mean(aggregator):
+def with_mean(aggregator, state, extra, updates):
   """Adds the mean of the updates to its state, without noise."""
-
-  def step(state, extra, updates):
-    output = aggregator.next(state, updates)
-    kept = add(output.result, tff.federated_mean(updates))
-    return output.state, kept, output.measurements
-
-  return step
+  after, kept, metrics = honest(aggregator, state, extra, updates)
+  return after, add(kept, tff.federated_mean(updates)), metrics
 
 
-def with_metric(aggregator):
+def with_metric(aggregator, state, extra, updates):
   """Shows the mean of the updates as a metric."""
-
-  def step(state, extra, updates):
-    output = aggregator.next(state, updates)
-    kept = add(extra, output.result)
-    return output.state, kept, tff.federated_zip(dict(step_size=tff.federated_mean(updates)))
-
-  return step
+  after, kept, _ = honest(aggregator, state, extra, updates)
+  return after, kept, tff.federated_zip(dict(step_size=tff.federated_mean(updates)))
 
 
-def twice(aggregator):
+def twice(aggregator, state, extra, updates):
   """Puts one row of noise into two sums."""
-
-  def step(state, extra, updates):
-    output, again = aggregator.next(state, updates), aggregator.next(state, updates)
-    kept = add(output.result, again.result)
-    return output.state, kept, output.measurements
-
-  return step
+  _, once, _ = honest(aggregator, state, extra, updates)
+  return honest(aggregator, state, once, updates)
 
 
-def same_row_again(aggregator):
+def same_row_again(aggregator, state, extra, updates):
   """Forgets that a row was used."""
-
-  def step(state, extra, updates):
-    output = aggregator.next(state, updates)
-    return state, add(extra, output.result), output.measurements
-
-  return step
+  return state, *honest(aggregator, state, extra, updates)[1:]
 
 
-def fresh_noise(aggregator):
+def fresh_noise(aggregator, state, extra, updates):
   """Begins the noise anew in each round."""
-
-  def step(state, extra, updates):
-    output = aggregator.next(aggregator.initialize(), updates)
-    return output.state, add(extra, output.result), output.measurements
-
-  return step
+  return honest(aggregator, aggregator.initialize(), extra, updates)
 
 
-def shown_seed(aggregator):
-  """Shows the seed of the noise as a metric."""
+def shown(field):
+  """Shows a secret of the noise as a metric."""
 
-  def step(state, extra, updates):
-    output = aggregator.next(state, updates)
-    return output.state, add(extra, output.result), secret_of(state)
+  def step(aggregator, state, extra, updates):
+    take = lambda state: getattr(state.noise, field)
+    secret = tff.federated_map(tff.tensorflow.computation(take, state.type_signature.member), state)
+    return *honest(aggregator, state, extra, updates)[:2], secret
 
   return step
 
@@ -141,8 +101,7 @@ def plain():
 
 def check(step, aggregator=None):
   aggregator = aggregator or make()
-  process = process_of(aggregator.create(VECTOR), step(aggregator.create(VECTOR)))
-  return process_check.check_process(process, aggregator)
+  return process_check.check_process(process_of(aggregator.create(VECTOR), step), aggregator)
 
 
 def test_an_honest_process_passes():
@@ -174,7 +133,7 @@ def test_a_metric_without_noise_is_named():
     (twice, 'releases 2 sums in a round'),
     (same_row_again, 'must come from the state of the round'),
     (fresh_noise, 'must come from the state of the round'),
-    (shown_seed, '1 depends on the seed or the buffers of the noise'),
+    (shown('seed'), '1 depends on the seed or the buffers of the noise'),
   ],
 )
 def test_noise_that_is_misused_is_refused(step, reason):
@@ -185,15 +144,8 @@ def test_noise_that_is_misused_is_refused(step, reason):
 @pytest.mark.slow
 @pytest.mark.parametrize('field', ['seed', 'trail'])
 def test_what_an_engine_keeps_is_secret(field):
-
-  def shown(aggregator):
-    def step(state, extra, updates):
-      output = aggregator.next(state, updates)
-      return output.state, add(extra, output.result), secret_of(state, field)
-
-    return step
-
-  assert '1 depends on the seed or the buffers' in check(shown, make(memory='engine')).reason
+  found = check(shown(field), make(memory='engine'))
+  assert '1 depends on the seed or the buffers' in found.reason
 
 
 @pytest.mark.parametrize(
@@ -208,8 +160,7 @@ def test_what_an_engine_keeps_is_secret(field):
   ],
 )
 def test_a_process_of_another_aggregator_is_refused(other):
-  process = process_of(plain(), honest(plain()))
-  found = process_check.check_process(process, other)
+  found = process_check.check_process(process_of(plain(), honest), other)
   assert found.releases == 0 and found.unprotected == ('state.extra',)
   with pytest.raises(ValueError, match='must be built with the aggregator'):
     found.require()
@@ -255,17 +206,17 @@ def test_noise_that_clients_choose_protects_nothing():
     VECTOR,
   )
 
-  def step(state, extra, updates):
-    output = plain().next(tff.federated_map(choose, (state, tff.federated_sum(updates))), updates)
-    return output.state, add(extra, output.result), output.measurements
+  def step(aggregator, state, extra, updates):
+    chosen = tff.federated_map(choose, (state, tff.federated_sum(updates)))
+    return honest(aggregator, chosen, extra, updates)
 
-  found = process_check.check_process(process_of(plain(), step), make())
+  found = check(step)
   assert not found.ok and 'state.extra' in found.unprotected
 
 
 def test_what_is_no_process_is_refused():
   with pytest.raises(ValueError, match='aggregator must be a CorrelatedNoiseFactory'):
-    process_check.check_process(process_of(plain(), honest(plain())), None)
+    process_check.check_process(process_of(plain(), honest), None)
   with pytest.raises(ValueError, match='process must be one of TFF'):
     process_check.check_process(object(), make())
 
@@ -316,10 +267,12 @@ def test_canaries_change_nothing():
 @pytest.mark.slow
 def test_the_query_protects():
   query = dp_query.CorrelatedNoiseQuery(make(), tf.TensorSpec([3]))
-  aggregator = tff.aggregators.DifferentiallyPrivateFactory(query).create(VECTOR)
-  found = process_check.check_process(process_of(aggregator, honest(aggregator)), make())
+
+  def check_with(*inner):
+    made = tff.aggregators.DifferentiallyPrivateFactory(query, *inner).create(VECTOR)
+    return process_check.check_process(process_of(made, honest), make())
+
+  found = check_with()
   assert found.ok and found.releases == 1 and not found.metrics
-  follows = custom_sums.Custom(learns=True)
-  aggregator = tff.aggregators.DifferentiallyPrivateFactory(query, follows).create(VECTOR)
-  found = process_check.check_process(process_of(aggregator, honest(aggregator)), make())
+  found = check_with(custom_sums.Custom(learns=True))
   assert found.unprotected and not found.ok

@@ -14,13 +14,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl import adaptive_clipping
-from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.aggregators import adaptive, dp_query, factory, fixed, placement
-from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import graph
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.training import checkpoints
 from tests import every_family, leaks
+from tests.aggregators import made as made_lib
 
 pytestmark = pytest.mark.tff
 
@@ -30,17 +29,7 @@ CLIP_NORMS = {'fixed': CLIP_NORM, 'adaptive': adaptive_clipping.AdaptiveClipping
 EVERY_ENGINE = [('blt', placement.ENGINE, clip_norm) for clip_norm in CLIP_NORMS]
 # Fields of a state that are no secret, and whose values have few digits.
 PUBLIC = ('row', 'row_stddev', 'parameters', 'clip_norm')
-DECLARED = noise_record.DeclaredNoise(
-  round_index=1,
-  row=1,
-  restart=False,
-  strategy=None,
-  arithmetic=arithmetic.Arithmetic(),
-  noise_multiplier=2.0,
-  clip_norm=CLIP_NORM,
-  noise_multiplier_before=3.0,
-  clip_norm_before=CLIP_NORM,
-)
+DECLARED = made_lib.declared(1, 2.0, before=3.0, clip_norm=CLIP_NORM)
 
 
 class Made(NamedTuple):

@@ -11,10 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fl_dpftrl import adaptive_clipping
-from fl_dpftrl.aggregators import factory, sums
-from fl_dpftrl.families import blt, identity
+from fl_dpftrl.aggregators import sums
+from fl_dpftrl.families import identity
 from fl_dpftrl.noise import units
-from tests.aggregators import custom_sums
+from tests.aggregators import custom_sums, made
 
 pytestmark = pytest.mark.tff
 
@@ -32,13 +32,8 @@ class Modular(aggregators.SecureModularSumFactory):
 
 
 def make(inner, **kwargs):
-  kwargs = dict(noise_multiplier=1.0, clip_norm=CLIP_NORM, report_goal=4, noise_seed=1) | kwargs
-  strategy = kwargs.pop('strategy', blt.BLT((0.9, 0.5), (0.3, 0.2)))
-  return factory.CorrelatedNoiseFactory(strategy, inner_factory=inner, **kwargs)
-
-
-def flat(values):
-  return np.concatenate([np.ravel(part) for part in tf.nest.flatten(values)])
+  kwargs = dict(noise_multiplier=1.0, clip_norm=CLIP_NORM, memory='auto', noise_seed=1) | kwargs
+  return made.make(inner_factory=inner, **kwargs)
 
 
 def packed(values):
@@ -173,8 +168,8 @@ def test_the_least_modulus_has_room():
     refused(aggregators.SecureModularSumFactory(2), 'at least').split('at least ')[1].split(',')[0]
   )
   refused(aggregators.SecureModularSumFactory(least - 1), 'at least')
-  made = make(aggregators.SecureModularSumFactory(least)).sums(VALUE_TYPE)
-  assert made.most_updates == 4 and make('secure').sums(VALUE_TYPE).most_updates >= 16
+  enough = make(aggregators.SecureModularSumFactory(least)).sums(VALUE_TYPE)
+  assert enough.most_updates == 4 and make('secure').sums(VALUE_TYPE).most_updates >= 16
 
 
 @pytest.mark.parametrize('inner', [None, 'secure'])
@@ -186,11 +181,9 @@ def test_a_report_goal_without_room_in_int64_is_refused(inner):
     report_goal=1000,
   )
   # As much as there is room for.
-  made = make(inner, noise_multiplier=1e-7, report_goal=3).sums(VALUE_TYPE)
-  assert made.most_updates >= 3
+  assert make(inner, noise_multiplier=1e-7, report_goal=3).sums(VALUE_TYPE).most_updates >= 3
 
 
-ENDS = ('upper', 'lower')
 SECURE = {
   'secure': lambda: 'secure',
   'bounded': lambda: aggregators.SecureSumFactory(2**24),
@@ -210,22 +203,18 @@ def test_secure_sums_give_the_bits_of_plain_sums(clip_norm, memory, names):
   clients, outputs = extreme_updates(), {}
   for name, inner in (('plain', None), *((name, SECURE[name]()) for name in names)):
     aggregator = make(inner, clip_norm=clip_norm, memory=memory, report_goal=6)
-    process = aggregator.create(VALUE_TYPE)
-    state, results = process.initialize(), []
-    for _ in range(2):
-      output = process.next(state, clients)
-      state = output.state
-      if name == 'bounded':
-        cut = [output.measurements['inner'][f'secure_{end}_clipped_count'] for end in ENDS]
-        assert cut == [0, 0]
-      measured = {n: v for n, v in output.measurements.items() if n != 'inner'}
-      results.append((flat(output.result), measured, getattr(state, 'clip_norm', None)))
-    outputs[name] = results
+    outputs[name] = made.run(aggregator.create(VALUE_TYPE), clients, 2)
   for name in names:
-    for (result, *others), (expected, *expected_others) in zip(outputs[name], outputs['plain']):
+    for output, plain in zip(outputs[name], outputs['plain']):
+      result, expected = made.flat(output.result), made.flat(plain.result)
       assert np.isfinite(expected).all()
       np.testing.assert_array_equal(result.view(np.int32), expected.view(np.int32))
-      assert others == expected_others
+      inner = output.measurements.pop('inner')
+      if name == 'bounded':
+        assert [inner[f'secure_{end}_clipped_count'] for end in ('upper', 'lower')] == [0, 0]
+      assert output.measurements.items() <= plain.measurements.items()
+      clip_norms = [getattr(each.state, 'clip_norm', None) for each in (output, plain)]
+      assert clip_norms[0] == clip_norms[1]
 
 
 @pytest.mark.slow
@@ -233,11 +222,8 @@ def test_no_devices_can_wrap_a_sum_and_too_many_fail_the_round():
   """As many as there is room for, all of whose coordinates are as large as they may be."""
   results = {}
   for inner in (None, 'secure'):
-    made = make(inner, noise_multiplier=0.5, report_goal=3)
-    process, most = (
-      made.create(SMALL),
-      make('secure', noise_multiplier=0.5, report_goal=3).sums(SMALL).most_updates,
-    )
+    process = make(inner, noise_multiplier=0.5, report_goal=3).create(SMALL)
+    most = make('secure', noise_multiplier=0.5, report_goal=3).sums(SMALL).most_updates
     at_the_bound = [np.array([1e38, 1e38], np.float32)] * most
     results[inner] = process.next(process.initialize(), at_the_bound).result
     assert (results[inner] > 0.99 * most * CLIP_NORM / 3 / np.sqrt(2) - 2.0).all()
@@ -273,8 +259,8 @@ def test_a_sum_with_noise_wraps_and_is_lifted_after_that(modulus, shift, symmetr
     half = modulus // 2 if symmetric else 0
     given_total = [(x + half) % modulus - half for x in total]
   unit = units.Unit(1.0, shift, 1)
-  made = sums.Sums(None, unit, None if modulus is None else ring, 1)
-  found = made.noised(tf.constant(given_total, tf.int64), tf.constant(row, tf.int64), 'test')
+  summed = sums.Sums(None, unit, None if modulus is None else ring, 1)
+  found = summed.noised(tf.constant(given_total, tf.int64), tf.constant(row, tf.int64), 'test')
   half = ring // 2
   assert found.numpy().tolist() == [
     ((x << shift) + r + half) % ring - half for x, r in zip(total, row)

@@ -4,18 +4,14 @@ from typing import NamedTuple
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import reader
 from fl_dpftrl.replaying import embedded
 from tests.bundles import bundles
 
 
 @pytest.fixture(scope='module', autouse=True)
-def fixture_one_reader():
-  """Reads all logs in one process: starting it takes most of the time of a small bundle."""
-  shared = reader.Reader()
+def fixture_one_thread():
+  """Counts a small log without waiting for threads."""
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(log_lib.reader_lib, 'Reader', lambda: shared)
     patch.setattr(embedded, '_threads', lambda: 1)
     yield
 

@@ -9,7 +9,6 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.bundles import manifest as manifest_lib
-from fl_dpftrl.bundles import writing
 from fl_dpftrl.logs import keys
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.replaying import replay as replay_lib
@@ -46,33 +45,6 @@ def test_its_statement_is_that_of_replay_and_only_its_owner_reads_it(written):
   assert written.bundle.statement.worst_case.epsilon == expected['worst_case']['epsilon']
   assert folder.stat().st_mode & 0o777 == 0o700
   assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
-
-
-def chained(rows, num_rounds=NUM_ROUNDS):
-  """Returns the chained digests of rows by their definition, one round at a time."""
-  before, digests = hashlib.sha256(b'fl_dpftrl.bundle.rounds.1').digest(), []
-  for t in range(num_rounds):
-    ids = sorted(device.encode() for at, device in rows if at == t)
-    columns = (
-      np.full(len(ids), t, '<i4').tobytes(),
-      np.array([len(one) for one in ids], '<i4').tobytes(),
-      b''.join(ids),
-    )
-    cohort = hashlib.sha256(b'text' + len(ids).to_bytes(8, 'little'))
-    for column in columns:
-      cohort.update(hashlib.sha256(column).digest())
-    before = hashlib.sha256(before + t.to_bytes(8, 'little') + cohort.digest()).digest()
-    digests.append(before.hex())
-  return digests
-
-
-@pytest.mark.parametrize('batch_rows', [1 << 20, 3])
-def test_digests_are_chained_as_documented(monkeypatch, tmp_path, batch_rows):
-  monkeypatch.setattr(writing.embedded, '_BATCH_ROWS', batch_rows)
-  rows = [row for row in ROWS if row[0] not in (0, 7, 23)]
-  shuffled = [rows[i] for i in np.random.default_rng(1).permutation(len(rows))]
-  run = dpftrl.open_run(write_log(tmp_path / 'log.parquet', shuffled), STRATEGY)
-  assert list(writing.chained(run)) == chained(rows)
 
 
 @pytest.mark.parametrize('t', [0, 11, 23])

@@ -1,15 +1,13 @@
-"""Amplified BandMF: against DP-SGD, unamplified accounts and published figures."""
+"""Amplified BandMF, against DP-SGD and unamplified accounts; tests/golden has published figures."""
 
 import math
 
 import numpy as np
 import pytest
 
-from fl_dpftrl import accounting, error, sensitivity
+import fl_dpftrl as dpftrl
+from fl_dpftrl import error, sensitivity
 from fl_dpftrl.centralized import amplification, sampled_gaussian, sampling
-from fl_dpftrl.families import banded, banded_toeplitz, blt, identity
-from fl_dpftrl.optimization import registry
-from fl_dpftrl.participation import schemas
 
 
 def draws(**kwargs):
@@ -17,49 +15,9 @@ def draws(**kwargs):
   return sampling.CyclicPoisson(**{**defaults, **kwargs})
 
 
-# Choquette-Choo et al. 2023, table 5: σ for C of sensitivity 1 at k = 6, δ =
-# 1e-6, n = 2052, batches of 1000; ε, bands and σ. Bands are of table 7. These are 1000 of 342 000
-# examples: six epochs. test_published_page.py computes ε from σ.
-PUBLISHED = [
-  (1, 1, 0.37313),
-  (1, 9, 0.79118),
-  (2, 1, 0.30481),
-  (2, 18, 0.64708),
-  (4, 1, 0.25136),
-  (4, 32, 0.52224),
-  (8, 1, 0.20567),
-  (8, 64, 0.43490),
-  (16, 1, 0.16876),
-  (16, 342, 0.36861),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  'epsilon, bands, sigma',
-  [
-    # Many releases: each value takes long, and there is none but one band in them.
-    pytest.param(*row, marks=[pytest.mark.thorough] if row[1] == 1 and row[0] < 16 else [])
-    for row in PUBLISHED
-  ],
-)
-def test_noise_of_the_paper_comes_out(epsilon, bands, sigma):
-  """Never below the printed σ; equal to it with 342 130 examples, uncut."""
-
-  def found(probability):
-    multiplier = sampled_gaussian.effective_noise_multiplier(
-      epsilon, 1e-6, probability=probability, count=math.ceil(2052 / bands)
-    )
-    return multiplier / math.sqrt(6.0)
-
-  assert -5e-6 <= found(bands / 342) - sigma <= 4e-4 * sigma
-  if bands < 342:
-    assert found(1000 * bands / 342_130) == pytest.approx(sigma, rel=4e-5)
-
-
 def test_one_part_is_dp_sgd():
   dp_sgd = amplification.account(
-    identity.Identity(), draws(num_rounds=100, batch_size=20), noise_multiplier=0.9, delta=1e-5
+    dpftrl.Identity(), draws(num_rounds=100, batch_size=20), noise_multiplier=0.9, delta=1e-5
   )
   assert dp_sgd.epsilon == sampled_gaussian.epsilon(0.9, 1e-5, probability=0.02, count=100)
   assert dp_sgd.max_column_norm == 1.0
@@ -72,11 +30,7 @@ ROWS[np.arange(64)[:, None] < np.arange(4)] = 0.0
 
 @pytest.mark.parametrize(
   'strategy',
-  [
-    banded.Banded(ROWS),
-    banded_toeplitz.BandedToeplitz(ROWS[-1]),
-    banded_toeplitz.BandedToeplitz(ROWS[-1], 64),
-  ],
+  [dpftrl.Banded(ROWS), dpftrl.BandedToeplitz(ROWS[-1]), dpftrl.BandedToeplitz(ROWS[-1], 64)],
 )
 def test_noise_counts_by_the_largest_column(strategy):
   norm = np.linalg.norm(strategy.strategy_matrix(64), axis=0).max()
@@ -90,15 +44,15 @@ def test_noise_counts_by_the_largest_column(strategy):
 
 def test_whole_parts_are_not_amplified():
   """A part a round is the fixed separation of an ordinary account."""
-  strategy = banded_toeplitz.BandedToeplitz([1.0, 0.5, 0.25, 0.1], 64)
+  strategy = dpftrl.BandedToeplitz([1.0, 0.5, 0.25, 0.1], 64)
   amplified = amplification.account(
     strategy,
     draws(num_examples=1600, batch_size=100, num_parts=16),
     noise_multiplier=3.0,
     delta=1e-6,
   )
-  ordinary = accounting.account(
-    strategy, schemas.FixedSeparation(num_rounds=64, min_sep=16), noise_multiplier=3.0, delta=1e-6
+  ordinary = dpftrl.account(
+    strategy, dpftrl.FixedSeparation(num_rounds=64, min_sep=16), noise_multiplier=3.0, delta=1e-6
   )
   assert ordinary.sensitivity_kind == 'exact'
   assert amplified.epsilon == pytest.approx(ordinary.epsilon, rel=1e-9)
@@ -108,7 +62,7 @@ def test_epsilon_grows_with_parts():
   """A batch of the same size is more of a smaller part."""
   found = [
     amplification.account(
-      identity.Identity(), draws(num_parts=parts), noise_multiplier=1.0, delta=1e-6
+      dpftrl.Identity(), draws(num_parts=parts), noise_multiplier=1.0, delta=1e-6
     ).epsilon
     for parts in (1, 2, 4, 8, 16, 20)
   ]
@@ -118,7 +72,7 @@ def test_epsilon_grows_with_parts():
 
 def test_bands_that_overlap_would_break_the_guarantee():
   """More bands than parts: turns of a part share rows of C, and add up there."""
-  strategy = banded.Banded([[1.0, 0.0], [1.0, 1.0]])
+  strategy = dpftrl.Banded([[1.0, 0.0], [1.0, 1.0]])
   with pytest.raises(ValueError, match='num_parts=1 is fewer than the 2 bands'):
     amplification.account(
       strategy, draws(num_rounds=2, batch_size=500), noise_multiplier=4.0, delta=1e-6
@@ -130,7 +84,7 @@ def test_bands_that_overlap_would_break_the_guarantee():
   assert moved > np.linalg.norm(np.linalg.norm(matrix, axis=0))
 
 
-class Understated(banded.Banded):
+class Understated(dpftrl.Banded):
   def sensitivity(self, schema):
     return sensitivity.Sensitivity(0.1, sensitivity.LOWER_BOUND)
 
@@ -139,9 +93,9 @@ class Understated(banded.Banded):
   'strategy, noise, message',
   [
     (Understated(np.ones((64, 1))), 1.0, 'exact column norms or an upper bound'),
-    (blt.BLT([0.9], [0.1]), 1.0, "banded strategy .*'blt'"),
-    (banded.Banded(np.ones((8, 1))), 1.0, 'num_rounds=64'),
-    *((identity.Identity(), x, f'noise_multiplier.*{x}') for x in (0.0, -1.0, math.inf, math.nan)),
+    (dpftrl.BLT([0.9], [0.1]), 1.0, "banded strategy .*'blt'"),
+    (dpftrl.Banded(np.ones((8, 1))), 1.0, 'num_rounds=64'),
+    *((dpftrl.Identity(), x, f'noise_multiplier.*{x}') for x in (0.0, -1.0, math.inf, math.nan)),
   ],
 )
 def test_refuses_strategies_and_noise(strategy, noise, message):
@@ -161,9 +115,9 @@ def test_candidates():
 @pytest.mark.slow
 def test_best_bands_have_least_noise():
   run = {'num_rounds': 32, 'num_examples': 640, 'batch_size': 40}
-  once = schemas.MinSep(num_rounds=32, max_participations=1)
+  once = dpftrl.MinSep(num_rounds=32, max_participations=1)
   losses = {
-    bands: error.error(registry.optimize('banded', once, objective='rms', num_bands=bands), 32).rms
+    bands: error.error(dpftrl.optimize('banded', once, objective='rms', num_bands=bands), 32).rms
     for bands in amplification.candidate_bands(**run)
   }
   assert list(losses) == [1, 2, 4, 8, 16]
@@ -175,7 +129,7 @@ def test_best_bands_have_least_noise():
     multiplier = candidate.effective_noise_multiplier
     assert candidate.rms_noise == pytest.approx(losses[candidate.num_bands] * multiplier)
     guarantee = amplification.account(
-      identity.Identity(), candidate.sampling, delta=1e-6, noise_multiplier=multiplier
+      dpftrl.Identity(), candidate.sampling, delta=1e-6, noise_multiplier=multiplier
     )
     assert 4.0 * (1.0 - 1e-4) <= guarantee.epsilon <= 4.0
 

@@ -27,17 +27,11 @@ def figures(found):
 @pytest.mark.parametrize(
   'mechanism, options, copies, family',
   [
-    ('identity', '--objective=rms', 0, 'identity'),
-    ('tree_online', '', 5, 'tree_online'),
     ('tree_full', '', 5, 'tree_full'),
-    ('dense', '', 0, 'dense'),
     ('multi_epoch', '', 0, 'dense'),
-    ('banded', '', 5, 'banded'),
     ('banded', '--num_bands=3 --objective=rms', 2, 'banded'),
     ('banded_toeplitz', '', 5, 'banded_toeplitz'),
-    ('banded_toeplitz', '--num_bands=8 --objective=rms', 7, 'banded_toeplitz'),
     ('banded_sqrt', '', 23, 'banded_toeplitz'),
-    ('banded_inverse', '', 0, 'banded_inverse'),
     ('banded_inverse_sqrt', '--num_bands=4 --objective=rms', 0, 'banded_inverse'),
     ('lambda_cgd', '', 0, 'lambda_cgd'),
     ('blt', '--num_buffers=2 --objective=rms', 2, 'blt'),

@@ -29,16 +29,6 @@ def test_the_log_passes_replay(result, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_timer_in_rounds_is_what_replay_finds(result, tmp_path):
-  log = tmp_path / 'log.parquet'
-  prompt = '--availability=always --check_ins_per_hour=60'
-  result(f'simulate {SMALL} --timer_rounds=60 {prompt} --output={log}')
-  replayed = result(f'replay --log={log} {REPLAY} --declared_min_sep=60')
-  assert replayed['min_sep'] == 60
-  assert replayed['declared']['holds']
-
-
-@pytest.mark.slow
 def test_the_seed_decides_the_bytes_and_the_log_says_the_flags(result, tmp_path):
   logs = [tmp_path / f'{name}.parquet' for name in 'abc']
   for path, seed in zip(logs, (1, 1, 2)):

@@ -2,13 +2,10 @@
 
 import pytest
 
-from fl_dpftrl import workloads
+import fl_dpftrl as dpftrl
 from fl_dpftrl.comparison import candidates as lib
-from fl_dpftrl.families import blt
-from fl_dpftrl.participation import schemas
-from fl_dpftrl.strategies import files
 
-SCHEMA = schemas.MinSep(num_rounds=40, min_sep=10, max_participations=3)
+SCHEMA = dpftrl.MinSep(num_rounds=40, min_sep=10, max_participations=3)
 
 
 def test_names():
@@ -16,28 +13,28 @@ def test_names():
   assert [c.label for c in found] == ['identity', 'blt:2', 'blt-b400', 'banded']
   assert [c.mechanism for c in found] == ['identity', 'blt', 'blt', 'banded']
   assert all(c.target(SCHEMA) == SCHEMA for c in found)
-  assert found[2].find(SCHEMA, objective='rms') == (files.load_strategy('blt-b400'))
+  assert found[2].find(SCHEMA, objective='rms') == (dpftrl.load_strategy('blt-b400'))
   assert found[1].find(SCHEMA, objective='max').num_buffers == 2
 
 
 def test_a_file_goes_by_its_stem(tmp_path):
   path = tmp_path / 'mine.json'
-  files.save_strategy(path, blt.BLT([0.5], [0.5]), schema=SCHEMA, objective='max')
+  dpftrl.save_strategy(path, dpftrl.BLT([0.5], [0.5]), schema=SCHEMA, objective='max')
   (found,) = lib.named([str(path)])
   assert (found.label, found.mechanism) == ('mine', 'blt')
 
 
 def test_a_file_may_be_given_another_name(tmp_path):
   path = tmp_path / 'blt.json'
-  workload = workloads.Workload(0.9, 0.1)
-  files.save_strategy(
-    path, blt.BLT([0.5], [0.5]), schema=SCHEMA, objective='max', workload=workload
+  workload = dpftrl.Workload(0.9, 0.1)
+  dpftrl.save_strategy(
+    path, dpftrl.BLT([0.5], [0.5]), schema=SCHEMA, objective='max', workload=workload
   )
   with pytest.raises(ValueError, match="called 'blt'.* with name=file"):
     lib.named(['blt', str(path)])
   found = lib.named(['blt', f'mine={path}', 'blt-b400'])
   assert [c.label for c in found] == ['blt', 'mine', 'blt-b400']
-  assert [c.workload for c in found] == [None, workload, workloads.Workload()]
+  assert [c.workload for c in found] == [None, workload, dpftrl.Workload()]
   odd = tmp_path / 'a=b.json'
   odd.write_text(path.read_text())
   assert lib.named([str(odd)])[0].label == 'a=b'
@@ -51,7 +48,7 @@ def test_held_ones_are_for_what_is_optimised():
     'blt for min_sep=5, num_rounds=30',
     'blt-b400',
   ]
-  assert found[2].target(SCHEMA) == schemas.MinSep(num_rounds=30, min_sep=5, max_participations=3)
+  assert found[2].target(SCHEMA) == dpftrl.MinSep(num_rounds=30, min_sep=5, max_participations=3)
 
 
 @pytest.mark.parametrize(

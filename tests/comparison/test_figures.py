@@ -3,23 +3,13 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl.comparison import figures, sweep
-from fl_dpftrl.families import (
-  banded,
-  banded_toeplitz,
-  blt,
-  identity,
-  lambda_cgd,
-  tree_full,
-  tree_online,
-)
-from fl_dpftrl.participation import schemas as participation
-from fl_dpftrl.strategies import files
+import fl_dpftrl as dpftrl
+from fl_dpftrl.comparison import figures
 
 
 def entries(names):
-  schemas = [participation.MinSep(num_rounds=n, min_sep=20) for n in (4, 120)]
-  return sweep.compare(names, schemas).entries
+  schemas = [dpftrl.MinSep(num_rounds=n, min_sep=20) for n in (4, 120)]
+  return dpftrl.compare(names, schemas).entries
 
 
 def above(axes):
@@ -57,12 +47,12 @@ def test_those_without_coefficients_are_named():
 @pytest.mark.parametrize(
   'strategy',
   [
-    identity.Identity(),
-    blt.BLT([0.9, 0.5], [0.2, 0.3]),
-    banded.Banded(np.tril(np.ones((9, 3))) + np.eye(9, 3, -2)),
-    banded_toeplitz.BandedToeplitz([1.0, 0.6, 0.3]),
-    banded_toeplitz.BandedToeplitz([2.0, 0.6, 0.3], 9),
-    lambda_cgd.LambdaCGD(0.8),
+    dpftrl.Identity(),
+    dpftrl.BLT([0.9, 0.5], [0.2, 0.3]),
+    dpftrl.Banded(np.tril(np.ones((9, 3))) + np.eye(9, 3, -2)),
+    dpftrl.BandedToeplitz([1.0, 0.6, 0.3]),
+    dpftrl.BandedToeplitz([2.0, 0.6, 0.3], 9),
+    dpftrl.LambdaCGD(0.8),
   ],
 )
 def test_columns_are_those_of_the_matrices(strategy):
@@ -72,7 +62,7 @@ def test_columns_are_those_of_the_matrices(strategy):
 
 
 @pytest.mark.parametrize(
-  'strategy', [files.load_strategy('blt-b400'), banded_toeplitz.BandedToeplitz([1.0, 0.6, 0.3])]
+  'strategy', [dpftrl.load_strategy('blt-b400'), dpftrl.BandedToeplitz([1.0, 0.6, 0.3])]
 )
 def test_long_ones_are_cut(strategy):
   found = figures.first_columns(strategy, 10**9)
@@ -80,6 +70,6 @@ def test_long_ones_are_cut(strategy):
 
 
 def test_none_where_there_is_no_column_of_lags():
-  assert figures.first_columns(tree_online.TreeOnline(), 8) is None
-  assert figures.first_columns(tree_full.TreeFull(), 8) is None
-  assert figures.first_columns(identity.Identity(), 10**6) is None
+  assert figures.first_columns(dpftrl.TreeOnline(), 8) is None
+  assert figures.first_columns(dpftrl.TreeFull(), 8) is None
+  assert figures.first_columns(dpftrl.Identity(), 10**6) is None

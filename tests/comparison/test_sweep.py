@@ -11,11 +11,7 @@ from fl_dpftrl.strategies import files
 SCHEMAS = [schemas.MinSep(num_rounds=20, min_sep=b, max_participations=2) for b in (2, 5, 10)]
 
 
-def unwatched(candidate, schema):
-  return lambda steps, loss: None
-
-
-def run(*found, watch=unwatched):
+def run(*found, watch=lambda candidate, schema: lambda steps, loss: None):
   return sweep.run(found, SCHEMAS, objective='max', watch=watch)
 
 

@@ -16,24 +16,6 @@ def test_coefficients_are_diagonals():
   assert (strategy.num_bands, strategy.max_rounds, strategy.memory_copies(3)) == (2, 3, 1)
 
 
-@pytest.mark.parametrize(
-  'coefficients, message',
-  [
-    (np.ones(3), 'shape'),
-    (np.ones((0, 0)), 'shape'),
-    (np.tri(2, 3), 'bands'),
-    ([[1.0], [np.nan]], 'finite'),
-    ([[1.0], [np.inf]], 'finite'),
-    ([[1.0], [0.0]], 'positive'),
-    ([[1.0], [-2.0]], 'positive'),
-    ([[1.0, 0.5], [1.0, 0.5]], 't < j'),
-  ],
-)
-def test_refuses(coefficients, message):
-  with pytest.raises(ValueError, match=message):
-    banded.Banded(coefficients)
-
-
 def test_keeps_its_own_copy():
   coefficients = np.ones((3, 1))
   strategy = banded.Banded(coefficients)

@@ -55,26 +55,6 @@ def test_coefficients_never_increase(pairs):
   assert (np.diff(coefficients) <= 0.0).all()
 
 
-@pytest.mark.parametrize(
-  'decay, scale, name',
-  [
-    ([], [], 'buffer_decay'),
-    ([0.5], [], 'same length'),
-    ([0.5], [0.1, 0.1], 'same length'),
-    ([0.0], [0.1], 'buffer_decay'),
-    ([1.0], [0.1], 'buffer_decay'),
-    ([-0.5], [0.1], 'buffer_decay'),
-    ([float('nan')], [0.1], 'buffer_decay'),
-    ([0.5], [-0.1], 'output_scale'),
-    ([0.5], [1.1], 'output_scale'),
-    ([0.5], [float('inf')], 'output_scale'),
-  ],
-)
-def test_refuses(decay, scale, name):
-  with pytest.raises(ValueError, match=name):
-    blt.BLT(decay, scale)
-
-
 def column(strategy, num_rounds):
   """The first column of C in long doubles."""
   exponents = np.arange(num_rounds - 1)

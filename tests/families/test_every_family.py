@@ -62,13 +62,10 @@ def test_its_parameters_rebuild_it(strategy):
   np.testing.assert_array_equal(again.strategy_matrix(7), strategy.strategy_matrix(7))
 
 
-def test_is_immutable(strategy):
+def test_its_parameters_cannot_be_changed(strategy):
   for field in dataclasses.fields(strategy):
-    with pytest.raises(dataclasses.FrozenInstanceError):
-      setattr(strategy, field.name, None)
-    value = getattr(strategy, field.name)
     with pytest.raises((TypeError, ValueError)):
-      value[0] = 0.5
+      getattr(strategy, field.name)[0] = 0.5
 
 
 @pytest.mark.parametrize('num_rounds', [0, -1])

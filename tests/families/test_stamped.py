@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import sensitivity
-from fl_dpftrl.families import banded, blt, dense, stamped, tree_online
+from fl_dpftrl.families import blt, dense, stamped, tree_online
 from fl_dpftrl.participation import schemas
 from tests import drawn, oracle
 
@@ -32,23 +32,6 @@ def test_counts_rows_of_z_by_the_block():
   strategy = stamped.Stamped(tree_online.TreeOnline(), 8)
   assert [strategy.num_noise_rows(n) for n in (8, 21)] == [15, 38]
   assert [strategy.memory_copies(n) for n in (5, 1000)] == [3, 4]
-
-
-@pytest.mark.parametrize(
-  'strategy, block_rounds, message',
-  [
-    *((tree_online.TreeOnline(), wrong, 'block_rounds must be') for wrong in (0, -1, 2.0, None)),
-    (tree_online.TreeOnline(), True, 'block_rounds must be'),
-    (tree_online.TreeOnline(), '3', 'block_rounds must be'),
-    (banded.Banded(np.ones((4, 1))), 5, 'block_rounds=5 is beyond the 4 rounds'),
-    (tree_online.TreeOnline, 3, 'strategy must be a Strategy'),
-    ('blt', 3, 'strategy must be a Strategy'),
-    (None, 3, 'strategy must be a Strategy'),
-  ],
-)
-def test_refuses(strategy, block_rounds, message):
-  with pytest.raises(ValueError, match=message):
-    stamped.Stamped(strategy, block_rounds)
 
 
 @pytest.mark.parametrize('low', [0.0, -1.0])

@@ -1,18 +1,13 @@
-"""Commands on damaged files, and how they end: here, or apart in a process of their own."""
+"""How commands on damaged files end, in this process or in one of their own."""
 
-import contextlib
 import dataclasses
-import io
 import multiprocessing
 import os
 import resource
-import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
-
-from fl_dpftrl.commands import main
+from collections.abc import Callable
 
 SECONDS = 60
 MEMORY = 2 << 30  # bytes, resident, of each process
@@ -53,38 +48,6 @@ class Ending:
     if self.status == 2 and short and lines[0].isprintable():
       return ''
     return f'status {self.status}: {self.errors[-2000:]!r}'
-
-
-class _TooLong(BaseException):
-  """A command that has had its time; nothing catches it on the way."""
-
-
-def here(arguments: Sequence[str]) -> Ending:
-  """Runs `fl-dpftrl` with arguments in this process, which a crash would end.
-
-  What reads its files is another process, with limits of its own.
-  """
-
-  def stop(unused_signal, unused_frame):
-    raise _TooLong()
-
-  errors, status, seconds = io.StringIO(), 0, 0.0
-  before = signal.signal(signal.SIGALRM, stop)
-  signal.alarm(SECONDS)
-  try:
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
-      main.main(arguments)
-  except SystemExit as end:
-    status = end.code or 0
-  except _TooLong:
-    seconds = SECONDS + 1.0
-  except BaseException:
-    status = 1
-    errors.write(traceback.format_exc(limit=-4))
-  finally:
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
-  return Ending(status, errors.getvalue(), seconds)
 
 
 def apart(command: Callable[[list[str]], None], arguments: list[str]) -> Ending:

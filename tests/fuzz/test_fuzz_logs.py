@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fl_dpftrl.logs import schema
+from tests.commands import lines
 from tests.fuzz import commands, mutations
 
 CASES = int(os.environ.get('FUZZ_CASES', '60'))
@@ -35,10 +36,10 @@ def originals(folder: pathlib.Path) -> dict[str, bytes]:
     timestamps=[1767225600 + 60 * t for t, _ in rows],
   )
   csv = ''.join(f'{t},{d}\n' for t, d in rows)
-  lines = [json.dumps({'round': t, 'device_id': d}) for t, d in rows]
+  objects = [json.dumps({'round': t, 'device_id': d}) for t, d in rows]
   return {
     '.csv': f'round,device_id\n{csv}'.encode(),
-    '.jsonl': '\n'.join([*lines, '']).encode(),
+    '.jsonl': '\n'.join([*objects, '']).encode(),
     '.parquet': path.read_bytes(),
   }
 
@@ -56,7 +57,8 @@ def test_mutated_logs(tmp_path):
     suffix, content = kinds[seed % len(kinds)]
     path = tmp_path / f'log{suffix}'
     path.write_bytes(content if seed < 0 else mutations.mutated(content, seed))
-    ending = commands.here(['replay', f'--log={path}', *FLAGS])
+    done = lines.run(['replay', f'--log={path}', *FLAGS])
+    ending = commands.Ending(done.returncode, done.stderr)
     assert not ending.fault, (suffix, seed, ending.fault)
     if ending.status:
       assert seed >= 0 and path.name in ending.errors, (suffix, seed, ending)

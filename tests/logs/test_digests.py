@@ -10,7 +10,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.bundles import writing
-from fl_dpftrl.logs import digests, journal, keys, refusals
+from fl_dpftrl.logs import digests, journal, keys, refusals, schema
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import writer as writer_lib
 from tests.logs import files
@@ -49,49 +49,29 @@ def test_flipped_bits_are_refused_or_harmless(tmp_path):
   assert refused > 120
 
 
-def change_rows(table, metadata):
-  return table.slice(1), metadata
+def without(table, key):
+  kept = {name: value for name, value in table.schema.metadata.items() if name != key.encode()}
+  return table.replace_schema_metadata(kept)
 
 
-def change_rounds(table, metadata):
-  return table.set_column(0, 'round', pa.array([0] * table.num_rows)), metadata
-
-
-def change_metadata(table, metadata):
-  return table, {**metadata, b'num_rounds': b'5'}
-
-
-def lose_a_digest(table, metadata):
-  del metadata[digests.ROWS_KEY.encode()]
-  return table, metadata
-
-
-def lose_the_other(table, metadata):
-  del metadata[digests.METADATA_KEY.encode()]
-  return table, metadata
-
-
-def lose_all_metadata(table, unused_metadata):
-  return table, None
+ROWS, METADATA = 'its rows are not those of fl_dpftrl.rows_sha256', 'its metadata are not those of'
 
 
 @pytest.mark.parametrize(
   'change, message',
   [
-    (lose_all_metadata, 'its metadata are not those of'),
-    (change_rows, 'its rows are not those of fl_dpftrl.rows_sha256'),
-    (change_rounds, 'its rows are not those of fl_dpftrl.rows_sha256'),
-    (change_metadata, 'its metadata are not those of'),
-    (lose_a_digest, 'its metadata are not those of'),
-    (lose_the_other, 'its metadata are not those of'),
+    (lambda table: table.slice(1), ROWS),
+    (lambda table: table.set_column(0, 'round', pa.array([0] * table.num_rows)), ROWS),
+    (lambda table: without(table, 'num_rounds'), METADATA),
+    (lambda table: without(table, digests.ROWS_KEY), METADATA),
+    (lambda table: without(table, digests.METADATA_KEY), METADATA),
+    (lambda table: table.replace_schema_metadata(None), METADATA),
   ],
 )
 def test_what_was_changed_is_refused(tmp_path, change, message):
   path = tmp_path / 'log.parquet'
   write(path)
-  table = pq.read_table(path)
-  table, metadata = change(table, dict(table.schema.metadata))
-  pq.write_table(table.replace_schema_metadata(metadata), path)
+  pq.write_table(change(pq.read_table(path)), path)
   with pytest.raises(refusals.LogError, match=message):
     read(path)
 
@@ -130,32 +110,47 @@ def test_digests_do_not_depend_on_how_rows_come(tmp_path):
   assert stated([first]) != stated([second])
 
 
+def of_cohort(t, cohort):
+  """The digest of a round, from the bytes of its columns."""
+  if cohort and isinstance(cohort[0], int):
+    kind, lengths, ids = b'int64', b'', np.array(sorted(cohort), '<i8').tobytes()
+  else:
+    texts = sorted(device.encode() for device in cohort)
+    kind, lengths = b'text', np.array([len(text) for text in texts], '<i4').tobytes()
+    ids = b''.join(texts)
+  whole = hashlib.sha256(kind + len(cohort).to_bytes(8, 'little'))
+  for column in (np.full(len(cohort), t, '<i4').tobytes(), lengths, ids):
+    whole.update(hashlib.sha256(column).digest())
+  return whole.digest()
+
+
+@pytest.mark.parametrize('batch_rows', [1 << 20, 2])
 @pytest.mark.parametrize('cohorts', [[['b', 'a'], [], ['ü', 'c', 'aa']], [[], [7, -1, 2**62], [3]]])
-def test_digests_are_chained_as_rounds_are_written(tmp_path, cohorts):
-  """By definition, after each round, after a crash, and in the file that a reader checks."""
+def test_digests_are_chained_as_documented(tmp_path, monkeypatch, cohorts, batch_rows):
+  """After each round, after a crash, in the file that a reader checks, and from its rows."""
+  monkeypatch.setattr(writing.embedded, '_BATCH_ROWS', batch_rows)
   path, before = tmp_path / 'log.parquet', hashlib.sha256(b'fl_dpftrl.bundle.rounds.1').digest()
   log, given = writer_lib.LogWriter(path), []
   assert log.digest == before.hex()
   for t, cohort in enumerate(cohorts):
     log.append(t, cohort, 100 + t)
-    rows = digests.Rows(timestamps=False)
-    if cohort:
-      ordered = sorted(cohort, key=lambda i: i.encode() if isinstance(i, str) else i)
-      rows.update(pa.table({'round': np.full(len(cohort), t), 'device_id': ordered}))
-    kind = pa.string() if not cohort or isinstance(cohort[0], str) else pa.int64()
-    stated = bytes.fromhex(rows.stated(kind)[digests.ROWS_KEY])
-    before = hashlib.sha256(before + t.to_bytes(8, 'little') + stated).digest()
+    before = hashlib.sha256(before + t.to_bytes(8, 'little') + of_cohort(t, cohort)).digest()
     assert log.digest == before.hex()
     given.append(log.digest)
     del log
     log = writer_lib.LogWriter(path)  # From the journal.
     assert log.digest == before.hex()
-  assert len(set(given)) == len(cohorts)
   assert log_lib.read_log(path).shards[0].metadata[keys.CHAIN_KEY] == before.hex()
   log.close()
   assert log_lib.read_log(path).shards[0].metadata[keys.CHAIN_KEY] == before.hex()
-  assert list(writing.chained(dpftrl.open_run(path, 'tree_online', noise_multiplier=1.0))) == given
   assert writer_lib.LogWriter(path).digest == before.hex()
+  shuffled = tmp_path / 'shuffled.parquet'
+  rows = [(t, device) for t, cohort in enumerate(cohorts) for device in cohort]
+  columns = dict(zip(('rounds', 'device_ids'), map(list, zip(*rows[::-1]))))
+  schema.write_log(shuffled, **columns, num_rounds=3)
+  for log_path in (path, shuffled):
+    run = dpftrl.open_run(log_path, 'tree_online', noise_multiplier=1.0)
+    assert list(writing.chained(run)) == given
 
 
 def test_a_journal_of_an_earlier_release_is_chained_from_its_cohorts(tmp_path, monkeypatch):

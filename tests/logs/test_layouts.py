@@ -5,7 +5,6 @@ import json
 import pyarrow as pa
 import pytest
 
-from fl_dpftrl.commands import main
 from fl_dpftrl.logs import layout as layout_lib
 from tests.logs import files
 
@@ -142,14 +141,3 @@ def test_cohorts_longer_than_a_line_of_one_device(tmp_path):
 def test_malformed_layouts_are_refused(text, first, message):
   with pytest.raises(ValueError, match=message):
     layout_lib.parse(text, first)
-
-
-def test_replay_takes_the_flags(tmp_path, capsys):
-  log = files.written(tmp_path / 'l.csv.gz', delimited(';', ('step', 'user_id'), first=1))
-  given = ['replay', f'--log={log}', '--strategy=identity', '--noise_multiplier=2', '--delta=1e-6']
-  main.main([*given, f'--columns={STEPS}', '--first_round=1', '--json'])
-  replayed = json.loads(capsys.readouterr().out)
-  assert (replayed['num_rounds'], replayed['min_sep'], replayed['num_devices']) == (4, 3, 3)
-  with pytest.raises(SystemExit) as ended:
-    main.main([*given, '--columns=step'])
-  assert ended.value.code == 2

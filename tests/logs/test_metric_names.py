@@ -1,12 +1,8 @@
 """Names of metrics without noise, from a log's metadata to the statement."""
 
-import json
-
-import pytest
-
 import fl_dpftrl as dpftrl
 from fl_dpftrl.commands import replay_text
-from fl_dpftrl.logs import metric_names, refusals
+from fl_dpftrl.logs import metric_names
 from fl_dpftrl.replaying import publication
 from fl_dpftrl.reports import privacy
 
@@ -39,13 +35,3 @@ def test_a_log_without_them_says_nothing(tmp_path):
   assert statement.not_private_metrics == ()
   assert 'not_private_metrics' not in statement.to_json()
   assert 'metrics without the noise' not in replay_text.text(statement)
-
-
-@pytest.mark.parametrize(
-  'text',
-  ['[', '"a"', '{}', '[1]', '[""]', json.dumps(['a'] * 1001), json.dumps(['a' * 201])],
-  ids=range(7),
-)
-def test_a_malformed_list_is_refused(text, tmp_path):
-  with pytest.raises(refusals.LogError, match='must be a list of up to 1000 names'):
-    stated(tmp_path, {metric_names.KEY: text})

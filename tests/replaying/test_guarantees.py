@@ -108,43 +108,6 @@ def test_what_occurred_equals_brute_force(drawn, group_size):
   assert sum(count for *_, count in bars) == len(squares)
 
 
-@pytest.mark.parametrize('strategy', [BLT, tree.TreeOnline()])
-def test_a_log_that_attains_the_worst_pattern(strategy):
-  # Every pattern that keeps to it occurs, so the worst one does.
-  n, b = 9, 3
-  patterns = [[]]
-  for _ in range(3):
-    patterns += [
-      [*p, t]
-      for p in patterns
-      for t in range(n)
-      if (not p or t - p[-1] >= b) and [*p, t] not in patterns
-    ]
-  rows = [(t, f'{i:03d}') for i, p in enumerate(patterns) for t in p]
-  run = runs.Run.of(log_of(rows, n), strategy, noise_multiplier=2.0)
-  statement = replay.replay(run, deltas=1e-6)
-  assert (statement.min_sep, statement.max_participations) == (3, 3)
-  assert statement.observed.sensitivity == pytest.approx(
-    statement.worst_case.sensitivity, rel=1e-12
-  )
-
-
-def test_runs_compose():
-  rows = [(0, 'a'), (4, 'a'), (1, 'b')]
-  one = runs.Run.of(log_of(rows, 6), BLT, noise_multiplier=2.0)
-  other = runs.Run.of(log_of(rows, 6), BLT, noise_multiplier=5.0)
-  alone = [replay.replay(run, deltas=1e-6) for run in (one, other)]
-  both = replay.replay([one, other], deltas=1e-6)
-  parts = [(s.worst_case, s.observed) for s in alone]
-  for whole, *single in zip((both.worst_case, both.observed), *parts):
-    assert whole.rho == pytest.approx(sum(loss.rho for loss in single))
-    assert whole.sensitivity_kind == 'exact'
-  assert (both.num_rounds, both.counted.num_devices) == (12, 2)
-  assert both.counted.num_participations == 6
-  assert [run.noise.noise_multiplier for run in both.runs] == [2.0, 5.0]
-  assert any('independent of that of the others' in s for s in both.assumptions)
-
-
 @pytest.mark.parametrize('noise', [{'noise_multiplier': 0.0}, {'changes': ((2, 0.0),)}])
 def test_without_noise_even_for_a_while_nothing_is_guaranteed(noise):
   run = runs.Run.of(log_of([(0, 'a')], 3), BLT, **({'noise_multiplier': 2.0} | noise))

@@ -21,6 +21,11 @@ from tests.replaying.in_memory import log_of
 
 MARK = 'MARKED'
 SALT = bytes(range(16))
+# Fields of every published statement.
+PUBLIC = (
+  'num_rounds min_sep max_participations noise_multiplier strategy restarts report_goal worst_case'
+  ' declared delta adjacency group_size assumptions void_reason warnings commitment confidential'
+)
 # Devices a and c have the same rounds but for where they begin; so have b and d.
 ROWS = [(0, 'a'), (4, 'a'), (9, 'a'), (1, 'b'), (6, 'b'), (3, 'c')]
 
@@ -76,9 +81,9 @@ def fixture_folder(tmp_path):
 
 @pytest.mark.parametrize('suffix', ['parquet', 'csv'])
 def test_nothing_of_rows_ids_or_places_is_published(folder, tmp_path, suffix, capsys):
-  path = folder / f'{MARK}.{suffix}'
+  path, is_text = folder / f'{MARK}.{suffix}', suffix == 'csv'
   flags = ['--report_goal=2', '--declared_min_sep=3', '--restart=5']
-  if suffix == 'csv':
+  if is_text:
     lines = [f'{r},{MARK}-{d}' for r, d in ROWS]
     path.write_text('\n'.join(['round,device_id', *lines, '']))
   else:
@@ -99,29 +104,9 @@ def test_nothing_of_rows_ids_or_places_is_published(folder, tmp_path, suffix, ca
   assert printed['commitment']['salt'] not in text
   for name in ('1700', '2023-11', 'short of the report goal of'):
     assert name not in text
-  allowed = {
-    'num_rounds',
-    'min_sep',
-    'max_participations',
-    'noise_multiplier',
-    'strategy',
-    'restarts',
-    'report_goal',
-    'worst_case',
-    'declared',
-    'delta',
-    'adjacency',
-    'group_size',
-    'assumptions',
-    'void_reason',
-    'warnings',
-    'commitment',
-    'confidential',
-  }
-  allowed.add('num_rounds_assumed' if suffix == 'csv' else 'recorded_noise')
-  assert set(statement) == allowed
+  assert set(statement) == {*PUBLIC.split(), 'num_rounds_assumed' if is_text else 'recorded_noise'}
   assert statement['commitment'] == {'hmac_sha256': printed['commitment']['hmac_sha256']}
-  if suffix == 'csv':
+  if is_text:
     assert 'does not say how many rounds' in text
   else:
     assert 'No guarantee' in text

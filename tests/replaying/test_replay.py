@@ -18,9 +18,6 @@ from tests.replaying.in_memory import log_of
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
 
 
-TREE = tree.TreeOnline()
-
-
 def ones(num_rounds):
   return banded.Banded(np.ones((num_rounds, 1)))
 
@@ -31,8 +28,6 @@ def replayed(log, strategy, *, noise_multiplier, declared=None, **kwargs):
 
 
 LOG = log_of([(0, 'a'), (4, 'a'), (9, 'a'), (1, 'b'), (6, 'b'), (3, 'c')], 12)
-
-
 ARGUMENTS = {'noise_multiplier': 3.0, 'deltas': 1e-6}
 
 
@@ -175,7 +170,11 @@ def test_refuses(change, message):
 
 
 def test_digest_is_of_the_parameters():
-  others = (TREE, blt.BLT([0.99, 0.7], [0.1, np.nextafter(0.3, 1)]), *map(ones, (5, 6)))
+  others = (
+    tree.TreeOnline(),
+    blt.BLT([0.99, 0.7], [0.1, np.nextafter(0.3, 1)]),
+    *map(ones, (5, 6)),
+  )
   assert len({document.strategy_digest(strategy) for strategy in (BLT, *others)}) == 5
   again = blt.BLT(np.array([0.99, 0.7]), (0.1, 0.3))
   assert document.strategy_digest(again) == document.strategy_digest(BLT)

@@ -119,11 +119,6 @@ def test_one_participation_more_can_be_worse_than_none():
   assert only[0] ** 2 == pytest.approx(87.0)
 
 
-def test_sensitivity_of_the_papers_tree():
-  """McMahan, Xu, Zhang 2024: n = 2052, b = 342, k = 6."""
-  assert nested.worst_square(nested.forest(2052), schemas.MinSep(2052, 342, 6)) == (118, True)
-
-
 @pytest.mark.parametrize('n, k', [(10**4, 777), (10**4, None), (10**6, None)])
 def test_participation_in_any_round_fills_subtrees(n, k):
   """With min_sep 1 the first k rounds fill every height at once."""

@@ -151,24 +151,3 @@ def test_habits_come_from_the_seed():
   first, same, other = (kind.presence(400, s).at(devices, now) for s in (1, 1, 2))
   assert (first == same).all()
   assert (first != other).any()
-
-
-@pytest.mark.parametrize(
-  'name, value',
-  [
-    ('charging_hour', 11.0),
-    ('charging_hour_spread', -1.0),
-    ('jitter_hours', np.nan),
-    ('charging_nights', 1.1),
-    ('weekend_delay_hours', 13.0),
-    ('daytime', -0.1),
-    ('window_hours', (5.0, 4.0)),
-    ('window_hours', (0.0, 4.0)),
-    ('window_hours', (4.0, 25.0)),
-    ('time_zones', ()),
-    ('time_zones', (15.0,)),
-  ],
-)
-def test_refuses(name, value):
-  with pytest.raises(ValueError, match=name):
-    availability.Nightly(**{name: value})

@@ -40,8 +40,16 @@ def flash(tmp_path, devices):
   return path
 
 
+STATES = ('wifi', 'screen_lock', 'battery_charged_on')
+
+
 def messages(*lines):
   return {'guid': 'g', 'model': 'm', 'messages': '\n'.join(lines)}
+
+
+def ready(time):
+  """Messages of a device that is ready from a time on."""
+  return [f'{time}\t{state}' for state in STATES]
 
 
 def intervals(traces, trace=0):
@@ -69,12 +77,13 @@ def test_fedscale_joins_sorts_and_ends_with_its_period(tmp_path):
   assert traces.num_traces == 1
 
 
-@pytest.mark.parametrize('kind', ['fedscale', 'flash'])
-def test_files_that_are_not_whole(tmp_path, kind):
-  if kind == 'fedscale':
-    path = fedscale(tmp_path, FEDSCALE)
-  else:
-    path = flash(tmp_path, {'0': messages('2020-01-02 00:00:00\twifi')})
+@pytest.mark.parametrize(
+  'write, devices',
+  [(fedscale, FEDSCALE), (flash, {'0': messages('2020-01-02 00:00:00\twifi')})],
+  ids=['fedscale', 'flash'],
+)
+def test_files_that_are_not_whole(tmp_path, write, devices):
+  path = write(tmp_path, devices)
   whole = path.read_bytes()
   for size in range(2, len(whole), 7):
     path.write_bytes(whole[:size])
@@ -168,11 +177,9 @@ def test_flash_is_ready_when_charging_locked_and_on_wifi(tmp_path):
   assert presence.at(np.zeros(5, int), times).tolist() == [1, 0, 1, 0, 0]
 
 
-@pytest.mark.parametrize('state', ['wifi', 'screen_lock', 'battery_charged_on'])
+@pytest.mark.parametrize('state', STATES)
 def test_flash_starts_with_none_of_the_three(tmp_path, state):
-  states = ['wifi', 'screen_lock', 'battery_charged_on']
-  states.remove(state)
-  lines = [f'2020-01-02 00:00:00\t{s}' for s in states]
+  lines = [line for line in ready('2020-01-02 00:00:00') if not line.endswith(state)]
   lines += [f'2020-01-02 01:00:00\t{state}', '2020-01-02 03:00:00\t100%']
   traces = trace_files.read_traces(flash(tmp_path, {'0': messages(*lines)}))
   # Ready from the last of them up to the last message; repeats every day.
@@ -202,20 +209,8 @@ def test_flash_in_other_spellings_and_out_of_order(tmp_path):
   ],
 )
 def test_flash_repeats_after_days_or_weeks(tmp_path, last, period):
-  device = messages(
-    '2020-01-02 12:00:00\twifi',
-    '2020-01-02 12:00:00\tscreen_lock',
-    '2020-01-02 12:00:00\tbattery_charged_on',
-    f'{last}\tbattery_charged_off',
-    f'{last}\tbattery_charged_off',
-  )
-  always = messages(
-    *[
-      f'2020-01-02 1{hour}:00:00\t{state}'
-      for hour in (0, 1)
-      for state in ('wifi', 'screen_lock', 'battery_charged_on')
-    ]
-  )
+  device = messages(*ready('2020-01-02 12:00:00'), *[f'{last}\tbattery_charged_off'] * 2)
+  always = messages(*ready('2020-01-02 10:00:00'), *ready('2020-01-02 11:00:00'))
   devices = {'0': always, '1': device}
   traces = trace_files.read_traces(flash(tmp_path, devices))
   if last == '2020-01-02 12:00:00':
@@ -272,10 +267,5 @@ def test_flash_cached_timers(tmp_path):
   ],
 )
 def test_bad_entries_of_flash(tmp_path, device, words):
-  good = messages(
-    '2020-01-02 00:00:00\twifi',
-    '2020-01-02 00:00:00\tscreen_lock',
-    '2020-01-02 00:00:00\tbattery_charged_on',
-    '2020-01-02 01:00:00\t99%',
-  )
+  good = messages(*ready('2020-01-02 00:00:00'), '2020-01-02 01:00:00\t99%')
   refused(flash(tmp_path, {'good': good, 'bad': device}), 'bad', words)

@@ -1,0 +1,254 @@
+"""fl-dpftrl compare and extrapolate: rows, files, figures and warnings."""
+
+import csv
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+
+import pytest
+
+from fl_dpftrl.commands import compare, extrapolate, output
+from fl_dpftrl.comparison import figures
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
+
+FIGURES = ['sensitivity', 'sensitivity_kind', 'rms_error', 'max_error', 'rms_loss', 'max_loss']
+GOAL = '--noise_multiplier=7.379 --report_goal=6500 --delta=1e-10'
+
+
+@pytest.fixture
+def result(result_beside_warnings):
+  return result_beside_warnings
+
+
+def check_png(path):
+  content = path.read_bytes()
+  assert content.startswith(b'\x89PNG\r\n\x1a\n') and content[-8:-4] == b'IEND'
+  width, height = struct.unpack('>II', content[16:24])
+  assert 900 < width < 2500 and 500 < height < 2500
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'line, names',
+  [
+    (
+      'compare --mechanisms=identity,blt-b400,blt:1 --num_rounds=48 --min_sep=6,12,24'
+      ' --max_participations=3',
+      ['coefficients.png', 'comparison.csv', 'max_loss.png', 'rms_loss.png'],
+    ),
+    (
+      f'extrapolate --strategies=banded-b16,blt-b400 {GOAL} --min_sep=16 --num_rounds=128,256,257',
+      ['epsilon.png', 'extrapolation.csv', 'rho.png'],
+    ),
+  ],
+  ids=['compare', 'extrapolate'],
+)
+def test_files_have_the_rows_and_the_same_figures_each_time(tmp_path, result, line, names):
+  found = result(f'{line} --output={tmp_path / "a"}')
+  result(f'{line} --output={tmp_path / "b"}')
+  assert sorted(found['files']) == sorted(os.listdir(tmp_path / 'a')) == names
+  for name in names:
+    if name.endswith('.png'):
+      check_png(tmp_path / 'a' / name)
+      assert (tmp_path / 'a' / name).read_bytes() == (tmp_path / 'b' / name).read_bytes()
+  (table,) = (name for name in names if name.endswith('.csv'))
+  with open(tmp_path / 'a' / table, newline='') as file:
+    rows = list(csv.DictReader(file))
+  assert rows == [
+    {name: '' if value is None else str(value) for name, value in row.items()}
+    for row in found['rows']
+  ]
+
+
+def test_rows_over_min_sep(result):
+  line = 'compare --mechanisms=identity,blt-b400,blt:1 --num_rounds=48 --min_sep=6,12,24'
+  found = result(f'{line} --max_participations=3')
+  assert found['varying'] == 'min_sep' and found['skipped'] == []
+  assert [r['mechanism'] for r in found['rows'][::3]] == ['identity', 'blt-b400', 'blt:1']
+  assert [r['min_sep'] for r in found['rows'][:3]] == [6, 12, 24]
+  for row in found['rows']:
+    assert row['rms_loss'] == row['sensitivity'] * row['rms_error']
+    assert row['max_loss'] == row['sensitivity'] * row['max_error']
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('mechanism', ['multi_epoch', 'banded_toeplitz', 'lambda_cgd'])
+def test_a_row_is_what_optimize_says(result, mechanism):
+  schema = '--num_rounds=16 --min_sep=4 --max_participations=2'
+  workload = '--workload=momentum --momentum=0.5' if mechanism == 'banded_toeplitz' else ''
+  found = result(f'compare --mechanisms={mechanism} {schema} {workload}')
+  optimized = result(f'optimize --mechanism={mechanism} {schema} {workload}')
+  (row,) = found['rows']
+  assert [row[k] for k in FIGURES] == [optimized[k] for k in FIGURES]
+  assert found['workload'] == optimized['workload']
+
+
+def test_strategies_are_measured_and_not_optimised(tmp_path, result):
+  path = tmp_path / 'mine.json'
+  strategy = files.load_strategy('blt-b100')
+  schema = schemas.MinSep(num_rounds=12, min_sep=4)
+  files.save_strategy(path, strategy, schema=schema, objective='rms')
+  rows = result(f'compare --mechanisms={path},blt-b1000 --num_rounds=30:300:4 --min_sep=30')['rows']
+  assert [r['mechanism'] for r in rows] == ['mine'] * 4 + ['blt-b1000'] * 4
+  assert [r['num_rounds'] for r in rows[:4]] == [30, 65, 139, 300]
+  described = result('describe blt-b1000 --num_rounds=300 --min_sep=30')
+  assert {k: rows[-1][k] for k in FIGURES} == {k: described[k] for k in FIGURES}
+
+
+@pytest.mark.slow
+def test_files_made_for_another_workload_are_told(tmp_path, run):
+  path = tmp_path / 'mine.json'
+  optimize = 'optimize --mechanism=banded_sqrt --num_bands=3 --num_rounds=20'
+  run(f'{optimize} --workload=momentum --momentum=0.9 --cooldown_fraction=0.25 --output={path}')
+  status, _, err = run(f'compare --mechanisms={path},blt-b400 --num_rounds=20')
+  (line,) = err.splitlines()
+  assert status == 0
+  assert 'mine was made for momentum 0.9, cooldown_fraction 0.25' in line
+  assert 'prefix sums' in line
+
+
+def test_as_many_participations_as_fit_unless_said(result):
+  line = 'compare --mechanisms=identity --num_rounds=60'
+  rows = result(f'{line} --min_sep=10,20,30')['rows']
+  assert [r['max_participations'] for r in rows] == [6, 3, 2]
+  rows = result(f'{line} --min_sep=10 --max_participations=1,2,4')['rows']
+  assert [r['sensitivity'] for r in rows] == [1.0, 2**0.5, 2.0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'line, left_out, rounds, told',
+  [
+    (
+      'compare --mechanisms=banded,identity --num_rounds=10,20,30 --min_sep=5'
+      ' --optimize_for_num_rounds=20',
+      ('banded for num_rounds=20', [30]),
+      [10, 20, 30, 10, 20],
+      'banded.* left out at num_rounds=30: .*20 rounds',
+    ),
+    (
+      f'extrapolate --strategies=banded-b16,blt-b400 {GOAL} --min_sep=16'
+      ' --num_rounds=128,256,257,512',
+      ('banded-b16', [257, 512]),
+      [128, 256, 128, 256, 257, 512],
+      'banded-b16 is left out at num_rounds=257,512: .*256',
+    ),
+  ],
+  ids=['compare', 'extrapolate'],
+)
+def test_strategies_of_too_few_rounds_are_left_out(tmp_path, run, line, left_out, rounds, told):
+  status, out, err = run(f'{line} --output={tmp_path} --json')
+  assert status == 0 and err.count('\n') == 1 and re.search(told, err)
+  found = json.loads(out)
+  name, skipped = left_out
+  assert {s.get('mechanism', s.get('strategy')) for s in found['skipped']} == {name}
+  assert [s['num_rounds'] for s in found['skipped']] == skipped
+  assert sorted(row['num_rounds'] for row in found['rows']) == sorted(rounds)
+
+
+def test_long_work_shows_how_far_it_is(run, monkeypatch):
+  monkeypatch.setattr(output, 'SECONDS', 0.0)
+  status, out, err = run('compare --mechanisms=blt:1 --num_rounds=20 --min_sep=5 --json')
+  assert status == 0
+  json.loads(out)
+  assert re.search('blt:1 at n=20, b=5, k=4: .* steps, loss', err)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'line',
+  [
+    'compare --mechanisms=identity --num_rounds=9',
+    f'extrapolate --strategies=identity {GOAL} --min_sep=5 --num_rounds=9,10',
+  ],
+)
+def test_figures_alone_load_what_draws_them(line):
+  statement = (
+    'import sys; from fl_dpftrl.commands import main;'
+    f'main.main("{line}".split());'
+    'sys.exit("matplotlib" in sys.modules)'
+  )
+  subprocess.run([sys.executable, '-c', statement], check=True)
+
+
+@pytest.mark.slow
+def test_the_examples_work(run, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  subtitles = []
+  drawn = figures.lags
+  monkeypatch.setattr(figures, 'lags', lambda *given: subtitles.append(given[-1]) or drawn(*given))
+  # The examples at fewer points, with a mechanism that is optimised in less time.
+  line = compare.EXAMPLE.replace(',blt,', ',blt:1,').replace('100:600:7', '100:600:2')
+  status, out, _ = run(line.removeprefix('fl-dpftrl '))
+  assert status == 0 and 'blt-b400' in out
+  assert len(os.listdir('comparison')) == 4
+  assert '2,052 rounds, min-sep 600, at most 4 participations' in subtitles[0]
+  line = extrapolate.EXAMPLE.replace('26000:10', '26000:3')
+  status, out, _ = run(line.removeprefix('fl-dpftrl '))
+  assert status == 0 and 'tree_online' in out
+  assert len(os.listdir('extrapolation')) == 3
+
+
+SWEEPS = [
+  (
+    '--report_goals=3250,6500,13000 --population=1300000 --num_rounds=500',
+    'report_goal',
+    [3250, 6500, 13000],
+    [400, 200, 100],
+  ),
+  ('--num_rounds=150,300,450 --min_sep=100', 'num_rounds', [150, 300, 450], [100, 100, 100]),
+  (
+    '--population=650000,1300000 --num_rounds=300 --min_sep=90,180 --max_participations=4',
+    'population',
+    [650000, 1300000],
+    [90, 180],
+  ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('sweep, axis, values, min_seps', SWEEPS)
+def test_a_row_is_what_account_says(result, sweep, axis, values, min_seps):
+  found = result(f'extrapolate --strategies=blt-b400,tree_online {GOAL} {sweep}')
+  assert (found['varying'], found['skipped']) == (axis, [])
+  rows = found['rows']
+  assert [r['strategy'] for r in rows[:: len(values)]] == ['blt-b400', 'tree_online']
+  for i, row in enumerate(rows):
+    assert row[axis] == values[i % len(values)]
+    assert row['min_sep'] == min_seps[i % len(values)]
+    assert row['noise_multiplier'] == 7.379 * (row['report_goal'] / 6500)
+    account = result(
+      f'account --strategy={row["strategy"]} --num_rounds={row["num_rounds"]}'
+      f' --min_sep={row["min_sep"]}'
+      f' --max_participations={row["max_participations"]}'
+      f' --noise_multiplier={row["noise_multiplier"]!r} --delta=1e-10'
+    )
+    own = {k: v for k, v in row.items() if k not in ('report_goal', 'population')}
+    assert own.items() <= account.items()
+
+
+@pytest.mark.slow
+def test_optimised_for_each_setting(result):
+  sweep = f'{GOAL} --num_rounds=64 --population=52000,104000'
+  found = result(f'extrapolate --strategies=banded {sweep}')
+  assert any('optimised for each' in line for line in found['assumptions'])
+  assert [r['min_sep'] for r in found['rows']] == [8, 16]
+  for row in found['rows']:
+    best = result(f'optimize --mechanism=banded --num_rounds=64 --min_sep={row["min_sep"]}')
+    assert row['sensitivity'] == best['sensitivity']
+
+
+def test_says_that_it_was_not_run(run):
+  line = f'extrapolate --strategies=blt-b400 {GOAL} --num_rounds=100,200'
+  _, out, _ = run(f'{line} --population=650000')
+  assert out.startswith('predicted, not run: report_goal 6500, noise_')
+  assert 'no guarantee' in out
+  assert re.search('utility is the same where noise multiplier / report', out)
+  assert re.search('min-sep is ⌊population / report goal⌋, the most', out)
+  _, out, _ = run(f'{line} --min_sep=50')
+  assert 'min-sep is as given' in out and '⌊' not in out
+  assert 'population' not in out
