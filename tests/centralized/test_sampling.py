@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from fl_dpftrl import accounting
 from fl_dpftrl.centralized import amplification, sampled_gaussian, sampling
 from fl_dpftrl.families import banded, banded_toeplitz, identity
 from fl_dpftrl.participation import schemas
@@ -68,19 +67,6 @@ def test_shuffled_batches_of_the_papers():
   )
   assert sampling.Shuffled(**run, num_parts=9).schema == schemas.MinSep(
     num_rounds=2052, min_sep=9, max_participations=6
-  )
-
-
-def test_shuffled_batches_cost_as_much_as_columns_add_up():
-  """Bands within the parts: the turns of an example share no row of C."""
-  strategy = banded_toeplitz.BandedToeplitz([1.0, 0.5, 0.25], 60)
-  draws = sampling.Shuffled(num_rounds=60, num_examples=100, batch_size=5, num_parts=3)
-  found = accounting.account(strategy, draws.schema, noise_multiplier=4.0, delta=1e-6)
-  assert found.sensitivity_kind == 'exact'
-  assert found.sensitivity == pytest.approx(math.sqrt(4.0))
-  once = sampling.CyclicPoisson(num_rounds=60, num_examples=100, batch_size=5, num_parts=3)
-  assert (
-    found.epsilon > amplification.account(strategy, once, noise_multiplier=4.0, delta=1e-6).epsilon
   )
 
 

@@ -58,6 +58,9 @@ LINES = (
   f'calibrate --strategy=blt.json --rho=0.5 --delta=1e-6 --delta=1e-8 {_SCHEMA} --separation=fixed',
   'calibrate --strategy=identity --epsilon=2 --delta=1e-6 --num_rounds=100 --sampling=poisson'
   ' --num_examples=500 --batch_size=10',
+  'calibrate --strategy=identity --epsilon=2 --delta=1e-6 --delta=1e-8 --num_rounds=60'
+  ' --sampling=fixed_size --adjacency=replace_one --num_parts=2 --num_examples=1000'
+  ' --batch_size=50',
   f'calibrate --strategy=blt-b400 --delta=1e-10 {_LONG}',
   f'calibrate --strategy=blt-b400 --epsilon=-1 --delta=1e-10 {_LONG}',
   f'simulate {_POPULATION} --timer_rounds=8 --output=log.parquet',
