@@ -142,7 +142,7 @@ def test_a_log_that_does_not_say_needs_the_multiplier(tmp_path):
 def test_changes_of_other_rounds_or_without_a_record_are_refused(tmp_path):
   writer = write(tmp_path / 'log.parquet')
   for t in (3, 4, 7):
-    with pytest.raises(ValueError, match='round'):
+    with pytest.raises(ValueError, match='round_index must be 6, or one less'):
       writer.change_noise(t, noise_multiplier=1.0, clip_norm=1.0)
   for values in ((-1.0, 1.0), (1.0, 0.0), (float('nan'), 1.0)):
     with pytest.raises(ValueError, match='(noise_multiplier|clip_norm) must be'):
