@@ -64,6 +64,20 @@ def connect(address: str, *, insecure_network: bool = False) -> None:
     )
 
 
+def check_size(what: str, *, cpus: float, gpus: float) -> None:
+  """Raises ValueError for processors and GPUs that no process can have.
+
+  Args:
+    what: what the processes are, in words.
+    cpus, gpus: of each process.
+  """
+  for name, value in (('cpus', cpus), ('gpus', gpus)):
+    if not isinstance(value, (int, float)) or not 0.0 <= value < math.inf:
+      raise ValueError(f'{name} of {what} must be a number of at least 0: {value!r}')
+  if not cpus and not gpus:
+    raise ValueError(f'cpus or gpus of {what} must be above 0')
+
+
 def room(number: int | None, *, cpus: float, gpus: float, what: str) -> int:
   """Returns how many processes to start: as asked, or as many as the cluster has room for.
 

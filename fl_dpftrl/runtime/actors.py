@@ -60,12 +60,10 @@ class Actors:
       value = getattr(self, name)
       if value is not None and (not isinstance(value, int) or value < least):
         raise ValueError(f'{name} of actors must be a whole number of at least {least}: {value!r}')
-    for name in ('cpus', 'gpus', 'wait_seconds'):
-      value = getattr(self, name)
-      if not isinstance(value, (int, float)) or not 0.0 <= value < float('inf'):
-        raise ValueError(f'{name} of actors must be a number of at least 0: {value!r}')
-    if not self.cpus and not self.gpus:
-      raise ValueError('cpus or gpus of actors must be above 0')
+    cluster.check_size('actors', cpus=self.cpus, gpus=self.gpus)
+    seconds = self.wait_seconds
+    if not isinstance(seconds, (int, float)) or not 0.0 <= seconds < float('inf'):
+      raise ValueError(f'wait_seconds of actors must be a number of at least 0: {seconds!r}')
 
 
 @contextlib.contextmanager

@@ -60,11 +60,13 @@ class Machines:
       ValueError: if the cluster cannot be reached or used, or has no room for so many, and for a
         function that cannot be sent to other processes.
     """
+    cluster.check_size('runs', cpus=cpus, gpus=gpus)
     try:
       cloudpickle.dumps(train)
-    except (TypeError, pickle.PicklingError) as error:
+    except (TypeError, pickle.PicklingError):
       raise ValueError(
-        f'train cannot be sent to the processes of a cluster: {messages.one_line(str(error), 150)}'
+        'train cannot be sent to the processes of a cluster: it holds what cannot be pickled, such'
+        ' as a lock or an open file'
       ) from None
     cluster.connect(address, insecure_network=insecure_network)
     return cls(jobs=cluster.room(jobs, cpus=cpus, gpus=gpus, what='runs'), cpus=cpus, gpus=gpus)

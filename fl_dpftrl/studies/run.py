@@ -94,9 +94,9 @@ def study(
     jobs: runs at the same time, each in a process of its own; `train` must then be a function of
       a module. None for one after another in this process, or for as many as `machines` have room
       for.
-    machines: host:port of the head of a Ray cluster whose machines run the runs, or 'auto' for the
-      one that RAY_ADDRESS names or that runs on this machine. All of them must see `folder` at the
-      same path. None for this machine.
+    machines: host:port of the head of a Ray cluster that trains the runs, or 'auto' for the one
+      that RAY_ADDRESS names or that runs on this machine. All its machines must see `folder` at
+      the same path. None for this machine.
     run_cpus, run_gpus: processors and GPUs of a run on `machines`; may be fractions.
     insecure_network: accepts `machines` beside this one that neither ask for a token nor encrypt.
     until_told_apart: hours for which the study adds seeds, after those that are given, where the

@@ -69,6 +69,12 @@ def test_what_a_cluster_cannot_run_is_refused(cluster, tmp_path):
   lock = threading.Lock()
   with pytest.raises(ValueError, match='^1 runs of cpus=64 do not fit into the cluster'):
     study(cluster, tmp_path / 'own', linear.train, run_cpus=64.0)
+  for sizes, words in (
+    (dict(run_cpus=0.0), 'cpus or gpus of runs must be above 0'),
+    (dict(run_gpus=-1.0), 'gpus of runs must be a number of at least 0: -1.0'),
+  ):
+    with pytest.raises(ValueError, match=f'^{words}'):
+      study(cluster, tmp_path / 'own', linear.train, **sizes)
   with pytest.raises(ValueError, match='^train cannot be sent to the processes of a cluster: '):
     study(cluster, tmp_path / 'own', lambda cell: lock)
   assert not (tmp_path / 'own').exists()
