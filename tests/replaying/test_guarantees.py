@@ -108,6 +108,22 @@ def test_what_occurred_equals_brute_force(drawn, group_size):
   assert sum(count for *_, count in bars) == len(squares)
 
 
+def test_runs_compose():
+  rows = [(0, 'a'), (4, 'a'), (1, 'b')]
+  one = runs.Run.of(log_of(rows, 6), BLT, noise_multiplier=2.0)
+  other = runs.Run.of(log_of(rows, 6), BLT, noise_multiplier=5.0)
+  alone = [replay.replay(run, deltas=1e-6) for run in (one, other)]
+  both = replay.replay([one, other], deltas=1e-6)
+  parts = [(s.worst_case, s.observed) for s in alone]
+  for whole, *single in zip((both.worst_case, both.observed), *parts):
+    assert whole.rho == pytest.approx(sum(loss.rho for loss in single))
+    assert whole.sensitivity_kind == 'exact'
+  assert (both.num_rounds, both.counted.num_devices) == (12, 2)
+  assert both.counted.num_participations == 6
+  assert [run.noise.noise_multiplier for run in both.runs] == [2.0, 5.0]
+  assert any('independent of that of the others' in s for s in both.assumptions)
+
+
 @pytest.mark.parametrize('noise', [{'noise_multiplier': 0.0}, {'changes': ((2, 0.0),)}])
 def test_without_noise_even_for_a_while_nothing_is_guaranteed(noise):
   run = runs.Run.of(log_of([(0, 'a')], 3), BLT, **({'noise_multiplier': 2.0} | noise))
