@@ -174,7 +174,7 @@ def strategy(
     ValueError: if the file or name is unknown, of another mechanism, or made
       for fewer rounds.
   """
-  path = folder / guarantee.STRATEGY_NAME
+  path = folder / files.NAME
   if path.exists():
     return files.load_strategy(path)
   if hparams.strategy is not None:

@@ -182,12 +182,16 @@ def chained(before: bytes, t: int, rows: Rows, id_type: pa.DataType) -> bytes:
   return hashlib.sha256(before + t.to_bytes(8, 'little') + cohort).digest()
 
 
+def ordered(ids: pa.Array) -> pa.Array:
+  """Returns device ids in the order in which the digest of a cohort takes them."""
+  return ids.take(pc.sort_indices(ids))
+
+
 def chained_cohort(before: bytes, t: int, ids: pa.Array) -> bytes:
-  """Returns H_t of a cohort whose device ids, string or int64, are in any order."""
+  """Returns H_t of a cohort; its device ids are string or int64, and in order."""
   rows = Rows(timestamps=False)
   if len(ids):
-    ordered = ids.take(pc.sort_indices(ids))
-    rows.update(pa.table({'round': np.full(len(ids), t, np.int64), 'device_id': ordered}))
+    rows.update(pa.table({'round': np.full(len(ids), t, np.int64), 'device_id': ids}))
   return chained(before, t, rows, ids.type)
 
 
@@ -206,5 +210,5 @@ def chained_table(table: pa.Table, num_rounds: int) -> bytes:
   ids = table.column('device_id').combine_chunks()
   digest = START
   for t, (first, end) in enumerate(zip(bounds, bounds[1:])):
-    digest = chained_cohort(digest, t, ids.slice(first, end - first))
+    digest = chained_cohort(digest, t, ordered(ids.slice(first, end - first)))
   return digest

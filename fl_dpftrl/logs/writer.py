@@ -18,6 +18,9 @@ from fl_dpftrl.files import durable
 from fl_dpftrl.logs import digests, journal, keys, noise_record, refusals, schema
 from fl_dpftrl.logs import log as log_lib
 
+NAME = 'participation.parquet'
+"""Name of the log in the folder of a run."""
+
 
 class _Round(NamedTuple):
   """A round of an open log.
@@ -95,7 +98,7 @@ class LogWriter:
   def _chained(self) -> Iterator[bytes]:
     before = digests.START
     for t, entry in enumerate(self._rounds):
-      before = digests.chained_cohort(before, t, entry.ids())
+      before = digests.chained_cohort(before, t, digests.ordered(entry.ids()))
       yield before
 
   @property
@@ -126,9 +129,10 @@ class LogWriter:
     if len(ids) and self._id_type not in (None, ids.type):
       types = sorted(map(str, (self._id_type, ids.type)))
       raise ValueError(f'device_ids must be of one type through a log, got {types}')
-    if len(pc.unique(ids)) != len(ids):
+    ordered = digests.ordered(ids)
+    if pc.any(pc.equal(ordered[1:], ordered[:-1])).as_py():
       raise ValueError(f'device_ids holds a device twice in round {round_index}')
-    digest = digests.chained_cohort(bytes.fromhex(self.digest), self.num_rounds, ids)
+    digest = digests.chained_cohort(bytes.fromhex(self.digest), self.num_rounds, ordered)
     payload = journal.of_cohort(round_index, timestamp, ids, digest)
     opened, offset = self._record(journal.COHORT, payload)
     if self.num_rounds == round_index:  # Else the journal was begun with it.

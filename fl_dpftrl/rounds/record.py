@@ -23,8 +23,6 @@ from fl_dpftrl.participation import schemas, seen
 from fl_dpftrl.replaying import replay, runs, statement
 from fl_dpftrl.strategies import files
 
-LOG_NAME, STRATEGY_NAME = 'participation.parquet', 'strategy.json'
-
 Ids = Sequence[str] | Sequence[int] | np.ndarray
 
 
@@ -133,7 +131,7 @@ class Record:
     self._guard: guard.Guard | None = None
     self._gate: admission.Gate | None = None
     self.is_closed = False
-    path = folder / LOG_NAME
+    path = folder / writer_lib.NAME
     if claim.max_epsilon is not None and claim.schema is not None and claim.delta is not None:
       self._guard = guard.Guard(
         claim.strategy,
@@ -210,7 +208,7 @@ class Record:
 
   def save_strategy(self) -> None:
     """Writes the strategy file, unless it is there."""
-    path, claim = self._folder / STRATEGY_NAME, self._claim
+    path, claim = self._folder / files.NAME, self._claim
     if not path.exists():
       # A strategy file has figures for some schema; without one, for a single round.
       files.save_strategy(path, claim.strategy, schema=claim.schema or schemas.MinSep(1, 1))
@@ -307,7 +305,7 @@ class Record:
 
   def command(self, delta: float) -> list[str | os.PathLike[str]]:
     """Returns the words of the command that replays the log."""
-    names = (('log', LOG_NAME), ('strategy', STRATEGY_NAME))
+    names = (('log', writer_lib.NAME), ('strategy', files.NAME))
     return [
       *('fl-dpftrl', 'replay'),
       *(f'--{flag}={self._folder / name}' for flag, name in names),

@@ -34,6 +34,8 @@ from fl_dpftrl.text import messages
 if TYPE_CHECKING:
   import pandas
 
+NAME = 'strategy.json'
+"""Name of the strategy file in the folder of a run."""
 FORMAT = 'fl_dpftrl.strategy'
 VERSION = 1
 

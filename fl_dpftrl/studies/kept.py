@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from fl_dpftrl.centralized import sampling
+from fl_dpftrl.logs import writer
 from fl_dpftrl.replaying import replay, runs
-from fl_dpftrl.rounds import record
+from fl_dpftrl.strategies import files
 from fl_dpftrl.studies import cells as cells_lib
 
 _ROUNDING = 1e-9  # of a noise multiplier
@@ -19,7 +20,7 @@ def proved(cell: cells_lib.Cell) -> dict[str, Any]:
     ValueError: if the aggregator is still open, or never had a round.
   """
   folder = cell.folder / cells_lib.ROUNDS_NAME
-  strategy, log = folder / record.STRATEGY_NAME, folder / record.LOG_NAME
+  strategy, log = folder / files.NAME, folder / writer.NAME
   if not strategy.exists():
     return {}
   if not log.exists():

@@ -23,6 +23,10 @@ from fl_dpftrl.studies import processes
 from fl_dpftrl.text import messages
 
 
+# Between two lines that say how many cells wait.
+_SAY_SECONDS = 30.0
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Machines:
   """The machines of the connected cluster, for cells; `runner.Pools`.
@@ -30,11 +34,13 @@ class Machines:
   Attributes:
     jobs: cells that are trained at the same time.
     cpus, gpus: processors and GPUs of a cell; may be fractions.
+    say: takes lines about cells that wait for room.
   """
 
   jobs: int
   cpus: float
   gpus: float
+  say: Callable[[str], None]
 
   @classmethod
   def of(
@@ -46,6 +52,7 @@ class Machines:
     cpus: float,
     gpus: float,
     insecure_network: bool,
+    say: Callable[[str], None],
   ) -> 'Machines':
     """Connects to a cluster.
 
@@ -55,6 +62,7 @@ class Machines:
       jobs: most cells at the same time; None for as many as the cluster has room for.
       cpus, gpus: of a cell.
       insecure_network: see `cluster.connect`.
+      say: takes lines about cells that wait for room.
 
     Raises:
       ValueError: if the cluster cannot be reached or used, or has no room for so many, and for a
@@ -69,7 +77,8 @@ class Machines:
         ' as a lock or an open file'
       ) from None
     cluster.connect(address, insecure_network=insecure_network)
-    return cls(jobs=cluster.room(jobs, cpus=cpus, gpus=gpus, what='runs'), cpus=cpus, gpus=gpus)
+    jobs = cluster.room(jobs, cpus=cpus, gpus=gpus, what='runs')
+    return cls(jobs=jobs, cpus=cpus, gpus=gpus, say=say)
 
   @contextlib.contextmanager
   def opened(
@@ -87,7 +96,7 @@ class Machines:
       runtime_env={'env_vars': variables},
     )(_train_there)
     sent = ray.put(train)
-    pool = _Pool(lambda cell: remote.remote(sent, cell))
+    pool = _Pool(lambda cell: remote.remote(sent, cell), self.say)
     try:
       yield pool
     finally:
@@ -97,9 +106,10 @@ class Machines:
 class _Pool:
   """Processes that train cells; `runner.Pool`."""
 
-  def __init__(self, submit: Callable[[cells_lib.Cell], Any]):
-    self._submit, self._head = submit, cluster.Head()
+  def __init__(self, submit: Callable[[cells_lib.Cell], Any], say: Callable[[str], None]):
+    self._submit, self._say, self._head = submit, say, cluster.Head()
     self._running: dict[Any, cells_lib.Cell] = {}
+    self._said = time.monotonic()
 
   def start(self, cell: cells_lib.Cell) -> None:
     processes.log(cell).unlink(missing_ok=True)
@@ -108,6 +118,11 @@ class _Pool:
   def ended(self) -> list[tuple[cells_lib.Cell, str]]:
     self._head.check()
     ready, _ = ray.wait(list(self._running), timeout=processes.POLL_SECONDS)
+    if time.monotonic() - self._said >= _SAY_SECONDS:
+      self._said = time.monotonic()
+      waiting = sum(not processes.log(cell).exists() for cell in self._running.values())
+      if waiting:
+        self._say(f'{waiting} of {len(self._running)} runs wait for room on the cluster')
     return [(self._running.pop(reference), _reason(reference)) for reference in ready]
 
   def stop(self) -> None:

@@ -152,7 +152,13 @@ def study(
   if machines is not None:
     path = path.resolve()  # Other processes have other working directories.
     elsewhere = _machines(
-      machines, train, jobs=jobs, cpus=run_cpus, gpus=run_gpus, insecure_network=insecure_network
+      machines,
+      train,
+      jobs=jobs,
+      cpus=run_cpus,
+      gpus=run_gpus,
+      insecure_network=insecure_network,
+      say=say,
     )
   elif jobs is not None:
     _check_importable(train)

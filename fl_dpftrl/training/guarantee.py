@@ -17,8 +17,6 @@ from fl_dpftrl.reports import setting
 if TYPE_CHECKING:
   from fl_dpftrl.training import loop  # Loads TensorFlow.
 
-STRATEGY_NAME = 'strategy.json'
-
 
 def void_reason(aggregator: Any, unprotected: str | None = None) -> str | None:
   """Returns why a run guarantees nothing; None if it does.

@@ -28,7 +28,6 @@ from fl_dpftrl.participation import schemas
 from fl_dpftrl.training import checkpoints, metrics
 from fl_dpftrl.training import process as process_lib
 
-LOG_NAME = 'participation.parquet'
 CHECKPOINTS_NAME = 'checkpoints'
 LOCK_NAME = 'lock'
 
@@ -150,7 +149,7 @@ def run(
     durable.remove_leftovers(training.folder)
     initial = training.process.initialize()
     stored = checkpoints.CheckpointFolder(stored_in, initial)
-    with writer_lib.LogWriter(training.folder / LOG_NAME, metadata=log_metadata) as log:
+    with writer_lib.LogWriter(training.folder / writer_lib.NAME, metadata=log_metadata) as log:
       if log.dropped:
         training.say(log.dropped)
       opened = dataclasses.replace(training, log=log)

@@ -15,9 +15,11 @@ from fl_dpftrl.auditing import one_run
 from fl_dpftrl.bundles import writing
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import writer
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import replay as replay_lib
 from fl_dpftrl.reports import privacy
+from fl_dpftrl.strategies import files
 from fl_dpftrl.training import guarantee, loop, metrics
 from fl_dpftrl.training import trained as trained_lib
 
@@ -77,7 +79,7 @@ def write(
     audit: empirical ε from canaries.
     bundle: whether to write a bundle; there is none of a void guarantee.
   """
-  log = log_lib.read_log(run.folder / loop.LOG_NAME)
+  log = log_lib.read_log(run.folder / writer.NAME)
   if declared is not None:  # A run whose budget was spent has fewer rounds.
     declared = dataclasses.replace(declared, num_rounds=log.num_rounds)
   aggregator = run.aggregator
@@ -145,8 +147,8 @@ def replay_command(
   """Returns the command that gives the figures of the report again."""
   words = [
     *(description.program, 'replay'),
-    f'--log={run.folder / loop.LOG_NAME}',
-    f'--strategy={run.folder / guarantee.STRATEGY_NAME}',
+    f'--log={run.folder / writer.NAME}',
+    f'--strategy={run.folder / files.NAME}',
     f'--noise_multiplier={run.aggregator.noise_multiplier}',
     f'--delta={run.delta}',
   ]

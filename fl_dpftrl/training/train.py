@@ -105,7 +105,7 @@ def train(
   folder = pathlib.Path(folder)
   devices = _devices(scenario, aggregator.report_goal, num_rounds, clients, timer_rounds, seed)
   planned, declared = devices.planned_schema(num_rounds), devices.declared_schema(num_rounds)
-  strategy_file = folder / guarantee.STRATEGY_NAME
+  strategy_file = folder / files.NAME
   _check_strategy(strategy_file, aggregator.strategy)
   arithmetic = aggregator.arithmetic(process_lib.trainable_weights(process))
   learned = process_check.check_process(process, aggregator)

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from fl_dpftrl.logs import journal
-from fl_dpftrl.training import loop
+from fl_dpftrl.logs import writer as writer_lib
 from tests.experiments import runs
 
 
@@ -41,7 +41,7 @@ def undisturbed(once) -> runs.Finished:
     process = runs.start(folder, pause_at=('computed', 3))
     try:
       process.wait_until_paused()
-      log = folder / loop.LOG_NAME
+      log = folder / writer_lib.NAME
       assert log.exists() or journal.path_of(log).exists()
       assert not runs.children(process.pid) and not runs.listening(process.pid)
       process.go_on()

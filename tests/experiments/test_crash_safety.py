@@ -13,6 +13,7 @@ from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.logs import canaries as ids
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import noise_record
+from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.training import loop
 from tests.experiments import runs
 
@@ -76,7 +77,7 @@ def test_a_destroyed_result_burns_its_row(undisturbed, killed, tmp_path):
   assert runs.noise_state(folder)[1] == runs.NUM_ROUNDS and runs.noise_state(folder)[3] != 0
   for own, other in zip(runs.noise_state(folder), runs.noise_state(undisturbed.folder)):
     np.testing.assert_array_equal(own, other)
-  logs = [(f / loop.LOG_NAME).read_bytes() for f in (folder, undisturbed.folder)]
+  logs = [(f / writer_lib.NAME).read_bytes() for f in (folder, undisturbed.folder)]
   assert logs[0] == logs[1]
   statement, expected = (runs.read(f, 'privacy.json') for f in (folder, undisturbed.folder))
   assert statement['num_rounds'] == runs.NUM_ROUNDS
@@ -89,7 +90,7 @@ def test_the_clip_norm_followed_its_rule(undisturbed):
   norms = [float(row['aggregator/clip_norm']) for row in runs.table(folder)]
   assert norms[0] == 0.5 and len(set(norms)) == 9 and len(set(norms[8:])) == 1
   rule = adaptive_clipping.AdaptiveClipping(0.5, target_quantile=0.7, rounds=8)
-  log = log_lib.read_log(folder / loop.LOG_NAME)
+  log = log_lib.read_log(folder / writer_lib.NAME)
   assert noise_record.read_clipping(log.metadata) == rule
   summary = runs.read(folder, 'summary.json')
   assert (summary['clip_quantile'], summary['last_clip_norm']) == (0.7, norms[-1])
@@ -113,7 +114,7 @@ def test_canaries_are_in_the_report(canaried):
   # Each canary's update is there: 1 within 4 standard deviations of its estimate.
   exposures = np.array([c['exposure'] for c in audit['canaries']])
   assert abs(audit['response'] - 1.0) < 4.0 * audit['deviation'] / np.linalg.norm(exposures)
-  log = log_lib.read_log(folder / loop.LOG_NAME)
+  log = log_lib.read_log(folder / writer_lib.NAME)
   stated = runs.read(folder, 'privacy.json')
   assert stated['canaries'] == ids.read(log.metadata) == 8
   assert any('canaries of an audit' in sentence for sentence in stated['assumptions'])

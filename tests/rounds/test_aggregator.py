@@ -17,9 +17,9 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl.files import ledger
 from fl_dpftrl.guarding import guard
 from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.noise import normals, units
 from fl_dpftrl.noise import rows as rows_lib
-from fl_dpftrl.rounds import record
 from tests import every_family
 
 BLT = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
@@ -525,5 +525,5 @@ def test_killed_at_any_moment_no_row_is_in_two_releases(tmp_path):
     rows.append((row[:4] * (2.0**-34 / 2)).astype(np.float32).tolist())
   maker.close()
   assert [line[1:] for line in lines] == [rows[t] for t in rounds]
-  log = log_lib.read_log(folder / record.LOG_NAME)
+  log = log_lib.read_log(folder / writer_lib.NAME)
   assert log.num_rounds == 40  # Rounds without a release count, too.

@@ -9,7 +9,9 @@ import pytest
 
 from tests.studies import linear, test_study
 
-pytest.importorskip('ray')
+ray = pytest.importorskip('ray')
+from fl_dpftrl import cluster as cluster_lib  # noqa: E402
+from fl_dpftrl.studies import machines  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -63,6 +65,21 @@ def test_an_interruption_ends_runs(cluster, tmp_path):
     while test_study.is_running(pid):
       assert time.monotonic() < deadline
       time.sleep(0.05)
+
+
+def test_runs_that_wait_for_room_are_told(cluster, tmp_path, monkeypatch):
+  monkeypatch.setattr(machines, '_SAY_SECONDS', 0.0)
+  cluster_lib.connect(cluster.address)
+  taken = [ray.remote(num_cpus=0.5)(lambda: time.sleep(600)).remote() for _ in range(2)]
+
+  def interrupt(line):
+    if 'wait for room' in line:
+      raise KeyboardInterrupt(line)
+
+  with pytest.raises(KeyboardInterrupt, match='^[12] of 2 runs wait for room on the cluster$'):
+    study(cluster, tmp_path, linear.endless, run_cpus=0.6, say=interrupt)
+  for one in taken:
+    ray.cancel(one, force=True)
 
 
 def test_what_a_cluster_cannot_run_is_refused(cluster, tmp_path):

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.simulation import cohorts, population, server
 from fl_dpftrl.training import loop
 
@@ -119,5 +120,5 @@ def kill_at(step: str, round_index: int):
 
 
 def log_rows(folder):
-  writer = loop.writer_lib.LogWriter(folder / loop.LOG_NAME)
+  writer = writer_lib.LogWriter(folder / writer_lib.NAME)
   return [writer.cohort(t).tolist() for t in range(writer.num_rounds)]

@@ -7,6 +7,7 @@ import pytest
 
 from fl_dpftrl.files import durable, ledger
 from fl_dpftrl.logs import schema as log_schema
+from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.training import loop
 from tests.training.small_runs import (
   NUM_ROUNDS,
@@ -210,7 +211,7 @@ def test_a_log_without_its_checkpoints_cannot_go_on(tmp_path):
 
 def test_checkpoints_without_their_log_cannot_go_on(tmp_path):
   run(tmp_path)
-  (tmp_path / loop.LOG_NAME).unlink()
+  (tmp_path / writer_lib.NAME).unlink()
   with pytest.raises(ledger.LostStateError, match='has 0 rounds'):
     run(tmp_path)
 
@@ -218,12 +219,12 @@ def test_checkpoints_without_their_log_cannot_go_on(tmp_path):
 def test_a_log_of_other_cohorts_is_refused(tmp_path):
   with pytest.raises(Killed):
     run(tmp_path, on_step=kill_at('cohort logged', 2))
-  writer = loop.writer_lib.LogWriter(tmp_path / loop.LOG_NAME)
+  writer = writer_lib.LogWriter(tmp_path / writer_lib.NAME)
   rows = writer.rows(before=2)
   devices = [f'device-{i}' for i in range(9)]
   others = [d for d in devices if d not in writer.cohort(2)][:3]
   log_schema.write_log(
-    tmp_path / loop.LOG_NAME,
+    tmp_path / writer_lib.NAME,
     rounds=[*rows.rounds, 2, 2, 2],
     device_ids=[*rows.device_ids, *others],
     timestamps=[*rows.timestamps, 1767300000, 1767300000, 1767300000],

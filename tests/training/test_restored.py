@@ -60,7 +60,7 @@ def put_back(run, *, checkpoints_too=True, log_too=False):
     for path in (copy / name).glob('*.*'):
       shutil.copy(path, run.folder / name)
   if log_too:
-    shutil.copy(copy / loop.LOG_NAME, run.folder / loop.LOG_NAME)
+    shutil.copy(copy / writer_lib.NAME, run.folder / writer_lib.NAME)
 
 
 def assert_one_sum_a_row(run):
@@ -100,7 +100,7 @@ def test_any_part_that_is_put_back_leaves_one_sum_for_each_row(run, parts):
 
 def put_back_every_mark(run):
   """Writes the log anew, without its own mark of the rounds since the copy."""
-  log = run.folder / loop.LOG_NAME
+  log = run.folder / writer_lib.NAME
   writer = writer_lib.LogWriter(log)
   rows, num_rounds = writer.rows(), writer.num_rounds
   log_schema.write_log(
