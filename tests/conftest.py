@@ -116,7 +116,7 @@ def _started_cluster():
   cluster_utils = pytest.importorskip('ray.cluster_utils')
   # On a machine that is busy, its processes take their time.
   os.environ.setdefault('RAY_raylet_start_wait_time_s', '300')
-  # Ray gives its processes little of a machine that computes: tests would wait for them.
+  # Ray gives its workers low priority: on a busy machine, tests would wait for them.
   os.environ.setdefault('RAY_worker_niceness', '0')
   node = dict(num_cpus=1, object_store_memory=100_000_000)
   # Ray gives a node 30 seconds to start, which two clusters at a time may both exceed.

@@ -22,7 +22,6 @@ from fl_dpftrl.studies import cells as cells_lib
 from fl_dpftrl.studies import processes
 from fl_dpftrl.text import messages
 
-
 # Between two lines that say how many cells wait.
 _SAY_SECONDS = 30.0
 
@@ -118,12 +117,13 @@ class _Pool:
   def ended(self) -> list[tuple[cells_lib.Cell, str]]:
     self._head.check()
     ready, _ = ray.wait(list(self._running), timeout=processes.POLL_SECONDS)
+    outcomes = [(self._running.pop(reference), _reason(reference)) for reference in ready]
     if time.monotonic() - self._said >= _SAY_SECONDS:
       self._said = time.monotonic()
       waiting = sum(not processes.log(cell).exists() for cell in self._running.values())
       if waiting:
         self._say(f'{waiting} of {len(self._running)} runs wait for room on the cluster')
-    return [(self._running.pop(reference), _reason(reference)) for reference in ready]
+    return outcomes
 
   def stop(self) -> None:
     """Ends cells that still run, between two of their steps where they can."""

@@ -9,9 +9,11 @@ import pytest
 
 from tests.studies import linear, test_study
 
-ray = pytest.importorskip('ray')
-from fl_dpftrl import cluster as cluster_lib  # noqa: E402
-from fl_dpftrl.studies import machines  # noqa: E402
+pytest.importorskip('ray')
+from ray.util import placement_group, remove_placement_group
+
+from fl_dpftrl import cluster as cluster_lib
+from fl_dpftrl.studies import machines
 
 pytestmark = pytest.mark.slow
 
@@ -70,16 +72,19 @@ def test_an_interruption_ends_runs(cluster, tmp_path):
 def test_runs_that_wait_for_room_are_told(cluster, tmp_path, monkeypatch):
   monkeypatch.setattr(machines, '_SAY_SECONDS', 0.0)
   cluster_lib.connect(cluster.address)
-  taken = [ray.remote(num_cpus=0.5)(lambda: time.sleep(600)).remote() for _ in range(2)]
+  # One machine has no room for a run then, or neither has.
+  taken = placement_group([{'CPU': 0.5}, {'CPU': 0.5}])
 
   def interrupt(line):
     if 'wait for room' in line:
       raise KeyboardInterrupt(line)
 
-  with pytest.raises(KeyboardInterrupt, match='^[12] of 2 runs wait for room on the cluster$'):
-    study(cluster, tmp_path, linear.endless, run_cpus=0.6, say=interrupt)
-  for one in taken:
-    ray.cancel(one, force=True)
+  try:
+    assert taken.wait(60)
+    with pytest.raises(KeyboardInterrupt, match='^[12] of 2 runs wait for room on the cluster$'):
+      study(cluster, tmp_path, linear.endless, run_cpus=0.6, say=interrupt)
+  finally:
+    remove_placement_group(taken)
 
 
 def test_what_a_cluster_cannot_run_is_refused(cluster, tmp_path):
