@@ -19,6 +19,7 @@ import os
 import pathlib
 
 from experiments.stackoverflow import command_line, configuration, datasets
+from fl_dpftrl import metrics
 from fl_dpftrl.files import json_files
 
 
@@ -60,7 +61,7 @@ def evaluate(
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   # TensorFlow is slow to load: not before the flags are known to fit the data.
   from experiments.stackoverflow import exported, model, networks
-  from fl_dpftrl.training import metrics, report
+  from fl_dpftrl.training import report
 
   size = dataset.vocabulary.size
   network = networks.chosen(hparams, size)

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 
 import fl_dpftrl as dpftrl
 from experiments.stackoverflow import configuration, datasets
+from fl_dpftrl import metrics
 from fl_dpftrl.accounting import losses
 from fl_dpftrl.files import durable, json_files
+from fl_dpftrl.logs import writer
 from fl_dpftrl.studies.cells import SUMMARY_NAME
 from fl_dpftrl.text import messages, rounding
 from fl_dpftrl.training import report
@@ -163,8 +165,8 @@ def _summary(outcome: Outcome) -> str:
     ('privacy.html', 'Report'),
     ('privacy.json', '  its figures'),
     (f'accuracy.{outcome.figures}', 'Plot'),
-    ('participation.parquet', 'Participation log'),
-    ('metrics.csv', 'Every round'),
+    (writer.NAME, 'Participation log'),
+    (metrics.NAME, 'Every round'),
   ):
     lines.append((what, str(folder / name)))
   if trained.bundle_digest is not None:

@@ -17,7 +17,7 @@ import fl_dpftrl as dpftrl
 from experiments.stackoverflow import command_line
 from experiments.stackoverflow.datasets import topics
 from experiments.topics import run
-from fl_dpftrl.text import messages
+from fl_dpftrl.studies import page
 
 STUDY = {
   'title': 'Topics: mechanisms on 100,000 made-up clients',
@@ -73,18 +73,19 @@ def main() -> None:
   parser = command_line.Parser('topics', __doc__)
   parser.add_argument('--output_dir', required=True, help='folder of the study')
   parser.add_argument(
-    '--publish', metavar='NAME.md', help='page to write, with figures and results.csv in NAME/'
+    '--publish',
+    type=pathlib.Path,
+    metavar='NAME.md',
+    help='page to write, with figures and results.csv in NAME/',
   )
   arguments = parser.parse_args()
-  if arguments.publish is not None and not arguments.publish.endswith('.md'):
-    parser.error(f'--publish={messages.quoted(arguments.publish)} must be a file NAME.md')
+  target: pathlib.Path | None = arguments.publish
   try:
+    if target is not None:
+      page.check_target(target, argument='--publish')
     study = dpftrl.study(functools.partial(run.train, TASK), folder=arguments.output_dir, **STUDY)
     print(study)
-    if arguments.publish is not None:
-      from fl_dpftrl.studies import page  # matplotlib is slow to load.
-
-      target = pathlib.Path(arguments.publish)
+    if target is not None:
       page.publish(study, target, how=command(target), image_kind='svg', about=about())
   except (ValueError, OSError) as problem:
     parser.error(str(problem))

@@ -1,6 +1,5 @@
 """One run: federated averaging in NumPy, with the noise and the log of `PrivateAggregator`."""
 
-import csv
 import dataclasses
 import functools
 import time
@@ -12,7 +11,7 @@ import numpy as np
 import fl_dpftrl as dpftrl
 from experiments.stackoverflow.datasets import dataset, topics
 from experiments.topics import log_bilinear
-from fl_dpftrl.files import durable
+from fl_dpftrl import metrics
 from fl_dpftrl.studies import cells
 
 LANGUAGE_SEED = 0
@@ -125,8 +124,7 @@ def cohorts(
 
 def _write_curve(cell: cells.Cell, measured: Mapping[int, float]) -> None:
   """Writes metrics.csv, from which a study draws accuracy by round."""
-  path = cell.folder / 'metrics.csv'
-  with durable.replacing(path) as temporary, temporary.open('w', newline='') as stream:
-    writer = csv.writer(stream, lineterminator='\n')
-    writer.writerow(['round', 'validation/accuracy'])
-    writer.writerows(measured.items())
+  table = metrics.MetricsTable(cell.folder / metrics.NAME)
+  table.keep_only(set(measured))
+  for t, accuracy in measured.items():
+    table.put(t, {'validation/accuracy': accuracy})

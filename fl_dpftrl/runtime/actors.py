@@ -169,6 +169,7 @@ class Round:
     store_bytes: memory for objects of the cluster's machines together.
 
   Attributes:
+    actors: those that train.
     merges: whether actors merge, and whole groups are taken; else blocks are.
   """
 
@@ -180,7 +181,7 @@ class Round:
     work: clients.Work,
     store_bytes: float,
   ):
-    self._actors, self._settings = actors, settings
+    self.actors, self._settings = actors, settings
     self._blocks = clients.blocks(work.num_clients)
     self._window = self._most_totals(work, store_bytes)
     groups = clients.groups(len(self._blocks))
@@ -205,7 +206,7 @@ class Round:
 
   def _most_totals(self, work: clients.Work, store_bytes: float) -> int:
     """Returns how many blocks may be under way or wait to be merged."""
-    most = 2 * self._settings.clients_per_actor * len(self._actors)
+    most = 2 * self._settings.clients_per_actor * len(self.actors)
     total = sum(map(values.num_bytes, work.zeros.values()))
     room = int(_SHARE * store_bytes) // max(1, total)
     return max(1, min(most, room))
@@ -228,7 +229,7 @@ class Round:
 
   def busy(self) -> list[Actor]:
     """Returns the actors that have something under way."""
-    return [actor for actor in self._actors if actor.num_blocks or actor.merges]
+    return [actor for actor in self.actors if actor.num_blocks or actor.merges]
 
   def take(self) -> clients.Trained | None:
     """Returns the block, or group of blocks, that comes next; None while it is not there.
@@ -275,7 +276,7 @@ class Round:
     self._hand_out()
     if self.merges:
       self._hand_out_groups()
-    awaited = {actor.awaited: actor for actor in self._actors if actor.awaited is not None}
+    awaited = {actor.awaited: actor for actor in self.actors if actor.awaited is not None}
     references = [*self._under_way, *awaited]
     # Where something can be taken, whatever else happened is looked at without waiting for it.
     most, seconds = (len(references), 0.0) if self._next() is not None else (1, _POLL_SECONDS)
@@ -288,7 +289,7 @@ class Round:
         for reference in ready
       ]
     now = time.monotonic()
-    if any(actor.awaited is None for actor in self._actors):
+    if any(actor.awaited is None for actor in self.actors):
       self._last_seen = now
     elif now - self._last_seen > self._settings.wait_seconds:
       raise cluster.NoActorError(
@@ -301,7 +302,7 @@ class Round:
     """Gives blocks that wait to the actors with the fewest."""
     end = self._first + self._window
     for num_blocks in range(self._settings.clients_per_actor):
-      for actor in self._actors:
+      for actor in self.actors:
         if not self._waiting or self._waiting[0] >= end:
           return
         if actor.awaited is None and actor.num_blocks == num_blocks:
@@ -314,7 +315,7 @@ class Round:
 
   def _hand_out_groups(self) -> None:
     """Gives groups whose blocks are all trained to actors that merge none."""
-    idle = [actor for actor in self._actors if actor.awaited is None and not actor.merges]
+    idle = [actor for actor in self.actors if actor.awaited is None and not actor.merges]
     under_way = {task.index for task in self._under_way.values() if task.merges}
     for index in range(self._num_taken, len(self._parts)):
       trained = [self._trained.get(block) for block in self._parts[index]]

@@ -173,8 +173,8 @@ class Machines(clients.Clients):
             self._say(self.status())
     finally:
       self._round = None
-      # What is under way is of a round that failed or was stopped.
-      self._end(round_.busy())
+      # What is under way is of a round that failed. A stop may have come while actors started.
+      self._end(round_.actors if stop.is_asked else round_.busy())
 
   def end(self) -> None:
     """Ends all actors, whatever they have under way."""

@@ -55,20 +55,24 @@ def _live(tasks: queue.SimpleQueue[_Task]) -> None:
 
 
 class Stop:
-  """Ends running and future rounds from another thread."""
+  """Ends running and future rounds from another thread.
+
+  Attributes:
+    is_asked: whether a stop was requested.
+  """
 
   def __init__(self):
-    self._asked = False
+    self.is_asked = False
     self._under_way: set[Callable[[], None]] = set()
 
   def ask(self) -> None:
-    self._asked = True
+    self.is_asked = True
     for cancel in tuple(self._under_way):
       cancel()
 
   def check(self) -> None:
     """Raises RuntimeError if a stop was requested."""
-    if self._asked:
+    if self.is_asked:
       raise RuntimeError('the round was stopped')
 
   @contextlib.contextmanager

@@ -1,12 +1,12 @@
 """How long a study takes on this machine, from a few timed rounds."""
 
-import csv
 import dataclasses
 import datetime
 import pathlib
 import shutil
 import statistics
 
+from fl_dpftrl import metrics
 from fl_dpftrl.studies import cells as cells_lib
 from fl_dpftrl.studies import design as design_lib
 from fl_dpftrl.studies import runner
@@ -98,8 +98,7 @@ def measure(
     failed = runner.run([cell], task, jobs=jobs, progress=progress)
     if failed:
       raise ValueError(failed[cell.name])
-    with (cell.folder / 'metrics.csv').open(newline='') as stream:
-      seconds = [float(row['seconds']) for row in csv.DictReader(stream)]
+    seconds = metrics.MetricsTable(cell.folder / metrics.NAME).history()['seconds'].tolist()
   finally:
     shutil.rmtree(within, ignore_errors=True)
   usual = statistics.median(seconds[1:-1])

@@ -1,6 +1,5 @@
 """Figures of a study, in the style of `fl-dpftrl compare`."""
 
-import csv
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,6 +8,7 @@ from matplotlib import axes as axes_lib
 from matplotlib import figure as figure_lib
 from matplotlib import ticker
 
+from fl_dpftrl import metrics
 from fl_dpftrl.drawing import style
 from fl_dpftrl.studies import cells, results
 from fl_dpftrl.studies import design as design_lib
@@ -196,13 +196,11 @@ def by_round(design: design_lib.Design, rows: Sequence[results.Row]) -> figure_l
 
 def _curve(cell: cells.Cell) -> list[tuple[int, float]]:
   """Returns rounds with the metric on validation data, of a run's metrics.csv."""
-  column = f'validation/{cell.metric.name}'
   try:
-    with (cell.folder / 'metrics.csv').open(newline='') as stream:
-      rows = list(csv.DictReader(stream))
-    return [(int(row['round']), float(row[column])) for row in rows if row.get(column)]
-  except (OSError, ValueError, TypeError, KeyError):
+    history = metrics.MetricsTable(cell.folder / metrics.NAME).history()
+  except (OSError, ValueError):
     return []  # The figure can do without a run whose table is lost.
+  return list(history.column(f'validation/{cell.metric.name}').items())
 
 
 def _lines(scale: float, points: Iterable[tuple[str, float, float, float | None]]) -> list[Series]:

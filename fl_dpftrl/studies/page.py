@@ -110,6 +110,12 @@ def study_page(study: 'Study', images: Mapping[str, bytes]) -> str:
   )
 
 
+def check_target(target: pathlib.Path, *, argument: str = 'target') -> None:
+  """Raises ValueError naming the argument unless a path can be that of a page, NAME.md."""
+  if target.suffix != '.md':
+    raise ValueError(f'{argument}={messages.quoted(str(target))} must be a file NAME.md')
+
+
 def publish(
   study: 'Study',
   target: pathlib.Path,
@@ -133,8 +139,7 @@ def publish(
     OSError: if a file cannot be written.
     ValueError: naming an argument that does not fit, or if no run has ended.
   """
-  if target.suffix != '.md':
-    raise ValueError(f'target={messages.quoted(str(target))} must be a file NAME.md')
+  check_target(target)
   if image_kind not in ('png', 'svg'):
     raise ValueError(f'image_kind={image_kind!r} cannot be shown by a page: give png or svg')
   if all(result.status == results.WAITING for result in study.results):

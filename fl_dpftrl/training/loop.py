@@ -20,12 +20,13 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from fl_dpftrl import metrics
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.aggregators import factory
 from fl_dpftrl.files import durable, ledger
 from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.training import checkpoints, metrics
+from fl_dpftrl.training import checkpoints
 from fl_dpftrl.training import process as process_lib
 
 CHECKPOINTS_NAME = 'checkpoints'

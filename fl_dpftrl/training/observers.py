@@ -11,10 +11,11 @@ from typing import Any, TextIO
 
 import tensorflow as tf
 
+from fl_dpftrl import metrics
 from fl_dpftrl.participation import schemas, seen
 from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.text import rounding
-from fl_dpftrl.training import checkpoints, guarantee, loop, metrics
+from fl_dpftrl.training import checkpoints, guarantee, loop
 from fl_dpftrl.training import process as process_lib
 
 VALIDATION = 'validation/'

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fl_dpftrl import metrics
 from fl_dpftrl.auditing import one_run
 from fl_dpftrl.bundles import writing
 from fl_dpftrl.files import durable, json_files
@@ -20,7 +21,7 @@ from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import replay as replay_lib
 from fl_dpftrl.reports import privacy
 from fl_dpftrl.strategies import files
-from fl_dpftrl.training import guarantee, loop, metrics
+from fl_dpftrl.training import guarantee, loop
 from fl_dpftrl.training import trained as trained_lib
 
 STATEMENT_NAME = 'privacy.json'

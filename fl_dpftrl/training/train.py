@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import runtime
+from fl_dpftrl import metrics, runtime
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.aggregators import factory, process_check
 from fl_dpftrl.families import base
@@ -19,7 +19,7 @@ from fl_dpftrl.simulation import scenario as scenario_lib
 from fl_dpftrl.strategies import document, files
 from fl_dpftrl.text import messages
 from fl_dpftrl.training import canaries as canaries_lib
-from fl_dpftrl.training import guarantee, loop, metrics, report
+from fl_dpftrl.training import guarantee, loop, report
 from fl_dpftrl.training import observers as observers_lib
 from fl_dpftrl.training import process as process_lib
 from fl_dpftrl.training import trained as trained_lib

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from fl_dpftrl import metrics
 from fl_dpftrl.replaying import statement
 from fl_dpftrl.reports import setting as setting_lib
 from fl_dpftrl.text import rounding
-from fl_dpftrl.training import metrics
 from fl_dpftrl.training import observers as observers_lib
 
 

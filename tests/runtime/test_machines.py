@@ -317,6 +317,26 @@ def test_a_stop_ends_the_actors_at_once(machines, process, tmp_path):
   assert pids and not any(os.path.exists(f'/proc/{pid}') for pid in pids)
 
 
+def test_a_stop_while_actors_start_leaves_none(cluster, process, monkeypatch):
+  rounds, advance = [], actors_lib.Round.advance
+  with runtime.on_machines(cluster.address, actors=runtime.Actors(number=2, **ACTOR)) as context:
+
+    def stopped(self):
+      rounds.append(self)
+      context.stop()
+      while not ray.wait([actor.awaited for actor in self.actors], num_returns=2, timeout=9.0)[0]:
+        pass
+      return advance(self)
+
+    monkeypatch.setattr(actors_lib.Round, 'advance', stopped)
+    with pytest.raises(RuntimeError, match='stopped'):
+      trained(context, process)
+  (of,) = rounds
+  for actor in of.actors:
+    with pytest.raises(ray.exceptions.RayActorError):
+      ray.get(actor.handle.ready.remote(), timeout=60)
+
+
 @pytest.mark.parametrize(
   'options, words',
   [

@@ -8,7 +8,8 @@ import types
 import pytest
 import tensorflow as tf
 
-from fl_dpftrl.training import checkpoints, loop, metrics, observers
+from fl_dpftrl import metrics
+from fl_dpftrl.training import checkpoints, loop, observers
 
 pytestmark = pytest.mark.tff
 

@@ -122,8 +122,7 @@ def _run(arguments: argparse.Namespace) -> bool:
     from fl_dpftrl.studies import page  # matplotlib is slow to load.
 
     target, kind = pathlib.Path(arguments.publish), arguments.figures
-    if target.suffix != '.md':
-      raise ValueError(f'--publish={messages.quoted(str(target))} must be a file NAME.md')
+    page.check_target(target, argument='--publish')
     if kind == 'pdf':
       raise ValueError('--figures=pdf cannot be shown by a page: give png or svg')
     how = commands(path, target, kind)

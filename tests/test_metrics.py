@@ -7,7 +7,7 @@ import types
 import numpy as np
 import pytest
 
-from fl_dpftrl.training import metrics
+from fl_dpftrl import metrics
 
 pytestmark = pytest.mark.tff
 
