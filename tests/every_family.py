@@ -93,7 +93,8 @@ class Draw:
   def other(self) -> base.Strategy:
     """Returns a strategy of another family that runs for length() rounds."""
     name = 'banded' if self.tame else str(self.rng.choice([f for f in FAMILIES if f != 'stamped']))
-    return made(name, self)
+    strategy = made(name, self)
+    return tree_full.TreeFull(self.num_rounds) if strategy.depends_on_num_rounds else strategy
 
 
 # Family → how an example is made from a Draw.

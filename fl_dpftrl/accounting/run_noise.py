@@ -63,7 +63,8 @@ class RunNoise:
 
   Raises:
     ValueError: unless parts begin at round 0, and then at ascending rounds below num_rounds; for
-      another strategy without a restart; for values out of range.
+      another strategy without a restart; for a strategy that depends on the number of rounds; for
+    values out of range.
   """
 
   num_rounds: int
@@ -78,6 +79,11 @@ class RunNoise:
     for part in self.parts:
       if part.first_round and part.strategy is not None and not part.restart:
         raise ValueError(f'parts: round {part.first_round} has another strategy, and no restart')
+      if part.strategy is not None and part.strategy.depends_on_num_rounds:
+        raise ValueError(
+          f'strategy: {part.strategy.family} depends on the number of rounds, and a run may end'
+          ' before or after those that were planned; give the strategy its num_rounds'
+        )
       multiplier, clip_norm = part.noise_multiplier, part.clip_norm
       if multiplier is not None and not 0.0 <= multiplier < math.inf:
         raise ValueError(f'noise_multiplier must be finite and at least 0, got {multiplier!r}')

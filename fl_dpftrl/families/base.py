@@ -33,6 +33,10 @@ class Strategy(abc.ABC):
   default that is correct for any C and N, but computes from the dense matrices. A family with a
   faster or tighter method overrides it.
 
+  A run may end early. So C of n rounds must be the first num_noise_rows(n) rows and n columns of C
+  of more rounds, and the first n rows of N must read these rows of Z alone. A family for which
+  that does not hold overrides `depends_on_num_rounds`; such a strategy can be compared, not run.
+
   Attributes:
     family: the name of the family in the registry and in strategy files.
     max_rounds: the most rounds it can run; None if it can run for ever. It is an attribute, a
@@ -60,6 +64,11 @@ class Strategy(abc.ABC):
   @abc.abstractmethod
   def noising_matrix(self, num_rounds: int) -> np.ndarray:
     """N, of shape [num_rounds, num_noise_rows(num_rounds)]."""
+
+  @property
+  def depends_on_num_rounds(self) -> bool:
+    """Whether C of a shorter run is other than the beginning of C of a longer one."""
+    return False
 
   def num_noise_rows(self, num_rounds: int) -> int:
     """Returns how many rows of Z the first num_rounds rounds use."""

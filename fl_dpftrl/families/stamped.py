@@ -26,7 +26,8 @@ class Stamped(base.Strategy):
     block_rounds: rounds of a block, at most what the strategy can run.
 
   Raises:
-    ValueError: if strategy is not a strategy, or block_rounds is out of range.
+    ValueError: if strategy is not a strategy, or depends on the number of rounds, and if
+      block_rounds is out of range.
 
   Source: Choquette-Choo et al. 2023, multi-epoch matrix factorization ("stamping"); Kairouz et
   al. 2021 (DP-FTRL), for trees.
@@ -44,6 +45,11 @@ class Stamped(base.Strategy):
       raise ValueError(
         f'block_rounds={block_rounds} is beyond the {most} rounds of the'
         f' {self.strategy.family} strategy to repeat'
+      )
+    if self.strategy.depends_on_num_rounds:  # A last block may be cut short.
+      raise ValueError(
+        f'strategy: {self.strategy.family} depends on the number of rounds; give it'
+        f' num_rounds={block_rounds}, those of a block'
       )
     object.__setattr__(self, 'block_rounds', block_rounds)
 

@@ -96,6 +96,10 @@ class TreeFull(base.Strategy):
   def max_rounds(self) -> int | None:
     return self.num_rounds
 
+  @property
+  def depends_on_num_rounds(self) -> bool:
+    return self.num_rounds is None
+
   def planned_rounds(self, num_rounds: int) -> int:
     """Returns the rounds of the run whose first num_rounds are considered.
 

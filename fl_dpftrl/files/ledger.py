@@ -9,12 +9,18 @@ log beside newer noise, then gives no row out again.
 import os
 import pathlib
 import struct
+import time
 import zlib
 from typing import Any, Protocol
 
-# Number of the record, rows that were used, three numbers of the caller's, and a checksum.
-_RECORD = struct.Struct('<qqqqqI')
+# Number of the record, rows that were used, three numbers of the caller's, the time at which it
+# was written, and a checksum. The record of earlier releases has no time.
+_RECORD, _UNTIMED = struct.Struct('<qqqqqqI'), struct.Struct('<qqqqqI')
 _SLOT = 4096  # bytes: what a disk writes whole
+# By which the time of a record and that of its file differ at most: the file system's clock is
+# coarse, and another machine's where the disk is.
+_LATEST = 500_000_000  # ns
+_MOST_TRIES = 20
 
 
 class LostStateError(ValueError):
@@ -66,13 +72,17 @@ class Ledger:
 class MarkFile:
   """A mark in a file of its own, which costs one write to disk.
 
-  Two records are written in turn, so that one of them is whole at any moment.
+  Two records are written in turn, so that one of them is whole at any moment. Each has the time
+  at which it was written. Where the file system says that the file changed later, somebody else
+  put it there.
 
   Args:
     path: the file; made where it does not exist.
 
   Attributes:
     kept: three numbers that the caller keeps with the mark, each of 64 bits with a sign.
+    is_put_back: whether the file was copied, put back from a backup, or given other permissions
+      after it was written last.
 
   Raises:
     ValueError: if the file is there and neither record can be read.
@@ -84,13 +94,16 @@ class MarkFile:
     self._rows: int | None = None
     self._number = 0  # Of the newest record, which determines its place.
     self.kept = (0, 0, 0)
-    size = os.fstat(self._handle).st_size
+    self._ahead = 0  # Of this machine's clock, that of the file system; in ns.
+    state, written = os.fstat(self._handle), 0
     for slot in range(2):
       record = _read(os.pread(self._handle, _RECORD.size, slot * _SLOT))
       if record is not None and record[0] > self._number:
-        self._number, self._rows, *kept = record
+        self._number, self._rows, *kept, written = record
         self.kept = (kept[0], kept[1], kept[2])
-    if size and self._rows is None:
+    # After a loss of power, the time of the file may be an earlier one.
+    self.is_put_back = bool(written) and state.st_ctime_ns > written + _LATEST
+    if state.st_size and self._rows is None:
       os.close(self._handle)
       raise ValueError(f'{self._path} is damaged, and alone says which rows of noise were used')
 
@@ -101,9 +114,15 @@ class MarkFile:
   def mark_released(self, num_rows: int) -> None:
     """See `Mark`; `kept` is recorded with it."""
     number = self._number + 1
-    content = _RECORD.pack(number, num_rows, *self.kept, 0)[:-4]
-    content += struct.pack('<I', zlib.crc32(content))
-    os.pwrite(self._handle, content, number % 2 * _SLOT)
+    for _ in range(_MOST_TRIES):
+      written = time.time_ns() + self._ahead
+      content = _RECORD.pack(number, num_rows, *self.kept, written, 0)[:-4]
+      content += struct.pack('<I', zlib.crc32(content))
+      os.pwrite(self._handle, content, number % 2 * _SLOT)
+      late = os.fstat(self._handle).st_ctime_ns - written
+      if abs(late) <= _LATEST // 2:
+        break
+      self._ahead += late  # Of another clock, or of a process that was held up.
     getattr(os, 'fdatasync', os.fsync)(self._handle)  # The first is not on macOS.
     self._number, self._rows = number, num_rows
 
@@ -112,8 +131,11 @@ class MarkFile:
 
 
 def _read(content: bytes) -> tuple[Any, ...] | None:
-  """Returns the numbers of a record; None unless it is whole."""
-  if len(content) < _RECORD.size or not any(content):
-    return None
-  *numbers, checksum = _RECORD.unpack(content)
-  return tuple(numbers) if checksum == zlib.crc32(content[:-4]) else None
+  """Returns the numbers of a record, 0 for a time that it lacks; None unless it is whole."""
+  for record, untold in ((_RECORD, ()), (_UNTIMED, (0,))):
+    part = content[: record.size]
+    if len(part) == record.size and any(part):
+      *numbers, checksum = record.unpack(part)
+      if checksum == zlib.crc32(part[:-4]):
+        return (*numbers, *untold)
+  return None

@@ -101,7 +101,7 @@ def check_undoes(
   A run then releases A (x + N Z) = A N (C x + Z), which hides x as well as C's
   sensitivity says. With any other noise rows, C's figures would not apply.
 
-  The first rows are compared one by one. All rows of a run of up to 4096 rounds, and
+  The first rows are compared one by one, and with C of shorter runs: a run may end early. All rows of a run of up to 4096 rounds, and
   1024 of a run without an end, are applied to C v for a random v, which they must
   give back: if N C were not the identity, that would happen with probability 0.
 
@@ -119,6 +119,12 @@ def check_undoes(
   if made is not None and matrix.shape == (rows, checked) and _give_back(strategy, noise, long):
     error = np.abs(made @ matrix - np.eye(checked))
     same = (error <= _ROUNDING * (np.abs(made) @ np.abs(matrix)) + _UNDERFLOW).all()
+  if made is not None and same and not _undoes_beginnings(strategy, made):
+    raise ValueError(
+      f'strategy_matrix of {strategy.family} depends on the number of rounds: of a run that ends'
+      ' early it is another than what the noise undoes; give the rounds that are planned as a'
+      ' parameter, and let num_rounds only cut C off'
+    )
   if made is None or not same:
     raise ValueError(
       f'noise of {strategy.family} does not undo its strategy_matrix, so it would'
@@ -127,6 +133,24 @@ def check_undoes(
   norms = list(itertools.islice(linear_noise.row_norms(noise), checked))
   if not np.allclose(norms, np.linalg.norm(made, axis=1), _ROUNDING, 0.0):
     raise ValueError(f'noise of {strategy.family} has rows of other norms than its steps say')
+
+
+def _undoes_beginnings(strategy: strategies.Strategy, made: np.ndarray) -> bool:
+  """Returns whether the first rows of N undo C of shorter runs, too.
+
+  Args:
+    strategy: C.
+    made: rows of N, which undo C of as many rounds.
+  """
+  longest = len(made)
+  for n in sorted({1, 2, 3, 5, longest // 3, longest // 2, longest - 1} & set(range(1, longest))):
+    width, matrix = strategy.num_noise_rows(n), strategy.strategy_matrix(n)
+    if matrix.shape != (width, n) or made[:n, width:].any():
+      return False
+    error = np.abs(made[:n, :width] @ matrix - np.eye(n))
+    if (error > _ROUNDING * (np.abs(made[:n, :width]) @ np.abs(matrix)) + _UNDERFLOW).any():
+      return False
+  return True
 
 
 def _noise_rows(

@@ -1,5 +1,6 @@
 """Noised means of updates, round by round, for any training loop."""
 
+import contextlib
 import os
 import pathlib
 import shlex
@@ -332,7 +333,8 @@ class PrivateAggregator:
     if self._record.is_closed:
       return
     if self._open is not None:
-      self._open.fail()
+      with contextlib.suppress(ValueError):  # Another thread ends it meanwhile.
+        self._open.fail()
     self._record.close()
     self._rows.close()
 

@@ -19,6 +19,7 @@ from fl_dpftrl.strategies import document
 
 _FORMAT = 1
 _SECRET_NAME, _MARK_NAME, _LOCK_NAME = 'secret.json', 'used', 'lock'
+_ORIGIN = 'seed_from'  # Its key; folders of earlier releases have none.
 _SNAPSHOT_ROWS = 16
 # Rows that a strategy without an end is provided for.
 _ENDLESS_ROUNDS = 2**20
@@ -184,6 +185,7 @@ class NoiseRows:
   def _secret(self, noise_seed: int | None, moved: bool) -> bytes:
     """Returns the seed, which is made with the folder; opens the mark beside it."""
     secret, marked = self._folder / _SECRET_NAME, self._folder / _MARK_NAME
+    origin = 'system' if noise_seed is None else 'noise_seed'
     if not secret.exists():
       if marked.exists():
         raise ledger.LostStateError(
@@ -191,7 +193,7 @@ class NoiseRows:
         )
       self._folder.chmod(0o700)
       seed = normals.system_seed() if noise_seed is None else normals.fixed_seed(noise_seed)
-      durable.write(secret, {'seed': seed.hex(), **self._facts()})
+      durable.write(secret, {'seed': seed.hex(), _ORIGIN: origin, **self._facts()})
       self._new_mark(secret, 0)
       return seed
     try:
@@ -215,7 +217,17 @@ class NoiseRows:
       self._mark = ledger.MarkFile(marked)
     except ValueError as error:
       raise ledger.LostStateError(str(error)) from error
-    if self._mark.kept[1:] != _identity_of(secret):
+    if self._mark.released() is None:
+      raise ledger.LostStateError(
+        f'{marked} is empty, and alone says which rows of noise were used; name another folder'
+      )
+    # Without a row, no log says yet that a seed was given, and voids the guarantee.
+    if about.get(_ORIGIN, origin if self._mark.released() else None) != origin:
+      raise ValueError(
+        f'{self._folder} was made {"without a" if noise_seed is not None else "with a"} noise_seed,'
+        ' or does not say; go on as it was begun, or name another folder'
+      )
+    if self._mark.is_put_back or self._mark.kept[1:] != _identity_of(secret):
       if not moved:
         raise ledger.LostStateError(
           f'{self._folder} is a copy, or was put back from a backup: rows of noise may have been'

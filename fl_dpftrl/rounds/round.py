@@ -1,6 +1,8 @@
 """One round of a `PrivateAggregator`."""
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fl_dpftrl.rounds import record, sums
@@ -41,7 +43,8 @@ class Round:
       return
     if kind is None:
       self.end()
-    else:
+      return
+    with contextlib.suppress(ValueError):  # Another thread ends it meanwhile.
       self.fail()
 
   def begin(self) -> 'Round':
@@ -74,20 +77,14 @@ class Round:
       OSError: if the mark cannot be written: it failed.
     """
     aggregator = self._aggregator
-    with self._lock:  # No update is halfway in the sum.
-      if not self.is_open:
-        raise ValueError('the round is not open')
-      self.is_open = False
-    if self.num_updates < aggregator.least_updates:
-      self.fail()
-      raise ValueError(
-        f'round {self.index} has {self.num_updates} updates, and report_goal is'
-        f' {aggregator.report_goal}: nothing of it is released, and its row of noise is used up'
-      )
-    try:
+    with self._ended():  # No update is halfway in the sum.
+      if self.num_updates < aggregator.least_updates:
+        aggregator._rows.mark_released(self._number() + 1)
+        raise ValueError(
+          f'round {self.index} has {self.num_updates} updates, and report_goal is'
+          f' {aggregator.report_goal}: nothing of it is released, and its row of noise is used up'
+        )
       self._mean = aggregator._mean(self._number(), self._like)
-    finally:
-      self.is_open, aggregator._open, self._like = False, None, None
 
   def add(self, update: Any, *, device_id: str | int | None = None) -> str:
     """Adds the update of one device.
@@ -148,10 +145,25 @@ class Round:
     return self._mean
 
   def fail(self) -> None:
-    """Ends the round without a mean; its row of noise is used up."""
+    """Ends the round without a mean; its row of noise is used up.
+
+    Raises:
+      ValueError: for a round that is not open, such as one whose mean another thread has made.
+    """
+    with self._ended():
+      self._aggregator._rows.mark_released(self._number() + 1)
+
+  @contextlib.contextmanager
+  def _ended(self) -> Iterator[None]:
+    """Ends the round with the block; no other thread adds, ends or begins a round within it."""
     with self._lock:
-      self.is_open, self._aggregator._open, self._like = False, None, None
-    self._aggregator._rows.mark_released(self._number() + 1)
+      if not self.is_open:
+        raise ValueError('the round is not open')
+      self.is_open = False
+      try:
+        yield
+      finally:
+        self._aggregator._open, self._like = None, None
 
   def _check_room(self, count: int) -> None:
     if not self.is_open:

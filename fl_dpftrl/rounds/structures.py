@@ -190,8 +190,10 @@ def _array(leaf: Any, name: str) -> np.ndarray:
   Raises:
     ValueError: naming it, if it is no array.
   """
+  if isinstance(leaf, np.ma.MaskedArray):  # What is behind a mask would be summed, but not bounded.
+    raise ValueError(f'{name} must have no mask: say what stands in its place with numpy.ma.filled')
   if isinstance(leaf, np.ndarray):
-    return leaf
+    return np.asarray(leaf)
   if _is_torch(leaf):
     try:
       return leaf.detach().cpu().numpy()

@@ -130,6 +130,7 @@ def test_no_history_is_below_what_a_device_can_reach(seed):
     (dict(clip_norm_changes=((2, 1.0), (2, 3.0))), 'clip_norm_changes must be .* got 2'),
     (dict(restarts=((3, None), (1, None))), 'restarts must be at ascending'),
     (dict(restarts=((1.5, None),)), 'at rounds'),
+    (dict(restarts=((3, dpftrl.TreeFull()),)), 'tree_full depends on the number of rounds'),
     (dict(changes=((2, -1.0),)), 'noise_multiplier must be finite'),
     (dict(noise_multiplier=math.inf), 'noise_multiplier must be finite'),
     (dict(noise_multiplier=math.nan), 'noise_multiplier must be finite'),

@@ -83,6 +83,28 @@ def test_figures_of_other_n_b_and_k_are_found_by_the_private_bundle_alone(writte
   assert failed(public, digest=written.public.digest).keys() == {'manifest', 'guarantee'}
 
 
+def test_a_private_bundle_of_something_else_is_told(written, bundle, public, tmp_path):
+  own = written.folder / 'bundle'
+  run = dpftrl.open_run(written.folder / 'log.parquet', STRATEGY, declared_min_sep=6)
+  dpftrl.write_bundle(tmp_path / 'deltas', run, deltas=[1e-6])
+  dpftrl.write_bundle(tmp_path / 'runs', [run, run], deltas=[1e-6, 1e-9])
+  write_log(bundle / 'log-1-1.parquet', ROWS[1:])
+  for private, told in (
+    (bundle, 'it does not fit: files, rounds of run 1'),
+    (tmp_path / 'deltas', 'its arguments of the guarantee are others'),
+    (tmp_path / 'runs', 'it has 2 runs, not 1'),
+  ):
+    wrong = failed(public, private=private, salt=SALT)
+    assert wrong.keys() == {'private bundle', 'guarantee'}
+    assert told in wrong['private bundle']
+  path = public / 'commitments-1.txt'
+  path.write_text(path.read_text() + path.read_text()[:65])
+  forge(public)
+  wrong = failed(public, private=own, salt=SALT)
+  assert 'there are 25, not one for each of 24 rounds' in wrong['commitments of run 1']
+  assert 'run 1 has commitments to more rounds than 24' in wrong['private bundle']
+
+
 def publish(folder, runs, **arguments):
   """Writes both bundles of runs; returns the salt."""
   dpftrl.write_bundle(folder / 'bundle', runs, deltas=1e-6, **arguments)

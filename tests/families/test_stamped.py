@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import sensitivity
-from fl_dpftrl.families import blt, dense, stamped, tree_online
+from fl_dpftrl.families import blt, dense, stamped, tree_full, tree_online
 from fl_dpftrl.participation import schemas
 from tests import drawn, oracle
 
@@ -32,6 +32,19 @@ def test_counts_rows_of_z_by_the_block():
   strategy = stamped.Stamped(tree_online.TreeOnline(), 8)
   assert [strategy.num_noise_rows(n) for n in (8, 21)] == [15, 38]
   assert [strategy.memory_copies(n) for n in (5, 1000)] == [3, 4]
+
+
+def test_a_block_that_is_cut_short_is_the_beginning_of_a_whole_one():
+  with pytest.raises(ValueError, match='depends on the number of rounds; give it num_rounds=8,'):
+    stamped.Stamped(tree_full.TreeFull(), 8)
+  strategy = stamped.Stamped(tree_full.TreeFull(8), 8)
+  noise, longer = strategy.noising_matrix(8), strategy.noising_matrix(16)
+  for num_rounds in (3, 11):
+    matrix = strategy.strategy_matrix(num_rounds)
+    np.testing.assert_allclose(longer[:num_rounds, :num_rounds] @ matrix, np.eye(num_rounds), atol=1e-12)
+    every = schemas.MinSep(num_rounds, 1)
+    assert strategy.sensitivity(every).value >= np.linalg.norm(matrix.sum(axis=1)) * (1 - 1e-12)
+  np.testing.assert_array_equal(noise, tree_full.TreeFull(8).noising_matrix(8))
 
 
 @pytest.mark.parametrize('low', [0.0, -1.0])

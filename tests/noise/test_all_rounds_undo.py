@@ -1,4 +1,4 @@
-"""Noise that stops to undo C late in a run is refused."""
+"""Noise that stops to undo C late in a run is refused, and C that is another in a shorter run."""
 
 import dataclasses
 from typing import ClassVar
@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fl_dpftrl.families import base, linear_noise
+from fl_dpftrl.families import base, linear_noise, tree_full
 from fl_dpftrl.noise import reference
 
 
@@ -43,3 +43,25 @@ def test_one_wrong_round_is_found(buffers, wrong):
   reference.check_undoes(good, good.noise(), good.max_rounds)
   with pytest.raises(ValueError, match='noise of late does not undo its strategy_matrix'):
     reference.check_undoes(bad, bad.noise(), bad.max_rounds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned(base.Strategy):
+  """C for a run of so many rounds as are asked for, each with another one."""
+
+  max_rounds: int
+  family: ClassVar[str] = 'planned'
+
+  def strategy_matrix(self, num_rounds):
+    return tree_full.TreeFull(num_rounds).strategy_matrix(num_rounds)
+
+  def noising_matrix(self, num_rounds):
+    return np.tril(np.linalg.inv(self.strategy_matrix(num_rounds)))
+
+
+@pytest.mark.parametrize('num_rounds', [7, 256])
+def test_a_strategy_that_is_another_for_a_shorter_run_is_refused(num_rounds):
+  """A run that ends early would have the noise of one strategy, and the figures of another."""
+  strategy = Planned(num_rounds)
+  with pytest.raises(ValueError, match='strategy_matrix of planned depends on the number of rounds'):
+    reference.check_undoes(strategy, strategy.noise(num_rounds), num_rounds)

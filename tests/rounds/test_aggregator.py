@@ -437,6 +437,43 @@ def test_rounds_that_begin_at_once_do_not_mix(tmp_path):
     assert aggregator.next_round == 1
 
 
+def test_a_round_that_is_ending_cannot_fail(tmp_path, monkeypatch):
+  """Nor can another begin, whose updates would enter its sum."""
+  with opened(tmp_path / 'run') as aggregator:
+    round_, mean = aggregator.round(['a', 'b']).begin(), aggregator._mean
+    for seed in range(2):
+      round_.add(update(seed))
+    is_ending, may_go_on, told = threading.Event(), threading.Event(), []
+
+    def slow(*given):
+      is_ending.set()
+      assert may_go_on.wait(60)
+      return mean(*given)
+
+    def fail():
+      with pytest.raises(ValueError, match='the round is not open') as raised:
+        round_.fail()
+      told.append(raised)
+
+    monkeypatch.setattr(aggregator, '_mean', slow)
+    threads = [threading.Thread(target=target) for target in (round_.end, fail)]
+    threads[0].start()
+    assert is_ending.wait(60)
+    threads[1].start()
+    with pytest.raises(ValueError, match='round 0 is still open'):
+      aggregator.round(['c', 'd']).begin()
+    may_go_on.set()
+    for thread in threads:
+      thread.join()
+    assert told and round_.mean is not None
+
+
+def test_a_known_seed_of_a_start_without_a_round_voids_those_after(tmp_path):
+  opened(tmp_path / 'run', noise_seed=7).close()
+  with pytest.raises(ValueError, match='was made with a noise_seed'):
+    opened(tmp_path / 'run')
+
+
 def test_a_closed_aggregator_ends_its_round(tmp_path):
   aggregator = opened(tmp_path)
   with aggregator.round(list('ab')) as round_:

@@ -1,14 +1,18 @@
 """Rows of noise in a folder: the engine's, each once, over any starts; copies are noticed."""
 
+import json
 import os
 import shutil
+import struct
 import threading
+import time
+import zlib
 
 import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.files import ledger
+from fl_dpftrl.files import durable, ledger
 from fl_dpftrl.guarding import guard
 from fl_dpftrl.noise import normals
 from fl_dpftrl.noise import rows as rows_lib
@@ -176,9 +180,62 @@ def test_a_copy_and_a_backup_are_noticed(tmp_path):
   opened(tmp_path / 'again').close()
 
 
+@pytest.mark.parametrize('in_place', [True, False])
+def test_a_mark_alone_that_was_put_back_is_noticed(in_place, tmp_path):
+  """As tools leave it that put back what has changed alone: the seed is where it was."""
+  with opened(tmp_path) as rows:
+    rows.row(0)
+  path, other = tmp_path / 'used', tmp_path / 'other'
+  before = path.read_bytes()
+  with opened(tmp_path) as rows:
+    rows.row(1)
+  time.sleep(0.6)
+  if in_place:
+    path.write_bytes(before)
+  else:
+    other.write_bytes(before)
+    os.replace(other, path)
+  with pytest.raises(ledger.LostStateError, match='was put back from a backup'):
+    opened(tmp_path)
+  opened(tmp_path, moved=True).close()
+  time.sleep(0.6)
+  with opened(tmp_path) as rows:
+    rows.row(1)
+
+
+def test_the_clock_of_the_file_system_may_be_another(tmp_path, monkeypatch):
+  clock = time.time_ns
+  for hours in (0, -1, 1):
+    monkeypatch.setattr(time, 'time_ns', lambda hours=hours: clock() + hours * 3600 * 10**9)
+    with opened(tmp_path) as rows:
+      rows.row(rows.next_row)
+      rows.row(rows.next_row)
+
+
+def test_a_mark_of_an_earlier_release_has_no_time(tmp_path):
+  content = ledger._UNTIMED.pack(3, 7, 1, -2, 5, 0)[:-4]
+  (tmp_path / 'used').write_bytes(content + struct.pack('<I', zlib.crc32(content)))
+  mark = ledger.MarkFile(tmp_path / 'used')
+  assert (mark.released(), mark.kept, mark.is_put_back) == (7, (1, -2, 5), False)
+  mark.close()
+
+
+@pytest.mark.parametrize('first, then', [(5, None), (None, 5)])
+def test_a_secret_seed_and_a_known_one_are_not_mixed(first, then, tmp_path):
+  opened(tmp_path, noise_seed=first).close()
+  with pytest.raises(ValueError, match='another noise_seed|was made with a noise_seed'):
+    opened(tmp_path, noise_seed=then)
+  about = json.loads((tmp_path / 'secret.json').read_text())
+  kept = ('seed', 'strategy', 'size', 'release')  # As of an earlier release.
+  durable.write(tmp_path / 'secret.json', {name: about[name] for name in kept})
+  with pytest.raises(ValueError, match='or does not say'):
+    opened(tmp_path, noise_seed=first, moved=True)
+
+
 @pytest.mark.parametrize(
   'name, content, message',
   [
+    ('used', b'', 'used is empty'),
     ('secret.json', None, 'secret.json is gone'),
     ('secret.json', b'{}', 'secret.json is damaged'),
     ('used', None, 'used is gone'),

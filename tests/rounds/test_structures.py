@@ -111,6 +111,7 @@ def test_templates_that_will_not_do(template, message):
       {'a': array(2, dtype=np.float64), 'c': [array(1), array(1)]},
       r"update\['a'\] must be float32 of shape \[2\], as in the template; got float64",
     ),
+    ({'a': np.ma.array(array(2)), 'c': [array(1), array(1)]}, r"update\['a'\] must have no mask"),
     ({'a': array(2), 'c': [array(1), 'x']}, r"update\['c'\]\[1\] must be an array of NumPy"),
   ],
 )
