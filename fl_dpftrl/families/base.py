@@ -67,7 +67,7 @@ class Strategy(abc.ABC):
 
   @property
   def depends_on_num_rounds(self) -> bool:
-    """Whether C of a shorter run is other than the beginning of C of a longer one."""
+    """True if C of a shorter run is not the beginning of C of a longer one."""
     return False
 
   def num_noise_rows(self, num_rounds: int) -> int:

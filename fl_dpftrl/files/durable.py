@@ -8,14 +8,15 @@ kind its file is, and only this module sets permissions.
 import contextlib
 import errno
 import fcntl
+import functools
 import hashlib
 import json
 import os
 import pathlib
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ParamSpec, TypeVar, cast
 
 from fl_dpftrl.files import json_files
 
@@ -23,6 +24,9 @@ TEMPORARY_PREFIX = '.writing-'
 # What file systems say that have no second name for a file.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _DIGEST = 'sha256'
+
+_Args = ParamSpec('_Args')
+_Result = TypeVar('_Result')
 
 
 def write_durably(
@@ -132,6 +136,17 @@ def _name(temporary: pathlib.Path, path: pathlib.Path) -> None:
     os.replace(temporary, path)
   else:
     temporary.unlink()
+
+
+def one_at_a_time(method: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
+  """Lets one thread at a time into such methods of an object, by its `_lock`."""
+
+  @functools.wraps(method)
+  def alone(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
+    with cast(Any, args[0])._lock:
+      return method(*args, **kwargs)
+
+  return alone
 
 
 @contextlib.contextmanager

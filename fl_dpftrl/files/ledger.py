@@ -19,7 +19,7 @@ _RECORD, _UNTIMED = struct.Struct('<qqqqqqI'), struct.Struct('<qqqqqI')
 _SLOT = 4096  # bytes: what a disk writes whole
 # By which the time of a record and that of its file differ at most: the file system's clock is
 # coarse, and another machine's where the disk is.
-_LATEST = 500_000_000  # ns
+_LATEST = 200_000_000  # ns
 _MOST_TRIES = 20
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import operator
 import os
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.families import base
+from fl_dpftrl.files import durable
 from fl_dpftrl.guarding import admission, budget
 from fl_dpftrl.logs import keys, noise_record
 from fl_dpftrl.logs import writer as writer_lib
@@ -53,7 +55,8 @@ class Guard:
   A guard with the same arguments continues from its log. A round that was
   recorded counts as one whose noise row was given out, even if it was never
   computed: a guard cannot know. `change_noise` records a change or a restart of
-  the noise; the budget is then that of all streams together.
+  the noise; the budget is then that of all streams together. Threads may share a
+  guard; a process that was forked from this one may not.
 
   Attributes:
     schema: the declared schema.
@@ -106,7 +109,7 @@ class Guard:
     """
     if on_repeat not in (REFUSE, BURN):
       raise ValueError(f"on_repeat must be 'refuse' or 'burn', got {on_repeat!r}")
-    self.schema, self.on_repeat = schema, on_repeat
+    self.schema, self.on_repeat, self._lock = schema, on_repeat, threading.RLock()
     self.gate = admission.Gate(schema)
     self._make_budget = functools.partial(
       budget.Budget,
@@ -153,6 +156,7 @@ class Guard:
     rounds = self.num_rounds if num_rounds is None else num_rounds
     return self._budget.epsilon(rounds) if rounds else 0.0
 
+  @durable.one_at_a_time
   def check(
     self, device_ids: Sequence[str] | Sequence[int] | np.ndarray, *, at_most: int | None = None
   ) -> admission.Admission:
@@ -174,6 +178,7 @@ class Guard:
       )
     return self.gate.check(device_ids, at_most=at_most)
 
+  @durable.one_at_a_time
   def admit(
     self,
     device_ids: Sequence[str] | Sequence[int] | np.ndarray,
@@ -208,6 +213,7 @@ class Guard:
     self._waiting = row is None
     return dataclasses.replace(admitted, burn=burn)
 
+  @durable.one_at_a_time
   def take(self, row: int) -> int:
     """Gives out the noise row of the round that was admitted last.
 
@@ -232,6 +238,7 @@ class Guard:
     self._waiting = False
     return burn
 
+  @durable.one_at_a_time
   def change_noise(
     self,
     *,

@@ -302,7 +302,7 @@ class JournalFile:
       self.contents = scan(str(path), file)
     self._end, self._digest = self.contents.end, self.contents.digest
     self._size = self._end + self.contents.torn_bytes
-    self._locked = False
+    self._locked, self._process = False, os.getpid()
 
   @classmethod
   def begin(cls, path: pathlib.Path, frames: Iterable[tuple[bytes, bytes]]) -> 'JournalFile':
@@ -336,9 +336,10 @@ class JournalFile:
     """Appends a frame, durable when this returns; returns the payload's offset.
 
     Raises:
-      ValueError: if another writer holds the journal, or has changed it.
+      ValueError: if another writer holds the journal, or has changed it, and in a fork.
       OSError: if it cannot be written; the journal is then as before.
     """
+    self.check_process()
     self._lock()
     written = _frame(self._digest, kind, payload)
     try:
@@ -355,6 +356,11 @@ class JournalFile:
     self._end += len(written)
     self._size, self._digest = self._end, written[-DIGEST_BYTES:]
     return offset
+
+  def check_process(self) -> None:
+    """Raises ValueError in a process that was forked from the one that opened the journal."""
+    if os.getpid() != self._process:  # Both have the lock, and would write to one place.
+      raise ValueError(f'{self.path} was opened by another process, which alone may write to it')
 
   def ids(self, entry: Entry) -> pa.Array:
     """Returns the device ids of a round, also after the file was removed."""

@@ -5,6 +5,7 @@ import operator
 import os
 import pathlib
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -42,7 +43,8 @@ class LogWriter:
   Rounds are appended to a journal beside the log, `PATH.journal`, at the cost of
   their own cohort. `close` turns the journal into one Parquet file; readers take
   the journal until then. A log that exists is continued. A part of a round that
-  a crash left behind is dropped: that round had not begun.
+  a crash left behind is dropped: that round had not begun. Threads may share a
+  writer; a process that was forked from this one may not.
 
   Attributes:
     path: the file.
@@ -62,7 +64,7 @@ class LogWriter:
       LogError: if the file exists and was not written by a LogWriter with this
         metadata.
     """
-    self.path = schema.parquet_path(path)
+    self.path, self._lock = schema.parquet_path(path), threading.RLock()
     self.dropped: str | None = None
     self._given = dict(metadata or {})
     schema.file_metadata(0, self._given)  # Refuses keys before there are rounds.
@@ -105,6 +107,7 @@ class LogWriter:
   def num_rounds(self) -> int:
     return len(self._rounds)
 
+  @durable.one_at_a_time
   def append(
     self, round_index: int, device_ids: Sequence[str] | Sequence[int] | np.ndarray, timestamp: int
   ) -> None:
@@ -146,6 +149,7 @@ class LogWriter:
     """Number of rounds whose results may have been used; None if unknown."""
     return self._released
 
+  @durable.one_at_a_time
   def mark_released(self, num_rounds: int) -> None:
     """Records durably that results of the first num_rounds rounds may be used.
 
@@ -164,6 +168,7 @@ class LogWriter:
       self._record(journal.RELEASED, journal.of_released(num_rounds))
     self._released = num_rounds
 
+  @durable.one_at_a_time
   def change_noise(
     self,
     round_index: int,
@@ -242,6 +247,7 @@ class LogWriter:
       timestamps=np.repeat(np.array([entry.timestamp for entry in entries], np.int64), sizes),
     )
 
+  @durable.one_at_a_time
   def close(self) -> None:
     """Turns the journal into one Parquet file, durably; nothing can be appended then.
 
@@ -250,6 +256,8 @@ class LogWriter:
     Raises:
       OSError: if it cannot be written; the journal then remains.
     """
+    if self._journal is not None:
+      self._journal.check_process()
     self._closed = True
     if self._journal is None:
       return

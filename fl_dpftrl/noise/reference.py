@@ -101,9 +101,10 @@ def check_undoes(
   A run then releases A (x + N Z) = A N (C x + Z), which hides x as well as C's
   sensitivity says. With any other noise rows, C's figures would not apply.
 
-  The first rows are compared one by one, and with C of shorter runs: a run may end early. All rows of a run of up to 4096 rounds, and
-  1024 of a run without an end, are applied to C v for a random v, which they must
-  give back: if N C were not the identity, that would happen with probability 0.
+  The first rows are compared one by one, and with C of shorter runs: a run may end early. All
+  rows of a run of up to 4096 rounds, and 1024 of a run without an end, are applied to C v for a
+  random v, which they must give back: if N C were not the identity, that would happen with
+  probability 0.
 
   Args:
     strategy: C.

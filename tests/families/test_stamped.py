@@ -41,7 +41,9 @@ def test_a_block_that_is_cut_short_is_the_beginning_of_a_whole_one():
   noise, longer = strategy.noising_matrix(8), strategy.noising_matrix(16)
   for num_rounds in (3, 11):
     matrix = strategy.strategy_matrix(num_rounds)
-    np.testing.assert_allclose(longer[:num_rounds, :num_rounds] @ matrix, np.eye(num_rounds), atol=1e-12)
+    np.testing.assert_allclose(
+      longer[:num_rounds, :num_rounds] @ matrix, np.eye(num_rounds), atol=1e-12
+    )
     every = schemas.MinSep(num_rounds, 1)
     assert strategy.sensitivity(every).value >= np.linalg.norm(matrix.sum(axis=1)) * (1 - 1e-12)
   np.testing.assert_array_equal(noise, tree_full.TreeFull(8).noising_matrix(8))

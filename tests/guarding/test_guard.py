@@ -1,5 +1,7 @@
 """The guard admits whom a count by hand admits, and never passes its budget."""
 
+import threading
+
 import hypothesis
 import numpy as np
 import pytest
@@ -269,3 +271,22 @@ def test_replay_takes_the_declared_schema_from_the_log_of_a_guard(tmp_path):
   dpftrl.write_log(tmp_path / 'other.parquet', rounds=[0], device_ids=['x'], num_rounds=1)
   other = dpftrl.open_run(tmp_path / 'other.parquet', BLT, noise_multiplier=2.0)
   assert dpftrl.replay([run, other], deltas=1e-6).declared is None
+
+
+def test_threads_share_no_round_and_lose_no_device(tmp_path):
+  with opened(tmp_path / 'log.parquet', schema=dpftrl.MinSep(64, 1)) as first:
+    first.admit(['first'], row=0)
+    admitted, barrier = [], threading.Barrier(4)
+
+    def ask(device):
+      barrier.wait()
+      for i in range(4):
+        admitted.append((first.admit([f'{device} {i}']).round_index, f'{device} {i}'))
+
+    threads = [threading.Thread(target=ask, args=(f'd{k}',)) for k in range(4)]
+    for thread in threads:
+      thread.start()
+    for thread in threads:
+      thread.join()
+    assert sorted(t for t, _ in admitted) == list(range(1, 17))
+    assert all(first.log.cohort(t).tolist() == [device] for t, device in admitted)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 
 import numpy as np
 import pyarrow as pa
@@ -163,6 +164,43 @@ def test_one_writer_at_a_time(tmp_path):
   third = writer_lib.LogWriter(path)
   third.append(2, ['c'], 1)
   assert third.num_rounds == 3
+
+
+def test_threads_write_one_frame_at_a_time(tmp_path):
+  path, ended = tmp_path / 'log.parquet', threading.Event()
+  log = writer_lib.LogWriter(path)
+  log.append(0, ['a'], 0)
+
+  def mark():
+    while not ended.is_set():
+      log.mark_released(log.num_rounds)
+
+  thread = threading.Thread(target=mark)
+  thread.start()
+  for t in range(1, 40):
+    log.append(t, ['a', f'd{t}'], t)
+  ended.set()
+  thread.join()
+  again = writer_lib.LogWriter(path)
+  assert [again.cohort(t).tolist() for t in range(1, 40)] == [['a', f'd{t}'] for t in range(1, 40)]
+
+
+def test_a_fork_neither_appends_nor_closes(tmp_path):
+  path = tmp_path / 'log.parquet'
+  log = writer_lib.LogWriter(path)
+  log.append(0, ['a'], 0)
+  for call in (lambda: log.append(1, ['b'], 1), log.close):
+    child = os.fork()
+    if not child:
+      try:
+        call()
+      except ValueError as error:
+        os._exit(7 if 'opened by another process' in str(error) else 1)
+      os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+  log.append(1, ['c'], 1)
+  log.close()
+  assert log_lib.read_log(path).num_rounds == 2
 
 
 @pytest.mark.parametrize('closed, linked', [(False, True), (True, True), (False, False)])

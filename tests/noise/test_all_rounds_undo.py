@@ -63,5 +63,7 @@ class Planned(base.Strategy):
 def test_a_strategy_that_is_another_for_a_shorter_run_is_refused(num_rounds):
   """A run that ends early would have the noise of one strategy, and the figures of another."""
   strategy = Planned(num_rounds)
-  with pytest.raises(ValueError, match='strategy_matrix of planned depends on the number of rounds'):
+  with pytest.raises(
+    ValueError, match='strategy_matrix of planned depends on the number of rounds'
+  ):
     reference.check_undoes(strategy, strategy.noise(num_rounds), num_rounds)

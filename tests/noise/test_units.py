@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fl_dpftrl.families import lattice
@@ -39,6 +39,7 @@ def test_update_and_count_are_no_longer_than_the_clip_norm(drawn):
     )
 
 
+@example(12148002303.60426, [1.0], 1.0)  # An update has one unit at most.
 @given(
   MULTIPLIERS | FEW | st.none(),
   st.lists(st.floats(-1e38, 1e38), min_size=1, max_size=9),
@@ -53,7 +54,7 @@ def test_whole_numbers_of_an_update(multiplier, values, clip_norm):
   for k, value in zip(made.tolist(), map(fractions.Fraction, values)):
     # Towards zero, but for the rounding of a product.
     assert k * value >= 0 and abs(k) * size <= abs(value) * (1 + fractions.Fraction(1, 1 << 50))
-    scale = min(1.0, clip_norm / norm) if norm else 1.0
+    scale = min(1.0, unit.bound * float(size) / norm) if norm else 1.0
     assert abs(k) >= float(abs(value) / size) * scale * (1.0 - 2.0**-24) - 1.0
 
 

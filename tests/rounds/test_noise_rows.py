@@ -189,7 +189,7 @@ def test_a_mark_alone_that_was_put_back_is_noticed(in_place, tmp_path):
   before = path.read_bytes()
   with opened(tmp_path) as rows:
     rows.row(1)
-  time.sleep(0.6)
+  time.sleep(0.3)
   if in_place:
     path.write_bytes(before)
   else:
@@ -198,7 +198,7 @@ def test_a_mark_alone_that_was_put_back_is_noticed(in_place, tmp_path):
   with pytest.raises(ledger.LostStateError, match='was put back from a backup'):
     opened(tmp_path)
   opened(tmp_path, moved=True).close()
-  time.sleep(0.6)
+  time.sleep(0.3)
   with opened(tmp_path) as rows:
     rows.row(1)
 
