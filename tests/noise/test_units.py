@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import fl_dpftrl as dpftrl
 from fl_dpftrl.families import lattice
 from fl_dpftrl.noise import units
 
@@ -69,6 +70,18 @@ def test_coordinates_of_one_size_are_within_the_bound():
   for size in (1, 7, 4_050_748):
     largest = unit.coordinate(size)
     assert size * largest**2 <= unit.most_square < size * (largest + 1) ** 2
+
+
+@pytest.mark.parametrize('multiplier', [0.01, 2.0, 300.0])
+def test_a_sum_of_as_many_updates_as_there_is_room_for_fits_with_its_noise(multiplier):
+  unit = units.Unit.of(multiplier)
+  strategy = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
+  farthest = unit.farthest(strategy)
+  norm = np.linalg.norm(strategy.noising_matrix(200), axis=1).max()
+  assert farthest * 2.0 ** (unit.shift - lattice.BITS) == pytest.approx(16.0 * norm, rel=1e-6)
+  longest, most = math.isqrt(unit.most_square), 2**62 >> unit.shift
+  room = unit.room(farthest)
+  assert room * longest + farthest <= most < (room + 1) * longest + farthest
 
 
 @pytest.mark.parametrize('multiplier', [1e-9, 1e-300, 5e-324, 0.0])

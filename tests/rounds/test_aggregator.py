@@ -90,6 +90,18 @@ def test_releases_are_the_sum_and_the_row_by_hand(family, tmp_path):
   maker.close()
 
 
+def test_each_array_of_a_mean_has_the_digits_of_its_own_type(tmp_path):
+  means = []
+  for name, kind in (('mixed', np.float32), ('wide', np.float64)):
+    template = {'w': np.zeros(2, kind), 'b': np.zeros(2, np.float64)}
+    with opened(tmp_path / name, template=template, noise_seed=3) as aggregator:
+      update_of_one = {'w': np.zeros(2, kind), 'b': np.full(2, 1 / 64)}
+      means.append(released(aggregator, updates=[update_of_one] * 2))
+      assert means[-1]['w'].dtype == kind
+  np.testing.assert_array_equal(means[0]['b'], means[1]['b'])
+  assert (means[0]['b'] != means[0]['b'].astype(np.float32)).any()
+
+
 @pytest.mark.parametrize('factor, fits', [(1.0, True), (2 / 3, False), (1.5, False)])
 def test_the_noise_has_the_covariance_of_the_strategy_over_starts_and_burnt_rows(
   factor, fits, tmp_path
