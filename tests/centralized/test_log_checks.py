@@ -173,6 +173,25 @@ def test_an_example_that_is_always_there():
   assert found == ('an example was drawn 60 times, where chance makes about 6 of each')
 
 
+def test_half_of_the_examples_are_never_drawn():
+  """The others return as often from one turn to the next as among all."""
+  scheme = sampling.CyclicFixedSize(**SIZES)
+  rounds, rng = drawn.batches(scheme), np.random.default_rng(0)
+  for part in range(4):
+    half = np.unique(np.concatenate(rounds[part::4]))[::2]
+    before = half[:50]
+    for t in range(part, 240, 4):
+      again = rng.hypergeometric(50, 450, 50)
+      others = np.setdiff1d(half, before)
+      before = np.append(
+        rng.choice(before, again, replace=False), rng.choice(others, 50 - again, replace=False)
+      )
+      rounds[t] = before
+  found = contradictions(rounds, scheme)
+  assert found.startswith('1,000 examples were drawn at least once, where chance makes about 1,99')
+  assert '/' not in found
+
+
 def test_devices_that_wait_are_not_a_sample():
   """Rounds of random devices, none of those of the nine rounds before."""
   scheme = sampling.CyclicFixedSize(num_rounds=200, num_examples=1000, batch_size=20)

@@ -14,6 +14,7 @@ import pytest
 from scipy import stats
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl.centralized import sampling
 from fl_dpftrl.files import ledger
 from fl_dpftrl.guarding import guard
 from fl_dpftrl.logs import log as log_lib
@@ -26,6 +27,7 @@ BLT = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
 TEMPLATE = {'w': np.zeros((4, 2), np.float32), 'b': np.zeros(3, np.float32)}
 SIZE = 11
 SCHEMA = dpftrl.MinSep(num_rounds=12, min_sep=2)
+BATCHES = sampling.CyclicPoisson(num_rounds=12, num_examples=8, batch_size=2)
 
 
 def update(seed=0, scale=0.05):
@@ -363,6 +365,8 @@ def test_only_those_who_may_take_part_are_admissible(tmp_path):
     (dict(max_epsilon=1e-3, schema=SCHEMA, delta=1e-6), 'too little for one round'),
     (dict(noise_multiplier=1e-9), 'is too small for sums of whole numbers'),
     (dict(report_goal=2**40), 'have no room in sums of 64 bits'),
+    (dict(changes=[(3, 1e-9, 0.5)]), 'is too small for sums of whole numbers'),
+    (dict(changes=[(3, 1.0, 0.5)], sampling=BATCHES), 'with sampling, guarantees are of the same'),
   ],
 )
 def test_arguments_that_will_not_do(arguments, message, tmp_path):
