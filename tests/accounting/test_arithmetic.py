@@ -188,6 +188,8 @@ def test_runs_of_several_kinds_are_as_the_weakest(tmp_path):
   both = replay.replay([one, _log(tmp_path / '2.parquet', COVERED(9))], deltas=1e-8)
   single = replay.replay(one, deltas=1e-8)
   assert both.rounding.mu == pytest.approx(math.sqrt(2.0) * single.rounding.mu)
+  few, many = arithmetic.Arithmetic.covered(3), arithmetic.Arithmetic.covered(9)
+  assert few.and_then(many) == many.and_then(few) == many
 
 
 @pytest.mark.parametrize(

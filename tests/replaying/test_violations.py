@@ -76,6 +76,8 @@ def test_equals_a_count_by_hand(tmp_path, num_runs, min_sep, most):
   # Everyone who complied has at most the declared loss.
   most_declared = statement.declared.loss.sensitivity * (1 + 1e-9)
   assert all(exposed[d] <= most_declared for d in everyone.keys() - violators)
+  most_in_one = max(len(rounds) for of_runs in everyone.values() for rounds in of_runs)
+  assert statement.max_participations == most_in_one
   most_rounds = max(sum(map(len, of_runs)) for of_runs in everyone.values())
   assert statement.most_over_runs == (most_rounds if num_runs > 1 else None)
   if num_runs > 1:
