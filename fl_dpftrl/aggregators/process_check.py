@@ -1,7 +1,8 @@
 """Check of a process for what it learns from clients beside the release of an aggregator.
 
-A guarantee covers what the aggregator releases. The check follows the clients' data through one
-round of a process, to a fixed point over its state, and ends only at that release.
+A guarantee covers what the aggregator releases, where what a client adds depends on that client
+alone. The check follows the clients' data through one round of a process, to a fixed point over its
+state, and ends only at that release.
 """
 
 import dataclasses
@@ -28,6 +29,10 @@ _NOT_ADVANCED = (
 _SEVERAL = (
   'the aggregator releases {} sums in a round, and replay accounts for one: give every other sum'
   ' up, or account for both by hand'
+)
+_MIXED = (
+  "what a client adds to the aggregator's sum depends on data of other clients in the same round,"
+  ' which the server sent it: clip_norm does not bound what one device changes'
 )
 _BESIDE = "clients' data other than by the aggregator's release"
 _EXPOSED = 'the seed or the buffers of the noise'
@@ -125,6 +130,8 @@ def check_process(process: Any, aggregator: factory.CorrelatedNoiseFactory) -> P
     reasons.append(f'{_listed(unprotected)} on {_BESIDE}')
   if exposed:
     reasons.append(f'{_listed(exposed)} on {_EXPOSED}')
+  if any(one.mixes_clients(release, tainted) for release in own):
+    reasons.append(_MIXED)
   return ProcessCheck(
     unprotected=unprotected,
     exposed=exposed,

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import os
 import pathlib
+import threading
 import time
 from collections.abc import Sequence
 
@@ -13,7 +14,7 @@ from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.files import ledger
+from fl_dpftrl.files import durable, ledger
 from fl_dpftrl.guarding import admission, guard
 from fl_dpftrl.logs import keys, noise_record
 from fl_dpftrl.logs import log as log_lib
@@ -127,7 +128,7 @@ class Record:
 
   def __init__(self, folder: pathlib.Path, claim: Claim):
     self._folder, self._claim = folder, claim
-    self._seen = seen.Seen()
+    self._seen, self._lock = seen.Seen(), threading.RLock()  # Of what was seen.
     self._guard: guard.Guard | None = None
     self._gate: admission.Gate | None = None
     self.is_closed = False
@@ -255,6 +256,7 @@ class Record:
         self._gate.record(ids)
     return t, ids
 
+  @durable.one_at_a_time
   def epsilon(self, delta: float | None) -> float:
     """Returns ε of the rounds so far; see `PrivateAggregator.epsilon`."""
     claim = self._claim
@@ -312,6 +314,7 @@ class Record:
       f'--delta={delta}',
     ]
 
+  @durable.one_at_a_time
   def close(self) -> None:
     """Turns the log into one Parquet file; nothing can be admitted then."""
     self._follow()

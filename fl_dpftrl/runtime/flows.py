@@ -18,15 +18,12 @@ import tensorflow_federated as tff
 from fl_dpftrl.runtime import analysis, graph_flows
 
 Block: TypeAlias = tff.framework.ComputationBuildingBlock
+_TO_CLIENTS = frozenset(['federated_broadcast', 'federated_value_at_clients'])
 _SUMS = frozenset(['federated_sum', 'federated_mean', 'federated_min', 'federated_max'])
 # As a sum of the first part of the argument, and all of it depends on the other parts.
 _SUMS_OF_FIRST = frozenset(
-  [
-    'federated_weighted_mean',
-    'federated_secure_sum',
-    'federated_secure_sum_bitwidth',
-    'federated_secure_modular_sum',
-  ]
+  ['federated_weighted_mean']
+  + [f'federated_secure_{kind}' for kind in ('sum', 'sum_bitwidth', 'modular_sum')]
 )
 
 
@@ -98,6 +95,8 @@ class Flow:
     leaves: what is known of each of these tensors.
     outside: the bits that the world outside of all graphs learns of; it is bit 0 itself.
     releases: sums with noise.
+    sent: bits of the tensors that the server sends to clients, with the bits that each may depend
+      on. What a client makes of such a tensor has its bit, too.
   """
 
   parameters: tuple[tuple[str, ...], ...]
@@ -106,6 +105,7 @@ class Flow:
   leaves: tuple[Leaf, ...]
   outside: int
   releases: tuple[Release, ...]
+  sent: tuple[tuple[int, int], ...]
 
   def bit(self, parameter: int) -> int:
     """Returns the bit of a tensor of the argument."""
@@ -137,6 +137,7 @@ def of(computation: Any) -> Flow:
     leaves=tuple(_leaves(result)),
     outside=evaluation.outside,
     releases=tuple(evaluation.releases),
+    sent=tuple(evaluation.sent),
   )
 
 
@@ -222,6 +223,7 @@ class _Evaluation:
     self._is_repeated = False
     self.outside = 0
     self.releases: list[Release] = []
+    self.sent: list[tuple[int, int]] = []
 
   def value(self, block: Block, known: dict[str, Any]) -> Any:
     """Returns the value of an expression, where names have known values."""
@@ -255,6 +257,8 @@ class _Evaluation:
 
   def _call_intrinsic(self, block: Any, argument: Any) -> Any:
     uri = block.uri
+    if uri in _TO_CLIENTS:
+      return self._to_clients(argument)
     if uri in analysis.COPIES:  # Each part depends on the same part of the argument.
       return argument
     if uri in _SUMS:
@@ -272,9 +276,21 @@ class _Evaluation:
         return self.apply(argument[0], argument[1])
       if uri == 'federated_aggregate':
         return self._aggregate(*argument)
-      return self._unknown(argument, block.type_signature.result)
+      return self._unknown(argument, block.type_signature)
     finally:
       self._is_repeated = before
+
+  def _to_clients(self, value: Any) -> Any:
+    if isinstance(value, tuple):
+      return tuple(map(self._to_clients, value))
+    if not isinstance(value, Leaf) or not value.mask:
+      return value
+    self.sent.append((self._fresh_bit(), value.mask))
+    return Leaf(value.mask | self.sent[-1][0], value.origin)
+
+  def _fresh_bit(self) -> int:
+    bit, self._next_bit = self._next_bit, self._next_bit << 1
+    return bit
 
   def _aggregate(self, value: Any, zero: Any, accumulate: Any, merge: Any, report: Any) -> Any:
     total, before = _with(zero, 0), None
@@ -284,8 +300,12 @@ class _Evaluation:
       total = _either(total, self.apply(merge, (total, total)))
     return self.apply(report, total)
 
-  def _unknown(self, argument: Any, kind: tff.Type) -> Any:
-    """Returns a value of a type, each tensor of which depends on all of an argument."""
+  def _unknown(self, argument: Any, kind: tff.FunctionType) -> Any:
+    """Returns the result of an intrinsic, each tensor of which depends on all of its argument."""
+    if isinstance(argument, tuple):  # As of federated_select: parts may come from the server.
+      kinds = [of_part for _, of_part in tff.structure.to_elements(kind.parameter)]
+      at_server = [isinstance(k, tff.FederatedType) and k.placement is tff.SERVER for k in kinds]
+      argument = tuple(self._to_clients(a) if b else a for a, b in zip(argument, at_server))
     mask, before = _joined(argument), None
     functions = [part for part in _flat(argument) if isinstance(part, _Function)]
     while mask != before:
@@ -294,7 +314,7 @@ class _Evaluation:
         parameter = function.block.type_signature.parameter
         given = None if parameter is None else _structure(parameter, fresh)
         mask |= _joined(self.apply(function, given))
-    return _structure(kind, lambda: Leaf(mask))
+    return _structure(kind.result, lambda: Leaf(mask))
 
   def _run(self, block: Any, argument: Any) -> Any:
     """Returns the result of a compiled computation."""
@@ -341,11 +361,10 @@ class _Evaluation:
       for (identity, part), (index, secret) in flow.starts.items()
       if identity == release.identity
     }
-    bit, self._next_bit = self._next_bit, self._next_bit << 1
     self.releases.append(
       Release(
         number=number,
-        bit=bit,
+        bit=self._fresh_bit(),
         identity=release.identity,
         total=total,
         noise=noise,
@@ -354,7 +373,7 @@ class _Evaluation:
         starts=starts,
       )
     )
-    return bit
+    return self.releases[-1].bit
 
   def _graph(self, block: Any) -> graph_flows.GraphFlow:
     # By identity: graphs may hold gigabytes of constants. The expression keeps its blocks alive.

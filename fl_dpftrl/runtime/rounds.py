@@ -69,6 +69,15 @@ class Round:
           tainted |= release.bit
     return tainted
 
+  def mixes_clients(self, release: flows.Release, tainted: int) -> bool:
+    """Returns whether what a client adds to the sum depends on other clients of the round.
+
+    Args:
+      release: the sum with noise.
+      tainted: the bits that depend on clients' data, as `tainted` returns them.
+    """
+    return any(release.total & bit and mask & tainted for bit, mask in self.flow.sent)
+
   def state_paths(self, bits: int, *, without_noise_of: Iterable[flows.Release] = ()) -> list[Path]:
     """Returns the tensors of the state that depend on any of the bits.
 

@@ -93,6 +93,34 @@ def shown(field):
   return step
 
 
+def sent_first(what):
+  """Sends clients something of the server's, to which each adds its update.
+
+  Args:
+    what: (extra, updates) → vector at the server.
+  """
+  both = tff.tensorflow.computation(lambda a, b: a + b, VECTOR, VECTOR)
+
+  def step(aggregator, state, extra, updates):
+    sent = tff.federated_broadcast(what(extra, updates))
+    return honest(aggregator, state, extra, tff.federated_map(both, (updates, sent)))
+
+  return step
+
+
+def selected_first(aggregator, state, extra, updates):
+  """Lets each client choose what it adds from the sum of all updates."""
+  take = tff.tensorflow.computation(lambda total, key: total, VECTOR, np.int32)
+  one = tff.tensorflow.computation(lambda x: tf.zeros([1], tf.int32), VECTOR)
+  keys = tff.federated_map(one, updates)
+  total = tff.federated_sum(updates)
+  chosen = tff.federated_select(keys, tff.federated_value(1, tff.SERVER), total, take)
+  first = tff.tensorflow.computation(
+    lambda x, rows: rows.reduce(x, lambda a, b: a + b), VECTOR, tff.SequenceType(VECTOR)
+  )
+  return honest(aggregator, state, extra, tff.federated_map(first, (updates, chosen)))
+
+
 @functools.cache
 def plain():
   """Creates the process of an aggregator, once."""
@@ -120,6 +148,19 @@ def test_a_mean_without_noise_in_the_state_is_refused():
     found.require()
   assert len(str(error.value)) <= 300
   assert 'NOT PROTECTED' in str(found)
+
+
+@pytest.mark.parametrize(
+  'step', [sent_first(lambda extra, updates: tff.federated_sum(updates)), selected_first]
+)
+def test_updates_that_depend_on_other_clients_are_refused(step):
+  """All of them change with one device, and clipping each bounds one alone."""
+  found = check(step)
+  assert not found.ok and "what a client adds to the aggregator's sum depends" in found.reason
+
+
+def test_what_earlier_rounds_released_may_be_sent_to_clients():
+  assert check(sent_first(lambda extra, updates: extra)).ok
 
 
 def test_a_metric_without_noise_is_named():

@@ -21,6 +21,7 @@ from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.noise import normals, units
 from fl_dpftrl.noise import rows as rows_lib
+from fl_dpftrl.participation import seen
 from tests import every_family
 
 BLT = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
@@ -451,6 +452,20 @@ def test_rounds_that_begin_at_once_do_not_mix(tmp_path):
       thread.join()
     assert len(begun) == 1 and refused == ['round 0 is still open'] * 7
     assert aggregator.next_round == 1
+
+
+def test_threads_that_ask_for_epsilon_count_each_round_once(tmp_path, monkeypatch):
+  add = seen.Seen.add
+  monkeypatch.setattr(seen.Seen, 'add', lambda *given: time.sleep(0.02) or add(*given))
+  with opened(tmp_path / 'run', delta=1e-6) as aggregator:
+    for cohort in ('ab', 'cd', 'ab'):
+      released(aggregator, list(cohort))
+      threads = [threading.Thread(target=aggregator.epsilon) for _ in range(2)]
+      for thread in threads:
+        thread.start()
+      for thread in threads:
+        thread.join()
+    assert aggregator.epsilon() == aggregator.statement().worst_case.epsilon
 
 
 def test_a_round_that_is_ending_cannot_fail(tmp_path, monkeypatch):
