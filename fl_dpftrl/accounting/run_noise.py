@@ -64,7 +64,7 @@ class RunNoise:
   Raises:
     ValueError: unless parts begin at round 0, and then at ascending rounds below num_rounds; for
       another strategy without a restart; for a strategy that depends on the number of rounds; for
-    values out of range.
+      values out of range.
   """
 
   num_rounds: int

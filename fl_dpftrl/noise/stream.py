@@ -43,7 +43,7 @@ def check_template(template: Any) -> list[tf.TensorSpec]:
   """Returns the flattened template.
 
   Raises:
-    ValueError: unless it holds float32 tensors of known shapes, at least one.
+    ValueError: unless it holds float32 tensors of known shapes, at least one of which is not empty.
   """
   specs = tf.nest.flatten(template)
   for spec in specs:
@@ -52,8 +52,8 @@ def check_template(template: Any) -> list[tf.TensorSpec]:
         'noise is for float32 tensors of known shapes, and the model has one'
         f' of type {spec.dtype.name}, shape {spec.shape}'
       )
-  if not specs:
-    raise ValueError(f'the model has no tensors: {template!r}')
+  if not any(spec.shape.num_elements() for spec in specs):
+    raise ValueError(f'the model has no tensors, or empty ones alone: {template!r}')
   return specs
 
 

@@ -61,6 +61,7 @@ def test_accepts_any_real_number(value):
     (tff.SequenceType(np.float32), 'value_type must be made of tensors'),
     (tff.FederatedType(np.float32, tff.CLIENTS), 'made of tensors'),
     (tff.StructType([]), 'no tensors'),
+    (tff.TensorType(np.float32, [0]), 'empty ones alone'),
   ],
 )
 def test_refused_types_are_named(value_type, message):
