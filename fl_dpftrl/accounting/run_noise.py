@@ -81,8 +81,9 @@ class RunNoise:
         raise ValueError(f'parts: round {part.first_round} has another strategy, and no restart')
       if part.strategy is not None and part.strategy.depends_on_num_rounds:
         raise ValueError(
-          f'strategy: {part.strategy.family} depends on the number of rounds, and a run may end'
-          ' before or after those that were planned; give the strategy its num_rounds'
+          f'strategy: {part.strategy.family} depends on the number of rounds that were planned, and'
+          ' a run may end early; give it num_rounds, or a file that has them, as `fl-dpftrl'
+          ' optimize --output` writes'
         )
       multiplier, clip_norm = part.noise_multiplier, part.clip_norm
       if multiplier is not None and not 0.0 <= multiplier < math.inf:

@@ -17,9 +17,8 @@ from typing import Any, Protocol
 # was written, and a checksum. The record of earlier releases has no time.
 _RECORD, _UNTIMED = struct.Struct('<qqqqqqI'), struct.Struct('<qqqqqI')
 _SLOT = 4096  # bytes: what a disk writes whole
-# By which the time of a record and that of its file differ at most: the file system's clock is
-# coarse, and another machine's where the disk is.
-_LATEST = 200_000_000  # ns
+# Most nanoseconds between the time in a record and that of its file, whose clock is coarse.
+_TOLERANCE = 200_000_000
 _MOST_TRIES = 20
 
 
@@ -73,8 +72,8 @@ class MarkFile:
   """A mark in a file of its own, which costs one write to disk.
 
   Two records are written in turn, so that one of them is whole at any moment. Each has the time
-  at which it was written. Where the file system says that the file changed later, somebody else
-  put it there.
+  at which it was written. A file that changed later, by the file system's clock, was put there by
+  somebody else.
 
   Args:
     path: the file; made where it does not exist.
@@ -94,7 +93,7 @@ class MarkFile:
     self._rows: int | None = None
     self._number = 0  # Of the newest record, which determines its place.
     self.kept = (0, 0, 0)
-    self._ahead = 0  # Of this machine's clock, that of the file system; in ns.
+    self._ahead = 0  # Nanoseconds by which the file system's clock is ahead of this machine's.
     state, written = os.fstat(self._handle), 0
     for slot in range(2):
       record = _read(os.pread(self._handle, _RECORD.size, slot * _SLOT))
@@ -102,7 +101,7 @@ class MarkFile:
         self._number, self._rows, *kept, written = record
         self.kept = (kept[0], kept[1], kept[2])
     # After a loss of power, the time of the file may be an earlier one.
-    self.is_put_back = bool(written) and state.st_ctime_ns > written + _LATEST
+    self.is_put_back = bool(written) and state.st_ctime_ns > written + _TOLERANCE
     if state.st_size and self._rows is None:
       os.close(self._handle)
       raise ValueError(f'{self._path} is damaged, and alone says which rows of noise were used')
@@ -120,9 +119,9 @@ class MarkFile:
       content += struct.pack('<I', zlib.crc32(content))
       os.pwrite(self._handle, content, number % 2 * _SLOT)
       late = os.fstat(self._handle).st_ctime_ns - written
-      if abs(late) <= _LATEST // 2:
+      if abs(late) <= _TOLERANCE // 2:
         break
-      self._ahead += late  # Of another clock, or of a process that was held up.
+      self._ahead += late  # The clock is another one, or this process was held up.
     getattr(os, 'fdatasync', os.fsync)(self._handle)  # The first is not on macOS.
     self._number, self._rows = number, num_rows
 
@@ -132,10 +131,10 @@ class MarkFile:
 
 def _read(content: bytes) -> tuple[Any, ...] | None:
   """Returns the numbers of a record, 0 for a time that it lacks; None unless it is whole."""
-  for record, untold in ((_RECORD, ()), (_UNTIMED, (0,))):
+  for record, missing in ((_RECORD, ()), (_UNTIMED, (0,))):
     part = content[: record.size]
     if len(part) == record.size and any(part):
       *numbers, checksum = record.unpack(part)
       if checksum == zlib.crc32(part[:-4]):
-        return (*numbers, *untold)
+        return (*numbers, *missing)
   return None

@@ -122,9 +122,9 @@ def check_undoes(
     same = (error <= _ROUNDING * (np.abs(made) @ np.abs(matrix)) + _UNDERFLOW).all()
   if made is not None and same and not _undoes_beginnings(strategy, made):
     raise ValueError(
-      f'strategy_matrix of {strategy.family} depends on the number of rounds: of a run that ends'
-      ' early it is another than what the noise undoes; give the rounds that are planned as a'
-      ' parameter, and let num_rounds only cut C off'
+      f'strategy_matrix of {strategy.family} depends on the number of rounds: for a run that ends'
+      ' early, it is not the matrix that the noise undoes; make the planned rounds a parameter,'
+      ' and return the beginning of the matrix that is for all of them'
     )
   if made is None or not same:
     raise ValueError(

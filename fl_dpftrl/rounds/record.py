@@ -128,7 +128,8 @@ class Record:
 
   def __init__(self, folder: pathlib.Path, claim: Claim):
     self._folder, self._claim = folder, claim
-    self._seen, self._lock = seen.Seen(), threading.RLock()  # Of what was seen.
+    self._seen = seen.Seen()
+    self._lock = threading.RLock()  # ε is of one claim, and counts each round once.
     self._guard: guard.Guard | None = None
     self._gate: admission.Gate | None = None
     self.is_closed = False
@@ -183,6 +184,7 @@ class Record:
     """The claim, with all changes of the noise so far."""
     return self._claim
 
+  @durable.one_at_a_time
   def change_noise(self, noise_multiplier: float, clip_norm: float) -> None:
     """Records durably that the noise changes with the next round.
 

@@ -217,7 +217,7 @@ class _Evaluation:
   """
 
   def __init__(self, num_parameters: int):
-    self._next_bit = 2 << num_parameters
+    self._bits = (2 << number for number in itertools.count(num_parameters))
     self._calls = itertools.count()
     self._graphs: dict[int, graph_flows.GraphFlow] = {}
     self._is_repeated = False
@@ -281,16 +281,14 @@ class _Evaluation:
       self._is_repeated = before
 
   def _to_clients(self, value: Any) -> Any:
+    """Returns a value as clients get it, each of its tensors with a bit of its own."""
     if isinstance(value, tuple):
       return tuple(map(self._to_clients, value))
     if not isinstance(value, Leaf) or not value.mask:
       return value
-    self.sent.append((self._fresh_bit(), value.mask))
-    return Leaf(value.mask | self.sent[-1][0], value.origin)
-
-  def _fresh_bit(self) -> int:
-    bit, self._next_bit = self._next_bit, self._next_bit << 1
-    return bit
+    bit = next(self._bits)
+    self.sent.append((bit, value.mask))
+    return Leaf(value.mask | bit, value.origin)
 
   def _aggregate(self, value: Any, zero: Any, accumulate: Any, merge: Any, report: Any) -> Any:
     total, before = _with(zero, 0), None
@@ -364,7 +362,7 @@ class _Evaluation:
     self.releases.append(
       Release(
         number=number,
-        bit=self._fresh_bit(),
+        bit=next(self._bits),
         identity=release.identity,
         total=total,
         noise=noise,

@@ -468,6 +468,31 @@ def test_threads_that_ask_for_epsilon_count_each_round_once(tmp_path, monkeypatc
     assert aggregator.epsilon() == aggregator.statement().worst_case.epsilon
 
 
+def test_the_noise_stays_while_epsilon_is_computed(tmp_path, monkeypatch):
+  """Else rounds after a change would be counted with the noise from before it."""
+  add, is_counting, may_go_on = seen.Seen.add, threading.Event(), threading.Event()
+
+  def slow(*given):
+    is_counting.set()
+    assert may_go_on.wait(60)
+    add(*given)
+
+  with opened(tmp_path / 'run', delta=1e-6) as aggregator:
+    released(aggregator)
+    monkeypatch.setattr(seen.Seen, 'add', slow)
+    change = lambda: aggregator.change_noise(noise_multiplier=1.5)
+    threads = [threading.Thread(target=target) for target in (aggregator.epsilon, change)]
+    threads[0].start()
+    assert is_counting.wait(60)
+    threads[1].start()
+    threads[1].join(0.2)
+    assert aggregator.changes == ()
+    may_go_on.set()
+    for thread in threads:
+      thread.join()
+    assert aggregator.changes == ((1, 1.5, 0.5),)
+
+
 def test_a_round_that_is_ending_cannot_fail(tmp_path, monkeypatch):
   """Nor can another begin, whose updates would enter its sum."""
   with opened(tmp_path / 'run') as aggregator:
