@@ -127,12 +127,14 @@ test-fast: env
 test-thorough: env $(ENGINES)
 	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(PYTEST_FLAGS) --timeout=600 --thorough $(TESTS)
 
-# Format, lint, the import contract and types, as pyproject.toml configures them.
+# Format, lint, the import contract and types, as pyproject.toml configures them; and
+# how large each part is, beside its ceiling.
 check: .venv-checks/installed
 	.venv-checks/bin/ruff format --quiet --check .
 	.venv-checks/bin/ruff check --quiet .
 	PYTHONPATH=. .venv-checks/bin/lint-imports --no-logo
 	.venv-checks/bin/mypy
+	@$(VENV)/bin/python -m tests.sizes
 
 # The documentation site, in site/; a broken link or reference is an error.
 docs: .venv-docs/installed

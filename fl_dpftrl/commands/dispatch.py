@@ -58,7 +58,8 @@ def _fail(prog: str, message: str) -> NoReturn:
   raise SystemExit(2)
 
 
-def _command(name: str):
+def find(name: str):
+  """Returns the module of a command, or what stands for it in another one."""
   # This must run before NumPy is loaded. With matrices of this size, several
   # linear-algebra threads wait for each other: banded ones take 2.6 times as
   # long with two.
@@ -69,7 +70,7 @@ def _command(name: str):
 
 def _overview() -> str:
   """Returns the list of commands; only --help imports them all."""
-  modules = {name: _command(name) for name in COMMANDS}
+  modules = {name: find(name) for name in COMMANDS}
   width = max(map(len, COMMANDS)) + 2
   lines = ['commands:']
   lines += [f'  {name:<{width}}{m.HELP}' for name, m in modules.items()]
@@ -107,7 +108,7 @@ def run(argv: Sequence[str], guard: Guard = contextlib.nullcontext) -> None:
     _fail(PROGRAM, f'COMMAND must be one of {", ".join(COMMANDS)}, {got}')
   name = argv[0]
   prog = f'{PROGRAM} {name}'
-  command = _command(name)
+  command = find(name)
   parser = _Parser(
     prog=prog, description=command.HELP, epilog=f'example: {command.EXAMPLE}', allow_abbrev=False
   )
