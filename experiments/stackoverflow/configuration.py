@@ -35,7 +35,6 @@ _MOST = {
   'population': 2**31 - 1,
   'timer_rounds': 10**7,
   'deployment_report_goal': 2**31 - 1,
-  'canaries': 10**4,
   'embedding': 2**12,
   'lstm_units': 2**13,
   'vocabulary_size': 2**20,
@@ -185,11 +184,6 @@ class Hparams:
     None,
     "Report goal of a hypothetical deployment whose ε is stated beside the run's: same"
     ' noise multiplier per device, same participation.',
-  )
-  canaries: int | None = _flag(
-    None,
-    'Number of canaries: devices without data, whose updates audit the run. They take places of'
-    ' the report goal, which harms the model.',
   )
   seed: int = _flag(0, 'Seed of data, cohorts and initial weights; not of the noise.')
   noise_seed: int | None = _flag(

@@ -146,8 +146,6 @@ def _summary(outcome: Outcome) -> str:
     ),
     ('Guarantee of this run', _guarantee(outcome, worst)),
   ]
-  if setting.audit is not None:
-    lines.append(('  empirical, from canaries', _empirical(outcome)))
   if setting.burnt_rounds:
     lines.append(('  burnt rounds, counted', ', '.join(str(r) for r in setting.burnt_rounds)))
   if setting.hypothetical is not None:
@@ -190,20 +188,6 @@ def _guarantee(outcome: Outcome, worst: losses.PrivacyLoss) -> str:
     f'ρ = {rounding.up(worst.rho)}, ε = {rounding.up(worst.epsilon)} at δ = {delta}'
     ' (zero-out adjacency)'
   )
-
-
-def _empirical(outcome: Outcome) -> str:
-  audit = outcome.trained.setting.audit
-  low, claimed = rounding.down(audit.lower_bound_epsilon), audit.claimed_epsilon
-  text = (
-    f'ε ≈ {rounding.down(audit.epsilon)}, at least {low} with confidence {audit.confidence:g}, from'
-    f' {audit.num_canaries} canaries of this one run: an estimate, no guarantee'
-  )
-  if claimed is not None:
-    text += f'; the noise gives the most exposed canary ε = {rounding.up(claimed)}'
-  if outcome.trained.audited['contradicts_proof']:
-    text = f'THE CANARIES CONTRADICT THE PROOF: {text}'
-  return text
 
 
 def _cost_of_noise(outcome: Outcome) -> str:

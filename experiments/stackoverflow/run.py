@@ -17,7 +17,7 @@ from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import scenario as scenario_lib
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
-from fl_dpftrl.training import guarantee, interrupts
+from fl_dpftrl.training import interrupts
 
 _MECHANISM, _OBJECTIVE = 'blt', 'max'
 
@@ -133,27 +133,6 @@ def scenario(hparams: configuration.Hparams, num_clients: int) -> scenario_lib.S
   # Traces are read once, and what is out of range is named before TensorFlow is loaded.
   availability = described.simulation().population.availability
   return dataclasses.replace(described, availability=availability)
-
-
-def num_rounds(hparams: configuration.Hparams, chosen: base.Strategy) -> int:
-  """Returns the rounds that the privacy budget allows: all without one.
-
-  Raises:
-    ValueError: if the budget is too small for one round.
-  """
-  if hparams.max_epsilon is None:
-    return hparams.num_rounds
-  try:
-    return guarantee.allowed_rounds(
-      chosen,
-      hparams.noise_multiplier,
-      enforced_schema(hparams),
-      arithmetic.Arithmetic.covered(arithmetic.MANY_COORDINATES),
-      delta=hparams.delta,
-      max_epsilon=hparams.max_epsilon,
-    )
-  except ValueError as error:
-    raise ValueError(f'--{error}') from error
 
 
 def strategy(

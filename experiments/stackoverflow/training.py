@@ -14,11 +14,7 @@ from experiments.stackoverflow import configuration, datasets, networks, report,
 from experiments.stackoverflow import machines as machines_lib
 from experiments.stackoverflow import model as model_lib
 from fl_dpftrl import runtime, workloads
-from fl_dpftrl.aggregators import canaries as channels
-from fl_dpftrl.auditing import canaries as canaries_lib
-from fl_dpftrl.auditing import one_run
 from fl_dpftrl.families import base
-from fl_dpftrl.logs import canaries as canary_ids
 from fl_dpftrl.runtime import memory
 from fl_dpftrl.simulation import scenario as scenario_lib
 from fl_dpftrl.training import interrupts, loop
@@ -66,13 +62,7 @@ def train(
   size = networks.num_parameters(network)
   if machines.address is None:
     _share_processors(4 * size, machines)
-  factory = with_canaries(
-    aggregator(hparams, strategy, folder, machines),
-    hparams,
-    schema=scenario.planned_schema(run.num_rounds(hparams, strategy)),
-    size=size,
-    clients=dataset.train_clients,
-  )
+  factory = aggregator(hparams, strategy, folder, machines)
   process = learning_process(hparams, dataset, network, factory)
   interrupt.check()
 
@@ -198,49 +188,6 @@ def aggregator(
     noise_seed=hparams.noise_seed,
     **kept,
   )
-
-
-def with_canaries(
-  factory: dpftrl.CorrelatedNoiseFactory,
-  hparams: configuration.Hparams,
-  *,
-  schema: dpftrl.MinSep,
-  size: int,
-  clients: object,
-) -> dpftrl.CorrelatedNoiseFactory:
-  """Returns the aggregator with the canaries of a run; as it is for a run without.
-
-  Args:
-    factory: the aggregator.
-    hparams: flags of the run.
-    schema: its rounds, and the participation that its timers allow.
-    size: parameters of the model.
-    clients: names of the devices.
-
-  Raises:
-    ValueError: naming --canaries, where they do not fit the run.
-  """
-  number = hparams.canaries
-  if number is None:
-    return factory
-  flag = f'--canaries={number}'
-  if number < canaries_lib.LEAST:
-    raise ValueError(f'{flag} must be at least {canaries_lib.LEAST}')
-  if hparams.clip_quantile is not None:
-    raise ValueError(f'{flag} needs one clip norm for all rounds: leave --clip_quantile out')
-  if schema.num_rounds > one_run.MOST_ROUNDS:
-    raise ValueError(f'{flag} is for runs of at most {one_run.MOST_ROUNDS} rounds')
-  most = hparams.report_goal // 2 * schema.min_sep
-  if number > most:
-    raise ValueError(
-      f'{flag} would be more than half of a cohort: at most {most} are possible with'
-      f' --report_goal={hparams.report_goal} and a min-sep of {schema.min_sep}'
-    )
-  canary_ids.check_ids(clients)
-  canaries = canaries_lib.Canaries(
-    num_canaries=number, schema=schema, size=size, clip_norm=hparams.clip_norm, seed=hparams.seed
-  )
-  return channels.CanaryFactory.of(factory, channels.Channel(canaries))
 
 
 def learning_process(

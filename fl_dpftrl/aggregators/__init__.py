@@ -3,4 +3,4 @@
 from fl_dpftrl.aggregators.factory import CorrelatedNoiseFactory as CorrelatedNoiseFactory
 
 # Names and modules of this room that are public.
-__all__ = ['CorrelatedNoiseFactory', 'canaries', 'dp_query']
+__all__ = ['CorrelatedNoiseFactory', 'dp_query']

@@ -1,9 +1,6 @@
-"""Statistical audits: a lower bound on ε, tests of noise and clipping, canaries of one run."""
+"""Statistical audits: a lower bound on ε, tests of noise and clipping."""
 
 from fl_dpftrl.auditing.bounds import lower_bound as lower_bound
-from fl_dpftrl.auditing.canaries import Canaries as Canaries
-from fl_dpftrl.auditing.one_run import OneRunAudit as OneRunAudit
-from fl_dpftrl.auditing.one_run import audit_run as audit_run
 from fl_dpftrl.auditing.procedure import EXECUTORS as EXECUTORS
 from fl_dpftrl.auditing.procedure import audit as audit
 from fl_dpftrl.auditing.procedure import audit_subject as audit_subject

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import arithmetic, gaussian
-from fl_dpftrl.logs import canaries
 from fl_dpftrl.replaying import facts as facts_lib
 
 if TYPE_CHECKING:
@@ -130,11 +129,6 @@ def _noise(runs: Sequence[facts_lib.RunFacts]) -> list[str]:
 def _of_run(run: facts_lib.RunFacts, of_run: str) -> list[str]:
   """Returns the assumptions that some runs alone have."""
   result = []
-  if run.canaries:
-    result.append(
-      f'{run.canaries} device ids{of_run}, those that begin with {canaries.PREFIX}, are canaries of'
-      ' an audit: they hold no data, and are counted like devices everywhere'
-    )
   if run.adaptive_clipping is not None:
     result.append(
       f'the clip norm was adaptive{of_run}: that of a round was computed from noised releases'

@@ -9,9 +9,9 @@ from fl_dpftrl import adaptive_clipping as adaptive
 from fl_dpftrl.accounting import arithmetic, run_noise
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
-from fl_dpftrl.logs import canaries, metric_names, noise_record
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import metric_names, noise_record
 from fl_dpftrl.participation import counts, schemas
 from fl_dpftrl.strategies import document
 from fl_dpftrl.text import messages
@@ -114,12 +114,6 @@ def _true(value: Any) -> bool:
   return True
 
 
-def _canaries(value: Any) -> int:
-  if type(value) is not int or not 0 < value <= canaries.MOST:
-    raise ValueError(f'it must be 1 to {canaries.MOST}, got {messages.quoted(value)}')
-  return value
-
-
 def _recorded(value: Any) -> tuple[str, ...]:
   known = tuple(name for name in noise_record.STATED if name in value)
   if not known or list(known) != value:
@@ -146,7 +140,6 @@ class RunFacts:
     num_rounds_assumed: whether the number of rounds rests on the last round alone.
     report_goal: intended devices per round; None if not stated.
     adaptive_clipping: rule of the clip norm after round 0; None if it is fixed.
-    canaries: devices of the log that are canaries of an audit, and hold no data.
     recorded_noise: what the log's metadata state of the noise, of `noise_record.STATED`.
     schema_in_log: whether the log's metadata state the declared schema, as a guard wrote it.
     not_private_metrics: metrics that were computed from clients' data without the noise, by name.
@@ -169,7 +162,6 @@ class RunFacts:
     to_json=vars,
     from_json=lambda value: adaptive.AdaptiveClipping(**value),
   )
-  canaries: int = _fact(0, published=True, from_log=canaries.read, from_json=_canaries)
   recorded_noise: tuple[str, ...] = _fact(
     (), published=True, from_log=noise_record.stated, to_json=list, from_json=_recorded
   )

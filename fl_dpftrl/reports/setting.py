@@ -1,10 +1,6 @@
 """Information about a run that its report shows and its log lacks."""
 
 import dataclasses
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-  from fl_dpftrl.auditing import one_run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,7 +50,6 @@ class Setting:
     zeroed_count: updates dropped for their size.
     rejected_count: updates dropped as not finite.
     burnt_rounds: rounds whose row of noise was used up without a release.
-    audit: empirical ε from canaries; published, too, since it follows from what was released.
     notes: further sentences, one each; published, too.
   """
 
@@ -77,7 +72,6 @@ class Setting:
   zeroed_count: int | None = None
   rejected_count: int | None = None
   burnt_rounds: tuple[int, ...] = ()
-  audit: 'one_run.OneRunAudit | None' = None
   notes: tuple[str, ...] = ()
 
   def publishable(self) -> 'Setting':
@@ -100,6 +94,5 @@ class Setting:
       report_goal=self.report_goal,
       void_reason=self.void_reason,
       hypothetical=hypothetical,
-      audit=self.audit,
       notes=self.notes,
     )

@@ -7,7 +7,6 @@ from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.accounting import gaussian, run_noise
 from fl_dpftrl.families import base
 from fl_dpftrl.guarding import admission, budget
-from fl_dpftrl.logs import canaries as canary_ids
 from fl_dpftrl.logs import keys, metric_names, noise_record
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import schemas
@@ -29,14 +28,11 @@ def void_reason(aggregator: Any, unprotected: str | None = None) -> str | None:
   return '; '.join(filter(None, (own, unprotected))) or None
 
 
-def log_metadata(
-  run: 'loop.TrainingRun', *, num_canaries: int = 0, not_private: Sequence[str] = ()
-) -> dict[str, str]:
+def log_metadata(run: 'loop.TrainingRun', *, not_private: Sequence[str] = ()) -> dict[str, str]:
   """Returns the log's metadata about a run, apart from participation.
 
   Args:
     run: the run.
-    num_canaries: devices of the log that are canaries.
     not_private: names of metrics that the guarantee does not cover.
   """
   noise = run.aggregator
@@ -44,7 +40,6 @@ def log_metadata(
     **noise_record.run_metadata(
       noise.strategy, noise.noise_multiplier, clip_norm=noise.clip_norm, arithmetic=run.arithmetic
     ),
-    **canary_ids.metadata(num_canaries),
     **({} if run.void_reason is None else {keys.VOID_KEY: run.void_reason}),
     **metric_names.metadata(not_private),
   }

@@ -16,7 +16,6 @@ from fl_dpftrl.participation import schemas, seen
 from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.text import rounding
 from fl_dpftrl.training import checkpoints, guarantee, loop
-from fl_dpftrl.training import process as process_lib
 
 VALIDATION = 'validation/'
 EPSILON, DAYS, SECONDS = 'epsilon', 'simulated_days', 'seconds'
@@ -136,7 +135,7 @@ class Table(loop.Observer):
     while missing - restored and (checkpoint := next(earlier, None)) is not None:
       t = checkpoint.num_rounds - 1
       if t in missing and checkpoint.measurements:
-        self._table.put(t, _columns(checkpoint))
+        self._table.put(t, checkpoint.measurements)
         restored.add(t)
     if restored:
       run.say(
@@ -155,13 +154,7 @@ class Table(loop.Observer):
     if done - 1 in checkpoint.burnt:
       self._table.keep_only(set(range(done)) - set(checkpoint.burnt))
     if checkpoint.measurements:
-      self._table.put(done - 1, _columns(checkpoint))
-
-
-def _columns(checkpoint: checkpoints.Checkpoint) -> dict[str, float]:
-  """Returns the measurements that tables show: they have no column for each canary."""
-  hidden = f'{process_lib.SCORES}/'
-  return {k: v for k, v in checkpoint.measurements.items() if not k.startswith(hidden)}
+      self._table.put(done - 1, checkpoint.measurements)
 
 
 class TensorBoard(loop.Observer):
@@ -183,7 +176,7 @@ class TensorBoard(loop.Observer):
       return
     with events_written():
       with self._writer.as_default(step=checkpoint.num_rounds - 1):
-        for name, value in _columns(checkpoint).items():
+        for name, value in checkpoint.measurements.items():
           if isinstance(value, (int, float)):
             tf.summary.scalar(name, value)
       self._writer.flush()

@@ -9,10 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl import runtime
-from fl_dpftrl.aggregators import canaries, factory
-
-SCORES = 'canaries'
-"""Prefix of the scores of canaries among the measurements of a round."""
+from fl_dpftrl.aggregators import factory
 
 # Of protobuf messages, with room for the rest of the graph.
 MAX_CONSTANT_BYTES = 2_100_000_000
@@ -88,8 +85,7 @@ class RoundProcess:
   """A learning process whose rounds are numbered by their noise rows.
 
   Clients draw by the number of the round. So a round that is repeated, or comes after the run was
-  resumed, draws the same for its clients. Where the sums hold canaries, the measurements of a
-  round hold their scores, so that the training loop stores them with the round's result.
+  resumed, draws the same for its clients.
 
   Args:
     process: learning process that was built with the aggregator as its model_aggregator.
@@ -110,7 +106,6 @@ class RoundProcess:
     self._trainable = trainable_weights(process)
     # Most runs burn no row, and this takes a tenth of a short one's time.
     self._skip_row = functools.cache(lambda: aggregator.skip_row(self._trainable))
-    self._channel = aggregator.channel if isinstance(aggregator, canaries.CanaryFactory) else None
 
   def initialize(self) -> Any:
     """Returns the first state.
@@ -133,11 +128,7 @@ class RoundProcess:
     """Computes the round of the state's noise row."""
     row = int(state.aggregator.noise.row)
     with self._context.numbered(row):
-      output = self._process.next(state, data)
-    if self._channel is None:
-      return output
-    scores = {str(i): float(score) for i, score in enumerate(self._channel.take(row))}
-    return output._replace(metrics={**output.metrics, SCORES: scores})
+      return self._process.next(state, data)
 
   def skip_row(self, state: Any) -> Any:
     """Returns the aggregator state after one more noise row."""

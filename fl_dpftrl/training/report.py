@@ -1,4 +1,4 @@
-"""Files of a finished run: statement, report, model, audit and bundle."""
+"""Files of a finished run: statement, report, model and bundle."""
 
 import dataclasses
 import io
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from fl_dpftrl import metrics
-from fl_dpftrl.auditing import one_run
 from fl_dpftrl.bundles import writing
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.logs import log as log_lib
@@ -27,7 +26,6 @@ from fl_dpftrl.training import trained as trained_lib
 STATEMENT_NAME = 'privacy.json'
 REPORT_NAME = 'privacy.html'
 MODEL_NAME = 'model.npz'
-AUDIT_NAME = 'audit.json'
 BUNDLE_NAME = 'bundle'
 _COUNTS = ('clipped_count', 'zeroed_count', 'rejected_count')  # exact, unless clipping adapts
 
@@ -64,10 +62,9 @@ def write(
   burnt: tuple[int, ...],
   history: metrics.History,
   description: Description,
-  audit: one_run.OneRunAudit | None,
   bundle: bool,
 ) -> trained_lib.Trained:
-  """Replays the log, and writes the statement, its report, the model, the audit and the bundle.
+  """Replays the log, and writes the statement, its report, the model and the bundle.
 
   Args:
     run: the finished run.
@@ -77,7 +74,6 @@ def write(
     burnt: rounds whose row of noise was used up without a release.
     history: measurements by round.
     description: what else the report says.
-    audit: empirical ε from canaries.
     bundle: whether to write a bundle; there is none of a void guarantee.
   """
   log = log_lib.read_log(run.folder / writer.NAME)
@@ -117,7 +113,6 @@ def write(
     void_reason=run.void_reason,
     hypothetical=hypothetical,
     burnt_rounds=burnt,
-    audit=audit,
     **counts,
   )
   trained = trained_lib.Trained(
@@ -129,8 +124,6 @@ def write(
     setting=setting,
   )
   write_json(run.folder / STATEMENT_NAME, statement.to_json())
-  if audit is not None:
-    write_json(run.folder / AUDIT_NAME, {**trained.audited, **audit.to_json()})
   privacy.write_report(run.folder / REPORT_NAME, statement, setting=setting)
   write_model(run.folder / MODEL_NAME, weights)
   if bundle and run.void_reason is None:  # Of a void guarantee there is nothing to check.

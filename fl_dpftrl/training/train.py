@@ -11,14 +11,12 @@ from fl_dpftrl import metrics, runtime
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.aggregators import factory, process_check
 from fl_dpftrl.families import base
-from fl_dpftrl.logs import canaries as canary_ids
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.runtime import context as contexts
 from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.simulation import scenario as scenario_lib
 from fl_dpftrl.strategies import document, files
 from fl_dpftrl.text import messages
-from fl_dpftrl.training import canaries as canaries_lib
 from fl_dpftrl.training import guarantee, loop, report
 from fl_dpftrl.training import observers as observers_lib
 from fl_dpftrl.training import process as process_lib
@@ -52,8 +50,7 @@ def train(
 
   Every noise row enters one sum, whatever happens. The folder gets strategy.json,
   participation.parquet, metrics.csv, privacy.json, privacy.html, model.npz (the
-  weights, without any secret) and checkpoints/, which hold the noise. With an aggregator of
-  canaries it also gets canaries.npy and audit.json.
+  weights, without any secret) and checkpoints/, which hold the noise.
 
   Args:
     process: TFF learning process, as of `build_unweighted_fed_avg`, with the
@@ -123,15 +120,8 @@ def train(
   get_data = lambda t, ids: [
     runtime.Later(client_data, (t, of_name.get(str(i), str(i)))) for i in ids
   ]
-  canaries = canaries_lib.of_aggregator(aggregator, num_rounds, declared)
-  scores = None
-  if canaries is not None:
-    canary_ids.check_ids(clients)
-    scores, of_devices = canaries_lib.CanaryScores(canaries), rounds
-    rounds = lambda: canaries_lib.join(canaries, of_devices())
-    get_data = canaries_lib.devices_alone(get_data)
   table = metrics.MetricsTable(folder / metrics.NAME)
-  watching = _observers(table, scores, evaluate, rounds_per_evaluation, observers)
+  watching = _observers(table, evaluate, rounds_per_evaluation, observers)
   running = runtime.in_process(seed=seed) if context is None else contexts.installed(context)
   with running as used:
     run = loop.TrainingRun(
@@ -164,11 +154,7 @@ def train(
       run,
       watching,
       published=max(table.rounds, default=-1) + 1,
-      log_metadata=guarantee.log_metadata(
-        run,
-        num_canaries=0 if canaries is None else canaries.num_canaries,
-        not_private=learned.metrics,
-      ),
+      log_metadata=guarantee.log_metadata(run, not_private=learned.metrics),
     )
     weights = run.process.weights(last.state)
   trained = report.write(
@@ -179,7 +165,6 @@ def train(
     burnt=last.burnt,
     history=table.history(),
     description=description,
-    audit=None if scores is None else scores.audit(run),
     bundle=bundle,
   )
   for observer in watching:
@@ -189,13 +174,12 @@ def train(
 
 def _observers(
   table: metrics.MetricsTable,
-  scores: canaries_lib.CanaryScores | None,
   evaluate: Callable[[Any], Mapping[str, Any]] | None,
   rounds_per_evaluation: int,
   given: Sequence[loop.Observer],
 ) -> list[loop.Observer]:
   """Returns all observers of a run in their order: those that write its files come first."""
-  watching: list[loop.Observer] = [] if scores is None else [scores]
+  watching: list[loop.Observer] = []
   if evaluate is not None:
     watching.append(observers_lib.Evaluation(evaluate, rounds_per_evaluation))
   watching += [observers_lib.Table(table), *given]

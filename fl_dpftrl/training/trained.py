@@ -27,7 +27,7 @@ class Trained:
     history: metrics by round.
     folder: output folder.
     delta: δ at which ε is stated.
-    setting: what the report says beyond the log; among it `void_reason`, `burnt_rounds`, `audit`
+    setting: what the report says beyond the log; among it `void_reason`, `burnt_rounds`
       and `hypothetical`.
     bundle_digest: digest of the bundle, to keep elsewhere; None without one.
   """
@@ -44,16 +44,6 @@ class Trained:
   def weights(self) -> Any:
     """The same as `model`."""
     return self.model
-
-  @property
-  def audited(self) -> dict[str, Any]:
-    """Empirical figures of canaries, and the proven ε beside them; empty without canaries."""
-    audit = self.setting.audit
-    if audit is None:
-      return {}
-    proven = None if self.setting.void_reason else self.statement.worst_case.epsilon
-    contradicts = audit.contradicts(proven)
-    return {**audit.figures(), 'proven_epsilon': proven, 'contradicts_proof': contradicts}
 
   @property
   def num_parameters(self) -> int:
@@ -117,7 +107,6 @@ class Trained:
       'diverged_since_round': self.diverged_since(test),
       'hypothetical_deployment': setting.hypothetical and vars(setting.hypothetical),
       'void_reason': setting.void_reason,
-      **({'audit': self.audited} if setting.audit else {}),
     }
 
   def plot(

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.aggregators import canaries, dp_query, process_check
+from fl_dpftrl.aggregators import dp_query, process_check
 from tests import every_family
 from tests.aggregators import custom_sums
 from tests.aggregators.made import make
@@ -289,20 +289,6 @@ def test_all_kinds_of_the_aggregator_protect(arguments):
   assert found.ok and found.releases == 1
   # With adaptive clipping, the counts have noise.
   assert bool(found.metrics) == ('clip_norm' not in arguments)
-
-
-@pytest.mark.slow
-def test_canaries_change_nothing():
-  class None_:
-    def signs(self, round_index):
-      return np.zeros(3, np.int64)
-
-    def scores(self, round_index, total):
-      return np.zeros(0)
-
-  aggregator = canaries.CanaryFactory.of(make(), canaries.Channel(None_()))
-  assert check(honest, aggregator).ok
-  assert check(with_mean, aggregator).unprotected == ('state.extra',)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.bundles import checks, private_checks, strategy_files, writing
 from fl_dpftrl.bundles import manifest as manifest_lib
-from fl_dpftrl.logs import canaries, keys, layout, noise_record
+from fl_dpftrl.logs import keys, layout, noise_record
 from fl_dpftrl.strategies import files
 from tests import every_family
 from tests.bundles.bundles import (
@@ -127,7 +127,6 @@ def test_a_figure_is_compared_to_the_last_digit(either, name):
     (lambda s: s.update(assumptions=3), 'assumptions must be'),
     (lambda s: s.update(void_reason='phone 3 left'), 'void_reason must be'),
     (lambda s: s.update(warnings=['phone 3 left']), 'warnings is'),
-    (lambda s: s.update(canaries=True), 'canaries is malformed'),
     (lambda s: s.update(schema_in_log=1), 'schema_in_log is malformed'),
     (lambda s: s.update(clip_norm='wide'), 'could not convert'),
     (lambda s: s.update(clip_norm_changes=[[3]]), 'not enough values'),
@@ -197,7 +196,6 @@ def fixture_rich(tmp_path_factory):
     restarts=((12, dpftrl.TreeOnline()),),
   )
   metadata |= keys.of_schema(dpftrl.MinSep(num_rounds=40, min_sep=6))
-  metadata |= {canaries.KEY: '3'}
   run = dpftrl.open_run(write_log(folder / 'log.parquet', metadata=metadata), STRATEGY)
   dpftrl.write_bundle(folder / 'bundle', run, deltas=[1e-6, 1e-9], group_size=2, report_goal=3)
   dpftrl.write_public_bundle(folder / 'public', folder / 'bundle', salt=SALT)

@@ -66,16 +66,16 @@ def killed(once) -> pathlib.Path:
 
 
 @pytest.fixture(scope='session')
-def canaried(once) -> runs.Finished:
-  """A run with canaries and an engine's noise to its end."""
-  return once('canaried', lambda folder: runs.finish(folder, base=runs.CANARIES))
+def by_engine(once) -> runs.Finished:
+  """A run with an engine's noise to its end."""
+  return once('by-engine', lambda folder: runs.finish(folder, base=runs.ENGINE))
 
 
 @pytest.fixture(scope='session')
-def killed_canaried(once) -> pathlib.Path:
+def killed_by_engine(once) -> pathlib.Path:
   """A run of the same flags that was killed after a snapshot, with the next row already made."""
-  make = lambda folder: runs.killed(folder, 'computed', 17, base=runs.CANARIES)
-  return once('killed-canaried', make).folder
+  make = lambda folder: runs.killed(folder, 'computed', 17, base=runs.ENGINE)
+  return once('killed-by-engine', make).folder
 
 
 @pytest.fixture(scope='session')

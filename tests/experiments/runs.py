@@ -31,15 +31,14 @@ SEEDED = [
 FLAGS = [*SEEDED, '--clip_quantile=0.7', '--clip_rounds=8']
 """Flags of a run with a noise seed, whose clip norm is adaptive."""
 
-CANARY_ROUNDS = 20  # Past a snapshot of an engine.
-CANARIES = [
+ENGINE_ROUNDS = 20  # Past a snapshot of an engine.
+ENGINE = [
   *SEEDED,
   '--noise_memory=engine',
-  '--canaries=8',
-  f'--num_rounds={CANARY_ROUNDS}',
-  f'--rounds_per_evaluation={CANARY_ROUNDS}',
+  f'--num_rounds={ENGINE_ROUNDS}',
+  f'--rounds_per_evaluation={ENGINE_ROUNDS}',
 ]
-"""Flags of a run with canaries, whose noise is made outside TFF."""
+"""Flags of a run whose noise is made outside TFF."""
 
 GUARANTEED = [
   '--flagfile=experiments/stackoverflow/flags/synthetic.flags',

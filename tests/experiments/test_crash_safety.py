@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import adaptive_clipping
-from fl_dpftrl.logs import canaries as ids
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import noise_record
 from fl_dpftrl.logs import writer as writer_lib
@@ -107,21 +106,7 @@ def test_a_given_noise_seed_voids_the_guarantee(undisturbed):
   assert runs.read(folder, 'hparams.json')['noise_seed'] == 'given'
 
 
-def test_canaries_are_in_the_report(canaried):
-  folder = canaried.folder
-  audit = runs.read(folder, 'audit.json')
-  assert audit['num_released'] == runs.CANARY_ROUNDS and len(audit['canaries']) == 8
-  # Each canary's update is there: 1 within 4 standard deviations of its estimate.
-  exposures = np.array([c['exposure'] for c in audit['canaries']])
-  assert abs(audit['response'] - 1.0) < 4.0 * audit['deviation'] / np.linalg.norm(exposures)
-  log = log_lib.read_log(folder / writer_lib.NAME)
-  stated = runs.read(folder, 'privacy.json')
-  assert stated['canaries'] == ids.read(log.metadata) == 8
-  assert any('canaries of an audit' in sentence for sentence in stated['assumptions'])
-  summary = runs.read(folder, 'summary.json')
-  assert summary['audit']['epsilon'] == audit['epsilon']
-  assert summary['audit']['proven_epsilon'] is None  # The noise seed was given.
-  assert 'Empirical ε, from canaries' in (folder / 'privacy.html').read_text()
+def test_the_noise_of_an_engine_is_in_no_file_of_its_own(by_engine):
   # Snapshots are among the checkpoints; rows and seed are in no file of their own.
-  rows = folder / loop.CHECKPOINTS_NAME / 'rows'
+  rows = by_engine.folder / loop.CHECKPOINTS_NAME / 'rows'
   assert {path.name.split('-')[0] for path in rows.iterdir()} == {'before', 'buffer'}

@@ -3,7 +3,6 @@
 import re
 import shutil
 
-import numpy as np
 import pytest
 
 from experiments.stackoverflow import configuration, machines, training
@@ -11,7 +10,6 @@ from experiments.stackoverflow.study import task
 from fl_dpftrl.families import identity
 from fl_dpftrl.studies import design as design_lib
 from fl_dpftrl.studies import run
-from fl_dpftrl.training import canaries
 from tests.experiments import runs
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
@@ -22,16 +20,12 @@ def fixture_flags(cluster):
   return [f'--machines={cluster.address}', '--actors=1', '--actor_cpus=0.5']
 
 
-def test_files_are_the_same_wherever_a_run_is_resumed(flags, canaried, killed_canaried, tmp_path):
-  """Its clients, noise and canaries are in process, on machines, and in process again."""
-  folder = shutil.copytree(killed_canaried, tmp_path / 'run')
-  runs.killed(folder, 'computed', 18, *flags, '--noise_machines=2', base=runs.CANARIES)
-  out, _ = runs.finish(folder, base=runs.CANARIES)
-  assert 'empirical, from canaries' in out
-  runs.assert_same_run(folder, canaried.folder)
-  for name in ('audit.json', canaries.SCORES_NAME):
-    assert (folder / name).read_bytes() == (canaried.folder / name).read_bytes()
-  assert np.isfinite(np.load(folder / canaries.SCORES_NAME)).all()
+def test_files_are_the_same_wherever_a_run_is_resumed(flags, by_engine, killed_by_engine, tmp_path):
+  """Its clients, and noise are in process, on machines, and in process again."""
+  folder = shutil.copytree(killed_by_engine, tmp_path / 'run')
+  runs.killed(folder, 'computed', 18, *flags, '--noise_machines=2', base=runs.ENGINE)
+  runs.finish(folder, base=runs.ENGINE)
+  runs.assert_same_run(folder, by_engine.folder)
 
 
 @pytest.mark.thorough

@@ -8,7 +8,7 @@ import pytest
 from experiments.stackoverflow import configuration, report, run
 from fl_dpftrl import accounting
 from fl_dpftrl.accounting import losses
-from fl_dpftrl.families import identity, tree_online
+from fl_dpftrl.families import identity
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import availability, server
 
@@ -60,12 +60,6 @@ def budgeted(**changes):
   return configuration.Hparams(**given | changes)
 
 
-def test_the_budget_limits_the_rounds():
-  tree = tree_online.TreeOnline()
-  assert 1 < run.num_rounds(budgeted(), tree) < 40
-  assert run.num_rounds(budgeted(max_epsilon=None), tree) == 40
-
-
 @pytest.mark.parametrize(
   'changes, message',
   [
@@ -77,11 +71,6 @@ def test_the_budget_limits_the_rounds():
 def test_a_budget_needs_a_schema_and_noise(changes, message):
   with pytest.raises(ValueError, match=message):
     budgeted(**changes)
-
-
-def test_a_budget_too_small_for_one_round_is_refused():
-  with pytest.raises(ValueError, match='--max_epsilon=0.5 is too little for one round'):
-    run.num_rounds(budgeted(max_epsilon=0.5), tree_online.TreeOnline())
 
 
 def test_noise_is_calibrated_for_what_the_timers_enforce():

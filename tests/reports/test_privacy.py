@@ -10,7 +10,6 @@ import re
 import numpy as np
 import pytest
 
-from fl_dpftrl import auditing
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import blt
 from fl_dpftrl.logs import log as log_lib
@@ -456,29 +455,6 @@ def test_several_runs_of_which_one_broke_its_word():
   assert 'Not every run kept to its declared schema.' in words
   # The least of what was declared was kept to, which would puzzle.
   assert 'participations were declared; the log has' not in words
-
-
-def audit(lower_bound=0.5):
-  which = auditing.Canaries(
-    num_canaries=30, schema=schemas.MinSep(num_rounds=12, min_sep=4), size=64, clip_norm=1.0, seed=0
-  )
-  noise = np.random.default_rng(0).standard_normal([12, 60])
-  noise[:, :30] += which.patterns().T
-  result = auditing.audit_run(which, noise, BLT, noise_multiplier=3.0, delta=1e-6)
-  return dataclasses.replace(result, epsilon=1.23456, lower_bound_epsilon=lower_bound)
-
-
-@pytest.mark.slow
-def test_empirical_figures_are_beside_the_proven_ones_and_below(plain):
-  for page in (report(audit=audit()), public(audit=audit())):
-    words = page.section('Empirical ε, from canaries of this run')
-    assert 'evidence, no proof, and no guarantee' in words
-    assert 'empirical ε at δ = 10 −6 1.234' in words
-    assert '1.235' not in words  # An estimate from below is rounded down.
-    assert 'above the proven ε' not in words
-    assert 'Canaries of this run, above.' in page.text
-  assert 'The lower bound is above the proven ε.' in report(audit=audit(lower_bound=1e3)).text
-  assert 'Empirical' not in plain.source
 
 
 def test_mu_is_the_distance_of_two_gaussians(plain):

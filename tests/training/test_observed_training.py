@@ -1,15 +1,11 @@
-"""`dpftrl.train` with observers, a budget, a scenario, a bundle and canaries."""
+"""`dpftrl.train` with observers, a budget, a scenario and a bundle."""
 
 import functools
-import json
 
 import numpy as np
 import pytest
-import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl import auditing, logs
-from fl_dpftrl.aggregators import canaries as channels
 from fl_dpftrl.logs import log as log_lib
 from tests.runtime import small_processes
 
@@ -123,23 +119,3 @@ def test_a_scenario_has_timers_in_hours_and_dropouts(tmp_path):
     train(tmp_path / 'other', PLAIN, scenario=scenario, timer_rounds=2)
   with pytest.raises(ValueError, match='population=20, and there are 10 clients'):
     train(tmp_path / 'other', PLAIN, scenario=scenario, clients=CLIENTS[:10])
-
-
-def test_canaries_of_the_aggregator_audit_the_run(tmp_path):
-  plain = aggregator(report_goal=6)
-  weights = process_of(PLAIN).get_model_weights.type_signature.result
-  size = sum(int(np.prod(t.shape)) for t in tff.structure.flatten(weights.trainable))
-  canaries = auditing.canaries.Canaries(
-    num_canaries=8, schema=dpftrl.MinSep(num_rounds=8, min_sep=4), size=size, clip_norm=1.0, seed=0
-  )
-  adds_noise = channels.CanaryFactory.of(plain, channels.Channel(canaries))
-  trained = train(tmp_path, adds_noise, num_rounds=8, timer_rounds=4)
-  audit = json.loads((tmp_path / 'run' / 'audit.json').read_text())
-  assert audit['proven_epsilon'] == trained.statement.worst_case.epsilon
-  assert trained.audited['epsilon'] == audit['epsilon']
-  assert np.isfinite(np.load(tmp_path / 'run' / 'canaries.npy')).all()
-  assert trained.statement.to_json()['canaries'] == 8
-  assert not any(name.startswith('canaries/') for name in trained.history.columns)
-  reserved = [logs.canaries.device_id(0), *CLIENTS]
-  with pytest.raises(ValueError, match='reserved'):
-    train(tmp_path / 'other', adds_noise, clients=reserved)

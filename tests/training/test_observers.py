@@ -120,14 +120,6 @@ def test_a_checkpoint_that_observers_see_does_not_show_its_state():
   assert '20301' not in f'{one} {one!r}' and 'num_rounds=3' in repr(one)
 
 
-def test_scores_of_canaries_are_no_columns(tmp_path):
-  table = metrics.MetricsTable(tmp_path / 'metrics.csv')
-  row = {'loss': 1.0, 'canaries/0': 2.0}
-  one = checkpoints.Checkpoint(num_rounds=1, state=None, measurements=row)
-  observers.Table(table).released(run_of(), one)
-  assert table.history().measured == {'loss': {0: 1.0}}
-
-
 @pytest.mark.parametrize('of', [observers.Evaluation, observers.EpsilonSoFar])
 def test_an_interval_must_be_positive(of):
   arguments = (print,) if of is observers.Evaluation else ()
