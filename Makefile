@@ -21,8 +21,8 @@ TESTS ?= tests
 JOBS ?= 3
 STUDY ?= docstrings
 STUDY_RUN ?= runs/studies/$(STUDY)
-# For the tests: replay uses Spark, and rounds use Ray, only where they are asked to.
-ENGINES := $(VENV)/spark $(VENV)/machines
+# For the tests: rounds use Ray only where they are asked to.
+MACHINES := $(VENV)/machines
 # Tests that need TensorFlow Federated; the others make up test-core.
 TFF_TESTS := tests/aggregators tests/auditing/test_processes.py tests/benchmarks/test_training.py \
   tests/docs/test_programs.py tests/experiments tests/guarding/test_tff.py tests/noise/stream \
@@ -102,7 +102,7 @@ matrices: env
 test test-fast test-thorough test-core: export PYTHONDONTWRITEBYTECODE =
 
 # JOBS=0 shows output as it comes. Checks and documentation are made beside the tests.
-test: env $(ENGINES)
+test: env $(MACHINES)
 	@$(MAKE) --no-print-directory --jobs=3 tests check docs
 
 .PHONY: tests
@@ -110,11 +110,11 @@ tests:
 	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(PYTEST_FLAGS) --timeout=600 $(TESTS)
 
 ifndef LOCKED
-$(ENGINES): $(VENV)/%: requirements-%.lock $(VENV)/installed
+$(MACHINES): requirements-machines.lock $(VENV)/installed
 	@$(VENV)/bin/python $(call LOCKED_MAKE,$(VENV)) $@
 else
-$(ENGINES): $(VENV)/%: requirements-%.lock
-	@echo "Setting up $(VENV)/$*, for the tests that use it" >&2
+$(MACHINES): requirements-machines.lock
+	@echo "Setting up $@, for the tests that use it" >&2
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
 	  --no-deps --no-build-isolation --require-hashes -r $<
 	@touch $@
@@ -124,7 +124,7 @@ test-fast: env
 	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(PYTEST_FLAGS) --timeout=600 -m 'not slow' $(TESTS)
 
 # More random examples, other ones each time, and all rows of published tables.
-test-thorough: env $(ENGINES)
+test-thorough: env $(MACHINES)
 	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(PYTEST_FLAGS) --timeout=600 --thorough $(TESTS)
 
 # Format, lint, the import contract and types, as pyproject.toml configures them; and

@@ -42,7 +42,6 @@ setuptools.setup(
     'scipy>=1.11',
   ],
   extras_require={
-    'spark': ['pandas>=2.2', 'pyspark>=3.5,<4'],  # replay --engine=spark
     'streaming': ['jax>=0.4.30'],  # optimization.streaming alone
     'test': ['hypothesis>=6.100', 'jax>=0.4.30', 'mpmath>=1.3', 'pytest>=8', 'pytest-xdist>=3.5'],
     'machines': ['ray>=2.55'],  # clients and noise on several machines

@@ -9,7 +9,6 @@ from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.bundles import strategy_files, writing
 from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import keys
-from fl_dpftrl.replaying import embedded, replay
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.strategies import files
@@ -42,7 +41,6 @@ class Examined(NamedTuple):
 def examine(
   bundle: checks_lib.Opened,
   digest: str | None = None,
-  engine: replay.Engine = embedded.count,
   progress: Callable[[str], None] = lambda text: None,
 ) -> Examined:
   """Checks a bundle that `write_bundle` wrote; arguments and errors as for `verify`."""
@@ -60,7 +58,7 @@ def examine(
     checked, run = _check_rounds(bundle, place, strategy, progress)
     checks.append(checked)
     runs += [run] if run else []
-  more, statement = _check_statement(bundle, strategies, runs, checks, engine, progress)
+  more, statement = _check_statement(bundle, strategies, runs, checks, progress)
   if statement:
     runs = runs_lib.together(runs)
   return Examined(bundle, (*checks, *more), tuple(runs), statement)
@@ -110,14 +108,13 @@ def _check_statement(
   strategies: list[files.StrategyFile],
   runs: list[runs_lib.Run],
   before: list[checks_lib.Check],
-  engine: replay.Engine,
   progress: Callable[[str], None],
 ) -> tuple[list[checks_lib.Check], statement_lib.Statement | None]:
   """Checks the statement and the guarantee; returns the statement too, where it can be had."""
   if len(runs) < len(bundle.manifest.runs):
     return checks_lib.without_statement('not checked, as a log or strategy cannot be read'), None
   try:
-    statement = writing.statement_of(runs, bundle.manifest.guarantee, engine, progress)
+    statement = writing.statement_of(runs, bundle.manifest.guarantee, progress)
     stored = json_files.read(bundle.folder / manifest_lib.STATEMENT)
   except (ValueError, OSError) as error:
     return checks_lib.without_statement(error), None

@@ -19,7 +19,7 @@ from fl_dpftrl.bundles import checks as checks_lib
 from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.bundles import private_checks, strategy_files, writing
 from fl_dpftrl.files import durable, json_files
-from fl_dpftrl.replaying import embedded, publication, replay
+from fl_dpftrl.replaying import publication
 from fl_dpftrl.text import messages
 
 
@@ -40,7 +40,6 @@ def write_public_bundle(
   bundle: str | os.PathLike[str],
   *,
   salt: str | None = None,
-  engine: replay.Engine = embedded.count,
   progress: Callable[[str], None] = lambda text: None,
 ) -> PublicBundle:
   """Writes the public form of a bundle, which is verified first.
@@ -54,7 +53,7 @@ def write_public_bundle(
     bundle: the bundle that `write_bundle` wrote.
     salt: 32 hexadecimal digits that never served before, but for the report for publication of
       the same replay; None for fresh random ones.
-    engine, progress: see `replay`.
+    progress: see `replay`.
 
   Raises:
     ValueError: for a folder that exists, a salt of another form, and a bundle that is none or
@@ -66,7 +65,7 @@ def write_public_bundle(
   writing.check_folder(folder)
   salt = secrets.token_hex(publication.SALT_BYTES) if salt is None else salt
   raw = parse_salt(salt)
-  source = private_checks.examine(checks_lib.opened(bundle), None, engine, progress)
+  source = private_checks.examine(checks_lib.opened(bundle), None, progress)
   if not source.fits or source.statement is None:
     failed = ', '.join(check.name for check in source.checks if not check.passed)
     raise ValueError(f'bundle {str(bundle)!r} does not fit, so it is not published: {failed}')

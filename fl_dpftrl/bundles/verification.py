@@ -12,7 +12,6 @@ from fl_dpftrl.bundles import checks as checks_lib
 from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.bundles import private_checks, public_checks, publishing
 from fl_dpftrl.bundles.checks import Verification
-from fl_dpftrl.replaying import embedded, replay
 from fl_dpftrl.text import messages
 
 
@@ -22,7 +21,6 @@ def verify(
   digest: str | None = None,
   private: str | os.PathLike[str] | None = None,
   salt: str | None = None,
-  engine: replay.Engine = embedded.count,
   progress: Callable[[str], None] = lambda text: None,
 ) -> Verification:
   """Checks a bundle that `write_bundle` or `write_public_bundle` wrote.
@@ -32,7 +30,7 @@ def verify(
     digest: SHA-256 of its manifest from elsewhere, in hexadecimal; None if there is none.
     private: for a public bundle, the bundle with the logs that it is to be compared with.
     salt: the salt of the public bundle's commitments, in hexadecimal; goes with `private`.
-    engine, progress: see `replay`.
+    progress: see `replay`.
 
   Raises:
     ValueError: for a folder that is no bundle, a manifest that cannot be read, and a bundle
@@ -49,7 +47,7 @@ def verify(
     compared = None
     if private is not None and salt is not None:
       raw = publishing.parse_salt(salt)
-      source = private_checks.examine(checks_lib.opened(private), None, engine, progress)
+      source = private_checks.examine(checks_lib.opened(private), None, progress)
       compared = public_checks.compare(bundle, source, raw)
     checks = public_checks.examine(bundle, digest, compared)
     same = compared is not None and compared.passed
@@ -57,7 +55,7 @@ def verify(
   elif private is not None:
     raise ValueError(f'{bundle.folder}: private and salt are for a public bundle, and it is none')
   else:
-    checks = private_checks.examine(bundle, digest, engine, progress).checks
+    checks = private_checks.examine(bundle, digest, progress).checks
   return Verification(
     digest=bundle.digest,
     compared=digest is not None,

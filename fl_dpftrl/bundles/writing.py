@@ -47,7 +47,6 @@ def write_bundle(
   adjacency: str = 'zero_out',
   group_size: int = 1,
   report_goal: int | None = None,
-  engine: replay.Engine = embedded.count,
   progress: Callable[[str], None] = lambda text: None,
 ) -> Bundle:
   """Writes a folder with which `verify` computes a guarantee again.
@@ -59,7 +58,7 @@ def write_bundle(
   Args:
     folder: the folder, which must not exist yet; its parent must.
     runs: one run, or several of one population, as `open_run` gives them.
-    deltas, adjacency, group_size, report_goal, engine, progress: see `replay`.
+    deltas, adjacency, group_size, report_goal, progress: see `replay`.
 
   Raises:
     ValueError: for a folder that exists, an argument outside its range, a log that is not in
@@ -87,7 +86,7 @@ def write_bundle(
         entry.open(paths, run.noise.strategy)
         for entry, paths, run in zip(arguments, logs, runs, strict=True)
       ]
-      statement = statement_of(opened, guarantee, engine, progress)
+      statement = statement_of(opened, guarantee, progress)
       for place, (run, facts) in enumerate(zip(opened, statement.runs, strict=True), 1):
         _store_rounds(temporary / manifest_lib.rounds_name(place), run, progress)
         _store_strategy(temporary / manifest_lib.strategy_name(place), facts)
@@ -111,11 +110,10 @@ def check_folder(folder: pathlib.Path) -> None:
 def statement_of(
   runs: Sequence[runs_lib.Run],
   guarantee: manifest_lib.Guarantee,
-  engine: replay.Engine = embedded.count,
   progress: Callable[[str], None] = lambda text: None,
 ) -> statement_lib.Statement:
   """Returns the statement of the runs of a bundle; errors as for `replay`."""
-  return replay.replay(runs, **vars(guarantee), engine=engine, progress=progress)
+  return replay.replay(runs, **vars(guarantee), progress=progress)
 
 
 def document(statement: statement_lib.Statement, folder: pathlib.Path) -> json_files.Object:

@@ -88,13 +88,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   flags.add_max_epsilon(parser)
   add('--report_goal', type=int, help='declared report goal; counts the rounds with fewer devices')
   add(
-    '--engine',
-    choices=replay.ENGINES,
-    default=replay.ENGINES[0],
-    help='engine that groups the rows (default: embedded); spark is Apache'
-    ' Spark, configured as usual or on this machine',
-  )
-  add(
     '--report', metavar='FILE.html', help='privacy report to write, for readers who may see the log'
   )
   add(
@@ -190,7 +183,6 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     'adjacency': args.adjacency,
     'group_size': args.group_size,
     'report_goal': args.report_goal,
-    'engine': replay.engine_by_name(args.engine),
     'progress': output.Progress('replay').say,
   }
 
@@ -227,7 +219,6 @@ def _write_bundle(
       args.public_bundle,
       args.bundle,
       salt=commitment.salt if commitment else None,
-      engine=options['engine'],
       progress=options['progress'],
     )
     print(f'fl-dpftrl: digest of {args.public_bundle}: {public.digest}', file=sys.stderr)

@@ -248,7 +248,6 @@ class Reader:
     self._path, self._file = path, file
     contents = scan(path, file, size)
     self._rounds = contents.rounds
-    self.digest: str | None = contents.digest.hex()
     self.metadata = {
       **contents.metadata,
       keys.VERSION_KEY: str(keys.LOG_VERSION),

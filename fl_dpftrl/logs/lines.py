@@ -28,7 +28,6 @@ class _Lines:
   """A log file in which each line is a row; see `reader_program.Reader`."""
 
   metadata: dict[str, str] = {}  # noqa: RUF012
-  digest: str | None = None
 
   def __init__(self, path: str, file: BinaryIO, layout: layout_lib.Layout = layout_lib.PLAIN):
     """Opens a file, which must be seekable; LogError, OSError or pa.ArrowException if it fails."""

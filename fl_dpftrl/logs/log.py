@@ -41,7 +41,6 @@ class Shard:
     metadata: the file's own keys and values, without digests; none for CSV and JSON lines.
     num_rounds: rows of noise consumed, if the file states them.
     id_type: type of `device_id`: large_string or int64.
-    digest: identifies the file's rows, if its writer gave a digest.
     tables: function that yields checked rows in order, some at a time. Its argument is an upper
       limit that all rounds must be below; None for no limit. The tables have `round`, int64,
       `device_id` of id_type, without nulls, and the further columns that the shard was opened
@@ -55,7 +54,6 @@ class Shard:
   metadata: Mapping[str, str]
   num_rounds: int | None
   id_type: pa.DataType
-  digest: str | None
   tables: Callable[..., Iterator[pa.Table]] = dataclasses.field(repr=False)
   sha256: Callable[[], str] | None = dataclasses.field(repr=False)
 
@@ -171,7 +169,7 @@ def of_table(table: pa.Table, *, num_rounds: int) -> Log:
     refusals.check_rows('log', table, below, 1)
     yield table
 
-  return Log((Shard('log', {}, num_rounds, id_type, None, tables, None),), num_rounds)
+  return Log((Shard('log', {}, num_rounds, id_type, tables, None),), num_rounds)
 
 
 def find(paths: Sequence[Path]) -> list[str]:
@@ -254,13 +252,12 @@ def _open(
   if reader_program.suffix_of(path) not in reader_program.SUFFIXES:
     raise refusals.LogError(f'{path}: ends in none of {_SUFFIXES}')
   source = reader_lib.Source(path, held=held, layout=layout)
-  metadata, digest, schema = reader.open(source, timestamps=timestamps)
+  metadata, schema = reader.open(source, timestamps=timestamps)
   return Shard(
     path,
     metadata,
     _stated_rounds(path, metadata),
     schema.field('device_id').type,
-    digest,
     lambda num_rounds=None: reader.tables(source, num_rounds, timestamps=timestamps),
     source.sha256,
   )

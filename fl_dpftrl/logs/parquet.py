@@ -66,7 +66,6 @@ class Reader:
         raise refusals.LogError(f'{path}: timestamp must be {digests.TIMESTAMP}, is {kind}')
       fields.append(('timestamp', kind))
     self.schema = pa.schema(fields)
-    self.digest = self._stated.get(digests.ROWS_KEY)
 
   def tables(self) -> Iterator[pa.Table]:
     """Yields its rows in order; raises like the constructor."""

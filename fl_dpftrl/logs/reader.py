@@ -112,10 +112,9 @@ class Source:
 
 
 class Opened(NamedTuple):
-  """Metadata, digest and schema of a file, as `reader_program.Reader` has them."""
+  """Metadata and schema of a file, as `reader_program.Reader` has them."""
 
   metadata: Mapping[str, str]
-  digest: str | None
   schema: pa.Schema
 
 
@@ -126,7 +125,7 @@ class Reader:
     self._idle: _Process | None = None
 
   def open(self, source: Source, *, timestamps: bool = False) -> Opened:
-    """Returns metadata, digest and schema; LogError if it cannot be read."""
+    """Returns metadata and schema; LogError if it cannot be read."""
     for opened in self._answers(source, rows=False, timestamps=timestamps):
       pass
     return opened
@@ -218,10 +217,10 @@ class _Process:
         if kind == Kind.PLAIN:
           yield payload
         elif kind == Kind.OPENED:
-          said = json.loads(payload)
+          metadata = json.loads(payload)
         elif kind == Kind.SCHEMA:
           schema = pa.ipc.read_schema(pa.py_buffer(payload))
-          yield Opened(said['metadata'], said['digest'], schema)
+          yield Opened(metadata, schema)
         else:
           batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
           yield pa.Table.from_batches([batch])

@@ -87,13 +87,11 @@ class Reader(Protocol):
 
   Attributes:
     metadata: the file's own keys and values, without digests; none for CSV and JSON lines.
-    digest: identifies the file's rows, if its writer gave a digest.
     schema: schema of its tables: `round`, int64, `device_id`, large_string or int64, and
       `timestamp` where it was asked for.
   """
 
   metadata: dict[str, str]
-  digest: str | None
   schema: pa.Schema
 
   def tables(self) -> Iterator[pa.Table]:
@@ -179,8 +177,7 @@ def _answer(channel: socket.socket, request: json_files.Object, descriptor: int)
 
 def _send_log(channel: socket.socket, request: json_files.Object, file: BinaryIO) -> None:
   reader, layout = _reader(request, file), layout_lib.Layout(*request['layout'])
-  said = {'metadata': reader.metadata, 'digest': reader.digest}
-  send(channel, Kind.OPENED, json.dumps(said).encode())
+  send(channel, Kind.OPENED, json.dumps(reader.metadata).encode())
   send(channel, Kind.SCHEMA, reader.schema.serialize())
   if request['rows']:
     _send_rows(channel, request['path'], reader, request['num_rounds'], layout.first_round)

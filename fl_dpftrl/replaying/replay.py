@@ -5,7 +5,6 @@ stand side by side and are never mixed.
 """
 
 import bisect
-import importlib
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -27,17 +26,6 @@ QUANTILES = (0.5, 0.9, 0.99, 0.999)
 _BARS = 32
 _LISTED = 10
 
-Engine = Callable[..., tally_lib.Tally]
-ENGINES = ('embedded', 'spark')
-"""Relational engines that group rows by device: modules beside this one, with `count` each."""
-
-
-def engine_by_name(name: str) -> Engine:
-  """Imports an engine and returns its `count`; ValueError if there is none of that name."""
-  if name not in ENGINES:
-    raise ValueError(f'engine must be one of {", ".join(ENGINES)}, got {name!r}')
-  return importlib.import_module(f'fl_dpftrl.replaying.{name}').count
-
 
 def replay(
   runs: runs_lib.Run | Sequence[runs_lib.Run],
@@ -46,7 +34,6 @@ def replay(
   adjacency: str = 'zero_out',
   group_size: int = 1,
   report_goal: int | None = None,
-  engine: Engine = embedded.count,
   progress: Callable[[str], None] = lambda text: None,
 ) -> statement_lib.Statement:
   """Computes the guarantees of runs from their logs.
@@ -57,7 +44,6 @@ def replay(
     adjacency: 'zero_out' or 'replace_one'.
     group_size: devices that are protected together.
     report_goal: intended devices per round; rounds with fewer are counted.
-    engine: function that counts the logs.
     progress: called often with a line about the progress.
 
   Raises:
@@ -73,7 +59,7 @@ def replay(
     group_size=group_size,
   )
   _check(runs, spend, report_goal)
-  tally = _count(runs, engine, group_size, progress)
+  tally = _count(runs, group_size, progress)
   happened = [_whole(run, devices) for run, devices in zip(runs, tally.logs)]
   facts = tuple(_facts(run, o, report_goal) for run, o in zip(runs, happened))
   drawn = None
@@ -133,10 +119,10 @@ def _check(
 
 
 def _count(
-  runs: Sequence[runs_lib.Run], engine: Engine, num_exposed: int, progress: Callable[[str], None]
+  runs: Sequence[runs_lib.Run], num_exposed: int, progress: Callable[[str], None]
 ) -> tally_lib.Tally:
   try:
-    return engine(runs, num_exposed=num_exposed, progress=progress)
+    return embedded.count(runs, num_exposed=num_exposed, progress=progress)
   except tally_lib.DeviceTwice as e:
     place = runs[e.log_index].log.place(e.round_index, e.device_id)
     raise refusals.LogError(f'{place}: {e}') from None

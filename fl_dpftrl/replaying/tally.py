@@ -51,8 +51,8 @@ class OutOfOrder(ValueError):
 
   def __str__(self) -> str:
     return (
-      'rows came out of the order of their devices, so nothing can be counted: the engine that'
-      ' sorts them does not do as it should; try another release of it, or another engine'
+      'rows came out of the order of their devices, so nothing can be counted: DuckDB, which'
+      ' sorts them, does not do as it should; try another release of it'
     )
 
 

@@ -161,7 +161,6 @@ ERRORS = [
   ('replay', '--noise_multiplier_from=3', "invalid ROUND:VALUE value: '3'"),
   ('replay', '--noise_multiplier_from=3:-1', 'noise_multiplier'),
   ('replay', '--report_goal=0', 'report_goal must be at least 1'),
-  ('replay', '--engine=hand', 'embedded'),
   ('replay', '--runs=r.json', '--log does not go with --runs'),
   ('replay', f'{_BATCHES}=poisson --restart=4', 'the same throughout'),
   ('replay', f'{_BATCHES}=poisson --noise_multiplier_from=4:2', 'same through'),

@@ -1,10 +1,6 @@
 """Whatever brings rows together, what comes out is the same."""
 
 import dataclasses
-import shutil
-import signal
-import subprocess
-import sys
 
 import hypothesis
 import numpy as np
@@ -14,11 +10,9 @@ from hypothesis import strategies as st
 
 from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.families import blt
-from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import refusals, schema
-from fl_dpftrl.participation import counts, schemas
-from fl_dpftrl.replaying import embedded, exposure, replay, runs, tally
+from fl_dpftrl.participation import counts
+from fl_dpftrl.replaying import embedded, exposure, runs, tally
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
 NOISE = run_noise.RunNoise.of(100, BLT, 1.0)
@@ -30,48 +24,6 @@ def random_rows(num_rounds, devices, seed, as_text):
   order = rng.permutation(rounds.size)
   rounds, ids = rounds[order], ids[order] - devices // 2
   return rounds, np.char.add('dévice ', ids.astype(str)) if as_text else ids
-
-
-def write_shards(folder, num_rounds, seed, as_text):
-  """A log in two formats: three shards, of rows in no order."""
-  folder.mkdir()
-  rounds, ids = random_rows(num_rounds, 40, seed, as_text)
-  for i in range(3):
-    part = slice(i, None, 3)
-    schema.write_log(
-      folder / f'{i}.parquet', rounds=rounds[part], device_ids=ids[part], num_rounds=num_rounds
-    )
-  return folder
-
-
-@pytest.fixture(scope='module')
-def spark():
-  sql = pytest.importorskip('pyspark.sql')
-  pytest.importorskip('pandas')
-  if shutil.which('java') is None:
-    pytest.skip('Spark needs Java')
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setenv('PYSPARK_PYTHON', sys.executable)
-    # Spark runs Python in the child before Java: a fork of this process, whose
-    # other threads may hold locks, can crash in it.
-    patch.setattr(
-      'pyspark.java_gateway.Popen',
-      lambda command, preexec_fn, **options: subprocess.Popen(command, **options),
-    )
-    on_interrupt = signal.getsignal(signal.SIGINT)
-    session = (
-      sql.SparkSession.builder.master('local[2]')
-      .config('spark.ui.enabled', 'false')
-      .config('spark.sql.shuffle.partitions', '3')
-      .config('spark.log.level', 'OFF')
-      # Compiled once and lightly: a short test does not earn the rest back.
-      .config('spark.driver.extraJavaOptions', '-XX:TieredStopAtLevel=1')
-      .getOrCreate()
-    )
-    # Spark's own would outlive it, and fail in tests of interrupts.
-    signal.signal(signal.SIGINT, on_interrupt)
-    yield replay.engine_by_name('spark')
-    session.stop()
 
 
 def assert_same(one, other):
@@ -92,40 +44,6 @@ def assert_same(one, other):
       if isinstance(value, counts.Counts):
         value, counted = value.to_dict(), counted.to_dict()
       assert value == counted, name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('as_text', [False, pytest.param(True, marks=pytest.mark.thorough)])
-def test_spark_counts_the_same(tmp_path, spark, as_text):
-  first = runs.Run.of(
-    log_lib.read_log(write_shards(tmp_path / '1', 50, 0, as_text)),
-    BLT,
-    noise_multiplier=4.0,
-    changes=((20, 3.0),),
-    restarts=(10, 30),
-    declared_schema=schemas.MinSep(num_rounds=50, min_sep=3),
-  )
-  second = runs.Run.of(
-    log_lib.read_log(write_shards(tmp_path / '2', 30, 1, as_text)),
-    tree.TreeOnline(),
-    noise_multiplier=7.0,
-    declared_schema=schemas.MinSep(num_rounds=30, min_sep=2),
-  )
-  given = [first, second] if as_text else [first]
-  assert_same(*(engine(given, num_exposed=3) for engine in (embedded.count, spark)))
-
-
-@pytest.mark.slow
-def test_spark_names_what_is_wrong(tmp_path, spark):
-  path = tmp_path / 'l.csv'
-  for content, message in (
-    ('round,device_id\n0,a\n-1,b\n', 'l.csv, row 2: round must be at least'),
-    ('round,device_id\n0,a\n1,b\n0,a\n', "row 3: device 'a' is twice in rou"),
-  ):
-    path.write_text(content)
-    log = log_lib.read_log(path, num_rounds=5)
-    with pytest.raises(refusals.LogError, match=message):
-      replay.replay(runs.Run.of(log, BLT, noise_multiplier=1.0), deltas=1e-6, engine=spark)
 
 
 @pytest.mark.slow
