@@ -42,6 +42,7 @@ def use_in_process(
   seed: int | None = None,
   max_concurrent_clients: int | None = None,
   default_num_clients: int = 0,
+  show_client_errors: bool = False,
 ) -> InProcessContext:
   """Makes every TFF computation run in this process from now on.
 
@@ -49,6 +50,7 @@ def use_in_process(
     seed: of random numbers that clients draw; None for a secret one.
     max_concurrent_clients: None for as many as processors and memory allow.
     default_num_clients: where a computation's argument does not say.
+    show_client_errors: see `InProcessContext`.
 
   Returns:
     The context; see `InProcessContext`.
@@ -57,6 +59,7 @@ def use_in_process(
     seed=seed,
     max_concurrent_clients=max_concurrent_clients,
     default_num_clients=default_num_clients,
+    show_client_errors=show_client_errors,
   )
   context_lib.use(context)
   return context
@@ -68,6 +71,7 @@ def in_process(
   seed: int | None = None,
   max_concurrent_clients: int | None = None,
   default_num_clients: int = 0,
+  show_client_errors: bool = False,
 ) -> Iterator[InProcessContext]:
   """Makes every TFF computation of this thread run in this process within the block.
 
@@ -75,7 +79,7 @@ def in_process(
   block that are still under way then end with a RuntimeError.
 
   Args:
-    seed, max_concurrent_clients, default_num_clients: see `use_in_process`.
+    seed, max_concurrent_clients, default_num_clients, show_client_errors: see `use_in_process`.
 
   Yields:
     The context.
@@ -84,6 +88,7 @@ def in_process(
     seed=seed,
     max_concurrent_clients=max_concurrent_clients,
     default_num_clients=default_num_clients,
+    show_client_errors=show_client_errors,
   )
   with context_lib.within(context):
     yield context

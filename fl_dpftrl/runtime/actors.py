@@ -111,11 +111,9 @@ class Actor:
 
 def _started(settings: Actors) -> Any:
   """Starts an actor, and returns Ray's handle of it."""
-  variables = {
-    name: os.environ[name]
-    for name in ('TF_ENABLE_ONEDNN_OPTS', 'TF_CPP_MIN_LOG_LEVEL')
-    if name in os.environ
-  }
+  variables = {'TF_CPP_MIN_LOG_LEVEL': '3'}  # Its log may quote clients' values.
+  if one_dnn := os.environ.get('TF_ENABLE_ONEDNN_OPTS'):
+    variables['TF_ENABLE_ONEDNN_OPTS'] = one_dnn
   if settings.gpus:
     variables['TF_FORCE_GPU_ALLOW_GROWTH'] = 'true'
   return (

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -9,7 +10,16 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from fl_dpftrl.runtime import data_sets, memory, programs, randomness, threads, values
+from fl_dpftrl.runtime import (
+  analysis,
+  data_sets,
+  failures,
+  memory,
+  programs,
+  randomness,
+  threads,
+  values,
+)
 
 Tensors: TypeAlias = Sequence[tf.Tensor]
 
@@ -86,6 +96,7 @@ class Work:
     arrays: that were returned to users.
     seed: client → int64, of `programs.CLIENT_SEED_SPEC`.
     model_bytes: size of what each client keeps copies of.
+    show_errors: whether the words of errors, which may quote clients' values, are printed.
   """
 
   step: programs.Step
@@ -99,6 +110,7 @@ class Work:
   arrays: values.Arrays
   seed: Callable[[int], np.ndarray]
   model_bytes: int
+  show_errors: bool
 
   def taken(self, client: int, name: str) -> Tensors:
     """Returns the tensors of a value that a client takes; a data set is a variant."""
@@ -138,26 +150,25 @@ class Work:
       manager: cancels the work.
 
     Raises:
-      Exception: that a client raised, with its place in the message.
+      Exception: of the type that a client raised, with its place in the message; see `failures`.
     """
     totals = self.zeros
     kept: list[Mapping[str, Tensors]] = []
     for client in block:
       if manager is not None and manager.is_cancelled:
         raise RuntimeError('the round was stopped')
-      try:
-        step, known = self._all_taken(client)
-        known.update(totals)
-        given = step(data_sets.unchanging(self.seed(client)), known.__getitem__, manager)
-      except Exception as error:
-        failed = programs.placed(error, _place(client, self.num_clients))
-        break
+      place = _place(client, self.num_clients)
+      step, known = _told(functools.partial(self._all_taken, client), place, self.show_errors)
+      given = step(
+        data_sets.unchanging(self.seed(client)),
+        {**known, **totals}.__getitem__,
+        manager,
+        place=place,
+        show_errors=self.show_errors,
+      )
       totals = {name: given.pop(name) for name in totals}
       kept.append(given)
-    else:
-      return Trained(totals, kept)
-    # Out of the handling of an error, which would be shown as what came before.
-    raise failed
+    return Trained(totals, kept)
 
   def merged(self, trained: Iterable[Trained]) -> Trained:
     """Merges results of successive blocks, or of successive groups, in order."""
@@ -171,7 +182,7 @@ class Work:
       # A merge takes the totals so far first, in the order in which all have their totals.
       so_far = dict(zip(self.merge.takes, totals.values()))
       known = {**self.merged_with, **one.totals, **so_far}
-      totals = self.merge(randomness.secret_seed(), known.__getitem__)
+      totals = self.merge(randomness.secret_seed(), known.__getitem__, show_errors=self.show_errors)
     return Trained(self.zeros if totals is None else totals, kept)
 
   def grouped(self, trained: Iterator[Trained]) -> Generator[Trained, None, None]:
@@ -206,7 +217,8 @@ class Threads(Clients):
   at_most: int | None = None
 
   def groups(self, work: Work, stop: threads.Stop) -> Generator[Trained, None, None]:
-    own = {name: _made(of_clients) for name, of_clients in work.own.items()}
+    failures.warn_of_log()
+    own = {name: _made(of_clients, work.show_errors) for name, of_clients in work.own.items()}
     work = dataclasses.replace(work, own=own)
     num_threads = memory.concurrent_clients(work.model_bytes, self.at_most)
     of_round = blocks(work.num_clients)
@@ -217,17 +229,25 @@ class Threads(Clients):
       yield from work.grouped(trained)
 
 
-def _made(of_clients: Sequence[Any]) -> list[Any]:
+def _made(of_clients: Sequence[Any], show_errors: bool) -> list[Any]:
   """Makes values that were to be made later; in one thread, as their functions expect."""
-  made = []
-  for client, value in enumerate(of_clients):
-    try:
-      made.append(value.value() if isinstance(value, Later) else value)
-    except Exception as error:
-      failed = programs.placed(error, _place(client, len(of_clients)))
-      break
-  else:
-    return made
+  return [
+    _told(value.value, _place(client, len(of_clients)), show_errors)
+    if isinstance(value, Later)
+    else value
+    for client, value in enumerate(of_clients)
+  ]
+
+
+def _told(make: Callable[[], Any], place: str, show_errors: bool) -> Any:
+  """Returns what a function makes of a client's data, whose errors are told without them."""
+  try:
+    return make()
+  except (values.MisfitError, analysis.UnsupportedComputationError) as error:
+    failed = failures.at(error, place)
+  except Exception as error:
+    failed = failures.of_function(error, place=place, show=show_errors)
+  # Out of the handling of an error, which would be shown as what came before.
   raise failed
 
 

@@ -36,8 +36,12 @@ class InProcessContext(tff.framework.SyncContext):
   no seed changes that. Noise that clients draw themselves, as in distributed differential
   privacy, can be told from seed: leave it out where that matters.
 
+  An error of an operation, or of a function that makes a client's data, is told by its type and
+  place alone: its own words may quote clients' values.
+
   Attributes:
     clients_at: place where clients are trained.
+    show_client_errors: see below.
 
   Args:
     seed: None takes a secret one from the operating system.
@@ -45,6 +49,8 @@ class InProcessContext(tff.framework.SyncContext):
     default_num_clients: where a computation has clients that its argument does
       not say the number of.
     clients_at: place where clients are trained; None for threads of this process.
+    show_client_errors: whether the process in which an operation fails prints all words of the
+      error to its stderr; for debugging alone, as they may quote clients' values.
 
   Raises:
     ValueError: for a number that will not do.
@@ -57,6 +63,7 @@ class InProcessContext(tff.framework.SyncContext):
     max_concurrent_clients: int | None = None,
     default_num_clients: int = 0,
     clients_at: clients.Clients | None = None,
+    show_client_errors: bool = False,
   ):
     if max_concurrent_clients is not None and max_concurrent_clients < 1:
       raise ValueError(
@@ -68,6 +75,7 @@ class InProcessContext(tff.framework.SyncContext):
       raise ValueError(f'seed must be a whole number or None, got {seed!r}')
     self._key = os.urandom(16) if seed is None else b'%d' % seed
     self.clients_at = clients_at or clients.Threads(max_concurrent_clients)
+    self.show_client_errors = show_client_errors
     self._default_num_clients = default_num_clients
     self._arrays = values.Arrays()
     self._calls = itertools.count()
@@ -108,7 +116,9 @@ class InProcessContext(tff.framework.SyncContext):
     self._stop.check()
     program = _PROGRAMS.of(comp)
     of = comp.type_signature
-    call = _Call(program, self._arrays, self._default_num_clients, self._stop)
+    call = _Call(
+      program, self._arrays, self._default_num_clients, self._stop, self.show_client_errors
+    )
     if of.parameter is not None:
       call.take_argument(arg, of.parameter)
     number = 0
@@ -192,8 +202,10 @@ class _Call:
     arrays: values.Arrays,
     default_num_clients: int,
     stop: threads.Stop,
+    show_errors: bool,
   ):
     self._program, self._arrays, self._stop = program, arrays, stop
+    self._show_errors = show_errors
     self._num_clients: int | None = None
     self._default_num_clients = default_num_clients
     self._shared: dict[str, _Tensors] = {}
@@ -239,7 +251,8 @@ class _Call:
     """
     for index, stage in enumerate(self._program.stages):
       if stage.server is not None:
-        self._shared.update(stage.server(randomness.secret_seed(), self._shared.__getitem__))
+        seed, known = randomness.secret_seed(), self._shared.__getitem__
+        self._shared.update(stage.server(seed, known, show_errors=self._show_errors))
       if stage.client is not None:
         self._run_clients(stage, stage.client, functools.partial(client_seed, index), where)
 
@@ -272,6 +285,7 @@ class _Call:
       arrays=self._arrays,
       seed=seed,
       model_bytes=sum(values.num_bytes(self._shared[name]) for name in sent),
+      show_errors=self._show_errors,
     )
     with contextlib.closing(where.groups(work, self._stop)) as groups:
       trained = work.merged(groups)

@@ -6,6 +6,8 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from fl_dpftrl.text import messages
+
 _CALL, _KEY = 'PyFunc', 'token'
 CALLS = (_CALL, 'PyFuncStateless', 'EagerPyFunc')
 
@@ -70,19 +72,28 @@ class Callback(Protocol):
 # as the process, and what is large about them is in their resources.
 _callbacks: dict[bytes, Callback] = {}
 _functions: list[Callable[..., Any]] = []
+# Of callbacks that failed, the last message: they are this package's, and quote no values.
+_errors: dict[bytes, str] = {}
 
 
 def python_call(callback: Callback, inputs: Sequence[tf.Tensor], types: Sequence[tf.DType]) -> Any:
   """Calls a function now or, while a graph is built, whenever that runs; returns a list."""
 
+  key = b''
+
   def function(*arrays):
-    return callback(*arrays)
+    try:
+      return callback(*arrays)
+    except Exception as error:
+      _errors[key] = messages.one_line(error)
+      raise
 
   results = tf.numpy_function(function, inputs, types)
   if tf.executing_eagerly():
     return results if len(types) > 1 else [results]
   _functions.append(function)  # TensorFlow keeps it only while this graph lives.
-  _callbacks[results[0].op.get_attr(_KEY)] = callback
+  key = results[0].op.get_attr(_KEY)
+  _callbacks[key] = callback
   return results
 
 
@@ -90,6 +101,11 @@ def resources_of_calls(graph: tf.compat.v1.GraphDef) -> list[Any]:
   """Returns the resources of all callbacks in a graph."""
   keys = [node.attr[_KEY].s for node in graph.node if node.op == _CALL]
   return [_callbacks[key].resources() for key in keys if key in _callbacks]
+
+
+def last_error(node: tf.compat.v1.NodeDef) -> str | None:
+  """Returns the message of the last error of an operation that calls a function of this package."""
+  return _errors.get(node.attr[_KEY].s) if is_own_call(node) else None
 
 
 def is_own_call(node: tf.compat.v1.NodeDef) -> bool:

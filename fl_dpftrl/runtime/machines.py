@@ -29,6 +29,7 @@ def use_machines(
   actors: actors_lib.Actors = actors_lib.Actors(),
   default_num_clients: int = 0,
   insecure_network: bool = False,
+  show_client_errors: bool = False,
   say: Callable[[str], None] = lambda line: None,
 ) -> context.InProcessContext:
   """Makes a Ray cluster train the clients of every TFF computation from now on.
@@ -44,6 +45,8 @@ def use_machines(
     default_num_clients: number of clients where a computation's argument does not say.
     insecure_network: accepts a cluster on other machines that neither asks for a token nor
       encrypts.
+    show_client_errors: whether actors print all words of errors of clients' work to their own
+      stderr; see `InProcessContext`.
     say: told, in a line, of each actor that is lost or back.
 
   Returns:
@@ -52,7 +55,9 @@ def use_machines(
   Raises:
     ValueError: if the cluster cannot be reached or used, saying what would do.
   """
-  made = _context(address, seed, actors, default_num_clients, insecure_network, say)
+  made = _context(
+    address, seed, actors, default_num_clients, insecure_network, show_client_errors, say
+  )
   context.use(made)
   return made
 
@@ -65,6 +70,7 @@ def on_machines(
   actors: actors_lib.Actors = actors_lib.Actors(),
   default_num_clients: int = 0,
   insecure_network: bool = False,
+  show_client_errors: bool = False,
   say: Callable[[str], None] = lambda line: None,
 ) -> Iterator[context.InProcessContext]:
   """Makes a Ray cluster train the clients of this thread's TFF computations within the block.
@@ -72,7 +78,8 @@ def on_machines(
   The context from before is back afterwards, and the actors are gone.
 
   Args:
-    address, seed, actors, default_num_clients, insecure_network, say: see `use_machines`.
+    address, seed, actors, default_num_clients, insecure_network, show_client_errors, say: see
+      `use_machines`.
 
   Yields:
     The context.
@@ -80,7 +87,9 @@ def on_machines(
   Raises:
     ValueError: if the cluster cannot be reached or used, saying what would do.
   """
-  made = _context(address, seed, actors, default_num_clients, insecure_network, say)
+  made = _context(
+    address, seed, actors, default_num_clients, insecure_network, show_client_errors, say
+  )
   with context.within(made):
     yield made
 
@@ -91,6 +100,7 @@ def _context(
   actors: actors_lib.Actors,
   default_num_clients: int,
   insecure_network: bool,
+  show_client_errors: bool,
   say: Callable[[str], None],
 ) -> context.InProcessContext:
   if actors.clients_per_actor > 1 and memory.uses_one_dnn():
@@ -102,7 +112,10 @@ def _context(
   number = cluster.room(actors.number, cpus=actors.cpus, gpus=actors.gpus, what='actors')
   actors = dataclasses.replace(actors, number=number)
   return context.InProcessContext(
-    seed=seed, default_num_clients=default_num_clients, clients_at=Machines(actors, say)
+    seed=seed,
+    default_num_clients=default_num_clients,
+    clients_at=Machines(actors, say),
+    show_client_errors=show_client_errors,
   )
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -12,14 +11,9 @@ import tensorflow_federated as tff
 from tensorflow.python.eager import cancellation, execute
 from tensorflow.python.eager import context as contexts
 
-from fl_dpftrl.runtime import analysis, data_sets, evaluation, imports, randomness
+from fl_dpftrl.runtime import analysis, data_sets, evaluation, failures, imports, randomness
 
 _Block: TypeAlias = tff.framework.ComputationBuildingBlock
-
-# The function of an operation that failed, whose name says nothing to users.
-_FUNCTION = re.compile(r'\{\{function_node [^}]*\}\} ?')
-# The sentence of an assertion, which TensorFlow puts between lines on its graph.
-_ASSERTED = re.compile(r'assertion failed: \[[^\]]+\]')
 
 # A client draws by the first two numbers; adding it up, where that draws, by the others.
 CLIENT_SEED_SPEC = tf.TensorSpec([4], tf.int64)
@@ -91,6 +85,9 @@ class Step:
     seed: tf.Tensor,
     values: Callable[[str], Sequence[tf.Tensor]],
     manager: cancellation.CancellationManager | None = None,
+    *,
+    place: str = '',
+    show_errors: bool = False,
   ) -> dict[str, tuple[tf.Tensor, ...]]:
     """The tensors of each value that it gives.
 
@@ -98,32 +95,36 @@ class Step:
       seed: int64, of `randomness.SEED_SPEC`; of a client's step, of CLIENT_SEED_SPEC.
       values: tensors of a value that it takes.
       manager: cancels this call; of no other call, since each that fails cancels all of one.
+      place: words that the message of an error begins with; '' for none.
+      show_errors: whether TensorFlow's own words of an error are printed to stderr.
     """
     arguments = [tensor for name in self.takes for tensor in values(name)]
-    tensors = iter(self._run([seed, *arguments], manager or cancellation.CancellationManager()))
-    return {
-      name: tuple(next(tensors) for _ in range(size))
-      for name, size in zip(self.gives, self.sizes, strict=True)
-    }
+    try:
+      results = self._run([seed, *arguments], manager or cancellation.CancellationManager())
+    except Exception as error:
+      failed = failures.of_operation(error, self.function.graph, place=place, show=show_errors)
+    else:
+      tensors = iter(results)
+      return {
+        name: tuple(next(tensors) for _ in range(size))
+        for name, size in zip(self.gives, self.sizes, strict=True)
+      }
+    # Out of the handling of an error, which would be shown as what came before.
+    raise failed
 
   def _run(
     self, arguments: Sequence[tf.Tensor], manager: cancellation.CancellationManager
   ) -> Sequence[tf.Tensor]:
     # Not by calling the function: TensorFlow has one manager for all threads there.
     context = contexts.context()
-    try:
-      return execute.execute_with_cancellation(
-        self.function.name.decode(),
-        len(self.function.outputs),
-        [*arguments, *self.function.captured_inputs],
-        tuple(itertools.chain(*context.function_call_options.as_attrs().items())),
-        context,
-        manager,
-      )
-    except tf.errors.OpError as error:
-      failed = _plain(error)
-    # Out of the handling of an error, which would be shown as what came before.
-    raise failed
+    return execute.execute_with_cancellation(
+      self.function.name.decode(),
+      len(self.function.outputs),
+      [*arguments, *self.function.captured_inputs],
+      tuple(itertools.chain(*context.function_call_options.as_attrs().items())),
+      context,
+      manager,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -379,22 +380,3 @@ def _flat(value: imports.Value) -> list[tf.Tensor]:
   if isinstance(value, tuple):
     return [tensor for part in value for tensor in _flat(part)]
   return [value]
-
-
-def _plain(error: tf.errors.OpError) -> tf.errors.OpError:
-  """Returns an error in its own words alone; of an assertion, in its sentence."""
-  said = _ASSERTED.search(error.message)
-  return _saying(error, _FUNCTION.sub('', error.message) if said is None else said[0])
-
-
-def placed(error: BaseException, place: str) -> BaseException:
-  """Returns an error of the same type whose message begins with a place."""
-  if isinstance(error, tf.errors.OpError):
-    return _saying(error, f'{place}: {error.message}')
-  if error.args and isinstance(error.args[0], str):
-    error.args = f'{place}: {error.args[0]}', *error.args[1:]
-  return error
-
-
-def _saying(error: tf.errors.OpError, message: str) -> tf.errors.OpError:
-  return type(error)(error.node_def, error.op, message).with_traceback(error.__traceback__)

@@ -31,6 +31,7 @@ class SentWork:
     num_clients: number of clients of the round.
     zeros, shared: tensors by name.
     types: serialised types of values that clients have of their own.
+    show_errors: as of `clients.Work`.
   """
 
   step: Any
@@ -39,6 +40,7 @@ class SentWork:
   zeros: Mapping[str, Sequence[transfer.Sent]]
   shared: Mapping[str, Sequence[transfer.Sent]]
   types: Mapping[str, Any]
+  show_errors: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +107,7 @@ class Sender:
         zeros=transfer.sent_totals(work.zeros),
         shared=transfer.sent(work.shared),
         types={name: tff.types.serialize_type(of) for name, of in work.types.items()},
+        show_errors=work.show_errors,
       )
     )
 
@@ -245,6 +248,7 @@ class Trainer:
       arrays=self._arrays,
       seed=lambda client: np.zeros(4, np.int64),
       model_bytes=0,
+      show_errors=sent.show_errors,
     )
 
   def _received(self, value: Any, has_type: bool) -> Any:

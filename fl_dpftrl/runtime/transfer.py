@@ -4,6 +4,7 @@ A compiled step travels as its graph: names of values differ from one reading of
 computation to the next, and the receiver need not compile it again.
 """
 
+import contextlib
 import dataclasses
 import pickle
 from collections.abc import Mapping, Sequence
@@ -151,16 +152,16 @@ def received(parts: Mapping[str, Sequence[Sent]]) -> dict[str, Sequence[tf.Tenso
 
 
 def _sent_data_set(variant: tf.Tensor) -> SentDataSet:
-  try:
+  with contextlib.suppress(tf.errors.OpError):
     graph = tf.raw_ops.DatasetToGraphV2(
       input_dataset=variant, external_state_policy=2, strip_device_assignment=True
     )
-  except tf.errors.OpError as error:
-    raise ValueError(
-      'a client has a data set that stays in its process, such as one of a Python generator: give'
-      ' runtime.Later(function, arguments), which makes it where it is used'
-    ) from error
-  return SentDataSet(graph.numpy())
+    return SentDataSet(graph.numpy())
+  # Out of the handling of an error, whose words may quote the data.
+  raise ValueError(
+    'a client has a data set that stays in its process, such as one of a Python generator: give'
+    ' runtime.Later(function, arguments), which makes it where it is used'
+  )
 
 
 def portable_error(error: BaseException) -> BaseException:

@@ -23,6 +23,10 @@ from fl_dpftrl.runtime import analysis, data_sets
 from fl_dpftrl.text import messages
 
 
+class MisfitError(TypeError):
+  """A value of another type than the computation's; the message tells nothing that it holds."""
+
+
 class Arrays:
   """Arrays that were returned to users, with their tensors while they live."""
 
@@ -50,7 +54,7 @@ class Arrays:
     """The tensor of a user's value.
 
     Raises:
-      TypeError: if it is of another type or shape.
+      MisfitError: if it is of another type or shape.
     """
     if isinstance(value, tf.Variable):
       value = value.read_value()
@@ -61,7 +65,7 @@ class Arrays:
       else:
         value = _converted(value, spec)
     if value.dtype != spec.dtype or not spec.shape.is_compatible_with(value.shape):
-      raise TypeError(
+      raise MisfitError(
         f'expected a value of type {spec.dtype.name} and shape {spec.shape},'
         f' got {value.dtype.name}, {value.shape}'
       )
@@ -71,19 +75,19 @@ class Arrays:
 def _converted(value: Any, spec: tf.TensorSpec) -> tf.Tensor:
   if isinstance(value, (np.ndarray, np.generic)):
     if tf.as_dtype(value.dtype) != spec.dtype and spec.dtype != tf.string:
-      raise TypeError(f'expected a value of type {spec.dtype.name}, got {value.dtype}')
-  with contextlib.suppress(ValueError, TypeError):
+      raise MisfitError(f'expected a value of type {spec.dtype.name}, got {value.dtype}')
+  with contextlib.suppress(Exception):
     return tf.convert_to_tensor(value, spec.dtype)
   raise _unexpected(f'a value of type {spec.dtype.name} and shape {spec.shape}', value)
 
 
-def _unexpected(what: str, value: Any) -> TypeError:
+def _unexpected(what: str, value: Any) -> MisfitError:
   """Returns an error that quotes nothing of a value, which may be a secret.
 
   It is raised after the handling of an error of TensorFlow, which quotes the value and would
   be shown as what came before.
   """
-  return TypeError(f'expected {what}, got {messages.kind(value)}')
+  return MisfitError(f'expected {what}, got {messages.kind(value)}')
 
 
 def parts_of_argument(
@@ -103,7 +107,7 @@ def elements(value: Any, of: tff.StructType) -> list[Any]:
   """The elements of a container, in the order of its type.
 
   Raises:
-    TypeError: if the container has others.
+    MisfitError: if the container has others.
   """
   names = [name for name, _ in tff.structure.to_elements(of)]
   if isinstance(value, Mapping) and all(names):
@@ -164,7 +168,7 @@ def misfit(value: Any, of: tff.Type, arrays: Arrays) -> str:
 
 def _data_set(value: Any, of: tff.SequenceType) -> tf.data.Dataset:
   if isinstance(value, (list, tuple)):
-    with contextlib.suppress(ValueError, TypeError):
+    with contextlib.suppress(Exception):
       value = tensorflow_utils.make_data_set_from_elements(None, list(value), of.element)
   if not isinstance(value, tf.data.Dataset):
     raise _unexpected(f'a data set of type {of}', value)
@@ -178,7 +182,7 @@ def batches(value: Any, of: tff.Type) -> data_sets.Batches | None:
   """Returns a value of a type of data sets if arrays of it can be taken as they are; else None.
 
   Raises:
-    TypeError: if it has other elements than those of the type.
+    MisfitError: if it has other elements than those of the type.
   """
   if not isinstance(of, tff.SequenceType) or not isinstance(value, data_sets.Batches):
     return None
@@ -194,7 +198,7 @@ def _check_kind(of: tff.SequenceType, kind: data_sets.Kind) -> None:
 def _check_elements(of: tff.SequenceType, spec: Any) -> None:
   element = tff.types.tensorflow_to_type(spec)
   if not of.element.is_assignable_from(element):
-    raise TypeError(f'expected a data set of elements {of.element}, got elements {element}')
+    raise MisfitError(f'expected a data set of elements {of.element}, got elements {element}')
 
 
 def assembled(of: tff.Type, parts: Iterator[Any], arrays: Arrays) -> Any:

@@ -17,15 +17,19 @@ if TYPE_CHECKING:
   from fl_dpftrl.training import loop  # Loads TensorFlow.
 
 
-def void_reason(aggregator: Any, unprotected: str | None = None) -> str | None:
+def void_reason(
+  aggregator: Any, unprotected: str | None = None, *, shows_errors: bool = False
+) -> str | None:
   """Returns why a run guarantees nothing; None if it does.
 
   Args:
     aggregator: adds the noise.
     unprotected: what the process learns from clients in other ways than by the aggregator.
+    shows_errors: whether errors of clients' work are printed with the values that they quote.
   """
   own = noise_record.void_reason(aggregator.noise_multiplier, aggregator.noise_seed)
-  return '; '.join(filter(None, (own, unprotected))) or None
+  shown = 'show_client_errors prints values of clients, for debugging' if shows_errors else None
+  return '; '.join(filter(None, (own, unprotected, shown))) or None
 
 
 def log_metadata(run: 'loop.TrainingRun', *, not_private: Sequence[str] = ()) -> dict[str, str]:

@@ -111,7 +111,8 @@ def train(
   if rounds is None:
     simulated, names = devices.simulation(), np.array(list(clients))
     rounds = lambda: cohorts.named(simulated.rounds(), names)
-  void = guarantee.void_reason(aggregator, learned.reason)
+  shows_errors = context is not None and context.show_client_errors
+  void = guarantee.void_reason(aggregator, learned.reason, shows_errors=shows_errors)
   if max_epsilon is not None:
     num_rounds, rounds = _within_budget(
       aggregator, declared, arithmetic, rounds, void, delta=delta, max_epsilon=max_epsilon, say=say

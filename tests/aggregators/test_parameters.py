@@ -94,7 +94,7 @@ def test_tff_says_what_would_do(make):
   _, state = rounds(make(), 1)
   other = make(clip_norm=0.01)
   message = re.escape(
-    '[the state of the noise has another clip_norm 1 (here 0.01): use the'
+    '[the state of the noise has another clip_norm (here 0.01): use the'
     ' factory that made the state, in the version of fl_dpftrl that made it, or'
     ' change_noise where only the noise multiplier or the clip norm was changed on purpose]'
   )
@@ -142,7 +142,7 @@ def test_changing_the_noise_keeps_strategy_and_seed(make, tmp_path):
   'num_rounds, state_of, factory_of, message',
   [
     (1, {}, {}, 'change before row 1, and the state is at another row'),
-    (2, dict(clip_norm=9.0), {}, r'noise has another.* clip_norm 9 \(here 1.0\)'),
+    (2, dict(clip_norm=9.0), {}, r'noise has another clip_norm \(here 1.0\)'),
     (2, {}, dict(clip_norm=9.0), 'records another clip_norm from round 2 on'),
     (2, {}, dict(strategy=OTHER, clip_norm=3.0), 'records another strategy from round 2 on'),
   ],

@@ -72,9 +72,8 @@ def test_metrics_without_noise_are_named(tmp_path, capsys):
     client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1),
     model_aggregator=aggregator,
   )
-  trained = dpftrl.train(
-    process, aggregator, folder=tmp_path, num_rounds=2, clients=CLIENTS, client_data=client_data
-  )
+  arguments = dict(num_rounds=2, clients=CLIENTS, client_data=client_data)
+  trained = dpftrl.train(process, aggregator, folder=tmp_path, **arguments)
   names = trained.statement.not_private_metrics
   assert 'client_work.train.loss' in names and 'aggregator.clipped_count' in names
   assert trained.statement.void_reason is None
@@ -83,6 +82,12 @@ def test_metrics_without_noise_are_named(tmp_path, capsys):
   assert 'client_work.train.loss' in (tmp_path / 'privacy.html').read_text()
   replay(tmp_path)
   assert 'metrics without the noise' in capsys.readouterr().out
+  # Nothing that is printed for debugging is covered either, and the log says so.
+  shown = dpftrl.runtime.InProcessContext(show_client_errors=True)
+  dpftrl.train(process, aggregator, folder=tmp_path / 'shown', context=shown, **arguments)
+  with pytest.raises(SystemExit) as ended:
+    replay(tmp_path / 'shown')
+  assert ended.value.code == 4 and 'show_client_errors' in capsys.readouterr().out
 
 
 def test_a_process_without_a_model_is_refused(tmp_path):
