@@ -18,13 +18,6 @@ _HOMES = {
 }
 _ROOMS = re.findall(r'^from fl_dpftrl import (\w+) as', _LIST, re.M)
 
-# Names of earlier releases, and what replaces them.
-_GONE = {
-  'catalogue': ': fl_dpftrl.strategies.files has what it had',
-  'RowServer': ": an engine makes rows in this process with memory='engine', and on a Ray cluster"
-  ' with noise_machines as well',
-}
-
 __all__ = ['__version__', *_HOMES, *_ROOMS]
 
 
@@ -33,7 +26,7 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(f'{__name__}.{_HOMES[name]}'), name)
   if name in _ROOMS:
     return importlib.import_module(f'{__name__}.{name}')
-  raise AttributeError(f'module {__name__!r} has no attribute {name!r}{_GONE.get(name, "")}')
+  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 
 def __dir__() -> list[str]:

@@ -105,9 +105,9 @@ class Hparams:
   noise_memory: str | None = _flag(
     None,
     "Where the noise is made: 'engine' by this process, with buffers in memory or in a file in"
-    " checkpoints/ (the default; 'memory' and 'mapped' mean the same); 'state' in TFF's state,"
+    " checkpoints/ (the default); 'state' in TFF's state,"
     ' whose lowest bits the guarantee does not cover.',
-    choices=('state', 'engine', 'memory', 'mapped', 'recomputed'),
+    choices=('state', 'engine'),
   )
   clip_norm: float = _flag(1.0, "L2 bound on a device's update.")
   clip_quantile: float | None = _flag(

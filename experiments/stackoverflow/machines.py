@@ -1,19 +1,6 @@
 """Machines that compute a run."""
 
 import dataclasses
-from collections.abc import Sequence
-
-GONE = {
-  'runtime': 'clients train in this process, or on the Ray cluster of --machines',
-  'worker_addresses': 'give --machines=ADDRESS, the head of a Ray cluster',
-  'worker_timeout': 'a lost machine is noticed by Ray',
-  'noise_worker_addresses': 'give --noise_machines=N with --machines',
-  'noise_certificates': 'the Ray cluster of --machines has a token, or TLS',
-  'noise_authority_file': 'the Ray cluster of --machines has a token, or TLS',
-  'noise_certificate_file': 'the Ray cluster of --machines has a token, or TLS',
-  'noise_key_file': 'the Ray cluster of --machines has a token, or TLS',
-}
-"""Flags of earlier releases, and what replaces them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,11 +61,3 @@ class Machines:
       for field in dataclasses.fields(self)
       if getattr(self, field.name) != field.default
     ]
-
-
-def check_gone(arguments: Sequence[str]) -> None:
-  """Raises ValueError for a flag of an earlier release, naming what replaces it."""
-  for argument in arguments:
-    name = argument.lstrip('-').split('=')[0]
-    if argument.startswith('-') and name in GONE:
-      raise ValueError(f'--{name} is gone: {GONE[name]}')

@@ -257,7 +257,6 @@ def _parse(argv: list[str]) -> list[str]:
     sys.exit(0)
   try:
     arguments = flag_files.expand(argv[1:])
-    machines_lib.check_gone(arguments)
     return flags.FLAGS([*argv[:1], *arguments])
   except (flags.Error, OSError, ValueError) as error:
     _fail(error)

@@ -22,8 +22,6 @@ from fl_dpftrl.training import observers as observers_lib
 from fl_dpftrl.training import process as process_lib
 
 ROWS_NAME = 'rows'
-# Of runs of an earlier release.
-_SERVED_NAME = 'served.json'
 # State is copied in each round; a row of an engine is made while clients train.
 _CLIENT_MOMENTUM = 0.9
 # Large enough for the noise not to be scaled up where gradients are small.
@@ -159,16 +157,9 @@ def aggregator(
     machines: machines of which some may make the rows.
 
   Raises:
-    ValueError: for flags that do not fit, or a run of an earlier release.
+    ValueError: for flags that do not fit.
   """
   rows_folder = folder / loop.CHECKPOINTS_NAME / ROWS_NAME
-  if (rows_folder / _SERVED_NAME).exists():
-    raise ValueError(
-      f'{rows_folder / _SERVED_NAME}: the noise of this run was made outside the training process,'
-      ' which release 0.1 alone continues; its log can be replayed'
-    )
-  if hparams.noise_memory == 'recomputed':
-    raise ValueError('--noise_memory=recomputed is gone: give engine, whose buffers may be a file')
   if hparams.noise_memory == 'state':
     if machines.noise_machines:
       raise ValueError('--noise_machines is for noise outside TFF: give --noise_memory=engine too')

@@ -302,10 +302,6 @@ def parse(content: bytes) -> Manifest:
   document = json_files.parse(content)
   if not isinstance(document, dict) or document.get('format') not in (FORMAT, PUBLIC_FORMAT):
     raise ValueError(f'it must be a JSON object of format {FORMAT!r} or {PUBLIC_FORMAT!r}')
-  if document.get('version') == 1:
-    raise ValueError(
-      'version 1 of bundles is verified by release 0.1 of fl_dpftrl, not by this one'
-    )
   if document.get('version') != VERSION:
     raise ValueError(f'version must be {VERSION}, got {messages.quoted(document.get("version"))}')
   return entries.typed('manifest', document, Manifest)

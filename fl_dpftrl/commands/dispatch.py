@@ -28,12 +28,6 @@ COMMANDS = (
 )
 # Commands that stand in another one's file, under a name in capitals.
 _WITHIN = {'calibrate': 'account'}
-# Commands of earlier releases, and what replaces them.
-_GONE = {
-  'worker': 'clients train on a Ray cluster: start one with `ray start`, and train with --machines',
-  'noise_worker': 'noise is made on a Ray cluster: start one with `ray start`, and train with'
-  ' --noise_machines',
-}
 
 PROGRAM = 'fl-dpftrl'
 
@@ -101,8 +95,6 @@ def run(argv: Sequence[str], guard: Guard = contextlib.nullcontext) -> None:
   if argv and argv[0] == '--version':
     _print(f'{PROGRAM} {version.__version__}')
     return
-  if argv and argv[0] in _GONE:
-    _fail(PROGRAM, f'{argv[0]} is gone: {_GONE[argv[0]]}')
   if not argv or argv[0] not in COMMANDS:
     got = f'got {messages.quoted(argv[0])}' if argv else 'got none'
     _fail(PROGRAM, f'COMMAND must be one of {", ".join(COMMANDS)}, {got}')

@@ -54,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--min_sep_range',
     type=_range,
     metavar='LOW,HIGH',
-    help='range of min-sep, for blt and banded_toeplitz; use instead of'
-    ' --min_sep if only a range is known; figures and file are for LOW',
+    help='range of min-sep, for blt; use instead of --min_sep if only a range'
+    ' is known; figures and file are for LOW',
   )
   add(
     '--range_objective',

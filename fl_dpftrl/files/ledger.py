@@ -14,8 +14,8 @@ import zlib
 from typing import Any, Protocol
 
 # Number of the record, rows that were used, three numbers of the caller's, the time at which it
-# was written, and a checksum. The record of earlier releases has no time.
-_RECORD, _UNTIMED = struct.Struct('<qqqqqqI'), struct.Struct('<qqqqqI')
+# was written, and a checksum.
+_RECORD = struct.Struct('<qqqqqqI')
 _SLOT = 4096  # bytes: what a disk writes whole
 # Most nanoseconds between the time in a record and that of its file, whose clock is coarse.
 _TOLERANCE = 200_000_000
@@ -101,7 +101,7 @@ class MarkFile:
         self._number, self._rows, *kept, written = record
         self.kept = (kept[0], kept[1], kept[2])
     # After a loss of power, the time of the file may be an earlier one.
-    self.is_put_back = bool(written) and state.st_ctime_ns > written + _TOLERANCE
+    self.is_put_back = self._rows is not None and state.st_ctime_ns > written + _TOLERANCE
     if state.st_size and self._rows is None:
       os.close(self._handle)
       raise ValueError(f'{self._path} is damaged, and alone says which rows of noise were used')
@@ -130,11 +130,8 @@ class MarkFile:
 
 
 def _read(content: bytes) -> tuple[Any, ...] | None:
-  """Returns the numbers of a record, 0 for a time that it lacks; None unless it is whole."""
-  for record, missing in ((_RECORD, ()), (_UNTIMED, (0,))):
-    part = content[: record.size]
-    if len(part) == record.size and any(part):
-      *numbers, checksum = record.unpack(part)
-      if checksum == zlib.crc32(part[:-4]):
-        return (*numbers, *missing)
-  return None
+  """Returns the numbers of a record; None unless it is whole."""
+  if len(content) != _RECORD.size or not any(content):
+    return None
+  *numbers, checksum = _RECORD.unpack(content)
+  return tuple(numbers) if checksum == zlib.crc32(content[:-4]) else None

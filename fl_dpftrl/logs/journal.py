@@ -41,8 +41,7 @@ _BATCH_ROWS = 1 << 18
 _MARK = b'\xf1fldp\r\n\x1a'
 _HEAD = struct.Struct('<8scI')
 _COHORT = struct.Struct('<qqcI')  # Round, UTC second, kind of ids, number of ids.
-_NUMBERS, _TEXT = b'i', b't'
-_CHAINED = {b'I': _NUMBERS, b'T': _TEXT}  # Kinds of ids before a chained digest.
+_NUMBERS, _TEXT = b'I', b'T'
 DIGEST_BYTES = hashlib.sha256().digest_size
 _START = bytes(DIGEST_BYTES)
 
@@ -50,14 +49,14 @@ _START = bytes(DIGEST_BYTES)
 class Entry(NamedTuple):
   """A round in a journal: the place of its cohort's payload in bytes, and what it says.
 
-  The timestamp is the UTC second. The chained digest is empty where an earlier version wrote none.
+  The timestamp is the UTC second.
   """
 
   offset: int
   size: int
   timestamp: int
   num_devices: int
-  chain: bytes = b''
+  chain: bytes
 
 
 class Contents(NamedTuple):
@@ -106,22 +105,20 @@ def of_released(num_rounds: int) -> bytes:
 def of_cohort(round_index: int, timestamp: int, ids: pa.Array, chain: bytes) -> bytes:
   """Returns the payload of a round, from its UTC second, ids without nulls and chained digest."""
   if pa.types.is_integer(ids.type):
-    kind, body = b'I', np.asarray(ids, '<i8').tobytes()
+    kind, body = _NUMBERS, np.asarray(ids, '<i8').tobytes()
   else:
     raw = ids.cast(pa.large_binary())
     _, offsets, data = raw.buffers()
     bounds = np.frombuffer(offsets, np.int64)[raw.offset :][: len(raw) + 1]
     text = data.slice(int(bounds[0]), int(bounds[-1] - bounds[0])) if data is not None else b''
-    kind, body = b'T', np.diff(bounds).astype('<i4').tobytes() + bytes(text)
+    kind, body = _TEXT, np.diff(bounds).astype('<i4').tobytes() + bytes(text)
   return _COHORT.pack(round_index, timestamp, kind, len(ids)) + body + chain
 
 
 def _ids_of(payload: bytes) -> pa.Array:
   """Returns the device ids in a round's payload, as string or int64; ValueError if malformed."""
   *_, kind, count = _COHORT.unpack_from(payload)
-  body = memoryview(payload)[_COHORT.size :]
-  if kind in _CHAINED:
-    kind, body = _CHAINED[kind], body[:-DIGEST_BYTES]
+  body = memoryview(payload)[_COHORT.size : -DIGEST_BYTES]
   if kind == _NUMBERS:
     if len(body) != 8 * count:
       raise ValueError('a cohort of another size than it states')
@@ -163,10 +160,8 @@ def scan(path: str, file: BinaryIO, size: int | None = None) -> Contents:
         if index != len(rounds):
           raise ValueError(f'round {index} follows on {len(rounds)} rounds')
         if count:
-          numbers = _CHAINED.get(kind_of_ids, kind_of_ids) == _NUMBERS
-          id_type = pa.int64() if numbers else pa.string()
-        chain = payload[-DIGEST_BYTES:] if kind_of_ids in _CHAINED else b''
-        rounds.append(Entry(offset, len(payload), timestamp, count, chain))
+          id_type = pa.int64() if kind_of_ids == _NUMBERS else pa.string()
+        rounds.append(Entry(offset, len(payload), timestamp, count, payload[-DIGEST_BYTES:]))
       else:
         raise ValueError(f'a frame of the unknown kind {kind!r}')
     except (ValueError, struct.error) as e:
@@ -255,7 +250,7 @@ class Reader:
     }
     if contents.released is not None:
       self.metadata[keys.RELEASED_KEY] = str(contents.released)
-    if self._rounds and self._rounds[-1].chain:
+    if self._rounds:
       self.metadata[keys.CHAIN_KEY] = self._rounds[-1].chain.hex()
     if contents.torn_bytes:
       self.metadata[TORN_KEY] = torn(path, contents)

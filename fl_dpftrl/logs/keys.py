@@ -101,11 +101,6 @@ def of_another_run(
     stored, given: its metadata, and those that it is opened with; different ones.
   """
   differing = [key for key in sorted({*stored, *given}) if stored.get(key) != given.get(key)]
-  if ARITHMETIC_KEY in given and ARITHMETIC_KEY not in stored:
-    return refusals.LogError(
-      f'{path}: the run was begun with sums and noise of float32, which release 0.1 alone goes on'
-      ' with; its log can be replayed, and restart_noise begins noise in whole numbers'
-    )
   kinds = [metadata.get(ARITHMETIC_KEY, '') for metadata in (stored, given)]
   if set(differing) <= {ARITHMETIC_KEY, NUM_COORDINATES_KEY} and set(_NOISE) == set(kinds):
     begun, now = (_NOISE[kind] for kind in kinds)

@@ -333,7 +333,6 @@ class LogWriter:
     num_rounds = shard.num_rounds or 0
     stored, own = dict(shard.metadata), schema.file_metadata(num_rounds, self._given)
     self._released = self._mark(stored.pop(keys.RELEASED_KEY, None), num_rounds)
-    # Computed again: an older release may have added rounds.
     stored.pop(keys.CHAIN_KEY, None)
     if stored != own:
       raise keys.of_another_run(self.path, stored, own)

@@ -6,15 +6,7 @@ from collections.abc import Callable, Sequence
 from fl_dpftrl import workloads
 from fl_dpftrl.families import base, identity, tree_full, tree_online
 from fl_dpftrl.families import registry as families
-from fl_dpftrl.optimization import (
-  banded,
-  banded_inverse,
-  blt,
-  dense,
-  problem,
-  toeplitz,
-  toeplitz_range,
-)
+from fl_dpftrl.optimization import banded, banded_inverse, blt, dense, problem, toeplitz
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.text import messages
 
@@ -49,7 +41,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
     lambda problem: dense.solve_multi_epoch(problem).strategy, certificate=dense.optimality_gap
   ),
   'banded': Optimizer(banded.optimize, 'num_bands'),
-  'banded_toeplitz': Optimizer(toeplitz.optimize, 'num_bands', toeplitz_range.optimize_range),
+  'banded_toeplitz': Optimizer(toeplitz.optimize, 'num_bands'),
   'banded_sqrt': Optimizer(toeplitz.square_root, 'num_bands'),
   'banded_inverse': Optimizer(banded_inverse.optimize, 'num_bands'),
   'banded_inverse_sqrt': Optimizer(banded_inverse.square_root, 'num_bands'),

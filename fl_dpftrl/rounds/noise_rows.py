@@ -19,7 +19,7 @@ from fl_dpftrl.strategies import document
 
 _FORMAT = 1
 _SECRET_NAME, _MARK_NAME, _LOCK_NAME = 'secret.json', 'used', 'lock'
-_ORIGIN = 'seed_from'  # Its key; folders of earlier releases have none.
+_ORIGIN = 'seed_from'  # Its key.
 _SNAPSHOT_ROWS = 16
 # Rows that a strategy without an end is provided for.
 _ENDLESS_ROUNDS = 2**20
@@ -221,8 +221,7 @@ class NoiseRows:
       raise ledger.LostStateError(
         f'{marked} is empty, and alone says which rows of noise were used; name another folder'
       )
-    # Without a row, no log says yet that a seed was given, and voids the guarantee.
-    if about.get(_ORIGIN, origin if self._mark.released() else None) != origin:
+    if about.get(_ORIGIN) != origin:
       raise ValueError(
         f'{self._folder} was made {"without a" if noise_seed is not None else "with a"} noise_seed,'
         ' or does not say; go on as it was begun, or name another folder'

@@ -84,9 +84,6 @@ class Actor:
     merges: whether it merges a group.
     awaited: reference that is ready once it is there, or there again; None while it is.
     pid: its process id on its machine; None before it was there.
-
-  Args:
-    settings: size of the actor.
   """
 
   def __init__(self, settings: Actors):
@@ -158,13 +155,6 @@ class Round:
 
   Totals stay on the machines that made them until it is their turn to be merged: by the driver,
   or by actors, a group at a time, where many actors train more than one group.
-
-  Args:
-    actors: those that train.
-    settings: their size.
-    sent: sends the work.
-    work: of the round's clients.
-    store_bytes: memory for objects of the cluster's machines together.
 
   Attributes:
     actors: those that train.
@@ -368,11 +358,7 @@ class Round:
       self._blame(self._parts[task.index] if task.merges else [task.index], error)
 
   def _blame(self, blocks: Sequence[int], error: Exception) -> None:
-    """Notes that blocks, or a group of them, were lost with their actor or its machine.
-
-    Raises:
-      cluster.NoActorError: if they were lost too often.
-    """
+    """Notes that blocks, or a group of them, were lost with their actor or its machine."""
     clients_of = self._blocks[blocks[0]].start, self._blocks[blocks[-1]].stop - 1
     self._losses[clients_of] += 1
     if self._losses[clients_of] == _ATTEMPTS:

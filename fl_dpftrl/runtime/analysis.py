@@ -118,9 +118,6 @@ def analyse(comp: Any) -> Analysis:
   """Names the values of a `tff.Computation` and assigns them to stages.
 
   Secure sums become sums whose bounds are checked, as in TFF's own tests.
-
-  Raises:
-    UnsupportedComputationError: naming the part that cannot be run.
   """
   if not isinstance(comp, tff.framework.ConcreteComputation):
     raise unsupported(

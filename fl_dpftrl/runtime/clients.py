@@ -143,15 +143,7 @@ class Work:
     return self.step.cutting(tuple(layout)) if cuts else self.step, known
 
   def train(self, block: Sequence[int], manager: threads.Manager | None = None) -> Trained:
-    """Trains the clients of a block, and adds them up in their order.
-
-    Args:
-      block: the clients' places.
-      manager: cancels the work.
-
-    Raises:
-      Exception: of the type that a client raised, with its place in the message; see `failures`.
-    """
+    """Trains the clients of a block, and adds them up in their order."""
     totals = self.zeros
     kept: list[Mapping[str, Tensors]] = []
     for client in block:

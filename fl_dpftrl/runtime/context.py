@@ -152,11 +152,7 @@ def within(made: InProcessContext) -> Iterator[InProcessContext]:
 
 
 class AsyncInProcessContext(tff.framework.AsyncContext):
-  """Context for `tff.program.NativeFederatedContext` and asynchronous programs.
-
-  Args:
-    context: runs the computations, each in a thread of its own.
-  """
+  """Context for `tff.program.NativeFederatedContext` and asynchronous programs."""
 
   def __init__(self, context: InProcessContext):
     self._context = context
@@ -243,12 +239,7 @@ class _Call:
     return self._num_clients
 
   def run(self, client_seed: Callable[[int, int], np.ndarray], where: clients.Clients) -> None:
-    """Runs all stages.
-
-    Args:
-      client_seed: (stage, client) → its seed.
-      where: trains the clients.
-    """
+    """Runs all stages."""
     for index, stage in enumerate(self._program.stages):
       if stage.server is not None:
         seed, known = randomness.secret_seed(), self._shared.__getitem__

@@ -17,13 +17,7 @@ Kind: TypeAlias = tuple[Any, ...]
 
 
 class Batches(tf.data.Dataset):
-  """Rows of arrays as batches: a data set that TensorFlow makes only if it is used as one.
-
-  Args:
-    kind: structure of a batch.
-    parts: arrays of that structure, in the order of `tf.nest.flatten`, that nobody changes.
-    batch_size: rows in a batch.
-  """
+  """Rows of arrays as batches: a data set that TensorFlow makes only if it is used as one."""
 
   def __init__(self, kind: Kind, parts: Sequence[np.ndarray], batch_size: int):
     # Not by the base class, which wants the data set that is made later.

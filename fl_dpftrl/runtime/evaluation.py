@@ -17,12 +17,6 @@ class Evaluator:
   """Evaluates expressions to tensors of the graph that is being built.
 
   Values are tensors in nested tuples; functions are Python functions of them.
-
-  Args:
-    analysed: the computation.
-    named: its values, and others that were named since.
-    importer: puts TensorFlow computations into the graph.
-    known: values that are computed already; others are added.
   """
 
   def __init__(

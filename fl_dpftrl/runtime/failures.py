@@ -28,27 +28,14 @@ _LEVEL, _SILENT = 'TF_CPP_MIN_LOG_LEVEL', 3
 def of_operation(
   error: Exception, graph: tf.Graph, *, place: str = '', show: bool = False
 ) -> Exception:
-  """Returns an error of a graph's run that names its type, operation and node alone.
-
-  Args:
-    error: raised by TensorFlow.
-    graph: that was run; all words but the place are from it.
-    place: words that the message begins with; '' for none.
-    show: whether to print the error to stderr.
-  """
+  """Returns an error of a graph's run that names its type, operation and node alone."""
   _show(error, place, show)
   said = _placed(_told(getattr(error, 'message', ''), graph), place)
   return _saying(error, said)
 
 
 def of_function(error: Exception, *, place: str, show: bool = False) -> Exception:
-  """Returns an error of a client's data that names its type and the line that raised it alone.
-
-  Args:
-    error: raised by a function of the user's.
-    place: words that the message begins with.
-    show: whether to print the error to stderr.
-  """
+  """Returns an error of a client's data that names its type and the line that raised it alone."""
   _show(error, place, show)
   last = traceback.extract_tb(error.__traceback__)[-1]
   line = f'{os.path.basename(last.filename)}:{last.lineno}'

@@ -27,14 +27,7 @@ Value = Any
 
 
 class Importer:
-  """Puts computations into the current graph, each with its own random numbers.
-
-  Args:
-    seed: int64, shape [2]; new in each call of the graph.
-    honours_seeds: operations that have a seed of their own start from it in each
-      call of the graph.
-    of_clients: whether the graph is given the values of single clients.
-  """
+  """Puts computations into the current graph, each with its own random numbers."""
 
   def __init__(self, seed: tf.Tensor, *, honours_seeds: bool, of_clients: bool):
     self._of_clients = of_clients
@@ -45,11 +38,7 @@ class Importer:
     self.resources: list[Any] = []
 
   def call(self, computation: tff.framework.CompiledComputation, argument: Value) -> Value:
-    """The result of a computation.
-
-    Raises:
-      UnsupportedComputationError: unless it is made of TensorFlow.
-    """
+    """The result of a computation."""
     kind = computation.proto.WhichOneof('computation')
     if kind != 'tensorflow':
       raise analysis.unsupported(f'a computation made of {kind}', 'write it in TensorFlow')

@@ -156,11 +156,7 @@ class Machines(clients.Clients):
   def groups(
     self, work: clients.Work, stop: threads.Stop
   ) -> Generator[clients.Trained, None, None]:
-    """Yields what came of each group of blocks of clients, in order.
-
-    Raises:
-      NoActorError: if no actor is there in time, or a block ends each that trains it.
-    """
+    """Yields what came of each group of blocks of clients, in order."""
     self._start()
     round_ = actors_lib.Round(self._actors, self._settings, self._sent, work, self._store_bytes)
     with contextlib.closing(self._taken(round_, stop)) as trained:

@@ -44,11 +44,7 @@ class Step:
   _making: threading.Lock = dataclasses.field(default_factory=threading.Lock, repr=False)
 
   def cutting(self, layout: Layout) -> 'Step':
-    """Returns the step that cuts batches from arrays itself, where this one takes data sets.
-
-    Args:
-      layout: of what it takes; instead of a data set, the loose kind of batches that are given.
-    """
+    """Returns the step that cuts batches from arrays itself, where this one takes data sets."""
     with self._making:
       if layout not in self._by_layout:
         self._by_layout[layout] = self._cutting(layout)
@@ -89,14 +85,9 @@ class Step:
     place: str = '',
     show_errors: bool = False,
   ) -> dict[str, tuple[tf.Tensor, ...]]:
-    """The tensors of each value that it gives.
+    """Returns the tensors of each value that it gives, of the values that it takes.
 
-    Args:
-      seed: int64, of `randomness.SEED_SPEC`; of a client's step, of CLIENT_SEED_SPEC.
-      values: tensors of a value that it takes.
-      manager: cancels this call; of no other call, since each that fails cancels all of one.
-      place: words that the message of an error begins with; '' for none.
-      show_errors: whether TensorFlow's own words of an error are printed to stderr.
+    The manager cancels this call; of no other call, since each that fails cancels all of one.
     """
     arguments = [tensor for name in self.takes for tensor in values(name)]
     try:
@@ -172,11 +163,7 @@ class Program:
 
 
 def tensor_specs(of: tff.Type) -> list[tf.TensorSpec]:
-  """Returns the specs of the tensors of a type; a data set is a variant.
-
-  Raises:
-    UnsupportedComputationError: where it is not made of tensors and data sets.
-  """
+  """Returns the specs of the tensors of a type; a data set is a variant."""
   if isinstance(of, tff.StructType):
     return [spec for _, part in tff.structure.to_elements(of) for spec in tensor_specs(part)]
   if isinstance(of, tff.SequenceType):
@@ -189,11 +176,7 @@ def tensor_specs(of: tff.Type) -> list[tf.TensorSpec]:
 
 
 def build(comp: Any) -> Program:
-  """Compiles a `tff.Computation`.
-
-  Raises:
-    UnsupportedComputationError: naming the part that cannot run in process.
-  """
+  """Compiles a `tff.Computation`."""
   return _Builder(analysis.analyse(comp), comp.type_signature).program()
 
 

@@ -321,9 +321,6 @@ class _Loops:
 
   What is between a loop's entrances and its exits is in one frame, and nodes of a frame take
   inputs of the same frame alone.
-
-  Args:
-    nodes: of a graph or function; those added later are not looked at.
   """
 
   def __init__(self, nodes: Any):

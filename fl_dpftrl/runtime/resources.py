@@ -49,9 +49,6 @@ def rewrite(graph: tf.compat.v1.GraphDef, initialize: str, *, of_clients: bool) 
 
   Returns:
     Names of the nodes of variables, whose memory the caller has to free.
-
-  Raises:
-    UnsupportedComputationError: naming an operation that would keep something.
   """
   handles: dict[_Key, _Node] = {}
   variables = []

@@ -21,14 +21,7 @@ def elements(variant: tf.Tensor, of: tff.SequenceType) -> tf.data.Dataset:
 def mapped(
   function: Function, data_set: tf.data.Dataset, of: tff.SequenceType, seed: tf.Tensor
 ) -> tf.Tensor:
-  """Returns the variant of a data set with a function applied to each element.
-
-  Args:
-    function: its argument is one element.
-    data_set: its elements are computed as they are read; nothing is copied.
-    of: type of the result.
-    seed: int64, shape [2]; the function gets another for each element.
-  """
+  """Returns the variant of a data set with a function applied to each element."""
   structure = _structure(of)
 
   def on_element(index: tf.Tensor, element: Any) -> Any:
@@ -41,14 +34,7 @@ def mapped(
 def reduced(
   function: Function, data_set: tf.data.Dataset, zero: imports.Value, seed: tf.Tensor
 ) -> imports.Value:
-  """Returns what a function makes of all elements, one after another.
-
-  Args:
-    function: its argument is (result so far, one element).
-    data_set: of the elements.
-    zero: first result.
-    seed: int64, shape [2]; the function gets another for each element.
-  """
+  """Returns what a function makes of all elements, one after another."""
 
   def on_element(total: imports.Value, numbered: Any) -> imports.Value:
     index, element = numbered

@@ -95,15 +95,6 @@ def in_order(
   together, however much slower one of them is. Where one fails, or whoever takes the results goes
   away, the others are cancelled. What comes before one that fails is waited for: the error is
   that of the first place, each time the same.
-
-  Args:
-    work: (index, what cancels it) → result, by TensorFlow.
-    num: number of results.
-    num_threads: number of threads that work at the same time, at least 1.
-    stop: ends the round with a RuntimeError where it is asked for.
-
-  Raises:
-    Exception: that work raised.
   """
   stop = stop or Stop()
   results = _Results(work, num, 2 * num_threads)

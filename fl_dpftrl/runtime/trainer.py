@@ -82,23 +82,14 @@ class Failed:
 
 
 class Sender:
-  """Sends what the clients of a round need, and what many rounds need only once.
-
-  Args:
-    put: object → reference to it, as `ray.put`.
-  """
+  """Sends what the clients of a round need, and what many rounds need only once."""
 
   def __init__(self, put: Callable[[Any], Any]):
     self._put = put
     self._kept = _Kept(_MOST_KEPT)
 
   def work(self, work: clients.Work, *, merges: bool) -> Any:
-    """Returns a reference to what all clients of a stage share.
-
-    Args:
-      work: of the clients.
-      merges: whether totals are merged where they are, too.
-    """
+    """Returns a reference to what all clients of a stage share."""
     return self._put(
       SentWork(
         step=self._step(work.step),
@@ -145,15 +136,7 @@ class Sender:
 
 
 class Trainer:
-  """Trains blocks of clients and merges their totals; an actor of Ray.
-
-  Args:
-    fetch: reference → what it stands for.
-    lost: errors of a fetch whose object went with its machine.
-    at_a_time: clients that are trained at the same time; others wait.
-    num_threads: processors that an operation of TensorFlow may use.
-    deterministic: whether operations must give the same bits in each run.
-  """
+  """Trains blocks of clients and merges their totals; an actor of Ray."""
 
   def __init__(
     self,
@@ -182,9 +165,7 @@ class Trainer:
   ) -> tuple[Failed | None, SentTrained | None]:
     """Returns why a block failed, and what came of it; one of them is None.
 
-    Args:
-      work: reference to a `SentWork`, in a list, so that Ray does not fetch it.
-      block: the clients.
+    The work is a reference in a list, so that Ray does not fetch it.
     """
     try:
       loaded: clients.Work = self._works.get(work[0], self._load)
@@ -209,10 +190,6 @@ class Trainer:
     """Returns why results were not merged, if not, and what came of it, one of which is None.
 
     The reason is an error, or the places of results that are lost.
-
-    Args:
-      work: as of `train`.
-      trained: references to the `SentTrained` of a group's blocks.
     """
     lost: list[int] = []
 
@@ -252,12 +229,7 @@ class Trainer:
     )
 
   def _received(self, value: Any, has_type: bool) -> Any:
-    """Returns a client's own value, given as it travelled.
-
-    Args:
-      value: a data set of arrays, what makes it here, or tensors.
-      has_type: whether tensors stand for a value of a type, and not for themselves.
-    """
+    """Returns a client's own value, given as it travelled."""
     if isinstance(value, data_sets.Batches):
       return value
     if not isinstance(value, clients.Later):

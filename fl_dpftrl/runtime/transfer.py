@@ -58,11 +58,7 @@ def calls_python(step: programs.Step) -> bool:
 
 
 def sent_step(step: programs.Step) -> SentStep:
-  """Returns a step as it travels.
-
-  Raises:
-    ValueError: if it calls Python functions, which stay in their process.
-  """
+  """Returns a step as it travels."""
   if calls_python(step):
     raise ValueError(
       "clients' work with tf.py_function or tf.numpy_function stays in its process: write it in"
@@ -110,11 +106,7 @@ Sent: TypeAlias = np.ndarray | SentDataSet | SentZeros
 
 
 def sent_tensors(tensors: Sequence[tf.Tensor]) -> tuple[Sent, ...]:
-  """Returns tensors, of which some may be data sets, as they travel.
-
-  Raises:
-    ValueError: for a data set that stays in its process.
-  """
+  """Returns tensors, of which some may be data sets, as they travel."""
   return tuple(
     _sent_data_set(one) if one.dtype == tf.variant else np.asarray(one) for one in tensors
   )

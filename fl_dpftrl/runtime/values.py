@@ -51,11 +51,7 @@ class Arrays:
     return array
 
   def tensor(self, value: Any, spec: tf.TensorSpec) -> tf.Tensor:
-    """The tensor of a user's value.
-
-    Raises:
-      MisfitError: if it is of another type or shape.
-    """
+    """The tensor of a user's value."""
     if isinstance(value, tf.Variable):
       value = value.read_value()
     if not isinstance(value, tf.Tensor):
@@ -104,11 +100,7 @@ def parts_of_argument(
 
 
 def elements(value: Any, of: tff.StructType) -> list[Any]:
-  """The elements of a container, in the order of its type.
-
-  Raises:
-    MisfitError: if the container has others.
-  """
+  """The elements of a container, in the order of its type."""
   names = [name for name, _ in tff.structure.to_elements(of)]
   if isinstance(value, Mapping) and all(names):
     if set(value) == set(names):
@@ -202,14 +194,7 @@ def _check_elements(of: tff.SequenceType, spec: Any) -> None:
 
 
 def assembled(of: tff.Type, parts: Iterator[Any], arrays: Arrays) -> Any:
-  """A result of a type.
-
-  Args:
-    of: its type.
-    parts: the tensors of each part that is placed or, where nothing is, of all;
-      for a part that clients have, those of each client.
-    arrays: told what is given out.
-  """
+  """A result of a type."""
   return tff.types.type_to_py_container(_struct(of, parts, arrays), of)
 
 

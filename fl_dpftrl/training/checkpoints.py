@@ -54,9 +54,6 @@ class CheckpointFolder:
     folder: made where it does not exist.
     template: a state of the right structure, whose values are not used.
     keep: how many of the newest checkpoints stay on disk, at least 2.
-
-  Raises:
-    ValueError: for fewer than 2 kept checkpoints.
   """
 
   def __init__(self, folder: str | os.PathLike[str], template: Any, *, keep: int = 3):
@@ -101,21 +98,13 @@ class CheckpointFolder:
     return self.load(checkpoint.num_rounds)
 
   def load(self, num_rounds: int) -> Checkpoint:
-    """Reads a checkpoint.
-
-    Raises:
-      ValueError: naming the file, where it is missing, damaged, of another
-        format or of another structure than the template's.
-    """
+    """Reads a checkpoint."""
     path = self._path(num_rounds)
     expected = tf.nest.flatten(self._template)
     try:
       content = path.read_bytes()
       if content[-_DIGEST_CHARACTERS:] != _digest(memoryview(content)):
-        raise ValueError(
-          'it is damaged, or of a version that stored no digest: go on with'
-          ' the version that wrote it'
-        )
+        raise ValueError('it is damaged')
       with np.load(io.BytesIO(content), allow_pickle=False) as archive:
         about = json.loads(str(archive['about']))
         leaves = [archive[name] for name in archive.files if name != 'about']

@@ -81,11 +81,7 @@ def allowed_rounds(
   delta: float,
   max_epsilon: float,
 ) -> int:
-  """Returns the number of rounds whose ε, by the declared schema, stays within a budget.
-
-  Raises:
-    ValueError: naming max_epsilon, if the budget is too small for one round.
-  """
+  """Returns the number of rounds whose ε, by the declared schema, stays within a budget."""
   noise = run_noise.RunNoise.of(
     schema.num_rounds, strategy, noise_multiplier, arithmetic=arithmetic
   )

@@ -63,7 +63,6 @@ def run(work: Callable[[Interrupt], None]) -> None:
   Raises:
     Interrupted: once a signal came, whatever work came to. Work may then still be
       under way: leave with `leave`.
-    Exception: what work raised.
   """
   interrupt = Interrupt()
   raised: list[BaseException] = []

@@ -140,7 +140,6 @@ def run(
   Raises:
     LostStateError: if the log or the checkpoints that are needed are gone.
     RoundFailedError: if a round could not be computed.
-    ValueError: if another process is at this run.
     StalledRound: where no cohort can be formed.
   """
   stored_in = training.folder / CHECKPOINTS_NAME

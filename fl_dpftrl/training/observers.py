@@ -198,11 +198,7 @@ def events_folder(folder: pathlib.Path) -> pathlib.Path:
 def event_writer(
   events: pathlib.Path, settings: Mapping[str, Any] | None = None
 ) -> tf.summary.SummaryWriter:
-  """Returns a writer of events, which first notes the settings for the page HParams.
-
-  Raises:
-    OSError: if the file cannot be written.
-  """
+  """Returns a writer of events, which first notes the settings for the page HParams."""
   with events_written(events):
     writer = tf.summary.create_file_writer(str(events))
     if settings is not None:
@@ -221,9 +217,6 @@ def events_written(path: str | os.PathLike[str] = "TensorBoard's event file") ->
 
   Args:
     path: file or folder that the error names.
-
-  Raises:
-    OSError: with errno ENOSPC where there is no room.
   """
   try:
     yield

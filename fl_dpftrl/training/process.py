@@ -91,9 +91,6 @@ class RoundProcess:
     process: learning process that was built with the aggregator as its model_aggregator.
     aggregator: adds the noise. The guarantee is computed from it.
     context: runs the rounds.
-
-  Raises:
-    ValueError: for a process without a model, such as k-means.
   """
 
   def __init__(
@@ -108,11 +105,7 @@ class RoundProcess:
     self._skip_row = functools.cache(lambda: aggregator.skip_row(self._trainable))
 
   def initialize(self) -> Any:
-    """Returns the first state.
-
-    Raises:
-      ValueError: if its noise has other parameters than the aggregator.
-    """
+    """Returns the first state."""
     state = self._process.initialize()
     noise = getattr(getattr(state, 'aggregator', None), 'noise', None)
     own = getattr(noise, 'parameters', None)
@@ -140,11 +133,7 @@ class RoundProcess:
 
 
 def trainable_weights(process: Any) -> Any:
-  """Returns the type of the model's trainable weights.
-
-  Raises:
-    ValueError: for a process without a model, such as k-means.
-  """
+  """Returns the type of the model's trainable weights."""
   weights = getattr(process, 'get_model_weights', None)
   model = getattr(getattr(weights, 'type_signature', None), 'result', None)
   trainable = getattr(model, 'trainable', None)

@@ -200,11 +200,7 @@ def _within_budget(
   max_epsilon: float,
   say: Callable[[str], None],
 ) -> tuple[int, Callable[[], Iterator[schemas.Cohort]]]:
-  """Returns the rounds that a privacy budget allows, and their cohorts.
-
-  Raises:
-    ValueError: if the budget is too small for one round, or there is nothing to compute ε from.
-  """
+  """Returns the rounds that a privacy budget allows, and their cohorts."""
   if declared is None or void is not None:
     raise ValueError(
       f'max_epsilon={max_epsilon:g} needs timers in rounds, which declare a min-sep'
@@ -234,11 +230,7 @@ def _devices(
   timer_rounds: int,
   seed: int,
 ) -> scenario_lib.Scenario:
-  """Returns the population of a run: the given one, or clients that are always available.
-
-  Raises:
-    ValueError: if it does not fit the clients or the aggregator's report goal.
-  """
+  """Returns the population of a run: the given one, or clients that are always available."""
   if given is not None:
     if timer_rounds != 1:
       raise ValueError('timer_rounds and scenario exclude each other: the scenario has a timer')

@@ -332,7 +332,7 @@ HOSTILE = [
   ('bundle', edited('"num_rounds": null', '"num_rounds": true'), 'num_rounds'),
   ('bundle', edited('"first_round": 0', '"first_round": -1'), 'first_round'),
   ('bundle', edited('"deltas": [', '"more": 1, "deltas": ['), 'unknown'),
-  ('bundle', edited('"version": 2', '"version": 1'), 'release 0.1 of fl_dpftrl'),
+  ('bundle', edited('"version": 2', '"version": 1'), 'version must be 2'),
   ('bundle', edited('"version": 2', '"version": 3'), 'version must be 2'),
   ('bundle', edited('"version": 2', f'"version": {"9" * 5000}'), 'digits'),
   ('bundle', lambda content: b'[' * 100_000, 'within each other'),
@@ -348,7 +348,7 @@ HOSTILE = [
     edited('"participation": "min_sep"', '"participation": "fixed_separation"'),
     'min_sep',
   ),
-  ('public', edited('"version": 2', '"version": 1'), 'release 0.1 of fl_dpftrl'),
+  ('public', edited('"version": 2', '"version": 1'), 'version must be 2'),
 ]
 
 

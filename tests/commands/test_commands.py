@@ -86,7 +86,7 @@ def test_the_workload_is_stored_and_shown(tmp_path, run, result):
 
 def test_optimize_over_a_range_of_min_seps(tmp_path, result, run):
   path = tmp_path / 'found.json'
-  line = 'optimize --mechanism=banded_toeplitz --num_rounds=24 --min_sep_range=3,6'
+  line = 'optimize --mechanism=blt --num_buffers=2 --num_rounds=24 --min_sep_range=3,6'
   found = result(f'{line} --objective=rms --output={path}')
   assert (found['min_sep'], found['min_sep_range']) == (3, [3, 6])
   assert found['range_objective'] == 'regret'

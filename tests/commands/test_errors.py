@@ -227,8 +227,6 @@ LINES = [
   ('', 'COMMAND must be one of optimize'),
   ('traim', "'traim'"),
   (_HUGE, 'COMMAND must be one of'),
-  ('worker', 'clients train on a Ray cluster'),
-  ('noise_worker', '--noise_machines'),
   ('optimize', '--mechanism'),
   ('optimize --mechanism=blt', '--num_rounds'),
   ('describe', 'STRATEGY'),

@@ -1,13 +1,11 @@
 """A run on a cluster is the run of one process, file by file."""
 
-import re
 import shutil
 
 import pytest
 
-from experiments.stackoverflow import configuration, machines, training
+from experiments.stackoverflow import machines
 from experiments.stackoverflow.study import task
-from fl_dpftrl.families import identity
 from fl_dpftrl.studies import design as design_lib
 from fl_dpftrl.studies import run
 from tests.experiments import runs
@@ -46,18 +44,3 @@ def test_a_study_trains_its_cells_on_the_cluster(cluster, tmp_path):
   (log,) = (tmp_path / 'study' / 'cells').glob('*.log')
   (last,) = (line for line in log.read_text().splitlines() if line.startswith('round 4/4 | '))
   assert ' of 2 actors, 0 lost so far | ' in last
-
-
-def test_flags_of_earlier_releases_are_refused():
-  for flag, instead in machines.GONE.items():
-    with pytest.raises(ValueError, match=f'^--{flag} is gone: {re.escape(instead)}$'):
-      machines.check_gone(['--dataset=synthetic', f'--{flag}=1'])
-
-
-def test_a_run_whose_noise_was_served_is_refused(tmp_path):
-  rows = tmp_path / 'checkpoints' / 'rows'
-  rows.mkdir(parents=True)
-  (rows / 'served.json').write_text('{}')
-  hparams = configuration.Hparams(noise_multiplier=1.0, report_goal=6, num_rounds=12)
-  with pytest.raises(ValueError, match='outside the training process, which release 0.1 alone'):
-    training.aggregator(hparams, identity.Identity(), tmp_path)

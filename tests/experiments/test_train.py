@@ -194,8 +194,6 @@ def test_without_noise_there_is_no_guarantee_and_the_cost_is_shown(guaranteed, t
     (['--actors=3'], ['--actors is for the Ray cluster that --machines names']),
     (['--noise_machines=-1'], ['--noise_machines=-1 must be at least 0']),
     (['--machines=auto', '--max_concurrent_clients=2'], ['give --clients_per_actor']),
-    (['--noise_memory=recomputed'], ['--noise_memory=recomputed is gone']),
-    (['--worker_addresses=here:1'], ['--worker_addresses is gone: give --machines=ADDRESS']),
     (['--flagfile=nowhere.flags'], ['nowhere.flags']),
   ],
 )

@@ -1,7 +1,6 @@
 """Digests: damaged logs of ours are refused, or say the same; those of rounds are chained."""
 
 import hashlib
-import struct
 
 import numpy as np
 import pyarrow as pa
@@ -10,10 +9,9 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.bundles import writing
-from fl_dpftrl.logs import digests, journal, keys, refusals, schema
+from fl_dpftrl.logs import digests, keys, refusals, schema
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import writer as writer_lib
-from tests.logs import files
 
 
 def write(path):
@@ -151,29 +149,3 @@ def test_digests_are_chained_as_documented(tmp_path, monkeypatch, cohorts, batch
   for log_path in (path, shuffled):
     run = dpftrl.open_run(log_path, 'tree_online', noise_multiplier=1.0)
     assert list(writing.chained(run)) == given
-
-
-def test_a_journal_of_an_earlier_release_is_chained_from_its_cohorts(tmp_path, monkeypatch):
-  path = tmp_path / 'log.parquet'
-  with monkeypatch.context() as patched:
-    patched.setattr(journal, 'of_cohort', old_cohort)
-    before = writer_lib.LogWriter(path)
-    before.append(0, ['a'], 1)
-    before.append(1, ['b'], 2)
-    del before
-  log = writer_lib.LogWriter(path)
-  log.append(2, ['a', 'b'], 3)
-  new = writer_lib.LogWriter(tmp_path / 'new.parquet')
-  for t, cohort in enumerate((['a'], ['b'], ['a', 'b'])):
-    new.append(t, cohort, 1)
-  assert log.digest == new.digest
-  log.close()
-  assert files.rows(path) == [(0, 'a'), (1, 'b'), (2, 'a'), (2, 'b')]
-
-
-def old_cohort(round_index, timestamp, ids, digest):
-  """A round as journals had it before their digests were chained by round."""
-  del digest
-  text = ''.join(ids.to_pylist()).encode()
-  sizes = np.ones(len(ids), '<i4').tobytes()
-  return struct.pack('<qqcI', round_index, timestamp, b't', len(ids)) + sizes + text

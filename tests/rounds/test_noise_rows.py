@@ -3,10 +3,8 @@
 import json
 import os
 import shutil
-import struct
 import threading
 import time
-import zlib
 
 import numpy as np
 import pytest
@@ -212,21 +210,13 @@ def test_the_clock_of_the_file_system_may_be_another(tmp_path, monkeypatch):
       rows.row(rows.next_row)
 
 
-def test_a_mark_of_an_earlier_release_has_no_time(tmp_path):
-  content = ledger._UNTIMED.pack(3, 7, 1, -2, 5, 0)[:-4]
-  (tmp_path / 'used').write_bytes(content + struct.pack('<I', zlib.crc32(content)))
-  mark = ledger.MarkFile(tmp_path / 'used')
-  assert (mark.released(), mark.kept, mark.is_put_back) == (7, (1, -2, 5), False)
-  mark.close()
-
-
 @pytest.mark.parametrize('first, then', [(5, None), (None, 5)])
 def test_a_secret_seed_and_a_known_one_are_not_mixed(first, then, tmp_path):
   opened(tmp_path, noise_seed=first).close()
   with pytest.raises(ValueError, match='another noise_seed|was made with a noise_seed'):
     opened(tmp_path, noise_seed=then)
   about = json.loads((tmp_path / 'secret.json').read_text())
-  kept = ('seed', 'strategy', 'size', 'release')  # As of an earlier release.
+  kept = ('seed', 'strategy', 'size', 'release')
   durable.write(tmp_path / 'secret.json', {name: about[name] for name in kept})
   with pytest.raises(ValueError, match='or does not say'):
     opened(tmp_path, noise_seed=first, moved=True)
