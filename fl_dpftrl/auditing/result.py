@@ -55,23 +55,16 @@ class Check:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Audit:
-  """Claimed and measured privacy of a mechanism.
+  """Claim of a mechanism, and the checks of what it releases.
 
   Attributes:
     subject: what ran, in words.
     claimed_epsilon: ε at delta that the accountant gives for the claim.
-    attainable_epsilon: ε at delta of the claimed noise for the participation
-      pattern of the audit, which no lower bound can exceed by much. It is below
-      claimed_epsilon where the released rows say less than C x + Z does.
-    lower_bound_epsilon: lower bound on the true ε at delta. It holds with at
-      least `confidence`.
-    confidence: confidence that was asked for.
     delta: δ.
     adjacency: 'zero_out': one device's updates are replaced by zeros.
     noise_multiplier: claimed standard deviation of Z over the clip norm.
     clip_norm: claimed bound on an update.
     schema: participation schema of the claim.
-    rounds_of_device: rounds in which the device of the audit takes part.
     num_draws: number of noise samples per round.
     seed: seed of the audit; None for fresh randomness.
     checks: all checks, in a fixed order.
@@ -79,15 +72,11 @@ class Audit:
 
   subject: str
   claimed_epsilon: float
-  attainable_epsilon: float
-  lower_bound_epsilon: float
-  confidence: float
   delta: float
   adjacency: str
   noise_multiplier: float
   clip_norm: float
   schema: schemas.MinSep
-  rounds_of_device: tuple[int, ...]
   num_draws: int
   seed: int | None
   checks: tuple[Check, ...]
@@ -103,8 +92,6 @@ class Audit:
       'subject': self.subject,
       'checks': f'{len(self.checks)}, failed: {", ".join(failed) or "none"}',
       'claimed_epsilon': rounding.up(self.claimed_epsilon),
-      'lower_bound_epsilon': rounding.down(self.lower_bound_epsilon),
-      'confidence': self.confidence,
       'delta': self.delta,
       'adjacency': self.adjacency,
     }
@@ -129,7 +116,7 @@ class Audit:
     plain = {
       field.name: getattr(self, field.name)
       for field in dataclasses.fields(self)
-      if field.name not in ('schema', 'rounds_of_device', 'checks')
+      if field.name not in ('schema', 'checks')
     }
     return {
       'passed': self.passed,
@@ -137,6 +124,5 @@ class Audit:
       'num_rounds': self.schema.num_rounds,
       'min_sep': self.schema.min_sep,
       'max_participations': self.schema.participations,
-      'rounds_of_device': list(self.rounds_of_device),
       'checks': [check.to_json() for check in self.checks],
     }

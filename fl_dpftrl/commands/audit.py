@@ -13,7 +13,7 @@ from fl_dpftrl.commands import flags
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import rounding
 
-HELP = 'tests the noise and clipping of a mechanism, with a lower bound on ε'
+HELP = 'tests the noise and clipping of a mechanism'
 
 EXAMPLE = (
   'fl-dpftrl audit --strategy=blt-b400 --noise_multiplier=2 --delta=1e-6'
@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
     '--executor',
     choices=auditing.EXECUTORS,
-    help="aggregator: this package's aggregator in process (default); engine, reference:"
-    ' noise rows in NumPy, without clipping',
+    help="aggregator: this package's aggregator in process (default); engine: noise rows in"
+    ' NumPy, without clipping',
   )
   add(
     '--aggregator',
@@ -47,18 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--divisor',
     type=float,
     help='with --aggregator: number by which it divides the sum (default: 1)',
-  )
-  add(
-    '--largest_update',
-    type=float,
-    help='L2 norm of the largest update that a device can send (default: 10⁶ clip norms)',
-  )
-  add(
-    '--confidence',
-    type=float,
-    default=0.95,
-    help='confidence of the lower bound (default: 0.95); a sound mechanism fails with'
-    ' probability at most (1 − confidence) / 10',
   )
   add('--num_draws', type=int, default=50_000, help='noise samples per round (default: 50000)')
   add('--seed', type=int, help='number that makes the audit repeatable; default: fresh randomness')
@@ -86,8 +74,6 @@ def run(args: argparse.Namespace) -> auditing.Audit:
     noise_multiplier=args.noise_multiplier,
     clip_norm=args.clip_norm,
     delta=args.delta,
-    largest_update=args.largest_update,
-    confidence=args.confidence,
     num_draws=args.num_draws,
     seed=args.seed,
     aggregator=aggregator,
@@ -126,7 +112,7 @@ def verdict(args: argparse.Namespace, result: auditing.Audit) -> tuple[int, str]
 
 
 def show(result: auditing.Audit) -> str:
-  """Formats the verdict, the figures and all checks; lower bounds are rounded down."""
+  """Formats the verdict, the figures and all checks."""
   failed = [check for check in result.checks if not check.passed]
   if failed:
     verdict = f'failed: {len(failed)} of {len(result.checks)} checks; the claim does not hold'
@@ -136,11 +122,8 @@ def show(result: auditing.Audit) -> str:
     'subject': result.subject,
     'verdict': verdict,
     'claimed epsilon': rounding.up(result.claimed_epsilon),
-    'lower bound on epsilon': f'{rounding.down(result.lower_bound_epsilon)},'
-    f' with confidence {result.confidence:g}',
     'delta': rounding.exact(result.delta),
     'adjacency': result.adjacency,
-    'rounds of the device': ', '.join(map(str, result.rounds_of_device)),
     'draws per round': f'{result.num_draws:,}',
   }
   width = max(map(len, figures)) + 2

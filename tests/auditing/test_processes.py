@@ -22,8 +22,8 @@ CLIP, MULTIPLIER, DRAWS, GOAL = 0.5, 1.0, 1600, 10
 Tff = tff.aggregators.DifferentiallyPrivateFactory
 
 
-# What a sum of float32 numbers fails, however sound its noise is.
-FLOAT = {'low_bits'}
+# What a sum of float32 numbers, clipped by their squares, fails, however sound its noise is.
+FLOAT = {'low_bits', 'releases_finite'}
 
 
 def audit(aggregator, strategy=BANDED, **options):
@@ -108,21 +108,13 @@ class Table(tff.aggregators.UnweightedAggregationFactory):
 
 
 @pytest.mark.slow
-def test_our_aggregator_passes_whatever_a_device_sends():
-  found = auditing.audit(
-    BANDED,
-    SCHEMA,
-    noise_multiplier=MULTIPLIER,
-    clip_norm=CLIP,
-    delta=1e-6,
-    largest_update=3e38,
-    num_draws=DRAWS,
-  )
-  assert found.subject == 'CorrelatedNoiseFactory with banded_toeplitz, in process'
+@pytest.mark.parametrize('zeroing_norm', [None, 0.2])
+def test_our_aggregator_passes(zeroing_norm):
+  found = audit(correlated(zeroing_norm=zeroing_norm))
   assert failed(found) == set()
-  names = {check.name for check in found.checks}
-  assert {'clipping', 'small_updates', 'divisor_fixed', 'releases_finite'} <= names
-  assert 0.6 * found.attainable_epsilon < found.lower_bound_epsilon <= found.claimed_epsilon
+  statistics = {check.name: check.statistic for check in found.checks}
+  assert statistics['clipping'] == pytest.approx(1.0, abs=0.05)
+  assert found.subject == 'CorrelatedNoiseFactory, in process'
 
 
 @pytest.mark.slow
@@ -141,8 +133,7 @@ def test_seeded_runs_differ_and_repeat():
 @pytest.mark.slow
 def test_fixed_gaussian_of_tff_passes_but_for_updates_whose_square_overflows():
   made = Tff.gaussian_fixed(MULTIPLIER, float(GOAL), CLIP)
-  found = audit(made, identity.Identity(), largest_update=1e30)
-  assert failed(found) == {'releases_finite', *FLOAT}
+  assert failed(audit(made, identity.Identity())) == FLOAT
 
 
 @pytest.mark.slow
@@ -152,7 +143,6 @@ def test_tree_aggregation_of_tff_has_the_noise_of_a_tree():
   value_type = tff.to_type([tff.TensorType(np.float32, spec.shape) for spec in specs])
   found = audit(made.create(value_type), tree_online.TreeOnline())
   assert failed(found) == FLOAT
-  assert found.lower_bound_epsilon < found.attainable_epsilon < found.claimed_epsilon
 
 
 @pytest.mark.slow
@@ -176,7 +166,6 @@ def test_a_small_tensor_without_noise_is_caught():
   value_type = tff.to_type([(np.float32, [800]), (np.float32, [1])])
   found = audit(Table(silent=[1]).create(value_type))
   assert 'coordinates_noised' in failed(found)
-  assert found.lower_bound_epsilon > 1000.0
   assert failed(audit(Table().create(value_type))) == FLOAT
 
 
@@ -220,4 +209,4 @@ def test_the_command_audits_an_aggregator_by_name(tmp_path, monkeypatch, capsys)
     main.main(line.split())
   found = json.loads(capsys.readouterr().out)
   assert raised.value.code == 4 and found['passed'] is False
-  assert found['lower_bound_epsilon'] > found['claimed_epsilon']
+  assert 'noise_scale' in {check['name'] for check in found['checks'] if not check['passed']}

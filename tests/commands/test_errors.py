@@ -23,7 +23,7 @@ BASE = {
   'replay': f'--log=log.parquet {_NOISE}',
   'simulate': f'{_DEVICES} --output=written.parquet',
   'plan': f'{_DEVICES} --timer_hours=2 --delta=1e-6 --noise_multiplier=9 --strategies=blt:2',
-  'audit': f'{_NOISE} --num_rounds=8 --min_sep=4 --executor=reference --seed=1 --num_draws=2000',
+  'audit': f'{_NOISE} --num_rounds=8 --min_sep=4 --executor=engine --seed=1 --num_draws=2000',
   'verify': 'log.parquet',
 }
 _SAMPLED = '--num_rounds=60 --num_examples=1000 --batch_size=50 --sampling'
@@ -214,8 +214,7 @@ ERRORS = [
     'stalled.*; try ',
   ),
   ('audit', '--divisor=3', '--divisor=3.0 needs --aggregator'),
-  ('audit', '--aggregator=a:b', '--executor=reference and --aggregator=a:b exclude each other'),
-  ('audit', '--confidence=2', 'confidence must lie strictly between 0 and 1, got 2.0'),
+  ('audit', '--aggregator=a:b', '--executor=engine and --aggregator=a:b exclude each other'),
   ('audit', '--num_draws=9', 'num_draws must be at least 1000'),
   ('audit', '--executor=worker', 'invalid choice'),
   ('verify', '', 'log.parquet'),

@@ -98,7 +98,7 @@ LINES = (
   ' --report_goals=3000:26000:3 --population=13000000 --num_rounds=2000 --delta=1e-10',
   'audit --strategy=blt-b400 --noise_multiplier=2 --delta=1e-6 --num_rounds=8 --min_sep=4'
   ' --executor=engine --seed=1 --num_draws=2000',
-  'audit --strategy=identity --noise_multiplier=2 --delta=1e-6 --num_rounds=4 --executor=reference'
+  'audit --strategy=identity --noise_multiplier=2 --delta=1e-6 --num_rounds=4 --executor=engine'
   ' --seed=1 --num_draws=2000',
   'train',
 )
