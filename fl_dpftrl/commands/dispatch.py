@@ -19,7 +19,6 @@ COMMANDS = (
   'compare',
   'account',
   'calibrate',
-  'extrapolate',
   'replay',
   'simulate',
   'plan',

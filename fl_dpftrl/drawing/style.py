@@ -150,33 +150,10 @@ def note(sensitivity_kinds: Iterable[str]) -> str:
   return f'hollow: {names} of the sensitivity' if kinds else ''
 
 
-def draw_line(
-  axes: axes_lib.Axes,
-  points: Sequence[tuple[float, float, bool]],
-  look: Look,
-  jumps: Sequence[bool] = (),
-) -> None:
-  """Draws a line through (x, y, is exact); inexact markers are hollow.
-
-  Args:
-    axes: axes to draw on.
-    points: points in ascending order of x.
-    look: look of the line.
-    jumps: for each point, True if the value jumps between it and the one before.
-      A step leads to a higher value. A dotted line leads to a lower one, since
-      the value between them is not known.
-  """
+def draw_line(axes: axes_lib.Axes, points: Sequence[tuple[float, float, bool]], look: Look) -> None:
+  """Draws a line through (x, y, is exact), ascending in x; inexact markers are hollow."""
   xs, ys, exact = zip(*points)
-  path = [(xs[0], ys[0])]
-  for i in range(1, len(xs)):
-    if jumps and jumps[i]:
-      if ys[i] < ys[i - 1]:
-        axes.plot(
-          xs[i - 1 : i + 1], ys[i - 1 : i + 1], color=look.colour, dashes=(1, 3), linewidth=1
-        )
-      path.append((xs[i], ys[i - 1] if ys[i] > ys[i - 1] else math.nan))
-    path.append((xs[i], ys[i]))
-  axes.plot(*zip(*path), **look.line)
+  axes.plot(xs, ys, **look.line)
   for wanted, face in ((True, look.colour), (False, 'white')):
     chosen = [i for i, e in enumerate(exact) if e is wanted]
     axes.plot(

@@ -19,7 +19,6 @@ BASE = {
   'compare': f'--mechanisms=identity {_ROUNDS}',
   'account': f'{_NOISE} {_ROUNDS}',
   'calibrate': f'--strategy=identity --delta=1e-6 {_ROUNDS}',
-  'extrapolate': '--strategies=identity --noise_multiplier=7.379 --report_goal=6500 --delta=1e-10',
   'replay': f'--log=log.parquet {_NOISE}',
   'simulate': f'{_DEVICES} --output=written.parquet',
   'plan': f'{_DEVICES} --timer_hours=2 --delta=1e-6 --noise_multiplier=9 --strategies=blt:2',
@@ -29,7 +28,6 @@ BASE = {
 _SAMPLED = '--num_rounds=60 --num_examples=1000 --batch_size=50 --sampling'
 _BATCHES = '--num_examples=6 --batch_size=2 --num_parts=3 --sampling'
 _AMPLIFIED = '--epsilon=1 --delta=1e-6 --num_examples=10 --batch_size=7 --mechanism'
-_TWO = '--num_rounds=9,10 --min_sep=1'
 
 ERRORS = [
   ('optimize', '--mechanism=nope', 'banded.*blt'),
@@ -113,28 +111,6 @@ ERRORS = [
     'add_or_remove is refused',
   ),
   ('calibrate', f'{_SAMPLED}=shuffled --epsilon=1 --batch_size=0.5', 'batch_size.*0.5'),
-  ('extrapolate', '--min_sep=3', '--num_rounds'),
-  ('extrapolate', '--num_rounds=9,10', 'population or min_sep'),
-  ('extrapolate', '--num_rounds=9 --min_sep=3', '--report_goals.*account'),
-  ('extrapolate', '--num_rounds=9,10 --population=6500,9000', '--num_rounds and --population'),
-  ('extrapolate', f'{_TWO} --report_goals=65,90', '--report_goals and --num_rounds'),
-  ('extrapolate', '--num_rounds=9,10 --min_sep=2,3,4', '--min_sep.*one value or 2'),
-  ('extrapolate', '--num_rounds=9,10 --min_sep=0', "--min_sep.*'0'"),
-  ('extrapolate', '--num_rounds=9,10 --population=6499', 'population=6499'),
-  ('extrapolate', '--num_rounds=9,10 --population=6500 --min_sep=2', '=6500 is too small'),
-  ('extrapolate', f'{_TWO} --max_participations=0', 'max_participations.*0'),
-  ('extrapolate', f'{_TWO} --noise_multiplier=1,2', '--noise_multiplier.*1.*2'),
-  ('extrapolate', f'{_TWO} --noise_multiplier=x', "--noise_multiplier.*'x'"),
-  ('extrapolate', f'{_TWO} --noise_multiplier=-1', 'noise_multiplier.*-1'),
-  ('extrapolate', f'{_TWO} --report_goal=0', 'report_goal.*0'),
-  ('extrapolate', f'{_TWO} --delta=2', 'delta.*2'),
-  ('extrapolate', f'{_TWO} --strategies=nope', "--strategies.*'nope'"),
-  ('extrapolate', f'{_TWO} --output=broken.json', '--output.*folder'),
-  (
-    'extrapolate',
-    '--strategies=banded-b16 --num_rounds=300,400 --min_sep=16 --output=out',
-    '--strategies=banded-b16: none',
-  ),
   ('replay', '--date=today', "--date='today' must be a date as YYYY-MM-DD"),
   ('replay', '--date=2026-02-30', 'must be a date'),
   ('replay', '--title=', 'must have 1 to 200 characters'),
@@ -240,7 +216,6 @@ LINES = [
   ('compare', '--mechanisms'),
   ('compare --mechanisms=blt', '--num_rounds'),
   ('account --strategy=identity --delta=1e-6 --num_rounds=5', '--noise_multiplier.*--rho'),
-  ('extrapolate', '--strategies'),
   ('replay --strategy=identity --delta=1e-6', '--log is needed, or --runs'),
   (f'replay --log=twice.csv {_NOISE}', "twice.csv, row 2: device 'a' is twice in round 0"),
   ('replay --runs=runs.json --delta=1e-6 --sampling=poisson', '--sampling does not go with --runs'),

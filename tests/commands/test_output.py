@@ -21,10 +21,6 @@ SIMULATE = f'simulate {POPULATION}'
 PLAN = f'plan {POPULATION} --delta=1e-6 --epsilon=4 --strategies=identity --num_simulations=1'
 OPTIMIZE = 'optimize --mechanism=banded --num_rounds=8 --min_sep=4'
 COMPARE = 'compare --mechanisms=identity --num_rounds=4'
-EXTRAPOLATE = (
-  'extrapolate --strategies=identity --noise_multiplier=3 --report_goal=10 --population=200'
-  ' --report_goals=10,20 --num_rounds=8 --delta=1e-6'
-)
 
 
 @pytest.fixture(name='log')
@@ -60,13 +56,12 @@ def test_what_tells_of_devices_is_for_the_operator_alone(run, log, tmp_path):
     f'{PLAN} --report_goals=20 --output={tmp_path}/plan.json --report={tmp_path}/plan.html',
     f'{OPTIMIZE} --output={tmp_path}/banded.json',
     f'{COMPARE} --output={tmp_path}/compared',
-    f'{EXTRAPOLATE} --output={tmp_path}/predicted',
   ):
     assert run(line.format(log=log))[0] == 0
   found = modes(tmp_path)
   private = {'log.parquet', 'privacy.html', 'simulated.parquet'}
   assert {name: found.pop(name) for name in private} == dict.fromkeys(private, 0o600)
-  assert len(found) >= 10 and set(found.values()) == {0o644}
+  assert len(found) == 8 and set(found.values()) == {0o644}
 
 
 @pytest.mark.usefixtures('umask')
@@ -93,7 +88,6 @@ def test_a_log_that_grows_is_for_the_operator_alone(tmp_path):
     (PLAN, 'report={folder}/page.html'),
     (OPTIMIZE, 'output={folder}/strategy.json'),
     (COMPARE, 'output={folder}'),
-    (EXTRAPOLATE, 'output={folder}'),
   ],
 )
 def test_before_the_work(run, log, tmp_path, monkeypatch, line, flag):

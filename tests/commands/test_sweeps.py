@@ -1,4 +1,4 @@
-"""fl-dpftrl compare and extrapolate: rows, files, figures and warnings."""
+"""fl-dpftrl compare: rows, files, figures and warnings."""
 
 import csv
 import json
@@ -10,13 +10,12 @@ import sys
 
 import pytest
 
-from fl_dpftrl.commands import compare, extrapolate, output
+from fl_dpftrl.commands import compare, output
 from fl_dpftrl.comparison import figures
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
 
 FIGURES = ['sensitivity', 'sensitivity_kind', 'rms_error', 'max_error', 'rms_loss', 'max_loss']
-GOAL = '--noise_multiplier=7.379 --report_goal=6500 --delta=1e-10'
 
 
 @pytest.fixture
@@ -32,22 +31,12 @@ def check_png(path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'line, names',
-  [
-    (
-      'compare --mechanisms=identity,blt-b400,blt:1 --num_rounds=48 --min_sep=6,12,24'
-      ' --max_participations=3',
-      ['coefficients.png', 'comparison.csv', 'max_loss.png', 'rms_loss.png'],
-    ),
-    (
-      f'extrapolate --strategies=banded-b16,blt-b400 {GOAL} --min_sep=16 --num_rounds=128,256,257',
-      ['epsilon.png', 'extrapolation.csv', 'rho.png'],
-    ),
-  ],
-  ids=['compare', 'extrapolate'],
-)
-def test_files_have_the_rows_and_the_same_figures_each_time(tmp_path, result, line, names):
+def test_files_have_the_rows_and_the_same_figures_each_time(tmp_path, result):
+  line = (
+    'compare --mechanisms=identity,blt-b400,blt:1 --num_rounds=48 --min_sep=6,12,24'
+    ' --max_participations=3'
+  )
+  names = ['coefficients.png', 'comparison.csv', 'max_loss.png', 'rms_loss.png']
   found = result(f'{line} --output={tmp_path / "a"}')
   result(f'{line} --output={tmp_path / "b"}')
   assert sorted(found['files']) == sorted(os.listdir(tmp_path / 'a')) == names
@@ -55,8 +44,7 @@ def test_files_have_the_rows_and_the_same_figures_each_time(tmp_path, result, li
     if name.endswith('.png'):
       check_png(tmp_path / 'a' / name)
       assert (tmp_path / 'a' / name).read_bytes() == (tmp_path / 'b' / name).read_bytes()
-  (table,) = (name for name in names if name.endswith('.csv'))
-  with open(tmp_path / 'a' / table, newline='') as file:
+  with open(tmp_path / 'a' / 'comparison.csv', newline='') as file:
     rows = list(csv.DictReader(file))
   assert rows == [
     {name: '' if value is None else str(value) for name, value in row.items()}
@@ -120,34 +108,15 @@ def test_as_many_participations_as_fit_unless_said(result):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'line, left_out, rounds, told',
-  [
-    (
-      'compare --mechanisms=banded,identity --num_rounds=10,20,30 --min_sep=5'
-      ' --optimize_for_num_rounds=20',
-      ('banded for num_rounds=20', [30]),
-      [10, 20, 30, 10, 20],
-      'banded.* left out at num_rounds=30: .*20 rounds',
-    ),
-    (
-      f'extrapolate --strategies=banded-b16,blt-b400 {GOAL} --min_sep=16'
-      ' --num_rounds=128,256,257,512',
-      ('banded-b16', [257, 512]),
-      [128, 256, 128, 256, 257, 512],
-      'banded-b16 is left out at num_rounds=257,512: .*256',
-    ),
-  ],
-  ids=['compare', 'extrapolate'],
-)
-def test_strategies_of_too_few_rounds_are_left_out(tmp_path, run, line, left_out, rounds, told):
-  status, out, err = run(f'{line} --output={tmp_path} --json')
+def test_strategies_of_too_few_rounds_are_left_out(tmp_path, run):
+  line = 'compare --mechanisms=banded,identity --num_rounds=10,20,30 --min_sep=5'
+  status, out, err = run(f'{line} --optimize_for_num_rounds=20 --output={tmp_path} --json')
+  told = 'banded.* left out at num_rounds=30: .*20 rounds'
   assert status == 0 and err.count('\n') == 1 and re.search(told, err)
   found = json.loads(out)
-  name, skipped = left_out
-  assert {s.get('mechanism', s.get('strategy')) for s in found['skipped']} == {name}
-  assert [s['num_rounds'] for s in found['skipped']] == skipped
-  assert sorted(row['num_rounds'] for row in found['rows']) == sorted(rounds)
+  assert {s['mechanism'] for s in found['skipped']} == {'banded for num_rounds=20'}
+  assert [s['num_rounds'] for s in found['skipped']] == [30]
+  assert sorted(row['num_rounds'] for row in found['rows']) == [10, 10, 20, 20, 30]
 
 
 def test_long_work_shows_how_far_it_is(run, monkeypatch):
@@ -159,14 +128,8 @@ def test_long_work_shows_how_far_it_is(run, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'line',
-  [
-    'compare --mechanisms=identity --num_rounds=9',
-    f'extrapolate --strategies=identity {GOAL} --min_sep=5 --num_rounds=9,10',
-  ],
-)
-def test_figures_alone_load_what_draws_them(line):
+def test_figures_alone_load_what_draws_them():
+  line = 'compare --mechanisms=identity --num_rounds=9'
   statement = (
     'import sys; from fl_dpftrl.commands import main;'
     f'main.main("{line}".split());'
@@ -187,68 +150,3 @@ def test_the_examples_work(run, tmp_path, monkeypatch):
   assert status == 0 and 'blt-b400' in out
   assert len(os.listdir('comparison')) == 4
   assert '2,052 rounds, min-sep 600, at most 4 participations' in subtitles[0]
-  line = extrapolate.EXAMPLE.replace('26000:10', '26000:3')
-  status, out, _ = run(line.removeprefix('fl-dpftrl '))
-  assert status == 0 and 'tree_online' in out
-  assert len(os.listdir('extrapolation')) == 3
-
-
-SWEEPS = [
-  (
-    '--report_goals=3250,6500,13000 --population=1300000 --num_rounds=500',
-    'report_goal',
-    [3250, 6500, 13000],
-    [400, 200, 100],
-  ),
-  ('--num_rounds=150,300,450 --min_sep=100', 'num_rounds', [150, 300, 450], [100, 100, 100]),
-  (
-    '--population=650000,1300000 --num_rounds=300 --min_sep=90,180 --max_participations=4',
-    'population',
-    [650000, 1300000],
-    [90, 180],
-  ),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('sweep, axis, values, min_seps', SWEEPS)
-def test_a_row_is_what_account_says(result, sweep, axis, values, min_seps):
-  found = result(f'extrapolate --strategies=blt-b400,tree_online {GOAL} {sweep}')
-  assert (found['varying'], found['skipped']) == (axis, [])
-  rows = found['rows']
-  assert [r['strategy'] for r in rows[:: len(values)]] == ['blt-b400', 'tree_online']
-  for i, row in enumerate(rows):
-    assert row[axis] == values[i % len(values)]
-    assert row['min_sep'] == min_seps[i % len(values)]
-    assert row['noise_multiplier'] == 7.379 * (row['report_goal'] / 6500)
-    account = result(
-      f'account --strategy={row["strategy"]} --num_rounds={row["num_rounds"]}'
-      f' --min_sep={row["min_sep"]}'
-      f' --max_participations={row["max_participations"]}'
-      f' --noise_multiplier={row["noise_multiplier"]!r} --delta=1e-10'
-    )
-    own = {k: v for k, v in row.items() if k not in ('report_goal', 'population')}
-    assert own.items() <= account.items()
-
-
-@pytest.mark.slow
-def test_optimised_for_each_setting(result):
-  sweep = f'{GOAL} --num_rounds=64 --population=52000,104000'
-  found = result(f'extrapolate --strategies=banded {sweep}')
-  assert any('optimised for each' in line for line in found['assumptions'])
-  assert [r['min_sep'] for r in found['rows']] == [8, 16]
-  for row in found['rows']:
-    best = result(f'optimize --mechanism=banded --num_rounds=64 --min_sep={row["min_sep"]}')
-    assert row['sensitivity'] == best['sensitivity']
-
-
-def test_says_that_it_was_not_run(run):
-  line = f'extrapolate --strategies=blt-b400 {GOAL} --num_rounds=100,200'
-  _, out, _ = run(f'{line} --population=650000')
-  assert out.startswith('predicted, not run: report_goal 6500, noise_')
-  assert 'no guarantee' in out
-  assert re.search('utility is the same where noise multiplier / report', out)
-  assert re.search('min-sep is ⌊population / report goal⌋, the most', out)
-  _, out, _ = run(f'{line} --min_sep=50')
-  assert 'min-sep is as given' in out and '⌊' not in out
-  assert 'population' not in out

@@ -94,8 +94,6 @@ LINES = (
   'compare --mechanisms=tree_online,banded_toeplitz:3 --num_rounds=24 --min_sep=4,8'
   ' --optimize_for_min_sep=4,each --objective=rms',
   'compare --mechanisms=identity,banded_sqrt:3 --num_rounds=24 --workload=momentum --momentum=0.5',
-  'extrapolate --strategies=blt-b400,tree_online --noise_multiplier=7.379,7 --report_goal=6500'
-  ' --report_goals=3000:26000:3 --population=13000000 --num_rounds=2000 --delta=1e-10',
   'audit --strategy=blt-b400 --noise_multiplier=2 --delta=1e-6 --num_rounds=8 --min_sep=4'
   ' --executor=engine --seed=1 --num_draws=2000',
   'audit --strategy=identity --noise_multiplier=2 --delta=1e-6 --num_rounds=4 --executor=engine'
