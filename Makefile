@@ -27,7 +27,7 @@ MACHINES := $(VENV)/machines
 TFF_TESTS := tests/aggregators tests/auditing/test_processes.py tests/benchmarks/test_training.py \
   tests/docs/test_programs.py tests/experiments tests/guarding/test_tff.py tests/noise/stream \
   tests/noise/test_changed_noise.py tests/rounds/test_equal_to_tff.py tests/runtime \
-  tests/studies/test_own_model.py tests/training
+  tests/study/test_own_model.py tests/training
 # One thread for linear algebra, as the command line has.
 PYTEST_FLAGS := --numprocesses=$(JOBS) --dist=worksteal
 CORE_PYTHON := $(or $(PYTHON),python3)
@@ -87,8 +87,8 @@ train: env
 	@echo "2 of 2: with correlated noise" >&2
 	@$(TRAIN) --output_dir=$(RUN) --compare_with=$(RUN)-no-noise
 
-# Compares mechanisms by training: STUDY=docstrings, docstrings_private, synthetic
-# or stackoverflow. Goes on where it was interrupted.
+# Compares mechanisms by training: STUDY=docstrings, synthetic or stackoverflow.
+# Goes on where it was interrupted.
 study: env
 	$(VENV)/bin/python -m experiments.stackoverflow.study \
 	  --study=studies/$(STUDY).json --output_dir=$(STUDY_RUN)

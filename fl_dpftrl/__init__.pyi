@@ -56,9 +56,9 @@ from fl_dpftrl.strategies.files import StrategyFile as StrategyFile
 from fl_dpftrl.strategies.files import describe as describe
 from fl_dpftrl.strategies.files import load_strategy as load_strategy
 from fl_dpftrl.strategies.files import save_strategy as save_strategy
-from fl_dpftrl.studies.design import Mechanism as Mechanism
-from fl_dpftrl.studies.run import study as study
-from fl_dpftrl.studies.study import Study as Study
+from fl_dpftrl.study import Mechanism as Mechanism
+from fl_dpftrl.study import Study as Study
+from fl_dpftrl.study import study as study
 from fl_dpftrl.training.loop import Observer as Observer
 from fl_dpftrl.training.loop import TrainingRun as TrainingRun
 from fl_dpftrl.training.observers import EpsilonSoFar as EpsilonSoFar

@@ -64,27 +64,21 @@ def connect(address: str, *, insecure_network: bool = False) -> None:
     )
 
 
-def check_size(what: str, *, cpus: float, gpus: float) -> None:
-  """Raises ValueError for processors and GPUs that no process can have.
-
-  Args:
-    what: what the processes are, in words.
-    cpus, gpus: of each process.
-  """
+def check_size(*, cpus: float, gpus: float) -> None:
+  """Raises ValueError for processors and GPUs that no actor can have."""
   for name, value in (('cpus', cpus), ('gpus', gpus)):
     if not isinstance(value, (int, float)) or not 0.0 <= value < math.inf:
-      raise ValueError(f'{name} of {what} must be a number of at least 0: {value!r}')
+      raise ValueError(f'{name} of actors must be a number of at least 0: {value!r}')
   if not cpus and not gpus:
-    raise ValueError(f'cpus or gpus of {what} must be above 0')
+    raise ValueError('cpus or gpus of actors must be above 0')
 
 
-def room(number: int | None, *, cpus: float, gpus: float, what: str) -> int:
-  """Returns how many processes to start: as asked, or as many as the cluster has room for.
+def room(number: int | None, *, cpus: float, gpus: float) -> int:
+  """Returns how many actors to start: as asked, or as many as the cluster has room for.
 
   Args:
     number: as asked; None for as many as fit.
-    cpus, gpus: of each process.
-    what: what the processes are, in words.
+    cpus, gpus: of each actor.
 
   Raises:
     ValueError: if the cluster has too few processors or GPUs.
@@ -98,8 +92,8 @@ def room(number: int | None, *, cpus: float, gpus: float, what: str) -> int:
     if there < (number or 1):
       total = sum(of_machines)
       raise ValueError(
-        f'{number or 1} {what} of {name}={needed:g} do not fit into the cluster, whose machines'
-        f' have {total:g} {key}s: ask for fewer or smaller {what}, or add machines'
+        f'{number or 1} actors of {name}={needed:g} do not fit into the cluster, whose machines'
+        f' have {total:g} {key}s: ask for fewer or smaller actors, or add machines'
       )
     found.append(there)
   return number or min(found)

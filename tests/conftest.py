@@ -24,7 +24,7 @@ gc.set_threshold(50_000, 20, 50)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Folders of tests that start training.
-_TRAIN = ('experiments', 'study')
+_TRAIN = ('experiments',)
 # The cluster of this process while it is needed.
 _CLUSTERS = []
 

@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 HEAVY = ('jax', 'jaxlib', 'tensorflow', 'tensorflow_federated')
 ROOMS = (
   'accounting centralized commands comparison families logs optimization planning replaying'
-  ' reports sensitivity simulation rounds studies'
+  ' reports sensitivity simulation rounds study'
 )
 MODULES = (
   'auditing error files.durable noise.ahead noise.recurrence noise.normals noise.reference'

@@ -16,7 +16,7 @@ from experiments.stackoverflow.datasets import dataset
 from fl_dpftrl.files import durable
 from fl_dpftrl.text import messages
 
-HPARAMS_NAME = 'hparams.json'
+HPARAMS_NAME, SUMMARY_NAME = 'hparams.json', 'summary.json'
 NOISE_FLAGS = ('noise_multiplier', 'epsilon', 'deployment_epsilon')
 """Flags of which one says how much noise there is."""
 
@@ -132,7 +132,7 @@ class Hparams:
   )
   availability: str = _flag(
     'always',
-    'When devices are available: always, nightly, or as in a Parquet table of device, start, end.',
+    'When devices are available: always, nightly, or as in a file of traces (FedScale or FLASH).',
   )
   check_ins_per_hour: float = _flag(2.0, 'Median check-ins per hour of an available device.')
   report_minutes: float = _flag(3.0, 'Median simulated minutes that a device trains.')

@@ -52,12 +52,3 @@ class Machines:
       raise ValueError(
         '--max_concurrent_clients is for this process; with --machines give --clients_per_actor'
       )
-
-  def arguments(self) -> list[str]:
-    """Returns the flags of the training command that say this."""
-    flags = {'address': 'machines', 'concurrent_clients': 'max_concurrent_clients'}
-    return [
-      f'--{flags.get(field.name, field.name)}={getattr(self, field.name)}'
-      for field in dataclasses.fields(self)
-      if getattr(self, field.name) != field.default
-    ]

@@ -13,7 +13,6 @@ from fl_dpftrl import metrics
 from fl_dpftrl.accounting import losses
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.logs import writer
-from fl_dpftrl.studies.cells import SUMMARY_NAME
 from fl_dpftrl.text import messages, rounding
 from fl_dpftrl.training import report
 
@@ -95,7 +94,9 @@ def write(outcome: Outcome) -> str:
     'unigram_accuracy': dataset.unigram_accuracy,
   }
   text = json.dumps(content, indent=2, allow_nan=False, default=str)
-  durable.write_durably(trained.folder / SUMMARY_NAME, (text + '\n').encode(), private=True)
+  durable.write_durably(
+    trained.folder / configuration.SUMMARY_NAME, (text + '\n').encode(), private=True
+  )
   return _summary(outcome)
 
 
@@ -206,7 +207,7 @@ def _without_noise(outcome: Outcome) -> float | str:
     return 'not known; name its folder with --compare_with'
   try:
     other = dict(json_files.read(folder / configuration.HPARAMS_NAME))
-    accuracy = float(json_files.read(folder / SUMMARY_NAME)['test']['accuracy'])
+    accuracy = float(json_files.read(folder / configuration.SUMMARY_NAME)['test']['accuracy'])
   except (OSError, ValueError, KeyError, TypeError):
     return f'not known; no finished run in {folder}'
   if accuracy is None:

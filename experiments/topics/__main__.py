@@ -1,37 +1,33 @@
-"""Compares mechanisms on the language with topics, in one process and NumPy alone.
+"""Compares mechanisms on the language with topics, in NumPy alone.
 
 Example:
-  python -m experiments.topics --output_dir=runs/studies/topics \\
-    --publish=docs/study-topics.md
+  python -m experiments.topics --output_dir=runs/studies/topics
 
-A study that was interrupted goes on when it is started again. --publish then writes the page,
-with its figures beside it.
+A study that was interrupted goes on when it is started again. The folder gets results.csv,
+table.txt, study.md and the figures.
 """
 
 import functools
-import os
-import pathlib
 import sys
 
 import fl_dpftrl as dpftrl
 from experiments.stackoverflow import command_line
-from experiments.stackoverflow.datasets import topics
 from experiments.topics import run
-from fl_dpftrl.studies import page
 
+_LOW = (0.0244, 0.0414, 0.0704, 0.1197, 0.2035, 0.346)
+_HIGH = (0.0704, 0.1197, 0.2035, 0.346, 0.5883, 1.0)
 STUDY = {
   'title': 'Topics: mechanisms on 100,000 made-up clients',
   'mechanisms': (
-    dpftrl.Mechanism(mechanism='identity'),
-    dpftrl.Mechanism(mechanism='tree_online'),
-    dpftrl.Mechanism(mechanism='tree_full'),
+    dpftrl.Mechanism(mechanism='identity', server_learning_rates=_LOW),
+    dpftrl.Mechanism(mechanism='tree_online', server_learning_rates=_LOW),
+    dpftrl.Mechanism(mechanism='tree_full', server_learning_rates=_HIGH),
     # Each for the loss that its paper optimises.
-    dpftrl.Mechanism(mechanism='blt', objective='max'),
-    dpftrl.Mechanism(mechanism='banded', objective='rms'),
+    dpftrl.Mechanism(mechanism='blt', objective='max', server_learning_rates=_HIGH),
+    dpftrl.Mechanism(mechanism='banded', objective='rms', server_learning_rates=_HIGH),
   ),
   'epsilons': (1, 2, 4),
-  'server_learning_rates': (0.0704, 0.1197, 0.2035, 0.346),
-  'extend_rates': 4,
+  'server_learning_rates': (0.346, 0.5883, 1.0, 1.7, 2.89),  # Without noise.
   'seeds': tuple(range(10)),
   # A sixth of the rounds and of the min-sep of the papers' StackOverflow: six participations, too.
   'schema': dpftrl.MinSep(num_rounds=342, min_sep=57),
@@ -44,60 +40,29 @@ STUDY = {
 TASK = run.Task()
 
 
-def about() -> list[str]:
-  """Returns what is trained, on what, and what the study does not show, in sentences."""
-  data, schema = run.dataset_of(TASK), STUDY['schema']
-  goal, deployed = STUDY['report_goal'], STUDY['deployment_report_goal']
-  return [
-    f'Data: {TASK.num_clients:,} clients speak a made-up language of {topics.WORDS} words and'
-    f' {topics.TOPICS} topics. A client has {topics.MEAN_SENTENCES:.0f} sentences on average and'
-    f' {topics.LEAST_SENTENCES} at least, as users of StackOverflow do. The tail of these sizes,'
-    ' the topics of a client (a Dirichlet draw) and all words are assumptions. A sentence follows'
-    ' from seed, client and number, and is made when it is read.',
-    f'Best possible: a predictor that knows the language has {100 * data.best_accuracy:.2f} %.',
-    f'Model: the log-bilinear network of the training script, with embeddings of {TASK.embedding}.'
-    f' In a round {goal} clients take one step each on {TASK.num_sentences} of their sentences.',
-    f'Participation: {schema.num_rounds} rounds and a min-sep of {schema.min_sep} are a sixth of'
-    f' those of Table 4 of the BandMF paper, with the same {schema.participations} participations'
-    ' at most.',
-    f'Noise: that of {deployed} devices a round, in each of {goal}. BLT is optimised for MaxLoss'
-    ' and banded for RmsLoss, as in their papers.',
-    'Not shown: an order on real text, with a larger network or in more rounds; a gain over the'
-    ' multi-epoch matrices of Table 4, which are not trained here; and the privacy that choosing'
-    ' learning rates costs. Seeds differ in cohorts, initial weights and noise, not in the'
-    ' language.',
-  ]
-
-
 def main() -> None:
   parser = command_line.Parser('topics', __doc__)
   parser.add_argument('--output_dir', required=True, help='folder of the study')
   parser.add_argument(
-    '--publish',
-    type=pathlib.Path,
-    metavar='NAME.md',
-    help='page to write, with figures and results.csv in NAME/',
+    '--jobs',
+    type=int,
+    default=0,
+    help='runs at the same time, each in a process (default: one after another in this one)',
   )
+  parser.add_argument('--cell', type=int, metavar='NUMBER', help='train this cell alone')
   arguments = parser.parse_args()
-  target: pathlib.Path | None = arguments.publish
   try:
-    if target is not None:
-      page.check_target(target, argument='--publish')
-    study = dpftrl.study(functools.partial(run.train, TASK), folder=arguments.output_dir, **STUDY)
-    print(study)
-    if target is not None:
-      page.publish(study, target, how=command(target), image_kind='svg', about=about())
+    study = dpftrl.study(
+      functools.partial(run.train, TASK),
+      folder=arguments.output_dir,
+      jobs=arguments.jobs,
+      cell=arguments.cell,
+      **STUDY,
+    )
   except (ValueError, OSError) as problem:
     parser.error(str(problem))
-  sys.exit(1 if study.failed else 0)
-
-
-def command(target: pathlib.Path) -> str:
-  """Returns the command line that trains the study, and writes its page."""
-  return (
-    '.venv/bin/python -m experiments.topics --output_dir=runs/studies/topics \\\n'
-    f'  --publish={os.path.relpath(target)}'
-  )
+  print(study.table if arguments.cell is None else repr(study))
+  sys.exit(1 if study.unfinished and arguments.cell is None else 0)
 
 
 if __name__ == '__main__':

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,8 +10,7 @@ import numpy as np
 import fl_dpftrl as dpftrl
 from experiments.stackoverflow.datasets import dataset, topics
 from experiments.topics import log_bilinear
-from fl_dpftrl import metrics
-from fl_dpftrl.studies import cells
+from fl_dpftrl.study import Cell
 
 LANGUAGE_SEED = 0
 """Seed of the language and its clients: all runs are of one data set."""
@@ -27,7 +25,6 @@ class Task:
     num_sentences: sentences that a client uses in a round.
     embedding: size of an embedding.
     client_learning_rate: rate of a client's one step.
-    rounds_per_evaluation: rounds between two evaluations.
     num_test_sentences: sentences of the test set, and of the validation set.
   """
 
@@ -35,26 +32,23 @@ class Task:
   num_sentences: int = 8
   embedding: int = 16
   client_learning_rate: float = 1.0
-  rounds_per_evaluation: int = 57
   num_test_sentences: int = 4000
 
 
-def train(task: Task, cell: cells.Cell) -> Mapping[str, Any]:
+def train(task: Task, cell: Cell) -> Mapping[str, Any]:
   """Trains a cell in its folder and returns its summary; one that was interrupted begins anew."""
-  start = time.perf_counter()
-  conditions, data = cell.conditions, dataset_of(task)
+  design, data = cell.design, dataset_of(task)
   weights = log_bilinear.initial_weights(data.vocabulary.size, task.embedding, cell.seed)
   rates = dpftrl.warmup_cooldown(
     cell.server_learning_rate,
     cell.num_rounds,
-    warmup_fraction=conditions.workload.warmup_fraction,
-    cooldown_fraction=conditions.workload.cooldown_fraction,
+    warmup_fraction=design.workload.warmup_fraction,
+    cooldown_fraction=design.workload.cooldown_fraction,
   )
-  momentum = np.float32(conditions.workload.momentum)
+  momentum = np.float32(design.workload.momentum)
   velocity = [np.zeros_like(weight) for weight in weights]
-  measured: dict[int, float] = {}
   with cell.private_aggregator(list(weights)) as aggregator:
-    drawn = cohorts(task, conditions.schema, conditions.report_goal, cell.seed)
+    drawn = cohorts(task, design.schema, design.report_goal, cell.seed)
     for t, (cohort, sentences) in enumerate(drawn):
       gradients = log_bilinear.gradients(weights, sentences)
       with aggregator.round(cohort) as round_:
@@ -63,22 +57,11 @@ def train(task: Task, cell: cells.Cell) -> Mapping[str, Any]:
           round_.add(update, device_id=int(device))
       velocity = [momentum * v + mean for v, mean in zip(velocity, round_.mean)]
       weights = [w + np.float32(rates[t]) * v for w, v in zip(weights, velocity)]
-      if (t + 1) % task.rounds_per_evaluation == 0 or t + 1 == cell.num_rounds:
-        measured[t] = log_bilinear.accuracy(weights, data.validation)
-  _write_curve(cell, measured)
   finite = all(np.isfinite(weight).all() for weight in weights)
   return {
-    'mechanism': cell.strategy.family,
-    'client_learning_rate': task.client_learning_rate,
-    'dataset': data.name,
-    'num_devices': task.num_clients,
-    'num_parameters': sum(weight.size for weight in weights),
-    'report_goal': conditions.report_goal,
-    'unigram_accuracy': data.unigram_accuracy,
-    'validation': {'accuracy': measured[cell.num_rounds - 1]},
+    'validation': {'accuracy': log_bilinear.accuracy(weights, data.validation)},
     'test': {'accuracy': log_bilinear.accuracy(weights, data.test)},
     'diverged_since_round': None if finite else cell.num_rounds - 1,
-    'seconds': round(time.perf_counter() - start, 3),
   }
 
 
@@ -120,11 +103,3 @@ def cohorts(
     ids = speakers.rows(np.repeat(clients, task.num_sentences), numbers.ravel())
     drawn.append((clients, ids.reshape(*numbers.shape, -1).astype(np.int16)))
   return tuple(drawn)
-
-
-def _write_curve(cell: cells.Cell, measured: Mapping[int, float]) -> None:
-  """Writes metrics.csv, from which a study draws accuracy by round."""
-  table = metrics.MetricsTable(cell.folder / metrics.NAME)
-  table.keep_only(set(measured))
-  for t, accuracy in measured.items():
-    table.put(t, {'validation/accuracy': accuracy})

@@ -150,16 +150,16 @@ def one_at_a_time(method: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
 
 
 @contextlib.contextmanager
-def exclusive(path: str | os.PathLike[str]) -> Iterator[None]:
+def exclusive(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[None]:
   """Holds a lock file, which the system releases when the process ends.
 
   Raises:
-    ValueError: if another process holds the lock.
+    ValueError: if another process holds the lock, unless it is to wait.
   """
   descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
   try:
     try:
-      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
       # A file that was removed meanwhile locks nobody out.
       held = os.path.samestat(os.fstat(descriptor), os.stat(path))
     except (BlockingIOError, FileNotFoundError):

@@ -60,7 +60,7 @@ class Actors:
       value = getattr(self, name)
       if value is not None and (not isinstance(value, int) or value < least):
         raise ValueError(f'{name} of actors must be a whole number of at least {least}: {value!r}')
-    cluster.check_size('actors', cpus=self.cpus, gpus=self.gpus)
+    cluster.check_size(cpus=self.cpus, gpus=self.gpus)
     seconds = self.wait_seconds
     if not isinstance(seconds, (int, float)) or not 0.0 <= seconds < float('inf'):
       raise ValueError(f'wait_seconds of actors must be a number of at least 0: {seconds!r}')

@@ -109,7 +109,7 @@ def _context(
       ' parallel: set TF_ENABLE_ONEDNN_OPTS=0 in the environment before TensorFlow is imported'
     )
   cluster.connect(address, insecure_network=insecure_network)
-  number = cluster.room(actors.number, cpus=actors.cpus, gpus=actors.gpus, what='actors')
+  number = cluster.room(actors.number, cpus=actors.cpus, gpus=actors.gpus)
   actors = dataclasses.replace(actors, number=number)
   return context.InProcessContext(
     seed=seed,

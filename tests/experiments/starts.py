@@ -6,7 +6,6 @@ each start. A fork sets up its streams and limits, runs the command's own main, 
 exits with its status.
 """
 
-import dataclasses
 import functools
 import gc
 import io
@@ -23,11 +22,10 @@ import tempfile
 import time
 import traceback
 import types
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fl_dpftrl.logs import reader
-from fl_dpftrl.studies import cells
-from fl_dpftrl.studies import design as design_lib
+from fl_dpftrl.study import cells
 
 ROOT = pathlib.Path(__file__).parents[2]
 COMMAND = [sys.executable, '-m', 'experiments.stackoverflow.train']
@@ -150,18 +148,14 @@ class Start:
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode()
 
 
-def task(design: design_lib.Design) -> cells.Task:
-  """Returns what a study of the experiment trains, each cell in a fork and none timed before."""
-  from experiments.stackoverflow import machines
-  from experiments.stackoverflow.study import task as task_lib
+def train(cell: cells.Cell) -> dict[str, Any]:
+  """Trains a cell of a study by a command of its own, a fork; returns its summary."""
+  from experiments.stackoverflow import configuration, study
 
-  def train(cell: cells.Cell) -> None:
-    process = Start(*task_lib.arguments(cell))
-    if process.wait():
-      raise RuntimeError(process.err)
-
-  trained = task_lib.task(design, machines.Machines(), 1)
-  return dataclasses.replace(trained, train=train, timed=None)
+  process = Start(*study.arguments(cell))
+  if process.wait():
+    raise RuntimeError(process.err)
+  return json.loads((cell.folder / configuration.SUMMARY_NAME).read_text())
 
 
 def _serve(listening: socket.socket) -> list[str]:

@@ -1,1 +1,0 @@
-"""Studies: mechanisms compared by training, over noise levels, rates and seeds."""

@@ -1,0 +1,206 @@
+"""Cells of a study: one run each, with its strategy and calibrated noise."""
+
+import dataclasses
+import json
+import math
+import pathlib
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from fl_dpftrl.centralized import sampling as sampling_lib
+from fl_dpftrl.families import base, identity
+from fl_dpftrl.files import durable, json_files
+from fl_dpftrl.logs import writer
+from fl_dpftrl.replaying import replay, runs
+from fl_dpftrl.rounds import aggregator as aggregator_lib
+from fl_dpftrl.strategies import files
+from fl_dpftrl.study import design as design_lib
+from fl_dpftrl.study import noise as noise_lib
+from fl_dpftrl.study import results
+from fl_dpftrl.study.results import Metric
+from fl_dpftrl.text import messages
+
+if TYPE_CHECKING:
+  from fl_dpftrl.aggregators import CorrelatedNoiseFactory  # Loads TensorFlow.
+
+ROUNDS_NAME = 'rounds'
+_ROW_NAME = 'row.json'
+_PARTS = ('validation', 'test')
+_ROUNDING = 1e-9  # of ε
+
+Run: TypeAlias = Callable[['Cell'], Mapping[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cell:
+  """One run of a study.
+
+  Attributes:
+    design: what all runs share.
+    setting: mechanism and target ε; None and None without noise.
+    noise: its noise; None without noise.
+    server_learning_rate: rate of the run; None for one that is not chosen yet.
+    seed: seed of the run's data, cohorts and initial weights; not of its noise.
+    study: folder of the study.
+  """
+
+  design: design_lib.Design
+  setting: design_lib.Setting
+  noise: noise_lib.Noise | None
+  server_learning_rate: float | None
+  seed: int
+  study: pathlib.Path
+
+  @property
+  def name(self) -> str:
+    """Name of the cell, and of its folder in cells/."""
+    level = '' if self.setting.epsilon is None else f'-epsilon{self.setting.epsilon!r}'
+    rate = self.server_learning_rate
+    return f'{design_lib.slug(self.setting.label)}{level}-rate{rate!r}-seed{self.seed}'
+
+  @property
+  def home(self) -> pathlib.Path:
+    """Folder of the cell: its row, its output and the folder of its run."""
+    return self.study / 'cells' / self.name
+
+  @property
+  def folder(self) -> pathlib.Path:
+    """Folder of the run, which the run makes."""
+    return self.home / 'run'
+
+  @property
+  def num_rounds(self) -> int:
+    """Number of rounds of the run."""
+    return self.design.participation.num_rounds
+
+  @property
+  def arguments(self) -> dict[str, Any]:
+    """Arguments of `train` that a study sets: folder, num_rounds, timer_rounds, delta and seed."""
+    schema = self.design.participation
+    rounds = {'num_rounds': schema.num_rounds, 'timer_rounds': schema.min_sep}
+    return {'folder': self.folder, **rounds, 'delta': self.design.delta, 'seed': self.seed}
+
+  @property
+  def noise_multiplier(self) -> float:
+    """std(Z) / clip norm, for the strategy as stored; 0 without noise."""
+    return 0.0 if self.noise is None else self.noise.noise_multiplier
+
+  @property
+  def strategy(self) -> base.Strategy:
+    """Strategy of the noise; the identity without noise."""
+    return identity.Identity() if self.noise is None else files.load_strategy(self.noise.strategy)
+
+  @property
+  def sampling(self) -> sampling_lib.Sampled | None:
+    """Scheme that draws the run's batches, with a part for each band; None for a schema."""
+    scheme, parts = self.design.sampling, self.noise and self.noise.num_parts
+    return scheme and dataclasses.replace(scheme, num_parts=parts or 1)
+
+  def aggregator(self, **options: Any) -> 'CorrelatedNoiseFactory':
+    """Returns an aggregator for `train` with the noise of the run, and further options."""
+    from fl_dpftrl.aggregators import factory  # Loads TensorFlow.
+
+    return factory.CorrelatedNoiseFactory(self.strategy, **self._bounds(), **options)
+
+  def private_aggregator(self, template: Any) -> aggregator_lib.PrivateAggregator:
+    """Returns a `PrivateAggregator` for a loop of one's own, from whose log the study takes ε.
+
+    What an interrupted run left is removed: a new model must not go on with those rounds.
+    """
+    folder, schema, delta = self.folder / ROUNDS_NAME, self.design.schema, self.design.delta
+    shutil.rmtree(folder, ignore_errors=True)
+    options = {'schema': schema, 'sampling': self.sampling, 'delta': delta, **self._bounds()}
+    return aggregator_lib.PrivateAggregator(
+      self.strategy, template=template, folder=folder, **options
+    )
+
+  def _bounds(self) -> dict[str, Any]:
+    shared = {name: getattr(self.design, name) for name in ('clip_norm', 'report_goal')}
+    return {'noise_multiplier': self.noise_multiplier, **shared}
+
+  def result(self, status: str = results.WAITING, reason: str = '', **facts: Any) -> results.Result:
+    """Returns a row of results.csv of this cell."""
+    return results.Result(
+      mechanism=self.setting.label,
+      epsilon=self.setting.epsilon,
+      server_learning_rate=self.server_learning_rate,
+      seed=self.seed,
+      status=status,
+      reason=reason,
+      noise_multiplier=self.noise_multiplier,
+      num_parts=self.noise and self.noise.num_parts,
+      **facts,
+    )
+
+  def ended(self) -> results.Result | None:
+    """Returns the row of a cell that has ended; None for others."""
+    path = self.home / _ROW_NAME
+    try:
+      return results.Result(**json_files.read(path)) if path.exists() else None
+    except TypeError:
+      raise ValueError(f'{path} is no row of a run; remove it to run it again') from None
+
+  def train(self, run: Run) -> results.Result:
+    """Trains the cell in this process, writes its row and returns it; one that ended is kept."""
+    self.home.mkdir(parents=True, exist_ok=True)
+    with durable.exclusive(self.home / 'lock'):
+      durable.remove_leftovers(self.home)
+      found = self.ended()
+      if found is None:
+        began = time.monotonic()
+        found = self._judged(run(self), began)
+        text = json.dumps(dataclasses.asdict(found), allow_nan=False)
+        durable.write_durably(self.home / _ROW_NAME, text.encode())
+      return found
+
+  def _judged(self, summary: Any, began: float) -> results.Result:
+    """Returns the row of a run that has returned; void unless something proves its ε."""
+    values = {part: _measured(summary, part, self.design.metric) for part in _PARTS}
+    stated = {'seconds': round(time.monotonic() - began, 3), **summary, **self._proved()}
+    facts: dict[str, Any] = {'seconds': stated['seconds']}
+    if self.noise is not None:
+      void: Any = stated.get('void_reason')
+      epsilon: Any = stated.get('epsilon')
+      if void is None and (epsilon is None or stated.get('delta') != self.design.delta):
+        void = f'neither a log nor epsilon and delta={self.design.delta:g} of the run prove its ε'
+      elif void is None and not 0.0 <= epsilon <= self.noise.epsilon * (1.0 + _ROUNDING):
+        void = f'it has ε = {epsilon:.6g}, and its noise is for {self.noise.epsilon:.6g}'
+      if void is not None:
+        return self.result(results.VOID, messages.one_line(void), **facts)
+      facts['epsilon_of_run'] = epsilon
+    since = stated.get('diverged_since_round')
+    if since is not None or not all(map(math.isfinite, values.values())):
+      reason = 'not finite' + ('' if since is None else f' from round {since} on')
+      return self.result(results.DIVERGED, reason, **facts)
+    return self.result(results.DONE, **facts, **values)  # type: ignore[arg-type]
+
+  def _proved(self) -> dict[str, Any]:
+    """Returns what the log of `private_aggregator` proves; nothing of a run that did without."""
+    folder = self.folder / ROUNDS_NAME
+    strategy, log = folder / files.NAME, folder / writer.NAME
+    if not strategy.exists():
+      return {}
+    if not log.exists():
+      raise ValueError(f'{log} is missing: use the aggregator in a `with` block, which closes it')
+    opened = runs.open_run(log, strategy)
+    if self.sampling is not None:
+      scheme = dataclasses.replace(self.sampling, num_rounds=opened.log.num_rounds)
+      opened = dataclasses.replace(opened, sampling=scheme)
+    stated = replay.replay(opened, deltas=self.design.delta)
+    loss = stated.worst_case if self.sampling is None else stated.parts()[-1].loss
+    return {'epsilon': loss.epsilon, 'delta': self.design.delta, 'void_reason': stated.void_reason}
+
+
+def _measured(summary: Any, part: str, metric: Metric) -> float:
+  """Returns the metric on a part; NaN for None."""
+  try:
+    value = summary[part][metric.name]
+  except (TypeError, KeyError, IndexError):
+    such, got = {name: {metric.name: 0.4} for name in _PARTS}, messages.quoted(summary)
+    raise ValueError(f'the run must return a mapping such as {such}, got {got}') from None
+  value = math.nan if value is None else float(value)
+  if metric.is_accuracy and math.isfinite(value) and not 0.0 <= value <= 1.0:
+    raise ValueError(f'{part} accuracy must be between 0 and 1, got {value:g}')
+  return value

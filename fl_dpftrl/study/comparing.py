@@ -1,0 +1,237 @@
+"""Mechanisms compared by training: a study is begun, or gone on with, in a folder."""
+
+import dataclasses
+import datetime
+import functools
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fl_dpftrl import tables, workloads
+from fl_dpftrl.centralized import sampling as sampling_lib
+from fl_dpftrl.files import durable
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.study import cells as cells_lib
+from fl_dpftrl.study import design as design_lib
+from fl_dpftrl.study import noise as noise_lib
+from fl_dpftrl.study import results as results_lib
+from fl_dpftrl.study import running, table
+from fl_dpftrl.study.results import Metric
+
+if TYPE_CHECKING:
+  from matplotlib.figure import Figure
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Study:
+  """Mechanisms compared by training, from the results of runs and sentences about all of them."""
+
+  title: str
+  metric: Metric
+  results: tuple[results_lib.Result, ...]
+  about: tuple[str, ...] = ()
+
+  @functools.cached_property
+  def rows(self) -> list[results_lib.Row]:
+    """A row for each mechanism at each ε, at the learning rate that validation data chose."""
+    return results_lib.rows(self.results, self.metric)
+
+  @property
+  def unfinished(self) -> tuple[results_lib.Result, ...]:
+    """Runs that failed, or are not run; the same call tries them again."""
+    left = (results_lib.FAILED, results_lib.WAITING)
+    return tuple(result for result in self.results if result.status in left)
+
+  @property
+  def table(self) -> str:
+    """The comparison as text, with the notes on how to read it."""
+    return table.text(self.rows, self.metric, self.about)
+
+  @functools.cached_property
+  def figures(self) -> dict[str, 'Figure']:
+    """Figures for which there is something to draw: accuracy_by_epsilon, difference_to_best."""
+    from fl_dpftrl.study import figures  # Loads matplotlib.
+
+    return figures.draw(self.rows, self.metric)
+
+  @property
+  def page(self) -> str:
+    """The page in Markdown; its figures and results.csv are beside it."""
+    return table.page(self.title, self.rows, self.metric, self.about, list(self.figures))
+
+  def write(self, folder: str | os.PathLike[str]) -> None:
+    """Writes results.csv, table.txt, study.md and the figures as SVG and PNG into a folder."""
+    from fl_dpftrl.drawing import style  # Loads matplotlib.
+
+    folder = pathlib.Path(folder)
+    results_lib.write(folder / 'results.csv', self.results)
+    for name, figure in self.figures.items():
+      for kind in ('svg', 'png'):
+        durable.write_durably(folder / f'{name}.{kind}', style.image(figure, kind))
+    for name, text in (('table.txt', self.table + '\n'), ('study.md', self.page)):
+      durable.write_durably(folder / name, text.encode())
+
+  def __repr__(self) -> str:
+    title = f'{self.title}: {len(self.results)} runs; {table.CHOICE}'
+    return tables.at_a_prompt(title, self.table.splitlines()[: len(self.rows) + 1])
+
+
+def study(
+  run: cells_lib.Run,
+  *,
+  folder: str | os.PathLike[str],
+  mechanisms: Sequence[str | design_lib.Mechanism],
+  epsilons: Sequence[float],
+  schema: schemas.MinSep | None = None,
+  sampling: sampling_lib.Sampled | None = None,
+  clip_norm: float,
+  report_goal: int,
+  delta: float = 1e-6,
+  seeds: Sequence[int] = (0, 1, 2, 3, 4),
+  server_learning_rates: Sequence[float] = (1.0,),
+  deployment_report_goal: int | None = None,
+  workload: workloads.Workload = workloads.Workload(),
+  without_noise: bool = True,
+  metric: str = 'accuracy',
+  lower_is_better: bool | None = None,
+  title: str = 'Study',
+  jobs: int = 1,
+  cell: int | None = None,
+  say: noise_lib.Say = lambda line: print(line, file=sys.stderr, flush=True),
+) -> Study:
+  """Compares mechanisms by training the same model with each, at equal ε.
+
+  The noise of each mechanism is calibrated. With several learning rates the first seed tries each;
+  the one with the best validation metric is then trained with the other seeds. The same call goes
+  on with a study that was interrupted: runs that have ended are kept, others are run. Each ε is
+  that of one run; choosing among runs by private data spends more.
+
+  Args:
+    run: trains a `study.Cell`: by `cell.private_aggregator(template)` in a loop of your own, or by
+      `dpftrl.train` with `cell.aggregator()` and `cell.arguments`. Returns a mapping with
+      `validation` and `test`, each with the metric by its name, such as `Trained.summary` gives. A
+      run is void unless its log, or `epsilon` and `delta` in the mapping, prove its ε.
+    folder: folder of the study, which gets results.csv, table.txt, study.md and the figures.
+    mechanisms: names, as of `compare`, or `Mechanism`s.
+    epsilons: target ε.
+    schema: participation that each run keeps to.
+    sampling: scheme by which runs in one place draw their batches in secret, in place of a schema:
+      `cell.sampling` is it, with a part for each band. `identity` is then DP-SGD; `banded` and
+      `banded_toeplitz` without a size have the number of bands with the least noise at each ε.
+    clip_norm, report_goal: L2 bound on an update, and fixed divisor of the sum of a round.
+    delta, seeds: δ at which ε is stated; seeds of the runs.
+    server_learning_rates: rates to try of each mechanism without rates of its own.
+    deployment_report_goal: report goal of a hypothetical deployment with the same noise on the
+      mean, to which ε refer then; None for the ε of the runs.
+    workload: linear queries for which the number of bands of sampled runs is chosen.
+    without_noise: whether to train without noise, too.
+    metric: 'accuracy', from 0 to 1 and shown in percent, or the name of any other number.
+    lower_is_better: True for a loss or an error, False for a score; None for an accuracy alone.
+    jobs: runs at the same time, each in a process of its own, for which `run` must be a function of
+      a module; 0 for one after another in this process, where an error ends the study.
+    cell: number of the one cell to train, in this process, for schedulers of clusters; cells of the
+      first seed, which choose rates, have the least numbers. None for all.
+    title, say: title of the page; takes progress, in lines.
+
+  Raises:
+    ValueError: for an argument that does not fit, a folder of another study, what `run` returns.
+  """
+  names = {field.name for field in dataclasses.fields(design_lib.Design)}
+  given = {name: value for name, value in locals().items() if name in names}
+  design = design_lib.Design(**{**given, 'metric': Metric(metric, lower_is_better)})
+  return compare(design, run, folder, jobs=jobs, cell=cell, say=say)
+
+
+def compare(
+  design: design_lib.Design,
+  run: cells_lib.Run,
+  folder: str | os.PathLike[str],
+  *,
+  jobs: int,
+  cell: int | None = None,
+  say: noise_lib.Say,
+) -> Study:
+  """Runs what is left of a study, or one cell of it; see `study`."""
+  num_cells, path = len(design.places()), pathlib.Path(folder).absolute()
+  for name, number, most in (('jobs', jobs, 1000), ('cell', cell or 0, num_cells - 1)):
+    if type(number) is not int or not 0 <= number <= most:
+      raise ValueError(f'{name} must be 0 to {most}, got {number!r}')
+  if jobs and cell is None:
+    running.check(run)
+  cells = _Cells(design, noise_lib.prepare(design, path, say), path)
+  if cell is not None:
+    chosen = cells.all()[cell]
+    if chosen.server_learning_rate is None:
+      raise ValueError(f'cell={cell} has no learning rate yet: first run those of the first seed')
+    say(f'{chosen.name}: {_outcome(chosen.train(run), design.metric)}')
+    return cells.study()
+  with durable.exclusive(path / 'lock'):
+    durable.remove_leftovers(path)
+    while left := list(filter(cells.is_left, cells.all())):
+      # Twice: the cells of the first seed choose rates.
+      say(f'{len(left)} of {num_cells} runs, {jobs or 1} at a time, in {path / "cells"}')
+      began = time.monotonic()
+      for done, (ended, reason) in enumerate(running.trained(run, left, jobs), 1):
+        cells.failed |= {ended.name: reason} if reason else {}
+        results_lib.write(path / 'results.csv', cells.study().results)
+        seconds = round((time.monotonic() - began) / done * (len(left) - done))
+        text = f'{done}/{len(left)} | {ended.name}: {_outcome(cells.result(ended), design.metric)}'
+        say(f'{text} | {datetime.timedelta(seconds=seconds)} left')
+    found = cells.study()
+    found.write(path)
+    return found
+
+
+def _outcome(result: results_lib.Result, metric: Metric) -> str:
+  if result.test is None:
+    return f'{result.status}: {result.reason}'
+  return f'test {metric.label(metric.name)} {metric.text(result.test)}'
+
+
+class _Cells:
+  """Cells of a study in a folder, as far as they have ended, and reasons of those that failed."""
+
+  def __init__(self, design: design_lib.Design, noises: noise_lib.Noises, path: pathlib.Path):
+    self.failed: dict[str, str] = {}
+    self._design, self._noises, self._path = design, noises, path
+
+  def all(self) -> list[cells_lib.Cell]:
+    """Returns the cells by number, with the rates that are chosen so far."""
+    found, tried = [], dict[design_lib.Setting, list[results_lib.Result]]()
+    for setting, rate, seed in self._design.places():
+      own = tried.setdefault(setting, [])
+      cell = cells_lib.Cell(
+        design=self._design,
+        setting=setting,
+        noise=self._noises[setting],
+        server_learning_rate=rate or results_lib.chosen_rate(own, self._design.metric),
+        seed=seed,
+        study=self._path,
+      )
+      found.append(cell)
+      own.append(self.result(cell))
+    return found
+
+  def result(self, cell: cells_lib.Cell) -> results_lib.Result:
+    """Returns the row of a cell."""
+    if cell.name in self.failed:
+      return cell.result(results_lib.FAILED, self.failed[cell.name])
+    return cell.ended() or cell.result()
+
+  def is_left(self, cell: cells_lib.Cell) -> bool:
+    """Returns whether a cell can be run: its rate is chosen, and it has not ended or failed."""
+    is_waiting = self.result(cell).status == results_lib.WAITING
+    return is_waiting and cell.server_learning_rate is not None
+
+  def study(self) -> Study:
+    """Returns the results so far."""
+    design, of = self._design, 'the run itself'
+    if design.deployment_report_goal is not None:
+      of = f'a hypothetical deployment of {design.deployment_report_goal} devices a round, with the'
+      of += ' same participation and the same noise on the mean'
+    about = (f'Target ε are those of {of}, at δ = {design.delta:g}.', *design.flags)
+    found = tuple(map(self.result, self.all()))
+    return Study(title=design.title, metric=design.metric, results=found, about=about)

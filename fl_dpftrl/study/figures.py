@@ -1,0 +1,106 @@
+"""The two figures of a study, to be read at a width of 390 pixels."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib import axes as axes_lib
+from matplotlib import figure as figure_lib
+from matplotlib import ticker
+
+from fl_dpftrl.drawing import style
+from fl_dpftrl.study import design, results
+from fl_dpftrl.study.results import Metric
+
+_WIDTH = 5.0  # inches: 10 points are then 10.8 of 390 pixels
+_SIZE = 10  # points
+_SHARE = 0.3  # of the distance of two ε, on a log scale, that their mechanisms take together
+_HEAD: dict[str, Any] = {'loc': 'left', 'fontsize': _SIZE, 'color': style.INK}
+_BARS: dict[str, Any] = {'capsize': 2.5, 'elinewidth': 1.2, 'markersize': 5.5}
+
+
+def draw(rows: Sequence[results.Row], metric: Metric) -> dict[str, figure_lib.Figure]:
+  """Returns the figures for which there is something to draw, by name."""
+  known, made = [row for row in rows if row.mean is not None], {}
+  looks = style.looks({row.mechanism: row.mechanism.partition(':')[0] for row in rows})
+  looks[design.NO_NOISE] = style.Look(style.INK, '', (2, 2))
+  if any(row.epsilon is not None for row in known):
+    made[f'{metric.name.replace(" ", "_")}_by_epsilon'] = _by_epsilon(known, metric, looks)
+  if any(row.others for row in known):
+    made['difference_to_best'] = _difference_to_best(known, metric, looks)
+  return made
+
+
+def _by_epsilon(
+  rows: Sequence[results.Row], metric: Metric, looks: dict[str, style.Look]
+) -> figure_lib.Figure:
+  """Draws the mean on test data over ε with its interval, a line for each mechanism."""
+  labels = list(dict.fromkeys(row.mechanism for row in rows if row.epsilon))
+  epsilons = sorted({row.epsilon for row in rows if row.epsilon})
+  ratio = min((b / a for a, b in itertools.pairwise(epsilons)), default=2.0)
+  figure, (axes,) = _new(3.9 + 0.1 * len(labels), [1.0])
+  for place, label in enumerate(labels):
+    own = sorted((row for row in rows if row.mechanism == label), key=lambda row: row.epsilon or 0)
+    # Side by side, so that no bar hides another.
+    shift = ratio ** (_SHARE * (place / max(1, len(labels) - 1) - 0.5))
+    axes.errorbar(
+      [shift * (row.epsilon or 0.0) for row in own],
+      [metric.scale * (row.mean or 0.0) for row in own],
+      yerr=[metric.scale * (results.margin(list(row.tests.values())) or 0.0) for row in own],
+      label=style.plain(label),
+      marker=looks[label].marker,
+      **looks[label].line,
+      **_BARS,
+    )
+  for row in rows:
+    if row.epsilon is None and row.mean is not None:
+      axes.axhline(metric.scale * row.mean, label=row.mechanism, **looks[row.mechanism].line)
+  axes.set_xscale('log')
+  axes.xaxis.set_major_locator(ticker.FixedLocator(epsilons, nbins=8))
+  axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: style.number(value)))
+  axes.xaxis.set_minor_locator(ticker.NullLocator())
+  if len(epsilons) == 1:
+    axes.set_xlim(epsilons[0] / 1.5, epsilons[0] * 1.5)
+  axes.set_xlabel('target ε')
+  axes.set_ylabel(metric.label(f'test {metric.name}'))
+  axes.set_title('mean over seeds and its 95 % interval', **_HEAD)
+  figure.legend(loc='outside lower center', ncols=2, frameon=False, fontsize=_SIZE)
+  return figure
+
+
+def _difference_to_best(
+  rows: Sequence[results.Row], metric: Metric, looks: dict[str, style.Look]
+) -> figure_lib.Figure:
+  """Draws how far each mechanism is from the best of its ε, a panel for each ε."""
+  by_epsilon = itertools.groupby((row for row in rows if row.epsilon), lambda row: row.epsilon)
+  levels = {epsilon: list(level) for epsilon, level in by_epsilon}
+  heights = [len(level) + 1.6 for level in levels.values()]
+  figure, grid = _new(1.0 + 0.24 * sum(heights), heights)
+  for axes, (epsilon, level) in zip(grid, levels.items()):
+    axes.set_title(f'ε = {epsilon:g}', **_HEAD)
+    axes.axvline(0.0, color=style.INK, linewidth=0.9)
+    for place, row in enumerate(level):
+      differences, colour = row.differences or (0.0,), looks[row.mechanism].colour
+      axes.errorbar(
+        [metric.scale * sum(differences) / len(differences)],
+        [place],
+        xerr=[metric.scale * (results.margin(differences) or 0.0)],
+        fmt='o',
+        color=colour,
+        markerfacecolor=colour if row.is_clear else 'white',
+        **_BARS,
+      )
+    axes.set_yticks(range(len(level)), [style.plain(row.mechanism) for row in level])
+    axes.set_ylim(len(level) - 0.4, -0.6)
+  unit = metric.label('difference to the best', 'points')
+  grid[-1].set_xlabel(f'{unit}, 95 % interval\nfilled: told apart from it after correction')
+  return figure
+
+
+def _new(height: float, heights: list[float]) -> tuple[figure_lib.Figure, list[axes_lib.Axes]]:
+  figure = figure_lib.Figure(figsize=(_WIDTH, height), facecolor='white', layout='constrained')
+  grid = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
+  for axes in grid.flat:
+    style.dress(axes)
+    axes.tick_params(labelsize=_SIZE)
+  return figure, list(grid.flat)

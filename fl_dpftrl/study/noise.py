@@ -1,0 +1,131 @@
+"""Noise of each setting of a study: its strategy, and how much for its ε."""
+
+import json
+import pathlib
+import shutil
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fl_dpftrl import workloads
+from fl_dpftrl.accounting import arithmetic, calibration, gaussian
+from fl_dpftrl.centralized import amplification
+from fl_dpftrl.comparison import candidates
+from fl_dpftrl.files import durable, json_files
+from fl_dpftrl.strategies import files
+from fl_dpftrl.study import design as design_lib
+
+_STUDY_NAME, _STRATEGIES_NAME, _LOCK_NAME = 'study.json', 'strategies', 'noise.lock'
+_BANDED = ('banded', 'banded_toeplitz')
+# Of all runs of a folder.
+_FIXED = (
+  *('schema', 'sampling', 'clip_norm', 'report_goal', 'delta', 'deployment_report_goal'),
+  *('workload', 'metric', 'flags'),
+)
+Say = Callable[[str], None]
+
+
+class Noise(NamedTuple):
+  """Noise of a setting: strategy file, std(Z) / clip norm, and ε of a run with it."""
+
+  strategy: str
+  noise_multiplier: float
+  epsilon: float
+  num_parts: int | None = None  # From which batches are drawn.
+
+
+Noises = dict[design_lib.Setting, Noise | None]
+
+
+def prepare(design: design_lib.Design, folder: pathlib.Path, say: Say) -> Noises:
+  """Returns the noise of each setting; what the folder holds of it is kept."""
+  for mechanism in design.mechanisms:
+    candidates.named([mechanism.mechanism])
+  is_new = not folder.exists()
+  if not is_new and not (folder / _STUDY_NAME).exists():
+    names = {path.name for path in folder.iterdir()} - {_LOCK_NAME, _STRATEGIES_NAME}
+    if not all(name.startswith(durable.TEMPORARY_PREFIX) for name in names):
+      raise ValueError(f'{folder} holds other files; name a new folder')
+  (folder / _STRATEGIES_NAME).mkdir(parents=True, exist_ok=True)
+  try:
+    with durable.exclusive(folder / _LOCK_NAME, wait=True):
+      return _prepared(design, folder, say)
+  except ValueError:
+    if is_new:
+      shutil.rmtree(folder, ignore_errors=True)
+    raise
+
+
+def _prepared(design: design_lib.Design, folder: pathlib.Path, say: Say) -> Noises:
+  path, found = folder / _STUDY_NAME, Noises()
+  now = {name: str(getattr(design, name)) for name in _FIXED}
+  now |= {f'mechanism {m.label}': f'{m.mechanism}, {m.objective}' for m in design.mechanisms}
+  before = json_files.read(path) if path.exists() else {'conditions': {}, 'noise': {}}
+  if not isinstance(before, dict) or before.keys() != {'conditions', 'noise'}:
+    raise ValueError(f'{path} is not of a study; name a new folder')
+  differing = [n for n, text in now.items() if before['conditions'].get(n, text) != text]
+  if differing:
+    raise ValueError(f'{folder} holds a study that differs in {", ".join(differing)}: name another')
+  kept, stated = before['noise'], {'conditions': {**before['conditions'], **now}}
+  write = lambda: durable.write_durably(path, json.dumps({**stated, 'noise': kept}).encode())
+  write()  # Before any strategy, so that its file is that of the mechanism with this label.
+  for setting in design.settings:
+    mechanism, epsilon = setting
+    if mechanism is None or epsilon is None:
+      found[setting] = None
+      continue
+    key = f'{mechanism.label} {epsilon!r}'
+    try:
+      noise = Noise(**kept[key]) if key in kept else _found(design, mechanism, epsilon, folder, say)
+    except ValueError as problem:
+      raise ValueError(f'{mechanism.label}: {problem}') from None
+    kept[key] = noise._asdict()
+    found[setting] = noise._replace(strategy=str(folder / _STRATEGIES_NAME / noise.strategy))
+  write()
+  return found
+
+
+def _found(
+  design: design_lib.Design,
+  mechanism: design_lib.Mechanism,
+  epsilon: float,
+  folder: pathlib.Path,
+  say: Say,
+) -> Noise:
+  schema, scheme, delta = design.participation, design.sampling, design.delta
+  bands: tuple[int | None, ...] = (None,)
+  if scheme is not None and mechanism.mechanism in _BANDED:
+    sizes = {name: getattr(scheme, name) for name in ('num_rounds', 'num_examples', 'batch_size')}
+    bands = amplification.candidate_bands(**sizes)
+  paths = [
+    _strategy_file(mechanism, schema, folder / _STRATEGIES_NAME, say, size) for size in bands
+  ]
+  strategies = [files.load_strategy(path) for path in paths]
+  if scheme is not None:
+    chosen, amplified = amplification.choose(
+      strategies, scheme, epsilon=epsilon, delta=delta, workload=design.workload
+    )
+    (name,) = (path.name for path, strategy in zip(paths, strategies) if strategy is chosen)
+    parts = amplified.sampling.num_parts
+    return Noise(name, amplified.noise_multiplier, amplified.epsilon, parts)
+  options: dict[str, Any] = {'delta': delta, 'num_coordinates': arithmetic.MANY_COORDINATES}
+  guarantee = calibration.calibrate(strategies[0], schema, epsilon=epsilon, **options)
+  if design.deployment_report_goal is not None:
+    multiplier = guarantee.noise_multiplier * design.report_goal / design.deployment_report_goal
+    guarantee = gaussian.account(strategies[0], schema, noise_multiplier=multiplier, **options)
+  return Noise(paths[0].name, guarantee.noise_multiplier, guarantee.epsilon)
+
+
+def _strategy_file(
+  mechanism: design_lib.Mechanism, schema: Any, folder: pathlib.Path, say: Say, bands: int | None
+) -> pathlib.Path:
+  """Returns the path of a mechanism's strategy, which is found if need be."""
+  name, slug, objective = mechanism.mechanism, design_lib.slug(mechanism.label), mechanism.objective
+  path = folder / (f'{slug}.json' if bands is None else f'{slug}-{bands}bands.json')
+  if not path.exists():
+    (candidate,) = candidates.named([name if bands is None else f'{name}:{bands}'])
+    if candidate.optimised:
+      say(f'optimising {candidate.label} for {schema.num_rounds} rounds')
+    prefix_sums = workloads.Workload()
+    strategy = candidate.find(schema, objective=objective, workload=prefix_sums, progress=None)
+    files.save_strategy(path, strategy, schema=schema, objective=objective)
+  return path

@@ -1,0 +1,101 @@
+"""Table and page of a study, as text and in Markdown."""
+
+from collections.abc import Sequence
+
+from fl_dpftrl.study import results
+from fl_dpftrl.study.results import Metric
+from fl_dpftrl.text import messages, rounding
+
+CHOICE = 'each ε is that of one run; choosing among runs by private data spends more'
+
+
+def cells(rows: Sequence[results.Row], metric: Metric) -> list[tuple[str, ...]]:
+  """Returns the lines of the table, the first of which is the head."""
+  worse = metric.label(f'{"above" if metric.lower_is_better else "below"} the best', 'points')
+  compared = ('ε', 'mechanism', metric.label(f'test {metric.name}'), worse, 'told apart from')
+  head = (*compared, 'seeds', 'server rate', 'noise multiplier', 'ε of a run', 'remarks')
+  return [head, *((*_compared(row, metric), *_run(row)) for row in rows)]
+
+
+def text(rows: Sequence[results.Row], metric: Metric, about: Sequence[str]) -> str:
+  """Returns the table with columns in line, and the notes."""
+  lines = cells(rows, metric)
+  widths = [max(map(len, column)) for column in zip(*lines)]
+  padded = ['  '.join(map(str.ljust, line, widths)).rstrip() for line in lines]
+  return '\n'.join([*padded, *notes(rows), *about])
+
+
+def notes(rows: Sequence[results.Row]) -> list[str]:
+  """Returns sentences that say how to read the table."""
+  pairs = sum(len(row.others) for row in rows) // 2
+  told = sum(len(row.told_apart_from) for row in rows) // 2
+  return [
+    '± is half of a 95 % interval over seeds (Student’s t): of a mean, or of a difference paired by'
+    ' seed.',
+    f'Told apart: {told} of {pairs} pairs of one ε, by paired t-tests that are corrected together'
+    ' (Holm). At most 5 % of such studies tell an equal pair apart.',
+    f'{CHOICE[0].upper()}{CHOICE[1:]}.',
+  ]
+
+
+def page(
+  title: str, rows: Sequence[results.Row], metric: Metric, about: Sequence[str], figures: list[str]
+) -> str:
+  """Returns the page in Markdown, which shows figures beside it by their names."""
+  shown = [f'![{name.replace("_", " ")}]({name}.svg)' for name in figures]
+  said = [*notes(rows), *about, 'Each run is a row of [results.csv](results.csv).']
+  bullets = '\n'.join(f'- {line}' for line in said)
+  lines = markdown(cells(rows, metric))
+  return '\n\n'.join([f'# {title}', *shown[:1], lines, bullets, *shown[1:]]) + '\n'
+
+
+def markdown(lines: Sequence[Sequence[str]]) -> str:
+  """Returns lines of cells, the first of which is the head, as a table in Markdown."""
+  marked = [lines[0], ('---',) * len(lines[0]), *lines[1:]]
+  return '\n'.join('| ' + ' | '.join(c.replace('|', '\\|') for c in line) + ' |' for line in marked)
+
+
+def _problems(row: results.Row) -> list[results.Result]:
+  return [r for r in row.results if r.status not in (results.DONE, results.WAITING)]
+
+
+def _compared(row: results.Row, metric: Metric) -> tuple[str, ...]:
+  value = difference = apart = '–'
+  if row.mean is not None:
+    value = metric.text(row.mean, results.margin(list(row.tests.values())))
+  elif statuses := [problem.status for problem in _problems(row)]:
+    value = ', '.join(f'{statuses.count(status)} {status}' for status in dict.fromkeys(statuses))
+  if row.others:
+    apart = ', '.join(row.told_apart_from) or 'none'
+    if len(row.told_apart_from) == len(row.others) > 1:
+      apart = f'all {len(row.others)}'
+    difference = 'best'
+  if row.differences:
+    mean = -metric.sign * sum(row.differences) / len(row.differences)
+    difference = metric.text(mean, results.margin(row.differences))
+  level = '∞' if row.epsilon is None else f'{row.epsilon:g}'
+  return level, row.mechanism, value, difference, apart, str(len(row.tests))
+
+
+def _run(row: results.Row) -> tuple[str, ...]:
+  first, remarks = row.results[0], []
+  rates = {r.server_learning_rate for r in row.results}
+  rate = rates.pop() if len(rates) == 1 else None
+  proven = [r.epsilon_of_run for r in row.results if r.status != results.WAITING]
+  known = [epsilon for epsilon in proven if epsilon is not None]
+  if first.num_parts is not None:
+    remarks.append(f'bands: {first.num_parts}')
+  if row.at_end:
+    remarks.append('rate at an end of those tried')
+  waiting = sum(r.status == results.WAITING for r in row.results)
+  if waiting:
+    remarks.append(f'{waiting} not run')
+  for problem in _problems(row)[:1]:
+    reason = messages.one_line(problem.reason, limit=120)
+    remarks.append(f'seed {problem.seed} {problem.status}: {reason}')
+  return (
+    '–' if rate is None else f'{rate:.4g}',
+    '–' if first.noise_multiplier is None else rounding.up(first.noise_multiplier),
+    rounding.up(max(known)) if known and len(known) == len(proven) else 'none',
+    '; '.join(remarks),
+  )

@@ -1,0 +1,149 @@
+"""Studies of real runs: a TFF model by `dpftrl.train`, loops by `private_aggregator`, the page."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl.centralized import partition, sampling
+from tests import pages
+from tests.study import linear
+
+pytestmark = [pytest.mark.tff, pytest.mark.slow]
+
+CLIENTS = [f'client{i}' for i in range(40)]
+ONE = dict(mechanisms=['identity'], server_learning_rates=[0.3], seeds=[0], delta=1e-5)
+
+
+def data(seed, size):
+  x = np.random.default_rng(seed).normal(size=(size, 3)).astype(np.float32)
+  return x, (x @ linear.TRUTH > 0).astype(np.float32)
+
+
+def accuracy(weights, seed):
+  x, y = data([0, seed], 500)
+  return {'accuracy': float(((x @ weights.trainable[0] > 0) == y).mean())}
+
+
+def client_data(round_index, client):
+  return dpftrl.runtime.batches(data([1, CLIENTS.index(client)], 8), 4)
+
+
+MODEL = tff.learning.models.FunctionalModel(
+  initial_weights=((np.zeros(3, np.float32),), ()),
+  predict_on_batch_fn=tf.function(lambda w, x, training: tf.linalg.matvec(x, w[0][0])),
+  loss_fn=lambda logits, y, sample_weight=None: tf.reduce_mean(
+    tf.nn.sigmoid_cross_entropy_with_logits(y, logits)
+  ),
+  input_spec=(tf.TensorSpec([None, 3]), tf.TensorSpec([None])),
+)
+
+
+def train(cell, **changes):
+  aggregator = cell.aggregator()
+  process = dpftrl.build_fed_avg(
+    MODEL,
+    aggregator=aggregator,
+    client_learning_rate=0.5,
+    server_learning_rates=[cell.server_learning_rate],
+    server_momentum=0.5,
+  )
+  trained = dpftrl.train(
+    process,
+    aggregator,
+    clients=CLIENTS,
+    client_data=client_data,
+    evaluate=lambda weights: accuracy(weights, 1),
+    **{**cell.arguments, **changes},
+  )
+  return trained.summary(test=accuracy(trained.model, 2))
+
+
+def test_a_tff_model_is_judged_by_its_statement(tmp_path):
+  options = dict(schema=dpftrl.MinSep(8, 4), report_goal=5, seeds=[0], server_learning_rates=[0.3])
+  study = linear.study(tmp_path / 'kept', train, epsilons=[8.0], **options)
+  assert [r.status for r in study.results] == ['done'] * 3
+  for result in study.results[:2]:
+    assert 7.0 < result.epsilon_of_run <= 8.0 and result.test > 0.5
+  # A run with more participation than its noise is for has no ε of the study.
+  early = lambda cell: train(cell, timer_rounds=1)
+  study = linear.study(tmp_path / 'early', early, epsilons=[8.0], **{**options, **ONE})
+  assert [r.status for r in study.results] == ['void', 'done']
+  assert 'and its noise is for 8' in study.results[0].reason and study.rows[0].mean is None
+
+
+def test_a_loop_is_judged_by_its_log_whatever_it_claims(tmp_path):
+  calls = []
+
+  def run(cell):
+    calls.append(cell.name)
+    with cell.private_aggregator(np.zeros(2)) as aggregator:
+      for t in range(cell.num_rounds):
+        with aggregator.round([f'{t % 4}-{i}' for i in range(5)]) as round_:
+          for i in range(5):
+            round_.add(np.ones(2), device_id=f'{t % 4}-{i}')
+        if len(calls) == 1 and t == 3:
+          raise MemoryError('no more')
+    return linear.proved(cell, 0.5, epsilon=0.1)
+
+  options = {**ONE, 'report_goal': 5}
+  with pytest.raises(MemoryError):
+    linear.study(tmp_path, run, **options)
+  noisy, silent = linear.study(tmp_path, run, **options).results  # It begins anew.
+  assert noisy.status == silent.status == 'done' and len(calls) == 3
+  assert 3.0 < noisy.epsilon_of_run <= 4.0 and silent.epsilon_of_run is None
+  (log,) = tmp_path.glob('cells/identity*/run/rounds/participation.parquet')
+  proved = dpftrl.replay(dpftrl.open_run(log, dpftrl.Identity()), deltas=1e-5)
+  assert noisy.epsilon_of_run == proved.worst_case.epsilon and proved.num_rounds == 8
+
+
+@pytest.mark.parametrize('batches', ['drawn', 'cut short'])
+def test_drawn_batches_are_judged_by_the_log(batches, tmp_path):
+  def run(cell):
+    with cell.private_aggregator(np.zeros(2)) as aggregator:
+      for batch in partition.Partition(scheme=cell.sampling, seed=cell.seed).rounds():
+        ids = batch.device_ids if batches == 'drawn' else np.arange(1500)
+        with aggregator.round(ids) as round_:
+          round_.add_batch(np.zeros((len(ids), 2)))
+    return linear.proved(cell, 0.5, epsilon=None)
+
+  scheme = sampling.CyclicPoisson(num_rounds=20, num_examples=2000, batch_size=50)
+  options = {**ONE, 'epsilons': [2.0], 'schema': None, 'sampling': scheme, 'without_noise': False}
+  (result,) = linear.study(tmp_path, run, **options).results
+  assert result.status == ('done' if batches == 'drawn' else 'void')
+  assert (result.epsilon_of_run is None) == (batches != 'drawn')
+
+
+def test_an_aggregator_that_is_left_open_is_told(tmp_path):
+  left = []
+
+  def run(cell):
+    left.append(cell.private_aggregator(np.zeros(2)))
+    with left[0].round(['a', 'b']) as round_:
+      for _ in range(2):
+        round_.add(np.zeros(2))
+    return linear.proved(cell, 0.5)
+
+  with pytest.raises(ValueError, match='use the aggregator in a `with` block, which closes it'):
+    linear.study(tmp_path, run, **{**ONE, 'report_goal': 2})
+  left[0].close()
+
+
+def test_the_program_of_the_page_compares_mechanisms(tmp_path):
+  program, _ = pages.programs('studies.md')
+  shorter = program.replace('[1.0, 4.0]', '[4.0]').replace('range(5)', 'range(2)')
+  shorter = shorter.replace('[0.3, 1.0]', '[1.0]').replace("=['identity', ", '=[')
+  assert len(shorter) == len(program) - 22
+  (tmp_path / 'program.py').write_text(shorter)
+  done = subprocess.run(
+    [sys.executable, 'program.py'], cwd=tmp_path, capture_output=True, text=True, timeout=500
+  )
+  assert done.returncode == 0, done.stderr
+  assert 'choosing among runs by private data spends more' in done.stdout
+  assert '4/4 | no_noise-rate1.0-seed1: test accuracy (%) ' in done.stderr
+  assert (tmp_path / 'study' / 'table.txt').read_text() == done.stdout
+  assert len(list(tmp_path.glob('study/cells/*/row.json'))) == 4

@@ -1,0 +1,202 @@
+"""Chosen rates, intervals, paired comparisons and their correction, and what is shown of them."""
+
+import csv
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fl_dpftrl.study import comparing, results, table
+from fl_dpftrl.study.results import DIVERGED, DONE, FAILED, VOID, WAITING, Metric
+
+ACCURACY, LOSS = Metric(), Metric('squared error', lower_is_better=True)
+
+
+def result(mechanism, value, seed=0, epsilon=1.0, rate=0.5, status=DONE, **others):
+  known = {'validation': value, 'test': value} if status == DONE else {'reason': f'why {status}'}
+  return results.Result(
+    mechanism=mechanism,
+    epsilon=epsilon,
+    server_learning_rate=rate,
+    seed=seed,
+    status=status,
+    **{'epsilon_of_run': epsilon, 'noise_multiplier': 2.0, **known, **others},
+  )
+
+
+def level(values, epsilon=1.0):
+  """Results of mechanisms by their values, one a seed."""
+  return [result(m, v, seed, epsilon) for m, own in values.items() for seed, v in enumerate(own)]
+
+
+def by_label(found, metric=ACCURACY):
+  return {(row.mechanism, row.epsilon): row for row in results.rows(found, metric)}
+
+
+def test_the_interval_is_that_of_student():
+  values = [0.31, 0.28, 0.35, 0.30]
+  low, high = stats.t.interval(0.95, 3, loc=np.mean(values), scale=stats.sem(values))
+  assert results.margin(values) == pytest.approx((high - low) / 2)
+  assert results.margin([0.1, 0.3]) == pytest.approx(12.7062 * 0.1, rel=1e-5)  # Of tables.
+  assert results.margin([0.1]) is None
+
+
+def test_holm_corrects_as_in_its_definition():
+  assert results.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+  assert results.holm([]) == [] and results.holm([0.7, 0.6]) == [1.0, 1.0]
+  draws = np.random.default_rng(0)
+  for size in (1, 2, 5, 9):
+    p_values = draws.uniform(0, 0.1, size)
+    corrected = results.holm(p_values)
+    for level in (0.01, 0.05, 0.2):
+      rejected = set()
+      for step, index in enumerate(np.argsort(p_values)):
+        if p_values[index] * (size - step) >= level:
+          break
+        rejected.add(index)
+      assert {i for i, p in enumerate(corrected) if p < level} == rejected
+
+
+def test_comparisons_are_paired_t_tests_of_all_pairs_of_all_levels():
+  draws = np.random.default_rng(1)
+  seeds = draws.normal(0, 0.05, 6)
+  values = {
+    e: {m: 0.3 + 0.004 * i + seeds + draws.normal(0, 0.004, 6) for i, m in enumerate('abcd')}
+    for e in (1.0, 4.0)
+  }
+  found = by_label([r for e, own in values.items() for r in level(own, e)])
+  pairs = [(e, a, b) for e in values for a, b in itertools.combinations('abcd', 2)]
+  p_values = [stats.ttest_rel(values[e][a], values[e][b]).pvalue for e, a, b in pairs]
+  apart = {pair for pair, p in zip(pairs, results.holm(p_values)) if p < 0.05}
+  assert 2 < len(apart) < 12
+  for e, a, b in pairs:
+    assert (b in found[a, e].told_apart_from) == ((e, a, b) in apart)
+    assert (a in found[b, e].told_apart_from) == ((e, a, b) in apart)
+  row = found['a', 1.0]
+  expected = stats.ttest_rel(values[1.0]['a'], values[1.0]['d'])
+  assert np.mean(row.differences) == pytest.approx(np.mean(values[1.0]['a'] - values[1.0]['d']))
+  interval = expected.confidence_interval(0.95)
+  assert results.margin(row.differences) == pytest.approx((interval.high - interval.low) / 2)
+  assert row.is_clear == ((1.0, 'a', 'd') in apart) and found['d', 1.0].differences is None
+
+
+def test_equal_mechanisms_are_told_apart_in_few_studies_and_others_in_most():
+  draws = np.random.default_rng(2)
+  told = {0.0: 0, 0.05: 0}
+  for better in told:
+    for _ in range(300):
+      values = draws.normal(0.3, 0.01, (2, 4, 5))
+      values[:, 0] += better
+      found = [r for i, e in enumerate((1.0, 4.0)) for r in level(dict(zip('abcd', values[i])), e)]
+      rows = results.rows(found, ACCURACY)
+      told[better] += any(row.told_apart_from for row in rows)
+  assert told[0.0] <= 0.05 * 300 + 10  # Three standard errors.
+  assert told[0.05] > 250
+
+
+def test_one_seed_or_equal_values_tell_nothing_apart():
+  one = by_label(level({'a': [0.3], 'b': [0.1]}))
+  same = by_label(level({'a': [0.3, 0.4], 'b': [0.3, 0.4]}))
+  for found in (one, same):
+    assert not any(row.told_apart_from for row in found.values())
+  constant = by_label(level({'a': [0.5, 0.75], 'b': [0.25, 0.5]}))
+  assert constant['b', 1.0].told_apart_from == ('a',)
+
+
+def test_the_first_seed_chooses_the_rate_on_validation_data():
+  tried = [result('a', v, rate=rate) for rate, v in ((0.1, 0.2), (0.5, 0.3), (1.0, 0.25))]
+  later = [result('a', 0.9, seed=1, rate=0.1), result('a', 0.1, test=0.9, rate=2.0)]
+  assert results.chosen_rate([*tried, *later], ACCURACY) == 0.5
+  assert results.chosen_rate(tried, LOSS) == 0.1
+  for status, chosen in ((DIVERGED, 1.0), (VOID, 1.0), (FAILED, 1.0), (WAITING, None)):
+    changed = result('a', 0.0, status=status)
+    assert results.chosen_rate([tried[0], changed, tried[2]], ACCURACY) == chosen
+  found = by_label([*tried, result('a', 0.31, seed=1)])['a', 1.0]
+  assert found.tests == {0: 0.3, 1: 0.31} and not found.at_end
+  assert by_label([*tried[:2], result('a', 0.31, seed=1)])['a', 1.0].at_end
+
+
+@pytest.mark.parametrize('status', [DIVERGED, VOID, FAILED])
+def test_a_run_that_proves_nothing_is_shown_as_such_and_is_no_number(status):
+  found = [
+    *level({'a': [0.3, 0.31], 'b': [0.2, 0.21]}),
+    *level({'c': [0.99]}),
+    result('c', None, seed=1, status=status, epsilon_of_run=None),
+  ]
+  row = by_label(found)['c', 1.0]
+  assert row.mean is None and not row.others and row.tests == {}
+  (line,) = (line for line in table.cells(results.rows(found, ACCURACY), ACCURACY) if 'c' in line)
+  assert line[2:6] == (f'1 {status}', '–', '–', '0') and line[8] == 'none'
+  assert line[9] == f'seed 1 {status}: why {status}' and '99' not in ' '.join(line)
+  assert by_label(found)['a', 1.0].others == ('b',)
+
+
+def test_runs_that_are_not_there_yet_leave_a_mean_of_the_others():
+  found = [*level({'a': [0.3, 0.31]}), result('a', None, seed=2, status=WAITING)]
+  (row,) = results.rows(found, ACCURACY)
+  assert row.tests == {0: 0.3, 1: 0.31}
+  line = table.cells([row], ACCURACY)[1]
+  assert line[5] == '2' and line[9] == '1 not run'
+
+
+def test_lower_may_be_better():
+  found = by_label(level({'a': [1.75, 1.5], 'b': [1.25, 1.0]}), LOSS)
+  assert list(found) == [('b', 1.0), ('a', 1.0)]
+  head, best, other = table.cells(list(found.values()), LOSS)
+  assert head[2:4] == ('test squared error', 'above the best')
+  assert best[2:4] == ('1.125 ± 1.6', 'best') and other[3] == '0.5 ± 0'
+
+
+def test_the_table_and_the_page_say_what_a_number_is():
+  found = [*level({'a|b': [0.3, 0.31], 'c': [0.2, 0.22]}), result('no noise', 0.4, epsilon=None)]
+  study = comparing.Study(
+    title='Two', metric=ACCURACY, results=tuple(found), about=('Target ε are those of the run.',)
+  )
+  for text in (study.table, study.page):
+    assert 'ach ε is that of one run; choosing among runs by private data spends more' in text
+    assert '± is half of a 95 % interval over seeds' in text and 'Holm' in text
+    assert 'Target ε are those of the run.' in text
+  assert 'each ε is that of one run' in repr(study).splitlines()[0]
+  assert r'| 1 | a\|b | 30.50 ± 6.35 | best | c | 2 | 0.5 | 2 | 1 |  |' in study.page
+  assert len(repr(study).splitlines()) == 5
+  assert list(study.figures) == ['accuracy_by_epsilon', 'difference_to_best']
+  for figure in study.figures.values():
+    assert figure.get_figwidth() <= 5.0  # Letters of 10 points have 10 of 390 pixels.
+    sizes = [text.get_fontsize() for axes in figure.axes for text in axes.get_xticklabels()]
+    assert min(sizes) >= 10
+
+
+def test_a_study_without_noise_or_results_has_no_figures():
+  waiting = result('a', None, status=WAITING, epsilon_of_run=None)
+  for found in ([waiting], [result('no noise', 0.4, epsilon=None)]):
+    study = comparing.Study(title='None', metric=ACCURACY, results=tuple(found))
+    assert study.figures == {} and study.page.startswith('# None\n\n| ε |')
+
+
+def test_results_are_a_row_a_run(tmp_path):
+  found = [result('a', 0.25), result('b', None, status=VOID, reason='no, "proof"')]
+  results.write(tmp_path / 'results.csv', found)
+  with (tmp_path / 'results.csv').open(newline='') as stream:
+    rows = list(csv.DictReader(stream))
+  assert list(rows[0]) == [field.name for field in dataclasses.fields(results.Result)]
+  assert [(r['mechanism'], r['test'], r['reason']) for r in rows] == [
+    ('a', '0.25', ''),
+    ('b', '', 'no, "proof"'),
+  ]
+
+
+@pytest.mark.parametrize(
+  'name, lower, words',
+  [
+    ('', None, 'metric must be a name'),
+    ('a\nb', True, 'metric must be a name'),
+    (3, True, 'metric must be a name'),
+    ('loss', None, 'lower_is_better must be True or False for loss'),
+    ('accuracy', True, 'lower_is_better must be False or None for accuracy'),
+  ],
+)
+def test_metrics_that_will_not_do(name, lower, words):
+  with pytest.raises(ValueError, match=words):
+    Metric(name, lower)
