@@ -13,14 +13,13 @@ from benchmarks.training import cases as training
 PEER_PYTHON = '.venv-bench/bin/python'
 PFL_PYTHON = '.venv-pfl/bin/python'
 LARGE = 'replay-1B'
-PRODUCTION = 'population-production'
 # What each benchmark measures; those by default are a few minutes each.
 BENCHMARKS = {
   'optimize': 'strategies beside jax-privacy: a group, or a part of a name',
   'replay': 'replay of logs; replay-1B is the log of 1e9 rows, 8 minutes',
   'training': 'federated and central training beside pfl-research',
   'rounds': 'rows of noise and rounds of training, half an hour',
-  'population': 'simulated populations, 6 minutes; population-production, 10 minutes',
+  'population': 'simulated populations, 6 minutes',
   'plan': 'plans against hindsight, half an hour',
   'guard': 'the guard and its log, round by round, 3 minutes',
   'loop': 'the aggregator in NumPy beside bare NumPy, 5 minutes',
@@ -75,11 +74,11 @@ def _flags(benchmark: str, words: list[str], whole: bool, repeats: int) -> list[
     return [[]]
   if benchmark == 'central' and not words:
     return [[times, f'--peer_python={PEER_PYTHON}']]
-  if set(words) - {PRODUCTION} or (words and benchmark == 'rounds'):
+  if words:
     raise ValueError(f'no case is called {words[0]!r}')
   if benchmark == 'rounds':
     return [[f'--peer_python={PEER_PYTHON}']]
-  return [[times]] * (whole or not words) + [[times, '--production']] * bool(words)
+  return [[times]]
 
 
 def listing() -> str:

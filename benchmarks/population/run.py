@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 from benchmarks import pages, process, sides
-from benchmarks.population import cases, production
+from benchmarks.population import cases
 
 CORES = 2
 TIMEOUT = 1800.0
@@ -141,11 +141,6 @@ def main(arguments: list[str] | None = None) -> int:
   )
   add = parser.add_argument
   add('--repeats', type=int, default=3, help='runs of each side (default: 3)')
-  add(
-    '--production',
-    action='store_true',
-    help='measure published runs that predict each other instead (10 minutes)',
-  )
   add('--output', default='benchmarks/results', help='folder of the results')
   args = parser.parse_args(arguments)
   about = {
@@ -154,14 +149,7 @@ def main(arguments: list[str] | None = None) -> int:
   }
   folder = pathlib.Path(args.output)
   folder.mkdir(parents=True, exist_ok=True)
-  if not args.production:
-    return sizes(about, folder, args.repeats)
-  predictions = [production.predict(pair) for pair in production.LANGUAGES]
-  text = production.page(predictions)
-  data = {**about, 'predictions': [p.as_json() for p in predictions]}
-  pages.write(folder, f'{cases.PREFIX}-production', text + '\n', data)
-  print(text)
-  return 0
+  return sizes(about, folder, args.repeats)
 
 
 if __name__ == '__main__':

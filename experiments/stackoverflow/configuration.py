@@ -132,7 +132,7 @@ class Hparams:
   )
   availability: str = _flag(
     'always',
-    'When devices are available: always, nightly, or as in a file of traces (FedScale or FLASH).',
+    'When devices are available: always, nightly, or as in a Parquet table of device, start, end.',
   )
   check_ins_per_hour: float = _flag(2.0, 'Median check-ins per hour of an available device.')
   report_minutes: float = _flag(3.0, 'Median simulated minutes that a device trains.')

@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--availability',
     metavar='nightly|always|FILE',
     help='when devices are available: mostly at night on their chargers'
-    ' (default), always, or as in a trace file (FedScale or FLASH)',
+    ' (default), always, or as in a Parquet table with the columns device, start and end',
   )
   _add_attributes(parser, _NIGHT, _NIGHTLY, 'with nightly: ')
   _add_attributes(parser, population.Population(num_devices=1), _DEVICES)

@@ -64,12 +64,8 @@ def read_bytes(path: str | os.PathLike[str], *, most_bytes: int) -> bytes:
   return content
 
 
-def parse(content: bytes, *, most_memory: int = MOST_MEMORY) -> Any:
+def parse(content: bytes) -> Any:
   """Returns the value of a JSON document in UTF-8.
-
-  Args:
-    content: the document.
-    most_memory: limit on the memory of its values, in bytes, as it is estimated beforehand.
 
   Raises:
     ValueError: for anything else, for a key that is in an object twice, for numbers that are
@@ -78,9 +74,9 @@ def parse(content: bytes, *, most_memory: int = MOST_MEMORY) -> Any:
   """
   memory = _COST_OF_A_BYTE * len(content)
   memory += sum(cost * content.count(mark) for mark, cost in _COSTS.items())
-  if memory > most_memory:
+  if memory > MOST_MEMORY:
     raise ValueError(
-      f'it may take {memory} bytes of memory, of which {most_memory} is the most there may be'
+      f'it may take {memory} bytes of memory, of which {MOST_MEMORY} is the most there may be'
     )
   try:
     value = json.loads(

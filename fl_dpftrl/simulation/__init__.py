@@ -1,4 +1,1 @@
 """Simulated populations: devices, timers, availability and cohorts."""
-
-# Modules of this room that are public.
-__all__ = ['fitting']

@@ -42,9 +42,8 @@ class Population:
     ValueError: if a value is out of range.
 
   Source: Bonawitz et al. 2019, "Towards federated learning at scale: system design", section 9,
-  for dropout (6 to 10 %) and rounds of a few minutes. The log-normal spreads are a choice, not
-  measured. So are two check-ins an hour, with which published runs of two report goals predict
-  each other's min-sep.
+  for dropout (6 to 10 %) and rounds of a few minutes. The log-normal spreads and two
+  check-ins an hour are a choice, not measured.
   """
 
   num_devices: int

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import availability as availability_lib
-from fl_dpftrl.simulation import cohorts, population, server, trace_files
+from fl_dpftrl.simulation import cohorts, population, server, traces
 from fl_dpftrl.text import messages
 
 DROPOUT = 0.08
@@ -25,8 +25,8 @@ class Scenario:
     timer_rounds: the same in rounds; use instead of timer_hours. With neither of them a device
       may participate in every round.
     seed: seed of all random draws.
-    availability: 'nightly', 'always', the path of a trace file (FedScale or FLASH), or an
-      availability of `fl_dpftrl.simulation`.
+    availability: 'nightly', 'always', the path of a Parquet table of times (see
+      `traces.read_traces`), or an availability of `fl_dpftrl.simulation`.
     clients_per_round: number of devices chosen per round; None for 130 % of the report goal.
     dropout: fraction of the chosen devices that never report.
     devices: other attributes of `simulation.population.Population`, by name.
@@ -114,7 +114,7 @@ class Scenario:
       return availability_lib.Always()
     if not os.path.exists(self.availability):
       raise ValueError(
-        "availability must be 'always', 'nightly' or a file of traces that exists, got"
+        "availability must be 'always', 'nightly' or a Parquet table that exists, got"
         f' {messages.quoted(self.availability, 200)}'
       )
-    return trace_files.read_traces(self.availability)
+    return traces.read_traces(self.availability)

@@ -30,7 +30,6 @@ TIMES = '--repeats=3'
     (['rounds'], [('rounds', PEER)]),
     (['plan-3M-exact'], [('plan', '--only=plan-3M-exact')]),
     (['population'], [('population', TIMES)]),
-    (['population-production'], [('population', TIMES, '--production')]),
     (
       ['training-lstm', 'k1-max'],
       [

@@ -44,7 +44,7 @@ def test_flags_reach_the_simulation():
 
 def test_availability_may_be_a_file_of_traces(tmp_path):
   path = tmp_path / 'traces.txt'
-  with pytest.raises(ValueError, match='a file of traces that exists, got .*traces.txt'):
+  with pytest.raises(ValueError, match='a Parquet table that exists, got .*traces.txt'):
     simulation(availability=str(path))
 
 

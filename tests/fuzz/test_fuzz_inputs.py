@@ -8,12 +8,12 @@ import importlib
 import json
 import os
 import pathlib
-import pickle
-import random
 import sys
 import types
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fl_dpftrl.commands import main
@@ -56,44 +56,16 @@ def strategy_case(folder, seed):
 
 
 SIMULATE = ['simulate', '--population=200', '--report_goal=3', '--num_rounds=2']
-MESSAGES = (
-  '2020-01-31 22:05:00\twifi\n2020-01-31 22:06:00\tscreen_lock\n'
-  '2020-01-31 22:07:00\tbattery_charged_on\n2020-01-31 23:07:00\tscreen_unlock\n'
-)
 
 
 def trace_case(folder, seed):
-  """A damaged file of FLASH in JSON, or of FedScale as a pickle of some protocol."""
-  path = folder / 'trace'
-  if seed % 4 == 0:
-    device = {'guid': 'g', 'model': 'm', 'messages': MESSAGES}
-    content = json.dumps({str(i): device for i in range(4)}).encode()
-  else:
-    times = sorted(random.Random(seed).sample(range(86400), 8))
-    device = {'duration': 1, 'inactive': times[1::2], 'active': times[::2], 'model': 'm'}
-    device['finish_time'] = 518400
-    named = {f'device {i}' if seed % 3 else i: device for i in range(4)}
-    content = pickle.dumps(named, seed % 6)
-  path.write_bytes(mutations.mutated(content, seed))
+  """A damaged table of times."""
+  path, hours = folder / 'trace.parquet', np.arange(0, 96, 2)
+  start = np.datetime64('2026-01-05', 's') + hours.astype('timedelta64[h]')
+  table = pa.table({'device': hours % 5, 'start': start, 'end': start + np.timedelta64(1, 'h')})
+  pq.write_table(table, path)
+  path.write_bytes(mutations.mutated(path.read_bytes(), seed))
   return [*SIMULATE, f'--availability={path}']
-
-
-HOSTILE_TRACES = {
-  'more than plain': b'\x80\x02cos\nsystem\n(S"touch ran"\ntR.',
-  'crashed what read it': b'\x80\x02})' + b'\x85' * 10**7 + b'K\x01s.',
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('words', HOSTILE_TRACES)
-def test_a_hostile_pickle_ends_a_simulation_in_one_line(tmp_path, monkeypatch, words):
-  path = tmp_path / 'trace'
-  path.write_bytes(HOSTILE_TRACES[words])
-  monkeypatch.chdir(tmp_path)
-  done = commands.apart(main.main, [*SIMULATE, f'--availability={path}'])
-  assert (done.status, done.fault) == (2, '')
-  assert str(path) in done.errors and words in done.errors
-  assert os.listdir(tmp_path) == ['trace']
 
 
 def runs_case(folder, seed):

@@ -1,7 +1,9 @@
-"""Traces against loops over their intervals, second by second or one by one."""
+"""Traces against loops over their intervals, and tables of them, good and bad."""
 
 import hypothesis
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import strategies as st
 
@@ -13,63 +15,41 @@ MONDAY = 1767571200
 HOUR, DAY = 3600, 86400
 
 
-def is_there(intervals, period, time):
-  """Returns true if a trace of [start, end) pairs is there, by its definition."""
-  lap = int((time - traces_lib.MONDAY) // period)
-  inside = time - traces_lib.MONDAY - lap * period
-  # Intervals may be anywhere: look at every copy that can reach this lap.
-  return any(
-    start + copy * period <= inside < end + copy * period
-    for start, end in intervals
-    for copy in range(-int(max(end, 0) // period) - 1, int(-min(start, 0) // period) + 2)
-  )
-
-
-def traced(lists, periods):
+def traced(lists):
+  """Returns traces of lists of (start, end), in seconds after a Monday."""
   owners = [i for i, intervals in enumerate(lists) for _ in intervals]
-  pairs = [pair for intervals in lists for pair in intervals]
-  starts, ends = np.array(pairs, np.int64).reshape(-1, 2).T
-  return traces_lib.Traces.from_intervals(
-    np.array(owners, np.int64), starts, ends, np.array(periods, np.int64)
-  )
+  pairs = np.array([pair for intervals in lists for pair in intervals], np.int64).reshape(-1, 2)
+  starts, ends = pairs.T + MONDAY
+  return traces_lib.Traces(np.array(owners), starts, ends)
 
 
-def following(traces, devices):
-  return traces_lib.TracedPresence(traces, np.asarray(devices))
+def following(lists):
+  return traces_lib.TracedPresence(traced(lists), np.arange(len(lists)))
+
+
+def is_there(intervals, period, time):
+  return any((time - MONDAY - start) % period < end - start for start, end in intervals)
 
 
 @st.composite
 def cases(draw):
-  """Intervals and periods of a few traces, of seconds or of days."""
+  """Intervals of a few traces, of seconds or of days."""
   unit = draw(st.sampled_from([1, 600, HOUR, 5 * HOUR]))
-  lists, periods = [], []
-  for _ in range(draw(st.integers(1, 6))):
-    period = draw(st.sampled_from([7, 1800, DAY, 2 * DAY, 7 * DAY]))
-    times = st.integers(-20, 60).map(lambda k: k * unit)
-    lengths = st.integers(0, 12).map(lambda k: k * unit)
-    lists.append(
-      [
-        (start, start + length)
-        for start, length in draw(st.lists(st.tuples(times, lengths), max_size=5))
-      ]
-    )
-    periods.append(period)
-  return lists, periods
+  starts = st.integers(-20, 60).map(lambda k: k * unit)
+  lengths = st.integers(1, 12).map(lambda k: k * unit)
+  pairs = st.tuples(starts, lengths).map(lambda pair: (pair[0], sum(pair)))
+  return draw(st.lists(st.lists(pairs, min_size=1, max_size=5), min_size=1, max_size=6))
 
 
 @hypothesis.given(cases(), st.lists(st.integers(0, 10**6) | st.floats(0, 1e6), max_size=40))
-def test_at_is_the_loop_over_intervals(case, offsets):
-  lists, periods = case
-  traces = traced(lists, periods)
-  presence = following(traces, np.arange(len(lists)))
+def test_at_is_the_loop_over_intervals(lists, offsets):
+  presence, period = following(lists), traced(lists).period
   # Edges of intervals are the times that matter most.
   edges = [time % 10**6 for pairs in lists for pair in pairs for time in pair]
-  times = np.array([*offsets, *edges, 0.0], np.float64)
-  times = np.concatenate([times, MONDAY + times])
+  times = MONDAY + np.array([*offsets, *edges, 0.0])
   for trace, intervals in enumerate(lists):
     found = presence.at(np.full(times.size, trace), times)
-    expected = [is_there(intervals, periods[trace], time) for time in times]
-    np.testing.assert_array_equal(found, np.array(expected, np.float64))
+    assert found.tolist() == [is_there(intervals, period, time) for time in times]
 
 
 @pytest.mark.slow
@@ -79,14 +59,12 @@ def test_at_is_the_loop_over_intervals(case, offsets):
   st.floats(0, 86400.0) | st.floats(0, 10.0) | st.floats(0, 1e6),
   st.integers(0, 2**32),
 )
-def test_ceiling_is_never_below_at(case, offset, length, seed):
-  lists, periods = case
-  presence = traced(lists, periods).presence(40, seed)
+def test_ceiling_is_never_below_at(lists, offset, length, seed):
+  presence = traced(lists).presence(40, seed)
   assert presence.cells.shape == (40,)
   start, end = MONDAY + offset, MONDAY + offset + length
   hypothesis.assume(start < end)
   ceiling = presence.ceiling(start, end)
-  assert presence.cells.max() < ceiling.size <= 48
   inside = np.linspace(start, end, 200)[:-1]
   devices = np.arange(40)
   for time in inside[inside < end]:
@@ -94,19 +72,17 @@ def test_ceiling_is_never_below_at(case, offset, length, seed):
     assert np.all(there <= ceiling[presence.cells])
 
 
-def test_intervals_that_overlap_or_touch_are_one():
-  pairs = [(50, 60), (10, 20), (20, 30), (12, 14), (40, 40), (55, 70)]
-  traces = traced([pairs, [(0, 5)]], [100, 100])
-  assert traces.starts.tolist() == [10, 50, 0]
-  assert traces.ends.tolist() == [30, 70, 5]
+@pytest.mark.parametrize('last, days', [(1, 1), (DAY, 1), (DAY + 1, 2), (8 * DAY, 14)])
+def test_times_repeat_after_days_or_weeks(last, days):
+  traces = traced([[(0, 1), (last - 1, last)]])
+  assert traces.period == days * DAY
 
 
-def test_same_seed_same_presence_and_all_traces_alike_often():
+def test_a_device_draws_a_trace_by_the_seed_and_all_equally_often():
   lists = [[(hour * HOUR, (hour + 1) * HOUR)] for hour in range(10)]
-  traces = traced(lists, [DAY] * 10)
   time = np.full(20_000, MONDAY + 3.5 * HOUR)
   first, again, other = (
-    traces.presence(20_000, seed).at(np.arange(20_000), time) for seed in (4, 4, 5)
+    traced(lists).presence(20_000, seed).at(np.arange(20_000), time) for seed in (4, 4, 5)
   )
   np.testing.assert_array_equal(first, again)
   assert (first != other).any()
@@ -114,42 +90,72 @@ def test_same_seed_same_presence_and_all_traces_alike_often():
 
 
 def test_cells_of_mornings_and_evenings_have_ceilings_of_their_own():
-  lists = [[(h * HOUR, (h + 3) * HOUR)] for h in (5, 6, 7, 22, 23)]
-  lists += [[(0, DAY)], []]
-  presence = following(traced(lists, [DAY] * 7), np.arange(7))
+  presence = following([[(h * HOUR, (h + 3) * HOUR)] for h in (5, 6, 7, 20, 20)])
   of_device = lambda hour: presence.ceiling(MONDAY + hour * HOUR, MONDAY + (hour + 0.1) * HOUR)[
     presence.cells
   ]
-  assert of_device(6)[:5].tolist() == [1, 1, 0, 0, 0]
-  assert of_device(23.5)[:5].tolist() == [0, 0, 0, 1, 1]
-  assert of_device(15).tolist() == [0, 0, 0, 0, 0, 1, 0]
+  assert of_device(6).tolist() == [1, 1, 0, 0, 0]
+  assert of_device(22.5).tolist() == [0, 0, 0, 1, 1]
+  assert of_device(15).tolist() == [0, 0, 0, 0, 0]
 
 
 def test_a_ceiling_reaches_over_the_end_of_the_period():
-  presence = following(traced([[(HOUR, 2 * HOUR)]], [2 * DAY]), [0])
+  presence = following([[(HOUR, 2 * HOUR)], [(2 * HOUR, 2 * HOUR + 1)]])
   late = MONDAY + 2 * DAY - 3 * HOUR
-  for hours, expected in ((3.5, 0), (4.5, 1), (48, 1)):
-    assert presence.ceiling(late, late + hours * HOUR).tolist() == [expected]
+  found = [presence.ceiling(late, late + hours * HOUR)[1] for hours in (3.5, 4.5, 48)]
+  assert found == [0, 1, 1]
 
 
-def test_weekends_have_no_ceiling_on_weekdays():
-  weekend = [(5 * DAY + 9 * HOUR, 5 * DAY + 12 * HOUR)]
-  presence = following(traced([weekend], [7 * DAY]), [0])
-  times = MONDAY + HOUR * np.arange(7 * 24)
-  hours = [presence.ceiling(time, time + HOUR)[0] for time in times]
-  assert np.flatnonzero(hours).tolist() == [128, 129, 130, 131]
+def write(path, **columns):
+  pq.write_table(pa.table(columns), path)
+  return path
 
 
-def test_many_periods_share_a_cell_whose_ceiling_is_one():
-  periods = [DAY] * 50 + [1000 + i for i in range(60)]
-  presence = following(traced([[(0, 100)]] * 110, periods), np.arange(110))
-  ceiling = presence.ceiling(MONDAY + 12 * HOUR, MONDAY + 13 * HOUR)
-  assert ceiling.size <= 48
-  assert ceiling[presence.cells[0]] == 0.0
-  assert ceiling[presence.cells[-1]] == 1.0
+def at(*texts, zone=None):
+  return pa.array(np.array(texts, 'datetime64[ms]'), pa.timestamp('ms', zone))
 
 
-def test_a_trace_that_is_never_there():
-  presence = following(traced([[]], [DAY]), np.zeros(3, int))
-  assert presence.at(np.arange(3), np.full(3, MONDAY + 0.5)).tolist() == [0] * 3
-  assert presence.ceiling(MONDAY, MONDAY + DAY).tolist() == [0]
+@pytest.mark.parametrize('zone', [None, 'UTC', 'Asia/Tokyo'])
+def test_a_table_of_times(zone, tmp_path):
+  path = write(
+    tmp_path / 'a.parquet',
+    device=['b', 'a', 'b'],
+    start=at('2026-01-05T01:00', '2026-01-06T00:00', '2026-01-05T03:00:00.500', zone=zone),
+    end=at('2026-01-05T02:00', '2026-01-06T01:00', '2026-01-05T04:00:00.500', zone=zone),
+    more=[1, 2, 3],
+  )
+  traces = traces_lib.read_traces(path)
+  rows = sorted(zip(traces.owners, traces.starts - MONDAY, traces.ends - MONDAY))
+  assert rows == [(0, DAY, DAY + HOUR), (1, HOUR, 2 * HOUR), (1, 3 * HOUR, 4 * HOUR + 1)]
+  assert traces.period == DAY
+
+
+EARLY, LATE = at('2026-01-05T01:00'), at('2026-01-05T02:00')
+
+
+@pytest.mark.parametrize(
+  'columns, words',
+  [
+    (dict(device=[1], start=EARLY), 'must be a Parquet table'),
+    (dict(device=[1], start=[3], end=[4]), 'must be a Parquet table'),
+    (dict(device=[None], start=EARLY, end=LATE), 'device is missing in a row'),
+    (dict(device=[1], start=EARLY, end=pa.nulls(1, LATE.type)), 'end is missing in a row'),
+    (dict(device=[1], start=LATE, end=EARLY), 'end must be after start in every row'),
+    (dict(device=[1], start=at('1990-01-01'), end=LATE), 'more than 3650'),
+    (dict(device=[1][:0], start=EARLY[:0], end=LATE[:0]), 'no time at which a device'),
+  ],
+)
+def test_other_tables_are_refused(columns, words, tmp_path):
+  path = write(tmp_path / 'a.parquet', **columns)
+  with pytest.raises(ValueError, match=words) as error:
+    traces_lib.read_traces(path)
+  assert str(error.value).startswith(str(path)) and len(str(error.value)) < 300
+
+
+def test_other_files_are_refused(tmp_path):
+  path = tmp_path / 'a.csv'
+  path.write_text('device,start,end\n')
+  with pytest.raises(ValueError, match='must be a Parquet table'):
+    traces_lib.read_traces(path)
+  with pytest.raises(FileNotFoundError):
+    traces_lib.read_traces(tmp_path / 'none')
