@@ -23,6 +23,7 @@ setuptools.setup(
   python_requires='>=3.10',
   packages=[
     *setuptools.find_namespace_packages(include=['fl_dpftrl', 'fl_dpftrl.*']),
+    'tff_inprocess',
     'fl_dpftrl.matrices',
   ],
   package_dir={'fl_dpftrl.matrices': 'matrices'},

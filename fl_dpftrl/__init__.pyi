@@ -3,7 +3,6 @@
 from fl_dpftrl import accounting as accounting
 from fl_dpftrl import error as error
 from fl_dpftrl import rounds as rounds
-from fl_dpftrl import runtime as runtime
 from fl_dpftrl import sensitivity as sensitivity
 from fl_dpftrl import strategies as strategies
 from fl_dpftrl import workloads as workloads

@@ -24,13 +24,13 @@ def docstrings(folder):
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun():
-  found = [
-    pair for folder in ('fl_dpftrl', 'experiments', 'examples') for pair in docstrings(folder)
-  ]
+  folders = ('fl_dpftrl', 'tff_inprocess', 'experiments', 'examples')
+  found = [pair for folder in folders for pair in docstrings(folder)]
   assert len(found) > 1000
   assert not [place for place, text in found if UNCLEAR.match(text)]
 
 
 def test_no_module_is_over_400_lines():
-  lengths = {p: len(p.read_text('utf-8').splitlines()) for p in (ROOT / 'fl_dpftrl').rglob('*.py')}
+  files = [p for folder in ('fl_dpftrl', 'tff_inprocess') for p in (ROOT / folder).rglob('*.py')]
+  lengths = {p: len(p.read_text('utf-8').splitlines()) for p in files}
   assert not {str(p.relative_to(ROOT)): n for p, n in lengths.items() if n > 400}

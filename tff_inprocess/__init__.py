@@ -1,20 +1,20 @@
-"""Runs every TFF computation in this process, on the installed TensorFlow."""
+"""Runs every TFF computation in this process, on the installed TensorFlow; see README.md here."""
 
 import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from fl_dpftrl.runtime import context as context_lib
-from fl_dpftrl.runtime.analysis import UnsupportedComputationError as UnsupportedComputationError
-from fl_dpftrl.runtime.clients import Later as Later
-from fl_dpftrl.runtime.context import AsyncInProcessContext as AsyncInProcessContext
-from fl_dpftrl.runtime.context import InProcessContext as InProcessContext
-from fl_dpftrl.runtime.data_sets import batches as batches
+from tff_inprocess import context as context_lib
+from tff_inprocess.analysis import UnsupportedComputationError as UnsupportedComputationError
+from tff_inprocess.clients import Later as Later
+from tff_inprocess.context import AsyncInProcessContext as AsyncInProcessContext
+from tff_inprocess.context import InProcessContext as InProcessContext
+from tff_inprocess.data_sets import batches as batches
 
 if TYPE_CHECKING:
-  from fl_dpftrl.runtime.actors import Actors as Actors
-  from fl_dpftrl.runtime.machines import on_machines as on_machines
-  from fl_dpftrl.runtime.machines import use_machines as use_machines
+  from tff_inprocess.actors import Actors as Actors
+  from tff_inprocess.machines import on_machines as on_machines
+  from tff_inprocess.machines import use_machines as use_machines
 
 
 def __getattr__(name: str) -> Any:
@@ -27,17 +27,15 @@ def __getattr__(name: str) -> Any:
   if name not in ('Actors', 'on_machines', 'use_machines'):
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
   try:
-    from fl_dpftrl.runtime import actors, machines
+    from tff_inprocess import actors, machines
   except ImportError as error:
     if not (error.name or '').startswith('ray'):
       raise
-    raise ImportError(
-      f'runtime.{name} needs Ray: install fl_dpftrl[machines], or ray>=2.55', name='ray'
-    ) from error
+    raise ImportError(f'tff_inprocess.{name} needs Ray: install ray>=2.55', name='ray') from error
   return getattr(actors if name == 'Actors' else machines, name)
 
 
-def use_in_process(
+def use(
   *,
   seed: int | None = None,
   max_concurrent_clients: int | None = None,
@@ -66,7 +64,7 @@ def use_in_process(
 
 
 @contextlib.contextmanager
-def in_process(
+def within(
   *,
   seed: int | None = None,
   max_concurrent_clients: int | None = None,
@@ -79,7 +77,7 @@ def in_process(
   block that are still under way then end with a RuntimeError.
 
   Args:
-    seed, max_concurrent_clients, default_num_clients, show_client_errors: see `use_in_process`.
+    seed, max_concurrent_clients, default_num_clients, show_client_errors: see `use`.
 
   Yields:
     The context.

@@ -12,9 +12,7 @@ import ray
 from ray import exceptions
 from tensorflow.python.framework import config
 
-from fl_dpftrl import cluster
-from fl_dpftrl.runtime import clients, trainer, transfer, values
-from fl_dpftrl.text import messages
+from tff_inprocess import clients, cluster, messages, trainer, transfer, values
 
 WAS_LOST, IS_BACK = 'is lost', 'is back'
 """Events of an actor."""

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from fl_dpftrl.runtime import (
+from tff_inprocess import (
   analysis,
   data_sets,
   failures,

@@ -17,8 +17,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.runtime import analysis, clients, programs, randomness, threads, values
-from fl_dpftrl.text import messages
+from tff_inprocess import analysis, clients, messages, programs, randomness, threads, values
 
 _Tensors = Sequence[tf.Tensor]
 

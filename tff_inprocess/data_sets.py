@@ -10,7 +10,7 @@ from tensorflow.python.data.ops import dataset_ops
 from tensorflow.python.eager import context as contexts
 from tensorflow.python.framework import ops
 
-from fl_dpftrl.text import messages
+from tff_inprocess import messages
 
 Kind: TypeAlias = tuple[Any, ...]
 """A structure of batches, which can be hashed: (dtype, shape of a row), or (type, names, parts)."""

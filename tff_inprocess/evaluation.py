@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.runtime import analysis, imports, sequences
+from tff_inprocess import analysis, imports, sequences
 
 _Block: TypeAlias = tff.framework.ComputationBuildingBlock
 _Bound: TypeAlias = dict[str, Any]  # Values of names within an expression.

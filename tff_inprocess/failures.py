@@ -15,8 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fl_dpftrl.runtime import graphs
-from fl_dpftrl.text import messages
+from tff_inprocess import graphs, messages
 
 _ASK = '(show_client_errors prints why)'
 # Nodes of which a message tells, with their functions; the one that failed comes first.

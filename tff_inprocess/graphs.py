@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from fl_dpftrl.text import messages
+from tff_inprocess import messages
 
 _CALL, _KEY = 'PyFunc', 'token'
 CALLS = (_CALL, 'PyFuncStateless', 'EagerPyFunc')
@@ -111,3 +111,15 @@ def last_error(node: tf.compat.v1.NodeDef) -> str | None:
 def is_own_call(node: tf.compat.v1.NodeDef) -> bool:
   """Returns whether an operation calls a function given to `python_call`: of its inputs alone."""
   return node.op == _CALL and node.attr[_KEY].s in _callbacks
+
+
+def tensor_names(binding: Any) -> Iterator[str]:
+  """Yields the names of the tensors and data sets of a binding, in the order of their type."""
+  kind = binding.WhichOneof('binding')
+  if kind == 'struct':
+    for part in binding.struct.element:
+      yield from tensor_names(part)
+  elif kind == 'tensor':
+    yield binding.tensor.tensor_name
+  elif kind == 'sequence':
+    yield binding.sequence.variant_tensor_name

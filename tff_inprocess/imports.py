@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.runtime import analysis, graph_flows, graphs, randomness, resources, speed
+from tff_inprocess import analysis, graphs, randomness, resources, speed
 
 # Which node to be beside, and compilation by XLA, which lacks operations put in here.
 _LEFT_OUT = ('_class', '_XlaMustCompile', '_XlaCompile')
@@ -45,7 +45,7 @@ class Importer:
     program = computation.proto.tensorflow
     graph = tf.compat.v1.GraphDef()
     program.graph_def.Unpack(graph)
-    results = list(graph_flows.tensor_names(program.result))
+    results = list(graphs.tensor_names(program.result))
     given = dict(_bound(program.parameter, argument)) if program.HasField('parameter') else {}
     inputs = {graphs.node_of(name) for name in given}
     _prune(graph, {*map(graphs.node_of, [*results, program.initialize_op])} - {''}, inputs)
@@ -103,14 +103,14 @@ def _bound(binding: Any, value: Value) -> Iterator[tuple[str, tf.Tensor]]:
     for part, of_part in zip(binding.struct.element, value, strict=True):
       yield from _bound(part, of_part)
   elif kind:
-    (name,) = graph_flows.tensor_names(binding)
+    (name,) = graphs.tensor_names(binding)
     yield name, value
 
 
 def _assembled(binding: Any, tensors: dict[str, tf.Tensor]) -> Value:
   if binding.WhichOneof('binding') == 'struct':
     return tuple(_assembled(part, tensors) for part in binding.struct.element)
-  (name,) = graph_flows.tensor_names(binding)
+  (name,) = graphs.tensor_names(binding)
   return tensors[name]
 
 

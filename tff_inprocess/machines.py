@@ -14,9 +14,8 @@ import dataclasses
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 
-from fl_dpftrl import cluster
-from fl_dpftrl.runtime import actors as actors_lib
-from fl_dpftrl.runtime import clients, context, memory, threads, trainer
+from tff_inprocess import actors as actors_lib
+from tff_inprocess import clients, cluster, context, memory, threads, trainer
 
 # Between two lines that say how far a long round is.
 _SAY_SECONDS = 30.0

@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from tensorflow.python.eager import cancellation, execute
 from tensorflow.python.eager import context as contexts
 
-from fl_dpftrl.runtime import analysis, data_sets, evaluation, failures, imports, randomness
+from tff_inprocess import analysis, data_sets, evaluation, failures, imports, randomness
 
 _Block: TypeAlias = tff.framework.ComputationBuildingBlock
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fl_dpftrl.runtime import graphs
+from tff_inprocess import graphs
 
 SEED_SPEC = tf.TensorSpec([2], tf.int64, 'random_seed')
 SEED_NAME = 'random_seed'

@@ -7,7 +7,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.python.core.impl.types import type_conversions
 
-from fl_dpftrl.runtime import data_sets, imports, randomness
+from tff_inprocess import data_sets, imports, randomness
 
 # (seed, argument) → result, within a function of TensorFlow.
 Function = Callable[[tf.Tensor, imports.Value], imports.Value]

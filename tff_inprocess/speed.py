@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import kernels, op_def_registry
 
-from fl_dpftrl.runtime import graphs, memory
+from tff_inprocess import graphs, memory
 
 _REDUCTION = 'ReduceDataset'
 _OUTPUTS, _LOOP_OUTPUTS = 'components', 'output'

@@ -12,8 +12,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.runtime import clients, data_sets, transfer, values
-from fl_dpftrl.text import messages
+from tff_inprocess import clients, data_sets, messages, transfer, values
 
 # Steps and functions that are kept, of a few computations.
 _MOST_KEPT = 16

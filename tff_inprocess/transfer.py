@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from fl_dpftrl.runtime import data_sets, graphs, programs
+from tff_inprocess import data_sets, graphs, programs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _sent_data_set(variant: tf.Tensor) -> SentDataSet:
   # Out of the handling of an error, whose words may quote the data.
   raise ValueError(
     'a client has a data set that stays in its process, such as one of a Python generator: give'
-    ' runtime.Later(function, arguments), which makes it where it is used'
+    ' tff_inprocess.Later(function, arguments), which makes it where it is used'
   )
 
 

@@ -19,8 +19,7 @@ import tensorflow_federated as tff
 from tensorflow_federated.python.core.impl.types import type_conversions
 from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
-from fl_dpftrl.runtime import analysis, data_sets
-from fl_dpftrl.text import messages
+from tff_inprocess import analysis, data_sets, messages
 
 
 class MisfitError(TypeError):

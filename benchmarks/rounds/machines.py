@@ -26,26 +26,26 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from ray import cluster_utils
 
+import tff_inprocess
 from benchmarks.rounds import cases
 from benchmarks.rounds import training as small
 from benchmarks.training import cases as training_cases
 from benchmarks.training import side as training
 from experiments.stackoverflow.datasets import dataset
-from fl_dpftrl import runtime
 
 PROCESSORS = 2
 _WARM_UP = 2
 
 
-def lstm(folder: str) -> tuple[Any, list[runtime.Later]]:
+def lstm(folder: str) -> tuple[Any, list[tff_inprocess.Later]]:
   """Returns the process of the training benchmark, and its clients."""
   (case,) = (case for case in training_cases.CASES if case.name == f'training-{cases.LSTM}')
   process, data = training.process_and_data(case)
   make = lambda client: dataset.client_dataset(data, client, batch_size=case.batches[0])
-  return process, [runtime.Later(make, (client,)) for client in data.train_clients]
+  return process, [tff_inprocess.Later(make, (client,)) for client in data.train_clients]
 
 
-def one_batch(folder: str) -> tuple[Any, list[runtime.Later]]:
+def one_batch(folder: str) -> tuple[Any, list[tff_inprocess.Later]]:
   """Returns a process of many parameters, and four clients with little to do."""
   process, _ = small.side('plain', cases.NUM_PARAMETERS, folder)
   shape = [1, 16, small._WIDTH]
@@ -54,7 +54,7 @@ def one_batch(folder: str) -> tuple[Any, list[runtime.Later]]:
     ones = np.ones(shape, np.float32)
     return tf.data.Dataset.from_tensor_slices(dict(x=ones, y=ones))
 
-  return process, [runtime.Later(make, (client,)) for client in range(small.CLIENTS)]
+  return process, [tff_inprocess.Later(make, (client,)) for client in range(small.CLIENTS)]
 
 
 @contextlib.contextmanager
@@ -100,9 +100,9 @@ def main(num_rounds: int, name: str, num_nodes: int) -> dict[str, Any]:
   put = ray.put = Counted(ray.put, lambda given, result: _pickled(given))
   got = ray.get = Counted(ray.get, lambda given, result: _pickled(result))
   with tempfile.TemporaryDirectory() as folder, started(num_nodes) as address:
-    actors = runtime.Actors(number=PROCESSORS)
-    here = runtime.InProcessContext(max_concurrent_clients=PROCESSORS)
-    with runtime.on_machines(address, actors=actors) as there:
+    actors = tff_inprocess.Actors(number=PROCESSORS)
+    here = tff_inprocess.InProcessContext(max_concurrent_clients=PROCESSORS)
+    with tff_inprocess.on_machines(address, actors=actors) as there:
       with tff.framework.get_context_stack().install(here):
         process, clients = {cases.LSTM: lstm, cases.ONE_BATCH: one_batch}[name](folder)
         state = process.initialize()

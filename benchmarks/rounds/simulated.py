@@ -3,8 +3,8 @@
     python -m benchmarks.rounds.simulated
 
 Each machine has one actor, and one link each way, on which one total travels at a time. All take
-the model from the driver. Blocks are handed out, taken in order and merged as `runtime.actors` does
-it. A merge beside training slows neither. Speeds are assumptions.
+the model from the driver. Blocks are handed out, taken in order and merged as by
+`tff_inprocess.actors`. A merge beside training slows neither. Speeds are assumptions.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Callable
 
 from benchmarks import sides
-from fl_dpftrl.runtime import clients
+from tff_inprocess import clients
 
 NUM_MACHINES, NUM_CLIENTS = 100, 6500
 CASES = ((4_000_000, (0.05, 0.2, 1.0)), (100_000_000, (1.0, 5.0, 20.0)))

@@ -21,8 +21,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+import tff_inprocess
 from benchmarks.rounds import cases, noise
-from fl_dpftrl import runtime
 from fl_dpftrl.aggregators import factory
 from fl_dpftrl.noise import snapshots
 from fl_dpftrl.training import process as process_lib
@@ -115,7 +115,7 @@ def _workers() -> list[int]:
 
 
 def main(num_rounds: int, batches: int, size: int, concurrent: int, names: list[str]) -> dict:
-  contexts = {False: runtime.InProcessContext(max_concurrent_clients=concurrent or None)}
+  contexts = {False: tff_inprocess.InProcessContext(max_concurrent_clients=concurrent or None)}
   if any(name.startswith(WORKER) for name in names):
     contexts[True] = tff.backends.native.create_sync_local_cpp_execution_context()
   of = lambda name: tff.framework.get_context_stack().install(contexts[name.startswith(WORKER)])

@@ -21,12 +21,12 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+import tff_inprocess
 from benchmarks.training import cases
 from experiments.stackoverflow import model as model_lib
 from experiments.stackoverflow import networks
 from experiments.stackoverflow.datasets import dataset
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
-from fl_dpftrl import runtime
 from fl_dpftrl.aggregators import factory
 from fl_dpftrl.families import identity
 from fl_dpftrl.training import process as process_lib
@@ -176,7 +176,7 @@ def measure(case: cases.Case, side: str, batch_size: int) -> list[dict[str, floa
   builds = {cases.CENTRAL: plain, cases.KERAS: keras, cases.OUTPUT: output_layer}
   build = builds.get(side, federated)
   passes = []
-  with tff.framework.get_context_stack().install(runtime.InProcessContext()):
+  with tff.framework.get_context_stack().install(tff_inprocess.InProcessContext()):
     train = build(case, batch_size)
     train()
     for _ in range(case.passes):

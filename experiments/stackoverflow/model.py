@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 
 from experiments.stackoverflow import networks
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
-from fl_dpftrl.runtime import memory
+from tff_inprocess import memory
 
 _EVALUATION_BATCH = 64
 

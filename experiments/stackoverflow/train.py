@@ -101,7 +101,7 @@ def main(argv: list[str]) -> None:
     _check_folder(folder, hparams)
     # Registers its own plug-ins with much ado; real trouble is raised.
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-    # Several clients at a time need it: see fl_dpftrl/runtime/memory.py.
+    # Several clients at a time need it: see tff_inprocess/memory.py.
     os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
     logging.set_verbosity(logging.WARNING)  # TFF tells of every lost call.
     with _held(folder), _own_temporary_folder(folder):

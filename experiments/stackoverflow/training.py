@@ -10,16 +10,17 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
+import tff_inprocess
 from experiments.stackoverflow import configuration, datasets, networks, report, run
 from experiments.stackoverflow import machines as machines_lib
 from experiments.stackoverflow import model as model_lib
-from fl_dpftrl import runtime, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.families import base
-from fl_dpftrl.runtime import memory
 from fl_dpftrl.simulation import scenario as scenario_lib
 from fl_dpftrl.training import interrupts, loop
 from fl_dpftrl.training import observers as observers_lib
 from fl_dpftrl.training import process as process_lib
+from tff_inprocess import memory
 
 ROWS_NAME = 'rows'
 # State is copied in each round; a row of an engine is made while clients train.
@@ -265,7 +266,7 @@ def _share_processors(model_bytes: int, machines: machines_lib.Machines) -> None
 @contextlib.contextmanager
 def _runtime(
   machines: machines_lib.Machines, seed: int, say: Callable[[str], None]
-) -> Iterator[runtime.InProcessContext]:
+) -> Iterator[tff_inprocess.InProcessContext]:
   """Makes this process, or a cluster, run TFF's computations within the block.
 
   Raises:
@@ -275,18 +276,18 @@ def _runtime(
   tf.config.experimental.enable_op_determinism()
   if machines.address is None:
     at_most = machines.concurrent_clients or None
-    with runtime.in_process(seed=seed, max_concurrent_clients=at_most) as context:
+    with tff_inprocess.within(seed=seed, max_concurrent_clients=at_most) as context:
       yield context
     return
   with contextlib.ExitStack() as stack:
     try:
-      actors = runtime.Actors(
+      actors = tff_inprocess.Actors(
         number=machines.actors or None,
         clients_per_actor=machines.clients_per_actor,
         cpus=machines.actor_cpus,
         gpus=machines.actor_gpus,
       )
-      cluster = runtime.on_machines(
+      cluster = tff_inprocess.on_machines(
         machines.address,
         seed=seed,
         actors=actors,

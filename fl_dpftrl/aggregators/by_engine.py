@@ -21,8 +21,8 @@ from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.noise import ahead, graph, normals, reference, snapshots
 from fl_dpftrl.noise import rows as rows_lib
 from fl_dpftrl.noise import stream as streams
-from fl_dpftrl.runtime import graphs
 from fl_dpftrl.strategies import document
+from tff_inprocess import graphs
 
 _SNAPSHOT_ROWS = 16
 

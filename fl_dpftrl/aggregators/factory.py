@@ -92,7 +92,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       noise: only its owner can read it. None: no snapshots.
     noise_machines: number of actors of a Ray cluster that make an engine's rows, each a slice,
       for buffers that do not fit into one machine; they see the seed. None: this process. The
-      rows are the same. `runtime.use_machines` connects the cluster.
+      rows are the same. `tff_inprocess.use_machines` connects the cluster.
 
   Raises:
     ValueError: for an attribute that will not do.

@@ -2,10 +2,10 @@
 
 import tensorflow_federated as tff
 
-from fl_dpftrl import runtime
+import tff_inprocess
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import recurrence
-from fl_dpftrl.runtime import memory as runtime_memory
+from tff_inprocess import memory as runtime_memory
 
 AUTO, STATE, ENGINE = 'auto', 'state', 'engine'
 CHOICES = (AUTO, STATE, ENGINE)
@@ -61,7 +61,7 @@ def choose(strategy: strategies.Strategy, model_bytes: int, asked: str = AUTO) -
       raise ValueError(
         f"{keeps} as noise state, and TFF's worker carries {MAX_STATE_BYTES / 1e9} GB,"
         f' {_MESSAGE_VECTORS} for the model included: call'
-        ' fl_dpftrl.runtime.use_in_process() before, or choose'
+        ' tff_inprocess.use() before, or choose'
         + _what_fits(MAX_STATE_BYTES, model_bytes, vectors, 1, _MESSAGE_VECTORS)
       )
     return STATE
@@ -90,7 +90,7 @@ def is_in_process() -> bool:
   context = tff.framework.get_context_stack().current
   if isinstance(context, tff.program.NativeFederatedContext):
     context = context._context  # TFF names it nowhere else.
-  return isinstance(context, (runtime.InProcessContext, runtime.AsyncInProcessContext))
+  return isinstance(context, (tff_inprocess.InProcessContext, tff_inprocess.AsyncInProcessContext))
 
 
 def _what_fits(limit: int, model_bytes: int, vectors: int, copies: int, others: int) -> str:

@@ -8,7 +8,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl import aggregators, runtime
+import tff_inprocess
+from fl_dpftrl import aggregators
 from fl_dpftrl.auditing import subjects
 from fl_dpftrl.families import base as strategies
 
@@ -48,7 +49,7 @@ class Process:
   ):
     self.description = description
     self._processes, self._divisor, self._runs = processes, divisor, 0
-    self._context = runtime.InProcessContext(seed=seed)
+    self._context = tff_inprocess.InProcessContext(seed=seed)
     with tff.framework.get_context_stack().install(self._context):
       process = processes(1)
     if process.is_weighted:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import tensorflow_federated as tff
 
-from fl_dpftrl import runtime
+import tff_inprocess
 from fl_dpftrl.guarding import guard as guard_lib
 
 _POSITION = struct.Struct('<q')
@@ -84,7 +84,7 @@ class GuardedProcess:
     skip_row: tff.Computation | None,
   ):
     self._process, self._guard, self._skip_row = process, guard, skip_row
-    self._context: runtime.InProcessContext | None = None
+    self._context: tff_inprocess.InProcessContext | None = None
 
   def __getattr__(self, name: str) -> Any:
     return getattr(self._process, name)
@@ -94,7 +94,7 @@ class GuardedProcess:
     for _ in range(self._guard.take(int(state.aggregator.noise.row))):
       # The program's own context gives results later; a row is burnt at once.
       if self._context is None:
-        self._context = runtime.InProcessContext()
+        self._context = tff_inprocess.InProcessContext()
       state = state._replace(aggregator=self._context.invoke(self._skip_row, state.aggregator))
     return self._process.next(state, data)
 

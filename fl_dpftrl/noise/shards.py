@@ -95,7 +95,7 @@ class RowSlices:
     wait_seconds: float = 600.0,
   ):
     if not ray.is_initialized():
-      raise ValueError('noise_machines needs a Ray cluster: call runtime.use_machines before')
+      raise ValueError('noise_machines needs a Ray cluster: call tff_inprocess.use_machines before')
     self._wait_seconds = wait_seconds
     self._is_abandoned = False
     num_chunks = -(-size // normals.CHUNK)

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow_federated as tff
 
-from fl_dpftrl.runtime import analysis, graph_flows
+from fl_dpftrl.runtime import graph_flows
+from tff_inprocess import analysis
 
 Block: TypeAlias = tff.framework.ComputationBuildingBlock
 _TO_CLIENTS = frozenset(['federated_broadcast', 'federated_value_at_clients'])

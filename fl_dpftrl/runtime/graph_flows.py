@@ -16,7 +16,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from fl_dpftrl.runtime import graphs, marks
+from fl_dpftrl.runtime import marks
+from tff_inprocess import graphs
 
 # The outside of all graphs, such as Python's memory and files: bit 0 of every set.
 WORLD = 1

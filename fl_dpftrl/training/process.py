@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl import runtime
+import tff_inprocess
 from fl_dpftrl.aggregators import factory
 
 # Of protobuf messages, with room for the rest of the graph.
@@ -97,7 +97,7 @@ class RoundProcess:
     self,
     process: tff.learning.templates.LearningProcess,
     aggregator: factory.CorrelatedNoiseFactory,
-    context: runtime.InProcessContext,
+    context: tff_inprocess.InProcessContext,
   ):
     self._process, self._aggregator, self._context = process, aggregator, context
     self._trainable = trainable_weights(process)

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import metrics, runtime
+import tff_inprocess
+from fl_dpftrl import metrics
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.aggregators import factory, process_check
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.runtime import context as contexts
 from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.simulation import scenario as scenario_lib
 from fl_dpftrl.strategies import document, files
@@ -21,6 +21,7 @@ from fl_dpftrl.training import guarantee, loop, report
 from fl_dpftrl.training import observers as observers_lib
 from fl_dpftrl.training import process as process_lib
 from fl_dpftrl.training import trained as trained_lib
+from tff_inprocess import context as contexts
 
 
 def train(
@@ -42,7 +43,7 @@ def train(
   observers: Sequence[loop.Observer] = (),
   bundle: bool = False,
   description: report.Description = report.Description(),
-  context: runtime.InProcessContext | None = None,
+  context: tff_inprocess.InProcessContext | None = None,
   allow_unprotected_state: bool = False,
   say: Callable[[str], None] = lambda line: None,
 ) -> trained_lib.Trained:
@@ -78,8 +79,8 @@ def train(
     observers: see the run's rounds, such as `TensorBoard()`, `EpsilonSoFar()` and `Plot()`.
     bundle: whether to write bundle/, for `fl-dpftrl verify`; there is none of a void guarantee.
     description: what the report says beyond the run.
-    context: runs the rounds, such as what `runtime.use_machines` returns, with the seed of the
-      clients' draws; None for this process.
+    context: runs the rounds, such as what `tff_inprocess.use_machines` returns, with the seed of
+      the clients' draws; None for this process.
     allow_unprotected_state: trains a process that `check_process` does not pass, too. The log then
       says why its guarantee is void.
     say: takes progress, in lines.
@@ -119,11 +120,11 @@ def train(
     )
   of_name = {str(client): client for client in clients}
   get_data = lambda t, ids: [
-    runtime.Later(client_data, (t, of_name.get(str(i), str(i)))) for i in ids
+    tff_inprocess.Later(client_data, (t, of_name.get(str(i), str(i)))) for i in ids
   ]
   table = metrics.MetricsTable(folder / metrics.NAME)
   watching = _observers(table, evaluate, rounds_per_evaluation, observers)
-  running = runtime.in_process(seed=seed) if context is None else contexts.installed(context)
+  running = tff_inprocess.within(seed=seed) if context is None else contexts.installed(context)
   with running as used:
     run = loop.TrainingRun(
       folder=folder,
@@ -141,7 +142,7 @@ def train(
     if arithmetic.kind == arithmetic_lib.LATTICE:
       say(
         "the guarantee does not cover the lowest bits of releases, as the noise is in TFF's state: "
-        "give memory='engine', or call dpftrl.runtime.use_in_process() before the process is built"
+        "give memory='engine', or call tff_inprocess.use() before the process is built"
       )
     fixed = process_lib.warning_of_fixed_weights(process)
     if fixed is not None:

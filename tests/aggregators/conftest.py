@@ -1,7 +1,7 @@
 import pytest
 import tensorflow_federated as tff
 
-from fl_dpftrl import runtime
+import tff_inprocess
 
 
 @pytest.fixture(autouse=True)
@@ -12,4 +12,4 @@ def in_process(context):
 
 @pytest.fixture(scope='session')
 def context():
-  return runtime.InProcessContext()
+  return tff_inprocess.InProcessContext()

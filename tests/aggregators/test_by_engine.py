@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from fl_dpftrl.aggregators import by_engine
 from fl_dpftrl.noise import ahead, normals, rows, units
-from fl_dpftrl.runtime import graphs
 from tests import every_family
 from tests.aggregators import made
 from tests.aggregators.made import BLT, SIZE, VALUE_TYPE, flat, update
+from tff_inprocess import graphs
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from fl_dpftrl import runtime
+import tff_inprocess
 from fl_dpftrl.aggregators import factory, placement
 from fl_dpftrl.families import banded, blt, identity, tree_online
 
@@ -60,7 +60,7 @@ def test_papers_model_fits_a_worker(strategy, by_worker):
 def test_what_a_worker_cannot_carry_is_refused_with_what_would_do(by_worker):
   message = refusal(bands(342), STACKOVERFLOW)
   assert 'banded keeps 682 times the 16.2 MB of a model as noise state' in message
-  assert 'use_in_process()' in message
+  assert 'tff_inprocess.use()' in message
   assert 'at most 692,419 parameters or a strategy of at most 56 buffers' in message
   # What it says would fit does, and one more does not.
   placement.choose(bands(342), 4 * 692_419)
@@ -93,7 +93,7 @@ def test_the_place_that_was_chosen_holds(by_worker):
     blt.BLT((0.9, 0.5), (0.1, 0.1)), noise_multiplier=0.5, clip_norm=3.0, report_goal=4
   )
   process = made.create(tff.TensorType(np.float32, [5]))
-  with tff.framework.get_context_stack().install(runtime.InProcessContext()):
+  with tff.framework.get_context_stack().install(tff_inprocess.InProcessContext()):
     skipped = made.skip_row(tff.TensorType(np.float32, [5]))(process.initialize())
     assert skipped.noise.row == 1 and skipped.noise.buffers.vectors[0].shape == (2, 5)
     assert placement.choose(blt.BLT((0.9, 0.5), (0.1, 0.1)), 20) == 'engine'
@@ -107,10 +107,10 @@ def test_buffers_that_do_not_fit_are_mapped(free):
 
 
 def test_knows_where_computations_run(by_worker):
-  in_process = runtime.InProcessContext()
+  in_process = tff_inprocess.InProcessContext()
   installed = tff.framework.get_context_stack().install
   assert not placement.is_in_process()
-  asynchronous = runtime.AsyncInProcessContext(in_process)
+  asynchronous = tff_inprocess.AsyncInProcessContext(in_process)
   for context in (in_process, asynchronous, tff.program.NativeFederatedContext(asynchronous)):
     with installed(context):
       assert placement.is_in_process()

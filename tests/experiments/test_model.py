@@ -3,16 +3,16 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+import tff_inprocess
 from experiments.stackoverflow import datasets, model, networks
-from fl_dpftrl import runtime
-from fl_dpftrl.runtime import memory
+from tff_inprocess import memory
 
 pytestmark = pytest.mark.tff
 
 
 @pytest.fixture(scope='module', autouse=True)
 def _in_process():
-  with tff.framework.get_context_stack().install(runtime.InProcessContext(seed=0)):
+  with tff.framework.get_context_stack().install(tff_inprocess.InProcessContext(seed=0)):
     yield
 
 

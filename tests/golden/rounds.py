@@ -18,7 +18,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests import every_family
-from tests.runtime import small_processes as small
+from tests.tff_inprocess import small_processes as small
 
 PATH = pathlib.Path(__file__).with_name('rounds.npz')
 NUM_ROUNDS = 10

@@ -7,9 +7,10 @@ import pytest
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
+import tff_inprocess
 from fl_dpftrl.guarding import guard as guard_lib
 from fl_dpftrl.guarding import tff as guarding_tff
-from tests.runtime import small_processes
+from tests.tff_inprocess import small_processes
 
 ROUNDS = 3
 IDS = [f'd{i}' for i in range(4)]
@@ -61,7 +62,7 @@ class Train:
     return self._discarded.pop(0) if self._discarded else False
 
   def run(self, rounds=ROUNDS):
-    context = dpftrl.runtime.AsyncInProcessContext(dpftrl.runtime.InProcessContext(seed=1))
+    context = tff_inprocess.AsyncInProcessContext(tff_inprocess.InProcessContext(seed=1))
     # Outside of this test, contexts are as they were.
     with tff.framework.get_context_stack().install(tff.program.NativeFederatedContext(context)):
       asyncio.run(

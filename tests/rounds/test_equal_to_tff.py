@@ -6,6 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
+import tff_inprocess
 from tests import every_family
 
 pytestmark = pytest.mark.tff
@@ -27,7 +28,7 @@ def test_releases_are_those_of_the_factory(family, scale, tmp_path):
   strategy = every_family.example(family, 4)
   arguments = dict(noise_multiplier=1.3, clip_norm=0.8, report_goal=3, noise_seed=11)
   factory = dpftrl.CorrelatedNoiseFactory(strategy, memory='engine', **arguments)
-  with dpftrl.runtime.in_process():
+  with tff_inprocess.within():
     process = factory.create(
       tff.types.tensorflow_to_type([tf.TensorSpec(shape, tf.float32) for shape in SHAPES])
     )

@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
+import tff_inprocess
 from fl_dpftrl.centralized import partition, sampling
 from tests import pages
 from tests.study import linear
@@ -30,7 +31,7 @@ def accuracy(weights, seed):
 
 
 def client_data(round_index, client):
-  return dpftrl.runtime.batches(data([1, CLIENTS.index(client)], 8), 4)
+  return tff_inprocess.batches(data([1, CLIENTS.index(client)], 8), 4)
 
 
 MODEL = tff.learning.models.FunctionalModel(

@@ -3,7 +3,7 @@ import contextlib
 import pytest
 import tensorflow_federated as tff
 
-from fl_dpftrl import runtime
+import tff_inprocess
 
 
 @pytest.fixture
@@ -12,7 +12,7 @@ def in_process():
 
   @contextlib.contextmanager
   def use(**arguments):
-    context = runtime.InProcessContext(**{'seed': 7, **arguments})
+    context = tff_inprocess.InProcessContext(**{'seed': 7, **arguments})
     with tff.framework.get_context_stack().install(context):
       yield context
 

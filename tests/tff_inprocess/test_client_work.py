@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl import runtime
+import tff_inprocess
 
 pytestmark = pytest.mark.tff
 
@@ -165,7 +165,9 @@ def variable_of_a_function(x):
 )
 def test_what_would_keep_data_between_clients_is_refused(work, operation, in_process):
   with in_process():
-    with pytest.raises(runtime.UnsupportedComputationError, match=f'{operation}.*client') as found:
+    with pytest.raises(
+      tff_inprocess.UnsupportedComputationError, match=f'{operation}.*client'
+    ) as found:
       at_clients(work, np.float32)(FLOATS)
   assert 'variables' in str(found.value) and len(str(found.value)) <= 300
 

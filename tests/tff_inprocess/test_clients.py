@@ -10,7 +10,7 @@ import time
 import pytest
 import tensorflow as tf
 
-from fl_dpftrl.runtime import clients, memory, threads
+from tff_inprocess import clients, memory, threads
 
 pytestmark = pytest.mark.tff
 

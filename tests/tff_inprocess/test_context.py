@@ -13,9 +13,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl import runtime
-from fl_dpftrl.runtime import clients
-from fl_dpftrl.runtime import context as contexts
+import tff_inprocess
+from tff_inprocess import clients
+from tff_inprocess import context as contexts
 
 pytestmark = pytest.mark.tff
 
@@ -119,7 +119,7 @@ def test_what_cannot_run_is_named(in_process):
   add_one = tff.tensorflow.computation(lambda x: x + 1, np.int32)
   with in_process():
     with pytest.raises(
-      runtime.UnsupportedComputationError, match='function.* inside the computation'
+      tff_inprocess.UnsupportedComputationError, match='function.* inside the computation'
     ) as caught:
       applied(add_one, 1)
   assert 'worker' not in str(caught.value)
@@ -149,7 +149,7 @@ def test_arguments_for_other_numbers_of_clients_are_refused(in_process):
 )
 def test_numbers_that_will_not_do_are_refused(argument):
   with pytest.raises(ValueError, match=next(iter(argument))):
-    runtime.InProcessContext(**argument)
+    tff_inprocess.InProcessContext(**argument)
 
 
 def test_what_comes_back_is_the_same_memory(in_process):
@@ -195,7 +195,7 @@ def test_what_was_compiled_goes_with_its_computation(in_process):
 def test_a_program_of_tff_runs_in_it(in_process):
   async def program():
     context = tff.program.NativeFederatedContext(
-      runtime.AsyncInProcessContext(runtime.InProcessContext(seed=7))
+      tff_inprocess.AsyncInProcessContext(tff_inprocess.InProcessContext(seed=7))
     )
     with tff.framework.get_context_stack().install(context):
       mean, _ = server_mean([1.0, 2.0, 6.0])
@@ -254,7 +254,7 @@ def test_a_block_puts_back_what_ran_computations_before(in_process):
   stack = tff.framework.get_context_stack()
   before = stack.current
   with in_process() as outer:
-    with pytest.raises(KeyError), runtime.in_process(seed=1) as context:
+    with pytest.raises(KeyError), tff_inprocess.within(seed=1) as context:
       assert stack.current is context
       raise KeyError
     assert stack.current is outer
@@ -268,7 +268,7 @@ def test_one_line_is_enough():
   stack = tff.framework.get_context_stack()
   before = stack.current
   try:
-    assert runtime.use_in_process(seed=1) is stack.current
+    assert tff_inprocess.use(seed=1) is stack.current
     assert mean_and_doubled([1.0, 3.0]) == (2.0, [2.0, 6.0])
   finally:
     stack.set_default_context(before)

@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl import runtime
-from fl_dpftrl.runtime import data_sets, programs, values
+import tff_inprocess
+from tff_inprocess import data_sets, programs, values
 
 STRUCTURES = (
   np.arange(14, dtype=np.int32).reshape(7, 2),
@@ -22,7 +22,7 @@ STRUCTURES = (
 @pytest.mark.parametrize('batch_size', [1, 3, 100])
 def test_gives_what_a_data_set_of_slices_gives(arrays, batch_size):
   expected = tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size)
-  found = runtime.batches(arrays, batch_size)
+  found = tff_inprocess.batches(arrays, batch_size)
   assert found.element_spec == expected.element_spec
   pairs = list(zip(found.as_numpy_iterator(), expected.as_numpy_iterator(), strict=True))
   for one, other in pairs:
@@ -34,8 +34,8 @@ def test_gives_what_a_data_set_of_slices_gives(arrays, batch_size):
 
 
 def test_structures_that_look_alike_keep_their_own_batches():
-  first = runtime.batches((np.arange(2), np.arange(2.0)), 2)
-  second = runtime.batches((np.arange(2), np.ones((2, 3))), 2)
+  first = tff_inprocess.batches((np.arange(2), np.arange(2.0)), 2)
+  second = tff_inprocess.batches((np.arange(2), np.ones((2, 3))), 2)
   assert second.element_spec[1].shape == (None, 3)
   assert first.element_spec[1].shape == (None,)
 
@@ -49,12 +49,12 @@ def test_structures_that_look_alike_keep_their_own_batches():
 )
 def test_refuses(arrays, batch_size, message):
   with pytest.raises(ValueError, match=message):
-    runtime.batches(arrays, batch_size)
+    tff_inprocess.batches(arrays, batch_size)
 
 
 def test_a_round_takes_them_as_they_are():
   of = tff.SequenceType(tff.types.TensorType(np.float32, [None]))
-  made = runtime.batches(np.arange(4, dtype=np.float32), 3)
+  made = tff_inprocess.batches(np.arange(4, dtype=np.float32), 3)
   assert data_sets.has_own_options(made)
   assert not data_sets.has_own_options(tf.data.Dataset.range(3))
 
@@ -62,7 +62,7 @@ def test_a_round_takes_them_as_they_are():
   def total(data):
     return data.reduce(np.float32(0), lambda sum_, batch: sum_ + tf.reduce_sum(batch))
 
-  with tff.framework.get_context_stack().install(runtime.InProcessContext()):
+  with tff.framework.get_context_stack().install(tff_inprocess.InProcessContext()):
     assert total(made) == 6.0
   (variant,) = values.tensors(made, of, values.Arrays())
   assert variant.dtype == tf.variant
@@ -89,18 +89,18 @@ def sliced(client):
 
 
 def run(data):
-  with tff.framework.get_context_stack().install(runtime.InProcessContext()):
+  with tff.framework.get_context_stack().install(tff_inprocess.InProcessContext()):
     return np.asarray(of_all(data))
 
 
 def test_arrays_data_sets_and_those_made_later_give_the_same_bits():
   clients = range(20)
   expected = run([sliced(client) for client in clients])
-  made = lambda client: runtime.batches(arrays_of(client), 2)
+  made = lambda client: tff_inprocess.batches(arrays_of(client), 2)
   for data in (
     [made(client) for client in clients],
     [made(client) if client % 3 else sliced(client) for client in clients],
-    [runtime.Later(made, (client,)) for client in clients],
+    [tff_inprocess.Later(made, (client,)) for client in clients],
     [pickle.loads(pickle.dumps(made(client))) for client in clients],
   ):
     np.testing.assert_array_equal(run(data), expected)
@@ -110,13 +110,13 @@ def test_keeps_its_own_copy():
   buffer, data = np.zeros((3, 2), np.float32), []
   for client in range(2):
     buffer[:] = client + 1
-    data.append(runtime.batches(buffer, 3))
+    data.append(tff_inprocess.batches(buffer, 3))
   buffer[:] = 7
   np.testing.assert_array_equal(run(data), [3.0, 3.0])
 
 
 def test_is_a_data_set_in_a_graph_too():
-  made = runtime.batches(np.arange(5, dtype=np.float32), 2)
+  made = tff_inprocess.batches(np.arange(5, dtype=np.float32), 2)
 
   @tf.function
   def total():
@@ -130,7 +130,7 @@ def test_is_a_data_set_in_a_graph_too():
 @pytest.mark.parametrize('rows', [np.zeros((3, 3), np.float32), np.zeros((3, 2))])
 def test_elements_of_another_type_are_refused(rows):
   with pytest.raises(TypeError, match='client 0, counted from 0, of 2: expected a data set of'):
-    run([runtime.batches(rows, 2)] * 2)
+    run([tff_inprocess.batches(rows, 2)] * 2)
 
 
 def test_arrays_of_other_lengths_fail_as_they_do_in_a_data_set():
@@ -141,9 +141,9 @@ def test_arrays_of_other_lengths_fail_as_they_do_in_a_data_set():
     return data.reduce(0, lambda sum_, _: sum_ + 1)
 
   arrays = np.zeros(3, np.float32), np.zeros(2, np.float32)
-  with tff.framework.get_context_stack().install(runtime.InProcessContext()):
+  with tff.framework.get_context_stack().install(tff_inprocess.InProcessContext()):
     with pytest.raises(tf.errors.InvalidArgumentError):
-      count(runtime.batches(arrays, 2))
+      count(tff_inprocess.batches(arrays, 2))
 
 
 def test_rows_of_other_sizes_are_cut_by_the_same_step(monkeypatch):
@@ -161,7 +161,7 @@ def test_rows_of_other_sizes_are_cut_by_the_same_step(monkeypatch):
   def of_clients(data):
     return tff.federated_sum(tff.federated_map(total, data))
 
-  data = [runtime.batches(np.ones((3, size), np.float32), 2) for size in range(1, 6)]
-  with tff.framework.get_context_stack().install(runtime.InProcessContext()):
+  data = [tff_inprocess.batches(np.ones((3, size), np.float32), 2) for size in range(1, 6)]
+  with tff.framework.get_context_stack().install(tff_inprocess.InProcessContext()):
     assert of_clients(data) == 45.0
   assert len(made) == 1

@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl import runtime
-from fl_dpftrl.runtime import trainer
+import tff_inprocess
 from tests import leaks
+from tff_inprocess import trainer
 
 SECRET = 76_543_219
 WORDS = 'diagnosis76543219'
@@ -147,7 +147,7 @@ def mixed(client):
 def test_a_clients_data_that_fail_are_told_by_type_and_line(in_process, make, kind, told):
   of = tff.SequenceType(np.float32)
   work = summed(tff.tensorflow.computation(lambda data: data.reduce(0, lambda n, _: n + 1), of))
-  data = [runtime.Later(make, (0,))]
+  data = [tff_inprocess.Later(make, (0,))]
   with in_process(), leaks.refused(leaks.Secrets([np.int64(SECRET)]), kind):
     work(data)
   with in_process(), pytest.raises(kind) as error:
@@ -198,8 +198,8 @@ def test_all_words_go_to_stderr_where_they_are_asked_for(in_process, monkeypatch
 @pytest.mark.parametrize('level', [None, '3'])
 def test_a_log_of_tensorflow_that_quotes_values_is_warned_of(level):
   program = (
-    'import numpy, tensorflow_federated as tff; from fl_dpftrl import runtime;'
-    'runtime.use_in_process(max_concurrent_clients=1);'
+    'import numpy, tensorflow_federated as tff; import tff_inprocess;'
+    'tff_inprocess.use(max_concurrent_clients=1);'
     'f = tff.federated_computation(tff.federated_sum, tff.FederatedType(numpy.int32, tff.CLIENTS));'
     'f([1]); f([1])'
   )

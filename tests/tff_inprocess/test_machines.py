@@ -13,15 +13,15 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl import runtime
-from fl_dpftrl.runtime import clients
+import tff_inprocess
 from tests import every_family
-from tests.runtime import small_processes as small
+from tests.tff_inprocess import small_processes as small
+from tff_inprocess import clients
 
 ray = pytest.importorskip('ray')
 from fl_dpftrl import cluster as cluster_lib  # noqa: E402
-from fl_dpftrl.runtime import actors as actors_lib  # noqa: E402
-from fl_dpftrl.runtime import machines as machines_lib  # noqa: E402
+from tff_inprocess import actors as actors_lib  # noqa: E402
+from tff_inprocess import machines as machines_lib  # noqa: E402
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
@@ -39,8 +39,8 @@ def fixture_said():
 @pytest.fixture(name='machines', scope='module')
 def fixture_machines(cluster, said):
   """A context with an actor on each machine; those that tests end come back by themselves."""
-  actors = runtime.Actors(number=2, **ACTOR)
-  context = runtime.use_machines(cluster.address, seed=7, actors=actors, say=said.append)
+  actors = tff_inprocess.Actors(number=2, **ACTOR)
+  context = tff_inprocess.use_machines(cluster.address, seed=7, actors=actors, say=said.append)
   yield context
   context.stop()
 
@@ -64,7 +64,7 @@ def client(number, place):
   rng = np.random.default_rng([number, place])
   rows = 3 + place % 5
   arrays = (rng.normal(size=(rows, 3)), rng.normal(size=(rows, 2)))
-  return runtime.batches(tuple(np.float32(a) for a in arrays), 4)
+  return tff_inprocess.batches(tuple(np.float32(a) for a in arrays), 4)
 
 
 def slow(number, place):
@@ -82,7 +82,7 @@ def trained(context, process, num_rounds=3, make=client, before=lambda number: N
   with tff.framework.get_context_stack().install(context):
     state = process.initialize()
     for number in range(num_rounds):
-      data = [runtime.Later(make, (number, place)) for place in range(NUM_CLIENTS)]
+      data = [tff_inprocess.Later(make, (number, place)) for place in range(NUM_CLIENTS)]
       before(number)
       with context.numbered(number):
         output = process.next(state, data)
@@ -92,7 +92,7 @@ def trained(context, process, num_rounds=3, make=client, before=lambda number: N
 
 
 def here(process, num_rounds=3, **options):
-  return trained(runtime.InProcessContext(seed=7, **options), process, num_rounds)
+  return trained(tff_inprocess.InProcessContext(seed=7, **options), process, num_rounds)
 
 
 def test_other_processes_have_the_same_bits_as_in_process(machines):
@@ -119,7 +119,7 @@ def test_noise_has_the_same_bits_as_in_process(machines, memory):
         outputs.append(leaves((output.state, output.result, output.measurements)))
     return outputs
 
-  small.assert_same(rounds(runtime.InProcessContext()), rounds(machines))
+  small.assert_same(rounds(tff_inprocess.InProcessContext()), rounds(machines))
 
 
 def test_values_of_clients_are_sent_or_made_there(machines):
@@ -145,7 +145,7 @@ def test_values_of_clients_are_sent_or_made_there(machines):
   data = [
     [1.0, 2.0],
     tf.data.Dataset.range(4).map(lambda x: tf.cast(x, tf.float32)),
-    runtime.Later(lambda n: [np.float32(n)], (6,)),
+    tff_inprocess.Later(lambda n: [np.float32(n)], (6,)),
   ]
   with tff.framework.get_context_stack().install(machines):
     mean, names = deviations(data, ['a', 'b', 'c'])
@@ -169,7 +169,9 @@ def test_a_data_set_computation_of_tff_makes_data_there(machines):
     with tff.framework.get_context_stack().install(context):
       return leaves(process.next(process.initialize(), list(range(5))).state)
 
-  small.assert_same([after_a_round(runtime.InProcessContext(seed=7))], [after_a_round(machines)])
+  small.assert_same(
+    [after_a_round(tff_inprocess.InProcessContext(seed=7))], [after_a_round(machines)]
+  )
 
 
 def test_a_long_round_says_how_far_it_is(machines, process, said, monkeypatch):
@@ -183,7 +185,7 @@ def test_a_long_round_says_how_far_it_is(machines, process, said, monkeypatch):
   counts = [line.split(', ') for line in said if 'blocks' in line]
   assert {line[1] for line in counts} >= {f'{n} of 20 blocks trained' for n in (5, 10, 15)}
   assert {line[2] for line in counts} <= {'0 under way', '1 under way'}
-  assert runtime.InProcessContext().status() == ''
+  assert tff_inprocess.InProcessContext().status() == ''
 
 
 def test_what_cannot_be_sent_is_named(machines, process):
@@ -212,8 +214,8 @@ def test_what_cannot_be_sent_is_named(machines, process):
 
 def test_without_an_actor_in_time_the_round_ends(machines, process):
   """Beside those of `machines`, there is no room."""
-  actors = runtime.Actors(number=2, cpus=1.0, wait_seconds=1.0)
-  with runtime.on_machines('auto', actors=actors) as context:
+  actors = tff_inprocess.Actors(number=2, cpus=1.0, wait_seconds=1.0)
+  with tff_inprocess.on_machines('auto', actors=actors) as context:
     with pytest.raises(cluster_lib.NoActorError, match='no actor was there for 1 seconds'):
       trained(context, process)
 
@@ -227,7 +229,7 @@ def test_an_error_of_a_client_is_as_in_process(machines, process, monkeypatch):
       raise OSError('no such file')
     return client(number, place)
 
-  contexts = runtime.InProcessContext(), machines, machines
+  contexts = tff_inprocess.InProcessContext(), machines, machines
   for context, group in zip(contexts, (clients.GROUP, clients.GROUP, 2)):
     monkeypatch.setattr(clients, 'GROUP', group)
     with pytest.raises(OSError, match='^client 36, counted from 0, of 40: OSError at .*, in bad'):
@@ -319,7 +321,9 @@ def test_a_stop_ends_the_actors_at_once(machines, process, tmp_path):
 
 def test_a_stop_while_actors_start_leaves_none(cluster, process, monkeypatch):
   rounds, advance = [], actors_lib.Round.advance
-  with runtime.on_machines(cluster.address, actors=runtime.Actors(number=2, **ACTOR)) as context:
+  with tff_inprocess.on_machines(
+    cluster.address, actors=tff_inprocess.Actors(number=2, **ACTOR)
+  ) as context:
 
     def stopped(self):
       rounds.append(self)
@@ -350,7 +354,7 @@ def test_a_stop_while_actors_start_leaves_none(cluster, process, monkeypatch):
 )
 def test_actors_that_cannot_be_are_refused(cluster, options, words):
   with pytest.raises(ValueError) as raised:
-    runtime.use_machines(cluster.address, actors=runtime.Actors(**options))
+    tff_inprocess.use_machines(cluster.address, actors=tff_inprocess.Actors(**options))
   assert words in str(raised.value)
 
 
@@ -387,8 +391,8 @@ def test_a_machine_is_lost_in_each_of_twenty_rounds(cluster, monkeypatch, group)
     cluster.remove_node(nodes.pop(), allow_graceful=False)
     num_lost.append(1)
 
-  actors = runtime.Actors(number=3, cpus=0.5)
-  with runtime.on_machines(cluster.address, seed=7, actors=actors) as context:
+  actors = tff_inprocess.Actors(number=3, cpus=0.5)
+  with tff_inprocess.on_machines(cluster.address, seed=7, actors=actors) as context:
     check_losses(context, 20, lose, add)
   assert len(num_lost) == 20
 
@@ -396,8 +400,8 @@ def test_a_machine_is_lost_in_each_of_twenty_rounds(cluster, monkeypatch, group)
 @pytest.mark.thorough
 def test_fifty_actors_are_lost(cluster):
   draws, kills = random.Random(7), set()
-  actors = runtime.Actors(number=2, cpus=0.5)
-  with runtime.on_machines(cluster.address, seed=7, actors=actors) as context:
+  actors = tff_inprocess.Actors(number=2, cpus=0.5)
+  with tff_inprocess.on_machines(cluster.address, seed=7, actors=actors) as context:
 
     def lose():
       if (pids := context.clients_at.pids) and len(kills) < 50:

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.runtime import small_processes as small
+from tests.tff_inprocess import small_processes as small
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 

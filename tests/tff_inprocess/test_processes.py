@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.golden import rounds as golden
-from tests.runtime import small_processes as small
+from tests.tff_inprocess import small_processes as small
 
 pytestmark = pytest.mark.tff
 

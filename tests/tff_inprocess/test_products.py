@@ -3,8 +3,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl import runtime
-from fl_dpftrl.runtime import speed
+import tff_inprocess
+from tff_inprocess import speed
 
 FLOATS = tff.types.TensorType(np.float32, [None, None])
 
@@ -24,7 +24,7 @@ def all_products(a, b):
 def test_products_are_right(size):
   generator = np.random.default_rng(size)
   a, b = generator.normal(size=(2, size, size)).astype(np.float32)
-  with tff.framework.get_context_stack().install(runtime.InProcessContext()):
+  with tff.framework.get_context_stack().install(tff_inprocess.InProcessContext()):
     found = all_products(a, b)
   for one, expected in zip(found, (a.T @ b, a.T @ b.T, a @ b.T, a @ b.T), strict=True):
     np.testing.assert_allclose(one, expected, atol=1e-5 * size)

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.runtime import context as contexts
-from fl_dpftrl.runtime import memory
+from tff_inprocess import context as contexts
+from tff_inprocess import memory
 
 pytestmark = pytest.mark.tff
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from fl_dpftrl.runtime import threads
+from tff_inprocess import threads
 
 pytestmark = pytest.mark.tff
 

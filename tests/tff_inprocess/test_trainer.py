@@ -8,10 +8,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl import runtime
-from fl_dpftrl.runtime import clients, trainer, transfer
+import tff_inprocess
 from tests import every_family
-from tests.runtime import small_processes as small
+from tests.tff_inprocess import small_processes as small
+from tff_inprocess import clients, trainer, transfer
 
 pytestmark = pytest.mark.tff
 
@@ -66,7 +66,7 @@ def test_rounds_have_the_same_bits_and_no_noise_is_sent(monkeypatch):
   process = small.unweighted(aggregator)
   sent, states = [], []
   for place in (None, Elsewhere(sent)):
-    context = runtime.InProcessContext(seed=7, clients_at=place)
+    context = tff_inprocess.InProcessContext(seed=7, clients_at=place)
     with tff.framework.get_context_stack().install(context):
       state = process.initialize()
       for number in range(2):

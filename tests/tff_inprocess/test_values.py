@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.runtime import values
 from tests import leaks
+from tff_inprocess import values
 
 pytestmark = pytest.mark.tff
 

@@ -4,6 +4,6 @@ import pytest
 @pytest.fixture(scope='session')
 def in_process():
   """Makes TFF's computations run in process."""
-  from fl_dpftrl import runtime
+  import tff_inprocess
 
-  return runtime.use_in_process()
+  return tff_inprocess.use()

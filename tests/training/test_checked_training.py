@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
+import tff_inprocess
 from fl_dpftrl.commands import main
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
@@ -83,7 +84,7 @@ def test_metrics_without_noise_are_named(tmp_path, capsys):
   replay(tmp_path)
   assert 'metrics without the noise' in capsys.readouterr().out
   # Nothing that is printed for debugging is covered either, and the log says so.
-  shown = dpftrl.runtime.InProcessContext(show_client_errors=True)
+  shown = tff_inprocess.InProcessContext(show_client_errors=True)
   dpftrl.train(process, aggregator, folder=tmp_path / 'shown', context=shown, **arguments)
   with pytest.raises(SystemExit) as ended:
     replay(tmp_path / 'shown')

@@ -7,7 +7,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import log as log_lib
-from tests.runtime import small_processes
+from tests.tff_inprocess import small_processes
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 

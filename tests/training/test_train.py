@@ -12,11 +12,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl import runtime
+import tff_inprocess
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.training import loop
 from tests import leaks, pages
-from tests.runtime import small_processes
+from tests.tff_inprocess import small_processes
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
@@ -62,7 +62,7 @@ def test_a_bare_tff_model(tmp_path, monkeypatch, capsys):
   # Started again, the run is finished; with another strategy it is refused. What ran TFF's
   # computations before runs them again.
   contexts = tff.framework.get_context_stack()
-  own = dpftrl.runtime.InProcessContext()
+  own = tff_inprocess.InProcessContext()
   contexts_before = contexts.current
   before = (folder / 'model.npz').read_bytes()
   with contexts.install(own):
@@ -108,7 +108,7 @@ def test_weights_that_stay_are_told_of_and_evaluations_are_named(tmp_path):
     folder=tmp_path / 'run',
     num_rounds=1,
     clients=[7, 8],
-    client_data=lambda t, client: dpftrl.runtime.batches(
+    client_data=lambda t, client: tff_inprocess.batches(
       (np.ones((client - 6, 2), np.float32), np.ones(client - 6, np.float32)), 1
     ),
     say=said.append,
@@ -117,7 +117,7 @@ def test_weights_that_stay_are_told_of_and_evaluations_are_named(tmp_path):
   with pytest.raises(ValueError, match=message):
     dpftrl.train(process, aggregator, **run, evaluate=lambda weights: 0.5)
   bits, warning = said
-  assert 'lowest bits' in bits and 'dpftrl.runtime.use_in_process()' in bits
+  assert 'lowest bits' in bits and 'tff_inprocess.use()' in bits
   assert '2 non-trainable weights' in warning and 'BatchNormalization' in warning
   nested = {'all': {'loss': tf.constant(0.5)}, 'n': 3}
   trained = dpftrl.train(process, aggregator, **run, evaluate=lambda weights: nested)
@@ -134,7 +134,7 @@ def test_keras_models(name, tmp_path, monkeypatch, capsys):
 
 
 def test_a_failed_round_tells_no_secret_and_names_the_client(tmp_path, caplog):
-  runtime.use_in_process()
+  tff_inprocess.use()
   aggregator = dpftrl.CorrelatedNoiseFactory(
     dpftrl.BLT((0.9, 0.5), (0.3, 0.2)), noise_multiplier=1.0, clip_norm=1.0, report_goal=4
   )

@@ -128,9 +128,9 @@ def client_dataset(
   generator = np.random.default_rng([*np.atleast_1d(seed), zlib.crc32(client_id.encode())])
   rows = rows[generator.permutation(len(rows))[:max_sentences]]
   rows = np.concatenate([rows[generator.permutation(len(rows))] for _ in range(epochs)])
-  from fl_dpftrl import runtime  # Slow to load: only where clients train.
+  import tff_inprocess  # Slow to load: only where clients train.
 
-  return runtime.batches((rows[:, :-1], rows[:, 1:]), batch_size)
+  return tff_inprocess.batches((rows[:, :-1], rows[:, 1:]), batch_size)
 
 
 def parse_part(text: str) -> tuple[int, int]:

@@ -1,0 +1,1 @@
+"""Dependence of a TFF process on its clients, followed through its graphs."""
