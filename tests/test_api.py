@@ -71,7 +71,7 @@ def test_optimize_refuses(mechanism, options, message):
   'fields, message',
   [
     ({'timer_hours': '48'}, "timer_hours must be above 0 .*, got '48'"),
-    ({'availability': 'daily'}, "must be 'always', 'nightly' or a file .*, got 'daily'"),
+    ({'availability': 'daily'}, "must be 'always', 'nightly' or a Parquet table .*, got 'daily'"),
   ],
 )
 def test_simulate_refuses(fields, message):
