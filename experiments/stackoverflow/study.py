@@ -7,9 +7,8 @@ Example:
 A study that was interrupted goes on when it is started again. The folder gets results.csv,
 table.txt, study.md, the figures, and in cells/ the folder and the output of each run.
 
-On a cluster with a scheduler, --cells prints the ranges of numbers of the cells: those of each
-line can run at the same time, each with --cell=NUMBER, and those of the second line once the
-first ones have ended. The command without --cell then compares them.
+For a scheduler, --cells prints ranges of numbers of cells: those of a line can run at the same
+time, each with --cell=NUMBER, the second line after the first. Without --cell all are compared.
 """
 
 from fl_dpftrl import signals
@@ -183,7 +182,7 @@ def _run(arguments: argparse.Namespace) -> int:
   found = comparing.compare(
     study,
     functools.partial(train, max(1, len(os.sched_getaffinity(0)) // arguments.jobs)),
-    arguments.output_dir,
+    pathlib.Path(arguments.output_dir),
     jobs=arguments.jobs,
     cell=arguments.cell,
     say=lambda line: print(messages.lines(line), file=sys.stderr, flush=True),

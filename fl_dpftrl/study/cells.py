@@ -16,10 +16,10 @@ from fl_dpftrl.logs import writer
 from fl_dpftrl.replaying import replay, runs
 from fl_dpftrl.rounds import aggregator as aggregator_lib
 from fl_dpftrl.strategies import files
-from fl_dpftrl.study import design as design_lib
-from fl_dpftrl.study import noise as noise_lib
 from fl_dpftrl.study import results
-from fl_dpftrl.study.results import Metric
+from fl_dpftrl.study.design import Design, Setting, slug
+from fl_dpftrl.study.noise import Noise
+from fl_dpftrl.study.results import Metric, Result
 from fl_dpftrl.text import messages
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ class Cell:
     study: folder of the study.
   """
 
-  design: design_lib.Design
-  setting: design_lib.Setting
-  noise: noise_lib.Noise | None
+  design: Design
+  setting: Setting
+  noise: Noise | None
   server_learning_rate: float | None
   seed: int
   study: pathlib.Path
@@ -58,7 +58,7 @@ class Cell:
     """Name of the cell, and of its folder in cells/."""
     level = '' if self.setting.epsilon is None else f'-epsilon{self.setting.epsilon!r}'
     rate = self.server_learning_rate
-    return f'{design_lib.slug(self.setting.label)}{level}-rate{rate!r}-seed{self.seed}'
+    return f'{slug(self.setting.label)}{level}-rate{rate!r}-seed{self.seed}'
 
   @property
   def home(self) -> pathlib.Path:
@@ -120,9 +120,9 @@ class Cell:
     shared = {name: getattr(self.design, name) for name in ('clip_norm', 'report_goal')}
     return {'noise_multiplier': self.noise_multiplier, **shared}
 
-  def result(self, status: str = results.WAITING, reason: str = '', **facts: Any) -> results.Result:
+  def result(self, status: str = results.WAITING, reason: str = '', **facts: Any) -> Result:
     """Returns a row of results.csv of this cell."""
-    return results.Result(
+    return Result(
       mechanism=self.setting.label,
       epsilon=self.setting.epsilon,
       server_learning_rate=self.server_learning_rate,
@@ -134,15 +134,15 @@ class Cell:
       **facts,
     )
 
-  def ended(self) -> results.Result | None:
+  def ended(self) -> Result | None:
     """Returns the row of a cell that has ended; None for others."""
     path = self.home / _ROW_NAME
     try:
-      return results.Result(**json_files.read(path)) if path.exists() else None
+      return Result(**json_files.read(path)) if path.exists() else None
     except TypeError:
       raise ValueError(f'{path} is no row of a run; remove it to run it again') from None
 
-  def train(self, run: Run) -> results.Result:
+  def train(self, run: Run) -> Result:
     """Trains the cell in this process, writes its row and returns it; one that ended is kept."""
     self.home.mkdir(parents=True, exist_ok=True)
     with durable.exclusive(self.home / 'lock'):
@@ -155,7 +155,7 @@ class Cell:
         durable.write_durably(self.home / _ROW_NAME, text.encode())
       return found
 
-  def _judged(self, summary: Any, began: float) -> results.Result:
+  def _judged(self, summary: Any, began: float) -> Result:
     """Returns the row of a run that has returned; void unless something proves its ε."""
     values = {part: _measured(summary, part, self.design.metric) for part in _PARTS}
     stated = {'seconds': round(time.monotonic() - began, 3), **summary, **self._proved()}

@@ -1,5 +1,6 @@
 """Mechanisms compared by training: a study is begun, or gone on with, in a folder."""
 
+import contextlib
 import dataclasses
 import datetime
 import functools
@@ -14,12 +15,12 @@ from fl_dpftrl import tables, workloads
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.files import durable
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.study import cells as cells_lib
-from fl_dpftrl.study import design as design_lib
-from fl_dpftrl.study import noise as noise_lib
 from fl_dpftrl.study import results as results_lib
 from fl_dpftrl.study import running, table
-from fl_dpftrl.study.results import Metric
+from fl_dpftrl.study.cells import Cell, Run
+from fl_dpftrl.study.design import Design, Mechanism, Setting
+from fl_dpftrl.study.noise import Noises, Say, prepare
+from fl_dpftrl.study.results import Metric, Result, Row
 
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
@@ -31,16 +32,16 @@ class Study:
 
   title: str
   metric: Metric
-  results: tuple[results_lib.Result, ...]
+  results: tuple[Result, ...]
   about: tuple[str, ...] = ()
 
   @functools.cached_property
-  def rows(self) -> list[results_lib.Row]:
+  def rows(self) -> list[Row]:
     """A row for each mechanism at each ε, at the learning rate that validation data chose."""
     return results_lib.rows(self.results, self.metric)
 
   @property
-  def unfinished(self) -> tuple[results_lib.Result, ...]:
+  def unfinished(self) -> tuple[Result, ...]:
     """Runs that failed, or are not run; the same call tries them again."""
     left = (results_lib.FAILED, results_lib.WAITING)
     return tuple(result for result in self.results if result.status in left)
@@ -80,10 +81,10 @@ class Study:
 
 
 def study(
-  run: cells_lib.Run,
+  run: Run,
   *,
   folder: str | os.PathLike[str],
-  mechanisms: Sequence[str | design_lib.Mechanism],
+  mechanisms: Sequence[str | Mechanism],
   epsilons: Sequence[float],
   schema: schemas.MinSep | None = None,
   sampling: sampling_lib.Sampled | None = None,
@@ -100,7 +101,7 @@ def study(
   title: str = 'Study',
   jobs: int = 1,
   cell: int | None = None,
-  say: noise_lib.Say = lambda line: print(line, file=sys.stderr, flush=True),
+  say: Say = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> Study:
   """Compares mechanisms by training the same model with each, at equal ε.
 
@@ -115,8 +116,7 @@ def study(
       `validation` and `test`, each with the metric by its name, such as `Trained.summary` gives. A
       run is void unless its log, or `epsilon` and `delta` in the mapping, prove its ε.
     folder: folder of the study, which gets results.csv, table.txt, study.md and the figures.
-    mechanisms: names, as of `compare`, or `Mechanism`s.
-    epsilons: target ε.
+    mechanisms, epsilons: names, as of `compare`, or `Mechanism`s; target ε.
     schema: participation that each run keeps to.
     sampling: scheme by which runs in one place draw their batches in secret, in place of a schema:
       `cell.sampling` is it, with a part for each band. `identity` is then DP-SGD; `banded` and
@@ -126,42 +126,35 @@ def study(
     server_learning_rates: rates to try of each mechanism without rates of its own.
     deployment_report_goal: report goal of a hypothetical deployment with the same noise on the
       mean, to which ε refer then; None for the ε of the runs.
-    workload: linear queries for which the number of bands of sampled runs is chosen.
-    without_noise: whether to train without noise, too.
+    workload, without_noise: queries for which bands are chosen; whether to train without noise too.
     metric: 'accuracy', from 0 to 1 and shown in percent, or the name of any other number.
     lower_is_better: True for a loss or an error, False for a score; None for an accuracy alone.
     jobs: runs at the same time, each in a process of its own, for which `run` must be a function of
       a module; 0 for one after another in this process, where an error ends the study.
-    cell: number of the one cell to train, in this process, for schedulers of clusters; cells of the
-      first seed, which choose rates, have the least numbers. None for all.
+    cell: number of the one cell to train, in this process, for schedulers of clusters; those of the
+      first seed choose rates and are first. None for all.
     title, say: title of the page; takes progress, in lines.
 
   Raises:
     ValueError: for an argument that does not fit, a folder of another study, what `run` returns.
   """
-  names = {field.name for field in dataclasses.fields(design_lib.Design)}
+  names = {field.name for field in dataclasses.fields(Design)}
   given = {name: value for name, value in locals().items() if name in names}
-  design = design_lib.Design(**{**given, 'metric': Metric(metric, lower_is_better)})
-  return compare(design, run, folder, jobs=jobs, cell=cell, say=say)
+  design = Design(**{**given, 'metric': Metric(metric, lower_is_better)})
+  return compare(design, run, pathlib.Path(folder), jobs=jobs, cell=cell, say=say)
 
 
 def compare(
-  design: design_lib.Design,
-  run: cells_lib.Run,
-  folder: str | os.PathLike[str],
-  *,
-  jobs: int,
-  cell: int | None = None,
-  say: noise_lib.Say,
+  design: Design, run: Run, path: pathlib.Path, *, jobs: int, cell: int | None, say: Say
 ) -> Study:
   """Runs what is left of a study, or one cell of it; see `study`."""
-  num_cells, path = len(design.places()), pathlib.Path(folder).absolute()
+  num_cells, path = len(design.places()), path.absolute()
   for name, number, most in (('jobs', jobs, 1000), ('cell', cell or 0, num_cells - 1)):
     if type(number) is not int or not 0 <= number <= most:
       raise ValueError(f'{name} must be 0 to {most}, got {number!r}')
   if jobs and cell is None:
     running.check(run)
-  cells = _Cells(design, noise_lib.prepare(design, path, say), path)
+  cells = _Cells(design, prepare(design, path, say), path)
   if cell is not None:
     chosen = cells.all()[cell]
     if chosen.server_learning_rate is None:
@@ -174,18 +167,19 @@ def compare(
       # Twice: the cells of the first seed choose rates.
       say(f'{len(left)} of {num_cells} runs, {jobs or 1} at a time, in {path / "cells"}')
       began = time.monotonic()
-      for done, (ended, reason) in enumerate(running.trained(run, left, jobs), 1):
-        cells.failed |= {ended.name: reason} if reason else {}
-        results_lib.write(path / 'results.csv', cells.study().results)
-        seconds = round((time.monotonic() - began) / done * (len(left) - done))
-        text = f'{done}/{len(left)} | {ended.name}: {_outcome(cells.result(ended), design.metric)}'
-        say(f'{text} | {datetime.timedelta(seconds=seconds)} left')
+      with contextlib.closing(running.trained(run, left, jobs)) as trained:
+        for done, (ended, reason) in enumerate(trained, 1):
+          cells.failed |= {ended.name: reason} if reason else {}
+          results_lib.write(path / 'results.csv', cells.study().results)
+          seconds = round((time.monotonic() - began) / done * (len(left) - done))
+          text = f'{ended.name}: {_outcome(cells.result(ended), design.metric)}'
+          say(f'{done}/{len(left)} | {text} | {datetime.timedelta(seconds=seconds)} left')
     found = cells.study()
     found.write(path)
     return found
 
 
-def _outcome(result: results_lib.Result, metric: Metric) -> str:
+def _outcome(result: Result, metric: Metric) -> str:
   if result.test is None:
     return f'{result.status}: {result.reason}'
   return f'test {metric.label(metric.name)} {metric.text(result.test)}'
@@ -194,16 +188,16 @@ def _outcome(result: results_lib.Result, metric: Metric) -> str:
 class _Cells:
   """Cells of a study in a folder, as far as they have ended, and reasons of those that failed."""
 
-  def __init__(self, design: design_lib.Design, noises: noise_lib.Noises, path: pathlib.Path):
+  def __init__(self, design: Design, noises: Noises, path: pathlib.Path):
     self.failed: dict[str, str] = {}
     self._design, self._noises, self._path = design, noises, path
 
-  def all(self) -> list[cells_lib.Cell]:
+  def all(self) -> list[Cell]:
     """Returns the cells by number, with the rates that are chosen so far."""
-    found, tried = [], dict[design_lib.Setting, list[results_lib.Result]]()
+    found, tried = [], dict[Setting, list[Result]]()
     for setting, rate, seed in self._design.places():
       own = tried.setdefault(setting, [])
-      cell = cells_lib.Cell(
+      cell = Cell(
         design=self._design,
         setting=setting,
         noise=self._noises[setting],
@@ -215,13 +209,13 @@ class _Cells:
       own.append(self.result(cell))
     return found
 
-  def result(self, cell: cells_lib.Cell) -> results_lib.Result:
+  def result(self, cell: Cell) -> Result:
     """Returns the row of a cell."""
     if cell.name in self.failed:
       return cell.result(results_lib.FAILED, self.failed[cell.name])
     return cell.ended() or cell.result()
 
-  def is_left(self, cell: cells_lib.Cell) -> bool:
+  def is_left(self, cell: Cell) -> bool:
     """Returns whether a cell can be run: its rate is chosen, and it has not ended or failed."""
     is_waiting = self.result(cell).status == results_lib.WAITING
     return is_waiting and cell.server_learning_rate is not None

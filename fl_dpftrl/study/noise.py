@@ -12,7 +12,7 @@ from fl_dpftrl.centralized import amplification
 from fl_dpftrl.comparison import candidates
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.strategies import files
-from fl_dpftrl.study import design as design_lib
+from fl_dpftrl.study.design import Design, Mechanism, Setting, slug
 
 _STUDY_NAME, _STRATEGIES_NAME, _LOCK_NAME = 'study.json', 'strategies', 'noise.lock'
 _BANDED = ('banded', 'banded_toeplitz')
@@ -33,10 +33,10 @@ class Noise(NamedTuple):
   num_parts: int | None = None  # From which batches are drawn.
 
 
-Noises = dict[design_lib.Setting, Noise | None]
+Noises = dict[Setting, Noise | None]
 
 
-def prepare(design: design_lib.Design, folder: pathlib.Path, say: Say) -> Noises:
+def prepare(design: Design, folder: pathlib.Path, say: Say) -> Noises:
   """Returns the noise of each setting; what the folder holds of it is kept."""
   for mechanism in design.mechanisms:
     candidates.named([mechanism.mechanism])
@@ -46,6 +46,7 @@ def prepare(design: design_lib.Design, folder: pathlib.Path, say: Say) -> Noises
     if not all(name.startswith(durable.TEMPORARY_PREFIX) for name in names):
       raise ValueError(f'{folder} holds other files; name a new folder')
   (folder / _STRATEGIES_NAME).mkdir(parents=True, exist_ok=True)
+  say(f'noise of {len(design.settings)} settings')  # Another process may be at it.
   try:
     with durable.exclusive(folder / _LOCK_NAME, wait=True):
       return _prepared(design, folder, say)
@@ -55,7 +56,7 @@ def prepare(design: design_lib.Design, folder: pathlib.Path, say: Say) -> Noises
     raise
 
 
-def _prepared(design: design_lib.Design, folder: pathlib.Path, say: Say) -> Noises:
+def _prepared(design: Design, folder: pathlib.Path, say: Say) -> Noises:
   path, found = folder / _STUDY_NAME, Noises()
   now = {name: str(getattr(design, name)) for name in _FIXED}
   now |= {f'mechanism {m.label}': f'{m.mechanism}, {m.objective}' for m in design.mechanisms}
@@ -85,11 +86,7 @@ def _prepared(design: design_lib.Design, folder: pathlib.Path, say: Say) -> Nois
 
 
 def _found(
-  design: design_lib.Design,
-  mechanism: design_lib.Mechanism,
-  epsilon: float,
-  folder: pathlib.Path,
-  say: Say,
+  design: Design, mechanism: Mechanism, epsilon: float, folder: pathlib.Path, say: Say
 ) -> Noise:
   schema, scheme, delta = design.participation, design.sampling, design.delta
   bands: tuple[int | None, ...] = (None,)
@@ -116,11 +113,11 @@ def _found(
 
 
 def _strategy_file(
-  mechanism: design_lib.Mechanism, schema: Any, folder: pathlib.Path, say: Say, bands: int | None
+  mechanism: Mechanism, schema: Any, folder: pathlib.Path, say: Say, bands: int | None
 ) -> pathlib.Path:
   """Returns the path of a mechanism's strategy, which is found if need be."""
-  name, slug, objective = mechanism.mechanism, design_lib.slug(mechanism.label), mechanism.objective
-  path = folder / (f'{slug}.json' if bands is None else f'{slug}-{bands}bands.json')
+  name, label, objective = mechanism.mechanism, slug(mechanism.label), mechanism.objective
+  path = folder / (f'{label}.json' if bands is None else f'{label}-{bands}bands.json')
   if not path.exists():
     (candidate,) = candidates.named([name if bands is None else f'{name}:{bands}'])
     if candidate.optimised:

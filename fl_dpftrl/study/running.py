@@ -6,19 +6,19 @@ import pickle
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Generator, Sequence
 from multiprocessing import connection
 from typing import Any
 
 from fl_dpftrl import signals
-from fl_dpftrl.study import cells as cells_lib
+from fl_dpftrl.study.cells import Cell, Run
 from fl_dpftrl.text import messages
 
-_PATIENCE_SECONDS = 15.0  # for a cell to end by itself
-_LOG_NAME = 'log.txt'
+_LOG_NAME, _MISTAKE = 'log.txt', 107  # The second is an exit status.
 
 
-def check(run: cells_lib.Run) -> None:
+def check(run: Run) -> None:
   """Raises ValueError for a function that other processes cannot import."""
   if getattr(multiprocessing.current_process(), '_inheriting', False):  # As Python finds out.
     os._exit(1)  # The script starts a study as it is imported: the study's process says so.
@@ -33,9 +33,7 @@ def check(run: cells_lib.Run) -> None:
     )
 
 
-def trained(
-  run: cells_lib.Run, cells: Sequence[cells_lib.Cell], jobs: int
-) -> Iterator[tuple[cells_lib.Cell, str]]:
+def trained(run: Run, cells: Sequence[Cell], jobs: int) -> Generator[tuple[Cell, str], None, None]:
   """Trains cells, so many at a time, each in a process; yields each as it ends, and why it failed.
 
   With no jobs it trains one after another in this process, where an error ends the study.
@@ -44,7 +42,7 @@ def trained(
     cell.train(run)
     yield cell, ''
   context = multiprocessing.get_context('spawn')
-  waiting, running = list(cells if jobs else []), dict[Any, tuple[Any, cells_lib.Cell]]()
+  waiting, running = list(cells if jobs else []), dict[Any, tuple[Any, Cell]]()
   try:
     while waiting or running:
       while waiting and len(running) < jobs:
@@ -63,12 +61,12 @@ def trained(
     for process, _ in running.values():
       process.terminate()
     for process, _ in running.values():
-      process.join(_PATIENCE_SECONDS)
+      process.join(15.0)  # It may end by itself.
       process.kill()
       process.join()
 
 
-def _reason(status: int | None, cell: cells_lib.Cell) -> str:
+def _reason(status: int | None, cell: Cell) -> str:
   """Returns why a cell failed, by its exit status and the last line of its output."""
   if status == 0:
     return '' if cell.ended() else 'it ended without a result'
@@ -80,18 +78,29 @@ def _reason(status: int | None, cell: cells_lib.Cell) -> str:
       'each cell is a process that imports the script which started the study, and this one could'
       " not: put its call of study under if __name__ == '__main__':, or give jobs=0"
     )
-  said = path.read_text('utf-8', 'replace').split('\n')
-  return messages.one_line([f'exit status {status}', *filter(str.strip, said)][-1])
+  said = [
+    f'exit status {status}',
+    *filter(str.strip, path.read_text('utf-8', 'replace').split('\n')),
+  ]
+  if status == _MISTAKE:
+    raise ValueError(f'{path}: {messages.one_line(said[-1], limit=200)}')
+  return messages.one_line(said[-1])
 
 
-def _alone(run: cells_lib.Run, cell: cells_lib.Cell) -> None:
+def _alone(run: Run, cell: Cell) -> None:
   """Trains a cell in its own process, whose output is its log."""
   os.setsid()  # A terminal's Ctrl-C is for the study, which then stops its cells.
   threading.Thread(target=_end_with_study, daemon=True).start()
   with (cell.home / _LOG_NAME).open('wb') as log:
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
-  cell.train(run)
+  try:
+    cell.train(run)
+  except (RuntimeError, OSError, MemoryError):
+    raise  # The cell has failed. Other errors are mistakes, such as a mapping without the metric.
+  except Exception:
+    traceback.print_exc()
+    sys.exit(_MISTAKE)
 
 
 def _end_with_study() -> None:

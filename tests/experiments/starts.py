@@ -22,10 +22,9 @@ import tempfile
 import time
 import traceback
 import types
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from fl_dpftrl.logs import reader
-from fl_dpftrl.study import cells
 
 ROOT = pathlib.Path(__file__).parents[2]
 COMMAND = [sys.executable, '-m', 'experiments.stackoverflow.train']
@@ -146,16 +145,6 @@ class Start:
   def _read(self, stream: int) -> str:
     descriptor = self._streams[stream].fileno()
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode()
-
-
-def train(cell: cells.Cell) -> dict[str, Any]:
-  """Trains a cell of a study by a command of its own, a fork; returns its summary."""
-  from experiments.stackoverflow import configuration, study
-
-  process = Start(*study.arguments(cell))
-  if process.wait():
-    raise RuntimeError(process.err)
-  return json.loads((cell.folder / configuration.SUMMARY_NAME).read_text())
 
 
 def _serve(listening: socket.socket) -> list[str]:

@@ -12,7 +12,6 @@ import sys
 import pytest
 
 import fl_dpftrl as dpftrl
-from experiments.stackoverflow import run as run_lib
 from experiments.stackoverflow import study as command
 from experiments.topics import __main__ as topics
 from experiments.topics import run
@@ -89,17 +88,6 @@ def test_a_failed_run_is_a_line_and_the_same_command_tries_it_again(tmp_path):
   assert stated['hypothetical_deployment']['epsilon'] <= 0.05
 
 
-@pytest.mark.slow
-def test_a_study_of_losses_on_the_script(tmp_path):
-  content = {**json.loads(SYNTHETIC.read_text()), 'metric': 'loss', 'lower_is_better': True}
-  content |= {'mechanisms': [{'mechanism': 'blt:2', 'label': 'BLT'}], 'seeds': [3]}
-  found = comparing.compare(
-    command.design(content), starts.train, tmp_path / 'study', jobs=0, say=print
-  )
-  (result,) = found.results
-  assert result.status == 'done' and result.test > 1.0 and 'test loss' in found.table
-
-
 @pytest.mark.parametrize(
   'changes, words',
   [
@@ -153,7 +141,7 @@ def test_a_cell_is_an_ordinary_run(tmp_path):
 
   study = command.design(STUDY)
   assert study.workload.momentum == 0.95 and study.schema == dpftrl.MinSep(8, 4)
-  comparing.compare(study, train, tmp_path / 'study', jobs=0, say=print)
+  comparing.compare(study, train, tmp_path / 'study', jobs=0, cell=None, say=print)
   noisy, silent = map(command.arguments, cells)
   assert noisy[:4] == STUDY['flags'] and f'--output_dir={cells[0].folder}' in noisy
   assert f'--noise_multiplier={cells[0].noise_multiplier!r}' in noisy and '--resume' in noisy
@@ -216,10 +204,3 @@ def test_the_study_of_topics(tmp_path, monkeypatch, capsys):
   assert main(topics, monkeypatch, f'--output_dir={tmp_path}') == 2
   message = capsys.readouterr().err
   assert message.startswith('topics: ') and message.count('\n') == 1
-
-
-def test_the_schema_is_that_of_timers_in_rounds():
-  hparams = command.configuration.from_arguments(
-    [*STUDY['flags'], '--mechanism=identity', '--noise_multiplier=0']
-  )
-  assert run_lib.enforced_schema(hparams) == dpftrl.MinSep(num_rounds=8, min_sep=4)

@@ -1,7 +1,5 @@
 """Chosen rates, intervals, paired comparisons and their correction, and what is shown of them."""
 
-import csv
-import dataclasses
 import itertools
 
 import numpy as np
@@ -173,18 +171,6 @@ def test_a_study_without_noise_or_results_has_no_figures():
   for found in ([waiting], [result('no noise', 0.4, epsilon=None)]):
     study = comparing.Study(title='None', metric=ACCURACY, results=tuple(found))
     assert study.figures == {} and study.page.startswith('# None\n\n| ε |')
-
-
-def test_results_are_a_row_a_run(tmp_path):
-  found = [result('a', 0.25), result('b', None, status=VOID, reason='no, "proof"')]
-  results.write(tmp_path / 'results.csv', found)
-  with (tmp_path / 'results.csv').open(newline='') as stream:
-    rows = list(csv.DictReader(stream))
-  assert list(rows[0]) == [field.name for field in dataclasses.fields(results.Result)]
-  assert [(r['mechanism'], r['test'], r['reason']) for r in rows] == [
-    ('a', '0.25', ''),
-    ('b', '', 'no, "proof"'),
-  ]
 
 
 @pytest.mark.parametrize(

@@ -74,9 +74,8 @@ def test_a_small_study_has_its_golden_table(tmp_path):
   names = {f'{n}.{kind}' for n in study.figures for kind in ('svg', 'png')}
   assert names | {'results.csv', 'table.txt', 'study.md', 'study.json'} <= set(os.listdir(tmp_path))
   assert (tmp_path / 'study.md').read_text() == study.page
-  assert said[0] == 'optimising blt:1 for 8 rounds' and said[1].startswith(
-    '4 of 12 runs, 1 at a time'
-  )
+  assert said[:2] == ['noise of 2 settings', 'optimising blt:1 for 8 rounds']
+  assert said[2].startswith('4 of 12 runs, 1 at a time')
   assert said[-1].startswith(
     '8/8 | blt_1-epsilon4.0-rate0.4-seed4: test accuracy (%) 54.50 | 0:00:0'
   )
@@ -334,6 +333,9 @@ def test_cells_have_processes_whose_failures_are_lines_of_the_table(tmp_path):
   assert own == {(0.1, r.seed): r.test for r in alone.results}
   texts = [path.read_text() for path in (tmp_path / 'many').glob('cells/*/log.txt')]
   assert len({t for text in texts for t in text.splitlines() if t.startswith('trained in')}) == 2
+  # A mistake that every run has ends the study with the first one.
+  with pytest.raises(ValueError, match='log.txt: ValueError: the run must return a mapping'):
+    linear.study(tmp_path / 'mistaken', linear.mistaken, jobs=1)
 
 
 @pytest.mark.slow
