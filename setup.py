@@ -41,6 +41,7 @@ setuptools.setup(
     'numpy>=1.26',
     'pyarrow>=16',
     'scipy>=1.11',
+    'threadpoolctl>=3.1',
   ],
   extras_require={
     'streaming': ['jax>=0.4.30'],  # optimization.streaming alone

@@ -4,10 +4,12 @@ import ast
 import pathlib
 import re
 
+import numpy as np
 import pytest
+import threadpoolctl
 
 import fl_dpftrl
-from fl_dpftrl.optimization import blt
+from fl_dpftrl.optimization import blt, registry
 from fl_dpftrl.optimization.problem import Problem
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -50,6 +52,65 @@ def test_several_schemas_are_optimised_for_at_once():
   found = fl_dpftrl.optimize('blt', schemas, **options)
   problems = [Problem(schema) for schema in schemas]
   assert found == blt.optimize_range(problems, 'worst', 2)
+
+
+def test_linear_algebra_has_one_thread_while_a_strategy_is_optimised(monkeypatch):
+  count = lambda: {pool['num_threads'] for pool in threadpoolctl.threadpool_info()}
+  found = []
+  optimizer = registry.Optimizer(lambda problem: found.append(count()))
+  monkeypatch.setitem(registry.OPTIMIZERS, 'identity', optimizer)
+  with threadpoolctl.threadpool_limits(2):
+    fl_dpftrl.optimize('identity', SCHEMA)
+    assert found == [{1}] and count() == {2}
+
+
+@pytest.mark.parametrize('given', ['identity', 'blt-b100', 'toeplitz-b342-rms', 'file'])
+def test_a_strategy_may_be_given_by_its_name(given, tmp_path):
+  if given == 'file':
+    given = tmp_path / 'a.json'
+    fl_dpftrl.save_strategy(given, fl_dpftrl.BandedToeplitz([1.0, 0.5]), schema=SCHEMA)
+  strategy, noise = fl_dpftrl.load_strategy(given), dict(noise_multiplier=2.0, delta=1e-6)
+  account = fl_dpftrl.account
+  assert account(given, SCHEMA, **noise) == account(strategy, SCHEMA, **noise)
+  target = dict(epsilon=3.0, delta=1e-6)
+  calibrate = fl_dpftrl.calibrate
+  assert calibrate(given, SCHEMA, **target) == calibrate(strategy, SCHEMA, **target)
+  described = fl_dpftrl.describe(given, SCHEMA)
+  assert described.figures == fl_dpftrl.describe(strategy, SCHEMA).figures
+  saved = fl_dpftrl.save_strategy(tmp_path / 'again.json', given, schema=SCHEMA)
+  assert saved.figures == described.figures
+  with fl_dpftrl.NoiseRows(given, 2, folder=tmp_path / 'rows', noise_seed=1) as rows:
+    first = rows.row(0)
+  with fl_dpftrl.NoiseRows(strategy, 2, folder=tmp_path / 'same', noise_seed=1) as rows:
+    np.testing.assert_array_equal(rows.row(0), first)
+
+
+TAKE_STRATEGIES = {
+  'account': lambda s: fl_dpftrl.account(s, SCHEMA, noise_multiplier=1.0, delta=1e-6),
+  'calibrate': lambda s: fl_dpftrl.calibrate(s, SCHEMA, epsilon=1.0, delta=1e-6),
+  'describe': lambda s: fl_dpftrl.describe(s, SCHEMA),
+  'save_strategy': lambda s: fl_dpftrl.save_strategy('a.json', s, schema=SCHEMA),
+  'audit': lambda s: fl_dpftrl.audit(s, SCHEMA, noise_multiplier=1.0, delta=1e-6),
+  'Guard': lambda s: fl_dpftrl.Guard(s, 1.0, SCHEMA, 1e-6, log='log.parquet'),
+  'open_run': lambda s: fl_dpftrl.open_run('log.parquet', s, noise_multiplier=1.0),
+  'NoiseRows': lambda s: fl_dpftrl.NoiseRows(s, 2, folder='rows'),
+  'PrivateAggregator': lambda s: fl_dpftrl.PrivateAggregator(
+    s, template=1.0, folder='run', noise_multiplier=1.0, clip_norm=1.0, report_goal=1
+  ),
+}
+
+
+@pytest.mark.parametrize('name', TAKE_STRATEGIES)
+@pytest.mark.parametrize(
+  'given, message',
+  [('blt-b0', "'blt-b0' is neither a file nor one of"), (7, 'strategy must be a Strategy, got 7')],
+)
+def test_what_is_no_strategy_is_refused_in_one_line(name, given, message, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(ValueError, match=message) as error:
+    TAKE_STRATEGIES[name](given)
+  assert '\n' not in str(error.value) and len(str(error.value)) <= 300
+  assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from absl import app, flags, logging
 
 from experiments.stackoverflow import configuration, flag_files
 from experiments.stackoverflow import machines as machines_lib
-from fl_dpftrl.files import durable, json_files
+from fl_dpftrl.files import durable, json_files, paths
 from fl_dpftrl.text import messages
 from fl_dpftrl.training import interrupts
 
@@ -97,7 +97,7 @@ def main(argv: list[str]) -> None:
       raise ValueError('--output_dir is missing: name a folder for the run')
     hparams = configuration.from_flags()
     machines = _machines()
-    folder = pathlib.Path(_OUTPUT_DIR.value)
+    folder = paths.local(_OUTPUT_DIR.value)
     _check_folder(folder, hparams)
     # Registers its own plug-ins with much ado; real trouble is raised.
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
@@ -133,7 +133,7 @@ def _run(
     hparams,
     folder,
     machines=machines,
-    compare_with=_COMPARE_WITH.value and pathlib.Path(_COMPARE_WITH.value),
+    compare_with=_COMPARE_WITH.value and paths.local(_COMPARE_WITH.value),
     figures=_FIGURES.value,
     interrupt=interrupt,
   )

@@ -8,14 +8,14 @@ import scipy
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
 
 _PRECISION = 1e-7  # relative precision of the noise multiplier
 
 
 def calibrate(
-  strategy: base.Strategy,
+  strategy: files.Given,
   schema: schemas.MinSep,
   *,
   delta: float,
@@ -28,7 +28,7 @@ def calibrate(
   """Returns the guarantee with the smallest noise multiplier that meets ε or ρ.
 
   Args:
-    strategy: C as it is run, not normalised.
+    strategy: C as it is run, not normalised; or its file or name, as `load_strategy` takes them.
     schema: participation schema that the run enforces.
     delta: δ at which ε is stated, and at which a given epsilon must be met.
     epsilon: upper limit of ε.
@@ -39,7 +39,7 @@ def calibrate(
     ValueError: if not exactly one target is given, an argument is out of range, or the schema
       has more rounds than the strategy supports.
   """
-  base.check_strategy(strategy)
+  strategy = files.resolved(strategy)
   gaussian.check_delta(delta)
   adjacency_lib.check(adjacency, group_size)
   if epsilon is not None and rho is None:

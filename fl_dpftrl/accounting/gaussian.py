@@ -13,6 +13,7 @@ from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
 
 if TYPE_CHECKING:
   from dp_accounting.pld import privacy_loss_distribution
@@ -157,7 +158,7 @@ def _epsilon_bound(mu: float, delta: float) -> float:
 
 
 def account(
-  strategy: base.Strategy,
+  strategy: files.Given,
   schema: schemas.MinSep,
   *,
   noise_multiplier: float,
@@ -169,7 +170,7 @@ def account(
   """Returns the guarantee of a run with this strategy, schema and noise.
 
   Args:
-    strategy: C as it is run, not normalised.
+    strategy: C as it is run, not normalised; or its file or name, as `load_strategy` takes them.
     schema: number of rounds that use noise, and participation in them.
     noise_multiplier: standard deviation of Z over the clip norm.
     delta: δ of (ε, δ).
@@ -182,7 +183,7 @@ def account(
     ValueError: if an argument is out of range, or the schema has more rounds than the strategy
       supports.
   """
-  base.check_strategy(strategy)
+  strategy = files.resolved(strategy)
   check_positive('noise_multiplier', noise_multiplier)
   check_delta(delta)
   adjacency_lib.check(adjacency, group_size)

@@ -15,10 +15,11 @@ from fl_dpftrl.aggregators import adaptive, by_engine, clipping, fixed, placemen
 from fl_dpftrl.aggregators import parameters as parameters_lib
 from fl_dpftrl.aggregators import sums as sums_lib
 from fl_dpftrl.families import base as strategies
+from fl_dpftrl.files import paths
 from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import randomness, reference, units
 from fl_dpftrl.noise import stream as streams
-from fl_dpftrl.strategies import document
+from fl_dpftrl.strategies import document, files
 from fl_dpftrl.text import messages
 
 
@@ -112,8 +113,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   _chosen: dict[int, str] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
   def __post_init__(self):
-    strategy = self.strategy
-    strategies.check_strategy(strategy)
+    object.__setattr__(self, 'strategy', files.resolved(self.strategy))
     for name in _NUMBERS:
       value = getattr(self, name)
       if value is None and name in _OPTIONAL:
@@ -131,6 +131,8 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       raise ValueError(f'memory must be one of {choices}, got {self.memory!r}')
     if self.noise_machines is not None and self.memory != placement.ENGINE:
       raise ValueError("noise_machines is for memory='engine', whose rows are made outside TFF")
+    if self.noise_folder is not None:
+      object.__setattr__(self, 'noise_folder', paths.local(self.noise_folder))
     if self.inner_factory is None:
       object.__setattr__(self, 'inner_factory', tff.aggregators.SumFactory())
     elif self.inner_factory != sums_lib.SECURE and not isinstance(

@@ -10,6 +10,7 @@ from fl_dpftrl.accounting import adjacency
 from fl_dpftrl.auditing import low_bits, noise_tests, probes, result, subjects
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
 
 EXECUTORS = ('aggregator', 'engine')
 FALSE_ALARMS = 1e-3
@@ -24,7 +25,7 @@ _NORM = 0.999  # of the device's update, in clip norms
 
 
 def audit(
-  strategy: strategies.Strategy,
+  strategy: files.Given,
   schema: schemas.MinSep,
   *,
   noise_multiplier: float,
@@ -74,6 +75,7 @@ def audit(
     ValueError: for an argument that will not do, updates with fewer than 16 coordinates, or a
       release that is not finite although no device sent anything.
   """
+  strategy = files.resolved(strategy)
   claim = accounting.account(strategy, schema, noise_multiplier=noise_multiplier, delta=delta)
   _check(schema, executor, num_draws, clip_norm, divisor, seed)
   num_coordinates = -(-num_draws // (2 * _RUNS))

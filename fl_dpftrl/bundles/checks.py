@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from fl_dpftrl.bundles import manifest as manifest_lib
-from fl_dpftrl.files import json_files
+from fl_dpftrl.files import json_files, paths
 from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.text import messages, rounding
 
@@ -143,7 +143,7 @@ def opened(folder: str | os.PathLike[str]) -> Opened:
     ValueError: unless it has a manifest and regular files alone.
     OSError: if it cannot be read.
   """
-  folder, names = pathlib.Path(folder).resolve(), set()
+  folder, names = paths.local(folder).resolve(), set()
   with os.scandir(folder) as entries:
     for entry in entries:
       if not entry.is_file(follow_symlinks=False):

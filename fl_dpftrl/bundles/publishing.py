@@ -9,7 +9,6 @@ import hashlib
 import hmac
 import json
 import os
-import pathlib
 import re
 import secrets
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from typing import NamedTuple
 from fl_dpftrl.bundles import checks as checks_lib
 from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.bundles import private_checks, strategy_files, writing
-from fl_dpftrl.files import durable, json_files
+from fl_dpftrl.files import durable, json_files, paths
 from fl_dpftrl.replaying import publication
 from fl_dpftrl.text import messages
 
@@ -61,7 +60,7 @@ def write_public_bundle(
     LogError: if a log cannot be believed.
     OSError: if a folder cannot be read or written.
   """
-  folder = pathlib.Path(folder)
+  folder = paths.local(folder)
   writing.check_folder(folder)
   salt = secrets.token_hex(publication.SALT_BYTES) if salt is None else salt
   raw = parse_salt(salt)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.bundles import strategy_files
-from fl_dpftrl.files import durable, json_files
+from fl_dpftrl.files import durable, json_files, paths
 from fl_dpftrl.logs import digests, journal, refusals
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.replaying import embedded, replay
@@ -66,7 +66,7 @@ def write_bundle(
     LogError: if a log cannot be believed.
     OSError: if the folder cannot be written.
   """
-  folder = pathlib.Path(folder)
+  folder = paths.local(folder)
   check_folder(folder)
   runs = [runs] if isinstance(runs, runs_lib.Run) else list(runs)
   for run in runs:

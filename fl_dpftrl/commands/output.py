@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fl_dpftrl.files import durable
+from fl_dpftrl.files import durable, paths
 from fl_dpftrl.text import messages
 
 SECONDS = 5.0
@@ -24,6 +24,7 @@ def check_file(flag: str, path: str | None, suffix: str = '') -> None:
   """
   if path is None:
     return
+  paths.local(path)
   if suffix and pathlib.Path(path).suffix != suffix:
     raise ValueError(f'--{flag}={path} must end in {suffix}')
   if pathlib.Path(path).is_dir():
@@ -51,6 +52,7 @@ def check_folder(path: str | None) -> None:
   """
   if path is None:
     return
+  paths.local(path)
   there = pathlib.Path(path) if os.path.exists(path) else pathlib.Path(path).parent
   if not there.is_dir():
     what = 'is not a folder' if os.path.exists(path) else 'has no parent folder'

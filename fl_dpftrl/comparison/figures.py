@@ -47,7 +47,7 @@ def against(
     objective: 'rms' or 'max', the loss to draw.
     subtitle: setting.
   """
-  looks, loss, (over, label) = _looks(entries), LOSSES[objective], _AXES[axis]
+  looks, loss, (over, axis_label) = _looks(entries), LOSSES[objective], _AXES[axis]
   figure = style.new_figure(9.0, 7.2, f'{loss} against {over}', subtitle, _note(entries))
   top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
   points = _points(entries, axis, f'{objective}_loss')
@@ -75,7 +75,7 @@ def against(
   style.scale(bottom, 'y', 1.0, high, most_ticks=6, span=1.0)
   top.set_ylabel(f'{loss} (clip norms)')
   bottom.set_ylabel('ratio to the best here')
-  bottom.set_xlabel(label)
+  bottom.set_xlabel(axis_label)
   figure.draw_without_rendering()
   style.label_lines(top, [(k, *line[-1][:2]) for k, line in points.items()], looks)
   style.label_lines(bottom, [(k, *v[-1][:2]) for k, v in ratios.items() if v[-1][1] <= high], looks)

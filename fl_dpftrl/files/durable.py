@@ -15,10 +15,11 @@ import os
 import pathlib
 import secrets
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar, cast
 
-from fl_dpftrl.files import json_files
+from fl_dpftrl.files import json_files, paths
 
 TEMPORARY_PREFIX = '.writing-'
 # What file systems say that have no second name for a file.
@@ -63,7 +64,7 @@ def replacing(
     FileExistsError: if there is one although it must be new.
     OSError: if the file cannot be written; the old content then remains.
   """
-  path = pathlib.Path(path)
+  path = paths.local(path)
   temporary = path.with_name(TEMPORARY_PREFIX + secrets.token_hex(8))
   try:
     # A process can only read the umask by changing it, so the system applies it.
@@ -98,7 +99,7 @@ def building(path: str | os.PathLike[str], *, private: bool = False) -> Iterator
   Raises:
     OSError: if the folder cannot be written; nothing of it then remains.
   """
-  path = pathlib.Path(path)
+  path = paths.local(path)
   temporary = path.resolve().with_name(TEMPORARY_PREFIX + secrets.token_hex(8))
   try:
     temporary.mkdir(mode=0o700 if private else 0o777)
@@ -136,6 +137,25 @@ def _name(temporary: pathlib.Path, path: pathlib.Path) -> None:
     os.replace(temporary, path)
   else:
     temporary.unlink()
+
+
+class ThreadLock:
+  """A lock of the threads of one process; a fork is refused, where it could wait for ever.
+
+  Args:
+    what: what it locks, in words.
+  """
+
+  def __init__(self, what: object):
+    self._what, self._process, self._lock = what, os.getpid(), threading.RLock()
+
+  def __enter__(self) -> None:
+    if os.getpid() != self._process:
+      raise ValueError(f'{self._what} was opened by another process, which alone may use it')
+    self._lock.acquire()
+
+  def __exit__(self, *unused: object) -> None:
+    self._lock.release()
 
 
 def one_at_a_time(method: Callable[_Args, _Result]) -> Callable[_Args, _Result]:

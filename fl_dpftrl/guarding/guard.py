@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import operator
 import os
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from fl_dpftrl.guarding import admission, budget
 from fl_dpftrl.logs import keys, noise_record
 from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
 
 REFUSE, BURN = 'refuse', 'burn'
 
@@ -67,7 +67,7 @@ class Guard:
 
   def __init__(
     self,
-    strategy: base.Strategy,
+    strategy: files.Given,
     noise_multiplier: float,
     schema: schemas.MinSep,
     delta: float,
@@ -107,9 +107,10 @@ class Guard:
         one round.
       LogError: if the log is of another run, schema or noise.
     """
+    strategy = files.resolved(strategy)
     if on_repeat not in (REFUSE, BURN):
       raise ValueError(f"on_repeat must be 'refuse' or 'burn', got {on_repeat!r}")
-    self.schema, self.on_repeat, self._lock = schema, on_repeat, threading.RLock()
+    self.schema, self.on_repeat, self._lock = schema, on_repeat, durable.ThreadLock(log)
     self.gate = admission.Gate(schema)
     self._make_budget = functools.partial(
       budget.Budget,

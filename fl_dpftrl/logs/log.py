@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fl_dpftrl.files import paths
 from fl_dpftrl.logs import journal, keys, limits, reader_program, refusals
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import reader as reader_lib
@@ -172,7 +173,7 @@ def of_table(table: pa.Table, *, num_rounds: int) -> Log:
   return Log((Shard('log', {}, num_rounds, id_type, tables, None),), num_rounds)
 
 
-def find(paths: Sequence[Path]) -> list[str]:
+def find(names: Sequence[Path]) -> list[str]:
   """Returns the files that paths, folders and globs name, each once, in order.
 
   The journal of a log that is being written stands for the log. A folder stands for
@@ -183,7 +184,9 @@ def find(paths: Sequence[Path]) -> list[str]:
     LogError: if there is no file, or a folder holds something else.
   """
   files: dict[str, str] = {}  # By their real paths.
-  for given in [os.fspath(path) for path in paths]:
+  for name in names:
+    given = os.fspath(name)
+    paths.local(given)
     if os.path.isfile(given):
       matches = [given]
       if os.path.isfile(given + journal.SUFFIX):

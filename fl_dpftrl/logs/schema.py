@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fl_dpftrl.files import durable
+from fl_dpftrl.files import durable, paths
 from fl_dpftrl.logs import digests, keys, limits, refusals
 from fl_dpftrl.text import messages
 
@@ -216,7 +216,7 @@ def with_timestamps(id_type: pa.DataType) -> pa.Schema:
 
 def parquet_path(path: str | os.PathLike[str]) -> pathlib.Path:
   """Returns the path of a log to write; ValueError for another format or without a folder."""
-  path = pathlib.Path(path)
+  path = paths.local(path)
   if path.suffix != '.parquet':
     raise ValueError(f'a log must end in .parquet, got {str(path)!r}')
   if not path.parent.is_dir():

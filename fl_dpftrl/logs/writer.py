@@ -5,7 +5,6 @@ import operator
 import os
 import pathlib
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -64,7 +63,8 @@ class LogWriter:
       LogError: if the file exists and was not written by a LogWriter with this
         metadata.
     """
-    self.path, self._lock = schema.parquet_path(path), threading.RLock()
+    self.path = schema.parquet_path(path)
+    self._lock = durable.ThreadLock(self.path)
     self.dropped: str | None = None
     self._given = dict(metadata or {})
     schema.file_metadata(0, self._given)  # Refuses keys before there are rounds.

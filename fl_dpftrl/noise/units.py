@@ -30,7 +30,7 @@ _is_whole = lambda value: isinstance(value, numbers.Integral)
 # parameter: (what it must be, whether a finite number is that, its type)
 _PARAMETERS: dict[str, tuple[str, Any, type]] = {
   'noise_multiplier': ('finite and at least 0', lambda v: v >= 0, float),
-  'clip_norm': ('from 1e-30 to 1e30, or an AdaptiveClipping', lambda v: 1e-30 <= v <= 1e30, float),
+  'clip_norm': ('from 1e-30 to 1e30', lambda v: 1e-30 <= v <= 1e30, float),
   'report_goal': ('a whole number of at least 1', lambda v: _is_whole(v) and v >= 1, int),
   'zeroing_norm': ('finite and positive, or None', lambda v: v > 0, float),
   'noise_seed': ('a whole number, or None', _is_whole, int),

@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 
+import threadpoolctl
+
 from fl_dpftrl import workloads
 from fl_dpftrl.families import base, identity, tree_full, tree_online
 from fl_dpftrl.families import registry as families
@@ -98,10 +100,17 @@ def optimize(
         raise ValueError(f'{name}={value} is not for mechanism={mechanism}')
       size[name] = value
   if isinstance(schema, schemas.MinSep):
-    return optimizer.find(problem.Problem(schema, objective, workload, progress), **size)
+    with _one_thread():
+      return optimizer.find(problem.Problem(schema, objective, workload, progress), **size)
   if not isinstance(schema, Sequence) or not all(isinstance(one, schemas.MinSep) for one in schema):
     raise ValueError(f'schema must be a MinSep or a list of them, got {messages.quoted(schema)}')
   if optimizer.find_range is None:
     raise ValueError(f'mechanism={mechanism} takes one schema, got {len(schema)}')
   problems = [problem.Problem(one, objective, workload, progress) for one in schema]
-  return optimizer.find_range(problems, over, **size)
+  with _one_thread():
+    return optimizer.find_range(problems, over, **size)
+
+
+def _one_thread() -> threadpoolctl.threadpool_limits:
+  """Keeps linear algebra to one thread: with these sizes, several wait for each other."""
+  return threadpoolctl.threadpool_limits(1, user_api='blas')

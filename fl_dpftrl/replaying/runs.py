@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.families import base
-from fl_dpftrl.files import json_files
+from fl_dpftrl.files import json_files, paths
 from fl_dpftrl.logs import keys, layout, noise_record, refusals
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import schemas
@@ -191,7 +191,7 @@ def read(path: str | os.PathLike[str]) -> list[Run]:
     ValueError: naming the file, the run by its place from 1, and the key.
     OSError: if it cannot be read.
   """
-  path = pathlib.Path(path)
+  path = paths.local(path)
   document = json_files.read(path)
   entries = document.get('runs') if isinstance(document, dict) else None
   if not (isinstance(entries, list) and entries and len(document) == 1):
@@ -240,7 +240,7 @@ def _run(entry: Any, folder: pathlib.Path) -> Run:
 
 def open_run(
   logs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-  strategy: base.Strategy | str | os.PathLike[str],
+  strategy: files.Given,
   *,
   noise_multiplier: float | None = None,
   num_rounds: int | None = None,
@@ -272,8 +272,7 @@ def open_run(
     LogError: if the log cannot be believed.
     ValueError: if an argument is out of range or missing, or the strategy file is malformed.
   """
-  if isinstance(strategy, (str, os.PathLike)):
-    strategy = files.load_strategy(strategy)
+  strategy = files.resolved(strategy)
   log = log_lib.read_log(logs, num_rounds=num_rounds, layout=layout.parse(columns, first_round))
   declared = None
   if (declared_min_sep, declared_max_participations) != (None, None):

@@ -2,18 +2,16 @@
 
 import contextlib
 import os
-import pathlib
 import shlex
-import threading
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.bundles import writing
 from fl_dpftrl.centralized import sampling as sampling_lib
-from fl_dpftrl.families import base as strategies
-from fl_dpftrl.files import ledger
+from fl_dpftrl.files import durable, ledger, paths
 from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import units
 from fl_dpftrl.participation import schemas
@@ -21,6 +19,7 @@ from fl_dpftrl.replaying import statement
 from fl_dpftrl.reports import privacy
 from fl_dpftrl.rounds import audited, noise_rows, record, structures, sums
 from fl_dpftrl.rounds import round as round_lib
+from fl_dpftrl.strategies import files
 
 NOISE_NAME = 'noise'
 _CHUNK = 1 << 16  # coordinates that are worked on in a processor's cache
@@ -57,7 +56,7 @@ class PrivateAggregator:
 
   def __init__(
     self,
-    strategy: strategies.Strategy,
+    strategy: files.Given,
     *,
     template: Any,
     noise_multiplier: float,
@@ -103,10 +102,12 @@ class PrivateAggregator:
         another process uses.
       LostStateError: if files without which rows could repeat are missing, damaged or copies.
     """
-    strategies.check_strategy(strategy)
+    strategy = files.resolved(strategy)
     self.strategy, self.schema, self.sampling = strategy, schema, sampling
-    self.folder, self.delta = pathlib.Path(folder), delta
+    self.folder, self.delta = paths.local(folder), delta
     self.noise_multiplier = units.checked('noise_multiplier', noise_multiplier)
+    if isinstance(clip_norm, adaptive_clipping.AdaptiveClipping):
+      raise ValueError('an AdaptiveClipping is for TFF alone: give a number as clip_norm')
     self.clip_norm = units.checked('clip_norm', clip_norm)
     self.report_goal = units.checked('report_goal', report_goal)
     self.zeroing_norm = zeroing_norm and units.checked('zeroing_norm', zeroing_norm)
@@ -133,7 +134,7 @@ class PrivateAggregator:
     self._sum = sums.Sum(
       self.template.size, unit=self._unit, clip_norm=self.clip_norm, zeroing_norm=self.zeroing_norm
     )
-    self._lock = threading.Lock()  # Of rounds that begin.
+    self._lock = durable.ThreadLock(self.folder)  # Of rounds that begin.
     self._open: round_lib.Round | None = None
     # Whoever knows the batches has no amplified guarantee.
     mode = 0o777 if self.sampling is None else 0o700

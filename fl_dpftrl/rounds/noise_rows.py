@@ -4,18 +4,16 @@ import contextlib
 import functools
 import os
 import pathlib
-import threading
 
 import numpy as np
 
-from fl_dpftrl.families import base as strategies
 from fl_dpftrl.families import lattice
-from fl_dpftrl.files import durable, ledger
+from fl_dpftrl.files import durable, ledger, paths
 from fl_dpftrl.guarding import guard
 from fl_dpftrl.noise import ahead, normals, snapshots
 from fl_dpftrl.noise import rows as rows_lib
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.strategies import document
+from fl_dpftrl.strategies import document, files
 
 _FORMAT = 1
 _SECRET_NAME, _MARK_NAME, _LOCK_NAME = 'secret.json', 'used', 'lock'
@@ -66,7 +64,7 @@ class NoiseRows:
 
   def __init__(
     self,
-    strategy: strategies.Strategy,
+    strategy: files.Given,
     size: int,
     *,
     folder: str | os.PathLike[str],
@@ -74,10 +72,10 @@ class NoiseRows:
     mapped: bool = False,
     moved: bool = False,
   ):
-    strategies.check_strategy(strategy)
+    strategy = files.resolved(strategy)
     self.size = schemas.positive_integer('size', size)
     self._strategy, self._mapped = strategy, mapped
-    self._folder = pathlib.Path(folder)
+    self._folder = paths.local(folder)
     self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     self._lock = contextlib.ExitStack()  # Until `close`.
     try:
@@ -87,7 +85,7 @@ class NoiseRows:
         f'{self._folder} is in use by another process, or by this one, which has to close() what'
         ' uses it first'
       ) from None
-    self._giving, self._process = threading.Lock(), os.getpid()
+    self._giving, self._process = durable.ThreadLock(self._folder), os.getpid()
     self._mark: ledger.MarkFile | None = None
     self._rows = ahead.Rows(self._source, size, self.max_rows)
     try:

@@ -4,7 +4,6 @@ import collections
 import dataclasses
 import os
 import pathlib
-import threading
 import time
 from collections.abc import Sequence
 
@@ -129,7 +128,7 @@ class Record:
   def __init__(self, folder: pathlib.Path, claim: Claim):
     self._folder, self._claim = folder, claim
     self._seen = seen.Seen()
-    self._lock = threading.RLock()  # ε is of one claim, and counts each round once.
+    self._lock = durable.ThreadLock(folder)  # ε is of one claim, and counts each round once.
     self._guard: guard.Guard | None = None
     self._gate: admission.Gate | None = None
     self.is_closed = False

@@ -1,10 +1,10 @@
 """One round of a `PrivateAggregator`."""
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from fl_dpftrl.files import durable
 from fl_dpftrl.rounds import record, sums
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Round:
     self.index: int | None = None
     self.device_ids = device_ids
     self.num_updates = self.clipped_count = self.zeroed_count = self.rejected_count = 0
-    self._aggregator, self._lock = aggregator, threading.Lock()
+    self._aggregator, self._lock = aggregator, durable.ThreadLock(aggregator.folder)
     self.is_open = False
     self._like: Any = None
     self._mean: Any = None

@@ -17,7 +17,7 @@ import os
 import pathlib
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl import tables, workloads
 from fl_dpftrl import version as version_lib
 from fl_dpftrl.families import base, registry
-from fl_dpftrl.files import durable, json_files
+from fl_dpftrl.files import durable, json_files, paths
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import document as strategy_document
 from fl_dpftrl.text import messages
@@ -38,6 +38,9 @@ NAME = 'strategy.json'
 """Name of the strategy file in the folder of a run."""
 FORMAT = 'fl_dpftrl.strategy'
 VERSION = 1
+
+Given: TypeAlias = base.Strategy | str | os.PathLike[str]
+"""A strategy, its file, its name in matrices/, or the name of a parameter-free family."""
 
 _RELATIVE_TOLERANCE = 1e-9
 _DIGEST_LENGTH = 16  # hexadecimal digits in the name of an .npz
@@ -110,7 +113,7 @@ class StrategyFile:
 
 
 def describe(
-  strategy: base.Strategy,
+  strategy: Given,
   schema: schemas.MinSep,
   *,
   objective: str | None = None,
@@ -125,6 +128,7 @@ def describe(
   """
   if objective is not None:
     error_lib.check_objective(objective)
+  strategy = resolved(strategy)
   return StrategyFile(
     strategy=strategy,
     schema=schema,
@@ -138,7 +142,7 @@ def describe(
 
 def save_strategy(
   path: str | os.PathLike[str],
-  strategy: base.Strategy,
+  strategy: Given,
   *,
   schema: schemas.MinSep,
   objective: str = 'max',
@@ -160,12 +164,12 @@ def save_strategy(
     ValueError: as for `describe`, or if path does not end in .json.
     OSError: if the file cannot be written.
   """
-  path = pathlib.Path(path)
+  path = paths.local(path)
   if path.suffix != '.json':
     raise ValueError(f'a strategy file must end in .json, got {str(path)!r}')
   file = describe(strategy, schema, objective=objective, workload=workload)
   arrays: dict[str, np.ndarray] = {}
-  strategy_document.to_json(strategy, arrays)
+  strategy_document.to_json(file.strategy, arrays)
   stream, name = io.BytesIO(), None
   if arrays:
     np.savez_compressed(stream, **arrays)
@@ -249,6 +253,14 @@ def parameter_free() -> tuple[str, ...]:
   )
 
 
+def resolved(strategy: Given) -> base.Strategy:
+  """Returns a strategy that may be given as `load_strategy` takes it; ValueError if it is none."""
+  if isinstance(strategy, (str, os.PathLike)):
+    return load_strategy(strategy)
+  base.check_strategy(strategy)
+  return strategy
+
+
 def load_strategy(name_or_path: str | os.PathLike[str]) -> base.Strategy:
   """Returns a strategy by file, name in matrices/ or parameter-free family.
 
@@ -272,7 +284,7 @@ def load(name_or_path: str | os.PathLike[str]) -> StrategyFile:
   if text in names():
     path = matrices_folder() / f'{text}.json'
   else:
-    path = pathlib.Path(text)
+    path = paths.local(text)
     if not os.path.isfile(path):
       if text in registry.FAMILIES:
         raise ValueError(

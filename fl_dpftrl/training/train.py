@@ -12,6 +12,7 @@ from fl_dpftrl import metrics
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.aggregators import factory, process_check
 from fl_dpftrl.families import base
+from fl_dpftrl.files import paths
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.simulation import scenario as scenario_lib
@@ -94,13 +95,13 @@ def train(
   Source: Choquette-Choo et al. 2023 and McMahan et al. 2024 for the mechanisms;
   docs/decisions/round-protocol.md for what happens to a noise row.
   """
+  folder = paths.local(folder)
   if not isinstance(aggregator, factory.CorrelatedNoiseFactory):
     raise ValueError(f'aggregator must be a CorrelatedNoiseFactory, got {type(aggregator)}')
   num_rounds = schemas.positive_integer('num_rounds', num_rounds)
   timer_rounds = schemas.positive_integer('timer_rounds', timer_rounds)
   if len(set(map(str, clients))) < len(clients):
     raise ValueError('clients must have distinct names')
-  folder = pathlib.Path(folder)
   devices = _devices(scenario, aggregator.report_goal, num_rounds, clients, timer_rounds, seed)
   planned, declared = devices.planned_schema(num_rounds), devices.declared_schema(num_rounds)
   strategy_file = folder / files.NAME

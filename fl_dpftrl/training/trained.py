@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fl_dpftrl import metrics
+from fl_dpftrl.files import paths
 from fl_dpftrl.replaying import statement
 from fl_dpftrl.reports import setting as setting_lib
 from fl_dpftrl.text import rounding
@@ -137,7 +138,7 @@ class Trained:
     """
     from fl_dpftrl.training import plot  # Loads matplotlib.
 
-    path = self.folder / observers_lib.PLOT_NAME if path is None else pathlib.Path(path)
+    path = self.folder / observers_lib.PLOT_NAME if path is None else paths.local(path)
     accuracy = self.history.column(observers_lib.ACCURACY)
     if not accuracy:
       raise ValueError("evaluate must return {'accuracy': …} for a plot; there is no accuracy")

@@ -31,6 +31,25 @@ def test_lines_out_of_the_ratios_are_named(names, note):
   assert above(figure.axes[1]) == note
 
 
+def test_axes_say_what_is_on_them():
+  labels = lambda figure: [(a.get_xlabel(), a.get_ylabel()) for a in figure.axes]
+  over = {
+    'num_rounds': ('rounds', [dict(num_rounds=n, min_sep=4) for n in (8, 16)]),
+    'min_sep': ('min-sep (rounds)', [dict(num_rounds=16, min_sep=b) for b in (2, 4)]),
+    'max_participations': (
+      'participations of one device',
+      [dict(num_rounds=16, min_sep=2, max_participations=k) for k in (2, 4)],
+    ),
+  }
+  for axis, (said, fields) in over.items():
+    found = dpftrl.compare(['identity', 'tree_online'], [dpftrl.MinSep(**one) for one in fields])
+    top, bottom = labels(figures.against(found.entries, axis, 'max'))
+    assert bottom == (said, 'ratio to the best here') and top[1] == 'MaxLoss (clip norms)'
+  ((x, _),) = labels(figures.side_by_side(found.entries[:2], 'rms'))
+  assert x == 'RmsLoss (circle) and MaxLoss (diamond) in clip norms'
+  assert [x for x, _ in labels(figures.lags(columns(1), {'0': 'blt'}))] == ['lag (rounds)'] * 2
+
+
 def columns(count):
   decay = 0.5 ** np.arange(9.0)
   return {str(i): figures.Columns(decay, decay) for i in range(count)}

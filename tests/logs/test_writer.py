@@ -1,7 +1,9 @@
 """A log that grows: durable rounds survive, whatever happens to the rest."""
 
+import contextlib
 import errno
 import os
+import signal
 import threading
 
 import numpy as np
@@ -9,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import digests, journal, keys, refusals, schema
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import writer as writer_lib
@@ -201,6 +204,55 @@ def test_a_fork_neither_appends_nor_closes(tmp_path):
   log.append(1, ['c'], 1)
   log.close()
   assert log_lib.read_log(path).num_rounds == 2
+
+
+def test_a_fork_does_not_wait_for_a_lock_that_a_thread_held(tmp_path):
+  """Of a log, a guard and an aggregator with its rows and round."""
+  schema = dpftrl.MinSep(num_rounds=4, min_sep=1)
+  log = writer_lib.LogWriter(tmp_path / 'log.parquet')
+  guard = dpftrl.Guard('identity', 1.0, schema, 1e-6, log=tmp_path / 'guarded.parquet')
+  numbers = dict(noise_multiplier=1.0, clip_norm=1.0, report_goal=1)
+  with dpftrl.PrivateAggregator(
+    'identity', template=np.zeros(2), folder=tmp_path / 'run', schema=schema, **numbers
+  ) as aggregator:
+    with aggregator.round(['a']) as round_:
+      round_.add(np.zeros(2))
+      calls = {
+        log: lambda: log.append(0, ['a'], 1),
+        guard: lambda: guard.admit(['a']),
+        aggregator: lambda: aggregator.round(['b']).begin(),
+        round_: lambda: round_.add(np.zeros(2)),
+        aggregator._record: aggregator.epsilon,
+      }
+      for locked, call in calls.items():
+        with held_by_a_thread(locked._lock):
+          child = os.fork()
+          if not child:
+            signal.alarm(60)
+            try:
+              call()
+            except ValueError as error:
+              os._exit(7 if 'opened by another process' in str(error) else 1)
+            os._exit(0)
+          assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7, locked
+  log.close()
+
+
+@contextlib.contextmanager
+def held_by_a_thread(lock):
+  held, done = threading.Event(), threading.Event()
+
+  def hold():
+    with lock:
+      held.set()
+      done.wait()
+
+  thread = threading.Thread(target=hold)
+  thread.start()
+  held.wait()
+  yield
+  done.set()
+  thread.join()
 
 
 @pytest.mark.parametrize('closed, linked', [(False, True), (True, True), (False, False)])

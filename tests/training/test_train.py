@@ -85,6 +85,8 @@ def test_a_bare_tff_model(tmp_path, monkeypatch, capsys):
   assert contexts.current is contexts_before
   with pytest.raises(ValueError, match='must be a CorrelatedNoiseFactory'):
     dpftrl.train(names['process'], None, **arguments)
+  with pytest.raises(ValueError, match='is an address'):
+    dpftrl.train(names['process'], other, **{**arguments, 'folder': 'gs://bucket/run'})
 
 
 def test_weights_that_stay_are_told_of_and_evaluations_are_named(tmp_path):

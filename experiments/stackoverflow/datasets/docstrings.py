@@ -21,7 +21,7 @@ import numpy as np
 
 from experiments.stackoverflow.datasets import dataset
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
-from fl_dpftrl.files import durable
+from fl_dpftrl.files import durable, paths
 from fl_dpftrl.text import messages
 
 LICENCE = (
@@ -218,7 +218,7 @@ def load(
   """
   sources = source_files()
   name = f'docstrings-{_fingerprint(sources, length)}.npz'
-  path = pathlib.Path(cache_dir) / name
+  path = paths.local(cache_dir) / name
   arrays = _read_cache(path)
   if arrays is None:
     clients = distinct_sentences(sources, length, _print_progress)

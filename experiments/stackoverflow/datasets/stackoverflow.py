@@ -15,6 +15,7 @@ import tensorflow_federated as tff
 
 from experiments.stackoverflow.datasets import dataset
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
+from fl_dpftrl.files import paths
 from fl_dpftrl.text import messages
 
 LICENCE = (
@@ -188,7 +189,7 @@ def load(
   Raises:
     ValueError: if a file is missing or is not what it should be.
   """
-  folder = pathlib.Path(data_dir).expanduser()
+  folder = paths.local(data_dir).expanduser()
   if download:
     _download(folder)
   database = _find(folder, DATABASE)

@@ -22,6 +22,7 @@ from pyarrow import parquet as pa_parquet
 
 from experiments.stackoverflow.datasets import dataset, docstrings, tff_files
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
+from fl_dpftrl.files import paths
 from fl_dpftrl.text import messages
 
 LICENCE = (
@@ -63,7 +64,7 @@ def load(
     OSError: if a file cannot be read.
     ValueError: naming the file, and what it should hold.
   """
-  path = pathlib.Path(path)
+  path = paths.local(path)
   if path.is_dir():
     clients, unit = _of_folder(path, length), 'a text file'
   elif path.suffix in tff_files.SUFFIXES:
