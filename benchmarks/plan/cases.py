@@ -45,14 +45,12 @@ class Case:
       *self.flags,
     ]
 
-  def simulate(
-    self, *, seed: int, num_devices: int | None = None, report_goal: int | None = None
-  ) -> cohorts.Simulation:
-    """Returns a simulation; see `planning.forecast.Simulate`."""
+  def simulate(self, seed: int) -> cohorts.Simulation:
+    """Returns the simulation with a seed."""
     parser = argparse.ArgumentParser()
     population_flags.add_arguments(parser)
     scenario = population_flags.scenario(population_flags.completed(parser.parse_args(self.words)))
-    return scenario.simulation(seed=seed, num_devices=num_devices, report_goal=report_goal)
+    return scenario.simulation(seed=seed)
 
 
 _THREE_MILLION = {'population': 3_000_000, 'report_goal': 6500, 'num_rounds': 2000}

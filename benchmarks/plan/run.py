@@ -45,16 +45,10 @@ class Lines:
 
 def measure(case: cases.Case, num_seeds: int, lines: Lines) -> results.Row:
   """Simulates with each seed, plans, evaluates, and times the command."""
-  tasks = [
-    simulating.Task(simulation=case.simulate(seed=seed), checkpoints=(case.num_rounds,))
-    for seed in range(num_seeds)
-  ]
-  trials = simulating.run_all(
-    tasks,
-    num_workers=CORES,
-    progress=lambda share: lines(f'{case.name}: {100.0 * share:.0f} % of the simulations'),
-  )
-  outcomes = [t.outcomes[case.num_rounds] for t in trials]
+  outcomes = []
+  for seed in range(num_seeds):
+    tell = lambda seed=seed: lines(f'{case.name}: simulation {seed + 1} of {num_seeds}')
+    outcomes.append(simulating.run(case.simulate(seed), case.num_rounds, tell)[0])
   judges = judge.Judge(judge.NAMES, lambda text: lines(f'{case.name}: {text}'))
   verdicts = [
     verdict

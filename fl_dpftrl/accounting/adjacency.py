@@ -63,9 +63,6 @@ def scaled(
     adjacency: 'zero_out' (factor 1) or 'replace_one' (factor 2).
     group_size: number of devices protected together. By the triangle inequality it multiplies
       the sensitivity, which gives an upper bound.
-
-  Raises:
-    ValueError: if `check` rejects the adjacency or the group size.
   """
   check(adjacency, group_size)
   factor = group_size * _ADJACENCIES[adjacency].factor

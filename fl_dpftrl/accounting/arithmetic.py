@@ -32,9 +32,6 @@ class Arithmetic:
       integers, with normals whose rounding is not proven. 'not covered': anything else, such as
       sums of float32.
     num_coordinates: d, parameters of the model and counts; None unless covered.
-
-  Raises:
-    ValueError: for another kind, and unless a covered one, and no other, has coordinates.
   """
 
   kind: str = NOT_COVERED
@@ -94,10 +91,6 @@ def rounding(streams: Iterable[tuple[base.Strategy, int]], num_coordinates: int)
   Args:
     streams: C and number of rounds n of each stream.
     num_coordinates: d, in all of them.
-
-  Raises:
-    ValueError: if the noise of a stream cannot be made in whole numbers, or is not bounded for so
-      many rounds; see `families.lattice`.
 
   Source: the theorem of docs/decisions/arithmetic.md.
   """

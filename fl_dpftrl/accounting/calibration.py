@@ -75,9 +75,6 @@ def effective_noise_multiplier(epsilon: float, delta: float) -> float:
   mechanism. The result is then checked with, and if needed raised for, the privacy loss
   distribution, whose ε may be slightly larger.
 
-  Raises:
-    ValueError: if epsilon is not positive, or delta is not between 0 and 1.
-
   Source: Balle and Wang 2018, theorem 8, for the closed form.
   """
   gaussian.check_positive('epsilon', epsilon)

@@ -87,9 +87,6 @@ def check_delta(delta: float) -> None:
 def rho(effective_noise_multiplier: float) -> float:
   """Returns ρ of zCDP: 1 / (2 · multiplier²).
 
-  Raises:
-    ValueError: if the multiplier is not positive and finite, or so small that ρ overflows.
-
   Source: Bun and Steinke 2016, proposition 1.6.
   """
   check_positive('effective_noise_multiplier', effective_noise_multiplier)
@@ -108,9 +105,6 @@ def mu(effective_noise_multiplier: float) -> float:
 
   The trade-off between false positives and false negatives is that of N(0, 1) and N(μ, 1).
 
-  Raises:
-    ValueError: if the multiplier is not positive and finite.
-
   Source: Dong, Roth and Su 2022, theorem 2.7.
   """
   check_positive('effective_noise_multiplier', effective_noise_multiplier)
@@ -122,10 +116,6 @@ def epsilon(effective_noise_multiplier: float, delta: float) -> float:
 
   The discretisation is pessimistic: ε is never understated. If the noise or δ is too small for
   the distribution, ε is the bound of `_epsilon_bound`.
-
-  Raises:
-    ValueError: if the multiplier is not positive and finite, or so small that ε overflows, or
-      delta is not between 0 and 1.
 
   Source: Koskela et al. 2020; Doroshenko et al. 2022 (connect the dots).
   """
@@ -226,10 +216,6 @@ def from_sensitivity(
     schema: participation schema for which the sensitivity holds.
     noise_multiplier, delta, adjacency, group_size: see `account`.
     rounding: what releases in whole numbers add; None for real numbers.
-
-  Raises:
-    ValueError: if the sensitivity is a lower bound, which proves nothing, or an argument is out
-      of range.
   """
   if sensitivity.kind not in (sensitivity_lib.EXACT, sensitivity_lib.UPPER_BOUND):
     raise ValueError(

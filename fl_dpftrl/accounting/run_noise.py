@@ -60,11 +60,6 @@ class RunNoise:
     parts: parts of the rounds, in their order; the first begins at round 0. What is None in it is
       not known, as where a log records its strategy by digest alone.
     arithmetic: the numbers that its releases are made of, the weakest of all rounds.
-
-  Raises:
-    ValueError: unless parts begin at round 0, and then at ascending rounds below num_rounds; for
-      another strategy without a restart; for a strategy that depends on the number of rounds; for
-      values out of range.
   """
 
   num_rounds: int
@@ -115,10 +110,6 @@ class RunNoise:
       clip_norm_changes: (round, clip norm from that round on).
       restarts: (round, strategy from that round on); None for the strategy before.
       arithmetic: the numbers that its releases are made of.
-
-    Raises:
-      ValueError: naming the argument, unless its rounds ascend from 1 to num_rounds − 1; and for
-        values out of range.
     """
     try:
       clip_norm = None if clip_norm is None else float(clip_norm)
@@ -225,10 +216,6 @@ class RunNoise:
     """Returns the noise with one more change or restart, after those that it has.
 
     Arithmetic is that from a restart on; None for the same.
-
-    Raises:
-      ValueError: if nothing changes, for another strategy without a restart, for a round before
-        or at an earlier change or restart, and for values out of range.
     """
     if strategy is not None and not restart:
       raise ValueError('strategy: another strategy needs noise of its own, give restart=True')
@@ -250,12 +237,7 @@ class RunNoise:
     )
 
   def streams(self) -> tuple[Stream, ...]:
-    """Returns the noise streams of the rounds, a new one at each restart.
-
-    Raises:
-      ValueError: if a strategy cannot run for all rounds of its stream, and if the strategy or
-        the noise multiplier of round 0 is not known.
-    """
+    """Returns the noise streams of the rounds, a new one at each restart."""
     result, settings = [], self.settings()
     for first, end in itertools.pairwise((0, *self.restarts, self.num_rounds)):
       inside = [part for part in settings if first <= part.first_round < end]
@@ -332,9 +314,6 @@ def rounding(noises: Sequence[RunNoise]) -> arithmetic_lib.Rounding | None:
   """Returns what releases in whole numbers add to the guarantee of runs of one population.
 
   None unless the arithmetic of all of them is covered, and their noise is known and never 0.
-
-  Raises:
-    ValueError: as `arithmetic.rounding`.
   """
   together = functools.reduce(
     arithmetic_lib.Arithmetic.and_then, (noise.arithmetic for noise in noises)

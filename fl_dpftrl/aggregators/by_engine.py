@@ -123,12 +123,7 @@ class _Rows:
     self._rows: Callable[[], ahead.Rows | None] = lambda: None
 
   def __call__(self, seed: np.ndarray, row: np.ndarray, trail: np.ndarray) -> tuple[Any, ...]:
-    """Returns the parts of a row, int64, then its standard deviation, and the trail with it.
-
-    Raises:
-      ValueError: if the rows before it, which it builds on, are not those of the trail: they were
-        made on another kind of machine, whose sums in float64 round otherwise.
-    """
+    """Returns the parts of a row, int64, then its standard deviation, and the trail with it."""
     if self._is_silent:
       return *self._parts(np.zeros(self._size, np.int64)), 0.0, trail
     values, made = self.resources().row(seed.astype('<i8').tobytes(), int(row))

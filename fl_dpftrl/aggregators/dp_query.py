@@ -40,9 +40,6 @@ class CorrelatedNoiseQuery(tfp.SumAggregationDPQuery):
   Args:
     factory: what to do with updates, sums and noise.
     record_specs: nested structure of tf.TensorSpec of an update.
-
-  Raises:
-    ValueError: as `CorrelatedNoiseFactory.noise_stream`, and for an adaptive clip norm.
   """
 
   def __init__(self, factory: factory_lib.CorrelatedNoiseFactory, record_specs: Any):

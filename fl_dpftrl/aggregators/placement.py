@@ -46,9 +46,6 @@ def choose(strategy: strategies.Strategy, model_bytes: int, asked: str = AUTO) -
     strategy: strategy of the noise.
     model_bytes: size of one update, in float32.
     asked: one of CHOICES.
-
-  Raises:
-    ValueError: if what is asked for does not fit, saying what would.
   """
   in_process = is_in_process()
   if asked == ENGINE or (asked == AUTO and in_process):

@@ -94,11 +94,7 @@ def converted(totals: Any, scale: Any) -> Any:
 
 
 def check_no_mean(inner_factory: Factory) -> None:
-  """Rejects TFF's own mean and its lossy sums, without running anything.
-
-  Raises:
-    ValueError: for a mean, and for a sum of encoded updates, which get longer.
-  """
+  """Rejects TFF's own mean and its lossy sums, without running anything."""
   if isinstance(inner_factory, tff.aggregators.UnweightedMeanFactory):
     raise ValueError(f'inner_factory must sum, got a mean; {_REMEDY}')
   if isinstance(inner_factory, tff.aggregators.EncodedSumFactory):
@@ -139,10 +135,6 @@ def create(
     unit: units of the updates.
     report_goal: updates that a round needs.
     strategy: of the noise; None without noise.
-
-  Raises:
-    ValueError: unless the process sums exactly, or where nothing can be run; where the report goal
-      has no room in 64 bits, or in the modulus; and if its state depends on the updates.
   """
   longest = math.isqrt(unit.most_square)
   noise = 0 if strategy is None else unit.farthest(strategy)
@@ -280,11 +272,7 @@ def _pack(update: np.ndarray, shapes: Sequence[tuple[int, ...]], template: Any) 
 
 
 def _run(computation: tff.Computation, *args: Any) -> Any:
-  """Runs a computation in a synchronous or asynchronous context.
-
-  Raises:
-    ValueError: within another computation, where nothing runs.
-  """
+  """Runs a computation in a synchronous or asynchronous context."""
   result = computation(*args)
   if isinstance(result, tff.Value):
     raise ValueError(

@@ -8,7 +8,6 @@ import numpy as np
 from fl_dpftrl import accounting
 from fl_dpftrl.accounting import adjacency
 from fl_dpftrl.auditing import low_bits, noise_tests, probes, result, subjects
-from fl_dpftrl.families import base as strategies
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
 

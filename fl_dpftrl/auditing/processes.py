@@ -31,10 +31,6 @@ class Process:
     divisor: by which the process divides the sum.
     seed: of random numbers that TensorFlow draws; None for fresh ones.
     description: what runs, in words.
-
-  Raises:
-    ValueError: for a process that weights updates, or has values other than
-      float32 tensors of known shapes.
   """
 
   clips = True
@@ -128,9 +124,6 @@ def given(aggregator: Any, *, divisor: float, num_coordinates: int, seed: int | 
     divisor: by which it divides the sum.
     num_coordinates: size of updates if it is a factory.
     seed: of random numbers that TensorFlow draws; None for fresh ones.
-
-  Raises:
-    ValueError: for anything else.
   """
   if isinstance(aggregator, _Factory):
     process = aggregator.create(value_type(num_coordinates))

@@ -83,11 +83,7 @@ def run(args: argparse.Namespace) -> auditing.Audit:
 
 
 def _named(name: str) -> Any:
-  """Imports MODULE:NAME, also from the current folder; calls a plain function.
-
-  Raises:
-    ValueError: if that fails.
-  """
+  """Imports MODULE:NAME, also from the current folder; calls a plain function."""
   module, _, attribute = name.partition(':')
   if not module or not attribute:
     raise ValueError(f'--aggregator={name} must be MODULE:NAME')

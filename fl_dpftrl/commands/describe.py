@@ -6,6 +6,7 @@ from fl_dpftrl import tables, workloads
 from fl_dpftrl.commands import flags
 from fl_dpftrl.files import json_files
 from fl_dpftrl.noise import recurrence
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
 
 HELP = 'shows sensitivity, errors and losses of a strategy under any schema and workload'
@@ -22,10 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   flags.add_schema(parser, required=False)
   flags.add_workload(parser, 'default: that of the file, else prefix')
   parser.add_argument(
-    '--num_parameters',
-    type=int,
-    help='number of model parameters; adds the memory of the noise and the'
-    ' approximate time per row on one core',
+    '--num_parameters', type=int, help='number of model parameters; adds the memory of the noise'
   )
 
 
@@ -46,9 +44,10 @@ def run(args: argparse.Namespace) -> json_files.Object:
   schema = flags.schema(args)
   own = workloads.Workload() if file is None else file.workload
   workload = flags.workload(args, own)
-  costs = {}
+  memory = {}
   if args.num_parameters is not None:
-    costs = recurrence.predicted_cost(strategy, schema.num_rounds, args.num_parameters)._asdict()
+    size = schemas.positive_integer('num_parameters', args.num_parameters)
+    memory['memory_bytes'] = recurrence.buffer_bytes(strategy, schema.num_rounds, size)
   evaluated = files.describe(strategy, schema=schema, workload=workload)
   return {
     'strategy': args.strategy,
@@ -58,7 +57,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
     **flags.workload_fields(workload),
     **evaluated.figures,
     'memory_copies': strategy.memory_copies(schema.num_rounds),
-    **costs,
+    **memory,
   }
 
 

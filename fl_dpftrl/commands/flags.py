@@ -78,11 +78,7 @@ def add_schema(parser: argparse.ArgumentParser, *, required: bool) -> None:
 
 
 def schema(args: argparse.Namespace) -> schemas.MinSep:
-  """Returns the schema that the flags describe.
-
-  Raises:
-    ValueError: if a value is out of range, or --num_rounds is missing.
-  """
+  """Returns the schema that the flags describe."""
   if args.num_rounds is None:
     raise ValueError('--num_rounds is needed')
   cls = SEPARATIONS[getattr(args, 'separation', None) or 'min']
@@ -149,9 +145,6 @@ def sampling(
     strategy: strategy whose number of bands is the default of --num_parts;
       None for one part.
     num_rounds: n.
-
-  Raises:
-    ValueError: if a flag is missing, out of range, or given without --sampling.
   """
   given = {name: getattr(args, name) for name in SAMPLING[1:] if getattr(args, name) is not None}
   if args.sampling is None:
@@ -222,9 +215,6 @@ def workload(
   Args:
     args: parsed flags.
     default: workload if none of the flags is given.
-
-  Raises:
-    ValueError: if a value is out of range, or --momentum is missing or not used.
   """
   rates = {name: getattr(args, name) for name, _ in _RATES if getattr(args, name) is not None}
   if args.workload is None and args.momentum is None and not rates:
@@ -247,11 +237,7 @@ def workload_fields(value: workloads.Workload) -> dict[str, str | float]:
 def candidates(
   flag: str, labels: Sequence[str], made_for: Sequence[dict[str, int]] = ({},)
 ) -> 'list[candidates_lib.Candidate]':
-  """Returns the candidates that a flag names.
-
-  Raises:
-    ValueError: if a name is unknown; the message names the flag.
-  """
+  """Returns the candidates that a flag names."""
   # It imports the optimisers, which most commands do not need.
   from fl_dpftrl.comparison import candidates as candidates_lib
 

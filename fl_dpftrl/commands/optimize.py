@@ -229,11 +229,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
 
 
 def is_sampled(args: argparse.Namespace, size: str | None) -> bool:
-  """Returns True if the flags ask for a choice of the number of bands.
-
-  Raises:
-    ValueError: if a required flag is missing, or a flag conflicts with another.
-  """
+  """Returns True if the flags ask for a choice of the number of bands."""
   given = [name for name in _SAMPLING if getattr(args, name) is not None]
   if not given:
     return False

@@ -17,11 +17,7 @@ SECONDS = 5.0
 
 
 def check_file(flag: str, path: str | None, suffix: str = '') -> None:
-  """Checks the path of a file before the work starts.
-
-  Raises:
-    ValueError: if it does not end in the suffix, is a folder, or cannot be written.
-  """
+  """Checks the path of a file before the work starts."""
   if path is None:
     return
   paths.local(path)
@@ -45,11 +41,7 @@ def check_writable(flag: str, path: str, within: pathlib.Path | None = None) -> 
 
 
 def check_folder(path: str | None) -> None:
-  """Checks the folder --output before the work starts.
-
-  Raises:
-    ValueError: if it cannot be made or written.
-  """
+  """Checks the folder --output before the work starts."""
   if path is None:
     return
   paths.local(path)
@@ -97,9 +89,6 @@ def say_left_out(
     skipped: tuples of label, reason and value of the varying field.
     varying: name of the varying field; None if nothing varies.
     otherwise: flag that names the candidates, if none of them was evaluated.
-
-  Raises:
-    ValueError: if none was evaluated.
   """
   where: dict[tuple[str, str], list[str]] = {}
   for label, reason, value in skipped:

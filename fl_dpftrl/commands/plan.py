@@ -2,6 +2,8 @@
 
 import argparse
 import dataclasses
+import functools
+import math
 import os
 import time
 
@@ -9,6 +11,7 @@ from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.commands import flags, output, plan_text, population_flags
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.planning import planner
+from fl_dpftrl.simulation import scenario as scenario_lib
 from fl_dpftrl.strategies import files
 
 HELP = 'simulates a population and recommends a strategy, noise and ε'
@@ -19,9 +22,7 @@ EXAMPLE = (
   ' --report=plan.html'
 )
 
-_MOST = 10_000  # maximum number of copies, simulations and workers
-# Alternatives, as multiples of the planned report goal and number of rounds.
-_GOALS, _ROUNDS = (0.5, 2, 4), (0.5, 2)
+_MOST = 10_000  # maximum number of copies and simulations
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,14 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser,
     'report_goals',
     'R',
-    'other report goals to compare, with one simulation each (default: half, twice and four'
-    ' times --report_goal)',
-  )
-  add(
-    '--num_workers',
-    type=int,
-    default=2,
-    help='number of parallel simulations; the results do not depend on it (default: 2)',
+    'other report goals to plan for, with the recommended strategy at the same ε',
+    default=[],
   )
   flags.add_max_epsilon(parser)
   add('--output', metavar='FILE.json', help='strategy file to write')
@@ -82,11 +77,13 @@ class Result:
   Attributes:
     args: parsed flags.
     plan: the plan.
+    others: plans for other report goals, at the same ε.
     wall_seconds: seconds that planning took.
   """
 
   args: argparse.Namespace
   plan: planner.Plan
+  others: tuple[planner.Plan, ...]
   wall_seconds: float
 
   def to_json(self) -> json_files.Object:
@@ -95,6 +92,7 @@ class Result:
     return {
       **{name: getattr(self.args, name) for name in asked},
       **self.plan.to_json(),
+      **({'report_goals': plan_text.goals(self.plan, self.others)} if self.others else {}),
       'wall_seconds': self.wall_seconds,
       'output': self.args.output,
       'report': self.args.report,
@@ -106,26 +104,32 @@ def run(args: argparse.Namespace) -> Result:
   _check(args)
   args = population_flags.completed(args, 'population', 'report_goal', 'num_rounds')
   start, shown = time.monotonic(), output.Progress('plan')
-  goal, rounds = args.report_goal, args.num_rounds
-  goals = args.report_goals
-  if goals is None:
-    goals = sorted({max(1, int(f * goal)) for f in _GOALS})
-  plan = planner.plan(
-    population_flags.scenario(args),
-    num_rounds=rounds,
+  scenario = population_flags.scenario(args)
+  make = functools.partial(
+    planner.plan,
+    num_rounds=args.num_rounds,
     seeds=range(args.seed, args.seed + args.num_simulations),
     delta=args.delta,
-    noise_multiplier=args.noise_multiplier,
-    epsilon=args.epsilon,
     objective=args.objective,
     max_copies=args.max_copies,
-    strategies=args.strategies,
-    report_goals=[other for other in goals if other != goal],
-    more_rounds=sorted({max(1, int(f * rounds)) for f in _ROUNDS} - {rounds}),
-    num_workers=args.num_workers,
     progress=shown.say,
   )
-  return Result(args=args, plan=plan, wall_seconds=time.monotonic() - start)
+  plan = make(
+    scenario,
+    noise_multiplier=args.noise_multiplier,
+    epsilon=args.epsilon,
+    strategies=args.strategies,
+  )
+  best = plan.best
+  others = tuple(
+    make(
+      _with_report_goal(scenario, goal),
+      epsilon=best.guarantee.epsilon,
+      strategies=[best.candidate.label],
+    )
+    for goal in args.report_goals
+  )
+  return Result(args=args, plan=plan, others=others, wall_seconds=time.monotonic() - start)
 
 
 def finish(args: argparse.Namespace, result: Result) -> None:
@@ -160,7 +164,7 @@ def _check(args: argparse.Namespace) -> None:
   for name in ('noise_multiplier', 'epsilon'):
     if getattr(args, name) is not None:
       gaussian.check_positive(name, getattr(args, name))
-  for name, least in (('max_copies', 0), ('num_simulations', 1), ('num_workers', 1)):
+  for name, least in (('max_copies', 0), ('num_simulations', 1)):
     value = getattr(args, name)
     if not least <= value <= _MOST:
       raise ValueError(f'--{name}={value} must lie in {least} to {_MOST}')
@@ -168,6 +172,14 @@ def _check(args: argparse.Namespace) -> None:
     flags.candidates('strategies', args.strategies)
   output.check_file('output', args.output, '.json')
   output.check_file('report', args.report, '.html')
+
+
+def _with_report_goal(scenario: scenario_lib.Scenario, goal: int) -> scenario_lib.Scenario:
+  """Returns a scenario with another report goal, and as many more devices chosen per round."""
+  chosen = scenario.clients_per_round
+  if chosen is not None:
+    chosen = math.ceil(chosen * goal / scenario.report_goal)
+  return dataclasses.replace(scenario, report_goal=goal, clients_per_round=chosen)
 
 
 def _command(args: argparse.Namespace) -> str:
@@ -200,4 +212,5 @@ def _setting(args: argparse.Namespace) -> dict[str, str]:
 
 def show(result: Result) -> str:
   """Formats the recommendation, its alternatives and its assumptions."""
-  return plan_text.text(result.plan, output=result.args.output, report=result.args.report)
+  files_written = result.args.output, result.args.report
+  return plan_text.text(result.plan, result.others, *files_written)

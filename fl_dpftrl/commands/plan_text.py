@@ -1,16 +1,24 @@
 """Text output of the `plan` command."""
 
+from collections.abc import Sequence
+
 from fl_dpftrl import tables
 from fl_dpftrl.files import json_files
 from fl_dpftrl.planning import planner
 from fl_dpftrl.text import messages, rounding
 
 
-def text(plan: planner.Plan, *, output: str | None, report: str | None) -> str:
+def text(
+  plan: planner.Plan,
+  others: Sequence[planner.Plan] = (),
+  output: str | None = None,
+  report: str | None = None,
+) -> str:
   """Returns the recommendation, its alternatives and its assumptions as text.
 
   Args:
     plan: the plan.
+    others: plans for other report goals.
     output: strategy file that was written, if any.
     report: page that was written, if any.
   """
@@ -25,14 +33,31 @@ def text(plan: planner.Plan, *, output: str | None, report: str | None) -> str:
     [tables.columns(_forecast(plan))],
     ['all strategies, at the same ε and at the same noise in the model'],
     [tables.columns(_options(plan))],
-    ['report goals and rounds, at the same noise in the model'],
-    [tables.columns([setting.to_json() for setting in plan.possible()])],
+    ['report goals, at the same ε'] if others else [],
+    [tables.columns(goals(plan, others))] if others else [],
     _left_out(plan),
     ['This is no guarantee: replay the log of the run for that. It assumes:'],
     [f'- {line}' for line in plan.assumptions],
     hint,
   )
   return '\n\n'.join('\n'.join(lines) for lines in blocks if lines)
+
+
+def goals(plan: planner.Plan, others: Sequence[planner.Plan]) -> list[json_files.Object]:
+  """Returns a row of figures for the report goal of each plan, with its noise in the mean."""
+  noise = lambda one: one.best.noise_in_model / one.forecast.outcomes[0].report_goal
+  return [
+    {
+      'report_goal': one.forecast.outcomes[0].report_goal,
+      'days': one.forecast.expected['days'],
+      'min_sep': one.planned.min_sep,
+      'max_participations': one.planned.participations,
+      'noise_multiplier': one.best.guarantee.noise_multiplier,
+      'epsilon': one.best.guarantee.epsilon,
+      'noise_in_mean': noise(one) / noise(plan),
+    }
+    for one in (plan, *others)
+  ]
 
 
 def _recommended(plan: planner.Plan) -> list[str]:
@@ -88,9 +113,5 @@ def _options(plan: planner.Plan) -> list[json_files.Object]:
 
 
 def _left_out(plan: planner.Plan) -> list[str]:
-  lines = [f'{skip.label}: {skip.reason}' for skip in plan.skipped]
-  lines += [
-    f'report goal {s.report_goal}, {s.num_rounds} rounds: {s.reason}' for s in plan.missing()
-  ]
-  lines = [f'- {messages.one_line(line)}' for line in lines]
+  lines = [f'- {messages.one_line(f"{skip.label}: {skip.reason}")}' for skip in plan.skipped]
   return ['left out', *lines] if lines else []

@@ -129,10 +129,6 @@ def completed(args: argparse.Namespace, *needed: str) -> argparse.Namespace:
   Args:
     args: parsed flags.
     needed: names of flags that must have a value then.
-
-  Raises:
-    OSError: if the file cannot be read.
-    ValueError: if the file is no scenario, or a needed flag has no value.
   """
   values = {} if args.scenario is None else _read(args.scenario)
   given = {name: value for name, value in vars(args).items() if value is not None}
@@ -186,11 +182,7 @@ def _fits(value: Any, kind: type) -> bool:
 
 
 def scenario(args: argparse.Namespace) -> scenario_lib.Scenario:
-  """Returns the scenario that completed flags describe.
-
-  Raises:
-    ValueError: if a flag is out of range; the message names it.
-  """
+  """Returns the scenario that completed flags describe."""
   if not 1 <= args.num_rounds <= _MOST_ROUNDS:
     raise ValueError(
       f'--num_rounds={args.num_rounds} must lie in 1 to {_MOST_ROUNDS}, as each round is simulated'

@@ -119,11 +119,6 @@ def _proportion(strategy: base.Strategy, t: int, read: np.ndarray, entered: np.n
   return weight
 
 
-def normal_weights(strategy: base.Strategy, num_rounds: int) -> np.ndarray:
-  """Returns B, shape [num_rounds, num_rounds]: weights of normals, rows before held fixed."""
-  return _weights(strategy.noise(num_rounds), list(rows(strategy, num_rounds)))
-
-
 def _weights(noise: linear_noise.LinearNoise, made: Sequence[Row]) -> np.ndarray:
   """B of successive rows that read no normal of the rounds before them."""
   first, size = made[0].round_index, len(made)

@@ -23,17 +23,7 @@ _KINDS = 'iuf'  # of numbers
 
 
 def read(path: str | os.PathLike[str], name: str) -> np.ndarray:
-  """Returns an array of an .npz, which numpy.savez wrote.
-
-  Args:
-    path: the file.
-    name: of the array.
-
-  Raises:
-    OSError: where there is no such file, or it cannot be opened.
-    ValueError: where it cannot be read, has no such array, or one that does not hold numbers or
-      is larger than MOST_BYTES.
-  """
+  """Returns an array of an .npz, which numpy.savez wrote."""
   # Asked once: between two questions another file may take its place.
   if not stat.S_ISREG(os.stat(path).st_mode):
     raise ValueError('it is not a file')

@@ -33,16 +33,7 @@ _Result = TypeVar('_Result')
 def write_durably(
   path: str | os.PathLike[str], content: bytes | memoryview, *, private: bool = False
 ) -> None:
-  """Replaces a file's content in one step that survives a loss of power.
-
-  Args:
-    path: path of the file; its folder must exist.
-    content: new content.
-    private: True if only its owner may read it; see `replacing`.
-
-  Raises:
-    OSError: if the file cannot be written; the old content then remains.
-  """
+  """Replaces a file's content in one step that survives a loss of power."""
   with replacing(path, private=private) as temporary:
     temporary.write_bytes(content)
 
@@ -62,7 +53,6 @@ def replacing(
 
   Raises:
     FileExistsError: if there is one although it must be new.
-    OSError: if the file cannot be written; the old content then remains.
   """
   path = paths.local(path)
   temporary = path.with_name(TEMPORARY_PREFIX + secrets.token_hex(8))
@@ -95,9 +85,6 @@ def building(path: str | os.PathLike[str], *, private: bool = False) -> Iterator
   Args:
     path: path of the folder, which must not exist; its parent must.
     private: True if only its owner may use it, whatever the umask.
-
-  Raises:
-    OSError: if the folder cannot be written; nothing of it then remains.
   """
   path = paths.local(path)
   temporary = path.resolve().with_name(TEMPORARY_PREFIX + secrets.token_hex(8))
@@ -140,11 +127,7 @@ def _name(temporary: pathlib.Path, path: pathlib.Path) -> None:
 
 
 class ThreadLock:
-  """A lock of the threads of one process; a fork is refused, where it could wait for ever.
-
-  Args:
-    what: what it locks, in words.
-  """
+  """A lock of the threads of one process; a fork is refused, where it could wait for ever."""
 
   def __init__(self, what: object):
     self._what, self._process, self._lock = what, os.getpid(), threading.RLock()
@@ -171,11 +154,7 @@ def one_at_a_time(method: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
 
 @contextlib.contextmanager
 def exclusive(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[None]:
-  """Holds a lock file, which the system releases when the process ends.
-
-  Raises:
-    ValueError: if another process holds the lock, unless it is to wait.
-  """
+  """Holds a lock file until the process ends; ValueError if another has it, unless it waits."""
   descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
   try:
     try:
@@ -219,9 +198,6 @@ def write(path: str | os.PathLike[str], facts: Mapping[str, Any], *, durable: bo
     path: its folder must exist.
     facts: of names that JSON can hold, none of them `sha256`.
     durable: whether the file must survive a loss of power.
-
-  Raises:
-    OSError: where it cannot be written; the old content is then still there.
   """
   text = json.dumps({**facts, _DIGEST: _digest(facts)})
   with replacing(path, private=True, durable=durable) as temporary:
@@ -233,8 +209,6 @@ def read(path: str | os.PathLike[str]) -> json_files.Object:
 
   Raises:
     FileNotFoundError: where there is no such file.
-    ValueError: naming the file, where it cannot be read, has no digest, or has the digest of
-      other facts.
   """
   try:
     facts = json.loads(pathlib.Path(path).read_bytes())

@@ -34,16 +34,7 @@ _COST_OF_A_BYTE = 3  # the file, its text, and the text of its values
 
 
 def read(path: str | os.PathLike[str], *, most_bytes: int = MOST_BYTES) -> Any:
-  """Returns the value of a JSON file in UTF-8.
-
-  Args:
-    path: the file.
-    most_bytes: limit on its size.
-
-  Raises:
-    OSError: where it cannot be read.
-    ValueError: naming the file, for one that is too large, no JSON, or beyond a limit.
-  """
+  """Returns the value of a JSON file in UTF-8."""
   try:
     return parse(read_bytes(path, most_bytes=most_bytes))
   except ValueError as error:
@@ -51,12 +42,7 @@ def read(path: str | os.PathLike[str], *, most_bytes: int = MOST_BYTES) -> Any:
 
 
 def read_bytes(path: str | os.PathLike[str], *, most_bytes: int) -> bytes:
-  """Returns the content of a file, of which no more than the limit is read.
-
-  Raises:
-    OSError: where it cannot be read.
-    ValueError: where it is larger.
-  """
+  """Returns the content of a file, of which no more than the limit is read."""
   with open(path, 'rb') as stream:
     content = stream.read(most_bytes + 1)
   if len(content) > most_bytes:
@@ -65,13 +51,7 @@ def read_bytes(path: str | os.PathLike[str], *, most_bytes: int) -> bytes:
 
 
 def parse(content: bytes) -> Any:
-  """Returns the value of a JSON document in UTF-8.
-
-  Raises:
-    ValueError: for anything else, for a key that is in an object twice, for numbers that are
-      not finite or have more than 20 digits, and for a document beyond MOST_LEVELS or the
-      memory.
-  """
+  """Returns the value of a JSON document in UTF-8."""
   memory = _COST_OF_A_BYTE * len(content)
   memory += sum(cost * content.count(mark) for mark, cost in _COSTS.items())
   if memory > MOST_MEMORY:

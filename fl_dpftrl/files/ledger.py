@@ -42,11 +42,7 @@ class Mark(Protocol):
 
 
 class Ledger:
-  """How many rows may have been used, kept in several places.
-
-  Args:
-    marks: the places. Each is written, in order, before a row may be used.
-  """
+  """How many rows may have been used, kept in several places."""
 
   def __init__(self, *marks: Mark):
     self._marks = marks
@@ -82,9 +78,6 @@ class MarkFile:
     kept: three numbers that the caller keeps with the mark, each of 64 bits with a sign.
     is_put_back: whether the file was copied, put back from a backup, or given other permissions
       after it was written last.
-
-  Raises:
-    ValueError: if the file is there and neither record can be read.
   """
 
   def __init__(self, path: str | os.PathLike[str]):

@@ -53,10 +53,6 @@ class Gate:
 
   Args:
     schema: the declared schema; not a fixed separation.
-
-  Raises:
-    ValueError: for a fixed separation, which a device that is turned away once
-      could never keep to again.
   """
 
   def __init__(self, schema: schemas.MinSep):
@@ -79,9 +75,6 @@ class Gate:
       device_ids: candidates, text or whole numbers.
       at_most: size of the cohort; further candidates are left out, and are not
         among those turned away.
-
-    Raises:
-      ValueError: for malformed ids.
     """
     t = self.num_rounds
     ids = log_schema.as_numpy(log_schema.id_column(device_ids))

@@ -27,11 +27,6 @@ class Budget:
     max_epsilon: the budget; None for no limit.
     adjacency: 'zero_out' or 'replace_one'.
     group_size: devices that are protected together.
-
-  Raises:
-    ValueError: if an argument is out of range, if the noise of a shorter run is
-      not the beginning of that of a longer one, and if a single round would
-      pass the budget.
   """
 
   def __init__(

@@ -52,9 +52,6 @@ def guarded(
     client_data: ids of the admitted devices → their data, as process.next takes
       them.
     skip_row: the aggregator's `skip_row(value_type)`; needed to burn rows.
-
-  Raises:
-    ValueError: if the guard burns rows and skip_row is missing.
   """
   if guard.on_repeat == guard_lib.BURN and skip_row is None:
     raise ValueError("skip_row is needed for a guard with on_repeat='burn'")
@@ -168,11 +165,7 @@ class GuardedIterator(tff.program.FederatedDataSourceIterator):
 
   @classmethod
   def from_bytes(cls, buffer: bytes) -> 'GuardedIterator':
-    """Returns the iterator of a source of this process, at a stored position.
-
-    Raises:
-      ValueError: if no source of the same log was made.
-    """
+    """Returns the iterator of a source of this process, at a stored position."""
     (position,) = _POSITION.unpack_from(buffer)
     log = buffer[_POSITION.size :].decode()
     if log not in _sources:

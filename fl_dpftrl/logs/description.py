@@ -19,9 +19,6 @@ class Description:
     title: title of the report, at most 200 characters.
     date: date that the report bears, as YYYY-MM-DD.
     unit: what one device stands for, such as 'a phone', at most 200 characters.
-
-  Raises:
-    ValueError: naming the attribute, if it is malformed.
   """
 
   title: str | None = None
@@ -55,11 +52,7 @@ class Description:
 
 
 def read(metadata: Mapping[str, str]) -> Description:
-  """Reads the description from a log's metadata.
-
-  Raises:
-    LogError: if it is malformed.
-  """
+  """Reads the description from a log's metadata."""
   names = (field.name for field in dataclasses.fields(Description))
   try:
     return Description(**{name: metadata.get(_PREFIX + name) for name in names})

@@ -140,9 +140,6 @@ def opened(
     path: the file.
     stored: its metadata.
     schema: of the file, as Arrow gives it.
-
-  Raises:
-    LogError: if the metadata are not those that were digested.
   """
   given = dict(stored)
   of_metadata = given.pop(METADATA_KEY, None)

@@ -135,11 +135,7 @@ def _ids_of(payload: bytes) -> pa.Array:
 
 
 def scan(path: str, file: BinaryIO, size: int | None = None) -> Contents:
-  """Reads and checks all frames, within the first `size` bytes if it is given.
-
-  Raises:
-    LogError: if it does not begin with metadata, or is damaged before its last frame.
-  """
+  """Reads and checks all frames, within the first `size` bytes if it is given."""
   metadata: dict[str, str] | None = None
   released: int | None = None
   id_type: pa.DataType | None = None
@@ -305,10 +301,6 @@ class JournalFile:
     Args:
       path: the file.
       frames: kind and payload of each, the metadata first.
-
-    Raises:
-      ValueError: if there is one, which another writer has begun.
-      OSError: if it cannot be written; nothing has changed then.
     """
     digest = b''
     try:
@@ -327,12 +319,7 @@ class JournalFile:
     return result
 
   def append(self, kind: bytes, payload: bytes) -> int:
-    """Appends a frame, durable when this returns; returns the payload's offset.
-
-    Raises:
-      ValueError: if another writer holds the journal, or has changed it, and in a fork.
-      OSError: if it cannot be written; the journal is then as before.
-    """
+    """Appends a frame, durable when this returns; returns the payload's offset."""
     self.check_process()
     self._lock()
     written = _frame(self._digest, kind, payload)

@@ -51,11 +51,7 @@ def of_schema(schema: schemas.MinSep) -> dict[str, str]:
 
 
 def planned_schema(metadata: Mapping[str, str]) -> schemas.MinSep | None:
-  """Returns the declared schema, for all planned rounds; None if none was declared.
-
-  Raises:
-    LogError: naming the key, if it is malformed.
-  """
+  """Returns the declared schema, for all planned rounds; None if none was declared."""
   text = metadata.get(SCHEMA_KEY)
   if text is None:
     return None
@@ -76,9 +72,6 @@ def declared_schema(metadata: Mapping[str, str], num_rounds: int) -> schemas.Min
   Args:
     metadata: metadata of the log.
     num_rounds: rounds of the log; those of the declared schema are the most that were planned.
-
-  Raises:
-    LogError: as `planned_schema`, and for a schema of fewer rounds than the log has.
   """
   schema = planned_schema(metadata)
   if schema is None:

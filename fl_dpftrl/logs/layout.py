@@ -40,9 +40,6 @@ class Layout(NamedTuple):
     """Returns the names that `round` and `device_id` have in a file, by these two.
 
     Those that the folders of the file give are left out.
-
-    Raises:
-      LogError: if one is neither in the file nor given by a folder.
     """
     given = self.given(path, names)
     wanted = {own: getattr(self, own) for own in NAMES if own not in given}
@@ -50,11 +47,7 @@ class Layout(NamedTuple):
     return wanted
 
   def given(self, path: str, names: Sequence[str]) -> dict[str, int | str]:
-    """Returns the `round` and `device_id` that a file's folders give, if the file has no others.
-
-    Raises:
-      LogError: if a round is no whole number.
-    """
+    """Returns the `round` and `device_id` that a file's folders give, if the file has no others."""
     folders = partitions(path)
     given: dict[str, int | str] = {
       own: folders[name]
@@ -83,9 +76,6 @@ def parse(columns: str | None, first_round: int = 0) -> Layout:
   """Returns the layout that `round=NAME,device_id=NAME` describes.
 
   `device_id=hex(NAME)` is a column of bytes.
-
-  Raises:
-    ValueError: if it is malformed, or first_round is out of range.
   """
   if not 0 <= first_round < limits.ROUNDS:
     raise ValueError(f'first_round={first_round} must be at least 0 and below {limits.ROUNDS}')

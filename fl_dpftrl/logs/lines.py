@@ -239,11 +239,7 @@ class JsonLines(_Lines):
     return pa.table([columns[own] for own in layout_lib.NAMES], schema=self.schema)
 
   def _line_by_line(self, block: bytes, first_row: int) -> pa.Table:
-    """Returns the rows of lines that hold a device id or a list of them each.
-
-    Raises:
-      LogError: naming the first line at fault.
-    """
+    """Returns the rows of lines that hold a device id or a list of them each."""
     rounds: list[int] = []
     ids: list[Any] = []
     for row, line in enumerate(filter(bytes.strip, block.split(b'\n')), first_row):

@@ -136,9 +136,6 @@ def read_log(
     paths: one or more files, folders or globs, the shards of one log.
     num_rounds: rows of noise consumed, if the files do not say.
     layout: where the files have their columns.
-
-  Raises:
-    LogError: naming the file.
   """
   if isinstance(paths, (str, os.PathLike)):
     paths = [paths]
@@ -179,9 +176,6 @@ def find(names: Sequence[Path]) -> list[str]:
   The journal of a log that is being written stands for the log. A folder stands for
   all files in it except those whose names start with a dot or an underscore. It must
   hold nothing else, so that no shard is overlooked.
-
-  Raises:
-    LogError: if there is no file, or a folder holds something else.
   """
   files: dict[str, str] = {}  # By their real paths.
   for name in names:
@@ -237,9 +231,6 @@ def open_shard(
     path: name ending in .parquet, .csv, .jsonl, .ndjson or .json (JSON lines).
     timestamps: whether the column `timestamp` of a Parquet file is required, and read as it is.
     layout: where the file has its columns.
-
-  Raises:
-    LogError: if it cannot be read, or is of another version.
   """
   return _open(os.fspath(path), reader_lib.Reader(), layout, timestamps=timestamps)
 

@@ -15,11 +15,7 @@ def metadata(names: Sequence[str]) -> dict[str, str]:
 
 
 def read(metadata: Mapping[str, str]) -> tuple[str, ...]:
-  """Returns the names that a log's metadata state.
-
-  Raises:
-    LogError: unless they are a list of names.
-  """
+  """Returns the names that a log's metadata state."""
   text = metadata.get(KEY, '[]')
   try:
     names = json.loads(text)

@@ -68,12 +68,7 @@ def void_reason(noise_multiplier: float, noise_seed: int | None) -> str | None:
 
 
 def metadata(noise: run_noise.RunNoise) -> dict[str, str]:
-  """Returns the metadata that state a run's noise, apart from its strategy in round 0.
-
-  Raises:
-    ValueError: if the noise multiplier of round 0 is not known, for changes without the clip norm
-      of round 0, and for a strategy that metadata cannot hold.
-  """
+  """Returns the metadata that state a run's noise, apart from its strategy in round 0."""
   result = {keys.NOISE_MULTIPLIER_KEY: repr(float(noise.noise_multiplier))}
   if noise.clip_norm is not None:
     result[keys.CLIP_NORM_KEY] = repr(float(noise.clip_norm))
@@ -133,9 +128,6 @@ def run_metadata(
       `LogWriter.change_noise` recorded them; None for the strategy before.
     arithmetic: the numbers that all releases are made of, as `CorrelatedNoiseFactory.arithmetic`
       returns it; by default they are not covered.
-
-  Raises:
-    ValueError: for a strategy that is none, such as a name.
   """
   base.check_strategy(strategy)
   adaptive: dict[str, str] = {}
@@ -156,12 +148,7 @@ def run_metadata(
 
 
 def changed(stored: Mapping[str, str], round_index: int, **change: Any) -> dict[str, str]:
-  """Returns a log's metadata with one more change, whose arguments are those of `RunNoise.changed`.
-
-  Raises:
-    ValueError: if the metadata lack what was before, and as `RunNoise.changed` and `metadata`.
-    LogError: if they are malformed.
-  """
+  """Returns a log's metadata with another change, whose arguments are as of `RunNoise.changed`."""
   noise = read(stored)
   _stated(noise.at(round_index))
   # A restart may end what was stated of the arithmetic.
@@ -170,12 +157,7 @@ def changed(stored: Mapping[str, str], round_index: int, **change: Any) -> dict[
 
 
 def declared_noise(stored: Mapping[str, str], round_index: int) -> DeclaredNoise:
-  """Returns the change of the noise that metadata record at a round.
-
-  Raises:
-    ValueError: if they record none there, or not what was before.
-    LogError: if they are malformed.
-  """
+  """Returns the change of the noise that metadata record at a round."""
   noise = read(stored)
   if round_index not in {part.first_round for part in noise.parts[1:]}:
     raise ValueError(f'the log records no change of the noise at round {round_index}')
@@ -227,9 +209,6 @@ def read(stored: Mapping[str, str], strategy: base.Strategy | None = None) -> ru
   Args:
     stored: metadata of the log, which hold no more than the digest of the strategy in round 0.
     strategy: C in round 0; None if it is not at hand.
-
-  Raises:
-    LogError: naming the key, if it is malformed.
   """
   arguments: dict[str, Any] = {'noise_multiplier': None}
   if keys.ARITHMETIC_KEY in stored:
@@ -245,11 +224,7 @@ def read(stored: Mapping[str, str], strategy: base.Strategy | None = None) -> ru
 
 
 def read_clipping(stored: Mapping[str, str]) -> adaptive_clipping.AdaptiveClipping | None:
-  """Reads the adaptive clipping of a run from its log's metadata; None for a fixed clip norm.
-
-  Raises:
-    LogError: if it is malformed.
-  """
+  """Reads the adaptive clipping of a run from its log's metadata; None for a fixed clip norm."""
   text = stored.get(keys.ADAPTIVE_CLIPPING_KEY)
   try:
     return None if text is None else adaptive_clipping.AdaptiveClipping.from_json(text)

@@ -54,9 +54,6 @@ class Source:
       held: whether the descriptor is kept. Otherwise the file is opened again for each use, and
         refused if it is another file by then.
       layout: where the file has its columns.
-
-    Raises:
-      LogError: if it cannot be opened or is no regular file.
     """
     self.path, self.layout = path, layout
     descriptor = self._open()
@@ -139,9 +136,6 @@ class Reader:
       source: the file.
       num_rounds: upper limit that all rounds must be below; None for no limit.
       timestamps: whether the column `timestamp` of a Parquet file is read too.
-
-    Raises:
-      LogError: if the file cannot be read, or a row is at fault.
     """
     answers = self._answers(source, rows=True, num_rounds=num_rounds, timestamps=timestamps)
     opened, empty = next(answers), True

@@ -148,11 +148,7 @@ def main(descriptor: int) -> None:
 
 
 def _answer(channel: socket.socket, request: json_files.Object, descriptor: int) -> None:
-  """Sends what a file holds: a pickle's values, or a log's metadata and rows as requested.
-
-  Raises:
-    LogError: for any fault of the file.
-  """
+  """Sends what a file holds: a pickle's values, or a log's metadata and rows as requested."""
   path = request['path']
   try:
     # Opened again, it has a position of its own.
@@ -249,8 +245,6 @@ def plain_json(path: str, file: BinaryIO) -> bytes:
     file: the file, of which no more than the object is needed.
 
   Raises:
-    LogError: if the pickle names or holds anything else, is incomplete, contains itself, is
-      nested too deeply, or takes more than PLAIN_BYTES as JSON.
     MemoryError: if there is not the memory to read it.
   """
   try:

@@ -117,10 +117,6 @@ def round_by_round(
   Yields:
     A function that appends the next round, from 0 on. It takes the round's index, its device
     ids without duplicates, and its UTC second.
-
-  Raises:
-    ValueError: if the rounds are not those of num_rounds.
-    OSError: if it cannot be written.
   """
   done = 0
   whole = file_metadata(num_rounds, metadata)
@@ -187,9 +183,6 @@ def _fill(path: pathlib.Path, metadata: Mapping[str, str], places: Mapping[str, 
 
   The placeholders are in the footer, whose length precedes the last four bytes. Arrow's schema
   there repeats the same metadata in base64.
-
-  Raises:
-    ValueError: if the file has no placeholders.
   """
   schema = pq.read_metadata(path).metadata[b'ARROW:schema']
   decoded = base64.b64decode(schema)
@@ -225,11 +218,7 @@ def parquet_path(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def file_metadata(num_rounds: int, more: Mapping[str, str] | None) -> dict[str, str]:
-  """Returns a log's metadata, without its digests.
-
-  Raises:
-    ValueError: for a key that the log sets itself, what is no text, and too many rounds.
-  """
+  """Returns a log's metadata, without its digests."""
   if operator.index(num_rounds) > limits.ROUNDS:
     raise ValueError(f'num_rounds must be at most {limits.ROUNDS}, got {num_rounds}')
   more = more or {}

@@ -23,9 +23,6 @@ _ROWS_AT_ONCE = ((16, 8), (8, 4), (2, 2), (0, 1))
 # that its number of threads changes no sum.
 _VECTORS, _COLUMNS = 64, 512
 _LARGEST = 2.0**52  # Integers that float64 holds, with room.
-# Seconds a parameter on one core, measured on a server's processor: a normal
-# drawn, a buffer that is read and written, and one that is read.
-_DRAW, _WRITE, _READ = 11.5e-9, 1.8e-9, 1.4e-9
 _BYTES = 8
 
 
@@ -62,18 +59,6 @@ class Step(NamedTuple):
   oldest: Normal | None
   finish: Callable[..., None]
   written: Sequence[int]
-
-
-class Cost(NamedTuple):
-  """Memory and time that the noise rows of a strategy take.
-
-  Attributes:
-    memory_bytes: size of the buffers, in float64.
-    seconds_per_round: average time in which one core makes a row.
-  """
-
-  memory_bytes: int
-  seconds_per_round: float
 
 
 class Recurrence:
@@ -224,32 +209,9 @@ def layout(noise: linear_noise.LinearNoise, num_rounds: int) -> tuple[int, int]:
 
 def buffer_bytes(strategy: strategies.Strategy, num_rounds: int, num_parameters: int) -> int:
   """Returns the size of the buffers for num_rounds noise rows, in float64."""
-  noise = strategy.noise(num_rounds)
-  return layout(noise, num_rounds)[0] * _BYTES * num_parameters
-
-
-def predicted_cost(strategy: strategies.Strategy, num_rounds: int, num_parameters: int) -> Cost:
-  """Predicts memory and time for num_rounds noise rows of num_parameters each.
-
-  Times are good to a factor of about two. They lengthen a round only if its
-  clients train for less time than a noise row takes.
-
-  Raises:
-    ValueError: if the strategy has fewer rows, or num_parameters is below 1.
-  """
-  if num_parameters < 1:
-    raise ValueError(f'num_parameters must be at least 1, got {num_parameters!r}')
   strategies.check_num_rounds(strategy, num_rounds)
   noise = strategy.noise(num_rounds)
-  draws = sum(len(noise.at(t).draws) for t in range(num_rounds)) / num_rounds
-  copies, at_once = layout(noise, num_rounds)
-  at_once = at_once or 1
-  if isinstance(noise.at(num_rounds - 1).update, linear_noise.Add):
-    written = copies
-  else:
-    written = min(copies, (num_rounds - 1) % at_once + 1)
-  each = draws * _DRAW + written / at_once * _WRITE + (copies - written) / at_once * _READ
-  return Cost(copies * _BYTES * num_parameters, each * num_parameters)
+  return layout(noise, num_rounds)[0] * _BYTES * num_parameters
 
 
 def _finish_row(total, fresh, oldest=None, buffers=None, scratch=None) -> None:

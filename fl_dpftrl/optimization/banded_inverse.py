@@ -22,9 +22,6 @@ def square_root(
 
   Only n of the problem and num_bands, as in `optimize`, matter.
 
-  Raises:
-    ValueError: if num_bands is out of range.
-
   Source: Kalinin, McKenna, Upadhyay, Lampert 2025 (Back to Square Roots), BISR.
   """
   toeplitz.check(problem, num_bands)

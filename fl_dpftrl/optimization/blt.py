@@ -62,9 +62,6 @@ def optimize_range(
       alone.
     num_buffers: 1 to 8, also for single schemas; 0 for the fewest within 0.1 % of the best of
       these.
-
-  Raises:
-    ValueError: if an argument is out of range.
   """
   if not 0 <= num_buffers <= MAX_BUFFERS:
     raise ValueError(f'num_buffers must be 1 to {MAX_BUFFERS}, or 0 to choose, got {num_buffers!r}')

@@ -27,9 +27,6 @@ def solve(problem: problem_lib.Problem, *, tolerance: float = 2e-7) -> factoriza
     tolerance: stops when the squared loss is proven to be at most this much, relatively, above
       the optimum.
 
-  Raises:
-    ValueError: if the workload is not supported.
-
   Source: Denisov et al. 2022, section 3.
   """
   once = schemas.MinSep(num_rounds=problem.schema.num_rounds, max_participations=1)
@@ -50,9 +47,6 @@ def solve_multi_epoch(
       patterns the strategy is valid but not optimal.
     equal_norms: True if all columns must have the same norm.
     tolerance: see `solve`.
-
-  Raises:
-    ValueError: if the workload is not supported.
 
   Source: Choquette-Choo et al. 2023 (multi-epoch matrix factorization), for the problem;
   `factorization` for the proof that its sign constraints hold by themselves.
@@ -85,9 +79,6 @@ def optimality_gap(strategy: base.Strategy, problem: problem_lib.Problem) -> flo
   Returns:
     loss² / bound − 1; None beyond `MAX_ROUNDS` rounds, or if C or the workload has less than
     full column rank.
-
-  Raises:
-    ValueError: if the strategy does not support so many rounds.
 
   Source: see `factorization`.
   """

@@ -123,9 +123,6 @@ class Dual:
     equal_norms: squared norm that every column of C must have; None for free norms. With a
       value, the bound holds for such C only.
     worst_query: True if the error is the largest, not the root mean square.
-
-  Raises:
-    ValueError: if the workload has less than full column rank.
   """
 
   def __init__(

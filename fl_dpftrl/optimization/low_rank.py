@@ -33,9 +33,6 @@ def approximate(
     rank: rank below the bands, 1 to n.
     workload: A.
 
-  Raises:
-    ValueError: if an argument is out of range.
-
   Source: Denisov et al. 2022, appendix on structured matrices for B; the rest keeps the
   guarantee that of what is added.
   """

@@ -22,9 +22,6 @@ class Problem:
     workload: A, the linear workload whose error is minimised; banded and dense strategies are
       optimised for any `workloads.Queries`.
     progress: called with the number of steps and the loss; None for nobody.
-
-  Raises:
-    ValueError: if the objective is unknown.
   """
 
   schema: schemas.MinSep

@@ -109,11 +109,7 @@ RECIPES: dict[str, Recipe] = {
 
 
 def write(name: str, folder: str | os.PathLike[str]) -> files.StrategyFile:
-  """Makes a strategy by its recipe and writes its file.
-
-  Raises:
-    OSError: if the file cannot be written.
-  """
+  """Makes a strategy by its recipe and writes its file."""
   recipe = RECIPES[name]
   return files.save_strategy(
     os.path.join(folder, f'{name}.json'),

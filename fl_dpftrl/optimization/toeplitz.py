@@ -241,9 +241,6 @@ def square_root(
 
   Only n of the problem and num_bands, None for n, matter.
 
-  Raises:
-    ValueError: if num_bands is out of range, or None with n above 65536.
-
   Source: Fichtenberger, Henzinger, Upadhyay 2023; Kalinin and Lampert 2024 for prefixes.
   """
   num_rounds = problem.schema.num_rounds

@@ -164,16 +164,6 @@ def regret(
   return max(candidate.loss(s) / min(other.loss(s) for other in others) for s in schemas) - 1.0
 
 
-def too_slow(candidate: Candidate, schema: participation.MinSep) -> bool:
-  """Returns True if a search for another schema may take many minutes."""
-  origin = candidate.origin
-  return (
-    origin.mechanism not in ('blt', 'banded_toeplitz', 'banded_sqrt')
-    and origin.optimised
-    and schema.num_rounds * schema.min_sep > _MOST_ENTRIES
-  )
-
-
 def _thinned(schemas: Sequence[participation.MinSep]) -> list[participation.MinSep]:
   """Returns a few of the schemas, including the first and the last."""
   if len(schemas) <= _MOST_RANGE:

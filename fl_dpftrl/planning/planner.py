@@ -25,7 +25,6 @@ class Plan:
   Attributes:
     forecast: forecast of participation.
     best: recommended strategy with its noise, and the alternatives.
-    settings: other report goals and numbers of rounds.
     skipped: strategies that could not be evaluated.
     max_copies: maximum number of model copies for the recommended strategy.
     objective: 'rms' or 'max'.
@@ -33,7 +32,6 @@ class Plan:
 
   forecast: forecast_lib.Forecast
   best: recommendation.Recommendation
-  settings: tuple[recommendation.Setting | recommendation.Missing, ...]
   skipped: tuple[candidates.Skipped, ...]
   max_copies: int
   objective: str
@@ -42,14 +40,6 @@ class Plan:
   def planned(self) -> schemas.MinSep:
     """Schema for which ε is predicted, worse than all simulations."""
     return self.best.guarantee.schema
-
-  def missing(self) -> list[recommendation.Missing]:
-    """Returns the settings without a result."""
-    return [s for s in self.settings if isinstance(s, recommendation.Missing)]
-
-  def possible(self) -> list[recommendation.Setting]:
-    """Returns the settings with a result, the planned one among them."""
-    return [s for s in self.settings if isinstance(s, recommendation.Setting)]
 
   def to_json(self) -> json_files.Object:
     """Returns all figures; none of them is a guarantee."""
@@ -69,8 +59,6 @@ class Plan:
       'max_copies': self.max_copies,
       'alternatives': [option.to_json(planned) for option in self.best.alternatives],
       'skipped': [skip._asdict() for skip in self.skipped],
-      'settings_scale': forecast.scale,
-      'settings': [setting.to_json() for setting in self.settings],
       'assumptions': list(self.assumptions),
     }
 
@@ -146,9 +134,6 @@ def plan(
   objective: str = 'max',
   max_copies: int = MAX_COPIES,
   strategies: Sequence[str] | None = None,
-  report_goals: Sequence[int] = (),
-  more_rounds: Sequence[int] = (),
-  num_workers: int = 1,
   progress: Callable[[str], None] = lambda text: None,
 ) -> Plan:
   """Plans a run.
@@ -165,9 +150,6 @@ def plan(
     max_copies: maximum number of model-sized vectors that the noise may store.
     strategies: mechanisms, names in matrices/ and files to choose from; None for all that can
       be evaluated in a few minutes.
-    report_goals: other report goals to compare.
-    more_rounds: other numbers of rounds to compare.
-    num_workers: number of parallel simulations, in processes of their own if above 1.
     progress: called often with a description of the current step.
 
   Raises:
@@ -175,12 +157,9 @@ def plan(
     ValueError: if an argument is out of range, or no strategy is suitable.
   """
   forecast = forecast_lib.forecast(
-    scenario.simulation,
+    lambda seed: scenario.simulation(seed=seed),
     num_rounds=num_rounds,
     seeds=range(scenario.seed, scenario.seed + 3) if seeds is None else seeds,
-    report_goals=report_goals,
-    more_rounds=more_rounds,
-    num_workers=num_workers,
     progress=lambda share: progress(f'{100.0 * share:.0f} % of the simulations'),
   )
 
@@ -208,10 +187,5 @@ def plan(
     epsilon=epsilon,
   )
   return Plan(
-    forecast=forecast,
-    best=best,
-    settings=tuple(recommendation.settings(forecast, best, watch=watch)),
-    skipped=tuple(skipped),
-    max_copies=max_copies,
-    objective=objective,
+    forecast=forecast, best=best, skipped=tuple(skipped), max_copies=max_copies, objective=objective
   )

@@ -8,11 +8,9 @@ import statistics
 from collections.abc import Sequence
 
 from fl_dpftrl.accounting import calibration, gaussian
-from fl_dpftrl.comparison import sweep
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas as participation
-from fl_dpftrl.planning import candidates, simulating
-from fl_dpftrl.planning import forecast as forecast_lib
+from fl_dpftrl.planning import candidates
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -197,126 +195,4 @@ def recommend(
     guarantee=guarantee,
     epsilons=tuple(epsilons[schema] for schema in simulated),
     options=tuple(option(candidate) for candidate in by_loss),
-  )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Setting:
-  """Alternative setting of a run.
-
-  Attributes:
-    report_goal: number of devices per cohort.
-    num_rounds: n.
-    days: predicted duration in days.
-    schema: planned schema; see `Forecast.planned_like`.
-    noise_multiplier: noise multiplier with the planned noise in the mean of the updates, summed
-      over the rounds.
-    epsilon: ε at that noise multiplier.
-  """
-
-  report_goal: int
-  num_rounds: int
-  days: float
-  schema: participation.MinSep
-  noise_multiplier: float
-  epsilon: float
-
-  def to_json(self) -> json_files.Object:
-    """Returns the fields, with those of the schema beside them."""
-    return {
-      'report_goal': self.report_goal,
-      'num_rounds': self.num_rounds,
-      'days': self.days,
-      'min_sep': self.schema.min_sep,
-      'max_participations': self.schema.participations,
-      'noise_multiplier': self.noise_multiplier,
-      'epsilon': self.epsilon,
-    }
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Missing:
-  """Setting without a result, and the reason."""
-
-  report_goal: int
-  num_rounds: int
-  reason: str
-
-  def to_json(self) -> json_files.Object:
-    """Returns the fields."""
-    return dict(vars(self))
-
-
-def settings(
-  forecast: forecast_lib.Forecast,
-  best: Recommendation,
-  *,
-  watch: candidates.Watch = lambda label: lambda steps, loss: None,
-) -> list[Setting | Missing]:
-  """Returns the planned run and all others that were simulated, at the same model noise.
-
-  A report goal f times as large allows f times the noise on the sum. The recommended mechanism is
-  optimised for each setting.
-
-  Args:
-    forecast: forecast with the other runs.
-    best: recommendation for the planned run.
-    watch: progress callback; see `candidates`.
-  """
-  planned = forecast.outcomes[0]
-  results: list[Setting | Missing] = [
-    Setting(
-      report_goal=planned.report_goal,
-      num_rounds=planned.num_rounds,
-      days=forecast.expected['days'],
-      schema=best.guarantee.schema,
-      noise_multiplier=best.guarantee.noise_multiplier,
-      epsilon=best.guarantee.epsilon,
-    )
-  ]
-  for (goal, rounds), outcome in forecast.nearby.items():
-    if isinstance(outcome, str):
-      results.append(Missing(report_goal=goal, num_rounds=rounds, reason=outcome))
-    else:
-      results.append(_setting(outcome, forecast, best, watch))
-  key = lambda setting: (setting.num_rounds, setting.report_goal)
-  return sorted(results, key=key)
-
-
-def _setting(
-  outcome: simulating.Outcome,
-  forecast: forecast_lib.Forecast,
-  best: Recommendation,
-  watch: candidates.Watch,
-) -> Setting | Missing:
-  candidate, schema = best.candidate, forecast.planned_like(outcome)
-  try:
-    if candidates.too_slow(candidate, schema):
-      raise ValueError(
-        f'optimising {candidate.label} for n={schema.num_rounds} and b={schema.min_sep} takes many'
-        ' minutes'
-      )
-    progress = watch(
-      f'{candidate.label} for a report goal of {outcome.report_goal} and {outcome.num_rounds}'
-      ' rounds'
-    )
-    strategy = candidate.origin.find(schema, objective=candidate.objective, progress=progress)
-    measured = candidates.measure(
-      candidate.origin, strategy, [schema], objective=candidate.objective
-    )
-  except sweep.UNSUPPORTED as e:
-    return Missing(
-      report_goal=outcome.report_goal, num_rounds=outcome.num_rounds, reason=sweep.one_line(e)
-    )
-  share = outcome.report_goal / forecast.outcomes[0].report_goal
-  noise = best.noise_in_model * share
-  multiplier = noise / measured.error(schema)
-  effective = multiplier / measured.files[schema].sensitivity.value
-  return Setting(
-    report_goal=outcome.report_goal,
-    num_rounds=outcome.num_rounds,
-    days=outcome.days,
-    schema=schema,
-    noise_multiplier=multiplier,
-    epsilon=gaussian.epsilon(effective, best.guarantee.delta),
   )

@@ -1,6 +1,6 @@
 """HTML page of a plan, which contains no guarantee."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fl_dpftrl.drawing import bars
@@ -32,7 +32,6 @@ def report(
       'participation': _participation(plan),
       'strategies': strategies(plan),
       'far': _far(plan),
-      'settings': settings(plan),
     },
     embedded=embedded,
     command=command,
@@ -97,31 +96,3 @@ def strategies(plan: planner.Plan) -> bars.Figure:
     x_label='copies of the model that the noise stores',
     limit=(plan.max_copies, f'at most {plan.max_copies:,}'),
   )
-
-
-def settings(plan: planner.Plan) -> bars.Figure | None:
-  """Draws ε against days for other report goals and rounds; None if there are none."""
-  possible = plan.possible()
-  if len(possible) < 2:
-    return None
-  first = plan.forecast.outcomes[0]
-  goal: Callable[[Any], int] = lambda s: s.report_goal
-  rounds: Callable[[Any], int] = lambda s: s.num_rounds
-
-  def point(setting: recommendation.Setting, label: str) -> bars.Point:
-    is_plan = (goal(setting), rounds(setting)) == (goal(first), rounds(first))
-    name = (
-      f'report goal {goal(setting):,}, {rounds(setting):,} rounds:'
-      f' ε = {rounding.up(setting.epsilon)}, {setting.days:.1f} days'
-    )
-    label, kind = ('planned', 'best') if is_plan else (label, '')
-    return bars.Point(setting.days, setting.epsilon, name, label, kind)
-
-  lines = []
-  for is_main, same, varying, words in (
-    (True, rounds, goal, 'goal {:,}'),
-    (False, goal, rounds, '{:,} rounds'),
-  ):
-    line = sorted((s for s in possible if same(s) == same(first)), key=varying)
-    lines.append((is_main, [point(s, words.format(varying(s))) for s in line]))
-  return bars.paths(lines, title='Predicted ε against days', x_label='days')

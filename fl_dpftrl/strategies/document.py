@@ -119,7 +119,6 @@ def read_strategy(
 
   Raises:
     MissingArrays: where there is no .npz of the name.
-    ValueError: for anything that describes no strategy.
   """
   family = entry(document, 'family', str)
   if family not in registry.FAMILIES:

@@ -39,9 +39,8 @@ NAME = 'strategy.json'
 FORMAT = 'fl_dpftrl.strategy'
 VERSION = 1
 
+# A strategy, its file, its name in matrices/, or the name of a parameter-free family.
 Given: TypeAlias = base.Strategy | str | os.PathLike[str]
-"""A strategy, its file, its name in matrices/, or the name of a parameter-free family."""
-
 _RELATIVE_TOLERANCE = 1e-9
 _DIGEST_LENGTH = 16  # hexadecimal digits in the name of an .npz
 
@@ -186,12 +185,7 @@ def save_strategy(
 
 
 def document(file: StrategyFile, arrays: str | None = None) -> json_files.Object:
-  """Returns the JSON object of a strategy file.
-
-  Args:
-    file: the strategy with its setting and figures.
-    arrays: name of the .npz beside it; None if it has no arrays.
-  """
+  """Returns the JSON object of a strategy file."""
   return {
     'format': FORMAT,
     'version': VERSION,
@@ -274,12 +268,7 @@ def load_strategy(name_or_path: str | os.PathLike[str]) -> base.Strategy:
 
 
 def load(name_or_path: str | os.PathLike[str]) -> StrategyFile:
-  """Reads and checks a strategy file, given by its path or name in matrices/.
-
-  Raises:
-    ValueError: if the file is missing, malformed, of another version or family, or its figures
-      are not reproduced. The message names the file and field.
-  """
+  """Reads and checks a strategy file, given by its path or name in matrices/."""
   text = os.fspath(name_or_path)
   if text in names():
     path = matrices_folder() / f'{text}.json'

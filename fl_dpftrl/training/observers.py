@@ -22,8 +22,6 @@ EPSILON, DAYS, SECONDS = 'epsilon', 'simulated_days', 'seconds'
 ACCURACY = f'{VALIDATION}accuracy'
 TENSORBOARD_NAME = 'tensorboard'
 PLOT_NAME = 'accuracy.png'
-# Columns that differ between two runs with the same arguments.
-WALL_CLOCK_COLUMNS = (SECONDS,)
 
 
 def _is_due(run: loop.TrainingRun, checkpoint: checkpoints.Checkpoint, every: int) -> bool:

@@ -176,7 +176,6 @@ ERRORS = [
   ),
   ('plan', '--max_copies=-1', '--max_copies=-1'),
   ('plan', '--num_simulations=0', '--num_simulations=0'),
-  ('plan', '--num_workers=1000000000000', '--num_workers=1000000000000'),
   ('plan', '--delta=0', 'delta'),
   ('plan', '--noise_multiplier=0', 'noise_multiplier'),
   ('plan', '--epsilon=1', 'not allowed with'),

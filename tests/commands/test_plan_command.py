@@ -36,8 +36,6 @@ def test_fields_and_files(result, tmp_path):
   assert best['epsilon_range'][1] <= best['epsilon']
   others = {a['strategy'] for a in found['alternatives']}
   assert others == {*STRATEGIES} - {best['strategy']}
-  goals = {(s['report_goal'], s['num_rounds']) for s in found['settings']}
-  assert goals == {(10, 80), (5, 80), (20, 80), (40, 80), (10, 40), (10, 160)}
   # The file, the figures and the first simulation are those of other commands.
   account = result(
     f'account --strategy={file} --noise_multiplier=9 --delta=1e-6'
@@ -55,7 +53,7 @@ def test_fields_and_files(result, tmp_path):
   assert embedded == {**found, 'wall_seconds': embedded['wall_seconds']}
   shown = pages.check(text, found)
   assert {'recommended.epsilon', 'recommended.noise_multiplier', 'planned.min_sep'} <= shown
-  assert text.count('<svg ') == 5
+  assert text.count('<svg ') == 4
   assert 'A prediction, not a guarantee.' in text
   assert 'fl-dpftrl plan --population=1200 --report_goal=10' in text
   assert not re.search(r'(src|href)=|http', text)
@@ -63,7 +61,7 @@ def test_fields_and_files(result, tmp_path):
 
 @pytest.mark.slow
 def test_memory_and_epsilon(result):
-  line = f'plan {RUN} --delta=1e-6 --epsilon=0.8 {FAST} --num_simulations=1 --report_goals=10'
+  line = f'plan {RUN} --delta=1e-6 --epsilon=0.8 {FAST} --num_simulations=1'
   few, many = (result(f'{line} --max_copies={most}') for most in (3, 1000))
   best = few['recommended']
   assert best['memory_copies'] <= 3
@@ -78,14 +76,31 @@ def test_memory_and_epsilon(result):
 @pytest.mark.slow
 def test_text(run):
   line = LINE.replace(FAST, '--strategies=blt-b100,tree_full')
-  status, out, err = run(f'{line} --num_simulations=1 --report_goals=20,2000')
+  status, out, err = run(f'{line} --num_simulations=1 --report_goals=20')
   assert (status, err) == (0, '')
   assert out.startswith('recommended (a prediction, not a guarantee)\n')
   assert 'no guarantee: replay the log of the run for that. It assumes:' in out
   assert '--output=FILE.json to write the strategy file' in out
+  assert 'report goals, at the same ε' in out
   # 2000 devices are not there.
-  assert re.search(r'^- report goal 2000, 80 rounds: round 0 stalled', out, re.M)
+  status, _, err = run(f'{line} --num_simulations=1 --report_goals=2000')
+  assert status == 2 and 'round 0 stalled' in err
   assert run(f'{line} --num_simulations=1 --max_epsilon=0.01')[0] == 3
+
+
+@pytest.mark.slow
+def test_other_report_goals_have_the_same_epsilon(result):
+  line = f'plan {RUN} --delta=1e-6 --noise_multiplier=9 --strategies=tree_online --seed=4'
+  first, other = result(f'{line} --report_goals=20')['report_goals']
+  alone = result(line)
+  assert (first['report_goal'], first['noise_in_mean']) == (10, 1.0)
+  assert first['epsilon'] == alone['recommended']['epsilon']
+  again = result(line.replace('--report_goal=10', '--report_goal=20').replace('=9', '=12'))
+  for name in ('min_sep', 'max_participations'):
+    assert other[name] == again['planned'][name]
+  assert other['epsilon'] == pytest.approx(first['epsilon'], rel=1e-5)
+  ratio = other['noise_multiplier'] / first['noise_multiplier'] / 2.0
+  assert other['noise_in_mean'] == pytest.approx(ratio)
 
 
 def test_figures_in_text_promise_no_more_than_the_exact_ones():
@@ -95,7 +110,7 @@ def test_figures_in_text_promise_no_more_than_the_exact_ones():
   )
   guarantee = dataclasses.replace(plan.best.guarantee, noise_multiplier=1.23456789)
   best = dataclasses.replace(plan.best, guarantee=guarantee)
-  text = plan_text.text(dataclasses.replace(plan, best=best), output=None, report=None)
+  text = plan_text.text(dataclasses.replace(plan, best=best))
   assert re.search('^noise multiplier +1.23457$', text, re.M)
   assert plan_text._expected('min_sep', 1.23456789) == 1.23456
   assert plan_text._expected('max_participations', 1.23456112) == 1.23457

@@ -23,17 +23,6 @@ WRITERS = {
   'file': lambda p: durable.write_durably(f'{p}/a', b''),
   'folder': lambda p: durable.building(f'{p}/a').__enter__(),
   'bundle': lambda p: dpftrl.write_bundle(p, [], deltas=1e-6),
-  'study': lambda p: dpftrl.study(
-    print,
-    folder=p,
-    schema=SCHEMA,
-    mechanisms=['identity'],
-    epsilons=[1],
-    server_learning_rates=[1],
-    seeds=[0],
-    clip_norm=1.0,
-    report_goal=2,
-  ),
 }
 READERS = {
   'load': dpftrl.load_strategy,

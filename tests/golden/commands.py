@@ -86,9 +86,9 @@ LINES = (
   'verify public',
   'verify absent',
   f'plan {_POPULATION} --timer_rounds=8 --delta=1e-6 --noise_multiplier=4 --num_simulations=2'
-  ' --strategies=identity,tree_online,blt-b100 --report_goals=5 --num_workers=1 --output=plan.json',
+  ' --strategies=identity,tree_online,blt-b100 --output=plan.json',
   f'plan {_POPULATION} --timer_hours=24 --delta=1e-6 --epsilon=3 --num_simulations=1'
-  ' --strategies=identity,blt:2 --report_goals=20 --num_workers=1 --max_epsilon=2',
+  ' --strategies=identity,blt:2 --max_epsilon=2',
   f'compare --mechanisms=identity,tree_full,banded_sqrt:4,blt.json,blt-b400 {_SCHEMA}'
   ' --output=compared',
   'compare --mechanisms=tree_online,banded_toeplitz:3 --num_rounds=24 --min_sep=4,8'

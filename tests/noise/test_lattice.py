@@ -87,7 +87,8 @@ def test_inputs_may_depend_on_what_was_released(name):
 @pytest.mark.parametrize('num_rounds', [1, 2, 7, 33])
 def test_roundings_move_the_normals_by_at_most_the_norm(example, num_rounds):
   strategy = example(num_rounds)
-  weights = lattice.normal_weights(strategy, num_rounds)
+  made = list(lattice.rows(strategy, num_rounds))
+  weights = lattice._weights(strategy.noise(num_rounds), made)
   exact = float(np.linalg.norm(np.linalg.inv(weights), 2))
   assert exact <= lattice.rounding_norm(strategy, num_rounds) <= 1.001 * exact
 

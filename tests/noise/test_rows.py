@@ -13,7 +13,7 @@ import pytest
 from fl_dpftrl.families import banded, blt, identity, stamped
 from fl_dpftrl.families import banded_toeplitz as toeplitz
 from fl_dpftrl.families import tree_online as tree
-from fl_dpftrl.noise import normals, reference, rows
+from fl_dpftrl.noise import normals, recurrence, reference, rows
 from tests import oracle
 
 SEED = bytes(range(32))
@@ -61,6 +61,8 @@ def test_equals_the_reference(example, num_rounds, memory, tmp_path):
   assert_are(rows, expected_rows(strategy, num_rounds))
   noising = strategy.noising_matrix(num_rounds)
   np.testing.assert_allclose(norms, np.linalg.norm(noising, axis=1), rtol=1e-9)
+  size = recurrence.buffer_bytes(strategy, num_rounds, SIZE)
+  assert maker.buffers.nbytes in (size, size + 8 * SIZE)
   assert not list(tmp_path.iterdir())  # A mapped file has no name.
   with pytest.raises(ValueError, match=f'row {num_rounds} is beyond'):
     maker.make(rows[0])

@@ -12,14 +12,14 @@ NAMES = ('blt:3', 'banded', 'blt-b100')
 SEEDS = range(102, 104)
 
 
-def simulate(*, seed, num_devices=None, report_goal=None):
+def simulate(seed):
   """Simulates a small run as the command does; b differs from seed to seed."""
   return cohorts.Simulation(
     population=population.Population(
-      num_devices=num_devices or 8_000, seed=seed, availability=availability.Nightly(), dropout=0.08
+      num_devices=8_000, seed=seed, availability=availability.Nightly(), dropout=0.08
     ),
     timer=server.HourTimer(10.0),
-    server=server.Server(report_goal=report_goal or 60, clients_per_round=78),
+    server=server.Server(report_goal=60, clients_per_round=78),
     seed=seed,
   )
 

@@ -37,9 +37,6 @@ def load(
     download: whether TFF may download StackOverflow's files.
     vocabulary_size: words of the vocabulary; None for the data set's own.
     client_column, text_column: columns of a file of your own.
-
-  Raises:
-    ValueError: if there is no such data set, or a file is missing or bad.
   """
   options = {}
   if vocabulary_size is not None:

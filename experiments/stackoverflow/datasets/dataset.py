@@ -76,9 +76,6 @@ def unigram_token(sentences: Iterable[np.ndarray], vocabulary: vocabulary_lib.Vo
   Args:
     sentences: arrays of rows, one array for each training device.
     vocabulary: what the rows are encoded with.
-
-  Raises:
-    ValueError: if no target counts.
   """
   counts = np.zeros(vocabulary.size, np.int64)
   for rows in sentences:
@@ -113,9 +110,6 @@ def client_dataset(
     max_sentences: most sentences to use; None for all of them.
     epochs: passes over these sentences.
     seed: one or more non-negative integers, e.g. (run seed, round).
-
-  Raises:
-    ValueError: if batch_size, max_sentences or epochs is below 1.
   """
   for name, value in (
     ('batch_size', batch_size),
@@ -134,11 +128,7 @@ def client_dataset(
 
 
 def parse_part(text: str) -> tuple[int, int]:
-  """Returns number and count of a part, as in '1/2'.
-
-  Raises:
-    ValueError: naming the flag and its value.
-  """
+  """Returns number and count of a part, as in '1/2'."""
   number, _, count = text.partition('/')
   if not (
     number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count) <= _MOST_PARTS
@@ -159,9 +149,6 @@ def part(dataset: Dataset, text: str) -> Dataset:
   Args:
     dataset: the data set.
     text: number and count of the part, as in '1/2'.
-
-  Raises:
-    ValueError: if there is no such part, or no client in it.
   """
   number, count = parse_part(text)
   clients = tuple(c for c in dataset.train_clients if _part_of(c, count) == number)

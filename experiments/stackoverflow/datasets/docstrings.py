@@ -212,9 +212,6 @@ def load(
     min_sentences: files with fewer sentences of their own are no device.
     num_validation_sentences: most sentences of the validation set, an even
       choice from all of its devices; the test set is whole.
-
-  Raises:
-    ValueError: if there is no source file with a docstring.
   """
   sources = source_files()
   name = f'docstrings-{_fingerprint(sources, length)}.npz'

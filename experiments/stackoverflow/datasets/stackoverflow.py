@@ -46,11 +46,7 @@ def _find(data_dir: pathlib.Path, *names: str) -> pathlib.Path:
 
 
 def _download(data_dir: pathlib.Path) -> None:
-  """Runs TFF's own download; a file appears under its name only when it is whole.
-
-  Raises:
-    ValueError: naming the address that cannot be reached, and what to do without it.
-  """
+  """Runs TFF's own download; a file appears under its name only when it is whole."""
   data_dir.mkdir(parents=True, exist_ok=True)
   source = tff.simulation.datasets.stackoverflow
   with tempfile.TemporaryDirectory(dir=data_dir) as folder:
@@ -85,9 +81,6 @@ def read_vocabulary(path: pathlib.Path, size: int) -> vocabulary_lib.Vocabulary:
   Args:
     path: lines of a word and its count, as they are or in a .tar.bz2.
     size: how many words; all where the file has fewer.
-
-  Raises:
-    ValueError: if the file is not of this form.
   """
   try:
     if path.suffix == '.bz2':
@@ -185,9 +178,6 @@ def load(
     length: most words of a sentence; the rest of a longer one is dropped.
     num_validation_sentences: most sentences of the validation set.
     num_test_sentences: most sentences of the test set.
-
-  Raises:
-    ValueError: if a file is missing or is not what it should be.
   """
   folder = paths.local(data_dir).expanduser()
   if download:

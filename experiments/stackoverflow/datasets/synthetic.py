@@ -64,9 +64,6 @@ def load(
     vocabulary_size: words of the language.
     length: words of a sentence.
     num_test_sentences: sentences of the test set, and of the validation set.
-
-  Raises:
-    ValueError: if a number is below 1.
   """
   for name, value in (
     ('num_clients', num_clients),

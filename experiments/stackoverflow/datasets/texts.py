@@ -59,10 +59,6 @@ def load(
       file of TFF's data has no 'text', that is 'tokens'.
     vocabulary_size: most words of the vocabulary, from training clients alone.
     length: most words of a sentence; a longer one is cut.
-
-  Raises:
-    OSError: if a file cannot be read.
-    ValueError: naming the file, and what it should hold.
   """
   path = paths.local(path)
   if path.is_dir():

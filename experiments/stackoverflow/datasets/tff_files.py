@@ -29,10 +29,6 @@ def examples(path: pathlib.Path, feature: str) -> Iterator[tuple[str, str, Conte
   Args:
     path: file that ends in one of `SUFFIXES`; all its splits are read.
     feature: name of the feature with the text; without one of the name 'text', it is `TOKENS`.
-
-  Raises:
-    OSError: if the file cannot be read.
-    ValueError: naming the file, and what it should hold.
   """
   with path.open('rb'):
     pass  # Names a missing file as others are.

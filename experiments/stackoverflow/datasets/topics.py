@@ -205,9 +205,6 @@ def load(
     length: words of a sentence.
     num_test_sentences: sentences of the test set, and of the validation set, each of another
       client that does not train.
-
-  Raises:
-    ValueError: if a number is below 1.
   """
   for name, value in (
     ('num_clients', num_clients),

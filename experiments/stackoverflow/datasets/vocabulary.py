@@ -17,9 +17,6 @@ class Vocabulary:
   Attributes:
     words: distinct words, the most frequent first.
 
-  Raises:
-    ValueError: if words is empty or has a word twice.
-
   Source: TensorFlow Federated's StackOverflow next-word prediction baseline.
   """
 
@@ -79,11 +76,7 @@ class Vocabulary:
     return ' '.join(special.get(i) or self.words[i - 1] for i in row if i != self.pad)
 
   def most_frequent(self, size: int) -> 'Vocabulary':
-    """The first `size` words alone, or all where there are fewer.
-
-    Raises:
-      ValueError: if size is below 1.
-    """
+    """The first `size` words alone, or all where there are fewer."""
     if size < 1:
       raise ValueError(f'vocabulary size must be at least 1, got {size}')
     return Vocabulary(self.words[:size])
