@@ -15,7 +15,7 @@ GOOD = dict(noise_multiplier=1.0, clip_norm=1.0, report_goal=2)
 @pytest.mark.parametrize(
   'name, value',
   [
-    ('strategy', 'identity'),
+    ('strategy', 7),
     ('strategy', identity.Identity),
     ('noise_multiplier', -1.0),
     ('noise_multiplier', float('nan')),

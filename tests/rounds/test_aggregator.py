@@ -355,6 +355,10 @@ def test_only_those_who_may_take_part_are_admissible(tmp_path):
   [
     (dict(noise_multiplier=-1.0), 'noise_multiplier must be finite and at least 0'),
     (dict(clip_norm=0.0), 'clip_norm must be from 1e-30 to 1e30'),
+    (
+      dict(clip_norm=dpftrl.AdaptiveClipping(1.0)),
+      'AdaptiveClipping is for TFF alone: give a number',
+    ),
     (dict(report_goal=0), 'report_goal must be a whole number'),
     (dict(zeroing_norm=-1.0), 'zeroing_norm must be finite and positive'),
     (dict(delta=2.0), 'delta must lie strictly between 0 and 1'),
