@@ -47,27 +47,18 @@ class Scenario:
   devices: Mapping[str, float] = dataclasses.field(default_factory=dict)
   rounds: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
-  def simulation(
-    self, *, seed: int | None = None, num_devices: int | None = None, report_goal: int | None = None
-  ) -> cohorts.Simulation:
-    """Returns the simulation of the scenario.
-
-    Args:
-      seed: overrides the seed.
-      num_devices: overrides the population.
-      report_goal: overrides the report goal, and scales clients_per_round.
-    """
-    seed = self.seed if seed is None else seed
-    goal = self.report_goal if report_goal is None else report_goal
-    if self.clients_per_round is None:
+  def simulation(self, *, seed: int | None = None) -> cohorts.Simulation:
+    """Returns the simulation of the scenario, with its own seed or another."""
+    seed, goal, chosen = (
+      self.seed if seed is None else seed,
+      self.report_goal,
+      self.clients_per_round,
+    )
+    if chosen is None:
       chosen = math.ceil(_OVER_SELECTION * goal)
-    elif report_goal is None:
-      chosen = self.clients_per_round
-    else:
-      chosen = math.ceil(self.clients_per_round * report_goal / self.report_goal)
     return cohorts.Simulation(
       population=population.Population(
-        num_devices=self.population if num_devices is None else num_devices,
+        num_devices=self.population,
         seed=seed,
         availability=self._availability(),
         dropout=self.dropout,

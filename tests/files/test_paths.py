@@ -21,7 +21,6 @@ WRITERS = {
   'log': lambda p: dpftrl.write_log(f'{p}/a.parquet', rounds=[0], device_ids=['a'], num_rounds=1),
   'strategy': lambda p: dpftrl.save_strategy(f'{p}/a.json', dpftrl.Identity(), schema=SCHEMA),
   'file': lambda p: durable.write_durably(f'{p}/a', b''),
-  'folder': lambda p: durable.building(f'{p}/a').__enter__(),
   'bundle': lambda p: dpftrl.write_bundle(p, [], deltas=1e-6),
 }
 READERS = {
