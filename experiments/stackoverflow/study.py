@@ -29,7 +29,7 @@ from typing import Any
 import fl_dpftrl as dpftrl
 from experiments.stackoverflow import command_line, configuration, run
 from fl_dpftrl import workloads
-from fl_dpftrl.files import json_files
+from fl_dpftrl.files import json_files, paths
 from fl_dpftrl.study import cells, comparing
 from fl_dpftrl.study import design as design_lib
 from fl_dpftrl.study.results import Metric
@@ -182,7 +182,7 @@ def _run(arguments: argparse.Namespace) -> int:
   found = comparing.compare(
     study,
     functools.partial(train, max(1, len(os.sched_getaffinity(0)) // arguments.jobs)),
-    pathlib.Path(arguments.output_dir),
+    paths.local(arguments.output_dir),
     jobs=arguments.jobs,
     cell=arguments.cell,
     say=lambda line: print(messages.lines(line), file=sys.stderr, flush=True),

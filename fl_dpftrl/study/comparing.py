@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from fl_dpftrl import tables, workloads
 from fl_dpftrl.centralized import sampling as sampling_lib
-from fl_dpftrl.files import durable
+from fl_dpftrl.files import durable, paths
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.study import results as results_lib
 from fl_dpftrl.study import running, table
@@ -67,7 +67,7 @@ class Study:
     """Writes results.csv, table.txt, study.md and the figures as SVG and PNG into a folder."""
     from fl_dpftrl.drawing import style  # Loads matplotlib.
 
-    folder = pathlib.Path(folder)
+    folder = paths.local(folder)
     results_lib.write(folder / 'results.csv', self.results)
     for name, figure in self.figures.items():
       for kind in ('svg', 'png'):
@@ -141,7 +141,7 @@ def study(
   names = {field.name for field in dataclasses.fields(Design)}
   given = {name: value for name, value in locals().items() if name in names}
   design = Design(**{**given, 'metric': Metric(metric, lower_is_better)})
-  return compare(design, run, pathlib.Path(folder), jobs=jobs, cell=cell, say=say)
+  return compare(design, run, paths.local(folder), jobs=jobs, cell=cell, say=say)
 
 
 def compare(

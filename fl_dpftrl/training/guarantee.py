@@ -20,13 +20,7 @@ if TYPE_CHECKING:
 def void_reason(
   aggregator: Any, unprotected: str | None = None, *, shows_errors: bool = False
 ) -> str | None:
-  """Returns why a run guarantees nothing; None if it does.
-
-  Args:
-    aggregator: adds the noise.
-    unprotected: what the process learns from clients in other ways than by the aggregator.
-    shows_errors: whether errors of clients' work are printed with the values that they quote.
-  """
+  """Returns why a run guarantees nothing; None if it does."""
   own = noise_record.void_reason(aggregator.noise_multiplier, aggregator.noise_seed)
   shown = 'show_client_errors prints values of clients, for debugging' if shows_errors else None
   return '; '.join(filter(None, (own, unprotected, shown))) or None
