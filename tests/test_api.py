@@ -54,11 +54,12 @@ def test_several_schemas_are_optimised_for_at_once():
 
 
 def test_linear_algebra_has_one_thread_while_a_strategy_is_optimised(monkeypatch):
-  count = lambda: {pool['num_threads'] for pool in threadpoolctl.threadpool_info()}
+  pools = threadpoolctl.ThreadpoolController().select(user_api='blas')
+  count = lambda: {one['num_threads'] for one in pools.info()}
   found = []
   optimizer = registry.Optimizer(lambda problem: found.append(count()))
   monkeypatch.setitem(registry.OPTIMIZERS, 'identity', optimizer)
-  with threadpoolctl.threadpool_limits(2):
+  with pools.limit(limits=2):
     fl_dpftrl.optimize('identity', SCHEMA)
     assert found == [{1}] and count() == {2}
 
