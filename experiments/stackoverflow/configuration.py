@@ -17,7 +17,7 @@ from fl_dpftrl.files import durable
 from fl_dpftrl.text import messages
 
 HPARAMS_NAME, SUMMARY_NAME = 'hparams.json', 'summary.json'
-NOISE_FLAGS = ('noise_multiplier', 'epsilon', 'deployment_epsilon')
+NOISE_FLAGS = ('noise_multiplier', 'epsilon')
 """Flags of which one says how much noise there is."""
 
 CLIENT_OPTIMIZERS = ('sgd', 'sgdm', 'adam', 'adamw')
@@ -34,7 +34,6 @@ _MOST = {
   'rounds_per_evaluation': 10**7,
   'population': 2**31 - 1,
   'timer_rounds': 10**7,
-  'deployment_report_goal': 2**31 - 1,
   'embedding': 2**12,
   'lstm_units': 2**13,
   'vocabulary_size': 2**20,
@@ -96,11 +95,6 @@ class Hparams:
     None,
     'ε at --delta to which the noise multiplier is calibrated, for the participation that'
     ' --timer_rounds enforces; use instead of --noise_multiplier.',
-  )
-  deployment_epsilon: float | None = _flag(
-    None,
-    'The same for the hypothetical deployment of --deployment_report_goal; use instead of'
-    ' --epsilon.',
   )
   noise_memory: str | None = _flag(
     None,
@@ -180,11 +174,6 @@ class Hparams:
     'Privacy budget: the run ends before the round that would pass this ε by the schema that'
     ' --timer_rounds declares, and turns away devices that do not keep to it.',
   )
-  deployment_report_goal: int | None = _flag(
-    None,
-    "Report goal of a hypothetical deployment whose ε is stated beside the run's: same"
-    ' noise multiplier per device, same participation.',
-  )
   seed: int = _flag(0, 'Seed of data, cohorts and initial weights; not of the noise.')
   noise_seed: int | None = _flag(
     None, 'Makes the noise reproducible, for tests: the run then has no guarantee.', shown=False
@@ -211,7 +200,6 @@ class Hparams:
       'clients_per_round',
       'population',
       'timer_rounds',
-      'deployment_report_goal',
       'embedding',
       'lstm_units',
       'vocabulary_size',
@@ -234,13 +222,7 @@ class Hparams:
       value = getattr(self, field.name)
       if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f'--{field.name}={value} must be a finite number')
-    for name in (
-      'client_learning_rate',
-      'server_learning_rate',
-      'clip_norm',
-      'epsilon',
-      'deployment_epsilon',
-    ):
+    for name in ('client_learning_rate', 'server_learning_rate', 'clip_norm', 'epsilon'):
       value = getattr(self, name)
       if value is not None and not value > 0:
         raise ValueError(f'--{name}={value} must be positive')
@@ -254,11 +236,7 @@ class Hparams:
           f'--max_epsilon={self.max_epsilon} needs --timer_rounds, which declares a min-sep,'
           ' a positive --noise_multiplier, and no --noise_seed'
         )
-    if self.deployment_epsilon is not None and self.deployment_report_goal is None:
-      raise ValueError(
-        f'--deployment_epsilon={self.deployment_epsilon} needs --deployment_report_goal'
-      )
-    if self.calibrates and self.timer_hours is not None:
+    if self.epsilon is not None and self.timer_hours is not None:
       raise ValueError(
         f'--timer_hours={self.timer_hours} enforces no min-sep in rounds to calibrate noise for:'
         ' give --timer_rounds, or --noise_multiplier'
@@ -276,16 +254,6 @@ class Hparams:
       value = getattr(self, name)
       if value is not None and value < 0:
         raise ValueError(f'--{name}={value} must be at least 0')
-    if self.deployment_report_goal is not None and self.deployment_report_goal < self.report_goal:
-      raise ValueError(
-        f'--deployment_report_goal={self.deployment_report_goal} is below'
-        f' --report_goal={self.report_goal}'
-      )
-
-  @property
-  def calibrates(self) -> bool:
-    """True if the noise multiplier follows from a target ε."""
-    return self.epsilon is not None or self.deployment_epsilon is not None
 
   def to_json(self) -> dict[str, Any]:
     """Returns all flags, but leaves out the value of a noise seed."""

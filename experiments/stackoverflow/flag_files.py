@@ -24,7 +24,7 @@ _LONGEST_NAME = 100
 
 ALTERNATIVES = (
   ('mechanism', 'strategy'),
-  ('noise_multiplier', 'epsilon', 'deployment_epsilon'),
+  ('noise_multiplier', 'epsilon'),
   ('timer_rounds', 'timer_hours'),
 )
 """Groups of flags that exclude each other."""

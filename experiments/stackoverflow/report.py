@@ -39,7 +39,6 @@ def description(
     dataset=f'{hparams.dataset}: {dataset.licence}',
     unit=dataset.unit,
     strategy=hparams.strategy or f'{family}, optimised',
-    deployment_report_goal=hparams.deployment_report_goal,
     program=os.path.relpath(program) if program.exists() else 'fl-dpftrl',
     counts=True,
     short_rounds=False,
@@ -149,17 +148,6 @@ def _summary(outcome: Outcome) -> str:
   ]
   if setting.burnt_rounds:
     lines.append(('  burnt rounds, counted', ', '.join(str(r) for r in setting.burnt_rounds)))
-  if setting.hypothetical is not None:
-    other = setting.hypothetical
-    lines.append(
-      (
-        '  hypothetical deployment',
-        f'report goal {other.report_goal:,}, population'
-        f' {other.population:,}, σ ='
-        f' {rounding.up(other.noise_multiplier)}: ρ ='
-        f' {rounding.up(other.rho)}, ε = {rounding.up(other.epsilon)}',
-      )
-    )
   for name, what in (
     ('privacy.html', 'Report'),
     ('privacy.json', '  its figures'),
@@ -215,9 +203,7 @@ def _without_noise(outcome: Outcome) -> float | str:
   own = outcome.hparams.to_json()
   noise = ('noise_multiplier', 'mechanism', 'strategy', 'zeroing_norm')
   differing = [
-    key
-    for key in own
-    if key not in (*noise, 'noise_seed', 'deployment_report_goal') and own[key] != other.get(key)
+    key for key in own if key not in (*noise, 'noise_seed') and own[key] != other.get(key)
   ]
   if differing or other.get('noise_multiplier'):
     return f'not known; {folder} differs in {", ".join(differing) or "noise"}'

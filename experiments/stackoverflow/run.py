@@ -181,27 +181,22 @@ def clip_norm(hparams: configuration.Hparams) -> float | adaptive_clipping.Adapt
 def calibrated(hparams: configuration.Hparams, chosen: base.Strategy) -> configuration.Hparams:
   """Returns the flags with the noise multiplier that a target ε asks for.
 
-  The noise is calibrated for the participation that the timers enforce, for the
-  run itself or for its hypothetical deployment. A noise multiplier that is
-  given, or was recorded by the run's first start, stays as it is.
+  The noise is calibrated for the participation that the timers enforce. A noise multiplier that
+  is given, or was recorded by the run's first start, stays as it is.
 
   Raises:
     ValueError: if no noise multiplier meets the target.
   """
   if hparams.noise_multiplier is not None:
     return hparams
-  target, ratio = hparams.epsilon, 1.0
-  if target is None:
-    target = hparams.deployment_epsilon
-    ratio = hparams.report_goal / hparams.deployment_report_goal
   guarantee = calibration.calibrate(
     chosen,
     enforced_schema(hparams),
-    epsilon=target,
+    epsilon=hparams.epsilon,
     delta=hparams.delta,
     num_coordinates=arithmetic.MANY_COORDINATES,
   )
-  return dataclasses.replace(hparams, noise_multiplier=ratio * guarantee.noise_multiplier)
+  return dataclasses.replace(hparams, noise_multiplier=guarantee.noise_multiplier)
 
 
 def enforced_schema(hparams: configuration.Hparams) -> schemas.MinSep:

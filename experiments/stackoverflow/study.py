@@ -41,7 +41,7 @@ _PER_RUN = (
   *('noise_seed', 'output_dir', 'resume', 'compare_with', 'figures'),
 )
 _REQUIRED = ('title', 'flags', 'mechanisms', 'epsilons', 'server_learning_rates', 'seeds')
-_OPTIONAL = ('without_noise', 'metric', 'lower_is_better')
+_OPTIONAL = ('without_noise', 'metric', 'lower_is_better', 'deployment_report_goal')
 
 
 def read(path: str | os.PathLike[str]) -> design_lib.Design:
@@ -85,7 +85,6 @@ def design(content: Any) -> design_lib.Design:
     clip_norm=hparams.clip_norm,
     report_goal=hparams.report_goal,
     delta=hparams.delta,
-    deployment_report_goal=hparams.deployment_report_goal,
     workload=workloads.Workload(
       momentum=hparams.server_momentum,
       warmup_fraction=hparams.warmup_fraction,

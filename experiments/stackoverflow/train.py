@@ -235,7 +235,7 @@ def _check_folder(folder: pathlib.Path, hparams: configuration.Hparams) -> confi
   if not isinstance(before, dict):
     raise ValueError(f'{path} is not of a run: it must hold a JSON object')
   now, before = hparams.to_json(), configuration.recorded(before)
-  if hparams.calibrates:
+  if hparams.epsilon is not None:
     now['noise_multiplier'] = before['noise_multiplier']
   for name in sorted(now.keys() | before.keys()):
     if before.get(name) != now.get(name):

@@ -25,7 +25,6 @@ from fl_dpftrl.reports import setting as setting_lib
 from fl_dpftrl.text import rounding
 
 Setting = setting_lib.Setting
-Deployment = setting_lib.Deployment
 
 # Of what the rows of a log stand for.
 _A = {'device': 'a device', 'example': 'an example'}

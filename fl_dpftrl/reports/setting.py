@@ -4,29 +4,6 @@ import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Deployment:
-  """A larger, hypothetical deployment with the same noise on the mean update.
-
-  Attributes:
-    report_goal: devices a round needs.
-    population: devices that it implies; None if not published.
-    noise_multiplier: std(Z) / clip_norm.
-    sensitivity: in units of the clip norm.
-    rho: ρ of zCDP.
-    epsilon: ε at delta.
-    delta: δ.
-  """
-
-  report_goal: int
-  population: int | None
-  noise_multiplier: float
-  sensitivity: float
-  rho: float
-  epsilon: float
-  delta: float
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
   """Information about a run that its log does not hold; None if not recorded.
 
@@ -45,7 +22,6 @@ class Setting:
     report_goal: devices a round needs, the divisor of the sum.
     population: devices that could take part.
     void_reason: reason why the run guarantees nothing, if so; published, too.
-    hypothetical: a larger, hypothetical deployment.
     clipped_count: updates that were clipped, over all rounds.
     zeroed_count: updates dropped for their size.
     rejected_count: updates dropped as not finite.
@@ -67,7 +43,6 @@ class Setting:
   report_goal: int | None = None
   population: int | None = None
   void_reason: str | None = None
-  hypothetical: Deployment | None = None
   clipped_count: int | None = None
   zeroed_count: int | None = None
   rejected_count: int | None = None
@@ -80,7 +55,6 @@ class Setting:
     Names of runs and files can identify people and machines, and burnt rounds
     reveal what happened in single ones.
     """
-    hypothetical = self.hypothetical and dataclasses.replace(self.hypothetical, population=None)
     return Setting(
       run='',
       command='',
@@ -93,6 +67,5 @@ class Setting:
       zeroing_norm=self.zeroing_norm,
       report_goal=self.report_goal,
       void_reason=self.void_reason,
-      hypothetical=hypothetical,
       notes=self.notes,
     )

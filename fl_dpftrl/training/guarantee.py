@@ -11,7 +11,6 @@ from fl_dpftrl.logs import keys, metric_names, noise_record
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import runs
-from fl_dpftrl.reports import setting
 
 if TYPE_CHECKING:
   from fl_dpftrl.training import loop  # Loads TensorFlow.
@@ -43,14 +42,12 @@ def log_metadata(run: 'loop.TrainingRun', *, not_private: Sequence[str] = ()) ->
   }
 
 
-def account(
-  run: 'loop.TrainingRun', schema: schemas.MinSep, *, noise_ratio: float = 1.0
-) -> gaussian.Guarantee:
-  """Returns the guarantee of a run's noise, or of so many times as much, under a schema."""
+def account(run: 'loop.TrainingRun', schema: schemas.MinSep) -> gaussian.Guarantee:
+  """Returns the guarantee of a run's noise under a schema."""
   return gaussian.account(
     run.aggregator.strategy,
     schema,
-    noise_multiplier=run.aggregator.noise_multiplier * noise_ratio,
+    noise_multiplier=run.aggregator.noise_multiplier,
     delta=run.delta,
     num_coordinates=run.arithmetic.num_coordinates,
   )
@@ -89,35 +86,3 @@ def admitted(rounds: Iterator[schemas.Cohort], schema: schemas.MinSep) -> Iterat
     device_ids = gate.check(cohort.device_ids).device_ids
     gate.record(device_ids)
     yield cohort._replace(device_ids=device_ids)
-
-
-def deployment(
-  run: 'loop.TrainingRun', schema: schemas.MinSep, *, report_goal: int, population: int
-) -> setting.Deployment | None:
-  """Returns the guarantee of a larger deployment with a run's noise per device.
-
-  A run of more devices a round, with as much more noise on the sum and the same
-  participation of each device, has the same noise on the mean.
-
-  Args:
-    run: the run.
-    schema: its participation.
-    report_goal: report goal of the deployment.
-    population: devices of the run.
-
-  Returns:
-    None for a run without noise.
-  """
-  if not run.aggregator.noise_multiplier:
-    return None
-  ratio = report_goal / run.aggregator.report_goal
-  guarantee = account(run, schema, noise_ratio=ratio)
-  return setting.Deployment(
-    report_goal=report_goal,
-    population=round(population * ratio),
-    noise_multiplier=guarantee.noise_multiplier,
-    sensitivity=guarantee.sensitivity,
-    rho=guarantee.rho,
-    epsilon=guarantee.epsilon,
-    delta=guarantee.delta,
-  )

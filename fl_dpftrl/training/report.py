@@ -38,7 +38,6 @@ class Description:
     dataset: training data, and its licence.
     unit: what one device stands for, such as 'a device' or 'a source file'.
     strategy: name or file by which the strategy was given.
-    deployment_report_goal: report goal of a hypothetical, larger deployment whose ε is stated.
     program: command line that replays, in the report.
     counts: whether the report has counts of clipped, zeroed and rejected updates.
     short_rounds: whether the statement counts the rounds with fewer devices than the report goal.
@@ -47,7 +46,6 @@ class Description:
   dataset: str | None = None
   unit: str = 'a device'
   strategy: str | None = None
-  deployment_report_goal: int | None = None
   program: str = 'fl-dpftrl'
   counts: bool = False
   short_rounds: bool = True
@@ -83,18 +81,6 @@ def write(
   evidence = guarantee.replayable(run, log, declared)
   goal = aggregator.report_goal if description.short_rounds else None
   statement = replay_lib.replay(evidence, deltas=run.delta, report_goal=goal)
-  hypothetical = None
-  if description.deployment_report_goal is not None:
-    hypothetical = guarantee.deployment(
-      run,
-      schemas.MinSep(
-        num_rounds=statement.num_rounds,
-        min_sep=statement.min_sep,
-        max_participations=statement.max_participations,
-      ),
-      report_goal=description.deployment_report_goal,
-      population=population,
-    )
   counts: dict[str, Any] = {}
   if description.counts and isinstance(aggregator.clip_norm, float):
     counts = _counts(history)
@@ -111,7 +97,6 @@ def write(
     population=population,
     command=replay_command(run, declared, description),
     void_reason=run.void_reason,
-    hypothetical=hypothetical,
     burnt_rounds=burnt,
     **counts,
   )

@@ -28,8 +28,8 @@ class Trained:
     history: metrics by round.
     folder: output folder.
     delta: δ at which ε is stated.
-    setting: what the report says beyond the log; among it `void_reason`, `burnt_rounds`
-      and `hypothetical`.
+    setting: what the report says beyond the log; among it `void_reason` and
+      `burnt_rounds`.
     bundle_digest: digest of the bundle, to keep elsewhere; None without one.
   """
 
@@ -106,7 +106,6 @@ class Trained:
       'num_parameters': self.num_parameters,
       'burnt_rounds': list(setting.burnt_rounds),
       'diverged_since_round': self.diverged_since(test),
-      'hypothetical_deployment': setting.hypothetical and vars(setting.hypothetical),
       'void_reason': setting.void_reason,
     }
 

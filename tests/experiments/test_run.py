@@ -81,10 +81,6 @@ def test_noise_is_calibrated_for_what_the_timers_enforce():
   schema = schemas.MinSep(num_rounds=30, min_sep=10, max_participations=3)
   stated = accounting.account(found, schema, noise_multiplier=own.noise_multiplier, delta=own.delta)
   assert 1.999 < stated.epsilon <= 2.0
-  larger = dataclasses.replace(
-    wanted, epsilon=None, deployment_epsilon=2.0, deployment_report_goal=200
-  )
-  assert run.calibrated(larger, found).noise_multiplier == pytest.approx(own.noise_multiplier / 10)
   assert run.calibrated(own, found) is own  # As on resuming: what was recorded stays.
   without_timers = dataclasses.replace(wanted, timer_rounds=None)
   most = run.calibrated(without_timers, found).noise_multiplier
@@ -95,7 +91,6 @@ def test_noise_is_calibrated_for_what_the_timers_enforce():
   'changes, words',
   [
     ({'epsilon': 0.0}, '--epsilon=0.0 must be positive'),
-    ({'deployment_epsilon': 1.0}, 'needs --deployment_report_goal'),
     ({'epsilon': 1.0, 'timer_hours': 3.0}, '--timer_hours=3.0'),
     ({}, '--noise_multiplier is missing'),
   ],

@@ -85,7 +85,6 @@ def test_a_failed_run_is_a_line_and_the_same_command_tries_it_again(tmp_path):
   assert [row['status'] for row in rows] == ['done'] * 4
   stated = json.loads((spoilt.parent / 'summary.json').read_text())
   assert float(rows[0]['epsilon_of_run']) == stated['epsilon'] > 0.05
-  assert stated['hypothetical_deployment']['epsilon'] <= 0.05
 
 
 @pytest.mark.parametrize(

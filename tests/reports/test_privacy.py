@@ -86,15 +86,6 @@ ONCE = log_of([(0, 'a')], 3)
 CROWD = crowd()
 FILE = log_lib.LogFile('log.parquet', 'ab' * 32)
 SHA_OF_CROWD = log_lib.LogFile('crowd.parquet', 'cd' * 32)
-HYPOTHETICAL = privacy.Deployment(
-  report_goal=6500,
-  population=8_765_000,
-  noise_multiplier=487.5,
-  sensitivity=1.7,
-  rho=0.0625,
-  epsilon=1.9375,
-  delta=1e-6,
-)
 
 
 @pytest.fixture(autouse=True, scope='module')
@@ -143,15 +134,14 @@ def fixture_plain():
 @pytest.mark.parametrize('deltas', [1e-6, [1e-6, 1e-9]])
 def test_figures_are_the_statements(tmp_path, deltas):
   stated, path = statement(deltas=deltas), tmp_path / 'privacy.html'
-  privacy.write_report(path, stated, setting=setting(hypothetical=HYPOTHETICAL))
+  privacy.write_report(path, stated, setting=setting())
   page = Page(path.read_text())
-  page.check(stated, hypothetical=vars(HYPOTHETICAL))
+  page.check(stated)
   expected = {
     f'{part}.{field}'
     for part in ('worst_case', 'observed', 'declared')
     for field in ('sensitivity', 'rho', 'epsilon')
   }
-  expected |= {f'hypothetical.{field}' for field in vars(HYPOTHETICAL)}
   assert expected | {'num_rounds', 'min_sep', 'max_participations', 'delta'} <= page.fields
   assert ('worst_case.curve.1.epsilon' in page.fields) is isinstance(deltas, list)
   assert [field for field, _ in page.figures[:2]] == ['worst_case.epsilon', 'delta']
@@ -272,15 +262,9 @@ def test_publication_tells_nothing_of_single_devices(several, group_size):
     [run, run] if several else run, deltas=[1e-6, 1e-9], group_size=group_size, report_goal=50
   )
   whole = filed(whole, *[SHA_OF_CROWD] * len(whole.runs))
-  given = dict(
-    population=765_432,
-    clipped_count=54_321,
-    zeroed_count=65_431,
-    rejected_count=76_541,
-    hypothetical=HYPOTHETICAL,
-  )
+  given = dict(population=765_432, clipped_count=54_321, zeroed_count=65_431, rejected_count=76_541)
   confidential, published = report(whole, **given).source, public(whole, **given).source
-  counts = {1009, 765_432, 54_321, 65_431, 76_541, 8_765_000, whole.counted.num_participations}
+  counts = {1009, 765_432, 54_321, 65_431, 76_541, whole.counted.num_participations}
   secret = ['SECRET', 'cd' * 32, 'crowd.parquet', 'rows &lt;may&gt; be missing']
   for text in (*secret, *(f'{count:,}' for count in counts)):
     assert text in confidential
@@ -308,15 +292,14 @@ def test_each_page_says_first_for_whom_it_is(plain):
   assert confidential in plain.text and 'For publication' not in plain.text
   assert 'Confidential' in plain.source.partition('<data')[0]
   stated = publication.publishable(statement())
-  page = report(stated, hypothetical=HYPOTHETICAL)
-  page.check(stated, hypothetical=vars(HYPOTHETICAL))
+  page = report(stated)
+  page.check(stated)
   assert confidential not in page.text
   assert 'For publication. This page leaves out what was counted from single' in page.text
   assert 'For publication' in page.source.partition('<data')[0]
   assert 'Two figures and their assumptions' in page.text
   assert 'Privacy loss of actual devices' not in page.text
-  assert {'worst_case.epsilon', 'declared.epsilon', 'hypothetical.epsilon'} <= page.fields
-  assert 'hypothetical.population' not in page.fields
+  assert {'worst_case.epsilon', 'declared.epsilon'} <= page.fields
 
 
 @pytest.mark.parametrize('deltas', [1e-6, [1e-6, 1e-9]])

@@ -75,12 +75,3 @@ def test_the_rule_of_an_adaptive_clip_norm_is_in_the_log():
   rule = dpftrl.AdaptiveClipping(1.0, rounds=3)
   assert noise_record.read_clipping(guarantee.log_metadata(run_of(clip_norm=rule))) == rule
   assert noise_record.read_clipping(guarantee.log_metadata(run_of())) is None
-
-
-def test_a_deployment_has_the_same_noise_on_the_mean():
-  found = guarantee.deployment(run_of(), SCHEMA, report_goal=50, population=300)
-  assert (found.noise_multiplier, found.population) == (20.0, 3000)
-  expected = dpftrl.account(AGGREGATOR.strategy, SCHEMA, noise_multiplier=20.0, delta=1e-6)
-  assert found.epsilon == expected.epsilon
-  silent = run_of(noise_multiplier=0.0)
-  assert guarantee.deployment(silent, SCHEMA, report_goal=50, population=300) is None
