@@ -9,8 +9,6 @@ import pytest
 from benchmarks import process
 from benchmarks.plan import cases, judge, run
 from fl_dpftrl.commands import plan as plan_command
-from fl_dpftrl.planning import simulating
-from fl_dpftrl.strategies import files
 
 SMALL = cases.Case(
   size='small',
@@ -19,16 +17,6 @@ SMALL = cases.Case(
   num_rounds=60,
   flags=('--timer_hours=6', '--dropout=0'),
 )
-NAMES = ('blt:1', 'banded', 'tree_full')
-
-
-def outcomes(min_seps):
-  return [
-    simulating.Outcome(
-      seed=seed, report_goal=4, num_rounds=60, min_sep=min_sep, max_participations=4, days=2.0
-    )
-    for seed, min_sep in enumerate(min_seps)
-  ]
 
 
 def test_command_is_understood():
@@ -43,36 +31,6 @@ def test_command_is_understood():
     judge.NOISE_MULTIPLIER,
     judge.NUM_SIMULATIONS,
   )
-
-
-@pytest.mark.slow
-def test_verdicts():
-  found = []
-  judges = judge.Judge(NAMES, found.append)
-  seen = outcomes([10, 12, 11, 12, 9])
-  sharp, rough = judges.verdicts(seen, 4, (1000, 16))
-  assert (sharp.seed, sharp.log.min_sep) == (4, 9)
-  # From those after it, round to the first: 10, 12 and 11.
-  assert sharp.planned.min_sep == 6
-  assert sharp.best == 'banded' and sharp.excess >= 0.0
-  assert sharp.is_covered
-  assert rough.predicted_epsilon >= rough.epsilon > 0.0
-  for verdict in (sharp, rough):
-    (found_best,) = [c for c in judges._hindsight(verdict.log) if c.label == verdict.best]
-    assert (
-      verdict.best_loss
-      == files.describe(found_best.strategy, schema=verdict.log).figures['max_loss']
-    )
-  # Of the same simulations nothing is found anew.
-  count = len(found)
-  judges.verdicts(seen, 4, (16,))
-  assert len(found) == count
-
-
-def test_beyond_what_was_planned_for():
-  (verdict,) = judge.Judge(('blt-b100',)).verdicts(outcomes([5, 12, 12, 12]), 0, (16,))
-  assert not verdict.is_covered
-  assert verdict.epsilon > 0.0
 
 
 @pytest.mark.slow

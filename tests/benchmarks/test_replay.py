@@ -1,18 +1,15 @@
 """The parts of the replay benchmark that need no long run."""
 
-import argparse
 import collections
 import dataclasses
 import json
-import pathlib
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import process, sides
-from benchmarks.replay import cases, generate, peer, results, run
-from fl_dpftrl.commands import replay as replay_command
+from benchmarks import process
+from benchmarks.replay import cases, generate, peer, run
 from fl_dpftrl.families import identity
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.replaying import replay, runs
@@ -54,52 +51,6 @@ def test_generated_log(tmp_path, ids):
     'min_sep': apart.min(),
     'num_participations': 9000,
   }
-
-
-def test_gaps_are_kept_where_nearly_all_devices_are_away():
-  last = np.full(4001, -generate.MOST_GAP)
-  for round_index, devices in enumerate(generate.cohorts(4001, 1500, 10)):
-    assert np.unique(devices).size == 10
-    assert (round_index - last[devices] >= generate.LEAST_GAP).all()
-    last[devices] = round_index
-
-
-def test_an_interrupted_log_is_none(tmp_path):
-  def interrupt(text):
-    raise KeyboardInterrupt
-
-  with pytest.raises(KeyboardInterrupt):
-    generate.write(tmp_path / 'log.parquet', SMALL, interrupt)
-  assert not list(tmp_path.iterdir())
-
-
-def test_command_is_understood(tmp_path):
-  program, command, *arguments = run.command(cases.CASES[0], tmp_path)
-  assert (pathlib.Path(program).name, command) == ('fl-dpftrl', 'replay')
-  parser = argparse.ArgumentParser()
-  replay_command.add_arguments(parser)
-  parser.add_argument('--json', action='store_true')
-  args = parser.parse_args(arguments)
-  assert (args.strategy, args.noise_multiplier, args.delta) == ('blt-b400', 8.0, [1e-6])
-
-
-def side(*seconds, min_sep=200, **kwargs):
-  return sides.Side(
-    seconds=seconds,
-    cpu_seconds=seconds,
-    peak_mebibytes=100.4,
-    figures={'min_sep': min_sep},
-    **kwargs,
-  )
-
-
-def test_another_min_sep_is_a_failure():
-  both = {'ours': side(1.0), 'peer': side(2.0)}
-  assert run.agreed(**both) == both
-  found = run.agreed(side(1.0), side(1.0, min_sep=199))
-  assert found['ours'].failures == ('min_sep is 200, the bare query says 199',)
-  row = results.Row(SMALL, **found)
-  assert row.ratio is None and 'bare query says 199' in results.table([row])
 
 
 @pytest.mark.slow

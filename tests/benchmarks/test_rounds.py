@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.rounds import cases, noise, run, simulated
+from benchmarks.rounds import cases, noise, simulated
 from fl_dpftrl.noise import recurrence
 
 
@@ -16,45 +16,6 @@ def test_rows_are_timed(name):
   if name.startswith('banded'):
     assert cases.first_row(name) > strategy.num_bands
     assert cases.first_row(name) % 16 == 8
-
-
-def test_page():
-  about = {
-    'date': '2026-01-01',
-    'processor': 'x86_64',
-    'cores': 4,
-    'versions': {'python': '3.11.7'},
-  }
-  row = {
-    'strategy': 'blt-4',
-    'size': 10,
-    'threads': 1,
-    'seconds': [0.2],
-    'cpu_seconds': [0.2],
-    'reading': [0.1],
-    'normals': [0.1],
-    'state_bytes': 5e6,
-  }
-  peer = {'strategy': 'blt-4', 'ours': [1.0], 'seconds': [1.5], 'state_bytes': 1}
-  training = {
-    'size': 10,
-    'batches': 1,
-    'gibibytes': 2.0,
-    'seconds': {'plain': [1.0, 1.0], 'blt-4': [1.0, 1.5]},
-    'state_bytes': {'plain': 1e6, 'blt-4': 2e6},
-  }
-  machines = {
-    'case': 'lstm-128',
-    'nodes': 2,
-    'seconds': {'in process': [1.0], 'machines': [1.2]},
-    'model_bytes': 2e6,
-    'sent': {'to_machine': 2.1e6, 'to_driver': 6e7, 'num': 60},
-  }
-  text = run.document(about, [row], [peer], [training], [machines])
-  assert '4 cores. python 3.11.7.' in text and text.count('blt-4') == 3
-  for found in ('2.00×', '1.5×', '1.25× plain', '2.0 ', '1.20×', '60.0'):
-    assert found in text
-  assert run.spread([1.0, 0.5, 2.0]) == '1,000 (500–2,000)'
 
 
 @pytest.mark.parametrize(

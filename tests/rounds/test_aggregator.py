@@ -528,12 +528,6 @@ def test_a_round_that_is_ending_cannot_fail(tmp_path, monkeypatch):
     assert told and round_.mean is not None
 
 
-def test_a_known_seed_of_a_start_without_a_round_voids_those_after(tmp_path):
-  opened(tmp_path / 'run', noise_seed=7).close()
-  with pytest.raises(ValueError, match='was made with a noise_seed'):
-    opened(tmp_path / 'run')
-
-
 def test_a_closed_aggregator_ends_its_round(tmp_path):
   aggregator = opened(tmp_path)
   with aggregator.round(list('ab')) as round_:

@@ -149,17 +149,6 @@ def test_blocks_hold_a_whole_batch_of_any_size(monkeypatch):
 
 
 @pytest.mark.slow
-def test_central_training_with_batches_of_a_fixed_size(monkeypatch, tmp_path, capsys):
-  pytest.importorskip('jax')
-  module, folder = program('central', monkeypatch), tmp_path / 'run'
-  module.main([str(folder), '--epsilon=8', '--num_rounds=12', '--sampling=fixed_size'])
-  *_, last, _ = capsys.readouterr().out.splitlines()
-  assert 7.9 < float(last.split('ε ')[1].split()[0]) <= 8.0
-  rounds = pq.read_table(folder / 'participation.parquet').column('round').to_pylist()
-  assert [rounds.count(t) for t in range(12)] == [256] * 12
-
-
-@pytest.mark.slow
 def test_central_training_goes_on_after_sigkill(monkeypatch, tmp_path, capsys):
   pytest.importorskip('jax')
   folder = tmp_path / 'run'
@@ -235,39 +224,6 @@ def test_flower_gets_one_reply_of_the_private_mean(monkeypatch, tmp_path, capsys
   assert 'failed: round 3 has 2 updates, and report_goal is 3' in capsys.readouterr().out
   run = opened(tmp_path / 'run')
   assert dpftrl.replay(run, deltas=1e-6).min_sep >= 2
-
-
-def test_flower_keeps_scalars_and_the_name_of_the_weight(monkeypatch, tmp_path):
-  pytest.importorskip('flwr')
-  from flwr.supercore import task_identity
-
-  for name in ('task_id', 'run_id', 'node_id'):
-    monkeypatch.setattr(task_identity.TaskIdentity, f'_{name}', 1)
-  module = program('flower_strategy', monkeypatch)
-
-  def train(message, context):
-    content = {
-      'arrays': module.ArrayRecord({'bias': module.Array(np.array(3.0))}),
-      'metrics': module.MetricRecord({'examples': 5}),
-    }
-    return module.Message(content=module.RecordDict(content), reply_to=message)
-
-  monkeypatch.setattr(module, 'train', train)
-  with dpftrl.PrivateAggregator(
-    dpftrl.Identity(),
-    template={'bias': np.array(0.0)},
-    noise_multiplier=1e-6,
-    clip_norm=8.0,
-    report_goal=2,
-    folder=tmp_path / 'run',
-    noise_seed=2,
-  ) as aggregator:
-    wrapped = module.FedAvgM(weighted_by_key='examples', server_learning_rate=0.5)
-    strategy = module.PrivateStrategy(wrapped, aggregator, 2)
-    arrays = module.ArrayRecord({'bias': module.Array(np.array(1.0))})
-    result = strategy.start(Grid(module, num_nodes=2), arrays, num_rounds=1)
-  bias = result.arrays['bias'].numpy()
-  assert bias.shape == () and abs(bias - 2.0) < 1e-4
 
 
 def test_a_private_mean_of_optax_is_refused_within_jit(monkeypatch, tmp_path):

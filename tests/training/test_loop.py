@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from fl_dpftrl.files import durable, ledger
+from fl_dpftrl.files import ledger
 from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.training import loop
@@ -191,14 +191,6 @@ def test_two_processes_cannot_train_the_same_run(tmp_path):
 
   run(tmp_path, on_step=on_step)
   run(tmp_path)  # The lock ends with the run.
-
-
-def test_what_a_killed_process_was_writing_goes(tmp_path):
-  (tmp_path / f'{durable.TEMPORARY_PREFIX}bundle').mkdir()
-  (tmp_path / f'{durable.TEMPORARY_PREFIX}bundle' / 'log').write_bytes(b'half')
-  (tmp_path / f'{durable.TEMPORARY_PREFIX}page').write_bytes(b'half')
-  run(tmp_path)
-  assert not list(tmp_path.glob(f'{durable.TEMPORARY_PREFIX}*'))
 
 
 def test_a_log_without_its_checkpoints_cannot_go_on(tmp_path):
