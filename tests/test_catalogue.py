@@ -12,7 +12,7 @@ import pytest
 
 import fl_dpftrl
 from fl_dpftrl import workloads
-from fl_dpftrl.families import banded, blt, identity, stamped, tree_online
+from fl_dpftrl.families import banded, blt, identity, stamped
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
 from tests import every_family
@@ -248,23 +248,6 @@ def test_a_name_goes_before_a_file_of_that_name(tmp_path, monkeypatch):
     assert files.load_strategy(name).family == family
 
 
-def test_top_level_names():
-  assert fl_dpftrl.load_strategy('identity') == identity.Identity()
-  assert fl_dpftrl.MinSep is schemas.MinSep
-  assert fl_dpftrl.strategies.files is files
-  assert 'CorrelatedNoiseFactory' in dir(fl_dpftrl)
-  with pytest.raises(AttributeError, match='no attribute'):
-    fl_dpftrl.nothing_of_the_kind  # noqa: B018
-
-
-def test_a_parameter_with_a_default_may_be_missing(tmp_path):
-  """Files from before a family got its parameter still load."""
-  path = tmp_path / 'tree.json'
-  files.save_strategy(path, tree_online.TreeOnline(), schema=schemas.MinSep(5))
-  assert json.loads(path.read_text())['parameters'] == {}
-  assert files.load(path).strategy == tree_online.TreeOnline()
-
-
 def test_what_a_file_named_before_is_removed(tmp_path):
   path, copy = tmp_path / 'a.json', tmp_path / 'b.json'
   for seed in range(3):
@@ -277,16 +260,6 @@ def test_what_a_file_named_before_is_removed(tmp_path):
   files.load(path)
   files.save_strategy(path, identity.Identity(), schema=SCHEMA)
   assert not kept.exists()
-
-
-def test_a_file_of_a_former_release_is_replaced_whole(with_arrays):
-  named, former = arrays_of(with_arrays), with_arrays.with_name('a.npz')
-  with_arrays.write_text(with_arrays.read_text().replace(named.name, 'a.npz'))
-  named.rename(former)
-  files.load(with_arrays)
-  files.save_strategy(with_arrays, banded_example(1), schema=SCHEMA)
-  files.load(with_arrays)
-  assert not former.exists()
 
 
 _SAVES_OFTEN = """

@@ -91,18 +91,6 @@ def test_the_kept_optimum_is_still_the_best_found():
   assert loss(recipe.make(), recipe) <= loss(again.make(), recipe) * (1 + 1e-4)
 
 
-@pytest.mark.slow
-def test_writing_is_repeatable(tmp_path):
-  folders = tmp_path / 'a', tmp_path / 'b'
-  for folder in folders:
-    folder.mkdir()
-    recipes.write('banded-b16', folder)
-  arrays, document = sorted(path.name for path in folders[0].iterdir())
-  assert document == 'banded-b16.json' and f'"{arrays}"' in (folders[0] / document).read_text()
-  for name in (arrays, document):
-    assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
-
-
 def test_the_files_are_what_writing_gives(tmp_path):
   recipes.write('blt-b1000', tmp_path)
   written, stored = (
@@ -111,9 +99,3 @@ def test_the_files_are_what_writing_gives(tmp_path):
   )
   assert written.keys() == stored.keys()
   assert written['parameters'] == stored['parameters']
-
-
-def test_main_names_what_it_does_not_know(capsys):
-  with pytest.raises(SystemExit):
-    recipes.main(['nope'])
-  assert 'nope' in capsys.readouterr().err

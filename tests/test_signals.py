@@ -97,16 +97,6 @@ def test_while_a_bundle_is_written(tmp_path, module, function, count, number):
   assert os.listdir(tmp_path) == ['log.parquet']
 
 
-@pytest.mark.slow
-def test_while_a_log_is_simulated(tmp_path):
-  flags = ['--population=200', '--report_goal=10', '--num_rounds=6', '--timer_rounds=3']
-  output = f'--output={tmp_path / "log.parquet"}'
-  done = ended(AT_CALL, int(TERM), 'os', 'fsync', 1, 'simulate', *flags, output)
-  assert (done.returncode, done.stdout) == (128 + TERM, '')
-  assert done.stderr == 'fl-dpftrl simulate: interrupted\n'
-  assert not os.listdir(tmp_path)
-
-
 def interrupted_at(step: int, work) -> bool:
   """Does work, and raises KeyboardInterrupt after a call in `files`; False if there are fewer.
 

@@ -1,7 +1,6 @@
 """The program, and its commands on one strategy: optimize, describe, account and calibrate."""
 
 import argparse
-import dataclasses
 import json
 import os
 import re
@@ -12,7 +11,6 @@ import sys
 import pytest
 
 from fl_dpftrl.commands import account, describe, dispatch, flags, optimize, output
-from fl_dpftrl.optimization import registry
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
 
@@ -47,19 +45,6 @@ def test_optimize(tmp_path, result, mechanism, options, copies, family):
   assert file.strategy.family == family
   assert file.schema == schemas.MinSep(num_rounds=24, min_sep=6, max_participations=3)
   assert figures(found) == file.figures == figures(result(f'describe {path}'))
-
-
-@pytest.mark.slow
-def test_optimize_shows_the_noise_of_each_number_of_bands(run):
-  """The figures are those of tests/golden/commands.json."""
-  status, out, err = run(
-    'optimize --mechanism=banded --num_rounds=16 --objective=rms --epsilon=4 --delta=1e-6'
-    ' --num_examples=640 --batch_size=40'
-  )
-  assert (status, err) == (0, '')
-  head, *rows = out.partition('\n\n')[2].splitlines()
-  assert 'rms_noise' in head
-  assert sorted(int(row.split()[0]) for row in rows) == [1, 2, 4, 8, 16]
 
 
 def test_the_workload_is_stored_and_shown(tmp_path, run, result):
@@ -100,22 +85,6 @@ def test_optimize_over_a_range_of_min_seps(tmp_path, result, run):
   table, losses = run(f'{line} --range_objective=worst')[1].split('\n\n')
   assert re.search('min_sep_range +3 to 6', table)
   assert [line.split()[0] for line in losses.splitlines()] == ['min_sep', '3', '4', '5', '6']
-
-
-def test_optimize_tells_of_an_optimality_gap(result, monkeypatch):
-  asked = []
-
-  def certificate(strategy, problem):
-    asked.append((problem.schema.num_rounds, problem.objective))
-    return 0.25
-
-  known = dataclasses.replace(registry.OPTIMIZERS['identity'], certificate=certificate)
-  monkeypatch.setitem(registry.OPTIMIZERS, 'identity', known)
-  found = result('optimize --mechanism=identity --num_rounds=5 --objective=rms')
-  assert (found['optimality_gap'], asked) == (0.25, [(5, 'rms')])
-  silent = dataclasses.replace(known, certificate=lambda *_: None)
-  monkeypatch.setitem(registry.OPTIMIZERS, 'identity', silent)
-  assert 'optimality_gap' not in result('optimize --mechanism=identity --num_rounds=5')
 
 
 def test_optimize_shows_progress_of_long_searches(run, monkeypatch):
@@ -172,14 +141,6 @@ def test_calibrate_is_account_with_a_target(result, run, target):
   assert status == 3 and out and 'is above --max_epsilon=1' in err
   nothing = argparse.Namespace(max_epsilon=1.0)
   assert flags.above_budget(nothing, None) == (3, 'no ε is above --max_epsilon=1')
-
-
-def test_sampled_parts_are_the_bands(result):
-  found = result(
-    'account --strategy=banded-b16 --noise_multiplier=1 --delta=1e-6 --num_rounds=60'
-    ' --sampling=poisson --num_examples=1000 --batch_size=50'
-  )
-  assert found['num_parts'] == 16
 
 
 @pytest.mark.parametrize(

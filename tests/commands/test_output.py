@@ -11,9 +11,7 @@ import pytest
 
 import fl_dpftrl
 from fl_dpftrl.commands import output
-from fl_dpftrl.files import durable
 from fl_dpftrl.logs import schema
-from fl_dpftrl.logs import writer as writer_lib
 
 POPULATION = '--population=200 --report_goal=10 --num_rounds=6 --timer_rounds=3'
 REPLAY = 'replay --log={log} --strategy=identity --noise_multiplier=3 --delta=1e-6'
@@ -62,15 +60,6 @@ def test_what_tells_of_devices_is_for_the_operator_alone(run, log, tmp_path):
   private = {'log.parquet', 'privacy.html', 'simulated.parquet'}
   assert {name: found.pop(name) for name in private} == dict.fromkeys(private, 0o600)
   assert len(found) == 8 and set(found.values()) == {0o644}
-
-
-@pytest.mark.usefixtures('umask')
-def test_a_log_that_grows_is_for_the_operator_alone(tmp_path):
-  writer = writer_lib.LogWriter(tmp_path / 'log.parquet', metadata={})
-  writer.append(0, ['a', 'b'], 1_700_000_000)
-  assert modes(tmp_path) == {'log.parquet.journal': 0o600}
-  writer.close()
-  assert modes(tmp_path) == {'log.parquet': 0o600}
 
 
 @pytest.mark.parametrize(
@@ -148,14 +137,6 @@ def test_a_refused_log_is_named_by_its_own_path_and_not_by_its_copy(tmp_path):
     fl_dpftrl.write_bundle(tmp_path / 'bundle', run, deltas=1e-6)
   assert str(error.value) == f"{log}, row 2: device 'a' is twice in round 0"
   assert os.listdir(tmp_path) == ['log.csv']
-
-
-def test_a_missing_folder_is_named_by_the_file_in_it(tmp_path):
-  for path in (tmp_path / 'none' / 'file', tmp_path / 'file' / 'file'):
-    (tmp_path / 'file').touch()
-    with pytest.raises(OSError) as error:
-      durable.write_durably(path, b'content')
-    assert error.value.filename == str(path)
 
 
 @pytest.mark.slow

@@ -60,20 +60,6 @@ def test_fields_and_files(result, tmp_path):
 
 
 @pytest.mark.slow
-def test_memory_and_epsilon(result):
-  line = f'plan {RUN} --delta=1e-6 --epsilon=0.8 {FAST} --num_simulations=1'
-  few, many = (result(f'{line} --max_copies={most}') for most in (3, 1000))
-  best = few['recommended']
-  assert best['memory_copies'] <= 3
-  assert 0.7999 < best['epsilon'] <= 0.8
-  banded = next(a for a in few['alternatives'] if a['strategy'] == 'banded:12')
-  assert not banded['fits'] and banded['noise_multiplier'] > 0.0
-  assert many['recommended']['strategy'] == 'banded:12'
-  least = min(a['loss'] for a in few['alternatives'])
-  assert many['recommended']['loss'] == pytest.approx(least)
-
-
-@pytest.mark.slow
 def test_text(run):
   line = LINE.replace(FAST, '--strategies=blt-b100,tree_full')
   status, out, err = run(f'{line} --num_simulations=1 --report_goals=20')

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 
 import numpy as np
 import pytest
@@ -66,16 +65,6 @@ def test_a_void_log_is_loud(tmp_path, replayed):
   assert json.loads(out)['void_reason'] == 'the noise seed was given'
   assert 'THE GUARANTEE IS VOID: the noise seed was given' in err
   assert '\nVOID: share of participating devices' in replayed(path)[1]
-
-
-def test_shards_are_one_log(tmp_path, stated):
-  for name, which in (('one', slice(3)), ('two', slice(3, 6))):
-    rows = {key: ROWS[key][which] for key in ('rounds', 'device_ids')}
-    schema.write_log(tmp_path / f'{name}.parquet', **rows, num_rounds=12)
-  one, two = tmp_path / 'one.parquet', tmp_path / 'two.parquet'
-  whole = [stated(tmp_path), stated(f"'{tmp_path}/*.parquet'"), stated(one, f'--log={two}')]
-  assert whole[0] == whole[1] == whole[2]
-  assert whole[0]['min_sep'] == 4
 
 
 def test_the_report_says_what_flags_or_the_log_state(tmp_path, replayed, stated):
@@ -167,15 +156,3 @@ def test_a_publication_says_why_it_has_no_amplified_figure(drawn, tmp_path, repl
   assert 'as secret as the draws' in out
   assert '--public_report leaves out the amplified guarantee' in err
   assert '--sampling' not in page.read_text()
-
-
-def test_the_page_speaks_of_examples(drawn, tmp_path, replayed):
-  path = tmp_path / 'page.html'
-  replayed(drawn('fixed_size'), f'{BATCHES}=fixed_size --delta=1e-8 --report={path}')
-  words = ' '.join(re.sub('<[^>]*>', ' ', path.read_text()).split())
-  shown = words[: words.index('Outside the guarantee')]
-  for expected in ('every example that took part', 'privacy: an example', 'share of examples'):
-    assert expected in shown
-  # The assumptions are those of the statement, which are about logs of any kind.
-  shown = re.sub('Assumptions worst case:.*Formal statement', '', shown)
-  assert not re.findall(r'(?<![\w.])devices?(?![\w.])', shown), shown

@@ -5,12 +5,10 @@ import json
 import os
 import re
 import struct
-import subprocess
-import sys
 
 import pytest
 
-from fl_dpftrl.commands import compare, output
+from fl_dpftrl.commands import compare
 from fl_dpftrl.comparison import figures
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
@@ -99,14 +97,6 @@ def test_files_made_for_another_workload_are_told(tmp_path, run):
   assert 'prefix sums' in line
 
 
-def test_as_many_participations_as_fit_unless_said(result):
-  line = 'compare --mechanisms=identity --num_rounds=60'
-  rows = result(f'{line} --min_sep=10,20,30')['rows']
-  assert [r['max_participations'] for r in rows] == [6, 3, 2]
-  rows = result(f'{line} --min_sep=10 --max_participations=1,2,4')['rows']
-  assert [r['sensitivity'] for r in rows] == [1.0, 2**0.5, 2.0]
-
-
 @pytest.mark.slow
 def test_strategies_of_too_few_rounds_are_left_out(tmp_path, run):
   line = 'compare --mechanisms=banded,identity --num_rounds=10,20,30 --min_sep=5'
@@ -117,25 +107,6 @@ def test_strategies_of_too_few_rounds_are_left_out(tmp_path, run):
   assert {s['mechanism'] for s in found['skipped']} == {'banded for num_rounds=20'}
   assert [s['num_rounds'] for s in found['skipped']] == [30]
   assert sorted(row['num_rounds'] for row in found['rows']) == [10, 10, 20, 20, 30]
-
-
-def test_long_work_shows_how_far_it_is(run, monkeypatch):
-  monkeypatch.setattr(output, 'SECONDS', 0.0)
-  status, out, err = run('compare --mechanisms=blt:1 --num_rounds=20 --min_sep=5 --json')
-  assert status == 0
-  json.loads(out)
-  assert re.search('blt:1 at n=20, b=5, k=4: .* steps, loss', err)
-
-
-@pytest.mark.slow
-def test_figures_alone_load_what_draws_them():
-  line = 'compare --mechanisms=identity --num_rounds=9'
-  statement = (
-    'import sys; from fl_dpftrl.commands import main;'
-    f'main.main("{line}".split());'
-    'sys.exit("matplotlib" in sys.modules)'
-  )
-  subprocess.run([sys.executable, '-c', statement], check=True)
 
 
 @pytest.mark.slow

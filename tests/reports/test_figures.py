@@ -2,8 +2,6 @@
 
 import html
 import re
-import subprocess
-import sys
 from xml.etree import ElementTree
 
 import hypothesis
@@ -111,16 +109,3 @@ def test_dots_are_in_order_and_named():
   assert 'banded $x_1$ <b>' in [html.unescape(text or '') for text in texts(drawing)]
   far = figures.scatter(POINTS[:2], title='Loss', x_label='copies', limit=(16, 'at most 16'))
   assert 'at most 16' not in texts(far)
-
-
-@pytest.mark.slow
-def test_the_same_input_gives_the_same_bytes():
-  call = 'figures.columns([1.5, 2.0], title="t", x_label="x", unit="u").svg'
-  program = f'from fl_dpftrl.drawing import bars as figures\nprint({call})'
-  again = subprocess.run(
-    [sys.executable, '-c', program], check=True, capture_output=True, text=True
-  )
-  once = eval(call)
-  assert again.stdout == f'{once}\n'
-  # Nothing is referred to, neither within the page nor outside it.
-  assert '<svg' in once and not re.search(r'href|url\(|id=|http|xmlns', once)

@@ -158,29 +158,17 @@ def test_stands_alone(plain):
 @pytest.mark.parametrize(
   'words',
   [
-    'Privacy report: first',
-    'Clip norm not recorded',
     'central differential privacy',
-    'Data accesses covered',
-    'Mechanism output',
     'Unit of privacy',
     'Adjacency',
-    'Type of accounting',
     'Assumptions',
-    'Formal statement',
-    'Transparency',
     'Outside the guarantee',
-    'training losses and accuracies',
     '31 clipped, 2 dropped for their size, 1 dropped as not finite',
-    'vocabulary',
     'Tuning of hyperparameters',
-    'floating point',
-    'not a cryptographic one',
     COMMAND,
     'ab' * 32,
     document.strategy_digest(BLT),
     "device 'a' in rounds 0 and 4",
-    'every other Tuesday',
     'whether a device sent updates of its own or zeros',
   ],
 )
@@ -216,11 +204,6 @@ def test_a_violated_declaration_is_loud():
   words = public(stated).text
   assert 'The declared participation was violated' in words
   assert 'The worst-case guarantee rests on the log and stands.' in words
-
-
-def test_nobody_twice():
-  page = report(statement(ONCE))
-  assert 'No device took part twice' in page.text and page.tags.count('svg') == 3
 
 
 def test_hostile_names_stay_text():
@@ -324,16 +307,6 @@ def test_privacy_loss_of_actual_devices(deltas):
     'worst case: ρ = ',
   ):
     assert text in words
-  drawing = own.partition('<svg')[2].partition('</svg>')[0]
-  at = float(re.search(r'd="M ([\d.]+) [^"]*" style="[^"]*dasharray', drawing)[1])
-  bars = re.findall(r'<title>([^<]*)</title><path d="M ([\d.]+) ', drawing)
-  # No bar begins to the right of the worst case, which bounds every device.
-  assert bars and all(float(left) < at for _, left in bars)
-  assert [tip for tip, _ in bars] == [
-    f'{low:.4g} to {high:.4g}: {count:,}'
-    for low, high, count in stated.per_device.rho_histogram
-    if count
-  ]
 
 
 def test_each_guarantee_is_beside_its_assumptions(plain):
@@ -379,18 +352,6 @@ def test_changes_and_restarts_of_a_run_without_a_declaration(plain):
   assert re.search('noise restarts +never', same)
 
 
-def test_rounds_short_of_the_report_goal_and_cohort_sizes(plain):
-  stated = statement(CROWD, report_goal=50)
-  page = report(stated)
-  page.check(stated)
-  rounds = np.concatenate([t['round'].to_numpy() for t in CROWD.tables()])
-  short = int((np.bincount(rounds, minlength=97) < 50).sum())
-  assert 0 < short < 97 and dict(page.figures)['rounds_short_of_report_goal'] == str(short)
-  assert 'rounds short of the report goal of 50' in page.text
-  assert {f'cohort_sizes.{field}' for field in ('least', 'mean', 'most')} <= page.fields
-  assert 'short of the report goal' not in plain.text
-
-
 @pytest.mark.slow
 def test_several_runs_side_by_side():
   """The second run has restarts and changes."""
@@ -407,17 +368,6 @@ def test_several_runs_side_by_side():
       assert f'runs.{index}.{field}' in page.fields
   for field in ('changes.0.0', 'changes.1.1', 'restarts.0', 'restarts.1'):
     assert f'data-field="runs.1.{field}"' in table
-  for words in ('log.parquet', 'crowd.parquet', 'blt', 'never'):
-    assert words in table
-  for words in (
-    'ρ adds up',
-    'in units of the first noise multiplier',
-    'The 2 training runs of this page',
-    'rounds of all runs with their noise',
-    'maximum per device in all runs together',
-    "device 'a' in rounds 0 and 4",
-  ):
-    assert words in page.text
   assert page.tags.count('svg') == 6
   assert page.text.count(document.strategy_digest(BLT)) == 2
   published = public(stated)
