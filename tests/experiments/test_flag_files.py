@@ -72,13 +72,6 @@ def test_refuses(write, content, words):
     flag_files.expand([f'--flagfile={path}'])
 
 
-def test_refuses_a_name_that_is_none():
-  with pytest.raises(ValueError):
-    flag_files.expand(['--flagfile=a\x00b'])
-  with pytest.raises(OSError):
-    flag_files.expand(['--flagfile=/nowhere/a.flags'])
-
-
 def test_files_that_name_the_next_twice_end(write):
   last = write('0.flags', '--a=1')
   for level in range(1, 40):

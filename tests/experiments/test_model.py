@@ -35,17 +35,6 @@ def _process(data, network, client_rate=1.0):
   )
 
 
-def _train(data, process, num_rounds, clients=10):
-  state = process.initialize()
-  for r in range(num_rounds):
-    cohort = np.random.default_rng(r).choice(data.train_clients, clients, False)
-    output = process.next(
-      state, [datasets.client_dataset(data, str(c), batch_size=4, seed=(0, r)) for c in cohort]
-    )
-    state = output.state
-  return process.get_model_weights(state).trainable, output.metrics
-
-
 @pytest.mark.parametrize('scale', [1.0, 1000.0])
 def test_losses_and_their_gradient_are_those_of_tensorflow(scale, monkeypatch):
   draws = np.random.default_rng(5)
@@ -89,24 +78,6 @@ def test_one_round_in_tff_equals_gradient_descent_by_hand(data, network):
   trained = process.get_model_weights(output.state).trainable
   for after, before, gradient in zip(trained, weights, gradients, strict=True):
     np.testing.assert_allclose(after, before - 0.5 * tf.convert_to_tensor(gradient), atol=1e-6)
-
-
-@pytest.mark.slow
-def test_learns_the_synthetic_language(data, network):
-  weights, _ = _train(data, _process(data, network), 60)
-  result = model.evaluate(network, weights, data.test, data.vocabulary)
-  assert result['accuracy'] > data.best_accuracy - 0.05
-  # The standard error of 10 000 predictions is below 0.005.
-  assert result['accuracy'] < data.best_accuracy + 0.02
-
-
-@pytest.mark.slow
-def test_lstm_trains_in_tff(data):
-  network = networks.Lstm(num_tokens=data.vocabulary.size, embedding=8, units=12)
-  before = model.evaluate(network, network.initial_weights(0), data.test, data.vocabulary)
-  weights, _ = _train(data, _process(data, network, 2.0), 8)
-  after = model.evaluate(network, weights, data.test, data.vocabulary)
-  assert after['loss'] < before['loss'] - 0.2
 
 
 def test_evaluation_counts_what_it_should(data, network):

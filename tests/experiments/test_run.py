@@ -19,14 +19,6 @@ def simulation(**changes):
   return run.scenario(dataclasses.replace(HPARAMS, **changes), num_clients=400).simulation()
 
 
-def test_by_default_devices_are_always_there_and_all_report():
-  found = simulation()
-  assert found.population.availability == availability.Always()
-  assert (found.population.num_devices, found.population.dropout) == (400, 0.0)
-  assert (found.server.report_goal, found.server.clients_per_round) == (20, 20)
-  assert found.timer == server.RoundTimer(1)
-
-
 def test_flags_reach_the_simulation():
   found = simulation(
     availability='nightly',
@@ -40,12 +32,6 @@ def test_flags_reach_the_simulation():
   assert (found.population.num_devices, found.population.report_minutes) == (300, 5.0)
   assert (found.server.clients_per_round, found.timer) == (26, server.HourTimer(24.0))
   assert found.seed == found.population.seed == 7
-
-
-def test_availability_may_be_a_file_of_traces(tmp_path):
-  path = tmp_path / 'traces.txt'
-  with pytest.raises(ValueError, match='a Parquet table that exists, got .*traces.txt'):
-    simulation(availability=str(path))
 
 
 def test_every_flag_is_a_hyperparameter_with_its_help():

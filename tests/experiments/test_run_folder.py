@@ -1,12 +1,10 @@
 """A run's folder: held before it is written, resumed, interrupted, diverged."""
 
 import json
-import os
 import pathlib
 import random
 import shutil
 import signal
-import subprocess
 import time
 import types
 
@@ -16,7 +14,7 @@ from experiments.stackoverflow import evaluate, report
 from experiments.stackoverflow import train as command
 from fl_dpftrl.files import durable
 from tests import leaks
-from tests.experiments import runs, starts
+from tests.experiments import runs
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
@@ -57,21 +55,6 @@ def test_a_diverged_run_ends_and_says_so(tmp_path):
   assert summary['diverged_since_round'] is not None
   outcome = types.SimpleNamespace(compare_with=folder, hparams=evaluate.read_hparams(folder))
   assert report._cost_of_noise(outcome) == f'not known; {folder} differs in noise'
-
-
-def test_a_lost_table_is_told_of_and_written_again_where_it_can(copy):
-  whole = (copy / 'metrics.csv').read_text().splitlines()
-  leftover = copy / f'{durable.TEMPORARY_PREFIX}x'
-  leftover.write_bytes(b'half')
-  bundle = copy / f'{durable.TEMPORARY_PREFIX}y'
-  bundle.mkdir()
-  (bundle / 'log-1-1.parquet').write_bytes(b'half')
-  (copy / 'metrics.csv').unlink()
-  code, _, err = train(copy)
-  assert code == 0 and not leftover.exists() and not bundle.exists()
-  assert 'had lost rounds 9-10' in err and 'has lost rounds 0-8' in err
-  rows = (copy / 'metrics.csv').read_text().splitlines()
-  assert [row.split(',')[:5] for row in rows[1:]] == [row.split(',')[:5] for row in whole[-3:]]
 
 
 def test_a_state_of_another_type_is_not_quoted_by_a_round(killed, tmp_path):
@@ -123,29 +106,6 @@ def test_a_disk_without_room_is_one_line_at_once(tmp_path, monkeypatch, capsys):
   line = f"train: [Errno 28] No space left on device: '{tmp_path / 'run'}'"
   assert line in capsys.readouterr().err
   assert not list(tmp_path.iterdir())
-
-
-def test_interrupted_while_it_imports(tmp_path):
-  temporary = tmp_path / 'temporary'
-  temporary.mkdir()
-  process = subprocess.Popen(
-    [*starts.COMMAND, *runs.FLAGS, f'--output_dir={tmp_path / "run"}'],
-    cwd=starts.ROOT,
-    env={**os.environ, 'TMPDIR': str(temporary)},
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-  )
-  deadline = time.monotonic() + 60
-  # TensorFlow is imported with the folder held.
-  while not (tmp_path / 'run' / 'lock').exists() and time.monotonic() < deadline:
-    time.sleep(0.02)
-  time.sleep(0.5)
-  process.send_signal(signal.SIGTERM)  # SIGINT is ignored where tests run in the background.
-  out, err = process.communicate(timeout=60)
-  assert (process.returncode, out) == (143, '')
-  assert 'Traceback' not in err and 'Exception ignored' not in err, err
-  assert not list(temporary.iterdir())
 
 
 @pytest.mark.thorough

@@ -3,7 +3,6 @@
 import csv
 import json
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -141,9 +140,3 @@ def test_bad_folders_are_named(tmp_path):
     datasets.load(str(tmp_path))
   with pytest.raises(ValueError, match='nor the path of a folder or file'):
     datasets.load(str(tmp_path / 'nowhere'))
-
-
-def test_encoded_rows_are_those_of_the_vocabulary(folder):
-  data = datasets.load(str(folder), vocabulary_size=5)
-  assert data.vocabulary.size == 9
-  assert np.concatenate([data.validation, data.test]).max() < data.vocabulary.size

@@ -60,14 +60,6 @@ def test_token_ids(tmp_path):
   )
 
 
-def test_numbers_are_no_text(tmp_path):
-  path = tmp_path / 'mine.hdf5'
-  with h5py.File(path, 'w') as file:
-    file['examples/a/score'] = np.array([1.5])
-  with pytest.raises(ValueError, match='--text_column=score must have text or lists of token ids'):
-    datasets.load(str(path), text_column='score')
-
-
 def test_other_files_are_named(tmp_path):
   for suffix, words in (('.sqlite', 'SqlClientData'), ('.h5', 'HDF5')):
     path = tmp_path / f'mine{suffix}'

@@ -111,9 +111,3 @@ def test_no_predictor_of_one_word_is_better_than_the_best(speakers):
 def test_bad_sizes_are_refused(name):
   with pytest.raises(ValueError, match=f'{name} must be at least 1, got 0'):
     topics.load(**{name: 0})
-
-
-def test_a_tiny_language():
-  data = topics.load(num_clients=3, vocabulary_size=4, topics=1, length=2, num_test_sentences=5)
-  assert data.test.shape == (5, 3)
-  assert data.sentences('client000002').max() <= 6

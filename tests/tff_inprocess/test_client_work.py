@@ -172,21 +172,6 @@ def test_what_would_keep_data_between_clients_is_refused(work, operation, in_pro
   assert 'variables' in str(found.value) and len(str(found.value)) <= 300
 
 
-def test_the_server_may_use_a_queue(in_process):
-  @tff.tensorflow.computation(np.float32)
-  def through_a_queue(x):
-    waiting = tf.queue.FIFOQueue(10, [tf.float32], [[]])
-    with tf.control_dependencies([waiting.enqueue(x)]):
-      return waiting.dequeue()
-
-  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
-  def queued(values):
-    return tff.federated_map(through_a_queue, tff.federated_sum(values))
-
-  with in_process():
-    assert [queued(FLOATS), queued([1.0])] == [6.0, 1.0]
-
-
 def test_what_is_left_out_is_not_refused(in_process):
   def unused(x):
     queue(x), variable_of_a_function(x)
@@ -236,32 +221,6 @@ def test_parts_of_a_graph_that_refer_to_left_out_ones(in_process):
     assert at_clients(beside_the_argument, np.float32)(FLOATS) == [7.0] * 3
     assert at_clients(after_the_argument, np.float32)(FLOATS) == [7.0] * 3
     assert at_clients(in_turn, np.float32)(FLOATS) == [2.0, 3.0, 4.0]
-
-
-def test_debug_measurements(in_process):
-  """Their norms are beside arguments that the pruned graph lacks, in functions too."""
-  factory = tff.learning.add_debug_measurements(tff.aggregators.MeanFactory())
-  process = factory.create(tff.types.to_type([(np.float32, (2,))]), tff.TensorType(np.float32))
-  with in_process():
-    found = process.next(process.initialize(), [[[3.0, 4.0]]] * 2, [1.0, 1.0])
-  assert found.measurements['server_update_norm'] == pytest.approx(5.0)
-
-
-def test_checks_and_prints(in_process, capfd):
-  def checked(x):
-    with tf.control_dependencies([tf.debugging.assert_less(x, 3.0)]):
-      x = tf.identity(x)
-    sound = tf.debugging.check_numerics(1.0 / x, 'not a number')
-    with tf.control_dependencies([tf.print('told', sound)]):
-      return tf.identity(sound)
-
-  comp = at_clients(checked, np.float32)
-  with in_process():
-    assert comp([1.0, 2.0]) == [1.0, 0.5]
-    assert 'told 0.5' in capfd.readouterr().err
-    for refused in (4.0, 0.0):
-      with pytest.raises(tf.errors.InvalidArgumentError):
-        comp([1.0, refused])
 
 
 def sparse(x):
@@ -359,12 +318,3 @@ def test_draws_in_loops_of_version_1(in_process):
       results.append(np.array(comp(FLOATS)))
   np.testing.assert_array_equal(*results)
   assert len(np.unique(results[0][:, :6])) == 18
-
-
-def test_functions_that_ask_for_their_own_compilation(in_process):
-  @tf.function(jit_compile=True)
-  def squared(x):
-    return tf.reduce_sum(x * (tf.reshape(x, [1, 3]) @ tf.eye(3))) + 0.0 * tf.random.normal([])
-
-  with in_process():
-    assert at_clients(squared, VECTOR)([FLOATS]) == [14.0]

@@ -20,11 +20,6 @@ def busy() -> int:
   return sum(t.name == 'client' for t in threading.enumerate()) - len(threads._IDLE)
 
 
-@pytest.mark.parametrize('num, sizes', [(0, []), (1, [1]), (31, [1] * 31), (40, [2] * 20)])
-def test_blocks_of_few_clients_are_small(num, sizes):
-  assert [len(block) for block in clients.blocks(num)] == sizes
-
-
 @pytest.mark.parametrize('num', [10, 100, 129, 6500])
 def test_blocks_follow_one_another(num):
   blocks = clients.blocks(num)
@@ -94,13 +89,6 @@ def test_a_stop_wins_over_what_it_cancels():
     list(threads.in_order(work, 3, 2, stop))
 
 
-def test_who_stops_taking_leaves_no_thread_at_work():
-  results = threads.in_order(lambda index, _: index, 1000, 4)
-  assert next(results) == 0
-  results.close()
-  assert not busy()
-
-
 @pytest.mark.slow
 def test_an_endless_client_is_cancelled():
   @tf.function
@@ -149,10 +137,6 @@ def test_memory_bounds_who_trains_at_the_same_time(monkeypatch, free, model_byte
   monkeypatch.setattr(memory, 'free_bytes', lambda: free)
   monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: range(4))
   assert memory.concurrent_clients(model_bytes) == expected
-
-
-def test_free_memory_is_known_here():
-  assert 0 < memory.free_bytes() < 1 << 50
 
 
 @pytest.mark.parametrize(

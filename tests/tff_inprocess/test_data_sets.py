@@ -7,7 +7,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_inprocess
-from tff_inprocess import data_sets, programs, values
+from tff_inprocess import programs
 
 STRUCTURES = (
   np.arange(14, dtype=np.int32).reshape(7, 2),
@@ -50,22 +50,6 @@ def test_structures_that_look_alike_keep_their_own_batches():
 def test_refuses(arrays, batch_size, message):
   with pytest.raises(ValueError, match=message):
     tff_inprocess.batches(arrays, batch_size)
-
-
-def test_a_round_takes_them_as_they_are():
-  of = tff.SequenceType(tff.types.TensorType(np.float32, [None]))
-  made = tff_inprocess.batches(np.arange(4, dtype=np.float32), 3)
-  assert data_sets.has_own_options(made)
-  assert not data_sets.has_own_options(tf.data.Dataset.range(3))
-
-  @tff.tensorflow.computation(of)
-  def total(data):
-    return data.reduce(np.float32(0), lambda sum_, batch: sum_ + tf.reduce_sum(batch))
-
-  with tff.framework.get_context_stack().install(tff_inprocess.InProcessContext()):
-    assert total(made) == 6.0
-  (variant,) = values.tensors(made, of, values.Arrays())
-  assert variant.dtype == tf.variant
 
 
 @tff.tensorflow.computation(tff.SequenceType(tff.types.TensorType(np.float32, [None, 2])))
@@ -131,19 +115,6 @@ def test_is_a_data_set_in_a_graph_too():
 def test_elements_of_another_type_are_refused(rows):
   with pytest.raises(TypeError, match='client 0, counted from 0, of 2: expected a data set of'):
     run([tff_inprocess.batches(rows, 2)] * 2)
-
-
-def test_arrays_of_other_lengths_fail_as_they_do_in_a_data_set():
-  of = tff.SequenceType([tff.types.TensorType(np.float32, [None])] * 2)
-
-  @tff.tensorflow.computation(of)
-  def count(data):
-    return data.reduce(0, lambda sum_, _: sum_ + 1)
-
-  arrays = np.zeros(3, np.float32), np.zeros(2, np.float32)
-  with tff.framework.get_context_stack().install(tff_inprocess.InProcessContext()):
-    with pytest.raises(tf.errors.InvalidArgumentError):
-      count(tff_inprocess.batches(arrays, 2))
 
 
 def test_rows_of_other_sizes_are_cut_by_the_same_step(monkeypatch):

@@ -102,26 +102,6 @@ def test_other_processes_have_the_same_bits_as_in_process(machines):
     small.assert_same(here(process), trained(machines, process))
 
 
-@pytest.mark.parametrize('memory', ['state', 'engine'])
-def test_noise_has_the_same_bits_as_in_process(machines, memory):
-  process = noisy('stamped', memory).create(tff.to_type([(np.float32, [5]), (np.float32, [2, 3])]))
-  rng = np.random.default_rng(11)
-  draw = lambda: [rng.normal(size=shape).astype(np.float32) for shape in ([5], [2, 3])]
-  cohorts = [[draw() for _ in range(3 + number % 3)] for number in range(NUM_ROUNDS)]
-
-  def rounds(context):
-    outputs = []
-    with tff.framework.get_context_stack().install(context):
-      state = process.initialize()
-      for cohort in cohorts:
-        output = process.next(state, cohort)
-        state = output.state
-        outputs.append(leaves((output.state, output.result, output.measurements)))
-    return outputs
-
-  small.assert_same(rounds(tff_inprocess.InProcessContext()), rounds(machines))
-
-
 def test_values_of_clients_are_sent_or_made_there(machines):
   """Arrays, data sets and lists, and what one stage keeps of each client for the next."""
   of = tff.SequenceType(np.float32)
@@ -151,27 +131,6 @@ def test_values_of_clients_are_sent_or_made_there(machines):
     mean, names = deviations(data, ['a', 'b', 'c'])
   assert mean == 5.0
   assert names == [b'a-2.000000', b'b1.000000', b'c1.000000']
-
-
-def test_a_data_set_computation_of_tff_makes_data_there(machines):
-  """Ids in place of data, as TFF composes them."""
-
-  @tff.tensorflow.computation(np.int32)
-  def data_of(place):
-    x = tf.random.stateless_normal([6, 3], [place, 1])
-    return tf.data.Dataset.from_tensor_slices((x, x[:, :2])).batch(4)
-
-  process = tff.simulation.compose_dataset_computation_with_learning_process(
-    data_of, small.unweighted()
-  )
-
-  def after_a_round(context):
-    with tff.framework.get_context_stack().install(context):
-      return leaves(process.next(process.initialize(), list(range(5))).state)
-
-  small.assert_same(
-    [after_a_round(tff_inprocess.InProcessContext(seed=7))], [after_a_round(machines)]
-  )
 
 
 def test_a_long_round_says_how_far_it_is(machines, process, said, monkeypatch):

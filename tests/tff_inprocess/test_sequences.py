@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_inprocess import context as contexts
 from tff_inprocess import memory
 
 pytestmark = pytest.mark.tff
@@ -122,23 +121,3 @@ def test_data_sets_are_results(in_process):
     assert rows_of(concatenated([1], [2, 3])) == [1, 2, 3]
     # A result is an argument again.
     assert rows_of(concatenated(concatenated([1], [2]), [3])) == [1, 2, 3]
-
-
-def test_data_sets_are_summed(in_process):
-  both = tff.tensorflow.computation(lambda x, y: x.concatenate(y), NUMBERS, NUMBERS)
-  none = tff.tensorflow.computation(lambda: tf.data.Dataset.range(0))
-  same = tff.tensorflow.computation(lambda x: x, NUMBERS)
-
-  @tff.federated_computation(tff.FederatedType(NUMBERS, tff.CLIENTS))
-  def collected(data):
-    return tff.federated_aggregate(data, none(), both, both, same)
-
-  with in_process():
-    assert rows_of(collected([[1, 2], [], [3]])) == [1, 2, 3]
-
-
-def test_programs_know_their_databases(in_process):
-  with in_process():
-    comp = selection()
-    program = contexts._PROGRAMS.of(comp)
-  assert len(program.databases) == 1
