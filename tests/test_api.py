@@ -8,8 +8,7 @@ import pytest
 import threadpoolctl
 
 import fl_dpftrl
-from fl_dpftrl.optimization import blt, registry
-from fl_dpftrl.optimization.problem import Problem
+from fl_dpftrl.optimization import registry
 
 ROOT = pathlib.Path(__file__).parent.parent
 SCHEMA = fl_dpftrl.MinSep(num_rounds=24, min_sep=6)
@@ -43,14 +42,6 @@ def test_optimised_strategies_are_described_saved_and_loaded(tmp_path):
   assert fl_dpftrl.load_strategy(path).num_bands == 4
   (row,) = fl_dpftrl.compare([str(path)], SCHEMA).rows
   assert row.rms_loss == found.rms_loss
-
-
-def test_several_schemas_are_optimised_for_at_once():
-  schemas = [fl_dpftrl.MinSep(num_rounds=24, min_sep=b) for b in (2, 12)]
-  options = {'objective': 'max', 'over': 'worst', 'num_buffers': 2}
-  found = fl_dpftrl.optimize('blt', schemas, **options)
-  problems = [Problem(schema) for schema in schemas]
-  assert found == blt.optimize_range(problems, 'worst', 2)
 
 
 def test_linear_algebra_has_one_thread_while_a_strategy_is_optimised(monkeypatch):

@@ -112,21 +112,6 @@ def test_a_comparison_is_drawn(results):
   assert dpftrl.compare(['identity', 'tree_full'], SCHEMA).plot().axes
 
 
-def test_what_cannot_be_drawn_is_refused(results):
-  with pytest.raises(ValueError, match='objective'):
-    results['Comparison'].plot('mean')
-  two = [dpftrl.MinSep(24, 6), dpftrl.MinSep(20, 4)]
-  with pytest.raises(ValueError, match='num_rounds and min_sep'):
-    dpftrl.compare(['identity'], two).plot()
-
-
-def test_an_empty_comparison_shows_itself():
-  empty = dpftrl.compare(['banded-b16'], dpftrl.MinSep(100_000))
-  assert repr(empty) == 'Comparison: 0 evaluated, 1 left out'
-  with pytest.raises(ValueError, match='0 entries'):
-    empty.plot()
-
-
 @pytest.mark.parametrize(
   'name, value, text',
   [

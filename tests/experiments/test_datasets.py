@@ -32,12 +32,6 @@ def test_batches_hold_each_sentence_once_an_epoch(data):
     np.testing.assert_array_equal(x[:, 1:], y[:, :-1])
 
 
-def test_most_sentences(data):
-  (x, _), (rest, _) = _batches(data, max_sentences=6)
-  assert (len(x), len(rest)) == (4, 2)
-  assert sum(len(x) for x, _ in _batches(data, max_sentences=999)) == 16
-
-
 def test_batches_depend_on_seed_round_and_device_alone(data):
   same = _batches(data, seed=(0, 3)), _batches(data, seed=(0, 3))
   for (x0, y0), (x1, y1) in zip(*same, strict=True):
@@ -97,12 +91,6 @@ def test_unigram_baseline_is_the_best_constant():
   assert data.sequence_length == 4
 
 
-def test_unigram_baseline_needs_a_word():
-  vocabulary = vocabulary_lib.Vocabulary(['a'])
-  with pytest.raises(ValueError, match='got none'):
-    dataset_lib.unigram_token([vocabulary.encode([['x']], 4)], vocabulary)
-
-
 def test_which_targets_count():
   vocabulary = vocabulary_lib.Vocabulary(['a', 'b'])
   targets = vocabulary.encode([['a', 'x', 'b']], 5)[:, 1:]
@@ -113,11 +101,6 @@ def test_which_targets_count():
     'accuracy_no_oov': [1, 0, 1, 1, 0],
     'accuracy_with_oov': [1, 1, 1, 1, 0],
   }
-
-
-def test_unknown_name():
-  with pytest.raises(ValueError, match="'wikipedia' is neither one of docstrings, "):
-    datasets.load('wikipedia')
 
 
 def test_parts_divide_the_training_clients(data):

@@ -5,7 +5,6 @@ import tensorflow_federated as tff
 
 import tff_inprocess
 from experiments.stackoverflow import datasets, model, networks
-from tff_inprocess import memory
 
 pytestmark = pytest.mark.tff
 
@@ -104,21 +103,3 @@ def test_evaluation_counts_what_it_should(data, network):
 def test_network_and_vocabulary_must_agree(data):
   with pytest.raises(ValueError, match='num_tokens=34 .* got 5'):
     model.build(networks.LogBilinear(num_tokens=5), data.vocabulary, length=10, seed=0)
-
-
-@pytest.mark.parametrize('one_dnn', [True, False])
-def test_evaluation_is_parallel_only_where_that_is_safe(data, network, monkeypatch, one_dnn):
-  pools = []
-
-  class Pool(model.futures.ThreadPoolExecutor):
-    def __init__(self, num_threads):
-      pools.append(num_threads)
-      super().__init__(num_threads)
-
-  monkeypatch.setattr(model.futures, 'ThreadPoolExecutor', Pool)
-  monkeypatch.setattr(model.os, 'sched_getaffinity', lambda pid: range(3))
-  weights = network.initial_weights(0)
-  expected = model.evaluate(network, weights, data.test, data.vocabulary)
-  monkeypatch.setattr(memory, 'uses_one_dnn', lambda: one_dnn)
-  assert model.evaluate(network, weights, data.test, data.vocabulary) == expected
-  assert pools[-1] == (1 if one_dnn else 3)

@@ -5,10 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from experiments.stackoverflow import configuration, networks, training
-from fl_dpftrl.training import report
 
 pytestmark = pytest.mark.tff
 
@@ -53,15 +51,6 @@ def test_names_are_those_of_the_flags():
     of_client(name)
   for name in configuration.SERVER_OPTIMIZERS:
     of_server(name)
-
-
-def test_weights_are_read_back(tmp_path):
-  own = NETWORK.initial_weights(5)
-  report.write_model(tmp_path / 'model.npz', tff.learning.models.ModelWeights(own, ()))
-  for expected, found in zip(
-    own, networks.read_weights(tmp_path / 'model.npz', NETWORK, flag='run'), strict=True
-  ):
-    np.testing.assert_array_equal(expected, found)
 
 
 @pytest.mark.parametrize(

@@ -100,13 +100,6 @@ def test_a_damaged_file_is_named(folder, name, content):
     datasets.load('stackoverflow', data_dir=folder)
 
 
-def test_a_missing_split_is_named(folder):
-  (folder / 'stackoverflow.sqlite').unlink()
-  stackoverflow_files.write_database(folder / 'stackoverflow.sqlite', {'train': SENTENCES['train']})
-  with pytest.raises(ValueError, match="no clients in split 'heldout'"):
-    datasets.load('stackoverflow', data_dir=folder)
-
-
 def test_a_download_without_a_network_names_the_address_and_what_to_do(tmp_path, monkeypatch):
   def unreachable(address):
     raise urllib.error.URLError(OSError(-3, 'Temporary failure in name resolution'))

@@ -44,22 +44,6 @@ def test_devices_are_client_ids_and_words_are_those_of_the_tokens(tmp_path, suff
     datasets.load(str(path), text_column='body')
 
 
-def test_token_ids(tmp_path):
-  path = tmp_path / 'mine.hdf5'
-  with h5py.File(path, 'w') as file:
-    for client in 'abc':
-      file[f'examples/{client}/ids'] = np.array([[5, 7, 9]])
-  data = datasets.load(str(path), text_column='ids')
-  assert data.vocabulary.decode(data.sentences(data.train_clients[0])[0]) == '<bos> 5 7 9 <eos>'
-  with h5py.File(path, 'w') as file:
-    for client in 'abc':
-      file[f'examples/{client}/text'] = np.array(['So, it is.'], object).astype(h5py.string_dtype())
-  data = datasets.load(str(path))  # Ordinary text.
-  assert data.vocabulary.decode(data.sentences(data.train_clients[0])[0]).startswith(
-    '<bos> so , it'
-  )
-
-
 def test_other_files_are_named(tmp_path):
   for suffix, words in (('.sqlite', 'SqlClientData'), ('.h5', 'HDF5')):
     path = tmp_path / f'mine{suffix}'

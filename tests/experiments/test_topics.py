@@ -74,14 +74,6 @@ def test_clients_differ_in_their_topics(speakers):
   np.testing.assert_allclose(shares.var(axis=0)[:5], variance[:5], rtol=0.2)
 
 
-def test_sentences_of_a_client_are_of_its_topics(speakers):
-  own = speakers.topics(42) @ speakers.language.of_topic
-  words = speakers.sentences(np.full(3000, 42), np.arange(3000))
-  others = speakers.sentences(np.arange(3000), np.zeros(3000, int))
-  rare = np.argsort(own - speakers.language.topics @ speakers.language.of_topic)[-10:]
-  assert np.isin(words, rare).mean() > 1.2 * np.isin(others, rare).mean()
-
-
 def test_words_follow_the_language(speakers):
   language = speakers.language
   words = speakers.sentences(np.arange(8000), np.zeros(8000, int))

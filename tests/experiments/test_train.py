@@ -1,6 +1,5 @@
 """The training command from outside: its flags and what it leaves."""
 
-import csv
 import dataclasses
 import json
 import pathlib
@@ -18,7 +17,6 @@ from experiments.stackoverflow import train as command
 from fl_dpftrl.bundles import verification
 from fl_dpftrl.commands import main
 from fl_dpftrl.files import durable
-from fl_dpftrl.simulation import cohorts
 from tests import pages
 from tests.experiments import runs, starts
 
@@ -64,18 +62,6 @@ def test_the_bundle_is_verified_and_its_digest_is_told(guaranteed):
   line = next(l for l in out.splitlines() if l.startswith('  digest, to keep'))
   assert line.split()[-1] == found.digest
   assert (folder / 'bundle').stat().st_mode & 0o777 == 0o700
-
-
-def test_simulated_days_are_those_of_the_log(guaranteed):
-  folder = guaranteed.folder
-  log = pq.read_table(folder / 'participation.parquet').to_pylist()
-  closed = {row['round']: row['timestamp'].timestamp() for row in log}
-  with (folder / 'metrics.csv').open(newline='') as file:
-    rows = [row for row in csv.DictReader(file) if row['simulated_days']]
-  assert rows
-  for row in rows:
-    seconds = closed[int(row['round'])] - cohorts.START
-    assert float(row['simulated_days']) == pytest.approx(seconds / 86400, abs=1e-4)
 
 
 def test_replay_gives_the_figures_of_the_report(guaranteed, capsys, monkeypatch):

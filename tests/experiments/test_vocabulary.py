@@ -13,19 +13,6 @@ from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
 pytestmark = pytest.mark.tff
 
 
-def test_ids_are_those_of_tff():
-  vocabulary = vocabulary_lib.Vocabulary(['the', 'a', 'of'])
-  rows = vocabulary.encode([['the', 'zebra', 'of'], ['of'] * 4, ['a'] * 5, []], length=4)
-  np.testing.assert_array_equal(
-    rows,
-    # bos 5, oov 4, eos 6: eos only where there is room.
-    [[5, 1, 4, 3, 6], [5, 3, 3, 3, 3], [5, 2, 2, 2, 2], [5, 6, 0, 0, 0]],
-  )
-  assert rows.dtype == np.int32
-  assert vocabulary.size == 7
-  assert vocabulary.decode(rows[0]) == '<bos> the <oov> of <eos>'
-
-
 def test_encoding_equals_tff_preprocessing():
   words = ['is', 'this', 'the', 'edit']
   sentences = ['edit : this is the end', 'this ' * 30, 'the', 'edit edit :']

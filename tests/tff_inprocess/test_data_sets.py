@@ -99,18 +99,6 @@ def test_keeps_its_own_copy():
   np.testing.assert_array_equal(run(data), [3.0, 3.0])
 
 
-def test_is_a_data_set_in_a_graph_too():
-  made = tff_inprocess.batches(np.arange(5, dtype=np.float32), 2)
-
-  @tf.function
-  def total():
-    return made.reduce(0.0, lambda sum_, batch: sum_ + tf.reduce_sum(batch))
-
-  assert total().numpy() == 10.0
-  assert len(made) == 3
-  assert [len(batch) for batch in made.take(2).unbatch().batch(3)] == [3, 1]
-
-
 @pytest.mark.parametrize('rows', [np.zeros((3, 3), np.float32), np.zeros((3, 2))])
 def test_elements_of_another_type_are_refused(rows):
   with pytest.raises(TypeError, match='client 0, counted from 0, of 2: expected a data set of'):

@@ -44,16 +44,3 @@ def test_a_value_of_another_type_is_not_quoted(value):
       for text in leaks.said(error):
         assert not secrets.found_in(text), text
   assert refused >= 5
-
-
-def test_data_sets_of_clients_are_not_tuned_unless_they_ask_for_it():
-  given = tf.data.Dataset.range(3)
-  options = values._data_set(given, SEQUENCE).options()
-  assert options.autotune.enabled is False
-  asked = tf.data.Options()
-  asked.autotune.enabled = True
-  asked.deterministic = False
-  options = values._data_set(given.with_options(asked), SEQUENCE).options()
-  assert options.autotune.enabled is True and options.deterministic is False
-  assert options.experimental_optimization.inject_prefetch is False
-  assert list(values._data_set(given, SEQUENCE).as_numpy_iterator()) == [0, 1, 2]
