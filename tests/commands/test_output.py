@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -116,17 +115,6 @@ def test_figures_are_printed_before_a_page_fails(run, log, tmp_path, monkeypatch
   assert status == 2 and words in out
   assert err.splitlines()[-1].endswith(f'{page}: No space left on device')
   assert os.listdir(tmp_path) == ['log.parquet']
-
-
-def test_a_bundle_without_room_is_named(run, log, tmp_path, monkeypatch):
-  def full(source, target):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source), None, str(target))
-
-  monkeypatch.setattr(shutil, 'copyfile', full)
-  status, out, err = run(f'{REPLAY} --bundle={tmp_path / "bundle"}'.format(log=log))
-  assert status == 2 and 'ε' in out
-  name = tmp_path / 'bundle' / 'log-1-1.parquet'
-  assert err == f'fl-dpftrl replay: {name}: No space left on device\n'
 
 
 def test_a_refused_log_is_named_by_its_own_path_and_not_by_its_copy(tmp_path):

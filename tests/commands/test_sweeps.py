@@ -61,18 +61,6 @@ def test_rows_over_min_sep(result):
     assert row['max_loss'] == row['sensitivity'] * row['max_error']
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('mechanism', ['multi_epoch', 'banded_toeplitz', 'lambda_cgd'])
-def test_a_row_is_what_optimize_says(result, mechanism):
-  schema = '--num_rounds=16 --min_sep=4 --max_participations=2'
-  workload = '--workload=momentum --momentum=0.5' if mechanism == 'banded_toeplitz' else ''
-  found = result(f'compare --mechanisms={mechanism} {schema} {workload}')
-  optimized = result(f'optimize --mechanism={mechanism} {schema} {workload}')
-  (row,) = found['rows']
-  assert [row[k] for k in FIGURES] == [optimized[k] for k in FIGURES]
-  assert found['workload'] == optimized['workload']
-
-
 def test_strategies_are_measured_and_not_optimised(tmp_path, result):
   path = tmp_path / 'mine.json'
   strategy = files.load_strategy('blt-b100')

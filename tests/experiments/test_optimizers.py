@@ -46,13 +46,6 @@ def test_every_name_is_its_optimiser():
   assert step(of_server('yogi'))[0] == pytest.approx(-0.5, rel=2e-2)
 
 
-def test_names_are_those_of_the_flags():
-  for name in configuration.CLIENT_OPTIMIZERS:
-    of_client(name)
-  for name in configuration.SERVER_OPTIMIZERS:
-    of_server(name)
-
-
 @pytest.mark.parametrize(
   'arrays, words',
   [

@@ -41,24 +41,6 @@ def test_every_flag_is_a_hyperparameter_with_its_help():
     assert flag.help.endswith(field.metadata['help'])
 
 
-def budgeted(**changes):
-  given = dict(noise_multiplier=2.0, report_goal=5, num_rounds=40, timer_rounds=4, max_epsilon=8.0)
-  return configuration.Hparams(**given | changes)
-
-
-@pytest.mark.parametrize(
-  'changes, message',
-  [
-    (dict(max_epsilon=-1.0), '--max_epsilon=-1.0 must be positive'),
-    (dict(timer_rounds=None), 'needs --timer_rounds'),
-    (dict(noise_multiplier=0.0), 'positive --noise_multiplier'),
-  ],
-)
-def test_a_budget_needs_a_schema_and_noise(changes, message):
-  with pytest.raises(ValueError, match=message):
-    budgeted(**changes)
-
-
 def test_noise_is_calibrated_for_what_the_timers_enforce():
   found = identity.Identity()
   changes = dict(noise_multiplier=None, timer_rounds=10, delta=1e-5, epsilon=2.0)
@@ -79,11 +61,17 @@ def test_noise_is_calibrated_for_what_the_timers_enforce():
     ({'epsilon': 0.0}, '--epsilon=0.0 must be positive'),
     ({'epsilon': 1.0, 'timer_hours': 3.0}, '--timer_hours=3.0'),
     ({}, '--noise_multiplier is missing'),
+    ({'max_epsilon': -1.0, 'noise_multiplier': 2.0}, '--max_epsilon=-1.0 must be positive'),
+    ({'max_epsilon': 8.0, 'noise_multiplier': 2.0}, 'needs --timer_rounds'),
+    (
+      {'max_epsilon': 8.0, 'noise_multiplier': 0.0, 'timer_rounds': 4},
+      'positive --noise_multiplier',
+    ),
   ],
 )
-def test_a_target_that_cannot_be_met_is_refused(changes, words):
+def test_a_target_or_a_budget_that_cannot_be_met_is_refused(changes, words):
   with pytest.raises(ValueError, match=words):
-    dataclasses.replace(HPARAMS, noise_multiplier=None, **changes)
+    dataclasses.replace(HPARAMS, **{'noise_multiplier': None, **changes})
 
 
 def test_one_flag_says_how_much_noise_there_is():

@@ -11,7 +11,7 @@ import fl_dpftrl as dpftrl
 import tff_inprocess
 from tests import every_family
 from tests.tff_inprocess import small_processes as small
-from tff_inprocess import clients, trainer, transfer
+from tff_inprocess import clients, trainer
 
 pytestmark = pytest.mark.tff
 
@@ -77,11 +77,3 @@ def test_rounds_have_the_same_bits_and_no_noise_is_sent(monkeypatch):
   secret = [np.asarray(leaf) for leaf in tf.nest.flatten(states[0].aggregator)]
   secret = [leaf.tobytes() for leaf in secret if leaf.nbytes >= 16 and leaf.any()]
   assert len(secret) > 2 and not any(one in pickled for one in secret for pickled in sent)
-
-
-def test_totals_of_zeros_are_made_where_they_are_used():
-  zeros, other = tf.zeros([100, 3]), tf.constant([0.0, -0.0])
-  sent = transfer.sent_totals({'sum': (zeros, other, tf.constant('a'), tf.constant(0))})
-  assert [type(part) for part in sent['sum'][:2]] == [transfer.SentZeros, np.ndarray]
-  for one, same in zip((zeros, other), transfer.received(sent)['sum']):
-    assert one.dtype == same.dtype and one.numpy().tobytes() == same.numpy().tobytes()

@@ -107,14 +107,6 @@ def test_progress_lines_tell_the_last_evaluation_and_epsilon():
   ]
 
 
-def test_progress_lines_tell_what_trains():
-  said = []
-  run = run_of(say=said.append, status=lambda: '2 of 2 actors, 1 lost so far')
-  measured = checkpoints.Checkpoint(num_rounds=4, state=None, measurements={'train/loss': 2.0})
-  observers.ProgressLine().released(run, measured)
-  assert said[0].startswith('round 4/10 | training loss 2.000 | 2 of 2 actors, 1 lost so far | ')
-
-
 def test_a_checkpoint_that_observers_see_does_not_show_its_state():
   one = checkpoints.Checkpoint(num_rounds=3, state={'seed': 20301}, measurements={'loss': 1.0})
   assert '20301' not in f'{one} {one!r}' and 'num_rounds=3' in repr(one)
