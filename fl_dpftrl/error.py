@@ -63,10 +63,6 @@ def per_query_error(
 
   Returns:
     Shape [queries], for Z with standard deviation 1.
-
-  Raises:
-    ValueError: where the strategy cannot run so many rounds, the workload is for another number
-      of rounds, or a matrix would be too large.
   """
   schemas.check_num_rounds(strategy, num_rounds)
   return strategy.per_query_error(num_rounds, workload)

@@ -54,11 +54,7 @@ class History:
     return f'History({len(self.rounds)} rounds of {", ".join(self.measured)})'
 
   def to_pandas(self) -> Any:
-    """Returns a pandas DataFrame with a row a round.
-
-    Raises:
-      ImportError: if pandas is not installed.
-    """
+    """Returns a pandas DataFrame with a row a round."""
     import pandas
 
     return pandas.DataFrame(self.columns, index=pandas.Index(self.rounds, name=_ROUND))
@@ -73,9 +69,6 @@ class MetricsTable:
 
   Attributes:
     path: the file.
-
-  Raises:
-    ValueError: naming the file, where it is not such a table.
   """
 
   def __init__(self, path: str | os.PathLike[str]):

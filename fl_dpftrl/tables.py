@@ -97,11 +97,7 @@ def as_html(title: str, rows: Sequence[Row]) -> str:
 
 
 def frame(rows: Sequence[Row]) -> 'pandas.DataFrame':
-  """Returns rows as a data frame, in full precision.
-
-  Raises:
-    ImportError: if pandas is not installed.
-  """
+  """Returns rows as a data frame, in full precision."""
   import pandas  # Not needed for anything else.
 
   return pandas.DataFrame([dict(row) for row in rows])

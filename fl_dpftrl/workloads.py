@@ -147,9 +147,6 @@ class Matrix:
 
   Attributes:
     queries: A, shape [queries, num_rounds].
-
-  Raises:
-    ValueError: if queries is not a matrix of finite numbers.
   """
 
   queries: np.ndarray

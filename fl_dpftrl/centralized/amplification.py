@@ -165,10 +165,6 @@ def candidate_bands(*, num_rounds: int, num_examples: int, batch_size: float) ->
   """Returns the numbers of bands to compare: powers of two and the maximum.
 
   At the maximum a batch is nearly a whole part, so sampling amplifies little.
-
-  Raises:
-    ValueError: if an argument is out of range, or a batch is larger than the number of
-      examples.
   """
   sampling_lib.CyclicPoisson(
     num_rounds=num_rounds, num_examples=num_examples, batch_size=batch_size
@@ -196,10 +192,6 @@ def compare_bands(
       per example: largest column norm times RMS error.
     num_rounds, num_examples, batch_size: see `sampling.CyclicPoisson`.
     epsilon, delta: see `calibrate`.
-
-  Raises:
-    ValueError: if rms_losses is empty or has a value that is not positive and finite, an
-      argument is out of range, or a batch is larger than a part.
 
   Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, appendix F.4.
   """
@@ -234,10 +226,6 @@ def choose(
     sampling: sampling scheme of the batches; its num_parts is not used.
     epsilon, delta: see `calibrate`.
     workload: linear queries whose error is compared.
-
-  Raises:
-    ValueError: without any strategy, for an argument out of range, a strategy that is not banded,
-      and a batch that is larger than a part.
   """
   found = []
   for strategy in strategies:
@@ -273,11 +261,7 @@ def _chances(
 
 
 def num_bands(strategy: base.Strategy) -> int:
-  """Returns the number of nonzero diagonals of C, from the main one down.
-
-  Raises:
-    ValueError: if the strategy is not banded.
-  """
+  """Returns the number of nonzero diagonals of C, from the main one down."""
   if isinstance(strategy, identity.Identity):
     return 1
   if isinstance(strategy, (banded.Banded, banded_toeplitz.BandedToeplitz)):

@@ -30,10 +30,6 @@ class Partition:
     seed: seed of the draws of all rounds.
     start: UTC second at which simulated time starts.
     round_seconds: duration of each round, in seconds.
-
-  Raises:
-    ValueError: if the scheme is unknown, the seed is negative, or start or round_seconds is not
-      a whole number of at least 1.
   """
 
   scheme: sampling.Cyclic
@@ -57,11 +53,7 @@ class Partition:
     return sampling.metadata(self.scheme)
 
   def rounds(self, first: int = 0) -> Iterator[schemas.Cohort]:
-    """Yields the cohorts of all rounds, starting with `first`.
-
-    Raises:
-      ValueError: if `first` is not between 0 and the number of rounds.
-    """
+    """Yields the cohorts of all rounds, starting with `first`."""
     if not 0 <= first <= self.num_rounds:
       raise ValueError(f'first must lie in 0 to {self.num_rounds}, got {first!r}')
     return self._rounds(first)

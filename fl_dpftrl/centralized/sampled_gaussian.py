@@ -38,9 +38,6 @@ def epsilon(
     replaced: True for replace-one adjacency, with Poisson samples or samples of a fixed size.
       False for add-or-remove adjacency, with Poisson samples.
 
-  Raises:
-    ValueError: if an argument is out of range, or delta is too small to be resolved.
-
   Source: Koskela et al. 2020; Doroshenko et al. 2022 (connect the dots). For replace-one see
   the sources of `replaced`.
   """

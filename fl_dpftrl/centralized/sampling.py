@@ -25,10 +25,6 @@ class Cyclic:
     batch_size: number of examples per round; its expectation if examples are drawn
       independently.
     num_parts: number of parts.
-
-  Raises:
-    ValueError: if an attribute is not a whole number of at least 1, or a batch is larger than a
-      part. For `CyclicPoisson`, batch_size may be any positive number.
   """
 
   num_rounds: int

@@ -52,10 +52,6 @@ def named(names: Sequence[str], made_for: Sequence[Mapping[str, int]] = ({},)) -
       matrices/ or a strategy file, also as label=file.
     made_for: schema fields to optimise for; each mechanism that is optimised gives one
       candidate per entry. See `Candidate`.
-
-  Raises:
-    ValueError: if a name is unknown, its file is invalid, the mechanism takes no size, or two
-      candidates have the same label.
   """
   candidates = []
   for name in names:

@@ -59,12 +59,7 @@ class Row(NamedTuple):
 
 
 def rows(strategy: base.Strategy, num_rounds: int) -> Iterator[Row]:
-  """Yields the rows of the first num_rounds rounds.
-
-  Raises:
-    ValueError: if a noise reads rows of Z again in other proportions than those in which they
-      entered, or has a round without a normal of its own: neither can be made in integers.
-  """
+  """Yields the rows of the first num_rounds rounds."""
   noise = strategy.noise(num_rounds)
   entered: list[np.ndarray] = []  # Weights of the rows of Z that each round draws first.
   round_of: list[tuple[int, int]] = []  # (round, place within it) of each row of Z.
@@ -89,11 +84,7 @@ def rows(strategy: base.Strategy, num_rounds: int) -> Iterator[Row]:
 
 
 def dyadic_row(strategy: base.Strategy, height: int) -> Row:
-  """Returns the row of round 2^height − 1 of a dyadic noise, which reads no row of Z again.
-
-  Raises:
-    ValueError: if it reads one.
-  """
+  """Returns the row of round 2^height − 1 of a dyadic noise, which reads no row of Z again."""
   t = (1 << height) - 1
   step = strategy.noise(None).at(t)
   if step.earlier or (isinstance(step.update, linear_noise.Add) and np.any(step.update.draw_gains)):
@@ -143,9 +134,6 @@ def rounding_norm(strategy: base.Strategy, num_rounds: int) -> float:
 
   Where no normal is read again it is one over the smallest spread. Otherwise B is made of blocks
   between restarts. The norm of a block is bounded by √(‖B⁻¹‖₁·‖B⁻¹‖∞), beyond 1024 rounds.
-
-  Raises:
-    ValueError: if normals are read again in more than 4096 rounds by a noise whose rows differ.
   """
   noise, blocks = strategy.noise(num_rounds), list[list[Row]]()
   for row in rows(strategy, num_rounds):

@@ -128,9 +128,6 @@ def step_response(coefficients: np.ndarray, num_terms: int) -> tuple[np.ndarray,
     The first terms, as many as needed or all, and the limit from there on, with a relative
     error below 1e-10; None if all terms are given.
 
-  Raises:
-    ValueError: if there are too many terms to compute one by one, and they do not settle.
-
   Source: for the limit, Choquette-Choo et al. 2024 (scaling up banded matrix factorisation),
   appendix I, where it is used unproven from num_bands² on.
   """

@@ -149,11 +149,7 @@ class Ahead(Generic[_Value]):
     return made
 
   def row(self, row: int) -> _Value:
-    """Returns what was made for a row, once it is.
-
-    Raises:
-      Exception: that making it raised.
-    """
+    """Returns what was made for a row, once it is."""
     return self.begin(row).result()
 
   def wait(self) -> None:
@@ -188,11 +184,7 @@ class Rows:
       self._ahead.begin(row)
 
   def row(self, seed: bytes, row: int) -> tuple[np.ndarray, Made]:
-    """Returns a row, int64, not to be changed, and what is known of it.
-
-    Raises:
-      ValueError: for a row past the end.
-    """
+    """Returns a row, int64, not to be changed, and what is known of it."""
     if not 0 <= row < self._num_rounds:
       raise ValueError(f'row {row} is not among the {self._num_rounds} that there are')
     with self._lock:

@@ -62,10 +62,6 @@ def recurrence(
   """Returns the recurrence of a strategy for models whose parts are as specs say.
 
   A unit of the lattice is 2^−bits of the standard deviation of Z.
-
-  Raises:
-    ValueError: if strategy is not a Strategy, if its noise does not undo C or cannot be made in
-      integers, or if it has neither a last round nor noise of its own.
   """
   reference.check_is_strategy(strategy)
   num_rounds = strategy.max_rounds

@@ -73,7 +73,6 @@ class Normals:
     stream: keeps the uses of one seed apart, 0 to 255.
 
   Raises:
-    ValueError: for a seed or a stream that will not do.
     RuntimeError: if NumPy's functions are less exact than E assumes.
   """
 
@@ -100,9 +99,6 @@ class Normals:
       scale: above 0, at most 2⁵⁸; above 2⁴⁰, float64 decides few of them.
       out: int64, or float64 for a scale of at most 2⁴⁷, whose integers it holds; several chunks at
         a time are made faster than each alone.
-
-    Raises:
-      ValueError: if scale is out of its range.
     """
     if not 0.0 < scale <= MAX_SCALE:
       raise ValueError(f'scale must be above 0 and at most 2^58, got {scale!r}')
@@ -144,13 +140,7 @@ class Normals:
   def _settle(
     self, row: int, chunk: int, at: np.ndarray, words: np.ndarray, scale: float, out: np.ndarray
   ) -> None:
-    """Writes the normals that their first words do not decide in float64.
-
-    Args:
-      row, chunk, scale, out: as of `fill`.
-      at: where in out.
-      words: their first words.
-    """
+    """Writes the normals that their first words do not decide in float64."""
     tables = self._tables
     first, words, in_tail = words, words.copy(), np.zeros(at.size, bool)
     exactly = []

@@ -60,9 +60,6 @@ def draw(seed: tf.Tensor, row: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> lis
 
   Returns:
     A tensor for each of specs.
-
-  Raises:
-    ValueError: for more tensors, or larger ones, than counters are kept for.
   """
   if len(specs) > _MAX_TENSORS:
     raise ValueError(f'specs has {len(specs)} tensors, beyond {_MAX_TENSORS}')

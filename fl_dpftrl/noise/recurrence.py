@@ -76,10 +76,6 @@ class Recurrence:
   Attributes:
     num_buffers: vectors carried from row to row, float64, zeros at first.
     norms: ‖row t of N‖ by t.
-
-  Raises:
-    ValueError: if the strategy has fewer rows, its noise does not undo C, or it cannot be made in
-      integers.
   """
 
   def __init__(self, strategy: strategies.Strategy, num_rounds: int, bits: int = lattice.BITS):
@@ -93,11 +89,7 @@ class Recurrence:
     self._stacks = _Sequence(_stacks(noise))
 
   def step(self, t: int) -> Step:
-    """Returns how row t is made; rows are made in order.
-
-    Raises:
-      ValueError: if its integers may be too large for float64.
-    """
+    """Returns how row t is made; rows are made in order."""
     row = self._rows[t]
     if lattice.FARTHEST_NORMAL * 2.0**self._bits * self.norms[t] > _LARGEST:
       raise ValueError(f'row {t} has a norm of {self.norms[t]:g}, too large for its integers')
@@ -262,15 +254,7 @@ def _adding(below: np.ndarray, sums: linear_noise.Add, step: linear_noise.Step):
 def _pushing(
   below: np.ndarray, scale: float, stack: Sequence[int], made: int, replaced: Sequence[int]
 ):
-  """Pushes a row onto the stack, together with the newest buffers that it replaces.
-
-  Args:
-    below: weights of the buffers, from the newest on.
-    scale: of the row.
-    stack: numbers of the buffers that are read, from the newest on.
-    made: number of the buffer that becomes the newest: the last that is replaced.
-    replaced: numbers of the buffers that are replaced, from the newest on.
-  """
+  """Pushes a row onto the stack, together with the newest buffers that it replaces."""
   others = replaced[:-1]
 
   def finish(total, fresh, oldest, buffers, scratch):

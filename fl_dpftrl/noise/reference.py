@@ -54,10 +54,6 @@ def reference_stream(
 
   Returns:
     A stream of rows, int64, shape [d]. It raises ValueError past num_rounds.
-
-  Raises:
-    ValueError: if strategy is not a Strategy, and if its noise cannot be made in integers; see
-      `lattice.rows`.
   """
   check_is_strategy(strategy)
   noise, rows = strategy.noise(num_rounds), list(lattice.rows(strategy, num_rounds))
@@ -137,12 +133,7 @@ def check_undoes(
 
 
 def _undoes_beginnings(strategy: strategies.Strategy, made: np.ndarray) -> bool:
-  """Returns whether the first rows of N undo C of shorter runs, too.
-
-  Args:
-    strategy: C.
-    made: rows of N, which undo C of as many rounds.
-  """
+  """Returns whether the first rows of N undo C of shorter runs, too."""
   longest = len(made)
   for n in sorted({1, 2, 3, 5, longest // 3, longest // 2, longest - 1} & set(range(1, longest))):
     width, matrix = strategy.num_noise_rows(n), strategy.strategy_matrix(n)

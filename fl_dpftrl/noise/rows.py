@@ -51,9 +51,6 @@ class RowMaker:
     versions: the row that wrote each buffer last; −1 where none did.
     trail: what all rows so far add up to, modulo 2⁶⁴, each row times a factor of its own; 0 without
       buffers, where no row builds on others. Trails of slices add up to that of the whole row.
-
-  Raises:
-    ValueError: for an argument that will not do.
   """
 
   def __init__(
@@ -92,9 +89,6 @@ class RowMaker:
 
     Args:
       out: int64, shape [size].
-
-    Raises:
-      ValueError: past the last row, and after a row that failed midway.
     """
     if self.is_torn:
       raise ValueError('a row failed midway; make a new RowMaker')
@@ -186,12 +180,7 @@ def _num_cores() -> int:
 
 
 def _mapped(shape: tuple[int, int], folder: str | os.PathLike[str] | None) -> np.ndarray:
-  """Returns zeros in a nameless file, which ends with the process.
-
-  Raises:
-    OSError: the disk has no room; it is reserved here, since writing to a page
-      of a mapped file that the disk cannot hold would end the process.
-  """
+  """Returns zeros in a nameless file, which ends with the process."""
   there = pathlib.Path(folder or tempfile.gettempdir())
   size = math.prod(shape) * np.dtype(np.float64).itemsize
   with tempfile.TemporaryFile(dir=there) as file:

@@ -77,9 +77,6 @@ class RowSlices:
 
   Attributes:
     actors: Ray's handles of the actors.
-
-  Raises:
-    ValueError: if no Ray cluster is connected.
   """
 
   def __init__(

@@ -40,11 +40,7 @@ class StreamState(NamedTuple):
 
 
 def check_template(template: Any) -> list[tf.TensorSpec]:
-  """Returns the flattened template.
-
-  Raises:
-    ValueError: unless it holds float32 tensors of known shapes, at least one of which is not empty.
-  """
+  """Returns the flattened template."""
   specs = tf.nest.flatten(template)
   for spec in specs:
     if spec.dtype != tf.float32 or not spec.shape.is_fully_defined():
@@ -79,9 +75,6 @@ def make_stream(
   Returns:
     A stream whose rows are structures of tensors as the template says, and
     whose state is a `StreamState`.
-
-  Raises:
-    ValueError: for a noise_seed or a strategy that will not do.
   """
   specs = tf.nest.flatten(template)
   if noise_seed is not None:

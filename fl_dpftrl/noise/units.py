@@ -44,9 +44,6 @@ def checked(name: str, value: Any) -> Any:
   Args:
     name: noise_multiplier, clip_norm, report_goal, zeroing_norm, noise_seed or noise_machines.
     value: as given.
-
-  Raises:
-    ValueError: naming it, if it will not do.
   """
   what, is_valid, kind = _PARAMETERS[name]
   is_number = isinstance(value, numbers.Real) and math.isfinite(value)
@@ -80,10 +77,6 @@ class Unit:
       noise_multiplier: std(Z) / clip_norm, of updates and counts together; above 0.
       count_stddev: standard deviation of Z in the counts' coordinates, in devices; None without
         counts.
-
-    Raises:
-      ValueError: for a noise multiplier so small that an update has too many units, and for
-        counts whose noise is so large that a device's count has less than one.
     """
     if noise_multiplier < _LEAST_MULTIPLIER:
       raise ValueError(

@@ -67,9 +67,6 @@ def named(
   Args:
     names: names as in `comparison.candidates.named`; None for all mechanisms and matrices/.
     planned: schema for which strategies are optimised.
-
-  Raises:
-    ValueError: if a name is unknown.
   """
   if names is not None:
     return compared.named(names), []
@@ -134,12 +131,7 @@ def measure(
   *,
   objective: str,
 ) -> Candidate:
-  """Evaluates a strategy at each schema.
-
-  Raises:
-    ValueError: if the strategy does not support that many rounds, or only a lower bound of its
-      sensitivity is known.
-  """
+  """Evaluates a strategy at each schema."""
   files = {s: catalogue.describe(strategy, schema=s) for s in schemas}
   for file in files.values():
     if file.sensitivity.kind == sensitivity.LOWER_BOUND:

@@ -114,11 +114,7 @@ def choose(
   schemas: Sequence[participation.MinSep],
   max_copies: int,
 ) -> candidates.Candidate:
-  """Returns the candidate with the least regret among those that fit.
-
-  Raises:
-    ValueError: if none fits.
-  """
+  """Returns the candidate with the least regret among those that fit."""
   fitting = _fitting(evaluated, max_copies)
   if not fitting:
     least = min(candidate.memory_copies for candidate in evaluated)
@@ -154,10 +150,6 @@ def recommend(
     delta: δ.
     noise_multiplier: std(Z) / clip norm of the chosen strategy as stored.
     epsilon: ε to meet under the planned schema; give exactly one of this and noise_multiplier.
-
-  Raises:
-    ValueError: if not exactly one of the two is given, nothing fits, or an argument is out of
-      range.
   """
   if (noise_multiplier is None) == (epsilon is None):
     raise ValueError('give noise_multiplier or epsilon, and not both')

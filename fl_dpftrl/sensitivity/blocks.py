@@ -26,11 +26,7 @@ def sizes(num_rounds: int, block_rounds: int) -> list[int]:
 
 
 def gram_matrix(strategy: base.Mechanism, block_rounds: int, num_rounds: int) -> np.ndarray:
-  """Returns X of the blocks side by side, shape [num_rounds, num_rounds].
-
-  Raises:
-    ValueError: if num_rounds is too many for a dense matrix.
-  """
+  """Returns X of the blocks side by side, shape [num_rounds, num_rounds]."""
   workloads.check_dense(num_rounds)
   return scipy.linalg.block_diag(*_grams(strategy, block_rounds, num_rounds))
 

@@ -36,9 +36,6 @@ def gram_sensitivity(gram: np.ndarray, schema: schemas.MinSep) -> base.Sensitivi
     gram: shape [num_rounds, num_rounds], symmetric.
     schema: a MinSep or a FixedSeparation.
 
-  Raises:
-    ValueError: if gram has another shape or values that are not finite.
-
   Source: Choquette-Choo et al. 2023, theorem 2 and algorithms 3 and 4, for the bound by vᵢ.
   Leaving out the entries of a row that are closer than min_sep makes it tighter, and exact if
   no other entry is left.

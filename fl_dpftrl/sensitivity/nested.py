@@ -128,9 +128,6 @@ def worst_square(block: Block, schema: schemas.MinSep) -> tuple[int, bool]:
   Returns:
     A whole number that is at least the largest square, and whether it is the largest. It may
     not be for tens of thousands of participations.
-
-  Raises:
-    ValueError: if the block has another number of rounds.
   """
   if block.length != schema.num_rounds:
     raise ValueError(f'block must have {schema.num_rounds} rounds, got {block.length}')

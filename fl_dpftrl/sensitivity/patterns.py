@@ -159,10 +159,6 @@ def pattern_sensitivity(
     X has negative entries between rounds of a pattern, `worst_squares` gives its value. If there
     are too many such patterns, or too long ones, the value is Σ |X[i, j]| and the kind
     'upper_bound'.
-
-  Raises:
-    ValueError: for a round out of range or twice in a pattern, or more rounds than the strategy
-      can run.
   """
   for pattern in patterns:
     if len(set(pattern)) < len(pattern):

@@ -47,11 +47,7 @@ class Attendance(seen.Seen):
     return f'Attendance({totals})'
 
   def add_cohort(self, cohort: schemas.Cohort) -> None:
-    """Adds a cohort.
-
-    Raises:
-      ValueError: if it is not the cohort of the next round.
-    """
+    """Adds a cohort."""
     if cohort.round != self.num_rounds:
       raise ValueError(f'the next round is {self.num_rounds}, got {cohort.round}')
     self.add(cohort.device_ids)

@@ -99,9 +99,6 @@ class Nightly:
     daytime: presence outside the window relative to that inside.
     time_zones: hours ahead of UTC; each device lives in one of them, at random.
 
-  Raises:
-    ValueError: if a value is out of range.
-
   Source: Bonawitz et al. 2019, "Towards federated learning at scale: system design", section 9.
   For devices mostly in one region, the number that takes part is about four times as high at
   night as at its lowest. The defaults give this ratio. Hours, spreads and weekends are a

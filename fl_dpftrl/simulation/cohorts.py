@@ -70,9 +70,6 @@ class Simulation:
     server: rules by which a round gets its cohort.
     seed: seed of the draws of all rounds.
     start: UTC second at which simulated time starts.
-
-  Raises:
-    ValueError: if a value is out of range.
   """
 
   population: population_lib.Population

@@ -38,9 +38,6 @@ class Population:
     wrong_clocks: fraction of the waits for a timer in which the clock is changed.
     clock_error_hours: largest such change, in hours, either way.
 
-  Raises:
-    ValueError: if a value is out of range.
-
   Source: Bonawitz et al. 2019, "Towards federated learning at scale: system design", section 9,
   for dropout (6 to 10 %) and rounds of a few minutes. The log-normal spreads and two
   check-ins an hour are a choice, not measured.

@@ -11,9 +11,6 @@ def generator(seed: int, *key: int) -> np.random.Generator:
   Args:
     seed: whole number of at least 0.
     *key: whole numbers of at least 0; the first one identifies the purpose.
-
-  Raises:
-    ValueError: if the seed is not a whole number of at least 0.
   """
   check_seed(seed)
   sequence = np.random.SeedSequence(operator.index(seed), spawn_key=key)

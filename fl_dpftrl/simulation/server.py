@@ -28,9 +28,6 @@ class Server:
       back later if it would fill faster; 0 for no pacing.
     max_wait_days: maximum duration of a round, in days.
 
-  Raises:
-    ValueError: if a value is out of range.
-
   Source: Bonawitz et al. 2019, "Towards federated learning at scale: system design", for
   over-selection (130 % in section 9) and pace steering (section 2.3).
   """
@@ -73,9 +70,6 @@ class RoundTimer:
   """Timer in rounds: after round t a device is eligible from t + rounds on.
 
   With 1 a device may take part in every round. The timer enforces a min-sep of `rounds`.
-
-  Raises:
-    ValueError: if rounds is not a whole number from 1 to 2^31.
   """
 
   rounds: int = 1
@@ -95,11 +89,7 @@ class RoundTimer:
 
 @dataclasses.dataclass(frozen=True)
 class HourTimer:
-  """Timer in hours, which starts when a device has reported.
-
-  Raises:
-    ValueError: if hours is not above 0, or more than a century.
-  """
+  """Timer in hours, which starts when a device has reported."""
 
   hours: float
 

@@ -35,10 +35,6 @@ class Traces:
     owners: device of each interval, whole numbers from 0, shape [num_intervals].
     starts: starts of the intervals in UTC seconds, int64, same shape.
     ends: ends of the intervals, exclusive, same shape.
-
-  Raises:
-    ValueError: if there is no interval, one does not end after its start, or they last longer than
-      ten years.
   """
 
   owners: np.ndarray
@@ -118,16 +114,7 @@ def _edges(begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
 
 
 def _occupied(cells: np.ndarray, firsts: np.ndarray, lasts: np.ndarray, slots: int) -> np.ndarray:
-  """Returns how many slots before each one have a device present, over two periods.
-
-  Args:
-    cells: cell of each interval.
-    firsts, lasts: intervals in seconds of the period.
-    slots: number of slots of the period.
-
-  Returns:
-    Shape [num_cells, 2 · slots + 1].
-  """
+  """Returns how many slots before each one have a device present, over two periods."""
   width, size = slots + 1, _HOURS * (slots + 1)
   opened = np.bincount(cells * width + firsts // _SLOT, minlength=size)
   closed = np.bincount(cells * width + (lasts - 1) // _SLOT + 1, minlength=size)
@@ -141,10 +128,6 @@ def read_traces(path: str | os.PathLike[str]) -> Traces:
 
   Its columns are `device` (text or a whole number), and `start` and `end` (timestamps; UTC where
   they have no zone). Others are ignored.
-
-  Raises:
-    OSError: if the file cannot be read.
-    ValueError: if it is no such table, or `Traces` refuses it. The message names the file.
   """
   import duckdb  # Slow to load.
 
