@@ -44,7 +44,6 @@ setuptools.setup(
     'threadpoolctl>=3.1',
   ],
   extras_require={
-    'streaming': ['jax>=0.4.30'],  # optimization.streaming alone
     'test': ['hypothesis>=6.100', 'jax>=0.4.30', 'mpmath>=1.3', 'pytest>=8', 'pytest-xdist>=3.5'],
     'machines': ['ray>=2.55'],  # clients and noise on several machines
   },

@@ -58,8 +58,6 @@ def per_query_error(
 
   Args:
     strategy: C with its noising matrix N.
-    num_rounds: n.
-    workload: A.
 
   Returns:
     Shape [queries], for Z with standard deviation 1.

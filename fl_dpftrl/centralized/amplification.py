@@ -222,10 +222,8 @@ def choose(
   noise is the RMS over the queries of the workload.
 
   Args:
-    strategies: banded strategies, as they are run.
     sampling: sampling scheme of the batches; its num_parts is not used.
     epsilon, delta: see `calibrate`.
-    workload: linear queries whose error is compared.
   """
   found = []
   for strategy in strategies:

@@ -150,13 +150,9 @@ def guarantee(
   """Returns the guarantee of the scheme, without ε if the log refutes it.
 
   Args:
-    scheme: sampling scheme of the run.
-    strategy: C.
     noise_multiplier: std(Z) / clip_norm.
-    happened: participation observed in the log.
     stated: scheme that the log's metadata state, if any.
     deltas: δ, at least one.
-    adjacency: adjacency of neighbouring runs.
     by_schema: function that returns the privacy loss under a schema.
   """
   # Most replays have no sampling scheme, and need none of the mathematics of one.

@@ -22,12 +22,7 @@ _TINY = 1e-200
 
 
 def contradictions(happened: counts_lib.RunCounts, scheme: sampling.Cyclic) -> list[str]:
-  """Returns reasons why a log contradicts a scheme; empty if it does not.
-
-  Args:
-    happened: participation observed in the log.
-    scheme: sampling scheme for the same number of rounds.
-  """
+  """Returns reasons why a log contradicts a scheme; empty if it does not."""
   violations = list(_parts(happened, scheme))
   if not isinstance(scheme, sampling.CyclicPoisson):
     violations += _sizes(happened, scheme)

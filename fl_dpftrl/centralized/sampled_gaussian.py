@@ -32,9 +32,6 @@ def epsilon(
     multiplier: standard deviation of the noise over the largest change of a release by one of
       its examples. That change is the example's contribution, or twice that if an example is
       replaced.
-    delta: δ.
-    probability: probability that a release includes an example.
-    count: number of releases.
     replaced: True for replace-one adjacency, with Poisson samples or samples of a fixed size.
       False for add-or-remove adjacency, with Poisson samples.
 

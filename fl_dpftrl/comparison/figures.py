@@ -45,7 +45,6 @@ def against(
     entries: entries with at least two values of the axis.
     axis: num_rounds, min_sep or max_participations, as in schemas.
     objective: 'rms' or 'max', the loss to draw.
-    subtitle: setting.
   """
   looks, loss, (over, axis_label) = _looks(entries), LOSSES[objective], _AXES[axis]
   figure = style.new_figure(9.0, 7.2, f'{loss} against {over}', subtitle, _note(entries))
@@ -169,7 +168,6 @@ def lags(
     columns: first columns by label.
     mechanism_of: mechanism of every label of the comparison; labels without
       columns are listed below.
-    subtitle: setting.
   """
   looks = style.looks(mechanism_of)
   figure = style.new_figure(11.0, 5.2, 'Coefficients against lag', subtitle)

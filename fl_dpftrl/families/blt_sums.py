@@ -257,7 +257,6 @@ def schedule_squared_errors(
     scales: scales of its running sums, shape [d + 1]. Both may be complex with small imaginary
       parts; the result is an analytic function of them.
     learning_rates: η, shape [n].
-    momentum: β.
   """
   from scipy import signal
 

@@ -72,7 +72,6 @@ def gradient(
   """Returns the gradient of a function of a chain in its gaps, shape [… 2d].
 
   Args:
-    this: the chain.
     d_decays, d_scales: derivatives in θ and in ω, shape [… d].
     d_points, d_sum_scales: derivatives in the points and in sum_scales, shape [… d + 1]; the
       point 1 does not move.

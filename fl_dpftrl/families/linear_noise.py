@@ -113,7 +113,6 @@ def advance(
   """Makes one noise row, but for the step's scale; returns y and the buffers after the round.
 
   Args:
-    noise, step: the noise, and its step of the round.
     drawn: sum of the weighted rows of Z, shape [size].
     oldest: the first of these rows, not weighted.
     buffers: buffers before the round, newest first.

@@ -166,8 +166,6 @@ class Rows:
 
   Args:
     new_source: seed → source of its rows.
-    size: coordinates in a row.
-    num_rounds: rows that there are.
   """
 
   def __init__(self, new_source: Callable[[bytes], Source], size: int, num_rounds: int):

@@ -129,8 +129,6 @@ def is_below(layer: int, u: Fraction, v: Fraction) -> bool | None:
   """Returns whether a point of a layer above 0 is below the density.
 
   Args:
-    layer: i.
-    u: the point is at u·xᵢ.
     v: its height is that part of the way from f(xᵢ) to f(xᵢ₊₁).
   """
   x = widths()[layer]

@@ -69,7 +69,6 @@ class Recurrence:
   the buffer that the row will take. The newest rows add theirs once they are made.
 
   Args:
-    strategy: C and N.
     num_rounds: rows that there will be at most.
     bits: p; a unit is 2⁻ᵖ of the standard deviation of Z.
 

@@ -46,9 +46,6 @@ def reference_stream(
   the integers.
 
   Args:
-    strategy: strategy of any family.
-    num_rounds: rounds of the run.
-    size: d, coordinates in a row.
     fresh: (round, scale) → round(scale · ξ) for the normals ξ of the round, int64, shape [d].
     bits: p; negative on a lattice coarser than Z.
 
@@ -103,8 +100,6 @@ def check_undoes(
   probability 0.
 
   Args:
-    strategy: C.
-    noise: the noise to check.
     num_rounds: rounds of the run; None for a run without an end.
   """
   long = min(num_rounds or _CHECKED_ROUNDS, _MOST_CHECKED_ROUNDS)

@@ -32,13 +32,10 @@ class RowMaker:
   has no more than 53 bits.
 
   Args:
-    strategy: C and N.
-    size: coordinates in a row.
     num_rounds: rows that there will be at most.
     seed: secret, of 32 bytes.
     memory: where the buffers are: in 'memory', or in a file that is 'mapped' into it, for
       more than fits.
-    folder: for the mapped file, which has no name there.
     num_threads: None for one on each core.
     first_chunk: which of a longer row's chunks these coordinates begin with.
     bits: p; a unit is 2⁻ᵖ of the standard deviation of Z. Another one is for tests.

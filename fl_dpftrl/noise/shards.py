@@ -27,7 +27,6 @@ class Slice:
   Args:
     strategy, seed, num_rounds, snapshot_rows: see `RowSlices`.
     first: chunk of a whole row that the slice begins with.
-    size: coordinates of the slice.
     folder: of this slice's snapshots; None for none.
   """
 
@@ -67,11 +66,9 @@ class RowSlices:
 
   Args:
     number: actors, at least 1; of which those without a chunk are not started.
-    strategy: C and N.
     size: coordinates of a whole row.
     seed: secret, of 32 bytes.
     num_rounds: rows that there will be at most.
-    snapshot_rows: rows between two snapshots.
     folder: of snapshots, on each machine; None for none. It holds noise.
     wait_seconds: time without a row after which making it fails.
 

@@ -66,7 +66,6 @@ def make_stream(
   last round, `next` fails with an InvalidArgumentError.
 
   Args:
-    strategy: C and N.
     template: nested structure of tf.TensorSpec, of known shapes.
     noise_seed: None takes a fresh secret seed from the operating system each time that `init`
       runs. A number gives the same noise always, for tests: it protects nobody.

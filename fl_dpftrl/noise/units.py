@@ -43,7 +43,6 @@ def checked(name: str, value: Any) -> Any:
 
   Args:
     name: noise_multiplier, clip_norm, report_goal, zeroing_norm, noise_seed or noise_machines.
-    value: as given.
   """
   what, is_valid, kind = _PARAMETERS[name]
   is_number = isinstance(value, numbers.Real) and math.isfinite(value)

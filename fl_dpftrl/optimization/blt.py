@@ -97,7 +97,6 @@ class LogLoss:
 
     Args:
       references: reference losses, shape [schemas], or one for all.
-      power: power of the mean over the schemas.
       query_power: power of the mean over the queries that approximates the largest error with a
         learning-rate schedule.
     """

@@ -119,7 +119,6 @@ class Dual:
 
   Args:
     workload: A, shape [queries, num_rounds].
-    groups: groups of rounds.
     equal_norms: squared norm that every column of C must have; None for free norms. With a
       value, the bound holds for such C only.
     worst_query: True if the error is the largest, not the root mean square.

@@ -27,11 +27,9 @@ def approximate(
 
   Args:
     strategy: strategy with a square lower-triangular C, such as dense ones.
-    num_rounds: n.
     num_bands: number of bands of N, at most n. It must exceed the one or two (with momentum)
       rounds that a row of A⁻¹ reaches back.
     rank: rank below the bands, 1 to n.
-    workload: A.
 
   Source: Denisov et al. 2022, appendix on structured matrices for B; the rest keeps the
   guarantee that of what is added.

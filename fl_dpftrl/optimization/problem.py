@@ -38,11 +38,7 @@ class Problem:
     return sensitivity.sensitivity(strategy, self.schema).value * getattr(errors, self.objective)
 
   def counted(self, loss: Callable[[float], float]) -> Progress:
-    """Returns a callback that counts the steps of successive minimisations.
-
-    Args:
-      loss: maps a minimised value to the loss.
-    """
+    """Returns a callback that counts the steps of successive minimisations."""
     steps = itertools.count(1)
 
     def report(_, value):

@@ -43,9 +43,7 @@ def minimize(
   """Minimises a smooth function from a feasible start.
 
   Args:
-    value_and_grad: function that returns value and gradient.
     start: shape [size]; ValueError is raised unless its value is finite.
-    max_iterations: maximum number of accepted steps.
     tolerance, patience: stops when `patience` steps together improve the value by less than the
       tolerance, relative to it.
     memory: number of pairs of steps and gradient differences kept.

@@ -66,7 +66,6 @@ def named(
 
   Args:
     names: names as in `comparison.candidates.named`; None for all mechanisms and matrices/.
-    planned: schema for which strategies are optimised.
   """
   if names is not None:
     return compared.named(names), []
@@ -98,7 +97,6 @@ def find(
   The result with the smaller regret is taken.
 
   Args:
-    origins: mechanisms and files to evaluate.
     schemas: schemas that may occur, including `planned`.
     planned: worst of the schemas; strategies have at most its min-sep as bands.
     objective: 'rms' or 'max'.

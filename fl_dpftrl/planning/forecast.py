@@ -85,7 +85,6 @@ def forecast(
 
   Args:
     simulate: seed → simulation.
-    num_rounds: n of the planned run.
     seeds: distinct seeds, at least one.
     progress: called after each round with the completed fraction.
   """

@@ -143,11 +143,8 @@ def recommend(
 
   Args:
     evaluated: candidates, evaluated at all schemas.
-    schemas: schemas that may occur.
-    planned: one of the schemas, for which ε is stated.
     simulated: schema of each simulation, for the range of ε.
     max_copies: maximum number of model-sized vectors that the noise may store.
-    delta: δ.
     noise_multiplier: std(Z) / clip norm of the chosen strategy as stored.
     epsilon: ε to meet under the planned schema; give exactly one of this and noise_multiplier.
   """

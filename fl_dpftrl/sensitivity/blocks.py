@@ -67,8 +67,6 @@ def worst_closest(
   participations in each block has to be chosen.
 
   Args:
-    block_rounds: rounds of a block.
-    schema: min-sep schema.
     squares: function count → [m], the worst square of a block whose first participation has m
       rounds after it.
 

@@ -34,7 +34,6 @@ def gram_sensitivity(gram: np.ndarray, schema: schemas.MinSep) -> base.Sensitivi
 
   Args:
     gram: shape [num_rounds, num_rounds], symmetric.
-    schema: a MinSep or a FixedSeparation.
 
   Source: Choquette-Choo et al. 2023, theorem 2 and algorithms 3 and 4, for the bound by vᵢ.
   Leaving out the entries of a row that are closer than min_sep makes it tighter, and exact if
@@ -132,7 +131,6 @@ def worst_square(gram: np.ndarray, min_sep: int, most: int) -> tuple[float, bool
 
   Args:
     gram: X, shape [num_rounds, num_rounds], symmetric.
-    min_sep: b.
     most: k, at least 1.
 
   Returns:

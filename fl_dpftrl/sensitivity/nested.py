@@ -105,7 +105,6 @@ def repeated_sensitivity(
   Args:
     blocks: maps a number of rounds to the nodes over that many rounds of a copy.
     block_rounds: rounds of each copy; the last may be cut short.
-    schema: a MinSep.
   """
   count, rest = divmod(schema.num_rounds, block_rounds)
   block = repeated(blocks(block_rounds), count)
@@ -123,7 +122,6 @@ def worst_square(block: Block, schema: schemas.MinSep) -> tuple[int, bool]:
 
   Args:
     block: block of all rounds of the schema.
-    schema: a MinSep.
 
   Returns:
     A whole number that is at least the largest square, and whether it is the largest. It may

@@ -150,8 +150,6 @@ def pattern_sensitivity(
   """Returns the sensitivity of each given pattern of rounds of one device.
 
   Args:
-    strategy: C.
-    num_rounds: n, rounds that consumed noise.
     patterns: for each, distinct rounds from 0 to num_rounds - 1.
 
   Returns:
@@ -184,7 +182,6 @@ def pattern_squares(
   The value of a pattern does not depend on the other patterns.
 
   Args:
-    entries: entries of X.
     rounds: rounds of one pattern after the other, shape [sum of sizes].
     sizes: rounds of each pattern, shape [patterns].
 

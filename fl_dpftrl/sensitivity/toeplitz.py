@@ -40,7 +40,6 @@ def earliest_square(coefficients: np.ndarray, schema: schemas.MinSep) -> tuple[f
 
   Args:
     coefficients: c, at most num_rounds.
-    schema: n, b and k.
 
   Returns:
     The square, and its gradient in c, of c's shape.

@@ -160,7 +160,6 @@ class Nights:
   A night runs from noon to noon in local time, so that a window lies within one night.
 
   Args:
-    kind: availability of the population.
     habits: shape [num_devices, 3]: usual start of the window in seconds after local noon, its
       length in seconds, and the seconds that local time is ahead of UTC.
     seed: seed of the nights' draws.

@@ -46,10 +46,7 @@ class CheckIns:
 
     Args:
       now: start of the period, in seconds from the start.
-      until: latest end of the period.
-      wanted: desired number of check-ins.
       pace: seconds by which all devices were told to come back later.
-      rng: source of randomness.
 
     Returns:
       Distinct devices, the times of their first check-ins in ascending order, and the end of

@@ -75,9 +75,6 @@ class Waiting:
   """Batches of devices with the time of return of each device.
 
   Times are rounded up to the end of a step, so that no device returns early.
-
-  Args:
-    step: length of a step.
   """
 
   def __init__(self, step: float = 1.0):

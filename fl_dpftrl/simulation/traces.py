@@ -64,7 +64,6 @@ class TracedPresence:
   """Presence of devices that each follow a trace.
 
   Args:
-    traces: traces to follow.
     followed: trace of each device: whole numbers, shape [num_devices].
 
   Attributes:
