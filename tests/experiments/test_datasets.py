@@ -43,12 +43,6 @@ def test_batches_depend_on_seed_round_and_device_alone(data):
   assert len(set(first)) == 3
 
 
-@pytest.mark.parametrize('name', ['batch_size', 'max_sentences', 'epochs'])
-def test_bad_arguments_of_batches(data, name):
-  with pytest.raises(ValueError, match=f'{name} must be at least 1, got 0'):
-    _batches(data, **{name: 0})
-
-
 def test_best_accuracy_is_that_of_the_chain(data):
   chain = synthetic.transitions(30, seed=1)
   # The expectation, over the distribution of the word before.
@@ -89,18 +83,6 @@ def test_unigram_baseline_is_the_best_constant():
   assert vocabulary.decode([data.unigram_token]) == 'c'
   assert data.unigram_accuracy == pytest.approx(1 / 5)
   assert data.sequence_length == 4
-
-
-def test_which_targets_count():
-  vocabulary = vocabulary_lib.Vocabulary(['a', 'b'])
-  targets = vocabulary.encode([['a', 'x', 'b']], 5)[:, 1:]
-  masks = vocabulary.masks(targets).items()
-  assert {name: mask[0].astype(int).tolist() for name, mask in masks} == {
-    'accuracy': [1, 0, 1, 0, 0],
-    'accuracy_no_oov_or_eos': [1, 0, 1, 0, 0],
-    'accuracy_no_oov': [1, 0, 1, 1, 0],
-    'accuracy_with_oov': [1, 1, 1, 1, 0],
-  }
 
 
 def test_parts_divide_the_training_clients(data):

@@ -124,26 +124,18 @@ def test_loading_again_uses_the_cache_and_gives_the_same(library, tmp_path, monk
   assert len(os.listdir(tmp_path / 'cache')) == 1  # No temporary file left.
 
 
-@pytest.mark.parametrize('damage', ['cut', 'empty', 'flipped', 'text'])
-def test_a_damaged_cache_is_rebuilt(library, tmp_path, capsys, damage):
+def test_a_damaged_cache_is_rebuilt(library, tmp_path, capsys):
   del library
   first = docstrings.load(cache_dir=tmp_path)
   (path,) = tmp_path.glob('docstrings-*.npz')
   content = bytearray(path.read_bytes())
-  if damage == 'flipped':
-    content[len(content) // 2] ^= 0xFF
-  path.write_bytes(
-    {
-      'cut': content[: len(content) // 2],
-      'empty': b'',
-      'flipped': content,
-      'text': b'not an archive',
-    }[damage]
-  )
-  capsys.readouterr()
-  second = docstrings.load(cache_dir=tmp_path)
-  assert 'rebuilding' in capsys.readouterr().err
-  np.testing.assert_array_equal(second.test, first.test)
+  content[len(content) // 2] ^= 0xFF
+  for damaged in (content, content[: len(content) // 2], b'', b'not an archive'):
+    path.write_bytes(damaged)
+    capsys.readouterr()
+    second = docstrings.load(cache_dir=tmp_path)
+    assert 'rebuilding' in capsys.readouterr().err
+    np.testing.assert_array_equal(second.test, first.test)
 
 
 def test_no_docstrings_at_all(tmp_path, monkeypatch):

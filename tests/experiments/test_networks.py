@@ -94,13 +94,6 @@ class TestEveryNetwork:
     assert (network.initial_weights(2)[0] != first[0]).any()
 
 
-@pytest.mark.parametrize('arguments', [{'num_tokens': 0}, {'num_tokens': 7, 'embedding': -1}])
-@pytest.mark.parametrize('network', [networks.LogBilinear, networks.Lstm])
-def test_bad_sizes(network, arguments):
-  with pytest.raises(ValueError, match='must be at least 1, got'):
-    network(**arguments)
-
-
 def test_sizes_are_those_of_the_flags():
   flags = ['--dataset=synthetic', '--report_goal=2', '--num_rounds=1', '--noise_multiplier=0']
   flags += ['--embedding=3', '--lstm_units=5']

@@ -148,13 +148,6 @@ def test_a_cell_is_an_ordinary_run(tmp_path):
   assert '--noise_multiplier=0' in silent
 
 
-def test_ranges_of_cells_are_printed(monkeypatch, capsys):
-  for name, printed in (('docstrings', '0-153\n154-197\n'), ('synthetic', '0-3\n')):
-    path = starts.ROOT / 'studies' / f'{name}.json'
-    assert main(command, monkeypatch, f'--study={path}', '--output_dir=x', '--cells') == 0
-    assert capsys.readouterr().out == printed
-
-
 @pytest.mark.parametrize(
   'path', sorted((starts.ROOT / 'studies').glob('*.json')), ids=lambda p: p.stem
 )

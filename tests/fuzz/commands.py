@@ -7,7 +7,8 @@ import resource
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+
+from fl_dpftrl.commands import main
 
 SECONDS = 60
 MEMORY = 2 << 30  # bytes, resident, of each process
@@ -18,7 +19,6 @@ _LOADED = (
   'fl_dpftrl.commands.describe',
   'fl_dpftrl.commands.replay',
   'fl_dpftrl.commands.simulate',
-  'experiments.stackoverflow.train',
   'tests.fuzz.commands',
 )
 _USAGE = '\nused: '
@@ -50,17 +50,12 @@ class Ending:
     return f'status {self.status}: {self.errors[-2000:]!r}'
 
 
-def apart(command: Callable[[list[str]], None], arguments: list[str]) -> Ending:
-  """Runs a command in a process of its own, which is measured.
-
-  Args:
-    command: a function of a module; ends as a program does.
-    arguments: of it.
-  """
+def apart(arguments: list[str]) -> Ending:
+  """Runs `fl-dpftrl` with arguments in a process of its own, which is measured."""
   context = multiprocessing.get_context('forkserver')
   context.set_forkserver_preload(list(_LOADED))
   with tempfile.NamedTemporaryFile() as errors:
-    process = context.Process(target=_measured, args=(command, arguments, errors.name))
+    process = context.Process(target=_measured, args=(arguments, errors.name))
     process.start()
     process.join()
     text = errors.read().decode('utf-8', 'backslashreplace')
@@ -71,14 +66,14 @@ def apart(command: Callable[[list[str]], None], arguments: list[str]) -> Ending:
   return Ending(process.exitcode, text, float(seconds), int(memory))
 
 
-def _measured(command: Callable[[list[str]], None], arguments: list[str], path: str) -> None:
+def _measured(arguments: list[str], path: str) -> None:
   """Writes what the command writes to stderr to a file, and then its usage."""
   resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
   os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), 2)
   os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
   status = 0
   try:
-    command(arguments)
+    main.main(arguments)
   except SystemExit as end:
     status = end.code or 0
   except BaseException:

@@ -19,7 +19,7 @@ from fl_dpftrl.files import ledger
 from fl_dpftrl.guarding import guard
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import writer as writer_lib
-from fl_dpftrl.noise import normals, units
+from fl_dpftrl.noise import normals
 from fl_dpftrl.noise import rows as rows_lib
 from fl_dpftrl.participation import seen
 from tests import every_family
@@ -160,21 +160,6 @@ def test_the_log_proves_what_happened(tmp_path):
   assert closed.declared.holds
   assert dpftrl.verify(tmp_path / 'bundle', digest=digest).passed
   assert 'ε' in (tmp_path / 'report.html').read_text()
-
-
-def test_a_round_goes_through_no_rows_of_the_strategy(tmp_path, monkeypatch):
-  """What depends on strategy and noise alone is computed when they change."""
-  calls, own = [], units.Unit.farthest
-  monkeypatch.setattr(units.Unit, 'farthest', lambda *a: calls.append(a) or own(*a))
-  with opened(tmp_path / 'run') as aggregator:
-    before = len(calls)
-    for _ in range(4):
-      released(aggregator)
-    assert before == len(calls) > 0
-    aggregator.change_noise(noise_multiplier=3.0)
-    changed = len(calls)
-    released(aggregator)
-    assert before < changed == len(calls)
 
 
 def test_counts_and_outcomes(tmp_path):

@@ -53,13 +53,6 @@ def test_rows_are_the_engines_over_any_starts(family, tmp_path):
     at = end
 
 
-def test_rows_are_multiples_of_the_lattice_in_float64(tmp_path):
-  with opened(tmp_path) as rows:
-    row = rows.row(0)
-  assert row.dtype == np.float64
-  np.testing.assert_array_equal(row * 2.0**34, engine_rows(BLT, 1)[0])
-
-
 def test_a_secret_seed_is_another_each_time_and_only_its_owner_can_read_it(tmp_path):
   rows = []
   for name in 'ab':

@@ -7,7 +7,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_inprocess
-from tff_inprocess import programs
 
 STRUCTURES = (
   np.arange(14, dtype=np.int32).reshape(7, 2),
@@ -103,24 +102,3 @@ def test_keeps_its_own_copy():
 def test_elements_of_another_type_are_refused(rows):
   with pytest.raises(TypeError, match='client 0, counted from 0, of 2: expected a data set of'):
     run([tff_inprocess.batches(rows, 2)] * 2)
-
-
-def test_rows_of_other_sizes_are_cut_by_the_same_step(monkeypatch):
-  made, cutting = [], programs.Step._cutting
-  monkeypatch.setattr(
-    programs.Step, '_cutting', lambda self, of: [made.append(of), cutting(self, of)][1]
-  )
-  of = tff.SequenceType(tff.types.TensorType(np.float32, [None, None]))
-
-  @tff.tensorflow.computation(of)
-  def total(data):
-    return data.reduce(np.float32(0), lambda sum_, batch: sum_ + tf.reduce_sum(batch))
-
-  @tff.federated_computation(tff.FederatedType(of, tff.CLIENTS))
-  def of_clients(data):
-    return tff.federated_sum(tff.federated_map(total, data))
-
-  data = [tff_inprocess.batches(np.ones((3, size), np.float32), 2) for size in range(1, 6)]
-  with tff.framework.get_context_stack().install(tff_inprocess.InProcessContext()):
-    assert of_clients(data) == 45.0
-  assert len(made) == 1

@@ -1,23 +1,14 @@
-"""The plot of a run: kinds of files, and ε in steps that never understate it."""
+"""The plot of a run: equal bytes, and ε in steps that never understate it."""
 
 import matplotlib.pyplot as plt
-import pytest
 
 from fl_dpftrl.training import plot
 
 
-@pytest.mark.parametrize(
-  'kind, start',
-  [
-    ('png', b'\x89PNG'),
-    pytest.param('svg', b'<?xml', marks=pytest.mark.slow),
-    pytest.param('pdf', b'%PDF', marks=pytest.mark.slow),
-  ],
-)
-def test_kinds_of_files_and_steps(tmp_path, monkeypatch, kind, start):
+def test_equal_bytes_and_steps(tmp_path, monkeypatch):
   closed = []
   monkeypatch.setattr(plt, 'close', closed.append)
-  path = tmp_path / f'accuracy.{kind}'
+  path = tmp_path / 'accuracy.png'
   drawn = []
   for _ in range(2):
     plot.accuracy_plot(
@@ -31,6 +22,6 @@ def test_kinds_of_files_and_steps(tmp_path, monkeypatch, kind, start):
       delta=1e-6,
     )
     drawn.append(path.read_bytes())
-  assert drawn[0].startswith(start) and drawn[0] == drawn[1]
+  assert drawn[0].startswith(b'\x89PNG') and drawn[0] == drawn[1]
   (line,) = closed[0].axes[2].lines
   assert line.get_drawstyle() == 'steps-pre'  # From round 5 on it is drawn as 3.
