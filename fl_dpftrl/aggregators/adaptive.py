@@ -105,7 +105,6 @@ def create(
   """Builds the process for updates of a type.
 
   Args:
-    rule: how updates are bounded, released and counted.
     value_type: of the updates, made of float32 tensors of known shapes.
     stream: rows of noise for updates with counts.
     sums: sums updates with counts.

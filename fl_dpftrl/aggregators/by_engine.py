@@ -42,7 +42,6 @@ def make_stream(
   round.
 
   Args:
-    strategy: C and N.
     template: nested structure of tf.TensorSpec, of known shapes.
     noise_seed: None for a secret seed of 256 bits, fresh each time that `init` runs; a number for
       the same noise always.

@@ -39,7 +39,6 @@ class CorrelatedNoiseQuery(tfp.SumAggregationDPQuery):
 
   Args:
     factory: what to do with updates, sums and noise.
-    record_specs: nested structure of tf.TensorSpec of an update.
   """
 
   def __init__(self, factory: factory_lib.CorrelatedNoiseFactory, record_specs: Any):

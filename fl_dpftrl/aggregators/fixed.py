@@ -44,9 +44,6 @@ def create(
     value_type: of the updates, made of float32 tensors of known shapes.
     bound: bounds one device's update, in TensorFlow.
     release: (sum, noise state) → (result, next noise state), in TensorFlow.
-    stream: rows of noise.
-    sums: sums bounded updates.
-    stddev: standard deviation of Z, for the measurements.
   """
   inner_process = sums.process
   init_noise = tff.tensorflow.computation(stream.init)

@@ -125,8 +125,6 @@ def check_declared(
   """Raises ValueError unless a factory's parameters and numbers are those of the declared change.
 
   Args:
-    own: parameters of the factory.
-    declared: the change, as a log records it.
     arithmetic: the numbers that the factory's releases are made of.
     restart: whether a restart is meant.
   """

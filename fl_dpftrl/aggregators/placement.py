@@ -43,9 +43,7 @@ def choose(strategy: strategies.Strategy, model_bytes: int, asked: str = AUTO) -
   message; there is no engine, which a worker says when it is given a round with one.
 
   Args:
-    strategy: strategy of the noise.
     model_bytes: size of one update, in float32.
-    asked: one of CHOICES.
   """
   in_process = is_in_process()
   if asked == ENGINE or (asked == AUTO and in_process):

@@ -133,7 +133,6 @@ def create(
     inner_factory: creates the process; or SECURE.
     value_type: of the updates, made of int64 tensors of known shapes.
     unit: units of the updates.
-    report_goal: updates that a round needs.
     strategy: of the noise; None without noise.
   """
   longest = math.isqrt(unit.most_square)

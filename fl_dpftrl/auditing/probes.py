@@ -61,8 +61,6 @@ def checks(
   """Returns the checks of finite releases, clipping and small updates.
 
   Args:
-    subject: the mechanism.
-    clip_norm: claimed clip norm.
     covariance: of the noise of one coordinate, in units of the clip norm, shape
       [num_rounds, num_rounds].
     alpha: probability of a false alarm of each check.

@@ -132,9 +132,7 @@ def checks(
   """Returns the results of all checks of a subject.
 
   Args:
-    subject: the mechanism.
     noising: claimed noise in clip norms: N times the noise multiplier, shape [num_rounds, …].
-    clip_norm: claimed bound on an update.
     repeats: runs without a device, and with one.
   """
   num_rounds, size = len(noising), sum(subject.sizes)

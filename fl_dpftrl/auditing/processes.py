@@ -30,7 +30,6 @@ class Process:
     processes: run number → process.
     divisor: by which the process divides the sum.
     seed: of random numbers that TensorFlow draws; None for fresh ones.
-    description: what runs, in words.
   """
 
   clips = True
@@ -122,7 +121,6 @@ def given(aggregator: Any, *, divisor: float, num_coordinates: int, seed: int | 
   Args:
     aggregator: an AggregationProcess, or a factory of one without weights.
     divisor: by which it divides the sum.
-    num_coordinates: size of updates if it is a factory.
     seed: of random numbers that TensorFlow draws; None for fresh ones.
   """
   if isinstance(aggregator, _Factory):

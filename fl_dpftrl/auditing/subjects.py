@@ -33,7 +33,6 @@ class Subject(Protocol):
 
     Args:
       cohorts: updates of each round.
-      num_rounds: rounds of the run.
 
     Returns:
       Shape [num_rounds, sum(sizes)].
@@ -45,7 +44,6 @@ class Rows:
   """Noise rows of the engine, with sums of updates, in whole numbers.
 
   Args:
-    strategy: C and N.
     noise_multiplier: std(Z) / clip_norm.
     clip_norm: bound on an update, by which it is also clipped.
     sizes: number of coordinates of each tensor.

@@ -137,12 +137,7 @@ class Opened(NamedTuple):
 
 
 def opened(folder: str | os.PathLike[str]) -> Opened:
-  """Reads the names of the files and the manifest of a bundle.
-
-  Raises:
-    ValueError: unless it has a manifest and regular files alone.
-    OSError: if it cannot be read.
-  """
+  """Reads the names of the files and the manifest of a bundle."""
   folder, names = paths.local(folder).resolve(), set()
   with os.scandir(folder) as entries:
     for entry in entries:
@@ -164,7 +159,6 @@ def of_files(bundle: Opened, digest: str | None = None) -> list[Check]:
   """Checks a bundle's manifest, and its files against that.
 
   Args:
-    bundle: the bundle.
     digest: SHA-256 of its manifest from elsewhere, in hexadecimal; None if there is none.
   """
   return [_check_manifest(bundle, digest), _check_files(bundle)]
@@ -179,7 +173,6 @@ def of_guarantee(statement: statement_lib.Statement, fits: bool, condition: str 
   """Checks that a statement guarantees something, and is of a bundle that fits.
 
   Args:
-    statement: the statement, computed again.
     fits: whether all other checks passed.
     condition: words after the figures, such as what they rest on.
   """
@@ -244,8 +237,6 @@ def differences(
   """Returns a sentence for each value that differs, in type or in the last digit.
 
   Args:
-    stored: values in a bundle.
-    own: the same values, computed again.
     source: what they were computed from.
     beside: further sentences by the name of a value, which are told with those of that value.
   """

@@ -15,14 +15,8 @@ def typed(name: str, value: Any, kind: Any) -> Any:
   """Returns a JSON value as a type.
 
   Args:
-    name: name of the value, for errors.
-    value: the value.
     kind: a plain type; MinSep; `X | None`, `tuple[X, ...]`, `tuple[X, Y]` or `Mapping[str, X]`; or
       a dataclass or NamedTuple of such types.
-
-  Raises:
-    ValueError: naming the value, unless it is of the type and has its fields alone. A float may
-      be a whole number.
   """
   inner, origin = typing.get_args(kind), typing.get_origin(kind)
   if type(None) in inner:

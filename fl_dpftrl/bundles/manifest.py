@@ -134,12 +134,7 @@ class Run:
     )
 
   def open(self, paths: list[pathlib.Path], strategy: base.Strategy) -> runs_lib.Run:
-    """Opens the run's log, with its noise.
-
-    Raises:
-      LogError: if the log cannot be believed.
-      ValueError: if an argument is out of range, or repeats what the log states.
-    """
+    """Opens the run's log, with its noise."""
     log = log_lib.read_log(
       paths, num_rounds=self.num_rounds, layout=self.layout or layout_lib.PLAIN
     )
@@ -199,9 +194,6 @@ class Manifest:
     guarantee: arguments of `replay` for all runs together.
     runs: arguments of each run.
     files: the files by name, without the manifest and its digest.
-
-  Raises:
-    ValueError: naming the key, for anything that is no manifest of this format.
   """
 
   format: str
@@ -313,8 +305,6 @@ def write(
   """Writes the manifest of the files in a folder and its digest; returns that, in hexadecimal.
 
   Args:
-    folder: the bundle, complete but for these two files.
-    kind: FORMAT, or PUBLIC_FORMAT.
     guarantee, runs: arguments of `replay`.
     private: True if only its owner may read the files.
   """

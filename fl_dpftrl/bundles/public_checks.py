@@ -37,12 +37,8 @@ def examine(
   """Checks a bundle that `write_public_bundle` wrote.
 
   Args:
-    bundle: the bundle.
     digest: SHA-256 of its manifest from elsewhere, in hexadecimal; None if there is none.
     compared: the check against the private bundle; None if it is not at hand.
-
-  Raises:
-    OSError: if it cannot be read.
   """
   folder, manifest = bundle.folder, bundle.manifest
   checks = checks_lib.of_files(bundle, digest)
@@ -146,11 +142,7 @@ def _computed(
   strategies: Sequence[Sequence[tuple[str, files.StrategyFile]]],
   stored: Any,
 ) -> statement_lib.Statement:
-  """Returns the statement that follows from arguments, strategies and what it asserts itself.
-
-  Raises:
-    ValueError: if an argument is out of range, or the stored statement has another form.
-  """
+  """Returns the statement that follows from arguments, strategies and what it asserts itself."""
   asked, runs = manifest.guarantee, manifest.runs
   if not isinstance(stored, dict):
     raise ValueError(f'{manifest_lib.STATEMENT} must be a JSON object')

@@ -16,8 +16,6 @@ def save(path: pathlib.Path, run: facts.RunFacts, place: int) -> None:
   """Writes a strategy of a run, with its figures under the schema of its longest stream.
 
   Args:
-    path: the file.
-    run: facts of the run.
     place: which of the run's strategies, from 0.
   """
   strategies = [run.noise.strategy, *(strategy for _, strategy in run.noise.later_strategies)]
@@ -28,11 +26,6 @@ def check(
   bundle: checks_lib.Opened, name: str, file: str
 ) -> tuple[checks_lib.Check, files.StrategyFile | None]:
   """Checks a strategy file by itself.
-
-  Args:
-    bundle: the bundle.
-    name: name of the check.
-    file: name of the file.
 
   Returns:
     The check; and the file, where it can be read.
@@ -63,7 +56,6 @@ def differences(
 
   Args:
     stored: names and files of a run, in the order of its strategies.
-    run: facts of the run.
   """
   wrong = {}
   for place, (name, file) in enumerate(stored):

@@ -202,11 +202,7 @@ def chained(
   The order of rows in the log does not matter.
 
   Args:
-    run: the run.
     progress: called often with a line about the progress.
-
-  Raises:
-    LogError: if the log cannot be believed.
   """
   id_type = run.log.id_type
   before, t = digests.START, 0

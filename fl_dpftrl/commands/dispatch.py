@@ -84,7 +84,6 @@ def run(argv: Sequence[str], guard: Guard = contextlib.nullcontext) -> None:
   what was wanted, or None.
 
   Args:
-    argv: name of the command, and its flags.
     guard: makes the context of the command's work from the line that an interrupt prints.
   """
   argv = list(argv)

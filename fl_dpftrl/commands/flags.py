@@ -53,7 +53,6 @@ def add(parser: argparse._ActionsContainer, *names: str, **changes: Any) -> None
   """Adds flags that several commands share.
 
   Args:
-    parser: parser of the command, or a group of it.
     names: names of the flags, without dashes.
     changes: what is different in this command, as for `add_argument`.
   """
@@ -141,10 +140,8 @@ def sampling(
   """Returns the sampling scheme of the flags, or None without --sampling.
 
   Args:
-    args: parsed flags.
     strategy: strategy whose number of bands is the default of --num_parts;
       None for one part.
-    num_rounds: n.
   """
   given = {name: getattr(args, name) for name in SAMPLING[1:] if getattr(args, name) is not None}
   if args.sampling is None:
@@ -188,7 +185,6 @@ def add_workload(parser: argparse.ArgumentParser, default: str = 'default: prefi
   """Adds --workload, --momentum, --warmup_fraction and --cooldown_fraction.
 
   Args:
-    parser: parser of the command.
     default: words on the workload without these flags.
   """
   add = parser.add_argument
@@ -213,7 +209,6 @@ def workload(
   """Returns the workload of the flags.
 
   Args:
-    args: parsed flags.
     default: workload if none of the flags is given.
   """
   rates = {name: getattr(args, name) for name, _ in _RATES if getattr(args, name) is not None}

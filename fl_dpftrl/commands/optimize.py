@@ -260,10 +260,8 @@ def best_bands(
   """Returns the strategy with the least noise at ε and the comparison.
 
   Args:
-    args: parsed flags.
     schema: schema with one participation, since the turns of a part share no
       row of C.
-    workload: linear workload whose error is minimised.
     optimize: function from a number of bands to the best strategy with them.
   """
   run = {

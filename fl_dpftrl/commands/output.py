@@ -85,7 +85,6 @@ def say_left_out(
   """Prints one line on stderr per label and reason that was left out.
 
   Args:
-    command: name of the command.
     skipped: tuples of label, reason and value of the varying field.
     varying: name of the varying field; None if nothing varies.
     otherwise: flag that names the candidates, if none of them was evaluated.
@@ -104,11 +103,7 @@ def say_left_out(
 
 
 class Progress:
-  """Progress reporter that prints at most one line per `SECONDS`.
-
-  Args:
-    command: prefix of the lines.
-  """
+  """Progress reporter that prints at most one line per `SECONDS`."""
 
   def __init__(self, command: str):
     self._command = command

@@ -14,14 +14,7 @@ def text(
   output: str | None = None,
   report: str | None = None,
 ) -> str:
-  """Returns the recommendation, its alternatives and its assumptions as text.
-
-  Args:
-    plan: the plan.
-    others: plans for other report goals.
-    output: strategy file that was written, if any.
-    report: page that was written, if any.
-  """
+  """Returns the recommendation, its alternatives and its assumptions as text."""
   count = len(plan.forecast.outcomes)
   hint = ['add --output=FILE.json to write the strategy file'] if output is None else []
   written = [messages.one_line(path) for path in (output, report) if path is not None]

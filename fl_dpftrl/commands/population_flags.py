@@ -127,7 +127,6 @@ def completed(args: argparse.Namespace, *needed: str) -> argparse.Namespace:
   """Returns the flags with the values of --scenario and the defaults for those not given.
 
   Args:
-    args: parsed flags.
     needed: names of flags that must have a value then.
   """
   values = {} if args.scenario is None else _read(args.scenario)

@@ -23,10 +23,8 @@ class Budget:
   Args:
     noise: the noise of all planned rounds; every noise multiplier is positive.
     schema: the declared schema, of all planned rounds.
-    delta: δ.
     max_epsilon: the budget; None for no limit.
     adjacency: 'zero_out' or 'replace_one'.
-    group_size: devices that are protected together.
   """
 
   def __init__(

@@ -45,7 +45,6 @@ def guarded(
 
   Args:
     process: a learning process whose aggregator adds correlated noise.
-    guard: the guard of the run.
     candidates: (round, number of clients to select) → ids of devices that could
       take part, in the order of preference. Give more than the number, because
       the guard turns some away.
@@ -70,8 +69,6 @@ class GuardedProcess:
 
   Args:
     process: does all else.
-    guard: gives out the rows.
-    skip_row: burns a row of an aggregator state.
   """
 
   def __init__(
@@ -100,7 +97,6 @@ class GuardedSource(tff.program.FederatedDataSource):
   """Data of the devices that a guard admits, round by round.
 
   Args:
-    guard: admits devices and records cohorts.
     federated_type: of a round's data.
     candidates, client_data: see `guarded`.
   """

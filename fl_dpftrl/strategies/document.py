@@ -115,7 +115,6 @@ def read_strategy(
   Args:
     document: with its family and parameters.
     path: of the file, beside which the arrays are.
-    prefix: of the names of its arrays.
 
   Raises:
     MissingArrays: where there is no .npz of the name.

@@ -72,7 +72,6 @@ def one_line(text: object, limit: int = 300) -> str:
   start, which names the file or flag, and the end, which says what to do, are kept.
 
   Args:
-    text: message or error.
     limit: maximum number of characters of the result; at least 3.
   """
   text = str(text)

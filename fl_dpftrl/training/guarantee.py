@@ -29,7 +29,6 @@ def log_metadata(run: 'loop.TrainingRun', *, not_private: Sequence[str] = ()) ->
   """Returns the log's metadata about a run, apart from participation.
 
   Args:
-    run: the run.
     not_private: names of metrics that the guarantee does not cover.
   """
   noise = run.aggregator

@@ -57,9 +57,6 @@ def run(work: Callable[[Interrupt], None]) -> None:
   The second signal ends the process at once. A signal that was ignored when the
   process started, as in the background of a shell script, stays ignored.
 
-  Args:
-    work: done in the thread.
-
   Raises:
     Interrupted: once a signal came, whatever work came to. Work may then still be
       under way: leave with `leave`.

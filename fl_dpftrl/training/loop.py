@@ -128,7 +128,6 @@ def run(
   """Trains until num_rounds rows of noise are consumed, from where it stands.
 
   Args:
-    training: the run.
     observers: told of its steps and releases, in their order.
     published: rounds that were published before, as far as what was published
       shows; more than the marks say where those were put back from a copy.

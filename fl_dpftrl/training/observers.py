@@ -114,11 +114,7 @@ class Seconds(loop.Observer):
 
 
 class Table(loop.Observer):
-  """Keeps metrics.csv: one row for each round whose result was used.
-
-  Args:
-    table: the file.
-  """
+  """Keeps metrics.csv: one row for each round whose result was used."""
 
   def __init__(self, table: metrics.MetricsTable):
     self._table = table
@@ -211,11 +207,7 @@ def event_writer(
 
 @contextlib.contextmanager
 def events_written(path: str | os.PathLike[str] = "TensorBoard's event file") -> Iterator[None]:
-  """Makes an OSError of each error with which TensorFlow fails to write events.
-
-  Args:
-    path: file or folder that the error names.
-  """
+  """Makes an OSError of each error with which TensorFlow fails to write events."""
   try:
     yield
   except (tf.errors.ResourceExhaustedError, tf.errors.OutOfRangeError) as error:

@@ -33,15 +33,11 @@ def accuracy_plot(
 
   Args:
     path: path of the image, whose suffix says its kind: .png, .svg or .pdf.
-    title: one line.
     accuracy: round → validation accuracy after it.
     epsilon: round → ε of the log up to it; empty without a guarantee.
     days: round → simulated days up to its close; empty if not simulated.
-    delta: at which ε is stated.
     baseline: test accuracy of the best constant prediction, where known.
-    test_accuracy: test accuracy of the final model, where known.
     without_noise: test accuracy of the same run without noise, where known.
-    label: name of the accuracy, on its axis.
   """
   percent = lambda value: None if value is None else 100 * value
   places: list[tuple[str, Mapping[int, float]]] = [('rounds', {r: r + 1 for r in accuracy})]

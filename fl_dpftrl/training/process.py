@@ -90,7 +90,6 @@ class RoundProcess:
   Args:
     process: learning process that was built with the aggregator as its model_aggregator.
     aggregator: adds the noise. The guarantee is computed from it.
-    context: runs the rounds.
   """
 
   def __init__(

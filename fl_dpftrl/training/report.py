@@ -65,13 +65,7 @@ def write(
   """Replays the log, and writes the statement, its report, the model and the bundle.
 
   Args:
-    run: the finished run.
-    weights: weights of the model.
-    declared: schema that timers enforced, if known.
-    population: devices that could take part.
     burnt: rounds whose row of noise was used up without a release.
-    history: measurements by round.
-    description: what else the report says.
     bundle: whether to write a bundle; there is none of a void guarantee.
   """
   log = log_lib.read_log(run.folder / writer.NAME)
@@ -142,7 +136,6 @@ def write_model(path: str | os.PathLike[str], weights: Any) -> None:
   """Writes a model's weights alone: neither noise nor anything of a device.
 
   Args:
-    path: the .npz file.
     weights: `trainable` and `non_trainable` arrays, named weight0, … and state0, … there.
   """
   arrays = {f'weight{i}': np.asarray(w) for i, w in enumerate(weights.trainable)}
