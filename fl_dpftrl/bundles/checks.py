@@ -148,7 +148,7 @@ def opened(folder: str | os.PathLike[str]) -> Opened:
     raise ValueError(f'{folder}: has no {manifest_lib.NAME}, so it is no bundle')
   path = folder / manifest_lib.NAME
   try:
-    content = json_files.read_bytes(path, most_bytes=json_files.MOST_BYTES)
+    content = json_files.read_bytes(path)
     manifest = manifest_lib.parse(content)
   except (ValueError, OverflowError) as error:
     raise ValueError(f'{path}: {error}') from error

@@ -153,7 +153,7 @@ def _read(path: str) -> json_files.Object:
   """Returns the flags of a scenario file."""
   where = f'--scenario={path}'
   try:
-    content = json_files.parse(json_files.read_bytes(path, most_bytes=json_files.MOST_BYTES))
+    content = json_files.parse(json_files.read_bytes(path))
   except ValueError as e:
     raise ValueError(f'{where}: {e}') from e
   if not isinstance(content, dict) or content.pop('format', None) != _FORMAT:

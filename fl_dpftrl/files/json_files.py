@@ -33,20 +33,20 @@ _COSTS = {b'{': 300, b'[': 100, b',': 100}
 _COST_OF_A_BYTE = 3  # the file, its text, and the text of its values
 
 
-def read(path: str | os.PathLike[str], *, most_bytes: int = MOST_BYTES) -> Any:
+def read(path: str | os.PathLike[str]) -> Any:
   """Returns the value of a JSON file in UTF-8."""
   try:
-    return parse(read_bytes(path, most_bytes=most_bytes))
+    return parse(read_bytes(path))
   except ValueError as error:
     raise ValueError(f'{os.fspath(path)}: {error}') from None
 
 
-def read_bytes(path: str | os.PathLike[str], *, most_bytes: int) -> bytes:
-  """Returns the content of a file, of which no more than the limit is read."""
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+  """Returns the content of a file, of which no more than MOST_BYTES are read."""
   with open(path, 'rb') as stream:
-    content = stream.read(most_bytes + 1)
-  if len(content) > most_bytes:
-    raise ValueError(f'it has more than {most_bytes} bytes, the most there may be')
+    content = stream.read(MOST_BYTES + 1)
+  if len(content) > MOST_BYTES:
+    raise ValueError(f'it has more than {MOST_BYTES} bytes, the most there may be')
   return content
 
 

@@ -221,7 +221,7 @@ def _alone_in(folder: pathlib.Path) -> Iterator[None]:
 def _arrays_of(path: pathlib.Path) -> set[str]:
   """Names of the .npz that a file of that path names and that are its own."""
   try:
-    text = json_files.read_bytes(path, most_bytes=json_files.MOST_BYTES)
+    text = json_files.read_bytes(path)
   except (OSError, ValueError):
     return set()
   own = rf'"npz": "({re.escape(path.stem)}(?:\.[0-9a-f]{{{_DIGEST_LENGTH}}})?\.npz)"'
@@ -292,7 +292,7 @@ def _read(path: pathlib.Path) -> StrategyFile:
   """Reads the file again where its arrays were replaced between the two."""
   before = None
   while True:
-    content = json_files.read_bytes(path, most_bytes=json_files.MOST_BYTES)
+    content = json_files.read_bytes(path)
     try:
       return _parse(content, path)
     except strategy_document.MissingArrays:

@@ -24,6 +24,7 @@ import tensorflow as tf
 from fl_dpftrl.files import durable, ledger
 
 _FORMAT = 2
+_KEPT = 3  # checkpoints that stay on disk: one, and others to fall back on
 _DIGEST_CHARACTERS = 64
 _NAME = re.compile(r'round-(\d{9})\.npz')
 
@@ -53,15 +54,11 @@ class CheckpointFolder:
   Args:
     folder: made where it does not exist.
     template: a state of the right structure, whose values are not used.
-    keep: how many of the newest checkpoints stay on disk, at least 2.
   """
 
-  def __init__(self, folder: str | os.PathLike[str], template: Any, *, keep: int = 3):
-    if keep < 2:
-      raise ValueError(f'keep must be at least 2, got {keep!r}')
+  def __init__(self, folder: str | os.PathLike[str], template: Any):
     self._folder = pathlib.Path(folder)
     self._template = template
-    self._keep = keep
     self._folder.mkdir(parents=True, exist_ok=True)
     self._folder.chmod(0o700)
     durable.remove_leftovers(self._folder)
@@ -93,7 +90,7 @@ class CheckpointFolder:
     with buffer.getbuffer() as content:  # Given back before the buffer goes.
       content[-_DIGEST_CHARACTERS:] = _digest(content)
       durable.write_durably(self._path(checkpoint.num_rounds), content, private=True)
-    for old in self._stored()[: -self._keep]:
+    for old in self._stored()[:-_KEPT]:
       self._path(old).unlink()
     return self.load(checkpoint.num_rounds)
 

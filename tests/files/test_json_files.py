@@ -65,5 +65,5 @@ def test_the_most_levels_are_read():
 
 
 def test_no_more_of_a_file_is_read_than_the_limit():
-  with pytest.raises(ValueError, match='more than 1000 bytes'):
-    json_files.read('/dev/zero', most_bytes=1000)
+  with pytest.raises(ValueError, match=f'more than {json_files.MOST_BYTES} bytes'):
+    json_files.read('/dev/zero')

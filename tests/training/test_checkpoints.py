@@ -98,8 +98,3 @@ def test_release_mark(tmp_path):
   assert folder(tmp_path).released() == 12
   (tmp_path / 'checkpoints' / 'released.json').write_text('{')
   assert store.released() is None
-
-
-def test_keep_must_leave_something_to_fall_back_on(tmp_path):
-  with pytest.raises(ValueError, match='keep'):
-    checkpoints.CheckpointFolder(tmp_path, state(0.0), keep=1)
