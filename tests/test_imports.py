@@ -91,22 +91,3 @@ def test_the_package_itself_loads_nothing():
 
 def test_the_guard_sees_what_is_loaded():
   assert loaded_by('import sys; sys.modules["jax"] = sys') == {'jax'}
-
-
-_REPLAY = """
-import sys
-from fl_dpftrl.commands import main
-main.main(sys.argv[1:])
-print('loaded:', *(n for n in sys.modules if n.partition('.')[0] == 'fl_dpftrl'))
-"""
-
-
-@pytest.mark.slow
-def test_a_replay_loads_few_modules(tmp_path):
-  log = tmp_path / 'log.csv'
-  log.write_text('round,device_id\n0,1\n1,2\n2,1\n')
-  flags = ['--strategy=blt-b100', '--noise_multiplier=8', '--delta=1e-6', '--num_rounds=3']
-  loaded = printed(_REPLAY, 'replay', f'--log={log}', *flags).splitlines()[-1].split()[1:]
-  rooms = {name.split('.')[1] for name in loaded if '.' in name}
-  assert not rooms & {'auditing', 'bundles', 'comparison', 'optimization', 'reports', 'training'}
-  assert len(loaded) <= 90

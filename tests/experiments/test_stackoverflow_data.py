@@ -3,11 +3,9 @@ import tarfile
 import urllib.error
 import urllib.request
 
-import numpy as np
 import pytest
 
 from experiments.stackoverflow import datasets
-from experiments.stackoverflow.datasets import stackoverflow
 from tests.experiments import stackoverflow_files
 
 pytestmark = pytest.mark.tff
@@ -43,24 +41,6 @@ def test_sentences_are_prepared_as_in_the_papers(folder):
   assert data.validation.shape == (5, 21)
   assert data.test.shape == (11, 21)
   assert 'ShareAlike 3.0' in data.licence
-
-
-def test_baseline_is_counted_on_training_users(folder):
-  data = datasets.load('stackoverflow', data_dir=folder)
-  assert data.vocabulary.decode([data.unigram_token]) == 'the'
-  # Targets in the test set that are words: 2 'the', 2 '.', 9 'is'.
-  assert data.unigram_accuracy == pytest.approx(2 / 13)
-
-
-def test_vocabulary_size_and_numbers_of_sentences(folder):
-  data = stackoverflow.load(
-    data_dir=folder, vocabulary_size=2, num_validation_sentences=3, num_test_sentences=10
-  )
-  assert data.vocabulary.words == ('the', 'is')
-  assert len(data.validation) == 3
-  assert len(data.test) == 10
-  again = stackoverflow.load(data_dir=folder, vocabulary_size=2, num_test_sentences=10)
-  np.testing.assert_array_equal(again.test, data.test)
 
 
 def test_word_counts_in_their_archive(folder):

@@ -74,18 +74,6 @@ def test_clients_differ_in_their_topics(speakers):
   np.testing.assert_allclose(shares.var(axis=0)[:5], variance[:5], rtol=0.2)
 
 
-def test_words_follow_the_language(speakers):
-  language = speakers.language
-  words = speakers.sentences(np.arange(8000), np.zeros(8000, int))
-  word = int(np.argmax((language.kinds[:-1] == 0) * language.common))
-  after = words[:, 1:][words[:, :-1] == word]
-  favourite = language.successors[word, 0]
-  # At least the share of successors times that of the first; at most with all other sources.
-  share = (after == favourite).mean()
-  error = 4 * 0.5 / np.sqrt(len(after))
-  assert 0.7 * 0.6 - error < share < 0.7 + error
-
-
 def test_no_predictor_of_one_word_is_better_than_the_best(speakers):
   words = speakers.sentences(np.arange(20_000), np.zeros(20_000, int))
   best = speakers.language.best_accuracy(words[:2000])

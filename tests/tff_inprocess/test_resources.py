@@ -14,6 +14,7 @@ import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.training import process as process_lib
+from tests.experiments import runs
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
@@ -36,35 +37,6 @@ def linear_model():
   )
 
 
-def descriptors() -> dict[str, str]:
-  found = {}
-  for path in pathlib.Path('/proc/self/fd').iterdir():
-    try:
-      found[path.name] = os.readlink(path)
-    except OSError:
-      continue  # It was that of the listing.
-  return found
-
-
-def listening() -> set[str]:
-  """Inodes of the sockets at which anybody listens in this network."""
-  tables = [pathlib.Path(f'/proc/self/net/{name}').read_text() for name in ('tcp', 'tcp6')]
-  fields = [line.split() for table in tables for line in table.splitlines()[1:]]
-  return {f'socket:[{field[9]}]' for field in fields if field[3] == '0A'}
-
-
-def children() -> set[str]:
-  found = set()
-  for path in pathlib.Path('/proc').glob('[0-9]*/stat'):
-    try:
-      fields = path.read_text().rsplit(')', 1)[1].split()
-    except OSError:
-      continue  # It has just ended.
-    if int(fields[1]) == os.getpid():
-      found.add(path.parent.name)
-  return found
-
-
 def resident_bytes() -> int:
   """Memory that is in use, without what waits for the collector or to be used again."""
   gc.collect()
@@ -84,7 +56,7 @@ def test_rounds_take_no_more_and_more(memory, in_process):
     report_goal=3,
     memory=memory,
   )
-  before, offspring = descriptors(), children()
+  before = runs.listening(os.getpid()), runs.children(os.getpid())
   third = NUM_ROUNDS // 3
   with in_process():
     process = process_lib.build_fed_avg(
@@ -96,12 +68,10 @@ def test_rounds_take_no_more_and_more(memory, in_process):
     state, resident, opened = process.initialize(), [], []
     for number in range(NUM_ROUNDS):
       state = process.next(state, data).state
-      opened.append(len(descriptors()))
+      opened.append(len(os.listdir('/proc/self/fd')))
       if number % third == third - 1:
         resident.append(resident_bytes())
-    assert children() == offspring
-    own = set(descriptors().values()) - set(before.values())
-    assert not own & listening()
+    assert before == (runs.listening(os.getpid()), runs.children(os.getpid()))
   # A row that is being made may hold a file for a moment, in any round.
   assert statistics.median(opened[-third:]) <= statistics.median(opened[third:-third])
   # The first rounds fill the allocator's pools. TensorFlow itself keeps some 200 bytes
