@@ -1,6 +1,5 @@
 """The parts of the plan benchmark that need no long run."""
 
-import argparse
 import json
 import sys
 
@@ -8,7 +7,6 @@ import pytest
 
 from benchmarks import process
 from benchmarks.plan import cases, judge, run
-from fl_dpftrl.commands import plan as plan_command
 
 SMALL = cases.Case(
   size='small',
@@ -17,20 +15,6 @@ SMALL = cases.Case(
   num_rounds=60,
   flags=('--timer_hours=6', '--dropout=0'),
 )
-
-
-def test_command_is_understood():
-  *_, name = run.command(SMALL)[:4]
-  assert name == 'plan'
-  parser = argparse.ArgumentParser()
-  plan_command.add_arguments(parser)
-  parser.add_argument('--json', action='store_true')
-  args = parser.parse_args(run.command(SMALL)[4:])
-  assert (args.population, args.num_rounds, args.timer_hours) == (400, 60, 6.0)
-  assert (args.noise_multiplier, args.num_simulations) == (
-    judge.NOISE_MULTIPLIER,
-    judge.NUM_SIMULATIONS,
-  )
 
 
 @pytest.mark.slow

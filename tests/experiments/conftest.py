@@ -4,13 +4,14 @@ import fcntl
 import os
 import pathlib
 import shutil
+import subprocess
 import time
 
 import pytest
 
 from fl_dpftrl.logs import journal
 from fl_dpftrl.logs import writer as writer_lib
-from tests.experiments import runs
+from tests.experiments import runs, starts
 
 
 @pytest.fixture(name='once', scope='session')
@@ -83,7 +84,9 @@ def guaranteed(once) -> runs.Finished:
   """A run of the true command line to its end, with a guarantee."""
 
   def make(folder):
-    done = runs.command(*runs.GUARANTEED, f'--output_dir={folder}')
+    arguments = [*starts.COMMAND, *runs.GUARANTEED, f'--output_dir={folder}']
+    # Shares no memory with the forks.
+    done = subprocess.run(arguments, cwd=starts.ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 

@@ -6,7 +6,6 @@ import json
 import os
 import pathlib
 import signal
-import subprocess
 from typing import NamedTuple
 
 import numpy as np
@@ -83,13 +82,6 @@ def ended(process: starts.Start) -> tuple[int, str, str]:
   code, out, err = process.wait(), process.out, process.err
   assert 'Traceback' not in err and 'Exception ignored' not in err, err
   return code, out, err
-
-
-def command(*arguments: str) -> subprocess.CompletedProcess:
-  """Runs the true command line, which shares no memory with the forks."""
-  return subprocess.run(
-    [*starts.COMMAND, *arguments], cwd=starts.ROOT, capture_output=True, text=True, timeout=300
-  )
 
 
 def state(folder: pathlib.Path) -> list[np.ndarray]:

@@ -29,10 +29,3 @@ def test_a_variable_that_is_not_given_is_an_error():
 def test_numbers_that_json_lacks_are_refused():
   with pytest.raises(ValueError):
     render(embedded=float('nan'))
-
-
-@pytest.mark.parametrize(
-  'value, shown', [(1e-6, '10<sup>−6</sup>'), (2.5e-10, '2.5·10<sup>−10</sup>')]
-)
-def test_delta_is_a_power_of_ten(value, shown):
-  assert page.power_of_ten(value) == shown

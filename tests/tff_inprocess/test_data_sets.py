@@ -32,13 +32,6 @@ def test_gives_what_a_data_set_of_slices_gives(arrays, batch_size):
   assert len(pairs) == -(-len(tf.nest.flatten(arrays)[0]) // batch_size)
 
 
-def test_structures_that_look_alike_keep_their_own_batches():
-  first = tff_inprocess.batches((np.arange(2), np.arange(2.0)), 2)
-  second = tff_inprocess.batches((np.arange(2), np.ones((2, 3))), 2)
-  assert second.element_spec[1].shape == (None, 3)
-  assert first.element_spec[1].shape == (None,)
-
-
 @pytest.mark.parametrize(
   'arrays, batch_size, message',
   [
