@@ -10,9 +10,6 @@ from collections.abc import Sequence
 from fl_dpftrl.files import json_files
 from fl_dpftrl.text import messages
 
-MOST_BYTES = 2**20
-"""Size of a file of flags: 1 MiB."""
-
 MOST_FILES = 100
 """Files that are read in all, each as often as it is named."""
 
@@ -110,7 +107,7 @@ class _Expansion:
     if self._num_files > MOST_FILES:
       raise ValueError(f'{flag}: files of flags name each other more than {MOST_FILES} times')
     try:
-      text = json_files.read_bytes(name, most_bytes=MOST_BYTES).decode()
+      text = json_files.read_bytes(name).decode()
     except ValueError as error:
       raise ValueError(f'{flag}: {error}') from None
     lines = [line.strip() for line in text.splitlines()]

@@ -61,7 +61,7 @@ def test_a_flag_replaces_its_alternatives_in_files(write):
     (b'--flagfile=SELF', 'names itself'),
     (b'--flagfile=', 'without the name'),
     (b'--' + b'noise' * 1000 + b'=1', 'not the name of a flag'),
-    (b'#' * (2**20 + 1), 'more than 1048576 bytes'),
+    (b'#' * (2**24 + 1), 'more than 16777216 bytes'),
   ],
   ids=lambda value: repr(value)[:20],
 )
