@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ _DAY, _HOUR, _SLOT = 86400, 3600, 900
 _HOURS = 24
 _DEVICES = 6
 _MOST_DAYS = 3650
-_ENGINE = {'memory_limit': '2GB', 'autoinstall_known_extensions': False}
+_ENGINE: dict[str, Any] = {'memory_limit': '2GB', 'autoinstall_known_extensions': False}
 _QUERY = """
   SELECT device, dense_rank() OVER (ORDER BY device) - 1 AS owner,
     CAST(floor(epoch("start")) AS BIGINT) AS "start", CAST(ceil(epoch("end")) AS BIGINT) AS "end"
