@@ -222,6 +222,20 @@ def test_parts_of_a_graph_that_refer_to_left_out_ones(in_process):
     assert at_clients(in_turn, np.float32)(FLOATS) == [2.0, 3.0, 4.0]
 
 
+def sparse(x):
+  found = tf.sparse.from_dense(x)
+  batches = tf.data.Dataset.from_tensors(found).repeat(2).batch(2)
+  total = batches.reduce(0.0, lambda total, part: total + tf.sparse.reduce_sum(part))
+  return total, tf.sparse.to_dense(tf.sparse.reorder(found))[1]
+
+
+def ragged(words):
+  letters = tf.strings.split(words)
+  batches = tf.data.Dataset.from_tensor_slices(words).map(tf.strings.split).ragged_batch(2)
+  total = batches.reduce(np.int64(0), lambda total, part: total + tf.size(part, tf.int64))
+  return total, tf.reduce_max(letters.row_lengths())
+
+
 def strings(words):
   table = tf.lookup.StaticVocabularyTable(
     tf.lookup.KeyValueTensorInitializer(['a', 'bb'], np.array([0, 1])), num_oov_buckets=1
@@ -240,10 +254,15 @@ def nested(data):
 
 @pytest.mark.parametrize(
   'work, of, argument, expected',
-  [(strings, WORDS, ['bb', b'\xff', 'a'], (3, b'bb-\xff-a')), (nested, NUMBERS, [1, 2, 3], (6, 4))],
-  ids=['strings', 'nested'],
+  [
+    (sparse, VECTOR, [1.0, 0.0, 2.0], (6.0, 0.0)),
+    (ragged, WORDS, ['a bb', 'c'], (3, 2)),
+    (strings, WORDS, ['bb', b'\xff', 'a'], (3, b'bb-\xff-a')),
+    (nested, NUMBERS, [1, 2, 3], (6, 4)),
+  ],
+  ids=['sparse', 'ragged', 'strings', 'nested'],
 )
-def test_strings_and_nested_data_sets(work, of, argument, expected, in_process):
+def test_tensors_and_data_sets_of_all_kinds(work, of, argument, expected, in_process):
   with in_process(max_concurrent_clients=2):
     assert at_clients(work, of)([argument] * 3) == [expected] * 3
 
@@ -298,3 +317,12 @@ def test_draws_in_loops_of_version_1(in_process):
       results.append(np.array(comp(FLOATS)))
   np.testing.assert_array_equal(*results)
   assert len(np.unique(results[0][:, :6])) == 18
+
+
+def test_functions_that_ask_for_their_own_compilation(in_process):
+  @tf.function(jit_compile=True)
+  def squared(x):
+    return tf.reduce_sum(x * (tf.reshape(x, [1, 3]) @ tf.eye(3))) + 0.0 * tf.random.normal([])
+
+  with in_process():
+    assert at_clients(squared, VECTOR)([FLOATS]) == [14.0]
