@@ -56,7 +56,7 @@ def main(folder: pathlib.Path) -> None:
       (folder / 'new.npy').replace(model)  # Whole or not at all.
       print(
         f'round {round_.index + 1}: distance to the true model'
-        f' {np.linalg.norm(weights - TRUE):.3f}, ε {aggregator.epsilon():.2f} at δ = 1e-6'
+        f' {np.linalg.norm(weights - TRUE):.3f}, {aggregator.privacy_loss()}'
       )
     aggregator.report(folder / 'privacy.html')
 

@@ -295,14 +295,14 @@ def main(arguments: list[str] | None = None) -> None:
       seed=args.seed,
     )
     print(
-      f'{setting.scheme.num_parts} bands, noise multiplier {setting.noise_multiplier:.4f} for ε ='
+      f'{setting.scheme.num_parts} bands, noise multiplier {setting.noise_multiplier} for ε ='
       f' {args.epsilon:g} at δ = {args.delta:g}; {scheme.num_examples:,} examples'
     )
 
     def tell(done: int, weights: Parameters, aggregator: dpftrl.PrivateAggregator) -> None:
       if done % max(1, args.num_rounds // 10) == 0 or done == args.num_rounds:
         reached = 100 * accuracy(weights, data['validation'])
-        print(f'round {done}: validation {reached:.1f} %, ε {aggregator.epsilon():.2f} by the log')
+        print(f'round {done}: validation {reached:.1f} %, {aggregator.privacy_loss()} by the log')
 
     weights = train(setting, data['train'], tell)
   except (ValueError, OSError) as problem:

@@ -180,7 +180,7 @@ def main(grid: Grid, context) -> None:
     )
     distance = np.linalg.norm(np.load(model) - TRUE)
     print(f'{aggregator.next_round} rounds, distance to the true model {distance:.3f}')
-    print(f'ε {aggregator.epsilon():.2f} at δ = 1e-6')
+    print(aggregator.privacy_loss())
 
 
 if __name__ == '__main__':

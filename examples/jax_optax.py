@@ -98,7 +98,7 @@ def main(folder: pathlib.Path) -> None:
         right = (x_test @ parameters['kernel'] + parameters['bias']).argmax(axis=1) == classes_test
         print(
           f'round {aggregator.next_round}: accuracy {100 * right.mean():.1f} %,'
-          f' ε {aggregator.epsilon():.2f} at δ = 1e-6'
+          f' {aggregator.privacy_loss()}'
         )
 
 

@@ -145,8 +145,7 @@ def main(folder: pathlib.Path) -> None:
         with torch.no_grad():
           right = (model._module(x_test).argmax(dim=1) == test_classes).float().mean()
         print(
-          f'step {aggregator.next_round}: accuracy {100 * right:.1f} %,'
-          f' ε {aggregator.epsilon():.2f} at δ = {DELTA:g}'
+          f'step {aggregator.next_round}: accuracy {100 * right:.1f} %, {aggregator.privacy_loss()}'
         )
     aggregator.report(folder / 'privacy.html')
 

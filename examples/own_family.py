@@ -33,4 +33,4 @@ if __name__ == '__main__':
     strategy = Geometric(decay)
     guarantee = dpftrl.account(strategy, schema, noise_multiplier=5.0, delta=1e-6)
     loss = guarantee.sensitivity * dpftrl.error.error(strategy, 200).rms
-    print(f'decay {decay}: epsilon {guarantee.epsilon:.3f}, RMS loss {loss:.1f}')
+    print(f'decay {decay}: {guarantee}, RMS loss {loss:.1f}')

@@ -50,4 +50,4 @@ if __name__ == '__main__':
   run = dict(folder=folder, num_rounds=6, clients=CLIENTS, timer_rounds=3, delta=1e-4)
   trained = dpftrl.train(process, aggregator, client_data=client_data, say=print, **run)
   print(f'weights {trained.weights.trainable[0]}')
-  print(f'epsilon {trained.statement.worst_case.epsilon:.2f}: {trained.folder}/privacy.html')
+  print(f'{trained.statement.worst_case}: {trained.folder}/privacy.html')

@@ -55,4 +55,4 @@ if __name__ == '__main__':
   folder = sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp()
   run = dict(folder=folder, num_rounds=4, clients=CLIENTS, timer_rounds=2, delta=1e-4)
   trained = dpftrl.train(process, aggregator, client_data=client_data, **run)
-  print(f'epsilon {trained.statement.worst_case.epsilon:.2f}: {trained.folder}/privacy.html')
+  print(f'{trained.statement.worst_case}: {trained.folder}/privacy.html')

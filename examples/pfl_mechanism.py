@@ -148,7 +148,7 @@ class AfterRound(TrainingProcessCallback):
       right = model.pytorch_model.metrics(*self._tests)['accuracy'].overall_value
       print(
         f'round {self._aggregator.next_round}: accuracy {100 * right:.1f} %,'
-        f' ε {self._aggregator.epsilon():.2f} at δ = 1e-6'
+        f' {self._aggregator.privacy_loss()}'
       )
     return False, Metrics()
 

@@ -80,7 +80,7 @@ def main(folder: pathlib.Path) -> None:
       if aggregator.next_round % 10 == 0:
         print(
           f'round {aggregator.next_round}: accuracy {100 * accuracy(model):.1f} %,'
-          f' ε {aggregator.epsilon():.2f} at δ = 1e-6'
+          f' {aggregator.privacy_loss()}'
         )
     aggregator.report(folder / 'privacy.html')
 

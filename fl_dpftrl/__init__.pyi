@@ -16,7 +16,6 @@ from fl_dpftrl.aggregators.process_check import check_process as check_process
 from fl_dpftrl.auditing import Audit as Audit
 from fl_dpftrl.auditing import audit as audit
 from fl_dpftrl.bundles.checks import Verification as Verification
-from fl_dpftrl.bundles.publishing import PublicBundle as PublicBundle
 from fl_dpftrl.bundles.publishing import write_public_bundle as write_public_bundle
 from fl_dpftrl.bundles.verification import verify as verify
 from fl_dpftrl.bundles.writing import Bundle as Bundle
@@ -36,6 +35,7 @@ from fl_dpftrl.families.registry import register as register
 from fl_dpftrl.families.stamped import Stamped as Stamped
 from fl_dpftrl.families.tree_full import TreeFull as TreeFull
 from fl_dpftrl.families.tree_online import TreeOnline as TreeOnline
+from fl_dpftrl.guarding.guard import BudgetSpentError as BudgetSpentError
 from fl_dpftrl.guarding.guard import Guard as Guard
 from fl_dpftrl.logs.schema import write_log as write_log
 from fl_dpftrl.logs.writer import LogWriter as LogWriter

@@ -1,4 +1,4 @@
-"""What several tests draw: schemas, sampling schemes and their batches, matrices, histories."""
+"""What several tests draw: schemas, sampling schemes and their batches, matrices."""
 
 import numpy as np
 import pyarrow as pa
@@ -6,11 +6,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fl_dpftrl.centralized import partition, sampling
-from fl_dpftrl.families import blt, identity, tree_online
 from fl_dpftrl.logs import log
 from fl_dpftrl.participation import schemas as participation
 
-_STRATEGIES = (tree_online.TreeOnline(), blt.BLT([0.9], [0.2]), identity.Identity())
 SCHEMAS = (participation.MinSep, participation.FixedSeparation)
 
 
@@ -78,25 +76,3 @@ def triangle(size, seed, low):
   """A lower-triangular matrix with entries from low to 1 and a positive diagonal."""
   matrix = np.random.default_rng(seed).uniform(low, 1.0, (size, size))
   return np.tril(matrix, -1) + np.diag(0.1 + np.abs(np.diagonal(matrix)))
-
-
-@st.composite
-def histories(draw):
-  """Arguments of `RunNoise.of`, with rounds of changes that change nothing among them."""
-  num_rounds = draw(st.integers(1, 9))
-
-  def entries(values):
-    later = st.integers(1, max(1, num_rounds - 1))
-    rounds = draw(st.sets(later, max_size=4)) if num_rounds > 1 else ()
-    return [(t, draw(values)) for t in sorted(rounds)]
-
-  number = st.sampled_from([0.5, 1.0, 2.0])
-  return dict(
-    num_rounds=num_rounds,
-    strategy=draw(st.sampled_from(_STRATEGIES)),
-    noise_multiplier=draw(number),
-    clip_norm=draw(number),
-    changes=entries(number),
-    clip_norm_changes=entries(number),
-    restarts=entries(st.sampled_from([None, *_STRATEGIES])),
-  )

@@ -171,8 +171,8 @@ class Hparams:
   delta: float = _flag(1e-06, 'δ at which ε is stated.')
   max_epsilon: float | None = _flag(
     None,
-    'Privacy budget: the run ends before the round that would pass this ε by the schema that'
-    ' --timer_rounds declares, and turns away devices that do not keep to it.',
+    'Privacy budget of this folder, as two with the same devices spend more: the run ends before'
+    ' the round that would pass this ε by the schema that --timer_rounds declares.',
   )
   seed: int = _flag(0, 'Seed of data, cohorts and initial weights; not of the noise.')
   noise_seed: int | None = _flag(

@@ -14,6 +14,7 @@ from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
+from fl_dpftrl.text import rounding as text
 
 if TYPE_CHECKING:
   from dp_accounting.pld import privacy_loss_distribution
@@ -61,6 +62,10 @@ class Guarantee:
   schema: schemas.MinSep
   assumptions: tuple[str, ...]
   rounding: arithmetic.Rounding | None = None
+
+  def __str__(self) -> str:
+    noise, epsilon = (text.up(value) for value in (self.noise_multiplier, self.epsilon))
+    return f'ε = {epsilon} at δ = {text.exact(self.delta)}, noise multiplier {noise}'
 
   @property
   def mu(self) -> float:

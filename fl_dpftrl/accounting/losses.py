@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.files import json_files
+from fl_dpftrl.text import rounding
 
 
 class Point(NamedTuple):
@@ -31,6 +32,10 @@ class PrivacyLoss:
   effective_noise_multiplier: float
   rho: float | None
   curve: tuple[Point, ...]
+
+  def __str__(self) -> str:
+    shown = 'no ε' if self.epsilon is None else f'ε = {rounding.up(self.epsilon)}'
+    return f'{shown} at δ = {rounding.exact(self.curve[0].delta)}'
 
   @property
   def epsilon(self) -> float | None:

@@ -129,7 +129,7 @@ class _Rows:
     if int(trail) and int(trail) % 2**64 != made.before:
       raise ValueError(
         'this machine makes other rows of noise than the one that made the rows before: go on'
-        ' there, or with restart_noise'
+        ' there, or begin another run'
       )
     return *self._parts(values), made.norm, np.int64(made.after - (made.after >> 63 << 64))
 

@@ -16,7 +16,6 @@ from fl_dpftrl.aggregators import parameters as parameters_lib
 from fl_dpftrl.aggregators import sums as sums_lib
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.files import paths
-from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import randomness, reference, units
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.strategies import document, files
@@ -48,8 +47,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   guarantee is that of the bits that are released (docs/decisions/arithmetic.md).
 
   The state knows strategy, seed, noise multiplier and clip norm of the factory
-  that made it. A round from the state of another factory fails; `change_noise`
-  takes a state to another noise multiplier or clip norm, `restart_noise` begins anew.
+  that made it. A round from the state of another factory fails: other noise is another run.
 
   An `AdaptiveClipping` as clip norm follows a quantile of the updates' norms. The noise
   multiplier is then that of updates and counts together, so the guarantee is that of a fixed
@@ -292,47 +290,6 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       ValueError: as `noise_stream`.
     """
     return self._on_noise(value_type, self.noise_stream(value_type).skip)
-
-  def change_noise(
-    self, value_type: tff.Type, declared: noise_record.DeclaredNoise
-  ) -> tff.Computation:
-    """A computation that takes over the state of a factory of other noise.
-
-    It takes the aggregator's state to one of this factory, whose noise_multiplier, clip_norm or
-    both are others. Seed and row stay; the next round has the row that it would have had, times
-    the new standard deviation. The computation fails for any state but the one at which the
-    change was declared: of its row, strategy and seed, and of the noise before. An adaptive clip
-    norm goes on from where it is, and neither kind of clip norm takes over a state of the other.
-
-    Args:
-      value_type: as for `skip_row`.
-      declared: the change, as `LogWriter.change_noise` recorded it in the participation log.
-
-    Raises:
-      ValueError: as `noise_stream`, and if the factory is not the one of the declared change.
-    """
-    own = self.parameters(value_type)
-    parameters_lib.check_declared(own, declared, self.arithmetic(value_type), restart=False)
-    return self._on_noise(value_type, lambda noise: parameters_lib.change(noise, own, declared))
-
-  def restart_noise(
-    self, value_type: tff.Type, declared: noise_record.DeclaredNoise
-  ) -> tff.Computation:
-    """A computation without arguments that begins the noise anew, after a declared restart.
-
-    It returns an aggregator state of this factory at row 0, with a fresh seed. It takes the place
-    of the state before, of this aggregator or any other; the guarantees of both compose.
-
-    Args:
-      value_type: as for `skip_row`.
-      declared: the restart, as `LogWriter.change_noise` recorded it in the participation log.
-
-    Raises:
-      ValueError: as `create`, and if the factory is not the one of the declared restart.
-    """
-    own, arithmetic = self.parameters(value_type), self.arithmetic(value_type)
-    parameters_lib.check_declared(own, declared, arithmetic, restart=True)
-    return self.create(value_type).initialize
 
   def _on_noise(self, value_type: tff.Type, advance: Callable[[Any], Any]) -> tff.Computation:
     """Returns a computation that advances the noise in an aggregator state."""

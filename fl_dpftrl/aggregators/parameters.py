@@ -1,18 +1,14 @@
 """Parameters that a noise state is bound to; no other factory continues it."""
 
 import hashlib
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import reference
 from fl_dpftrl.runtime import marks
 from fl_dpftrl.strategies import document
-from fl_dpftrl.text import messages
 
 
 class Parameters(NamedTuple):
@@ -33,12 +29,11 @@ class Parameters(NamedTuple):
 
 
 _TYPES = Parameters(tf.int64, tf.int64, tf.float64, tf.float64)
-# What may be changed within a run, on purpose; the last fields.
-_CHANGEABLE = ('noise_multiplier', 'clip_norm')
+_SHOWN = ('noise_multiplier', 'clip_norm')
 _SECRET = ('seed', 'buffers', 'trail')
 _REMEDY = (
-  'use the factory that made the state, in the version of fl_dpftrl that made it, or'
-  ' change_noise where only the noise multiplier or the clip norm was changed on purpose'
+  'use the factory that made the state, in the version of fl_dpftrl that made it; other noise is'
+  ' another run'
 )
 
 
@@ -91,77 +86,17 @@ def _are_secret(noise: Any) -> list[bool]:
   return [name in _SECRET for name in noise._fields for _ in tf.nest.flatten(getattr(noise, name))]
 
 
-def check(noise: Any, own: Parameters) -> Any:
-  """Returns a noise state unchanged if its parameters are these, in a graph."""
-  return _checked(noise, own, Parameters._fields)
-
-
-def change(noise: Any, own: Parameters, declared: noise_record.DeclaredNoise) -> Any:
-  """Changes noise multiplier and clip norm of a state to those of `own`, in a graph.
-
-  It fails with an InvalidArgumentError unless the state has strategy and seed of `own`, the noise
-  multiplier and clip norm before the declared change, and the row at which it was declared.
-  """
-  before = own._replace(
-    noise_multiplier=declared.noise_multiplier_before, clip_norm=declared.clip_norm_before
-  )
-  noise = _checked(noise, before, Parameters._fields)
-  at_row = tf.debugging.assert_equal(
-    noise.row,
-    tf.constant(declared.row, tf.int64),
-    f'the log records the change before row {declared.row}, and the state is at another row',
-  )
-  with tf.control_dependencies([at_row]):
-    return noise._replace(parameters=_tensors(own))
-
-
-def check_declared(
-  own: Parameters,
-  declared: noise_record.DeclaredNoise,
-  arithmetic: arithmetic_lib.Arithmetic,
-  *,
-  restart: bool,
-) -> None:
-  """Raises ValueError unless a factory's parameters and numbers are those of the declared change.
-
-  Args:
-    arithmetic: the numbers that the factory's releases are made of.
-    restart: whether a restart is meant.
-  """
-  if not isinstance(declared, noise_record.DeclaredNoise):
-    raise ValueError(
-      f'declared must be what LogWriter.change_noise returns, got {messages.kind(declared)}'
-    )
-  if declared.restart != restart:
-    use = 'restart_noise' if declared.restart else 'change_noise'
-    raise ValueError(f'the log records another kind of change at that round: use {use}')
-  others = [name for name in _CHANGEABLE if getattr(declared, name) != getattr(own, name)]
-  if declared.strategy is not None:
-    if document.short_digest(declared.strategy.encode()) != own.strategy:
-      others.append('strategy')
-  stated = declared.arithmetic
-  if stated.and_then(arithmetic) != stated:
-    raise ValueError(
-      f'the log states that releases are {stated.kind}, which those of this factory are not: give'
-      ' its arithmetic to LogWriter.change_noise, with a restart'
-    )
-  if others:
-    raise ValueError(
-      f'the log records another {" and ".join(others)} from round {declared.round_index} on than'
-      ' this factory has'
-    )
-
-
 def _tensors(own: Parameters) -> Parameters:
   return Parameters(*map(tf.constant, own, _TYPES))
 
 
-def _checked(noise: Any, own: Parameters, names: Sequence[str]) -> Any:
+def check(noise: Any, own: Parameters) -> Any:
+  """Returns a noise state unchanged if its parameters are these, in a graph."""
   noise = tf.nest.map_structure(tf.convert_to_tensor, noise)
   checks: list[Any] = []
-  for name, expected in zip(names, _tensors(own)):
+  for name, expected in zip(Parameters._fields, _tensors(own)):
     # Constant words alone: errors of a graph are told without what it computed.
-    here = f' (here {getattr(own, name)})' if name in _CHANGEABLE else ''
+    here = f' (here {getattr(own, name)})' if name in _SHOWN else ''
     words = f'the state of the noise has another {name}{here}: {_REMEDY}'
     with tf.control_dependencies(checks[-1:]):  # The first that differs is told, each time.
       same = tf.equal(getattr(noise.parameters, name), expected)

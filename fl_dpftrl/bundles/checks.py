@@ -28,9 +28,6 @@ _ORDER = (
   'strategy',
   'noise_multiplier',
   'num_rounds',
-  'changes',
-  'restarts',
-  'later_strategies',
   'arithmetic',
   'num_coordinates',
   'delta',
@@ -138,21 +135,21 @@ class Opened(NamedTuple):
 
 def opened(folder: str | os.PathLike[str]) -> Opened:
   """Reads the names of the files and the manifest of a bundle."""
-  folder, names = paths.local(folder).resolve(), set()
+  folder = paths.local(folder).resolve()
   with os.scandir(folder) as entries:
-    for entry in entries:
-      if not entry.is_file(follow_symlinks=False):
-        raise ValueError(f'{folder}: {messages.quoted(entry.name)} is no regular file')
-      names.add(entry.name)
-  if manifest_lib.NAME not in names:
-    raise ValueError(f'{folder}: has no {manifest_lib.NAME}, so it is no bundle')
+    files = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
+  if manifest_lib.NAME not in files:
+    raise ValueError(f'{folder} is no bundle: {manifest_lib.NAME} is missing')
+  for name, is_regular in files.items():
+    if not is_regular:
+      raise ValueError(f'{folder}: {messages.quoted(name)} is no regular file')
   path = folder / manifest_lib.NAME
   try:
     content = json_files.read_bytes(path)
     manifest = manifest_lib.parse(content)
   except (ValueError, OverflowError) as error:
     raise ValueError(f'{path}: {error}') from error
-  return Opened(folder, frozenset(names), content, manifest, hashlib.sha256(content).hexdigest())
+  return Opened(folder, frozenset(files), content, manifest, hashlib.sha256(content).hexdigest())
 
 
 def of_files(bundle: Opened, digest: str | None = None) -> list[Check]:

@@ -43,7 +43,6 @@ _RELEASE = re.compile(r'[0-9][0-9A-Za-z.+!-]{0,39}')
 _SHA256 = re.compile(r'[0-9a-f]{64}')
 _ARRAYS = re.compile(r'\.[0-9a-f]+\.npz\Z')
 _LOG = re.compile(r'log-([1-9][0-9]{0,8})-([1-9][0-9]{0,8})(\..+)?')
-_LATER_STRATEGY = re.compile(r'strategy-([1-9][0-9]{0,8})-([1-9][0-9]{0,8})\.json')
 _BLOCK = 1 << 20
 
 
@@ -92,17 +91,13 @@ class Run:
   Attributes:
     layout: where the log's files have their columns.
     num_rounds: n, rows of noise consumed; None too if it rests on the last round alone.
-    noise_multiplier: std(Z) / clip_norm in round 0.
-    changes: (round, noise multiplier from that round on).
-    restarts: rounds at which the noise was restarted.
+    noise_multiplier: std(Z) / clip_norm.
     declared: schema that was declared before the run; None too if none was.
   """
 
   layout: layout_lib.Layout | None
   num_rounds: int | None
   noise_multiplier: float | None
-  changes: tuple[tuple[int, float], ...] | None
-  restarts: tuple[int, ...] | None
   declared: schemas.MinSep | None
 
   @classmethod
@@ -112,8 +107,6 @@ class Run:
       layout=None,
       num_rounds=run.log.num_rounds,
       noise_multiplier=float(run.noise.noise_multiplier),
-      changes=run.noise.changes,
-      restarts=run.noise.restarts,
       declared=run.declared_schema and entries.canonical(run.declared_schema),
     )
 
@@ -121,15 +114,12 @@ class Run:
   def of(cls, run: runs_lib.Run) -> 'Run':
     """Returns the arguments of a run beside its log."""
     full, log = cls.published(run), run.log
-    stated = noise_record.read(log.metadata).until(log.num_rounds)
+    stated = noise_record.read(log.metadata).noise_multiplier
     rounds_known = log.num_rounds_assumed or log.shards[0].num_rounds is not None
-    same = lambda value, other: None if value == other else value
     return cls(
       layout=log.layout,
       num_rounds=None if rounds_known else full.num_rounds,
-      noise_multiplier=same(full.noise_multiplier, stated.parts[0].noise_multiplier),
-      changes=same(full.changes, stated.multiplier_changes),
-      restarts=same(full.restarts, stated.restarts),
+      noise_multiplier=None if full.noise_multiplier == stated else full.noise_multiplier,
       declared=None if run.schema_in_log else full.declared,
     )
 
@@ -139,12 +129,7 @@ class Run:
       paths, num_rounds=self.num_rounds, layout=self.layout or layout_lib.PLAIN
     )
     run = runs_lib.Run.of(
-      log,
-      strategy,
-      noise_multiplier=self.noise_multiplier,
-      changes=self.changes,
-      restarts=self.restarts,
-      declared_schema=self.declared,
+      log, strategy, noise_multiplier=self.noise_multiplier, declared_schema=self.declared
     )
     if run.declared_schema is not None:
       run = dataclasses.replace(run, declared_schema=entries.canonical(run.declared_schema))
@@ -154,27 +139,19 @@ class Run:
         raise ValueError(f'{name} must be null, as the log states it')
     return run
 
-  def noise(
-    self, strategies: list[tuple[int, base.Strategy]], asserted: json_files.Object
-  ) -> run_noise.RunNoise:
+  def noise(self, strategy: base.Strategy, asserted: json_files.Object) -> run_noise.RunNoise:
     """Returns the noise of a public run; ValueError if an argument is out of range.
 
     Args:
-      strategies: each with the first round with it; that of round 0 first.
-      asserted: facts of the run in the statement, which alone has its clip norms.
+      strategy: C.
+      asserted: facts of the run in the statement, which alone has its clip norm.
     """
-    (_, first), *others = strategies
-    later: dict[int, base.Strategy] = dict(others)
-    for t in sorted(later.keys() - set(self.restarts or ())):
-      raise ValueError(f'restarts must have round {t}, from which on there is another strategy')
-    return run_noise.RunNoise.of(
+    clip_norm = asserted.get('clip_norm')
+    return run_noise.RunNoise(
       self.num_rounds or 0,
-      first,
-      self.noise_multiplier,
-      clip_norm=asserted.get('clip_norm'),
-      changes=self.changes or (),
-      clip_norm_changes=asserted.get('clip_norm_changes', ()),
-      restarts=[(t, later.get(t)) for t in self.restarts or ()],
+      strategy,
+      self.noise_multiplier or 0.0,
+      clip_norm=None if clip_norm is None else entries.typed('clip_norm', clip_norm, float),
       arithmetic=arithmetic.Arithmetic(
         kind=asserted.get('arithmetic', arithmetic.NOT_COVERED),
         num_coordinates=asserted.get('num_coordinates'),
@@ -226,7 +203,7 @@ class Manifest:
   def _check_run(self, run: Run) -> None:
     if self.public and run.layout is not None:
       raise ValueError('layout must be null in a public bundle')
-    of_noise = ('num_rounds', 'noise_multiplier', 'changes', 'restarts')
+    of_noise = ('num_rounds', 'noise_multiplier')
     for name in of_noise if self.public else ('layout',):
       if getattr(run, name) is None:
         raise ValueError(f'{name} must not be null')
@@ -240,7 +217,7 @@ class Manifest:
     """
     own = {STATEMENT}
     for place in range(1, len(self.runs) + 1):
-      own |= {name for _, name in self.strategies(place)}
+      own.add(strategy_name(place))
       if self.public:
         own.add(commitments_name(place))
         continue
@@ -266,27 +243,14 @@ class Manifest:
     """Returns the names of a run's log files, in order; runs count from 1."""
     return [name for _, name in self._logs.get(place, ())]
 
-  def strategies(self, place: int) -> list[tuple[int, str]]:
-    """Returns the first round with each strategy of a run, and the name of its file."""
-    later = self._later_strategies.get(place, ()) if self.public else ()
-    return [(0, strategy_name(place)), *later]
-
   @functools.cached_property
   def _logs(self) -> dict[int, list[tuple[int, str]]]:
-    return _by_run(self.files, _LOG)
-
-  @functools.cached_property
-  def _later_strategies(self) -> dict[int, list[tuple[int, str]]]:
-    return _by_run(self.files, _LATER_STRATEGY)
-
-
-def _by_run(names: Iterable[str], pattern: re.Pattern[str]) -> dict[int, list[tuple[int, str]]]:
-  """Returns the names that have a run and another number, by run, in the order of the other."""
-  result: dict[int, list[tuple[int, str]]] = {}
-  for name in names:
-    if match := pattern.fullmatch(name):
-      result.setdefault(int(match[1]), []).append((int(match[2]), name))
-  return {place: sorted(own) for place, own in result.items()}
+    """Numbers and names of the log files, by run."""
+    result: dict[int, list[tuple[int, str]]] = {}
+    for name in self.files:
+      if match := _LOG.fullmatch(name):
+        result.setdefault(int(match[1]), []).append((int(match[2]), name))
+    return {place: sorted(own) for place, own in result.items()}
 
 
 def parse(content: bytes) -> Manifest:
@@ -340,9 +304,9 @@ def log_name(place: int, number: int, path: str) -> str:
   return f'log-{place}-{number}{reader_program.suffix_of(path)}'
 
 
-def strategy_name(place: int, first_round: int = 0) -> str:
-  """Returns the name of the file of a run's strategy from a round on; runs count from 1."""
-  return f'strategy-{place}-{first_round}.json' if first_round else f'strategy-{place}.json'
+def strategy_name(place: int) -> str:
+  """Returns the name of the file of a run's strategy; runs count from 1."""
+  return f'strategy-{place}.json'
 
 
 def rounds_name(place: int) -> str:

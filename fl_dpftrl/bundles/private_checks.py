@@ -120,7 +120,7 @@ def _check_statement(
     return checks_lib.without_statement(error), None
   beside: dict[str, str] = {}
   for place, (file, facts) in enumerate(zip(strategies, statement.runs), 1):
-    beside |= strategy_files.differences([(manifest_lib.strategy_name(place), file)], facts)
+    beside |= strategy_files.differences(manifest_lib.strategy_name(place), file, facts)
   own = writing.document(statement, bundle.folder)
   differing = checks_lib.differences(stored, own, 'the log and the strategy', beside)
   detail = 'every figure computed again, to the last digit'

@@ -13,15 +13,16 @@ from fl_dpftrl.bundles import private_checks, publishing, strategy_files
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import facts as facts_lib
-from fl_dpftrl.replaying import publication, sensitivities
+from fl_dpftrl.replaying import publication
 from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.strategies import files
-from fl_dpftrl.text import messages
+from fl_dpftrl.text import messages, rounding
 
 CAVEAT = (
-  'A public bundle asserts n, b and k of the log, whether the run is void, the clip norm, and the'
-  ' assumptions. Its figures follow from these. Nothing in it shows that they are those of the'
-  ' log: --private and --salt compare it with the bundle that has the log.'
+  'A public bundle asserts n, b and k of the log, strategy and noise multiplier of the run, whether'
+  ' it is void, the clip norm, and the assumptions. Its figures follow from these. Nothing in it'
+  ' shows that they are those of the run: --private and --salt compare it with the bundle that has'
+  ' the log.'
 )
 COMPARED = (
   'n, b and k are those of the log in the private bundle. Compare the digest of that bundle too,'
@@ -42,17 +43,16 @@ def examine(
   """
   folder, manifest = bundle.folder, bundle.manifest
   checks = checks_lib.of_files(bundle, digest)
-  strategies: list[list[tuple[str, files.StrategyFile]]] = []
+  strategies: list[files.StrategyFile] = []
   for place, run in enumerate(manifest.runs, 1):
-    strategies.append([])
-    for t, file in manifest.strategies(place):
-      name = f'strategy of run {place}' + (f' from round {t}' if t else '')
-      checked, strategy = strategy_files.check(bundle, name, file)
-      checks.append(checked)
-      strategies[-1] += [(file, strategy)] if strategy else []
+    checked, strategy = strategy_files.check(
+      bundle, f'strategy of run {place}', manifest_lib.strategy_name(place)
+    )
+    checks.append(checked)
+    strategies += [strategy] if strategy else []
     path = folder / manifest_lib.commitments_name(place)
     checks.append(_check_commitments(path, place, run.num_rounds))
-  if any(len(own) < len(manifest.strategies(place)) for place, own in enumerate(strategies, 1)):
+  if len(strategies) < len(manifest.runs):
     return (*checks, *checks_lib.without_statement('not checked, as a strategy cannot be read'))
   try:
     stored = json_files.read(folder / manifest_lib.STATEMENT)
@@ -60,8 +60,8 @@ def examine(
   except (ValueError, OSError, OverflowError) as error:
     return (*checks, *checks_lib.without_statement(error))
   beside: dict[str, str] = {}
-  for named, facts in zip(strategies, statement.runs):
-    beside |= strategy_files.differences(named, facts)
+  for place, (file, facts) in enumerate(zip(strategies, statement.runs), 1):
+    beside |= strategy_files.differences(manifest_lib.strategy_name(place), file, facts)
   own = checks_lib.plain(statement.to_json())
   differing = checks_lib.differences(stored, own, 'the parameters', beside)
   detail = 'figures computed again from n, b, k and the parameters, to the last digit'
@@ -69,10 +69,11 @@ def examine(
   checks += [compared] if compared else []
   fits = all(check.passed for check in checks)
   shown = '; '.join(
-    f'n = {run.num_rounds}, b = {run.min_sep}, k = {run.max_participations}'
+    f'n = {run.num_rounds}, b = {run.min_sep}, k = {run.max_participations}, noise multiplier'
+    f' {rounding.exact(run.noise.noise_multiplier)}'
     for run in statement.runs
   )
-  condition = f', if {shown} are those of the log'
+  condition = f', if {shown} are those of the run'
   if compared and compared.passed:
     condition = f', for {shown} of the log in the private bundle'
   return (*checks, checks_lib.of_guarantee(statement, fits, condition))
@@ -138,9 +139,7 @@ def _check_commitments(path: pathlib.Path, place: int, num_rounds: int | None) -
 
 
 def _computed(
-  manifest: manifest_lib.Manifest,
-  strategies: Sequence[Sequence[tuple[str, files.StrategyFile]]],
-  stored: Any,
+  manifest: manifest_lib.Manifest, strategies: Sequence[files.StrategyFile], stored: Any
 ) -> statement_lib.Statement:
   """Returns the statement that follows from arguments, strategies and what it asserts itself."""
   asked, runs = manifest.guarantee, manifest.runs
@@ -150,10 +149,8 @@ def _computed(
   if not isinstance(entries, list) or [type(e) for e in entries] != [dict] * len(runs):
     raise ValueError('runs must be those of the manifest')
   facts = []
-  for place, (run, own, entry) in enumerate(zip(runs, strategies, entries), 1):
-    firsts = [t for t, _ in manifest.strategies(place)]
-    in_order = [(t, file.strategy) for t, (_, file) in zip(firsts, own, strict=True)]
-    facts.append(_facts(run, run.noise(in_order, entry), asked.report_goal, entry))
+  for run, file, entry in zip(runs, strategies, entries):
+    facts.append(_facts(run, run.noise(file.strategy, entry), asked.report_goal, entry))
   void, commitment = stored.get('void_reason'), stored.get('commitment')
   if void not in (None, publication.VOID):
     raise ValueError(f'void_reason must be none, or {publication.VOID!r}')
@@ -162,12 +159,9 @@ def _computed(
     raise ValueError('commitment must have hmac_sha256 of 64 hexadecimal digits')
   return statement_lib.of_facts(
     tuple(facts),
-    sensitivities.Spending.of(
-      [run.noise for run in facts],
-      deltas=asked.deltas,
-      adjacency=asked.adjacency,
-      group_size=asked.group_size,
-    ),
+    deltas=asked.deltas,
+    adjacency=asked.adjacency,
+    group_size=asked.group_size,
     void_reason=void,
     warnings=publication.warnings(facts),
     commitment=statement_lib.Commitment(hmac_sha256=value, salt=None),

@@ -72,8 +72,7 @@ def write_public_bundle(
     for place, facts in enumerate(source.statement.runs, 1):
       lines = ''.join(f'{line}\n' for line in commitments(source, place, raw))
       durable.write_durably(temporary / manifest_lib.commitments_name(place), lines.encode())
-      for number, t in enumerate((0, *(t for t, _ in facts.noise.later_strategies))):
-        strategy_files.save(temporary / manifest_lib.strategy_name(place, t), facts, number)
+      strategy_files.save(temporary / manifest_lib.strategy_name(place), facts)
     content = json.dumps(statement(source, raw), indent=2, allow_nan=False) + '\n'
     durable.write_durably(temporary / manifest_lib.STATEMENT, content.encode())
     digest = manifest_lib.write(

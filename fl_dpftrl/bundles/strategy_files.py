@@ -2,24 +2,17 @@
 
 import pathlib
 import re
-from collections.abc import Iterable
 
 from fl_dpftrl.bundles import checks as checks_lib
 from fl_dpftrl.files import json_files
-from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import facts
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
 
 
-def save(path: pathlib.Path, run: facts.RunFacts, place: int) -> None:
-  """Writes a strategy of a run, with its figures under the schema of its longest stream.
-
-  Args:
-    place: which of the run's strategies, from 0.
-  """
-  strategies = [run.noise.strategy, *(strategy for _, strategy in run.noise.later_strategies)]
-  files.save_strategy(path, strategies[place], schema=_schema(run, place))
+def save(path: pathlib.Path, run: facts.RunFacts) -> None:
+  """Writes the strategy of a run, with its figures under the schema that the log shows."""
+  files.save_strategy(path, run.noise.strategy, schema=run.schema)
 
 
 def check(
@@ -49,34 +42,16 @@ def check(
   return checks_lib.Check(name, tuple(wrong), detail), strategy
 
 
-def differences(
-  stored: Iterable[tuple[str, files.StrategyFile]], run: facts.RunFacts
-) -> dict[str, str]:
-  """Returns a sentence for each strategy file whose setting is not that of its run, by a name.
-
-  Args:
-    stored: names and files of a run, in the order of its strategies.
-  """
-  wrong = {}
-  for place, (name, file) in enumerate(stored):
-    own = _schema(run, place)
-    if (file.schema, file.objective, file.workload.name) == (own, 'max', 'prefix'):
-      continue
-    others = [
-      f'{number} is {getattr(file.schema, number)}, not {getattr(own, number)}'
-      for number in ('min_sep', 'max_participations', 'num_rounds')
-      if getattr(file.schema, number) != getattr(own, number)
-    ]
-    detail = f': {", ".join(others)}' if others else ''
-    wrong[f'min_sep of {name}'] = (
-      f'{name} has another schema, objective or workload than its run{detail}'
-    )
-  return wrong
-
-
-def _schema(run: facts.RunFacts, place: int) -> schemas.MinSep:
-  """Returns the schema that every device kept to in the longest stream of a strategy."""
-  noise = run.noise
-  firsts = [0, *(t for t, _ in noise.later_strategies), noise.num_rounds]
-  within = range(firsts[place], firsts[place + 1])
-  return run.schema.within(max(s.num_rounds for s in noise.streams() if s.first_round in within))
+def differences(name: str, file: files.StrategyFile, run: facts.RunFacts) -> dict[str, str]:
+  """Returns a sentence, by a name, if the setting of a strategy file is not that of its run."""
+  own = run.schema
+  if (file.schema, file.objective, file.workload.name) == (own, 'max', 'prefix'):
+    return {}
+  others = [
+    f'{number} is {getattr(file.schema, number)}, not {getattr(own, number)}'
+    for number in ('min_sep', 'max_participations', 'num_rounds')
+    if getattr(file.schema, number) != getattr(own, number)
+  ]
+  detail = f': {", ".join(others)}' if others else ''
+  told = f'{name} has another schema, objective or workload than its run{detail}'
+  return {f'min_sep of {name}': told}

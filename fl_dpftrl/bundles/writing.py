@@ -183,7 +183,7 @@ def _store_rounds(path: pathlib.Path, run: runs_lib.Run, progress: Callable[[str
 
 def _store_strategy(path: pathlib.Path, facts: facts_lib.RunFacts) -> None:
   """Writes a run's strategy with its figures under the schema that the log shows."""
-  strategy_files.save(path, facts, 0)
+  strategy_files.save(path, facts)
   for written in path.parent.glob(f'{path.stem}.*'):  # Its figures are of a confidential log.
     _write(written, written.read_bytes())
   if strategy_document.strategy_digest(files.load_strategy(path)) != facts.strategy.sha256:

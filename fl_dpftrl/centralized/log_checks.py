@@ -23,6 +23,10 @@ _TINY = 1e-200
 
 def contradictions(happened: counts_lib.RunCounts, scheme: sampling.Cyclic) -> list[str]:
   """Returns reasons why a log contradicts a scheme; empty if it does not."""
+  if not happened.num_devices:
+    if isinstance(scheme, sampling.CyclicPoisson):
+      return list(_unlikely_sizes(happened, scheme))
+    return list(_sizes(happened, scheme))
   violations = list(_parts(happened, scheme))
   if not isinstance(scheme, sampling.CyclicPoisson):
     violations += _sizes(happened, scheme)
@@ -34,8 +38,14 @@ def contradictions(happened: counts_lib.RunCounts, scheme: sampling.Cyclic) -> l
 
 
 def _parts(happened: counts_lib.RunCounts, scheme: sampling.Cyclic) -> Iterator[str]:
-  """Yields faults of examples that left their part, or of too many examples."""
+  """Yields faults of examples that left their part or are none, or of too many examples."""
   parts, separations = scheme.num_parts, happened.separations
+  least, largest = happened.id_range or (0, 0)
+  if least < 0 or largest >= scheme.num_examples:
+    yield (
+      f'its ids are {least} to {largest}, and num_examples={scheme.num_examples} examples are'
+      f' numbered 0 to {scheme.num_examples - 1}'
+    )
   astray = np.flatnonzero(separations.values % parts)
   if astray.size:
     yield (
@@ -165,10 +175,7 @@ def _unlikely_regularity(happened: counts_lib.RunCounts, scheme: sampling.Sample
 
 
 def _unlikely_repeats(happened: counts_lib.RunCounts, scheme: sampling.Sampled) -> Iterator[str]:
-  """Tests how many examples are in two successive turns of their part.
-
-  Given the batch sizes, each overlap is hypergeometric, and the overlaps are independent.
-  """
+  """Tests how many examples are in two successive turns: independent hypergeometric overlaps."""
   rounds, sizes = happened.cohorts.values, happened.cohorts.counts
   later = np.searchsorted(rounds, rounds + scheme.num_parts)
   later[later == rounds.size] = 0
@@ -185,11 +192,7 @@ def _unlikely_repeats(happened: counts_lib.RunCounts, scheme: sampling.Sampled) 
 
 
 def _unlikely_coverage(happened: counts_lib.RunCounts, scheme: sampling.Sampled) -> Iterator[str]:
-  """Tests how many examples were never drawn.
-
-  Given the batch sizes, these events are negatively associated, so their sum has the tail
-  bounds of independent ones.
-  """
+  """Tests how many examples were never drawn: negatively associated, given the batch sizes."""
   size, cohorts = scheme.part_size, happened.cohorts
   parts, owners = np.unique(cohorts.values % scheme.num_parts, return_inverse=True)
   with np.errstate(divide='ignore'):  # A batch may be a whole part.
@@ -214,12 +217,9 @@ def _unlikely_favourites(happened: counts_lib.RunCounts, scheme: sampling.Sample
 
 
 def _log_chance(seen: np.ndarray | int, trials: int, mean: float) -> np.ndarray | float:
-  """Bounds from above the log probability of a deviation at least this large.
+  """Bounds from above the log probability that a sum is at least this far from its mean.
 
-  The deviation is that of a sum from its mean. The sum has independent or negatively associated
-  terms, each 0 or 1.
-
-  Source: Hoeffding 1963, theorem 1, on both sides.
+  Its terms are 0 or 1, independent or negatively associated: Hoeffding 1963, theorem 1, twice.
   """
   successes = max(mean, _TINY)
   failures = max(trials - mean, _TINY)

@@ -42,23 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   words = 'standard deviation of Z over the clip norm (default: as in the log)'
   flags.add(parser, 'noise_multiplier', help=words)
   add(
-    '--noise_multiplier_from',
-    action='append',
-    type=_change,
-    default=[],
-    metavar='ROUND:VALUE',
-    help='new noise multiplier from that round on, after a change of it or of'
-    ' the clip norm; may be repeated (default: as in the log)',
-  )
-  add(
-    '--restart',
-    action='append',
-    type=int,
-    default=[],
-    metavar='ROUND',
-    help='round at which the noise was restarted; may be repeated (default: as in the log)',
-  )
-  add(
     '--runs',
     metavar='FILE.json',
     help='several runs of one population; use instead of --log, --strategy and'
@@ -73,11 +56,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='names of the columns, if they are others; device_id=hex(NAME) is a column of bytes',
   )
   add('--first_round', type=int, help='number of the first round in the log (default: 0)')
-  words = 'min-sep that was declared before the run (default: as a guard recorded it in the log)'
-  add('--declared_min_sep', type=int, help=words)
-  add(
-    '--declared_max_participations', type=int, help='maximum participations declared before the run'
+  words = (
+    'rounds that were declared before the run, of which it may have had fewer (default: as the log'
+    ' recorded them before round 0)'
   )
+  add('--declared_num_rounds', type=int, help=words)
+  words = 'with --declared_num_rounds: declared min-sep (default: 1)'
+  add('--declared_min_sep', type=int, help=words)
+  words = 'with --declared_num_rounds: declared maximum participations (default: as many as fit)'
+  add('--declared_max_participations', type=int, help=words)
   flags.add_sampling(
     parser,
     'for centralized training: declared sampling scheme of the batches; its'
@@ -111,23 +98,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
 
 
-def _change(text: str) -> tuple[int, float]:
-  round_index, _, value = text.partition(':')
-  return int(round_index), float(value)
-
-
-_change.__name__ = 'ROUND:VALUE'
-
 # Flags of a single run; a file of runs states them for each of its runs.
 _OF_ONE_RUN = (
   'log',
   'strategy',
   'noise_multiplier',
-  'noise_multiplier_from',
-  'restart',
   'num_rounds',
   'columns',
   'first_round',
+  'declared_num_rounds',
   'declared_min_sep',
   'declared_max_participations',
   *flags.SAMPLING,
@@ -264,8 +243,7 @@ def _runs(args: argparse.Namespace) -> list[runs.Run]:
     args.strategy,
     noise_multiplier=args.noise_multiplier,
     num_rounds=args.num_rounds,
-    changes=tuple(args.noise_multiplier_from) or None,
-    restarts=tuple(args.restart) or None,
+    declared_num_rounds=args.declared_num_rounds,
     declared_min_sep=args.declared_min_sep,
     declared_max_participations=args.declared_max_participations,
     columns=args.columns,
@@ -282,7 +260,7 @@ def _setting(args: argparse.Namespace, result: statement_lib.Statement) -> 'sett
   for name in ('runs', *_OF_ONE_RUN, 'delta', 'adjacency', 'group_size', 'report_goal'):
     values = getattr(args, name)
     for value in values if isinstance(values, list) else [values]:
-      given.append((name, ':'.join(map(str, value)) if isinstance(value, tuple) else value))
+      given.append((name, value))
   names = args.log or [file.name for file in result.log]
   return setting_lib.Setting(
     run=', '.join(os.path.basename(os.path.normpath(p)) for p in names),

@@ -14,7 +14,7 @@ _ARITHMETIC = {
 def text(result: statement.Statement) -> str:
   """Returns the guarantees, rounded up, and their assumptions as text."""
   counted, per_device = result.counted, result.per_device
-  if counted is None or per_device is None:
+  if counted is None:
     raise ValueError('the statement must be confidential: a publishable one has no counts')
   short = counted.rounds_short_of_report_goal
   lines = []
@@ -38,7 +38,8 @@ def text(result: statement.Statement) -> str:
       f'  value  {result.commitment.hmac_sha256}',
       f'  salt   {result.commitment.salt}   keep it as secret as the log',
     ]
-  lines += [*_per_device(result, per_device), '', 'assumptions']
+  lines += _per_device(result, per_device) if per_device else []
+  lines += ['', 'assumptions']
   lines += [f'- {messages.one_line(sentence, limit=LONGEST)}' for sentence in result.assumptions]
   if result.not_private_metrics:
     names = messages.one_line(', '.join(result.not_private_metrics), limit=LONGEST)

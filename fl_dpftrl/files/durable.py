@@ -101,10 +101,7 @@ def building(path: str | os.PathLike[str], *, private: bool = False) -> Iterator
 
 
 def _raise_named(error: OSError, temporary: pathlib.Path, path: pathlib.Path) -> None:
-  """Raises the error with the name that the user gave, if it has a temporary one or none.
-
-  A full disk names no file; while a file is copied, it names the source and the target.
-  """
+  """Raises the error with the name that the user gave, if it has a temporary one or none."""
   names = [str(name) for name in (error.filename, error.filename2) if name is not None]
   own = [name for name in names if (name + os.sep).startswith(str(temporary) + os.sep)]
   if own or not names:

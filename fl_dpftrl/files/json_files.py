@@ -5,6 +5,7 @@ there twice, and nests as deep as its stack. All of these are refused, and so is
 would take too much memory, before it does.
 """
 
+import codecs
 import json
 import math
 import os
@@ -58,6 +59,8 @@ def parse(content: bytes) -> Any:
     raise ValueError(
       f'it may take {memory} bytes of memory, of which {MOST_MEMORY} is the most there may be'
     )
+  if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+    raise ValueError('it is in UTF-16, as its byte order mark says: save it in UTF-8')
   try:
     value = json.loads(
       content.decode('utf-8-sig'),

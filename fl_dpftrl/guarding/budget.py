@@ -9,6 +9,7 @@ from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import arithmetic, gaussian, run_noise
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.text import rounding
 
 
 class Budget:
@@ -17,11 +18,8 @@ class Budget:
   A run of n rounds is the beginning of a longer one, so that the ε of the longer
   one covers it. Bisection finds the most rounds whose ε is within the budget.
 
-  Where the noise was changed or restarted, the streams are composed: each device is assumed to
-  have all of its participations in each stream, at the smallest noise multiplier of that stream.
-
   Args:
-    noise: the noise of all planned rounds; every noise multiplier is positive.
+    noise: the noise of all planned rounds, with a positive noise multiplier.
     schema: the declared schema, of all planned rounds.
     max_epsilon: the budget; None for no limit.
     adjacency: 'zero_out' or 'replace_one'.
@@ -40,10 +38,8 @@ class Budget:
     gaussian.check_delta(delta)
     adjacency_lib.check(adjacency, group_size)
     self._noise, self._schema = noise, schema
-    for noise_multiplier in noise.noise_multipliers:
-      gaussian.check_positive('noise_multiplier', noise_multiplier)
-    for stream in noise.streams():
-      _check_prefixes(stream.strategy, stream.num_rounds)
+    gaussian.check_positive('noise_multiplier', noise.noise_multiplier)
+    _check_prefixes(noise.strategy, noise.num_rounds)
     if max_epsilon is not None:
       gaussian.check_positive('max_epsilon', max_epsilon)
     self.max_epsilon, self._delta = max_epsilon, delta
@@ -55,7 +51,7 @@ class Budget:
     if not self.max_rounds:
       raise ValueError(
         f'max_epsilon={max_epsilon:g} is too little for one round, whose ε is'
-        f' {self.epsilon(1):.4g}; give more noise or a larger budget'
+        f' {rounding.up(self.epsilon(1))}; give more noise or a larger budget'
       )
 
   def _epsilon(self, num_rounds: int) -> float:

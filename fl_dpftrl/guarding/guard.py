@@ -1,25 +1,24 @@
 """A guard that keeps a run to its declared schema and privacy budget."""
 
 import dataclasses
-import functools
 import operator
 import os
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
-from fl_dpftrl.families import base
+from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.files import durable
 from fl_dpftrl.guarding import admission, budget
 from fl_dpftrl.logs import keys, noise_record
 from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
+from fl_dpftrl.text import rounding
 
 REFUSE, BURN = 'refuse', 'burn'
 
@@ -44,19 +43,22 @@ class Guard:
       admission = guard.admit(candidates, row=int(state.aggregator.noise.row))
       state = train(state, admission.device_ids)
 
-  The budget is spent by the declared schema, cut off at the round that is asked
-  for, and never by what is observed of single devices. If a round were refused
-  because some device had spent its own budget, then the refusal would tell that
-  this device took part; and an ε computed from the rounds that happened holds
-  for these alone, while the number of rounds would depend on them. By the
-  schema, the number of rounds is known before the first. Whether one device is
-  turned away depends on its own earlier rounds, which neighbouring runs share.
+  The budget is spent by the declared schema, and never by what is observed of
+  single devices. If a round were refused because some device had spent its own
+  budget, then the refusal would tell that this device took part. By the schema,
+  `max_rounds` is known before the first round, and the log declares that many.
+  Their ε holds whatever ends the run earlier, such as what it released: what a
+  run that ended released is a part of what all rounds would have. Whether one
+  device is turned away depends on its own earlier rounds, which neighbouring
+  runs share.
+
+  The budget is that of one log. Runs with logs of their own over the same
+  devices spend more together: `replay` composes them.
 
   A guard with the same arguments continues from its log. A round that was
   recorded counts as one whose noise row was given out, even if it was never
-  computed: a guard cannot know. `change_noise` records a change or a restart of
-  the noise; the budget is then that of all streams together. Threads may share a
-  guard; a process that was forked from this one may not.
+  computed: a guard cannot know. Threads may share a guard; a process that was
+  forked from this one may not.
 
   Attributes:
     schema: the declared schema.
@@ -78,8 +80,6 @@ class Guard:
     on_repeat: str = REFUSE,
     adjacency: str = adjacency_lib.ZERO_OUT,
     group_size: int = 1,
-    changes: Sequence[tuple[int, float, float]] = (),
-    restarts: Sequence[tuple[int, base.Strategy | None]] = (),
     arithmetic: arithmetic_lib.Arithmetic = arithmetic_lib.Arithmetic(),
   ):
     """Opens the log, and computes how many rounds the budget allows.
@@ -89,7 +89,7 @@ class Guard:
       noise_multiplier: std(Z) / clip_norm; positive.
       schema: participation that is declared for all planned rounds.
       delta: δ.
-      max_epsilon: budget; None for a schema without a budget.
+      max_epsilon: budget of this log; None for a schema without a budget.
       log: path of the participation log, ending in .parquet. A log that exists
         is continued.
       clip_norm: L2 bound on an update or an AdaptiveClipping, for the log's metadata.
@@ -97,8 +97,6 @@ class Guard:
         before; 'burn' to say how many rows to skip.
       adjacency: 'zero_out' or 'replace_one'.
       group_size: devices that are protected together.
-      changes, restarts: those that `change_noise` recorded in the log, as
-        `noise_record.run_metadata` takes them.
       arithmetic: the numbers that releases are made of, as `CorrelatedNoiseFactory.arithmetic`
         returns it; by default they are not covered.
 
@@ -112,25 +110,19 @@ class Guard:
       raise ValueError(f"on_repeat must be 'refuse' or 'burn', got {on_repeat!r}")
     self.schema, self.on_repeat, self._lock = schema, on_repeat, durable.ThreadLock(log)
     self.gate = admission.Gate(schema)
-    self._make_budget = functools.partial(
-      budget.Budget,
-      schema=schema,
+    metadata = noise_record.run_metadata(
+      strategy, noise_multiplier, clip_norm=clip_norm, arithmetic=arithmetic
+    )
+    self._budget = budget.Budget(
+      run_noise.RunNoise(schema.num_rounds, strategy, noise_multiplier, arithmetic=arithmetic),
+      schema,
       delta=delta,
       max_epsilon=max_epsilon,
       adjacency=adjacency,
       group_size=group_size,
     )
-    metadata = noise_record.run_metadata(
-      strategy,
-      noise_multiplier,
-      clip_norm=clip_norm,
-      changes=changes,
-      restarts=restarts,
-      arithmetic=arithmetic,
-    )
-    self._noise = noise_record.read(metadata, strategy)
-    self._budget = self._make_budget(self._noise.until(schema.num_rounds))
-    self.log = writer_lib.LogWriter(log, metadata=metadata | keys.of_schema(schema))
+    declared = keys.of_schema(schema.within(self.max_rounds))
+    self.log = writer_lib.LogWriter(log, metadata=metadata | declared)
     for t in range(self.log.num_rounds):
       self.gate.record(self.log.cohort(t))
     # (round, row of its state, rows to skip) of the last round whose rows had to be skipped.
@@ -153,7 +145,11 @@ class Guard:
     return self.log.num_rounds
 
   def epsilon(self, num_rounds: int | None = None) -> float:
-    """Returns ε of the first rounds by the declared schema; of those admitted if None."""
+    """Returns ε of the first rounds by the declared schema; of those admitted if None.
+
+    That of fewer than `max_rounds` assumes that the end of the run does not depend on what it
+    releases.
+    """
     rounds = self.num_rounds if num_rounds is None else num_rounds
     return self._budget.epsilon(rounds) if rounds else 0.0
 
@@ -175,7 +171,7 @@ class Guard:
     if t >= self.max_rounds:
       raise BudgetSpentError(
         f'round {t} would pass max_epsilon={self._budget.max_epsilon:g}: by the declared schema,'
-        f' {t + 1} rounds have ε = {self._budget.epsilon(t + 1):.4g}'
+        f' {t + 1} rounds have ε = {rounding.up(self._budget.epsilon(t + 1))}'
       )
     return self.gate.check(device_ids, at_most=at_most)
 
@@ -239,53 +235,6 @@ class Guard:
     self._waiting = False
     return burn
 
-  @durable.one_at_a_time
-  def change_noise(
-    self,
-    *,
-    noise_multiplier: float | None = None,
-    clip_norm: float | None = None,
-    strategy: base.Strategy | None = None,
-    restart: bool = False,
-    arithmetic: arithmetic_lib.Arithmetic | None = None,
-  ) -> noise_record.DeclaredNoise:
-    """Records that the noise changes or restarts with the next round that is admitted.
-
-    The budget is then that of all streams together, each with all participations
-    that the schema allows.
-
-    Args:
-      noise_multiplier, clip_norm, strategy, restart, arithmetic: see `LogWriter.change_noise`.
-
-    Returns:
-      The change, for `CorrelatedNoiseFactory.change_noise` or `restart_noise`.
-
-    Raises:
-      BudgetSpentError: if the next round would then pass the budget; nothing is recorded.
-      ValueError: as `LogWriter.change_noise`, and while an admitted round waits for its row.
-      OSError: if it cannot be written; nothing has changed then.
-    """
-    t = self.num_rounds
-    if self._waiting:
-      raise ValueError(f'round {t - 1} waits for its noise row: change the noise before it')
-    change: dict[str, Any] = dict(
-      noise_multiplier=noise_multiplier,
-      clip_norm=clip_norm,
-      strategy=strategy,
-      restart=restart,
-      arithmetic=arithmetic,
-    )
-    noise = self._noise.changed(t, **change)
-    changed = self._make_budget(noise.until(self.schema.num_rounds))
-    if t < self.schema.num_rounds and t >= changed.max_rounds:
-      raise BudgetSpentError(
-        f'round {t} with this noise would pass max_epsilon={changed.max_epsilon:g}: by the'
-        f' declared schema, {t + 1} rounds have ε = {changed.epsilon(t + 1):.4g}'
-      )
-    declared = self.log.change_noise(t, **change)
-    self._noise, self._budget = noise, changed
-    return declared
-
   def close(self) -> None:
     """Turns the log into one Parquet file; nothing can be admitted then."""
     self.log.close()
@@ -299,21 +248,15 @@ class Guard:
         f' because burn={burn} of its admission was ignored; discard that round and its state, and'
         ' skip rows with factory.skip_row before process.next'
       )
-    begun = self._noise.stream_start(round_index)
-    due = round_index - begun
-    if row > due or row < 0:
-      why = (
-        f'the noise was restarted at round {begun}, begin with the state of restart_noise'
-        if begun
-        else f'{self.log.path} lacks rounds whose rows were used; put the whole log back'
+    if row > round_index or row < 0:
+      raise ValueError(
+        f'noise row {row} does not belong to round {round_index}: {self.log.path} lacks rounds'
+        ' whose rows were used; put the whole log back'
       )
-      raise ValueError(f'noise row {row} does not belong to round {round_index}: {why}')
-    # After a restart, a row behind the log may be of the noise before: burning cannot tell.
-    if row < due and (self.on_repeat == REFUSE or begun):
+    if row < round_index and self.on_repeat == REFUSE:
       raise RepeatedRowError(
-        f'noise row {row} was given out for round {begun + row}, and would enter a second sum in'
-        f' round {round_index}; continue from the newest state'
-        + ('' if begun else ", or burn the row: on_repeat='burn'")
+        f'noise row {row} was given out for round {row}, and would enter a second sum in round'
+        f" {round_index}; continue from the newest state, or burn the row: on_repeat='burn'"
       )
-    self._burnt = (round_index, row, due - row) if row < due else None
-    return due - row
+    self._burnt = (round_index, row, round_index - row) if row < round_index else None
+    return round_index - row

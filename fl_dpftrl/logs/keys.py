@@ -22,14 +22,11 @@ OWN_KEYS = (VERSION_KEY, NUM_ROUNDS_KEY, RELEASED_KEY, CHAIN_KEY)
 # The reason why the run gives no guarantee, if it gives none.
 VOID_KEY = 'fl_dpftrl.void_reason'
 STRATEGY_KEY = 'fl_dpftrl.strategy_sha256'
-# Values in round 0, and later changes as JSON: a list of [round, noise multiplier, clip norm].
+# Values in all rounds.
 NOISE_MULTIPLIER_KEY = 'fl_dpftrl.noise_multiplier'
 CLIP_NORM_KEY = 'fl_dpftrl.clip_norm'
-NOISE_CHANGES_KEY = 'fl_dpftrl.noise_changes'
 # JSON of an AdaptiveClipping, where the clip norm above is its first.
 ADAPTIVE_CLIPPING_KEY = 'fl_dpftrl.adaptive_clipping'
-# Restarts as JSON: a list of [round, strategy from that round on, or null for the one before].
-NOISE_RESTARTS_KEY = 'fl_dpftrl.noise_restarts'
 # The numbers that all releases are made of, 'covered' or 'lattice'; and how many coordinates these
 # have, where they are covered.
 ARITHMETIC_KEY = 'fl_dpftrl.arithmetic'
@@ -50,8 +47,8 @@ def of_schema(schema: schemas.MinSep) -> dict[str, str]:
   return {SCHEMA_KEY: json.dumps(dict(zip(_SCHEMA_FIELDS, declared)))}
 
 
-def planned_schema(metadata: Mapping[str, str]) -> schemas.MinSep | None:
-  """Returns the declared schema, for all planned rounds; None if none was declared."""
+def declared_schema(metadata: Mapping[str, str]) -> schemas.MinSep | None:
+  """Returns the declared schema, of all declared rounds; None if none was declared."""
   text = metadata.get(SCHEMA_KEY)
   if text is None:
     return None
@@ -64,24 +61,6 @@ def planned_schema(metadata: Mapping[str, str]) -> schemas.MinSep | None:
     raise refusals.LogError(
       f'{SCHEMA_KEY} in the metadata of the log is malformed: {text[:80]!r}'
     ) from e
-
-
-def declared_schema(metadata: Mapping[str, str], num_rounds: int) -> schemas.MinSep | None:
-  """Returns the declared schema, for the rounds of the log; None if none was declared.
-
-  Args:
-    metadata: metadata of the log.
-    num_rounds: rounds of the log; those of the declared schema are the most that were planned.
-  """
-  schema = planned_schema(metadata)
-  if schema is None:
-    return None
-  if num_rounds > schema.num_rounds:
-    raise refusals.LogError(
-      f'the log has {num_rounds} rounds, and {SCHEMA_KEY} in its metadata declares'
-      f' {schema.num_rounds}; give --declared_min_sep and --declared_max_participations'
-    )
-  return schemas.MinSep(num_rounds, schema.min_sep, min(schema.participations, num_rounds))
 
 
 def of_another_run(
@@ -107,12 +86,9 @@ def of_another_run(
   ]
   if len(differing) > _DIFFERENCES:
     said.append(f'{len(differing) - _DIFFERENCES} more')
-  arguments = 'the same arguments'
-  if {NOISE_CHANGES_KEY, NOISE_RESTARTS_KEY} & set(differing):
-    arguments += ', changes and restarts'
   return refusals.LogError(
-    f'{path}: its metadata are those of another run: {"; ".join(said)}; open it with {arguments}'
-    ' as before'
+    f'{path}: its metadata are those of another run: {"; ".join(said)}; open it with the same'
+    ' arguments as before'
   )
 
 

@@ -73,8 +73,8 @@ def write_log(
     metadata: further keys and values for the file's metadata.
 
   Raises:
-    ValueError: for columns of other types, shapes or ranges, and for a device
-      twice in a round.
+    ValueError: for columns of other types, shapes or ranges or without any row,
+      and for a device twice in a round.
     OSError: if it cannot be written.
   """
   columns = {'round': _integers('rounds', rounds), 'device_id': id_column(device_ids)}
@@ -85,13 +85,14 @@ def write_log(
   if len(set(lengths.values())) != 1:
     raise ValueError(f'columns must have one length, got {lengths}')
   table = pa.table(columns)
-  if table.num_rows:
-    bounds = pc.min_max(table.column('round')).as_py()
-    if bounds['min'] < 0 or bounds['max'] >= num_rounds:
-      raise ValueError(
-        f'rounds must lie in 0 to num_rounds − 1 = {num_rounds - 1}, got'
-        f' {bounds["min"]} to {bounds["max"]}'
-      )
+  if not table.num_rows:  # Rows may be missing; `LogWriter` says that there were none.
+    raise ValueError('rounds must not be empty: LogWriter writes rounds without devices')
+  bounds = pc.min_max(table.column('round')).as_py()
+  if bounds['min'] < 0 or bounds['max'] >= num_rounds:
+    raise ValueError(
+      f'rounds must lie in 0 to num_rounds − 1 = {num_rounds - 1}, got'
+      f' {bounds["min"]} to {bounds["max"]}'
+    )
   if table.group_by(['round', 'device_id']).aggregate([]).num_rows != table.num_rows:
     raise ValueError('device_ids holds a device twice in a round')
   metadata = file_metadata(num_rounds, metadata)

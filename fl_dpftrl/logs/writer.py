@@ -12,10 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fl_dpftrl.accounting import arithmetic as arithmetic_lib
-from fl_dpftrl.families import base
 from fl_dpftrl.files import durable
-from fl_dpftrl.logs import digests, journal, keys, noise_record, refusals, schema
+from fl_dpftrl.logs import digests, journal, keys, refusals, schema
 from fl_dpftrl.logs import log as log_lib
 
 NAME = 'participation.parquet'
@@ -167,63 +165,6 @@ class LogWriter:
     if self.num_rounds:
       self._record(journal.RELEASED, journal.of_released(num_rounds))
     self._released = num_rounds
-
-  @durable.one_at_a_time
-  def change_noise(
-    self,
-    round_index: int,
-    *,
-    noise_multiplier: float | None = None,
-    clip_norm: float | None = None,
-    strategy: base.Strategy | None = None,
-    restart: bool = False,
-    arithmetic: arithmetic_lib.Arithmetic | None = None,
-  ) -> noise_record.DeclaredNoise:
-    """Records durably that the noise changes or restarts from a round on.
-
-    Call it before that round is computed. The change enters the log's metadata, as
-    `noise_record.run_metadata` gives it, so that replay needs no flags for it.
-
-    Args:
-      round_index: the next round to be computed: num_rounds, or one less if
-        that round's cohort is in the log already.
-      noise_multiplier, clip_norm: values from that round on; None for those before.
-      strategy: C from that round on; None for the one before. Another one
-        needs a restart.
-      restart: whether noise begins anew with row 0 and an independent Z.
-      arithmetic: the numbers that releases are made of from a restart on; None for the same. The
-        log then states the weakest of all rounds.
-
-    Returns:
-      The change, for `CorrelatedNoiseFactory.change_noise` or `restart_noise`.
-
-    Raises:
-      ValueError: for another round or values out of range, if nothing changes,
-        if the metadata lack the previous noise multiplier and clip norm, and
-        for another strategy without a restart.
-      OSError: if it cannot be written; the log is then as before.
-    """
-    if operator.index(round_index) not in (self.num_rounds, self.num_rounds - 1):
-      raise ValueError(
-        f'round_index must be {self.num_rounds}, or one less where that round'
-        f' was not computed yet, got {round_index}'
-      )
-    given = noise_record.changed(
-      self._given,
-      round_index,
-      noise_multiplier=noise_multiplier,
-      clip_norm=clip_norm,
-      strategy=strategy,
-      restart=restart,
-      arithmetic=arithmetic,
-    )
-    self._record(journal.METADATA, journal.of_metadata(given))
-    self._given = given
-    return self.declared(round_index)
-
-  def declared(self, round_index: int) -> noise_record.DeclaredNoise:
-    """Returns the change of the noise that was recorded at a round; ValueError if none was."""
-    return noise_record.declared_noise(self._given, round_index)
 
   def cohort(self, round_index: int) -> np.ndarray:
     """Returns the device ids of a round, as they were appended."""

@@ -122,6 +122,7 @@ class DeviceCounts:
     participations: number of devices, by how many rounds each took part in.
     witness: an example of the least separation; None if no device took part twice.
     newcomers: number of devices that take part for the first time, by round.
+    id_range: the least and the largest id; None of text, and without devices.
   """
 
   cohorts: Counts = Counts()
@@ -129,6 +130,7 @@ class DeviceCounts:
   participations: Counts = Counts()
   witness: Witness | None = None
   newcomers: Counts = Counts()
+  id_range: tuple[int, int] | None = None
 
   @classmethod
   def of_rows(
@@ -136,10 +138,7 @@ class DeviceCounts:
   ) -> 'DeviceCounts':
     """Counts rows that are sorted by device, and by round for each device.
 
-    Args:
-      rounds: shape [num_participations].
-      owners: numbers that tell the devices apart, shape [num_participations].
-      device_id: row → device id.
+    Rounds and owners, numbers that tell the devices apart, are of shape [num_participations].
     """
     if not rounds.size:
       return cls()
@@ -151,32 +150,32 @@ class DeviceCounts:
       row = int(again[separations.argmin()])
       witness = Witness(device_id(row), int(rounds[row]), int(rounds[row + 1]))
     starts = np.append(0, np.flatnonzero(new) + 1)
+    least, largest = device_id(0), device_id(rounds.size - 1)
     return cls(
       Counts.of(rounds),
       Counts.of(separations),
       Counts.of(np.diff(starts, append=rounds.size)),
       witness,
       Counts.of(rounds[starts]),
+      (least, largest) if isinstance(least, int) and isinstance(largest, int) else None,
     )
 
   def __add__(self, other: 'DeviceCounts') -> 'DeviceCounts':
     witnesses = [w for w in (self.witness, other.witness) if w is not None]
+    ids = [i for ends in (self.id_range, other.id_range) if ends is not None for i in ends]
     return DeviceCounts(
       self.cohorts + other.cohorts,
       self.separations + other.separations,
       self.participations + other.participations,
       min(witnesses, key=lambda w: w.order, default=None),
       self.newcomers + other.newcomers,
+      (min(ids), max(ids)) if ids else None,
     )
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class RunCounts(DeviceCounts, Totals):
-  """Counts of all devices of a run; at least one took part.
-
-  Attributes:
-    num_rounds: n, rows of noise used.
-  """
+  """Counts of all devices of a run of num_rounds rounds."""
 
   num_rounds: int
 

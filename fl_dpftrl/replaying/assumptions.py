@@ -16,11 +16,7 @@ if TYPE_CHECKING:
   from fl_dpftrl.replaying import statement as statement_lib
 
 # What the log may leave to whoever replays, by its name in `noise_record.STATED`.
-_UNRECORDED = {
-  'strategy': 'the strategy',
-  'noise_multiplier': 'the noise multiplier',
-  'changes': 'that the noise never changed or restarted, or when it did',
-}
+_UNRECORDED = {'strategy': 'the strategy', 'noise_multiplier': 'the noise multiplier'}
 
 _ARITHMETIC = {
   arithmetic.COVERED: (
@@ -42,31 +38,26 @@ _ARITHMETIC = {
 def sentences(statement: 'statement_lib.Statement') -> tuple[str, ...]:
   """Returns all assumptions of a statement, in its order."""
   runs, declared = statement.runs, statement.declared
-  confidential, group_size = statement.confidential, statement.group_size
+  group_size = statement.group_size
   result = [
     f'worst case: {gaussian.assumptions(run.schema)[0]}{of_run}, as in the log'
     for of_run, run in _named(runs)
   ]
-  if confidential:
+  if statement.observed is not None:
     result.append('observed: devices took part in the very rounds of the log')
   if declared is not None:
-    result += _declared(runs, declared.holds)
+    result += _declared(runs, declared)
   if statement.drawn is not None:
     result += statement.drawn.sentences()
-  if not all(all(run.noise.noise_multipliers) for run in runs):
+  if not all(run.noise.noise_multiplier for run in runs):
     result.append('NO NOISE WAS ADDED: nothing is guaranteed')
   if statement.void_reason:
     result.append(f'THE GUARANTEE IS VOID: {statement.void_reason}')
   result += gaussian.assumptions(runs[0].schema)[1:]
-  figures = 'worst case and observed also assume' if confidential else 'worst case also assumes'
-  result.append(
-    f'{figures} that participation does not depend on released'
-    ' models; the declared guarantee holds even if participation depends on'
-    ' released models, provided devices enforce the schema'
-  )
+  result += _of_releases(statement)
   result += adjacency_lib.assumptions(statement.adjacency)
   if group_size > 1:
-    observed = f', observed adds the {group_size} largest' if confidential else ''
+    observed = '' if statement.observed is None else f', observed adds the {group_size} largest'
     result.append(
       f'groups of {group_size} devices are protected together: worst case and declared multiply the'
       f' sensitivity of one by {group_size}{observed}, upper bounds'
@@ -74,16 +65,18 @@ def sentences(statement: 'statement_lib.Statement') -> tuple[str, ...]:
   result += [
     'the log is complete: it has every device whose update may have entered a'
     ' released sum, and its num_rounds counts every row of noise consumed',
-    'one device_id stands for one unit of privacy, the same in all rounds',
+    'one device_id stands for one unit of privacy, spelled the same in all rounds: ids that differ'
+    ' in case, leading zeros or look-alike letters count as other devices',
     *_noise(runs),
     _ARITHMETIC[statement.arithmetic.kind],
-    'each row of noise entered one released sum: no copy of the whole state of'
-    ' a run was put back, or continued beside it, after later results were used',
+    'each row of noise entered one released sum: no copy of the whole state of a run, such as a'
+    ' snapshot of its volume, was put back or continued beside it after later results were used',
   ]
   if len(runs) > 1:
     result.append(
       'the noise of each run is independent of that of the others; a device'
-      ' that is in several runs has the same device_id in them'
+      ' that is in several runs has the same device_id in them; which runs there were, and their'
+      ' strategies, noise and schemas, did not depend on what the others released'
     )
   for of_run, run in _named(runs):
     result += _of_run(run, of_run)
@@ -95,19 +88,46 @@ def _named(runs: Sequence[facts_lib.RunFacts]) -> list[tuple[str, facts_lib.RunF
   return [(f' in run {i}' if len(runs) > 1 else '', run) for i, run in enumerate(runs, 1)]
 
 
-def _declared(runs: Sequence[facts_lib.RunFacts], holds: bool) -> list[str]:
+def _of_releases(statement: 'statement_lib.Statement') -> list[str]:
+  """Returns what each figure assumes of choices that could have followed releases.
+
+  Adaptive participation and an adaptive end change no guarantee of all rounds that a schema allows:
+  the squared norms of what a device adds to C x stay below its squared sensitivity on every path.
+  Sources: Denisov et al. 2022, theorem 2.1 (adaptive streams); Smith and Thakurta 2022, theorem 1
+  (filters of Gaussian differential privacy).
+  """
+  end = 'the end of a run' if statement.several else 'the end of the run'
+  figures = 'worst case assumes' if statement.observed is None else 'worst case and observed assume'
+  result = [f'{figures} that neither participation nor {end} depended on what was released']
+  if statement.drawn is not None:
+    result.append(f'{statement.drawn.part} assumes that {end} did not depend on what was released')
+  declared = statement.declared
+  if declared is not None:
+    result.append(
+      f'declared is the guarantee of all {declared.num_rounds} declared rounds: it holds whatever'
+      f' participation and {end} depended on, a budget (max_epsilon) that ended it included, if'
+      ' devices enforce the schema and no further round could follow'
+    )
+  return result
+
+
+def _declared(
+  runs: Sequence[facts_lib.RunFacts], declared: 'statement_lib.DeclaredGuarantee'
+) -> list[str]:
   result = [
     f'declared: {gaussian.assumptions(run.declared_schema)[0]}{of_run}'
     for of_run, run in _named(runs)
     if run.declared_schema is not None
   ]
   result += [
-    f'declared: the schema{of_run} is the one in the metadata of the log, where a guard recorded'
-    ' it before the first round'
-    for of_run, run in _named(runs)
+    f'declared: the schema{of_run} is the one in the metadata of the log, where it was recorded'
+    ' before the first round'
     if run.schema_in_log
+    else f'declared: the schema{of_run}, its number of rounds too, was fixed before the first'
+    ' round; the log cannot confirm it'
+    for of_run, run in _named(runs)
   ]
-  if not holds:
+  if not declared.holds:
     result.append(
       'THE DECLARED SCHEMA DOES NOT HOLD in this log: the figures under declared are void'
     )
@@ -116,7 +136,7 @@ def _declared(runs: Sequence[facts_lib.RunFacts], holds: bool) -> list[str]:
 
 def _noise(runs: Sequence[facts_lib.RunFacts]) -> list[str]:
   """Returns what is stated of the noise, and what of it no log can confirm."""
-  result = ['the strategy and the noise multiplier are those of the run']
+  result = ['the strategy and the noise multiplier are those of all rounds of the run']
   for of_run, run in _named(runs):
     unknown = [words for name, words in _UNRECORDED.items() if name not in run.recorded_noise]
     if unknown:
@@ -134,17 +154,5 @@ def _of_run(run: facts_lib.RunFacts, of_run: str) -> list[str]:
       f'the clip norm was adaptive{of_run}: that of a round was computed from noised releases'
       ' before it alone; the noise multiplier is that of updates and of the counts of clipped,'
       ' zeroed and rejected ones together, which the guarantee covers'
-    )
-  if run.noise.restarts:
-    source = (
-      'restarts are as the metadata of the log state them'
-      if 'changes' in run.recorded_noise
-      else 'restarts are stated by whoever replays, and the log cannot confirm them'
-    )
-    result.append(f'the noise from a restart on is independent of that before{of_run}; {source}')
-  if run.noise.changes or run.noise.clip_norm_changes:
-    result.append(
-      f'where the noise multiplier or the clip norm changed{of_run}, the noise of a round was that'
-      ' of the mechanism times the multiplier and the clip norm of that round'
     )
   return result

@@ -110,18 +110,18 @@ class Rows:
 
   def __init__(self, runs: Sequence[runs_lib.Run], progress: Callable[[str], None]):
     self._progress = progress
-    self._logs = [run.log for run in runs]
+    self._logs, self._id_type = [run.log for run in runs], runs_lib.id_type(runs)
     self.error: refusals.LogError | None = None
 
   def reader(self) -> pa.RecordBatchReader:
-    schema = pa.schema([('round', pa.int64()), ('device_id', self._logs[0].id_type)])
+    schema = pa.schema([('round', pa.int64()), ('device_id', self._id_type)])
     return pa.RecordBatchReader.from_batches(schema, self._batches())
 
   def _batches(self) -> Iterator[pa.RecordBatch]:
     first = rows = 0
     try:
       for log in self._logs:
-        for table in log.tables():
+        for table in filter(len, log.tables()):
           yield from runs_lib.numbered(table, first).to_batches()
           rows += table.num_rows
           self._progress(f'{rows:,} rows read')

@@ -1,8 +1,8 @@
-"""Exposure of each device to all noise streams of several runs.
+"""Exposure of each device to the noise of several runs.
 
 Rounds are numbered across the runs, each run following on the one before. X = CᵀC is then block
-diagonal, with a block for each stream. Each column of C is divided by the ratio of its round's
-noise multiplier to the first one.
+diagonal, with a block for each run, divided by the squared ratio of its noise multiplier to the
+first one.
 """
 
 import dataclasses
@@ -24,8 +24,8 @@ def ends(noises: Sequence[run_noise.RunNoise]) -> np.ndarray:
 class Exposure:
   """The squared sensitivity of devices, in units of the first noise multiplier.
 
-  The squared sensitivity over the squared noise multiplier is 2ρ of zCDP. The ρ of several
-  independent streams of noise add up.
+  The squared sensitivity over the squared noise multiplier is 2ρ of zCDP. The ρ of independent runs
+  add up.
 
   Args:
     noises: noise of each run, in the order in which rounds are numbered.
@@ -33,16 +33,12 @@ class Exposure:
 
   def __init__(self, noises: Sequence[run_noise.RunNoise]):
     self.ends = ends(noises)
-    numbered = list(zip((0, *self.ends.tolist()), noises))
-    streams = [(first, stream) for first, noise in numbered for stream in noise.streams()]
-    self._starts = np.array([first + stream.first_round for first, stream in streams])
-    self._entries = [stream.strategy.gram_entries(stream.num_rounds) for _, stream in streams]
-    parts = [(first, part) for first, noise in numbered for part in noise.settings()]
-    self._changes = np.array([first + part.first_round for first, part in parts])
-    multipliers = np.array([part.noise_multiplier for _, part in parts])
-    # Without noise there is no unit; squares are then those of each stream.
-    self._weights = multipliers[0] / multipliers if multipliers.all() else np.ones(len(parts))
-    self._weighted = bool((self._weights != 1.0).any())
+    self._starts = np.append(0, self.ends[:-1])
+    self._entries = [noise.strategy.gram_entries(noise.num_rounds) for noise in noises]
+    multipliers = np.array([noise.noise_multiplier for noise in noises])
+    # Without noise there is no unit; squares are then those of each run.
+    weights = multipliers[0] / multipliers if multipliers.all() else np.ones(len(noises))
+    self._weights = weights**2
 
   def squares(self, rounds: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, bool]:
     """Returns the square of each device, and whether all squares are exact.
@@ -56,27 +52,17 @@ class Exposure:
     return patterns.pattern_squares(self._of_rounds, rounds, sizes)
 
   def _of_rounds(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Returns entries of X, each times the weights of its row and column."""
+    """Returns entries of X, each times the weight of its run."""
     if len(self._entries) == 1:
-      entries = self._entries[0](rows, columns)
-    else:
-      entries = self._of_streams(*np.broadcast_arrays(rows, columns))
-    if self._weighted:
-      of_rows, of_columns = (
-        self._weights[np.searchsorted(self._changes, rounds, side='right') - 1]
-        for rounds in (rows, columns)
-      )
-      entries = entries * of_rows * of_columns
-    return entries
-
-  def _of_streams(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+      return self._entries[0](rows, columns)
+    rows, columns = np.broadcast_arrays(rows, columns)
     of_rows, of_columns = (
       np.searchsorted(self._starts, rounds, side='right') - 1 for rounds in (rows, columns)
     )
     total = np.zeros(rows.shape)
     for i, (start, entries) in enumerate(zip(self._starts, self._entries)):
       which = (of_rows == i) & (of_columns == i)
-      total[which] = entries(rows[which] - start, columns[which] - start)
+      total[which] = self._weights[i] * entries(rows[which] - start, columns[which] - start)
     return total
 
 

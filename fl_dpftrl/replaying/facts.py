@@ -51,7 +51,7 @@ class Counted:
     witness: an example of min_sep; None if no device took part twice, and over several runs.
     participations: (rounds that a device took part in, number of devices); None over several
       runs.
-    cohort_sizes: sizes of the rounds; None over several runs.
+    cohort_sizes: sizes of the rounds that had devices; None without any, and over several runs.
     rounds_short_of_report_goal: rounds with fewer devices than the report goal; None without a
       goal, and over several runs.
   """
@@ -134,14 +134,16 @@ class RunFacts:
     min_sep: b, rounds; the least separation in the log.
     max_participations: k, rounds; the most of any device in the log.
     layout: where the log's files have their columns.
-    declared_schema: schema that was declared before the run, if any; a statement has its figures.
+    declared_schema: schema of all rounds that were declared before the run, if any; a statement has
+      its figures.
     counted: confidential counts; None in a publishable statement.
     log: files that were read; None in a publishable statement.
     num_rounds_assumed: whether the number of rounds rests on the last round alone.
     report_goal: intended devices per round; None if not stated.
     adaptive_clipping: rule of the clip norm after round 0; None if it is fixed.
     recorded_noise: what the log's metadata state of the noise, of `noise_record.STATED`.
-    schema_in_log: whether the log's metadata state the declared schema, as a guard wrote it.
+    schema_in_log: whether the log's metadata state the declared schema, as it was written before
+      round 0.
     not_private_metrics: metrics that were computed from clients' data without the noise, by name.
   """
 
@@ -179,20 +181,15 @@ class RunFacts:
     return schemas.MinSep(**fields(self, 'num_rounds', 'min_sep', 'max_participations'))
 
   def keeps_to(self, declared: schemas.MinSep) -> bool:
-    """Returns whether every device kept to a schema, which must be for the same rounds."""
-    same_rounds = declared.num_rounds == self.num_rounds
+    """Returns whether every device kept to a schema, which has all rounds that were declared."""
+    within = self.num_rounds <= declared.num_rounds
     apart = self.max_participations == 1 or self.min_sep >= declared.min_sep
-    return same_rounds and apart and self.max_participations <= declared.participations
+    return within and apart and self.max_participations <= declared.participations
 
   @functools.cached_property
   def strategy(self) -> Strategy:
-    """The strategy in round 0."""
+    """The strategy of its rounds."""
     return Strategy.of(self.noise.strategy)
-
-  @functools.cached_property
-  def later_strategies(self) -> tuple[tuple[int, Strategy], ...]:
-    """(round, strategy from that round on), where a restart brought one."""
-    return tuple((t, Strategy.of(strategy)) for t, strategy in self.noise.later_strategies)
 
   def published(self) -> json_files.Object:
     """Returns the facts that may be published, as arguments of this class."""
@@ -206,18 +203,12 @@ class RunFacts:
       'clip_norm': noise.clip_norm,
       'arithmetic': noise.arithmetic.kind if is_known else None,
       'num_coordinates': noise.arithmetic.num_coordinates,
-      'changes': [list(change) for change in noise.changes],
-      'clip_norm_changes': [list(change) for change in noise.clip_norm_changes],
-      'restarts': list(noise.restarts),
-      'later_strategies': [
-        {'round': t, **strategy._asdict()} for t, strategy in self.later_strategies
-      ],
     }
     result = {
       **fields(self, 'num_rounds', 'min_sep', 'max_participations'),
       'noise_multiplier': noise.noise_multiplier,
       'strategy': self.strategy._asdict(),
-      **{name: value for name, value in of_noise.items() if value not in (None, [])},
+      **{name: value for name, value in of_noise.items() if value is not None},
       **(self.counted.to_json() if self.counted else {}),
       **({} if self.log is None else {'log': [file._asdict() for file in self.log]}),
       **{
@@ -247,12 +238,8 @@ _ORDER = (
   'num_rounds_assumed',
   'report_goal',
   'rounds_short_of_report_goal',
-  'changes',
   'clip_norm',
   'adaptive_clipping',
-  'clip_norm_changes',
-  'restarts',
-  'later_strategies',
 )
 _PLACES = {name: place for place, name in enumerate(_ORDER)}
 _FACTS = {f.name: f for f in dataclasses.fields(RunFacts) if _Form in f.metadata}

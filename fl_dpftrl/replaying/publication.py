@@ -129,9 +129,8 @@ def command(statement: statement_lib.Statement) -> str:
       words.append(f'--columns={_COLUMNS}')
     if first.layout.first_round:
       words.append(f'--first_round={first.layout.first_round}')
-    words += [f'--noise_multiplier_from={t}:{m}' for t, m in first.noise.changes]
-    words += [f'--restart={t}' for t in first.noise.restarts]
-    if statement.declared is not None:
+    if statement.declared is not None and not first.schema_in_log:
+      words.append(f'--declared_num_rounds={statement.declared.num_rounds}')
       words.append(f'--declared_min_sep={statement.declared.min_sep}')
       words.append(f'--declared_max_participations={statement.declared.max_participations}')
     if statement.drawn is not None:

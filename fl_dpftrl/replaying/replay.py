@@ -14,7 +14,7 @@ from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.logs import refusals
-from fl_dpftrl.participation import counts, schemas
+from fl_dpftrl.participation import counts
 from fl_dpftrl.replaying import embedded, exposure, sensitivities, void
 from fl_dpftrl.replaying import facts as facts_lib
 from fl_dpftrl.replaying import runs as runs_lib
@@ -74,16 +74,21 @@ def replay(
       adjacency=adjacency,
       by_schema=lambda schema: spend.of_group(run_noise.worst_case(noises, [schema])),
     )
-  observed = sensitivities.of_largest(tally, group_size)
+  observed = per_device = None
+  if tally.num_devices:
+    observed = spend.of_one(sensitivities.of_largest(tally, group_size))
+    per_device = _per_device(tally, spend)
   return statement_lib.of_facts(
     facts,
-    spend,
+    deltas=spend.deltas,
+    adjacency=adjacency,
+    group_size=group_size,
     counted=facts[0].counted if len(facts) == 1 else _counted_together(tally, happened),
-    observed=spend.of_one(observed),
+    observed=observed,
     violations=_violations(facts, tally, spend),
     most_over_runs=tally.most_rounds if len(runs) > 1 else None,
     drawn=drawn,
-    per_device=_per_device(tally, spend),
+    per_device=per_device,
     void_reason=void.reason(runs),
     warnings=tuple(
       warning for run, o in zip(runs, happened) for warning in (*run.log.warnings, *o.warnings())
@@ -97,25 +102,13 @@ def _check(
   if report_goal is not None and report_goal < 1:
     raise ValueError(f'report_goal must be at least 1, got {report_goal!r}')
   for run in runs:
-    declared = run.declared_schema
-    if declared is not None and declared.num_rounds != run.log.num_rounds:
-      raise ValueError(
-        f'declared is for {declared.num_rounds} rounds, but the log has {run.log.num_rounds}'
-      )
-    if isinstance(declared, schemas.FixedSeparation):  # The least separation cannot confirm it.
-      raise ValueError('declared must be a MinSep, got a FixedSeparation')
     if run.sampling is not None and len(runs) > 1:
       raise ValueError(
         'sampling is for one run: guarantees of batches that were drawn are'
         ' not composed over several'
       )
     drawn_lib.check(run.sampling, run.noise.strategy, spend.adjacency, spend.group_size)
-  kinds = {str(run.log.id_type) for run in runs}
-  if len(kinds) > 1:
-    raise refusals.LogError(
-      f'{runs[-1].log.shards[0].path}: device_id is of another type than in'
-      ' the logs before, so that devices cannot be told to be the same'
-    )
+  runs_lib.id_type(runs)
 
 
 def _count(
@@ -142,9 +135,15 @@ def _per_device(tally: tally_lib.Tally, spend: sensitivities.Spending) -> exposu
 
 
 def _whole(run: runs_lib.Run, devices: counts.DeviceCounts) -> counts.RunCounts:
-  """Returns the counts of a run; LogError if its log has no rows."""
-  if not devices.cohorts.total:
-    raise refusals.LogError(f'{run.log.shards[0].path}: the log is empty')
+  """Returns the counts of a run; LogError if rows may be missing from a log without any.
+
+  A log that states its number of rounds says that they had no devices.
+  """
+  first = run.log.shards[0]
+  if not devices.cohorts.total and first.num_rounds is None:
+    raise refusals.LogError(
+      f'{first.path}: the log has no rows, and does not say itself how many rounds there were'
+    )
   return counts.RunCounts(num_rounds=run.log.num_rounds, **vars(devices))
 
 
@@ -167,7 +166,9 @@ def _violations(
     first_rounds=tuple(places),
     largest=spend.of_one(sensitivity_lib.Sensitivity(math.sqrt(violations.square), kind)),
     num_complied=tally.num_devices - violations.num_devices,
-    complied=spend.of_one(run_noise.worst_case([run.noise for run in facts], declared)),
+    complied=sensitivities.of_schemas(
+      [run.noise for run in facts], declared, spend.deltas, spend.adjacency, 1
+    ),
   )
 
 
@@ -194,7 +195,9 @@ def _facts(
       participations=tuple(happened.participations.to_dict().items()),
       cohort_sizes=facts_lib.CohortSizes(
         least=int(sizes.min()), mean=math.fsum(sizes) / sizes.size, most=int(sizes.max())
-      ),
+      )
+      if sizes.size
+      else None,
       rounds_short_of_report_goal=(
         None if report_goal is None else happened.rounds_short_of(report_goal)
       ),

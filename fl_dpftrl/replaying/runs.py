@@ -26,8 +26,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
   'strategy': str,
   'noise_multiplier': (int, float),
   'num_rounds': int,
-  'changes': list,
-  'restarts': list,
+  'declared_num_rounds': int,
   'declared_min_sep': int,
   'declared_max_participations': int,
   'columns': str,
@@ -42,13 +41,14 @@ class Run:
   Attributes:
     log: participation log.
     noise: noise of the same number of rounds.
-    declared_schema: schema that was declared before the run, if any.
-    schema_in_log: whether the log's metadata state that schema, as a guard wrote it.
+    declared_schema: schema that was declared before the run, if any: of all rounds that were
+      declared, of which the run may have had fewer.
+    schema_in_log: whether the log's metadata state that schema, as it was written before round 0.
     sampling: scheme by which training drew its batches, if stated.
 
   Raises:
-    ValueError: if the noise or the sampling is for another number of rounds, or if the noise of
-      sampled batches was changed or restarted, for which no amplified guarantee is known here.
+    ValueError: if the noise or the sampling is for another number of rounds; for a declared schema
+      that is a fixed separation, or of fewer rounds than the log or more than the strategy has.
   """
 
   log: log_lib.Log
@@ -62,18 +62,25 @@ class Run:
       raise ValueError(
         f'noise is of {self.noise.num_rounds} rounds, but the log has {self.log.num_rounds}'
       )
-    if self.sampling is None:
-      return
-    if self.sampling.num_rounds != self.log.num_rounds:
+    if self.declared_schema is not None:
+      self._check_declared(self.declared_schema)
+    if self.sampling is not None and self.sampling.num_rounds != self.log.num_rounds:
       raise ValueError(
         f'sampling is of {self.sampling.num_rounds} rounds, but the log has {self.log.num_rounds}'
       )
-    for name in ('changes', 'restarts'):
-      if getattr(self.noise, name):
-        raise ValueError(
-          f'sampling is for a run whose noise was the same throughout, got'
-          f' {name}={getattr(self.noise, name)!r}'
-        )
+
+  def _check_declared(self, declared: schemas.MinSep) -> None:
+    if isinstance(declared, schemas.FixedSeparation):  # The least separation cannot confirm it.
+      raise ValueError('declared_schema must be a MinSep, got a FixedSeparation')
+    if declared.num_rounds < self.log.num_rounds:
+      raise ValueError(
+        f'declared_num_rounds={declared.num_rounds} must be at least the {self.log.num_rounds}'
+        ' rounds of the log: no declared guarantee covers rounds beyond those that were declared'
+      )
+    try:
+      self.noise.until(declared.num_rounds)
+    except ValueError as e:
+      raise ValueError(f'declared_num_rounds={declared.num_rounds}: {e}') from e
 
   @classmethod
   def of(
@@ -82,8 +89,6 @@ class Run:
     strategy: base.Strategy,
     *,
     noise_multiplier: float | None = None,
-    changes: tuple[tuple[int, float], ...] | None = None,
-    restarts: tuple[int, ...] | None = None,
     declared_schema: schemas.MinSep | None = None,
     sampling: sampling_lib.Scheme | None = None,
   ) -> 'Run':
@@ -91,11 +96,9 @@ class Run:
 
     Args:
       log: participation log.
-      strategy: C in round 0; that of a restart with another one is in the log.
-      noise_multiplier: std(Z) / clip_norm in round 0; None if the log states it.
-      changes: (round, noise multiplier from that round on); None to take them from the log.
-      restarts: rounds at which the noise was restarted; None to take them from the log.
-      declared_schema: see the class; None to take it from the log, where a guard declared one.
+      strategy: C.
+      noise_multiplier: std(Z) / clip_norm; None if the log states it.
+      declared_schema: see the class; None to take it from the log.
       sampling: see the class.
 
     Raises:
@@ -105,32 +108,21 @@ class Run:
         multiplier.
     """
     path = log.shards[0].path
-    recorded = noise_record.read(log.metadata).until(log.num_rounds)
+    recorded = noise_record.read(log.metadata)
     if noise_multiplier is None:
-      noise_multiplier = recorded.parts[0].noise_multiplier
+      noise_multiplier = recorded.noise_multiplier
       if noise_multiplier is None:
         raise ValueError(f'noise_multiplier is needed: {path} does not say it')
-    later: dict[int, base.Strategy] = {}
-    if restarts is None or restarts == recorded.restarts:
-      restarts, later = recorded.restarts, dict(recorded.later_strategies)
-    noise = run_noise.RunNoise.of(
-      log.num_rounds,
-      strategy,
-      noise_multiplier,
-      clip_norm=recorded.clip_norm,
-      changes=recorded.multiplier_changes if changes is None else changes,
-      clip_norm_changes=recorded.clip_norm_changes,
-      arithmetic=recorded.arithmetic,
-      restarts=[(t, later.get(t) if later else None) for t in restarts],
-    )
     try:
-      noise.streams()  # Refuses a strategy of fewer rounds.
+      base.check_num_rounds(strategy, log.num_rounds)
     except ValueError as e:
       raise refusals.LogError(f'{path}: {e}') from e
-    in_log = None if declared_schema else keys.declared_schema(log.metadata, log.num_rounds)
+    in_log = None if declared_schema else keys.declared_schema(log.metadata)
     return cls(
       log=log,
-      noise=noise,
+      noise=run_noise.RunNoise(
+        log.num_rounds, strategy, noise_multiplier, recorded.clip_norm, recorded.arithmetic
+      ),
       declared_schema=declared_schema or in_log,
       schema_in_log=in_log is not None,
       sampling=sampling,
@@ -170,6 +162,24 @@ def declared_schemas(declared: Iterable[schemas.MinSep | None]) -> list[schemas.
   return known
 
 
+def id_type(runs: Sequence[Run]) -> pa.DataType:
+  """Returns the type of device ids in all runs; a log without rows has none of its own.
+
+  Raises:
+    LogError: if they differ, so that devices cannot be told to be the same.
+  """
+  logs = [run.log for run in runs]
+  if len({log.id_type for log in logs}) > 1:
+    logs = [log for log in logs if any(table.num_rows for table in log.tables())] or logs[:1]
+  for log in logs:
+    if log.id_type != logs[0].id_type:
+      raise refusals.LogError(
+        f'{log.shards[0].path}: device_id is of another type than in the logs before, so that'
+        ' devices cannot be told to be the same'
+      )
+  return logs[0].id_type
+
+
 def numbered(table: pa.Table, first_round: int) -> pa.Table:
   """Returns the table of a log with its rounds counted from first_round on."""
   if not first_round:
@@ -182,10 +192,9 @@ def read(path: str | os.PathLike[str]) -> list[Run]:
   """Reads the runs of one population that a JSON file lists.
 
   Example: {"runs": [{"log": "first.parquet", "strategy": "blt-b400", "noise_multiplier": 8.0},
-  …]}. Further keys of a run are num_rounds, changes (pairs of a round and the noise multiplier
-  from that round on), restarts (rounds), declared_min_sep, declared_max_participations, columns
-  and first_round. Noise multiplier, changes and restarts may be left out if the log states them.
-  Paths are relative to the file.
+  …]}. Further keys of a run are num_rounds, declared_num_rounds, declared_min_sep,
+  declared_max_participations, columns and first_round. The noise multiplier may be left out if the
+  log states it. Paths are relative to the file.
 
   Raises:
     ValueError: naming the file, the run by its place from 1, and the key.
@@ -225,16 +234,6 @@ def _run(entry: Any, folder: pathlib.Path) -> Run:
   arguments = {key: value for key, value in entry.items() if key not in _REQUIRED}
   if 'noise_multiplier' in entry:
     arguments['noise_multiplier'] = float(entry['noise_multiplier'])
-  if 'restarts' in entry:
-    arguments['restarts'] = tuple(entry['restarts'])
-  if 'changes' in entry:
-    try:
-      arguments['changes'] = tuple((t, multiplier) for t, multiplier in entry['changes'])
-    except (TypeError, ValueError):
-      raise ValueError(
-        'changes must be pairs of a round and a noise multiplier, got'
-        f' {messages.quoted(entry["changes"])}'
-      ) from None
   return open_run([folder / path for path in logs], strategy, **arguments)
 
 
@@ -244,8 +243,7 @@ def open_run(
   *,
   noise_multiplier: float | None = None,
   num_rounds: int | None = None,
-  changes: tuple[tuple[int, float], ...] | None = None,
-  restarts: tuple[int, ...] | None = None,
+  declared_num_rounds: int | None = None,
   declared_min_sep: int | None = None,
   declared_max_participations: int | None = None,
   columns: str | None = None,
@@ -256,14 +254,12 @@ def open_run(
   Args:
     logs: one or more files, folders or globs, the shards of one log.
     strategy: C as it was run, or its strategy file or name in matrices/.
-    noise_multiplier: std(Z) / clip norm in round 0; None if the log states it.
+    noise_multiplier: std(Z) / clip norm; None if the log states it.
     num_rounds: rows of noise consumed, if the log does not say.
-    changes: (round, multiplier) at each change of multiplier or clip norm; None to take them
-      from the log.
-    restarts: rounds at which the noise was restarted; None to take them from the log.
-    declared_min_sep: min-sep that was declared before the run.
-    declared_max_participations: maximum participations declared before the run. Without either,
-      the schema that a guard recorded in the log is taken.
+    declared_num_rounds: rounds that were declared before the run: the most that it could have.
+      Without it, the schema that was recorded in the log before round 0 is taken.
+    declared_min_sep: min-sep that was declared with them; 1 if None.
+    declared_max_participations: maximum participations that were declared with them.
     columns: where the log has its columns, as in 'round=step,device_id=user_id'; None for their
       own names. 'device_id=hex(NAME)' is a column of bytes.
     first_round: number of the log's first round.
@@ -275,17 +271,19 @@ def open_run(
   strategy = files.resolved(strategy)
   log = log_lib.read_log(logs, num_rounds=num_rounds, layout=layout.parse(columns, first_round))
   declared = None
-  if (declared_min_sep, declared_max_participations) != (None, None):
+  for name, value in (
+    ('declared_min_sep', declared_min_sep),
+    ('declared_max_participations', declared_max_participations),
+  ):
+    if value is not None and declared_num_rounds is None:
+      raise ValueError(
+        f'{name}={value} needs declared_num_rounds, the number of rounds that was declared before'
+        ' the run: it may have ended early because of what it released'
+      )
+  if declared_num_rounds is not None:
     declared = schemas.MinSep(
-      num_rounds=log.num_rounds,
+      num_rounds=declared_num_rounds,
       min_sep=1 if declared_min_sep is None else declared_min_sep,
       max_participations=declared_max_participations,
     )
-  return Run.of(
-    log,
-    strategy,
-    noise_multiplier=noise_multiplier,
-    changes=changes,
-    restarts=restarts,
-    declared_schema=declared,
-  )
+  return Run.of(log, strategy, noise_multiplier=noise_multiplier, declared_schema=declared)

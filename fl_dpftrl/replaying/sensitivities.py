@@ -1,7 +1,7 @@
 """Sensitivities of runs and their privacy losses, for the worst participation and that of a log.
 
-All are in units of the first run's noise multiplier. Over several independent streams of noise,
-the squares of sensitivity over noise multiplier add up.
+All are in units of the first run's noise multiplier. Over independent runs the squares of
+sensitivity over noise multiplier add up.
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import arithmetic, gaussian, run_noise
 from fl_dpftrl.accounting import losses as privacy_loss
+from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.replaying import tally as tally_lib
 
 Sensitivity = sensitivity_lib.Sensitivity
@@ -69,12 +70,31 @@ def histogram(
   return [(low + i * width, low + (i + 1) * width, count) for i, count in enumerate(bars)]
 
 
+def of_schemas(
+  noises: Sequence[run_noise.RunNoise],
+  schemas: Sequence[participation.MinSep],
+  deltas: Sequence[float],
+  adjacency: str,
+  group_size: int,
+) -> privacy_loss.PrivacyLoss:
+  """Returns the loss of a group of devices that keep to a schema in each run, in all its rounds.
+
+  Args:
+    noises: noise of each run.
+    schemas: schema of each run.
+    deltas, adjacency, group_size: see `Spending`.
+  """
+  noises = [noise.until(s.num_rounds) for noise, s in zip(noises, schemas, strict=True)]
+  spend = Spending.of(noises, deltas=deltas, adjacency=adjacency, group_size=group_size)
+  return spend.of_group(run_noise.worst_case(noises, schemas))
+
+
 @dataclasses.dataclass(frozen=True)
 class Spending:
   """Conversion of sensitivities to privacy losses; nothing is guaranteed without noise.
 
   Attributes:
-    noise_multiplier: that of round 0 of the first run; 0 if any round has no noise.
+    noise_multiplier: that of the first run; 0 if any run has no noise.
     deltas: δ, one or several.
     adjacency: 'zero_out' or 'replace_one'.
     group_size: devices that are protected together.
@@ -107,7 +127,7 @@ class Spending:
     group_size: int,
   ) -> 'Spending':
     """Returns the conversion for runs of one population."""
-    has_noise = all(all(noise.noise_multipliers) for noise in noises)
+    has_noise = all(noise.noise_multiplier for noise in noises)
     multiplier = noises[0].noise_multiplier if has_noise else 0.0
     rounding = run_noise.rounding(noises) or arithmetic.Rounding()
     return cls(multiplier, deltas, adjacency, group_size, rounding)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fl_dpftrl import tables
@@ -11,6 +12,7 @@ from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import counts
+from fl_dpftrl.participation import schemas as schemas_lib
 from fl_dpftrl.replaying import assumptions as assumptions_lib
 from fl_dpftrl.replaying import exposure, facts, sensitivities
 from fl_dpftrl.replaying import runs as runs_lib
@@ -33,13 +35,18 @@ SHOWN_ARITHMETIC = {
 class DeclaredGuarantee:
   """The guarantee of the schemas that were declared before the runs.
 
+  It is that of all declared rounds, also where a run ended earlier: what such a run released is
+  part of what all of its rounds would have released, whatever ended it.
+
   Attributes:
+    num_rounds: rounds that were declared, of all runs.
     min_sep: b, rounds; the least of all runs.
     max_participations: k, rounds; the most of all runs.
     loss: privacy loss of any device that keeps to the schemas.
     holds: whether every device kept to them.
   """
 
+  num_rounds: int
   min_sep: int
   max_participations: int
   loss: losses.PrivacyLoss
@@ -47,7 +54,7 @@ class DeclaredGuarantee:
 
   def to_json(self) -> json_files.Object:
     """Returns the schema, the loss and whether it holds."""
-    schema = facts.fields(self, 'min_sep', 'max_participations')
+    schema = facts.fields(self, 'num_rounds', 'min_sep', 'max_participations')
     return {**schema, **self.loss.to_json(), 'holds': self.holds}
 
 
@@ -125,7 +132,7 @@ class Statement:
     runs: the facts of each run.
     counted: confidential counts over all runs; None if publishable.
     worst_case: loss of any device that keeps to the observed schemas.
-    observed: loss for the patterns that occurred; None if publishable.
+    observed: loss for the patterns that occurred; None without devices, and if publishable.
     declared: guarantee of the declared schemas, if any.
     violations: devices that did not keep to the declared schemas; None if all did, or if
       publishable.
@@ -134,7 +141,7 @@ class Statement:
     drawn: guarantee of the stated sampling scheme, if any.
     adjacency: adjacency of neighbouring runs.
     group_size: devices that are protected together.
-    per_device: losses of single devices; None if publishable.
+    per_device: losses of single devices; None without devices, and if publishable.
     void_reason: why the runs guarantee nothing; None if nothing voids it.
     warnings: sentences about the logs.
     commitment: commitment to the logs, if one was made.
@@ -243,7 +250,7 @@ class Statement:
 
   @property
   def noise_multiplier(self) -> float:
-    """std(Z) / clip_norm in round 0 of the first run."""
+    """std(Z) / clip_norm of the first run."""
     return self.runs[0].noise.noise_multiplier
 
   @property
@@ -347,24 +354,34 @@ class Statement:
 
 
 def of_facts(
-  runs: tuple[facts.RunFacts, ...], spend: sensitivities.Spending, **others: Any
+  runs: tuple[facts.RunFacts, ...],
+  *,
+  deltas: Sequence[float],
+  adjacency: str,
+  group_size: int,
+  **others: Any,
 ) -> Statement:
   """Returns the statement of runs, whose worst case and declared guarantee follow from their facts.
 
   Args:
     runs: the facts of each run.
-    spend: conversion of sensitivities to privacy losses.
+    deltas, adjacency, group_size: see `replay`.
     others: attributes of `Statement` that do not follow from these.
 
   Raises:
-    ValueError: if a schema was declared for some of the runs alone.
+    ValueError: if a schema was declared for some of the runs alone, and for an argument outside its
+      range.
   """
-  noises = [run.noise for run in runs]
-  loss = lambda schemas: spend.of_group(run_noise.worst_case(noises, schemas))
+
+  def loss(schemas: Sequence[schemas_lib.MinSep]) -> losses.PrivacyLoss:
+    noises = [run.noise for run in runs]
+    return sensitivities.of_schemas(noises, schemas, deltas, adjacency, group_size)
+
   schemas = runs_lib.declared_schemas(run.declared_schema for run in runs)
   declared = None
   if schemas:
     declared = DeclaredGuarantee(
+      num_rounds=sum(schema.num_rounds for schema in schemas),
       min_sep=min(schema.min_sep for schema in schemas),
       max_participations=max(schema.participations for schema in schemas),
       loss=loss(schemas),
@@ -374,7 +391,7 @@ def of_facts(
     runs=runs,
     worst_case=loss([run.schema for run in runs]),
     declared=declared,
-    adjacency=spend.adjacency,
-    group_size=spend.group_size,
+    adjacency=adjacency,
+    group_size=group_size,
     **others,
   )

@@ -102,7 +102,7 @@ def _clip_norm(statement: statement_lib.Statement, setting: Setting) -> str:
   """Returns the one clip norm of all runs in words."""
   runs = statement.runs
   recorded = {run.noise.clip_norm for run in runs} - {None}
-  if len(recorded) > 1 or any(r.noise.clip_norm_changes or r.adaptive_clipping for r in runs):
+  if len(recorded) > 1 or any(run.adaptive_clipping for run in runs):
     return 'that of each round, see above'
   clip_norm = next(iter(recorded), setting.clip_norm)
   return 'not recorded' if clip_norm is None else rounding.exact(clip_norm)
@@ -110,7 +110,7 @@ def _clip_norm(statement: statement_lib.Statement, setting: Setting) -> str:
 
 def _participation(run: facts.RunFacts, one: str) -> list[bars.Figure]:
   """Draws the participations in a run; nothing if for publication."""
-  if run.counted is None:
+  if run.counted is None or not run.counted.num_devices:
     return []
   drawn = [
     bars.histogram(

@@ -3,12 +3,12 @@
 import contextlib
 import os
 import shlex
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from fl_dpftrl import adaptive_clipping
+from fl_dpftrl.accounting import losses
 from fl_dpftrl.bundles import writing
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.files import durable, ledger, paths
@@ -70,7 +70,6 @@ class PrivateAggregator:
     sampling: sampling_lib.Scheme | None = None,
     noise_seed: int | None = None,
     moved: bool = False,
-    changes: Sequence[tuple[int, float, float]] = (),
   ):
     """Opens a run's folder; one with a run is continued at its next round.
 
@@ -84,9 +83,9 @@ class PrivateAggregator:
       report_goal: updates that a round needs, the fixed divisor of the sum.
       folder: made where it does not exist.
       schema: participation that devices keep to; rounds with others are refused. None for no limit.
-      max_epsilon: privacy budget by the schema: rounds that would pass it are refused. None for no
-        limit.
-      delta: δ of the budget, and of `epsilon` and `statement` where they are given none.
+      max_epsilon: privacy budget of this folder by the schema: rounds that would pass it are
+        refused. None for no limit. Another folder with the same devices spends more.
+      delta: δ of the budget, and of `privacy_loss` and `statement` where they are given none.
       zeroing_norm: L∞ norm above which an update is zeroed; None for no limit.
       sampling: scheme by which batches of examples are drawn in secret, in place of a schema, for
         training in one place. ε is then that of the scheme, where the log does not contradict it,
@@ -94,8 +93,6 @@ class PrivateAggregator:
       noise_seed: None for a secret seed. A number makes the noise repeatable, for tests, and voids
         the guarantee.
       moved: see `NoiseRows`.
-      changes: those that `change_noise` recorded, as the attribute `changes` had them; or planned
-        ones, for a folder that is new.
 
     Raises:
       ValueError: for an argument that will not do, a folder of another run, and a folder that
@@ -123,14 +120,8 @@ class PrivateAggregator:
       max_epsilon=max_epsilon,
       delta=delta,
       void_reason=self.void_reason,
-      changes=tuple(
-        (t, units.checked('noise_multiplier', multiplier), units.checked('clip_norm', norm))
-        for t, multiplier, norm in changes
-      ),
     )
-    self._unit, self._most_updates = self._units(self.noise_multiplier)
-    for _, multiplier, _ in claim.changes:
-      self._units(multiplier)  # Refuses sums without room.
+    self._unit, self._most_updates = self._units()
     self._sum = sums.Sum(
       self.template.size, unit=self._unit, clip_norm=self.clip_norm, zeroing_norm=self.zeroing_norm
     )
@@ -148,7 +139,6 @@ class PrivateAggregator:
     )
     try:
       self._record = record.Record(self.folder, claim)
-      self._use(self._record.num_rounds)
       # Rows of rounds whose means nobody got are burnt.
       used = ledger.Ledger(self._record, self._rows).used
       self._record.check_whole(used)
@@ -181,40 +171,6 @@ class PrivateAggregator:
     """Fewest updates of a round: the report goal, or 0 where batches are drawn."""
     return self.report_goal if self.sampling is None else 0
 
-  @property
-  def changes(self) -> tuple[tuple[int, float, float], ...]:
-    """(round, noise multiplier, clip norm from that round on) of each change of the noise."""
-    return self._record.claim.changes
-
-  def change_noise(
-    self, *, noise_multiplier: float | None = None, clip_norm: float | None = None
-  ) -> None:
-    """Changes the noise from the next round on, and records that durably in the log.
-
-    Rows of noise stay the same numbers, in the new unit. To go on after a restart, give `changes`.
-
-    Args:
-      noise_multiplier, clip_norm: values from the next round on; None for those before.
-
-    Raises:
-      ValueError: for values that will not do, if nothing changes, within a round, and for a run
-        with sampling or without noise.
-      BudgetSpentError: if the next round would then pass the budget.
-      OSError: if it cannot be written. Nothing has changed after any of these.
-    """
-    if noise_multiplier is None and clip_norm is None:
-      raise ValueError('nothing changes: give noise_multiplier or clip_norm')
-    with self._lock:
-      self._check_between_rounds()
-      multiplier = self.noise_multiplier if noise_multiplier is None else noise_multiplier
-      multiplier = units.checked('noise_multiplier', multiplier)
-      norm = units.checked('clip_norm', self.clip_norm if clip_norm is None else clip_norm)
-      if not multiplier:
-        raise ValueError('noise_multiplier must stay above 0, got 0')
-      self._units(multiplier)
-      self._record.change_noise(multiplier, norm)
-      self._use(self.next_round)
-
   def round(self, device_ids: record.Ids) -> round_lib.Round:
     """Returns the next round, of these devices, for a `with` block.
 
@@ -242,14 +198,17 @@ class PrivateAggregator:
     """
     return self._record.admissible(device_ids, at_most)
 
-  def epsilon(self, delta: float | None = None) -> float:
-    """Returns ε of the rounds so far, by what the log says of the devices, or by the sampling.
+  def privacy_loss(self, delta: float | None = None) -> losses.PrivacyLoss:
+    """Returns the worst case of the rounds so far by the log, or their loss by the sampling.
+
+    It assumes that the end of the run does not depend on what it releases: give `max_epsilon` to
+    end a run by its ε.
 
     Raises:
-      ValueError: without delta, for a run that guarantees nothing, and for a log that contradicts
-        the sampling.
+      ValueError: before the first round, without delta, for a run that guarantees nothing, and for
+        a log that contradicts the sampling.
     """
-    return self._record.epsilon(delta)
+    return self._record.privacy_loss(delta)
 
   def statement(self, delta: float | None = None) -> statement.Statement:
     """Returns what the log proves of the rounds so far.
@@ -346,20 +305,12 @@ class PrivateAggregator:
     if self._open is not None:
       raise ValueError(f'round {self._open.index} is still open')
 
-  def _use(self, t: int) -> None:
-    """Takes noise multiplier, clip norm and units of round t."""
-    noise = self._record.claim.noise_at(t)
-    if noise != (self.noise_multiplier, self.clip_norm):
-      self.noise_multiplier, self.clip_norm = noise
-      self._unit, self._most_updates = self._units(self.noise_multiplier)
-      self._sum.use(self._unit, self.clip_norm)
-
-  def _units(self, noise_multiplier: float) -> tuple[units.Unit, int]:
+  def _units(self) -> tuple[units.Unit, int]:
     """Returns the units of updates, and how many updates a sum has room for."""
-    if not noise_multiplier:
+    if not self.noise_multiplier:
       unit = units.Unit.without_noise(units.MOST_BITS)
       return unit, unit.room(0)
-    unit = units.Unit.of(noise_multiplier)
+    unit = units.Unit.of(self.noise_multiplier)
     room = unit.room(unit.farthest(self.strategy))
     if room < self.report_goal:
       raise ValueError(

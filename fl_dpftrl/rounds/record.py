@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fl_dpftrl.accounting import adjacency, gaussian, losses, run_noise
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
-from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.files import durable, ledger
@@ -20,7 +20,7 @@ from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.participation import schemas, seen
-from fl_dpftrl.replaying import replay, runs, statement
+from fl_dpftrl.replaying import replay, runs, sensitivities, statement
 from fl_dpftrl.strategies import files
 
 Ids = Sequence[str] | Sequence[int] | np.ndarray
@@ -40,12 +40,10 @@ class Claim:
     max_epsilon: privacy budget by the schema.
     delta: δ.
     void_reason: reason why the run guarantees nothing; None if it does.
-    changes: (round, noise multiplier, clip norm from that round on) of each change of the noise.
 
   Raises:
-    ValueError: for delta out of range, a schema beside a sampling scheme, a budget without
-      schema, delta or guarantee, and changes of noise that are malformed, or of a run with a
-      sampling scheme or without noise.
+    ValueError: for delta out of range, a schema beside a sampling scheme, and a budget without
+      schema, delta or guarantee.
   """
 
   strategy: strategies.Strategy
@@ -57,12 +55,8 @@ class Claim:
   max_epsilon: float | None = None
   delta: float | None = None
   void_reason: str | None = None
-  changes: tuple[tuple[int, float, float], ...] = ()
 
   def __post_init__(self):
-    if self.changes:
-      self.check_change()
-      self.metadata()  # Refuses rounds out of order, and values out of range.
     if self.delta is not None:
       gaussian.check_delta(self.delta)
     if self.sampling is not None and self.schema is not None:
@@ -85,27 +79,11 @@ class Claim:
       return arithmetic_lib.Arithmetic(kind=arithmetic_lib.LATTICE)
     return arithmetic_lib.Arithmetic.covered(self.num_coordinates)
 
-  def check_change(self) -> None:
-    """Raises ValueError where the noise must stay the same."""
-    if self.sampling is not None:
-      raise ValueError('changes: with sampling, guarantees are of the same noise throughout')
-    if not self.noise_multiplier:
-      raise ValueError('changes: the run is without noise, and stays so')
-
-  def noise_at(self, t: int) -> tuple[float, float]:
-    """Returns noise multiplier and clip norm of round t."""
-    now = [(multiplier, norm) for first, multiplier, norm in self.changes if first <= t]
-    return now[-1] if now else (self.noise_multiplier, self.clip_norm)
-
   def metadata(self) -> dict[str, str]:
     """Returns the metadata of the log."""
     return {
       **noise_record.run_metadata(
-        self.strategy,
-        self.noise_multiplier,
-        clip_norm=self.clip_norm,
-        changes=self.changes,
-        arithmetic=self.arithmetic,
+        self.strategy, self.noise_multiplier, clip_norm=self.clip_norm, arithmetic=self.arithmetic
       ),
       **({} if self.void_reason is None else {keys.VOID_KEY: self.void_reason}),
       **({} if self.sampling is None else sampling_lib.metadata(self.sampling)),
@@ -142,7 +120,6 @@ class Record:
         claim.max_epsilon,
         log=path,
         clip_norm=claim.clip_norm,
-        changes=claim.changes,
         arithmetic=claim.arithmetic,
       )
       self._gate, self._log = self._guard.gate, self._guard.log
@@ -177,28 +154,6 @@ class Record:
 
   def mark_released(self, num_rows: int) -> None:
     """Does nothing: a cohort is recorded before its round may use a row."""
-
-  @property
-  def claim(self) -> Claim:
-    """The claim, with all changes of the noise so far."""
-    return self._claim
-
-  @durable.one_at_a_time
-  def change_noise(self, noise_multiplier: float, clip_norm: float) -> None:
-    """Records durably that the noise changes with the next round.
-
-    Raises:
-      ValueError, BudgetSpentError, OSError: see `PrivateAggregator.change_noise`.
-    """
-    self._claim.check_change()
-    t = self.num_rounds
-    changes = (*self._claim.changes, (t, noise_multiplier, clip_norm))
-    claim = dataclasses.replace(self._claim, changes=changes)
-    if self._guard is not None:
-      self._guard.change_noise(noise_multiplier=noise_multiplier, clip_norm=clip_norm)
-    else:
-      self._log.change_noise(t, noise_multiplier=noise_multiplier, clip_norm=clip_norm)
-    self._claim = claim
 
   def check_whole(self, used: int) -> None:
     """Raises LostStateError if the log lacks rounds of which rows were used."""
@@ -258,29 +213,25 @@ class Record:
     return t, ids
 
   @durable.one_at_a_time
-  def epsilon(self, delta: float | None) -> float:
-    """Returns ε of the rounds so far; see `PrivateAggregator.epsilon`."""
+  def privacy_loss(self, delta: float | None) -> losses.PrivacyLoss:
+    """Returns the loss of the rounds so far; see `PrivateAggregator.privacy_loss`."""
     claim = self._claim
     if claim.void_reason is not None:
       raise ValueError(f'there is no ε: {claim.void_reason}')
     delta = self.delta(delta)
-    self._follow()
-    if not self._seen.num_rounds:
-      return 0.0
-    if claim.sampling is not None or claim.changes:
-      found = self.statement(delta)
-      loss = found.worst_case if claim.sampling is None else found.parts()[-1].loss
+    if claim.sampling is not None:
+      loss = self.statement(delta).parts()[-1].loss
       if loss.epsilon is None:
         raise ValueError('there is no ε: the log contradicts the sampling')
-      return loss.epsilon
-    guarantee = gaussian.account(
-      claim.strategy,
-      self._seen.schema,
-      noise_multiplier=claim.noise_multiplier,
-      delta=delta,
-      num_coordinates=claim.arithmetic.num_coordinates,
+      return loss
+    self._follow()
+    if not self._seen.num_rounds:
+      raise ValueError('there is no round yet')
+    schema = self._seen.schema
+    noise = run_noise.RunNoise(
+      schema.num_rounds, claim.strategy, claim.noise_multiplier, arithmetic=claim.arithmetic
     )
-    return guarantee.epsilon
+    return sensitivities.of_schemas([noise], [schema], [delta], adjacency.ZERO_OUT, 1)
 
   def evidence(self) -> runs.Run:
     """Returns log and noise as `replay` takes them; ValueError without any round."""

@@ -64,7 +64,6 @@ class Round:
       )
       self._admitted = frozenset(self.device_ids.tolist())
       aggregator._open, self.is_open = self, True
-      aggregator._use(self.index)
       aggregator._sum.clear()
       return self
 

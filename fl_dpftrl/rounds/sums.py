@@ -51,10 +51,6 @@ class Sum:
     self._threads = _num_cores() if size >= _LARGE else 1
     self._pool = concurrent.futures.ThreadPoolExecutor(self._threads, 'sum')
 
-  def use(self, unit: units.Unit, clip_norm: float) -> None:
-    """Takes other units and another bound for the sums that begin from now on."""
-    self._unit, self._clip_norm = unit, clip_norm
-
   def clear(self) -> None:
     """Begins the sum of another round."""
     self._total[:] = 0

@@ -8,9 +8,7 @@ from fl_dpftrl.accounting import gaussian, run_noise
 from fl_dpftrl.families import base
 from fl_dpftrl.guarding import admission, budget
 from fl_dpftrl.logs import keys, metric_names, noise_record
-from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.replaying import runs
 
 if TYPE_CHECKING:
   from fl_dpftrl.training import loop  # Loads TensorFlow.
@@ -25,10 +23,16 @@ def void_reason(
   return '; '.join(filter(None, (own, unprotected, shown))) or None
 
 
-def log_metadata(run: 'loop.TrainingRun', *, not_private: Sequence[str] = ()) -> dict[str, str]:
+def log_metadata(
+  run: 'loop.TrainingRun',
+  *,
+  declared: schemas.MinSep | None = None,
+  not_private: Sequence[str] = (),
+) -> dict[str, str]:
   """Returns the log's metadata about a run, apart from participation.
 
   Args:
+    declared: schema that timers enforce, of all rounds that the run may have; None if not known.
     not_private: names of metrics that the guarantee does not cover.
   """
   noise = run.aggregator
@@ -36,6 +40,7 @@ def log_metadata(run: 'loop.TrainingRun', *, not_private: Sequence[str] = ()) ->
     **noise_record.run_metadata(
       noise.strategy, noise.noise_multiplier, clip_norm=noise.clip_norm, arithmetic=run.arithmetic
     ),
+    **({} if declared is None else keys.of_schema(declared)),
     **({} if run.void_reason is None else {keys.VOID_KEY: run.void_reason}),
     **metric_names.metadata(not_private),
   }
@@ -52,16 +57,6 @@ def account(run: 'loop.TrainingRun', schema: schemas.MinSep) -> gaussian.Guarant
   )
 
 
-def replayable(
-  run: 'loop.TrainingRun', log: log_lib.Log, declared: schemas.MinSep | None
-) -> runs.Run:
-  """Returns a run's log, noise and declared schema, as `replay` and bundles take them."""
-  noise = run.aggregator
-  return runs.Run.of(
-    log, noise.strategy, noise_multiplier=noise.noise_multiplier, declared_schema=declared
-  )
-
-
 def allowed_rounds(
   strategy: base.Strategy,
   noise_multiplier: float,
@@ -72,9 +67,7 @@ def allowed_rounds(
   max_epsilon: float,
 ) -> int:
   """Returns the number of rounds whose ε, by the declared schema, stays within a budget."""
-  noise = run_noise.RunNoise.of(
-    schema.num_rounds, strategy, noise_multiplier, arithmetic=arithmetic
-  )
+  noise = run_noise.RunNoise(schema.num_rounds, strategy, noise_multiplier, arithmetic=arithmetic)
   return budget.Budget(noise, schema, delta=delta, max_epsilon=max_epsilon).max_rounds
 
 

@@ -59,7 +59,7 @@ class Evaluation(loop.Observer):
 
 
 class EpsilonSoFar(loop.Observer):
-  """Measures ε, in the worst case, of the log up to a round.
+  """Measures ε of the log up to a round, in the worst case, if no release decides the run's end.
 
   It follows the open log, so that a figure costs the rounds since the last one.
 

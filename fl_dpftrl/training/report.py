@@ -16,11 +16,11 @@ from fl_dpftrl.bundles import writing
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import writer
-from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import replay as replay_lib
+from fl_dpftrl.replaying import runs
 from fl_dpftrl.reports import privacy
 from fl_dpftrl.strategies import files
-from fl_dpftrl.training import guarantee, loop
+from fl_dpftrl.training import loop
 from fl_dpftrl.training import trained as trained_lib
 
 STATEMENT_NAME = 'privacy.json'
@@ -55,7 +55,6 @@ def write(
   run: loop.TrainingRun,
   weights: Any,
   *,
-  declared: schemas.MinSep | None,
   population: int,
   burnt: tuple[int, ...],
   history: metrics.History,
@@ -69,10 +68,8 @@ def write(
     bundle: whether to write a bundle; there is none of a void guarantee.
   """
   log = log_lib.read_log(run.folder / writer.NAME)
-  if declared is not None:  # A run whose budget was spent has fewer rounds.
-    declared = dataclasses.replace(declared, num_rounds=log.num_rounds)
   aggregator = run.aggregator
-  evidence = guarantee.replayable(run, log, declared)
+  evidence = runs.Run.of(log, aggregator.strategy, noise_multiplier=aggregator.noise_multiplier)
   goal = aggregator.report_goal if description.short_rounds else None
   statement = replay_lib.replay(evidence, deltas=run.delta, report_goal=goal)
   counts: dict[str, Any] = {}
@@ -89,7 +86,7 @@ def write(
     zeroing_norm=aggregator.zeroing_norm,
     report_goal=aggregator.report_goal,
     population=population,
-    command=replay_command(run, declared, description),
+    command=replay_command(run, description),
     void_reason=run.void_reason,
     burnt_rounds=burnt,
     **counts,
@@ -114,9 +111,7 @@ def write(
   return trained
 
 
-def replay_command(
-  run: loop.TrainingRun, declared: schemas.MinSep | None, description: Description
-) -> str:
+def replay_command(run: loop.TrainingRun, description: Description) -> str:
   """Returns the command that gives the figures of the report again."""
   words = [
     *(description.program, 'replay'),
@@ -125,8 +120,6 @@ def replay_command(
     f'--noise_multiplier={run.aggregator.noise_multiplier}',
     f'--delta={run.delta}',
   ]
-  if declared is not None:
-    words.append(f'--declared_min_sep={declared.min_sep}')
   if description.short_rounds:
     words.append(f'--report_goal={run.aggregator.report_goal}')
   return shlex.join(words)

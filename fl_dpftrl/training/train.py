@@ -72,8 +72,9 @@ def train(
       clients that are always available.
     scenario: population to simulate in place of `timer_rounds`, for timers in hours, dropouts,
       over-selection and availability; its device i is client i.
-    max_epsilon: privacy budget: the run ends before the round that would pass this ε by the
-      schema that the timers enforce, and turns away clients that do not keep to it.
+    max_epsilon: privacy budget of this folder: the run ends before the round that would pass this ε
+      by the schema that the timers enforce, and turns away clients that do not keep to it. Another
+      folder with the same clients spends more.
     evaluate: weights → metrics, for metrics.csv: a mapping from names to numbers, or to
       mappings.
     rounds_per_evaluation: number of rounds between two evaluations.
@@ -119,6 +120,7 @@ def train(
     num_rounds, rounds = _within_budget(
       aggregator, declared, arithmetic, rounds, void, delta=delta, max_epsilon=max_epsilon, say=say
     )
+    declared = declared and declared.within(num_rounds)
   of_name = {str(client): client for client in clients}
   get_data = lambda t, ids: [
     tff_inprocess.Later(client_data, (t, of_name.get(str(i), str(i)))) for i in ids
@@ -157,13 +159,12 @@ def train(
       run,
       watching,
       published=max(table.rounds, default=-1) + 1,
-      log_metadata=guarantee.log_metadata(run, not_private=learned.metrics),
+      log_metadata=guarantee.log_metadata(run, declared=declared, not_private=learned.metrics),
     )
     weights = run.process.weights(last.state)
   trained = report.write(
     run,
     weights,
-    declared=declared,
     population=devices.population,
     burnt=last.burnt,
     history=table.history(),

@@ -6,10 +6,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.aggregators import factory
 from fl_dpftrl.families import blt
-from fl_dpftrl.logs import noise_record
 
 BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))
 SIZE = 30_003
@@ -41,21 +39,6 @@ def run(process, updates, num_rounds, state=None):
     outputs.append(process.next(state, updates))
     state = outputs[-1].state
   return outputs
-
-
-def declared(row, noise_multiplier, before, clip_norm):
-  """A change of the noise multiplier alone, as a log of uncovered numbers records it."""
-  return noise_record.DeclaredNoise(
-    round_index=row,
-    row=row,
-    restart=False,
-    strategy=None,
-    arithmetic=arithmetic.Arithmetic(),
-    noise_multiplier=noise_multiplier,
-    clip_norm=clip_norm,
-    noise_multiplier_before=before,
-    clip_norm_before=clip_norm,
-  )
 
 
 def flat(values):

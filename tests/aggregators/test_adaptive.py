@@ -176,22 +176,6 @@ def test_it_stays_within_its_range():
 
 
 @pytest.mark.slow
-def test_the_noise_is_changed_on_purpose():
-  before = run(in_state(), 2)
-  changed = in_state(noise_multiplier=0.25)
-  with pytest.raises(Exception, match='another noise_multiplier 0.5'):
-    run(changed, 1, state=before[-1].state)
-  declared = made.declared(2, 0.25, before=0.5, clip_norm=RULE.initial)
-  state = changed.change_noise(VALUE_TYPE, declared)(before[-1].state)
-  assert state.clip_norm == before[-1].state.clip_norm
-  (after,) = run(changed, 1, state=state)
-  (whole,) = run(in_state(), 1, state=before[-1].state)
-  noise = [after.measurements['noise_stddev'], whole.measurements['noise_stddev']]
-  of_updates = [RULE.update_noise_multiplier(z, 3) for z in (0.25, 0.5)]
-  assert noise[0] / noise[1] == pytest.approx(of_updates[0] / of_updates[1], rel=1e-5)
-
-
-@pytest.mark.slow
 def test_neither_kind_of_clip_norm_goes_on_from_the_other():
   of_each = [run(in_state(clip_norm=c), 1)[-1].state for c in (RULE, 1.5)]
   for clip_norm, state in zip((1.5, RULE), of_each):

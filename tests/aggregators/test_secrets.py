@@ -19,7 +19,6 @@ from fl_dpftrl.noise import graph
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.training import checkpoints
 from tests import every_family, leaks
-from tests.aggregators import made as made_lib
 
 pytestmark = pytest.mark.tff
 
@@ -29,7 +28,6 @@ CLIP_NORMS = {'fixed': CLIP_NORM, 'adaptive': adaptive_clipping.AdaptiveClipping
 EVERY_ENGINE = [('blt', placement.ENGINE, clip_norm) for clip_norm in CLIP_NORMS]
 # Fields of a state that are no secret, and whose values have few digits.
 PUBLIC = ('row', 'row_stddev', 'parameters', 'clip_norm')
-DECLARED = made_lib.declared(1, 2.0, before=3.0, clip_norm=CLIP_NORM)
 
 
 class Made(NamedTuple):
@@ -65,13 +63,8 @@ def factory_of(family: str, memory: str, clip_norm: str) -> factory.CorrelatedNo
 def made(family: str, memory: str, clip_norm: str) -> Made:
   aggregator = factory_of(family, memory, clip_norm)
   process = aggregator.create(VALUE_TYPE)
-  restart = DECLARED._replace(row=0, restart=True)
   return Made.of(
-    initialize=process.initialize,
-    next=process.next,
-    skip_row=aggregator.skip_row(VALUE_TYPE),
-    change_noise=aggregator.change_noise(VALUE_TYPE, DECLARED),
-    restart_noise=aggregator.restart_noise(VALUE_TYPE, restart),
+    initialize=process.initialize, next=process.next, skip_row=aggregator.skip_row(VALUE_TYPE)
   )
 
 
@@ -124,7 +117,7 @@ def learning_state(aggregator: Any) -> Any:
 def wrong_arguments(name: str, state: Any) -> list[tuple[Any, ...]]:
   """Arguments that no computation of this name takes, of whichever state."""
   given = updates()
-  if name in ('initialize', 'restart_noise'):
+  if name == 'initialize':
     return [(state,)]
   parts = [(part,) for part in (*state, *secrets_of(state)[:2])]
   alone = [({'state': state},), ([state],), (learning_state(state),), (state, state), *parts]
@@ -140,9 +133,9 @@ def secret_digits(state: Any) -> leaks.Secrets:
 def check_wrong_state(of: Made, other: Made) -> None:
   with leaks.refused(other.secrets):
     of.computations['next'](other.state, updates())
-  for name in {'skip_row', 'change_noise'} & of.computations.keys():
+  if 'skip_row' in of.computations:
     with leaks.refused(other.secrets):
-      of.computations[name](other.state)
+      of.computations['skip_row'](other.state)
 
 
 def check_misuse(of: Made) -> None:
@@ -206,9 +199,6 @@ def test_a_noise_seed_is_not_shown():
     factory.CorrelatedNoiseFactory(
       every_family.example('identity', 4), **made, noise_seed='8154468547356303393'
     )
-  value_type = tff.TensorType(np.float32, [3])
-  with leaks.refused(secret, ValueError):
-    seeded.change_noise(value_type, hand_made_state(False))
 
 
 @pytest.mark.slow

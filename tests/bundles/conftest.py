@@ -4,6 +4,7 @@ from typing import NamedTuple
 import pytest
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl.bundles import publishing
 from fl_dpftrl.replaying import embedded
 from tests.bundles import bundles
 
@@ -21,14 +22,17 @@ class Written(NamedTuple):
 
   folder: object
   bundle: dpftrl.Bundle
-  public: dpftrl.PublicBundle
+  public: publishing.PublicBundle
 
 
 @pytest.fixture(scope='module', name='written')
 def fixture_written(tmp_path_factory):
   folder = tmp_path_factory.mktemp('run')
   run = dpftrl.open_run(
-    bundles.write_log(folder / 'log.parquet'), bundles.STRATEGY, declared_min_sep=6
+    bundles.write_log(folder / 'log.parquet'),
+    bundles.STRATEGY,
+    declared_num_rounds=30,
+    declared_min_sep=6,
   )
   bundle = dpftrl.write_bundle(folder / 'bundle', run, deltas=[1e-6, 1e-9])
   public = dpftrl.write_public_bundle(folder / 'public', folder / 'bundle', salt=bundles.SALT)

@@ -65,8 +65,6 @@ SCHEMA = {
     ('guarantee', 'group_size', 2, 'group_size is', 'group_size is'),
     ('guarantee', 'report_goal', 4, "'report_goal' is", "'report_goal' is"),
     ('run', 'noise_multiplier', 2.5, 'noise_multiplier is 2.0', 'noise_multiplier is 2.0'),
-    ('run', 'changes', [[4, 1.0]], "'changes' is", "'changes' is missing"),
-    ('run', 'restarts', [12], "'restarts' is", "'restarts' is missing"),
     ('run', 'declared', None, "'declared' is", "'declared' is unknown"),
     ('run', 'declared', SCHEMA, 'declared.min_sep is', 'declared.min_sep is'),
     ('run', 'num_rounds', 25, None, 'num_rounds is 24, but the parameters give 25'),
@@ -128,8 +126,7 @@ def test_a_figure_is_compared_to_the_last_digit(either, name):
     (lambda s: s.update(void_reason='phone 3 left'), 'void_reason must be'),
     (lambda s: s.update(warnings=['phone 3 left']), 'warnings is'),
     (lambda s: s.update(schema_in_log=1), 'schema_in_log is malformed'),
-    (lambda s: s.update(clip_norm='wide'), 'could not convert'),
-    (lambda s: s.update(clip_norm_changes=[[3]]), 'not enough values'),
+    (lambda s: s.update(clip_norm='wide'), "'clip_norm' must not be 'wide'"),
     (lambda s: s.pop('commitment'), 'commitment must have'),
     (lambda s: s['commitment'].update(salt=SALT), "'commitment.salt' is unknown"),
     (lambda s: s.update(confidential=True), 'confidential'),
@@ -173,7 +170,6 @@ def others(value):
 FREE = {
   ('packages',): '`packages`',
   ('clip_norm',): '`clip_norm`',
-  ('clip_norm_changes',): '`clip_norm_changes`',
   ('adaptive_clipping',): '`adaptive_clipping`',
   ('commitment', 'hmac_sha256'): '`commitment`',
 }
@@ -188,13 +184,7 @@ def is_free(kind, place):
 def fixture_rich(tmp_path_factory):
   """A bundle of a run that has every kind of fact, and its public form."""
   folder = tmp_path_factory.mktemp('rich')
-  metadata = noise_record.run_metadata(
-    STRATEGY,
-    2.0,
-    clip_norm=dpftrl.AdaptiveClipping(1.0),
-    changes=((5, 3.0, 0.5),),
-    restarts=((12, dpftrl.TreeOnline()),),
-  )
+  metadata = noise_record.run_metadata(STRATEGY, 2.0, clip_norm=dpftrl.AdaptiveClipping(1.0))
   metadata |= keys.of_schema(dpftrl.MinSep(num_rounds=40, min_sep=6))
   run = dpftrl.open_run(write_log(folder / 'log.parquet', metadata=metadata), STRATEGY)
   dpftrl.write_bundle(folder / 'bundle', run, deltas=[1e-6, 1e-9], group_size=2, report_goal=3)
@@ -246,7 +236,7 @@ def test_every_leaf_that_is_changed_is_found_or_listed_as_asserted(
   'sentence, told',
   [
     ('the log is complete', 'assumptions lack'),
-    ('does not depend on released', 'assumptions lack'),
+    ('neither participation nor the end of the run', 'assumptions lack'),
     (None, 'assumptions have'),
     ('twice', 'each there once'),
   ],

@@ -33,8 +33,16 @@ def contradictions(rounds, scheme):
 @hypothesis.given(scheme=drawn.schemes(), seed=st.integers(0, 2**40))
 def test_batches_drawn_as_said_are_believed(scheme, seed):
   rounds = drawn.batches(scheme, seed)
-  hypothesis.assume(any(len(r) for r in rounds))
   assert not contradictions(rounds, scheme)
+
+
+@pytest.mark.parametrize(
+  'ids, told', [([0, 2002], ''), ([3, 2003], 'to 2003'), ([-4, 8], 'its ids are -4 to')]
+)
+def test_ids_that_are_no_numbers_of_examples_contradict_the_scheme(ids, told):
+  scheme = sampling.CyclicPoisson(num_rounds=2, num_examples=2003, batch_size=2)
+  found = contradictions([ids, []], scheme)
+  assert told in found and bool(found) == bool(told)
 
 
 @pytest.mark.slow

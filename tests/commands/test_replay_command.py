@@ -47,7 +47,7 @@ def test_json_is_all_there_is_on_stdout(log, replayed):
 
 
 def test_table_for_people(log, replayed):
-  _, out, _ = replayed(log, '--declared_min_sep=4 --delta=1e-9')
+  _, out, _ = replayed(log, '--declared_num_rounds=15 --declared_min_sep=4 --delta=1e-9')
   lines = out.splitlines()
   assert "min-sep b           4  (device 'a', rounds 0 and 4)" in lines
   head = next(line for line in lines if 'worst case' in line)
@@ -149,7 +149,7 @@ def test_a_contradiction_is_loud(drawn, tmp_path, replayed):
 
 def test_a_publication_says_why_it_has_no_amplified_figure(drawn, tmp_path, replayed):
   page = tmp_path / 'p.html'
-  flags = f'{BATCHES}=poisson --declared_min_sep=4 --public_report={page}'
+  flags = f'{BATCHES}=poisson --declared_num_rounds=200 --declared_min_sep=4 --public_report={page}'
   _, out, err = replayed(drawn('poisson'), flags)
   head = next(l for l in out.splitlines() if 'worst case' in l)
   assert head.split()[-3:] == ['declared:', 'VOID', 'amplified']

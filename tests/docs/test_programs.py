@@ -1,6 +1,5 @@
 """The programs of the pages for engineers run, and their logs are replayed."""
 
-import functools
 import types
 
 import pytest
@@ -12,9 +11,8 @@ from tests import pages
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
 OWN_LOOP = pages.programs('own-loop.md')
-BEGINNING, BUDGET, RESUMES, TRAIN_MODEL, LOG = OWN_LOOP
+BEGINNING, BUDGET, RESUMES, TRAIN_MODEL, _ = OWN_LOOP
 SUMS = pages.programs('aggregator.md')
-CHANGE, MOVED = pages.programs('change-noise.md')
 
 
 @pytest.fixture(name='names', scope='module')
@@ -64,25 +62,6 @@ def test_the_short_programs_of_a_page_run(page, wanted, names):
   assert all(names[name] is not before[name] for name in wanted)
 
 
-def test_the_log_is_written_and_the_noise_changed(names, tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-  (tmp_path / 'run').mkdir()
-  logged = run(LOG, names, device_ids=['a'], timestamp=1)
-  process, strategy = names['process'], names['strategy']
-  factory = functools.partial(dpftrl.CorrelatedNoiseFactory, strategy, report_goal=4)
-  old = factory(noise_multiplier=7.379, clip_norm=1.0)
-  new = factory(noise_multiplier=6.5, clip_norm=0.5)
-  value_type = process.get_model_weights.type_signature.result.trainable
-  aggregation = old.create(value_type)
-  updates = [[w * 0 for w in names['weights'].trainable]]
-  state = aggregation.next(aggregation.initialize(), updates).state
-  changed = run(CHANGE, logged, new_factory=new, value_type=value_type, state=state)
-  logged['log'].close()
-  assert int(changed['state'].noise.row) == 1
-  statement = dpftrl.replay(dpftrl.open_run('run/participation.parquet', strategy), deltas=1e-6)
-  assert statement.void_reason is None and statement.num_rounds == 1
-
-
 def test_a_killed_loop_resumes_and_burns_the_row_of_the_lost_round(names):
   rows, asked = [], []
 
@@ -113,18 +92,3 @@ def test_train_model_burns_the_row_of_a_discarded_round(names):
   assert guard.num_rounds == 4  # Three rounds and a burnt one.
   statement = dpftrl.replay(dpftrl.open_run('train_model.parquet', names['strategy']), deltas=1e-6)
   assert statement.num_rounds == 4 and statement.declared.holds
-
-
-def test_moving_to_a_blt_adds_up_both_mechanisms(names):
-  moved = run(MOVED, names)
-  statement, tree = moved['statement'], moved['tree']
-  assert statement.void_reason is None
-  (facts,) = statement.runs
-  assert facts.noise.restarts == (4,) and facts.later_strategies[0][1].family == 'blt'
-  # Devices of every third round: twice in rounds 0 to 3, and twice in the five rounds after.
-  schema = dpftrl.MinSep(num_rounds=4, min_sep=3)
-  first = dpftrl.account(tree, schema, noise_multiplier=6.0, delta=1e-6)
-  schema = dpftrl.MinSep(num_rounds=5, min_sep=3)
-  second = dpftrl.account(names['strategy'], schema, noise_multiplier=4.0, delta=1e-6)
-  assert statement.worst_case.rho == pytest.approx(first.rho + second.rho, rel=1e-9)
-  assert int(moved['state'].aggregator.noise.row) == 5

@@ -27,6 +27,7 @@ def test_reads(tmp_path, content, value):
     (b'', 'not JSON, or cut short'),
     (b'{"a": 1', 'not JSON, or cut short'),
     (b'\xff', 'not JSON, or cut short'),
+    ('[]'.encode('utf-16'), 'in UTF-16, .*: save it in UTF-8'),
     (b'{"a": 1, "b": 2, "a": 3}', "the key 'a' twice"),
     (b'{"x": {"\\u001b\\n": 1, "\\u001b\\n": 3}}', 'twice'),
     (b'1e999', "the number '1e999'"),

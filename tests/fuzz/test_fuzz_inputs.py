@@ -67,7 +67,9 @@ def runs_case(folder, seed):
   log.write_text('round,device_id\n0,a\n1,b\n5,a\n')
   path = folder / 'runs.json'
   run = {'log': 'log.csv', 'strategy': 'blt-b100', 'noise_multiplier': 8.0, 'num_rounds': 10}
-  content = json.dumps({'runs': [{**run, 'changes': [[3, 9.0]], 'restarts': [5]}]}).encode()
+  content = json.dumps(
+    {'runs': [{**run, 'declared_num_rounds': 30, 'declared_min_sep': 2}]}
+  ).encode()
   path.write_bytes(mutations.mutated(content, seed))
   return ['replay', f'--runs={path}', '--delta=1e-6']
 

@@ -73,14 +73,15 @@ LINES = (
   'simulate --scenario=scenario.json --seed=2',
   f'replay --log=log.parquet --strategy=blt.json {_NOISE}',
   f'replay --log=log.parquet --strategy=blt-b100 {_NOISE} --delta=1e-6 --group_size=2'
-  ' --declared_min_sep=8 --report=page.html --bundle=bundle --public_bundle=public',
-  f'replay --log=hours.parquet --strategy=tree_online {_NOISE} --declared_min_sep=30'
+  ' --declared_num_rounds=40 --declared_min_sep=8 --report=page.html --bundle=bundle'
+  ' --public_bundle=public',
+  f'replay --log=hours.parquet --strategy=tree_online {_NOISE} --declared_num_rounds=40'
+  ' --declared_min_sep=30'
   ' --declared_max_participations=2',
   f'replay --log=written.csv --strategy=banded_toeplitz.json {_NOISE} --num_rounds=24',
   f'replay --log=written.csv --strategy=banded_toeplitz.json {_NOISE} --num_rounds=24'
   ' --columns=round=step',
-  f'replay --log=log.parquet --strategy=identity {_NOISE} --restart=20 --max_epsilon=0.1',
-  f'replay --log=log.parquet --strategy=identity {_NOISE} --noise_multiplier_from=20:9',
+  f'replay --log=log.parquet --strategy=identity {_NOISE} --max_epsilon=0.1',
   f'replay --log=absent.parquet --strategy=identity {_NOISE}',
   'verify bundle',
   'verify public',

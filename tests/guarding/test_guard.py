@@ -77,11 +77,8 @@ def test_devices_that_forget_never_pass_the_budget(tmp_path, strategy, max_epsil
         assert guarded.num_rounds == before
   done = guarded.num_rounds
   assert (refused is None) == (done == SCHEMA.num_rounds)
-  run = dpftrl.open_run(
-    path, strategy, declared_min_sep=SCHEMA.min_sep, declared_max_participations=3
-  )
-  statement = dpftrl.replay(run, deltas=1e-6)
-  assert statement.declared.holds
+  statement = dpftrl.replay(dpftrl.open_run(path, strategy), deltas=1e-6)
+  assert statement.declared.holds and statement.declared.num_rounds == guarded.max_rounds
   # Two ways to one figure differ in their last digits.
   assert statement.observed.epsilon <= statement.declared.loss.epsilon * (1 + 1e-12)
   assert statement.declared.loss.epsilon <= max_epsilon
@@ -188,7 +185,7 @@ def test_refuses_arguments_out_of_range(tmp_path, changes, message):
 def test_every_family_has_a_horizon_that_its_epsilon_allows():
   schema = dpftrl.MinSep(num_rounds=8, min_sep=2)
   for strategy in (dpftrl.Banded(np.array([[1, 0]] + 7 * [[1, 0.4]])), dpftrl.TreeFull(8), BLT):
-    noise = run_noise.RunNoise.of(8, strategy, 1.0)
+    noise = run_noise.RunNoise(8, strategy, 1.0)
     whole = budget.Budget(noise, schema, delta=1e-6, max_epsilon=None)
     values = [whole.epsilon(n) for n in range(1, 9)]
     for most in (values[0], values[4], values[-1] * 2):
@@ -196,65 +193,18 @@ def test_every_family_has_a_horizon_that_its_epsilon_allows():
       assert found.max_rounds == max(n for n in range(1, 9) if values[n - 1] <= most)
 
 
-@pytest.mark.parametrize('restart', [True, False])
-def test_the_budget_after_a_declared_change_is_that_of_all_rounds(tmp_path, restart):
-  """Devices that forget: replay, which needs no flags, never finds more than the budget."""
-  path, schema = tmp_path / 'log.parquet', dpftrl.MinSep(num_rounds=30, min_sep=3)
-  given = dict(strategy=dpftrl.TreeOnline(), schema=schema, max_epsilon=6.0)
-  guarded = opened(path, noise_multiplier=6.0, clip_norm=1.0, **given)
-  first_plan = guarded.max_rounds
-  for t in range(9):
-    guarded.admit(['a', 'b', f'd{t}'], row=t)
-  multiplier, change = (3.0, dict(strategy=BLT, restart=True)) if restart else (4.0, {})
-  declared = guarded.change_noise(noise_multiplier=multiplier, **change)
-  assert declared.row == (0 if restart else 9)
-  assert 9 < guarded.max_rounds != first_plan
-  guarded.close()
-  # Without the change, the arguments are of another log.
-  with pytest.raises(refusals.LogError, match='its metadata are'):
-    opened(path, noise_multiplier=6.0, clip_norm=1.0, **given)
-  changes = ((9, multiplier, 1.0),)
-  restarts = ((9, BLT),) if restart else ()
-  again = opened(
-    path, noise_multiplier=6.0, clip_norm=1.0, changes=changes, restarts=restarts, **given
-  )
-  assert again.max_rounds == guarded.max_rounds
-  refused = 'put the whole log back' if not restart else 'begin with the state of restart_noise'
-  with pytest.raises(ValueError, match=refused):
-    again.admit(['a'], row=10)
-  with pytest.raises(guard.BudgetSpentError):
-    while True:
-      again.admit(['a', 'b', 'c'], row=again.num_rounds - (9 if restart else 0))
-  assert 9 < again.num_rounds < schema.num_rounds
-  again.close()
-  statement = dpftrl.replay(dpftrl.open_run(path, given['strategy']), deltas=1e-6)
-  assert statement.void_reason is None and statement.declared.holds
-  assert any('where a guard recorded it' in line for line in statement.assumptions)
-  assert statement.observed.epsilon <= statement.declared.loss.epsilon * (1 + 1e-12)
-  assert statement.declared.loss.epsilon == again.epsilon() <= 6.0
-
-
-def test_a_change_that_would_pass_the_budget_is_not_recorded(tmp_path):
-  with opened(tmp_path / 'log.parquet', clip_norm=1.0, max_epsilon=3.0) as guarded:
+def test_a_budget_is_not_raised_once_releases_were_seen(tmp_path):
+  path = tmp_path / 'log.parquet'
+  with opened(path, max_epsilon=2.5) as guarded:
     guarded.admit(['a'], row=0)
-    with pytest.raises(guard.BudgetSpentError, match='round 1 with this noise would pass'):
-      guarded.change_noise(noise_multiplier=0.3)
-    assert guarded.change_noise(noise_multiplier=4.0).noise_multiplier_before == 2.0
-    guarded.admit(['b'])
-    with pytest.raises(ValueError, match='round 1 waits for its noise row'):
-      guarded.change_noise(noise_multiplier=5.0)
-    assert guarded.take(1) == 0
-
-
-def test_rows_behind_a_restart_are_never_burnt(tmp_path):
-  """A state of the noise before would give out a row of its own a second time."""
-  with opened(tmp_path / 'log.parquet', clip_norm=1.0, on_repeat='burn') as guarded:
-    guarded.admit(['a'], row=0)
-    guarded.admit(['b'], row=0)  # One row is burnt.
-    guarded.change_noise(restart=True)
-    guarded.admit(['c'], row=0)
-    with pytest.raises(guard.RepeatedRowError, match='row 0 was given out for round 2'):
-      guarded.admit(['d'], row=0)
+    allowed = guarded.max_rounds
+  assert allowed < SCHEMA.num_rounds
+  for max_epsilon in (2.3, 4.0, None):
+    with pytest.raises(refusals.LogError, match='declared_schema .*"num_rounds": '):
+      opened(path, max_epsilon=max_epsilon)
+  statement = dpftrl.replay(dpftrl.open_run(path, BLT), deltas=1e-6)
+  assert (statement.num_rounds, statement.declared.num_rounds) == (1, allowed)
+  assert statement.worst_case.epsilon < statement.declared.loss.epsilon <= 2.5
 
 
 def test_replay_takes_the_declared_schema_from_the_log_of_a_guard(tmp_path):
@@ -263,9 +213,11 @@ def test_replay_takes_the_declared_schema_from_the_log_of_a_guard(tmp_path):
     for t in range(4):
       guarded.admit(['a', 'b', f'd{t}'], row=t)
   run = dpftrl.open_run(path, BLT)
-  assert (run.declared_schema.min_sep, run.declared_schema.participations) == (3, 2)
-  given = dpftrl.open_run(path, BLT, declared_min_sep=2)
+  assert run.declared_schema == SCHEMA and run.schema_in_log
+  given = dpftrl.open_run(path, BLT, declared_num_rounds=12, declared_min_sep=2)
   assert given.declared_schema.min_sep == 2 and not given.schema_in_log
+  with pytest.raises(ValueError, match='declared_min_sep=2 needs declared_num_rounds'):
+    dpftrl.open_run(path, BLT, declared_min_sep=2)
   # Of two runs, one without a schema: neither is then declared.
   dpftrl.write_log(tmp_path / 'other.parquet', rounds=[0], device_ids=['x'], num_rounds=1)
   other = dpftrl.open_run(tmp_path / 'other.parquet', BLT, noise_multiplier=2.0)

@@ -222,7 +222,7 @@ def test_a_fork_does_not_wait_for_a_lock_that_a_thread_held(tmp_path):
         guard: lambda: guard.admit(['a']),
         aggregator: lambda: aggregator.round(['b']).begin(),
         round_: lambda: round_.add(np.zeros(2)),
-        aggregator._record: aggregator.epsilon,
+        aggregator._record: aggregator.privacy_loss,
       }
       for locked, call in calls.items():
         with held_by_a_thread(locked._lock):

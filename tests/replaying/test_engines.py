@@ -15,7 +15,7 @@ from fl_dpftrl.participation import counts
 from fl_dpftrl.replaying import embedded, exposure, runs, tally
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
-NOISE = run_noise.RunNoise.of(100, BLT, 1.0)
+NOISE = run_noise.RunNoise(100, BLT, 1.0)
 
 
 def random_rows(num_rounds, devices, seed, as_text):

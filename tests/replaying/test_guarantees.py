@@ -12,7 +12,7 @@ from fl_dpftrl import sensitivity
 from fl_dpftrl.families import banded, blt, identity
 from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import schema
-from fl_dpftrl.participation import counts
+from fl_dpftrl.participation import counts, schemas
 from fl_dpftrl.replaying import replay, runs, sensitivities, tally
 from tests.replaying.in_memory import log_of
 
@@ -24,9 +24,6 @@ def drawn_runs(draw):
   """A run of a few rounds, its rows, and what noise it had."""
   num_rounds = draw(st.integers(1, 9))
   rows = draw(st.sets(st.tuples(st.integers(0, num_rounds - 1), st.integers(0, 3)), min_size=1))
-  later = st.integers(1, max(1, num_rounds - 1))
-  places = st.sets(later, max_size=2) if num_rounds > 1 else st.just(set())
-  multiplier = st.floats(0.5, 8.0)
   strategy = draw(
     st.sampled_from(
       [
@@ -38,27 +35,15 @@ def drawn_runs(draw):
     )
   )
   run = runs.Run.of(
-    log_of(sorted(rows), num_rounds),
-    strategy,
-    noise_multiplier=draw(multiplier),
-    changes=tuple((t, draw(multiplier)) for t in sorted(draw(places))),
-    restarts=tuple(sorted(draw(places))),
+    log_of(sorted(rows), num_rounds), strategy, noise_multiplier=draw(st.floats(0.5, 8.0))
   )
   return run, rows
 
 
 def gram_of(run):
-  """CᵀC with a block for each stream, columns of C over their noise."""
-  noise = run.noise
-  bounds = [0, *noise.restarts, noise.num_rounds]
-  gram = np.zeros((noise.num_rounds,) * 2)
-  for first, end in zip(bounds, bounds[1:]):
-    block = noise.strategy.strategy_matrix(end - first)
-    gram[first:end, first:end] = block.T @ block
-  multipliers = np.full(noise.num_rounds, noise.noise_multiplier)
-  for t, value in noise.changes:
-    multipliers[t:] = value
-  return gram / np.outer(multipliers, multipliers)
+  """CᵀC over the squared noise multiplier."""
+  c = run.noise.strategy.strategy_matrix(run.noise.num_rounds) / run.noise.noise_multiplier
+  return c.T @ c
 
 
 def worst_square(entries):
@@ -124,10 +109,11 @@ def test_runs_compose():
   assert any('independent of that of the others' in s for s in both.assumptions)
 
 
-@pytest.mark.parametrize('noise', [{'noise_multiplier': 0.0}, {'changes': ((2, 0.0),)}])
-def test_without_noise_even_for_a_while_nothing_is_guaranteed(noise):
-  run = runs.Run.of(log_of([(0, 'a')], 3), BLT, **({'noise_multiplier': 2.0} | noise))
-  statement = replay.replay(run, deltas=[1e-6, 1e-9])
+@pytest.mark.parametrize('multipliers', [[0.0], [2.0, 0.0]])
+def test_without_noise_even_in_one_run_nothing_is_guaranteed(multipliers):
+  log = log_of([(0, 'a')], 3)
+  given = [runs.Run.of(log, BLT, noise_multiplier=multiplier) for multiplier in multipliers]
+  statement = replay.replay(given, deltas=[1e-6, 1e-9])
   for part in statement.parts():
     assert (part.loss.rho, part.loss.epsilon) == (None, None)
   assert any('NO NOISE' in s for s in statement.assumptions)
@@ -166,17 +152,14 @@ def test_runs_are_read_from_a_file(folder):
     'strategy': 'tree_online',
     'noise_multiplier': 3.5,
     'num_rounds': 5,
-    'changes': [[2, 4.0]],
-    'restarts': [1],
+    'declared_num_rounds': 7,
     'declared_min_sep': 3,
     'declared_max_participations': 2,
   }
   path.write_text(json.dumps({'runs': [ENTRY, second]}))
   first, second = runs.read(path)
   assert first.noise.noise_multiplier == 2.0 and first.declared_schema is None
-  assert second.noise.changes == ((2, 4.0),)
-  assert second.noise.restarts == (1,)
-  assert (second.declared_schema.min_sep, second.declared_schema.participations) == (3, 2)
+  assert second.declared_schema == schemas.MinSep(num_rounds=7, min_sep=3, max_participations=2)
 
 
 @pytest.mark.parametrize(
@@ -192,8 +175,7 @@ def test_runs_are_read_from_a_file(folder):
     ({'runs': [{**ENTRY, 'noise_multiplier': '2'}]}, 'noise_multiplier must'),
     ({'runs': [{**ENTRY, 'noise_multiplier': -2}]}, 'noise_multiplier must be'),
     ({'runs': [{**ENTRY, 'num_rounds': True}]}, 'num_rounds must not be True'),
-    ({'runs': [{**ENTRY, 'changes': [3]}]}, 'changes must be pairs'),
-    ({'runs': [{**ENTRY, 'restarts': ['3']}]}, 'of numbers at rounds'),
+    ({'runs': [{**ENTRY, 'restarts': [True]}]}, "'restarts' is none of log"),
     ({'runs': [{**ENTRY, 'log': 'none.parquet'}]}, 'no such file'),
     ({'runs': [{**ENTRY, 'log': [3]}]}, 'log must not be'),
   ],

@@ -23,7 +23,7 @@ MARK = 'MARKED'
 SALT = bytes(range(16))
 # Fields of every published statement.
 PUBLIC = (
-  'num_rounds min_sep max_participations noise_multiplier strategy restarts report_goal worst_case'
+  'num_rounds min_sep max_participations noise_multiplier strategy report_goal worst_case'
   ' declared delta adjacency group_size assumptions void_reason warnings commitment confidential'
 )
 # Devices a and c have the same rounds but for where they begin; so have b and d.
@@ -82,7 +82,7 @@ def fixture_folder(tmp_path):
 @pytest.mark.parametrize('suffix', ['parquet', 'csv'])
 def test_nothing_of_rows_ids_or_places_is_published(folder, tmp_path, suffix, capsys):
   path, is_text = folder / f'{MARK}.{suffix}', suffix == 'csv'
-  flags = ['--report_goal=2', '--declared_min_sep=3', '--restart=5']
+  flags = ['--report_goal=2', '--declared_num_rounds=15', '--declared_min_sep=3']
   if is_text:
     lines = [f'{r},{MARK}-{d}' for r, d in ROWS]
     path.write_text('\n'.join(['round,device_id', *lines, '']))
@@ -118,8 +118,8 @@ def test_nothing_of_rows_ids_or_places_is_published(folder, tmp_path, suffix, ca
   'flags',
   [
     [],
-    ['--report_goal=2', '--declared_min_sep=3', '--delta=1e-8'],
-    ['--group_size=2', '--noise_multiplier_from=5:2.5'],
+    ['--report_goal=2', '--declared_num_rounds=15', '--declared_min_sep=3', '--delta=1e-8'],
+    ['--group_size=2'],
   ],
 )
 def test_rows_of_other_devices_leave_the_report_as_it_is(folder, tmp_path, flags, capsys):
@@ -228,10 +228,9 @@ def test_the_published_command_gives_the_published_figures(folder, tmp_path, cap
   text, statement = published(
     path,
     tmp_path,
+    '--declared_num_rounds=20',
     '--declared_min_sep=4',
     '--delta=1e-8',
-    '--restart=6',
-    '--noise_multiplier_from=8:2.5',
     '--adjacency=replace_one',
   )
   _, result = repeated(text, path, capsys)

@@ -104,19 +104,37 @@ def test_a_declared_separation_that_nothing_tested_holds():
   once, declared = log_of([(0, 'a'), (1, 'b')], 3), schemas.MinSep(num_rounds=3, min_sep=400)
   statement = replayed(once, BLT, **ARGUMENTS, declared=declared)
   assert statement.declared.holds is True
-  assert not statement.runs[0].keeps_to(schemas.MinSep(num_rounds=4))
+  assert statement.runs[0].keeps_to(schemas.MinSep(num_rounds=4))
+  assert not statement.runs[0].keeps_to(schemas.MinSep(num_rounds=2))
 
 
 @pytest.mark.parametrize(
   'declared, message',
   [
-    (schemas.MinSep(num_rounds=13), 'declared is for 13 rounds'),
+    (schemas.MinSep(num_rounds=11), 'declared_num_rounds=11 must be at least the 12 rounds of'),
+    (schemas.MinSep(num_rounds=14), 'declared_num_rounds=14: num_rounds=14 is beyond the 13'),
     (schemas.FixedSeparation(num_rounds=12), 'FixedSeparation'),
   ],
 )
-def test_declared_is_a_min_sep_of_the_same_rounds(declared, message):
+def test_declared_is_a_min_sep_of_rounds_that_the_run_could_have(declared, message):
   with pytest.raises(ValueError, match=message):
-    replayed(LOG, BLT, **ARGUMENTS, declared=declared)
+    replayed(LOG, ones(13), **ARGUMENTS, declared=declared)
+
+
+def test_whatever_may_have_followed_releases_is_among_the_assumptions():
+  planned = schemas.MinSep(num_rounds=20)
+  run = runs.Run.of(LOG, BLT, noise_multiplier=3.0, declared_schema=planned)
+  told = ' '.join(replay.replay(run, deltas=1e-6).assumptions)
+  for words in (
+    'worst case and observed assume that neither participation nor the end of the run depended',
+    'declared: the schema, its number of rounds too, was fixed before the first round',
+    'all 20 declared rounds: it holds whatever participation and the end of the run depended on',
+  ):
+    assert words in told
+  plain = runs.Run.of(LOG, BLT, noise_multiplier=3.0)
+  told = ' '.join(replay.replay([plain, plain], deltas=1e-6).assumptions)
+  assert 'which runs there were, and their strategies, noise and schemas, did not depend' in told
+  assert 'declared' not in told
 
 
 def test_declared_is_given_for_each_run_or_for_none():

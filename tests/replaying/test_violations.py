@@ -49,6 +49,7 @@ def test_equals_a_count_by_hand(tmp_path, num_runs, min_sep, most):
         tmp_path / f'{i}.parquet',
         STRATEGY,
         noise_multiplier=4.0,
+        declared_num_rounds=24,
         declared_min_sep=min_sep,
         declared_max_participations=most,
       )
@@ -97,7 +98,8 @@ def replayed(capsys, *flags):
 def test_text_json_and_pages(tmp_path, capsys):
   log, page, public = (tmp_path / name for name in ('log.parquet', 'r.html', 'p.html'))
   write(log, {'a': [0, 1, 9], 'b': [0, 9], 'c': [4]})
-  given = [f'--log={log}', '--strategy=tree_online', '--noise_multiplier=4', '--declared_min_sep=5']
+  given = [f'--log={log}', '--strategy=tree_online', '--noise_multiplier=4']
+  given += ['--declared_num_rounds=24', '--declared_min_sep=5']
   status, out, err = replayed(capsys, *given, f'--report={page}', f'--public_report={public}')
   assert status == 4 and err[-1].endswith('schema was not kept, by 1 device')
   assert 'not kept to what was declared: 1 devices, in 1 rounds (1)' in out
@@ -121,7 +123,8 @@ def test_budgets_and_void_guarantees_have_their_exit_status(tmp_path, capsys):
   assert 'is above --max_epsilon=3' in err[-1]
   more = f'--max_epsilon={epsilon}'
   main.main(['replay', '--delta=1e-6', *given, '--noise_multiplier=2', more])
-  status, _, _ = replayed(capsys, *given, '--noise_multiplier=2', '--declared_min_sep=3', more)
+  declared = ('--declared_num_rounds=24', '--declared_min_sep=3')
+  status, _, _ = replayed(capsys, *given, '--noise_multiplier=2', *declared, more)
   assert status == 3  # The declared guarantee is what a budget is about.
   status, out, err = replayed(capsys, *given, '--noise_multiplier=0', more, '--json')
   assert status == 4 and json.loads(out)['worst_case']['epsilon'] is None

@@ -133,7 +133,8 @@ def test_the_noise_has_the_covariance_of_the_strategy_over_starts_and_burnt_rows
 def test_the_log_proves_what_happened(tmp_path):
   folder = tmp_path / 'run'
   with opened(folder, schema=SCHEMA, max_epsilon=30.0, delta=1e-6) as aggregator:
-    assert aggregator.epsilon() == 0.0
+    with pytest.raises(ValueError, match='there is no round yet'):
+      aggregator.privacy_loss()
     for t in range(4):
       released(aggregator, ids=[f'a{t % 2}', f'b{t % 3}'])
       expected = dpftrl.account(
@@ -143,15 +144,15 @@ def test_the_log_proves_what_happened(tmp_path):
         delta=1e-6,
         num_coordinates=SIZE,
       )
-      assert aggregator.epsilon() <= expected.epsilon * (1 + 1e-12)
-    so_far = aggregator.epsilon(1e-5)
-    assert 0 < so_far < aggregator.epsilon()
+      assert aggregator.privacy_loss().epsilon <= expected.epsilon * (1 + 1e-12)
+    so_far = aggregator.privacy_loss(1e-5).epsilon
+    assert 0 < so_far < aggregator.privacy_loss().epsilon
     open_statement = aggregator.statement()
     aggregator.report(tmp_path / 'report.html')
     with pytest.raises(ValueError, match=r'a bundle is written after close\(\)'):
       aggregator.bundle(tmp_path / 'bundle')
   digest = aggregator.bundle(tmp_path / 'bundle')
-  assert open_statement.worst_case.epsilon == pytest.approx(aggregator.epsilon())
+  assert open_statement.worst_case == aggregator.privacy_loss()
   assert open_statement.arithmetic.kind == 'covered'
   assert open_statement.arithmetic.num_coordinates == SIZE
   run = dpftrl.open_run(folder / 'participation.parquet', folder / 'strategy.json')
@@ -175,7 +176,7 @@ def test_counts_and_outcomes(tmp_path):
     assert norm == pytest.approx(0.5, rel=2.0**-14)
     assert 'noise is off' in aggregator.statement(1e-6).void_reason
     with pytest.raises(ValueError, match='there is no ε: noise is off'):
-      aggregator.epsilon(1e-6)
+      aggregator.privacy_loss(1e-6)
     with pytest.raises(ValueError, match='no guarantee to check: noise is off'):
       aggregator.bundle(tmp_path / 'bundle', 1e-6)
 
@@ -305,7 +306,7 @@ def refusals(tmp_path):
     'another structure': (another_structure, "update must be a mapping of 'w', 'b'"),
     'ids that are none': (lambda a: released(a, [1.5, 2.5]), 'device_id'),
     'ids in one text': (lambda a: released(a, 'ab'), 'device_ids must be a list of ids'),
-    'no delta': (lambda a: a.epsilon(), 'delta must be given'),
+    'no delta': (lambda a: a.privacy_loss(), 'delta must be given'),
     'no round': (lambda a: a.statement(1e-6), 'there is no round yet'),
   }
 
@@ -355,8 +356,6 @@ def test_only_those_who_may_take_part_are_admissible(tmp_path):
     (dict(max_epsilon=1e-3, schema=SCHEMA, delta=1e-6), 'too little for one round'),
     (dict(noise_multiplier=1e-9), 'is too small for sums of whole numbers'),
     (dict(report_goal=2**40), 'have no room in sums of 64 bits'),
-    (dict(changes=[(3, 1e-9, 0.5)]), 'is too small for sums of whole numbers'),
-    (dict(changes=[(3, 1.0, 0.5)], sampling=BATCHES), 'with sampling, guarantees are of the same'),
   ],
 )
 def test_arguments_that_will_not_do(arguments, message, tmp_path):
@@ -449,37 +448,12 @@ def test_threads_that_ask_for_epsilon_count_each_round_once(tmp_path, monkeypatc
   with opened(tmp_path / 'run', delta=1e-6) as aggregator:
     for cohort in ('ab', 'cd', 'ab'):
       released(aggregator, list(cohort))
-      threads = [threading.Thread(target=aggregator.epsilon) for _ in range(2)]
+      threads = [threading.Thread(target=aggregator.privacy_loss) for _ in range(2)]
       for thread in threads:
         thread.start()
       for thread in threads:
         thread.join()
-    assert aggregator.epsilon() == aggregator.statement().worst_case.epsilon
-
-
-def test_the_noise_stays_while_epsilon_is_computed(tmp_path, monkeypatch):
-  """Else rounds after a change would be counted with the noise from before it."""
-  add, is_counting, may_go_on = seen.Seen.add, threading.Event(), threading.Event()
-
-  def slow(*given):
-    is_counting.set()
-    assert may_go_on.wait(60)
-    add(*given)
-
-  with opened(tmp_path / 'run', delta=1e-6) as aggregator:
-    released(aggregator)
-    monkeypatch.setattr(seen.Seen, 'add', slow)
-    change = lambda: aggregator.change_noise(noise_multiplier=1.5)
-    threads = [threading.Thread(target=target) for target in (aggregator.epsilon, change)]
-    threads[0].start()
-    assert is_counting.wait(60)
-    threads[1].start()
-    threads[1].join(0.2)
-    assert aggregator.changes == ()
-    may_go_on.set()
-    for thread in threads:
-      thread.join()
-    assert aggregator.changes == ((1, 1.5, 0.5),)
+    assert aggregator.privacy_loss() == aggregator.statement().worst_case
 
 
 def test_a_round_that_is_ending_cannot_fail(tmp_path, monkeypatch):
