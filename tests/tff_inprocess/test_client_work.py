@@ -10,6 +10,7 @@ import tff_inprocess
 pytestmark = pytest.mark.tff
 
 FLOATS = [1.0, 2.0, 3.0]
+VECTOR = tff.TensorType(np.float32, [3])
 WORDS = tff.TensorType(np.str_, [None])
 NUMBERS = tff.SequenceType(np.int64)
 
