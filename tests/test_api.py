@@ -61,9 +61,9 @@ def test_a_strategy_may_be_given_by_its_name(given, tmp_path):
     given = tmp_path / 'a.json'
     fl_dpftrl.save_strategy(given, fl_dpftrl.BandedToeplitz([1.0, 0.5]), schema=SCHEMA)
   strategy, noise = fl_dpftrl.load_strategy(given), dict(noise_multiplier=2.0, delta=1e-6)
-  account = fl_dpftrl.account
+  account, calibrate = fl_dpftrl.account, fl_dpftrl.calibrate
   assert account(given, SCHEMA, **noise) == account(strategy, SCHEMA, **noise)
-  found = [fl_dpftrl.calibrate(one, SCHEMA, epsilon=3.0, delta=1e-6) for one in (given, strategy)]
+  found = [calibrate(one, SCHEMA, epsilon=3.0, delta=1e-6) for one in (given, strategy)]
   assert found[0] == found[1]
   described = fl_dpftrl.describe(given, SCHEMA)
   assert described.figures == fl_dpftrl.describe(strategy, SCHEMA).figures
@@ -71,6 +71,7 @@ def test_a_strategy_may_be_given_by_its_name(given, tmp_path):
   assert saved.figures == described.figures
 
 
+NUMBERS = dict(template=1.0, noise_multiplier=1.0, clip_norm=1.0, report_goal=1)
 TAKE_STRATEGIES = {
   'account': lambda s: fl_dpftrl.account(s, SCHEMA, noise_multiplier=1.0, delta=1e-6),
   'calibrate': lambda s: fl_dpftrl.calibrate(s, SCHEMA, epsilon=1.0, delta=1e-6),
@@ -80,9 +81,7 @@ TAKE_STRATEGIES = {
   'Guard': lambda s: fl_dpftrl.Guard(s, 1.0, SCHEMA, 1e-6, log='log.parquet'),
   'open_run': lambda s: fl_dpftrl.open_run('log.parquet', s, noise_multiplier=1.0),
   'NoiseRows': lambda s: fl_dpftrl.NoiseRows(s, 2, folder='rows'),
-  'PrivateAggregator': lambda s: fl_dpftrl.PrivateAggregator(
-    s, template=1.0, folder='run', noise_multiplier=1.0, clip_norm=1.0, report_goal=1
-  ),
+  'PrivateAggregator': lambda s: fl_dpftrl.PrivateAggregator(s, folder='run', **NUMBERS),
 }
 
 

@@ -124,10 +124,9 @@ def _occupied(cells: np.ndarray, firsts: np.ndarray, lasts: np.ndarray, slots: i
 
 
 def read_traces(path: str | os.PathLike[str]) -> Traces:
-  """Reads a Parquet table of times, a row for each time at which a device could be reached.
+  """Reads a Parquet table of times at which devices could be reached, a row for each.
 
-  Its columns are `device` (text or a whole number), and `start` and `end` (timestamps; UTC where
-  they have no zone). Others are ignored.
+  It needs columns `device` (text or a whole number), `start` and `end` (timestamps, UTC).
   """
   import duckdb  # Slow to load.
 
