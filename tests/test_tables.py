@@ -108,7 +108,6 @@ def test_an_audit_says_what_failed(results):
 @pytest.mark.slow
 def test_a_comparison_is_drawn(results):
   assert len(results['Comparison'].plot().axes) == 2
-  assert results['Comparison'].plot('rms').axes
   assert dpftrl.compare(['identity', 'tree_full'], SCHEMA).plot().axes
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.comparison import candidates as compared
 from fl_dpftrl.participation import schemas as participation
-from fl_dpftrl.planning import candidates, recommendation, simulating
+from fl_dpftrl.planning import candidates, recommendation
 from fl_dpftrl.planning import forecast as forecast_lib
 
 NAMES = (*candidates.MECHANISMS, 'blt-b100', 'blt-b400', 'blt-b1000')
@@ -76,7 +76,7 @@ class Judge:
     self._hindsight = functools.cache(self._find_for)
 
   def verdicts(
-    self, outcomes: Sequence[simulating.Outcome], index: int, max_copies: Sequence[int]
+    self, outcomes: Sequence[forecast_lib.Outcome], index: int, max_copies: Sequence[int]
   ) -> list[Verdict]:
     """Plans from the simulations that follow one of them, and evaluates on it.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks import sides
 from benchmarks.plan import cases, judge
-from fl_dpftrl.planning import simulating
+from fl_dpftrl.planning import forecast as forecast_lib
 
 LIMIT = 0.02
 """Accepted relative excess of the plan's loss over that of hindsight."""
@@ -30,7 +30,7 @@ class Row:
   """Results of a case: simulations, verdicts on plans, and the command."""
 
   case: cases.Case
-  outcomes: Sequence[simulating.Outcome]
+  outcomes: Sequence[forecast_lib.Outcome]
   verdicts: Sequence[judge.Verdict]
   command: sides.Side
 

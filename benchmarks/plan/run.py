@@ -10,7 +10,7 @@ import time
 
 from benchmarks import pages, process, sides
 from benchmarks.plan import cases, judge, results
-from fl_dpftrl.planning import simulating
+from fl_dpftrl.planning import forecast as forecast_lib
 
 CORES = 2
 MAX_COPIES = (16, 1000)
@@ -48,7 +48,7 @@ def measure(case: cases.Case, num_seeds: int, lines: Lines) -> results.Row:
   outcomes = []
   for seed in range(num_seeds):
     tell = lambda seed=seed: lines(f'{case.name}: simulation {seed + 1} of {num_seeds}')
-    outcomes.append(simulating.run(case.simulate(seed), case.num_rounds, tell)[0])
+    outcomes.append(forecast_lib.run(case.simulate(seed), case.num_rounds, tell))
   judges = judge.Judge(judge.NAMES, lambda text: lines(f'{case.name}: {text}'))
   verdicts = [
     verdict

@@ -68,7 +68,7 @@ class Outcome:
 
 def write(outcome: Outcome) -> str:
   """Writes the plot and summary.json of a run; returns a summary for people."""
-  from fl_dpftrl.drawing import style  # Loads matplotlib.
+  from fl_dpftrl import style  # Loads matplotlib.
 
   trained, hparams, dataset = outcome.trained, outcome.hparams, outcome.dataset
   stated, without_noise = trained.statement, _without_noise(outcome)

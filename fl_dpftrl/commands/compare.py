@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from fl_dpftrl import tables, workloads
 from fl_dpftrl.commands import flags, output
@@ -13,7 +13,7 @@ from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.text import messages
 
-HELP = 'compares mechanisms and strategy files: table, CSV and figures'
+HELP = 'compares mechanisms and strategy files: table, CSV and figure'
 
 EXAMPLE = (
   'fl-dpftrl compare --mechanisms=identity,tree_online,blt,blt-b400'
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
   flags.add(parser, 'objective')
   flags.add_workload(parser)
-  add('--output', metavar='FOLDER', help='folder for a CSV file and PNG figures')
+  add('--output', metavar='FOLDER', help='folder for a CSV file and a PNG figure')
 
 
 def _values_or_each(text: str) -> list[int | None]:
@@ -91,8 +91,8 @@ def run(args: argparse.Namespace) -> json_files.Object:
   rows = [dataclasses.asdict(entry.row) for entry in entries]
   files = []
   if args.output is not None:
-    images = _figures(args, entries, axis, workload)
-    files = output.write_folder(args.output, 'comparison.csv', rows, images)
+    image = _figure(args, entries, axis, workload)
+    files = output.write_folder(args.output, 'comparison.csv', rows, {'losses.png': image})
   return {
     'objective': args.objective,
     **flags.workload_fields(workload),
@@ -140,47 +140,34 @@ def _words(workload: workloads.Workload) -> str:
   return ', '.join(f'{name} {value:g}' for name, value in fields.items()) or 'prefix sums'
 
 
-def _figures(
+def _figure(
   args: argparse.Namespace,
   entries: Sequence[sweep.Entry],
   axis: str | None,
   workload: workloads.Workload,
-) -> dict[str, bytes]:
-  """Returns PNG images by file name."""
+) -> bytes:
+  """Returns the figure as PNG."""
   # These imports are slow, and other commands do not need them.
+  from fl_dpftrl import style
   from fl_dpftrl.comparison import figures
-  from fl_dpftrl.drawing import style
 
   goal = f'optimised for {figures.LOSSES[args.objective]}'
   if workload != workloads.Workload():
     goal += f' of {_words(workload)}'
-  setting = f'{_setting(args, style.number)}; {goal}'
-  if axis is None:
-    drawn = {'losses.png': figures.side_by_side(entries, args.objective, setting)}
-  else:
-    drawn = {
-      f'{objective}_loss.png': figures.against(entries, axis, objective, setting)
-      for objective in figures.LOSSES
-    }
-  columns, mechanism_of, schema = figures.columns_of(entries)
-  if columns:
-    n, b, k = map(style.number, (schema.num_rounds, schema.min_sep, schema.participations))
-    where = f'first columns; {n} rounds, min-sep {b}, at most {k} participations; {goal}'
-    drawn['coefficients.png'] = figures.lags(columns, mechanism_of, where)
-  return {name: style.png(figure) for name, figure in drawn.items()}
+  return style.image(figures.draw(entries, axis, f'{_setting(args)}; {goal}'), 'png')
 
 
-def _setting(args: argparse.Namespace, number: Callable[[float], str]) -> str:
+def _setting(args: argparse.Namespace) -> str:
   """Returns the part of the setting that does not vary, in words."""
   words = []
   if len(args.num_rounds) == 1:
-    words.append(f'{number(args.num_rounds[0])} rounds')
+    words.append(f'{args.num_rounds[0]:,} rounds')
   if len(args.min_sep) == 1:
-    words.append(f'min-sep {number(args.min_sep[0])}')
+    words.append(f'min-sep {args.min_sep[0]:,}')
   if args.max_participations == [None]:
     words.append('as many participations as fit')
   elif len(args.max_participations) == 1:
-    words.append(f'at most {number(args.max_participations[0])} participations')
+    words.append(f'at most {args.max_participations[0]:,} participations')
   return ', '.join(words)
 
 

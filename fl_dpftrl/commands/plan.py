@@ -4,12 +4,11 @@ import argparse
 import dataclasses
 import functools
 import math
-import os
 import time
 
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.commands import flags, output, plan_text, population_flags
-from fl_dpftrl.files import durable, json_files
+from fl_dpftrl.files import json_files
 from fl_dpftrl.planning import planner
 from fl_dpftrl.simulation import scenario as scenario_lib
 from fl_dpftrl.strategies import files
@@ -19,7 +18,6 @@ HELP = 'simulates a population and recommends a strategy, noise and ε'
 EXAMPLE = (
   'fl-dpftrl plan --population=3000000 --report_goal=6500 --num_rounds=2000'
   ' --timer_hours=72 --delta=1e-10 --noise_multiplier=7.4 --output=plan.json'
-  ' --report=plan.html'
 )
 
 _MOST = 10_000  # maximum number of copies and simulations
@@ -66,8 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   flags.add_max_epsilon(parser)
   add('--output', metavar='FILE.json', help='strategy file to write')
-  add('--report', metavar='FILE.html', help='HTML report to write')
-  parser.set_defaults(parser=parser)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,7 +91,6 @@ class Result:
       **({'report_goals': plan_text.goals(self.plan, self.others)} if self.others else {}),
       'wall_seconds': self.wall_seconds,
       'output': self.args.output,
-      'report': self.args.report,
     }
 
 
@@ -133,7 +128,7 @@ def run(args: argparse.Namespace) -> Result:
 
 
 def finish(args: argparse.Namespace, result: Result) -> None:
-  """Writes the strategy and the report."""
+  """Writes the strategy."""
   plan = result.plan
   if args.output is not None:
     files.save_strategy(
@@ -142,14 +137,6 @@ def finish(args: argparse.Namespace, result: Result) -> None:
       schema=plan.best.guarantee.schema,
       objective=args.objective,
     )
-  if args.report is not None:
-    # This import is slow, and other commands do not need it.
-    from fl_dpftrl.reports import plan as plan_page
-
-    text = plan_page.report(
-      plan, embedded=result.to_json(), setting=_setting(result.args), command=_command(args)
-    )
-    durable.write_durably(args.report, text.encode())
 
 
 def verdict(args: argparse.Namespace, result: Result) -> tuple[int, str] | None:
@@ -171,7 +158,6 @@ def _check(args: argparse.Namespace) -> None:
   if args.strategies is not None:
     flags.candidates('strategies', args.strategies)
   output.check_file('output', args.output, '.json')
-  output.check_file('report', args.report, '.html')
 
 
 def _with_report_goal(scenario: scenario_lib.Scenario, goal: int) -> scenario_lib.Scenario:
@@ -182,35 +168,6 @@ def _with_report_goal(scenario: scenario_lib.Scenario, goal: int) -> scenario_li
   return dataclasses.replace(scenario, report_goal=goal, clients_per_round=chosen)
 
 
-def _command(args: argparse.Namespace) -> str:
-  """Returns the command line with the flags whose values are not their defaults."""
-  given = {name: value for name, value in vars(args).items() if name not in ('parser', 'json')}
-  default = args.parser.get_default
-  return flags.command_line('plan', ((n, v) for n, v in given.items() if v != default(n)))
-
-
-def _setting(args: argparse.Namespace) -> dict[str, str]:
-  """Returns the headline figures of the setting, in words."""
-  simulation = population_flags.scenario(args).simulation()
-  if args.timer_hours is not None:
-    timer = f'{args.timer_hours:g} hours'
-  elif args.timer_rounds is not None:
-    timer = f'{args.timer_rounds:,} rounds'
-  else:
-    timer = 'none'
-  server = simulation.server
-  return {
-    'devices in the population': f'{args.population:,}',
-    'report goal': f'{args.report_goal:,}',
-    'chosen per round': f'{server.clients_per_round:,}',
-    'dropout (chosen devices that never report)': f'{100.0 * simulation.population.dropout:g} %',
-    'rounds': f'{args.num_rounds:,}',
-    'timer': timer,
-    'availability': os.path.basename(args.availability),
-  }
-
-
 def show(result: Result) -> str:
   """Formats the recommendation, its alternatives and its assumptions."""
-  files_written = result.args.output, result.args.report
-  return plan_text.text(result.plan, result.others, *files_written)
+  return plan_text.text(result.plan, result.others, result.args.output)

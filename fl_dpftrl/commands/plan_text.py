@@ -8,18 +8,12 @@ from fl_dpftrl.planning import planner
 from fl_dpftrl.text import messages, rounding
 
 
-def text(
-  plan: planner.Plan,
-  others: Sequence[planner.Plan] = (),
-  output: str | None = None,
-  report: str | None = None,
-) -> str:
+def text(plan: planner.Plan, others: Sequence[planner.Plan] = (), output: str | None = None) -> str:
   """Returns the recommendation, its alternatives and its assumptions as text."""
   count = len(plan.forecast.outcomes)
-  hint = ['add --output=FILE.json to write the strategy file'] if output is None else []
-  written = [messages.one_line(path) for path in (output, report) if path is not None]
-  if written:
-    hint.append(f'written: {", ".join(written)}')
+  hint = 'add --output=FILE.json to write the strategy file'
+  if output is not None:
+    hint = f'written: {messages.one_line(output)}'
   blocks = (
     _recommended(plan),
     [f'results of {count} simulation{"s" * (count > 1)}'],
@@ -31,7 +25,7 @@ def text(
     _left_out(plan),
     ['This is no guarantee: replay the log of the run for that. It assumes:'],
     [f'- {line}' for line in plan.assumptions],
-    hint,
+    [hint],
   )
   return '\n\n'.join('\n'.join(lines) for lines in blocks if lines)
 

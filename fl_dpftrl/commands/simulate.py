@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from fl_dpftrl import tables
 from fl_dpftrl.centralized import partition
 from fl_dpftrl.commands import flags, output, population_flags
-from fl_dpftrl.files import durable, json_files
+from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import attendance as attendance_lib
-from fl_dpftrl.simulation import cohorts, recording, server
-from fl_dpftrl.simulation import turnouts as turnouts_lib
+from fl_dpftrl.simulation import recording, server
 
 HELP = 'simulates the participation of a population and writes the log'
 
@@ -30,7 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser, 'for centralized training instead of devices: sampling scheme of the batches'
   )
   add('--output', metavar='FILE.parquet', help='participation log to write')
-  add('--report', metavar='FILE.html', help='HTML report on participation over time to write')
   add(
     '--output_scenario',
     metavar='FILE.json',
@@ -47,16 +45,14 @@ class Result:
     attendance: totals of the cohorts.
     details: further JSON fields: those of devices, or of sampled batches.
     wall_seconds: seconds that the simulation took.
-    simulation: simulation of the devices; None for batches.
-    turnouts: turnouts of the rounds of devices.
+    timer: timer of the devices; None for batches.
   """
 
   args: argparse.Namespace
   attendance: attendance_lib.Attendance
   details: json_files.Object
   wall_seconds: float
-  simulation: cohorts.Simulation | None = None
-  turnouts: turnouts_lib.Turnouts | None = None
+  timer: server.Timer | None = None
 
   def to_json(self) -> json_files.Object:
     """Returns the totals, what is known of devices or batches, and the output."""
@@ -72,7 +68,6 @@ class Result:
 def run(args: argparse.Namespace) -> Result:
   """Simulates the rounds and writes the log."""
   output.check_file('output', args.output)
-  output.check_file('report', args.report)
   output.check_file('output_scenario', args.output_scenario, '.json')
   needed = ('num_rounds',) if args.sampling else ('population', 'report_goal', 'num_rounds')
   args = population_flags.completed(args, *needed)
@@ -87,11 +82,12 @@ def run(args: argparse.Namespace) -> Result:
       wall_seconds=time.monotonic() - began,
     )
   simulation = population_flags.scenario(args).simulation()
-  turnouts = turnouts_lib.Turnouts()
+  lost = {'dropped': 0, 'late': 0}
 
   def rounds() -> Iterator[schemas.Cohort]:
     for cohort, turnout in simulation.turnouts():
-      turnouts.add(cohort, turnout)
+      lost['dropped'] += turnout.dropped
+      lost['late'] += turnout.late
       yield cohort
 
   attendance = _record(args, rounds(), {})
@@ -99,31 +95,16 @@ def run(args: argparse.Namespace) -> Result:
   return Result(
     args=args,
     attendance=attendance,
-    details={'dropped': turnouts.dropped, 'late': turnouts.late, 'timer': timer},
+    details={**lost, 'timer': timer},
     wall_seconds=time.monotonic() - began,
-    simulation=simulation,
-    turnouts=turnouts,
+    timer=simulation.timer,
   )
 
 
 def finish(args: argparse.Namespace, result: Result) -> None:
-  """Writes the scenario file and the report."""
-  args = result.args
+  """Writes the scenario file."""
   if args.output_scenario is not None:
-    population_flags.write(args.output_scenario, args)
-  if args.report and result.simulation is not None and result.turnouts is not None:
-    # This import is slow, and other commands do not need it.
-    from fl_dpftrl.reports import population
-
-    command = flags.command_line('simulate', [*_flags(args).items(), ('output', args.output)])
-    page = population.page_of(
-      result.simulation,
-      result.attendance,
-      result.turnouts,
-      embedded=result.to_json(),
-      command=command,
-    )
-    durable.write_durably(args.report, page.encode())
+    population_flags.write(args.output_scenario, result.args)
 
 
 def _partition(args: argparse.Namespace) -> partition.Partition | None:
@@ -131,7 +112,7 @@ def _partition(args: argparse.Namespace) -> partition.Partition | None:
   scheme = flags.sampling(args, None, args.num_rounds)
   if scheme is None:
     return None
-  refused = ('population', 'report_goal', 'timer_hours', 'timer_rounds', 'report')
+  refused = ('population', 'report_goal', 'timer_hours', 'timer_rounds')
   for name in ('scenario', 'output_scenario', *refused):
     value = getattr(args, name)
     if value is not None:
@@ -165,7 +146,7 @@ def _timer(kind: server.Timer, attendance: attendance_lib.Attendance) -> json_fi
 
 def _flags(args: argparse.Namespace) -> json_files.Object:
   """Returns the flags that determine the log."""
-  left_out = ('output', 'report', 'json', 'scenario', 'output_scenario')
+  left_out = ('output', 'json', 'scenario', 'output_scenario')
   return {
     name: value for name, value in vars(args).items() if value is not None and name not in left_out
   }
@@ -174,9 +155,7 @@ def _flags(args: argparse.Namespace) -> json_files.Object:
 def show(result: Result) -> str:
   """Formats the figures and explains how a timer in hours led to the min-sep."""
   figures = result.to_json()
-  if result.simulation is None:
+  if result.timer is None:
     return tables.table(figures)
   del figures['timer']
-  return (
-    f'{tables.table(figures)}\n\n{turnouts_lib.explain(result.simulation.timer, result.attendance)}'
-  )
+  return f'{tables.table(figures)}\n\n{attendance_lib.explain(result.timer, result.attendance)}'

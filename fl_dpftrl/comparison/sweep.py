@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fl_dpftrl import error, tables, workloads
+from fl_dpftrl import tables, workloads
 from fl_dpftrl.comparison import candidates as candidates_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas as participation
@@ -106,18 +106,14 @@ class Comparison:
     """Returns the rows as a data frame, in full precision."""
     return tables.frame([dataclasses.asdict(row) for row in self.rows])
 
-  def plot(self, objective: str = 'max') -> 'figure.Figure':
-    """Draws the losses, over the field that varies or side by side.
-
-    Args:
-      objective: 'rms' or 'max', the loss to draw.
+  def plot(self) -> 'figure.Figure':
+    """Draws both losses, over the field that varies or side by side.
 
     Raises:
-      ValueError: if the objective is unknown, nothing was evaluated, or several fields vary.
+      ValueError: if nothing was evaluated, or several fields vary.
     """
     from fl_dpftrl.comparison import figures  # Loads matplotlib.
 
-    error.check_objective(objective)
     varying = [name for name in SCHEMA if len({getattr(row, name) for row in self.rows}) > 1]
     fields = [name for name in varying if name != 'max_participations'] or varying
     if not self.entries or len(fields) > 1:
@@ -125,9 +121,7 @@ class Comparison:
         f'entries must be evaluated at schemas of which one field varies, got {len(self.entries)}'
         f' entries with {" and ".join(fields) or "none"} varying'
       )
-    if not fields:
-      return figures.side_by_side(self.entries, objective)
-    return figures.against(self.entries, fields[0], objective)
+    return figures.draw(self.entries, fields[0] if fields else None)
 
   def _title(self) -> str:
     skipped = f', {len(self.skipped)} left out' if self.skipped else ''

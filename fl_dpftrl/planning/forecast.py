@@ -13,12 +13,39 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fl_dpftrl.participation import schemas as participation
-from fl_dpftrl.planning import simulating
-from fl_dpftrl.simulation import cohorts
+from fl_dpftrl.simulation import attendance as attendance_lib
+from fl_dpftrl.simulation import cohorts, server
 
 _LEAST_MARGIN = 0.01  # smallest margin of b, relative to b
 
 FIELDS = ('num_rounds', 'min_sep', 'max_participations', 'days')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+  """Outcome of a run.
+
+  Attributes:
+    seed: seed of the simulation.
+    report_goal: number of devices per cohort.
+    num_rounds: n.
+    min_sep: b, over all devices.
+    max_participations: k, over all devices.
+    days: duration of the run in days.
+  """
+
+  seed: int
+  report_goal: int
+  num_rounds: int
+  min_sep: int
+  max_participations: int
+  days: float
+
+  @property
+  def schema(self) -> participation.MinSep:
+    return participation.MinSep(
+      num_rounds=self.num_rounds, min_sep=self.min_sep, max_participations=self.max_participations
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,12 +55,10 @@ class Forecast:
   Attributes:
     outcomes: outcomes of the planned run, one per seed.
     enforced: min-sep that the devices enforce in any case.
-    closer: distribution of participations with the first seed; None if unknown.
   """
 
-  outcomes: tuple[simulating.Outcome, ...]
+  outcomes: tuple[Outcome, ...]
   enforced: int = 1
-  closer: simulating.Closer | None = None
 
   @property
   def planned(self) -> participation.MinSep:
@@ -93,9 +118,31 @@ def forecast(
   num_rounds = participation.positive_integer('num_rounds', num_rounds)
   done = itertools.count(1)
   count = lambda: progress(next(done) / (num_rounds * len(seeds)))
-  runs = [simulating.run(simulate(seed), num_rounds, count) for seed in seeds]
   return Forecast(
-    outcomes=tuple(outcome for outcome, _ in runs),
-    enforced=simulating.enforced_min_sep(simulate(seeds[0])),
-    closer=runs[0][1],
+    outcomes=tuple(run(simulate(seed), num_rounds, count) for seed in seeds),
+    enforced=enforced_min_sep(simulate(seeds[0])),
   )
+
+
+def run(simulation: cohorts.Simulation, num_rounds: int, progress: Callable[[], None]) -> Outcome:
+  """Returns the outcome of so many rounds; progress is called after each."""
+  attendance = attendance_lib.Attendance()
+  for cohort in itertools.islice(simulation.rounds(), num_rounds):
+    attendance.add_cohort(cohort)
+    progress()
+  return Outcome(
+    seed=simulation.seed,
+    report_goal=simulation.server.report_goal,
+    num_rounds=num_rounds,
+    min_sep=attendance.min_sep,
+    max_participations=attendance.max_participations,
+    days=attendance.days,
+  )
+
+
+def enforced_min_sep(simulation: cohorts.Simulation) -> int:
+  """Returns the min-sep that timers enforce for all draws; 1 if none."""
+  timer = simulation.timer
+  if isinstance(timer, server.RoundTimer) and not simulation.population.forgetting_per_day:
+    return timer.rounds
+  return 1

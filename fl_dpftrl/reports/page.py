@@ -44,7 +44,6 @@ def _environment() -> jinja2.Environment:
     'up': rounding.up,
     'down': rounding.down,
     'exact': rounding.exact,
-    'percent': rounding.percent,
     'repr': repr,
     'quoted': messages.quoted,
     'one_line': lambda text: messages.one_line(text, limit=_LONGEST),

@@ -11,16 +11,11 @@ import os
 import platform
 from typing import NamedTuple
 
-import numpy as np
-from matplotlib import patches, ticker, transforms
-from scipy import special
-
 from fl_dpftrl import version
-from fl_dpftrl.drawing import bars, svg
 from fl_dpftrl.files import durable
 from fl_dpftrl.replaying import facts, publication
 from fl_dpftrl.replaying import statement as statement_lib
-from fl_dpftrl.reports import page
+from fl_dpftrl.reports import figures, page
 from fl_dpftrl.reports import setting as setting_lib
 from fl_dpftrl.text import rounding
 
@@ -31,9 +26,6 @@ _A = {'device': 'a device', 'example': 'an example'}
 _PACKAGES = ('numpy', 'dp-accounting', 'pyarrow', 'duckdb')
 
 _SHARES = (0.01, 0.05, 0.1)  # of false positives
-_REACH = 8.0  # standard deviations beyond which an error is 0 or 1
-_STEPS = 400
-_DOT = 2.6  # radius in points
 
 
 def write_report(
@@ -89,7 +81,7 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
     figures={
       'losses': _losses(statement, void, one),
       'runs': [_participation(run, one) for run in statement.runs],
-      'trade_off': None if mu is None else curve(mu),
+      'trade_off': None if mu is None else figures.curve(mu),
       'errors': () if mu is None else examples(mu),
     },
     command=setting.command if statement.confidential else publication.command(statement),
@@ -108,30 +100,32 @@ def _clip_norm(statement: statement_lib.Statement, setting: Setting) -> str:
   return 'not recorded' if clip_norm is None else rounding.exact(clip_norm)
 
 
-def _participation(run: facts.RunFacts, one: str) -> list[bars.Figure]:
+def _participation(run: facts.RunFacts, one: str) -> list[figures.Figure]:
   """Draws the participations in a run; nothing if for publication."""
   if run.counted is None or not run.counted.num_devices:
     return []
-  drawn = [
-    bars.histogram(
+  shown = [
+    figures.histogram(
       run.counted.participations or (),
       title=f'{one.capitalize()}s by participations',
       x_label=f'rounds {_A[one]} took part in',
     )
   ]
   if run.counted.separations:
-    drawn.append(
-      bars.histogram(
+    shown.append(
+      figures.histogram(
         run.counted.separations,
         title='Rounds between participations',
         x_label=f'rounds between two participations of {_A[one]}',
         mark=(run.min_sep, f'min-sep {run.min_sep:,}'),
       )
     )
-  return drawn
+  return shown
 
 
-def _losses(statement: statement_lib.Statement, void: str | None, one: str) -> bars.Figure | None:
+def _losses(
+  statement: statement_lib.Statement, void: str | None, one: str
+) -> figures.Figure | None:
   """Draws the privacy loss of actual devices; None if for publication, or without noise."""
   per_device, worst = statement.per_device, statement.worst_case.rho
   if per_device is None or not per_device.rho_histogram:
@@ -139,7 +133,7 @@ def _losses(statement: statement_lib.Statement, void: str | None, one: str) -> b
   mark = None
   if statement.group_size == 1 and worst is not None:  # Others are for many devices.
     mark = (worst, f'worst case: {"void" if void else f"ρ = {rounding.up(worst)}"}')
-  return bars.spread(
+  return figures.spread(
     per_device.rho_histogram,
     title=f'{one.capitalize()}s by ρ',
     x_label=f'ρ (zCDP) of {_A[one]}',
@@ -165,56 +159,6 @@ class Errors(NamedTuple):
   false_negatives: float
 
 
-def least_false_negatives(mu: float, false_positives: float) -> float:
-  """Returns the least share of false negatives of a test with that share of false positives.
-
-  Source: Dong, Roth and Su 2022, equation 6: G_μ(α) = Φ(Φ⁻¹(1 − α) − μ).
-  """
-  return float(special.ndtr(-special.ndtri(false_positives) - mu))
-
-
 def examples(mu: float) -> tuple[Errors, ...]:
   """Returns a few points of the curve."""
-  return tuple(Errors(share, least_false_negatives(mu, share)) for share in _SHARES)
-
-
-def curve(mu: float) -> svg.Figure:
-  """Draws the least false negatives by false positives, beside those of blind guessing."""
-  thresholds = np.linspace(-_REACH, _REACH + mu, _STEPS)
-  axes = svg.new_axes('share of false positives')
-  axes.plot([0.0, 1.0], [1.0, 0.0], color=svg.SOFT, linewidth=1.2, dashes=(4, 3))
-  axes.plot(
-    special.ndtr(-thresholds), special.ndtr(thresholds - mu), color=svg.ACCENT, linewidth=1.8
-  )
-  for point in examples(mu):
-    name = (
-      f'{point.false_positives:.0%} false positives, at least {_percent(point)} % false negatives'
-    )
-    place = transforms.ScaledTranslation(*point, axes.transData)  # type: ignore[arg-type]
-    dot = patches.Circle(
-      (0.0, 0.0),
-      _DOT / 72.0,
-      transform=axes.figure.dpi_scale_trans + place,
-      color=svg.ACCENT,
-      gid=svg.TIP + name,
-      clip_on=False,
-    )
-    axes.add_artist(dot)  # A marker would be a reference.
-  axes.set_xlim(0.0, 1.0)
-  axes.set_ylim(0.0, 1.0)
-  for axis in (axes.xaxis, axes.yaxis):
-    axis.set_major_locator(ticker.MultipleLocator(0.25))
-    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f'{value:g}'))
-  shown = f'μ = {rounding.up(mu)}'
-  for x, y, words, colour in (
-    (0.97, 0.9, 'blind guessing, dashed', svg.SOFT),
-    (0.97, 0.78, shown, svg.ACCENT),
-  ):
-    axes.text(x, y, words, color=colour, fontsize=svg.FONT, ha='right', va='center')
-  listed = '; '.join(f'{p.false_positives:.0%} and at least {_percent(p)} %' for p in examples(mu))
-  title = 'Least share of false negatives'
-  return svg.finish(axes, title, f'{title}, by share of false positives, for {shown}: {listed}')
-
-
-def _percent(point: Errors) -> str:
-  return rounding.down(100.0 * point.false_negatives, digits=3)
+  return tuple(Errors(share, figures.least_false_negatives(mu, share)) for share in _SHARES)

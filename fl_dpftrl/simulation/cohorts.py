@@ -51,13 +51,11 @@ class Turnout(NamedTuple):
     chosen: number of chosen devices, including the cohort.
     dropped: number of devices that never reported.
     late: number of devices that reported after the round was closed.
-    waiting: number of devices whose timer was running when the round closed.
   """
 
   chosen: int
   dropped: int
   late: int
-  waiting: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -169,7 +167,7 @@ class _Rounds:
     cohort = self._took_part(chosen, closed, rng)
     self._pace.learn(float(chosen.at[-1]) - began, chosen.at.size / self._server.clients_per_round)
     self._round += 1
-    start, away = self._simulation.start, self._check_ins.pool
+    start = self._simulation.start
     return (
       schemas.Cohort(
         round=t,
@@ -181,7 +179,6 @@ class _Rounds:
         chosen=chosen.at.size + self._dropped,
         dropped=int(np.count_nonzero(~chosen.reports)) + self._dropped,
         late=int(np.count_nonzero(chosen.reports)) - cohort.size,
-        waiting=self._population.num_devices - away.size,
       ),
     )
 

@@ -65,7 +65,7 @@ class Study:
 
   def write(self, folder: str | os.PathLike[str]) -> None:
     """Writes results.csv, table.txt, study.md and the figures as SVG and PNG into a folder."""
-    from fl_dpftrl.drawing import style  # Loads matplotlib.
+    from fl_dpftrl import style  # Loads matplotlib.
 
     folder = paths.local(folder)
     results_lib.write(folder / 'results.csv', self.results)

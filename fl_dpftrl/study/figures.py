@@ -8,7 +8,7 @@ from matplotlib import axes as axes_lib
 from matplotlib import figure as figure_lib
 from matplotlib import ticker
 
-from fl_dpftrl.drawing import style
+from fl_dpftrl import style
 from fl_dpftrl.study import design, results
 from fl_dpftrl.study.results import Metric
 

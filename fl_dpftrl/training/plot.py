@@ -9,7 +9,7 @@ import matplotlib
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt
 
-from fl_dpftrl.drawing import style
+from fl_dpftrl import style
 from fl_dpftrl.files import durable
 from fl_dpftrl.text import rounding
 

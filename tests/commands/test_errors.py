@@ -134,7 +134,6 @@ ERRORS = [
   ('plan', '--max_copies=-1', '--max_copies=-1'),
   ('plan', '--strategies=bread', "--strategies: 'bread'"),
   ('plan', '--output=plan.txt', '--output=plan.txt must end in .json'),
-  ('plan', '--report=nowhere/plan.html', '--report=nowhere/plan.html'),
   ('plan', '--report_goals=0', '--report_goals'),
   (
     'plan',
@@ -174,7 +173,7 @@ LINES = [
   ('simulate --num_rounds=3', '--population is needed, or --scenario'),
   *(
     (f'simulate {_SAMPLED}=poisson {flag}', f'{flag} is for devices')
-    for flag in ('--timer_rounds=2', '--report=page.html', '--scenario=scenario.json')
+    for flag in ('--timer_rounds=2', '--scenario=scenario.json')
   ),
   ('simulate --scenario=broken.json', '--scenario=broken.json is no scenario file'),
   ('simulate --scenario=absent.json', 'absent.json: No such file'),

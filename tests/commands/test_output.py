@@ -49,8 +49,8 @@ def test_what_tells_of_devices_is_for_the_operator_alone(run, log, tmp_path):
   log.chmod(0o600)
   for line in (
     f'{REPLAY} --report={tmp_path}/privacy.html --public_report={tmp_path}/public.html',
-    f'{SIMULATE} --output={tmp_path}/simulated.parquet --report={tmp_path}/simulated.html',
-    f'{PLAN} --report_goals=20 --output={tmp_path}/plan.json --report={tmp_path}/plan.html',
+    f'{SIMULATE} --output={tmp_path}/simulated.parquet',
+    f'{PLAN} --report_goals=20 --output={tmp_path}/plan.json',
     f'{OPTIMIZE} --output={tmp_path}/banded.json',
     f'{COMPARE} --output={tmp_path}/compared',
   ):
@@ -58,7 +58,7 @@ def test_what_tells_of_devices_is_for_the_operator_alone(run, log, tmp_path):
   found = modes(tmp_path)
   private = {'log.parquet', 'privacy.html', 'simulated.parquet'}
   assert {name: found.pop(name) for name in private} == dict.fromkeys(private, 0o600)
-  assert len(found) == 8 and set(found.values()) == {0o644}
+  assert len(found) == 6 and set(found.values()) == {0o644}
 
 
 @pytest.mark.parametrize(
@@ -70,10 +70,8 @@ def test_what_tells_of_devices_is_for_the_operator_alone(run, log, tmp_path):
     (REPLAY + ' --bundle={log}.bundle', 'public_bundle={folder}/bundle'),
     ('verify {log}', 'public_bundle={folder}/bundle'),
     (SIMULATE, 'output={folder}/log.parquet'),
-    (SIMULATE, 'report={folder}/page.html'),
     (SIMULATE, 'output_scenario={folder}/scenario.json'),
     (PLAN, 'output={folder}/strategy.json'),
-    (PLAN, 'report={folder}/page.html'),
     (OPTIMIZE, 'output={folder}/strategy.json'),
     (COMPARE, 'output={folder}'),
   ],
@@ -101,8 +99,6 @@ def test_before_the_work(run, log, tmp_path, monkeypatch, line, flag):
   [
     (f'{REPLAY} --report={{page}}', 'ε'),
     (f'{REPLAY} --json --public_report={{page}}', '"epsilon"'),
-    (f'{PLAN} --report={{page}}', 'ε'),
-    (f'{SIMULATE} --report={{page}}', 'min_sep'),
   ],
 )
 def test_figures_are_printed_before_a_page_fails(run, log, tmp_path, monkeypatch, line, words):

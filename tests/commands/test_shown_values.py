@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from fl_dpftrl import tables
+from fl_dpftrl import style, tables
 from fl_dpftrl.commands import output
-from fl_dpftrl.drawing import style
 from fl_dpftrl.logs import keys, schema
 from fl_dpftrl.reports import page
 
@@ -67,8 +66,6 @@ def test_cells_and_progress(capsys, monkeypatch):
 
 def test_labels_of_figures_are_no_formulas():
   assert style.plain('a $x_1$\nb\x1b') == r'a \$x_1\$ b\x1b'
-  figure = style.new_figure(3.0, 2.0, '$\\bad{', 'one\ntwo $')
-  assert style.png(figure)
 
 
 def test_names_of_strategies_are_shown_on_one_line(tmp_path, run):

@@ -6,8 +6,6 @@ import re
 import pyarrow.parquet as pq
 import pytest
 
-from tests import pages
-
 SMALL = '--population=4000 --report_goal=40 --num_rounds=300'
 REPLAY = '--strategy=tree_online --noise_multiplier=5 --delta=1e-6'
 COUNTS = ('num_rounds', 'num_devices', 'num_participations', 'min_sep', 'max_participations')
@@ -41,17 +39,9 @@ def test_the_seed_decides_the_bytes_and_the_log_says_the_flags(result, tmp_path)
 
 
 @pytest.mark.slow
-def test_explains_min_sep(run, tmp_path):
-  page = tmp_path / 'page.html'
-  _, said, _ = run(f'simulate {SMALL} --timer_hours=24 --report={page} --seed=3 --window_hours=5,8')
-  assert 'A timer of 24 hours was' in said
-  html = page.read_text()
-  embedded = json.loads(re.search(r'id="simulation">(.*?)</script>', html)[1])
-  assert f'min_sep             {embedded["min_sep"]}' in said
-  assert {'min_sep', 'max_participations', 'late'} <= pages.check(html, embedded)
-  assert html.count('<svg ') == 4
-  assert not re.search(r'(src|href)=|https?:', html)
-  assert '--timer_hours=24' in html and '--seed=3' in html and '--window_hours=5.0,8.0' in html
+def test_explains_min_sep(run):
+  _, said, _ = run(f'simulate {SMALL} --timer_hours=24 --seed=3 --window_hours=5,8')
+  assert 'A timer of 24 hours was' in said and re.search(r'late +\d', said)
 
 
 FLAGS = (
@@ -61,7 +51,7 @@ FLAGS = (
 
 
 def without_time(found):
-  return {k: v for k, v in found.items() if k not in ('wall_seconds', 'output', 'report')}
+  return {k: v for k, v in found.items() if k not in ('wall_seconds', 'output')}
 
 
 def test_a_scenario_file_gives_the_same_log(result, tmp_path):

@@ -34,7 +34,7 @@ def test_files_have_the_rows_and_the_same_figures_each_time(tmp_path, result):
     'compare --mechanisms=identity,blt-b400,blt:1 --num_rounds=48 --min_sep=6,12,24'
     ' --max_participations=3'
   )
-  names = ['coefficients.png', 'comparison.csv', 'max_loss.png', 'rms_loss.png']
+  names = ['comparison.csv', 'losses.png']
   found = result(f'{line} --output={tmp_path / "a"}')
   result(f'{line} --output={tmp_path / "b"}')
   assert sorted(found['files']) == sorted(os.listdir(tmp_path / 'a')) == names
@@ -101,11 +101,11 @@ def test_strategies_of_too_few_rounds_are_left_out(tmp_path, run):
 def test_the_examples_work(run, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   subtitles = []
-  drawn = figures.lags
-  monkeypatch.setattr(figures, 'lags', lambda *given: subtitles.append(given[-1]) or drawn(*given))
+  drawn = figures.draw
+  monkeypatch.setattr(figures, 'draw', lambda *given: subtitles.append(given[-1]) or drawn(*given))
   # The examples at fewer points, with a mechanism that is optimised in less time.
   line = compare.EXAMPLE.replace(',blt,', ',blt:1,').replace('100:600:7', '100:600:2')
   status, out, _ = run(line.removeprefix('fl-dpftrl '))
   assert status == 0 and 'blt-b400' in out
-  assert len(os.listdir('comparison')) == 4
-  assert '2,052 rounds, min-sep 600, at most 4 participations' in subtitles[0]
+  assert len(os.listdir('comparison')) == 2
+  assert subtitles == ['2,052 rounds, at most 6 participations; optimised for MaxLoss']

@@ -8,7 +8,7 @@ from fl_dpftrl import sensitivity
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.comparison import candidates as compared
 from fl_dpftrl.participation import schemas as participation
-from fl_dpftrl.planning import candidates, planner, simulating
+from fl_dpftrl.planning import candidates, planner
 from fl_dpftrl.planning import forecast as forecast_lib
 from fl_dpftrl.planning import recommendation as lib
 from fl_dpftrl.simulation import scenario
@@ -161,7 +161,7 @@ def test_options_are_compared_at_the_same_epsilon_and_at_the_same_noise(found):
 
 
 def outcome(schema):
-  return simulating.Outcome(
+  return forecast_lib.Outcome(
     seed=0,
     report_goal=50,
     num_rounds=schema.num_rounds,

@@ -5,7 +5,7 @@ import pytest
 
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import attendance as attendance_lib
-from fl_dpftrl.simulation import server, turnouts
+from fl_dpftrl.simulation import server
 
 
 def test_cohorts_are_counted_with_their_times():
@@ -53,4 +53,4 @@ THRICE = attended([0, 1], [2], [0], [1, 2])
   ],
 )
 def test_says_why(kind, totals, words):
-  assert words in turnouts.explain(kind, totals)
+  assert words in attendance_lib.explain(kind, totals)

@@ -6,7 +6,7 @@ import re
 import matplotlib
 import pytest
 
-from fl_dpftrl.drawing import style
+from fl_dpftrl import style
 from fl_dpftrl.study import comparing, results, table
 from tests import pages
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl import style
 from fl_dpftrl.centralized import amplification, sampling
-from fl_dpftrl.drawing import style
 from fl_dpftrl.files import durable
 from tests.study import linear
 

@@ -1,1 +1,0 @@
-"""Style, bars and pages of every figure."""
