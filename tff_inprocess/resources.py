@@ -3,7 +3,8 @@
 TensorFlow keeps what has a name for as long as the process lives, and finds it again by
 that name. Clients that run one graph in one process would share it: one could read what
 another wrote. So each such operation becomes one that makes a new resource in each call,
-or is refused.
+or is refused. At the server, what cannot be made anew gets a name of its graph's own, and
+goes with the call where a handle of it is in the graph.
 """
 
 import functools
@@ -35,6 +36,9 @@ _NAMES = ('container', 'shared_name')
 _PASSED_ON = ('Identity', 'IdentityN')
 _RESOURCE = tf.resource.as_datatype_enum
 
+# Resources are known to TensorFlow by their names, in the whole process.
+_unique = itertools.count()
+
 _Node = Any  # A serialised operation.
 _Key = tuple[bytes, bytes]
 
@@ -45,10 +49,10 @@ def rewrite(graph: tf.compat.v1.GraphDef, initialize: str, *, of_clients: bool) 
   Args:
     graph: serialised; functions in it must not refer to each other's resources.
     initialize: operation that comes before all other uses of them; '' for none.
-    of_clients: refuses what cannot be made anew; else TensorFlow keeps it.
+    of_clients: refuses what cannot be made anew; else it gets a name of this graph's own.
 
   Returns:
-    Names of the nodes of variables, whose memory the caller has to free.
+    Names of the nodes of variables and of what else TensorFlow keeps, which the caller has to free.
   """
   handles: dict[_Key, _Node] = {}
   variables = []
@@ -74,11 +78,16 @@ def rewrite(graph: tf.compat.v1.GraphDef, initialize: str, *, of_clients: bool) 
   for node in graphs.nodes(graph):
     if node.op in _COUNTERPARTS or (node.op == _VARIABLE and node.name in variables):
       _make_anonymous(node)
-  for node in itertools.chain(graph.node if of_clients else (), *(f.node_def for f in called)):
-    # An anonymous variable still has the attribute.
-    if node.op != _VARIABLE and _keeps(node.op):
+  # An anonymous variable still has the attribute.
+  kept = lambda node: _keeps(node.op) and node.attr['shared_name'].s != _ANONYMOUS
+  if of_clients:
+    for node in filter(kept, itertools.chain(graph.node, *(f.node_def for f in called))):
       raise _kept(node)
-  return variables
+    return variables
+  suffix = b'__%d' % next(_unique)
+  for node in filter(kept, graphs.nodes(graph)):
+    node.attr['shared_name'].s = _key(node)[1] + suffix
+  return variables + [node.name for node in filter(kept, graph.node) if _gives_handle(node.op)]
 
 
 def _called(graph: tf.compat.v1.GraphDef) -> list[Any]:
@@ -110,6 +119,10 @@ def _keeps(operation: str) -> bool:
     return False
   definition = op_def_registry.get(operation)
   return definition is not None and any(one.name in _NAMES for one in definition.attr)
+
+
+def _gives_handle(operation: str) -> bool:
+  return _RESOURCE in [output.type for output in op_def_registry.get(operation).output_arg]
 
 
 def _kept(node: _Node) -> analysis.UnsupportedComputationError:

@@ -172,6 +172,44 @@ def test_what_would_keep_data_between_clients_is_refused(work, operation, in_pro
   assert 'variables' in str(found.value) and len(str(found.value)) <= 300
 
 
+def named_queue():
+  return tf.raw_ops.FIFOQueueV2(component_types=[tf.float32], shared_name='named')
+
+
+def size_of_a_queue(x):
+  with tf.control_dependencies([tf.raw_ops.QueueEnqueueV2(handle=named_queue(), components=[x])]):
+    return tf.raw_ops.QueueSizeV2(handle=named_queue())
+
+
+def size_of_a_stage(x):
+  of = dict(dtypes=[tf.float32], shared_name='named')
+  with tf.control_dependencies([tf.raw_ops.Stage(values=[x], shared_name='named')]):
+    return tf.raw_ops.StageSize(**of)
+
+
+def size_of_a_variable(x):
+  @tf.function
+  def grown(x):
+    named = tf.raw_ops.VarHandleOp(dtype=tf.int32, shape=[], shared_name='named')
+    known = tf.raw_ops.VarIsInitializedOp(resource=named)
+    with tf.control_dependencies([known]):
+      tf.raw_ops.AssignVariableOp(resource=named, value=0)
+    return tf.where(known, 1, 0)
+
+  return grown(x)
+
+
+@pytest.mark.parametrize('work', [size_of_a_queue, size_of_a_stage, size_of_a_variable])
+def test_no_graph_at_the_server_finds_what_another_left(work, in_process):
+  """Both have the same names; the first call of the second must see nothing of the first's."""
+  one, other = (tff.tensorflow.computation(work, np.float32) for _ in range(2))
+  with in_process():
+    before = [one(1.0), one(2.0)]
+    assert other(3.0) == before[0]
+  if work is size_of_a_queue:  # Its handle is in the graph, so it goes with each call.
+    assert before == [1, 1]
+
+
 def test_what_is_left_out_is_not_refused(in_process):
   def unused(x):
     queue(x), variable_of_a_function(x)
