@@ -105,12 +105,12 @@ def resources_of_calls(graph: tf.compat.v1.GraphDef) -> list[Any]:
 
 def last_error(node: tf.compat.v1.NodeDef) -> str | None:
   """Returns the message of the last error of an operation that calls a function of this package."""
-  return _errors.get(node.attr[_KEY].s) if is_own_call(node) else None
+  return _errors.get(node.attr[_KEY].s) if callback_of(node) is not None else None
 
 
-def is_own_call(node: tf.compat.v1.NodeDef) -> bool:
-  """Returns whether an operation calls a function given to `python_call`: of its inputs alone."""
-  return node.op == _CALL and node.attr[_KEY].s in _callbacks
+def callback_of(node: tf.compat.v1.NodeDef) -> Callback | None:
+  """Returns the callback of an operation that `python_call` made; None for any other."""
+  return _callbacks.get(node.attr[_KEY].s) if node.op == _CALL else None
 
 
 def tensor_names(binding: Any) -> Iterator[str]:

@@ -45,7 +45,6 @@ class Rule(NamedTuple):
     unit: units of updates and counts.
     report_goal: divisor of the sums.
     zeroing_norm: L∞ norm above which an update is zeroed; None for no limit.
-    release_identity: identity of the factory, which marks releases.
     has_noise: whether the noise multiplier is above 0.
   """
 
@@ -53,7 +52,6 @@ class Rule(NamedTuple):
   unit: units.Unit
   report_goal: int
   zeroing_norm: float | None
-  release_identity: str
   has_noise: bool
 
   def bound(self, update: Any, clip_norm: Any) -> tuple[Any, tf.Tensor]:
@@ -69,7 +67,7 @@ class Rule(NamedTuple):
     """Returns the noised sum of updates over report_goal, and the noised counts."""
     if not self.has_noise:
       row = tf.nest.map_structure(lambda part: 0 * part, row)
-    updates, counts = sums.noised(total, row, self.release_identity)
+    updates, counts = sums.noised(total, row)
     scale = self.unit.size * tf.cast(clip_norm, tf.float64) / self.report_goal
     of_device = 1.0 / (self.unit.count << self.unit.shift)
     return sums_lib.converted(updates, scale), sums_lib.converted(counts, of_device)

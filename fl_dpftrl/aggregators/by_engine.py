@@ -85,11 +85,18 @@ def seed_identity(noise_seed: int | None) -> int:
   return document.short_digest(b'fl_dpftrl engine %d, %a' % (rows_lib.VERSION, noise_seed))
 
 
+def identity(node: tf.compat.v1.NodeDef) -> str | None:
+  """Returns what an engine's operation computes, the same in all graphs; None for any other."""
+  callback = graphs.callback_of(node)
+  return callback.identity if isinstance(callback, (_Seed, _Rows)) else None
+
+
 class _Seed:
   """A seed as a `graphs.Callback` that runs with each `initialize()`."""
 
   def __init__(self, noise_seed: int | None):
     self._noise_seed = noise_seed
+    self.identity = f'seed {noise_seed}'
 
   def __call__(self) -> np.ndarray:
     given = self._noise_seed
@@ -117,6 +124,7 @@ class _Rows:
   ):
     self._size, self._ends, self._is_silent = sum(sizes), np.cumsum(sizes)[:-1], is_silent
     self._strategy, self._folder, self._machines = strategy, folder, machines
+    self.identity = f'rows {document.strategy_digest(strategy)} {list(sizes)} {is_silent}'
     self._num_rounds = placement.num_rounds(strategy)
     self._lock = threading.Lock()
     self._rows: Callable[[], ahead.Rows | None] = lambda: None

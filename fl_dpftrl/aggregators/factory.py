@@ -109,6 +109,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   noise_folder: str | os.PathLike[str] | None = None
   noise_machines: int | None = None
   _chosen: dict[int, str] = dataclasses.field(default_factory=dict, init=False, repr=False)
+  _created: dict[tff.Type, Any] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
   def __post_init__(self):
     object.__setattr__(self, 'strategy', files.resolved(self.strategy))
@@ -147,18 +148,6 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   def first_clip_norm(self) -> float:
     """The clip norm of round 0; that of all rounds unless it is adaptive."""
     return self.clip_norm if isinstance(self.clip_norm, float) else self.clip_norm.initial
-
-  @functools.cached_property
-  def release_identity(self) -> str:
-    """Digest of all that bounds updates and makes noise, which marks releases in graphs."""
-    return parameters_lib.release_identity(
-      self.strategy,
-      noise_multiplier=self.noise_multiplier,
-      clip_norm=self.clip_norm,
-      report_goal=self.report_goal,
-      zeroing_norm=self.zeroing_norm,
-      noise_seed=self.noise_seed,
-    )
 
   @functools.cached_property
   def unit(self) -> units.Unit:
@@ -200,7 +189,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       )
     else:
       stream = streams.make_stream(self.strategy, template, noise_seed=self.noise_seed)
-    return parameters_lib.bind(stream, self.parameters(value_type), self.release_identity)
+    return parameters_lib.bind(stream, self.parameters(value_type))
 
   def _placed(self, value_type: tff.Type) -> tuple[str, int]:
     """Returns where noise for updates of a type is kept, each time the same, and its size."""
@@ -271,7 +260,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     row, advanced = stream.next(noise)
     if not self.noise_multiplier:
       row = tf.nest.map_structure(lambda part: 0 * part, row)
-    noised = sums.noised(total, row, self.release_identity)
+    noised = sums.noised(total, row)
     scale = self.unit.size * self.first_clip_norm / self.report_goal
     return sums_lib.converted(noised, scale), advanced
 
@@ -331,15 +320,22 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
         unit=self.unit,
         report_goal=self.report_goal,
         zeroing_norm=self.zeroing_norm,
-        release_identity=self.release_identity,
         has_noise=bool(self.noise_multiplier),
       )
-      return adaptive.create(rule, value_type, stream=stream, sums=sums)
-    return fixed.create(
-      value_type,
-      bound=self.bound,
-      release=functools.partial(self.release, sums, stream),
-      stream=stream,
-      sums=sums,
-      stddev=self.noise_multiplier * self.clip_norm,
-    )
+      process = adaptive.create(rule, value_type, stream=stream, sums=sums)
+    else:
+      process = fixed.create(
+        value_type,
+        bound=self.bound,
+        release=functools.partial(self.release, sums, stream),
+        stream=stream,
+        sums=sums,
+        stddev=self.noise_multiplier * self.clip_norm,
+      )
+    self._created[value_type] = process
+    return process
+
+  def created(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
+    """Returns the process that `create` made last for updates of a type, or creates it."""
+    known = [made for kind, made in self._created.items() if kind.is_equivalent_to(value_type)]
+    return known[-1] if known else self.create(value_type)

@@ -1,13 +1,11 @@
 """Parameters that a noise state is bound to; no other factory continues it."""
 
-import hashlib
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import reference
-from fl_dpftrl.runtime import marks
 from fl_dpftrl.strategies import document
 
 
@@ -30,7 +28,8 @@ class Parameters(NamedTuple):
 
 _TYPES = Parameters(tf.int64, tf.int64, tf.float64, tf.float64)
 _SHOWN = ('noise_multiplier', 'clip_norm')
-_SECRET = ('seed', 'buffers', 'trail')
+SECRET = ('seed', 'buffers', 'trail')
+"""Fields of a noise state that tell noise."""
 _REMEDY = (
   'use the factory that made the state, in the version of fl_dpftrl that made it; other noise is'
   ' another run'
@@ -49,41 +48,22 @@ def of(
   )
 
 
-def release_identity(strategy: strategies.Strategy, **settings: Any) -> str:
-  """Returns a digest of a strategy and of settings that bound updates and scale noise."""
-  described = repr((document.strategy_digest(strategy), sorted(settings.items())))
-  return hashlib.sha256(b'fl_dpftrl release ' + described.encode()).hexdigest()[:32]
-
-
-def bind(
-  stream: reference.NoiseStream, own: Parameters, release_identity: str
-) -> reference.NoiseStream:
+def bind(stream: reference.NoiseStream, own: Parameters) -> reference.NoiseStream:
   """Returns a stream of the same rows whose state holds its parameters.
 
-  `next` fails with an InvalidArgumentError for a state of other parameters. It marks the state
-  that a row comes from and the state after it, which `process_check` looks for.
+  `next` fails with an InvalidArgumentError for a state of other parameters.
 
   Args:
     stream: stream whose states are named tuples with fields `row_stddev` and `parameters`.
     own: parameters of the factory that the stream is for.
-    release_identity: `release_identity` of that factory.
   """
 
   def init():
     return stream.init()._replace(parameters=_tensors(own))
 
-  def next_fn(noise):
-    checked = marks.noise_in(check(noise, own), _are_secret(noise), release_identity)
-    row, advanced = stream.next(checked)
-    stddev = marks.public(advanced.row_stddev, release_identity)
-    return row, marks.noise_out(advanced._replace(row_stddev=stddev), release_identity)
-
-  return reference.NoiseStream(init, next_fn, lambda noise: stream.skip(check(noise, own)))
-
-
-def _are_secret(noise: Any) -> list[bool]:
-  """Returns, for each tensor of a noise state, True if it tells noise."""
-  return [name in _SECRET for name in noise._fields for _ in tf.nest.flatten(getattr(noise, name))]
+  return reference.NoiseStream(
+    init, lambda noise: stream.next(check(noise, own)), lambda noise: stream.skip(check(noise, own))
+  )
 
 
 def _tensors(own: Parameters) -> Parameters:

@@ -12,9 +12,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fl_dpftrl.aggregators import process_flow
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import units
-from fl_dpftrl.runtime import marks, rounds
 
 SECURE = 'secure'
 """The name of TFF's modular secure sum, with the modulus that a round needs."""
@@ -47,7 +47,7 @@ class Sums(NamedTuple):
   modulus: int | None
   most_updates: int
 
-  def noised(self, totals: Any, row: Any, identity: str) -> Any:
+  def noised(self, totals: Any, row: Any) -> Any:
     """Returns sums with a row of noise, in units of the lattice, in TensorFlow.
 
     They are added modulo the modulus, and only then lifted to signed numbers. So the result is a
@@ -57,13 +57,13 @@ class Sums(NamedTuple):
     Args:
       totals: nested structure of sums, int64, in an update's units.
       row: row of noise of the same structure, int64, in units of the lattice.
-      identity: identity of the aggregator, which marks the release.
     """
     scale = tf.constant(1 << self.unit.shift, tf.uint64)
-    wide = tf.nest.map_structure(lambda part: scale * tf.bitcast(part, tf.uint64), totals)
-    row = tf.nest.map_structure(lambda part: tf.bitcast(part, tf.uint64), row)
-    added = marks.add_noise(wide, row, identity)
-    return tf.nest.map_structure(lambda part: self._lifted(tf.bitcast(part, tf.int64)), added)
+    added = []
+    for total, noise in zip(tf.nest.flatten(totals), tf.nest.flatten(row), strict=True):
+      wide = scale * tf.bitcast(total, tf.uint64) + tf.bitcast(noise, tf.uint64)
+      added.append(self._lifted(tf.bitcast(wide, tf.int64)))
+    return tf.nest.pack_sequence_as(totals, added)
 
   def _lifted(self, total: tf.Tensor) -> tf.Tensor:
     if self.modulus is None:
@@ -153,8 +153,8 @@ def create(
     process = _created(factory, value_type)
     if type(factory) is not tff.aggregators.SumFactory:
       _check_types(process)
-      _check_sums(process, value_type, longest)
       _check_state(process)
+      _check_sums(process, value_type, longest)
     return Sums(process, unit, None, unit.room(noise))
   # TFF names neither elsewhere, and takes a modulus of the type of the values alone.
   limit, is_symmetric = int(factory._modulus), factory._symmetric_range
@@ -244,9 +244,15 @@ def _check_sums(
 
 
 def _check_state(process: tff.templates.AggregationProcess) -> None:
-  """Raises ValueError if the state of a process depends on the updates."""
-  inner = rounds.of(process)
-  followed = inner.state_paths(inner.tainted())
+  """Raises ValueError if the state of a process depends on the updates, or may do so unseen."""
+  inner = process_flow.ProcessFlow(process)
+  masks = inner.masks()
+  for _, refused in inner.refused(masks):
+    raise ValueError(
+      f'inner_factory must keep nothing from round to round but its state, and {refused} may'
+    )
+  state = zip(inner.paths[: inner.num_state], inner.next.result)
+  followed = [path for path, tensor in state if masks.of(tensor)]
   if followed:
     raise ValueError(
       f'inner_factory must not learn from updates, but its {".".join(followed[0])} depends on them,'

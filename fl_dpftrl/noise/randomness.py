@@ -29,7 +29,8 @@ def system_seed() -> tf.Tensor:
   Returns:
     int64, shape [2].
   """
-  lines = tf.data.TextLineDataset('/dev/urandom', buffer_size=64).take(16)
+  device = tf.raw_ops.TextLineDataset(filenames='/dev/urandom', compression_type='', buffer_size=64)
+  lines = tf.data.experimental.from_variant(device, tf.TensorSpec([], tf.string)).take(16)
   text = lines.reduce(tf.constant(''), lambda joined, line: joined + line)
   words = tf.io.decode_raw(tf.strings.substr(text, 0, 16), SEED_SPEC.dtype)
   return tf.ensure_shape(words, SEED_SPEC.shape)

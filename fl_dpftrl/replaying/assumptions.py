@@ -149,6 +149,11 @@ def _noise(runs: Sequence[facts_lib.RunFacts]) -> list[str]:
 def _of_run(run: facts_lib.RunFacts, of_run: str) -> list[str]:
   """Returns the assumptions that some runs alone have."""
   result = []
+  if run.trusted_operations:
+    result.append(
+      f'the operations {", ".join(run.trusted_operations)}{of_run} keep and tell nothing that'
+      " depends on devices' data: whoever trained stated it, check_process cannot see it"
+    )
   if run.adaptive_clipping is not None:
     result.append(
       f'the clip norm was adaptive{of_run}: that of a round was computed from noised releases'

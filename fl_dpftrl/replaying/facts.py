@@ -114,6 +114,12 @@ def _true(value: Any) -> bool:
   return True
 
 
+def _names(value: Any) -> tuple[str, ...]:
+  if not value or not metric_names.are_names(value):
+    raise ValueError(f'it must be a list of names, got {messages.quoted(value)}')
+  return tuple(value)
+
+
 def _recorded(value: Any) -> tuple[str, ...]:
   known = tuple(name for name in noise_record.STATED if name in value)
   if not known or list(known) != value:
@@ -145,6 +151,7 @@ class RunFacts:
     schema_in_log: whether the log's metadata state the declared schema, as it was written before
       round 0.
     not_private_metrics: metrics that were computed from clients' data without the noise, by name.
+    trusted_operations: operations that `check_process` does not pass, and whoever trained trusted.
   """
 
   noise: run_noise.RunNoise
@@ -169,6 +176,13 @@ class RunFacts:
   )
   schema_in_log: bool = _fact(False, published=True, from_json=_true)
   not_private_metrics: tuple[str, ...] = _fact((), from_log=metric_names.read, to_json=list)
+  trusted_operations: tuple[str, ...] = _fact(
+    (),
+    published=True,
+    from_log=lambda metadata: metric_names.read(metadata, metric_names.TRUSTED_KEY),
+    to_json=list,
+    from_json=_names,
+  )
 
   @property
   def num_rounds(self) -> int:

@@ -28,12 +28,14 @@ def log_metadata(
   *,
   declared: schemas.MinSep | None = None,
   not_private: Sequence[str] = (),
+  trusted: Sequence[str] = (),
 ) -> dict[str, str]:
   """Returns the log's metadata about a run, apart from participation.
 
   Args:
     declared: schema that timers enforce, of all rounds that the run may have; None if not known.
     not_private: names of metrics that the guarantee does not cover.
+    trusted: names of operations that the process has and `check_process` does not pass.
   """
   noise = run.aggregator
   return {
@@ -43,6 +45,7 @@ def log_metadata(
     **({} if declared is None else keys.of_schema(declared)),
     **({} if run.void_reason is None else {keys.VOID_KEY: run.void_reason}),
     **metric_names.metadata(not_private),
+    **metric_names.metadata(trusted, metric_names.TRUSTED_KEY),
   }
 
 

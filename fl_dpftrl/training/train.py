@@ -45,6 +45,7 @@ def train(
   bundle: bool = False,
   description: report.Description = report.Description(),
   context: tff_inprocess.InProcessContext | None = None,
+  trusted_operations: Sequence[str] = (),
   allow_unprotected_state: bool = False,
   say: Callable[[str], None] = lambda line: None,
 ) -> trained_lib.Trained:
@@ -83,6 +84,8 @@ def train(
     description: what the report says beyond the run.
     context: runs the rounds, such as what `tff_inprocess.use_machines` returns, with the seed of
       the clients' draws; None for this process.
+    trusted_operations: as of `check_process`; the log and its statement then name those that the
+      process has.
     allow_unprotected_state: trains a process that `check_process` does not pass, too. The log then
       says why its guarantee is void.
     say: takes progress, in lines.
@@ -108,7 +111,7 @@ def train(
   strategy_file = folder / files.NAME
   _check_strategy(strategy_file, aggregator.strategy)
   arithmetic = aggregator.arithmetic(process_lib.trainable_weights(process))
-  learned = process_check.check_process(process, aggregator)
+  learned = process_check.check_process(process, aggregator, trusted_operations=trusted_operations)
   if not allow_unprotected_state:
     learned.require()
   if rounds is None:
@@ -159,7 +162,9 @@ def train(
       run,
       watching,
       published=max(table.rounds, default=-1) + 1,
-      log_metadata=guarantee.log_metadata(run, declared=declared, not_private=learned.metrics),
+      log_metadata=guarantee.log_metadata(
+        run, declared=declared, not_private=learned.metrics, trusted=learned.trusted
+      ),
     )
     weights = run.process.weights(last.state)
   trained = report.write(

@@ -71,7 +71,7 @@ def bounded(updates, clip_norm, unit):
 def losses(adversary, *, update_stddev):
   """Returns the privacy loss of each run, and of runs without the device."""
   unit = unit_of(update_stddev)
-  rule = adaptive.Rule(CLIPPING, unit, REPORT_GOAL, None, 'test', True)
+  rule = adaptive.Rule(CLIPPING, unit, REPORT_GOAL, None, True)
   sums = sums_lib.Sums(None, unit, None, REPORT_GOAL)
   generator = np.random.default_rng(5)
   z = generator.normal(size=(NUM_ROUNDS, 4, NUM_RUNS))

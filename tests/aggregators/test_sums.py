@@ -260,7 +260,7 @@ def test_a_sum_with_noise_wraps_and_is_lifted_after_that(modulus, shift, symmetr
     given_total = [(x + half) % modulus - half for x in total]
   unit = units.Unit(1.0, shift, 1)
   summed = sums.Sums(None, unit, None if modulus is None else ring, 1)
-  found = summed.noised(tf.constant(given_total, tf.int64), tf.constant(row, tf.int64), 'test')
+  found = summed.noised(tf.constant(given_total, tf.int64), tf.constant(row, tf.int64))
   half = ring // 2
   assert found.numpy().tolist() == [
     ((x << shift) + r + half) % ring - half for x, r in zip(total, row)

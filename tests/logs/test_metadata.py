@@ -28,6 +28,10 @@ MALFORMED = {
     metric_names.read,
     ['"a"', '{}', '[1]', '[""]', json.dumps(['a'] * 1001), json.dumps(['a' * 201])],
   ),
+  metric_names.TRUSTED_KEY: (
+    lambda metadata: metric_names.read(metadata, metric_names.TRUSTED_KEY),
+    ['"a"', '[1]'],
+  ),
 }
 
 

@@ -29,6 +29,14 @@ def test_a_statement_and_its_report_name_them(tmp_path):
   assert publication.publishable(statement).not_private_metrics == ()
 
 
+def test_operations_that_were_trusted_are_an_assumption(tmp_path):
+  statement = stated(tmp_path, metric_names.metadata(['PyFunc'], metric_names.TRUSTED_KEY))
+  (sentence,) = [one for one in statement.assumptions if 'PyFunc' in one]
+  assert 'whoever trained stated it' in sentence
+  assert statement.to_json()['trusted_operations'] == ['PyFunc']
+  assert sentence in publication.publishable(statement).assumptions
+
+
 def test_a_log_without_them_says_nothing(tmp_path):
   assert metric_names.metadata(()) == {}
   statement = stated(tmp_path, {})

@@ -66,6 +66,34 @@ def test_mime_lite_is_refused_and_void_if_forced(tmp_path, capsys):
   assert 'accumulator' in capsys.readouterr().out
 
 
+def test_a_trusted_operation_is_an_assumption_of_the_statement(tmp_path):
+  class Same(tf.keras.layers.Layer):
+    def call(self, x):
+      return tf.ensure_shape(tf.numpy_function(lambda values: values, [x], tf.float32), [None, 3])
+
+  def with_python():
+    layers = [Same(input_shape=(3,)), tf.keras.layers.Dense(1)]
+    return tff.learning.models.from_keras_model(
+      tf.keras.Sequential(layers),
+      loss=tf.keras.losses.MeanSquaredError(),
+      input_spec=(tf.TensorSpec([None, 3]), tf.TensorSpec([None, 1])),
+    )
+
+  aggregator = make()
+  process = tff.learning.algorithms.build_unweighted_fed_avg(
+    with_python,
+    client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1),
+    model_aggregator=aggregator,
+  )
+  arguments = dict(folder=tmp_path / 'run', num_rounds=1, clients=CLIENTS, client_data=client_data)
+  with pytest.raises(ValueError, match='PyFunc at clients in next') as error:
+    dpftrl.train(process, aggregator, **arguments)
+  assert len(str(error.value)) <= 300
+  trained = dpftrl.train(process, aggregator, **arguments, trusted_operations=['PyFunc'])
+  assert trained.statement.void_reason is None
+  assert any('the operations PyFunc keep' in one for one in trained.statement.assumptions)
+
+
 def test_metrics_without_noise_are_named(tmp_path, capsys):
   aggregator = make()
   process = tff.learning.algorithms.build_unweighted_fed_avg(

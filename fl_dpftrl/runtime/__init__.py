@@ -1,1 +1,0 @@
-"""Dependence of a TFF process on its clients, followed through its graphs."""
