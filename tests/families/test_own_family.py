@@ -113,7 +113,7 @@ def test_optimize_says_what_to_do_with_a_family_that_has_no_optimiser(capsys):
 
 
 @pytest.mark.parametrize(
-  'name, output', [('own_family', '(.*epsilon.*\n){3}'), ('own_noise', '1 buffer(.|\n)*')]
+  'name, output', [('own_family', '(.*ε = .*\n){3}'), ('own_noise', '1 buffer(.|\n)*')]
 )
 def test_the_examples_are_short_and_run(name, output, capsys, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)

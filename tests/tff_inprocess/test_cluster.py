@@ -5,7 +5,7 @@ import pytest
 ray = pytest.importorskip('ray')
 from ray._private import services  # noqa: E402
 
-from fl_dpftrl import cluster as cluster_lib  # noqa: E402
+from tff_inprocess import cluster as cluster_lib  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

@@ -19,8 +19,8 @@ from tests.tff_inprocess import small_processes as small
 from tff_inprocess import clients
 
 ray = pytest.importorskip('ray')
-from fl_dpftrl import cluster as cluster_lib  # noqa: E402
 from tff_inprocess import actors as actors_lib  # noqa: E402
+from tff_inprocess import cluster as cluster_lib  # noqa: E402
 from tff_inprocess import machines as machines_lib  # noqa: E402
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
