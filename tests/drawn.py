@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fl_dpftrl.centralized import partition, sampling
-from fl_dpftrl.logs import log
 from fl_dpftrl.participation import schemas as participation
+from tests.replaying import in_memory
 
 SCHEMAS = (participation.MinSep, participation.FixedSeparation)
 
@@ -54,7 +54,7 @@ def log_of(rounds):
   """The log of a run with these batches."""
   table = columns(rounds)
   table = pa.table({'round': table['rounds'], 'device_id': table['device_ids']})
-  return log.of_table(table, num_rounds=len(rounds))
+  return in_memory.log_of_table(table, len(rounds))
 
 
 def matrices(rows, columns, low=0.0):

@@ -135,8 +135,6 @@ def check_run(run: runs_lib.Run) -> None:
     raise ValueError('sampling: a bundle of sampled batches is not supported')
   for shard in run.log.shards:
     folders = layout_lib.partitions(os.path.abspath(shard.path))
-    if not run.log.files():
-      raise ValueError('a bundle needs logs in files: write the log with write_log first')
     if shard.path.endswith(journal.SUFFIX):
       raise ValueError(f'{shard.path}: close the log first, which makes a Parquet file of it')
     if {run.log.layout.round, run.log.layout.device_id} & folders.keys():

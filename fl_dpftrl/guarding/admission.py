@@ -1,12 +1,11 @@
 """Admission of devices to a round by the declared participation schema."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from fl_dpftrl.logs import schema as log_schema
+from fl_dpftrl.logs import ids as ids_lib
 from fl_dpftrl.participation import schemas, seen
 from fl_dpftrl.text import messages
 
@@ -66,9 +65,7 @@ class Gate:
     """Rounds that devices were recorded for."""
     return self._seen.num_rounds
 
-  def check(
-    self, device_ids: Sequence[str] | Sequence[int] | np.ndarray, *, at_most: int | None = None
-  ) -> Admission:
+  def check(self, device_ids: ids_lib.Ids, *, at_most: int | None = None) -> Admission:
     """Returns who may take part in the next round; records nothing.
 
     Args:
@@ -77,7 +74,7 @@ class Gate:
         among those turned away.
     """
     t = self.num_rounds
-    ids = log_schema.as_numpy(log_schema.id_column(device_ids))
+    ids = ids_lib.as_numpy(ids_lib.column(device_ids))
     if not ids.size:
       return Admission(t, ids, ())
     last, times = self._seen.of(ids)
@@ -94,7 +91,7 @@ class Gate:
     )
     return Admission(t, ids[admitted], turned_away)
 
-  def record(self, device_ids: Sequence[str] | Sequence[int] | np.ndarray) -> None:
+  def record(self, device_ids: ids_lib.Ids) -> None:
     """Records the next round's cohort."""
     self._seen.add(device_ids)
 

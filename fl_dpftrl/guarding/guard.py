@@ -4,9 +4,6 @@ import dataclasses
 import operator
 import os
 import time
-from collections.abc import Sequence
-
-import numpy as np
 
 from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.accounting import adjacency as adjacency_lib
@@ -14,6 +11,7 @@ from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.files import durable
 from fl_dpftrl.guarding import admission, budget
+from fl_dpftrl.logs import ids as ids_lib
 from fl_dpftrl.logs import keys, noise_record
 from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.participation import schemas
@@ -154,9 +152,7 @@ class Guard:
     return self._budget.epsilon(rounds) if rounds else 0.0
 
   @durable.one_at_a_time
-  def check(
-    self, device_ids: Sequence[str] | Sequence[int] | np.ndarray, *, at_most: int | None = None
-  ) -> admission.Admission:
+  def check(self, device_ids: ids_lib.Ids, *, at_most: int | None = None) -> admission.Admission:
     """Returns what `admit` would, without recording anything.
 
     Raises:
@@ -178,7 +174,7 @@ class Guard:
   @durable.one_at_a_time
   def admit(
     self,
-    device_ids: Sequence[str] | Sequence[int] | np.ndarray,
+    device_ids: ids_lib.Ids,
     *,
     row: int | None = None,
     at_most: int | None = None,

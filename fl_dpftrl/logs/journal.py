@@ -250,23 +250,21 @@ class Reader:
       self.metadata[keys.CHAIN_KEY] = self._rounds[-1].chain.hex()
     if contents.torn_bytes:
       self.metadata[TORN_KEY] = torn(path, contents)
-    self._text = contents.id_type != pa.int64()
-    id_type = pa.large_string() if self._text else pa.int64()
+    self._id_type = contents.id_type or pa.null()
+    id_type = pa.large_string() if self._id_type == pa.string() else self._id_type
     self.schema = pa.schema([('round', pa.int64()), ('device_id', id_type)])
 
   def tables(self) -> Iterator[pa.Table]:
     """Yields its rows in order."""
-    kept, rows = [self.schema.empty_table()], 0
+    kept, rows = list[pa.Table](), 0
     for index, entry in enumerate(self._rounds):
       if not entry.num_devices:
         continue
       self._file.seek(entry.offset)
       ids = _ids_of(self._file.read(entry.size))
-      if pa.types.is_integer(ids.type) == self._text:
+      if ids.type != self._id_type:
         raise refusals.LogError(f'{self._path}: device ids are of two types')
-      if self._text:  # As bytes: the rule for ids sees them before anything else.
-        ids = ids.view(pa.binary()).cast(pa.large_binary()).view(pa.large_string())
-      kept.append(pa.table([np.full(len(ids), index, np.int64), ids], schema=self.schema))
+      kept.append(pa.table({'round': np.full(len(ids), index, np.int64), 'device_id': ids}))
       rows += len(ids)
       if rows >= _BATCH_ROWS:
         yield pa.concat_tables(kept)

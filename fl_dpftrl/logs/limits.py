@@ -26,9 +26,6 @@ FREE_ROWS = 1 << 20
 ROWS_PER_BYTE = 300
 """A Parquet file may claim FREE_ROWS and ROWS_PER_BYTE more for each byte."""
 
-PLAIN_BYTES = 1 << 28
-"""Of the values of a pickle, as JSON."""
-
 MEMORY = 2 << 30
 """Bytes of address space of the process that reads."""
 

@@ -80,7 +80,7 @@ class _Lines:
     raise refusals.LogError(f'{self._path}, row {row}: {why}')
 
   def _read_head(self) -> pa.DataType:
-    """Reads what is needed to know the type of device ids, and returns it."""
+    """Reads as far as the first device id, and returns the type of ids; null if there is none."""
     raise NotImplementedError
 
   def _table(self, block: bytes, first_row: int) -> pa.Table:
@@ -111,7 +111,7 @@ class Csv(_Lines):
     self._columns = list(self._layout.columns(self._path, names))
     self._given = self._layout.given(self._path, names)
     self._names = self._layout.renamed(names)
-    return pa.large_string()
+    return pa.large_string() if self._file.read(1) else pa.null()
 
   def _blocks(self) -> Iterator[bytes]:
     block = b'\n'
@@ -124,6 +124,8 @@ class Csv(_Lines):
       )
 
   def _table(self, block: bytes, first_row: int) -> pa.Table:
+    if len(self._names) == 1:
+      self._refuse_blank(block, first_row)
     if not block.strip(b'\r\n'):
       return self.schema.empty_table()
     if block.startswith(_BYTE_ORDER_MARK):
@@ -155,6 +157,12 @@ class Csv(_Lines):
       columns['device_id'] = pa.chunked_array(views, pa.large_string())
     return pa.table([columns[name] for name in layout_lib.NAMES], schema=self.schema)
 
+  def _refuse_blank(self, block: bytes, first_row: int) -> None:
+    """Raises LogError for a blank line: in a file of one column, it is a row without a value."""
+    for row, line in enumerate(block.split(b'\n')[:-1], first_row):
+      if not line.strip(b'\r'):
+        self._refuse(row, f'is blank, so that {messages.quoted(self._names[0])} is missing')
+
   def _count(self, block: bytes, num_rows: int, first_row: int) -> None:
     """Raises LogError unless there is a row for each line that is not empty.
 
@@ -183,26 +191,33 @@ class JsonLines(_Lines):
 
   def _read_head(self) -> pa.DataType:
     self._file.seek(0)
+    line, names = self._first_line(), self._layout
+    entry = _entry(line)
+    keys = list(entry) if entry else [names.round, names.device_id]
+    self._given = names.given(self._path, keys)
+    self._wanted = {own: getattr(names, own) for own in layout_lib.NAMES if own not in self._given}
+    first = entry.get(names.device_id)
+    self._lists = isinstance(first, list)
+    if self._lists:
+      self._line_bytes = limits.COHORT_BYTES
+    while first == [] and line:
+      line = self._first_line()
+      first = _entry(line).get(names.device_id, []) if line else None
+    if not line:
+      return pa.null()
+    first = next(iter(first), None) if isinstance(first, list) else first
+    # A bool is an int too, and refused with the row.
+    return pa.int64() if isinstance(first, int) else pa.large_string()
+
+  def _first_line(self) -> bytes:
+    """Returns the next line that is not blank; empty at the end."""
     for _ in range(_BLANK_LINES):
       head = self._file.readline(limits.LINE_BYTES)
       if not head or head.strip():
         break
     if len(head) == limits.LINE_BYTES and head[-1:] != b'\n':  # A long list, perhaps.
       head += self._file.readline(limits.COHORT_BYTES)
-    names = self._layout
-    try:
-      first = json.loads(head.removeprefix(_BYTE_ORDER_MARK))
-      keys, first = list(first), first.get(names.device_id)
-    except (ValueError, AttributeError, TypeError, RecursionError):
-      keys, first = [names.round, names.device_id], None  # The row is refused when it is read.
-    self._given = names.given(self._path, keys)
-    self._wanted = {own: getattr(names, own) for own in layout_lib.NAMES if own not in self._given}
-    self._lists = isinstance(first, list)
-    if isinstance(first, list):
-      self._line_bytes = limits.COHORT_BYTES
-      first = next(iter(first), None)
-    # A bool is an int too, and refused with the row.
-    return pa.int64() if isinstance(first, int) else pa.large_string()
+    return head
 
   def _table(self, block: bytes, first_row: int) -> pa.Table:
     if first_row == 1:
@@ -239,24 +254,33 @@ class JsonLines(_Lines):
     return pa.table([columns[own] for own in layout_lib.NAMES], schema=self.schema)
 
   def _line_by_line(self, block: bytes, first_row: int) -> pa.Table:
-    """Returns the rows of lines that hold a device id or a list of them each."""
+    """Returns a row for each line, which holds a device id or a list of them."""
     rounds: list[int] = []
     ids: list[Any] = []
+    ends = [0]
     for row, line in enumerate(filter(bytes.strip, block.split(b'\n')), first_row):
       round_index, cohort = self._entry(line, row)
+      if not _is_whole(round_index):
+        self._refuse(row, f'round must be a whole number, got {messages.quoted(round_index)}')
       if not self._lists:
         cohort = [cohort]
       elif not isinstance(cohort, list):
         self._refuse(row, f'device_id must be a list here too, got {messages.quoted(cohort)}')
       for device_id in cohort:
-        self._check(round_index, device_id, row)
-      rounds += [round_index] * len(cohort)
+        self._check(device_id, row)
+      rounds.append(round_index)
       ids += cohort
-    if pa.types.is_integer(self.schema.field('device_id').type):
-      return pa.table([rounds, ids], schema=self.schema)
-    # As bytes: what is no text is refused by the row, with the id.
-    raw = pa.array([text.encode(errors='surrogatepass') for text in ids], pa.large_binary())
-    return pa.table([rounds, raw.view(pa.large_string())], schema=self.schema)
+      ends.append(len(ids))
+    kind = self.schema.field('device_id').type
+    if pa.types.is_large_string(kind):
+      # As bytes: what is no text is refused by the row, with the id.
+      raw = pa.array([text.encode(errors='surrogatepass') for text in ids], pa.large_binary())
+      column = raw.view(kind)
+    else:
+      column = pa.array(ids, kind)
+    if self._lists:
+      column = pa.LargeListArray.from_arrays(pa.array(ends, pa.int64()), column)
+    return pa.table({'round': pa.array(rounds, pa.int64()), 'device_id': column})
 
   def _entry(self, line: bytes, row: int) -> tuple[Any, Any]:
     """Returns round and device_id of a line; LogError if it lacks one."""
@@ -270,16 +294,23 @@ class JsonLines(_Lines):
       self._refuse(row, f'must be a JSON object with {names}')
     return values['round'], values['device_id']
 
-  def _check(self, round_index: Any, device_id: Any, row: int) -> None:
+  def _check(self, device_id: Any, row: int) -> None:
     wanted = int if pa.types.is_integer(self.schema.field(1).type) else str
-    if not _is_whole(round_index):
-      self._refuse(row, f'round must be a whole number, got {messages.quoted(round_index)}')
     if type(device_id) is not wanted or not (wanted is str or _is_whole(device_id)):
       self._refuse(
         row,
         'device_id must be all text or all whole numbers of 64 bits, got'
         f' {messages.quoted(device_id)}',
       )
+
+
+def _entry(line: bytes) -> dict[str, Any]:
+  """Returns a line's object; an empty one for anything else, which is refused when it is read."""
+  try:
+    entry = json.loads(line.removeprefix(_BYTE_ORDER_MARK))
+  except (ValueError, RecursionError):
+    return {}
+  return entry if isinstance(entry, dict) else {}
 
 
 def _is_whole(value: object) -> bool:

@@ -41,14 +41,15 @@ class Shard:
     path: path of the file.
     metadata: the file's own keys and values, without digests; none for CSV and JSON lines.
     num_rounds: rows of noise consumed, if the file states them.
-    id_type: type of `device_id`: large_string or int64.
+    id_type: type of `device_id`: large_string, int64 or, of a file without devices, null.
     tables: function that yields checked rows in order, some at a time. Its argument is an upper
       limit that all rounds must be below; None for no limit. The tables have `round`, int64,
       `device_id` of id_type, without nulls, and the further columns that the shard was opened
-      with. It raises LogError if the file cannot be read, a round is missing or negative, or a
-      device id breaks the rule for ids.
-    sha256: function that returns the digest of the file's bytes, in hexadecimal; None for a log
-      in memory.
+      with. It raises LogError if the file cannot be read, a round, cohort or device id is missing,
+      a round is out of range, or a device id breaks the rule for ids.
+    last_round: function that returns the last round of any cohort, also of an empty one; −1
+      without any. It raises LogError like `tables`.
+    sha256: function that returns the digest of the file's bytes, in hexadecimal.
   """
 
   path: str
@@ -56,7 +57,8 @@ class Shard:
   num_rounds: int | None
   id_type: pa.DataType
   tables: Callable[..., Iterator[pa.Table]] = dataclasses.field(repr=False)
-  sha256: Callable[[], str] | None = dataclasses.field(repr=False)
+  last_round: Callable[[], int] = dataclasses.field(repr=False)
+  sha256: Callable[[], str] = dataclasses.field(repr=False)
 
   @property
   def claims(self) -> dict[str, str]:
@@ -89,7 +91,8 @@ class Log:
 
   @property
   def id_type(self) -> pa.DataType:
-    return self.shards[0].id_type
+    """Type of the ids of all files that have any; null if none has."""
+    return next((s.id_type for s in self.shards if s.id_type != pa.null()), pa.null())
 
   @property
   def metadata(self) -> Mapping[str, str]:
@@ -98,11 +101,11 @@ class Log:
   def tables(self) -> Iterator[pa.Table]:
     """Yields checked rows in the order of files; LogError for a faulty row."""
     for shard in self.shards:
-      yield from shard.tables(self.num_rounds)
+      yield from (table for table in shard.tables(self.num_rounds) if table.num_rows)
 
   def files(self) -> tuple[LogFile, ...]:
-    """Returns the files of the log; none of a log in memory."""
-    return tuple(LogFile(os.path.basename(s.path), s.sha256()) for s in self.shards if s.sha256)
+    """Returns the files of the log."""
+    return tuple(LogFile(os.path.basename(s.path), s.sha256()) for s in self.shards)
 
   def place(self, round_index: int, device_id: str | int) -> str:
     """Returns file and row number of a device's last row in a round."""
@@ -145,29 +148,10 @@ def read_log(
   )
   for shard in shards[1:]:
     _check_agreement(shards[0], shard)
+  _check_types(shards)
   n, assumed = _num_rounds(shards, num_rounds)
   torn = [s.metadata[journal.TORN_KEY] for s in shards if journal.TORN_KEY in s.metadata]
   return Log(shards, n, (*assumed, *torn), num_rounds_assumed=bool(assumed), layout=layout)
-
-
-def of_table(table: pa.Table, *, num_rounds: int) -> Log:
-  """Returns a log of columns `round`, int64, and `device_id`, text or int64.
-
-  Args:
-    table: columns of the log, without nulls.
-    num_rounds: rows of noise consumed.
-  """
-  id_type = table.schema.field('device_id').type
-  if not pa.types.is_integer(id_type):
-    id_type = pa.large_string()
-  ids = table.column('device_id').cast(id_type)
-  table = table.select(['round']).append_column('device_id', ids)
-
-  def tables(below: int | None = None) -> Iterator[pa.Table]:
-    refusals.check_rows('log', table, below, 1)
-    yield table
-
-  return Log((Shard('log', {}, num_rounds, id_type, tables, None),), num_rounds)
 
 
 def find(names: Sequence[Path]) -> list[str]:
@@ -246,13 +230,15 @@ def _open(
   if reader_program.suffix_of(path) not in reader_program.SUFFIXES:
     raise refusals.LogError(f'{path}: ends in none of {_SUFFIXES}')
   source = reader_lib.Source(path, held=held, layout=layout)
-  metadata, schema = reader.open(source, timestamps=timestamps)
+  schema = reader.open(source, timestamps=timestamps)
+  metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
   return Shard(
     path,
     metadata,
     _stated_rounds(path, metadata),
     schema.field('device_id').type,
     lambda num_rounds=None: reader.tables(source, num_rounds, timestamps=timestamps),
+    lambda: reader.last_round(source),
     source.sha256,
   )
 
@@ -284,11 +270,16 @@ def _check_agreement(first: Shard, other: Shard) -> None:
       f'{other.path}: {key} is {messages.quoted(other.claims.get(key))}, but'
       f' {messages.quoted(first.claims.get(key))} in {first.path}; they are not shards of one log'
     )
-  if first.id_type != other.id_type:
-    kinds = ['whole numbers' if s.id_type == pa.int64() else 'text' for s in (first, other)]
-    raise refusals.LogError(
-      f'{other.path}: device_id is {kinds[1]}, but {kinds[0]} in {first.path}'
-    )
+
+
+def _check_types(shards: Sequence[Shard]) -> None:
+  """Raises LogError unless the files that have device ids have those of one type."""
+  first, *others = [s for s in shards if s.id_type != pa.null()] or shards[:1]
+  for other in others:
+    if first.id_type != other.id_type:
+      kinds = ['whole numbers' if s.id_type == pa.int64() else 'text' for s in (first, other)]
+      said = f'device_id is {kinds[1]}, but {kinds[0]} in {first.path}'
+      raise refusals.LogError(f'{other.path}: {said}')
 
 
 def _num_rounds(shards: Sequence[Shard], given: int | None) -> tuple[int, list[str]]:
@@ -304,16 +295,8 @@ def _num_rounds(shards: Sequence[Shard], given: int | None) -> tuple[int, list[s
     return stated, []
   if given is not None:
     return given, []
-  last = max(
-    (
-      pc.max(table.column('round')).as_py()
-      for shard in shards
-      for table in shard.tables()
-      if table.num_rows
-    ),
-    default=None,
-  )
-  if last is None:
+  last = max(shard.last_round() for shard in shards)
+  if last < 0:
     raise refusals.LogError(f'{first.path}: the log is empty')
   return last + 1, [
     f'{first.path} does not say how many rounds consumed noise; taken to be its last round plus'

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fl_dpftrl.logs import digests, limits, refusals
+from fl_dpftrl.logs import digests, ids, limits, refusals, rows
 from fl_dpftrl.logs import layout as layout_lib
 
 _BATCH_ROWS = 1 << 18
@@ -44,17 +43,18 @@ class Reader:
     self._in_file = layout.columns(path, schema.names)
     self._given = layout.given(path, schema.names)
     kinds = {own: schema.field(name).type for own, name in self._in_file.items()}
-    rounds, ids = kinds.get('round', pa.int64()), kinds.get('device_id', pa.large_string())
-    self._lists = pa.types.is_list(ids) or pa.types.is_large_list(ids)
-    if self._lists:
-      ids = ids.value_type
-    self._bytes = pa.types.is_fixed_size_binary(ids) or (_is_bytes(ids) and layout.hexadecimal)
-    if layout.hexadecimal and not self._bytes:
-      raise refusals.LogError(f'{path}: device_id must be bytes, is {ids}')
-    if not pa.types.is_integer(rounds):
-      raise refusals.LogError(f'{path}: round must be whole numbers, is {rounds}')
+    rounds = kinds.get('round', pa.int64())
+    device_ids = kinds.get('device_id', pa.large_string())
     self._check_size(file.seek(0, 2))
-    id_type = pa.large_string() if self._bytes else _id_type(path, ids)
+    self._lists = rows.is_list(device_ids)
+    if self._lists:
+      device_ids = device_ids.value_type
+    self._numbers, id_type = pa.types.is_integer(device_ids), pa.null()
+    if self._file.metadata.num_rows:  # Else the types of its columns say nothing.
+      if not pa.types.is_integer(rounds):
+        raise refusals.LogError(f'{path}: round must be whole numbers, is {rounds}')
+      if self._has_devices():
+        id_type = _id_type(path, device_ids, layout.hexadecimal)
     fields = [('round', pa.int64()), ('device_id', id_type)]
     self.metadata, self._stated = digests.opened(path, self._stored(), schema)
     self._timed = timestamps and digests.TIMESTAMPS_KEY in self._stated
@@ -69,35 +69,29 @@ class Reader:
 
   def tables(self) -> Iterator[pa.Table]:
     """Yields its rows in order; raises like the constructor."""
-    rows = digests.Rows(timestamps=self._timed)
+    kind = self.schema.field('device_id').type
+    declared = pa.int64() if self._numbers else pa.string()
+    digested = digests.Rows(timestamps=self._timed)
     for batch in self._file.iter_batches(
       _BATCH_COHORTS if self._lists else _BATCH_ROWS, columns=list(self._in_file.values())
     ):
-      table = self._table(batch)
+      columns = {own: batch.column(name) for own, name in self._in_file.items()}
+      columns |= layout_lib.repeated(self._given, batch.num_rows)
+      columns['round'] = columns['round'].cast(pa.int64())
+      table = pa.table({name: columns[name] for name in self.schema.names})
       yield table  # Rows are checked there: what is digested has no nulls.
       if self._stated:
-        rows.update(table)
+        digested.update(rows.flattened(table, kind)[0])
     if self._stated:
-      digests.check(self._path, self._stated, rows, self.schema.field('device_id').type)
+      digests.check(self._path, self._stated, digested, declared)
 
-  def _table(self, batch: pa.RecordBatch) -> pa.Table:
-    """Returns the rows of a batch in the schema that all tables have."""
-    columns = {own: batch.column(name) for own, name in self._in_file.items()}
-    columns |= layout_lib.repeated(self._given, batch.num_rows)
-    if self._lists:
-      parents = pc.list_parent_indices(columns['device_id'])
-      flat = pc.list_flatten(columns.pop('device_id'))
-      columns = {name: column.take(parents) for name, column in columns.items()}
-      columns['device_id'] = flat
-    ids = columns['device_id']
-    if self._bytes:
-      texts = [None if value is None else value.hex() for value in ids.to_pylist()]
-      columns['device_id'] = pa.array(texts, pa.large_string())
-    elif not pa.types.is_integer(self.schema.field('device_id').type):
-      columns['device_id'] = _as_large_text(ids)
-    return pa.table(
-      [columns[field.name].cast(field.type) for field in self.schema], schema=self.schema
-    )
+  def _has_devices(self) -> bool:
+    """Returns whether there is a device, so that the type of its column says something."""
+    if not self._lists:
+      return True
+    name = self._in_file['device_id']
+    batches = self._file.iter_batches(_BATCH_COHORTS, columns=[name])
+    return any(len(batch.column(name).flatten()) for batch in batches)
 
   def _check_size(self, file_bytes: int) -> None:
     rows = self._file.metadata.num_rows
@@ -123,24 +117,18 @@ class Reader:
       raise refusals.LogError(f'{self._path}: its metadata are not UTF-8, {e}') from e
 
 
-def _is_bytes(kind: pa.DataType) -> bool:
-  return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-
-
-def _as_large_text(ids: pa.Array) -> pa.Array:
-  """Returns ids as large_string, unchecked: bytes are no text until the rule has seen them."""
-  if pa.types.is_dictionary(ids.type):
-    ids = ids.cast(ids.type.value_type)
-  raw = ids.cast(pa.large_binary() if pa.types.is_large_string(ids.type) else pa.binary())
-  return raw.cast(pa.large_binary()).view(pa.large_string())
-
-
-def _id_type(path: str, given: pa.DataType) -> pa.DataType:
-  """Returns int64 or large_string for the type of ids that the file has."""
+def _id_type(path: str, given: pa.DataType, hexadecimal: bool) -> pa.DataType:
+  """Returns int64 or large_string for the type of ids that the file has, or null for none."""
   kind = given.value_type if pa.types.is_dictionary(given) else given
+  if pa.types.is_null(kind):
+    return kind
+  has_size = pa.types.is_fixed_size_binary(kind)
+  is_bytes = has_size or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+  if hexadecimal and not is_bytes:
+    raise refusals.LogError(f'{path}: device_id must be bytes, is {kind}')
+  if has_size or hexadecimal or ids.is_text(kind):
+    return pa.large_string()
   if pa.types.is_integer(kind):
     return pa.int64()
-  if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-    return pa.large_string()
-  hint = '; for bytes give --columns=device_id=hex(NAME)' if _is_bytes(kind) else ''
+  hint = '; for bytes give --columns=device_id=hex(NAME)' if is_bytes else ''
   raise refusals.LogError(f'{path}: device_id must be text or whole numbers, is {given}{hint}')

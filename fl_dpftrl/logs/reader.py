@@ -13,8 +13,8 @@ import stat
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 
@@ -108,24 +108,16 @@ class Source:
     return digest.hexdigest()
 
 
-class Opened(NamedTuple):
-  """Metadata and schema of a file, as `reader_program.Reader` has them."""
-
-  metadata: Mapping[str, str]
-  schema: pa.Schema
-
-
 class Reader:
   """Reads files in another process, which is reused for the next file."""
 
   def __init__(self):
     self._idle: _Process | None = None
 
-  def open(self, source: Source, *, timestamps: bool = False) -> Opened:
-    """Returns metadata and schema; LogError if it cannot be read."""
-    for opened in self._answers(source, rows=False, timestamps=timestamps):
-      pass
-    return opened
+  def open(self, source: Source, *, timestamps: bool = False) -> pa.Schema:
+    """Returns the schema of a file's rows, with its metadata; LogError if it cannot be read."""
+    (schema,) = self._answers(source, wanted='head', timestamps=timestamps)
+    return schema
 
   def tables(
     self, source: Source, num_rounds: int | None, *, timestamps: bool = False
@@ -137,18 +129,18 @@ class Reader:
       num_rounds: upper limit that all rounds must be below; None for no limit.
       timestamps: whether the column `timestamp` of a Parquet file is read too.
     """
-    answers = self._answers(source, rows=True, num_rounds=num_rounds, timestamps=timestamps)
-    opened, empty = next(answers), True
+    answers = self._answers(source, wanted='rows', num_rounds=num_rounds, timestamps=timestamps)
+    schema, empty = next(answers), True
     for table in answers:
       empty = False
       yield table
     if empty:
-      yield opened.schema.empty_table()
+      yield schema.empty_table()
 
-  def pickled(self, source: Source) -> bytes:
-    """Returns the values of a pickle as JSON; LogError unless they are plain."""
-    (content,) = self._answers(source, pickled=True)
-    return content
+  def last_round(self, source: Source) -> int:
+    """Returns the last round of any cohort, also of an empty one; −1 for a file without any."""
+    _, *rounds = self._answers(source, wanted='last_round', timestamps=False)
+    return max(rounds, default=-1)
 
   def _answers(self, source: Source, **request: Any) -> Iterator[Any]:
     process, self._idle = self._idle, None
@@ -157,8 +149,7 @@ class Reader:
     try:
       with source.opened() as descriptor:
         own = {'path': source.path, 'layout': list(source.layout), 'size': source.size}
-        default = {'num_rounds': None, 'pickled': False}
-        yield from process.answers({**own, **default, **request}, descriptor)
+        yield from process.answers({'num_rounds': None, **own, **request}, descriptor)
     finally:  # This also runs if the caller does not want the remaining tables.
       if process.ready and self._idle is None:
         self._idle = process
@@ -196,7 +187,7 @@ class _Process:
     return self._owner == os.getpid() and self._process.poll() is None
 
   def answers(self, request: json_files.Object, descriptor: int) -> Iterator[Any]:
-    """Yields a pickle's JSON, or a log's `Opened` and then the tables that were requested."""
+    """Yields a log's schema, and then the tables or last rounds that were requested."""
     path = request['path']
     self.ready = False
     try:
@@ -208,13 +199,12 @@ class _Process:
           return
         if kind == Kind.REFUSED:
           raise refusals.LogError(payload.decode())
-        if kind == Kind.PLAIN:
-          yield payload
-        elif kind == Kind.OPENED:
-          metadata = json.loads(payload)
+        if kind == Kind.LAST_ROUND:
+          yield json.loads(payload)
         elif kind == Kind.SCHEMA:
           schema = pa.ipc.read_schema(pa.py_buffer(payload))
-          yield Opened(metadata, schema)
+          yield schema
+          schema = schema.remove_metadata()
         else:
           batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
           yield pa.Table.from_batches([batch])

@@ -1,6 +1,6 @@
 """Program that reads untrusted files for another process, and the messages between the two.
 
-The libraries that decode Parquet, CSV, JSON and pickles can crash, hang or exhaust memory on
+The libraries that decode Parquet, CSV and JSON can crash, hang or exhaust memory on
 files that are damaged or malicious. Here such a file ends this program alone, which has limits
 on memory and computing time.
 """
@@ -9,21 +9,19 @@ import enum
 import gzip
 import json
 import os
-import pickle
 import resource
 import signal
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, NoReturn, Protocol, cast
+from typing import Any, BinaryIO, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fl_dpftrl.files import json_files
-from fl_dpftrl.logs import journal, limits, lines, parquet, refusals
+from fl_dpftrl.logs import journal, limits, lines, parquet, refusals, rows
 from fl_dpftrl.logs import layout as layout_lib
-from fl_dpftrl.text import messages
 
 _HEADER = struct.Struct('<BQ')
 _MOST = 1 << 32  # bytes of a message; a batch of the longest ids is far smaller
@@ -36,12 +34,11 @@ class Kind(enum.IntEnum):
   """The kind of a message's content."""
 
   REQUEST = 1  # JSON, and a descriptor with it
-  OPENED = 2  # JSON
-  SCHEMA = 3  # of Arrow
-  BATCH = 4  # of Arrow, with the last schema
+  SCHEMA = 2  # of Arrow, with the file's metadata
+  BATCH = 3  # of Arrow, with the last schema
+  LAST_ROUND = 4  # JSON, of some rows
   END = 5  # nothing
   REFUSED = 6  # text: why the file cannot be believed
-  PLAIN = 7  # JSON, of a pickle's values
 
 
 def send(channel: socket.socket, kind: Kind, payload: Any = b'') -> None:
@@ -87,15 +84,15 @@ class Reader(Protocol):
 
   Attributes:
     metadata: the file's own keys and values, without digests; none for CSV and JSON lines.
-    schema: schema of its tables: `round`, int64, `device_id`, large_string or int64, and
-      `timestamp` where it was asked for.
+    schema: schema of its rows once they are checked: `round`, int64, `device_id`, large_string,
+      int64 or, if the file has none, null, and `timestamp` where it was asked for.
   """
 
   metadata: dict[str, str]
   schema: pa.Schema
 
   def tables(self) -> Iterator[pa.Table]:
-    """Yields the file's rows in order; text in them is not checked yet."""
+    """Yields the file's rows in order, unchecked, as `rows.checked` takes them."""
 
 
 _LINES: dict[str, Callable[..., Reader]] = {
@@ -148,16 +145,13 @@ def main(descriptor: int) -> None:
 
 
 def _answer(channel: socket.socket, request: json_files.Object, descriptor: int) -> None:
-  """Sends what a file holds: a pickle's values, or a log's metadata and rows as requested."""
+  """Answers a request to its end."""
   path = request['path']
   try:
     # Opened again, it has a position of its own.
     with open(f'/proc/self/fd/{descriptor}', 'rb') as file:
       _grant_time()
-      if request['pickled']:
-        send(channel, Kind.PLAIN, plain_json(path, file))
-      else:
-        _send_log(channel, request, file)
+      _send_log(channel, request, file)
   except (refusals.LogError, BrokenPipeError):
     raise
   except MemoryError as e:
@@ -172,11 +166,29 @@ def _answer(channel: socket.socket, request: json_files.Object, descriptor: int)
 
 
 def _send_log(channel: socket.socket, request: json_files.Object, file: BinaryIO) -> None:
+  """Sends metadata and schema, and then the checked rows, or their last rounds, as requested."""
   reader, layout = _reader(request, file), layout_lib.Layout(*request['layout'])
-  send(channel, Kind.OPENED, json.dumps(reader.metadata).encode())
-  send(channel, Kind.SCHEMA, reader.schema.serialize())
-  if request['rows']:
-    _send_rows(channel, request['path'], reader, request['num_rounds'], layout.first_round)
+  send(channel, Kind.SCHEMA, reader.schema.with_metadata(reader.metadata).serialize())
+  if request['wanted'] == 'head':
+    return
+  first_row = 1
+  for table in reader.tables():
+    flat = rows.checked(
+      request['path'],
+      table,
+      reader.schema.field('device_id').type,
+      num_rounds=request['num_rounds'],
+      first_round=layout.first_round,
+      first_row=first_row,
+    )
+    first_row += table.num_rows
+    if request['wanted'] == 'rows':
+      for batch in flat.to_batches(max_chunksize=_SENT_ROWS):
+        send(channel, Kind.BATCH, batch.serialize())
+    elif table.num_rows:
+      last_round = pc.max(table.column('round')).as_py() - layout.first_round
+      send(channel, Kind.LAST_ROUND, json.dumps(last_round).encode())
+    _grant_time()
 
 
 def _reader(request: json_files.Object, file: BinaryIO) -> Reader:
@@ -192,34 +204,6 @@ def _reader(request: json_files.Object, file: BinaryIO) -> Reader:
   return _LINES[suffix.removesuffix(_GZIP)](path, file, layout)
 
 
-def _send_rows(
-  channel: socket.socket, path: str, reader: Reader, num_rounds: int | None, first_round: int
-) -> None:
-  first_row = 1
-  for table in reader.tables():
-    table = _from_zero(path, table, first_round, first_row)
-    refusals.check_rows(path, table, num_rounds, first_row)
-    first_row += table.num_rows
-    for batch in table.to_batches(max_chunksize=_SENT_ROWS):
-      send(channel, Kind.BATCH, batch.serialize())
-    _grant_time()
-
-
-def _from_zero(path: str, table: pa.Table, first_round: int, first_row: int) -> pa.Table:
-  """Returns a table with its rounds counted from 0."""
-  if not first_round:
-    return table
-  rounds = table.column('round')
-  refusals.refuse_first(
-    path,
-    table,
-    pc.less(rounds, first_round),
-    f'round {{round}} is before --first_round={first_round}',
-    first_row,
-  )
-  return table.set_column(0, table.schema.field(0), pc.subtract(rounds, first_round))
-
-
 def _grant_time() -> None:
   """Allows another portion of computing time, starting now."""
   used = resource.getrusage(resource.RUSAGE_SELF)
@@ -232,60 +216,3 @@ def _lower(kind: int, limit: int) -> None:
   if hard != resource.RLIM_INFINITY:
     limit = min(limit, hard)
   resource.setrlimit(kind, (limit, hard))
-
-
-def plain_json(path: str, file: BinaryIO) -> bytes:
-  """Returns the first object of a pickle as JSON in ASCII.
-
-  The object consists of dictionaries, lists, tuples, numbers, text and None. Tuples become
-  lists. Keys, which are numbers, text or None, become text.
-
-  Args:
-    path: path of the file, for messages.
-    file: the file, of which no more than the object is needed.
-
-  Raises:
-    MemoryError: if there is not the memory to read it.
-  """
-  try:
-    value = _Unpickler(file).load()
-  except MemoryError:
-    raise
-  except _NotPlainError as error:
-    raise _not_plain(path, error) from None
-  # Corrupt bytes can raise nearly any exception.
-  except Exception:
-    raise refusals.LogError(f'{path} is no pickle, or is not whole') from None
-  try:
-    content = json.dumps(value).encode()
-  except (TypeError, ValueError, RecursionError) as error:
-    raise _not_plain(path, error) from None
-  if len(content) > limits.PLAIN_BYTES:
-    raise refusals.LogError(
-      f'{path} is too large to be read: its values take {len(content)} bytes as JSON, of which'
-      f' {limits.PLAIN_BYTES} is the most there may be'
-    )
-  return content
-
-
-def _not_plain(path: str, error: Exception) -> refusals.LogError:
-  return refusals.LogError(
-    f'{path} holds more than plain containers and numbers, and is not read: {error}'
-  )
-
-
-class _NotPlainError(Exception):
-  pass
-
-
-class _Unpickler(pickle.Unpickler):
-  """Python's reader without any class or function.
-
-  Whatever calls something (REDUCE, INST, OBJ, NEWOBJ, EXT1) first has to find it here.
-  """
-
-  def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
-    raise _NotPlainError(f'it names {messages.quoted(f"{module_name:.80}.{global_name:.80}")}')
-
-  def persistent_load(self, pid: Any) -> NoReturn:
-    raise _NotPlainError('it refers to an object outside the file')

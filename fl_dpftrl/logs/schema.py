@@ -14,7 +14,6 @@ import operator
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fl_dpftrl.files import durable, paths
-from fl_dpftrl.logs import digests, keys, limits, refusals
+from fl_dpftrl.logs import digests, ids, keys, limits
 from fl_dpftrl.text import messages
 
 ROW_GROUP = 1 << 20
@@ -33,29 +32,14 @@ _MOST_SECONDS = 253_402_300_799  # end of the year 9999
 # What stands in the place of a digest, of its length, until all rows are written.
 _PLACES = {key: hashlib.sha256(key.encode()).hexdigest() for key in digests.KEYS}
 
-Ids = Sequence[str] | Sequence[int] | np.ndarray
 Append = Callable[[int, np.ndarray, int], None]
-
-
-class Rows(NamedTuple):
-  """Columns of a log, each of shape [num_participations].
-
-  Attributes:
-    rounds: int64.
-    device_ids: text or int64.
-    timestamps: int64, UTC seconds.
-  """
-
-  rounds: np.ndarray
-  device_ids: np.ndarray
-  timestamps: np.ndarray
 
 
 def write_log(
   path: str | os.PathLike[str],
   *,
   rounds: Sequence[int] | np.ndarray,
-  device_ids: Sequence[str] | Sequence[int] | np.ndarray,
+  device_ids: ids.Ids,
   num_rounds: int,
   timestamps: Sequence[int] | np.ndarray | None = None,
   metadata: Mapping[str, str] | None = None,
@@ -77,7 +61,7 @@ def write_log(
       and for a device twice in a round.
     OSError: if it cannot be written.
   """
-  columns = {'round': _integers('rounds', rounds), 'device_id': id_column(device_ids)}
+  columns = {'round': ids.whole_numbers(rounds, 'rounds'), 'device_id': ids.column(device_ids)}
   if timestamps is not None:
     seconds = utc_seconds('timestamps', timestamps)
     columns['timestamp'] = seconds.cast(pa.timestamp('s', tz='UTC')).cast(digests.TIMESTAMP)
@@ -239,19 +223,9 @@ def file_metadata(num_rounds: int, more: Mapping[str, str] | None) -> dict[str, 
   }
 
 
-def _integers(name: str, values: Sequence[int] | np.ndarray) -> pa.Array:
-  """Returns whole numbers as int64; ValueError naming the argument otherwise."""
-  values = np.asarray(values)
-  if values.ndim != 1 or (values.size and values.dtype.kind not in 'iu'):
-    raise ValueError(
-      f'{name} must be a list of whole numbers, got {values.dtype} of shape {values.shape}'
-    )
-  return pa.array(values.astype(np.int64))
-
-
 def utc_seconds(name: str, values: Sequence[int] | np.ndarray) -> pa.Array:
   """Returns UTC seconds as int64; ValueError naming the argument for other numbers."""
-  seconds = _integers(name, values)
+  seconds = ids.whole_numbers(values, name)
   for value in pc.min_max(seconds).as_py().values():
     if value is not None and abs(value) > _MOST_SECONDS:
       raise ValueError(
@@ -259,37 +233,6 @@ def utc_seconds(name: str, values: Sequence[int] | np.ndarray) -> pa.Array:
         ' milliseconds by 1000'
       )
   return seconds
-
-
-def id_column(device_ids: Ids) -> pa.Array:
-  """Returns device ids as string or int64; ValueError if one breaks the rule for ids."""
-  if isinstance(device_ids, (str, bytes)):
-    raise ValueError(f'device_ids must be a list of ids, got {messages.quoted(device_ids)}')
-  if type(device_ids).__module__.partition('.')[0] in ('torch', 'jaxlib'):  # Neither is imported.
-    device_ids = np.asarray(device_ids)
-  try:
-    ids = pa.array(device_ids)
-  except (pa.ArrowException, TypeError) as e:
-    raise ValueError(f'device_ids must be all text or all whole numbers: {e}') from e
-  if not len(ids):
-    return ids.cast(pa.string())
-  if pa.types.is_integer(ids.type):
-    ids = ids.cast(pa.int64())
-  elif not pa.types.is_string(ids.type):
-    raise ValueError(f'device_ids must be text or whole numbers, got {ids.type}')
-  if ids.null_count:
-    raise ValueError('device_ids must not be empty')
-  if fault := refusals.first_fault(ids):
-    index, reason = fault
-    raise ValueError(f'device_ids: at {index}, {reason}')
-  return ids
-
-
-def as_numpy(ids: pa.Array | pa.ChunkedArray) -> np.ndarray:
-  """Returns device ids as int64 or as text."""
-  if pa.types.is_integer(ids.type):
-    return ids.to_numpy()
-  return np.array(ids.to_pylist(), dtype=np.str_)
 
 
 def round_table(round_index: int, ids: pa.Array, timestamp: int) -> pa.Table:

@@ -5,7 +5,7 @@ import operator
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from fl_dpftrl.files import durable
 from fl_dpftrl.logs import digests, journal, keys, refusals, schema
+from fl_dpftrl.logs import ids as ids_lib
 from fl_dpftrl.logs import log as log_lib
 
 NAME = 'participation.parquet'
@@ -106,9 +107,7 @@ class LogWriter:
     return len(self._rounds)
 
   @durable.one_at_a_time
-  def append(
-    self, round_index: int, device_ids: Sequence[str] | Sequence[int] | np.ndarray, timestamp: int
-  ) -> None:
+  def append(self, round_index: int, device_ids: ids_lib.Ids, timestamp: int) -> None:
     """Appends a round's cohort; it is durably on disk when this returns.
 
     Args:
@@ -126,7 +125,7 @@ class LogWriter:
       raise ValueError(f'the next round of the log is {self.num_rounds}, got {round_index}')
     schema.file_metadata(self.num_rounds + 1, None)  # Refuses a round too many.
     schema.utc_seconds('timestamp', [timestamp])
-    ids = schema.id_column(device_ids)
+    ids = ids_lib.column(device_ids)
     if len(ids) and self._id_type not in (None, ids.type):
       types = sorted(map(str, (self._id_type, ids.type)))
       raise ValueError(f'device_ids must be of one type through a log, got {types}')
@@ -168,7 +167,7 @@ class LogWriter:
 
   def cohort(self, round_index: int) -> np.ndarray:
     """Returns the device ids of a round, as they were appended."""
-    return schema.as_numpy(self._rounds[round_index].ids())
+    return ids_lib.as_numpy(self._rounds[round_index].ids())
 
   def timestamp(self, round_index: int) -> int | None:
     """Returns the UTC second of the last round with devices up to a round, if any."""
@@ -176,17 +175,6 @@ class LogWriter:
       if self._rounds[t].num_devices:
         return self._rounds[t].timestamp
     return None
-
-  def rows(self, *, before: int | None = None) -> schema.Rows:
-    """Returns the rows of rounds 0 to before − 1, or of all rounds."""
-    entries = self._rounds[:before]
-    sizes = np.array([entry.num_devices for entry in entries], np.int64)
-    ids = [entry.ids() for entry in entries if entry.num_devices]
-    return schema.Rows(
-      rounds=np.repeat(np.arange(sizes.size), sizes),
-      device_ids=schema.as_numpy(pa.chunked_array(ids, self._id_type or pa.string())),
-      timestamps=np.repeat(np.array([entry.timestamp for entry in entries], np.int64), sizes),
-    )
 
   @durable.one_at_a_time
   def close(self) -> None:

@@ -121,7 +121,7 @@ class Rows:
     first = rows = 0
     try:
       for log in self._logs:
-        for table in filter(len, log.tables()):
+        for table in log.tables():
           yield from runs_lib.numbered(table, first).to_batches()
           rows += table.num_rows
           self._progress(f'{rows:,} rows read')

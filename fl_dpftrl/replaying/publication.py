@@ -46,8 +46,6 @@ def committed(
   Raises:
     ValueError: if the salt has another length.
   """
-  if not statement.log:  # Rows that were never in a file have no digest.
-    return statement
   salt = secrets.token_bytes(SALT_BYTES) if salt is None else salt
   if len(salt) != SALT_BYTES:
     raise ValueError(f'salt must have {SALT_BYTES} bytes, got {len(salt)}')

@@ -163,14 +163,12 @@ def declared_schemas(declared: Iterable[schemas.MinSep | None]) -> list[schemas.
 
 
 def id_type(runs: Sequence[Run]) -> pa.DataType:
-  """Returns the type of device ids in all runs; a log without rows has none of its own.
+  """Returns the type of device ids in all runs; null if none has a device.
 
   Raises:
     LogError: if they differ, so that devices cannot be told to be the same.
   """
-  logs = [run.log for run in runs]
-  if len({log.id_type for log in logs}) > 1:
-    logs = [log for log in logs if any(table.num_rows for table in log.tables())] or logs[:1]
+  logs = [run.log for run in runs if run.log.id_type != pa.null()] or [runs[0].log]
   for log in logs:
     if log.id_type != logs[0].id_type:
       raise refusals.LogError(

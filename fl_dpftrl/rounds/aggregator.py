@@ -12,6 +12,7 @@ from fl_dpftrl.accounting import losses
 from fl_dpftrl.bundles import writing
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.files import durable, ledger, paths
+from fl_dpftrl.logs import ids as ids_lib
 from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import units
 from fl_dpftrl.participation import schemas
@@ -171,7 +172,7 @@ class PrivateAggregator:
     """Fewest updates of a round: the report goal, or 0 where batches are drawn."""
     return self.report_goal if self.sampling is None else 0
 
-  def round(self, device_ids: record.Ids) -> round_lib.Round:
+  def round(self, device_ids: ids_lib.Ids) -> round_lib.Round:
     """Returns the next round, of these devices, for a `with` block.
 
     Entering the block admits the devices and records them durably in the log. Leaving it makes the
@@ -189,7 +190,7 @@ class PrivateAggregator:
     """
     return round_lib.Round(self, device_ids)
 
-  def admissible(self, device_ids: record.Ids, *, at_most: int | None = None) -> np.ndarray:
+  def admissible(self, device_ids: ids_lib.Ids, *, at_most: int | None = None) -> np.ndarray:
     """Returns those that may take part in the next round by the schema, in their order.
 
     Args:

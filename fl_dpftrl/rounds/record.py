@@ -5,7 +5,6 @@ import dataclasses
 import os
 import pathlib
 import time
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,15 +14,13 @@ from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.files import durable, ledger
 from fl_dpftrl.guarding import admission, guard
+from fl_dpftrl.logs import ids as ids_lib
 from fl_dpftrl.logs import keys, noise_record
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.participation import schemas, seen
 from fl_dpftrl.replaying import replay, runs, sensitivities, statement
 from fl_dpftrl.strategies import files
-
-Ids = Sequence[str] | Sequence[int] | np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -170,13 +167,13 @@ class Record:
       # A strategy file has figures for some schema; without one, for a single round.
       files.save_strategy(path, claim.strategy, schema=claim.schema or schemas.MinSep(1, 1))
 
-  def admissible(self, device_ids: Ids, at_most: int | None) -> np.ndarray:
+  def admissible(self, device_ids: ids_lib.Ids, at_most: int | None) -> np.ndarray:
     """Returns those that may take part in the next round, in their order."""
     if self._gate is None:
-      return log_schema.as_numpy(log_schema.id_column(device_ids))[:at_most]
+      return ids_lib.as_numpy(ids_lib.column(device_ids))[:at_most]
     return self._gate.check(device_ids, at_most=at_most).device_ids
 
-  def admit(self, device_ids: Ids, *, least: int, max_rounds: int) -> tuple[int, np.ndarray]:
+  def admit(self, device_ids: ids_lib.Ids, least: int, max_rounds: int) -> tuple[int, np.ndarray]:
     """Records the cohort of the next round durably, and returns the round with it.
 
     Args:
@@ -199,7 +196,7 @@ class Record:
           f'device_ids: {len(checked.turned_away)} may not take part in round {t} ({counts});'
           ' admissible(device_ids) leaves them out'
         )
-    ids = log_schema.as_numpy(log_schema.id_column(device_ids))
+    ids = ids_lib.as_numpy(ids_lib.column(device_ids))
     if len(ids) < least:
       raise ValueError(
         f'device_ids: report_goal={least} updates need as many devices, got {len(ids)}'

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fl_dpftrl.files import durable
-from fl_dpftrl.rounds import record, sums
+from fl_dpftrl.logs import ids as ids_lib
+from fl_dpftrl.rounds import sums
 
 if TYPE_CHECKING:
   from fl_dpftrl.rounds import aggregator as aggregator_lib
@@ -24,7 +25,7 @@ class Round:
       them. They are exact, without noise, and outside the guarantee: publish none of them.
   """
 
-  def __init__(self, aggregator: 'aggregator_lib.PrivateAggregator', device_ids: record.Ids):
+  def __init__(self, aggregator: 'aggregator_lib.PrivateAggregator', device_ids: ids_lib.Ids):
     self.index: int | None = None
     self.device_ids = device_ids
     self.num_updates = self.clipped_count = self.zeroed_count = self.rejected_count = 0

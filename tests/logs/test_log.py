@@ -1,11 +1,16 @@
 """The files of a log: looked up, compared with each other, and their number of rounds."""
 
+import json
+
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from fl_dpftrl.families import identity
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import refusals, schema
-from fl_dpftrl.replaying import replay, runs
+from fl_dpftrl.logs import writer as writer_lib
+from fl_dpftrl.replaying import embedded, replay, runs
 from tests.logs import files
 
 ROWS = {'round': [0, 0, 1, 3], 'device_id': list('abca')}
@@ -87,6 +92,45 @@ def test_a_log_without_rows_is_refused(tmp_path):
   with pytest.raises(ValueError, match='rounds must not be empty: LogWriter writes rounds'):
     schema.write_log(tmp_path / 'l.parquet', rounds=[], device_ids=[], num_rounds=3)
   assert 'the log is empty' in files.refusal(files.written(tmp_path / 'l.csv', files.HEAD))
+
+
+@pytest.mark.parametrize('ids', [[5, 7], ['5', '7']], ids=['numbers', 'text'])
+def test_a_file_or_cohort_without_devices_decides_no_type(tmp_path, ids):
+  nothing = {'round': [], 'device_id': []}
+  types = {'null': pa.null(), 'text': pa.string(), 'number': pa.int64(), 'other': pa.float64()}
+  for name, kind in types.items():
+    empty = {key: pa.array([], kind) for key in nothing}
+    files.written(tmp_path / f'0-{name}.parquet', empty)
+    lists = {'round': [0], 'device_id': pa.array([[]], pa.list_(kind))}
+    files.written(tmp_path / f'1-{name}.parquet', lists)
+  files.written(tmp_path / '2.csv', files.HEAD)
+  files.written(tmp_path / '3.jsonl', '')
+  files.written(tmp_path / '4.jsonl', '{"round": 1, "device_id": []}\n' * 300)
+  files.written(tmp_path / '5.parquet', {'round': [2, 3], 'device_id': ids})
+  files.written(tmp_path / '6.jsonl', ''.join(
+    json.dumps({'round': t, 'device_id': cohort}) + '\n'
+    for t, cohort in ((4, []), (5, ids), (6, []))
+  ))  # fmt: skip
+  log = log_lib.read_log(tmp_path)
+  assert log.num_rounds == 7
+  assert [row for table in log.tables() for row in zip(*table.to_pydict().values())] == [
+    (2, ids[0]), (3, ids[1]), (5, ids[0]), (5, ids[1]),
+  ]  # fmt: skip
+
+
+def test_a_run_without_devices_beside_others(tmp_path):
+  logs = []
+  for number, cohorts in enumerate(([[], []], [[3], [4]])):
+    with writer_lib.LogWriter(tmp_path / f'{number}.parquet') as log:
+      for t, cohort in enumerate(cohorts):
+        log.append(t, cohort, 0)
+    logs.append(log_lib.read_log(log.path))
+  assert [str(log.id_type) for log in logs] == ['null', 'int64']
+  opened = [runs.Run.of(log, identity.Identity(), noise_multiplier=1.0) for log in logs]
+  assert embedded.count(opened).num_devices == 2
+  with schema.round_by_round(tmp_path / 'none.parquet', num_rounds=1) as append:
+    append(0, np.array([], np.int64), 0)
+  assert files.rows(tmp_path / 'none.parquet') == []
 
 
 def test_num_rounds_is_what_the_file_says_or_is_told(tmp_path):

@@ -5,9 +5,25 @@ import dataclasses
 import pyarrow as pa
 
 from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import rows as rows_lib
 
 
 def log_of(rows, num_rounds, **changes):
   """Returns a log of pairs of a round and a device id, with other attributes changed."""
   columns = {'round': pa.array([t for t, _ in rows], pa.int64()), 'device_id': [d for _, d in rows]}
-  return dataclasses.replace(log_lib.of_table(pa.table(columns), num_rounds=num_rounds), **changes)
+  return dataclasses.replace(log_of_table(pa.table(columns), num_rounds), **changes)
+
+
+def log_of_table(table, num_rounds):
+  """Returns a log of columns `round` and `device_id`, text or int64."""
+  is_number = pa.types.is_integer(table.schema.field('device_id').type)
+  shard = log_lib.Shard(
+    path='log',
+    metadata={},
+    num_rounds=num_rounds,
+    id_type=pa.int64() if is_number else pa.large_string(),
+    tables=lambda below: iter([rows_lib.checked('log', table, shard.id_type, num_rounds=below)]),
+    last_round=lambda: num_rounds - 1,
+    sha256=lambda: '0' * 64,
+  )
+  return log_lib.Log((shard,), num_rounds)

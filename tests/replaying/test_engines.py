@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.families import blt
-from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import counts
 from fl_dpftrl.replaying import embedded, exposure, runs, tally
+from tests.replaying import in_memory
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
 NOISE = run_noise.RunNoise(100, BLT, 1.0)
@@ -52,7 +52,7 @@ def test_what_does_not_fit_is_sorted_on_disk(monkeypatch):
   rng = np.random.default_rng(0)
   ids = [rng.choice(150_000, 10_000, replace=False) for _ in range(100)]
   table = pa.table({'round': np.repeat(np.arange(100), 10_000), 'device_id': np.concatenate(ids)})
-  run = runs.Run(log=log_lib.of_table(table, num_rounds=100), noise=NOISE)
+  run = runs.Run(log=in_memory.log_of_table(table, 100), noise=NOISE)
   # As much as the rows take, of which sorting needs a copy.
   assert_same(embedded.count([run], memory=16 << 20), embedded.count([run]))
 
@@ -141,7 +141,7 @@ def test_the_engine_keeps_the_order_however_many_threads(monkeypatch, as_text):
   table = pa.table(
     {'round': rounds[order], 'device_id': ids[order].astype(str) if as_text else ids[order]}
   )
-  run = runs.Run(log=log_lib.of_table(table, num_rounds=100), noise=NOISE)
+  run = runs.Run(log=in_memory.log_of_table(table, 100), noise=NOISE)
   counted = embedded.count([run])
   assert counted.num_devices == 500
   assert counted.logs[0].separations.to_dict() == {1: 99 * 500}

@@ -305,7 +305,7 @@ def refusals(tmp_path):
     'a closed aggregator': (closed, 'the aggregator is closed; make it again'),
     'another structure': (another_structure, "update must be a mapping of 'w', 'b'"),
     'ids that are none': (lambda a: released(a, [1.5, 2.5]), 'device_id'),
-    'ids in one text': (lambda a: released(a, 'ab'), 'device_ids must be a list of ids'),
+    'ids in one text': (lambda a: released(a, 'ab'), 'device_ids must be one list'),
     'no delta': (lambda a: a.privacy_loss(), 'delta must be given'),
     'no round': (lambda a: a.statement(1e-6), 'there is no round yet'),
   }

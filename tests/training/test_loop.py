@@ -9,6 +9,7 @@ from fl_dpftrl.files import ledger
 from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.training import loop
+from tests.logs import files
 from tests.training.small_runs import (
   NUM_ROUNDS,
   STEPS,
@@ -212,14 +213,14 @@ def test_a_log_of_other_cohorts_is_refused(tmp_path):
   with pytest.raises(Killed):
     run(tmp_path, on_step=kill_at('cohort logged', 2))
   writer = writer_lib.LogWriter(tmp_path / writer_lib.NAME)
-  rows = writer.rows(before=2)
+  rows = files.written_rows(writer, 2)
   devices = [f'device-{i}' for i in range(9)]
   others = [d for d in devices if d not in writer.cohort(2)][:3]
   log_schema.write_log(
     tmp_path / writer_lib.NAME,
-    rounds=[*rows.rounds, 2, 2, 2],
-    device_ids=[*rows.device_ids, *others],
-    timestamps=[*rows.timestamps, 1767300000, 1767300000, 1767300000],
+    rounds=[*rows['rounds'], 2, 2, 2],
+    device_ids=[*rows['device_ids'], *others],
+    timestamps=[*rows['timestamps'], 1767300000, 1767300000, 1767300000],
     num_rounds=3,
   )
   with pytest.raises(ledger.LostStateError, match='other devices'):

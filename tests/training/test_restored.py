@@ -10,6 +10,7 @@ from fl_dpftrl.files import ledger
 from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.training import loop
+from tests.logs import files
 from tests.training import small_runs
 from tests.training.small_runs import NUM_ROUNDS, Killed
 
@@ -102,14 +103,7 @@ def put_back_every_mark(run):
   """Writes the log anew, without its own mark of the rounds since the copy."""
   log = run.folder / writer_lib.NAME
   writer = writer_lib.LogWriter(log)
-  rows, num_rounds = writer.rows(), writer.num_rounds
-  log_schema.write_log(
-    log,
-    rounds=rows.rounds,
-    device_ids=rows.device_ids,
-    timestamps=rows.timestamps,
-    num_rounds=num_rounds,
-  )
+  log_schema.write_log(log, **files.written_rows(writer), num_rounds=writer.num_rounds)
   writer_lib.LogWriter(log).mark_released(4)
 
 

@@ -1,0 +1,165 @@
+"""The rule for device ids, the same for whatever is read, written or trained on.
+
+Two ids that look the same but are not would make two devices of one, and its privacy loss would be
+understated. So an id is refused, not repaired, unless it is
+
+- a whole number of 64 bits; or
+- text in valid UTF-8, of 1 to limits.FIELD_BYTES bytes, in Unicode normal form C;
+- without control characters, line breaks, private-use characters, and without characters that
+  are invisible or change the direction of text;
+- without any space but the ASCII one, and that neither first nor last.
+"""
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fl_dpftrl.logs import limits
+from fl_dpftrl.text import messages
+
+Ids = Sequence[str] | Sequence[int] | np.ndarray
+
+_HIDDEN = ('Cc', 'Cf', 'Co', 'Zl', 'Zp')
+# Drawn as nothing or as a space although in none of these categories, or not in every release of
+# Unicode: joiners, fillers, variation selectors, the blank of Braille.
+_INVISIBLE = re.compile(
+  '[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8'
+  '\U00013430-\U0001343f\U0001d173-\U0001d17a\U000e0000-\U000e0fff]'
+)
+_KINDS = 'all text or all whole numbers of 64 bits'
+
+
+def column(device_ids: Any, name: str = 'device_ids') -> pa.Array:
+  """Returns device ids as string or int64.
+
+  Args:
+    device_ids: one list, array, column or index of NumPy, Arrow, pandas, PyTorch or JAX.
+    name: the argument, for messages.
+
+  Raises:
+    ValueError: naming the first id that is missing or breaks the rule.
+  """
+  ids = _array(device_ids, name)
+  if not len(ids):
+    return pa.array([], pa.string())
+  if ids.null_count:
+    raise ValueError(f'{name}: at {pc.index(pc.is_null(ids), True).as_py()}, there is no id')
+  if pa.types.is_integer(ids.type):
+    return _whole(ids, name)
+  if not is_text(ids.type):
+    raise ValueError(f'{name} must be {_KINDS}, got {ids.type}')
+  is_view = not (pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type))
+  ids = pa.array(ids.to_pylist(), pa.string()) if is_view else ids.cast(pa.string())
+  _refuse(first_fault(ids), name)
+  return ids
+
+
+def whole_numbers(values: Any, name: str) -> pa.Array:
+  """Returns a list of whole numbers as int64; ValueError naming the argument otherwise."""
+  numbers = _array(values, name)
+  if len(numbers) and (numbers.null_count or not pa.types.is_integer(numbers.type)):
+    found = 'a missing one' if numbers.null_count else numbers.type
+    raise ValueError(f'{name} must be a list of whole numbers, got {found}')
+  return _whole(numbers, name)
+
+
+def as_numpy(ids: pa.Array | pa.ChunkedArray) -> np.ndarray:
+  """Returns device ids as int64 or as text."""
+  if pa.types.is_integer(ids.type):
+    return ids.to_numpy()
+  return np.array(ids.to_pylist(), dtype=np.str_)
+
+
+def first_fault(ids: pa.Array) -> tuple[int, str] | None:
+  """Returns the index of the first id that breaks the rule, and why; None if all keep to it.
+
+  Args:
+    ids: whole numbers, text, or bytes that should be text; without nulls.
+  """
+  if pa.types.is_integer(ids.type) or not len(ids):
+    return None
+  raw = ids.cast(pa.large_binary())
+  lengths = pc.binary_length(raw)
+  wrong = pc.or_(pc.equal(lengths, 0), pc.greater(lengths, limits.FIELD_BYTES))
+  end = pc.index(wrong, pa.scalar(True)).as_py()
+  if end < 0 and _is_plain(raw):
+    return None
+  for value in pc.unique(raw if end < 0 else raw.slice(0, end + 1)).to_pylist():
+    if reason := _fault(value):
+      return pc.index(raw, pa.scalar(value, raw.type)).as_py(), f'device_id {reason}'
+  return None
+
+
+def _array(values: Any, name: str) -> pa.Array:
+  if isinstance(values, (str, bytes, Mapping)) or getattr(values, 'ndim', 1) != 1:
+    raise ValueError(f'{name} must be one list, got {type(values).__name__}')
+  if type(values).__module__.partition('.')[0] in ('torch', 'jaxlib'):  # Neither is imported.
+    values = np.asarray(values)
+  try:
+    found = pa.array(values)
+  except UnicodeError:
+    raw = [str(value).encode(errors='surrogatepass') for value in values]
+    _refuse(first_fault(pa.array(raw, pa.large_binary())), name)
+    raise
+  except Exception as e:  # Of many kinds, as what is given may be anything.
+    said = messages.one_line(e, limit=80)
+    raise ValueError(f'{name} must be {_KINDS}: {said}') from e
+  return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
+
+
+def _whole(numbers: pa.Array, name: str) -> pa.Array:
+  try:
+    return numbers.cast(pa.int64())
+  except pa.ArrowInvalid as e:
+    raise ValueError(f'{name} must be {_KINDS}: {e}') from e
+
+
+def is_text(kind: pa.DataType) -> bool:
+  """Returns whether a column of this type holds text."""
+  return str(kind) in ('string', 'large_string', 'string_view')
+
+
+def _refuse(fault: tuple[int, str] | None, name: str) -> None:
+  if fault:
+    raise ValueError(f'{name}: at {fault[0]}, {fault[1]}')
+
+
+def _is_plain(raw: pa.Array) -> bool:
+  """Returns whether all bytes are of printable ASCII other than the space, which is most often."""
+  _, offsets, data = raw.buffers()
+  bounds = np.frombuffer(offsets, np.int64)[raw.offset :]
+  values = np.frombuffer(data, np.uint8)[bounds[0] : bounds[len(raw)]]
+  return values.min() >= 0x21 and values.max() <= 0x7E
+
+
+def _fault(value: bytes) -> str | None:
+  """Returns why an id breaks the rule, with the id escaped; None if it keeps to it."""
+  if not value:
+    return 'is empty'
+  shown: str | bytes = value
+  try:
+    shown = value.decode()
+    reason = _reason(shown, len(value))
+  except UnicodeDecodeError:
+    reason = 'is not UTF-8'
+  # Escapes tell ids apart that look the same.
+  escaped = messages.quoted(shown).encode('ascii', 'backslashreplace').decode()
+  return reason and f'{reason}, {messages.one_line(escaped, 80)}'
+
+
+def _reason(text: str, size: int) -> str | None:
+  if size > limits.FIELD_BYTES:
+    return f'is longer than {limits.FIELD_BYTES} bytes'
+  kinds = [] if text.isprintable() else list(map(unicodedata.category, text))
+  if text.strip(' ') != text or (kinds and 'Z' in (kinds[0][0], kinds[-1][0])):
+    return 'has spaces around it'
+  if _INVISIBLE.search(text) or any(kind in _HIDDEN for kind in kinds):
+    return 'holds a control or invisible character'
+  if any(kind == 'Zs' and character != ' ' for kind, character in zip(kinds, text)):
+    return 'holds a space other than U+0020'
+  return None if unicodedata.is_normalized('NFC', text) else 'is not in Unicode normal form C'

@@ -1,0 +1,132 @@
+"""Rows of a log's table: checked as the file has them, and then one for each device.
+
+Missing data is never read as absence. A row may hold a list of devices, and an empty list is a
+cohort without devices. A list, a device in it, or a round that is missing is refused before
+anything is flattened.
+
+Messages number rows from 1, not counting the header of a CSV file or blank lines.
+"""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fl_dpftrl.logs import ids as ids_lib
+from fl_dpftrl.logs import limits, refusals
+from fl_dpftrl.text import messages
+
+
+def is_list(kind: pa.DataType) -> bool:
+  """Returns whether a column holds a list of devices in each row."""
+  return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
+def checked(
+  path: str,
+  table: pa.Table,
+  id_type: pa.DataType,
+  *,
+  num_rounds: int | None = None,
+  first_round: int = 0,
+  first_row: int = 1,
+) -> pa.Table:
+  """Returns a row for each device, with rounds counted from 0.
+
+  Args:
+    path: the table's file.
+    table: some of the file's rows: `round`, int64, and `device_id`, an id or a list of them.
+    id_type: type of the ids that are returned; see `flattened`.
+    num_rounds: upper limit that all rounds must be below; None for no limit.
+    first_round: number of the first round in the file.
+    first_row: number of the table's first row in the file.
+
+  Raises:
+    LogError: with the first row that is at fault, if any.
+  """
+  for name in ('round', 'device_id'):
+    if table.column(name).null_count:
+      _refuse(path, table, pc.is_null(table.column(name)), f'has no {name}', first_row)
+  if not table.num_rows:
+    return flattened(table, id_type)[0]
+  table = _from_zero(path, table, first_round, first_row)
+  _check_rounds(path, table, num_rounds, first_row)
+  flat, rows = flattened(table, id_type)
+  device_ids, first = flat.column('device_id'), 0
+  if device_ids.null_count:
+    row = first_row + int(rows[pc.index(pc.is_null(device_ids), True).as_py()])
+    raise refusals.LogError(f'{path}, row {row}: has no device_id in its list')
+  for chunk in device_ids.chunks:
+    if fault := ids_lib.first_fault(chunk):
+      raise refusals.LogError(f'{path}, row {first_row + int(rows[first + fault[0]])}: {fault[1]}')
+    first += len(chunk)
+  return flat
+
+
+def flattened(table: pa.Table, id_type: pa.DataType) -> tuple[pa.Table, np.ndarray]:
+  """Returns a row for each device, and the place from 0 of the row that it comes from.
+
+  Args:
+    table: `device_id` is an id or a list of them, no list of which is missing.
+    id_type: large_string, unchecked, with bytes in hexadecimal; int64; or null for no ids.
+  """
+  place = table.schema.get_field_index('device_id')
+  device_ids, rows = table.column(place), np.arange(table.num_rows)
+  table = table.remove_column(place)
+  if is_list(device_ids.type):
+    whole = device_ids.combine_chunks()
+    rows = pc.list_parent_indices(whole).to_numpy()
+    table, device_ids = table.take(rows), pa.chunked_array([pc.list_flatten(whole)])
+  chunks = [_as(id_type, chunk) for chunk in device_ids.chunks]
+  return table.add_column(place, 'device_id', pa.chunked_array(chunks, id_type)), rows
+
+
+def _as(kind: pa.DataType, ids: pa.Array) -> pa.Array:
+  if not len(ids):
+    return pa.array([], kind)
+  if pa.types.is_dictionary(ids.type):
+    ids = ids.dictionary_decode()
+  if ids.type == kind or not pa.types.is_large_string(kind):
+    return ids.cast(kind)
+  if 'binary' in str(ids.type):
+    texts = [None if value is None else value.hex() for value in ids.to_pylist()]
+    return pa.array(texts, kind)
+  # As bytes: they are no text until the rule has seen them.
+  raw = ids.cast(pa.large_binary() if pa.types.is_large_string(ids.type) else pa.binary())
+  return raw.cast(pa.large_binary()).view(kind)
+
+
+def _from_zero(path: str, table: pa.Table, first_round: int, first_row: int) -> pa.Table:
+  """Returns a table with its rounds counted from 0."""
+  if not first_round:
+    return table
+  rounds = table.column('round')
+  why = f'round {{round}} is before --first_round={first_round}'
+  _refuse(path, table, pc.less(rounds, first_round), why, first_row)
+  place = table.schema.get_field_index('round')
+  return table.set_column(place, table.schema.field(place), pc.subtract(rounds, first_round))
+
+
+def _check_rounds(path: str, table: pa.Table, num_rounds: int | None, first_row: int) -> None:
+  rounds = table.column('round')
+  first, last = pc.min_max(rounds).as_py().values()
+  if first < 0:
+    why = 'round must be at least 0, got {round}'
+    _refuse(path, table, pc.less(rounds, 0), why, first_row)
+  limit = limits.ROUNDS if num_rounds is None else num_rounds
+  if last >= limit:
+    why = f'round must be below {limit}, got {{round}}'
+    if num_rounds is not None:
+      why = f'round {{round}} is beyond the {num_rounds} rounds of the log'
+      if last == num_rounds and first > 0:  # Plain where a log counts from 1.
+        why += ', which count from 0; if they begin at 1, give --first_round=1'
+    _refuse(path, table, pc.greater_equal(rounds, limit), why, first_row)
+
+
+def _refuse(
+  path: str, table: pa.Table, wrong: pa.ChunkedArray, message: str, first_row: int
+) -> None:
+  """Raises LogError with the first row that is wrong, if any; {round} in a message is its value."""
+  index = pc.index(wrong, pa.scalar(True)).as_py()
+  if index >= 0:
+    shown = messages.quoted(table.column('round')[index].as_py())
+    raise refusals.LogError(f'{path}, row {first_row + index}: {message.format(round=shown)}')

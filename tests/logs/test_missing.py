@@ -1,0 +1,205 @@
+"""Missing data is never read as absence: drawn logs with a gap at any place of every format."""
+
+import gzip
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fl_dpftrl.families import blt
+from fl_dpftrl.guarding import guard
+from fl_dpftrl.logs import layout as layout_lib
+from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import refusals, schema
+from fl_dpftrl.logs import writer as writer_lib
+from fl_dpftrl.participation import schemas
+
+ROUND, DEVICE = 'step', 'user'
+LISTS = ('list.parquet', 'large_list.parquet', 'fixed.parquet', 'list.jsonl')
+FLAT = ('flat.parquet', 'flat.jsonl', 'flat.csv', 'flat.tsv')
+FOLDERS = ('by_round', 'by_device', 'by_both')
+WRITERS = ('write_log', 'LogWriter', 'Guard')
+NUM_ROUNDS = 9
+
+
+class Log:
+  """Cohorts in a form, of which at most one round, cohort or device is missing.
+
+  Attributes:
+    form: a format or a writer.
+    cohorts: pairs of a round and its devices; what is missing is None.
+    gap: what is missing; None for nothing.
+    rows: rows of the log without a gap.
+    last: last round that the form can state.
+  """
+
+  def __init__(self, seed):
+    self.rng = np.random.default_rng(seed)
+    self.form = self.one_of(*LISTS, *FLAT, *FOLDERS, *WRITERS)
+    can_be_numbers = self.form.endswith(('.parquet', '.jsonl')) or self.form in WRITERS
+    self.are_numbers = can_be_numbers and self.one_of(True, False)
+    size = self.one_of(1, 2)
+    rounds = np.sort(self.rng.choice(NUM_ROUNDS, 4, replace=False)).tolist()
+    self.cohorts = [(t, self.cohort(size)) for t in rounds]
+    self.rows = [(t, d) for t, ids in self.cohorts for d in ids]
+    stated = self.cohorts if self.form in LISTS else self.rows
+    self.last = max((t for t, _ in stated), default=None)
+    # No file can have a list of a fixed size that is missing.
+    gaps = ('round', 'device') if self.form == 'fixed.parquet' else ('round', 'cohort', 'device')
+    self.gap = self.one_of(None, *gaps) if self.rows else None
+    if self.gap is not None:
+      # Only lists state rounds, and cohorts, without devices.
+      empty_too = self.form in LISTS and self.gap != 'device'
+      place = self.one_of(*(i for i, (_, ids) in enumerate(self.cohorts) if ids or empty_too))
+      t, ids = self.cohorts[place]
+      if self.gap == 'device':
+        ids[self.one_of(*range(len(ids)))] = None
+      self.cohorts[place] = (
+        None if self.gap == 'round' else t,
+        None if self.gap == 'cohort' else ids,
+      )
+
+  def one_of(self, *values):
+    return values[self.rng.integers(len(values))]
+
+  def cohort(self, size):
+    size = size if self.form == 'fixed.parquet' else self.one_of(0, 1, 2, 3)
+    ids = (self.rng.choice(9, size, replace=False) + 1).tolist()
+    return ids if self.are_numbers else [f'd{i}' for i in ids]
+
+  @property
+  def flat(self):
+    return [(t, d) for t, ids in self.cohorts for d in ([None] if ids is None else ids)]
+
+
+def ids_of(log, values):
+  """Device ids as one of the types that a Parquet file may have."""
+  if log.are_numbers:
+    return pa.array(values, log.one_of(pa.int64(), pa.int32(), pa.uint64()))
+  kind = log.one_of('string', 'large_string', 'dictionary', 'fixed')
+  if kind == 'dictionary':
+    return pa.array(values, pa.string()).dictionary_encode()
+  if kind == 'fixed':  # Its hexadecimal digits are the ids.
+    return pa.array([None if v is None else v.encode() for v in values], pa.binary(2))
+  return pa.array(values, kind)
+
+
+def lists_of(log, cohorts):
+  absent = [ids is None for ids in cohorts]
+  if log.form == 'fixed.parquet':
+    size = len(next(ids for ids in cohorts if ids))
+    flat = ids_of(log, [d for ids in cohorts for d in ids or [None] * size])
+    places = [None if gone else i for i, gone in enumerate(absent)]
+    return pa.FixedSizeListArray.from_arrays(flat, size).take(pa.array(places, pa.int64()))
+  of, kind = pa.ListArray, pa.int32()
+  if log.form == 'large_list.parquet':
+    of, kind = pa.LargeListArray, pa.int64()
+  ends = np.cumsum([0, *(len(ids or ()) for ids in cohorts)])
+  flat = ids_of(log, [d for ids in cohorts for d in ids or ()])
+  return of.from_arrays(pa.array(ends, kind), flat, mask=pa.array(absent))
+
+
+def line_of(log, entry):
+  """A line of JSON lines, in which a gap is null, NaN or not there at all."""
+  gap = log.one_of(None, float('nan'))
+  is_there = lambda value: value is not None or log.one_of(True, False)
+  shown = lambda v: gap if v is None else [shown(d) for d in v] if isinstance(v, list) else v
+  return json.dumps({key: shown(v) for key, v in entry.items() if is_there(v)}) + '\n'
+
+
+def text_of(value):
+  return '' if value is None else str(value)
+
+
+def contents(log):
+  """Yields names of files, and what is in them: tables or text."""
+  entries = log.cohorts if log.form in LISTS else log.flat
+  if log.form.endswith('.parquet'):
+    column = lists_of if log.form in LISTS else ids_of
+    rounds, ids = zip(*entries) if entries else ((), ())
+    yield log.form, pa.table({ROUND: pa.array(rounds, pa.int64()), DEVICE: column(log, ids)})
+  elif log.form.endswith('.jsonl'):
+    yield log.form, ''.join(line_of(log, dict(zip((ROUND, DEVICE), entry))) for entry in entries)
+  elif log.form in FLAT:
+    by = '\t' if log.form.endswith('.tsv') else ','
+    lines = [by.join(map(text_of, entry)) for entry in [(ROUND, DEVICE), *entries]]
+    if log.one_of(True, False):  # Rows that are too short.
+      lines = [line.strip(by) for line in lines]
+    yield log.form, ''.join(line + '\n' for line in lines)
+  for number, (t, d) in enumerate(log.flat if log.form in FOLDERS else ()):
+    inside, folders = {ROUND: t, DEVICE: d}, []
+    for name in {'by_round': [ROUND], 'by_device': [DEVICE], 'by_both': [ROUND, DEVICE]}[log.form]:
+      value = inside.pop(name)
+      nowhere = log.one_of('__HIVE_DEFAULT_PARTITION__', '')
+      folders.append(f'{name}={nowhere if value is None else value}')
+    inside = inside or {'other': 1}
+    ((name, value),) = inside.items()
+    suffix, content = log.one_of(
+      ('csv', f'{name}\n{text_of(value)}\n'),
+      ('jsonl', line_of(log, inside)),
+      ('parquet', pa.table({name: [value]})),
+    )
+    yield '/'.join([*folders, f'{number}.{suffix}']), content
+
+
+def read(log, folder):
+  layout = layout_lib.parse(f'round={ROUND},device_id={DEVICE}')
+  for name, content in contents(log):
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, pa.Table):
+      pq.write_table(content, path)
+    elif log.one_of(True, False):
+      path.write_text(content)
+    else:
+      path.with_name(path.name + '.gz').write_bytes(gzip.compress(content.encode()))
+  found = log_lib.read_log(folder, layout=layout)
+  rows = [row for table in found.tables() for row in zip(*table.to_pydict().values())]
+  return [(t, bytes.fromhex(d).decode() if len(str(d)) == 4 else d) for t, d in rows], found
+
+
+def write(log, folder):
+  path = folder / 'l.parquet'
+  if log.form == 'write_log':
+    rounds, ids = map(list, zip(*log.flat)) if log.flat else ([], [])
+    if log.one_of(True, False):  # As NumPy says it.
+      rounds = np.ma.masked_equal([-1 if t is None else t for t in rounds], -1)
+    schema.write_log(path, rounds=rounds, device_ids=ids, num_rounds=NUM_ROUNDS)
+  else:
+    open_log = lambda: writer_lib.LogWriter(path)
+    append = lambda writer, t, ids: writer.append(t, ids, 0)
+    if log.form == 'Guard':
+      planned = schemas.MinSep(NUM_ROUNDS, 1)
+      open_log = lambda: guard.Guard(blt.BLT([0.9], [0.2]), 5.0, planned, 1e-6, log=path)
+      append = lambda writer, t, ids: writer.admit(ids)
+    with open_log() as writer:
+      for t in range(NUM_ROUNDS):
+        append(writer, t, dict(log.cohorts).get(t, []))
+  found = log_lib.read_log(path)
+  return [row for table in found.tables() for row in zip(*table.to_pydict().values())], found
+
+
+@pytest.mark.parametrize('seeds', np.array_split(range(500), 10), ids=lambda s: f'from {s[0]}')
+def test_a_gap_is_refused_and_without_one_all_rows_are_read(tmp_path, seeds):
+  for seed in seeds:
+    log = Log(seed)
+    if log.form in ('LogWriter', 'Guard') and log.gap == 'round':
+      continue  # Their rounds are not given.
+    folder = tmp_path / str(seed)
+    folder.mkdir()
+    told = (log.form, log.cohorts)
+    if log.gap is not None:
+      with pytest.raises(ValueError) as caught:
+        (write if log.form in WRITERS else read)(log, folder)
+      line = str(caught.value)
+      assert len(line) <= 300 and line.isprintable(), told
+      assert log.form in WRITERS or isinstance(caught.value, refusals.LogError), told
+    elif log.last is None and log.form not in WRITERS:
+      with pytest.raises(refusals.LogError, match='no such file|the log is empty'):
+        read(log, folder)
+    else:
+      rows, found = (write if log.form in WRITERS else read)(log, folder)
+      assert sorted(rows) == sorted(log.rows), told
+      assert found.num_rounds == (NUM_ROUNDS if log.form in WRITERS else log.last + 1), told
