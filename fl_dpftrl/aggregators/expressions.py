@@ -65,7 +65,7 @@ class Node:
 
   @property
   def operation(self) -> Hashable:
-    """What the node does with its inputs, and where."""
+    """The kind of call and its place, the same for calls that do the same."""
     return self.kind, self.key, self.at_clients, self.graph and self.graph.identity
 
   def sources(self, output: int) -> Sequence[Tensor]:
@@ -143,7 +143,11 @@ class Graph:
         left.extend(map(graphs.node_of, reversed(by_name[name].input)))
 
     def place(tensor: str) -> tuple[bool, int, str]:
-      return tensor[0] == '^', numbers[graphs.node_of(tensor)], tensor.partition(':')[2] or '0'
+      return (
+        tensor.startswith('^'),
+        numbers[graphs.node_of(tensor)],
+        tensor.partition(':')[2] or '0',
+      )
 
     rows = [(self._computed(node), *map(place, node.input)) for node in order]
     return hashlib.sha256(repr((len(given), rows, *map(place, ends))).encode()).digest()

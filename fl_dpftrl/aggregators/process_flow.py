@@ -1,4 +1,4 @@
-"""What the tensors of a TFF process follow from, in any of its rounds.
+"""Dependence of the tensors of a TFF process on its clients, in any of its rounds.
 
 What follows from clients' data in the state of one round follows from them in the next round too.
 """
@@ -38,7 +38,7 @@ class Release(NamedTuple):
 
 
 class Masks:
-  """What tensors of an expression follow from.
+  """Dependence of the tensors of an expression.
 
   Args:
     known: of some tensors; others of the argument follow from nothing.

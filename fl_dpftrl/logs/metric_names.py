@@ -1,4 +1,4 @@
-"""What `check_process` found, in the metadata of a log: lists of names.
+"""Findings of `check_process` in the metadata of a log: lists of names.
 
 Metrics that no guarantee covers, and operations that whoever trained trusted.
 """
