@@ -44,8 +44,7 @@ def checked(
     LogError: with the first row that is at fault, if any.
   """
   for name in ('round', 'device_id'):
-    if table.column(name).null_count:
-      _refuse(path, table, pc.is_null(table.column(name)), f'has no {name}', first_row)
+    _refuse(path, table, pc.is_null(table.column(name)), f'has no {name}', first_row)
   if not table.num_rows:
     return flattened(table, id_type)[0]
   table = _from_zero(path, table, first_round, first_row)
@@ -102,8 +101,7 @@ def _from_zero(path: str, table: pa.Table, first_round: int, first_row: int) -> 
   rounds = table.column('round')
   why = f'round {{round}} is before --first_round={first_round}'
   _refuse(path, table, pc.less(rounds, first_round), why, first_row)
-  place = table.schema.get_field_index('round')
-  return table.set_column(place, table.schema.field(place), pc.subtract(rounds, first_round))
+  return table.set_column(0, 'round', pc.subtract(rounds, first_round))
 
 
 def _check_rounds(path: str, table: pa.Table, num_rounds: int | None, first_row: int) -> None:

@@ -194,7 +194,7 @@ class PrivateAggregator:
     """Returns those that may take part in the next round by the schema, in their order.
 
     Args:
-      device_ids: candidates.
+      device_ids: candidates; ValueError for one whose id no log takes.
       at_most: size of the cohort; None for all.
     """
     return self._record.admissible(device_ids, at_most)

@@ -5,14 +5,13 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 import tff_inprocess
 from fl_dpftrl import metrics
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.aggregators import factory, process_check
 from fl_dpftrl.families import base
 from fl_dpftrl.files import paths
+from fl_dpftrl.logs import ids
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.simulation import scenario as scenario_lib
@@ -104,7 +103,8 @@ def train(
     raise ValueError(f'aggregator must be a CorrelatedNoiseFactory, got {type(aggregator)}')
   num_rounds = schemas.positive_integer('num_rounds', num_rounds)
   timer_rounds = schemas.positive_integer('timer_rounds', timer_rounds)
-  if len(set(map(str, clients))) < len(clients):
+  names = ids.as_numpy(ids.column(clients, 'clients'))
+  if len(set(names.tolist())) < len(names):
     raise ValueError('clients must have distinct names')
   devices = _devices(scenario, aggregator.report_goal, num_rounds, clients, timer_rounds, seed)
   planned, declared = devices.planned_schema(num_rounds), devices.declared_schema(num_rounds)
@@ -115,7 +115,7 @@ def train(
   if not allow_unprotected_state:
     learned.require()
   if rounds is None:
-    simulated, names = devices.simulation(), np.array(list(clients))
+    simulated = devices.simulation()
     rounds = lambda: cohorts.named(simulated.rounds(), names)
   shows_errors = context is not None and context.show_client_errors
   void = guarantee.void_reason(aggregator, learned.reason, shows_errors=shows_errors)

@@ -117,9 +117,17 @@ def test_the_digest_changes_with_the_text(folder):
     ('a.csv', b'client,text\na,b c\n', 'has 1 client with'),
     ('a.csv', b'client,text\na,b c\nb,c d\n', 'has 2 clients'),
     ('a.jsonl', b'{"client": "a", "text": ', 'is not JSON lines'),
-    ('a.jsonl', b'{"client": "a", "text": 3}\n', 'must have text or lists of token ids, is int64'),
+    (
+      'a.jsonl',
+      b'{"client": "a", "text": 3}\n',
+      'texts or token ids: JSON parse error: Column(/text)',
+    ),
     ('a.jsonl', b'{"client": "a"}\n{"client": "b", "text": "x y"}\n', '1 rows have no'),
-    ('a.jsonl', b'{"client": [1], "text": "x y"}\n', '--client_column=client must have names'),
+    (
+      'a.jsonl',
+      b'{"client": [1], "text": "x y"}\n',
+      'is not JSON lines with clients of text or whole numbers',
+    ),
     ('a.parquet', b'PAR1 nothing', 'is not Parquet'),
     ('a.xlsx', b'PK', 'must be a folder, or a file that ends in .csv'),
   ],
@@ -130,6 +138,61 @@ def test_bad_files_are_named(tmp_path, name, content, words):
   with pytest.raises(ValueError) as caught:
     datasets.load(str(path))
   assert str(path) in str(caught.value) and words in str(caught.value)
+
+
+DEVICES = {
+  'large numbers': [2**53 + i for i in range(3)],
+  'dates': ['2020-01-01', '2020-01-01T00:00:00', '2020-01-01 00:00'],
+  'numbers as text': ['1', '01', '1.0', '1e0'],
+}
+
+
+@pytest.mark.parametrize('names', DEVICES.values(), ids=DEVICES)
+def test_clients_keep_the_names_they_were_written_with(tmp_path, names):
+  found = {}
+  for suffix in ('.jsonl', '.csv', '.parquet'):
+    path = written(
+      tmp_path, suffix, rows={name: f'hello world {i}' for i, name in enumerate(names)}
+    )
+    data = datasets.load(str(path), client_column='user')
+    assert [len(data.train_clients), len(data.validation), len(data.test)] == [len(names) - 2, 1, 1]
+    found[data.digest] = data.train_clients
+  assert len(found) == 1 and set(*found.values()) <= set(map(str, names))
+
+
+@pytest.mark.parametrize('names', [[1, 2**63], [1, 0.5], [1, '1'], [1, True], ['a', ['a']]])
+def test_clients_of_json_lines_that_would_merge_are_refused(tmp_path, names):
+  path = tmp_path / 'a.jsonl'
+  path.write_text(''.join(json.dumps({'client': n, 'text': 'x y'}) + '\n' for n in names * 3))
+  with pytest.raises(ValueError, match='a.jsonl is not JSON lines with clients of text or whole'):
+    datasets.load(str(path))
+
+
+@pytest.mark.parametrize(
+  'clients, text',
+  [
+    (pa.array(list('abcd')).dictionary_encode(), pa.array(['x y'] * 4).dictionary_encode()),
+    (pa.array(range(4), pa.uint8()), pa.array([[1, 2]] * 4, pa.large_list(pa.int32()))),
+    (pa.array(list('abcd'), pa.large_string()), pa.array([[1, 2]] * 4, pa.list_(pa.int64(), 2))),
+  ],
+)
+def test_columns_of_every_kind(tmp_path, clients, text):
+  parquet.write_table(pa.table({'client': clients, 'text': text}), tmp_path / 'a.parquet')
+  data = datasets.load(str(tmp_path / 'a.parquet'))
+  assert len(data.train_clients) == 2 and data.vocabulary.words in (('x', 'y'), ('1', '2'))
+
+
+@pytest.mark.parametrize('name', ['cafe\u0301', 'a\u00a0', 'a ', 'x' * 1025])
+def test_names_that_the_log_would_refuse_are_refused_by_client_and_rule(tmp_path, folder, name):
+  rows = dict(TEXTS, **{name: 'Hello world.'})
+  for suffix in ('.csv', '.jsonl', '.parquet'):
+    with pytest.raises(ValueError, match=f'mine{suffix}.*: at 20, device_id (is|has|holds)'):
+      datasets.load(str(written(tmp_path, suffix, rows=rows)), client_column='user')
+  if name == 'cafe\u0301':
+    (folder / name).mkdir()
+    (folder / name / 'b.txt').write_text('Hello world.')
+    with pytest.raises(ValueError, match='mine, names of clients: at .* normal form C'):
+      datasets.load(str(folder))
 
 
 def test_bad_folders_are_named(tmp_path):

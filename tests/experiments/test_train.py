@@ -163,9 +163,13 @@ def test_without_noise_there_is_no_guarantee_and_the_cost_is_shown(guaranteed, t
     (['--noise_machines=-1'], ['--noise_machines=-1 must be at least 0']),
     (['--machines=auto', '--max_concurrent_clients=2'], ['give --clients_per_actor']),
     (['--flagfile=nowhere.flags'], ['nowhere.flags']),
+    (['--dataset=TEXTS'], ['names of clients: at 3, device_id is not in Unicode normal form C']),
   ],
 )
 def test_bad_flags_get_one_line(tmp_path, arguments, words):
+  for name in ('a', 'b', 'c', 'e\u0301'):  # As archives from macOS have it.
+    (tmp_path / f'{name}.txt').write_text('Hello world.')
+  arguments = [argument.replace('TEXTS', str(tmp_path)) for argument in arguments]
   done = train(*SYNTHETIC, f'--output_dir={tmp_path / "run"}', *arguments)
   lines = [l for l in done.err.splitlines() if l.startswith('train: ')]
   assert done.returncode == 2, done.err

@@ -88,6 +88,10 @@ def test_a_bare_tff_model(tmp_path, monkeypatch, capsys):
     dpftrl.train(names['process'], None, **arguments)
   with pytest.raises(ValueError, match='is an address'):
     dpftrl.train(names['process'], other, **{**arguments, 'folder': 'gs://bucket/run'})
+  arguments['clients'] = [*names['CLIENTS'], 'e\u0301']
+  with pytest.raises(ValueError, match='clients: at 40, device_id is not in Unicode normal form C'):
+    dpftrl.train(names['process'], names['aggregator'], **arguments)
+  assert not (tmp_path / 'other').exists()
 
 
 def test_weights_that_stay_are_told_of_and_evaluations_are_named(tmp_path):

@@ -111,11 +111,8 @@ def client_dataset(
     epochs: passes over these sentences.
     seed: one or more non-negative integers, e.g. (run seed, round).
   """
-  for name, value in (
-    ('batch_size', batch_size),
-    ('max_sentences', max_sentences),
-    ('epochs', epochs),
-  ):
+  given = dict(batch_size=batch_size, max_sentences=max_sentences, epochs=epochs)
+  for name, value in given.items():
     if value is not None and value < 1:
       raise ValueError(f'{name} must be at least 1, got {value}')
   rows = dataset.sentences(client_id)

@@ -25,9 +25,8 @@ from fl_dpftrl.files import durable, paths
 from fl_dpftrl.text import messages
 
 LICENCE = (
-  'Docstrings of the Python standard library and of installed packages; each'
-  ' is under the licence of its package. Nothing is distributed: the text is'
-  ' read from where it is installed.'
+  'Docstrings of the Python standard library and of installed packages; each is under the licence'
+  ' of its package. Nothing is distributed: the text is read from where it is installed.'
 )
 SPLITS = ('train', 'validation', 'test')
 

@@ -19,9 +19,8 @@ from fl_dpftrl.files import paths
 from fl_dpftrl.text import messages
 
 LICENCE = (
-  'Stack Overflow questions and answers, under the Creative Commons'
-  ' Attribution-ShareAlike 3.0 Unported License'
-  ' (http://creativecommons.org/licenses/by-sa/3.0/); prepared by TensorFlow'
+  'Stack Overflow questions and answers, under the Creative Commons Attribution-ShareAlike 3.0'
+  ' Unported License (http://creativecommons.org/licenses/by-sa/3.0/); prepared by TensorFlow'
   ' Federated.'
 )
 DATABASE = 'stackoverflow.sqlite'

@@ -65,13 +65,11 @@ def load(
     length: words of a sentence.
     num_test_sentences: sentences of the test set, and of the validation set.
   """
-  for name, value in (
-    ('num_clients', num_clients),
-    ('sentences_per_client', sentences_per_client),
-    ('vocabulary_size', vocabulary_size),
-    ('length', length),
-    ('num_test_sentences', num_test_sentences),
-  ):
+  counts = dict(
+    num_clients=num_clients, sentences_per_client=sentences_per_client, length=length,
+    vocabulary_size=vocabulary_size, num_test_sentences=num_test_sentences,
+  )  # fmt: skip
+  for name, value in counts.items():
     if value < 1:
       raise ValueError(f'{name} must be at least 1, got {value}')
   vocabulary = vocabulary_lib.Vocabulary([f'word{i}' for i in range(vocabulary_size)])

@@ -8,6 +8,7 @@ example. Clients are divided into training, validation and test by a seed.
 
 import collections
 import hashlib
+import itertools
 import os
 import pathlib
 import re
@@ -15,7 +16,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import csv as pa_csv
 from pyarrow import json as pa_json
 from pyarrow import parquet as pa_parquet
@@ -23,6 +23,8 @@ from pyarrow import parquet as pa_parquet
 from experiments.stackoverflow.datasets import dataset, docstrings, tff_files
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
 from fl_dpftrl.files import paths
+from fl_dpftrl.logs import ids
+from fl_dpftrl.logs import rows as rows_lib
 from fl_dpftrl.text import messages
 
 LICENCE = (
@@ -33,6 +35,8 @@ SUFFIXES = ('.csv', '.jsonl', '.ndjson', '.parquet', *tff_files.SUFFIXES)
 
 _CONVERT = 'convert it, as by iconv -f ISO-8859-1 -t UTF-8, with its own encoding'
 _UTF_16 = (b'\xff\xfe', b'\xfe\xff')
+# Types that are tried: an inferred one would merge clients, as numbers that are rounded.
+_JSON_KINDS = [*itertools.product((pa.string(), pa.int64()), (pa.string(), pa.list_(pa.int64())))]
 _WORD = re.compile(r"\w+(?:['’-]\w+)*|[.,:;?!()]")
 _FEWEST_CLIENTS = 3  # one for each split
 _HELD_OUT = 10  # one client of so many is for validation, and one for test
@@ -68,7 +72,8 @@ def load(
   else:
     clients = _of_table(path, client_column, text_column, length)
     unit = f'a value of {client_column}'
-  clients = {client: sentences for client, sentences in clients.items() if sentences}
+  names = ids.as_numpy(ids.column(list(clients), f'{path}, names of clients')).tolist()
+  clients = {str(name): found for name, found in zip(names, clients.values()) if found}
   if len(clients) < _FEWEST_CLIENTS:
     have = '1 client' if len(clients) == 1 else f'{len(clients)} clients'
     raise ValueError(
@@ -143,20 +148,15 @@ def _of_table(
     if table[column].null_count:
       raise ValueError(f'{path}: {table[column].null_count} rows have no --{flag}={column}')
   kind = table.schema.field(text_column).type
-  is_tokens = pa.types.is_list(kind) and pa.types.is_integer(kind.value_type)
-  if not (is_tokens or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+  kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+  is_tokens = rows_lib.is_list(kind) and pa.types.is_integer(kind.value_type)
+  if not (is_tokens or ids.is_text(kind)):
     raise ValueError(
       f'{path}: --text_column={text_column} must have text or lists of token ids, is {kind}'
     )
-  try:
-    names = pc.cast(table[client_column], pa.string()).to_pylist()
-  except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-    kind = table.schema.field(client_column).type
-    raise ValueError(
-      f'{path}: --client_column={client_column} must have names, is {kind}'
-    ) from None
-  clients: dict[str, Sentences] = {}
-  for name, content in zip(names, table[text_column].to_pylist()):
+  names = ids.column(table[client_column], f'{path}, --client_column={client_column}')
+  clients: dict[str | int, Sentences] = {}
+  for name, content in zip(names.to_pylist(), table[text_column].to_pylist()):
     found = clients.setdefault(name, [])
     found += _of_tokens(content, length) if is_tokens else _sentences(content, length)
   return clients
@@ -195,7 +195,15 @@ def _read(path: pathlib.Path, client_column: str, text_column: str) -> pa.Table:
       whole = len(wanted) == len({client_column, text_column})
       return file.read(columns=sorted(wanted)) if whole else file.schema_arrow.empty_table()
     if path.suffix in ('.jsonl', '.ndjson'):
-      return pa_json.read_json(path, parse_options=pa_json.ParseOptions(newlines_in_values=False))
+      first = None
+      for client, text in _JSON_KINDS:
+        schema = pa.schema([(client_column, client), (text_column, text)])
+        parsing = pa_json.ParseOptions(schema, False, unexpected_field_behavior='ignore')
+        try:
+          return pa_json.read_json(path, parse_options=parsing)
+        except pa.ArrowInvalid as problem:
+          first = first or problem
+      raise first
     if path.suffix == '.csv':
       text = {client_column: pa.string(), text_column: pa.string()}
       return pa_csv.read_csv(
@@ -210,7 +218,6 @@ def _read(path: pathlib.Path, client_column: str, text_column: str) -> pa.Table:
 
 def _unreadable(path: pathlib.Path, problem: pa.ArrowException) -> str:
   """Returns why a table cannot be read, and what to do."""
-  start = b''
   with path.open('rb') as stream:
     start = stream.read(2)
   if not start:
@@ -222,7 +229,7 @@ def _unreadable(path: pathlib.Path, problem: pa.ArrowException) -> str:
   said = messages.one_line(str(problem), limit=80)
   if path.suffix == '.csv':
     return f'is not CSV with commas and quoted texts, under a line of column names: {said}'
-  return f'is not JSON lines, one object with the same types of values on each line: {said}'
+  return f'is not JSON lines with clients of text or whole numbers, and texts or token ids: {said}'
 
 
 def _digest(clients: Mapping[str, Sentences]) -> str:

@@ -23,7 +23,7 @@ _QUERY = 'SELECT client_id, serialized_example_proto FROM examples ORDER BY clie
 Content = str | Sequence[int]
 
 
-def examples(path: pathlib.Path, feature: str) -> Iterator[tuple[str, str, Content]]:
+def examples(path: pathlib.Path, feature: str) -> Iterator[tuple[Any, str, Content]]:
   """Yields client id, name of the feature, and its text or token ids, for each example.
 
   Args:
@@ -36,7 +36,7 @@ def examples(path: pathlib.Path, feature: str) -> Iterator[tuple[str, str, Conte
   yield from read(path, feature)
 
 
-def _of_database(path: pathlib.Path, feature: str) -> Iterator[tuple[str, str, Content]]:
+def _of_database(path: pathlib.Path, feature: str) -> Iterator[tuple[Any, str, Content]]:
   import tensorflow as tf  # Slow to load.
   from google.protobuf import message
 
@@ -47,7 +47,7 @@ def _of_database(path: pathlib.Path, feature: str) -> Iterator[tuple[str, str, C
       for client, serialized in connection.execute(_QUERY):
         features = tf.train.Example.FromString(serialized).features.feature
         name = _name(path, feature, features)
-        yield str(client), name, _content(path, name, features[name])
+        yield client, name, _content(path, name, features[name])
     finally:
       connection.close()
   except (sqlite3.Error, message.DecodeError, TypeError) as problem:
@@ -65,7 +65,7 @@ def _content(path: pathlib.Path, name: str, feature: Any) -> Content:
   return _text(path, feature.bytes_list.value)
 
 
-def _of_hdf5(path: pathlib.Path, feature: str) -> Iterator[tuple[str, str, Content]]:
+def _of_hdf5(path: pathlib.Path, feature: str) -> Iterator[tuple[Any, str, Content]]:
   try:
     import h5py
   except ImportError:
