@@ -93,8 +93,8 @@ def _of_releases(statement: 'statement_lib.Statement') -> list[str]:
 
   Adaptive participation and an adaptive end change no guarantee of all rounds that a schema allows:
   the squared norms of what a device adds to C x stay below its squared sensitivity on every path.
-  Sources: Denisov et al. 2022, theorem 2.1 (adaptive streams); Smith and Thakurta 2022, theorem 1
-  (filters of Gaussian differential privacy).
+  Sources: Denisov et al. 2022, theorem 2.1 (adaptive streams); Smith and Thakurta 2022 (filters of
+  Gaussian differential privacy).
   """
   end = 'the end of a run' if statement.several else 'the end of the run'
   figures = 'worst case assumes' if statement.observed is None else 'worst case and observed assume'
