@@ -135,7 +135,7 @@ AT_CLIENTS = {
   ),
   'python in a branch': ('PyFunc', lambda x: tf.cond(x[0] > 0, lambda: python(x), lambda: x)),
   'python in a data set': ('PyFunc', lambda x: Data.from_tensors(x).map(python).reduce(x, tf.add)),
-  'python of a generator': ('PyFunc', generator),
+  'python of a generator': ('(PyFunc|GeneratorDataset)', generator),
   'JAX callback': ('PyFunc', jax_callback),
   'compiled elsewhere': ('XlaCallModule', compiled_elsewhere),
   'Keras layer that remembers': ('PyFunc', lambda x: RunningMean()(x)),
