@@ -39,9 +39,11 @@ def fixture_said():
 @pytest.fixture(name='machines', scope='module')
 def fixture_machines(cluster, said):
   """A context with an actor on each machine; those that tests end come back by themselves."""
-  actors = tff_inprocess.Actors(number=2, **ACTOR)
+  stack = tff.framework.get_context_stack()
+  before, actors = stack.current, tff_inprocess.Actors(number=2, **ACTOR)
   context = tff_inprocess.use_machines(cluster.address, seed=7, actors=actors, say=said.append)
   yield context
+  stack.set_default_context(before)
   context.stop()
 
 
