@@ -33,7 +33,7 @@ def train(cell):
 
   def tell(done, weights, aggregator):
     if done == scheme.num_rounds and cell.noise is not None:
-      epsilons.append(aggregator.privacy_loss().epsilon)
+      epsilons.append(aggregator.privacy_loss().epsilon())
 
   weights = central.train(
     central.Setting(

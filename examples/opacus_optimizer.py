@@ -105,7 +105,7 @@ def main(folder: pathlib.Path) -> None:
   num_batches = EXAMPLES // BATCH
   schema = dpftrl.MinSep(num_rounds=PASSES * num_batches, min_sep=num_batches)
   strategy = dpftrl.load_strategy('blt-b100')
-  planned = dpftrl.calibrate(strategy, schema, epsilon=EPSILON, delta=DELTA)
+  planned = dpftrl.calibrate(strategy, schema, epsilon=EPSILON, delta=DELTA, num_coordinates=10**6)
   torch.manual_seed(0)
   model = GradSampleModule(
     torch.nn.Sequential(

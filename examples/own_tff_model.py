@@ -38,7 +38,7 @@ model = tff.learning.models.FunctionalModel(
 if __name__ == '__main__':
   schema = dpftrl.MinSep(num_rounds=6, min_sep=3)
   strategy = dpftrl.optimize('blt', schema, num_buffers=2)
-  noise = dpftrl.calibrate(strategy, schema, epsilon=20.0, delta=1e-4)
+  noise = dpftrl.calibrate(strategy, schema, epsilon=20.0, delta=1e-4, num_coordinates=10**6)
   aggregator = dpftrl.CorrelatedNoiseFactory(
     strategy, noise_multiplier=noise.noise_multiplier, clip_norm=0.5, report_goal=10
   )

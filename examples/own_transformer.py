@@ -44,7 +44,7 @@ def model_fn():
 if __name__ == '__main__':
   schema = dpftrl.MinSep(num_rounds=4, min_sep=2)
   strategy = dpftrl.optimize('blt', schema, num_buffers=1)
-  noise = dpftrl.calibrate(strategy, schema, epsilon=30.0, delta=1e-4)
+  noise = dpftrl.calibrate(strategy, schema, epsilon=30.0, delta=1e-4, num_coordinates=10**6)
   aggregator = dpftrl.CorrelatedNoiseFactory(
     strategy, noise_multiplier=noise.noise_multiplier, clip_norm=0.5, report_goal=10
   )

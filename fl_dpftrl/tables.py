@@ -61,8 +61,8 @@ def shared_columns(rows: Sequence[Row], may_be_shared: Sequence[str]) -> tuple[d
 
 
 def _cell(name: str, value: Any) -> str:
-  if value is None:
-    return 'none'
+  if value is None:  # In JSON, an ε that is not proven.
+    return rounding.UNBOUNDED if name == 'epsilon' else 'none'
   if name == 'seconds':
     return f'{value:.2f}'
   if isinstance(value, float) and name in _CLAIMS:

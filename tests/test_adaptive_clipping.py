@@ -92,7 +92,7 @@ def test_the_log_holds_the_rule_and_replay_says_what_epsilon_covers(log):
   assert adaptive_clipping.AdaptiveClipping(**found) == RULE
   own_noise = RULE.update_noise_multiplier(8.0, 100)
   without = replay.replay(runs.Run.of(log, STRATEGY, noise_multiplier=own_noise), deltas=1e-6)
-  assert stated.worst_case.epsilon > without.worst_case.epsilon
+  assert stated.worst_case.epsilon() > without.worst_case.epsilon()
   assert 'is of a run with the noise multiplier 8.0' in without.void_reason
 
 

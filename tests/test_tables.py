@@ -42,7 +42,7 @@ def test_a_result_takes_at_most_twelve_short_lines(results):
 def test_figures_at_a_prompt_are_rounded_up(results):
   statement = results['Statement']
   epsilon = next(line for line in repr(statement).splitlines() if 'worst_case' in line).split()[2]
-  assert statement.worst_case.epsilon <= float(epsilon) < statement.worst_case.epsilon * 1.0001
+  assert statement.worst_case.epsilon() <= float(epsilon) < statement.worst_case.epsilon() * 1.0001
 
 
 def test_a_void_statement_shows_no_epsilon(results, frames):
@@ -95,7 +95,7 @@ def test_tables_become_data_frames(results, frames):
   assert row.items() >= results['StrategyFile'].figures.items()
   row = statement.to_pandas()[0]
   assert (row['part'], row['delta'], row['holds']) == ('worst_case', 1e-6, True)
-  assert (row['rho'], row['epsilon']) == (statement.worst_case.rho, statement.worst_case.epsilon)
+  assert (row['rho'], row['epsilon']) == (statement.worst_case.rho, statement.worst_case.epsilon())
 
 
 def test_an_audit_says_what_failed(results):

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
-from fl_dpftrl.accounting import gaussian
+from fl_dpftrl import accounting
 from fl_dpftrl.comparison import candidates as compared
 from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.planning import candidates, recommendation
@@ -89,11 +89,9 @@ class Judge:
     forecast = forecast_lib.Forecast(outcomes=tuple(after))
     log = outcomes[index].schema
     found = self._find(forecast.schemas, forecast.planned)
-    epsilon = lambda candidate, schema: (
-      gaussian.from_sensitivity(
-        candidate.files[schema].sensitivity, schema, noise_multiplier=NOISE_MULTIPLIER, delta=DELTA
-      ).epsilon
-    )
+    epsilon = lambda candidate, schema: accounting.Guarantee.of(
+      candidate.files[schema].sensitivity, noise_multiplier=NOISE_MULTIPLIER, delta=DELTA
+    ).epsilon()
     verdicts = []
     for most in max_copies:
       chosen = recommendation.choose(found, forecast.schemas, most)

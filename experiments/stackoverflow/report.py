@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 import fl_dpftrl as dpftrl
 from experiments.stackoverflow import configuration, datasets
-from fl_dpftrl import metrics
-from fl_dpftrl.accounting import losses
+from fl_dpftrl import accounting, metrics
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.logs import writer
 from fl_dpftrl.text import messages, rounding
@@ -166,15 +165,13 @@ def _summary(outcome: Outcome) -> str:
   )
 
 
-def _guarantee(outcome: Outcome, worst: losses.PrivacyLoss) -> str:
-  reason = outcome.trained.setting.void_reason
+def _guarantee(outcome: Outcome, worst: accounting.Guarantee) -> str:
+  reason = outcome.trained.setting.void_reason or worst.void_reason
   if reason is not None:
     return f'none: {reason}'
   delta = rounding.exact(outcome.hparams.delta)
-  if worst.epsilon is None:
-    return f'none at δ = {delta}: there is too little noise for one'
   return (
-    f'ρ = {rounding.up(worst.rho)}, ε = {rounding.up(worst.epsilon)} at δ = {delta}'
+    f'ρ = {rounding.up(worst.rho)}, ε = {rounding.up(worst.epsilon())} at δ = {delta}'
     ' (zero-out adjacency)'
   )
 

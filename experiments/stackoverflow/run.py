@@ -10,7 +10,8 @@ from collections.abc import Callable
 from experiments.stackoverflow import configuration, datasets
 from experiments.stackoverflow import machines as machines_lib
 from fl_dpftrl import adaptive_clipping
-from fl_dpftrl.accounting import arithmetic, calibration
+from fl_dpftrl.accounting import arithmetic
+from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.optimization import registry
 from fl_dpftrl.participation import schemas
@@ -189,7 +190,7 @@ def calibrated(hparams: configuration.Hparams, chosen: base.Strategy) -> configu
   """
   if hparams.noise_multiplier is not None:
     return hparams
-  guarantee = calibration.calibrate(
+  guarantee = guarantee_lib.calibrate(
     chosen,
     enforced_schema(hparams),
     epsilon=hparams.epsilon,

@@ -47,12 +47,6 @@ def check(adjacency: str, group_size: int = 1) -> None:
     raise ValueError(f'group_size must be a whole number of at least 1, got {group_size!r}')
 
 
-def factor(adjacency: str) -> float:
-  """Returns the factor that multiplies the sensitivity to one device's updates."""
-  check(adjacency)
-  return _ADJACENCIES[adjacency].factor
-
-
 def scaled(
   sensitivity: sensitivity_lib.Sensitivity, adjacency: str, group_size: int = 1
 ) -> sensitivity_lib.Sensitivity:

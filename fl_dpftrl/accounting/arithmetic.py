@@ -75,11 +75,16 @@ class Rounding:
     """Returns what is added to δ at an ε: δ₀."""
     return self.chance * (1.0 + math.exp(epsilon)) if epsilon < _MOST_EPSILON else 1.0
 
+  def left(self, delta: float, epsilon: float) -> float:
+    """Returns what δ₀ leaves of a δ at an ε, rounded down; 0 or less if nothing."""
+    return math.nextafter(delta - self.delta(epsilon), 0.0) if self.chance else delta
+
   def lengthened(self, effective_noise_multiplier: float) -> float:
-    """Returns the effective noise multiplier of real numbers with the rounding added to its μ."""
+    """Returns the effective noise multiplier with the rounding added to its μ, rounded down."""
     if not self.mu:
       return effective_noise_multiplier
-    return effective_noise_multiplier / (1.0 + self.mu * effective_noise_multiplier)
+    value = effective_noise_multiplier / (1.0 + self.mu * effective_noise_multiplier)
+    return math.nextafter(math.nextafter(value, 0.0), 0.0)
 
 
 def rounding(streams: Iterable[tuple[base.Strategy, int]], num_coordinates: int) -> Rounding:

@@ -1,80 +1,42 @@
-"""Guarantees of the Gaussian mechanism, with all rounds as one release."""
+"""ρ and ε of one Gaussian release, and the noise for an ε, from the exact curve δ(ε).
 
-import dataclasses
+N(0, 1) against N(μ, 1), with a = ε/μ − μ/2 and b = a + μ, has
+
+  δ(ε) = Φ(−a) − e^ε Φ(−b) = φ(a) (R(a) − R(b)),   R(x) = Φ(−x) / φ(x), Mills' ratio.
+
+Source: Balle and Wang 2018, theorem 8. Newton's method solves ln δ(ε) = ln δ, in decimals. Three
+facts prove that ε is never below the root, and noise never below what ε needs:
+
+- ln δ(ε) is concave in ε: δ(ε) = ∫ e^−s P[loss > ε + s] ds over s > 0 is a convolution of functions
+  whose logarithms are concave (Prékopa 1973), as the loss is normal. The tangent of a concave
+  falling function meets a level at or above the root, so each step ends there, from any start.
+- ln δ(ε) is concave in μ at a fixed ε. Its derivative is 1 / (R(a) − R(b)), and R(a) − R(b) rises
+  with μ: its derivative is (b Q(a) − a Q(b)) / μ, where Q(x) = −R′(x) = 1 − x R(x) is positive and
+  falls. So each step ends at or below the root.
+- Decimals are rounded correctly, also exp and ln. μ ≥ 10^−m takes 70 + 2 m digits. R(x) then has a
+  relative error below 1e-60 · 10^−2m, R(a) − R(b) at least 3e-4 · 10^−m of R(a) if μ < 1 and
+  a < 40, and so a relative error below 1e-55. That moves a by 1e-55 (R(a) − R(b)) / (μ R(b)), which
+  is below 1e-38, as δ from 5e-324 to 1 − 1e-16 means −8.3 < a < 40. `_MARGIN` is added to a.
+"""
+
+import decimal
+import functools
 import math
 import numbers
-from typing import TYPE_CHECKING
+import statistics
+from contextlib import AbstractContextManager
+from decimal import Decimal
 
-import numpy as np
-import scipy
-
-from fl_dpftrl import sensitivity as sensitivity_lib
-from fl_dpftrl.accounting import adjacency as adjacency_lib
-from fl_dpftrl.accounting import arithmetic
-from fl_dpftrl.families import base
-from fl_dpftrl.participation import schemas
-from fl_dpftrl.strategies import files
-from fl_dpftrl.text import rounding as text
-
-if TYPE_CHECKING:
-  from dp_accounting.pld import privacy_loss_distribution
-
-
-_DISCRETIZATION = 1e-4
-# For μ outside these limits the closed-form bound is as tight as the PLD.
-_LEAST_MU, _LARGEST_MU = 1e-10, 1e3
-_ROUNDING = 1e-12
-# dp_accounting stores and composes distributions of up to so many values in
-# another way, which is quick.
-_MOST_SPARSE = 1000
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Guarantee:
-  """Guarantee of a run with one strategy for every device.
-
-  Attributes:
-    sensitivity: largest change of C x between neighbouring runs per unit of clip norm, or an
-      upper bound on it.
-    sensitivity_kind: 'exact' or 'upper_bound'.
-    noise_multiplier: standard deviation of Z over the clip norm.
-    effective_noise_multiplier: noise_multiplier / sensitivity, less what rounding adds.
-    rho: ρ of zero-concentrated differential privacy (zCDP).
-    epsilon: ε at delta.
-    delta: δ.
-    adjacency: 'zero_out' (one device's updates are replaced by zeros) or 'replace_one' (one
-      device's data is replaced).
-    group_size: number of devices protected together.
-    schema: participation schema that every device keeps to.
-    assumptions: sentences that must hold for the guarantee to be valid.
-    rounding: what releases in whole numbers add, which the figures have; None for real numbers.
-  """
-
-  sensitivity: float
-  sensitivity_kind: str
-  noise_multiplier: float
-  effective_noise_multiplier: float
-  rho: float
-  epsilon: float
-  delta: float
-  adjacency: str
-  group_size: int
-  schema: schemas.MinSep
-  assumptions: tuple[str, ...]
-  rounding: arithmetic.Rounding | None = None
-
-  def __str__(self) -> str:
-    noise, epsilon = (text.up(value) for value in (self.noise_multiplier, self.epsilon))
-    return f'ε = {epsilon} at δ = {text.exact(self.delta)}, noise multiplier {noise}'
-
-  @property
-  def mu(self) -> float:
-    """μ of Gaussian differential privacy."""
-    return mu(self.effective_noise_multiplier)
-
-  def epsilon_at(self, delta: float) -> float:
-    """Returns ε at another δ; several calls trace the privacy curve."""
-    return epsilon(self.effective_noise_multiplier, delta)
+_DIGITS = 70
+_SERIES_BELOW = 5
+_MARGIN = Decimal('1e-25')
+_CLOSE = Decimal('1e-8')  # A last step this small leaves its square.
+_LESS_MU = Decimal(1) - Decimal('1e-13')  # ε falls by as much or more, as ε/μ falls too.
+_MOST_NOISE, _EPSILONS = 1e30, (1e-20, 1e20)
+_ROOT_TWO_PI = Decimal(
+  '2.506628274631000502415765284811045253006986740609938316629923576342293654607841974946595838'
+)
+_NORMAL = statistics.NormalDist()
 
 
 def check_positive(name: str, value: float) -> None:
@@ -92,6 +54,9 @@ def check_delta(delta: float) -> None:
 def rho(effective_noise_multiplier: float) -> float:
   """Returns ρ of zCDP: 1 / (2 · multiplier²).
 
+  Raises:
+    ValueError: if the multiplier is not positive and finite, or so small that ρ overflows.
+
   Source: Bun and Steinke 2016, proposition 1.6.
   """
   check_positive('effective_noise_multiplier', effective_noise_multiplier)
@@ -105,201 +70,89 @@ def rho(effective_noise_multiplier: float) -> float:
   return value
 
 
-def mu(effective_noise_multiplier: float) -> float:
-  """Returns μ of Gaussian differential privacy: 1 / multiplier.
-
-  The trade-off between false positives and false negatives is that of N(0, 1) and N(μ, 1).
-
-  Source: Dong, Roth and Su 2022, theorem 2.7.
-  """
-  check_positive('effective_noise_multiplier', effective_noise_multiplier)
-  return 1.0 / effective_noise_multiplier
-
-
 def epsilon(effective_noise_multiplier: float, delta: float) -> float:
-  """Returns ε at δ from the privacy loss distribution, for zero-out adjacency.
+  """Returns ε at δ, never below the exact one, and above it by less than 1e-12 of it.
 
-  The discretisation is pessimistic: ε is never understated. If the noise or δ is too small for
-  the distribution, ε is the bound of `_epsilon_bound`.
+  A multiplier above 1e30 counts as 1e30.
 
-  Source: Koskela et al. 2020; Doroshenko et al. 2022 (connect the dots).
+  Raises:
+    ValueError: if the multiplier is not positive and finite, or so small that ε overflows, or
+      delta is not between 0 and 1.
   """
   check_delta(delta)
   rho(effective_noise_multiplier)  # raises if ε would overflow
-  distance = mu(effective_noise_multiplier)
-  bound = _epsilon_bound(distance, delta)
-  if not _LEAST_MU < distance < _LARGEST_MU:
-    return bound
-  # The loss has mean μ²/2 and standard deviation μ. Steps in proportion to them bound time and
-  # memory when the noise is small.
-  step = _DISCRETIZATION * max(1.0, distance, distance**2 / 50.0)
-  losses = distribution(effective_noise_multiplier, step)
-  return min(bound, float(losses.get_epsilon_for_delta(delta)))  # ∞ if δ is tiny
+  return _epsilon(min(float(effective_noise_multiplier), _MOST_NOISE), float(delta))
 
 
-def _epsilon_bound(mu: float, delta: float) -> float:
-  """Returns ε ≤ μ²/2 + μ Φ⁻¹(1 − δ), rounded up; 0 if δ(0) ≤ δ.
+@functools.lru_cache(maxsize=4096)
+def _epsilon(multiplier: float, delta: float) -> float:
+  with _decimals(multiplier):
+    mu, log_delta = 1 / Decimal(multiplier), _log(delta)
+    # ε/μ. It would be that without the second term of δ(ε).
+    step = ratio = mu / 2 - Decimal(_NORMAL.inv_cdf(delta))
+    while ratio > 0 and abs(step) > _CLOSE * ratio + _MARGIN:
+      a = ratio - mu / 2
+      far = _mills(a + mu)
+      gap = _mills(a) - far
+      step = (gap.ln() - a * a / 2 - log_delta) * gap / (mu * far)
+      ratio += step
+    ratio += _MARGIN
+    return math.nextafter(float(mu * ratio), math.inf) if ratio > 0 else 0.0
 
-  The exact curve is δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ). The bound drops the second term,
-  which vanishes as μ grows.
 
-  Source: Balle and Wang 2018, theorem 8.
-  """
-  if math.erf(mu / math.sqrt(8.0)) * (1.0 + _ROUNDING) <= delta:
-    return 0.0
-  mean, deviation = 0.5 * mu * mu, -mu * float(scipy.special.ndtri(delta))
-  rounding = _ROUNDING * (mean + abs(deviation))
-  return max(0.0, mean + deviation + rounding)
-
-
-def account(
-  strategy: files.Given,
-  schema: schemas.MinSep,
-  *,
-  noise_multiplier: float,
-  delta: float,
-  adjacency: str = adjacency_lib.ZERO_OUT,
-  group_size: int = 1,
-  num_coordinates: int | None = None,
-) -> Guarantee:
-  """Returns the guarantee of a run with this strategy, schema and noise.
-
-  Args:
-    strategy: C as it is run, not normalised; or its file or name, as `load_strategy` takes them.
-    schema: number of rounds that use noise, and participation in them.
-    noise_multiplier: standard deviation of Z over the clip norm.
-    delta: δ of (ε, δ).
-    adjacency: 'zero_out' or 'replace_one', which doubles the sensitivity.
-    group_size: number of devices protected together; multiplies the sensitivity.
-    num_coordinates: parameters of the model, for releases in whole numbers, as
-      `CorrelatedNoiseFactory` makes them in process; None for real numbers.
+def effective_noise_multiplier(epsilon: float, delta: float) -> float:
+  """Returns the smallest multiplier whose ε at δ is at most epsilon, up to 2e-13 of it.
 
   Raises:
-    ValueError: if an argument is out of range, or the schema has more rounds than the strategy
-      supports.
+    ValueError: if epsilon is not from 1e-20 to 1e20, or delta is not between 0 and 1.
   """
-  strategy = files.resolved(strategy)
-  check_positive('noise_multiplier', noise_multiplier)
+  check_positive('epsilon', epsilon)
   check_delta(delta)
-  adjacency_lib.check(adjacency, group_size)
-  sensitivity = sensitivity_lib.sensitivity(strategy, schema)
-  return from_sensitivity(
-    sensitivity,
-    schema,
-    noise_multiplier=noise_multiplier,
-    delta=delta,
-    adjacency=adjacency,
-    group_size=group_size,
-    rounding=rounding_of(strategy, schema, num_coordinates),
+  if not _EPSILONS[0] <= epsilon <= _EPSILONS[1]:
+    raise ValueError(f'epsilon must be from {_EPSILONS[0]} to {_EPSILONS[1]}, got {epsilon!r}')
+  # ε ≤ ρ + 2 √(ρ ln 1/δ) gives a μ that suffices (Bun and Steinke 2016, proposition 1.3).
+  log_inverse = -math.log(delta)
+  enough = math.sqrt(2.0) * epsilon / (math.sqrt(log_inverse + epsilon) + math.sqrt(log_inverse))
+  with _decimals(enough):
+    step = mu = Decimal(enough)
+    while abs(step) > _CLOSE * mu:
+      a = Decimal(float(epsilon)) / mu - mu / 2
+      gap = _mills(a) - _mills(a + mu)
+      step = (_log(delta) + a * a / 2 - gap.ln()) * gap
+      mu += step
+    return math.nextafter(float(1 / (mu * _LESS_MU)), math.inf)
+
+
+def _decimals(scale: float) -> AbstractContextManager:
+  """Returns a context whose decimals have enough digits for a μ, or its inverse, of that scale."""
+  digits = _DIGITS + 2 * abs(Decimal(scale).adjusted())
+  return decimal.localcontext(
+    decimal.Context(prec=digits, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
   )
 
 
-def rounding_of(
-  strategy: base.Strategy, schema: schemas.MinSep, num_coordinates: int | None
-) -> arithmetic.Rounding | None:
-  """Returns what releases in whole numbers add to one run; None for real numbers."""
-  if num_coordinates is None:
-    return None
-  schemas.positive_integer('num_coordinates', num_coordinates)
-  return arithmetic.rounding([(strategy, schema.num_rounds)], num_coordinates)
+def _log(delta: float) -> Decimal:
+  """Returns ln(δ √(2π)): that of φ(a) gap / δ is ln gap − a²/2 less this."""
+  return (Decimal(float(delta)) * _ROOT_TWO_PI).ln()
 
 
-def from_sensitivity(
-  sensitivity: sensitivity_lib.Sensitivity,
-  schema: schemas.MinSep,
-  *,
-  noise_multiplier: float,
-  delta: float,
-  adjacency: str = adjacency_lib.ZERO_OUT,
-  group_size: int = 1,
-  rounding: arithmetic.Rounding | None = None,
-) -> Guarantee:
-  """Returns the guarantee for a sensitivity that is exact or an upper bound.
-
-  Args:
-    sensitivity: sensitivity to one device's updates, before adjacency and group_size.
-    schema: participation schema for which the sensitivity holds.
-    noise_multiplier, delta, adjacency, group_size: see `account`.
-    rounding: what releases in whole numbers add; None for real numbers.
-  """
-  if sensitivity.kind not in (sensitivity_lib.EXACT, sensitivity_lib.UPPER_BOUND):
-    raise ValueError(
-      f'a guarantee needs an exact sensitivity or an upper bound, got {sensitivity.kind!r}'
-    )
-  check_positive('sensitivity', sensitivity.value)
-  sensitivity = adjacency_lib.scaled(sensitivity, adjacency, group_size)
-  check_positive('noise_multiplier', noise_multiplier)
-  effective = noise_multiplier / sensitivity.value
-  if rounding is not None:
-    effective = rounding.lengthened(effective)
-  return Guarantee(
-    sensitivity=sensitivity.value,
-    sensitivity_kind=sensitivity.kind,
-    noise_multiplier=noise_multiplier,
-    effective_noise_multiplier=effective,
-    rho=rho(effective),
-    epsilon=epsilon(effective, delta),
-    delta=delta,
-    adjacency=adjacency,
-    group_size=group_size,
-    schema=schema,
-    assumptions=assumptions(schema) + adjacency_lib.assumptions(adjacency, group_size),
-    rounding=rounding,
-  )
-
-
-def assumptions(schema: schemas.MinSep) -> tuple[str, ...]:
-  """Returns the assumptions of a guarantee under this schema, in words."""
-  if schema.participations == 1:
-    pattern = f'no device takes part twice in {schema.num_rounds} rounds'
-  else:
-    apart = 'exactly' if isinstance(schema, schemas.FixedSeparation) else 'at least'
-    pattern = (
-      f'every device takes part in at most {schema.participations} of'
-      f' {schema.num_rounds} rounds, {apart} {schema.min_sep} apart'
-    )
-  return (
-    pattern,
-    'every update of a device is clipped to the clip norm, and what it adds'
-    ' to a sum depends on that device alone',
-    'Z is independent Gaussian noise, secret, and none of its rows enters two sums',
-    'which devices take part, and when, does not depend on their data',
-  )
-
-
-def distribution(
-  effective_noise_multiplier: float, step: float
-) -> 'privacy_loss_distribution.PrivacyLossDistribution':
-  """Returns the distribution with losses at multiples of step, never optimistic.
-
-  It is computed as arrays, where dp_accounting goes value by value in Python; with the locked
-  release, the numbers are the same to the last bit.
-
-  Source: Doroshenko et al. 2022, algorithm 1 (connect the dots).
-  """
-  # This import is slow, and a command that computes no ε does without it.
-  from dp_accounting.pld import pld_pmf, privacy_loss_distribution, privacy_loss_mechanism
-
-  loss = privacy_loss_mechanism.GaussianPrivacyLoss(
-    effective_noise_multiplier, adjacency_type=privacy_loss_mechanism.AdjacencyType.REMOVE
-  )
-  bounds = loss.connect_dots_bounds()
-  last = math.ceil(bounds.epsilon_upper / step)
-  first = math.floor(bounds.epsilon_lower / step)
-  # δ(ε) = P[loss > ε] − e^ε P'[loss > ε]; the loss is above ε below the cutoff.
-  epsilons = np.arange(first, last + 1) * step
-  cutoffs = -0.5 - epsilons * effective_noise_multiplier**2
-  deltas = loss.mu_upper_cdf(cutoffs) - np.exp(epsilons + loss.mu_lower_log_cdf(cutoffs))
-  deltas = np.clip(deltas, 0, 1)
-  if deltas.size <= _MOST_SPARSE:
-    masses = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(step, first, last, deltas)
-  else:
-    changes, growth = np.diff(deltas), math.expm1(step)
-    probabilities = np.empty_like(deltas)
-    probabilities[0] = 1 - deltas[0] + changes[0] / growth
-    probabilities[1:-1] = (changes[1:] - changes[:-1] * math.exp(step)) / growth
-    probabilities[-1] = changes[-1] / math.expm1(-step)
-    masses = pld_pmf.DensePLDPmf(step, first, np.maximum(0.0, probabilities), deltas[-1], True)
-  # The accountant of dp_accounting composes with nothing first, which cuts the tails.
-  nothing = privacy_loss_distribution.identity(step)
-  return nothing.compose(privacy_loss_distribution.PrivacyLossDistribution(masses))
+def _mills(x: Decimal) -> Decimal:
+  """Returns R(x) = Φ(−x) / φ(x); x ≥ −9 for speed."""
+  least, k = Decimal(1).scaleb(-decimal.getcontext().prec), 0
+  if x < _SERIES_BELOW:  # (Φ(x) − ½) / φ(x) = x + x³/3 + x⁵/(3·5) + …, all of one sign
+    total = term = x
+    while abs(term) > least * abs(total):
+      k += 1
+      term *= x * x / (2 * k + 1)
+      total += term
+    return _ROOT_TWO_PI / 2 * (x * x / 2).exp() - total
+  # Laplace's continued fraction 1/(x + 1/(x + 2/(x + …))): the terms are the differences of its
+  # convergents, which are above and below R in turn, so the next one bounds the error.
+  before, last, product = Decimal(1), x, Decimal(1)
+  total = term = 1 / x
+  while abs(term) > least * total:
+    k += 1
+    before, last, product = last, x * last + k * before, -k * product
+    term = product / (before * last)
+    total += term
+  return total

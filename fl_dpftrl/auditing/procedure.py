@@ -107,7 +107,7 @@ def audit(
   repeats = max(_RUNS, round(num_draws / (2 * size)))
   return result.Audit(
     subject=subject.description,
-    claimed_epsilon=claim.epsilon,
+    claimed_epsilon=claim.epsilon(),
     delta=delta,
     adjacency=adjacency.ZERO_OUT,
     noise_multiplier=noise_multiplier,

@@ -174,16 +174,16 @@ def of_guarantee(statement: statement_lib.Statement, fits: bool, condition: str 
     condition: words after the figures, such as what they rest on.
   """
   wrong = [] if fits else [_UNCONFIRMED]
-  epsilon, declared = statement.worst_case.epsilon, statement.declared
+  worst, declared = statement.worst_case, statement.declared
   if statement.void_reason:
     wrong.append(messages.one_line(f'it is void: {statement.void_reason}'))
-  if epsilon is None:
-    wrong.append('it is void: no noise was added')
+  if worst.void_reason:
+    wrong.append(f'it is void: {worst.void_reason}')
   if declared is not None and not declared.holds:
     wrong.append('the declared schema was not kept')
-  shown = '' if epsilon is None else f'worst case ε = {rounding.up(epsilon)}'
-  if declared is not None and declared.loss.epsilon is not None:
-    shown += f', declared ε = {rounding.up(declared.loss.epsilon)}'
+  shown = f'worst case ε = {rounding.up(worst.epsilon())}'
+  if declared is not None:
+    shown += f', declared ε = {rounding.up(declared.epsilon())}'
   whom = '' if statement.group_size == 1 else f' for {statement.group_size} devices together'
   adjacency = statement.adjacency.replace('_', '-')
   detail = f'{shown} at δ = {rounding.exact(statement.delta)}, {adjacency} adjacency{whom}'

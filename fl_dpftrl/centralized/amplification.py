@@ -7,7 +7,7 @@ private as DP-SGD on that part alone.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fl_dpftrl import error as error_lib
@@ -15,43 +15,48 @@ from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl import workloads
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.centralized import sampled_gaussian
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.families import banded, banded_toeplitz, base, identity
 from fl_dpftrl.participation import schemas
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AmplifiedGuarantee:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class AmplifiedGuarantee(guarantee_lib.Guarantee):
   """Guarantee for every example of a run with sampled batches.
+
+  The sensitivity is the largest change of C x by one example in one of its rounds, and the
+  adjacency one that the sampling scheme supports. No single Gaussian release is as private, so
+  there is no ρ and no μ.
 
   Attributes:
     sampling: sampling scheme of the batches.
-    max_column_norm: largest column norm of C, per unit of clip norm.
-    sensitivity: largest change of C x caused by one example in one of its rounds, per unit of
-      clip norm; max_column_norm or twice that.
-    noise_multiplier: standard deviation of Z over the clip norm.
-    effective_noise_multiplier: noise_multiplier / sensitivity.
-    epsilon: ε at delta.
-    delta: δ.
-    adjacency: name of an adjacency that the sampling scheme supports.
-    assumptions: sentences that must hold for the guarantee to be valid.
   """
 
   sampling: sampling_lib.Sampled
-  max_column_norm: float
-  sensitivity: float
-  noise_multiplier: float
-  effective_noise_multiplier: float
-  epsilon: float
-  delta: float
-  adjacency: str
-  assumptions: tuple[str, ...]
 
-  def epsilon_at(self, delta: float) -> float:
-    """Returns ε at another δ; several calls trace the privacy curve."""
+  rho = mu = None  # type: ignore[assignment]
+
+  def __post_init__(self):
+    super().__post_init__()
+    for delta in self.deltas:
+      self.epsilon(delta)  # raises if δ is too small for the distribution
+
+  def _epsilon(self, delta: float) -> float:
     chances = _chances(self.sampling, self.adjacency)
     return sampled_gaussian.epsilon(self.effective_noise_multiplier, delta, **chances)
+
+  def to_dp_event(self) -> Any:
+    """Returns the event of dp_accounting for Poisson samples; ValueError for others."""
+    if type(self.sampling) is not sampling_lib.CyclicPoisson:
+      raise ValueError(f'dp_accounting has no event of {type(self.sampling).__name__}')
+    from dp_accounting import dp_event  # Slow to load.
+
+    q, count = self.sampling.sampling_probability, self.sampling.compositions
+    return dp_event.SelfComposedDpEvent(
+      dp_event.PoissonSampledDpEvent(q, super().to_dp_event()), count
+    )
 
 
 def account(
@@ -59,7 +64,7 @@ def account(
   sampling: sampling_lib.Sampled,
   *,
   noise_multiplier: float,
-  delta: float,
+  delta: float | Sequence[float],
   adjacency: str = adjacency_lib.ZERO_OUT,
 ) -> AmplifiedGuarantee:
   """Returns the guarantee of a run with this strategy, sampling and noise.
@@ -68,7 +73,7 @@ def account(
     strategy: C as it is run, not normalised; banded, with at most num_parts bands.
     sampling: sampling scheme of the batches.
     noise_multiplier: standard deviation of Z over the clip norm.
-    delta: δ of (ε, δ).
+    delta: δ of (ε, δ), one or several.
     adjacency: name of an adjacency that the sampling scheme supports.
 
   Raises:
@@ -80,18 +85,14 @@ def account(
   appendix F.3.
   """
   gaussian.check_positive('noise_multiplier', noise_multiplier)
-  change = sensitivity(strategy, sampling, adjacency)
-  relation, effective = sampling.relation(adjacency), noise_multiplier / change
   return AmplifiedGuarantee(
-    sampling=sampling,
-    max_column_norm=change / relation.factor,
-    sensitivity=change,
+    sensitivity=sensitivity(strategy, sampling, adjacency),
+    sensitivity_kind=sensitivity_lib.EXACT,
     noise_multiplier=noise_multiplier,
-    effective_noise_multiplier=effective,
-    epsilon=sampled_gaussian.epsilon(effective, delta, **_chances(sampling, adjacency)),
-    delta=delta,
+    deltas=guarantee_lib.deltas(delta),
     adjacency=adjacency,
-    assumptions=assumptions(sampling) + (relation.sentence,),
+    assumptions=(*assumptions(sampling), sampling.relation(adjacency).sentence),
+    sampling=sampling,
   )
 
 
@@ -119,16 +120,16 @@ def calibrate(
   sampling: sampling_lib.Sampled,
   *,
   epsilon: float,
-  delta: float,
+  delta: float | Sequence[float],
   adjacency: str = adjacency_lib.ZERO_OUT,
 ) -> AmplifiedGuarantee:
-  """Returns the guarantee with the smallest noise multiplier that meets ε at δ.
+  """Returns the guarantee with the smallest noise multiplier that meets ε at the first δ.
 
   The noise multiplier is minimal up to a relative 1e-5. Other arguments and errors are those of
   `account`; epsilon, the upper limit of ε, is positive and finite.
   """
   multiplier = sampled_gaussian.effective_noise_multiplier(
-    epsilon, delta, **_chances(sampling, adjacency)
+    epsilon, guarantee_lib.deltas(delta)[0], **_chances(sampling, adjacency)
   )
   multiplier *= sensitivity(strategy, sampling, adjacency)
   step = 1e-15
@@ -136,7 +137,7 @@ def calibrate(
     guarantee = account(
       strategy, sampling, noise_multiplier=multiplier, delta=delta, adjacency=adjacency
     )
-    if guarantee.epsilon <= epsilon:
+    if guarantee.epsilon() <= epsilon:
       return guarantee
     # Multiplying and dividing by the norm rounds, so ε may be just above.
     multiplier, step = multiplier * (1.0 + step), 4.0 * step

@@ -7,7 +7,8 @@ the scheme.
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from fl_dpftrl.accounting import gaussian, losses
+from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.centralized import sampling
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
@@ -33,16 +34,14 @@ class Drawn:
 
   Attributes:
     scheme: sampling scheme that was stated for the run.
-    loss: privacy loss of any example; without ε if the log refutes the scheme.
-    adjacency: adjacency of neighbouring runs.
+    guarantee: that of any example; as without noise if the log refutes the scheme.
     reason: why the log contradicts the scheme; None if it does not, and if that must not be
       published.
     holds: whether the log does not contradict the scheme.
   """
 
   scheme: sampling.Scheme
-  loss: losses.PrivacyLoss
-  adjacency: str
+  guarantee: guarantee_lib.Guarantee
   reason: str | None
   holds: bool
 
@@ -74,13 +73,13 @@ class Drawn:
   def sentences(self) -> list[str]:
     """States the assumptions, and that the log refutes them if it does."""
     if isinstance(self.scheme, sampling.Shuffled):
-      result = [gaussian.assumptions(self.scheme.schema)[0], self.assumption]
+      result = [guarantee_lib.assumptions(self.scheme.schema)[0], self.assumption]
     else:
       from fl_dpftrl.centralized import amplification
 
       result = [
         *amplification.assumptions(self.scheme),
-        self.scheme.relation(self.adjacency).sentence,
+        self.scheme.relation(self.guarantee.adjacency).sentence,
         _LOG_IS_SECRET,
       ]
       if self.holds:
@@ -92,7 +91,7 @@ class Drawn:
     return [f'{self.part}: {sentence}' for sentence in result]
 
   def to_json(self) -> json_files.Object:
-    """Returns the scheme, the loss, the assumption and whether it holds."""
+    """Returns the scheme, the figures, the assumption and whether it holds."""
     if isinstance(self.scheme, sampling.Shuffled):
       schema = self.scheme.schema
       own = {
@@ -111,8 +110,8 @@ class Drawn:
       'batch_size': self.scheme.batch_size,
       'num_parts': self.scheme.num_parts,
       **own,
-      **self.loss.to_json(),
-      'adjacency': self.adjacency,
+      **self.guarantee.to_json(),
+      'adjacency': self.guarantee.adjacency,
       'assumption': self.assumption,
       'holds': self.holds,
       'reason': self.reason,
@@ -145,7 +144,7 @@ def guarantee(
   stated: str | None,
   deltas: Sequence[float],
   adjacency: str,
-  by_schema: Callable[[schemas.MinSep], losses.PrivacyLoss],
+  by_schema: Callable[[schemas.MinSep], guarantee_lib.Guarantee],
 ) -> Drawn:
   """Returns the guarantee of the scheme, without ε if the log refutes it.
 
@@ -153,7 +152,7 @@ def guarantee(
     noise_multiplier: std(Z) / clip_norm.
     stated: scheme that the log's metadata state, if any.
     deltas: δ, at least one.
-    by_schema: function that returns the privacy loss under a schema.
+    by_schema: function that returns the guarantee under a schema.
   """
   # Most replays have no sampling scheme, and need none of the mathematics of one.
   from fl_dpftrl.centralized import amplification, log_checks
@@ -162,27 +161,19 @@ def guarantee(
   if stated not in (None, sampling.metadata(scheme)[sampling.METADATA_KEY]):
     reasons.insert(0, f'its own file says that batches were drawn as {stated}')
   if isinstance(scheme, sampling.Shuffled):
-    loss = by_schema(scheme.schema)
-    loss = loss.voided() if reasons else loss
+    result = by_schema(scheme.schema)
   else:
-    sensitivity = amplification.sensitivity(strategy, scheme, adjacency)
-    spent: list[float | None] = [None] * len(deltas)
-    if noise_multiplier and not reasons:
-      amplified = amplification.account(
-        strategy, scheme, noise_multiplier=noise_multiplier, delta=deltas[0], adjacency=adjacency
-      )
-      spent = [amplified.epsilon, *map(amplified.epsilon_at, deltas[1:])]
-    loss = losses.PrivacyLoss(
-      sensitivity=sensitivity,
-      sensitivity_kind='exact',
-      effective_noise_multiplier=noise_multiplier / sensitivity,
-      rho=None,
-      curve=tuple(map(losses.Point, deltas, spent)),
+    result = amplification.AmplifiedGuarantee(
+      sensitivity=amplification.sensitivity(strategy, scheme, adjacency),
+      sensitivity_kind=sensitivity_lib.EXACT,
+      noise_multiplier=0.0 if reasons else noise_multiplier,
+      deltas=tuple(deltas),
+      adjacency=adjacency,
+      sampling=scheme,
     )
   return Drawn(
     scheme=scheme,
-    loss=loss,
-    adjacency=adjacency,
+    guarantee=dataclasses.replace(result, noise_multiplier=0.0) if reasons else result,
     reason='; '.join(reasons) or None,
     holds=not reasons,
   )

@@ -6,20 +6,21 @@ from collections.abc import Callable
 
 import numpy as np
 from dp_accounting.pld import pld_pmf, privacy_loss_distribution
-from scipy import optimize
+from scipy import optimize, special
 
-from fl_dpftrl.accounting import calibration, gaussian
+from fl_dpftrl.accounting import gaussian
 
 _PRECISION = 2e-6  # relative precision of the noise multiplier
 _SMALLEST_EPSILON = 1e-9  # searches clip smaller ε to this
 # Approximate limits of the grid size of one release and of the composition.
 _GRID, _COMPOSED_GRID = 2**17, 2**21
-# Bound on the error of δ per release from the Fourier transforms of a
-# composition; observed errors are about 1e-16.
+# Bound on the error of δ per release from Fourier transforms; observed errors are about 1e-16.
 _ROUNDING = 5e-16
+_LESS = 1.0 - 1e-15  # more than what the root, dividing and multiplying round
 _DEVIATIONS = 10.0  # half-width of the grid; less than 1e-23 lies beyond
 
 
+@functools.lru_cache(maxsize=256)
 def epsilon(
   multiplier: float, delta: float, *, probability: float, count: int, replaced: bool = False
 ) -> float:
@@ -45,9 +46,8 @@ def epsilon(
   if count < 1:
     raise ValueError(f'count must be at least 1, got {count!r}')
   if probability == 1.0:
-    # Gaussian releases compose to one Gaussian release, where adding, removing
-    # and zeroing out an example are the same distance.
-    return gaussian.epsilon(multiplier / math.sqrt(count), delta)
+    # One Gaussian release, where adding, removing and zeroing out are the same distance.
+    return gaussian.epsilon(multiplier / math.sqrt(count) * _LESS, delta)
   resolved = delta - count * _ROUNDING
   if resolved < 0.5 * delta:
     raise ValueError(
@@ -101,7 +101,7 @@ def effective_noise_multiplier(
   The result is minimal up to a relative 1e-5. Arguments and errors are those of `epsilon`; the
   argument epsilon must be positive and finite.
   """
-  whole = calibration.effective_noise_multiplier(epsilon, delta)
+  whole = gaussian.effective_noise_multiplier(epsilon, delta)
 
   @functools.cache
   def excess(log_multiplier: float) -> float:
@@ -155,9 +155,7 @@ def replaced_loss(
   top = math.ceil(most / step)
   losses = step * np.arange(top + 1)
   rest = np.exp(-losses)
-  above = probability * np.exp(
-    calibration.log_delta(mu, losses + np.log((1.0 - rest) / probability + rest))
-  )
+  above = probability * np.exp(_log_delta(mu, losses + np.log((1.0 - rest) / probability + rest)))
   below = 1.0 - rest[1:] + rest[1:] * above[1:]  # δ(−ε) = 1 − e^−ε + e^−ε δ(ε)
   deltas = np.concatenate([below[::-1], above])
   return privacy_loss_distribution.PrivacyLossDistribution(
@@ -165,3 +163,9 @@ def replaced_loss(
       step, -top, top, np.minimum.accumulate(np.clip(deltas, 0.0, 1.0))
     )
   )
+
+
+def _log_delta(mu: float, epsilons: np.ndarray) -> np.ndarray:
+  """Returns ln δ of a Gaussian in floating point; `accounting.gaussian` has the formula."""
+  near, far = (special.log_ndtr(half - epsilons / mu) for half in (0.5 * mu, -0.5 * mu))
+  return near + np.log(-np.expm1(np.minimum(epsilons + far - near, -1e-300)))

@@ -12,6 +12,7 @@ from fl_dpftrl import accounting, tables
 from fl_dpftrl.centralized import amplification, sampling
 from fl_dpftrl.commands import flags
 from fl_dpftrl.files import json_files
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
 
 HELP = 'computes ε and ρ for a strategy, schema and noise, or the noise for an ε or ρ'
@@ -19,19 +20,6 @@ HELP = 'computes ε and ρ for a strategy, schema and noise, or the noise for an
 EXAMPLE = (
   'fl-dpftrl account --strategy=blt-b400 --noise_multiplier=7.379'
   ' --delta=1e-10 --num_rounds=1280 --min_sep=300 --max_participations=4'
-)
-
-_FIGURES = (
-  'noise_multiplier',
-  'sensitivity',
-  'sensitivity_kind',
-  'effective_noise_multiplier',
-  'rho',
-  'mu',
-  'epsilon',
-  'delta',
-  'adjacency',
-  'group_size',
 )
 
 
@@ -67,7 +55,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   return _guarantee(args, accounting.calibrate, _calibrate_amplified, target)
 
 
-def _calibrate_amplified(*args, **kwargs) -> amplification.AmplifiedGuarantee:
+def _calibrate_amplified(*args, **kwargs) -> accounting.Guarantee:
   if 'rho' in kwargs:
     raise ValueError(
       f'--rho={kwargs["rho"]} is not supported with --sampling: sampled'
@@ -84,13 +72,14 @@ def verdict(args: argparse.Namespace, result: json_files.Object) -> tuple[int, s
 def _guarantee(
   args: argparse.Namespace,
   ordinary: Callable[..., accounting.Guarantee],
-  amplified: Callable[..., amplification.AmplifiedGuarantee],
+  amplified: Callable[..., accounting.Guarantee],
   noise: json_files.Object,
 ) -> json_files.Object:
   """Returns the result of the accountant that the flags select, as fields."""
   strategy = files.load_strategy(args.strategy)
   draws = flags.sampling(args, strategy, args.num_rounds)
-  arguments = noise | {'delta': args.delta[0], 'adjacency': args.adjacency}
+  arguments = noise | {'delta': args.delta, 'adjacency': args.adjacency}
+  schema = None
   if isinstance(draws, sampling.Sampled):
     if args.num_parameters is not None:
       raise ValueError(
@@ -104,28 +93,26 @@ def _guarantee(
         ' the sensitivity is no bound for a group; use --group_size=1'
       )
     guarantee = amplified(strategy, draws, **arguments)
-    figures = {
-      **vars(guarantee),
-      'sensitivity_kind': 'exact',
-      'rho': None,
-      'mu': None,
-      'group_size': 1,
-    }
   else:
     schema = draws.schema if isinstance(draws, sampling.Shuffled) else flags.schema(args)
     arguments |= {'group_size': args.group_size, 'num_coordinates': args.num_parameters}
     guarantee = ordinary(strategy, schema, **arguments)
-    figures = {**vars(guarantee), 'mu': guarantee.mu}
-  result = {'strategy': args.strategy, **_participation(args, draws, guarantee)}
-  result |= {name: figures[name] for name in _FIGURES}
-  added = figures.get('rounding')
-  if added is not None:
-    result |= {'rounding_mu': added.mu, 'rounding_delta': added.delta(guarantee.epsilon)}
-  for delta in args.delta[1:]:
-    first = {'delta': guarantee.delta, 'epsilon': guarantee.epsilon}
-    result.setdefault('curve', [first]).append(
-      {'delta': delta, 'epsilon': guarantee.epsilon_at(delta)}
-    )
+  figures = guarantee.to_json()
+  curve = {'curve': figures.pop('curve')} if 'curve' in figures else {}
+  result = {
+    'strategy': args.strategy,
+    **_participation(args, draws, schema),
+    'noise_multiplier': guarantee.noise_multiplier,
+    **figures,
+    'delta': guarantee.delta,
+    'adjacency': guarantee.adjacency,
+    'group_size': guarantee.group_size,
+  }
+  if args.num_parameters is not None:
+    added = guarantee.rounding
+    lost = None if guarantee.void_reason else added.delta(guarantee.epsilon())
+    result |= {'rounding_mu': added.mu, 'rounding_delta': lost}
+  result |= curve
   result['assumptions'] = list(guarantee.assumptions)
   if isinstance(draws, sampling.Shuffled):
     result['assumptions'].insert(1, draws.assumption)
@@ -133,15 +120,13 @@ def _guarantee(
 
 
 def _participation(
-  args: argparse.Namespace,
-  draws: sampling.Cyclic | None,
-  guarantee: accounting.Guarantee | amplification.AmplifiedGuarantee,
+  args: argparse.Namespace, draws: sampling.Cyclic | None, schema: schemas.MinSep | None
 ) -> json_files.Object:
   """Returns the participation schema or the sampling scheme, as fields."""
   result = {'num_rounds': args.num_rounds}
-  if isinstance(guarantee, accounting.Guarantee):
-    result |= flags.schema_fields(guarantee.schema)
-    result['separation'] = flags.separation(guarantee.schema)
+  if schema is not None:
+    result |= flags.schema_fields(schema)
+    result['separation'] = flags.separation(schema)
   if draws is not None:
     names = flags.SAMPLING[1:]
     if isinstance(draws, sampling.Sampled):

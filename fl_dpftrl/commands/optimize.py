@@ -283,7 +283,7 @@ def best_bands(
     'num_examples': args.num_examples,
     'batch_size': args.batch_size,
     'noise_multiplier': guarantee.noise_multiplier,
-    'epsilon': guarantee.epsilon,
+    'epsilon': guarantee.epsilon(),
     'delta': guarantee.delta,
     'adjacency': guarantee.adjacency,
     'candidates': [

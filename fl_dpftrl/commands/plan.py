@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> Result:
   others = tuple(
     make(
       _with_report_goal(scenario, goal),
-      epsilon=best.guarantee.epsilon,
+      epsilon=best.guarantee.epsilon(),
       strategies=[best.candidate.label],
     )
     for goal in args.report_goals
@@ -132,16 +132,13 @@ def finish(args: argparse.Namespace, result: Result) -> None:
   plan = result.plan
   if args.output is not None:
     files.save_strategy(
-      args.output,
-      plan.best.candidate.strategy,
-      schema=plan.best.guarantee.schema,
-      objective=args.objective,
+      args.output, plan.best.candidate.strategy, schema=plan.best.planned, objective=args.objective
     )
 
 
 def verdict(args: argparse.Namespace, result: Result) -> tuple[int, str] | None:
   """Returns the exit status and a line if the predicted ε is above the budget."""
-  return flags.above_budget(args, result.plan.best.guarantee.epsilon)
+  return flags.above_budget(args, result.plan.best.guarantee.epsilon())
 
 
 def _check(args: argparse.Namespace) -> None:

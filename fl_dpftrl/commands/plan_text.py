@@ -40,7 +40,7 @@ def goals(plan: planner.Plan, others: Sequence[planner.Plan]) -> list[json_files
       'min_sep': one.planned.min_sep,
       'max_participations': one.planned.participations,
       'noise_multiplier': one.best.guarantee.noise_multiplier,
-      'epsilon': one.best.guarantee.epsilon,
+      'epsilon': one.best.guarantee.epsilon(),
       'noise_in_mean': noise(one) / noise(plan),
     }
     for one in (plan, *others)
@@ -58,7 +58,7 @@ def _recommended(plan: planner.Plan) -> list[str]:
     f'strategy            {messages.one_line(best.candidate.label)}{optimised};'
     f' {best.candidate.memory_copies} copies of the model',
     'noise multiplier    ' + rounding.up(best.guarantee.noise_multiplier, digits=6),
-    f'{at:<20}{rounding.up(best.guarantee.epsilon)}  ({seen} in the simulations)',
+    f'{at:<20}{rounding.up(best.guarantee.epsilon())}  ({seen} in the simulations)',
     f'planned for         n = {planned.num_rounds}, b ='
     f' {planned.min_sep}, k = {planned.participations}',
   ]

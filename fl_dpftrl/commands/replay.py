@@ -212,8 +212,8 @@ def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | N
   result = replayed.statement
   if result.void_reason:
     return flags.NOT_KEPT, f'the guarantee is void: {result.void_reason}'
-  if result.worst_case.epsilon is None:
-    return flags.NOT_KEPT, 'the guarantee is void: no noise was added'
+  if result.worst_case.void_reason:
+    return flags.NOT_KEPT, f'the guarantee is void: {result.worst_case.void_reason}'
   decisive = result.parts()[-1] if result.declared or result.drawn else result.parts()[0]
   if result.declared is not None and not result.declared.holds:
     number = result.violations.num_devices if result.violations else 0
@@ -221,7 +221,7 @@ def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | N
     return flags.NOT_KEPT, f'the declared schema was not kept, by {who}'
   if result.drawn is not None and not result.drawn.holds:
     return flags.NOT_KEPT, f'the log contradicts --sampling={result.drawn.name}'
-  return flags.above_budget(args, decisive.loss.epsilon)
+  return flags.above_budget(args, decisive.guarantee.epsilon())
 
 
 def _runs(args: argparse.Namespace) -> list[runs.Run]:

@@ -74,15 +74,16 @@ def _violated(result: statement.Statement) -> list[str]:
     f'{p.round} of run {p.run}' if result.several else str(p.round) for p in violations.first_rounds
   ]
   more = ', …' if violations.num_rounds > len(places) else ''
-  void = result.void_reason is not None or result.worst_case.epsilon is None
+  void = bool(result.void_reason or result.worst_case.void_reason)
   lines = [
     '',
     f'{"VOID: " if void else ""}not kept to what was declared: {violations.num_devices} devices, in'
     f' {violations.num_rounds} rounds'
     f' ({", ".join(places)}{more})',
-    f'  largest loss of one of them   ε = {_up(violations.largest.epsilon)},'
+    f'  largest loss of one of them   ε = {_up(violations.largest.epsilon())},'
     f' ρ = {_up(violations.largest.rho)}',
-    f'  any one of the {violations.num_complied} others    ε ≤ {_up(violations.complied.epsilon)},'
+    f'  any one of the {violations.num_complied} others    ε ≤'
+    f' {_up(violations.complied.epsilon())},'
     f' ρ ≤ {_up(violations.complied.rho)}',
   ]
   return lines if void else [*lines, f'  {violations.MEANING}']
@@ -103,21 +104,21 @@ def _per_run(result: statement.Statement) -> list[str]:
 def _guarantees(result: statement.Statement) -> list[str]:
   """Returns a table with a column for each guarantee, as lines."""
   parts = result.parts()
-  losses = [part.loss for part in parts]
+  guarantees = [part.guarantee for part in parts]
   names = [part.name.replace('_', ' ') for part in parts]
   valid = [part.holds and not result.void_reason for part in parts]
   rows = [
     ['', *(name if holds else f'{name}: VOID' for name, holds in zip(names, valid))],
-    ['sensitivity', *(_up(loss.sensitivity) for loss in losses)],
-    ['', *(loss.sensitivity_kind.replace('_', ' ') for loss in losses)],
+    ['sensitivity', *(_up(g.sensitivity) for g in guarantees)],
+    ['', *(g.sensitivity_kind.replace('_', ' ') for g in guarantees)],
     # Rounding up would overstate the noise.
-    ['noise / sensitivity', *(rounding.down(loss.effective_noise_multiplier) for loss in losses)],
-    ['ρ (zCDP)', *(_up(loss.rho) for loss in losses)],
-    ['μ (Gaussian DP)', *(_up(loss.mu) for loss in losses)],
+    ['noise / sensitivity', *(rounding.down(g.effective_noise_multiplier) for g in guarantees)],
+    ['ρ (zCDP)', *(_up(g.rho) for g in guarantees)],
+    ['μ (Gaussian DP)', *(_up(g.mu) for g in guarantees)],
   ]
-  for index, delta in enumerate(result.deltas):
+  for delta in result.deltas:
     label = f'ε at δ = {rounding.exact(delta)}'
-    rows.append([label, *(_up(loss.curve[index].epsilon) for loss in losses)])
+    rows.append([label, *(_up(g.epsilon(delta)) for g in guarantees)])
   widths = [max(map(len, column)) + 2 for column in zip(*rows)]
   lines = [''.join(f'{cell:<{w}}' for cell, w in zip(row, widths)).rstrip() for row in rows]
   return [*lines, '', f'arithmetic          {arithmetic(result)}']
@@ -127,8 +128,9 @@ def arithmetic(result: statement.Statement) -> str:
   """Returns what the releases are numbers of, and what that adds to the guarantee."""
   if result.rounding is None:
     return _ARITHMETIC[result.arithmetic.kind]
-  epsilon = result.worst_case.epsilon
-  lost = 'all of δ' if epsilon is None else f'{rounding.up(result.rounding.delta(epsilon))} to δ'
+  worst = result.worst_case
+  lost = f'{rounding.up(result.rounding.delta(worst.epsilon()))} to δ'
+  lost = 'all of δ' if worst.void_reason else lost
   return (
     f'covered: whole numbers, whose rounding adds {rounding.up(result.rounding.mu)} to μ, in the'
     f' figures above, and {lost}'
@@ -137,7 +139,7 @@ def arithmetic(result: statement.Statement) -> str:
 
 def _per_device(result: statement.Statement, per_device: exposure.PerDevice) -> list[str]:
   """Returns the distribution of the privacy loss over devices, as lines."""
-  if per_device.quantiles[0].loss.epsilon is None:
+  if not per_device.rho_histogram:
     return []
   void = 'VOID: ' if result.void_reason else ''
   whom = 'each alone' if result.group_size == 1 else f'each alone, not {result.group_size} together'
@@ -147,7 +149,7 @@ def _per_device(result: statement.Statement, per_device: exposure.PerDevice) -> 
     f' (δ = {rounding.exact(result.delta)})',
   ]
   for share, loss in per_device.quantiles:
-    lines.append(f'{100 * share:>6g} % have ε ≤ {_up(loss.epsilon)}, ρ ≤ {_up(loss.rho)}')
+    lines.append(f'{100 * share:>6g} % have ε ≤ {_up(loss.epsilon())}, ρ ≤ {_up(loss.rho)}')
   return [*lines, 'These figures come from the private log and are for the operator.']
 
 

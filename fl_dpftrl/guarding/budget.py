@@ -4,9 +4,8 @@ import functools
 
 import numpy as np
 
-from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl.accounting import Guarantee, arithmetic, gaussian, run_noise
 from fl_dpftrl.accounting import adjacency as adjacency_lib
-from fl_dpftrl.accounting import arithmetic, gaussian, run_noise
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.text import rounding
@@ -57,13 +56,14 @@ class Budget:
   def _epsilon(self, num_rounds: int) -> float:
     """Returns ε of the first num_rounds rounds, by the declared schema."""
     noise = self._noise.until(num_rounds)
-    sensitivity, kind = adjacency_lib.scaled(
-      run_noise.worst_case([noise], [self._schema]), self._adjacency, self._group_size
-    )
-    if kind == sensitivity_lib.LOWER_BOUND:
-      raise ValueError('a budget cannot rest on a lower bound of sensitivity')
-    effective = self._rounding.lengthened(noise.noise_multiplier / sensitivity)
-    return gaussian.epsilon(effective, self._delta)
+    return Guarantee.of(
+      run_noise.worst_case([noise], [self._schema]),
+      noise_multiplier=noise.noise_multiplier,
+      delta=self._delta,
+      adjacency=self._adjacency,
+      group_size=self._group_size,
+      rounding=self._rounding,
+    ).epsilon()
 
   def _max_rounds(self) -> int:
     planned = self._schema.num_rounds

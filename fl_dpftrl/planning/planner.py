@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from fl_dpftrl import tables
+from fl_dpftrl.accounting import adjacency, guarantee
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.planning import candidates, recommendation
@@ -39,7 +40,7 @@ class Plan:
   @property
   def planned(self) -> schemas.MinSep:
     """Schema for which ε is predicted, worse than all simulations."""
-    return self.best.guarantee.schema
+    return self.best.planned
 
   def to_json(self) -> json_files.Object:
     """Returns all figures; none of them is a guarantee."""
@@ -69,7 +70,7 @@ class Plan:
       'strategy': best.candidate.label,
       'memory_copies': best.candidate.memory_copies,
       'noise_multiplier': best.guarantee.noise_multiplier,
-      'epsilon': best.guarantee.epsilon,
+      'epsilon': best.guarantee.epsilon(),
       'delta': best.guarantee.delta,
       'num_rounds': planned.num_rounds,
       'min_sep': planned.min_sep,
@@ -96,7 +97,7 @@ class Plan:
         'memory_copies': option.candidate.memory_copies,
         'loss_ratio': option.loss_ratio,
         'noise_multiplier': option.noise_multiplier,
-        'epsilon': best.guarantee.epsilon,
+        'epsilon': best.guarantee.epsilon(),
       }
       for option in sorted(best.options, key=lambda option: option.candidate is not best.candidate)
     ]
@@ -119,7 +120,8 @@ class Plan:
       f'{planned.num_rounds} rows of noise are consumed: no round fails',
       'accuracy is the same if the noise in the model is the same, whatever'
       ' the report goal and the number of rounds',
-      *self.best.guarantee.assumptions[1:],
+      *guarantee.assumptions(planned)[1:],
+      *adjacency.assumptions(self.best.guarantee.adjacency),
     )
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 
-from fl_dpftrl.accounting import calibration, gaussian
+from fl_dpftrl.accounting import Guarantee, gaussian
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.planning import candidates
@@ -56,26 +56,27 @@ class Recommendation:
 
   Attributes:
     candidate: strategy and its figures.
-    guarantee: guarantee under the planned participation.
+    planned: planned participation.
+    guarantee: guarantee under it.
     epsilons: ε under the participation of each simulation.
     options: all strategies including this one, sorted by loss.
   """
 
   candidate: candidates.Candidate
-  guarantee: gaussian.Guarantee
+  planned: participation.MinSep
+  guarantee: Guarantee
   epsilons: tuple[float, ...]
   options: tuple[Option, ...]
 
   @property
   def noise_in_model(self) -> float:
     """Noise of the sum of the updates, per unit of clip norm."""
-    error = self.candidate.error(self.guarantee.schema)
-    return self.guarantee.noise_multiplier * error
+    return self.guarantee.noise_multiplier * self.candidate.error(self.planned)
 
   @property
   def loss(self) -> float:
     """Sensitivity times error under the planned participation."""
-    return self.candidate.loss(self.guarantee.schema)
+    return self.candidate.loss(self.planned)
 
   @property
   def epsilon_range(self) -> tuple[float, float]:
@@ -95,7 +96,7 @@ class Recommendation:
       'family': self.candidate.strategy.family,
       'optimised': self.candidate.origin.optimised,
       'noise_multiplier': guarantee.noise_multiplier,
-      'epsilon': guarantee.epsilon,
+      'epsilon': guarantee.epsilon(),
       'expected_epsilon': statistics.fmean(self.epsilons),
       'epsilon_range': list(self.epsilon_range),
       'delta': guarantee.delta,
@@ -103,7 +104,7 @@ class Recommendation:
       'adjacency': guarantee.adjacency,
       'sensitivity': guarantee.sensitivity,
       'sensitivity_kind': guarantee.sensitivity_kind,
-      'error': self.candidate.error(guarantee.schema),
+      'error': self.candidate.error(self.planned),
       'loss': self.loss,
       'memory_copies': self.candidate.memory_copies,
     }
@@ -153,11 +154,9 @@ def recommend(
   best = choose(evaluated, schemas, max_copies)
   sensitivity = best.files[planned].sensitivity
   if noise_multiplier is None:
-    effective = calibration.effective_noise_multiplier(epsilon, delta)  # type: ignore[arg-type]
+    effective = gaussian.effective_noise_multiplier(epsilon, delta)  # type: ignore[arg-type]
     noise_multiplier = effective * sensitivity.value
-  guarantee = gaussian.from_sensitivity(
-    sensitivity, planned, noise_multiplier=noise_multiplier, delta=delta
-  )
+  guarantee = Guarantee.of(sensitivity, noise_multiplier=noise_multiplier, delta=delta)
   fitting = _fitting(evaluated, max_copies)
 
   def option(candidate):
@@ -175,13 +174,11 @@ def recommend(
     )
 
   by_loss = sorted(evaluated, key=lambda candidate: candidate.loss(planned))
-  epsilons = {
-    schema: gaussian.epsilon(noise_multiplier / best.files[schema].sensitivity.value, delta)
-    for schema in set(simulated)
-  }
+  under = lambda s: dataclasses.replace(guarantee, sensitivity=best.files[s].sensitivity.value)
   return Recommendation(
     candidate=best,
+    planned=planned,
     guarantee=guarantee,
-    epsilons=tuple(epsilons[schema] for schema in simulated),
+    epsilons=tuple(under(schema).epsilon() for schema in simulated),
     options=tuple(option(candidate) for candidate in by_loss),
   )

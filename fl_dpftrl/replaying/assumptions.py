@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fl_dpftrl.accounting import adjacency as adjacency_lib
-from fl_dpftrl.accounting import arithmetic, gaussian
+from fl_dpftrl.accounting import arithmetic
+from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.replaying import facts as facts_lib
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def sentences(statement: 'statement_lib.Statement') -> tuple[str, ...]:
   runs, declared = statement.runs, statement.declared
   group_size = statement.group_size
   result = [
-    f'worst case: {gaussian.assumptions(run.schema)[0]}{of_run}, as in the log'
+    f'worst case: {guarantee_lib.assumptions(run.schema)[0]}{of_run}, as in the log'
     for of_run, run in _named(runs)
   ]
   if statement.observed is not None:
@@ -49,11 +50,11 @@ def sentences(statement: 'statement_lib.Statement') -> tuple[str, ...]:
     result += _declared(runs, declared)
   if statement.drawn is not None:
     result += statement.drawn.sentences()
-  if not all(run.noise.noise_multiplier for run in runs):
-    result.append('NO NOISE WAS ADDED: nothing is guaranteed')
+  if statement.worst_case.void_reason:
+    result.append(f'NOTHING IS GUARANTEED: {statement.worst_case.void_reason}')
   if statement.void_reason:
     result.append(f'THE GUARANTEE IS VOID: {statement.void_reason}')
-  result += gaussian.assumptions(runs[0].schema)[1:]
+  result += guarantee_lib.assumptions(runs[0].schema)[1:]
   result += _of_releases(statement)
   result += adjacency_lib.assumptions(statement.adjacency)
   if group_size > 1:
@@ -115,7 +116,7 @@ def _declared(
   runs: Sequence[facts_lib.RunFacts], declared: 'statement_lib.DeclaredGuarantee'
 ) -> list[str]:
   result = [
-    f'declared: {gaussian.assumptions(run.declared_schema)[0]}{of_run}'
+    f'declared: {guarantee_lib.assumptions(run.declared_schema)[0]}{of_run}'
     for of_run, run in _named(runs)
     if run.declared_schema is not None
   ]

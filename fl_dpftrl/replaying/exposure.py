@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_dpftrl.accounting import losses, run_noise
+from fl_dpftrl.accounting import guarantee as guarantee_lib
+from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.files import json_files
 from fl_dpftrl.sensitivity import patterns
 
@@ -70,7 +71,7 @@ class Quantile(NamedTuple):
   """The largest privacy loss within a share, 0 to 1, of the devices."""
 
   share: float
-  loss: losses.PrivacyLoss
+  loss: guarantee_lib.Guarantee
 
 
 class Bar(NamedTuple):

@@ -71,8 +71,6 @@ def publishable(statement: statement_lib.Statement) -> statement_lib.Statement:
     worst_case=statement.worst_case,
     declared=statement.declared,
     drawn=drawn,
-    adjacency=statement.adjacency,
-    group_size=statement.group_size,
     void_reason=void and VOID,
     warnings=warnings(runs),
     commitment=commitment and commitment._replace(salt=None),

@@ -5,12 +5,14 @@ stand side by side and are never mixed.
 """
 
 import bisect
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from fl_dpftrl import sensitivity as sensitivity_lib
-from fl_dpftrl.accounting import run_noise
+from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.logs import refusals
@@ -52,13 +54,11 @@ def replay(
   """
   runs = runs_lib.together(runs)
   noises = [run.noise for run in runs]
-  spend = sensitivities.Spending.of(
-    noises,
-    deltas=[deltas] if isinstance(deltas, (int, float, str)) else list(deltas),
-    adjacency=adjacency,
-    group_size=group_size,
+  asked: dict[str, Any] = dict(
+    deltas=guarantee_lib.deltas(deltas), adjacency=adjacency, group_size=group_size
   )
-  _check(runs, spend, report_goal)
+  spend = sensitivities.spending(noises, **asked)
+  _check(runs, report_goal, adjacency, group_size)
   tally = _count(runs, group_size, progress)
   happened = [_whole(run, devices) for run, devices in zip(runs, tally.logs)]
   facts = tuple(_facts(run, o, report_goal) for run, o in zip(runs, happened))
@@ -70,19 +70,18 @@ def replay(
       noise_multiplier=noises[0].noise_multiplier,
       happened=happened[0],
       stated=runs[0].log.metadata.get(sampling_lib.METADATA_KEY),
-      deltas=spend.deltas,
+      deltas=asked['deltas'],
       adjacency=adjacency,
-      by_schema=lambda schema: spend.of_group(run_noise.worst_case(noises, [schema])),
+      by_schema=lambda schema: sensitivities.of_schemas(noises, [schema], **asked),
     )
   observed = per_device = None
   if tally.num_devices:
-    observed = spend.of_one(sensitivities.of_largest(tally, group_size))
+    largest = spend(sensitivities.of_largest(tally, group_size))
+    observed = dataclasses.replace(largest, group_size=group_size)
     per_device = _per_device(tally, spend)
   return statement_lib.of_facts(
     facts,
-    deltas=spend.deltas,
-    adjacency=adjacency,
-    group_size=group_size,
+    **asked,
     counted=facts[0].counted if len(facts) == 1 else _counted_together(tally, happened),
     observed=observed,
     violations=_violations(facts, tally, spend),
@@ -97,7 +96,7 @@ def replay(
 
 
 def _check(
-  runs: Sequence[runs_lib.Run], spend: sensitivities.Spending, report_goal: int | None
+  runs: Sequence[runs_lib.Run], report_goal: int | None, adjacency: str, group_size: int
 ) -> None:
   if report_goal is not None and report_goal < 1:
     raise ValueError(f'report_goal must be at least 1, got {report_goal!r}')
@@ -107,7 +106,7 @@ def _check(
         'sampling is for one run: guarantees of batches that were drawn are'
         ' not composed over several'
       )
-    drawn_lib.check(run.sampling, run.noise.strategy, spend.adjacency, spend.group_size)
+    drawn_lib.check(run.sampling, run.noise.strategy, adjacency, group_size)
   runs_lib.id_type(runs)
 
 
@@ -121,15 +120,18 @@ def _count(
     raise refusals.LogError(f'{place}: {e}') from None
 
 
-def _per_device(tally: tally_lib.Tally, spend: sensitivities.Spending) -> exposure.PerDevice:
+def _per_device(tally: tally_lib.Tally, spend: sensitivities.Spend) -> exposure.PerDevice:
   kind = sensitivity_lib.EXACT if tally.exact else sensitivity_lib.UPPER_BOUND
-  bars = sensitivities.histogram(tally, spend.rho, _BARS) if spend.noise_multiplier else []
+  of_one = lambda value: spend(sensitivity_lib.Sensitivity(value, kind))
+  quantiles = tuple(
+    exposure.Quantile(share, of_one(value))
+    for share, value in sensitivities.quantiles(tally, QUANTILES)
+  )
+  has_noise = quantiles[0].loss.noise_multiplier > 0.0
+  bars = sensitivities.histogram(tally, lambda value: of_one(value).rho, _BARS) if has_noise else []
   return exposure.PerDevice(
     most_exposed=tally.most_exposed[0].device_id,
-    quantiles=tuple(
-      exposure.Quantile(share, spend.of_one(sensitivity_lib.Sensitivity(value, kind)))
-      for share, value in sensitivities.quantiles(tally, QUANTILES)
-    ),
+    quantiles=quantiles,
     rho_histogram=tuple(exposure.Bar(*bar) for bar in bars),
   )
 
@@ -148,7 +150,7 @@ def _whole(run: runs_lib.Run, devices: counts.DeviceCounts) -> counts.RunCounts:
 
 
 def _violations(
-  facts: Sequence[facts_lib.RunFacts], tally: tally_lib.Tally, spend: sensitivities.Spending
+  facts: Sequence[facts_lib.RunFacts], tally: tally_lib.Tally, spend: sensitivities.Spend
 ) -> statement_lib.Violations | None:
   declared = runs_lib.declared_schemas(run.declared_schema for run in facts)
   if all(map(facts_lib.RunFacts.keeps_to, facts, declared)):
@@ -160,14 +162,15 @@ def _violations(
     run = bisect.bisect_right(firsts, number)
     places.append(statement_lib.Place(run, number - firsts[run - 1]))
   kind = sensitivity_lib.EXACT if tally.exact else sensitivity_lib.UPPER_BOUND
+  largest = spend(sensitivity_lib.Sensitivity(math.sqrt(violations.square), kind))
   return statement_lib.Violations(
     num_devices=violations.num_devices,
     num_rounds=violations.rounds.values.size,
     first_rounds=tuple(places),
-    largest=spend.of_one(sensitivity_lib.Sensitivity(math.sqrt(violations.square), kind)),
+    largest=largest,
     num_complied=tally.num_devices - violations.num_devices,
     complied=sensitivities.of_schemas(
-      [run.noise for run in facts], declared, spend.deltas, spend.adjacency, 1
+      [run.noise for run in facts], declared, largest.deltas, largest.adjacency, 1
     ),
   )
 

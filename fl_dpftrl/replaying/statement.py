@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fl_dpftrl import tables
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
-from fl_dpftrl.accounting import losses, run_noise
+from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import log as log_lib
@@ -31,9 +31,9 @@ SHOWN_ARITHMETIC = {
 """The numbers that releases are made of, in a few words."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DeclaredGuarantee:
-  """The guarantee of the schemas that were declared before the runs.
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class DeclaredGuarantee(guarantee_lib.Guarantee):
+  """The guarantee of any device that keeps to the schemas that were declared before the runs.
 
   It is that of all declared rounds, also where a run ended earlier: what such a run released is
   part of what all of its rounds would have released, whatever ended it.
@@ -42,20 +42,18 @@ class DeclaredGuarantee:
     num_rounds: rounds that were declared, of all runs.
     min_sep: b, rounds; the least of all runs.
     max_participations: k, rounds; the most of all runs.
-    loss: privacy loss of any device that keeps to the schemas.
     holds: whether every device kept to them.
   """
 
   num_rounds: int
   min_sep: int
   max_participations: int
-  loss: losses.PrivacyLoss
   holds: bool
 
   def to_json(self) -> json_files.Object:
-    """Returns the schema, the loss and whether it holds."""
+    """Returns the schema, the figures and whether it holds."""
     schema = facts.fields(self, 'num_rounds', 'min_sep', 'max_participations')
-    return {**schema, **self.loss.to_json(), 'holds': self.holds}
+    return {**schema, **super().to_json(), 'holds': self.holds}
 
 
 class Place(NamedTuple):
@@ -81,9 +79,9 @@ class Violations:
   num_devices: int
   num_rounds: int
   first_rounds: tuple[Place, ...]
-  largest: losses.PrivacyLoss
+  largest: guarantee_lib.Guarantee
   num_complied: int
-  complied: losses.PrivacyLoss
+  complied: guarantee_lib.Guarantee
 
   MEANING = (
     'each device alone that kept to the declared schema has the loss of that schema, whatever'
@@ -120,7 +118,7 @@ class Part(NamedTuple):
   """One guarantee of a statement."""
 
   name: str
-  loss: losses.PrivacyLoss
+  guarantee: guarantee_lib.Guarantee
   holds: bool
 
 
@@ -139,8 +137,6 @@ class Statement:
     most_over_runs: most rounds of one device in all runs together; None for a single run, or
       if publishable.
     drawn: guarantee of the stated sampling scheme, if any.
-    adjacency: adjacency of neighbouring runs.
-    group_size: devices that are protected together.
     per_device: losses of single devices; None without devices, and if publishable.
     void_reason: why the runs guarantee nothing; None if nothing voids it.
     warnings: sentences about the logs.
@@ -149,13 +145,11 @@ class Statement:
   """
 
   runs: tuple[facts.RunFacts, ...]
-  worst_case: losses.PrivacyLoss
-  adjacency: str
-  group_size: int
+  worst_case: guarantee_lib.Guarantee
   void_reason: str | None
   warnings: tuple[str, ...]
   counted: facts.Counted | None = None
-  observed: losses.PrivacyLoss | None = None
+  observed: guarantee_lib.Guarantee | None = None
   declared: DeclaredGuarantee | None = None
   violations: Violations | None = None
   most_over_runs: int | None = None
@@ -185,13 +179,13 @@ class Statement:
       [
         {
           'part': part.name,
-          'delta': point.delta,
-          'rho': None if void else part.loss.rho,
-          'epsilon': None if void else point.epsilon,
+          'delta': delta,
+          'rho': None if void else part.guarantee.rho,
+          'epsilon': None if void else part.guarantee.epsilon(delta),
           'holds': part.holds and not void,
         }
         for part in self.parts()
-        for point in part.loss.curve
+        for delta in part.guarantee.deltas
       ]
     )
 
@@ -204,14 +198,12 @@ class Statement:
     if self.void_reason is not None:
       void = {'rho': 'void', 'epsilon': 'void', 'holds': False}
       return [{'part': part.name, **void} for part in self.parts()]
-    shown = lambda figure, otherwise: (
-      otherwise if figure is None else rounding_lib.up(figure, digits=6)
-    )
+    shown = lambda figure: 'none' if figure is None else rounding_lib.up(figure, digits=6)
     return [
       {
         'part': part.name,
-        'rho': shown(part.loss.rho, 'none'),
-        'epsilon': shown(part.loss.epsilon, 'unbounded'),
+        'rho': shown(part.guarantee.rho),
+        'epsilon': shown(part.guarantee.epsilon()),
         'holds': part.holds,
       }
       for part in self.parts()
@@ -256,12 +248,22 @@ class Statement:
   @property
   def delta(self) -> float:
     """The first δ, at which ε is stated."""
-    return self.worst_case.curve[0].delta
+    return self.worst_case.delta
 
   @property
   def deltas(self) -> tuple[float, ...]:
     """Every δ at which ε is stated."""
-    return tuple(point.delta for point in self.worst_case.curve)
+    return self.worst_case.deltas
+
+  @property
+  def adjacency(self) -> str:
+    """Adjacency of neighbouring runs."""
+    return self.worst_case.adjacency
+
+  @property
+  def group_size(self) -> int:
+    """Number of devices that are protected together."""
+    return self.worst_case.group_size
 
   @property
   def log(self) -> tuple[log_lib.LogFile, ...]:
@@ -284,10 +286,10 @@ class Statement:
     each = (run.noise.arithmetic for run in self.runs)
     return functools.reduce(arithmetic_lib.Arithmetic.and_then, each)
 
-  @functools.cached_property
+  @property
   def rounding(self) -> arithmetic_lib.Rounding | None:
     """The cost of releases in whole numbers; None where the guarantee is of real numbers alone."""
-    return run_noise.rounding([run.noise for run in self.runs])
+    return self.worst_case.rounding if self.worst_case.rounding.chance else None
 
   def parts(self) -> tuple[Part, ...]:
     """Returns the guarantees that it has, the worst case first."""
@@ -295,9 +297,9 @@ class Statement:
     if self.observed is not None:
       result.append(Part('observed', self.observed, True))
     if self.declared is not None:
-      result.append(Part('declared', self.declared.loss, self.declared.holds))
+      result.append(Part('declared', self.declared, self.declared.holds))
     if self.drawn is not None:
-      result.append(Part(self.drawn.part, self.drawn.loss, self.drawn.holds))
+      result.append(Part(self.drawn.part, self.drawn.guarantee, self.drawn.holds))
     return tuple(result)
 
   def to_json(self) -> json_files.Object:
@@ -313,14 +315,13 @@ class Statement:
     if self.declared is not None:
       result['declared'] = self.declared.to_json()
     if self.violations is not None:
-      void = self.void_reason is not None or self.worst_case.epsilon is None
+      void = bool(self.void_reason or self.worst_case.void_reason)
       result['violations'] = self.violations.to_json(void=void)
     if self.drawn is not None:
       result[self.drawn.part] = self.drawn.to_json()
     result |= facts.fields(self, 'delta', 'adjacency', 'group_size')
     if self.rounding is not None:
-      epsilon = self.worst_case.epsilon
-      lost = None if epsilon is None else self.rounding.delta(epsilon)
+      lost = None if self.worst_case.void_reason else self.rounding.delta(self.worst_case.epsilon())
       result['rounding'] = {'mu': self.rounding.mu, 'delta': lost}
     if self.per_device is not None:
       result['per_device'] = self.per_device.to_json()
@@ -373,7 +374,7 @@ def of_facts(
       range.
   """
 
-  def loss(schemas: Sequence[schemas_lib.MinSep]) -> losses.PrivacyLoss:
+  def guarantee(schemas: Sequence[schemas_lib.MinSep]) -> guarantee_lib.Guarantee:
     noises = [run.noise for run in runs]
     return sensitivities.of_schemas(noises, schemas, deltas, adjacency, group_size)
 
@@ -384,14 +385,9 @@ def of_facts(
       num_rounds=sum(schema.num_rounds for schema in schemas),
       min_sep=min(schema.min_sep for schema in schemas),
       max_participations=max(schema.participations for schema in schemas),
-      loss=loss(schemas),
+      **vars(guarantee(schemas)),
       holds=all(map(facts.RunFacts.keeps_to, runs, schemas)),
     )
   return Statement(
-    runs=runs,
-    worst_case=loss([run.schema for run in runs]),
-    declared=declared,
-    adjacency=adjacency,
-    group_size=group_size,
-    **others,
+    runs=runs, worst_case=guarantee([run.schema for run in runs]), declared=declared, **others
   )

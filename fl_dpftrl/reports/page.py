@@ -5,6 +5,7 @@ Values that are not defined are errors.
 """
 
 import functools
+import math
 import pathlib
 from typing import Any
 
@@ -40,6 +41,7 @@ def _environment() -> jinja2.Environment:
     lstrip_blocks=True,
   )
   environment.policies['json.dumps_kwargs'] = {'allow_nan': False}
+  environment.globals['infinity'] = math.inf
   environment.filters |= {
     'up': rounding.up,
     'down': rounding.down,

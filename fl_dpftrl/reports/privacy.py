@@ -56,9 +56,7 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
     )
   if not statement.confidential:
     setting = setting.publishable()
-  void = setting.void_reason or statement.void_reason
-  if void is None and statement.worst_case.epsilon is None:
-    void = 'no noise was added'
+  void = setting.void_reason or statement.void_reason or statement.worst_case.void_reason
   mu = None if void else statement.worst_case.mu
   size = statement.group_size
   one, unit = 'device', setting.unit

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import adaptive_clipping
-from fl_dpftrl.accounting import losses
+from fl_dpftrl import accounting, adaptive_clipping
 from fl_dpftrl.bundles import writing
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.files import durable, ledger, paths
@@ -199,7 +198,7 @@ class PrivateAggregator:
     """
     return self._record.admissible(device_ids, at_most)
 
-  def privacy_loss(self, delta: float | None = None) -> losses.PrivacyLoss:
+  def privacy_loss(self, delta: float | None = None) -> accounting.Guarantee:
     """Returns the worst case of the rounds so far by the log, or their loss by the sampling.
 
     It assumes that the end of the run does not depend on what it releases: give `max_epsilon` to

@@ -8,7 +8,8 @@ import time
 
 import numpy as np
 
-from fl_dpftrl.accounting import adjacency, gaussian, losses, run_noise
+from fl_dpftrl import accounting
+from fl_dpftrl.accounting import adjacency, gaussian, run_noise
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.families import base as strategies
@@ -210,17 +211,17 @@ class Record:
     return t, ids
 
   @durable.one_at_a_time
-  def privacy_loss(self, delta: float | None) -> losses.PrivacyLoss:
+  def privacy_loss(self, delta: float | None) -> accounting.Guarantee:
     """Returns the loss of the rounds so far; see `PrivateAggregator.privacy_loss`."""
     claim = self._claim
     if claim.void_reason is not None:
       raise ValueError(f'there is no ε: {claim.void_reason}')
     delta = self.delta(delta)
     if claim.sampling is not None:
-      loss = self.statement(delta).parts()[-1].loss
-      if loss.epsilon is None:
+      part = self.statement(delta).parts()[-1]
+      if not part.holds:
         raise ValueError('there is no ε: the log contradicts the sampling')
-      return loss
+      return part.guarantee
     self._follow()
     if not self._seen.num_rounds:
       raise ValueError('there is no round yet')

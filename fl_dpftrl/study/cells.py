@@ -189,8 +189,8 @@ class Cell:
       scheme = dataclasses.replace(self.sampling, num_rounds=opened.log.num_rounds)
       opened = dataclasses.replace(opened, sampling=scheme)
     stated = replay.replay(opened, deltas=self.design.delta)
-    loss = stated.worst_case if self.sampling is None else stated.parts()[-1].loss
-    return {'epsilon': loss.epsilon, 'delta': self.design.delta, 'void_reason': stated.void_reason}
+    epsilon = stated.parts()[0 if self.sampling is None else -1].guarantee.to_json()['epsilon']
+    return {'epsilon': epsilon, 'delta': self.design.delta, 'void_reason': stated.void_reason}
 
 
 def _measured(summary: Any, part: str, metric: Metric) -> float:

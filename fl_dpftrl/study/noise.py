@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fl_dpftrl import workloads
-from fl_dpftrl.accounting import arithmetic, calibration, gaussian
+from fl_dpftrl import accounting, workloads
+from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.centralized import amplification
 from fl_dpftrl.comparison import candidates
 from fl_dpftrl.files import durable, json_files
@@ -103,13 +103,13 @@ def _found(
     )
     (name,) = (path.name for path, strategy in zip(paths, strategies) if strategy is chosen)
     parts = amplified.sampling.num_parts
-    return Noise(name, amplified.noise_multiplier, amplified.epsilon, parts)
+    return Noise(name, amplified.noise_multiplier, amplified.epsilon(), parts)
   options: dict[str, Any] = {'delta': delta, 'num_coordinates': arithmetic.MANY_COORDINATES}
-  guarantee = calibration.calibrate(strategies[0], schema, epsilon=epsilon, **options)
+  guarantee = accounting.calibrate(strategies[0], schema, epsilon=epsilon, **options)
   if design.deployment_report_goal is not None:
     multiplier = guarantee.noise_multiplier * design.report_goal / design.deployment_report_goal
-    guarantee = gaussian.account(strategies[0], schema, noise_multiplier=multiplier, **options)
-  return Noise(paths[0].name, guarantee.noise_multiplier, guarantee.epsilon)
+    guarantee = accounting.account(strategies[0], schema, noise_multiplier=multiplier, **options)
+  return Noise(paths[0].name, guarantee.noise_multiplier, guarantee.epsilon())
 
 
 def _strategy_file(

@@ -9,13 +9,13 @@ of a command are repeated exactly. No number beside a guarantee is rounded to ne
 import decimal
 import math
 
-DIGITS = 4
-"""Default number of significant digits."""
+DIGITS = 4  # default number of significant digits
+UNBOUNDED = 'unbounded'  # text for an ε, ρ or μ of ∞: none is proven
 
 
 def up(value: float, *, digits: int = DIGITS) -> str:
-  """Returns the number with `digits` significant digits, never below it."""
-  return _rounded(value, decimal.ROUND_CEILING, digits)
+  """Returns the number with `digits` significant digits, never below it; `UNBOUNDED` for ∞."""
+  return UNBOUNDED if value == math.inf else _rounded(value, decimal.ROUND_CEILING, digits)
 
 
 def down(value: float, *, digits: int = DIGITS) -> str:

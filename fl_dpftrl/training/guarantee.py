@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
-from fl_dpftrl.accounting import gaussian, run_noise
+from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.families import base
 from fl_dpftrl.guarding import admission, budget
 from fl_dpftrl.logs import keys, metric_names, noise_record
@@ -47,17 +47,6 @@ def log_metadata(
     **metric_names.metadata(not_private),
     **metric_names.metadata(trusted, metric_names.TRUSTED_KEY),
   }
-
-
-def account(run: 'loop.TrainingRun', schema: schemas.MinSep) -> gaussian.Guarantee:
-  """Returns the guarantee of a run's noise under a schema."""
-  return gaussian.account(
-    run.aggregator.strategy,
-    schema,
-    noise_multiplier=run.aggregator.noise_multiplier,
-    delta=run.delta,
-    num_coordinates=run.arithmetic.num_coordinates,
-  )
 
 
 def allowed_rounds(

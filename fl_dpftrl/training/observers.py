@@ -11,11 +11,11 @@ from typing import Any, TextIO
 
 import tensorflow as tf
 
-from fl_dpftrl import metrics
+from fl_dpftrl import accounting, metrics
 from fl_dpftrl.participation import schemas, seen
 from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.text import rounding
-from fl_dpftrl.training import checkpoints, guarantee, loop
+from fl_dpftrl.training import checkpoints, loop
 
 VALIDATION = 'validation/'
 EPSILON, DAYS, SECONDS = 'epsilon', 'simulated_days', 'seconds'
@@ -76,7 +76,7 @@ class EpsilonSoFar(loop.Observer):
     self._seen = seen.Seen()
 
   def measure(self, run, checkpoint):
-    """Returns simulated_days, and epsilon unless the run guarantees nothing."""
+    """Returns simulated_days, and epsilon, or 'unbounded', unless the run guarantees nothing."""
     if not _is_due(run, checkpoint, self._every):
       return {}
     if run.log is None:
@@ -86,12 +86,19 @@ class EpsilonSoFar(loop.Observer):
       self._seen = seen.Seen()
     for t in range(self._seen.num_rounds, done):
       self._seen.add(run.log.cohort(t))
-    measured = {}
+    measured: dict[str, float | str] = {}
     if self._simulated:
       last = run.log.timestamp(done - 1)
       measured[DAYS] = 0.0 if last is None else round((last - cohorts.START) / 86400.0, 4)
     if run.void_reason is None:
-      measured[EPSILON] = guarantee.account(run, self._seen.schema).epsilon
+      found = accounting.account(
+        run.aggregator.strategy,
+        self._seen.schema,
+        noise_multiplier=run.aggregator.noise_multiplier,
+        delta=run.delta,
+        num_coordinates=run.arithmetic.num_coordinates,
+      )
+      measured[EPSILON] = rounding.UNBOUNDED if found.void_reason else found.epsilon()
     return measured
 
 
@@ -231,7 +238,7 @@ class ProgressLine(loop.Observer):
   def __init__(self, every: int = 1, *, stream: TextIO | None = None):
     self._every, self._stream = schemas.positive_integer('every', every), stream
     self._began, self._began_at = 0.0, 0
-    self._evaluated: dict[str, float] = {}
+    self._evaluated: dict[str, Any] = {}
 
   def begin(self, run, latest, earlier):
     self._began, self._began_at = time.monotonic(), latest.num_rounds
@@ -269,7 +276,8 @@ class ProgressLine(loop.Observer):
       for name, value in list(validation.items())[:2]:
         parts.append(f'{name.replace("/", " ")} {value:.4g}')
     if EPSILON in self._evaluated:
-      parts.append(f'ε so far {rounding.up(self._evaluated[EPSILON])}')
+      epsilon = self._evaluated[EPSILON]
+      parts.append(f'ε so far {epsilon if isinstance(epsilon, str) else rounding.up(epsilon)}')
     if status := run.status():
       parts.append(status)
     if done > self._began_at:

@@ -106,7 +106,7 @@ class Trained:
       'num_parameters': self.num_parameters,
       'burnt_rounds': list(setting.burnt_rounds),
       'diverged_since_round': self.diverged_since(test),
-      'void_reason': setting.void_reason,
+      'void_reason': setting.void_reason or self.statement.worst_case.void_reason,
     }
 
   def plot(
@@ -160,8 +160,8 @@ class Trained:
 
   def __repr__(self) -> str:
     worst, void = self.statement.worst_case, self.setting.void_reason
-    epsilon = 'none' if worst.epsilon is None else rounding.up(worst.epsilon)
-    stated = f'ε = {epsilon} at δ = {rounding.exact(self.delta)}'
+    void = void or worst.void_reason
+    stated = f'ε = {rounding.up(worst.epsilon())} at δ = {rounding.exact(self.delta)}'
     lines = [
       f'Trained in {self.folder}',
       f'  guarantee: {stated if void is None else f"none: {void}"}',

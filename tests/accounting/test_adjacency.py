@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import accounting, sensitivity
-from fl_dpftrl.accounting import adjacency, gaussian
+from fl_dpftrl.accounting import adjacency
 from fl_dpftrl.families import banded, identity
 from fl_dpftrl.participation import schemas
 
@@ -62,12 +62,6 @@ def test_calibrates_with_both_factors(target):
   assert found == accounting.account(
     STRATEGY, SCHEMA, noise_multiplier=found.noise_multiplier, delta=1e-6, **relation
   )
-
-
-def test_points_of_the_curve():
-  found = accounting.account(STRATEGY, SCHEMA, noise_multiplier=3.0, delta=1e-6)
-  assert found.epsilon_at(1e-6) == found.epsilon
-  assert found.epsilon_at(1e-8) == gaussian.epsilon(found.effective_noise_multiplier, 1e-8)
 
 
 def test_a_lower_bound_stays_one():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import accounting
-from fl_dpftrl.accounting import arithmetic, gaussian, run_noise
+from fl_dpftrl.accounting import arithmetic, run_noise
 from fl_dpftrl.families import lattice
 from fl_dpftrl.guarding import budget
 from fl_dpftrl.logs import log as log_lib
@@ -38,7 +38,7 @@ def _mu(noise, schema, *, adjacency='zero_out', group_size=1):
   )
   del kind
   effective = noise.noise_multiplier / value
-  return gaussian.mu(run_noise.rounding([noise]).lengthened(effective))
+  return 1.0 / run_noise.rounding([noise]).lengthened(effective)
 
 
 @pytest.mark.slow
@@ -82,22 +82,11 @@ def test_figures_grow_by_what_rounding_adds():
   plain = accounting.account(strategy, schema, **arguments)
   covered = accounting.account(strategy, schema, **arguments, num_coordinates=2**53)
   added = arithmetic.rounding([(strategy, 50)], 2**53)
-  assert covered.rounding == added and plain.rounding is None
+  assert covered.rounding == added and plain.rounding == arithmetic.Rounding()
   assert covered.mu == pytest.approx(plain.mu + added.mu, rel=1e-12)
-  assert covered.epsilon > 1.02 * plain.epsilon
-  target = accounting.calibrate(
-    strategy, schema, delta=1e-8, epsilon=plain.epsilon, num_coordinates=2**53
-  )
-  assert target.epsilon <= plain.epsilon < 1.0001 * target.epsilon
-  assert target.noise_multiplier > plain.noise_multiplier
+  assert covered.epsilon() > 1.02 * plain.epsilon()
   with pytest.raises(ValueError, match='num_coordinates: the rounding of so many'):
     accounting.calibrate(strategy, schema, delta=1e-8, epsilon=0.01, num_coordinates=2**53)
-
-
-def test_delta_is_taken_away_where_it_counts():
-  added = arithmetic.Rounding(chance=1e-30)
-  assert added.delta(0.0) == 2e-30 and added.delta(601.0) == 1.0
-  assert added.delta(50.0) == pytest.approx(1e-30 * math.exp(50.0))
 
 
 @pytest.mark.parametrize(
@@ -148,7 +137,7 @@ def test_a_log_states_it_and_a_statement_has_its_figures(tmp_path):
   assert not {'arithmetic', 'num_coordinates', 'rounding'} & plain.keys()
   on_lattice = replay.replay(_log(path, arithmetic.Arithmetic(kind='lattice')), deltas=1e-8)
   assert on_lattice.to_json()['arithmetic'] == 'lattice' and on_lattice.rounding is None
-  assert on_lattice.worst_case.epsilon == plain['worst_case']['epsilon']
+  assert on_lattice.worst_case.epsilon() == plain['worst_case']['epsilon']
   covered = replay.replay(_log(path, COVERED(10**15)), deltas=1e-8).to_json()
   assert (covered['arithmetic'], covered['num_coordinates']) == ('covered', 10**15)
   assert covered['rounding']['mu'] > 0.0 and 0.0 < covered['rounding']['delta'] < 1e-200
@@ -190,7 +179,7 @@ def test_a_budget_has_room_for_the_rounding():
   strategy, schema = files.load_strategy('blt-b400'), schemas.MinSep(60, 10)
   within = accounting.account(
     strategy, schemas.MinSep(50, 10), noise_multiplier=3.0, delta=1e-8
-  ).epsilon
+  ).epsilon()
   allowed = [
     budget.Budget(
       run_noise.RunNoise(60, strategy, 3.0, arithmetic=stated),

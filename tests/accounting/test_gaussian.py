@@ -1,130 +1,93 @@
-"""Guarantees against the Gaussian's closed form; tests/golden has published figures."""
+"""ε of a Gaussian release against 60 digits, and against dp_accounting."""
 
 import math
 import re
 
+import hypothesis
 import mpmath
 import numpy as np
 import pytest
-from scipy import optimize, stats
+from dp_accounting import dp_event, privacy_accountant
+from dp_accounting.pld import pld_privacy_accountant
+from hypothesis import strategies as st
 
-from fl_dpftrl import accounting, sensitivity
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.families import banded, identity
-from fl_dpftrl.participation import schemas
-from fl_dpftrl.sensitivity import gram
 
 
-def exact_epsilon(multiplier, delta):
-  """Balle and Wang 2018, theorem 8: δ(ε) of one Gaussian mechanism."""
-
-  def excess(epsilon):
-    near = stats.norm.cdf(0.5 / multiplier - epsilon * multiplier)
-    far = stats.norm.logcdf(-0.5 / multiplier - epsilon * multiplier)
-    return near - math.exp(epsilon + far) - delta
-
-  high = 0.5 / multiplier**2 + 10 / multiplier
-  return optimize.brentq(excess, 0.0, high, xtol=1e-12)
-
-
-@pytest.mark.parametrize('multiplier', [0.05, 0.3, 1.0, 3.0, 30.0])
-@pytest.mark.parametrize('delta', [1e-10, 1e-6, 1e-3])
-def test_epsilon_is_never_understated_and_hardly_overstated(multiplier, delta):
-  exact = exact_epsilon(multiplier, delta)
+def overshoot(multiplier, delta):
+  """Returns the relative excess of ε over 60 digits; that of an ε of 0 is 0 if δ(0) ≤ δ."""
   found = gaussian.epsilon(multiplier, delta)
-  assert exact - 1e-7 <= found <= exact * 1.0001 + 1e-6
+  with mpmath.workdps(120):
+    mu, delta, root_two = 1 / mpmath.mpf(multiplier), mpmath.mpf(delta), mpmath.sqrt(2)
+    if found == 0.0:
+      return 0.0 if mpmath.erf(mu / root_two / 2) <= delta else -1.0
+
+    def excess(epsilon):
+      near, far = (mpmath.erfc((epsilon / mu + x) / root_two) / 2 for x in (-mu / 2, mu / 2))
+      return mpmath.log((near - mpmath.exp(epsilon) * far) / delta)
+
+    start = mpmath.mpf(found)
+    exact = mpmath.findroot(excess, (start, start * (1 + mpmath.mpf(10) ** -15)), tol=1e-120)
+    return float((found - exact) / exact)
 
 
-def test_little_noise_takes_little_time():
-  assert gaussian.epsilon(1e-3, 1e-6) == pytest.approx(504_753, rel=1e-3)
+DELTAS = [1e-300, 1e-100, 1e-30, 1e-10, 1e-6, 1e-3, 0.1, 0.5, 0.9, 0.99]
 
 
-def test_enough_noise_needs_no_epsilon():
-  assert gaussian.epsilon(100.0, 0.9) == 0.0
-
-
-@pytest.mark.parametrize('value', [0.0, -1.0, math.inf, math.nan])
-def test_refuses_noise_that_is_none(value):
-  schema = schemas.MinSep(num_rounds=3)
-  with pytest.raises(ValueError, match=f'noise_multiplier.*{value}'):
-    accounting.account(identity.Identity(), schema, noise_multiplier=value, delta=1e-6)
-  for function in (gaussian.rho, lambda m: gaussian.epsilon(m, 1e-6)):
-    with pytest.raises(ValueError, match='effective_noise_multiplier'):
-      function(value)
-
-
-@pytest.mark.parametrize('delta', [0.0, 1.0, -1e-6, 2.0, math.nan])
-def test_refuses_delta_out_of_range(delta):
-  with pytest.raises(ValueError, match=f'delta.*{delta}'):
-    gaussian.epsilon(1.0, delta)
-
-
-def log_delta(epsilon, mu):
-  """ln δ of one Gaussian, for shifts and tails that floats cannot hold."""
-  with mpmath.workdps(400):
-    epsilon, mu = mpmath.mpf(epsilon), mpmath.mpf(mu)
-    near = mpmath.ncdf(mu / 2 - epsilon / mu)
-    far = mpmath.exp(epsilon) * mpmath.ncdf(-mu / 2 - epsilon / mu)
-    return float(mpmath.log(near - far))
-
-
-@pytest.mark.parametrize(
-  'multiplier, delta, above',
-  [
-    (1e-6, 1e-6, 1e-9),
-    (1e-3, 1e-6, 1e-5),
-    (1.001e-3, 1e-6, 1e-5),
-    (1e-3, 0.9, 1e-5),
-    (1.0, 1e-40, 0.02),
-    (10.0, 1e-200, 0.1),
-  ],
-)
-def test_where_no_distribution_can_be_computed_the_bound_is_safe_and_near(multiplier, delta, above):
-  found = gaussian.epsilon(multiplier, delta)
-  assert log_delta(found, 1 / multiplier) <= math.log(delta)
-  assert log_delta(found * (1 - above), 1 / multiplier) > math.log(delta)
+@pytest.mark.parametrize('delta', DELTAS)
+def test_epsilon_is_never_below_that_of_60_digits_and_hardly_above(delta):
+  for target in np.geomspace(1e-6, 1e6, 13):
+    multiplier = gaussian.effective_noise_multiplier(target, delta)
+    assert 0.0 < overshoot(multiplier, delta) < 1e-12
+    assert gaussian.epsilon(multiplier, delta) <= target
+    assert gaussian.epsilon(multiplier * (1.0 - 1e-12), delta) > target
 
 
 @pytest.mark.slow
-def test_more_noise_never_means_more_epsilon():
-  multipliers = np.geomspace(3e-4, 3e-3, 6)  # past where the bound takes over
-  found = [gaussian.epsilon(m, 1e-6) for m in multipliers]
-  assert (np.diff(found) < 0.0).all()
+@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.given(st.floats(-6.0, 6.0), st.floats(-300.0, math.log10(0.99)), st.floats(0.0, 1.0))
+def test_any_epsilon_is_never_below_that_of_60_digits_and_hardly_above(digits, small, share):
+  for delta in (10.0**small, 0.001 + 0.989 * share):
+    multiplier = gaussian.effective_noise_multiplier(10.0**digits, delta)
+    assert 0.0 < overshoot(multiplier, delta) < 1e-12
 
 
-def test_refuses_noise_without_a_finite_epsilon():
-  for function in (gaussian.rho, lambda m: gaussian.epsilon(m, 1e-6)):
-    for multiplier in (1e-160, 1e-300):
-      with pytest.raises(ValueError, match=f'{multiplier!r} is too little'):
-        function(multiplier)
-  assert gaussian.epsilon(1e-150, 1e-6) == pytest.approx(5e299)
-  assert gaussian.rho(1e200) == gaussian.epsilon(1e200, 1e-6) == 0.0
+@pytest.mark.parametrize('multiplier', [1e-9, 1e-3, 2.0, 1e6, 1e29])
+@pytest.mark.parametrize('delta', [5e-324, 1e-40, 1e-6, 0.3, 1.0 - 2.0**-53])
+def test_epsilon_is_never_below_far_outside_the_range_of_use(multiplier, delta):
+  assert 0.0 <= overshoot(multiplier, delta) < 1e-7
 
 
-def test_a_lower_bound_guarantees_nothing():
-  schema = schemas.MinSep(num_rounds=3)
-  with pytest.raises(ValueError, match='lower_bound'):
-    gaussian.from_sensitivity(
-      sensitivity.Sensitivity(1.0, 'lower_bound'), schema, noise_multiplier=1.0, delta=1e-6
-    )
+@pytest.mark.parametrize('multiplier', [0.1, 0.5, 1.0, 7.379, 250.0])
+def test_epsilon_is_that_of_dp_accounting(multiplier):
+  accountant = pld_privacy_accountant.PLDAccountant(
+    privacy_accountant.NeighboringRelation.REPLACE_SPECIAL, value_discretization_interval=1e-4
+  )
+  accountant.compose(dp_event.GaussianDpEvent(multiplier))
+  for delta in (1e-12, 1e-6, 0.01):
+    found, discrete = gaussian.epsilon(multiplier, delta), accountant.get_epsilon(delta)
+    assert found * (1.0 - 1e-9) <= discrete <= found * (1.0 + 1e-4) + 2e-6
 
 
-def test_an_upper_bound_is_named_so(monkeypatch):
-  monkeypatch.setattr(gram, '_MOST_STEPS', -1)  # leaves the bound by rows
-  schema = schemas.MinSep(num_rounds=20, min_sep=3)
-  strategy = banded.Banded(np.tri(20))
-  guarantee = accounting.account(strategy, schema, noise_multiplier=50.0, delta=1e-6)
-  assert guarantee.sensitivity_kind == 'upper_bound'
+@pytest.mark.parametrize('epsilon', [0.0, -1.0, 1e-21, 1e21, math.inf, math.nan, '1'])
+def test_refuses_a_target_out_of_range(epsilon):
+  with pytest.raises(ValueError, match=f'epsilon.*{re.escape(str(epsilon))}'):
+    gaussian.effective_noise_multiplier(epsilon, 1e-6)
 
 
 @pytest.mark.parametrize(
-  'schema, words',
+  'arguments, words',
   [
-    (schemas.MinSep(num_rounds=9, min_sep=4), 'most 3 of 9.*least 4'),
-    (schemas.FixedSeparation(num_rounds=9, min_sep=4), 'exactly 4'),
-    (schemas.MinSep(num_rounds=9, min_sep=9), 'no device.*twice in 9'),
+    *(((value, 1e-6), f'effective.*{value}') for value in (0.0, -1.0, math.inf, math.nan)),
+    *(((1.0, delta), f'delta.*{delta}') for delta in (0.0, 1.0, -1e-6, 2.0, math.nan)),
+    *(((value, 1e-6), f'{value!r} is too little') for value in (1e-160, 1e-300)),
   ],
 )
-def test_assumptions_name_the_schema(schema, words):
-  guarantee = accounting.account(identity.Identity(), schema, noise_multiplier=1.0, delta=1e-6)
-  assert any(re.search(words, line) for line in guarantee.assumptions)
+def test_refuses_noise_and_delta_out_of_range(arguments, words):
+  with pytest.raises(ValueError, match=words):
+    gaussian.epsilon(*arguments)
+
+
+def test_figures_of_hardly_any_and_of_vast_noise_are_numbers():
+  assert gaussian.epsilon(1e-150, 1e-6) == pytest.approx(5e299)
+  assert gaussian.rho(1e200) == gaussian.epsilon(1e200, 1e-6) == 0.0

@@ -43,7 +43,7 @@ def test_its_statement_is_that_of_replay_and_only_its_owner_reads_it(written):
   stored = json.loads((folder / manifest_lib.STATEMENT).read_text())
   assert stored.pop('log')[0]['sha256'] == expected.pop('log')[0]['sha256']
   assert stored == json.loads(json.dumps(expected))
-  assert written.bundle.statement.worst_case.epsilon == expected['worst_case']['epsilon']
+  assert written.bundle.statement.worst_case.epsilon() == expected['worst_case']['epsilon']
   assert folder.stat().st_mode & 0o777 == 0o700
   assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
 

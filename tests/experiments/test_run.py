@@ -7,7 +7,7 @@ import pytest
 
 from experiments.stackoverflow import configuration, report, run
 from fl_dpftrl import accounting
-from fl_dpftrl.accounting import losses
+from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.families import identity
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import availability, server
@@ -48,7 +48,7 @@ def test_noise_is_calibrated_for_what_the_timers_enforce():
   own = run.calibrated(wanted, found)
   schema = schemas.MinSep(num_rounds=30, min_sep=10, max_participations=3)
   stated = accounting.account(found, schema, noise_multiplier=own.noise_multiplier, delta=own.delta)
-  assert 1.999 < stated.epsilon <= 2.0
+  assert 1.999 < stated.epsilon() <= 2.0
   assert run.calibrated(own, found) is own  # As on resuming: what was recorded stays.
   without_timers = dataclasses.replace(wanted, timer_rounds=None)
   most = run.calibrated(without_timers, found).noise_multiplier
@@ -90,12 +90,12 @@ def test_too_little_noise_for_a_guarantee_is_said():
   outcome = types.SimpleNamespace(
     trained=types.SimpleNamespace(setting=setting), hparams=types.SimpleNamespace(delta=1e-6)
   )
-  worst = losses.PrivacyLoss(
+  worst = accounting.Guarantee(
     sensitivity=2.9,
     sensitivity_kind='exact',
-    effective_noise_multiplier=0.017,
-    rho=1730.0,
-    curve=(losses.Point(1e-6, None),),
+    noise_multiplier=0.05,
+    deltas=(1e-6,),
+    rounding=arithmetic.Rounding(chance=1e-290),
   )
-  said = 'none at δ = 1e-06: there is too little noise for one'
+  said = 'none: there is too little noise for any ε at δ = 1e-06'
   assert report._guarantee(outcome, worst) == said

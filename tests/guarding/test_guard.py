@@ -80,11 +80,12 @@ def test_devices_that_forget_never_pass_the_budget(tmp_path, strategy, max_epsil
   statement = dpftrl.replay(dpftrl.open_run(path, strategy), deltas=1e-6)
   assert statement.declared.holds and statement.declared.num_rounds == guarded.max_rounds
   # Two ways to one figure differ in their last digits.
-  assert statement.observed.epsilon <= statement.declared.loss.epsilon * (1 + 1e-12)
-  assert statement.declared.loss.epsilon <= max_epsilon
+  assert statement.observed.epsilon() <= statement.declared.epsilon() * (1 + 1e-12)
+  assert statement.declared.epsilon() <= max_epsilon
   if refused:
     longer = dpftrl.MinSep(num_rounds=done + 1, min_sep=3, max_participations=3)
-    assert dpftrl.account(strategy, longer, noise_multiplier=2.0, delta=1e-6).epsilon > max_epsilon
+    found = dpftrl.account(strategy, longer, noise_multiplier=2.0, delta=1e-6)
+    assert found.epsilon() > max_epsilon
     assert f'max_epsilon={max_epsilon:g}' in refused
 
 
@@ -204,7 +205,7 @@ def test_a_budget_is_not_raised_once_releases_were_seen(tmp_path):
       opened(path, max_epsilon=max_epsilon)
   statement = dpftrl.replay(dpftrl.open_run(path, BLT), deltas=1e-6)
   assert (statement.num_rounds, statement.declared.num_rounds) == (1, allowed)
-  assert statement.worst_case.epsilon < statement.declared.loss.epsilon <= 2.5
+  assert statement.worst_case.epsilon() < statement.declared.epsilon() <= 2.5
 
 
 def test_replay_takes_the_declared_schema_from_the_log_of_a_guard(tmp_path):

@@ -17,4 +17,4 @@ def test_the_programs_of_the_page_run(tmp_path, monkeypatch):
     run = dpftrl.open_run(f'{log}.parquet', names['strategy'])
     statement = dpftrl.replay(run, deltas=1e-10)
     assert statement.void_reason is None
-  assert statement.worst_case.epsilon <= 8.0
+  assert statement.worst_case.epsilon() <= 8.0

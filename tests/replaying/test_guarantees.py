@@ -115,8 +115,8 @@ def test_without_noise_even_in_one_run_nothing_is_guaranteed(multipliers):
   given = [runs.Run.of(log, BLT, noise_multiplier=multiplier) for multiplier in multipliers]
   statement = replay.replay(given, deltas=[1e-6, 1e-9])
   for part in statement.parts():
-    assert (part.loss.rho, part.loss.epsilon) == (None, None)
-  assert any('NO NOISE' in s for s in statement.assumptions)
+    assert part.guarantee.rho == part.guarantee.epsilon() == math.inf
+  assert 'NOTHING IS GUARANTEED: no noise was added' in statement.assumptions
   json.dumps(statement.to_json(), allow_nan=False)
 
 

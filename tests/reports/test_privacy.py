@@ -1,7 +1,6 @@
 """The privacy report: every figure is the statement's, and sentences stand where they belong."""
 
 import dataclasses
-import functools
 import html
 import html.parser
 import json
@@ -10,7 +9,6 @@ import re
 import numpy as np
 import pytest
 
-from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import blt
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import schemas
@@ -86,14 +84,6 @@ ONCE = log_of([(0, 'a')], 3)
 CROWD = crowd()
 FILE = log_lib.LogFile('log.parquet', 'ab' * 32)
 SHA_OF_CROWD = log_lib.LogFile('crowd.parquet', 'cd' * 32)
-
-
-@pytest.fixture(autouse=True, scope='module')
-def fixture_remember_epsilon():
-  """Privacy loss distributions take most of the time, and repeat."""
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(gaussian, 'epsilon', functools.cache(gaussian.epsilon))
-    yield
 
 
 def filed(stated, *files):
@@ -386,8 +376,8 @@ def test_mu_is_the_distance_of_two_gaussians(plain):
   assert worst.mu == pytest.approx(worst.sensitivity / 3.0, rel=1e-12)
   assert worst.mu == pytest.approx(np.sqrt(2.0 * worst.rho))
   for part in stated.parts():
-    assert stated.to_json()[part.name]['mu'] == part.loss.mu
+    assert stated.to_json()[part.name]['mu'] == part.guarantee.mu
   assert dict(plain.figures)['worst_case.mu'] == repr(worst.mu)
   silent = statement(noise_multiplier=0.0)
-  assert silent.worst_case.mu is None
+  assert silent.worst_case.mu == np.inf
   assert 'What an attacker can tell' not in report(silent).source

@@ -179,7 +179,7 @@ class Proof:
     statement = dpftrl.replay(run, deltas=1e-6)
     if statement.num_rounds < len(self.released):
       raise ValueError(f'replay has {statement.num_rounds} rounds of {len(self.released)}')
-    return statement.worst_case.epsilon
+    return statement.worst_case.epsilon()
 
 
 def kill(name: str, count: int, folder: pathlib.Path, rng: random.Random) -> None:

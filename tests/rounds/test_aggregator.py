@@ -144,9 +144,9 @@ def test_the_log_proves_what_happened(tmp_path):
         delta=1e-6,
         num_coordinates=SIZE,
       )
-      assert aggregator.privacy_loss().epsilon <= expected.epsilon * (1 + 1e-12)
-    so_far = aggregator.privacy_loss(1e-5).epsilon
-    assert 0 < so_far < aggregator.privacy_loss().epsilon
+      assert aggregator.privacy_loss().epsilon() <= expected.epsilon() * (1 + 1e-12)
+    so_far = aggregator.privacy_loss(1e-5).epsilon()
+    assert 0 < so_far < aggregator.privacy_loss().epsilon()
     open_statement = aggregator.statement()
     aggregator.report(tmp_path / 'report.html')
     with pytest.raises(ValueError, match=r'a bundle is written after close\(\)'):
@@ -367,7 +367,7 @@ def test_arguments_that_will_not_do(arguments, message, tmp_path):
 def test_a_budget_ends_the_run(tmp_path):
   most = dpftrl.account(
     BLT, SCHEMA.within(3), noise_multiplier=2.0, delta=1e-6, num_coordinates=SIZE
-  ).epsilon
+  ).epsilon()
   arguments = dict(schema=SCHEMA, delta=1e-6, max_epsilon=most * (1 + 1e-9))
   with opened(tmp_path, **arguments) as aggregator:
     assert aggregator.max_rounds == 3

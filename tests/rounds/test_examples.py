@@ -119,7 +119,7 @@ def test_central_training_has_the_amplified_guarantee_and_goes_on(monkeypatch, t
   assert 7.9 < epsilon <= 8.0
   run = opened(folder)
   assert run.log.num_rounds == 40
-  assert epsilon < 0.7 * dpftrl.replay(run, deltas=1e-5).worst_case.epsilon
+  assert epsilon < 0.7 * dpftrl.replay(run, deltas=1e-5).worst_case.epsilon()
   # The batches are those of the secret seed, each drawn once.
   scheme = module.sampling.CyclicPoisson(
     num_rounds=40, num_examples=len(module.text()['train'].y), batch_size=150, num_parts=4

@@ -120,7 +120,7 @@ def test_epsilon_of_independent_noise_is_that_of_opacus(rate, multiplier, steps,
   )
   ours = amplification.account(
     dpftrl.Identity(), scheme, noise_multiplier=multiplier, delta=delta
-  ).epsilon
+  ).epsilon()
   accountants = PRVAccountant(), RDPAccountant()
   for accountant in accountants:
     accountant.history = [(multiplier, rate, steps)]

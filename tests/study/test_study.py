@@ -94,7 +94,7 @@ def test_the_noise_is_that_of_account(tmp_path):
       stated = dpftrl.account(
         cell.strategy, linear.SCHEMA, noise_multiplier=scale * cell.noise_multiplier, delta=1e-6
       )
-      assert 3.999 < stated.epsilon <= 4.0 and (cell.noise.epsilon > 20) == (scale > 1)
+      assert 3.999 < stated.epsilon() <= 4.0 and (cell.noise.epsilon > 20) == (scale > 1)
   assert 'hypothetical deployment of 400 devices' in (tmp_path / '400' / 'table.txt').read_text()
 
 
@@ -108,7 +108,7 @@ def test_sampled_noise_has_a_part_for_each_of_the_best_bands(kind, tmp_path):
       stated = amplification.account(
         cell.strategy, cell.sampling, noise_multiplier=cell.noise_multiplier, delta=1e-6
       )
-      assert 0.999 * cell.setting.epsilon < stated.epsilon <= cell.setting.epsilon
+      assert 0.999 * cell.setting.epsilon < stated.epsilon() <= cell.setting.epsilon
       noise = cell.noise_multiplier * dpftrl.describe(cell.strategy, once).error.rms
       bands[cell.setting.label, cell.setting.epsilon] = cell.sampling.num_parts, noise
     return linear.proved(cell, 0.5)

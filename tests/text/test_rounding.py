@@ -6,8 +6,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl import tables
-from fl_dpftrl.accounting import arithmetic, gaussian, losses
+from fl_dpftrl import accounting, tables
+from fl_dpftrl.accounting import arithmetic, gaussian
 from fl_dpftrl.commands import replay_text
 from fl_dpftrl.replaying import statement
 from fl_dpftrl.reports import page
@@ -44,7 +44,7 @@ def test_exact_is_read_as_the_same_number(value):
     (7, '7'),
     (1234, '1,234'),
     (15.8233, '15.83'),
-    (math.inf, 'inf'),
+    (math.inf, 'unbounded'),
     (-1.23456, '-1.234'),
   ],
 )
@@ -83,12 +83,8 @@ def test_a_printed_noise_multiplier_gives_the_printed_epsilon(shown, sigma):
 
 
 def test_the_noise_of_a_finished_run_is_not_overstated():
-  loss = losses.PrivacyLoss(
-    sensitivity=1.0,
-    sensitivity_kind='exact',
-    effective_noise_multiplier=1.23456,
-    rho=0.32801,
-    curve=(losses.Point(1e-6, 4.5),),
+  loss = accounting.Guarantee(
+    sensitivity=1.0, sensitivity_kind='exact', noise_multiplier=1.23456, deltas=(1e-6,)
   )
   part = statement.Part('worst_case', loss, True)
   table = replay_text._guarantees(

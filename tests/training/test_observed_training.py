@@ -1,12 +1,15 @@
 """`dpftrl.train` with observers, a budget, a scenario and a bundle."""
 
+import csv
 import functools
+import json
 
 import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import log as log_lib
+from tests.commands import lines
 from tests.tff_inprocess import small_processes
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
@@ -74,7 +77,7 @@ def test_what_is_watched_is_in_table_lines_plot_and_repr(tmp_path):
   history = trained.history
   assert history.rounds.tolist() == [0, 1, 2, 3]
   np.testing.assert_array_equal(np.isnan(history['epsilon']), [True, False, True, False])
-  epsilon = trained.statement.worst_case.epsilon
+  epsilon = trained.statement.worst_case.epsilon()
   assert history['epsilon'][-1] == pytest.approx(epsilon) and history['epsilon'][1] < epsilon
   folder = tmp_path / 'run'
   assert (folder / 'accuracy.png').read_bytes().startswith(b'\x89PNG')
@@ -89,10 +92,10 @@ def test_what_is_watched_is_in_table_lines_plot_and_repr(tmp_path):
 def test_a_budget_ends_the_run(tmp_path):
   schema = dpftrl.MinSep(num_rounds=4, min_sep=2)
   adds_noise = PLAIN
-  most = dpftrl.account(BLT, schema.within(3), noise_multiplier=1.0, delta=1e-6).epsilon
+  most = dpftrl.account(BLT, schema.within(3), noise_multiplier=1.0, delta=1e-6).epsilon()
   said = []
   trained = train(tmp_path, adds_noise, timer_rounds=2, max_epsilon=most, say=said.append)
-  assert trained.statement.num_rounds == 3 and trained.statement.worst_case.epsilon <= most
+  assert trained.statement.num_rounds == 3 and trained.statement.worst_case.epsilon() <= most
   assert 'allows 3 of 4 rounds' in said[0]
   with pytest.raises(ValueError, match='max_epsilon=5 needs .* a guarantee; the noise seed'):
     train(tmp_path / 'seeded', aggregator(noise_seed=1), max_epsilon=5.0)
@@ -119,3 +122,25 @@ def test_a_scenario_has_timers_in_hours_and_dropouts(tmp_path):
     train(tmp_path / 'other', PLAIN, scenario=scenario, timer_rounds=2)
   with pytest.raises(ValueError, match='population=20, and there are 10 clients'):
     train(tmp_path / 'other', PLAIN, scenario=scenario, clients=CLIENTS[:10])
+
+
+def test_an_epsilon_that_is_not_proven_has_the_same_words_everywhere(tmp_path, in_process):
+  """Of real numbers it would be above 900; whole numbers prove none beyond about 600."""
+  said = []
+  watching = dict(observers=[dpftrl.EpsilonSoFar(2), dpftrl.Plot()], say=said.append)
+  silent = aggregator(noise_multiplier=0.03, memory='engine')
+  trained = train(tmp_path, silent, timer_rounds=2, evaluate=accuracy, **watching)
+  folder, why = tmp_path / 'run', 'there is too little noise for any ε at δ = 1e-06'
+  stated = json.loads((folder / 'privacy.json').read_text())
+  assert stated['worst_case']['epsilon'] is stated['declared']['epsilon'] is None
+  assert f'NOTHING IS GUARANTEED: {why}' in stated['assumptions']
+  assert 'ε so far unbounded' in said[-1]
+  with open(folder / 'metrics.csv') as table:
+    assert [row['epsilon'] for row in csv.DictReader(table)] == ['', 'unbounded', '', 'unbounded']
+  summary = json.loads(json.dumps(trained.summary(), allow_nan=False))
+  facts = [summary[name] for name in ('epsilon', 'void_reason', 'diverged_since_round')]
+  assert facts == [None, why, None] and 'unbounded' in repr(trained.statement)
+  assert why in repr(trained) and why in (folder / 'privacy.html').read_text()
+  paths = [f'--log={folder}/participation.parquet', f'--strategy={folder}/strategy.json']
+  done = lines.run(['replay', *paths, '--noise_multiplier=0.03', '--delta=1e-6'])
+  assert done.returncode == 4 and why in done.stderr and 'unbounded' in done.stdout

@@ -41,7 +41,7 @@ def check(folder, names):
     noise_multiplier=stated['noise_multiplier'],
   )
   again = dpftrl.replay(opened, deltas=stated['delta'], report_goal=10)
-  assert again.worst_case.epsilon == stated['worst_case']['epsilon']
+  assert again.worst_case.epsilon() == stated['worst_case']['epsilon']
   assert stated['declared']['holds'] is True
   trained = names['trained'].weights.trainable
   with np.load(folder / 'model.npz') as archive:

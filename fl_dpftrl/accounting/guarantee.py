@@ -1,0 +1,304 @@
+"""The guarantee of Gaussian noise, and the noise that a guarantee needs."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl.accounting import adjacency as adjacency_lib
+from fl_dpftrl.accounting import arithmetic, gaussian
+from fl_dpftrl.files import json_files
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
+from fl_dpftrl.text import rounding as rounding_lib
+
+_LESS = 1.0 - 1e-15  # more than what dividing and multiplying round
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Guarantee:
+  """Guarantee of releases that are as private as one Gaussian release.
+
+  Attributes:
+    sensitivity: largest change of C x between neighbouring runs per unit of clip norm, or an
+      upper bound on it.
+    sensitivity_kind: 'exact' or 'upper_bound'.
+    noise_multiplier: std(Z) / clip_norm; of several runs, the first one's. 0 guarantees nothing.
+    deltas: δ at which ε is stated, at least one.
+    adjacency: 'zero_out' (one device's updates are replaced by zeros) or 'replace_one' (one
+      device's data is replaced).
+    group_size: number of devices protected together.
+    rounding: what releases in whole numbers add.
+    assumptions: sentences that must hold for the guarantee to be valid, where it is not a part of a
+      statement, which has them.
+
+  Raises:
+    ValueError: if the sensitivity is a lower bound, which proves nothing, or an attribute is out of
+      range.
+  """
+
+  sensitivity: float
+  sensitivity_kind: str
+  noise_multiplier: float
+  deltas: tuple[float, ...]
+  adjacency: str = adjacency_lib.ZERO_OUT
+  group_size: int = 1
+  rounding: arithmetic.Rounding = arithmetic.Rounding()
+  assumptions: tuple[str, ...] = ()
+
+  def __post_init__(self):
+    if self.sensitivity_kind not in (sensitivity_lib.EXACT, sensitivity_lib.UPPER_BOUND):
+      raise ValueError(
+        f'a guarantee needs an exact sensitivity or an upper bound, got {self.sensitivity_kind!r}'
+      )
+    gaussian.check_positive('sensitivity', self.sensitivity)
+    if self.noise_multiplier != 0.0:
+      gaussian.check_positive('noise_multiplier', self.noise_multiplier)
+      gaussian.rho(self.effective_noise_multiplier)  # raises if ρ would overflow
+    if not self.deltas:
+      raise ValueError('deltas must hold at least one delta')
+    for delta in self.deltas:
+      gaussian.check_delta(delta)
+
+  @classmethod
+  def of(
+    cls,
+    sensitivity: sensitivity_lib.Sensitivity,
+    *,
+    noise_multiplier: float,
+    delta: float | Sequence[float],
+    adjacency: str = adjacency_lib.ZERO_OUT,
+    group_size: int = 1,
+    rounding: arithmetic.Rounding = arithmetic.Rounding(),
+    assumptions: tuple[str, ...] = (),
+  ) -> 'Guarantee':
+    """Returns the guarantee for a sensitivity to one device's updates, in clip norms.
+
+    Other arguments and errors are those of `Guarantee` and `account`.
+    """
+    value, kind = adjacency_lib.scaled(sensitivity, adjacency, group_size)
+    return cls(
+      sensitivity=value,
+      sensitivity_kind=kind,
+      noise_multiplier=noise_multiplier,
+      deltas=deltas(delta),
+      adjacency=adjacency,
+      group_size=group_size,
+      rounding=rounding,
+      assumptions=assumptions,
+    )
+
+  @property
+  def delta(self) -> float:
+    """The first δ, at which ε is stated."""
+    return self.deltas[0]
+
+  @property
+  def effective_noise_multiplier(self) -> float:
+    """noise_multiplier / sensitivity, less what rounding adds; 0 without noise."""
+    return self.rounding.lengthened(self.noise_multiplier / self.sensitivity)
+
+  @property
+  def rho(self) -> float:
+    """ρ of zero-concentrated differential privacy (zCDP); ∞ without noise."""
+    effective = self.effective_noise_multiplier
+    return gaussian.rho(effective) if effective else math.inf
+
+  @property
+  def mu(self) -> float:
+    """μ of Gaussian differential privacy; ∞ without noise.
+
+    Telling neighbouring runs apart is as hard as N(0, 1) and N(μ, 1) (Dong, Roth and Su 2022).
+    """
+    effective = self.effective_noise_multiplier
+    return 1.0 / effective if effective else math.inf
+
+  def epsilon(self, delta: float | None = None) -> float:
+    """Returns ε at a δ, rounded up; ∞ where no ε is proven.
+
+    None is proven without noise, and at a δ that is spent on releases in whole numbers: that share
+    grows with e^ε, and takes any δ from an ε of about 600 on.
+
+    Args:
+      delta: δ; None for the first of `deltas`.
+    """
+    delta = self.delta if delta is None else delta
+    return self._epsilon(delta) if self.noise_multiplier else math.inf
+
+  def _epsilon(self, delta: float) -> float:
+    effective = math.nextafter(self.effective_noise_multiplier, 0.0)  # The division rounded.
+    most = gaussian.epsilon(effective, delta) + 1.0
+    left = self.rounding.left(delta, most)
+    value = gaussian.epsilon(effective, left) if left > 0.0 else math.inf
+    return value if value <= most else math.inf
+
+  @property
+  def void_reason(self) -> str | None:
+    """Why no ε is proven at the first δ; None if one is."""
+    if not self.noise_multiplier:
+      return 'no noise was added'
+    if self.epsilon() == math.inf:
+      return f'there is too little noise for any ε at δ = {rounding_lib.exact(self.delta)}'
+    return None
+
+  def to_dp_event(self) -> Any:
+    """Returns the event of dp_accounting, whose sensitivity is 1, to compose it with others.
+
+    It stands for the adjacency and group size of this guarantee. Without noise, it is
+    `NonPrivateDpEvent`. The δ that releases in whole numbers take is not in it.
+    """
+    from dp_accounting import dp_event  # Slow to load.
+
+    if not self.noise_multiplier:
+      return dp_event.NonPrivateDpEvent()
+    return dp_event.GaussianDpEvent(self.effective_noise_multiplier)
+
+  def to_json(self) -> json_files.Object:
+    """Returns the figures, None for one that is not finite; with a curve if it has several δ."""
+    curve = [{'delta': d, 'epsilon': _finite(self.epsilon(d))} for d in self.deltas]
+    return {
+      'sensitivity': self.sensitivity,
+      'sensitivity_kind': self.sensitivity_kind,
+      'effective_noise_multiplier': self.effective_noise_multiplier,
+      'rho': _finite(self.rho),
+      'mu': _finite(self.mu),
+      'epsilon': curve[0]['epsilon'],
+      **({'curve': curve} if len(curve) > 1 else {}),
+    }
+
+  def __str__(self) -> str:
+    up, exact = rounding_lib.up, rounding_lib.exact
+    return ', '.join(f'ε = {up(self.epsilon(d))} at δ = {exact(d)}' for d in self.deltas)
+
+  def __repr__(self) -> str:
+    rho = '' if self.rho is None else f', ρ = {rounding_lib.up(self.rho)}'
+    noise = f', noise multiplier {rounding_lib.exact(self.noise_multiplier)}'
+    group = f', groups of {self.group_size}' if self.group_size > 1 else ''
+    return f'{type(self).__name__}({self}{rho}{noise}, {self.adjacency}{group})'
+
+
+def deltas(delta: float | Iterable[float]) -> tuple[float, ...]:
+  """Returns one δ, or several, as several."""
+  if isinstance(delta, Iterable) and not isinstance(delta, str):
+    return tuple(delta)
+  return (delta,)
+
+
+def _finite(figure: float | None) -> float | None:
+  return figure if figure is not None and math.isfinite(figure) else None
+
+
+def account(
+  strategy: files.Given,
+  schema: schemas.MinSep,
+  *,
+  noise_multiplier: float,
+  delta: float | Sequence[float],
+  adjacency: str = adjacency_lib.ZERO_OUT,
+  group_size: int = 1,
+  num_coordinates: int | None = None,
+) -> Guarantee:
+  """Returns the guarantee of a run with this strategy, schema and noise.
+
+  Args:
+    strategy: C as it is run, not normalised; or its file or name, as `load_strategy` takes them.
+    schema: number of rounds that use noise, and participation in them.
+    noise_multiplier: standard deviation of Z over the clip norm.
+    delta: δ of (ε, δ), one or several.
+    adjacency: 'zero_out' or 'replace_one', which doubles the sensitivity.
+    group_size: number of devices protected together; multiplies the sensitivity.
+    num_coordinates: parameters of the model, for releases in whole numbers, as
+      `CorrelatedNoiseFactory` makes them in process; None for real numbers, whose ε is a bit less.
+
+  Raises:
+    ValueError: if an argument is out of range, or the schema has more rounds than the strategy
+      supports.
+  """
+  strategy = files.resolved(strategy)
+  gaussian.check_positive('noise_multiplier', noise_multiplier)
+  adjacency_lib.check(adjacency, group_size)
+  rounding = arithmetic.Rounding()
+  if num_coordinates is not None:
+    schemas.positive_integer('num_coordinates', num_coordinates)
+    rounding = arithmetic.rounding([(strategy, schema.num_rounds)], num_coordinates)
+  return Guarantee.of(
+    sensitivity_lib.sensitivity(strategy, schema),
+    noise_multiplier=noise_multiplier,
+    delta=delta,
+    adjacency=adjacency,
+    group_size=group_size,
+    rounding=rounding,
+    assumptions=assumptions(schema) + adjacency_lib.assumptions(adjacency, group_size),
+  )
+
+
+def calibrate(
+  strategy: files.Given,
+  schema: schemas.MinSep,
+  *,
+  delta: float | Sequence[float],
+  epsilon: float | None = None,
+  rho: float | None = None,
+  adjacency: str = adjacency_lib.ZERO_OUT,
+  group_size: int = 1,
+  num_coordinates: int | None = None,
+) -> Guarantee:
+  """Returns the guarantee with the smallest noise multiplier that meets ε or ρ.
+
+  Args:
+    strategy: C as it is run, not normalised; or its file or name, as `load_strategy` takes them.
+    schema: participation schema that the run enforces.
+    delta: δ at which ε is stated, one or several; a given epsilon is met at the first.
+    epsilon: upper limit of ε.
+    rho: upper limit of ρ; give exactly one of epsilon and rho.
+    adjacency, group_size, num_coordinates: see `account`.
+
+  Raises:
+    ValueError: if not exactly one target is given, an argument is out of range, the schema has more
+      rounds than the strategy supports, or the rounding of whole numbers alone passes the target.
+  """
+  trial = account(
+    strategy,
+    schema,
+    noise_multiplier=1.0,
+    delta=delta,
+    adjacency=adjacency,
+    group_size=group_size,
+    num_coordinates=num_coordinates,
+  )
+  added = trial.rounding
+  if epsilon is not None and rho is None:
+    gaussian.check_positive('epsilon', epsilon)
+    left = added.left(trial.delta, epsilon + 1.0)
+    mu = 1.0 / gaussian.effective_noise_multiplier(epsilon, left) if left > 0.0 else math.inf
+  elif rho is not None and epsilon is None:
+    gaussian.check_positive('rho', rho)
+    mu = math.sqrt(2.0 * rho) * _LESS
+  else:
+    raise ValueError('give epsilon or rho, and not both')
+  if mu <= added.mu:
+    raise ValueError('num_coordinates: the rounding of so many alone would pass the target')
+  result = dataclasses.replace(trial, noise_multiplier=trial.sensitivity / (mu - added.mu))
+  if epsilon is not None and result.epsilon() > epsilon:
+    raise ValueError(f'epsilon={epsilon:g} is more than releases in whole numbers can prove')
+  return result
+
+
+def assumptions(schema: schemas.MinSep) -> tuple[str, ...]:
+  """Returns the assumptions of a guarantee under this schema, in words."""
+  if schema.participations == 1:
+    pattern = f'no device takes part twice in {schema.num_rounds} rounds'
+  else:
+    apart = 'exactly' if isinstance(schema, schemas.FixedSeparation) else 'at least'
+    pattern = (
+      f'every device takes part in at most {schema.participations} of'
+      f' {schema.num_rounds} rounds, {apart} {schema.min_sep} apart'
+    )
+  return (
+    pattern,
+    'every update of a device is clipped to the clip norm, and what it adds'
+    ' to a sum depends on that device alone',
+    'Z is independent Gaussian noise, secret, and none of its rows enters two sums',
+    'which devices take part, and when, does not depend on their data',
+  )
