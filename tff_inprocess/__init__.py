@@ -64,29 +64,17 @@ def use(
 
 
 @contextlib.contextmanager
-def within(
-  *,
-  seed: int | None = None,
-  max_concurrent_clients: int | None = None,
-  default_num_clients: int = 0,
-  show_client_errors: bool = False,
-) -> Iterator[InProcessContext]:
+def within(**settings: Any) -> Iterator[InProcessContext]:
   """Makes every TFF computation of this thread run in this process within the block.
 
   The context from before is back afterwards, also where the block raises. Computations of the
   block that are still under way then end with a RuntimeError.
 
   Args:
-    seed, max_concurrent_clients, default_num_clients, show_client_errors: see `use`.
+    **settings: see `use`.
 
   Yields:
     The context.
   """
-  context = InProcessContext(
-    seed=seed,
-    max_concurrent_clients=max_concurrent_clients,
-    default_num_clients=default_num_clients,
-    show_client_errors=show_client_errors,
-  )
-  with context_lib.within(context):
+  with context_lib.within(InProcessContext(**settings)) as context:
     yield context

@@ -137,7 +137,7 @@ class _Task:
 
   Attributes:
     actor: who does it.
-    result: reference to the `trainer.SentTrained` that comes of it.
+    result: reference to the `clients.Trained` that comes of it.
     index: of the block or group.
     merges: whether it is a group.
   """
@@ -234,13 +234,13 @@ class Round:
       self._trained.pop(index, None)
     try:
       with _cluster_errors():
-        sent: trainer.SentTrained = ray.get(result)
+        sent: clients.Trained = ray.get(result)
     except _LOST as error:  # With its machine, after it was made.
       self._waiting.extendleft(reversed(part))
       self._blame(part, error)
       return None
     self._num_taken += 1
-    return sent.received()
+    return trainer.received(sent)
 
   def _next(self) -> Any:
     """Returns a reference to what is taken next, why it failed, or None while it is not there."""

@@ -19,6 +19,7 @@ from tff_inprocess import analysis, graphs, randomness, resources, speed
 # Which node to be beside, and compilation by XLA, which lacks operations put in here.
 _LEFT_OUT = ('_class', '_XlaMustCompile', '_XlaCompile')
 _SCOPE = 'part'
+_OLD_LOOPS = ('Enter', 'RefEnter')
 # Functions are known to TensorFlow by their names, in the whole process.
 _unique = itertools.count()
 
@@ -50,6 +51,8 @@ class Importer:
     inputs = {graphs.node_of(name) for name in given}
     _prune(graph, {*map(graphs.node_of, [*results, program.initialize_op])} - {''}, inputs)
     _leave_out(graph)
+    if any(node.op in _OLD_LOOPS for node in graphs.nodes(graph)):
+      raise analysis.unsupported('a loop of TensorFlow 1', 'enable control flow v2')
     self.resources.extend(graphs.resources_of_calls(graph))
     _leave_out_asserted(graph)
     handles = resources.rewrite(graph, program.initialize_op, of_clients=self._of_clients)
@@ -135,13 +138,11 @@ def _leave_out(graph: tf.compat.v1.GraphDef) -> None:
 
 
 def _rename(graph: tf.compat.v1.GraphDef, suffix: str) -> None:
-  """Tells functions of a rewritten graph from those of the original; loops from each other."""
+  """Tells functions of a rewritten graph from those of the original."""
   names = {function.signature.name for function in graph.library.function}
   renamed = lambda name: name + suffix if name in names else name
   for node in graphs.nodes(graph):
     node.op = renamed(node.op)
-    if node.op in randomness.ENTRANCES:
-      node.attr['frame_name'].s += suffix.encode()
     for attribute in node.attr.values():
       if attribute.HasField('func'):
         attribute.func.name = renamed(attribute.func.name)

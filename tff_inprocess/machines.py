@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any
 
 from tff_inprocess import actors as actors_lib
 from tff_inprocess import clients, cluster, context, memory, threads, trainer
@@ -62,23 +63,13 @@ def use_machines(
 
 
 @contextlib.contextmanager
-def on_machines(
-  address: str = 'auto',
-  *,
-  seed: int | None = None,
-  actors: actors_lib.Actors = actors_lib.Actors(),
-  default_num_clients: int = 0,
-  insecure_network: bool = False,
-  show_client_errors: bool = False,
-  say: Callable[[str], None] = lambda line: None,
-) -> Iterator[context.InProcessContext]:
+def on_machines(address: str = 'auto', **settings: Any) -> Iterator[context.InProcessContext]:
   """Makes a Ray cluster train the clients of this thread's TFF computations within the block.
 
   The context from before is back afterwards, and the actors are gone.
 
   Args:
-    address, seed, actors, default_num_clients, insecure_network, show_client_errors, say: see
-      `use_machines`.
+    address, **settings: see `use_machines`.
 
   Yields:
     The context.
@@ -86,21 +77,18 @@ def on_machines(
   Raises:
     ValueError: if the cluster cannot be reached or used, saying what would do.
   """
-  made = _context(
-    address, seed, actors, default_num_clients, insecure_network, show_client_errors, say
-  )
-  with context.within(made):
+  with context.within(_context(address, **settings)) as made:
     yield made
 
 
 def _context(
   address: str,
-  seed: int | None,
-  actors: actors_lib.Actors,
-  default_num_clients: int,
-  insecure_network: bool,
-  show_client_errors: bool,
-  say: Callable[[str], None],
+  seed: int | None = None,
+  actors: actors_lib.Actors = actors_lib.Actors(),
+  default_num_clients: int = 0,
+  insecure_network: bool = False,
+  show_client_errors: bool = False,
+  say: Callable[[str], None] = lambda line: None,
 ) -> context.InProcessContext:
   if actors.clients_per_actor > 1 and memory.uses_one_dnn():
     raise ValueError(

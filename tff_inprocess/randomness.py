@@ -59,10 +59,6 @@ _DATA_SETS = {
 _CALLS = ('PartitionedCall', 'StatefulPartitionedCall')
 _BRANCHES = ('If', 'StatelessIf', 'Case', 'StatelessCase')
 _LOOPS = ('While', 'StatelessWhile')
-ENTRANCES = ('Enter', 'RefEnter')
-"""Operations that name the frame of a loop; no two loops of a graph may have one name."""
-_EXITS = ('Exit', 'RefExit')
-_CONDITION = 'LoopCond'
 
 
 def child(seed: tf.Tensor, index: int | tf.Tensor) -> tf.Tensor:
@@ -166,16 +162,15 @@ class _Rewriter:
     """Rewrites the nodes of a body; returns whether any of them draws."""
     drawing = [node for node in body.nodes if self._draws(node)]
     for node in drawing:
-      around = body.around(node)
       if node.op in _DRAWS:
-        self._rewrite_draw(node, around)
+        self._rewrite_draw(node, body)
       elif node.op in _DATA_SETS:
-        _reseed_data_set(node, around)
+        _reseed_data_set(node, body)
       elif node.op in self._functions:
-        _append_input(node, around.child_seed())
+        _append_input(node, body.child_seed())
         node.op = self._renamed(node.op)
       else:
-        self._rewrite_call(node, around)
+        self._rewrite_call(node, body)
     return bool(drawing)
 
   def _rewrite_draw(self, node: tf.compat.v1.NodeDef, body: '_Body') -> None:
@@ -221,60 +216,27 @@ class _Rewriter:
 
 
 class _Body:
-  """The nodes of a graph or function, or of a loop among them, and new ones.
+  """The nodes of a graph or function, and new ones.
 
   Args:
     nodes: of the whole graph or function.
     is_function: whether it is a function.
     seed: tensor that nothing else uses.
-    after: node of the loop, which constants have to come after; None outside of loops.
   """
 
-  def __init__(self, nodes: Any, *, is_function: bool, seed: str, after: str | None = None):
+  def __init__(self, nodes: Any, *, is_function: bool, seed: str):
     self.nodes = nodes
     self._is_function = is_function
     self._seed = seed
-    self._after = after
     self._count = 0
     self._num_seeds = 0
-    self._loops = _Loops(nodes)
-    self._inside: dict[bytes, _Body] = {}
-
-  def around(self, node: Any) -> '_Body':
-    """Returns the innermost loop that a node is in, or all."""
-    frame = self._loops.around(node)
-    if frame is None:
-      return self
-    if frame not in self._inside:
-      self._inside[frame] = self._loop(frame)
-    return self._inside[frame]
-
-  def _loop(self, frame: bytes) -> '_Body':
-    """Adds a seed to the variables of a loop, another one in each iteration."""
-    entrance, condition = self._loops.entrances[frame], self._loops.condition(frame)
-    outside = self.around(self._loops.source(entrance))
-    enter = self.add('Enter', [outside.child_seed()], T=_SEED_TYPE)
-    for name in ('frame_name', 'parallel_iterations'):
-      self.nodes[-1].attr[name].CopyFrom(entrance.attr[name])
-    merge = self.add('Merge', [self.output(enter, 'output')], T=_SEED_TYPE)
-    merged = self.nodes[-1]
-    merged.attr['N'].i = 2
-    seed = self.output(merge, 'output')
-    switch = self.add('Switch', [seed, self.output(condition.name, 'output')], T=_SEED_TYPE)
-    inside = _Body(self.nodes, is_function=self._is_function, seed=seed, after=merge)
-    kept = f'{switch}:output_true:0' if self._is_function else f'{switch}:1'
-    step = self.add('AddV2', [kept, inside.constant([0, 1])], T=_SEED_TYPE)
-    following = self.add('NextIteration', [self.output(step, 'z')], T=_SEED_TYPE)
-    merged.input.append(self.output(following, 'output'))
-    return inside
 
   def output(self, node_name: str, output: str) -> str:
     return f'{node_name}:{output}:0' if self._is_function else node_name
 
   def add(self, op: str, inputs: Iterable[str], **types: int) -> str:
     self._count += 1
-    prefix = self._after or self._seed
-    node = self.nodes.add(name=f'{prefix}/{op}_{self._count}', op=op)
+    node = self.nodes.add(name=f'{self._seed}/{op}_{self._count}', op=op)
     node.input.extend(inputs)
     for name, of in types.items():
       node.attr[name].type = of
@@ -283,7 +245,7 @@ class _Body:
   def constant(self, value: Any, dtype: Any = np.int64) -> str:
     array = np.array(value, dtype)
     of = tf.as_dtype(array.dtype).as_datatype_enum
-    name = self.add('Const', [f'^{self._after}'] if self._after else [], dtype=of)
+    name = self.add('Const', [], dtype=of)
     self.nodes[-1].attr['value'].tensor.CopyFrom(tf.make_tensor_proto(array))
     return self.output(name, 'output')
 
@@ -314,45 +276,6 @@ class _Body:
     if self._is_function:
       return [f'{name}:output:0', f'{name}:output:1']
     return [name, f'{name}:1']
-
-
-class _Loops:
-  """The loops of TensorFlow 1, which are nodes among the others of a graph.
-
-  What is between a loop's entrances and its exits is in one frame, and nodes of a frame take
-  inputs of the same frame alone.
-  """
-
-  def __init__(self, nodes: Any):
-    self._nodes = {node.name: node for node in nodes}
-    self.entrances = {node.attr['frame_name'].s: node for node in nodes if node.op in ENTRANCES}
-    self._conditions = [node for node in nodes if node.op == _CONDITION]
-
-  def around(self, node: Any) -> bytes | None:
-    """Returns the frame that a node is in; None outside of all loops."""
-    if not self.entrances:
-      return None
-    left = 0  # Loops that are between the node and its first input.
-    while node is not None:
-      if node.op in ENTRANCES:
-        if not left:
-          return node.attr['frame_name'].s
-        left -= 1
-      elif node.op in _EXITS:
-        left += 1
-      # The first input of a merge is the one from outside the loop.
-      node = self.source(node)
-    return None
-
-  def source(self, node: Any) -> Any:
-    """Returns the node of the first input; None where there is none."""
-    if not node.input:
-      return None
-    return self._nodes.get(graphs.node_of(node.input[0]))
-
-  def condition(self, frame: bytes) -> Any:
-    """Returns the node that says whether the loop goes on."""
-    return next(node for node in self._conditions if self.around(node) == frame)
 
 
 def _reseed_data_set(node: tf.compat.v1.NodeDef, body: _Body) -> None:

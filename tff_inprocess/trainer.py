@@ -58,22 +58,6 @@ class SentBlock:
 
 
 @dataclasses.dataclass(frozen=True)
-class SentTrained:
-  """A `clients.Trained` as it travels."""
-
-  totals: Mapping[str, Sequence[transfer.Sent]]
-  kept: Sequence[Mapping[str, Sequence[transfer.Sent]]]
-
-  @classmethod
-  def of(cls, trained: clients.Trained) -> 'SentTrained':
-    return cls(transfer.sent(trained.totals), [transfer.sent(kept) for kept in trained.kept])
-
-  def received(self) -> clients.Trained:
-    kept = [transfer.received(one) for one in self.kept]
-    return clients.Trained(transfer.received(self.totals), kept)
-
-
-@dataclasses.dataclass(frozen=True)
 class Failed:
   """The error of clients' own work, which would fail everywhere."""
 
@@ -161,7 +145,7 @@ class Trainer:
 
   def train(
     self, work: Sequence[Any], block: SentBlock
-  ) -> tuple[Failed | None, SentTrained | None]:
+  ) -> tuple[Failed | None, clients.Trained | None]:
     """Returns why a block failed, and what came of it; one of them is None.
 
     The work is a reference in a list, so that Ray does not fetch it.
@@ -181,33 +165,33 @@ class Trainer:
         trained = mine.train(block.places)
     except Exception as error:
       return Failed(transfer.portable_error(error)), None
-    return None, SentTrained.of(trained)
+    return None, _sent(trained)
 
   def merge(
     self, work: Sequence[Any], trained: Sequence[Any]
-  ) -> tuple[Failed | list[int] | None, SentTrained | None]:
+  ) -> tuple[Failed | list[int] | None, clients.Trained | None]:
     """Returns why results were not merged, if not, and what came of it, one of which is None.
 
     The reason is an error, or the places of results that are lost.
     """
     lost: list[int] = []
 
-    def received() -> Iterator[clients.Trained]:
+    def arrived() -> Iterator[clients.Trained]:
       for place, reference in enumerate(trained):
         try:
-          sent: SentTrained = self._fetch(reference)
+          sent: clients.Trained = self._fetch(reference)
         except self._lost:
           lost.append(place)
         else:
           if not lost:  # Else nothing comes of it, and only what else is lost is of interest.
-            yield sent.received()
+            yield received(sent)
 
     try:
       loaded: clients.Work = self._works.get(work[0], self._load)
-      merged = loaded.merged(received())
+      merged = loaded.merged(arrived())
     except Exception as error:
       return Failed(transfer.portable_error(error)), None
-    return (lost, None) if lost else (None, SentTrained.of(merged))
+    return (lost, None) if lost else (None, _sent(merged))
 
   def _load(self, reference: Any) -> clients.Work:
     sent: SentWork = self._fetch(reference)
@@ -237,6 +221,16 @@ class Trainer:
     function = self._objects.get(value.function, self._fetch)
     with self._making:  # A user's function that reads files may not be safe in parallel.
       return function(*value.arguments)
+
+
+def _sent(trained: clients.Trained) -> clients.Trained:
+  """Returns what came of clients as it travels."""
+  return clients.Trained(transfer.sent(trained.totals), [*map(transfer.sent, trained.kept)])
+
+
+def received(sent: clients.Trained) -> clients.Trained:
+  """Returns what came of clients elsewhere."""
+  return clients.Trained(transfer.received(sent.totals), [*map(transfer.received, sent.kept)])
 
 
 class _Kept:

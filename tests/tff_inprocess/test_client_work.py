@@ -23,17 +23,6 @@ def at_clients(work, of):
   )
 
 
-def by_loops_of_version_1(work):
-  def traced(x):
-    tf.compat.v1.disable_control_flow_v2()
-    try:
-      return work(x)
-    finally:
-      tf.compat.v1.enable_control_flow_v2()
-
-  return traced
-
-
 # What one client could read of another: each kind, filled by every client in turn.
 
 
@@ -304,58 +293,6 @@ def nested(data):
 def test_tensors_and_data_sets_of_all_kinds(work, of, argument, expected, in_process):
   with in_process(max_concurrent_clients=2):
     assert at_clients(work, of)([argument] * 3) == [expected] * 3
-
-
-def test_loops_and_branches_of_version_1(in_process):
-  @by_loops_of_version_1
-  def power(x):
-    steps = lambda i, y: (i + 1, y * x)
-    return tf.compat.v1.while_loop(lambda i, y: i < 3, steps, [0, tf.constant(1.0)])[1]
-
-  @by_loops_of_version_1
-  def slope(x):
-    return tf.gradients(power(x), x)[0]
-
-  @by_loops_of_version_1
-  def either(x):
-    return tf.compat.v1.cond(x > 1.0, lambda: 10.0 * x, lambda: -x)
-
-  work = tff.tensorflow.computation(power, np.float32)
-
-  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
-  def twice(values):
-    return tff.federated_map(work, tff.federated_map(work, values))
-
-  with in_process(max_concurrent_clients=2):
-    assert at_clients(slope, np.float32)(FLOATS) == [3.0, 12.0, 27.0]
-    assert at_clients(either, np.float32)(FLOATS) == [-1.0, 20.0, 30.0]
-    assert twice([1.0, 2.0]) == [1.0, 512.0]  # Two loops with one name in one graph.
-
-
-def test_draws_in_loops_of_version_1(in_process):
-  """Each iteration, loop within a loop and client draws its own; the same seed the same."""
-
-  @by_loops_of_version_1
-  def drawn(_):
-    def inner(i, found):
-      draw = lambda j, found: (j + 1, found.write(2 * i + j, tf.random.normal([])))
-      return i + 1, tf.compat.v1.while_loop(lambda j, _: j < 2, draw, [0, found])[1]
-
-    found = tf.TensorArray(tf.float32, 6)
-    found = tf.compat.v1.while_loop(lambda i, _: i < 3, inner, [0, found])[1]
-    # The condition draws, too.
-    last = tf.compat.v1.while_loop(
-      lambda x: x + tf.random.uniform([]) < 2.0, lambda x: x + 1, [0.0]
-    )
-    return tf.concat([found.stack(), tf.reshape(last, [1])], 0)
-
-  comp = at_clients(drawn, np.float32)
-  results = []
-  for threads in (1, 4):
-    with in_process(max_concurrent_clients=threads):
-      results.append(np.array(comp(FLOATS)))
-  np.testing.assert_array_equal(*results)
-  assert len(np.unique(results[0][:, :6])) == 18
 
 
 def test_functions_that_ask_for_their_own_compilation(in_process):

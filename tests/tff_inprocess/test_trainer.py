@@ -53,7 +53,7 @@ class Elsewhere(clients.Threads):
       assert there.merge(reference, references) == ([0], None)
       failed, merged = there.merge(reference, references)
       assert failed is None
-      yield merged.received()
+      yield trainer.received(merged)
 
 
 @pytest.mark.slow
