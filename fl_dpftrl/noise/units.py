@@ -32,6 +32,7 @@ _PARAMETERS: dict[str, tuple[str, Any, type]] = {
   'noise_multiplier': ('finite and at least 0', lambda v: v >= 0, float),
   'clip_norm': ('from 1e-30 to 1e30', lambda v: 1e-30 <= v <= 1e30, float),
   'report_goal': ('a whole number of at least 1', lambda v: _is_whole(v) and v >= 1, int),
+  'at_least': ('a whole number of at least 1', lambda v: _is_whole(v) and v >= 1, int),
   'zeroing_norm': ('finite and positive, or None', lambda v: v > 0, float),
   'noise_seed': ('a whole number, or None', _is_whole, int),
   'noise_machines': ('a whole number of at least 1', lambda v: _is_whole(v) and v >= 1, int),
@@ -42,7 +43,7 @@ def checked(name: str, value: Any) -> Any:
   """Returns a parameter of a release as a number of its type.
 
   Args:
-    name: noise_multiplier, clip_norm, report_goal, zeroing_norm, noise_seed or noise_machines.
+    name: one of `_PARAMETERS`.
   """
   what, is_valid, kind = _PARAMETERS[name]
   is_number = isinstance(value, numbers.Real) and math.isfinite(value)

@@ -166,12 +166,7 @@ class PrivateAggregator:
     planned = self._record.max_rounds
     return self._rows.max_rows if planned is None else min(planned, self._rows.max_rows)
 
-  @property
-  def least_updates(self) -> int:
-    """Fewest updates of a round: the report goal, or 0 where batches are drawn."""
-    return self.report_goal if self.sampling is None else 0
-
-  def round(self, device_ids: ids_lib.Ids) -> round_lib.Round:
+  def round(self, device_ids: ids_lib.Ids, *, at_least: int | None = None) -> round_lib.Round:
     """Returns the next round, of these devices, for a `with` block.
 
     Entering the block admits the devices and records them durably in the log. Leaving it makes the
@@ -179,15 +174,25 @@ class PrivateAggregator:
 
     Args:
       device_ids: text or whole numbers, of one type through the run. Each adds one update at most.
+        One that adds none is a participant all the same.
+      at_least: with fewer updates the round fails. The divisor stays the report goal. None for the
+        report goal, or for no limit where batches are drawn.
 
     Raises:
-      ValueError: when the block is entered, for malformed ids, a device twice, and devices that may
-        not take part by the schema, whom `admissible` leaves out; nothing has changed then.
+      ValueError: for at_least below 1 or beside sampling; when the block is entered, for malformed
+        ids, fewer than the updates needed, a device twice, and devices that may not take part by
+        the schema, whom `admissible` leaves out; nothing has changed then.
       BudgetSpentError: when the block is entered, if the round would pass the budget, or the rounds
         that there are.
       OSError: when the block is entered, if the log cannot be written; nothing has changed then.
     """
-    return round_lib.Round(self, device_ids)
+    if at_least is None:
+      at_least = self.report_goal if self.sampling is None else 0
+    elif self.sampling is not None:  # A failed round would tell the size of a secret batch.
+      raise ValueError('at_least and sampling exclude each other: batches are of any size')
+    else:
+      at_least = units.checked('at_least', at_least)
+    return round_lib.Round(self, device_ids, at_least)
 
   def admissible(self, device_ids: ids_lib.Ids, *, at_most: int | None = None) -> np.ndarray:
     """Returns those that may take part in the next round by the schema, in their order.

@@ -199,9 +199,7 @@ class Record:
         )
     ids = ids_lib.as_numpy(ids_lib.column(device_ids))
     if len(ids) < least:
-      raise ValueError(
-        f'device_ids: report_goal={least} updates need as many devices, got {len(ids)}'
-      )
+      raise ValueError(f'device_ids: {least} updates need as many devices, got {len(ids)}')
     if self._guard is not None:
       self._guard.admit(ids, row=t)  # Rows have the numbers of their rounds.
     else:

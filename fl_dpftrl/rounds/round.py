@@ -20,14 +20,17 @@ class Round:
   Attributes:
     index: number of the round; None before the block is entered.
     device_ids: devices of the round.
+    at_least: fewest updates for a mean.
     is_open: whether updates can be added.
     num_updates, clipped_count, zeroed_count, rejected_count: updates so far, and what became of
       them. They are exact, without noise, and outside the guarantee: publish none of them.
   """
 
-  def __init__(self, aggregator: 'aggregator_lib.PrivateAggregator', device_ids: ids_lib.Ids):
+  def __init__(
+    self, aggregator: 'aggregator_lib.PrivateAggregator', device_ids: ids_lib.Ids, at_least: int
+  ):
     self.index: int | None = None
-    self.device_ids = device_ids
+    self.device_ids, self.at_least = device_ids, at_least
     self.num_updates = self.clipped_count = self.zeroed_count = self.rejected_count = 0
     self._aggregator, self._lock = aggregator, durable.ThreadLock(aggregator.folder)
     self.is_open = False
@@ -61,7 +64,7 @@ class Round:
       aggregator._check_between_rounds()
       aggregator._rows.prepare()  # Refuses a fork before anything is recorded.
       self.index, self.device_ids = aggregator._record.admit(
-        self.device_ids, least=aggregator.least_updates, max_rounds=aggregator.max_rounds
+        self.device_ids, least=self.at_least, max_rounds=aggregator.max_rounds
       )
       self._admitted = frozenset(self.device_ids.tolist())
       aggregator._open, self.is_open = self, True
@@ -72,17 +75,17 @@ class Round:
     """Marks the row of noise as used, durably, and makes the mean.
 
     Raises:
-      ValueError: for a round that is not open, and for one with fewer updates than the report goal,
+      ValueError: for a round that is not open, and for one with fewer updates than at_least,
         which has failed then.
       OSError: if the mark cannot be written: it failed.
     """
     aggregator = self._aggregator
     with self._ended():  # No update is halfway in the sum.
-      if self.num_updates < aggregator.least_updates:
+      if self.num_updates < self.at_least:
         aggregator._rows.mark_released(self._number() + 1)
         raise ValueError(
-          f'round {self.index} has {self.num_updates} updates, and report_goal is'
-          f' {aggregator.report_goal}: nothing of it is released, and its row of noise is used up'
+          f'round {self.index} has {self.num_updates} updates and needs {self.at_least}: nothing of'
+          ' it is released, and its row of noise is used up'
         )
       self._mean = aggregator._mean(self._number(), self._like)
 

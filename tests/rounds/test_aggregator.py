@@ -271,6 +271,11 @@ def refusals(tmp_path):
       for device in devices:
         round_.add(update(), device_id=device)
 
+  def fewer(aggregator):
+    with aggregator.round(list('abcd'), at_least=3) as round_:
+      for _ in range(2):
+        round_.add(update())
+
   def closed(aggregator):
     aggregator.close()
     released(aggregator, list('ab'))
@@ -291,11 +296,14 @@ def refusals(tmp_path):
     'no block': (lambda a: a.round(list('ab')).mean, 'the mean is there after the block'),
     'a mean of nothing': (failed, 'round 0 failed, and nothing of it is released'),
     'too many updates': (too_many, 'round 0 has 2 devices, each with one update'),
-    'too few updates': (too_few, 'round 0 has 1 updates, and report_goal is 2: nothing'),
-    'too few devices': (
-      lambda a: released(a, list('a')),
-      'report_goal=2 updates need as many devices',
+    'too few updates': (too_few, 'round 0 has 1 updates and needs 2: nothing'),
+    'too few devices': (lambda a: released(a, list('a')), '2 updates need as many devices'),
+    'fewer than at_least': (fewer, 'round 0 has 2 updates and needs 3: nothing of it is released'),
+    'fewer devices than at_least': (
+      lambda a: a.round(list('ab'), at_least=3).begin(),
+      'device_ids: 3 updates need as many devices, got 2',
     ),
+    'at_least 0': (lambda a: a.round(list('ab'), at_least=0), 'at_least must be a whole number'),
     'an update after the end': (late, 'within the block of its round alone'),
     'an update of a stranger': (lambda a: of_device(a, 'x'), 'of a device that is not of round 0'),
     'an update of a device twice': (
@@ -318,6 +326,25 @@ def test_wrong_uses_get_one_line(name, tmp_path):
     with pytest.raises(ValueError, match=message) as raised:
       use(aggregator)
   assert '\n' not in str(raised.value)
+
+
+def test_rounds_tolerate_dropout(tmp_path):
+  with opened(tmp_path, report_goal=4, schema=SCHEMA, noise_seed=3) as aggregator:
+    with aggregator.round(list('abcde'), at_least=2) as round_:
+      for device in 'db':
+        round_.add(update(0), device_id=device)
+    # All who were admitted took part; the divisor is the report goal.
+    assert aggregator.admissible(list('abcdef')).tolist() == ['f']
+    assert aggregator.statement(1e-6).to_json()['num_participations'] == 5
+  with opened(tmp_path / 'twice', report_goal=4, schema=SCHEMA, noise_seed=3) as aggregator:
+    whole = released(aggregator, list('abcd'), [update(0), update(0), *2 * [update(0, 0.0)]])
+  np.testing.assert_array_equal(flat(round_.mean), flat(whole))
+
+
+def test_a_failed_round_does_not_tell_the_size_of_a_secret_batch(tmp_path):
+  with opened(tmp_path, sampling=BATCHES) as aggregator:
+    with pytest.raises(ValueError, match='at_least and sampling exclude each other'):
+      aggregator.round([1], at_least=1)
 
 
 def test_a_device_twice_is_refused_without_a_schema_too(tmp_path):
