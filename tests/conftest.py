@@ -63,11 +63,7 @@ def pytest_collection_finish(session):
 
 
 def _put_long_modules_first(items):
-  """Sorts modules so that no long test is left when other processes have nothing to do.
-
-  Tests of a cluster come first, so that one process has them all and starts one cluster; then
-  tests that train, and modules with slow tests.
-  """
+  """Sorts modules so that no long test is left when other processes have nothing to do."""
   slow = {item.path for item in items if item.get_closest_marker('slow')}
   items.sort(
     key=lambda item: (

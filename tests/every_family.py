@@ -1,8 +1,4 @@
-"""Example strategies of every family in the registry, for all tests.
-
-A family that can be built without arguments needs no line. Any other needs one
-line in `EXAMPLES`; every test that runs over families then covers it.
-"""
+"""Example strategies of every family in the registry, for all tests."""
 
 import dataclasses
 
@@ -26,14 +22,7 @@ from fl_dpftrl.families import (
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-  """Parameters for a strategy of num_rounds rounds.
-
-  Attributes:
-    num_rounds: rounds that the strategy must be able to run.
-    rng: source of the parameters.
-    tame: whether inverses must stay well conditioned over hundreds of rounds.
-      Otherwise sizes, signs and scales vary widely.
-  """
+  """Parameters for a strategy of num_rounds rounds."""
 
   num_rounds: int
   rng: np.random.Generator
@@ -129,12 +118,7 @@ NAMES = (*FAMILIES, *sorted(VARIANTS))
 
 
 def example(name: str, num_rounds: int) -> base.Strategy:
-  """Returns a strategy with a well-conditioned inverse, the same each time.
-
-  Args:
-    name: a family of the registry, or one of `VARIANTS`.
-    num_rounds: rounds that the strategy must be able to run.
-  """
+  """Returns a strategy with a well-conditioned inverse, the same each time."""
   return made(name, Draw(num_rounds, np.random.default_rng(num_rounds), tame=True))
 
 

@@ -18,11 +18,7 @@ _HEX_RUNS = re.compile(rf'(?=([0-9a-f]{{{_HEX_DIGITS}}}))')
 
 
 class Secrets:
-  """Runs of digits and bytes of values, of which no text may hold one.
-
-  Args:
-    arrays: numbers, each of enough digits not to be met by chance.
-  """
+  """Runs of digits and bytes of values, of which no text may hold one."""
 
   def __init__(self, arrays: Iterable[Any]):
     self._digits: set[str] = set()

@@ -1,8 +1,4 @@
-"""Brute force for small runs: sensitivities by enumeration, errors from matrices.
-
-Nothing here calls the code that it checks, except for `strategy_matrix` and
-`noising_matrix`, which define a strategy.
-"""
+"""Brute force for small runs: sensitivities by enumeration, errors from matrices."""
 
 import itertools
 import math
@@ -67,17 +63,7 @@ def worst(matrix: np.ndarray, schema: schemas.MinSep) -> float:
 
 
 def ascent(grams: np.ndarray, starts: int = 2) -> np.ndarray:
-  """Returns the largest Σ X[i, j] ⟨uᵢ, uⱼ⟩ that ascent over unit vectors finds.
-
-  It is a lower bound, and nearly always the maximum.
-
-  Args:
-    grams: Gram matrices X of the columns of a pattern, shape [..., size, size].
-    starts: random starting points for each matrix.
-
-  Returns:
-    One value for each matrix, shape [...].
-  """
+  """Returns the largest Σ X[i, j] ⟨uᵢ, uⱼ⟩ that ascent over unit vectors finds."""
   blocks = grams.reshape(-1, *grams.shape[-2:])
   best = blocks.sum(axis=(1, 2))  # Equal vectors, the best if X ≥ 0.
   signed = np.flatnonzero((blocks < 0.0).any(axis=(1, 2)))
@@ -107,11 +93,7 @@ def _unit(vectors: np.ndarray, otherwise: np.ndarray | float = 0.0) -> np.ndarra
 
 
 def worst_of_vectors(matrix: np.ndarray, schema: schemas.MinSep) -> float:
-  """Returns the largest ‖C u‖ that ascent finds for updates of norm 1.
-
-  It is a lower bound on the sensitivity, and nearly always equal to it.
-  Patterns whose bound Σ |X[i, j]| is not above what was found are left out.
-  """
+  """Returns the largest ‖C u‖ that ascent finds for updates of norm 1."""
   gram, best = matrix.T @ matrix, 0.0
   by_size: dict[int, list[tuple[int, ...]]] = {}
   for pattern in patterns(schema):

@@ -32,18 +32,6 @@ def test_the_readme_begins_with_a_program_that_prints_what_it_says(tmp_path, mon
   assert capsys.readouterr().out == printed
 
 
-def test_optimised_strategies_are_described_saved_and_loaded(tmp_path):
-  strategy = fl_dpftrl.optimize('banded_toeplitz', SCHEMA, objective='rms', num_bands=4)
-  found = fl_dpftrl.describe(strategy, SCHEMA)
-  assert found.rms_loss == found.sensitivity.value * found.error.rms
-  path = tmp_path / 'strategy.json'
-  saved = fl_dpftrl.save_strategy(path, strategy, schema=SCHEMA, objective='rms')
-  assert saved.figures == found.figures
-  assert fl_dpftrl.load_strategy(path).num_bands == 4
-  (row,) = fl_dpftrl.compare([str(path)], SCHEMA).rows
-  assert row.rms_loss == found.rms_loss
-
-
 def test_linear_algebra_has_one_thread_while_a_strategy_is_optimised(monkeypatch):
   pools = threadpoolctl.ThreadpoolController().select(user_api='blas')
   count = lambda: {one['num_threads'] for one in pools.info()}

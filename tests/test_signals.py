@@ -98,10 +98,7 @@ def test_while_a_bundle_is_written(tmp_path, module, function, count, number):
 
 
 def interrupted_at(step: int, work) -> bool:
-  """Does work, and raises KeyboardInterrupt after a call in `files`; False if there are fewer.
-
-  Python handles signals where a function has been called, not between any two instructions.
-  """
+  """Does work, and raises KeyboardInterrupt after a call in `files`; False if there are fewer."""
   left = step
 
   def profile(frame, event, arg):

@@ -105,12 +105,6 @@ def test_an_audit_says_what_failed(results):
   assert repr(failed).startswith('Audit: FAILED') and f'failed: {check.name}' in repr(failed)
 
 
-@pytest.mark.slow
-def test_a_comparison_is_drawn(results):
-  assert len(results['Comparison'].plot().axes) == 2
-  assert dpftrl.compare(['identity', 'tree_full'], SCHEMA).plot().axes
-
-
 @pytest.mark.parametrize(
   'name, value, text',
   [

@@ -17,11 +17,7 @@ _STATIC = {'dtype', 'shape', 'rank', 'size'}
 
 
 def comparisons_of_tensors(source: str) -> list[int]:
-  """Lines that compare what a function computed with tf, or was given inside.
-
-  Functions within functions are what graphs are built from: their arguments are
-  taken to be tensors, and so is what is computed with `tf.`.
-  """
+  """Lines that compare what a function computed with tf, or was given inside."""
   found = set()
   tree = ast.parse(source)
   outer = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]

@@ -6,12 +6,7 @@ import tensorflow_federated as tff
 
 
 class Custom(tff.aggregators.UnweightedAggregationFactory):
-  """A sum; its state has the number of rounds, which it measures too.
-
-  Args:
-    change: what is done to the sum.
-    learns: whether the state keeps the sum of before.
-  """
+  """A sum; its state has the number of rounds, which it measures too."""
 
   def __init__(self, change=lambda x: x, *, learns=False):
     self._change, self._learns = change, learns

@@ -1,11 +1,4 @@
-"""Privacy loss of adaptive clipping against adversaries who adapt too.
-
-One device takes part in all of three rounds. Its updates, those of the others and the clip norm
-depend on what was released before. The loss is the logarithm of the ratio of the two likelihoods
-of what an observer has seen, with the device and with updates of zeros in its place. In the
-mechanism that is accounted, that is one Gaussian of effective noise multiplier z / sensitivity:
-no adversary can have a larger mean loss, nor a larger Rényi divergence of order 2.
-"""
+"""Privacy loss of adaptive clipping against adversaries who adapt too."""
 
 import math
 

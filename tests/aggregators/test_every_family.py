@@ -1,7 +1,4 @@
-"""Every family inside TFF, round by round, against the reference.
-
-The noise is in TFF's state: tensors in its graphs that are compared by == are never equal.
-"""
+"""Every family inside TFF, round by round, against the reference."""
 
 import numpy as np
 import pytest

@@ -50,13 +50,6 @@ def test_predicts_the_size():
   assert size(tree_online.TreeOnline(), 100) == 4_200
 
 
-@pytest.mark.parametrize(
-  'strategy', [identity.Identity(), blt.BLT((0.9,) * 4, (0.1,) * 4), tree_online.TreeOnline()]
-)
-def test_papers_model_fits_a_worker(strategy, by_worker):
-  assert placement.choose(strategy, STACKOVERFLOW) == 'state'
-
-
 def test_what_a_worker_cannot_carry_is_refused_with_what_would_do(by_worker):
   message = refusal(bands(342), STACKOVERFLOW)
   assert 'banded keeps 682 times the 16.2 MB of a model as noise state' in message

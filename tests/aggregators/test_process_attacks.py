@@ -410,15 +410,7 @@ def process_with(
   copies=lambda state: at(lambda s: tf.zeros([3]), state),
   weights=None,
 ):
-  """As `process_of`, for an aggregator of a kind, with a start and weights of its own.
-
-  Args:
-    step: as of `process_of`.
-    kind: class of the aggregator.
-    begins: changes the aggregator's first state.
-    copies: makes the extra tensor from that state.
-    weights: state → weights of the model.
-  """
+  """As `process_of`, for an aggregator of a kind, with a start and weights of its own."""
   settings = {name: getattr(make(), name) for name in make().__dataclass_fields__}
   ours = kind(**{name: of for name, of in settings.items() if name[0] != '_'}).create(VECTOR)
 

@@ -21,12 +21,7 @@ COUNTS = ('aggregator.clipped_count', 'aggregator.zeroed_count', 'aggregator.rej
 
 
 def process_of(aggregator, step):
-  """Builds a process whose state is an aggregator's and an extra tensor.
-
-  Args:
-    aggregator: aggregation process.
-    step: (aggregator, its state, extra, updates) → (its state, extra, metrics), federated.
-  """
+  """Builds a process whose state is an aggregator's and an extra tensor."""
   start = tff.tensorflow.computation(lambda: tf.zeros([3]))
 
   @tff.federated_computation
@@ -94,11 +89,7 @@ def shown(field):
 
 
 def sent_first(what):
-  """Sends clients something of the server's, to which each adds its update.
-
-  Args:
-    what: (extra, updates) → vector at the server.
-  """
+  """Sends clients something of the server's, to which each adds its update."""
   both = tff.tensorflow.computation(lambda a, b: a + b, VECTOR, VECTOR)
 
   def step(aggregator, state, extra, updates):

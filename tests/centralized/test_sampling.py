@@ -171,10 +171,7 @@ def likelihoods(outputs, matrix, first, others, sigma):
 
 @pytest.mark.parametrize('replacement, others', [(-1.0, -1.0), (0.0, -1.0)])
 def test_correlated_noise_spends_no_more(replacement, others):
-  """Two parts of two examples, three rounds of one: by Monte Carlo.
-
-  Those of the other part are alike, which hides nothing.
-  """
+  """Two parts of two examples, three rounds of one: by Monte Carlo."""
   matrix = np.array([[0.8, 0.0, 0.0], [0.6, 0.8, 0.0], [0.0, 0.6, 1.0]])
   sigma, epsilon, count = 2.5, 0.8, 400_000
   rng = np.random.default_rng(0)

@@ -50,17 +50,6 @@ def test_files_have_the_rows_and_the_same_figures_each_time(tmp_path, result):
   ]
 
 
-def test_rows_over_min_sep(result):
-  line = 'compare --mechanisms=identity,blt-b400,blt:1 --num_rounds=48 --min_sep=6,12,24'
-  found = result(f'{line} --max_participations=3')
-  assert found['varying'] == 'min_sep' and found['skipped'] == []
-  assert [r['mechanism'] for r in found['rows'][::3]] == ['identity', 'blt-b400', 'blt:1']
-  assert [r['min_sep'] for r in found['rows'][:3]] == [6, 12, 24]
-  for row in found['rows']:
-    assert row['rms_loss'] == row['sensitivity'] * row['rms_error']
-    assert row['max_loss'] == row['sensitivity'] * row['max_error']
-
-
 def test_strategies_are_measured_and_not_optimised(tmp_path, result):
   path = tmp_path / 'mine.json'
   strategy = files.load_strategy('blt-b100')

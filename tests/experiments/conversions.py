@@ -1,9 +1,4 @@
-"""Converts TFF's functions to graph code before a start needs them.
-
-AutoGraph takes a quarter of the time of a short run to convert the functions of a
-training process, and remembers what it has converted. It is plain Python: no
-operation runs, and no thread starts.
-"""
+"""Converts TFF's functions to graph code before a start needs them."""
 
 from collections.abc import Callable, Iterator
 

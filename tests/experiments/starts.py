@@ -1,10 +1,4 @@
-"""Starts of the training command, forked from a process that has imported TensorFlow.
-
-An import takes as long as most of these runs. So a server imports everything
-once, converts functions and compiles templates, runs no operation, and forks for
-each start. A fork sets up its streams and limits, runs the command's own main, and
-exits with its status.
-"""
+"""Starts of the training command, forked from a process that has imported TensorFlow."""
 
 import functools
 import gc
@@ -58,13 +52,7 @@ def _server() -> socket.socket:
 
 
 class Start:
-  """A command under way, with what the tests use of `subprocess.Popen`.
-
-  Attributes:
-    pid: its process.
-    returncode: as of `subprocess.Popen`; None until it was waited for.
-    out, err: what it has written so far.
-  """
+  """A command under way, with what the tests use of `subprocess.Popen`."""
 
   def __init__(
     self,
@@ -74,15 +62,7 @@ class Start:
     umask: int = 0o022,
     largest_file: int | None = None,
   ):
-    """Starts the command.
-
-    Args:
-      *arguments: of the command.
-      kill_at: step of the training loop, and round, where it kills itself.
-      pause_at: step and round where it stops until `go_on`; see `wait_until_paused`.
-      umask: of its files.
-      largest_file: limit in bytes, as if the disk was full; None for none.
-    """
+    """Starts the command."""
     request = dict(arguments=arguments, umask=umask, largest_file=largest_file)
     request |= dict(kill_at=kill_at, pause_at=pause_at)
     self._streams = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115

@@ -55,15 +55,6 @@ def test_best_accuracy_is_that_of_the_chain(data):
   assert data.unigram_accuracy < data.best_accuracy - 0.2
 
 
-def test_synthetic_is_reproducible_and_varies_with_the_seed(data):
-  again, other = synthetic.load(seed=1), synthetic.load(seed=2)
-  client = data.train_clients[7]
-  np.testing.assert_array_equal(again.test, data.test)
-  np.testing.assert_array_equal(again.sentences(client), data.sentences(client))
-  assert (other.test != data.test).any()
-  assert (data.test != data.validation).any()
-
-
 def test_unigram_baseline_is_the_best_constant():
   vocabulary = vocabulary_lib.Vocabulary(['a', 'b', 'c'])
   # 'c' leads in training, 'a' in the test set; oov and eos lead in both.

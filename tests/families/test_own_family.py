@@ -103,15 +103,6 @@ def test_a_family_is_named_where_a_strategy_is_expected(use, message):
     use('ending')
 
 
-def test_optimize_says_what_to_do_with_a_family_that_has_no_optimiser(capsys):
-  ending()
-  with pytest.raises(SystemExit) as ended:
-    main.main(['optimize', '--mechanism=ending', '--num_rounds=8', '--min_sep=2'])
-  told = capsys.readouterr().err
-  assert ended.value.code == 2 and told.count('\n') == 1
-  assert '--mechanism' in told and 'dpftrl.save_strategy' in told
-
-
 @pytest.mark.parametrize(
   'name, output', [('own_family', '(.*ε = .*\n){3}'), ('own_noise', '1 buffer(.|\n)*')]
 )

@@ -11,15 +11,7 @@ _PIECES = (
 
 
 def mutated(content: bytes, seed: int) -> bytes:
-  """Returns the content after one to three random changes.
-
-  Bits are flipped; pieces are cut out, repeated, moved, overwritten, put in or
-  made very long; digits are changed, lines moved, the end is cut off.
-
-  Args:
-    content: not empty.
-    seed: decides the changes.
-  """
+  """Returns the content after one to three random changes."""
   rng = np.random.default_rng(seed)
   for _ in range(rng.choice([1, 1, 1, 2, 3])):
     content = _CHANGES[rng.integers(len(_CHANGES))](content or b'\n', rng)

@@ -1,8 +1,4 @@
-"""Files that a user can hand in, damaged: a result, or one line with status 2.
-
-The numbers of cases are those that are quick enough for every change;
-FUZZ_CASES runs more of each.
-"""
+"""Files that a user can hand in, damaged: a result, or one line with status 2."""
 
 import json
 import os

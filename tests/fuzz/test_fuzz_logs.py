@@ -1,7 +1,4 @@
-"""Mutated logs of every format end a replay with success or with one line.
-
-FUZZ_CASES=1000 runs more of them.
-"""
+"""Mutated logs of every format end a replay with success or with one line."""
 
 import json
 import os

@@ -1,8 +1,4 @@
-"""The results of the command line: status and JSON of lines that use every command.
-
-`python -m tests.golden.commands` writes them again, to `commands.json` beside this file. What
-depends on the moment or the machine is masked: seconds, versions, folders and digests of files.
-"""
+"""The results of the command line: status and JSON of lines that use every command."""
 
 import json
 import math

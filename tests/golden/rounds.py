@@ -1,8 +1,4 @@
-"""Rounds as TensorFlow Federated's own worker computes them.
-
-`python -m tests.golden.rounds` writes rounds.npz again. It is run by hand, after a change of
-the noise's bits or of the processes; TFF leaves its worker behind, which it ends.
-"""
+"""Rounds as TensorFlow Federated's own worker computes them."""
 
 import io
 import os

@@ -25,15 +25,7 @@ NUM_ROUNDS = 9
 
 
 class Log:
-  """Cohorts in a form, of which at most one round, cohort or device is missing.
-
-  Attributes:
-    form: a format or a writer.
-    cohorts: pairs of a round and its devices; what is missing is None.
-    gap: what is missing; None for nothing.
-    rows: rows of the log without a gap.
-    last: last round that the form can state.
-  """
+  """Cohorts in a form, of which at most one round, cohort or device is missing."""
 
   def __init__(self, seed):
     self.rng = np.random.default_rng(seed)

@@ -59,14 +59,7 @@ def _log_chance(values, scale):
 
 
 def worst_ratio(strategy, num_rounds, bits, this, other, mu, executor=reference.reference_stream):
-  """The largest δ(ε) of the exact joint law over δ of a Gaussian shifted by μ.
-
-  Args:
-    strategy, num_rounds, bits: of the noise, for one coordinate.
-    this, other: (round, releases before) → the sum of a round, in two neighbouring worlds.
-    mu: shift of the Gaussian.
-    executor: `reference.reference_stream`, or another with its arguments.
-  """
+  """The largest δ(ε) of the exact joint law over δ of a Gaussian shifted by μ."""
   rows = lattice.rows(strategy, num_rounds)
   grids = [
     np.arange(-reach, reach + 1)

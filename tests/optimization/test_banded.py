@@ -9,7 +9,6 @@ import pytest
 
 from fl_dpftrl import error, sensitivity, workloads
 from fl_dpftrl.families import banded as family
-from fl_dpftrl.families import identity
 from fl_dpftrl.optimization import banded
 from fl_dpftrl.optimization.problem import Problem
 from fl_dpftrl.participation import schemas
@@ -156,28 +155,6 @@ def test_more_bands_are_better_and_each_objective_at_its_own_loss():
 
 
 @pytest.mark.parametrize(
-  'workload, gain',
-  [
-    (workloads.Workload(0.9), 0.99),
-    (workloads.Workload(0.95, cooldown_fraction=0.25), 0.91),
-    (workloads.Matrix(np.triu(np.tri(96), -9)), 0.99),  # sums of ten rounds
-  ],
-)
-def test_another_workload_asks_for_another_strategy(workload, gain):
-  schema = schemas.MinSep(num_rounds=96, min_sep=24)
-  problem = Problem(schema, 'rms', workload)
-  prefix = banded.optimize(Problem(schema, 'rms'))
-  assert problem.loss(banded.optimize(problem)) < gain * problem.loss(prefix)
-
-
-@pytest.mark.parametrize('num_rounds', [1, 2, 3])
-@pytest.mark.parametrize('objective', ['rms', 'max'])
-def test_short_runs(num_rounds, objective):
-  problem = Problem(schemas.MinSep(num_rounds=num_rounds, max_participations=1), objective)
-  assert problem.loss(banded.optimize(problem)) <= problem.loss(identity.Identity())
-
-
-@pytest.mark.parametrize(
   'schema, options, message',
   [
     (schemas.MinSep(9, 4), {'num_bands': 5}, 'num_bands.*1 to 4.*5'),
@@ -205,16 +182,6 @@ def test_unequal_norms_suit_a_fixed_separation(n, b, k, objective):
   assert sensitivity.sensitivity(unequal, problem.schema) == expected
   assert problem.loss(unequal) / problem.loss(equal) < (0.999 if k > 1 else 1.0001)
   np.testing.assert_array_equal(default.coefficients, unequal.coefficients)
-
-
-def test_progress_ends_at_the_loss():
-  steps = []
-  schema = schemas.MinSep(num_rounds=400, min_sep=40, max_participations=4)
-  problem = Problem(schema, 'rms', progress=lambda step, value: steps.append((step, value)))
-  strategy = banded.optimize(problem, 40)
-  assert [step for step, _ in steps] == list(range(1, len(steps) + 1))
-  assert steps[-1][1] == pytest.approx(problem.loss(strategy))
-  assert steps[0][1] == pytest.approx(steps[-1][1], rel=0.1)
 
 
 _PRINT_LOSS = """

@@ -56,9 +56,3 @@ def test_gradient(objective):
   for i, step in enumerate(1e-6 * np.eye(4)):
     slope = (log_square(point + step)[0] - log_square(point - step)[0]) / 2e-6
     assert grad[i] == pytest.approx(slope, rel=1e-5)
-
-
-@pytest.mark.parametrize('num_bands', [0, 61])
-def test_refuses(num_bands):
-  with pytest.raises(ValueError, match=f'num_bands must be 1 to 60, got {num_bands}'):
-    banded_inverse.optimize(Problem(SCHEMA), num_bands)

@@ -93,29 +93,6 @@ def test_never_fails(n, separation, share, momentum, objective, num_buffers):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('objective', [pytest.param('rms', marks=THOROUGH), 'max'])
-def test_each_workload_asks_for_its_own_strategy(objective):
-  schema = schemas.MinSep(num_rounds=500, min_sep=50, max_participations=4)
-  problems = [
-    Problem(schema, objective, workload)
-    for workload in (workloads.Workload(0.95, 0.15, 0.25), workloads.Workload(0.95))
-  ] + [Problem(schema, objective)]
-  scheduled, momentum, prefix = (blt.optimize(problem, 2) for problem in problems)
-  losses = [problems[0].loss(strategy) for strategy in (scheduled, momentum, prefix)]
-  assert losses[0] < losses[1] < losses[2]
-  assert problems[1].loss(momentum) < 0.99 * problems[1].loss(prefix)
-
-
-def test_tells_of_its_progress_and_is_the_same_every_time():
-  told = []
-  problem = Problem(MAIN, progress=lambda *args: told.append(args))
-  strategy = blt.optimize(problem, 1)
-  assert [steps for steps, _ in told] == list(range(1, len(told) + 1))
-  assert min(value for _, value in told) == pytest.approx(problem.loss(strategy))
-  assert blt.optimize(Problem(MAIN), 1) == strategy
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize('schedule', [(0.0, 0.0), (0.2, 0.3)])
 @pytest.mark.parametrize('num_buffers', [1, 3])
 @pytest.mark.parametrize('objective', ['rms', 'max'])

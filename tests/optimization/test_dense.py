@@ -153,16 +153,6 @@ def test_fewer_participations_than_would_fit(objective):
   assert problem.loss(strategy) < problem.loss(most)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('objective', OBJECTIVES)
-def test_momentum_and_cooldown_are_worth_optimising_for(objective):
-  prefix, cooldown = once(128, objective), once(128, objective, COOLDOWN)
-  for_prefix, for_cooldown = (dense.solve(problem) for problem in (prefix, cooldown))
-  assert cooldown.loss(for_cooldown.strategy) < 0.99 * cooldown.loss(for_prefix.strategy)
-  assert prefix.loss(for_prefix.strategy) < prefix.loss(for_cooldown.strategy)
-  assert for_cooldown.gap <= (2e-7 if objective == 'rms' else 1e-3)
-
-
 def test_any_queries_will_do_that_tell_rounds_apart():
   generator = np.random.default_rng(0)
   queries = workloads.Matrix(generator.normal(size=(20, 12)))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import error, sensitivity, workloads
-from fl_dpftrl.families import banded_toeplitz, identity
+from fl_dpftrl.families import banded_toeplitz
 from fl_dpftrl.optimization import toeplitz, toeplitz_loss
 from fl_dpftrl.optimization.problem import Problem
 from fl_dpftrl.participation import schemas
@@ -141,19 +141,6 @@ def test_any_start_of_the_search_is_undercut(b, k, objective):
   assert best <= min(map(problem.loss, (start, toeplitz.square_root(problem, 12))))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('num_rounds', [1, 2, 3, 10])
-@pytest.mark.parametrize('min_sep', [1, 2, 10])
-@pytest.mark.parametrize('most', [None, 1])
-@pytest.mark.parametrize('objective', ['rms', 'max'])
-@pytest.mark.parametrize('cls', [schemas.MinSep, schemas.FixedSeparation])
-def test_short_runs_are_no_worse_than_independent_noise(num_rounds, min_sep, most, objective, cls):
-  schema = cls(num_rounds=num_rounds, min_sep=min_sep, max_participations=most)
-  problem = Problem(schema, objective)
-  independent = problem.loss(identity.Identity())
-  assert problem.loss(toeplitz.optimize(problem)) <= independent * (1 + 1e-9)
-
-
 @pytest.mark.parametrize(
   'schema, expected',
   [
@@ -169,17 +156,6 @@ def test_numbers_of_bands_worth_trying(schema, expected):
   assert toeplitz.default_bands(schema) == expected
 
 
-@pytest.mark.parametrize(
-  'workload', [workloads.Workload(0.95), workloads.Workload(0.95, 0.15, 0.25)]
-)
-@pytest.mark.parametrize('objective', ['rms', 'max'])
-def test_another_workload_asks_for_another_strategy(workload, objective):
-  schema = schemas.MinSep(num_rounds=300, min_sep=50, max_participations=6)
-  problem = Problem(schema, objective, workload)
-  other = toeplitz.optimize(Problem(schema, objective))
-  assert problem.loss(toeplitz.optimize(problem)) < 0.995 * problem.loss(other)
-
-
 def test_square_root():
   strategy = toeplitz.square_root(Problem(MAIN))
   assert strategy.num_bands == 2052
@@ -193,24 +169,6 @@ def test_the_shifted_harmonic_is_near_the_best_where_runs_are_long(num_bands, ob
   np.testing.assert_allclose(np.diff(start), np.diff(1.0 / np.arange(1.0, num_bands + 1.0)))
   best = problem.loss(toeplitz.optimize(problem, num_bands))
   assert best <= problem.loss(banded_toeplitz.BandedToeplitz(start)) <= 1.005 * best
-
-
-@pytest.mark.parametrize('num_bands', [20, 30])
-def test_tells_of_its_progress_and_is_the_same_every_time(num_bands):
-  schema, told = schemas.MinSep(num_rounds=200, min_sep=20), []
-  problem = Problem(schema, 'rms', progress=lambda *args: told.append(args))
-  strategy = toeplitz.optimize(problem, num_bands)
-  assert [steps for steps, _ in told] == list(range(1, len(told) + 1))
-  assert told[-1][1] == pytest.approx(problem.loss(strategy))
-  again = toeplitz.optimize(Problem(schema, 'rms'), num_bands)
-  np.testing.assert_array_equal(strategy.coefficients, again.coefficients)
-
-
-@pytest.mark.parametrize('find', [toeplitz.optimize, toeplitz.square_root])
-@pytest.mark.parametrize('num_bands', [0, 2053])
-def test_refuses_other_numbers_of_bands(find, num_bands):
-  with pytest.raises(ValueError, match=f'num_bands.*1 to 2052.*{num_bands}'):
-    find(Problem(MAIN), num_bands)
 
 
 def test_refuses_more_rounds_than_a_way_exists_for():

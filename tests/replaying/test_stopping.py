@@ -44,11 +44,7 @@ def statement_of(mechanism, num_rounds):
 
 
 def simulated(mechanism, seed, *, hesitant):
-  """Yields the privacy loss of each path after 1, 2, … declared rounds, drawn with the device.
-
-  The loss is the log ratio of the densities of the releases so far with the device and without. A
-  hesitant device waits a round where the loss is below its mean over the paths.
-  """
+  """Yields the privacy loss of each path after 1, 2, … declared rounds, drawn with the device."""
   rng = np.random.default_rng(seed)
   decay, scale = (np.array(values, np.float32) for values in mechanism[:2])
   buffers = np.zeros((decay.size, PATHS), np.float32)

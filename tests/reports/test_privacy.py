@@ -6,7 +6,6 @@ import html.parser
 import json
 import re
 
-import numpy as np
 import pytest
 
 from fl_dpftrl.families import blt
@@ -368,16 +367,3 @@ def test_several_runs_of_which_one_broke_its_word():
   assert 'Not every run kept to its declared schema.' in words
   # The least of what was declared was kept to, which would puzzle.
   assert 'participations were declared; the log has' not in words
-
-
-def test_mu_is_the_distance_of_two_gaussians(plain):
-  stated = statement()
-  worst = stated.worst_case
-  assert worst.mu == pytest.approx(worst.sensitivity / 3.0, rel=1e-12)
-  assert worst.mu == pytest.approx(np.sqrt(2.0 * worst.rho))
-  for part in stated.parts():
-    assert stated.to_json()[part.name]['mu'] == part.guarantee.mu
-  assert dict(plain.figures)['worst_case.mu'] == repr(worst.mu)
-  silent = statement(noise_multiplier=0.0)
-  assert silent.worst_case.mu == np.inf
-  assert 'What an attacker can tell' not in report(silent).source

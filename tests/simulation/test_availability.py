@@ -107,12 +107,6 @@ def test_ceilings_are_low_where_nobody_is_there():
   assert presence.ceiling(night, night + 600)[presence.cells].mean() > 0.95
 
 
-def test_mean_over_a_day_is_the_mean_window():
-  kind = availability.Nightly(window_hours=(3.0, 7.0), charging_nights=0.8, daytime=0.0)
-  share = curve(kind.presence(DEVICES, seed=0), days=3).mean()
-  assert share == pytest.approx(0.8 * 5.0 / 24.0, abs=0.005)
-
-
 def test_four_times_as_many_at_night_as_at_their_lowest():
   share = curve(availability.Nightly().presence(DEVICES, seed=0))
   assert 0 <= share.argmax() <= 3
@@ -133,21 +127,3 @@ def test_share_follows_the_two_normals_that_bound_a_window():
   presence = kind.presence(DEVICES, seed=5)
   share = presence.at(np.arange(DEVICES), np.full(DEVICES, MONDAY)).mean()
   assert share == pytest.approx(0.6827, abs=0.015)
-
-
-def test_time_zones_move_the_night():
-  here, east = (
-    availability.Nightly(time_zones=(zone,)).presence(DEVICES, seed=0) for zone in (0.0, 6.0)
-  )
-  np.testing.assert_array_equal(curve(east), curve(here, first=MONDAY + 6 * HOUR))
-  spread = availability.Nightly(time_zones=tuple(range(-11, 13)))
-  flat = curve(spread.presence(DEVICES, seed=0))
-  assert flat.max() - flat.min() < 0.04
-
-
-def test_habits_come_from_the_seed():
-  kind = availability.Nightly()
-  devices, now = np.arange(400), np.full(400, MONDAY + 22 * HOUR)
-  first, same, other = (kind.presence(400, s).at(devices, now) for s in (1, 1, 2))
-  assert (first == same).all()
-  assert (first != other).any()

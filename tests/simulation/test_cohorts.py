@@ -53,13 +53,6 @@ def separations(history):
   return np.array(found)
 
 
-def same(first, second):
-  return all(
-    a[0] == b[0] and a[2:] == b[2:] and np.array_equal(a[1], b[1])
-    for a, b in zip(first, second, strict=True)
-  )
-
-
 @pytest.mark.slow
 @hypothesis.given(
   rounds=st.integers(1, 9),
@@ -196,28 +189,6 @@ def test_time_moves_on_to_the_night():
   noon = dataclasses.replace(night, start=cohorts.START + 12 * HOUR)
   (cohort,) = run(noon, 1)
   assert 6 * HOUR < cohort.closed - noon.start < 16 * HOUR
-
-
-def test_asking_again_gives_the_same_rounds():
-  busy = simulation(
-    90,
-    server.HourTimer(20.0),
-    6,
-    over=3,
-    dropout=0.2,
-    availability=availability.Nightly(),
-    turnover_per_day=0.1,
-    forgetting_per_day=0.1,
-    wrong_clocks=0.5,
-  )
-  assert same(run(busy, 30), run(busy, 30))
-
-
-def test_dropout_costs_time_and_not_participations():
-  sure = run(simulation(200, goal=10, over=2), 50)
-  flaky = run(simulation(200, goal=10, over=2, dropout=0.3), 50)
-  assert all(c.device_ids.size == 10 for c in flaky)
-  assert flaky[-1].closed > sure[-1].closed
 
 
 def test_over_selection_closes_rounds_earlier():
@@ -388,11 +359,3 @@ def test_each_device_checks_in_at_its_own_rate():
   expected = 15_000 * -np.expm1(-people.rates / 60)
   assert chi_square(counts, expected) > 1e-3
   assert chi_square(counts, 1.1 * expected) < 1e-6
-
-
-def test_a_stretch_has_about_as_many_as_wanted():
-  people = population.Population(num_devices=100_000, availability=availability.Nightly())
-  drawn = check_ins.CheckIns(people, cohorts.START)
-  rng = np.random.default_rng(2)
-  sizes = [drawn.draw(0.0, 1e9, 1000, 0.0, rng)[0].size for _ in range(30)]
-  assert 1000 < np.mean(sizes[10:]) < 1600

@@ -209,13 +209,7 @@ def test_a_lost_machine_costs_no_bit(cluster, machines, process):
 
 
 class Ending:
-  """Makes a client's data; counts how often it is sent, and ends so many processes.
-
-  Args:
-    folder: of what it counts.
-    place: of the client that ends them.
-    losses: number of processes.
-  """
+  """Makes a client's data; counts how often it is sent, and ends so many processes."""
 
   def __init__(self, folder, place, losses):
     self._arguments = folder, place, losses
@@ -320,10 +314,7 @@ def test_actors_that_cannot_be_are_refused(cluster, options, words):
 
 
 def check_losses(context, num_rounds, lose, prepare=lambda: None):
-  """Asserts that rounds keep their bits while each loses something at a random moment.
-
-  The row of noise is among what is compared with rounds in process, where none is used twice.
-  """
+  """Asserts that rounds keep their bits while each loses something at a random moment."""
   process = small.unweighted(noisy('blt', 'state', num_rounds=num_rounds))
   draws, ends = random.Random(5), []
 

@@ -17,11 +17,7 @@ pytestmark = pytest.mark.tff
 
 
 class Elsewhere(clients.Threads):
-  """Trains and merges every group by a `trainer.Trainer`, to which all is sent as pickles.
-
-  Args:
-    sent: list to which pickles are added.
-  """
+  """Trains and merges every group by a `trainer.Trainer`, to which all is sent as pickles."""
 
   def __init__(self, sent):
     super().__init__()

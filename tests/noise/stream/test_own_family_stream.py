@@ -37,10 +37,7 @@ class Own(base.Strategy):
 
 @dataclasses.dataclass(frozen=True)
 class Moving(Own):
-  """Row t is z[t] + ¾ z[t − 1] − ½ times the row before − ¼ times that before it.
-
-  The steps take rows of Z of earlier rounds and drop buffers, both at once.
-  """
+  """Row t is z[t] + ¾ z[t − 1] − ½ times the row before − ¼ times that before it."""
 
   max_rounds: int | None = None
   wrong = None
