@@ -29,16 +29,7 @@ _layers = tf.keras.layers
 def keras_model(
   network: networks.Network, weights: Sequence[np.ndarray], length: int
 ) -> tf.keras.Model:
-  """Returns a Keras model with the logits of a network.
-
-  Args:
-    network: the network.
-    weights: its weights.
-    length: number of tokens of a sentence.
-
-  Raises:
-    ValueError: for a network without a Keras model.
-  """
+  """Returns a Keras model with the logits of a network."""
   build = _BUILDERS.get(type(network))
   if build is None:
     raise ValueError(f'{type(network).__name__} has no Keras model')
@@ -104,17 +95,7 @@ _BUILDERS: dict[type, Callable[..., tf.keras.Model]] = {
 
 
 def write(model: tf.keras.Model, path: pathlib.Path, format: str) -> None:
-  """Writes a model; a reader sees all of it or nothing.
-
-  Args:
-    model: the model.
-    path: a file NAME.keras, or the folder of a SavedModel, which must not exist.
-    format: 'keras' or 'savedmodel'.
-
-  Raises:
-    ValueError: if the path exists, or is no NAME.keras for a Keras file.
-    OSError: if it cannot be written.
-  """
+  """Writes a model; a reader sees all of it or nothing."""
   shown = messages.quoted(os.fspath(path))
   if path.exists():
     raise ValueError(f'--output={shown} exists; name another path')
@@ -162,16 +143,7 @@ class Loaded:
 
 
 def read(path: pathlib.Path, num_tokens: int, length: int) -> Loaded:
-  """Returns an exported model as a network.
-
-  Args:
-    path: a file NAME.keras, or the folder of a SavedModel.
-    num_tokens: number of logits that the vocabulary asks for.
-    length: number of tokens of a sentence.
-
-  Raises:
-    ValueError: naming the path, if it is no such model, or does not fit.
-  """
+  """Returns an exported model as a network."""
   shown = f'--model={messages.quoted(os.fspath(path))}'
   if not path.exists():
     raise ValueError(f'{shown} does not exist')

@@ -47,12 +47,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
 
 
 def _without_replaced(arguments: list[tuple[str, int]]) -> list[str]:
-  """Leaves out flags of a file whose alternatives are given further outside.
-
-  Args:
-    arguments: each with its depth: 0 on the command line, 1 in a file, 2 in a
-      file that it names.
-  """
+  """Leaves out flags of a file whose alternatives are given further outside."""
   group_of = {name: group for group in ALTERNATIVES for name in group}
   named = [(_name(argument), depth) for argument, depth in arguments]
   least: dict[tuple[str, ...], int] = {}

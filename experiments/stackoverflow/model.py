@@ -34,11 +34,8 @@ def token_losses(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
 
 @tf.custom_gradient
 def _token_losses(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-  """Computes exponentials once, for losses and gradient.
-
-  TensorFlow's function takes about twice the time on a processor. On a GPU this
-  one would be slow, as deterministic scatters run on the processor.
-  """
+  """Computes exponentials once, for losses and gradient."""
+  # TensorFlow's takes twice the time on a processor; on a GPU this one would be slow.
   flat, ids = tf.reshape(logits, [-1, logits.shape[-1]]), tf.reshape(targets, [-1])
   at_target = tf.stack([tf.range(tf.size(ids)), ids], axis=1)
   shifted = flat - tf.reduce_max(flat, axis=1, keepdims=True)

@@ -141,14 +141,7 @@ def _run(
 
 @contextlib.contextmanager
 def _held(folder: pathlib.Path) -> Iterator[None]:
-  """Holds a run's folder from before the first file is written to the end.
-
-  Where nothing was written in the end, such as for flags that do not fit the
-  data, a folder that was made for it is gone again.
-
-  Raises:
-    ValueError: where another process holds it.
-  """
+  """Holds a run's folder from before the first file is written to the end."""
   folder.mkdir(parents=True, exist_ok=True)
   lock = folder / LOCK_NAME
   with durable.exclusive(lock):
@@ -164,15 +157,7 @@ def _held(folder: pathlib.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _own_temporary_folder(folder: pathlib.Path) -> Iterator[None]:
-  """Keeps temporary files in the run's folder, so that those of a killed run go when it resumes.
-
-  They also go where the process ends at once, as `interrupts.leave` does. TensorFlow writes code
-  there, and removes it where the interpreter comes to its end; without room for it, it would
-  try for minutes to do without.
-
-  Raises:
-    OSError: if there is no room.
-  """
+  """Keeps temporary files in the run's folder, so that those of a killed run go when it resumes."""
   if shutil.disk_usage(folder).free < _LEAST_BYTES:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
   before, temporary = tempfile.tempdir, folder / TEMPORARY_NAME
@@ -208,11 +193,7 @@ def _machines() -> machines_lib.Machines:
 
 
 def _check_folder(folder: pathlib.Path, hparams: configuration.Hparams) -> configuration.Hparams:
-  """Refuses a folder with another run, or with anything else, in it.
-
-  Returns:
-    The flags; a calibrated noise multiplier is that of the run's first start.
-  """
+  """Refuses a folder with another run, or with anything else, in it."""
   path = folder / configuration.HPARAMS_NAME
   if not path.exists():
     if folder.exists() and any(

@@ -1,6 +1,7 @@
 """Text of a user's own: folders and tables, their division, and bad files."""
 
 import csv
+import gzip
 import json
 
 import pyarrow as pa
@@ -25,6 +26,22 @@ def folder(tmp_path):
 
 def written(tmp_path, suffix, text='text', rows=None):
   path = tmp_path / f'mine{suffix}'
+  if suffix == '.json':  # Of LEAF.
+    data = {client: {'x': [content], 'y': [0]} for client, content in (rows or TEXTS).items()}
+    path.write_text(json.dumps({'users': list(data), 'user_data': data}))
+    return path
+  if suffix.endswith('.gz'):
+    plain = written(tmp_path, suffix[:-3], text, rows)
+    path.write_bytes(gzip.compress(plain.read_bytes()))
+    return path
+  if not suffix:  # Shards, as Spark writes them.
+    for number, (name, content) in enumerate((rows or TEXTS).items()):
+      folder = tmp_path / 'mine' / f'part={number % 3}'
+      folder.mkdir(parents=True, exist_ok=True)
+      (folder / '_SUCCESS').touch()
+      shard = written(folder, '.parquet', text, {name: content})
+      shard.rename(folder / f'{number}.parquet')
+    return path
   rows = [{'user': n, text: t, 'other': 1} for n, t in (rows or TEXTS).items()]
   if suffix == '.csv':
     with path.open('w', newline='') as stream:
@@ -47,14 +64,16 @@ def test_a_folder_has_a_client_in_each_text_file(folder):
   assert data.unigram_accuracy > 0
 
 
-@pytest.mark.parametrize('suffix', ['.csv', '.jsonl', '.parquet'])
+@pytest.mark.parametrize(
+  'suffix', ['.csv', '.jsonl', '.parquet', '.csv.gz', '.jsonl.gz', '', '.json']
+)
 def test_a_table_is_the_same_data(tmp_path, suffix):
   path = written(tmp_path, suffix)
   data = datasets.load(str(path), client_column='user', seed=3)
   splits = texts.split(list(TEXTS), 3)
   assert list(data.train_clients) == splits['train']
   assert len(data.test) == len(data.validation) == 2 * 2
-  assert data.unit == 'a value of user'
+  assert data.unit == ('a client id' if suffix == '.json' else 'a value of user')
   rows = [data.sentences(name) for name in data.train_clients]
   assert data.vocabulary.decode(rows[0][0]).startswith('<bos> hello world')
   assert all(row.shape == (2, 21) for row in rows)
@@ -70,7 +89,7 @@ def test_rows_of_a_client_need_not_be_together(tmp_path):
   assert [len(data.sentences(c)) for c in data.train_clients] == [2, 2]
 
 
-@pytest.mark.parametrize('suffix', ['.jsonl', '.parquet'])
+@pytest.mark.parametrize('suffix', ['.jsonl', '.parquet', '', '.json'])
 def test_token_ids(tmp_path, suffix):
   rows = {name: [7, 300, 7, i] for i, name in enumerate(TEXTS)}
   path = written(tmp_path, suffix, 'tokens', rows)
@@ -129,6 +148,10 @@ def test_the_digest_changes_with_the_text(folder):
       'is not JSON lines with clients of text or whole numbers',
     ),
     ('a.parquet', b'PAR1 nothing', 'is not Parquet'),
+    ('a.csv.gz', b'client,text\na,b c\n', 'is not CSV'),
+    ('a.json', b'{"users": ["a"]}', "is not LEAF's JSON"),
+    ('a.json', b'{"user_data": {"a": {"x": []}, "a": {"x": []}}}', "the key 'a' twice"),
+    ('a.json', b'{"user_data": {"a": {"x": [[0.5]]}}}', 'must have text or lists of token ids'),
     ('a.xlsx', b'PK', 'must be a folder, or a file that ends in .csv'),
   ],
 )
@@ -193,6 +216,15 @@ def test_names_that_the_log_would_refuse_are_refused_by_client_and_rule(tmp_path
     (folder / name / 'b.txt').write_text('Hello world.')
     with pytest.raises(ValueError, match='mine, names of clients: at .* normal form C'):
       datasets.load(str(folder))
+
+
+def test_numbers_and_texts_of_two_shards_are_not_merged(tmp_path):
+  for number, name in enumerate((1, '1', 2, 3)):
+    parquet.write_table(
+      pa.table({'client': [name], 'text': ['x y']}), tmp_path / f'{number}.parquet'
+    )
+  with pytest.raises(ValueError, match='names of clients must be all text or all whole numbers'):
+    datasets.load(str(tmp_path))
 
 
 def test_bad_folders_are_named(tmp_path):

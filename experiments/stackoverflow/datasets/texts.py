@@ -1,9 +1,9 @@
 """Your own text: a folder of text files, or a table with a client on each row.
 
-A folder holds one .txt file for each client. A table is CSV, JSON lines or
-Parquet, with a column that names the client and one that has text, or a list of
-token ids. A file of TensorFlow Federated's data has a text in a feature of each
-example. Clients are divided into training, validation and test by a seed.
+A folder holds one .txt file for each client, or the files of a table. A table is CSV, JSON lines
+or Parquet, with a column that names the client and one that has text, or a list of token ids. Files
+of TensorFlow Federated's and LEAF's data have a text in a feature of each example. Clients are
+divided into training, validation and test by a seed.
 """
 
 import collections
@@ -12,7 +12,8 @@ import itertools
 import os
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,7 @@ from pyarrow import parquet as pa_parquet
 
 from experiments.stackoverflow.datasets import dataset, docstrings, tff_files
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
-from fl_dpftrl.files import paths
+from fl_dpftrl.files import json_files, paths
 from fl_dpftrl.logs import ids
 from fl_dpftrl.logs import rows as rows_lib
 from fl_dpftrl.text import messages
@@ -31,7 +32,9 @@ LICENCE = (
   'Text of your own. The vocabulary is counted from the training clients without noise: the'
   ' guarantee is for the model, and takes the list of words as public.'
 )
-SUFFIXES = ('.csv', '.jsonl', '.ndjson', '.parquet', *tff_files.SUFFIXES)
+_CSV, _JSON = ('.csv', '.csv.gz'), ('.jsonl', '.ndjson', '.jsonl.gz', '.ndjson.gz')
+_TABLES, _LEAF = (*_CSV, *_JSON, '.parquet'), '.json'
+SUFFIXES = (*_TABLES, _LEAF, *tff_files.SUFFIXES)
 
 _CONVERT = 'convert it, as by iconv -f ISO-8859-1 -t UTF-8, with its own encoding'
 _UTF_16 = (b'\xff\xfe', b'\xfe\xff')
@@ -56,21 +59,22 @@ def load(
   """Returns the data set of a folder or file.
 
   Args:
-    path: folder of .txt files, or a file that ends in one of `SUFFIXES`.
+    path: folder of .txt files or of a table's, or a file that ends in one of `SUFFIXES`.
     seed: seed of the division into training, validation and test clients.
     client_column: column of the client's name, in a table.
     text_column: column or feature of the text, or of a list of token ids, in a file; where a
-      file of TFF's data has no 'text', that is 'tokens'.
+      file of TFF's data has no 'text', that is 'tokens', and in one of LEAF's 'x'.
     vocabulary_size: most words of the vocabulary, from training clients alone.
     length: most words of a sentence; a longer one is cut.
   """
   path = paths.local(path)
-  if path.is_dir():
+  files = _files(path)
+  if path.is_dir() and not files:
     clients, unit = _of_folder(path, length), 'a text file'
-  elif path.suffix in tff_files.SUFFIXES:
+  elif path.suffix in (_LEAF, *tff_files.SUFFIXES):
     clients, unit = _of_examples(path, text_column, length), 'a client id'
   else:
-    clients = _of_table(path, client_column, text_column, length)
+    clients = _of_table(files, client_column, text_column, length)
     unit = f'a value of {client_column}'
   names = ids.as_numpy(ids.column(list(clients), f'{path}, names of clients')).tolist()
   clients = {str(name): found for name, found in zip(names, clients.values()) if found}
@@ -137,35 +141,47 @@ def _sentences(text: str, length: int) -> Sentences:
   return docstrings.sentences_of(text, length, words=_WORD)
 
 
+def _files(path: pathlib.Path) -> list[pathlib.Path]:
+  """Returns the files of a table; none for a folder of texts."""
+  if not path.is_dir():
+    return [path]
+  if any(path.rglob('*.txt')):
+    return []
+  inside = sorted(file for file in path.rglob('[!._]*') if file.is_file())
+  return [file for file in inside if file.name.endswith(_TABLES)]
+
+
 def _of_table(
-  path: pathlib.Path, client_column: str, text_column: str, length: int
-) -> dict[str, Sentences]:
-  table = _read(path, client_column, text_column)
-  for flag, column in (('client_column', client_column), ('text_column', text_column)):
-    if column not in table.column_names:
-      names = messages.one_line(', '.join(table.column_names), limit=100)
-      raise ValueError(f'{path} has no column --{flag}={column}; it has {names}')
-    if table[column].null_count:
-      raise ValueError(f'{path}: {table[column].null_count} rows have no --{flag}={column}')
-  kind = table.schema.field(text_column).type
-  kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-  is_tokens = rows_lib.is_list(kind) and pa.types.is_integer(kind.value_type)
-  if not (is_tokens or ids.is_text(kind)):
-    raise ValueError(
-      f'{path}: --text_column={text_column} must have text or lists of token ids, is {kind}'
-    )
-  names = ids.column(table[client_column], f'{path}, --client_column={client_column}')
+  files: Sequence[pathlib.Path], client_column: str, text_column: str, length: int
+) -> dict[str | int, Sentences]:
   clients: dict[str | int, Sentences] = {}
-  for name, content in zip(names.to_pylist(), table[text_column].to_pylist()):
-    found = clients.setdefault(name, [])
-    found += _of_tokens(content, length) if is_tokens else _sentences(content, length)
+  for path in files:
+    table = _read(path, client_column, text_column)
+    for flag, column in (('client_column', client_column), ('text_column', text_column)):
+      if column not in table.column_names:
+        names = messages.one_line(', '.join(table.column_names), limit=100)
+        raise ValueError(f'{path} has no column --{flag}={column}; it has {names}')
+      if table[column].null_count:
+        raise ValueError(f'{path}: {table[column].null_count} rows have no --{flag}={column}')
+    kind = table.schema.field(text_column).type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    is_tokens = rows_lib.is_list(kind) and pa.types.is_integer(kind.value_type)
+    if not (is_tokens or ids.is_text(kind)):
+      raise ValueError(
+        f'{path}: --text_column={text_column} must have text or lists of token ids, is {kind}'
+      )
+    names = ids.column(table[client_column], f'{path}, --client_column={client_column}')
+    for name, content in zip(names.to_pylist(), table[text_column].to_pylist()):
+      found = clients.setdefault(name, [])
+      found += _of_tokens(content, length) if is_tokens else _sentences(content, length)
   return clients
 
 
 def _of_examples(path: pathlib.Path, text_column: str, length: int) -> dict[str, Sentences]:
-  """Returns the clients of a file of TFF's data, each with its examples of all splits."""
+  """Returns the clients of a file of TFF's or LEAF's data, each with its examples of all splits."""
   clients: dict[str, Sentences] = {}
-  for client, feature, content in tff_files.examples(path, text_column):
+  examples = _leaf if path.suffix == _LEAF else tff_files.examples
+  for client, feature, content in examples(path, text_column):
     found = clients.setdefault(client, [])
     if not isinstance(content, str):
       found += _of_tokens(content, length)
@@ -184,6 +200,22 @@ def _of_tokens(tokens: Sequence[int], length: int) -> Sentences:
   return [piece for piece in pieces if len(piece) > 1]
 
 
+def _leaf(path: pathlib.Path, text_column: str) -> Iterator[tuple[str, str, Any]]:
+  """Yields client, feature and content of each example of a file of LEAF's data."""
+  try:
+    data = json_files.parse(path.read_bytes())['user_data']
+    rows = {client: own.get(text_column) or own['x'] for client, own in data.items()}
+    examples = [(client, content) for client, contents in rows.items() for content in contents]
+  except (ValueError, KeyError, TypeError, AttributeError) as problem:
+    said = messages.one_line(repr(problem), limit=80)
+    raise ValueError(f"{path} is not LEAF's JSON, with lists in user_data: {said}") from None
+  for client, content in examples:
+    tokens = isinstance(content, list) and all(type(token) is int for token in content)
+    if not (tokens or isinstance(content, str)):
+      raise ValueError(f'{path}: --text_column={text_column} must have text or lists of token ids')
+    yield client, text_column, content
+
+
 def _read(path: pathlib.Path, client_column: str, text_column: str) -> pa.Table:
   """Reads the two columns of a table, and the names of the others."""
   if not path.is_file():
@@ -194,7 +226,7 @@ def _read(path: pathlib.Path, client_column: str, text_column: str) -> pa.Table:
       wanted = {client_column, text_column} & set(file.schema_arrow.names)
       whole = len(wanted) == len({client_column, text_column})
       return file.read(columns=sorted(wanted)) if whole else file.schema_arrow.empty_table()
-    if path.suffix in ('.jsonl', '.ndjson'):
+    if path.name.endswith(_JSON):
       first = None
       for client, text in _JSON_KINDS:
         schema = pa.schema([(client_column, client), (text_column, text)])
@@ -204,19 +236,19 @@ def _read(path: pathlib.Path, client_column: str, text_column: str) -> pa.Table:
         except pa.ArrowInvalid as problem:
           first = first or problem
       raise first
-    if path.suffix == '.csv':
+    if path.name.endswith(_CSV):
       text = {client_column: pa.string(), text_column: pa.string()}
       return pa_csv.read_csv(
         path,
         parse_options=pa_csv.ParseOptions(newlines_in_values=True),
         convert_options=pa_csv.ConvertOptions(column_types=text),
       )
-  except pa.ArrowException as problem:
+  except (pa.ArrowException, OSError) as problem:
     raise ValueError(f'{path} {_unreadable(path, problem)}') from None
   raise ValueError(f'{path} must be a folder, or a file that ends in {", ".join(SUFFIXES)}')
 
 
-def _unreadable(path: pathlib.Path, problem: pa.ArrowException) -> str:
+def _unreadable(path: pathlib.Path, problem: Exception) -> str:
   """Returns why a table cannot be read, and what to do."""
   with path.open('rb') as stream:
     start = stream.read(2)
@@ -227,7 +259,7 @@ def _unreadable(path: pathlib.Path, problem: pa.ArrowException) -> str:
   if 'UTF8' in str(problem) or start in _UTF_16:
     return f'is not text in UTF-8; {_CONVERT}'
   said = messages.one_line(str(problem), limit=80)
-  if path.suffix == '.csv':
+  if path.name.endswith(_CSV):
     return f'is not CSV with commas and quoted texts, under a line of column names: {said}'
   return f'is not JSON lines with clients of text or whole numbers, and texts or token ids: {said}'
 

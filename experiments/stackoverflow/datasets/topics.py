@@ -244,11 +244,8 @@ def load(
 
 
 def _uniform(*indices: int | np.ndarray) -> np.ndarray:
-  """Returns a number from 0 to 1 for each tuple of indices, whichever others are asked for.
-
-  Source: Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators", for the
-  mixing of bits.
-  """
+  """Returns a number from 0 to 1 for each tuple of indices, whichever others are asked for."""
+  # Bits are mixed as in Steele, Lea and Flood 2014, "Fast splittable pseudorandom generators".
   state = np.zeros(np.broadcast_shapes(*(np.shape(index) for index in indices)), np.uint64)
   with np.errstate(over='ignore'):
     for index in indices:
