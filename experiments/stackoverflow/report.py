@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import pathlib
 import sys
 from collections.abc import Mapping
@@ -38,7 +37,7 @@ def description(
     dataset=f'{hparams.dataset}: {dataset.licence}',
     unit=dataset.unit,
     strategy=hparams.strategy or f'{family}, optimised',
-    program=os.path.relpath(program) if program.exists() else 'fl-dpftrl',
+    program=str(program) if program.exists() else 'fl-dpftrl',
     counts=True,
     short_rounds=False,
   )

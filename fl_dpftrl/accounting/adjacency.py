@@ -33,7 +33,7 @@ ADJACENCIES = tuple(_ADJACENCIES)
 
 def check(adjacency: str, group_size: int = 1) -> None:
   """Raises ValueError if no guarantee holds for this adjacency or group size."""
-  if adjacency == ADD_OR_REMOVE:
+  if adjacency.startswith('add'):
     raise ValueError(
       'adjacency add_or_remove is refused: without a device, others'
       ' would take its places in the cohorts, which no schema bounds and no'

@@ -15,7 +15,7 @@ def local(path: str | os.PathLike[str]) -> pathlib.Path:
   text = os.fspath(path)
   if _ADDRESS.match(text):
     raise ValueError(
-      f'{messages.quoted(text)} is an address, and files are kept on this machine: give a path,'
-      ' such as that of a mounted bucket'
+      f'{messages.quoted(text)} is an address, and files are kept on this machine: give a path of a'
+      ' local disk; docs/production.md says what may be copied to a bucket'
     )
   return pathlib.Path(text)

@@ -36,52 +36,69 @@ _ARITHMETIC = {
 }
 
 
+# Of what an assumption is; a report says those of single figures beside the figures.
+FIGURES, LOG, SERVER, DEVICES = 'the figures', 'the log', 'the server', 'the devices'
+
+
 def sentences(statement: 'statement_lib.Statement') -> tuple[str, ...]:
   """Returns all assumptions of a statement, in its order."""
+  return tuple(sentence for _, sentence in subjects(statement))
+
+
+def subjects(statement: 'statement_lib.Statement') -> list[tuple[str, str]]:
+  """Returns all assumptions in their order, each after its subject: LOG, for example."""
   runs, declared = statement.runs, statement.declared
   group_size = statement.group_size
-  result = [
+  of_figures = [
     f'worst case: {guarantee_lib.assumptions(run.schema)[0]}{of_run}, as in the log'
     for of_run, run in _named(runs)
   ]
   if statement.observed is not None:
-    result.append('observed: devices took part in the very rounds of the log')
+    of_figures.append('observed: devices took part in the very rounds of the log')
+  result = [(FIGURES, sentence) for sentence in of_figures]
   if declared is not None:
-    result += _declared(runs, declared)
+    result += [(LOG, sentence) for sentence in _declared(runs, declared)]
   if statement.drawn is not None:
-    result += statement.drawn.sentences()
+    result += [(SERVER, sentence) for sentence in statement.drawn.sentences()]
   if statement.worst_case.void_reason:
-    result.append(f'NOTHING IS GUARANTEED: {statement.worst_case.void_reason}')
+    result.append((FIGURES, f'NOTHING IS GUARANTEED: {statement.worst_case.void_reason}'))
   if statement.void_reason:
-    result.append(f'THE GUARANTEE IS VOID: {statement.void_reason}')
-  result += guarantee_lib.assumptions(runs[0].schema)[1:]
-  result += _of_releases(statement)
-  result += adjacency_lib.assumptions(statement.adjacency)
+    result.append((FIGURES, f'THE GUARANTEE IS VOID: {statement.void_reason}'))
+  clipping, noise, participation = guarantee_lib.assumptions(runs[0].schema)[1:]
+  result += [(SERVER, clipping), (SERVER, noise), (DEVICES, participation)]
+  result += [(FIGURES, sentence) for sentence in _of_releases(statement)]
+  result += [(DEVICES, sentence) for sentence in adjacency_lib.assumptions(statement.adjacency)]
   if group_size > 1:
     observed = '' if statement.observed is None else f', observed adds the {group_size} largest'
-    result.append(
+    sentence = (
       f'groups of {group_size} devices are protected together: worst case and declared multiply the'
       f' sensitivity of one by {group_size}{observed}, upper bounds'
     )
-  result += [
+    result.append((DEVICES, sentence))
+  complete = (
     'the log is complete: it has every device whose update may have entered a'
-    ' released sum, and its num_rounds counts every row of noise consumed',
+    ' released sum, and its num_rounds counts every row of noise consumed'
+  )
+  one_id = (
     'one device_id stands for one unit of privacy, spelled the same in all rounds: ids that differ'
-    ' in case, leading zeros or look-alike letters count as other devices',
-    *_noise(runs),
-    _ARITHMETIC[statement.arithmetic.kind],
+    ' in case, leading zeros or look-alike letters count as other devices'
+  )
+  once = (
     'each row of noise entered one released sum: no copy of the whole state of a run, such as a'
-    ' snapshot of its volume, was put back or continued beside it after later results were used',
-  ]
+    ' snapshot of its volume, was put back or continued beside it after later results were used'
+  )
+  result += [(LOG, complete), (LOG, one_id), *((LOG, sentence) for sentence in _noise(runs))]
+  result += [(SERVER, _ARITHMETIC[statement.arithmetic.kind]), (SERVER, once)]
   if len(runs) > 1:
-    result.append(
+    independent = (
       'the noise of each run is independent of that of the others; a device'
       ' that is in several runs has the same device_id in them; which runs there were, and their'
       ' strategies, noise and schemas, did not depend on what the others released'
     )
+    result.append((SERVER, independent))
   for of_run, run in _named(runs):
-    result += _of_run(run, of_run)
-  return tuple(result)
+    result += [(SERVER, sentence) for sentence in _of_run(run, of_run)]
+  return result
 
 
 def _named(runs: Sequence[facts_lib.RunFacts]) -> list[tuple[str, facts_lib.RunFacts]]:

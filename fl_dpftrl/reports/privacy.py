@@ -9,11 +9,14 @@ statement holds no more than that statement.
 import importlib.metadata
 import os
 import platform
+from collections.abc import Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from fl_dpftrl import version
 from fl_dpftrl.files import durable
-from fl_dpftrl.replaying import facts, publication
+from fl_dpftrl.replaying import assumptions, facts, publication
 from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import figures, page
 from fl_dpftrl.reports import setting as setting_lib
@@ -76,6 +79,7 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
     a_one=_A[one],
     drawn_is_amplified=statement.drawn is not None and statement.drawn.is_amplified,
     clip_norm=_clip_norm(statement, setting),
+    assumptions=_assumptions(statement),
     figures={
       'losses': _losses(statement, void, one),
       'runs': [_participation(run, one) for run in statement.runs],
@@ -86,6 +90,15 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
     versions=_versions(),
     embedded=statement.to_json(),
   )
+
+
+def _assumptions(statement: statement_lib.Statement) -> dict[str, list[str]]:
+  """Returns the assumptions of all figures, by their subject."""
+  found = assumptions.subjects(statement)
+  return {
+    subject: [sentence for of, sentence in found if of == subject]
+    for subject in (assumptions.LOG, assumptions.SERVER, assumptions.DEVICES)
+  }
 
 
 def _clip_norm(statement: statement_lib.Statement, setting: Setting) -> str:
@@ -128,15 +141,26 @@ def _losses(
   per_device, worst = statement.per_device, statement.worst_case.rho
   if per_device is None or not per_device.rho_histogram:
     return None
-  mark = None
+  mark, most = None, max(run.max_participations for run in statement.runs)
   if statement.group_size == 1 and worst is not None:  # Others are for many devices.
     mark = (worst, f'worst case: {"void" if void else f"ρ = {rounding.up(worst)}"}')
   return figures.spread(
-    per_device.rho_histogram,
+    _joined(per_device.rho_histogram, most),
     title=f'{one.capitalize()}s by ρ',
     x_label=f'ρ (zCDP) of {_A[one]}',
     mark=mark,
   )
+
+
+def _joined(bars: Sequence[tuple[float, float, int]], most: int) -> list[tuple[float, float, int]]:
+  """Joins bars into at most so many of equal width: ρ grows by steps with participations."""
+  low, high, number = bars[0][0], bars[-1][1], min(most, len(bars))
+  counts = np.zeros(number, int)
+  for left, right, count in bars:
+    place = 0.5 * (left + right) - low
+    counts[min(number - 1, int(number * place / (high - low)) if high > low else 0)] += count
+  edges = np.linspace(low, high, number + 1).tolist()
+  return list(zip(edges, edges[1:], counts.tolist()))
 
 
 def _versions() -> list[tuple[str, str]]:

@@ -113,8 +113,11 @@ def write(
 
 def replay_command(run: loop.TrainingRun, description: Description) -> str:
   """Returns the command that gives the figures of the report again."""
+  program = description.program
+  if os.path.isabs(program) and not run.folder.is_absolute():
+    program = os.path.relpath(program)  # Paths of one kind, as the folder was given.
   words = [
-    *(description.program, 'replay'),
+    *(program, 'replay'),
     f'--log={run.folder / writer.NAME}',
     f'--strategy={run.folder / files.NAME}',
     f'--noise_multiplier={run.aggregator.noise_multiplier}',

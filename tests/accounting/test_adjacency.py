@@ -74,6 +74,7 @@ def test_a_lower_bound_stays_one():
   'arguments, message',
   [
     ({'adjacency': 'add_or_remove'}, 'add_or_remove is refused.*cohorts'),
+    ({'adjacency': 'add_remove'}, 'add_or_remove is refused.*cohorts'),
     ({'adjacency': 'other'}, "one of zero_out, replace_one, got 'other'"),
     ({'group_size': 0}, 'group_size.*0'),
     ({'group_size': 1.5}, 'group_size.*1.5'),

@@ -325,6 +325,36 @@ def test_each_guarantee_is_beside_its_assumptions(plain):
       assert sentence in re.sub(r'\s+', ' ', card)
 
 
+def test_figures_have_one_name_and_the_page_says_which_to_quote(plain):
+  assert 'Worst case of' not in plain.text
+  assert 'Quote the worst case, or the declared schema if participation, or the end' in plain.text
+  assert 'Updates and noise were' in plain.text or 'Sums were floating-point numbers' in plain.text
+
+
+def test_each_assumption_is_said_once_by_its_subject(plain):
+  stated = statement()
+  part = plain.text.partition('All of them assume:')[2].partition('Formal statement')[0]
+  assert [part.index(f'Of {each}') for each in ('the log', 'the server', 'the devices')]
+  listed = [sentence for sentence in stated.assumptions if sentence in part]
+  left = set(stated.assumptions) - set(listed)
+  beside = ('worst case', 'observed: ', 'declared is')  # These are in the cards of the figures.
+  assert left and all(sentence.startswith(beside) for sentence in left)
+  assert all(part.count(sentence) == 1 for sentence in listed)
+
+
+def test_what_is_not_recorded_is_one_row(plain):
+  assert plain.text.count('not recorded') == 2  # The other is in the items of NIST.
+  assert 'not recorded' + 'data, population, report goal, name of the strategy' in plain.text
+
+
+def test_losses_are_binned_by_participations():
+  stated = statement(CROWD)
+  (drawn,) = re.findall(r'<svg[^>]*aria-label="Devices by ρ.*?</svg>', report(stated).source, re.S)
+  assert stated.max_participations == 4
+  assert drawn.count('fill: var(--accent)') == 4
+  assert 'Devices by ρ: 1,009 in all' in drawn
+
+
 def test_a_run_without_a_declaration():
   stated = statement(min_sep=None)
   page = report(stated)

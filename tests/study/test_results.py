@@ -164,6 +164,10 @@ def test_the_table_and_the_page_say_what_a_number_is():
     assert figure.get_figwidth() <= 5.0  # Letters of 10 points have 10 of 390 pixels.
     sizes = [text.get_fontsize() for axes in figure.axes for text in axes.get_xticklabels()]
     assert min(sizes) >= 10
+  by_epsilon, difference = study.figures.values()
+  assert [axes.get_xlabel() for axes in by_epsilon.axes] == ['target ε']
+  assert by_epsilon.axes[0].get_ylabel() == 'test accuracy (%)'
+  assert 'difference to the best' in difference.axes[-1].get_xlabel()
 
 
 def test_a_study_without_noise_or_results_has_no_figures():

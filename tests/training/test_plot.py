@@ -23,5 +23,7 @@ def test_equal_bytes_and_steps(tmp_path, monkeypatch):
     )
     drawn.append(path.read_bytes())
   assert drawn[0].startswith(b'\x89PNG') and drawn[0] == drawn[1]
+  across = [axes.get_xlabel() for axes in closed[0].axes]
+  assert across[-2:] == ['rounds', 'simulated days']
   (line,) = closed[0].axes[2].lines
   assert line.get_drawstyle() == 'steps-pre'  # From round 5 on it is drawn as 3.
