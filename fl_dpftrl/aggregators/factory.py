@@ -76,10 +76,9 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     inner_factory: sums the bounded updates, which are int64 tensors; None for
       `tff.aggregators.SumFactory`. 'secure' is `tff.aggregators.SecureModularSumFactory` with the
       modulus that report_goal and the noise need, and gives the same bits; every context here
-      computes it as a plain sum, which only a system that runs the process can make secure. Any
-      other has to sum known updates when the process is created: a mean is refused, which would
-      divide twice. No coordinate exceeds 2²⁴ units: `tff.aggregators.SecureSumFactory(2**24)` cuts
-      none. It must not add to what it sums: what that adds to sensitivity is not accounted for.
+      computes it as a plain sum. Any other has to sum known updates when the process is created:
+      a mean is refused. No coordinate exceeds 2²⁴ units: `tff.aggregators.SecureSumFactory(2**24)`
+      cuts none. It must not add to what it sums, which would not be accounted for.
     noise_seed: None for a secret seed, fresh from the operating system with each
       `initialize()`. A number makes the noise repeatable, for tests, and voids the guarantee.
     memory: where noise is kept. 'engine': by this process, which makes the row of the next round

@@ -10,7 +10,6 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -84,7 +83,7 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
       'losses': _losses(statement, void, one),
       'runs': [_participation(run, one) for run in statement.runs],
       'trade_off': None if mu is None else figures.curve(mu),
-      'errors': () if mu is None else examples(mu),
+      'errors': [(s, figures.least_false_negatives(mu, s)) for s in _SHARES] if mu else [],
     },
     command=setting.command if statement.confidential else publication.command(statement),
     versions=_versions(),
@@ -172,15 +171,3 @@ def _versions() -> list[tuple[str, str]]:
     except importlib.metadata.PackageNotFoundError:
       continue
   return releases
-
-
-class Errors(NamedTuple):
-  """A point of the curve: shares of false positives and false negatives, 0 to 1."""
-
-  false_positives: float
-  false_negatives: float
-
-
-def examples(mu: float) -> tuple[Errors, ...]:
-  """Returns a few points of the curve."""
-  return tuple(Errors(share, figures.least_false_negatives(mu, share)) for share in _SHARES)

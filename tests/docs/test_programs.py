@@ -50,6 +50,7 @@ def test_a_program_trains_and_keeps_its_budget(program, names):
     ('adaptive-clipping.md', {'aggregator'}),
     ('noise-state.md', {'aggregator'}),
     ('own-model.md', {'trained'}),
+    ('production.md', {'trained', 'schema'}),
     ('where-rounds-run.md', {'form', 'initialize'}),
   ],
 )
