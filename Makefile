@@ -169,12 +169,11 @@ else
 	  $(addprefix --ignore=,$(TFF_TESTS)) $(TESTS)
 endif
 
-# The examples in PyTorch, JAX, Flower, pfl-research and Opacus, with their releases and without
-# TensorFlow. `make test` runs those that need no more than its own environment: NumPy and JAX. This
-# one takes minutes to set up, mostly for PyTorch and Ray.
+# The adapters and their examples with the releases of examples/requirements.txt, and without
+# TensorFlow. This environment takes minutes to set up, mostly for PyTorch and Ray.
 test-adapters: .venv-adapters/installed
 	OPENBLAS_NUM_THREADS=1 .venv-adapters/bin/python -m pytest \
-	  --ignore=tests/rounds/test_equal_to_tff.py tests/rounds
+	  --ignore=tests/rounds/test_equal_to_tff.py tests/adapters tests/rounds
 
 ifndef LOCKED
 .venv-adapters/installed: examples/requirements.txt setup.py

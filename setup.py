@@ -46,6 +46,11 @@ setuptools.setup(
   extras_require={
     'test': ['hypothesis>=6.100', 'jax>=0.4.30', 'mpmath>=1.3', 'pytest>=8', 'pytest-xdist>=3.5'],
     'machines': ['ray>=2.55'],  # clients and noise on several machines
+    # fl_dpftrl.adapters, each with its library
+    'flower': ['flwr>=1.41'],
+    'opacus': ['opacus>=1.5.4'],
+    'optax': ['jax>=0.4.30', 'optax>=0.2.5'],
+    'pfl': ['pfl>=0.6', 'torch>=2.2'],
   },
   entry_points={'console_scripts': ['fl-dpftrl = fl_dpftrl.commands.main:main']},
 )

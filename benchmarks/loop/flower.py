@@ -8,9 +8,7 @@ Each run is a process of its own, FedAvg alone and wrapped in turn. 20 of 40 nod
 of 407,050 parameters. It needs `flwr[simulation]`, and is run by hand.
 """
 
-import importlib.util
 import itertools
-import pathlib
 import statistics
 import subprocess
 import sys
@@ -19,7 +17,6 @@ import time
 
 import numpy as np
 
-EXAMPLE = pathlib.Path(__file__).parents[2] / 'examples' / 'flower_strategy.py'
 NODES, COHORT, ROUNDS = 40, 20, 10
 SHAPES = {'hidden': (784, 512), 'bias': (512,), 'output': (512, 10), 'last': (10,)}
 
@@ -45,23 +42,18 @@ def trained(weights: dict[str, np.ndarray], device: int) -> dict[str, np.ndarray
 
 
 def run(is_private: bool) -> None:
-  from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+  from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
   from flwr.clientapp import ClientApp
   from flwr.serverapp import ServerApp
   from flwr.serverapp.strategy import FedAvg
   from flwr.simulation import run_simulation
 
   import fl_dpftrl as dpftrl
+  from fl_dpftrl.adapters import flower
 
-  spec = importlib.util.spec_from_file_location('flower_strategy', EXAMPLE)
-  example = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(example)
   client_app, server_app = ClientApp(), ServerApp()
 
-  @client_app.query()
-  def query(message, context):
-    device = ConfigRecord({'device-id': str(context.node_config['partition-id'])})
-    return Message(content=RecordDict({'device': device}), reply_to=message)
+  flower.answer_device_id(client_app, lambda context: str(context.node_config['partition-id']))
 
   @client_app.train()
   def train(message, context):
@@ -90,7 +82,7 @@ def run(is_private: bool) -> None:
           folder=folder,
         )
         all_nodes = FedAvg(fraction_train=1.0, fraction_evaluate=0.0)
-        strategy = example.PrivateStrategy(all_nodes, aggregator, COHORT)
+        strategy = flower.PrivateStrategy(all_nodes, aggregator, COHORT)
       ends: list[float] = []
       before = time.process_time()
       strategy.start(

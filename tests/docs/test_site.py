@@ -74,12 +74,14 @@ def anchors(path) -> set[str]:
 
 
 def named(room: str) -> set[str]:
-  """Returns the names that a room's `__init__` lists, imports or defines."""
-  tree = ast.parse((ROOT.joinpath(*room.split('.')) / '__init__.py').read_text())
+  """Returns the names that a room's `__init__`, or a module, lists, imports or defines."""
+  path = ROOT.joinpath(*room.split('.'))
+  tree = ast.parse((path / '__init__.py' if path.is_dir() else path.with_suffix('.py')).read_text())
   names = {alias.asname for node in ast.walk(tree) for alias in getattr(node, 'names', [])}
   names |= {node.name for node in tree.body if hasattr(node, 'name')}
   lists = re.search(r'__all__ = (\[.*?\])', ast.unparse(tree))
-  return names | set(ast.literal_eval(lists[1]) if lists and room != 'fl_dpftrl' else [])
+  adapters = {'flower', 'opacus', 'optax', 'pfl'} if room == 'fl_dpftrl.adapters' else set()
+  return names | adapters | set(ast.literal_eval(lists[1]) if lists and room != 'fl_dpftrl' else [])
 
 
 @pytest.mark.parametrize(

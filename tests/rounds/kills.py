@@ -33,7 +33,7 @@ LIBRARIES = {
   'jax_optax': ('jax', 'optax'),
   'central': ('jax', 'fl_dpftrl.optimization', 'fl_dpftrl.centralized.amplification'),
   'pfl_mechanism': ('torch', 'pfl.aggregate.simulate', 'pfl.model.pytorch'),
-  'opacus_optimizer': ('torch', 'opacus.optimizers', 'opacus.grad_sample'),
+  'opacus_optimizer': ('torch', 'fl_dpftrl.adapters.opacus'),
   'flower_strategy': ('flwr.simulation', 'flwr.serverapp.strategy', 'ray'),
 }
 _ARGUMENTS = {'central': ('--epsilon=8', '--bands=4', '--num_rounds=60', '--batch_size=100')}

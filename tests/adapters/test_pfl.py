@@ -5,20 +5,20 @@ import pytest
 from scipy import stats
 
 import fl_dpftrl as dpftrl
-from tests.rounds import test_examples
 
-pytest.importorskip('pfl')
+adapter = pytest.importorskip('fl_dpftrl.adapters.pfl', exc_type=ImportError)
 
 SIZE, CLIP = 400, 0.5
 
 
-def training(module, updates, folder, **arguments):
+def training(updates, folder, **arguments):
   """Returns what pfl hands to the model after one round of users with these updates."""
   import torch
   from pfl.aggregate.simulate import SimulatedBackend
   from pfl.aggregate.weighting import WeightByDatapoints
   from pfl.common_types import Population
   from pfl.context import CentralContext
+  from pfl.data.dataset import Dataset
   from pfl.metrics import Metrics
   from pfl.stats import MappedVectorStatistics
 
@@ -34,37 +34,34 @@ def training(module, updates, folder, **arguments):
     folder=folder,
     **arguments,
   ) as aggregator:
-    mechanism = module.PrivateMechanism(aggregator)
-    data_of = lambda user: module.Dataset((np.zeros((user + 1, 1)),), user_id=user)
-    users = module.PrivateUsers(mechanism, data_of, range(len(updates)))
+    mechanism = adapter.PrivateMechanism(aggregator)
+    data_of = lambda user: Dataset((np.zeros((user + 1, 1)),), user_id=user)
+    users = adapter.PrivateUsers(mechanism, data_of, range(len(updates)))
     backend = SimulatedBackend(users, users, postprocessors=[WeightByDatapoints(), mechanism])
     context = CentralContext(0, False, len(updates), Population.TRAIN, None, None)
     statistics, _ = backend.gather_results(None, Algorithm(), central_context=context)
   return statistics['w'].numpy(), statistics.weight
 
 
-def test_the_mean_is_of_bounded_updates_whatever_the_weights(tmp_path, monkeypatch):
-  module = test_examples.program('pfl_mechanism', monkeypatch)
+def test_the_mean_is_of_bounded_updates_whatever_the_weights(tmp_path):
   updates = np.diag(np.float32([0.3, 0.1, 9.0])) @ np.eye(3, SIZE, dtype=np.float32)
   # Weights of datapoints scale updates by (i + 1) / 7 before they are bounded.
-  mean, weight = training(module, updates, tmp_path, noise_multiplier=0.0, report_goal=3)
+  mean, weight = training(updates, tmp_path, noise_multiplier=0.0, report_goal=3)
   expected = np.float32([0.3 / 7, 0.2 / 7, CLIP]) / 3 @ np.eye(3, SIZE, dtype=np.float32)
   np.testing.assert_allclose(mean, expected, atol=1e-4)
   assert weight == 1.0
 
 
-def test_the_noise_is_that_of_the_multiplier(tmp_path, monkeypatch):
-  module = test_examples.program('pfl_mechanism', monkeypatch)
+def test_the_noise_is_that_of_the_multiplier(tmp_path):
   zeros = np.zeros((2, SIZE), np.float32)
-  mean, _ = training(module, zeros, tmp_path, noise_multiplier=3.0, report_goal=2, noise_seed=1)
+  mean, _ = training(zeros, tmp_path, noise_multiplier=3.0, report_goal=2, noise_seed=1)
   low, high = stats.chi2.ppf([1e-4, 1 - 1e-4], SIZE)
   for factor, passes in ((1.0, True), (2 / 3, False), (1.5, False)):
     square = float(np.sum(np.square(mean))) / (factor * 3.0 * CLIP / 2) ** 2
     assert (low < square < high) == passes
 
 
-def test_users_and_statistics_outside_of_a_round_are_refused(tmp_path, monkeypatch):
-  module = test_examples.program('pfl_mechanism', monkeypatch)
+def test_users_and_statistics_outside_of_a_round_are_refused(tmp_path):
   aggregator = dpftrl.PrivateAggregator(
     dpftrl.Identity(),
     template={'w': np.zeros(SIZE, np.float32)},
@@ -74,7 +71,7 @@ def test_users_and_statistics_outside_of_a_round_are_refused(tmp_path, monkeypat
     folder=tmp_path,
   )
   with aggregator:
-    mechanism = module.PrivateMechanism(aggregator)
+    mechanism = adapter.PrivateMechanism(aggregator)
     with pytest.raises(ValueError, match='user of no round'):
       mechanism.postprocess_one_user(stats=None, user_context=None)
     with pytest.raises(ValueError, match='there is no round'):
@@ -82,4 +79,4 @@ def test_users_and_statistics_outside_of_a_round_are_refused(tmp_path, monkeypat
     with pytest.raises(ValueError, match='simulations'):
       mechanism.postprocess_server_live(stats=None, central_context=None, aggregate_metrics=None)
     with pytest.raises(ValueError, match='cohorts'):
-      next(iter(module.PrivateUsers(mechanism, None, [1])))
+      next(iter(adapter.PrivateUsers(mechanism, None, [1])))

@@ -6,15 +6,14 @@ from scipy import stats
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.centralized import amplification, sampling
-from tests.rounds import test_examples
 
-pytest.importorskip('opacus')
+adapter = pytest.importorskip('fl_dpftrl.adapters.opacus', exc_type=ImportError)
 torch = pytest.importorskip('torch')
 
 IN, OUT = 6, 4
 
 
-def prepared(module, folder, *, batch, reduction='mean', **arguments):
+def prepared(folder, *, batch, reduction='mean', **arguments):
   from opacus.grad_sample import GradSampleModule
 
   torch.manual_seed(3)
@@ -27,7 +26,7 @@ def prepared(module, folder, *, batch, reduction='mean', **arguments):
     folder=folder,
     **dict(noise_multiplier=0.0) | arguments,
   )
-  optimizer = module.CorrelatedOptimizer(
+  optimizer = adapter.CorrelatedOptimizer(
     torch.optim.SGD(model.parameters(), lr=1.0), aggregator, loss_reduction=reduction
   )
   return model, optimizer, aggregator
@@ -43,13 +42,12 @@ def batch_of(count, seed=0):
 
 
 @pytest.mark.parametrize('reduction', ['mean', 'sum'])
-def test_gradients_are_those_of_opacus_without_noise(reduction, tmp_path, monkeypatch):
+def test_gradients_are_those_of_opacus_without_noise(reduction, tmp_path):
   from opacus.grad_sample import GradSampleModule
   from opacus.optimizers import DPOptimizer
 
-  module = test_examples.program('opacus_optimizer', monkeypatch)
   x, y = batch_of(32)
-  model, optimizer, aggregator = prepared(module, tmp_path, batch=32, reduction=reduction)
+  model, optimizer, aggregator = prepared(tmp_path, batch=32, reduction=reduction)
   torch.manual_seed(3)
   their_model = GradSampleModule(torch.nn.Linear(IN, OUT), loss_reduction=reduction)
   theirs = DPOptimizer(
@@ -75,10 +73,9 @@ def test_gradients_are_those_of_opacus_without_noise(reduction, tmp_path, monkey
   assert float(their_model._module.weight.grad.abs().max()) > 1e-2
 
 
-def noise_of(module, folder, multiplier, count):
+def noise_of(folder, multiplier, count):
   """Returns gradients of no examples: noise alone, divided by the batch size."""
   model, optimizer, aggregator = prepared(
-    module,
     folder,
     batch=2,
     noise_multiplier=multiplier,
@@ -96,11 +93,10 @@ def noise_of(module, folder, multiplier, count):
   return np.concatenate(values)
 
 
-def test_the_noise_has_the_distribution_of_opacus(tmp_path, monkeypatch):
+def test_the_noise_has_the_distribution_of_opacus(tmp_path):
   from opacus.optimizers.optimizer import _generate_noise
 
-  module = test_examples.program('opacus_optimizer', monkeypatch)
-  ours = noise_of(module, tmp_path, 2.0, 150)
+  ours = noise_of(tmp_path, 2.0, 150)
   torch.manual_seed(0)
   theirs = _generate_noise(2.0 * 0.5, torch.zeros(ours.size)).numpy() / 2
   test = lambda a, b: stats.ks_2samp(a, b).pvalue
@@ -129,54 +125,95 @@ def test_epsilon_of_independent_noise_is_that_of_opacus(rate, multiplier, steps,
   assert 0.0 < prv - ours < 0.02 and prv < rdp < 1.3 * ours
 
 
-def test_steps_without_a_batch_and_gradients_twice_are_refused(tmp_path, monkeypatch):
-  module = test_examples.program('opacus_optimizer', monkeypatch)
+def test_steps_without_a_batch_and_gradients_twice_are_refused(tmp_path):
   x, y = batch_of(4)
-  model, optimizer, aggregator = prepared(module, tmp_path, batch=4)
+  model, optimizer, aggregator = prepared(tmp_path, batch=4)
   with aggregator:
     loss(model, x, y).backward()
     with pytest.raises(ValueError, match='call begin'):
       optimizer.step()
     optimizer.begin(range(4))
+    with pytest.raises(ValueError, match='not initialized'):  # Gradients of another batch.
+      optimizer.step()
+    loss(model, x, y).backward()
+    optimizer.signal_skip_step()
     optimizer.step()
-    optimizer.begin(range(4, 8))
-    with pytest.raises(ValueError, match='zero_grad'):
+    with pytest.raises(ValueError, match='not initialized'):  # Added before.
       optimizer.step()
-    optimizer.round.fail()
-    optimizer.zero_grad()
-    optimizer.begin(range(3, 7))
+    optimizer.begin(range(4, 8))  # The batch before it had no step, and is used up.
     loss(model, *batch_of(5)).backward()
-    with pytest.raises(ValueError, match='has 4 devices, each with one update; got one more'):
+    with pytest.raises(ValueError, match='has 4 devices, each with one update; got 5'):
       optimizer.step()
-    optimizer.round.fail()
-    optimizer.zero_grad()
-    optimizer.noise_multiplier = 7.0
     optimizer.begin(range(4))
+    optimizer.noise_multiplier = 7.0
     loss(model, x, y).backward()
     with pytest.raises(ValueError, match='the aggregator’s, and stay'):
       optimizer.step()
+    assert aggregator.next_round == 3
 
 
-@pytest.mark.slow
-def test_a_network_learns_and_goes_on(tmp_path, monkeypatch, capsys):
-  module = test_examples.program(
-    'opacus_optimizer', monkeypatch, EXAMPLES=10_000, BATCH=100, PASSES=1
+def made(folder, epochs=2, **changes):
+  torch.manual_seed(0)
+  model = torch.nn.Linear(IN, OUT)
+  loader = torch.utils.data.DataLoader(list(zip(*batch_of(22))), batch_size=5)
+  arguments = dict(
+    module=model,
+    optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+    data_loader=loader,
+    epochs=epochs,
+    strategy='blt-b100',
+    max_grad_norm=1.0,
+    epsilon=8.0,
+    delta=1e-5,
+    folder=folder,
   )
-  begin, begun = module.CorrelatedOptimizer.begin, []
+  return adapter.make_private(**arguments | changes)
 
-  def interrupted(optimizer, example_ids):
-    begun.append(1)
-    if len(begun) == 30:
-      raise InterruptedError
-    begin(optimizer, example_ids)
 
-  monkeypatch.setattr(module.CorrelatedOptimizer, 'begin', interrupted)
-  with pytest.raises(InterruptedError):
-    module.main(tmp_path / 'run')
-  module.main(tmp_path / 'run')
-  last = capsys.readouterr().out.splitlines()[-1]
-  assert last.startswith('step 100: ') and float(last.split('accuracy ')[1].split()[0]) > 70.0
-  run = test_examples.opened(tmp_path / 'run')
+def steps(model, optimizer, loader, limit=None):
+  count = 0
+  for x, y in loader:
+    loss(model, x, y).backward()
+    optimizer.step()
+    count += 1
+    if count == limit:
+      break
+  return count
+
+
+def test_make_private_goes_on_with_the_next_batch_and_keeps_epsilon(tmp_path):
+  model, optimizer, loader = made(tmp_path)
+  assert len(loader) == 4 and steps(model, optimizer, loader, limit=3) == 3
+  optimizer.aggregator.close()
+  model, optimizer, loader = made(tmp_path)
+  passes = [steps(model, optimizer, loader) for _ in range(3)]
+  assert passes == [1, 4, 0]
+  optimizer.aggregator.close()
+  run = dpftrl.open_run(tmp_path / 'participation.parquet', tmp_path / 'strategy.json')
   statement = dpftrl.replay(run, deltas=1e-5)
-  assert statement.arithmetic.kind == 'covered' and statement.declared.holds
-  assert str(statement.worst_case) in last
+  assert statement.min_sep == 4 and statement.num_rounds == 8 and statement.declared.holds
+  assert 7.9 < statement.worst_case.epsilon() <= 8.0
+
+
+def test_examples_of_the_loader_are_those_of_the_log(tmp_path):
+  numbers = torch.arange(22)
+  loader = torch.utils.data.DataLoader(numbers, batch_size=5)
+  _, optimizer, loader = made(tmp_path, data_loader=loader)
+  for batch in loader:
+    assert batch.tolist() == optimizer.round.device_ids.tolist()
+
+
+def test_loaders_and_layers_without_a_guarantee_are_refused(tmp_path):
+  data = torch.utils.data
+  part = data.SubsetRandomSampler(range(10))
+  with pytest.raises(ValueError, match='batches of all examples'):
+    made(tmp_path, data_loader=data.DataLoader(range(22), batch_size=5, sampler=part))
+  with pytest.raises(ValueError, match='parameters of module'):
+    made(tmp_path, module=torch.nn.Linear(IN, OUT))
+  from opacus.validators.errors import UnsupportedModuleError
+
+  mixed = torch.nn.Sequential(torch.nn.Linear(IN, OUT), torch.nn.BatchNorm1d(OUT))
+  optimizer = torch.optim.SGD(mixed.parameters(), lr=0.1)
+  with pytest.raises(UnsupportedModuleError):
+    made(tmp_path, module=mixed, optimizer=optimizer)
+  assert not list(tmp_path.iterdir())

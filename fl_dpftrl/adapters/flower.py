@@ -1,0 +1,149 @@
+"""Any strategy of Flower with correlated noise, a budget, and a log that proves ε.
+
+    strategy = PrivateStrategy(FedAvgM(server_momentum=0.9), aggregator, cohort=120, at_least=80)
+    strategy.start(grid, arrays, num_rounds=aggregator.max_rounds - aggregator.next_round)
+
+The strategy that `PrivateStrategy` wraps gets one reply a round: the model plus the private mean of
+the updates. So FedAvg, FedAvgM and FedOpt are post-processing, and clients' weights cannot matter.
+Metrics of clients have no noise, so the strategy gets none, and clients evaluate nothing.
+
+Flower gives a node another id whenever it connects anew, and a simulation gives all nodes other ids
+at each start. So nodes are asked for a device's id, which `answer_device_id` has a ClientApp tell.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from fl_dpftrl import adapters
+from fl_dpftrl.rounds import aggregator as aggregator_lib
+
+with adapters.peer('Flower', 'flower'):
+  from flwr import app
+  from flwr.clientapp import ClientApp
+  from flwr.serverapp import Grid
+  from flwr.serverapp.strategy import Strategy
+
+_ACTION = 'device_id'
+_LOG = logging.getLogger('flwr')
+
+
+def answer_device_id(clients: ClientApp, device_id: Callable[[app.Context], str]) -> None:
+  """Has the clients of an app tell their device's id when they are asked.
+
+  Args:
+    clients: their app.
+    device_id: what stays the same at each start of a device. One that comes back under another id
+      counts as two, and ε is too small then.
+  """
+
+  @clients.query(_ACTION)
+  def answer(message: app.Message, context: app.Context) -> app.Message:
+    record = app.ConfigRecord({_ACTION: str(device_id(context))})
+    return app.Message(content=app.RecordDict({'device': record}), reply_to=message)
+
+
+class PrivateStrategy(Strategy):
+  """Wraps a strategy, whose model then learns from private means alone.
+
+  A node that does not tell its device's id is no candidate. One that fails, is late, or sends other
+  arrays than the model's, took part without an update. With too few updates the model stays.
+
+  Args:
+    strategy: chooses the nodes it could train, all of them candidates for a cohort, and updates the
+      model.
+    aggregator: admits devices, adds the noise, writes the log. Its template is the model's arrays
+      by name.
+    cohort: devices that train in a round; more than the updates needed, if some do not answer.
+    at_least: see `PrivateAggregator.round`.
+  """
+
+  def __init__(
+    self,
+    strategy: Strategy,
+    aggregator: aggregator_lib.PrivateAggregator,
+    cohort: int,
+    at_least: int | None = None,
+  ):
+    self.strategy, self.aggregator, self.cohort = strategy, aggregator, cohort
+    self._at_least = at_least
+    self._before: dict[str, np.ndarray] = {}
+    self._round: Any = None
+    self._device_of: dict[int, str] = {}
+
+  def configure_train(
+    self, server_round: int, arrays: app.ArrayRecord, config: app.ConfigRecord, grid: Grid
+  ) -> Iterable[app.Message]:
+    """Begins a round, and returns the messages to its cohort."""
+    messages = {
+      message.metadata.dst_node_id: message
+      for message in self.strategy.configure_train(server_round, arrays, config, grid)
+    }
+    self._ask([node for node in messages if node not in self._device_of], grid)
+    by_device = {
+      self._device_of[node]: messages[node] for node in messages.keys() & self._device_of
+    }
+    own = self.aggregator
+    candidates = np.random.default_rng(own.next_round).permutation(sorted(by_device)).tolist()
+    admitted = own.admissible(candidates, at_most=self.cohort).tolist()
+    if len(admitted) < (self._at_least or own.report_goal):
+      _LOG.warning('round %s waits: too few nodes may take part now', server_round)
+      return []
+    self._before = {name: array.numpy() for name, array in arrays.items()}
+    self._round = own.round(admitted, at_least=self._at_least).begin()  # Before a node hears of it.
+    return [by_device[device] for device in admitted]
+
+  def _ask(self, nodes: list[int], grid: Grid) -> None:
+    """Asks nodes for their devices' ids, once."""
+    kind = f'{app.MessageType.QUERY}.{_ACTION}'
+    queries = [
+      app.Message(content=app.RecordDict(), message_type=kind, dst_node_id=n) for n in nodes
+    ]
+    for reply in grid.send_and_receive(queries, timeout=60.0) if queries else ():
+      if not reply.has_error():
+        device = str(reply.content['device'][_ACTION])
+        self._device_of[reply.metadata.src_node_id] = device
+
+  def aggregate_train(
+    self, server_round: int, replies: Iterable[app.Message]
+  ) -> tuple[app.ArrayRecord | None, app.MetricRecord | None]:
+    """Ends the round, and hands its private mean to the strategy as one reply."""
+    round_, self._round, before = self._round, None, self._before
+    reply, name = None, ''
+    if round_ is None:
+      return None, None
+    for answer in replies:
+      if answer.has_error():
+        continue
+      try:
+        ((key, record),) = answer.content.array_records.items()
+        update = {name: record[name].numpy() - before[name] for name in before}
+        round_.add(update, device_id=self._device_of[answer.metadata.src_node_id])
+        reply, name = answer, key
+      except (KeyError, TypeError, ValueError) as error:
+        _LOG.warning('round %s: a reply is left out: %s', server_round, error)
+    try:
+      round_.end()
+    except ValueError as error:
+      _LOG.warning('round %s failed: %s', server_round, error)
+      return None, None
+    if reply is None:
+      return None, None
+    mean = {key: app.Array(np.asarray(before[key] + round_.mean[key])) for key in before}
+    weight = getattr(self.strategy, 'weighted_by_key', 'num-examples')
+    content = {name: app.ArrayRecord(mean), 'metrics': app.MetricRecord({weight: 1})}
+    reply.content = app.RecordDict(content)
+    return self.strategy.aggregate_train(server_round, [reply])[0], None
+
+  def configure_evaluate(self, *unused: Any) -> Iterable[app.Message]:
+    """Returns no message: what clients measure has no noise."""
+    return []
+
+  def aggregate_evaluate(self, *unused: Any) -> None:
+    """Returns None."""
+
+  def summary(self) -> None:
+    """Logs the summary of the wrapped strategy."""
+    self.strategy.summary()

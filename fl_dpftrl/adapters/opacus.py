@@ -1,0 +1,150 @@
+"""Opacus with correlated noise: a call like `PrivacyEngine.make_private`, and a log that proves ε.
+
+A `PrivateAggregator` bounds and adds Opacus's gradients of examples, each of which is protected.
+Opacus's accountants and PrivacyEngine know nothing of correlated noise: use neither.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from fl_dpftrl import accounting, adapters
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.rounds import aggregator as aggregator_lib
+from fl_dpftrl.strategies import files
+
+with adapters.peer('Opacus', 'opacus'):
+  import torch
+  from opacus.grad_sample import GradSampleModule
+  from opacus.optimizers import DPOptimizer
+  from opacus.validators import ModuleValidator
+  from torch.utils import data
+
+_SAMPLERS = data.SequentialSampler, data.RandomSampler
+
+
+class CorrelatedOptimizer(DPOptimizer):
+  """An optimiser of Opacus whose noise is correlated over steps.
+
+  Call `begin(example_ids)` before the gradients of a batch, as `make_private`'s loader does, then
+  `step()`. A batch may come in parts, with `signal_skip_step`. `step` raises ValueError without a
+  batch, and for more gradients than the batch has examples.
+
+  Args:
+    aggregator: its template is the list of the optimiser's parameters. Noise multiplier, clip norm
+      and expected batch size, its report goal, are its own.
+    loss_reduction: 'mean' or 'sum', as the loss and GradSampleModule have it.
+  """
+
+  def __init__(
+    self, optimizer: torch.optim.Optimizer, aggregator: aggregator_lib.PrivateAggregator,
+    loss_reduction: str = 'mean',
+  ):  # fmt: skip
+    super().__init__(
+      optimizer, noise_multiplier=aggregator.noise_multiplier, max_grad_norm=aggregator.clip_norm,
+      expected_batch_size=aggregator.report_goal, loss_reduction=loss_reduction,
+    )  # fmt: skip
+    self.aggregator = aggregator
+    self.round: Any = None
+
+  def begin(self, example_ids: Any) -> None:
+    """Records a batch durably; one that had no step is used up, its gradients are forgotten."""
+    if self.round is not None and self.round.is_open:
+      self.round.fail()
+    self._forget()
+    self.round = self.aggregator.round(example_ids).begin()
+
+  def _forget(self) -> None:
+    for p in self.params:
+      p.grad_sample = None
+
+  def clip_and_accumulate(self) -> None:
+    """Adds each example's gradient to the round, once."""
+    if self.round is None:
+      raise ValueError('step() needs a batch: call begin(example_ids) before it')
+    self.round.add_batch([samples.detach().cpu().numpy() for samples in self.grad_samples])
+    self._forget()
+
+  def add_noise(self) -> None:
+    """Ends the round: gradients are its mean, or its sum, with a row of noise."""
+    own = self.aggregator
+    if (self.noise_multiplier, self.max_grad_norm) != (own.noise_multiplier, own.clip_norm):
+      raise ValueError('noise_multiplier and max_grad_norm are the aggregator’s, and stay')
+    round_, self.round = self.round, None
+    round_.end()
+    factor = 1 if self.loss_reduction == 'mean' else own.report_goal
+    for p, mean in zip(self.params, round_.mean):
+      p.grad = torch.as_tensor(mean).to(p) * factor
+
+  def scale_grad(self) -> None:
+    """Does nothing: the mean is of the whole batch."""
+
+
+class _Batches(list):
+  """Fixed batches in one order; an iteration ends with the pass."""
+
+  aggregator: aggregator_lib.PrivateAggregator
+
+  def __iter__(self) -> Iterator[list[int]]:
+    first, size = self.aggregator.next_round, len(self)
+    for t in range(first, min(self.aggregator.max_rounds, first - first % size + size)):
+      yield self[t % size]
+
+
+class _Loader(data.DataLoader):
+  """Batches are in the log before they are handed out."""
+
+  optimizer: CorrelatedOptimizer
+
+  def __iter__(self) -> Iterator[Any]:
+    for example_ids, batch in zip(self.batch_sampler, super().__iter__()):
+      self.optimizer.begin(example_ids)
+      yield batch
+
+
+def make_private(
+  *,
+  module: torch.nn.Module,
+  optimizer: torch.optim.Optimizer,
+  data_loader: data.DataLoader,
+  epochs: int,
+  strategy: files.Given,
+  max_grad_norm: float,
+  epsilon: float,
+  delta: float,
+  loss_reduction: str = 'mean',
+  **arguments: Any,
+) -> tuple[GradSampleModule, CorrelatedOptimizer, data.DataLoader]:
+  """Returns model, optimiser and loader, as `PrivacyEngine.make_private_with_epsilon` does.
+
+  Each example is in one batch a pass, in one order for all passes. An iteration of the loader is a
+  pass, or the rest of one after a restart. `optimizer.aggregator` has ε, the report, and the end.
+
+  Args:
+    epsilon, delta: target of all epochs; arguments: others of `PrivateAggregator`, such as folder.
+
+  Raises:
+    ValueError: for a loader without batches of all examples, and parameters not the module's.
+    UnsupportedModuleError: for layers that mix examples.
+  """
+  trained = [p for group in optimizer.param_groups for p in group['params'] if p.requires_grad]
+  if {*map(id, trained)} != {id(p) for p in module.parameters() if p.requires_grad}:
+    raise ValueError('optimizer must have the parameters of module that require gradients')
+  count, size, sampler = len(data_loader.dataset), data_loader.batch_size, data_loader.sampler
+  if size is None or type(sampler) not in _SAMPLERS or len(sampler) != count or count < size:
+    raise ValueError('data_loader must give batches of all examples, without a sampler of its own')
+  ModuleValidator.validate(module, strict=True)
+  order = np.random.default_rng(0).permutation(count)[: count // size * size]  # Public.
+  batches = _Batches(order.reshape(-1, size).tolist())
+  schema = schemas.MinSep(num_rounds=epochs * len(batches), min_sep=len(batches))
+  target = dict(epsilon=epsilon, delta=delta, num_coordinates=sum(p.numel() for p in trained))
+  noise_multiplier = accounting.calibrate(strategy, schema, **target).noise_multiplier
+  batches.aggregator = aggregator_lib.PrivateAggregator(
+    strategy, template=trained, noise_multiplier=noise_multiplier, clip_norm=max_grad_norm,
+    report_goal=size, schema=schema, delta=delta, **arguments,
+  )  # fmt: skip
+  kept = {name: getattr(data_loader, name) for name in ('num_workers', 'collate_fn', 'pin_memory')}
+  loader = _Loader(data_loader.dataset, batch_sampler=batches, **kept)
+  loader.optimizer = CorrelatedOptimizer(optimizer, batches.aggregator, loss_reduction)
+  return GradSampleModule(module, loss_reduction=loss_reduction), loader.optimizer, loader

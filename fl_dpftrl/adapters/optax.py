@@ -1,0 +1,51 @@
+"""A private mean as the first step of any optax optimiser.
+
+    optimizer = optax.chain(private_mean(aggregator), optax.adam(0.05))
+    changes, state = optimizer.update(updates, state, parameters, device_ids=cohort)
+
+What the optimiser makes of the mean is post-processing, so adam is as private as gradient descent.
+"""
+
+from typing import Any
+
+from fl_dpftrl import adapters
+from fl_dpftrl.rounds import aggregator as aggregator_lib
+
+with adapters.peer('optax', 'optax'):
+  import jax
+  import optax
+
+
+def private_mean(
+  aggregator: aggregator_lib.PrivateAggregator,
+) -> optax.GradientTransformationExtraArgs:
+  """Returns a gradient transformation like `optax.contrib.differentially_private_aggregate`.
+
+  Each call of `update` is a round. It takes updates with a leading axis, such as gradients by
+  `jax.vmap`, and the ids of their devices, or examples, as `device_ids`. A device that does not
+  answer has no row, and `at_least` is that of `PrivateAggregator.round`.
+
+  Args:
+    aggregator: its template is the parameters.
+
+  Raises:
+    ValueError: from `update`, for a call within `jax.jit`, as it writes files; and see
+      `PrivateAggregator.round` and `Round.add_batch`.
+  """
+
+  def update(
+    updates: Any,
+    state: optax.OptState,
+    params: optax.Params | None = None,
+    *,
+    device_ids: Any,
+    at_least: int | None = None,
+    **unused: Any,
+  ) -> tuple[Any, optax.OptState]:
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(updates)):
+      raise ValueError('private_mean writes files: call its update outside jax.jit')
+    with aggregator.round(device_ids, at_least=at_least) as round_:
+      round_.add_batch(updates)
+    return round_.mean, state
+
+  return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
