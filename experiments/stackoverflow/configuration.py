@@ -12,7 +12,6 @@ from typing import Any
 from absl import flags
 
 from experiments.stackoverflow import flag_files
-from experiments.stackoverflow.datasets import dataset
 from fl_dpftrl.files import durable
 from fl_dpftrl.text import messages
 
@@ -30,6 +29,7 @@ _MOST = {
   'num_rounds': 10**7,
   'batch_size': 10**6,
   'client_epochs': 10**4,
+  'public_epochs': 10**4,
   'max_sentences': 10**6,
   'rounds_per_evaluation': 10**7,
   'population': 2**31 - 1,
@@ -77,9 +77,6 @@ class Hparams:
   data_dir: str | None = _flag(None, 'Folder with stackoverflow.sqlite, for that data set.')
   download: bool = _flag(False, 'Let TFF download StackOverflow where there is no file.')
   cache_dir: str = _flag('.cache', 'Folder for prepared data.')
-  client_part: str | None = _flag(
-    None, 'Part of the training clients to use, such as 1/2, by a hash of their ids (default: all).'
-  )
   mechanism: str | None = _flag(
     None,
     'Family of the noise, optimised for the run (default: blt); --help lists all. Use'
@@ -147,6 +144,11 @@ class Hparams:
     'File with the weights to start from, such as model.npz of a run with the same network and'
     ' vocabulary. They must not come from the data of the devices.',
   )
+  public_epochs: int = _flag(
+    0,
+    "Passes over the data set's public text before the first round, in one place and without noise."
+    ' The model that they give is the start; use instead of --initial_weights.',
+  )
   warmup_fraction: float = _flag(
     0.15, "Fraction of the rounds in which the server's learning rate rises."
   )
@@ -188,8 +190,6 @@ class Hparams:
         '--noise_multiplier is missing; a flagfile gives all that a run needs, or --epsilon'
         ' calibrates it'
       )
-    if self.client_part is not None:
-      dataset.parse_part(self.client_part)
     for name in (
       'report_goal',
       'num_rounds',
@@ -241,6 +241,8 @@ class Hparams:
         f'--timer_hours={self.timer_hours} enforces no min-sep in rounds to calibrate noise for:'
         ' give --timer_rounds, or --noise_multiplier'
       )
+    if self.public_epochs and self.initial_weights is not None:
+      raise ValueError('--public_epochs and --initial_weights exclude each other')
     if self.clip_quantile is not None and not 0 < self.clip_quantile < 1:
       raise ValueError(f'--clip_quantile={self.clip_quantile} must lie between 0 and 1')
     if not 0 < self.delta < 1:
@@ -250,7 +252,7 @@ class Hparams:
         f'--timer_rounds={self.timer_rounds} and'
         f' --timer_hours={self.timer_hours}: give one of the two'
       )
-    for name in ('seed', 'noise_seed', 'clip_rounds'):
+    for name in ('seed', 'noise_seed', 'clip_rounds', 'public_epochs'):
       value = getattr(self, name)
       if value is not None and value < 0:
         raise ValueError(f'--{name}={value} must be at least 0')

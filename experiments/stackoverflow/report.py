@@ -15,17 +15,6 @@ from fl_dpftrl.text import messages, rounding
 from fl_dpftrl.training import report
 
 _LONGEST = 1000  # characters of a line
-_FLAGS = (
-  'dataset',
-  'clip_quantile',
-  'clip_rounds',
-  'client_optimizer',
-  'client_learning_rate',
-  'server_optimizer',
-  'server_learning_rate',
-  'server_momentum',
-  'seed',
-)
 
 
 def description(
@@ -52,6 +41,7 @@ class Outcome:
     hparams: flags of the run.
     dataset: text of the devices.
     test: metrics of the final model on test data.
+    start_accuracy: test accuracy before the first round; None for random weights.
     compare_with: folder of the same run without noise; None if it is not known.
     figures: kind of the plot.
   """
@@ -60,6 +50,7 @@ class Outcome:
   hparams: configuration.Hparams
   dataset: datasets.Dataset
   test: Mapping[str, float]
+  start_accuracy: float | None
   compare_with: pathlib.Path | None
   figures: str = 'png'
 
@@ -69,25 +60,22 @@ def write(outcome: Outcome) -> str:
   from fl_dpftrl import style  # Loads matplotlib.
 
   trained, hparams, dataset = outcome.trained, outcome.hparams, outcome.dataset
-  stated, without_noise = trained.statement, _without_noise(outcome)
+  compared = {
+    'without noise': _without_noise(outcome),
+    'public start' if hparams.public_epochs else 'start': outcome.start_accuracy,
+    style.plain(f'always "{dataset.unigram_word}"'): dataset.unigram_accuracy,
+  }
   trained.plot(
     trained.folder / f'accuracy.{outcome.figures}',
-    title=(
-      f'{style.plain(dataset.name)}: {trained.setting.family}, σ ='
-      f' {rounding.up(hparams.noise_multiplier)}, n ='
-      f' {stated.num_rounds}, k = {stated.max_participations},'
-      f' b = {stated.min_sep}'
-    ),
     label='next-word accuracy',
-    baseline=dataset.unigram_accuracy,
     test_accuracy=outcome.test['accuracy'],
-    without_noise=None if isinstance(without_noise, str) else without_noise,
+    others={name: found for name, found in compared.items() if isinstance(found, float)},
   )
-  flags = hparams.to_json()
   content = {
+    **hparams.to_json(),
     **trained.summary(outcome.test),
-    **{name: flags[name] for name in _FLAGS},
     'dataset_digest': dataset.digest or None,
+    'start_accuracy': outcome.start_accuracy,
     'unigram_accuracy': dataset.unigram_accuracy,
   }
   text = json.dumps(content, indent=2, allow_nan=False, default=str)
@@ -110,6 +98,9 @@ def _summary(outcome: Outcome) -> str:
       f' "{outcome.dataset.unigram_word}"',
     ),
   ]
+  if outcome.start_accuracy is not None:
+    whence = 'public text alone' if hparams.public_epochs else hparams.initial_weights
+    lines.append(('  before the first round', f'{percent(outcome.start_accuracy)}, {whence}'))
   diverged = trained.diverged_since(outcome.test)
   if diverged is not None:
     lines.insert(
@@ -197,7 +188,7 @@ def _without_noise(outcome: Outcome) -> float | str:
   if accuracy is None:
     return f'not known; the run in {folder} diverged'
   own = outcome.hparams.to_json()
-  noise = ('noise_multiplier', 'mechanism', 'strategy', 'zeroing_norm')
+  noise = ('noise_multiplier', 'epsilon', 'mechanism', 'strategy', 'zeroing_norm')
   differing = [
     key for key in own if key not in (*noise, 'noise_seed') and own[key] != other.get(key)
   ]

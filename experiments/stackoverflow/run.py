@@ -52,6 +52,10 @@ def run(
   dataset = datasets.load_for(hparams)
   if dataset.digest:
     say(f'{dataset.name}: {len(dataset.train_clients)} training clients, digest {dataset.digest}')
+  if hparams.public_epochs and dataset.public is None:
+    raise ValueError(
+      f'--public_epochs={hparams.public_epochs} needs public text, which --dataset=docstrings has'
+    )
   devices = scenario(hparams, len(dataset.train_clients))
   chosen = strategy(hparams, folder, devices.planned_schema(hparams.num_rounds), say)
   hparams = calibrated(hparams, chosen)

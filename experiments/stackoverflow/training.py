@@ -4,14 +4,15 @@ import contextlib
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
 import tff_inprocess
-from experiments.stackoverflow import configuration, datasets, networks, report, run
+from experiments.stackoverflow import configuration, datasets, networks, public_start, report, run
 from experiments.stackoverflow import machines as machines_lib
 from experiments.stackoverflow import model as model_lib
 from fl_dpftrl import workloads
@@ -62,7 +63,11 @@ def train(
   if machines.address is None:
     _share_processors(4 * size, machines)
   factory = aggregator(hparams, strategy, folder, machines)
-  process = learning_process(hparams, dataset, network, factory)
+  # A round that nobody saw is repeated after a crash, and must be the same.
+  tf.config.experimental.enable_op_determinism()
+  start = _start(hparams, dataset, network, say)
+  interrupt.check()
+  process = learning_process(hparams, dataset, network, factory, start)
   interrupt.check()
 
   def evaluated(model_weights: tuple, rows: object) -> dict[str, float]:
@@ -102,6 +107,7 @@ def train(
       say=say,
     )
     test = evaluated(trained.model.trainable, dataset.test)
+    start_accuracy = None if start is None else evaluated(start, dataset.test)['accuracy']
   interrupt.check()
   print(
     report.write(
@@ -110,6 +116,7 @@ def train(
         hparams=hparams,
         dataset=dataset,
         test=test,
+        start_accuracy=start_accuracy,
         compare_with=compare_with,
         figures=figures,
       )
@@ -182,20 +189,33 @@ def aggregator(
   )
 
 
+def _start(
+  hparams: configuration.Hparams,
+  dataset: datasets.Dataset,
+  network: networks.Network,
+  say: Callable[[str], None],
+) -> tuple[np.ndarray, ...] | None:
+  """Returns the weights that a run starts from; None for those of its seed."""
+  if hparams.initial_weights is not None:
+    return networks.read_weights(hparams.initial_weights, network, flag='initial_weights')
+  if not hparams.public_epochs:
+    return None
+  say(f'learning a start from {len(dataset.public):,} sentences of public text')
+  return public_start.weights(network, dataset, epochs=hparams.public_epochs, seed=hparams.seed)
+
+
 def learning_process(
   hparams: configuration.Hparams,
   dataset: datasets.Dataset,
   network: networks.Network,
   factory: dpftrl.CorrelatedNoiseFactory,
+  start: Sequence[np.ndarray] | None,
 ) -> object:
-  """Returns the DP-FedAvg process of a run.
+  """Returns the DP-FedAvg process of a run, which starts from weights, or from those of its seed.
 
   Raises:
     ValueError: for flags that do not fit.
   """
-  start = None
-  if hparams.initial_weights is not None:
-    start = networks.read_weights(hparams.initial_weights, network, flag='initial_weights')
   model = model_lib.build(
     network,
     dataset.vocabulary,
@@ -272,8 +292,6 @@ def _runtime(
   Raises:
     ValueError: if the cluster cannot be used.
   """
-  # A round that nobody saw is repeated after a crash, and must be the same.
-  tf.config.experimental.enable_op_determinism()
   if machines.address is None:
     at_most = machines.concurrent_clients or None
     with tff_inprocess.within(seed=seed, max_concurrent_clients=at_most) as context:

@@ -113,21 +113,18 @@ class Trained:
     self,
     path: str | os.PathLike[str] | None = None,
     *,
-    title: str | None = None,
     label: str = 'accuracy',
-    baseline: float | None = None,
     test_accuracy: float | None = None,
-    without_noise: float | None = None,
+    others: Mapping[str, float] = {},
   ) -> pathlib.Path:
-    """Draws validation accuracy, and ε where an `EpsilonSoFar` measured it, by rounds.
+    """Draws validation accuracy by rounds, under a line with the run's guarantee.
 
     Args:
       path: path of the image, whose suffix says its kind: .png, .svg or .pdf; None for
         accuracy.png in the folder.
-      title: title of the image.
       label: name of the accuracy.
-      baseline, test_accuracy, without_noise: test accuracies to show beside it: of the best
-        constant prediction, of this model, and of the same run without noise.
+      test_accuracy: test accuracy of the model.
+      others: test accuracy by what it is compared with, such as the same run without noise.
 
     Returns:
       The path.
@@ -141,30 +138,31 @@ class Trained:
     accuracy = self.history.column(observers_lib.ACCURACY)
     if not accuracy:
       raise ValueError("evaluate must return {'accuracy': …} for a plot; there is no accuracy")
-    stated = self.statement
-    if title is None:
-      title = f'{self.setting.run}: {self.setting.family}, n = {stated.num_rounds}'
+    setting, num_rounds = self.setting, self.statement.num_rounds
+    told = f'{num_rounds} rounds of {setting.report_goal:,} devices, {setting.family}'
     plot.accuracy_plot(
       path,
-      title=title,
+      title=f'{told}\n{self._stated()}',
       label=label,
       accuracy=accuracy,
-      epsilon=self.history.column(observers_lib.EPSILON),
-      days=self.history.column(observers_lib.DAYS),
-      baseline=baseline,
       test_accuracy=test_accuracy,
-      without_noise=without_noise,
-      delta=self.delta,
+      others=others,
     )
     return path
+
+  def _stated(self) -> str:
+    """Returns the guarantee in a few words."""
+    worst = self.statement.worst_case
+    if self.setting.void_reason or worst.void_reason:
+      return 'no guarantee'
+    return f'ε = {rounding.up(worst.epsilon())} at δ = {rounding.exact(self.delta)}'
 
   def __repr__(self) -> str:
     worst, void = self.statement.worst_case, self.setting.void_reason
     void = void or worst.void_reason
-    stated = f'ε = {rounding.up(worst.epsilon())} at δ = {rounding.exact(self.delta)}'
     lines = [
       f'Trained in {self.folder}',
-      f'  guarantee: {stated if void is None else f"none: {void}"}',
+      f'  guarantee: {self._stated() if void is None else f"none: {void}"}',
       f'  arithmetic: {statement.SHOWN_ARITHMETIC[self.statement.arithmetic.kind]}',
       f'  rounds: {self.statement.num_rounds}, burnt: {len(self.setting.burnt_rounds)}',
       f'  model: {self.num_parameters:,} parameters in {len(self.model.trainable)} arrays',

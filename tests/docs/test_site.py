@@ -40,6 +40,7 @@ def test_a_readme_is_one_breath_and_shows_pictures_that_are_there():
   text = (ROOT / 'README.md').read_text()
   assert len(text.splitlines()) <= 120
   targets = re.findall(r'\]\(([^)#]+)(?:#[^)]*)?\)', text)
+  targets += re.findall(r'src="([^"]+)"', text)
   assert {'docs/pictures/accuracy.png', 'docs/pictures/report.png'} <= set(targets)
   assert all((ROOT / target).exists() for target in targets)
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from experiments.stackoverflow import configuration, datasets
+from experiments.stackoverflow import datasets
 from experiments.stackoverflow.datasets import dataset as dataset_lib
 from experiments.stackoverflow.datasets import synthetic
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
@@ -74,23 +74,3 @@ def test_unigram_baseline_is_the_best_constant():
   assert vocabulary.decode([data.unigram_token]) == 'c'
   assert data.unigram_accuracy == pytest.approx(1 / 5)
   assert data.sequence_length == 4
-
-
-def test_parts_divide_the_training_clients(data):
-  halves = [dataset_lib.part(data, f'{number}/2') for number in (1, 2)]
-  first, second = (half.train_clients for half in halves)
-  assert len(first) > 10 and len(second) > 10
-  assert sorted(first + second) == sorted(data.train_clients)
-  assert dataset_lib.part(data, '1/1').train_clients == data.train_clients
-  assert halves[0].vocabulary == data.vocabulary and halves[0].test is data.test
-  hparams = configuration.from_arguments(
-    ['--dataset=synthetic', '--seed=1', '--report_goal=5', '--num_rounds=2']
-    + ['--noise_multiplier=0', '--client_part=2/2']
-  )
-  assert datasets.load_for(hparams).train_clients == second
-
-
-@pytest.mark.parametrize('text', ['0/2', '3/2', '1', 'half', '1/101', '-1/2', '1/2/3'])
-def test_a_part_that_there_is_not_is_named(text):
-  with pytest.raises(ValueError, match='--client_part='):
-    dataset_lib.parse_part(text)

@@ -83,28 +83,39 @@ def test_split_is_stable_and_about_8_1_1():
 
 def test_load_never_imports_and_knows_only_training_words(library, tmp_path):
   held_out = next(
-    f'json/n{i}.py' for i in range(99) if docstrings.split_of(f'stdlib/json/n{i}.py') == 'test'
+    f'p/n{i}.py' for i in range(99) if docstrings.split_of(f'site/p/n{i}.py') == 'test'
   )
-  library('stdlib', held_out, '"""Zebra a b. Zebra of. B a. C a. D a."""')
+  library('purelib', held_out, '"""Zebra a b. Zebra of. B a. C a. D a."""')
   library('stdlib', 'json/imported.py', MODULE)
   data = docstrings.load(cache_dir=tmp_path / 'cache')
   assert 'zebra' not in data.vocabulary.words
   assert 'nothing_of_this_name' not in sys.modules
   assert (data.test == data.vocabulary.oov).any()
   assert {docstrings.split_of(c) for c in data.train_clients} == {'train'}
+  assert {c.split('/')[0] for c in data.train_clients} == {'site'}
   assert data.validation.shape[1] == data.test.shape[1] == 21
 
 
 def test_each_sentence_is_in_one_client_alone(library, tmp_path):
   for i in range(20):
-    library('stdlib', f'copies/c{i}.py', '"""A copy. And a copy. Of a copy."""')
+    library('purelib', f'copies/c{i}.py', '"""A copy. And a copy. Of a copy."""')
   data = docstrings.load(cache_dir=tmp_path / 'cache', min_sentences=1)
   few = docstrings.load(cache_dir=tmp_path / 'cache', min_sentences=1, num_validation_sentences=9)
   assert 5 <= len(few.validation) <= 9
-  rows = np.concatenate([*map(data.sentences, data.train_clients), data.validation, data.test])
+  rows = [*map(data.sentences, data.train_clients), data.validation, data.test, data.public]
+  rows = np.concatenate(rows)
   # No word is out of vocabulary here, so equal rows are equal sentences.
   assert not (rows == data.vocabulary.oov).any()
   assert len(np.unique(rows, axis=0)) == len(rows)
+
+
+def test_public_text_is_the_standard_library_whatever_is_installed(library, tmp_path):
+  alone = docstrings.load(cache_dir=tmp_path / 'cache', min_sentences=1)
+  library('purelib', 'a/copy.py', '"""Of its own. Only public text says this."""')
+  library('stdlib', 'z.py', '"""Only public text says this."""')
+  copied = docstrings.load(cache_dir=tmp_path / 'cache', min_sentences=1)
+  says = lambda data: {data.vocabulary.decode(row) for row in data.public}
+  assert says(copied) - says(alone) == {'<bos> only public text says this . <eos>'}
 
 
 def test_loading_again_uses_the_cache_and_gives_the_same(library, tmp_path, monkeypatch, capsys):

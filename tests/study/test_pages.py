@@ -10,7 +10,7 @@ from fl_dpftrl import style
 from fl_dpftrl.study import comparing, results, table
 from tests import pages
 
-STUDIES = ('topics', 'docstrings', 'central')
+STUDIES = ('topics', 'central')
 
 
 def read(path):

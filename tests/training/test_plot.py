@@ -1,11 +1,11 @@
-"""The plot of a run: equal bytes, and ε in steps that never understate it."""
+"""The plot of a run: equal bytes, one panel, and all that the run is compared with."""
 
 import matplotlib.pyplot as plt
 
 from fl_dpftrl.training import plot
 
 
-def test_equal_bytes_and_steps(tmp_path, monkeypatch):
+def test_equal_bytes_and_everything_that_it_is_compared_with(tmp_path, monkeypatch):
   closed = []
   monkeypatch.setattr(plt, 'close', closed.append)
   path = tmp_path / 'accuracy.png'
@@ -13,17 +13,21 @@ def test_equal_bytes_and_steps(tmp_path, monkeypatch):
   for _ in range(2):
     plot.accuracy_plot(
       path,
-      title='a run',
+      title='10 rounds\nε = 3 at δ = 1e-06',
       accuracy={4: 0.1, 9: 0.2},
-      epsilon={4: 1.0, 9: 3.0},
-      days={4: 0.5, 9: 1.0},
-      baseline=0.05,
       test_accuracy=0.19,
-      delta=1e-6,
+      others={'without noise': 0.21, 'public start': 0.12, 'always "."': 0.05},
     )
     drawn.append(path.read_bytes())
   assert drawn[0].startswith(b'\x89PNG') and drawn[0] == drawn[1]
-  across = [axes.get_xlabel() for axes in closed[0].axes]
-  assert across[-2:] == ['rounds', 'simulated days']
-  (line,) = closed[0].axes[2].lines
-  assert line.get_drawstyle() == 'steps-pre'  # From round 5 on it is drawn as 3.
+  (axes,) = closed[0].axes
+  assert axes.get_xlabel() == 'rounds'
+  assert 'ε = 3' in axes.get_title(loc='left')
+  _, shown = axes.get_legend_handles_labels()
+  assert shown == [
+    'without noise: 21.0 %',
+    'public start: 12.0 %',
+    'always ".": 5.0 %',
+    'this run, validation',
+    'this run, test: 19.0 %',
+  ]

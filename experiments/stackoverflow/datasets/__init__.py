@@ -66,8 +66,8 @@ def load(
 
 
 def load_for(hparams: 'configuration.Hparams') -> Dataset:
-  """Returns the data set, or its part, that a run's flags name; raises as `load` does."""
-  found = load(
+  """Returns the data set that a run's flags name; raises as `load` does."""
+  return load(
     hparams.dataset,
     seed=hparams.seed,
     cache_dir=hparams.cache_dir,
@@ -77,4 +77,3 @@ def load_for(hparams: 'configuration.Hparams') -> Dataset:
     client_column=hparams.client_column,
     text_column=hparams.text_column,
   )
-  return found if hparams.client_part is None else dataset_lib.part(found, hparams.client_part)

@@ -1,7 +1,6 @@
-"""A federated text data set, parts of its clients, and one device's batches."""
+"""A federated text data set, and one device's batches."""
 
 import dataclasses
-import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -9,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
-from fl_dpftrl.text import messages
 
 if TYPE_CHECKING:
   import tensorflow as tf
@@ -17,8 +15,6 @@ if TYPE_CHECKING:
 
 DIGEST_LENGTH = 16
 """Hexadecimal digits of a data set's digest."""
-
-_MOST_PARTS = 100  # of the training clients
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,6 +36,7 @@ class Dataset:
     licence: what is to be said about the source and its licence.
     best_accuracy: test accuracy of the best predictor, where it is known.
     digest: digest of the text, in hexadecimal; empty where it is not computed.
+    public: sentences of no device, for a public start; None where there are none.
   """
 
   name: str
@@ -53,6 +50,7 @@ class Dataset:
   unit: str
   best_accuracy: float | None = None
   digest: str = ''
+  public: np.ndarray | None = dataclasses.field(default=None, repr=False)
 
   @property
   def sequence_length(self) -> int:
@@ -122,38 +120,3 @@ def client_dataset(
   import tff_inprocess  # Slow to load: only where clients train.
 
   return tff_inprocess.batches((rows[:, :-1], rows[:, 1:]), batch_size)
-
-
-def parse_part(text: str) -> tuple[int, int]:
-  """Returns number and count of a part, as in '1/2'."""
-  number, _, count = text.partition('/')
-  if not (
-    number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count) <= _MOST_PARTS
-  ):
-    raise ValueError(
-      f'--client_part={messages.quoted(text)} must be like 1/2: a number from 1 on, and of'
-      f' how many parts, at most {_MOST_PARTS}'
-    )
-  return int(number), int(count)
-
-
-def part(dataset: Dataset, text: str) -> Dataset:
-  """Returns the data set with a part of its training clients.
-
-  A hash of its id alone says which part a client is in, so that the parts are
-  disjoint whatever the run. Validation, test and vocabulary stay the same.
-
-  Args:
-    dataset: the data set.
-    text: number and count of the part, as in '1/2'.
-  """
-  number, count = parse_part(text)
-  clients = tuple(c for c in dataset.train_clients if _part_of(c, count) == number)
-  if not clients:
-    raise ValueError(f'--client_part={text} has none of {len(dataset.train_clients)} clients')
-  return dataclasses.replace(dataset, train_clients=clients)
-
-
-def _part_of(client_id: str, count: int) -> int:
-  digest = hashlib.sha256(f'part of the training clients: {client_id}'.encode()).digest()
-  return 1 + int.from_bytes(digest[:8], 'big') % count

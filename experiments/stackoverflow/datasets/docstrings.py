@@ -1,8 +1,8 @@
 """English docstrings of the Python library and of the installed packages.
 
-One device is one source file. Files are parsed, never imported. The text is
-brought into the form of StackOverflow's: lower case, punctuation marks as words
-of their own, one sentence at a time.
+The standard library is public text, for a public start. One device is one source file of an
+installed package. Files are parsed, never imported. The text is brought into the form of
+StackOverflow's: lower case, punctuation marks as words of their own, one sentence at a time.
 """
 
 import ast
@@ -31,7 +31,8 @@ LICENCE = (
 SPLITS = ('train', 'validation', 'test')
 
 # Part of the cache's name: change it whenever the sentences change.
-_FORMAT = 1
+_FORMAT = 2
+_PUBLIC = 'stdlib/'  # Client ids of public text start so.
 # Tests say little in English, and not every installation has them. The rest is
 # other packages' folder, our own package, and the installer.
 _SKIPPED_IN_STDLIB = {'test', 'tests', 'site-packages', 'dist-packages'}
@@ -91,7 +92,7 @@ def docstrings_of(source: bytes) -> list[str]:
 
 
 def source_files() -> dict[str, pathlib.Path]:
-  """Source files by client id, e.g. 'stdlib/json/decoder.py', sorted."""
+  """Source files by client id, e.g. 'stdlib/json/decoder.py': public ones first, then sorted."""
   roots = (
     ('site', sysconfig.get_path('purelib'), _SKIPPED_IN_SITE),
     ('stdlib', sysconfig.get_path('stdlib'), _SKIPPED_IN_STDLIB),
@@ -105,7 +106,7 @@ def source_files() -> dict[str, pathlib.Path]:
       for each in names:
         if each.endswith('.py'):
           found[f'{client}/{each}'] = pathlib.Path(folder, each)
-  return dict(sorted(found.items()))
+  return dict(sorted(found.items(), key=lambda item: (not item[0].startswith(_PUBLIC), item[0])))
 
 
 def distinct_sentences(
@@ -114,8 +115,8 @@ def distinct_sentences(
   """The sentences of each file that no file before it has.
 
   Text is copied between files a lot; with each sentence in one file alone, no
-  test sentence is in the training devices. Unreadable files and files without
-  a sentence of their own are left out.
+  test sentence is in the training devices. Public files come first, so that no other file
+  changes what they say. Unreadable files and files without a sentence of their own are left out.
   """
   seen, clients = set(), {}
   for done, (client_id, path) in enumerate(sources.items(), start=1):
@@ -152,11 +153,11 @@ def _fingerprint(sources: Mapping[str, pathlib.Path], length: int) -> str:
 def _pack(clients: Mapping[str, Sentences], length: int) -> dict[str, np.ndarray]:
   """The arrays of the cache: rows of all clients one after the other.
 
-  The vocabulary is that of the training devices, whole: `_unpack` cuts it.
+  The vocabulary is that of the public text and of the training devices, whole: `_unpack` cuts it.
   """
   counts = collections.Counter()
   for client_id, sentences in clients.items():
-    if split_of(client_id) == 'train':
+    if client_id.startswith(_PUBLIC) or split_of(client_id) == 'train':
       for sentence in sentences:
         counts.update(sentence)
   if not counts:
@@ -206,7 +207,7 @@ def load(
 
   Args:
     cache_dir: folder in which the parsed sentences are kept.
-    vocabulary_size: words of the vocabulary, from training devices alone.
+    vocabulary_size: words of the vocabulary, from the public text and training devices.
     length: most words of a sentence.
     min_sentences: files with fewer sentences of their own are no device.
     num_validation_sentences: most sentences of the validation set, an even
@@ -242,9 +243,11 @@ def _unpack(
   vocabulary = whole.most_frequent(vocabulary_size)
   rows = whole.translate(arrays['rows'], vocabulary)
   parts = np.split(rows, np.cumsum(arrays['num_sentences'])[:-1])
-  by_split = {name: {} for name in SPLITS}
+  by_split, public = {name: {} for name in SPLITS}, []
   for client_id, rows in zip(arrays['clients'].tolist(), parts):
-    if len(rows) >= min_sentences:
+    if client_id.startswith(_PUBLIC):
+      public.append(rows)
+    elif len(rows) >= min_sentences:
       by_split[split_of(client_id)][client_id] = rows
   for name, clients in by_split.items():
     if not clients:
@@ -266,4 +269,5 @@ def _unpack(
     licence=LICENCE,
     unit='a source file',
     digest=_digest(arrays),
+    public=np.concatenate(public),
   )
