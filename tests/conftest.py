@@ -12,7 +12,6 @@ os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # Several clients at a time
 import hypothesis
 import pytest
 
-from fl_dpftrl.logs import reader
 from fl_dpftrl.noise import reference
 from fl_dpftrl.strategies import document
 
@@ -72,16 +71,6 @@ def _put_long_modules_first(items):
       item.path not in slow,
     )
   )
-
-
-@pytest.fixture(autouse=True, scope='session')
-def one_reader():
-  """Logs that one process opens are read by one reader, to save its start."""
-  shared = reader.Reader()
-  patch = pytest.MonkeyPatch()
-  patch.setattr(reader, 'Reader', lambda: shared)
-  yield
-  patch.undo()
 
 
 @pytest.fixture(autouse=True, scope='session')

@@ -24,7 +24,7 @@ from fl_dpftrl.bundles import entries
 from fl_dpftrl.families import base
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.logs import layout as layout_lib
-from fl_dpftrl.logs import limits, noise_record, reader_program
+from fl_dpftrl.logs import limits, noise_record, reader
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import runs as runs_lib
@@ -301,7 +301,7 @@ def packages() -> Mapping[str, str]:
 
 def log_name(place: int, number: int, path: str) -> str:
   """Returns the name of a file of a run's log; runs and files count from 1."""
-  return f'log-{place}-{number}{reader_program.suffix_of(path)}'
+  return f'log-{place}-{number}{reader.suffix_of(path)}'
 
 
 def strategy_name(place: int) -> str:

@@ -19,8 +19,11 @@ def main(argv: Sequence[str] | None = None) -> None:
   if argv is None:
     signals.end_at_once('fl-dpftrl: interrupted')
   from fl_dpftrl.commands import dispatch
+  from fl_dpftrl.logs import supervision
 
   if argv is None:
+    if sys.argv[1:] and sys.argv[1] in supervision.COMMANDS:
+      supervision.enter(f'fl-dpftrl {sys.argv[1]}')
     dispatch.run(sys.argv[1:], signals.cleaned_up)
   else:
     dispatch.run(argv)

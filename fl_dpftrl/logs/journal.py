@@ -232,7 +232,7 @@ def _metadata(payload: bytes) -> dict[str, str]:
 
 
 class Reader:
-  """A journal that is read as a log; see `reader_program.Reader`."""
+  """A journal that is read as a log; see `reader`."""
 
   def __init__(self, path: str, file: BinaryIO, size: int):
     """Opens the first `size` bytes of a journal; LogError if it is damaged."""

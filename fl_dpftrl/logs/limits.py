@@ -4,6 +4,8 @@ A log may be written by somebody else, damaged, or malicious. Honest logs stay f
 limits; docs/log-format.md states them.
 """
 
+import resource
+
 FIELD_BYTES = 1 << 10
 """Of a device id, as UTF-8."""
 
@@ -26,16 +28,39 @@ FREE_ROWS = 1 << 20
 ROWS_PER_BYTE = 300
 """A Parquet file may claim FREE_ROWS and ROWS_PER_BYTE more for each byte."""
 
-MEMORY = 2 << 30
-"""Bytes of address space of the process that reads."""
+MEMORY = 16 << 30
+"""Bytes of address space of a command that reads logs."""
 
-PART_CPU_SECONDS = 20
-"""Computing time of that process for a part of at most about a million rows."""
+PART_CPU_SECONDS = 60
+"""Computing time of such a command for a part of at most about a million rows."""
 
-PART_SECONDS = 120
-"""Time that is waited for a part."""
+COUNT_CPU_SECONDS = 10**6
+"""Computing time of such a command for all else, from a file's end to the next file."""
 
 
 def max_rows(file_bytes: int) -> int:
   """Returns how many rows a Parquet file of this size may claim to have."""
   return FREE_ROWS + ROWS_PER_BYTE * file_bytes
+
+
+def of_this_process() -> None:
+  """Sets the limits of this process, which is a command that reads logs: no core files either."""
+  for kind, limit in (
+    (resource.RLIMIT_CORE, 0),
+    (resource.RLIMIT_AS, MEMORY),
+    (resource.RLIMIT_CPU, COUNT_CPU_SECONDS),
+  ):
+    _lower(kind, limit)
+
+
+def grant_time(seconds: int = PART_CPU_SECONDS) -> None:
+  """Allows so much computing time from now on, in a process whose computing time is limited."""
+  if resource.getrlimit(resource.RLIMIT_CPU)[0] != resource.RLIM_INFINITY:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _lower(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + seconds)
+
+
+def _lower(kind: int, limit: int) -> None:
+  """Sets a limit, at most the hard limit, which cannot be raised."""
+  _, hard = resource.getrlimit(kind)
+  resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))

@@ -25,7 +25,7 @@ _BYTE_ORDER_MARK = b'\xef\xbb\xbf'
 
 
 class _Lines:
-  """A log file in which each line is a row; see `reader_program.Reader`."""
+  """A log file in which each line is a row; see `reader`."""
 
   metadata: dict[str, str] = {}  # noqa: RUF012
 

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fl_dpftrl.files import paths
-from fl_dpftrl.logs import journal, keys, limits, reader_program, refusals
+from fl_dpftrl.logs import journal, keys, limits, refusals
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import reader as reader_lib
 from fl_dpftrl.text import messages
 
 _OWN_PREFIX = 'fl_dpftrl.'
-_SUFFIXES = ', '.join(reader_program.FORMATS)
+_SUFFIXES = ', '.join(reader_lib.FORMATS)
 # Most descriptors of a log's files kept open; a process may have about 1000.
 _HELD = 256
 
@@ -142,10 +142,7 @@ def read_log(
   """
   if isinstance(paths, (str, os.PathLike)):
     paths = [paths]
-  reader = reader_lib.Reader()  # One process reads them all.
-  shards = tuple(
-    _open(path, reader, layout, held=index < _HELD) for index, path in enumerate(find(paths))
-  )
+  shards = tuple(_open(path, layout, held=index < _HELD) for index, path in enumerate(find(paths)))
   for shard in shards[1:]:
     _check_agreement(shards[0], shard)
   _check_types(shards)
@@ -196,7 +193,7 @@ def _in_folder(folder: str) -> list[str]:
     path = os.path.join(folder, name)
     if os.path.isdir(path) and '=' in name:  # KEY=VALUE, a column and its value.
       files += _in_folder(path)
-    elif reader_program.suffix_of(name) in reader_program.SUFFIXES and os.path.isfile(path):
+    elif reader_lib.suffix_of(name) in reader_lib.SUFFIXES and os.path.isfile(path):
       files.append(path)
     else:
       raise refusals.LogError(
@@ -216,29 +213,24 @@ def open_shard(
     timestamps: whether the column `timestamp` of a Parquet file is required, and read as it is.
     layout: where the file has its columns.
   """
-  return _open(os.fspath(path), reader_lib.Reader(), layout, timestamps=timestamps)
+  return _open(os.fspath(path), layout, timestamps=timestamps)
 
 
 def _open(
-  path: str,
-  reader: reader_lib.Reader,
-  layout: layout_lib.Layout,
-  *,
-  held: bool = True,
-  timestamps: bool = False,
+  path: str, layout: layout_lib.Layout, *, held: bool = True, timestamps: bool = False
 ) -> Shard:
-  if reader_program.suffix_of(path) not in reader_program.SUFFIXES:
+  if reader_lib.suffix_of(path) not in reader_lib.SUFFIXES:
     raise refusals.LogError(f'{path}: ends in none of {_SUFFIXES}')
   source = reader_lib.Source(path, held=held, layout=layout)
-  schema = reader.open(source, timestamps=timestamps)
+  schema = reader_lib.schema(source, timestamps=timestamps)
   metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
   return Shard(
     path,
     metadata,
     _stated_rounds(path, metadata),
     schema.field('device_id').type,
-    lambda num_rounds=None: reader.tables(source, num_rounds, timestamps=timestamps),
-    lambda: reader.last_round(source),
+    lambda num_rounds=None: reader_lib.tables(source, num_rounds, timestamps=timestamps),
+    lambda: reader_lib.last_round(source),
     source.sha256,
   )
 

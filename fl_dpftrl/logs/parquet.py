@@ -16,7 +16,7 @@ _OTHER_METADATA = (b'ARROW:schema', b'pandas')
 
 
 class Reader:
-  """A Parquet log that is open for reading; see `reader_program.Reader`."""
+  """A Parquet log that is open for reading; see `reader`."""
 
   def __init__(
     self,

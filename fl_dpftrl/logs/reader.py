@@ -1,36 +1,61 @@
-"""Reader of untrusted files, in another process that may crash safely.
+"""Reads files of logs that others may have written, each through one descriptor.
 
 docs/decisions/reading-logs.md says why and how.
 """
 
 import contextlib
+import gzip
 import hashlib
-import json
 import os
-import signal
-import socket
 import stat
-import subprocess
-import sys
 import weakref
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, Protocol, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from fl_dpftrl.files import json_files
-from fl_dpftrl.logs import journal, limits, reader_program, refusals
+from fl_dpftrl.logs import journal, limits, lines, parquet, refusals, rows
 from fl_dpftrl.logs import layout as layout_lib
 
-_PROGRAM = (
-  'import sys; sys.path[:] = sys.argv[2:]; from fl_dpftrl.logs import reader_program;'
-  ' reader_program.main(int(sys.argv[1]))'
-)
-# Threads and arenas take address space, which is limited.
-_ENVIRONMENT = {'MALLOC_ARENA_MAX': '2', 'OPENBLAS_NUM_THREADS': '1'}
 _BUFFER = 1 << 20
 
-Kind = reader_program.Kind
+
+class _Reader(Protocol):
+  """A log file that is open for reading.
+
+  Attributes:
+    metadata: the file's own keys and values, without digests; none for CSV and JSON lines.
+    schema: schema of its rows once they are checked: `round`, int64, `device_id`, large_string,
+      int64 or, if the file has none, null, and `timestamp` where it was asked for.
+  """
+
+  metadata: dict[str, str]
+  schema: pa.Schema
+
+  def tables(self) -> Iterator[pa.Table]:
+    """Yields the file's rows in order, unchecked, as `rows.checked` takes them."""
+
+
+_LINES: dict[str, Callable[..., _Reader]] = {
+  '.csv': lines.Csv,
+  '.tsv': lines.Csv,
+  '.jsonl': lines.JsonLines,
+  '.ndjson': lines.JsonLines,
+  '.json': lines.JsonLines,
+}
+_PARQUET, _GZIP = '.parquet', '.gz'
+FORMATS = (_PARQUET, *_LINES)
+"""Endings of the names of logs, besides those that are packed or still written."""
+
+SUFFIXES = (*FORMATS, *(suffix + _GZIP for suffix in _LINES), journal.SUFFIX)
+"""Endings of the names of logs."""
+
+
+def suffix_of(path: str) -> str:
+  """Returns the ending of a name that says its format, such as .csv.gz."""
+  stem, suffix = os.path.splitext(path)
+  return os.path.splitext(stem)[1] + suffix if suffix == _GZIP else suffix
 
 
 class Source:
@@ -108,129 +133,89 @@ class Source:
     return digest.hexdigest()
 
 
-class Reader:
-  """Reads files in another process, which is reused for the next file."""
-
-  def __init__(self):
-    self._idle: _Process | None = None
-
-  def open(self, source: Source, *, timestamps: bool = False) -> pa.Schema:
-    """Returns the schema of a file's rows, with its metadata; LogError if it cannot be read."""
-    (schema,) = self._answers(source, wanted='head', timestamps=timestamps)
-    return schema
-
-  def tables(
-    self, source: Source, num_rounds: int | None, *, timestamps: bool = False
-  ) -> Iterator[pa.Table]:
-    """Yields checked rows of a file in order, as at least one table.
-
-    Args:
-      source: the file.
-      num_rounds: upper limit that all rounds must be below; None for no limit.
-      timestamps: whether the column `timestamp` of a Parquet file is read too.
-    """
-    answers = self._answers(source, wanted='rows', num_rounds=num_rounds, timestamps=timestamps)
-    schema, empty = next(answers), True
-    for table in answers:
-      empty = False
-      yield table
-    if empty:
-      yield schema.empty_table()
-
-  def last_round(self, source: Source) -> int:
-    """Returns the last round of any cohort, also of an empty one; −1 for a file without any."""
-    _, *rounds = self._answers(source, wanted='last_round', timestamps=False)
-    return max(rounds, default=-1)
-
-  def _answers(self, source: Source, **request: Any) -> Iterator[Any]:
-    process, self._idle = self._idle, None
-    if process is None or not process.serves_this_process():
-      process = _Process()
-    try:
-      with source.opened() as descriptor:
-        own = {'path': source.path, 'layout': list(source.layout), 'size': source.size}
-        yield from process.answers({'num_rounds': None, **own, **request}, descriptor)
-    finally:  # This also runs if the caller does not want the remaining tables.
-      if process.ready and self._idle is None:
-        self._idle = process
-      else:
-        process.stop()
+def schema(source: Source, *, timestamps: bool = False) -> pa.Schema:
+  """Returns the schema of a file's rows, with its metadata; LogError if it cannot be read."""
+  with _opened(source, timestamps) as reader:
+    return reader.schema.with_metadata(reader.metadata)
 
 
-class _Process:
-  """A process that reads one file after another.
+def tables(
+  source: Source, num_rounds: int | None, *, timestamps: bool = False
+) -> Iterator[pa.Table]:
+  """Yields checked rows of a file in order, as at least one table; LogError for a faulty row.
 
-  Attributes:
-    ready: whether it has answered the last request to its end.
+  Args:
+    source: the file.
+    num_rounds: upper limit that all rounds must be below; None for no limit.
+    timestamps: whether the column `timestamp` of a Parquet file is read too.
   """
-
-  def __init__(self):
-    self.ready = True
-    self._channel, theirs = socket.socketpair()
-    with theirs:
-      for end in (self._channel, theirs):
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
-      self._process = subprocess.Popen(
-        [sys.executable, '-I', '-c', _PROGRAM, str(theirs.fileno()), *sys.path],
-        env={**os.environ, **_ENVIRONMENT},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        pass_fds=[theirs.fileno()],
-      )
-    self._channel.settimeout(limits.PART_SECONDS)
-    self._owner = os.getpid()
-    self.stop = weakref.finalize(self, _stop, self._owner, self._process, self._channel)
-
-  def serves_this_process(self) -> bool:
-    """Returns whether it runs, and was not inherited by a fork."""
-    return self._owner == os.getpid() and self._process.poll() is None
-
-  def answers(self, request: json_files.Object, descriptor: int) -> Iterator[Any]:
-    """Yields a log's schema, and then the tables or last rounds that were requested."""
-    path = request['path']
-    self.ready = False
-    try:
-      reader_program.send_request(self._channel, request, descriptor)
-      while True:
-        kind, payload = reader_program.receive(self._channel)
-        self.ready = kind in (Kind.END, Kind.REFUSED)
-        if kind == Kind.END:
-          return
-        if kind == Kind.REFUSED:
-          raise refusals.LogError(payload.decode())
-        if kind == Kind.LAST_ROUND:
-          yield json.loads(payload)
-        elif kind == Kind.SCHEMA:
-          schema = pa.ipc.read_schema(pa.py_buffer(payload))
-          yield schema
-          schema = schema.remove_metadata()
-        else:
-          batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
-          yield pa.Table.from_batches([batch])
-    except TimeoutError as e:
-      raise refusals.LogError(f'{path}: nothing was read of it for {limits.PART_SECONDS} s') from e
-    except (EOFError, ConnectionError) as e:
-      raise refusals.LogError(f'{path}: {self._why_it_ended()}') from e
-
-  def _why_it_ended(self) -> str:
-    status = self._process.wait()
-    if status == -signal.SIGXCPU:
-      return (
-        f'a part takes more than {limits.PART_CPU_SECONDS} s of computing to'
-        ' read; it is damaged, or made to take long'
-      )
-    if status == -signal.SIGKILL:
-      return 'what read it was killed, as happens where memory is short'
-    if status < 0:
-      name = signal.Signals(-status).name
-      return f'crashed what read it ({name}); it is damaged, or made to do so'
-    return f'the program that reads it ended with status {status}'
+  with _opened(source, timestamps) as reader:
+    first_row, empty = 1, True
+    for table in reader.tables():
+      flat = _checked(source, reader, table, num_rounds, first_row)
+      first_row += table.num_rows
+      limits.grant_time()
+      if flat.num_rows:
+        empty = False
+        yield flat
+    if empty:
+      yield reader.schema.empty_table()
 
 
-def _stop(owner: int, process: subprocess.Popen[bytes], channel: socket.socket) -> None:
-  channel.close()
-  if os.getpid() != owner:  # A fork inherited it; the owner may be reading.
-    return
-  process.kill()
-  process.wait()
+def last_round(source: Source) -> int:
+  """Returns the last round of any cohort, also of an empty one; −1 for a file without any."""
+  last, first_row = -1, 1
+  with _opened(source) as reader:
+    for table in reader.tables():
+      _checked(source, reader, table, None, first_row)
+      first_row += table.num_rows
+      limits.grant_time()
+      if table.num_rows:
+        last = max(last, pc.max(table.column('round')).as_py() - source.layout.first_round)
+  return last
+
+
+def _checked(
+  source: Source, reader: _Reader, table: pa.Table, num_rounds: int | None, first_row: int
+) -> pa.Table:
+  return rows.checked(
+    source.path,
+    table,
+    reader.schema.field('device_id').type,
+    num_rounds=num_rounds,
+    first_round=source.layout.first_round,
+    first_row=first_row,
+  )
+
+
+@contextlib.contextmanager
+def _opened(source: Source, timestamps: bool = False) -> Iterator[_Reader]:
+  """Yields the reader of a file; LogError for whatever goes wrong in it."""
+  path = source.path
+  limits.grant_time()
+  try:
+    with source.opened() as descriptor:
+      # Opened again, it has a position of its own.
+      with open(f'/proc/self/fd/{descriptor}', 'rb') as file:
+        yield _reader(source, file, timestamps)
+  except refusals.LogError:
+    raise
+  except MemoryError as e:
+    why = 'takes more memory to read than there is; it is damaged, or made to take much'
+    raise refusals.LogError(f'{path}: {why}') from e
+  except Exception as e:  # The libraries raise many kinds for files that are damaged.
+    raise refusals.LogError(f'{path}: cannot be read, {e}') from e
+  finally:
+    limits.grant_time(limits.COUNT_CPU_SECONDS)
+
+
+def _reader(source: Source, file: BinaryIO, timestamps: bool) -> _Reader:
+  """Opens a file in the format that its name says."""
+  suffix = suffix_of(source.path)
+  if suffix == journal.SUFFIX:
+    return journal.Reader(source.path, file, source.size)
+  if suffix == _PARQUET:
+    return parquet.Reader(source.path, file, source.layout, timestamps=timestamps)
+  if suffix.endswith(_GZIP):
+    file = cast(BinaryIO, gzip.GzipFile(fileobj=file))
+  return _LINES[suffix.removesuffix(_GZIP)](source.path, file, source.layout)

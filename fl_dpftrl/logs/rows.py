@@ -49,6 +49,7 @@ def checked(
     return flattened(table, id_type)[0]
   table = _from_zero(path, table, first_round, first_row)
   _check_rounds(path, table, num_rounds, first_row)
+  _check_dictionaries(path, table.column('device_id'), first_row)
   flat, rows = flattened(table, id_type)
   device_ids, first = flat.column('device_id'), 0
   if device_ids.null_count:
@@ -92,6 +93,16 @@ def _as(kind: pa.DataType, ids: pa.Array) -> pa.Array:
   # As bytes: they are no text until the rule has seen them.
   raw = ids.cast(pa.large_binary() if pa.types.is_large_string(ids.type) else pa.binary())
   return raw.cast(pa.large_binary()).view(kind)
+
+
+def _check_dictionaries(path: str, device_ids: pa.ChunkedArray, first_row: int) -> None:
+  """Raises LogError for an id that is too long, before there is a copy of it in each row."""
+  for chunk in device_ids.chunks:
+    if pa.types.is_dictionary(chunk.type) and ids_lib.is_text(chunk.type.value_type):
+      if (pc.max(pc.binary_length(chunk.dictionary)).as_py() or 0) > limits.FIELD_BYTES:
+        raise refusals.LogError(
+          f'{path}, from row {first_row} on: a device_id is longer than {limits.FIELD_BYTES} bytes'
+        )
 
 
 def _from_zero(path: str, table: pa.Table, first_round: int, first_row: int) -> pa.Table:

@@ -18,8 +18,6 @@ import traceback
 import types
 from typing import NoReturn
 
-from fl_dpftrl.logs import reader
-
 ROOT = pathlib.Path(__file__).parents[2]
 COMMAND = [sys.executable, '-m', 'experiments.stackoverflow.train']
 """The true command line, for what a fork does not show: imports and exit."""
@@ -181,8 +179,6 @@ def _become(request: dict, out: int, err: int) -> None:
   # Also where the tests run in the background, which would be inherited as ignored.
   for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda number, _: os._exit(128 + number))
-  shared = reader.Reader()  # Logs are read by one process, to save the starts of others.
-  reader.Reader = lambda: shared
   for name, number in (('kill_at', signal.SIGKILL), ('pause_at', signal.SIGSTOP)):
     if request[name] is not None:
       _signal_at(*request[name], number)

@@ -1,0 +1,43 @@
+"""Runs a command that reads files of others in a child of its own, with limits.
+
+The libraries that decode Parquet, CSV and JSON can crash, hang or exhaust memory on files that are
+damaged or malicious. The child then ends without a word, and its parent says why.
+"""
+
+import os
+import signal
+import sys
+
+from fl_dpftrl import signals
+from fl_dpftrl.logs import limits
+
+COMMANDS = ('replay', 'verify')
+_WHY = {
+  signal.SIGXCPU: f'a part of a file took more than {limits.PART_CPU_SECONDS} s of computing; it is'
+  ' damaged, or made to take long',
+  signal.SIGKILL: 'it was killed, as happens where memory is short',
+}
+
+
+def enter(program: str) -> None:
+  """Returns in a child with limits; the parent waits for it, and exits as it does.
+
+  Where a signal ended the child, the parent prints one line and exits with status 2.
+  """
+  sys.stdout.flush()
+  sys.stderr.flush()
+  # A signal waits until both processes know what to do with it.
+  before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.SIGNALS)
+  child = os.fork()
+  if child:
+    signals.handle(lambda number, frame: os.kill(child, number))
+  signal.pthread_sigmask(signal.SIG_SETMASK, before)
+  if not child:
+    limits.of_this_process()
+    return
+  status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+  if status < 0:
+    name = signal.Signals(-status).name
+    why = _WHY.get(-status, f'a file crashed what read it ({name}); it is damaged, or made to')
+    os.write(2, f'{program}: {why}\n'.encode())
+  os._exit(2 if status < 0 else status)

@@ -1,0 +1,63 @@
+"""Commands that read files of others run in a child with limits, and end as it does."""
+
+import resource
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from fl_dpftrl.logs import limits
+
+# Does something in place of the command.
+_PROGRAM = """
+import os, resource, signal, sys, time
+from fl_dpftrl.commands import dispatch, main
+def work(arguments, guard):
+  with guard('fl-dpftrl replay: interrupted'):
+    exec(arguments[1])
+dispatch.run = work
+main.main()
+"""
+
+
+def ended(work):
+  arguments = [sys.executable, '-c', _PROGRAM, 'replay', work]
+  return subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+  'number, words',
+  [
+    (signal.SIGSEGV, 'a file crashed what read it (SIGSEGV); it is damaged'),
+    (signal.SIGABRT, 'a file crashed what read it (SIGABRT)'),
+    (signal.SIGXCPU, f'a part of a file took more than {limits.PART_CPU_SECONDS} s of computing'),
+    (signal.SIGKILL, 'it was killed, as happens where memory is short'),
+  ],
+)
+def test_a_crash_is_one_line(number, words):
+  done = ended(f'os.kill(os.getpid(), {int(number)})')
+  assert (done.returncode, done.stdout) == (2, '')
+  assert done.stderr.startswith('fl-dpftrl replay: ') and words in done.stderr
+  assert done.stderr.count('\n') == 1
+
+
+def test_limits_are_those_of_the_child_and_its_output_and_status_go_on():
+  done = ended(
+    'print(*(resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_CORE, resource.RLIMIT_AS)));'
+    'print("told", file=sys.stderr); sys.exit(4)'
+  )
+  assert (done.returncode, done.stdout, done.stderr) == (4, f'0 {limits.MEMORY}\n', 'told\n')
+  assert resource.getrlimit(resource.RLIMIT_AS)[0] != limits.MEMORY
+
+
+def test_a_part_that_takes_too_long_ends():
+  work = 'from fl_dpftrl.logs import limits; limits.grant_time(0)\nwhile True: pass'
+  done = ended(work)
+  assert done.returncode == 2 and 's of computing' in done.stderr
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_goes_on_to_the_child(number):
+  done = ended(f'os.kill(os.getppid(), {int(number)}); time.sleep(30)')
+  assert (done.returncode, done.stderr) == (128 + number, 'fl-dpftrl replay: interrupted\n')
