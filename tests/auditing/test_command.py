@@ -7,7 +7,7 @@ import pytest
 
 from fl_dpftrl import auditing
 from fl_dpftrl.commands import audit as command
-from fl_dpftrl.commands import main
+from tests.commands import lines
 
 FLAGS = shlex.split(
   '--strategy=tree_online --noise_multiplier=2 --delta=1e-6 --num_rounds=8 --min_sep=4'
@@ -15,23 +15,19 @@ FLAGS = shlex.split(
 )
 
 
-def run(capsys, *argv):
-  try:
-    main.main(['audit', *argv])
-    status = 0
-  except SystemExit as e:
-    status = e.code
-  return status, *capsys.readouterr()
+def run(*argv):
+  done = lines.run(['audit', *argv])
+  return done.returncode, done.stdout, done.stderr
 
 
-def test_a_sound_mechanism_exits_with_0(capsys):
-  status, out, err = run(capsys, *FLAGS)
+def test_a_sound_mechanism_exits_with_0():
+  status, out, err = run(*FLAGS)
   assert (status, err) == (0, '')
   assert 'passed: 11 checks found no difference from the claim' in out
   assert 'noise_scale_of_rows' in out and 'FAILED' not in out
 
 
-def test_tensorflow_is_told_to_be_quiet_before_it_is_loaded(capsys, monkeypatch):
+def test_tensorflow_is_told_to_be_quiet_before_it_is_loaded(monkeypatch):
   names = ('TF_CPP_MIN_LOG_LEVEL', 'TF_ENABLE_ONEDNN_OPTS')
   for name in names:
     monkeypatch.setenv(name, '')  # Restored after the test, as setdefault would not be.
@@ -42,15 +38,15 @@ def test_tensorflow_is_told_to_be_quiet_before_it_is_loaded(capsys, monkeypatch)
     found.extend(map(os.environ.get, names)) or sound(*args, **kwargs)
   )
   monkeypatch.setattr(auditing, 'audit', record)
-  assert run(capsys, *FLAGS)[0] == 0
+  assert run(*FLAGS)[0] == 0
   assert found == ['3', '0']
 
 
-def test_a_broken_mechanism_exits_with_4(capsys, monkeypatch):
+def test_a_broken_mechanism_exits_with_4(monkeypatch):
   sound = auditing.procedure.subjects.Rows.run
   quieter = lambda *args: 0.8 * sound(*args)
   monkeypatch.setattr(auditing.procedure.subjects.Rows, 'run', quieter)
-  status, out, err = run(capsys, *FLAGS)
+  status, out, err = run(*FLAGS)
   assert status == 4
   assert err.startswith('fl-dpftrl audit: the claim does not hold; failed checks: ')
   assert 'noise_scale' in err and err.count('\n') == 1
@@ -67,13 +63,11 @@ def test_a_broken_mechanism_exits_with_4(capsys, monkeypatch):
     ('own_aggregator:broken', 'failed with ZeroDivisionError'),
   ],
 )
-def test_an_aggregator_that_cannot_be_imported_exits_with_2(
-  name, words, capsys, tmp_path, monkeypatch
-):
+def test_an_aggregator_that_cannot_be_imported_exits_with_2(name, words, tmp_path, monkeypatch):
   (tmp_path / 'own_aggregator.py').write_text('def broken():\n  return 1 / 0\n')
   monkeypatch.chdir(tmp_path)
   flags = [flag for flag in FLAGS if not flag.startswith('--executor')]
-  status, _, err = run(capsys, *flags, f'--aggregator={name}')
+  status, _, err = run(*flags, f'--aggregator={name}')
   assert status == 2 and words in err and err.count('\n') == 1
 
 

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fl_dpftrl.families import banded, banded_toeplitz, blt, stamped, tree_online
+from fl_dpftrl.logs import schema
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
 from tests.fuzz import commands, mutations
@@ -70,14 +71,46 @@ def runs_case(folder, seed):
   return ['replay', f'--runs={path}', '--delta=1e-6']
 
 
-CASES_OF = {strategy_case: 500, trace_case: 200, runs_case: 200}
+RNG = np.random.default_rng(0)
+ROWS = [
+  (t, f'dévice {d}' if d % 5 == 0 else f'device-{d}')
+  for t in range(12)
+  for d in RNG.choice(40, 8, replace=False)
+]
+
+
+def log_case(folder, seed):
+  """A damaged log in Parquet, CSV or JSON lines."""
+  suffix = ('.parquet', '.csv', '.jsonl')[seed % 3]
+  path, (rounds, ids) = folder / f'log{suffix}', zip(*ROWS)
+  if suffix == '.parquet':
+    times = [1767225600 + 60 * t for t in rounds]
+    schema.write_log(path, rounds=rounds, device_ids=ids, num_rounds=12, timestamps=times)
+  elif suffix == '.csv':
+    path.write_text('round,device_id\n' + ''.join(f'{t},{d}\n' for t, d in ROWS))
+  else:
+    path.write_text(''.join(json.dumps({'round': t, 'device_id': d}) + '\n' for t, d in ROWS))
+  path.write_bytes(mutations.mutated(path.read_bytes(), seed))
+  return ['replay', f'--log={path}', '--strategy=tree_online', *NOISE]
+
+
+NOISE = ['--noise_multiplier=4', '--delta=1e-6', '--json']
+# Most cases, and those that are quick enough for every change.
+CASES_OF = {
+  strategy_case: (500, 12),
+  trace_case: (200, 12),
+  runs_case: (200, 12),
+  log_case: (10_000, 60),
+}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('case', CASES_OF)
 def test_damaged_files(tmp_path, case):
-  for seed in range(min(CASES, CASES_OF[case]) or 12):
+  most, few = CASES_OF[case]
+  for seed in range(min(CASES, most) or few):
     folder = tmp_path / str(seed)
     folder.mkdir()
     done = commands.apart(case(folder, seed))
     assert not done.fault, seed
+    assert case is not log_case or not done.status or 'log.' in done.errors, (seed, done)
