@@ -78,7 +78,7 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
     a_one=_A[one],
     drawn_is_amplified=statement.drawn is not None and statement.drawn.is_amplified,
     clip_norm=_clip_norm(statement, setting),
-    assumptions=_assumptions(statement),
+    assumptions=assumptions.subjects(statement),
     figures={
       'losses': _losses(statement, void, one),
       'runs': [_participation(run, one) for run in statement.runs],
@@ -89,15 +89,6 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
     versions=_versions(),
     embedded=statement.to_json(),
   )
-
-
-def _assumptions(statement: statement_lib.Statement) -> dict[str, list[str]]:
-  """Returns the assumptions of all figures, by their subject."""
-  found = assumptions.subjects(statement)
-  return {
-    subject: [sentence for of, sentence in found if of == subject]
-    for subject in (assumptions.LOG, assumptions.SERVER, assumptions.DEVICES)
-  }
 
 
 def _clip_norm(statement: statement_lib.Statement, setting: Setting) -> str:
@@ -164,10 +155,5 @@ def _joined(bars: Sequence[tuple[float, float, int]], most: int) -> list[tuple[f
 
 def _versions() -> list[tuple[str, str]]:
   """Returns the releases that made the page."""
-  releases = [('fl_dpftrl', version.__version__), ('python', platform.python_version())]
-  for package in _PACKAGES:
-    try:
-      releases.append((package, importlib.metadata.version(package)))
-    except importlib.metadata.PackageNotFoundError:
-      continue
-  return releases
+  own = [('fl_dpftrl', version.__version__), ('python', platform.python_version())]
+  return own + [(package, importlib.metadata.version(package)) for package in _PACKAGES]
