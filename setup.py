@@ -42,6 +42,7 @@ setuptools.setup(
     'pyarrow>=16',
     'scipy>=1.11',
     'threadpoolctl>=3.1',
+    'tqdm>=4.66',
   ],
   extras_require={
     'test': ['hypothesis>=6.100', 'jax>=0.4.30', 'mpmath>=1.3', 'pytest>=8', 'pytest-xdist>=3.5'],

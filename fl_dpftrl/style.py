@@ -108,6 +108,13 @@ def number(value: float) -> str:
   return text.rstrip('0').rstrip('.') if '.' in text else text
 
 
+class Figure(figure_lib.Figure):
+  """A figure that a notebook shows without a backend."""
+
+  def _repr_png_(self) -> bytes:
+    return image(self, 'png')
+
+
 def image(figure: figure_lib.Figure, kind: str) -> bytes:
   """Returns the figure as a reproducible file: 'png', 'svg' or 'pdf'."""
   content = io.BytesIO()

@@ -4,11 +4,14 @@ import ast
 import pathlib
 import re
 
+import numpy as np
 import pytest
 import threadpoolctl
 
 import fl_dpftrl
 from fl_dpftrl.optimization import registry
+from fl_dpftrl.text import progress
+from tests import every_family
 
 ROOT = pathlib.Path(__file__).parent.parent
 SCHEMA = fl_dpftrl.MinSep(num_rounds=24, min_sep=6)
@@ -41,6 +44,44 @@ def test_linear_algebra_has_one_thread_while_a_strategy_is_optimised(monkeypatch
   with pools.limit(limits=2):
     fl_dpftrl.optimize('identity', SCHEMA)
     assert found == [{1}] and count() == {2}
+
+
+def test_searches_of_seconds_show_their_steps_and_others_nothing(monkeypatch, capsys):
+  fl_dpftrl.compare(['blt:1'], SCHEMA)
+  assert not capsys.readouterr().err
+  monkeypatch.setattr(progress, 'DELAY', 0.0)
+  fl_dpftrl.optimize('blt', SCHEMA, num_buffers=1)
+  fl_dpftrl.compare(['blt:1'], SCHEMA)
+  shown = capsys.readouterr().err
+  assert 'blt: ' in shown and 'compare: ' in shown and ' steps' in shown
+  fl_dpftrl.optimize('blt', SCHEMA, num_buffers=1, progress=lambda steps, loss: None)
+  assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize('name', every_family.FAMILIES)
+def test_a_strategy_shows_itself_in_one_short_line(name):
+  shown = repr(every_family.example(name, 60))
+  assert len(shown) <= 120 and '\n' not in shown and shown.endswith(')')
+
+
+def test_guarantee_aggregator_and_guard_show_themselves_in_one_short_line(tmp_path):
+  guarantee = fl_dpftrl.account(
+    'blt-b100', SCHEMA, noise_multiplier=2.0, delta=[10.0**-k for k in range(4, 12)]
+  )
+  arguments = dict(template=np.zeros(3), noise_multiplier=2.0, clip_norm=1.0, report_goal=2)
+  long = tmp_path / (200 * 'a')
+  long.mkdir()
+  with (
+    fl_dpftrl.PrivateAggregator('blt-b100', folder=long / 'run', **arguments) as aggregator,
+    fl_dpftrl.Guard('blt-b100', 2.0, SCHEMA, 1e-6, log=long / 'log.parquet') as guard,
+  ):
+    for one in (guarantee, aggregator, guard):
+      assert len(repr(one)) <= 120 and '\n' not in repr(one)
+
+
+def test_a_comparison_shows_its_picture_in_a_notebook_without_a_backend():
+  figure = fl_dpftrl.compare(['identity', 'tree_full'], SCHEMA).plot()
+  assert figure._repr_png_().startswith(b'\x89PNG')
 
 
 @pytest.mark.parametrize('given', ['identity', 'blt-b100', 'toeplitz-b342-rms', 'file'])

@@ -11,6 +11,7 @@ from fl_dpftrl.accounting import arithmetic, gaussian
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
+from fl_dpftrl.text import messages
 from fl_dpftrl.text import rounding as rounding_lib
 
 _LESS = 1.0 - 1e-15  # more than what dividing and multiplying round
@@ -175,7 +176,8 @@ class Guarantee:
     rho = '' if self.rho is None else f', ρ = {rounding_lib.up(self.rho)}'
     noise = f', noise multiplier {rounding_lib.exact(self.noise_multiplier)}'
     group = f', groups of {self.group_size}' if self.group_size > 1 else ''
-    return f'{type(self).__name__}({self}{rho}{noise}, {self.adjacency}{group})'
+    text = f'{type(self).__name__}({self}{rho}{noise}, {self.adjacency}{group})'
+    return messages.one_line(text, 120)
 
 
 def deltas(delta: float | Iterable[float]) -> tuple[float, ...]:

@@ -35,7 +35,7 @@ def draw(
   """
   looks = style.looks({entry.candidate.label: entry.candidate.mechanism for entry in entries})
   height = 4.6 if axis else 1.4 + 0.3 * len(entries)
-  figure = figure_lib.Figure(figsize=(11.0, height), facecolor='white', layout='constrained')
+  figure = style.Figure(figsize=(11.0, height), facecolor='white', layout='constrained')
   figure.suptitle(style.plain(subtitle), x=0.01, ha='left', fontsize=10, color=style.GREY)
   panels = figure.subplots(1, len(LOSSES), sharey=axis is None)
   for axes, (name, loss) in zip(panels, LOSSES.items()):

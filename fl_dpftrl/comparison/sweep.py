@@ -12,6 +12,7 @@ from fl_dpftrl.comparison import candidates as candidates_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.strategies import files
+from fl_dpftrl.text import progress as progress_lib
 
 if TYPE_CHECKING:
   import pandas
@@ -159,12 +160,14 @@ def compare(
   Raises:
     ValueError: if a name is unknown, or two candidates have the same label.
   """
-  return run(
-    candidates_lib.named(mechanisms),
-    [schemas] if isinstance(schemas, participation.MinSep) else schemas,
-    objective=objective,
-    workload=workload,
-  )
+  with progress_lib.steps('compare') as report:
+    return run(
+      candidates_lib.named(mechanisms),
+      [schemas] if isinstance(schemas, participation.MinSep) else schemas,
+      objective=objective,
+      watch=lambda candidate, schema: report,
+      workload=workload,
+    )
 
 
 def run(

@@ -13,7 +13,7 @@ from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import patterns
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Banded(base.Strategy):
   """A lower-triangular C with num_bands non-zero diagonals.
 

@@ -14,7 +14,7 @@ _MOST_GRAM_ROUNDS = 1024  # most rounds for the bound for any X
 _ROUNDING = 1e-13
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class BandedInverse(toeplitz.Toeplitz):
   """A Toeplitz C whose inverse N has few non-zero diagonals.
 

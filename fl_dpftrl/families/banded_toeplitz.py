@@ -23,7 +23,7 @@ _MOST_GRAM_ROUNDS = 1024  # most rounds for the bound for any X
 _CHUNK_ENTRIES = 1 << 20  # float64 values of working memory: 8 MiB
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class BandedToeplitz(base.Strategy):
   """A C whose columns hold the same few coefficients from the diagonal down.
 
@@ -195,7 +195,7 @@ def decoder_column(
   return workload.apply(toeplitz.reciprocal(coefficients, num_rounds)), None
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LateRows:
   """The last rows of B, as sums over its columns, in chunks of columns.
 

@@ -114,6 +114,10 @@ class Strategy(abc.ABC):
     fields = dataclasses.fields(cast(Any, self))
     return {field.name: getattr(self, field.name) for field in fields}
 
+  def __repr__(self) -> str:
+    parts = ', '.join(f'{name}={_shown(part)}' for name, part in self.parameters().items())
+    return messages.one_line(f'{type(self).__name__}({parts})', 120)
+
   def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
     """Returns the worst ‖C u‖ under a schema, per unit of clip norm.
 
@@ -235,3 +239,12 @@ def check_strategy(strategy: object) -> None:
       else 'register a family of your own first: dpftrl.register'
     )
     raise ValueError(f'strategy must be a Strategy, got {messages.quoted(strategy)}; {what_to_do}')
+
+
+def _shown(part: Any) -> str:
+  """Returns a parameter as a repr shows it: numbers in six digits, arrays by their shapes."""
+  if isinstance(part, np.ndarray) and part.size > 8:
+    return f'<{" × ".join(map(str, part.shape))} array>'
+  if isinstance(part, (np.ndarray, tuple)):
+    return f'[{", ".join(map(_shown, np.asarray(part).tolist()))}]'
+  return f'{part:.6g}' if isinstance(part, float) else repr(part)

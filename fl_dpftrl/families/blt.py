@@ -19,7 +19,7 @@ _LARGEST_TABLE = 1 << 20  # entries of each
 MAX_BUFFERS = 64  # matrices between the decays of so many, and of the inverse, stay small
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class BLT(toeplitz.Toeplitz):
   """A Toeplitz C with coefficients c₀ = 1, cᵢ = Σⱼ ωⱼ θⱼ^(i−1).
 

@@ -16,7 +16,7 @@ from fl_dpftrl.sensitivity import patterns
 _ROUNDING = 1e-12
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Dense(base.Strategy):
   """A lower-triangular C, entry by entry.
 

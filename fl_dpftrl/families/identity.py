@@ -13,7 +13,7 @@ from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Identity(base.Strategy):
   """Independent Gaussian noise in every round, as DP-FedAvg and DP-SGD add."""
 

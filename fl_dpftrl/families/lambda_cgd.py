@@ -12,7 +12,7 @@ from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class LambdaCGD(toeplitz.Toeplitz):
   """Row t of noise is z[t] − λ z[t − 1], and C[t, j] = λ^(t − j).
 

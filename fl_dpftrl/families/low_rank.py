@@ -9,7 +9,7 @@ import numpy as np
 from fl_dpftrl.families import bands, base, linear_noise
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LowRank(base.Strategy):
   """A lower-triangular N with bands and, below them, a matrix of low rank.
 

@@ -14,7 +14,7 @@ from fl_dpftrl.sensitivity import blocks as blocks_lib
 from fl_dpftrl.sensitivity import gram
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Stamped(base.Strategy):
   """Independent copies of a strategy, one after the other: C is block diagonal.
 

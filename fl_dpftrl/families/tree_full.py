@@ -62,7 +62,7 @@ def node_moments(num_heights: int) -> tuple[np.ndarray, np.ndarray]:
   return total, 1.0 - np.concatenate([[0.0], np.cumsum(less)])
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class TreeFull(base.Strategy):
   """Tree aggregation with Honaker's full estimator, B = A T⁺.
 

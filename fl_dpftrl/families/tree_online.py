@@ -50,7 +50,7 @@ def own_weights(round_index: int, num_nodes: int) -> list[float]:
   return weights
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class TreeOnline(base.Strategy):
   """Tree aggregation with Honaker's online estimator.
 

@@ -16,7 +16,7 @@ from fl_dpftrl.logs import keys, noise_record
 from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
-from fl_dpftrl.text import rounding
+from fl_dpftrl.text import messages, rounding
 
 REFUSE, BURN = 'refuse', 'burn'
 
@@ -126,6 +126,10 @@ class Guard:
     # (round, row of its state, rows to skip) of the last round whose rows had to be skipped.
     self._burnt: tuple[int, int, int] | None = None
     self._waiting = False  # Whether the last round's row has not been given out.
+
+  def __repr__(self) -> str:
+    text = f'Guard(round {self.log.num_rounds} of {self.max_rounds}, {self.log.path})'
+    return messages.one_line(text, 120)
 
   def __enter__(self) -> 'Guard':
     return self

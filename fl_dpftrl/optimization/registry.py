@@ -1,7 +1,9 @@
 """Registry of the mechanisms that can be optimised."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import threadpoolctl
 
@@ -11,6 +13,7 @@ from fl_dpftrl.families import registry as families
 from fl_dpftrl.optimization import banded, banded_inverse, blt, dense, problem, toeplitz
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.text import messages
+from fl_dpftrl.text import progress as progress_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +87,7 @@ def optimize(
     num_bands: size of a banded mechanism; None for its default.
     num_buffers: size of a BLT, 1 to 8; None or 0 for the fewest within 0.1 % of the best of
       these.
-    progress: called with the number of steps and the loss.
+    progress: called with the number of steps and the loss; None for a bar after five seconds.
 
   Raises:
     ValueError: if the mechanism is unknown or takes no such size or no several schemas, or
@@ -100,17 +103,22 @@ def optimize(
         raise ValueError(f'{name}={value} is not for mechanism={mechanism}')
       size[name] = value
   if isinstance(schema, schemas.MinSep):
-    with _one_thread():
-      return optimizer.find(problem.Problem(schema, objective, workload, progress), **size)
+    with _one_thread(), _shown(mechanism, progress) as report:
+      return optimizer.find(problem.Problem(schema, objective, workload, report), **size)
   if not isinstance(schema, Sequence) or not all(isinstance(one, schemas.MinSep) for one in schema):
     raise ValueError(f'schema must be a MinSep or a list of them, got {messages.quoted(schema)}')
   if optimizer.find_range is None:
     raise ValueError(f'mechanism={mechanism} takes one schema, got {len(schema)}')
-  problems = [problem.Problem(one, objective, workload, progress) for one in schema]
-  with _one_thread():
+  with _one_thread(), _shown(mechanism, progress) as report:
+    problems = [problem.Problem(one, objective, workload, report) for one in schema]
     return optimizer.find_range(problems, over, **size)
 
 
 def _one_thread() -> threadpoolctl.threadpool_limits:
   """Keeps linear algebra to one thread: with these sizes, several wait for each other."""
   return threadpoolctl.threadpool_limits(1, user_api='blas')
+
+
+def _shown(mechanism: str, progress: problem.Progress | None) -> Any:
+  """Returns a context with what is called at each step."""
+  return progress_lib.steps(mechanism) if progress is None else contextlib.nullcontext(progress)

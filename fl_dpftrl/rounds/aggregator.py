@@ -20,6 +20,7 @@ from fl_dpftrl.reports import privacy
 from fl_dpftrl.rounds import audited, noise_rows, record, structures, sums
 from fl_dpftrl.rounds import round as round_lib
 from fl_dpftrl.strategies import files
+from fl_dpftrl.text import messages
 
 NOISE_NAME = 'noise'
 _CHUNK = 1 << 16  # coordinates that are worked on in a processor's cache
@@ -148,6 +149,13 @@ class PrivateAggregator:
     except BaseException:
       self._rows.close()
       raise
+
+  def __repr__(self) -> str:
+    return messages.one_line(
+      f'PrivateAggregator({self.strategy.family}, noise_multiplier={self.noise_multiplier:g},'
+      f' round {self.next_round} of {self.max_rounds}, {self.folder})',
+      120,
+    )
 
   def __enter__(self) -> 'PrivateAggregator':
     return self

@@ -22,6 +22,7 @@ EPSILON, DAYS, SECONDS = 'epsilon', 'simulated_days', 'seconds'
 ACCURACY = f'{VALIDATION}accuracy'
 TENSORBOARD_NAME = 'tensorboard'
 PLOT_NAME = 'accuracy.png'
+_SECONDS = 30.0  # between lines of a run that is not watched
 
 
 def _is_due(run: loop.TrainingRun, checkpoint: checkpoints.Checkpoint, every: int) -> bool:
@@ -227,7 +228,7 @@ class ProgressLine(loop.Observer):
   """Says after a round where the run stands.
 
   Args:
-    every: number of rounds between two lines; there is one after the last, too.
+    every: number of rounds between two lines; there is one after the last, too, and after 30 s.
     stream: takes the lines. A terminal shows them all, each over the one before. None for the
       run's `say`.
 
@@ -237,11 +238,13 @@ class ProgressLine(loop.Observer):
 
   def __init__(self, every: int = 1, *, stream: TextIO | None = None):
     self._every, self._stream = schemas.positive_integer('every', every), stream
-    self._began, self._began_at = 0.0, 0
+    self._began, self._said = 0.0, time.monotonic()
+    self._began_at = 0
     self._evaluated: dict[str, Any] = {}
 
   def begin(self, run, latest, earlier):
-    self._began, self._began_at = time.monotonic(), latest.num_rounds
+    self._began = self._said = time.monotonic()
+    self._began_at = latest.num_rounds
 
   def released(self, run, checkpoint):
     measured = checkpoint.measurements
@@ -255,7 +258,8 @@ class ProgressLine(loop.Observer):
       end = '\n' if checkpoint.num_rounds == run.num_rounds else ''
       stream.write(f'\r\033[K{line}{end}')
       stream.flush()
-    elif _is_due(run, checkpoint, self._every):
+    elif _is_due(run, checkpoint, self._every) or time.monotonic() - self._said >= _SECONDS:
+      self._said = time.monotonic()
       if stream is not None:
         stream.write(line + '\n')
         stream.flush()

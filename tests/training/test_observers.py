@@ -107,6 +107,18 @@ def test_progress_lines_tell_the_last_evaluation_and_epsilon():
   ]
 
 
+def test_long_rounds_have_a_line_every_half_minute(monkeypatch):
+  stream, now = io.StringIO(), [100.0]
+  monkeypatch.setattr(observers.time, 'monotonic', lambda: now[0])
+  shown = observers.ProgressLine(100, stream=stream)
+  shown.begin(run_of(), checkpoint(0), iter(()))
+  for t in range(7):
+    now[0] += 10.0
+    shown.released(run_of(), checkpoint(t + 1))
+  lines = stream.getvalue().splitlines()
+  assert [line.split(' ')[1] for line in lines] == ['3/10', '6/10'] and 'left' in lines[0]
+
+
 def test_a_checkpoint_that_observers_see_does_not_show_its_state():
   one = checkpoints.Checkpoint(num_rounds=3, state={'seed': 20301}, measurements={'loss': 1.0})
   assert '20301' not in f'{one} {one!r}' and 'num_rounds=3' in repr(one)
