@@ -136,8 +136,10 @@ check: .venv-checks/installed
 	.venv-checks/bin/mypy
 	@$(VENV)/bin/python -m tests.sizes
 
-# The documentation site, in site/; a broken link or reference is an error.
-docs: .venv-docs/installed
+# The notebooks are run, and the documentation site is made in site/; a broken link or reference is
+# an error.
+docs: env .venv-docs/installed
+	$(VENV)/bin/python .ci/notebooks.py examples/*.ipynb
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --quiet --strict --site-dir site
 
 # Each of these tools has an environment of its own, so that no pin of theirs can

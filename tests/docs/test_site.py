@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 import re
 import types
 
@@ -66,6 +67,15 @@ def test_the_reference_has_every_name():
   # The room has the name of its function.
   shown = [h.replace('study', 'study.study') if h == 'study' else h for h in headings]
   assert re.findall(r'^::: fl_dpftrl\.(.*)$', text, re.M) == shown
+
+
+def test_notebooks_are_run_by_make_docs_and_have_no_outputs():
+  notebooks = sorted(ROOT.rglob('examples/*.ipynb'))
+  assert [path.stem for path in notebooks] == ['compare', 'replay', 'train']
+  assert '.ci/notebooks.py examples/*.ipynb' in (ROOT / 'Makefile').read_text()
+  for path in notebooks:
+    cells = json.loads(path.read_text())['cells']
+    assert not any(cell.get('outputs') or cell.get('execution_count') for cell in cells)
 
 
 def anchors(path) -> set[str]:
