@@ -197,18 +197,6 @@ def test_what_is_no_file_is_not_waited_for(tmp_path):
 
 
 @pytest.mark.slow
-def test_rows_that_are_left_and_files_at_once(tmp_path):
-  """Each reading is of its own, whatever became of others."""
-  path = files.written(tmp_path / 'l.csv', files.HEAD + b'0,a\n1,b\n')
-  log = log_lib.read_log(path)
-  first, second = log.tables(), log.tables()
-  assert next(first).num_rows == next(second).num_rows == 2
-  first.close()
-  assert list(second) == []
-  assert len(files.rows(path)) == 2
-
-
-@pytest.mark.slow
 def test_a_log_is_replayed_while_it_is_written(tmp_path):
   """Metadata, rows and digest are of one file, which a new one may replace."""
   path = tmp_path / 'l.parquet'

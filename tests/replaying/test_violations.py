@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.commands import main, replay_text
+from fl_dpftrl.commands import replay_text
+from tests.commands import lines
 
 STRATEGY = dpftrl.BLT([0.9, 0.5], [0.1, 0.2])
 
@@ -87,45 +88,43 @@ def test_equals_a_count_by_hand(tmp_path, num_runs, min_sep, most):
     assert told in replay_text.text(statement)
 
 
-def replayed(capsys, *flags):
-  with pytest.raises(SystemExit) as ended:
-    main.main(['replay', '--delta=1e-6', *flags])
-  told = capsys.readouterr()
-  return ended.value.code, told.out, told.err.splitlines()
+def replayed(*flags):
+  done = lines.run(['replay', '--delta=1e-6', *flags])
+  return done.returncode, done.stdout, done.stderr.splitlines()
 
 
 @pytest.mark.slow
-def test_text_json_and_pages(tmp_path, capsys):
+def test_text_json_and_pages(tmp_path):
   log, page, public = (tmp_path / name for name in ('log.parquet', 'r.html', 'p.html'))
   write(log, {'a': [0, 1, 9], 'b': [0, 9], 'c': [4]})
   given = [f'--log={log}', '--strategy=tree_online', '--noise_multiplier=4']
   given += ['--declared_num_rounds=24', '--declared_min_sep=5']
-  status, out, err = replayed(capsys, *given, f'--report={page}', f'--public_report={public}')
+  status, out, err = replayed(*given, f'--report={page}', f'--public_report={public}')
   assert status == 4 and err[-1].endswith('schema was not kept, by 1 device')
   assert 'not kept to what was declared: 1 devices, in 1 rounds (1)' in out
   assert 'any one of the 2 others    ε ≤ ' in out
   assert 'devices did not keep to it' in page.read_text()
   assert 'did not keep' not in public.read_text() and 'violations' not in public.read_text()
-  _, out, _ = replayed(capsys, *given, '--json')
+  _, out, _ = replayed(*given, '--json')
   violations = json.loads(out)['violations']
   assert (violations['num_devices'], violations['num_complied']) == (1, 2)
   assert violations['first_rounds'] == [{'run': 1, 'round': 1}]
   assert 'not protected' in violations['meaning']
 
 
-def test_budgets_and_void_guarantees_have_their_exit_status(tmp_path, capsys):
+def test_budgets_and_void_guarantees_have_their_exit_status(tmp_path):
   log = tmp_path / 'log.parquet'
   write(log, {'a': [0, 9], 'b': [4]})
   given = [f'--log={log}', '--strategy=identity']
-  status, out, err = replayed(capsys, *given, '--noise_multiplier=2', '--max_epsilon=3', '--json')
+  status, out, err = replayed(*given, '--noise_multiplier=2', '--max_epsilon=3', '--json')
   epsilon = json.loads(out)['worst_case']['epsilon']
   assert status == 3 and epsilon > 3
   assert 'is above --max_epsilon=3' in err[-1]
   more = f'--max_epsilon={epsilon}'
-  main.main(['replay', '--delta=1e-6', *given, '--noise_multiplier=2', more])
+  assert replayed(*given, '--noise_multiplier=2', more)[0] == 0
   declared = ('--declared_num_rounds=24', '--declared_min_sep=3')
-  status, _, _ = replayed(capsys, *given, '--noise_multiplier=2', *declared, more)
+  status, _, _ = replayed(*given, '--noise_multiplier=2', *declared, more)
   assert status == 3  # The declared guarantee is what a budget is about.
-  status, out, err = replayed(capsys, *given, '--noise_multiplier=0', more, '--json')
+  status, out, err = replayed(*given, '--noise_multiplier=0', more, '--json')
   assert status == 4 and json.loads(out)['worst_case']['epsilon'] is None
   assert 'no noise was added' in err[-1]
