@@ -4,6 +4,8 @@ The libraries that decode Parquet, CSV and JSON can crash, hang or exhaust memor
 damaged or malicious. The child then ends without a word, and its parent says why.
 """
 
+import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -12,6 +14,7 @@ from fl_dpftrl import signals
 from fl_dpftrl.logs import limits
 
 COMMANDS = ('replay', 'verify')
+_PR_SET_PDEATHSIG = 1
 _WHY = {
   signal.SIGXCPU: f'a part of a file took more than {limits.PART_CPU_SECONDS} s of computing; it is'
   ' damaged, or made to take long',
@@ -33,6 +36,8 @@ def enter(program: str) -> None:
     signals.handle(lambda number, frame: os.kill(child, number))
   signal.pthread_sigmask(signal.SIG_SETMASK, before)
   if not child:
+    with contextlib.suppress(AttributeError):  # Linux ends a child with its parent.
+      ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     limits.of_this_process()
     return
   status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -1,9 +1,11 @@
 """Commands that read files of others run in a child with limits, and end as it does."""
 
+import pathlib
 import resource
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -61,3 +63,16 @@ def test_a_part_that_takes_too_long_ends():
 def test_a_signal_goes_on_to_the_child(number):
   done = ended(f'os.kill(os.getppid(), {int(number)}); time.sleep(30)')
   assert (done.returncode, done.stderr) == (128 + number, 'fl-dpftrl replay: interrupted\n')
+
+
+def test_a_child_ends_with_its_parent(tmp_path):
+  work = (
+    f'open({str(tmp_path / "child")!r}, "w").write(str(os.getpid()));'
+    'os.kill(os.getppid(), signal.SIGKILL); time.sleep(30)'
+  )
+  assert ended(work).returncode == -signal.SIGKILL  # Its streams are closed too.
+  stat = pathlib.Path('/proc', (tmp_path / 'child').read_text(), 'stat')
+  deadline = time.monotonic() + 20
+  while stat.exists() and stat.read_text().rsplit(')', 1)[1].split()[0] != 'Z':
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
