@@ -174,7 +174,7 @@ endif
 # The adapters and their examples with the releases of examples/requirements.txt, and without
 # TensorFlow. This environment takes minutes to set up, mostly for PyTorch and Ray.
 test-adapters: .venv-adapters/installed
-	OPENBLAS_NUM_THREADS=1 .venv-adapters/bin/python -m pytest \
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 .venv-adapters/bin/python -m pytest \
 	  --ignore=tests/rounds/test_equal_to_tff.py tests/adapters tests/rounds
 
 ifndef LOCKED

@@ -20,6 +20,7 @@ from fl_dpftrl.centralized import sampled_gaussian
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.families import banded, banded_toeplitz, base, identity
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -60,7 +61,7 @@ class AmplifiedGuarantee(guarantee_lib.Guarantee):
 
 
 def account(
-  strategy: base.Strategy,
+  strategy: files.Given,
   sampling: sampling_lib.Sampled,
   *,
   noise_multiplier: float,
@@ -97,12 +98,13 @@ def account(
 
 
 def sensitivity(
-  strategy: base.Strategy, sampling: sampling_lib.Sampled, adjacency: str = adjacency_lib.ZERO_OUT
+  strategy: files.Given, sampling: sampling_lib.Sampled, adjacency: str = adjacency_lib.ZERO_OUT
 ) -> float:
   """Returns the largest change of C x by one example in one of its rounds.
 
   The value is per unit of clip norm. For arguments and errors see `account`.
   """
+  strategy = files.resolved(strategy)
   factor, bands = sampling.relation(adjacency).factor, num_bands(strategy)
   if bands > sampling.num_parts:
     raise ValueError(
@@ -116,7 +118,7 @@ def sensitivity(
 
 
 def calibrate(
-  strategy: base.Strategy,
+  strategy: files.Given,
   sampling: sampling_lib.Sampled,
   *,
   epsilon: float,
