@@ -35,10 +35,8 @@ from fl_dpftrl.families.registry import register as register
 from fl_dpftrl.families.stamped import Stamped as Stamped
 from fl_dpftrl.families.tree_full import TreeFull as TreeFull
 from fl_dpftrl.families.tree_online import TreeOnline as TreeOnline
-from fl_dpftrl.guarding.guard import BudgetSpentError as BudgetSpentError
-from fl_dpftrl.guarding.guard import Guard as Guard
+from fl_dpftrl.logs.ledger import LogWriter as LogWriter
 from fl_dpftrl.logs.schema import write_log as write_log
-from fl_dpftrl.logs.writer import LogWriter as LogWriter
 from fl_dpftrl.optimization.registry import optimize as optimize
 from fl_dpftrl.participation.schemas import FixedSeparation as FixedSeparation
 from fl_dpftrl.participation.schemas import MinSep as MinSep
@@ -48,6 +46,8 @@ from fl_dpftrl.replaying.replay import replay as replay
 from fl_dpftrl.replaying.runs import open_run as open_run
 from fl_dpftrl.replaying.statement import Statement as Statement
 from fl_dpftrl.rounds.aggregator import PrivateAggregator as PrivateAggregator
+from fl_dpftrl.rounds.guard import BudgetSpentError as BudgetSpentError
+from fl_dpftrl.rounds.guard import Guard as Guard
 from fl_dpftrl.rounds.noise_rows import NoiseRows as NoiseRows
 from fl_dpftrl.simulation.recording import simulate as simulate
 from fl_dpftrl.simulation.scenario import Scenario as Scenario

@@ -7,9 +7,9 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl import adaptive_clipping
+from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import noise_record
-from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.replaying import publication, replay, runs
 from fl_dpftrl.reports import privacy
 
@@ -75,7 +75,7 @@ RULE = dpftrl.AdaptiveClipping(0.25, target_quantile=0.75, rounds=7, clipped_cou
 def fixture_log(tmp_path):
   path = tmp_path / 'log.parquet'
   metadata = noise_record.run_metadata(STRATEGY, 8.0, clip_norm=RULE)
-  with writer_lib.LogWriter(path, metadata=metadata) as writer:
+  with ledger_lib.LogWriter(path, metadata=metadata) as writer:
     for t in range(6):
       writer.append(t, ['a', 'b'] if t % 2 else ['c'], 86400 + t)
   return log_lib.read_log(path)

@@ -10,7 +10,7 @@ import fl_dpftrl as dpftrl
 from experiments.stackoverflow import configuration, datasets
 from fl_dpftrl import accounting, metrics
 from fl_dpftrl.files import durable, json_files
-from fl_dpftrl.logs import writer
+from fl_dpftrl.logs import ledger
 from fl_dpftrl.text import messages, rounding
 from fl_dpftrl.training import report
 
@@ -141,7 +141,7 @@ def _summary(outcome: Outcome) -> str:
     ('privacy.html', 'Report'),
     ('privacy.json', '  its figures'),
     (f'accuracy.{outcome.figures}', 'Plot'),
-    (writer.NAME, 'Participation log'),
+    (ledger.NAME, 'Participation log'),
     (metrics.NAME, 'Every round'),
   ):
     lines.append((what, str(folder / name)))

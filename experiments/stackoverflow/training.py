@@ -147,7 +147,8 @@ class Flags(loop.Observer):
 
   def step(self, run, step, round_index):
     self._on_step(step, round_index)
-    self._interrupt.check()
+    if step == 'published':  # Within a round, its result would be lost.
+      self._interrupt.check()
 
 
 def aggregator(

@@ -14,8 +14,8 @@ import pyarrow as pa
 from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.bundles import strategy_files
 from fl_dpftrl.files import durable, json_files, paths
-from fl_dpftrl.logs import digests, journal, refusals
 from fl_dpftrl.logs import layout as layout_lib
+from fl_dpftrl.logs import ledger, refusals
 from fl_dpftrl.replaying import embedded, replay
 from fl_dpftrl.replaying import facts as facts_lib
 from fl_dpftrl.replaying import runs as runs_lib
@@ -135,7 +135,7 @@ def check_run(run: runs_lib.Run) -> None:
     raise ValueError('sampling: a bundle of sampled batches is not supported')
   for shard in run.log.shards:
     folders = layout_lib.partitions(os.path.abspath(shard.path))
-    if shard.path.endswith(journal.SUFFIX):
+    if shard.path.endswith(ledger.SUFFIX):
       raise ValueError(f'{shard.path}: close the log first, which makes a Parquet file of it')
     if {run.log.layout.round, run.log.layout.device_id} & folders.keys():
       raise ValueError(
@@ -202,9 +202,7 @@ def chained(
   Args:
     progress: called often with a line about the progress.
   """
-  id_type = run.log.id_type
-  before, t = digests.START, 0
-  rows = digests.Rows(timestamps=False)
+  before, t, kept = ledger.START, 0, list[pa.Array]()
   with embedded.ordered(embedded.Rows([run], progress), _ORDER) as batches:
     for batch in batches:
       table = pa.Table.from_batches([batch])
@@ -214,16 +212,15 @@ def chained(
         if first == end:
           continue
         while t < rounds[first]:
-          before, t, rows = _next(before, t, rows, id_type)
+          before, t, kept = _next(before, t, kept)
           yield before.hex()
-        rows.update(table.slice(first, end - first))
+        kept.append(table.column('device_id').slice(first, end - first).combine_chunks())
   while t < run.log.num_rounds:
-    before, t, rows = _next(before, t, rows, id_type)
+    before, t, kept = _next(before, t, kept)
     yield before.hex()
 
 
-def _next(
-  before: bytes, t: int, rows: digests.Rows, id_type: pa.DataType
-) -> tuple[bytes, int, digests.Rows]:
-  """Returns H_t, the next round, and its rows, of which there are none yet."""
-  return digests.chained(before, t, rows, id_type), t + 1, digests.Rows(timestamps=False)
+def _next(before: bytes, t: int, kept: list[pa.Array]) -> tuple[bytes, int, list[pa.Array]]:
+  """Returns H_t, the next round, and its device ids, of which there are none yet."""
+  device_ids = pa.concat_arrays(kept) if kept else pa.array([], pa.string())
+  return ledger.chained(before, t, device_ids), t + 1, []

@@ -12,11 +12,11 @@ from fl_dpftrl.text import messages
 LOG_VERSION = 1
 VERSION_KEY = 'fl_dpftrl.log_version'
 NUM_ROUNDS_KEY = 'num_rounds'
-# Rounds whose results may have been used; needed to resume the run.
-RELEASED_KEY = 'fl_dpftrl.rounds_released'
-# Chained digest of the last round, as the writer computed it round by round.
+# Chained digest of the last round; see `ledger`.
 CHAIN_KEY = 'fl_dpftrl.rounds_sha256'
-OWN_KEYS = (VERSION_KEY, NUM_ROUNDS_KEY, RELEASED_KEY, CHAIN_KEY)
+# Digest of all other metadata.
+METADATA_KEY = 'fl_dpftrl.metadata_sha256'
+OWN_KEYS = (VERSION_KEY, NUM_ROUNDS_KEY, CHAIN_KEY, METADATA_KEY)
 """Keys that a log sets itself."""
 
 # The reason why the run gives no guarantee, if it gives none.

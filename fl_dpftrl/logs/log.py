@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fl_dpftrl.files import paths
-from fl_dpftrl.logs import journal, keys, limits, refusals
+from fl_dpftrl.logs import keys, ledger, limits, refusals
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import reader as reader_lib
 from fl_dpftrl.text import messages
 
-_OWN_PREFIX = 'fl_dpftrl.'
+_OWN_PREFIX, _PARQUET = 'fl_dpftrl.', '.parquet'
 _SUFFIXES = ', '.join(reader_lib.FORMATS)
 # Most descriptors of a log's files kept open; a process may have about 1000.
 _HELD = 256
@@ -43,13 +43,13 @@ class Shard:
     num_rounds: rows of noise consumed, if the file states them.
     id_type: type of `device_id`: large_string, int64 or, of a file without devices, null.
     tables: function that yields checked rows in order, some at a time. Its argument is an upper
-      limit that all rounds must be below; None for no limit. The tables have `round`, int64,
-      `device_id` of id_type, without nulls, and the further columns that the shard was opened
-      with. It raises LogError if the file cannot be read, a round, cohort or device id is missing,
-      a round is out of range, or a device id breaks the rule for ids.
+      limit that all rounds must be below; None for no limit. The tables have `round`, int64, and
+      `device_id` of id_type, without nulls. It raises LogError if the file cannot be read, a round,
+      cohort or device id is missing, a round is out of range, or a device id breaks the rule.
     last_round: function that returns the last round of any cohort, also of an empty one; −1
       without any. It raises LogError like `tables`.
-    sha256: function that returns the digest of the file's bytes, in hexadecimal.
+    sha256: function that returns the digest of the file's bytes, in hexadecimal; the chained digest
+      of a ledger's rounds, as its bytes say no less in another order.
   """
 
   path: str
@@ -67,7 +67,7 @@ class Shard:
       key: value
       for key, value in self.metadata.items()
       if key == keys.NUM_ROUNDS_KEY or key.startswith(_OWN_PREFIX)
-      if key not in (keys.RELEASED_KEY, keys.CHAIN_KEY)
+      if key != keys.CHAIN_KEY
     }
 
 
@@ -147,14 +147,13 @@ def read_log(
     _check_agreement(shards[0], shard)
   _check_types(shards)
   n, assumed = _num_rounds(shards, num_rounds)
-  torn = [s.metadata[journal.TORN_KEY] for s in shards if journal.TORN_KEY in s.metadata]
-  return Log(shards, n, (*assumed, *torn), num_rounds_assumed=bool(assumed), layout=layout)
+  return Log(shards, n, tuple(assumed), num_rounds_assumed=bool(assumed), layout=layout)
 
 
 def find(names: Sequence[Path]) -> list[str]:
   """Returns the files that paths, folders and globs name, each once, in order.
 
-  The journal of a log that is being written stands for the log. A folder stands for
+  The ledger of a log that is being written stands for the log. A folder stands for
   all files in it except those whose names start with a dot or an underscore. It must
   hold nothing else, so that no shard is overlooked.
   """
@@ -164,33 +163,35 @@ def find(names: Sequence[Path]) -> list[str]:
     paths.local(given)
     if os.path.isfile(given):
       matches = [given]
-      if os.path.isfile(given + journal.SUFFIX):
-        matches.append(given + journal.SUFFIX)
     elif os.path.isdir(given):
       matches = _in_folder(given)
     else:
-      both = (*glob.glob(given, recursive=True), *glob.glob(given + journal.SUFFIX, recursive=True))
-      matches = sorted(m for m in set(both) if os.path.isfile(m))
+      found = glob.glob(given, recursive=True)
+      if given.endswith(_PARQUET):  # Also of logs that are still written.
+        found += glob.glob(str(ledger.path_of(given)), recursive=True)
+      matches = sorted(m for m in found if os.path.isfile(m) and not _is_closed(m))
     if not matches:
       raise refusals.LogError(f'{given}: no such file, folder or match of a glob')
     for match in matches:
       files.setdefault(os.path.realpath(match), match)
   if not files:
     raise refusals.LogError('no log given')
-  for match in files.values():
-    log = match.removesuffix(journal.SUFFIX)
-    if log != match and os.path.exists(log):
-      raise refusals.LogError(
-        f'{match}: its writer ended while it turned it into a Parquet file; resume the run, or open'
-        ' the log with LogWriter and close it'
-      )
   return list(files.values())
+
+
+def _is_closed(path: str) -> bool:
+  """Returns whether a path is a ledger that a log was written from."""
+  return path.endswith(ledger.SUFFIX) and os.path.exists(
+    path.removesuffix(ledger.SUFFIX) + _PARQUET
+  )
 
 
 def _in_folder(folder: str) -> list[str]:
   files: list[str] = []
   for name in sorted(n for n in os.listdir(folder) if not n.startswith(('.', '_'))):
     path = os.path.join(folder, name)
+    if _is_closed(path) or name.endswith(ledger.SIDES):
+      continue
     if os.path.isdir(path) and '=' in name:  # KEY=VALUE, a column and its value.
       files += _in_folder(path)
     elif reader_lib.suffix_of(name) in reader_lib.SUFFIXES and os.path.isfile(path):
@@ -203,35 +204,30 @@ def _in_folder(folder: str) -> list[str]:
   return files
 
 
-def open_shard(
-  path: Path, *, timestamps: bool = False, layout: layout_lib.Layout = layout_lib.PLAIN
-) -> Shard:
+def open_shard(path: Path, *, layout: layout_lib.Layout = layout_lib.PLAIN) -> Shard:
   """Opens one file and reads its metadata.
 
   Args:
     path: name ending in .parquet, .csv, .jsonl, .ndjson or .json (JSON lines).
-    timestamps: whether the column `timestamp` of a Parquet file is required, and read as it is.
     layout: where the file has its columns.
   """
-  return _open(os.fspath(path), layout, timestamps=timestamps)
+  return _open(os.fspath(path), layout)
 
 
-def _open(
-  path: str, layout: layout_lib.Layout, *, held: bool = True, timestamps: bool = False
-) -> Shard:
-  if reader_lib.suffix_of(path) not in reader_lib.SUFFIXES:
+def _open(path: str, layout: layout_lib.Layout, *, held: bool = True) -> Shard:
+  if (suffix := reader_lib.suffix_of(path)) not in reader_lib.SUFFIXES:
     raise refusals.LogError(f'{path}: ends in none of {_SUFFIXES}')
   source = reader_lib.Source(path, held=held, layout=layout)
-  schema = reader_lib.schema(source, timestamps=timestamps)
+  schema = reader_lib.schema(source)
   metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
   return Shard(
     path,
     metadata,
     _stated_rounds(path, metadata),
     schema.field('device_id').type,
-    lambda num_rounds=None: reader_lib.tables(source, num_rounds, timestamps=timestamps),
+    lambda num_rounds=None: reader_lib.tables(source, num_rounds),
     lambda: reader_lib.last_round(source),
-    source.sha256,
+    source.sha256 if suffix != ledger.SUFFIX else lambda: metadata[keys.CHAIN_KEY],
   )
 
 

@@ -1,4 +1,4 @@
-"""Logs in Parquet, read a batch of rows at a time and checked by digests."""
+"""Logs in Parquet, read a batch of rows at a time."""
 
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -6,8 +6,9 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fl_dpftrl.logs import digests, ids, limits, refusals, rows
+from fl_dpftrl.logs import ids, limits, refusals, rows
 from fl_dpftrl.logs import layout as layout_lib
+from fl_dpftrl.logs import schema as schema_lib
 
 _BATCH_ROWS = 1 << 18
 _BATCH_COHORTS = 1 << 5
@@ -18,21 +19,13 @@ _OTHER_METADATA = (b'ARROW:schema', b'pandas')
 class Reader:
   """A Parquet log that is open for reading; see `reader`."""
 
-  def __init__(
-    self,
-    path: str,
-    file: BinaryIO,
-    layout: layout_lib.Layout = layout_lib.PLAIN,
-    *,
-    timestamps: bool = False,
-  ):
+  def __init__(self, path: str, file: BinaryIO, layout: layout_lib.Layout = layout_lib.PLAIN):
     """Opens a file, which must be seekable, and reads its metadata.
 
     Args:
       path: name of the file, for messages.
       file: the file.
       layout: where it has its columns.
-      timestamps: whether its column `timestamp` is read too, as it is.
 
     Raises:
       LogError, OSError, pa.ArrowException: if it cannot be read.
@@ -49,41 +42,25 @@ class Reader:
     self._lists = rows.is_list(device_ids)
     if self._lists:
       device_ids = device_ids.value_type
-    self._numbers, id_type = pa.types.is_integer(device_ids), pa.null()
+    id_type = pa.null()
     if self._file.metadata.num_rows:  # Else the types of its columns say nothing.
       if not pa.types.is_integer(rounds):
         raise refusals.LogError(f'{path}: round must be whole numbers, is {rounds}')
       if self._has_devices():
         id_type = _id_type(path, device_ids, layout.hexadecimal)
     fields = [('round', pa.int64()), ('device_id', id_type)]
-    self.metadata, self._stated = digests.opened(path, self._stored(), schema)
-    self._timed = timestamps and digests.TIMESTAMPS_KEY in self._stated
-    if timestamps:
-      refusals.check_names(path, schema.names, ['timestamp'])
-      self._in_file['timestamp'] = 'timestamp'
-      kind = schema.field('timestamp').type
-      if self._timed and kind != digests.TIMESTAMP:
-        raise refusals.LogError(f'{path}: timestamp must be {digests.TIMESTAMP}, is {kind}')
-      fields.append(('timestamp', kind))
+    self.metadata = schema_lib.opened(path, self._stored())
     self.schema = pa.schema(fields)
 
   def tables(self) -> Iterator[pa.Table]:
     """Yields its rows in order; raises like the constructor."""
-    kind = self.schema.field('device_id').type
-    declared = pa.int64() if self._numbers else pa.string()
-    digested = digests.Rows(timestamps=self._timed)
     for batch in self._file.iter_batches(
       _BATCH_COHORTS if self._lists else _BATCH_ROWS, columns=list(self._in_file.values())
     ):
       columns = {own: batch.column(name) for own, name in self._in_file.items()}
       columns |= layout_lib.repeated(self._given, batch.num_rows)
       columns['round'] = columns['round'].cast(pa.int64())
-      table = pa.table({name: columns[name] for name in self.schema.names})
-      yield table  # Rows are checked there: what is digested has no nulls.
-      if self._stated:
-        digested.update(rows.flattened(table, kind)[0])
-    if self._stated:
-      digests.check(self._path, self._stated, digested, declared)
+      yield pa.table({name: columns[name] for name in self.schema.names})
 
   def _has_devices(self) -> bool:
     """Returns whether there is a device, so that the type of its column says something."""

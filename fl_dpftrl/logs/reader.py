@@ -15,8 +15,8 @@ from typing import BinaryIO, Protocol, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fl_dpftrl.logs import journal, limits, lines, parquet, refusals, rows
 from fl_dpftrl.logs import layout as layout_lib
+from fl_dpftrl.logs import ledger, limits, lines, parquet, refusals, rows
 
 _BUFFER = 1 << 20
 
@@ -27,7 +27,7 @@ class _Reader(Protocol):
   Attributes:
     metadata: the file's own keys and values, without digests; none for CSV and JSON lines.
     schema: schema of its rows once they are checked: `round`, int64, `device_id`, large_string,
-      int64 or, if the file has none, null, and `timestamp` where it was asked for.
+      int64 or, if the file has none, null.
   """
 
   metadata: dict[str, str]
@@ -48,7 +48,7 @@ _PARQUET, _GZIP = '.parquet', '.gz'
 FORMATS = (_PARQUET, *_LINES)
 """Endings of the names of logs, besides those that are packed or still written."""
 
-SUFFIXES = (*FORMATS, *(suffix + _GZIP for suffix in _LINES), journal.SUFFIX)
+SUFFIXES = (*FORMATS, *(suffix + _GZIP for suffix in _LINES), ledger.SUFFIX)
 """Endings of the names of logs."""
 
 
@@ -63,7 +63,7 @@ class Source:
 
   A writer replaces a log by a new file of the same name. Metadata, rows and
   digest are all read through one descriptor, so that they belong to one file.
-  A journal may grow meanwhile, and is read up to the size that it had.
+  A ledger may grow meanwhile, and is read up to the rounds that it had.
 
   Attributes:
     path: name of the file.
@@ -103,7 +103,7 @@ class Source:
   def _identified(self, descriptor: int) -> tuple[int, ...]:
     state = os.fstat(descriptor)
     same = (state.st_dev, state.st_ino)
-    grows = self.path.endswith(journal.SUFFIX)
+    grows = self.path.endswith(ledger.SUFFIX)
     return same if grows else (*same, state.st_size, state.st_mtime_ns)
 
   @contextlib.contextmanager
@@ -133,23 +133,20 @@ class Source:
     return digest.hexdigest()
 
 
-def schema(source: Source, *, timestamps: bool = False) -> pa.Schema:
+def schema(source: Source) -> pa.Schema:
   """Returns the schema of a file's rows, with its metadata; LogError if it cannot be read."""
-  with _opened(source, timestamps) as reader:
+  with _opened(source) as reader:
     return reader.schema.with_metadata(reader.metadata)
 
 
-def tables(
-  source: Source, num_rounds: int | None, *, timestamps: bool = False
-) -> Iterator[pa.Table]:
+def tables(source: Source, num_rounds: int | None) -> Iterator[pa.Table]:
   """Yields checked rows of a file in order, as at least one table; LogError for a faulty row.
 
   Args:
     source: the file.
     num_rounds: upper limit that all rounds must be below; None for no limit.
-    timestamps: whether the column `timestamp` of a Parquet file is read too.
   """
-  with _opened(source, timestamps) as reader:
+  with _opened(source, num_rounds) as reader:
     first_row, empty = 1, True
     for table in reader.tables():
       flat = _checked(source, reader, table, num_rounds, first_row)
@@ -189,7 +186,7 @@ def _checked(
 
 
 @contextlib.contextmanager
-def _opened(source: Source, timestamps: bool = False) -> Iterator[_Reader]:
+def _opened(source: Source, num_rounds: int | None = None) -> Iterator[_Reader]:
   """Yields the reader of a file; LogError for whatever goes wrong in it."""
   path = source.path
   limits.grant_time()
@@ -197,7 +194,7 @@ def _opened(source: Source, timestamps: bool = False) -> Iterator[_Reader]:
     with source.opened() as descriptor:
       # Opened again, it has a position of its own.
       with open(f'/proc/self/fd/{descriptor}', 'rb') as file:
-        yield _reader(source, file, timestamps)
+        yield _reader(source, file, num_rounds)
   except refusals.LogError:
     raise
   except MemoryError as e:
@@ -209,13 +206,13 @@ def _opened(source: Source, timestamps: bool = False) -> Iterator[_Reader]:
     limits.grant_time(limits.COUNT_CPU_SECONDS)
 
 
-def _reader(source: Source, file: BinaryIO, timestamps: bool) -> _Reader:
+def _reader(source: Source, file: BinaryIO, num_rounds: int | None) -> _Reader:
   """Opens a file in the format that its name says."""
   suffix = suffix_of(source.path)
-  if suffix == journal.SUFFIX:
-    return journal.Reader(source.path, file, source.size)
+  if suffix == ledger.SUFFIX:
+    return ledger.Reader(source.path, num_rounds)
   if suffix == _PARQUET:
-    return parquet.Reader(source.path, file, source.layout, timestamps=timestamps)
+    return parquet.Reader(source.path, file, source.layout)
   if suffix.endswith(_GZIP):
     file = cast(BinaryIO, gzip.GzipFile(fileobj=file))
   return _LINES[suffix.removesuffix(_GZIP)](source.path, file, source.layout)

@@ -3,13 +3,13 @@
 The log has one row for each device in the cohort of a round that consumed a
 noise row: `round` (int64, from 0, the index of the noise row), `device_id`
 (text or int64) and, optionally, `timestamp` (UTC). The file's metadata hold
-`fl_dpftrl.log_version`, `num_rounds` (the noise rows consumed), and digests of
-the rows and of the metadata.
+`fl_dpftrl.log_version`, `num_rounds` (the rounds begun), and a digest of the
+metadata; its pages have checksums.
 """
 
-import base64
 import contextlib
 import hashlib
+import json
 import operator
 import os
 import pathlib
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fl_dpftrl.files import durable, paths
-from fl_dpftrl.logs import digests, ids, keys, limits
+from fl_dpftrl.logs import ids, keys, limits, refusals
 from fl_dpftrl.text import messages
 
 ROW_GROUP = 1 << 20
@@ -29,8 +29,8 @@ ROW_GROUP = 1 << 20
 
 _FORMAT = {'compression': 'zstd', 'write_page_checksum': True}
 _MOST_SECONDS = 253_402_300_799  # end of the year 9999
-# What stands in the place of a digest, of its length, until all rows are written.
-_PLACES = {key: hashlib.sha256(key.encode()).hexdigest() for key in digests.KEYS}
+TIMESTAMP = pa.timestamp('us', tz='UTC')
+"""Type of the timestamps of a log."""
 
 Append = Callable[[int, np.ndarray, int], None]
 
@@ -64,7 +64,7 @@ def write_log(
   columns = {'round': ids.whole_numbers(rounds, 'rounds'), 'device_id': ids.column(device_ids)}
   if timestamps is not None:
     seconds = utc_seconds('timestamps', timestamps)
-    columns['timestamp'] = seconds.cast(pa.timestamp('s', tz='UTC')).cast(digests.TIMESTAMP)
+    columns['timestamp'] = seconds.cast(pa.timestamp('s', tz='UTC')).cast(TIMESTAMP)
   lengths = {name: len(column) for name, column in columns.items()}
   if len(set(lengths.values())) != 1:
     raise ValueError(f'columns must have one length, got {lengths}')
@@ -80,7 +80,6 @@ def write_log(
   if table.group_by(['round', 'device_id']).aggregate([]).num_rows != table.num_rows:
     raise ValueError('device_ids holds a device twice in a round')
   metadata = file_metadata(num_rounds, metadata)
-  metadata[keys.CHAIN_KEY] = digests.chained_table(table, num_rounds).hex()
   with appending(parquet_path(path), table.schema, metadata) as append:
     append(table)
 
@@ -128,25 +127,20 @@ def appending(
   Args:
     path: the file.
     schema: of its rows.
-    metadata: of the file, without digests.
+    metadata: of the file, without their digest.
 
   Yields:
     A function that appends rows; equal rows give equal bytes, however they are cut.
   """
-  digested = digests.Rows(timestamps='timestamp' in schema.names)
-  kind = schema.field('device_id').type
-  places = {key: _PLACES[key] for key in digests.sealed({}, digested.stated(kind))}
-  schema = digests.marked(schema.with_metadata({**metadata, **places}))
+  kind = schema.with_metadata(sealed(metadata))
   kept: list[pa.Table] = []
   rows = 0
 
   with durable.replacing(path, private=True) as temporary:
-    with pq.ParquetWriter(temporary, schema, **_FORMAT) as file:
+    with pq.ParquetWriter(temporary, kind, **_FORMAT) as file:
 
       def write(table: pa.Table) -> None:
-        table = table.combine_chunks().cast(schema)  # Chunks would show in the pages.
-        digested.update(table)
-        file.write_table(table)
+        file.write_table(table.combine_chunks().cast(kind))  # Chunks would show in the pages.
 
       def append(table: pa.Table) -> None:
         nonlocal rows
@@ -160,36 +154,28 @@ def appending(
       yield append
       if rows:
         write(pa.concat_tables(kept))
-    _fill(temporary, digests.sealed(metadata, digested.stated(kind)), places)
 
 
-def _fill(path: pathlib.Path, metadata: Mapping[str, str], places: Mapping[str, str]) -> None:
-  """Writes the digests, known only at the end, over their placeholders.
+def sealed(metadata: Mapping[str, str]) -> dict[str, str]:
+  """Returns metadata with their digest."""
+  canonical = json.dumps(sorted(metadata.items()), ensure_ascii=True)
+  return {**metadata, keys.METADATA_KEY: hashlib.sha256(canonical.encode()).hexdigest()}
 
-  The placeholders are in the footer, whose length precedes the last four bytes. Arrow's schema
-  there repeats the same metadata in base64.
-  """
-  schema = pq.read_metadata(path).metadata[b'ARROW:schema']
-  decoded = base64.b64decode(schema)
-  with open(path, 'r+b') as file:
-    file.seek(-8, os.SEEK_END)
-    length = int.from_bytes(file.read(4), 'little')
-    start = file.seek(-8 - length, os.SEEK_END)
-    footer = file.read(length)
-    for key, place in places.items():
-      old, new = place.encode(), metadata[key].encode()
-      if (footer.count(old), decoded.count(old)) != (1, 1):
-        raise ValueError(f'the footer must have one place for {key}')
-      footer, decoded = footer.replace(old, new), decoded.replace(old, new)
-    file.seek(start)
-    file.write(footer.replace(schema, base64.b64encode(decoded)))
+
+def opened(path: str, stored: Mapping[str, str]) -> dict[str, str]:
+  """Returns the metadata of a file without their digest; LogError where it is of others."""
+  given = {key: value for key, value in stored.items() if key != keys.METADATA_KEY}
+  if keys.METADATA_KEY in stored and sealed(given) != stored:
+    raise refusals.LogError(
+      f'{path}: its metadata are not those of {keys.METADATA_KEY}; take another copy, or write'
+      ' what was changed on purpose with write_log'
+    )
+  return given
 
 
 def with_timestamps(id_type: pa.DataType) -> pa.Schema:
   """Returns the schema of the rows of a log with timestamps."""
-  return pa.schema(
-    [('round', pa.int64()), ('device_id', id_type), ('timestamp', digests.TIMESTAMP)]
-  )
+  return pa.schema([('round', pa.int64()), ('device_id', id_type), ('timestamp', TIMESTAMP)])
 
 
 def parquet_path(path: str | os.PathLike[str]) -> pathlib.Path:
@@ -203,11 +189,11 @@ def parquet_path(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def file_metadata(num_rounds: int, more: Mapping[str, str] | None) -> dict[str, str]:
-  """Returns a log's metadata, without its digests."""
+  """Returns a log's metadata, without their digest."""
   if operator.index(num_rounds) > limits.ROUNDS:
     raise ValueError(f'num_rounds must be at most {limits.ROUNDS}, got {num_rounds}')
   more = more or {}
-  for key in (*keys.OWN_KEYS, *digests.KEYS):
+  for key in keys.OWN_KEYS:
     if key in more:
       raise ValueError(f'metadata must not hold {key!r}, which the log sets')
   for key, value in more.items():
@@ -238,7 +224,7 @@ def utc_seconds(name: str, values: Sequence[int] | np.ndarray) -> pa.Array:
 def round_table(round_index: int, ids: pa.Array, timestamp: int) -> pa.Table:
   """Returns the rows of a round, with one timestamp in UTC seconds."""
   size = len(ids)
-  times = pa.array(np.full(size, 1_000_000 * timestamp, np.int64)).cast(digests.TIMESTAMP)
+  times = pa.array(np.full(size, 1_000_000 * timestamp, np.int64)).cast(TIMESTAMP)
   return pa.table(
     {'round': np.full(size, round_index, np.int64), 'device_id': ids, 'timestamp': times}
   )

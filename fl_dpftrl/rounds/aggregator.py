@@ -10,7 +10,7 @@ import numpy as np
 from fl_dpftrl import accounting, adaptive_clipping
 from fl_dpftrl.bundles import writing
 from fl_dpftrl.centralized import sampling as sampling_lib
-from fl_dpftrl.files import durable, ledger, paths
+from fl_dpftrl.files import durable, paths
 from fl_dpftrl.logs import ids as ids_lib
 from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import units
@@ -140,10 +140,8 @@ class PrivateAggregator:
     )
     try:
       self._record = record.Record(self.folder, claim)
-      # Rows of rounds whose means nobody got are burnt.
-      used = ledger.Ledger(self._record, self._rows).used
-      self._record.check_whole(used)
-      self._rows.mark_released(used)
+      self._record.check_whole(self._rows.next_row)
+      self._rows.skip_to(self._record.num_rounds)  # Of rounds whose means nobody got.
       self._record.save_strategy()
       self._rows.prepare()
     except BaseException:
@@ -338,7 +336,7 @@ class PrivateAggregator:
     if self.noise_multiplier:
       row = self._rows.integers(t)
     else:
-      self._rows.mark_released(t + 1)
+      self._rows.skip_to(t + 1)
     mean = np.empty(self.template.size, max(self.template.dtypes))
     scale = self._unit.size * self.clip_norm / self.report_goal
     for start in range(0, mean.size, _CHUNK):

@@ -8,11 +8,11 @@ import pathlib
 import numpy as np
 
 from fl_dpftrl.families import lattice
-from fl_dpftrl.files import durable, ledger, paths
-from fl_dpftrl.guarding import guard
+from fl_dpftrl.files import durable, mark, paths
 from fl_dpftrl.noise import ahead, normals, snapshots
 from fl_dpftrl.noise import rows as rows_lib
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.rounds import guard
 from fl_dpftrl.strategies import document, files
 
 _FORMAT = 1
@@ -86,7 +86,7 @@ class NoiseRows:
         ' uses it first'
       ) from None
     self._giving, self._process = durable.ThreadLock(self._folder), os.getpid()
-    self._mark: ledger.MarkFile | None = None
+    self._mark: mark.MarkFile | None = None
     self._rows = ahead.Rows(self._source, size, self.max_rows)
     try:
       durable.remove_leftovers(self._folder)
@@ -137,7 +137,7 @@ class NoiseRows:
       values, made = self._rows.row(self._seed, t)
       trail = self._opened().kept[0]  # Of the rows before the first; 0 where it is not known.
       if t == first and trail and trail % 2**64 != made.before:
-        raise ledger.LostStateError(
+        raise mark.LostStateError(
           'this machine makes other rows of noise than the one that made the rows before; go on'
           ' there'
         )
@@ -149,15 +149,11 @@ class NoiseRows:
     if self.next_row < self.max_rows:
       self._rows.prepare(self._seed, self.next_row)
 
-  def released(self) -> int:
-    """Returns `next_row`: this is a `ledger.Mark`."""
-    return self.next_row
-
-  def mark_released(self, num_rows: int) -> None:
-    """Marks the first num_rows rows as used, durably, without making them."""
+  def skip_to(self, t: int) -> None:
+    """Marks the rows before row t as used, durably, without making them."""
     with self._giving:
-      if num_rows > self.next_row:
-        self._mark_used(num_rows, 0)
+      if t > self.next_row:
+        self._mark_used(t, 0)
 
   def close(self) -> None:
     """Lets another process use the folder."""
@@ -168,7 +164,7 @@ class NoiseRows:
       self._mark = None
     self._lock.close()
 
-  def _opened(self) -> ledger.MarkFile:
+  def _opened(self) -> mark.MarkFile:
     if self._mark is None:
       raise ValueError('the noise rows are closed; open the folder again')
     if os.getpid() != self._process:  # A fork knows nothing of the rows that others use.
@@ -176,29 +172,32 @@ class NoiseRows:
     return self._mark
 
   def _mark_used(self, num_rows: int, trail: int) -> None:
-    mark = self._opened()
-    mark.kept = (trail - (trail >> 63 << 64), *mark.kept[1:])
-    mark.mark_released(num_rows)
+    marked = self._opened()
+    marked.kept = (trail - (trail >> 63 << 64), *marked.kept[1:])
+    marked.mark_released(num_rows)
 
   def _secret(self, noise_seed: int | None, moved: bool) -> bytes:
     """Returns the seed, which is made with the folder; opens the mark beside it."""
     secret, marked = self._folder / _SECRET_NAME, self._folder / _MARK_NAME
     origin = 'system' if noise_seed is None else 'noise_seed'
     if not secret.exists():
-      if marked.exists():
-        raise ledger.LostStateError(
+      self._folder.chmod(0o700)
+      self._open_mark(marked)
+      if self.next_row or any(self._opened().kept):
+        raise mark.LostStateError(
           f'{secret} is gone, and its noise cannot go on; name another folder'
         )
-      self._folder.chmod(0o700)
+      self._mark_used(0, 0)  # Before there is a seed: a mark that is gone was there.
+      durable.sync_folder(self._folder)
       seed = normals.system_seed() if noise_seed is None else normals.fixed_seed(noise_seed)
       durable.write(secret, {'seed': seed.hex(), _ORIGIN: origin, **self._facts()})
-      self._new_mark(secret, 0)
+      self._identify(secret)
       return seed
     try:
       about = durable.read(secret)
       seed = bytes.fromhex(str(about['seed']))
     except (ValueError, KeyError) as error:
-      raise ledger.LostStateError(f'{secret} is damaged, and its noise cannot go on') from error
+      raise mark.LostStateError(f'{secret} is damaged, and its noise cannot go on') from error
     for name, own in self._facts().items():
       if about.get(name) != own:
         raise ValueError(
@@ -208,15 +207,12 @@ class NoiseRows:
     if noise_seed is not None and seed != normals.fixed_seed(noise_seed):
       raise ValueError(f'{self._folder} has the noise of another noise_seed; name another folder')
     if not marked.exists():
-      raise ledger.LostStateError(
+      raise mark.LostStateError(
         f'{marked} is gone, which alone says which rows of noise were used; name another folder'
       )
-    try:
-      self._mark = ledger.MarkFile(marked)
-    except ValueError as error:
-      raise ledger.LostStateError(str(error)) from error
-    if self._mark.released() is None:
-      raise ledger.LostStateError(
+    self._open_mark(marked)
+    if self._opened().released() is None:
+      raise mark.LostStateError(
         f'{marked} is empty, and alone says which rows of noise were used; name another folder'
       )
     if about.get(_ORIGIN) != origin:
@@ -224,22 +220,28 @@ class NoiseRows:
         f'{self._folder} was made {"without a" if noise_seed is not None else "with a"} noise_seed,'
         ' or does not say; go on as it was begun, or name another folder'
       )
-    if self._mark.is_put_back or self._mark.kept[1:] != _identity_of(secret):
-      if not moved:
-        raise ledger.LostStateError(
+    is_new = not any(self._opened().kept) and not self.next_row  # Its process was killed here.
+    if self._opened().is_put_back or self._opened().kept[1:] != _identity_of(secret):
+      if not moved and (not is_new or self._opened().is_put_back):
+        raise mark.LostStateError(
           f'{self._folder} is a copy, or was put back from a backup: rows of noise may have been'
           ' used since, and would repeat. If it was only moved, and nobody used it since, give'
           ' moved=True'
         )
-      self._mark.kept = (self._mark.kept[0], *_identity_of(secret))
-      self._mark.mark_released(self._mark.released() or 0)
+      self._identify(secret)
     return seed
 
-  def _new_mark(self, secret: pathlib.Path, num_rows: int) -> None:
-    self._mark = ledger.MarkFile(self._folder / _MARK_NAME)
-    self._mark.kept = (0, *_identity_of(secret))
-    self._mark.mark_released(num_rows)
-    durable.sync_folder(self._folder)
+  def _open_mark(self, path: pathlib.Path) -> None:
+    try:
+      self._mark = mark.MarkFile(path)
+    except ValueError as error:
+      raise mark.LostStateError(str(error)) from error
+
+  def _identify(self, secret: pathlib.Path) -> None:
+    """Records in the mark which file of the seed it belongs to."""
+    opened = self._opened()
+    opened.kept = (opened.kept[0], *_identity_of(secret))
+    opened.mark_released(self.next_row)
 
   def _facts(self) -> dict[str, str | int]:
     """Returns what determines the rows beside the seed."""

@@ -13,14 +13,14 @@ from fl_dpftrl.accounting import adjacency, gaussian, run_noise
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.files import durable, ledger
-from fl_dpftrl.guarding import admission, guard
+from fl_dpftrl.files import durable, mark
 from fl_dpftrl.logs import ids as ids_lib
 from fl_dpftrl.logs import keys, noise_record
+from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.participation import schemas, seen
 from fl_dpftrl.replaying import replay, runs, sensitivities, statement
+from fl_dpftrl.rounds import admission, guard
 from fl_dpftrl.strategies import files
 
 
@@ -90,7 +90,7 @@ class Claim:
 
 
 class Record:
-  """The log of a run, which grows round by round, and its guarantee. This is a `ledger.Mark`.
+  """The log of a run, which grows round by round, and its guarantee.
 
   Args:
     folder: of the run, with log and strategy file.
@@ -108,7 +108,7 @@ class Record:
     self._guard: guard.Guard | None = None
     self._gate: admission.Gate | None = None
     self.is_closed = False
-    path = folder / writer_lib.NAME
+    path = folder / ledger_lib.NAME
     if claim.max_epsilon is not None and claim.schema is not None and claim.delta is not None:
       self._guard = guard.Guard(
         claim.strategy,
@@ -122,7 +122,7 @@ class Record:
       )
       self._gate, self._log = self._guard.gate, self._guard.log
       return
-    self._log = writer_lib.LogWriter(path, metadata=claim.metadata())
+    self._log = ledger_lib.LogWriter(path, metadata=claim.metadata())
     if claim.schema is not None:
       self._gate = admission.Gate(claim.schema)
       for t in range(self._log.num_rounds):
@@ -146,17 +146,10 @@ class Record:
     planned = self._claim.schema or self._claim.sampling
     return None if planned is None else planned.num_rounds
 
-  def released(self) -> int:
-    """Returns the rounds of the log: each may have used its row of noise."""
-    return self._log.num_rounds
-
-  def mark_released(self, num_rows: int) -> None:
-    """Does nothing: a cohort is recorded before its round may use a row."""
-
   def check_whole(self, used: int) -> None:
     """Raises LostStateError if the log lacks rounds of which rows were used."""
     if self._log.num_rounds < used:
-      raise ledger.LostStateError(
+      raise mark.LostStateError(
         f'{self._log.path} has {self._log.num_rounds} rounds, but {used} rows of noise were used:'
         ' without the whole log the run has no guarantee; put the newest log back'
       )
@@ -255,7 +248,7 @@ class Record:
 
   def command(self, delta: float) -> list[str | os.PathLike[str]]:
     """Returns the words of the command that replays the log."""
-    names = (('log', writer_lib.NAME), ('strategy', files.NAME))
+    names = (('log', ledger_lib.NAME), ('strategy', files.NAME))
     return [
       *('fl-dpftrl', 'replay'),
       *(f'--{flag}={self._folder / name}' for flag, name in names),

@@ -82,7 +82,7 @@ class Round:
     aggregator = self._aggregator
     with self._ended():  # No update is halfway in the sum.
       if self.num_updates < self.at_least:
-        aggregator._rows.mark_released(self._number() + 1)
+        aggregator._rows.skip_to(self._number() + 1)
         raise ValueError(
           f'round {self.index} has {self.num_updates} updates and needs {self.at_least}: nothing of'
           ' it is released, and its row of noise is used up'
@@ -154,7 +154,7 @@ class Round:
       ValueError: for a round that is not open, such as one whose mean another thread has made.
     """
     with self._ended():
-      self._aggregator._rows.mark_released(self._number() + 1)
+      self._aggregator._rows.skip_to(self._number() + 1)
 
   @contextlib.contextmanager
   def _ended(self) -> Iterator[None]:

@@ -2,9 +2,7 @@
 
 A checkpoint holds everything that follows from the rounds before it: model, optimiser, the
 advanced noise state with its secret seed, and the measurements of the last round. It ends with
-the SHA-256 of all that comes before, so a damaged one is never taken for another. Next to the
-checkpoints a release mark says how many rounds' results may have been used, so that a resumed
-run can tell a result that nobody ever saw from one that was lost after its release.
+the SHA-256 of all that comes before, so a damaged one is never taken for another.
 """
 
 import dataclasses
@@ -21,7 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fl_dpftrl.files import durable, ledger
+from fl_dpftrl.files import durable, mark
 
 _FORMAT = 2
 _KEPT = 3  # checkpoints that stay on disk: one, and others to fall back on
@@ -34,12 +32,12 @@ class Checkpoint:
   """Results of the first num_rounds rounds of a run.
 
   Attributes:
-    num_rounds: rows of noise consumed so far, burnt ones included.
+    num_rounds: rows of noise used up so far, by rounds that were lost too.
     state: the learning process's state, as nested structures of arrays; it holds the secret
       seed of the noise, and is not shown.
-    measurements: metrics of the last round; empty if that round was burnt or if
+    measurements: metrics of the last round; empty if that round was lost or if
       no round was run.
-    burnt: rounds whose noise row was consumed and whose result was not used.
+    burnt: rounds that were begun, and whose results were lost.
   """
 
   num_rounds: int
@@ -135,7 +133,7 @@ class CheckpointFolder:
       except ValueError as error:
         problems.append(str(error))
     if problems:
-      raise ledger.LostStateError('; '.join(problems))
+      raise mark.LostStateError('; '.join(problems))
     return None, []
 
   def before(self, num_rounds: int) -> Iterator[Checkpoint]:
@@ -147,19 +145,9 @@ class CheckpointFolder:
         continue
 
   @property
-  def _mark(self) -> pathlib.Path:
-    return self._folder / 'released.json'
-
-  def released(self) -> int | None:
-    """Number of rounds whose results may have been used; None if unknown."""
-    try:
-      return int(durable.read(self._mark)['num_rounds'])
-    except (OSError, ValueError, KeyError, TypeError):
-      return None
-
-  def mark_released(self, num_rounds: int) -> None:
-    """Records durably that the first num_rounds rounds' results may be used."""
-    durable.write(self._mark, {'num_rounds': num_rounds})
+  def newest(self) -> int:
+    """Most rounds of any checkpoint, readable or not; 0 without one."""
+    return max(self._stored(), default=0)
 
 
 def _digest(content: memoryview) -> bytes:

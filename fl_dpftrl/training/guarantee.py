@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.families import base
-from fl_dpftrl.guarding import admission, budget
 from fl_dpftrl.logs import keys, metric_names, noise_record
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.rounds import admission, budget
 
 if TYPE_CHECKING:
   from fl_dpftrl.training import loop  # Loads TensorFlow.

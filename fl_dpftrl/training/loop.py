@@ -1,18 +1,10 @@
-"""The training loop: every row of noise enters one sum, whatever happens.
+"""The training loop: a round that was begun is used up.
 
-The order of a round is: its cohort durably in the log, then the computation, then its result
-with the advanced noise state durably on disk, then a durable mark that it may be used, then its
-use, from what was written. So after an interruption at any point:
-
-- a stored result is used as stored;
-- a result that was never marked for use was never seen by anyone: the same
-  cohort, model and row of noise give the same result again;
-- a result that was marked and is lost has used up its row: the row is burnt. The noise stream
-  advances past it with the row's own z, the round counts, its cohort stays in the log, and
-  nothing of it is used or published.
-
-The mark is kept beside the checkpoints and in the log's metadata. The larger counts, so that
-checkpoints which were put back from a copy do not bring their old mark with them.
+The order of a round is: its cohort durably in the ledger, then the computation, then its result
+with the advanced noise state durably on disk, then its use, from what was written. After an
+interruption at any point the run goes on at the ledger's next round. A round whose result is not
+on disk is lost: the noise stream is advanced past its row with the row's own z, its devices count
+as participants, and nothing of it is used or published.
 """
 
 import dataclasses
@@ -23,8 +15,8 @@ from typing import Any
 from fl_dpftrl import metrics
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.aggregators import factory
-from fl_dpftrl.files import durable, ledger
-from fl_dpftrl.logs import writer as writer_lib
+from fl_dpftrl.files import durable, mark
+from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.training import checkpoints
 from fl_dpftrl.training import process as process_lib
@@ -39,8 +31,8 @@ class TrainingRun:
 
   Attributes:
     folder: folder of its log, checkpoints and other files.
-    num_rounds: rows of noise that it consumes; burnt rounds included.
-    process: computes the rounds, and burns rows.
+    num_rounds: rows of noise that it uses up, by lost rounds too.
+    process: computes the rounds, and skips rows.
     rounds: returns the cohorts of rounds 0, 1, …; the same in every call.
     client_data: maps (round, device ids) to the data that process.next takes;
       the same in every call.
@@ -64,7 +56,7 @@ class TrainingRun:
   arithmetic: arithmetic_lib.Arithmetic = arithmetic_lib.Arithmetic()
   say: Callable[[str], None] = lambda line: None
   status: Callable[[], str] = lambda: ''
-  log: writer_lib.LogWriter | None = None
+  log: ledger_lib.LogWriter | None = None
 
 
 class Observer:
@@ -95,7 +87,7 @@ class Observer:
 
     Args:
       run: the run.
-      step: 'cohort logged', 'computed', 'stored', 'released' or 'published'.
+      step: 'cohort logged', 'computed', 'stored' or 'published'.
       round_index: the round.
     """
 
@@ -115,7 +107,7 @@ class Observer:
 
 
 class RoundFailedError(RuntimeError):
-  """A round that could not be computed; the run can be resumed at it."""
+  """A round that could not be computed; the run can be resumed after it."""
 
 
 def run(
@@ -130,7 +122,7 @@ def run(
   Args:
     observers: told of its steps and releases, in their order.
     published: rounds that were published before, as far as what was published
-      shows; more than the marks say where those were put back from a copy.
+      shows; more than the ledger has where that was put back from a copy.
     log_metadata: what else the log's file says of the run.
 
   Returns:
@@ -148,16 +140,14 @@ def run(
     durable.remove_leftovers(training.folder)
     initial = training.process.initialize()
     stored = checkpoints.CheckpointFolder(stored_in, initial)
-    with writer_lib.LogWriter(training.folder / writer_lib.NAME, metadata=log_metadata) as log:
-      if log.dropped:
-        training.say(log.dropped)
+    with ledger_lib.LogWriter(training.folder / ledger_lib.NAME, metadata=log_metadata) as log:
       opened = dataclasses.replace(training, log=log)
       return _run(opened, log, stored, initial, observers, published)
 
 
 def _run(
   run: TrainingRun,
-  log: writer_lib.LogWriter,
+  log: ledger_lib.LogWriter,
   stored: checkpoints.CheckpointFolder,
   initial: Any,
   observers: Sequence[Observer],
@@ -165,7 +155,7 @@ def _run(
 ) -> checkpoints.Checkpoint:
   def measured(checkpoint: checkpoints.Checkpoint) -> checkpoints.Checkpoint:
     row = dict(checkpoint.measurements)
-    if row:  # A burnt round released nothing.
+    if row:  # A lost round released nothing.
       for observer in observers:
         row |= observer.measure(run, checkpoint)
     return dataclasses.replace(checkpoint, measurements=row)
@@ -180,8 +170,9 @@ def _run(
       observer.step(run, step, round_index)
 
   latest = _recover(run, stored, log, initial, published=published)
+  begun = log.num_rounds
   if latest.num_rounds > run.num_rounds:
-    raise ledger.LostStateError(
+    raise mark.LostStateError(
       f'{run.folder} has {latest.num_rounds} rounds, more than num_rounds={run.num_rounds};'
       ' give at least as many, or name another folder'
     )
@@ -192,22 +183,21 @@ def _run(
     t = cohort.round
     if t >= run.num_rounds:
       break
-    if log.num_rounds == t:
-      log.append(t, cohort.device_ids, cohort.closed)
-    elif list(log.cohort(t)) != list(cohort.device_ids):
-      raise ledger.LostStateError(
-        f'{log.path} has other devices in round {t} than these flags'
-        ' give; resume with the flags that the run was started with'
-      )
-    if t < latest.num_rounds:
+    if t < begun:
+      if set(log.cohort(t).tolist()) != set(cohort.device_ids.tolist()):
+        raise mark.LostStateError(
+          f'{log.path} has other devices in round {t} than these flags'
+          ' give; resume with the flags that the run was started with'
+        )
       continue
+    log.append(t, cohort.device_ids, cohort.closed)
     step_done('cohort logged', t)
     try:
       output = run.process.next(latest.state, run.client_data(t, cohort.device_ids))
     except Exception as error:
       raise RoundFailedError(
         f'round {t} failed: {error} ({type(error).__name__}); nothing of it'
-        ' was used, and resuming repeats it with the same cohort and noise'
+        ' was used, and resuming goes on with the next one'
       ) from error
     step_done('computed', t)
     latest = stored.save(
@@ -219,63 +209,49 @@ def _run(
       )
     )
     step_done('stored', t)
-    ledger.Ledger(log, stored).mark(latest.num_rounds)
-    step_done('released', t)
     publish(latest)
     step_done('published', t)
   return latest
 
 
-def _burn(
-  run: TrainingRun, stored: checkpoints.CheckpointFolder, latest: checkpoints.Checkpoint
-) -> checkpoints.Checkpoint:
-  """Consumes the next noise row without using or publishing its result."""
-  state = latest.state
-  return stored.save(
-    checkpoints.Checkpoint(
-      num_rounds=latest.num_rounds + 1,
-      state=state._replace(aggregator=run.process.skip_row(state.aggregator)),
-      measurements={},
-      burnt=(*latest.burnt, latest.num_rounds),
-    )
-  )
-
-
 def _recover(
   run: TrainingRun,
   stored: checkpoints.CheckpointFolder,
-  log: writer_lib.LogWriter,
+  log: ledger_lib.LogWriter,
   initial: Any,
   *,
   published: int,
 ) -> checkpoints.Checkpoint:
-  """Returns the checkpoint to resume from, with lost rows burnt."""
+  """Returns the checkpoint to go on from, after the rows of all rounds that were begun."""
   latest, problems = stored.load_latest()
   for problem in problems:
     run.say(problem)
-  # A mark that is put back with the checkpoints is one of two.
-  book = ledger.Ledger(log, stored)
-  released = max(published, book.used)
-  if latest is None:
-    if log.num_rounds or released:
-      raise ledger.LostStateError(
-        f'{log.path} has {log.num_rounds} rounds, {released} were released, and'
-        ' no checkpoint is left: the noise state is lost and the run cannot go'
-        ' on'
-      )
-    latest = stored.save(checkpoints.Checkpoint(num_rounds=0, state=initial, measurements={}))
-    book.mark(0)
-    return latest
-  trained = max(latest.num_rounds, released)
-  if log.num_rounds < trained:
-    raise ledger.LostStateError(
-      f'{log.path} has {log.num_rounds} rounds, but {trained} were trained:'
+  used = max(published, stored.newest)
+  if log.num_rounds < used:
+    raise mark.LostStateError(
+      f'{log.path} has {log.num_rounds} rounds, but {used} were trained:'
       ' without the whole log the run has no guarantee; put the newest log back'
     )
-  unseen = book.is_complete and released <= latest.num_rounds
-  if not (unseen and log.num_rounds <= latest.num_rounds + 1):
-    while latest.num_rounds < log.num_rounds:
-      run.say(f'the result of round {latest.num_rounds} is lost: its row of noise is burnt')
-      latest = _burn(run, stored, latest)
-  book.mark(latest.num_rounds)
-  return latest
+  if latest is None:
+    if log.num_rounds:
+      raise mark.LostStateError(
+        f'{log.path} has {log.num_rounds} rounds, and no checkpoint is left: the noise state is'
+        ' lost and the run cannot go on'
+      )
+    return stored.save(checkpoints.Checkpoint(num_rounds=0, state=initial, measurements={}))
+  if latest.num_rounds == log.num_rounds:
+    return latest
+  state, lost = latest.state, tuple(range(latest.num_rounds, log.num_rounds))
+  for t in lost:
+    run.say(f'the result of round {t} is lost, and its row of noise is used up')
+    try:
+      state = state._replace(aggregator=run.process.skip_row(state.aggregator))
+    except Exception as error:
+      raise RoundFailedError(
+        f'the noise row of round {t} could not be skipped: {error} ({type(error).__name__})'
+      ) from error
+  return stored.save(
+    checkpoints.Checkpoint(
+      num_rounds=log.num_rounds, state=state, measurements={}, burnt=(*latest.burnt, *lost)
+    )
+  )

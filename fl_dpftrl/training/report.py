@@ -14,8 +14,8 @@ import numpy as np
 from fl_dpftrl import metrics
 from fl_dpftrl.bundles import writing
 from fl_dpftrl.files import durable, json_files
+from fl_dpftrl.logs import ledger
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import writer
 from fl_dpftrl.replaying import replay as replay_lib
 from fl_dpftrl.replaying import runs
 from fl_dpftrl.reports import privacy
@@ -67,7 +67,7 @@ def write(
     burnt: rounds whose row of noise was used up without a release.
     bundle: whether to write a bundle; there is none of a void guarantee.
   """
-  log = log_lib.read_log(run.folder / writer.NAME)
+  log = log_lib.read_log(run.folder / ledger.NAME)
   aggregator = run.aggregator
   evidence = runs.Run.of(log, aggregator.strategy, noise_multiplier=aggregator.noise_multiplier)
   goal = aggregator.report_goal if description.short_rounds else None
@@ -118,7 +118,7 @@ def replay_command(run: loop.TrainingRun, description: Description) -> str:
     program = os.path.relpath(program)  # Paths of one kind, as the folder was given.
   words = [
     *(program, 'replay'),
-    f'--log={run.folder / writer.NAME}',
+    f'--log={run.folder / ledger.NAME}',
     f'--strategy={run.folder / files.NAME}',
     f'--noise_multiplier={run.aggregator.noise_multiplier}',
     f'--delta={run.delta}',

@@ -9,12 +9,12 @@ import pytest
 from fl_dpftrl import accounting
 from fl_dpftrl.accounting import arithmetic, run_noise
 from fl_dpftrl.families import lattice
-from fl_dpftrl.guarding import budget
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import noise_record, refusals
 from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import replay, runs
+from fl_dpftrl.rounds import budget
 from fl_dpftrl.strategies import files
 from tests import every_family
 from tests.noise import joint_law

@@ -164,7 +164,11 @@ def test_logs_that_cannot_be_copied_are_refused(written, tmp_path):
     ):
       with pytest.raises(ValueError, match=message):
         dpftrl.write_bundle(folder, given, deltas=delta)
-  assert {path.name for path in tmp_path.iterdir()} == {'log.parquet', 'open.parquet'}
+  assert {path.name for path in tmp_path.iterdir()} == {
+    'log.parquet',
+    'open.parquet',
+    'open.ledger',
+  }
 
 
 @pytest.mark.parametrize('name', ['log-1-1.parquet', 'manifest.json', 'more'])

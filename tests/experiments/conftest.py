@@ -9,8 +9,7 @@ import time
 
 import pytest
 
-from fl_dpftrl.logs import journal
-from fl_dpftrl.logs import writer as writer_lib
+from fl_dpftrl.logs import ledger as ledger_lib
 from tests.experiments import runs, starts
 
 
@@ -42,8 +41,8 @@ def undisturbed(once) -> runs.Finished:
     process = runs.start(folder, pause_at=('computed', 3))
     try:
       process.wait_until_paused()
-      log = folder / writer_lib.NAME
-      assert log.exists() or journal.path_of(log).exists()
+      log = folder / ledger_lib.NAME
+      assert log.exists() or ledger_lib.path_of(log).exists()
       assert not runs.children(process.pid) and not runs.listening(process.pid)
       process.go_on()
       while process.poll() is None:
@@ -73,7 +72,7 @@ def by_engine(once) -> runs.Finished:
 @pytest.fixture(scope='session')
 def killed_by_engine(once) -> pathlib.Path:
   """A run of the same flags that was killed after a snapshot, with the next row already made."""
-  make = lambda folder: runs.killed(folder, 'computed', 17, base=runs.ENGINE)
+  make = lambda folder: runs.killed(folder, 'published', 17, base=runs.ENGINE)
   return once('killed-by-engine', make).folder
 
 

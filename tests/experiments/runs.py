@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_dpftrl.logs import writer as writer_lib
+from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.training import loop
 from tests.experiments import starts
 
@@ -113,7 +113,7 @@ def assert_same_run(folder: pathlib.Path, expected: pathlib.Path) -> None:
   for own, other in zip(state(folder), state(expected), strict=True):
     np.testing.assert_array_equal(own, other)
   assert table(folder) == table(expected)
-  for name in (writer_lib.NAME, 'model.npz', 'privacy.json'):
+  for name in (ledger_lib.NAME, 'model.npz', 'privacy.json'):
     assert (folder / name).read_bytes() == (expected / name).read_bytes()
 
 

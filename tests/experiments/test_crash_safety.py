@@ -1,4 +1,4 @@
-"""A run that is killed, at any point, ends as one that was not."""
+"""A run that is killed, at any point, loses the round under way and nothing else."""
 
 import itertools
 import random
@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import adaptive_clipping
+from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import noise_record
-from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.training import loop
 from tests.experiments import runs
 
@@ -42,7 +42,11 @@ def test_killed_interrupted_and_killed_at_a_random_point(undisturbed, killed, tm
   # Where this process was not scheduled for long, the run has come to its end.
   assert killed_after(process, random.Random(5).uniform(0.0, 0.15)) in (-signal.SIGKILL, 0)
   runs.finish(folder)
-  runs.assert_same_run(folder, undisturbed.folder)
+  assert_lost(folder, undisturbed.folder, burnt(folder))
+
+
+def burnt(folder):
+  return set(runs.read(folder, 'summary.json')['burnt_rounds'])
 
 
 @pytest.mark.thorough
@@ -55,30 +59,35 @@ def test_killed_at_twenty_random_moments(undisturbed, tmp_path):
     while done < runs.NUM_ROUNDS and kills < 20:
       process = runs.start(folder, pause_at=('cohort logged', done))
       kills += killed_after(process, draws.uniform(0.0, 0.15)) == -signal.SIGKILL
-      stored = (folder / loop.CHECKPOINTS_NAME).glob('round-*.npz')
-      done = max((int(path.stem.removeprefix('round-')) for path in stored), default=0)
+      done = log_lib.read_log(folder / ledger_lib.NAME).num_rounds
     runs.finish(folder)
-    runs.assert_same_run(folder, undisturbed.folder)
+    assert_lost(folder, undisturbed.folder, burnt(folder))
     if kills == 20:
       break
 
 
-def test_a_destroyed_result_burns_its_row(undisturbed, killed, tmp_path):
+def test_a_destroyed_result_is_lost_with_its_row(undisturbed, killed, tmp_path):
   folder = shutil.copytree(killed, tmp_path / 'run')
   (folder / loop.CHECKPOINTS_NAME / 'round-000000007.npz').unlink()
   _, err = runs.finish(folder)
-  assert 'round 6 is lost: its row of noise is burnt' in err
+  assert 'round 6 is lost, and its row of noise is used up' in err
+  assert_lost(folder, undisturbed.folder, {6})
+
+
+def assert_lost(folder, undisturbed, lost):
+  """A run is as one that was not killed, but for the results of some rounds."""
   rows = runs.table(folder)
-  assert [int(row['round']) for row in rows] == [r for r in range(runs.NUM_ROUNDS) if r != 6]
+  kept = [r for r in range(runs.NUM_ROUNDS) if r not in lost]
+  assert [int(row['round']) for row in rows] == kept
   # Each result has the row of noise of its own round, so none is used twice.
   assert all(row['aggregator/noise_row'] == row['round'] for row in rows)
   # The trail of rows has the burnt row too: it is that of the other run.
   assert runs.noise_state(folder)[1] == runs.NUM_ROUNDS and runs.noise_state(folder)[3] != 0
-  for own, other in zip(runs.noise_state(folder), runs.noise_state(undisturbed.folder)):
+  for own, other in zip(runs.noise_state(folder), runs.noise_state(undisturbed)):
     np.testing.assert_array_equal(own, other)
-  logs = [(f / writer_lib.NAME).read_bytes() for f in (folder, undisturbed.folder)]
+  logs = [(f / ledger_lib.NAME).read_bytes() for f in (folder, undisturbed)]
   assert logs[0] == logs[1]
-  statement, expected = (runs.read(f, 'privacy.json') for f in (folder, undisturbed.folder))
+  statement, expected = (runs.read(f, 'privacy.json') for f in (folder, undisturbed))
   assert statement['num_rounds'] == runs.NUM_ROUNDS
   assert statement['worst_case'] == expected['worst_case']
   assert statement['num_participations'] == expected['num_participations']
@@ -89,7 +98,7 @@ def test_the_clip_norm_followed_its_rule(undisturbed):
   norms = [float(row['aggregator/clip_norm']) for row in runs.table(folder)]
   assert norms[0] == 0.5 and len(set(norms)) == 9 and len(set(norms[8:])) == 1
   rule = adaptive_clipping.AdaptiveClipping(0.5, target_quantile=0.7, rounds=8)
-  log = log_lib.read_log(folder / writer_lib.NAME)
+  log = log_lib.read_log(folder / ledger_lib.NAME)
   assert noise_record.read_clipping(log.metadata) == rule
   summary = runs.read(folder, 'summary.json')
   assert (summary['clip_quantile'], summary['last_clip_norm']) == (0.7, norms[-1])

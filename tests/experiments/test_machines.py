@@ -17,6 +17,6 @@ def fixture_flags(cluster):
 def test_files_are_the_same_wherever_a_run_is_resumed(flags, by_engine, killed_by_engine, tmp_path):
   """Its clients, and noise are in process, on machines, and in process again."""
   folder = shutil.copytree(killed_by_engine, tmp_path / 'run')
-  runs.killed(folder, 'computed', 18, *flags, '--noise_machines=2', base=runs.ENGINE)
+  runs.killed(folder, 'published', 18, *flags, '--noise_machines=2', base=runs.ENGINE)
   runs.finish(folder, base=runs.ENGINE)
   runs.assert_same_run(folder, by_engine.folder)

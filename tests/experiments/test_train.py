@@ -41,6 +41,7 @@ def test_leaves_the_files_of_the_contract(guaranteed):
     'lock',
     'metrics.csv',
     'model.npz',
+    'participation.ledger',
     'participation.parquet',
     'privacy.html',
     'privacy.json',

@@ -33,17 +33,6 @@ def rows(path, **kwargs) -> list[tuple]:
   return [tuple(row.values()) for table in log.tables() for row in table.to_pylist()]
 
 
-def written_rows(writer, before=None) -> dict[str, list]:
-  """Returns the columns of the first rounds of a log under way, as `write_log` takes them."""
-  cohorts = [writer.cohort(t).tolist() for t in range(writer.num_rounds)[:before]]
-  rounds = [t for t, cohort in enumerate(cohorts) for _ in cohort]
-  return {
-    'rounds': rounds,
-    'device_ids': [d for cohort in cohorts for d in cohort],
-    'timestamps': [writer.timestamp(t) for t in rounds],
-  }
-
-
 def refusal(path, **kwargs) -> str:
   """Returns the one line that a log is refused with, which begins with the file's name."""
   with pytest.raises(refusals.LogError) as raised:

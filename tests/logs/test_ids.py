@@ -8,11 +8,10 @@ import pyarrow as pa
 import pytest
 
 from fl_dpftrl.families import blt
-from fl_dpftrl.guarding import guard
 from fl_dpftrl.logs import ids as ids_lib
-from fl_dpftrl.logs import schema, writer
+from fl_dpftrl.logs import ledger, schema
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.rounds import aggregator
+from fl_dpftrl.rounds import aggregator, guard
 from tests.logs import files
 
 GOOD = ['a', '1', '01', 'a b', 'dévice 1', '日本', 'x' * 1024, 'NA', "O'Neill"]
@@ -101,7 +100,7 @@ def entry_points(folder):
     'write_log': lambda ids: schema.write_log(
       folder / 'whole.parquet', rounds=np.arange(2), device_ids=ids, num_rounds=2
     ),
-    'LogWriter.append': lambda ids: writer.LogWriter(folder / 'l.parquet').append(0, ids, 0),
+    'LogWriter.append': lambda ids: ledger.LogWriter(folder / 'l.parquet').append(0, ids, 0),
     'Guard.check': guarded('check').check,
     'Guard.admit': guarded('admit').admit,
     'PrivateAggregator.admissible': loop.admissible,

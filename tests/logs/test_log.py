@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from fl_dpftrl.families import identity
+from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import refusals, schema
-from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.replaying import embedded, replay, runs
 from tests.logs import files
 
@@ -121,7 +121,7 @@ def test_a_file_or_cohort_without_devices_decides_no_type(tmp_path, ids):
 def test_a_run_without_devices_beside_others(tmp_path):
   logs = []
   for number, cohorts in enumerate(([[], []], [[3], [4]])):
-    with writer_lib.LogWriter(tmp_path / f'{number}.parquet') as log:
+    with ledger_lib.LogWriter(tmp_path / f'{number}.parquet') as log:
       for t, cohort in enumerate(cohorts):
         log.append(t, cohort, 0)
     logs.append(log_lib.read_log(log.path))

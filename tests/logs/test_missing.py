@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from fl_dpftrl.families import blt
-from fl_dpftrl.guarding import guard
 from fl_dpftrl.logs import layout as layout_lib
+from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import refusals, schema
-from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.rounds import guard
 
 ROUND, DEVICE = 'step', 'user'
 LISTS = ('list.parquet', 'large_list.parquet', 'fixed.parquet', 'list.jsonl')
@@ -160,7 +160,7 @@ def write(log, folder):
       rounds = np.ma.masked_equal([-1 if t is None else t for t in rounds], -1)
     schema.write_log(path, rounds=rounds, device_ids=ids, num_rounds=NUM_ROUNDS)
   else:
-    open_log = lambda: writer_lib.LogWriter(path)
+    open_log = lambda: ledger_lib.LogWriter(path)
     append = lambda writer, t, ids: writer.append(t, ids, 0)
     if log.form == 'Guard':
       planned = schemas.MinSep(NUM_ROUNDS, 1)

@@ -12,9 +12,9 @@ import pytest
 
 from fl_dpftrl.families import identity
 from fl_dpftrl.logs import layout as layout_lib
+from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.logs import limits, lines, refusals, schema
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.replaying import replay, runs
 from tests.logs import files
 
@@ -200,7 +200,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path):
 def test_a_log_is_replayed_while_it_is_written(tmp_path):
   """Metadata, rows and digest are of one file, which a new one may replace."""
   path = tmp_path / 'l.parquet'
-  writer = writer_lib.LogWriter(path)
+  writer = ledger_lib.LogWriter(path)
   writer.append(0, ['a'], 0)
   done = threading.Event()
 

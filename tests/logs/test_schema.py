@@ -89,7 +89,7 @@ def test_a_log_is_written_round_by_round(tmp_path):
   seconds = [t.timestamp() for t in table.column('timestamp').to_pylist()]
   assert seconds == [1767225600, 1767225600, 1767225602, 1767225602]
   stated = {k: v for k, v in table.schema.metadata.items() if b'sha256' in k}
-  assert len(stated) == 3
+  assert len(stated) == 1
   copy = tmp_path / 'copy.parquet'  # As other tools make one.
   pq.write_table(table, copy, compression='gzip')
   assert pq.read_metadata(copy).metadata.items() >= stated.items()

@@ -103,20 +103,18 @@ class Proof:
     self.has_ended = any('ended' in fact for fact in self.facts)
 
   def check(self) -> None:
-    from fl_dpftrl.files import ledger
+    from fl_dpftrl.files import mark
 
     if not self.facts:
       return
     if len(set(self.released)) < len(self.released):
       raise ValueError(f'a row of noise is in two releases: {self.released}')
-    mark = ledger.MarkFile(self._folder / 'noise' / 'used')
-    used = mark.released() or 0
-    mark.close()
+    marked = mark.MarkFile(self._folder / 'noise' / 'used')
+    used = marked.released() or 0
+    marked.close()
     if used < max(self.released, default=-1) + 1:
       raise ValueError(f'{used} rows are marked as used, and {max(self.released)} was released')
     cohorts = self._cohorts()
-    if cohorts is None:
-      return
     if len(cohorts) < used:
       raise ValueError(f'the log has {len(cohorts)} rounds, and {used} rows were used')
     for fact in self.facts:
@@ -125,19 +123,19 @@ class Proof:
       if 'added' in fact and fact['device'] not in cohorts[fact['added']]:
         raise ValueError(f'an update of round {fact["added"]} is of a device that is not logged')
 
-  def _cohorts(self) -> list[set[str]] | None:
-    from fl_dpftrl.logs import journal as journal_lib
+  def _cohorts(self) -> list[set[str]]:
+    from fl_dpftrl.logs import ledger
     from fl_dpftrl.logs import log as log_lib
 
     path = self._folder / 'participation.parquet'
-    if not (path.exists() or path.with_name(path.name + journal_lib.SUFFIX).exists()):
+    if not (path.exists() or ledger.path_of(path).exists()):
       return []
     try:
       log = log_lib.read_log(path)
     except log_lib.refusals.LogError as error:
-      if 'its writer ended' not in str(error):
+      if 'has no round' not in str(error):
         raise
-      return None  # Half turned into Parquet: the next start repairs it, and it is checked then.
+      return []
     cohorts: list[set[str]] = [set() for _ in range(log.num_rounds)]
     for table in log.tables():
       rounds, devices = (table.column(key).to_pylist() for key in ('round', 'device_id'))

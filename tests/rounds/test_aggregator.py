@@ -15,13 +15,13 @@ from scipy import stats
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.centralized import sampling
-from fl_dpftrl.files import ledger
-from fl_dpftrl.guarding import guard
+from fl_dpftrl.files import mark
+from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.noise import normals
 from fl_dpftrl.noise import rows as rows_lib
 from fl_dpftrl.participation import seen
+from fl_dpftrl.rounds import guard
 from tests import every_family
 
 BLT = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
@@ -432,18 +432,23 @@ def test_a_log_or_noise_that_was_put_back_gives_no_row_twice(tmp_path):
   shutil.copytree(folder, copy)
   with opened(folder) as aggregator:
     released(aggregator, list('cd'))
-  newest = (folder / 'participation.parquet').read_bytes()
-  shutil.copy(copy / 'participation.parquet', folder)
-  with pytest.raises(ledger.LostStateError, match='has 1 rounds, but 2 rows of noise were used'):
+  names = ('participation.parquet', 'participation.ledger')
+  newest = {name: (folder / name).read_bytes() for name in names}
+  for name in names:
+    shutil.copy(copy / name, folder)
+  with pytest.raises(mark.LostStateError, match='has 1 rounds, but 2 rows of noise were used'):
     opened(folder)
-  (folder / 'participation.parquet').write_bytes(newest)
+  (folder / names[0]).write_bytes(newest[names[0]])
+  with pytest.raises(ValueError, match='put the newest of both back'):
+    opened(folder)
+  (folder / names[1]).write_bytes(newest[names[1]])
   opened(folder).close()
   # Noise that is older than the log: the log's rounds count.
   for path in (copy / 'noise').iterdir():
     content = path.read_bytes()
     with (folder / 'noise' / path.name).open('r+b') as file:  # The file stays the same one.
       file.write(content)
-  with pytest.raises(ledger.LostStateError, match='put back from a backup'):
+  with pytest.raises(mark.LostStateError, match='put back from a backup'):
     opened(folder)
   with opened(folder, moved=True) as aggregator:
     assert aggregator.next_round == 2
@@ -602,5 +607,5 @@ def test_killed_at_any_moment_no_row_is_in_two_releases(tmp_path):
     rows.append((row[:4] * (2.0**-34 / 2)).astype(np.float32).tolist())
   maker.close()
   assert [line[1:] for line in lines] == [rows[t] for t in rounds]
-  log = log_lib.read_log(folder / writer_lib.NAME)
+  log = log_lib.read_log(folder / ledger_lib.NAME)
   assert log.num_rounds == 40  # Rounds without a release count, too.

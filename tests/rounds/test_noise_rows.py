@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.files import durable, ledger
-from fl_dpftrl.guarding import guard
+from fl_dpftrl.files import durable, mark
 from fl_dpftrl.noise import normals
 from fl_dpftrl.noise import rows as rows_lib
+from fl_dpftrl.rounds import guard
 from tests import every_family
 
 BLT = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
@@ -80,9 +80,9 @@ def test_no_row_is_given_out_twice(tmp_path):
       rows.row(3)
     expected = engine_rows(BLT, 6)
     np.testing.assert_array_equal(rows.integers(5), expected[5])
-    rows.mark_released(9)
+    rows.skip_to(9)
     assert rows.next_row == 9
-    rows.mark_released(2)
+    rows.skip_to(2)
     assert rows.next_row == 9
   with pytest.raises(ValueError, match='closed'):
     rows.row(9)
@@ -157,11 +157,11 @@ def test_a_copy_and_a_backup_are_noticed(tmp_path):
   shutil.copytree(folder, tmp_path / 'backup')
   with opened(folder) as rows:
     rows.row(1)
-  with pytest.raises(ledger.LostStateError, match='is a copy, or was put back from a backup'):
+  with pytest.raises(mark.LostStateError, match='is a copy, or was put back from a backup'):
     opened(tmp_path / 'backup')
   shutil.rmtree(folder)
   shutil.copytree(tmp_path / 'backup', folder)
-  with pytest.raises(ledger.LostStateError, match='is a copy, or was put back from a backup'):
+  with pytest.raises(mark.LostStateError, match='is a copy, or was put back from a backup'):
     opened(folder)
   # A folder that got another name is the same.
   os.rename(folder, tmp_path / 'renamed')
@@ -186,7 +186,7 @@ def test_a_mark_alone_that_was_put_back_is_noticed(in_place, tmp_path):
   else:
     other.write_bytes(before)
     os.replace(other, path)
-  with pytest.raises(ledger.LostStateError, match='was put back from a backup'):
+  with pytest.raises(mark.LostStateError, match='was put back from a backup'):
     opened(tmp_path)
   opened(tmp_path, moved=True).close()
   time.sleep(0.3)
@@ -232,38 +232,38 @@ def test_lost_files_are_told(name, content, message, tmp_path):
     (tmp_path / name).unlink()
   else:
     (tmp_path / name).write_bytes(content)
-  with pytest.raises(ledger.LostStateError, match=message):
+  with pytest.raises(mark.LostStateError, match=message):
     opened(tmp_path)
   (tmp_path / 'lock').unlink()  # Nobody holds it.
-  with pytest.raises(ledger.LostStateError, match=message):
+  with pytest.raises(mark.LostStateError, match=message):
     opened(tmp_path)
 
 
 def test_a_torn_record_leaves_the_one_before(tmp_path):
   path = tmp_path / 'used'
-  mark = ledger.MarkFile(path)
-  assert mark.released() is None
+  marked = mark.MarkFile(path)
+  assert marked.released() is None
   for rows in (1, 2, 4, 6):
-    mark.kept = (rows * 10, -1, 7)
-    mark.mark_released(rows)
-  mark.close()
+    marked.kept = (rows * 10, -1, 7)
+    marked.mark_released(rows)
+  marked.close()
   content = path.read_bytes()
   for byte in {*range(60), *range(4090, len(content))}:
     changed = bytearray(content)
     changed[byte] ^= 0xFF
     path.write_bytes(changed)
-    mark = ledger.MarkFile(path)
-    assert (mark.released(), *mark.kept) in ((6, 60, -1, 7), (4, 40, -1, 7))
-    mark.close()
+    marked = mark.MarkFile(path)
+    assert (marked.released(), *marked.kept) in ((6, 60, -1, 7), (4, 40, -1, 7))
+    marked.close()
 
 
 def test_a_machine_that_makes_other_rows_is_told(tmp_path, monkeypatch):
   with opened(tmp_path) as rows:
     rows.row(0)
   rows = opened(tmp_path)
-  mark = rows._opened()
-  mark.kept = (mark.kept[0] + 1, *mark.kept[1:])
-  with pytest.raises(ledger.LostStateError, match='makes other rows of noise'):
+  marked = rows._opened()
+  marked.kept = (marked.kept[0] + 1, *marked.kept[1:])
+  with pytest.raises(mark.LostStateError, match='makes other rows of noise'):
     rows.row(1)
   rows.close()
 

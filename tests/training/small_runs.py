@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_dpftrl.logs import writer as writer_lib
+from fl_dpftrl.logs import ledger as ledger_lib
+from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.simulation import cohorts, population, server
 from fl_dpftrl.training import loop
 
@@ -18,7 +19,7 @@ SIMULATION = cohorts.Simulation(
   server=server.Server(report_goal=3),
   seed=5,
 )
-STEPS = ['cohort logged', 'computed', 'stored', 'released', 'published']
+STEPS = ['cohort logged', 'computed', 'stored', 'published']
 
 
 class State(NamedTuple):
@@ -120,5 +121,9 @@ def kill_at(step: str, round_index: int):
 
 
 def log_rows(folder):
-  writer = writer_lib.LogWriter(folder / writer_lib.NAME)
-  return [writer.cohort(t).tolist() for t in range(writer.num_rounds)]
+  log = log_lib.read_log(folder / ledger_lib.NAME)
+  cohorts = [[] for _ in range(log.num_rounds)]
+  for table in log.tables():
+    for row in table.to_pylist():
+      cohorts[row['round']].append(row['device_id'])
+  return cohorts

@@ -47,16 +47,6 @@ def test_a_checkpoint(tmp_path):
   assert latest.num_rounds == 1 and len(problems) == 1
 
 
-def test_the_release_mark(tmp_path):
-  store = checkpoints.CheckpointFolder(tmp_path, STATE)
-  store.mark_released(12)
-  path = tmp_path / 'released.json'
-  for flipped in flips(path.read_bytes(), None):
-    path.write_bytes(flipped)
-    # Unknown: what is not stored counts as released, and is burnt.
-    assert store.released() is None
-
-
 def test_the_lists_of_snapshots(tmp_path):
   def made(row, folder):
     saved = snapshots.Snapshots(folder, 7, num_rounds=20)

@@ -5,7 +5,7 @@ import stat
 import numpy as np
 import pytest
 
-from fl_dpftrl.files import ledger
+from fl_dpftrl.files import mark
 from fl_dpftrl.training import checkpoints
 
 pytestmark = pytest.mark.tff
@@ -54,12 +54,11 @@ def test_only_the_owner_can_read(tmp_path):
   try:
     store = folder(tmp_path)
     store.save(checkpoint(1))
-    store.mark_released(1)
   finally:
     os.umask(old)
   assert stat.S_IMODE((tmp_path / 'checkpoints').stat().st_mode) == 0o700
   files = list((tmp_path / 'checkpoints').iterdir())
-  assert len(files) == 2
+  assert len(files) == 1
   for path in files:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -78,7 +77,7 @@ def test_no_readable_checkpoint_is_an_error(tmp_path):
   assert store.load_latest() == (None, [])
   store.save(checkpoint(1))
   (tmp_path / 'checkpoints' / 'round-000000001.npz').write_bytes(b'')
-  with pytest.raises(ledger.LostStateError, match='round-000000001'):
+  with pytest.raises(mark.LostStateError, match='round-000000001'):
     store.load_latest()
 
 
@@ -87,14 +86,3 @@ def test_state_of_another_structure_is_refused(tmp_path):
   other = checkpoints.CheckpointFolder(tmp_path / 'checkpoints', [np.zeros((2, 3)), np.float32(0)])
   with pytest.raises(ValueError, match='another model or mechanism'):
     other.load(1)
-
-
-def test_release_mark(tmp_path):
-  store = folder(tmp_path)
-  assert store.released() is None
-  store.mark_released(0)
-  assert store.released() == 0
-  store.mark_released(12)
-  assert folder(tmp_path).released() == 12
-  (tmp_path / 'checkpoints' / 'released.json').write_text('{')
-  assert store.released() is None

@@ -1,15 +1,11 @@
 """The protocol of a round, on a process small enough to see every number."""
 
-import json
-
 import numpy as np
 import pytest
 
-from fl_dpftrl.files import ledger
-from fl_dpftrl.logs import schema as log_schema
-from fl_dpftrl.logs import writer as writer_lib
+from fl_dpftrl.files import mark
+from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.training import loop
-from tests.logs import files
 from tests.training.small_runs import (
   NUM_ROUNDS,
   STEPS,
@@ -42,7 +38,7 @@ def test_trains_every_round_once(undisturbed):
 
 def test_a_finished_run_is_published_again_and_not_taken_for_a_shorter_one(tmp_path):
   run(tmp_path)
-  with pytest.raises(ledger.LostStateError, match='has 6 rounds, more than num_rounds=5; give'):
+  with pytest.raises(mark.LostStateError, match='has 6 rounds, more than num_rounds=5; give'):
     run(tmp_path, num_rounds=NUM_ROUNDS - 1)
   process = Process()
   last, published, _ = run(tmp_path, process)
@@ -82,38 +78,36 @@ def test_a_cohort_is_in_the_log_before_its_data_are_used(tmp_path):
   run(tmp_path, Reading())
 
 
-def test_a_result_is_used_only_after_it_is_stored_and_marked(tmp_path):
+def test_a_result_is_used_only_after_it_is_stored(tmp_path):
   folder = tmp_path / loop.CHECKPOINTS_NAME
 
   def on_step(step, t):
-    marked = json.loads((folder / 'released.json').read_text())['num_rounds']
     stored = (folder / f'round-{t + 1:09d}.npz').exists()
-    if step in ('cohort logged', 'computed'):
-      assert (stored, marked) == (False, t)
-    elif step == 'stored':
-      assert (stored, marked) == (True, t)
-    else:
-      assert (stored, marked) == (True, t + 1)
+    assert stored == (step in ('stored', 'published'))
 
   run(tmp_path, on_step=on_step)
 
 
 @pytest.mark.parametrize('round_index', [0, 2, NUM_ROUNDS - 1])
 @pytest.mark.parametrize('step', STEPS)
-def test_killed_and_resumed_ends_the_same(tmp_path, undisturbed, step, round_index):
+def test_killed_and_resumed_loses_at_most_the_round(tmp_path, undisturbed, step, round_index):
   process = Process()
   with pytest.raises(Killed):
     run(tmp_path, process, on_step=kill_at(step, round_index))
   last, _, warnings = run(tmp_path, process)
   expected, _, expected_log = undisturbed
-  assert not warnings and not last.burnt
-  np.testing.assert_array_equal(
-    last.state.global_model_weights, expected.state.global_model_weights
-  )
-  assert last.measurements == expected.measurements
-  assert log_rows(tmp_path) == expected_log
-  # Repeated or not, a row of noise was only ever added to one sum.
-  assert len(set(process.sums)) == NUM_ROUNDS
+  lost = () if step in ('stored', 'published') else (round_index,)
+  assert last.burnt == lost and len(warnings) == len(lost)
+  assert last.num_rounds == NUM_ROUNDS and log_rows(tmp_path) == expected_log
+  np.testing.assert_array_equal(last.state.aggregator, expected.state.aggregator)
+  if not lost:
+    np.testing.assert_array_equal(
+      last.state.global_model_weights, expected.state.global_model_weights
+    )
+    assert last.measurements == expected.measurements
+  # Nothing is computed twice, and a row of noise is only ever added to one sum.
+  rows = [row for row, _ in process.sums]
+  assert len(set(rows)) == len(rows) and rows == sorted(rows)
 
 
 def test_a_lost_result_that_was_released_burns_its_row(tmp_path, undisturbed):
@@ -162,15 +156,7 @@ def test_a_damaged_result_is_lost(tmp_path):
   assert any(str(path) in line for line in warnings)
 
 
-def test_without_the_release_mark_what_is_not_stored_is_burnt(tmp_path):
-  with pytest.raises(Killed):
-    run(tmp_path, on_step=kill_at('computed', 2))
-  (tmp_path / loop.CHECKPOINTS_NAME / 'released.json').unlink()
-  last, _, _ = run(tmp_path)
-  assert last.burnt == (2,)
-
-
-def test_a_round_that_fails_is_repeated_when_resumed(tmp_path, undisturbed):
+def test_a_round_that_fails_is_used_up(tmp_path):
   class Failing(Process):
     def next(self, state, data):
       if state.aggregator[0] == 3:
@@ -180,8 +166,8 @@ def test_a_round_that_fails_is_repeated_when_resumed(tmp_path, undisturbed):
   with pytest.raises(loop.RoundFailedError, match='round 3 .*connection lost'):
     run(tmp_path, Failing())
   last, _, warnings = run(tmp_path)
-  assert not warnings and not last.burnt
-  assert last.state.global_model_weights == (undisturbed[0].state.global_model_weights)
+  assert last.burnt == (3,) and len(warnings) == 1
+  assert last.state.aggregator.tolist() == [NUM_ROUNDS, 1234]
 
 
 def test_two_processes_cannot_train_the_same_run(tmp_path):
@@ -198,30 +184,23 @@ def test_a_log_without_its_checkpoints_cannot_go_on(tmp_path):
   run(tmp_path)
   for path in (tmp_path / loop.CHECKPOINTS_NAME).glob('round-*'):
     path.unlink()
-  with pytest.raises(ledger.LostStateError, match='noise state is lost'):
+  with pytest.raises(mark.LostStateError, match='noise state is lost'):
     run(tmp_path)
 
 
 def test_checkpoints_without_their_log_cannot_go_on(tmp_path):
   run(tmp_path)
-  (tmp_path / writer_lib.NAME).unlink()
-  with pytest.raises(ledger.LostStateError, match='has 0 rounds'):
+  (tmp_path / ledger_lib.NAME).unlink()
+  path = ledger_lib.path_of(tmp_path / ledger_lib.NAME)
+  path.unlink()
+  with pytest.raises(mark.LostStateError, match='has 0 rounds, but 6 were trained'):
     run(tmp_path)
 
 
 def test_a_log_of_other_cohorts_is_refused(tmp_path):
   with pytest.raises(Killed):
-    run(tmp_path, on_step=kill_at('cohort logged', 2))
-  writer = writer_lib.LogWriter(tmp_path / writer_lib.NAME)
-  rows = files.written_rows(writer, 2)
-  devices = [f'device-{i}' for i in range(9)]
-  others = [d for d in devices if d not in writer.cohort(2)][:3]
-  log_schema.write_log(
-    tmp_path / writer_lib.NAME,
-    rounds=[*rows['rounds'], 2, 2, 2],
-    device_ids=[*rows['device_ids'], *others],
-    timestamps=[*rows['timestamps'], 1767300000, 1767300000, 1767300000],
-    num_rounds=3,
-  )
-  with pytest.raises(ledger.LostStateError, match='other devices'):
+    run(tmp_path, on_step=kill_at('published', 1))
+  with ledger_lib.LogWriter(tmp_path / ledger_lib.NAME) as log:
+    log.append(2, ['device-0'], 1767300000)
+  with pytest.raises(mark.LostStateError, match='other devices'):
     run(tmp_path)

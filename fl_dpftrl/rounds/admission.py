@@ -34,14 +34,11 @@ class Admission:
     round_index: from 0; also the index of the round's noise row.
     device_ids: shape [cohort size], the admitted devices in their order.
     turned_away: candidates that may not take part.
-    burn: noise rows to skip before the round is computed, because they were
-      given out before; 0 unless a row was repeated.
   """
 
   round_index: int
   device_ids: np.ndarray
   turned_away: tuple[TurnedAway, ...]
-  burn: int = 0
 
 
 class Gate:

@@ -1,9 +1,6 @@
-"""The ledger of a run: how many of its rows of noise may have been used.
+"""A mark in a file of its own: how many rows of noise may have been used.
 
-A row of noise that enters two sums can be removed from them. So each row is marked here, durably,
-before anything that holds it is used, and a run goes on after the last marked row. The marks are
-in several places, of which the largest counts: one that is put back from a copy, such as an old
-log beside newer noise, then gives no row out again.
+It is kept beside the noise, so that an old ledger, or an old folder of noise, is noticed.
 """
 
 import os
@@ -11,7 +8,7 @@ import pathlib
 import struct
 import time
 import zlib
-from typing import Any, Protocol
+from typing import Any
 
 # Number of the record, rows that were used, three numbers of the caller's, the time at which it
 # was written, and a checksum.
@@ -27,41 +24,6 @@ class LostStateError(ValueError):
 
   The message suggests a remedy.
   """
-
-
-class Mark(Protocol):
-  """A place where a ledger is kept."""
-
-  def released(self) -> int | None:
-    """Returns how many rows may have been used; None where nothing says it."""
-    ...
-
-  def mark_released(self, num_rows: int, /) -> None:
-    """Records durably how many rows may have been used."""
-    ...
-
-
-class Ledger:
-  """How many rows may have been used, kept in several places."""
-
-  def __init__(self, *marks: Mark):
-    self._marks = marks
-    self._found = [mark.released() for mark in marks]
-
-  @property
-  def is_complete(self) -> bool:
-    """True if each place said how many rows were used when the ledger was opened."""
-    return None not in self._found
-
-  @property
-  def used(self) -> int:
-    """Rows that had been used, as far as any place said, when the ledger was opened."""
-    return max((rows for rows in self._found if rows is not None), default=0)
-
-  def mark(self, num_rows: int) -> None:
-    """Records durably, in each place, that the first num_rows rows may have been used."""
-    for mark in self._marks:
-      mark.mark_released(num_rows)
 
 
 class MarkFile:
@@ -100,11 +62,11 @@ class MarkFile:
       raise ValueError(f'{self._path} is damaged, and alone says which rows of noise were used')
 
   def released(self) -> int | None:
-    """See `Mark`."""
+    """Returns how many rows may have been used; None where nothing says it."""
     return self._rows
 
   def mark_released(self, num_rows: int) -> None:
-    """See `Mark`; `kept` is recorded with it."""
+    """Records durably how many rows may have been used, with `kept`."""
     number = self._number + 1
     for _ in range(_MOST_TRIES):
       written = time.time_ns() + self._ahead

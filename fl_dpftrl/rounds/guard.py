@@ -1,6 +1,5 @@
 """A guard that keeps a run to its declared schema and privacy budget."""
 
-import dataclasses
 import operator
 import os
 import time
@@ -10,15 +9,13 @@ from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.files import durable
-from fl_dpftrl.guarding import admission, budget
 from fl_dpftrl.logs import ids as ids_lib
 from fl_dpftrl.logs import keys, noise_record
-from fl_dpftrl.logs import writer as writer_lib
+from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.rounds import admission, budget
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages, rounding
-
-REFUSE, BURN = 'refuse', 'burn'
 
 
 class BudgetSpentError(ValueError):
@@ -54,8 +51,8 @@ class Guard:
   devices spend more together: `replay` composes them.
 
   A guard with the same arguments continues from its log. A round that was
-  recorded counts as one whose noise row was given out, even if it was never
-  computed: a guard cannot know. Threads may share a guard; a process that was
+  recorded has used its noise row up, even if it was never computed: after a
+  crash a loop skips the rows before `num_rounds`. Threads may share a guard; a process that was
   forked from this one may not.
 
   Attributes:
@@ -75,7 +72,6 @@ class Guard:
     *,
     log: str | os.PathLike[str],
     clip_norm: float | adaptive_clipping.AdaptiveClipping | None = None,
-    on_repeat: str = REFUSE,
     adjacency: str = adjacency_lib.ZERO_OUT,
     group_size: int = 1,
     arithmetic: arithmetic_lib.Arithmetic = arithmetic_lib.Arithmetic(),
@@ -91,8 +87,6 @@ class Guard:
       log: path of the participation log, ending in .parquet. A log that exists
         is continued.
       clip_norm: L2 bound on an update or an AdaptiveClipping, for the log's metadata.
-      on_repeat: 'refuse' to raise RepeatedRowError for a row that was given out
-        before; 'burn' to say how many rows to skip.
       adjacency: 'zero_out' or 'replace_one'.
       group_size: devices that are protected together.
       arithmetic: the numbers that releases are made of, as `CorrelatedNoiseFactory.arithmetic`
@@ -104,9 +98,7 @@ class Guard:
       LogError: if the log is of another run, schema or noise.
     """
     strategy = files.resolved(strategy)
-    if on_repeat not in (REFUSE, BURN):
-      raise ValueError(f"on_repeat must be 'refuse' or 'burn', got {on_repeat!r}")
-    self.schema, self.on_repeat, self._lock = schema, on_repeat, durable.ThreadLock(log)
+    self.schema, self._lock = schema, durable.ThreadLock(log)
     self.gate = admission.Gate(schema)
     metadata = noise_record.run_metadata(
       strategy, noise_multiplier, clip_norm=clip_norm, arithmetic=arithmetic
@@ -120,12 +112,9 @@ class Guard:
       group_size=group_size,
     )
     declared = keys.of_schema(schema.within(self.max_rounds))
-    self.log = writer_lib.LogWriter(log, metadata=metadata | declared)
+    self.log = ledger_lib.LogWriter(log, metadata=metadata | declared)
     for t in range(self.log.num_rounds):
       self.gate.record(self.log.cohort(t))
-    # (round, row of its state, rows to skip) of the last round whose rows had to be skipped.
-    self._burnt: tuple[int, int, int] | None = None
-    self._waiting = False  # Whether the last round's row has not been given out.
 
   def __repr__(self) -> str:
     text = f'Guard(round {self.log.num_rounds} of {self.max_rounds}, {self.log.path})'
@@ -186,77 +175,42 @@ class Guard:
   ) -> admission.Admission:
     """Admits devices to the next round, whose cohort is durably recorded on return.
 
-    Train the admitted devices alone. If `burn` of the result is not 0, first
-    skip that many rows of the noise state (`factory.skip_row`).
+    Train the admitted devices alone.
 
     Args:
       device_ids: candidates, text or whole numbers.
-      row: the noise state's next row, such as `state.aggregator.noise.row`; None
-        if `take` is told it later.
+      row: the noise state's next row, such as `state.aggregator.noise.row`, to be
+        compared with num_rounds; None where the loop takes row num_rounds itself.
       at_most: size of the cohort, such as the report goal.
       timestamp: UTC second of the round; None for now.
 
     Raises:
       BudgetSpentError: if the round would pass the budget.
-      RepeatedRowError: if the row was given out before, unless rows are burnt.
+      RepeatedRowError: if the row was given out before.
       ValueError: for malformed ids, and for a row that the log does not reach.
       OSError: if the cohort cannot be recorded; nothing has changed then.
     """
     admitted = self.check(device_ids, at_most=at_most)
-    burn = 0 if row is None else self._rows_to_burn(row, self.num_rounds)
+    if row is not None:
+      self._check_row(operator.index(row))
     now = int(time.time()) if timestamp is None else timestamp
     self.log.append(admitted.round_index, admitted.device_ids, now)
     self.gate.record(admitted.device_ids)
-    self._waiting = row is None
-    return dataclasses.replace(admitted, burn=burn)
-
-  @durable.one_at_a_time
-  def take(self, row: int) -> int:
-    """Gives out the noise row of the round that was admitted last.
-
-    Args:
-      row: the noise state's next row.
-
-    Returns:
-      Number of rows to skip before the round is computed: 0, or more if rows
-      that were given out before are burnt.
-
-    Raises:
-      RepeatedRowError: if the row was given out before, unless rows are burnt,
-        and if no admitted round is waiting.
-      ValueError: for a row that the log does not reach.
-    """
-    if not self._waiting:
-      raise RepeatedRowError(
-        f'noise row {row}: each admitted round has one row, and no round is waiting for its own;'
-        ' admit a cohort first'
-      )
-    burn = self._rows_to_burn(row, self.num_rounds - 1)
-    self._waiting = False
-    return burn
+    return admitted
 
   def close(self) -> None:
-    """Turns the log into one Parquet file; nothing can be admitted then."""
+    """Writes the log as one Parquet file; nothing can be admitted then."""
     self.log.close()
 
-  def _rows_to_burn(self, row: int, round_index: int) -> int:
-    row = operator.index(row)
-    if self._burnt is not None and row == self._burnt[1] + 1:
-      t, first, burn = self._burnt
-      raise RepeatedRowError(
-        f'noise row {row}: round {t} was computed with row {first}, which was given out before,'
-        f' because burn={burn} of its admission was ignored; discard that round and its state, and'
-        ' skip rows with factory.skip_row before process.next'
-      )
-    if row > round_index or row < 0:
+  def _check_row(self, row: int) -> None:
+    t = self.num_rounds
+    if row > t or row < 0:
       raise ValueError(
-        f'noise row {row} does not belong to round {round_index}: {self.log.path} lacks rounds'
-        ' whose rows were used; put the whole log back'
+        f'noise row {row} does not belong to round {t}: {self.log.path} lacks rounds whose rows'
+        ' were used; put the whole log back'
       )
-    if row < round_index and self.on_repeat == REFUSE:
+    if row < t:
       raise RepeatedRowError(
-        f'noise row {row} was given out for round {row}, and would enter a second sum in round'
-        f" {round_index}; continue from the newest state, or burn the row: on_repeat='burn'"
+        f'noise row {row} was given out for round {row}, and would enter a second sum in round {t};'
+        f' skip {t - row} rows first, with factory.skip_row'
       )
-    self._burnt = (round_index, row, round_index - row) if row < round_index else None
-    return round_index - row

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.accounting import run_noise
-from fl_dpftrl.guarding import admission, budget, guard
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import refusals
+from fl_dpftrl.rounds import admission, budget, guard
 
 BLT = dpftrl.BLT([0.9, 0.5], [0.1, 0.2])
 SCHEMA = dpftrl.MinSep(num_rounds=12, min_sep=3, max_participations=3)
@@ -121,6 +121,7 @@ def test_goes_on_from_its_log_after_any_end(tmp_path):
   second.close()
   third = opened(path)
   assert third.admit(['a', 'b', 'c'], row=3).device_ids.tolist() == ['a']
+  third.close()
   for changes, differing in (
     (dict(noise_multiplier=3.0), r'noise_multiplier \d\.0, not 3\.0'),
     (dict(strategy=dpftrl.Identity()), 'strategy_sha256 '),
@@ -133,40 +134,19 @@ def test_goes_on_from_its_log_after_any_end(tmp_path):
   assert log_lib.read_log(path).num_rounds == 4
 
 
-def test_a_repeated_row_is_refused_or_burnt(tmp_path):
-  guarded = opened(tmp_path / 'refused.parquet')
+def test_a_repeated_row_is_refused(tmp_path):
+  guarded = opened(tmp_path / 'log.parquet')
   guarded.admit(['a'], row=0)
-  with pytest.raises(guard.RepeatedRowError, match='row 0 was given out for round 0'):
+  with pytest.raises(guard.RepeatedRowError, match='row 0 was given out for round 0.*skip 1 rows'):
     guarded.admit(['b'], row=0)
   assert guarded.num_rounds == 1  # What was refused is not recorded.
   with pytest.raises(ValueError, match='row 2 does not belong to round 1'):
     guarded.admit(['b'], row=2)
-  guarded.admit(['b'])
-  assert guarded.take(1) == 0
-  with pytest.raises(guard.RepeatedRowError, match='no round is waiting'):
-    guarded.take(1)
-  burning = opened(tmp_path / 'burnt.parquet', on_repeat='burn')
-  assert burning.admit(['a'], row=0).burn == 0
-  assert burning.admit(['b'], row=0).burn == 1
-  burning.admit(['c'])
-  assert burning.take(0) == 2
-
-
-def test_rows_that_were_not_skipped_are_noticed(tmp_path):
-  """A loop that ignores `burn` computes round 1 with row 0 again, and comes with row 1."""
-  guarded = opened(tmp_path / 'log.parquet', on_repeat='burn')
-  guarded.admit(['a'], row=0)
-  assert guarded.admit(['b'], row=0).burn == 1
-  with pytest.raises(guard.RepeatedRowError, match='computed with row 0.*burn=1 .*skip_row'):
-    guarded.admit(['c'], row=1)
-  assert guarded.num_rounds == 2
-  assert guarded.admit(['c'], row=2).burn == 0  # The rows were skipped.
 
 
 @pytest.mark.parametrize(
   'changes, message',
   [
-    (dict(on_repeat='retry'), 'on_repeat must be'),
     (dict(noise_multiplier=0.0), 'noise_multiplier must be positive'),
     (dict(max_epsilon=-1.0), 'max_epsilon must be positive'),
     (dict(delta=0.0), 'delta must lie'),

@@ -1,15 +1,13 @@
 """TFF's `train_model` repeats discarded rounds; no noise row enters two sums."""
 
 import asyncio
-import types
 
 import pytest
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
 import tff_inprocess
-from fl_dpftrl.guarding import guard as guard_lib
-from fl_dpftrl.guarding import tff as guarding_tff
+from fl_dpftrl.training import guarded
 from tests.tff_inprocess import small_processes
 
 ROUNDS = 3
@@ -30,7 +28,7 @@ class Releases(tff.program.ReleaseManager):
 class Train:
   """A program, with the noise rows that entered sums, discarded ones included."""
 
-  def __init__(self, folder, on_repeat, discarded=()):
+  def __init__(self, folder, discarded=()):
     self.rows, self.sizes, self._discarded = [], [], list(discarded)
     strategy = dpftrl.BLT([0.9], [0.3])
     factory = dpftrl.CorrelatedNoiseFactory(
@@ -44,16 +42,15 @@ class Train:
       delta=1e-6,
       max_epsilon=30.0,
       log=folder / 'log.parquet',
-      on_repeat=on_repeat,
     )
     weights = process.get_model_weights.type_signature.result
     data = dict(zip(IDS, small_processes.clients()))
-    self.process, self.source = guarding_tff.guarded(
+    self.process, self.source = guarded.guarded(
       process,
       self.guard,
       candidates=lambda t, k: IDS,
       client_data=lambda ids: [data[i] for i in ids],
-      skip_row=factory.skip_row(weights.trainable) if on_repeat == 'burn' else None,
+      skip_row=factory.skip_row(weights.trainable),
     )
     self._manager = tff.program.FileProgramStateManager(str(folder / 'states'))
 
@@ -81,17 +78,8 @@ class Train:
 
 
 @pytest.mark.slow
-def test_a_repeated_round_is_refused(tmp_path):
-  train = Train(tmp_path, 'refuse', [False, True])
-  with pytest.raises(guard_lib.RepeatedRowError, match='round 1 is repeated'):
-    train.run()
-  assert train.rows == [0, 1]
-  assert train.guard.num_rounds == 2
-
-
-@pytest.mark.slow
-def test_repeated_rounds_are_burnt(tmp_path):
-  train = Train(tmp_path, 'burn', [False, True, True, False])
+def test_rows_of_discarded_rounds_are_skipped(tmp_path):
+  train = Train(tmp_path, [False, True, True, False])
   train.run()
   assert train.rows == [0, 1, 2, 3, 4]  # Each row is in one sum; TFF alone has 0, 1, 1, 1, 2.
   assert train.guard.num_rounds == 5
@@ -99,18 +87,11 @@ def test_repeated_rounds_are_burnt(tmp_path):
 
 @pytest.mark.slow
 def test_a_program_goes_on_from_its_state_and_its_log(tmp_path):
-  first = Train(tmp_path, 'refuse')
+  first = Train(tmp_path)
   first.run(2)
-  del first
-  again = Train(tmp_path, 'refuse')
+  first.guard.close()
+  again = Train(tmp_path)
   again.run(3)
   assert again.rows == [2]
   # The guard lets each device in every other round.
   assert [again.guard.log.cohort(t).tolist() for t in range(3)] == [IDS[:2], IDS[2:], IDS[:2]]
-
-
-def test_burning_needs_a_way_to_skip():
-  with pytest.raises(ValueError, match='skip_row is needed'):
-    guarding_tff.guarded(
-      None, types.SimpleNamespace(on_repeat='burn'), candidates=None, client_data=None
-    )

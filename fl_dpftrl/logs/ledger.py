@@ -1,0 +1,429 @@
+"""The ledger of a run: which devices were in each round that was begun, durable before it is.
+
+It is a database of SQLite beside the log that it becomes: `run/participation.ledger` for
+`run/participation.parquet`. It has the claim of the run, and a row for each round: a UTC second,
+the device ids in order, one a line, and the chained digest
+
+    H_t = SHA-256(H_{t−1} ‖ t ‖ kind ‖ ids), H_{−1} = SHA-256('fl_dpftrl.rounds'),
+
+with t as 8 bytes, little-endian, and kind `I` for whole numbers and `T` for text or no ids. Digest
+t fixes the cohorts of all rounds up to t.
+
+A round that is in the ledger was begun: its row of noise is used up, whatever happened to it.
+"""
+
+import contextlib
+import ctypes
+import errno
+import hashlib
+import json
+import operator
+import os
+import pathlib
+import shutil
+import sqlite3
+import tempfile
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from fl_dpftrl.files import durable
+from fl_dpftrl.logs import ids as ids_lib
+from fl_dpftrl.logs import keys, refusals, schema
+
+NAME = 'participation.parquet'
+"""Name of the log in the folder of a run."""
+
+SUFFIX = '.ledger'
+"""Ends the name of a ledger, in place of the .parquet of its log."""
+
+START = hashlib.sha256(b'fl_dpftrl.rounds').digest()
+"""H_{−1}."""
+
+_TABLES = (
+  'CREATE TABLE claim (metadata TEXT NOT NULL, sha256 TEXT NOT NULL)',
+  'CREATE TABLE rounds (round INTEGER PRIMARY KEY, second INTEGER NOT NULL,'
+  ' num_devices INTEGER NOT NULL, kind TEXT NOT NULL, ids TEXT NOT NULL, chain BLOB NOT NULL)',
+)
+_NUMBERS, _TEXT = 'I', 'T'
+SIDES = tuple(SUFFIX + end for end in ('-wal', '-journal'))
+"""Ends of the names of SQLite's files beside a ledger, which belong to it."""
+
+_BATCH_ROWS = 1 << 18
+_LEAST_BYTES = 512  # of a database
+_TRIES = 20
+
+
+def path_of(log: str | os.PathLike[str]) -> pathlib.Path:
+  """Returns the path of the ledger of a log."""
+  return pathlib.Path(log).with_suffix(SUFFIX)
+
+
+def chained(before: bytes, t: int, device_ids: pa.Array) -> bytes:
+  """Returns H_t from H_{t−1} and the device ids of round t, string or int64, in any order."""
+  return _chained(before, t, *_stored(device_ids.take(pc.sort_indices(device_ids))))
+
+
+def _chained(before: bytes, t: int, kind: str, text: str) -> bytes:
+  return hashlib.sha256(before + t.to_bytes(8, 'little') + (kind + text).encode()).digest()
+
+
+def _stored(ordered: pa.Array) -> tuple[str, str]:
+  """Returns the kind of ids and their text; no id holds the end of a line."""
+  numbers = pa.types.is_integer(ordered.type) and len(ordered)
+  return (_NUMBERS if numbers else _TEXT), '\n'.join(map(str, ordered.to_pylist()))
+
+
+def _ids(kind: str, text: str) -> pa.Array:
+  if kind == _NUMBERS:
+    return pa.array(np.array(text.split('\n'), np.int64))
+  return pa.array(text.split('\n') if text else [], pa.string())
+
+
+_writers: 'weakref.WeakSet[LogWriter]' = weakref.WeakSet()
+
+
+def _forget_in_a_fork() -> None:
+  """Keeps a fork from closing databases at its end, which would take the write-ahead log away."""
+  for writer in _writers:
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(writer._database))
+
+
+os.register_at_fork(after_in_child=_forget_in_a_fork)
+
+
+class LogWriter:
+  """A log that grows by rounds, each durable before it begins.
+
+  `close` writes one Parquet file from it. The ledger stays, and a run goes on with it: the file is
+  removed then, until the next `close`. Threads may share a ledger; a process that was forked from
+  this one may not. One process at a time has it open.
+
+  Attributes:
+    path: the Parquet file.
+    num_rounds: rounds begun so far.
+  """
+
+  def __init__(self, path: str | os.PathLike[str], *, metadata: Mapping[str, str] | None = None):
+    """Opens the ledger of a log, or begins it with the first round.
+
+    Args:
+      path: the log, ending in .parquet; its folder must exist.
+      metadata: claim of the run, as keys and values of the file's metadata; a ledger that is there
+        must have the same.
+
+    Raises:
+      LogError: for a ledger of another run, one that is damaged or gone, and one that is older
+        than its log.
+      ValueError: if another process has it open.
+    """
+    self.path = schema.parquet_path(path)
+    self._given = dict(metadata or {})
+    schema.file_metadata(0, self._given)  # Refuses keys before there are rounds.
+    self._file, self._lock = path_of(self.path), durable.ThreadLock(self.path)
+    self._held = contextlib.ExitStack()
+    self._database: sqlite3.Connection | None = None
+    self.num_rounds, self._chain, self._kinds = 0, START, set[str]()
+    self._closed = False
+    if self._file.exists():
+      try:
+        self._open()
+      except BaseException:
+        self._release()
+        raise
+    elif self.path.exists():
+      raise refusals.LogError(f'{self.path}: cannot be continued, as its {self._file.name} is gone')
+
+  def __enter__(self) -> 'LogWriter':
+    return self
+
+  def __exit__(self, *unused) -> None:
+    self.close()
+
+  @property
+  def digest(self) -> str:
+    """Chained digest of the rounds so far, SHA-256 in hexadecimal: note it elsewhere."""
+    return self._chain.hex()
+
+  def append(self, round_index: int, device_ids: ids_lib.Ids, timestamp: int) -> None:
+    """Begins a round: its cohort is durably on disk when this returns.
+
+    Args:
+      round_index: the next round, which is num_rounds.
+      device_ids: shape [cohort size], of one type through the whole log; may be empty.
+      timestamp: UTC second of the round.
+
+    Raises:
+      ValueError: for another round, another type of id, or a device twice, and if another process
+        has the ledger open.
+      OSError: if it cannot be written; the ledger is then as before.
+    """
+    self.reserve(round_index, [device_ids], timestamp)
+
+  @durable.one_at_a_time
+  def reserve(self, first: int, cohorts: Sequence[ids_lib.Ids], timestamp: int) -> None:
+    """Begins rounds whose cohorts are known before, at the cost of one: all are used up.
+
+    Args:
+      first: the next round, which is num_rounds.
+      cohorts: device ids of each round.
+      timestamp: UTC second of the rounds.
+
+    Raises:
+      ValueError, OSError: see `append`.
+    """
+    if operator.index(first) != self.num_rounds:
+      raise ValueError(f'the next round of the log is {self.num_rounds}, got {first}')
+    if self._closed:
+      raise ValueError(f'{self.path} was closed; open the log again to append to it')
+    schema.file_metadata(first + len(cohorts), None)  # Refuses a round too many.
+    schema.utc_seconds('timestamp', [timestamp])
+    rows, chain, kinds = [], self._chain, set(self._kinds)
+    for t, device_ids in enumerate(cohorts, first):
+      given = ids_lib.column(device_ids)
+      ordered = given.take(pc.sort_indices(given))
+      if pc.any(pc.equal(ordered[1:], ordered[:-1])).as_py():
+        raise ValueError(f'device_ids holds a device twice in round {t}')
+      kind, text = _stored(ordered)
+      kinds |= {kind} if len(ordered) else set()
+      if len(kinds) > 1:
+        raise ValueError(f'device_ids must be of one type through a log; round {t} has another')
+      chain = _chained(chain, t, kind, text)
+      rows.append((t, timestamp, len(ordered), kind, text, chain))
+    if self._database is None:
+      self._open()
+      if self.num_rounds != first:
+        raise ValueError(f'{self._file} was begun by another writer; open the log again')
+    if self.path.exists():  # What it was before.
+      self.path.unlink()
+      durable.sync_folder(self.path.parent)
+    with self._transaction() as database:
+      database.executemany('INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?)', rows)
+    self.num_rounds, self._chain, self._kinds = first + len(rows), chain, kinds
+
+  @durable.one_at_a_time
+  def cohort(self, round_index: int) -> np.ndarray:
+    """Returns the device ids of a round, in order."""
+    ((kind, text),) = self._rows('SELECT kind, ids FROM rounds WHERE round = ?', round_index)
+    return ids_lib.as_numpy(_ids(kind, text))
+
+  @durable.one_at_a_time
+  def timestamp(self, round_index: int) -> int | None:
+    """Returns the UTC second of the last round with devices up to a round, if any."""
+    query = 'SELECT max(round), second FROM rounds WHERE round <= ? AND num_devices'
+    ((_, second),) = self._rows(query, round_index)
+    return second
+
+  @durable.one_at_a_time
+  def close(self) -> None:
+    """Writes one Parquet file, durably, and lets another process open the ledger.
+
+    The same rounds give the same bytes with the same release of pyarrow.
+
+    Raises:
+      OSError: if it cannot be written; the ledger can be opened again.
+    """
+    try:
+      if self._database is not None and self.num_rounds and not self.path.exists():
+        self._write()
+    finally:
+      self._release()
+
+  def _release(self) -> None:
+    self._closed = True
+    if self._database is not None:
+      self._database.close()
+      self._database = None
+    self._held.close()
+
+  def _write(self) -> None:
+    metadata = schema.file_metadata(self.num_rounds, self._given)
+    metadata[keys.CHAIN_KEY] = self.digest
+    columns = schema.with_timestamps(pa.int64() if _NUMBERS in self._kinds else pa.string())
+    with schema.appending(self.path, columns, metadata) as append:
+      for t, second, kind, text in self._rows('SELECT round, second, kind, ids FROM rounds'):
+        if text:
+          append(schema.round_table(t, _ids(kind, text), second))
+
+  def _open(self) -> None:
+    """Locks the ledger, begins it if it is new, and takes over its rounds."""
+    self._held.enter_context(durable.exclusive(self._file))
+    if 0 < self._file.stat().st_size < _LEAST_BYTES:  # SQLite would begin it anew.
+      raise refusals.LogError(f'{self._file}: is no ledger, or damaged: it is cut short')
+    with _in_one_line(self._file):
+      self._database = database = _connected(self._file)
+      _writers.add(self)
+      # A database is part of a cycle, and would be closed late.
+      weakref.finalize(self, _close, os.getpid(), database).atexit = False
+      if not database.execute('SELECT count(*) FROM sqlite_master').fetchone()[0]:
+        claim = json.dumps(self._given, sort_keys=True)
+        with self._transaction():
+          for table in _TABLES:
+            database.execute(table)
+          database.execute('INSERT INTO claim VALUES (?, ?)', (claim, _sha256(claim)))
+        durable.sync_folder(self._file.parent)
+      stored = _claim(self._file, database)
+      if stored != self._given:
+        raise keys.of_another_run(self._file, stored, self._given)
+      for t, kind, _, chain in _checked(self._file, database):
+        self.num_rounds, self._chain = t + 1, chain
+        self._kinds |= {kind}
+    if self.path.exists():
+      stated = pq.read_metadata(self.path).metadata or {}
+      if stated.get(keys.CHAIN_KEY.encode()) != self.digest.encode():
+        raise refusals.LogError(
+          f'{self.path} has other rounds than {self._file}: put the newest of both back'
+        )
+
+  @contextlib.contextmanager
+  def _transaction(self) -> Iterator[sqlite3.Connection]:
+    """Does all of the block durably, or nothing of it."""
+    if self._database is None:
+      raise ValueError(f'{self.path} was closed; open the log again')
+    with _in_one_line(self._file):
+      try:
+        self._database.execute('BEGIN IMMEDIATE')
+        yield self._database
+        self._database.execute('COMMIT')
+      except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+          self._database.execute('ROLLBACK')
+        raise
+
+  def _rows(self, query: str, *values: int) -> Iterator[tuple]:
+    if self._database is None:
+      raise ValueError(f'{self.path} was closed; open the log again')
+    with _in_one_line(self._file):
+      yield from self._database.execute(query, values)
+
+
+class Reader:
+  """A ledger that is read as a log, also while another process writes it.
+
+  Attributes:
+    metadata, schema: see `reader`.
+  """
+
+  def __init__(self, path: str, num_rounds: int | None = None):
+    """Opens a copy of a ledger, of whose rounds the first num_rounds are read; all if None."""
+    self._path, self._num_rounds = path, num_rounds
+    self._folder = tempfile.TemporaryDirectory(prefix='fl_dpftrl-ledger-')
+    copy = pathlib.Path(self._folder.name) / 'ledger'
+    _copy(path, copy)
+    try:
+      self._database = _connected(copy)
+      kinds, done, chain = set(), 0, START
+      self.metadata = _claim(path, self._database)
+      for t, kind, count, chain in _checked(path, self._database):
+        done, kinds = t + 1, kinds | ({kind} if count else set())
+    except sqlite3.Error as error:
+      raise refusals.LogError(f'{path}: is no ledger, or damaged: {error}') from error
+    if not done:
+      raise refusals.LogError(f'{path}: has no round yet')
+    self.metadata |= {
+      keys.VERSION_KEY: str(keys.LOG_VERSION),
+      keys.NUM_ROUNDS_KEY: str(done),
+      keys.CHAIN_KEY: chain.hex(),
+    }
+    id_type = {(): pa.null(), (_NUMBERS,): pa.int64(), (_TEXT,): pa.large_string()}[tuple(kinds)]
+    self.schema = pa.schema([('round', pa.int64()), ('device_id', id_type)])
+
+  def tables(self) -> Iterator[pa.Table]:
+    """Yields its rows in order."""
+    query = 'SELECT round, kind, ids FROM rounds WHERE num_devices'
+    if self._num_rounds is not None:
+      query += f' AND round < {self._num_rounds:d}'
+    kept, rows = list[pa.Table](), 0
+    for t, kind, text in self._database.execute(query):
+      ids = _ids(kind, text)
+      kept.append(pa.table({'round': np.full(len(ids), t, np.int64), 'device_id': ids}))
+      rows += len(ids)
+      if rows >= _BATCH_ROWS:
+        yield pa.concat_tables(kept)
+        kept, rows = [], 0
+    if kept:
+      yield pa.concat_tables(kept)
+
+
+def _close(process: int, database: sqlite3.Connection) -> None:
+  if os.getpid() == process:
+    database.close()
+
+
+def _connected(path: pathlib.Path) -> sqlite3.Connection:
+  """Opens a database in whole; a write-ahead log then needs no shared memory."""
+  database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.0)
+  for setting in (
+    'locking_mode=exclusive',
+    'trusted_schema=off',
+    'journal_mode=wal',  # Stays `delete` where there is none.
+    'synchronous=full',
+  ):
+    database.execute(f'PRAGMA {setting}')
+  return database
+
+
+def _claim(path: str | os.PathLike[str], database: sqlite3.Connection) -> dict[str, str]:
+  """Returns the claim of a ledger, as metadata."""
+  claims = database.execute('SELECT metadata, sha256 FROM claim').fetchall()
+  if len(claims) != 1 or _sha256(claims[0][0]) != claims[0][1]:
+    raise refusals.LogError(f'{os.fspath(path)}: its claim is damaged; put a copy back')
+  return json.loads(claims[0][0])
+
+
+def _checked(
+  path: str | os.PathLike[str], database: sqlite3.Connection
+) -> Iterator[tuple[int, str, int, bytes]]:
+  """Yields (t, kind, number of devices, H_t) of each round; LogError where one is damaged."""
+  before = START
+  rows = database.execute('SELECT round, num_devices, kind, ids, chain FROM rounds ORDER BY round')
+  for due, (t, count, kind, text, chain) in enumerate(rows):
+    devices = text.count('\n') + 1 if text else 0
+    if (t, count) != (due, devices) or _chained(before, t, kind, text) != chain:
+      raise refusals.LogError(f'{os.fspath(path)}: round {due} is damaged; put a copy back')
+    before = chain
+    yield t, kind, count, chain
+
+
+def _copy(path: str, copy: pathlib.Path) -> None:
+  """Copies a ledger at a moment at which nobody writes into its main file."""
+  for _ in range(_TRIES):
+    before = _state(path)
+    for side in ('', '-wal', '-journal'):
+      with contextlib.suppress(FileNotFoundError):
+        shutil.copyfile(path + side, f'{copy}{side}')
+    if _state(path) == before:
+      return
+    time.sleep(0.05)
+  raise refusals.LogError(f'{path}: is written all the time; replay it again')
+
+
+def _state(path: str) -> tuple[object, ...]:
+  state = os.stat(path)
+  try:
+    with open(f'{path}-wal', 'rb') as file:
+      log = file.read(32)  # Changes when it is begun anew.
+  except FileNotFoundError:
+    log = b''
+  return state.st_ino, state.st_size, state.st_mtime_ns, log, os.path.exists(f'{path}-journal')
+
+
+def _sha256(text: str) -> str:
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def _in_one_line(path: pathlib.Path) -> Iterator[None]:
+  """Raises SQLite's errors as those of the file: OSError, or LogError for a damaged one."""
+  try:
+    yield
+  except sqlite3.OperationalError as error:
+    number = errno.ENOSPC if 'full' in str(error) else errno.EIO
+    raise OSError(number, str(error), str(path)) from error
+  except sqlite3.DatabaseError as error:
+    raise refusals.LogError(f'{path}: is no ledger, or damaged: {error}') from error

@@ -1,0 +1,323 @@
+"""A ledger: rounds that were begun survive, whatever happens to the rest."""
+
+import errno
+import hashlib
+import os
+import pathlib
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl.bundles import writing
+from fl_dpftrl.logs import keys, ledger, refusals, schema
+from fl_dpftrl.logs import log as log_lib
+from tests.logs import files
+
+COHORTS = (['a', 'bb'], [], ['ccc', 'é'], ['a'])
+ROWS = [(t, device) for t, cohort in enumerate(COHORTS) for device in cohort]
+
+
+def opened(path):
+  return ledger.LogWriter(path, metadata={'run': 'x'})
+
+
+def write(path, cohorts=COHORTS):
+  log = opened(path)
+  for t, cohort in enumerate(cohorts):
+    log.append(t, cohort, 100 + t)
+  return log
+
+
+def program(text: str, path: pathlib.Path) -> subprocess.CompletedProcess:
+  """Runs a program that has a ledger `log` at a path."""
+  lines = ('import os, sys', 'import fl_dpftrl as dpftrl', f'log = dpftrl.LogWriter({str(path)!r})')
+  return subprocess.run([sys.executable, '-c', '\n'.join((*lines, text))], check=False, timeout=60)
+
+
+def test_readers_take_the_ledger_until_the_log_is_closed(tmp_path):
+  path = tmp_path / 'log.parquet'
+  log = write(path)
+  assert not path.exists()
+  for given in (path, tmp_path, tmp_path / '*.parquet'):
+    assert files.rows(given) == ROWS
+  before = log_lib.read_log(path)
+  log.append(4, ['later'], 200)
+  assert [r['round'] for t in before.tables() for r in t.to_pylist()] == [0, 0, 2, 2, 3]
+  log.close()
+  metadata = log_lib.read_log(path).metadata
+  assert metadata == {
+    'run': 'x',
+    keys.VERSION_KEY: '1',
+    keys.NUM_ROUNDS_KEY: '5',
+    keys.CHAIN_KEY: log.digest,
+  }
+  assert sorted(os.listdir(tmp_path)) == ['log.ledger', 'log.parquet']
+  for given in (path, tmp_path, tmp_path / '*.parquet'):
+    assert files.rows(given) == [*ROWS, (4, 'later')]
+  with pytest.raises(ValueError, match='was closed'):
+    log.append(5, ['a'], 200)
+
+
+def test_a_closed_log_is_continued_from_its_ledger(tmp_path):
+  path = tmp_path / 'log.parquet'
+  write(path).close()
+  content = path.read_bytes()
+  with opened(path) as log:
+    assert [log.cohort(t).tolist() for t in range(log.num_rounds)] == list(map(sorted, COHORTS))
+    assert [log.timestamp(t) for t in range(4)] == [100, 100, 102, 103]
+  assert path.read_bytes() == content
+  with opened(path) as log:
+    log.append(4, ['z'], 500)
+    assert not path.exists()
+  assert files.rows(path) == [*ROWS, (4, 'z')]
+  path.write_bytes(content)  # An old one is put back.
+  with pytest.raises(refusals.LogError, match='other rounds than .*put the newest of both back'):
+    opened(path)
+  ledger.path_of(path).unlink()
+  with pytest.raises(refusals.LogError, match='its log.ledger is gone'):
+    opened(path)
+
+
+def test_one_process_at_a_time(tmp_path):
+  path = tmp_path / 'log.parquet'
+  first, second = opened(path), opened(path)
+  first.append(0, ['a'], 1)
+  for call in (lambda: opened(path), lambda: second.append(0, ['b'], 1)):
+    with pytest.raises(ValueError, match='log.ledger is held by another process'):
+      call()
+  assert log_lib.read_log(path).num_rounds == 1  # Readers take no lock away.
+  with pytest.raises(ValueError, match='held by another process'):
+    opened(path)
+  first.close()
+  with pytest.raises(ValueError, match='begun by another writer; open the log again'):
+    second.append(0, ['b'], 1)
+  second.close()
+  with opened(path) as third:
+    assert third.cohort(0).tolist() == ['a']
+
+
+def test_a_fork_neither_appends_nor_closes(tmp_path):
+  path = tmp_path / 'log.parquet'
+  log = write(path)
+  for call in (lambda: log.append(4, ['b'], 1), log.close):
+    child = os.fork()
+    if not child:
+      try:
+        call()
+      except ValueError as error:
+        os._exit(7 if 'opened by another process' in str(error) else 1)
+      os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_the_end_of_a_fork_takes_nothing_away(tmp_path):
+  path = tmp_path / 'log.parquet'
+  text = """
+log.append(0, ['a'], 1)
+child = os.fork()
+if not child:
+  sys.exit()
+os.waitpid(child, 0)
+log.append(1, ['b'], 1)
+os.kill(os.getpid(), 9)"""
+  assert program(text, path).returncode == -signal.SIGKILL
+  assert files.rows(path) == [(0, 'a'), (1, 'b')]
+
+
+def test_rounds_are_reserved_together(tmp_path):
+  path = tmp_path / 'log.parquet'
+  log = opened(path)
+  log.reserve(0, [['b', 'a'], [], ['c']], 7)
+  assert log.num_rounds == 3 and files.rows(path) == [(0, 'a'), (0, 'b'), (2, 'c')]
+  with pytest.raises(ValueError, match='twice in round 4'):
+    log.reserve(3, [['a'], ['b', 'b']], 7)
+  assert log.num_rounds == 3 and log_lib.read_log(path).num_rounds == 3
+
+
+def test_threads_append_one_round_at_a_time(tmp_path):
+  log, turns = opened(tmp_path / 'log.parquet'), []
+
+  def append(device):
+    for _ in range(10):
+      while True:
+        try:
+          log.append(log.num_rounds, [device], 1)
+          break
+        except ValueError:  # Another one was faster.
+          pass
+      turns.append(device)
+
+  threads = [threading.Thread(target=append, args=(f'd{i}',)) for i in range(4)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  assert log.num_rounds == 40
+  assert sorted(log.cohort(t).item() for t in range(40)) == sorted(turns)
+
+
+@pytest.mark.parametrize('cohorts', [[['b', 'a'], [], ['ü', 'c', 'aa']], [[], [7, -1, 2**62], [3]]])
+def test_digests_are_chained_as_documented(tmp_path, cohorts):
+  path, chain = tmp_path / 'log.parquet', hashlib.sha256(b'fl_dpftrl.rounds').digest()
+  log, digests = opened(path), []
+  assert log.digest == chain.hex()
+  for t, cohort in enumerate(cohorts):
+    log.append(t, cohort, 100 + t)
+    kind = 'I' if cohort and isinstance(cohort[0], int) else 'T'
+    text = kind + '\n'.join(map(str, sorted(cohort)))
+    chain = hashlib.sha256(chain + t.to_bytes(8, 'little') + text.encode()).digest()
+    digests.append(log.digest)
+    assert log.digest == chain.hex()
+  log.close()
+  assert opened(path).digest == chain.hex()
+  run = dpftrl.open_run(path, 'tree_online', noise_multiplier=1.0)
+  assert list(writing.chained(run)) == digests
+
+
+def test_a_changed_round_or_claim_is_refused(tmp_path):
+  path = tmp_path / 'log.parquet'
+  for change in (
+    "UPDATE rounds SET ids = 'zz' WHERE round = 2",
+    'UPDATE rounds SET chain = zeroblob(32) WHERE round = 0',
+    'UPDATE rounds SET num_devices = 0 WHERE round = 3',
+    'DELETE FROM rounds WHERE round = 1',
+    """UPDATE claim SET metadata = '{"run": "y"}'""",
+    'DELETE FROM claim',
+  ):
+    write(path).close()
+    path.unlink()
+    with sqlite3.connect(ledger.path_of(path)) as database:
+      database.execute(change)
+    database.close()
+    for read in (lambda: opened(path), lambda: log_lib.read_log(path)):
+      with pytest.raises(refusals.LogError, match='is damaged; put a copy back'):
+        read()
+    ledger.path_of(path).unlink()
+
+
+@pytest.mark.slow
+def test_any_flipped_bit_is_refused_or_harmless(tmp_path):
+  """Of a ledger, as the reader and the writer take it, and of the log that is written from it."""
+  path = tmp_path / 'log.parquet'
+  write(path).close()
+  parquet, own = path.read_bytes(), ledger.path_of(path)
+  database, refused = own.read_bytes(), 0
+  path.unlink()
+  rng = np.random.default_rng(0)
+  for file, content in ((own, database), (path, parquet)):
+    for bit in rng.choice(8 * len(content), 150, replace=False).tolist():
+      changed = bytearray(content)
+      changed[bit // 8] ^= 1 << bit % 8
+      file.write_bytes(changed)
+      try:
+        log = log_lib.read_log(path)
+        rows = [tuple(row.values()) for table in log.tables() for row in table.to_pylist()]
+        assert (log.num_rounds, rows) == (4, ROWS), bit
+        assert {k: v for k, v in log.metadata.items() if k == 'run'} == {'run': 'x'}
+      except refusals.LogError as error:
+        assert str(file) in str(error)
+        refused += 1
+    file.unlink()
+  assert refused > 30
+
+
+@pytest.mark.parametrize('content', [b'', b'x', b'SQLite format 3\0' + bytes(500), bytes(5000)])
+def test_what_is_no_ledger_is_refused_in_one_line(tmp_path, content):
+  path = tmp_path / 'log.parquet'
+  ledger.path_of(path).write_bytes(content)
+  assert 'log.ledger' in files.refusal(ledger.path_of(path))
+  if content:
+    with pytest.raises(refusals.LogError, match='no ledger, or damaged'):
+      opened(path)
+
+
+def test_a_full_disk_leaves_the_ledger_as_it_was(tmp_path):
+  path = tmp_path / 'log.parquet'
+  log = write(path)
+  before = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, before[1]))
+  try:
+    with pytest.raises(OSError, match='log.ledger') as raised:
+      log.append(4, [f'device-{i}' for i in range(20_000)], 1)
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+  assert raised.value.errno in (errno.EIO, errno.ENOSPC) and '\n' not in str(raised.value)
+  assert log.num_rounds == 4 and files.rows(path) == ROWS
+  log.append(4, ['z'], 1)
+  assert files.rows(path) == [*ROWS, (4, 'z')]
+
+
+@pytest.mark.parametrize(
+  'round_index, device_ids, timestamp, words',
+  [
+    (0, ['c'], 1, 'next round of the log is 1, got 0'),
+    (2, ['c'], 1, 'next round of the log is 1, got 2'),
+    (1, ['c', 'c'], 1, 'twice in round 1'),
+    (1, [3], 1, 'one type'),
+    (1, 'phone-1', 1, 'device_ids must be one list, got str'),
+    (1, ['a'], 1_763_000_000_000, 'timestamp must be UTC seconds, got 1763000000000'),
+    (1, ['a'], 1.5, 'timestamp must be a list of whole numbers'),
+  ],
+)
+def test_bad_rounds_are_refused(tmp_path, round_index, device_ids, timestamp, words):
+  log = write(tmp_path / 'log.parquet', [['a', 'b']])
+  with pytest.raises(ValueError, match=words):
+    log.append(round_index, device_ids, timestamp)
+  assert log.num_rounds == 1 and files.rows(log.path) == [(0, 'a'), (0, 'b')]
+
+
+@pytest.mark.parametrize(
+  'name, metadata, words',
+  [
+    ('log', None, 'must end in .parquet'),
+    ('nowhere/log.parquet', None, 'nowhere does not exist; make it first'),
+    ('log.parquet', {'x': 2.0}, "metadata must hold texts under texts, got 2.0 under 'x'"),
+    ('log.parquet', {keys.CHAIN_KEY: 'x'}, 'rounds_sha256.*which the log sets'),
+  ],
+)
+def test_bad_arguments_are_refused_at_once(tmp_path, name, metadata, words):
+  with pytest.raises(ValueError, match=words):
+    ledger.LogWriter(tmp_path / name, metadata=metadata)
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_ledger_of_another_run_is_not_continued(tmp_path):
+  path = tmp_path / 'log.parquet'
+  write(path).close()
+  with pytest.raises(refusals.LogError, match='another run: run x, not none'):
+    ledger.LogWriter(path)
+  kinds = [{'fl_dpftrl.arithmetic': 'covered', 'fl_dpftrl.num_coordinates': '5'}]
+  kinds.append({'fl_dpftrl.arithmetic': 'lattice'})
+  for begun, now in (kinds, reversed(kinds)):
+    path = tmp_path / f'{len(begun)}.parquet'
+    with ledger.LogWriter(path, metadata=begun) as log:
+      log.append(0, ['a'], 1)
+    with pytest.raises(refusals.LogError, match="give memory='engine' or 'state' as before"):
+      ledger.LogWriter(path, metadata=now)
+
+
+def test_one_log_has_the_same_bytes_however_it_came_about(tmp_path, monkeypatch):
+  monkeypatch.setattr(schema, 'ROW_GROUP', 70)
+  ids, written = [f'device-{i}' for i in range(500)], []
+  for stops in ((), (11,), (3, 3, 19)):
+    path = tmp_path / f'{len(stops)}' / 'log.parquet'
+    path.parent.mkdir()
+    log = ledger.LogWriter(path)
+    for t in range(20):
+      for _ in range(stops.count(t)):
+        log.close()
+        log = ledger.LogWriter(path)
+      cohort = np.random.default_rng(t).choice(ids, 11 * (t % 3), replace=False)
+      log.append(t, cohort, 1767225600 + 60 * t)
+    log.close()
+    written.append(path.read_bytes())
+  assert len(set(written)) == 1
+  assert pq.ParquetFile(path).num_row_groups > 1

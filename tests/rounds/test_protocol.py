@@ -1,0 +1,411 @@
+"""One state machine for whatever gives out rows of noise: no row is used twice.
+
+A run is begun, added to, ended, failed, killed at any of its writes and resumed; its folder is
+opened twice, forked, copied, put back in parts, and opened with another claim. Updates are zeros,
+so that a release is its row of noise.
+"""
+
+import contextlib
+import gc
+import os
+import pathlib
+import shutil
+import sqlite3
+import tempfile
+
+import hypothesis
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import stateful
+from hypothesis import strategies as st
+
+import fl_dpftrl as dpftrl
+
+STRATEGY = dpftrl.BandedToeplitz((1.0, 0.5, 0.2), normalized_rounds=60)
+NOISE_MULTIPLIER, DELTA = 2.0, 1e-6
+SCHEMA = dpftrl.MinSep(num_rounds=60, min_sep=1, max_participations=60)
+LOG, NOISE = 'participation.parquet', 'noise'
+COHORTS = st.sets(st.sampled_from('abcd'), min_size=1).map(sorted)
+# Kills before or after the write of a number; most often none.
+KILLS = st.none() | st.none() | st.tuples(st.integers(0, 4), st.booleans())
+WRITES = ('fdatasync', 'fsync', 'ftruncate', 'link', 'pwrite', 'rename', 'replace', 'unlink')
+
+
+class Killed(BaseException):
+  """The end of the process, after which nothing more is written."""
+
+
+class Disk:
+  """Counts writes, and ends the process before or after one of them."""
+
+  def __init__(self, patch: pytest.MonkeyPatch):
+    self.left: int | None = None
+    self.is_dead, self._after = False, False
+    for name in WRITES:
+      patch.setattr(os, name, self._counted(getattr(os, name)))
+    disk = self
+
+    class Connection(sqlite3.Connection):
+      def execute(self, *args):
+        return disk._counted(super().execute)(*args)
+
+      def executemany(self, *args):
+        return disk._counted(super().executemany)(*args)
+
+    connect = sqlite3.connect
+    patch.setattr(sqlite3, 'connect', lambda *a, **k: connect(*a, **{**k, 'factory': Connection}))
+
+  def kill(self, writes: int, after: bool) -> None:
+    self.left, self._after = writes, after
+
+  def restart(self) -> None:
+    self.left, self.is_dead = None, False
+
+  def _counted(self, write):
+    def call(*args, **kwargs):
+      if self.is_dead:
+        raise Killed
+      if self.left is None:
+        return write(*args, **kwargs)
+      self.left -= 1
+      self.is_dead = self.left < 0
+      if self.is_dead and not self._after:
+        raise Killed
+      result = write(*args, **kwargs)
+      if self.is_dead:
+        raise Killed
+      return result
+
+    return call
+
+
+class Aggregator:
+  """A PrivateAggregator."""
+
+  def __init__(self, folder: pathlib.Path, noise_multiplier: float = NOISE_MULTIPLIER):
+    self._aggregator = dpftrl.PrivateAggregator(
+      STRATEGY,
+      template=np.zeros(3),
+      noise_multiplier=noise_multiplier,
+      clip_norm=1.0,
+      report_goal=1,
+      folder=folder,
+      schema=SCHEMA,
+    )
+    self._round = None
+
+  @property
+  def next_round(self) -> int:
+    return self._aggregator.next_round
+
+  def begin(self, cohort: list[str]) -> None:
+    self._round = self._aggregator.round(cohort).begin()
+    for device in cohort:
+      self._round.add(np.zeros(3), device_id=device)
+
+  def finish(self) -> bytes:
+    self._round.end()
+    return self._round.mean.tobytes()
+
+  def fail(self) -> None:
+    self._round.fail()
+
+  def close(self) -> None:
+    self._aggregator.close()
+
+  def abandon(self) -> None:
+    """Leaves what the end of the process would leave."""
+    self._aggregator._rows.close()
+
+
+class Loop:
+  """A loop of somebody's own, with a Guard and NoiseRows."""
+
+  def __init__(self, folder: pathlib.Path, noise_multiplier: float = NOISE_MULTIPLIER):
+    folder.mkdir(exist_ok=True)
+    self._rows = dpftrl.NoiseRows(STRATEGY, 3, folder=folder / NOISE)
+    try:
+      self._guard = dpftrl.Guard(STRATEGY, noise_multiplier, SCHEMA, DELTA, log=folder / LOG)
+      if self._rows.next_row > self._guard.num_rounds:
+        raise ValueError('the log lacks rounds')
+    except BaseException:
+      self._rows.close()
+      raise
+    self._round = 0
+
+  @property
+  def next_round(self) -> int:
+    return self._guard.num_rounds
+
+  def begin(self, cohort: list[str]) -> None:
+    admitted = self._guard.admit(cohort)
+    assert admitted.device_ids.tolist() == cohort
+    self._round = admitted.round_index
+
+  def finish(self) -> bytes:
+    return self._rows.row(self._round).tobytes()
+
+  def fail(self) -> None:
+    pass
+
+  def close(self) -> None:
+    self._guard.close()
+    self._rows.close()
+
+  def abandon(self) -> None:
+    self._rows.close()
+
+
+class Protocol(stateful.RuleBasedStateMachine):
+  """What may befall a run, and what has to hold of it."""
+
+  kind: type[Aggregator] | type[Loop]
+
+  def __init__(self):
+    super().__init__()
+    self.ends = contextlib.ExitStack()
+    self.top = pathlib.Path(self.ends.enter_context(tempfile.TemporaryDirectory()))
+    self.disk = Disk(self.ends.enter_context(pytest.MonkeyPatch.context()))
+    self.folder = self.top / 'run'
+    self.run = None
+    self.is_open_round, self.made = False, False
+    self.begun: list[list[str]] = []  # The cohorts of all rounds.
+    self.tried: list[str] | None = None  # That of a round which was killed as it began.
+    self.released: dict[int, bytes] = {}
+    self.saved: tuple[pathlib.Path, int] | None = None
+
+  # The process.
+
+  def attempt(self, call, kill=None):
+    """Returns the result of a call; None if the process was killed within it."""
+    if kill:
+      self.disk.kill(*kill)
+    with contextlib.suppress(Killed):
+      result = call()
+      self.disk.left = None
+      return result
+    self.die()  # Once no frame of the call is left.
+    return None
+
+  def die(self) -> None:
+    if self.run is not None:
+      self.run.abandon()
+    self.run, self.is_open_round = None, False
+    gc.collect()  # Descriptors, and with them locks, go as with the process.
+    self.disk.restart()
+
+  @stateful.precondition(lambda self: self.run is not None)
+  @stateful.rule()
+  def kill_between_two_writes(self):
+    self.die()
+
+  @stateful.precondition(lambda self: self.run is None)
+  @stateful.rule(kill=KILLS)
+  def start(self, kill=None):
+    run = self.attempt(lambda: self.kind(self.folder), kill)
+    if run is None:
+      return
+    self.run, self.made = run, True
+    if self.tried is not None and run.next_round == len(self.begun) + 1:
+      self.begun.append(self.tried)
+    self.tried = None
+    assert run.next_round == len(self.begun)
+
+  # Its rounds.
+
+  @stateful.precondition(lambda self: self.run is not None and not self.is_open_round)
+  @stateful.rule(cohort=COHORTS, kill=KILLS)
+  def begin(self, cohort, kill=None):
+    self.tried = cohort
+    self.attempt(lambda: self.run.begin(cohort), kill)
+    if self.run is not None:
+      self.begun.append(cohort)
+      self.tried, self.is_open_round = None, True
+      assert self.run.next_round == len(self.begun)
+
+  @stateful.precondition(lambda self: self.is_open_round)
+  @stateful.rule(kill=KILLS)
+  def finish(self, kill=None):
+    row = self.attempt(lambda: self.run.finish(), kill)
+    self.is_open_round = False
+    if row is not None:
+      assert row not in self.released.values()
+      self.released[len(self.begun) - 1] = row
+
+  @stateful.rule(cohort=COHORTS)
+  def compute_a_round(self, cohort):
+    if self.run is None:
+      self.start()
+    if not self.is_open_round:
+      self.begin(cohort)
+    self.finish()
+
+  @stateful.precondition(lambda self: self.is_open_round)
+  @stateful.rule(kill=KILLS)
+  def fail(self, kill):
+    self.attempt(lambda: self.run.fail(), kill)
+    self.is_open_round = False
+
+  @stateful.precondition(lambda self: self.run is not None)
+  @stateful.rule(kill=KILLS)
+  def close(self, kill=None):
+    self.attempt(lambda: self.run.close(), kill)
+    self.run, self.is_open_round = None, False
+    gc.collect()
+
+  def settle(self):
+    """Ends the process, once it is known which rounds it began."""
+    if self.tried is not None:
+      self.start()
+    self.die()
+
+  # What others do.
+
+  @stateful.precondition(lambda self: self.run is not None)
+  @stateful.rule()
+  def open_it_twice(self):
+    with pytest.raises(ValueError, match='in use by another process'):
+      self.kind(self.folder)
+
+  @stateful.precondition(lambda self: self.run is not None)
+  @stateful.rule()
+  def fork_it(self):
+    child = os.fork()
+    if not child:
+      try:
+        self.run.finish() if self.is_open_round else self.run.begin(['a'])
+      except ValueError as error:
+        os._exit(7 if 'opened by another process' in str(error) else 1)
+      os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+  @stateful.precondition(lambda self: self.made)
+  @stateful.rule()
+  def go_on_in_a_copy(self):
+    self.settle()
+    with tempfile.TemporaryDirectory() as top:
+      copy = pathlib.Path(top) / 'run'
+      shutil.copytree(self.folder, copy)
+      with pytest.raises(ValueError, match='is a copy'):
+        self.kind(copy)
+
+  @stateful.precondition(lambda self: self.begun)
+  @stateful.rule()
+  def make_another_claim(self):
+    self.settle()
+    with pytest.raises(ValueError, match='another run'):
+      self.kind(self.folder, noise_multiplier=NOISE_MULTIPLIER + 1.0)
+    gc.collect()
+
+  @stateful.precondition(lambda self: self.made)
+  @stateful.rule()
+  def save(self):
+    self.settle()
+    copy = self.top / 'saved'
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(self.folder, copy)
+    self.saved = copy, len(self.begun)
+
+  @stateful.precondition(lambda self: self.saved)
+  @stateful.rule()
+  def put_the_old_log_back(self):
+    """Refused, unless only rounds are lost of which no row was used."""
+    self.settle()
+    copy, num_rounds = self.saved
+    with self.put_back(copy, lambda name: name != NOISE) as keep:
+      try:
+        run = self.kind(self.folder)
+      except ValueError as error:
+        assert any(words in str(error) for words in ('lack', 'without the whole', 'put the newest'))
+      else:
+        assert all(t < num_rounds for t in self.released)
+        assert run.next_round == num_rounds
+        run.abandon()
+        del run
+        del self.begun[num_rounds:]
+        keep()
+      gc.collect()
+
+  @stateful.precondition(lambda self: self.saved)
+  @stateful.rule()
+  def put_the_old_noise_back(self):
+    self.settle()
+    with self.put_back(self.saved[0], lambda name: name == NOISE):
+      with pytest.raises(ValueError, match='is a copy'):
+        self.kind(self.folder)
+      gc.collect()
+
+  @contextlib.contextmanager
+  def put_back(self, copy, wanted):
+    """Puts a part of a copy in the place of the newest, for the block unless it is kept."""
+    aside = self.top / 'aside'
+    aside.mkdir()
+    kept = []
+    for name in filter(wanted, os.listdir(self.folder)):
+      (self.folder / name).rename(aside / name)
+    for name in filter(wanted, os.listdir(copy)):
+      copied = shutil.copytree if (copy / name).is_dir() else shutil.copy2
+      copied(copy / name, self.folder / name)
+    yield lambda: kept.append(True)
+    if not kept:
+      for name in filter(wanted, os.listdir(self.folder)):
+        path = self.folder / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+      for name in os.listdir(aside):
+        (aside / name).rename(self.folder / name)
+    shutil.rmtree(aside)
+
+  # What has to hold at the end.
+
+  def teardown(self):
+    try:
+      self.disk.left = None
+      self.die()
+      if self.begun:
+        self.start()
+        self.run.close()
+        self.check_log()
+    finally:
+      self.die()
+      self.ends.close()
+
+  def check_log(self):
+    table = pq.read_table(self.folder / LOG)
+    cohorts = [[] for _ in range(int(table.schema.metadata[b'num_rounds']))]
+    for row in table.to_pylist():
+      cohorts[row['round']].append(row['device_id'])
+    assert list(map(sorted, cohorts)) == self.begun
+    if self.released:
+      statement = dpftrl.replay(dpftrl.open_run(self.folder / LOG, STRATEGY), deltas=DELTA)
+      least = dpftrl.account(
+        STRATEGY, self.schema_of_releases(), noise_multiplier=NOISE_MULTIPLIER, delta=DELTA
+      )
+      assert statement.worst_case.epsilon() >= least.epsilon() * (1 - 1e-9)
+
+  def schema_of_releases(self):
+    """The participation in what was released, counted by hand."""
+    took_part: dict[str, list[int]] = {}
+    for t in sorted(self.released):
+      for device in self.begun[t]:
+        took_part.setdefault(device, []).append(t)
+    gaps = [b - a for of in took_part.values() for a, b in zip(of, of[1:])]
+    n = max(self.released) + 1
+    return dpftrl.MinSep(n, min(gaps, default=n), max(map(len, took_part.values())))
+
+
+@pytest.mark.parametrize('kind', [Aggregator, Loop])
+def test_no_row_is_used_twice_and_no_participation_is_lost(kind):
+  machine = type(kind.__name__, (Protocol,), {'kind': kind})
+  settings = hypothesis.settings(
+    max_examples=12,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    phases=[hypothesis.Phase.generate],
+    suppress_health_check=list(hypothesis.HealthCheck),
+  )
+  gc.collect()
+  gc.freeze()  # What is there now need not be looked at again and again.
+  stateful.run_state_machine_as_test(machine, settings=settings)
+  gc.unfreeze()
