@@ -5,9 +5,6 @@ from collections.abc import Mapping
 
 import matplotlib
 
-matplotlib.use('Agg')
-import matplotlib.pyplot as plt
-
 from fl_dpftrl import style
 from fl_dpftrl.files import durable
 
@@ -25,8 +22,8 @@ def accuracy_plot(
   test_accuracy: float | None = None,
   others: Mapping[str, float] = {},
   label: str = 'accuracy',
-) -> None:
-  """Draws accuracy against rounds.
+) -> style.Figure:
+  """Draws accuracy against rounds, and returns the figure.
 
   Args:
     path: path of the image, whose suffix says its kind: .png, .svg or .pdf.
@@ -36,8 +33,9 @@ def accuracy_plot(
     others: test accuracy by what the run is compared with, the best first.
     label: name of the accuracy.
   """
-  with plt.rc_context({'font.size': _POINTS, 'legend.fontsize': _POINTS - 1}):
-    figure, axes = plt.subplots(figsize=_INCHES, layout='constrained')
+  with matplotlib.rc_context({'font.size': _POINTS, 'legend.fontsize': _POINTS - 1}):
+    figure = style.Figure(figsize=_INCHES, layout='constrained')
+    axes = figure.subplots()
     axes.set_title(title, loc='left', x=-0.13, fontsize=_POINTS + 1)
     for (name, value), (colour, dashes) in zip(others.items(), _LINES):
       axes.axhline(
@@ -64,4 +62,4 @@ def accuracy_plot(
     axes.legend(loc='lower right', framealpha=0.95, edgecolor='none')
     image = style.image(figure, os.fspath(path).rpartition('.')[2])
   durable.write_durably(path, image)
-  plt.close(figure)
+  return figure

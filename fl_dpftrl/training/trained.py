@@ -5,7 +5,7 @@ import math
 import os
 import pathlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from fl_dpftrl.replaying import statement
 from fl_dpftrl.reports import setting as setting_lib
 from fl_dpftrl.text import rounding
 from fl_dpftrl.training import observers as observers_lib
+
+if TYPE_CHECKING:
+  from fl_dpftrl import style
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -116,7 +119,7 @@ class Trained:
     label: str = 'accuracy',
     test_accuracy: float | None = None,
     others: Mapping[str, float] = {},
-  ) -> pathlib.Path:
+  ) -> 'style.Figure':
     """Draws validation accuracy by rounds, under a line with the run's guarantee.
 
     Args:
@@ -127,7 +130,7 @@ class Trained:
       others: test accuracy by what it is compared with, such as the same run without noise.
 
     Returns:
-      The path.
+      The figure, which a notebook shows.
 
     Raises:
       ValueError: if nothing was measured as accuracy.
@@ -140,7 +143,7 @@ class Trained:
       raise ValueError("evaluate must return {'accuracy': …} for a plot; there is no accuracy")
     setting, num_rounds = self.setting, self.statement.num_rounds
     told = f'{num_rounds} rounds of {setting.report_goal:,} devices, {setting.family}'
-    plot.accuracy_plot(
+    return plot.accuracy_plot(
       path,
       title=f'{told}\n{self._stated()}',
       label=label,
@@ -148,7 +151,6 @@ class Trained:
       test_accuracy=test_accuracy,
       others=others,
     )
-    return path
 
   def _stated(self) -> str:
     """Returns the guarantee in a few words."""

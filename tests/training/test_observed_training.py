@@ -81,7 +81,8 @@ def test_what_is_watched_is_in_table_lines_plot_and_repr(tmp_path):
   assert history['epsilon'][-1] == pytest.approx(epsilon) and history['epsilon'][1] < epsilon
   folder = tmp_path / 'run'
   assert (folder / 'accuracy.png').read_bytes().startswith(b'\x89PNG')
-  assert trained.plot(tmp_path / 'a.svg').read_bytes().startswith(b'<?xml')
+  assert trained.plot(tmp_path / 'a.svg')._repr_png_().startswith(b'\x89PNG')
+  assert (tmp_path / 'a.svg').read_bytes().startswith(b'<?xml')
   assert list((folder / 'tensorboard' / 'run').glob('events*'))
   assert dpftrl.verify(folder / 'bundle', digest=trained.bundle_digest).passed
   lines = repr(trained).splitlines()

@@ -1,17 +1,13 @@
 """The plot of a run: equal bytes, one panel, and all that the run is compared with."""
 
-import matplotlib.pyplot as plt
-
 from fl_dpftrl.training import plot
 
 
-def test_equal_bytes_and_everything_that_it_is_compared_with(tmp_path, monkeypatch):
-  closed = []
-  monkeypatch.setattr(plt, 'close', closed.append)
+def test_equal_bytes_and_everything_that_it_is_compared_with(tmp_path):
   path = tmp_path / 'accuracy.png'
   drawn = []
   for _ in range(2):
-    plot.accuracy_plot(
+    figure = plot.accuracy_plot(
       path,
       title='10 rounds\nε = 3 at δ = 1e-06',
       accuracy={4: 0.1, 9: 0.2},
@@ -20,7 +16,7 @@ def test_equal_bytes_and_everything_that_it_is_compared_with(tmp_path, monkeypat
     )
     drawn.append(path.read_bytes())
   assert drawn[0].startswith(b'\x89PNG') and drawn[0] == drawn[1]
-  (axes,) = closed[0].axes
+  (axes,) = figure.axes
   assert axes.get_xlabel() == 'rounds'
   assert 'ε = 3' in axes.get_title(loc='left')
   _, shown = axes.get_legend_handles_labels()
