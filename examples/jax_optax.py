@@ -15,7 +15,6 @@ TRUE = np.random.default_rng(0).normal(size=16).astype(np.float32)
 
 
 def update_of(device: int, weights: jax.Array) -> jax.Array:
-  """Returns minus the change of a device's model: optimisers descend."""
   x = np.random.default_rng(device).normal(size=(32, 16)).astype(np.float32)
   return 0.2 * x.T @ (x @ (weights - TRUE)) / len(x)
 
@@ -28,12 +27,11 @@ def main(folder: pathlib.Path) -> None:
   ) as aggregator:  # fmt: skip
     optimizer = optax.chain(private_mean(aggregator), optax.adam(0.05))
     leaves, tree = jax.tree.flatten((weights, optimizer.init(weights)))
-    if stored.exists():
-      leaves = [*np.load(stored).values()]
+    leaves = [*np.load(stored).values()] if stored.exists() else leaves
     weights, state = jax.tree.unflatten(tree, leaves)
     while (t := aggregator.next_round) < aggregator.max_rounds:
-      cohort = np.random.default_rng(t).permutation(DEVICES)
-      cohort = aggregator.admissible(cohort, at_most=COHORT)
+      devices = np.random.default_rng(t).permutation(DEVICES)
+      cohort = aggregator.admissible(devices, at_most=COHORT)
       updates = jax.numpy.stack([update_of(int(device), weights) for device in cohort])
       changes, state = optimizer.update(updates, state, weights, device_ids=cohort)
       weights = optax.apply_updates(weights, changes)
