@@ -76,7 +76,8 @@ def _chained(before: bytes, t: int, kind: str, text: str) -> bytes:
 def _stored(ordered: pa.Array) -> tuple[str, str]:
   """Returns the kind of ids and their text; no id holds the end of a line."""
   numbers = pa.types.is_integer(ordered.type) and len(ordered)
-  return (_NUMBERS if numbers else _TEXT), '\n'.join(map(str, ordered.to_pylist()))
+  whole = pa.ListArray.from_arrays([0, len(ordered)], ordered.cast(pa.string()))
+  return (_NUMBERS if numbers else _TEXT), pc.binary_join(whole, '\n')[0].as_py()
 
 
 def _ids(kind: str, text: str) -> pa.Array:
