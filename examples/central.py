@@ -26,7 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.centralized import amplification, partition, sampling
+from fl_dpftrl.centralized import amplification, sampling
+from fl_dpftrl.simulation import partition
 
 ALPHABET = ' abcdefghijklmnopqrstuvwxyz.,_-~'  # The last stands for all others.
 CONTEXT, EMBEDDING, HIDDEN = 6, 8, 32

@@ -15,11 +15,6 @@ from fl_dpftrl.aggregators.process_check import ProcessCheck as ProcessCheck
 from fl_dpftrl.aggregators.process_check import check_process as check_process
 from fl_dpftrl.auditing import Audit as Audit
 from fl_dpftrl.auditing import audit as audit
-from fl_dpftrl.bundles.checks import Verification as Verification
-from fl_dpftrl.bundles.publishing import write_public_bundle as write_public_bundle
-from fl_dpftrl.bundles.verification import verify as verify
-from fl_dpftrl.bundles.writing import Bundle as Bundle
-from fl_dpftrl.bundles.writing import write_bundle as write_bundle
 from fl_dpftrl.comparison.sweep import Comparison as Comparison
 from fl_dpftrl.comparison.sweep import compare as compare
 from fl_dpftrl.families.banded import Banded as Banded
@@ -35,6 +30,7 @@ from fl_dpftrl.families.registry import register as register
 from fl_dpftrl.families.stamped import Stamped as Stamped
 from fl_dpftrl.families.tree_full import TreeFull as TreeFull
 from fl_dpftrl.families.tree_online import TreeOnline as TreeOnline
+from fl_dpftrl.logs.claim import Claim as Claim
 from fl_dpftrl.logs.ledger import LogWriter as LogWriter
 from fl_dpftrl.logs.schema import write_log as write_log
 from fl_dpftrl.optimization.registry import optimize as optimize
@@ -42,6 +38,9 @@ from fl_dpftrl.participation.schemas import FixedSeparation as FixedSeparation
 from fl_dpftrl.participation.schemas import MinSep as MinSep
 from fl_dpftrl.planning.planner import Plan as Plan
 from fl_dpftrl.planning.planner import plan as plan
+from fl_dpftrl.replaying.evidence import Verification as Verification
+from fl_dpftrl.replaying.evidence import verify as verify
+from fl_dpftrl.replaying.evidence import write_evidence as write_evidence
 from fl_dpftrl.replaying.replay import replay as replay
 from fl_dpftrl.replaying.runs import open_run as open_run
 from fl_dpftrl.replaying.statement import Statement as Statement

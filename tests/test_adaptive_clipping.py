@@ -9,8 +9,7 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import noise_record
-from fl_dpftrl.replaying import publication, replay, runs
+from fl_dpftrl.replaying import replay, runs
 from fl_dpftrl.reports import privacy
 
 STRATEGY = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
@@ -69,21 +68,20 @@ def test_the_rule_is_still_where_the_quantile_is():
 
 
 RULE = dpftrl.AdaptiveClipping(0.25, target_quantile=0.75, rounds=7, clipped_count_stddev=30.0)
+CLAIM = dpftrl.Claim(strategy=STRATEGY, noise_multiplier=8.0, clip_norm=RULE, schema=SCHEMA)
 
 
 @pytest.fixture(name='log')
 def fixture_log(tmp_path):
   path = tmp_path / 'log.parquet'
-  metadata = noise_record.run_metadata(STRATEGY, 8.0, clip_norm=RULE)
-  with ledger_lib.LogWriter(path, metadata=metadata) as writer:
+  with ledger_lib.LogWriter(path, metadata=CLAIM.to_metadata()) as writer:
     for t in range(6):
       writer.append(t, ['a', 'b'] if t % 2 else ['c'], 86400 + t)
   return log_lib.read_log(path)
 
 
 def test_the_log_holds_the_rule_and_replay_says_what_epsilon_covers(log):
-  assert noise_record.read(log.metadata)[:2] == (8.0, 0.25)
-  assert noise_record.read_clipping(log.metadata) == RULE
+  assert dpftrl.Claim.from_metadata(log.metadata, STRATEGY) == CLAIM
   stated = replay.replay(runs.Run.of(log, STRATEGY), deltas=1e-6)
   assert stated.void_reason is None
   (sentence,) = [s for s in stated.assumptions if 'clip norm was adaptive' in s]
@@ -93,12 +91,12 @@ def test_the_log_holds_the_rule_and_replay_says_what_epsilon_covers(log):
   own_noise = RULE.update_noise_multiplier(8.0, 100)
   without = replay.replay(runs.Run.of(log, STRATEGY, noise_multiplier=own_noise), deltas=1e-6)
   assert stated.worst_case.epsilon() > without.worst_case.epsilon()
-  assert 'is of a run with the noise multiplier 8.0' in without.void_reason
+  assert 'is of a run with the noise_multiplier 8.0, not' in without.void_reason
 
 
 def test_reports_say_that_the_counts_are_covered(log):
   stated = replay.replay(runs.Run.of(log, STRATEGY), deltas=1e-6)
-  public = publication.publishable(stated)
+  public = stated.publishable()
   for statement in (stated, public):
     text = privacy.report(statement, privacy.Setting(run='', noise_multiplier=8.0, command=''))
     assert 'followed the quantile 0.75 of the norms, for 7 rounds' in text
@@ -107,7 +105,8 @@ def test_reports_say_that_the_counts_are_covered(log):
 
 def test_a_guard_records_the_rule(tmp_path):
   path = tmp_path / 'log.parquet'
-  guard = dpftrl.Guard(STRATEGY, 8.0, SCHEMA, 1e-6, log=path, clip_norm=RULE)
+  guard = dpftrl.Guard(CLAIM, 1e-6, log=path)
   guard.admit(['a', 'b'])
   guard.close()
-  assert noise_record.read_clipping(log_lib.read_log(path).metadata) == RULE
+  claim = dpftrl.Claim.from_metadata(log_lib.read_log(path).metadata, STRATEGY)
+  assert claim == guard.claim and claim.adaptive_clipping == RULE

@@ -115,7 +115,7 @@ TAKE_STRATEGIES = {
   'describe': lambda s: fl_dpftrl.describe(s, SCHEMA),
   'save_strategy': lambda s: fl_dpftrl.save_strategy('a.json', s, schema=SCHEMA),
   'audit': lambda s: fl_dpftrl.audit(s, SCHEMA, noise_multiplier=1.0, delta=1e-6),
-  'Guard': lambda s: fl_dpftrl.Guard(s, 1.0, SCHEMA, 1e-6, log='log.parquet'),
+  'Claim': lambda s: fl_dpftrl.Claim(strategy=s, noise_multiplier=1.0),
   'open_run': lambda s: fl_dpftrl.open_run('log.parquet', s, noise_multiplier=1.0),
   'NoiseRows': lambda s: fl_dpftrl.NoiseRows(s, 2, folder='rows'),
   'PrivateAggregator': lambda s: fl_dpftrl.PrivateAggregator(s, folder='run', **NUMBERS),

@@ -72,7 +72,7 @@ class Parts(collections.defaultdict):
 def aggregator_steps(case: cases.Case, folder: pathlib.Path, parts: Parts) -> Iterator[None]:
   """Yields after each step of examples/central.py, whose parts are timed."""
   import fl_dpftrl as dpftrl
-  from fl_dpftrl.centralized import partition
+  from fl_dpftrl.simulation import partition
 
   trainer = cases.trainer()
   gradients = jax.jit(jax.vmap(jax.grad(case.loss), in_axes=(None, 0, 0)))
@@ -126,7 +126,7 @@ def _clipped_sum(case: cases.Case):
 def rows_steps(case: cases.Case, folder: pathlib.Path, parts: Parts) -> Iterator[None]:
   """Yields after each step that sums in JAX, and adds a row of `NoiseRows`."""
   import fl_dpftrl as dpftrl
-  from fl_dpftrl.centralized import partition
+  from fl_dpftrl.simulation import partition
 
   trainer, summed = cases.trainer(), _clipped_sum(case)
   scheme = _scheme(case, case.num_rounds, case.num_bands)

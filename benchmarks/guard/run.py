@@ -48,13 +48,9 @@ def log_alone(folder: pathlib.Path) -> Timed:
 
 def guarded(folder: pathlib.Path) -> Timed:
   """Returns what admits devices to a round, and what ends the guard's log."""
-  guard = dpftrl.Guard(
-    dpftrl.load_strategy('blt-b400'),
-    7.379,
-    dpftrl.MinSep(num_rounds=ROUNDS, min_sep=100, max_participations=20),
-    delta=1e-10,
-    log=folder / 'log.parquet',
-  )
+  schema = dpftrl.MinSep(num_rounds=ROUNDS, min_sep=100, max_participations=20)
+  claim = dpftrl.Claim(strategy='blt-b400', noise_multiplier=7.379, schema=schema)
+  guard = dpftrl.Guard(claim, delta=1e-10, log=folder / 'log.parquet')
 
   def prepare(t: int) -> Callable[[], object]:
     ids = candidates(t, 9000)

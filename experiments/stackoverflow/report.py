@@ -28,7 +28,6 @@ def description(
     strategy=hparams.strategy or f'{family}, optimised',
     program=str(program) if program.exists() else 'fl-dpftrl',
     counts=True,
-    short_rounds=False,
   )
 
 
@@ -145,9 +144,6 @@ def _summary(outcome: Outcome) -> str:
     (metrics.NAME, 'Every round'),
   ):
     lines.append((what, str(folder / name)))
-  if trained.bundle_digest is not None:
-    lines.append(('Bundle, for others to check', str(folder / 'bundle')))
-    lines.append(('  digest, to keep elsewhere', trained.bundle_digest))
   lines.append(('Check it', setting.command))
   width = max(len(name) for name, _ in lines) + 2
   return '\n'.join(

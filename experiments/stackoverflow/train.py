@@ -8,7 +8,7 @@ Example:
 The output folder gets hparams.json, strategy.json, metrics.csv, TensorBoard
 event files, participation.parquet (the log), privacy.json, privacy.html,
 accuracy.png, summary.json, model.npz, checkpoints/ and, for a run with a guarantee,
-bundle/ for `fl-dpftrl verify`. An interrupted run goes on with --resume.
+claim.json. An interrupted run goes on with --resume.
 """
 
 from fl_dpftrl import signals

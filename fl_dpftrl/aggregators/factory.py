@@ -16,6 +16,7 @@ from fl_dpftrl.aggregators import parameters as parameters_lib
 from fl_dpftrl.aggregators import sums as sums_lib
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.files import paths
+from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.noise import randomness, reference, units
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.strategies import document, files
@@ -211,7 +212,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     )
 
   def arithmetic(self, value_type: tff.Type) -> arithmetic_lib.Arithmetic:
-    """Returns the numbers that releases are made of, for a log's metadata.
+    """Returns the numbers that releases are made of.
 
     Covered where an engine makes the noise; on the lattice where it is in TFF's state.
 
@@ -224,6 +225,23 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     if place == placement.STATE:
       return arithmetic_lib.Arithmetic(kind=arithmetic_lib.LATTICE)
     return arithmetic_lib.Arithmetic.covered(size)
+
+  def claim(self, value_type: tff.Type, **others: Any) -> claim_lib.Claim:
+    """Returns what a run with this aggregator claims, for a `Guard` or a log.
+
+    Args:
+      value_type: as for `skip_row`.
+      others: further attributes of the claim, such as `schema`.
+    """
+    void = claim_lib.void_reason(self.noise_multiplier, self.noise_seed)
+    return claim_lib.Claim(
+      strategy=self.strategy,
+      noise_multiplier=self.noise_multiplier,
+      clip_norm=self.clip_norm,
+      report_goal=self.report_goal,
+      arithmetic=self.arithmetic(value_type),
+      **{'void_reason': void} | others,
+    )
 
   def _seed_identity(self, value_type: tff.Type) -> int:
     if self._placed(value_type)[0] == placement.ENGINE:

@@ -5,6 +5,7 @@ the scheme.
 """
 
 import dataclasses
+import json
 from collections.abc import Callable, Sequence
 
 from fl_dpftrl import sensitivity as sensitivity_lib
@@ -13,6 +14,7 @@ from fl_dpftrl.centralized import sampling
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import counts, schemas
+from fl_dpftrl.text import messages
 
 _NO_LOG_SHOWS = (
   'that batches were drawn so, in secret and whatever the data, no log shows: what this one has'
@@ -141,7 +143,7 @@ def guarantee(
   *,
   noise_multiplier: float,
   happened: counts.RunCounts,
-  stated: str | None,
+  stated: json_files.Object | None,
   deltas: Sequence[float],
   adjacency: str,
   by_schema: Callable[[schemas.MinSep], guarantee_lib.Guarantee],
@@ -150,7 +152,7 @@ def guarantee(
 
   Args:
     noise_multiplier: std(Z) / clip_norm.
-    stated: scheme that the log's metadata state, if any.
+    stated: scheme that the log states, if any.
     deltas: δ, at least one.
     by_schema: function that returns the guarantee under a schema.
   """
@@ -158,8 +160,11 @@ def guarantee(
   from fl_dpftrl.centralized import amplification, log_checks
 
   reasons = log_checks.contradictions(happened, scheme)
-  if stated not in (None, sampling.metadata(scheme)[sampling.METADATA_KEY]):
-    reasons.insert(0, f'its own file says that batches were drawn as {stated}')
+  own = sampling.to_json(scheme)
+  # Of rounds that were planned, a run may have had fewer.
+  if stated is not None and stated | {'num_rounds': scheme.num_rounds} != own:
+    said = messages.one_line(json.dumps(stated), 200)
+    reasons.insert(0, f'its own file says that batches were drawn as {said}')
   if isinstance(scheme, sampling.Shuffled):
     result = by_schema(scheme.schema)
   else:

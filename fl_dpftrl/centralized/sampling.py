@@ -1,16 +1,12 @@
 """Sampling schemes for the batches of centralized training."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from fl_dpftrl.accounting import adjacency
 from fl_dpftrl.participation import schemas
-
-METADATA_KEY = 'fl_dpftrl.sampling'
-"""Key in a log's metadata that states the scheme."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -241,13 +237,14 @@ def most_parts(num_examples: int, batch_size: float) -> int:
   return int(num_examples // math.ceil(batch_size))
 
 
-def metadata(scheme: Cyclic) -> dict[str, str]:
-  """Returns the metadata about how the run's batches were drawn."""
+def to_json(scheme: Cyclic) -> dict[str, Any]:
+  """Returns the name of a scheme's class and its attributes."""
   size = scheme.batch_size
-  drawn = {
-    'sampling': name(scheme),
-    'num_examples': scheme.num_examples,
-    'batch_size': int(size) if size == int(size) else size,
-    'num_parts': scheme.num_parts,
-  }
-  return {METADATA_KEY: json.dumps(drawn)}
+  size = int(size) if size == int(size) else size
+  return {'sampling': name(scheme), **dataclasses.asdict(scheme), 'batch_size': size}
+
+
+def from_json(document: Mapping[str, Any]) -> Scheme:
+  """Returns the scheme of `to_json`; ValueError, KeyError or TypeError for anything else."""
+  values = dict(document)
+  return SCHEMES[values.pop('sampling')](**values)

@@ -242,9 +242,11 @@ def candidates(
     raise ValueError(f'--{flag}: {e}') from e
 
 
-def command_line(command: str, given: Iterable[tuple[str, Any]]) -> str:
-  """Returns a command line with those of the flags that have a value."""
-  words = []
+def command_line(
+  command: str, given: Iterable[tuple[str, Any]], arguments: Sequence[str] = ()
+) -> str:
+  """Returns a command line with its arguments and those of the flags that have a value."""
+  words = list(arguments)
   for name, value in given:
     if isinstance(value, (list, tuple)):
       value = ','.join(map(str, value))

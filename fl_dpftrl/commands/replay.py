@@ -7,9 +7,9 @@ import pathlib
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fl_dpftrl.commands import flags, output, replay_text, report_flags
+from fl_dpftrl.commands import flags, output, replay_text
 from fl_dpftrl.files import json_files
-from fl_dpftrl.replaying import publication, replay, runs
+from fl_dpftrl.replaying import evidence, replay, runs
 from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.text import messages
 
@@ -31,6 +31,11 @@ _NOT_PUBLIC = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
+  words = (
+    'folders of one or several runs of one population, each with log, strategy.json and claim; in'
+    ' place of --log, --strategy and their flags'
+  )
+  add('runs', nargs='*', metavar='RUN', help=words)
   add(
     '--log',
     action='append',
@@ -41,13 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   flags.add(parser, 'strategy')
   words = 'standard deviation of Z over the clip norm (default: as in the log)'
   flags.add(parser, 'noise_multiplier', help=words)
-  add(
-    '--runs',
-    metavar='FILE.json',
-    help='several runs of one population; use instead of --log, --strategy and'
-    ' their flags: {"runs": [{"log": "a.parquet", "strategy": "blt-b400",'
-    ' "noise_multiplier": 8}, ...]}',
-  )
   words = 'number of noise rows used, if the log does not say'
   flags.add(parser, 'num_rounds', help=words)
   add(
@@ -73,7 +71,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   flags.add_guarantee(parser, 'zero_out (default), or replace_one, which doubles the sensitivity')
   flags.add_max_epsilon(parser)
-  add('--report_goal', type=int, help='declared report goal; counts the rounds with fewer devices')
   add(
     '--report', metavar='FILE.html', help='privacy report to write, for readers who may see the log'
   )
@@ -83,22 +80,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='report to write for publication; of the log it states n, k, b, and whether the'
     ' declared schema holds',
   )
-  report_flags.add(parser)
   add(
-    '--bundle',
+    '--evidence',
     metavar='FOLDER',
-    help='folder to write with log, strategy, parameters and statement, which `fl-dpftrl verify'
-    ' FOLDER` computes again; as confidential as the log',
-  )
-  add(
-    '--public_bundle',
-    metavar='FOLDER',
-    help='with --bundle: folder to write with what may be published of it, and commitments to the'
-    ' rest',
+    help='folder to write with log, strategy, claim and statement, which `fl-dpftrl verify FOLDER`'
+    ' computes again; as confidential as the log',
   )
 
 
-# Flags of a single run; a file of runs states them for each of its runs.
+# Flags of a log; the folder of a run states them.
 _OF_ONE_RUN = (
   'log',
   'strategy',
@@ -127,50 +117,45 @@ class Replayed(NamedTuple):
 def run(args: argparse.Namespace) -> Replayed:
   """Reads and counts the log, and computes guarantees."""
   flags.check_max_epsilon(args)
-  report_flags.check(args)
   output.check_file('report', args.report)
   output.check_file('public_report', args.public_report)
   if args.report and args.report == args.public_report:
     raise ValueError(f'--public_report={args.public_report} must be another file than --report')
-  if args.public_bundle and not args.bundle:
-    raise ValueError('--public_bundle is the public form of a bundle: give --bundle too')
-  if args.bundle:
-    from fl_dpftrl.bundles import writing
-  for name in ('bundle', 'public_bundle'):
-    if folder := getattr(args, name):
-      writing.check_folder(pathlib.Path(folder))
-      output.check_writable(name, folder)
+  if args.evidence:
+    evidence.check_folder(pathlib.Path(args.evidence))
+    output.check_writable('evidence', args.evidence)
   opened = _runs(args)
-  for one in opened if args.bundle else ():
-    writing.check_run(one)
-  report_flags.check_log(args, opened)
+  for one in opened if args.evidence else ():
+    evidence.check_run(one)
   result = replay.replay(opened, **_options(args))
   for warning in _warnings(result):
     print(
       messages.one_line(f'fl-dpftrl: warning: {warning}', limit=replay_text.LONGEST),
       file=sys.stderr,
     )
-  if args.public_report or args.public_bundle:
-    result = publication.committed(result)
   return Replayed(result, opened)
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
-  """Returns the options of a replay, which a bundle repeats."""
+  """Returns the options of a replay, which evidence repeats."""
   return {
     'deltas': args.delta,
     'adjacency': args.adjacency,
     'group_size': args.group_size,
-    'report_goal': args.report_goal,
     'progress': output.Progress('replay').say,
   }
 
 
 def finish(args: argparse.Namespace, result: Replayed) -> None:
-  """Writes the reports and the bundles."""
+  """Writes the evidence and the reports."""
   statement, opened = result
-  if args.bundle:
-    _write_bundle(args, opened, statement.commitment)
+  if args.evidence:
+    # Its statement is of the files in it, so they are replayed there.
+    model = pathlib.Path(args.runs[-1], 'model.npz') if args.runs else None
+    digest = evidence.write_evidence(
+      args.evidence, opened, model=model if model and model.exists() else None, **_options(args)
+    )
+    print(f'fl-dpftrl: digest of {args.evidence}: {digest}', file=sys.stderr)
   if args.public_report and statement.drawn is not None and statement.drawn.is_amplified:
     print(f'fl-dpftrl: warning: {_NOT_PUBLIC}', file=sys.stderr)
   for path, published in ((args.report, False), (args.public_report, True)):
@@ -178,29 +163,8 @@ def finish(args: argparse.Namespace, result: Replayed) -> None:
       # This import is slow, and other commands do not need it.
       from fl_dpftrl.reports import privacy
 
-      words = report_flags.words(args, opened, published=published)
-      setting = dataclasses.replace(_setting(args, statement), **words)
-      shown = publication.publishable(statement) if published else statement
-      privacy.write_report(path, shown, setting=setting)
-
-
-def _write_bundle(
-  args: argparse.Namespace, opened: list[runs.Run], commitment: statement_lib.Commitment | None
-) -> None:
-  from fl_dpftrl.bundles import publishing, writing
-
-  # The statement in the bundle is of the files in it, so they are replayed there.
-  options = _options(args)
-  bundle = writing.write_bundle(args.bundle, opened, **options)
-  print(f'fl-dpftrl: digest of {args.bundle}: {bundle.digest}', file=sys.stderr)
-  if args.public_bundle:
-    public = publishing.write_public_bundle(
-      args.public_bundle,
-      args.bundle,
-      salt=commitment.salt if commitment else None,
-      progress=options['progress'],
-    )
-    print(f'fl-dpftrl: digest of {args.public_bundle}: {public.digest}', file=sys.stderr)
+      shown = statement.publishable() if published else statement
+      privacy.write_report(path, shown, setting=_setting(args, statement))
 
 
 def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | None:
@@ -227,17 +191,14 @@ def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | N
 def _runs(args: argparse.Namespace) -> list[runs.Run]:
   given = [name for name in _OF_ONE_RUN if getattr(args, name) not in (None, [])]
   if args.runs:
-    if given and given[0] in flags.SAMPLING:
-      raise ValueError(
-        f'--{given[0]} does not go with --runs: guarantees of sampled batches'
-        ' are not composed over runs; replay each run alone'
-      )
     if given:
-      raise ValueError(f'--{given[0]} does not go with --runs: the file states it for each run')
-    return runs.read(args.runs)
+      raise ValueError(
+        f'--{given[0]} does not go with {args.runs[0]}: the folder of a run states it'
+      )
+    return [runs.open_folder(folder) for folder in args.runs]
   for name in ('log', 'strategy'):
     if name not in given:
-      raise ValueError(f'--{name} is needed, or --runs')
+      raise ValueError(f'--{name} is needed, or the folder of a run')
   run = runs.open_run(
     args.log,
     args.strategy,
@@ -249,25 +210,28 @@ def _runs(args: argparse.Namespace) -> list[runs.Run]:
     columns=args.columns,
     first_round=args.first_round or 0,
   )
-  draws = flags.sampling(args, run.noise.strategy, run.log.num_rounds)
-  return [dataclasses.replace(run, sampling=draws)]
+  draws = flags.sampling(args, run.claim.strategy, run.log.num_rounds)
+  if draws is None:
+    return [run]
+  return [dataclasses.replace(run, claim=dataclasses.replace(run.claim, sampling=draws))]
 
 
 def _setting(args: argparse.Namespace, result: statement_lib.Statement) -> 'setting_lib.Setting':
   from fl_dpftrl.reports import setting as setting_lib
 
   given: list[tuple[str, Any]] = []
-  for name in ('runs', *_OF_ONE_RUN, 'delta', 'adjacency', 'group_size', 'report_goal'):
+  for name in (*_OF_ONE_RUN, 'delta', 'adjacency', 'group_size'):
     values = getattr(args, name)
     for value in values if isinstance(values, list) else [values]:
       given.append((name, value))
-  names = args.log or [file.name for file in result.log]
+  names = args.log or args.runs
   return setting_lib.Setting(
     run=', '.join(os.path.basename(os.path.normpath(p)) for p in names),
     noise_multiplier=result.noise_multiplier,
-    command=flags.command_line('replay', given),
+    command=flags.command_line('replay', given, args.runs),
     strategy=args.strategy and os.path.basename(args.strategy),
-    report_goal=args.report_goal,
+    clip_norm=result.runs[0].claim.first_clip_norm,
+    report_goal=result.runs[0].claim.report_goal,
   )
 
 

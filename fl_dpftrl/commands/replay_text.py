@@ -31,13 +31,6 @@ def text(result: statement.Statement) -> str:
   if short is not None:
     lines.append(f'below report goal   {short} rounds')
   lines += [*_per_run(result), '', *_guarantees(result), *_violated(result)]
-  if result.commitment is not None:
-    lines += [
-      '',
-      'published commitment to the log, HMAC-SHA-256',
-      f'  value  {result.commitment.hmac_sha256}',
-      f'  salt   {result.commitment.salt}   keep it as secret as the log',
-    ]
   lines += _per_device(result, per_device) if per_device else []
   lines += ['', 'assumptions']
   lines += [f'- {messages.one_line(sentence, limit=LONGEST)}' for sentence in result.assumptions]
@@ -95,8 +88,8 @@ def _per_run(result: statement.Statement) -> list[str]:
     return []
   return [
     f'run {i + 1:<16}n = {run.num_rounds}, b = {run.min_sep}, k ='
-    f' {run.max_participations}, {run.strategy.family}, noise'
-    f' multiplier {rounding.exact(run.noise.noise_multiplier)}'
+    f' {run.max_participations}, {run.claim.strategy.family}, noise'
+    f' multiplier {rounding.exact(run.claim.noise_multiplier)}'
     for i, run in enumerate(result.runs)
   ]
 

@@ -7,12 +7,11 @@ import time
 from collections.abc import Iterator
 
 from fl_dpftrl import tables
-from fl_dpftrl.centralized import partition
 from fl_dpftrl.commands import flags, output, population_flags
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import attendance as attendance_lib
-from fl_dpftrl.simulation import recording, server
+from fl_dpftrl.simulation import partition, recording, server
 
 HELP = 'simulates the participation of a population and writes the log'
 
@@ -74,7 +73,7 @@ def run(args: argparse.Namespace) -> Result:
   batches = _partition(args)
   began = time.monotonic()
   if batches is not None:
-    attendance = _record(args, batches.rounds(), batches.metadata())
+    attendance = _record(args, batches.rounds(), {})
     return Result(
       args=args,
       attendance=attendance,

@@ -170,7 +170,7 @@ def exclusive(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[N
 def remove_leftovers(folder: str | os.PathLike[str]) -> None:
   """Removes what writers that were killed left; only for who holds its lock.
 
-  A folder among it, such as that of a bundle, goes with its content. Links are not followed.
+  A folder among it, such as that of evidence, goes with its content. Links are not followed.
   """
   for leftover in pathlib.Path(folder).glob(f'{TEMPORARY_PREFIX}*'):
     if leftover.is_dir() and not leftover.is_symlink():

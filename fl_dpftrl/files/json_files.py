@@ -9,6 +9,7 @@ import codecs
 import json
 import math
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from fl_dpftrl.text import messages
@@ -127,3 +128,22 @@ def _number(text: str) -> float:
 
 def _refuse_constant(constant: str) -> None:
   raise ValueError(f'it has {constant}, which is not a number')
+
+
+def differences(place: str, stored: Any, own: Any) -> Iterator[str]:
+  """Yields a sentence for each value that differs from one's own, in type or in the last digit."""
+  if isinstance(stored, dict) and isinstance(own, dict):
+    for name in sorted(stored.keys() | own.keys()):
+      inner = f'{place}.{name}' if place else name
+      if name not in own or name not in stored:
+        yield f'{messages.quoted(inner)} is {"missing" if name in own else "unknown"}'
+      else:
+        yield from differences(inner, stored[name], own[name])
+  elif isinstance(stored, list) and isinstance(own, list) and len(stored) == len(own):
+    for index, (one, other) in enumerate(zip(stored, own)):
+      yield from differences(f'{place}[{index}]', one, other)
+  elif type(stored) is not type(own) or stored != own:
+    yield (
+      f'{place or "the document"} is {messages.quoted(stored)}, but the log and the strategy give'
+      f' {messages.quoted(own)}'
+    )

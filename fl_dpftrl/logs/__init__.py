@@ -1,4 +1,4 @@
 """The participation log: format, readers and writers."""
 
 # Modules of this room that are public.
-__all__ = ['description', 'metric_names', 'noise_record']
+__all__ = ['claim']

@@ -33,6 +33,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fl_dpftrl.files import durable
+from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ids as ids_lib
 from fl_dpftrl.logs import keys, refusals, schema
 
@@ -270,7 +271,7 @@ class LogWriter:
         durable.sync_folder(self._file.parent)
       stored = _claim(self._file, database)
       if stored != self._given:
-        raise keys.of_another_run(self._file, stored, self._given)
+        raise claim_lib.of_another_run(self._file, stored, self._given)
       for t, kind, _, chain in _checked(self._file, database):
         self.num_rounds, self._chain = t + 1, chain
         self._kinds |= {kind}

@@ -16,9 +16,6 @@ from fl_dpftrl.replaying import facts as facts_lib
 if TYPE_CHECKING:
   from fl_dpftrl.replaying import statement as statement_lib
 
-# What the log may leave to whoever replays, by its name in `noise_record.STATED`.
-_UNRECORDED = {'strategy': 'the strategy', 'noise_multiplier': 'the noise multiplier'}
-
 _ARITHMETIC = {
   arithmetic.COVERED: (
     'the bits of the releases are covered: updates and rows of noise were whole numbers, with'
@@ -133,9 +130,9 @@ def _declared(
   runs: Sequence[facts_lib.RunFacts], declared: 'statement_lib.DeclaredGuarantee'
 ) -> list[str]:
   result = [
-    f'declared: {guarantee_lib.assumptions(run.declared_schema)[0]}{of_run}'
+    f'declared: {guarantee_lib.assumptions(run.claim.schema)[0]}{of_run}'
     for of_run, run in _named(runs)
-    if run.declared_schema is not None
+    if run.claim.schema is not None
   ]
   result += [
     f'declared: the schema{of_run} is the one in the metadata of the log, where it was recorded'
@@ -156,10 +153,10 @@ def _noise(runs: Sequence[facts_lib.RunFacts]) -> list[str]:
   """Returns what is stated of the noise, and what of it no log can confirm."""
   result = ['the strategy and the noise multiplier are those of all rounds of the run']
   for of_run, run in _named(runs):
-    unknown = [words for name, words in _UNRECORDED.items() if name not in run.recorded_noise]
-    if unknown:
+    if not run.claim_in_log:
       result.append(
-        f'{", ".join(unknown)}{of_run}: stated by whoever replays, the log cannot confirm it'
+        f'the strategy, the noise multiplier{of_run}: stated by whoever replays, the log cannot'
+        ' confirm it'
       )
   return result
 
@@ -167,12 +164,12 @@ def _noise(runs: Sequence[facts_lib.RunFacts]) -> list[str]:
 def _of_run(run: facts_lib.RunFacts, of_run: str) -> list[str]:
   """Returns the assumptions that some runs alone have."""
   result = []
-  if run.trusted_operations:
+  if run.claim.trusted_operations:
     result.append(
-      f'the operations {", ".join(run.trusted_operations)}{of_run} keep and tell nothing that'
+      f'the operations {", ".join(run.claim.trusted_operations)}{of_run} keep and tell nothing that'
       " depends on devices' data: whoever trained stated it, check_process cannot see it"
     )
-  if run.adaptive_clipping is not None:
+  if run.claim.adaptive_clipping is not None:
     result.append(
       f'the clip norm was adaptive{of_run}: that of a round was computed from noised releases'
       ' before it alone; the noise multiplier is that of updates and of the counts of clipped,'

@@ -44,13 +44,14 @@ def count(
     tally.DeviceTwice: if a device is twice in a round.
   """
   with ordered(Rows(runs, progress), _BY_DEVICE, memory=memory) as batches:
-    exposure = exposure_lib.Exposure([run.noise for run in runs])
+    num_rounds = [run.log.num_rounds for run in runs]
+    exposure = exposure_lib.Exposure([run.claim for run in runs], num_rounds)
     return tally_lib.count(
       _counted(batches, progress),
       exposure,
       num_exposed,
       _threads(),
-      runs_lib.declared_schemas(run.declared_schema for run in runs),
+      runs_lib.declared_schemas(run.claim for run in runs),
     )
 
 

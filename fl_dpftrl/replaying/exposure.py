@@ -12,14 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fl_dpftrl.accounting import guarantee as guarantee_lib
-from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.files import json_files
+from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.sensitivity import patterns
-
-
-def ends(noises: Sequence[run_noise.RunNoise]) -> np.ndarray:
-  """The number of rounds up to the end of each run, int64."""
-  return np.cumsum([noise.num_rounds for noise in noises])
 
 
 class Exposure:
@@ -29,16 +24,20 @@ class Exposure:
   add up.
 
   Args:
-    noises: noise of each run, in the order in which rounds are numbered.
+    claims: claim of each run, in the order in which rounds are numbered.
+    num_rounds: rounds of each run.
+
+  Attributes:
+    ends: number of rounds up to the end of each run, int64.
   """
 
-  def __init__(self, noises: Sequence[run_noise.RunNoise]):
-    self.ends = ends(noises)
+  def __init__(self, claims: Sequence[claim_lib.Claim], num_rounds: Sequence[int]):
+    self.ends = np.cumsum(num_rounds)
     self._starts = np.append(0, self.ends[:-1])
-    self._entries = [noise.strategy.gram_entries(noise.num_rounds) for noise in noises]
-    multipliers = np.array([noise.noise_multiplier for noise in noises])
+    self._entries = [c.strategy.gram_entries(n) for c, n in zip(claims, num_rounds, strict=True)]
+    multipliers = np.array([claim.noise_multiplier for claim in claims])
     # Without noise there is no unit; squares are then those of each run.
-    weights = multipliers[0] / multipliers if multipliers.all() else np.ones(len(noises))
+    weights = multipliers[0] / multipliers if multipliers.all() else np.ones(len(claims))
     self._weights = weights**2
 
   def squares(self, rounds: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, bool]:
@@ -105,3 +104,50 @@ class PerDevice:
     if self.rho_histogram:
       result['rho_histogram'] = [list(bar) for bar in self.rho_histogram]
     return result
+
+
+class Place(NamedTuple):
+  """A round of a run, which is counted from 1."""
+
+  run: int
+  round: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Violations:
+  """Consequences of a declared schema that some devices did not keep to.
+
+  Attributes:
+    num_devices: devices that did not keep to it in at least one run.
+    num_rounds: rounds in which a device took part too soon, or too often.
+    first_rounds: the first few of these rounds.
+    largest: the largest privacy loss of any one of these devices, from its actual rounds.
+    num_complied: devices that kept to it.
+    complied: privacy loss of any one device that kept to it, by the declared schema.
+  """
+
+  num_devices: int
+  num_rounds: int
+  first_rounds: tuple[Place, ...]
+  largest: guarantee_lib.Guarantee
+  num_complied: int
+  complied: guarantee_lib.Guarantee
+
+  MEANING = (
+    'each device alone that kept to the declared schema has the loss of that schema, whatever'
+    ' other devices did: its own updates entered only such rounds as the schema allows. Whether a'
+    ' device is among those that kept to it is itself not protected. It must not depend on the'
+    " device's data, nor, through released models, on anything computed from it"
+  )
+
+  def to_json(self, *, void: bool) -> json_files.Object:
+    """Returns the counts and both losses; and what they mean, unless all is void."""
+    return {
+      'num_devices': self.num_devices,
+      'num_rounds': self.num_rounds,
+      'first_rounds': [place._asdict() for place in self.first_rounds],
+      'largest': self.largest.to_json(),
+      'num_complied': self.num_complied,
+      'complied': self.complied.to_json(),
+      **({} if void else {'meaning': self.MEANING}),
+    }

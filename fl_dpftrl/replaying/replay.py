@@ -14,7 +14,7 @@ from typing import Any
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.centralized import drawn as drawn_lib
-from fl_dpftrl.centralized import sampling as sampling_lib
+from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import refusals
 from fl_dpftrl.participation import counts
 from fl_dpftrl.replaying import embedded, exposure, sensitivities, void
@@ -35,7 +35,6 @@ def replay(
   deltas: float | Sequence[float],
   adjacency: str = 'zero_out',
   group_size: int = 1,
-  report_goal: int | None = None,
   progress: Callable[[str], None] = lambda text: None,
 ) -> statement_lib.Statement:
   """Computes the guarantees of runs from their logs.
@@ -45,7 +44,6 @@ def replay(
     deltas: δ, one or several.
     adjacency: 'zero_out' or 'replace_one'.
     group_size: devices that are protected together.
-    report_goal: intended devices per round; rounds with fewer are counted.
     progress: called often with a line about the progress.
 
   Raises:
@@ -53,26 +51,26 @@ def replay(
     LogError: if a log cannot be believed.
   """
   runs = runs_lib.together(runs)
-  noises = [run.noise for run in runs]
+  claims = [run.claim for run in runs]
   asked: dict[str, Any] = dict(
     deltas=guarantee_lib.deltas(deltas), adjacency=adjacency, group_size=group_size
   )
-  spend = sensitivities.spending(noises, **asked)
-  _check(runs, report_goal, adjacency, group_size)
+  spend = claim_lib.spending(claims, [run.log.num_rounds for run in runs], **asked)
+  _check(runs, adjacency, group_size)
   tally = _count(runs, group_size, progress)
   happened = [_whole(run, devices) for run, devices in zip(runs, tally.logs)]
-  facts = tuple(_facts(run, o, report_goal) for run, o in zip(runs, happened))
+  facts = tuple(_facts(run, o) for run, o in zip(runs, happened))
   drawn = None
-  if runs[0].sampling is not None:
+  if claims[0].sampling is not None:
     drawn = drawn_lib.guarantee(
-      runs[0].sampling,
-      noises[0].strategy,
-      noise_multiplier=noises[0].noise_multiplier,
+      dataclasses.replace(claims[0].sampling, num_rounds=runs[0].log.num_rounds),
+      claims[0].strategy,
+      noise_multiplier=claims[0].noise_multiplier,
       happened=happened[0],
-      stated=runs[0].log.metadata.get(sampling_lib.METADATA_KEY),
+      stated=runs[0].stated and runs[0].stated['sampling'],
       deltas=asked['deltas'],
       adjacency=adjacency,
-      by_schema=lambda schema: sensitivities.of_schemas(noises, [schema], **asked),
+      by_schema=lambda schema: claim_lib.compose(claims, [schema], **asked),
     )
   observed = per_device = None
   if tally.num_devices:
@@ -95,18 +93,9 @@ def replay(
   )
 
 
-def _check(
-  runs: Sequence[runs_lib.Run], report_goal: int | None, adjacency: str, group_size: int
-) -> None:
-  if report_goal is not None and report_goal < 1:
-    raise ValueError(f'report_goal must be at least 1, got {report_goal!r}')
+def _check(runs: Sequence[runs_lib.Run], adjacency: str, group_size: int) -> None:
   for run in runs:
-    if run.sampling is not None and len(runs) > 1:
-      raise ValueError(
-        'sampling is for one run: guarantees of batches that were drawn are'
-        ' not composed over several'
-      )
-    drawn_lib.check(run.sampling, run.noise.strategy, adjacency, group_size)
+    drawn_lib.check(run.claim.sampling, run.claim.strategy, adjacency, group_size)
   runs_lib.id_type(runs)
 
 
@@ -151,8 +140,8 @@ def _whole(run: runs_lib.Run, devices: counts.DeviceCounts) -> counts.RunCounts:
 
 def _violations(
   facts: Sequence[facts_lib.RunFacts], tally: tally_lib.Tally, spend: sensitivities.Spend
-) -> statement_lib.Violations | None:
-  declared = runs_lib.declared_schemas(run.declared_schema for run in facts)
+) -> exposure.Violations | None:
+  declared = runs_lib.declared_schemas(run.claim for run in facts)
   if all(map(facts_lib.RunFacts.keeps_to, facts, declared)):
     return None
   violations = tally.violations
@@ -160,35 +149,38 @@ def _violations(
   places = []
   for number in violations.rounds.values[:_LISTED].tolist():
     run = bisect.bisect_right(firsts, number)
-    places.append(statement_lib.Place(run, number - firsts[run - 1]))
+    places.append(exposure.Place(run, number - firsts[run - 1]))
   kind = sensitivity_lib.EXACT if tally.exact else sensitivity_lib.UPPER_BOUND
   largest = spend(sensitivity_lib.Sensitivity(math.sqrt(violations.square), kind))
-  return statement_lib.Violations(
+  return exposure.Violations(
     num_devices=violations.num_devices,
     num_rounds=violations.rounds.values.size,
     first_rounds=tuple(places),
     largest=largest,
     num_complied=tally.num_devices - violations.num_devices,
-    complied=sensitivities.of_schemas(
-      [run.noise for run in facts], declared, largest.deltas, largest.adjacency, 1
+    complied=claim_lib.compose(
+      [run.claim for run in facts],
+      declared,
+      deltas=largest.deltas,
+      adjacency=largest.adjacency,
+      group_size=1,
     ),
   )
 
 
-def _facts(
-  run: runs_lib.Run, happened: counts.RunCounts, report_goal: int | None
-) -> facts_lib.RunFacts:
+def _facts(run: runs_lib.Run, happened: counts.RunCounts) -> facts_lib.RunFacts:
   sizes = happened.cohorts.counts
+  # Batches that are drawn are of any size.
+  goal = run.claim.report_goal if run.claim.sampling is None else None
   return facts_lib.RunFacts(
-    noise=run.noise,
+    claim=run.claim,
+    num_rounds=run.log.num_rounds,
     min_sep=happened.min_sep,
     max_participations=happened.max_participations,
     num_rounds_assumed=run.log.num_rounds_assumed,
     layout=run.log.layout,
-    report_goal=report_goal,
-    declared_schema=run.declared_schema,
+    claim_in_log=run.stated is not None,
     schema_in_log=run.schema_in_log,
-    **facts_lib.recorded(run.log.metadata),
     counted=facts_lib.Counted(
       num_devices=happened.num_devices,
       num_participations=happened.num_participations,
@@ -201,9 +193,7 @@ def _facts(
       )
       if sizes.size
       else None,
-      rounds_short_of_report_goal=(
-        None if report_goal is None else happened.rounds_short_of(report_goal)
-      ),
+      rounds_short_of_report_goal=None if goal is None else happened.rounds_short_of(goal),
     ),
     log=run.log.files(),
   )

@@ -2,160 +2,130 @@
 
 import dataclasses
 import os
-import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fl_dpftrl.accounting import run_noise
-from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files, paths
-from fl_dpftrl.logs import keys, layout, noise_record, refusals
+from fl_dpftrl.logs import claim as claim_lib
+from fl_dpftrl.logs import layout, ledger, refusals
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
 
-# Keys of a run in a file of runs.
-_REQUIRED = ('log', 'strategy')
-_KINDS: dict[str, type | tuple[type, ...]] = {
-  'log': (str, list),
-  'strategy': str,
-  'noise_multiplier': (int, float),
-  'num_rounds': int,
-  'declared_num_rounds': int,
-  'declared_min_sep': int,
-  'declared_max_participations': int,
-  'columns': str,
-  'first_round': int,
-}
+_LOG = 'participation.'
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Run:
-  """A log with the noise of its rounds.
+  """A log with the claim of its run.
 
   Attributes:
     log: participation log.
-    noise: noise of the same number of rounds.
-    declared_schema: schema that was declared before the run, if any: of all rounds that were
-      declared, of which the run may have had fewer.
-    schema_in_log: whether the log's metadata state that schema, as it was written before round 0.
-    sampling: scheme by which training drew its batches, if stated.
+    claim: what is claimed of the run, by its log and by whoever replays.
+    stated: the claim that the log states, as `Claim.to_json` gives it; None if it states none.
 
   Raises:
-    ValueError: if the noise or the sampling is for another number of rounds; for a declared schema
-      that is a fixed separation, or of fewer rounds than the log or more than the strategy has.
+    ValueError: for a declared schema or a sampling scheme of fewer rounds than the log has.
   """
 
   log: log_lib.Log
-  noise: run_noise.RunNoise
-  declared_schema: schemas.MinSep | None = None
-  schema_in_log: bool = False
-  sampling: sampling_lib.Scheme | None = None
+  claim: claim_lib.Claim
+  stated: json_files.Object | None = None
 
   def __post_init__(self):
-    if self.noise.num_rounds != self.log.num_rounds:
+    schema = self.claim.schema
+    if schema is not None and schema.num_rounds < self.log.num_rounds:
       raise ValueError(
-        f'noise is of {self.noise.num_rounds} rounds, but the log has {self.log.num_rounds}'
-      )
-    if self.declared_schema is not None:
-      self._check_declared(self.declared_schema)
-    if self.sampling is not None and self.sampling.num_rounds != self.log.num_rounds:
-      raise ValueError(
-        f'sampling is of {self.sampling.num_rounds} rounds, but the log has {self.log.num_rounds}'
-      )
-
-  def _check_declared(self, declared: schemas.MinSep) -> None:
-    if isinstance(declared, schemas.FixedSeparation):  # The least separation cannot confirm it.
-      raise ValueError('declared_schema must be a MinSep, got a FixedSeparation')
-    if declared.num_rounds < self.log.num_rounds:
-      raise ValueError(
-        f'declared_num_rounds={declared.num_rounds} must be at least the {self.log.num_rounds}'
+        f'declared_num_rounds={schema.num_rounds} must be at least the {self.log.num_rounds}'
         ' rounds of the log: no declared guarantee covers rounds beyond those that were declared'
       )
-    try:
-      self.noise.until(declared.num_rounds)
-    except ValueError as e:
-      raise ValueError(f'declared_num_rounds={declared.num_rounds}: {e}') from e
+    scheme = self.claim.sampling
+    if scheme is not None and scheme.num_rounds < self.log.num_rounds:
+      raise ValueError(
+        f'sampling is of {scheme.num_rounds} rounds, but the log has {self.log.num_rounds}'
+      )
+
+  @property
+  def schema_in_log(self) -> bool:
+    """True if the log states the declared schema, as it was written before round 0."""
+    own = self.claim.to_json()['schema']
+    return own is not None and self.stated is not None and self.stated['schema'] == own
 
   @classmethod
-  def of(
-    cls,
-    log: log_lib.Log,
-    strategy: base.Strategy,
-    *,
-    noise_multiplier: float | None = None,
-    declared_schema: schemas.MinSep | None = None,
-    sampling: sampling_lib.Scheme | None = None,
-  ) -> 'Run':
+  def of(cls, log: log_lib.Log, strategy: base.Strategy, **said: Any) -> 'Run':
     """Returns the run of a log.
 
     Args:
       log: participation log.
       strategy: C.
-      noise_multiplier: std(Z) / clip_norm; None if the log states it.
-      declared_schema: see the class; None to take it from the log.
-      sampling: see the class.
+      said: attributes of the claim, such as `noise_multiplier` and `schema`; None, or left out, for
+        that of the log.
 
     Raises:
-      LogError: if the log has more rounds than the strategy can run, or its metadata are
-        malformed.
-      ValueError: as `RunNoise` and `Run` do, and if neither the argument nor the log gives the
+      LogError: if the log has more rounds than the strategy can run, or its claim is malformed.
+      ValueError: as `Claim` and `Run` do, and if neither the argument nor the log gives the
         multiplier.
     """
     path = log.shards[0].path
-    recorded = noise_record.read(log.metadata)
-    if noise_multiplier is None:
-      noise_multiplier = recorded.noise_multiplier
-      if noise_multiplier is None:
-        raise ValueError(f'noise_multiplier is needed: {path} does not say it')
     try:
       base.check_num_rounds(strategy, log.num_rounds)
+      stated = claim_lib.read(log.metadata)
+      claim = stated and claim_lib.Claim.from_json(stated | claim_lib.described(strategy), strategy)
     except ValueError as e:
       raise refusals.LogError(f'{path}: {e}') from e
-    in_log = None if declared_schema else keys.declared_schema(log.metadata)
-    return cls(
-      log=log,
-      noise=run_noise.RunNoise(
-        log.num_rounds, strategy, noise_multiplier, recorded.clip_norm, recorded.arithmetic
-      ),
-      declared_schema=declared_schema or in_log,
-      schema_in_log=in_log is not None,
-      sampling=sampling,
+    given = {name: value for name, value in said.items() if value is not None}
+    if claim is None and 'noise_multiplier' not in given:
+      raise ValueError(f'noise_multiplier is needed: {path} does not say it')
+    claim = (
+      claim_lib.Claim(strategy=strategy, **given)
+      if claim is None
+      else dataclasses.replace(claim, **given)
     )
+    return cls(log=log, claim=claim, stated=stated)
 
 
 def together(runs: Run | Sequence[Run]) -> list[Run]:
   """Returns runs of one population as they are accounted together.
 
-  A schema that the log of one run records is left out where another run has none.
+  A schema that the log of one run states is left out where another run has none, and so is a
+  sampling scheme where there are several runs.
 
   Raises:
-    ValueError: without any run, and if a schema was declared for some of them alone.
+    ValueError: without any run, if a schema was declared for some of them alone, and for a sampling
+      scheme that was given for one of several.
   """
   runs = [runs] if isinstance(runs, Run) else list(runs)
   if not runs:
     raise ValueError('runs must hold at least one run')
-  if any(run.declared_schema is None for run in runs):
-    runs = [
-      dataclasses.replace(r, declared_schema=None, schema_in_log=False) if r.schema_in_log else r
-      for r in runs
-    ]
-  declared_schemas(run.declared_schema for run in runs)
+  if any(run.claim.schema is None for run in runs):
+    runs = [_without(run, 'schema') if run.schema_in_log else run for run in runs]
+  if len(runs) > 1:
+    runs = [_without(run, 'sampling') if run.stated else run for run in runs]
+    if any(run.claim.sampling for run in runs):
+      raise ValueError(
+        'sampling is for one run: guarantees of batches that were drawn are not composed over'
+        ' several'
+      )
+  declared_schemas(run.claim for run in runs)
   return runs
 
 
-def declared_schemas(declared: Iterable[schemas.MinSep | None]) -> list[schemas.MinSep]:
+def _without(run: Run, name: str) -> Run:
+  return dataclasses.replace(run, claim=dataclasses.replace(run.claim, **{name: None}))
+
+
+def declared_schemas(claims: Iterable[claim_lib.Claim]) -> list[schemas.MinSep]:
   """Returns the declared schemas of all runs; none if no run has one.
 
   Raises:
     ValueError: if some runs alone have one.
   """
-  declared = list(declared)
+  declared = [claim.schema for claim in claims]
   known = [schema for schema in declared if schema is not None]
   if known and len(known) < len(declared):
     raise ValueError('declared must be given for each run, or for none')
@@ -186,53 +156,33 @@ def numbered(table: pa.Table, first_round: int) -> pa.Table:
   return table.set_column(0, 'round', rounds)
 
 
-def read(path: str | os.PathLike[str]) -> list[Run]:
-  """Reads the runs of one population that a JSON file lists.
+def open_folder(folder: str | os.PathLike[str]) -> Run:
+  """Opens the run of a folder, which has its log, `participation.*`, and its strategy.json.
 
-  Example: {"runs": [{"log": "first.parquet", "strategy": "blt-b400", "noise_multiplier": 8.0},
-  …]}. Further keys of a run are num_rounds, declared_num_rounds, declared_min_sep,
-  declared_max_participations, columns and first_round. The noise multiplier may be left out if the
-  log states it. Paths are relative to the file.
+  A log that states no claim, such as one of another system, has that of the folder's claim.json.
 
   Raises:
-    ValueError: naming the file, the run by its place from 1, and the key.
-    OSError: if it cannot be read.
+    LogError: if the log cannot be believed.
+    ValueError: for a folder without these files, and a file that is malformed.
   """
-  path = paths.local(path)
-  document = json_files.read(path)
-  entries = document.get('runs') if isinstance(document, dict) else None
-  if not (isinstance(entries, list) and entries and len(document) == 1):
-    raise ValueError(f'{path}: must be an object with a list of "runs" alone')
-  runs = []
-  for place, entry in enumerate(entries, 1):
-    try:
-      runs.append(_run(entry, path.parent))
-    except ValueError as e:
-      raise ValueError(f'{path}, run {place}: {e}') from e
-  return runs
-
-
-def _run(entry: Any, folder: pathlib.Path) -> Run:
-  if not isinstance(entry, dict):
-    raise ValueError(f'must be an object, got {messages.quoted(entry)}')
-  for key in _REQUIRED:
-    if key not in entry:
-      raise ValueError(f'{key} is missing')
-  for key, value in entry.items():
-    if key not in _KINDS:
-      raise ValueError(f'{messages.quoted(key)} is none of {", ".join(_KINDS)}')
-    if isinstance(value, bool) or not isinstance(value, _KINDS[key]):
-      raise ValueError(f'{key} must not be {messages.quoted(value)}')
-  logs = entry['log'] if isinstance(entry['log'], list) else [entry['log']]
-  if not logs or not all(isinstance(path, str) for path in logs):
-    raise ValueError(f'log must not be {messages.quoted(entry["log"])}')
-  strategy = entry['strategy']
-  if os.path.isfile(folder / strategy):
-    strategy = folder / strategy
-  arguments = {key: value for key, value in entry.items() if key not in _REQUIRED}
-  if 'noise_multiplier' in entry:
-    arguments['noise_multiplier'] = float(entry['noise_multiplier'])
-  return open_run([folder / path for path in logs], strategy, **arguments)
+  folder = paths.local(folder)
+  if not folder.is_dir():
+    raise ValueError(f'{messages.quoted(str(folder))} is no folder of a run')
+  names = {name.removesuffix(ledger.SUFFIX) for name in os.listdir(folder)}
+  logs = sorted(name for name in names if name.startswith(_LOG))
+  if len(logs) != 1:
+    raise ValueError(f'{folder} must hold one log, {_LOG}parquet, and has {len(logs)}')
+  strategy = files.resolved(folder / files.NAME)
+  log = log_lib.read_log(folder / logs[0])
+  if claim_lib.read(log.metadata) is not None:
+    return Run.of(log, strategy)
+  path = folder / claim_lib.NAME
+  if not path.exists():
+    raise ValueError(f'{path} is missing, and the log does not state its claim')
+  try:
+    return Run(log=log, claim=claim_lib.Claim.from_json(json_files.read(path), strategy))
+  except ValueError as e:
+    raise ValueError(f'{path}: {e}') from e
 
 
 def open_run(
@@ -284,4 +234,4 @@ def open_run(
       min_sep=1 if declared_min_sep is None else declared_min_sep,
       max_participations=declared_max_participations,
     )
-  return Run.of(log, strategy, noise_multiplier=noise_multiplier, declared_schema=declared)
+  return Run.of(log, strategy, noise_multiplier=noise_multiplier, schema=declared)

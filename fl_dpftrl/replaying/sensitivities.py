@@ -1,18 +1,14 @@
-"""Sensitivities of runs and their privacy losses, for the worst participation and that of a log.
+"""Sensitivities of the devices of a log, and their distribution.
 
 All are in units of the first run's noise multiplier. Over independent runs the squares of
 sensitivity over noise multiplier add up.
 """
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 
 from fl_dpftrl import sensitivity as sensitivity_lib
-from fl_dpftrl.accounting import adjacency as adjacency_lib
-from fl_dpftrl.accounting import arithmetic, gaussian, run_noise
 from fl_dpftrl.accounting import guarantee as guarantee_lib
-from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.replaying import tally as tally_lib
 
 Sensitivity = sensitivity_lib.Sensitivity
@@ -64,46 +60,3 @@ def histogram(
     place = int((value - low) / width) if width else 0
     bars[min(place, num_bars - 1)] += count
   return [(low + i * width, low + (i + 1) * width, count) for i, count in enumerate(bars)]
-
-
-def spending(
-  noises: Sequence[run_noise.RunNoise], *, deltas: Sequence[float], adjacency: str, group_size: int
-) -> Spend:
-  """Returns the function from the sensitivity to one device's updates to what runs spend on it.
-
-  It takes the sensitivity and, for several devices that each have it, group_size. Nothing is
-  guaranteed if any round has no noise.
-
-  Raises:
-    ValueError: for an argument outside its range.
-  """
-  for delta in deltas:
-    gaussian.check_delta(delta)
-  adjacency_lib.check(adjacency, group_size)
-  has_noise = all(noise.noise_multiplier for noise in noises)
-  return functools.partial(
-    guarantee_lib.Guarantee.of,
-    noise_multiplier=noises[0].noise_multiplier if has_noise else 0.0,
-    delta=deltas,
-    adjacency=adjacency,
-    rounding=run_noise.rounding(noises) or arithmetic.Rounding(),
-  )
-
-
-def of_schemas(
-  noises: Sequence[run_noise.RunNoise],
-  schemas: Sequence[participation.MinSep],
-  deltas: Sequence[float],
-  adjacency: str,
-  group_size: int,
-) -> guarantee_lib.Guarantee:
-  """Returns the guarantee of a group of devices that keep to a schema in all rounds of each run.
-
-  Args:
-    noises: noise of each run.
-    schemas: schema of each run.
-    deltas, adjacency, group_size: see `spending`.
-  """
-  noises = [noise.until(s.num_rounds) for noise, s in zip(noises, schemas, strict=True)]
-  spend = spending(noises, deltas=deltas, adjacency=adjacency, group_size=group_size)
-  return spend(run_noise.worst_case(noises, schemas), group_size=group_size)

@@ -10,11 +10,13 @@ from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.files import json_files
+from fl_dpftrl.logs import claim as claim_lib
+from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import counts
 from fl_dpftrl.participation import schemas as schemas_lib
 from fl_dpftrl.replaying import assumptions as assumptions_lib
-from fl_dpftrl.replaying import exposure, facts, sensitivities
+from fl_dpftrl.replaying import exposure, facts
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.text import messages
 from fl_dpftrl.text import rounding as rounding_lib
@@ -29,6 +31,14 @@ SHOWN_ARITHMETIC = {
   arithmetic_lib.NOT_COVERED: 'real numbers, bits not covered',
 }
 """The numbers that releases are made of, in a few words."""
+
+VOID = 'its log says so, or is of another run'
+ASSUMED_ROUNDS = (
+  'A log does not say how many rounds consumed noise; its last round plus one'
+  ' was taken. Burnt rounds after it would be missing'
+)
+COLUMNS = 'COLUMNS'
+"""Stands for the columns of a log in what is published: their names are those of another system."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -54,64 +64,6 @@ class DeclaredGuarantee(guarantee_lib.Guarantee):
     """Returns the schema, the figures and whether it holds."""
     schema = facts.fields(self, 'num_rounds', 'min_sep', 'max_participations')
     return {**schema, **super().to_json(), 'holds': self.holds}
-
-
-class Place(NamedTuple):
-  """A round of a run, which is counted from 1."""
-
-  run: int
-  round: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Violations:
-  """Consequences of a declared schema that some devices did not keep to.
-
-  Attributes:
-    num_devices: devices that did not keep to it in at least one run.
-    num_rounds: rounds in which a device took part too soon, or too often.
-    first_rounds: the first few of these rounds.
-    largest: the largest privacy loss of any one of these devices, from its actual rounds.
-    num_complied: devices that kept to it.
-    complied: privacy loss of any one device that kept to it, by the declared schema.
-  """
-
-  num_devices: int
-  num_rounds: int
-  first_rounds: tuple[Place, ...]
-  largest: guarantee_lib.Guarantee
-  num_complied: int
-  complied: guarantee_lib.Guarantee
-
-  MEANING = (
-    'each device alone that kept to the declared schema has the loss of that schema, whatever'
-    ' other devices did: its own updates entered only such rounds as the schema allows. Whether a'
-    ' device is among those that kept to it is itself not protected. It must not depend on the'
-    " device's data, nor, through released models, on anything computed from it"
-  )
-
-  def to_json(self, *, void: bool) -> json_files.Object:
-    """Returns the counts and both losses; and what they mean, unless all is void."""
-    return {
-      **facts.fields(self, 'num_devices', 'num_rounds'),
-      'first_rounds': [place._asdict() for place in self.first_rounds],
-      'largest': self.largest.to_json(),
-      'num_complied': self.num_complied,
-      'complied': self.complied.to_json(),
-      **({} if void else {'meaning': self.MEANING}),
-    }
-
-
-class Commitment(NamedTuple):
-  """HMAC-SHA-256 of a log's digests, and its salt; None if published."""
-
-  hmac_sha256: str
-  salt: str | None
-
-  def to_json(self) -> dict[str, str]:
-    """Returns both in hexadecimal; no salt if published."""
-    salt = {} if self.salt is None else {'salt': self.salt}
-    return {**salt, 'hmac_sha256': self.hmac_sha256}
 
 
 class Part(NamedTuple):
@@ -140,7 +92,6 @@ class Statement:
     per_device: losses of single devices; None without devices, and if publishable.
     void_reason: why the runs guarantee nothing; None if nothing voids it.
     warnings: sentences about the logs.
-    commitment: commitment to the logs, if one was made.
     confidential: whether it must not be published.
   """
 
@@ -151,11 +102,10 @@ class Statement:
   counted: facts.Counted | None = None
   observed: guarantee_lib.Guarantee | None = None
   declared: DeclaredGuarantee | None = None
-  violations: Violations | None = None
+  violations: exposure.Violations | None = None
   most_over_runs: int | None = None
   drawn: drawn_lib.Drawn | None = None
   per_device: exposure.PerDevice | None = None
-  commitment: Commitment | None = None
   confidential: bool = True
 
   def __repr__(self) -> str:
@@ -243,7 +193,7 @@ class Statement:
   @property
   def noise_multiplier(self) -> float:
     """std(Z) / clip_norm of the first run."""
-    return self.runs[0].noise.noise_multiplier
+    return self.runs[0].claim.noise_multiplier
 
   @property
   def delta(self) -> float:
@@ -278,13 +228,12 @@ class Statement:
   @property
   def not_private_metrics(self) -> tuple[str, ...]:
     """Metrics of all runs that no guarantee covers, by name; none if publishable."""
-    return tuple(dict.fromkeys(name for run in self.runs for name in run.not_private_metrics))
+    return tuple(dict.fromkeys(name for run in self.runs for name in run.claim.not_private_metrics))
 
   @functools.cached_property
   def arithmetic(self) -> arithmetic_lib.Arithmetic:
     """The numbers that the releases of all runs are made of."""
-    each = (run.noise.arithmetic for run in self.runs)
-    return functools.reduce(arithmetic_lib.Arithmetic.and_then, each)
+    return claim_lib.together_arithmetic([run.claim for run in self.runs])
 
   @property
   def rounding(self) -> arithmetic_lib.Rounding | None:
@@ -302,12 +251,35 @@ class Statement:
       result.append(Part(self.drawn.part, self.drawn.guarantee, self.drawn.holds))
     return tuple(result)
 
+  def publishable(self) -> 'Statement':
+    """Returns the statement reduced to what may be published.
+
+    Only what is named here is published. Some of it are functions of the log that no guarantee
+    covers: the largest number of participations, the least separation, whether the declared schema
+    or the stated shuffling holds, whether the run is void, and the number of rounds if the log does
+    not state it. Figures that rest on secret draws are left out: they would reveal the separation
+    and the participations. So is the digest of a log: whoever knows all of its rows but a few could
+    try values for those until it is right.
+    """
+    drawn = None
+    if self.drawn is not None and not self.drawn.is_amplified:
+      drawn = dataclasses.replace(self.drawn, reason=None)
+    return Statement(
+      runs=tuple(map(_publishable_run, self.runs)),
+      worst_case=self.worst_case,
+      declared=self.declared,
+      drawn=drawn,
+      void_reason=self.void_reason and VOID,
+      warnings=(ASSUMED_ROUNDS,) if any(run.num_rounds_assumed for run in self.runs) else (),
+      confidential=False,
+    )
+
   def to_json(self) -> json_files.Object:
     """Returns the statement; facts of a single run are at the top."""
     result = self._of_several() if self.several else self.runs[0].to_json()
     result |= {
       'noise_multiplier': self.noise_multiplier,
-      'strategy': self.runs[0].strategy._asdict(),
+      'strategy': self.runs[0].strategy,
       'worst_case': self.worst_case.to_json(),
     }
     if self.observed is not None:
@@ -335,8 +307,6 @@ class Statement:
     if self.several:
       result['runs'] = [run.to_json() for run in self.runs]
     result['confidential'] = self.confidential
-    if self.commitment is not None:
-      result['commitment'] = self.commitment.to_json()
     return result
 
   def _of_several(self) -> json_files.Object:
@@ -352,6 +322,19 @@ class Statement:
       'separations': [list(pair) for pair in counted.separations],
       'witness': self.closest and {**self.closest._asdict(), 'run': self.closest_run + 1},
     }
+
+
+def _publishable_run(run: facts.RunFacts) -> facts.RunFacts:
+  first = run.layout.first_round
+  is_plain = run.layout._replace(first_round=0) == layout_lib.PLAIN
+  named = {} if is_plain else {'round': COLUMNS, 'device_id': COLUMNS}
+  return dataclasses.replace(
+    run,
+    claim=dataclasses.replace(run.claim, not_private_metrics=(), void_reason=None),
+    layout=layout_lib.Layout(**named, first_round=first),
+    counted=None,
+    log=None,
+  )
 
 
 def of_facts(
@@ -375,10 +358,12 @@ def of_facts(
   """
 
   def guarantee(schemas: Sequence[schemas_lib.MinSep]) -> guarantee_lib.Guarantee:
-    noises = [run.noise for run in runs]
-    return sensitivities.of_schemas(noises, schemas, deltas, adjacency, group_size)
+    return claim_lib.compose(
+      claims, schemas, deltas=deltas, adjacency=adjacency, group_size=group_size
+    )
 
-  schemas = runs_lib.declared_schemas(run.declared_schema for run in runs)
+  claims = [run.claim for run in runs]
+  schemas = runs_lib.declared_schemas(claims)
   declared = None
   if schemas:
     declared = DeclaredGuarantee(

@@ -66,7 +66,7 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
     one, unit = 'example', 'an example' if unit == Setting.unit else unit
   return page.render(
     'privacy.html',
-    title=setting.title or ': '.join(filter(None, ('Privacy report', setting.run))),
+    title=': '.join(filter(None, ('Privacy report', setting.run))),
     kind='statement',
     statement=statement,
     setting=setting,
@@ -94,8 +94,8 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
 def _clip_norm(statement: statement_lib.Statement, setting: Setting) -> str:
   """Returns the one clip norm of all runs in words."""
   runs = statement.runs
-  recorded = {run.noise.clip_norm for run in runs} - {None}
-  if len(recorded) > 1 or any(run.adaptive_clipping for run in runs):
+  recorded = {run.claim.first_clip_norm for run in runs} - {None}
+  if len(recorded) > 1 or any(run.claim.adaptive_clipping for run in runs):
     return 'that of each round, see above'
   clip_norm = next(iter(recorded), setting.clip_norm)
   return 'not recorded' if clip_norm is None else rounding.exact(clip_norm)

@@ -9,8 +9,6 @@ class Setting:
 
   Attributes:
     run: name of the run.
-    title: title of the page; None for one that names the run.
-    date: date that the page bears.
     noise_multiplier: std(Z) / clip_norm.
     command: command that replays the log and reproduces the report's figures.
     dataset: training data, and its licence.
@@ -32,8 +30,6 @@ class Setting:
   run: str
   noise_multiplier: float
   command: str
-  title: str | None = None
-  date: str | None = None
   dataset: str | None = None
   unit: str = 'a device'
   strategy: str | None = None
@@ -58,8 +54,6 @@ class Setting:
     return Setting(
       run='',
       command='',
-      title=self.title,
-      date=self.date,
       noise_multiplier=self.noise_multiplier,
       dataset=self.dataset,
       unit=self.unit,

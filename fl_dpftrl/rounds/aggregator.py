@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from fl_dpftrl import accounting, adaptive_clipping
-from fl_dpftrl.bundles import writing
+from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.files import durable, paths
+from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ids as ids_lib
-from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import units
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import statement
@@ -110,18 +110,18 @@ class PrivateAggregator:
     self.report_goal = units.checked('report_goal', report_goal)
     self.zeroing_norm = zeroing_norm and units.checked('zeroing_norm', zeroing_norm)
     self.template = structures.Template.of(template)
-    self.void_reason = noise_record.void_reason(self.noise_multiplier, noise_seed)
-    claim = record.Claim(
+    self.void_reason = claim_lib.void_reason(self.noise_multiplier, noise_seed)
+    claim = claim_lib.Claim(
       strategy=strategy,
       noise_multiplier=self.noise_multiplier,
       clip_norm=self.clip_norm,
-      num_coordinates=self.template.size,
+      report_goal=self.report_goal,
       schema=schema,
       sampling=sampling,
-      max_epsilon=max_epsilon,
-      delta=delta,
+      arithmetic=self._arithmetic(),
       void_reason=self.void_reason,
     )
+    record.check_budget(claim, max_epsilon, delta)
     self._unit, self._most_updates = self._units()
     self._sum = sums.Sum(
       self.template.size, unit=self._unit, clip_norm=self.clip_norm, zeroing_norm=self.zeroing_norm
@@ -139,10 +139,10 @@ class PrivateAggregator:
       moved=moved,
     )
     try:
-      self._record = record.Record(self.folder, claim)
+      self._record = record.Record(self.folder, claim, max_epsilon=max_epsilon, delta=delta)
       self._record.check_whole(self._rows.next_row)
       self._rows.skip_to(self._record.num_rounds)  # Of rounds whose means nobody got.
-      self._record.save_strategy()
+      self._record.save()
       self._rows.prepare()
     except BaseException:
       self._rows.close()
@@ -249,25 +249,6 @@ class PrivateAggregator:
     )
     privacy.write_report(path, self.statement(delta), setting=setting)
 
-  def bundle(self, path: str | os.PathLike[str], delta: float | None = None) -> str:
-    """Writes a bundle that `fl-dpftrl verify` checks, once the aggregator is closed.
-
-    Returns:
-      Its digest, to keep elsewhere.
-
-    Raises:
-      ValueError: before `close`, without any round, without delta, and for a run that guarantees
-        nothing.
-      OSError: if it cannot be written.
-    """
-    if self.void_reason is not None:
-      raise ValueError(f'there is no guarantee to check: {self.void_reason}')
-    if not self._record.is_closed:
-      raise ValueError('a bundle is written after close(), which makes the log one file')
-    return writing.write_bundle(
-      path, self._record.evidence(), deltas=self._record.delta(delta)
-    ).digest
-
   def subject(self, *, num_coordinates: int, seed: int | None = None) -> audited.Audited:
     """Returns what `dpftrl.audit` runs in place of this aggregator, in folders of its own.
 
@@ -315,6 +296,14 @@ class PrivateAggregator:
       raise ValueError('the aggregator is closed; make it again to go on')
     if self._open is not None:
       raise ValueError(f'round {self._open.index} is still open')
+
+  def _arithmetic(self) -> arithmetic_lib.Arithmetic:
+    """Returns the numbers that releases are made of."""
+    if not self.noise_multiplier:
+      return arithmetic_lib.Arithmetic()
+    if self.sampling is not None:  # No bound is known for amplified guarantees.
+      return arithmetic_lib.Arithmetic(kind=arithmetic_lib.LATTICE)
+    return arithmetic_lib.Arithmetic.covered(self.template.size)
 
   def _units(self) -> tuple[units.Unit, int]:
     """Returns the units of updates, and how many updates a sum has room for."""

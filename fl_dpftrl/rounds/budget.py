@@ -4,10 +4,10 @@ import functools
 
 import numpy as np
 
-from fl_dpftrl.accounting import Guarantee, arithmetic, gaussian, run_noise
+from fl_dpftrl.accounting import Guarantee, gaussian
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.families import base
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.text import rounding
 
 
@@ -18,16 +18,14 @@ class Budget:
   one covers it. Bisection finds the most rounds whose ε is within the budget.
 
   Args:
-    noise: the noise of all planned rounds, with a positive noise multiplier.
-    schema: the declared schema, of all planned rounds.
+    claim: with a positive noise multiplier, and the declared schema of all planned rounds.
     max_epsilon: the budget; None for no limit.
     adjacency: 'zero_out' or 'replace_one'.
   """
 
   def __init__(
     self,
-    noise: run_noise.RunNoise,
-    schema: schemas.MinSep,
+    claim: claim_lib.Claim,
     *,
     delta: float,
     max_epsilon: float | None,
@@ -36,15 +34,15 @@ class Budget:
   ):
     gaussian.check_delta(delta)
     adjacency_lib.check(adjacency, group_size)
-    self._noise, self._schema = noise, schema
-    gaussian.check_positive('noise_multiplier', noise.noise_multiplier)
-    _check_prefixes(noise.strategy, noise.num_rounds)
+    self._claim, self._schema = claim, claim.schema
+    gaussian.check_positive('noise_multiplier', claim.noise_multiplier)
+    _check_prefixes(claim.strategy, claim.schema.num_rounds)
     if max_epsilon is not None:
       gaussian.check_positive('max_epsilon', max_epsilon)
     self.max_epsilon, self._delta = max_epsilon, delta
     self._adjacency, self._group_size = adjacency, group_size
     # That of all planned rounds is an upper bound for fewer.
-    self._rounding = run_noise.rounding([noise]) or arithmetic.Rounding()
+    self._rounding = claim_lib.rounding([claim], [claim.schema.num_rounds])
     self.epsilon = functools.lru_cache(None)(self._epsilon)
     self.max_rounds = self._max_rounds()
     if not self.max_rounds:
@@ -55,10 +53,9 @@ class Budget:
 
   def _epsilon(self, num_rounds: int) -> float:
     """Returns ε of the first num_rounds rounds, by the declared schema."""
-    noise = self._noise.until(num_rounds)
     return Guarantee.of(
-      run_noise.worst_case([noise], [self._schema]),
-      noise_multiplier=noise.noise_multiplier,
+      claim_lib.worst_case([self._claim], [self._schema.within(num_rounds)]),
+      noise_multiplier=self._claim.noise_multiplier,
       delta=self._delta,
       adjacency=self._adjacency,
       group_size=self._group_size,

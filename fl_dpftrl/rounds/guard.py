@@ -1,20 +1,16 @@
 """A guard that keeps a run to its declared schema and privacy budget."""
 
+import dataclasses
 import operator
 import os
 import time
 
-from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.accounting import adjacency as adjacency_lib
-from fl_dpftrl.accounting import arithmetic as arithmetic_lib
-from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.files import durable
+from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ids as ids_lib
-from fl_dpftrl.logs import keys, noise_record
 from fl_dpftrl.logs import ledger as ledger_lib
-from fl_dpftrl.participation import schemas
 from fl_dpftrl.rounds import admission, budget
-from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages, rounding
 
 
@@ -33,8 +29,8 @@ class Guard:
   schema, refuses a round that would pass the budget, and records the cohort
   durably. It needs no TensorFlow, and goes into any loop:
 
-      guard = dpftrl.Guard(strategy, 7.379, schema, delta=1e-10, max_epsilon=8.0,
-                           log='run/participation.parquet')
+      claim = dpftrl.Claim(strategy=strategy, noise_multiplier=7.379, schema=schema)
+      guard = dpftrl.Guard(claim, 1e-10, max_epsilon=8.0, log='run/participation.parquet')
       admission = guard.admit(candidates, row=int(state.aggregator.noise.row))
       state = train(state, admission.device_ids)
 
@@ -57,6 +53,7 @@ class Guard:
 
   Attributes:
     schema: the declared schema.
+    claim: what the run claims, of the rounds that schema and budget allow.
     gate: decides, by the schema, who may take part.
     max_rounds: rounds that schema and budget allow.
     log: the participation log.
@@ -64,55 +61,40 @@ class Guard:
 
   def __init__(
     self,
-    strategy: files.Given,
-    noise_multiplier: float,
-    schema: schemas.MinSep,
+    claim: claim_lib.Claim,
     delta: float,
     max_epsilon: float | None = None,
     *,
     log: str | os.PathLike[str],
-    clip_norm: float | adaptive_clipping.AdaptiveClipping | None = None,
     adjacency: str = adjacency_lib.ZERO_OUT,
     group_size: int = 1,
-    arithmetic: arithmetic_lib.Arithmetic = arithmetic_lib.Arithmetic(),
   ):
     """Opens the log, and computes how many rounds the budget allows.
 
     Args:
-      strategy: C as it is run.
-      noise_multiplier: std(Z) / clip_norm; positive.
-      schema: participation that is declared for all planned rounds.
+      claim: what the run claims: a noise multiplier above 0, and the schema that is declared for
+        all planned rounds.
       delta: δ.
       max_epsilon: budget of this log; None for a schema without a budget.
       log: path of the participation log, ending in .parquet. A log that exists
         is continued.
-      clip_norm: L2 bound on an update or an AdaptiveClipping, for the log's metadata.
       adjacency: 'zero_out' or 'replace_one'.
       group_size: devices that are protected together.
-      arithmetic: the numbers that releases are made of, as `CorrelatedNoiseFactory.arithmetic`
-        returns it; by default they are not covered.
 
     Raises:
       ValueError: if an argument is out of range, or the budget is too small for
         one round.
       LogError: if the log is of another run, schema or noise.
     """
-    strategy = files.resolved(strategy)
-    self.schema, self._lock = schema, durable.ThreadLock(log)
-    self.gate = admission.Gate(schema)
-    metadata = noise_record.run_metadata(
-      strategy, noise_multiplier, clip_norm=clip_norm, arithmetic=arithmetic
-    )
+    if claim.schema is None:
+      raise ValueError('claim must have the schema that is declared for all planned rounds')
+    self.schema, self._lock = claim.schema, durable.ThreadLock(log)
+    self.gate = admission.Gate(self.schema)
     self._budget = budget.Budget(
-      run_noise.RunNoise(schema.num_rounds, strategy, noise_multiplier, arithmetic=arithmetic),
-      schema,
-      delta=delta,
-      max_epsilon=max_epsilon,
-      adjacency=adjacency,
-      group_size=group_size,
+      claim, delta=delta, max_epsilon=max_epsilon, adjacency=adjacency, group_size=group_size
     )
-    declared = keys.of_schema(schema.within(self.max_rounds))
-    self.log = ledger_lib.LogWriter(log, metadata=metadata | declared)
+    self.claim = dataclasses.replace(claim, schema=self.schema.within(self.max_rounds))
+    self.log = ledger_lib.LogWriter(log, metadata=self.claim.to_metadata())
     for t in range(self.log.num_rounds):
       self.gate.record(self.log.cohort(t))
 

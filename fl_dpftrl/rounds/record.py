@@ -1,7 +1,6 @@
 """Record of a run: who took part in which round, and what that proves."""
 
 import collections
-import dataclasses
 import os
 import pathlib
 import time
@@ -9,84 +8,16 @@ import time
 import numpy as np
 
 from fl_dpftrl import accounting
-from fl_dpftrl.accounting import adjacency, gaussian, run_noise
-from fl_dpftrl.accounting import arithmetic as arithmetic_lib
-from fl_dpftrl.centralized import sampling as sampling_lib
-from fl_dpftrl.families import base as strategies
+from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.files import durable, mark
+from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ids as ids_lib
-from fl_dpftrl.logs import keys, noise_record
 from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import schemas, seen
-from fl_dpftrl.replaying import replay, runs, sensitivities, statement
+from fl_dpftrl.replaying import replay, runs, statement
 from fl_dpftrl.rounds import admission, guard
 from fl_dpftrl.strategies import files
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Claim:
-  """Claim of a run about its noise and its participation, before its first round.
-
-  Attributes:
-    strategy: C and N.
-    noise_multiplier: std(Z) / clip_norm; 0 without noise.
-    clip_norm: L2 bound on an update.
-    num_coordinates: size of an update.
-    schema: participation that devices keep to; None for no limit.
-    sampling: scheme by which batches are drawn, in place of a schema.
-    max_epsilon: privacy budget by the schema.
-    delta: δ.
-    void_reason: reason why the run guarantees nothing; None if it does.
-
-  Raises:
-    ValueError: for delta out of range, a schema beside a sampling scheme, and a budget without
-      schema, delta or guarantee.
-  """
-
-  strategy: strategies.Strategy
-  noise_multiplier: float
-  clip_norm: float
-  num_coordinates: int
-  schema: schemas.MinSep | None = None
-  sampling: sampling_lib.Scheme | None = None
-  max_epsilon: float | None = None
-  delta: float | None = None
-  void_reason: str | None = None
-
-  def __post_init__(self):
-    if self.delta is not None:
-      gaussian.check_delta(self.delta)
-    if self.sampling is not None and self.schema is not None:
-      raise ValueError('schema and sampling exclude each other: the scheme says who takes part')
-    if self.max_epsilon is None:
-      return
-    missing = [name for name in ('schema', 'delta') if getattr(self, name) is None]
-    if missing or self.void_reason:
-      raise ValueError(
-        f'max_epsilon={self.max_epsilon:g} needs '
-        + (' and '.join(missing) if missing else f'a guarantee; {self.void_reason}')
-      )
-
-  @property
-  def arithmetic(self) -> arithmetic_lib.Arithmetic:
-    """The numbers that releases are made of."""
-    if not self.noise_multiplier:
-      return arithmetic_lib.Arithmetic()
-    if self.sampling is not None:  # No bound is known for amplified guarantees.
-      return arithmetic_lib.Arithmetic(kind=arithmetic_lib.LATTICE)
-    return arithmetic_lib.Arithmetic.covered(self.num_coordinates)
-
-  def metadata(self) -> dict[str, str]:
-    """Returns the metadata of the log."""
-    return {
-      **noise_record.run_metadata(
-        self.strategy, self.noise_multiplier, clip_norm=self.clip_norm, arithmetic=self.arithmetic
-      ),
-      **({} if self.void_reason is None else {keys.VOID_KEY: self.void_reason}),
-      **({} if self.sampling is None else sampling_lib.metadata(self.sampling)),
-      **({} if self.schema is None else keys.of_schema(self.schema)),
-    }
 
 
 class Record:
@@ -95,34 +26,35 @@ class Record:
   Args:
     folder: of the run, with log and strategy file.
     claim: what the run claims; that of a log which is continued must be the same.
+    max_epsilon: privacy budget by the schema; None for no limit.
+    delta: δ.
 
   Raises:
-    ValueError: for a claim that will not do.
+    ValueError: for a budget that is too small for one round.
     LogError: for a log of another run.
   """
 
-  def __init__(self, folder: pathlib.Path, claim: Claim):
-    self._folder, self._claim = folder, claim
+  def __init__(
+    self,
+    folder: pathlib.Path,
+    claim: claim_lib.Claim,
+    *,
+    max_epsilon: float | None = None,
+    delta: float | None = None,
+  ):
+    self._folder, self._claim, self._delta = folder, claim, delta
     self._seen = seen.Seen()
     self._lock = durable.ThreadLock(folder)  # ε is of one claim, and counts each round once.
     self._guard: guard.Guard | None = None
     self._gate: admission.Gate | None = None
     self.is_closed = False
     path = folder / ledger_lib.NAME
-    if claim.max_epsilon is not None and claim.schema is not None and claim.delta is not None:
-      self._guard = guard.Guard(
-        claim.strategy,
-        claim.noise_multiplier,
-        claim.schema,
-        claim.delta,
-        claim.max_epsilon,
-        log=path,
-        clip_norm=claim.clip_norm,
-        arithmetic=claim.arithmetic,
-      )
+    if max_epsilon is not None and delta is not None:
+      self._guard = guard.Guard(claim, delta, max_epsilon, log=path)
       self._gate, self._log = self._guard.gate, self._guard.log
+      self._claim = self._guard.claim
       return
-    self._log = ledger_lib.LogWriter(path, metadata=claim.metadata())
+    self._log = ledger_lib.LogWriter(path, metadata=claim.to_metadata())
     if claim.schema is not None:
       self._gate = admission.Gate(claim.schema)
       for t in range(self._log.num_rounds):
@@ -154,12 +86,13 @@ class Record:
         ' without the whole log the run has no guarantee; put the newest log back'
       )
 
-  def save_strategy(self) -> None:
-    """Writes the strategy file, unless it is there."""
+  def save(self) -> None:
+    """Writes the files of strategy and claim, unless they are there."""
     path, claim = self._folder / files.NAME, self._claim
     if not path.exists():
       # A strategy file has figures for some schema; without one, for a single round.
       files.save_strategy(path, claim.strategy, schema=claim.schema or schemas.MinSep(1, 1))
+    claim.save(self._folder)
 
   def admissible(self, device_ids: ids_lib.Ids, at_most: int | None) -> np.ndarray:
     """Returns those that may take part in the next round, in their order."""
@@ -216,23 +149,13 @@ class Record:
     self._follow()
     if not self._seen.num_rounds:
       raise ValueError('there is no round yet')
-    schema = self._seen.schema
-    noise = run_noise.RunNoise(
-      schema.num_rounds, claim.strategy, claim.noise_multiplier, arithmetic=claim.arithmetic
-    )
-    return sensitivities.of_schemas([noise], [schema], [delta], adjacency.ZERO_OUT, 1)
+    return claim.guarantee(self._seen.schema, delta)
 
   def evidence(self) -> runs.Run:
     """Returns log and noise as `replay` takes them; ValueError without any round."""
     if not self.num_rounds:
       raise ValueError('there is no round yet')
-    log, claim = log_lib.read_log(self._log.path), self._claim
-    sampling = claim.sampling
-    if sampling is not None:
-      sampling = dataclasses.replace(sampling, num_rounds=log.num_rounds)
-    return runs.Run.of(
-      log, claim.strategy, noise_multiplier=claim.noise_multiplier, sampling=sampling
-    )
+    return runs.Run.of(log_lib.read_log(self._log.path), self._claim.strategy)
 
   def statement(self, delta: float | None) -> statement.Statement:
     """Returns what the log proves of the rounds so far."""
@@ -240,7 +163,7 @@ class Record:
 
   def delta(self, delta: float | None) -> float:
     """Returns δ as given, or that of the claim; ValueError without either."""
-    delta = self._claim.delta if delta is None else delta
+    delta = self._delta if delta is None else delta
     if delta is None:
       raise ValueError('delta must be given, here or to the aggregator')
     gaussian.check_delta(delta)
@@ -265,3 +188,17 @@ class Record:
   def _follow(self) -> None:
     for t in range(self._seen.num_rounds, self._log.num_rounds):
       self._seen.add(self._log.cohort(t))
+
+
+def check_budget(claim: claim_lib.Claim, max_epsilon: float | None, delta: float | None) -> None:
+  """Raises ValueError for δ out of range, and a budget without schema, δ or guarantee."""
+  if delta is not None:
+    gaussian.check_delta(delta)
+  if max_epsilon is None:
+    return
+  missing = [name for name, value in (('schema', claim.schema), ('delta', delta)) if value is None]
+  if missing or claim.void_reason:
+    raise ValueError(
+      f'max_epsilon={max_epsilon:g} needs '
+      + (' and '.join(missing) if missing else f'a guarantee; {claim.void_reason}')
+    )

@@ -187,7 +187,8 @@ class Cell:
     opened = runs.open_run(log, strategy)
     if self.sampling is not None:
       scheme = dataclasses.replace(self.sampling, num_rounds=opened.log.num_rounds)
-      opened = dataclasses.replace(opened, sampling=scheme)
+      claim = dataclasses.replace(opened.claim, sampling=scheme)
+      opened = dataclasses.replace(opened, claim=claim)
     stated = replay.replay(opened, deltas=self.design.delta)
     epsilon = stated.parts()[0 if self.sampling is None else -1].guarantee.to_json()['epsilon']
     return {'epsilon': epsilon, 'delta': self.design.delta, 'void_reason': stated.void_reason}

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fl_dpftrl import metrics
-from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.aggregators import factory
 from fl_dpftrl.files import durable, mark
+from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.training import checkpoints
@@ -37,9 +37,8 @@ class TrainingRun:
     client_data: maps (round, device ids) to the data that process.next takes;
       the same in every call.
     aggregator: adds the noise.
+    claim: what the run claims.
     delta: δ at which ε is stated.
-    void_reason: reason why the run guarantees nothing; None if it does.
-    arithmetic: the numbers that its releases are made of.
     say: takes lines, such as one for each thing that was lost.
     status: returns what progress says of the machines that train; '' for nothing.
     log: the open log, once the run is under way.
@@ -51,9 +50,8 @@ class TrainingRun:
   rounds: Callable[[], Iterator[schemas.Cohort]]
   client_data: Callable[[int, Any], Sequence[Any]]
   aggregator: factory.CorrelatedNoiseFactory
+  claim: claim_lib.Claim
   delta: float = 1e-6
-  void_reason: str | None = None
-  arithmetic: arithmetic_lib.Arithmetic = arithmetic_lib.Arithmetic()
   say: Callable[[str], None] = lambda line: None
   status: Callable[[], str] = lambda: ''
   log: ledger_lib.LogWriter | None = None
@@ -111,11 +109,7 @@ class RoundFailedError(RuntimeError):
 
 
 def run(
-  training: TrainingRun,
-  observers: Sequence[Observer] = (),
-  *,
-  published: int = 0,
-  log_metadata: Mapping[str, str] | None = None,
+  training: TrainingRun, observers: Sequence[Observer] = (), *, published: int = 0
 ) -> checkpoints.Checkpoint:
   """Trains until num_rounds rows of noise are consumed, from where it stands.
 
@@ -123,7 +117,6 @@ def run(
     observers: told of its steps and releases, in their order.
     published: rounds that were published before, as far as what was published
       shows; more than the ledger has where that was put back from a copy.
-    log_metadata: what else the log's file says of the run.
 
   Returns:
     The last checkpoint.
@@ -140,7 +133,8 @@ def run(
     durable.remove_leftovers(training.folder)
     initial = training.process.initialize()
     stored = checkpoints.CheckpointFolder(stored_in, initial)
-    with ledger_lib.LogWriter(training.folder / ledger_lib.NAME, metadata=log_metadata) as log:
+    metadata = training.claim.to_metadata()
+    with ledger_lib.LogWriter(training.folder / ledger_lib.NAME, metadata=metadata) as log:
       opened = dataclasses.replace(training, log=log)
       return _run(opened, log, stored, initial, observers, published)
 

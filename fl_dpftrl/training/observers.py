@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 import tensorflow as tf
 
-from fl_dpftrl import accounting, metrics
+from fl_dpftrl import metrics
 from fl_dpftrl.participation import schemas, seen
 from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.text import rounding
@@ -91,14 +91,8 @@ class EpsilonSoFar(loop.Observer):
     if self._simulated:
       last = run.log.timestamp(done - 1)
       measured[DAYS] = 0.0 if last is None else round((last - cohorts.START) / 86400.0, 4)
-    if run.void_reason is None:
-      found = accounting.account(
-        run.aggregator.strategy,
-        self._seen.schema,
-        noise_multiplier=run.aggregator.noise_multiplier,
-        delta=run.delta,
-        num_coordinates=run.arithmetic.num_coordinates,
-      )
+    if run.claim.void_reason is None:
+      found = run.claim.guarantee(self._seen.schema, run.delta)
       measured[EPSILON] = rounding.UNBOUNDED if found.void_reason else found.epsilon()
     return measured
 

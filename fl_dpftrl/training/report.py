@@ -1,4 +1,4 @@
-"""Files of a finished run: statement, report, model and bundle."""
+"""Files of a finished run: statement, report and model."""
 
 import dataclasses
 import io
@@ -6,13 +6,11 @@ import json
 import os
 import pathlib
 import shlex
-import shutil
 from typing import Any
 
 import numpy as np
 
 from fl_dpftrl import metrics
-from fl_dpftrl.bundles import writing
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.logs import ledger
 from fl_dpftrl.logs import log as log_lib
@@ -26,7 +24,6 @@ from fl_dpftrl.training import trained as trained_lib
 STATEMENT_NAME = 'privacy.json'
 REPORT_NAME = 'privacy.html'
 MODEL_NAME = 'model.npz'
-BUNDLE_NAME = 'bundle'
 _COUNTS = ('clipped_count', 'zeroed_count', 'rejected_count')  # exact, unless clipping adapts
 
 
@@ -40,7 +37,6 @@ class Description:
     strategy: name or file by which the strategy was given.
     program: command line that replays, in the report.
     counts: whether the report has counts of clipped, zeroed and rejected updates.
-    short_rounds: whether the statement counts the rounds with fewer devices than the report goal.
   """
 
   dataset: str | None = None
@@ -48,7 +44,6 @@ class Description:
   strategy: str | None = None
   program: str = 'fl-dpftrl'
   counts: bool = False
-  short_rounds: bool = True
 
 
 def write(
@@ -59,19 +54,15 @@ def write(
   burnt: tuple[int, ...],
   history: metrics.History,
   description: Description,
-  bundle: bool,
 ) -> trained_lib.Trained:
-  """Replays the log, and writes the statement, its report, the model and the bundle.
+  """Replays the log, and writes the statement, its report and the model.
 
   Args:
     burnt: rounds whose row of noise was used up without a release.
-    bundle: whether to write a bundle; there is none of a void guarantee.
   """
   log = log_lib.read_log(run.folder / ledger.NAME)
   aggregator = run.aggregator
-  evidence = runs.Run.of(log, aggregator.strategy, noise_multiplier=aggregator.noise_multiplier)
-  goal = aggregator.report_goal if description.short_rounds else None
-  statement = replay_lib.replay(evidence, deltas=run.delta, report_goal=goal)
+  statement = replay_lib.replay(runs.Run.of(log, aggregator.strategy), deltas=run.delta)
   counts: dict[str, Any] = {}
   if description.counts and isinstance(aggregator.clip_norm, float):
     counts = _counts(history)
@@ -87,11 +78,14 @@ def write(
     report_goal=aggregator.report_goal,
     population=population,
     command=replay_command(run, description),
-    void_reason=run.void_reason,
+    void_reason=run.claim.void_reason,
     burnt_rounds=burnt,
     **counts,
   )
-  trained = trained_lib.Trained(
+  write_json(run.folder / STATEMENT_NAME, statement.to_json())
+  privacy.write_report(run.folder / REPORT_NAME, statement, setting=setting)
+  write_model(run.folder / MODEL_NAME, weights)
+  return trained_lib.Trained(
     model=weights,
     statement=statement,
     history=history,
@@ -99,16 +93,6 @@ def write(
     delta=run.delta,
     setting=setting,
   )
-  write_json(run.folder / STATEMENT_NAME, statement.to_json())
-  privacy.write_report(run.folder / REPORT_NAME, statement, setting=setting)
-  write_model(run.folder / MODEL_NAME, weights)
-  if bundle and run.void_reason is None:  # Of a void guarantee there is nothing to check.
-    path = run.folder / BUNDLE_NAME
-    if path.exists():  # A bundle of an earlier end of the same run follows from the log, too.
-      shutil.rmtree(path)
-    digest = writing.write_bundle(path, evidence, deltas=run.delta).digest
-    trained = dataclasses.replace(trained, bundle_digest=digest)
-  return trained
 
 
 def replay_command(run: loop.TrainingRun, description: Description) -> str:
@@ -123,8 +107,6 @@ def replay_command(run: loop.TrainingRun, description: Description) -> str:
     f'--noise_multiplier={run.aggregator.noise_multiplier}',
     f'--delta={run.delta}',
   ]
-  if description.short_rounds:
-    words.append(f'--report_goal={run.aggregator.report_goal}')
   return shlex.join(words)
 
 

@@ -1,5 +1,6 @@
 """Training of any TFF learning process, with checkpoints, log, observers and reports."""
 
+import dataclasses
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,8 +12,10 @@ from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.aggregators import factory, process_check
 from fl_dpftrl.families import base
 from fl_dpftrl.files import paths
+from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ids
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.rounds import budget
 from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.simulation import scenario as scenario_lib
 from fl_dpftrl.strategies import document, files
@@ -41,7 +44,6 @@ def train(
   evaluate: Callable[[Any], Mapping[str, Any]] | None = None,
   rounds_per_evaluation: int = 10,
   observers: Sequence[loop.Observer] = (),
-  bundle: bool = False,
   description: report.Description = report.Description(),
   context: tff_inprocess.InProcessContext | None = None,
   trusted_operations: Sequence[str] = (),
@@ -51,7 +53,7 @@ def train(
   """Trains in a folder, or goes on where a run in it was interrupted.
 
   Every noise row enters one sum, whatever happens. The folder gets strategy.json,
-  participation.parquet, metrics.csv, privacy.json, privacy.html, model.npz (the
+  claim.json, participation.parquet, metrics.csv, privacy.json, privacy.html, model.npz (the
   weights, without any secret) and checkpoints/, which hold the noise.
 
   Args:
@@ -79,7 +81,6 @@ def train(
       mappings.
     rounds_per_evaluation: number of rounds between two evaluations.
     observers: see the run's rounds, such as `TensorBoard()`, `EpsilonSoFar()` and `Plot()`.
-    bundle: whether to write bundle/, for `fl-dpftrl verify`; there is none of a void guarantee.
     description: what the report says beyond the run.
     context: runs the rounds, such as what `tff_inprocess.use_machines` returns, with the seed of
       the clients' draws; None for this process.
@@ -110,7 +111,7 @@ def train(
   planned, declared = devices.planned_schema(num_rounds), devices.declared_schema(num_rounds)
   strategy_file = folder / files.NAME
   _check_strategy(strategy_file, aggregator.strategy)
-  arithmetic = aggregator.arithmetic(process_lib.trainable_weights(process))
+  trainable = process_lib.trainable_weights(process)
   learned = process_check.check_process(process, aggregator, trusted_operations=trusted_operations)
   if not allow_unprotected_state:
     learned.require()
@@ -118,12 +119,17 @@ def train(
     simulated = devices.simulation()
     rounds = lambda: cohorts.named(simulated.rounds(), names)
   shows_errors = context is not None and context.show_client_errors
-  void = guarantee.void_reason(aggregator, learned.reason, shows_errors=shows_errors)
+  claim = aggregator.claim(
+    trainable,
+    schema=declared,
+    void_reason=guarantee.void_reason(aggregator, learned.reason, shows_errors=shows_errors),
+    not_private_metrics=_shortened(learned.metrics),
+    trusted_operations=_shortened(learned.trusted),
+  )
   if max_epsilon is not None:
-    num_rounds, rounds = _within_budget(
-      aggregator, declared, arithmetic, rounds, void, delta=delta, max_epsilon=max_epsilon, say=say
-    )
-    declared = declared and declared.within(num_rounds)
+    claim = _within_budget(claim, delta=delta, max_epsilon=max_epsilon, say=say)
+    num_rounds, all_rounds = claim.schema.num_rounds, rounds
+    rounds = lambda: guarantee.admitted(all_rounds(), claim.schema)
   of_name = {str(client): client for client in clients}
   get_data = lambda t, ids: [
     tff_inprocess.Later(client_data, (t, of_name.get(str(i), str(i)))) for i in ids
@@ -139,13 +145,12 @@ def train(
       rounds=rounds,
       client_data=get_data,
       aggregator=aggregator,
+      claim=claim,
       delta=delta,
-      void_reason=void,
-      arithmetic=arithmetic,
       say=say,
       status=used.status,
     )
-    if arithmetic.kind == arithmetic_lib.LATTICE:
+    if claim.arithmetic.kind == arithmetic_lib.LATTICE:
       say(
         "the guarantee does not cover the lowest bits of releases, as the noise is in TFF's state: "
         "give memory='engine', or call tff_inprocess.use() before the process is built"
@@ -158,14 +163,8 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     if not strategy_file.exists():
       files.save_strategy(strategy_file, aggregator.strategy, schema=planned)
-    last = loop.run(
-      run,
-      watching,
-      published=max(table.rounds, default=-1) + 1,
-      log_metadata=guarantee.log_metadata(
-        run, declared=declared, not_private=learned.metrics, trusted=learned.trusted
-      ),
-    )
+    claim.save(folder)
+    last = loop.run(run, watching, published=max(table.rounds, default=-1) + 1)
     weights = run.process.weights(last.state)
   trained = report.write(
     run,
@@ -174,7 +173,6 @@ def train(
     burnt=last.burnt,
     history=table.history(),
     description=description,
-    bundle=bundle,
   )
   for observer in watching:
     observer.end(run, trained)
@@ -198,36 +196,26 @@ def _observers(
 
 
 def _within_budget(
-  aggregator: factory.CorrelatedNoiseFactory,
-  declared: schemas.MinSep | None,
-  arithmetic: arithmetic_lib.Arithmetic,
-  rounds: Callable[[], Iterator[schemas.Cohort]],
-  void: str | None,
-  *,
-  delta: float,
-  max_epsilon: float,
-  say: Callable[[str], None],
-) -> tuple[int, Callable[[], Iterator[schemas.Cohort]]]:
-  """Returns the rounds that a privacy budget allows, and their cohorts."""
-  if declared is None or void is not None:
+  claim: claim_lib.Claim, *, delta: float, max_epsilon: float, say: Callable[[str], None]
+) -> claim_lib.Claim:
+  """Returns the claim of the rounds that a privacy budget allows."""
+  if claim.schema is None or claim.void_reason is not None:
+    guaranteed = '' if claim.void_reason is None else f', and a guarantee; {claim.void_reason}'
     raise ValueError(
-      f'max_epsilon={max_epsilon:g} needs timers in rounds, which declare a min-sep'
-      f'{"" if void is None else f", and a guarantee; {void}"}'
+      f'max_epsilon={max_epsilon:g} needs timers in rounds, which declare a min-sep{guaranteed}'
     )
-  allowed = guarantee.allowed_rounds(
-    aggregator.strategy,
-    aggregator.noise_multiplier,
-    declared,
-    arithmetic,
-    delta=delta,
-    max_epsilon=max_epsilon,
-  )
-  if allowed < declared.num_rounds:
+  allowed = budget.Budget(claim, delta=delta, max_epsilon=max_epsilon).max_rounds
+  if allowed < claim.schema.num_rounds:
     say(
-      f'max_epsilon={max_epsilon:g} allows {allowed} of {declared.num_rounds} rounds: the run ends'
-      ' there; a larger noise_multiplier would allow more'
+      f'max_epsilon={max_epsilon:g} allows {allowed} of {claim.schema.num_rounds} rounds: the run'
+      ' ends there; a larger noise_multiplier would allow more'
     )
-  return allowed, lambda: guarantee.admitted(rounds(), declared)
+  return dataclasses.replace(claim, schema=claim.schema.within(allowed))
+
+
+def _shortened(names: Sequence[str]) -> tuple[str, ...]:
+  """Returns names as a claim takes them."""
+  return tuple(name[:200] for name in names[:1000])
 
 
 def _devices(

@@ -33,7 +33,6 @@ class Trained:
     delta: δ at which ε is stated.
     setting: what the report says beyond the log; among it `void_reason` and
       `burnt_rounds`.
-    bundle_digest: digest of the bundle, to keep elsewhere; None without one.
   """
 
   model: Any
@@ -42,7 +41,6 @@ class Trained:
   folder: pathlib.Path
   delta: float
   setting: setting_lib.Setting
-  bundle_digest: str | None = None
 
   @property
   def weights(self) -> Any:

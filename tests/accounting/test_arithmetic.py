@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import accounting
-from fl_dpftrl.accounting import arithmetic, run_noise
+from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.families import lattice
+from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import noise_record, refusals
 from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import replay, runs
@@ -34,11 +34,11 @@ def _coarse(monkeypatch):
 def _mu(noise, schema, *, adjacency='zero_out', group_size=1):
   """μ as a statement has it."""
   value, kind = accounting.adjacency.scaled(
-    run_noise.worst_case([noise], [schema]), adjacency, group_size
+    claim_lib.worst_case([noise], [schema]), adjacency, group_size
   )
   del kind
   effective = noise.noise_multiplier / value
-  return 1.0 / run_noise.rounding([noise]).lengthened(effective)
+  return 1.0 / claim_lib.rounding([noise], [schema.num_rounds]).lengthened(effective)
 
 
 @pytest.mark.slow
@@ -53,7 +53,9 @@ def test_exact_laws_of_releases_keep_to_the_stated_mu(
 ):
   """A noise multiplier of ¼ makes an update one unit long, and one of ⅛ two units."""
   made = every_family.example(name, 2)
-  noise = run_noise.RunNoise(2, made, multiplier, 1.0, COVERED(1))
+  noise = claim_lib.Claim(
+    strategy=made, noise_multiplier=multiplier, clip_norm=1.0, arithmetic=COVERED(1)
+  )
   mu = _mu(noise, schemas.MinSep(2, 1), adjacency=adjacency, group_size=group_size)
   longest = np.full(2, round(2.0**coarse / multiplier))
   this = group_size * longest
@@ -116,17 +118,16 @@ def test_refuses(arguments):
     arithmetic.Arithmetic(**arguments)
 
 
-def _log(path, found=None, **metadata):
+def _log(path, found=None):
   strategy = files.load_strategy('blt-b400')
-  stated = noise_record.run_metadata(
-    strategy, 3.0, clip_norm=1.0, arithmetic=found or arithmetic.Arithmetic()
+  claim = claim_lib.Claim(
+    strategy=strategy,
+    noise_multiplier=3.0,
+    clip_norm=1.0,
+    arithmetic=found or arithmetic.Arithmetic(),
   )
   log_schema.write_log(
-    path,
-    rounds=[0, 5, 9],
-    device_ids=['a', 'a', 'b'],
-    num_rounds=12,
-    metadata={**stated, **metadata},
+    path, rounds=[0, 5, 9], device_ids=['a', 'a', 'b'], num_rounds=12, metadata=claim.to_metadata()
   )
   return runs.Run.of(log_lib.read_log(path), strategy)
 
@@ -161,20 +162,6 @@ def test_runs_of_several_kinds_are_as_the_weakest(tmp_path):
   assert few.and_then(many) == many.and_then(few) == many
 
 
-@pytest.mark.parametrize(
-  'metadata',
-  [
-    {'fl_dpftrl.arithmetic': 'covered'},
-    {'fl_dpftrl.arithmetic': 'lattice', 'fl_dpftrl.num_coordinates': '3'},
-    {'fl_dpftrl.arithmetic': 'covered', 'fl_dpftrl.num_coordinates': '0'},
-    {'fl_dpftrl.arithmetic': 'exact'},
-  ],
-)
-def test_malformed_metadata_are_refused(metadata, tmp_path):
-  with pytest.raises(refusals.LogError, match='arithmetic in the metadata of the log is malformed'):
-    _log(tmp_path / 'log.parquet', **metadata)
-
-
 def test_a_budget_has_room_for_the_rounding():
   strategy, schema = files.load_strategy('blt-b400'), schemas.MinSep(60, 10)
   within = accounting.account(
@@ -182,8 +169,7 @@ def test_a_budget_has_room_for_the_rounding():
   ).epsilon()
   allowed = [
     budget.Budget(
-      run_noise.RunNoise(60, strategy, 3.0, arithmetic=stated),
-      schema,
+      claim_lib.Claim(strategy=strategy, noise_multiplier=3.0, schema=schema, arithmetic=stated),
       delta=1e-8,
       max_epsilon=within,
     ).max_rounds

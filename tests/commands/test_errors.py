@@ -91,12 +91,6 @@ ERRORS = [
     'add_or_remove is refused',
   ),
   ('calibrate', f'{_SAMPLED}=shuffled --epsilon=1 --batch_size=0.5', 'batch_size.*0.5'),
-  ('replay', '--date=today', "--date='today' must be a date as YYYY-MM-DD"),
-  ('replay', '--title=', 'must have 1 to 200 characters'),
-  ('replay', '--title=a\x85b', 'one line of printable characters'),
-  ('replay', '--unit=phone', '--unit=phone is for a report'),
-  ('replay', '--clip_norm=0', '--clip_norm=0.0 must be positive'),
-  ('replay', '--clip_norm=2 --report=p.html', '--clip_norm=2.0 differs from 0.5'),
   ('replay', '--log=nowhere.parquet', 'nowhere.parquet: no such file'),
   ('replay', '--num_rounds=7', 'its num_rounds is 12, not 7'),
   ('replay', '--adjacency=add_or_remove', 'add_or_remove is refused'),
@@ -104,8 +98,8 @@ ERRORS = [
   ('replay', '--declared_num_rounds=5', 'must be at least the 12 rounds of the log'),
   ('replay', '--report=no/p.html', '--report=no/p.html: its folder'),
   ('replay', '--report=p.html --public_report=p.html', 'another file than --report'),
-  ('replay', '--public_bundle=public', 'give --bundle too'),
-  ('replay', '--runs=r.json', '--log does not go with --runs'),
+  ('replay', '--evidence=no/evidence', 'does not exist'),
+  ('replay', 'run', '--log does not go with run'),
   ('replay', f'{_BATCHES}=poisson --group_size=2', 'group_size=2 is refused'),
   ('replay', f'{_BATCHES}=poisson --adjacency=add_or_remove', 'is refused'),
   ('replay', f'{_BATCHES}=poisson --strategy=blt-b400', 'needs a banded strat'),
@@ -145,7 +139,6 @@ ERRORS = [
   ('audit', '--num_draws=9', 'num_draws must be at least 1000'),
   ('audit', '--executor=worker', 'invalid choice'),
   ('verify', '', 'log.parquet'),
-  ('verify', '--salt=00', '--salt needs --private'),
 ]
 # Command lines without those flags.
 _HUGE = 'x' * 5000
@@ -167,9 +160,11 @@ LINES = [
   ('compare', '--mechanisms'),
   ('compare --mechanisms=blt', '--num_rounds'),
   ('account --strategy=identity --delta=1e-6 --num_rounds=5', '--noise_multiplier.*--rho'),
-  ('replay --strategy=identity --delta=1e-6', '--log is needed, or --runs'),
+  ('replay --strategy=identity --delta=1e-6', '--log is needed, or the folder of a run'),
   (f'replay --log=twice.csv {_NOISE}', "twice.csv, row 2: device 'a' is twice in round 0"),
-  ('replay --runs=runs.json --delta=1e-6 --sampling=poisson', '--sampling does not go with --runs'),
+  ('replay absent --delta=1e-6', "'absent' is no folder of a run"),
+  ('replay absent --delta=1e-6 --sampling=poisson', '--sampling does not go with absent'),
+  ('verify .', 'holds no SHA256SUMS: it is no evidence'),
   ('simulate --num_rounds=3', '--population is needed, or --scenario'),
   *(
     (f'simulate {_SAMPLED}=poisson {flag}', f'{flag} is for devices')
@@ -196,7 +191,6 @@ def folder(tmp_path_factory):
     rounds=[0, 0, 1, 4, 6, 9],
     device_ids=['a', 'c', 'b', 'a', 'b', 'a'],
     num_rounds=12,
-    metadata={'fl_dpftrl.clip_norm': '0.5'},
   )
   (path / 'twice.csv').write_text('round,device_id\n0,a\n0,a\n')
   (path / 'broken.json').write_text('{}')

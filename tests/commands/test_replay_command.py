@@ -2,13 +2,18 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
 
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.centralized import partition, sampling
-from fl_dpftrl.logs import description, keys, schema
+from fl_dpftrl.centralized import sampling
+from fl_dpftrl.logs import claim as claim_lib
+from fl_dpftrl.logs import schema
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.simulation import partition
+from fl_dpftrl.strategies import files
 
 ROWS = {
   'rounds': [0, 0, 1, 4, 6, 9],
@@ -58,8 +63,9 @@ def test_table_for_people(log, replayed):
 
 
 def test_a_void_log_is_loud(tmp_path, replayed):
-  path = tmp_path / 'log.parquet'
-  schema.write_log(path, **ROWS, metadata={keys.VOID_KEY: 'the noise seed was given'})
+  path, why = tmp_path / 'log.parquet', 'the noise seed was given'
+  claim = claim_lib.Claim(strategy='identity', noise_multiplier=3.0, void_reason=why)
+  schema.write_log(path, **ROWS, metadata=claim.to_metadata())
   status, out, err = replayed(path, '--json')
   assert status == 4
   assert json.loads(out)['void_reason'] == 'the noise seed was given'
@@ -67,40 +73,23 @@ def test_a_void_log_is_loud(tmp_path, replayed):
   assert '\nVOID: share of participating devices' in replayed(path)[1]
 
 
-def test_the_report_says_what_flags_or_the_log_state(tmp_path, replayed, stated):
-  path, page, public = (tmp_path / name for name in ('log.parquet', 'privacy.html', 'public.html'))
-  words = description.Description(title='From the log', date='2026-01-31', unit='a phone')
-  schema.write_log(path, **ROWS, metadata=words.metadata())
-  epsilon = stated(path, f'--report={page}')['worst_case']['epsilon']
-  once = page.read_text()
-  for text in (
-    '<h1>From the log</h1>',
-    '2026-01-31',
-    'a phone',
-    f'value="{epsilon!r}" data-field="worst_case.epsilon"',
-    f'fl-dpftrl replay --log={path} --strategy=identity',
-  ):
-    assert text in once
-  replayed(path, f'--report={page}')
-  assert page.read_text() == once  # No clock.
-  flags = "--title='From a flag' --date=2026-02-01 --clip_norm=0.3"
-  replayed(path, f'{flags} --report={page} --public_report={public}')
-  assert 'a phone' in page.read_text() and 'a phone' not in public.read_text()
-  for text in ('<h1>From a flag</h1>', '2026-02-01', 'Clip norm 0.3'):
-    assert text in page.read_text() and text in public.read_text()
-
-
 def test_several_runs(log, tmp_path, run):
-  path, report = tmp_path / 'runs.json', tmp_path / 'public.html'
-  entry = {'log': log.name, 'strategy': 'identity', 'noise_multiplier': 3}
-  path.write_text(json.dumps({'runs': [entry, entry]}))
-  status, out, err = run(f'replay --runs={path} --delta=0.4 --json --public_report={report}')
+  report, folders = tmp_path / 'public.html', []
+  claim = claim_lib.Claim(strategy='identity', noise_multiplier=3.0)
+  for name in 'ab':
+    folders.append(tmp_path / name)
+    folders[-1].mkdir()
+    shutil.copy(log, folders[-1] / 'participation.parquet')
+    claim.save(folders[-1])
+    files.save_strategy(folders[-1] / 'strategy.json', 'identity', schema=schemas.MinSep(12))
+  given = ' '.join(map(str, folders))
+  status, out, err = run(f'replay {given} --delta=0.4 --json --public_report={report}')
   found = json.loads(out)
   assert (status, len(found['runs'])) == (0, 2)
   assert found['worst_case']['rho'] == pytest.approx(1 / 3)
   assert '--delta=0.4 is not below 1 / 3' in err
   assert 'the log of run 2 is that of run 1, byte for byte' in err
-  assert 'run 2' in run(f'replay --runs={path} --delta=1e-6')[1]
+  assert 'run 2' in run(f'replay {given} --delta=1e-6')[1]
   assert 'per_device' not in report.read_text()
 
 
@@ -149,10 +138,10 @@ def test_a_contradiction_is_loud(drawn, tmp_path, replayed):
 
 def test_a_publication_says_why_it_has_no_amplified_figure(drawn, tmp_path, replayed):
   page = tmp_path / 'p.html'
-  flags = f'{BATCHES}=poisson --declared_num_rounds=200 --declared_min_sep=4 --public_report={page}'
+  flags = f'{BATCHES}=poisson --public_report={page}'
   _, out, err = replayed(drawn('poisson'), flags)
   head = next(l for l in out.splitlines() if 'worst case' in l)
-  assert head.split()[-3:] == ['declared:', 'VOID', 'amplified']
+  assert head.split()[-1] == 'amplified'
   assert 'as secret as the draws' in out
   assert '--public_report leaves out the amplified guarantee' in err
   assert '--sampling' not in page.read_text()

@@ -14,9 +14,10 @@ import pytest
 
 from experiments.stackoverflow import configuration, evaluate
 from experiments.stackoverflow import train as command
-from fl_dpftrl.bundles import verification
 from fl_dpftrl.commands import main
 from fl_dpftrl.files import durable
+from fl_dpftrl.replaying import evidence
+from fl_dpftrl.replaying import runs as runs_lib
 from tests import pages
 from tests.experiments import runs, starts
 
@@ -35,8 +36,8 @@ def test_leaves_the_files_of_the_contract(guaranteed):
   folder = guaranteed.folder
   assert {path.name for path in folder.iterdir()} == {
     'accuracy.png',
-    'bundle',
     'checkpoints',
+    'claim.json',
     'hparams.json',
     'lock',
     'metrics.csv',
@@ -56,13 +57,12 @@ def test_leaves_the_files_of_the_contract(guaranteed):
   assert runs.read(folder, 'hparams.json')['num_rounds'] == 12
 
 
-def test_the_bundle_is_verified_and_its_digest_is_told(guaranteed):
-  folder, out, _ = guaranteed
-  found = verification.verify(folder / 'bundle')
-  assert found.passed, found.checks
-  line = next(l for l in out.splitlines() if l.startswith('  digest, to keep'))
-  assert line.split()[-1] == found.digest
-  assert (folder / 'bundle').stat().st_mode & 0o777 == 0o700
+def test_evidence_of_its_folder_is_verified(guaranteed, tmp_path):
+  run = runs_lib.open_folder(guaranteed.folder)
+  model = guaranteed.folder / 'model.npz'
+  digest = evidence.write_evidence(tmp_path / 'evidence', run, deltas=1e-6, model=model)
+  found = evidence.verify(tmp_path / 'evidence', model=model)
+  assert found.passed and found.digest == digest, found.checks
 
 
 def test_replay_gives_the_figures_of_the_report(guaranteed, capsys, monkeypatch):

@@ -10,18 +10,19 @@ from fl_dpftrl.files import durable, paths
 from fl_dpftrl.logs import log
 
 SCHEMA = dpftrl.MinSep(num_rounds=8, min_sep=2)
+CLAIM = dpftrl.Claim(strategy='identity', noise_multiplier=1.0, schema=SCHEMA)
 NOISE = dict(noise_multiplier=1.0, clip_norm=1.0, report_goal=2)
 WRITERS = {
   'aggregator': lambda p: dpftrl.PrivateAggregator(
     'identity', template=np.zeros(2), folder=p, schema=SCHEMA, **NOISE
   ),
   'rows': lambda p: dpftrl.NoiseRows('identity', 2, folder=p),
-  'guard': lambda p: dpftrl.Guard('identity', 1.0, SCHEMA, 1e-6, log=f'{p}/log.parquet'),
+  'guard': lambda p: dpftrl.Guard(CLAIM, 1e-6, log=f'{p}/log.parquet'),
   'writer': lambda p: dpftrl.LogWriter(f'{p}/log.parquet'),
   'log': lambda p: dpftrl.write_log(f'{p}/a.parquet', rounds=[0], device_ids=['a'], num_rounds=1),
   'strategy': lambda p: dpftrl.save_strategy(f'{p}/a.json', dpftrl.Identity(), schema=SCHEMA),
   'file': lambda p: durable.write_durably(f'{p}/a', b''),
-  'bundle': lambda p: dpftrl.write_bundle(p, [], deltas=1e-6),
+  'evidence': lambda p: dpftrl.write_evidence(p, [], deltas=1e-6),
 }
 READERS = {
   'load': dpftrl.load_strategy,

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fl_dpftrl.families import banded, banded_toeplitz, blt, stamped, tree_online
+from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import schema
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
@@ -60,15 +61,13 @@ def trace_case(folder, seed):
 
 
 def runs_case(folder, seed):
-  log = folder / 'log.csv'
-  log.write_text('round,device_id\n0,a\n1,b\n5,a\n')
-  path = folder / 'runs.json'
-  run = {'log': 'log.csv', 'strategy': 'blt-b100', 'noise_multiplier': 8.0, 'num_rounds': 10}
-  content = json.dumps(
-    {'runs': [{**run, 'declared_num_rounds': 30, 'declared_min_sep': 2}]}
-  ).encode()
-  path.write_bytes(mutations.mutated(content, seed))
-  return ['replay', f'--runs={path}', '--delta=1e-6']
+  (folder / 'participation.csv').write_text('round,device_id\n0,a\n1,b\n5,a\n')
+  planned = schemas.MinSep(num_rounds=30, min_sep=2)
+  claim = claim_lib.Claim(strategy='blt-b100', noise_multiplier=8.0, schema=planned)
+  files.save_strategy(folder / 'strategy.json', claim.strategy, schema=planned)
+  content = json.dumps(claim.to_json()).encode()
+  (folder / 'claim.json').write_bytes(mutations.mutated(content, seed))
+  return ['replay', str(folder), '--delta=1e-6']
 
 
 RNG = np.random.default_rng(0)

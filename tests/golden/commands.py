@@ -69,8 +69,7 @@ LINES = (
   'simulate --scenario=scenario.json --seed=2',
   f'replay --log=log.parquet --strategy=blt.json {_NOISE}',
   f'replay --log=log.parquet --strategy=blt-b100 {_NOISE} --delta=1e-6 --group_size=2'
-  ' --declared_num_rounds=40 --declared_min_sep=8 --report=page.html --bundle=bundle'
-  ' --public_bundle=public',
+  ' --declared_num_rounds=40 --declared_min_sep=8 --report=page.html --evidence=evidence',
   f'replay --log=hours.parquet --strategy=tree_online {_NOISE} --declared_num_rounds=40'
   ' --declared_min_sep=30'
   ' --declared_max_participations=2',
@@ -79,8 +78,7 @@ LINES = (
   ' --columns=round=step',
   f'replay --log=log.parquet --strategy=identity {_NOISE} --max_epsilon=0.1',
   f'replay --log=absent.parquet --strategy=identity {_NOISE}',
-  'verify bundle',
-  'verify public',
+  'verify evidence',
   'verify absent',
   f'plan {_POPULATION} --timer_rounds=8 --delta=1e-6 --noise_multiplier=4 --num_simulations=2'
   ' --strategies=identity,tree_online,blt-b100 --output=plan.json',

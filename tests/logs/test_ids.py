@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from fl_dpftrl.families import blt
+from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ids as ids_lib
 from fl_dpftrl.logs import ledger, schema
 from fl_dpftrl.participation import schemas
@@ -87,7 +88,8 @@ def entry_points(folder):
   """What takes device ids, by its name; each is opened in a folder of its own."""
   planned = schemas.MinSep(num_rounds=9, min_sep=1)
   strategy = blt.BLT([0.9], [0.2])
-  guarded = lambda name: guard.Guard(strategy, 5.0, planned, 1e-6, log=folder / f'{name}.parquet')
+  claim = claim_lib.Claim(strategy=strategy, noise_multiplier=5.0, schema=planned)
+  guarded = lambda name: guard.Guard(claim, 1e-6, log=folder / f'{name}.parquet')
   loop = aggregator.PrivateAggregator(
     strategy,
     template=np.zeros(1),

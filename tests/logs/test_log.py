@@ -14,7 +14,7 @@ from fl_dpftrl.replaying import embedded, replay, runs
 from tests.logs import files
 
 ROWS = {'round': [0, 0, 1, 3], 'device_id': list('abca')}
-V1 = {'fl_dpftrl.log_version': '1', 'num_rounds': '5'}
+OWN = {'fl_dpftrl.log_version': '2', 'num_rounds': '5'}
 
 
 def refused_by_replay(paths, message):
@@ -59,14 +59,14 @@ def test_a_folder_of_a_log_holds_nothing_else(tmp_path, name):
 @pytest.mark.parametrize(
   'rows, metadata, message',
   [
-    (ROWS, {**V1, 'num_rounds': '6'}, "num_rounds is '6', but '5' in"),
-    (ROWS, {'fl_dpftrl.log_version': '1'}, "num_rounds is None, but '5' in"),
-    (ROWS, {**V1, 'fl_dpftrl.run': 'x'}, "fl_dpftrl.run is 'x', but None in"),
-    ({'round': [4], 'device_id': [7]}, V1, 'device_id is whole numbers, but text in'),
+    (ROWS, {**OWN, 'num_rounds': '6'}, "num_rounds is '6', but '5' in"),
+    (ROWS, {'fl_dpftrl.log_version': '2'}, "num_rounds is None, but '5' in"),
+    (ROWS, {**OWN, 'fl_dpftrl.run': 'x'}, "fl_dpftrl.run is 'x', but None in"),
+    ({'round': [4], 'device_id': [7]}, OWN, 'device_id is whole numbers, but text in'),
   ],
 )
 def test_refuses_shards_that_disagree(tmp_path, rows, metadata, message):
-  first = files.written(tmp_path / '1.parquet', ROWS, **V1)
+  first = files.written(tmp_path / '1.parquet', ROWS, **OWN)
   second = files.written(tmp_path / '2.parquet', rows, **metadata)
   with pytest.raises(refusals.LogError, match='2.parquet') as raised:
     log_lib.read_log([first, second])
@@ -75,7 +75,7 @@ def test_refuses_shards_that_disagree(tmp_path, rows, metadata, message):
 
 def test_shards_may_differ_in_what_others_wrote(tmp_path):
   paths = [
-    files.written(tmp_path / f'{i}.parquet', {'round': [i], 'device_id': ['z']}, **V1, host=f'{i}')
+    files.written(tmp_path / f'{i}.parquet', {'round': [i], 'device_id': ['z']}, **OWN, host=f'{i}')
     for i in range(2)
   ]
   assert log_lib.read_log(paths).num_rounds == 5
@@ -134,7 +134,7 @@ def test_a_run_without_devices_beside_others(tmp_path):
 
 
 def test_num_rounds_is_what_the_file_says_or_is_told(tmp_path):
-  stated = files.written(tmp_path / 'stated.parquet', ROWS, **V1)
+  stated = files.written(tmp_path / 'stated.parquet', ROWS, **OWN)
   silent = files.written(tmp_path / 'silent.parquet', ROWS)
   for given, num_rounds, expected in ((stated, None, 5), (stated, 5, 5), (silent, 7, 7)):
     log = log_lib.read_log(given, num_rounds=num_rounds)

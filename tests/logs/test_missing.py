@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fl_dpftrl.families import blt
+from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.logs import log as log_lib
@@ -164,7 +165,8 @@ def write(log, folder):
     append = lambda writer, t, ids: writer.append(t, ids, 0)
     if log.form == 'Guard':
       planned = schemas.MinSep(NUM_ROUNDS, 1)
-      open_log = lambda: guard.Guard(blt.BLT([0.9], [0.2]), 5.0, planned, 1e-6, log=path)
+      claim = claim_lib.Claim(strategy=blt.BLT([0.9], [0.2]), noise_multiplier=5.0, schema=planned)
+      open_log = lambda: guard.Guard(claim, 1e-6, log=path)
       append = lambda writer, t, ids: writer.admit(ids)
     with open_log() as writer:
       for t in range(NUM_ROUNDS):

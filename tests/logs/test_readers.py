@@ -71,20 +71,20 @@ JSON = {
   b' ' * 70_000 + OBJECT: 'line 1: is longer than 65536',
 }
 TABLE = {'round': [0, 0, 1, 3], 'device_id': list('abca')}
-V1 = {'fl_dpftrl.log_version': '1', 'num_rounds': '5'}
+OWN = {'fl_dpftrl.log_version': '2', 'num_rounds': '5'}
 HUGE = [0, 2**63]
 PARQUET = [
-  ({**TABLE, 'round': [0, 1, 2, -2]}, V1, 'row 4: round must be at least 0, got -2'),
-  ({**TABLE, 'round': [0, None, 1, 3]}, V1, 'row 2: has no round'),
-  ({**TABLE, 'device_id': ['a', None, 'c', 'a']}, V1, 'row 2: has no device_id'),
-  ({**TABLE, 'device_id': ['a', '', 'c', 'a']}, V1, 'row 2: device_id is empty'),
-  ({**TABLE, 'round': [0, 0, 1, 5]}, V1, 'row 4: round 5 is beyond the 5 rounds'),
-  ({**TABLE, 'round': [1, 2, 3, 5]}, V1, 'count from 0; if they begin at 1, give --first_round=1'),
-  ({**TABLE, 'round': [0.0] * 4}, V1, 'round must be whole numbers, is double'),
-  ({**TABLE, 'device_id': [1.5] * 4}, V1, 'device_id must be text or whole numbers, is double'),
+  ({**TABLE, 'round': [0, 1, 2, -2]}, OWN, 'row 4: round must be at least 0, got -2'),
+  ({**TABLE, 'round': [0, None, 1, 3]}, OWN, 'row 2: has no round'),
+  ({**TABLE, 'device_id': ['a', None, 'c', 'a']}, OWN, 'row 2: has no device_id'),
+  ({**TABLE, 'device_id': ['a', '', 'c', 'a']}, OWN, 'row 2: device_id is empty'),
+  ({**TABLE, 'round': [0, 0, 1, 5]}, OWN, 'row 4: round 5 is beyond the 5 rounds'),
+  ({**TABLE, 'round': [1, 2, 3, 5]}, OWN, 'count from 0; if they begin at 1, give --first_round=1'),
+  ({**TABLE, 'round': [0.0] * 4}, OWN, 'round must be whole numbers, is double'),
+  ({**TABLE, 'device_id': [1.5] * 4}, OWN, 'device_id must be text or whole numbers, is double'),
   ({'round': pa.array(HUGE, pa.uint64()), 'device_id': [3, 4]}, {}, f'{2**63} not in range'),
   ({'round': [0, 1], 'device_id': pa.array(HUGE, pa.uint64())}, {}, f'{2**63} not in range'),
-  (TABLE, V1 | {'fl_dpftrl.log_version': '2'}, "fl_dpftrl.log_version is '2', known is 1"),
+  (TABLE, OWN | {'fl_dpftrl.log_version': '1'}, "fl_dpftrl.log_version is '1', known is 2"),
   (TABLE, {'fl_dpftrl.log_version': 'x' * 10**6}, 'log_version is'),
   *(
     (TABLE, {'num_rounds': text}, 'num_rounds must be a whole number from 1 to 10000000, got')

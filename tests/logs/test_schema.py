@@ -36,7 +36,7 @@ def test_the_file_is_the_formats(tmp_path):
   times = table.column('timestamp').to_pylist()
   assert times[2].isoformat() == '2026-01-01T00:30:00+00:00'
   metadata = pq.read_metadata(path).metadata
-  assert metadata[b'fl_dpftrl.log_version'] == b'1'
+  assert metadata[b'fl_dpftrl.log_version'] == b'2'
   assert metadata[b'num_rounds'] == b'5'
   assert metadata[b'run'] == b'first'
   assert os.listdir(tmp_path) == ['log.parquet']

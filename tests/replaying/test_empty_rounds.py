@@ -9,8 +9,8 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.centralized import amplification, sampling
 from fl_dpftrl.commands import replay_text
-from fl_dpftrl.logs import noise_record, refusals
-from fl_dpftrl.replaying import publication, replay, runs
+from fl_dpftrl.logs import refusals
+from fl_dpftrl.replaying import replay, runs
 from fl_dpftrl.reports import privacy
 from tests.replaying.in_memory import log_of
 
@@ -19,8 +19,8 @@ RARE = dict(num_examples=1000, batch_size=0.01)
 
 
 def written(path, cohorts):
-  metadata = noise_record.run_metadata(STRATEGY, 2.0, clip_norm=1.0)
-  with dpftrl.LogWriter(path, metadata=metadata) as log:
+  claim = dpftrl.Claim(strategy=STRATEGY, noise_multiplier=2.0, clip_norm=1.0)
+  with dpftrl.LogWriter(path, metadata=claim.to_metadata()) as log:
     for t, cohort in enumerate(cohorts):
       log.append(t, cohort, 86400 + t)
   return path
@@ -71,10 +71,10 @@ def test_a_log_of_empty_rounds_is_replayed(tmp_path):
   assert 'observed' not in ' '.join(statement.assumptions)
   assert 'devices             0' in replay_text.text(statement)
   setting = privacy.Setting(run='empty', noise_multiplier=2.0, command='replay')
-  for shown in (statement, publication.publishable(statement)):
+  for shown in (statement, statement.publishable()):
     assert 'data-field="worst_case.epsilon"' in privacy.report(shown, setting)
-  dpftrl.write_bundle(tmp_path / 'bundle', run, deltas=1e-6)
-  assert dpftrl.verify(tmp_path / 'bundle').passed
+  dpftrl.write_evidence(tmp_path / 'evidence', run, deltas=1e-6)
+  assert dpftrl.verify(tmp_path / 'evidence').passed
 
 
 @pytest.mark.parametrize('ids', [['a', 'b'], [1, 2]])

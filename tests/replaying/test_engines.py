@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.families import blt
+from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.participation import counts
 from fl_dpftrl.replaying import embedded, exposure, runs, tally
 from tests.replaying import in_memory
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
-NOISE = run_noise.RunNoise(100, BLT, 1.0)
+CLAIM = claim_lib.Claim(strategy=BLT, noise_multiplier=1.0)
 
 
 def random_rows(num_rounds, devices, seed, as_text):
@@ -52,14 +52,14 @@ def test_what_does_not_fit_is_sorted_on_disk(monkeypatch):
   rng = np.random.default_rng(0)
   ids = [rng.choice(150_000, 10_000, replace=False) for _ in range(100)]
   table = pa.table({'round': np.repeat(np.arange(100), 10_000), 'device_id': np.concatenate(ids)})
-  run = runs.Run(log=in_memory.log_of_table(table, 100), noise=NOISE)
+  run = runs.Run(log=in_memory.log_of_table(table, 100), claim=CLAIM)
   # As much as the rows take, of which sorting needs a copy.
   assert_same(embedded.count([run], memory=16 << 20), embedded.count([run]))
 
 
 def test_first_fault_is_named_with_any_number_of_threads():
   table = pa.table({'device_id': [1, 2, 2, 3, 4, 4], 'round': [0, 5, 5, 1, 7, 7]})
-  exposed = exposure.Exposure([NOISE.until(12)])
+  exposed = exposure.Exposure([CLAIM], [12])
   tables = [table.slice(i, 1) for i in range(table.num_rows)]
   for threads in (1, 3):
     with pytest.raises(tally.DeviceTwice, match='device 2 is twice in round 5'):
@@ -78,7 +78,7 @@ def test_parts_add_up(seed, cuts, as_text, threads):
   rounds, ids = random_rows(12, 30, seed, as_text)
   order = np.lexsort((rounds, ids))
   table = pa.table({'round': rounds[order], 'device_id': ids[order]})
-  exposed = exposure.Exposure([NOISE.until(12)])
+  exposed = exposure.Exposure([CLAIM], [12])
   whole = tally.count([table], exposed, 3)
   bounds = sorted({0, table.num_rows, *(min(c, table.num_rows) for c in cuts)})
   tables = [table.slice(a, b - a) for a, b in zip(bounds, bounds[1:])]
@@ -100,7 +100,7 @@ def tables(*parts):
 
 
 def count(*parts):
-  return tally.count(tables(*parts), exposure.Exposure([NOISE]))
+  return tally.count(tables(*parts), exposure.Exposure([CLAIM], [100]))
 
 
 def test_a_sum_with_an_upper_bound_is_one():
@@ -141,7 +141,7 @@ def test_the_engine_keeps_the_order_however_many_threads(monkeypatch, as_text):
   table = pa.table(
     {'round': rounds[order], 'device_id': ids[order].astype(str) if as_text else ids[order]}
   )
-  run = runs.Run(log=in_memory.log_of_table(table, 100), noise=NOISE)
+  run = runs.Run(log=in_memory.log_of_table(table, 100), claim=CLAIM)
   counted = embedded.count([run])
   assert counted.num_devices == 500
   assert counted.logs[0].separations.to_dict() == {1: 99 * 500}
@@ -157,13 +157,12 @@ def test_a_device_again_and_again_in_a_round_is_seen_at_once(as_text):
   message = r"device ('a'|0) is twice in round 3"
   for given in ([table], parts):
     with pytest.raises(tally.DeviceTwice, match=message):
-      tally.count(given, exposure.Exposure([NOISE]))
+      tally.count(given, exposure.Exposure([CLAIM], [100]))
 
 
 def test_a_device_twice_is_named_with_its_log_and_round():
-  noises = [NOISE, NOISE]
   given = tables([(1, 0), (1, 100), (2, 107)], [(2, 107)])
   with pytest.raises(tally.DeviceTwice) as raised:
-    tally.count(given, exposure.Exposure(noises))
+    tally.count(given, exposure.Exposure([CLAIM, CLAIM], [100, 100]))
   counted = raised.value
   assert (counted.device_id, counted.log_index, counted.round_index) == (2, 1, 7)

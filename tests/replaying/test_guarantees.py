@@ -1,5 +1,6 @@
 """Observed guarantees, against brute force, and never above the worst case."""
 
+import dataclasses
 import json
 import math
 
@@ -11,9 +12,11 @@ from hypothesis import strategies as st
 from fl_dpftrl import sensitivity
 from fl_dpftrl.families import banded, blt, identity
 from fl_dpftrl.families import tree_online as tree
+from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import schema
 from fl_dpftrl.participation import counts, schemas
 from fl_dpftrl.replaying import replay, runs, sensitivities, tally
+from fl_dpftrl.strategies import files
 from tests.replaying.in_memory import log_of
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
@@ -42,7 +45,7 @@ def drawn_runs(draw):
 
 def gram_of(run):
   """CᵀC over the squared noise multiplier."""
-  c = run.noise.strategy.strategy_matrix(run.noise.num_rounds) / run.noise.noise_multiplier
+  c = run.claim.strategy.strategy_matrix(run.log.num_rounds) / run.claim.noise_multiplier
   return c.T @ c
 
 
@@ -105,7 +108,7 @@ def test_runs_compose():
     assert whole.sensitivity_kind == 'exact'
   assert (both.num_rounds, both.counted.num_devices) == (12, 2)
   assert both.counted.num_participations == 6
-  assert [run.noise.noise_multiplier for run in both.runs] == [2.0, 5.0]
+  assert [run.claim.noise_multiplier for run in both.runs] == [2.0, 5.0]
   assert any('independent of that of the others' in s for s in both.assumptions)
 
 
@@ -135,57 +138,46 @@ def test_quantiles_are_of_devices():
 
 @pytest.fixture(name='folder')
 def fixture_folder(tmp_path):
-  for name in ('a', 'b'):
-    schema.write_log(
-      tmp_path / f'{name}.parquet', rounds=[0, 3], device_ids=['x', 'x'], num_rounds=5
-    )
+  """A run of another system, whose log states nothing."""
+  log = tmp_path / 'participation.csv'
+  log.write_text('round,device_id\n0,x\n3,x\n')
+  claim = claim_lib.Claim(
+    strategy='tree_online',
+    noise_multiplier=3.5,
+    schema=schemas.MinSep(num_rounds=7, min_sep=3, max_participations=2),
+  )
+  claim.save(tmp_path)
+  files.save_strategy(tmp_path / 'strategy.json', claim.strategy, schema=claim.schema)
   return tmp_path
 
 
-ENTRY = {'log': 'a.parquet', 'strategy': 'identity', 'noise_multiplier': 2}
-
-
-def test_runs_are_read_from_a_file(folder):
-  path = folder / 'runs.json'
-  second = {
-    'log': ['b.parquet'],
-    'strategy': 'tree_online',
-    'noise_multiplier': 3.5,
-    'num_rounds': 5,
-    'declared_num_rounds': 7,
-    'declared_min_sep': 3,
-    'declared_max_participations': 2,
-  }
-  path.write_text(json.dumps({'runs': [ENTRY, second]}))
-  first, second = runs.read(path)
-  assert first.noise.noise_multiplier == 2.0 and first.declared_schema is None
-  assert second.declared_schema == schemas.MinSep(num_rounds=7, min_sep=3, max_participations=2)
+def test_a_run_is_read_from_its_folder(folder):
+  run = runs.open_folder(folder)
+  assert (run.claim.noise_multiplier, run.claim.schema.min_sep) == (3.5, 3)
+  assert run.stated is None and not run.schema_in_log
+  claim = dataclasses.replace(run.claim, noise_multiplier=2.0)
+  (folder / 'participation.csv').unlink()
+  log = dict(rounds=[0, 3], device_ids=['x', 'x'], num_rounds=5)
+  schema.write_log(folder / 'participation.parquet', **log, metadata=claim.to_metadata())
+  stated = runs.open_folder(folder)
+  assert stated.claim == claim and stated.schema_in_log  # What the log states is what holds.
 
 
 @pytest.mark.parametrize(
-  'content, message',
+  'name, content, message',
   [
-    ('{"runs": [', 'is not JSON'),
-    ('[]', 'list of "runs"'),
-    ({'runs': []}, 'list of "runs"'),
-    ({'runs': [ENTRY], 'more': 1}, 'list of "runs" alone'),
-    ({'runs': [ENTRY, 5]}, 'run 2: must be an object'),
-    ({'runs': [{**ENTRY, 'sigma': 1}]}, "run 1: 'sigma' is none of log"),
-    ({'runs': [{'log': 'a.parquet'}]}, 'strategy is missing'),
-    ({'runs': [{**ENTRY, 'noise_multiplier': '2'}]}, 'noise_multiplier must'),
-    ({'runs': [{**ENTRY, 'noise_multiplier': -2}]}, 'noise_multiplier must be'),
-    ({'runs': [{**ENTRY, 'num_rounds': True}]}, 'num_rounds must not be True'),
-    ({'runs': [{**ENTRY, 'restarts': [True]}]}, "'restarts' is none of log"),
-    ({'runs': [{**ENTRY, 'log': 'none.parquet'}]}, 'no such file'),
-    ({'runs': [{**ENTRY, 'log': [3]}]}, 'log must not be'),
+    ('claim.json', None, 'claim.json is missing, and the log does not state its claim'),
+    ('claim.json', '{}', 'claim.json: a claim must have'),
+    ('strategy.json', None, 'strategy'),
+    ('participation.csv', None, 'must hold one log'),
+    ('participation.tsv', 'round\tdevice_id\n0\tx\n', 'must hold one log'),
   ],
 )
-def test_refuses_a_file_of_runs(folder, content, message):
-  path = folder / 'runs.json'
-  path.write_text(content if isinstance(content, str) else json.dumps(content))
+def test_refuses_a_folder_that_is_no_run(folder, name, content, message):
+  (folder / name).unlink() if content is None else (folder / name).write_text(content)
   with pytest.raises(ValueError, match=message) as raised:
-    runs.read(path)
-  assert str(raised.value).startswith(str(path))
+    runs.open_folder(folder)
+  assert '\n' not in str(raised.value)
 
 
 @pytest.mark.parametrize('group_size', [1, 2])

@@ -1,29 +1,27 @@
 import dataclasses
-import hashlib
-import hmac
 import html
 import json
 import re
-import secrets
 import shlex
 
 import pytest
 
 from fl_dpftrl.commands import main
 from fl_dpftrl.families import identity
-from fl_dpftrl.logs import keys, metric_names, schema
-from fl_dpftrl.replaying import publication, replay, runs
+from fl_dpftrl.logs import claim as claim_lib
+from fl_dpftrl.logs import schema
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.replaying import replay, runs
 from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import privacy
-from fl_dpftrl.strategies import document
+from fl_dpftrl.strategies import files
 from tests.replaying.in_memory import log_of
 
 MARK = 'MARKED'
-SALT = bytes(range(16))
 # Fields of every published statement.
 PUBLIC = (
-  'num_rounds min_sep max_participations noise_multiplier strategy report_goal worst_case'
-  ' declared delta adjacency group_size assumptions void_reason warnings commitment confidential'
+  'num_rounds min_sep max_participations noise_multiplier strategy worst_case'
+  ' declared delta adjacency group_size assumptions void_reason warnings confidential'
 )
 # Devices a and c have the same rounds but for where they begin; so have b and d.
 ROWS = [(0, 'a'), (4, 'a'), (9, 'a'), (1, 'b'), (6, 'b'), (3, 'c')]
@@ -64,13 +62,6 @@ def published(path, tmp_path, *flags):
   return text, json.loads(data)
 
 
-def without_commitment(text):
-  found = set(re.findall(r'\b[0-9a-f]{64}\b', text))
-  found -= {document.strategy_digest(identity.Identity())}
-  assert len(found) == 1
-  return text.replace(found.pop(), 'COMMITMENT')
-
-
 @pytest.fixture(name='folder')
 def fixture_folder(tmp_path):
   folder = tmp_path / f'{MARK}-host' / f'{MARK}-user'
@@ -81,18 +72,19 @@ def fixture_folder(tmp_path):
 @pytest.mark.parametrize('suffix', ['parquet', 'csv'])
 def test_nothing_of_rows_ids_or_places_is_published(folder, tmp_path, suffix, capsys):
   path, is_text = folder / f'{MARK}.{suffix}', suffix == 'csv'
-  flags = ['--report_goal=2', '--declared_num_rounds=15', '--declared_min_sep=3']
+  flags = ['--declared_num_rounds=15', '--declared_min_sep=3']
   if is_text:
     lines = [f'{r},{MARK}-{d}' for r, d in ROWS]
     path.write_text('\n'.join(['round,device_id', *lines, '']))
   else:
     write_log(
       path,
-      metadata={
-        keys.VOID_KEY: f'{MARK} was here',
-        'fl_dpftrl.strategy_sha256': MARK,
-        **metric_names.metadata([MARK]),
-      },
+      metadata=claim_lib.Claim(
+        strategy='identity',
+        noise_multiplier=4.0,
+        void_reason=f'{MARK} was here',
+        not_private_metrics=(MARK,),
+      ).to_metadata(),
     )
   text, statement = published(path, tmp_path, *flags)
   assert MARK not in text
@@ -100,11 +92,9 @@ def test_nothing_of_rows_ids_or_places_is_published(folder, tmp_path, suffix, ca
   assert MARK in json.dumps(printed)
   for file in printed['log']:
     assert file['sha256'] not in text
-  assert printed['commitment']['salt'] not in text
   for name in ('1700', '2023-11', 'short of the report goal of'):
     assert name not in text
-  assert set(statement) == {*PUBLIC.split(), 'num_rounds_assumed' if is_text else 'recorded_noise'}
-  assert statement['commitment'] == {'hmac_sha256': printed['commitment']['hmac_sha256']}
+  assert set(statement) == {*PUBLIC.split(), *(['num_rounds_assumed'] if is_text else [])}
   if is_text:
     assert 'does not say how many rounds' in text
   else:
@@ -115,11 +105,7 @@ def test_nothing_of_rows_ids_or_places_is_published(folder, tmp_path, suffix, ca
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'flags',
-  [
-    [],
-    ['--report_goal=2', '--declared_num_rounds=15', '--declared_min_sep=3', '--delta=1e-8'],
-    ['--group_size=2'],
-  ],
+  [[], ['--declared_num_rounds=15', '--declared_min_sep=3', '--delta=1e-8'], ['--group_size=2']],
 )
 def test_rows_of_other_devices_leave_the_report_as_it_is(folder, tmp_path, flags, capsys):
   pages = []
@@ -129,59 +115,21 @@ def test_rows_of_other_devices_leave_the_report_as_it_is(folder, tmp_path, flags
   for name, rows in (('one', ROWS), ('two', other), ('three', moved)):
     path = folder / f'{name}.parquet'
     write_log(path, rows)
-    pages.append(without_commitment(published(path, tmp_path, *flags)[0]))
+    pages.append(published(path, tmp_path, *flags)[0])
   assert pages[0] == pages[1] == pages[2]
   capsys.readouterr()
 
 
 def test_several_runs_publish_no_names(folder, tmp_path, capsys):
-  log = folder / 'log.parquet'
-  write_log(log)
-  entry = {'log': log.name, 'strategy': 'identity', 'noise_multiplier': 3}
-  runs = folder / f'{MARK}.json'
-  runs.write_text(json.dumps({'runs': [entry, entry]}))
+  claim_lib.Claim(strategy='identity', noise_multiplier=3.0).save(folder)
+  files.save_strategy(folder / 'strategy.json', 'identity', schema=schemas.MinSep(12))
+  write_log(folder / 'participation.parquet')
   page = tmp_path / 'public.html'
-  command = ['replay', f'--runs={runs}', '--delta=1e-6']
-  main.main([*command, f'--public_report={page}'])
+  main.main(['replay', str(folder), str(folder), '--delta=1e-6', f'--public_report={page}'])
   text = page.read_text()
   assert MARK not in text and 'log.parquet' not in text
-  assert '--runs=RUNS' in text
-  assert 'HMAC-SHA-256' in capsys.readouterr().out
-  main.main(command)
-  assert 'HMAC-SHA-256' not in capsys.readouterr().out
-
-
-def test_a_log_opens_its_commitment(folder, tmp_path, capsys):
-  path = folder / 'log.parquet'
-  write_log(path)
-  confidential = tmp_path / 'privacy.html'
-  text, statement = published(path, tmp_path, f'--report={confidential}')
-  given = json.loads(capsys.readouterr().out)['commitment']
-  salt = bytes.fromhex(given['salt'])
-  assert len(salt) == 16
-  line = hashlib.sha256(path.read_bytes()).hexdigest() + '\n'
-  value = hmac.new(salt, line.encode(), hashlib.sha256).hexdigest()
-  assert value == given['hmac_sha256'] == statement['commitment']['hmac_sha256']
-  assert value in text
-  opened = confidential.read_text()
-  for word in (value, given['salt'], line.strip()):
-    assert word in opened
-  assert f'hexkey:{given["salt"]}' in opened and 'hexkey:SALT' in text
-  published(path, tmp_path)
-  again = json.loads(capsys.readouterr().out)['commitment']
-  assert again['salt'] != given['salt']
-  assert again['hmac_sha256'] != value
-
-
-def test_salts_are_fresh_and_of_one_length(monkeypatch):
-  asked = []
-  monkeypatch.setattr(secrets, 'token_bytes', lambda size: asked.append(size) or SALT)
-  run = runs.Run.of(log_of(ROWS, 12), identity.Identity(), noise_multiplier=3.0)
-  filed = replay.replay(run, deltas=1e-6)
-  assert publication.committed(filed).commitment.salt == SALT.hex()
-  assert asked == [16]
-  with pytest.raises(ValueError, match='salt must have 16 bytes, got 3'):
-    publication.committed(filed, b'abc')
+  assert 'replay RUN1 RUN2' in text
+  capsys.readouterr()
 
 
 def test_a_new_field_is_not_published_by_itself():
@@ -202,7 +150,7 @@ def test_a_new_field_is_not_published_by_itself():
     population=1,
     burnt_rounds=(7,),
   )
-  text = privacy.report(publication.publishable(whole), setting)
+  text = privacy.report(whole.publishable(), setting)
   assert MARK not in text and 'burnt' not in text
   assert MARK in privacy.report(whole, setting)
 

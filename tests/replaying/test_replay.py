@@ -1,4 +1,3 @@
-import dataclasses
 import json
 import math
 
@@ -23,7 +22,7 @@ def ones(num_rounds):
 
 
 def replayed(log, strategy, *, noise_multiplier, declared=None, **kwargs):
-  run = runs.Run.of(log, strategy, noise_multiplier=noise_multiplier, declared_schema=declared)
+  run = runs.Run.of(log, strategy, noise_multiplier=noise_multiplier, schema=declared)
   return replay.replay(run, **kwargs)
 
 
@@ -120,7 +119,7 @@ def test_declared_is_a_min_sep_of_rounds_that_the_run_could_have(declared, messa
 
 def test_whatever_may_have_followed_releases_is_among_the_assumptions():
   planned = schemas.MinSep(num_rounds=20)
-  run = runs.Run.of(LOG, BLT, noise_multiplier=3.0, declared_schema=planned)
+  run = runs.Run.of(LOG, BLT, noise_multiplier=3.0, schema=planned)
   told = ' '.join(replay.replay(run, deltas=1e-6).assumptions)
   for words in (
     'worst case and observed assume that neither participation nor the end of the run depended',
@@ -136,7 +135,7 @@ def test_whatever_may_have_followed_releases_is_among_the_assumptions():
 
 def test_declared_is_given_for_each_run_or_for_none():
   run = runs.Run.of(LOG, BLT, noise_multiplier=3.0)
-  other = dataclasses.replace(run, declared_schema=schemas.MinSep(num_rounds=12))
+  other = runs.Run.of(LOG, BLT, noise_multiplier=3.0, schema=schemas.MinSep(num_rounds=12))
   with pytest.raises(ValueError, match='declared must be given for each run, or for none'):
     replay.replay([run, other], deltas=1e-6)
 

@@ -11,7 +11,7 @@ import pytest
 from fl_dpftrl.families import blt
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.replaying import publication, replay, runs
+from fl_dpftrl.replaying import replay, runs
 from fl_dpftrl.reports import privacy
 from fl_dpftrl.strategies import document
 from tests import pages
@@ -95,9 +95,7 @@ def filed(stated, *files):
 
 def statement(log=LOG, min_sep=3, noise_multiplier=3.0, deltas=1e-6, noise=(), **kwargs):
   declared = min_sep and schemas.MinSep(num_rounds=log.num_rounds, min_sep=min_sep)
-  run = runs.Run.of(
-    log, BLT, noise_multiplier=noise_multiplier, declared_schema=declared, **dict(noise)
-  )
+  run = runs.Run.of(log, BLT, noise_multiplier=noise_multiplier, schema=declared, **dict(noise))
   return filed(replay.replay(run, deltas=deltas, **kwargs), FILE)
 
 
@@ -112,7 +110,7 @@ def report(stated=None, **given):
 
 
 def public(stated=None, **given):
-  return report(publication.publishable(stated or statement()), **given)
+  return report((stated or statement()).publishable(), **given)
 
 
 @pytest.fixture(name='plain', scope='module')
@@ -229,10 +227,8 @@ def test_adjacency_and_groups():
 @pytest.mark.parametrize('group_size', [1, 2])
 def test_publication_tells_nothing_of_single_devices(several, group_size):
   declared = schemas.MinSep(num_rounds=97, min_sep=30)
-  run = runs.Run.of(CROWD, BLT, noise_multiplier=3.0, declared_schema=declared)
-  whole = replay.replay(
-    [run, run] if several else run, deltas=[1e-6, 1e-9], group_size=group_size, report_goal=50
-  )
+  run = runs.Run.of(CROWD, BLT, noise_multiplier=3.0, report_goal=50, schema=declared)
+  whole = replay.replay([run, run] if several else run, deltas=[1e-6, 1e-9], group_size=group_size)
   whole = filed(whole, *[SHA_OF_CROWD] * len(whole.runs))
   given = dict(population=765_432, clipped_count=54_321, zeroed_count=65_431, rejected_count=76_541)
   confidential, published = report(whole, **given).source, public(whole, **given).source
@@ -263,7 +259,7 @@ def test_each_page_says_first_for_whom_it_is(plain):
   confidential = 'Confidential: this page has figures of single devices from the private log;'
   assert confidential in plain.text and 'For publication' not in plain.text
   assert 'Confidential' in plain.source.partition('<data')[0]
-  stated = publication.publishable(statement())
+  stated = statement().publishable()
   page = report(stated)
   page.check(stated)
   assert confidential not in page.text
@@ -365,8 +361,10 @@ def test_a_run_without_a_declaration():
 @pytest.mark.slow
 def test_several_runs_side_by_side():
   logs = ((LOG, 3.0), (crowd(prefix=''), 2.5))
-  both = [runs.Run.of(log, BLT, noise_multiplier=multiplier) for log, multiplier in logs]
-  stated = filed(replay.replay(both, deltas=1e-6, report_goal=2), FILE, SHA_OF_CROWD)
+  both = [
+    runs.Run.of(log, BLT, noise_multiplier=multiplier, report_goal=2) for log, multiplier in logs
+  ]
+  stated = filed(replay.replay(both, deltas=1e-6), FILE, SHA_OF_CROWD)
   page = report(stated)
   page.check(stated)
   table = page.source.partition('<table class="runs">')[2].partition('</table>')[0]
@@ -390,8 +388,7 @@ def test_several_runs_side_by_side():
 def test_several_runs_of_which_one_broke_its_word():
   schema = lambda b: schemas.MinSep(num_rounds=12, min_sep=b)
   stated = replay.replay(
-    [runs.Run.of(LOG, BLT, noise_multiplier=3.0, declared_schema=schema(b)) for b in (2, 5)],
-    deltas=1e-6,
+    [runs.Run.of(LOG, BLT, noise_multiplier=3.0, schema=schema(b)) for b in (2, 5)], deltas=1e-6
   )
   words = report(stated).text
   assert 'Not every run kept to its declared schema.' in words

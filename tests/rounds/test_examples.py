@@ -44,7 +44,7 @@ def test_the_programs_of_the_page_run(monkeypatch, tmp_path):
   for text in pages.programs('any-loop.md'):
     exec(compile(text, 'any-loop.md', 'exec'), names)
   assert names['aggregator'].next_round == 60 and names['noise'].shape == (20,)
-  assert dpftrl.verify('whole-run-bundle', digest=names['digest']).passed
+  assert dpftrl.verify('evidence').digest == names['digest']
 
 
 # name: library, the function that is interrupted, its calls before that, the word before the

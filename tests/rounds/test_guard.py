@@ -8,7 +8,6 @@ import pytest
 from hypothesis import strategies as st
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import refusals
 from fl_dpftrl.rounds import admission, budget, guard
@@ -19,7 +18,12 @@ SCHEMA = dpftrl.MinSep(num_rounds=12, min_sep=3, max_participations=3)
 
 def opened(path, **changes):
   given = dict(strategy=BLT, noise_multiplier=2.0, schema=SCHEMA, delta=1e-6) | changes
-  return dpftrl.Guard(**given, log=path)
+  own = {
+    name: given.pop(name)
+    for name in ('strategy', 'noise_multiplier', 'schema', 'clip_norm')
+    if name in given
+  }
+  return dpftrl.Guard(dpftrl.Claim(**own), **given, log=path)
 
 
 def by_hand(history, candidates, t, schema):
@@ -124,8 +128,8 @@ def test_goes_on_from_its_log_after_any_end(tmp_path):
   third.close()
   for changes, differing in (
     (dict(noise_multiplier=3.0), r'noise_multiplier \d\.0, not 3\.0'),
-    (dict(strategy=dpftrl.Identity()), 'strategy_sha256 '),
-    (dict(schema=dpftrl.MinSep(num_rounds=12, min_sep=2)), 'declared_schema .*, not '),
+    (dict(strategy=dpftrl.Identity()), 'strategy '),
+    (dict(schema=dpftrl.MinSep(num_rounds=12, min_sep=2)), 'schema .*, not '),
   ):
     with pytest.raises(
       refusals.LogError, match=f'its metadata are those of another run: {differing}'
@@ -151,7 +155,7 @@ def test_a_repeated_row_is_refused(tmp_path):
     (dict(max_epsilon=-1.0), 'max_epsilon must be positive'),
     (dict(delta=0.0), 'delta must lie'),
     (dict(schema=dpftrl.FixedSeparation(num_rounds=5, min_sep=2)), 'schema must be a MinSep'),
-    (dict(schema=None), 'schema must be a MinSep'),
+    (dict(schema=None), 'claim must have the schema'),
     (dict(strategy=dpftrl.TreeFull()), 'depends on the number of rounds'),
     (dict(max_epsilon=1.0), 'too little for one round, whose ε is 2'),
   ],
@@ -166,11 +170,11 @@ def test_refuses_arguments_out_of_range(tmp_path, changes, message):
 def test_every_family_has_a_horizon_that_its_epsilon_allows():
   schema = dpftrl.MinSep(num_rounds=8, min_sep=2)
   for strategy in (dpftrl.Banded(np.array([[1, 0]] + 7 * [[1, 0.4]])), dpftrl.TreeFull(8), BLT):
-    noise = run_noise.RunNoise(8, strategy, 1.0)
-    whole = budget.Budget(noise, schema, delta=1e-6, max_epsilon=None)
+    claim = dpftrl.Claim(strategy=strategy, noise_multiplier=1.0, schema=schema)
+    whole = budget.Budget(claim, delta=1e-6, max_epsilon=None)
     values = [whole.epsilon(n) for n in range(1, 9)]
     for most in (values[0], values[4], values[-1] * 2):
-      found = budget.Budget(noise, schema, delta=1e-6, max_epsilon=most)
+      found = budget.Budget(claim, delta=1e-6, max_epsilon=most)
       assert found.max_rounds == max(n for n in range(1, 9) if values[n - 1] <= most)
 
 
@@ -181,7 +185,7 @@ def test_a_budget_is_not_raised_once_releases_were_seen(tmp_path):
     allowed = guarded.max_rounds
   assert allowed < SCHEMA.num_rounds
   for max_epsilon in (2.3, 4.0, None):
-    with pytest.raises(refusals.LogError, match='declared_schema .*"num_rounds": '):
+    with pytest.raises(refusals.LogError, match='schema .*"num_rounds": '):
       opened(path, max_epsilon=max_epsilon)
   statement = dpftrl.replay(dpftrl.open_run(path, BLT), deltas=1e-6)
   assert (statement.num_rounds, statement.declared.num_rounds) == (1, allowed)
@@ -194,9 +198,9 @@ def test_replay_takes_the_declared_schema_from_the_log_of_a_guard(tmp_path):
     for t in range(4):
       guarded.admit(['a', 'b', f'd{t}'], row=t)
   run = dpftrl.open_run(path, BLT)
-  assert run.declared_schema == SCHEMA and run.schema_in_log
+  assert run.claim.schema == SCHEMA and run.schema_in_log
   given = dpftrl.open_run(path, BLT, declared_num_rounds=12, declared_min_sep=2)
-  assert given.declared_schema.min_sep == 2 and not given.schema_in_log
+  assert given.claim.schema.min_sep == 2 and not given.schema_in_log
   with pytest.raises(ValueError, match='declared_min_sep=2 needs declared_num_rounds'):
     dpftrl.open_run(path, BLT, declared_min_sep=2)
   # Of two runs, one without a schema: neither is then declared.

@@ -126,7 +126,8 @@ class Loop:
     folder.mkdir(exist_ok=True)
     self._rows = dpftrl.NoiseRows(STRATEGY, 3, folder=folder / NOISE)
     try:
-      self._guard = dpftrl.Guard(STRATEGY, noise_multiplier, SCHEMA, DELTA, log=folder / LOG)
+      claim = dpftrl.Claim(strategy=STRATEGY, noise_multiplier=noise_multiplier, schema=SCHEMA)
+      self._guard = dpftrl.Guard(claim, DELTA, log=folder / LOG)
       if self._rows.next_row > self._guard.num_rounds:
         raise ValueError('the log lacks rounds')
     except BaseException:

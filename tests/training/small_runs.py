@@ -13,6 +13,7 @@ from fl_dpftrl.training import loop
 
 NUM_ROUNDS = 6
 DEVICES = np.array([f'device-{i}' for i in range(9)])
+CLAIM = types.SimpleNamespace(to_metadata=dict)  # A log that states none.
 SIMULATION = cohorts.Simulation(
   population=population.Population(num_devices=9),
   timer=server.RoundTimer(2),
@@ -106,6 +107,7 @@ def run(
     rounds=lambda: cohorts.named(SIMULATION.rounds(), DEVICES),
     client_data=lambda t, ids: [t + len(i) + int(i[-1]) / 10 + change for i in ids],
     aggregator=None,
+    claim=CLAIM,
     say=say or warnings.append,
   )
   last = loop.run(training, [*observers, watching], published=published)

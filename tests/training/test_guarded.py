@@ -35,10 +35,9 @@ class Train:
       strategy, noise_multiplier=2.0, clip_norm=0.5, report_goal=2, noise_seed=1
     )
     process = small_processes.unweighted(factory)
+    schema = dpftrl.MinSep(num_rounds=9, min_sep=2)
     self.guard = dpftrl.Guard(
-      strategy,
-      2.0,
-      dpftrl.MinSep(num_rounds=9, min_sep=2),
+      dpftrl.Claim(strategy=strategy, noise_multiplier=2.0, schema=schema),
       delta=1e-6,
       max_epsilon=30.0,
       log=folder / 'log.parquet',

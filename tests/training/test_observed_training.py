@@ -1,4 +1,4 @@
-"""`dpftrl.train` with observers, a budget, a scenario and a bundle."""
+"""`dpftrl.train` with observers, a budget and a scenario."""
 
 import csv
 import functools
@@ -67,7 +67,6 @@ def test_what_is_watched_is_in_table_lines_plot_and_repr(tmp_path):
     evaluate=accuracy,
     rounds_per_evaluation=2,
     observers=watching,
-    bundle=True,
     say=said.append,
   )
   expected = [(0, False), (1, False), (2, True), (3, False), (4, True)]
@@ -84,7 +83,7 @@ def test_what_is_watched_is_in_table_lines_plot_and_repr(tmp_path):
   assert trained.plot(tmp_path / 'a.svg')._repr_png_().startswith(b'\x89PNG')
   assert (tmp_path / 'a.svg').read_bytes().startswith(b'<?xml')
   assert list((folder / 'tensorboard' / 'run').glob('events*'))
-  assert dpftrl.verify(folder / 'bundle', digest=trained.bundle_digest).passed
+  assert dpftrl.open_run(folder / 'participation.parquet', folder / 'strategy.json').schema_in_log
   lines = repr(trained).splitlines()
   assert len(lines) <= 12 and f'Trained in {folder}' in lines[0] and 'ε = ' in lines[1]
   assert trained.weights is trained.model

@@ -30,7 +30,13 @@ class Epsilon(loop.Observer):
 def run_of(**kwargs):
   process = types.SimpleNamespace(weights=lambda state: state)
   run = dict(
-    num_rounds=10, folder=None, process=process, rounds=None, client_data=None, aggregator=None
+    num_rounds=10,
+    folder=None,
+    process=process,
+    rounds=None,
+    client_data=None,
+    aggregator=None,
+    claim=None,
   )
   return loop.TrainingRun(**{**run, **kwargs})
 

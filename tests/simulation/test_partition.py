@@ -10,8 +10,9 @@ import pytest
 import scipy.stats
 from hypothesis import strategies as st
 
-from fl_dpftrl.centralized import partition, sampling
+from fl_dpftrl.centralized import sampling
 from fl_dpftrl.simulation import cohorts as cohorts_lib
+from fl_dpftrl.simulation import partition
 from tests import drawn
 
 EVERY = sorted(sampling.SCHEMES)
@@ -188,12 +189,10 @@ def test_refuses(change, message):
     partition.Partition(**{'scheme': SCHEME, 'seed': 0, **change})
 
 
-def test_metadata_times_and_first_round():
+def test_times_and_first_round():
   own = partition.Partition(scheme=SCHEME, seed=0, start=100, round_seconds=7)
   assert [(c.started, c.closed) for c in own.rounds()] == [(100, 107), (107, 114), (114, 121)]
   assert partition.Partition(scheme=SCHEME, seed=0).start == cohorts_lib.START
-  (drawn_by,) = own.metadata().values()
-  assert drawn_by == '{"sampling": "shuffled", "num_examples": 9, "batch_size": 2, "num_parts": 1}'
   for first in (-1, 4):
     with pytest.raises(ValueError, match='first must lie in 0 to 3'):
       own.rounds(first)

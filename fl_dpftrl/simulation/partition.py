@@ -48,10 +48,6 @@ class Partition:
   def num_rounds(self) -> int:
     return self.scheme.num_rounds
 
-  def metadata(self) -> dict[str, str]:
-    """Metadata of the log: the sampling scheme, which replay checks."""
-    return sampling.metadata(self.scheme)
-
   def rounds(self, first: int = 0) -> Iterator[schemas.Cohort]:
     """Yields the cohorts of all rounds, starting with `first`."""
     if not 0 <= first <= self.num_rounds:

@@ -1,0 +1,398 @@
+"""The claim of a run: all that its guarantee rests on, but for participation that happened.
+
+A run never changes its claim: other noise is another run, and `compose` adds independent runs up.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+import numbers
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from fl_dpftrl import adaptive_clipping as adaptive
+from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl.accounting import adjacency as adjacency_lib
+from fl_dpftrl.accounting import arithmetic as arithmetic_lib
+from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.accounting import guarantee as guarantee_lib
+from fl_dpftrl.centralized import sampling as sampling_lib
+from fl_dpftrl.families import base
+from fl_dpftrl.files import durable, json_files
+from fl_dpftrl.logs import keys, refusals
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import document as document_lib
+from fl_dpftrl.strategies import files
+from fl_dpftrl.text import messages
+
+NAME = 'claim.json'
+"""Name of the claim's file in the folder of a run."""
+
+_MOST_NAMES, _LONGEST = 1000, 200
+_SAID = 2  # differences
+# Where noise is made, by the numbers that releases are made of.
+_PLACES = {arithmetic_lib.COVERED: 'by an engine', arithmetic_lib.LATTICE: "in TFF's state"}
+_SCHEMA_FIELDS = ('num_rounds', 'min_sep', 'max_participations')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Claim:
+  """The claim of a run, made before its first round and never changed.
+
+  The noise of a round is a row of N·Z, times the noise multiplier and the clip norm.
+
+  Attributes:
+    strategy: C; or its file or name, as `load_strategy` takes them.
+    noise_multiplier: std(Z) / clip_norm; with adaptive clipping, that of updates and counts
+      together. 0 without noise.
+    clip_norm: L2 bound on an update, or the `AdaptiveClipping` of the run; None if it is not known.
+    report_goal: updates that a round needs, the fixed divisor of the sum; None if not known.
+    schema: participation that devices keep to, in all rounds that the run may have; None if none
+      was declared.
+    sampling: scheme by which batches are drawn, in place of a schema.
+    arithmetic: the numbers that releases are made of.
+    void_reason: why the run guarantees nothing, such as a known noise seed; None if it does.
+    not_private_metrics: metrics that are computed from clients' data without the noise, by name.
+    trusted_operations: operations that `check_process` does not pass, and whoever trained trusted.
+
+  Raises:
+    ValueError: naming the attribute, for a value out of range, a strategy that depends on the
+      number of rounds, a schema with a fixed separation or of more rounds than the strategy has,
+      and a schema beside a sampling scheme.
+  """
+
+  strategy: base.Strategy
+  noise_multiplier: float
+  clip_norm: float | adaptive.AdaptiveClipping | None = None
+  report_goal: int | None = None
+  schema: schemas.MinSep | None = None
+  sampling: sampling_lib.Scheme | None = None
+  arithmetic: arithmetic_lib.Arithmetic = arithmetic_lib.Arithmetic()
+  void_reason: str | None = None
+  not_private_metrics: tuple[str, ...] = ()
+  trusted_operations: tuple[str, ...] = ()
+
+  def __post_init__(self):
+    keep = functools.partial(object.__setattr__, self)
+    keep('strategy', files.resolved(self.strategy))
+    if self.strategy.depends_on_num_rounds:
+      raise ValueError(
+        f'strategy: {self.strategy.family} depends on the number of rounds that were planned, and'
+        ' a run may end early; give it num_rounds, or a file that has them, as `fl-dpftrl'
+        ' optimize --output` writes'
+      )
+    if not (_is_number(self.noise_multiplier) and 0.0 <= self.noise_multiplier < math.inf):
+      raise ValueError(
+        f'noise_multiplier must be finite and at least 0, got {self.noise_multiplier!r}'
+      )
+    keep('noise_multiplier', float(self.noise_multiplier))
+    if self.clip_norm is not None and not self.adaptive_clipping:
+      if not (_is_number(self.clip_norm) and 0.0 < self.clip_norm < math.inf):
+        raise ValueError(f'clip_norm must be positive and finite, got {self.clip_norm!r}')
+      keep('clip_norm', float(self.clip_norm))
+    if self.report_goal is not None:
+      keep('report_goal', schemas.positive_integer('report_goal', self.report_goal))
+    if self.schema is not None:
+      self._check_schema(self.schema)
+      keep(
+        'schema', dataclasses.replace(self.schema, max_participations=self.schema.participations)
+      )
+    if self.void_reason is not None and not isinstance(self.void_reason, str):
+      raise ValueError(f'void_reason must be text, got {messages.quoted(self.void_reason)}')
+    for name in ('not_private_metrics', 'trusted_operations'):
+      keep(name, _names(name, getattr(self, name)))
+
+  def _check_schema(self, schema: schemas.MinSep) -> None:
+    if self.sampling is not None:
+      raise ValueError('schema and sampling exclude each other: the scheme says who takes part')
+    if (
+      type(schema) is not schemas.MinSep
+    ):  # No log confirms a fixed separation, and no gate keeps it.
+      raise ValueError(f'schema must be a MinSep, got {messages.quoted(schema)}')
+    try:
+      base.check_num_rounds(self.strategy, schema.num_rounds)
+    except ValueError as error:
+      raise ValueError(f'declared_num_rounds={schema.num_rounds}: {error}') from error
+
+  @property
+  def adaptive_clipping(self) -> adaptive.AdaptiveClipping | None:
+    """Rule of the clip norm after round 0; None if it is fixed."""
+    rule = self.clip_norm
+    return rule if isinstance(rule, adaptive.AdaptiveClipping) else None
+
+  @property
+  def first_clip_norm(self) -> float | None:
+    """The clip norm of round 0; that of all rounds unless it is adaptive."""
+    rule = self.adaptive_clipping
+    return self.clip_norm if rule is None else rule.initial
+
+  @functools.cached_property
+  def digest(self) -> str:
+    """SHA-256 of the claim, in hexadecimal."""
+    return self.to_metadata()[keys.CLAIM_DIGEST_KEY]
+
+  def to_json(self) -> json_files.Object:
+    """Returns all attributes; family and digest of the strategy stand for it."""
+    rule, schema, scheme = self.adaptive_clipping, self.schema, self.sampling
+    return {
+      **described(self.strategy),
+      'noise_multiplier': self.noise_multiplier,
+      'clip_norm': self.clip_norm if rule is None else dataclasses.asdict(rule),
+      'report_goal': self.report_goal,
+      'schema': schema and {name: getattr(schema, name) for name in _SCHEMA_FIELDS},
+      'sampling': scheme and sampling_lib.to_json(scheme),
+      'arithmetic': dataclasses.asdict(self.arithmetic),
+      'void_reason': self.void_reason,
+      'not_private_metrics': list(self.not_private_metrics),
+      'trusted_operations': list(self.trusted_operations),
+    }
+
+  @classmethod
+  def from_json(cls, document: Any, strategy: files.Given) -> 'Claim':
+    """Returns the claim that `to_json` wrote.
+
+    Raises:
+      ValueError: naming the attribute, for anything else, and for a claim with another strategy.
+    """
+    if not isinstance(document, dict) or document.keys() != _FIELDS:
+      raise ValueError(f'a claim must have {", ".join(sorted(_FIELDS))}')
+    values, name = {**document, 'strategy': strategy}, 'strategy'
+    try:
+      for name, read in _READERS.items():
+        values[name] = None if document[name] is None else read(document[name])
+      name = 'claim'
+      claim = cls(**values)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+      raise ValueError(f'{name}: {messages.one_line(error)}') from error
+    for sentence in differences(document, claim.to_json()):
+      raise ValueError(sentence)
+    return claim
+
+  def to_metadata(self) -> dict[str, str]:
+    """Returns the metadata of a log that state the claim, and its digest."""
+    text = json.dumps(self.to_json(), sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return {keys.CLAIM_KEY: text, keys.CLAIM_DIGEST_KEY: digest}
+
+  @classmethod
+  def from_metadata(cls, metadata: Mapping[str, str], strategy: files.Given) -> 'Claim | None':
+    """Returns the claim that a log's metadata state; None if they state none.
+
+    Raises:
+      LogError: if it is malformed, or has another strategy.
+    """
+    document = read(metadata)
+    try:
+      return None if document is None else cls.from_json(document, strategy)
+    except ValueError as error:
+      raise refusals.LogError(f'the claim in the metadata of the log: {error}') from error
+
+  def save(self, folder: pathlib.Path) -> None:
+    """Writes the claim's file into the folder of a run, unless it is there, for its owner alone."""
+    if (folder / NAME).exists():
+      return
+    content = json.dumps(self.to_json(), indent=2) + '\n'
+    durable.write_durably(folder / NAME, content.encode(), private=True)
+
+  def guarantee(
+    self,
+    schema: schemas.MinSep,
+    delta: float | Sequence[float],
+    *,
+    adjacency: str = adjacency_lib.ZERO_OUT,
+    group_size: int = 1,
+  ) -> guarantee_lib.Guarantee:
+    """Returns the guarantee of any device that keeps to a schema in all rounds of the schema.
+
+    Raises ValueError for an argument out of range.
+    """
+    deltas = guarantee_lib.deltas(delta)
+    return compose([self], [schema], deltas=deltas, adjacency=adjacency, group_size=group_size)
+
+
+def compose(
+  claims: Sequence[Claim],
+  kept: Sequence[schemas.MinSep],
+  *,
+  deltas: Sequence[float],
+  adjacency: str,
+  group_size: int,
+) -> guarantee_lib.Guarantee:
+  """Returns the guarantee of devices that keep to a schema in all rounds of each run.
+
+  Args:
+    claims: those of independent runs, at least one.
+    kept: the schema of each run.
+    deltas: δ, at least one.
+    adjacency: 'zero_out' or 'replace_one'.
+    group_size: devices that are protected together.
+  """
+  num_rounds = [schema.num_rounds for schema in kept]
+  spend = spending(claims, num_rounds, deltas=deltas, adjacency=adjacency, group_size=group_size)
+  return spend(worst_case(claims, kept), group_size=group_size)
+
+
+def spending(
+  claims: Sequence[Claim],
+  num_rounds: Sequence[int],
+  *,
+  deltas: Sequence[float],
+  adjacency: str,
+  group_size: int,
+) -> Callable[..., guarantee_lib.Guarantee]:
+  """Returns the function from the sensitivity to one device's updates to what runs spend on it.
+
+  It takes the sensitivity in units of the first noise multiplier and, for several devices that each
+  have it, group_size. Nothing is guaranteed if any run has no noise.
+
+  Args:
+    num_rounds: rounds of each run. Others are those of `compose`.
+  """
+  for delta in deltas:
+    gaussian.check_delta(delta)
+  adjacency_lib.check(adjacency, group_size)
+  has_noise = all(claim.noise_multiplier for claim in claims)
+  return functools.partial(
+    guarantee_lib.Guarantee.of,
+    noise_multiplier=claims[0].noise_multiplier if has_noise else 0.0,
+    delta=deltas,
+    adjacency=adjacency,
+    rounding=rounding(claims, num_rounds),
+  )
+
+
+def worst_case(
+  claims: Sequence[Claim], kept: Sequence[schemas.MinSep]
+) -> sensitivity_lib.Sensitivity:
+  """Returns the sensitivity of any device that keeps to the schema of each run.
+
+  It is in units of the first noise multiplier: squares of sensitivity over noise multiplier add up.
+  """
+  unit, square, kinds = claims[0].noise_multiplier, 0.0, []
+  for claim, schema in zip(claims, kept, strict=True):
+    value, kind = sensitivity_lib.sensitivity(claim.strategy, schema)
+    weight = unit / claim.noise_multiplier if unit and claim.noise_multiplier else 1.0
+    square += (weight * value) ** 2
+    kinds.append(kind)
+  if len(kinds) == 1:  # Squaring and taking the root would round.
+    return sensitivity_lib.Sensitivity(value, kind)
+  return sensitivity_lib.Sensitivity(math.sqrt(square), min(kinds, key=_KINDS.index))
+
+
+def rounding(claims: Sequence[Claim], num_rounds: Sequence[int]) -> arithmetic_lib.Rounding:
+  """Returns what whole numbers add to the guarantee, where all runs are covered and have noise."""
+  together = together_arithmetic(claims)
+  if together.num_coordinates is None or not all(claim.noise_multiplier for claim in claims):
+    return arithmetic_lib.Rounding()
+  streams = [(claim.strategy, n) for claim, n in zip(claims, num_rounds, strict=True)]
+  return arithmetic_lib.rounding(streams, together.num_coordinates)
+
+
+def together_arithmetic(claims: Sequence[Claim]) -> arithmetic_lib.Arithmetic:
+  """Returns what holds for the releases of all runs together."""
+  each = (claim.arithmetic for claim in claims)
+  return functools.reduce(arithmetic_lib.Arithmetic.and_then, each)
+
+
+def read(metadata: Mapping[str, str]) -> json_files.Object | None:
+  """Returns the claim that a log's metadata state, as `Claim.to_json` gives it; None without one.
+
+  It raises LogError for other attributes and another digest than stated; values are not checked.
+  """
+  text = metadata.get(keys.CLAIM_KEY)
+  if text is None:
+    return None
+  try:
+    document = json_files.parse(text.encode())
+  except (ValueError, RecursionError) as error:
+    raise refusals.LogError(f'the claim in the metadata of the log is no JSON: {error}') from error
+  if not isinstance(document, dict) or document.keys() != _FIELDS:
+    raise refusals.LogError(
+      f'the claim in the metadata of the log must have {", ".join(sorted(_FIELDS))}'
+    )
+  if metadata.get(keys.CLAIM_DIGEST_KEY) != hashlib.sha256(text.encode()).hexdigest():
+    raise refusals.LogError(
+      f'the claim in the metadata of the log is not of {keys.CLAIM_DIGEST_KEY}'
+    )
+  return document
+
+
+def differences(stated: json_files.Object, own: json_files.Object) -> Iterator[str]:
+  """Yields a sentence for each attribute of a claim that differs, in type or in the last digit."""
+  for name, value in own.items():
+    if json.dumps(stated[name], sort_keys=True) != json.dumps(value, sort_keys=True):
+      yield f'{name} {_shown(stated[name])}, not {_shown(value)}'
+
+
+def described(strategy: base.Strategy) -> json_files.Object:
+  """Returns what a claim says of its strategy: family and digest."""
+  digest = document_lib.strategy_digest(strategy)
+  return {'strategy': {'family': strategy.family, 'sha256': digest}}
+
+
+def of_another_run(
+  path: str | os.PathLike[str], stored: Mapping[str, str], given: Mapping[str, str]
+) -> refusals.LogError:
+  """Returns the error for a log with stored metadata that is opened with other given ones."""
+  found = [document for document in map(read, (stored, given)) if document is not None]
+  if len(found) == 2:
+    said = list(differences(*found))
+    kinds = [document['arithmetic'].get('kind', '') for document in found]
+    if len(said) == 1 and set(_PLACES) == set(kinds):
+      begun, now = (_PLACES[kind] for kind in kinds)
+      return refusals.LogError(
+        f'{path}: the run was begun with noise {begun}, and the aggregator now has it {now}: give'
+        " memory='engine' or 'state' as before"
+      )
+  else:
+    names = sorted(name for name in {*stored, *given} if stored.get(name) != given.get(name))
+    said = [f'{n} {_shown(stored.get(n))}, not {_shown(given.get(n))}' for n in names]
+  return refusals.LogError(
+    f'{path}: its metadata are those of another run: {"; ".join(said[:_SAID])}; open it with the'
+    ' same arguments as before'
+  )
+
+
+def void_reason(noise_multiplier: float, noise_seed: int | None) -> str | None:
+  """Returns why a run's noise guarantees nothing; None if it does."""
+  if not noise_multiplier:
+    return 'noise is off (noise_multiplier 0)'
+  if noise_seed is not None:
+    return 'the noise seed was given, so whoever knows it can remove the noise'
+  return None
+
+
+def _read_clip_norm(document: Any) -> float | adaptive.AdaptiveClipping:
+  is_rule = isinstance(document, dict)
+  return adaptive.AdaptiveClipping(**document) if is_rule else document
+
+
+_FIELDS = {field.name for field in dataclasses.fields(Claim)}
+_KINDS = (sensitivity_lib.LOWER_BOUND, sensitivity_lib.UPPER_BOUND, sensitivity_lib.EXACT)
+# Readers of the attributes whose JSON is not the value itself.
+_READERS: dict[str, Callable[[Any], Any]] = {
+  'clip_norm': _read_clip_norm,
+  'schema': lambda document: schemas.MinSep(**document),
+  'sampling': sampling_lib.from_json,
+  'arithmetic': lambda document: arithmetic_lib.Arithmetic(**document),
+}
+
+
+def _names(attribute: str, names: Any) -> tuple[str, ...]:
+  is_list = isinstance(names, (list, tuple)) and len(names) <= _MOST_NAMES
+  if not is_list or not all(isinstance(name, str) and 0 < len(name) <= _LONGEST for name in names):
+    raise ValueError(f'{attribute} must be up to {_MOST_NAMES} names, got {messages.quoted(names)}')
+  return tuple(names)
+
+
+def _is_number(value: Any) -> bool:
+  return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+  text = value if isinstance(value, str) else json.dumps(value)
+  return 'none' if value is None else messages.one_line(text, 80)
