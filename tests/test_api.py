@@ -77,11 +77,12 @@ def test_guarantee_aggregator_and_guard_show_themselves_in_one_short_line(tmp_pa
     'blt-b100', SCHEMA, noise_multiplier=2.0, delta=[10.0**-k for k in range(4, 12)]
   )
   arguments = dict(template=np.zeros(3), noise_multiplier=2.0, clip_norm=1.0, report_goal=2)
+  claim = fl_dpftrl.Claim(strategy='blt-b100', noise_multiplier=2.0, schema=SCHEMA)
   long = tmp_path / (200 * 'a')
   long.mkdir()
   with (
     fl_dpftrl.PrivateAggregator('blt-b100', folder=long / 'run', **arguments) as aggregator,
-    fl_dpftrl.Guard('blt-b100', 2.0, SCHEMA, 1e-6, log=long / 'log.parquet') as guard,
+    fl_dpftrl.Guard(claim, 1e-6, log=long / 'log.parquet') as guard,
   ):
     for one in (guarantee, aggregator, guard):
       assert len(repr(one)) <= 120 and '\n' not in repr(one)
