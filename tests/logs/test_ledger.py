@@ -1,5 +1,6 @@
 """A ledger: rounds that were begun survive, whatever happens to the rest."""
 
+import dataclasses
 import errno
 import hashlib
 import os
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.logs import keys, ledger, refusals, schema
 from fl_dpftrl.logs import log as log_lib
 from tests.logs import files
@@ -53,7 +55,7 @@ def test_readers_take_the_ledger_until_the_log_is_closed(tmp_path):
   metadata = log_lib.read_log(path).metadata
   assert metadata == {
     'run': 'x',
-    keys.VERSION_KEY: '1',
+    keys.VERSION_KEY: '2',
     keys.NUM_ROUNDS_KEY: '5',
     keys.CHAIN_KEY: log.digest,
   }
@@ -290,10 +292,11 @@ def test_a_ledger_of_another_run_is_not_continued(tmp_path):
   write(path).close()
   with pytest.raises(refusals.LogError, match='another run: run x, not none'):
     ledger.LogWriter(path)
-  kinds = [{'fl_dpftrl.arithmetic': 'covered', 'fl_dpftrl.num_coordinates': '5'}]
-  kinds.append({'fl_dpftrl.arithmetic': 'lattice'})
-  for begun, now in (kinds, reversed(kinds)):
-    path = tmp_path / f'{len(begun)}.parquet'
+  claim = dpftrl.Claim(strategy='identity', noise_multiplier=1.0)
+  numbers = (arithmetic.Arithmetic.covered(5), arithmetic.Arithmetic(kind='lattice'))
+  kinds = [dataclasses.replace(claim, arithmetic=each).to_metadata() for each in numbers]
+  for place, (begun, now) in enumerate((kinds, kinds[::-1])):
+    path = tmp_path / f'{place}.parquet'
     with ledger.LogWriter(path, metadata=begun) as log:
       log.append(0, ['a'], 1)
     with pytest.raises(refusals.LogError, match="give memory='engine' or 'state' as before"):
