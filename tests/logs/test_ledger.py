@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+import fl_dpftrl as dpftrl
 from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.logs import keys, ledger, refusals, schema
 from fl_dpftrl.logs import log as log_lib
