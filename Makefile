@@ -24,9 +24,9 @@ STUDY_RUN ?= runs/studies/$(STUDY)
 # For the tests: rounds use Ray only where they are asked to.
 MACHINES := $(VENV)/machines
 # Tests that need TensorFlow Federated; the others make up test-core.
-TFF_TESTS := tests/aggregators tests/auditing/test_processes.py tests/benchmarks/test_training.py \
+TFF_TESTS := tests/aggregators tests/auditing/test_processes.py \
   tests/docs/test_programs.py tests/experiments tests/training/test_guarded.py tests/noise/stream \
-  tests/noise/test_changed_noise.py tests/rounds/test_equal_to_tff.py tests/tff_inprocess \
+  tests/rounds/test_equal_to_tff.py tests/tff_inprocess \
   tests/study/test_own_model.py tests/training
 # One thread for linear algebra, as the command line has.
 PYTEST_FLAGS := --numprocesses=$(JOBS) --dist=worksteal

@@ -127,8 +127,8 @@ class Claim:
   @property
   def first_clip_norm(self) -> float | None:
     """The clip norm of round 0; that of all rounds unless it is adaptive."""
-    rule = self.adaptive_clipping
-    return self.clip_norm if rule is None else rule.initial
+    rule = self.clip_norm
+    return rule.initial if isinstance(rule, adaptive.AdaptiveClipping) else rule
 
   @functools.cached_property
   def digest(self) -> str:

@@ -20,10 +20,7 @@ import json
 import operator
 import os
 import pathlib
-import shutil
 import sqlite3
-import tempfile
-import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -51,13 +48,13 @@ _TABLES = (
   'CREATE TABLE rounds (round INTEGER PRIMARY KEY, second INTEGER NOT NULL,'
   ' num_devices INTEGER NOT NULL, kind TEXT NOT NULL, ids TEXT NOT NULL, chain BLOB NOT NULL)',
 )
-_NUMBERS, _TEXT = 'I', 'T'
+NUMBERS, TEXT = 'I', 'T'
+"""Kinds of ids."""
+
 SIDES = tuple(SUFFIX + end for end in ('-wal', '-journal'))
 """Ends of the names of SQLite's files beside a ledger, which belong to it."""
 
-_BATCH_ROWS = 1 << 18
 _LEAST_BYTES = 512  # of a database
-_TRIES = 20
 
 
 def path_of(log: str | os.PathLike[str]) -> pathlib.Path:
@@ -78,11 +75,12 @@ def _stored(ordered: pa.Array) -> tuple[str, str]:
   """Returns the kind of ids and their text; no id holds the end of a line."""
   numbers = pa.types.is_integer(ordered.type) and len(ordered)
   whole = pa.ListArray.from_arrays([0, len(ordered)], ordered.cast(pa.string()))
-  return (_NUMBERS if numbers else _TEXT), pc.binary_join(whole, '\n')[0].as_py()
+  return (NUMBERS if numbers else TEXT), pc.binary_join(whole, '\n')[0].as_py()
 
 
-def _ids(kind: str, text: str) -> pa.Array:
-  if kind == _NUMBERS:
+def ids_of(kind: str, text: str) -> pa.Array:
+  """Returns the device ids of a row."""
+  if kind == NUMBERS:
     return pa.array(np.array(text.split('\n'), np.int64))
   return pa.array(text.split('\n') if text else [], pa.string())
 
@@ -212,7 +210,7 @@ class LogWriter:
   def cohort(self, round_index: int) -> np.ndarray:
     """Returns the device ids of a round, in order."""
     ((kind, text),) = self._rows('SELECT kind, ids FROM rounds WHERE round = ?', round_index)
-    return ids_lib.as_numpy(_ids(kind, text))
+    return ids_lib.as_numpy(ids_of(kind, text))
 
   @durable.one_at_a_time
   def timestamp(self, round_index: int) -> int | None:
@@ -246,11 +244,11 @@ class LogWriter:
   def _write(self) -> None:
     metadata = schema.file_metadata(self.num_rounds, self._given)
     metadata[keys.CHAIN_KEY] = self.digest
-    columns = schema.with_timestamps(pa.int64() if _NUMBERS in self._kinds else pa.string())
+    columns = schema.with_timestamps(pa.int64() if NUMBERS in self._kinds else pa.string())
     with schema.appending(self.path, columns, metadata) as append:
       for t, second, kind, text in self._rows('SELECT round, second, kind, ids FROM rounds'):
         if text:
-          append(schema.round_table(t, _ids(kind, text), second))
+          append(schema.round_table(t, ids_of(kind, text), second))
 
   def _open(self) -> None:
     """Locks the ledger, begins it if it is new, and takes over its rounds."""
@@ -258,7 +256,7 @@ class LogWriter:
     if 0 < self._file.stat().st_size < _LEAST_BYTES:  # SQLite would begin it anew.
       raise refusals.LogError(f'{self._file}: is no ledger, or damaged: it is cut short')
     with _in_one_line(self._file):
-      self._database = database = _connected(self._file)
+      self._database = database = connected(self._file)
       _writers.add(self)
       # A database is part of a cycle, and would be closed late.
       weakref.finalize(self, _close, os.getpid(), database).atexit = False
@@ -269,10 +267,10 @@ class LogWriter:
             database.execute(table)
           database.execute('INSERT INTO claim VALUES (?, ?)', (claim, _sha256(claim)))
         durable.sync_folder(self._file.parent)
-      stored = _claim(self._file, database)
+      stored = claim_of(self._file, database)
       if stored != self._given:
         raise claim_lib.of_another_run(self._file, stored, self._given)
-      for t, kind, _, chain in _checked(self._file, database):
+      for t, kind, _, chain in checked(self._file, database):
         self.num_rounds, self._chain = t + 1, chain
         self._kinds |= {kind}
     if self.path.exists():
@@ -304,60 +302,12 @@ class LogWriter:
       yield from self._database.execute(query, values)
 
 
-class Reader:
-  """A ledger that is read as a log, also while another process writes it.
-
-  Attributes:
-    metadata, schema: see `reader`.
-  """
-
-  def __init__(self, path: str, num_rounds: int | None = None):
-    """Opens a copy of a ledger, of whose rounds the first num_rounds are read; all if None."""
-    self._path, self._num_rounds = path, num_rounds
-    self._folder = tempfile.TemporaryDirectory(prefix='fl_dpftrl-ledger-')
-    copy = pathlib.Path(self._folder.name) / 'ledger'
-    _copy(path, copy)
-    try:
-      self._database = _connected(copy)
-      kinds, done, chain = set(), 0, START
-      self.metadata = _claim(path, self._database)
-      for t, kind, count, chain in _checked(path, self._database):
-        done, kinds = t + 1, kinds | ({kind} if count else set())
-    except sqlite3.Error as error:
-      raise refusals.LogError(f'{path}: is no ledger, or damaged: {error}') from error
-    if not done:
-      raise refusals.LogError(f'{path}: has no round yet')
-    self.metadata |= {
-      keys.VERSION_KEY: str(keys.LOG_VERSION),
-      keys.NUM_ROUNDS_KEY: str(done),
-      keys.CHAIN_KEY: chain.hex(),
-    }
-    id_type = {(): pa.null(), (_NUMBERS,): pa.int64(), (_TEXT,): pa.large_string()}[tuple(kinds)]
-    self.schema = pa.schema([('round', pa.int64()), ('device_id', id_type)])
-
-  def tables(self) -> Iterator[pa.Table]:
-    """Yields its rows in order."""
-    query = 'SELECT round, kind, ids FROM rounds WHERE num_devices'
-    if self._num_rounds is not None:
-      query += f' AND round < {self._num_rounds:d}'
-    kept, rows = list[pa.Table](), 0
-    for t, kind, text in self._database.execute(query):
-      ids = _ids(kind, text)
-      kept.append(pa.table({'round': np.full(len(ids), t, np.int64), 'device_id': ids}))
-      rows += len(ids)
-      if rows >= _BATCH_ROWS:
-        yield pa.concat_tables(kept)
-        kept, rows = [], 0
-    if kept:
-      yield pa.concat_tables(kept)
-
-
 def _close(process: int, database: sqlite3.Connection) -> None:
   if os.getpid() == process:
     database.close()
 
 
-def _connected(path: pathlib.Path) -> sqlite3.Connection:
+def connected(path: pathlib.Path) -> sqlite3.Connection:
   """Opens a database in whole; a write-ahead log then needs no shared memory."""
   database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.0)
   for setting in (
@@ -370,7 +320,7 @@ def _connected(path: pathlib.Path) -> sqlite3.Connection:
   return database
 
 
-def _claim(path: str | os.PathLike[str], database: sqlite3.Connection) -> dict[str, str]:
+def claim_of(path: str | os.PathLike[str], database: sqlite3.Connection) -> dict[str, str]:
   """Returns the claim of a ledger, as metadata."""
   claims = database.execute('SELECT metadata, sha256 FROM claim').fetchall()
   if len(claims) != 1 or _sha256(claims[0][0]) != claims[0][1]:
@@ -378,7 +328,7 @@ def _claim(path: str | os.PathLike[str], database: sqlite3.Connection) -> dict[s
   return json.loads(claims[0][0])
 
 
-def _checked(
+def checked(
   path: str | os.PathLike[str], database: sqlite3.Connection
 ) -> Iterator[tuple[int, str, int, bytes]]:
   """Yields (t, kind, number of devices, H_t) of each round; LogError where one is damaged."""
@@ -390,29 +340,6 @@ def _checked(
       raise refusals.LogError(f'{os.fspath(path)}: round {due} is damaged; put a copy back')
     before = chain
     yield t, kind, count, chain
-
-
-def _copy(path: str, copy: pathlib.Path) -> None:
-  """Copies a ledger at a moment at which nobody writes into its main file."""
-  for _ in range(_TRIES):
-    before = _state(path)
-    for side in ('', '-wal', '-journal'):
-      with contextlib.suppress(FileNotFoundError):
-        shutil.copyfile(path + side, f'{copy}{side}')
-    if _state(path) == before:
-      return
-    time.sleep(0.05)
-  raise refusals.LogError(f'{path}: is written all the time; replay it again')
-
-
-def _state(path: str) -> tuple[object, ...]:
-  state = os.stat(path)
-  try:
-    with open(f'{path}-wal', 'rb') as file:
-      log = file.read(32)  # Changes when it is begun anew.
-  except FileNotFoundError:
-    log = b''
-  return state.st_ino, state.st_size, state.st_mtime_ns, log, os.path.exists(f'{path}-journal')
 
 
 def _sha256(text: str) -> str:

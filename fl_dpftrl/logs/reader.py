@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fl_dpftrl.logs import layout as layout_lib
-from fl_dpftrl.logs import ledger, limits, lines, parquet, refusals, rows
+from fl_dpftrl.logs import ledger, ledger_reader, limits, lines, parquet, refusals, rows
 
 _BUFFER = 1 << 20
 
@@ -210,7 +210,7 @@ def _reader(source: Source, file: BinaryIO, num_rounds: int | None) -> _Reader:
   """Opens a file in the format that its name says."""
   suffix = suffix_of(source.path)
   if suffix == ledger.SUFFIX:
-    return ledger.Reader(source.path, num_rounds)
+    return ledger_reader.Reader(source.path, num_rounds)
   if suffix == _PARQUET:
     return parquet.Reader(source.path, file, source.layout)
   if suffix.endswith(_GZIP):

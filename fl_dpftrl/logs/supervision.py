@@ -15,7 +15,7 @@ from fl_dpftrl.logs import limits
 
 COMMANDS = ('replay', 'verify')
 _PR_SET_PDEATHSIG = 1
-_WHY = {
+_WHY: dict[int, str] = {
   signal.SIGXCPU: f'a part of a file took more than {limits.PART_CPU_SECONDS} s of computing; it is'
   ' damaged, or made to take long',
   signal.SIGKILL: 'it was killed, as happens where memory is short',

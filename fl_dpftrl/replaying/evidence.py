@@ -7,6 +7,7 @@ shows that all of it was not forged together: keep the digest of SHA256SUMS else
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -122,7 +123,7 @@ def write_evidence(
     'runs': [_asked(run) for run in runs],
   }
   with durable.building(folder, private=True) as temporary:
-    opened, originals = [], {}
+    opened, originals = [], dict[str, Any]()
     for run, prefix in zip(runs, _prefixes(len(runs))):
       originals |= _store_log(temporary, prefix, run)
       _write(temporary / f'{prefix}{claim_lib.NAME}', run.claim.to_json())
@@ -187,7 +188,7 @@ def verify(
     checks.append(
       _check(
         f'{prefix}claim',
-        lambda entry=entry, prefix=prefix: runs.append(_run(folder, prefix, entry)),
+        functools.partial(lambda *of: runs.append(_run(folder, *of)), prefix, entry),
         'it is that of the log, and of its strategy',
       )
     )

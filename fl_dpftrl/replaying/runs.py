@@ -75,18 +75,19 @@ class Run:
     try:
       base.check_num_rounds(strategy, log.num_rounds)
       stated = claim_lib.read(log.metadata)
-      claim = stated and claim_lib.Claim.from_json(stated | claim_lib.described(strategy), strategy)
+      claim = None
+      if stated:
+        claim = claim_lib.Claim.from_json(stated | claim_lib.described(strategy), strategy)
     except ValueError as e:
       raise refusals.LogError(f'{path}: {e}') from e
     given = {name: value for name, value in said.items() if value is not None}
     if claim is None and 'noise_multiplier' not in given:
       raise ValueError(f'noise_multiplier is needed: {path} does not say it')
-    claim = (
-      claim_lib.Claim(strategy=strategy, **given)
-      if claim is None
-      else dataclasses.replace(claim, **given)
-    )
-    return cls(log=log, claim=claim, stated=stated)
+    if claim is None:
+      own = claim_lib.Claim(strategy=strategy, **given)
+    else:
+      own = dataclasses.replace(claim, **given)
+    return cls(log=log, claim=own, stated=stated)
 
 
 def together(runs: Run | Sequence[Run]) -> list[Run]:
@@ -116,7 +117,8 @@ def together(runs: Run | Sequence[Run]) -> list[Run]:
 
 
 def _without(run: Run, name: str) -> Run:
-  return dataclasses.replace(run, claim=dataclasses.replace(run.claim, **{name: None}))
+  left_out: dict[str, Any] = {name: None}
+  return dataclasses.replace(run, claim=dataclasses.replace(run.claim, **left_out))
 
 
 def declared_schemas(claims: Iterable[claim_lib.Claim]) -> list[schemas.MinSep]:

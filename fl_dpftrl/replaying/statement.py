@@ -327,7 +327,7 @@ class Statement:
 def _publishable_run(run: facts.RunFacts) -> facts.RunFacts:
   first = run.layout.first_round
   is_plain = run.layout._replace(first_round=0) == layout_lib.PLAIN
-  named = {} if is_plain else {'round': COLUMNS, 'device_id': COLUMNS}
+  named: dict[str, Any] = {} if is_plain else {'round': COLUMNS, 'device_id': COLUMNS}
   return dataclasses.replace(
     run,
     claim=dataclasses.replace(run.claim, not_private_metrics=(), void_reason=None),

@@ -34,15 +34,18 @@ class Budget:
   ):
     gaussian.check_delta(delta)
     adjacency_lib.check(adjacency, group_size)
-    self._claim, self._schema = claim, claim.schema
+    schema = claim.schema
+    if schema is None:
+      raise ValueError('claim must have a schema, by which ε of its rounds is known')
+    self._claim, self._schema = claim, schema
     gaussian.check_positive('noise_multiplier', claim.noise_multiplier)
-    _check_prefixes(claim.strategy, claim.schema.num_rounds)
+    _check_prefixes(claim.strategy, schema.num_rounds)
     if max_epsilon is not None:
       gaussian.check_positive('max_epsilon', max_epsilon)
     self.max_epsilon, self._delta = max_epsilon, delta
     self._adjacency, self._group_size = adjacency, group_size
     # That of all planned rounds is an upper bound for fewer.
-    self._rounding = claim_lib.rounding([claim], [claim.schema.num_rounds])
+    self._rounding = claim_lib.rounding([claim], [schema.num_rounds])
     self.epsilon = functools.lru_cache(None)(self._epsilon)
     self.max_rounds = self._max_rounds()
     if not self.max_rounds:

@@ -127,9 +127,10 @@ def train(
     trusted_operations=_shortened(learned.trusted),
   )
   if max_epsilon is not None:
-    claim = _within_budget(claim, delta=delta, max_epsilon=max_epsilon, say=say)
-    num_rounds, all_rounds = claim.schema.num_rounds, rounds
-    rounds = lambda: guarantee.admitted(all_rounds(), claim.schema)
+    allowed = _within_budget(claim, delta=delta, max_epsilon=max_epsilon, say=say)
+    claim = dataclasses.replace(claim, schema=allowed)
+    num_rounds, all_rounds = allowed.num_rounds, rounds
+    rounds = lambda: guarantee.admitted(all_rounds(), allowed)
   of_name = {str(client): client for client in clients}
   get_data = lambda t, ids: [
     tff_inprocess.Later(client_data, (t, of_name.get(str(i), str(i)))) for i in ids
@@ -197,8 +198,8 @@ def _observers(
 
 def _within_budget(
   claim: claim_lib.Claim, *, delta: float, max_epsilon: float, say: Callable[[str], None]
-) -> claim_lib.Claim:
-  """Returns the claim of the rounds that a privacy budget allows."""
+) -> schemas.MinSep:
+  """Returns the schema of the rounds that a privacy budget allows."""
   if claim.schema is None or claim.void_reason is not None:
     guaranteed = '' if claim.void_reason is None else f', and a guarantee; {claim.void_reason}'
     raise ValueError(
@@ -210,7 +211,7 @@ def _within_budget(
       f'max_epsilon={max_epsilon:g} allows {allowed} of {claim.schema.num_rounds} rounds: the run'
       ' ends there; a larger noise_multiplier would allow more'
     )
-  return dataclasses.replace(claim, schema=claim.schema.within(allowed))
+  return claim.schema.within(allowed)
 
 
 def _shortened(names: Sequence[str]) -> tuple[str, ...]:
