@@ -86,11 +86,11 @@ def test_while_a_program_imports(program, module, flags, number):
   'number, module, function, count',
   [(INT, 'os', 'fsync', 1), (TERM, 'os', 'fsync', 4), (INT, 'shutil', 'copyfile', 1)],
 )
-def test_while_a_bundle_is_written(tmp_path, module, function, count, number):
+def test_while_evidence_is_written(tmp_path, module, function, count, number):
   log = tmp_path / 'log.parquet'
   schema.write_log(log, rounds=[0, 1, 2], device_ids=['a', 'b', 'c'], num_rounds=3)
   command = f'replay --log={log} --strategy=identity --noise_multiplier=3 --delta=1e-6'
-  flags = [*command.split(), f'--bundle={tmp_path / "bundle"}']
+  flags = [*command.split(), f'--evidence={tmp_path / "evidence"}']
   done = ended(AT_CALL, int(number), module, function, count, *flags)
   assert done.returncode == 128 + number and 'ε' in done.stdout  # Printed before.
   assert done.stderr == 'fl-dpftrl replay: interrupted\n'

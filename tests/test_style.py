@@ -5,7 +5,6 @@ import pytest
 from matplotlib import colors
 
 from fl_dpftrl import style
-from fl_dpftrl.optimization import registry
 
 
 @pytest.mark.parametrize(
@@ -24,12 +23,6 @@ from fl_dpftrl.optimization import registry
 )
 def test_numbers_are_written_as_people_do(value, text):
   assert style.number(value) == text
-
-
-def test_every_mechanism_has_a_colour_and_a_marker_of_its_own():
-  looks = style.looks({name: name for name in registry.OPTIMIZERS})
-  assert len({look.colour for look in looks.values()}) == len(looks)
-  assert len({look.marker for look in looks.values()}) == len(looks)
 
 
 def test_lines_of_one_mechanism_are_told_apart():

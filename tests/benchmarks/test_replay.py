@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import process
 from benchmarks.replay import cases, generate, peer, run
 from fl_dpftrl.families import identity
 from fl_dpftrl.logs import log as log_lib
@@ -51,17 +50,3 @@ def test_generated_log(tmp_path, ids):
     'min_sep': apart.min(),
     'num_participations': 9000,
   }
-
-
-@pytest.mark.slow
-def test_measures(tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(cases, 'CASES', (SMALL,))
-  monkeypatch.setattr(process, 'pin', lambda num_cores: False)
-  # The generator's own process would not know the case.
-  small(tmp_path)
-  arguments = [f'--cache={tmp_path}', f'--output={tmp_path}', '--repeats=1']
-  assert run.main(arguments) == 0
-  assert '9,000' in capsys.readouterr().out
-  (row,) = json.loads((tmp_path / 'replay.json').read_text())['rows']
-  assert row['ours']['figures']['min_sep'] == row['peer']['figures']['min_sep']
-  assert row['ratio'] > 0 and (tmp_path / 'replay.md').exists()

@@ -152,7 +152,8 @@ def test_a_cell_is_an_ordinary_run(tmp_path):
   'path', sorted((starts.ROOT / 'studies').glob('*.json')), ids=lambda p: p.stem
 )
 def test_committed_studies_fit_their_flags(path):
-  assert command.read(path).deployment_report_goal == 1000
+  goal = None if path.stem == 'docstrings' else 1000  # ε is then that of the runs themselves.
+  assert command.read(path).deployment_report_goal == goal
   assert path.stem in (pages.DOCS / 'studies.md').read_text() + 'synthetic'
 
 

@@ -2,14 +2,8 @@
 
     for name in any_loop pytorch_loop; do python -m tests.rounds.kills 30 $name; done
 
-A child runs the example and journals what it adds and releases, before the example may use it.
-After each kill the parent checks the folder against the journal, with the rows of noise made anew
-from the folder's secret seed:
-- each release is its sum plus the row of its round, exactly, and no row is in two releases;
-- the mark of used rows and the log go as far as every release;
-- each device that added an update to a round is in the log of that round.
-A run that has ended is replayed, and the next one begins in another folder. It is run by hand, with
-the libraries of examples/requirements.txt.
+A child journals what it adds and releases before the example may use it. After each kill each
+release is its sum plus the row of its round, no row is in two, and mark and log go as far.
 """
 
 import contextlib
@@ -183,9 +177,7 @@ class Proof:
 def kill(name: str, count: int, folder: pathlib.Path, rng: random.Random) -> None:
   """Kills an example count times, at random moments.
 
-  One kill in five is while it starts. The others come after so many updates, up to a sixth of a
-  whole run's, and some milliseconds more, so that a moment is between any two steps of a round.
-  """
+  One in five is while it starts, the others after up to a sixth of a run's updates."""
   context = multiprocessing.get_context('forkserver')
   context.set_forkserver_preload(['fl_dpftrl.rounds', *LIBRARIES[name]])
   kills, runs, releases, burnt, lines, to_first = 0, 0, 0, 0, 0, 0.0

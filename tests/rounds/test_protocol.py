@@ -1,8 +1,6 @@
 """One state machine for whatever gives out rows of noise: no row is used twice.
 
-A run is begun, added to, ended, failed, killed at any of its writes and resumed; its folder is
-opened twice, forked, copied, put back in parts, and opened with another claim. Updates are zeros,
-so that a release is its row of noise.
+Updates are zeros, so that a release is its row of noise.
 """
 
 import contextlib

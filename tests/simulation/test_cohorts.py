@@ -251,14 +251,6 @@ def test_new_devices_replace_old_ones():
   assert len(gone) > 50
 
 
-def test_names():
-  history = run(simulation(), 3)
-  names = np.array([f'device-{i}' for i in range(60)])
-  renamed = list(cohorts.named(history, names))
-  assert renamed[1].device_ids.tolist() == [f'device-{i}' for i in history[1].device_ids]
-  assert renamed[1].closed == history[1].closed
-
-
 def chi_square(counts, expected):
   """p value of: independent counts are Poisson with these means."""
   statistic = ((counts - expected) ** 2 / expected).sum()

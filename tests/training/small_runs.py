@@ -34,11 +34,7 @@ def noise(aggregator: np.ndarray) -> float:
 
 
 class Process:
-  """Adds the sum of the devices' numbers and a row of noise to the model.
-
-  Attributes:
-    sums: (row of noise, sum that it was added to) of each computation.
-  """
+  """Adds the sum of the devices' numbers and a row of noise to the model, and notes both."""
 
   def __init__(self):
     self.sums = []
@@ -91,14 +87,7 @@ def run(
   published=0,
   num_rounds=NUM_ROUNDS,
 ):
-  """Trains in a folder; returns the last checkpoint, what was released, and what was said.
-
-  Args:
-    change: difference of the clients' numbers to those of other runs.
-    say: takes lines, in place of the returned list.
-    published: rounds that were published before.
-    num_rounds: of the run.
-  """
+  """Trains in a folder; returns the last checkpoint, what was released, and what was said."""
   watching, warnings = Watching(on_step), []
   training = loop.TrainingRun(
     folder=folder,
