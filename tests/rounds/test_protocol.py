@@ -1,7 +1,4 @@
-"""One state machine for whatever gives out rows of noise: no row is used twice.
-
-Updates are zeros, so that a release is its row of noise.
-"""
+"""One state machine for whatever gives out rows: no row is used twice; a sum of zeros is its row."""
 
 import contextlib
 import gc
