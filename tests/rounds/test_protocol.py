@@ -1,4 +1,4 @@
-"""One state machine for whatever gives out rows: no row is used twice; a sum of zeros is its row."""
+"""One state machine for whatever gives out rows: none is used twice; a sum of zeros is its row."""
 
 import contextlib
 import gc
