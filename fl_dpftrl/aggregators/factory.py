@@ -231,16 +231,17 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
 
     Args:
       value_type: as for `skip_row`.
-      others: further attributes of the claim, such as `schema`.
+      others: further attributes of the claim, such as `schema`; a void_reason adds to its own.
     """
-    void = claim_lib.void_reason(self.noise_multiplier, self.noise_seed)
+    own = claim_lib.void_reason(self.noise_multiplier, self.noise_seed)
+    others['void_reason'] = '; '.join(filter(None, (own, others.get('void_reason')))) or None
     return claim_lib.Claim(
       strategy=self.strategy,
       noise_multiplier=self.noise_multiplier,
       clip_norm=self.clip_norm,
       report_goal=self.report_goal,
       arithmetic=self.arithmetic(value_type),
-      **{'void_reason': void} | others,
+      **others,
     )
 
   def _seed_identity(self, value_type: tff.Type) -> int:

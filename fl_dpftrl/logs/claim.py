@@ -109,9 +109,8 @@ class Claim:
   def _check_schema(self, schema: schemas.MinSep) -> None:
     if self.sampling is not None:
       raise ValueError('schema and sampling exclude each other: the scheme says who takes part')
-    if (
-      type(schema) is not schemas.MinSep
-    ):  # No log confirms a fixed separation, and no gate keeps it.
+    # No log confirms a fixed separation, and no gate keeps it.
+    if type(schema) is not schemas.MinSep:
       raise ValueError(f'schema must be a MinSep, got {messages.quoted(schema)}')
     try:
       base.check_num_rounds(self.strategy, schema.num_rounds)
@@ -164,6 +163,8 @@ class Claim:
     try:
       for name, read in _READERS.items():
         values[name] = None if document[name] is None else read(document[name])
+      name = 'arithmetic'
+      values[name] = arithmetic_lib.Arithmetic(**document[name])
       name = 'claim'
       claim = cls(**values)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
@@ -373,12 +374,11 @@ def _read_clip_norm(document: Any) -> float | adaptive.AdaptiveClipping:
 
 _FIELDS = {field.name for field in dataclasses.fields(Claim)}
 _KINDS = (sensitivity_lib.LOWER_BOUND, sensitivity_lib.UPPER_BOUND, sensitivity_lib.EXACT)
-# Readers of the attributes whose JSON is not the value itself.
+# Readers of the attributes whose JSON is not the value itself, where there is one.
 _READERS: dict[str, Callable[[Any], Any]] = {
   'clip_norm': _read_clip_norm,
   'schema': lambda document: schemas.MinSep(**document),
   'sampling': sampling_lib.from_json,
-  'arithmetic': lambda document: arithmetic_lib.Arithmetic(**document),
 }
 
 

@@ -204,16 +204,6 @@ def _in_folder(folder: str) -> list[str]:
   return files
 
 
-def open_shard(path: Path, *, layout: layout_lib.Layout = layout_lib.PLAIN) -> Shard:
-  """Opens one file and reads its metadata.
-
-  Args:
-    path: name ending in .parquet, .csv, .jsonl, .ndjson or .json (JSON lines).
-    layout: where the file has its columns.
-  """
-  return _open(os.fspath(path), layout)
-
-
 def _open(path: str, layout: layout_lib.Layout, *, held: bool = True) -> Shard:
   if (suffix := reader_lib.suffix_of(path)) not in reader_lib.SUFFIXES:
     raise refusals.LogError(f'{path}: ends in none of {_SUFFIXES}')

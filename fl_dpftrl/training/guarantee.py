@@ -1,20 +1,15 @@
 """Why a run guarantees nothing, and the rounds and clients that a budget allows."""
 
 from collections.abc import Iterator
-from typing import Any
 
-from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.rounds import admission
 
 
-def void_reason(
-  aggregator: Any, unprotected: str | None = None, *, shows_errors: bool = False
-) -> str | None:
-  """Returns why a run guarantees nothing; None if it does."""
-  own = claim_lib.void_reason(aggregator.noise_multiplier, aggregator.noise_seed)
+def void_reason(unprotected: str | None, *, shows_errors: bool) -> str | None:
+  """Returns why a run guarantees nothing, whatever its noise; None if it does."""
   shown = 'show_client_errors prints values of clients, for debugging' if shows_errors else None
-  return '; '.join(filter(None, (own, unprotected, shown))) or None
+  return '; '.join(filter(None, (unprotected, shown))) or None
 
 
 def admitted(rounds: Iterator[schemas.Cohort], schema: schemas.MinSep) -> Iterator[schemas.Cohort]:

@@ -18,6 +18,7 @@ def accuracy_plot(
   path: str | os.PathLike[str],
   *,
   title: str,
+  num_rounds: int,
   accuracy: Mapping[int, float],
   test_accuracy: float | None = None,
   others: Mapping[str, float] = {},
@@ -28,7 +29,8 @@ def accuracy_plot(
   Args:
     path: path of the image, whose suffix says its kind: .png, .svg or .pdf.
     title: lines above the plot.
-    accuracy: round → validation accuracy after it.
+    num_rounds: rounds of the run.
+    accuracy: round → validation accuracy after it; none where evaluated rounds were lost.
     test_accuracy: test accuracy of the final model, where known.
     others: test accuracy by what the run is compared with, the best first.
     label: name of the accuracy.
@@ -41,18 +43,12 @@ def accuracy_plot(
       axes.axhline(
         100 * value, color=colour, linestyle=dashes, label=f'{name}: {100 * value:.1f} %'
       )
-    rounds = [r + 1 for r in accuracy]
-    axes.plot(
-      rounds,
-      [100 * value for value in accuracy.values()],
-      'o-',
-      color=_BLUE,
-      markersize=4,
-      label='this run, validation',
-    )
-    if accuracy and test_accuracy is not None:
+    if accuracy:
+      rounds, values = [r + 1 for r in accuracy], [100 * value for value in accuracy.values()]
+      axes.plot(rounds, values, 'o-', color=_BLUE, markersize=4, label='this run, validation')
+    if test_accuracy is not None:
       shown = f'this run, test: {100 * test_accuracy:.1f} %'
-      axes.plot(rounds[-1], 100 * test_accuracy, 'D', color=_ORANGE, label=shown)
+      axes.plot(num_rounds, 100 * test_accuracy, 'D', color=_ORANGE, label=shown)
     style.dress(axes)
     axes.tick_params(labelsize=_POINTS)
     axes.set_xlabel('rounds', fontsize=_POINTS)

@@ -122,7 +122,7 @@ def train(
   claim = aggregator.claim(
     trainable,
     schema=declared,
-    void_reason=guarantee.void_reason(aggregator, learned.reason, shows_errors=shows_errors),
+    void_reason=guarantee.void_reason(learned.reason, shows_errors=shows_errors),
     not_private_metrics=_shortened(learned.metrics),
     trusted_operations=_shortened(learned.trusted),
   )

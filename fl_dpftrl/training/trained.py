@@ -131,13 +131,13 @@ class Trained:
       The figure, which a notebook shows.
 
     Raises:
-      ValueError: if nothing was measured as accuracy.
+      ValueError: if nothing was measured as accuracy, and no test accuracy is given.
     """
     from fl_dpftrl.training import plot  # Loads matplotlib.
 
     path = self.folder / observers_lib.PLOT_NAME if path is None else paths.local(path)
     accuracy = self.history.column(observers_lib.ACCURACY)
-    if not accuracy:
+    if not accuracy and test_accuracy is None:
       raise ValueError("evaluate must return {'accuracy': …} for a plot; there is no accuracy")
     setting, num_rounds = self.setting, self.statement.num_rounds
     told = f'{num_rounds} rounds of {setting.report_goal:,} devices, {setting.family}'
@@ -145,6 +145,7 @@ class Trained:
       path,
       title=f'{told}\n{self._stated()}',
       label=label,
+      num_rounds=num_rounds,
       accuracy=accuracy,
       test_accuracy=test_accuracy,
       others=others,

@@ -72,7 +72,9 @@ def changed(document):
 
 @pytest.mark.parametrize('own', [FULL, DRAWN])
 def test_whatever_is_no_claim_is_refused_in_one_line(own):
-  for document in [*changed(own.to_json()), [], None, 3, {**own.to_json(), 'more': 1}]:
+  needed = ('strategy', 'noise_multiplier', 'arithmetic', 'trusted_operations')
+  without = [{**own.to_json(), name: None} for name in needed]
+  for document in [*changed(own.to_json()), *without, [], None, 3, {**own.to_json(), 'more': 1}]:
     text = json.dumps(document)
     metadata = {
       keys.CLAIM_KEY: text,

@@ -13,7 +13,7 @@ import pytest
 from fl_dpftrl.families import identity
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import ledger as ledger_lib
-from fl_dpftrl.logs import limits, lines, refusals, schema
+from fl_dpftrl.logs import limits, lines, reader, refusals, schema
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.replaying import replay, runs
 from tests.logs import files
@@ -193,7 +193,7 @@ def test_an_honest_log_that_compresses_well_is_read(tmp_path):
 def test_what_is_no_file_is_not_waited_for(tmp_path):
   os.mkfifo(tmp_path / 'l.csv')
   with pytest.raises(refusals.LogError, match='no regular file'):
-    log_lib.open_shard(tmp_path / 'l.csv')
+    reader.Source(os.fspath(tmp_path / 'l.csv'))
 
 
 @pytest.mark.slow

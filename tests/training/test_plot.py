@@ -10,6 +10,7 @@ def test_equal_bytes_and_everything_that_it_is_compared_with(tmp_path):
     figure = plot.accuracy_plot(
       path,
       title='10 rounds\nε = 3 at δ = 1e-06',
+      num_rounds=10,
       accuracy={4: 0.1, 9: 0.2},
       test_accuracy=0.19,
       others={'without noise': 0.21, 'public start': 0.12, 'always "."': 0.05},
@@ -20,10 +21,7 @@ def test_equal_bytes_and_everything_that_it_is_compared_with(tmp_path):
   assert axes.get_xlabel() == 'rounds'
   assert 'ε = 3' in axes.get_title(loc='left')
   _, shown = axes.get_legend_handles_labels()
-  assert shown == [
-    'without noise: 21.0 %',
-    'public start: 12.0 %',
-    'always ".": 5.0 %',
-    'this run, validation',
-    'this run, test: 19.0 %',
-  ]
+  compared = ['without noise: 21.0 %', 'public start: 12.0 %', 'always ".": 5.0 %']
+  assert shown == [*compared, 'this run, validation', 'this run, test: 19.0 %']
+  lost = plot.accuracy_plot(path, title='', num_rounds=10, accuracy={}, test_accuracy=0.19)
+  assert lost.axes[0].get_legend_handles_labels()[1] == shown[-1:]
