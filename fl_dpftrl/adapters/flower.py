@@ -114,17 +114,15 @@ class PrivateStrategy(Strategy):
     reply, name = None, ''
     if round_ is None:
       return None, None
-    for answer in replies:
-      if answer.has_error():
-        continue
+    for answer in (one for one in replies if not one.has_error()):
       try:
         ((key, record),) = answer.content.array_records.items()
         update = {name: record[name].numpy() - before[name] for name in before}
         round_.add(update, device_id=self._device_of[answer.metadata.src_node_id])
         reply, name = answer, key
       except (KeyError, TypeError, ValueError) as error:
-        # By its type alone: what others sent may be quoted.
-        _LOG.warning('round %s: a reply is left out: %s', server_round, type(error).__name__)
+        kind = type(error).__name__  # Its words may quote what was sent.
+        _LOG.warning('round %s: a reply is left out: %s', server_round, kind)
     try:
       round_.end()
     except ValueError as error:

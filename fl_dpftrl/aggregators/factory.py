@@ -230,8 +230,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     """Returns what a run with this aggregator claims, for a `Guard` or a log.
 
     Args:
-      value_type: as for `skip_row`.
-      others: further attributes of the claim, such as `schema`; a void_reason adds to its own.
+      value_type: as for `skip_row`; others: of a claim, where void_reason adds to its own.
     """
     own = claim_lib.void_reason(self.noise_multiplier, self.noise_seed)
     others['void_reason'] = '; '.join(filter(None, (own, others.get('void_reason')))) or None
