@@ -15,8 +15,6 @@ from fl_dpftrl.aggregators.process_check import ProcessCheck as ProcessCheck
 from fl_dpftrl.aggregators.process_check import check_process as check_process
 from fl_dpftrl.auditing import Audit as Audit
 from fl_dpftrl.auditing import audit as audit
-from fl_dpftrl.comparison.sweep import Comparison as Comparison
-from fl_dpftrl.comparison.sweep import compare as compare
 from fl_dpftrl.families.banded import Banded as Banded
 from fl_dpftrl.families.banded_inverse import BandedInverse as BandedInverse
 from fl_dpftrl.families.banded_toeplitz import BandedToeplitz as BandedToeplitz
@@ -36,6 +34,8 @@ from fl_dpftrl.logs.schema import write_log as write_log
 from fl_dpftrl.optimization.registry import optimize as optimize
 from fl_dpftrl.participation.schemas import FixedSeparation as FixedSeparation
 from fl_dpftrl.participation.schemas import MinSep as MinSep
+from fl_dpftrl.planning.comparison import Comparison as Comparison
+from fl_dpftrl.planning.comparison import compare as compare
 from fl_dpftrl.planning.planner import Plan as Plan
 from fl_dpftrl.planning.planner import plan as plan
 from fl_dpftrl.replaying.evidence import Verification as Verification

@@ -5,18 +5,18 @@ import functools
 from collections.abc import Callable, Sequence
 
 from fl_dpftrl import accounting
-from fl_dpftrl.comparison import candidates as compared
 from fl_dpftrl.participation import schemas as participation
-from fl_dpftrl.planning import candidates, recommendation
+from fl_dpftrl.planning import candidates as compared
 from fl_dpftrl.planning import forecast as forecast_lib
+from fl_dpftrl.planning import recommendation, search
 
-NAMES = (*candidates.MECHANISMS, 'blt-b100', 'blt-b400', 'blt-b1000')
+NAMES = (*search.MECHANISMS, 'blt-b100', 'blt-b400', 'blt-b1000')
 NUM_SIMULATIONS = 3
 NOISE_MULTIPLIER, DELTA = 7.379, 1e-10
 
 _OBJECTIVE = 'max'
 
-Found = list[candidates.Candidate]
+Found = list[search.Candidate]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class Judge:
     verdicts = []
     for most in max_copies:
       chosen = recommendation.choose(found, forecast.schemas, most)
-      ours = candidates.measure(chosen.origin, chosen.strategy, [log], objective=_OBJECTIVE)
+      ours = search.measure(chosen.origin, chosen.strategy, [log], objective=_OBJECTIVE)
       best = recommendation.choose(self._hindsight(log), [log], most)
       verdicts.append(
         Verdict(
@@ -117,8 +117,8 @@ class Judge:
     return self._find([log], log)
 
   def _find(self, schemas, planned) -> Found:
-    found = candidates.find(self._origins, schemas, planned, objective=_OBJECTIVE)
-    return [c for c in found if isinstance(c, candidates.Candidate)]
+    found = search.find(self._origins, schemas, planned, objective=_OBJECTIVE)
+    return [c for c in found if isinstance(c, search.Candidate)]
 
 
 def _remembering(origin, progress):

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from fl_dpftrl import tables, workloads
 from fl_dpftrl.commands import flags, output
-from fl_dpftrl.comparison import candidates as candidates_lib
-from fl_dpftrl.comparison import sweep
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas as participation
+from fl_dpftrl.planning import candidates as candidates_lib
+from fl_dpftrl.planning import comparison
 from fl_dpftrl.text import messages
 
 HELP = 'compares mechanisms and strategy files: table, CSV and figure'
@@ -63,7 +63,7 @@ def _values_or_each(text: str) -> list[int | None]:
 
 def run(args: argparse.Namespace) -> json_files.Object:
   """Evaluates every mechanism at every setting and writes the requested files."""
-  varying = [name for name in sweep.SCHEMA if len(getattr(args, name)) > 1]
+  varying = [name for name in comparison.SCHEMA if len(getattr(args, name)) > 1]
   if len(varying) > 1:
     raise ValueError(f'--{varying[0]} and --{varying[1]} cannot both have several values')
   schemas = [
@@ -76,11 +76,11 @@ def run(args: argparse.Namespace) -> json_files.Object:
   workload = flags.workload(args)
   output.check_folder(args.output)
   _warn_of_workloads(candidates, workload)
-  watch = sweep.progress_lines(output.Progress('compare').say)
-  comparison = sweep.run(
+  watch = comparison.progress_lines(output.Progress('compare').say)
+  found = comparison.run(
     candidates, schemas, objective=args.objective, watch=watch, workload=workload
   )
-  entries, skipped = comparison.entries, comparison.skipped
+  entries, skipped = found.entries, found.skipped
   axis = varying[0] if varying else None
   output.say_left_out(
     'compare',
@@ -142,14 +142,14 @@ def _words(workload: workloads.Workload) -> str:
 
 def _figure(
   args: argparse.Namespace,
-  entries: Sequence[sweep.Entry],
+  entries: Sequence[comparison.Entry],
   axis: str | None,
   workload: workloads.Workload,
 ) -> bytes:
   """Returns the figure as PNG."""
   # These imports are slow, and other commands do not need them.
   from fl_dpftrl import style
-  from fl_dpftrl.comparison import figures
+  from fl_dpftrl.planning import figures
 
   goal = f'optimised for {figures.LOSSES[args.objective]}'
   if workload != workloads.Workload():
@@ -173,7 +173,7 @@ def _setting(args: argparse.Namespace) -> str:
 
 def show(result: json_files.Object) -> str:
   """Formats one row per result; columns with one value stand above the table."""
-  same, table = tables.shared_columns(result['rows'], sweep.SCHEMA)
+  same, table = tables.shared_columns(result['rows'], comparison.SCHEMA)
   header = ', '.join(f'{name} {value}' for name, value in same.items())
   header = f'{header}, objective {result["objective"]}'
   if result['workload'] != 'prefix':

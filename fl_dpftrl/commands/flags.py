@@ -15,7 +15,7 @@ from fl_dpftrl.participation import schemas
 from fl_dpftrl.text import rounding
 
 if TYPE_CHECKING:
-  from fl_dpftrl.comparison import candidates as candidates_lib
+  from fl_dpftrl.planning import candidates as candidates_lib
 
 SEPARATIONS = {'min': schemas.MinSep, 'fixed': schemas.FixedSeparation}
 
@@ -234,7 +234,7 @@ def candidates(
 ) -> 'list[candidates_lib.Candidate]':
   """Returns the candidates that a flag names."""
   # It imports the optimisers, which most commands do not need.
-  from fl_dpftrl.comparison import candidates as candidates_lib
+  from fl_dpftrl.planning import candidates as candidates_lib
 
   try:
     return candidates_lib.named(labels, made_for)

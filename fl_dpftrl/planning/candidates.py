@@ -1,162 +1,124 @@
-"""Candidate strategies of a plan: search and evaluation."""
+"""Candidates of a comparison: mechanisms to optimise, and fixed strategies."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+import difflib
+import functools
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
 
-from fl_dpftrl import sensitivity
-from fl_dpftrl.comparison import candidates as compared
-from fl_dpftrl.comparison import sweep
+from fl_dpftrl import workloads
 from fl_dpftrl.families import base
-from fl_dpftrl.participation import schemas as participation
-from fl_dpftrl.strategies import files as catalogue
-
-MECHANISMS = ('blt', 'banded_toeplitz', 'banded', 'tree_full', 'tree_online', 'identity')
-
-_MOST_RANGE = 4  # maximum number of schemas for one optimisation
-_MOST_ENTRIES = 1 << 20  # maximum band entries, which takes about a minute
-
-# Called with the label of a candidate; returns the optimiser's progress callback.
-Watch = Callable[[str], sweep.Progress]
+from fl_dpftrl.optimization import registry
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
+from fl_dpftrl.text import messages
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Candidate:
-  """Strategy and its figures at each schema.
+  """Candidate of a comparison, which is one line of it.
 
   Attributes:
-    origin: mechanism or file that gave the strategy.
-    strategy: C.
-    memory_copies: number of model-sized vectors that its noise stores.
-    files: evaluation of the strategy at each schema.
-    objective: 'rms' or 'max'.
+    label: name of the candidate.
+    mechanism: mechanism or family of its strategies.
+    find: takes a schema and the keywords objective, workload and progress.
+    made_for: schema fields for which its strategy is found, if they differ from those at which
+      it is evaluated.
+    optimised: True if `find` searches for the best strategy.
+    workload: workload of its strategy file; None if it has none.
+    find_range: takes several schemas, of which one will hold, and the keywords over and those
+      of `find`; None if not supported.
   """
-
-  origin: compared.Candidate
-  strategy: base.Strategy
-  memory_copies: int
-  files: Mapping[participation.MinSep, catalogue.StrategyFile]
-  objective: str
-
-  @property
-  def label(self) -> str:
-    """Name of the strategy in the plan."""
-    return self.origin.label
-
-  def error(self, schema: participation.MinSep) -> float:
-    """Returns the error of the noise in the model, per unit noise multiplier."""
-    return getattr(self.files[schema].error, self.objective)
-
-  def loss(self, schema: participation.MinSep) -> float:
-    """Returns sensitivity × error: the error of the model's noise at unit noise."""
-    return self.files[schema].sensitivity.value * self.error(schema)
-
-
-class Skipped(NamedTuple):
-  """Strategy that could not be evaluated, with the reason."""
 
   label: str
-  reason: str
+  mechanism: str
+  find: Callable[..., base.Strategy]
+  made_for: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  optimised: bool = False
+  workload: workloads.Workload | None = None
+  find_range: Callable[..., base.Strategy] | None = None
+
+  def target(self, schema: schemas.MinSep) -> schemas.MinSep:
+    """Returns the schema to find a strategy for if it is evaluated at `schema`."""
+    return dataclasses.replace(schema, **self.made_for)
 
 
-def named(
-  names: Sequence[str] | None, planned: participation.MinSep
-) -> tuple[list[compared.Candidate], list[Skipped]]:
-  """Returns the named candidates, by default all that take a few minutes.
+def named(names: Sequence[str], made_for: Sequence[Mapping[str, int]] = ({},)) -> list[Candidate]:
+  """Returns candidates by their names.
 
   Args:
-    names: names as in `comparison.candidates.named`; None for all mechanisms and matrices/.
+    names: names; each is a mechanism, a mechanism with its size (blt:3 or banded:64), a name in
+      matrices/ or a strategy file, also as label=file.
+    made_for: schema fields to optimise for; each mechanism that is optimised gives one
+      candidate per entry. See `Candidate`.
   """
-  if names is not None:
-    return compared.named(names), []
-  skipped = []
-  chosen = [*MECHANISMS, *catalogue.names()]
-  if planned.num_rounds * planned.min_sep > _MOST_ENTRIES:
-    chosen.remove('banded')
-    skipped.append(
-      Skipped(
-        'banded',
-        f'optimising {planned.min_sep} bands over {planned.num_rounds} rounds'
-        ' takes many minutes; name it in --strategies to try it',
+  candidates = []
+  for name in names:
+    mechanism, colon, size = name.partition(':')
+    if mechanism not in registry.OPTIMIZERS:
+      candidates.append(_given(name))
+      continue
+    optimizer = registry.OPTIMIZERS[mechanism]
+    find: Callable[..., base.Strategy] = functools.partial(registry.optimize, mechanism)
+    if colon:
+      find = functools.partial(find, **_size(name, optimizer, size))
+    fixed = mechanism in files.parameter_free()
+    for fields in ({},) if fixed else made_for:
+      candidates.append(
+        Candidate(
+          _label(name, fields),
+          mechanism,
+          find,
+          fields,
+          optimised=not fixed,
+          find_range=find if optimizer.find_range else None,
+        )
       )
-    )
-  return compared.named(chosen), skipped
+  labels = [candidate.label for candidate in candidates]
+  for label in labels:
+    if labels.count(label) > 1:
+      raise ValueError(f'two of them are called {label!r}; give a file another name with name=file')
+  return candidates
 
 
-def find(
-  origins: Iterable[compared.Candidate],
-  schemas: Sequence[participation.MinSep],
-  planned: participation.MinSep,
-  *,
-  objective: str,
-  watch: Watch = lambda label: lambda steps, loss: None,
-) -> list[Candidate | Skipped]:
-  """Finds the strategy of each candidate and evaluates it at each schema.
-
-  A mechanism is optimised for `planned` and, if it supports a range, for all schemas at once.
-  The result with the smaller regret is taken.
-
-  Args:
-    schemas: schemas that may occur, including `planned`.
-    planned: worst of the schemas; strategies have at most its min-sep as bands.
-    objective: 'rms' or 'max'.
-    watch: progress callback; see `Watch`.
-  """
-  return [_find(origin, schemas, planned, objective, watch(origin.label)) for origin in origins]
-
-
-def _find(origin, schemas, planned, objective, progress):
-  searches = [lambda **kwargs: origin.find(planned, **kwargs)]
-  if origin.find_range is not None and len(schemas) > 1:
-    some = _thinned(schemas)
-    searches.append(lambda **kwargs: origin.find_range(some, over='regret', **kwargs))
-  measured, reasons = [], []
-  for search in searches:
-    try:
-      strategy = search(objective=objective, progress=progress)
-      measured.append(measure(origin, strategy, schemas, objective=objective))
-    except sweep.UNSUPPORTED as e:
-      reasons.append(sweep.one_line(e))
-  if not measured:
-    return Skipped(origin.label, reasons[0])
-  return min(measured, key=lambda candidate: regret(candidate, schemas, measured))
-
-
-def measure(
-  origin: compared.Candidate,
-  strategy: base.Strategy,
-  schemas: Sequence[participation.MinSep],
-  *,
-  objective: str,
-) -> Candidate:
-  """Evaluates a strategy at each schema."""
-  files = {s: catalogue.describe(strategy, schema=s) for s in schemas}
-  for file in files.values():
-    if file.sensitivity.kind == sensitivity.LOWER_BOUND:
-      raise ValueError('only a lower bound of its sensitivity is known')
-  most_rounds = max(schema.num_rounds for schema in schemas)
+def _given(name: str) -> Candidate:
+  label, equals, path = name.partition('=')
+  if not (equals and label) or os.path.isfile(name):
+    label, path = '', name
+  if path in files.parameter_free():
+    strategy = files.load_strategy(path)
+    return Candidate(label or path, strategy.family, lambda schema, **kwargs: strategy)
+  try:
+    file = files.load(path)
+  except ValueError as e:
+    if os.path.isfile(path):
+      raise
+    registry.check_family(path)
+    names = (*registry.OPTIMIZERS, *files.names())
+    near = difflib.get_close_matches(path, names)
+    raise ValueError(
+      f'{messages.quoted(path)} is neither a strategy file nor a mechanism or strategy;'
+      + (f' did you mean {" or ".join(near)}?' if near else f' choose from {", ".join(names)}')
+    ) from e
   return Candidate(
-    origin=origin,
-    strategy=strategy,
-    memory_copies=strategy.memory_copies(most_rounds),
-    files=files,
-    objective=objective,
+    label or (path if path in files.names() else pathlib.Path(path).stem),
+    file.strategy.family,
+    lambda schema, **kwargs: file.strategy,
+    workload=file.workload,
   )
 
 
-def regret(
-  candidate: Candidate, schemas: Sequence[participation.MinSep], others: Sequence[Candidate]
-) -> float:
-  """Returns the largest excess of a candidate's loss over the least of others, relative to it.
-
-  The maximum is over the schemas.
-  """
-  return max(candidate.loss(s) / min(other.loss(s) for other in others) for s in schemas) - 1.0
+def _size(name: str, optimizer: registry.Optimizer, size: str) -> dict[str, int]:
+  if optimizer.size is None:
+    raise ValueError(f'{name!r}: this mechanism takes no size')
+  if not (size.isascii() and size.isdigit()):
+    raise ValueError(f'{name!r}: the {optimizer.size} after the colon must be a whole number')
+  return {optimizer.size: int(size)}
 
 
-def _thinned(schemas: Sequence[participation.MinSep]) -> list[participation.MinSep]:
-  """Returns a few of the schemas, including the first and the last."""
-  if len(schemas) <= _MOST_RANGE:
-    return list(schemas)
-  step = (len(schemas) - 1) / (_MOST_RANGE - 1)
-  return [schemas[round(i * step)] for i in range(_MOST_RANGE)]
+def _label(name: str, made_for: Mapping[str, int]) -> str:
+  if not made_for:
+    return name
+  fields = ', '.join(f'{field}={value}' for field, value in made_for.items())
+  return f'{name} for {fields}'

@@ -8,8 +8,8 @@ from fl_dpftrl import tables
 from fl_dpftrl.accounting import adjacency, guarantee
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.planning import candidates, recommendation
 from fl_dpftrl.planning import forecast as forecast_lib
+from fl_dpftrl.planning import recommendation, search
 from fl_dpftrl.simulation import scenario as scenario_lib
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Plan:
 
   forecast: forecast_lib.Forecast
   best: recommendation.Recommendation
-  skipped: tuple[candidates.Skipped, ...]
+  skipped: tuple[search.Skipped, ...]
   max_copies: int
   objective: str
 
@@ -170,10 +170,10 @@ def plan(
     return lambda steps, loss: progress(f'{label}: {steps} steps')
 
   planned = forecast.planned
-  origins, skipped = candidates.named(strategies, planned)
-  tried = candidates.find(origins, forecast.schemas, planned, objective=objective, watch=watch)
-  evaluated = [c for c in tried if isinstance(c, candidates.Candidate)]
-  skipped += [c for c in tried if isinstance(c, candidates.Skipped)]
+  origins, skipped = search.named(strategies, planned)
+  tried = search.find(origins, forecast.schemas, planned, objective=objective, watch=watch)
+  evaluated = [c for c in tried if isinstance(c, search.Candidate)]
+  skipped += [c for c in tried if isinstance(c, search.Skipped)]
   if not evaluated:
     raise ValueError(
       f'none of the strategies is suitable: {"; ".join(f"{s.label}: {s.reason}" for s in skipped)}'

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from fl_dpftrl.accounting import Guarantee, gaussian
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas as participation
-from fl_dpftrl.planning import candidates
+from fl_dpftrl.planning import search
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Option:
     same_noise_epsilon: its ε at the same noise in the model.
   """
 
-  candidate: candidates.Candidate
+  candidate: search.Candidate
   fits: bool
   regret: float
   loss_ratio: float
@@ -62,7 +62,7 @@ class Recommendation:
     options: all strategies including this one, sorted by loss.
   """
 
-  candidate: candidates.Candidate
+  candidate: search.Candidate
   planned: participation.MinSep
   guarantee: Guarantee
   epsilons: tuple[float, ...]
@@ -111,26 +111,22 @@ class Recommendation:
 
 
 def choose(
-  evaluated: Sequence[candidates.Candidate],
-  schemas: Sequence[participation.MinSep],
-  max_copies: int,
-) -> candidates.Candidate:
+  evaluated: Sequence[search.Candidate], schemas: Sequence[participation.MinSep], max_copies: int
+) -> search.Candidate:
   """Returns the candidate with the least regret among those that fit."""
   fitting = _fitting(evaluated, max_copies)
   if not fitting:
     least = min(candidate.memory_copies for candidate in evaluated)
     raise ValueError(f'max_copies={max_copies} is below the {least} that every strategy here needs')
-  return min(fitting, key=lambda candidate: candidates.regret(candidate, schemas, fitting))
+  return min(fitting, key=lambda candidate: search.regret(candidate, schemas, fitting))
 
 
-def _fitting(
-  evaluated: Sequence[candidates.Candidate], max_copies: int
-) -> list[candidates.Candidate]:
+def _fitting(evaluated: Sequence[search.Candidate], max_copies: int) -> list[search.Candidate]:
   return [candidate for candidate in evaluated if candidate.memory_copies <= max_copies]
 
 
 def recommend(
-  evaluated: Sequence[candidates.Candidate],
+  evaluated: Sequence[search.Candidate],
   schemas: Sequence[participation.MinSep],
   planned: participation.MinSep,
   simulated: Sequence[participation.MinSep],
@@ -166,7 +162,7 @@ def recommend(
     return Option(
       candidate=candidate,
       fits=candidate.memory_copies <= max_copies,
-      regret=candidates.regret(candidate, schemas, fitting),
+      regret=search.regret(candidate, schemas, fitting),
       loss_ratio=ratio,
       # Dividing and multiplying would round.
       noise_multiplier=noise_multiplier if candidate is best else effective * own,

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from fl_dpftrl import accounting, workloads
 from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.centralized import amplification
-from fl_dpftrl.comparison import candidates
 from fl_dpftrl.files import durable, json_files
+from fl_dpftrl.planning import candidates
 from fl_dpftrl.strategies import files
 from fl_dpftrl.study.design import Design, Mechanism, Setting, slug
 

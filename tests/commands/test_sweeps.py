@@ -9,8 +9,8 @@ import struct
 import pytest
 
 from fl_dpftrl.commands import compare
-from fl_dpftrl.comparison import figures
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.planning import figures
 from fl_dpftrl.strategies import files
 
 FIGURES = ['sensitivity', 'sensitivity_kind', 'rms_error', 'max_error', 'rms_loss', 'max_loss']

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fl_dpftrl.comparison import candidates as compared
-from fl_dpftrl.planning import candidates, recommendation
+from fl_dpftrl.planning import candidates as compared
 from fl_dpftrl.planning import forecast as forecast_lib
+from fl_dpftrl.planning import recommendation, search
 from fl_dpftrl.simulation import availability, cohorts, population, server
 
 ROUNDS = 160
@@ -28,20 +28,18 @@ def simulate(seed):
 def test_within_two_percent_of_hindsight_over_other_seeds():
   origins = compared.named(NAMES)
   forecast = forecast_lib.forecast(simulate, num_rounds=ROUNDS, seeds=[0, 1, 2])
-  found = candidates.find(origins, forecast.schemas, forecast.planned, objective='max')
+  found = search.find(origins, forecast.schemas, forecast.planned, objective='max')
   logs = forecast_lib.forecast(simulate, num_rounds=ROUNDS, seeds=SEEDS)
   schemas = {outcome.schema for outcome in logs.outcomes}
   assert len(schemas) > 1
   of_hindsight = {
-    schema: candidates.find(origins, [schema], schema, objective='max') for schema in schemas
+    schema: search.find(origins, [schema], schema, objective='max') for schema in schemas
   }
   for most in (16, 1000):
     chosen = recommendation.choose(found, forecast.schemas, most)
     assert chosen.origin.mechanism == ('blt' if most == 16 else 'banded')
     for schema in schemas:
-      ours = candidates.measure(chosen.origin, chosen.strategy, [schema], objective='max').loss(
-        schema
-      )
+      ours = search.measure(chosen.origin, chosen.strategy, [schema], objective='max').loss(schema)
       best = min(
         candidate.loss(schema)
         for candidate in of_hindsight[schema]

@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 
 from fl_dpftrl import accounting, sensitivity
-from fl_dpftrl.comparison import candidates as compared
 from fl_dpftrl.participation import schemas as participation
-from fl_dpftrl.planning import candidates, planner
+from fl_dpftrl.planning import candidates as compared
 from fl_dpftrl.planning import forecast as forecast_lib
+from fl_dpftrl.planning import planner, search
 from fl_dpftrl.planning import recommendation as lib
 from fl_dpftrl.simulation import scenario
 from fl_dpftrl.strategies import files
@@ -24,7 +24,7 @@ DELTA = 1e-6
 
 
 def find(names, schemas=SCHEMAS):
-  return candidates.find(compared.named(names), schemas, PLANNED, objective='max')
+  return search.find(compared.named(names), schemas, PLANNED, objective='max')
 
 
 @pytest.fixture(scope='module')
@@ -61,15 +61,15 @@ def test_the_better_of_one_schema_and_all_is_taken():
   alone = origin.find(PLANNED, objective='max')
   of_all = origin.find_range(SCHEMAS, objective='max', over='regret')
   both = [
-    candidates.measure(origin, strategy, SCHEMAS, objective='max') for strategy in (alone, of_all)
+    search.measure(origin, strategy, SCHEMAS, objective='max') for strategy in (alone, of_all)
   ]
-  least = min(both, key=lambda one: candidates.regret(one, SCHEMAS, both))
+  least = min(both, key=lambda one: search.regret(one, SCHEMAS, both))
   assert candidate.files[PLANNED].figures == least.files[PLANNED].figures
 
 
 def test_skipped_with_a_reason():
   long = dataclasses.replace(PLANNED, num_rounds=300)
-  (skipped,) = candidates.find(compared.named(['banded-b16']), [long], long, objective='rms')
+  (skipped,) = search.find(compared.named(['banded-b16']), [long], long, objective='rms')
   assert (skipped.label, '256 rounds' in skipped.reason) == ('banded-b16', True)
 
 
@@ -87,15 +87,15 @@ def test_a_lower_bound_of_the_sensitivity_is_no_candidate(monkeypatch):
 
 
 def test_default_names_leave_out_what_takes_long():
-  chosen, skipped = candidates.named(None, PLANNED)
+  chosen, skipped = search.named(None, PLANNED)
   labels = [origin.label for origin in chosen]
   assert {'blt', 'banded', 'identity', 'blt-b400'} <= set(labels)
   assert not skipped
   long = participation.MinSep(num_rounds=20000, min_sep=4000)
-  chosen, (skip,) = candidates.named(None, long)
+  chosen, (skip,) = search.named(None, long)
   assert skip.label == 'banded' and '--strategies' in skip.reason
   assert 'banded' not in [origin.label for origin in chosen]
-  chosen, skipped = candidates.named(['banded'], long)
+  chosen, skipped = search.named(['banded'], long)
   assert [c.label for c in chosen] == ['banded'] and not skipped
 
 
@@ -106,7 +106,7 @@ def test_memory_decides(found):
   assert lib.choose(found, SCHEMAS, 0) is named['identity']
   assert lib.choose(found, SCHEMAS, 8).label in ('banded', 'banded_toeplitz')
   fitting = [c for c in found if c.memory_copies <= 8]
-  regrets = {c.label: candidates.regret(c, SCHEMAS, fitting) for c in fitting}
+  regrets = {c.label: search.regret(c, SCHEMAS, fitting) for c in fitting}
   assert min(regrets.values()) == regrets[lib.choose(found, SCHEMAS, 8).label] >= 0.0
   with pytest.raises(ValueError, match='max_copies=2 is below the 3'):
     lib.choose([c for c in found if c.memory_copies > 2], SCHEMAS, 2)

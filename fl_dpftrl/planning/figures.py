@@ -10,7 +10,7 @@ from matplotlib import ticker
 from fl_dpftrl import style
 
 if TYPE_CHECKING:
-  from fl_dpftrl.comparison import sweep  # It draws with this module.
+  from fl_dpftrl.planning import comparison  # It draws with this module.
 
 LOSSES = {'rms': 'RmsLoss', 'max': 'MaxLoss'}
 _AXES = {
@@ -22,7 +22,7 @@ _NUMBER = ticker.FuncFormatter(lambda value, _: style.number(value))
 
 
 def draw(
-  entries: Sequence['sweep.Entry'], axis: str | None, subtitle: str = ''
+  entries: Sequence['comparison.Entry'], axis: str | None, subtitle: str = ''
 ) -> figure_lib.Figure:
   """Draws both losses of each entry, over the field that varies or side by side.
 
@@ -56,7 +56,7 @@ def draw(
 
 def _over(
   axes: axes_lib.Axes,
-  entries: Sequence['sweep.Entry'],
+  entries: Sequence['comparison.Entry'],
   values: Sequence[float],
   looks: dict[str, style.Look],
   axis: str,
@@ -86,7 +86,7 @@ def _over(
 
 def _side_by_side(
   axes: axes_lib.Axes,
-  entries: Sequence['sweep.Entry'],
+  entries: Sequence['comparison.Entry'],
   values: Sequence[float],
   looks: dict[str, style.Look],
 ) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.comparison import candidates as lib
+from fl_dpftrl.planning import candidates as lib
 
 SCHEMA = dpftrl.MinSep(num_rounds=40, min_sep=10, max_participations=3)
 

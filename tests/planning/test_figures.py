@@ -3,7 +3,7 @@
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.comparison import figures
+from fl_dpftrl.planning import figures
 
 NAMES = ['identity', 'tree_online', 'blt-b400']
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fl_dpftrl import tables, workloads
-from fl_dpftrl.comparison import candidates as candidates_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas as participation
+from fl_dpftrl.planning import candidates as candidates_lib
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import progress as progress_lib
 
@@ -113,7 +113,7 @@ class Comparison:
     Raises:
       ValueError: if nothing was evaluated, or several fields vary.
     """
-    from fl_dpftrl.comparison import figures  # Loads matplotlib.
+    from fl_dpftrl.planning import figures  # Loads matplotlib.
 
     varying = [name for name in SCHEMA if len({getattr(row, name) for row in self.rows}) > 1]
     fields = [name for name in varying if name != 'max_participations'] or varying

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl.comparison import candidates, sweep
 from fl_dpftrl.families import identity
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.planning import candidates, comparison
 from fl_dpftrl.strategies import files
 
 SCHEMAS = [schemas.MinSep(num_rounds=20, min_sep=b, max_participations=2) for b in (2, 5, 10)]
 
 
 def run(*found, watch=lambda candidate, schema: lambda steps, loss: None):
-  return sweep.run(found, SCHEMAS, objective='max', watch=watch)
+  return comparison.run(found, SCHEMAS, objective='max', watch=watch)
 
 
 def test_rows_are_the_figures_of_the_strategies():

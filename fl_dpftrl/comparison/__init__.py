@@ -1,1 +1,0 @@
-"""Comparison of mechanisms: candidates, their figures, and plots."""
