@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.centralized import amplification, sampling
+from fl_dpftrl.amplification import accountant, sampling
 from fl_dpftrl.simulation import partition
 
 ALPHABET = ' abcdefghijklmnopqrstuvwxyz.,_-~'  # The last stands for all others.
@@ -242,7 +242,7 @@ def load(path: pathlib.Path, like: Parameters) -> tuple[Parameters, Parameters]:
 
 def planned(
   scheme: sampling.Sampled, *, epsilon: float, delta: float, num_bands: int | None
-) -> tuple[dpftrl.Strategy, amplification.AmplifiedGuarantee]:
+) -> tuple[dpftrl.Strategy, accountant.AmplifiedGuarantee]:
   """Returns the banded strategy with the least noise for ε, and its guarantee.
 
   Args:
@@ -252,7 +252,7 @@ def planned(
   """
   candidates = (num_bands,)
   if num_bands is None:
-    candidates = amplification.candidate_bands(
+    candidates = accountant.candidate_bands(
       num_rounds=scheme.num_rounds, num_examples=scheme.num_examples, batch_size=scheme.batch_size
     )
   once = dpftrl.MinSep(num_rounds=scheme.num_rounds, max_participations=1)  # A turn of its part.
@@ -260,7 +260,7 @@ def planned(
     dpftrl.optimize('banded_toeplitz', once, objective='rms', num_bands=bands)
     for bands in candidates
   )
-  return amplification.choose(strategies, scheme, epsilon=epsilon, delta=delta)
+  return accountant.choose(strategies, scheme, epsilon=epsilon, delta=delta)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -5,7 +5,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fl_dpftrl.centralized import sampling
+from fl_dpftrl.amplification import sampling
 from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.simulation import partition
 from tests.replaying import in_memory

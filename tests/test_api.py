@@ -9,7 +9,7 @@ import pytest
 import threadpoolctl
 
 import fl_dpftrl
-from fl_dpftrl.centralized import amplification, sampling
+from fl_dpftrl.amplification import accountant, sampling
 from fl_dpftrl.optimization import registry
 from fl_dpftrl.text import progress
 from tests import every_family
@@ -62,8 +62,8 @@ def test_searches_of_seconds_show_their_steps_and_others_nothing(monkeypatch, ca
 def test_sampled_batches_take_a_strategy_by_its_name():
   scheme = sampling.CyclicPoisson(num_rounds=20, num_examples=1000, batch_size=10)
   arguments = dict(noise_multiplier=1.0, delta=1e-5)
-  named = amplification.account('identity', scheme, **arguments)
-  assert named == amplification.account(fl_dpftrl.Identity(), scheme, **arguments)
+  named = accountant.account('identity', scheme, **arguments)
+  assert named == accountant.account(fl_dpftrl.Identity(), scheme, **arguments)
 
 
 @pytest.mark.parametrize('name', every_family.FAMILIES)

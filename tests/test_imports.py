@@ -11,7 +11,7 @@ import fl_dpftrl
 ROOT = pathlib.Path(__file__).parent.parent
 HEAVY = ('jax', 'jaxlib', 'tensorflow', 'tensorflow_federated')
 ROOMS = (
-  'accounting centralized commands families logs optimization planning replaying'
+  'accounting amplification commands families logs optimization planning replaying'
   ' reports sensitivity simulation rounds study'
 )
 MODULES = (

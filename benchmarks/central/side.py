@@ -38,7 +38,7 @@ def _folder(in_memory: bool = False) -> pathlib.Path:
 
 
 def _scheme(case: cases.Case, num_rounds: int, num_bands: int):
-  from fl_dpftrl.centralized import sampling
+  from fl_dpftrl.amplification import sampling
 
   return sampling.CyclicPoisson(
     num_rounds=num_rounds, num_examples=len(case.y), batch_size=cases.BATCH, num_parts=num_bands
@@ -260,11 +260,11 @@ def utility(side: str, num_bands: int) -> dict:
       *_, weights = peer_training(case, plan, seed)
       accuracies.append(trainer.accuracy(weights, data))
   else:
-    from fl_dpftrl.centralized import amplification
+    from fl_dpftrl.amplification import accountant
 
     strategy = _strategy(UTILITY_ROUNDS, num_bands)
     scheme = _scheme(case, UTILITY_ROUNDS, num_bands)
-    planned = amplification.calibrate(strategy, scheme, epsilon=EPSILON, delta=DELTA)
+    planned = accountant.calibrate(strategy, scheme, epsilon=EPSILON, delta=DELTA)
     for seed in SEEDS:
       folder = _folder()
       try:

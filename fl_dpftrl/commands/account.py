@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable
 
 from fl_dpftrl import accounting, tables
-from fl_dpftrl.centralized import amplification, sampling
+from fl_dpftrl.amplification import accountant, sampling
 from fl_dpftrl.commands import flags
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   flags.check_max_epsilon(args)
   if args.noise_multiplier is not None:
     noise = {'noise_multiplier': args.noise_multiplier}
-    return _guarantee(args, accounting.account, amplification.account, noise)
+    return _guarantee(args, accounting.account, accountant.account, noise)
   target = {'epsilon': args.epsilon} if args.rho is None else {'rho': args.rho}
   return _guarantee(args, accounting.calibrate, _calibrate_amplified, target)
 
@@ -61,7 +61,7 @@ def _calibrate_amplified(*args, **kwargs) -> accounting.Guarantee:
       f'--rho={kwargs["rho"]} is not supported with --sampling: sampled'
       ' batches have no single Gaussian release; use --epsilon'
     )
-  return amplification.calibrate(*args, **kwargs)
+  return accountant.calibrate(*args, **kwargs)
 
 
 def verdict(args: argparse.Namespace, result: json_files.Object) -> tuple[int, str] | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fl_dpftrl import error, workloads
-from fl_dpftrl.centralized import sampling as sampling_lib
+from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.text import rounding
@@ -159,9 +159,9 @@ def sampling(
       raise ValueError(f'--sampling={args.sampling} needs --{name}')
   scheme = sampling_lib.SCHEMES[args.sampling]
   if strategy is not None and issubclass(scheme, sampling_lib.Sampled):
-    from fl_dpftrl.centralized import amplification
+    from fl_dpftrl.amplification import accountant
 
-    given.setdefault('num_parts', amplification.num_bands(strategy))
+    given.setdefault('num_parts', accountant.num_bands(strategy))
   return scheme(num_rounds=num_rounds, **given)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fl_dpftrl import tables, workloads
-from fl_dpftrl.centralized import amplification
+from fl_dpftrl.amplification import accountant
 from fl_dpftrl.commands import flags, output
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
@@ -270,14 +270,14 @@ def best_bands(
     'batch_size': args.batch_size,
   }
   target = {'epsilon': args.epsilon, 'delta': args.delta}
-  strategies = {bands: optimize(bands) for bands in amplification.candidate_bands(**run)}
+  strategies = {bands: optimize(bands) for bands in accountant.candidate_bands(**run)}
   losses = {
     bands: files.describe(strategy, schema=schema, workload=workload).figures['rms_loss']
     for bands, strategy in strategies.items()
   }
-  candidates = amplification.compare_bands(losses, **run, **target)
+  candidates = accountant.compare_bands(losses, **run, **target)
   strategy = strategies[candidates[0].num_bands]
-  guarantee = amplification.calibrate(strategy, candidates[0].sampling, **target)
+  guarantee = accountant.calibrate(strategy, candidates[0].sampling, **target)
   return strategy, {
     'num_bands': candidates[0].num_bands,
     'num_examples': args.num_examples,

@@ -20,7 +20,7 @@ from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.accounting import guarantee as guarantee_lib
-from fl_dpftrl.centralized import sampling as sampling_lib
+from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.logs import keys, refusals

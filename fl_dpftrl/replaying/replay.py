@@ -13,7 +13,7 @@ from typing import Any
 
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import guarantee as guarantee_lib
-from fl_dpftrl.centralized import drawn as drawn_lib
+from fl_dpftrl.amplification import drawn as drawn_lib
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import refusals
 from fl_dpftrl.participation import counts

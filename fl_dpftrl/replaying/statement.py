@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fl_dpftrl import tables
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.accounting import guarantee as guarantee_lib
-from fl_dpftrl.centralized import drawn as drawn_lib
+from fl_dpftrl.amplification import drawn as drawn_lib
 from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import layout as layout_lib

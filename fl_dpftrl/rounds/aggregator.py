@@ -9,7 +9,7 @@ import numpy as np
 
 from fl_dpftrl import accounting, adaptive_clipping
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
-from fl_dpftrl.centralized import sampling as sampling_lib
+from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.files import durable, paths
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ids as ids_lib

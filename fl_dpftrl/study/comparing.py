@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fl_dpftrl import tables, workloads
-from fl_dpftrl.centralized import sampling as sampling_lib
+from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.files import durable, paths
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.study import results as results_lib

@@ -10,7 +10,7 @@ import numpy as np
 
 from fl_dpftrl import error, workloads
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.centralized import sampling as sampling_lib
+from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.study.results import Metric
 from fl_dpftrl.text import messages

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fl_dpftrl import accounting, workloads
 from fl_dpftrl.accounting import arithmetic
-from fl_dpftrl.centralized import amplification
+from fl_dpftrl.amplification import accountant
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.planning import candidates
 from fl_dpftrl.strategies import files
@@ -92,13 +92,13 @@ def _found(
   bands: tuple[int | None, ...] = (None,)
   if scheme is not None and mechanism.mechanism in _BANDED:
     sizes = {name: getattr(scheme, name) for name in ('num_rounds', 'num_examples', 'batch_size')}
-    bands = amplification.candidate_bands(**sizes)
+    bands = accountant.candidate_bands(**sizes)
   paths = [
     _strategy_file(mechanism, schema, folder / _STRATEGIES_NAME, say, size) for size in bands
   ]
   strategies = [files.load_strategy(path) for path in paths]
   if scheme is not None:
-    chosen, amplified = amplification.choose(
+    chosen, amplified = accountant.choose(
       strategies, scheme, epsilon=epsilon, delta=delta, workload=design.workload
     )
     (name,) = (path.name for path, strategy in zip(paths, strategies) if strategy is chosen)

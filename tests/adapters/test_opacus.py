@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.centralized import amplification, sampling
+from fl_dpftrl.amplification import accountant, sampling
 
 adapter = pytest.importorskip('fl_dpftrl.adapters.opacus', exc_type=ImportError)
 torch = pytest.importorskip('torch')
@@ -114,13 +114,13 @@ def test_epsilon_of_independent_noise_is_that_of_opacus(rate, multiplier, steps,
   scheme = sampling.CyclicPoisson(
     num_rounds=steps, num_examples=20_000, batch_size=rate * 20_000, num_parts=1
   )
-  ours = amplification.account(
+  ours = accountant.account(
     dpftrl.Identity(), scheme, noise_multiplier=multiplier, delta=delta
   ).epsilon()
-  accountants = PRVAccountant(), RDPAccountant()
-  for accountant in accountants:
-    accountant.history = [(multiplier, rate, steps)]
-  prv, rdp = (accountant.get_epsilon(delta=delta) for accountant in accountants)
+  theirs = PRVAccountant(), RDPAccountant()
+  for each in theirs:
+    each.history = [(multiplier, rate, steps)]
+  prv, rdp = (each.get_epsilon(delta=delta) for each in theirs)
   # Opacus's first adds the bound on its error, 0.01; its second is known to be loose.
   assert 0.0 < prv - ours < 0.02 and prv < rdp < 1.3 * ours
 

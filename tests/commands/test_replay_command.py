@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.centralized import sampling
+from fl_dpftrl.amplification import sampling
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import schema
 from fl_dpftrl.participation import schemas

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from fl_dpftrl import error
-from fl_dpftrl.centralized import amplification, sampled_gaussian, sampling
+from fl_dpftrl.amplification import accountant, sampled_gaussian, sampling
 from fl_dpftrl.optimization import registry
 from fl_dpftrl.participation import schemas
 
@@ -49,10 +49,10 @@ def test_best_number_of_bands(epsilon, epochs):
 def test_cells_anew():
   """With the most epochs, everything but the RMS errors."""
   for epochs in (512, 1024):
-    bands = amplification.candidate_bands(
+    bands = accountant.candidate_bands(
       num_rounds=NUM_ROUNDS, num_examples=NUM_ROUNDS, batch_size=epochs
     )
-    found = amplification.compare_bands(
+    found = accountant.compare_bands(
       {b: RMS_ERRORS[b] for b in bands},
       num_rounds=NUM_ROUNDS,
       num_examples=NUM_ROUNDS,

@@ -10,7 +10,7 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import arithmetic
-from fl_dpftrl.centralized import sampling
+from fl_dpftrl.amplification import sampling
 from fl_dpftrl.commands import replay_text
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import keys, refusals

@@ -7,7 +7,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.centralized import amplification, sampling
+from fl_dpftrl.amplification import accountant, sampling
 from fl_dpftrl.commands import replay_text
 from fl_dpftrl.logs import refusals
 from fl_dpftrl.replaying import replay, runs
@@ -42,7 +42,7 @@ def test_a_sampled_run_of_empty_batches_has_the_epsilon_of_its_scheme(tmp_path):
       with aggregator.round([]):
         pass
       begun = sampling.CyclicPoisson(num_rounds=t + 1, **RARE)
-      expected = amplification.account(STRATEGY, begun, noise_multiplier=2.0, delta=1e-9)
+      expected = accountant.account(STRATEGY, begun, noise_multiplier=2.0, delta=1e-9)
       assert aggregator.privacy_loss().epsilon() == expected.epsilon() > 0.0
     statement = aggregator.statement()
     aggregator.report(tmp_path / 'privacy.html')

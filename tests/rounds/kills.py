@@ -25,7 +25,7 @@ LIBRARIES = {
   'any_loop': (),
   'pytorch_loop': ('torch',),
   'jax_optax': ('jax', 'optax'),
-  'central': ('jax', 'fl_dpftrl.optimization', 'fl_dpftrl.centralized.amplification'),
+  'central': ('jax', 'fl_dpftrl.optimization', 'fl_dpftrl.amplification.accountant'),
   'pfl_mechanism': ('torch', 'pfl.aggregate.simulate', 'pfl.model.pytorch'),
   'opacus_optimizer': ('torch', 'fl_dpftrl.adapters.opacus'),
   'flower_strategy': ('flwr.simulation', 'flwr.serverapp.strategy', 'ray'),

@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.centralized import sampling
+from fl_dpftrl.amplification import sampling
 from fl_dpftrl.files import mark
 from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.logs import log as log_lib

@@ -10,7 +10,7 @@ import pytest
 import scipy.stats
 from hypothesis import strategies as st
 
-from fl_dpftrl.centralized import sampling
+from fl_dpftrl.amplification import sampling
 from fl_dpftrl.simulation import cohorts as cohorts_lib
 from fl_dpftrl.simulation import partition
 from tests import drawn

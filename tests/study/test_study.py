@@ -16,7 +16,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl import style
-from fl_dpftrl.centralized import amplification, sampling
+from fl_dpftrl.amplification import accountant, sampling
 from fl_dpftrl.files import durable
 from tests.study import linear
 
@@ -104,8 +104,8 @@ def test_sampled_noise_has_a_part_for_each_of_the_best_bands(kind, tmp_path):
 
   def run(cell):
     if cell.noise is not None:
-      assert cell.sampling.num_parts == amplification.num_bands(cell.strategy)
-      stated = amplification.account(
+      assert cell.sampling.num_parts == accountant.num_bands(cell.strategy)
+      stated = accountant.account(
         cell.strategy, cell.sampling, noise_multiplier=cell.noise_multiplier, delta=1e-6
       )
       assert 0.999 * cell.setting.epsilon < stated.epsilon() <= cell.setting.epsilon

@@ -8,7 +8,7 @@ from dp_accounting.pld import pld_privacy_accountant
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl import error, sensitivity
-from fl_dpftrl.centralized import amplification, sampled_gaussian, sampling
+from fl_dpftrl.amplification import accountant, sampled_gaussian, sampling
 
 
 def draws(**kwargs):
@@ -17,13 +17,13 @@ def draws(**kwargs):
 
 
 def test_one_part_is_dp_sgd():
-  dp_sgd = amplification.account(
+  dp_sgd = accountant.account(
     dpftrl.Identity(), draws(num_rounds=100, batch_size=20), noise_multiplier=0.9, delta=1e-5
   )
   assert dp_sgd.epsilon() == sampled_gaussian.epsilon(0.9, 1e-5, probability=0.02, count=100)
   assert (dp_sgd.sensitivity, dp_sgd.adjacency) == (1.0, 'zero_out')
-  accountant = pld_privacy_accountant.PLDAccountant().compose(dp_sgd.to_dp_event())
-  assert accountant.get_epsilon(1e-5) == pytest.approx(dp_sgd.epsilon(), rel=1e-3)
+  theirs = pld_privacy_accountant.PLDAccountant().compose(dp_sgd.to_dp_event())
+  assert theirs.get_epsilon(1e-5) == pytest.approx(dp_sgd.epsilon(), rel=1e-3)
 
 
 ROWS = np.random.default_rng(0).uniform(0.2, 1.0, (64, 4))
@@ -36,7 +36,7 @@ ROWS[np.arange(64)[:, None] < np.arange(4)] = 0.0
 )
 def test_noise_counts_by_the_largest_column(strategy):
   norm = np.linalg.norm(strategy.strategy_matrix(64), axis=0).max()
-  guarantee = amplification.account(strategy, draws(num_parts=5), noise_multiplier=2.0, delta=1e-6)
+  guarantee = accountant.account(strategy, draws(num_parts=5), noise_multiplier=2.0, delta=1e-6)
   assert guarantee.sensitivity == pytest.approx(norm, rel=1e-12)
   assert guarantee.effective_noise_multiplier == pytest.approx(2.0 / norm)
   assert guarantee.epsilon() == pytest.approx(
@@ -47,7 +47,7 @@ def test_noise_counts_by_the_largest_column(strategy):
 def test_whole_parts_are_not_amplified():
   """A part a round is the fixed separation of an ordinary account."""
   strategy = dpftrl.BandedToeplitz([1.0, 0.5, 0.25, 0.1], 64)
-  amplified = amplification.account(
+  amplified = accountant.account(
     strategy,
     draws(num_examples=1600, batch_size=100, num_parts=16),
     noise_multiplier=3.0,
@@ -63,7 +63,7 @@ def test_whole_parts_are_not_amplified():
 def test_epsilon_grows_with_parts():
   """A batch of the same size is more of a smaller part."""
   found = [
-    amplification.account(
+    accountant.account(
       dpftrl.Identity(), draws(num_parts=parts), noise_multiplier=1.0, delta=1e-6
     ).epsilon()
     for parts in (1, 2, 4, 8, 16, 20)
@@ -76,7 +76,7 @@ def test_bands_that_overlap_would_break_the_guarantee():
   """More bands than parts: turns of a part share rows of C, and add up there."""
   strategy = dpftrl.Banded([[1.0, 0.0], [1.0, 1.0]])
   with pytest.raises(ValueError, match='num_parts=1 is fewer than the 2 bands'):
-    amplification.account(
+    accountant.account(
       strategy, draws(num_rounds=2, batch_size=500), noise_multiplier=4.0, delta=1e-6
     )
   # Drawn twice, an example moves C x by ‖(1, 2)‖: more than separate releases
@@ -102,11 +102,11 @@ class Understated(dpftrl.Banded):
 )
 def test_refuses_strategies_and_noise(strategy, noise, message):
   with pytest.raises(ValueError, match=message):
-    amplification.account(strategy, draws(), noise_multiplier=noise, delta=1e-6)
+    accountant.account(strategy, draws(), noise_multiplier=noise, delta=1e-6)
 
 
 def test_candidates():
-  candidates = amplification.candidate_bands
+  candidates = accountant.candidate_bands
   many = candidates(num_rounds=2052, num_examples=342_000, batch_size=1000)
   assert many == (*(2**i for i in range(9)), 342)
   assert candidates(num_rounds=3, num_examples=1000, batch_size=1) == (1, 2, 3)
@@ -120,17 +120,17 @@ def test_best_bands_have_least_noise():
   once = dpftrl.MinSep(num_rounds=32, max_participations=1)
   losses = {
     bands: error.error(dpftrl.optimize('banded', once, objective='rms', num_bands=bands), 32).rms
-    for bands in amplification.candidate_bands(**run)
+    for bands in accountant.candidate_bands(**run)
   }
   assert list(losses) == [1, 2, 4, 8, 16]
-  found = amplification.compare_bands(losses, **run, epsilon=4.0, delta=1e-6)
+  found = accountant.compare_bands(losses, **run, epsilon=4.0, delta=1e-6)
   assert [c.rms_noise for c in found] == sorted(c.rms_noise for c in found)
   assert {c.num_bands for c in found} == set(losses)
   assert 1 < found[0].num_bands < 16
   for candidate in found:
     multiplier = candidate.effective_noise_multiplier
     assert candidate.rms_noise == pytest.approx(losses[candidate.num_bands] * multiplier)
-    guarantee = amplification.account(
+    guarantee = accountant.account(
       dpftrl.Identity(), candidate.sampling, delta=1e-6, noise_multiplier=multiplier
     )
     assert 4.0 * (1.0 - 1e-4) <= guarantee.epsilon() <= 4.0
@@ -147,6 +147,6 @@ def test_best_bands_have_least_noise():
 )
 def test_refuses_losses(losses, message):
   with pytest.raises(ValueError, match=message):
-    amplification.compare_bands(
+    accountant.compare_bands(
       losses, num_rounds=64, num_examples=1000, batch_size=50, epsilon=1.0, delta=1e-6
     )

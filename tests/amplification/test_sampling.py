@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fl_dpftrl.centralized import amplification, sampled_gaussian, sampling
+from fl_dpftrl.amplification import accountant, sampled_gaussian, sampling
 from fl_dpftrl.families import banded, banded_toeplitz, identity
 from fl_dpftrl.participation import schemas
 from tests import oracle
@@ -106,13 +106,13 @@ def test_refuses_sampling_that_cannot_be(make, arguments, message):
 
 def test_refuses_an_adjacency_without_a_bound():
   with pytest.raises(ValueError, match='one of zero_out, replace_one.*FixedSize.*add_or_remove'):
-    amplification.sensitivity(identity.Identity(), fixed(), 'add_or_remove')
+    accountant.sensitivity(identity.Identity(), fixed(), 'add_or_remove')
 
 
 @pytest.mark.parametrize('adjacency', ['zero_out', 'replace_one'])
 def test_fixed_size_counts_two_clip_norms(adjacency):
   strategy = banded.Banded([[2.0]] * 64)
-  found = amplification.account(
+  found = accountant.account(
     strategy, fixed(num_parts=4), noise_multiplier=6.0, delta=1e-6, adjacency=adjacency
   )
   assert found.sensitivity == 4.0
@@ -128,7 +128,7 @@ def test_fixed_size_counts_two_clip_norms(adjacency):
 
 def test_poisson_samples_where_an_example_is_replaced():
   account = functools.partial(
-    amplification.account, identity.Identity(), noise_multiplier=2.0, delta=1e-6
+    accountant.account, identity.Identity(), noise_multiplier=2.0, delta=1e-6
   )
   epsilons = {name: account(poisson(), adjacency=name).epsilon() for name in poisson().relations}
   assert epsilons['zero_out'] == epsilons['add_or_remove']
@@ -146,15 +146,15 @@ def test_poisson_samples_where_an_example_is_replaced():
 def test_calibrated_noise_meets_epsilon(scheme, adjacency):
   strategy = banded_toeplitz.BandedToeplitz([3.0, 2.0, 1.0][: scheme.num_parts])
   options = {'delta': 1e-6, 'adjacency': adjacency}
-  least = amplification.calibrate(strategy, scheme, epsilon=2.0, **options)
+  least = accountant.calibrate(strategy, scheme, epsilon=2.0, **options)
   assert 2.0 * (1.0 - 1e-4) <= least.epsilon() <= 2.0
   multiplier = least.noise_multiplier
-  again = amplification.account(strategy, scheme, noise_multiplier=multiplier, **options)
+  again = accountant.account(strategy, scheme, noise_multiplier=multiplier, **options)
   assert again == least
 
 
 def test_assumptions_say_how_batches_are_drawn():
-  lines = ' '.join(amplification.assumptions(poisson(num_parts=4)))
+  lines = ' '.join(accountant.assumptions(poisson(num_parts=4)))
   for words in ('4 parts', '64 rounds', 'probability 0.2', 'shuffled'):
     assert words in lines
 
@@ -183,7 +183,7 @@ def test_correlated_noise_spends_no_more(replacement, others):
   second = likelihoods(outputs, matrix, replacement, others, sigma)
   spent = np.maximum(1.0 - math.exp(epsilon) * second / first, 0.0)
   delta = spent.mean() - 4.0 * spent.std() / math.sqrt(count)
-  bound = amplification.account(
+  bound = accountant.account(
     banded.Banded([[0.8, 0.0], [0.8, 0.6], [1.0, 0.6]]),
     sampling.CyclicFixedSize(num_rounds=3, num_examples=4, batch_size=1, num_parts=2),
     noise_multiplier=sigma,

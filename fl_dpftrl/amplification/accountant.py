@@ -16,8 +16,8 @@ from fl_dpftrl import workloads
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.accounting import guarantee as guarantee_lib
-from fl_dpftrl.centralized import sampled_gaussian
-from fl_dpftrl.centralized import sampling as sampling_lib
+from fl_dpftrl.amplification import sampled_gaussian
+from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.families import banded, banded_toeplitz, base, identity
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from fl_dpftrl import accounting
-from fl_dpftrl.centralized import amplification, sampling
+from fl_dpftrl.amplification import accountant, sampling
 from fl_dpftrl.families import banded_toeplitz as toeplitz
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import log as log_lib
@@ -40,7 +40,7 @@ def statement(true, said=None, *, noise_multiplier=3.0, deltas=1e-6, **kwargs):
 @pytest.mark.parametrize('adjacency', ['zero_out', 'replace_one'])
 def test_amplified_is_the_account_of_the_scheme(name, adjacency):
   stated = statement(name, adjacency=adjacency, deltas=(1e-6, 1e-8))
-  account = amplification.account(
+  account = accountant.account(
     STRATEGY, SCHEMES[name], noise_multiplier=3.0, delta=1e-6, adjacency=adjacency
   )
   amplified = stated.to_json()['amplified']

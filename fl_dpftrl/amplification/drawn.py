@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import guarantee as guarantee_lib
-from fl_dpftrl.centralized import sampling
+from fl_dpftrl.amplification import sampling
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import counts, schemas
@@ -77,10 +77,10 @@ class Drawn:
     if isinstance(self.scheme, sampling.Shuffled):
       result = [guarantee_lib.assumptions(self.scheme.schema)[0], self.assumption]
     else:
-      from fl_dpftrl.centralized import amplification
+      from fl_dpftrl.amplification import accountant
 
       result = [
-        *amplification.assumptions(self.scheme),
+        *accountant.assumptions(self.scheme),
         self.scheme.relation(self.guarantee.adjacency).sentence,
         _LOG_IS_SECRET,
       ]
@@ -132,9 +132,9 @@ def check(
       f' {sampling.name(scheme)}: examples are drawn one by one,'
       ' and a multiple of the sensitivity bounds no group of them'
     )
-  from fl_dpftrl.centralized import amplification
+  from fl_dpftrl.amplification import accountant
 
-  amplification.sensitivity(strategy, scheme, adjacency)
+  accountant.sensitivity(strategy, scheme, adjacency)
 
 
 def guarantee(
@@ -157,7 +157,7 @@ def guarantee(
     by_schema: function that returns the guarantee under a schema.
   """
   # Most replays have no sampling scheme, and need none of the mathematics of one.
-  from fl_dpftrl.centralized import amplification, log_checks
+  from fl_dpftrl.amplification import accountant, log_checks
 
   reasons = log_checks.contradictions(happened, scheme)
   own = sampling.to_json(scheme)
@@ -168,8 +168,8 @@ def guarantee(
   if isinstance(scheme, sampling.Shuffled):
     result = by_schema(scheme.schema)
   else:
-    result = amplification.AmplifiedGuarantee(
-      sensitivity=amplification.sensitivity(strategy, scheme, adjacency),
+    result = accountant.AmplifiedGuarantee(
+      sensitivity=accountant.sensitivity(strategy, scheme, adjacency),
       sensitivity_kind=sensitivity_lib.EXACT,
       noise_multiplier=0.0 if reasons else noise_multiplier,
       deltas=tuple(deltas),

@@ -10,7 +10,7 @@ from dp_accounting.rdp import rdp_privacy_accountant
 from scipy import optimize, stats
 
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.centralized import sampled_gaussian
+from fl_dpftrl.amplification import sampled_gaussian
 
 STEP = 0.02
 

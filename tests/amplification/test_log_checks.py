@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 from hypothesis import strategies as st
 
-from fl_dpftrl.centralized import log_checks, sampling
+from fl_dpftrl.amplification import log_checks, sampling
 from fl_dpftrl.participation import counts
 from tests import drawn
 
