@@ -18,7 +18,10 @@ Row = Mapping[str, Any]
 _CLAIMS = frozenset({'rho', 'mu', 'epsilon', 'noise_multiplier', 'effective_noise_multiplier'})
 # These are rounded up too, except that one rounding error above 10 gives 10.
 _COMPUTED = frozenset(
-  {'sensitivity', 'rms_error', 'max_error', 'rms_loss', 'max_loss', 'rms_noise'}
+  {
+    *('sensitivity', 'rms_error', 'max_error', 'rms_loss', 'max_loss'),
+    *('rms_error_of_mean', 'max_error_of_mean'),
+  }
 )
 _ROUNDING = 1e-12
 _DIGITS = 6

@@ -84,7 +84,7 @@ def frames(monkeypatch):
 
 def test_tables_become_data_frames(results, frames):
   comparison, plan, statement = (results[n] for n in ('Comparison', 'Plan', 'Statement'))
-  assert comparison.to_pandas() == [dataclasses.asdict(row) for row in comparison.rows]
+  assert comparison.to_pandas() == comparison.rows
   assert [row['strategy'] for row in plan.to_pandas()] == [
     plan.best.candidate.label, *(option.candidate.label for option in plan.best.alternatives)
   ]  # fmt: skip

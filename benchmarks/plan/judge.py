@@ -16,7 +16,7 @@ NOISE_MULTIPLIER, DELTA = 7.379, 1e-10
 
 _OBJECTIVE = 'max'
 
-Found = list[search.Candidate]
+Found = list[search.Evaluated]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ class Judge:
 
   def _find(self, schemas, planned) -> Found:
     found = search.find(self._origins, schemas, planned, objective=_OBJECTIVE)
-    return [c for c in found if isinstance(c, search.Candidate)]
+    return [c for c in found if isinstance(c, search.Evaluated)]
 
 
 def _remembering(origin, progress):
@@ -130,15 +130,14 @@ def _remembering(origin, progress):
     return origin.find(schema, objective=_OBJECTIVE)
 
   @functools.cache
-  def find_range(schemas, over):
+  def find_range(schemas):
     progress(f'{origin.label} for {"; ".join(map(_said, schemas))}')
-    return origin.find_range(schemas, objective=_OBJECTIVE, over=over)
+    return origin.find_range(schemas, objective=_OBJECTIVE)
 
   return dataclasses.replace(
     origin,
     find=lambda schema, **kwargs: find(schema),
-    find_range=origin.find_range
-    and (lambda schemas, over, **kwargs: find_range(tuple(schemas), over)),
+    find_range=origin.find_range and (lambda schemas, **kwargs: find_range(tuple(schemas))),
   )
 
 

@@ -1,11 +1,10 @@
 """The `compare` command: mechanisms side by side, at one or many settings."""
 
 import argparse
-import dataclasses
 import sys
-from collections.abc import Sequence
 
 from fl_dpftrl import tables, workloads
+from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.commands import flags, output
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas as participation
@@ -21,7 +20,7 @@ EXAMPLE = (
   ' --output=comparison'
 )
 
-_EACH = 'each'
+_WITHOUT_NOISE = ('rms_error', 'max_error', 'rms_loss', 'max_loss')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,29 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   flags.add_several(parser, 'num_rounds', 'N', required=True)
   flags.add_several(parser, 'min_sep', 'B', default=[1])
   flags.add_several(parser, 'max_participations', 'K', default=[None])
-  for name, what in (('min_sep', 'min-sep'), ('num_rounds', 'number of rounds')):
-    add(
-      f'--optimize_for_{name}',
-      type=_values_or_each,
-      default=[None],
-      metavar=name[0].upper(),
-      help=f'keep the strategies that are best for this {what} while the actual'
-      f' one varies; one value, or a list in which "{_EACH}" stands for'
-      ' the best at each value',
-    )
   flags.add(parser, 'objective')
   flags.add_workload(parser)
+  words = 'ε at which noise multipliers and errors of the mean are stated, too; with --delta'
+  add('--epsilon', type=float, help=words)
+  flags.add(parser, 'delta', required=False, help='with --epsilon: δ')
+  words = 'with --epsilon: updates in the mean of a round (default: 1, for the error of the sum)'
+  add('--report_goal', type=int, help=words)
   add('--output', metavar='FOLDER', help='folder for a CSV file and a PNG figure')
-
-
-def _values_or_each(text: str) -> list[int | None]:
-  """Parses a list as `flags.values` does, with None for "each"."""
-  parts = text.split(',')
-  others = [part for part in parts if part != _EACH]
-  if len(parts) - len(others) > 1:
-    raise argparse.ArgumentTypeError(f'{text!r} names "{_EACH}" twice')
-  each = [None] * (len(parts) - len(others))
-  return each + (flags.values(','.join(others)) if others else [])
 
 
 def run(args: argparse.Namespace) -> json_files.Object:
@@ -66,55 +50,63 @@ def run(args: argparse.Namespace) -> json_files.Object:
   varying = [name for name in comparison.SCHEMA if len(getattr(args, name)) > 1]
   if len(varying) > 1:
     raise ValueError(f'--{varying[0]} and --{varying[1]} cannot both have several values')
+  axis = varying[0] if varying else None
   schemas = [
     participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
     for n in args.num_rounds
     for b in args.min_sep
     for k in args.max_participations
   ]
-  candidates = _candidates(args)
-  workload = flags.workload(args)
+  candidates = flags.candidates('mechanisms', args.mechanisms)
+  workload, at_epsilon = flags.workload(args), _at_epsilon(args)
   output.check_folder(args.output)
   _warn_of_workloads(candidates, workload)
-  watch = comparison.progress_lines(output.Progress('compare').say)
   found = comparison.run(
-    candidates, schemas, objective=args.objective, watch=watch, workload=workload
+    candidates,
+    schemas,
+    objective=args.objective,
+    workload=workload,
+    watch=candidates_lib.watched(output.Progress('compare').say),
+    **at_epsilon,
   )
-  entries, skipped = found.entries, found.skipped
-  axis = varying[0] if varying else None
   output.say_left_out(
     'compare',
-    [(skip.candidate.label, skip.reason, axis and getattr(skip.schema, axis)) for skip in skipped],
+    [(skip.label, skip.reason, axis and getattr(skip.schema, axis)) for skip in found.skipped],
     axis,
-    otherwise=None if entries else f'--mechanisms={",".join(args.mechanisms)}',
+    otherwise=None if found.entries else f'--mechanisms={",".join(args.mechanisms)}',
   )
-  rows = [dataclasses.asdict(entry.row) for entry in entries]
-  files = []
+  rows, files = found.rows, []
   if args.output is not None:
-    image = _figure(args, entries, axis, workload)
-    files = output.write_folder(args.output, 'comparison.csv', rows, {'losses.png': image})
+    images = {'losses.png': _figure(args, found, axis, workload)}
+    files = output.write_folder(args.output, 'comparison.csv', rows, images)
   return {
     'objective': args.objective,
     **flags.workload_fields(workload),
+    **at_epsilon,
     'varying': axis,
     'rows': rows,
     'skipped': [
-      {'mechanism': skip.candidate.label, **flags.schema_fields(skip.schema), 'reason': skip.reason}
-      for skip in skipped
+      {'mechanism': skip.label, **flags.schema_fields(skip.schema), 'reason': skip.reason}
+      for skip in found.skipped
     ],
     'output': args.output,
     'files': files,
   }
 
 
-def _candidates(args: argparse.Namespace) -> list[candidates_lib.Candidate]:
-  held = {name: getattr(args, f'optimize_for_{name}') for name in ('min_sep', 'num_rounds')}
-  made_for = [
-    {name: value for name, value in (('min_sep', b), ('num_rounds', n)) if value is not None}
-    for b in held['min_sep']
-    for n in held['num_rounds']
-  ]
-  return flags.candidates('mechanisms', args.mechanisms, made_for)
+def _at_epsilon(args: argparse.Namespace) -> json_files.Object:
+  """Returns ε, δ and the report goal at which noise is compared, if they are given."""
+  if args.epsilon is None:
+    for name in ('delta', 'report_goal'):
+      if getattr(args, name) is not None:
+        raise ValueError(f'--{name}={getattr(args, name)} needs --epsilon')
+    return {}
+  if args.delta is None:
+    raise ValueError(f'--epsilon={args.epsilon} needs --delta')
+  gaussian.effective_noise_multiplier(args.epsilon, args.delta)  # Checks both.
+  goal = 1 if args.report_goal is None else args.report_goal
+  participation.positive_integer('report_goal', goal)
+  return {'epsilon': args.epsilon, 'delta': args.delta, 'report_goal': goal}
 
 
 def _warn_of_workloads(
@@ -142,7 +134,7 @@ def _words(workload: workloads.Workload) -> str:
 
 def _figure(
   args: argparse.Namespace,
-  entries: Sequence[comparison.Entry],
+  found: comparison.Comparison,
   axis: str | None,
   workload: workloads.Workload,
 ) -> bytes:
@@ -154,7 +146,10 @@ def _figure(
   goal = f'optimised for {figures.LOSSES[args.objective]}'
   if workload != workloads.Workload():
     goal += f' of {_words(workload)}'
-  return style.image(figures.draw(entries, axis, f'{_setting(args)}; {goal}'), 'png')
+  if args.epsilon is not None:
+    goal += f'; at ε = {args.epsilon:g}, δ = {args.delta:g}'
+    goal += f', {args.report_goal:,} updates a round' if args.report_goal else ''
+  return style.image(figures.draw(found.entries, axis, f'{_setting(args)}; {goal}'), 'png')
 
 
 def _setting(args: argparse.Namespace) -> str:
@@ -173,10 +168,16 @@ def _setting(args: argparse.Namespace) -> str:
 
 def show(result: json_files.Object) -> str:
   """Formats one row per result; columns with one value stand above the table."""
-  same, table = tables.shared_columns(result['rows'], comparison.SCHEMA)
+  rows = result['rows']
+  if 'epsilon' in result:  # Errors of the mean stand for those without noise.
+    rows = [{k: v for k, v in row.items() if k not in _WITHOUT_NOISE} for row in rows]
+  same, table = tables.shared_columns(rows, comparison.SCHEMA)
   header = ', '.join(f'{name} {value}' for name, value in same.items())
   header = f'{header}, objective {result["objective"]}'
   if result['workload'] != 'prefix':
     header += f', workload {result["workload"]}'
+  if 'epsilon' in result:
+    header += f', ε {result["epsilon"]:g} at δ {result["delta"]:g}'
+    header += f', report goal {result["report_goal"]}'
   lines = [header.lstrip(', '), '', table]
   return '\n'.join([*lines, *output.shown_folder(result)])

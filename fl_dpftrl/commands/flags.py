@@ -229,15 +229,13 @@ def workload_fields(value: workloads.Workload) -> dict[str, str | float]:
   return {'workload': value.name, **fields}
 
 
-def candidates(
-  flag: str, labels: Sequence[str], made_for: Sequence[dict[str, int]] = ({},)
-) -> 'list[candidates_lib.Candidate]':
+def candidates(flag: str, labels: Sequence[str]) -> 'list[candidates_lib.Candidate]':
   """Returns the candidates that a flag names."""
   # It imports the optimisers, which most commands do not need.
   from fl_dpftrl.planning import candidates as candidates_lib
 
   try:
-    return candidates_lib.named(labels, made_for)
+    return candidates_lib.named(labels)
   except ValueError as e:
     raise ValueError(f'--{flag}: {e}') from e
 

@@ -4,18 +4,18 @@ import argparse
 import dataclasses
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from fl_dpftrl import tables, workloads
-from fl_dpftrl.amplification import accountant
+from fl_dpftrl.amplification import accountant, sampling
 from fl_dpftrl.commands import flags, output
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.optimization import problem, registry
 from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.strategies import files
-from fl_dpftrl.text import rounding
 
 HELP = 'finds the best strategy of a mechanism and writes a strategy file'
 
@@ -25,9 +25,9 @@ EXAMPLE = (
 )
 
 _RANGE_POINTS = 9  # number of min-seps evaluated over a range
-
+_SIZES = ('num_bands', 'num_buffers')
 _SAMPLING = ('epsilon', 'delta', 'num_examples', 'batch_size')
-# Flags that the comparison sets itself or does not use.
+# Flags that the choice of the number of bands sets itself or does not use.
 _NOT_SAMPLED = ('min_sep', 'max_participations', 'separation', 'min_sep_range', 'num_bands')
 
 
@@ -54,17 +54,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--min_sep_range',
     type=_range,
     metavar='LOW,HIGH',
-    help='range of min-sep, for blt; use instead of --min_sep if only a range'
-    ' is known; figures and file are for LOW',
+    help='range of min-sep, for blt, over which the largest ratio to the best loss is minimised;'
+    ' use instead of --min_sep if only a range is known; figures and file are for LOW',
   )
   add(
-    '--range_objective',
-    choices=('regret', 'mean', 'worst'),
-    help='aggregate of the losses over the range to minimise: the largest'
-    ' ratio to the best loss at that min-sep, the mean or the maximum'
-    ' (default: regret)',
+    '--epsilon',
+    type=float,
+    help='upper limit of ε for Poisson-sampled batches; selects num_bands with'
+    ' the least noise and needs --delta, --num_examples and --batch_size',
   )
-  add_sampling(parser)
+  add('--delta', type=float, help='with --epsilon: δ')
+  add('--num_examples', type=int, help='with --epsilon: m')
+  add('--batch_size', type=float, help='expected number of examples per round; use with --epsilon')
   add('--output', metavar='FILE.json', help='strategy file to write')
 
 
@@ -95,55 +96,42 @@ def run(args: argparse.Namespace) -> json_files.Object:
   workload = flags.workload(args)
   optimizer = registry.OPTIMIZERS[args.mechanism]
   size = _size(args, optimizer)
-  sampled = is_sampled(args, optimizer.size)
+  sampled = _is_sampled(args, optimizer.size)
   schemas = _schemas(args, optimizer)
   if sampled:
     schemas = [dataclasses.replace(schemas[0], max_participations=1)]
   output.check_file('output', args.output, '.json')
   start, shown = time.monotonic(), output.Progress('optimize')
-  options: json_files.Object = {
-    'objective': args.objective,
-    'workload': workload,
-    'progress': lambda steps, loss: shown.say(f'{steps} steps, loss {loss:.6g}'),
-    **size,
-  }
-  if sampled:
-    strategy, chosen = best_bands(
-      args,
-      schemas[0],
-      workload,
-      lambda bands: registry.optimize(args.mechanism, schemas[0], num_bands=bands, **options),
+
+  def optimize(schema: Any, **size: int) -> base.Strategy:
+    return registry.optimize(
+      args.mechanism,
+      schema,
+      objective=args.objective,
+      workload=workload,
+      progress=lambda steps, loss: shown.say(f'{steps} steps, loss {loss:.6g}'),
+      **size,
     )
+
+  if sampled:
+    strategy, further = _best_bands(args, workload, lambda n: optimize(schemas[0], num_bands=n))
   else:
-    over = args.range_objective or 'regret'
-    schema = schemas[0] if args.min_sep_range is None else schemas
-    strategy = registry.optimize(args.mechanism, schema, over=over, **options)
+    strategy = optimize(schemas[0] if args.min_sep_range is None else schemas, **size)
+    further = _further(args, optimizer, strategy, schemas, workload)
   seconds = time.monotonic() - start
   made_for = {'schema': schemas[0], 'objective': args.objective, 'workload': workload}
   if args.output is None:
     file = files.describe(strategy, **made_for)
   else:
     file = files.save_strategy(args.output, strategy, **made_for)
-  result = {
+  return {
     'mechanism': args.mechanism,
     **flags.schema_fields(schemas[0]),
     'separation': flags.separation(schemas[0]),
     'objective': args.objective,
     **flags.workload_fields(workload),
     **file.figures,
-  }
-  if sampled:
-    result |= chosen
-  elif args.min_sep_range is not None:
-    result['min_sep_range'] = list(args.min_sep_range)
-    result['range_objective'] = over
-    result['range'] = [_losses(strategy, s, workload) for s in schemas]
-  elif optimizer.certificate is not None:
-    gap = optimizer.certificate(strategy, problem.Problem(schemas[0], args.objective, workload))
-    if gap is not None:
-      result['optimality_gap'] = gap
-  return {
-    **result,
+    **further,
     'memory_copies': strategy.memory_copies(schemas[0].num_rounds),
     'wall_seconds': seconds,
     'output': args.output,
@@ -153,8 +141,6 @@ def run(args: argparse.Namespace) -> json_files.Object:
 def _schemas(args: argparse.Namespace, optimizer: registry.Optimizer) -> list[participation.MinSep]:
   """Returns the schema, or one per min-sep of the range with LOW first."""
   if args.min_sep_range is None:
-    if args.range_objective is not None:
-      raise ValueError(f'--range_objective={args.range_objective} needs --min_sep_range')
     return [flags.schema(args)]
   low, high = args.min_sep_range
   if args.min_sep is not None:
@@ -170,65 +156,39 @@ def _schemas(args: argparse.Namespace, optimizer: registry.Optimizer) -> list[pa
   ]
 
 
-def _losses(
-  strategy: base.Strategy, schema: participation.MinSep, workload: workloads.Workload
+def _further(
+  args: argparse.Namespace,
+  optimizer: registry.Optimizer,
+  strategy: base.Strategy,
+  schemas: list[participation.MinSep],
+  workload: workloads.Workload,
 ) -> json_files.Object:
-  """Returns a strategy's figures at one min-sep of the range."""
-  figures = files.describe(strategy, schema=schema, workload=workload).figures
-  names = ('sensitivity_kind', 'rms_loss', 'max_loss')
-  schema_fields = {'min_sep': schema.min_sep, 'max_participations': schema.participations}
-  return {**schema_fields, **{name: figures[name] for name in names}}
+  """Returns the losses over a range of min-sep, or the gap to the optimum where it is known."""
+  if args.min_sep_range is not None:
+    names = ('sensitivity_kind', 'rms_loss', 'max_loss')
+    points = []
+    for schema in schemas:
+      figures = files.describe(strategy, schema=schema, workload=workload).figures
+      k = schema.participations
+      own = {'min_sep': schema.min_sep, 'max_participations': k}
+      points.append({**own, **{name: figures[name] for name in names}})
+    return {'min_sep_range': list(args.min_sep_range), 'range': points}
+  if optimizer.certificate is None:
+    return {}
+  gap = optimizer.certificate(strategy, problem.Problem(schemas[0], args.objective, workload))
+  return {} if gap is None else {'optimality_gap': gap}
 
 
 def _size(args: argparse.Namespace, optimizer: registry.Optimizer) -> dict[str, int]:
   """Returns the size flag that the mechanism takes, and rejects the others."""
-  given = {
-    name: getattr(args, name)
-    for name in ('num_bands', 'num_buffers')
-    if getattr(args, name) is not None
-  }
+  given = {name: getattr(args, name) for name in _SIZES if getattr(args, name) is not None}
   for name, value in given.items():
     if name != optimizer.size:
       raise ValueError(f'--{name}={value} is not for --mechanism={args.mechanism}')
   return given
 
 
-def show(result: json_files.Object) -> str:
-  """Formats the figures and, over a range, a table of losses."""
-  result = dict(result)
-  points = result.pop('range', None)
-  candidates = result.pop('candidates', None)
-  if candidates is not None:
-    return f'{tables.table(result)}\n\n{tables.columns(candidates)}'
-  if points is None:
-    return tables.table(result)
-  low, high = result['min_sep_range']
-  result['min_sep_range'] = f'{low} to {high}'
-  lines = [f'{"min_sep":>9}{"k":>7}{"rms_loss":>11}{"max_loss":>11}']
-  lines += [
-    f'{p["min_sep"]:>9}{p["max_participations"]:>7}'
-    f'{rounding.up(p["rms_loss"], digits=6):>11}'
-    f'{rounding.up(p["max_loss"], digits=6):>11}'
-    for p in points
-  ]
-  return tables.table(result) + '\n\n' + '\n'.join(lines)
-
-
-def add_sampling(parser: argparse.ArgumentParser) -> None:
-  """Adds --epsilon, --delta, --num_examples and --batch_size."""
-  add = parser.add_argument
-  add(
-    '--epsilon',
-    type=float,
-    help='upper limit of ε for Poisson-sampled batches; selects num_bands with'
-    ' the least noise and needs --delta, --num_examples and --batch_size',
-  )
-  add('--delta', type=float, help='with --epsilon: δ')
-  add('--num_examples', type=int, help='with --epsilon: m')
-  add('--batch_size', type=float, help='expected number of examples per round; use with --epsilon')
-
-
-def is_sampled(args: argparse.Namespace, size: str | None) -> bool:
+def _is_sampled(args: argparse.Namespace, size: str | None) -> bool:
   """Returns True if the flags ask for a choice of the number of bands."""
   given = [name for name in _SAMPLING if getattr(args, name) is not None]
   if not given:
@@ -251,47 +211,33 @@ def is_sampled(args: argparse.Namespace, size: str | None) -> bool:
   return True
 
 
-def best_bands(
-  args: argparse.Namespace,
-  schema: participation.MinSep,
-  workload: workloads.Workload,
-  optimize: Callable[[int], base.Strategy],
+def _best_bands(
+  args: argparse.Namespace, workload: workloads.Workload, optimize: Callable[[int], base.Strategy]
 ) -> tuple[base.Strategy, json_files.Object]:
-  """Returns the strategy with the least noise at ε and the comparison.
-
-  Args:
-    schema: schema with one participation, since the turns of a part share no
-      row of C.
-    optimize: function from a number of bands to the best strategy with them.
-  """
-  run = {
-    'num_rounds': args.num_rounds,
-    'num_examples': args.num_examples,
-    'batch_size': args.batch_size,
-  }
-  target = {'epsilon': args.epsilon, 'delta': args.delta}
-  strategies = {bands: optimize(bands) for bands in accountant.candidate_bands(**run)}
-  losses = {
-    bands: files.describe(strategy, schema=schema, workload=workload).figures['rms_loss']
-    for bands, strategy in strategies.items()
-  }
-  candidates = accountant.compare_bands(losses, **run, **target)
-  strategy = strategies[candidates[0].num_bands]
-  guarantee = accountant.calibrate(strategy, candidates[0].sampling, **target)
+  """Returns the strategy with the least noise at ε, of any number of bands, and its noise."""
+  run = {name: getattr(args, name) for name in ('num_rounds', 'num_examples', 'batch_size')}
+  strategy, guarantee = accountant.choose(
+    [optimize(bands) for bands in accountant.candidate_bands(**run)],
+    sampling.CyclicPoisson(**run),
+    epsilon=args.epsilon,
+    delta=args.delta,
+    workload=workload,
+  )
   return strategy, {
-    'num_bands': candidates[0].num_bands,
+    'num_bands': guarantee.sampling.num_parts,
     'num_examples': args.num_examples,
     'batch_size': args.batch_size,
     'noise_multiplier': guarantee.noise_multiplier,
     'epsilon': guarantee.epsilon(),
     'delta': guarantee.delta,
     'adjacency': guarantee.adjacency,
-    'candidates': [
-      {
-        'num_bands': c.num_bands,
-        'effective_noise_multiplier': c.effective_noise_multiplier,
-        'rms_noise': c.rms_noise,
-      }
-      for c in candidates
-    ],
   }
+
+
+def show(result: json_files.Object) -> str:
+  """Formats the figures and, over a range, a table of losses."""
+  figures = {name: value for name, value in result.items() if name != 'range'}
+  if 'range' not in result:
+    return tables.table(figures)
+  figures['min_sep_range'] = ' to '.join(map(str, result['min_sep_range']))
+  return f'{tables.table(figures)}\n\n{tables.columns(result["range"])}'

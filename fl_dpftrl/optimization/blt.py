@@ -22,7 +22,6 @@ MAX_BUFFERS = 8
 
 _POWERS = (16.0, 128.0, 1024.0, 8192.0)  # power means that approach a maximum
 _MAXIMUM = 1e9  # power that stands for the maximum
-_OVER = ('mean', 'worst', 'regret')
 _SMALLEST_DECAY, _LARGEST_DECAY = 2.0**-53, 1.0 - 2.0**-53
 _ABOVE = 1.0 + 2.0**-50
 _LOGIT_BOUND = 33.0  # keeps gaps above e^−33, so that 1 − θ is not rounded to 1
@@ -44,36 +43,31 @@ def optimize(problem: problem_lib.Problem, num_buffers: int = 0) -> blt.BLT:
 
   Source: McMahan, Xu, Zhang 2024 (BLT-DP-FTRL), section 4, for the problem.
   """
-  return optimize_range([problem], 'mean', num_buffers)
+  return optimize_range([problem], num_buffers)
 
 
-def optimize_range(
-  problems: Sequence[problem_lib.Problem], over: str, num_buffers: int = 0
-) -> blt.BLT:
-  """Returns the best BLT found for several schemas at once.
+def optimize_range(problems: Sequence[problem_lib.Problem], num_buffers: int = 0) -> blt.BLT:
+  """Returns the BLT found with the least regret over several schemas.
+
+  The regret is the largest ratio of a loss to that of the best BLT for its schema alone.
 
   It suits a run whose min-sep is only known as a range. The schemas differ in min_sep and
   max_participations, and may differ in num_rounds.
 
   Args:
     problems: a problem for each schema, alike but for that; at least one.
-    over: quantity to minimise: 'mean', the mean of the losses under the schemas; 'worst', the
-      largest loss; 'regret', the largest ratio of a loss to that of the best BLT for its schema
-      alone.
     num_buffers: 1 to 8, also for single schemas; 0 for the fewest within 0.1 % of the best of
       these.
   """
   if not 0 <= num_buffers <= MAX_BUFFERS:
     raise ValueError(f'num_buffers must be 1 to {MAX_BUFFERS}, or 0 to choose, got {num_buffers!r}')
-  if over not in _OVER:
-    raise ValueError(f'over must be one of {", ".join(_OVER)}, got {over!r}')
   if not problems:
     raise ValueError('schemas must be at least one, got none')
   references = 1.0
-  if over == 'regret' and len(problems) > 1:
-    alone = (_search(_plan([problem], 'mean'), num_buffers) for problem in problems)
+  if len(problems) > 1:
+    alone = (_search(_plan([problem]), num_buffers) for problem in problems)
     references = np.exp([best.log_loss for best in alone])
-  return _strategy(_search(_plan(problems, over, references), num_buffers).logits)
+  return _strategy(_search(_plan(problems, references), num_buffers).logits)
 
 
 class LogLoss:
@@ -229,11 +223,9 @@ class _Best(NamedTuple):
   log_loss: float
 
 
-def _plan(
-  problems: Sequence[problem_lib.Problem], over: str, references: np.ndarray | float = 1.0
-) -> _Plan:
+def _plan(problems: Sequence[problem_lib.Problem], references: np.ndarray | float = 1.0) -> _Plan:
   """Returns the stages; constant rates and low powers first, as they are fast."""
-  is_largest = over != 'mean' and len(problems) > 1
+  is_largest = len(problems) > 1
   every_schema, first = [problem.schema for problem in problems], problems[0]
   has_schedule = not first.workload.is_toeplitz
 

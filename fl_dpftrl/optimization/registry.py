@@ -23,8 +23,8 @@ class Optimizer:
   Attributes:
     find: takes a `Problem`, and the size if the mechanism has one.
     size: keyword of the size, such as num_bands; None if there is none.
-    find_range: takes a problem for each of several schemas, of which one will hold; 'mean',
-      'worst' or 'regret'; and the size. None if not supported.
+    find_range: takes a problem for each of several schemas, of which one will hold, and the size;
+      finds the least of the largest ratio to the best loss at a schema. None if not supported.
     certificate: takes a strategy and a problem. It returns an upper bound on the relative excess
       of loss² over the optimum, or None. None if no bound is known.
   """
@@ -70,7 +70,6 @@ def optimize(
   *,
   objective: str = 'max',
   workload: workloads.Workload = workloads.Workload(),
-  over: str = 'regret',
   num_bands: int | None = None,
   num_buffers: int | None = None,
   progress: Callable[[int, float], None] | None = None,
@@ -79,11 +78,10 @@ def optimize(
 
   Args:
     mechanism: name in OPTIMIZERS.
-    schema: participation schema; several if it is unknown which one will hold.
+    schema: participation schema; several if it is unknown which one will hold: the largest ratio
+      to the best loss at one of them is minimised.
     objective: 'rms' or 'max', the loss to minimise.
     workload: linear workload whose error is minimised.
-    over: with several schemas: 'regret' (largest ratio to the best loss at one of them), 'mean'
-      or 'worst'.
     num_bands: size of a banded mechanism; None for its default.
     num_buffers: size of a BLT, 1 to 8; None or 0 for the fewest within 0.1 % of the best of
       these.
@@ -111,7 +109,7 @@ def optimize(
     raise ValueError(f'mechanism={mechanism} takes one schema, got {len(schema)}')
   with _one_thread(), _shown(mechanism, progress) as report:
     problems = [problem.Problem(one, objective, workload, report) for one in schema]
-    return optimizer.find_range(problems, over, **size)
+    return optimizer.find_range(problems, **size)
 
 
 def _one_thread() -> threadpoolctl.threadpool_limits:

@@ -1,11 +1,14 @@
-"""Candidates of a comparison: mechanisms to optimise, and fixed strategies."""
+"""Candidates of a comparison or a plan: mechanisms to optimise, and fixed strategies."""
 
 import dataclasses
 import difflib
 import functools
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from fl_dpftrl import workloads
 from fl_dpftrl.families import base
@@ -14,67 +17,54 @@ from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
 
+# Progress callback of optimisers: called with the number of steps and the loss.
+Progress = Callable[[int, float], None]
+# Called with what is searched when a search starts; returns its callback.
+Watch = Callable[[str], Progress]
 
-@dataclasses.dataclass(frozen=True)
+# Exceptions of an optimiser or an evaluation for unsupported settings.
+UNSUPPORTED = (ValueError, MemoryError, np.linalg.LinAlgError)
+LOWER_BOUND = 'only a lower bound of its sensitivity is known'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Candidate:
-  """Candidate of a comparison, which is one line of it.
+  """Mechanism to optimise, or a fixed strategy.
 
   Attributes:
     label: name of the candidate.
     mechanism: mechanism or family of its strategies.
     find: takes a schema and the keywords objective, workload and progress.
-    made_for: schema fields for which its strategy is found, if they differ from those at which
-      it is evaluated.
+    find_range: takes several schemas, of which one will hold, and the same keywords; None if not
+      supported.
     optimised: True if `find` searches for the best strategy.
     workload: workload of its strategy file; None if it has none.
-    find_range: takes several schemas, of which one will hold, and the keywords over and those
-      of `find`; None if not supported.
   """
 
   label: str
   mechanism: str
   find: Callable[..., base.Strategy]
-  made_for: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  find_range: Callable[..., base.Strategy] | None = None
   optimised: bool = False
   workload: workloads.Workload | None = None
-  find_range: Callable[..., base.Strategy] | None = None
-
-  def target(self, schema: schemas.MinSep) -> schemas.MinSep:
-    """Returns the schema to find a strategy for if it is evaluated at `schema`."""
-    return dataclasses.replace(schema, **self.made_for)
 
 
-def named(names: Sequence[str], made_for: Sequence[Mapping[str, int]] = ({},)) -> list[Candidate]:
+class Skipped(NamedTuple):
+  """Candidate that could not be evaluated for a schema, with the reason."""
+
+  label: str
+  reason: str
+  schema: schemas.MinSep
+
+
+def named(names: Sequence[str]) -> list[Candidate]:
   """Returns candidates by their names.
 
   Args:
     names: names; each is a mechanism, a mechanism with its size (blt:3 or banded:64), a name in
       matrices/ or a strategy file, also as label=file.
-    made_for: schema fields to optimise for; each mechanism that is optimised gives one
-      candidate per entry. See `Candidate`.
   """
-  candidates = []
-  for name in names:
-    mechanism, colon, size = name.partition(':')
-    if mechanism not in registry.OPTIMIZERS:
-      candidates.append(_given(name))
-      continue
-    optimizer = registry.OPTIMIZERS[mechanism]
-    find: Callable[..., base.Strategy] = functools.partial(registry.optimize, mechanism)
-    if colon:
-      find = functools.partial(find, **_size(name, optimizer, size))
-    fixed = mechanism in files.parameter_free()
-    for fields in ({},) if fixed else made_for:
-      candidates.append(
-        Candidate(
-          _label(name, fields),
-          mechanism,
-          find,
-          fields,
-          optimised=not fixed,
-          find_range=find if optimizer.find_range else None,
-        )
-      )
+  candidates = [_named(name) for name in names]
   labels = [candidate.label for candidate in candidates]
   for label in labels:
     if labels.count(label) > 1:
@@ -82,30 +72,64 @@ def named(names: Sequence[str], made_for: Sequence[Mapping[str, int]] = ({},)) -
   return candidates
 
 
+def watched(say: Callable[[str], None]) -> Watch:
+  """Returns a watch that says what is searched, and its steps, in words."""
+
+  def begin(searched: str) -> Progress:
+    say(searched)
+    return lambda steps, loss: say(f'{searched}: {steps} steps, loss {loss:.6g}')
+
+  return begin
+
+
+def reason(raised: BaseException) -> str:
+  """Returns an exception's message without line breaks."""
+  return ' '.join(str(raised).split()) or type(raised).__name__
+
+
+def _named(name: str) -> Candidate:
+  mechanism, colon, size = name.partition(':')
+  if mechanism not in registry.OPTIMIZERS:
+    return _given(name)
+  optimizer = registry.OPTIMIZERS[mechanism]
+  find: Callable[..., base.Strategy] = functools.partial(registry.optimize, mechanism)
+  if colon:
+    find = functools.partial(find, **_size(name, optimizer, size))
+  return Candidate(
+    label=name,
+    mechanism=mechanism,
+    find=find,
+    find_range=find if optimizer.find_range else None,
+    optimised=mechanism not in files.parameter_free(),
+  )
+
+
 def _given(name: str) -> Candidate:
   label, equals, path = name.partition('=')
   if not (equals and label) or os.path.isfile(name):
     label, path = '', name
   if path in files.parameter_free():
-    strategy = files.load_strategy(path)
-    return Candidate(label or path, strategy.family, lambda schema, **kwargs: strategy)
-  try:
-    file = files.load(path)
-  except ValueError as e:
-    if os.path.isfile(path):
-      raise
-    registry.check_family(path)
-    names = (*registry.OPTIMIZERS, *files.names())
-    near = difflib.get_close_matches(path, names)
-    raise ValueError(
-      f'{messages.quoted(path)} is neither a strategy file nor a mechanism or strategy;'
-      + (f' did you mean {" or ".join(near)}?' if near else f' choose from {", ".join(names)}')
-    ) from e
+    strategy, workload, own = files.load_strategy(path), None, path
+  else:
+    try:
+      file = files.load(path)
+    except ValueError as e:
+      if os.path.isfile(path):
+        raise
+      registry.check_family(path)
+      names = (*registry.OPTIMIZERS, *files.names())
+      near = difflib.get_close_matches(path, names)
+      raise ValueError(
+        f'{messages.quoted(path)} is neither a strategy file nor a mechanism or strategy;'
+        + (f' did you mean {" or ".join(near)}?' if near else f' choose from {", ".join(names)}')
+      ) from e
+    strategy, workload = file.strategy, file.workload
+    own = path if path in files.names() else pathlib.Path(path).stem
   return Candidate(
-    label or (path if path in files.names() else pathlib.Path(path).stem),
-    file.strategy.family,
-    lambda schema, **kwargs: file.strategy,
-    workload=file.workload,
+    label=label or own,
+    mechanism=strategy.family,
+    find=lambda schema, **kwargs: strategy,
+    workload=workload,
   )
 
 
@@ -115,10 +139,3 @@ def _size(name: str, optimizer: registry.Optimizer, size: str) -> dict[str, int]
   if not (size.isascii() and size.isdigit()):
     raise ValueError(f'{name!r}: the {optimizer.size} after the colon must be a whole number')
   return {optimizer.size: int(size)}
-
-
-def _label(name: str, made_for: Mapping[str, int]) -> str:
-  if not made_for:
-    return name
-  fields = ', '.join(f'{field}={value}' for field, value in made_for.items())
-  return f'{name} for {fields}'

@@ -1,14 +1,13 @@
-"""Evaluation of every candidate at every schema: a row, or a reason why not."""
+"""Mechanisms side by side: figures of every candidate at every schema, or a reason why not."""
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl import tables, workloads
-from fl_dpftrl.families import base
+from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.planning import candidates as candidates_lib
 from fl_dpftrl.strategies import files
@@ -18,66 +17,52 @@ if TYPE_CHECKING:
   import pandas
   from matplotlib import figure
 
-# Progress callback of optimisers: called with the number of steps and the loss.
-Progress = Callable[[int, float], None]
-# Called when a candidate's search at a schema starts; returns its callback.
-Watch = Callable[[candidates_lib.Candidate, participation.MinSep], Progress]
-
-# Exceptions of an optimiser or an evaluation for unsupported settings.
-UNSUPPORTED = (ValueError, MemoryError, np.linalg.LinAlgError)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
-  """Figures of a candidate at a schema.
-
-  Attributes:
-    mechanism: label of the candidate.
-    num_rounds: n.
-    min_sep: b.
-    max_participations: min(k, ⌈n / b⌉).
-    sensitivity: sensitivity per unit of clip norm.
-    sensitivity_kind: 'exact', 'upper_bound' or 'lower_bound'.
-    rms_error: RMS error per unit of noise multiplier.
-    max_error: error of the worst query, per unit of noise multiplier.
-    rms_loss: sensitivity × rms_error.
-    max_loss: sensitivity × max_error.
-    memory_copies: number of model-sized vectors that its noise stores.
-    seconds: time of the search, in seconds.
-  """
-
-  mechanism: str
-  num_rounds: int
-  min_sep: int
-  max_participations: int
-  sensitivity: float
-  sensitivity_kind: str
-  rms_error: float
-  max_error: float
-  rms_loss: float
-  max_loss: float
-  memory_copies: int
-  seconds: float
-
-
 SCHEMA = ('num_rounds', 'min_sep', 'max_participations')
 
 
-class Entry(NamedTuple):
-  """Candidate's strategy at a schema, with its row."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entry:
+  """Strategy of a candidate at a schema, with its figures.
+
+  Attributes:
+    candidate: candidate that it is of.
+    file: strategy, schema, sensitivity and errors.
+    seconds: time of the search, in seconds.
+    noise_multiplier: std(Z) / clip norm for the ε at which candidates are compared; None without.
+    report_goal: number of updates in the mean of a round.
+  """
 
   candidate: candidates_lib.Candidate
-  schema: participation.MinSep
-  strategy: base.Strategy
-  row: Row
+  file: files.StrategyFile
+  seconds: float
+  noise_multiplier: float | None = None
+  report_goal: int = 1
 
+  @property
+  def row(self) -> dict[str, Any]:
+    """All figures by name.
 
-class Skipped(NamedTuple):
-  """Candidate that could not be evaluated at a schema, with the reason."""
-
-  candidate: candidates_lib.Candidate
-  schema: participation.MinSep
-  reason: str
+    Errors and losses are per unit of noise multiplier and of clip norm. Those of the mean are in
+    clip norms: errors of the workload of the means of rounds, at the ε of the comparison.
+    """
+    schema, figures = self.file.schema, self.file.figures
+    row = {
+      'mechanism': self.candidate.label,
+      'num_rounds': schema.num_rounds,
+      'min_sep': schema.min_sep,
+      'max_participations': schema.participations,
+      **figures,
+      'memory_copies': self.file.strategy.memory_copies(schema.num_rounds),
+      'seconds': self.seconds,
+    }
+    if self.noise_multiplier is not None:
+      scale = self.noise_multiplier / self.report_goal
+      row |= {
+        'noise_multiplier': self.noise_multiplier,
+        'rms_error_of_mean': scale * self.file.error.rms,
+        'max_error_of_mean': scale * self.file.error.max,
+      }
+    return row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,17 +70,17 @@ class Comparison:
   """Mechanisms side by side.
 
   Attributes:
-    entries: candidates that were evaluated, with their rows.
+    entries: candidates that were evaluated, with their figures.
     skipped: candidates that could not be evaluated, with the reasons.
   """
 
   entries: tuple[Entry, ...]
-  skipped: tuple[Skipped, ...]
+  skipped: tuple[candidates_lib.Skipped, ...]
 
   @property
-  def rows(self) -> tuple[Row, ...]:
+  def rows(self) -> list[dict[str, Any]]:
     """Figures of each candidate at each schema."""
-    return tuple(entry.row for entry in self.entries)
+    return [entry.row for entry in self.entries]
 
   def __repr__(self) -> str:
     return tables.at_a_prompt(self._title(), tables.columns(self._shown()).splitlines())
@@ -105,21 +90,22 @@ class Comparison:
 
   def to_pandas(self) -> 'pandas.DataFrame':
     """Returns the rows as a data frame, in full precision."""
-    return tables.frame([dataclasses.asdict(row) for row in self.rows])
+    return tables.frame(self.rows)
 
   def plot(self) -> 'figure.Figure':
-    """Draws both losses, over the field that varies or side by side.
+    """Draws losses, or noise and errors at equal ε, over the field that varies or side by side.
 
     Raises:
       ValueError: if nothing was evaluated, or several fields vary.
     """
     from fl_dpftrl.planning import figures  # Loads matplotlib.
 
-    varying = [name for name in SCHEMA if len({getattr(row, name) for row in self.rows}) > 1]
+    rows = self.rows
+    varying = [name for name in SCHEMA if len({row[name] for row in rows}) > 1]
     fields = [name for name in varying if name != 'max_participations'] or varying
-    if not self.entries or len(fields) > 1:
+    if not rows or len(fields) > 1:
       raise ValueError(
-        f'entries must be evaluated at schemas of which one field varies, got {len(self.entries)}'
+        f'entries must be evaluated at schemas of which one field varies, got {len(rows)}'
         f' entries with {" and ".join(fields) or "none"} varying'
       )
     return figures.draw(self.entries, fields[0] if fields else None)
@@ -129,16 +115,8 @@ class Comparison:
     return f'Comparison: {len(self.entries)} evaluated{skipped}'
 
   def _shown(self) -> list[dict[str, Any]]:
-    kept = ('mechanism', *SCHEMA, 'sensitivity', 'rms_loss', 'max_loss', 'memory_copies')
-    return [{name: getattr(row, name) for name in kept} for row in self.rows]
-
-
-class Searched(NamedTuple):
-  """Result of a search, or the reason why there is none, and its duration."""
-
-  strategy: base.Strategy | None
-  reason: str
-  seconds: float
+    left_out = ('sensitivity_kind', 'rms_error', 'max_error', 'seconds')
+    return [{k: v for k, v in row.items() if k not in left_out} for row in self.rows]
 
 
 def compare(
@@ -147,6 +125,9 @@ def compare(
   *,
   objective: str = 'max',
   workload: workloads.Workload = workloads.Workload(),
+  epsilon: float | None = None,
+  delta: float | None = None,
+  report_goal: int = 1,
 ) -> Comparison:
   """Compares mechanisms and strategy files at one or several schemas.
 
@@ -156,17 +137,24 @@ def compare(
     schemas: participation schemas.
     objective: 'rms' or 'max', the loss that optimisers minimise.
     workload: linear workload of all errors and losses.
+    epsilon, delta: ε at δ at which noise multipliers and errors of the mean are stated, too;
+      give both of them or none.
+    report_goal: number of updates in the mean of a round; 1 for the error of the sum.
 
   Raises:
-    ValueError: if a name is unknown, or two candidates have the same label.
+    ValueError: if a name is unknown, two candidates have the same label, or a number is out of
+      range.
   """
   with progress_lib.steps('compare') as report:
     return run(
       candidates_lib.named(mechanisms),
       [schemas] if isinstance(schemas, participation.MinSep) else schemas,
       objective=objective,
-      watch=lambda candidate, schema: report,
       workload=workload,
+      epsilon=epsilon,
+      delta=delta,
+      report_goal=report_goal,
+      watch=lambda searched: report,
     )
 
 
@@ -175,98 +163,46 @@ def run(
   schemas: Sequence[participation.MinSep],
   *,
   objective: str,
-  watch: Watch = lambda candidate, schema: lambda steps, loss: None,
   workload: workloads.Workload = workloads.Workload(),
+  epsilon: float | None = None,
+  delta: float | None = None,
+  report_goal: int = 1,
+  watch: candidates_lib.Watch = lambda searched: lambda steps, loss: None,
 ) -> Comparison:
-  """Finds and evaluates strategies, one candidate after the other."""
+  """Finds and evaluates strategies, one candidate after the other; see `compare`."""
+  effective = _effective_noise_multiplier(epsilon, delta)
+  participation.positive_integer('report_goal', report_goal)
   entries: list[Entry] = []
-  skipped: list[Skipped] = []
+  skipped: list[candidates_lib.Skipped] = []
   for candidate in candidates:
-    for schema, searched in zip(
-      schemas, search(candidate, schemas, objective=objective, watch=watch, workload=workload)
-    ):
-      measured = _measure(candidate, schema, searched, workload)
-      if isinstance(measured, Entry):
-        entries.append(measured)
-      else:
-        skipped.append(measured)
+    for schema in schemas:
+      at = f'n={schema.num_rounds}, b={schema.min_sep}, k={schema.participations}'
+      progress, start = watch(f'{candidate.label} at {at}'), time.monotonic()
+      try:
+        strategy = candidate.find(schema, objective=objective, workload=workload, progress=progress)
+        seconds = time.monotonic() - start
+        file = files.describe(strategy, schema=schema, workload=workload)
+        if effective is not None and file.sensitivity.kind == sensitivity_lib.LOWER_BOUND:
+          raise ValueError(candidates_lib.LOWER_BOUND)
+      except candidates_lib.UNSUPPORTED as e:
+        skipped.append(candidates_lib.Skipped(candidate.label, candidates_lib.reason(e), schema))
+        continue
+      entries.append(
+        Entry(
+          candidate=candidate,
+          file=file,
+          seconds=seconds,
+          noise_multiplier=None if effective is None else effective * file.sensitivity.value,
+          report_goal=report_goal,
+        )
+      )
   return Comparison(tuple(entries), tuple(skipped))
 
 
-def progress_lines(say: Callable[[str], None]) -> Watch:
-  """Returns progress callbacks that say what is evaluated, in words."""
-
-  def begin(candidate, schema):
-    where = (
-      f'{candidate.label} at n={schema.num_rounds}, b={schema.min_sep}, k={schema.participations}'
-    )
-    say(where)
-
-    def report(steps: int, loss: float) -> None:
-      say(f'{where}: {steps} steps, loss {loss:.6g}')
-
-    return report
-
-  return begin
-
-
-def search(
-  candidate: candidates_lib.Candidate,
-  schemas: Sequence[participation.MinSep],
-  *,
-  objective: str,
-  watch: Watch,
-  workload: workloads.Workload = workloads.Workload(),
-) -> Iterable[Searched]:
-  """Yields the candidate's strategy for each schema, on demand.
-
-  A strategy that several schemas share is found once.
-  """
-  searched: dict[participation.MinSep, Searched] = {}
-  for schema in schemas:
-    progress = watch(candidate, schema)
-    target = candidate.target(schema)
-    if target not in searched:
-      searched[target] = _find(
-        candidate, target, objective=objective, workload=workload, progress=progress
-      )
-    yield searched[target]
-
-
-def _find(candidate, target, **kwargs) -> Searched:
-  start = time.monotonic()
-  try:
-    strategy, reason = candidate.find(target, **kwargs), ''
-  except UNSUPPORTED as e:
-    strategy, reason = None, one_line(e)
-  return Searched(strategy, reason, time.monotonic() - start)
-
-
-def _measure(
-  candidate: candidates_lib.Candidate,
-  schema: participation.MinSep,
-  searched: Searched,
-  workload: workloads.Workload,
-) -> Entry | Skipped:
-  if searched.strategy is None:
-    return Skipped(candidate, schema, searched.reason)
-  try:
-    measured = files.describe(searched.strategy, schema=schema, workload=workload)
-    copies = searched.strategy.memory_copies(schema.num_rounds)
-  except UNSUPPORTED as e:
-    return Skipped(candidate, schema, one_line(e))
-  row = Row(
-    mechanism=candidate.label,
-    num_rounds=schema.num_rounds,
-    min_sep=schema.min_sep,
-    max_participations=schema.participations,
-    **measured.figures,
-    memory_copies=copies,
-    seconds=searched.seconds,
-  )
-  return Entry(candidate, schema, searched.strategy, row)
-
-
-def one_line(raised: BaseException) -> str:
-  """Returns an exception's message without line breaks."""
-  return ' '.join(str(raised).split()) or type(raised).__name__
+def _effective_noise_multiplier(epsilon: float | None, delta: float | None) -> float | None:
+  """Returns the noise per unit of sensitivity for an ε at δ; None without one."""
+  if epsilon is not None and delta is not None:
+    return gaussian.effective_noise_multiplier(epsilon, delta)
+  if epsilon is not None or delta is not None:
+    raise ValueError(f'epsilon={epsilon} and delta={delta} must be given together')
+  return None

@@ -1,4 +1,4 @@
-"""Figure of a comparison: both losses; importing this module loads matplotlib."""
+"""Figure of a comparison: losses, or noise and errors at equal ε; importing it loads matplotlib."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,6 +13,12 @@ if TYPE_CHECKING:
   from fl_dpftrl.planning import comparison  # It draws with this module.
 
 LOSSES = {'rms': 'RmsLoss', 'max': 'MaxLoss'}
+_PANELS = {f'{name}_loss': f'{loss} (clip norms)' for name, loss in LOSSES.items()}
+_AT_EPSILON = {
+  'noise_multiplier': 'noise multiplier',
+  'rms_error_of_mean': 'RMS error of the mean (clip norms)',
+  'max_error_of_mean': 'largest error of the mean (clip norms)',
+}
 _AXES = {
   'num_rounds': 'rounds',
   'min_sep': 'min-sep (rounds)',
@@ -24,30 +30,32 @@ _NUMBER = ticker.FuncFormatter(lambda value, _: style.number(value))
 def draw(
   entries: Sequence['comparison.Entry'], axis: str | None, subtitle: str = ''
 ) -> figure_lib.Figure:
-  """Draws both losses of each entry, over the field that varies or side by side.
+  """Draws the figures of each entry, over the field that varies or side by side.
 
-  Markers are hollow where the sensitivity is not exact.
+  They are both losses or, at equal ε, noise multiplier and errors of the mean. Markers are hollow
+  where the sensitivity is not exact.
 
   Args:
     entries: entries with at least two values of the axis, if there is one.
-    axis: num_rounds, min_sep or max_participations, as in schemas; None for one schema.
+    axis: num_rounds, min_sep or max_participations, as in rows; None for one schema.
     subtitle: setting.
   """
   looks = style.looks({entry.candidate.label: entry.candidate.mechanism for entry in entries})
-  height = 4.6 if axis else 1.4 + 0.3 * len(entries)
-  figure = style.Figure(figsize=(11.0, height), facecolor='white', layout='constrained')
+  rows = [entry.row for entry in entries]
+  shown = _AT_EPSILON if entries[0].noise_multiplier is not None else _PANELS
+  size = (5.5 * len(shown), 4.6 if axis else 1.4 + 0.3 * len(entries))
+  figure = style.Figure(figsize=size, facecolor='white', layout='constrained')
   figure.suptitle(style.plain(subtitle), x=0.01, ha='left', fontsize=10, color=style.GREY)
-  panels = figure.subplots(1, len(LOSSES), sharey=axis is None)
-  for axes, (name, loss) in zip(panels, LOSSES.items()):
+  panels = figure.subplots(1, len(shown), sharey=axis is None)
+  for axes, (name, label) in zip(panels, shown.items()):
     style.dress(axes)
-    values = [getattr(entry.row, f'{name}_loss') for entry in entries]
     if axis is None:
-      _side_by_side(axes, entries, values, looks)
-      axes.set_xlabel(f'{loss} (clip norms)')
+      _side_by_side(axes, rows, name, looks)
+      axes.set_xlabel(label)
     else:
-      _over(axes, entries, values, looks, axis)
+      _over(axes, rows, name, looks, axis)
       axes.set_xlabel(_AXES[axis])
-      axes.set_ylabel(f'{loss} (clip norms)')
+      axes.set_ylabel(label)
   if axis is not None:
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc='outside right center', frameon=False)
@@ -55,29 +63,24 @@ def draw(
 
 
 def _over(
-  axes: axes_lib.Axes,
-  entries: Sequence['comparison.Entry'],
-  values: Sequence[float],
-  looks: dict[str, style.Look],
-  axis: str,
+  axes: axes_lib.Axes, rows: Sequence[dict], name: str, looks: dict[str, style.Look], axis: str
 ) -> None:
   """Draws a line for each candidate, on log scales."""
   for label, look in looks.items():
-    line = sorted(
-      (getattr(entry.schema, axis), value, entry.row.sensitivity_kind == 'exact')
-      for entry, value in zip(entries, values)
-      if entry.candidate.label == label
+    own = sorted((row for row in rows if row['mechanism'] == label), key=lambda row: row[axis])
+    axes.plot(
+      [row[axis] for row in own], [row[name] for row in own], **look.line, label=style.plain(label)
     )
-    faces = [look.colour if exact else 'white' for *_, exact in line]
-    xs, ys, _ = zip(*line)
-    axes.plot(xs, ys, **look.line, label=style.plain(label))
-    for x, y, face in zip(xs, ys, faces):
-      axes.plot(x, y, look.marker, color=look.colour, markerfacecolor=face, markersize=5)
+    for row in own:
+      face = look.colour if row['sensitivity_kind'] == 'exact' else 'white'
+      place = row[axis], row[name], look.marker
+      axes.plot(*place, color=look.colour, markerfacecolor=face, markersize=5)
+  values = [row[name] for row in rows]
   axes.set_xscale('log')
   if max(values) > 3 * min(values):  # Else a log scale would have hardly a tick.
     axes.set_yscale('log')
     axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
-  places = sorted({getattr(entry.schema, axis) for entry in entries})
+  places = sorted({row[axis] for row in rows})
   axes.xaxis.set_major_locator(ticker.FixedLocator(places, nbins=8))
   for scale in (axes.xaxis, axes.yaxis):
     scale.set_major_formatter(_NUMBER)
@@ -85,18 +88,15 @@ def _over(
 
 
 def _side_by_side(
-  axes: axes_lib.Axes,
-  entries: Sequence['comparison.Entry'],
-  values: Sequence[float],
-  looks: dict[str, style.Look],
+  axes: axes_lib.Axes, rows: Sequence[dict], name: str, looks: dict[str, style.Look]
 ) -> None:
   """Draws a dot for each candidate, with its number."""
-  for place, (entry, value) in enumerate(zip(entries, values)):
-    colour = looks[entry.candidate.label].colour
-    face = colour if entry.row.sensitivity_kind == 'exact' else 'white'
+  for place, row in enumerate(rows):
+    value, colour = row[name], looks[row['mechanism']].colour
+    face = colour if row['sensitivity_kind'] == 'exact' else 'white'
     axes.plot(value, place, 'o', color=colour, markerfacecolor=face)
     axes.annotate(f'{value:#.4g}', (value, place), (6, 5), textcoords='offset points', color=colour)
-  axes.set_yticks(range(len(entries)), [style.plain(entry.row.mechanism) for entry in entries])
-  axes.set_ylim(len(entries) - 0.4, -0.6)
+  axes.set_yticks(range(len(rows)), [style.plain(row['mechanism']) for row in rows])
+  axes.set_ylim(len(rows) - 0.4, -0.6)
   axes.margins(x=0.15)
   axes.xaxis.set_major_formatter(_NUMBER)

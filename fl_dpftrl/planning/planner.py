@@ -8,8 +8,8 @@ from fl_dpftrl import tables
 from fl_dpftrl.accounting import adjacency, guarantee
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.planning import candidates, recommendation, search
 from fl_dpftrl.planning import forecast as forecast_lib
-from fl_dpftrl.planning import recommendation, search
 from fl_dpftrl.simulation import scenario as scenario_lib
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Plan:
 
   forecast: forecast_lib.Forecast
   best: recommendation.Recommendation
-  skipped: tuple[search.Skipped, ...]
+  skipped: tuple[candidates.Skipped, ...]
   max_copies: int
   objective: str
 
@@ -59,7 +59,7 @@ class Plan:
       'objective': self.objective,
       'max_copies': self.max_copies,
       'alternatives': [option.to_json(planned) for option in self.best.alternatives],
-      'skipped': [skip._asdict() for skip in self.skipped],
+      'skipped': [{'label': s.label, 'reason': s.reason} for s in self.skipped],
       'assumptions': list(self.assumptions),
     }
 
@@ -165,15 +165,13 @@ def plan(
     progress=lambda share: progress(f'{100.0 * share:.0f} % of the simulations'),
   )
 
-  def watch(label):
-    progress(label)
-    return lambda steps, loss: progress(f'{label}: {steps} steps')
-
   planned = forecast.planned
   origins, skipped = search.named(strategies, planned)
-  tried = search.find(origins, forecast.schemas, planned, objective=objective, watch=watch)
-  evaluated = [c for c in tried if isinstance(c, search.Candidate)]
-  skipped += [c for c in tried if isinstance(c, search.Skipped)]
+  tried = search.find(
+    origins, forecast.schemas, planned, objective=objective, watch=candidates.watched(progress)
+  )
+  evaluated = [c for c in tried if isinstance(c, search.Evaluated)]
+  skipped += [c for c in tried if isinstance(c, candidates.Skipped)]
   if not evaluated:
     raise ValueError(
       f'none of the strategies is suitable: {"; ".join(f"{s.label}: {s.reason}" for s in skipped)}'

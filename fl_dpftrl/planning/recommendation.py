@@ -28,7 +28,7 @@ class Option:
     same_noise_epsilon: its ε at the same noise in the model.
   """
 
-  candidate: search.Candidate
+  candidate: search.Evaluated
   fits: bool
   regret: float
   loss_ratio: float
@@ -62,7 +62,7 @@ class Recommendation:
     options: all strategies including this one, sorted by loss.
   """
 
-  candidate: search.Candidate
+  candidate: search.Evaluated
   planned: participation.MinSep
   guarantee: Guarantee
   epsilons: tuple[float, ...]
@@ -111,8 +111,8 @@ class Recommendation:
 
 
 def choose(
-  evaluated: Sequence[search.Candidate], schemas: Sequence[participation.MinSep], max_copies: int
-) -> search.Candidate:
+  evaluated: Sequence[search.Evaluated], schemas: Sequence[participation.MinSep], max_copies: int
+) -> search.Evaluated:
   """Returns the candidate with the least regret among those that fit."""
   fitting = _fitting(evaluated, max_copies)
   if not fitting:
@@ -121,12 +121,12 @@ def choose(
   return min(fitting, key=lambda candidate: search.regret(candidate, schemas, fitting))
 
 
-def _fitting(evaluated: Sequence[search.Candidate], max_copies: int) -> list[search.Candidate]:
+def _fitting(evaluated: Sequence[search.Evaluated], max_copies: int) -> list[search.Evaluated]:
   return [candidate for candidate in evaluated if candidate.memory_copies <= max_copies]
 
 
 def recommend(
-  evaluated: Sequence[search.Candidate],
+  evaluated: Sequence[search.Evaluated],
   schemas: Sequence[participation.MinSep],
   planned: participation.MinSep,
   simulated: Sequence[participation.MinSep],

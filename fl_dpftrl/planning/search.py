@@ -1,14 +1,12 @@
-"""Candidate strategies of a plan: search and evaluation."""
+"""The strategy of each candidate of a plan, evaluated at every schema that may occur."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 
 from fl_dpftrl import sensitivity
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas as participation
-from fl_dpftrl.planning import candidates as compared
-from fl_dpftrl.planning import comparison
+from fl_dpftrl.planning import candidates
 from fl_dpftrl.strategies import files as catalogue
 
 MECHANISMS = ('blt', 'banded_toeplitz', 'banded', 'tree_full', 'tree_online', 'identity')
@@ -16,23 +14,20 @@ MECHANISMS = ('blt', 'banded_toeplitz', 'banded', 'tree_full', 'tree_online', 'i
 _MOST_RANGE = 4  # maximum number of schemas for one optimisation
 _MOST_ENTRIES = 1 << 20  # maximum band entries, which takes about a minute
 
-# Called with the label of a candidate; returns the optimiser's progress callback.
-Watch = Callable[[str], comparison.Progress]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Candidate:
-  """Strategy and its figures at each schema.
+class Evaluated:
+  """Strategy of a candidate, and its figures at each schema.
 
   Attributes:
-    origin: mechanism or file that gave the strategy.
+    origin: candidate that gave the strategy.
     strategy: C.
     memory_copies: number of model-sized vectors that its noise stores.
     files: evaluation of the strategy at each schema.
     objective: 'rms' or 'max'.
   """
 
-  origin: compared.Candidate
+  origin: candidates.Candidate
   strategy: base.Strategy
   memory_copies: int
   files: Mapping[participation.MinSep, catalogue.StrategyFile]
@@ -52,45 +47,36 @@ class Candidate:
     return self.files[schema].sensitivity.value * self.error(schema)
 
 
-class Skipped(NamedTuple):
-  """Strategy that could not be evaluated, with the reason."""
-
-  label: str
-  reason: str
-
-
 def named(
   names: Sequence[str] | None, planned: participation.MinSep
-) -> tuple[list[compared.Candidate], list[Skipped]]:
+) -> tuple[list[candidates.Candidate], list[candidates.Skipped]]:
   """Returns the named candidates, by default all that take a few minutes.
 
   Args:
-    names: names as in `comparison.candidates.named`; None for all mechanisms and matrices/.
+    names: names as in `candidates.named`; None for all mechanisms and matrices/.
   """
   if names is not None:
-    return compared.named(names), []
+    return candidates.named(names), []
   skipped = []
   chosen = [*MECHANISMS, *catalogue.names()]
   if planned.num_rounds * planned.min_sep > _MOST_ENTRIES:
     chosen.remove('banded')
-    skipped.append(
-      Skipped(
-        'banded',
-        f'optimising {planned.min_sep} bands over {planned.num_rounds} rounds'
-        ' takes many minutes; name it in --strategies to try it',
-      )
+    reason = (
+      f'optimising {planned.min_sep} bands over {planned.num_rounds} rounds'
+      ' takes many minutes; name it in --strategies to try it'
     )
-  return compared.named(chosen), skipped
+    skipped.append(candidates.Skipped('banded', reason, planned))
+  return candidates.named(chosen), skipped
 
 
 def find(
-  origins: Iterable[compared.Candidate],
+  origins: Iterable[candidates.Candidate],
   schemas: Sequence[participation.MinSep],
   planned: participation.MinSep,
   *,
   objective: str,
-  watch: Watch = lambda label: lambda steps, loss: None,
-) -> list[Candidate | Skipped]:
+  watch: candidates.Watch = lambda searched: lambda steps, loss: None,
+) -> list[Evaluated | candidates.Skipped]:
   """Finds the strategy of each candidate and evaluates it at each schema.
 
   A mechanism is optimised for `planned` and, if it supports a range, for all schemas at once.
@@ -100,42 +86,40 @@ def find(
     schemas: schemas that may occur, including `planned`.
     planned: worst of the schemas; strategies have at most its min-sep as bands.
     objective: 'rms' or 'max'.
-    watch: progress callback; see `Watch`.
+    watch: progress callback; see `candidates.Watch`.
   """
   return [_find(origin, schemas, planned, objective, watch(origin.label)) for origin in origins]
 
 
 def _find(origin, schemas, planned, objective, progress):
-  searches = [lambda **kwargs: origin.find(planned, **kwargs)]
+  searches = [(origin.find, planned)]
   if origin.find_range is not None and len(schemas) > 1:
-    some = _thinned(schemas)
-    searches.append(lambda **kwargs: origin.find_range(some, over='regret', **kwargs))
+    searches.append((origin.find_range, _thinned(schemas)))
   measured, reasons = [], []
-  for search in searches:
+  for search, wanted in searches:
     try:
-      strategy = search(objective=objective, progress=progress)
+      strategy = search(wanted, objective=objective, progress=progress)
       measured.append(measure(origin, strategy, schemas, objective=objective))
-    except comparison.UNSUPPORTED as e:
-      reasons.append(comparison.one_line(e))
+    except candidates.UNSUPPORTED as e:
+      reasons.append(candidates.reason(e))
   if not measured:
-    return Skipped(origin.label, reasons[0])
-  return min(measured, key=lambda candidate: regret(candidate, schemas, measured))
+    return candidates.Skipped(origin.label, reasons[0], planned)
+  return min(measured, key=lambda one: regret(one, schemas, measured))
 
 
 def measure(
-  origin: compared.Candidate,
+  origin: candidates.Candidate,
   strategy: base.Strategy,
   schemas: Sequence[participation.MinSep],
   *,
   objective: str,
-) -> Candidate:
+) -> Evaluated:
   """Evaluates a strategy at each schema."""
   files = {s: catalogue.describe(strategy, schema=s) for s in schemas}
-  for file in files.values():
-    if file.sensitivity.kind == sensitivity.LOWER_BOUND:
-      raise ValueError('only a lower bound of its sensitivity is known')
+  if any(file.sensitivity.kind == sensitivity.LOWER_BOUND for file in files.values()):
+    raise ValueError(candidates.LOWER_BOUND)
   most_rounds = max(schema.num_rounds for schema in schemas)
-  return Candidate(
+  return Evaluated(
     origin=origin,
     strategy=strategy,
     memory_copies=strategy.memory_copies(most_rounds),
@@ -145,13 +129,10 @@ def measure(
 
 
 def regret(
-  candidate: Candidate, schemas: Sequence[participation.MinSep], others: Sequence[Candidate]
+  one: Evaluated, schemas: Sequence[participation.MinSep], others: Sequence[Evaluated]
 ) -> float:
-  """Returns the largest excess of a candidate's loss over the least of others, relative to it.
-
-  The maximum is over the schemas.
-  """
-  return max(candidate.loss(s) / min(other.loss(s) for other in others) for s in schemas) - 1.0
+  """Returns the largest relative excess of a loss over the least of others, over the schemas."""
+  return max(one.loss(s) / min(other.loss(s) for other in others) for s in schemas) - 1.0
 
 
 def _thinned(schemas: Sequence[participation.MinSep]) -> list[participation.MinSep]:

@@ -74,7 +74,6 @@ def test_optimize_over_a_range_of_min_seps(tmp_path, result, run):
   line = 'optimize --mechanism=blt --num_buffers=2 --num_rounds=24 --min_sep_range=3,6'
   found = result(f'{line} --objective=rms --output={path}')
   assert (found['min_sep'], found['min_sep_range']) == (3, [3, 6])
-  assert found['range_objective'] == 'regret'
   assert [p['min_sep'] for p in found['range']] == [3, 4, 5, 6]
   assert [p['max_participations'] for p in found['range']] == [8, 6, 5, 4]
   assert found['range'][0]['rms_loss'] == found['rms_loss']
@@ -82,7 +81,7 @@ def test_optimize_over_a_range_of_min_seps(tmp_path, result, run):
   for point in found['range']:
     described = result(f'describe {path} --num_rounds=24 --min_sep={point["min_sep"]}')
     assert described.items() >= point.items()
-  table, losses = run(f'{line} --range_objective=worst')[1].split('\n\n')
+  table, losses = run(line)[1].split('\n\n')
   assert re.search('min_sep_range +3 to 6', table)
   assert [line.split()[0] for line in losses.splitlines()] == ['min_sep', '3', '4', '5', '6']
 

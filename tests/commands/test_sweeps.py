@@ -76,12 +76,14 @@ def test_files_made_for_another_workload_are_told(tmp_path, run):
 
 @pytest.mark.slow
 def test_strategies_of_too_few_rounds_are_left_out(tmp_path, run):
-  line = 'compare --mechanisms=banded,identity --num_rounds=10,20,30 --min_sep=5'
-  status, out, err = run(f'{line} --optimize_for_num_rounds=20 --output={tmp_path} --json')
-  told = 'banded.* left out at num_rounds=30: .*20 rounds'
+  mine = tmp_path / 'mine.json'
+  run(f'optimize --mechanism=banded --num_rounds=20 --min_sep=5 --output={mine}')
+  line = f'compare --mechanisms={mine},identity --num_rounds=10,20,30 --min_sep=5'
+  status, out, err = run(f'{line} --output={tmp_path / "out"} --json')
+  told = 'mine is left out at num_rounds=30: .*20 rounds'
   assert status == 0 and err.count('\n') == 1 and re.search(told, err)
   found = json.loads(out)
-  assert {s['mechanism'] for s in found['skipped']} == {'banded for num_rounds=20'}
+  assert {s['mechanism'] for s in found['skipped']} == {'mine'}
   assert [s['num_rounds'] for s in found['skipped']] == [30]
   assert sorted(row['num_rounds'] for row in found['rows']) == [10, 10, 20, 20, 30]
 

@@ -87,7 +87,7 @@ LINES = (
   f'compare --mechanisms=identity,tree_full,banded_sqrt:4,blt.json,blt-b400 {_SCHEMA}'
   ' --output=compared',
   'compare --mechanisms=tree_online,banded_toeplitz:3 --num_rounds=24 --min_sep=4,8'
-  ' --optimize_for_min_sep=4,each --objective=rms',
+  ' --objective=rms --epsilon=2 --delta=1e-6 --report_goal=100',
   'compare --mechanisms=identity,banded_sqrt:3 --num_rounds=24 --workload=momentum --momentum=0.5',
   'audit --strategy=blt-b400 --noise_multiplier=2 --delta=1e-6 --num_rounds=8 --min_sep=4'
   ' --executor=engine --seed=1 --num_draws=2000',

@@ -1,4 +1,4 @@
-"""Candidates: mechanisms, sizes, given strategies, and what is held."""
+"""Candidates: mechanisms, sizes and given strategies."""
 
 import pytest
 
@@ -12,7 +12,6 @@ def test_names():
   found = lib.named(['identity', 'blt:2', 'blt-b400', 'banded'])
   assert [c.label for c in found] == ['identity', 'blt:2', 'blt-b400', 'banded']
   assert [c.mechanism for c in found] == ['identity', 'blt', 'blt', 'banded']
-  assert all(c.target(SCHEMA) == SCHEMA for c in found)
   assert found[2].find(SCHEMA, objective='rms') == (dpftrl.load_strategy('blt-b400'))
   assert found[1].find(SCHEMA, objective='max').num_buffers == 2
 
@@ -38,17 +37,6 @@ def test_a_file_may_be_given_another_name(tmp_path):
   odd = tmp_path / 'a=b.json'
   odd.write_text(path.read_text())
   assert lib.named([str(odd)])[0].label == 'a=b'
-
-
-def test_held_ones_are_for_what_is_optimised():
-  found = lib.named(['tree_online', 'blt', 'blt-b400'], [{}, {'min_sep': 5, 'num_rounds': 30}])
-  assert [c.label for c in found] == [
-    'tree_online',
-    'blt',
-    'blt for min_sep=5, num_rounds=30',
-    'blt-b400',
-  ]
-  assert found[2].target(SCHEMA) == dpftrl.MinSep(num_rounds=30, min_sep=5, max_participations=3)
 
 
 @pytest.mark.parametrize(

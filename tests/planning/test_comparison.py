@@ -1,8 +1,12 @@
-"""Every candidate at every schema, each strategy found once."""
+"""Every candidate at every schema; at equal ε, noise and errors are what the accountant gives."""
+
+import dataclasses
 
 import numpy as np
 import pytest
 
+import fl_dpftrl as dpftrl
+from fl_dpftrl import sensitivity
 from fl_dpftrl.families import identity
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.planning import candidates, comparison
@@ -11,21 +15,67 @@ from fl_dpftrl.strategies import files
 SCHEMAS = [schemas.MinSep(num_rounds=20, min_sep=b, max_participations=2) for b in (2, 5, 10)]
 
 
-def run(*found, watch=lambda candidate, schema: lambda steps, loss: None):
+def run(*found, watch=lambda searched: lambda steps, loss: None):
   return comparison.run(found, SCHEMAS, objective='max', watch=watch)
 
 
 def test_rows_are_the_figures_of_the_strategies():
   entries = run(*candidates.named(['identity', 'blt-b400'])).entries
-  assert [e.candidate.label for e in entries] == (['identity'] * 3 + ['blt-b400'] * 3)
-  for entry in entries:
-    figures = files.describe(entry.strategy, schema=entry.schema).figures
-    for name, value in figures.items():
-      assert getattr(entry.row, name) == value
-    assert entry.row.memory_copies == entry.strategy.memory_copies(20)
+  assert [e.row['mechanism'] for e in entries] == ['identity'] * 3 + ['blt-b400'] * 3
+  for entry, schema in zip(entries, 2 * SCHEMAS):
+    strategy = dpftrl.load_strategy(entry.candidate.label)
+    figures = files.describe(strategy, schema=schema).figures
+    assert entry.row.items() >= {**figures, 'min_sep': schema.min_sep}.items()
+    assert entry.row['memory_copies'] == strategy.memory_copies(20)
+    assert 'noise_multiplier' not in entry.row
 
 
-def recorder(made_for, strategy=identity.Identity()):
+@pytest.mark.parametrize('report_goal', [1, 500])
+def test_at_equal_epsilon_noise_is_calibrated_and_errors_are_those_of_the_mean(report_goal):
+  given = dict(epsilon=2.0, delta=1e-7)
+  names = ['identity', 'tree_full', 'blt-b400']
+  for row in dpftrl.compare(names, SCHEMAS, **given, report_goal=report_goal).rows:
+    schema = schemas.MinSep(20, row['min_sep'], 2)
+    calibrated = dpftrl.calibrate(row['mechanism'], schema, **given)
+    assert row['noise_multiplier'] == pytest.approx(calibrated.noise_multiplier, rel=1e-12)
+    stated = dpftrl.account(
+      row['mechanism'], schema, noise_multiplier=row['noise_multiplier'], delta=1e-7
+    )
+    assert 1.999 < stated.epsilon() <= 2.0
+    for name in ('rms', 'max'):
+      error = row['noise_multiplier'] * row[f'{name}_error'] / report_goal
+      assert row[f'{name}_error_of_mean'] == pytest.approx(error)
+
+
+def test_no_epsilon_is_stated_for_a_lower_bound_of_the_sensitivity(monkeypatch):
+  describe = files.describe
+
+  def bounded(strategy, **kwargs):
+    file = describe(strategy, **kwargs)
+    value = file.sensitivity._replace(kind=sensitivity.LOWER_BOUND)
+    return dataclasses.replace(file, sensitivity=value)
+
+  monkeypatch.setattr(files, 'describe', bounded)
+  found = dpftrl.compare(['identity'], SCHEMAS[0], epsilon=2.0, delta=1e-7)
+  assert not found.entries and 'lower bound' in found.skipped[0].reason
+  assert dpftrl.compare(['identity'], SCHEMAS[0]).entries
+
+
+@pytest.mark.parametrize(
+  'given, message',
+  [
+    (dict(epsilon=2.0), 'delta=None must be given together'),
+    (dict(delta=1e-6), 'epsilon=None'),
+    (dict(epsilon=-2.0, delta=1e-6), 'epsilon must be positive'),
+    (dict(report_goal=0), 'report_goal'),
+  ],
+)
+def test_refuses(given, message):
+  with pytest.raises(ValueError, match=message):
+    dpftrl.compare(['identity'], SCHEMAS, **given)
+
+
+def recorder(strategy=identity.Identity()):
   """A candidate that keeps what it was asked for."""
   asked = []
 
@@ -37,46 +87,34 @@ def recorder(made_for, strategy=identity.Identity()):
       raise strategy
     return strategy
 
-  return candidates.Candidate('it', 'identity', find, made_for), asked
+  return candidates.Candidate(label='it', mechanism='identity', find=find), asked
 
 
 def test_optimised_anew_for_each_schema():
-  candidate, asked = recorder({})
+  candidate, asked = recorder()
   run(candidate)
   assert asked == [(schema, 'max') for schema in SCHEMAS]
-
-
-def test_held_strategies_are_found_once():
-  candidate, asked = recorder({'min_sep': 5})
-  entries = run(candidate).entries
-  assert asked == [(SCHEMAS[1], 'max')]
-  assert [e.row.min_sep for e in entries] == [2, 5, 10]
 
 
 @pytest.mark.parametrize(
   'error', [ValueError('too\n large'), MemoryError(), np.linalg.LinAlgError('singular')]
 )
 def test_what_cannot_be_done_is_skipped_and_others_go_on(error):
-  candidate, _ = recorder({}, error)
+  candidate, _ = recorder(error)
   found = run(candidate, *candidates.named(['identity']))
   assert (len(found.skipped), len(found.entries)) == (3, 3)
   assert found.skipped[0].reason == (' '.join(str(error).split()) or 'MemoryError')
 
 
 def test_other_errors_are_not_hidden():
-  candidate, _ = recorder({}, KeyError('a bug'))
+  candidate, _ = recorder(KeyError('a bug'))
   with pytest.raises(KeyError):
     run(candidate)
 
 
-def test_the_watch_hears_of_every_turn_and_every_step():
-  turns, steps = [], []
-
-  def watch(candidate, schema):
-    turns.append((candidate.label, schema.min_sep))
-    return lambda *args: steps.append(args)
-
-  candidate, _ = recorder({})
-  run(candidate, watch=watch)
-  assert turns == [('it', 2), ('it', 5), ('it', 10)]
-  assert steps == [(1, 2.0)] * 3
+def test_the_watch_hears_of_every_search_and_every_step():
+  told = []
+  candidate, _ = recorder()
+  run(candidate, watch=candidates.watched(told.append))
+  assert told[:2] == ['it at n=20, b=2, k=2', 'it at n=20, b=2, k=2: 1 steps, loss 2']
+  assert len(told) == 6

@@ -32,8 +32,8 @@ def test_a_line_for_each_candidate(axis, label, fields):
     lines = {line.get_label(): line for line in axes.lines}
     for entry in found.entries:
       xs, ys = lines[entry.candidate.label].get_data()
-      at = xs.tolist().index(getattr(entry.schema, axis))
-      assert ys[at] == getattr(entry.row, name)
+      at = xs.tolist().index(entry.row[axis])
+      assert ys[at] == entry.row[name]
 
 
 def test_a_dot_for_each_candidate_at_one_schema():
@@ -45,5 +45,17 @@ def test_a_dot_for_each_candidate_at_one_schema():
   ]
   assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == NAMES
   assert [line.get_xdata()[0] for line in figure.axes[1].lines] == [
-    row.max_loss for row in found.rows
+    row['max_loss'] for row in found.rows
   ]
+
+
+def test_at_equal_epsilon_noise_and_errors_are_drawn():
+  found = dpftrl.compare(NAMES, dpftrl.MinSep(16, 4), epsilon=2.0, delta=1e-6, report_goal=10)
+  panels = found.plot().axes
+  assert [axes.get_xlabel() for axes in panels] == [
+    'noise multiplier',
+    'RMS error of the mean (clip norms)',
+    'largest error of the mean (clip norms)',
+  ]
+  for axes, name in zip(panels, ('noise_multiplier', 'rms_error_of_mean', 'max_error_of_mean')):
+    assert [line.get_xdata()[0] for line in axes.lines] == [row[name] for row in found.rows]

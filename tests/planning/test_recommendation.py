@@ -59,7 +59,7 @@ def test_the_better_of_one_schema_and_all_is_taken():
   (candidate,) = find(['blt:2'])
   (origin,) = compared.named(['blt:2'])
   alone = origin.find(PLANNED, objective='max')
-  of_all = origin.find_range(SCHEMAS, objective='max', over='regret')
+  of_all = origin.find_range(SCHEMAS, objective='max')
   both = [
     search.measure(origin, strategy, SCHEMAS, objective='max') for strategy in (alone, of_all)
   ]
