@@ -3,12 +3,12 @@
 import argparse
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from fl_dpftrl.commands import flags
 from fl_dpftrl.files import durable, json_files
-from fl_dpftrl.simulation import availability, population, server
+from fl_dpftrl.simulation import availability
 from fl_dpftrl.simulation import scenario as scenario_lib
 from fl_dpftrl.text import messages
 
@@ -18,7 +18,7 @@ _TIMERS = ('timer_hours', 'timer_rounds')
 # Flags that have a value without being given, by name.
 _DEFAULTS = {'seed': 0, 'availability': 'nightly', 'dropout': scenario_lib.DROPOUT}
 
-# Attributes of availability.Nightly, population.Population and server.Server, with help texts.
+# Attributes of availability.Nightly, with help texts.
 _NIGHTLY = {
   'charging_hour': 'mean local hour at which devices are plugged in',
   'charging_hour_spread': 'its standard deviation between devices',
@@ -29,22 +29,12 @@ _NIGHTLY = {
   'daytime': 'check-in rate off the charger relative to that on it',
   'time_zones': 'time zones of the devices, in hours ahead of UTC',
 }
-_DEVICES = {
-  'check_ins_per_hour': 'median check-ins per hour of an available device',
-  'rate_spread': 'standard deviation of the logarithm of that rate',
-  'report_minutes': 'median minutes from being chosen to reporting',
-  'speed_spread': 'standard deviation of the logarithm of that time',
-  'turnover_per_day': 'fraction of the devices replaced by new ones per day',
-  'forgetting_per_day': 'fraction that loses the state of its timer per day',
-  'wrong_clocks': 'fraction of the waits in which a clock is changed',
-  'clock_error_hours': 'largest such change in either direction, in hours',
-}
-_SERVER = {
-  'minutes_between_rounds': 'minutes from the end of a round to the next',
-  'pace_minutes': 'shortest time for a round to fill; devices are told to come back later if it'
-  ' would fill faster; 0: no pacing',
-  'max_wait_days': 'days after which a round that is not full has stalled',
-}
+# Attributes that a scenario file may have, and that are no flags.
+_DEVICES = (
+  *('check_ins_per_hour', 'rate_spread', 'report_minutes', 'speed_spread'),
+  *('turnover_per_day', 'forgetting_per_day', 'wrong_clocks', 'clock_error_hours'),
+)
+_SERVER = ('minutes_between_rounds', 'pace_minutes', 'max_wait_days')
 _NIGHT = availability.Nightly()
 # The type of each value in a scenario file, by the flag.
 _TYPES: dict[str, type] = {
@@ -65,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
     '--scenario',
     metavar='FILE.json',
-    help='file of these flags, as simulate --output_scenario writes it; a flag that is given'
-    ' takes the place of its value there',
+    help='file of these flags, as simulate --output_scenario writes it, and of further properties'
+    ' of the devices; a flag that is given takes the place of its value there',
   )
   add('--population', type=int, help='devices')
   add('--report_goal', type=int, help='number of reports that a round needs')
@@ -90,8 +80,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='when devices are available: mostly at night on their chargers'
     ' (default), always, or as in a Parquet table with the columns device, start and end',
   )
-  _add_attributes(parser, _NIGHT, _NIGHTLY, 'with nightly: ')
-  _add_attributes(parser, population.Population(num_devices=1), _DEVICES)
+  for name, text in _NIGHTLY.items():
+    usual = getattr(_NIGHT, name)
+    is_list = isinstance(usual, tuple)
+    shown = ','.join(f'{v:g}' for v in (usual if is_list else (usual,)))
+    words = f'with nightly: {text} (default: {shown})'
+    add(f'--{name}', type=_numbers if is_list else float, help=words)
   add(
     '--dropout',
     type=float,
@@ -102,18 +96,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     type=int,
     help='number of devices chosen per round (default: 130 %% of the report goal)',
   )
-  _add_attributes(parser, server.Server(report_goal=1), _SERVER)
-
-
-def _add_attributes(
-  parser: argparse.ArgumentParser, usual: Any, words: Mapping[str, str], before: str = ''
-) -> None:
-  """Adds a flag for each attribute, with the usual value in its help."""
-  for name, text in words.items():
-    value = getattr(usual, name)
-    shown = ','.join(f'{v:g}' for v in (value if isinstance(value, tuple) else (value,)))
-    kind = _numbers if isinstance(value, tuple) else float
-    parser.add_argument(f'--{name}', type=kind, help=f'{before}{text} (default: {shown})')
 
 
 def _numbers(text: str) -> tuple[float, ...]:
@@ -164,7 +146,7 @@ def _read(path: str) -> json_files.Object:
   for name, value in content.items():
     kind = _TYPES.get(name)
     if kind is None:
-      raise ValueError(f'{where}: {messages.quoted(name)} is no flag of a scenario')
+      raise ValueError(f'{where}: {messages.quoted(name)} is no property of a scenario')
     if not _fits(value, kind):
       raise ValueError(f'{where}: {name} must be {_CALLED[kind]}, got {messages.quoted(value)}')
   if all(name in content for name in _TIMERS):
@@ -209,4 +191,5 @@ def scenario(args: argparse.Namespace) -> scenario_lib.Scenario:
 
 
 def _given(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
-  return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+  given = vars(args)
+  return {name: given[name] for name in names if given.get(name) is not None}

@@ -6,6 +6,9 @@ import re
 import pyarrow.parquet as pq
 import pytest
 
+import fl_dpftrl as dpftrl
+from fl_dpftrl.simulation import availability
+
 SMALL = '--population=4000 --report_goal=40 --num_rounds=300'
 REPLAY = '--strategy=tree_online --noise_multiplier=5 --delta=1e-6'
 COUNTS = ('num_rounds', 'num_devices', 'num_participations', 'min_sep', 'max_participations')
@@ -30,12 +33,12 @@ def test_the_log_passes_replay(result, tmp_path):
 def test_the_seed_decides_the_bytes_and_the_log_says_the_flags(result, tmp_path):
   logs = [tmp_path / f'{name}.parquet' for name in 'abc']
   for path, seed in zip(logs, (1, 1, 2)):
-    flags = f'--timer_rounds=5 --turnover_per_day=0.01 --seed={seed} --output={path}'
+    flags = f'--timer_rounds=5 --dropout=0.01 --seed={seed} --output={path}'
     result(f'simulate --population=400 --report_goal=4 --num_rounds=300 {flags}')
   a, b, c = (path.read_bytes() for path in logs)
   assert a == b != c
   flags = json.loads(pq.read_schema(logs[2]).metadata[b'simulated'])
-  assert flags['seed'] == 2 and flags['turnover_per_day'] == 0.01
+  assert flags['seed'] == 2 and flags['dropout'] == 0.01
 
 
 @pytest.mark.slow
@@ -46,7 +49,7 @@ def test_explains_min_sep(run):
 
 FLAGS = (
   '--population=300 --report_goal=10 --num_rounds=30 --timer_rounds=8 --seed=3 --dropout=0.1'
-  ' --window_hours=5,8 --turnover_per_day=0.01'
+  ' --window_hours=5,8'
 )
 
 
@@ -61,6 +64,27 @@ def test_a_scenario_file_gives_the_same_log(result, tmp_path):
   read = result(f'simulate --scenario={path} --output={logs[1]}')
   assert without_time(given) == without_time(read)
   assert logs[0].read_bytes() == logs[1].read_bytes()
+
+
+def test_a_scenario_file_may_have_further_properties_of_devices_and_server(result, tmp_path):
+  path, again = tmp_path / 'scenario.json', tmp_path / 'again.json'
+  plain = result(f'simulate {FLAGS} --output_scenario={path}')
+  further = {'turnover_per_day': 0.3, 'report_minutes': 9.0, 'pace_minutes': 0}
+  path.write_text(json.dumps({**json.loads(path.read_text()), **further}))
+  found = result(f'simulate --scenario={path} --output_scenario={again}')
+  scenario = dpftrl.Scenario(
+    population=300,
+    report_goal=10,
+    timer_rounds=8,
+    seed=3,
+    dropout=0.1,
+    availability=availability.Nightly(window_hours=(5.0, 8.0)),
+    devices={'turnover_per_day': 0.3, 'report_minutes': 9.0},
+    rounds={'pace_minutes': 0},
+  )
+  assert found['simulated_days'] == dpftrl.simulate(scenario, num_rounds=30).days
+  assert found['simulated_days'] != plain['simulated_days']
+  assert json.loads(again.read_text()).items() >= further.items()
 
 
 def test_a_flag_takes_the_place_of_the_value_in_the_file(result, tmp_path):
