@@ -10,7 +10,6 @@ from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.replaying import replay, runs
-from fl_dpftrl.reports import privacy
 
 STRATEGY = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
 SCHEMA = dpftrl.MinSep(num_rounds=20, min_sep=5)
@@ -92,21 +91,3 @@ def test_the_log_holds_the_rule_and_replay_says_what_epsilon_covers(log):
   without = replay.replay(runs.Run.of(log, STRATEGY, noise_multiplier=own_noise), deltas=1e-6)
   assert stated.worst_case.epsilon() > without.worst_case.epsilon()
   assert 'is of a run with the noise_multiplier 8.0, not' in without.void_reason
-
-
-def test_reports_say_that_the_counts_are_covered(log):
-  stated = replay.replay(runs.Run.of(log, STRATEGY), deltas=1e-6)
-  public = stated.publishable()
-  for statement in (stated, public):
-    text = privacy.report(statement, privacy.Setting(run='', noise_multiplier=8.0, command=''))
-    assert 'followed the quantile 0.75 of the norms, for 7 rounds' in text
-    assert 'counts of clipped, dropped and refused updates have noise' in ' '.join(text.split())
-
-
-def test_a_guard_records_the_rule(tmp_path):
-  path = tmp_path / 'log.parquet'
-  guard = dpftrl.Guard(CLAIM, 1e-6, log=path)
-  guard.admit(['a', 'b'])
-  guard.close()
-  claim = dpftrl.Claim.from_metadata(log_lib.read_log(path).metadata, STRATEGY)
-  assert claim == guard.claim and claim.adaptive_clipping == RULE

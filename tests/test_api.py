@@ -4,12 +4,10 @@ import ast
 import pathlib
 import re
 
-import numpy as np
 import pytest
 import threadpoolctl
 
 import fl_dpftrl
-from fl_dpftrl.amplification import accountant, sampling
 from fl_dpftrl.optimization import registry
 from fl_dpftrl.text import progress
 from tests import every_family
@@ -59,38 +57,10 @@ def test_searches_of_seconds_show_their_steps_and_others_nothing(monkeypatch, ca
   assert not capsys.readouterr().err
 
 
-def test_sampled_batches_take_a_strategy_by_its_name():
-  scheme = sampling.CyclicPoisson(num_rounds=20, num_examples=1000, batch_size=10)
-  arguments = dict(noise_multiplier=1.0, delta=1e-5)
-  named = accountant.account('identity', scheme, **arguments)
-  assert named == accountant.account(fl_dpftrl.Identity(), scheme, **arguments)
-
-
 @pytest.mark.parametrize('name', every_family.FAMILIES)
 def test_a_strategy_shows_itself_in_one_short_line(name):
   shown = repr(every_family.example(name, 60))
   assert len(shown) <= 120 and '\n' not in shown and shown.endswith(')')
-
-
-def test_guarantee_aggregator_and_guard_show_themselves_in_one_short_line(tmp_path):
-  guarantee = fl_dpftrl.account(
-    'blt-b100', SCHEMA, noise_multiplier=2.0, delta=[10.0**-k for k in range(4, 12)]
-  )
-  arguments = dict(template=np.zeros(3), noise_multiplier=2.0, clip_norm=1.0, report_goal=2)
-  claim = fl_dpftrl.Claim(strategy='blt-b100', noise_multiplier=2.0, schema=SCHEMA)
-  long = tmp_path / (200 * 'a')
-  long.mkdir()
-  with (
-    fl_dpftrl.PrivateAggregator('blt-b100', folder=long / 'run', **arguments) as aggregator,
-    fl_dpftrl.Guard(claim, 1e-6, log=long / 'log.parquet') as guard,
-  ):
-    for one in (guarantee, aggregator, guard):
-      assert len(repr(one)) <= 120 and '\n' not in repr(one)
-
-
-def test_a_comparison_shows_its_picture_in_a_notebook_without_a_backend():
-  figure = fl_dpftrl.compare(['identity', 'tree_full'], SCHEMA).plot()
-  assert figure._repr_png_().startswith(b'\x89PNG')
 
 
 @pytest.mark.parametrize('given', ['identity', 'blt-b100', 'toeplitz-b342-rms', 'file'])
@@ -134,31 +104,3 @@ def test_what_is_no_strategy_is_refused_in_one_line(name, given, message, tmp_pa
     TAKE_STRATEGIES[name](given)
   assert '\n' not in str(error.value) and len(str(error.value)) <= 300
   assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-  'mechanism, options, message',
-  [
-    ('bands', {}, "mechanism must be one of .*, got 'bands'"),
-    ('blt', {'num_bands': 3}, 'num_bands=3 is not for mechanism=blt'),
-    ('dense', {'schema': [SCHEMA, SCHEMA]}, 'mechanism=dense takes one schema, got 2'),
-    ('blt', {'schema': 200}, 'schema must be a MinSep or a list of them, got 200'),
-    ('identity', {'objective': 'mean'}, "objective must be rms or max, got 'mean'"),
-  ],
-)
-def test_optimize_refuses(mechanism, options, message):
-  with pytest.raises(ValueError, match=message):
-    fl_dpftrl.optimize(mechanism, **{'schema': SCHEMA, **options})
-
-
-@pytest.mark.parametrize(
-  'fields, message',
-  [
-    ({'timer_hours': '48'}, "timer_hours must be above 0 .*, got '48'"),
-    ({'availability': 'daily'}, "must be 'always', 'nightly' or a Parquet table .*, got 'daily'"),
-  ],
-)
-def test_simulate_refuses(fields, message):
-  scenario = fl_dpftrl.Scenario(population=20, report_goal=2, **fields)
-  with pytest.raises(ValueError, match=message):
-    fl_dpftrl.simulate(scenario, num_rounds=2)

@@ -1,11 +1,8 @@
 """Strategy files: what goes in comes out, and what was changed is refused."""
 
 import json
-import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -252,32 +249,3 @@ def test_what_a_file_named_before_is_removed(tmp_path):
   files.load(path)
   files.save_strategy(path, identity.Identity(), schema=SCHEMA)
   assert not kept.exists()
-
-
-_SAVES_OFTEN = """
-import dataclasses, sys
-from fl_dpftrl.strategies import files
-path, first = sys.argv[1], int(sys.argv[2])
-file = files.load(path)
-for seed in range(first, first + 12):
-  coefficients = file.strategy.coefficients.copy()
-  coefficients[:, 0] += seed % 5
-  strategy = dataclasses.replace(file.strategy, coefficients=coefficients)
-  files.save_strategy(path, strategy, schema=file.schema, objective='max')
-"""
-
-
-@pytest.mark.slow
-def test_two_that_write_one_file_leave_one_of_their_strategies(with_arrays):
-  writers = [
-    subprocess.Popen(
-      [sys.executable, '-c', _SAVES_OFTEN, with_arrays, str(first)],
-      env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
-    )
-    for first in (0, 3)
-  ]
-  while any(writer.poll() is None for writer in writers):
-    files.load(with_arrays)
-  assert [writer.wait() for writer in writers] == [0, 0]
-  files.load(with_arrays)
-  assert sorted(p.suffix for p in with_arrays.parent.iterdir()) == ['.json', '.npz']

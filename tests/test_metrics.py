@@ -1,8 +1,6 @@
 import collections
 import os
 import stat
-import sys
-import types
 
 import numpy as np
 import pytest
@@ -31,13 +29,6 @@ def test_a_round_is_replaced_and_others_dropped(tmp_path):
   again.put(2, {'loss': 9.0})
   again.keep_only({0, 2})
   assert metrics.MetricsTable(path).history().column('loss') == {0: 0.0, 2: 9.0}
-
-
-def test_another_file_is_refused_with_its_line(tmp_path):
-  path = tmp_path / 'metrics.csv'
-  path.write_text('round,loss\n0,1.0\nx,2.0\n')
-  with pytest.raises(ValueError, match='metrics.csv line 3'):
-    metrics.MetricsTable(path)
 
 
 def test_measurements_are_named_by_their_path():
@@ -88,21 +79,3 @@ def test_the_first_round_that_is_not_finite(tmp_path):
   table.put(1, {'loss': float('inf')})
   table.put(2, {'loss': float('nan')})
   assert table.history().first_not_finite() == 1
-
-
-def test_a_history_has_arrays_and_a_data_frame(tmp_path, monkeypatch):
-  table = metrics.MetricsTable(tmp_path / 'metrics.csv')
-  table.put(0, {'loss': 0.5, 'name': 'text'})
-  table.put(2, {'loss': float('inf'), 'accuracy': 0.25})
-  history = table.history()
-  assert history.rounds.tolist() == [0, 2] and list(history.columns) == ['loss', 'accuracy']
-  np.testing.assert_array_equal(history['accuracy'], [np.nan, 0.25])
-  assert repr(history) == 'History(2 rounds of loss, accuracy)'
-  with pytest.raises(KeyError, match="'losses' is no column; they are loss, accuracy"):
-    history['losses']
-  # A stand-in, as the lock has no pandas.
-  pandas = types.SimpleNamespace(DataFrame=lambda columns, index: (columns, index))
-  pandas.Index = lambda values, name: (name, list(values))
-  monkeypatch.setitem(sys.modules, 'pandas', pandas)
-  columns, index = history.to_pandas()
-  assert index == ('round', [0, 2]) and columns['loss'].tolist() == [0.5, float('inf')]

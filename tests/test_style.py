@@ -1,8 +1,6 @@
 """Looks and numbers of figures."""
 
-import numpy as np
 import pytest
-from matplotlib import colors
 
 from fl_dpftrl import style
 
@@ -23,13 +21,3 @@ from fl_dpftrl import style
 )
 def test_numbers_are_written_as_people_do(value, text):
   assert style.number(value) == text
-
-
-def test_lines_of_one_mechanism_are_told_apart():
-  looks = style.looks({f'blt:{i}': 'blt' for i in range(6)})
-  assert len({look.colour for look in looks.values()}) == 6
-  rgb = np.array([colors.to_rgb(look.colour) for look in looks.values()])
-  apart = np.linalg.norm(rgb[:, None] - rgb, axis=2) + np.eye(6)
-  assert apart.min() > 0.2
-  assert len({look.dashes for look in looks.values()}) == 6
-  assert {look.marker for look in looks.values()} == {'o'}

@@ -4,7 +4,6 @@ import dataclasses
 import sys
 import types
 
-import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
@@ -80,29 +79,6 @@ def test_html_is_escaped_and_whole(results):
 def frames(monkeypatch):
   """Data frames are their rows."""
   monkeypatch.setitem(sys.modules, 'pandas', types.SimpleNamespace(DataFrame=lambda rows: rows))
-
-
-def test_tables_become_data_frames(results, frames):
-  comparison, plan, statement = (results[n] for n in ('Comparison', 'Plan', 'Statement'))
-  assert comparison.to_pandas() == comparison.rows
-  assert [row['strategy'] for row in plan.to_pandas()] == [
-    plan.best.candidate.label, *(option.candidate.label for option in plan.best.alternatives)
-  ]  # fmt: skip
-  assert [row['name'] for row in results['Audit'].to_pandas()] == [
-    check.name for check in results['Audit'].checks
-  ]
-  (row,) = results['StrategyFile'].to_pandas()
-  assert row.items() >= results['StrategyFile'].figures.items()
-  row = statement.to_pandas()[0]
-  assert (row['part'], row['delta'], row['holds']) == ('worst_case', 1e-6, True)
-  assert (row['rho'], row['epsilon']) == (statement.worst_case.rho, statement.worst_case.epsilon())
-
-
-def test_an_audit_says_what_failed(results):
-  assert repr(results['Audit']).startswith('Audit: passed')
-  check = dataclasses.replace(results['Audit'].checks[0], statistic=np.inf, highest=1.0)
-  failed = dataclasses.replace(results['Audit'], checks=(check,))
-  assert repr(failed).startswith('Audit: FAILED') and f'failed: {check.name}' in repr(failed)
 
 
 @pytest.mark.parametrize(

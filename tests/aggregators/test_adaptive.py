@@ -167,20 +167,6 @@ def test_it_finds_the_quantile_without_noise():
   assert followed(stopped, norms, 3) == 1.0
 
 
-def test_it_stays_within_its_range():
-  clipping = dpftrl.AdaptiveClipping(1.0, learning_rate=1e3)
-  assert followed(clipping, np.array([1e9]), 2) == np.float32(1e6)
-  assert followed(clipping, np.array([0.0]), 2) == np.float32(1e-6)
-
-
-@pytest.mark.slow
-def test_neither_kind_of_clip_norm_goes_on_from_the_other():
-  of_each = [run(in_state(clip_norm=c), 1)[-1].state for c in (RULE, 1.5)]
-  for clip_norm, state in zip((1.5, RULE), of_each):
-    with pytest.raises(TypeError):
-      run(in_state(clip_norm=clip_norm), 1, state=state)
-
-
 def test_refuses_what_is_not_accounted_for():
   quantile = tff.aggregators.PrivateQuantileEstimationProcess.no_noise(1.0, 0.5, 0.2)
   with pytest.raises(ValueError, match='number or a dpftrl.AdaptiveClipping, .*estimation') as e:

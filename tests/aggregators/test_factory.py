@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fl_dpftrl.families import identity, tree_online
-from tests.aggregators import custom_sums
+from fl_dpftrl.families import tree_online
 from tests.aggregators.made import BLT, SIZE, VALUE_TYPE, make, run, update
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
@@ -67,16 +66,3 @@ def test_bad_updates_reach_neither_result_nor_noise():
     assert_same((output.state, output.result), (clean.state, clean.result))
     for part in tf.nest.flatten((output.state, output.result)):
       assert np.isfinite(part).all()
-
-
-def test_an_inner_factory_keeps_its_state_and_measurements():
-  aggregator = make(
-    identity.Identity(), noise_multiplier=0.0, clip_norm=1.0, inner_factory=custom_sums.Custom()
-  )
-  outputs = run(aggregator.create(VALUE_TYPE), [update(9.0), update(0.5)], 2)
-  np.testing.assert_allclose(outputs[1].result['b'][0], 1.5 / 4, rtol=1e-6)
-  assert [output.measurements['inner'] for output in outputs] == [1, 2]
-  # Skipping burns noise alone.
-  skipped = aggregator.skip_row(VALUE_TYPE)(outputs[1].state)
-  assert skipped.inner[0] == outputs[1].state.inner[0] == 2
-  assert skipped.noise.row == 3

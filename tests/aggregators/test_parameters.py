@@ -1,7 +1,5 @@
 """States of noise that another factory made are refused."""
 
-import re
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -85,22 +83,6 @@ def test_a_secret_run_does_not_continue_with_a_given_seed():
   noise = after(in_state(noise_seed=5), 1)
   with pytest.raises(REFUSED, match='noise has another seed'):
     after(in_state(noise_seed=None), 1, noise)
-
-
-@pytest.mark.slow
-@BOTH
-def test_tff_says_what_would_do(make):
-  _, state = rounds(make(), 1)
-  other = make(clip_norm=0.01)
-  message = re.escape(
-    '[the state of the noise has another clip_norm (here 0.01): use the'
-    ' factory that made the state, in the version of fl_dpftrl that made it; other noise is'
-    ' another run]'
-  )
-  with pytest.raises(Exception, match=message):
-    rounds(other, 1, state)
-  with pytest.raises(Exception, match=message):
-    other.skip_row(VALUE_TYPE)(state)
 
 
 def test_a_factory_knows_what_its_releases_are_made_of():

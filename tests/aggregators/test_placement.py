@@ -4,7 +4,7 @@ import tensorflow_federated as tff
 
 import tff_inprocess
 from fl_dpftrl.aggregators import factory, placement
-from fl_dpftrl.families import banded, blt, identity, tree_online
+from fl_dpftrl.families import banded, blt, identity
 
 pytestmark = pytest.mark.tff
 
@@ -40,14 +40,6 @@ def refusal(*arguments):
   message = str(error.value)
   assert len(message) <= 300 and '\n' not in message
   return message
-
-
-def test_predicts_the_size():
-  size = placement.noise_state_bytes
-  assert size(identity.Identity(), 100) == 0
-  assert size(blt.BLT((0.9, 0.5), (0.1, 0.1)), 100) == 400
-  assert size(bands(342), 100) == 68_200
-  assert size(tree_online.TreeOnline(), 100) == 4_200
 
 
 def test_what_a_worker_cannot_carry_is_refused_with_what_would_do(by_worker):

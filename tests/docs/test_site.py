@@ -115,19 +115,6 @@ def test_pages_and_examples_use_public_names_alone(path):
 
 
 @pytest.mark.parametrize(
-  'markdown, count',
-  [
-    ('text\n\n```\na\n```\n', 1),
-    ('- item\n\n  ```python\n  a\n  ```\n\n````\n```\n````\n', 2),
-    ('=== "Tab"\n\n    ```\n    a\n    ```\n', 1),
-    ('a `b` c', 0),
-  ],
-)
-def test_fences_are_counted(site, markdown, count):
-  assert site.fences(markdown) == count
-
-
-@pytest.mark.parametrize(
   'body, found',
   [
     ('<a href="b.html#here">b</a> <code>a\n b</code><pre><code>python\nx\n```</code></pre>', None),

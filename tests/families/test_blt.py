@@ -3,10 +3,8 @@
 import itertools
 import math
 
-import hypothesis
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from fl_dpftrl import error, sensitivity, workloads
 from fl_dpftrl.families import blt
@@ -35,24 +33,6 @@ def test_coefficients_by_their_definition():
   expected = [1.0] + [0.1 * 0.5**i + 0.2 * 0.25**i for i in range(5)]
   np.testing.assert_allclose(strategy.column(6), expected, rtol=1e-15)
   assert strategy.num_buffers == strategy.memory_copies(6) == 2
-
-
-@hypothesis.given(
-  st.lists(
-    st.tuples(st.floats(0.0, 1.0, exclude_min=True, exclude_max=True), st.floats(0.0, 1.0)),
-    min_size=1,
-    max_size=6,
-  )
-)
-def test_coefficients_never_increase(pairs):
-  decay, scale = zip(*pairs)
-  if sum(scale) > 1.0:
-    with pytest.raises(ValueError, match='output_scale'):
-      blt.BLT(decay, scale)
-    return
-  coefficients = blt.BLT(decay, scale).column(50)
-  assert (coefficients >= 0.0).all()
-  assert (np.diff(coefficients) <= 0.0).all()
 
 
 def column(strategy, num_rounds):
@@ -107,16 +87,6 @@ def test_errors_against_the_inverse_of_c(arguments, num_rounds):
     assert math.isclose(result.max, float(np.sqrt(squares[-1])), rel_tol=1e-13), momentum
 
 
-@pytest.mark.parametrize('momentum', [0.5, 0.5 + 1e-15, 0.5 - 1e-9])
-def test_momentum_beside_a_decay_of_the_inverse(momentum):
-  scale = 0.25
-  strategy = blt.BLT([0.5 + scale], [scale])  # whose inverse decays by 0.5
-  workload = workloads.Workload(momentum)
-  expected = workload.apply(strategy.noising_column(300))
-  result = error.error(strategy, 300, workload)
-  assert math.isclose(result.max, np.linalg.norm(expected), rel_tol=1e-13)
-
-
 def test_refuses_a_schedule_over_too_many_rounds():
   with pytest.raises(ValueError, match='num_rounds=1000000000.*at most 16777216 rounds'):
     error.error(blt.BLT([0.9], [0.1]), 10**9, workloads.Workload(0.0, 0.1, 0.1))
@@ -158,18 +128,3 @@ def test_figures_of_a_billion_rounds():
   result = error.error(strategy, num_rounds)
   assert math.isclose(result.max, math.sqrt(square), rel_tol=1e-12)
   assert result.rms < result.max
-
-
-@pytest.mark.parametrize('min_sep, most', [(1, None), (3, None), (10, 10**8)])
-def test_a_billion_rounds_with_very_many_participations(min_sep, most):
-  """Every round's contribution grows to that of the whole history."""
-  schema = schemas.MinSep(num_rounds=10**9, min_sep=min_sep, max_participations=most)
-  strategy = blt.BLT([0.5], [0.25])
-  value = sensitivity.sensitivity(strategy, schema).value
-  # Away from the start the columns' sum repeats itself every min_sep rows.
-  first = column(strategy, 50 * 30).astype(float)
-  total = np.zeros_like(first)
-  for start in range(0, first.size, min_sep):
-    total[start:] += first[: first.size - start]
-  period = total[-30:] @ total[-30:] / 30
-  assert value == pytest.approx(math.sqrt(1e9 * period), rel=1e-7)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from fl_dpftrl import error, sensitivity, workloads
-from fl_dpftrl.families import base, dense, registry, stamped, tree_full, tree_online
+from fl_dpftrl.families import dense, registry, stamped, tree_full, tree_online
 from fl_dpftrl.participation import schemas
 from tests import drawn, every_family, oracle
 
@@ -25,11 +25,6 @@ def test_there_is_an_example_of_every_family():
   """Without a line in tests/every_family.py a family must need no parameters."""
   for family in registry.FAMILIES:
     assert every_family.example(family, 5).family == family
-
-
-def test_is_a_strategy_under_its_own_name(strategy):
-  assert isinstance(strategy, base.Strategy)
-  assert registry.FAMILIES[strategy.family] is type(strategy)
 
 
 @pytest.mark.parametrize('num_rounds', ROUNDS)
@@ -81,11 +76,6 @@ def test_refuses_runs_beyond_its_last_round(strategy):
   else:
     with pytest.raises(ValueError, match='num_rounds'):
       strategy.strategy_matrix(strategy.max_rounds + 1)
-
-
-@pytest.mark.parametrize('num_rounds', ROUNDS)
-def test_memory_is_a_count(strategy, num_rounds):
-  assert 0 <= strategy.memory_copies(num_rounds) <= num_rounds + 3
 
 
 def stamped_tree(draw, family):

@@ -67,14 +67,3 @@ def test_gaps_are_found_again(gaps):
   again = interlaced.gaps_of(decay, scale)
   # 1 − θ and differences of θ are as exact as θ can be stored.
   np.testing.assert_allclose(again, gaps, rtol=1e-7, atol=1e-15)
-
-
-@hypothesis.given(all_gaps())
-def test_scales_solve_for_the_inverse(gaps):
-  chain = interlaced.chain(gaps)
-  # At each θ̂, 1 + Σ ω / (θ̂ − θ) = 0; the distances carry the signs.
-  places = np.arange(chain.below_one.size)
-  for hat in places[2::2]:
-    signs = np.where(places[1::2] < hat, -1.0, 1.0)
-    terms = signs * chain.scales / chain.distances[hat, 1::2]
-    assert abs(1.0 + terms.sum()) <= 1e-12 * (1.0 + np.abs(terms).sum())

@@ -1,7 +1,6 @@
 """Families that users define outside of the package."""
 
 import dataclasses
-import json
 import pathlib
 import re
 import runpy
@@ -11,7 +10,6 @@ import pytest
 
 import fl_dpftrl
 from fl_dpftrl import error, sensitivity
-from fl_dpftrl.commands import main
 from fl_dpftrl.families import base, dense, registry, stamped
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
@@ -90,20 +88,6 @@ def test_a_last_round_has_no_default_and_holds_everywhere():
 
 
 @pytest.mark.parametrize(
-  'use, message',
-  [
-    (files.load_strategy, "'ending' is a family with parameters"),
-    (lambda name: fl_dpftrl.compare([name], SCHEMA), "'ending' is a family without an optimiser"),
-    (lambda name: fl_dpftrl.optimize(name, SCHEMA), "'ending' is a family without an optimiser"),
-  ],
-)
-def test_a_family_is_named_where_a_strategy_is_expected(use, message):
-  ending()
-  with pytest.raises(ValueError, match=message):
-    use('ending')
-
-
-@pytest.mark.parametrize(
   'name, output', [('own_family', '(.*ε = .*\n){3}'), ('own_noise', '1 buffer(.|\n)*')]
 )
 def test_the_examples_are_short_and_run(name, output, capsys, tmp_path, monkeypatch):
@@ -134,44 +118,6 @@ def test_all_figures_are_those_of_its_matrix(own, geometric, chained):
   assert figures(strategy) == (pytest.approx(figures(matrix)[0]), figures(matrix)[1])
 
 
-def test_commands_take_it(chained, tmp_path, capsys):
-  path = tmp_path / 'mine.json'
-  strategy = chained(0.7)
-  files.save_strategy(path, strategy, schema=SCHEMA, objective='rms')
-  assert files.load(path).strategy == strategy
-  log = tmp_path / 'log.csv'
-  log.write_text('round,device_id\n' + ''.join(f'{t},device{t % 6}\n' for t in range(24)))
-  schema = '--num_rounds=24 --min_sep=5'
-  for line in (
-    f'describe {path} {schema} --num_parameters=1000',
-    f'account --strategy={path} {schema} --noise_multiplier=3 --delta=1e-6',
-    f'calibrate --strategy={path} {schema} --epsilon=4 --delta=1e-6',
-    f'replay --log={log} --strategy={path} --noise_multiplier=3 --delta=1e-6 --num_rounds=24',
-    f'compare --mechanisms=identity,{path} {schema}',
-  ):
-    capsys.readouterr()
-    main.main([*line.split(), '--json'])
-    assert json.loads(capsys.readouterr().out)
-
-
-def test_a_family_without_parameters_goes_by_its_name(capsys):
-  @fl_dpftrl.register
-  @dataclasses.dataclass(frozen=True)
-  class Alone(base.Strategy):
-    family = 'alone'
-
-    def strategy_matrix(self, num_rounds):
-      return np.eye(num_rounds)
-
-    noising_matrix = strategy_matrix
-
-  main.main(['compare', '--mechanisms=identity,alone', '--num_rounds=9', '--json'])
-  one, other = json.loads(capsys.readouterr().out)['rows']
-  assert other['mechanism'] == 'alone'
-  assert one['rms_loss'] == pytest.approx(other['rms_loss'])
-  assert isinstance(fl_dpftrl.load_strategy('alone'), Alone)
-
-
 def test_a_lower_bound_of_its_own_never_becomes_a_guarantee(geometric):
   class Understated(geometric):
     family = 'understated'
@@ -198,12 +144,6 @@ def test_an_answer_that_is_no_sensitivity_is_refused(geometric, value, kind):
 
   with pytest.raises(ValueError, match='sensitivity of Wrong'):
     fl_dpftrl.account(Wrong(0.5), SCHEMA, noise_multiplier=1.0, delta=1e-6)
-
-
-def test_the_same_class_defined_anew_replaces_it():
-  fl_dpftrl.register(plain())
-  again = fl_dpftrl.register(plain())
-  assert registry.FAMILIES['plain'] is again
 
 
 def test_refuses_what_is_no_family():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl import error, sensitivity
+from fl_dpftrl import sensitivity
 from fl_dpftrl.families import stamped, tree_full, tree_online
 from fl_dpftrl.noise import reference
 from fl_dpftrl.participation import schemas
@@ -38,11 +38,6 @@ def test_a_finished_tree_is_estimated_as_well_as_can_be(num_rounds, completed):
   np.testing.assert_allclose(online, best, atol=1e-12)
 
 
-@pytest.mark.parametrize('num_rounds, copies', [(1, 1), (2, 2), (7, 3), (8, 4), (2052, 12)])
-def test_memory_is_logarithmic(num_rounds, copies):
-  assert tree_online.TreeOnline().memory_copies(num_rounds) == copies
-
-
 @pytest.mark.parametrize('num_rounds', [1, 2, 3, 4, 5, 6, 7, 11, 24, 33])
 def test_completion_adds_the_nodes_of_virtual_rounds(num_rounds):
   """Rows of the tree of a power of 2, of which some have no real round."""
@@ -50,15 +45,6 @@ def test_completion_adds_the_nodes_of_virtual_rounds(num_rounds):
   whole = tree_online.TreeOnline().strategy_matrix(size)[:, :num_rounds]
   own = tree_online.TreeOnline(num_rounds).strategy_matrix(num_rounds)
   assert sorted(map(tuple, own)) == sorted(map(tuple, whole[whole.any(axis=1)]))
-
-
-def test_completion_pays_over_many_restarts():
-  """Each earlier tree of 100 rounds adds one node's variance, not three's."""
-  before, after = (
-    error.per_query_error(stamped.Stamped(tree_online.TreeOnline(completed), 100), 2000)[-1]
-    for completed in (None, 100)
-  )
-  assert after < 0.65 * before
 
 
 @pytest.mark.parametrize('num_rounds', [1, 2, 3, 5, 8, 12, 21, 64, 77])
@@ -108,20 +94,3 @@ def test_fixed_separation(n, b, k, completed):
   general = sensitivity.gram_sensitivity(strategy.gram_matrix(n), schema)
   expected = pytest.approx(general.value, rel=1e-12), 'exact'
   assert sensitivity.sensitivity(strategy, schema) == expected
-
-
-@pytest.mark.slow
-def test_fixed_separation_of_a_million_rounds():
-  fixed, apart = (
-    sensitivity.sensitivity(tree_online.TreeOnline(), cls(num_rounds=10**6, min_sep=333))
-    for cls in (schemas.FixedSeparation, schemas.MinSep)
-  )
-  assert fixed.kind == 'exact' and fixed.value <= apart.value * (1 + 1e-12)
-
-
-def test_patterns_of_a_log_of_a_million_rounds():
-  patterns = [[5], [0, 1], [2**19, 2**19 + 1, 10**6 - 1]]
-  values, kind = sensitivity.pattern_sensitivity(tree_online.TreeOnline(), 10**6, patterns)
-  assert kind == 'exact'
-  # 10⁶ is even: its last round ends a node of 64 rounds, and lies in 7.
-  np.testing.assert_allclose(values**2, [20, 2 + 4 * 19, 2 + 4 * 18 + 7], rtol=1e-12)

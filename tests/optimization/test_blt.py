@@ -126,12 +126,6 @@ def test_any_numbers_are_a_blt(numbers):
   assert np.isfinite(values).all() and np.isfinite(grads).all()
 
 
-def test_gaps_and_logits():
-  gaps = np.array([1e-9, 0.2, 0.05, 0.3, 0.1, 0.4])
-  again, _ = blt.to_gaps(blt.to_logits(gaps)[None])
-  np.testing.assert_allclose(again[0], gaps, rtol=1e-12)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'n, b, k, num_buffers, objective, momentum',
@@ -169,12 +163,6 @@ def test_no_other_strategy_found_has_less_regret_over_a_range(objective):
   regret = np.max(losses(blt.optimize_range(over, 3)) / best)
   others = [blt.optimize(Problem(schemas.MinSep(1200, b), objective), 3) for b in (140, 280)]
   assert 1.0 < regret <= min(np.max(one / best) for one in (*alone, *map(losses, others)))
-
-
-@pytest.mark.slow
-def test_a_range_of_one_is_no_range():
-  problem = Problem(MAIN)
-  assert optimized(problem, 2) == blt.optimize_range([problem], 2)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from scipy import optimize as optimize_lib
 from fl_dpftrl import sensitivity, workloads
 from fl_dpftrl.families import blt, identity, tree_online
 from fl_dpftrl.families import dense as family
-from fl_dpftrl.optimization import banded, dense, factorization, low_rank
+from fl_dpftrl.optimization import banded, dense, low_rank
 from fl_dpftrl.optimization.problem import Problem
 from fl_dpftrl.participation import schemas
 from tests import oracle
@@ -143,27 +143,6 @@ def test_many_participations(n, b, objective):
   assert problem.loss(bands) >= alike.bound * (1.0 - 1e-9)
 
 
-@pytest.mark.parametrize('objective', OBJECTIVES)
-def test_fewer_participations_than_would_fit(objective):
-  problem = Problem(schemas.FixedSeparation(40, 8, 3), objective)
-  strategy = dense.solve_multi_epoch(problem).strategy
-  assert sensitivity.sensitivity(strategy, problem.schema) == (pytest.approx(1.0), 'exact')
-  assert 0.0 < dense.optimality_gap(strategy, problem) < 0.5
-  most = dense.solve_multi_epoch(Problem(schemas.FixedSeparation(40, 8), objective)).strategy
-  assert problem.loss(strategy) < problem.loss(most)
-
-
-def test_any_queries_will_do_that_tell_rounds_apart():
-  generator = np.random.default_rng(0)
-  queries = workloads.Matrix(generator.normal(size=(20, 12)))
-  assert dense.solve(once(12, workload=queries)).gap <= 2e-7
-  few = once(12, workload=workloads.Matrix(generator.normal(size=(11, 12))))
-  for solve in (dense.solve, dense.solve_multi_epoch):
-    with pytest.raises(ValueError, match='workload must tell all rounds apart'):
-      solve(few)
-  assert dense.optimality_gap(identity.Identity(), few) is None
-
-
 @pytest.mark.parametrize(
   'strategy', [identity.Identity(), tree_online.TreeOnline(), blt.BLT([0.97, 0.6], [0.2, 0.4])]
 )
@@ -176,14 +155,6 @@ def test_gaps_of_other_families(strategy):
 
 def test_no_certificate_for_very_many_rounds():
   assert dense.optimality_gap(identity.Identity(), once(dense.MAX_ROUNDS + 1)) is None
-
-
-def test_groups_of_rounds():
-  schema = schemas.MinSep(num_rounds=7, min_sep=2, max_participations=3)
-  assert factorization.chains(schema).rounds.tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
-  tiles = factorization.tiles(schema)
-  assert tiles.rounds.tolist() == [[0, 2, 4], [6, 7, 7], [1, 3, 5]]
-  assert tiles.order.tolist() == [0, 2, 4, 6, 1, 3, 5]
 
 
 @pytest.mark.parametrize('workload', [workloads.Workload(), COOLDOWN])
@@ -199,15 +170,6 @@ def test_few_vectors_come_close_to_the_optimum(workload):
   assert max(np.abs(near.left).max(), np.abs(near.right).max()) < 1e3
   coarse = low_rank.approximate(best.strategy, 128, num_bands=3, rank=1, workload=workload)
   assert 1.001 * best.loss < problem.loss(coarse) < 1.2 * best.loss
-
-
-def test_bands_for_all_rounds_leave_nothing_out():
-  strategy = blt.BLT([0.9, 0.5], [0.2, 0.3])
-  for num_rounds in (1, 2, 9):
-    near = low_rank.approximate(strategy, num_rounds, num_bands=max(num_rounds, 2), rank=1)
-    np.testing.assert_allclose(
-      near.noising_matrix(num_rounds), strategy.noising_matrix(num_rounds), atol=1e-7
-    )
 
 
 @pytest.mark.parametrize(

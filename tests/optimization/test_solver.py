@@ -60,31 +60,6 @@ def test_refuses_a_start_without_a_value(minimize):
     minimize(lambda x: (np.nan, x), np.ones((1, 2)) if minimize is from_many else np.ones(2))
 
 
-@pytest.mark.parametrize('minimize', [solver.minimize, solver.minimize_monotone])
-def test_every_step_is_told(minimize):
-  told = []
-  minimum = minimize(rosenbrock, np.array([2.0, 1.0, 0.5]), progress=lambda *a: told.append(a))
-  steps, values = zip(*told)
-  assert steps == tuple(range(1, minimum.iterations + 1))
-  assert all(np.diff(values) <= 0.0)
-  assert minimum.value == values[-1] == rosenbrock(minimum.point)[0]
-
-
-def test_stops_at_the_most_iterations():
-  assert solver.minimize(rosenbrock, np.full(4, -1.0), max_iterations=25).iterations == 25
-
-
-def test_ends_at_once_where_there_is_nothing_to_gain():
-  calls = []
-
-  def flat(x):
-    calls.append(x)
-    return 3.0, np.zeros_like(x)
-
-  assert solver.minimize(flat, np.ones(3)).iterations == 0
-  assert len(calls) == 1
-
-
 @hypothesis.given(st.lists(st.floats(-5.0, 5.0), min_size=1, max_size=12))
 def test_the_projection_is_the_nearest_monotone_sequence(values):
   values = np.array(values)
@@ -127,12 +102,3 @@ def test_many_starts_end_in_the_valley_each_as_it_does_alone():
   few = from_many(rosenbrock, starts[:4]).values
   np.testing.assert_allclose(few, np.sort(alone), rtol=1e-6, atol=1e-20)
   np.testing.assert_array_equal(from_many(rosenbrock, np.ones((2, 2))).points, 1.0)
-
-
-def test_many_starts_find_each_minimum_and_give_the_best_first():
-  def wells(x):  # at −1, and deeper at 1
-    return float((x[0] ** 2 - 1.0) ** 2 - 0.1 * x[0]), 4.0 * x * (x**2 - 1.0) - 0.1
-
-  solutions = from_many(wells, [[-2.0], [2.0]])
-  assert solutions.values[0] < solutions.values[1]
-  np.testing.assert_allclose(solutions.points[:, 0], [1.0, -1.0], atol=0.02)

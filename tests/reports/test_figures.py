@@ -53,29 +53,6 @@ def test_bars_add_up_to_the_counts(counts):
   assert f'{sum(counts.values()):,} in all, x from {low:,} to {high:,}"' in drawing.svg
 
 
-@pytest.mark.slow
-@few
-@hypothesis.given(
-  st.floats(1e-6, 1e3),
-  st.floats(0.0, 10.0),
-  st.lists(st.integers(0, 10**6), min_size=1, max_size=32).filter(any),
-  st.floats(0.01, 50.0),
-)
-def test_spread_draws_every_device(low, width, counts, marked):
-  rows = [
-    (low * (1 + i * width), low * (1 + (i + 1) * width), count) for i, count in enumerate(counts)
-  ]
-  at = rows[-1][1] * marked
-  drawing = figures.spread(rows, title='t', x_label='x', mark=(at, 'worst'))
-  found = bars(drawing)
-  for (*_, height), count in zip(found, counts, strict=True):
-    assert height > 1.2 if count else height == 0  # One device among many is seen.
-  assert 'worst' in texts(drawing)
-  assert 2 <= len(texts(drawing)) <= 20  # Ticks, the label of the axis and that of the mark.
-  if at > rows[-1][1] * 1.5:  # Beyond all bars, and to the right of them.
-    assert all(left < mark(drawing) for left, *_ in found)
-
-
 def test_text_is_no_markup_and_no_formula():
   drawing = figures.histogram([(1, 2)], title='<b>', x_label='<i> $x_1$', mark=(1, '"$a$'))
   assert '<b>' not in drawing.svg and '<i>' not in drawing.svg

@@ -207,21 +207,6 @@ def test_refuses_another_noise_multiplier(tmp_path):
   assert not list(tmp_path.iterdir())
 
 
-def test_adjacency_and_groups():
-  page = report(statement(adjacency='replace_one', group_size=3), unit='a phone')
-  for words in (
-    'Adjacency: replace-one.',
-    'Unit of privacy: a phone, 3 of them together',
-    'twice those of zero-out',
-    'tell which of two data sets a group of 3 devices held',
-    'the 3 most exposed devices together',
-  ):
-    assert words in page.text
-  words = page.section('Privacy loss of actual devices')
-  assert 'worst case' not in words and 'most exposed</th>' not in page.source
-  assert 'They are those of each device alone, not of 3 together.' in words
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('several', [False, True])
 @pytest.mark.parametrize('group_size', [1, 2])
@@ -319,78 +304,3 @@ def test_each_guarantee_is_beside_its_assumptions(plain):
     assert f'data-field="{field}.epsilon"' in card
     for sentence in sentences:
       assert sentence in re.sub(r'\s+', ' ', card)
-
-
-def test_figures_have_one_name_and_the_page_says_which_to_quote(plain):
-  assert 'Worst case of' not in plain.text
-  assert 'Quote the worst case, or the declared schema if participation, or the end' in plain.text
-  assert 'Updates and noise were' in plain.text or 'Sums were floating-point numbers' in plain.text
-
-
-def test_each_assumption_is_said_once_by_its_subject(plain):
-  stated = statement()
-  part = plain.text.partition('All of them assume:')[2].partition('Formal statement')[0]
-  assert [part.index(f'Of {each}') for each in ('the log', 'the server', 'the devices')]
-  listed = [sentence for sentence in stated.assumptions if sentence in part]
-  left = set(stated.assumptions) - set(listed)
-  beside = ('worst case', 'observed: ', 'declared is')  # These are in the cards of the figures.
-  assert left and all(sentence.startswith(beside) for sentence in left)
-  assert all(part.count(sentence) == 1 for sentence in listed)
-
-
-def test_what_is_not_recorded_is_one_row(plain):
-  assert plain.text.count('not recorded') == 2  # The other is in the items of NIST.
-  assert 'not recorded' + 'data, population, report goal, name of the strategy' in plain.text
-
-
-def test_losses_are_binned_by_participations():
-  stated = statement(CROWD)
-  (drawn,) = re.findall(r'<svg[^>]*aria-label="Devices by ρ.*?</svg>', report(stated).source, re.S)
-  assert stated.max_participations == 4
-  assert drawn.count('fill: var(--accent)') == 4
-  assert 'Devices by ρ: 1,009 in all' in drawn
-
-
-def test_a_run_without_a_declaration():
-  stated = statement(min_sep=None)
-  page = report(stated)
-  page.check(stated)
-  assert 'no guarantee here holds if participation, or the end of the run,' in page.text
-
-
-@pytest.mark.slow
-def test_several_runs_side_by_side():
-  logs = ((LOG, 3.0), (crowd(prefix=''), 2.5))
-  both = [
-    runs.Run.of(log, BLT, noise_multiplier=multiplier, report_goal=2) for log, multiplier in logs
-  ]
-  stated = filed(replay.replay(both, deltas=1e-6), FILE, SHA_OF_CROWD)
-  page = report(stated)
-  page.check(stated)
-  table = page.source.partition('<table class="runs">')[2].partition('</table>')[0]
-  for index in range(2):
-    for field in ('num_rounds', 'num_devices', 'max_participations', 'min_sep', 'noise_multiplier'):
-      assert f'data-field="runs.{index}.{field}"' in table
-    for field in ('cohort_sizes.mean', 'rounds_short_of_report_goal'):
-      assert f'runs.{index}.{field}' in page.fields
-  for words in ('log.parquet', 'crowd.parquet', 'blt'):
-    assert words in table
-  assert page.tags.count('svg') == 6
-  assert page.text.count(document.strategy_digest(BLT)) == 2
-  published = public(stated)
-  assert {'runs.0.num_rounds', 'runs.1.min_sep'} <= published.fields
-  shown = ' '.join(published.fields).replace('max_participations', '')
-  assert 'devices' not in shown and 'participations' not in shown
-  assert published.tags.count('svg') == 1  # The trade-off, which follows from μ.
-
-
-@pytest.mark.slow
-def test_several_runs_of_which_one_broke_its_word():
-  schema = lambda b: schemas.MinSep(num_rounds=12, min_sep=b)
-  stated = replay.replay(
-    [runs.Run.of(LOG, BLT, noise_multiplier=3.0, schema=schema(b)) for b in (2, 5)], deltas=1e-6
-  )
-  words = report(stated).text
-  assert 'Not every run kept to its declared schema.' in words
-  # The least of what was declared was kept to, which would puzzle.
-  assert 'participations were declared; the log has' not in words

@@ -137,17 +137,6 @@ def test_central_training_has_the_amplified_guarantee_and_goes_on(monkeypatch, t
   assert 'batches.secret is gone' in capsys.readouterr().err
 
 
-def test_blocks_hold_a_whole_batch_of_any_size(monkeypatch):
-  pytest.importorskip('jax')
-  module = program('central', monkeypatch)
-  for size in (0, 1, 15, 16, 17, 40):
-    ids = np.arange(100, 100 + size)
-    parts = list(module.blocks(ids, 16))
-    assert all(len(places) in range(2, 17, 2) for places, _ in parts)
-    kept = [places[:count] for places, count in parts]
-    np.testing.assert_array_equal(np.concatenate([*kept, []]), ids)
-
-
 @pytest.mark.slow
 def test_central_training_goes_on_after_sigkill(monkeypatch, tmp_path, capsys):
   pytest.importorskip('jax')
@@ -165,18 +154,3 @@ def test_central_training_goes_on_after_sigkill(monkeypatch, tmp_path, capsys):
   rounds = [line.split(':')[0] for line in lines if line.startswith('round ')]
   assert rounds[-1] == 'round 40' and 'round 4' not in rounds
   assert opened(folder).log.num_rounds == 40
-
-
-@pytest.mark.slow
-def test_the_central_study_has_a_page(monkeypatch, tmp_path):
-  pytest.importorskip('jax')
-  monkeypatch.syspath_prepend(EXAMPLES)
-  changes = dict(EPSILONS=(8,), SEEDS=(0, 1), RATES=(0.5,), NUM_ROUNDS=20, BATCH_SIZE=100)
-  study = program('central_study', monkeypatch, **changes).main([str(tmp_path / 'study')])
-  assert not study.unfinished and (tmp_path / 'study' / 'study.md').exists()
-  for row in study.rows:
-    assert len(row.tests) == 2 and row.mean > 0.15
-    proved = [result.epsilon_of_run for result in row.results]
-    assert all(7.9 < e <= 8.0 for e in proved) if row.epsilon else proved == [None, None]
-  (plain,) = (row for row in study.rows if row.mechanism == 'DP-SGD')
-  assert plain.results[0].num_parts == 1

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import strategies as st
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import refusals
 from fl_dpftrl.rounds import admission, budget, guard
 
@@ -113,31 +112,6 @@ def test_says_who_was_turned_away_and_why(tmp_path):
     guarded.admit(['a'])
 
 
-def test_goes_on_from_its_log_after_any_end(tmp_path):
-  path = tmp_path / 'log.parquet'
-  first = opened(path)
-  first.admit(['a'], row=0)
-  first.admit(['b'], row=1)
-  del first  # As if killed: nothing was closed.
-  second = opened(path)
-  assert second.num_rounds == 2
-  assert second.admit(['a', 'b', 'c'], row=2).device_ids.tolist() == ['c']
-  second.close()
-  third = opened(path)
-  assert third.admit(['a', 'b', 'c'], row=3).device_ids.tolist() == ['a']
-  third.close()
-  for changes, differing in (
-    (dict(noise_multiplier=3.0), r'noise_multiplier \d\.0, not 3\.0'),
-    (dict(strategy=dpftrl.Identity()), 'strategy '),
-    (dict(schema=dpftrl.MinSep(num_rounds=12, min_sep=2)), 'schema .*, not '),
-  ):
-    with pytest.raises(
-      refusals.LogError, match=f'its metadata are those of another run: {differing}'
-    ):
-      opened(path, **changes)
-  assert log_lib.read_log(path).num_rounds == 4
-
-
 def test_a_repeated_row_is_refused(tmp_path):
   guarded = opened(tmp_path / 'log.parquet')
   guarded.admit(['a'], row=0)
@@ -190,23 +164,6 @@ def test_a_budget_is_not_raised_once_releases_were_seen(tmp_path):
   statement = dpftrl.replay(dpftrl.open_run(path, BLT), deltas=1e-6)
   assert (statement.num_rounds, statement.declared.num_rounds) == (1, allowed)
   assert statement.worst_case.epsilon() < statement.declared.epsilon() <= 2.5
-
-
-def test_replay_takes_the_declared_schema_from_the_log_of_a_guard(tmp_path):
-  path = tmp_path / 'log.parquet'
-  with opened(path) as guarded:
-    for t in range(4):
-      guarded.admit(['a', 'b', f'd{t}'], row=t)
-  run = dpftrl.open_run(path, BLT)
-  assert run.claim.schema == SCHEMA and run.schema_in_log
-  given = dpftrl.open_run(path, BLT, declared_num_rounds=12, declared_min_sep=2)
-  assert given.claim.schema.min_sep == 2 and not given.schema_in_log
-  with pytest.raises(ValueError, match='declared_min_sep=2 needs declared_num_rounds'):
-    dpftrl.open_run(path, BLT, declared_min_sep=2)
-  # Of two runs, one without a schema: neither is then declared.
-  dpftrl.write_log(tmp_path / 'other.parquet', rounds=[0], device_ids=['x'], num_rounds=1)
-  other = dpftrl.open_run(tmp_path / 'other.parquet', BLT, noise_multiplier=2.0)
-  assert dpftrl.replay([run, other], deltas=1e-6).declared is None
 
 
 def test_threads_share_no_round_and_lose_no_device(tmp_path):

@@ -116,28 +116,6 @@ def test_threads_share_no_row(tmp_path):
     assert (len(given), len(refused)) == (1, 7)
 
 
-def test_a_fork_gets_no_row(tmp_path):
-  with opened(tmp_path) as rows:
-    rows.row(0)
-    child = os.fork()
-    if not child:
-      try:
-        rows.row(1)
-      except ValueError as error:
-        os._exit(7 if 'opened by another process' in str(error) else 1)
-      os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    rows.row(1)
-
-
-def test_one_process_at_a_time(tmp_path):
-  with (
-    opened(tmp_path),
-    pytest.raises(ValueError, match='in use by another process, or by this one'),
-  ):
-    opened(tmp_path)
-
-
 @pytest.mark.parametrize(
   'other', [dict(strategy=dpftrl.Identity()), dict(noise_seed=6)], ids=['strategy', 'seed']
 )

@@ -2,7 +2,6 @@ import datetime
 
 import hypothesis
 import numpy as np
-import pytest
 from hypothesis import strategies as st
 
 from fl_dpftrl.simulation import availability, seeds
@@ -22,17 +21,6 @@ kinds = st.builds(
   daytime=st.floats(0, 0.5),
   time_zones=st.lists(st.floats(-14, 14), min_size=1, max_size=3),
 )
-
-
-def curve(presence, num_devices=DEVICES, first=MONDAY, days=1):
-  """Mean presence at each hour of UTC."""
-  devices = np.arange(num_devices)
-  return np.array(
-    [
-      presence.at(devices, np.full(num_devices, first + HOUR * hour)).mean()
-      for hour in range(24 * days)
-    ]
-  )
 
 
 def by_hand(kind, habits, seed, device, time):
@@ -105,25 +93,3 @@ def test_ceilings_are_low_where_nobody_is_there():
   assert presence.ceiling(noon, noon + 600)[presence.cells].mean() < 0.05
   night = noon + 12 * HOUR
   assert presence.ceiling(night, night + 600)[presence.cells].mean() > 0.95
-
-
-def test_four_times_as_many_at_night_as_at_their_lowest():
-  share = curve(availability.Nightly().presence(DEVICES, seed=0))
-  assert 0 <= share.argmax() <= 3
-  assert share.max() / share.min() == pytest.approx(4.0, rel=0.1)
-
-
-def test_share_follows_the_two_normals_that_bound_a_window():
-  # With one length and no jitter, a device is in at h if it started within the
-  # last four hours, and starts are normal.
-  kind = availability.Nightly(
-    charging_hour=22.0,
-    charging_hour_spread=2.0,
-    window_hours=(4.0, 4.0),
-    jitter_hours=0.0,
-    charging_nights=1.0,
-    daytime=0.0,
-  )
-  presence = kind.presence(DEVICES, seed=5)
-  share = presence.at(np.arange(DEVICES), np.full(DEVICES, MONDAY)).mean()
-  assert share == pytest.approx(0.6827, abs=0.015)

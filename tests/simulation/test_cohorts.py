@@ -1,4 +1,3 @@
-import dataclasses
 import itertools
 
 import hypothesis
@@ -92,60 +91,12 @@ def test_timer_in_rounds_is_attained_where_devices_return_promptly():
   assert separations(loose)[:, 0].max() > 12
 
 
-@pytest.mark.slow
-def test_population_over_report_goal_bounds_min_sep():
-  # Timers that are too long for the population, and devices that differ much.
-  for num_devices, hours in ((60, 1000.0), (64, 400.0), (60, 30.0)):
-    history = run(
-      simulation(num_devices, server.HourTimer(hours), 5, over=2, dropout=0.1, max_wait_days=100.0),
-      60,
-    )
-    assert attended(history).min_sep <= num_devices // 5
-
-
 def test_timer_in_hours_is_never_violated_and_attained():
   history = run(simulation(60, server.HourTimer(6.0), 5), 200)
   _, longest, shortest = separations(history).T
   assert longest.min() >= 6 * HOUR
   # The timer runs from the report, between start and close of the round.
   assert shortest.min() < 7 * HOUR
-
-
-@pytest.mark.slow
-def test_round_lengths_explain_the_min_sep_of_a_timer_in_hours():
-  history = run(
-    simulation(
-      4000, server.HourTimer(72.0), 40, over=12, dropout=0.08, availability=availability.Nightly()
-    ),
-    600,
-  )
-  attendance = attended(history)
-  timed = attendance.timed(72.0 * HOUR)
-  assert timed.fewest <= attendance.min_sep <= timed.fewest + 2
-  assert timed.fewest < timed.usual < timed.most
-  # By hand: the rounds that must close before a device of the first is back.
-  first = history[timed.first_round]
-  back = [c.round for c in history if c.closed >= first.started + 72 * HOUR]
-  assert back[0] - first.round == timed.fewest
-
-
-def test_rounds_that_are_longer_than_the_timer():
-  slow = simulation(40, server.HourTimer(0.5), 30, report_minutes=120.0)
-  attendance = attended(run(slow, 6))
-  assert attendance.timed(0.5 * HOUR).fewest == 1 == attendance.min_sep
-
-
-def test_a_timer_longer_than_the_run_lets_nobody_return():
-  history = run(simulation(4000, server.HourTimer(5000.0), 10), 300)
-  assert attended(history).max_participations == 1
-  assert attended(history).min_sep == 300
-  assert attended(history).timed(5000.0 * HOUR) is None
-
-
-def test_without_a_timer_random_selection_gives_min_sep_1():
-  attendance = attended(run(simulation(60, goal=20), 60))
-  assert attendance.min_sep == 1
-  assert attendance.participations.values.size > 3
 
 
 @pytest.mark.parametrize('num_devices, rounds, stalls_at', [(59, 12, 11), (4, 1, 0)])
@@ -183,43 +134,6 @@ def test_a_goal_that_no_night_reaches_stalls():
   assert 'a smaller report goal' in str(raised.value)
 
 
-def test_time_moves_on_to_the_night():
-  nights = availability.Nightly(daytime=0.0)
-  night = simulation(400, goal=150, availability=nights)
-  noon = dataclasses.replace(night, start=cohorts.START + 12 * HOUR)
-  (cohort,) = run(noon, 1)
-  assert 6 * HOUR < cohort.closed - noon.start < 16 * HOUR
-
-
-def test_over_selection_closes_rounds_earlier():
-  alike = {'report_minutes': 30.0, 'speed_spread': 0.0, 'rate_spread': 0.0}
-  alike['check_ins_per_hour'] = 1e6
-  exact = run(simulation(400, goal=50, **alike), 30)
-  over = run(simulation(400, goal=50, over=50, **alike), 30)
-  minutes = [np.mean([c.closed - c.started for c in r]) / 60 for r in (exact, over)]
-  # The 50th of 50, and of 100, reports that are spread over 15 to 45 minutes.
-  assert minutes[0] == pytest.approx(15 + 30 * 50 / 51, rel=0.03)
-  assert minutes[1] == pytest.approx(15 + 30 * 50 / 101, rel=0.03)
-
-
-def test_turnouts_add_up():
-  rounds = simulation(300, server.RoundTimer(3), 50, over=15, dropout=0.1).turnouts()
-  total = np.zeros(3)
-  for _cohort, turnout in itertools.islice(rounds, 100):
-    assert turnout.chosen == 50 + turnout.dropped + turnout.late
-    total += turnout[:3]
-  assert total[1] / total[0] == pytest.approx(0.1, abs=0.02)
-
-
-def test_pace_steering_spreads_choosing_over_the_time_asked_for():
-  alike = {'report_minutes': 0.01, 'num_devices': 5000, 'goal': 100}
-  unpaced = run(simulation(**alike), 40)
-  paced = run(simulation(**alike, pace=10.0), 40)
-  length = lambda history: np.mean([c.closed - c.started for c in history[20:]])
-  assert length(unpaced) < 120
-  assert length(paced) == pytest.approx(600, rel=0.1)
-
-
 def test_forgetful_devices_break_a_timer_in_rounds():
   forgetful = simulation(200, server.RoundTimer(20), 5, forgetting_per_day=0.5)
   assert attended(run(forgetful, 300)).min_sep < 20
@@ -236,19 +150,6 @@ def test_wrong_clocks_break_a_timer_in_hours():
   )
   assert kept >= 48 * HOUR > broken
   assert broken >= 24 * HOUR
-
-
-@pytest.mark.slow
-def test_new_devices_replace_old_ones():
-  history = run(simulation(500, server.HourTimer(24.0), 50, turnover_per_day=0.2), 150)
-  days = (history[-1].closed - history[0].started) / DAY
-  ids = np.unique(np.concatenate([c.device_ids for c in history]))
-  new = ids[ids >= 500]
-  assert new.size == pytest.approx(0.2 * 500 * days, rel=0.25)
-  # A replaced device does not come back, and a new one has no timer to wait for.
-  last = {d: c.round for c in history for d in c.device_ids.tolist()}
-  gone = [d for d in range(500) if last.get(d, 0) < history[-1].round - 60]
-  assert len(gone) > 50
 
 
 def chi_square(counts, expected):
@@ -280,25 +181,6 @@ def test_uniform_among_the_eligible(over):
 def test_a_biased_choice_is_noticed():
   history = run(simulation(50, goal=5, rate_spread=0.3), 1500)
   assert uniformity(history, 50) < 1e-4
-
-
-@pytest.mark.slow
-def test_uniform_among_those_whose_timers_have_run():
-  # Of 50 devices 20 wait at any time; the other 30 are alike, so that gaps
-  # beyond the timer are geometric.
-  alike = {'rate_spread': 0.0, 'speed_spread': 0.0}
-  history = run(simulation(50, server.RoundTimer(5), 5, **alike), 3000)
-  gaps = separations(history)[:, 0] - 5
-  chance = 5 / 30
-  places = np.arange(20)
-  expected = gaps.size * chance * (1 - chance) ** places
-  counts = np.bincount(np.minimum(gaps, 20), minlength=21)[:20]
-  assert (
-    scipy.stats.chisquare(
-      np.append(counts, gaps.size - counts.sum()), np.append(expected, gaps.size - expected.sum())
-    ).pvalue
-    > 1e-3
-  )
 
 
 def expected_check_ins(people, hours):

@@ -11,7 +11,6 @@ import scipy.stats
 from hypothesis import strategies as st
 
 from fl_dpftrl.amplification import sampling
-from fl_dpftrl.simulation import cohorts as cohorts_lib
 from fl_dpftrl.simulation import partition
 from tests import drawn
 
@@ -147,13 +146,6 @@ def test_shuffles_are_uniform():
   assert scipy.stats.chisquare(counts).pvalue > 1e-4
 
 
-def test_a_batch_may_be_a_whole_part():
-  for name in EVERY:
-    scheme = sampling.SCHEMES[name](num_rounds=4, num_examples=9, batch_size=3, num_parts=3)
-    for cohort in cohorts(scheme):
-      np.testing.assert_array_equal(cohort.device_ids, np.arange(3) * 3 + cohort.round % 3)
-
-
 @pytest.mark.parametrize('name', ['poisson', 'fixed_size'])
 def test_batches_of_a_billion_examples_cost_what_they_are(name):
   scheme = sampling.SCHEMES[name](num_rounds=50, num_examples=10**9, batch_size=100, num_parts=10)
@@ -187,12 +179,3 @@ SCHEME = sampling.Shuffled(num_rounds=3, num_examples=9, batch_size=2)
 def test_refuses(change, message):
   with pytest.raises(ValueError, match=message):
     partition.Partition(**{'scheme': SCHEME, 'seed': 0, **change})
-
-
-def test_times_and_first_round():
-  own = partition.Partition(scheme=SCHEME, seed=0, start=100, round_seconds=7)
-  assert [(c.started, c.closed) for c in own.rounds()] == [(100, 107), (107, 114), (114, 121)]
-  assert partition.Partition(scheme=SCHEME, seed=0).start == cohorts_lib.START
-  for first in (-1, 4):
-    with pytest.raises(ValueError, match='first must lie in 0 to 3'):
-      own.rounds(first)

@@ -31,12 +31,6 @@ def test_the_pool_is_a_set(groups, steps):
         assert set(drawn.tolist()) == members
 
 
-def test_draws_stay_within_the_group_at_the_edge():
-  devices = pool.Pool(np.array([0, 0, 1], np.int16))
-  drawn = devices.draw(np.array([0, 0]), np.array([0.0, np.nextafter(1, 0)]))
-  assert set(drawn.tolist()) == {0, 1}
-
-
 @hypothesis.given(
   times=st.lists(st.lists(st.floats(0, 1000), max_size=8), min_size=1, max_size=6),
   asked=st.lists(st.floats(0, 1200), max_size=8),

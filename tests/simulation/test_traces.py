@@ -89,23 +89,6 @@ def test_a_device_draws_a_trace_by_the_seed_and_all_equally_often():
   assert first.mean() == pytest.approx(0.1, abs=0.01)
 
 
-def test_cells_of_mornings_and_evenings_have_ceilings_of_their_own():
-  presence = following([[(h * HOUR, (h + 3) * HOUR)] for h in (5, 6, 7, 20, 20)])
-  of_device = lambda hour: presence.ceiling(MONDAY + hour * HOUR, MONDAY + (hour + 0.1) * HOUR)[
-    presence.cells
-  ]
-  assert of_device(6).tolist() == [1, 1, 0, 0, 0]
-  assert of_device(22.5).tolist() == [0, 0, 0, 1, 1]
-  assert of_device(15).tolist() == [0, 0, 0, 0, 0]
-
-
-def test_a_ceiling_reaches_over_the_end_of_the_period():
-  presence = following([[(HOUR, 2 * HOUR)], [(2 * HOUR, 2 * HOUR + 1)]])
-  late = MONDAY + 2 * DAY - 3 * HOUR
-  found = [presence.ceiling(late, late + hours * HOUR)[1] for hours in (3.5, 4.5, 48)]
-  assert found == [0, 1, 1]
-
-
 def write(path, **columns):
   pq.write_table(pa.table(columns), path)
   return path

@@ -94,15 +94,6 @@ def test_equal_mechanisms_are_told_apart_in_few_studies_and_others_in_most():
   assert told[0.05] > 250
 
 
-def test_one_seed_or_equal_values_tell_nothing_apart():
-  one = by_label(level({'a': [0.3], 'b': [0.1]}))
-  same = by_label(level({'a': [0.3, 0.4], 'b': [0.3, 0.4]}))
-  for found in (one, same):
-    assert not any(row.told_apart_from for row in found.values())
-  constant = by_label(level({'a': [0.5, 0.75], 'b': [0.25, 0.5]}))
-  assert constant['b', 1.0].told_apart_from == ('a',)
-
-
 def test_the_first_seed_chooses_the_rate_on_validation_data():
   tried = [result('a', v, rate=rate) for rate, v in ((0.1, 0.2), (0.5, 0.3), (1.0, 0.25))]
   later = [result('a', 0.9, seed=1, rate=0.1), result('a', 0.1, test=0.9, rate=2.0)]
@@ -139,14 +130,6 @@ def test_runs_that_are_not_there_yet_leave_a_mean_of_the_others():
   assert line[5] == '2' and line[9] == '1 not run'
 
 
-def test_lower_may_be_better():
-  found = by_label(level({'a': [1.75, 1.5], 'b': [1.25, 1.0]}), LOSS)
-  assert list(found) == [('b', 1.0), ('a', 1.0)]
-  head, best, other = table.cells(list(found.values()), LOSS)
-  assert head[2:4] == ('test squared error', 'above the best')
-  assert best[2:4] == ('1.125 ± 1.6', 'best') and other[3] == '0.5 ± 0'
-
-
 def test_the_table_and_the_page_say_what_a_number_is():
   found = [*level({'a|b': [0.3, 0.31], 'c': [0.2, 0.22]}), result('no noise', 0.4, epsilon=None)]
   study = comparing.Study(
@@ -175,18 +158,3 @@ def test_a_study_without_noise_or_results_has_no_figures():
   for found in ([waiting], [result('no noise', 0.4, epsilon=None)]):
     study = comparing.Study(title='None', metric=ACCURACY, results=tuple(found))
     assert study.figures == {} and study.page.startswith('# None\n\n| ε |')
-
-
-@pytest.mark.parametrize(
-  'name, lower, words',
-  [
-    ('', None, 'metric must be a name'),
-    ('a\nb', True, 'metric must be a name'),
-    (3, True, 'metric must be a name'),
-    ('loss', None, 'lower_is_better must be True or False for loss'),
-    ('accuracy', True, 'lower_is_better must be False or None for accuracy'),
-  ],
-)
-def test_metrics_that_will_not_do(name, lower, words):
-  with pytest.raises(ValueError, match=words):
-    Metric(name, lower)

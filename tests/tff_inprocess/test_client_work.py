@@ -91,17 +91,6 @@ def test_no_client_reads_what_another_wrote(work, in_process):
       assert comp([1, 2, 3, 4]) == [(0, 1)] * 4
 
 
-def test_the_contents_of_a_table_may_be_an_argument(in_process):
-  def last(words):
-    initial = tf.lookup.KeyValueTensorInitializer(words, tf.range(tf.size(words)))
-    return tf.lookup.StaticHashTable(initial, -1).lookup(words[-1])
-
-  comp = tff.tensorflow.computation(last, WORDS)
-  with in_process(max_concurrent_clients=2):
-    assert [comp(['a', 'b', 'c']), comp(['a', 'd'])] == [2, 1]
-    assert at_clients(last, WORDS)([['a'], ['b', 'a'], ['c', 'a', 'b']]) == [0, 1, 2]
-
-
 def queue(x):
   waiting = tf.queue.FIFOQueue(10, [tf.float32], [[]])
   with tf.control_dependencies([waiting.enqueue(x)]):
@@ -226,79 +215,3 @@ def test_iterators_begin_anew(in_process):
     assert at_clients(one_shot, np.int64)([1, 2, 3]) == [1, 2, 3]
     assert at_clients(initializable, NUMBERS)([[1], [2], [3]]) == [1, 2, 3]
     assert at_clients(in_a_function, NUMBERS)([[1, 2], [3, 4]]) == [3, 7]
-
-
-def test_parts_of_a_graph_that_refer_to_left_out_ones(in_process):
-  def beside_the_argument(x):
-    with tf.compat.v1.colocate_with(x):
-      doubled = tf.constant(2.0) * 3.0
-    with tf.compat.v1.colocate_with(doubled):
-      other = tf.constant(1.0)
-    with tf.compat.v1.colocate_with(other):
-      return doubled + 1.0
-
-  def after_the_argument(x):
-    with tf.control_dependencies([x]):
-      return tf.constant(7.0)
-
-  def in_turn(x):
-    return tf.CriticalSection().execute(lambda: x + 1.0)
-
-  with in_process():
-    assert at_clients(beside_the_argument, np.float32)(FLOATS) == [7.0] * 3
-    assert at_clients(after_the_argument, np.float32)(FLOATS) == [7.0] * 3
-    assert at_clients(in_turn, np.float32)(FLOATS) == [2.0, 3.0, 4.0]
-
-
-def sparse(x):
-  found = tf.sparse.from_dense(x)
-  batches = tf.data.Dataset.from_tensors(found).repeat(2).batch(2)
-  total = batches.reduce(0.0, lambda total, part: total + tf.sparse.reduce_sum(part))
-  return total, tf.sparse.to_dense(tf.sparse.reorder(found))[1]
-
-
-def ragged(words):
-  letters = tf.strings.split(words)
-  batches = tf.data.Dataset.from_tensor_slices(words).map(tf.strings.split).ragged_batch(2)
-  total = batches.reduce(np.int64(0), lambda total, part: total + tf.size(part, tf.int64))
-  return total, tf.reduce_max(letters.row_lengths())
-
-
-def strings(words):
-  table = tf.lookup.StaticVocabularyTable(
-    tf.lookup.KeyValueTensorInitializer(['a', 'bb'], np.array([0, 1])), num_oov_buckets=1
-  )
-  return tf.reduce_sum(table.lookup(words)), tf.strings.reduce_join(words, separator='-')
-
-
-def nested(data):
-  windows = data.window(2).flat_map(lambda window: window.batch(2))
-  ranges = data.interleave(tf.data.Dataset.range, cycle_length=2, num_parallel_calls=2)
-  total = lambda data_set: data_set.cache().reduce(
-    np.int64(0), lambda total, part: total + tf.reduce_sum(part)
-  )
-  return total(windows), total(ranges)
-
-
-@pytest.mark.parametrize(
-  'work, of, argument, expected',
-  [
-    (sparse, VECTOR, [1.0, 0.0, 2.0], (6.0, 0.0)),
-    (ragged, WORDS, ['a bb', 'c'], (3, 2)),
-    (strings, WORDS, ['bb', b'\xff', 'a'], (3, b'bb-\xff-a')),
-    (nested, NUMBERS, [1, 2, 3], (6, 4)),
-  ],
-  ids=['sparse', 'ragged', 'strings', 'nested'],
-)
-def test_tensors_and_data_sets_of_all_kinds(work, of, argument, expected, in_process):
-  with in_process(max_concurrent_clients=2):
-    assert at_clients(work, of)([argument] * 3) == [expected] * 3
-
-
-def test_functions_that_ask_for_their_own_compilation(in_process):
-  @tf.function(jit_compile=True)
-  def squared(x):
-    return tf.reduce_sum(x * (tf.reshape(x, [1, 3]) @ tf.eye(3))) + 0.0 * tf.random.normal([])
-
-  with in_process():
-    assert at_clients(squared, VECTOR)([FLOATS]) == [14.0]

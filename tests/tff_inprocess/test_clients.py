@@ -39,24 +39,6 @@ def test_results_come_in_order_whoever_is_fast():
   assert not list(threads.in_order(work, 0, 4))
 
 
-def test_few_results_wait_for_a_slow_client():
-  first_may_end, done = threading.Event(), []
-
-  def work(index, manager):
-    if not index:
-      first_may_end.wait()
-    done.append(index)
-
-  results = threads.in_order(work, 100, 3)
-  taking = threading.Thread(target=lambda: list(results))
-  taking.start()
-  time.sleep(0.3)
-  assert len(done) <= 2 * 3
-  first_may_end.set()
-  taking.join()
-  assert sorted(done) == list(range(100))
-
-
 def test_the_first_of_those_that_fail_counts_and_ends_all():
   third_has_failed, second_has_failed = threading.Event(), threading.Event()
   begun = []

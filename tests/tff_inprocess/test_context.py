@@ -1,6 +1,5 @@
 """The context as users call it."""
 
-import asyncio
 import collections
 import functools
 import gc
@@ -86,33 +85,6 @@ def test_a_sum_is_that_of_blocks_in_order(in_process):
         np.testing.assert_array_equal(total(list(updates)), expected)
 
 
-def test_clients_of_which_no_argument_tells(in_process):
-  @tff.federated_computation
-  def count():
-    one = tff.tensorflow.computation(lambda: 1)
-    return tff.federated_sum(tff.federated_eval(one, tff.CLIENTS))
-
-  with in_process():
-    assert count() == 0
-  with in_process(default_num_clients=3):
-    assert count() == 3
-    assert mean_and_doubled([1.0, 3.0])[0] == 2.0
-
-
-@pytest.mark.parametrize('values, inside', [([1, 7], True), ([1, 8], False)])
-def test_secure_sums_check_their_bounds(in_process, values, inside):
-  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
-  def total(updates):
-    return tff.federated_secure_sum_bitwidth(updates, 3)
-
-  with in_process():
-    if inside:
-      assert total(values) == sum(values)
-    else:
-      with pytest.raises(tf.errors.InvalidArgumentError, match='larger than'):
-        total(values)
-
-
 def test_what_cannot_run_is_named(in_process):
   applied = tff.federated_computation(
     lambda function, x: function(x), tff.FunctionType(np.int32, np.int32), np.int32
@@ -138,14 +110,6 @@ def test_loops_of_tensorflow_1_are_refused(in_process, monkeypatch):
     looped()
 
 
-@pytest.mark.parametrize('argument', [[np.float64(1.0)], ['x'], [[1.0, 2.0]], 1.0, {'a': 1.0}])
-def test_an_argument_of_another_type_is_refused(in_process, argument):
-  with in_process():
-    with pytest.raises(TypeError) as caught:
-      mean_and_doubled(argument)
-  assert str(caught.value)
-
-
 def test_arguments_for_other_numbers_of_clients_are_refused(in_process):
   comp = tff.federated_computation(
     lambda a, b: (tff.federated_sum(a), tff.federated_sum(b)), FLOATS, FLOATS
@@ -154,14 +118,6 @@ def test_arguments_for_other_numbers_of_clients_are_refused(in_process):
     assert comp([1.0], [2.0]) == (1.0, 2.0)
     with pytest.raises(ValueError, match='for 1 and for 2 clients'):
       comp([1.0], [2.0, 3.0])
-
-
-@pytest.mark.parametrize(
-  'argument', [{'max_concurrent_clients': 0}, {'default_num_clients': -1}, {'seed': 'a'}]
-)
-def test_numbers_that_will_not_do_are_refused(argument):
-  with pytest.raises(ValueError, match=next(iter(argument))):
-    tff_inprocess.InProcessContext(**argument)
 
 
 def test_what_comes_back_is_the_same_memory(in_process):
@@ -202,22 +158,6 @@ def test_what_was_compiled_goes_with_its_computation(in_process):
   del comp
   gc.collect()
   assert program() is None and len(contexts._PROGRAMS._known) <= before
-
-
-def test_a_program_of_tff_runs_in_it(in_process):
-  async def program():
-    context = tff.program.NativeFederatedContext(
-      tff_inprocess.AsyncInProcessContext(tff_inprocess.InProcessContext(seed=7))
-    )
-    with tff.framework.get_context_stack().install(context):
-      mean, _ = server_mean([1.0, 2.0, 6.0])
-      return await tff.program.materialize_value(mean)
-
-  @tff.federated_computation(FLOATS)
-  def server_mean(values):
-    return tff.federated_mean(values), tff.federated_sum(values)
-
-  assert asyncio.run(program()) == 3.0
 
 
 def test_a_value_of_another_type_is_named(in_process):
@@ -273,14 +213,3 @@ def test_a_block_puts_back_what_ran_computations_before(in_process):
   assert stack.current is before
   with pytest.raises(RuntimeError, match='stopped'), stack.install(context):
     tff.federated_computation(lambda: tff.federated_value(1, tff.SERVER))()
-
-
-def test_one_line_is_enough():
-  """TFF's own context is never begun: it would start a worker."""
-  stack = tff.framework.get_context_stack()
-  before = stack.current
-  try:
-    assert tff_inprocess.use(seed=1) is stack.current
-    assert mean_and_doubled([1.0, 3.0]) == (2.0, [2.0, 6.0])
-  finally:
-    stack.set_default_context(before)

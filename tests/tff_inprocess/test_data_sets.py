@@ -32,18 +32,6 @@ def test_gives_what_a_data_set_of_slices_gives(arrays, batch_size):
   assert len(pairs) == -(-len(tf.nest.flatten(arrays)[0]) // batch_size)
 
 
-@pytest.mark.parametrize(
-  'arrays, batch_size, message',
-  [
-    (np.zeros(3), 0, 'batch_size must be at least 1, got 0'),
-    (np.float32(3.0), 1, 'arrays must have a dimension of rows'),
-  ],
-)
-def test_refuses(arrays, batch_size, message):
-  with pytest.raises(ValueError, match=message):
-    tff_inprocess.batches(arrays, batch_size)
-
-
 @tff.tensorflow.computation(tff.SequenceType(tff.types.TensorType(np.float32, [None, 2])))
 def weighted(data):
   """Depends on each batch's rows and size, and on the order of the batches."""

@@ -21,7 +21,6 @@ from tff_inprocess import clients
 ray = pytest.importorskip('ray')
 from tff_inprocess import actors as actors_lib  # noqa: E402
 from tff_inprocess import cluster as cluster_lib  # noqa: E402
-from tff_inprocess import machines as machines_lib  # noqa: E402
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
@@ -133,20 +132,6 @@ def test_values_of_clients_are_sent_or_made_there(machines):
     mean, names = deviations(data, ['a', 'b', 'c'])
   assert mean == 5.0
   assert names == [b'a-2.000000', b'b1.000000', b'c1.000000']
-
-
-def test_a_long_round_says_how_far_it_is(machines, process, said, monkeypatch):
-  """Totals that wait fit into the object stores, of which almost nothing is left here."""
-  monkeypatch.setattr(machines_lib, '_SAY_SECONDS', 0.0)
-  monkeypatch.setattr(machines.clients_at, '_store_bytes', 100.0)
-  said.clear()
-  trained(machines, process, num_rounds=1)
-  before, _, lost = machines.status().rpartition(', ')
-  assert before.endswith(' of 2 actors') and lost.endswith(' lost so far')
-  counts = [line.split(', ') for line in said if 'blocks' in line]
-  assert {line[1] for line in counts} >= {f'{n} of 20 blocks trained' for n in (5, 10, 15)}
-  assert {line[2] for line in counts} <= {'0 under way', '1 under way'}
-  assert tff_inprocess.InProcessContext().status() == ''
 
 
 def test_what_cannot_be_sent_is_named(machines, process):
@@ -328,25 +313,6 @@ def check_losses(context, num_rounds, lose, prepare=lambda: None):
   found = trained(context, process, num_rounds, slow, before)
   ends[0].join()
   small.assert_same(here(process, num_rounds), found)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize('group', [clients.GROUP, 2])
-def test_a_machine_is_lost_in_each_of_twenty_rounds(cluster, monkeypatch, group):
-  monkeypatch.setattr(clients, 'GROUP', group)
-  nodes, num_lost = [], []
-
-  def add():  # Ray starts a machine in the main thread alone.
-    nodes.append(cluster.add_node(num_cpus=1, object_store_memory=100_000_000))
-
-  def lose():
-    cluster.remove_node(nodes.pop(), allow_graceful=False)
-    num_lost.append(1)
-
-  actors = tff_inprocess.Actors(number=3, cpus=0.5)
-  with tff_inprocess.on_machines(cluster.address, seed=7, actors=actors) as context:
-    check_losses(context, 20, lose, add)
-  assert len(num_lost) == 20
 
 
 @pytest.mark.thorough

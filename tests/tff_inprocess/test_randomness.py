@@ -76,17 +76,6 @@ def test_without_a_seed_draws_are_secret(in_process):
   assert not np.intersect1d(*found).size
 
 
-def test_draws_are_standard(in_process):
-  comp = on_clients(
-    lambda x: tf.concat([tf.random.normal([20_000]), tf.random.uniform([20_000])], 0) + x
-  )
-  with in_process():
-    normal, uniform = np.split(comp([0.0])[0], 2)
-  assert abs(normal.mean()) < 0.03 and abs(normal.std() - 1.0) < 0.02
-  assert uniform.min() >= 0.0 and uniform.max() < 1.0
-  assert abs(uniform.mean() - 0.5) < 0.01
-
-
 def test_draws_at_the_server_do_not_follow_from_the_seed(in_process):
   """Each call draws anew, also where an operation has a seed, and where summands are added up."""
 

@@ -7,8 +7,6 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_inprocess import memory
-
 pytestmark = pytest.mark.tff
 
 NUMBERS = tff.SequenceType(np.int64)
@@ -47,17 +45,6 @@ def test_clients_select_what_their_keys_say(select, in_process):
   ]
 
 
-def test_a_database_is_not_counted_for_each_client(in_process, monkeypatch):
-  counted = []
-  limit = memory.concurrent_clients
-  monkeypatch.setattr(
-    memory, 'concurrent_clients', lambda size, most: counted.append(size) or limit(size, most)
-  )
-  with in_process():
-    selection()(np.zeros([1000, 2], np.float32), [[1, 2]])
-  assert max(counted) < 100
-
-
 def test_what_clients_select_can_be_trained_on(in_process):
   """Slices go through variables and draws of the function, and on to the client's work."""
 
@@ -83,23 +70,6 @@ def test_what_clients_select_can_be_trained_on(in_process):
     found = np.array(work(np.zeros([3, 2], np.float32), [[0, 0], [0, 0]]))
   assert ((found > 10.0) & (found < 11.0)).all()
   assert len(np.unique(found)) == 4
-
-
-def test_functions_of_elements(in_process):
-  double = tff.tensorflow.computation(lambda x: 2 * x, np.int64)
-  add = tff.tensorflow.computation(lambda x, y: x + y, np.int64, np.int64)
-
-  @tff.federated_computation(NUMBERS)
-  def total(data):
-    doubled = tff.sequence_map(double, data)
-    return tff.sequence_reduce(doubled, np.int64(0), add), tff.sequence_sum(doubled), doubled
-
-  at_clients = tff.federated_computation(
-    lambda data: tff.federated_map(total, data), tff.FederatedType(NUMBERS, tff.CLIENTS)
-  )
-  with in_process():
-    for found in (total([1, 2, 3]), at_clients([[1, 2, 3]])[0]):
-      assert found[:2] == (12, 12) and rows_of(found[2]) == [2, 4, 6]
 
 
 def test_data_sets_are_results(in_process):

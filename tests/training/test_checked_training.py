@@ -117,13 +117,3 @@ def test_metrics_without_noise_are_named(tmp_path, capsys):
   with pytest.raises(SystemExit) as ended:
     replay(tmp_path / 'shown')
   assert ended.value.code == 4 and 'show_client_errors' in capsys.readouterr().out
-
-
-def test_a_process_without_a_model_is_refused(tmp_path):
-  aggregator = make()
-  process = tff.learning.algorithms.build_fed_kmeans(2, (3,), sum_aggregator=aggregator)
-  arguments = dict(folder=tmp_path / 'run', num_rounds=2, clients=CLIENTS, client_data=client_data)
-  for other in (process, object()):
-    with pytest.raises(ValueError, match='process must be a learning process'):
-      dpftrl.train(other, aggregator, **arguments)
-  assert not (tmp_path / 'run').exists()

@@ -27,14 +27,6 @@ def test_work_that_nobody_interrupts(capsys):
   assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_errors_of_the_work_are_its_callers():
-  def fail(_):
-    raise ValueError('no')
-
-  with pytest.raises(ValueError, match='no'):
-    interrupts.run(fail)
-
-
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_ends_at_the_next_look(number):
   seen = []

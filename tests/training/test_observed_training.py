@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.logs import log as log_lib
 from tests.commands import lines
 from tests.tff_inprocess import small_processes
 
@@ -100,28 +99,6 @@ def test_a_budget_ends_the_run(tmp_path):
   with pytest.raises(ValueError, match='max_epsilon=5 needs .* a guarantee; the noise seed'):
     train(tmp_path / 'seeded', aggregator(noise_seed=1), max_epsilon=5.0)
   assert not (tmp_path / 'seeded').exists()
-
-
-def test_a_scenario_has_timers_in_hours_and_dropouts(tmp_path):
-  scenario = dpftrl.Scenario(
-    population=20,
-    report_goal=4,
-    timer_hours=0.2,
-    dropout=0.3,
-    clients_per_round=8,
-    availability='always',
-    seed=3,
-  )
-  trained = train(tmp_path, PLAIN, scenario=scenario)
-  log = log_lib.read_log(tmp_path / 'run' / 'participation.parquet')
-  assert log.num_rounds == 4 and trained.statement.counted.num_devices <= 20
-  assert trained.statement.to_json().get('declared') is None
-  with pytest.raises(ValueError, match='max_epsilon=9 needs timers in rounds'):
-    train(tmp_path / 'other', PLAIN, scenario=scenario, max_epsilon=9.0)
-  with pytest.raises(ValueError, match='timer_rounds and scenario exclude each other'):
-    train(tmp_path / 'other', PLAIN, scenario=scenario, timer_rounds=2)
-  with pytest.raises(ValueError, match='population=20, and there are 10 clients'):
-    train(tmp_path / 'other', PLAIN, scenario=scenario, clients=CLIENTS[:10])
 
 
 def test_an_epsilon_that_is_not_proven_has_the_same_words_everywhere(tmp_path, in_process):

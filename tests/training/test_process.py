@@ -113,24 +113,3 @@ def test_bad_arguments_are_named(arguments, named):
         **arguments,
       },
     )
-
-
-@pytest.mark.slow
-def test_initial_weights_that_no_graph_holds_are_refused():
-  large = np.broadcast_to(np.zeros(1, np.float32), [600_000_000])
-  model = tff.learning.models.FunctionalModel(
-    initial_weights=((large,), ()),
-    predict_on_batch_fn=tf.function(lambda weights, x, training: x),
-    loss_fn=tf.function(lambda output, label, sample_weight=None: output),
-    input_spec=ELEMENT,
-  )
-  with pytest.raises(ValueError, match='initial weights have 2.40 GB.* VariableModel') as error:
-    process_lib.build_fed_avg(
-      model,
-      aggregator=factory.CorrelatedNoiseFactory(
-        identity.Identity(), noise_multiplier=0.0, clip_norm=1.0, report_goal=3
-      ),
-      client_learning_rate=0.1,
-      server_learning_rates=np.ones(1),
-    )
-  assert len(str(error.value)) <= 300

@@ -1,14 +1,11 @@
 """The noise of families of a user's own: C and N alone, or with a linear step."""
 
-import collections
 import dataclasses
 
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
-from fl_dpftrl.aggregators import factory
 from fl_dpftrl.families import base, linear_noise, stamped, tree_online
 from fl_dpftrl.noise import normals, reference
 from fl_dpftrl.noise import rows as rows_lib
@@ -133,20 +130,6 @@ def test_the_engine_makes_the_rows_of_the_reference(strategy):
     made = np.empty(5, np.int64)
     maker.make(made)
     assert np.abs(made - row).max() <= 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('strategy', [Own(), Moving()], ids=['own', 'moving'])
-def test_the_aggregator_takes_it(strategy):
-  process = factory.CorrelatedNoiseFactory(
-    strategy, noise_multiplier=1.0, clip_norm=1.0, report_goal=2
-  ).create(tff.to_type(collections.OrderedDict(w=tff.TensorType(np.float32, [4]))))
-  state = process.initialize()
-  for _ in range(2):
-    clients = [collections.OrderedDict(w=np.zeros(4, np.float32))] * 2
-    output = process.next(state, clients)
-    state = output.state
-    assert np.isfinite(output.result['w']).all() and output.result['w'].any()
 
 
 def test_a_family_without_a_last_round_is_refused():
