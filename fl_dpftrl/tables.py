@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 # Rounding must not make these figures promise more than the exact values.
-_CLAIMS = frozenset({'rho', 'mu', 'epsilon', 'noise_multiplier', 'effective_noise_multiplier'})
+_CLAIMS = frozenset(
+  {
+    *('rho', 'mu', 'epsilon', 'same_noise_epsilon'),
+    *('noise_multiplier', 'effective_noise_multiplier'),
+  }
+)
 # These are rounded up too, except that one rounding error above 10 gives 10.
 _COMPUTED = frozenset(
   {

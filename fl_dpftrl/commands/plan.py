@@ -1,17 +1,14 @@
 """The `plan` command: recommends a strategy and predicts ε for a population."""
 
 import argparse
-import dataclasses
-import functools
-import math
-import time
 
+from fl_dpftrl import tables
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.commands import flags, output, plan_text, population_flags
+from fl_dpftrl.commands import flags, output, population_flags
 from fl_dpftrl.files import json_files
 from fl_dpftrl.planning import planner
-from fl_dpftrl.simulation import scenario as scenario_lib
 from fl_dpftrl.strategies import files
+from fl_dpftrl.text import messages, rounding
 
 HELP = 'simulates a population and recommends a strategy, noise and ε'
 
@@ -66,79 +63,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add('--output', metavar='FILE.json', help='strategy file to write')
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Result:
-  """A plan, with the flags that made it.
-
-  Attributes:
-    args: parsed flags.
-    plan: the plan.
-    others: plans for other report goals, at the same ε.
-    wall_seconds: seconds that planning took.
-  """
-
-  args: argparse.Namespace
-  plan: planner.Plan
-  others: tuple[planner.Plan, ...]
-  wall_seconds: float
-
-  def to_json(self) -> json_files.Object:
-    """Returns the population, the plan and the files written."""
-    asked = ('population', 'report_goal', 'num_rounds', 'timer_hours', 'timer_rounds', 'seed')
-    return {
-      **{name: getattr(self.args, name) for name in asked},
-      **self.plan.to_json(),
-      **({'report_goals': plan_text.goals(self.plan, self.others)} if self.others else {}),
-      'wall_seconds': self.wall_seconds,
-      'output': self.args.output,
-    }
-
-
-def run(args: argparse.Namespace) -> Result:
+def run(args: argparse.Namespace) -> planner.Plan:
   """Simulates, evaluates candidates and recommends one."""
   _check(args)
   args = population_flags.completed(args, 'population', 'report_goal', 'num_rounds')
-  start, shown = time.monotonic(), output.Progress('plan')
-  scenario = population_flags.scenario(args)
-  make = functools.partial(
-    planner.plan,
+  return planner.plan(
+    population_flags.scenario(args),
     num_rounds=args.num_rounds,
     seeds=range(args.seed, args.seed + args.num_simulations),
     delta=args.delta,
-    objective=args.objective,
-    max_copies=args.max_copies,
-    progress=shown.say,
-  )
-  plan = make(
-    scenario,
     noise_multiplier=args.noise_multiplier,
     epsilon=args.epsilon,
+    objective=args.objective,
+    max_copies=args.max_copies,
     strategies=args.strategies,
+    report_goals=args.report_goals,
+    progress=output.Progress('plan').say,
   )
-  best = plan.best
-  others = tuple(
-    make(
-      _with_report_goal(scenario, goal),
-      epsilon=best.guarantee.epsilon(),
-      strategies=[best.candidate.label],
-    )
-    for goal in args.report_goals
-  )
-  return Result(args=args, plan=plan, others=others, wall_seconds=time.monotonic() - start)
 
 
-def finish(args: argparse.Namespace, result: Result) -> None:
+def finish(args: argparse.Namespace, plan: planner.Plan) -> None:
   """Writes the strategy."""
-  plan = result.plan
   if args.output is not None:
     files.save_strategy(
-      args.output, plan.best.candidate.strategy, schema=plan.best.planned, objective=args.objective
+      args.output, plan.best.candidate.strategy, schema=plan.planned, objective=plan.objective
     )
 
 
-def verdict(args: argparse.Namespace, result: Result) -> tuple[int, str] | None:
+def verdict(args: argparse.Namespace, plan: planner.Plan) -> tuple[int, str] | None:
   """Returns the exit status and a line if the predicted ε is above the budget."""
-  return flags.above_budget(args, result.plan.best.guarantee.epsilon())
+  return flags.above_budget(args, plan.best.guarantee.epsilon())
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -157,14 +111,28 @@ def _check(args: argparse.Namespace) -> None:
   output.check_file('output', args.output, '.json')
 
 
-def _with_report_goal(scenario: scenario_lib.Scenario, goal: int) -> scenario_lib.Scenario:
-  """Returns a scenario with another report goal, and as many more devices chosen per round."""
-  chosen = scenario.clients_per_round
-  if chosen is not None:
-    chosen = math.ceil(chosen * goal / scenario.report_goal)
-  return dataclasses.replace(scenario, report_goal=goal, clients_per_round=chosen)
-
-
-def show(result: Result) -> str:
+def show(plan: planner.Plan) -> str:
   """Formats the recommendation, its alternatives and its assumptions."""
-  return plan_text.text(result.plan, result.others, result.args.output)
+  left_out = [f'- {messages.one_line(f"{skip.label}: {skip.reason}")}' for skip in plan.skipped]
+  count = len(plan.forecast.outcomes)
+  blocks = [
+    [planner.TITLE],
+    [tables.table(plan.summary)],
+    [f'{count} simulation{"s" * (count > 1)}', tables.columns(_forecast(plan))],
+    ['all strategies, at the same ε', tables.columns(plan.options)],
+    ['report goals, at the same ε', tables.columns(plan.report_goals)] if plan.others else [],
+    ['left out', *left_out] if left_out else [],
+    ['This is no guarantee: replay the log of the run for that. It assumes:'],
+    [f'- {line}' for line in plan.assumptions],
+  ]
+  return '\n\n'.join('\n'.join(lines) for lines in blocks if lines)
+
+
+def _forecast(plan: planner.Plan) -> list[json_files.Object]:
+  """Returns a row for each figure; the mean of min-sep is rounded down, all others up."""
+  ends, rows = dict(plan.forecast.range), []
+  for name, mean in plan.forecast.expected.items():
+    way = rounding.down if name == 'min_sep' else rounding.up
+    expected = float(way(float(mean), digits=6))
+    rows.append({'': name, 'expected': expected, 'lowest': ends[name][0], 'highest': ends[name][1]})
+  return rows

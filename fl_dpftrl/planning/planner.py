@@ -1,6 +1,7 @@
 """Planner: simulates a population, evaluates strategies and recommends one."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from fl_dpftrl.simulation import scenario as scenario_lib
 if TYPE_CHECKING:
   import pandas
 
+TITLE = 'Plan: a prediction, not a guarantee'
 MAX_COPIES = 16
 """Default limit of model copies; noise updates all of them in each round."""
 
@@ -24,18 +26,22 @@ class Plan:
   """Recommended configuration and its basis.
 
   Attributes:
+    scenario: population, timer and server.
     forecast: forecast of participation.
     best: recommended strategy with its noise, and the alternatives.
     skipped: strategies that could not be evaluated.
     max_copies: maximum number of model copies for the recommended strategy.
     objective: 'rms' or 'max'.
+    others: plans for other report goals, at the same ε with the same strategy.
   """
 
+  scenario: scenario_lib.Scenario
   forecast: forecast_lib.Forecast
   best: recommendation.Recommendation
   skipped: tuple[candidates.Skipped, ...]
   max_copies: int
   objective: str
+  others: tuple['Plan', ...] = ()
 
   @property
   def planned(self) -> schemas.MinSep:
@@ -44,8 +50,14 @@ class Plan:
 
   def to_json(self) -> json_files.Object:
     """Returns all figures; none of them is a guarantee."""
-    forecast, planned = self.forecast, self.planned
+    forecast, planned, scenario = self.forecast, self.planned, self.scenario
     return {
+      'population': scenario.population,
+      'report_goal': scenario.report_goal,
+      'num_rounds': planned.num_rounds,
+      'timer_hours': scenario.timer_hours,
+      'timer_rounds': scenario.timer_rounds,
+      'seed': scenario.seed,
       'is_guarantee': False,
       'expected': forecast.expected,
       'range': {name: list(ends) for name, ends in forecast.range.items()},
@@ -61,12 +73,15 @@ class Plan:
       'alternatives': [option.to_json(planned) for option in self.best.alternatives],
       'skipped': [{'label': s.label, 'reason': s.reason} for s in self.skipped],
       'assumptions': list(self.assumptions),
+      **({'report_goals': self.report_goals} if self.others else {}),
     }
 
-  def __repr__(self) -> str:
+  @property
+  def summary(self) -> json_files.Object:
+    """The recommended strategy, its noise and ε, and the participation that it is planned for."""
     best, planned, range_ = self.best, self.planned, self.forecast.range
     days = ' to '.join(dict.fromkeys(f'{end:.3g}' for end in range_['days']))
-    shown = {
+    return {
       'strategy': best.candidate.label,
       'memory_copies': best.candidate.memory_copies,
       'noise_multiplier': best.guarantee.noise_multiplier,
@@ -78,18 +93,20 @@ class Plan:
       'days': days,
       'alternatives': len(best.alternatives),
     }
-    return tables.at_a_prompt(
-      'Plan: a prediction, not a guarantee', tables.table(shown).splitlines()
-    )
+
+  def __repr__(self) -> str:
+    return tables.at_a_prompt(TITLE, tables.table(self.summary).splitlines())
 
   def _repr_html_(self) -> str:
-    return tables.as_html('Plan: a prediction, not a guarantee', self._options())
+    return tables.as_html(TITLE, self.options)
 
   def to_pandas(self) -> 'pandas.DataFrame':
     """Returns the recommended strategy and its alternatives as a data frame."""
-    return tables.frame(self._options())
+    return tables.frame(self.options)
 
-  def _options(self) -> list[json_files.Object]:
+  @property
+  def options(self) -> list[json_files.Object]:
+    """A row for each strategy, the recommended one first: figures at the same ε."""
     best = self.best
     return [
       {
@@ -98,8 +115,26 @@ class Plan:
         'loss_ratio': option.loss_ratio,
         'noise_multiplier': option.noise_multiplier,
         'epsilon': best.guarantee.epsilon(),
+        'same_noise_epsilon': option.same_noise_epsilon,
       }
       for option in sorted(best.options, key=lambda option: option.candidate is not best.candidate)
+    ]
+
+  @property
+  def report_goals(self) -> list[json_files.Object]:
+    """A row for each report goal, with its noise in the mean relative to this plan's."""
+    noise = lambda one: one.best.noise_in_model / one.scenario.report_goal
+    return [
+      {
+        'report_goal': one.scenario.report_goal,
+        'days': one.forecast.expected['days'],
+        'min_sep': one.planned.min_sep,
+        'max_participations': one.planned.participations,
+        'noise_multiplier': one.best.guarantee.noise_multiplier,
+        'epsilon': one.best.guarantee.epsilon(),
+        'noise_in_mean': noise(one) / noise(self),
+      }
+      for one in (self, *self.others)
     ]
 
   @property
@@ -136,6 +171,7 @@ def plan(
   objective: str = 'max',
   max_copies: int = MAX_COPIES,
   strategies: Sequence[str] | None = None,
+  report_goals: Sequence[int] = (),
   progress: Callable[[str], None] = lambda text: None,
 ) -> Plan:
   """Plans a run.
@@ -152,16 +188,18 @@ def plan(
     max_copies: maximum number of model-sized vectors that the noise may store.
     strategies: mechanisms, names in matrices/ and files to choose from; None for all that can
       be evaluated in a few minutes.
+    report_goals: other report goals to plan for, with the recommended strategy at the same ε.
     progress: called often with a description of the current step.
 
   Raises:
     StalledRound: if a round of the planned run cannot meet its report goal.
     ValueError: if an argument is out of range, or no strategy is suitable.
   """
+  seeds = range(scenario.seed, scenario.seed + 3) if seeds is None else seeds
   forecast = forecast_lib.forecast(
     lambda seed: scenario.simulation(seed=seed),
     num_rounds=num_rounds,
-    seeds=range(scenario.seed, scenario.seed + 3) if seeds is None else seeds,
+    seeds=seeds,
     progress=lambda share: progress(f'{100.0 * share:.0f} % of the simulations'),
   )
 
@@ -186,6 +224,34 @@ def plan(
     noise_multiplier=noise_multiplier,
     epsilon=epsilon,
   )
-  return Plan(
-    forecast=forecast, best=best, skipped=tuple(skipped), max_copies=max_copies, objective=objective
+  others = tuple(
+    plan(
+      _with_report_goal(scenario, goal),
+      num_rounds=num_rounds,
+      seeds=seeds,
+      delta=delta,
+      epsilon=best.guarantee.epsilon(),
+      objective=objective,
+      max_copies=max_copies,
+      strategies=[best.candidate.label],
+      progress=progress,
+    )
+    for goal in report_goals
   )
+  return Plan(
+    scenario=scenario,
+    forecast=forecast,
+    best=best,
+    skipped=tuple(skipped),
+    max_copies=max_copies,
+    objective=objective,
+    others=others,
+  )
+
+
+def _with_report_goal(scenario: scenario_lib.Scenario, goal: int) -> scenario_lib.Scenario:
+  """Returns a scenario with another report goal, and as many more devices chosen per round."""
+  chosen = scenario.clients_per_round
+  if chosen is not None:
+    chosen = math.ceil(chosen * goal / scenario.report_goal)
+  return dataclasses.replace(scenario, report_goal=goal, clients_per_round=chosen)

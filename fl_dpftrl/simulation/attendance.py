@@ -73,6 +73,13 @@ class Attendance(seen.Seen):
       'simulated_days': self.days,
     }
 
+  def timer(self, kind: server.Timer) -> json_files.Object:
+    """Returns a timer and, for one in hours, its effect in rounds."""
+    if isinstance(kind, server.RoundTimer):
+      return {'rounds': kind.rounds}
+    timed = self.timed(kind.seconds)
+    return {'hours': kind.hours, 'in_rounds': timed and timed._asdict()}
+
   def timed(self, seconds: float) -> Timed | None:
     """Returns a timer's length in rounds; None if it outlasts the run."""
     rounds = []
@@ -89,13 +96,13 @@ class Attendance(seen.Seen):
     return Timed(fewest, rounds.index(fewest), float(np.median(rounds)), max(rounds))
 
 
-def explain(timer: server.Timer, attendance: Attendance) -> str:
-  """Explains the min-sep in a few sentences."""
-  b = attendance.min_sep
-  if attendance.max_participations < 2:
+def explain(found: json_files.Object) -> str:
+  """Explains the min-sep of totals and a timer, as JSON, in a few sentences."""
+  b, timer = found['min_sep'], found['timer']
+  if found['max_participations'] < 2:
     return 'No device took part twice, so min-sep is the number of rounds.'
-  if isinstance(timer, server.RoundTimer):
-    rounds = timer.rounds
+  if 'rounds' in timer:
+    rounds = timer['rounds']
     if b < rounds:
       return (
         f'Timers of {rounds} rounds gave a min-sep of only {b}, because devices'
@@ -105,16 +112,16 @@ def explain(timer: server.Timer, attendance: Attendance) -> str:
       f'Timers of {rounds} rounds keep min-sep from falling below {rounds};'
       f' the earliest device returned after {b} rounds.'
     )
-  timed = attendance.timed(timer.seconds)
-  if timed is None:
+  if timer['in_rounds'] is None:
     return (
-      f'The timer of {timer.hours:g} hours is longer than the whole run; min-sep {b} comes from'
+      f'The timer of {timer["hours"]:g} hours is longer than the whole run; min-sep {b} comes from'
       ' devices that lost their timer or whose clock was changed.'
     )
+  timed = Timed(**timer['in_rounds'])
   words = (
-    f'A timer of {timer.hours:g} hours was {timed.usual:g} rounds long in the median, {timed.most}'
-    f' at most and {timed.fewest} at least, from round {timed.first_round} on: rounds are shorter'
-    ' when more devices can be reached.'
+    f'A timer of {timer["hours"]:g} hours was {timed.usual:g} rounds long in the median,'
+    f' {timed.most} at most and {timed.fewest} at least, from round {timed.first_round} on: rounds'
+    ' are shorter when more devices can be reached.'
   )
   if b < timed.fewest:
     return (

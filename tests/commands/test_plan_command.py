@@ -2,11 +2,12 @@
 
 import dataclasses
 import re
+import types
 
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.commands import plan_text
+from fl_dpftrl.commands import plan as command
 from fl_dpftrl.strategies import files
 
 RUN = '--population=1200 --report_goal=10 --num_rounds=80 --timer_hours=2'
@@ -53,9 +54,8 @@ def test_text(run):
   line = LINE.replace(FAST, '--strategies=blt-b100,tree_full')
   status, out, err = run(f'{line} --num_simulations=1 --report_goals=20')
   assert (status, err) == (0, '')
-  assert out.startswith('recommended (a prediction, not a guarantee)\n')
+  assert out.startswith('Plan: a prediction, not a guarantee\n')
   assert 'no guarantee: replay the log of the run for that. It assumes:' in out
-  assert '--output=FILE.json to write the strategy file' in out
   assert 'report goals, at the same ε' in out
   # 2000 devices are not there.
   status, _, err = run(f'{line} --num_simulations=1 --report_goals=2000')
@@ -85,7 +85,12 @@ def test_figures_in_text_promise_no_more_than_the_exact_ones():
   )
   guarantee = dataclasses.replace(plan.best.guarantee, noise_multiplier=1.23456789)
   best = dataclasses.replace(plan.best, guarantee=guarantee)
-  text = plan_text.text(dataclasses.replace(plan, best=best))
-  assert re.search('^noise multiplier +1.23457$', text, re.M)
-  assert plan_text._expected('min_sep', 1.23456789) == 1.23456
-  assert plan_text._expected('max_participations', 1.23456112) == 1.23457
+  text = command.show(dataclasses.replace(plan, best=best))
+  assert re.search('^noise_multiplier +1.23457$', text, re.M)
+
+
+def test_means_over_simulations_are_rounded_to_the_safe_side():
+  means = {'min_sep': 1.23456789, 'max_participations': 1.23456112}
+  forecast = types.SimpleNamespace(expected=means, range=dict.fromkeys(means, (1, 2)))
+  rows = command._forecast(types.SimpleNamespace(forecast=forecast))
+  assert [row['expected'] for row in rows] == [1.23456, 1.23457]

@@ -179,6 +179,7 @@ def test_stated_margins_are_those_of_the_planned_schema(found):
     )
   )
   plan = planner.Plan(
+    scenario=scenario.Scenario(population=100, report_goal=50),
     forecast=forecast_lib.Forecast(outcomes=(seen,)),
     best=best,
     skipped=(),
