@@ -107,8 +107,16 @@ def _record(
 
 
 def show(result: json_files.Object) -> str:
-  """Formats the figures and explains how a timer in hours led to the min-sep."""
-  if 'timer' not in result:
+  """Formats the figures; a timer in hours with its effect in rounds."""
+  timer = result.get('timer')
+  if timer is None:
     return tables.table(result)
-  figures = {name: value for name, value in result.items() if name != 'timer'}
-  return f'{tables.table(figures)}\n\n{attendance_lib.explain(result)}'
+  if 'rounds' in timer:
+    words = f'{timer["rounds"]} rounds'
+  elif timer['in_rounds'] is None:
+    words = f'{timer["hours"]:g} hours, longer than the run'
+  else:
+    span = timer['in_rounds']
+    words = f'{timer["hours"]:g} hours: {span["fewest"]} to {span["most"]} rounds'
+    words += f', {span["usual"]:g} in the median; the fewest from round {span["first_round"]} on'
+  return tables.table({**result, 'timer': words})

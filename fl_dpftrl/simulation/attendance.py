@@ -1,4 +1,4 @@
-"""Running totals of cohorts: participations, min-sep and time, and what a timer did."""
+"""Running totals of cohorts: participations, min-sep, time, and a timer in rounds."""
 
 import bisect
 from typing import NamedTuple
@@ -94,40 +94,3 @@ class Attendance(seen.Seen):
       return None
     fewest = min(rounds)
     return Timed(fewest, rounds.index(fewest), float(np.median(rounds)), max(rounds))
-
-
-def explain(found: json_files.Object) -> str:
-  """Explains the min-sep of totals and a timer, as JSON, in a few sentences."""
-  b, timer = found['min_sep'], found['timer']
-  if found['max_participations'] < 2:
-    return 'No device took part twice, so min-sep is the number of rounds.'
-  if 'rounds' in timer:
-    rounds = timer['rounds']
-    if b < rounds:
-      return (
-        f'Timers of {rounds} rounds gave a min-sep of only {b}, because devices'
-        ' lost the state of their timers.'
-      )
-    return (
-      f'Timers of {rounds} rounds keep min-sep from falling below {rounds};'
-      f' the earliest device returned after {b} rounds.'
-    )
-  if timer['in_rounds'] is None:
-    return (
-      f'The timer of {timer["hours"]:g} hours is longer than the whole run; min-sep {b} comes from'
-      ' devices that lost their timer or whose clock was changed.'
-    )
-  timed = Timed(**timer['in_rounds'])
-  words = (
-    f'A timer of {timer["hours"]:g} hours was {timed.usual:g} rounds long in the median,'
-    f' {timed.most} at most and {timed.fewest} at least, from round {timed.first_round} on: rounds'
-    ' are shorter when more devices can be reached.'
-  )
-  if b < timed.fewest:
-    return (
-      f'{words} The min-sep of {b} is below that, because devices lost the'
-      ' state of their timers or their clocks were changed.'
-    )
-  return (
-    f'{words} No device can return in under {timed.fewest} rounds; the earliest returned after {b}.'
-  )
