@@ -7,12 +7,13 @@ from fl_dpftrl import sensitivity as sensitivity
 from fl_dpftrl import strategies as strategies
 from fl_dpftrl import workloads as workloads
 from fl_dpftrl.accounting import Guarantee as Guarantee
-from fl_dpftrl.accounting import account as account
-from fl_dpftrl.accounting import calibrate as calibrate
 from fl_dpftrl.adaptive_clipping import AdaptiveClipping as AdaptiveClipping
 from fl_dpftrl.aggregators import CorrelatedNoiseFactory as CorrelatedNoiseFactory
 from fl_dpftrl.aggregators.process_check import ProcessCheck as ProcessCheck
 from fl_dpftrl.aggregators.process_check import check_process as check_process
+from fl_dpftrl.amplification.accountant import account as account
+from fl_dpftrl.amplification.accountant import calibrate as calibrate
+from fl_dpftrl.amplification.sampling import SecretBins as SecretBins
 from fl_dpftrl.auditing import Audit as Audit
 from fl_dpftrl.auditing import audit as audit
 from fl_dpftrl.families.banded import Banded as Banded

@@ -29,7 +29,7 @@ def schemes(draw):
   """A sampling scheme of any kind, with up to 5 parts of up to 30 examples."""
   parts = draw(st.integers(1, 5))
   part_size = draw(st.integers(1, 30))
-  return draw(st.sampled_from(list(sampling.SCHEMES.values())))(
+  return draw(st.sampled_from(list(sampling.BATCHES.values())))(
     num_rounds=draw(st.integers(1, 60)),
     num_examples=parts * part_size + draw(st.integers(0, parts - 1)),
     batch_size=draw(st.integers(1, part_size)),

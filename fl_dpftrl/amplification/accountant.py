@@ -1,14 +1,14 @@
-"""Privacy amplification by sampling for banded strategies (amplified BandMF).
+"""Guarantees of runs by schema or by secret participation: `account` and `calibrate`.
 
-This module is for centralized training, where batches can be sampled. If C has at most
+Sampled batches amplify the privacy of banded strategies (amplified BandMF): if C has at most
 num_parts bands, columns that are num_parts apart share no row. The contribution of an example
 is then one sampled Gaussian release in each turn of its part. Together these releases are as
-private as DP-SGD on that part alone.
+private as DP-SGD on that part alone. Secret bins, for any strategy, have a module of their own.
 """
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from fl_dpftrl import error as error_lib
 from fl_dpftrl import sensitivity as sensitivity_lib
@@ -16,7 +16,7 @@ from fl_dpftrl import workloads
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.accounting import guarantee as guarantee_lib
-from fl_dpftrl.amplification import sampled_gaussian
+from fl_dpftrl.amplification import bins, sampled_gaussian
 from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.families import banded, banded_toeplitz, base, identity
 from fl_dpftrl.participation import schemas
@@ -35,7 +35,7 @@ class AmplifiedGuarantee(guarantee_lib.Guarantee):
     sampling: sampling scheme of the batches.
   """
 
-  sampling: sampling_lib.Sampled
+  sampling: sampling_lib.Batches
 
   rho = mu = None  # type: ignore[assignment]
 
@@ -62,43 +62,99 @@ class AmplifiedGuarantee(guarantee_lib.Guarantee):
 
 def account(
   strategy: files.Given,
-  sampling: sampling_lib.Sampled,
+  participation: schemas.MinSep | sampling_lib.Scheme,
   *,
   noise_multiplier: float,
   delta: float | Sequence[float],
   adjacency: str = adjacency_lib.ZERO_OUT,
-) -> AmplifiedGuarantee:
-  """Returns the guarantee of a run with this strategy, sampling and noise.
+  group_size: int = 1,
+  num_coordinates: int | None = None,
+  **method: Any,
+) -> guarantee_lib.Guarantee:
+  """Returns the guarantee of a run with this strategy, participation and noise.
 
   Args:
-    strategy: C as it is run, not normalised; banded, with at most num_parts bands.
-    sampling: sampling scheme of the batches.
+    strategy: C as it is run, not normalised; or its file or name, as `load_strategy` takes them.
+      For sampled batches banded, with at most num_parts bands; for secret bins any.
+    participation: schema, or scheme by which batches or secret bins are drawn, with the rounds that
+      use noise.
     noise_multiplier: standard deviation of Z over the clip norm.
     delta: δ of (ε, δ), one or several.
-    adjacency: name of an adjacency that the sampling scheme supports.
+    adjacency: 'zero_out' or 'replace_one', which doubles the sensitivity; or another one that the
+      scheme supports.
+    group_size: number of devices protected together; multiplies the sensitivity.
+    num_coordinates: parameters of the model, for releases in whole numbers, as
+      `CorrelatedNoiseFactory` makes them in process; None for real numbers, whose ε is a bit less.
+    method: for secret bins alone; see `bins.proven`.
 
   Raises:
-    ValueError: if an argument is out of range, no bound is known for this adjacency and
-      sampling, or the strategy is not banded, has more than num_parts bands, or is defined for
-      fewer rounds.
+    ValueError: if an argument is out of range, the participation has more rounds than the strategy
+      supports, no bound is known for this adjacency and scheme, or the strategy has too many bands.
 
   Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, theorem 4 and
   appendix F.3.
   """
+  strategy = files.resolved(strategy)
+  if isinstance(participation, sampling_lib.Shuffled):
+    participation = participation.schema
+  if isinstance(participation, schemas.MinSep):
+    return guarantee_lib.account(
+      strategy,
+      participation,
+      noise_multiplier=noise_multiplier,
+      delta=delta,
+      adjacency=adjacency,
+      group_size=group_size,
+      num_coordinates=num_coordinates,
+      **method,
+    )
+  check_alone(participation, group_size, num_coordinates)
   gaussian.check_positive('noise_multiplier', noise_multiplier)
-  return AmplifiedGuarantee(
-    sensitivity=sensitivity(strategy, sampling, adjacency),
-    sensitivity_kind=sensitivity_lib.EXACT,
+  return proven(
+    strategy,
+    participation,
     noise_multiplier=noise_multiplier,
     deltas=guarantee_lib.deltas(delta),
     adjacency=adjacency,
-    assumptions=(*assumptions(sampling), sampling.relation(adjacency).sentence),
-    sampling=sampling,
+    assumptions=(*assumptions(participation), participation.relation(adjacency).sentence),
+    **method,
   )
 
 
+def proven(
+  strategy: base.Strategy, scheme: sampling_lib.Sampled, *, adjacency: str, **others: Any
+) -> AmplifiedGuarantee | bins.BinsGuarantee:
+  """Returns the guarantee of secret draws, with further attributes."""
+  if isinstance(scheme, sampling_lib.SecretBins):
+    return bins.proven(strategy, scheme, adjacency=adjacency, **others)
+  return AmplifiedGuarantee(
+    sensitivity=sensitivity(strategy, scheme, adjacency),
+    sensitivity_kind=sensitivity_lib.EXACT,
+    adjacency=adjacency,
+    sampling=scheme,
+    **others,
+  )
+
+
+def check_alone(
+  scheme: sampling_lib.Sampled, group_size: int, num_coordinates: int | None = None
+) -> None:
+  """Raises ValueError for a group, and for releases in whole numbers."""
+  if group_size != 1:
+    raise ValueError(
+      f'group_size={group_size} is refused with participation that is drawn by'
+      f' {sampling_lib.name(scheme)}: each is drawn alone, and a multiple of the sensitivity bounds'
+      ' no group; use 1'
+    )
+  if num_coordinates is not None:
+    raise ValueError(
+      f'num_coordinates={num_coordinates} is refused with participation that is drawn by'
+      f' {sampling_lib.name(scheme)}: the rounding of whole numbers is not bounded; leave it out'
+    )
+
+
 def sensitivity(
-  strategy: files.Given, sampling: sampling_lib.Sampled, adjacency: str = adjacency_lib.ZERO_OUT
+  strategy: files.Given, sampling: sampling_lib.Batches, adjacency: str = adjacency_lib.ZERO_OUT
 ) -> float:
   """Returns the largest change of C x by one example in one of its rounds.
 
@@ -119,26 +175,53 @@ def sensitivity(
 
 def calibrate(
   strategy: files.Given,
-  sampling: sampling_lib.Sampled,
+  participation: schemas.MinSep | sampling_lib.Scheme,
   *,
-  epsilon: float,
   delta: float | Sequence[float],
+  epsilon: float | None = None,
+  rho: float | None = None,
   adjacency: str = adjacency_lib.ZERO_OUT,
-) -> AmplifiedGuarantee:
-  """Returns the guarantee with the smallest noise multiplier that meets ε at the first δ.
+  **others: Any,
+) -> guarantee_lib.Guarantee:
+  """Returns the guarantee with the smallest noise multiplier that meets ε or ρ.
 
-  The noise multiplier is minimal up to a relative 1e-5. Other arguments and errors are those of
-  `account`; epsilon, the upper limit of ε, is positive and finite.
+  The noise multiplier of sampled batches is minimal up to a relative 1e-5, that of secret bins up
+  to 1e-3.
+
+  Args:
+    strategy: C as it is run, not normalised; or its file or name, as `load_strategy` takes them.
+    participation: schema that the run enforces, or scheme by which it draws in secret.
+    delta: δ at which ε is stated, one or several; a given epsilon is met at the first.
+    epsilon: upper limit of ε.
+    rho: upper limit of ρ, not for secret draws; give exactly one of epsilon and rho.
+    adjacency, others: see `account`.
+
+  Raises:
+    ValueError: if not exactly one target is given, an argument is out of range, the participation
+      has more rounds than the strategy supports, or the rounding of whole numbers alone passes the
+      target.
   """
+  options: dict[str, Any] = {'delta': delta, 'adjacency': adjacency, **others}
+  if isinstance(participation, sampling_lib.Shuffled):
+    participation = participation.schema
+  if isinstance(participation, schemas.MinSep):
+    return guarantee_lib.calibrate(strategy, participation, epsilon=epsilon, rho=rho, **options)
+  if rho is not None or epsilon is None:
+    raise ValueError(
+      f'rho={rho}: give epsilon in its place, as secret draws are no single Gaussian release'
+    )
+  gaussian.check_positive('epsilon', epsilon)
+  strategy, sampling = files.resolved(strategy), participation
+  if isinstance(sampling, sampling_lib.SecretBins):
+    start = account(strategy, sampling, noise_multiplier=1e30, **options)
+    return bins.calibrated(cast(bins.BinsGuarantee, start), epsilon)
   multiplier = sampled_gaussian.effective_noise_multiplier(
     epsilon, guarantee_lib.deltas(delta)[0], **_chances(sampling, adjacency)
   )
   multiplier *= sensitivity(strategy, sampling, adjacency)
   step = 1e-15
   while True:
-    guarantee = account(
-      strategy, sampling, noise_multiplier=multiplier, delta=delta, adjacency=adjacency
-    )
+    guarantee = account(strategy, sampling, noise_multiplier=multiplier, **options)
     if guarantee.epsilon() <= epsilon:
       return guarantee
     # Multiplying and dividing by the norm rounds, so ε may be just above.
@@ -218,22 +301,24 @@ def choose(
   epsilon: float,
   delta: float,
   workload: workloads.Workload = workloads.Workload(),
-) -> tuple[base.Strategy, AmplifiedGuarantee]:
+) -> tuple[base.Strategy, AmplifiedGuarantee | bins.BinsGuarantee]:
   """Returns the strategy with the least noise at one guarantee, ε at δ, and its guarantee.
 
-  Each strategy is sampled from as many parts as it has bands, for any scheme of `sampling`. The
-  noise is the RMS over the queries of the workload.
+  Batches are sampled from as many parts as a strategy has bands. The noise is the RMS over the
+  queries of the workload.
 
   Args:
-    sampling: sampling scheme of the batches; its num_parts is not used.
+    sampling: scheme of batches, whose num_parts is not used, or secret bins.
     epsilon, delta: see `calibrate`.
   """
-  found = []
+  found: list[Any] = []
   for strategy in strategies:
-    scheme = dataclasses.replace(sampling, num_parts=num_bands(strategy))
+    scheme = sampling
+    if isinstance(sampling, sampling_lib.Batches):
+      scheme = dataclasses.replace(sampling, num_parts=num_bands(strategy))
     guarantee = calibrate(strategy, scheme, epsilon=epsilon, delta=delta)
     rms = error_lib.error(strategy, sampling.num_rounds, workload).rms
-    found.append((guarantee.noise_multiplier * rms, scheme.num_parts, strategy, guarantee))
+    found.append((guarantee.noise_multiplier * rms, len(found), strategy, guarantee))
   if not found:
     raise ValueError('strategies must hold at least one')
   return min(found, key=lambda each: each[:2])[2:]
@@ -241,6 +326,8 @@ def choose(
 
 def assumptions(sampling: sampling_lib.Sampled) -> tuple[str, ...]:
   """Returns the assumptions of a guarantee with this sampling, in words."""
+  if isinstance(sampling, sampling_lib.SecretBins):
+    return bins.assumptions(sampling)
   return (
     f'each example is in one of {sampling.num_parts} parts, whatever its'
     f' data, and the {sampling.num_rounds} rounds take turns at the parts',
@@ -252,12 +339,12 @@ def assumptions(sampling: sampling_lib.Sampled) -> tuple[str, ...]:
 
 
 def _chances(
-  sampling: sampling_lib.Sampled, adjacency: str = adjacency_lib.ZERO_OUT
+  sampling: sampling_lib.Batches, adjacency: str = adjacency_lib.ZERO_OUT
 ) -> dict[str, Any]:
   return {
     'probability': sampling.sampling_probability,
     'count': sampling.compositions,
-    'replaced': sampling.relation(adjacency).replaced,
+    'pair': sampling.relation(adjacency).pair,
   }
 
 

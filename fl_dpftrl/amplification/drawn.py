@@ -8,7 +8,6 @@ import dataclasses
 import json
 from collections.abc import Callable, Sequence
 
-from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.amplification import sampling
 from fl_dpftrl.families import base
@@ -17,7 +16,7 @@ from fl_dpftrl.participation import counts, schemas
 from fl_dpftrl.text import messages
 
 _NO_LOG_SHOWS = (
-  'that batches were drawn so, in secret and whatever the data, no log shows: what this one has'
+  'that it was drawn so, in secret and whatever the data, no log shows: what this one has'
   ' does not contradict it, a check that only gross deviations fail'
 )
 _LOG_IS_SECRET = (
@@ -31,8 +30,8 @@ _LOG_IS_SECRET = (
 class Drawn:
   """The guarantee of a sampling scheme.
 
-  Batches that are drawn anew, in secret, amplify it. That of shuffled batches is the guarantee of
-  their schema, without amplification.
+  Batches that are drawn anew, in secret, amplify it, and so do secret bins. That of shuffled
+  batches is the guarantee of their schema, without amplification.
 
   Attributes:
     scheme: sampling scheme that was stated for the run.
@@ -94,24 +93,22 @@ class Drawn:
 
   def to_json(self) -> json_files.Object:
     """Returns the scheme, the figures, the assumption and whether it holds."""
+    scheme = sampling.to_json(self.scheme)
+    del scheme['num_rounds']
     if isinstance(self.scheme, sampling.Shuffled):
       schema = self.scheme.schema
-      own = {
+      scheme |= {
         'min_sep': schema.min_sep,
         'max_participations': schema.participations,
         'separation': 'fixed' if self.fixed_separation else 'min',
       }
-    else:
-      own = {
+    elif isinstance(self.scheme, sampling.Batches):
+      scheme |= {
         'sampling_probability': self.scheme.sampling_probability,
         'compositions': self.scheme.compositions,
       }
     return {
-      'sampling': self.name,
-      'num_examples': self.scheme.num_examples,
-      'batch_size': self.scheme.batch_size,
-      'num_parts': self.scheme.num_parts,
-      **own,
+      **scheme,
       **self.guarantee.to_json(),
       'adjacency': self.guarantee.adjacency,
       'assumption': self.assumption,
@@ -121,20 +118,18 @@ class Drawn:
 
 
 def check(
-  scheme: sampling.Cyclic | None, strategy: base.Strategy, adjacency: str, group_size: int
+  scheme: sampling.Scheme | None, strategy: base.Strategy, adjacency: str, group_size: int
 ) -> None:
   """Raises ValueError before counting a log for which no guarantee is known."""
   if not isinstance(scheme, sampling.Sampled):
     return
-  if group_size != 1:
-    raise ValueError(
-      f'group_size={group_size} is refused with batches that are drawn by'
-      f' {sampling.name(scheme)}: examples are drawn one by one,'
-      ' and a multiple of the sensitivity bounds no group of them'
-    )
   from fl_dpftrl.amplification import accountant
 
-  accountant.sensitivity(strategy, scheme, adjacency)
+  accountant.check_alone(scheme, group_size)
+  if isinstance(scheme, sampling.SecretBins):
+    scheme.relation(adjacency)
+  else:
+    accountant.sensitivity(strategy, scheme, adjacency)
 
 
 def guarantee(
@@ -164,17 +159,16 @@ def guarantee(
   # Of rounds that were planned, a run may have had fewer.
   if stated is not None and stated | {'num_rounds': scheme.num_rounds} != own:
     said = messages.one_line(json.dumps(stated), 200)
-    reasons.insert(0, f'its own file says that batches were drawn as {said}')
+    reasons.insert(0, f'its own file says that participation was drawn as {said}')
   if isinstance(scheme, sampling.Shuffled):
     result = by_schema(scheme.schema)
   else:
-    result = accountant.AmplifiedGuarantee(
-      sensitivity=accountant.sensitivity(strategy, scheme, adjacency),
-      sensitivity_kind=sensitivity_lib.EXACT,
+    result = accountant.proven(
+      strategy,
+      scheme,
       noise_multiplier=0.0 if reasons else noise_multiplier,
       deltas=tuple(deltas),
       adjacency=adjacency,
-      sampling=scheme,
     )
   return Drawn(
     scheme=scheme,

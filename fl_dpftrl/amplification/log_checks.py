@@ -19,10 +19,13 @@ from fl_dpftrl.participation import counts as counts_lib
 _FALSE_ALARM, _TESTS = 1e-9, 7  # probability of a false alarm of all tests together
 _LOG_ALARM = math.log(_FALSE_ALARM / _TESTS)
 _TINY = 1e-200
+_DEVICES_A_GROUP = 100  # expected at least, for the chi-square law
 
 
-def contradictions(happened: counts_lib.RunCounts, scheme: sampling.Cyclic) -> list[str]:
+def contradictions(happened: counts_lib.RunCounts, scheme: sampling.Scheme) -> list[str]:
   """Returns reasons why a log contradicts a scheme; empty if it does not."""
+  if isinstance(scheme, sampling.SecretBins):
+    return list(_bins(happened, scheme))
   if not happened.num_devices:
     if isinstance(scheme, sampling.CyclicPoisson):
       return list(_unlikely_sizes(happened, scheme))
@@ -32,9 +35,37 @@ def contradictions(happened: counts_lib.RunCounts, scheme: sampling.Cyclic) -> l
     violations += _sizes(happened, scheme)
   if isinstance(scheme, sampling.Shuffled):
     violations += _passes(happened, scheme)
-  if not violations and isinstance(scheme, sampling.Sampled):
+  if not violations and isinstance(scheme, sampling.Batches):
     violations += _improbable(happened, scheme)
   return violations
+
+
+def _bins(happened: counts_lib.RunCounts, scheme: sampling.SecretBins) -> Iterator[str]:
+  """Yields faults of devices in rounds of two bins, and of bins that are not uniform."""
+  num_bins, separations = scheme.num_bins, happened.separations
+  astray = np.flatnonzero(separations.values % num_bins)
+  if astray.size:
+    yield (
+      f'{separations.counts[astray].sum():,} times a device came back in another bin, first of all'
+      f' after {separations.values[astray[0]]:,} rounds, no multiple of num_bins={num_bins}'
+    )
+    return
+  # Neighbouring bins are tested together where few devices are expected in each.
+  groups = min(num_bins, happened.num_devices // _DEVICES_A_GROUP)
+  if groups < 2:
+    return
+  members = np.zeros(num_bins)
+  np.add.at(members, happened.newcomers.values % num_bins, happened.newcomers.counts)
+  starts = np.arange(groups) * num_bins // groups
+  expected = np.diff(starts, append=num_bins) * (happened.num_devices / num_bins)
+  found = np.add.reduceat(members, starts)
+  distance = float(((found - expected) ** 2 / expected).sum())
+  if stats.chi2.logsf(distance, groups - 1) < math.log(_FALSE_ALARM):
+    worst = np.abs(found - expected).argmax()
+    yield (
+      f'{found[worst]:,.0f} devices have the bins from {starts[worst]}, where chance makes about'
+      f' {expected[worst]:,.0f}: bins that are uniform do not differ so much'
+    )
 
 
 def _parts(happened: counts_lib.RunCounts, scheme: sampling.Cyclic) -> Iterator[str]:
@@ -119,7 +150,7 @@ def _before(counts: counts_lib.Counts, end: int) -> int:
   return int(counts.counts[: np.searchsorted(counts.values, end)].sum())
 
 
-def _improbable(happened: counts_lib.RunCounts, scheme: sampling.Sampled) -> Iterator[str]:
+def _improbable(happened: counts_lib.RunCounts, scheme: sampling.Batches) -> Iterator[str]:
   """Yields a phrase for each statistic that is improbable under a scheme that draws anew."""
   if isinstance(scheme, sampling.CyclicPoisson):
     yield from _unlikely_sizes(happened, scheme)
@@ -129,7 +160,7 @@ def _improbable(happened: counts_lib.RunCounts, scheme: sampling.Sampled) -> Ite
   yield from _unlikely_favourites(happened, scheme)
 
 
-def _unlikely_sizes(happened: counts_lib.RunCounts, scheme: sampling.Sampled) -> Iterator[str]:
+def _unlikely_sizes(happened: counts_lib.RunCounts, scheme: sampling.Batches) -> Iterator[str]:
   """Tests batch sizes, singly and in total: each is binomial."""
   rounds, mean = scheme.num_rounds, scheme.batch_size
   chance = _log_chance(happened.num_participations, rounds * scheme.part_size, rounds * mean)
@@ -150,7 +181,7 @@ def _unlikely_sizes(happened: counts_lib.RunCounts, scheme: sampling.Sampled) ->
     )
 
 
-def _unlikely_regularity(happened: counts_lib.RunCounts, scheme: sampling.Sampled) -> Iterator[str]:
+def _unlikely_regularity(happened: counts_lib.RunCounts, scheme: sampling.Batches) -> Iterator[str]:
   """Tests whether batch sizes vary too little or too much."""
   rounds, mean = scheme.num_rounds, scheme.batch_size
   size = stats.binom(scheme.part_size, scheme.sampling_probability)
@@ -174,7 +205,7 @@ def _unlikely_regularity(happened: counts_lib.RunCounts, scheme: sampling.Sample
     )
 
 
-def _unlikely_repeats(happened: counts_lib.RunCounts, scheme: sampling.Sampled) -> Iterator[str]:
+def _unlikely_repeats(happened: counts_lib.RunCounts, scheme: sampling.Batches) -> Iterator[str]:
   """Tests how many examples are in two successive turns: independent hypergeometric overlaps."""
   rounds, sizes = happened.cohorts.values, happened.cohorts.counts
   later = np.searchsorted(rounds, rounds + scheme.num_parts)
@@ -191,7 +222,7 @@ def _unlikely_repeats(happened: counts_lib.RunCounts, scheme: sampling.Sampled) 
     )
 
 
-def _unlikely_coverage(happened: counts_lib.RunCounts, scheme: sampling.Sampled) -> Iterator[str]:
+def _unlikely_coverage(happened: counts_lib.RunCounts, scheme: sampling.Batches) -> Iterator[str]:
   """Tests how many examples were never drawn: negatively associated, given the batch sizes."""
   size, cohorts = scheme.part_size, happened.cohorts
   parts, owners = np.unique(cohorts.values % scheme.num_parts, return_inverse=True)
@@ -207,7 +238,7 @@ def _unlikely_coverage(happened: counts_lib.RunCounts, scheme: sampling.Sampled)
     )
 
 
-def _unlikely_favourites(happened: counts_lib.RunCounts, scheme: sampling.Sampled) -> Iterator[str]:
+def _unlikely_favourites(happened: counts_lib.RunCounts, scheme: sampling.Batches) -> Iterator[str]:
   """Tests how often the most frequently drawn example was drawn."""
   most, mean = happened.max_participations, scheme.sampling_probability
   mean *= scheme.turns

@@ -3,12 +3,13 @@
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 from scipy import optimize, special
 
 from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.amplification.sampling import ONE, OPPOSITE
 
 _PRECISION = 2e-6  # relative precision of the noise multiplier
 _SMALLEST_EPSILON = 1e-9  # searches clip smaller ε to this
@@ -22,7 +23,7 @@ _DEVIATIONS = 10.0  # half-width of the grid; less than 1e-23 lies beyond
 
 @functools.lru_cache(maxsize=256)
 def epsilon(
-  multiplier: float, delta: float, *, probability: float, count: int, replaced: bool = False
+  multiplier: float, delta: float, *, probability: float, count: int, pair: str = ONE
 ) -> float:
   """Returns ε at δ of `count` sampled Gaussian releases.
 
@@ -33,12 +34,14 @@ def epsilon(
     multiplier: standard deviation of the noise over the largest change of a release by one of
       its examples. That change is the example's contribution, or twice that if an example is
       replaced.
-    replaced: True for replace-one adjacency, with Poisson samples or samples of a fixed size.
-      False for add-or-remove adjacency, with Poisson samples.
+    pair: ONE for an example more or less, with Poisson samples; REPLACED for another in its place,
+      with samples of a fixed size; OPPOSITE for the same with Poisson samples.
 
-  Source: Koskela et al. 2020; Doroshenko et al. 2022 (connect the dots). For replace-one see
-  the sources of `replaced`.
+  Source: Koskela et al. 2020; Doroshenko et al. 2022 (connect the dots). For the others
+  see `replaced_loss`.
   """
+  from dp_accounting.pld import privacy_loss_distribution  # Slow to load.
+
   gaussian.check_positive('multiplier', multiplier)
   gaussian.check_delta(delta)
   if not 0.0 < probability <= 1.0:
@@ -55,8 +58,8 @@ def epsilon(
       f' {2 * count * _ROUNDING:.1g} and above can be resolved'
     )
   step = _step(multiplier, probability, count)
-  if replaced:
-    release = replaced_loss(multiplier, probability, step)
+  if pair != ONE:
+    release = replaced_loss(multiplier, probability, step, pair=pair)
   else:
     release = privacy_loss_distribution.from_gaussian_mechanism(
       standard_deviation=multiplier, value_discretization_interval=step, sampling_prob=probability
@@ -94,7 +97,7 @@ def _step(multiplier: float, probability: float, count: int) -> float:
 
 
 def effective_noise_multiplier(
-  epsilon: float, delta: float, *, probability: float, count: int, replaced: bool = False
+  epsilon: float, delta: float, *, probability: float, count: int, pair: str = ONE
 ) -> float:
   """Returns the smallest multiplier whose ε at δ is at most epsilon.
 
@@ -106,7 +109,7 @@ def effective_noise_multiplier(
   @functools.cache
   def excess(log_multiplier: float) -> float:
     value = _epsilon(
-      math.exp(log_multiplier), delta, probability=probability, count=count, replaced=replaced
+      math.exp(log_multiplier), delta, probability=probability, count=count, pair=pair
     )
     return math.log(max(value, _SMALLEST_EPSILON) / epsilon)
 
@@ -135,27 +138,32 @@ def _bracket(falling: Callable[[float], float], start: float) -> tuple[float, fl
   return low, high
 
 
-def replaced_loss(
-  multiplier: float, probability: float, step: float
-) -> privacy_loss_distribution.PrivacyLossDistribution:
+def replaced_loss(multiplier: float, probability: float, step: float, *, pair: str) -> Any:
   """Returns a loss distribution that dominates both directions of a replacement.
 
-  It holds for samples of a fixed size without replacement and for Poisson samples. If δ(ε) is
-  the curve of the Gaussian release for samples that differ in one example, the curve of the
-  sampled release is at most q δ(ε') with e^ε' = 1 + (e^ε − 1) / q, q the probability. The relation
-  is symmetric, so the bound holds for negative ε too, and it composes. Losses lie on a grid of
-  this step.
+  Samples of a fixed size without replacement (`REPLACED`): if δ(ε) is the curve of the Gaussian
+  release for samples that differ in one example, the curve of the sampled release is at most
+  q δ(ε') with e^ε' = 1 + (e^ε − 1) / q, q the probability. Poisson samples (`OPPOSITE`): the pair
+  (1 − q) N(0) + q N(±a), a half of the largest change, is the worst, also of updates that follow
+  from earlier releases. Both are symmetric, so they hold for negative ε too, and they compose.
+  Losses lie on a grid of this step.
 
   Source: Balle, Barthe and Gaboardi 2018, theorems 2 and 9; Zhu, Dong and Wang 2022, for pairs
-  that dominate and compose; Doroshenko et al. 2022 (connect the dots).
+  that dominate and compose; Doroshenko et al. 2022 (connect the dots). For the pair see
+  docs/decisions/secret-participation.md.
   """
+  from dp_accounting.pld import pld_pmf, privacy_loss_distribution  # Slow to load.
+
   mu = 1.0 / multiplier
   whole = mu * (0.5 * mu + _DEVIATIONS)
   most = whole + math.log(probability + (1.0 - probability) * math.exp(-whole))
   top = math.ceil(most / step)
   losses = step * np.arange(top + 1)
   rest = np.exp(-losses)
-  above = probability * np.exp(_log_delta(mu, losses + np.log((1.0 - rest) / probability + rest)))
+  if pair == OPPOSITE:
+    above = _opposite_delta(0.5 * mu, probability, losses)
+  else:
+    above = probability * np.exp(log_delta(mu, losses + np.log((1.0 - rest) / probability + rest)))
   below = 1.0 - rest[1:] + rest[1:] * above[1:]  # δ(−ε) = 1 − e^−ε + e^−ε δ(ε)
   deltas = np.concatenate([below[::-1], above])
   return privacy_loss_distribution.PrivacyLossDistribution(
@@ -165,7 +173,19 @@ def replaced_loss(
   )
 
 
-def _log_delta(mu: float, epsilons: np.ndarray) -> np.ndarray:
+def _opposite_delta(a: float, q: float, epsilons: np.ndarray) -> np.ndarray:
+  """Returns δ of (1 − q) N(0, 1) + q N(±a, 1) for each ε ≥ 0, rounded up.
+
+  Losses rise with x, and are ε where e^{ax} solves a quadratic equation.
+  """
+  less, scale = (1.0 - q) * np.expm1(epsilons), q * math.exp(-0.5 * a * a)
+  root = np.sqrt(less**2 + 4.0 * scale**2 * np.exp(epsilons))
+  x = np.log((less + root) / (2.0 * scale)) / a
+  far = np.exp(epsilons + special.log_ndtr(-a - x))
+  return (q * (special.ndtr(a - x) - far) - less * special.ndtr(-x)) * (1.0 + 1e-9)
+
+
+def log_delta(mu: float, epsilons: np.ndarray) -> np.ndarray:
   """Returns ln δ of a Gaussian in floating point; `accounting.gaussian` has the formula."""
   near, far = (special.log_ndtr(half - epsilons / mu) for half in (0.5 * mu, -0.5 * mu))
   return near + np.log(-np.expm1(np.minimum(epsilons + far - near, -1e-300)))

@@ -1,4 +1,4 @@
-"""Sampling schemes for the batches of centralized training."""
+"""Sampling schemes: batches of centralized training, and secret bins."""
 
 import dataclasses
 import math
@@ -55,33 +55,56 @@ class Cyclic:
     return -(-self.num_rounds // self.num_parts)
 
 
+ONE, REPLACED, OPPOSITE = 'one', 'replaced', 'opposite'
+"""What neighbouring runs are told apart by; see `sampled_gaussian.epsilon`."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Relation:
   """Effect of one example on a sampled round under one adjacency."""
 
   factor: float  # largest change of a round's sum, in clip norms
-  replaced: bool  # True if the bound for a replaced example applies
+  pair: str  # what neighbouring runs are told apart by, of `sampled_gaussian`
   sentence: str  # adjacency in words
 
 
-_REPLACED = Relation(
-  2.0,
-  True,
+_SENTENCE = (
   'adjacency is replace-one: neighbouring runs differ in the data of one'
-  ' example; two clipped updates are at most 2 clip norms apart',
+  ' example; two clipped updates are at most 2 clip norms apart'
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Sampled(Cyclic):
-  """Scheme with fresh secret samples each round, which amplifies privacy.
+class _Secret:
+  """Scheme whose draws are secret, which amplifies privacy.
 
-  Attributes and errors are those of `Cyclic`; num_parts is at least the number of bands of the
-  strategy. A subclass defines `relations`, the adjacencies with a known bound, and `how`, the
-  sampling in words.
+  A subclass defines `relations`, the adjacencies with a known bound, and `assumption`.
   """
 
   relations: ClassVar[Mapping[str, Relation]]
+
+  @property
+  def assumption(self) -> str:
+    """States in words how participation must have been drawn."""
+    raise NotImplementedError
+
+  def relation(self, adjacency_name: str) -> Relation:
+    """Returns the effect of one example; raises ValueError if no bound is known."""
+    if adjacency_name not in self.relations:
+      raise ValueError(
+        f'adjacency must be one of {", ".join(self.relations)} where participation is drawn by'
+        f' {type(self).__name__}, got {adjacency_name!r}: no bound is known'
+      )
+    return self.relations[adjacency_name]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Batches(Cyclic, _Secret):
+  """Scheme with fresh secret samples each round.
+
+  Attributes and errors are those of `Cyclic`; num_parts is at least the number of bands of the
+  strategy. A subclass defines `how`, the sampling in words.
+  """
+
   how: ClassVar[str]
 
   @property
@@ -99,18 +122,9 @@ class Sampled(Cyclic):
     """States in words how batches must have been drawn."""
     return self.how.format(probability=self.sampling_probability)
 
-  def relation(self, adjacency_name: str) -> Relation:
-    """Returns the effect of one example; raises ValueError if no bound is known."""
-    if adjacency_name not in self.relations:
-      raise ValueError(
-        f'adjacency must be one of {", ".join(self.relations)} where batches are drawn by'
-        f' {type(self).__name__}, got {adjacency_name!r}: no bound is known'
-      )
-    return self.relations[adjacency_name]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CyclicPoisson(Sampled):
+class CyclicPoisson(Batches):
   """Scheme that includes each example of a round's part independently.
 
   With one part this is the Poisson sampling of DP-SGD. Examples are drawn independently, so
@@ -123,17 +137,17 @@ class CyclicPoisson(Sampled):
   relations: ClassVar[Mapping[str, Relation]] = {
     adjacency.ADD_OR_REMOVE: Relation(
       1.0,
-      False,
+      ONE,
       'adjacency is add-or-remove: neighbouring runs differ in one example'
       ' more or less, and the parts of the others stay the same',
     ),
     adjacency.ZERO_OUT: Relation(
       1.0,
-      False,
+      ONE,
       'adjacency is zero-out: neighbouring runs differ in that the updates of one example are'
       ' zeros; as the others are drawn without regard to it, that is one example less',
     ),
-    adjacency.REPLACE_ONE: _REPLACED,
+    adjacency.REPLACE_ONE: Relation(2.0, OPPOSITE, _SENTENCE),
   }
   how: ClassVar[str] = (
     'a round includes each example of its part independently with probability {probability:.6g},'
@@ -146,7 +160,7 @@ class CyclicPoisson(Sampled):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CyclicFixedSize(Sampled):
+class CyclicFixedSize(Batches):
   """Scheme that draws batch_size examples of a part uniformly at random.
 
   If one example is not drawn, another one is. Zeroing out an example can thus change a sum by
@@ -156,12 +170,12 @@ class CyclicFixedSize(Sampled):
   relations: ClassVar[Mapping[str, Relation]] = {
     adjacency.ZERO_OUT: Relation(
       2.0,
-      True,
+      REPLACED,
       'adjacency is zero-out: neighbouring runs differ in that the updates'
       ' of one example are zeros; since another example is in the batches'
       ' without it, 2 clip norms away, it is accounted as replace-one',
     ),
-    adjacency.REPLACE_ONE: _REPLACED,
+    adjacency.REPLACE_ONE: Relation(2.0, REPLACED, _SENTENCE),
   }
   how: ClassVar[str] = (
     'a round draws a fixed number of examples of its part without replacement, {probability:.6g} of'
@@ -217,17 +231,72 @@ class ShuffledOnce(Shuffled):
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class SecretBins(_Secret):
+  """Scheme in which each device draws a secret bin once, uniformly, and keeps it.
+
+  A device of bin i takes part only in rounds t with t mod num_bins = i; it may stay away from any
+  of them. C may be any strategy.
+
+  Attributes:
+    num_rounds: n.
+    num_bins: b, at most n and 4096.
+  """
+
+  num_rounds: int
+  num_bins: int
+
+  relations: ClassVar[Mapping[str, Relation]] = {
+    adjacency.ZERO_OUT: Relation(
+      1.0,
+      ONE,
+      'adjacency is zero-out: neighbouring runs differ in that the updates of one device are zeros,'
+      ' and the rounds of all others stay the same',
+    )
+  }
+
+  def __post_init__(self):
+    for name in ('num_rounds', 'num_bins'):
+      object.__setattr__(self, name, schemas.positive_integer(name, getattr(self, name)))
+    most = min(self.num_rounds, MOST_BINS)
+    if self.num_bins > most:
+      raise ValueError(
+        f'num_bins={self.num_bins} is more than {most}: num_rounds={self.num_rounds}, and at most'
+        f' {MOST_BINS} bins'
+      )
+
+  @property
+  def assumption(self) -> str:
+    """States in words how bins must have been drawn."""
+    return (
+      f'each device drew one of {self.num_bins} bins, uniformly and in secret, independently of all'
+      ' data, all other devices and all that anybody saw, kept it, and took part in no round t but'
+      f' those with t mod {self.num_bins} equal to its bin; a timer, or the rounds in which devices'
+      ' happen to be available, are no such bins'
+    )
+
+
+MOST_BINS = 4096
+"""Most secret bins: the mathematics takes a matrix of bins by bins."""
+
+Sampled = Batches | SecretBins
 Scheme = Sampled | Shuffled
 
-SCHEMES: dict[str, type[Scheme]] = {
+BATCHES: dict[str, type[Batches | Shuffled]] = {
   'poisson': CyclicPoisson,
   'fixed_size': CyclicFixedSize,
   'shuffled': Shuffled,
   'shuffled_once': ShuffledOnce,
 }
+SCHEMES: dict[str, type[Scheme]] = {**BATCHES, 'bins': SecretBins}
 
 
-def name(scheme: Cyclic) -> str:
+def of_rounds(scheme: Any, num_rounds: int) -> Any:
+  """Returns a scheme for the rounds that a run has had; with at least one for each secret bin."""
+  return dataclasses.replace(scheme, num_rounds=max(num_rounds, getattr(scheme, 'num_bins', 1)))
+
+
+def name(scheme: Scheme) -> str:
   """Returns the name of a scheme's class in SCHEMES."""
   return next(n for n, cls in SCHEMES.items() if type(scheme) is cls)
 
@@ -237,11 +306,13 @@ def most_parts(num_examples: int, batch_size: float) -> int:
   return int(num_examples // math.ceil(batch_size))
 
 
-def to_json(scheme: Cyclic) -> dict[str, Any]:
+def to_json(scheme: Any) -> dict[str, Any]:
   """Returns the name of a scheme's class and its attributes."""
-  size = scheme.batch_size
-  size = int(size) if size == int(size) else size
-  return {'sampling': name(scheme), **dataclasses.asdict(scheme), 'batch_size': size}
+  values = dataclasses.asdict(scheme)
+  size = values.get('batch_size')
+  if size is not None and size == int(size):
+    values['batch_size'] = int(size)
+  return {'sampling': name(scheme), **values}
 
 
 def from_json(document: Mapping[str, Any]) -> Scheme:

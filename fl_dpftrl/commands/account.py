@@ -49,19 +49,9 @@ def run(args: argparse.Namespace) -> json_files.Object:
   """Returns the guarantee of the noise, or that of the least noise for a target at the first δ."""
   flags.check_max_epsilon(args)
   if args.noise_multiplier is not None:
-    noise = {'noise_multiplier': args.noise_multiplier}
-    return _guarantee(args, accounting.account, accountant.account, noise)
+    return _guarantee(args, accountant.account, {'noise_multiplier': args.noise_multiplier})
   target = {'epsilon': args.epsilon} if args.rho is None else {'rho': args.rho}
-  return _guarantee(args, accounting.calibrate, _calibrate_amplified, target)
-
-
-def _calibrate_amplified(*args, **kwargs) -> accounting.Guarantee:
-  if 'rho' in kwargs:
-    raise ValueError(
-      f'--rho={kwargs["rho"]} is not supported with --sampling: sampled'
-      ' batches have no single Gaussian release; use --epsilon'
-    )
-  return accountant.calibrate(*args, **kwargs)
+  return _guarantee(args, accountant.calibrate, target)
 
 
 def verdict(args: argparse.Namespace, result: json_files.Object) -> tuple[int, str] | None:
@@ -70,33 +60,30 @@ def verdict(args: argparse.Namespace, result: json_files.Object) -> tuple[int, s
 
 
 def _guarantee(
-  args: argparse.Namespace,
-  ordinary: Callable[..., accounting.Guarantee],
-  amplified: Callable[..., accounting.Guarantee],
-  noise: json_files.Object,
+  args: argparse.Namespace, accounted: Callable[..., accounting.Guarantee], noise: json_files.Object
 ) -> json_files.Object:
-  """Returns the result of the accountant that the flags select, as fields."""
+  """Returns the result of the accountant for the participation of the flags, as fields."""
   strategy = files.load_strategy(args.strategy)
   draws = flags.sampling(args, strategy, args.num_rounds)
-  arguments = noise | {'delta': args.delta, 'adjacency': args.adjacency}
   schema = None
-  if isinstance(draws, sampling.Sampled):
-    if args.num_parameters is not None:
-      raise ValueError(
-        f'--num_parameters={args.num_parameters} is refused with --sampling={args.sampling}: the'
-        ' rounding of whole numbers is not bounded for sampled batches; leave it out'
-      )
-    if args.group_size != 1:
-      raise ValueError(
-        f'--group_size={args.group_size} is refused with --sampling='
-        f'{args.sampling}: examples are drawn one by one, and a multiple of'
-        ' the sensitivity is no bound for a group; use --group_size=1'
-      )
-    guarantee = amplified(strategy, draws, **arguments)
-  else:
-    schema = draws.schema if isinstance(draws, sampling.Shuffled) else flags.schema(args)
-    arguments |= {'group_size': args.group_size, 'num_coordinates': args.num_parameters}
-    guarantee = ordinary(strategy, schema, **arguments)
+  if draws is None:
+    schema = flags.schema(args)
+  elif isinstance(draws, sampling.Shuffled):
+    schema = draws.schema
+  elif args.num_parameters is not None:
+    raise ValueError(
+      f'--num_parameters={args.num_parameters} is refused with --sampling={args.sampling}: the'
+      ' rounding of whole numbers is not bounded for secret draws; leave it out'
+    )
+  guarantee = accounted(
+    strategy,
+    draws or schema,
+    delta=args.delta,
+    adjacency=args.adjacency,
+    group_size=args.group_size,
+    num_coordinates=args.num_parameters,
+    **noise,
+  )
   figures = guarantee.to_json()
   curve = {'curve': figures.pop('curve')} if 'curve' in figures else {}
   result = {
@@ -120,7 +107,7 @@ def _guarantee(
 
 
 def _participation(
-  args: argparse.Namespace, draws: sampling.Cyclic | None, schema: schemas.MinSep | None
+  args: argparse.Namespace, draws: sampling.Scheme | None, schema: schemas.MinSep | None
 ) -> json_files.Object:
   """Returns the participation schema or the sampling scheme, as fields."""
   result = {'num_rounds': args.num_rounds}
@@ -128,11 +115,10 @@ def _participation(
     result |= flags.schema_fields(schema)
     result['separation'] = flags.separation(schema)
   if draws is not None:
-    names = flags.SAMPLING[1:]
-    if isinstance(draws, sampling.Sampled):
-      names += ('sampling_probability', 'compositions')
-    result['sampling'] = args.sampling
-    result |= {name: getattr(draws, name) for name in names}
+    result |= {**sampling.to_json(draws), 'num_rounds': args.num_rounds}
+    if isinstance(draws, sampling.Batches):
+      names = ('sampling_probability', 'compositions')
+      result |= {name: getattr(draws, name) for name in names}
   return result
 
 

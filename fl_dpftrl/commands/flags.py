@@ -102,14 +102,14 @@ def schema_fields(value: schemas.MinSep) -> dict[str, int]:
   }
 
 
-SAMPLING = ('sampling', 'num_examples', 'batch_size', 'num_parts')
+SAMPLING = ('sampling', 'num_examples', 'batch_size', 'num_parts', 'num_bins')
 
 
 def add_sampling(
   parser: argparse.ArgumentParser,
   words: str = (
-    'for centralized training: sampling scheme of the batches; use instead'
-    ' of the participation flags; poisson and fixed_size amplify privacy'
+    'how batches are sampled, or bins for secret bins; use instead of the participation flags;'
+    ' poisson, fixed_size and bins amplify privacy'
   ),
 ) -> None:
   """Adds --sampling and the flags that describe sampled batches."""
@@ -127,6 +127,7 @@ def add_sampling(
     help='with --sampling: number of parts of the examples that rounds take'
     ' turns at (default: bands of the strategy if amplified, else 1)',
   )
+  add('--num_bins', type=int, help='with --sampling=bins: bins of which each device draws one')
 
 
 def _number(text: str) -> int | float:
@@ -154,11 +155,15 @@ def sampling(
       raise ValueError(
         f'--{name}={value} and --sampling={args.sampling} exclude each other; drop one of them'
       )
-  for name in ('num_examples', 'batch_size'):
-    if name not in given:
-      raise ValueError(f'--sampling={args.sampling} needs --{name}')
   scheme = sampling_lib.SCHEMES[args.sampling]
-  if strategy is not None and issubclass(scheme, sampling_lib.Sampled):
+  wanted = [field.name for field in dataclasses.fields(scheme)]
+  for name in wanted:
+    if name in SAMPLING and name not in given and name != 'num_parts':
+      raise ValueError(f'--sampling={args.sampling} needs --{name}')
+  for name, value in given.items():
+    if name not in wanted:
+      raise ValueError(f'--{name}={value} does not go with --sampling={args.sampling}; drop it')
+  if strategy is not None and issubclass(scheme, sampling_lib.Batches):
     from fl_dpftrl.amplification import accountant
 
     given.setdefault('num_parts', accountant.num_bands(strategy))

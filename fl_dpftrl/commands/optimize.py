@@ -224,7 +224,7 @@ def _best_bands(
     workload=workload,
   )
   return strategy, {
-    'num_bands': guarantee.sampling.num_parts,
+    'num_bands': accountant.num_bands(strategy),
     'num_examples': args.num_examples,
     'batch_size': args.batch_size,
     'noise_multiplier': guarantee.noise_multiplier,

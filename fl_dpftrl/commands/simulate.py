@@ -6,11 +6,15 @@ import time
 from collections.abc import Iterator
 
 from fl_dpftrl import tables
+from fl_dpftrl.amplification import sampling
 from fl_dpftrl.commands import flags, output, population_flags
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import attendance as attendance_lib
 from fl_dpftrl.simulation import partition, recording
+
+_NOT_DEVICES = 'which is for examples of centralized training'
+_NO_BINS = 'as rounds that close at a goal, and timers, let others decide who takes part'
 
 HELP = 'simulates the participation of a population and writes the log'
 
@@ -24,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   population_flags.add_arguments(parser)
   flags.add_sampling(
-    parser, 'for centralized training instead of devices: sampling scheme of the batches'
+    parser,
+    'instead of availability: how batches of examples are sampled, or bins for devices of which'
+    ' each takes part in all rounds of its secret bin',
   )
   add('--output', metavar='FILE.parquet', help='participation log to write')
   add(
@@ -42,7 +48,8 @@ def run(args: argparse.Namespace) -> json_files.Object:
   batches, details = _partition(args), json_files.Object()
   if batches is not None:
     attendance = _record(args, batches.rounds())
-    details |= {'sampling': args.sampling, 'num_parts': batches.scheme.num_parts}
+    shares = sampling.to_json(batches.scheme).items()
+    details |= {k: v for k, v in shares if k in ('sampling', 'num_parts', 'num_bins')}
   else:
     simulation = population_flags.scenario(args).simulation()
     details |= {'dropped': 0, 'late': 0}
@@ -71,7 +78,9 @@ def finish(args: argparse.Namespace, result: json_files.Object) -> None:
 
 
 def _completed(args: argparse.Namespace) -> argparse.Namespace:
-  needed = ('num_rounds',) if args.sampling else ('population', 'report_goal', 'num_rounds')
+  needed: tuple[str, ...] = ('population', 'report_goal', 'num_rounds')
+  if args.sampling:
+    needed = ('population', 'num_rounds') if args.sampling == 'bins' else ('num_rounds',)
   return population_flags.completed(args, *needed)
 
 
@@ -80,15 +89,19 @@ def _partition(args: argparse.Namespace) -> partition.Partition | None:
   scheme = flags.sampling(args, None, args.num_rounds)
   if scheme is None:
     return None
-  refused = ('population', 'report_goal', 'timer_hours', 'timer_rounds')
-  for name in ('scenario', 'output_scenario', *refused):
+  is_bins = isinstance(scheme, sampling.SecretBins)
+  names = 'scenario output_scenario population report_goal timer_hours timer_rounds'
+  for name in names.split():
+    if name == 'population' and is_bins:
+      continue
     value = getattr(args, name)
     if value is not None:
       raise ValueError(
-        f'--{name}={value} is for devices and conflicts with'
-        f' --sampling={args.sampling}, which is for centralized training'
+        f'--{name}={value} conflicts with --sampling={args.sampling},'
+        f' {_NO_BINS if is_bins else _NOT_DEVICES}: drop it'
       )
-  return partition.Partition(scheme=scheme, seed=args.seed)
+  num_devices = args.population if is_bins else None
+  return partition.Partition(scheme=scheme, seed=args.seed, num_devices=num_devices)
 
 
 def _record(

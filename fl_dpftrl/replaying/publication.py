@@ -1,7 +1,9 @@
 """The command that reproduces the figures of a published statement."""
 
 import shlex
+from typing import cast
 
+from fl_dpftrl.amplification import sampling
 from fl_dpftrl.replaying import statement as statement_lib
 
 
@@ -33,7 +35,7 @@ def command(statement: statement_lib.Statement) -> str:
       words.append(f'--declared_min_sep={statement.declared.min_sep}')
       words.append(f'--declared_max_participations={statement.declared.max_participations}')
     if statement.drawn is not None:
-      scheme = statement.drawn.scheme
+      scheme = cast(sampling.Shuffled, statement.drawn.scheme)  # Others are not published.
       words += [
         f'--sampling={statement.drawn.name}',
         f'--num_examples={scheme.num_examples}',

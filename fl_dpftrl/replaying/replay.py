@@ -14,6 +14,7 @@ from typing import Any
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.amplification import drawn as drawn_lib
+from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import refusals
 from fl_dpftrl.participation import counts
@@ -63,7 +64,7 @@ def replay(
   drawn = None
   if claims[0].sampling is not None:
     drawn = drawn_lib.guarantee(
-      dataclasses.replace(claims[0].sampling, num_rounds=runs[0].log.num_rounds),
+      sampling_lib.of_rounds(claims[0].sampling, runs[0].log.num_rounds),
       claims[0].strategy,
       noise_multiplier=claims[0].noise_multiplier,
       happened=happened[0],

@@ -62,7 +62,7 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
   mu = None if void else statement.worst_case.mu
   size = statement.group_size
   one, unit = 'device', setting.unit
-  if statement.drawn:  # Centralized training draws examples.
+  if statement.drawn and statement.drawn.name != 'bins':  # Batches are of examples.
     one, unit = 'example', 'an example' if unit == Setting.unit else unit
   return page.render(
     'privacy.html',

@@ -1,4 +1,4 @@
-"""Simulated batches of centralized training.
+"""Simulated batches of centralized training, and secret bins.
 
 The cohorts follow a scheme of `amplification.sampling`: rounds take turns at parts of the examples
 and draw within their part. They are simulated from a seed. Draws that amplify a guarantee must
@@ -6,7 +6,8 @@ be secret, so a known or guessable seed does not amplify.
 """
 
 import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from fl_dpftrl.amplification import sampling
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import cohorts, seeds
 
-_BATCHES, _ORDERS = 16, 17
+_BATCHES, _ORDERS, _BINS = 16, 17, 18
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,18 +31,23 @@ class Partition:
     seed: seed of the draws of all rounds.
     start: UTC second at which simulated time starts.
     round_seconds: duration of each round, in seconds.
+    num_devices: for secret bins: devices, each of which takes part in all rounds of its bin.
   """
 
-  scheme: sampling.Cyclic
+  scheme: sampling.Scheme
   seed: int
   start: int = cohorts.START
   round_seconds: int = 60
+  num_devices: int | None = None
 
   def __post_init__(self):
     if type(self.scheme) not in sampling.SCHEMES.values():
       raise ValueError(f'scheme must be one of {", ".join(sampling.SCHEMES)}, got {self.scheme!r}')
     seeds.check_seed(self.seed)
-    for name in ('start', 'round_seconds'):
+    if (self.num_devices is None) == isinstance(self.scheme, sampling.SecretBins):
+      raise ValueError('num_devices goes with secret bins, and they need it')
+    sizes = ('start', 'round_seconds') + ('num_devices',) * (self.num_devices is not None)
+    for name in sizes:
       object.__setattr__(self, name, schemas.positive_integer(name, getattr(self, name)))
 
   @property
@@ -55,27 +61,35 @@ class Partition:
     return self._rounds(first)
 
   def _rounds(self, first: int) -> Iterator[schemas.Cohort]:
-    draw = self._drawn
-    if isinstance(self.scheme, sampling.Shuffled):
-      draw = _Shuffles(self.scheme, self.seed).batch
+    draw = self._drawer()
     for t in range(first, self.num_rounds):
-      part = t % self.scheme.num_parts
       started = self.start + t * self.round_seconds
       yield schemas.Cohort(
-        round=t,
-        device_ids=np.sort(draw(t)) * self.scheme.num_parts + part,
-        started=started,
-        closed=started + self.round_seconds,
+        round=t, device_ids=draw(t), started=started, closed=started + self.round_seconds
       )
 
-  def _drawn(self, t: int) -> np.ndarray:
+  def _drawer(self) -> Callable[[int], np.ndarray]:
+    """Returns the function from a round to its cohort, int64."""
+    scheme = self.scheme
+    if isinstance(scheme, sampling.SecretBins):
+      bins = seeds.generator(self.seed, _BINS).integers(scheme.num_bins, size=self.num_devices)
+      order = np.argsort(bins, kind='stable')
+      ends = np.cumsum(np.bincount(bins, minlength=scheme.num_bins))
+      members = np.split(order, ends[:-1])
+      return lambda t: members[t % scheme.num_bins]
+    draw: Callable[[int], np.ndarray] = functools.partial(self._drawn, scheme)
+    if isinstance(scheme, sampling.Shuffled):
+      draw = _Shuffles(scheme, self.seed).batch
+    return lambda t: np.sort(draw(t)) * scheme.num_parts + t % scheme.num_parts
+
+  def _drawn(self, scheme: sampling.Cyclic, t: int) -> np.ndarray:
     """Returns indices within the part, int64."""
     rng = seeds.generator(self.seed, _BATCHES, t)
-    size = int(self.scheme.batch_size)
-    if isinstance(self.scheme, sampling.CyclicPoisson):
+    size = int(scheme.batch_size)
+    if isinstance(scheme, sampling.CyclicPoisson):
       # A binomial size, then a uniform subset: independent draws of examples.
-      size = rng.binomial(self.scheme.part_size, self.scheme.sampling_probability)
-    return rng.choice(self.scheme.part_size, size, replace=False, shuffle=False)
+      size = rng.binomial(scheme.part_size, scheme.sampling_probability)
+    return rng.choice(scheme.part_size, size, replace=False, shuffle=False)
 
 
 class _Shuffles:

@@ -94,9 +94,11 @@ class Cell:
 
   @property
   def sampling(self) -> sampling_lib.Sampled | None:
-    """Scheme that draws the run's batches, with a part for each band; None for a schema."""
+    """Secret bins, or the scheme of batches, with a part for each band; None for a schema."""
     scheme, parts = self.design.sampling, self.noise and self.noise.num_parts
-    return scheme and dataclasses.replace(scheme, num_parts=parts or 1)
+    if not isinstance(scheme, sampling_lib.Batches):
+      return scheme
+    return dataclasses.replace(scheme, num_parts=parts or 1)
 
   def aggregator(self, **options: Any) -> 'CorrelatedNoiseFactory':
     """Returns an aggregator for `train` with the noise of the run, and further options."""
@@ -186,7 +188,7 @@ class Cell:
       raise ValueError(f'{log} is missing: use the aggregator in a `with` block, which closes it')
     opened = runs.open_run(log, strategy)
     if self.sampling is not None:
-      scheme = dataclasses.replace(self.sampling, num_rounds=opened.log.num_rounds)
+      scheme = sampling_lib.of_rounds(self.sampling, opened.log.num_rounds)
       claim = dataclasses.replace(opened.claim, sampling=scheme)
       opened = dataclasses.replace(opened, claim=claim)
     stated = replay.replay(opened, deltas=self.design.delta)

@@ -118,7 +118,8 @@ def study(
     folder: folder of the study, which gets results.csv, table.txt, study.md and the figures.
     mechanisms, epsilons: names, as of `compare`, or `Mechanism`s; target ε.
     schema: participation that each run keeps to.
-    sampling: scheme by which runs in one place draw their batches in secret, in place of a schema:
+    sampling: secret bins, or scheme by which runs in one place draw their batches in secret, in
+      place of a schema:
       `cell.sampling` is it, with a part for each band. `identity` is then DP-SGD; `banded` and
       `banded_toeplitz` without a size have the number of bands with the least noise at each ε.
     clip_norm, report_goal: L2 bound on an update, and fixed divisor of the sum of a round.

@@ -116,7 +116,7 @@ class Design:
         raise ValueError(f'schema must be a MinSep, got {messages.kind(self.schema)}')
     elif not isinstance(self.sampling, sampling_lib.Sampled):
       raise ValueError(
-        'sampling must be a scheme that amplifies, CyclicPoisson or CyclicFixedSize, got'
+        'sampling must amplify, as CyclicPoisson, CyclicFixedSize and SecretBins do, got'
         f' {messages.kind(self.sampling)}; shuffled batches have a schema'
       )
     elif self.deployment_report_goal is not None:
@@ -124,10 +124,13 @@ class Design:
 
   @property
   def participation(self) -> schemas.MinSep:
-    """The schema; that of one turn of an example's part where batches are drawn."""
+    """The schema; that of one bin or of one turn of an example's part where these are drawn."""
     if self.sampling is None:
       return self.schema  # type: ignore[return-value]
-    return schemas.MinSep(num_rounds=self.sampling.num_rounds, max_participations=1)
+    rounds = self.sampling.num_rounds
+    if isinstance(self.sampling, sampling_lib.SecretBins):
+      return schemas.MinSep(num_rounds=rounds, min_sep=self.sampling.num_bins)
+    return schemas.MinSep(num_rounds=rounds, max_participations=1)
 
   @property
   def settings(self) -> tuple[Setting, ...]:

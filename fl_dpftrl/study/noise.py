@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fl_dpftrl import accounting, workloads
 from fl_dpftrl.accounting import arithmetic
-from fl_dpftrl.amplification import accountant
+from fl_dpftrl.amplification import accountant, sampling
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.planning import candidates
 from fl_dpftrl.strategies import files
@@ -90,7 +90,7 @@ def _found(
 ) -> Noise:
   schema, scheme, delta = design.participation, design.sampling, design.delta
   bands: tuple[int | None, ...] = (None,)
-  if scheme is not None and mechanism.mechanism in _BANDED:
+  if isinstance(scheme, sampling.Batches) and mechanism.mechanism in _BANDED:
     sizes = {name: getattr(scheme, name) for name in ('num_rounds', 'num_examples', 'batch_size')}
     bands = accountant.candidate_bands(**sizes)
   paths = [
@@ -102,7 +102,7 @@ def _found(
       strategies, scheme, epsilon=epsilon, delta=delta, workload=design.workload
     )
     (name,) = (path.name for path, strategy in zip(paths, strategies) if strategy is chosen)
-    parts = amplified.sampling.num_parts
+    parts = getattr(amplified.sampling, 'num_parts', None)
     return Noise(name, amplified.noise_multiplier, amplified.epsilon(), parts)
   options: dict[str, Any] = {'delta': delta, 'num_coordinates': arithmetic.MANY_COORDINATES}
   guarantee = accounting.calibrate(strategies[0], schema, epsilon=epsilon, **options)

@@ -19,7 +19,7 @@ from tests import drawn
 
 STRATEGY = toeplitz.BandedToeplitz([1.0, 0.5, 0.25], 120)
 SIZES = dict(num_rounds=120, num_examples=1205, batch_size=40, num_parts=3)
-SCHEMES = {name: kind(**SIZES) for name, kind in sampling.SCHEMES.items()}
+SCHEMES = {name: kind(**SIZES) for name, kind in sampling.BATCHES.items()}
 SAMPLED = ('poisson', 'fixed_size')
 SHUFFLED = ('shuffled', 'shuffled_once')
 
@@ -119,7 +119,7 @@ def test_the_file_itself_may_say_otherwise(tmp_path, said):
   scheme, path = sampling.Shuffled(**short), tmp_path / 'log.parquet'
   metadata = claim_lib.Claim(strategy=STRATEGY, noise_multiplier=3.0, sampling=scheme).to_metadata()
   schema.write_log(path, **drawn.columns(drawn.batches(scheme)), num_rounds=3, metadata=metadata)
-  run = run_of(log_lib.read_log(path), scheme=sampling.SCHEMES[said](**short))
+  run = run_of(log_lib.read_log(path), scheme=sampling.BATCHES[said](**short))
   stated = replay.replay(run, deltas=1e-6).drawn
   assert stated.holds is (said == 'shuffled')
   if said == 'fixed_size':

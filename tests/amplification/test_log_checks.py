@@ -14,7 +14,7 @@ from fl_dpftrl.participation import counts
 from tests import drawn
 
 SIZES = dict(num_rounds=240, num_examples=2003, batch_size=50, num_parts=4)
-EVERY = sorted(sampling.SCHEMES)
+EVERY = sorted(sampling.BATCHES)
 
 
 def happened(rounds):
@@ -67,8 +67,8 @@ MISTAKEN = {('shuffled_once', 'shuffled')}
 @pytest.mark.parametrize('said', EVERY)
 @pytest.mark.parametrize('true', EVERY)
 def test_kinds_are_told_apart(true, said):
-  rounds = drawn.batches(sampling.SCHEMES[true](**SIZES))
-  found = contradictions(rounds, sampling.SCHEMES[said](**SIZES))
+  rounds = drawn.batches(sampling.BATCHES[true](**SIZES))
+  found = contradictions(rounds, sampling.BATCHES[said](**SIZES))
   assert bool(found) is (true != said and (true, said) not in MISTAKEN)
 
 
@@ -88,8 +88,8 @@ def test_kinds_are_told_apart(true, said):
 )
 def test_other_figures_are_not_believed(name, change):
   """Above all those with which an example is drawn with less probability."""
-  scheme = sampling.SCHEMES[name](**SIZES)
-  other = sampling.SCHEMES[name](**{**SIZES, **change})
+  scheme = sampling.BATCHES[name](**SIZES)
+  other = sampling.BATCHES[name](**{**SIZES, **change})
   rounds = drawn.batches(scheme)
   if isinstance(scheme, sampling.Sampled):
     assert contradictions(rounds, other)
@@ -270,7 +270,7 @@ def test_overlaps_and_coverage_have_the_tails_that_are_claimed():
 
 @pytest.mark.parametrize('name', ['shuffled', 'shuffled_once'])
 def test_runs_shorter_than_a_pass(name):
-  scheme = sampling.SCHEMES[name](**{**SIZES, 'num_rounds': 7})
+  scheme = sampling.BATCHES[name](**{**SIZES, 'num_rounds': 7})
   rounds = drawn.batches(scheme)
   assert not contradictions(rounds, scheme)
   rounds[4] = rounds[0]

@@ -10,7 +10,7 @@ from dp_accounting.rdp import rdp_privacy_accountant
 from scipy import optimize, stats
 
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.amplification import sampled_gaussian
+from fl_dpftrl.amplification import sampled_gaussian, sampling
 
 STEP = 0.02
 
@@ -89,7 +89,7 @@ def test_without_sampling_releases_add_up(count, delta):
 def test_whole_parts_with_replaced_examples_add_up(multiplier, probability):
   whole = gaussian.epsilon(multiplier, 1e-6)
   epsilon = sampled_gaussian.epsilon(
-    2.0 * multiplier, 1e-6, probability=probability, count=4, replaced=True
+    2.0 * multiplier, 1e-6, probability=probability, count=4, pair=sampling.REPLACED
   )
   assert whole * (1.0 - 1e-6) <= epsilon <= whole * 1.01
 
@@ -121,19 +121,25 @@ def test_replaced_examples_are_between_poisson_and_renyi(multiplier, batch, coun
   accountant.compose(sampled, count)
   chances = {'probability': batch / 1000, 'count': count}
   poisson, replaced = (
-    sampled_gaussian.epsilon(multiplier, 1e-6, **chances, replaced=r) for r in (False, True)
+    sampled_gaussian.epsilon(multiplier, 1e-6, **chances, pair=p)
+    for p in (sampling.ONE, sampling.REPLACED)
   )
   assert poisson < replaced < accountant.get_epsilon(1e-6)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  'multiplier, probability, count, replaced',
-  [(3.0, 0.01, 20_000, False), (2.0, 0.5, 100, False), (3.0, 0.01, 10_000, True)],
+  'multiplier, probability, count, pair',
+  [
+    (3.0, 0.01, 20_000, 'one'),
+    (2.0, 0.5, 100, 'one'),
+    (3.0, 0.01, 10_000, 'replaced'),
+    (3.0, 0.01, 10_000, 'opposite'),
+  ],
 )
-def test_small_deltas_are_not_lost_to_rounding(multiplier, probability, count, replaced):
+def test_small_deltas_are_not_lost_to_rounding(multiplier, probability, count, pair):
   """ε is concave in ln 1/δ, as of any Gaussian: noise in δ would break it."""
-  chances = {'probability': probability, 'count': count, 'replaced': replaced}
+  chances = {'probability': probability, 'count': count, 'pair': pair}
   slopes = np.diff(
     [sampled_gaussian.epsilon(multiplier, 10.0**-i, **chances) for i in range(4, 11)]
   )
@@ -144,11 +150,17 @@ def test_small_deltas_are_not_lost_to_rounding(multiplier, probability, count, r
 @pytest.mark.slow
 @pytest.mark.parametrize('epsilon', [0.05, 1.0, 12.0])
 @pytest.mark.parametrize(
-  'probability, count, replaced',
-  [(0.05, 200, False), (0.9, 3, False), (1.0, 7, False), (0.05, 200, True)],
+  'probability, count, pair',
+  [
+    (0.05, 200, 'one'),
+    (0.9, 3, 'one'),
+    (1.0, 7, 'one'),
+    (0.05, 200, 'replaced'),
+    (0.05, 200, 'opposite'),
+  ],
 )
-def test_multiplier_meets_epsilon_and_no_more(epsilon, probability, count, replaced):
-  chances = {'probability': probability, 'count': count, 'replaced': replaced}
+def test_multiplier_meets_epsilon_and_no_more(epsilon, probability, count, pair):
+  chances = {'probability': probability, 'count': count, 'pair': pair}
   least = sampled_gaussian.effective_noise_multiplier(epsilon, 1e-6, **chances)
   assert sampled_gaussian.epsilon(least, 1e-6, **chances) <= epsilon
   assert sampled_gaussian.epsilon(least * (1.0 - 2e-5), 1e-6, **chances) > epsilon
@@ -237,7 +249,7 @@ def test_no_release_of_a_replaced_example_spends_more(pair, sample, argument, sh
       delta = max(spent)
       if delta > 1e-12:
         bound = sampled_gaussian.epsilon(
-          0.5 * sigma, delta, probability=share, count=count, replaced=True
+          0.5 * sigma, delta, probability=share, count=count, pair=sampling.REPLACED
         )
         assert bound >= epsilon - 1e-6
 
@@ -248,7 +260,7 @@ def test_one_release_of_a_fixed_size_is_tight(batch):
   p, q = (release(fixed_size(e, batch), sigma) for e in NEIGHBOURS[0])
   delta = max(hockey_stick(p, q, epsilon), hockey_stick(q, p, epsilon))
   bound = sampled_gaussian.epsilon(
-    0.5 * sigma, delta, probability=batch / 4, count=1, replaced=True
+    0.5 * sigma, delta, probability=batch / 4, count=1, pair=sampling.REPLACED
   )
   assert epsilon - 1e-6 <= bound <= epsilon * 1.001
 
@@ -256,6 +268,6 @@ def test_one_release_of_a_fixed_size_is_tight(batch):
 def test_the_noise_of_poisson_samples_would_not_do():
   """Neither its ε, nor that with half the multiplier, is a bound here."""
   chances = {'probability': 0.5, 'count': 10}
-  replaced = sampled_gaussian.epsilon(1.0, 1e-6, **chances, replaced=True)
+  replaced = sampled_gaussian.epsilon(1.0, 1e-6, **chances, pair=sampling.REPLACED)
   assert replaced > 1.005 * sampled_gaussian.epsilon(1.0, 1e-6, **chances)
   assert replaced > 2.0 * sampled_gaussian.epsilon(2.0, 1e-6, **chances)

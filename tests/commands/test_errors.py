@@ -79,9 +79,9 @@ ERRORS = [
   ('calibrate', '--rho=1 --noise_multiplier=1', '--noise_multiplier'),
   ('calibrate', '--rho=1 --adjacency=add_or_remove', 'add_or_remove is refused'),
   ('calibrate', f'{_SAMPLED}=poisson --epsilon=1 --min_sep=2', '--min_sep=2 and --sampling=poi'),
-  ('calibrate', f'{_SAMPLED}=poisson --epsilon=1 --group_size=2', '--group_size=2 is refused'),
+  ('calibrate', f'{_SAMPLED}=poisson --epsilon=1 --group_size=2', 'group_size=2 is refused'),
   ('calibrate', f'{_SAMPLED}=poisson --epsilon=1 --strategy=blt-b400', 'banded strategy'),
-  ('calibrate', f'{_SAMPLED}=fixed_size --rho=1', '--rho=1.0 .*--epsilon'),
+  ('calibrate', f'{_SAMPLED}=fixed_size --rho=1', 'rho=1.0: give epsilon'),
   (
     'calibrate',
     f'{_SAMPLED}=fixed_size --epsilon=1 --adjacency=add_or_remove',
@@ -120,8 +120,13 @@ ERRORS = [
   ('simulate', '--output=no/log.parquet', 'folder does not exist'),
   ('simulate', '--output=log.csv', 'must end in .parquet'),
   ('simulate', '--output_scenario=s.txt', 'must end in .json'),
+  ('account', '--sampling=bins', '--sampling=bins needs --num_bins'),
+  ('account', '--sampling=bins --num_bins=99', 'num_bins=99 is more than'),
+  ('account', f'{_SAMPLED}=bins --num_bins=3', '--num_examples=1000 does not go with'),
+  ('account', f'{_SAMPLED}=poisson --num_bins=3', '--num_bins=3 does not go with'),
+  ('simulate', '--num_bins=3 --sampling=bins', '--report_goal=40 conflicts .* close at a goal'),
   ('simulate', '--num_parts=3', '--num_parts=3 needs --sampling'),
-  ('simulate', f'{_SAMPLED}=poisson', '--population=4000 is for devices'),
+  ('simulate', f'{_SAMPLED}=poisson', '--population=4000 conflicts with'),
   (
     'simulate',
     '--population=100 --report_goal=30 --timer_rounds=5',
@@ -165,7 +170,7 @@ LINES = [
   ('verify .', 'holds no SHA256SUMS: it is no evidence'),
   ('simulate --num_rounds=3', '--population is needed, or --scenario'),
   *(
-    (f'simulate {_SAMPLED}=poisson {flag}', f'{flag} is for devices')
+    (f'simulate {_SAMPLED}=poisson {flag}', f'{flag} conflicts with')
     for flag in ('--timer_rounds=2', '--scenario=scenario.json')
   ),
   ('simulate --scenario=broken.json', '--scenario=broken.json is no scenario file'),

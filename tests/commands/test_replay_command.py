@@ -101,7 +101,7 @@ def fixture_drawn(tmp_path_factory):
   """Gives the log of a sampling scheme by the scheme's name."""
   folder = tmp_path_factory.mktemp('logs')
   sizes = dict(num_rounds=90, num_examples=600, batch_size=25, num_parts=3)
-  for name, kind in sampling.SCHEMES.items():
+  for name, kind in sampling.BATCHES.items():
     cohorts = list(partition.Partition(scheme=kind(**sizes), seed=1).rounds())
     schema.write_log(
       folder / f'{name}.parquet',

@@ -14,7 +14,7 @@ from fl_dpftrl.amplification import sampling
 from fl_dpftrl.simulation import partition
 from tests import drawn
 
-EVERY = sorted(sampling.SCHEMES)
+EVERY = sorted(sampling.BATCHES)
 
 
 def cohorts(scheme, seed=0, **kwargs):
@@ -74,7 +74,7 @@ def test_orders_differ_from_pass_to_pass_and_rounds_may_be_empty():
 
 @pytest.mark.parametrize('name', EVERY)
 def test_the_seed_names_every_round(name):
-  scheme = sampling.SCHEMES[name](num_rounds=30, num_examples=400, batch_size=20, num_parts=3)
+  scheme = sampling.BATCHES[name](num_rounds=30, num_examples=400, batch_size=20, num_parts=3)
   whole = cohorts(scheme, 7)
   again = partition.Partition(scheme=scheme, seed=7)
   for first in (0, 1, 17, 30):
@@ -148,7 +148,7 @@ def test_shuffles_are_uniform():
 
 @pytest.mark.parametrize('name', ['poisson', 'fixed_size'])
 def test_batches_of_a_billion_examples_cost_what_they_are(name):
-  scheme = sampling.SCHEMES[name](num_rounds=50, num_examples=10**9, batch_size=100, num_parts=10)
+  scheme = sampling.BATCHES[name](num_rounds=50, num_examples=10**9, batch_size=100, num_parts=10)
   tracemalloc.start()
   try:
     total = sum(c.device_ids.size for c in partition.Partition(scheme=scheme, seed=0).rounds())

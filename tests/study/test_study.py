@@ -124,6 +124,23 @@ def test_sampled_noise_has_a_part_for_each_of_the_best_bands(kind, tmp_path):
   assert f'bands: {bands["banded_toeplitz", 8.0][0]}' in study.table
 
 
+def test_secret_bins_serve_any_mechanism(tmp_path):
+  scheme, seen = dpftrl.SecretBins(16, 4), []
+
+  def run(cell):
+    if cell.noise is not None:
+      assert cell.sampling == scheme
+      noise = {'noise_multiplier': cell.noise_multiplier, 'delta': 1e-6}
+      stated = dpftrl.account(cell.strategy, scheme, **noise)
+      assert 3.99 < stated.epsilon() == cell.noise.epsilon <= 4.0
+      seen.append(cell.strategy.family)
+    return linear.proved(cell, 0.5)
+
+  linear.study(tmp_path, run, mechanisms=['blt:2', 'tree_full'], epsilons=[4.0], schema=None,
+               sampling=scheme)  # fmt: skip
+  assert {'blt', 'tree_full'} == set(seen)
+
+
 @pytest.mark.parametrize(
   'changes, status, words',
   [
@@ -180,7 +197,7 @@ def test_what_a_run_must_return(tmp_path, summary, words):
     ({'schema': None}, 'give a study schema or sampling; it has neither'),
     ({'sampling': SCHEME}, 'give a study schema or sampling; it has both'),
     ({'schema': None, 'sampling': SCHEME, 'deployment_report_goal': 99}, 'means nothing where'),
-    ({'schema': None, 'sampling': 3}, 'sampling must be a scheme that amplifies'),
+    ({'schema': None, 'sampling': 3}, 'sampling must amplify'),
     ({'schema': None, 'sampling': SCHEME, 'mechanisms': ['tree_full']}, 'tree_full: amplification'),
     ({'deployment_report_goal': 1}, 'deployment_report_goal=1 must be at least report_goal=40'),
     ({'jobs': -1}, 'jobs must be 0 to 1000, got -1'),

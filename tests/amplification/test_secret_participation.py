@@ -1,0 +1,143 @@
+"""Runs with secret bins, from the draw to the statement, and logs that contradict them."""
+
+import json
+
+import numpy as np
+import pytest
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl.amplification import log_checks, sampling
+from fl_dpftrl.replaying import replay, runs
+from fl_dpftrl.reports import privacy
+from fl_dpftrl.simulation import partition
+from tests import drawn
+
+SCHEME = dpftrl.SecretBins(60, 12)
+BLT = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
+
+
+def cohorts(scheme=SCHEME, num_devices=6000, seed=0):
+  bins = partition.Partition(scheme=scheme, seed=seed, num_devices=num_devices)
+  return [cohort.device_ids for cohort in bins.rounds()]
+
+
+def stated(rounds, scheme=SCHEME, **kwargs):
+  run = runs.Run.of(drawn.log_of(rounds), BLT, noise_multiplier=4.0, sampling=scheme)
+  return replay.replay(run, **{'deltas': 1e-6, **kwargs})
+
+
+def contradictions(rounds, scheme=SCHEME):
+  return stated(rounds, scheme).drawn.reason
+
+
+def test_devices_keep_a_bin_each_and_all_bins_are_alike():
+  rounds = cohorts()
+  np.testing.assert_array_equal(rounds[3], rounds[15])
+  members = np.concatenate(rounds[:12])
+  assert sorted(members) == list(range(6000))
+  assert min(map(len, rounds)) > 400 and max(map(len, rounds)) < 600
+  shuffled = sampling.Shuffled(num_rounds=3, num_examples=9, batch_size=3)
+  for wrong in ({'num_devices': None}, {'num_devices': 0}, {'scheme': shuffled}):
+    with pytest.raises(ValueError, match='num_devices'):
+      partition.Partition(**{'scheme': SCHEME, 'seed': 0, 'num_devices': 5, **wrong})
+
+
+def test_a_statement_has_the_figure_of_account():
+  found = stated(cohorts())
+  account = dpftrl.account(BLT, SCHEME, noise_multiplier=4.0, delta=1e-6)
+  amplified = found.to_json()['amplified']
+  assert amplified['epsilon'] == account.epsilon() < found.worst_case.epsilon()
+  assert [amplified[name] for name in ('sampling', 'num_bins', 'method')] == ['bins', 12, 'bound']
+  assert amplified['holds'] and amplified['reason'] is None
+  assert {f'amplified: {s}' for s in account.assumptions} < set(found.assumptions)
+  assert json.loads(json.dumps(amplified, allow_nan=False)) == amplified
+  published = json.dumps(found.publishable().to_json())
+  assert 'amplified' not in published and 'bins' not in published
+
+
+def test_drop_outs_are_free_and_a_short_run_counts_a_round_of_each_bin():
+  rng = np.random.default_rng(0)
+  rounds = [members[rng.random(len(members)) < 0.7] for members in cohorts()]
+  assert contradictions(rounds) is None
+  short = stated(cohorts()[:5], dpftrl.SecretBins(60, 12)).drawn
+  assert short.scheme == dpftrl.SecretBins(12, 12)
+
+
+@pytest.mark.parametrize(
+  'move, words',
+  [
+    (lambda t, ids: np.append(ids, 7) if t == 20 and 7 not in ids else ids, 'in another bin'),
+    (lambda t, ids: ids[: len(ids) // 2] if t % 12 < 4 else ids, 'bins that are uniform'),
+    # A timer, with devices that are available at night, one round in six.
+    (lambda t, ids: np.arange(3000) + 3000 * (t % 12 // 6) if t % 6 == 0 else ids[:0],
+     'bins that are uniform'),
+  ],
+)  # fmt: skip
+def test_a_log_contradicts_bins(move, words):
+  rounds = [move(t, ids) for t, ids in enumerate(cohorts())]
+  found = stated(rounds)
+  assert words in found.drawn.reason and not found.drawn.holds
+  assert found.drawn.guarantee.epsilon() == np.inf
+  assert any('CONTRADICTS' in sentence for sentence in found.assumptions)
+
+
+def test_bins_that_are_uniform_are_believed_with_the_stated_chance(monkeypatch):
+  monkeypatch.setattr(log_checks, '_FALSE_ALARM', 0.02)
+  scheme = dpftrl.SecretBins(24, 24)
+  refuted = sum(
+    contradictions(cohorts(scheme, 1000, seed), scheme) is not None for seed in range(300)
+  )
+  assert 0 < refuted <= 16  # Of 6 expected; above with a chance of 2e-4.
+
+
+@pytest.mark.parametrize(
+  'options, words',
+  [({'group_size': 2}, 'bounds no group'), ({'adjacency': 'replace_one'}, 'no bound is known')],
+)
+def test_what_is_not_bounded_is_refused(options, words):
+  with pytest.raises(ValueError, match=words):
+    stated(cohorts(), **options)
+
+
+def test_runs_that_share_bins_do_not_compose():
+  run = runs.Run.of(drawn.log_of(cohorts()), BLT, noise_multiplier=4.0, sampling=SCHEME)
+  with pytest.raises(ValueError, match='sampling is for one run'):
+    replay.replay([run, run], deltas=1e-6)
+
+
+def test_the_page_says_what_bins_are(tmp_path):
+  setting = privacy.Setting(run='', command='', noise_multiplier=4.0)
+  for name, rounds in (('kept', cohorts()), ('broken', cohorts()[:12] + cohorts()[1:3])):
+    found = stated(rounds)
+    path = tmp_path / f'{name}.html'
+    privacy.write_report(path, found, setting=setting)
+    text = path.read_text()
+    assert '12 secret bins' in text and 'every device' in text
+    assert ('The log contradicts' in text) == (name == 'broken')
+
+
+def test_any_loop_runs_with_bins(tmp_path):
+  """A round of no devices counts, none fails, and the folder proves the figure."""
+  options = dict(template=np.zeros(3), noise_multiplier=4.0, clip_norm=1.0, report_goal=4)
+  scheme = dpftrl.SecretBins(6, 3)
+  with dpftrl.PrivateAggregator(BLT, folder=tmp_path, sampling=scheme, **options) as aggregator:
+    for t in range(6):
+      ids = [[1, 4], [], [2]][t % 3]
+      with aggregator.round(ids) as round_:
+        for _ in ids:
+          round_.add(np.full(3, 0.1))
+    account = dpftrl.account(BLT, scheme, noise_multiplier=4.0, delta=1e-6)
+    assert aggregator.privacy_loss(1e-6).epsilon() == account.epsilon()
+    with pytest.raises(ValueError, match='at_least and sampling exclude'):
+      aggregator.round([1], at_least=1)
+    with pytest.raises(dpftrl.BudgetSpentError):
+      with aggregator.round([1]):
+        pass
+  stated_there = replay.replay(runs.open_folder(tmp_path), deltas=1e-6)
+  assert stated_there.drawn.scheme == scheme and stated_there.drawn.holds
+
+
+def test_bins_are_a_scheme_in_a_file():
+  document = sampling.to_json(SCHEME)
+  assert document == {'sampling': 'bins', 'num_rounds': 60, 'num_bins': 12}
+  assert sampling.from_json(document) == SCHEME
