@@ -16,7 +16,7 @@ ROOMS = (
 )
 MODULES = (
   'auditing error files.durable noise.ahead noise.recurrence noise.normals noise.reference'
-  ' noise.snapshots participation.schemas strategies.files workloads'
+  ' noise.rows noise.snapshots participation.schemas strategies.files workloads'
 )
 NEED_TENSORFLOW = ('aggregators', 'runtime', 'training')
 

@@ -10,7 +10,6 @@ import pytest
 
 from fl_dpftrl import signals
 from fl_dpftrl.files import durable
-from fl_dpftrl.logs import schema
 
 ROOT = pathlib.Path(__file__).parent.parent
 INT, TERM = signal.SIGINT, signal.SIGTERM
@@ -33,23 +32,6 @@ import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 """
 
-AT_CALL = """
-import importlib, os, sys
-number, module, function, count = int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
-sys.argv[1:] = sys.argv[5:]
-module = importlib.import_module(module)
-original = getattr(module, function)
-def called(*args, **kwargs):
-  global count
-  count -= 1
-  if not count:
-    os.kill(os.getpid(), number)
-  return original(*args, **kwargs)
-setattr(module, function, called)
-from fl_dpftrl.commands import main
-main.main()
-"""
-
 
 def ended(program: str, *arguments: object, **kwargs) -> subprocess.CompletedProcess:
   """Runs a program of those above to its end."""
@@ -66,11 +48,8 @@ def ended(program: str, *arguments: object, **kwargs) -> subprocess.CompletedPro
 @pytest.mark.parametrize(
   'number, program, module, flags',
   [
-    (INT, 'fl_dpftrl.commands.main', 'argparse', ['describe', 'identity', '--num_rounds=4']),
     (TERM, 'fl_dpftrl.commands.main', 'numpy', ['describe', 'identity', '--num_rounds=4']),
     (TERM, 'experiments.stackoverflow.train', 'absl', ['--output_dir=none']),
-    (INT, 'experiments.stackoverflow.evaluate', 'argparse', ['none']),
-    (TERM, 'experiments.stackoverflow.export', 'argparse', ['none', '--format=keras']),
     (INT, 'experiments.stackoverflow.study', 'argparse', ['--study=none', '--output_dir=none']),
   ],
 )
@@ -79,22 +58,6 @@ def test_while_a_program_imports(program, module, flags, number):
   assert (done.returncode, done.stdout) == (128 + number, '')
   name = 'fl-dpftrl' if program.startswith('fl_') else program.rpartition('.')[2]
   assert done.stderr == f'{name}: interrupted\n'
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  'number, module, function, count',
-  [(INT, 'os', 'fsync', 1), (TERM, 'os', 'fsync', 4), (INT, 'shutil', 'copyfile', 1)],
-)
-def test_while_evidence_is_written(tmp_path, module, function, count, number):
-  log = tmp_path / 'log.parquet'
-  schema.write_log(log, rounds=[0, 1, 2], device_ids=['a', 'b', 'c'], num_rounds=3)
-  command = f'replay --log={log} --strategy=identity --noise_multiplier=3 --delta=1e-6'
-  flags = [*command.split(), f'--evidence={tmp_path / "evidence"}']
-  done = ended(AT_CALL, int(number), module, function, count, *flags)
-  assert done.returncode == 128 + number and 'ε' in done.stdout  # Printed before.
-  assert done.stderr == 'fl-dpftrl replay: interrupted\n'
-  assert os.listdir(tmp_path) == ['log.parquet']
 
 
 def interrupted_at(step: int, work) -> bool:

@@ -254,12 +254,10 @@ def test_what_is_no_process_is_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'name, memory', [*((name, 'state') for name in every_family.NAMES), ('blt', 'engine')]
-)
-def test_every_family_protects(name, memory):
-  """An engine's part of the graph does not depend on the family."""
-  found = check(honest, make(every_family.example(name, 9), memory=memory))
+# No buffers, a fixed number, and as many as the round needs.
+@pytest.mark.parametrize('family', ['identity', 'banded', 'tree_online'])
+def test_families_protect(family):
+  found = check(honest, make(every_family.example(family, 9)))
   assert found.ok and found.releases == 1
 
 
@@ -269,6 +267,7 @@ def test_every_family_protects(name, memory):
   [
     dict(clip_norm=dpftrl.AdaptiveClipping(0.1, rounds=5)),
     dict(clip_norm=dpftrl.AdaptiveClipping(0.1, rounds=5), memory='engine'),
+    dict(memory='engine'),
     dict(inner_factory='secure'),
     dict(inner_factory=tff.aggregators.SecureSumFactory(2**24)),
     dict(zeroing_norm=3.0, noise_seed=3),

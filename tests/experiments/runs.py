@@ -9,7 +9,10 @@ import signal
 from typing import NamedTuple
 
 import numpy as np
+import pytest
+from absl.testing import flagsaver
 
+from experiments.stackoverflow import train
 from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.training import loop
 from tests.experiments import starts
@@ -68,6 +71,16 @@ def finish(folder: pathlib.Path, *flags: str, base=FLAGS, **kwargs) -> tuple[str
   process = start(folder, *flags, base=base, **kwargs)
   assert process.wait() == 0, process.err
   return process.out, process.err
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+  """Returns the one line with which the command, in this process, ends with status 2."""
+  with flagsaver.flagsaver(), pytest.raises(SystemExit) as end:
+    train.app.run(train.main, argv=['train', *arguments], flags_parser=train._parse)
+  out, err = capsys.readouterr()
+  (line,) = (each for each in err.splitlines() if each.startswith('train: '))
+  assert end.value.code == 2 and not out and 'Traceback' not in err, err
+  return line
 
 
 def killed(folder: pathlib.Path, step: str, t: int, *flags: str, base=FLAGS) -> tuple[str, str]:

@@ -13,7 +13,6 @@ from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.training import loop
 from tests.experiments import runs
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
@@ -66,14 +65,6 @@ def test_killed_at_twenty_random_moments(undisturbed, tmp_path):
       break
 
 
-def test_a_destroyed_result_is_lost_with_its_row(undisturbed, killed, tmp_path):
-  folder = shutil.copytree(killed, tmp_path / 'run')
-  (folder / loop.CHECKPOINTS_NAME / 'round-000000007.npz').unlink()
-  _, err = runs.finish(folder)
-  assert 'round 6 is lost, and its row of noise is used up' in err
-  assert_lost(folder, undisturbed.folder, {6})
-
-
 def assert_lost(folder, undisturbed, lost):
   """A run is as one that was not killed, but for the results of some rounds."""
   kept = [r for r in range(runs.NUM_ROUNDS) if r not in lost]
@@ -115,9 +106,3 @@ def test_a_given_noise_seed_voids_the_guarantee(undisturbed):
   assert 'noise seed' in runs.read(folder, 'privacy.json')['void_reason']
   assert 'noise seed was given' in (folder / 'privacy.html').read_text()
   assert runs.read(folder, 'hparams.json')['noise_seed'] == 'given'
-
-
-def test_the_noise_of_an_engine_is_in_no_file_of_its_own(by_engine):
-  # Snapshots are among the checkpoints; rows and seed are in no file of their own.
-  rows = by_engine.folder / loop.CHECKPOINTS_NAME / 'rows'
-  assert {path.name.split('-')[0] for path in rows.iterdir()} == {'before', 'buffer'}

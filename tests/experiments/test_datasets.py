@@ -2,9 +2,7 @@ import numpy as np
 import pytest
 
 from experiments.stackoverflow import datasets
-from experiments.stackoverflow.datasets import dataset as dataset_lib
 from experiments.stackoverflow.datasets import synthetic
-from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
 
 pytestmark = pytest.mark.tff
 
@@ -53,24 +51,3 @@ def test_best_accuracy_is_that_of_the_chain(data):
   # The standard error of 10 000 predictions is below 0.005.
   assert data.best_accuracy == pytest.approx(expected / 10, abs=0.02)
   assert data.unigram_accuracy < data.best_accuracy - 0.2
-
-
-def test_unigram_baseline_is_the_best_constant():
-  vocabulary = vocabulary_lib.Vocabulary(['a', 'b', 'c'])
-  # 'c' leads in training, 'a' in the test set; oov and eos lead in both.
-  train = vocabulary.encode([['c', 'x', 'x'], ['c'], ['x'], ['b']], 4)
-  test = vocabulary.encode([['a', 'a', 'x'], ['x'], ['c', 'a'], ['b']], 4)
-  data = dataset_lib.Dataset(
-    name='tiny',
-    vocabulary=vocabulary,
-    train_clients=('one',),
-    sentences={'one': train}.__getitem__,
-    validation=test,
-    test=test,
-    unigram_token=dataset_lib.unigram_token([train[:2], train[2:]], vocabulary),
-    licence='none',
-    unit='a device',
-  )
-  assert vocabulary.decode([data.unigram_token]) == 'c'
-  assert data.unigram_accuracy == pytest.approx(1 / 5)
-  assert data.sequence_length == 4

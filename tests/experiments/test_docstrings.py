@@ -133,23 +133,3 @@ def test_loading_again_uses_the_cache_and_gives_the_same(library, tmp_path, monk
     for client in first.train_clients:
       np.testing.assert_array_equal(other.sentences(client), first.sentences(client))
   assert len(os.listdir(tmp_path / 'cache')) == 1  # No temporary file left.
-
-
-def test_a_damaged_cache_is_rebuilt(library, tmp_path, capsys):
-  del library
-  first = docstrings.load(cache_dir=tmp_path)
-  (path,) = tmp_path.glob('docstrings-*.npz')
-  content = bytearray(path.read_bytes())
-  content[len(content) // 2] ^= 0xFF
-  for damaged in (content, content[: len(content) // 2], b'', b'not an archive'):
-    path.write_bytes(damaged)
-    capsys.readouterr()
-    second = docstrings.load(cache_dir=tmp_path)
-    assert 'rebuilding' in capsys.readouterr().err
-    np.testing.assert_array_equal(second.test, first.test)
-
-
-def test_no_docstrings_at_all(tmp_path, monkeypatch):
-  monkeypatch.setattr(sysconfig, 'get_path', lambda name: str(tmp_path / name))
-  with pytest.raises(ValueError, match='no docstrings found'):
-    docstrings.load(cache_dir=tmp_path)

@@ -70,11 +70,3 @@ def test_refuses(write, content, words):
   path.write_bytes(content.replace(b'SELF', str(path).encode()))
   with pytest.raises(ValueError, match=words):
     flag_files.expand([f'--flagfile={path}'])
-
-
-def test_files_that_name_the_next_twice_end(write):
-  last = write('0.flags', '--a=1')
-  for level in range(1, 40):
-    last = write(f'{level}.flags', f'--flagfile={last}\n--flagfile={last}\n')
-  with pytest.raises(ValueError, match='more than 100 times'):
-    flag_files.expand([f'--flagfile={last}'])

@@ -6,6 +6,8 @@ import pytest
 
 from tests.experiments import runs
 
+pytest.importorskip('ray')  # Before the runs are made that it is compared with.
+
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.stackoverflow import configuration, networks
+from experiments.stackoverflow import networks
 
 pytestmark = pytest.mark.tff
 
@@ -92,12 +92,3 @@ class TestEveryNetwork:
       np.testing.assert_array_equal(a, b)
       assert a.dtype == np.float32 and np.isfinite(a).all()
     assert (network.initial_weights(2)[0] != first[0]).any()
-
-
-def test_sizes_are_those_of_the_flags():
-  flags = ['--dataset=synthetic', '--report_goal=2', '--num_rounds=1', '--noise_multiplier=0']
-  flags += ['--embedding=3', '--lstm_units=5']
-  found = networks.chosen(configuration.from_arguments([*flags, '--model=lstm']), 7)
-  assert found == networks.Lstm(num_tokens=7, embedding=3, units=5)
-  with pytest.raises(ValueError, match='--lstm_units=5 is for --model=lstm, not log_bilinear'):
-    networks.chosen(configuration.from_arguments(flags), 7)

@@ -1,13 +1,11 @@
 """The simulation that a run's flags describe, and what its summary says."""
 
 import dataclasses
-import types
 
 import pytest
 
-from experiments.stackoverflow import configuration, report, run
+from experiments.stackoverflow import configuration, run
 from fl_dpftrl import accounting
-from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.families import identity
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import availability, server
@@ -32,13 +30,6 @@ def test_flags_reach_the_simulation():
   assert (found.population.num_devices, found.population.report_minutes) == (300, 5.0)
   assert (found.server.clients_per_round, found.timer) == (26, server.HourTimer(24.0))
   assert found.seed == found.population.seed == 7
-
-
-def test_every_flag_is_a_hyperparameter_with_its_help():
-  for field in dataclasses.fields(configuration.Hparams):
-    flag = configuration.flags.FLAGS[field.name]
-    assert flag.default == field.default
-    assert flag.help.endswith(field.metadata['help'])
 
 
 def test_noise_is_calibrated_for_what_the_timers_enforce():
@@ -72,30 +63,3 @@ def test_noise_is_calibrated_for_what_the_timers_enforce():
 def test_a_target_or_a_budget_that_cannot_be_met_is_refused(changes, words):
   with pytest.raises(ValueError, match=words):
     dataclasses.replace(HPARAMS, **{'noise_multiplier': None, **changes})
-
-
-def test_one_flag_says_how_much_noise_there_is():
-  arguments = ['--report_goal=5', '--num_rounds=3', '--epsilon=1']
-  assert configuration.from_arguments(arguments).epsilon == 1.0
-  with pytest.raises(ValueError, match='--noise_multiplier=1.0 and --epsilon=1.0'):
-    configuration.from_arguments([*arguments, '--noise_multiplier=1'])
-  with pytest.raises(ValueError, match='not a flag'):
-    configuration.from_arguments([*arguments, 'more'])
-  with pytest.raises(ValueError, match='num_round'):
-    configuration.from_arguments([*arguments, '--num_round=3'])
-
-
-def test_too_little_noise_for_a_guarantee_is_said():
-  setting = types.SimpleNamespace(void_reason=None)
-  outcome = types.SimpleNamespace(
-    trained=types.SimpleNamespace(setting=setting), hparams=types.SimpleNamespace(delta=1e-6)
-  )
-  worst = accounting.Guarantee(
-    sensitivity=2.9,
-    sensitivity_kind='exact',
-    noise_multiplier=0.05,
-    deltas=(1e-6,),
-    rounding=arithmetic.Rounding(chance=1e-290),
-  )
-  said = 'none: there is too little noise for any ε at δ = 1e-06'
-  assert report._guarantee(outcome, worst) == said

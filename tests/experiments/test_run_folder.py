@@ -2,17 +2,13 @@
 
 import json
 import pathlib
-import random
 import shutil
-import signal
-import time
 import types
 
 import pytest
 
 from experiments.stackoverflow import evaluate, report
 from experiments.stackoverflow import train as command
-from fl_dpftrl.files import durable
 from tests import leaks
 from tests.experiments import runs
 
@@ -30,18 +26,6 @@ def fixture_copy(undisturbed, tmp_path) -> pathlib.Path:
 
 def contents(folder: pathlib.Path) -> dict[pathlib.Path, bytes]:
   return {p: p.read_bytes() for p in folder.rglob('*') if p.is_file()}
-
-
-def test_a_second_start_is_refused_and_changes_nothing(tmp_path):
-  folder = tmp_path / 'run'
-  folder.mkdir()
-  # As the first start has it before it writes anything.
-  with durable.exclusive(folder / 'lock'):
-    before = contents(folder)
-    code, out, err = train(folder, '--clip_norm=5')
-    assert code == 2 and not out and contents(folder) == before
-    assert f'{folder / "lock"} is held by another process' in err
-    assert len([l for l in err.splitlines() if l.startswith('train: ')]) == 1
 
 
 def test_a_diverged_run_ends_and_says_so(tmp_path):
@@ -65,18 +49,10 @@ def test_a_state_of_another_type_is_not_quoted_by_a_round(killed, tmp_path):
   assert not secrets.found_in(out + err), err
 
 
-def test_a_state_of_another_type_is_not_quoted_where_its_row_is_burnt(copy):
-  (copy / f'checkpoints/round-{runs.NUM_ROUNDS:09d}.npz').unlink()
-  secrets = leaks.spoil(copy)
-  process = runs.start(copy)
-  assert process.wait() != 0 and 'noise.seed' in process.err, process.err
-  assert not secrets.found_in(process.out + process.err), process.err
-
-
-def test_a_run_without_its_flags_is_told_what_is_missing(copy):
+def test_a_run_without_its_flags_is_told_what_is_missing(copy, capsys):
   (copy / 'hparams.json').unlink()
-  code, _, err = train(copy)
-  assert code == 2 and 'holds a run without hparams.json' in err and 'put that file back' in err
+  line = runs.refused(capsys, *runs.FLAGS, f'--output_dir={copy}', '--resume')
+  assert 'holds a run without hparams.json' in line and 'put that file back' in line
   with pytest.raises(ValueError, match=r'hparams\.json is missing.*name the output folder'):
     evaluate.read_hparams(copy)
 
@@ -106,17 +82,3 @@ def test_a_disk_without_room_is_one_line_at_once(tmp_path, monkeypatch, capsys):
   line = f"train: [Errno 28] No space left on device: '{tmp_path / 'run'}'"
   assert line in capsys.readouterr().err
   assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.thorough
-def test_interrupted_at_any_time_and_resumed(undisturbed, tmp_path):
-  draws = random.Random(7)
-  folder = tmp_path / 'run'
-  for _ in range(24):
-    process = runs.start(folder)
-    time.sleep(draws.uniform(0.0, 2.0))
-    process.send_signal(signal.SIGINT)
-    # One that comes to its end before the signal cannot be interrupted.
-    assert runs.ended(process)[0] in (0, 130), process.err
-  assert train(folder)[0] == 0
-  runs.assert_same_run(folder, undisturbed.folder)

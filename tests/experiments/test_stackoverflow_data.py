@@ -1,5 +1,3 @@
-import io
-import tarfile
 import urllib.error
 import urllib.request
 
@@ -41,18 +39,6 @@ def test_sentences_are_prepared_as_in_the_papers(folder):
   assert data.validation.shape == (5, 21)
   assert data.test.shape == (11, 21)
   assert 'ShareAlike 3.0' in data.licence
-
-
-def test_word_counts_in_their_archive(folder):
-  content = stackoverflow_files.word_counts(reversed(WORDS))
-  (folder / 'stackoverflow.word_count').unlink()
-  (folder / 'datasets').mkdir()
-  with tarfile.open(folder / 'datasets/stackoverflow.word_count.tar.bz2', 'w:bz2') as archive:
-    member = tarfile.TarInfo('stackoverflow.word_count')
-    member.size = len(content)
-    archive.addfile(member, io.BytesIO(content))
-  data = datasets.load('stackoverflow', data_dir=folder, vocabulary_size=3)
-  assert data.vocabulary.words == ('sql', 'query', 'a')
 
 
 @pytest.mark.parametrize('name', ['stackoverflow.sqlite', 'stackoverflow.word_count'])

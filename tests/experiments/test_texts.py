@@ -79,16 +79,6 @@ def test_a_table_is_the_same_data(tmp_path, suffix):
   assert all(row.shape == (2, 21) for row in rows)
 
 
-def test_rows_of_a_client_need_not_be_together(tmp_path):
-  path = tmp_path / 'mine.csv'
-  names = ['a', 'b', 'c', 'd']
-  lines = [f'{name},"{word} one, two\nthree."' for word in ('x', 'y') for name in names]
-  path.write_text('client,text\n' + '\n'.join(lines) + '\n')
-  data = datasets.load(str(path))
-  assert len(data.train_clients) == 2
-  assert [len(data.sentences(c)) for c in data.train_clients] == [2, 2]
-
-
 @pytest.mark.parametrize('suffix', ['.jsonl', '.parquet', '', '.json'])
 def test_token_ids(tmp_path, suffix):
   rows = {name: [7, 300, 7, i] for i, name in enumerate(TEXTS)}
@@ -114,13 +104,6 @@ def test_the_division_follows_from_names_and_seed_alone():
     'validation': 1,
     'train': 1,
   }
-
-
-def test_the_digest_changes_with_the_text(folder):
-  before = datasets.load(str(folder)).digest
-  assert datasets.load(str(folder), seed=4).digest == before
-  (folder / 'client0.txt').write_text('Hello moon.')
-  assert datasets.load(str(folder)).digest != before
 
 
 @pytest.mark.parametrize(
@@ -189,20 +172,6 @@ def test_clients_of_json_lines_that_would_merge_are_refused(tmp_path, names):
   path.write_text(''.join(json.dumps({'client': n, 'text': 'x y'}) + '\n' for n in names * 3))
   with pytest.raises(ValueError, match='a.jsonl is not JSON lines with clients of text or whole'):
     datasets.load(str(path))
-
-
-@pytest.mark.parametrize(
-  'clients, text',
-  [
-    (pa.array(list('abcd')).dictionary_encode(), pa.array(['x y'] * 4).dictionary_encode()),
-    (pa.array(range(4), pa.uint8()), pa.array([[1, 2]] * 4, pa.large_list(pa.int32()))),
-    (pa.array(list('abcd'), pa.large_string()), pa.array([[1, 2]] * 4, pa.list_(pa.int64(), 2))),
-  ],
-)
-def test_columns_of_every_kind(tmp_path, clients, text):
-  parquet.write_table(pa.table({'client': clients, 'text': text}), tmp_path / 'a.parquet')
-  data = datasets.load(str(tmp_path / 'a.parquet'))
-  assert len(data.train_clients) == 2 and data.vocabulary.words in (('x', 'y'), ('1', '2'))
 
 
 @pytest.mark.parametrize('name', ['cafe\u0301', 'a\u00a0', 'a ', 'x' * 1025])

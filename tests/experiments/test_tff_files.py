@@ -1,7 +1,5 @@
 """Files in the forms of TFF's data sets: SQL tables and HDF5, as text of a user's own."""
 
-import sqlite3
-
 import h5py
 import numpy as np
 import pytest
@@ -42,22 +40,3 @@ def test_devices_are_client_ids_and_words_are_those_of_the_tokens(tmp_path, suff
   assert said == [f'<bos> hello world {number} <URL> <eos>', '<bos> hello again , world <eos>']
   with pytest.raises(ValueError, match=r'no feature --text_column=body; it has .*score.*tokens'):
     datasets.load(str(path), text_column='body')
-
-
-def test_other_files_are_named(tmp_path):
-  for suffix, words in (('.sqlite', 'SqlClientData'), ('.h5', 'HDF5')):
-    path = tmp_path / f'mine{suffix}'
-    path.write_bytes(b'not of this form' * 100)
-    with pytest.raises(ValueError) as error:
-      datasets.load(str(path))
-    message = str(error.value)
-    assert message.startswith(f'{path} has not the') and words in message
-    assert '\n' not in message and len(message) < 300
-  (tmp_path / 'mine.sqlite').unlink()
-  sqlite3.connect(tmp_path / 'mine.sqlite').execute('CREATE TABLE examples (client_id TEXT)')
-  with pytest.raises(ValueError, match='no such column: serialized_example_proto'):
-    datasets.load(str(tmp_path / 'mine.sqlite'))
-  with h5py.File(tmp_path / 'mine.h5', 'w') as file:
-    file['other'] = np.zeros(3)
-  with pytest.raises(ValueError, match='examples/<client id>/<feature>'):
-    datasets.load(str(tmp_path / 'mine.h5'))

@@ -1,5 +1,3 @@
-import collections
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -26,11 +24,6 @@ def test_encoding_equals_tff_preprocessing():
   np.testing.assert_array_equal(rows[:, 1:], y)
 
 
-def test_words_by_frequency_then_alphabet():
-  counts = collections.Counter({'b': 2, 'a': 2, 'c': 3})
-  assert vocabulary_lib.by_frequency(counts).words == ('c', 'a', 'b')
-
-
 def test_translation_equals_encoding_with_the_shorter_vocabulary():
   whole = vocabulary_lib.Vocabulary(['c', 'a', 'b', 'd'])
   shorter = whole.most_frequent(2)
@@ -44,8 +37,3 @@ def test_translation_equals_encoding_with_the_shorter_vocabulary():
 def test_bad_words(words):
   with pytest.raises(ValueError, match='words'):
     vocabulary_lib.Vocabulary(words)
-
-
-def test_bad_size():
-  with pytest.raises(ValueError, match='vocabulary size .* got 0'):
-    vocabulary_lib.Vocabulary(['a']).most_frequent(0)
