@@ -5,7 +5,6 @@ they are called with. `bazel test` itself needs a Bazel.
 """
 
 import pathlib
-import re
 
 from fl_dpftrl import version
 
@@ -53,15 +52,6 @@ def test_every_module_is_in_the_library_of_its_package():
   for package in ('fl_dpftrl', 'tff_inprocess', 'experiments'):
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / package).rglob('*.py')}
     assert modules == set(TARGETS[package]['srcs'])
-
-
-def test_tests_of_targets_need_no_tensorflow():
-  with_tensorflow = re.search(r'TFF_TESTS := ((?:.*\\\n)*.*)', (ROOT / 'Makefile').read_text())[1]
-  tests = {name: target for name, target in TARGETS.items() if target['kind'] == 'py_test'}
-  assert len(tests) > 2
-  for target in tests.values():
-    (folder,) = target['args']
-    assert (ROOT / folder).is_dir() and folder not in with_tensorflow.split()
 
 
 def test_every_file_has_the_version_of_the_package():

@@ -166,26 +166,6 @@ def test_kmeans_needs_a_report_goal_of_one():
   assert np.abs(plain - divided).max() > 0.05
 
 
-def test_a_mean_in_the_metrics_is_a_metric():
-  """`federated_mean` as metrics aggregation changes no more than the metrics."""
-
-  def mean_of(finalizers):
-    del finalizers
-
-    @tff.federated_computation
-    def mean(values):
-      return tff.federated_zip(dict(mean_loss=tff.federated_mean(values.loss)))
-
-    return mean
-
-  ours = make()
-  process = algorithms.build_unweighted_fed_avg(
-    model_fn, client_optimizer_fn=sgd(), model_aggregator=ours, metrics_aggregator=mean_of
-  )
-  found = dpftrl.check_process(process, ours)
-  assert found.ok and 'client_work.train.mean_loss' in found.metrics
-
-
 def test_what_is_common_in_models_and_data_passes():
   """Words by a table, cached and shuffled data, an LSTM, dropout, secure metrics with AUC, Adam."""
   keras, losses = tf.keras.layers, tf.keras.losses

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
-import tensorflow_privacy as tfp
 from dp_accounting import pld, rdp
 
 from fl_dpftrl.aggregators import dp_query
@@ -43,21 +42,6 @@ def test_gives_the_results_of_the_factory(strategy):
     metrics = of_query.measurements['dp_query_metrics']
     for name in ('noise_row', 'noise_stddev'):
       assert metrics[name] == output.measurements[name]
-
-
-def test_works_as_a_plain_query():
-  aggregator = make(tree_online.TreeOnline(), noise_multiplier=0.0, clip_norm=5.0, report_goal=2)
-  query = dp_query.CorrelatedNoiseQuery(aggregator, SPECS)
-  assert isinstance(query, tfp.SumAggregationDPQuery)
-  global_state = query.initial_global_state()
-  params = query.derive_sample_params(global_state)
-  sample = query.initial_sample_state(SPECS)
-  for record in (CLIENTS[0], CLIENTS[2]):
-    sample = query.accumulate_record(params, sample, record)
-  result, global_state, _ = query.get_noised_result(sample, global_state)
-  np.testing.assert_allclose(result['w'], CLIENTS[0]['w'] / 2, rtol=1e-6)
-  np.testing.assert_allclose(result['b'][0], [0.5, 0.5], rtol=1e-6)
-  assert query.derive_metrics(global_state)['noise_row'] == 0
 
 
 def test_accountants_refuse_the_event_and_say_where_to_go():

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-import tff_inprocess
-from fl_dpftrl.aggregators import factory, placement
+from fl_dpftrl.aggregators import placement
 from fl_dpftrl.families import banded, blt, identity
 
 pytestmark = pytest.mark.tff
@@ -71,31 +70,8 @@ def test_in_process_an_engine_keeps_the_noise_unless_state_is_asked_for(free):
   assert placement.choose(bands(342), STACKOVERFLOW, 'state') == 'state'
 
 
-@pytest.mark.slow
-def test_the_place_that_was_chosen_holds(by_worker):
-  """A process that was built for a worker burns its rows in this process too."""
-  made = factory.CorrelatedNoiseFactory(
-    blt.BLT((0.9, 0.5), (0.1, 0.1)), noise_multiplier=0.5, clip_norm=3.0, report_goal=4
-  )
-  process = made.create(tff.TensorType(np.float32, [5]))
-  with tff.framework.get_context_stack().install(tff_inprocess.InProcessContext()):
-    skipped = made.skip_row(tff.TensorType(np.float32, [5]))(process.initialize())
-    assert skipped.noise.row == 1 and skipped.noise.buffers.vectors[0].shape == (2, 5)
-    assert placement.choose(blt.BLT((0.9, 0.5), (0.1, 0.1)), 20) == 'engine'
-
-
 def test_buffers_that_do_not_fit_are_mapped(free):
   buffers = 8 * 2 * 4000
   for known, expected in ((2 * buffers, 'memory'), (2 * buffers - 1, 'mapped'), (None, 'memory')):
     free(known)
     assert placement.engine_memory(blt.BLT((0.9, 0.5), (0.1, 0.1)), 4000) == expected
-
-
-def test_knows_where_computations_run(by_worker):
-  in_process = tff_inprocess.InProcessContext()
-  installed = tff.framework.get_context_stack().install
-  assert not placement.is_in_process()
-  asynchronous = tff_inprocess.AsyncInProcessContext(in_process)
-  for context in (in_process, asynchronous, tff.program.NativeFederatedContext(asynchronous)):
-    with installed(context):
-      assert placement.is_in_process()

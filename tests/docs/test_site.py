@@ -139,16 +139,6 @@ def test_the_hook_finds_faults_of_built_pages(site, tmp_path, body, found):
     assert len(problems) == 1 and problems[0].startswith(f'a.html: {found}')
 
 
-def test_a_fence_that_became_no_block_is_a_warning(site, caplog):
-  page = types.SimpleNamespace(
-    markdown='```\na\n```\n', file=types.SimpleNamespace(src_uri='page.md')
-  )
-  site.on_page_content('<pre><code>a</code></pre>', page=page)
-  assert not caplog.records
-  site.on_page_content('<p>a</p>', page=page)
-  assert 'page.md: 1 fences became 0 blocks' in caplog.text
-
-
 def test_the_whole_repository_links_to_pages_that_are_there():
   lost = []
   for path in [*ROOT.glob('*.md'), *(ROOT / 'benchmarks').glob('*.md')]:

@@ -2,18 +2,16 @@
 
 import dataclasses
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.stackoverflow import configuration, networks, training
+from experiments.stackoverflow import configuration, training
 
 pytestmark = pytest.mark.tff
 
 HPARAMS = configuration.Hparams(
   noise_multiplier=1.0, report_goal=2, num_rounds=3, server_learning_rate=0.5, server_momentum=0.8
 )
-NETWORK = networks.LogBilinear(num_tokens=9, embedding=4)
 
 
 def step(optimizer, gradient=2.0):
@@ -44,19 +42,3 @@ def test_every_name_is_its_optimiser():
   assert step(of_server('sgdm')) == pytest.approx([-1.0, -1.0 - 1.8])
   assert step(of_server('adam')) == pytest.approx([-0.5, -1.0], rel=2e-2)
   assert step(of_server('yogi'))[0] == pytest.approx(-0.5, rel=2e-2)
-
-
-@pytest.mark.parametrize(
-  'arrays, words',
-  [
-    ({}, 'weight0'),
-    ({'weight0': np.zeros((3, 4))}, r'weight0 must have shape \(9, 4\)'),
-    ({'weight0': np.full((9, 4), np.nan)}, 'weight0 has numbers that are not finite'),
-  ],
-)
-def test_weights_that_do_not_fit_are_named(tmp_path, arrays, words):
-  path = tmp_path / 'start.npz'
-  np.savez(path, **arrays)
-  with pytest.raises(ValueError, match=words) as caught:
-    networks.read_weights(path, NETWORK, flag='initial_weights')
-  assert str(caught.value).startswith("--initial_weights='")

@@ -139,18 +139,6 @@ def test_the_trail_tells_one_unit_in_any_row():
   assert make(identity.Identity(), 9).trail == 0
 
 
-def test_keeps_no_more_vectors_than_the_strategy_says(example):
-  for num_rounds in (1, 6, 33):
-    strategy = example(num_rounds)
-    kept = len(make(strategy, num_rounds).buffers)
-    # A tree's last node of all is kept by its height as well, and rows that are
-    # being made beside those that they need.
-    assert kept <= strategy.memory_copies(num_rounds) + 3
-  wide = toeplitz.BandedToeplitz(np.ones(64), None)
-  kept = len(make(wide, 99).buffers)
-  assert kept <= wide.memory_copies(99) + 9
-
-
 def long_runs():
   coefficients = toeplitz.BandedToeplitz(np.cumprod(np.r_[1.0, 1 - 0.5 / np.arange(1, 32)]), None)
   generator = np.random.default_rng(3)

@@ -119,21 +119,6 @@ def test_drawn_batches_are_judged_by_the_log(batches, tmp_path):
   assert (result.epsilon_of_run is None) == (batches != 'drawn')
 
 
-def test_an_aggregator_that_is_left_open_is_told(tmp_path):
-  left = []
-
-  def run(cell):
-    left.append(cell.private_aggregator(np.zeros(2)))
-    with left[0].round(['a', 'b']) as round_:
-      for _ in range(2):
-        round_.add(np.zeros(2))
-    return linear.proved(cell, 0.5)
-
-  with pytest.raises(ValueError, match='use the aggregator in a `with` block, which closes it'):
-    linear.study(tmp_path, run, **{**ONE, 'report_goal': 2})
-  left[0].close()
-
-
 def test_the_program_of_the_page_compares_mechanisms(tmp_path):
   program, _ = pages.programs('studies.md')
   shorter = program.replace('[1.0, 4.0]', '[4.0]').replace('range(5)', 'range(1)')

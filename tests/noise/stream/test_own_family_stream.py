@@ -7,10 +7,11 @@ import pytest
 import tensorflow as tf
 
 from fl_dpftrl.families import base, linear_noise, stamped, tree_online
-from fl_dpftrl.noise import normals, reference
+from fl_dpftrl.noise import reference
 from fl_dpftrl.noise import rows as rows_lib
 from fl_dpftrl.noise import stream as streams
 from tests import oracle
+from tests.noise import test_rows
 
 pytestmark = pytest.mark.tff
 
@@ -109,24 +110,8 @@ def test_every_executor_makes_the_rows_of_the_noise(strategy):
   plain = reference.reference_stream(strategy, ROUNDS, ROUNDS, fresh)
   made = oracle.rows(plain, ROUNDS) * 2.0**-34
   np.testing.assert_allclose(made @ made.T, noising @ noising.T, atol=1e-8)
-
-
-@pytest.mark.parametrize(
-  'strategy',
-  [Own(), Tall(), Moving(), stamped.Stamped(Moving(), 3)],
-  ids=['own', 'tall', 'moving', 'stamped'],
-)
-def test_the_engine_makes_the_rows_of_the_reference(strategy):
-  maker = rows_lib.RowMaker(strategy, size=5, num_rounds=ROUNDS, seed=bytes(32))
-  source = normals.Normals(bytes(32))
-
-  def fresh(t, scale):
-    drawn = np.empty(5, np.int64)
-    source.fill(t, 0, scale, drawn)
-    return drawn
-
-  expected = oracle.rows(reference.reference_stream(strategy, ROUNDS, 5, fresh), ROUNDS)
-  for row in expected:
+  maker = rows_lib.RowMaker(strategy, size=5, num_rounds=ROUNDS, seed=test_rows.SEED)
+  for row in test_rows.expected_rows(strategy, ROUNDS, 5):
     made = np.empty(5, np.int64)
     maker.make(made)
     assert np.abs(made - row).max() <= 1

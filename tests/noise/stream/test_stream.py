@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fl_dpftrl.families import banded, dense, identity, low_rank, stamped, tree_full
+from fl_dpftrl.families import banded, dense, identity, low_rank, stamped
 from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.noise import graph, reference
 from fl_dpftrl.noise import stream as streams
@@ -129,21 +129,6 @@ def test_every_start_has_a_secret_seed_of_its_own():
   init = tf.function(stream.init)
   seeds = [init().seed, init().seed, stream.init().seed, stream.init().seed]
   assert len(np.unique(seeds)) == 8
-
-
-@pytest.mark.slow
-def test_keeps_the_vectors_that_the_strategy_says(example):
-  for num_rounds in (1, 17):
-    strategy = example(num_rounds)
-    stream = streams.make_stream(strategy, [tf.TensorSpec([100], tf.int64)])
-    state, most = stream.init(), 0
-    for _ in range(num_rounds):
-      _, state = stream.next(state)
-      kept = sum(part.shape[0] for part in state.buffers.vectors)
-      assert kept <= strategy.memory_copies(num_rounds)
-      most = max(most, kept)
-    if not isinstance(strategy, (tree.TreeOnline, tree_full.TreeFull)) and num_rounds > 1:
-      assert most == strategy.memory_copies(num_rounds)
 
 
 @pytest.mark.slow
