@@ -70,13 +70,6 @@ def by_engine(once) -> runs.Finished:
 
 
 @pytest.fixture(scope='session')
-def killed_by_engine(once) -> pathlib.Path:
-  """A run of the same flags that was killed after a snapshot, with the next row already made."""
-  make = lambda folder: runs.killed(folder, 'published', 17, base=runs.ENGINE)
-  return once('killed-by-engine', make).folder
-
-
-@pytest.fixture(scope='session')
 def guaranteed(once) -> runs.Finished:
   """A run of the true command line to its end, with a guarantee."""
 

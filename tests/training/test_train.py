@@ -133,7 +133,9 @@ def test_weights_that_stay_are_told_of_and_evaluations_are_named(tmp_path):
   assert row[0].endswith('validation/all/loss,validation/n') and row[1].endswith(',0.5,3')
 
 
-@pytest.mark.parametrize('name', ['own_cnn', 'own_transformer'])
+@pytest.mark.parametrize(
+  'name', ['own_cnn', pytest.param('own_transformer', marks=pytest.mark.thorough)]
+)
 def test_keras_models(name, tmp_path, monkeypatch, capsys):
   names, out = run(name, tmp_path, monkeypatch, capsys)
   check(tmp_path / 'run', names)
