@@ -46,12 +46,6 @@ def test_a_readme_is_one_breath_and_shows_pictures_that_are_there():
   assert all((ROOT / target).exists() for target in targets)
 
 
-def test_the_first_page_has_the_program_of_the_readme():
-  readme, first = ((ROOT / name).read_text() for name in ('README.md', 'docs/index.md'))
-  program, printed = re.search(r'```python\n(.*?)```.*?```\n(.*?)```', readme, re.S).groups()
-  assert program in first and printed in first
-
-
 @pytest.mark.slow
 def test_programs_without_tensorflow_run():
   names = {}

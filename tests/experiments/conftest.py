@@ -5,11 +5,9 @@ import os
 import pathlib
 import shutil
 import subprocess
-import time
 
 import pytest
 
-from fl_dpftrl.logs import ledger as ledger_lib
 from tests.experiments import runs, starts
 
 
@@ -35,26 +33,8 @@ def fixture_once(tmp_path_factory):
 
 @pytest.fixture(scope='session')
 def undisturbed(once) -> runs.Finished:
-  """A run with a noise seed to its end, which had neither workers nor ports."""
-
-  def make(folder):
-    process = runs.start(folder, pause_at=('computed', 3))
-    try:
-      process.wait_until_paused()
-      log = folder / ledger_lib.NAME
-      assert log.exists() or ledger_lib.path_of(log).exists()
-      assert not runs.children(process.pid) and not runs.listening(process.pid)
-      process.go_on()
-      while process.poll() is None:
-        assert not runs.children(process.pid) and not runs.listening(process.pid)
-        time.sleep(0.2)
-    finally:
-      process.kill()
-    code, out, err = runs.ended(process)
-    assert code == 0, err
-    return out, err
-
-  return once('undisturbed', make)
+  """A run with a noise seed to its end."""
+  return once('undisturbed', runs.finish)
 
 
 @pytest.fixture(scope='session')

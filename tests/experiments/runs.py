@@ -1,9 +1,7 @@
 """Flags of the runs that tests of several modules share, and readings of a run's folder."""
 
-import contextlib
 import csv
 import json
-import os
 import pathlib
 import signal
 from typing import NamedTuple
@@ -128,31 +126,3 @@ def assert_same_run(folder: pathlib.Path, expected: pathlib.Path) -> None:
   assert table(folder) == table(expected)
   for name in (ledger_lib.NAME, 'model.npz', 'privacy.json'):
     assert (folder / name).read_bytes() == (expected / name).read_bytes()
-
-
-def children(parent: int) -> list[str]:
-  """Command lines of a process's children."""
-  found = []
-  for path in pathlib.Path('/proc').glob('[0-9]*/stat'):
-    with contextlib.suppress(OSError):
-      fields = path.read_text().rsplit(')', 1)[1].split()
-      if int(fields[1]) == parent and fields[0] != 'Z':
-        found.append(path.with_name('cmdline').read_text())
-  return found
-
-
-def listening(pid: int) -> set[str]:
-  """Sockets at which a process listens."""
-  held = set()
-  try:
-    for link in pathlib.Path(f'/proc/{pid}/fd').iterdir():
-      with contextlib.suppress(OSError):
-        held.add(os.readlink(link))
-    tables = [
-      pathlib.Path(f'/proc/{pid}/net/{name}').read_text().splitlines()[1:]
-      for name in ('tcp', 'tcp6')
-    ]
-  except OSError:  # It has just ended.
-    return set()
-  fields = [line.split() for table in tables for line in table]
-  return {f[9] for f in fields if f[3] == '0A' and f'socket:[{f[9]}]' in held}

@@ -85,10 +85,3 @@ class TestEveryNetwork:
     assert logits.shape == (2, 6, 7)
     np.testing.assert_array_equal(logits[:, :4], other[:, :4])
     assert (logits[:, 4] != other[:, 4]).numpy().any()
-
-  def test_initial_weights_are_those_of_the_seed(self, network):
-    first, again = network.initial_weights(1), network.initial_weights(1)
-    for a, b in zip(first, again, strict=True):
-      np.testing.assert_array_equal(a, b)
-      assert a.dtype == np.float32 and np.isfinite(a).all()
-    assert (network.initial_weights(2)[0] != first[0]).any()

@@ -164,22 +164,6 @@ def test_a_run_counts_only_with_the_epsilon_of_its_noise(tmp_path, changes, stat
 
 
 @pytest.mark.parametrize(
-  'summary, words',
-  [
-    (None, 'must return a mapping such as .*accuracy.*, got None'),
-    ({'test': {'accuracy': 1.0}}, 'must return a mapping such as'),
-    (
-      {'validation': {'accuracy': 0.5}, 'test': {'accuracy': 50.0}},
-      'test accuracy must be between',
-    ),
-  ],
-)
-def test_what_a_run_must_return(tmp_path, summary, words):
-  with pytest.raises(ValueError, match=words):
-    linear.study(tmp_path, lambda cell: summary, **ONE)
-
-
-@pytest.mark.parametrize(
   'changes, words',
   [
     ({'mechanisms': 'identity'}, "mechanisms must be a list of 1 to 1000 entries, got 'identity'$"),

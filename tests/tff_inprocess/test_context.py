@@ -2,10 +2,8 @@
 
 import collections
 import functools
-import gc
 import operator
 import re
-import weakref
 
 import numpy as np
 import pytest
@@ -15,7 +13,6 @@ from tensorflow.python.ops import control_flow_util
 
 import tff_inprocess
 from tff_inprocess import clients
-from tff_inprocess import context as contexts
 
 pytestmark = pytest.mark.tff
 
@@ -118,46 +115,6 @@ def test_arguments_for_other_numbers_of_clients_are_refused(in_process):
     assert comp([1.0], [2.0]) == (1.0, 2.0)
     with pytest.raises(ValueError, match='for 1 and for 2 clients'):
       comp([1.0], [2.0, 3.0])
-
-
-def test_what_comes_back_is_the_same_memory(in_process):
-  size = 100_000
-
-  @tff.tensorflow.computation(tff.TensorType(np.float32, [size]))
-  def add_one(x):
-    return x + 1.0
-
-  with in_process() as context:
-    state = add_one(np.zeros(size, np.float32))
-    spec = tf.TensorSpec([size], tf.float32)
-    again = np.asarray(context._arrays.tensor(state, spec))
-    assert again.ctypes.data == state.ctypes.data
-    assert not state.flags.writeable
-    np.testing.assert_array_equal(add_one(state), np.full(size, 2.0))
-    assert len(context._arrays._tensors) == 1
-    del state, again
-    assert not context._arrays._tensors
-
-
-@pytest.mark.slow
-def test_what_was_compiled_goes_with_its_computation(in_process):
-  def make():
-    @tff.tensorflow.computation(np.int32)
-    def add_one(x):
-      return x + 1
-
-    return add_one
-
-  before = len(contexts._PROGRAMS._known)
-  with in_process():
-    comp = make()
-    assert comp(1) == 2
-    program = weakref.ref(contexts._PROGRAMS.of(comp))
-  with in_process():
-    assert comp(1) == 2 and contexts._PROGRAMS.of(comp) is program()
-  del comp
-  gc.collect()
-  assert program() is None and len(contexts._PROGRAMS._known) <= before
 
 
 def test_a_value_of_another_type_is_named(in_process):

@@ -1,6 +1,4 @@
 import collections
-import os
-import stat
 
 import numpy as np
 import pytest
@@ -47,20 +45,6 @@ def test_arrays_may_grow_in_length(tmp_path):
   grown['model'][0] = np.ones((7, 3), np.float32)
   folder(tmp_path).save(checkpoints.Checkpoint(num_rounds=1, state=grown, measurements={}))
   assert folder(tmp_path).load(1).state['model'][0].shape == (7, 3)
-
-
-def test_only_the_owner_can_read(tmp_path):
-  old = os.umask(0)
-  try:
-    store = folder(tmp_path)
-    store.save(checkpoint(1))
-  finally:
-    os.umask(old)
-  assert stat.S_IMODE((tmp_path / 'checkpoints').stat().st_mode) == 0o700
-  files = list((tmp_path / 'checkpoints').iterdir())
-  assert len(files) == 1
-  for path in files:
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_keeps_the_newest(tmp_path):
