@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fl_dpftrl.families import tree_online
+from fl_dpftrl.families import stamped, tree_online
 from tests.aggregators.made import BLT, SIZE, VALUE_TYPE, make, run, update
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
 WITH_BUFFERS = pytest.mark.parametrize(
-  'strategy', [BLT, tree_online.TreeOnline()], ids=lambda strategy: strategy.family
+  'strategy',
+  [BLT, tree_online.TreeOnline(), stamped.Stamped(BLT, 2)],
+  ids=lambda strategy: strategy.family,
 )
 
 
