@@ -209,15 +209,6 @@ def test_save_refuses_other_endings_and_objectives(tmp_path, name, objective, wo
   assert not list(tmp_path.iterdir())
 
 
-def test_the_shelf():
-  assert set(files.parameter_free()) == {'identity', 'tree_full', 'tree_online'}
-  assert {files.load_strategy(name).family for name in files.parameter_free()} == set(
-    files.parameter_free()
-  )
-  with pytest.raises(ValueError, match='identity.*blt-b400'):
-    files.load_strategy('blt-b300')
-
-
 def test_losses_of_the_published_blts():
   """McMahan, Xu, Zhang 2024, accuracy table, its two headings put right; ours is better."""
   ours, published, other = map(files.load, ('blt-b100', 'blt-b100-published', 'blt-b400'))
@@ -228,13 +219,6 @@ def test_losses_of_the_published_blts():
     pytest.approx(9.7402, abs=5e-5),
     pytest.approx(10.6722, abs=5e-5),
   )
-
-
-def test_a_name_goes_before_a_file_of_that_name(tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-  for name, family in (('identity', 'identity'), ('blt-b400', 'blt')):
-    pathlib.Path(name).write_text('{}')
-    assert files.load_strategy(name).family == family
 
 
 def test_what_a_file_named_before_is_removed(tmp_path):

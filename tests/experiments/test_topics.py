@@ -43,14 +43,6 @@ def test_sentences_depend_on_seed_client_and_number_alone(speakers):
   assert (other.test != data.test).any()
 
 
-def test_sizes_have_the_published_mean_and_minimum(speakers):
-  sizes = np.array([speakers.size(client) for client in range(4000)])
-  # The standard error of the mean is 8.4.
-  assert abs(sizes.mean() - 396.6) < 34
-  assert 100 <= sizes.min() < 110
-  assert np.median(sizes) < 300 and sizes.max() > 3000  # A long tail.
-
-
 def test_no_predictor_of_one_word_is_better_than_the_best(speakers):
   words = speakers.sentences(np.arange(20_000), np.zeros(20_000, int))
   best = speakers.language.best_accuracy(words[:2000])

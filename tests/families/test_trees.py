@@ -38,15 +38,6 @@ def test_a_finished_tree_is_estimated_as_well_as_can_be(num_rounds, completed):
   np.testing.assert_allclose(online, best, atol=1e-12)
 
 
-@pytest.mark.parametrize('num_rounds', [1, 2, 3, 4, 5, 6, 7, 11, 24, 33])
-def test_completion_adds_the_nodes_of_virtual_rounds(num_rounds):
-  """Rows of the tree of a power of 2, of which some have no real round."""
-  size = 2 ** (num_rounds - 1).bit_length()
-  whole = tree_online.TreeOnline().strategy_matrix(size)[:, :num_rounds]
-  own = tree_online.TreeOnline(num_rounds).strategy_matrix(num_rounds)
-  assert sorted(map(tuple, own)) == sorted(map(tuple, whole[whole.any(axis=1)]))
-
-
 @pytest.mark.parametrize('num_rounds', [1, 2, 3, 5, 8, 12, 21, 64, 77])
 def test_a_full_tree_has_the_gram_matrix_of_the_nodes_and_the_best_covariance(num_rounds):
   nodes, prefix = tree_online.TreeOnline().strategy_matrix(num_rounds), np.tri(num_rounds)

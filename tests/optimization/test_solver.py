@@ -4,7 +4,6 @@ import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from scipy import optimize
 
 from fl_dpftrl.optimization import many_starts, solver
 
@@ -71,34 +70,3 @@ def test_the_projection_is_the_nearest_monotone_sequence(values):
   rest = values - nearest
   assert rest @ nearest == pytest.approx(0.0, abs=1e-9)
   assert (np.cumsum(rest) <= 1e-9).all()
-
-
-def test_finds_the_minimum_of_monotone_sequences():
-  generator = np.random.default_rng(0)
-  matrix = generator.normal(size=(8, 8))
-  matrix = matrix @ matrix.T + np.eye(8)
-  target = generator.normal(size=8) + 1.0
-
-  def value_and_grad(x):
-    return float((x - target) @ matrix @ (x - target)), 2.0 * matrix @ (x - target)
-
-  minimum = solver.minimize_monotone(value_and_grad, np.ones(8))
-  # The same in steps, all at least 0.
-  root = np.linalg.cholesky(matrix).T
-  _, rest = optimize.nnls(root @ np.triu(np.ones((8, 8))), root @ target)
-  assert minimum.value == pytest.approx(rest**2, rel=1e-9)
-  assert (np.diff(minimum.point) <= 1e-12).all()
-
-
-def test_many_starts_end_in_the_valley_each_as_it_does_alone():
-  starts = np.random.default_rng(0).normal(scale=3.0, size=(20, 2))
-  told = []
-  together = from_many(rosenbrock, starts, progress=lambda *a: told.append(a))
-  np.testing.assert_allclose(together.points, 1.0, atol=1e-5)
-  assert (np.diff(together.values) >= 0.0).all()
-  steps, values = zip(*told)
-  assert steps == tuple(range(1, len(told) + 1)) and values[-1] == together.values[0]
-  alone = [from_many(rosenbrock, start[None]).values[0] for start in starts[:4]]
-  few = from_many(rosenbrock, starts[:4]).values
-  np.testing.assert_allclose(few, np.sort(alone), rtol=1e-6, atol=1e-20)
-  np.testing.assert_array_equal(from_many(rosenbrock, np.ones((2, 2))).points, 1.0)

@@ -69,14 +69,6 @@ def test_kinds_of_containers_come_back():
   assert structures.Template.of(np.float32(1)).size == 1
 
 
-def test_no_copy_is_made_of_an_array_in_order():
-  template = structures.Template.of([array(3, 2)])
-  given = array(3, 2)
-  assert np.shares_memory(template.flat([given])[0], given)
-  turned = np.asfortranarray(given)
-  np.testing.assert_array_equal(template.flat([turned])[0], given.ravel())
-
-
 @pytest.mark.parametrize(
   'template, message',
   [

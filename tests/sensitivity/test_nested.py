@@ -1,7 +1,5 @@
 """The worst pattern over nested blocks, against every pattern."""
 
-import functools
-
 import hypothesis
 import numpy as np
 import pytest
@@ -109,25 +107,6 @@ def test_the_first_rounds_are_not_always_the_worst():
   )[0]
   np.testing.assert_allclose(first**2, [55.0, 57.0])
   assert nested.worst_square(nested.forest(16), schemas.MinSep(16, 3, 5)) == (57, True)
-
-
-def test_one_participation_more_can_be_worse_than_none():
-  """Nine of 25 rounds 3 apart leave no choice, eight do and give more."""
-  exact = functools.partial(nested.worst_square, nested.forest(25))
-  assert exact(schemas.MinSep(25, 3, 9)) == (88, True)
-  only = sensitivity.pattern_sensitivity(tree_online.TreeOnline(), 25, [range(0, 25, 3)])[0]
-  assert only[0] ** 2 == pytest.approx(87.0)
-
-
-@pytest.mark.parametrize('n, k', [(10**4, 777), (10**4, None), (10**6, None)])
-def test_participation_in_any_round_fills_subtrees(n, k):
-  """With min_sep 1 the first k rounds fill every height at once."""
-  count = k or n
-  expected = sum(
-    min(count >> h, n >> h) * 4**h + ((count % 2**h) ** 2 if count >> h < n >> h else 0)
-    for h in range(n.bit_length())
-  )
-  assert nested.worst_square(nested.forest(n), schemas.MinSep(n, 1, k)) == (expected, True)
 
 
 @pytest.mark.slow

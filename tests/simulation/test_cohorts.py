@@ -218,18 +218,3 @@ def test_check_ins_follow_the_diurnal_curve():
   expected = expected_check_ins(people, range(24))
   assert chi_square(counts, expected) > 1e-3
   assert max(chi_square(counts, factor * expected) for factor in (2 / 3, 1.5)) < 1e-3
-
-
-@pytest.mark.slow
-def test_each_device_checks_in_at_its_own_rate():
-  people = population.Population(num_devices=60, seed=4, rate_spread=1.5)
-  drawn = check_ins.CheckIns(people, cohorts.START)
-  rng = np.random.default_rng(1)
-  counts = np.zeros(60)
-  for i in range(15_000):
-    devices, _, _ = drawn.draw(60.0 * i, 60.0 * (i + 1), 10**6, 0.0, rng)
-    counts[devices] += 1
-  # Once in a stretch at most.
-  expected = 15_000 * -np.expm1(-people.rates / 60)
-  assert chi_square(counts, expected) > 1e-3
-  assert chi_square(counts, 1.1 * expected) < 1e-6

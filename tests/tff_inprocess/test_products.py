@@ -1,34 +1,6 @@
-import numpy as np
-import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
-import tff_inprocess
 from tff_inprocess import speed
-
-FLOATS = tff.types.TensorType(np.float32, [None, None])
-
-
-@tff.tensorflow.computation(FLOATS, FLOATS)
-def all_products(a, b):
-  by_function = tf.function(lambda x, y: tf.matmul(x, y, transpose_b=True))
-  return (
-    tf.matmul(a, b, transpose_a=True),
-    tf.matmul(a, b, transpose_a=True, transpose_b=True),
-    by_function(a, b),
-    tf.matmul(tf.cast(a, tf.float64), tf.cast(b, tf.float64), transpose_b=True),
-  )
-
-
-@pytest.mark.parametrize('size', [1, 7, 200])
-def test_products_are_right(size):
-  generator = np.random.default_rng(size)
-  a, b = generator.normal(size=(2, size, size)).astype(np.float32)
-  with tff.framework.get_context_stack().install(tff_inprocess.InProcessContext()):
-    found = all_products(a, b)
-  for one, expected in zip(found, (a.T @ b, a.T @ b.T, a @ b.T, a @ b.T), strict=True):
-    np.testing.assert_allclose(one, expected, atol=1e-5 * size)
-  assert found[3].dtype == np.float64
 
 
 def graph():
