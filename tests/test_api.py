@@ -9,7 +9,6 @@ import threadpoolctl
 
 import fl_dpftrl
 from fl_dpftrl.optimization import registry
-from fl_dpftrl.text import progress
 from tests import every_family
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -43,18 +42,6 @@ def test_linear_algebra_has_one_thread_while_a_strategy_is_optimised(monkeypatch
   with pools.limit(limits=2):
     fl_dpftrl.optimize('identity', SCHEMA)
     assert found == [{1}] and count() == {2}
-
-
-def test_searches_of_seconds_show_their_steps_and_others_nothing(monkeypatch, capsys):
-  fl_dpftrl.compare(['blt:1'], SCHEMA)
-  assert not capsys.readouterr().err
-  monkeypatch.setattr(progress, 'DELAY', 0.0)
-  fl_dpftrl.optimize('blt', SCHEMA, num_buffers=1)
-  fl_dpftrl.compare(['blt:1'], SCHEMA)
-  shown = capsys.readouterr().err
-  assert 'blt: ' in shown and 'compare: ' in shown and ' steps' in shown
-  fl_dpftrl.optimize('blt', SCHEMA, num_buffers=1, progress=lambda steps, loss: None)
-  assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize('name', every_family.FAMILIES)

@@ -1,10 +1,8 @@
 """The pages of the site: their size, their programs without TensorFlow, and what the hook finds."""
 
 import ast
-import importlib.util
 import json
 import re
-import types
 
 import pytest
 
@@ -15,15 +13,6 @@ ROOT = pages.DOCS.parent
 # The reference and tables of measurements are as long as they are.
 _OTHERS = {'api.md', 'layout.md', 'published-figures.md'}
 TASKS = {path.name for path in pages.DOCS.glob('*.md')} - _OTHERS
-
-
-@pytest.fixture(name='site', scope='module')
-def fixture_site() -> types.ModuleType:
-  """The hook of MkDocs, which stands in no package."""
-  spec = importlib.util.spec_from_file_location('ci_site', ROOT / '.ci' / 'site.py')
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
 
 
 def without_fences(text: str) -> str:
@@ -106,31 +95,6 @@ def test_pages_and_examples_use_public_names_alone(path):
   if path.suffix == '.md':
     used += re.findall(r'`(fl_dpftrl\.[a-z_]+)\.(\w+)', text)
   assert [(room, name) for room, name in used if name not in named(room)] == []
-
-
-@pytest.mark.parametrize(
-  'body, found',
-  [
-    ('<a href="b.html#here">b</a> <code>a\n b</code><pre><code>python\nx\n```</code></pre>', None),
-    ('<a href="https://example.org">elsewhere</a><img src="data:image/png;base64,AA">', None),
-    ('<p>```python a = 1 ```</p>', 'no block of code, but running text: ```python a = 1 ```'),
-    ('<li><code>python\n  a = 1</code></li>', 'no block of code, but running text: python a = 1'),
-    ('<a href="c.html">c</a>', 'c.html has no target'),
-    ('<img src="pictures/none.png">', 'pictures/none.png has no target'),
-    ('<a href="b.html#there">b</a>', 'b.html#there has no such anchor'),
-    ('<a href="#there">a</a>', '#there has no such anchor'),
-    ('<script src="https://example.org/x.js"></script>', 'https://example.org/x.js is loaded'),
-    ('<link rel="stylesheet" href="//example.org/x.css">', '//example.org/x.css is loaded'),
-  ],
-)
-def test_the_hook_finds_faults_of_built_pages(site, tmp_path, body, found):
-  (tmp_path / 'a.html').write_text(f'<html><body>{body}</body></html>')
-  (tmp_path / 'b.html').write_text('<h1 id="here">b</h1>')
-  problems = site.problems(tmp_path)
-  if found is None:
-    assert problems == []
-  else:
-    assert len(problems) == 1 and problems[0].startswith(f'a.html: {found}')
 
 
 def test_the_whole_repository_links_to_pages_that_are_there():

@@ -71,22 +71,3 @@ def test_an_exported_model_measures_the_same(folder, monkeypatch, capsys, format
     run(monkeypatch, capsys, export.main, folder, f'--format={format}')
   line = capsys.readouterr().err
   assert ended.value.code == 2 and line.startswith('export: --output=') and 'exists' in line
-
-
-def test_what_is_no_exported_model_is_named(folder, tmp_path):
-  spoilt = tmp_path / 'model.keras'
-  spoilt.write_text('no model')
-  small = tmp_path / 'small.keras'
-  model = exported.keras_model(NETWORKS[0], drawn(NETWORKS[0]), 6)
-  exported.write(model, small, exported.KERAS)
-  for path, words in (
-    (tmp_path / 'none', 'does not exist'),
-    (spoilt, 'is no exported model'),
-    (tmp_path, 'is no exported model'),
-    (small, 'is no exported model|logits of shape'),
-  ):
-    with pytest.raises(ValueError, match=words) as caught:
-      evaluate.evaluate(folder, model_path=path)
-    assert '--model=' in str(caught.value)
-  with pytest.raises(ValueError, match='NAME.keras'):
-    exported.write(model, tmp_path / 'model.h5', exported.KERAS)

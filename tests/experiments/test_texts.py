@@ -185,22 +185,3 @@ def test_names_that_the_log_would_refuse_are_refused_by_client_and_rule(tmp_path
     (folder / name / 'b.txt').write_text('Hello world.')
     with pytest.raises(ValueError, match='mine, names of clients: at .* normal form C'):
       datasets.load(str(folder))
-
-
-def test_numbers_and_texts_of_two_shards_are_not_merged(tmp_path):
-  for number, name in enumerate((1, '1', 2, 3)):
-    parquet.write_table(
-      pa.table({'client': [name], 'text': ['x y']}), tmp_path / f'{number}.parquet'
-    )
-  with pytest.raises(ValueError, match='names of clients must be all text or all whole numbers'):
-    datasets.load(str(tmp_path))
-
-
-def test_bad_folders_are_named(tmp_path):
-  with pytest.raises(ValueError, match='has no .txt file'):
-    datasets.load(str(tmp_path))
-  (tmp_path / 'a.txt').write_bytes(b'\xff\xfe')
-  with pytest.raises(ValueError, match='a.txt is not text in UTF-8, at byte 0; convert it'):
-    datasets.load(str(tmp_path))
-  with pytest.raises(ValueError, match='nor the path of a folder or file'):
-    datasets.load(str(tmp_path / 'nowhere'))

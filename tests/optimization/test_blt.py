@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fl_dpftrl import workloads
 from fl_dpftrl.families import blt as family
-from fl_dpftrl.optimization import blt, many_starts
+from fl_dpftrl.optimization import blt
 from fl_dpftrl.optimization.problem import Problem
 from fl_dpftrl.participation import schemas
 
@@ -124,30 +124,6 @@ def test_any_numbers_are_a_blt(numbers):
   assert blt._strategy(logits).num_buffers == 3
   values, grads = blt.LogLoss([MAIN], 'max', workloads.Workload())(logits[None])
   assert np.isfinite(values).all() and np.isfinite(grads).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  'n, b, k, num_buffers, objective, momentum',
-  [
-    (33, 12, None, 3, 'max', 0.5),
-    (3, 2, None, 5, 'max', 0.9),
-    (700, 30, 10, 2, 'rms', 0.0),
-    (2000, 100, 10, 3, 'max', 0.0),
-    pytest.param(20_000, 1000, 20, 4, 'max', 0.95, marks=THOROUGH),
-  ],
-)
-def test_many_more_starts_find_nothing_better(n, b, k, num_buffers, objective, momentum):
-  problem = Problem(schemas.MinSep(n, b, k), objective, workloads.Workload(momentum))
-  log_loss = blt.LogLoss([problem.schema], objective, problem.workload)
-  points = blt.starts(num_buffers, n, None, random_starts=300)
-  for steps in (80, 1000):
-    solutions = many_starts.minimize(
-      log_loss, points, max_iterations=steps, tolerance=1e-11, patience=30
-    )
-    points = solutions.points[:80]
-  best = np.exp(solutions.values[0])
-  assert problem.loss(blt.optimize(problem, num_buffers)) <= best * (1 + 1e-6)
 
 
 @pytest.mark.slow

@@ -255,30 +255,6 @@ def test_each_page_says_first_for_whom_it_is(plain):
   assert {'worst_case.epsilon', 'declared.epsilon'} <= page.fields
 
 
-@pytest.mark.parametrize('deltas', [1e-6, [1e-6, 1e-9]])
-def test_privacy_loss_of_actual_devices(deltas):
-  stated = filed(statement(CROWD, deltas=deltas), SHA_OF_CROWD)
-  page = report(stated)
-  page.check(stated)
-  assert 'rows <may> be missing' in page.text
-  fields = ['rho', 'epsilon', *(['curve.1.epsilon'] if isinstance(deltas, list) else [])]
-  for index in range(4):
-    assert {f'per_device.quantiles.{index}.{field}' for field in ('share', *fields)} <= page.fields
-  own = page.source.partition('Privacy loss of actual devices')[2]
-  table = own.partition('<tbody>')[2].partition('</tbody>')[0]
-  for field in fields:
-    assert f'data-field="observed.{field}"' in table
-  words = page.section('Privacy loss of actual devices')
-  for text in (
-    *('50 % of', '90 % of', '99 % of', '99.9 % of', 'most exposed'),
-    f'device: {stated.per_device.most_exposed!r}',
-    'assumes that each device would have been in the same rounds',
-    'This is not a guarantee in advance',
-    'worst case: ρ = ',
-  ):
-    assert text in words
-
-
 def test_each_guarantee_is_beside_its_assumptions(plain):
   cards = plain.source.partition('class="cards"')[2].split('<section')[1:4]
   for card, field, sentences in zip(

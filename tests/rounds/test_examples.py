@@ -5,9 +5,6 @@ Those of libraries that are not installed here are run by `make test-adapters`.
 
 import importlib.util
 import pathlib
-import signal
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -135,22 +132,3 @@ def test_central_training_has_the_amplified_guarantee_and_goes_on(monkeypatch, t
   with pytest.raises(SystemExit, match='2'):
     module.main([str(folder), *CENTRAL])
   assert 'batches.secret is gone' in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_central_training_goes_on_after_sigkill(monkeypatch, tmp_path, capsys):
-  pytest.importorskip('jax')
-  folder = tmp_path / 'run'
-  arguments = [str(folder), *CENTRAL]
-  command = [sys.executable, str(EXAMPLES / 'central.py'), *arguments]
-  started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-  for line in started.stdout:
-    if line.startswith('round 4:'):
-      break
-  started.send_signal(signal.SIGKILL)
-  assert started.wait() == -signal.SIGKILL
-  program('central', monkeypatch).main(arguments)
-  lines = capsys.readouterr().out.splitlines()
-  rounds = [line.split(':')[0] for line in lines if line.startswith('round ')]
-  assert rounds[-1] == 'round 40' and 'round 4' not in rounds
-  assert opened(folder).log.num_rounds == 40

@@ -84,12 +84,3 @@ def test_ceilings_are_never_exceeded(kind, seed, start, length, places):
   ceiling = presence.ceiling(start, start + length)
   found = presence.at(np.arange(200), start + length * np.array(places))
   assert (found <= ceiling[presence.cells]).all()
-
-
-def test_ceilings_are_low_where_nobody_is_there():
-  kind = availability.Nightly(daytime=0.0, weekend_delay_hours=0.0)
-  presence = kind.presence(DEVICES, 0)
-  noon = MONDAY + 12 * HOUR
-  assert presence.ceiling(noon, noon + 600)[presence.cells].mean() < 0.05
-  night = noon + 12 * HOUR
-  assert presence.ceiling(night, night + 600)[presence.cells].mean() > 0.95

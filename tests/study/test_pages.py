@@ -1,7 +1,6 @@
 """Committed pages show the results beside them, to the last digit, and figures drawn of them."""
 
 import csv
-import re
 
 import matplotlib
 import pytest
@@ -41,12 +40,3 @@ def test_a_page_has_the_table_the_notes_and_the_figures_of_its_results(name):
     if matplotlib.__version__ == '3.10.9':  # Others place letters a little apart.
       assert (folder / f'{figure}.svg').read_bytes() == style.image(drawn, 'svg')
   assert len(text.split()) <= 700
-
-
-def test_numbers_of_a_page_are_rows_of_its_results():
-  text = (pages.DOCS / 'study-topics.md').read_text()
-  counted, spent = (
-    len(read(pages.DOCS / 'study-topics' / 'results.csv')),
-    text.split('**Runs.**')[1],
-  )
-  assert re.search(r'(\d+) runs took', spent)[1] == str(counted) == '223'

@@ -130,29 +130,6 @@ def test_runs_that_are_not_there_yet_leave_a_mean_of_the_others():
   assert line[5] == '2' and line[9] == '1 not run'
 
 
-def test_the_table_and_the_page_say_what_a_number_is():
-  found = [*level({'a|b': [0.3, 0.31], 'c': [0.2, 0.22]}), result('no noise', 0.4, epsilon=None)]
-  study = comparing.Study(
-    title='Two', metric=ACCURACY, results=tuple(found), about=('Target ε are those of the run.',)
-  )
-  for text in (study.table, study.page):
-    assert 'ach ε is that of one run; choosing among runs by private data spends more' in text
-    assert '± is half of a 95 % interval over seeds' in text and 'Holm' in text
-    assert 'Target ε are those of the run.' in text
-  assert 'each ε is that of one run' in repr(study).splitlines()[0]
-  assert r'| 1 | a\|b | 30.50 ± 6.35 | best | c | 2 | 0.5 | 2 | 1 |  |' in study.page
-  assert len(repr(study).splitlines()) == 5
-  assert list(study.figures) == ['accuracy_by_epsilon', 'difference_to_best']
-  for figure in study.figures.values():
-    assert figure.get_figwidth() <= 5.0  # Letters of 10 points have 10 of 390 pixels.
-    sizes = [text.get_fontsize() for axes in figure.axes for text in axes.get_xticklabels()]
-    assert min(sizes) >= 10
-  by_epsilon, difference = study.figures.values()
-  assert [axes.get_xlabel() for axes in by_epsilon.axes] == ['target ε']
-  assert by_epsilon.axes[0].get_ylabel() == 'test accuracy (%)'
-  assert 'difference to the best' in difference.axes[-1].get_xlabel()
-
-
 def test_a_study_without_noise_or_results_has_no_figures():
   waiting = result('a', None, status=WAITING, epsilon_of_run=None)
   for found in ([waiting], [result('no noise', 0.4, epsilon=None)]):

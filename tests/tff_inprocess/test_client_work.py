@@ -188,15 +188,6 @@ def test_no_graph_at_the_server_finds_what_another_left(work, in_process):
     assert before == [1, 1]
 
 
-def test_what_is_left_out_is_not_refused(in_process):
-  def unused(x):
-    queue(x), variable_of_a_function(x)
-    return x + 1.0
-
-  with in_process():
-    assert at_clients(unused, np.float32)(FLOATS) == [2.0, 3.0, 4.0]
-
-
 def test_iterators_begin_anew(in_process):
   def one_shot(x):
     return x + tf.compat.v1.data.make_one_shot_iterator(tf.data.Dataset.range(2)).get_next()

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
-from tensorflow.python.ops import control_flow_util
 
 import tff_inprocess
 from tff_inprocess import clients
@@ -94,17 +93,6 @@ def test_what_cannot_run_is_named(in_process):
       applied(add_one, 1)
   assert 'worker' not in str(caught.value)
   assert len(str(caught.value)) <= 300 and '\n' not in str(caught.value)
-
-
-def test_loops_of_tensorflow_1_are_refused(in_process, monkeypatch):
-  monkeypatch.setattr(control_flow_util, 'ENABLE_CONTROL_FLOW_V2', False)
-
-  @tff.tensorflow.computation
-  def looped():
-    return tf.while_loop(lambda i: i < 3, lambda i: i + 1, [0])
-
-  with in_process(), pytest.raises(tff_inprocess.UnsupportedComputationError, match='control flow'):
-    looped()
 
 
 def test_arguments_for_other_numbers_of_clients_are_refused(in_process):

@@ -111,24 +111,6 @@ def test_draws_at_the_server_do_not_follow_from_the_seed(in_process):
   assert np.unique(numbers).size == numbers.size == 72
 
 
-def test_an_initialiser_with_a_seed_starts_from_it(in_process):
-  @tff.tensorflow.computation
-  def initial():
-    return (
-      tf.keras.initializers.GlorotUniform(seed=3)([4, 5]),
-      tf.random.normal([7], seed=11),
-      tf.random.normal([7]),
-    )
-
-  with in_process():
-    first, second = initial(), initial()
-  for one, same in zip(first[:2], second):
-    np.testing.assert_array_equal(one, same)
-  assert not np.intersect1d(first[2], second[2]).size
-  expected = tf.raw_ops.RandomStandardNormal(shape=[7], dtype=tf.float32, seed=87654321, seed2=11)
-  np.testing.assert_array_equal(first[1], expected)
-
-
 def test_a_shuffle_on_clients_is_repeated(in_process):
   def order(x):
     data = tf.data.Dataset.range(50).shuffle(50).batch(50)

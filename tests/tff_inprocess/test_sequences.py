@@ -70,24 +70,3 @@ def test_what_clients_select_can_be_trained_on(in_process):
     found = np.array(work(np.zeros([3, 2], np.float32), [[0, 0], [0, 0]]))
   assert ((found > 10.0) & (found < 11.0)).all()
   assert len(np.unique(found)) == 4
-
-
-def test_data_sets_are_results(in_process):
-  @tff.tensorflow.computation(NUMBERS)
-  def looked_up(data):
-    table = tf.lookup.StaticHashTable(
-      tf.lookup.KeyValueTensorInitializer([1, 2], [10, 20], tf.int64, tf.int64), -1
-    )
-    return data.map(lambda x: collections.OrderedDict(b=x, a=table.lookup(x)))
-
-  @tff.tensorflow.computation
-  def endless():
-    return tf.data.Dataset.range(3).repeat()
-
-  concatenated = tff.tensorflow.computation(lambda x, y: x.concatenate(y), NUMBERS, NUMBERS)
-  with in_process():
-    assert rows_of(looked_up([2, 5])) == [{'b': 2, 'a': 20}, {'b': 5, 'a': -1}]
-    assert rows_of(endless().take(4)) == [0, 1, 2, 0]
-    assert rows_of(concatenated([1], [2, 3])) == [1, 2, 3]
-    # A result is an argument again.
-    assert rows_of(concatenated(concatenated([1], [2]), [3])) == [1, 2, 3]
