@@ -1,6 +1,7 @@
 """Processes that bring clients' data past the noise, or tell the noise: all are refused."""
 
 import collections
+import functools
 import hashlib
 import re
 
@@ -402,6 +403,13 @@ CASES = {
 }
 
 
+@functools.cache
+def created(kind):
+  """Creates the process of an aggregator of a kind, once."""
+  settings = {name: getattr(make(), name) for name in make().__dataclass_fields__}
+  return kind(**{name: of for name, of in settings.items() if name[0] != '_'}).create(VECTOR)
+
+
 def process_with(
   step,
   *,
@@ -411,8 +419,7 @@ def process_with(
   weights=None,
 ):
   """As `process_of`, for an aggregator of a kind, with a start and weights of its own."""
-  settings = {name: getattr(make(), name) for name in make().__dataclass_fields__}
-  ours = kind(**{name: of for name, of in settings.items() if name[0] != '_'}).create(VECTOR)
+  ours = created(kind)
 
   @tff.federated_computation
   def initialize():
