@@ -21,7 +21,7 @@ def updates(t, scale):
   ]
 
 
-# No buffers, a fixed number, and as many as the row needs: test_aggregator.py has each family.
+# No buffers, a fixed number, and as many as the row needs: tests/noise has each family.
 @pytest.mark.parametrize('family', ['identity', 'blt', 'tree_online'])
 @pytest.mark.parametrize('scale', [0.01, 1.0], ids=['kept', 'clipped'])
 def test_releases_are_those_of_the_factory(family, scale, tmp_path):

@@ -39,7 +39,7 @@ def engine_rows(strategy, num_rounds, seed=5):
   return result
 
 
-# No buffers, a fixed number, and as many as the row needs: test_aggregator.py has each family.
+# No buffers, a fixed number, and as many as the row needs: tests/noise has each family.
 @pytest.mark.parametrize('family', ['identity', 'blt', 'tree_online'])
 def test_rows_are_the_engines_over_any_starts(family, tmp_path):
   strategy = every_family.example(family, 9)
