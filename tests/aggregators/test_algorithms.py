@@ -166,40 +166,6 @@ def test_kmeans_needs_a_report_goal_of_one():
   assert np.abs(plain - divided).max() > 0.05
 
 
-def test_what_is_common_in_models_and_data_passes():
-  """Words by a table, cached and shuffled data, an LSTM, dropout, secure metrics with AUC, Adam."""
-  keras, losses = tf.keras.layers, tf.keras.losses
-
-  def lstm_fn():
-    layers = [keras.Embedding(9, 4, mask_zero=True), keras.LSTM(4), keras.BatchNormalization()]
-    head = [keras.Dropout(0.5), keras.Dense(1, activation='sigmoid')]
-    return tff.learning.models.from_keras_model(
-      tf.keras.Sequential([*layers, *head]),
-      loss=losses.MeanSquaredError(),
-      input_spec=(tf.TensorSpec([None, 5], tf.int64), tf.TensorSpec([None, 1])),
-      metrics=[tf.keras.metrics.AUC()],
-    )
-
-  @tff.tensorflow.computation(tff.SequenceType(tff.TensorType(np.str_, [5])))
-  def prepared(data):
-    words = tf.lookup.KeyValueTensorInitializer(['a', 'b'], tf.range(2, dtype=tf.int64))
-    table = tf.lookup.StaticVocabularyTable(words, 1)
-    numbered = data.map(lambda line: (table.lookup(line), tf.random.uniform([1])))
-    return numbered.cache().shuffle(9, seed=3).repeat(2).batch(4).prefetch(1)
-
-  ours = make()
-  process = algorithms.build_unweighted_fed_avg(
-    lstm_fn,
-    client_optimizer_fn=sgd(),
-    server_optimizer_fn=tff.learning.optimizers.build_adam(0.1),
-    model_aggregator=tff.learning.add_debug_measurements(ours),
-    metrics_aggregator=tff.learning.metrics.secure_sum_then_finalize,
-  )
-  process = tff.simulation.compose_dataset_computation_with_learning_process(prepared, process)
-  found = dpftrl.check_process(process, ours)
-  assert found.ok and found.releases == 1, str(found)
-
-
 def test_the_table_has_every_algorithm():
   text = PAGE.read_text()
   public = {name for name in dir(algorithms) if name.startswith('build_')}

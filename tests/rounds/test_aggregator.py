@@ -166,34 +166,6 @@ def test_counts_and_outcomes(tmp_path):
       aggregator.privacy_loss(1e-6)
 
 
-def test_a_batch_releases_what_its_updates_release_one_by_one(tmp_path):
-  updates = [update(i, scale) for i, scale in enumerate((0.05, 5.0, 0.0, 0.1, 1e30))]
-  updates[3]['b'][0] = np.nan
-  batch = {name: np.stack([each[name] for each in updates]) for name in TEMPLATE}
-  means, counts = [], []
-  for name in ('single', 'batch'):
-    with opened(tmp_path / name, noise_seed=3, zeroing_norm=1e3) as aggregator:
-      with aggregator.round(range(5)) as round_:
-        if name == 'single':
-          outcomes = [round_.add(each) for each in updates]
-        else:
-          assert round_.add_batch({key: part[:2] for key, part in batch.items()}) == outcomes[:2]
-          assert round_.add_batch({key: part[2:] for key, part in batch.items()}) == outcomes[2:]
-          assert round_.add_batch({key: part[:0] for key, part in batch.items()}) == []
-          with pytest.raises(
-            ValueError, match='round 0 has 5 devices, each with one update; got 7'
-          ):
-            round_.add_batch({key: part[:2] for key, part in batch.items()})
-          with pytest.raises(ValueError, match=r"update\['b'\] must be float32 of shape \[2, 3\]"):
-            round_.add_batch({'w': batch['w'][:2], 'b': batch['b'][:3]})
-          with pytest.raises(ValueError, match='must have a leading axis'):
-            round_.add_batch({'w': np.float32(0.0), 'b': np.float32(0.0)})
-      means.append(flat(round_.mean))
-      counts.append((round_.clipped_count, round_.zeroed_count, round_.rejected_count))
-  assert outcomes == ['kept', 'clipped', 'kept', 'rejected', 'zeroed'] and counts == [(1, 1, 1)] * 2
-  np.testing.assert_array_equal(*means)
-
-
 def test_means_do_not_depend_on_the_order_or_on_threads(tmp_path):
   updates = [update(i) for i in range(40)]
   means = []
@@ -275,6 +247,20 @@ WRONG = {
   'a closed aggregator': (
     lambda a: (a.close(), entered(a, 'ab', 2)),
     'the aggregator is closed; make it again',
+  ),
+  'a batch of more': (
+    lambda a: (
+      a.round(list('ab')).begin().add_batch({n: np.stack([p] * 3) for n, p in update().items()})
+    ),
+    'round 0 has 2 devices, each with one update; got 3',
+  ),
+  'a batch of several sizes': (
+    lambda a: (
+      a.round(list('ab'))
+      .begin()
+      .add_batch({'w': TEMPLATE['w'][None], 'b': np.zeros((2, 3), np.float32)})
+    ),
+    r"update\['b'\] must be float32 of shape \[1, 3\]",
   ),
   'another structure': (
     lambda a: a.round(list('ab')).begin().add({'w': update()['w']}),

@@ -109,30 +109,6 @@ def test_the_first_rounds_are_not_always_the_worst():
   assert nested.worst_square(nested.forest(16), schemas.MinSep(16, 3, 5)) == (57, True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  'n, b, k',
-  [
-    (10**4, 3, None),
-    (10**4, 7, 400),
-    (10**4, 10, None),
-    (10**4, 31, 200),
-    (10**4, 100, None),
-    (10**6, 333, 50),
-    (10**6, 20_000, 50),
-    (10**6, 1000, 50),
-  ],
-)
-def test_long_runs_are_exact(n, b, k):
-  schema = schemas.MinSep(n, b, k)
-  square, exact = nested.worst_square(nested.forest(n), schema)
-  assert exact
-  first = sensitivity.pattern_sensitivity(
-    tree_online.TreeOnline(), n, [range(0, schema.participations * b, b)]
-  )[0][0]
-  assert first**2 * (1 - 1e-12) <= square <= 1.1 * first**2
-
-
 def test_more_participations_than_can_be_searched_are_bounded():
   square, exact = nested.worst_square(nested.forest(10**6), schemas.MinSep(10**6, 3))
   assert not exact

@@ -43,30 +43,3 @@ def test_clients_select_what_their_keys_say(select, in_process):
     [{'row': [4.0, 5.0], 'key': 2}, {'row': [0.0, 1.0], 'key': 0}],
     [{'row': [2.0, 3.0], 'key': 1}, {'row': [2.0, 3.0], 'key': 1}],
   ]
-
-
-def test_what_clients_select_can_be_trained_on(in_process):
-  """Slices go through variables and draws of the function, and on to the client's work."""
-
-  @tff.tensorflow.computation(ROWS, np.int32)
-  def noisy(database, key):
-    offset = tf.Variable(0.0)
-    with tf.control_dependencies([offset.assign_add(10.0)]):
-      return tf.gather(database, key)[0] + offset.read_value() + tf.random.uniform([])
-
-  @tff.tensorflow.computation(tff.SequenceType(np.float32))
-  def first_two(data):
-    return data.batch(2).reduce(tf.zeros([2]), lambda _, values: values)
-
-  @tff.federated_computation(
-    tff.FederatedType(ROWS, tff.SERVER),
-    tff.FederatedType(tff.TensorType(np.int32, [2]), tff.CLIENTS),
-  )
-  def work(database, keys):
-    slices = tff.federated_select(keys, tff.federated_value(5, tff.SERVER), database, noisy)
-    return tff.federated_map(first_two, slices)
-
-  with in_process():
-    found = np.array(work(np.zeros([3, 2], np.float32), [[0, 0], [0, 0]]))
-  assert ((found > 10.0) & (found < 11.0)).all()
-  assert len(np.unique(found)) == 4
