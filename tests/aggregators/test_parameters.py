@@ -1,5 +1,7 @@
 """States of noise that another factory made are refused."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -102,3 +104,19 @@ def test_a_query_refuses_the_state_of_another():
   _, state, _ = query().get_noised_result(total, state)
   with pytest.raises(tf.errors.InvalidArgumentError, match='has another clip_norm'):
     query(clip_norm=0.01).get_noised_result(total, state)
+
+
+@pytest.mark.slow
+@BOTH
+def test_tff_says_what_would_do(make):
+  _, state = rounds(make(), 1)
+  other = make(clip_norm=0.01)
+  message = re.escape(
+    '[the state of the noise has another clip_norm (here 0.01): use the'
+    ' factory that made the state, in the version of fl_dpftrl that made it; other noise is'
+    ' another run]'
+  )
+  with pytest.raises(Exception, match=message):
+    rounds(other, 1, state)
+  with pytest.raises(Exception, match=message):
+    other.skip_row(VALUE_TYPE)(state)

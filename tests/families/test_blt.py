@@ -3,8 +3,10 @@
 import itertools
 import math
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from fl_dpftrl import error, sensitivity, workloads
 from fl_dpftrl.families import blt
@@ -128,3 +130,36 @@ def test_figures_of_a_billion_rounds():
   result = error.error(strategy, num_rounds)
   assert math.isclose(result.max, math.sqrt(square), rel_tol=1e-12)
   assert result.rms < result.max
+
+
+@hypothesis.given(
+  st.lists(
+    st.tuples(st.floats(0.0, 1.0, exclude_min=True, exclude_max=True), st.floats(0.0, 1.0)),
+    min_size=1,
+    max_size=6,
+  )
+)
+def test_coefficients_never_increase(pairs):
+  decay, scale = zip(*pairs)
+  if sum(scale) > 1.0:
+    with pytest.raises(ValueError, match='output_scale'):
+      blt.BLT(decay, scale)
+    return
+  coefficients = blt.BLT(decay, scale).column(50)
+  assert (coefficients >= 0.0).all()
+  assert (np.diff(coefficients) <= 0.0).all()
+
+
+@pytest.mark.parametrize('min_sep, most', [(1, None), (3, None), (10, 10**8)])
+def test_a_billion_rounds_with_very_many_participations(min_sep, most):
+  """Every round's contribution grows to that of the whole history."""
+  schema = schemas.MinSep(num_rounds=10**9, min_sep=min_sep, max_participations=most)
+  strategy = blt.BLT([0.5], [0.25])
+  value = sensitivity.sensitivity(strategy, schema).value
+  # Away from the start the columns' sum repeats itself every min_sep rows.
+  first = column(strategy, 50 * 30).astype(float)
+  total = np.zeros_like(first)
+  for start in range(0, first.size, min_sep):
+    total[start:] += first[: first.size - start]
+  period = total[-30:] @ total[-30:] / 30
+  assert value == pytest.approx(math.sqrt(1e9 * period), rel=1e-7)

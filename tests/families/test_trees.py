@@ -85,3 +85,11 @@ def test_fixed_separation(n, b, k, completed):
   general = sensitivity.gram_sensitivity(strategy.gram_matrix(n), schema)
   expected = pytest.approx(general.value, rel=1e-12), 'exact'
   assert sensitivity.sensitivity(strategy, schema) == expected
+
+
+def test_patterns_of_a_log_of_a_million_rounds():
+  patterns = [[5], [0, 1], [2**19, 2**19 + 1, 10**6 - 1]]
+  values, kind = sensitivity.pattern_sensitivity(tree_online.TreeOnline(), 10**6, patterns)
+  assert kind == 'exact'
+  # 10⁶ is even: its last round ends a node of 64 rounds, and lies in 7.
+  np.testing.assert_allclose(values**2, [20, 2 + 4 * 19, 2 + 4 * 18 + 7], rtol=1e-12)

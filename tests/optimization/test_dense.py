@@ -157,3 +157,33 @@ def test_an_approximation_refuses(change, message):
   valid = {'strategy': blt.BLT([0.9], [0.2]), 'num_rounds': 9, 'num_bands': 3, 'rank': 1}
   with pytest.raises(ValueError, match=message):
     low_rank.approximate(**{**valid, **change})
+
+
+@pytest.mark.slow
+def test_many_participations_equal_a_general_minimiser():
+  """Over all C, where X may be negative between rounds of a pattern."""
+  size, schema = 4, schemas.FixedSeparation(num_rounds=4, min_sep=2)
+  lower, queries = np.tril_indices(size), np.tri(size)
+
+  def objective(entries):
+    matrix = np.zeros((size, size))
+    matrix[lower] = entries
+    gram = matrix.T @ matrix
+    worst = max(gram[i, i] + gram[i + 2, i + 2] + 2.0 * abs(gram[i, i + 2]) for i in range(2))
+    return math.sqrt(worst) * np.linalg.norm(queries @ np.linalg.inv(matrix))
+
+  found = dense.solve_multi_epoch(Problem(schema, 'rms'), tolerance=1e-10)
+  best = math.inf
+  for seed in range(4):
+    start = triangle(size, seed, 0.5)[lower]
+    for _ in range(3):  # The maximum has corners, at which simplices get stuck.
+      start = optimize_lib.minimize(
+        objective,
+        start,
+        method='Nelder-Mead',
+        options={'maxiter': 4000, 'xatol': 1e-9, 'fatol': 1e-12},
+      ).x
+    best = min(best, objective(start))
+  scale = math.sqrt(size)
+  assert best >= found.bound * scale * (1.0 - 1e-9)
+  assert best == pytest.approx(found.loss * scale, rel=1e-3)

@@ -280,3 +280,22 @@ def test_each_guarantee_is_beside_its_assumptions(plain):
     assert f'data-field="{field}.epsilon"' in card
     for sentence in sentences:
       assert sentence in re.sub(r'\s+', ' ', card)
+
+
+def test_a_run_without_a_declaration():
+  stated = statement(min_sep=None)
+  page = report(stated)
+  page.check(stated)
+  assert 'no guarantee here holds if participation, or the end of the run,' in page.text
+
+
+@pytest.mark.slow
+def test_several_runs_of_which_one_broke_its_word():
+  schema = lambda b: schemas.MinSep(num_rounds=12, min_sep=b)
+  stated = replay.replay(
+    [runs.Run.of(LOG, BLT, noise_multiplier=3.0, schema=schema(b)) for b in (2, 5)], deltas=1e-6
+  )
+  words = report(stated).text
+  assert 'Not every run kept to its declared schema.' in words
+  # The least of what was declared was kept to, which would puzzle.
+  assert 'participations were declared; the log has' not in words

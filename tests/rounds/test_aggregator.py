@@ -545,3 +545,11 @@ def test_killed_at_any_moment_no_row_is_in_two_releases(tmp_path, seed):
   rows_of_log = pa.concat_tables(log.tables()).to_pylist()  # Rounds without a release count, too.
   logged = {(row['round'], row['device_id']) for row in rows_of_log}
   assert logged == {(t, 2 * t + i) for t in range(40) for i in range(2)}
+
+
+def test_only_those_who_may_take_part_are_admissible(tmp_path):
+  with opened(tmp_path, schema=SCHEMA) as aggregator:
+    released(aggregator, list('ab'))
+    assert aggregator.admissible(list('abcde'), at_most=2).tolist() == ['c', 'd']
+  with opened(tmp_path, schema=SCHEMA) as aggregator:  # Another start knows them.
+    assert aggregator.admissible(list('abc')).tolist() == ['c']

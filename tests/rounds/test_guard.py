@@ -183,3 +183,20 @@ def test_threads_share_no_round_and_lose_no_device(tmp_path):
       thread.join()
     assert sorted(t for t, _ in admitted) == list(range(1, 17))
     assert all(first.log.cohort(t).tolist() == [device] for t, device in admitted)
+
+
+def test_replay_takes_the_declared_schema_from_the_log_of_a_guard(tmp_path):
+  path = tmp_path / 'log.parquet'
+  with opened(path) as guarded:
+    for t in range(4):
+      guarded.admit(['a', 'b', f'd{t}'], row=t)
+  run = dpftrl.open_run(path, BLT)
+  assert run.claim.schema == SCHEMA and run.schema_in_log
+  given = dpftrl.open_run(path, BLT, declared_num_rounds=12, declared_min_sep=2)
+  assert given.claim.schema.min_sep == 2 and not given.schema_in_log
+  with pytest.raises(ValueError, match='declared_min_sep=2 needs declared_num_rounds'):
+    dpftrl.open_run(path, BLT, declared_min_sep=2)
+  # Of two runs, one without a schema: neither is then declared.
+  dpftrl.write_log(tmp_path / 'other.parquet', rounds=[0], device_ids=['x'], num_rounds=1)
+  other = dpftrl.open_run(tmp_path / 'other.parquet', BLT, noise_multiplier=2.0)
+  assert dpftrl.replay([run, other], deltas=1e-6).declared is None

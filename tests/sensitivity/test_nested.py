@@ -127,3 +127,14 @@ def test_a_search_that_takes_too_long_is_a_bound(monkeypatch, limit):
 def test_refuses_a_schema_of_other_rounds():
   with pytest.raises(ValueError, match='8 rounds, got 7'):
     nested.worst_square(nested.forest(7), schemas.MinSep(8, 1))
+
+
+@pytest.mark.parametrize('n, k', [(10**4, 777), (10**4, None), (10**6, None)])
+def test_participation_in_any_round_fills_subtrees(n, k):
+  """With min_sep 1 the first k rounds fill every height at once."""
+  count = k or n
+  expected = sum(
+    min(count >> h, n >> h) * 4**h + ((count % 2**h) ** 2 if count >> h < n >> h else 0)
+    for h in range(n.bit_length())
+  )
+  assert nested.worst_square(nested.forest(n), schemas.MinSep(n, 1, k)) == (expected, True)

@@ -121,3 +121,15 @@ def test_an_epsilon_that_is_not_proven_has_the_same_words_everywhere(tmp_path, i
   paths = [f'--log={folder}/participation.parquet', f'--strategy={folder}/strategy.json']
   done = lines.run(['replay', *paths, '--noise_multiplier=0.03', '--delta=1e-6'])
   assert done.returncode == 4 and why in done.stderr and 'unbounded' in done.stdout
+
+
+def test_scenarios_that_will_not_do_are_refused(tmp_path):
+  scenario = dpftrl.Scenario(population=20, report_goal=4, timer_hours=0.2)
+  for changes, words in (
+    (dict(max_epsilon=9.0), 'max_epsilon=9 needs timers in rounds'),
+    (dict(timer_rounds=2), 'timer_rounds and scenario exclude each other'),
+    (dict(clients=CLIENTS[:10]), 'population=20, and there are 10 clients'),
+  ):
+    with pytest.raises(ValueError, match=words):
+      train(tmp_path, PLAIN, scenario=scenario, **changes)
+  assert not list(tmp_path.iterdir())
