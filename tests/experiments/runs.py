@@ -71,13 +71,13 @@ def finish(folder: pathlib.Path, *flags: str, base=FLAGS, **kwargs) -> tuple[str
   return process.out, process.err
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-  """Returns the one line with which the command, in this process, ends with status 2."""
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 2) -> str:
+  """Returns the one line with which the command, in this process, ends with a status."""
   with flagsaver.flagsaver(), pytest.raises(SystemExit) as end:
     train.app.run(train.main, argv=['train', *arguments], flags_parser=train._parse)
   out, err = capsys.readouterr()
   (line,) = (each for each in err.splitlines() if each.startswith('train: '))
-  assert end.value.code == 2 and not out and 'Traceback' not in err, err
+  assert end.value.code == status and not out and 'Traceback' not in err, err
   return line
 
 

@@ -44,29 +44,30 @@ class Start:
     self.pid = self._process.pid
     is_ready.recv()  # It may be sent signals from here on.
 
-  def poll(self) -> int | None:
+  @property
+  def returncode(self) -> int | None:
     return self._process.exitcode
 
   def wait(self, timeout: float = 300) -> int:
     """Returns the exit status; a command that takes longer is killed."""
     self._process.join(timeout)
-    if self.poll() is None:
+    if self.returncode is None:
       self.kill()
       raise subprocess.TimeoutExpired('train', timeout, self.out.encode(), self.err.encode())
-    return self.poll()
+    return self.returncode
 
   def wait_until_paused(self, timeout: float = 300) -> None:
     """Waits until the command has stopped itself, so that nothing of it runs meanwhile."""
     deadline = time.monotonic() + timeout
     while pathlib.Path(f'/proc/{self.pid}/stat').read_text().rsplit(')', 1)[1].split()[0] != 'T':
-      assert self.poll() is None and time.monotonic() < deadline, self.err
+      assert self.returncode is None and time.monotonic() < deadline, self.err
       time.sleep(0.01)
 
   def go_on(self) -> None:
     self.send_signal(signal.SIGCONT)
 
   def send_signal(self, number: int) -> None:
-    if self.poll() is None:
+    if self.returncode is None:
       os.kill(self.pid, number)
 
   def kill(self) -> None:

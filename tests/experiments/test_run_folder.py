@@ -8,7 +8,6 @@ import types
 import pytest
 
 from experiments.stackoverflow import evaluate, report
-from experiments.stackoverflow import train as command
 from tests import leaks
 from tests.experiments import runs
 
@@ -72,13 +71,6 @@ def test_an_edited_clip_norm_is_refused(copy):
 def test_a_disk_without_room_is_one_line_at_once(tmp_path, monkeypatch, capsys):
   usage = shutil.disk_usage(tmp_path)._replace(free=2**20)
   monkeypatch.setattr(shutil, 'disk_usage', lambda folder: usage)
-  with pytest.raises(SystemExit) as end:
-    command.app.run(
-      command.main,
-      argv=['train', *runs.FLAGS, f'--output_dir={tmp_path / "run"}'],
-      flags_parser=command._parse,
-    )
-  assert end.value.code == 1
-  line = f"train: [Errno 28] No space left on device: '{tmp_path / 'run'}'"
-  assert line in capsys.readouterr().err
+  line = runs.refused(capsys, *runs.FLAGS, f'--output_dir={tmp_path / "run"}', status=1)
+  assert line == f"train: [Errno 28] No space left on device: '{tmp_path / 'run'}'"
   assert not list(tmp_path.iterdir())

@@ -164,7 +164,6 @@ def test_without_noise_there_is_no_guarantee_and_the_cost_is_shown(guaranteed, t
     (['--dataset=stackoverflow', '--data_dir=nowhere'], ['stackoverflow']),
     (['--delta=1'], ['--delta=1']),
     (['extra'], ['extra']),
-    (['--machines=nowhere'], ["address must be host:port of a cluster's head or 'auto'"]),
     (['--actors=3'], ['--actors is for the Ray cluster that --machines names']),
     (['--noise_machines=-1'], ['--noise_machines=-1 must be at least 0']),
     (['--machines=auto', '--max_concurrent_clients=2'], ['give --clients_per_actor']),

@@ -38,6 +38,8 @@ def test_one_of_several_clusters_must_be_named(monkeypatch):
   monkeypatch.delenv('RAY_ADDRESS', raising=False)
   with pytest.raises(ValueError, match="several Ray clusters .* at '1.2.3.4:5, 1.2.3.4:6': give"):
     cluster_lib.connect('auto')
+  with pytest.raises(ValueError, match="address must be host:port of a cluster's head or 'auto'"):
+    cluster_lib.connect('nowhere')
   monkeypatch.setenv('RAY_ADDRESS', 'localhost:1')
   with pytest.raises(ValueError, match="no Ray cluster answers at 'localhost:1'"):
     cluster_lib.connect('auto')
