@@ -20,6 +20,7 @@ COMMANDS = (
   'account',
   'calibrate',
   'replay',
+  'sql',
   'simulate',
   'plan',
   'audit',

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fl_dpftrl.commands import flags, output, replay_text
 from fl_dpftrl.files import json_files
-from fl_dpftrl.replaying import evidence, replay, runs
+from fl_dpftrl.replaying import count, counted, evidence, replay, runs
 from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.text import messages
 
@@ -42,6 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metavar='PATH',
     help='log in Parquet, CSV, TSV or JSON lines (.gz too): a file, folder or glob; repeat it for'
     ' more shards',
+  )
+  add(
+    '--counted',
+    metavar='FILE',
+    help='counts in place of a log: the result of the statement that `fl-dpftrl sql` writes, or'
+    ' what --counts wrote; needs --num_rounds',
   )
   flags.add(parser, 'strategy')
   words = 'standard deviation of Z over the clip norm (default: as in the log)'
@@ -81,6 +87,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ' declared schema holds',
   )
   add(
+    '--counts',
+    metavar='FILE',
+    help='.parquet or .csv file to write with the counts of a run, which --counted takes; as'
+    ' confidential as the log',
+  )
+  add(
     '--evidence',
     metavar='FOLDER',
     help='folder to write with log, strategy, claim and statement, which `fl-dpftrl verify FOLDER`'
@@ -91,6 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 # Flags of a log; the folder of a run states them.
 _OF_ONE_RUN = (
   'log',
+  'counted',
   'strategy',
   'noise_multiplier',
   'num_rounds',
@@ -124,7 +137,10 @@ def run(args: argparse.Namespace) -> Replayed:
   if args.evidence:
     evidence.check_folder(pathlib.Path(args.evidence))
     output.check_writable('evidence', args.evidence)
+  output.check_file('counts', args.counts)
   opened = _runs(args)
+  if args.counts:
+    opened = _counted(args, opened)
   for one in opened if args.evidence else ():
     evidence.check_run(one)
   result = replay.replay(opened, **_options(args))
@@ -134,6 +150,16 @@ def run(args: argparse.Namespace) -> Replayed:
       file=sys.stderr,
     )
   return Replayed(result, opened)
+
+
+def _counted(args: argparse.Namespace, opened: list[runs.Run]) -> list[runs.Run]:
+  """Returns a run with the tally that --counts writes."""
+  if len(opened) != 1 or args.counted:
+    raise ValueError(f'--counts={args.counts} is for the log of one run')
+  counted.check(args.counts, opened[0])
+  say = output.Progress('replay').say
+  tally = count.count(opened, num_exposed=args.group_size, progress=say)
+  return [dataclasses.replace(opened[0], tally=tally)]
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
@@ -149,6 +175,8 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 def finish(args: argparse.Namespace, result: Replayed) -> None:
   """Writes the evidence and the reports."""
   statement, opened = result
+  if args.counts:
+    counted.write(args.counts, opened[0])
   if args.evidence:
     # Its statement is of the files in it, so they are replayed there.
     model = pathlib.Path(args.runs[-1], 'model.npz') if args.runs else None
@@ -180,9 +208,9 @@ def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | N
     return flags.NOT_KEPT, f'the guarantee is void: {result.worst_case.void_reason}'
   decisive = result.parts()[-1] if result.declared or result.drawn else result.parts()[0]
   if result.declared is not None and not result.declared.holds:
-    number = result.violations.num_devices if result.violations else 0
-    who = '1 device' if number == 1 else f'{number} devices'
-    return flags.NOT_KEPT, f'the declared schema was not kept, by {who}'
+    number = result.violations and result.violations.num_devices
+    who = ', by 1 device' if number == 1 else number and f', by {number} devices'
+    return flags.NOT_KEPT, f'the declared schema was not kept{who or ""}'
   if result.drawn is not None and not result.drawn.holds:
     return flags.NOT_KEPT, f'the log contradicts --sampling={result.drawn.name}'
   return flags.above_budget(args, decisive.guarantee.epsilon())
@@ -196,6 +224,8 @@ def _runs(args: argparse.Namespace) -> list[runs.Run]:
         f'--{given[0]} does not go with {args.runs[0]}: the folder of a run states it'
       )
     return [runs.open_folder(folder) for folder in args.runs]
+  if args.counted:
+    return [_from_counts(args, given)]
   for name in ('log', 'strategy'):
     if name not in given:
       raise ValueError(f'--{name} is needed, or the folder of a run')
@@ -216,6 +246,25 @@ def _runs(args: argparse.Namespace) -> list[runs.Run]:
   return [dataclasses.replace(run, claim=dataclasses.replace(run.claim, sampling=draws))]
 
 
+def _from_counts(args: argparse.Namespace, given: list[str]) -> runs.Run:
+  """Returns the run of --counted."""
+  for name in ('log', 'columns', 'first_round', *flags.SAMPLING):
+    if name in given:
+      raise ValueError(f'--{name} does not go with --counted, which holds no rows')
+  for name in ('strategy', 'noise_multiplier', 'num_rounds'):
+    if name not in given:
+      raise ValueError(f'--{name} is needed with --counted')
+  return counted.open_counted(
+    args.counted,
+    args.strategy,
+    noise_multiplier=args.noise_multiplier,
+    num_rounds=args.num_rounds,
+    declared_num_rounds=args.declared_num_rounds,
+    declared_min_sep=args.declared_min_sep,
+    declared_max_participations=args.declared_max_participations,
+  )
+
+
 def _setting(args: argparse.Namespace, result: statement_lib.Statement) -> 'setting_lib.Setting':
   from fl_dpftrl.reports import setting as setting_lib
 
@@ -224,7 +273,7 @@ def _setting(args: argparse.Namespace, result: statement_lib.Statement) -> 'sett
     values = getattr(args, name)
     for value in values if isinstance(values, list) else [values]:
       given.append((name, value))
-  names = args.log or args.runs
+  names = args.log or args.runs or [args.counted]
   return setting_lib.Setting(
     run=', '.join(os.path.basename(os.path.normpath(p)) for p in names),
     noise_multiplier=result.noise_multiplier,

@@ -164,6 +164,14 @@ def _noise(runs: Sequence[facts_lib.RunFacts]) -> list[str]:
 def _of_run(run: facts_lib.RunFacts, of_run: str) -> list[str]:
   """Returns the assumptions that some runs alone have."""
   result = []
+  if run.from_counts:
+    result += [
+      f'counts were given in place of the rows{of_run}: they are those of `replay --counts`, or of'
+      ' the text of `fl-dpftrl sql` as it was written, run on all rows of a table that did not'
+      ' change meanwhile',
+      f'whoever counted{of_run} compared device ids byte by byte, and none was spelled in two ways'
+      ' of Unicode or rounded to a float',
+    ]
   if run.claim.trusted_operations:
     result.append(
       f'the operations {", ".join(run.claim.trusted_operations)}{of_run} keep and tell nothing that'

@@ -226,6 +226,8 @@ def check_folder(folder: pathlib.Path) -> None:
 
 def check_run(run: runs_lib.Run) -> None:
   """Raises ValueError unless evidence can hold the run's log."""
+  if run.from_counts:
+    raise ValueError('evidence holds the log of a run, and counts were given in its place')
   for shard in run.log.shards:
     if shard.path.endswith(ledger.SUFFIX):
       raise ValueError(f'{shard.path}: close the log first, which makes a Parquet file of it')

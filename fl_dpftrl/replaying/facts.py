@@ -74,6 +74,7 @@ class RunFacts:
     claim_in_log: whether the log's metadata state the claim.
     schema_in_log: whether they state the declared schema, as it was written before round 0.
     num_rounds_assumed: whether the number of rounds rests on the last round alone.
+    from_counts: whether counts were given in place of the log's rows.
     counted: confidential counts; None in a publishable statement.
     log: files that were read; None in a publishable statement.
   """
@@ -86,6 +87,7 @@ class RunFacts:
   claim_in_log: bool = False
   schema_in_log: bool = False
   num_rounds_assumed: bool = False
+  from_counts: bool = False
   counted: Counted | None = None
   log: tuple[log_lib.LogFile, ...] | None = None
 
@@ -113,6 +115,7 @@ class RunFacts:
     optional = {
       'log': self.log and [file._asdict() for file in self.log],
       'num_rounds_assumed': self.num_rounds_assumed or None,
+      'from_counts': self.from_counts or None,
       'report_goal': claim.report_goal,
       'rounds_short_of_report_goal': short,
       'clip_norm': claim.first_clip_norm,

@@ -11,8 +11,8 @@ def command(statement: statement_lib.Statement) -> str:
   """Returns the command that reproduces the figures of a published statement.
 
   Args:
-    statement: that of `Statement.publishable`; LOG and STRATEGY stand for files, RUN1 and RUN2 for
-      folders, and COLUMNS for the names of a log's columns.
+    statement: that of `Statement.publishable`; LOG, COUNTS and STRATEGY stand for files, RUN1 and
+      RUN2 for folders, and COLUMNS for the names of a log's columns.
   """
   words = ['fl-dpftrl', 'replay']
   first = statement.runs[0]
@@ -20,7 +20,7 @@ def command(statement: statement_lib.Statement) -> str:
     words += [f'RUN{i}' for i in range(1, len(statement.runs) + 1)]
   else:
     words += [
-      '--log=LOG',
+      '--counted=COUNTS' if first.from_counts else '--log=LOG',
       '--strategy=STRATEGY',
       f'--noise_multiplier={first.claim.noise_multiplier}',
     ]

@@ -18,11 +18,11 @@ from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import refusals
 from fl_dpftrl.participation import counts
-from fl_dpftrl.replaying import embedded, exposure, sensitivities, void
+from fl_dpftrl.replaying import count as count_lib
+from fl_dpftrl.replaying import exposure, sensitivities, void
 from fl_dpftrl.replaying import facts as facts_lib
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import statement as statement_lib
-from fl_dpftrl.replaying import tally as tally_lib
 
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
@@ -58,7 +58,14 @@ def replay(
   )
   spend = claim_lib.spending(claims, [run.log.num_rounds for run in runs], **asked)
   _check(runs, adjacency, group_size)
-  tally = _count(runs, group_size, progress)
+  tally = runs[0].tally if len(runs) == 1 else None
+  if tally is None:
+    tally = count_lib.count(runs, num_exposed=group_size, progress=progress)
+  if len(tally.most_exposed) < min(group_size, tally.num_devices):
+    raise ValueError(
+      f'group_size={group_size} needs the losses of as many devices, which counts do not hold;'
+      ' replay the log'
+    )
   happened = [_whole(run, devices) for run, devices in zip(runs, tally.logs)]
   facts = tuple(_facts(run, o) for run, o in zip(runs, happened))
   drawn = None
@@ -100,17 +107,7 @@ def _check(runs: Sequence[runs_lib.Run], adjacency: str, group_size: int) -> Non
   runs_lib.id_type(runs)
 
 
-def _count(
-  runs: Sequence[runs_lib.Run], num_exposed: int, progress: Callable[[str], None]
-) -> tally_lib.Tally:
-  try:
-    return embedded.count(runs, num_exposed=num_exposed, progress=progress)
-  except tally_lib.DeviceTwice as e:
-    place = runs[e.log_index].log.place(e.round_index, e.device_id)
-    raise refusals.LogError(f'{place}: {e}') from None
-
-
-def _per_device(tally: tally_lib.Tally, spend: sensitivities.Spend) -> exposure.PerDevice:
+def _per_device(tally: count_lib.Tally, spend: sensitivities.Spend) -> exposure.PerDevice:
   kind = sensitivity_lib.EXACT if tally.exact else sensitivity_lib.UPPER_BOUND
   of_one = lambda value: spend(sensitivity_lib.Sensitivity(value, kind))
   quantiles = tuple(
@@ -140,12 +137,12 @@ def _whole(run: runs_lib.Run, devices: counts.DeviceCounts) -> counts.RunCounts:
 
 
 def _violations(
-  facts: Sequence[facts_lib.RunFacts], tally: tally_lib.Tally, spend: sensitivities.Spend
+  facts: Sequence[facts_lib.RunFacts], tally: count_lib.Tally, spend: sensitivities.Spend
 ) -> exposure.Violations | None:
   declared = runs_lib.declared_schemas(run.claim for run in facts)
-  if all(map(facts_lib.RunFacts.keeps_to, facts, declared)):
-    return None
   violations = tally.violations
+  if violations is None or all(map(facts_lib.RunFacts.keeps_to, facts, declared)):
+    return None
   firsts = [0, *itertools.accumulate(run.num_rounds for run in facts)]
   places = []
   for number in violations.rounds.values[:_LISTED].tolist():
@@ -182,6 +179,7 @@ def _facts(run: runs_lib.Run, happened: counts.RunCounts) -> facts_lib.RunFacts:
     layout=run.log.layout,
     claim_in_log=run.stated is not None,
     schema_in_log=run.schema_in_log,
+    from_counts=run.from_counts,
     counted=facts_lib.Counted(
       num_devices=happened.num_devices,
       num_participations=happened.num_participations,
@@ -201,7 +199,7 @@ def _facts(run: runs_lib.Run, happened: counts.RunCounts) -> facts_lib.RunFacts:
 
 
 def _counted_together(
-  tally: tally_lib.Tally, happened: Sequence[counts.RunCounts]
+  tally: count_lib.Tally, happened: Sequence[counts.RunCounts]
 ) -> facts_lib.Counted:
   separations = happened[0].separations
   for other in happened[1:]:

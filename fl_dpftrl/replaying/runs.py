@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +17,9 @@ from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
 
+if TYPE_CHECKING:
+  from fl_dpftrl.replaying import count
+
 _LOG = 'participation.'
 
 
@@ -28,6 +31,7 @@ class Run:
     log: participation log.
     claim: what is claimed of the run, by its log and by whoever replays.
     stated: the claim that the log states, as `Claim.to_json` gives it; None if it states none.
+    tally: counts that stand for the rows of the log; None if the rows are to be counted.
 
   Raises:
     ValueError: for a declared schema or a sampling scheme of fewer rounds than the log has.
@@ -36,6 +40,7 @@ class Run:
   log: log_lib.Log
   claim: claim_lib.Claim
   stated: json_files.Object | None = None
+  tally: 'count.Tally | None' = None
 
   def __post_init__(self):
     schema = self.claim.schema
@@ -49,6 +54,11 @@ class Run:
       raise ValueError(
         f'sampling is of {scheme.num_rounds} rounds, but the log has {self.log.num_rounds}'
       )
+
+  @property
+  def from_counts(self) -> bool:
+    """True if the run has counts without a log, whose violations cannot be counted."""
+    return self.tally is not None and self.tally.violations is None
 
   @property
   def schema_in_log(self) -> bool:
@@ -220,7 +230,16 @@ def open_run(
   """
   strategy = files.resolved(strategy)
   log = log_lib.read_log(logs, num_rounds=num_rounds, layout=layout.parse(columns, first_round))
-  declared = None
+  schema = declared_schema(declared_num_rounds, declared_min_sep, declared_max_participations)
+  return Run.of(log, strategy, noise_multiplier=noise_multiplier, schema=schema)
+
+
+def declared_schema(
+  declared_num_rounds: int | None,
+  declared_min_sep: int | None,
+  declared_max_participations: int | None,
+) -> schemas.MinSep | None:
+  """Returns the schema of the arguments of `open_run`; None if none is declared."""
   for name, value in (
     ('declared_min_sep', declared_min_sep),
     ('declared_max_participations', declared_max_participations),
@@ -230,10 +249,10 @@ def open_run(
         f'{name}={value} needs declared_num_rounds, the number of rounds that was declared before'
         ' the run: it may have ended early because of what it released'
       )
-  if declared_num_rounds is not None:
-    declared = schemas.MinSep(
-      num_rounds=declared_num_rounds,
-      min_sep=1 if declared_min_sep is None else declared_min_sep,
-      max_participations=declared_max_participations,
-    )
-  return Run.of(log, strategy, noise_multiplier=noise_multiplier, schema=declared)
+  if declared_num_rounds is None:
+    return None
+  return schemas.MinSep(
+    num_rounds=declared_num_rounds,
+    min_sep=1 if declared_min_sep is None else declared_min_sep,
+    max_participations=declared_max_participations,
+  )

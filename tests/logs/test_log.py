@@ -10,7 +10,7 @@ from fl_dpftrl.families import identity
 from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import refusals, schema
-from fl_dpftrl.replaying import embedded, replay, runs
+from fl_dpftrl.replaying import count, replay, runs
 from tests.logs import files
 
 ROWS = {'round': [0, 0, 1, 3], 'device_id': list('abca')}
@@ -127,7 +127,7 @@ def test_a_run_without_devices_beside_others(tmp_path):
     logs.append(log_lib.read_log(log.path))
   assert [str(log.id_type) for log in logs] == ['null', 'int64']
   opened = [runs.Run.of(log, identity.Identity(), noise_multiplier=1.0) for log in logs]
-  assert embedded.count(opened).num_devices == 2
+  assert count.count(opened).num_devices == 2
   with schema.round_by_round(tmp_path / 'none.parquet', num_rounds=1) as append:
     append(0, np.array([], np.int64), 0)
   assert files.rows(tmp_path / 'none.parquet') == []

@@ -15,7 +15,7 @@ from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import schema
 from fl_dpftrl.participation import counts, schemas
-from fl_dpftrl.replaying import replay, runs, sensitivities, tally
+from fl_dpftrl.replaying import count, replay, runs, sensitivities
 from fl_dpftrl.strategies import files
 from tests.replaying.in_memory import log_of
 
@@ -125,7 +125,7 @@ def test_without_noise_even_in_one_run_nothing_is_guaranteed(multipliers):
 
 def test_quantiles_are_of_devices():
   exposures = counts.Counts.of(np.array([0, 1 << 14, 1 << 14, (1 << 14) + 256]))
-  whole = tally.Tally((), 4, exposures, (tally.Exposed(2.0, 'a'),))
+  whole = count.Tally((), 4, exposures, (count.Exposed(2.0, 'a', (0,)),))
   # Bins of squares 2⁻⁶⁴, 1 and 2.
   assert sensitivities.quantiles(whole, [0.25, 0.5, 0.75, 0.76, 1.0]) == [
     (0.25, 2.0**-32),

@@ -1,0 +1,334 @@
+"""Participation counts: an engine, DuckDB, sorts the rows of logs by device, and they are counted.
+
+The engine sorts rows that do not fit into memory on disk, and compares each with the one before.
+Tallies of different devices add up, so parts of the sorted rows are counted apart.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent import futures
+from typing import NamedTuple
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from fl_dpftrl.logs import refusals
+from fl_dpftrl.participation import counts, schemas
+from fl_dpftrl.replaying import exposure as exposure_lib
+from fl_dpftrl.replaying import runs as runs_lib
+from fl_dpftrl.text import messages
+
+MEMORY = 4 << 30
+"""Bytes that sorting may use; beyond that it goes on on disk."""
+
+_BINS_PER_OCTAVE = 256
+_LOWEST_OCTAVE = -64
+_BATCH_ROWS = 1 << 20
+_NEXT_ROUND, _NEXT_DEVICE, _TWICE, _DISORDER = range(4)
+_SORTED = f"""
+SELECT device_id, round, CAST(CASE
+  WHEN device_id > device_before THEN {_NEXT_DEVICE}
+  WHEN device_id = device_before AND round > round_before THEN {_NEXT_ROUND}
+  WHEN device_id = device_before AND round = round_before THEN {_TWICE}
+  WHEN device_before IS NULL THEN {_NEXT_DEVICE}
+  ELSE {_DISORDER} END AS TINYINT) AS step
+FROM (
+  SELECT *, lag(device_id) OVER () AS device_before, lag(round) OVER () AS round_before
+  FROM (SELECT device_id, round FROM log ORDER BY device_id, round))
+"""
+
+
+class Exposed(NamedTuple):
+  """A device with the square of its sensitivity over all runs, and its rounds."""
+
+  square: float
+  device_id: str | int
+  rounds: tuple[int, ...]
+
+  @property
+  def order(self) -> tuple:
+    """Sort key: the largest square first, then by device."""
+    return (-self.square, self.device_id)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Violations:
+  """Counts of violations of declared schemas, which add up over different devices.
+
+  Attributes:
+    num_devices: devices that did not keep to a schema in at least one run.
+    rounds: number of participations that violate one, by round, numbered across runs: those that
+      are too soon after the one before, or one too many in its run.
+    square: largest squared sensitivity of these devices, over all runs.
+  """
+
+  num_devices: int = 0
+  rounds: counts.Counts = counts.Counts()
+  square: float = 0.0
+
+  def __add__(self, other: 'Violations') -> 'Violations':
+    return Violations(
+      self.num_devices + other.num_devices,
+      self.rounds + other.rounds,
+      max(self.square, other.square),
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tally:
+  """Counts of several logs of one population.
+
+  Attributes:
+    logs: counts of each log.
+    num_devices: devices in at least one of the logs.
+    exposures: number of devices, by squared sensitivity, in bins whose upper ends
+      `upper_squares` gives.
+    most_exposed: a few devices, the most exposed first.
+    exact: whether all squares are exact; otherwise they are upper bounds.
+    most_rounds: most participations of a device in all logs together.
+    violations: devices that did not keep to the declared schemas; None if they were not counted.
+  """
+
+  logs: tuple[counts.DeviceCounts, ...]
+  num_devices: int = 0
+  exposures: counts.Counts = counts.Counts()
+  most_exposed: tuple[Exposed, ...] = ()
+  exact: bool = True
+  most_rounds: int = 0
+  violations: Violations | None = Violations()
+
+  def plus(self, other: 'Tally', num_exposed: int) -> 'Tally':
+    """Adds two tallies of different devices, keeping num_exposed devices."""
+    exposed = sorted((*self.most_exposed, *other.most_exposed), key=lambda e: e.order)
+    return Tally(
+      tuple(a + b for a, b in zip(self.logs, other.logs, strict=True)),
+      self.num_devices + other.num_devices,
+      self.exposures + other.exposures,
+      tuple(exposed[:num_exposed]),
+      self.exact and other.exact,
+      max(self.most_rounds, other.most_rounds),
+      self.violations and other.violations and self.violations + other.violations,
+    )
+
+
+def bins_of(squares: np.ndarray) -> np.ndarray:
+  """Returns the bin of each square, at least 0."""
+  bins = np.ceil((np.log2(squares) - _LOWEST_OCTAVE) * _BINS_PER_OCTAVE)
+  return np.maximum(bins, 0.0).astype(np.int64)
+
+
+def upper_squares(bins: np.ndarray) -> np.ndarray:
+  """Returns the largest square of each bin, less than 0.28 % above the others in it."""
+  return np.exp2(bins / _BINS_PER_OCTAVE + _LOWEST_OCTAVE)
+
+
+def count(
+  runs: Sequence[runs_lib.Run],
+  *,
+  num_exposed: int = 1,
+  progress: Callable[[str], None] = lambda text: None,
+  memory: int = MEMORY,
+) -> Tally:
+  """Counts the logs of runs.
+
+  Args:
+    runs: runs of one population.
+    num_exposed: how many of the most exposed devices to name.
+    progress: called often with a line about the progress.
+    memory: bytes that sorting may use; the rest is on disk meanwhile.
+
+  Raises:
+    LogError: if a row is at fault, and if a device is twice in a round.
+    ValueError: if the engine does not sort.
+  """
+  claims = [run.claim for run in runs]
+  exposure = exposure_lib.Exposure(claims, [run.log.num_rounds for run in runs])
+  declared = runs_lib.declared_schemas(claims)
+  total, threads = Tally((counts.DeviceCounts(),) * len(runs)), _threads()
+  parts: collections.deque[futures.Future[Tally]] = collections.deque()
+  with (
+    contextlib.closing(_sorted_rows(runs, progress, memory)) as batches,
+    futures.ThreadPoolExecutor(threads) as pool,
+  ):
+    for table in _whole_devices(batches, runs, progress):
+      parts.append(pool.submit(_count, table, exposure, num_exposed, declared))
+      if len(parts) > threads:
+        total = total.plus(parts.popleft().result(), num_exposed)
+    for part in parts:
+      total = total.plus(part.result(), num_exposed)
+  return total
+
+
+def _threads() -> int:
+  return len(os.sched_getaffinity(0))
+
+
+def _sorted_rows(
+  runs: Sequence[runs_lib.Run], progress: Callable[[str], None], memory: int
+) -> Generator[pa.RecordBatch, None, None]:
+  """Yields rows of all runs by device, each with its step from the row before."""
+  errors: list[refusals.LogError] = []
+  schema = pa.schema([('round', pa.int64()), ('device_id', runs_lib.id_type(runs))])
+  with (
+    tempfile.TemporaryDirectory() as folder,
+    duckdb.connect(
+      ':memory:',
+      config={'threads': _threads(), 'memory_limit': f'{memory}B', 'temp_directory': folder},
+    ) as engine,
+  ):
+    rows = _rows(runs, progress, errors)
+    engine.register('log', pa.RecordBatchReader.from_batches(schema, rows))
+    try:
+      with warnings.catch_warnings():
+        # DuckDB 2 tells of a copy that its other interface saves.
+        warnings.simplefilter('ignore', UserWarning)
+        batches = engine.execute(_SORTED).to_arrow_reader(_BATCH_ROWS)
+      yield from batches
+    except (duckdb.Error, pa.ArrowException, OSError):
+      if errors:  # The engine does not pass it on.
+        raise errors[0] from None
+      raise
+
+
+def _rows(
+  runs: Sequence[runs_lib.Run], progress: Callable[[str], None], errors: list[refusals.LogError]
+) -> Iterator[pa.RecordBatch]:
+  """Yields rows of all runs, with rounds numbered across them; keeps the error that ends them."""
+  first = rows = 0
+  try:
+    for run in runs:
+      for table in run.log.tables():
+        yield from runs_lib.numbered(table, first).to_batches()
+        rows += table.num_rows
+        progress(f'{rows:,} rows read')
+      first += run.log.num_rounds
+  except refusals.LogError as error:
+    errors.append(error)
+    raise
+
+
+def _whole_devices(
+  batches: Iterator[pa.RecordBatch], runs: Sequence[runs_lib.Run], progress: Callable[[str], None]
+) -> Iterator[pa.Table]:
+  """Yields the rows in tables that end with the last row of a device.
+
+  It refuses a device twice in a round before any work that grows with the square of its rounds.
+  """
+  kept: list[pa.Table] = []
+  rows = 0
+  for batch in batches:
+    table = pa.Table.from_batches([batch])
+    steps = table.column('step').to_numpy()
+    wrong = np.flatnonzero(steps > _NEXT_DEVICE)
+    if wrong.size:
+      raise _fault(runs, *(column[int(wrong[0])].as_py() for column in table.columns))
+    starts = np.flatnonzero(steps == _NEXT_DEVICE)
+    cut = int(starts[-1]) if starts.size else table.num_rows
+    kept.append(table.slice(0, cut))
+    if starts.size:
+      if sum(part.num_rows for part in kept):
+        yield pa.concat_tables(kept)
+      kept = [table.slice(cut)]
+    rows += table.num_rows
+    progress(f'{rows:,} rows counted')
+  if kept:
+    yield pa.concat_tables(kept)
+
+
+def _fault(
+  runs: Sequence[runs_lib.Run], device_id: str | int, round_index: int, step: int
+) -> ValueError:
+  """Returns the error for a row that does not follow on the one before."""
+  if step != _TWICE:
+    return ValueError(
+      'rows came out of the order of their devices, so nothing can be counted: DuckDB, which'
+      ' sorts them, does not do as it should; try another release of it'
+    )
+  logs = iter(runs)
+  while round_index >= (log := next(logs).log).num_rounds:
+    round_index -= log.num_rounds
+  place = log.place(round_index, device_id)
+  device = messages.quoted(device_id)
+  return refusals.LogError(f'{place}: device {device} is twice in round {round_index}')
+
+
+def _count(
+  table: pa.Table,
+  exposure: exposure_lib.Exposure,
+  num_exposed: int,
+  declared: Sequence[schemas.MinSep],
+) -> Tally:
+  """Counts the rows of whole devices."""
+  ids, rounds = table.column('device_id'), table.column('round').to_numpy()
+  changes = table.column('step').to_numpy() == _NEXT_DEVICE
+  starts, owners = np.flatnonzero(changes), np.cumsum(changes) - 1
+  sizes = np.diff(starts, append=rounds.size)
+  squares, exact = exposure.squares(rounds, sizes)
+  logs = np.searchsorted(exposure.ends, rounds, side='right')
+  tallies = []
+  for index, first in enumerate((0, *exposure.ends[:-1].tolist())):
+    rows = np.flatnonzero(logs == index)
+    device_id = lambda row, rows=rows: ids[int(rows[row])].as_py()
+    tallies.append(counts.DeviceCounts.of_rows(rounds[rows] - first, owners[rows], device_id))
+  exposed = [
+    Exposed(
+      float(squares[i]),
+      ids[int(starts[i])].as_py(),
+      tuple(rounds[starts[i] : starts[i] + sizes[i]].tolist()),
+    )
+    for i in _largest(squares, num_exposed)
+  ]
+  return Tally(
+    tuple(tallies),
+    starts.size,
+    counts.Counts.of(bins_of(squares)),
+    tuple(exposed),
+    exact,
+    int(sizes.max()),
+    _count_violations(rounds, owners, logs, squares, declared) if declared else Violations(),
+  )
+
+
+def _largest(values: np.ndarray, most: int) -> np.ndarray:
+  """Returns indices of the largest values, descending; ties by first index."""
+  if values.size > most:
+    least = np.partition(values, values.size - most)[values.size - most]
+    places = np.flatnonzero(values >= least)
+  else:
+    places = np.arange(values.size)
+  return places[np.argsort(-values[places], kind='stable')][:most]
+
+
+def _count_violations(
+  rounds: np.ndarray,
+  owners: np.ndarray,
+  logs: np.ndarray,
+  squares: np.ndarray,
+  declared: Sequence[schemas.MinSep],
+) -> Violations:
+  """Counts the violations of some devices.
+
+  Args:
+    rounds: numbered across runs; ascending, device after device.
+    owners: index of the device of each round.
+    logs: index of the run of each round.
+    squares: squared sensitivity of each device.
+    declared: schema of each run.
+  """
+  apart = np.array([schema.min_sep for schema in declared])[logs]
+  most = np.array([schema.participations for schema in declared])[logs]
+  goes_on = np.append(False, (np.diff(owners) == 0) & (np.diff(logs) == 0))
+  too_soon = goes_on & (np.append(0, np.diff(rounds)) < apart)
+  places = np.arange(rounds.size)
+  starts = np.maximum.accumulate(np.where(goes_on, 0, places))
+  wrong = too_soon | (places - starts >= most)
+  who = np.unique(owners[wrong])
+  if not who.size:
+    return Violations()
+  return Violations(who.size, counts.Counts.of(rounds[wrong]), float(squares[who].max()))

@@ -1,0 +1,285 @@
+"""Counts of a run as a small table, by which a statement is made without the log.
+
+Its rows (kind, num, amount, device_id) are those of the statement in `sql`, of a warehouse, or of
+`write`. Each count is checked against the others.
+"""
+
+import itertools
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from fl_dpftrl.files import durable, paths
+from fl_dpftrl.logs import claim as claim_lib
+from fl_dpftrl.logs import ids, reader, refusals
+from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.participation import counts
+from fl_dpftrl.replaying import count as count_lib
+from fl_dpftrl.replaying import exposure as exposure_lib
+from fl_dpftrl.replaying import runs as runs_lib
+from fl_dpftrl.replaying import sql
+from fl_dpftrl.strategies import files
+from fl_dpftrl.text import messages
+
+COLUMNS = ('kind', 'num', 'amount', 'device_id')
+SUFFIXES = ('.parquet', '.csv')
+KINDS = [
+  'closest',
+  'exposed',
+  'cohort',
+  'newcomers',
+  'separation',
+  'place',
+  'bin',
+  'rounds',
+  'devices',
+  'gram',
+  'made_for',
+]
+_NUMBER = re.compile(r'0|-?[1-9][0-9]{0,18}')
+_MOST_BYTES = 1 << 28
+
+Counts = counts.Counts
+
+
+def check(path: str | os.PathLike[str], run: runs_lib.Run) -> None:
+  """Raises ValueError where the counts of a run cannot be written, as `write` does."""
+  _path(path)
+  sql.gram(run.claim.strategy, run.log.num_rounds)
+
+
+def write(path: str | os.PathLike[str], run: runs_lib.Run) -> None:
+  """Writes the counts of a run whose tally is known, durably, for its owner alone.
+
+  Raises:
+    ValueError: for another ending than .parquet or .csv, and as `sql.gram`.
+  """
+  path, tally, n = _path(path), run.tally, run.log.num_rounds
+  if tally is None or len(tally.logs) != 1:
+    raise ValueError('counts are those of one run that was counted')
+  (devices,), strategy = tally.logs, run.claim.strategy
+  num_rows = devices.cohorts.total
+  places = devices.participations.counts[::-1].cumsum()[::-1]
+  steps = np.diff(devices.participations.values, prepend=0)
+  by_place = np.repeat(places, steps).tolist()
+  rows: list[tuple[str, int, int, Any]] = []
+  if devices.witness:
+    device_id, first, second = devices.witness
+    rows.append(('closest', first, second, device_id))
+  for exposed in tally.most_exposed[:1]:
+    rows += [('exposed', t, 1, exposed.device_id) for t in exposed.rounds]
+  for kind, counted in (
+    ('cohort', devices.cohorts),
+    ('newcomers', devices.newcomers),
+    ('separation', devices.separations),
+    ('bin', tally.exposures),
+  ):
+    rows += [(kind, *pair, None) for pair in counted.to_dict().items()]
+  rows += [('place', place, amount, None) for place, amount in enumerate(by_place, 1)]
+  rows += [('rounds', num_rows, num_rows, None), ('devices', num_rows, num_rows, None)]
+  rows.append(('gram', *sql.checksum(sql.gram(strategy, n)), None))
+  rows.append(('made_for', sql.made_for(strategy, n), n, None))
+  of_ids = pa.int64() if run.log.id_type == pa.int64() else pa.string()
+  kinds = (pa.string(), pa.int64(), pa.int64(), of_ids)
+  write_table(path, pa.table([pa.array(c, k) for c, k in zip(zip(*rows), kinds)], names=COLUMNS))
+
+
+def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
+  """Writes a table as Parquet or CSV, durably, for its owner alone; ValueError for another name."""
+  path, sink = _path(path), pa.BufferOutputStream()
+  (pa_csv.write_csv if path.suffix == '.csv' else pq.write_table)(table, sink)
+  durable.write_durably(path, sink.getvalue().to_pybytes(), private=True)
+
+
+def open_counted(
+  path: str | os.PathLike[str],
+  strategy: files.Given,
+  *,
+  noise_multiplier: float,
+  num_rounds: int,
+  declared_num_rounds: int | None = None,
+  declared_min_sep: int | None = None,
+  declared_max_participations: int | None = None,
+) -> runs_lib.Run:
+  """Opens the counts of a run, without its log.
+
+  Args:
+    path: Parquet or CSV file of the rows that the statement of `sql` gave, or that `write` wrote.
+    strategy: C as it was run, or its strategy file or name in matrices/.
+    noise_multiplier: std(Z) / clip norm.
+    num_rounds: rows of noise consumed.
+    declared_num_rounds, declared_min_sep, declared_max_participations: see `open_run`.
+
+  Raises:
+    LogError: if the counts cannot be believed, or are of another strategy or number of rounds.
+    ValueError: as `Claim`, `Run` and `sql.gram`.
+  """
+  path, strategy = _path(path), files.resolved(strategy)
+  declared = (declared_num_rounds, declared_min_sep, declared_max_participations)
+  schema = runs_lib.declared_schema(*declared)
+  claim = claim_lib.Claim(strategy=strategy, noise_multiplier=noise_multiplier, schema=schema)
+  terms = sql.checksum(sql.gram(strategy, num_rounds))
+  source = reader.Source(str(path))
+  digest = source.sha256()
+  rows = _Rows(str(path), _read(source))
+  if source.sha256() != digest:
+    raise refusals.LogError(f'{path}: was changed while it was read; replay it again')
+  tally = rows.tally(claim, num_rounds, terms)
+
+  def no_rows(*unused: Any) -> Any:
+    raise refusals.LogError(f'{path}: holds counts, and no rows')
+
+  id_type = pa.int64() if type(tally.most_exposed[0].device_id) is int else pa.large_string()
+  shard = log_lib.Shard(str(path), {}, num_rounds, id_type, no_rows, no_rows, lambda: digest)
+  return runs_lib.Run(log=log_lib.Log((shard,), num_rounds), claim=claim, tally=tally)
+
+
+def _path(path: str | os.PathLike[str]) -> Any:
+  local = paths.local(path)
+  if local.suffix not in SUFFIXES:
+    raise ValueError(f'{messages.quoted(str(local))} must end in {" or ".join(SUFFIXES)}')
+  return local
+
+
+def _read(source: reader.Source) -> Iterator[tuple[str, int, int, str | int | None]]:
+  """Returns the rows of a file, with its columns in their order; LogError for another table."""
+  if source.size > _MOST_BYTES:
+    raise refusals.LogError(f'{source.path}: has more than {_MOST_BYTES} bytes: no counts of a run')
+  is_csv = source.path.endswith('.csv')
+  try:
+    with source.opened() as descriptor, open(f'/proc/self/fd/{descriptor}', 'rb') as file:
+      table = _csv(file) if is_csv else pq.read_table(file)
+  except Exception as e:  # Of many kinds, where a file is damaged.
+    raise refusals.LogError(f'{source.path}: cannot be read, {e}') from e
+  names = [name.lower() for name in table.schema.names]
+  refusals.check_names(source.path, names, COLUMNS)
+  columns = {name: table.column(names.index(name)) for name in COLUMNS}
+  try:
+    for name in COLUMNS[1:3]:
+      if columns[name].null_count:
+        raise ValueError(f'{name} is missing in a row: a round is missing, or no device took part')
+      if pa.types.is_decimal(columns[name].type):
+        columns[name] = columns[name].cast(pa.int64())
+      columns[name] = ids.whole_numbers(columns[name].combine_chunks(), name)
+    known = ids.column(columns['device_id'].drop_null(), 'device_id').to_pylist()
+  except (ValueError, pa.ArrowException) as e:
+    raise refusals.LogError(f'{source.path}: {e}') from e
+  if is_csv and all(_NUMBER.fullmatch(text) and abs(int(text)) < 2**63 for text in known):
+    known = list(map(int, known))
+  given = iter(known)
+  missing = columns['device_id'].is_null().to_pylist()
+  named = [None if none else next(given) for none in missing]
+  return zip(*(columns[name].to_pylist() for name in COLUMNS[:3]), named)
+
+
+def _csv(file: Any) -> pa.Table:
+  text = {name: pa.string() for name in ('device_id', 'DEVICE_ID', 'kind', 'KIND')}
+  options = pa_csv.ConvertOptions(column_types=text, strings_can_be_null=True, null_values=[''])
+  return pa_csv.read_csv(file, convert_options=options)
+
+
+class _Rows:
+  """The rows of a table of counts, by kind."""
+
+  def __init__(self, path: str, rows: Iterator[tuple[str, int, int, str | int | None]]):
+    self._path = path
+    self._rows: dict[str, list[tuple[int, int, str | int | None]]] = {kind: [] for kind in KINDS}
+    for kind, num, amount, device_id in rows:
+      self._need(kind in self._rows, f'has rows of an unknown kind, {messages.quoted(kind)}')
+      of_device = kind in ('closest', 'exposed')
+      self._need((device_id is not None) == of_device, f'{kind} has a device_id too many, or none')
+      self._rows[kind].append((num, amount, device_id))
+
+  def _need(self, holds: bool, why: str) -> None:
+    if not holds:
+      raise refusals.LogError(f'{self._path}: {why}')
+
+  def _one(self, kind: str) -> tuple[int, int]:
+    self._need(len(self._rows[kind]) == 1, f'must have one row of kind {kind}; run the whole text')
+    return self._rows[kind][0][:2]
+
+  def _counts(self, kind: str, total: int, least: int, below: int) -> Counts:
+    """Returns the counts of a kind, of numbers within a range and with a total that is known."""
+    pairs = sorted(row[:2] for row in self._rows[kind])
+    values, amounts = np.array(pairs, np.int64).reshape(-1, 2).T
+    for number in values[(values < least) | (values >= below)][:1].tolist():
+      self._need(False, f'has a {kind} of {number}, which must be {least} to {below - 1}')
+    self._need((np.diff(values) > 0).all(), f'has a {kind} twice')
+    sums = (amounts > 0).all() and int(amounts.sum()) == total
+    self._need(bool(sums), f'its counts of kind {kind} do not add up to {total}')
+    return Counts(values, amounts)
+
+  def tally(
+    self, claim: claim_lib.Claim, num_rounds: int, terms: tuple[int, int]
+  ) -> count_lib.Tally:
+    """Returns the tally of the rows; LogError where one does not fit another."""
+    made_for = (sql.made_for(claim.strategy, num_rounds), num_rounds)
+    self._need(self._one('made_for') == made_for, 'was made for another strategy or num_rounds')
+    found = self._one('gram')
+    close = abs(found[1] - terms[1]) <= 1 + sql.TOLERANCE * terms[1]
+    self._need(found[0] == terms[0] and close, 'gram was not loaded as it was written')
+    num_rows, with_round = self._one('rounds')
+    self._need(num_rows > 0, 'counts no rows, and does not say how many rounds there were')
+    self._need(with_round == num_rows, f'{num_rows - with_round} rows have no round')
+    with_id = self._one('devices')[1]
+    self._need(with_id == num_rows, f'{num_rows - with_id} rows have no device_id')
+    cohorts = self._counts('cohort', num_rows, 0, num_rounds)
+    places = self._counts('place', num_rows, 1, num_rounds + 1)
+    num_devices = int(places.counts[0])
+    steps = places.values.tolist() == [*range(1, places.values.size + 1)]
+    self._need(steps and (np.diff(places.counts) <= 0).all(), 'its counts of kind place do not fit')
+    zero = any(row[0] == 0 for row in self._rows['separation'])
+    self._need(not zero, 'a device is twice in a round')
+    separations = self._counts('separation', num_rows - num_devices, 1, num_rounds)
+    newcomers = self._counts('newcomers', num_devices, 0, num_rounds)
+    bins = self._counts('bin', num_devices, 0, 1 << 20)
+    ended = -np.diff(places.counts, append=0)
+    some = np.flatnonzero(ended)
+    exposed, exact = self._exposed(claim, num_rounds, int(bins.values[-1]))
+    self._need(len(exposed.rounds) <= places.values.size, 'its most exposed device does not fit')
+    devices = counts.DeviceCounts(
+      cohorts,
+      separations,
+      Counts(places.values[some], ended[some]),
+      self._witness(separations, num_rounds),
+      newcomers,
+    )
+    return count_lib.Tally(
+      (devices,), num_devices, bins, (exposed,), exact, places.values.size, violations=None
+    )
+
+  def _witness(self, separations: Counts, num_rounds: int) -> counts.Witness | None:
+    if not separations.values.size:
+      self._need(not self._rows['closest'], 'has a closest pair, and no separation')
+      return None
+    first, second = self._one('closest')
+    fits = 0 <= first < num_rounds > second and second - first == separations.values[0]
+    self._need(bool(fits), 'its closest pair is not as far apart as its least separation')
+    device_id = self._rows['closest'][0][2]
+    return counts.Witness(device_id, first, second)
+
+  def _exposed(
+    self, claim: claim_lib.Claim, num_rounds: int, top: int
+  ) -> tuple[count_lib.Exposed, bool]:
+    """Returns the most exposed device, and whether its square is exact."""
+    rounds: dict[Any, list[int]] = {}
+    for t, _, device_id in self._rows['exposed']:
+      self._need(0 <= t < num_rounds, f'has a round of {t}, beyond the {num_rounds} of the run')
+      rounds.setdefault(device_id, []).append(t)
+    self._need(bool(rounds), 'names no most exposed device')
+    patterns: Sequence[list[int]] = [sorted(own) for own in rounds.values()]
+    self._need(all(len(set(own)) == len(own) for own in patterns), 'a device is twice in a round')
+    exposure = exposure_lib.Exposure([claim], [num_rounds])
+    joined = np.fromiter(itertools.chain.from_iterable(patterns), np.int64)
+    squares, exact = exposure.squares(joined, np.array([len(own) for own in patterns]))
+    found = zip(squares.tolist(), rounds, map(tuple, patterns))
+    exposed = min(itertools.starmap(count_lib.Exposed, found), key=lambda e: e.order)
+    distance = abs(int(count_lib.bins_of(np.array([exposed.square]))[0]) - top)
+    self._need(distance <= 1, 'its largest square is not that of its most exposed device')
+    return exposed, exact
