@@ -192,8 +192,7 @@ def test_all_words_go_to_stderr_where_they_are_asked_for(in_process, monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('level', [None, '3'])
-def test_a_log_of_tensorflow_that_quotes_values_is_warned_of(level):
+def test_a_log_of_tensorflow_that_quotes_values_is_warned_of():
   program = (
     'import numpy, tensorflow_federated as tff; import tff_inprocess;'
     'tff_inprocess.use(max_concurrent_clients=1);'
@@ -201,7 +200,6 @@ def test_a_log_of_tensorflow_that_quotes_values_is_warned_of(level):
     'f([1]); f([1])'
   )
   environment = {k: v for k, v in os.environ.items() if k != 'TF_CPP_MIN_LOG_LEVEL'}
-  environment |= {} if level is None else {'TF_CPP_MIN_LOG_LEVEL': level}
   ended = subprocess.run([sys.executable, '-c', program], env=environment, capture_output=True)
   assert not ended.returncode, ended.stderr
-  assert ended.stderr.count(b'set TF_CPP_MIN_LOG_LEVEL=3') == (level is None)
+  assert ended.stderr.count(b'set TF_CPP_MIN_LOG_LEVEL=3') == 1

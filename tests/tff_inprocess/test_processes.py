@@ -8,13 +8,13 @@ from tests.tff_inprocess import small_processes as small
 
 pytestmark = pytest.mark.tff
 
-# FedProx is weighted averaging with another loss, which `robust` and `secure` have too; the sum of
-# `dp` is clipped as in `robust`.
+# FedProx is weighted averaging with another loss, which `secure` has too, with the clipping of `dp`
+# and `robust`.
 # Of families: no buffers, some, and as many as the round needs; tests/aggregators has each.
-LESS = {'dp', 'fed_prox', 'weighted'}
+LESS = {'dp', 'fed_prox', 'robust', 'weighted'}
 ALWAYS = {golden.FAMILY + name for name in ('identity', 'blt', 'tree_online')}
 # By eight threads too: how clients share them does not depend on what they compute.
-BY_THREADS = {'unweighted', 'secure', f'{golden.FAMILY}blt'}
+BY_THREADS = {'unweighted', f'{golden.FAMILY}blt'}
 PROCESSES = [
   pytest.param(
     name,
