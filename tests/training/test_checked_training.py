@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -10,25 +9,13 @@ import tensorflow_federated as tff
 import fl_dpftrl as dpftrl
 import tff_inprocess
 from fl_dpftrl.commands import main
+from tests.tff_inprocess import small_processes
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
 CLIENTS = [f'client{i}' for i in range(4)]
-
-
-def model_fn():
-  made = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(3,))])
-  return tff.learning.models.from_keras_model(
-    made,
-    loss=tf.keras.losses.MeanSquaredError(),
-    input_spec=(tf.TensorSpec([None, 3]), tf.TensorSpec([None, 1])),
-  )
-
-
-def client_data(round_index, client):
-  del round_index
-  x = np.random.default_rng(CLIENTS.index(client)).standard_normal((4, 3)).astype(np.float32)
-  return tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(2)
+DATA = dict(zip(CLIENTS, small_processes.clients()))
+GIVEN = dict(clients=CLIENTS, client_data=lambda round_index, client: DATA[client])
 
 
 def make():
@@ -42,17 +29,14 @@ def replay(folder):
   main.main(['replay', *files, '--noise_multiplier=1.0', '--delta=1e-6'])
 
 
-def mime_lite(aggregator, **kwargs):
-  optimizer = tff.learning.optimizers.build_sgdm(0.1, momentum=0.9)
-  return tff.learning.algorithms.build_unweighted_mime_lite(
-    model_fn, base_optimizer=optimizer, model_aggregator=aggregator, **kwargs
-  )
-
-
 def test_mime_lite_is_refused_and_void_if_forced(tmp_path, capsys):
   aggregator = make()
-  process = mime_lite(aggregator)
-  arguments = dict(folder=tmp_path / 'run', num_rounds=2, clients=CLIENTS, client_data=client_data)
+  process = tff.learning.algorithms.build_unweighted_mime_lite(
+    small_processes.model(),
+    base_optimizer=tff.learning.optimizers.build_sgdm(0.1, momentum=0.9),
+    model_aggregator=aggregator,
+  )
+  arguments = dict(folder=tmp_path / 'run', num_rounds=2, **GIVEN)
   with pytest.raises(ValueError, match=r'state\.client_work\.0\.accumulator') as error:
     dpftrl.train(process, aggregator, **arguments)
   assert '\n' not in str(error.value) and len(str(error.value)) <= 300
@@ -69,23 +53,11 @@ def test_mime_lite_is_refused_and_void_if_forced(tmp_path, capsys):
 def test_a_trusted_operation_is_an_assumption_of_the_statement(tmp_path):
   class Same(tf.keras.layers.Layer):
     def call(self, x):
-      return tf.ensure_shape(tf.numpy_function(lambda values: values, [x], tf.float32), [None, 3])
-
-  def with_python():
-    layers = [Same(input_shape=(3,)), tf.keras.layers.Dense(1)]
-    return tff.learning.models.from_keras_model(
-      tf.keras.Sequential(layers),
-      loss=tf.keras.losses.MeanSquaredError(),
-      input_spec=(tf.TensorSpec([None, 3]), tf.TensorSpec([None, 1])),
-    )
+      return tf.ensure_shape(tf.numpy_function(lambda values: values, [x], tf.float32), x.shape)
 
   aggregator = make()
-  process = tff.learning.algorithms.build_unweighted_fed_avg(
-    with_python,
-    client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1),
-    model_aggregator=aggregator,
-  )
-  arguments = dict(folder=tmp_path / 'run', num_rounds=1, clients=CLIENTS, client_data=client_data)
+  process = small_processes.unweighted(aggregator, small_processes.model(Same))
+  arguments = dict(folder=tmp_path / 'run', num_rounds=1, **GIVEN)
   with pytest.raises(ValueError, match='PyFunc at clients in next') as error:
     dpftrl.train(process, aggregator, **arguments)
   assert len(str(error.value)) <= 300
@@ -96,12 +68,8 @@ def test_a_trusted_operation_is_an_assumption_of_the_statement(tmp_path):
 
 def test_metrics_without_noise_are_named(tmp_path, capsys):
   aggregator = make()
-  process = tff.learning.algorithms.build_unweighted_fed_avg(
-    model_fn,
-    client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1),
-    model_aggregator=aggregator,
-  )
-  arguments = dict(num_rounds=2, clients=CLIENTS, client_data=client_data)
+  process = small_processes.unweighted(aggregator)
+  arguments = dict(num_rounds=2, **GIVEN)
   trained = dpftrl.train(process, aggregator, folder=tmp_path, **arguments)
   names = trained.statement.not_private_metrics
   assert 'client_work.train.loss' in names and 'aggregator.clipped_count' in names
