@@ -95,31 +95,14 @@ def test_a_bare_tff_model(tmp_path, monkeypatch, capsys):
 
 
 def test_weights_that_stay_are_told_of_and_evaluations_are_named(tmp_path):
-  model = tff.learning.models.FunctionalModel(
-    initial_weights=((np.ones(2, np.float32),), (np.zeros(2, np.float32), np.float32(1))),
-    predict_on_batch_fn=tf.function(
-      lambda weights, x, training: tf.linalg.matvec(x, weights[0][0])
-    ),
-    loss_fn=lambda output, y, sample_weight=None: tf.reduce_mean(tf.square(output - y)),
-    input_spec=(tf.TensorSpec([None, 2]), tf.TensorSpec([None])),
-  )
   aggregator = dpftrl.CorrelatedNoiseFactory(
     dpftrl.Identity(), noise_multiplier=1.0, clip_norm=1.0, report_goal=2, memory='state'
   )
-  sgd = tff.learning.optimizers.build_sgdm
-  process = tff.learning.algorithms.build_unweighted_fed_avg(
-    model, sgd(0.1), sgd(1.0), model_aggregator=aggregator
-  )
-  said = []
-  run = dict(
-    folder=tmp_path / 'run',
-    num_rounds=1,
-    clients=[7, 8],
-    client_data=lambda t, client: tff_inprocess.batches(
-      (np.ones((client - 6, 2), np.float32), np.ones(client - 6, np.float32)), 1
-    ),
-    say=said.append,
-  )
+  model = small_processes.model(tf.keras.layers.BatchNormalization)
+  process = small_processes.unweighted(aggregator, model)
+  said, data = [], small_processes.clients()
+  run = dict(folder=tmp_path / 'run', num_rounds=1, clients=[0, 1], say=said.append)
+  run['client_data'] = lambda t, client: data[client]
   message = "evaluate must return a mapping .*'accuracy'.*got float"
   with pytest.raises(ValueError, match=message):
     dpftrl.train(process, aggregator, **run, evaluate=lambda weights: 0.5)
@@ -128,7 +111,7 @@ def test_weights_that_stay_are_told_of_and_evaluations_are_named(tmp_path):
   assert '2 non-trainable weights' in warning and 'BatchNormalization' in warning
   nested = {'all': {'loss': tf.constant(0.5)}, 'n': 3}
   trained = dpftrl.train(process, aggregator, **run, evaluate=lambda weights: nested)
-  assert [np.sum(w) for w in trained.weights.non_trainable] == [0.0, 1.0]
+  assert [np.mean(w) for w in trained.weights.non_trainable] == [0.0, 1.0]
   row = (tmp_path / 'run' / 'metrics.csv').read_text().splitlines()
   assert row[0].endswith('validation/all/loss,validation/n') and row[1].endswith(',0.5,3')
 
