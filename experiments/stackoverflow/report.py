@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import pathlib
-import sys
 from collections.abc import Mapping
 
 import fl_dpftrl as dpftrl
@@ -11,23 +10,20 @@ from experiments.stackoverflow import configuration, datasets
 from fl_dpftrl import accounting, metrics
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.logs import ledger
+from fl_dpftrl.reports import setting as setting_lib
 from fl_dpftrl.text import messages, rounding
-from fl_dpftrl.training import report
 
 _LONGEST = 1000  # characters of a line
 
 
-def description(
+def setting(
   hparams: configuration.Hparams, dataset: datasets.Dataset, family: str
-) -> report.Description:
+) -> setting_lib.Setting:
   """Returns what the report of a run says beyond its log."""
-  program = pathlib.Path(sys.executable).with_name('fl-dpftrl')
-  return report.Description(
+  return setting_lib.Setting(
     dataset=f'{hparams.dataset}: {dataset.licence}',
     unit=dataset.unit,
     strategy=hparams.strategy or f'{family}, optimised',
-    program=str(program) if program.exists() else 'fl-dpftrl',
-    counts=True,
   )
 
 
@@ -127,7 +123,7 @@ def _summary(outcome: Outcome) -> str:
     ),
     (
       'Noise',
-      f'{setting.family}, noise multiplier σ ='
+      f'{statement.runs[0].claim.strategy.family}, noise multiplier σ ='
       f' {rounding.up(hparams.noise_multiplier)}, sensitivity'
       f' {rounding.up(worst.sensitivity)}'
       f' ({worst.sensitivity_kind.replace("_", " ")})',
@@ -152,7 +148,7 @@ def _summary(outcome: Outcome) -> str:
 
 
 def _guarantee(outcome: Outcome, worst: accounting.Guarantee) -> str:
-  reason = outcome.trained.setting.void_reason or worst.void_reason
+  reason = outcome.trained.void_reason
   if reason is not None:
     return f'none: {reason}'
   delta = rounding.exact(outcome.hparams.delta)

@@ -101,7 +101,7 @@ def train(
         observers_lib.TensorBoard(hparams.to_json()),
         observers_lib.ProgressLine(hparams.rounds_per_evaluation, stream=sys.stderr),
       ],
-      description=report.description(hparams, dataset, strategy.family),
+      setting=report.setting(hparams, dataset, strategy.family),
       context=context,
       say=say,
     )

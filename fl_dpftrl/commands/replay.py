@@ -192,7 +192,7 @@ def finish(args: argparse.Namespace, result: Replayed) -> None:
       from fl_dpftrl.reports import privacy
 
       shown = statement.publishable() if published else statement
-      privacy.write_report(path, shown, setting=_setting(args, statement))
+      privacy.write_report(path, shown, setting=_setting(args))
 
 
 def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | None:
@@ -265,7 +265,7 @@ def _from_counts(args: argparse.Namespace, given: list[str]) -> runs.Run:
   )
 
 
-def _setting(args: argparse.Namespace, result: statement_lib.Statement) -> 'setting_lib.Setting':
+def _setting(args: argparse.Namespace) -> 'setting_lib.Setting':
   from fl_dpftrl.reports import setting as setting_lib
 
   given: list[tuple[str, Any]] = []
@@ -276,11 +276,8 @@ def _setting(args: argparse.Namespace, result: statement_lib.Statement) -> 'sett
   names = args.log or args.runs or [args.counted]
   return setting_lib.Setting(
     run=', '.join(os.path.basename(os.path.normpath(p)) for p in names),
-    noise_multiplier=result.noise_multiplier,
     command=flags.command_line('replay', given, args.runs),
     strategy=args.strategy and os.path.basename(args.strategy),
-    clip_norm=result.runs[0].claim.first_clip_norm,
-    report_goal=result.runs[0].claim.report_goal,
   )
 
 

@@ -43,7 +43,6 @@ def write_report(
     setting: other information about the run.
 
   Raises:
-    ValueError: if the setting's noise multiplier is not the statement's.
     OSError: if it cannot be written.
   """
   durable.write_durably(path, report(statement, setting).encode(), private=statement.confidential)
@@ -51,14 +50,9 @@ def write_report(
 
 def report(statement: statement_lib.Statement, setting: Setting) -> str:
   """Returns the page that `write_report` writes."""
-  if setting.noise_multiplier != statement.noise_multiplier:
-    raise ValueError(
-      f'noise_multiplier is {setting.noise_multiplier!r} in the setting, but'
-      f' {statement.noise_multiplier!r} in the statement'
-    )
   if not statement.confidential:
     setting = setting.publishable()
-  void = setting.void_reason or statement.void_reason or statement.worst_case.void_reason
+  void = statement.void_reason or statement.worst_case.void_reason
   mu = None if void else statement.worst_case.mu
   size = statement.group_size
   one, unit = 'device', setting.unit
@@ -77,7 +71,8 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
     one=one,
     a_one=_A[one],
     drawn_is_amplified=statement.drawn is not None and statement.drawn.is_amplified,
-    clip_norm=_clip_norm(statement, setting),
+    clip_norm=_clip_norm(statement),
+    report_goal=statement.runs[0].claim.report_goal,
     assumptions=assumptions.subjects(statement),
     figures={
       'losses': _losses(statement, void, one),
@@ -91,14 +86,14 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
   )
 
 
-def _clip_norm(statement: statement_lib.Statement, setting: Setting) -> str:
+def _clip_norm(statement: statement_lib.Statement) -> str:
   """Returns the one clip norm of all runs in words."""
   runs = statement.runs
-  recorded = {run.claim.first_clip_norm for run in runs} - {None}
+  norms = [run.claim.first_clip_norm for run in runs]
+  recorded = {norm for norm in norms if norm is not None}
   if len(recorded) > 1 or any(run.claim.adaptive_clipping for run in runs):
     return 'that of each round, see above'
-  clip_norm = next(iter(recorded), setting.clip_norm)
-  return 'not recorded' if clip_norm is None else rounding.exact(clip_norm)
+  return rounding.exact(*recorded) if recorded else 'not recorded'
 
 
 def _participation(run: facts.RunFacts, one: str) -> list[figures.Figure]:

@@ -239,13 +239,8 @@ class PrivateAggregator:
     delta = self._record.delta(delta)
     setting = privacy.Setting(
       run=self.folder.resolve().name,
-      family=self.strategy.family,
-      noise_multiplier=self.noise_multiplier,
-      clip_norm=self.clip_norm,
       zeroing_norm=self.zeroing_norm,
-      report_goal=self.report_goal,
       command=shlex.join(map(str, self._record.command(delta))),
-      void_reason=self.void_reason,
     )
     privacy.write_report(path, self.statement(delta), setting=setting)
 

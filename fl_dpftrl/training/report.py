@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import shlex
+import sys
 from typing import Any
 
 import numpy as np
@@ -27,25 +28,6 @@ MODEL_NAME = 'model.npz'
 _COUNTS = ('clipped_count', 'zeroed_count', 'rejected_count')  # exact, unless clipping adapts
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Description:
-  """Facts that the report of a run states beyond its log, noise and aggregator.
-
-  Attributes:
-    dataset: training data, and its licence.
-    unit: what one device stands for, such as 'a device' or 'a source file'.
-    strategy: name or file by which the strategy was given.
-    program: command line that replays, in the report.
-    counts: whether the report has counts of clipped, zeroed and rejected updates.
-  """
-
-  dataset: str | None = None
-  unit: str = 'a device'
-  strategy: str | None = None
-  program: str = 'fl-dpftrl'
-  counts: bool = False
-
-
 def write(
   run: loop.TrainingRun,
   weights: Any,
@@ -53,34 +35,24 @@ def write(
   population: int,
   burnt: tuple[int, ...],
   history: metrics.History,
-  description: Description,
+  setting: privacy.Setting,
 ) -> trained_lib.Trained:
   """Replays the log, and writes the statement, its report and the model.
 
   Args:
     burnt: rounds whose row of noise was used up without a release.
+    setting: data, unit and name of the strategy, for the report.
   """
   log = log_lib.read_log(run.folder / ledger.NAME)
-  aggregator = run.aggregator
-  statement = replay_lib.replay(runs.Run.of(log, aggregator.strategy), deltas=run.delta)
-  counts: dict[str, Any] = {}
-  if description.counts and isinstance(aggregator.clip_norm, float):
-    counts = _counts(history)
-  setting = privacy.Setting(
+  statement = replay_lib.replay(runs.Run.of(log, run.claim.strategy), deltas=run.delta)
+  setting = dataclasses.replace(
+    setting,
     run=run.folder.name,
-    dataset=description.dataset,
-    unit=description.unit,
-    strategy=description.strategy,
-    family=aggregator.strategy.family,
-    noise_multiplier=aggregator.noise_multiplier,
-    clip_norm=aggregator.first_clip_norm,
-    zeroing_norm=aggregator.zeroing_norm,
-    report_goal=aggregator.report_goal,
+    zeroing_norm=run.aggregator.zeroing_norm,
     population=population,
-    command=replay_command(run, description),
-    void_reason=run.claim.void_reason,
+    command=replay_command(run),
     burnt_rounds=burnt,
-    **counts,
+    **({} if run.claim.adaptive_clipping else _counts(history)),
   )
   write_json(run.folder / STATEMENT_NAME, statement.to_json())
   privacy.write_report(run.folder / REPORT_NAME, statement, setting=setting)
@@ -95,16 +67,15 @@ def write(
   )
 
 
-def replay_command(run: loop.TrainingRun, description: Description) -> str:
+def replay_command(run: loop.TrainingRun) -> str:
   """Returns the command that gives the figures of the report again."""
-  program = description.program
-  if os.path.isabs(program) and not run.folder.is_absolute():
-    program = os.path.relpath(program)  # Paths of one kind, as the folder was given.
+  program = pathlib.Path(sys.executable).with_name('fl-dpftrl')
+  shown = str(program) if run.folder.is_absolute() else os.path.relpath(program)
   words = [
-    *(program, 'replay'),
+    *(shown if program.exists() else program.name, 'replay'),
     f'--log={run.folder / ledger.NAME}',
     f'--strategy={run.folder / files.NAME}',
-    f'--noise_multiplier={run.aggregator.noise_multiplier}',
+    f'--noise_multiplier={run.claim.noise_multiplier}',
     f'--delta={run.delta}',
   ]
   return shlex.join(words)

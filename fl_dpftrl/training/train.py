@@ -15,6 +15,7 @@ from fl_dpftrl.files import paths
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ids
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.reports import setting as setting_lib
 from fl_dpftrl.rounds import budget
 from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.simulation import scenario as scenario_lib
@@ -44,7 +45,7 @@ def train(
   evaluate: Callable[[Any], Mapping[str, Any]] | None = None,
   rounds_per_evaluation: int = 10,
   observers: Sequence[loop.Observer] = (),
-  description: report.Description = report.Description(),
+  setting: setting_lib.Setting = setting_lib.Setting(),
   context: tff_inprocess.InProcessContext | None = None,
   trusted_operations: Sequence[str] = (),
   allow_unprotected_state: bool = False,
@@ -81,7 +82,7 @@ def train(
       mappings.
     rounds_per_evaluation: number of rounds between two evaluations.
     observers: see the run's rounds, such as `TensorBoard()`, `EpsilonSoFar()` and `Plot()`.
-    description: what the report says beyond the run.
+    setting: data, unit of privacy and name of the strategy, for the report.
     context: runs the rounds, such as what `tff_inprocess.use_machines` returns, with the seed of
       the clients' draws; None for this process.
     trusted_operations: as of `check_process`; the log and its statement then name those that the
@@ -173,7 +174,7 @@ def train(
     population=devices.population,
     burnt=last.burnt,
     history=table.history(),
-    description=description,
+    setting=setting,
   )
   for observer in watching:
     observer.end(run, trained)

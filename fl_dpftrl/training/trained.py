@@ -31,8 +31,7 @@ class Trained:
     history: metrics by round.
     folder: output folder.
     delta: δ at which ε is stated.
-    setting: what the report says beyond the log; among it `void_reason` and
-      `burnt_rounds`.
+    setting: what the report says beyond the log; among it `burnt_rounds`.
   """
 
   model: Any
@@ -41,6 +40,11 @@ class Trained:
   folder: pathlib.Path
   delta: float
   setting: setting_lib.Setting
+
+  @property
+  def void_reason(self) -> str | None:
+    """Why the run guarantees nothing; None if it does."""
+    return self.statement.void_reason or self.statement.worst_case.void_reason
 
   @property
   def weights(self) -> Any:
@@ -77,6 +81,7 @@ class Trained:
     """
     stated: Any = self.statement.to_json()
     setting, history, worst = self.setting, self.history, stated['worst_case']
+    claim = self.statement.runs[0].claim
     clip_norms = history.column('aggregator/clip_norm')
     seconds = history.column(observers_lib.SECONDS)
     start = len(observers_lib.VALIDATION)
@@ -86,11 +91,11 @@ class Trained:
       if name.startswith(observers_lib.VALIDATION)
     }
     return {
-      'mechanism': setting.family,
+      'mechanism': claim.strategy.family,
       'strategy_digest': stated['strategy']['sha256'],
-      'noise_multiplier': setting.noise_multiplier,
-      'clip_norm': setting.clip_norm,
-      'report_goal': setting.report_goal,
+      'noise_multiplier': claim.noise_multiplier,
+      'clip_norm': claim.first_clip_norm,
+      'report_goal': claim.report_goal,
       **{name: worst[name] for name in ('sensitivity', 'sensitivity_kind', 'rho', 'epsilon')},
       'delta': self.delta,
       'declared': stated.get('declared'),
@@ -99,7 +104,7 @@ class Trained:
       'participating_devices': stated['num_devices'],
       'min_sep': self.statement.min_sep,
       'max_participations': self.statement.max_participations,
-      'last_clip_norm': clip_norms[max(clip_norms)] if clip_norms else setting.clip_norm,
+      'last_clip_norm': clip_norms[max(clip_norms)] if clip_norms else claim.first_clip_norm,
       'validation': metrics.finite(validation),
       'test': metrics.finite(test),
       **({'seconds': round(sum(seconds.values()), 3)} if seconds else {}),
@@ -107,7 +112,7 @@ class Trained:
       'num_parameters': self.num_parameters,
       'burnt_rounds': list(setting.burnt_rounds),
       'diverged_since_round': self.diverged_since(test),
-      'void_reason': setting.void_reason or self.statement.worst_case.void_reason,
+      'void_reason': self.void_reason,
     }
 
   def plot(
@@ -139,8 +144,8 @@ class Trained:
     accuracy = self.history.column(observers_lib.ACCURACY)
     if not accuracy and test_accuracy is None:
       raise ValueError("evaluate must return {'accuracy': …} for a plot; there is no accuracy")
-    setting, num_rounds = self.setting, self.statement.num_rounds
-    told = f'{num_rounds} rounds of {setting.report_goal:,} devices, {setting.family}'
+    claim, num_rounds = self.statement.runs[0].claim, self.statement.num_rounds
+    told = f'{num_rounds} rounds of {claim.report_goal:,} devices, {claim.strategy.family}'
     return plot.accuracy_plot(
       path,
       title=f'{told}\n{self._stated()}',
@@ -153,14 +158,14 @@ class Trained:
 
   def _stated(self) -> str:
     """Returns the guarantee in a few words."""
-    worst = self.statement.worst_case
-    if self.setting.void_reason or worst.void_reason:
+    if self.void_reason is not None:
       return 'no guarantee'
-    return f'ε = {rounding.up(worst.epsilon())} at δ = {rounding.exact(self.delta)}'
+    return (
+      f'ε = {rounding.up(self.statement.worst_case.epsilon())} at δ = {rounding.exact(self.delta)}'
+    )
 
   def __repr__(self) -> str:
-    worst, void = self.statement.worst_case, self.setting.void_reason
-    void = void or worst.void_reason
+    void = self.void_reason
     lines = [
       f'Trained in {self.folder}',
       f'  guarantee: {self._stated() if void is None else f"none: {void}"}',

@@ -146,7 +146,7 @@ def test_refuses_what_no_guarantee_is_known_of():
 
 
 def page_of(stated):
-  return privacy.report(stated, privacy.Setting(run='r', noise_multiplier=3.0, command='fl-dpftrl'))
+  return privacy.report(stated, privacy.Setting(run='r', command='fl-dpftrl'))
 
 
 def words(text):

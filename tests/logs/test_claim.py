@@ -168,7 +168,7 @@ def test_a_statement_and_its_report_name_what_is_not_covered(tmp_path):
   assert statement.not_private_metrics == FULL.not_private_metrics
   assert statement.to_json()['not_private_metrics'] == list(FULL.not_private_metrics)
   assert 'client_work.train.loss, aggregator.<clipped>' in replay_text.text(statement)
-  page = privacy.report(statement, privacy.Setting(run='r', command='c', noise_multiplier=8.0))
+  page = privacy.report(statement, privacy.Setting(run='r', command='c'))
   assert '<code>client_work.train.loss</code>' in page
   assert '<code>aggregator.&lt;clipped&gt;</code>' in page
   (sentence,) = [one for one in statement.assumptions if 'PyFunc' in one]

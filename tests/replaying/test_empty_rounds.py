@@ -70,7 +70,7 @@ def test_a_log_of_empty_rounds_is_replayed(tmp_path):
   assert (found['num_devices'], found['cohort_sizes']) == (0, None)
   assert 'observed' not in ' '.join(statement.assumptions)
   assert 'devices             0' in replay_text.text(statement)
-  setting = privacy.Setting(run='empty', noise_multiplier=2.0, command='replay')
+  setting = privacy.Setting(run='empty', command='replay')
   for shown in (statement, statement.publishable()):
     assert 'data-field="worst_case.epsilon"' in privacy.report(shown, setting)
   dpftrl.write_evidence(tmp_path / 'evidence', run, deltas=1e-6)

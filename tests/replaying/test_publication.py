@@ -144,7 +144,6 @@ def test_a_new_field_is_not_published_by_itself():
   whole = Longer(**vars(replay.replay(run, deltas=1e-6)), brand_new=MARK)
   setting = privacy.Setting(
     run=MARK,
-    noise_multiplier=3.0,
     command=f'replay --log={MARK}',
     strategy=f'/{MARK}/s.json',
     population=1,

@@ -99,14 +99,14 @@ def statement(log=LOG, min_sep=3, noise_multiplier=3.0, deltas=1e-6, noise=(), *
   return filed(replay.replay(run, deltas=deltas, **kwargs), FILE)
 
 
-def setting(noise_multiplier=3.0, **kwargs):
-  return privacy.Setting(run='first', noise_multiplier=noise_multiplier, command=COMMAND, **kwargs)
+def setting(**kwargs):
+  return privacy.Setting(run='first', command=COMMAND, **kwargs)
 
 
 def report(stated=None, **given):
   """Returns the page of a statement, by default of the small log."""
   stated = stated or statement()
-  return Page(privacy.report(stated, setting(stated.noise_multiplier, **given)))
+  return Page(privacy.report(stated, setting(**given)))
 
 
 def public(stated=None, **given):
@@ -115,7 +115,7 @@ def public(stated=None, **given):
 
 @pytest.fixture(name='plain', scope='module')
 def fixture_plain():
-  return report(clipped_count=31, zeroed_count=2, rejected_count=1, notes=('every other Tuesday',))
+  return report(clipped_count=31, zeroed_count=2, rejected_count=1)
 
 
 @pytest.mark.parametrize('deltas', [1e-6, [1e-6, 1e-9]])
@@ -166,9 +166,10 @@ def test_says(plain, words):
 
 def test_a_void_run_says_so_before_any_figure():
   by_log = dataclasses.replace(statement(ONCE), void_reason=SEED)
+  by_claim = statement(noise={'void_reason': SEED})
   without_noise = statement(noise_multiplier=0.0)
   for page, reason in (
-    (report(void_reason=SEED), SEED),
+    (report(by_claim), SEED),
     (report(by_log), SEED),
     (report(without_noise), 'no noise was added'),
   ):
@@ -176,7 +177,7 @@ def test_a_void_run_says_so_before_any_figure():
     assert 'No guarantee' in before and f'This run guarantees nothing: {reason}.' in before
     assert f'None: {reason}.' in page.text
     assert page.source.count('class="card void"') == 3
-  void = report(void_reason=SEED).source
+  void = report(by_claim).source
   assert '<table class="void">' in void and 'worst case: void' in void
   words = report(without_noise).section('Privacy loss of actual devices')
   assert 'Without noise no device was protected' in words
@@ -199,12 +200,6 @@ def test_hostile_names_stay_text():
   page = report(statement(log, min_sep=1), dataset=hostile, unit=hostile)
   assert 'img' not in page.tags and page.text.count(hostile) >= 3
   assert json.loads(page.scripts['statement'])['witness']['device_id'] == hostile
-
-
-def test_refuses_another_noise_multiplier(tmp_path):
-  with pytest.raises(ValueError, match='noise_multiplier is 2.0 in the'):
-    privacy.write_report(tmp_path / 'r.html', statement(), setting=setting(noise_multiplier=2.0))
-  assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
