@@ -25,7 +25,7 @@ class AdaptiveState(NamedTuple):
 
   Attributes:
     inner: state of the inner factory's process.
-    noise: state of the noise stream, with the `Parameters` of the factory.
+    noise: state of the noise stream, with the digest of the factory's parameters.
     clip_norm: bound on the updates of the next round (scalar, float32); not secret.
   """
 

@@ -202,9 +202,9 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       self._chosen[size] = placement.choose(self.strategy, model_bytes, self.memory)
     return self._chosen[size], size
 
-  def parameters(self, value_type: tff.Type) -> parameters_lib.Parameters:
-    """Returns the parameters that a noise state is bound to; an adaptive clip norm's first."""
-    return parameters_lib.of(
+  def parameters(self, value_type: tff.Type) -> int:
+    """Returns the digest that a noise state is bound to; of an adaptive clip norm, the first's."""
+    return parameters_lib.digest(
       self.strategy,
       seed=self._seed_identity(value_type),
       noise_multiplier=self.noise_multiplier,

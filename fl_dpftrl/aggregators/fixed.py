@@ -19,7 +19,7 @@ class AggregatorState(NamedTuple):
 
   Attributes:
     inner: state of the inner factory's process.
-    noise: a `StreamState`, with the `Parameters` of the factory.
+    noise: a `StreamState`, with the digest of the factory's parameters.
   """
 
   inner: Any

@@ -25,7 +25,7 @@ class StreamState(NamedTuple):
     buffers: the `graph.Buffers` of the strategy's noise.
     trail: what the rows so far add up to, where an engine makes them (scalar, int64); 0 where
       that is not known.
-    parameters: what the rows are added for, where an aggregator keeps that.
+    parameters: digest of what the rows are added for, where an aggregator keeps that.
   """
 
   seed: tf.Tensor

@@ -2,11 +2,11 @@
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fl_dpftrl import accounting, tables, workloads
 from fl_dpftrl import sensitivity as sensitivity_lib
-from fl_dpftrl import tables, workloads
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.planning import candidates as candidates_lib
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
   import pandas
   from matplotlib import figure
 
+Calibrate = Callable[[sensitivity_lib.Sensitivity], accounting.Guarantee | None]
 SCHEMA = ('num_rounds', 'min_sep', 'max_participations')
 
 
@@ -28,14 +29,14 @@ class Entry:
     candidate: candidate that it is of.
     file: strategy, schema, sensitivity and errors.
     seconds: time of the search, in seconds.
-    noise_multiplier: std(Z) / clip norm for the ε at which candidates are compared; None without.
+    guarantee: that of the ε at which candidates are compared, with its noise; None without.
     report_goal: number of updates in the mean of a round.
   """
 
   candidate: candidates_lib.Candidate
   file: files.StrategyFile
   seconds: float
-  noise_multiplier: float | None = None
+  guarantee: accounting.Guarantee | None = None
   report_goal: int = 1
 
   @property
@@ -55,10 +56,10 @@ class Entry:
       'memory_copies': self.file.strategy.memory_copies(schema.num_rounds),
       'seconds': self.seconds,
     }
-    if self.noise_multiplier is not None:
-      scale = self.noise_multiplier / self.report_goal
+    if self.guarantee is not None:
+      scale = self.guarantee.noise_multiplier / self.report_goal
       row |= {
-        'noise_multiplier': self.noise_multiplier,
+        'noise_multiplier': self.guarantee.noise_multiplier,
         'rms_error_of_mean': scale * self.file.error.rms,
         'max_error_of_mean': scale * self.file.error.max,
       }
@@ -170,7 +171,7 @@ def run(
   watch: candidates_lib.Watch = lambda searched: lambda steps, loss: None,
 ) -> Comparison:
   """Finds and evaluates strategies, one candidate after the other; see `compare`."""
-  effective = _effective_noise_multiplier(epsilon, delta)
+  calibrated = _calibrated(epsilon, delta)
   participation.positive_integer('report_goal', report_goal)
   entries: list[Entry] = []
   skipped: list[candidates_lib.Skipped] = []
@@ -182,8 +183,7 @@ def run(
         strategy = candidate.find(schema, objective=objective, workload=workload, progress=progress)
         seconds = time.monotonic() - start
         file = files.describe(strategy, schema=schema, workload=workload)
-        if effective is not None and file.sensitivity.kind == sensitivity_lib.LOWER_BOUND:
-          raise ValueError(candidates_lib.LOWER_BOUND)
+        guarantee = calibrated(file.sensitivity)
       except candidates_lib.UNSUPPORTED as e:
         skipped.append(candidates_lib.Skipped(candidate.label, candidates_lib.reason(e), schema))
         continue
@@ -192,17 +192,25 @@ def run(
           candidate=candidate,
           file=file,
           seconds=seconds,
-          noise_multiplier=None if effective is None else effective * file.sensitivity.value,
+          guarantee=guarantee,
           report_goal=report_goal,
         )
       )
   return Comparison(tuple(entries), tuple(skipped))
 
 
-def _effective_noise_multiplier(epsilon: float | None, delta: float | None) -> float | None:
-  """Returns the noise per unit of sensitivity for an ε at δ; None without one."""
-  if epsilon is not None and delta is not None:
-    return gaussian.effective_noise_multiplier(epsilon, delta)
-  if epsilon is not None or delta is not None:
+def _calibrated(epsilon: float | None, delta: float | None) -> Calibrate:
+  """Returns what maps a sensitivity to the guarantee with the least noise for ε; None without ε."""
+  if epsilon is None and delta is None:
+    return lambda sensitivity: None
+  if epsilon is None or delta is None:
     raise ValueError(f'epsilon={epsilon} and delta={delta} must be given together')
-  return None
+  effective = gaussian.effective_noise_multiplier(epsilon, delta)
+
+  def guarantee(sensitivity: sensitivity_lib.Sensitivity) -> accounting.Guarantee:
+    if sensitivity.kind == sensitivity_lib.LOWER_BOUND:
+      raise ValueError(candidates_lib.LOWER_BOUND)
+    noise_multiplier = effective * sensitivity.value
+    return accounting.Guarantee.of(sensitivity, noise_multiplier=noise_multiplier, delta=delta)
+
+  return guarantee

@@ -42,7 +42,7 @@ def draw(
   """
   looks = style.looks({entry.candidate.label: entry.candidate.mechanism for entry in entries})
   rows = [entry.row for entry in entries]
-  shown = _AT_EPSILON if entries[0].noise_multiplier is not None else _PANELS
+  shown = _AT_EPSILON if entries[0].guarantee is not None else _PANELS
   size = (5.5 * len(shown), 4.6 if axis else 1.4 + 0.3 * len(entries))
   figure = style.Figure(figsize=size, facecolor='white', layout='constrained')
   figure.suptitle(style.plain(subtitle), x=0.01, ha='left', fontsize=10, color=style.GREY)

@@ -113,7 +113,7 @@ class Plan:
         'strategy': option.candidate.label,
         'memory_copies': option.candidate.memory_copies,
         'loss_ratio': option.loss_ratio,
-        'noise_multiplier': option.noise_multiplier,
+        'noise_multiplier': option.guarantee.noise_multiplier,
         'epsilon': best.guarantee.epsilon(),
         'same_noise_epsilon': option.same_noise_epsilon,
       }

@@ -24,7 +24,7 @@ class Option:
       schemas; negative if it is lower.
     loss_ratio: its loss over that of the recommended one under the planned schema, which is the
       ratio of the noise in the model at the same ε.
-    noise_multiplier: noise multiplier at which it has the same ε.
+    guarantee: guarantee with the noise at which it has the same ε.
     same_noise_epsilon: its ε at the same noise in the model.
   """
 
@@ -32,7 +32,7 @@ class Option:
   fits: bool
   regret: float
   loss_ratio: float
-  noise_multiplier: float
+  guarantee: Guarantee
   same_noise_epsilon: float
 
   def to_json(self, planned: participation.MinSep) -> json_files.Object:
@@ -45,7 +45,7 @@ class Option:
       'sensitivity_kind': self.candidate.files[planned].sensitivity.kind,
       'loss_ratio': self.loss_ratio,
       'regret': self.regret,
-      'noise_multiplier': self.noise_multiplier,
+      'noise_multiplier': self.guarantee.noise_multiplier,
       'same_noise_epsilon': self.same_noise_epsilon,
     }
 
@@ -158,14 +158,15 @@ def recommend(
   def option(candidate):
     ratio = candidate.loss(planned) / best.loss(planned)
     effective = guarantee.effective_noise_multiplier
-    own = candidate.files[planned].sensitivity.value
+    own = candidate.files[planned].sensitivity
+    # Dividing and multiplying would round.
+    noise = noise_multiplier if candidate is best else effective * own.value
     return Option(
       candidate=candidate,
       fits=candidate.memory_copies <= max_copies,
       regret=search.regret(candidate, schemas, fitting),
       loss_ratio=ratio,
-      # Dividing and multiplying would round.
-      noise_multiplier=noise_multiplier if candidate is best else effective * own,
+      guarantee=Guarantee.of(own, noise_multiplier=noise, delta=delta),
       same_noise_epsilon=gaussian.epsilon(effective / ratio, delta),
     )
 

@@ -148,8 +148,10 @@ def test_options_are_compared_at_the_same_epsilon_and_at_the_same_noise(found):
     account = lambda noise, own=own: accounting.account(
       own.strategy, PLANNED, noise_multiplier=noise, delta=DELTA
     ).epsilon()
-    assert account(option.noise_multiplier) == pytest.approx(best.guarantee.epsilon(), rel=1e-6)
-    noise = option.noise_multiplier * own.error(PLANNED)
+    assert account(option.guarantee.noise_multiplier) == pytest.approx(
+      best.guarantee.epsilon(), rel=1e-6
+    )
+    noise = option.guarantee.noise_multiplier * own.error(PLANNED)
     assert noise / best.noise_in_model == pytest.approx(option.loss_ratio)
     same = best.noise_in_model / own.error(PLANNED)
     assert account(same) == pytest.approx(option.same_noise_epsilon, rel=1e-6)
