@@ -12,20 +12,17 @@ from typing import Any
 from fl_dpftrl.version import __version__
 
 _LIST = pathlib.Path(__file__).with_name('__init__.pyi').read_text('utf-8')
-# The module in which a public name stands, and the public modules.
+# The module in which a public name stands.
 _HOMES = {
   name: home for home, name in re.findall(r'^from fl_dpftrl\.(\S+) import (\w+) as', _LIST, re.M)
 }
-_ROOMS = re.findall(r'^from fl_dpftrl import (\w+) as', _LIST, re.M)
 
-__all__ = ['__version__', *_HOMES, *_ROOMS]
+__all__ = ['__version__', *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
   if name in _HOMES:
     return getattr(importlib.import_module(f'{__name__}.{_HOMES[name]}'), name)
-  if name in _ROOMS:
-    return importlib.import_module(f'{__name__}.{name}')
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 

@@ -1,15 +1,8 @@
 """The public names of the package, which editors and the package itself read here."""
 
-from fl_dpftrl import accounting as accounting
-from fl_dpftrl import error as error
-from fl_dpftrl import rounds as rounds
-from fl_dpftrl import sensitivity as sensitivity
-from fl_dpftrl import strategies as strategies
-from fl_dpftrl import workloads as workloads
 from fl_dpftrl.accounting import Guarantee as Guarantee
 from fl_dpftrl.adaptive_clipping import AdaptiveClipping as AdaptiveClipping
 from fl_dpftrl.aggregators import CorrelatedNoiseFactory as CorrelatedNoiseFactory
-from fl_dpftrl.aggregators.process_check import ProcessCheck as ProcessCheck
 from fl_dpftrl.aggregators.process_check import check_process as check_process
 from fl_dpftrl.amplification.accountant import account as account
 from fl_dpftrl.amplification.accountant import calibrate as calibrate
@@ -39,7 +32,6 @@ from fl_dpftrl.planning.comparison import Comparison as Comparison
 from fl_dpftrl.planning.comparison import compare as compare
 from fl_dpftrl.planning.planner import Plan as Plan
 from fl_dpftrl.planning.planner import plan as plan
-from fl_dpftrl.replaying.evidence import Verification as Verification
 from fl_dpftrl.replaying.evidence import verify as verify
 from fl_dpftrl.replaying.evidence import write_evidence as write_evidence
 from fl_dpftrl.replaying.replay import replay as replay
@@ -59,9 +51,7 @@ from fl_dpftrl.study import Mechanism as Mechanism
 from fl_dpftrl.study import Study as Study
 from fl_dpftrl.study import study as study
 from fl_dpftrl.training.loop import Observer as Observer
-from fl_dpftrl.training.loop import TrainingRun as TrainingRun
 from fl_dpftrl.training.observers import EpsilonSoFar as EpsilonSoFar
-from fl_dpftrl.training.observers import Evaluation as Evaluation
 from fl_dpftrl.training.observers import Plot as Plot
 from fl_dpftrl.training.observers import ProgressLine as ProgressLine
 from fl_dpftrl.training.observers import TensorBoard as TensorBoard
