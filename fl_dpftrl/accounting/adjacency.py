@@ -1,6 +1,5 @@
 """Adjacency relations and their effect on a sensitivity."""
 
-import dataclasses
 import numbers
 
 from fl_dpftrl import sensitivity as sensitivity_lib
@@ -9,19 +8,14 @@ ZERO_OUT, REPLACE_ONE = 'zero_out', 'replace_one'
 ADD_OR_REMOVE = 'add_or_remove'
 
 
-@dataclasses.dataclass(frozen=True)
-class _Adjacency:
-  factor: float  # multiplies the sensitivity to one device's updates
-  sentence: str
-
-
+# A factor of the sensitivity to one device's updates, and a sentence.
 _ADJACENCIES = {
-  ZERO_OUT: _Adjacency(
+  ZERO_OUT: (
     1.0,
     'adjacency is zero-out: neighbouring runs differ in that the updates of'
     ' one device are zeros, and the rounds it is in stay the same',
   ),
-  REPLACE_ONE: _Adjacency(
+  REPLACE_ONE: (
     2.0,
     'adjacency is replace-one: neighbouring runs differ in the data of one'
     ' device, and the rounds it is in stay the same; two clipped updates'
@@ -59,7 +53,7 @@ def scaled(
       the sensitivity, which gives an upper bound.
   """
   check(adjacency, group_size)
-  factor = group_size * _ADJACENCIES[adjacency].factor
+  factor = group_size * _ADJACENCIES[adjacency][0]
   value, kind = sensitivity
   if group_size > 1 and kind == sensitivity_lib.EXACT:
     kind = sensitivity_lib.UPPER_BOUND
@@ -68,7 +62,7 @@ def scaled(
 
 def assumptions(adjacency: str, group_size: int = 1) -> tuple[str, ...]:
   """Returns the assumptions of an adjacency and a group size, in words."""
-  sentences = (_ADJACENCIES[adjacency].sentence,)
+  sentences = _ADJACENCIES[adjacency][1:]
   if group_size == 1:
     return sentences
   return sentences + (

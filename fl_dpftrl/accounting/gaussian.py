@@ -54,9 +54,6 @@ def check_delta(delta: float) -> None:
 def rho(effective_noise_multiplier: float) -> float:
   """Returns ρ of zCDP: 1 / (2 · multiplier²).
 
-  Raises:
-    ValueError: if the multiplier is not positive and finite, or so small that ρ overflows.
-
   Source: Bun and Steinke 2016, proposition 1.6.
   """
   check_positive('effective_noise_multiplier', effective_noise_multiplier)
@@ -74,10 +71,6 @@ def epsilon(effective_noise_multiplier: float, delta: float) -> float:
   """Returns ε at δ, never below the exact one, and above it by less than 1e-12 of it.
 
   A multiplier above 1e30 counts as 1e30.
-
-  Raises:
-    ValueError: if the multiplier is not positive and finite, or so small that ε overflows, or
-      delta is not between 0 and 1.
   """
   check_delta(delta)
   rho(effective_noise_multiplier)  # raises if ε would overflow
@@ -101,11 +94,7 @@ def _epsilon(multiplier: float, delta: float) -> float:
 
 
 def effective_noise_multiplier(epsilon: float, delta: float) -> float:
-  """Returns the smallest multiplier whose ε at δ is at most epsilon, up to 2e-13 of it.
-
-  Raises:
-    ValueError: if epsilon is not from 1e-20 to 1e20, or delta is not between 0 and 1.
-  """
+  """Returns the smallest multiplier whose ε at δ is at most epsilon, up to 2e-13 of it."""
   check_positive('epsilon', epsilon)
   check_delta(delta)
   if not _EPSILONS[0] <= epsilon <= _EPSILONS[1]:

@@ -202,9 +202,6 @@ class Expression:
 
   Args:
     computation: of TFF.
-
-  Raises:
-    ValueError: for what is no expression of TFF.
   """
 
   def __init__(self, computation: tff.framework.ConcreteComputation):

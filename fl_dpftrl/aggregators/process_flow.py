@@ -80,9 +80,6 @@ class ProcessFlow:
 
   Args:
     process: has `initialize` and `next`, which takes and returns the state first.
-
-  Raises:
-    ValueError: for anything else.
   """
 
   def __init__(self, process: Any):

@@ -10,7 +10,6 @@ import os
 import pathlib
 import re
 import zlib
-from typing import NamedTuple
 
 import numpy as np
 
@@ -20,11 +19,8 @@ from fl_dpftrl.noise import rows as rows_lib
 _NAME = re.compile(r'before-(\d{9})\.json')
 
 
-class _Listed(NamedTuple):
-  """A snapshot: (buffer, version, checksum) of each buffer, and the maker's trail."""
-
-  buffers: list[tuple[int, int, int]]
-  trail: int
+# A snapshot: (buffer, version, checksum) of each buffer, and the maker's trail.
+_Listed = tuple[list[tuple[int, int, int]], int]
 
 
 class Snapshots:
@@ -51,7 +47,7 @@ class Snapshots:
       return
     earlier = {}
     for row in self.rows():
-      for buffer, version, checksum in self._read(row).buffers:
+      for buffer, version, checksum in self._read(row)[0]:
         earlier[buffer, version] = checksum
     listed = []
     for buffer, version in enumerate(maker.versions):
@@ -70,12 +66,12 @@ class Snapshots:
   def load(self, maker: rows_lib.RowMaker, row: int) -> None:
     """Brings a new maker with buffers to the latest readable snapshot up to a row."""
     for before in reversed([r for r in self.rows() if r <= row]):
-      listed = self._read(before)
-      if listed.buffers and self._fill(maker, listed.buffers):
+      buffers, trail = self._read(before)
+      if buffers and self._fill(maker, buffers):
         versions = [-1] * len(maker.buffers)
-        for buffer, version, _ in listed.buffers:
+        for buffer, version, _ in buffers:
           versions[buffer] = version
-        maker.restore(before, versions, listed.trail)
+        maker.restore(before, versions, trail)
         return
     maker.buffers[:] = 0.0
 
@@ -85,7 +81,7 @@ class Snapshots:
     needed = [r for r in rows if r <= row][-2:] + [r for r in rows if r > row]
     for r in set(rows) - set(needed):
       self._list(r).unlink(missing_ok=True)
-    listed = [each for r in needed for each in self._read(r).buffers]
+    listed = [each for r in needed for each in self._read(r)[0]]
     names = {self._file(buffer, version).name for buffer, version, _ in listed}
     for path in self._folder.glob('buffer-*'):
       if path.name not in names:
@@ -103,16 +99,16 @@ class Snapshots:
       maker.buffers[buffer] = values
     return True
 
-  def _read(self, row: int) -> '_Listed':
+  def _read(self, row: int) -> _Listed:
     """Returns what a snapshot lists; nothing where it cannot be read."""
     try:
       about = durable.read(self._list(row))
       if {name: about[name] for name in self._of} == self._of:
         listed = [(int(b), int(version), int(crc)) for b, version, crc in about['buffers']]
-        return _Listed(listed, int(about['trail']))
+        return listed, int(about['trail'])
     except (OSError, ValueError, KeyError, TypeError):
       pass
-    return _Listed([], 0)
+    return [], 0
 
   def _list(self, row: int) -> pathlib.Path:
     return self._folder / f'before-{row:09d}.json'

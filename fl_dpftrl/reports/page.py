@@ -24,9 +24,6 @@ def render(template: str, **values: Any) -> str:
   Args:
     template: file name in templates/.
     **values: its variables.
-
-  Raises:
-    jinja2.UndefinedError: if the template uses a variable that is not given.
   """
   return messages.lines(_environment().get_template(template).render(values))
 

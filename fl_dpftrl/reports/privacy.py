@@ -41,9 +41,6 @@ def write_report(
     path: the HTML file; its folder must exist.
     statement: result of `replay`, or of `publishable`.
     setting: other information about the run.
-
-  Raises:
-    OSError: if it cannot be written.
   """
   durable.write_durably(path, report(statement, setting).encode(), private=statement.confidential)
 

@@ -62,10 +62,6 @@ def sensitivity(strategy: Mechanism, schema: schemas.MinSep) -> Sensitivity:
   The sensitivity is exact for identity, BLT and trees, for banded strategies with num_bands at
   most min_sep, and for any C if a search over patterns ends in time. Otherwise it is an upper
   bound.
-
-  Raises:
-    ValueError: if the schema has more rounds than the strategy can run, or a family returns
-      something other than a sensitivity.
   """
   schemas.check_num_rounds(strategy, schema.num_rounds)
   result = strategy.sensitivity(schema)

@@ -1,7 +1,6 @@
 """Running totals of cohorts: participations, min-sep, time, and a timer in rounds."""
 
 import bisect
-from typing import NamedTuple
 
 import numpy as np
 
@@ -10,23 +9,6 @@ from fl_dpftrl.participation import schemas, seen
 from fl_dpftrl.simulation import server
 
 _DAY = 86400.0
-
-
-class Timed(NamedTuple):
-  """Length of a timer in hours, counted in rounds.
-
-  Attributes:
-    fewest: smallest min-sep that rounds of these lengths allow: the minimum number of rounds
-      from the start of one to the first that closes at least a timer later.
-    first_round: round at which the minimum occurs.
-    usual: median over the rounds.
-    most: maximum over the rounds.
-  """
-
-  fewest: int
-  first_round: int
-  usual: float
-  most: int
 
 
 class Attendance(seen.Seen):
@@ -78,10 +60,15 @@ class Attendance(seen.Seen):
     if isinstance(kind, server.RoundTimer):
       return {'rounds': kind.rounds}
     timed = self.timed(kind.seconds)
-    return {'hours': kind.hours, 'in_rounds': timed and timed._asdict()}
+    return {'hours': kind.hours, 'in_rounds': timed}
 
-  def timed(self, seconds: float) -> Timed | None:
-    """Returns a timer's length in rounds; None if it outlasts the run."""
+  def timed(self, seconds: float) -> json_files.Object | None:
+    """Returns a timer's length in rounds; None if it outlasts the run.
+
+    `fewest` is the smallest min-sep that rounds of these lengths allow: the minimum number of
+    rounds from the start of one, `first_round`, to the first that closes at least a timer later.
+    `usual` and `most` are the median and the maximum over the rounds.
+    """
     rounds = []
     for t, started in enumerate(self.started):
       # Times of cohorts are whole seconds, rounded outwards. A round may be
@@ -93,4 +80,9 @@ class Attendance(seen.Seen):
     if not rounds:
       return None
     fewest = min(rounds)
-    return Timed(fewest, rounds.index(fewest), float(np.median(rounds)), max(rounds))
+    return {
+      'fewest': fewest,
+      'first_round': rounds.index(fewest),
+      'usual': float(np.median(rounds)),
+      'most': max(rounds),
+    }

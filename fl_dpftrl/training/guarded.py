@@ -6,7 +6,7 @@ iterator. The guard then admits a new round, and the rows of those before it are
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow_federated as tff
 
@@ -17,18 +17,6 @@ from fl_dpftrl.rounds import guard as guard_lib
 _sources: 'weakref.WeakValueDictionary[str, GuardedSource]' = weakref.WeakValueDictionary()
 
 
-class Guarded(NamedTuple):
-  """Arguments for `train_model`.
-
-  Attributes:
-    train_process: the learning process, whose rows the guard gives out.
-    train_data_source: the data of the devices that the guard admits.
-  """
-
-  train_process: 'GuardedProcess'
-  train_data_source: 'GuardedSource'
-
-
 def guarded(
   process: tff.learning.templates.LearningProcess,
   guard: guard_lib.Guard,
@@ -36,8 +24,10 @@ def guarded(
   skip_row: tff.Computation,
   candidates: Callable[[int, int | None], Sequence[Any]],
   client_data: Callable[[Sequence[Any]], Sequence[Any]],
-) -> Guarded:
-  """Puts a guard in front of a learning process and its data.
+) -> tuple['GuardedProcess', 'GuardedSource']:
+  """Returns a learning process whose rows a guard gives out, and the data that it admits.
+
+  They are train_process and train_data_source of `train_model`.
 
   Args:
     process: a learning process whose aggregator adds correlated noise.
@@ -49,10 +39,8 @@ def guarded(
       them.
   """
   federated_type = process.next.type_signature.parameter[1]
-  return Guarded(
-    GuardedProcess(process, guard, skip_row),
-    GuardedSource(guard, federated_type, candidates, client_data),
-  )
+  source = GuardedSource(guard, federated_type, candidates, client_data)
+  return GuardedProcess(process, guard, skip_row), source
 
 
 class GuardedProcess:

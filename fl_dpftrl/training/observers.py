@@ -37,9 +37,6 @@ class Evaluation(loop.Observer):
   Args:
     evaluate: weights → metrics: a mapping from names to numbers, or to mappings.
     every: number of rounds between two evaluations.
-
-  Raises:
-    ValueError: if every is not positive.
   """
 
   def __init__(self, evaluate: Callable[[Any], Mapping[str, Any]], every: int = 10):
