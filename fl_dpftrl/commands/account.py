@@ -1,11 +1,6 @@
-"""The `account` command: guarantee of a strategy, a schema and a noise level.
-
-`account --epsilon` finds the noise level for a target; `calibrate` is another name for it.
-"""
+"""The `account` command: guarantee of a strategy, a schema and a noise level, or noise for one."""
 
 import argparse
-import functools
-import types
 from collections.abc import Callable
 
 from fl_dpftrl import accounting, tables
@@ -23,14 +18,10 @@ EXAMPLE = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser, *, calibrates: bool = False) -> None:
-  """Adds all flags, but for --noise_multiplier if the noise is always computed."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
   flags.add(parser, 'strategy', required=True)
   noise = parser.add_mutually_exclusive_group(required=True)
-  if calibrates:
-    parser.set_defaults(noise_multiplier=None)
-  else:
-    flags.add(noise, 'noise_multiplier')
+  flags.add(noise, 'noise_multiplier')
   noise.add_argument('--epsilon', type=float, help='upper limit of ε; finds the least noise for it')
   noise.add_argument('--rho', type=float, help='upper limit of ρ (zCDP); finds the least noise')
   flags.add_guarantee(parser)
@@ -130,17 +121,3 @@ def show(result: json_files.Object) -> str:
     blocks.append(tables.columns(result['curve']))
   sentences = [f'- {sentence}' for sentence in result['assumptions']]
   return '\n\n'.join([*blocks, '\n'.join(['assumptions', *sentences])])
-
-
-CALIBRATE = types.SimpleNamespace(
-  HELP='finds the smallest noise multiplier that meets a target ε or ρ, as account --epsilon does',
-  EXAMPLE=(
-    'fl-dpftrl calibrate --strategy=blt-b400 --epsilon=2 --delta=1e-10'
-    ' --num_rounds=2052 --min_sep=342 --max_participations=6'
-  ),
-  add_arguments=functools.partial(add_arguments, calibrates=True),
-  run=run,
-  verdict=verdict,
-  show=show,
-)
-"""The `calibrate` command."""

@@ -26,8 +26,8 @@ COMMANDS = (
   'audit',
   'verify',
 )
-# Commands that stand in another one's file, under a name in capitals.
-_WITHIN = {'calibrate': 'account'}
+# Other names of commands.
+_SAME = {'calibrate': 'account'}
 
 PROGRAM = 'fl-dpftrl'
 
@@ -53,23 +53,22 @@ def _fail(prog: str, message: str) -> NoReturn:
 
 
 def find(name: str):
-  """Returns the module of a command, or what stands for it in another one."""
+  """Returns the module of a command."""
   # This must run before NumPy is loaded. With matrices of this size, several
   # linear-algebra threads wait for each other: banded ones take 2.6 times as
   # long with two.
   os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
-  module = importlib.import_module(f'fl_dpftrl.commands.{_WITHIN.get(name, name)}')
-  return getattr(module, name.upper()) if name in _WITHIN else module
+  return importlib.import_module(f'fl_dpftrl.commands.{_SAME.get(name, name)}')
 
 
 def _overview() -> str:
   """Returns the list of commands; only --help imports them all."""
-  modules = {name: find(name) for name in COMMANDS}
   width = max(map(len, COMMANDS)) + 2
+  words = {name: f'{_SAME[name]}, by another name' for name in _SAME}
   lines = ['commands:']
-  lines += [f'  {name:<{width}}{m.HELP}' for name, m in modules.items()]
+  lines += [f'  {name:<{width}}{words.get(name) or find(name).HELP}' for name in COMMANDS]
   lines += ['', 'for example:']
-  lines += [f'  {m.EXAMPLE}' for m in modules.values()]
+  lines += [f'  {find(name).EXAMPLE}' for name in COMMANDS if name not in _SAME]
   lines += ['', f'Run {PROGRAM} COMMAND --help for the flags of a command.']
   return '\n'.join(lines)
 
