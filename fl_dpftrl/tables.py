@@ -17,7 +17,7 @@ Row = Mapping[str, Any]
 # Rounding must not make these figures promise more than the exact values.
 _CLAIMS = frozenset(
   {
-    *('rho', 'mu', 'epsilon', 'same_noise_epsilon'),
+    *('rho', 'mu', 'epsilon', 'same_noise_epsilon', 'claimed_epsilon'),
     *('noise_multiplier', 'effective_noise_multiplier'),
   }
 )

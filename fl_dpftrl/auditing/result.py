@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from fl_dpftrl import tables
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.text import rounding
 
 if TYPE_CHECKING:
   import pandas
@@ -39,6 +38,11 @@ class Check:
     above = self.lowest is None or self.statistic >= self.lowest
     below = self.highest is None or self.statistic <= self.highest
     return above and below and not math.isnan(self.statistic)
+
+  @property
+  def result(self) -> str:
+    """'passed' or 'FAILED'."""
+    return 'passed' if self.passed else 'FAILED'
 
   def to_json(self) -> json_files.Object:
     """Returns the check as a JSON object; a statistic without a value is null."""
@@ -84,32 +88,45 @@ class Audit:
   @property
   def passed(self) -> bool:
     """True if every check passed."""
-    return all(check.passed for check in self.checks)
+    return not self.failed
 
-  def __repr__(self) -> str:
-    failed = [check.name for check in self.checks if not check.passed]
-    shown = {
+  @property
+  def failed(self) -> list[Check]:
+    """Checks that did not pass."""
+    return [check for check in self.checks if not check.passed]
+
+  @property
+  def summary(self) -> json_files.Object:
+    """The verdict, and what it is of."""
+    names = ', '.join(check.name for check in self.failed)
+    passed = f'passed: {len(self.checks)} checks found no difference from the claim'
+    return {
       'subject': self.subject,
-      'checks': f'{len(self.checks)}, failed: {", ".join(failed) or "none"}',
-      'claimed_epsilon': rounding.up(self.claimed_epsilon),
+      'verdict': f'failed: {names}; the claim does not hold' if names else passed,
+      'claimed_epsilon': self.claimed_epsilon,
       'delta': self.delta,
       'adjacency': self.adjacency,
+      'num_draws': self.num_draws,
     }
-    return tables.at_a_prompt(self._title(), tables.table(shown).splitlines())
+
+  @property
+  def rows(self) -> list[json_files.Object]:
+    """A row for each check."""
+    names = ('name', 'result', 'statistic', 'lowest', 'highest', 'where')
+    return [{name: getattr(check, name) for name in names} for check in self.checks]
+
+  def __repr__(self) -> str:
+    return tables.at_a_prompt(self._title(), tables.table(self.summary).splitlines())
 
   def _repr_html_(self) -> str:
-    return tables.as_html(self._title(), self._rows())
+    return tables.as_html(self._title(), self.rows)
 
   def to_pandas(self) -> 'pandas.DataFrame':
     """Returns the checks as a data frame."""
-    return tables.frame(self._rows())
+    return tables.frame(self.rows)
 
   def _title(self) -> str:
     return f'Audit: {"passed" if self.passed else "FAILED"}'
-
-  def _rows(self) -> list[json_files.Object]:
-    names = ('name', 'statistic', 'lowest', 'highest', 'passed', 'where')
-    return [{name: getattr(check, name) for name in names} for check in self.checks]
 
   def to_json(self) -> json_files.Object:
     """Returns what `fl-dpftrl audit --json` prints."""

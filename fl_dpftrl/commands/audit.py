@@ -8,10 +8,8 @@ import sys
 from typing import Any
 
 from fl_dpftrl import auditing, tables
-from fl_dpftrl.auditing import result as results
 from fl_dpftrl.commands import flags
 from fl_dpftrl.strategies import files
-from fl_dpftrl.text import rounding
 
 HELP = 'tests the noise and clipping of a mechanism'
 
@@ -19,8 +17,6 @@ EXAMPLE = (
   'fl-dpftrl audit --strategy=blt-b400 --noise_multiplier=2 --delta=1e-6'
   ' --num_rounds=32 --min_sep=8 --executor=engine --seed=1'
 )
-
-_FAILED = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,48 +97,14 @@ def _named(name: str) -> Any:
 def verdict(args: argparse.Namespace, result: auditing.Audit) -> tuple[int, str] | None:
   """Returns exit status 4 and the failed checks, or None if every check passed."""
   del args
-  failed = [check.name for check in result.checks if not check.passed]
-  if not failed:
-    return None
-  return _FAILED, f'the claim does not hold; failed checks: {", ".join(failed)}'
+  names = ', '.join(check.name for check in result.failed)
+  return (flags.NOT_KEPT, f'the claim does not hold; failed checks: {names}') if names else None
 
 
 def show(result: auditing.Audit) -> str:
   """Formats the verdict, the figures and all checks."""
-  failed = [check for check in result.checks if not check.passed]
-  if failed:
-    verdict = f'failed: {len(failed)} of {len(result.checks)} checks; the claim does not hold'
-  else:
-    verdict = f'passed: {len(result.checks)} checks found no difference from the claim'
-  figures = {
-    'subject': result.subject,
-    'verdict': verdict,
-    'claimed epsilon': rounding.up(result.claimed_epsilon),
-    'delta': rounding.exact(result.delta),
-    'adjacency': result.adjacency,
-    'draws per round': f'{result.num_draws:,}',
-  }
-  width = max(map(len, figures)) + 2
-  lines = [f'{name:<{width}}{value}' for name, value in figures.items()]
-  checks = tables.columns([_row(check) for check in result.checks])
-  meanings = [f'- {_where(check)}: {check.meaning}' for check in failed]
-  blocks = ['\n'.join(lines), checks]
-  if meanings:
-    blocks.append('\n'.join(['what the failed checks mean', *meanings]))
+  blocks = [tables.table(result.summary), tables.columns(result.rows)]
+  if result.failed:
+    meanings = [f'- {check.name} ({check.where}): {check.meaning}' for check in result.failed]
+    blocks.append('\n'.join(['what the failed checks mean', *meanings]).replace(' ()', ''))
   return '\n\n'.join(blocks)
-
-
-def _where(check: results.Check) -> str:
-  return f'{check.name} ({check.where})' if check.where else check.name
-
-
-def _row(check: results.Check) -> dict[str, str]:
-  limit = lambda value: '-' if value is None else f'{value:.5g}'
-  return {
-    'check': check.name,
-    'result': 'passed' if check.passed else 'FAILED',
-    'statistic': f'{check.statistic:.5g}',
-    'lowest': limit(check.lowest),
-    'highest': limit(check.highest),
-    'where': check.where,
-  }

@@ -6,7 +6,6 @@ import shlex
 import pytest
 
 from fl_dpftrl import auditing
-from fl_dpftrl.commands import audit as command
 from tests.commands import lines
 
 FLAGS = shlex.split(
@@ -74,4 +73,4 @@ def test_an_aggregator_that_cannot_be_imported_exits_with_2(name, words, tmp_pat
 def test_a_missing_statistic_is_shown():
   check = auditing.Check(name='clipping', statistic=float('nan'), highest=None)
   assert not check.passed and check.to_json()['statistic'] is None
-  assert command._row(check)['result'] == 'FAILED'
+  assert check.result == 'FAILED'
