@@ -32,7 +32,7 @@ _NIGHTLY = {
 # Attributes that a scenario file may have, and that are no flags.
 _DEVICES = (
   *('check_ins_per_hour', 'rate_spread', 'report_minutes', 'speed_spread'),
-  *('turnover_per_day', 'forgetting_per_day', 'wrong_clocks', 'clock_error_hours'),
+  *('turnover_per_day', 'forgetting_per_day'),
 )
 _SERVER = ('minutes_between_rounds', 'pace_minutes', 'max_wait_days')
 _NIGHT = availability.Nightly()

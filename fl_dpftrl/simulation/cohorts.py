@@ -242,16 +242,8 @@ class _Rounds:
       again = np.full(devices.size, self._round + timer.rounds)
       self._by_round.add(again, devices, tokens)
     else:
-      again = ends + timer.seconds + self._clock_errors(devices.size, rng)
-      self._by_time.add(np.maximum(again, ends), devices, tokens)
+      self._by_time.add(ends + timer.seconds, devices, tokens)
     return devices
-
-  def _clock_errors(self, size: int, rng: np.random.Generator) -> np.ndarray:
-    people = self._population
-    if not people.wrong_clocks:
-      return np.zeros(size)
-    error = 3600.0 * people.clock_error_hours * rng.uniform(-1.0, 1.0, size)
-    return np.where(rng.random(size) < people.wrong_clocks, error, 0.0)
 
   def _pass_time(self, until: float, rng: np.random.Generator) -> None:
     """Moves the clock; devices return, are replaced, and lose their timers."""

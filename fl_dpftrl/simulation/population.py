@@ -35,8 +35,6 @@ class Population:
     dropout: probability that a chosen device never reports.
     turnover_per_day: fraction of the devices replaced by new ones per day.
     forgetting_per_day: fraction of the devices that lose the state of their timer per day.
-    wrong_clocks: fraction of the waits for a timer in which the clock is changed.
-    clock_error_hours: largest such change, in hours, either way.
 
   Source: Bonawitz et al. 2019, "Towards federated learning at scale: system design", section 9,
   for dropout (6 to 10 %) and rounds of a few minutes. The log-normal spreads and two
@@ -53,8 +51,6 @@ class Population:
   dropout: float = 0.0
   turnover_per_day: float = 0.0
   forgetting_per_day: float = 0.0
-  wrong_clocks: float = 0.0
-  clock_error_hours: float = 24.0
 
   def __post_init__(self):
     seeds.check_seed(self.seed)
@@ -67,14 +63,10 @@ class Population:
     for name in ('rate_spread', 'speed_spread'):
       if not 0.0 <= getattr(self, name) <= 5.0:
         raise ValueError(f'{name} must lie in 0 to 5, got {getattr(self, name)!r}')
-    for name in ('dropout', 'turnover_per_day', 'forgetting_per_day', 'wrong_clocks'):
+    for name in ('dropout', 'turnover_per_day', 'forgetting_per_day'):
       value = getattr(self, name)
       if not 0.0 <= value <= 1.0 or (name == 'dropout' and value == 1.0):
         raise ValueError(f'{name} must lie in 0 to 1, got {value!r}')
-    if not 0.0 <= self.clock_error_hours < math.inf:
-      raise ValueError(
-        f'clock_error_hours must be a finite number of at least 0, got {self.clock_error_hours!r}'
-      )
 
   @property
   def changes(self) -> bool:

@@ -141,17 +141,6 @@ def test_forgetful_devices_break_a_timer_in_rounds():
   assert all(np.unique(c.device_ids).size == 5 for c in run(forgetful, 300))
 
 
-@pytest.mark.slow
-def test_wrong_clocks_break_a_timer_in_hours():
-  two_days = server.HourTimer(48.0)
-  kept, broken = (
-    separations(run(simulation(200, two_days, 5, wrong_clocks=share), 400))[:, 1].min()
-    for share in (0.0, 0.1)
-  )
-  assert kept >= 48 * HOUR > broken
-  assert broken >= 24 * HOUR
-
-
 def chi_square(counts, expected):
   """p value of: independent counts are Poisson with these means."""
   statistic = ((counts - expected) ** 2 / expected).sum()

@@ -50,8 +50,6 @@ REFUSED = {
     'dropout': [1.0, -0.1],
     'turnover_per_day': [1.1],
     'forgetting_per_day': [-1.0],
-    'wrong_clocks': [2.0],
-    'clock_error_hours': [np.inf],
   },
   server.Server: {
     'report_goal': [0],
