@@ -73,7 +73,7 @@ CLAIM = dpftrl.Claim(strategy=STRATEGY, noise_multiplier=8.0, clip_norm=RULE, sc
 @pytest.fixture(name='log')
 def fixture_log(tmp_path):
   path = tmp_path / 'log.parquet'
-  with ledger_lib.LogWriter(path, metadata=CLAIM.to_metadata()) as writer:
+  with ledger_lib.LogWriter(path, CLAIM) as writer:
     for t in range(6):
       writer.append(t, ['a', 'b'] if t % 2 else ['c'], 86400 + t)
   return log_lib.read_log(path)

@@ -140,7 +140,7 @@ def rows_steps(case: cases.Case, folder: pathlib.Path, parts: Parts) -> Iterator
 
   strategy = _strategy(case.num_rounds, case.num_bands)
   rows = dpftrl.NoiseRows(strategy, flat.size, folder=folder / 'noise')
-  with rows, dpftrl.LogWriter(folder / 'log.parquet', metadata={}) as log:
+  with rows, dpftrl.LogWriter(folder / 'log.parquet') as log:
     for batch in partition.Partition(scheme=scheme, seed=0).rounds():
       rows.prepare()
       parts.timed('log of the batch', log.append, batch.round, batch.device_ids, 0)

@@ -54,7 +54,7 @@ def guarded(folder: pathlib.Path) -> Timed:
 
   def prepare(t: int) -> Callable[[], object]:
     ids = candidates(t, 9000)
-    return lambda: guard.admit(ids, row=t, at_most=COHORT)
+    return lambda: guard.admit(ids, row=t, at_most=COHORT).device_ids
 
   return prepare, guard.close
 

@@ -338,23 +338,22 @@ def described(strategy: base.Strategy) -> json_files.Object:
 def of_another_run(
   path: str | os.PathLike[str], stored: Mapping[str, str], given: Mapping[str, str]
 ) -> refusals.LogError:
-  """Returns the error for a log with stored metadata that is opened with other given ones."""
-  found = [document for document in map(read, (stored, given)) if document is not None]
-  if len(found) == 2:
-    said = list(differences(*found))
-    kinds = [document['arithmetic'].get('kind', '') for document in found]
+  """Returns the error for a ledger with one claim, as metadata, that is opened with another."""
+  before, own = read(stored), read(given)
+  if before is None or own is None:
+    said = [f'it states {"no" if before is None else "a"} claim']
+  else:
+    said = list(differences(before, own))
+    kinds = [document['arithmetic'].get('kind', '') for document in (before, own)]
     if len(said) == 1 and set(_PLACES) == set(kinds):
       begun, now = (_PLACES[kind] for kind in kinds)
       return refusals.LogError(
         f'{path}: the run was begun with noise {begun}, and the aggregator now has it {now}: give'
         " memory='engine' or 'state' as before"
       )
-  else:
-    names = sorted(name for name in {*stored, *given} if stored.get(name) != given.get(name))
-    said = [f'{n} {_shown(stored.get(n))}, not {_shown(given.get(n))}' for n in names]
   return refusals.LogError(
-    f'{path}: its metadata are those of another run: {"; ".join(said[:_SAID])}; open it with the'
-    ' same arguments as before'
+    f'{path}: is of another run: {"; ".join(said[:_SAID])}; open it with the same arguments as'
+    ' before'
   )
 
 

@@ -72,7 +72,7 @@ def as_numpy(ids: pa.Array | pa.ChunkedArray) -> np.ndarray:
   """Returns device ids as int64 or as text."""
   if pa.types.is_integer(ids.type):
     return ids.to_numpy()
-  return np.array(ids.to_pylist(), dtype=np.str_)
+  return ids.to_numpy(zero_copy_only=False).astype(np.str_)
 
 
 def first_fault(ids: pa.Array) -> tuple[int, str] | None:
@@ -84,12 +84,13 @@ def first_fault(ids: pa.Array) -> tuple[int, str] | None:
   if pa.types.is_integer(ids.type) or not len(ids):
     return None
   raw = ids.cast(pa.large_binary())
-  lengths = pc.binary_length(raw)
-  wrong = pc.or_(pc.equal(lengths, 0), pc.greater(lengths, limits.FIELD_BYTES))
-  end = pc.index(wrong, pa.scalar(True)).as_py()
-  if end < 0 and _is_plain(raw):
+  _, offsets, data = raw.buffers()
+  bounds = np.frombuffer(offsets, np.int64)[raw.offset : raw.offset + len(raw) + 1]
+  lengths = np.diff(bounds)
+  wrong = np.flatnonzero((lengths == 0) | (lengths > limits.FIELD_BYTES))
+  if not wrong.size and _is_plain(np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]):
     return None
-  for value in pc.unique(raw if end < 0 else raw.slice(0, end + 1)).to_pylist():
+  for value in pc.unique(raw.slice(0, wrong[0] + 1) if wrong.size else raw).to_pylist():
     if reason := _fault(value):
       return pc.index(raw, pa.scalar(value, raw.type)).as_py(), f'device_id {reason}'
   return None
@@ -129,11 +130,8 @@ def _refuse(fault: tuple[int, str] | None, name: str) -> None:
     raise ValueError(f'{name}: at {fault[0]}, {fault[1]}')
 
 
-def _is_plain(raw: pa.Array) -> bool:
+def _is_plain(values: np.ndarray) -> bool:
   """Returns whether all bytes are of printable ASCII other than the space, which is most often."""
-  _, offsets, data = raw.buffers()
-  bounds = np.frombuffer(offsets, np.int64)[raw.offset :]
-  values = np.frombuffer(data, np.uint8)[bounds[0] : bounds[len(raw)]]
   return values.min() >= 0x21 and values.max() <= 0x7E
 
 

@@ -10,6 +10,9 @@ with t as 8 bytes, little-endian, and kind `I` for whole numbers and `T` for tex
 t fixes the cohorts of all rounds up to t.
 
 A round that is in the ledger was begun: its row of noise is used up, whatever happened to it.
+
+While a writer has it open, its user_version is 1 and its newest rounds are in the write-ahead log
+beside it: without that file it lacks rounds, and is refused.
 """
 
 import contextlib
@@ -22,7 +25,7 @@ import os
 import pathlib
 import sqlite3
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -91,7 +94,11 @@ _writers: 'weakref.WeakSet[LogWriter]' = weakref.WeakSet()
 def _forget_in_a_fork() -> None:
   """Keeps a fork from closing databases at its end, which would take the write-ahead log away."""
   for writer in _writers:
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(writer._database))
+    _never_close(writer._database)
+
+
+def _never_close(database: sqlite3.Connection | None) -> None:
+  ctypes.pythonapi.Py_IncRef(ctypes.py_object(database))
 
 
 os.register_at_fork(after_in_child=_forget_in_a_fork)
@@ -109,13 +116,12 @@ class LogWriter:
     num_rounds: rounds begun so far.
   """
 
-  def __init__(self, path: str | os.PathLike[str], *, metadata: Mapping[str, str] | None = None):
+  def __init__(self, path: str | os.PathLike[str], claim: claim_lib.Claim | None = None):
     """Opens the ledger of a log, or begins it with the first round.
 
     Args:
       path: the log, ending in .parquet; its folder must exist.
-      metadata: claim of the run, as keys and values of the file's metadata; a ledger that is there
-        must have the same.
+      claim: that of the run, if the log is to state it; a ledger that is there must have the same.
 
     Raises:
       LogError: for a ledger of another run, one that is damaged or gone, and one that is older
@@ -123,8 +129,7 @@ class LogWriter:
       ValueError: if another process has it open.
     """
     self.path = schema.parquet_path(path)
-    self._given = dict(metadata or {})
-    schema.file_metadata(0, self._given)  # Refuses keys before there are rounds.
+    self._given = {} if claim is None else claim.to_metadata()
     self._file, self._lock = path_of(self.path), durable.ThreadLock(self.path)
     self._held = contextlib.ExitStack()
     self._database: sqlite3.Connection | None = None
@@ -187,7 +192,7 @@ class LogWriter:
     for t, device_ids in enumerate(cohorts, first):
       given = ids_lib.column(device_ids)
       ordered = given.take(pc.sort_indices(given))
-      if pc.any(pc.equal(ordered[1:], ordered[:-1])).as_py():
+      if len(ordered.dictionary_encode().dictionary) < len(ordered):
         raise ValueError(f'device_ids holds a device twice in round {t}')
       kind, text = _stored(ordered)
       kinds |= {kind} if len(ordered) else set()
@@ -207,10 +212,14 @@ class LogWriter:
     self.num_rounds, self._chain, self._kinds = first + len(rows), chain, kinds
 
   @durable.one_at_a_time
-  def cohort(self, round_index: int) -> np.ndarray:
+  def column(self, round_index: int) -> pa.Array:
     """Returns the device ids of a round, in order."""
     ((kind, text),) = self._rows('SELECT kind, ids FROM rounds WHERE round = ?', round_index)
-    return ids_lib.as_numpy(ids_of(kind, text))
+    return ids_of(kind, text)
+
+  def cohort(self, round_index: int) -> np.ndarray:
+    """Returns the device ids of a round, in order, as text or int64."""
+    return ids_lib.as_numpy(self.column(round_index))
 
   @durable.one_at_a_time
   def timestamp(self, round_index: int) -> int | None:
@@ -237,7 +246,7 @@ class LogWriter:
   def _release(self) -> None:
     self._closed = True
     if self._database is not None:
-      self._database.close()
+      _close(os.getpid(), self._database)
       self._database = None
     self._held.close()
 
@@ -256,6 +265,7 @@ class LogWriter:
     if 0 < self._file.stat().st_size < _LEAST_BYTES:  # SQLite would begin it anew.
       raise refusals.LogError(f'{self._file}: is no ledger, or damaged: it is cut short')
     with _in_one_line(self._file):
+      check_whole(self._file, self._file)
       self._database = database = connected(self._file)
       _writers.add(self)
       # A database is part of a cycle, and would be closed late.
@@ -267,6 +277,8 @@ class LogWriter:
             database.execute(table)
           database.execute('INSERT INTO claim VALUES (?, ?)', (claim, _sha256(claim)))
         durable.sync_folder(self._file.parent)
+      database.execute('PRAGMA user_version=1')
+      database.execute('PRAGMA wal_checkpoint(TRUNCATE)')  # Into the ledger's own file.
       stored = claim_of(self._file, database)
       if stored != self._given:
         raise claim_lib.of_another_run(self._file, stored, self._given)
@@ -303,8 +315,32 @@ class LogWriter:
 
 
 def _close(process: int, database: sqlite3.Connection) -> None:
-  if os.getpid() == process:
-    database.close()
+  if os.getpid() != process:
+    return
+  try:
+    with contextlib.suppress(sqlite3.ProgrammingError):  # It is closed.
+      database.rollback()
+      database.execute('PRAGMA user_version=0')
+      database.close()
+  except sqlite3.Error:  # It would look like one that lacks its write-ahead log.
+    _never_close(database)
+
+
+def check_whole(path: str | os.PathLike[str], file: pathlib.Path) -> None:
+  """Raises LogError for a ledger of an open run without its write-ahead log.
+
+  Args:
+    path: for the message.
+    file: the ledger or a copy.
+  """
+  with file.open('rb') as content:
+    header = content.read(64)
+  is_open, has_log = header[60:64] == b'\0\0\0\1', header[18:20] == b'\2\2'
+  if is_open and has_log and not os.path.exists(f'{file}-wal'):
+    raise refusals.LogError(
+      f'{os.fspath(path)}: was copied or moved while its run was open, without'
+      f' {os.path.basename(path)}-wal, which has its newest rounds: put both there'
+    )
 
 
 def connected(path: pathlib.Path) -> sqlite3.Connection:

@@ -31,6 +31,7 @@ class Reader:
     self._folder = tempfile.TemporaryDirectory(prefix='fl_dpftrl-ledger-')
     copy = pathlib.Path(self._folder.name) / 'ledger'
     _copy(path, copy)
+    ledger.check_whole(path, copy)
     try:
       self._database = ledger.connected(copy)
       kinds, done, chain = set[str](), 0, ledger.START

@@ -54,6 +54,7 @@ class Reader:
 
   def tables(self) -> Iterator[pa.Table]:
     """Yields its rows in order; raises like the constructor."""
+    left = self._file.metadata.num_rows
     for batch in self._file.iter_batches(
       _BATCH_COHORTS if self._lists else _BATCH_ROWS, columns=list(self._in_file.values())
     ):
@@ -61,6 +62,9 @@ class Reader:
       columns |= layout_lib.repeated(self._given, batch.num_rows)
       columns['round'] = columns['round'].cast(pa.int64())
       yield pa.table({name: columns[name] for name in self.schema.names})
+      left -= batch.num_rows
+    if left:  # Headers of pages have no checksums.
+      raise refusals.LogError(f'{self._path}: has not the number of rows that it states; damaged')
 
   def _has_devices(self) -> bool:
     """Returns whether there is a device, so that the type of its column says something."""

@@ -137,4 +137,4 @@ def _keys(device_ids: Ids) -> np.ndarray:
   ids = np.asarray(device_ids)
   if ids.dtype.kind in 'iu':
     return ids.astype(np.int64).view(np.uint64)
-  return np.array([hash(text) for text in ids.tolist()], np.int64).view(np.uint64)
+  return np.fromiter(map(hash, ids.tolist()), np.int64, ids.size).view(np.uint64)

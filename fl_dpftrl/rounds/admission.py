@@ -1,15 +1,18 @@
 """Admission of devices to a round by the declared participation schema."""
 
 import dataclasses
+import functools
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from fl_dpftrl.logs import ids as ids_lib
 from fl_dpftrl.participation import schemas, seen
 from fl_dpftrl.text import messages
 
 TWICE, MIN_SEP, MAX_PARTICIPATIONS = 'twice', 'min_sep', 'max_participations'
+_ENDLESS = 2**53  # rounds
 
 
 class TurnedAway(NamedTuple):
@@ -18,12 +21,29 @@ class TurnedAway(NamedTuple):
   Attributes:
     device_id: the device.
     reason: 'twice', 'min_sep' or 'max_participations'.
-    sentence: the reason, in words.
+    last_round: the last round that it took part in; −1 without one.
+    participations: rounds that it took part in.
+    schema: the declared schema.
   """
 
   device_id: str | int
   reason: str
-  sentence: str
+  last_round: int
+  participations: int
+  schema: schemas.MinSep
+
+  @property
+  def sentence(self) -> str:
+    """The reason, in words."""
+    again = self.last_round + self.schema.min_sep
+    said = {
+      TWICE: 'is twice among the candidates',
+      MAX_PARTICIPATIONS: f'took part {self.participations} times, and'
+      f' {self.schema.participations} are declared',
+      MIN_SEP: f'took part in round {self.last_round}, and min-sep {self.schema.min_sep} admits it'
+      f' again in round {again}',
+    }
+    return f'device {messages.quoted(self.device_id)} {said[self.reason]}'
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,13 +52,18 @@ class Admission:
 
   Attributes:
     round_index: from 0; also the index of the round's noise row.
-    device_ids: shape [cohort size], the admitted devices in their order.
+    column: shape [cohort size], the admitted devices in their order, string or int64.
     turned_away: candidates that may not take part.
   """
 
   round_index: int
-  device_ids: np.ndarray
-  turned_away: tuple[TurnedAway, ...]
+  column: pa.Array
+  turned_away: tuple[TurnedAway, ...] = ()
+
+  @functools.cached_property
+  def device_ids(self) -> np.ndarray:
+    """The admitted devices, as text or int64."""
+    return ids_lib.as_numpy(self.column)
 
 
 class Gate:
@@ -48,19 +73,18 @@ class Gate:
   device alone.
 
   Args:
-    schema: the declared schema; not a fixed separation.
+    schema: the declared schema, not a fixed separation; None where each device may take part once
+      in every round.
+
+  Attributes:
+    seen: participation so far.
   """
 
-  def __init__(self, schema: schemas.MinSep):
-    if not isinstance(schema, schemas.MinSep) or isinstance(schema, schemas.FixedSeparation):
+  def __init__(self, schema: schemas.MinSep | None):
+    if isinstance(schema, schemas.FixedSeparation):
       raise ValueError(f'schema must be a MinSep, got {messages.quoted(schema)}')
-    self.schema = schema
-    self._seen = seen.Seen()
-
-  @property
-  def num_rounds(self) -> int:
-    """Rounds that devices were recorded for."""
-    return self._seen.num_rounds
+    self._schema = schema or schemas.MinSep(_ENDLESS, min_sep=1)
+    self.seen = seen.Seen()
 
   def check(self, device_ids: ids_lib.Ids, *, at_most: int | None = None) -> Admission:
     """Returns who may take part in the next round; records nothing.
@@ -70,38 +94,24 @@ class Gate:
       at_most: size of the cohort; further candidates are left out, and are not
         among those turned away.
     """
-    t = self.num_rounds
-    ids = ids_lib.as_numpy(ids_lib.column(device_ids))
+    t, column = self.seen.num_rounds, ids_lib.column(device_ids)
+    ids = column.to_numpy(zero_copy_only=False)
     if not ids.size:
-      return Admission(t, ids, ())
-    last, times = self._seen.of(ids)
-    first = np.zeros(ids.size, bool)
-    first[np.unique(ids, return_index=True)[1]] = True
-    early = (times > 0) & (t - last < self.schema.min_sep)
-    allowed = first & ~early & (times < self.schema.participations)
+      return Admission(t, column)
+    last, times = self.seen.of(ids)
+    codes = column.dictionary_encode().indices.to_numpy()  # In the order of first occurrences.
+    again = np.diff(np.maximum.accumulate(codes), prepend=-1) == 0
+    often = times >= self._schema.participations
+    allowed = ~again & ~often & ((times == 0) | (t - last >= self._schema.min_sep))
     admitted, end = np.flatnonzero(allowed), ids.size
     if at_most is not None and admitted.size > at_most:
       admitted, end = admitted[:at_most], int(admitted[at_most])
-    turned_away = tuple(
-      self._turned_away(ids[i].item(), bool(first[i]), int(last[i]), int(times[i]))
-      for i in np.flatnonzero(~allowed[:end]).tolist()
-    )
-    return Admission(t, ids[admitted], turned_away)
+    away = np.flatnonzero(~allowed[:end])
+    reasons = np.select([again[away], often[away]], [TWICE, MAX_PARTICIPATIONS], MIN_SEP)
+    columns = (values.tolist() for values in (ids[away], reasons, last[away], times[away]))
+    turned_away = (TurnedAway._make((*row, self._schema)) for row in zip(*columns, strict=True))
+    return Admission(t, column.take(admitted), tuple(turned_away))
 
-  def record(self, device_ids: ids_lib.Ids) -> None:
-    """Records the next round's cohort."""
-    self._seen.add(device_ids)
-
-  def _turned_away(self, device_id: str | int, first: bool, last: int, times: int) -> TurnedAway:
-    min_sep, most = self.schema.min_sep, self.schema.participations
-    if not first:
-      reason, sentence = TWICE, 'is twice among the candidates'
-    elif times >= most:
-      reason, sentence = MAX_PARTICIPATIONS, f'took part {times} times, and {most} are declared'
-    else:
-      reason = MIN_SEP
-      sentence = (
-        f'took part in round {last}, and min-sep {min_sep} admits it again in round'
-        f' {last + min_sep}'
-      )
-    return TurnedAway(device_id, reason, f'device {messages.quoted(device_id)} {sentence}')
+  def record(self, column: pa.Array) -> None:
+    """Records the next round's cohort, string or int64."""
+    self.seen.add(column.to_numpy(zero_copy_only=False))

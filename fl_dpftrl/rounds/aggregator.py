@@ -17,7 +17,7 @@ from fl_dpftrl.noise import units
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import statement
 from fl_dpftrl.reports import privacy
-from fl_dpftrl.rounds import audited, noise_rows, record, structures, sums
+from fl_dpftrl.rounds import audited, budget, noise_rows, record, structures, sums
 from fl_dpftrl.rounds import round as round_lib
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
@@ -121,7 +121,7 @@ class PrivateAggregator:
       arithmetic=self._arithmetic(),
       void_reason=self.void_reason,
     )
-    record.check_budget(claim, max_epsilon, delta)
+    budget.check(claim, max_epsilon, delta)
     self._unit, self._most_updates = self._units()
     self._sum = sums.Sum(
       self.template.size, unit=self._unit, clip_norm=self.clip_norm, zeroing_norm=self.zeroing_norm
@@ -169,7 +169,7 @@ class PrivateAggregator:
   @property
   def max_rounds(self) -> int:
     """Rounds that strategy, schema and budget allow."""
-    planned = self._record.max_rounds
+    planned = self._record.guard.max_rounds
     return self._rows.max_rows if planned is None else min(planned, self._rows.max_rows)
 
   def round(self, device_ids: ids_lib.Ids, *, at_least: int | None = None) -> round_lib.Round:
@@ -207,7 +207,7 @@ class PrivateAggregator:
       device_ids: candidates; ValueError for one whose id no log takes.
       at_most: size of the cohort; None for all.
     """
-    return self._record.admissible(device_ids, at_most)
+    return self._record.guard.check(device_ids, at_most=at_most).device_ids
 
   def privacy_loss(self, delta: float | None = None) -> accounting.Guarantee:
     """Returns the worst case of the rounds so far by the log, or their loss by the sampling.

@@ -19,8 +19,14 @@ class Budget:
 
   Args:
     claim: with a positive noise multiplier, and the declared schema of all planned rounds.
+    delta: δ.
     max_epsilon: the budget; None for no limit.
     adjacency: 'zero_out' or 'replace_one'.
+    group_size: devices that are protected together.
+
+  Attributes:
+    max_rounds: rounds that the budget allows.
+    schema: that of those rounds.
   """
 
   def __init__(
@@ -53,6 +59,7 @@ class Budget:
         f'max_epsilon={max_epsilon:g} is too little for one round, whose ε is'
         f' {rounding.up(self.epsilon(1))}; give more noise or a larger budget'
       )
+    self.schema = schema.within(self.max_rounds)
 
   def _epsilon(self, num_rounds: int) -> float:
     """Returns ε of the first num_rounds rounds, by the declared schema."""
@@ -97,3 +104,17 @@ def _check_prefixes(strategy: base.Strategy, num_rounds: int) -> None:
 def _covariance(strategy: base.Strategy, num_rounds: int) -> np.ndarray:
   rows = strategy.noising_matrix(num_rounds)
   return rows @ rows.T
+
+
+def check(claim: claim_lib.Claim, max_epsilon: float | None, delta: float | None) -> None:
+  """Raises ValueError for δ out of range, and a budget without schema, δ or guarantee."""
+  if delta is not None:
+    gaussian.check_delta(delta)
+  if max_epsilon is None:
+    return
+  missing = [name for name, value in (('schema', claim.schema), ('delta', delta)) if value is None]
+  if missing or claim.void_reason:
+    raise ValueError(
+      f'max_epsilon={max_epsilon:g} needs '
+      + (' and '.join(missing) if missing else f'a guarantee; {claim.void_reason}')
+    )

@@ -52,17 +52,16 @@ class Guard:
   forked from this one may not.
 
   Attributes:
-    schema: the declared schema.
     claim: what the run claims, of the rounds that schema and budget allow.
-    gate: decides, by the schema, who may take part.
-    max_rounds: rounds that schema and budget allow.
+    gate: decides, by the schema, who may take part; None where batches are drawn.
+    max_rounds: rounds that strategy, schema or sampling, and budget allow; None for no limit.
     log: the participation log.
   """
 
   def __init__(
     self,
     claim: claim_lib.Claim,
-    delta: float,
+    delta: float | None = None,
     max_epsilon: float | None = None,
     *,
     log: str | os.PathLike[str],
@@ -72,10 +71,10 @@ class Guard:
     """Opens the log, and computes how many rounds the budget allows.
 
     Args:
-      claim: what the run claims: a noise multiplier above 0, and the schema that is declared for
-        all planned rounds.
-      delta: δ.
-      max_epsilon: budget of this log; None for a schema without a budget.
+      claim: what the run claims. Its schema is that of all planned rounds; without one, each device
+        may take part once in every round.
+      delta: δ; with it, the claim must have a schema and a noise multiplier above 0.
+      max_epsilon: budget of this log; None for no limit.
       log: path of the participation log, ending in .parquet. A log that exists
         is continued.
       adjacency: 'zero_out' or 'replace_one'.
@@ -86,17 +85,22 @@ class Guard:
         one round.
       LogError: if the log is of another run, schema or noise.
     """
-    if claim.schema is None:
-      raise ValueError('claim must have the schema that is declared for all planned rounds')
-    self.schema, self._lock = claim.schema, durable.ThreadLock(log)
-    self.gate = admission.Gate(self.schema)
-    self._budget = budget.Budget(
-      claim, delta=delta, max_epsilon=max_epsilon, adjacency=adjacency, group_size=group_size
-    )
-    self.claim = dataclasses.replace(claim, schema=self.schema.within(self.max_rounds))
-    self.log = ledger_lib.LogWriter(log, metadata=self.claim.to_metadata())
-    for t in range(self.log.num_rounds):
-      self.gate.record(self.log.cohort(t))
+    budget.check(claim, max_epsilon, delta)
+    self.claim, self._lock = claim, durable.ThreadLock(log)
+    planned = claim.schema or claim.sampling
+    self._planned = claim.strategy.max_rounds if planned is None else planned.num_rounds
+    self.max_rounds, self._budget = self._planned, None
+    if delta is not None:
+      self._budget = budget.Budget(
+        claim, delta=delta, max_epsilon=max_epsilon, adjacency=adjacency, group_size=group_size
+      )
+      self.max_rounds, kept = self._budget.max_rounds, self._budget.schema
+      self.claim = dataclasses.replace(claim, schema=kept)
+    self.gate = None if claim.sampling else admission.Gate(claim.schema)
+    self.log = ledger_lib.LogWriter(log, self.claim)
+    if self.gate is not None:
+      for t in range(self.log.num_rounds):
+        self.gate.record(self.log.column(t))
 
   def __repr__(self) -> str:
     text = f'Guard(round {self.log.num_rounds} of {self.max_rounds}, {self.log.path})'
@@ -109,10 +113,6 @@ class Guard:
     self.close()
 
   @property
-  def max_rounds(self) -> int:
-    return self._budget.max_rounds
-
-  @property
   def num_rounds(self) -> int:
     """Rounds that were admitted; the next round, and its noise row."""
     return self.log.num_rounds
@@ -121,8 +121,10 @@ class Guard:
     """Returns ε of the first rounds by the declared schema; of those admitted if None.
 
     That of fewer than `max_rounds` assumes that the end of the run does not depend on what it
-    releases.
+    releases. ValueError without delta.
     """
+    if self._budget is None:
+      raise ValueError('delta must be given to the guard: ε is that of the declared schema')
     rounds = self.num_rounds if num_rounds is None else num_rounds
     return self._budget.epsilon(rounds) if rounds else 0.0
 
@@ -135,16 +137,16 @@ class Guard:
       ValueError: for malformed ids.
     """
     t = self.num_rounds
-    if t >= self.schema.num_rounds:
-      raise BudgetSpentError(
-        f'round {t} is beyond the {self.schema.num_rounds} rounds that are declared'
-      )
-    if t >= self.max_rounds:
+    if self._planned is not None and t >= self._planned:
+      raise BudgetSpentError(f'round {t} is beyond the {self._planned} rounds that there are')
+    if self._budget is not None and t >= self._budget.max_rounds:
       raise BudgetSpentError(
         f'round {t} would pass max_epsilon={self._budget.max_epsilon:g}: by the declared schema,'
         f' {t + 1} rounds have ε = {rounding.up(self._budget.epsilon(t + 1))}'
       )
-    return self.gate.check(device_ids, at_most=at_most)
+    if self.gate is not None:
+      return self.gate.check(device_ids, at_most=at_most)
+    return admission.Admission(t, ids_lib.column(device_ids)[:at_most])
 
   @durable.one_at_a_time
   def admit(
@@ -175,10 +177,15 @@ class Guard:
     admitted = self.check(device_ids, at_most=at_most)
     if row is not None:
       self._check_row(operator.index(row))
-    now = int(time.time()) if timestamp is None else timestamp
-    self.log.append(admitted.round_index, admitted.device_ids, now)
-    self.gate.record(admitted.device_ids)
+    self._begin(admitted, timestamp)
     return admitted
+
+  def _begin(self, admitted: admission.Admission, timestamp: int | None = None) -> None:
+    """Records the cohort that `check` returned, durably."""
+    now = int(time.time()) if timestamp is None else timestamp
+    self.log.append(admitted.round_index, admitted.column, now)
+    if self.gate is not None:
+      self.gate.record(admitted.column)
 
   def close(self) -> None:
     """Writes the log as one Parquet file; nothing can be admitted then."""

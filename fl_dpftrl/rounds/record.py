@@ -3,7 +3,6 @@
 import collections
 import os
 import pathlib
-import time
 
 import numpy as np
 
@@ -14,9 +13,9 @@ from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ids as ids_lib
 from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.participation import schemas, seen
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import replay, runs, statement
-from fl_dpftrl.rounds import admission, guard
+from fl_dpftrl.rounds import guard
 from fl_dpftrl.strategies import files
 
 
@@ -42,23 +41,13 @@ class Record:
     max_epsilon: float | None = None,
     delta: float | None = None,
   ):
-    self._folder, self._claim, self._delta = folder, claim, delta
-    self._seen = seen.Seen()
+    self._folder, self._delta = folder, delta
     self._lock = durable.ThreadLock(folder)  # ε is of one claim, and counts each round once.
-    self._guard: guard.Guard | None = None
-    self._gate: admission.Gate | None = None
     self.is_closed = False
-    path = folder / ledger_lib.NAME
-    if max_epsilon is not None and delta is not None:
-      self._guard = guard.Guard(claim, delta, max_epsilon, log=path)
-      self._gate, self._log = self._guard.gate, self._guard.log
-      self._claim = self._guard.claim
-      return
-    self._log = ledger_lib.LogWriter(path, metadata=claim.to_metadata())
-    if claim.schema is not None:
-      self._gate = admission.Gate(claim.schema)
-      for t in range(self._log.num_rounds):
-        self._gate.record(self._log.cohort(t))
+    self.guard = guard.Guard(
+      claim, None if max_epsilon is None else delta, max_epsilon, log=folder / ledger_lib.NAME
+    )
+    self._claim, self._log = self.guard.claim, self.guard.log
 
   @property
   def num_rounds(self) -> int:
@@ -69,14 +58,6 @@ class Record:
   def path(self) -> pathlib.Path:
     """The log."""
     return self._log.path
-
-  @property
-  def max_rounds(self) -> int | None:
-    """Rounds that schema and budget allow; None for no limit."""
-    if self._guard is not None:
-      return self._guard.max_rounds
-    planned = self._claim.schema or self._claim.sampling
-    return None if planned is None else planned.num_rounds
 
   def check_whole(self, used: int) -> None:
     """Raises LostStateError if the log lacks rounds of which rows were used."""
@@ -94,44 +75,28 @@ class Record:
       files.save_strategy(path, claim.strategy, schema=claim.schema or schemas.MinSep(1, 1))
     claim.save(self._folder)
 
-  def admissible(self, device_ids: ids_lib.Ids, at_most: int | None) -> np.ndarray:
-    """Returns those that may take part in the next round, in their order."""
-    if self._gate is None:
-      return ids_lib.as_numpy(ids_lib.column(device_ids))[:at_most]
-    return self._gate.check(device_ids, at_most=at_most).device_ids
-
-  def admit(self, device_ids: ids_lib.Ids, least: int, max_rounds: int) -> tuple[int, np.ndarray]:
+  def admit(self, device_ids: ids_lib.Ids, least: int) -> tuple[int, np.ndarray]:
     """Records the cohort of the next round durably, and returns the round with it.
 
     Args:
       device_ids: the cohort.
       least: fewest devices.
-      max_rounds: rounds that there are.
 
     Raises:
       ValueError, BudgetSpentError, OSError: see `PrivateAggregator.round`.
     """
-    t = self.num_rounds
-    if t >= max_rounds and self._guard is None:
-      raise guard.BudgetSpentError(f'round {t} is beyond the {max_rounds} that there are')
-    if self._gate is not None:
-      checked = (self._guard or self._gate).check(device_ids)
-      if checked.turned_away:
-        reasons = collections.Counter(each.reason for each in checked.turned_away)
-        counts = ', '.join(f'{count} by {reason}' for reason, count in sorted(reasons.items()))
-        raise ValueError(
-          f'device_ids: {len(checked.turned_away)} may not take part in round {t} ({counts});'
-          ' admissible(device_ids) leaves them out'
-        )
-    ids = ids_lib.as_numpy(ids_lib.column(device_ids))
+    checked = self.guard.check(device_ids)
+    t, ids = checked.round_index, checked.device_ids
+    if checked.turned_away:
+      reasons = collections.Counter(each.reason for each in checked.turned_away)
+      counts = ', '.join(f'{count} by {reason}' for reason, count in sorted(reasons.items()))
+      raise ValueError(
+        f'device_ids: {len(checked.turned_away)} may not take part in round {t} ({counts});'
+        ' admissible(device_ids) leaves them out'
+      )
     if len(ids) < least:
       raise ValueError(f'device_ids: {least} updates need as many devices, got {len(ids)}')
-    if self._guard is not None:
-      self._guard.admit(ids, row=t)  # Rows have the numbers of their rounds.
-    else:
-      self._log.append(t, ids, int(time.time()))
-      if self._gate is not None:
-        self._gate.record(ids)
+    self.guard._begin(checked)  # Rows have the numbers of their rounds.
     return t, ids
 
   @durable.one_at_a_time
@@ -141,15 +106,15 @@ class Record:
     if claim.void_reason is not None:
       raise ValueError(f'there is no ε: {claim.void_reason}')
     delta = self.delta(delta)
-    if claim.sampling is not None:
+    gate = self.guard.gate
+    if gate is None:  # Batches are drawn.
       part = self.statement(delta).parts()[-1]
       if not part.holds:
         raise ValueError('there is no ε: the log contradicts the sampling')
       return part.guarantee
-    self._follow()
-    if not self._seen.num_rounds:
+    if not self.num_rounds:
       raise ValueError('there is no round yet')
-    return claim.guarantee(self._seen.schema, delta)
+    return claim.guarantee(gate.seen.schema, delta)
 
   def evidence(self) -> runs.Run:
     """Returns log and noise as `replay` takes them; ValueError without any round."""
@@ -181,24 +146,5 @@ class Record:
   @durable.one_at_a_time
   def close(self) -> None:
     """Turns the log into one Parquet file; nothing can be admitted then."""
-    self._follow()
     self.is_closed = True
     self._log.close()
-
-  def _follow(self) -> None:
-    for t in range(self._seen.num_rounds, self._log.num_rounds):
-      self._seen.add(self._log.cohort(t))
-
-
-def check_budget(claim: claim_lib.Claim, max_epsilon: float | None, delta: float | None) -> None:
-  """Raises ValueError for δ out of range, and a budget without schema, δ or guarantee."""
-  if delta is not None:
-    gaussian.check_delta(delta)
-  if max_epsilon is None:
-    return
-  missing = [name for name, value in (('schema', claim.schema), ('delta', delta)) if value is None]
-  if missing or claim.void_reason:
-    raise ValueError(
-      f'max_epsilon={max_epsilon:g} needs '
-      + (' and '.join(missing) if missing else f'a guarantee; {claim.void_reason}')
-    )

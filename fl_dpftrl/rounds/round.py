@@ -63,9 +63,7 @@ class Round:
         raise ValueError(f'round {self.index} was entered before: a round is one block')
       aggregator._check_between_rounds()
       aggregator._rows.prepare()  # Refuses a fork before anything is recorded.
-      self.index, self.device_ids = aggregator._record.admit(
-        self.device_ids, least=self.at_least, max_rounds=aggregator.max_rounds
-      )
+      self.index, self.device_ids = aggregator._record.admit(self.device_ids, least=self.at_least)
       self._admitted = frozenset(self.device_ids.tolist())
       aggregator._open, self.is_open = self, True
       aggregator._sum.clear()

@@ -16,6 +16,7 @@ def admitted(rounds: Iterator[schemas.Cohort], schema: schemas.MinSep) -> Iterat
   """Yields the cohorts, of the devices that keep to a schema."""
   gate = admission.Gate(schema)
   for cohort in rounds:
-    device_ids = gate.check(cohort.device_ids).device_ids
-    gate.record(device_ids)
+    admitted = gate.check(cohort.device_ids)
+    gate.record(admitted.column)
+    device_ids = admitted.device_ids
     yield cohort._replace(device_ids=device_ids)

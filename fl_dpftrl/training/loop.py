@@ -133,8 +133,7 @@ def run(
     durable.remove_leftovers(training.folder)
     initial = training.process.initialize()
     stored = checkpoints.CheckpointFolder(stored_in, initial)
-    metadata = training.claim.to_metadata()
-    with ledger_lib.LogWriter(training.folder / ledger_lib.NAME, metadata=metadata) as log:
+    with ledger_lib.LogWriter(training.folder / ledger_lib.NAME, training.claim) as log:
       opened = dataclasses.replace(training, log=log)
       return _run(opened, log, stored, initial, observers, published)
 

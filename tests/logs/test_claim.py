@@ -145,7 +145,7 @@ def test_without_noise_the_unit_is_left_out_and_nothing_is_guaranteed():
 
 
 def write(path, own):
-  with dpftrl.LogWriter(path, metadata=own.to_metadata() if own else {}) as log:
+  with dpftrl.LogWriter(path, own) as log:
     for t in range(2):
       log.append(t, ['ab'[t]], 86400)
   return log_lib.read_log(path)
@@ -156,7 +156,7 @@ def test_other_noise_is_another_run(tmp_path):
   log = write(path, PLAIN)
   assert dpftrl.replay(runs.Run.of(log, BLT), deltas=1e-6).void_reason is None
   with pytest.raises(refusals.LogError, match='noise_multiplier 8.0, not 4.0'):
-    dpftrl.LogWriter(path, metadata=claim(BLT, 4.0).to_metadata())
+    dpftrl.LogWriter(path, claim(BLT, 4.0))
   unstated = write(tmp_path / 'other.parquet', None)
   with pytest.raises(ValueError, match='noise_multiplier is needed'):
     runs.Run.of(unstated, BLT)

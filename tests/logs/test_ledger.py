@@ -6,10 +6,12 @@ import hashlib
 import os
 import pathlib
 import resource
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import textwrap
 import threading
 
 import numpy as np
@@ -23,11 +25,12 @@ from fl_dpftrl.logs import log as log_lib
 from tests.logs import files
 
 COHORTS = (['a', 'bb'], [], ['ccc', 'é'], ['a'])
+CLAIM = dpftrl.Claim(strategy='identity', noise_multiplier=1.0)
 ROWS = [(t, device) for t, cohort in enumerate(COHORTS) for device in cohort]
 
 
 def opened(path):
-  return ledger.LogWriter(path, metadata={'run': 'x'})
+  return ledger.LogWriter(path, CLAIM)
 
 
 def write(path, cohorts=COHORTS):
@@ -55,7 +58,7 @@ def test_readers_take_the_ledger_until_the_log_is_closed(tmp_path):
   log.close()
   metadata = log_lib.read_log(path).metadata
   assert metadata == {
-    'run': 'x',
+    **CLAIM.to_metadata(),
     keys.VERSION_KEY: '2',
     keys.NUM_ROUNDS_KEY: '5',
     keys.CHAIN_KEY: log.digest,
@@ -181,6 +184,39 @@ def test_digests_are_chained_as_documented(tmp_path, cohorts):
   assert opened(path).digest == chain.hex()
 
 
+def test_a_copy_of_an_open_ledger_without_its_newest_rounds_is_refused(tmp_path):
+  path, copies = tmp_path / 'log.parquet', [tmp_path / 'whole', tmp_path / 'half']
+  log = write(path)
+  for copy in copies:
+    copy.mkdir()
+    for file in tmp_path.glob('log.ledger*'):
+      if copy.name == 'whole' or not file.name.endswith('-wal'):
+        shutil.copy(file, copy)
+  whole, half = (copy / 'log.parquet' for copy in copies)
+  for read in (lambda: opened(half), lambda: log_lib.read_log(half)):
+    with pytest.raises(refusals.LogError, match='without log.ledger-wal, which has its newest'):
+      read()
+  assert files.rows(whole) == ROWS and opened(whole).num_rounds == 4
+  log.close()
+  shutil.copy(ledger.path_of(path), half.parent)  # Now it has all.
+  assert files.rows(half) == ROWS and opened(half).num_rounds == 4
+
+
+def test_a_ledger_that_could_not_be_closed_keeps_its_write_ahead_log(tmp_path):
+  code = """
+    import resource
+    log.append(0, ['a'], 1)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))  # As if the disk were full.
+    try:
+      log.close()
+    except OSError:
+      os._exit(7)
+  """
+  path = tmp_path / 'log.parquet'
+  assert program(textwrap.dedent(code), path).returncode == 7
+  assert ledger.LogWriter(path).num_rounds == 1
+
+
 def test_a_changed_round_or_claim_is_refused(tmp_path):
   path = tmp_path / 'log.parquet'
   for change in (
@@ -188,7 +224,7 @@ def test_a_changed_round_or_claim_is_refused(tmp_path):
     'UPDATE rounds SET chain = zeroblob(32) WHERE round = 0',
     'UPDATE rounds SET num_devices = 0 WHERE round = 3',
     'DELETE FROM rounds WHERE round = 1',
-    """UPDATE claim SET metadata = '{"run": "y"}'""",
+    """UPDATE claim SET metadata = '{}'""",
     'DELETE FROM claim',
   ):
     write(path).close()
@@ -220,7 +256,7 @@ def test_any_flipped_bit_is_refused_or_harmless(tmp_path):
         log = log_lib.read_log(path)
         rows = [tuple(row.values()) for table in log.tables() for row in table.to_pylist()]
         assert (log.num_rounds, rows) == (4, ROWS), bit
-        assert {k: v for k, v in log.metadata.items() if k == 'run'} == {'run': 'x'}
+        assert CLAIM.to_metadata().items() <= log.metadata.items()
       except refusals.LogError as error:
         assert str(file) in str(error)
         refused += 1
@@ -274,34 +310,31 @@ def test_bad_rounds_are_refused(tmp_path, round_index, device_ids, timestamp, wo
 
 
 @pytest.mark.parametrize(
-  'name, metadata, words',
+  'name, words',
   [
-    ('log', None, 'must end in .parquet'),
-    ('nowhere/log.parquet', None, 'nowhere does not exist; make it first'),
-    ('log.parquet', {'x': 2.0}, "metadata must hold texts under texts, got 2.0 under 'x'"),
-    ('log.parquet', {keys.CHAIN_KEY: 'x'}, 'rounds_sha256.*which the log sets'),
+    ('log', 'must end in .parquet'),
+    ('nowhere/log.parquet', 'nowhere does not exist; make it first'),
   ],
 )
-def test_bad_arguments_are_refused_at_once(tmp_path, name, metadata, words):
+def test_bad_arguments_are_refused_at_once(tmp_path, name, words):
   with pytest.raises(ValueError, match=words):
-    ledger.LogWriter(tmp_path / name, metadata=metadata)
+    ledger.LogWriter(tmp_path / name)
   assert not list(tmp_path.iterdir())
 
 
 def test_a_ledger_of_another_run_is_not_continued(tmp_path):
   path = tmp_path / 'log.parquet'
   write(path).close()
-  with pytest.raises(refusals.LogError, match='another run: run x, not none'):
+  with pytest.raises(refusals.LogError, match='another run: it states a claim'):
     ledger.LogWriter(path)
-  claim = dpftrl.Claim(strategy='identity', noise_multiplier=1.0)
   numbers = (arithmetic.Arithmetic.covered(5), arithmetic.Arithmetic(kind='lattice'))
-  kinds = [dataclasses.replace(claim, arithmetic=each).to_metadata() for each in numbers]
+  kinds = [dataclasses.replace(CLAIM, arithmetic=each) for each in numbers]
   for place, (begun, now) in enumerate((kinds, kinds[::-1])):
     path = tmp_path / f'{place}.parquet'
-    with ledger.LogWriter(path, metadata=begun) as log:
+    with ledger.LogWriter(path, begun) as log:
       log.append(0, ['a'], 1)
     with pytest.raises(refusals.LogError, match="give memory='engine' or 'state' as before"):
-      ledger.LogWriter(path, metadata=now)
+      ledger.LogWriter(path, now)
 
 
 def test_one_log_has_the_same_bytes_however_it_came_about(tmp_path, monkeypatch):

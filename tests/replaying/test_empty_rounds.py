@@ -20,7 +20,7 @@ RARE = dict(num_examples=1000, batch_size=0.01)
 
 def written(path, cohorts):
   claim = dpftrl.Claim(strategy=STRATEGY, noise_multiplier=2.0, clip_norm=1.0)
-  with dpftrl.LogWriter(path, metadata=claim.to_metadata()) as log:
+  with dpftrl.LogWriter(path, claim) as log:
     for t, cohort in enumerate(cohorts):
       log.append(t, cohort, 86400 + t)
   return path

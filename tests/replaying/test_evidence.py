@@ -302,7 +302,7 @@ def test_hostile_files_are_found_in_one_line(folder, name, content, told):
 
 def test_what_evidence_cannot_hold_is_refused_before_anything_is_written(tmp_path):
   path = tmp_path / 'log.parquet'
-  log = dpftrl.LogWriter(path, metadata=claim().to_metadata())
+  log = dpftrl.LogWriter(path, claim())
   log.append(0, ['a'], 86400)
   with pytest.raises(ValueError, match='close the log first'):
     dpftrl.write_evidence(tmp_path / 'e', dpftrl.open_run(path, STRATEGY), deltas=1e-6)

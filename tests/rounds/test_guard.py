@@ -59,7 +59,7 @@ def test_admits_whom_a_count_by_hand_admits(rounds, min_sep, most, as_text):
     assert few.device_ids.tolist() == expected[:2]
     considered = candidates.index(expected[2]) if len(expected) > 2 else len(candidates)
     assert len(few.turned_away) == considered - len(expected[:2])
-    gate.record(found.device_ids)
+    gate.record(found.column)
     history.append(expected)
 
 
@@ -129,7 +129,7 @@ def test_a_repeated_row_is_refused(tmp_path):
     (dict(max_epsilon=-1.0), 'max_epsilon must be positive'),
     (dict(delta=0.0), 'delta must lie'),
     (dict(schema=dpftrl.FixedSeparation(num_rounds=5, min_sep=2)), 'schema must be a MinSep'),
-    (dict(schema=None), 'claim must have the schema'),
+    (dict(schema=None), 'claim must have a schema'),
     (dict(strategy=dpftrl.TreeFull()), 'depends on the number of rounds'),
     (dict(max_epsilon=1.0), 'too little for one round, whose ε is 2'),
   ],
