@@ -1,4 +1,4 @@
-"""What a noise state is bound to; no other factory continues it."""
+"""Parameters that a noise state is bound to, as a digest; no other factory continues it."""
 
 import json
 from typing import Any
