@@ -99,7 +99,7 @@ CASES_OF = {
   strategy_case: (500, 12),
   trace_case: (200, 12),
   runs_case: (200, 12),
-  log_case: (10_000, 60),
+  log_case: (10_000, 36),
 }
 
 
