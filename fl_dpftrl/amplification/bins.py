@@ -10,15 +10,21 @@ import numpy as np
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.accounting import guarantee as guarantee_lib
-from fl_dpftrl.amplification import bound
+from fl_dpftrl.amplification import bound, certified
 from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 
-BOUND = 'bound'
-METHODS = (BOUND,)
+BOUND, CERTIFIED = METHODS = ('bound', 'certified')
+"""How ε is proven: without coins, or by Monte Carlo."""
 
 _MOST_ENTRIES = 2**30  # of a strategy matrix
+_MORE = (1.01, 1.03)  # noise over what a pilot finds
+_CERTIFIED = (
+  'ε was certified by Monte Carlo with coins of the operating system: it is too small with'
+  ' probability beta at most, and every certificate of this run is counted in tries; where ε was'
+  ' given and the noise found, no probability is left, as beta is a part of δ'
+)
 _PRECISION = 1e-4  # relative, of the ε that noise is found for
 _MOST_STEPS = 20
 
@@ -34,18 +40,36 @@ class BinsGuarantee(guarantee_lib.Guarantee):
     sampling: the bins.
     gram: Gram matrix of the bins, as `gram` returns it.
     method: how ε is proven, of `METHODS`.
+    num_samples, tries: see `proven`.
   """
 
   sampling: sampling_lib.SecretBins
   gram: np.ndarray = dataclasses.field(compare=False)
   method: str = BOUND
+  num_samples: int = 10**6
+  tries: int = 1
   _found: dict[float, float] = dataclasses.field(default_factory=dict, compare=False, init=False)
+  _certificates: list[certified.Certificate] = dataclasses.field(
+    default_factory=list, compare=False, init=False
+  )
 
   rho = mu = None  # type: ignore[assignment]
 
   def _epsilon(self, delta: float) -> float:
     if delta not in self._found:
-      self._found[delta] = bound.epsilon(self.gram / self.noise_multiplier**2, delta)
+      entries = self.gram / self.noise_multiplier**2
+      value = bound.epsilon(entries, delta)
+      if self.method == CERTIFIED:
+        found = certified.certificate(
+          entries,
+          delta,
+          most=value,
+          num_samples=self.num_samples,
+          tries=self.tries + len(self._certificates),
+        )
+        self._certificates.append(found)
+        value = found.epsilon
+      self._found[delta] = value
     return self._found[delta]
 
   def to_dp_event(self) -> Any:
@@ -53,8 +77,12 @@ class BinsGuarantee(guarantee_lib.Guarantee):
     raise ValueError('dp_accounting has no event of secret bins')
 
   def to_json(self) -> json_files.Object:
-    """Returns the figures and the method."""
-    return {**super().to_json(), 'method': self.method}
+    """Returns the figures and the method, with beta, samples, tries and digest of its coins."""
+    figures = {**super().to_json(), 'method': self.method}
+    if self._certificates:
+      last = self._certificates[-1]._asdict()
+      figures |= {name: last[name] for name in ('beta', 'num_samples', 'tries', 'coins')}
+    return figures
 
 
 def proven(
@@ -64,13 +92,25 @@ def proven(
   noise_multiplier: float,
   deltas: Sequence[float],
   adjacency: str,
-  method: str = BOUND,
   assumptions: tuple[str, ...] = (),
+  **how: Any,
 ) -> BinsGuarantee:
-  """Returns the guarantee; ValueError for another adjacency than zero-out or an unknown method."""
+  """Returns the guarantee; ValueError for another adjacency than zero-out or an unknown method.
+
+  Args:
+    how: `method`, and for 'certified', which takes one δ, `num_samples` and `tries`: the number of
+      this certificate among all that are made for the run, so that the best may be taken.
+  """
+  method = how.setdefault('method', BOUND)
   scheme.relation(adjacency)
   if method not in METHODS:
     raise ValueError(f'method must be one of {", ".join(METHODS)}, got {method!r}')
+  if method == CERTIFIED:
+    if len(deltas) > 1:
+      raise ValueError('delta: a certificate is of one δ; give one, or the method bound')
+    assumptions = (*assumptions, _CERTIFIED)
+  elif len(how) > 1:
+    raise ValueError("num_samples and tries go with method 'certified'")
   entries = gram(strategy, scheme)
   return BinsGuarantee(
     sensitivity=math.sqrt(entries.diagonal().max()),
@@ -81,7 +121,7 @@ def proven(
     assumptions=assumptions,
     sampling=scheme,
     gram=entries,
-    method=method,
+    **how,
   )
 
 
@@ -90,6 +130,8 @@ def calibrated(start: BinsGuarantee, epsilon: float) -> BinsGuarantee:
 
   The noise multiplier is minimal up to about a relative 1e-4 of ε.
   """
+  if start.method == CERTIFIED:
+    return _certified(start, epsilon)
   least = gaussian.effective_noise_multiplier(epsilon, start.delta)  # Enough without a secret.
   noise, slope, before = start.sensitivity * least, -1.0, None
   for _ in range(_MOST_STEPS):
@@ -105,6 +147,21 @@ def calibrated(start: BinsGuarantee, epsilon: float) -> BinsGuarantee:
   if found.epsilon() > epsilon:
     found = dataclasses.replace(start, noise_multiplier=start.sensitivity * least)
   return found
+
+
+def _certified(start: BinsGuarantee, epsilon: float) -> BinsGuarantee:
+  """Returns the guarantee of a little more noise than a pilot finds, or of the bound."""
+  others = tuple(sentence for sentence in start.assumptions if sentence != _CERTIFIED)
+  fallback = calibrated(dataclasses.replace(start, method=BOUND, assumptions=others), epsilon)
+  noise = fallback.noise_multiplier
+  for _ in range(4):
+    entries = start.gram / noise**2
+    noise *= certified.approximate(entries, start.delta, 2.0 * epsilon) / epsilon
+  for tries, more in enumerate(_MORE, start.tries):
+    found = dataclasses.replace(start, noise_multiplier=noise * more, tries=tries)
+    if found.noise_multiplier < fallback.noise_multiplier and found.epsilon() <= epsilon:
+      return found
+  return fallback
 
 
 def gram(strategy: base.Strategy, scheme: sampling_lib.SecretBins) -> np.ndarray:

@@ -4,11 +4,13 @@ import argparse
 from collections.abc import Callable
 
 from fl_dpftrl import accounting, tables
-from fl_dpftrl.amplification import accountant, sampling
+from fl_dpftrl.amplification import accountant, bins, sampling
 from fl_dpftrl.commands import flags
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
+
+_HOW = ('method', 'num_samples', 'tries')
 
 HELP = 'computes ε and ρ for a strategy, schema and noise, or the noise for an ε or ρ'
 
@@ -33,6 +35,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   flags.add_schema(parser, required=True)
   flags.add_sampling(parser)
+  parser.add_argument(
+    '--method',
+    choices=bins.METHODS,
+    help='with --sampling=bins: how ε is proven: bound, without coins (default), or certified, by'
+    ' Monte Carlo',
+  )
+  parser.add_argument('--num_samples', type=int, help='with --method=certified (default: 1000000)')
+  parser.add_argument(
+    '--tries',
+    type=int,
+    help='with --method=certified: number of this certificate among all of the run (default: 1)',
+  )
   flags.add_max_epsilon(parser)
 
 
@@ -56,6 +70,9 @@ def _guarantee(
   """Returns the result of the accountant for the participation of the flags, as fields."""
   strategy = files.load_strategy(args.strategy)
   draws = flags.sampling(args, strategy, args.num_rounds)
+  how = {name: getattr(args, name) for name in _HOW if getattr(args, name) is not None}
+  if how and args.sampling != 'bins':
+    raise ValueError(f'--{next(iter(how))}={next(iter(how.values()))} needs --sampling=bins')
   schema = None
   if draws is None:
     schema = flags.schema(args)
@@ -74,6 +91,7 @@ def _guarantee(
     group_size=args.group_size,
     num_coordinates=args.num_parameters,
     **noise,
+    **how,
   )
   figures = guarantee.to_json()
   curve = {'curve': figures.pop('curve')} if 'curve' in figures else {}
