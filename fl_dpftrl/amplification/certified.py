@@ -156,11 +156,11 @@ def _descend(
   while left > 0:
     samples.append(proposal.draw(fresh, min(_CHUNK, left)))
     left -= _CHUNK
-  logs = tuple(np.concatenate(each) for each in zip(*samples))
+  first, second = (np.concatenate(each) for each in zip(*samples, strict=True))
   last = most
   for epsilon in map(float, grid[grid < most]):
     bet = _bet(proposal, known, epsilon, delta)
-    if not accepted(proposal.values(logs, epsilon), delta, beta, bet):
+    if not accepted(proposal.values((first, second), epsilon), delta, beta, bet):
       break
     last = epsilon
   return last

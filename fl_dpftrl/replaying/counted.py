@@ -8,7 +8,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -210,7 +210,7 @@ class _Rows:
     values, amounts = np.array(pairs, np.int64).reshape(-1, 2).T
     for number in values[(values < least) | (values >= below)][:1].tolist():
       self._need(False, f'has a {kind} of {number}, which must be {least} to {below - 1}')
-    self._need((np.diff(values) > 0).all(), f'has a {kind} twice')
+    self._need(bool((np.diff(values) > 0).all()), f'has a {kind} twice')
     sums = (amounts > 0).all() and int(amounts.sum()) == total
     self._need(bool(sums), f'its counts of kind {kind} do not add up to {total}')
     return Counts(values, amounts)
@@ -233,7 +233,8 @@ class _Rows:
     places = self._counts('place', num_rows, 1, num_rounds + 1)
     num_devices = int(places.counts[0])
     steps = places.values.tolist() == [*range(1, places.values.size + 1)]
-    self._need(steps and (np.diff(places.counts) <= 0).all(), 'its counts of kind place do not fit')
+    falls = bool((np.diff(places.counts) <= 0).all())
+    self._need(steps and falls, 'its counts of kind place do not fit')
     zero = any(row[0] == 0 for row in self._rows['separation'])
     self._need(not zero, 'a device is twice in a round')
     separations = self._counts('separation', num_rows - num_devices, 1, num_rounds)
@@ -261,7 +262,7 @@ class _Rows:
     first, second = self._one('closest')
     fits = 0 <= first < num_rounds > second and second - first == separations.values[0]
     self._need(bool(fits), 'its closest pair is not as far apart as its least separation')
-    device_id = self._rows['closest'][0][2]
+    device_id = cast('str | int', self._rows['closest'][0][2])  # As `closest` has a device.
     return counts.Witness(device_id, first, second)
 
   def _exposed(
