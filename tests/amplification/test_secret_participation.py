@@ -106,7 +106,7 @@ def test_runs_that_share_bins_do_not_compose():
 
 
 def test_the_page_says_what_bins_are(tmp_path):
-  setting = privacy.Setting(run='', command='', noise_multiplier=4.0)
+  setting = privacy.Setting(run='', command='')
   for name, rounds in (('kept', cohorts()), ('broken', cohorts()[:12] + cohorts()[1:3])):
     found = stated(rounds)
     path = tmp_path / f'{name}.html'
