@@ -28,12 +28,10 @@ from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages, rounding
 
-SUMS = 'SHA256SUMS'
-STATEMENT = 'statement.json'
+SUMS, STATEMENT = 'SHA256SUMS', 'statement.json'
 
 _LINE = re.compile(r'([0-9a-f]{64})  ([A-Za-z0-9][A-Za-z0-9._-]{0,199})')
-_LISTED = 20
-_BLOCK = 1 << 20
+_LISTED, _BLOCK = 20, 1 << 20  # sentences; bytes
 _ASKED = {'deltas', 'adjacency', 'group_size', 'model_sha256', 'runs'}
 _OF_A_RUN = {'num_rounds', 'columns', 'first_round'}
 _KINDS: dict[str, tuple[type, ...]] = {
