@@ -277,8 +277,6 @@ class LogWriter:
             database.execute(table)
           database.execute('INSERT INTO claim VALUES (?, ?)', (claim, _sha256(claim)))
         durable.sync_folder(self._file.parent)
-      database.execute('PRAGMA user_version=1')
-      database.execute('PRAGMA wal_checkpoint(TRUNCATE)')  # Into the ledger's own file.
       stored = claim_of(self._file, database)
       if stored != self._given:
         raise claim_lib.of_another_run(self._file, stored, self._given)
@@ -291,6 +289,9 @@ class LogWriter:
         raise refusals.LogError(
           f'{self.path} has other rounds than {self._file}: put the newest of both back'
         )
+    with _in_one_line(self._file):
+      database.execute('PRAGMA user_version=1')
+      database.execute('PRAGMA wal_checkpoint(TRUNCATE)')  # Into the ledger's own file.
 
   @contextlib.contextmanager
   def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -320,7 +321,8 @@ def _close(process: int, database: sqlite3.Connection) -> None:
   try:
     with contextlib.suppress(sqlite3.ProgrammingError):  # It is closed.
       database.rollback()
-      database.execute('PRAGMA user_version=0')
+      if database.execute('PRAGMA user_version').fetchone() != (0,):
+        database.execute('PRAGMA user_version=0')
       database.close()
   except sqlite3.Error:  # It would look like one that lacks its write-ahead log.
     _never_close(database)
