@@ -1,5 +1,6 @@
 """Starts of the training command, forked from a process that has imported TensorFlow."""
 
+import contextlib
 import multiprocessing
 import os
 import pathlib
@@ -58,9 +59,12 @@ class Start:
 
   def wait_until_paused(self, timeout: float = 300) -> None:
     """Waits until the command has stopped itself, so that nothing of it runs meanwhile."""
-    deadline = time.monotonic() + timeout
-    while pathlib.Path(f'/proc/{self.pid}/stat').read_text().rsplit(')', 1)[1].split()[0] != 'T':
+    deadline, stat = time.monotonic() + timeout, pathlib.Path(f'/proc/{self.pid}/stat')
+    while True:
       assert self.returncode is None and time.monotonic() < deadline, self.err
+      with contextlib.suppress(FileNotFoundError):  # It has just ended.
+        if stat.read_text().rsplit(')', 1)[1].split()[0] == 'T':
+          return
       time.sleep(0.01)
 
   def go_on(self) -> None:
