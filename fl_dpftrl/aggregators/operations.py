@@ -54,12 +54,12 @@ _RANDOM = _set(
   ' SampleDistortedBoundingBoxV2 StatelessRandomGetAlg TruncatedNormal'
   ' UniformCandidateSampler'
 )
-# Arguments that name files, machines, memory, graphs or Python functions. TensorFlow calls some
-# operations that have them stateless, such as ReadFile, PyFuncStateless and BatchFunction.
+# Arguments that name files, machines, memory, graphs, Python functions, TPUs' tables. TensorFlow
+# calls some operations that have them stateless, such as ReadFile, PyFuncStateless, BatchFunction.
 _OUTWARD = _set(
   'address chunk_file container debug_ops_spec debug_urls descriptor_source device_ordinal filename'
   ' filenames graph_def memory_region_name new_vocab_file old_vocab_file path shared_name'
-  ' token'
+  ' table_name token'
 )
 _NAMES = frozenset(['container', 'shared_name'])
 # Operation → (its input that names a file, the only name that it may have): none, for a cache in
@@ -70,9 +70,9 @@ _FILES = {
   'TextLineDataset': (0, b'/dev/urandom'),
 }
 # The rest of those that TensorFlow calls stateless: they read files, count, write into what they
-# are given, or end the process.
+# are given, ask where it lies, or end the process.
 _NOT_PURE = _set(
-  'Abort BytesProducedStatsDataset ExperimentalBytesProducedStatsDataset'
+  'Abort BytesProducedStatsDataset CheckPinned ExperimentalBytesProducedStatsDataset'
   ' ExperimentalLatencyStatsDataset InplaceAdd InplaceSub InplaceUpdate LatencyStatsDataset'
   ' MatchingFiles SnapshotDatasetReader SnapshotNestedDatasetReader'
 )
