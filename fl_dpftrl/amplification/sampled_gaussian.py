@@ -11,7 +11,7 @@ from scipy import optimize, special
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.amplification.sampling import ONE, OPPOSITE
 
-_PRECISION = 2e-6  # relative precision of the noise multiplier
+_PRECISION = 1e-7  # relative precision of the noise multiplier
 _SMALLEST_EPSILON = 1e-9  # searches clip smaller ε to this
 # Approximate limits of the grid size of one release and of the composition.
 _GRID, _COMPOSED_GRID = 2**17, 2**21
@@ -101,7 +101,7 @@ def effective_noise_multiplier(
 ) -> float:
   """Returns the smallest multiplier whose ε at δ is at most epsilon.
 
-  The result is minimal up to a relative 1e-5. Arguments and errors are those of `epsilon`; the
+  The result is minimal up to a relative 1e-6. Arguments and errors are those of `epsilon`; the
   argument epsilon must be positive and finite.
   """
   whole = gaussian.effective_noise_multiplier(epsilon, delta)
