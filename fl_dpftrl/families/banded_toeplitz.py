@@ -118,7 +118,7 @@ class BandedToeplitz(base.Strategy):
   def gram_matrix(self, num_rounds: int) -> np.ndarray:
     workloads.check_dense(num_rounds)
     entries, rounds = self.gram_entries(num_rounds), np.arange(num_rounds)
-    return np.stack([entries(t, rounds) for t in rounds])
+    return np.stack([entries(t, rounds) for t in rounds[:, None]])
 
   def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
     norms = self.column_norms(num_rounds)

@@ -17,7 +17,7 @@ import os
 import pathlib
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -167,7 +167,7 @@ def save_strategy(
   if path.suffix != '.json':
     raise ValueError(f'a strategy file must end in .json, got {str(path)!r}')
   file = describe(strategy, schema, objective=objective, workload=workload)
-  arrays: dict[str, np.ndarray] = {}
+  arrays: dict[str, Any] = {}
   strategy_document.to_json(file.strategy, arrays)
   stream, name = io.BytesIO(), None
   if arrays:

@@ -76,7 +76,7 @@ class CheckpointFolder:
       'measurements': checkpoint.measurements,
       'burnt': checkpoint.burnt,
     }
-    leaves = {
+    leaves: dict[str, Any] = {
       f'leaf_{index}': np.asarray(leaf)
       for index, leaf in enumerate(tf.nest.flatten(checkpoint.state))
     }

@@ -87,7 +87,7 @@ def write_model(path: str | os.PathLike[str], weights: Any) -> None:
   Args:
     weights: `trainable` and `non_trainable` arrays, named weight0, … and state0, … there.
   """
-  arrays = {f'weight{i}': np.asarray(w) for i, w in enumerate(weights.trainable)}
+  arrays: dict[str, Any] = {f'weight{i}': np.asarray(w) for i, w in enumerate(weights.trainable)}
   arrays |= {f'state{i}': np.asarray(w) for i, w in enumerate(weights.non_trainable)}
   content = io.BytesIO()
   np.savez(content, **arrays)
