@@ -1,16 +1,14 @@
 # make train: train on real text with correlated noise; make test: every test.
-# Each does all the set-up that it needs. Python 3.10, 3.11 or 3.12 is required.
+# Each does all the set-up that it needs. Python 3.11, 3.12 or 3.13 is required.
 
 # An explicit PYTHON must be right; otherwise the first suitable one is taken.
-CANDIDATES := $(if $(PYTHON),$(PYTHON),python3.11 python3.10 python3.12 python3 python)
-IS_SUPPORTED := import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))
+CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3 python)
+IS_SUPPORTED := import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 VENV := .venv
 NULL := /dev/null
-# Python 3.12 needs a newer TensorFlow, so another lock, and a file that TFF needs with it.
 version = $(shell $(1) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>$(NULL))
-IS_312 := $(filter 3.12,$(call version,$(or $(PYTHON),$(VENV)/bin/python)))
-SHIM := tff_on_python312
-LOCK := $(if $(IS_312),requirements-py312.lock,requirements.lock)
+# What TFF needs beside current packages; each start of the environment's Python imports it.
+SHIM := tff_compatibility
 SITE = $$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 RUN ?= runs/docstrings
 FLAGS ?= experiments/stackoverflow/flags/docstrings.flags
@@ -21,8 +19,6 @@ TESTS ?= tests
 JOBS ?= 3
 STUDY ?= docstrings
 STUDY_RUN ?= runs/studies/$(STUDY)
-# For the tests: rounds use Ray only where they are asked to.
-MACHINES := $(VENV)/machines
 # Tests that need TensorFlow Federated; the others make up test-core.
 TFF_TESTS := tests/aggregators tests/auditing/test_processes.py \
   tests/docs/test_programs.py tests/experiments tests/training/test_guarded.py tests/noise/stream \
@@ -58,22 +54,24 @@ endif
 endif
 
 ifndef LOCKED
-$(VENV)/installed: $(LOCK) $(if $(IS_312),.ci/$(SHIM).py) setup.py
+$(VENV)/installed: requirements.lock .ci/$(SHIM).py setup.py
 	@for candidate in $(CANDIDATES); do \
 	  if "$$candidate" -c '$(IS_SUPPORTED)' 2>$(NULL); then \
 	    python="$$candidate"; break; fi; done; \
 	if [ -z "$$python" ]; then \
-	  echo "TensorFlow Federated needs Python 3.10, 3.11 or 3.12, and none is" \
-	    "here: install python3.11 (with venv), or name one with" \
-	    "PYTHON=/path/to/python3.11" >&2; exit 2; fi; \
+	  echo "Training needs x86-64 Linux and Python 3.11 to 3.13 (TensorFlow for 3.14 is not final)." \
+	    "Debian: apt install python3-venv. Ubuntu: add-apt-repository ppa:deadsnakes/ppa;" \
+	    "apt install python3.13-venv. macOS, all but training: brew install python@3.13;" \
+	    "python3.13 -m pip install . PYTHON=PATH names one." >&2; exit 2; fi; \
 	"$$python" $(call LOCKED_MAKE,$(VENV)) PYTHON="$$python" $@
 else
-$(VENV)/installed: $(LOCK) $(if $(IS_312),.ci/$(SHIM).py) setup.py
+$(VENV)/installed: requirements.lock .ci/$(SHIM).py setup.py
 	@echo "Setting up $(VENV) with $$($(PYTHON) --version)" >&2
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --no-deps --require-hashes $(if $(IS_312),--ignore-requires-python) -r $(LOCK)
-	@$(if $(IS_312),cp .ci/$(SHIM).py "$(SITE)" && echo 'import $(SHIM)' >"$(SITE)/$(SHIM).pth")
+	  --no-deps --require-hashes --ignore-requires-python -r requirements.lock
+	@cp .ci/$(SHIM).py "$(SITE)"
+	@echo "import $(SHIM)" >"$(SITE)/$(SHIM).pth"
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
 	  --no-deps --no-build-isolation --editable .
 	@touch $@
@@ -102,29 +100,18 @@ matrices: env
 test test-fast test-thorough test-core: export PYTHONDONTWRITEBYTECODE =
 
 # JOBS=0 shows output as it comes. Checks and documentation are made beside the tests.
-test: env $(MACHINES)
+test: env
 	@$(MAKE) --no-print-directory --jobs=3 tests check docs
 
 .PHONY: tests
 tests:
 	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(PYTEST_FLAGS) --timeout=600 $(TESTS)
 
-ifndef LOCKED
-$(MACHINES): requirements-machines.lock $(VENV)/installed
-	@$(VENV)/bin/python $(call LOCKED_MAKE,$(VENV)) $@
-else
-$(MACHINES): requirements-machines.lock
-	@echo "Setting up $@, for the tests that use it" >&2
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --no-deps --no-build-isolation --require-hashes -r $<
-	@touch $@
-endif
-
 test-fast: env
 	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(PYTEST_FLAGS) --timeout=600 -m 'not slow' $(TESTS)
 
 # More random examples, other ones each time, and all rows of published tables.
-test-thorough: env $(MACHINES)
+test-thorough: env
 	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(PYTEST_FLAGS) --timeout=600 --thorough $(TESTS)
 
 # Format, lint, the import contract and types, as pyproject.toml configures them; and

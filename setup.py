@@ -46,7 +46,7 @@ setuptools.setup(
   ],
   extras_require={
     'test': ['hypothesis>=6.100', 'jax>=0.4.30', 'mpmath>=1.3', 'pytest>=8', 'pytest-xdist>=3.5'],
-    'machines': ['ray>=2.55'],  # clients and noise on several machines
+    'machines': ['ray>=2.60'],  # clients and noise on several machines
     # fl_dpftrl.adapters, each with its library
     'flower': ['flwr>=1.41'],
     'opacus': ['opacus>=1.5.4'],

@@ -1,34 +1,43 @@
-"""Both locks of the environment agree, and Python 3.12 gets its own with what TFF needs there."""
+"""The locks, and what `make env` says where no Python serves."""
 
+import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
+import pytest
+
 ROOT = pathlib.Path(__file__).parent.parent
-PAGE = ROOT / 'docs' / 'decisions' / 'locked-environment.md'
 
 
-def pins(name):
-  """The version of each package in a lock, every one of which has a digest."""
-  entries = re.findall(
-    r'^([\w.-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$', (ROOT / name).read_text(), re.M
+@pytest.mark.parametrize('lock', sorted(path.name for path in ROOT.glob('requirements*.lock')))
+def test_each_pin_has_a_digest(lock):
+  text = (ROOT / lock).read_text()
+  entries = re.findall(r'^[\w.-]+==[^\s;]+(?: \\\n    --hash=sha256:[0-9a-f]{64})+$', text, re.M)
+  assert '\n'.join(entries) + '\n' == text
+
+
+@pytest.mark.parametrize('version', ['3.10', '3.14'])
+def test_make_says_in_a_line_which_python_to_install(tmp_path, version):
+  """The stand-in answers as a Python of another version does."""
+  python = tmp_path / 'python'
+  python.write_text(
+    f'#!{sys.executable}\nimport sys\nsys.version_info = (3, {version[2:]})\nexec(sys.argv[2])\n'
   )
-  found = {package: version for package, version, _ in entries}
-  assert len(found) == len(re.findall('==', (ROOT / name).read_text()))
-  return found
-
-
-def test_versions_differ_only_where_the_page_says_so():
-  older, newer = pins('requirements.lock'), pins('requirements-py312.lock')
-  rows = re.findall(r'^\| `([\w-]+)` \| (\S+) \| (\S+) \|', PAGE.read_text(), re.M)
-  told = {package: tuple(None if v == '–' else v for v in versions) for package, *versions in rows}
-  differing = {
-    package: (older.get(package), newer.get(package))
-    for package in {*older, *newer}
-    if older.get(package) != newer.get(package)
-  }
-  assert told == differing
+  python.chmod(0o755)
+  outer = ('MAKEFLAGS', 'MAKELEVEL', 'MFLAGS')  # Of the make that runs the tests.
+  run = subprocess.run(
+    [shutil.which('make'), 'env', f'PYTHON={python}', f'VENV={tmp_path / "environment"}'],
+    cwd=ROOT, capture_output=True, text=True,
+    env={name: value for name, value in os.environ.items() if name not in outer},
+  )  # fmt: skip
+  line, _ = run.stderr.splitlines()  # The other one is make's own.
+  assert run.returncode == 2 and len(line) <= 300
+  for words in ('Python 3.11 to 3.13', '3.14 is not final', 'Debian: apt', 'Ubuntu: ', 'macOS, '):
+    assert words in line
+  assert not (tmp_path / 'environment').exists()
 
 
 def test_a_linked_environment_is_not_emptied(tmp_path):

@@ -31,7 +31,7 @@ def __getattr__(name: str) -> Any:
   except ImportError as error:
     if not (error.name or '').startswith('ray'):
       raise
-    raise ImportError(f'tff_inprocess.{name} needs Ray: install ray>=2.55', name='ray') from error
+    raise ImportError(f'tff_inprocess.{name} needs Ray: install ray>=2.60', name='ray') from error
   return getattr(actors if name == 'Actors' else machines, name)
 
 

@@ -1,0 +1,50 @@
+"""What lets TFF run beside current packages: all of it together, and each part is still needed."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = [pytest.mark.tff, pytest.mark.slow]
+
+PROGRAM = """
+import tensorflow as tf
+import tensorflow_federated as tff
+model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(2,))])
+spec = (tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1]))
+loss = tf.keras.losses.MeanSquaredError()
+tff.learning.models.from_keras_model(model, loss=loss, input_spec=spec)
+tff.jax.computation(lambda x: x)
+"""
+
+
+def errors_without(part: str) -> str:
+  environment = {name: v for name, v in os.environ.items() if name != 'TF_USE_LEGACY_KERAS'}
+  program = f'import atexit, os, tff_compatibility as without\n{part}\n{PROGRAM}'
+  return subprocess.run(
+    [sys.executable, '-c', program], env=environment, capture_output=True, text=True
+  ).stderr
+
+
+def test_models_are_built_and_no_worker_complains_at_the_end():
+  errors = errors_without('')
+  assert 'jax_computation needs JAX before 0.5' in errors
+  assert 'Exception ignored' not in errors
+
+
+@pytest.mark.parametrize(
+  ('part', 'error'),
+  [
+    ('del without.STUBS[min(without.STUBS)]', "cannot import name 'xla_client'"),
+    ('del without.STUBS[max(without.STUBS)]', "No module named 'tensorflow_estimator'"),
+    ("del os.environ['TF_USE_LEGACY_KERAS']", "has no attribute '_is_compiled'"),
+    pytest.param(
+      'atexit.unregister(without.end_worker)',
+      'Exception ignored',
+      marks=pytest.mark.skipif(sys.version_info < (3, 13), reason='Python 3.13 takes modules away'),
+    ),
+  ],
+)
+def test_each_part_is_needed(part, error):
+  assert error in errors_without(part)
