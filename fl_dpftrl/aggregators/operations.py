@@ -69,12 +69,12 @@ _FILES = {
   'CacheDatasetV2': (1, b''),
   'TextLineDataset': (0, b'/dev/urandom'),
 }
-# The rest of those that TensorFlow calls stateless: they read files, count, write into what they
-# are given, ask where it lies, or end the process.
-_NOT_PURE = _set(
-  'Abort BytesProducedStatsDataset CheckPinned ExperimentalBytesProducedStatsDataset'
-  ' ExperimentalLatencyStatsDataset InplaceAdd InplaceSub InplaceUpdate LatencyStatsDataset'
-  ' MatchingFiles SnapshotDatasetReader SnapshotNestedDatasetReader'
+# The rest of those that TensorFlow calls stateless: they read files, count, write into inputs, ask
+# where inputs lie, end the process, follow addresses or unset memory, or need TPUs or GPUs.
+_NOT_PURE = re.compile(
+  r'Abort|(Experimental)?(BytesProduced|Latency)StatsDataset|CheckPinned|Convert\w+SparseCore\w+'
+  r'|DatasetFingerprint|Decode(Jxl|WebP)|I?R?FFTND|(Index|Weighted)FlatMapDataset|Inplace\w+'
+  r'|Kmeans\w+|MatchingFiles|Snapshot\w+Reader|TensorMapStackKeys|XlaSparseDenseMatmul\w*'
 )
 _HANDLE = tf.resource.as_datatype_enum
 
@@ -148,4 +148,4 @@ def _is_allowed(node: Any, by_name: dict[str, Any], of_data: bool) -> bool:
   if takes_handle:
     return _USERS.fullmatch(operation) is not None
   is_allowed = is_pure(operation) or operation in _MAKERS or operation in _DATA_SETS
-  return is_allowed and operation not in _NOT_PURE
+  return is_allowed and not _NOT_PURE.fullmatch(operation)
