@@ -32,7 +32,7 @@ def concurrent_clients(model_bytes: int, at_most: int | None = None) -> int:
 
   Processors and memory limit the number. TensorFlow's oneDNN operations limit it
   to 1, with a warning: two clients that run one of them (Einsum, of attention
-  layers) at the same time corrupt the memory of the process in TensorFlow 2.14.
+  layers) at the same time corrupt the memory of the process, also in TensorFlow 2.21.
   """
   wanted = at_most or _fitting(model_bytes)
   if wanted > 1 and uses_one_dnn():
