@@ -12,7 +12,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent import futures
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import duckdb
 import numpy as np
@@ -188,7 +188,7 @@ def _sorted_rows(
       with warnings.catch_warnings():
         # DuckDB 2 tells of a copy that its other interface saves.
         warnings.simplefilter('ignore', UserWarning)
-        batches = engine.execute(_SORTED).to_arrow_reader(_BATCH_ROWS)
+        batches: Any = engine.execute(_SORTED).to_arrow_reader(_BATCH_ROWS)
       yield from batches
     except (duckdb.Error, pa.ArrowException, OSError):
       if errors:  # The engine does not pass it on.
