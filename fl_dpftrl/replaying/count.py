@@ -1,7 +1,8 @@
 """Participation counts: an engine, DuckDB, sorts the rows of logs by device, and they are counted.
 
-The engine sorts rows that do not fit into memory on disk, and compares each with the one before.
-Tallies of different devices add up, so parts of the sorted rows are counted apart.
+The engine sorts rows that do not fit into memory on disk. Its order is checked row by row, as a
+device whose rows came in two parts would lose separations. Tallies of different devices add up, so
+parts of the sorted rows are counted apart.
 """
 
 import collections
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fl_dpftrl.logs import refusals
 from fl_dpftrl.participation import counts, schemas
@@ -30,18 +32,7 @@ MEMORY = 4 << 30
 _BINS_PER_OCTAVE = 256
 _LOWEST_OCTAVE = -64
 _BATCH_ROWS = 1 << 20
-_NEXT_ROUND, _NEXT_DEVICE, _TWICE, _DISORDER = range(4)
-_SORTED = f"""
-SELECT device_id, round, CAST(CASE
-  WHEN device_id > device_before THEN {_NEXT_DEVICE}
-  WHEN device_id = device_before AND round > round_before THEN {_NEXT_ROUND}
-  WHEN device_id = device_before AND round = round_before THEN {_TWICE}
-  WHEN device_before IS NULL THEN {_NEXT_DEVICE}
-  ELSE {_DISORDER} END AS TINYINT) AS step
-FROM (
-  SELECT *, lag(device_id) OVER () AS device_before, lag(round) OVER () AS round_before
-  FROM (SELECT device_id, round FROM log ORDER BY device_id, round))
-"""
+_SORTED = 'SELECT device_id, round FROM log ORDER BY device_id, round'
 
 
 class Exposed(NamedTuple):
@@ -172,7 +163,7 @@ def _threads() -> int:
 def _sorted_rows(
   runs: Sequence[runs_lib.Run], progress: Callable[[str], None], memory: int
 ) -> Generator[pa.RecordBatch, None, None]:
-  """Yields rows of all runs by device, each with its step from the row before."""
+  """Yields rows of all runs by device and round, as the engine sorts them."""
   errors: list[refusals.LogError] = []
   schema = pa.schema([('round', pa.int64()), ('device_id', runs_lib.id_type(runs))])
   with (
@@ -216,19 +207,18 @@ def _rows(
 def _whole_devices(
   batches: Iterator[pa.RecordBatch], runs: Sequence[runs_lib.Run], progress: Callable[[str], None]
 ) -> Iterator[pa.Table]:
-  """Yields the rows in tables that end with the last row of a device.
+  """Yields the rows, with is_new where a device begins, in tables that end with its last row.
 
   It refuses a device twice in a round before any work that grows with the square of its rounds.
   """
   kept: list[pa.Table] = []
-  rows = 0
+  rows, last = 0, None
   for batch in batches:
     table = pa.Table.from_batches([batch])
-    steps = table.column('step').to_numpy()
-    wrong = np.flatnonzero(steps > _NEXT_DEVICE)
-    if wrong.size:
-      raise _fault(runs, *(column[int(wrong[0])].as_py() for column in table.columns))
-    starts = np.flatnonzero(steps == _NEXT_DEVICE)
+    is_new = np.append([True] * (last is None), _is_new(runs, table, last))
+    last = table.slice(table.num_rows - 1)
+    table = table.append_column('is_new', pa.array(is_new, pa.bool_()))
+    starts = np.flatnonzero(is_new)
     cut = int(starts[-1]) if starts.size else table.num_rows
     kept.append(table.slice(0, cut))
     if starts.size:
@@ -241,11 +231,28 @@ def _whole_devices(
     yield pa.concat_tables(kept)
 
 
+def _is_new(runs: Sequence[runs_lib.Run], table: pa.Table, last: pa.Table | None) -> np.ndarray:
+  """Returns whether rows have another device than the row before; refuses a row out of order."""
+  rows = table if last is None else pa.concat_tables([last, table])
+  before, after = rows.slice(0, rows.num_rows - 1), rows.slice(1)
+  same, later = (
+    compare(after.column('device_id'), before.column('device_id')).fill_null(False).to_numpy()
+    for compare in (pc.equal, pc.greater)
+  )
+  steps = after.column('round').to_numpy() - before.column('round').to_numpy()
+  wrong = np.flatnonzero(~(later | (same & (steps > 0))))
+  if wrong.size:
+    at = int(wrong[0])
+    device_id, round_index = (after.column(name)[at].as_py() for name in ('device_id', 'round'))
+    raise _fault(runs, device_id, round_index, twice=bool(same[at] and steps[at] == 0))
+  return ~same
+
+
 def _fault(
-  runs: Sequence[runs_lib.Run], device_id: str | int, round_index: int, step: int
+  runs: Sequence[runs_lib.Run], device_id: str | int, round_index: int, *, twice: bool
 ) -> ValueError:
   """Returns the error for a row that does not follow on the one before."""
-  if step != _TWICE:
+  if not twice:
     return ValueError(
       'rows came out of the order of their devices, so nothing can be counted: DuckDB, which'
       ' sorts them, does not do as it should; try another release of it'
@@ -266,7 +273,7 @@ def _count(
 ) -> Tally:
   """Counts the rows of whole devices."""
   ids, rounds = table.column('device_id'), table.column('round').to_numpy()
-  changes = table.column('step').to_numpy() == _NEXT_DEVICE
+  changes = table.column('is_new').to_numpy()
   starts, owners = np.flatnonzero(changes), np.cumsum(changes) - 1
   sizes = np.diff(starts, append=rounds.size)
   squares, exact = exposure.squares(rounds, sizes)

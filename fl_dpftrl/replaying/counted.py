@@ -30,22 +30,11 @@ from fl_dpftrl.text import messages
 COLUMNS = ('kind', 'num', 'amount', 'device_id')
 SUFFIXES = ('.parquet', '.csv')
 KINDS = [
-  'closest',
-  'exposed',
-  'cohort',
-  'newcomers',
-  'separation',
-  'place',
-  'bin',
-  'rounds',
-  'devices',
-  'gram',
-  'made_for',
-]
+  'closest', 'exposed', 'cohort', 'newcomers', 'separation', 'place', 'bin', 'rounds', 'devices',
+  'gram', 'made_for',
+]  # fmt: skip
 _NUMBER = re.compile(r'0|-?[1-9][0-9]{0,18}')
 _MOST_BYTES = 1 << 28
-
-Counts = counts.Counts
 
 
 def check(path: str | os.PathLike[str], run: runs_lib.Run) -> None:
@@ -204,7 +193,7 @@ class _Rows:
     self._need(len(self._rows[kind]) == 1, f'must have one row of kind {kind}; run the whole text')
     return self._rows[kind][0][:2]
 
-  def _counts(self, kind: str, total: int, least: int, below: int) -> Counts:
+  def _counts(self, kind: str, total: int, least: int, below: int) -> counts.Counts:
     """Returns the counts of a kind, of numbers within a range and with a total that is known."""
     pairs = sorted(row[:2] for row in self._rows[kind])
     values, amounts = np.array(pairs, np.int64).reshape(-1, 2).T
@@ -213,7 +202,7 @@ class _Rows:
     self._need(bool((np.diff(values) > 0).all()), f'has a {kind} twice')
     sums = (amounts > 0).all() and int(amounts.sum()) == total
     self._need(bool(sums), f'its counts of kind {kind} do not add up to {total}')
-    return Counts(values, amounts)
+    return counts.Counts(values, amounts)
 
   def tally(
     self, claim: claim_lib.Claim, num_rounds: int, terms: tuple[int, int]
@@ -247,7 +236,7 @@ class _Rows:
     devices = counts.DeviceCounts(
       cohorts,
       separations,
-      Counts(places.values[some], ended[some]),
+      counts.Counts(places.values[some], ended[some]),
       self._witness(separations, num_rounds),
       newcomers,
     )
@@ -255,7 +244,7 @@ class _Rows:
       (devices,), num_devices, bins, (exposed,), exact, places.values.size, violations=None
     )
 
-  def _witness(self, separations: Counts, num_rounds: int) -> counts.Witness | None:
+  def _witness(self, separations: counts.Counts, num_rounds: int) -> counts.Witness | None:
     if not separations.values.size:
       self._need(not self._rows['closest'], 'has a closest pair, and no separation')
       return None
@@ -281,6 +270,8 @@ class _Rows:
     squares, exact = exposure.squares(joined, np.array([len(own) for own in patterns]))
     found = zip(squares.tolist(), rounds, map(tuple, patterns))
     exposed = min(itertools.starmap(count_lib.Exposed, found), key=lambda e: e.order)
-    distance = abs(int(count_lib.bins_of(np.array([exposed.square]))[0]) - top)
-    self._need(distance <= 1, 'its largest square is not that of its most exposed device')
+    ends = exposed.square * np.array([1.0 - sql.TOLERANCE, 1.0 + sql.TOLERANCE])
+    low, high = count_lib.bins_of(ends).tolist()
+    fits = low <= top <= high
+    self._need(fits, 'its largest square is not that of its most exposed device')
     return exposed, exact

@@ -17,7 +17,7 @@ from fl_dpftrl.noise import units
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import statement
 from fl_dpftrl.reports import privacy
-from fl_dpftrl.rounds import audited, budget, noise_rows, record, structures, sums
+from fl_dpftrl.rounds import audited, budget, guard, noise_rows, record, structures, sums
 from fl_dpftrl.rounds import round as round_lib
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
@@ -291,6 +291,8 @@ class PrivateAggregator:
       raise ValueError('the aggregator is closed; make it again to go on')
     if self._open is not None:
       raise ValueError(f'round {self._open.index} is still open')
+    if self.next_round >= self._rows.max_rows:  # Before anything is recorded.
+      raise guard.BudgetSpentError(f'round {self.next_round} has no row of noise')
 
   def _arithmetic(self) -> arithmetic_lib.Arithmetic:
     """Returns the numbers that releases are made of."""

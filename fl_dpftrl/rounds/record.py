@@ -54,11 +54,6 @@ class Record:
     """Rounds that were admitted."""
     return self._log.num_rounds
 
-  @property
-  def path(self) -> pathlib.Path:
-    """The log."""
-    return self._log.path
-
   def check_whole(self, used: int) -> None:
     """Raises LostStateError if the log lacks rounds of which rows were used."""
     if self._log.num_rounds < used:
