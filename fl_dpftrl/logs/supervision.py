@@ -33,7 +33,7 @@ def enter(program: str) -> None:
   before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.SIGNALS)
   child = os.fork()
   if child:
-    signals.handle(lambda number, frame: os.kill(child, number))
+    signals.handle(lambda number, frame: _forward(number, child))
   signal.pthread_sigmask(signal.SIG_SETMASK, before)
   if not child:
     with contextlib.suppress(AttributeError):  # Linux ends a child with its parent.
@@ -46,3 +46,8 @@ def enter(program: str) -> None:
     why = _WHY.get(-status, f'a file crashed what read it ({name}); it is damaged, or made to')
     os.write(2, f'{program}: {why}\n'.encode())
   os._exit(2 if status < 0 else status)
+
+
+def _forward(number: int, child: int) -> None:
+  with contextlib.suppress(ProcessLookupError):  # The child has just ended: its status is enough.
+    os.kill(child, number)
