@@ -7,6 +7,7 @@ import pytest
 from scipy import optimize, stats
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.amplification import bins, bound, certified, sampled_gaussian
 from tests.amplification import adversaries
 
@@ -66,6 +67,40 @@ def test_certified_is_above_the_truth_and_near(seed):
   assert truth <= found <= 1.03 * truth
   dropped = np.diag(np.diag(PAIR))  # Correlations of bins are needed.
   assert certified.approximate(dropped, delta, 2.0 * most) < 0.98 * truth
+
+
+@pytest.mark.parametrize('delta', [1e-6, 1e-10])
+def test_three_rounds_in_two_bins(delta):
+  """Beside integration, which each wrong way to compute it falls short of."""
+  c = np.array([[1.0, 0.0, 0.0], [0.5, 1.0, 0.0], [0.25, 0.5, 1.0]]) / 1.1
+  patterns = ((0, 2), (1,))
+  gram = adversaries.gram(c, patterns)
+  deltas = lambda e: [delta_of(gram, e, absent=absent) for absent in (False, True)]
+  root = lambda of: optimize.brentq(lambda e: math.log(max(of(e), 1e-300) / delta), 0.1, 11.0)
+  truth = root(lambda e: max(deltas(e)))
+  most = 1.3 * truth
+  found = certified.certified(gram, HALVES, delta, 1e-3 * delta, most, 200_000, *generators(1))
+  assert truth <= found <= 1.02 * truth
+  alone = root(lambda e: deltas(e)[1])
+  mean = gaussian.epsilon(float(HALVES @ gram @ HALVES) ** -0.5, delta)
+  one = gaussian.epsilon(1.0 / np.linalg.norm(c, axis=0).max(), delta)
+  assert max(alone, mean, one) < 0.9 * truth
+
+
+@pytest.mark.parametrize('delta', [1e-6, 1e-10])
+def test_poisson_within_a_part_of_banded_noise(delta):
+  """Rounds 0 and 2 of a part share no row of C, so their PLD composes."""
+  q, noise = 0.3, 0.9
+  c = np.eye(4) + 0.5 * np.eye(4, k=-1)
+  patterns, chances = ((), (0,), (2,), (0, 2)), np.array([(1 - q) ** 2, q - q**2, q - q**2, q**2])
+  gram = adversaries.gram(c / noise, patterns)
+  truth = sampled_gaussian.epsilon(noise / 1.25**0.5, delta, probability=q, count=2)
+  gram = certified.enlarged(gram)
+  proposal = certified.present(gram, chances, truth)
+  found = certified._descend(proposal, delta, 1e-3 * delta, 2.0 * truth, 200_000, *generators(2))
+  assert truth * (1.0 - 1e-6) <= found <= 1.02 * truth
+  one = sampled_gaussian.epsilon(noise, delta, probability=q, count=2)
+  assert one < 0.97 * truth
 
 
 @pytest.mark.slow
