@@ -1,5 +1,6 @@
 """Admission of devices to a round by the declared participation schema."""
 
+import collections
 import dataclasses
 import functools
 from typing import NamedTuple
@@ -65,6 +66,18 @@ class Admission:
     """The admitted devices, as text or int64."""
     return ids_lib.as_numpy(self.column)
 
+  def check_whole(self, least: int) -> None:
+    """Raises ValueError if a candidate may not take part, or there are fewer than needed."""
+    if self.turned_away:
+      reasons = collections.Counter(each.reason for each in self.turned_away)
+      counts = ', '.join(f'{count} by {reason}' for reason, count in sorted(reasons.items()))
+      raise ValueError(
+        f'device_ids: {len(self.turned_away)} may not take part in round {self.round_index}'
+        f' ({counts}); admissible(device_ids) leaves them out'
+      )
+    if len(self.column) < least:
+      raise ValueError(f'device_ids: {least} updates need as many devices, got {len(self.column)}')
+
 
 class Gate:
   """Admits the devices that keep to a schema, which it decides device by device.
@@ -84,6 +97,10 @@ class Gate:
     if isinstance(schema, schemas.FixedSeparation):
       raise ValueError(f'schema must be a MinSep, got {messages.quoted(schema)}')
     self._schema = schema or schemas.MinSep(_ENDLESS, min_sep=1)
+    self.clear()
+
+  def clear(self) -> None:
+    """Forgets all rounds."""
     self.seen = seen.Seen()
 
   def check(self, device_ids: ids_lib.Ids, *, at_most: int | None = None) -> Admission:

@@ -1,8 +1,10 @@
 """Noised means of updates, round by round, for any training loop."""
 
 import contextlib
+import itertools
 import os
 import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from fl_dpftrl.noise import units
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import statement
 from fl_dpftrl.reports import privacy
-from fl_dpftrl.rounds import audited, budget, guard, noise_rows, record, structures, sums
+from fl_dpftrl.rounds import admission, audited, budget, guard, noise_rows, record, structures, sums
 from fl_dpftrl.rounds import round as round_lib
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
@@ -163,7 +165,7 @@ class PrivateAggregator:
 
   @property
   def next_round(self) -> int:
-    """The round that `round` begins, and its row of noise."""
+    """The first round that is not recorded, which `round` begins, and its row of noise."""
     return self._record.num_rounds
 
   @property
@@ -192,13 +194,42 @@ class PrivateAggregator:
         that there are.
       OSError: when the block is entered, if the log cannot be written; nothing has changed then.
     """
-    if at_least is None:
-      at_least = self.report_goal if self.sampling is None else 0
-    elif self.sampling is not None:  # A failed round would tell the size of a secret batch.
-      raise ValueError('at_least and sampling exclude each other: batches are of any size')
-    else:
-      at_least = units.checked('at_least', at_least)
-    return round_lib.Round(self, device_ids, at_least)
+    return round_lib.Round(self, device_ids, self._least(at_least))
+
+  def rounds(
+    self, cohorts: Iterable[ids_lib.Ids], *, reserve: int = 64, at_least: int | None = None
+  ) -> Iterator[round_lib.Round]:
+    """Yields rounds of cohorts that are known before, each for a `with` block.
+
+        for round_ in aggregator.rounds(batch_ids for batch_ids in batches):
+          with round_:
+            round_.add_batch(gradients(model, round_.device_ids))
+          model = step(model, round_.mean)
+
+    Cohorts are recorded durably, and their rows of noise marked as used, `reserve` rounds at a
+    time, which costs as much as one. All of them took part then: if the process is killed or the
+    loop ends, the rounds that were reserved and not computed are used up, and release nothing.
+
+    Args:
+      cohorts: device ids of each round, as `round` takes them.
+      reserve: rounds to record at a time, at least 1.
+      at_least: see `round`.
+
+    Raises:
+      ValueError, BudgetSpentError, OSError: see `round`; before the first round of those that are
+        recorded together, and nothing has changed then.
+    """
+    reserve, least = schemas.positive_integer('reserve', reserve), self._least(at_least)
+    cohorts = iter(cohorts)
+    # Up to the last round; one beyond it is refused.
+    while some := list(
+      itertools.islice(cohorts, min(reserve, max(1, self.max_rounds - self.next_round)))
+    ):
+      with self._lock:
+        admitted = self._admitted(some, least)
+        self._rows.reserve(self.next_round)
+      for each in admitted:
+        yield round_lib.Round(self, each.device_ids, least, each.round_index)
 
   def admissible(self, device_ids: ids_lib.Ids, *, at_most: int | None = None) -> np.ndarray:
     """Returns those that may take part in the next round by the schema, in their order.
@@ -285,14 +316,27 @@ class PrivateAggregator:
     self._record.close()
     self._rows.close()
 
+  def _least(self, at_least: int | None) -> int:
+    """Returns the fewest updates of a round."""
+    if at_least is None:
+      return self.report_goal if self.sampling is None else 0
+    if self.sampling is not None:  # A failed round would tell the size of a secret batch.
+      raise ValueError('at_least and sampling exclude each other: batches are of any size')
+    return units.checked('at_least', at_least)
+
+  def _admitted(self, cohorts: Sequence[ids_lib.Ids], least: int) -> list[admission.Admission]:
+    self._check_between_rounds()
+    if self.next_round >= self._rows.max_rows:  # Before anything is recorded.
+      raise guard.BudgetSpentError(f'round {self.next_round} has no row of noise')
+    return self._record.guard.reserve(cohorts, least=least)
+
   def _check_between_rounds(self) -> None:
     """Raises ValueError if the aggregator is closed, or a round is open."""
     if self._record.is_closed:
       raise ValueError('the aggregator is closed; make it again to go on')
     if self._open is not None:
       raise ValueError(f'round {self._open.index} is still open')
-    if self.next_round >= self._rows.max_rows:  # Before anything is recorded.
-      raise guard.BudgetSpentError(f'round {self.next_round} has no row of noise')
+    self._rows.prepare()  # Refuses a fork before anything is recorded.
 
   def _arithmetic(self) -> arithmetic_lib.Arithmetic:
     """Returns the numbers that releases are made of."""

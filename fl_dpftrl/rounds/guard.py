@@ -4,6 +4,7 @@ import dataclasses
 import operator
 import os
 import time
+from collections.abc import Sequence
 
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.files import durable
@@ -98,9 +99,7 @@ class Guard:
       self.claim = dataclasses.replace(claim, schema=kept)
     self.gate = None if claim.sampling else admission.Gate(claim.schema)
     self.log = ledger_lib.LogWriter(log, self.claim)
-    if self.gate is not None:
-      for t in range(self.log.num_rounds):
-        self.gate.record(self.log.column(t))
+    self._record_log()
 
   def __repr__(self) -> str:
     text = f'Guard(round {self.log.num_rounds} of {self.max_rounds}, {self.log.path})'
@@ -136,7 +135,9 @@ class Guard:
       BudgetSpentError: if the next round would pass the budget.
       ValueError: for malformed ids.
     """
-    t = self.num_rounds
+    return self._checked(self.num_rounds, device_ids, at_most)
+
+  def _checked(self, t: int, device_ids: ids_lib.Ids, at_most: int | None) -> admission.Admission:
     if self._planned is not None and t >= self._planned:
       raise BudgetSpentError(f'round {t} is beyond the {self._planned} rounds that there are')
     if self._budget is not None and t >= self._budget.max_rounds:
@@ -177,15 +178,48 @@ class Guard:
     admitted = self.check(device_ids, at_most=at_most)
     if row is not None:
       self._check_row(operator.index(row))
-    self._begin(admitted, timestamp)
-    return admitted
-
-  def _begin(self, admitted: admission.Admission, timestamp: int | None = None) -> None:
-    """Records the cohort that `check` returned, durably."""
     now = int(time.time()) if timestamp is None else timestamp
     self.log.append(admitted.round_index, admitted.column, now)
+    self._record(admitted)
+    return admitted
+
+  @durable.one_at_a_time
+  def reserve(self, cohorts: Sequence[ids_lib.Ids], *, least: int = 0) -> list[admission.Admission]:
+    """Admits whole cohorts to the next rounds at the cost of one: all are recorded, or none.
+
+    Args:
+      cohorts: device ids of each round, as `admit` takes them.
+      least: fewest devices of each.
+
+    Raises:
+      ValueError: for a device that may not take part; else see `admit`.
+    """
+    admitted: list[admission.Admission] = []
+    try:
+      for t, device_ids in enumerate(cohorts, self.num_rounds):
+        if admitted:  # Who may take part depends on the round before.
+          self._record(admitted[-1])
+        admitted.append(self._checked(t, device_ids, None))
+        admitted[-1].check_whole(least)
+      columns = [each.column for each in admitted]
+      self.log.reserve(self.num_rounds, columns, int(time.time()))
+    except BaseException:
+      if len(admitted) > 1:
+        self._record_log()
+      raise
+    for last in admitted[-1:]:
+      self._record(last)
+    return admitted
+
+  def _record(self, admitted: admission.Admission) -> None:
     if self.gate is not None:
       self.gate.record(admitted.column)
+
+  def _record_log(self) -> None:
+    if self.gate is not None:
+      self.gate.clear()
+      for t in range(self.log.num_rounds):
+        self.gate.record(self.log.column(t))
 
   def close(self) -> None:
     """Writes the log as one Parquet file; nothing can be admitted then."""

@@ -87,10 +87,12 @@ class NoiseRows:
       ) from None
     self._giving, self._process = durable.ThreadLock(self._folder), os.getpid()
     self._mark: mark.MarkFile | None = None
+    self._next, self._trail = 0, 0  # Of the rows that were given out; a trail of 0 is not known.
     self._rows = ahead.Rows(self._source, size, self.max_rows)
     try:
       durable.remove_leftovers(self._folder)
       self._seed = self._secret(noise_seed, moved)
+      self._next, self._trail = self._released(), self._opened().kept[0]
     except BaseException:
       self.close()
       raise
@@ -108,7 +110,8 @@ class NoiseRows:
 
   @property
   def next_row(self) -> int:
-    return self._opened().released() or 0
+    self._opened()
+    return self._next
 
   def row(self, t: int) -> np.ndarray:
     """Returns row t, float64, shape [size]; the entries of Z have standard deviation 1.
@@ -135,13 +138,12 @@ class NoiseRows:
           f' is {first}'
         )
       values, made = self._rows.row(self._seed, t)
-      trail = self._opened().kept[0]  # Of the rows before the first; 0 where it is not known.
-      if t == first and trail and trail % 2**64 != made.before:
+      if t == first and self._trail and self._trail % 2**64 != made.before:
         raise mark.LostStateError(
           'this machine makes other rows of noise than the one that made the rows before; go on'
           ' there'
         )
-      self._mark_used(t + 1, made.after)
+      self._use(t + 1, made.after)
       return values
 
   def prepare(self) -> None:
@@ -153,6 +155,15 @@ class NoiseRows:
     """Marks the rows before row t as used, durably, without making them."""
     with self._giving:
       if t > self.next_row:
+        self._use(t, 0)
+
+  def reserve(self, t: int) -> None:
+    """Marks the rows before row t as used, durably, to give them out without further writes.
+
+    Those that were not given out when the process ends never are.
+    """
+    with self._giving:
+      if t > self._released():
         self._mark_used(t, 0)
 
   def close(self) -> None:
@@ -171,6 +182,15 @@ class NoiseRows:
       raise ValueError('the noise rows were opened by another process, which alone may use them')
     return self._mark
 
+  def _released(self) -> int:
+    return self._opened().released() or 0
+
+  def _use(self, num_rows: int, trail: int) -> None:
+    """Marks rows as given out, durably unless they are reserved."""
+    if num_rows >= self._released():
+      self._mark_used(num_rows, trail)
+    self._next, self._trail = num_rows, trail
+
   def _mark_used(self, num_rows: int, trail: int) -> None:
     marked = self._opened()
     marked.kept = (trail - (trail >> 63 << 64), *marked.kept[1:])
@@ -183,7 +203,7 @@ class NoiseRows:
     if not secret.exists():
       self._folder.chmod(0o700)
       self._open_mark(marked)
-      if self.next_row or any(self._opened().kept):
+      if self._released() or any(self._opened().kept):
         raise mark.LostStateError(
           f'{secret} is gone, and its noise cannot go on; name another folder'
         )
@@ -220,7 +240,7 @@ class NoiseRows:
         f'{self._folder} was made {"without a" if noise_seed is not None else "with a"} noise_seed,'
         ' or does not say; go on as it was begun, or name another folder'
       )
-    is_new = not any(self._opened().kept) and not self.next_row  # Its process was killed here.
+    is_new = not any(self._opened().kept) and not self._released()  # Its process was killed here.
     if self._opened().is_put_back or self._opened().kept[1:] != _identity_of(secret):
       if not moved and (not is_new or self._opened().is_put_back):
         raise mark.LostStateError(
@@ -241,7 +261,7 @@ class NoiseRows:
     """Records in the mark which file of the seed it belongs to."""
     opened = self._opened()
     opened.kept = (opened.kept[0], *_identity_of(secret))
-    opened.mark_released(self.next_row)
+    opened.mark_released(self._released())
 
   def _facts(self) -> dict[str, str | int]:
     """Returns what determines the rows beside the seed."""

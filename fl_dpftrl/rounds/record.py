@@ -1,16 +1,12 @@
 """Record of a run: who took part in which round, and what that proves."""
 
-import collections
 import os
 import pathlib
-
-import numpy as np
 
 from fl_dpftrl import accounting
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.files import durable, mark
 from fl_dpftrl.logs import claim as claim_lib
-from fl_dpftrl.logs import ids as ids_lib
 from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import schemas
@@ -69,30 +65,6 @@ class Record:
       # A strategy file has figures for some schema; without one, for a single round.
       files.save_strategy(path, claim.strategy, schema=claim.schema or schemas.MinSep(1, 1))
     claim.save(self._folder)
-
-  def admit(self, device_ids: ids_lib.Ids, least: int) -> tuple[int, np.ndarray]:
-    """Records the cohort of the next round durably, and returns the round with it.
-
-    Args:
-      device_ids: the cohort.
-      least: fewest devices.
-
-    Raises:
-      ValueError, BudgetSpentError, OSError: see `PrivateAggregator.round`.
-    """
-    checked = self.guard.check(device_ids)
-    t, ids = checked.round_index, checked.device_ids
-    if checked.turned_away:
-      reasons = collections.Counter(each.reason for each in checked.turned_away)
-      counts = ', '.join(f'{count} by {reason}' for reason, count in sorted(reasons.items()))
-      raise ValueError(
-        f'device_ids: {len(checked.turned_away)} may not take part in round {t} ({counts});'
-        ' admissible(device_ids) leaves them out'
-      )
-    if len(ids) < least:
-      raise ValueError(f'device_ids: {least} updates need as many devices, got {len(ids)}')
-    self.guard._begin(checked)  # Rows have the numbers of their rounds.
-    return t, ids
 
   @durable.one_at_a_time
   def privacy_loss(self, delta: float | None) -> accounting.Guarantee:

@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fl_dpftrl.files import durable
 from fl_dpftrl.logs import ids as ids_lib
 from fl_dpftrl.rounds import sums
@@ -18,7 +20,7 @@ class Round:
   Threads may add at the same time. Means do not depend on the order of the updates.
 
   Attributes:
-    index: number of the round; None before the block is entered.
+    index: number of the round; None before it is recorded.
     device_ids: devices of the round.
     at_least: fewest updates for a mean.
     is_open: whether updates can be added.
@@ -27,9 +29,14 @@ class Round:
   """
 
   def __init__(
-    self, aggregator: 'aggregator_lib.PrivateAggregator', device_ids: ids_lib.Ids, at_least: int
+    self,
+    aggregator: 'aggregator_lib.PrivateAggregator',
+    device_ids: ids_lib.Ids,
+    at_least: int,
+    index: int | None = None,
   ):
-    self.index: int | None = None
+    """Makes a round that `begin` records, or one that is recorded already, with its index."""
+    self.index, self._was_entered = index, False
     self.device_ids, self.at_least = device_ids, at_least
     self.num_updates = self.clipped_count = self.zeroed_count = self.rejected_count = 0
     self._aggregator, self._lock = aggregator, durable.ThreadLock(aggregator.folder)
@@ -59,12 +66,16 @@ class Round:
     """
     aggregator = self._aggregator
     with aggregator._lock:
-      if self.index is not None:
+      if self._was_entered:
         raise ValueError(f'round {self.index} was entered before: a round is one block')
-      aggregator._check_between_rounds()
-      aggregator._rows.prepare()  # Refuses a fork before anything is recorded.
-      self.index, self.device_ids = aggregator._record.admit(self.device_ids, least=self.at_least)
-      self._admitted = frozenset(self.device_ids.tolist())
+      if self.index is None:
+        (admitted,) = aggregator._admitted([self.device_ids], self.at_least)
+        self.index, self.device_ids = admitted.round_index, admitted.device_ids
+      else:
+        aggregator._check_between_rounds()
+        if self.index < aggregator._rows.next_row:
+          raise ValueError(f'round {self.index} was passed over, as a later one was entered')
+      self._was_entered = True
       aggregator._open, self.is_open = self, True
       aggregator._sum.clear()
       return self
@@ -139,7 +150,7 @@ class Round:
     Raises:
       ValueError: before the end of the block, and if the round failed.
     """
-    if self.is_open or self.index is None:
+    if self.is_open or not self._was_entered:
       raise ValueError('the mean is there after the block of its round')
     if self._mean is None:
       raise ValueError(f'round {self.index} failed, and nothing of it is released')
@@ -187,6 +198,7 @@ class Round:
     if hasattr(device_id, 'item'):  # A number of NumPy, PyTorch or JAX.
       device_id = device_id.item()
     if self._waiting is None:
+      self._admitted = frozenset(np.asarray(self.device_ids).tolist())
       self._waiting = set(self._admitted)
     if device_id not in self._waiting:
       known = device_id in self._admitted

@@ -433,6 +433,66 @@ def test_threads_that_ask_for_epsilon_count_each_round_once(tmp_path, monkeypatc
     assert aggregator.privacy_loss() == aggregator.statement().worst_case
 
 
+def test_rounds_that_are_reserved_release_what_rounds_one_by_one_do(tmp_path):
+  cohorts = [['a', 'b'], ['c', 'd'], ['a', 'b'], ['c', 'd'], ['a', 'e']]
+  with opened(tmp_path / 'one', noise_seed=1, schema=SCHEMA) as aggregator:
+    means = [flat(released(aggregator, ids)) for ids in cohorts]
+    digest = aggregator._record.guard.log.digest
+  recorded = []
+  with opened(tmp_path / 'many', noise_seed=1, schema=SCHEMA) as aggregator:
+    for t, round_ in enumerate(aggregator.rounds(iter(cohorts), reserve=2)):
+      with round_:
+        for i in range(2):
+          round_.add(update(i), device_id=cohorts[t][i])
+      assert flat(round_.mean).tobytes() == means[t].tobytes() and round_.index == t
+      recorded.append(aggregator.next_round)
+    assert recorded == [2, 2, 4, 4, 5] and aggregator._record.guard.log.digest == digest
+
+
+def test_rounds_that_were_reserved_are_used_up(tmp_path):
+  with opened(tmp_path, schema=SCHEMA) as aggregator:
+    first, second, third = list(aggregator.rounds(map(list, ['ab', 'cd', 'ab']), reserve=3))
+    with second:
+      second.add(update())
+      second.add(update())
+    with pytest.raises(ValueError, match='round 0 was passed over'):
+      first.begin()
+    with pytest.raises(ValueError, match='round 1 was entered before'):
+      second.begin()
+    with pytest.raises(ValueError, match='after the block of its round'):
+      third.mean  # noqa: B018
+  with opened(tmp_path, schema=SCHEMA) as aggregator:
+    assert aggregator.next_round == 3
+    assert aggregator.admissible(list('abcd')).tolist() == ['c', 'd']
+
+
+def test_a_cohort_that_is_refused_reserves_nothing(tmp_path):
+  with opened(tmp_path, schema=SCHEMA) as aggregator:
+    for bad, why in (
+      (['a', 'd'], 'round 2 .1 by min_sep'),
+      (['e'], 'need as many'),
+      ([1, 2], 'type'),
+    ):
+      with pytest.raises(ValueError, match=why):
+        list(aggregator.rounds([['a', 'b'], ['c', 'd'], bad]))
+      assert aggregator.next_round == 0
+    assert aggregator.admissible(list('abcd')).tolist() == list('abcd')
+    with pytest.raises(ValueError, match='reserve'):
+      next(aggregator.rounds([], reserve=0))
+
+
+def test_rounds_are_reserved_up_to_the_budget(tmp_path):
+  with opened(tmp_path, schema=SCHEMA) as aggregator:
+    rounds = aggregator.rounds([list('ab'), list('cd')] * 10, reserve=8)
+    for _ in range(SCHEMA.num_rounds):
+      with next(rounds) as round_:
+        round_.add(update())
+        round_.add(update())
+    with pytest.raises(guard.BudgetSpentError, match='round 12'):
+      next(rounds)
+    assert aggregator.next_round == SCHEMA.num_rounds
+
+
 def test_a_round_that_is_ending_cannot_fail(tmp_path, monkeypatch):
   """Nor can another begin, whose updates would enter its sum."""
   with opened(tmp_path / 'run') as aggregator:

@@ -24,6 +24,7 @@ LOG, NOISE = 'participation.parquet', 'noise'
 COHORTS = st.sets(st.sampled_from('abcd'), min_size=1).map(sorted)
 # Kills before or after the write of a number; most often none.
 KILLS = st.none() | st.none() | st.tuples(st.integers(0, 4), st.booleans())
+PLACES = st.sets(st.integers(0, 2))
 WRITES = ('fdatasync', 'fsync', 'ftruncate', 'link', 'pwrite', 'rename', 'replace', 'unlink')
 
 
@@ -101,6 +102,13 @@ class Aggregator:
     for device in cohort:
       self._round.add(np.zeros(3), device_id=device)
 
+  def reserve(self, cohorts: list[list[str]]) -> None:
+    self._reserved = list(self._aggregator.rounds(cohorts, reserve=len(cohorts)))
+
+  def begin_reserved(self, place: int) -> None:
+    self._round = self._reserved[place].begin()
+    self._round.add(np.zeros(3))
+
   def finish(self) -> bytes:
     self._round.end()
     return self._round.mean.tobytes()
@@ -169,7 +177,7 @@ class Protocol(stateful.RuleBasedStateMachine):
     self.run = None
     self.is_open_round, self.made = False, False
     self.begun: list[list[str]] = []  # The cohorts of all rounds.
-    self.tried: list[str] | None = None  # That of a round which was killed as it began.
+    self.tried: list[list[str]] = []  # Those of rounds which were killed as they began.
     self.released: dict[int, bytes] = {}
     self.saved: tuple[pathlib.Path, int] | None = None
 
@@ -205,9 +213,9 @@ class Protocol(stateful.RuleBasedStateMachine):
     if run is None:
       return
     self.run, self.made = run, True
-    if self.tried is not None and run.next_round == len(self.begun) + 1:
-      self.begun.append(self.tried)
-    self.tried = None
+    if self.tried and run.next_round == len(self.begun) + len(self.tried):
+      self.begun += self.tried
+    self.tried = []
     assert run.next_round == len(self.begun)
 
   # Its rounds.
@@ -215,21 +223,37 @@ class Protocol(stateful.RuleBasedStateMachine):
   @stateful.precondition(lambda self: self.run is not None and not self.is_open_round)
   @stateful.rule(cohort=COHORTS, kill=KILLS)
   def begin(self, cohort, kill=None):
-    self.tried = cohort
+    self.tried = [cohort]
     self.attempt(lambda: self.run.begin(cohort), kill)
     if self.run is not None:
       self.begun.append(cohort)
-      self.tried, self.is_open_round = None, True
+      self.tried, self.is_open_round = [], True
       assert self.run.next_round == len(self.begun)
+
+  @stateful.precondition(lambda self: isinstance(self.run, Aggregator) and not self.is_open_round)
+  @stateful.rule(cohorts=st.lists(COHORTS, min_size=2, max_size=3), finished=PLACES, kill=KILLS)
+  def reserve(self, cohorts, finished, kill=None):
+    """Begins rounds at once, of which some are computed; all are used up."""
+    self.tried = cohorts
+    self.attempt(lambda: self.run.reserve(cohorts), kill)
+    if self.run is None:
+      return
+    first = len(self.begun)
+    self.begun += cohorts
+    self.tried = []
+    for place in sorted(finished):
+      if self.run is not None and place < len(cohorts):
+        self.run.begin_reserved(place)
+        self.finish(kill, first + place)
 
   @stateful.precondition(lambda self: self.is_open_round)
   @stateful.rule(kill=KILLS)
-  def finish(self, kill=None):
+  def finish(self, kill=None, number=None):
     row = self.attempt(lambda: self.run.finish(), kill)
     self.is_open_round = False
     if row is not None:
       assert row not in self.released.values()
-      self.released[len(self.begun) - 1] = row
+      self.released[len(self.begun) - 1 if number is None else number] = row
 
   @stateful.rule(cohort=COHORTS)
   def compute_a_round(self, cohort):
@@ -254,7 +278,7 @@ class Protocol(stateful.RuleBasedStateMachine):
 
   def settle(self):
     """Ends the process, once it is known which rounds it began."""
-    if self.tried is not None:
+    if self.tried:
       self.start()
     self.die()
 
