@@ -7,8 +7,8 @@ private as DP-SGD on that part alone. Secret bins, for any strategy, have a modu
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 from fl_dpftrl import error as error_lib
 from fl_dpftrl import sensitivity as sensitivity_lib
@@ -228,25 +228,6 @@ def calibrate(
     multiplier, step = multiplier * (1.0 + step), 4.0 * step
 
 
-class Candidate(NamedTuple):
-  """Number of bands and the noise it needs for one guarantee.
-
-  Attributes:
-    sampling: sampling scheme with one part per band.
-    effective_noise_multiplier: smallest one that meets ε.
-    rms_noise: RMS over the queries of the standard deviation of their noise, per unit of clip
-      norm. Divided by the batch size, it is the noise of sums of mean updates.
-  """
-
-  sampling: sampling_lib.CyclicPoisson
-  effective_noise_multiplier: float
-  rms_noise: float
-
-  @property
-  def num_bands(self) -> int:
-    return self.sampling.num_parts
-
-
 def candidate_bands(*, num_rounds: int, num_examples: int, batch_size: float) -> tuple[int, ...]:
   """Returns the numbers of bands to compare: powers of two and the maximum.
 
@@ -259,41 +240,6 @@ def candidate_bands(*, num_rounds: int, num_examples: int, batch_size: float) ->
   return tuple(sorted({most, *(2**i for i in range(most.bit_length()))}))
 
 
-def compare_bands(
-  rms_losses: Mapping[int, float],
-  *,
-  num_rounds: int,
-  num_examples: int,
-  batch_size: float,
-  epsilon: float,
-  delta: float,
-) -> tuple[Candidate, ...]:
-  """Compares numbers of bands at one guarantee, ε at δ, sorted by increasing noise.
-
-  More bands lower the error of the queries. Fewer bands need less noise for the same ε, because
-  each example is sampled with a lower probability. The best number depends on ε.
-
-  Args:
-    rms_losses: map from number of bands to the rms_loss of its strategy for one participation
-      per example: largest column norm times RMS error.
-    num_rounds, num_examples, batch_size: see `sampling.CyclicPoisson`.
-    epsilon, delta: see `calibrate`.
-
-  Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, appendix F.4.
-  """
-  if not rms_losses:
-    raise ValueError('rms_losses must hold at least one number of bands')
-  candidates = []
-  for bands, loss in rms_losses.items():
-    gaussian.check_positive(f'rms_losses[{bands}]', loss)
-    sampling = sampling_lib.CyclicPoisson(
-      num_rounds=num_rounds, num_examples=num_examples, batch_size=batch_size, num_parts=bands
-    )
-    multiplier = sampled_gaussian.effective_noise_multiplier(epsilon, delta, **_chances(sampling))
-    candidates.append(Candidate(sampling, multiplier, multiplier * loss))
-  return tuple(sorted(candidates, key=lambda c: (c.rms_noise, c.num_bands)))
-
-
 def choose(
   strategies: Iterable[base.Strategy],
   sampling: sampling_lib.Sampled,
@@ -304,12 +250,15 @@ def choose(
 ) -> tuple[base.Strategy, AmplifiedGuarantee | bins.BinsGuarantee]:
   """Returns the strategy with the least noise at one guarantee, ε at δ, and its guarantee.
 
-  Batches are sampled from as many parts as a strategy has bands. The noise is the RMS over the
-  queries of the workload.
+  More bands lower the error of the queries; fewer bands need less noise, because each example is
+  sampled with a lower probability. Batches are sampled from as many parts as a strategy has bands.
+  The noise is the RMS over the queries of the workload.
 
   Args:
     sampling: scheme of batches, whose num_parts is not used, or secret bins.
     epsilon, delta: see `calibrate`.
+
+  Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, appendix F.4.
   """
   found: list[Any] = []
   for strategy in strategies:

@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,8 +25,9 @@ EXAMPLE = (
 
 _RANGE_POINTS = 9  # number of min-seps evaluated over a range
 _SIZES = ('num_bands', 'num_buffers')
-_SAMPLING = ('epsilon', 'delta', 'num_examples', 'batch_size')
-# Flags that the choice of the number of bands sets itself or does not use.
+_BATCHES, _BINS = ('num_examples', 'batch_size'), ('num_bins',)
+_SHARES = (1, 2, 3, 4)  # of the bins: min-seps, or numbers of bands, to choose among
+# Flags that the choice of a strategy at ε sets itself or does not use.
 _NOT_SAMPLED = ('min_sep', 'max_participations', 'separation', 'min_sep_range', 'num_bands')
 
 
@@ -60,12 +60,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
     '--epsilon',
     type=float,
-    help='upper limit of ε for Poisson-sampled batches; selects num_bands with'
-    ' the least noise and needs --delta, --num_examples and --batch_size',
+    help='upper limit of ε where participation is drawn in secret; chooses the strategy with the'
+    ' least noise and needs --delta, and --num_examples and --batch_size for Poisson-sampled'
+    ' batches (banded mechanisms alone) or --num_bins for secret bins',
   )
   add('--delta', type=float, help='with --epsilon: δ')
   add('--num_examples', type=int, help='with --epsilon: m')
   add('--batch_size', type=float, help='expected number of examples per round; use with --epsilon')
+  add('--num_bins', type=int, help='number of secret bins; use with --epsilon')
   add('--output', metavar='FILE.json', help='strategy file to write')
 
 
@@ -96,9 +98,11 @@ def run(args: argparse.Namespace) -> json_files.Object:
   workload = flags.workload(args)
   optimizer = registry.OPTIMIZERS[args.mechanism]
   size = _size(args, optimizer)
-  sampled = _is_sampled(args, optimizer.size)
+  scheme = _scheme(args, optimizer.size)
   schemas = _schemas(args, optimizer)
-  if sampled:
+  if isinstance(scheme, sampling.SecretBins):
+    schemas = [dataclasses.replace(schemas[0], min_sep=scheme.num_bins)]
+  elif scheme is not None:
     schemas = [dataclasses.replace(schemas[0], max_participations=1)]
   output.check_file('output', args.output, '.json')
   start, shown = time.monotonic(), output.Progress('optimize')
@@ -113,8 +117,9 @@ def run(args: argparse.Namespace) -> json_files.Object:
       **size,
     )
 
-  if sampled:
-    strategy, further = _best_bands(args, workload, lambda n: optimize(schemas[0], num_bands=n))
+  if scheme is not None:
+    candidates = [optimize(schema, **size) for schema, size in _candidates(scheme, optimizer.size)]
+    strategy, further = _best(args, scheme, workload, candidates)
   else:
     strategy = optimize(schemas[0] if args.min_sep_range is None else schemas, **size)
     further = _further(args, optimizer, strategy, schemas, workload)
@@ -188,45 +193,68 @@ def _size(args: argparse.Namespace, optimizer: registry.Optimizer) -> dict[str, 
   return given
 
 
-def _is_sampled(args: argparse.Namespace, size: str | None) -> bool:
-  """Returns True if the flags ask for a choice of the number of bands."""
-  given = [name for name in _SAMPLING if getattr(args, name) is not None]
+def _scheme(args: argparse.Namespace, size: str | None) -> sampling.Sampled | None:
+  """Returns how participation is drawn, if the strategy is to be chosen at ε."""
+  given = [n for n in ('epsilon', 'delta', *_BATCHES, *_BINS) if getattr(args, n) is not None]
   if not given:
-    return False
-  for name in _SAMPLING:
+    return None
+  draws = _BINS if args.num_bins is not None else _BATCHES
+  for name in ('epsilon', 'delta', *draws):
     if name not in given:
       raise ValueError(f'--{given[0]}={getattr(args, given[0])} needs --{name}')
-  for name in _NOT_SAMPLED:
+  others = _BATCHES if draws is _BINS else ()
+  for name in (*_NOT_SAMPLED, *others):
     if getattr(args, name) is not None:
       raise ValueError(
         f'--{name}={getattr(args, name)} and --epsilon={args.epsilon} exclude'
         ' each other; drop one of them'
       )
-  if size != 'num_bands' or args.objective != 'rms':
+  if args.objective != 'rms' or (draws is _BATCHES and size != 'num_bands'):
     raise ValueError(
-      f'--epsilon={args.epsilon} needs a banded mechanism and'
-      f' --objective=rms, got --mechanism={args.mechanism} and'
-      f' --objective={args.objective}'
+      f'--epsilon={args.epsilon} needs --objective=rms, and a banded mechanism where batches are'
+      f' sampled, got --mechanism={args.mechanism} and --objective={args.objective}'
     )
-  return True
+  drawn = {name: getattr(args, name) for name in ('num_rounds', *draws)}
+  return sampling.SecretBins(**drawn) if draws is _BINS else sampling.CyclicPoisson(**drawn)
 
 
-def _best_bands(
-  args: argparse.Namespace, workload: workloads.Workload, optimize: Callable[[int], base.Strategy]
+def _candidates(
+  scheme: sampling.Sampled, size: str | None
+) -> list[tuple[participation.MinSep, dict[str, int]]]:
+  """Returns schemas and sizes to optimise for, of which one needs the least noise at ε."""
+  once = participation.MinSep(num_rounds=scheme.num_rounds, max_participations=1)
+  if isinstance(scheme, sampling.Batches):
+    bands = accountant.candidate_bands(
+      num_rounds=scheme.num_rounds, num_examples=scheme.num_examples, batch_size=scheme.batch_size
+    )
+    return [(once, {'num_bands': number}) for number in bands]
+  shares = sorted({-(-scheme.num_bins // share) for share in _SHARES})
+  if size == 'num_bands':
+    return [(once, {'num_bands': number}) for number in shares]
+  return [
+    (participation.MinSep(num_rounds=scheme.num_rounds, min_sep=number), {}) for number in shares
+  ]
+
+
+def _best(
+  args: argparse.Namespace,
+  scheme: sampling.Sampled,
+  workload: workloads.Workload,
+  candidates: list[base.Strategy],
 ) -> tuple[base.Strategy, json_files.Object]:
-  """Returns the strategy with the least noise at ε, of any number of bands, and its noise."""
-  run = {name: getattr(args, name) for name in ('num_rounds', 'num_examples', 'batch_size')}
+  """Returns the candidate with the least noise at ε, and its noise."""
   strategy, guarantee = accountant.choose(
-    [optimize(bands) for bands in accountant.candidate_bands(**run)],
-    sampling.CyclicPoisson(**run),
-    epsilon=args.epsilon,
-    delta=args.delta,
-    workload=workload,
+    candidates, scheme, epsilon=args.epsilon, delta=args.delta, workload=workload
   )
+  figures: json_files.Object = {'num_bins': args.num_bins}
+  if args.num_bins is None:
+    figures = {
+      'num_bands': accountant.num_bands(strategy),
+      'num_examples': args.num_examples,
+      'batch_size': args.batch_size,
+    }
   return strategy, {
-    'num_bands': accountant.num_bands(strategy),
-    'num_examples': args.num_examples,
-    'batch_size': args.batch_size,
+    **figures,
     'noise_multiplier': guarantee.noise_multiplier,
     'epsilon': guarantee.epsilon(),
     'delta': guarantee.delta,

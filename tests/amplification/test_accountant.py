@@ -118,35 +118,20 @@ def test_candidates():
 def test_best_bands_have_least_noise():
   run = {'num_rounds': 32, 'num_examples': 640, 'batch_size': 40}
   once = dpftrl.MinSep(num_rounds=32, max_participations=1)
-  losses = {
-    bands: error.error(dpftrl.optimize('banded', once, objective='rms', num_bands=bands), 32).rms
-    for bands in accountant.candidate_bands(**run)
-  }
-  assert list(losses) == [1, 2, 4, 8, 16]
-  found = accountant.compare_bands(losses, **run, epsilon=4.0, delta=1e-6)
-  assert [c.rms_noise for c in found] == sorted(c.rms_noise for c in found)
-  assert {c.num_bands for c in found} == set(losses)
-  assert 1 < found[0].num_bands < 16
-  for candidate in found:
-    multiplier = candidate.effective_noise_multiplier
-    assert candidate.rms_noise == pytest.approx(losses[candidate.num_bands] * multiplier)
-    guarantee = accountant.account(
-      dpftrl.Identity(), candidate.sampling, delta=1e-6, noise_multiplier=multiplier
-    )
-    assert 4.0 * (1.0 - 1e-4) <= guarantee.epsilon() <= 4.0
-
-
-@pytest.mark.parametrize(
-  'losses, message',
-  [
-    ({}, 'at least one'),
-    ({1: math.nan}, r'rms_losses\[1\].*nan'),
-    ({2: 0.0}, r'rms_losses\[2\].*0.0'),
-    ({64: 1.0}, 'batch_size=50'),
-  ],
-)
-def test_refuses_losses(losses, message):
-  with pytest.raises(ValueError, match=message):
-    accountant.compare_bands(
-      losses, num_rounds=64, num_examples=1000, batch_size=50, epsilon=1.0, delta=1e-6
-    )
+  bands = accountant.candidate_bands(**run)
+  assert bands == (1, 2, 4, 8, 16)
+  strategies = [dpftrl.optimize('banded', once, objective='rms', num_bands=b) for b in bands]
+  best, guarantee = accountant.choose(
+    strategies, sampling.CyclicPoisson(**run), epsilon=4.0, delta=1e-6
+  )
+  noise = {}
+  for b, strategy in zip(bands, strategies):
+    scheme = sampling.CyclicPoisson(**run, num_parts=b)
+    found = accountant.calibrate(strategy, scheme, epsilon=4.0, delta=1e-6)
+    assert 4.0 * (1.0 - 1e-4) <= found.epsilon() <= 4.0
+    noise[b] = found.noise_multiplier * error.error(strategy, 32).rms
+  least = min(noise, key=noise.get)
+  assert best is strategies[bands.index(least)] and 1 < least < 16
+  assert guarantee.noise_multiplier == pytest.approx(noise[least] / error.error(best, 32).rms)
+  with pytest.raises(ValueError, match='at least one'):
+    accountant.choose([], sampling.CyclicPoisson(**run), epsilon=4.0, delta=1e-6)
