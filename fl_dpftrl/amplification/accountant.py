@@ -228,15 +228,13 @@ def calibrate(
     multiplier, step = multiplier * (1.0 + step), 4.0 * step
 
 
-def candidate_bands(*, num_rounds: int, num_examples: int, batch_size: float) -> tuple[int, ...]:
+def candidate_bands(scheme: sampling_lib.Batches) -> tuple[int, ...]:
   """Returns the numbers of bands to compare: powers of two and the maximum.
 
   At the maximum a batch is nearly a whole part, so sampling amplifies little.
   """
-  sampling_lib.CyclicPoisson(
-    num_rounds=num_rounds, num_examples=num_examples, batch_size=batch_size
-  )
-  most = min(num_rounds, sampling_lib.most_parts(num_examples, batch_size))
+  most = sampling_lib.most_parts(scheme.num_examples, scheme.batch_size)
+  most = min(scheme.num_rounds, most)
   return tuple(sorted({most, *(2**i for i in range(most.bit_length()))}))
 
 

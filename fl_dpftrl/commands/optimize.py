@@ -222,18 +222,14 @@ def _candidates(
   scheme: sampling.Sampled, size: str | None
 ) -> list[tuple[participation.MinSep, dict[str, int]]]:
   """Returns schemas and sizes to optimise for, of which one needs the least noise at ε."""
-  once = participation.MinSep(num_rounds=scheme.num_rounds, max_participations=1)
+  n = scheme.num_rounds
+  once = participation.MinSep(num_rounds=n, max_participations=1)
   if isinstance(scheme, sampling.Batches):
-    bands = accountant.candidate_bands(
-      num_rounds=scheme.num_rounds, num_examples=scheme.num_examples, batch_size=scheme.batch_size
-    )
-    return [(once, {'num_bands': number}) for number in bands]
+    return [(once, {'num_bands': bands}) for bands in accountant.candidate_bands(scheme)]
   shares = sorted({-(-scheme.num_bins // share) for share in _SHARES})
   if size == 'num_bands':
-    return [(once, {'num_bands': number}) for number in shares]
-  return [
-    (participation.MinSep(num_rounds=scheme.num_rounds, min_sep=number), {}) for number in shares
-  ]
+    return [(once, {'num_bands': share}) for share in shares]
+  return [(participation.MinSep(num_rounds=n, min_sep=share), {}) for share in shares]
 
 
 def _best(

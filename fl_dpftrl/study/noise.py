@@ -91,8 +91,7 @@ def _found(
   schema, scheme, delta = design.participation, design.sampling, design.delta
   bands: tuple[int | None, ...] = (None,)
   if isinstance(scheme, sampling.Batches) and mechanism.mechanism in _BANDED:
-    sizes = {name: getattr(scheme, name) for name in ('num_rounds', 'num_examples', 'batch_size')}
-    bands = accountant.candidate_bands(**sizes)
+    bands = accountant.candidate_bands(scheme)
   paths = [
     _strategy_file(mechanism, schema, folder / _STRATEGIES_NAME, say, size) for size in bands
   ]

@@ -55,8 +55,10 @@ def test_optimize_for_secret_bins(tmp_path, result, mechanism):
   found = result(f'{line} {bins} {target} --output={tmp_path / "bins.json"}')
   plain = result(f'{line} --min_sep=12 --output={tmp_path / "plain.json"}')
   own, other = (
-    result(f'calibrate --strategy={tmp_path / name}.json --num_rounds=48 {target} {scheme}')
-    for name, scheme in (('bins', f'--sampling=bins {bins}'), ('plain', f'--sampling=bins {bins}'))
+    result(
+      f'calibrate --strategy={tmp_path / name} --num_rounds=48 {target} --sampling=bins {bins}'
+    )
+    for name in ('bins.json', 'plain.json')
   )
   assert own['noise_multiplier'] == pytest.approx(found['noise_multiplier'], rel=1e-3)
   assert found['epsilon'] <= 1.0 and found['num_bins'] == 12

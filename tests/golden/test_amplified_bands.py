@@ -60,13 +60,13 @@ def chances(epsilon: str, epochs: int, bands: int):
 def test_cells_anew():
   """With the most epochs, everything but the RMS errors."""
   for epochs in (512, 1024):
-    bands = accountant.candidate_bands(
+    scheme = sampling.CyclicPoisson(
       num_rounds=NUM_ROUNDS, num_examples=NUM_ROUNDS, batch_size=epochs
     )
     found = {
       b: RMS_ERRORS[b]
       * sampled_gaussian.effective_noise_multiplier(8.0, DELTA, **chances('8', epochs, b)[1])
-      for b in bands
+      for b in accountant.candidate_bands(scheme)
     }
     assert min(found, key=found.get) == published('8', epochs)
     assert found == pytest.approx(noise('8', epochs), rel=3e-5)
