@@ -42,9 +42,6 @@ class Actors:
     cpus: processors of an actor; may be a fraction.
     gpus: GPUs of an actor; may be a fraction, so that actors share one.
     wait_seconds: time without any actor after which a round fails.
-
-  Raises:
-    ValueError: for a number out of range.
   """
 
   number: int | None = None

@@ -44,9 +44,6 @@ def connect(address: str, *, insecure_network: bool = False) -> None:
     address: host:port of its head, or 'auto' for the one that RAY_ADDRESS names or that runs
       on this machine.
     insecure_network: accepts machines beside this one without token and TLS.
-
-  Raises:
-    ValueError: if the cluster cannot be reached, or does not protect its network.
   """
   if not ray.is_initialized():
     address = _only_address(address)
@@ -79,9 +76,6 @@ def room(number: int | None, *, cpus: float, gpus: float) -> int:
   Args:
     number: as asked; None for as many as fit.
     cpus, gpus: of each actor.
-
-  Raises:
-    ValueError: if the cluster has too few processors or GPUs.
   """
   found = []
   for name, key, needed in (('cpus', 'CPU', cpus), ('gpus', 'GPU', gpus)):
@@ -134,11 +128,7 @@ def store_bytes() -> float:
 
 
 def _only_address(address: str) -> str:
-  """Returns the address that is meant, where 'auto' stands for one.
-
-  Raises:
-    ValueError: if it may stand for several.
-  """
+  """Returns the address that is meant, where 'auto' stands for one."""
   if address != 'auto':
     return address
   if named := os.environ.get('RAY_ADDRESS'):

@@ -25,9 +25,8 @@ _Tensors = Sequence[tf.Tensor]
 class InProcessContext(tff.framework.SyncContext):
   """Runs TFF computations by the TensorFlow of this process.
 
-  A computation is compiled at its first call, and what was compiled goes with it.
-  Sums are made in the order of the clients: the same seed gives the same bits, for
-  any number of concurrent clients.
+  A computation is compiled at its first call, and what was compiled goes with it. Sums are made in
+  the order of the clients: the same seed gives the same bits, for any number of concurrent clients.
 
   Random numbers that clients draw in TensorFlow (dropout, stochastic quantisation) follow from
   seed, the number of the call, and the client's place in it. Those at the server come from the
@@ -50,9 +49,6 @@ class InProcessContext(tff.framework.SyncContext):
     clients_at: place where clients are trained; None for threads of this process.
     show_client_errors: whether the process in which an operation fails prints all words of the
       error to its stderr; for debugging alone, as they may quote clients' values.
-
-  Raises:
-    ValueError: for a number that will not do.
   """
 
   def __init__(

@@ -59,9 +59,6 @@ def batches(arrays: Any, batch_size: int) -> tf.data.Dataset:
   Args:
     arrays: one array or a nested structure of them, of shapes [num_rows, …]; they are copied.
     batch_size: rows in a batch.
-
-  Raises:
-    ValueError: if batch_size is below 1, or an array has no rows' dimension.
   """
   if batch_size < 1:
     raise ValueError(f'batch_size must be at least 1, got {batch_size!r}')

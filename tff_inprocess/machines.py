@@ -1,9 +1,8 @@
 """Trains the clients of a round on the actors of a Ray cluster.
 
-An actor is a process that Ray starts on a machine of the cluster. It gets a compiled step
-once, what all clients of a round share once a machine, and then blocks of clients, whose
-totals it sends back. The server's work, all noise and its seed stay in the driver, the
-process that trains.
+An actor is a process that Ray starts on a machine of the cluster. It gets a compiled step once,
+what all clients of a round share once a machine, and then blocks of clients, whose totals it sends
+back. The server's work, all noise and its seed stay in the driver, the process that trains.
 
 An actor that is lost, alone or with its machine, costs the blocks that it had: others train
 them, to the same totals.
@@ -51,9 +50,6 @@ def use_machines(
 
   Returns:
     The context; `stop` ends its actors.
-
-  Raises:
-    ValueError: if the cluster cannot be reached or used, saying what would do.
   """
   made = _context(
     address, seed, actors, default_num_clients, insecure_network, show_client_errors, say
@@ -73,9 +69,6 @@ def on_machines(address: str = 'auto', **settings: Any) -> Iterator[context.InPr
 
   Yields:
     The context.
-
-  Raises:
-    ValueError: if the cluster cannot be reached or used, saying what would do.
   """
   with context.within(_context(address, **settings)) as made:
     yield made

@@ -1,8 +1,7 @@
 """Work by several threads, whose results are taken in order.
 
-TensorFlow keeps some memory for each thread that has called it, for as long as the
-process lives. New threads in each round would take more and more, so they go from one
-round to the next.
+TensorFlow keeps some memory for each thread that has called it, for as long as the process lives.
+New threads in each round would take more and more, so they go from one round to the next.
 """
 
 import contextlib

@@ -59,11 +59,7 @@ def _flag(default: Any, text: str, choices: tuple[str, ...] = (), shown: bool = 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hparams:
-  """Hyperparameters of a run; field names are flag names.
-
-  Raises:
-    ValueError: naming the flag, its value and what would do.
-  """
+  """Hyperparameters of a run; field names are flag names."""
 
   dataset: str = _flag(
     'docstrings',
@@ -286,11 +282,7 @@ _define_flags(flags.FLAGS)
 
 
 def from_flags(values: flags.FlagValues = flags.FLAGS) -> Hparams:
-  """Returns the hyperparameters that parsed flags give.
-
-  Raises:
-    ValueError: naming flags that exclude each other, or a flag and its value.
-  """
+  """Returns the hyperparameters that parsed flags give."""
   given = {field.name: values[field.name].value for field in dataclasses.fields(Hparams)}
   noise = [name for name in NOISE_FLAGS if given[name] is not None]
   if len(noise) > 1:

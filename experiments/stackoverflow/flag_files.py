@@ -39,9 +39,8 @@ def expand(arguments: Sequence[str]) -> list[str]:
 
   Raises:
     OSError: if a file cannot be read.
-    ValueError: for a file that is too large, no UTF-8 or names itself, for more
-      than MOST_FILES, for --flagfile without a name, and for a flag whose name
-      has more than 100 characters.
+    ValueError: for a file that is too large, no UTF-8 or names itself, for more than MOST_FILES,
+      for --flagfile without a name, and for a flag whose name has more than 100 characters.
   """
   return _without_replaced(_Expansion().of(list(arguments), ()))
 

@@ -1,10 +1,9 @@
 """An LSTM layer with its gradient by hand, quick on small batches.
 
-TensorFlow's block operation, like a loop of cells with automatic gradients,
-multiplies by every weight matrix at each step, and sums their gradients step by
-step. Only the product with the previous output has to be made at each step: all
-others are made here for all steps at once, which on batches of 8 takes less
-than half the time.
+TensorFlow's block operation, like a loop of cells with automatic gradients, multiplies by every
+weight matrix at each step, and sums their gradients step by step. Only the product with the
+previous output has to be made at each step: all others are made here for all steps at once, which
+on batches of 8 takes less than half the time.
 """
 
 import tensorflow as tf
@@ -15,8 +14,7 @@ def states(words: tf.Tensor, kernel: tf.Tensor, recurrent: tf.Tensor, bias: tf.T
 
   Args:
     words: inputs [length, batch, embedding]; length is known to the graph.
-    kernel: [embedding, 4 * units]. Gates are ordered input, cell, forget,
-      output.
+    kernel: [embedding, 4 * units]. Gates are ordered input, cell, forget, output.
     recurrent: [units, 4 * units].
     bias: [4 * units].
 

@@ -15,12 +15,8 @@ class Machines:
     actor_cpus, actor_gpus: processors and GPUs of such a process.
     noise_machines: processes of the cluster that make the noise; 0 to make it here.
     insecure_network: whether a cluster of other machines may do without token and TLS.
-    concurrent_clients: clients that train here at the same time; 0 for as many
-      as processors and memory allow. Each takes several times the model's
-      memory.
-
-  Raises:
-    ValueError: naming the flag, and what would do.
+    concurrent_clients: clients that train here at the same time; 0 for as many as processors and
+      memory allow. Each takes several times the model's memory.
   """
 
   address: str | None = None

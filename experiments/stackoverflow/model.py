@@ -70,9 +70,8 @@ def build(
 ) -> tff.learning.models.FunctionalModel:
   """The model for `tff.learning.algorithms.build_unweighted_fed_avg`.
 
-  A functional model starts faster on each client than one with variables. Its
-  one training metric is `loss`, the mean over the tokens that clients trained
-  on; accuracy is left to `evaluate`.
+  A functional model starts faster on each client than one with variables. Its one training metric
+  is `loss`, the mean over the tokens that clients trained on; accuracy is left to `evaluate`.
 
   Args:
     network: what predicts; its num_tokens is `vocabulary.size`.

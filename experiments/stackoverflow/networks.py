@@ -50,16 +50,14 @@ def _glorot(generator: np.random.Generator, *shape: int) -> np.ndarray:
 class LogBilinear:
   """Predicts the next word's embedding from those of the last few words.
 
-  The prediction is the sum of the context words' embeddings, each through a
-  matrix of its distance; logits are its products with the same embeddings, plus
-  a bias. It learns in a tenth of an LSTM's time, as each client's round is a
-  handful of matrix products.
+  The prediction is the sum of the context words' embeddings, each through a matrix of its distance;
+  logits are its products with the same embeddings, plus a bias. It learns in a tenth of an LSTM's
+  time, as each client's round is a handful of matrix products.
 
   Attributes:
     num_tokens: token ids, special ones included.
     embedding: size of an embedding.
-    context: how many words are looked at; positions before the sentence count
-      as padding.
+    context: how many words are looked at; positions before the sentence count as padding.
 
   Source: Mnih and Hinton 2007, "Three new graphical models for statistical
   language modelling", section 4; tied embeddings as in Press and Wolf 2017.
@@ -98,8 +96,7 @@ class Lstm:
   Attributes:
     num_tokens: token ids, special ones included.
     embedding: size of an embedding, and of the projection.
-    units: cells of the LSTM. With 10 004 tokens, 96 and 670 there are 4 050 748
-      parameters.
+    units: cells of the LSTM. With 10 004 tokens, 96 and 670 there are 4 050 748 parameters.
 
   Source: Reddi et al. 2020, "Adaptive federated optimization", appendix C.4.
   """
@@ -144,11 +141,7 @@ _NETWORKS = {'log_bilinear': LogBilinear, 'lstm': Lstm}
 
 
 def chosen(hparams: configuration.Hparams, num_tokens: int) -> Network:
-  """Returns the run's network, for as many token ids as the vocabulary has.
-
-  Raises:
-    ValueError: for a size that the network does not have.
-  """
+  """Returns the run's network, for as many token ids as the vocabulary has."""
   papers = hparams.dataset == 'stackoverflow'
   name = hparams.model or ('lstm' if papers else 'log_bilinear')
   if hparams.lstm_units is not None and name != 'lstm':

@@ -93,12 +93,7 @@ def _training() -> types.ModuleType:
 
 
 def scenario(hparams: configuration.Hparams, num_clients: int) -> scenario_lib.Scenario:
-  """Returns the devices, of which number i has the data of client i, and their rounds.
-
-  Raises:
-    ValueError: if the data have fewer clients than the population, or the
-      flags do not fit each other.
-  """
+  """Returns the devices, of which number i has the data of client i, and their rounds."""
   num_devices = num_clients
   if hparams.population is not None:
     if hparams.population > num_clients:
@@ -155,8 +150,7 @@ def strategy(
     say: told, in a line, what is optimised.
 
   Raises:
-    ValueError: if the file or name is unknown, of another mechanism, or made
-      for fewer rounds.
+    ValueError: if the file or name is unknown, of another mechanism, or made for fewer rounds.
   """
   path = folder / files.NAME
   if path.exists():
@@ -188,9 +182,6 @@ def calibrated(hparams: configuration.Hparams, chosen: base.Strategy) -> configu
 
   The noise is calibrated for the participation that the timers enforce. A noise multiplier that
   is given, or was recorded by the run's first start, stays as it is.
-
-  Raises:
-    ValueError: if no noise multiplier meets the target.
   """
   if hparams.noise_multiplier is not None:
     return hparams

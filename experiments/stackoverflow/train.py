@@ -5,10 +5,9 @@ Example:
     --flagfile=experiments/stackoverflow/flags/docstrings.flags \
     --output_dir=runs/docstrings
 
-The output folder gets hparams.json, strategy.json, metrics.csv, TensorBoard
-event files, participation.parquet (the log), privacy.json, privacy.html,
-accuracy.png, summary.json, model.npz, checkpoints/ and, for a run with a guarantee,
-claim.json. An interrupted run goes on with --resume.
+The output folder gets hparams.json, strategy.json, metrics.csv, TensorBoard event files,
+participation.parquet (the log), privacy.json, privacy.html, accuracy.png, summary.json, model.npz,
+checkpoints/ and, for a run with a guarantee, claim.json. An interrupted run goes on with --resume.
 """
 
 from fl_dpftrl import signals

@@ -47,16 +47,14 @@ def train(
   """Trains and reports a run, whose flags fit its data.
 
   Args:
-    hparams, folder, machines, compare_with, figures, on_step, interrupt: see
-      `run.run`.
+    hparams, folder, machines, compare_with, figures, on_step, interrupt: see `run.run`.
     dataset: text of the devices.
     scenario: the devices and their rounds.
     strategy: of the noise.
     say: told, in a line, what the user should know.
 
   Raises:
-    ValueError: for flags that do not fit each other, and where the run in the
-      folder cannot go on.
+    ValueError: for flags that do not fit each other, and where the run in the folder cannot go on.
   """
   network = networks.chosen(hparams, dataset.vocabulary.size)
   size = networks.num_parameters(network)
@@ -212,9 +210,6 @@ def learning_process(
   start: Sequence[np.ndarray] | None,
 ) -> object:
   """Returns the DP-FedAvg process of a run, which starts from weights, or from those of its seed.
-
-  Raises:
-    ValueError: for flags that do not fit.
   """
   model = model_lib.build(
     network,
@@ -287,11 +282,7 @@ def _share_processors(model_bytes: int, machines: machines_lib.Machines) -> None
 def _runtime(
   machines: machines_lib.Machines, seed: int, say: Callable[[str], None]
 ) -> Iterator[tff_inprocess.InProcessContext]:
-  """Makes this process, or a cluster, run TFF's computations within the block.
-
-  Raises:
-    ValueError: if the cluster cannot be used.
-  """
+  """Makes this process, or a cluster, run TFF's computations within the block."""
   if machines.address is None:
     at_most = machines.concurrent_clients or None
     with tff_inprocess.within(seed=seed, max_concurrent_clients=at_most) as context:

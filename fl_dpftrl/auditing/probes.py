@@ -1,10 +1,9 @@
 """Inputs that show how an aggregator bounds, sums and divides updates.
 
-All devices of a cohort send the same update g, so that their sum stands out of
-the noise. The response is the projection of the release on the direction of g,
-over the number of devices and the clip norm: 1 for an update that was clipped,
-0 for one that was zeroed. Clipping of each tensor on its own answers √m to m
-tensors of equal norms.
+All devices of a cohort send the same update g, so that their sum stands out of the noise. The
+response is the projection of the release on the direction of g, over the number of devices and the
+clip norm: 1 for an update that was clipped, 0 for one that was zeroed. Clipping of each tensor on
+its own answers √m to m tensors of equal norms.
 """
 
 import math

@@ -59,9 +59,8 @@ def audit(
     noise_multiplier: claimed std(Z) / clip_norm.
     delta: δ of the claimed ε.
     clip_norm: claimed L2 bound on an update.
-    aggregator: a `tff.templates.AggregationProcess` or an unweighted factory to
-      audit, or a `PrivateAggregator`, which is run anew in other folders; None for an
-      executor of this package.
+    aggregator: a `tff.templates.AggregationProcess` or an unweighted factory to audit, or a
+      `PrivateAggregator`, which is run anew in other folders; None for an executor of this package.
     divisor: number by which `aggregator` divides its sum; not for a `PrivateAggregator`.
     executor: 'aggregator' audits `CorrelatedNoiseFactory` in process; 'engine' audits the noise
       rows of `memory='engine'`, without clipping.

@@ -19,8 +19,7 @@ class Check:
   Attributes:
     name: name of the check.
     statistic: measured value.
-    lowest, highest: limits of the statistic where the check passes; None for no
-      limit.
+    lowest, highest: limits of the statistic where the check passes; None for no limit.
     where: round, rows or input of the statistic; '' if it covers all of them.
     meaning: sentence that says what a failure would mean.
   """

@@ -141,8 +141,7 @@ def sampling(
   """Returns the sampling scheme of the flags, or None without --sampling.
 
   Args:
-    strategy: strategy whose number of bands is the default of --num_parts;
-      None for one part.
+    strategy: strategy whose number of bands is the default of --num_parts; None for one part.
   """
   given = {name: getattr(args, name) for name in SAMPLING[1:] if getattr(args, name) is not None}
   if args.sampling is None:

@@ -7,9 +7,8 @@ The rows y of L⁻¹ Z follow from L y = z. A block of them follows from a windo
 1 rows before it. The algorithm carries the covariance of the window along, so norms of rows
 cost O(n·bands²) time and the inverse is never written out.
 
-The inverse of an SGD workload has two or three bands: it undoes momentum, learning rates and
-sums. So C A⁻¹, the inverse of B = A C⁻¹, is banded too, and errors are norms of rows of its
-inverse.
+The inverse of an SGD workload has two or three bands: it undoes momentum, learning rates and sums.
+So C A⁻¹, the inverse of B = A C⁻¹, is banded too, and errors are norms of rows of its inverse.
 """
 
 from collections.abc import Iterator

@@ -147,8 +147,7 @@ class Strategy(abc.ABC):
     """Returns X = CᵀC, shape [num_rounds, num_rounds].
 
     Raises:
-      ValueError: if num_rounds is more than the strategy can run, or too many for a dense
-        matrix.
+      ValueError: if num_rounds is more than the strategy can run, or too many for a dense matrix.
     """
     workloads.check_dense(num_rounds)
     check_num_rounds(self, num_rounds)

@@ -33,8 +33,7 @@ class BLT(toeplitz.Toeplitz):
   Raises:
     ValueError: if a constraint does not hold.
 
-  Source: McMahan, Xu, Zhang 2024 (BLT-DP-FTRL), equation 3 and algorithm 1; Dvijotham et al.
-  2024.
+  Source: McMahan, Xu, Zhang 2024 (BLT-DP-FTRL), equation 3 and algorithm 1; Dvijotham et al. 2024.
   """
 
   buffer_decay: Sequence[float]

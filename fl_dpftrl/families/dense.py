@@ -21,8 +21,7 @@ class Dense(base.Strategy):
   """A lower-triangular C, entry by entry.
 
   Attributes:
-    coefficients: C, shape [num_rounds, num_rounds], float64; 0 above the diagonal, positive on
-      it.
+    coefficients: C, shape [num_rounds, num_rounds], float64; 0 above the diagonal, positive on it.
 
   Raises:
     ValueError: for another shape, values that are not finite, a diagonal that is not positive,

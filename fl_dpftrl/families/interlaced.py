@@ -1,9 +1,8 @@
 """The decays of a BLT and of its inverse, given by the gaps between them.
 
 The decays of C and of C⁻¹ alternate: 1 > θ₁ > θ̂₁ > θ₂ > θ̂₂ > … > θ_d > θ̂_d. Every difference
-between two of them is a sum of gaps. Every coefficient of C, of C⁻¹ and of its running sums is
-a product of differences. So nothing cancels, even if two decays nearly coincide or nearly reach
-1.
+between two of them is a sum of gaps. Every coefficient of C, of C⁻¹ and of its running sums is a
+product of differences. So nothing cancels, even if two decays nearly coincide or nearly reach 1.
 
 Arrays may have further leading axes, for several BLTs at once.
 """

@@ -48,16 +48,14 @@ class Step(NamedTuple):
 
   Attributes:
     draws: weights of successive rows of Z, at least one.
-    earlier: number of rows among them, the first ones, that rounds before this one used
-      already.
+    earlier: number of rows among them, the first ones, that rounds before this one used already.
     own: factor of y, not 0.
     below: weights of the buffers, of a stack from the newest on; buffers that are not there yet
       count as zeros.
     update: how y enters the buffers, alike in all steps; None without buffers.
     scale: noise row over y.
-    norm: ‖row t of N‖. It may be None where N is Toeplitz but for the scales and every step
-      draws its own row of Z alone: it then follows from the response of the steps to a single
-      1.
+    norm: ‖row t of N‖. It may be None where N is Toeplitz but for the scales and every step draws
+      its own row of Z alone: it then follows from the response of the steps to a single 1.
     restart: whether the buffers are cleared before the step.
   """
 

@@ -13,11 +13,10 @@ from fl_dpftrl.families import bands, base, linear_noise
 class LowRank(base.Strategy):
   """A lower-triangular N with bands and, below them, a matrix of low rank.
 
-  N[t, j] is near[t, t − j] in the bands, where t − j < num_bands. Below them it is the product
-  of row t of left with row j of right. Such an N approximates the N of a better strategy. C is
-  always the inverse of this N, never the strategy that N approximates, and the sensitivity is
-  that of this C. If A is prefix sums, with or without momentum, A N is banded plus low rank
-  too.
+  N[t, j] is near[t, t − j] in the bands, where t − j < num_bands. Below them it is the product of
+  row t of left with row j of right. Such an N approximates the N of a better strategy. C is always
+  the inverse of this N, never the strategy that N approximates, and the sensitivity is that of this
+  C. If A is prefix sums, with or without momentum, A N is banded plus low rank too.
 
   Attributes:
     near: shape [num_rounds, num_bands], float64; entry [t, j] is N[t, t − j], and 0 where t <

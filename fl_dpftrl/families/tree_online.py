@@ -61,10 +61,9 @@ class TreeOnline(base.Strategy):
 
   Attributes:
     completed_after: the rounds of a run after whose last one virtual rounds, in which no device
-      takes part, finish the tree. The sum of all rounds is then the estimate of one node, the
-      root, at the price of a row of C more for each node that the virtual rounds finish. For
-      trees that are restarted, `stamped.Stamped(TreeOnline(r), r)`. None for a tree that grows
-      for ever.
+      takes part, finish the tree. The sum of all rounds is then the estimate of one node, the root,
+      at the price of a row of C more for each node that the virtual rounds finish. For trees that
+      are restarted, `stamped.Stamped(TreeOnline(r), r)`. None for a tree that grows for ever.
 
   Raises:
     ValueError: if completed_after is neither None nor a whole number of at least 1.

@@ -40,9 +40,6 @@ def column(device_ids: Any, name: str = 'device_ids') -> pa.Array:
   Args:
     device_ids: one list, array, column or index of NumPy, Arrow, pandas, PyTorch or JAX.
     name: the argument, for messages.
-
-  Raises:
-    ValueError: naming the first id that is missing or breaks the rule.
   """
   ids = _array(device_ids, name)
   if not len(ids):

@@ -1,10 +1,9 @@
 """The participation log, version 1: columns, and writers of whole logs.
 
-The log has one row for each device in the cohort of a round that consumed a
-noise row: `round` (int64, from 0, the index of the noise row), `device_id`
-(text or int64) and, optionally, `timestamp` (UTC). The file's metadata hold
-`fl_dpftrl.log_version`, `num_rounds` (the rounds begun), and a digest of the
-metadata; its pages have checksums.
+The log has one row for each device in the cohort of a round that consumed a noise row: `round`
+(int64, from 0, the index of the noise row), `device_id` (text or int64) and, optionally,
+`timestamp` (UTC). The file's metadata hold `fl_dpftrl.log_version`, `num_rounds` (the rounds
+begun), and a digest of the metadata; its pages have checksums.
 """
 
 import contextlib

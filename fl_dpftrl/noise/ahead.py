@@ -161,8 +161,7 @@ class Ahead(Generic[_Value]):
 class Rows:
   """The rows of a seed, in memory: the next is made while the last is in use.
 
-  The last row may be asked for again. Rows before it are made again from a snapshot
-  or from row 0.
+  The last row may be asked for again. Rows before it are made again from a snapshot or from row 0.
 
   Args:
     new_source: seed → source of its rows.

@@ -46,10 +46,9 @@ class Recurrence(NamedTuple):
 
   Attributes:
     init: () → buffers.
-    next: (z, t, buffers) → (row, norm, buffers): z gives the normals of a round, t is
-      the round (scalar, int64), row has an int64 tensor for each part of the model,
-      and norm is ‖row t of N‖ (scalar, float64), the standard deviation of every
-      coordinate of the row over that of Z.
+    next: (z, t, buffers) → (row, norm, buffers): z gives the normals of a round, t is the round
+      (scalar, int64), row has an int64 tensor for each part of the model, and norm is ‖row t of N‖
+      (scalar, float64), the standard deviation of every coordinate of the row over that of Z.
   """
 
   init: Callable[[], Buffers]

@@ -1,4 +1,4 @@
-"""Noise rows in plain NumPy, against which the other executors are tested."""
+"""The interface of noise streams, and the check that noise undoes its strategy."""
 
 import itertools
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.families import lattice, linear_noise
+from fl_dpftrl.families import linear_noise
 
 # Rounds for which noise rows are compared with C: without buffers, and with.
 _CHECKED_ROUNDS, _CHECKED_BUFFERED_ROUNDS = 1024, 128
@@ -32,54 +32,6 @@ class NoiseStream(NamedTuple):
   skip: Callable[[Any], Any]
 
 
-def reference_stream(
-  strategy: strategies.Strategy,
-  num_rounds: int,
-  size: int,
-  fresh: Callable[[int, float], np.ndarray],
-  *,
-  bits: int = lattice.BITS,
-) -> NoiseStream:
-  """Streams rows of N·Z as integers, in units of 2^−bits of the standard deviation of Z.
-
-  Each row is its carried part, computed in float64 and rounded, and its fresh part. Buffers follow
-  the integers.
-
-  Args:
-    fresh: (round, scale) → round(scale · ξ) for the normals ξ of the round, int64, shape [d].
-    bits: p; negative on a lattice coarser than Z.
-
-  Returns:
-    A stream of rows, int64, shape [d]. It raises ValueError past num_rounds.
-  """
-  check_is_strategy(strategy)
-  noise, rows = strategy.noise(num_rounds), list(lattice.rows(strategy, num_rounds))
-
-  def next_fn(state):
-    t, buffers, normals = state
-    if t >= num_rounds:
-      raise ValueError(f'row {t} is beyond the {num_rounds} that there are')
-    row = rows[t]
-    if row.step.restart:
-      buffers = linear_noise.start(noise, size)
-    below = np.asarray(row.step.below)[: len(buffers)]
-    carried = -(below @ buffers[: below.size]) if below.size else np.zeros(size)
-    for group, weight in row.reads:
-      carried = carried + weight * normals[group]
-    made = fresh(t, abs(row.spread) * 2.0**bits)
-    normals = (*normals, made / row.spread)
-    result = np.rint(row.factor * carried).astype(np.int64) + made
-    oldest = np.zeros(size)
-    if row.oldest is not None:
-      oldest = row.oldest[1] * normals[row.oldest[0]]
-    y = result / row.step.scale
-    return result, (t + 1, linear_noise.entered(noise, row.step, y, oldest, buffers), normals)
-
-  return NoiseStream(
-    lambda: (0, linear_noise.start(noise, size), ()), next_fn, lambda state: next_fn(state)[1]
-  )
-
-
 def check_is_strategy(strategy: Any) -> None:
   """Raises ValueError unless the object is a strategy."""
   if not isinstance(strategy, strategies.Strategy):
@@ -94,10 +46,9 @@ def check_undoes(
   A run then releases A (x + N Z) = A N (C x + Z), which hides x as well as C's
   sensitivity says. With any other noise rows, C's figures would not apply.
 
-  The first rows are compared one by one, and with C of shorter runs: a run may end early. All
-  rows of a run of up to 4096 rounds, and 1024 of a run without an end, are applied to C v for a
-  random v, which they must give back: if N C were not the identity, that would happen with
-  probability 0.
+  The first rows are compared one by one, and with C of shorter runs: a run may end early. All rows
+  of a run of up to 4096 rounds, and 1024 of a run without an end, are applied to C v for a random
+  v, which they must give back: if N C were not the identity, that would happen with probability 0.
 
   Args:
     num_rounds: rounds of the run; None for a run without an end.

@@ -14,9 +14,8 @@ The largest error is minimised in steps, each by a weighted power mean of the sq
   its iterations end. Each step therefore adds a multiple of the squared distance to its start
   (the proximal point method). Its minimum is found to many digits on every machine.
 
-The search holds C by columns: [j, u] is C[u + j, u], and 0 beyond the matrix. Columns are
-rescaled to norms that make the sensitivity √k. Any values are thus feasible, and the loss is the
-error.
+The search holds C by columns: [j, u] is C[u + j, u], and 0 beyond the matrix. Columns are rescaled
+to norms that make the sensitivity √k. Any values are thus feasible, and the loss is the error.
 
 Source: Tseng and Bertsekas 1993, for multipliers; Rockafellar 1976, for proximal points.
 """
@@ -73,8 +72,7 @@ def optimize(
     ValueError: if num_bands is out of range, or equal_norms is False for a `MinSep`.
 
   Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, section 4.1 (the
-  problem) and appendix B (without equal norms, which is dealt with there where k·b is at least
-  n).
+  problem) and appendix B (without equal norms, which is dealt with there where k·b is at least n).
   """
   schema = problem.schema
   # The most bands with an exact sensitivity.
@@ -119,8 +117,7 @@ class Norms(NamedTuple):
   def rescale(self, columns: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
     """Returns C with its norms, and the pull-back of gradients to columns.
 
-    The relative squared norm of a turn of columns is the mean of the squares of the given
-    columns.
+    The relative squared norm of a turn of columns is the mean of the squares of the given columns.
     """
     squares = np.einsum('ju,ju->u', columns, columns)
     round_ = np.arange(squares.size)

@@ -83,8 +83,7 @@ def optimize(
     objective: 'rms' or 'max', the loss to minimise.
     workload: linear workload whose error is minimised.
     num_bands: size of a banded mechanism; None for its default.
-    num_buffers: size of a BLT, 1 to 8; None or 0 for the fewest within 0.1 % of the best of
-      these.
+    num_buffers: size of a BLT, 1 to 8; None or 0 for the fewest within 0.1 % of the best of these.
     progress: called with the number of steps and the loss; None for a bar after five seconds.
 
   Raises:

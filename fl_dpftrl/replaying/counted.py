@@ -44,11 +44,7 @@ def check(path: str | os.PathLike[str], run: runs_lib.Run) -> None:
 
 
 def write(path: str | os.PathLike[str], run: runs_lib.Run) -> None:
-  """Writes the counts of a run whose tally is known, durably, for its owner alone.
-
-  Raises:
-    ValueError: for another ending than .parquet or .csv, and as `sql.gram`.
-  """
+  """Writes the counts of a run whose tally is known, durably, for its owner alone."""
   path, tally, n = _path(path), run.tally, run.log.num_rounds
   if tally is None or len(tally.logs) != 1:
     raise ValueError('counts are those of one run that was counted')

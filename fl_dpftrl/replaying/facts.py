@@ -30,11 +30,9 @@ class Counted:
     num_devices: devices that took part.
     num_participations: participations of all devices.
     rounds_without_participants: rounds with noise but without any device.
-    separations: (rounds between two successive participations of a device, number of
-      occurrences).
+    separations: (rounds between two successive participations of a device, number of occurrences).
     witness: an example of min_sep; None if no device took part twice, and over several runs.
-    participations: (rounds that a device took part in, number of devices); None over several
-      runs.
+    participations: (rounds that a device took part in, number of devices); None over several runs.
     cohort_sizes: sizes of the rounds that had devices; None without any, and over several runs.
     rounds_short_of_report_goal: rounds with fewer devices than the report goal; None without a
       goal, and over several runs.

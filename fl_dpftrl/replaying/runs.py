@@ -32,9 +32,6 @@ class Run:
     claim: what is claimed of the run, by its log and by whoever replays.
     stated: the claim that the log states, as `Claim.to_json` gives it; None if it states none.
     tally: counts that stand for the rows of the log; None if the rows are to be counted.
-
-  Raises:
-    ValueError: for a declared schema or a sampling scheme of fewer rounds than the log has.
   """
 
   log: log_lib.Log
@@ -105,10 +102,6 @@ def together(runs: Run | Sequence[Run]) -> list[Run]:
 
   A schema that the log of one run states is left out where another run has none, and so is a
   sampling scheme where there are several runs.
-
-  Raises:
-    ValueError: without any run, if a schema was declared for some of them alone, and for a sampling
-      scheme that was given for one of several.
   """
   runs = [runs] if isinstance(runs, Run) else list(runs)
   if not runs:
@@ -132,11 +125,7 @@ def _without(run: Run, name: str) -> Run:
 
 
 def declared_schemas(claims: Iterable[claim_lib.Claim]) -> list[schemas.MinSep]:
-  """Returns the declared schemas of all runs; none if no run has one.
-
-  Raises:
-    ValueError: if some runs alone have one.
-  """
+  """Returns the declared schemas of all runs; none if no run has one."""
   declared = [claim.schema for claim in claims]
   known = [schema for schema in declared if schema is not None]
   if known and len(known) < len(declared):

@@ -18,8 +18,7 @@ Spend = Callable[..., guarantee_lib.Guarantee]
 def of_largest(tally: count_lib.Tally, group_size: int) -> Sensitivity:
   """Returns the largest sensitivity of a group of devices in the rounds that they took part in.
 
-  That of several devices is the sum of the largest ones, an upper bound by the triangle
-  inequality.
+  That of several devices is the sum of the largest ones, an upper bound by the triangle inequality.
   """
   value = sum(math.sqrt(exposed.square) for exposed in tally.most_exposed[:group_size])
   is_exact = tally.exact and group_size == 1

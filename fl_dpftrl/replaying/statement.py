@@ -351,10 +351,6 @@ def of_facts(
     runs: the facts of each run.
     deltas, adjacency, group_size: see `replay`.
     others: attributes of `Statement` that do not follow from these.
-
-  Raises:
-    ValueError: if a schema was declared for some of the runs alone, and for an argument outside its
-      range.
   """
 
   def guarantee(schemas: Sequence[schemas_lib.MinSep]) -> guarantee_lib.Guarantee:

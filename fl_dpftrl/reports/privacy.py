@@ -1,9 +1,8 @@
 """Privacy report as one self-contained HTML page.
 
-The page separates what is proven, assumed and not covered. Each figure is in
-the page to the last digit, in a <data> element that names the statement's
-field. The statement itself is embedded as JSON. The page of a publishable
-statement holds no more than that statement.
+The page separates what is proven, assumed and not covered. Each figure is in the page to the last
+digit, in a <data> element that names the statement's field. The statement itself is embedded as
+JSON. The page of a publishable statement holds no more than that statement.
 """
 
 import importlib.metadata

@@ -82,8 +82,7 @@ class Admission:
 class Gate:
   """Admits the devices that keep to a schema, which it decides device by device.
 
-  Whether a device is admitted depends on the schema and on the rounds of that
-  device alone.
+  Whether a device is admitted depends on the schema and on the rounds of that device alone.
 
   Args:
     schema: the declared schema, not a fixed separation; None where each device may take part once

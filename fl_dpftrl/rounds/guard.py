@@ -35,22 +35,19 @@ class Guard:
       admission = guard.admit(candidates, row=int(state.aggregator.noise.row))
       state = train(state, admission.device_ids)
 
-  The budget is spent by the declared schema, and never by what is observed of
-  single devices. If a round were refused because some device had spent its own
-  budget, then the refusal would tell that this device took part. By the schema,
-  `max_rounds` is known before the first round, and the log declares that many.
-  Their ε holds whatever ends the run earlier, such as what it released: what a
-  run that ended released is a part of what all rounds would have. Whether one
-  device is turned away depends on its own earlier rounds, which neighbouring
-  runs share.
+  The budget is spent by the declared schema, and never by what is observed of single devices. If a
+  round were refused because some device had spent its own budget, then the refusal would tell that
+  this device took part. By the schema, `max_rounds` is known before the first round, and the log
+  declares that many. Their ε holds whatever ends the run earlier, such as what it released: what a
+  run that ended released is a part of what all rounds would have. Whether one device is turned away
+  depends on its own earlier rounds, which neighbouring runs share.
 
   The budget is that of one log. Runs with logs of their own over the same
   devices spend more together: `replay` composes them.
 
-  A guard with the same arguments continues from its log. A round that was
-  recorded has used its noise row up, even if it was never computed: after a
-  crash a loop skips the rows before `num_rounds`. Threads may share a guard; a process that was
-  forked from this one may not.
+  A guard with the same arguments continues from its log. A round that was recorded has used its
+  noise row up, even if it was never computed: after a crash a loop skips the rows before
+  `num_rounds`. Threads may share a guard; a process that was forked from this one may not.
 
   Attributes:
     claim: what the run claims, of the rounds that schema and budget allow.
@@ -76,14 +73,12 @@ class Guard:
         may take part once in every round.
       delta: δ; with it, the claim must have a schema and a noise multiplier above 0.
       max_epsilon: budget of this log; None for no limit.
-      log: path of the participation log, ending in .parquet. A log that exists
-        is continued.
+      log: path of the participation log, ending in .parquet. A log that exists is continued.
       adjacency: 'zero_out' or 'replace_one'.
       group_size: devices that are protected together.
 
     Raises:
-      ValueError: if an argument is out of range, or the budget is too small for
-        one round.
+      ValueError: if an argument is out of range, or the budget is too small for one round.
       LogError: if the log is of another run, schema or noise.
     """
     budget.check(claim, max_epsilon, delta)

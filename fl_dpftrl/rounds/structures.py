@@ -67,17 +67,11 @@ class Template:
 
   def flat(self, update: Any) -> list[np.ndarray]:
     """Returns the arrays of an update, each of shape [its coordinates]; copied only if it must be.
-
-    Raises:
-      ValueError: naming the place where the update is of another structure, shape or type.
     """
     return [array.reshape(-1) for array in self._arrays(update, ())]
 
   def flat_batch(self, updates: Any) -> list[np.ndarray]:
     """Returns the arrays of updates with a leading axis, each of shape [updates, its coordinates].
-
-    Raises:
-      ValueError: naming the place where the updates are of another structure, shape or type.
     """
     leaves: list[Any] = []
     _match(self._structure, updates, '', leaves)
@@ -153,11 +147,7 @@ def _rebuilt(kind: Callable[[dict], Any], made: dict) -> Any:
 
 
 def _match(structure: Any, update: Any, name: str, leaves: list[Any]) -> None:
-  """Collects the leaves of an update in the order of a structure.
-
-  Raises:
-    ValueError: naming the place where the two differ.
-  """
+  """Collects the leaves of an update in the order of a structure."""
   if isinstance(structure, Mapping):
     if not isinstance(update, Mapping) or set(update) != set(structure):
       got = sorted(map(repr, update)) if isinstance(update, Mapping) else messages.kind(update)
@@ -185,11 +175,7 @@ def _listed(names: Any) -> str:
 
 
 def _array(leaf: Any, name: str) -> np.ndarray:
-  """Returns a leaf as an array of NumPy.
-
-  Raises:
-    ValueError: naming it, if it is no array.
-  """
+  """Returns a leaf as an array of NumPy."""
   if isinstance(leaf, np.ma.MaskedArray):  # What is behind a mask would be summed, but not bounded.
     raise ValueError(f'{name} must have no mask: say what stands in its place with numpy.ma.filled')
   if isinstance(leaf, np.ndarray):

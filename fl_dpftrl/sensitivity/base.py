@@ -59,9 +59,8 @@ class Mechanism(schemas.Limited, Protocol):
 def sensitivity(strategy: Mechanism, schema: schemas.MinSep) -> Sensitivity:
   """Returns the sensitivity of a strategy under a participation schema.
 
-  The sensitivity is exact for identity, BLT and trees, for banded strategies with num_bands at
-  most min_sep, and for any C if a search over patterns ends in time. Otherwise it is an upper
-  bound.
+  The sensitivity is exact for identity, BLT and trees, for banded strategies with num_bands at most
+  min_sep, and for any C if a search over patterns ends in time. Otherwise it is an upper bound.
   """
   schemas.check_num_rounds(strategy, schema.num_rounds)
   result = strategy.sensitivity(schema)

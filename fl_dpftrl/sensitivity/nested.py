@@ -5,11 +5,10 @@ The rows of a tree's C are ones on blocks of rounds, any two of which are nested
 the rounds before it only by how long a device must still wait, and it affects the rounds after
 it in the same way.
 
-Let a device enter a block with a wait of w rounds and take part m times in it. Its rounds are
-then the earliest that an assignment of rounds to smaller blocks allows. The wait on leaving is
-max(c, w + m·b − length), for every w up to some x, since only maxima and sums occur. So an
-assignment is described by three whole numbers (square, c, x), and two blocks side by side join
-by
+Let a device enter a block with a wait of w rounds and take part m times in it. Its rounds are then
+the earliest that an assignment of rounds to smaller blocks allows. The wait on leaving is max(c, w
++ m·b − length), for every w up to some x, since only maxima and sums occur. So an assignment is
+described by three whole numbers (square, c, x), and two blocks side by side join by
 
     c = max(c₂, c₁ + m₂·b − length₂),  x = min(x₁, x₂ − m₁·b + length₁),
 

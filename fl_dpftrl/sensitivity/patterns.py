@@ -153,10 +153,9 @@ def pattern_sensitivity(
     patterns: for each, distinct rounds from 0 to num_rounds - 1.
 
   Returns:
-    Values of shape [len(patterns)], and their kind. The kind is 'exact' if all of them are. If
-    X has negative entries between rounds of a pattern, `worst_squares` gives its value. If there
-    are too many such patterns, or too long ones, the value is Σ |X[i, j]| and the kind
-    'upper_bound'.
+    Values of shape [len(patterns)], and their kind. The kind is 'exact' if all of them are. If X
+    has negative entries between rounds of a pattern, `worst_squares` gives its value. If there are
+    too many such patterns, or too long ones, the value is Σ |X[i, j]| and the kind 'upper_bound'.
   """
   for pattern in patterns:
     if len(set(pattern)) < len(pattern):

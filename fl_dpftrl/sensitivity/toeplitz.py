@@ -20,9 +20,8 @@ class Columns(NamedTuple):
 
   Attributes:
     coefficients: c, shape [num_bands].
-    norms: divisors of the columns, shape [num_bands]. Entry j is for the column with j more
-      rounds after it in the run that the matrix was made for; the last one is for all columns
-      with more.
+    norms: divisors of the columns, shape [num_bands]. Entry j is for the column with j more rounds
+      after it in the run that the matrix was made for; the last one is for all columns with more.
     unused: rounds of that run after the last of these.
   """
 

@@ -88,11 +88,9 @@ class Nightly:
   checks in at its full rate inside the window, and at a fraction of that rate outside.
 
   Attributes:
-    charging_hour: mean local hour at which windows start, 12 to 36 (24.5 is half past
-      midnight).
+    charging_hour: mean local hour at which windows start, 12 to 36 (24.5 is half past midnight).
     charging_hour_spread: standard deviation between devices, in hours.
-    window_hours: shortest and longest window, in hours; window lengths are uniform between
-      them.
+    window_hours: shortest and longest window, in hours; window lengths are uniform between them.
     jitter_hours: largest shift of a device's window in one night, in hours, either way.
     charging_nights: probability that a device is plugged in on a night.
     weekend_delay_hours: delay of the windows in the nights to Saturday and Sunday, in hours.

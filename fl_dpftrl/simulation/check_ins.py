@@ -17,8 +17,7 @@ _STEEPEST = 4.0
 class CheckIns:
   """Sampler of check-ins of all devices in the pool.
 
-  Devices are grouped by similar ceilings of presence and, within a factor of two, by similar
-  rates.
+  Devices are grouped by similar ceilings of presence and, within a factor of two, by similar rates.
 
   Attributes:
     pool: devices that can check in.

@@ -2,11 +2,10 @@
 
 A device checks in at random (a Poisson process) at its own rate while it can be reached and its
 timer has run. Check-ins are drawn for a period of time at once, from a process that is frequent
-enough for every device of a group. They are kept with the probability that gives each device
-its own rate (thinning; Lewis and Shedler 1979). A memoryless process may be stopped at any
-check-in and drawn anew from there, so the periods do not change the distribution. Devices
-return from their timers at the start of a period. The cost grows with the number of check-ins,
-not of devices.
+enough for every device of a group. They are kept with the probability that gives each device its
+own rate (thinning; Lewis and Shedler 1979). A memoryless process may be stopped at any check-in and
+drawn anew from there, so the periods do not change the distribution. Devices return from their
+timers at the start of a period. The cost grows with the number of check-ins, not of devices.
 
 Everything is a pure function of its arguments: rounds give the same cohorts each time.
 """

@@ -35,8 +35,7 @@ class Checkpoint:
     num_rounds: rows of noise used up so far, by rounds that were lost too.
     state: the learning process's state, as nested structures of arrays; it holds the secret
       seed of the noise, and is not shown.
-    measurements: metrics of the last round; empty if that round was lost or if
-      no round was run.
+    measurements: metrics of the last round; empty if that round was lost or if no round was run.
     burnt: rounds that were begun, and whose results were lost.
   """
 

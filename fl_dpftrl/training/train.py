@@ -60,8 +60,7 @@ def train(
   Args:
     process: TFF learning process, as of `build_unweighted_fed_avg`, with the
       aggregator as its model_aggregator.
-    aggregator: bounds updates and adds the noise; its report_goal clients form
-      a cohort.
+    aggregator: bounds updates and adds the noise; its report_goal clients form a cohort.
     folder: output folder, of one run.
     num_rounds: number of rounds, of which each uses a noise row.
     clients: names of the clients.
@@ -69,8 +68,7 @@ def train(
       the same in every call.
     timer_rounds: min-sep that the clients' timers enforce.
     delta: δ at which ε is stated.
-    seed: seed of the cohorts and of random draws of the clients; not of the
-      noise.
+    seed: seed of the cohorts and of random draws of the clients; not of the noise.
     rounds: gives the cohorts of rounds 0, 1, … in place of a simulation of
       clients that are always available.
     scenario: population to simulate in place of `timer_rounds`, for timers in hours, dropouts,
@@ -78,8 +76,7 @@ def train(
     max_epsilon: privacy budget of this folder: the run ends before the round that would pass this ε
       by the schema that the timers enforce, and turns away clients that do not keep to it. Another
       folder with the same clients spends more.
-    evaluate: weights → metrics, for metrics.csv: a mapping from names to numbers, or to
-      mappings.
+    evaluate: weights → metrics, for metrics.csv: a mapping from names to numbers, or to mappings.
     rounds_per_evaluation: number of rounds between two evaluations.
     observers: see the run's rounds, such as `TensorBoard()`, `EpsilonSoFar()` and `Plot()`.
     setting: data, unit of privacy and name of the strategy, for the report.

@@ -11,7 +11,7 @@ from tests import pages
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
 OWN_LOOP = pages.programs('own-loop.md')
-BEGINNING, BUDGET, RESUMES, TRAIN_MODEL, _ = OWN_LOOP
+BEGINNING, BUDGET, RESUMES, _ = OWN_LOOP
 SUMS = pages.programs('aggregator.md')
 
 
@@ -90,10 +90,3 @@ def test_a_killed_loop_resumes_and_burns_the_row_of_the_lost_round(names):
   assert rows == [4, 5, 6]  # Row 2 entered no other sum.
   statement = dpftrl.replay(dpftrl.open_run('resumed/log.parquet', names['strategy']), deltas=1e-6)
   assert statement.num_rounds == 6 and statement.declared.holds
-
-
-def test_train_model_burns_the_row_of_a_discarded_round(names):
-  guard = run(TRAIN_MODEL, names)['guard']
-  assert guard.num_rounds == 4  # Three rounds and a burnt one.
-  statement = dpftrl.replay(dpftrl.open_run('train_model.parquet', names['strategy']), deltas=1e-6)
-  assert statement.num_rounds == 4 and statement.declared.holds

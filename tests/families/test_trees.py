@@ -5,7 +5,7 @@ import pytest
 
 from fl_dpftrl import sensitivity
 from fl_dpftrl.families import stamped, tree_full, tree_online
-from fl_dpftrl.noise import reference
+from tests.noise import plain
 from fl_dpftrl.participation import schemas
 
 
@@ -54,7 +54,7 @@ def test_a_full_tree_has_the_gram_matrix_of_the_nodes_and_the_best_covariance(nu
 
 def test_a_full_tree_streams_only_a_run_of_known_length():
   with pytest.raises(ValueError, match='num_rounds is needed to stream'):
-    reference.reference_stream(tree_full.TreeFull(), None, 1, lambda t, chunk: None)
+    plain.stream(tree_full.TreeFull(), None, 1, lambda t, chunk: None)
 
 
 def test_a_run_of_a_full_tree_that_ends_early_is_bounded():

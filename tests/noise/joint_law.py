@@ -9,6 +9,7 @@ import scipy.stats
 
 from fl_dpftrl.families import lattice
 from fl_dpftrl.noise import normals, reference, rows
+from tests.noise import plain
 
 _EPSILONS = np.concatenate([np.linspace(0.0, 4.0, 60), np.linspace(4.2, 30.0, 60)])
 _NEGLIGIBLE = 1e-13
@@ -58,7 +59,7 @@ def _log_chance(values, scale):
   return np.where(low > 1.0, far, near)
 
 
-def worst_ratio(strategy, num_rounds, bits, this, other, mu, executor=reference.reference_stream):
+def worst_ratio(strategy, num_rounds, bits, this, other, mu, executor=plain.stream):
   """The largest δ(ε) of the exact joint law over δ of a Gaussian shifted by μ."""
   rows = lattice.rows(strategy, num_rounds)
   grids = [
@@ -117,7 +118,7 @@ class _Table:
 
 
 def engine_stream(monkeypatch):
-  """Returns an executor like `reference.reference_stream` whose rows a `RowMaker` makes."""
+  """Returns an executor like `plain.stream` whose rows a `RowMaker` makes."""
   monkeypatch.setattr(rows.normals, 'Normals', _Table)
   monkeypatch.setattr(rows, '_workspace', lambda seed: (_Table(), np.empty((5, 8 * normals.CHUNK))))
 

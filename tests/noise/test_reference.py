@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from fl_dpftrl.families import banded, base, linear_noise
-from fl_dpftrl.noise import reference
 from tests import every_family, oracle
+from tests.noise import plain
 
 
 def stream_of(strategy, normals, **options):
   """A stream for given normals of each round."""
   fresh = lambda t, scale: np.rint(scale * normals[t]).astype(np.int64)
-  return reference.reference_stream(strategy, len(normals), normals.shape[1], fresh, **options)
+  return plain.stream(strategy, len(normals), normals.shape[1], fresh, **options)
 
 
 @pytest.mark.parametrize('num_rounds', [1, 2, 7, 33])

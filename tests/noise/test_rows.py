@@ -10,8 +10,9 @@ import pytest
 from fl_dpftrl.families import banded, blt, identity, stamped
 from fl_dpftrl.families import banded_toeplitz as toeplitz
 from fl_dpftrl.families import tree_online as tree
-from fl_dpftrl.noise import normals, recurrence, reference, rows
+from fl_dpftrl.noise import normals, recurrence, rows
 from tests import oracle
+from tests.noise import plain
 
 SEED = bytes(range(32))
 # A whole chunk, and a part of another.
@@ -41,7 +42,7 @@ def expected_rows(strategy, num_rounds, size=SIZE):
     source.fill(t, 0, scale, drawn)
     return drawn
 
-  return oracle.rows(reference.reference_stream(strategy, num_rounds, size, fresh), num_rounds)
+  return oracle.rows(plain.stream(strategy, num_rounds, size, fresh), num_rounds)
 
 
 def assert_are(rows, expected):

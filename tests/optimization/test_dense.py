@@ -11,13 +11,12 @@ from scipy import optimize as optimize_lib
 from fl_dpftrl import sensitivity, workloads
 from fl_dpftrl.families import blt, identity, tree_online
 from fl_dpftrl.families import dense as family
-from fl_dpftrl.optimization import banded, dense, low_rank
+from fl_dpftrl.optimization import banded, dense
 from fl_dpftrl.optimization.problem import Problem
 from fl_dpftrl.participation import schemas
 from tests import oracle
 
 OBJECTIVES = ('rms', 'max')
-COOLDOWN = workloads.Workload(0.95, cooldown_fraction=0.25)
 
 
 def once(num_rounds, objective='rms', workload=workloads.Workload()):
@@ -125,38 +124,6 @@ def test_gaps_of_other_families(strategy):
 
 def test_no_certificate_for_very_many_rounds():
   assert dense.optimality_gap(identity.Identity(), once(dense.MAX_ROUNDS + 1)) is None
-
-
-@pytest.mark.parametrize('workload', [workloads.Workload(), COOLDOWN])
-def test_few_vectors_come_close_to_the_optimum(workload):
-  problem = once(128, workload=workload)
-  best = dense.solve(problem)
-  near = low_rank.approximate(best.strategy, 128, num_bands=8, rank=4, workload=workload)
-  assert near.memory_copies(128) == 4
-  # Its rows are scaled, so that the guarantee is that of the optimum.
-  assert sensitivity.sensitivity(near, problem.schema) == (pytest.approx(1.0), 'exact')
-  assert best.bound <= problem.loss(near) <= 1.001 * best.loss
-  # Factors stay small enough for single precision.
-  assert max(np.abs(near.left).max(), np.abs(near.right).max()) < 1e3
-  coarse = low_rank.approximate(best.strategy, 128, num_bands=3, rank=1, workload=workload)
-  assert 1.001 * best.loss < problem.loss(coarse) < 1.2 * best.loss
-
-
-@pytest.mark.parametrize(
-  'change, message',
-  [
-    ({'num_bands': 1}, 'num_bands must be 2 to 9'),
-    ({'num_bands': 10}, 'num_bands must be 2 to 9'),
-    ({'num_bands': 2, 'workload': workloads.Workload(0.9)}, 'num_bands must be 3 to 9'),
-    ({'rank': 0}, 'rank must be 1 to 9'),
-    ({'rank': 10}, 'rank must be 1 to 9'),
-    ({'strategy': tree_online.TreeOnline()}, 'square C, but tree_online does not'),
-  ],
-)
-def test_an_approximation_refuses(change, message):
-  valid = {'strategy': blt.BLT([0.9], [0.2]), 'num_rounds': 9, 'num_bands': 3, 'rank': 1}
-  with pytest.raises(ValueError, match=message):
-    low_rank.approximate(**{**valid, **change})
 
 
 @pytest.mark.slow

@@ -96,15 +96,13 @@ def client_dataset(
 ) -> 'tf.data.Dataset':
   """One device's batches (x, y) for one round, each [batch, length] int32.
 
-  The sentences are drawn without replacement, and shuffled anew each epoch, by
-  a generator of the seed and the device's id alone: the same arguments give the
-  same batches.
+  The sentences are drawn without replacement, and shuffled anew each epoch, by a generator of the
+  seed and the device's id alone: the same arguments give the same batches.
 
   Args:
     dataset: where the device is.
     client_id: one of `dataset.train_clients`.
-    batch_size: sentences a batch; batches run on across epochs, and the last
-      one may be smaller.
+    batch_size: sentences a batch; batches run on across epochs, and the last one may be smaller.
     max_sentences: most sentences to use; None for all of them.
     epochs: passes over these sentences.
     seed: one or more non-negative integers, e.g. (run seed, round).

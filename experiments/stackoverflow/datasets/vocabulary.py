@@ -58,8 +58,7 @@ class Vocabulary:
   def encode(self, sentences: Sequence[Sequence[str]], length: int) -> np.ndarray:
     """Token ids, int32 of shape [len(sentences), length + 1].
 
-    Each row is bos, the first `length` words, eos if there is room for it, and
-    padding.
+    Each row is bos, the first `length` words, eos if there is room for it, and padding.
     """
     rows = np.zeros((len(sentences), length + 1), np.int32)
     rows[:, 0] = self.bos

@@ -7,11 +7,10 @@ import pytest
 import tensorflow as tf
 
 from fl_dpftrl.families import base, linear_noise, stamped, tree_online
-from fl_dpftrl.noise import reference
 from fl_dpftrl.noise import rows as rows_lib
 from fl_dpftrl.noise import stream as streams
 from tests import oracle
-from tests.noise import test_rows
+from tests.noise import plain, test_rows
 
 pytestmark = pytest.mark.tff
 
@@ -86,13 +85,13 @@ def rows_of(strategy, num_rounds):
   if not strategy.memory_copies(num_rounds):
     assert not tf.nest.flatten(state.buffers.vectors)
   fresh = lambda t, scale: np.rint(scale * drawn[t]).astype(np.int64)
-  plain = reference.reference_stream(strategy, num_rounds, 3, fresh)
+  reference_rows = plain.stream(strategy, num_rounds, 3, fresh)
   rows, norms = [], []
   for _ in range(num_rounds):
     (row,), state = next_fn(state)
     rows.append(row.numpy())
     norms.append(float(state.row_stddev))
-  return np.array(rows), oracle.rows(plain, num_rounds), norms
+  return np.array(rows), oracle.rows(reference_rows, num_rounds), norms
 
 
 @pytest.mark.slow
@@ -107,8 +106,8 @@ def test_every_executor_makes_the_rows_of_the_noise(strategy):
   noising = strategy.noising_matrix(ROUNDS)
   np.testing.assert_allclose(norms, np.linalg.norm(noising, axis=1), rtol=1e-9)
   fresh = lambda t, scale: np.rint(scale * np.eye(ROUNDS)[t]).astype(np.int64)
-  plain = reference.reference_stream(strategy, ROUNDS, ROUNDS, fresh)
-  made = oracle.rows(plain, ROUNDS) * 2.0**-34
+  reference_rows = plain.stream(strategy, ROUNDS, ROUNDS, fresh)
+  made = oracle.rows(reference_rows, ROUNDS) * 2.0**-34
   np.testing.assert_allclose(made @ made.T, noising @ noising.T, atol=1e-8)
   maker = rows_lib.RowMaker(strategy, size=5, num_rounds=ROUNDS, seed=test_rows.SEED)
   for row in test_rows.expected_rows(strategy, ROUNDS, 5):

@@ -11,7 +11,7 @@ from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.noise import graph, reference
 from fl_dpftrl.noise import stream as streams
 from tests import every_family, oracle
-from tests.noise import joint_law
+from tests.noise import joint_law, plain
 
 pytestmark = pytest.mark.tff
 
@@ -56,9 +56,9 @@ def assert_is_the_reference(strategy, num_rounds, in_graph=False):
   next_fn = tf.function(stream.next, reduce_retracing=True) if in_graph else None
   streamed, norms, state = rows(stream, num_rounds, next_fn=next_fn)
   fresh = lambda t, scale: np.rint(scale * drawn[t]).astype(np.int64)
-  plain = reference.reference_stream(strategy, num_rounds, SIZE, fresh)
+  reference_rows = plain.stream(strategy, num_rounds, SIZE, fresh)
   # The order of a sum in float64 may decide about half a unit.
-  assert np.abs(streamed - oracle.rows(plain, num_rounds)).max() <= 1
+  assert np.abs(streamed - oracle.rows(reference_rows, num_rounds)).max() <= 1
   expected = np.linalg.norm(strategy.noising_matrix(num_rounds), axis=1)
   np.testing.assert_allclose(norms, expected, rtol=1e-9)
   assert int(state.row) == num_rounds
