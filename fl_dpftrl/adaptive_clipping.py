@@ -41,9 +41,6 @@ class AdaptiveClipping:
       None never stops. A changing clip norm lets less of the correlated noise cancel.
     clipped_count_stddev: standard deviation of the counts' noise in Z, in updates; above the
       noise multiplier. None for report_goal / 20, or five noise multipliers where that is more.
-
-  Raises:
-    ValueError: naming the attribute and its value.
   """
 
   initial: float
@@ -105,11 +102,7 @@ class AdaptiveClipping:
     return noise_multiplier / math.sqrt((1.0 - ratio) * (1.0 + ratio))
 
   def log_factor(self, clipped_share: Any) -> Any:
-    """Returns the logarithm of the clip norm's factor after a round.
-
-    Args:
-      clipped_share: noised share of clipped updates, a number or a tensor.
-    """
+    """Returns the logarithm of the clip norm's factor after a round."""
     return self.learning_rate * (clipped_share - (1.0 - self.target_quantile))
 
   def to_json(self) -> str:
@@ -118,9 +111,5 @@ class AdaptiveClipping:
 
   @classmethod
   def from_json(cls, text: str) -> 'AdaptiveClipping':
-    """Returns what `to_json` wrote.
-
-    Raises:
-      ValueError, TypeError: for any other text.
-    """
+    """Returns what `to_json` wrote."""
     return cls(**json.loads(text))

@@ -66,9 +66,6 @@ class MetricsTable:
   A round that is put again replaces its row, so that a resumed run leaves the
   file that an uninterrupted one leaves. Rows that a truncated file has only in
   part count as lost: `rounds` does not have them.
-
-  Attributes:
-    path: the file.
   """
 
   def __init__(self, path: str | os.PathLike[str]):

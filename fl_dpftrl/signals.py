@@ -34,9 +34,6 @@ def end_at_once(line: str) -> None:
   """Makes a signal end this process from now on, as long as it has nothing to clean up.
 
   A signal that is ignored, as in the background of a shell script, stays ignored.
-
-  Args:
-    line: what is then printed to stderr.
   """
 
   def end(number: int, frame: Any) -> None:
@@ -84,9 +81,6 @@ def cleaned_up(line: str) -> Iterator[None]:
   What the block raises after a signal counts as its end, since a library may turn one exception
   into another. A signal that is lost, because it came up in a destructor, is raised again.
   Further signals wait for the clean-up, for some seconds.
-
-  Args:
-    line: what is printed to stderr after a signal.
 
   Raises:
     SystemExit: after a signal.

@@ -57,10 +57,6 @@ class Workload:
       plateau, from 5 % of it.
     cooldown_fraction: fraction of the rounds in which it falls again, to as little.
 
-  Raises:
-    ValueError: if momentum is not at least 0 and below 1, or the fractions are not at least 0
-      and together at most 1.
-
   Source: Denisov et al. 2022, section 5: A = M(η) M(β).
   """
 

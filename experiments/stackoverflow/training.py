@@ -209,8 +209,7 @@ def learning_process(
   factory: dpftrl.CorrelatedNoiseFactory,
   start: Sequence[np.ndarray] | None,
 ) -> object:
-  """Returns the DP-FedAvg process of a run, which starts from weights, or from those of its seed.
-  """
+  """Returns the DP-FedAvg process of a run; it starts from weights, or from those of its seed."""
   model = model_lib.build(
     network,
     dataset.vocabulary,

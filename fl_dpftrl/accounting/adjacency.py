@@ -47,7 +47,6 @@ def scaled(
   """Scales the sensitivity to one device's updates to an adjacency and a group.
 
   Args:
-    sensitivity: max ‖C u‖ over one device's updates, per unit of clip norm.
     adjacency: 'zero_out' (factor 1) or 'replace_one' (factor 2).
     group_size: number of devices protected together. By the triangle inequality it multiplies
       the sensitivity, which gives an upper bound.

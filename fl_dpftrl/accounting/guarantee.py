@@ -33,10 +33,6 @@ class Guarantee:
     rounding: what releases in whole numbers add.
     assumptions: sentences that must hold for the guarantee to be valid, where it is not a part of a
       statement, which has them.
-
-  Raises:
-    ValueError: if the sensitivity is a lower bound, which proves nothing, or an attribute is out of
-      range.
   """
 
   sensitivity: float

@@ -27,10 +27,6 @@ def private_mean(
 
   Args:
     aggregator: its template is the parameters.
-
-  Raises:
-    ValueError: from `update`, for a call within `jax.jit`, as it writes files; and see
-      `PrivateAggregator.round` and `Round.add_batch`.
   """
 
   def update(

@@ -23,10 +23,7 @@ from fl_dpftrl.text import messages
 class AdaptiveState(NamedTuple):
   """State of an aggregator whose clip norm is adaptive. Secret, as `AggregatorState`.
 
-  Attributes:
-    inner: state of the inner factory's process.
-    noise: state of the noise stream, with the digest of the factory's parameters.
-    clip_norm: bound on the updates of the next round (scalar, float32); not secret.
+  clip_norm: bound on the updates of the next round (scalar, float32); not secret.
   """
 
   inner: Any
@@ -38,15 +35,7 @@ class AdaptiveState(NamedTuple):
 
 
 class Rule(NamedTuple):
-  """How updates are bounded, released and counted.
-
-  Attributes:
-    clipping: the clip norm's rule.
-    unit: units of updates and counts.
-    report_goal: divisor of the sums.
-    zeroing_norm: L∞ norm above which an update is zeroed; None for no limit.
-    has_noise: whether the noise multiplier is above 0.
-  """
+  """How updates are bounded, released and counted."""
 
   clipping: adaptive_clipping.AdaptiveClipping
   unit: units.Unit
@@ -73,13 +62,7 @@ class Rule(NamedTuple):
     return sums_lib.converted(updates, scale), sums_lib.converted(counts, of_device)
 
   def next_clip_norm(self, clip_norm: Any, counts: Any, row: Any) -> tf.Tensor:
-    """Returns the clip norm after a round, from noised counts alone.
-
-    Args:
-      clip_norm: of the round (scalar, float32).
-      counts: noised counts of the round (float32, [3]).
-      row: t, the round's row of noise (scalar, int64).
-    """
+    """Returns the clip norm after a round, from noised counts alone."""
     rule = self.clipping
     if rule.rounds == 0:
       return clip_norm
@@ -100,13 +83,7 @@ def with_counts(summed: tff.Type) -> tff.Type:
 def create(
   rule: Rule, value_type: tff.Type, *, stream: reference.NoiseStream, sums: sums_lib.Sums
 ) -> tff.templates.AggregationProcess:
-  """Builds the process for updates of a type.
-
-  Args:
-    value_type: of the updates, made of float32 tensors of known shapes.
-    stream: rows of noise for updates with counts.
-    sums: sums updates with counts.
-  """
+  """Builds the process for updates of a type."""
   inner_process = sums.process
   init_noise = tff.tensorflow.computation(stream.init)
   bound = tff.tensorflow.computation(rule.bound, (value_type, np.float32))

@@ -40,14 +40,6 @@ def make_stream(
 
   The state has no buffers, and `next` fails with an InvalidArgumentError past the strategy's last
   round.
-
-  Args:
-    template: nested structure of tf.TensorSpec, of known shapes.
-    noise_seed: None for a secret seed of 256 bits, fresh each time that `init` runs; a number for
-      the same noise always.
-    is_silent: whether rows are zeros, which takes no work.
-    folder: of snapshots; None for none.
-    machines: number of actors that make slices of the rows; None for this process.
   """
   specs = tf.nest.flatten(template)
   sizes = [spec.shape.num_elements() for spec in specs]

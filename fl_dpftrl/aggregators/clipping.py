@@ -44,12 +44,6 @@ def bound_update(
   finite, those that underflow do not count, and rounding cannot decide the comparison with
   clip_norm. Otherwise it is computed in float64, which holds every square of a float32. A clipped
   update may fall short of clip_norm by 2⁻¹⁹ of it, and by what its coordinates lose.
-
-  Args:
-    update: nested structure of float32 tensors, of known shapes.
-    unit: units of updates.
-    clip_norm: bound on the L2 norm, from 1e-30 to 1e30; a number or a scalar tensor.
-    zeroing_norm: L∞ norm beyond which an update is dropped; None for no limit.
   """
   tensors = [tf.convert_to_tensor(part) for part in tf.nest.flatten(update)]
   clip_norm = tf.cast(clip_norm, tf.float64)

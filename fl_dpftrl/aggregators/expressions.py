@@ -76,11 +76,7 @@ class Node:
 
 
 class Graph:
-  """A TensorFlow graph of a computation.
-
-  Args:
-    block: the compiled computation.
-  """
+  """A TensorFlow graph of a computation."""
 
   def __init__(self, block: tff.framework.CompiledComputation):
     program = block.proto.tensorflow
@@ -199,9 +195,6 @@ class Expression:
     parameter: node of the argument.
     nodes: all other nodes.
     result, paths: tensors of the result, and their paths.
-
-  Args:
-    computation: of TFF.
   """
 
   def __init__(self, computation: tff.framework.ConcreteComputation):

@@ -93,9 +93,6 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     noise_machines: number of actors of a Ray cluster that make an engine's rows, each a slice,
       for buffers that do not fit into one machine; they see the seed. None: this process. The
       rows are the same. `tff_inprocess.use_machines` connects the cluster.
-
-  Raises:
-    ValueError: for an attribute that will not do.
   """
 
   strategy: strategies.Strategy
@@ -172,12 +169,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     return adaptive.with_counts(summed) if is_adaptive else summed
 
   def noise_stream(self, value_type: tff.Type) -> reference.NoiseStream:
-    """Returns the noise stream for sums of updates of a type, in units of the lattice.
-
-    Raises:
-      ValueError: unless value_type holds float32 tensors of known shapes, and
-        their noise fits where it is to be kept.
-    """
+    """Returns the noise stream for sums of updates of a type, in units of the lattice."""
     template = _template(self._summed(value_type))
     if self._placed(value_type)[0] == placement.ENGINE:
       stream = by_engine.make_stream(
@@ -215,9 +207,6 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     """Returns the numbers that releases are made of.
 
     Covered where an engine makes the noise; on the lattice where it is in TFF's state.
-
-    Args:
-      value_type: as for `skip_row`.
     """
     if not self.noise_multiplier:
       return arithmetic_lib.Arithmetic()
@@ -227,11 +216,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     return arithmetic_lib.Arithmetic.covered(size)
 
   def claim(self, value_type: tff.Type, **others: Any) -> claim_lib.Claim:
-    """Returns what a run with this aggregator claims, for a `Guard` or a log.
-
-    Args:
-      value_type: as for `skip_row`; others: of a claim, where void_reason adds to its own.
-    """
+    """Returns what a run with this aggregator claims, for a `Guard` or a log."""
     own = claim_lib.void_reason(self.noise_multiplier, self.noise_seed)
     others['void_reason'] = '; '.join(filter(None, (own, others.get('void_reason')))) or None
     return claim_lib.Claim(
@@ -250,11 +235,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     return document.short_digest(origin.encode())
 
   def bound(self, update: Any) -> clipping.BoundedUpdate:
-    """Clips, zeroes or rejects one device's update in TensorFlow, in whole units.
-
-    Raises:
-      ValueError: for an adaptive clip norm, which only a state knows.
-    """
+    """Clips, zeroes or rejects one device's update in TensorFlow, in whole units."""
     if not isinstance(self.clip_norm, float):
       raise ValueError('bound needs a number as clip_norm: an adaptive one is in the state')
     return clipping.bound_update(
@@ -292,9 +273,6 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     Args:
       value_type: of the updates; for a learning process,
         `process.get_model_weights.type_signature.result.trainable`.
-
-    Raises:
-      ValueError: as `noise_stream`.
     """
     return self._on_noise(value_type, self.noise_stream(value_type).skip)
 
@@ -317,15 +295,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   def create(
     self, value_type: tff.Type, weight_type: tff.Type | None = None
   ) -> tff.templates.AggregationProcess:
-    """Builds the process for updates of a type.
-
-    Args:
-      value_type: of an update.
-      weight_type: None. Algorithms that weight clients give one, and are refused.
-
-    Raises:
-      ValueError: as `noise_stream`, for a weight_type, and unless inner_factory sums.
-    """
+    """Builds the process for updates of a type."""
     if weight_type is not None:
       raise ValueError(
         'this algorithm weights clients, and the guarantee needs equal weights: give it'

@@ -15,12 +15,7 @@ from fl_dpftrl.text import messages
 
 
 class AggregatorState(NamedTuple):
-  """State of the aggregator. Secret: it determines all noise to come.
-
-  Attributes:
-    inner: state of the inner factory's process.
-    noise: a `StreamState`, with the digest of the factory's parameters.
-  """
+  """State of the aggregator. Secret: it determines all noise to come."""
 
   inner: Any
   noise: Any
@@ -38,13 +33,7 @@ def create(
   sums: sums_lib.Sums,
   stddev: float,
 ) -> tff.templates.AggregationProcess:
-  """Builds the process for updates of a type.
-
-  Args:
-    value_type: of the updates, made of float32 tensors of known shapes.
-    bound: bounds one device's update, in TensorFlow.
-    release: (sum, noise state) → (result, next noise state), in TensorFlow.
-  """
+  """Builds the process for updates of a type."""
   inner_process = sums.process
   init_noise = tff.tensorflow.computation(stream.init)
   summed = inner_process.next.type_signature.parameter[1].member

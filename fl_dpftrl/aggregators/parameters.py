@@ -35,10 +35,6 @@ def bind(stream: reference.NoiseStream, own: int) -> reference.NoiseStream:
   """Returns a stream of the same rows whose state holds the digest of its parameters.
 
   `next` fails with an InvalidArgumentError for a state of other parameters.
-
-  Args:
-    stream: stream whose states are named tuples with a field `parameters`.
-    own: digest of the parameters of the factory that the stream is for.
   """
 
   def init():

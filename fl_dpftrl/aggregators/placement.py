@@ -41,9 +41,6 @@ def choose(strategy: strategies.Strategy, model_bytes: int, asked: str = AUTO) -
 
   In process, state must fit into the free memory. In TFF's worker, it must fit into a
   message; there is no engine, which a worker says when it is given a round with one.
-
-  Args:
-    model_bytes: size of one update, in float32.
   """
   in_process = is_in_process()
   if asked == ENGINE or (asked == AUTO and in_process):

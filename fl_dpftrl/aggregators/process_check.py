@@ -81,11 +81,7 @@ class ProcessCheck:
     return '; '.join(self.reasons) or None
 
   def require(self) -> 'ProcessCheck':
-    """Returns the check itself.
-
-    Raises:
-      ValueError: with the first reason, unless the process is protected.
-    """
+    """Returns the check itself."""
     if self.reasons:
       raise ValueError(f'process is not protected by the aggregator: {self.reasons[0]}')
     return self

@@ -77,9 +77,6 @@ class ProcessFlow:
     num_state: number of tensors of the state; they come first in argument and result of `next`.
     paths: of the tensors of the state, and of the other tensors of the result of `next`.
     at_clients: whether each tensor of the argument of `next` is the clients'.
-
-  Args:
-    process: has `initialize` and `next`, which takes and returns the state first.
   """
 
   def __init__(self, process: Any):
@@ -109,12 +106,7 @@ class ProcessFlow:
   def refused(
     self, masks: Masks, releases: Collection[expressions.Node] = ()
   ) -> Iterator[tuple[str, str]]:
-    """Yields operations that may keep or tell what they get, each with its place.
-
-    Args:
-      masks: of `next`.
-      releases: calls whose messages tell no data.
-    """
+    """Yields operations that may keep or tell what they get, each with its place."""
     named = dict(next=self.next, initialize=self.start, get_model_weights=self.weights)
     for name, expression in named.items():
       seen: set[Any] = set()
@@ -133,12 +125,7 @@ class ProcessFlow:
   def masks(
     self, releases: Mapping[expressions.Node, Release] | None = None, secrets: Iterable[int] = ()
   ) -> Masks:
-    """Returns what the tensors of `next` follow from, in any round.
-
-    Args:
-      releases: calls that hide what they are computed from.
-      secrets: numbers of the tensors of the state that are secrets of the noise.
-    """
+    """Returns what the tensors of `next` follow from, in any round."""
     given = self.arguments()
     known = {tensor: OWN for tensor, at_clients in zip(given, self.at_clients) if at_clients}
     known |= {given[i]: SECRET for i in secrets}

@@ -53,10 +53,6 @@ class Sums(NamedTuple):
     They are added modulo the modulus, and only then lifted to signed numbers. So the result is a
     function of the true sum with noise, whatever a device sent: nothing that others send changes
     how far one device's update can move it.
-
-    Args:
-      totals: nested structure of sums, int64, in an update's units.
-      row: row of noise of the same structure, int64, in units of the lattice.
     """
     scale = tf.constant(1 << self.unit.shift, tf.uint64)
     added = []
@@ -83,12 +79,7 @@ class Sums(NamedTuple):
 
 
 def converted(totals: Any, scale: Any) -> Any:
-  """Returns what sums with noise stand for, float32, as the last step of a release.
-
-  Args:
-    totals: nested structure of int64 tensors.
-    scale: float64, what 1 stands for.
-  """
+  """Returns what sums with noise stand for, float32, as the last step of a release."""
   convert = lambda part: tf.cast(scale * tf.cast(part, tf.float64), tf.float32)
   return tf.nest.map_structure(convert, totals)
 
@@ -128,12 +119,6 @@ def create(
   updates' ways into the state, are followed without running anything: only whole numbers of 64
   bits have exact sums, and a state that has learned from updates would change later sums, without
   noise. TFF's `SumFactory` and `SecureModularSumFactory` are known to sum, and nothing is run.
-
-  Args:
-    inner_factory: creates the process; or SECURE.
-    value_type: of the updates, made of int64 tensors of known shapes.
-    unit: units of the updates.
-    strategy: of the noise; None without noise.
   """
   longest = math.isqrt(unit.most_square)
   noise = 0 if strategy is None else unit.farthest(strategy)

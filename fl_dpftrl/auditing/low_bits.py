@@ -18,12 +18,7 @@ _LEAST_EXPECTED = 10.0  # counts of a cell
 
 
 def check(present: np.ndarray, absent: np.ndarray, alpha: float) -> result.Check:
-  """Compares how many zeros end the significands of numbers of one size.
-
-  Args:
-    present, absent: releases with and without a device, of any shape.
-    alpha: probability of a false alarm.
-  """
+  """Compares how many zeros end the significands of numbers of one size."""
   tables = [_table(np.float32(released).ravel()) for released in (present, absent)]
   statistic, freedom, worst, where = 0.0, 0, 0.0, ''
   for exponent in sorted(set(tables[0]) | set(tables[1])):

@@ -24,13 +24,7 @@ def value_type(num_coordinates: int) -> tff.Type:
 
 
 class Process:
-  """A TFF process, run from `initialize` on for each run.
-
-  Args:
-    processes: run number → process.
-    divisor: by which the process divides the sum.
-    seed: of random numbers that TensorFlow draws; None for fresh ones.
-  """
+  """A TFF process, run from `initialize` on for each run."""
 
   clips = True
 
@@ -116,13 +110,7 @@ def ours(
 
 
 def given(aggregator: Any, *, divisor: float, num_coordinates: int, seed: int | None) -> Process:
-  """Returns a user's aggregator as a subject.
-
-  Args:
-    aggregator: an AggregationProcess, or a factory of one without weights.
-    divisor: by which it divides the sum.
-    seed: of random numbers that TensorFlow draws; None for fresh ones.
-  """
+  """Returns a user's aggregator as a subject."""
   if isinstance(aggregator, _Factory):
     process = aggregator.create(value_type(num_coordinates))
   elif isinstance(aggregator, tff.templates.AggregationProcess):

@@ -50,12 +50,7 @@ _DECLARED: dict[str, dict[str, Any]] = {
 
 
 def add(parser: argparse._ActionsContainer, *names: str, **changes: Any) -> None:
-  """Adds flags that several commands share.
-
-  Args:
-    names: names of the flags, without dashes.
-    changes: what is different in this command, as for `add_argument`.
-  """
+  """Adds flags that several commands share."""
   for name in names:
     parser.add_argument(f'--{name}', **{**_DECLARED[name], **changes})
 
@@ -186,11 +181,7 @@ _RATES = (('warmup_fraction', 'grows'), ('cooldown_fraction', 'falls'))
 
 
 def add_workload(parser: argparse.ArgumentParser, default: str = 'default: prefix') -> None:
-  """Adds --workload, --momentum, --warmup_fraction and --cooldown_fraction.
-
-  Args:
-    default: words on the workload without these flags.
-  """
+  """Adds --workload, --momentum, --warmup_fraction and --cooldown_fraction."""
   add = parser.add_argument
   add(
     '--workload',
@@ -210,11 +201,7 @@ def add_workload(parser: argparse.ArgumentParser, default: str = 'default: prefi
 def workload(
   args: argparse.Namespace, default: workloads.Workload = workloads.Workload()
 ) -> workloads.Workload:
-  """Returns the workload of the flags.
-
-  Args:
-    default: workload if none of the flags is given.
-  """
+  """Returns the workload of the flags."""
   rates = {name: getattr(args, name) for name, _ in _RATES if getattr(args, name) is not None}
   if args.workload is None and args.momentum is None and not rates:
     return default

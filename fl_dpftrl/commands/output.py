@@ -82,13 +82,7 @@ def say_left_out(
   *,
   otherwise: str | None = None,
 ) -> None:
-  """Prints one line on stderr per label and reason that was left out.
-
-  Args:
-    skipped: tuples of label, reason and value of the varying field.
-    varying: name of the varying field; None if nothing varies.
-    otherwise: flag that names the candidates, if none of them was evaluated.
-  """
+  """Prints one line on stderr per label and reason that was left out."""
   where: dict[tuple[str, str], list[str]] = {}
   for label, reason, value in skipped:
     where.setdefault((label, reason), []).append(str(value))

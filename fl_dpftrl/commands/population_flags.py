@@ -106,11 +106,7 @@ _numbers.__name__ = 'list of numbers'
 
 
 def completed(args: argparse.Namespace, *needed: str) -> argparse.Namespace:
-  """Returns the flags with the values of --scenario and the defaults for those not given.
-
-  Args:
-    needed: names of flags that must have a value then.
-  """
+  """Returns the flags with the values of --scenario and the defaults for those not given."""
   values = {} if args.scenario is None else _read(args.scenario)
   given = {name: value for name, value in vars(args).items() if value is not None}
   left_out: set[str] = set()

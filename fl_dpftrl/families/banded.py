@@ -21,10 +21,6 @@ class Banded(base.Strategy):
     coefficients: shape [num_rounds, num_bands], float64; entry [t, j] is C[t, t − j], and 0
       where t < j. Column 0, the diagonal, is positive.
 
-  Raises:
-    ValueError: for another shape, values that are not finite, a diagonal that is not positive,
-      or a value outside the matrix that is not 0.
-
   Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization.
   """
 

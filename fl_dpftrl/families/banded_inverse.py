@@ -24,10 +24,6 @@ class BandedInverse(toeplitz.Toeplitz):
   Attributes:
     coefficients: first column of N, shape [num_bands], float64; the first is positive.
 
-  Raises:
-    ValueError: for coefficients of another shape, not finite, or with a first one that is not
-      positive.
-
   Source: Kalinin, McKenna, Upadhyay, Lampert 2025 (Back to Square Roots).
   """
 

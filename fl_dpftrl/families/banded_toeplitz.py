@@ -36,10 +36,6 @@ class BandedToeplitz(base.Strategy):
     normalized_rounds: the number of rounds for which columns are normalised, and the most that
       it can run; None for no normalisation.
 
-  Raises:
-    ValueError: for coefficients of another shape, not finite or with a c₀ that is not positive,
-      and for normalized_rounds that is not a number of rounds.
-
   Source: Choquette-Choo et al. 2024 (scaling up banded matrix factorisation), section 3.2,
   "column normalization" included.
   """

@@ -83,12 +83,6 @@ class Strategy(abc.ABC):
 
     The default keeps no buffers: it draws the rows of Z that a row needs again. It costs as many
     draws as there are rows of Z from the first to the last that row t of N reads.
-
-    Args:
-      num_rounds: rounds of the run; None for a run without an end.
-
-    Raises:
-      ValueError: if num_rounds is None and the family needs to know.
     """
     if num_rounds is None:
       raise ValueError(

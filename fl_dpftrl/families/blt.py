@@ -30,9 +30,6 @@ class BLT(toeplitz.Toeplitz):
     buffer_decay: θ, each strictly between 0 and 1.
     output_scale: ω, as many, each at least 0, their sum at most 1.
 
-  Raises:
-    ValueError: if a constraint does not hold.
-
   Source: McMahan, Xu, Zhang 2024 (BLT-DP-FTRL), equation 3 and algorithm 1; Dvijotham et al. 2024.
   """
 

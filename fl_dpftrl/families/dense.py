@@ -23,10 +23,6 @@ class Dense(base.Strategy):
   Attributes:
     coefficients: C, shape [num_rounds, num_rounds], float64; 0 above the diagonal, positive on it.
 
-  Raises:
-    ValueError: for another shape, values that are not finite, a diagonal that is not positive,
-      or a value above it that is not 0.
-
   Source: Denisov et al. 2022, theorem 2.1: any factorisation has an equivalent lower-triangular
   one, whose noise can be streamed.
   """

@@ -22,9 +22,6 @@ class LambdaCGD(toeplitz.Toeplitz):
   Attributes:
     decay: λ, 0 to 1; 0 is independent noise.
 
-  Raises:
-    ValueError: if decay is out of range.
-
   Source: DP-λCGD, arXiv 2601.22334.
   """
 

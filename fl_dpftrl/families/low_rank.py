@@ -24,10 +24,6 @@ class LowRank(base.Strategy):
     left: shape [num_rounds, rank].
     right: shape [num_rounds, rank].
 
-  Raises:
-    ValueError: for other shapes, values that are not finite, a diagonal that is not positive,
-      or a value outside the matrix that is not 0.
-
   Source: Denisov et al. 2022, appendix on structured matrices, for B.
   """
 

@@ -63,9 +63,6 @@ def register(cls: _Family) -> _Family:
     cls: the family. A registered family of the same module and name is replaced, as when a
       notebook defines it again.
 
-  Returns:
-    The class.
-
   Raises:
     ValueError: if it is no frozen dataclass, lacks a name, C or N, or has the name of another
       family.

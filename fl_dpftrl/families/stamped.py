@@ -25,10 +25,6 @@ class Stamped(base.Strategy):
     strategy: the strategy that every block of rounds repeats.
     block_rounds: rounds of a block, at most what the strategy can run.
 
-  Raises:
-    ValueError: if strategy is not a strategy, or depends on the number of rounds, and if
-      block_rounds is out of range.
-
   Source: Choquette-Choo et al. 2023, multi-epoch matrix factorization ("stamping"); Kairouz et
   al. 2021 (DP-FTRL), for trees.
   """

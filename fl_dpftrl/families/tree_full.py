@@ -79,9 +79,6 @@ class TreeFull(base.Strategy):
   Attributes:
     num_rounds: rounds of the run; None for the requested number.
 
-  Raises:
-    ValueError: if num_rounds is neither None nor a whole number of at least 1.
-
   Source: Honaker 2015; Denisov et al. 2022, appendix on binary trees, for B and for streaming
   by an equivalent lower-triangular C.
   """

@@ -65,9 +65,6 @@ class TreeOnline(base.Strategy):
       at the price of a row of C more for each node that the virtual rounds finish. For trees that
       are restarted, `stamped.Stamped(TreeOnline(r), r)`. None for a tree that grows for ever.
 
-  Raises:
-    ValueError: if completed_after is neither None nor a whole number of at least 1.
-
   Source: Kairouz et al. 2021 (DP-FTRL), algorithm 1, and its section on tree restarts and
   completion; Honaker 2015.
   """

@@ -80,12 +80,7 @@ def replacing(
 
 @contextlib.contextmanager
 def building(path: str | os.PathLike[str], *, private: bool = False) -> Iterator[pathlib.Path]:
-  """Yields a temporary folder that gets its name if the block succeeds.
-
-  Args:
-    path: path of the folder, which must not exist; its parent must.
-    private: True if only its owner may use it, whatever the umask.
-  """
+  """Yields a temporary folder that gets its name if the block succeeds."""
   path = paths.local(path)
   temporary = path.resolve().with_name(TEMPORARY_PREFIX + secrets.token_hex(8))
   try:
@@ -189,13 +184,7 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def write(path: str | os.PathLike[str], facts: Mapping[str, Any], *, durable: bool = True) -> None:
-  """Replaces a file by facts and their digest, readable by its owner alone.
-
-  Args:
-    path: its folder must exist.
-    facts: of names that JSON can hold, none of them `sha256`.
-    durable: whether the file must survive a loss of power.
-  """
+  """Replaces a file by facts and their digest, readable by its owner alone."""
   text = json.dumps({**facts, _DIGEST: _digest(facts)})
   with replacing(path, private=True, durable=durable) as temporary:
     temporary.write_text(text)

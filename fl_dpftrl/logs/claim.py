@@ -58,11 +58,6 @@ class Claim:
     void_reason: why the run guarantees nothing, such as a known noise seed; None if it does.
     not_private_metrics: metrics that are computed from clients' data without the noise, by name.
     trusted_operations: operations that `check_process` does not pass, and whoever trained trusted.
-
-  Raises:
-    ValueError: naming the attribute, for a value out of range, a strategy that depends on the
-      number of rounds, a schema with a fixed separation or of more rounds than the strategy has,
-      and a schema beside a sampling scheme.
   """
 
   strategy: base.Strategy
@@ -207,10 +202,7 @@ class Claim:
     adjacency: str = adjacency_lib.ZERO_OUT,
     group_size: int = 1,
   ) -> guarantee_lib.Guarantee:
-    """Returns the guarantee of any device that keeps to a schema in all rounds of the schema.
-
-    Raises ValueError for an argument out of range.
-    """
+    """Returns the guarantee of any device that keeps to a schema in all rounds of the schema."""
     deltas = guarantee_lib.deltas(delta)
     return compose([self], [schema], deltas=deltas, adjacency=adjacency, group_size=group_size)
 
@@ -223,15 +215,7 @@ def compose(
   adjacency: str,
   group_size: int,
 ) -> guarantee_lib.Guarantee:
-  """Returns the guarantee of devices that keep to a schema in all rounds of each run.
-
-  Args:
-    claims: those of independent runs, at least one.
-    kept: the schema of each run.
-    deltas: δ, at least one.
-    adjacency: 'zero_out' or 'replace_one'.
-    group_size: devices that are protected together.
-  """
+  """Returns the guarantee of devices that keep to a schema in all rounds of each run."""
   num_rounds = [schema.num_rounds for schema in kept]
   spend = spending(claims, num_rounds, deltas=deltas, adjacency=adjacency, group_size=group_size)
   return spend(worst_case(claims, kept), group_size=group_size)

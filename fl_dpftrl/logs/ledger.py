@@ -178,9 +178,6 @@ class LogWriter:
       first: the next round, which is num_rounds.
       cohorts: device ids of each round.
       timestamp: UTC second of the rounds.
-
-    Raises:
-      ValueError, OSError: see `append`.
     """
     if operator.index(first) != self.num_rounds:
       raise ValueError(f'the next round of the log is {self.num_rounds}, got {first}')
@@ -329,12 +326,7 @@ def _close(process: int, database: sqlite3.Connection) -> None:
 
 
 def check_whole(path: str | os.PathLike[str], file: pathlib.Path) -> None:
-  """Raises LogError for a ledger of an open run without its write-ahead log.
-
-  Args:
-    path: for the message.
-    file: the ledger or a copy.
-  """
+  """Raises LogError for a ledger of an open run without its write-ahead log."""
   with file.open('rb') as content:
     header = content.read(64)
   is_open, has_log = header[60:64] == b'\0\0\0\1', header[18:20] == b'\2\2'

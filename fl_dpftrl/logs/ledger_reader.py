@@ -19,11 +19,7 @@ _TRIES = 20
 
 
 class Reader:
-  """A ledger that is read as a log, also while another process writes it.
-
-  Attributes:
-    metadata, schema: see `reader`.
-  """
+  """A ledger that is read as a log, also while another process writes it."""
 
   def __init__(self, path: str, num_rounds: int | None = None):
     """Opens a copy of a ledger, of whose rounds the first num_rounds are read; all if None."""

@@ -137,8 +137,6 @@ def read_log(
 
   Args:
     paths: one or more files, folders or globs, the shards of one log.
-    num_rounds: rows of noise consumed, if the files do not say.
-    layout: where the files have their columns.
   """
   if isinstance(paths, (str, os.PathLike)):
     paths = [paths]

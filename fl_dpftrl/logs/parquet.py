@@ -20,16 +20,7 @@ class Reader:
   """A Parquet log that is open for reading; see `reader`."""
 
   def __init__(self, path: str, file: BinaryIO, layout: layout_lib.Layout = layout_lib.PLAIN):
-    """Opens a file, which must be seekable, and reads its metadata.
-
-    Args:
-      path: name of the file, for messages.
-      file: the file.
-      layout: where it has its columns.
-
-    Raises:
-      LogError, OSError, pa.ArrowException: if it cannot be read.
-    """
+    """Opens a file, which must be seekable, and reads its metadata."""
     self._path = path
     self._file = pq.ParquetFile(file, page_checksum_verification=True, buffer_size=1 << 16)
     schema = self._file.schema_arrow

@@ -64,11 +64,6 @@ class Source:
   A writer replaces a log by a new file of the same name. Metadata, rows and
   digest are all read through one descriptor, so that they belong to one file.
   A ledger may grow meanwhile, and is read up to the rounds that it had.
-
-  Attributes:
-    path: name of the file.
-    size: bytes that are read.
-    layout: where the file has its columns.
   """
 
   def __init__(self, path: str, *, held: bool = True, layout: layout_lib.Layout = layout_lib.PLAIN):
@@ -140,12 +135,7 @@ def schema(source: Source) -> pa.Schema:
 
 
 def tables(source: Source, num_rounds: int | None) -> Iterator[pa.Table]:
-  """Yields checked rows of a file in order, as at least one table; LogError for a faulty row.
-
-  Args:
-    source: the file.
-    num_rounds: upper limit that all rounds must be below; None for no limit.
-  """
+  """Yields checked rows of a file in order, as at least one table; LogError for a faulty row."""
   with _opened(source, num_rounds) as reader:
     first_row, empty = 1, True
     for table in reader.tables():

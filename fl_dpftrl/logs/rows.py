@@ -33,15 +33,11 @@ def checked(
   """Returns a row for each device, with rounds counted from 0.
 
   Args:
-    path: the table's file.
     table: some of the file's rows: `round`, int64, and `device_id`, an id or a list of them.
     id_type: type of the ids that are returned; see `flattened`.
     num_rounds: upper limit that all rounds must be below; None for no limit.
     first_round: number of the first round in the file.
     first_row: number of the table's first row in the file.
-
-  Raises:
-    LogError: with the first row that is at fault, if any.
   """
   for name in ('round', 'device_id'):
     _refuse(path, table, pc.is_null(table.column(name)), f'has no {name}', first_row)

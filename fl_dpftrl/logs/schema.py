@@ -92,11 +92,6 @@ def round_by_round(
   The file appears only when the block ends without an error. The same rounds give the same
   bytes with the same release of pyarrow.
 
-  Args:
-    path: the file, ending in .parquet; its folder must exist.
-    num_rounds: rows of noise consumed.
-    metadata: further keys and values for the file's metadata.
-
   Yields:
     A function that appends the next round, from 0 on. It takes the round's index, its device
     ids without duplicates, and its UTC second.
@@ -122,11 +117,6 @@ def appending(
   path: pathlib.Path, schema: pa.Schema, metadata: Mapping[str, str]
 ) -> Iterator[Callable[[pa.Table], None]]:
   """Writes a log's file in one durable step, with little of it in memory.
-
-  Args:
-    path: the file.
-    schema: of its rows.
-    metadata: of the file, without their digest.
 
   Yields:
     A function that appends rows; equal rows give equal bytes, however they are cut.

@@ -17,12 +17,7 @@ _NICENESS = 5
 
 
 class Made(NamedTuple):
-  """Facts of a row that was made.
-
-  Attributes:
-    norm: its standard deviation, that of Z being 1.
-    before, after: trail of the rows before it, and with it; see `rows.RowMaker`.
-  """
+  """Facts of a row that was made."""
 
   norm: float
   before: int
@@ -51,13 +46,7 @@ class Abandoned(Exception):
 
 
 class LocalSource:
-  """Makes noise rows with a `RowMaker`, including rows before its current one.
-
-  Args:
-    new_maker: returns a `RowMaker` that starts from row 0.
-    saved: snapshots of the maker; None for none.
-    snapshot_rows: rows between two snapshots; 0 writes none.
-  """
+  """Makes noise rows with a `RowMaker`, including rows before its current one."""
 
   def __init__(
     self,
@@ -71,11 +60,7 @@ class LocalSource:
     self._closing = False
 
   def make(self, row: int, out: np.ndarray, used: int) -> Made:
-    """See `Source`.
-
-    Raises:
-      Abandoned: if it was closed meanwhile.
-    """
+    """See `Source`."""
     maker = self._maker
     if maker is None or maker.is_torn or maker.row > row:
       if maker is not None:
@@ -117,11 +102,7 @@ class LocalSource:
 
 
 class Ahead(Generic[_Value]):
-  """Makes one row after the other, while whoever wants them does other things.
-
-  Args:
-    make: row → what `row` returns for it.
-  """
+  """Makes one row after the other, while whoever wants them does other things."""
 
   def __init__(self, make: Callable[[int], _Value]):
     self._make = make

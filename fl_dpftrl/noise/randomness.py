@@ -53,14 +53,6 @@ def draw(seed: tf.Tensor, row: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> lis
   The normals are made by Box and Muller from 64-bit uniforms, which reach 9.5
   standard deviations. TensorFlow's own end at 5.68 in float32, beyond which lies 1.4e-8 of
   the mass: seeing an output there would betray more than a delta of 1e-10.
-
-  Args:
-    seed: int64, shape [2].
-    row: t, a scalar, int64.
-    specs: shapes of the tensors that make up a row; static.
-
-  Returns:
-    A tensor for each of specs.
   """
   if len(specs) > _MAX_TENSORS:
     raise ValueError(f'specs has {len(specs)} tensors, beyond {_MAX_TENSORS}')

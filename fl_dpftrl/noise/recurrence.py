@@ -68,10 +68,6 @@ class Recurrence:
   one pass over the older rows serves several: their part in each of the next few rows waits in
   the buffer that the row will take. The newest rows add theirs once they are made.
 
-  Args:
-    num_rounds: rows that there will be at most.
-    bits: p; a unit is 2⁻ᵖ of the standard deviation of Z.
-
   Attributes:
     num_buffers: vectors carried from row to row, float64, zeros at first.
     norms: ‖row t of N‖ by t.

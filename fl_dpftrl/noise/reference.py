@@ -49,9 +49,6 @@ def check_undoes(
   The first rows are compared one by one, and with C of shorter runs: a run may end early. All rows
   of a run of up to 4096 rounds, and 1024 of a run without an end, are applied to C v for a random
   v, which they must give back: if N C were not the identity, that would happen with probability 0.
-
-  Args:
-    num_rounds: rounds of the run; None for a run without an end.
   """
   long = min(num_rounds or _CHECKED_ROUNDS, _MOST_CHECKED_ROUNDS)
   checked = _CHECKED_BUFFERED_ROUNDS if noise.num_buffers else _CHECKED_ROUNDS

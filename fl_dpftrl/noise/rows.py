@@ -31,8 +31,6 @@ class RowMaker:
   rows, bit for bit and however many threads work, on machines whose NumPy computes alike. A row
   has no more than 53 bits.
 
-  Args:
-    num_rounds: rows that there will be at most.
     seed: secret, of 32 bytes.
     memory: where the buffers are: in 'memory', or in a file that is 'mapped' into it, for
       more than fits.
@@ -41,8 +39,6 @@ class RowMaker:
     bits: p; a unit is 2⁻ᵖ of the standard deviation of Z. Another one is for tests.
 
   Attributes:
-    size, num_rounds: as given.
-    row: the row that comes next.
     is_torn: whether a row failed midway, so that no other can be made.
     buffers: float64, shape [num_buffers, size].
     versions: the row that wrote each buffer last; −1 where none did.
@@ -82,11 +78,7 @@ class RowMaker:
     self.versions, self.trail = [-1] * shape[0], 0
 
   def make(self, out: np.ndarray) -> float:
-    """Writes the next row into out and returns its standard deviation, that of Z being 1.
-
-    Args:
-      out: int64, shape [size].
-    """
+    """Writes the next row into out and returns its standard deviation, that of Z being 1."""
     if self.is_torn:
       raise ValueError('a row failed midway; make a new RowMaker')
     t = self.row

@@ -22,13 +22,7 @@ _POLL_SECONDS = 0.2
 
 
 class Slice:
-  """A slice of each row of a strategy's noise; an actor.
-
-  Args:
-    strategy, seed, num_rounds, snapshot_rows: see `RowSlices`.
-    first: chunk of a whole row that the slice begins with.
-    folder: of this slice's snapshots; None for none.
-  """
+  """A slice of each row of a strategy's noise; an actor."""
 
   def __init__(
     self,
@@ -65,15 +59,8 @@ class RowSlices:
   """Rows whose slices actors make, all at the same time; a `source.Source`.
 
   Args:
-    number: actors, at least 1; of which those without a chunk are not started.
-    size: coordinates of a whole row.
-    seed: secret, of 32 bytes.
-    num_rounds: rows that there will be at most.
     folder: of snapshots, on each machine; None for none. It holds noise.
     wait_seconds: time without a row after which making it fails.
-
-  Attributes:
-    actors: Ray's handles of the actors.
   """
 
   def __init__(
@@ -121,12 +108,7 @@ class RowSlices:
     return [actor for _, actor in self._slices]
 
   def make(self, row: int, out: np.ndarray, used: int) -> ahead.Made:
-    """See `source.Source`.
-
-    Raises:
-      Abandoned: if it was closed meanwhile.
-      RuntimeError: if a slice is not made in time.
-    """
+    """See `source.Source`."""
     asked = {actor.make.remote(row, used): where for where, actor in self._slices}
     waiting, norm, before, after = list(asked), 0.0, 0, 0
     deadline = time.monotonic() + self._wait_seconds

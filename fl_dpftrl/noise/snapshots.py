@@ -24,13 +24,7 @@ _Listed = tuple[list[tuple[int, int, int]], int]
 
 
 class Snapshots:
-  """The snapshots of one maker's buffers.
-
-  Args:
-    folder: which only its owner can read.
-    identity, num_rounds: of the maker; snapshots of another are passed over.
-      Which rows are made together depends on how many there will be.
-  """
+  """The snapshots of one maker's buffers."""
 
   def __init__(self, folder: str | os.PathLike[str], identity: int, num_rounds: int):
     self._folder = pathlib.Path(folder)

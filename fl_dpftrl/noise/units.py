@@ -131,10 +131,6 @@ class Unit:
   def integers(self, update: np.ndarray, clip_norm: float = 1.0) -> np.ndarray:
     """Returns an update that is clipped, in whole units, each coordinate towards zero.
 
-    Args:
-      update: finite numbers, shape [d].
-      clip_norm: bound on the L2 norm.
-
     Returns:
       int64, shape [d], of which the sum of squares is at most most_square.
     """

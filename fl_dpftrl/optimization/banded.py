@@ -68,9 +68,6 @@ def optimize(
       successive columns that are min_sep apart sum to k. That lowers the loss under
       `FixedSeparation` and raises it under `MinSep`. None for the better choice for the schema.
 
-  Raises:
-    ValueError: if num_bands is out of range, or equal_norms is False for a `MinSep`.
-
   Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, section 4.1 (the
   problem) and appendix B (without equal norms, which is dealt with there where k·b is at least n).
   """

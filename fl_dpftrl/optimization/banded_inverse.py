@@ -39,13 +39,6 @@ def optimize(
   C stays non-negative. The squared error is a quadratic form in the coefficients of N. A
   workload that is not Toeplitz is replaced by the Toeplitz one with its momentum.
 
-  Args:
-    problem: the loss to minimise.
-    num_bands: number of bands of N and draws a round, at most n; None means 8.
-
-  Raises:
-    ValueError: if num_bands is out of range.
-
   Source: Kalinin, McKenna, Upadhyay, Lampert 2025 (Back to Square Roots), BandInvMF.
   """
   start = square_root(problem, num_bands)

@@ -17,8 +17,6 @@ class Problem:
   """A loss to minimise: the sensitivity under a schema times an error.
 
   Attributes:
-    schema: n, b and k.
-    objective: 'rms' or 'max', the error.
     workload: A, the linear workload whose error is minimised; banded and dense strategies are
       optimised for any `workloads.Queries`.
     progress: called with the number of steps and the loss; None for nobody.

@@ -24,9 +24,6 @@ class Recipe:
   Attributes:
     made: a strategy with fixed parameters, the same in every release; or the name of a mechanism,
       whose best strategy is optimised anew.
-    schema: schema for which the file states its figures.
-    objective: 'rms' or 'max'.
-    size: keyword argument of the mechanism's size.
     several: schemas of which one will hold: then the strategy with the least worst regret over
       them is optimised, not the best for `schema`.
   """

@@ -85,10 +85,6 @@ def optimize(
     num_bands: size of a banded mechanism; None for its default.
     num_buffers: size of a BLT, 1 to 8; None or 0 for the fewest within 0.1 % of the best of these.
     progress: called with the number of steps and the loss; None for a bar after five seconds.
-
-  Raises:
-    ValueError: if the mechanism is unknown or takes no such size or no several schemas, or
-      another argument is out of range.
   """
   check_family(mechanism)
   if mechanism not in OPTIMIZERS:

@@ -61,10 +61,6 @@ def optimize(
     num_bands: number of bands, at most n. None means the smaller of `default_bands`, or the
       larger if it lowers the loss by over 0.1 %.
 
-  Raises:
-    ValueError: if num_bands is out of range, or a workload that is not Toeplitz has too many
-      rounds for dense matrices.
-
   Source: Choquette-Choo et al. 2024 (scaling up banded matrix factorisation), section 3.2,
   appendices D, I and K.
   """

@@ -53,11 +53,7 @@ class Counts:
 
 
 class Totals:
-  """Figures that follow from the counts of a run.
-
-  Attributes:
-    num_rounds: n, rows of noise used.
-  """
+  """Figures that follow from the counts of a run."""
 
   num_rounds: int
 

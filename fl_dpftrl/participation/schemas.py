@@ -37,9 +37,6 @@ class MinSep:
       part in every round.
     max_participations: k; None for as many as fit into the rounds.
 
-  Raises:
-    ValueError: if an attribute is not a whole number from 1 to 2^53.
-
   Source: Choquette-Choo et al. 2023 (BandMF), section 2, "b-min-sep".
   """
 

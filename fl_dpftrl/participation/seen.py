@@ -19,9 +19,6 @@ class Seen(counts.Totals):
   in each process. Two texts with one hash count as one device, which overstates participation
   and so never lets a device in too often. Among ten million devices that happens with a
   probability of 3 in a million.
-
-  Attributes:
-    num_rounds: rounds that were added.
   """
 
   def __init__(self, *, numbered: bool = False):

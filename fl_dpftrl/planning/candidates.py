@@ -32,8 +32,6 @@ class Candidate:
   """Mechanism to optimise, or a fixed strategy.
 
   Attributes:
-    label: name of the candidate.
-    mechanism: mechanism or family of its strategies.
     find: takes a schema and the keywords objective, workload and progress.
     find_range: takes several schemas, of which one will hold, and the same keywords; None if not
       supported.
@@ -58,12 +56,7 @@ class Skipped(NamedTuple):
 
 
 def named(names: Sequence[str]) -> list[Candidate]:
-  """Returns candidates by their names.
-
-  Args:
-    names: names; each is a mechanism, a mechanism with its size (blt:3 or banded:64), a name in
-      matrices/ or a strategy file, also as label=file.
-  """
+  """Returns candidates by their names."""
   candidates = [_named(name) for name in names]
   labels = [candidate.label for candidate in candidates]
   for label in labels:

@@ -25,12 +25,7 @@ SCHEMA = ('num_rounds', 'min_sep', 'max_participations')
 class Entry:
   """Strategy of a candidate at a schema, with its figures.
 
-  Attributes:
-    candidate: candidate that it is of.
-    file: strategy, schema, sensitivity and errors.
-    seconds: time of the search, in seconds.
-    guarantee: that of the ε at which candidates are compared, with its noise; None without.
-    report_goal: number of updates in the mean of a round.
+  guarantee: that of the ε at which candidates are compared, with its noise; None without.
   """
 
   candidate: candidates_lib.Candidate
@@ -68,12 +63,7 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-  """Mechanisms side by side.
-
-  Attributes:
-    entries: candidates that were evaluated, with their figures.
-    skipped: candidates that could not be evaluated, with the reasons.
-  """
+  """Mechanisms side by side."""
 
   entries: tuple[Entry, ...]
   skipped: tuple[candidates_lib.Skipped, ...]
@@ -94,11 +84,7 @@ class Comparison:
     return tables.frame(self.rows)
 
   def plot(self) -> 'figure.Figure':
-    """Draws losses, or noise and errors at equal ε, over the field that varies or side by side.
-
-    Raises:
-      ValueError: if nothing was evaluated, or several fields vary.
-    """
+    """Draws losses, or noise and errors at equal ε, over the field that varies or side by side."""
     from fl_dpftrl.planning import figures  # Loads matplotlib.
 
     rows = self.rows

@@ -34,11 +34,6 @@ def draw(
 
   They are both losses or, at equal ε, noise multiplier and errors of the mean. Markers are hollow
   where the sensitivity is not exact.
-
-  Args:
-    entries: entries with at least two values of the axis, if there is one.
-    axis: num_rounds, min_sep or max_participations, as in rows; None for one schema.
-    subtitle: setting.
   """
   looks = style.looks({entry.candidate.label: entry.candidate.mechanism for entry in entries})
   rows = [entry.row for entry in entries]

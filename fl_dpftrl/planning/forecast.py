@@ -25,13 +25,8 @@ FIELDS = ('num_rounds', 'min_sep', 'max_participations', 'days')
 class Outcome:
   """Outcome of a run.
 
-  Attributes:
-    seed: seed of the simulation.
-    report_goal: number of devices per cohort.
-    num_rounds: n.
-    min_sep: b, over all devices.
-    max_participations: k, over all devices.
-    days: duration of the run in days.
+  min_sep: b, over all devices.
+  max_participations: k, over all devices.
   """
 
   seed: int
@@ -50,12 +45,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Forecast:
-  """Outcomes of the planned run.
-
-  Attributes:
-    outcomes: outcomes of the planned run, one per seed.
-    enforced: min-sep that the devices enforce in any case.
-  """
+  """Outcomes of the planned run."""
 
   outcomes: tuple[Outcome, ...]
   enforced: int = 1

@@ -25,14 +25,7 @@ MAX_COPIES = 16
 class Plan:
   """Recommended configuration and its basis.
 
-  Attributes:
-    scenario: population, timer and server.
-    forecast: forecast of participation.
-    best: recommended strategy with its noise, and the alternatives.
-    skipped: strategies that could not be evaluated.
-    max_copies: maximum number of model copies for the recommended strategy.
-    objective: 'rms' or 'max'.
-    others: plans for other report goals, at the same ε with the same strategy.
+  others: plans for other report goals, at the same ε with the same strategy.
   """
 
   scenario: scenario_lib.Scenario

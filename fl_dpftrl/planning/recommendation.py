@@ -55,10 +55,6 @@ class Recommendation:
   """Recommended strategy with its noise and predicted ε.
 
   Attributes:
-    candidate: strategy and its figures.
-    planned: planned participation.
-    guarantee: guarantee under it.
-    epsilons: ε under the participation of each simulation.
     options: all strategies including this one, sorted by loss.
   """
 
@@ -136,15 +132,7 @@ def recommend(
   noise_multiplier: float | None = None,
   epsilon: float | None = None,
 ) -> Recommendation:
-  """Chooses a strategy and computes the predicted ε of all candidates.
-
-  Args:
-    evaluated: candidates, evaluated at all schemas.
-    simulated: schema of each simulation, for the range of ε.
-    max_copies: maximum number of model-sized vectors that the noise may store.
-    noise_multiplier: std(Z) / clip norm of the chosen strategy as stored.
-    epsilon: ε to meet under the planned schema; give exactly one of this and noise_multiplier.
-  """
+  """Chooses a strategy and computes the predicted ε of all candidates."""
   if (noise_multiplier is None) == (epsilon is None):
     raise ValueError('give noise_multiplier or epsilon, and not both')
   best = choose(evaluated, schemas, max_copies)

@@ -17,15 +17,7 @@ _MOST_ENTRIES = 1 << 20  # maximum band entries, which takes about a minute
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluated:
-  """Strategy of a candidate, and its figures at each schema.
-
-  Attributes:
-    origin: candidate that gave the strategy.
-    strategy: C.
-    memory_copies: number of model-sized vectors that its noise stores.
-    files: evaluation of the strategy at each schema.
-    objective: 'rms' or 'max'.
-  """
+  """Strategy of a candidate, and its figures at each schema."""
 
   origin: candidates.Candidate
   strategy: base.Strategy
@@ -50,11 +42,7 @@ class Evaluated:
 def named(
   names: Sequence[str] | None, planned: participation.MinSep
 ) -> tuple[list[candidates.Candidate], list[candidates.Skipped]]:
-  """Returns the named candidates, by default all that take a few minutes.
-
-  Args:
-    names: names as in `candidates.named`; None for all mechanisms and matrices/.
-  """
+  """Returns the named candidates, by default all that take a few minutes."""
   if names is not None:
     return candidates.named(names), []
   skipped = []
@@ -81,12 +69,6 @@ def find(
 
   A mechanism is optimised for `planned` and, if it supports a range, for all schemas at once.
   The result with the smaller regret is taken.
-
-  Args:
-    schemas: schemas that may occur, including `planned`.
-    planned: worst of the schemas; strategies have at most its min-sep as bands.
-    objective: 'rms' or 'max'.
-    watch: progress callback; see `candidates.Watch`.
   """
   return [_find(origin, schemas, planned, objective, watch(origin.label)) for origin in origins]
 

@@ -76,8 +76,6 @@ class Tally:
   """Counts of several logs of one population.
 
   Attributes:
-    logs: counts of each log.
-    num_devices: devices in at least one of the logs.
     exposures: number of devices, by squared sensitivity, in bins whose upper ends
       `upper_squares` gives.
     most_exposed: a few devices, the most exposed first.
@@ -128,10 +126,6 @@ def count(
 ) -> Tally:
   """Counts the logs of runs.
 
-  Args:
-    runs: runs of one population.
-    num_exposed: how many of the most exposed devices to name.
-    progress: called often with a line about the progress.
     memory: bytes that sorting may use; the rest is on disk meanwhile.
 
   Raises:
@@ -319,15 +313,7 @@ def _count_violations(
   squares: np.ndarray,
   declared: Sequence[schemas.MinSep],
 ) -> Violations:
-  """Counts the violations of some devices.
-
-  Args:
-    rounds: numbered across runs; ascending, device after device.
-    owners: index of the device of each round.
-    logs: index of the run of each round.
-    squares: squared sensitivity of each device.
-    declared: schema of each run.
-  """
+  """Counts the violations of some devices."""
   apart = np.array([schema.min_sep for schema in declared])[logs]
   most = np.array([schema.participations for schema in declared])[logs]
   goes_on = np.append(False, (np.diff(owners) == 0) & (np.diff(logs) == 0))

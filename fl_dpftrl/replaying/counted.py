@@ -100,10 +100,6 @@ def open_counted(
     noise_multiplier: std(Z) / clip norm.
     num_rounds: rows of noise consumed.
     declared_num_rounds, declared_min_sep, declared_max_participations: see `open_run`.
-
-  Raises:
-    LogError: if the counts cannot be believed, or are of another strategy or number of rounds.
-    ValueError: as `Claim`, `Run` and `sql.gram`.
   """
   path, strategy = _path(path), files.resolved(strategy)
   declared = (declared_num_rounds, declared_min_sep, declared_max_participations)

@@ -55,12 +55,7 @@ class Check(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verification:
-  """Result of the checks of evidence.
-
-  Attributes:
-    digest: SHA-256 of its SHA256SUMS, in hexadecimal: compare it with one that was kept elsewhere.
-    checks: all checks.
-  """
+  """Result of the checks of evidence."""
 
   digest: str
   checks: tuple[Check, ...]

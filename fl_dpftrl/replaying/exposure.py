@@ -23,10 +23,6 @@ class Exposure:
   The squared sensitivity over the squared noise multiplier is 2ρ of zCDP. The ρ of independent runs
   add up.
 
-  Args:
-    claims: claim of each run, in the order in which rounds are numbered.
-    num_rounds: rounds of each run.
-
   Attributes:
     ends: number of rounds up to the end of each run, int64.
   """

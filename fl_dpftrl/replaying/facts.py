@@ -26,16 +26,14 @@ class CohortSizes(NamedTuple):
 class Counted:
   """Figures counted from single devices, which are never published.
 
-  Attributes:
-    num_devices: devices that took part.
-    num_participations: participations of all devices.
-    rounds_without_participants: rounds with noise but without any device.
-    separations: (rounds between two successive participations of a device, number of occurrences).
-    witness: an example of min_sep; None if no device took part twice, and over several runs.
-    participations: (rounds that a device took part in, number of devices); None over several runs.
-    cohort_sizes: sizes of the rounds that had devices; None without any, and over several runs.
-    rounds_short_of_report_goal: rounds with fewer devices than the report goal; None without a
-      goal, and over several runs.
+  num_participations: participations of all devices.
+  rounds_without_participants: rounds with noise but without any device.
+  separations: (rounds between two successive participations of a device, number of occurrences).
+  witness: an example of min_sep; None if no device took part twice, and over several runs.
+  participations: (rounds that a device took part in, number of devices); None over several runs.
+  cohort_sizes: sizes of the rounds that had devices; None without any, and over several runs.
+  rounds_short_of_report_goal: rounds with fewer devices than the report goal; None without a
+    goal, and over several runs.
   """
 
   num_devices: int
@@ -64,10 +62,7 @@ class RunFacts:
   """The claim of a run, and what its log shows.
 
   Attributes:
-    claim: strategy, noise and declared schema of the run.
-    num_rounds: n, rows of noise consumed.
     min_sep: b, rounds; the least separation in the log.
-    max_participations: k, rounds; the most of any device in the log.
     layout: where the log's files have their columns.
     claim_in_log: whether the log's metadata state the claim.
     schema_in_log: whether they state the declared schema, as it was written before round 0.

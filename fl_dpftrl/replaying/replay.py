@@ -46,10 +46,6 @@ def replay(
     adjacency: 'zero_out' or 'replace_one'.
     group_size: devices that are protected together.
     progress: called often with a line about the progress.
-
-  Raises:
-    ValueError: for an argument outside its range.
-    LogError: if a log cannot be believed.
   """
   runs = runs_lib.together(runs)
   claims = [run.claim for run in runs]

@@ -72,11 +72,6 @@ class Run:
       strategy: C.
       said: attributes of the claim, such as `noise_multiplier` and `schema`; None, or left out, for
         that of the log.
-
-    Raises:
-      LogError: if the log has more rounds than the strategy can run, or its claim is malformed.
-      ValueError: as `Claim` and `Run` do, and if neither the argument nor the log gives the
-        multiplier.
     """
     path = log.shards[0].path
     try:
@@ -134,11 +129,7 @@ def declared_schemas(claims: Iterable[claim_lib.Claim]) -> list[schemas.MinSep]:
 
 
 def id_type(runs: Sequence[Run]) -> pa.DataType:
-  """Returns the type of device ids in all runs; null if none has a device.
-
-  Raises:
-    LogError: if they differ, so that devices cannot be told to be the same.
-  """
+  """Returns the type of device ids in all runs; null if none has a device."""
   logs = [run.log for run in runs if run.log.id_type != pa.null()] or [runs[0].log]
   for log in logs:
     if log.id_type != logs[0].id_type:
@@ -161,10 +152,6 @@ def open_folder(folder: str | os.PathLike[str]) -> Run:
   """Opens the run of a folder, which has its log, `participation.*`, and its strategy.json.
 
   A log that states no claim, such as one of another system, has that of the folder's claim.json.
-
-  Raises:
-    LogError: if the log cannot be believed.
-    ValueError: for a folder without these files, and a file that is malformed.
   """
   folder = paths.local(folder)
   if not folder.is_dir():

@@ -44,13 +44,7 @@ def _at_most(tally: count_lib.Tally, share: float) -> float:
 def histogram(
   tally: count_lib.Tally, loss: Callable[[float], float], num_bars: int
 ) -> list[tuple[float, float, int]]:
-  """Histogram of devices by privacy loss: lower end, upper end and count.
-
-  Args:
-    tally: counts of all devices.
-    loss: privacy loss of a sensitivity; increasing.
-    num_bars: number of bars of equal width from the least to the largest loss.
-  """
+  """Histogram of devices by privacy loss: lower end, upper end and count."""
   bins = tally.exposures
   losses = [loss(math.sqrt(square)) for square in count_lib.upper_squares(bins.values)]
   low, width = losses[0], (losses[-1] - losses[0]) / num_bars

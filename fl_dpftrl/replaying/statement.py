@@ -345,13 +345,7 @@ def of_facts(
   group_size: int,
   **others: Any,
 ) -> Statement:
-  """Returns the statement of runs, whose worst case and declared guarantee follow from their facts.
-
-  Args:
-    runs: the facts of each run.
-    deltas, adjacency, group_size: see `replay`.
-    others: attributes of `Statement` that do not follow from these.
-  """
+  """Returns the statement of runs; worst case and declared guarantee follow from their facts."""
 
   def guarantee(schemas: Sequence[schemas_lib.MinSep]) -> guarantee_lib.Guarantee:
     return claim_lib.compose(

@@ -68,14 +68,7 @@ class Figure(NamedTuple):
 def histogram(
   counts: Sequence[Sequence[int]], *, title: str, x_label: str, mark: tuple[int, str] | None = None
 ) -> Figure:
-  """Draws a bar chart over whole numbers; bars cover ranges if there are many.
-
-  Args:
-    counts: pairs of a value and how often it occurred.
-    title: what is counted.
-    x_label: meaning of the values.
-    mark: a value to point out, with its label.
-  """
+  """Draws a bar chart over whole numbers; bars cover ranges if there are many."""
   values, weights = zip(*counts)
   low, high = min(values), max(values)
   width = math.ceil((high - low + 1) / _MOST_BARS)
@@ -98,14 +91,7 @@ def spread(
   x_label: str,
   mark: tuple[float, str] | None = None,
 ) -> Figure:
-  """Draws a bar chart over positive numbers; very small bars are enlarged.
-
-  Args:
-    counts: lower end, upper end and count of each bar, ascending; widths may be 0.
-    title: what is counted.
-    x_label: meaning of the values.
-    mark: a value to point out, with its label; the axis extends to it.
-  """
+  """Draws a bar chart over positive numbers; very small bars are enlarged."""
   lows, highs, numbers = (np.array(column) for column in zip(*counts))
   low, high = float(lows[0]), float(highs[-1])
   if mark is not None:

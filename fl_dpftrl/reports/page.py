@@ -19,12 +19,7 @@ _LONGEST = 10_000  # characters of a command
 
 
 def render(template: str, **values: Any) -> str:
-  """Returns a filled template, in which no character is invisible.
-
-  Args:
-    template: file name in templates/.
-    **values: its variables.
-  """
+  """Returns a filled template, in which no character is invisible."""
   return messages.lines(_environment().get_template(template).render(values))
 
 

@@ -35,11 +35,6 @@ def write_report(
   """Writes the report of a run, in one durable step.
 
   A report that is not for publication can be read by its owner only.
-
-  Args:
-    path: the HTML file; its folder must exist.
-    statement: result of `replay`, or of `publishable`.
-    setting: other information about the run.
   """
   durable.write_durably(path, report(statement, setting).encode(), private=statement.confidential)
 

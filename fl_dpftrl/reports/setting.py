@@ -8,16 +8,11 @@ class Setting:
   """Information about a run that its log does not hold; None if not recorded.
 
   Attributes:
-    run: name of the run.
     command: command that replays the log and reproduces the report's figures.
     dataset: training data, and its licence.
     unit: what one device stands for, such as 'a device' or 'a source file'.
     strategy: name or file by which the strategy was given.
     zeroing_norm: L∞ norm above which an update is dropped.
-    population: devices that could take part.
-    clipped_count: updates that were clipped, over all rounds.
-    zeroed_count: updates dropped for their size.
-    rejected_count: updates dropped as not finite.
     burnt_rounds: rounds whose row of noise was used up without a release.
   """
 

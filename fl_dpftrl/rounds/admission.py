@@ -19,12 +19,9 @@ _ENDLESS = 2**53  # rounds
 class TurnedAway(NamedTuple):
   """A device that may not take part in a round.
 
-  Attributes:
-    device_id: the device.
-    reason: 'twice', 'min_sep' or 'max_participations'.
-    last_round: the last round that it took part in; −1 without one.
-    participations: rounds that it took part in.
-    schema: the declared schema.
+  reason: 'twice', 'min_sep' or 'max_participations'.
+  last_round: the last round that it took part in; −1 without one.
+  participations: rounds that it took part in.
   """
 
   device_id: str | int
@@ -49,13 +46,7 @@ class TurnedAway(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Admission:
-  """The cohort of a round.
-
-  Attributes:
-    round_index: from 0; also the index of the round's noise row.
-    column: shape [cohort size], the admitted devices in their order, string or int64.
-    turned_away: candidates that may not take part.
-  """
+  """The cohort of a round."""
 
   round_index: int
   column: pa.Array
@@ -87,9 +78,6 @@ class Gate:
   Args:
     schema: the declared schema, not a fixed separation; None where each device may take part once
       in every round.
-
-  Attributes:
-    seen: participation so far.
   """
 
   def __init__(self, schema: schemas.MinSep | None):
@@ -106,7 +94,6 @@ class Gate:
     """Returns who may take part in the next round; records nothing.
 
     Args:
-      device_ids: candidates, text or whole numbers.
       at_most: size of the cohort; further candidates are left out, and are not
         among those turned away.
     """

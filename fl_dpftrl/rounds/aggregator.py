@@ -48,13 +48,6 @@ class PrivateAggregator:
   round's cohort is durably in the log before the block begins, and its row of noise is marked as
   used before the mean is there. A round that fails, or whose process is killed, has used up its
   row: nothing of it is released, and the run goes on with the next round.
-
-  Attributes:
-    strategy, report_goal, zeroing_norm, schema, sampling, delta: as given.
-    noise_multiplier, clip_norm: those in force.
-    template: structure of an update.
-    folder: of the run.
-    void_reason: reason why the run guarantees nothing; None if it does.
   """
 
   def __init__(
@@ -253,20 +246,11 @@ class PrivateAggregator:
     return self._record.privacy_loss(delta)
 
   def statement(self, delta: float | None = None) -> statement.Statement:
-    """Returns what the log proves of the rounds so far.
-
-    Raises:
-      ValueError: before the first round, and without delta.
-    """
+    """Returns what the log proves of the rounds so far."""
     return self._record.statement(delta)
 
   def report(self, path: str | os.PathLike[str], delta: float | None = None) -> None:
-    """Writes the statement as a page, HTML, for the run's owner.
-
-    Raises:
-      ValueError: before the first round, and without delta.
-      OSError: if it cannot be written.
-    """
+    """Writes the statement as a page, HTML, for the run's owner."""
     delta = self._record.delta(delta)
     setting = privacy.Setting(
       run=self.folder.resolve().name,
@@ -276,12 +260,7 @@ class PrivateAggregator:
     privacy.write_report(path, self.statement(delta), setting=setting)
 
   def subject(self, *, num_coordinates: int, seed: int | None = None) -> audited.Audited:
-    """Returns what `dpftrl.audit` runs in place of this aggregator, in folders of its own.
-
-    Args:
-      num_coordinates: size of an update.
-      seed: seed of all runs; None for secret ones.
-    """
+    """Returns what `dpftrl.audit` runs in place of this aggregator, in folders of its own."""
 
     def make(template, folder, noise_seed):
       return PrivateAggregator(

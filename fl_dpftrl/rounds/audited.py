@@ -18,13 +18,6 @@ class Audited:
 
   Each run has a folder and a seed of its own, which go with it. Zeros are added to a round with
   fewer updates than the report goal.
-
-  Args:
-    make: (template, folder, noise seed) → an aggregator in that folder.
-    report_goal: divisor of its sums.
-    num_coordinates: size of an update, in three arrays.
-    seed: seed of the runs; None for secret ones.
-    description: what runs, in words.
   """
 
   clips = True

@@ -16,17 +16,6 @@ class Budget:
 
   A run of n rounds is the beginning of a longer one, so that the ε of the longer
   one covers it. Bisection finds the most rounds whose ε is within the budget.
-
-  Args:
-    claim: with a positive noise multiplier, and the declared schema of all planned rounds.
-    delta: δ.
-    max_epsilon: the budget; None for no limit.
-    adjacency: 'zero_out' or 'replace_one'.
-    group_size: devices that are protected together.
-
-  Attributes:
-    max_rounds: rounds that the budget allows.
-    schema: that of those rounds.
   """
 
   def __init__(

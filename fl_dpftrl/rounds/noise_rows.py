@@ -120,11 +120,6 @@ class NoiseRows:
 
     Args:
       t: `next_row`, or a later one; those between are never given out.
-
-    Raises:
-      RepeatedRowError: if row t, or a later one, was given out before.
-      ValueError: for a row past the strategy's last round.
-      OSError: if the mark cannot be written; the row was not given out then.
     """
     return np.ldexp(self.integers(t).astype(np.float64), -lattice.BITS)
 

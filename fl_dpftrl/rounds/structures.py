@@ -29,15 +29,7 @@ class Template:
 
   @classmethod
   def of(cls, structure: Any) -> 'Template':
-    """Returns the template of a nested structure of arrays, such as a model's parameters.
-
-    Args:
-      structure: mappings, lists and tuples, named or not, of arrays of NumPy, PyTorch or JAX.
-
-    Raises:
-      ValueError: naming the place of what is no array, or of neither float32 nor float64; and
-        without any coordinate.
-    """
+    """Returns the template of a nested structure of arrays, such as a model's parameters."""
     named = list(_named(structure, ''))
     arrays = [_array(leaf, f'template{name}') for name, leaf in named]
     for (name, _), array in zip(named, arrays):
@@ -66,13 +58,11 @@ class Template:
     return _mapped(self._structure, lambda _: np.empty(0))
 
   def flat(self, update: Any) -> list[np.ndarray]:
-    """Returns the arrays of an update, each of shape [its coordinates]; copied only if it must be.
-    """
+    """Returns the arrays of an update, flat; copied only if it must be."""
     return [array.reshape(-1) for array in self._arrays(update, ())]
 
   def flat_batch(self, updates: Any) -> list[np.ndarray]:
-    """Returns the arrays of updates with a leading axis, each of shape [updates, its coordinates].
-    """
+    """Returns the arrays of updates with a leading axis, each of shape [updates, coordinates]."""
     leaves: list[Any] = []
     _match(self._structure, updates, '', leaves)
     count = np.shape(leaves[0])[:1]
@@ -97,13 +87,7 @@ class Template:
     return result
 
   def packed(self, values: np.ndarray, like: Any) -> Any:
-    """Returns a vector of all coordinates in the structure, and of the kind, of an update.
-
-    Args:
-      values: shape [size].
-      like: an update, which determines the kind of each array: NumPy's, PyTorch's on the same
-        device, or JAX's.
-    """
+    """Returns a vector of all coordinates in the structure, and of the kind, of an update."""
     leaves: list[Any] = []
     _match(self._structure, like, '', leaves)
     parts = iter(np.split(values, np.cumsum(self.sizes)[:-1]))

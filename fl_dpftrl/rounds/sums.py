@@ -33,12 +33,6 @@ class Sum:
 
   Memory is 12 bytes a coordinate, and some chunks, for any number of updates. Sums are exact, so
   their bits do not depend on the order of the updates.
-
-  Args:
-    size: number of coordinates.
-    unit: units of updates.
-    clip_norm: bound on the L2 norm of an update.
-    zeroing_norm: L∞ norm beyond which an update enters as zeros; None for no limit.
   """
 
   def __init__(
@@ -66,9 +60,6 @@ class Sum:
     down to it. Each coordinate is rounded towards zero, so that nothing gets longer:
     ‖k‖ ≤ scale · ‖update‖ · (1 + 2⁻²²), where scale and product are float32. A clipped update may
     fall short of the clip norm by 2⁻¹⁵ of it, and by what its coordinates lose.
-
-    Args:
-      arrays: parts of the update, one-dimensional, float32 or float64.
     """
     with np.errstate(over='ignore', invalid='ignore', under='ignore'):
       norm = self._norm(arrays)
@@ -92,10 +83,6 @@ class Sum:
     """Adds updates at once, and returns what became of each.
 
     The sum and the outcomes are bit for bit those of `add` for one after another.
-
-    Args:
-      arrays: parts of the updates, each of shape [number of updates, its coordinates], float32 or
-        float64.
     """
     with np.errstate(over='ignore', invalid='ignore', under='ignore'):
       norms = self._norms(arrays)

@@ -12,13 +12,7 @@ _DAY = 86400.0
 
 
 class Attendance(seen.Seen):
-  """Counter of cohorts, which are added in the order of their rounds.
-
-  Attributes:
-    num_rounds: number of rounds added.
-    started: start of each round, in UTC seconds.
-    closed: end of each round, in UTC seconds.
-  """
+  """Counter of cohorts, which are added in the order of their rounds."""
 
   def __init__(self):
     super().__init__(numbered=True)

@@ -19,27 +19,11 @@ class Presence(Protocol):
   def cells(self) -> np.ndarray: ...
 
   def ceiling(self, start: float, end: float) -> np.ndarray:
-    """Returns an upper bound of the presence of each cell in [start, end).
-
-    Args:
-      start: start of the interval, in UTC seconds.
-      end: end of the interval, in UTC seconds.
-
-    Returns:
-      Bounds from 0 to 1, shape [number of cells].
-    """
+    """Returns an upper bound of the presence of each cell in [start, end)."""
     ...
 
   def at(self, devices: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Returns each device's check-in rate relative to its full rate.
-
-    Args:
-      devices: device numbers, from 0.
-      times: UTC seconds, of the same shape.
-
-    Returns:
-      Fractions from 0 to 1, of the same shape.
-    """
+    """Returns each device's check-in rate relative to its full rate."""
     ...
 
 

@@ -90,9 +90,6 @@ class Pace:
 
   It is derived from the time that the last round took to choose its devices, and aims at the
   server's pace_minutes.
-
-  Attributes:
-    seconds: additional wait of all devices, in seconds.
   """
 
   def __init__(self, server: server_lib.Server, check_ins_per_hour: float):

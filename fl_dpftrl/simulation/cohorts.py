@@ -59,15 +59,7 @@ class Turnout(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Simulation:
-  """Rounds of a server with a population of devices.
-
-  Attributes:
-    population: devices.
-    timer: on-device timer that keeps devices away after a participation.
-    server: rules by which a round gets its cohort.
-    seed: seed of the draws of all rounds.
-    start: UTC second at which simulated time starts.
-  """
+  """Rounds of a server with a population of devices."""
 
   population: population_lib.Population
   timer: server_lib.Timer
@@ -80,12 +72,7 @@ class Simulation:
     object.__setattr__(self, 'start', operator.index(self.start))
 
   def rounds(self) -> Iterator[schemas.Cohort]:
-    """Yields the cohorts of rounds 0, 1, … without end.
-
-    Raises:
-      StalledRound: if a round cannot meet its report goal, or not within the server's
-        max_wait_days.
-    """
+    """Yields the cohorts of rounds 0, 1, … without end."""
     return (cohort for cohort, _ in self.turnouts())
 
   def turnouts(self) -> Iterator[tuple[schemas.Cohort, Turnout]]:

@@ -23,9 +23,6 @@ class Population:
   Device i has number i. If devices are replaced, new ones get the numbers from num_devices on.
 
   Attributes:
-    num_devices: number of devices at any time.
-    seed: seed of the properties of the devices.
-    availability: availability of the devices.
     check_ins_per_hour: median over the devices of the check-ins per hour while a device can be
       reached.
     rate_spread: standard deviation of the natural logarithm of that rate.

@@ -29,13 +29,6 @@ def simulate(
     num_rounds: n.
     output: participation log to write, ending in .parquet; its folder must exist.
     progress: called after each round with a line about the progress.
-
-  Returns:
-    The counts of the run: its min-sep, maximum participations and others.
-
-  Raises:
-    StalledRound: if a round cannot meet its report goal.
-    ValueError: if an argument or the scenario is out of range.
   """
   schemas.positive_integer('num_rounds', num_rounds)
   arguments = json.dumps({'num_rounds': num_rounds, **vars(scenario)}, sort_keys=True, default=repr)

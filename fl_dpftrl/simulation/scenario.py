@@ -31,9 +31,6 @@ class Scenario:
     dropout: fraction of the chosen devices that never report.
     devices: other attributes of `simulation.population.Population`, by name.
     rounds: other attributes of `simulation.server.Server`, by name.
-
-  Raises:
-    ValueError: by `simulation`, if a value is out of range.
   """
 
   population: int

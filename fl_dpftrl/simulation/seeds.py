@@ -6,12 +6,7 @@ import numpy as np
 
 
 def generator(seed: int, *key: int) -> np.random.Generator:
-  """Returns a new generator for one purpose, determined by the seed and key.
-
-  Args:
-    seed: whole number of at least 0.
-    *key: whole numbers of at least 0; the first one identifies the purpose.
-  """
+  """Returns a new generator for one purpose, determined by the seed and key."""
   check_seed(seed)
   sequence = np.random.SeedSequence(operator.index(seed), spawn_key=key)
   return np.random.Generator(np.random.Philox(sequence))
@@ -29,11 +24,6 @@ def check_seed(seed: int) -> None:
 
 def uniform(seed: int, purpose: int, *keys: np.ndarray) -> np.ndarray:
   """Returns uniform draws in 0 to 1, each determined by its keys.
-
-  Args:
-    seed: whole number of at least 0; its last 64 bits count.
-    purpose: whole number of at least 0.
-    *keys: arrays of whole numbers, of one shape.
 
   Source: the finaliser of SplitMix64 (Steele, Lea, Flood 2014), once for each key.
   """

@@ -21,8 +21,6 @@ class Server:
   proportion to what is missing. The server knows nothing of the devices' timers.
 
   Attributes:
-    report_goal: number of devices per cohort.
-    clients_per_round: number of devices chosen; None for report_goal.
     minutes_between_rounds: minutes from the close of a round to the next start.
     pace_minutes: shortest time for a round to fill, in minutes; devices are all told to come
       back later if it would fill faster; 0 for no pacing.

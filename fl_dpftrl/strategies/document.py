@@ -112,10 +112,6 @@ def read_strategy(
 ) -> base.Strategy:
   """Returns the strategy that `to_json` wrote.
 
-  Args:
-    document: with its family and parameters.
-    path: of the file, beside which the arrays are.
-
   Raises:
     MissingArrays: where there is no .npz of the name.
   """

@@ -50,10 +50,7 @@ class StrategyFile:
   """Strategy with the setting it was optimised for, and its figures there.
 
   Attributes:
-    strategy: C.
-    schema: participation schema it was optimised for.
     objective: 'rms' or 'max'; None if it was optimised for neither.
-    workload: workload it was optimised for.
     sensitivity: sensitivity under `schema`.
     error: error of `workload` over the rounds of `schema`.
     version: release that wrote the file.
@@ -119,12 +116,7 @@ def describe(
   workload: workloads.Workload = workloads.Workload(),
   version: str = version_lib.__version__,
 ) -> StrategyFile:
-  """Returns a strategy with its figures, as a file would hold them.
-
-  Raises:
-    ValueError: if the objective is unknown, or the strategy does not support the rounds of the
-      schema.
-  """
+  """Returns a strategy with its figures, as a file would hold them."""
   if objective is not None:
     error_lib.check_objective(objective)
   strategy = resolved(strategy)
@@ -155,13 +147,6 @@ def save_strategy(
     schema: participation schema whose figures the file states; the one it was optimised for.
     objective: 'rms' or 'max'.
     workload: workload it was optimised for.
-
-  Returns:
-    The same object as `load` of the file.
-
-  Raises:
-    ValueError: as for `describe`, or if path does not end in .json.
-    OSError: if the file cannot be written.
   """
   path = paths.local(path)
   if path.suffix != '.json':
@@ -256,11 +241,7 @@ def resolved(strategy: Given) -> base.Strategy:
 
 
 def load_strategy(name_or_path: str | os.PathLike[str]) -> base.Strategy:
-  """Returns a strategy by file, name in matrices/ or parameter-free family.
-
-  Raises:
-    ValueError: if there is none, or as for `load`.
-  """
+  """Returns a strategy by file, name in matrices/ or parameter-free family."""
   cls = registry.FAMILIES.get(os.fspath(name_or_path))
   if cls is not None and not strategy_document.required(cls):
     return cls()

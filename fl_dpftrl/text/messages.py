@@ -19,10 +19,6 @@ def quoted(value: object, limit: int = 80) -> str:
 
   Control characters, line breaks, invisible characters and undecodable bytes are escaped. The
   run time does not grow with the size of the value.
-
-  Args:
-    value: any value; containers are shown in part.
-    limit: maximum number of characters of the result; at least 3.
   """
   writer = reprlib.Repr()
   writer.maxlevel = _LEVELS
@@ -53,11 +49,7 @@ def kind(value: object) -> str:
 
 
 def outline(value: Any) -> str:
-  """Returns the kinds of a named tuple's fields, as `__repr__` of one that holds a secret.
-
-  Args:
-    value: a named tuple; those in its fields are outlined too.
-  """
+  """Returns the kinds of a named tuple's fields, as `__repr__` of one that holds a secret."""
   parts = (
     f'{name}={outline(part) if hasattr(part, "_fields") else f"<{kind(part)}>"}'
     for name, part in zip(value._fields, value)
@@ -70,9 +62,6 @@ def one_line(text: object, limit: int = 300) -> str:
 
   White space becomes single spaces, and all other unprintable characters are escaped. The
   start, which names the file or flag, and the end, which says what to do, are kept.
-
-  Args:
-    limit: maximum number of characters of the result; at least 3.
   """
   text = str(text)
   if len(text) > 4 * limit:

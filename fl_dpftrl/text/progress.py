@@ -10,11 +10,7 @@ DELAY = 5.0  # seconds
 
 @contextlib.contextmanager
 def steps(what: str) -> Iterator[Callable[[int, float], None]]:
-  """Shows the steps and the loss of a search that takes over five seconds.
-
-  Yields:
-    What is called with the number of steps and the loss.
-  """
+  """Shows the steps and the loss of a search that takes over five seconds."""
   import tqdm  # Slow to load, as is tqdm.auto.
   from tqdm import auto
 

@@ -46,12 +46,7 @@ class Checkpoint:
 
 
 class CheckpointFolder:
-  """The checkpoints of one run, in a folder that only its owner can read.
-
-  Args:
-    folder: made where it does not exist.
-    template: a state of the right structure, whose values are not used.
-  """
+  """The checkpoints of one run, in a folder that only its owner can read."""
 
   def __init__(self, folder: str | os.PathLike[str], template: Any):
     self._folder = pathlib.Path(folder)

@@ -32,12 +32,7 @@ def _is_due(run: loop.TrainingRun, checkpoint: checkpoints.Checkpoint, every: in
 
 
 class Evaluation(loop.Observer):
-  """Evaluates the model after every so many rounds, and after the last.
-
-  Args:
-    evaluate: weights → metrics: a mapping from names to numbers, or to mappings.
-    every: number of rounds between two evaluations.
-  """
+  """Evaluates the model after every so many rounds, and after the last."""
 
   def __init__(self, evaluate: Callable[[Any], Mapping[str, Any]], every: int = 10):
     self._evaluate = evaluate
@@ -60,13 +55,6 @@ class EpsilonSoFar(loop.Observer):
   """Measures ε of the log up to a round, in the worst case, if no release decides the run's end.
 
   It follows the open log, so that a figure costs the rounds since the last one.
-
-  Args:
-    every: number of rounds between two figures; there is one after the last, too.
-    simulated: whether the times of the rounds are simulated, so that there is a column of days.
-
-  Raises:
-    ValueError: if every is not positive.
   """
 
   def __init__(self, every: int = 10, *, simulated: bool = False):
@@ -216,16 +204,7 @@ def events_written(path: str | os.PathLike[str] = "TensorBoard's event file") ->
 
 
 class ProgressLine(loop.Observer):
-  """Says after a round where the run stands.
-
-  Args:
-    every: number of rounds between two lines; there is one after the last, too, and after 30 s.
-    stream: takes the lines. A terminal shows them all, each over the one before. None for the
-      run's `say`.
-
-  Raises:
-    ValueError: if every is not positive.
-  """
+  """Says after a round where the run stands."""
 
   def __init__(self, every: int = 1, *, stream: TextIO | None = None):
     self._every, self._stream = schemas.positive_integer('every', every), stream
@@ -283,11 +262,7 @@ class ProgressLine(loop.Observer):
 
 
 class Plot(loop.Observer):
-  """Draws accuracy, and ε where it was measured, against rounds into the run's folder.
-
-  Args:
-    name: name of the image, whose suffix says its kind: .png, .svg or .pdf.
-  """
+  """Draws accuracy, and ε where it was measured, against rounds into the run's folder."""
 
   def __init__(self, name: str = PLOT_NAME):
     self._name = name

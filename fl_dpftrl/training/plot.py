@@ -24,17 +24,7 @@ def accuracy_plot(
   others: Mapping[str, float] = {},
   label: str = 'accuracy',
 ) -> style.Figure:
-  """Draws accuracy against rounds, and returns the figure.
-
-  Args:
-    path: path of the image, whose suffix says its kind: .png, .svg or .pdf.
-    title: lines above the plot.
-    num_rounds: rounds of the run.
-    accuracy: round → validation accuracy after it; none where evaluated rounds were lost.
-    test_accuracy: test accuracy of the final model, where known.
-    others: test accuracy by what the run is compared with, the best first.
-    label: name of the accuracy.
-  """
+  """Draws accuracy against rounds, and returns the figure."""
   with matplotlib.rc_context({'font.size': _POINTS, 'legend.fontsize': _POINTS - 1}):
     figure = style.Figure(figsize=_INCHES, layout='constrained')
     axes = figure.subplots()

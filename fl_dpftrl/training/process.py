@@ -45,10 +45,6 @@ def build_fed_avg(
     server_optimizer: optimiser of the server instead of SGD with momentum; its
       learning rate is that of the schedule.
 
-  Raises:
-    ValueError: for a rate that is not positive, a momentum outside [0, 1), or
-      initial weights that TFF cannot hold.
-
   Source: McMahan et al. 2024 (BLT-DP-FTRL), algorithm 1.
   """
   rates = np.asarray(server_learning_rates, dtype=np.float32)
@@ -86,10 +82,6 @@ class RoundProcess:
 
   Clients draw by the number of the round. So a round that is repeated, or comes after the run was
   resumed, draws the same for its clients.
-
-  Args:
-    process: learning process that was built with the aggregator as its model_aggregator.
-    aggregator: adds the noise. The guarantee is computed from it.
   """
 
   def __init__(

@@ -37,12 +37,7 @@ def write(
   history: metrics.History,
   setting: privacy.Setting,
 ) -> trained_lib.Trained:
-  """Replays the log, and writes the statement, its report and the model.
-
-  Args:
-    burnt: rounds whose row of noise was used up without a release.
-    setting: data, unit and name of the strategy, for the report.
-  """
+  """Replays the log, and writes the statement, its report and the model."""
   log = log_lib.read_log(run.folder / ledger.NAME)
   statement = replay_lib.replay(runs.Run.of(log, run.claim.strategy), deltas=run.delta)
   setting = dataclasses.replace(
@@ -82,11 +77,7 @@ def replay_command(run: loop.TrainingRun) -> str:
 
 
 def write_model(path: str | os.PathLike[str], weights: Any) -> None:
-  """Writes a model's weights alone: neither noise nor anything of a device.
-
-  Args:
-    weights: `trainable` and `non_trainable` arrays, named weight0, … and state0, … there.
-  """
+  """Writes a model's weights alone: neither noise nor anything of a device."""
   arrays: dict[str, Any] = {f'weight{i}': np.asarray(w) for i, w in enumerate(weights.trainable)}
   arrays |= {f'state{i}': np.asarray(w) for i, w in enumerate(weights.non_trainable)}
   content = io.BytesIO()

@@ -28,8 +28,6 @@ class Trained:
     model: the weights, as `process.get_model_weights` gives them for the last state;
       `model.assign_weights_to(keras_model)` fills a Keras model.
     statement: replay of the participation log.
-    history: metrics by round.
-    folder: output folder.
     delta: δ at which ε is stated.
     setting: what the report says beyond the log; among it `burnt_rounds`.
   """

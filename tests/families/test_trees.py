@@ -5,8 +5,8 @@ import pytest
 
 from fl_dpftrl import sensitivity
 from fl_dpftrl.families import stamped, tree_full, tree_online
-from tests.noise import plain
 from fl_dpftrl.participation import schemas
+from tests.noise import plain
 
 
 def test_nodes_in_the_order_of_their_last_round():
