@@ -94,7 +94,7 @@ study: env
 # Every strategy file anew; one thread, so that sums come out the same each time.
 matrices: env
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
-	  $(VENV)/bin/python -m fl_dpftrl.optimization.recipes
+	  $(VENV)/bin/python -m matrices.recipes
 
 # Tests start many processes: what one has compiled, the others need not.
 test test-fast test-thorough test-core: export PYTHONDONTWRITEBYTECODE =

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-FORMS = '_repr_png_', '_repr_html_', '__repr__'
+FORMS = '_repr_png_', '__repr__'
 
 
 def cells(path: pathlib.Path) -> list[str]:

@@ -35,13 +35,13 @@ def check_objective(objective: str) -> None:
 class Mechanism(schemas.Limited, Protocol):
   """The errors of a mechanism; `families.base.Strategy` has defaults for both."""
 
-  def error(self, num_rounds: int, workload: workloads.Queries) -> Error: ...
+  def error(self, num_rounds: int, workload: workloads.Workload) -> Error: ...
 
-  def per_query_error(self, num_rounds: int, workload: workloads.Queries) -> np.ndarray: ...
+  def per_query_error(self, num_rounds: int, workload: workloads.Workload) -> np.ndarray: ...
 
 
 def error(
-  strategy: Mechanism, num_rounds: int, workload: workloads.Queries = _PREFIX_SUMS
+  strategy: Mechanism, num_rounds: int, workload: workloads.Workload = _PREFIX_SUMS
 ) -> Error:
   """Returns RMS and max error of a strategy; times the sensitivity they are the losses.
 
@@ -52,7 +52,7 @@ def error(
 
 
 def per_query_error(
-  strategy: Mechanism, num_rounds: int, workload: workloads.Queries = _PREFIX_SUMS
+  strategy: Mechanism, num_rounds: int, workload: workloads.Workload = _PREFIX_SUMS
 ) -> np.ndarray:
   """Returns the standard deviation of the noise in each query: row norms of B = A N.
 
@@ -71,12 +71,7 @@ def summary(per_query: np.ndarray) -> Error:
   return Error(float(np.sqrt(np.mean(np.square(per_query)))), float(per_query.max()))
 
 
-def row_norms(noising: np.ndarray, workload: workloads.Queries) -> np.ndarray:
+def row_norms(noising: np.ndarray, workload: workloads.Workload) -> np.ndarray:
   """Returns row norms of B = A N for a noising matrix N that is written out."""
   decoder = workload.apply(noising)
   return np.sqrt(np.einsum('ij,ij->i', decoder, decoder))
-
-
-def is_prefix_sums(workload: workloads.Queries) -> bool:
-  """True if A is the prefix sums, for which families have faster methods."""
-  return isinstance(workload, workloads.Workload) and workload.is_prefix_sums

@@ -53,12 +53,6 @@ class History:
   def __repr__(self) -> str:
     return f'History({len(self.rounds)} rounds of {", ".join(self.measured)})'
 
-  def to_pandas(self) -> Any:
-    """Returns a pandas DataFrame with a row a round."""
-    import pandas
-
-    return pandas.DataFrame(self.columns, index=pandas.Index(self.rounds, name=_ROUND))
-
 
 class MetricsTable:
   """A CSV file with one row a round, always complete on disk.

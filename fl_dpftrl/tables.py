@@ -1,16 +1,9 @@
-"""Figures as tables: aligned text, HTML and data frames; claims are rounded up.
+"""Figures as tables of aligned text, such as results at a prompt; claims are rounded up."""
 
-Results show themselves at a prompt with these: in at most MOST_LINES lines, or as an HTML table.
-"""
-
-import html
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fl_dpftrl.text import messages, rounding
-
-if TYPE_CHECKING:
-  import pandas
 
 Row = Mapping[str, Any]
 
@@ -91,21 +84,3 @@ def at_a_prompt(title: str, lines: Sequence[str]) -> str:
     left_out = len(lines) - most + 1
     lines = [*lines[: most - 1], f'… and {left_out} more lines']
   return '\n'.join([title, *(f'  {line}' for line in lines)])
-
-
-def as_html(title: str, rows: Sequence[Row]) -> str:
-  """Returns an HTML table with a caption and one line per row."""
-  cells = lambda tag, values: ''.join(f'<{tag}>{html.escape(value)}</{tag}>' for value in values)
-  names = list(rows[0]) if rows else []
-  lines = [cells('td', [_cell(name, row[name]) for name in names]) for row in rows]
-  return (
-    f'<table><caption>{html.escape(title)}</caption><thead><tr>{cells("th", names)}</tr></thead>'
-    f'<tbody>{"".join(f"<tr>{line}</tr>" for line in lines)}</tbody></table>'
-  )
-
-
-def frame(rows: Sequence[Row]) -> 'pandas.DataFrame':
-  """Returns rows as a data frame, in full precision."""
-  import pandas  # Not needed for anything else.
-
-  return pandas.DataFrame([dict(row) for row in rows])

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from typing import Protocol
 
 import numpy as np
 import scipy
@@ -32,19 +31,6 @@ def check_round_by_round(num_rounds: int) -> None:
       f' {num_rounds / 2**27:.3g} GiB; at most {MAX_LISTED_ROUNDS} rounds are'
       ' supported here'
     )
-
-
-class Queries(Protocol):
-  """Protocol of a workload A: a linear operator on arrays with a row per round."""
-
-  @property
-  def is_toeplitz(self) -> bool: ...  # lower triangular, with equal entries along each diagonal
-
-  def matrix(self, num_rounds: int) -> np.ndarray: ...  # A, of shape [queries, num_rounds]
-
-  def apply(self, values: np.ndarray) -> np.ndarray: ...  # A @ values, along the first axis
-
-  def apply_transpose(self, values: np.ndarray) -> np.ndarray: ...  # Aᵀ @ values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,42 +121,6 @@ class Workload:
     if self.momentum:
       values = scipy.signal.lfilter([1.0], [1.0, -self.momentum], values, axis=0)
     return values[::-1]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Matrix:
-  """Workload given as a matrix.
-
-  Attributes:
-    queries: A, shape [queries, num_rounds].
-  """
-
-  queries: np.ndarray
-
-  def __post_init__(self):
-    queries = np.array(self.queries, dtype=np.float64)
-    if queries.ndim != 2 or not queries.size or not np.isfinite(queries).all():
-      raise ValueError(f'queries must be a matrix of finite numbers, got shape {queries.shape}')
-    queries.setflags(write=False)
-    object.__setattr__(self, 'queries', queries)
-
-  @property
-  def is_toeplitz(self) -> bool:
-    return False
-
-  def matrix(self, num_rounds: int) -> np.ndarray:
-    """Returns A; raises ValueError unless it has num_rounds columns."""
-    if self.queries.shape[1] != num_rounds:
-      raise ValueError(f'workload must have {num_rounds} columns, got shape {self.queries.shape}')
-    return self.queries
-
-  def apply(self, values: np.ndarray) -> np.ndarray:
-    """Returns A @ values."""
-    return self.matrix(len(values)) @ values
-
-  def apply_transpose(self, values: np.ndarray) -> np.ndarray:
-    """Returns Aᵀ @ values."""
-    return self.queries.T @ values
 
 
 def warmup_cooldown(

@@ -8,9 +8,9 @@ import re
 import pytest
 
 from fl_dpftrl.families import base
-from fl_dpftrl.optimization import recipes
 from fl_dpftrl.optimization.problem import Problem
 from fl_dpftrl.strategies import files
+from matrices import recipes
 
 GOLDEN = pathlib.Path(__file__).with_name('golden')
 FIXED = [n for n, recipe in recipes.RECIPES.items() if isinstance(recipe.made, base.Strategy)]

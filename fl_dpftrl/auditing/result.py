@@ -2,14 +2,10 @@
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING
 
 from fl_dpftrl import tables
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas
-
-if TYPE_CHECKING:
-  import pandas
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,17 +111,8 @@ class Audit:
     return [{name: getattr(check, name) for name in names} for check in self.checks]
 
   def __repr__(self) -> str:
-    return tables.at_a_prompt(self._title(), tables.table(self.summary).splitlines())
-
-  def _repr_html_(self) -> str:
-    return tables.as_html(self._title(), self.rows)
-
-  def to_pandas(self) -> 'pandas.DataFrame':
-    """Returns the checks as a data frame."""
-    return tables.frame(self.rows)
-
-  def _title(self) -> str:
-    return f'Audit: {"passed" if self.passed else "FAILED"}'
+    title = f'Audit: {"passed" if self.passed else "FAILED"}'
+    return tables.at_a_prompt(title, tables.table(self.summary).splitlines())
 
   def to_json(self) -> json_files.Object:
     """Returns what `fl-dpftrl audit --json` prints."""

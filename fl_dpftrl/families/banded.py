@@ -106,7 +106,7 @@ class Banded(base.Strategy):
     return of_rounds
 
   def per_query_error(
-    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
+    self, num_rounds: int, workload: workloads.Workload = workloads.Workload()
   ) -> np.ndarray:
     """Computes errors in O(n·bands²) without a dense matrix; see `bands`."""
     if not isinstance(workload, workloads.Workload):

@@ -136,7 +136,7 @@ class BandedToeplitz(base.Strategy):
     return of_rounds
 
   def per_query_error(
-    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
+    self, num_rounds: int, workload: workloads.Workload = workloads.Workload()
   ) -> np.ndarray:
     base.check_num_rounds(self, num_rounds)
     squares, late, tail = _squares(self, num_rounds, workload)
@@ -147,7 +147,7 @@ class BandedToeplitz(base.Strategy):
     return np.sqrt(np.concatenate([squares, middle, late]))
 
   def error(
-    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
+    self, num_rounds: int, workload: workloads.Workload = workloads.Workload()
   ) -> error_lib.Error:
     base.check_num_rounds(self, num_rounds)
     squares, late, tail = _squares(self, num_rounds, workload)
@@ -162,7 +162,7 @@ class BandedToeplitz(base.Strategy):
 
 
 def _squares(
-  strategy: BandedToeplitz, num_rounds: int, workload: workloads.Queries
+  strategy: BandedToeplitz, num_rounds: int, workload: workloads.Workload
 ) -> tuple[np.ndarray, np.ndarray, float]:
   """Squared errors of the first and of the last queries, and the step to each one in between."""
   if not workload.is_toeplitz:
@@ -180,7 +180,7 @@ def _squares(
 
 
 def decoder_column(
-  coefficients: np.ndarray, num_rounds: int, workload: workloads.Queries
+  coefficients: np.ndarray, num_rounds: int, workload: workloads.Workload
 ) -> tuple[np.ndarray, float | None]:
   """Returns the first column of A T⁻¹, and the limit of the terms left out.
 
@@ -203,7 +203,7 @@ class LateRows:
   response: np.ndarray  # w, with the same number of terms
   scales: np.ndarray  # shape [R], the factor of each late row of T⁻¹, less base
   base: float  # the common factor of all rows, inside w; 0 if A is not Toeplitz, and R is all
-  workload: workloads.Queries  # A
+  workload: workloads.Workload  # A
 
   def windows(self, values: np.ndarray) -> np.ndarray:
     """Returns values at each lag, shape [columns, R]."""
@@ -232,7 +232,10 @@ class LateRows:
 
 
 def late_rows(
-  columns: sensitivities.Columns, num_rounds: int, workload: workloads.Queries, response: np.ndarray
+  columns: sensitivities.Columns,
+  num_rounds: int,
+  workload: workloads.Workload,
+  response: np.ndarray,
 ) -> LateRows:
   """Returns the rows of B that are not those of a Toeplitz matrix.
 

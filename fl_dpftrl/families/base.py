@@ -157,13 +157,13 @@ class Strategy(abc.ABC):
     return lambda rows, columns: whole[rows, columns]
 
   def error(
-    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
+    self, num_rounds: int, workload: workloads.Workload = workloads.Workload()
   ) -> error_lib.Error:
     """Returns RMS and max error; see `error.error`."""
     return error_lib.summary(self.per_query_error(num_rounds, workload))
 
   def per_query_error(
-    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
+    self, num_rounds: int, workload: workloads.Workload = workloads.Workload()
   ) -> np.ndarray:
     """Returns the standard deviation of each query's noise.
 

@@ -155,7 +155,7 @@ class BLT(toeplitz.Toeplitz):
     return of_rounds
 
   def error(
-    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
+    self, num_rounds: int, workload: workloads.Workload = workloads.Workload()
   ) -> error_lib.Error:
     if not isinstance(workload, workloads.Workload) or not workload.is_toeplitz:
       return super().error(num_rounds, workload)
@@ -169,7 +169,7 @@ class BLT(toeplitz.Toeplitz):
     return error_lib.Error(*errors)
 
   def per_query_error(
-    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
+    self, num_rounds: int, workload: workloads.Workload = workloads.Workload()
   ) -> np.ndarray:
     if not isinstance(workload, workloads.Workload) or workload.is_toeplitz:
       return super().per_query_error(num_rounds, workload)

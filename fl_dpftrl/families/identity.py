@@ -39,17 +39,17 @@ class Identity(base.Strategy):
     return lambda rows, columns: (rows == columns).astype(np.float64)
 
   def error(
-    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
+    self, num_rounds: int, workload: workloads.Workload = workloads.Workload()
   ) -> error_lib.Error:
-    if not error_lib.is_prefix_sums(workload):
+    if not workload.is_prefix_sums:
       return super().error(num_rounds, workload)
     base.check_num_rounds(self, num_rounds)
     return error_lib.Error(math.sqrt((num_rounds + 1) / 2), math.sqrt(num_rounds))
 
   def per_query_error(
-    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
+    self, num_rounds: int, workload: workloads.Workload = workloads.Workload()
   ) -> np.ndarray:
-    if not error_lib.is_prefix_sums(workload):
+    if not workload.is_prefix_sums:
       return super().per_query_error(num_rounds, workload)
     base.check_num_rounds(self, num_rounds)
     return np.sqrt(np.arange(1.0, num_rounds + 1.0))

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 import scipy.linalg
 
-from fl_dpftrl import error, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.families import base, linear_noise
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base as sensitivity_lib
@@ -111,11 +111,11 @@ class Stamped(base.Strategy):
     return of_rounds
 
   def per_query_error(
-    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
+    self, num_rounds: int, workload: workloads.Workload = workloads.Workload()
   ) -> np.ndarray:
     """Blocks are independent, so their variances add up."""
     blocks = self.blocks(num_rounds)
-    if error.is_prefix_sums(workload):
+    if workload.is_prefix_sums:
       # A prefix sum holds the whole of every block that is over.
       within = np.square(self.strategy.per_query_error(blocks[0], workload))
       over = np.repeat(np.arange(len(blocks)), blocks) * within[-1]

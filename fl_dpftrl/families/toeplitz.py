@@ -38,7 +38,7 @@ class Toeplitz(base.Strategy):
     return matrix(self.noising_column(num_rounds))
 
   def per_query_error(
-    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
+    self, num_rounds: int, workload: workloads.Workload = workloads.Workload()
   ) -> np.ndarray:
     """Computes errors in O(n) where A is Toeplitz, as A N then is."""
     if not workload.is_toeplitz:

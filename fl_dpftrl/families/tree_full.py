@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_dpftrl import error, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.families import base, linear_noise, tree_online
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base as sensitivity_lib
@@ -183,11 +183,11 @@ class TreeFull(base.Strategy):
     return super().gram_entries(num_rounds)
 
   def per_query_error(
-    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
+    self, num_rounds: int, workload: workloads.Workload = workloads.Workload()
   ) -> np.ndarray:
     """Computes errors in O(n) from prefix variances of the two halves."""
     planned = self.planned_rounds(num_rounds)
-    if not error.is_prefix_sums(workload):
+    if not workload.is_prefix_sums:
       return super().per_query_error(num_rounds, workload)
     workloads.check_round_by_round(planned)
     heights = [height for height in reversed(range(planned.bit_length())) if planned >> height & 1]

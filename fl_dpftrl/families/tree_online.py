@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_dpftrl import error, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.families import base, linear_noise
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base as sensitivity_lib
@@ -193,9 +193,9 @@ class TreeOnline(base.Strategy):
     return of_rounds
 
   def per_query_error(
-    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
+    self, num_rounds: int, workload: workloads.Workload = workloads.Workload()
   ) -> np.ndarray:
-    if not error.is_prefix_sums(workload):
+    if not workload.is_prefix_sums:
       return super().per_query_error(num_rounds, workload)
     base.check_num_rounds(self, num_rounds)
     workloads.check_round_by_round(num_rounds)

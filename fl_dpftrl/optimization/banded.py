@@ -241,7 +241,7 @@ class _Sized:
   num_rounds: int
   num_bands: int
   norms: Norms
-  workload: workloads.Queries
+  workload: workloads.Workload
 
   @functools.cached_property
   def start(self) -> np.ndarray:

@@ -17,8 +17,7 @@ class Problem:
   """A loss to minimise: the sensitivity under a schema times an error.
 
   Attributes:
-    workload: A, the linear workload whose error is minimised; banded and dense strategies are
-      optimised for any `workloads.Queries`.
+    workload: A, whose error is minimised.
     progress: called with the number of steps and the loss; None for nobody.
   """
 

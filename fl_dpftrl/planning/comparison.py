@@ -14,7 +14,6 @@ from fl_dpftrl.strategies import files
 from fl_dpftrl.text import progress as progress_lib
 
 if TYPE_CHECKING:
-  import pandas
   from matplotlib import figure
 
 Calibrate = Callable[[sensitivity_lib.Sensitivity], accounting.Guarantee | None]
@@ -74,14 +73,11 @@ class Comparison:
     return [entry.row for entry in self.entries]
 
   def __repr__(self) -> str:
-    return tables.at_a_prompt(self._title(), tables.columns(self._shown()).splitlines())
-
-  def _repr_html_(self) -> str:
-    return tables.as_html(self._title(), self._shown())
-
-  def to_pandas(self) -> 'pandas.DataFrame':
-    """Returns the rows as a data frame, in full precision."""
-    return tables.frame(self.rows)
+    skipped = f', {len(self.skipped)} left out' if self.skipped else ''
+    title = f'Comparison: {len(self.entries)} evaluated{skipped}'
+    left_out = ('sensitivity_kind', 'rms_error', 'max_error', 'seconds')
+    rows = [{k: v for k, v in row.items() if k not in left_out} for row in self.rows]
+    return tables.at_a_prompt(title, tables.columns(rows).splitlines())
 
   def plot(self) -> 'figure.Figure':
     """Draws losses, or noise and errors at equal ε, over the field that varies or side by side."""
@@ -96,14 +92,6 @@ class Comparison:
         f' entries with {" and ".join(fields) or "none"} varying'
       )
     return figures.draw(self.entries, fields[0] if fields else None)
-
-  def _title(self) -> str:
-    skipped = f', {len(self.skipped)} left out' if self.skipped else ''
-    return f'Comparison: {len(self.entries)} evaluated{skipped}'
-
-  def _shown(self) -> list[dict[str, Any]]:
-    left_out = ('sensitivity_kind', 'rms_error', 'max_error', 'seconds')
-    return [{k: v for k, v in row.items() if k not in left_out} for row in self.rows]
 
 
 def compare(

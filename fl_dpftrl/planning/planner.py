@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from fl_dpftrl import tables
 from fl_dpftrl.accounting import adjacency, guarantee
@@ -12,9 +11,6 @@ from fl_dpftrl.participation import schemas
 from fl_dpftrl.planning import candidates, recommendation, search
 from fl_dpftrl.planning import forecast as forecast_lib
 from fl_dpftrl.simulation import scenario as scenario_lib
-
-if TYPE_CHECKING:
-  import pandas
 
 TITLE = 'Plan: a prediction, not a guarantee'
 MAX_COPIES = 16
@@ -89,13 +85,6 @@ class Plan:
 
   def __repr__(self) -> str:
     return tables.at_a_prompt(TITLE, tables.table(self.summary).splitlines())
-
-  def _repr_html_(self) -> str:
-    return tables.as_html(TITLE, self.options)
-
-  def to_pandas(self) -> 'pandas.DataFrame':
-    """Returns the recommended strategy and its alternatives as a data frame."""
-    return tables.frame(self.options)
 
   @property
   def options(self) -> list[json_files.Object]:

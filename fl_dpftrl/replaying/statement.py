@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from fl_dpftrl import tables
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
@@ -20,10 +20,6 @@ from fl_dpftrl.replaying import exposure, facts
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.text import messages
 from fl_dpftrl.text import rounding as rounding_lib
-
-if TYPE_CHECKING:
-  import pandas
-
 
 SHOWN_ARITHMETIC = {
   arithmetic_lib.COVERED: 'covered, to the released bits',
@@ -117,31 +113,8 @@ class Statement:
       *tables.columns(self._shown()).splitlines(),
       f'arithmetic {SHOWN_ARITHMETIC[self.arithmetic.kind]}',
     ]
-    return tables.at_a_prompt(self._title(), lines)
-
-  def _repr_html_(self) -> str:
-    return tables.as_html(f'{self._title()}, δ = {rounding_lib.exact(self.delta)}', self._shown())
-
-  def to_pandas(self) -> 'pandas.DataFrame':
-    """Returns a row for each guarantee and δ as a data frame; without figures if void."""
-    void = self.void_reason is not None
-    return tables.frame(
-      [
-        {
-          'part': part.name,
-          'delta': delta,
-          'rho': None if void else part.guarantee.rho,
-          'epsilon': None if void else part.guarantee.epsilon(delta),
-          'holds': part.holds and not void,
-        }
-        for part in self.parts()
-        for delta in part.guarantee.deltas
-      ]
-    )
-
-  def _title(self) -> str:
     void = '' if self.void_reason is None else f', void: {self.void_reason}'
-    return messages.one_line(f'Statement{void}')
+    return tables.at_a_prompt(messages.one_line(f'Statement{void}'), lines)
 
   def _shown(self) -> list[json_files.Object]:
     """Returns a row of text for each guarantee, at the first δ; without figures if void."""

@@ -17,7 +17,7 @@ import os
 import pathlib
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -30,9 +30,6 @@ from fl_dpftrl.files import durable, json_files, paths
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import document as strategy_document
 from fl_dpftrl.text import messages
-
-if TYPE_CHECKING:
-  import pandas
 
 NAME = 'strategy.json'
 """Name of the strategy file in the folder of a run."""
@@ -87,18 +84,8 @@ class StrategyFile:
     }
 
   def __repr__(self) -> str:
-    return tables.at_a_prompt('StrategyFile', tables.table(self._shown()).splitlines())
-
-  def _repr_html_(self) -> str:
-    return tables.as_html('StrategyFile', [self._shown()])
-
-  def to_pandas(self) -> 'pandas.DataFrame':
-    """Returns one row with the schema, the workload and the figures as a data frame."""
-    return tables.frame([self._shown()])
-
-  def _shown(self) -> json_files.Object:
     schema = self.schema
-    return {
+    shown = {
       'mechanism': self.strategy.family,
       'schema': f'{type(schema).__name__}({schema.num_rounds}, {schema.min_sep},'
       f' {schema.participations})',
@@ -106,6 +93,7 @@ class StrategyFile:
       'objective': self.objective,
       **self.figures,
     }
+    return tables.at_a_prompt('StrategyFile', tables.table(shown).splitlines())
 
 
 def describe(

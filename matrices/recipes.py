@@ -1,6 +1,6 @@
-"""Recipes of the strategy files in matrices/.
+"""Recipes of the strategy files in this folder.
 
-`python -m fl_dpftrl.optimization.recipes` writes all files, or those given by name. The same
+`python -m matrices.recipes` writes all files, or those given by name. The same
 release writes the same files.
 """
 
