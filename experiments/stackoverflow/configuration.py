@@ -121,8 +121,6 @@ class Hparams:
     'always',
     'When devices are available: always, nightly, or as in a Parquet table of device, start, end.',
   )
-  check_ins_per_hour: float = _flag(2.0, 'Median check-ins per hour of an available device.')
-  report_minutes: float = _flag(3.0, 'Median simulated minutes that a device trains.')
   num_rounds: int = _flag(None, 'Number of rounds; each uses one noise row.')
   client_optimizer: str = _flag(
     'sgd', 'Optimiser of the clients; sgdm has momentum 0.9.', choices=CLIENT_OPTIMIZERS

@@ -125,10 +125,6 @@ def scenario(hparams: configuration.Hparams, num_clients: int) -> scenario_lib.S
     availability=hparams.availability,
     clients_per_round=hparams.clients_per_round or hparams.report_goal,
     dropout=hparams.dropout,
-    devices={
-      'check_ins_per_hour': hparams.check_ins_per_hour,
-      'report_minutes': hparams.report_minutes,
-    },
   )
   # Traces are read once, and what is out of range is named before TensorFlow is loaded.
   availability = described.simulation().population.availability

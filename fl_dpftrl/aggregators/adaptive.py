@@ -23,7 +23,8 @@ from fl_dpftrl.text import messages
 class AdaptiveState(NamedTuple):
   """State of an aggregator whose clip norm is adaptive. Secret, as `AggregatorState`.
 
-  clip_norm: bound on the updates of the next round (scalar, float32); not secret.
+  Attributes:
+    clip_norm: bound on the updates of the next round (scalar, float32); not secret.
   """
 
   inner: Any

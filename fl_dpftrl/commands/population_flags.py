@@ -1,6 +1,7 @@
 """Flags of a simulated population, its timers and the server's rounds, and files of them."""
 
 import argparse
+import dataclasses
 import json
 import math
 from collections.abc import Iterable
@@ -18,18 +19,8 @@ _TIMERS = ('timer_hours', 'timer_rounds')
 # Flags that have a value without being given, by name.
 _DEFAULTS = {'seed': 0, 'availability': 'nightly', 'dropout': scenario_lib.DROPOUT}
 
-# Attributes of availability.Nightly, with help texts.
-_NIGHTLY = {
-  'charging_hour': 'mean local hour at which devices are plugged in',
-  'charging_hour_spread': 'its standard deviation between devices',
-  'window_hours': 'shortest and longest charging time, in hours',
-  'jitter_hours': 'largest shift of a device in one night, in hours',
-  'charging_nights': 'fraction of the nights a device is charged',
-  'weekend_delay_hours': 'delay in the nights to Sat and Sun, in hours',
-  'daytime': 'check-in rate off the charger relative to that on it',
-  'time_zones': 'time zones of the devices, in hours ahead of UTC',
-}
-# Attributes that a scenario file may have, and that are no flags.
+# Attributes that a scenario file may have, and that are no flags: of availability.Nightly first.
+_NIGHTLY = tuple(field.name for field in dataclasses.fields(availability.Nightly))
 _DEVICES = (
   *('check_ins_per_hour', 'rate_spread', 'report_minutes', 'speed_spread'),
   *('turnover_per_day', 'forgetting_per_day'),
@@ -78,14 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--availability',
     metavar='nightly|always|FILE',
     help='when devices are available: mostly at night on their chargers'
-    ' (default), always, or as in a Parquet table with the columns device, start and end',
+    ' (default; the hours are properties of --scenario), always, or as in a Parquet table with the'
+    ' columns device, start and end',
   )
-  for name, text in _NIGHTLY.items():
-    usual = getattr(_NIGHT, name)
-    is_list = isinstance(usual, tuple)
-    shown = ','.join(f'{v:g}' for v in (usual if is_list else (usual,)))
-    words = f'with nightly: {text} (default: {shown})'
-    add(f'--{name}', type=_numbers if is_list else float, help=words)
   add(
     '--dropout',
     type=float,
@@ -96,13 +82,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     type=int,
     help='number of devices chosen per round (default: 130 %% of the report goal)',
   )
-
-
-def _numbers(text: str) -> tuple[float, ...]:
-  return tuple(float(part) for part in text.split(','))
-
-
-_numbers.__name__ = 'list of numbers'
 
 
 def completed(args: argparse.Namespace, *needed: str) -> argparse.Namespace:
@@ -170,8 +149,8 @@ def scenario(args: argparse.Namespace) -> scenario_lib.Scenario:
   if available == 'nightly':
     available = availability.Nightly(**nightly)
   else:
-    for name, value in nightly.items():
-      raise ValueError(f'--{name}={value} is for --availability=nightly, got {available}')
+    for name in nightly:
+      raise ValueError(f'--scenario: {name} is for availability nightly, got {available}')
   return scenario_lib.Scenario(
     population=args.population,
     report_goal=args.report_goal,

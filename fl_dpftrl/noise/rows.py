@@ -31,6 +31,7 @@ class RowMaker:
   rows, bit for bit and however many threads work, on machines whose NumPy computes alike. A row
   has no more than 53 bits.
 
+  Args:
     seed: secret, of 32 bytes.
     memory: where the buffers are: in 'memory', or in a file that is 'mapped' into it, for
       more than fits.

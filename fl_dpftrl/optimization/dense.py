@@ -42,6 +42,7 @@ def solve_multi_epoch(
   all strategies, whatever the signs of X. Otherwise it is the best of those with equal column
   norms and orthogonal columns in every pattern.
 
+  Args:
     problem: the loss to minimise, its schema interpreted as `FixedSeparation`. Under min-sep
       patterns the strategy is valid but not optimal.
     equal_norms: True if all columns must have the same norm.

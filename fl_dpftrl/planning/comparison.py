@@ -24,7 +24,8 @@ SCHEMA = ('num_rounds', 'min_sep', 'max_participations')
 class Entry:
   """Strategy of a candidate at a schema, with its figures.
 
-  guarantee: that of the ε at which candidates are compared, with its noise; None without.
+  Attributes:
+    guarantee: that of the ε at which candidates are compared, with its noise; None without.
   """
 
   candidate: candidates_lib.Candidate

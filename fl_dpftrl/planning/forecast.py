@@ -25,8 +25,9 @@ FIELDS = ('num_rounds', 'min_sep', 'max_participations', 'days')
 class Outcome:
   """Outcome of a run.
 
-  min_sep: b, over all devices.
-  max_participations: k, over all devices.
+  Attributes:
+    min_sep: b, over all devices.
+    max_participations: k, over all devices.
   """
 
   seed: int

@@ -19,10 +19,7 @@ MAX_COPIES = 16
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-  """Recommended configuration and its basis.
-
-  others: plans for other report goals, at the same ε with the same strategy.
-  """
+  """Recommended configuration and its basis; `others` are plans for other report goals."""
 
   scenario: scenario_lib.Scenario
   forecast: forecast_lib.Forecast

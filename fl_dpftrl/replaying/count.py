@@ -124,9 +124,7 @@ def count(
   progress: Callable[[str], None] = lambda text: None,
   memory: int = MEMORY,
 ) -> Tally:
-  """Counts the logs of runs.
-
-    memory: bytes that sorting may use; the rest is on disk meanwhile.
+  """Counts the logs of runs; sorting uses `memory` bytes, and the disk beyond.
 
   Raises:
     LogError: if a row is at fault, and if a device is twice in a round.

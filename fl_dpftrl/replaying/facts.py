@@ -26,14 +26,15 @@ class CohortSizes(NamedTuple):
 class Counted:
   """Figures counted from single devices, which are never published.
 
-  num_participations: participations of all devices.
-  rounds_without_participants: rounds with noise but without any device.
-  separations: (rounds between two successive participations of a device, number of occurrences).
-  witness: an example of min_sep; None if no device took part twice, and over several runs.
-  participations: (rounds that a device took part in, number of devices); None over several runs.
-  cohort_sizes: sizes of the rounds that had devices; None without any, and over several runs.
-  rounds_short_of_report_goal: rounds with fewer devices than the report goal; None without a
-    goal, and over several runs.
+  Attributes:
+    num_participations: participations of all devices.
+    rounds_without_participants: rounds with noise but without any device.
+    separations: (rounds between two successive participations of a device, number of occurrences).
+    witness: an example of min_sep; None if no device took part twice, and over several runs.
+    participations: (rounds that a device took part in, number of devices); None over several runs.
+    cohort_sizes: sizes of the rounds that had devices; None without any, and over several runs.
+    rounds_short_of_report_goal: rounds with fewer devices than the report goal; None without a
+      goal, and over several runs.
   """
 
   num_devices: int

@@ -19,9 +19,10 @@ _ENDLESS = 2**53  # rounds
 class TurnedAway(NamedTuple):
   """A device that may not take part in a round.
 
-  reason: 'twice', 'min_sep' or 'max_participations'.
-  last_round: the last round that it took part in; −1 without one.
-  participations: rounds that it took part in.
+  Attributes:
+    reason: 'twice', 'min_sep' or 'max_participations'.
+    last_round: the last round that it took part in; −1 without one.
+    participations: rounds that it took part in.
   """
 
   device_id: str | int

@@ -26,6 +26,7 @@ class Partition:
   num_parts, and those beyond num_parts equal parts are in no round. The cost of a sampled batch is
   proportional to its size, that of a shuffled order to its part, once per pass.
 
+  Attributes:
     start: UTC second at which simulated time starts.
     round_seconds: duration of each round, in seconds.
     num_devices: for secret bins: devices, each of which takes part in all rounds of its bin.

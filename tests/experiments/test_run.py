@@ -23,11 +23,10 @@ def test_flags_reach_the_simulation():
     population=300,
     clients_per_round=26,
     timer_hours=24.0,
-    report_minutes=5.0,
     seed=7,
   )
   assert found.population.availability == availability.Nightly()
-  assert (found.population.num_devices, found.population.report_minutes) == (300, 5.0)
+  assert found.population.num_devices == 300
   assert (found.server.clients_per_round, found.timer) == (26, server.HourTimer(24.0))
   assert found.seed == found.population.seed == 7
 
