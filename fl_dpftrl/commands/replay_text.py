@@ -64,7 +64,8 @@ def _violated(result: statement.Statement) -> list[str]:
   if violations is None:
     return []
   places = [
-    f'{p.round} of run {p.run}' if result.several else str(p.round) for p in violations.first_rounds
+    f'{p["round"]} of run {p["run"]}' if result.several else str(p['round'])
+    for p in violations.first_rounds
   ]
   more = ', …' if violations.num_rounds > len(places) else ''
   void = bool(result.void_reason or result.worst_case.void_reason)

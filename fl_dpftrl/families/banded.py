@@ -109,8 +109,6 @@ class Banded(base.Strategy):
     self, num_rounds: int, workload: workloads.Workload = workloads.Workload()
   ) -> np.ndarray:
     """Computes errors in O(n·bands²) without a dense matrix; see `bands`."""
-    if not isinstance(workload, workloads.Workload):
-      return super().per_query_error(num_rounds, workload)
     base.check_num_rounds(self, num_rounds)
     coefficients = self.coefficients[:num_rounds, :num_rounds]
     return bands.row_norms(bands.multiply(coefficients, bands.inverse_bands(workload, num_rounds)))

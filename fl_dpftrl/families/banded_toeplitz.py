@@ -186,9 +186,7 @@ def decoder_column(
 
   See `toeplitz.step_response`, applied to the coefficients times 1 − β z if A has momentum β.
   """
-  if isinstance(workload, workloads.Workload):
-    return toeplitz.step_response(np.convolve(coefficients, [1.0, -workload.momentum]), num_rounds)
-  return workload.apply(toeplitz.reciprocal(coefficients, num_rounds)), None
+  return toeplitz.step_response(np.convolve(coefficients, [1.0, -workload.momentum]), num_rounds)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -157,7 +157,7 @@ class BLT(toeplitz.Toeplitz):
   def error(
     self, num_rounds: int, workload: workloads.Workload = workloads.Workload()
   ) -> error_lib.Error:
-    if not isinstance(workload, workloads.Workload) or not workload.is_toeplitz:
+    if not workload.is_toeplitz:
       return super().error(num_rounds, workload)
     base.check_num_rounds(self, num_rounds)
     chain = interlaced.chain(self.gaps)
@@ -171,7 +171,7 @@ class BLT(toeplitz.Toeplitz):
   def per_query_error(
     self, num_rounds: int, workload: workloads.Workload = workloads.Workload()
   ) -> np.ndarray:
-    if not isinstance(workload, workloads.Workload) or workload.is_toeplitz:
+    if workload.is_toeplitz:
       return super().per_query_error(num_rounds, workload)
     base.check_num_rounds(self, num_rounds)
     workloads.check_round_by_round(num_rounds)

@@ -41,26 +41,14 @@ class Buffers(NamedTuple):
     return messages.outline(self)
 
 
-class Recurrence(NamedTuple):
-  """How the rows of N·Z follow from normals, as two pure functions.
-
-  Attributes:
-    init: () → buffers.
-    next: (z, t, buffers) → (row, norm, buffers): z gives the normals of a round, t is the round
-      (scalar, int64), row has an int64 tensor for each part of the model, and norm is ‖row t of N‖
-      (scalar, float64), the standard deviation of every coordinate of the row over that of Z.
-  """
-
-  init: Callable[[], Buffers]
-  next: Callable[[NoiseSource, tf.Tensor, Buffers], tuple[list, tf.Tensor, Buffers]]
-
-
 def recurrence(
   strategy: strategies.Strategy, specs: Sequence[tf.TensorSpec], bits: int = lattice.BITS
-) -> Recurrence:
-  """Returns the recurrence of a strategy for models whose parts are as specs say.
+) -> tuple[Callable[[], Buffers], Callable[..., tuple[list, tf.Tensor, Buffers]]]:
+  """Returns how the rows of N·Z for a model follow from normals, as two pure functions.
 
-  A unit of the lattice is 2^−bits of the standard deviation of Z.
+  They are () → buffers, and (z, t, buffers) → (row, norm, buffers): z gives the normals of a round,
+  t is the round (scalar, int64), row has an int64 tensor for each part of the model, in units of
+  2^−bits of the standard deviation of Z, and norm is ‖row t of N‖ (scalar, float64).
   """
   reference.check_is_strategy(strategy)
   num_rounds = strategy.max_rounds
@@ -95,7 +83,7 @@ def recurrence(
     norm = row['scale'] * tf.sqrt(square)
     return result, norm, buffers._replace(**after, square=square)
 
-  return Recurrence(init, next_fn)
+  return init, next_fn
 
 
 def within(t: tf.Tensor, num_rounds: int | None) -> tf.Tensor:

@@ -130,7 +130,7 @@ class Recurrence:
       weights = self._coefficients(t)[:place][::-1]
       return _pushing_on(weights, newest, slot(t), scale), [slot(t)]
     last = t + 1
-    while last < min(t + self._at_once, self._num_rounds) and self._stacks[last].top:
+    while last < min(t + self._at_once, self._num_rounds) and self._stacks[last][0]:
       last += 1
     older = min(top, self._noise.num_buffers)
     weights = np.zeros((last - t, self.num_buffers))
@@ -148,13 +148,6 @@ class Recurrence:
     return np.pad(weights, (0, self._noise.num_buffers - weights.size))
 
 
-class _Stack(NamedTuple):
-  """The stack before a round: where its next buffer goes, and how many it has."""
-
-  top: int
-  size: int
-
-
 class _Sequence(Generic[_Value]):
   """The values of an iterator, computed up to the largest index that is used."""
 
@@ -166,13 +159,13 @@ class _Sequence(Generic[_Value]):
     return self._known[index]
 
 
-def _stacks(noise: linear_noise.LinearNoise) -> Iterator[_Stack]:
-  """Yields the stack before each round; empty where nothing is pushed."""
+def _stacks(noise: linear_noise.LinearNoise) -> Iterator[tuple[int, int]]:
+  """Yields, before each round, where the stack's next buffer goes and how many it has."""
   top = count = 0
   for step in map(noise.at, itertools.count()):
     if step.restart:
       top = count = 0
-    yield _Stack(top, count)
+    yield top, count
     if isinstance(step.update, linear_noise.Push):
       top += 1 - step.update.merged
       count = min(count + 1 - step.update.merged, noise.num_buffers)

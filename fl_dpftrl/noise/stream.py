@@ -84,7 +84,7 @@ def make_stream(
         f'noise_seed must be a whole number or None, got {messages.kind(noise_seed)}'
       ) from None
   draw = draw or randomness.draw
-  recurrence = graph.recurrence(strategy, specs)
+  start, next_row = graph.recurrence(strategy, specs)
 
   def init():
     if noise_seed is None:
@@ -95,13 +95,13 @@ def make_stream(
       seed=seed,
       row=tf.constant(0, tf.int64),
       row_stddev=tf.constant(0.0, tf.float64),
-      buffers=recurrence.init(),
+      buffers=start(),
     )
 
   def next_fn(state):
     state = tf.nest.map_structure(tf.convert_to_tensor, state)
     z = lambda row: draw(state.seed, row, specs)
-    row, norm, buffers = recurrence.next(z, state.row, state.buffers)
+    row, norm, buffers = next_row(z, state.row, state.buffers)
     advanced = state._replace(row=state.row + 1, row_stddev=norm, buffers=buffers)
     return tf.nest.pack_sequence_as(template, row), advanced
 

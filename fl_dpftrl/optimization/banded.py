@@ -31,7 +31,7 @@ from scipy import optimize as optimize_lib
 from scipy import signal
 
 from fl_dpftrl import workloads
-from fl_dpftrl.families import banded, bands, base
+from fl_dpftrl.families import banded, bands
 from fl_dpftrl.optimization import problem as problem_lib
 from fl_dpftrl.optimization import solver
 from fl_dpftrl.participation import schemas
@@ -153,22 +153,6 @@ def sgd_errors(workload: workloads.Workload, num_rounds: int) -> SquaredErrors:
   return squared_errors
 
 
-def dense_errors(queries: np.ndarray) -> SquaredErrors:
-  """Returns a function for the squared errors of any A, shape [queries, n], in O(n³) time."""
-
-  def squared_errors(coefficients):
-    inverse = base.lower_inverse(bands.to_matrix(coefficients))
-    decoder = queries @ inverse
-
-    def pull_back(weights):
-      dense = decoder.T @ (weights[:, None] * decoder) @ inverse.T
-      return -2.0 * bands.of_matrix(dense, coefficients.shape[1])
-
-    return np.einsum('ij,ij->i', decoder, decoder), pull_back
-
-  return squared_errors
-
-
 class Loss(NamedTuple):
   """Weighted power mean of the squared errors of C, whose columns are rescaled to norms."""
 
@@ -245,8 +229,8 @@ class _Sized:
 
   @functools.cached_property
   def start(self) -> np.ndarray:
-    momentum = self.workload.momentum if isinstance(self.workload, workloads.Workload) else 0.0
-    return toeplitz(root_coefficients(self.num_rounds, self.num_bands, momentum), self.num_rounds)
+    root = root_coefficients(self.num_rounds, self.num_bands, self.workload.momentum)
+    return toeplitz(root, self.num_rounds)
 
   @functools.cached_property
   def start_value(self) -> float:
@@ -255,20 +239,14 @@ class _Sized:
 
   @functools.cached_property
   def _squared_errors(self) -> SquaredErrors:
-    if isinstance(self.workload, workloads.Workload):
-      return sgd_errors(self.workload, self.num_rounds)
-    return dense_errors(self.workload.matrix(self.num_rounds))
+    return sgd_errors(self.workload, self.num_rounds)
 
   def loss(self, power: int, weights: np.ndarray | float = 1.0) -> Loss:
     return Loss(self.norms, self._squared_errors, power, weights)
 
   def halved(self) -> '_Sized | None':
     """Returns the problem of half the size; None if this one is small enough."""
-    if (
-      self.num_rounds < 2 * _FEWEST_ROUNDS
-      or self.num_bands < 2 * _FEWEST_BANDS
-      or not isinstance(self.workload, workloads.Workload)
-    ):
+    if self.num_rounds < 2 * _FEWEST_ROUNDS or self.num_bands < 2 * _FEWEST_BANDS:
       return None
     return _Sized(
       -(-self.num_rounds // 2),
@@ -326,8 +304,8 @@ def _descend(
       gradient += factor * way
     return value, gradient
 
-  minimum = solver.minimize(value_and_grad, centre, progress=report, **limits)
-  return sized.norms.rescale(minimum.point.reshape(start.shape) / scale)[0]
+  point, _ = solver.minimize(value_and_grad, centre, progress=report, **limits)
+  return sized.norms.rescale(point.reshape(start.shape) / scale)[0]
 
 
 def root_coefficients(num_rounds: int, num_bands: int, momentum: float = 0.0) -> np.ndarray:

@@ -55,7 +55,7 @@ def optimize(
       )
       for begin in starts
     )
-    point = min(solutions, key=lambda solution: solution.value).point
+    point, _ = min(solutions, key=lambda solution: solution[1])
   return banded_inverse.BandedInverse(np.append(1.0, point))
 
 

@@ -66,8 +66,8 @@ def optimize_range(problems: Sequence[problem_lib.Problem], num_buffers: int = 0
   references = 1.0
   if len(problems) > 1:
     alone = (_search(_plan([problem]), num_buffers) for problem in problems)
-    references = np.exp([best.log_loss for best in alone])
-  return _strategy(_search(_plan(problems, references), num_buffers).logits)
+    references = np.exp([log_loss for log_loss, _ in alone])
+  return _strategy(_search(_plan(problems, references), num_buffers)[1])
 
 
 class LogLoss:
@@ -216,13 +216,6 @@ class _Plan(NamedTuple):
   report: problem_lib.Progress
 
 
-class _Best(NamedTuple):
-  """The best BLT of a search: its variables as in `to_gaps`, and the value of the judge."""
-
-  logits: np.ndarray
-  log_loss: float
-
-
 def _plan(problems: Sequence[problem_lib.Problem], references: np.ndarray | float = 1.0) -> _Plan:
   """Returns the stages; constant rates and low powers first, as they are fast."""
   is_largest = len(problems) > 1
@@ -253,40 +246,41 @@ def _plan(problems: Sequence[problem_lib.Problem], references: np.ndarray | floa
   )
 
 
-def _search(plan: _Plan, num_buffers: int) -> _Best:
-  """Returns the best solution of a size, or with 0 the smallest good enough.
+def _search(plan: _Plan, num_buffers: int) -> tuple[float, np.ndarray]:
+  """Returns ln loss and logits of the best of a size, or with 0 of the smallest good enough.
 
   Sizes grow one by one, because the best solution of each provides starts for the next.
   """
-  every: list[_Best] = []
+  every: list[tuple[float, np.ndarray]] = []
   before, gainless = None, 0
   for size in range(1, (num_buffers or MAX_BUFFERS) + 1):
     candidates = _first_stage(plan, size, before)
     before = candidates[0]
     if num_buffers in (0, size) or plan.is_first_apart:
-      every.append(_last_stages(plan, candidates, every[-1].logits if every else None))
+      every.append(_last_stages(plan, candidates, every[-1][1] if every else None))
     if len(every) > 1 and not num_buffers:
-      gain = min(best.log_loss for best in every[:-1]) - every[-1].log_loss
+      gain = min(log_loss for log_loss, _ in every[:-1]) - every[-1][0]
       gainless = gainless + 1 if gain < _NO_GAIN else 0
       if gainless == 2:
         break
   if num_buffers:
     return every[-1]
-  enough = min(best.log_loss for best in every) + np.log1p(_WORTHWHILE)
-  return next(best for best in every if best.log_loss <= enough)
+  enough = min(log_loss for log_loss, _ in every) + np.log1p(_WORTHWHILE)
+  return next(best for best in every if best[0] <= enough)
 
 
 def _first_stage(plan: _Plan, num_buffers: int, before: np.ndarray | None) -> np.ndarray:
   """Returns the logits of distinct solutions, the best first."""
   run = functools.partial(_run, plan.stages[0], report=plan.report)
-  tried = run(starts(num_buffers, plan.num_rounds, before, _RANDOM_STARTS), _TRIAL_STEPS)
-  solutions = run(tried.points[:_FINALISTS], _MAX_STEPS)
-  differ = np.diff(solutions.values, prepend=-np.inf) > _DISTINCT
-  return solutions.points[differ][:_KEPT]
+  tried, _ = run(starts(num_buffers, plan.num_rounds, before, _RANDOM_STARTS), _TRIAL_STEPS)
+  points, values = run(tried[:_FINALISTS], _MAX_STEPS)
+  return points[np.diff(values, prepend=-np.inf) > _DISTINCT][:_KEPT]
 
 
-def _last_stages(plan: _Plan, points: np.ndarray, before: np.ndarray | None) -> _Best:
-  """Returns the best solution after all stages.
+def _last_stages(
+  plan: _Plan, points: np.ndarray, before: np.ndarray | None
+) -> tuple[float, np.ndarray]:
+  """Returns ln loss and logits of the best solution after all stages.
 
   It starts at the logits of the first stage's solutions, shape [solutions, 2d]; `before` is the
   best solution with one buffer fewer, None if unknown.
@@ -294,17 +288,17 @@ def _last_stages(plan: _Plan, points: np.ndarray, before: np.ndarray | None) -> 
   if plan.is_first_apart:
     more = starts(points.shape[1] // 2, plan.num_rounds, before, _MORE_STARTS)
     points = np.concatenate([points, more])
-    points = _run(plan.stages[1], points, _MORE_STEPS, plan.report).points[:_KEPT]
+    points = _run(plan.stages[1], points, _MORE_STEPS, plan.report)[0][:_KEPT]
   for stage in plan.stages[1:]:
-    points = _run(stage, points, _MAX_STEPS, plan.report).points
+    points = _run(stage, points, _MAX_STEPS, plan.report)[0]
   values, _ = plan.judge(points)
   best = int(np.argmin(values))
-  return _Best(points[best], float(values[best]))
+  return float(values[best]), points[best]
 
 
 def _run(
   log_loss: LogLoss, points: np.ndarray, max_iterations: int, report: problem_lib.Progress
-) -> many_starts.Solutions:
+) -> tuple[np.ndarray, np.ndarray]:
   return many_starts.minimize(
     log_loss,
     points,

@@ -1,7 +1,6 @@
 """BFGS from many starts at once, with one evaluation for all of their points."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -15,13 +14,6 @@ _TRIALS = 30
 _ROUNDING = 1e-14  # smaller relative decreases are lost in rounding
 
 
-class Solutions(NamedTuple):
-  """Results of the minimisations, the best first."""
-
-  points: np.ndarray  # shape [starts, size]
-  values: np.ndarray  # shape [starts]
-
-
 def minimize(
   value_and_grad: ValueAndGrad,
   starts: np.ndarray,
@@ -30,7 +22,7 @@ def minimize(
   tolerance: float,
   patience: int,
   progress: problem.Progress | None = None,
-) -> Solutions:
+) -> tuple[np.ndarray, np.ndarray]:
   """Minimises a smooth function of few variables from feasible starts.
 
   Args:
@@ -42,6 +34,9 @@ def minimize(
     tolerance, patience: a search ends when `patience` steps together improve its value by less
       than the tolerance, relative to it if it is above 1.
     progress: called with the number of evaluations and the smallest value.
+
+  Returns:
+    Points, shape [starts, size], and values, shape [starts], the best first.
 
   Source: Nocedal and Wright 2006, algorithm 6.1; the weak Wolfe line search of Lewis and
   Overton 2013, algorithm 2.6.
@@ -63,7 +58,7 @@ def minimize(
     if not active.size:
       break
   order = np.argsort(searches.values, kind='stable')
-  return Solutions(searches.points[order], searches.values[order])
+  return searches.points[order], searches.values[order]
 
 
 class _Searches:

@@ -4,7 +4,6 @@ Both handle points outside the domain. The value there is not finite, and the gr
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,12 +21,8 @@ _REMEMBERED = 10
 _SHORTEST, _LONGEST = 1e-10, 1e10
 
 
-class Solution(NamedTuple):
-  """Best point of a minimisation, of the shape of the start, and its value."""
-
-  point: np.ndarray
-  value: float
-  iterations: int  # accepted steps
+Solution = tuple[np.ndarray, float]
+"""Best point of a minimisation, of the shape of the start, and its value."""
 
 
 def minimize(
@@ -83,7 +78,7 @@ def minimize(
       progress(iteration, value)
     if iteration >= patience and history[-1 - patience] - value <= tolerance * abs(value):
       break
-  return Solution(point, value, iteration)
+  return point, value
 
 
 def _begun(value_and_grad: ValueAndGrad, point: np.ndarray) -> tuple[np.ndarray, float, np.ndarray]:
@@ -199,4 +194,4 @@ def minimize_monotone(
       progress(iteration, best[1])
     if iteration >= _PATIENCE and bests[-1 - _PATIENCE] - best[1] < _TOLERANCE:
       break
-  return Solution(best[0], best[1], iteration)
+  return best

@@ -84,7 +84,7 @@ def _optimize(
 ) -> banded_toeplitz.BandedToeplitz:
   start, schema = shifted_harmonic(problem, num_bands), problem.schema
   if num_bands > schema.min_sep and schema.participations > 1:
-    search = lambda start, log_square: solver.minimize_monotone(log_square, start, report).point
+    search = lambda start, log_square: solver.minimize_monotone(log_square, start, report)[0]
     return _search(problem, start, False, search)
   search = lambda start, log_square: _free_search(start, log_square, report)
   return _normalized(problem, _search(problem, start, False, search), search)
@@ -115,9 +115,9 @@ def _free_search(
     value, grad = log_square(np.append(1.0, rest))
     return value, grad[1:]
 
-  rest = solver.minimize(
+  rest, _ = solver.minimize(
     value_and_grad, start[1:] / start[0], tolerance=1e-11, patience=10, progress=report
-  ).point
+  )
   return np.append(1.0, rest)
 
 

@@ -7,7 +7,6 @@ first one.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -62,51 +61,29 @@ class Exposure:
     return total
 
 
-class Quantile(NamedTuple):
-  """The largest privacy loss within a share, 0 to 1, of the devices."""
-
-  share: float
-  loss: guarantee_lib.Guarantee
-
-
-class Bar(NamedTuple):
-  """Number of devices whose ρ lies between two ends."""
-
-  low: float
-  high: float
-  num_devices: int
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PerDevice:
   """Privacy loss of the devices that took part, each alone.
 
   Attributes:
     most_exposed: the device with the largest loss.
-    quantiles: the largest loss within shares of the devices.
-    rho_histogram: devices by ρ; empty without noise.
+    quantiles: shares, 0 to 1, of the devices, with the largest loss within each.
+    rho_histogram: lower end, upper end and number of devices by ρ; empty without noise.
   """
 
   most_exposed: str | int
-  quantiles: tuple[Quantile, ...]
-  rho_histogram: tuple[Bar, ...] = ()
+  quantiles: tuple[tuple[float, guarantee_lib.Guarantee], ...]
+  rho_histogram: tuple[tuple[float, float, int], ...] = ()
 
   def to_json(self) -> json_files.Object:
     """Returns the fields; no histogram without noise."""
     result: json_files.Object = {
       'most_exposed': self.most_exposed,
-      'quantiles': [{'share': q.share, **q.loss.to_json()} for q in self.quantiles],
+      'quantiles': [{'share': share, **loss.to_json()} for share, loss in self.quantiles],
     }
     if self.rho_histogram:
       result['rho_histogram'] = [list(bar) for bar in self.rho_histogram]
     return result
-
-
-class Place(NamedTuple):
-  """A round of a run, which is counted from 1."""
-
-  run: int
-  round: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -116,7 +93,7 @@ class Violations:
   Attributes:
     num_devices: devices that did not keep to it in at least one run.
     num_rounds: rounds in which a device took part too soon, or too often.
-    first_rounds: the first few of these rounds.
+    first_rounds: the first few of these, each as its `run`, from 1, and `round`.
     largest: the largest privacy loss of any one of these devices, from its actual rounds.
     num_complied: devices that kept to it.
     complied: privacy loss of any one device that kept to it, by the declared schema.
@@ -124,7 +101,7 @@ class Violations:
 
   num_devices: int
   num_rounds: int
-  first_rounds: tuple[Place, ...]
+  first_rounds: tuple[dict[str, int], ...]
   largest: guarantee_lib.Guarantee
   num_complied: int
   complied: guarantee_lib.Guarantee
@@ -141,7 +118,7 @@ class Violations:
     return {
       'num_devices': self.num_devices,
       'num_rounds': self.num_rounds,
-      'first_rounds': [place._asdict() for place in self.first_rounds],
+      'first_rounds': list(self.first_rounds),
       'largest': self.largest.to_json(),
       'num_complied': self.num_complied,
       'complied': self.complied.to_json(),

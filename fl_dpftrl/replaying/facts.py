@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.files import json_files
@@ -12,14 +12,6 @@ from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import counts, schemas
 
 Occurrences = tuple[tuple[int, int], ...]
-
-
-class CohortSizes(NamedTuple):
-  """Devices in a round that had any."""
-
-  least: int
-  mean: float
-  most: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,7 +24,7 @@ class Counted:
     separations: (rounds between two successive participations of a device, number of occurrences).
     witness: an example of min_sep; None if no device took part twice, and over several runs.
     participations: (rounds that a device took part in, number of devices); None over several runs.
-    cohort_sizes: sizes of the rounds that had devices; None without any, and over several runs.
+    cohort_sizes: least, mean and most devices of rounds that had any; None over several runs.
     rounds_short_of_report_goal: rounds with fewer devices than the report goal; None without a
       goal, and over several runs.
   """
@@ -43,7 +35,7 @@ class Counted:
   separations: Occurrences
   witness: counts.Witness | None = None
   participations: Occurrences | None = None
-  cohort_sizes: CohortSizes | None = None
+  cohort_sizes: dict[str, float] | None = None
   rounds_short_of_report_goal: int | None = None
 
   def to_json(self) -> json_files.Object:
@@ -54,7 +46,7 @@ class Counted:
       'participations': [list(pair) for pair in self.participations or ()],
       'witness': self.witness and self.witness._asdict(),
       'rounds_without_participants': self.rounds_without_participants,
-      'cohort_sizes': self.cohort_sizes and self.cohort_sizes._asdict(),
+      'cohort_sizes': self.cohort_sizes,
     }
 
 

@@ -107,15 +107,12 @@ def _per_device(tally: count_lib.Tally, spend: sensitivities.Spend) -> exposure.
   kind = sensitivity_lib.EXACT if tally.exact else sensitivity_lib.UPPER_BOUND
   of_one = lambda value: spend(sensitivity_lib.Sensitivity(value, kind))
   quantiles = tuple(
-    exposure.Quantile(share, of_one(value))
-    for share, value in sensitivities.quantiles(tally, QUANTILES)
+    (share, of_one(value)) for share, value in sensitivities.quantiles(tally, QUANTILES)
   )
-  has_noise = quantiles[0].loss.noise_multiplier > 0.0
+  has_noise = quantiles[0][1].noise_multiplier > 0.0
   bars = sensitivities.histogram(tally, lambda value: of_one(value).rho, _BARS) if has_noise else []
   return exposure.PerDevice(
-    most_exposed=tally.most_exposed[0].device_id,
-    quantiles=quantiles,
-    rho_histogram=tuple(exposure.Bar(*bar) for bar in bars),
+    most_exposed=tally.most_exposed[0].device_id, quantiles=quantiles, rho_histogram=tuple(bars)
   )
 
 
@@ -143,7 +140,7 @@ def _violations(
   places = []
   for number in violations.rounds.values[:_LISTED].tolist():
     run = bisect.bisect_right(firsts, number)
-    places.append(exposure.Place(run, number - firsts[run - 1]))
+    places.append({'run': run, 'round': number - firsts[run - 1]})
   kind = sensitivity_lib.EXACT if tally.exact else sensitivity_lib.UPPER_BOUND
   largest = spend(sensitivity_lib.Sensitivity(math.sqrt(violations.square), kind))
   return exposure.Violations(
@@ -183,9 +180,11 @@ def _facts(run: runs_lib.Run, happened: counts.RunCounts) -> facts_lib.RunFacts:
       separations=tuple(happened.separations.to_dict().items()),
       witness=happened.witness,
       participations=tuple(happened.participations.to_dict().items()),
-      cohort_sizes=facts_lib.CohortSizes(
-        least=int(sizes.min()), mean=math.fsum(sizes) / sizes.size, most=int(sizes.max())
-      )
+      cohort_sizes={
+        'least': int(sizes.min()),
+        'mean': math.fsum(sizes) / sizes.size,
+        'most': int(sizes.max()),
+      }
       if sizes.size
       else None,
       rounds_short_of_report_goal=None if goal is None else happened.rounds_short_of(goal),

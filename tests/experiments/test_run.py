@@ -19,11 +19,7 @@ def simulation(**changes):
 
 def test_flags_reach_the_simulation():
   found = simulation(
-    availability='nightly',
-    population=300,
-    clients_per_round=26,
-    timer_hours=24.0,
-    seed=7,
+    availability='nightly', population=300, clients_per_round=26, timer_hours=24.0, seed=7
   )
   assert found.population.availability == availability.Nightly()
   assert found.population.num_devices == 300

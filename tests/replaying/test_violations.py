@@ -72,7 +72,7 @@ def test_equals_a_count_by_hand(tmp_path, num_runs, min_sep, most):
   assert left.num_complied == len(everyone) - len(violators)
   rounds = sorted({place[:2] for place in places})
   assert left.num_rounds == len(rounds)
-  assert [tuple(place) for place in left.first_rounds] == rounds[:10]
+  assert [tuple(place.values()) for place in left.first_rounds] == rounds[:10]
   assert left.largest.sensitivity == pytest.approx(max(exposed[d] for d in violators))
   assert left.complied.to_json().items() <= statement.declared.to_json().items()
   # Everyone who complied has at most the declared loss.

@@ -89,13 +89,13 @@ def test_releases_are_as_private_as_one_gaussian(name):
     def next_fn(state):
       t, noise, drawn = state
       drawn = [*drawn, fresh(t, spreads[t]) / spreads[t]]
-      made = graph.recurrence(strategy, [tf.TensorSpec([size])], bits).next
+      made = graph.recurrence(strategy, [tf.TensorSpec([size])], bits)[1]
       (row,), _, noise = made(
         lambda t: [tf.constant(drawn[int(t)])], tf.constant(t, tf.int64), noise
       )
       return row.numpy(), (t + 1, noise, drawn)
 
-    init = lambda: (0, graph.recurrence(strategy, [tf.TensorSpec([size])], bits).init(), [])
+    init = lambda: (0, graph.recurrence(strategy, [tf.TensorSpec([size])], bits)[0](), [])
     return reference.NoiseStream(init, next_fn, lambda state: next_fn(state)[1])
 
   for this, other, mu in joint_law.pairs(strategy, 2, -2, 3):
