@@ -7,7 +7,7 @@ import sys
 import types
 from collections.abc import Callable
 
-from experiments.stackoverflow import configuration, datasets
+from experiments.stackoverflow import configuration, datasets, interrupts
 from experiments.stackoverflow import machines as machines_lib
 from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.accounting import arithmetic
@@ -18,7 +18,6 @@ from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import scenario as scenario_lib
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
-from fl_dpftrl.training import interrupts
 
 _MECHANISM, _OBJECTIVE = 'blt', 'max'
 

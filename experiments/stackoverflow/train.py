@@ -30,11 +30,10 @@ from typing import NoReturn
 
 from absl import app, flags, logging
 
-from experiments.stackoverflow import configuration, flag_files
+from experiments.stackoverflow import configuration, flag_files, interrupts
 from experiments.stackoverflow import machines as machines_lib
 from fl_dpftrl.files import durable, json_files, paths
 from fl_dpftrl.text import messages
-from fl_dpftrl.training import interrupts
 
 LOCK_NAME = 'lock'
 TEMPORARY_NAME = '.temporary'

@@ -12,13 +12,21 @@ import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
 import tff_inprocess
-from experiments.stackoverflow import configuration, datasets, networks, public_start, report, run
+from experiments.stackoverflow import (
+  configuration,
+  datasets,
+  interrupts,
+  networks,
+  public_start,
+  report,
+  run,
+)
 from experiments.stackoverflow import machines as machines_lib
 from experiments.stackoverflow import model as model_lib
 from fl_dpftrl import workloads
 from fl_dpftrl.families import base
 from fl_dpftrl.simulation import scenario as scenario_lib
-from fl_dpftrl.training import interrupts, loop
+from fl_dpftrl.training import loop
 from fl_dpftrl.training import observers as observers_lib
 from fl_dpftrl.training import process as process_lib
 from tff_inprocess import memory

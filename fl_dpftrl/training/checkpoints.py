@@ -13,7 +13,6 @@ import os
 import pathlib
 import re
 import zipfile
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -129,14 +128,6 @@ class CheckpointFolder:
     if problems:
       raise mark.LostStateError('; '.join(problems))
     return None, []
-
-  def before(self, num_rounds: int) -> Iterator[Checkpoint]:
-    """The readable checkpoints of fewer rounds, the newest first."""
-    for stored in reversed([s for s in self._stored() if s < num_rounds]):
-      try:
-        yield self.load(stored)
-      except ValueError:
-        continue
 
   @property
   def newest(self) -> int:

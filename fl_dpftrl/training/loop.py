@@ -66,28 +66,11 @@ class Observer:
   def start(self, run: TrainingRun) -> None:
     """Is told the run before anything is written into its folder."""
 
-  def begin(
-    self,
-    run: TrainingRun,
-    latest: checkpoints.Checkpoint,
-    earlier: Iterator[checkpoints.Checkpoint],
-  ) -> None:
-    """Is told once, before anything is released, where the run stands.
-
-    Args:
-      run: the run; its log is open.
-      latest: the checkpoint that the run goes on from.
-      earlier: earlier ones that are still there, the newest first.
-    """
+  def begin(self, run: TrainingRun, latest: checkpoints.Checkpoint) -> None:
+    """Is told once, before anything is released, which checkpoint the run goes on from."""
 
   def step(self, run: TrainingRun, step: str, round_index: int) -> None:
-    """Is told each step of a round as it is completed.
-
-    Args:
-      run: the run.
-      step: 'cohort logged', 'computed', 'stored' or 'published'.
-      round_index: the round.
-    """
+    """Is told 'cohort logged', 'computed', 'stored' and 'published' of a round."""
 
   def measure(self, run: TrainingRun, checkpoint: checkpoints.Checkpoint) -> Mapping[str, float]:
     """Returns further measurements after a checkpoint's round; most observers have none."""
@@ -146,15 +129,11 @@ def _run(
   observers: Sequence[Observer],
   published: int,
 ) -> checkpoints.Checkpoint:
-  def measured(checkpoint: checkpoints.Checkpoint) -> checkpoints.Checkpoint:
-    row = dict(checkpoint.measurements)
-    if row:  # A lost round released nothing.
-      for observer in observers:
-        row |= observer.measure(run, checkpoint)
-    return dataclasses.replace(checkpoint, measurements=row)
-
   def publish(checkpoint: checkpoints.Checkpoint) -> None:
-    complete = measured(checkpoint)
+    row = dict(checkpoint.measurements)
+    for observer in observers if row else ():  # A lost round released nothing.
+      row |= observer.measure(run, checkpoint)
+    complete = dataclasses.replace(checkpoint, measurements=row)
     for observer in observers:
       observer.released(run, complete)
 
@@ -170,7 +149,7 @@ def _run(
       ' give at least as many, or name another folder'
     )
   for observer in observers:
-    observer.begin(run, latest, map(measured, stored.before(latest.num_rounds)))
+    observer.begin(run, latest)
   publish(latest)
   for cohort in run.rounds():
     t = cohort.round

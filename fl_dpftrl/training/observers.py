@@ -88,7 +88,7 @@ class Seconds(loop.Observer):
   def __init__(self):
     self._last: float | None = None
 
-  def begin(self, run, latest, earlier):
+  def begin(self, run, latest):
     self._last = time.monotonic()
 
   def measure(self, run, checkpoint):
@@ -106,28 +106,18 @@ class Table(loop.Observer):
   def __init__(self, table: metrics.MetricsTable):
     self._table = table
 
-  def begin(self, run, latest, earlier):
+  def begin(self, run, latest):
     """Makes the table that of the rounds so far, and says what it has lost."""
     used = set(range(latest.num_rounds)) - set(latest.burnt)
     self._table.keep_only(used)
     # An interrupted run may lack its last row, which is released next.
-    missing = used - set(self._table.rounds) - {latest.num_rounds - 1}
-    restored = set()
-    while missing - restored and (checkpoint := next(earlier, None)) is not None:
-      t = checkpoint.num_rounds - 1
-      if t in missing and checkpoint.measurements:
-        self._table.put(t, checkpoint.measurements)
-        restored.add(t)
-    if restored:
+    lost = sorted(used - set(self._table.rounds) - {latest.num_rounds - 1})
+    if lost:
+      more = ', …' if len(lost) > 10 else ''
       run.say(
-        f'{self._table.path} had lost rounds {_listed(restored)}: they are written'
-        ' again from their checkpoints'
-      )
-    if missing - restored:
-      run.say(
-        f'{self._table.path} has lost rounds {_listed(missing - restored)}: their'
-        ' measurements are gone, and sums over rounds in the report lack them;'
-        ' model, noise, log and guarantee are not touched'
+        f'{self._table.path} has lost {len(lost)} rounds ({", ".join(map(str, lost[:10]))}{more}):'
+        ' their measurements are gone, and sums over rounds in the report lack them; model, noise,'
+        ' log and guarantee are not touched'
       )
 
   def released(self, run, checkpoint):
@@ -149,7 +139,7 @@ class TensorBoard(loop.Observer):
     self._settings = settings
     self._writer: tf.summary.SummaryWriter | None = None
 
-  def begin(self, run, latest, earlier):
+  def begin(self, run, latest):
     self._writer = event_writer(events_folder(run.folder), self._settings)
 
   def released(self, run, checkpoint):
@@ -212,7 +202,7 @@ class ProgressLine(loop.Observer):
     self._began_at = 0
     self._evaluated: dict[str, Any] = {}
 
-  def begin(self, run, latest, earlier):
+  def begin(self, run, latest):
     self._began = self._said = time.monotonic()
     self._began_at = latest.num_rounds
 
@@ -269,14 +259,3 @@ class Plot(loop.Observer):
 
   def end(self, run, trained):
     trained.plot(run.folder / self._name)
-
-
-def _listed(rounds: set[int]) -> str:
-  """Lists round numbers in a few words: `0-3, 7`, cut after the first ten parts."""
-  parts, ordered = [], sorted(rounds)
-  while ordered:
-    first = last = ordered.pop(0)
-    while ordered and ordered[0] == last + 1:
-      last = ordered.pop(0)
-    parts.append(str(first) if first == last else f'{first}-{last}')
-  return ', '.join(parts[:10]) + (', …' if len(parts) > 10 else '')

@@ -52,21 +52,14 @@ def test_steps_come_in_the_order_of_the_protocol(tmp_path):
   assert steps == [(t, step) for t in range(NUM_ROUNDS) for step in STEPS]
 
 
-def test_measurements_reach_all_observers_and_earlier_checkpoints(tmp_path):
+def test_measurements_reach_all_observers(tmp_path):
   class Doubled(loop.Observer):
     def measure(self, run, checkpoint):
       return {'doubled': 2 * checkpoint.num_rounds}
 
-  class Restoring(loop.Observer):
-    def begin(self, run, latest, earlier):
-      self.earlier = [(c.num_rounds, c.measurements.get('doubled')) for c in earlier]
-
   _, published, _ = run(tmp_path, observers=[Doubled()])
   assert published[0].measurements == {}  # Nothing was released yet.
   assert [c.measurements['doubled'] for n, c in published.items() if n] == [2, 4, 6, 8, 10, 12]
-  restoring = Restoring()
-  run(tmp_path, observers=[restoring, Doubled()])
-  assert restoring.earlier == [(5, 10), (4, 8)]
 
 
 def test_a_cohort_is_in_the_log_before_its_data_are_used(tmp_path):

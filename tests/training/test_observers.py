@@ -1,6 +1,5 @@
 """Observers of a run: its table, its event file, its progress lines and its plot."""
 
-import dataclasses
 import errno
 import io
 import types
@@ -20,13 +19,6 @@ def checkpoint(num_rounds: int, burnt=()) -> checkpoints.Checkpoint:
   )
 
 
-class Epsilon(loop.Observer):
-  """Measures ε after the rounds that are evaluated."""
-
-  def measure(self, run, checkpoint):
-    return {} if checkpoint.num_rounds % 4 else {'epsilon': checkpoint.num_rounds / 10}
-
-
 def run_of(**kwargs):
   process = types.SimpleNamespace(weights=lambda state: state)
   run = dict(
@@ -41,18 +33,9 @@ def run_of(**kwargs):
   return loop.TrainingRun(**{**run, **kwargs})
 
 
-def begin(path, latest, earlier):
+def begin(path, latest):
   warnings = []
-  run = run_of(say=warnings.append)
-  measuring = [observers.Evaluation(lambda weights: {'accuracy': weights / 100}, 4), Epsilon()]
-
-  def measured(checkpoint):
-    row = dict(checkpoint.measurements)
-    for observer in measuring:
-      row |= observer.measure(run, checkpoint)
-    return dataclasses.replace(checkpoint, measurements=row)
-
-  observers.Table(metrics.MetricsTable(path)).begin(run, latest, map(measured, earlier))
+  observers.Table(metrics.MetricsTable(path)).begin(run_of(say=warnings.append), latest)
   return warnings
 
 
@@ -71,23 +54,17 @@ def test_a_whole_table_is_left_as_it_is(tmp_path):
   table = metrics.MetricsTable(path)
   for t in (0, 1, 3):
     table.put(t, {'loss': t + 1.0})
-  assert not begin(path, checkpoint(4, burnt=(2,)), [])
+  assert not begin(path, checkpoint(4, burnt=(2,)))
   table.keep_only({0, 1})
   # The last row may be missing where the run was killed before it was written.
-  assert not begin(path, checkpoint(3), [])
+  assert not begin(path, checkpoint(3))
 
 
-def test_lost_rows_come_from_checkpoints_or_are_named(tmp_path):
+def test_lost_rows_are_named(tmp_path):
   path = tmp_path / 'metrics.csv'
   metrics.MetricsTable(path).put(0, {'loss': 1.0})
-  earlier = [checkpoint(r, burnt=(2,)) for r in (8, 4)]
-  warnings = begin(path, checkpoint(9, burnt=(2,)), earlier)
-  table = metrics.MetricsTable(path).history()
-  assert table.column('loss') == {0: 1.0, 3: 4.0, 7: 8.0}
-  assert table.column('validation/accuracy') == {3: 0.04, 7: 0.08}
-  assert len(warnings) == 2
-  assert 'had lost rounds 3, 7:' in warnings[0]
-  assert 'has lost rounds 1, 4-6:' in warnings[1]
+  (warning,) = begin(path, checkpoint(9, burnt=(2,)))
+  assert 'has lost 6 rounds (1, 3, 4, 5, 6, 7):' in warning
 
 
 def test_progress_lines_tell_the_last_evaluation_and_epsilon():
@@ -95,7 +72,7 @@ def test_progress_lines_tell_the_last_evaluation_and_epsilon():
   shown = observers.ProgressLine()
   run = run_of(say=said.append)
   first = checkpoint(0)
-  shown.begin(run, first, iter(()))
+  shown.begin(run, first)
   for t, row in enumerate([{'validation/accuracy': 0.25, 'epsilon': 1.23}, {'train/loss': 2.0}]):
     one = checkpoints.Checkpoint(num_rounds=t + 1, state=None, measurements=row)
     shown.released(run, one)
@@ -117,7 +94,7 @@ def test_long_rounds_have_a_line_every_half_minute(monkeypatch):
   stream, now = io.StringIO(), [100.0]
   monkeypatch.setattr(observers.time, 'monotonic', lambda: now[0])
   shown = observers.ProgressLine(100, stream=stream)
-  shown.begin(run_of(), checkpoint(0), iter(()))
+  shown.begin(run_of(), checkpoint(0))
   for t in range(7):
     now[0] += 10.0
     shown.released(run_of(), checkpoint(t + 1))

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from fl_dpftrl.training import interrupts
+from experiments.stackoverflow import interrupts
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def test_a_step_that_does_not_end_is_left(monkeypatch):
 def test_the_second_signal_ends_the_process():
   program = """
 import os, signal, time
-from fl_dpftrl.training import interrupts
+from experiments.stackoverflow import interrupts
 signal.signal(signal.SIGINT, signal.default_int_handler)
 def work(interrupt):
   os.kill(os.getpid(), signal.SIGINT)
