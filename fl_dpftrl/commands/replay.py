@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
     '--columns',
     metavar='round=NAME,device_id=NAME',
-    help='names of the columns, if they are others; device_id=hex(NAME) is a column of bytes',
+    help='names of the columns, if they are others',
   )
   add('--first_round', type=int, help='number of the first round in the log (default: 0)')
   words = (

@@ -11,7 +11,6 @@ from fl_dpftrl.logs import limits, refusals
 from fl_dpftrl.text import messages
 
 NAMES = ('round', 'device_id')
-_HEX = re.compile(r'hex\((.+)\)')
 _PARTITION = re.compile(r'([^=/]+)=([^/]*)')
 _DELIMITERS = (',', '\t', ';')
 _WHOLE = re.compile(r'-?[0-9]{1,18}')
@@ -27,13 +26,11 @@ class Layout(NamedTuple):
     round: name of the column of rounds.
     device_id: name of the column of device ids; in Parquet and JSON lines it may hold lists,
       with a row for each cohort.
-    hexadecimal: whether device ids are bytes, which become text in hexadecimal.
     first_round: number of the first round.
   """
 
   round: str = NAMES[0]
   device_id: str = NAMES[1]
-  hexadecimal: bool = False
   first_round: int = 0
 
   def columns(self, path: str, names: Sequence[str]) -> dict[str, str]:
@@ -73,10 +70,7 @@ PLAIN = Layout()
 
 
 def parse(columns: str | None, first_round: int = 0) -> Layout:
-  """Returns the layout that `round=NAME,device_id=NAME` describes.
-
-  `device_id=hex(NAME)` is a column of bytes.
-  """
+  """Returns the layout that `round=NAME,device_id=NAME` describes."""
   if not 0 <= first_round < limits.ROUNDS:
     raise ValueError(f'first_round={first_round} must be at least 0 and below {limits.ROUNDS}')
   names: dict[str, str] = {}
@@ -87,10 +81,7 @@ def parse(columns: str | None, first_round: int = 0) -> Layout:
         f'columns={messages.quoted(columns)} must be like round=step,device_id=user_id'
       )
     names[own] = name
-  bytes_column = _HEX.fullmatch(names.get('device_id', ''))
-  if bytes_column:
-    names['device_id'] = bytes_column[1]
-  result = Layout(**names, hexadecimal=bool(bytes_column), first_round=first_round)
+  result = Layout(**names, first_round=first_round)
   if result.round == result.device_id:
     raise ValueError(f'columns={messages.quoted(columns)} names one column twice')
   return result

@@ -13,7 +13,6 @@ from typing import Any, BinaryIO, NoReturn
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
-import pyarrow.json as pa_json
 
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import limits, refusals
@@ -31,8 +30,6 @@ class _Lines:
 
   def __init__(self, path: str, file: BinaryIO, layout: layout_lib.Layout = layout_lib.PLAIN):
     """Opens a file, which must be seekable; LogError, OSError or pa.ArrowException if it fails."""
-    if layout.hexadecimal:
-      raise refusals.LogError(f'{path}: only Parquet has device ids that are bytes')
     self._path = path
     self._file = file
     self._layout = layout
@@ -220,47 +217,15 @@ class JsonLines(_Lines):
     return head
 
   def _table(self, block: bytes, first_row: int) -> pa.Table:
-    if first_row == 1:
-      block = block.removeprefix(_BYTE_ORDER_MARK)
-    table = None if self._lists else self._at_once(block)
-    return self._line_by_line(block, first_row) if table is None else table
-
-  def _at_once(self, block: bytes) -> pa.Table | None:
-    """Returns the rows of lines that are an object each; None if a line may be another.
-
-    Each line must begin and end with a brace. An object cannot continue from a line that ends
-    with a brace to one that begins with one, so each object is within one line. A line with two
-    objects gives more rows than lines.
-    """
-    num_lines = block.count(b'\n') + (block[-1:] != b'\n')
-    begin = block.count(b'\n{') + block.startswith(b'{')
-    end = block.count(b'}\n') + block.count(b'}\r\n') + block.endswith(b'}')
-    if not begin == end == num_lines:
-      return None
-    kinds = pa.schema([(name, self.schema.field(own).type) for own, name in self._wanted.items()])
-    try:
-      table = pa_json.read_json(
-        io.BytesIO(block),
-        parse_options=pa_json.ParseOptions(
-          explicit_schema=kinds, unexpected_field_behavior='ignore'
-        ),
-      )
-    except (pa.ArrowInvalid, UnicodeDecodeError):
-      return None
-    if table.num_rows != num_lines:
-      return None
-    columns = {own: table.column(name) for own, name in self._wanted.items()}
-    columns |= layout_lib.repeated(self._given, num_lines)
-    return pa.table([columns[own] for own in layout_lib.NAMES], schema=self.schema)
-
-  def _line_by_line(self, block: bytes, first_row: int) -> pa.Table:
     """Returns a row for each line, which holds a device id or a list of them."""
-    rounds: list[int] = []
+    rounds: list[int | None] = []
     ids: list[Any] = []
     ends = [0]
+    if first_row == 1:
+      block = block.removeprefix(_BYTE_ORDER_MARK)
     for row, line in enumerate(filter(bytes.strip, block.split(b'\n')), first_row):
       round_index, cohort = self._entry(line, row)
-      if not _is_whole(round_index):
+      if round_index is not None and not _is_whole(round_index):
         self._refuse(row, f'round must be a whole number, got {messages.quoted(round_index)}')
       if not self._lists:
         cohort = [cohort]
@@ -274,8 +239,8 @@ class JsonLines(_Lines):
     kind = self.schema.field('device_id').type
     if pa.types.is_large_string(kind):
       # As bytes: what is no text is refused by the row, with the id.
-      raw = pa.array([text.encode(errors='surrogatepass') for text in ids], pa.large_binary())
-      column = raw.view(kind)
+      raw = [text if text is None else text.encode(errors='surrogatepass') for text in ids]
+      column = pa.array(raw, pa.large_binary()).view(kind)
     else:
       column = pa.array(ids, kind)
     if self._lists:
@@ -286,16 +251,18 @@ class JsonLines(_Lines):
     """Returns round and device_id of a line; LogError if it lacks one."""
     try:
       entry = json.loads(line, object_pairs_hook=_object)
-      values = {own: entry[name] for own, name in self._wanted.items()} | self._given
+      values = {own: entry.get(name) for own, name in self._wanted.items()} | self._given
     except UnicodeDecodeError as e:
       self._refuse(row, f'is not UTF-8, {e}')
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, AttributeError, RecursionError):
       names = ' and '.join(self._wanted.values())
       self._refuse(row, f'must be a JSON object with {names}')
     return values['round'], values['device_id']
 
   def _check(self, device_id: Any, row: int) -> None:
     wanted = int if pa.types.is_integer(self.schema.field(1).type) else str
+    if device_id is None:  # Refused with the row, as a gap.
+      return
     if type(device_id) is not wanted or not (wanted is str or _is_whole(device_id)):
       self._refuse(
         row,

@@ -38,7 +38,7 @@ class Reader:
       if not pa.types.is_integer(rounds):
         raise refusals.LogError(f'{path}: round must be whole numbers, is {rounds}')
       if self._has_devices():
-        id_type = _id_type(path, device_ids, layout.hexadecimal)
+        id_type = _id_type(path, device_ids)
     fields = [('round', pa.int64()), ('device_id', id_type)]
     self.metadata = schema_lib.opened(path, self._stored())
     self.schema = pa.schema(fields)
@@ -89,18 +89,14 @@ class Reader:
       raise refusals.LogError(f'{self._path}: its metadata are not UTF-8, {e}') from e
 
 
-def _id_type(path: str, given: pa.DataType, hexadecimal: bool) -> pa.DataType:
+def _id_type(path: str, given: pa.DataType) -> pa.DataType:
   """Returns int64 or large_string for the type of ids that the file has, or null for none."""
   kind = given.value_type if pa.types.is_dictionary(given) else given
   if pa.types.is_null(kind):
     return kind
-  has_size = pa.types.is_fixed_size_binary(kind)
-  is_bytes = has_size or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-  if hexadecimal and not is_bytes:
-    raise refusals.LogError(f'{path}: device_id must be bytes, is {kind}')
-  if has_size or hexadecimal or ids.is_text(kind):
+  if ids.is_text(kind):
     return pa.large_string()
   if pa.types.is_integer(kind):
     return pa.int64()
-  hint = '; for bytes give --columns=device_id=hex(NAME)' if is_bytes else ''
+  hint = '; write bytes as hexadecimal text' if 'binary' in str(kind) else ''
   raise refusals.LogError(f'{path}: device_id must be text or whole numbers, is {given}{hint}')

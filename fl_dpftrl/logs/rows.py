@@ -63,7 +63,7 @@ def flattened(table: pa.Table, id_type: pa.DataType) -> tuple[pa.Table, np.ndarr
 
   Args:
     table: `device_id` is an id or a list of them, no list of which is missing.
-    id_type: large_string, unchecked, with bytes in hexadecimal; int64; or null for no ids.
+    id_type: large_string, unchecked; int64; or null for no ids.
   """
   place = table.schema.get_field_index('device_id')
   device_ids, rows = table.column(place), np.arange(table.num_rows)
@@ -83,9 +83,6 @@ def _as(kind: pa.DataType, ids: pa.Array) -> pa.Array:
     ids = ids.dictionary_decode()
   if ids.type == kind or not pa.types.is_large_string(kind):
     return ids.cast(kind)
-  if 'binary' in str(ids.type):
-    texts = [None if value is None else value.hex() for value in ids.to_pylist()]
-    return pa.array(texts, kind)
   # As bytes: they are no text until the rule has seen them.
   raw = ids.cast(pa.large_binary() if pa.types.is_large_string(ids.type) else pa.binary())
   return raw.cast(pa.large_binary()).view(kind)

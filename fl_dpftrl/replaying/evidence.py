@@ -242,8 +242,7 @@ def _asked(run: runs_lib.Run) -> json_files.Object:
   known = log.num_rounds_assumed or log.shards[0].num_rounds is not None
   columns = None
   if layout._replace(first_round=0) != layout_lib.PLAIN:
-    device_id = f'hex({layout.device_id})' if layout.hexadecimal else layout.device_id
-    columns = f'round={layout.round},device_id={device_id}'
+    columns = f'round={layout.round},device_id={layout.device_id}'
   num_rounds = None if known else log.num_rounds
   return {'num_rounds': num_rounds, 'columns': columns, 'first_round': layout.first_round}
 

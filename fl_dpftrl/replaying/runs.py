@@ -197,7 +197,7 @@ def open_run(
     declared_min_sep: min-sep that was declared with them; 1 if None.
     declared_max_participations: maximum participations that were declared with them.
     columns: where the log has its columns, as in 'round=step,device_id=user_id'; None for their
-      own names. 'device_id=hex(NAME)' is a column of bytes.
+      own names.
     first_round: number of the log's first round.
 
   Raises:

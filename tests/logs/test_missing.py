@@ -71,11 +71,9 @@ def ids_of(log, values):
   """Device ids as one of the types that a Parquet file may have."""
   if log.are_numbers:
     return pa.array(values, log.one_of(pa.int64(), pa.int32(), pa.uint64()))
-  kind = log.one_of('string', 'large_string', 'dictionary', 'fixed')
+  kind = log.one_of('string', 'large_string', 'dictionary')
   if kind == 'dictionary':
     return pa.array(values, pa.string()).dictionary_encode()
-  if kind == 'fixed':  # Its hexadecimal digits are the ids.
-    return pa.array([None if v is None else v.encode() for v in values], pa.binary(2))
   return pa.array(values, kind)
 
 
@@ -150,7 +148,7 @@ def read(log, folder):
       path.with_name(path.name + '.gz').write_bytes(gzip.compress(content.encode()))
   found = log_lib.read_log(folder, layout=layout)
   rows = [row for table in found.tables() for row in zip(*table.to_pydict().values())]
-  return [(t, bytes.fromhex(d).decode() if len(str(d)) == 4 else d) for t, d in rows], found
+  return rows, found
 
 
 def write(log, folder):
