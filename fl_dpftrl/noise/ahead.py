@@ -14,6 +14,8 @@ from fl_dpftrl.noise import rows, snapshots
 
 _Value = TypeVar('_Value')
 _NICENESS = 5
+# Rows of a block, and coordinates of all of them.
+_MOST_AT_ONCE, _COORDINATES_AT_ONCE = 16, 1 << 17
 
 
 class Made(NamedTuple):
@@ -22,6 +24,9 @@ class Made(NamedTuple):
   norm: float
   before: int
   after: int
+
+
+_Block = list[tuple[int, np.ndarray, Made]]  # Successive rows: their numbers, values and facts.
 
 
 class Source(Protocol):
@@ -102,17 +107,21 @@ class LocalSource:
 
 
 class Ahead(Generic[_Value]):
-  """Makes one row after the other, while whoever wants them does other things."""
+  """Makes one row after the other, while whoever wants them does other things.
+
+  Attributes:
+    begun: the row that was begun last; −1 before any.
+  """
 
   def __init__(self, make: Callable[[int], _Value]):
     self._make = make
-    self._row = -1
+    self.begun = -1
     self._made: concurrent.futures.Future[_Value] | None = None
 
   def begin(self, row: int) -> 'concurrent.futures.Future[_Value]':
     """Starts to make a row, unless it is made already."""
     before = self._made
-    if before and self._row == row and not (before.done() and before.exception()):
+    if before and self.begun == row and not (before.done() and before.exception()):
       return before
     made: concurrent.futures.Future[_Value] = concurrent.futures.Future()
 
@@ -125,7 +134,7 @@ class Ahead(Generic[_Value]):
       except BaseException as error:
         made.set_exception(error)
 
-    self._row, self._made = row, made
+    self.begun, self._made = row, made
     threading.Thread(target=run, name='noise', daemon=True).start()
     return made
 
@@ -142,7 +151,8 @@ class Ahead(Generic[_Value]):
 class Rows:
   """The rows of a seed, in memory: the next is made while the last is in use.
 
-  The last row may be asked for again. Rows before it are made again from a snapshot or from row 0.
+  Small rows are made several at once, in blocks. The last row may be asked for again. Rows before
+  it are made again from a snapshot or from row 0.
 
   Args:
     new_source: seed → source of its rows.
@@ -151,15 +161,17 @@ class Rows:
   def __init__(self, new_source: Callable[[bytes], Source], size: int, num_rounds: int):
     self._new_source = new_source
     self._size, self._num_rounds = size, num_rounds
+    self._at_once = max(1, min(_MOST_AT_ONCE, _COORDINATES_AT_ONCE // size))
     self._lock = threading.Lock()
     self._seed: bytes | None = None
-    self._last: tuple[int, tuple[np.ndarray, Made]] | None = None
+    self._last: _Block = []
 
   def prepare(self, seed: bytes, row: int) -> None:
     """Starts to make a row."""
     with self._lock:
       self._use(seed)
-      self._ahead.begin(row)
+      if not self._in_last(row):
+        self._ahead.begin(self._block_of(row))
 
   def row(self, seed: bytes, row: int) -> tuple[np.ndarray, Made]:
     """Returns a row, int64, not to be changed, and what is known of it."""
@@ -167,11 +179,15 @@ class Rows:
       raise ValueError(f'row {row} is not among the {self._num_rounds} that there are')
     with self._lock:
       self._use(seed)
-      if self._last is None or self._last[0] != row:
-        self._last = row, self._ahead.row(row)
-      if row + 1 < self._num_rounds:
-        self._ahead.begin(row + 1)
-      return self._last[1]
+      if not self._in_last(row):
+        self._last = self._ahead.row(self._block_of(row))
+        if not self._in_last(row):  # The row or one before it failed: which one is told.
+          self._last = self._ahead.row(row)
+        following = self._last[-1][0] + 1
+        if following < self._num_rounds:
+          self._ahead.begin(following)
+      _, values, made = self._last[row - self._last[0][0]]
+      return values, made
 
   def close(self) -> None:
     """Ends what is being made, and forgets the rows."""
@@ -180,18 +196,36 @@ class Rows:
         self._source.abandon()
         self._ahead.wait()
         self._source.close()
-        self._last = self._seed = None
+        self._last, self._seed = [], None
+
+  def _in_last(self, row: int) -> bool:
+    return bool(self._last) and self._last[0][0] <= row <= self._last[-1][0]
+
+  def _block_of(self, row: int) -> int:
+    """Returns the first row of the block that is being made, if the row is in it, or the row."""
+    begun = self._ahead.begun
+    return begun if 0 <= begun <= row < begun + self._at_once else row
 
   def _use(self, seed: bytes) -> None:
     if seed != self._seed:
       self._source = self._new_source(seed)
-      make = functools.partial(_make, self._source, self._size)
-      self._last, self._seed, self._ahead = None, seed, Ahead(make)
+      make = functools.partial(_make, self._source, self._size, self._at_once, self._num_rounds)
+      self._last, self._seed, self._ahead = [], seed, Ahead(make)
 
 
-def _make(rows: Source, size: int, row: int) -> tuple[np.ndarray, Made]:
-  values = np.empty(size, np.int64)
-  return values, rows.make(row, values, row)
+def _make(source: Source, size: int, at_once: int, num_rounds: int, first: int) -> _Block:
+  """Returns rows from the first on, without those from one that fails on."""
+  made: _Block = []
+  used = first - at_once + 1  # Rows of the block before are in use.
+  for row in range(first, min(first + at_once, num_rounds)):
+    values = np.empty(size, np.int64)
+    try:
+      made.append((row, values, source.make(row, values, used)))
+    except Exception:
+      if not made:
+        raise
+      break
+  return made
 
 
 def _stand_back() -> None:

@@ -90,7 +90,8 @@ class RowMaker:
     length = _CHUNKS_AT_A_TIME * normals.CHUNK
     work = lambda start: self._work(step, start, slice(start, min(start + length, self.size)), out)
     starts = range(0, self.size, length)
-    sums = list(map(work, starts) if self._threads == 1 else self._pool.map(work, starts))
+    is_small = self._threads == 1 or len(starts) == 1
+    sums = list(map(work, starts) if is_small else self._pool.map(work, starts))
     if self.versions:
       self.trail = (self.trail * _FACTOR + sum(sums)) % 2**64
     for buffer in step.written:
