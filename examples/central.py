@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import flatten_util
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.amplification import accountant, sampling
@@ -87,7 +88,16 @@ def loss(parameters: Parameters, context: jax.Array, following: jax.Array) -> ja
   return -jax.nn.log_softmax(logits(parameters, context))[following]
 
 
-gradients = jax.jit(jax.vmap(jax.grad(loss), in_axes=(None, 0, 0)))  # One of each example.
+def of_each_example(loss: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+  """Returns the function of parameters and examples to the gradient of each: a row of one array.
+
+  One array is made and summed faster than one for each part of the model.
+  """
+  gradient = lambda *at: flatten_util.ravel_pytree(jax.grad(loss)(*at))[0]
+  return jax.jit(jax.vmap(gradient, in_axes=(None, 0, 0)))
+
+
+gradients = of_each_example(loss)
 
 
 @jax.jit
@@ -116,8 +126,8 @@ class Setting:
     learning_rate, momentum: of the steps that the private means make.
     seed: seed of the initial weights; never of batches or noise.
     block: most examples whose gradients are computed at once.
-    save_every: rounds between two models on disk. A killed run loses the rounds after the last: its
-      model never gets what they released.
+    save_every: rounds that are recorded at a time, with a model on disk after the last. A killed
+      run loses them: its model never gets what they released.
   """
 
   folder: pathlib.Path
@@ -130,7 +140,7 @@ class Setting:
   momentum: float = 0.9
   seed: int = 0
   block: int = 512
-  save_every: int = 1
+  save_every: int = 50
 
 
 def train(
@@ -153,7 +163,7 @@ def train(
   weights = initial(setting.seed)
   with dpftrl.PrivateAggregator(
     setting.strategy,
-    template=weights,
+    template=flatten_util.ravel_pytree(weights)[0],
     noise_multiplier=setting.noise_multiplier,
     clip_norm=setting.clip_norm,
     report_goal=max(1, round(setting.scheme.batch_size)),
@@ -162,17 +172,18 @@ def train(
     delta=setting.delta,
   ) as aggregator:
     seed = secret_seed(setting.folder / SEED_NAME, is_new=aggregator.next_round == 0)
-    batches = partition.Partition(scheme=setting.scheme, seed=seed)
+    batches = partition.Partition(scheme=setting.scheme, seed=seed).rounds(aggregator.next_round)
     weights, velocity = load(setting.folder / MODEL_NAME, weights)
-    for batch in batches.rounds(aggregator.next_round):
-      with aggregator.round(batch.device_ids) as round_:
-        for places, count in blocks(batch.device_ids, setting.block):
+    ids = (batch.device_ids for batch in batches)
+    for round_ in aggregator.rounds(ids, reserve=setting.save_every):
+      with round_:
+        for places, count in blocks(round_.device_ids, setting.block):
           each = gradients(weights, examples.x[places], examples.y[places])
-          round_.add_batch({name: np.asarray(part)[:count] for name, part in each.items()})
+          round_.add_batch(np.asarray(each)[:count])
       weights, velocity = step(
         weights, velocity, round_.mean, setting.learning_rate, setting.momentum
       )
-      done = aggregator.next_round
+      done = round_.index + 1
       if done % setting.save_every == 0 or done == setting.scheme.num_rounds:
         save(setting.folder / MODEL_NAME, weights, velocity)
       tell(done, weights, aggregator)
@@ -182,8 +193,9 @@ def train(
 @jax.jit
 def step(weights, velocity, mean, learning_rate, momentum):
   """Takes a step of gradient descent with momentum: whatever it makes of a mean is as private."""
-  velocity = jax.tree.map(lambda v, g: momentum * v + g, velocity, mean)
-  return jax.tree.map(lambda w, v: w - learning_rate * v, weights, velocity), velocity
+  velocity = momentum * velocity + mean
+  flat, unravel = flatten_util.ravel_pytree(weights)
+  return unravel(flat - learning_rate * velocity), velocity
 
 
 def blocks(ids: np.ndarray, most: int) -> Iterator[tuple[np.ndarray, int]]:
@@ -217,24 +229,23 @@ def secret_seed(path: pathlib.Path, *, is_new: bool) -> int:
   return int(path.read_text(), 16)
 
 
-def save(path: pathlib.Path, weights: Parameters, velocity: Parameters) -> None:
+def save(path: pathlib.Path, weights: Parameters, velocity: jax.Array) -> None:
   """Writes the model whole or not at all."""
   made = path.with_suffix('.new')
   with made.open('wb') as stream:
-    arrays = {f'weights_{name}': part for name, part in weights.items()}
-    np.savez(stream, **arrays, **{f'velocity_{name}': part for name, part in velocity.items()})
+    np.savez(stream, **{f'weights_{name}': weights[name] for name in weights}, velocity=velocity)
     stream.flush()
     os.fsync(stream.fileno())
   made.replace(path)
 
 
-def load(path: pathlib.Path, like: Parameters) -> tuple[Parameters, Parameters]:
+def load(path: pathlib.Path, like: Parameters) -> tuple[Parameters, jax.Array]:
   """Returns weights and velocity of the latest model; the first weights where there is none."""
   if not path.exists():
-    return like, jax.tree.map(jnp.zeros_like, like)
+    return like, jnp.zeros_like(flatten_util.ravel_pytree(like)[0])
   with np.load(path) as stored:
-    read = lambda kind: {name: jnp.asarray(stored[f'{kind}_{name}']) for name in like}
-    return read('weights'), read('velocity')
+    weights = {name: jnp.asarray(stored[f'weights_{name}']) for name in like}
+    return weights, jnp.asarray(stored['velocity'])
 
 
 # --------------------------------------------------------------------------------- Command line.

@@ -37,12 +37,12 @@ def measure(python: str, repeats: int) -> dict:
   found: dict = {'time': {}, 'utility': {}}
   for case in names.CASES:
     for repeat in range(repeats):
-      for side in names.TIMED:
+      for side in names.SIDES:
         one = run(python, 'time', side, case)
         found['time'].setdefault(case, {}).setdefault(side, []).append(one)
         print(f'{case} {repeat + 1} {side}: {one["ms"]:.2f} ms', file=sys.stderr)
   for bands in names.BANDS:
-    for side in names.TRAINED:
+    for side in names.SIDES:
       one = run(python, 'utility', side, str(bands))
       found['utility'].setdefault(str(bands), {})[side] = one
       print(f'{bands} bands, {side}: {one["accuracies"]}', file=sys.stderr)
@@ -63,7 +63,7 @@ def _times(found: dict) -> str:
       rows.append(
         (
           case,
-          names.TIMED[side],
+          names.SIDES[side],
           f'{_median(runs, "ms"):.2f} ({values[0]:.2f}–{values[-1]:.2f})',
           f'{_median(runs, "cpu_ms"):.2f}',
           *ratios,
@@ -79,7 +79,7 @@ def _parts(found: dict) -> str:
     for side, runs in by_side.items():
       for part in runs[0]['parts']:
         value = statistics.median(one['parts'][part] for one in runs)
-        rows.append((case, names.TIMED[side], part, f'{value:.2f}'))
+        rows.append((case, names.SIDES[side], part, f'{value:.2f}'))
   return sides.table(('model', 'side', 'part', 'ms'), rows)
 
 
@@ -91,7 +91,7 @@ def _accuracies(found: dict) -> str:
       rows.append(
         (
           bands,
-          names.TIMED[side],
+          names.SIDES[side],
           f'{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f}',
           str(len(values)),
           f'{one["effective_noise_multiplier"]:.4f}',
@@ -107,7 +107,7 @@ def _apart(found: dict) -> str:
 
   said = []
   for bands, by_side in found.items():
-    own, peer = (by_side[side]['accuracies'] for side in names.TRAINED)
+    own, peer = (by_side[side]['accuracies'] for side in names.SIDES)
     interval = stats.ttest_ind(own, peer, equal_var=False).confidence_interval(0.95)
     difference = statistics.fmean(own) - statistics.fmean(peer)
     said.append(
@@ -126,13 +126,13 @@ def page(about: dict, found: dict) -> str:
       '',
       f'Batches of {settings["batch"]} expected examples by cyclic Poisson sampling, per-example'
       ' gradients clipped, banded noise, momentum. "text" has 2,848 parameters and is the model of'
-      ' examples/central.py, "images" has 25,450. A step of `PrivateAggregator` writes the log of'
-      ' its batch, marks its row of noise as used and stores the model, each durably. "Files in'
-      ' memory" is the same on a file system in memory. `NoiseRows` is a loop that clips and sums'
-      ' in JAX, in float32, and adds a row. The peer is `BandMFExecutionPlanConfig` with sampling,'
-      ' clipped gradient and noise of its plan, compiled as one step. It writes nothing. All sides'
-      ' have one thread and the same JAX. Medians of steps, then of processes; least and largest'
-      ' of these in brackets.',
+      ' examples/central.py, "images" has 25,450. `PrivateAggregator` records the batches of'
+      f' {names.SAVE_EVERY} steps at a time, and marks their rows of noise as used, each durably.'
+      ' The peer is `BandMFExecutionPlanConfig` with sampling, clipped gradient and noise of its'
+      f' plan, compiled as one step. It records nothing. Every {names.SAVE_EVERY} steps, both'
+      ' store the model durably. Both have one thread and the same JAX. Means of'
+      f' {names.SAVE_EVERY} steps, medians of five such blocks, then of processes; least and'
+      ' largest of these in brackets.',
       '',
       f'{about["date"]}, {about["processor"]}, {about["cores"]} cores.'
       f' {pages.said(about["versions"])}.',

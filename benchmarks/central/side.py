@@ -3,10 +3,9 @@
     python -m benchmarks.central.side time aggregator text
     python -m benchmarks.central.side utility peer 16 4
 
-Sides: `aggregator` is the step of examples/central.py. `rows` clips and sums in JAX, in floating
-point, and adds a row of `NoiseRows`; it writes the log and the model too. `peer` is jax-privacy's
-execution plan for the same mechanism: its sampling, clipped gradient and streaming noise, compiled
-as one step.
+Sides: `aggregator` is the step of examples/central.py. `peer` is jax-privacy's execution plan for
+the same mechanism: its sampling, clipped gradient and streaming noise, compiled as one step. Every
+SAVE_EVERY steps, each stores the model by the same function.
 """
 
 import collections
@@ -26,13 +25,13 @@ import optax
 
 from benchmarks.central import cases, names
 
-WARM, STEPS = 15, 40
+WARM, BLOCKS = 2 * names.SAVE_EVERY, 5  # Batches of most sizes were compiled then.
 EPSILON, DELTA = names.SETTINGS['epsilon'], names.SETTINGS['delta']
 UTILITY_ROUNDS, SEEDS = names.SETTINGS['utility_rounds'], range(names.SETTINGS['seeds'])
 
 
-def _folder(in_memory: bool = False) -> pathlib.Path:
-  cache = pathlib.Path('/dev/shm') if in_memory else cases.ROOT / 'benchmarks' / '.cache'
+def _folder() -> pathlib.Path:
+  cache = cases.ROOT / 'benchmarks' / '.cache'
   cache.mkdir(exist_ok=True)
   return pathlib.Path(tempfile.mkdtemp(prefix='central-', dir=cache))
 
@@ -75,18 +74,18 @@ def aggregator_steps(case: cases.Case, folder: pathlib.Path, parts: Parts) -> It
   from fl_dpftrl.simulation import partition
 
   trainer = cases.trainer()
-  gradients = jax.jit(jax.vmap(jax.grad(case.loss), in_axes=(None, 0, 0)))
+  gradients = trainer.of_each_example(case.loss)
   scheme = _scheme(case, case.num_rounds, case.num_bands)
   weights = case.initial(0)
-  velocity = jax.tree.map(jnp.zeros_like, weights)
+  flat = jax.flatten_util.ravel_pytree(weights)[0]
+  velocity = jnp.zeros_like(flat)
 
   def each_of(weights, ids):
-    each = gradients(weights, case.x[ids], case.y[ids])
-    return {name: np.asarray(part) for name, part in each.items()}
+    return np.asarray(gradients(weights, case.x[ids], case.y[ids]))
 
   with dpftrl.PrivateAggregator(
     _strategy(case.num_rounds, case.num_bands),
-    template=weights,
+    template=flat,
     noise_multiplier=1.0,
     clip_norm=cases.CLIP_NORM,
     report_goal=cases.BATCH,
@@ -94,76 +93,18 @@ def aggregator_steps(case: cases.Case, folder: pathlib.Path, parts: Parts) -> It
     sampling=scheme,
     delta=DELTA,
   ) as aggregator:
-    for batch in partition.Partition(scheme=scheme, seed=0).rounds():
-      round_ = parts.timed('log of the batch', aggregator.round(batch.device_ids).begin)
-      each = parts.timed('gradients', each_of, weights, _padded(batch.device_ids))
-      each = {name: part[: len(batch.device_ids)] for name, part in each.items()}
-      parts.timed('clipping and sum', round_.add_batch, each)
+    batches = partition.Partition(scheme=scheme, seed=0).rounds()
+    rounds = aggregator.rounds((batch.device_ids for batch in batches), reserve=names.SAVE_EVERY)
+    while True:
+      round_ = parts.timed('batch and its log', lambda: next(rounds).begin())
+      each = parts.timed('gradients', each_of, weights, _padded(round_.device_ids))
+      parts.timed('clipping and sum', round_.add_batch, each[: len(round_.device_ids)])
       parts.timed('row of noise', round_.end)
       weights, velocity = parts.timed(
         'step', trainer.step, weights, velocity, round_.mean, cases.LEARNING_RATE, cases.MOMENTUM
       )
-      parts.timed('model on disk', trainer.save, folder / 'model.npz', weights, velocity)
-      yield
-
-
-def _clipped_sum(case: cases.Case):
-  """Returns a compiled function: sum of clipped gradients of the first examples of a batch."""
-
-  def one(weights, x, y, counts):
-    gradient = jax.grad(case.loss)(weights, x, y)
-    norm = optax.global_norm(gradient)
-    return jax.tree.map(lambda g: g * jnp.minimum(1.0, cases.CLIP_NORM / norm) * counts, gradient)
-
-  def summed(weights, x, y, count):
-    counts = (jnp.arange(len(y)) < count).astype(jnp.float32)
-    each = jax.vmap(one, in_axes=(None, 0, 0, 0))(weights, x, y, counts)
-    return jax.tree.map(lambda part: part.sum(axis=0), each)
-
-  return jax.jit(summed)
-
-
-def rows_steps(case: cases.Case, folder: pathlib.Path, parts: Parts) -> Iterator[None]:
-  """Yields after each step that sums in JAX, and adds a row of `NoiseRows`."""
-  import fl_dpftrl as dpftrl
-  from fl_dpftrl.simulation import partition
-
-  trainer, summed = cases.trainer(), _clipped_sum(case)
-  scheme = _scheme(case, case.num_rounds, case.num_bands)
-  weights = case.initial(0)
-  velocity = jax.tree.map(jnp.zeros_like, weights)
-  flat, unravel = jax.flatten_util.ravel_pytree(weights)
-
-  def noised(total, row):
-    noise = unravel(jnp.asarray(row * cases.CLIP_NORM, jnp.float32))
-    return jax.tree.map(lambda t, n: (t + n) / cases.BATCH, total, noise)
-
-  strategy = _strategy(case.num_rounds, case.num_bands)
-  rows = dpftrl.NoiseRows(strategy, flat.size, folder=folder / 'noise')
-  with rows, dpftrl.LogWriter(folder / 'log.parquet') as log:
-    for batch in partition.Partition(scheme=scheme, seed=0).rounds():
-      rows.prepare()
-      parts.timed('log of the batch', log.append, batch.round, batch.device_ids, 0)
-      ids = _padded(batch.device_ids)
-      total = parts.timed(
-        'gradients, clipping and sum',
-        summed,
-        weights,
-        case.x[ids],
-        case.y[ids],
-        len(batch.device_ids),
-      )
-      row = parts.timed('row of noise', rows.row, batch.round)
-      weights, velocity = parts.timed(
-        'step',
-        trainer.step,
-        weights,
-        velocity,
-        noised(total, row),
-        cases.LEARNING_RATE,
-        cases.MOMENTUM,
-      )
-      parts.timed('model on disk', trainer.save, folder / 'model.npz', weights, velocity)
+      if (round_.index + 1) % names.SAVE_EVERY == 0:
+        parts.timed('model on disk', trainer.save, folder / 'model.npz', weights, velocity)
       yield
 
 
@@ -183,7 +124,7 @@ def peer_plan(case: cases.Case, num_rounds: int, num_bands: int, seed: int | Non
 
 
 def peer_training(case: cases.Case, plan, seed: int) -> Iterator:
-  """Yields the weights after each step of jax-privacy's plan."""
+  """Yields weights and momentum after each step of jax-privacy's plan."""
   from jax_privacy import batch_selection
 
   optimizer = optax.sgd(cases.LEARNING_RATE, cases.MOMENTUM)
@@ -202,46 +143,51 @@ def peer_training(case: cases.Case, plan, seed: int) -> Iterator:
   for ids in plan.batch_selection_strategy.batch_iterator(len(case.y)):
     padded = batch_selection.pad_to_multiple_of(ids, cases.MULTIPLE)
     weights, state = compiled(weights, state, case.x[padded], case.y[padded], padded < 0)
-    yield weights
+    yield weights, state[1]
 
 
 def peer_steps(case: cases.Case, folder: pathlib.Path, parts: Parts) -> Iterator[None]:
   """Yields after each step of the peer."""
-  del folder, parts
+  del parts
+  trainer = cases.trainer()
   plan = peer_plan(
     case, case.num_rounds, case.num_bands, None, epsilon=None, delta=None, noise_multiplier=1.0
   )
-  for weights in peer_training(case, plan, 0):
+  for index, (weights, momentum) in enumerate(peer_training(case, plan, 0)):
     jax.block_until_ready(weights)
+    if (index + 1) % names.SAVE_EVERY == 0:
+      velocity = jax.flatten_util.ravel_pytree(momentum)[0]
+      trainer.save(folder / 'model.npz', weights, velocity)
     yield
 
 
-TIMED = {'aggregator': aggregator_steps, 'rows': rows_steps, 'peer': peer_steps}
+TIMED = {'aggregator': aggregator_steps, 'peer': peer_steps}
 
 
 def measure(side: str, name: str) -> dict:
-  """Returns milliseconds a step, by the clock and of the processor, and of parts: medians."""
+  """Returns milliseconds a step, by the clock and of the processor, and of parts.
+
+  Each is the mean of a block of steps, with its writes to disk; the median of blocks.
+  """
   case, parts = cases.CASES[name](), Parts()
-  folder = _folder(in_memory=side.endswith(names.IN_MEMORY))
+  folder = _folder()
   try:
-    steps = TIMED[side.removesuffix(names.IN_MEMORY)](case, folder, parts)
+    steps = TIMED[side](case, folder, parts)
     for _ in range(WARM):
       next(steps)
-    parts.clear()
-    seconds, busy = [], []
-    for _ in range(STEPS):
+    blocks = []
+    for _ in range(BLOCKS):
+      parts.clear()
       began, before = time.perf_counter(), time.process_time()
-      next(steps)
-      seconds.append(time.perf_counter() - began)
-      busy.append(time.process_time() - before)
+      for _ in range(names.SAVE_EVERY):
+        next(steps)
+      ended, busy = time.perf_counter(), time.process_time()
+      blocks.append((ended - began, busy - before, *map(sum, parts.values())))
     steps.close()
   finally:
     shutil.rmtree(folder, ignore_errors=True)  # A snapshot of noise may just be written.
-  return {
-    'ms': 1e3 * float(np.median(seconds)),
-    'cpu_ms': 1e3 * float(np.median(busy)),
-    'parts': {part: 1e3 * float(np.median(each)) for part, each in parts.items()},
-  }
+  ms, cpu_ms, *each = (1e3 * np.median(blocks, axis=0) / names.SAVE_EVERY).tolist()
+  return {'ms': ms, 'cpu_ms': cpu_ms, 'parts': dict(zip(parts, each, strict=True))}
 
 
 def utility(side: str, num_bands: int) -> dict:
@@ -257,7 +203,7 @@ def utility(side: str, num_bands: int) -> dict:
     known = {'epsilon': None, 'delta': None, 'noise_multiplier': effective}
     for seed in SEEDS:  # Each with a key of its own.
       plan = peer_plan(case, UTILITY_ROUNDS, num_bands, None, **known)
-      *_, weights = peer_training(case, plan, seed)
+      *_, (weights, _) = peer_training(case, plan, seed)
       accuracies.append(trainer.accuracy(weights, data))
   else:
     from fl_dpftrl.amplification import accountant

@@ -3,6 +3,7 @@
 Those of libraries that are not installed here are run by `make test-adapters`.
 """
 
+import functools
 import importlib.util
 import pathlib
 
@@ -96,17 +97,18 @@ def test_central_training_has_the_amplified_guarantee_and_goes_on(monkeypatch, t
 
   def killed(*arguments):
     saved.append(arguments)
-    if len(saved) == 17:
-      raise KeyboardInterrupt  # After round 16 was released, and before its model is stored.
+    if len(saved) == 4:
+      raise KeyboardInterrupt  # After round 19 was released, and before its model is stored.
     save(*arguments)
 
   monkeypatch.setattr(module, 'save', killed)
+  monkeypatch.setattr(module, 'Setting', functools.partial(module.Setting, save_every=5))
   with pytest.raises(KeyboardInterrupt):
     module.main([str(folder), *CENTRAL])
   weights, velocity = module.load(folder / 'model.npz', module.initial(0))
-  for name, part in saved[-2][1].items():  # That of round 15.
+  for name, part in saved[-2][1].items():  # That of round 14.
     np.testing.assert_array_equal(weights[name], part)
-    np.testing.assert_array_equal(velocity[name], saved[-2][2][name])
+  np.testing.assert_array_equal(velocity, saved[-2][2])
   assert (folder / 'batches.secret').stat().st_mode & 0o777 == 0o600
   assert folder.stat().st_mode & 0o777 == 0o700
   module.main([str(folder), *CENTRAL])
