@@ -20,7 +20,6 @@ from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.noise import randomness, reference, units
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.strategies import document, files
-from fl_dpftrl.text import messages
 
 
 def _template(value_type: tff.Type) -> Any:
@@ -77,9 +76,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     inner_factory: sums the bounded updates, which are int64 tensors; None for
       `tff.aggregators.SumFactory`. 'secure' is `tff.aggregators.SecureModularSumFactory` with the
       modulus that report_goal and the noise need, and gives the same bits; every context here
-      computes it as a plain sum. Any other has to sum known updates when the process is created:
-      a mean is refused. No coordinate exceeds 2²⁴ units: `tff.aggregators.SecureSumFactory(2**24)`
-      cuts none. It must not add to what it sums, which would not be accounted for.
+      computes it as a plain sum. One with another modulus is taken where that has room.
     noise_seed: None for a secret seed, fresh from the operating system with each
       `initialize()`. A number makes the noise repeatable, for tests, and voids the guarantee.
     memory: where noise is kept. 'engine': by this process, which makes the row of the next round
@@ -132,14 +129,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       object.__setattr__(self, 'noise_folder', paths.local(self.noise_folder))
     if self.inner_factory is None:
       object.__setattr__(self, 'inner_factory', tff.aggregators.SumFactory())
-    elif self.inner_factory != sums_lib.SECURE and not isinstance(
-      self.inner_factory, tff.aggregators.UnweightedAggregationFactory
-    ):
-      raise ValueError(
-        f'inner_factory must be a tff.aggregators.UnweightedAggregationFactory or'
-        f' {sums_lib.SECURE!r}, got {messages.kind(self.inner_factory)}'
-      )
-    sums_lib.check_no_mean(self.inner_factory)
+    sums_lib.check(self.inner_factory)
     _ = self.unit  # Raises for noise that is too small, or counts that have too little.
 
   @property

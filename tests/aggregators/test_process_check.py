@@ -269,7 +269,6 @@ def test_families_protect(family):
     dict(clip_norm=dpftrl.AdaptiveClipping(0.1, rounds=5), memory='engine'),
     dict(memory='engine'),
     dict(inner_factory='secure'),
-    dict(inner_factory=tff.aggregators.SecureSumFactory(2**24)),
     dict(zeroing_norm=3.0, noise_seed=3),
   ],
   ids=lambda arguments: ' '.join(arguments),
