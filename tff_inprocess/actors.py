@@ -71,15 +71,7 @@ def _cluster_errors() -> Iterator[None]:
 
 
 class Actor:
-  """One actor as the driver sees it.
-
-  Attributes:
-    handle: Ray's.
-    num_blocks: number of blocks that it trains or is about to.
-    merges: whether it merges a group.
-    awaited: reference that is ready once it is there, or there again; None while it is.
-    pid: its process id on its machine; None before it was there.
-  """
+  """One actor as the driver sees it."""
 
   def __init__(self, settings: Actors):
     self._settings = settings
@@ -130,14 +122,7 @@ def _started(settings: Actors) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Task:
-  """A block that an actor trains, or a group that it merges.
-
-  Attributes:
-    actor: who does it.
-    result: reference to the `clients.Trained` that comes of it.
-    index: of the block or group.
-    merges: whether it is a group.
-  """
+  """A block that an actor trains, or a group that it merges."""
 
   actor: Actor
   result: Any
@@ -150,10 +135,6 @@ class Round:
 
   Totals stay on the machines that made them until it is their turn to be merged: by the driver,
   or by actors, a group at a time, where many actors train more than one group.
-
-  Attributes:
-    actors: those that train.
-    merges: whether actors merge, and whole groups are taken; else blocks are.
   """
 
   def __init__(

@@ -71,12 +71,7 @@ def check_size(*, cpus: float, gpus: float) -> None:
 
 
 def room(number: int | None, *, cpus: float, gpus: float) -> int:
-  """Returns how many actors to start: as asked, or as many as the cluster has room for.
-
-  Args:
-    number: as asked; None for as many as fit.
-    cpus, gpus: of each actor.
-  """
+  """Returns how many actors to start: as asked, or as many as the cluster has room for."""
   found = []
   for name, key, needed in (('cpus', 'CPU', cpus), ('gpus', 'GPU', gpus)):
     if not needed:

@@ -55,10 +55,6 @@ def batches(arrays: Any, batch_size: int) -> tf.data.Dataset:
 
   It gives what `tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size)` gives. Rounds in
   process and on machines take the arrays as they are, without a data set.
-
-  Args:
-    arrays: one array or a nested structure of them, of shapes [num_rows, …]; they are copied.
-    batch_size: rows in a batch.
   """
   if batch_size < 1:
     raise ValueError(f'batch_size must be at least 1, got {batch_size!r}')

@@ -63,12 +63,6 @@ def on_machines(address: str = 'auto', **settings: Any) -> Iterator[context.InPr
   """Makes a Ray cluster train the clients of this thread's TFF computations within the block.
 
   The context from before is back afterwards, and the actors are gone.
-
-  Args:
-    address, **settings: see `use_machines`.
-
-  Yields:
-    The context.
   """
   with context.within(_context(address, **settings)) as made:
     yield made
@@ -100,15 +94,7 @@ def _context(
 
 
 class Machines(clients.Clients):
-  """Trains clients on actors of the connected cluster.
-
-  Args:
-    actors: their number and size.
-    say: told, in a line, of each actor that is lost or back, and how far a long round is.
-
-  Attributes:
-    losses: number of actors lost so far.
-  """
+  """Trains clients on actors of the connected cluster."""
 
   def __init__(self, actors: actors_lib.Actors, say: Callable[[str], None]):
     self._settings, self._say = actors, say

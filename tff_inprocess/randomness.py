@@ -216,13 +216,7 @@ class _Rewriter:
 
 
 class _Body:
-  """The nodes of a graph or function, and new ones.
-
-  Args:
-    nodes: of the whole graph or function.
-    is_function: whether it is a function.
-    seed: tensor that nothing else uses.
-  """
+  """The nodes of a graph or function, and new ones."""
 
   def __init__(self, nodes: Any, *, is_function: bool, seed: str):
     self.nodes = nodes

@@ -54,11 +54,7 @@ def _live(tasks: queue.SimpleQueue[_Task]) -> None:
 
 
 class Stop:
-  """Ends running and future rounds from another thread.
-
-  Attributes:
-    is_asked: whether a stop was requested.
-  """
+  """Ends running and future rounds from another thread."""
 
   def __init__(self):
     self.is_asked = False

@@ -22,16 +22,7 @@ _MOST_WORK = 2
 
 @dataclasses.dataclass(frozen=True)
 class SentWork:
-  """Part of a `clients.Work` that all of its clients share, as it travels.
-
-  Attributes:
-    step: reference to a `transfer.SentStep`.
-    merge: the same of the merge; None where the driver merges.
-    num_clients: number of clients of the round.
-    zeros, shared: tensors by name.
-    types: serialised types of values that clients have of their own.
-    show_errors: as of `clients.Work`.
-  """
+  """Part of a `clients.Work` that all of its clients share, as it travels."""
 
   step: Any
   merge: Any
@@ -44,13 +35,7 @@ class SentWork:
 
 @dataclasses.dataclass(frozen=True)
 class SentBlock:
-  """The clients of one block, as they travel.
-
-  Attributes:
-    places: their places in the round.
-    seeds: of each, as of `clients.Work`.
-    own: values of their own, by name; a `clients.Later` has a reference to its function.
-  """
+  """The clients of one block, as they travel."""
 
   places: range
   seeds: Sequence[np.ndarray]

@@ -8,12 +8,7 @@ from fl_dpftrl.text import messages
 
 
 class Parser(argparse.ArgumentParser):
-  """Argument parser that ends the process with status 2 and one line.
-
-  Args:
-    prog: name of the command.
-    description: text of --help, shown as it is.
-  """
+  """Argument parser that ends the process with status 2 and one line."""
 
   def __init__(self, prog: str, description: str | None):
     super().__init__(

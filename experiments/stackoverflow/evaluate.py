@@ -47,11 +47,6 @@ def evaluate(
 ) -> dict[str, float | None]:
   """Returns loss and accuracies of a run's model; null where not finite.
 
-  Args:
-    folder: output folder of the run, with model.npz and hparams.json.
-    split: 'test' or 'validation'.
-    model_path: exported model; None for model.npz.
-
   Raises:
     OSError: if a file cannot be read.
     ValueError: naming a file that does not fit.

@@ -43,11 +43,6 @@ def main() -> None:
 def export(folder: pathlib.Path, format: str, output: pathlib.Path | None = None) -> pathlib.Path:
   """Writes the model of a run, and returns its path.
 
-  Args:
-    folder: output folder of the run, with model.npz and hparams.json.
-    format: 'keras' or 'savedmodel'.
-    output: path of the model; None for model.keras or saved_model in the folder.
-
   Raises:
     OSError: if a file cannot be read or written.
     ValueError: naming a file that does not fit.

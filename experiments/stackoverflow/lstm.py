@@ -17,9 +17,6 @@ def states(words: tf.Tensor, kernel: tf.Tensor, recurrent: tf.Tensor, bias: tf.T
     kernel: [embedding, 4 * units]. Gates are ordered input, cell, forget, output.
     recurrent: [units, 4 * units].
     bias: [4 * units].
-
-  Returns:
-    Outputs [length, batch, units].
   """
   return _states(words, kernel, recurrent, bias)
 

@@ -18,15 +18,7 @@ _EVALUATION_BATCH = 64
 
 
 def token_losses(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-  """Cross entropy of each token, in nats.
-
-  Args:
-    logits: float32 [batch, length, num_tokens].
-    targets: int32 [batch, length].
-
-  Returns:
-    Float32 [batch, length].
-  """
+  """Cross entropy of each token, in nats."""
   if tf.config.list_physical_devices('GPU'):
     return tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
   return _token_losses(logits, targets)
@@ -72,16 +64,6 @@ def build(
 
   A functional model starts faster on each client than one with variables. Its one training metric
   is `loss`, the mean over the tokens that clients trained on; accuracy is left to `evaluate`.
-
-  Args:
-    network: what predicts; its num_tokens is `vocabulary.size`.
-    vocabulary: says which token is padding.
-    length: tokens of x and of y: int32 batches [batch, length].
-    seed: of the initial weights.
-    initial_weights: weights to start from; None for those of the seed.
-
-  Raises:
-    ValueError: if network and vocabulary differ in their tokens.
   """
   if network.num_tokens != vocabulary.size:
     raise ValueError(
@@ -160,12 +142,6 @@ def evaluate(
   vocabulary: vocabulary_lib.Vocabulary,
 ) -> dict[str, float]:
   """Loss and accuracies on held-out sentences, without federation.
-
-  Args:
-    network: what predicts.
-    weights: its trainable weights, e.g. `get_model_weights(state).trainable`.
-    rows: token ids, [num_sentences, length + 1].
-    vocabulary: what the rows are encoded with.
 
   Returns:
     `loss`, the mean over all tokens but padding, and the accuracies of

@@ -156,11 +156,6 @@ def read_weights(
 ) -> tuple[np.ndarray, ...]:
   """Returns the weights of a file, which must fit a network.
 
-  Args:
-    path: model.npz of a run.
-    network: the network.
-    flag: name of the flag that gave the path, for messages.
-
   Raises:
     OSError: if the file cannot be read.
     ValueError: naming the file, if it does not have the network's weights.

@@ -13,14 +13,7 @@ _BATCH, _RATE = 64, 3e-3
 def weights(
   network: networks.Network, dataset: datasets.Dataset, *, epochs: int, seed: int
 ) -> tuple[np.ndarray, ...]:
-  """Returns the weights that Adam learns from public text: the same for the same arguments.
-
-  Args:
-    network: the network.
-    dataset: data set with public text.
-    epochs: passes over this text; the learning rate falls to 0.
-    seed: seed of the initial weights and of the order of the sentences.
-  """
+  """Returns the weights that Adam learns from public text: the same for the same arguments."""
   rows = dataset.public
   batch = min(_BATCH, len(rows))
   num_steps = epochs * (len(rows) // batch)

@@ -32,10 +32,6 @@ class Outcome:
   """A finished run, as its plot and summary show it.
 
   Attributes:
-    trained: trained model, its statement and metrics.
-    hparams: flags of the run.
-    dataset: text of the devices.
-    test: metrics of the final model on test data.
     start_accuracy: test accuracy before the first round; None for random weights.
     compare_with: folder of the same run without noise; None if it is not known.
     figures: kind of the plot.

@@ -35,17 +35,10 @@ def run(
   """Trains, or goes on training, in a folder.
 
   Args:
-    hparams: the run's flags.
-    folder: where all its files are.
-    machines: that train clients and make noise.
     compare_with: folder of the same run without noise, for the summary.
     figures: kind of the plot: 'png', 'svg' or 'pdf'.
     on_step: told each step of the training loop as it is completed.
     interrupt: looked at between the steps; None if nobody interrupts.
-
-  Raises:
-    ValueError: for flags that do not fit the data or each other, and where the
-      run in the folder cannot go on.
   """
   say = lambda line: print(messages.one_line(line), file=sys.stderr, flush=True)
   dataset = datasets.load_for(hparams)
@@ -136,17 +129,7 @@ def strategy(
   schema: schemas.MinSep,
   say: Callable[[str], None],
 ) -> base.Strategy:
-  """Returns the run's strategy: that of the run in the folder, if there is one.
-
-  Args:
-    hparams: the run's flags.
-    folder: folder of the run.
-    schema: participation that a strategy is optimised for.
-    say: told, in a line, what is optimised.
-
-  Raises:
-    ValueError: if the file or name is unknown, of another mechanism, or made for fewer rounds.
-  """
+  """Returns the run's strategy: that of the run in the folder, if there is one."""
   path = folder / files.NAME
   if path.exists():
     return files.load_strategy(path)

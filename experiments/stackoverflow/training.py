@@ -52,18 +52,7 @@ def train(
   interrupt: interrupts.Interrupt,
   say: Callable[[str], None],
 ) -> None:
-  """Trains and reports a run, whose flags fit its data.
-
-  Args:
-    hparams, folder, machines, compare_with, figures, on_step, interrupt: see `run.run`.
-    dataset: text of the devices.
-    scenario: the devices and their rounds.
-    strategy: of the noise.
-    say: told, in a line, what the user should know.
-
-  Raises:
-    ValueError: for flags that do not fit each other, and where the run in the folder cannot go on.
-  """
+  """Trains and reports a run, whose flags fit its data."""
   network = networks.chosen(hparams, dataset.vocabulary.size)
   size = networks.num_parameters(network)
   if machines.address is None:
@@ -130,13 +119,7 @@ def train(
 
 
 class Flags(loop.Observer):
-  """Records the flags of a run once they are known to be right, and ends it between two steps.
-
-  Args:
-    hparams: flags of the run.
-    on_step: told each step of the training loop as it is completed.
-    interrupt: looked at between the steps.
-  """
+  """Records the flags of a run once they are known to be right, and ends it between two steps."""
 
   def __init__(
     self,
@@ -162,17 +145,7 @@ def aggregator(
   folder: pathlib.Path,
   machines: machines_lib.Machines = machines_lib.Machines(),
 ) -> dpftrl.CorrelatedNoiseFactory:
-  """Returns the run's aggregator, with its noise made by this process or in TFF's state.
-
-  Args:
-    hparams: the run's flags.
-    strategy: strategy of the noise.
-    folder: folder of the run; an engine's snapshots are among its checkpoints.
-    machines: machines of which some may make the rows.
-
-  Raises:
-    ValueError: for flags that do not fit.
-  """
+  """Returns the run's aggregator, with its noise made by this process or in TFF's state."""
   rows_folder = folder / loop.CHECKPOINTS_NAME / ROWS_NAME
   if hparams.noise_memory == 'state':
     if machines.noise_machines:

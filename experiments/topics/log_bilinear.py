@@ -19,13 +19,7 @@ Weights = Sequence[np.ndarray]
 
 
 def initial_weights(num_tokens: int, embedding: int, seed: int) -> tuple[np.ndarray, ...]:
-  """Returns embeddings [num_tokens, embedding], mixing [CONTEXT · embedding, embedding], and bias.
-
-  Args:
-    num_tokens: token ids, special ones included; id 0 is padding.
-    embedding: size of an embedding.
-    seed: of the weights.
-  """
+  """Returns embeddings [num_tokens, embedding], mixing matrices one below the other, and bias."""
   generator = np.random.default_rng(seed)
   limit = np.sqrt(6 / ((CONTEXT + 1) * embedding))
   return (
@@ -36,12 +30,7 @@ def initial_weights(num_tokens: int, embedding: int, seed: int) -> tuple[np.ndar
 
 
 def gradients(weights: Weights, sentences: np.ndarray) -> tuple[np.ndarray, ...]:
-  """Returns the gradients of each client's mean loss, by weight, with an axis of clients in front.
-
-  Args:
-    weights: as `initial_weights` returns them.
-    sentences: token ids without padding, [clients, sentences, length + 1].
-  """
+  """Returns gradients of each client's mean loss by weight, with an axis of clients in front."""
   embeddings, mixing, _ = weights
   num_clients, num_tokens, size = len(sentences), *embeddings.shape
   context, words, predicted, errors = _forward(weights, sentences)

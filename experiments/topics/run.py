@@ -21,7 +21,6 @@ class Task:
   """Model, clients and evaluation of every run, beside what its cell says.
 
   Attributes:
-    num_clients: training clients.
     num_sentences: sentences that a client uses in a round.
     embedding: size of an embedding.
     client_learning_rate: rate of a client's one step.

@@ -22,7 +22,6 @@ class TurnedAway(NamedTuple):
   Attributes:
     reason: 'twice', 'min_sep' or 'max_participations'.
     last_round: the last round that it took part in; −1 without one.
-    participations: rounds that it took part in.
   """
 
   device_id: str | int

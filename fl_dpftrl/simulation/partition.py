@@ -28,7 +28,6 @@ class Partition:
 
   Attributes:
     start: UTC second at which simulated time starts.
-    round_seconds: duration of each round, in seconds.
     num_devices: for secret bins: devices, each of which takes part in all rounds of its bin.
   """
 

@@ -27,9 +27,6 @@ class Dataset:
     name: the name under which `datasets.load` knows it.
     vocabulary: words and special tokens.
     train_clients: ids of the training devices.
-    sentences: the sentences of a training device, by its id.
-    validation: sentences to choose hyperparameters by.
-    test: sentences to report on.
     unigram_token: the best constant prediction: the token that most often is a
       target the headline accuracy counts, over training devices.
     unit: what one training device stands for, such as 'a source file'.
@@ -69,12 +66,7 @@ class Dataset:
 
 
 def unigram_token(sentences: Iterable[np.ndarray], vocabulary: vocabulary_lib.Vocabulary) -> int:
-  """The most frequent target that the headline accuracy counts.
-
-  Args:
-    sentences: arrays of rows, one array for each training device.
-    vocabulary: what the rows are encoded with.
-  """
+  """The most frequent target that the headline accuracy counts."""
   counts = np.zeros(vocabulary.size, np.int64)
   for rows in sentences:
     targets = rows[:, 1:]
@@ -100,7 +92,6 @@ def client_dataset(
   seed and the device's id alone: the same arguments give the same batches.
 
   Args:
-    dataset: where the device is.
     client_id: one of `dataset.train_clients`.
     batch_size: sentences a batch; batches run on across epochs, and the last one may be smaller.
     max_sentences: most sentences to use; None for all of them.

@@ -206,9 +206,6 @@ def load(
   """The data set; the first call parses for about half a minute.
 
   Args:
-    cache_dir: folder in which the parsed sentences are kept.
-    vocabulary_size: words of the vocabulary, from the public text and training devices.
-    length: most words of a sentence.
     min_sentences: files with fewer sentences of their own are no device.
     num_validation_sentences: most sentences of the validation set, an even
       choice from all of its devices; the test set is whole.

@@ -75,12 +75,7 @@ def _address(load: Callable[..., object]) -> str:
 
 
 def read_vocabulary(path: pathlib.Path, size: int) -> vocabulary_lib.Vocabulary:
-  """The first words of a word count file, which has the most frequent first.
-
-  Args:
-    path: lines of a word and its count, as they are or in a .tar.bz2.
-    size: how many words; all where the file has fewer.
-  """
+  """The first words of a word count file, which has the most frequent first."""
   try:
     if path.suffix == '.bz2':
       with tarfile.open(path) as archive:
@@ -168,15 +163,6 @@ def load(
 
   Validation sentences come from the held-out users, test sentences from the
   test split (later than all training sentences).
-
-  Args:
-    data_dir: folder with the database and the word counts; by default where
-      TensorFlow Federated keeps them.
-    download: whether to let TensorFlow Federated fetch what is missing.
-    vocabulary_size: words of the vocabulary.
-    length: most words of a sentence; the rest of a longer one is dropped.
-    num_validation_sentences: most sentences of the validation set.
-    num_test_sentences: most sentences of the test set.
   """
   folder = paths.local(data_dir).expanduser()
   if download:

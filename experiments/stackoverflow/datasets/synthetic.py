@@ -55,16 +55,7 @@ def load(
   length: int = 10,
   num_test_sentences: int = 1000,
 ) -> dataset.Dataset:
-  """The data set: all sentences have `length` words and all words are known.
-
-  Args:
-    seed: of the language and of all sentences.
-    num_clients: training devices.
-    sentences_per_client: sentences of each.
-    vocabulary_size: words of the language.
-    length: words of a sentence.
-    num_test_sentences: sentences of the test set, and of the validation set.
-  """
+  """The data set: all sentences have `length` words and all words are known."""
   counts = dict(
     num_clients=num_clients, sentences_per_client=sentences_per_client, length=length,
     vocabulary_size=vocabulary_size, num_test_sentences=num_test_sentences,

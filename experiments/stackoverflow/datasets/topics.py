@@ -74,12 +74,7 @@ class Language:
     )
 
   def words(self, topics: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """Returns a sentence for each topic, as word numbers from 0: int32 [sentences, length].
-
-    Args:
-      topics: topic of each sentence, [sentences].
-      uniform: numbers from 0 to 1, two for each word, [sentences, length, 2].
-    """
+    """Returns a sentence for each topic, as word numbers from 0: int32 [sentences, length]."""
     bounds = np.cumsum(_SHARES, axis=1)[:, :-1]
     source, place = uniform.transpose(2, 1, 0)
     followers, common = _inverse(_SUCCESSORS, place), _inverse(self.common, place)
@@ -124,13 +119,7 @@ class Language:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Speakers:
-  """Clients by number, and each of their sentences, made when it is asked for.
-
-  Attributes:
-    language: what they speak.
-    length: words of a sentence.
-    seed: seed of their topics, sizes and sentences.
-  """
+  """Clients by number, and each of their sentences, made when it is asked for."""
 
   language: Language
   length: int
@@ -158,12 +147,7 @@ class Speakers:
     return generator.dirichlet(_CONCENTRATION * self.language.topics)
 
   def sentences(self, clients: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Returns sentences as word numbers from 0: int32 [len(clients), length].
-
-    Args:
-      clients: client of each sentence.
-      numbers: number of each sentence within its client, from 0 on.
-    """
+    """Returns sentences as word numbers from 0: int32 [len(clients), length]."""
     different, place = np.unique(clients, return_inverse=True)
     bounds = np.cumsum([self.topics(int(client)) for client in different], axis=1)[:, :-1]
     words = np.arange(2 * self.length + 1)
@@ -198,10 +182,6 @@ def load(
   the seed, and the sizes of the language, and on nothing else.
 
   Args:
-    seed: of the language and of all sentences.
-    num_clients: training clients.
-    vocabulary_size: words of the language.
-    topics: topics of the language.
     length: words of a sentence.
     num_test_sentences: sentences of the test set, and of the validation set, each of another
       client that does not train.
