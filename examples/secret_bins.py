@@ -1,0 +1,130 @@
+"""Noise at equal ε: BLTs in secret bins, beside the same not amplified and banded Poisson.
+
+    python examples/secret_bins.py runs/secret_bins
+
+Writes noise.csv and noise.svg: noise multiplier × RMS error of prefix sums for 2,052 rounds, one
+participation in 342, δ = 1e-6; and epsilon.csv: what bins make of ε = 4.
+"""
+
+import csv
+import pathlib
+import sys
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl import error, style
+from fl_dpftrl.amplification import accountant, sampling
+
+ROUNDS, BINS, BATCH, DELTA = 2052, 342, 1000, 1e-6
+EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+LOOKS = {
+  'BLT': ('#767676', 'o-'),
+  'banded, Poisson': ('#d55e00', 's-'),
+  'BLT, secret bins': ('#0072b2', 'o-'),
+  'BLT, secret bins, certified': ('#0072b2', 'o--'),
+  'banded Toeplitz, secret bins': ('#009e73', '^-'),
+}
+
+
+def found(mechanism: str, **options: int) -> dpftrl.Strategy:
+  schema = {
+    name: options.pop(name) for name in ('min_sep', 'max_participations') if name in options
+  }
+  schema = dpftrl.MinSep(num_rounds=ROUNDS, **schema)
+  return dpftrl.optimize(mechanism, schema, objective='rms', **options)
+
+
+def noises() -> list[dict[str, float]]:
+  """Returns the noise of each mechanism, a row for each ε."""
+  poisson = sampling.CyclicPoisson(num_rounds=ROUNDS, num_examples=BINS * BATCH, batch_size=BATCH)
+  bins, schema = dpftrl.SecretBins(ROUNDS, BINS), dpftrl.MinSep(num_rounds=ROUNDS, min_sep=BINS)
+  shares = [-(-BINS // share) for share in (1, 2, 3, 4)]
+  banded = [
+    found('banded_toeplitz', max_participations=1, num_bands=n)
+    for n in accountant.candidate_bands(poisson)
+  ]
+  several = {
+    'BLT': ([found('blt', min_sep=BINS)], schema),
+    'banded, Poisson': (banded, poisson),
+    'BLT, secret bins': ([found('blt', min_sep=share) for share in shares], bins),
+    'banded Toeplitz, secret bins': (
+      [found('banded_toeplitz', max_participations=1, num_bands=share) for share in shares],
+      bins,
+    ),
+  }
+  rows = []
+  for epsilon in EPSILONS:
+    row = {'epsilon': epsilon}
+    for name, (strategies, scheme) in several.items():
+      best = strategies[0]
+      if scheme is schema:
+        guarantee = dpftrl.calibrate(best, schema, epsilon=epsilon, delta=DELTA)
+      else:
+        best, guarantee = accountant.choose(strategies, scheme, epsilon=epsilon, delta=DELTA)
+      rms = error.error(best, ROUNDS).rms
+      row[name] = guarantee.noise_multiplier * rms
+      if name == 'BLT, secret bins':
+        guarantee = dpftrl.calibrate(best, bins, epsilon=epsilon, delta=DELTA, method='certified')
+        row[f'{name}, certified'] = guarantee.noise_multiplier * rms
+    print(row, file=sys.stderr)
+    rows.append(row)
+  return rows
+
+
+def epsilons(before: float = 4.0) -> list[dict[str, float | str]]:
+  """Returns ε in secret bins where it is `before` for a bin that is known."""
+  rows = []
+  for num_bins in (64, BINS):
+    schema = dpftrl.MinSep(num_rounds=ROUNDS, min_sep=num_bins)
+    strategies = {
+      'BLT': found('blt', min_sep=num_bins),
+      'tree': 'tree_full',
+      'banded Toeplitz, 64 bands': found('banded_toeplitz', max_participations=1, num_bands=64),
+    }
+    for name, strategy in strategies.items():
+      for delta in (1e-6, 1e-10):
+        noise = dpftrl.calibrate(strategy, schema, epsilon=before, delta=delta).noise_multiplier
+        after = dpftrl.account(
+          strategy, dpftrl.SecretBins(ROUNDS, num_bins), noise_multiplier=noise, delta=delta
+        )
+        rows.append(
+          {'strategy': name, 'bins': num_bins, 'delta': delta, 'before': before,
+           'after': round(after.epsilon(), 3)}
+        )  # fmt: skip
+        print(rows[-1], file=sys.stderr)
+  return rows
+
+
+def write(path: pathlib.Path, rows: list[dict]) -> None:
+  with path.open('w', newline='') as file:
+    table = csv.DictWriter(file, rows[0], lineterminator='\n')
+    table.writeheader()
+    table.writerows(rows)
+
+
+def draw(rows: list[dict[str, float]], path: pathlib.Path) -> None:
+  """Draws noise over that of banded noise in Poisson samples."""
+  figure = style.Figure(figsize=(6.4, 4.0), facecolor='white', layout='constrained')
+  axes = figure.subplots()
+  style.dress(axes)
+  for name, (colour, look) in LOOKS.items():
+    ratios = [row[name] / row['banded, Poisson'] for row in rows]
+    axes.plot([row['epsilon'] for row in rows], ratios, look, color=colour, label=name)
+  axes.set_xscale('log', base=2)
+  axes.set_xticks(EPSILONS, [f'{epsilon:g}' for epsilon in EPSILONS])
+  axes.set_xlabel(f'ε at δ = {DELTA:g}')
+  axes.set_ylabel('noise over that of banded, Poisson')
+  axes.set_ylim(bottom=0.0)
+  axes.legend(frameon=False)
+  figure.savefig(path)
+
+
+def main(folder: pathlib.Path) -> None:
+  folder.mkdir(parents=True, exist_ok=True)
+  rows = noises()
+  write(folder / 'noise.csv', rows)
+  draw(rows, folder / 'noise.svg')
+  write(folder / 'epsilon.csv', epsilons())
+
+
+if __name__ == '__main__':
+  main(pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else 'runs/secret_bins'))
