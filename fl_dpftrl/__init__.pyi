@@ -1,6 +1,7 @@
 """The public names of the package, which editors and the package itself read here."""
 
 from fl_dpftrl.accounting import Guarantee as Guarantee
+from fl_dpftrl.accounting.tuning import Tuning as Tuning
 from fl_dpftrl.adaptive_clipping import AdaptiveClipping as AdaptiveClipping
 from fl_dpftrl.aggregators import CorrelatedNoiseFactory as CorrelatedNoiseFactory
 from fl_dpftrl.aggregators.process_check import check_process as check_process

@@ -1,0 +1,273 @@
+"""ε of the best of several runs: beside attacks, every order of six outcomes, and wrong bounds."""
+
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import optimize, special, stats
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl.accounting import guarantee as guarantee_lib
+from fl_dpftrl.accounting import tuning
+from fl_dpftrl.amplification import accountant, sampling
+
+
+def chances(weights):
+  """A law with these weights of 1, 2, … runs."""
+  return {k: w / math.fsum(weights) for k, w in enumerate(map(float, weights), 1)}
+
+
+POISSON = chances(stats.poisson.pmf(np.arange(1, 61), 10.0))
+NUMBERS = np.arange(1, 400)
+HALF = chances(np.abs(special.binom(NUMBERS - 1.5, NUMBERS)) * 0.94**NUMBERS)  # η = −½
+
+LAWS = {
+  'geometric': dpftrl.Tuning('geometric', 10, 400),
+  'short': dpftrl.Tuning('geometric', 10, 30),
+  'logarithmic': dpftrl.Tuning('logarithmic', 10, 1000),
+  'poisson': dpftrl.Tuning(POISSON),
+  'ten': dpftrl.Tuning({10: 1.0}),
+  'chances': dpftrl.Tuning({1: 0.2, 3: 0.5, 7: 0.3}),
+}
+
+
+def run(mu=1.0, delta=1e-6, **rounding):
+  return guarantee_lib.Guarantee(
+    sensitivity=1.0, sensitivity_kind='exact', noise_multiplier=1.0 / mu, deltas=(delta,)
+  )
+
+
+def generating(law, z):
+  """f(z) = E z^J."""
+  return np.polynomial.Polynomial(np.append(0.0, law.chances))(z)
+
+
+def expected(law, mu, epsilon, *, top=None, ratio=None, mean=1.0):
+  """δ by the definition: the largest over t at each x, and the mean over x."""
+  slope = np.polynomial.Polynomial(law.chances * np.arange(1, law.most + 1) / mean)
+  z, x = np.linspace(-9.0, 9.0, 1500), np.linspace(-9.0, 12.0, 3000)
+  above = special.ndtr(-z - mu) if top is None else 1.0 - top(special.ndtr(z))
+  r = np.exp(mu * x - mu**2 / 2) if ratio is None else ratio(x)
+  lines = slope(special.ndtr(-z)) * r[:, None] - math.exp(epsilon) * slope(above)
+  return float(np.trapezoid(np.maximum(lines.max(axis=1), 0.0) * stats.norm.pdf(x), x))
+
+
+def attacked(law, mu, epsilon, *, chance=1.0):
+  """δ that an order reaches: {x < −c} is best, then {x > a}, which tells, then the rest.
+
+  With `chance` below 1, one coin for all runs says whether the device is there.
+  """
+  c, a = np.meshgrid(np.linspace(-1.0, 6.0, 141), np.linspace(0.0, 7.0, 141))
+
+  def told(shift):
+    best = special.ndtr(-c - shift)
+    return generating(law, 1.0 - best) - generating(law, 1.0 - best - special.ndtr(shift - a))
+
+  without = told(0.0) + 1e-13  # More than differences round.
+  return float((chance * told(mu) + (1.0 - chance - math.exp(epsilon)) * without).max())
+
+
+def root(delta_at, delta):
+  return optimize.brentq(lambda e: math.log(max(delta_at(e), 1e-300) / delta), 0.1, 30.0)
+
+
+@pytest.mark.parametrize(
+  'law, mean, most, rho, delta, stated, reached',
+  [
+    ('geometric', 10, 3000, 0.5, 1e-6, 6.917, 6.882),
+    ('geometric', 10, 60, 0.5, 1e-6, 6.917, 6.87),
+    ('geometric', 10, 30, 0.5, 1e-6, 6.885, 6.84),
+    ('logarithmic', 10, 5000, 0.5, 1e-6, 6.567, 6.539),
+    ('geometric', 50, 5000, 0.5, 1e-6, 8.277, 8.227),
+    ('logarithmic', 50, 50000, 0.5, 1e-6, 7.492, 7.45),
+    ('geometric', 10, 3000, 0.1, 1e-6, 2.904, 2.87),
+    ('geometric', 10, 3000, 2.0, 1e-6, 14.852, 14.80),
+    ('geometric', 10, 3000, 2.0, 1e-10, 17.948, 17.90),
+  ],
+)
+def test_figures(law, mean, most, rho, delta, stated, reached):
+  """Stated ones had coarser cells; the attack shows how little is left."""
+  found = dpftrl.Tuning(law, mean, most).epsilon(run(math.sqrt(2.0 * rho), delta))
+  assert reached <= found <= stated + 5e-4
+
+
+def test_figures_of_laws_by_their_chances():
+  assert 8.621 <= LAWS['poisson'].epsilon(run()) <= 8.6985
+  assert 16.211 <= LAWS['ten'].epsilon(run()) <= 17.6545
+  assert run().epsilon() < dpftrl.Tuning(HALF).epsilon(run()) < LAWS['logarithmic'].epsilon(run())
+  assert LAWS['short'].chances @ np.arange(1, 31) == pytest.approx(8.67, abs=0.005)
+
+
+@pytest.mark.parametrize('mu', [0.1, 1.0, 2.0])
+def test_one_run_for_certain_is_one_run(mu):
+  alone = dpftrl.Tuning({1: 1.0}).epsilon(run(mu))
+  assert run(mu).epsilon() <= alone <= run(mu).epsilon() * (1.0 + 1e-8)
+
+
+@pytest.mark.parametrize('name', LAWS)
+@pytest.mark.parametrize('mu, epsilon', [(0.5, 1.0), (1.0, 3.0), (1.5, 6.0)])
+def test_the_sum_is_the_definition(name, mu, epsilon):
+  found = math.exp(LAWS[name].log_delta(mu, epsilon))
+  assert attacked(LAWS[name], mu, epsilon) <= found
+  assert found == pytest.approx(expected(LAWS[name], mu, epsilon), rel=0.02)
+
+
+def test_attack_refutes_wrong_bounds():
+  law, mean = LAWS['geometric'], 10.0
+  reached = root(lambda e: attacked(law, 1.0, e), 1e-6)
+  assert reached == pytest.approx(6.882, abs=0.01)
+  wrong = {
+    'one run': run().epsilon(),
+    'mean × one run': run(delta=1e-6 / mean).epsilon(),
+    'mean left out': root(lambda e: expected(law, 1.0, e, mean=mean), 1e-6),
+    'no shift': root(lambda e: expected(law, 1.0, e, top=lambda t: t), 1e-6),
+    'half the shift': root(
+      lambda e: expected(law, 1.0, e, top=lambda t: special.ndtr(special.ndtri(t) + 0.5)), 1e-6
+    ),
+  }
+  assert max(wrong.values()) < reached, wrong
+  fixed = root(lambda e: attacked(LAWS['ten'], 1.0, e), 1e-6)
+  assert fixed > 16.0 > law.epsilon(run())  # Ten runs for certain are not geometric ones.
+
+
+@pytest.mark.parametrize('name', ['short', 'poisson', 'ten', 'chances'])
+def test_no_order_of_six_outcomes_exceeds_the_bound(name):
+  """All 720 orders, both directions; outcomes are intervals of N(0, 1) and N(1, 1)."""
+  law, cuts = LAWS[name], np.array([-np.inf, -2.5, -1.0, 0.5, 2.0, 3.5, np.inf])
+  present, absent = np.diff(special.ndtr(cuts - 1.0)), np.diff(special.ndtr(cuts))
+  orders = np.array(list(itertools.permutations(range(6))))
+
+  def published(each):
+    least = np.cumsum(each[orders], axis=1)
+    return np.diff(generating(law, np.minimum(least, 1.0)), axis=1, prepend=0.0)
+
+  laws = published(present), published(absent)
+  for epsilon in (0.5, 2.0, 4.0):
+    bound = math.exp(law.log_delta(1.0, epsilon))
+    for one, other in (laws, laws[::-1]):
+      assert np.maximum(one - math.exp(epsilon) * other, 0.0).sum(axis=1).max() <= bound
+
+
+def test_whole_procedures_have_the_law_of_the_proof():
+  """400,000 of them, with ties by lot."""
+  law, rng = LAWS['short'], np.random.default_rng(0)
+  chances, scores = np.array([0.1, 0.2, 0.3, 0.4]), np.array([2, 0, 1, 1])
+  counts = rng.choice(np.arange(1, law.most + 1), 400_000, p=law.chances)
+  best = np.full(len(counts), -1.0)
+  won = np.zeros(len(counts), int)
+  for t in range(law.most):
+    drawn = rng.choice(4, len(counts), p=chances)
+    score = scores[drawn] + 0.5 * rng.random(len(counts))
+    better = (t < counts) & (score > best)
+    best, won = np.where(better, score, best), np.where(better, drawn, won)
+  lowest = generating(law, 0.2)
+  middle = generating(law, 0.9) - lowest
+  right = np.array([1.0 - generating(law, 0.9), lowest, middle * 3 / 7, middle * 4 / 7])
+  found = np.bincount(won, minlength=4) / len(won)
+  assert (np.abs(found - right) < 5.0 * np.sqrt(right / len(won))).all()
+
+
+def test_a_coin_that_runs_share_breaks_the_bound():
+  """So runs with secret draws are refused."""
+  law, q, epsilon = dpftrl.Tuning({7: 1.0}), 0.1, 2.0
+  own = expected(
+    law, 1.0, epsilon,
+    top=lambda t: (1 - q) * t + q * special.ndtr(special.ndtri(t) + 1.0),
+    ratio=lambda x: 1 - q + q * np.exp(x - 0.5),
+  )  # fmt: skip
+  assert own < 1e-4 < 5e-3 < attacked(law, 1.0, epsilon, chance=q)
+  scheme = sampling.CyclicPoisson(num_rounds=8, num_examples=100, batch_size=10)
+  for drawn in (scheme, dpftrl.SecretBins(8, 4)):
+    amplified = accountant.account('identity', drawn, noise_multiplier=2.0, delta=1e-6)
+    with pytest.raises(ValueError, match='drawn in secret are not covered'):
+      law.epsilon(amplified)
+
+
+@pytest.mark.parametrize('mu', [1e-3, 0.3, 1.0, 4.0])
+def test_the_curve_of_one_run_is_never_below_fifty_digits(mu):
+  with mpmath.workdps(50):
+    for epsilon in (-30.0, -3.0, -0.1, 0.0, 0.5, 4.0, 30.0 * mu):
+      a = mpmath.mpf(epsilon) / mu - mpmath.mpf(mu) / 2
+      exact = mpmath.ncdf(-a) - mpmath.exp(epsilon) * mpmath.ncdf(-a - mu)
+      found = float(tuning._curve(mu, np.array(epsilon)))
+      assert exact <= found + mpmath.mpf('1e-200')
+      assert found <= exact * (1 + mpmath.mpf('1e-8')) + mpmath.mpf('1e-200')
+
+
+def test_certain_numbers_of_runs_are_rounded_up_near_one():
+  """Φ is 1 from 8.3 on; g there is that of Φ(−z), which is not."""
+  bends = tuning._bends_of(LAWS['ten'].chances.tobytes(), 1.0)
+  assert np.isfinite(bends[1]).all() and bends[0].min() > 0.0
+  with mpmath.workdps(50):
+    for z in (-8.0, 0.0, 8.0):
+      t = [mpmath.ncdf(-z), mpmath.ncdf(-z - 1)]
+      lines = [10 * s**9 for s in t]
+      for r in (1.0, 50.0):
+        most = sum(float(s) * max(r - math.exp(y), 0.0) for s, y in zip(*bends))
+        assert most >= (lines[0] * r - lines[1]) * (1 - mpmath.mpf('1e-12'))
+
+
+def test_renyi_bound_is_above_the_attack_and_this_one():
+  """Papernot and Steinke 2022, theorem 2, for the geometric law: η = 1, γ = 1/10."""
+  rho, delta, gamma = 0.5, 1e-6, 0.1
+  best = min((a - 1) * rho + math.log(1 / gamma) / a for a in np.linspace(1.01, 60, 6000))
+
+  def epsilon(alpha, eta):
+    renyi = rho * alpha + (1 + eta) * best + math.log(10.0) / (alpha - 1)
+    return renyi + math.log1p(-1 / alpha) - math.log(delta * alpha) / (alpha - 1)
+
+  right, wrong = (min(epsilon(a, eta) for a in np.linspace(1.1, 60, 6000)) for eta in (1, 0))
+  assert right == pytest.approx(8.963, abs=0.02)
+  assert 6.882 < LAWS['geometric'].epsilon(run()) < right and wrong < right
+
+
+def test_events_of_whole_numbers_count_for_every_run():
+  plain = dpftrl.account('identity', dpftrl.MinSep(4), noise_multiplier=4.0, delta=1e-6)
+  whole = dpftrl.account(
+    'identity', dpftrl.MinSep(4), noise_multiplier=4.0, delta=1e-6, num_coordinates=10**9
+  )
+  law = dpftrl.Tuning('geometric', 10)
+  assert law.epsilon(plain) < law.epsilon(whole) < law.epsilon(plain) + 1e-3
+  assert law.most == 60
+  without = guarantee_lib.Guarantee(
+    sensitivity=1.0, sensitivity_kind='exact', noise_multiplier=0.0, deltas=(1e-6,)
+  )
+  assert law.epsilon(without) == math.inf and law.to_json(without)['epsilon'] is None
+
+
+def test_what_is_said():
+  law = dpftrl.Tuning.parse('geometric:10')
+  assert law == dpftrl.Tuning('geometric', 10.0, 60)
+  sentence = law.sentence(run())
+  for words in (
+    'δ = 1e-06',
+    'secret random number',
+    'mean 10, at most 60',
+    'one run alone has 4.887',
+  ):
+    assert words in sentence
+  assert law.to_json(run())['epsilon'] == law.epsilon(run())
+  assert any('independent and alike given the data' in each for each in law.assumptions)
+
+
+@pytest.mark.parametrize(
+  'make, words',
+  [
+    (lambda: dpftrl.Tuning('uniform', 3), 'law must be geometric or logarithmic'),
+    (lambda: dpftrl.Tuning('geometric', 1), 'mean must be above 1'),
+    (lambda: dpftrl.Tuning('geometric'), 'mean must be positive'),
+    (lambda: dpftrl.Tuning('geometric', math.nan), 'mean must be positive'),
+    (lambda: dpftrl.Tuning('geometric', 3, -1), 'most must be at least 1'),
+    (lambda: dpftrl.Tuning({1: 0.5}), 'add up to 1, got 0.5'),
+    (lambda: dpftrl.Tuning({0: 0.5, 1: 0.5}), 'law must be at least 1'),
+    (lambda: dpftrl.Tuning({1: 1.0}, 3), 'mean and most are not for a law'),
+    (lambda: dpftrl.Tuning.parse('geometric'), 'LAW:MEAN:MOST'),
+    (lambda: dpftrl.Tuning.parse('geometric:1:2:3'), 'LAW:MEAN:MOST'),
+    (lambda: LAWS['ten'].epsilon(run(), 1e-200), 'delta must be at least 1e-100'),
+  ],
+)
+def test_wrong_ways_are_refused(make, words):
+  with pytest.raises(ValueError, match=words):
+    make()
