@@ -11,10 +11,12 @@ from fl_dpftrl.study.cells import Cell as Cell
 from fl_dpftrl.study.comparing import Study as Study
 from fl_dpftrl.study.comparing import study as study
 from fl_dpftrl.study.design import Mechanism as Mechanism
+from fl_dpftrl.study.tuned import HeldOut as HeldOut
+from fl_dpftrl.study.tuned import Winner as Winner
 
 
 class _Room(types.ModuleType):
-  def __call__(self, run: Any, **options: Any) -> Study:
+  def __call__(self, run: Any, **options: Any) -> Study | Winner:
     return study(run, **options)
 
 

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fl_dpftrl import tables, workloads
+from fl_dpftrl.accounting.tuning import Tuning
 from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.files import durable, paths
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.study import results as results_lib
-from fl_dpftrl.study import running, table
+from fl_dpftrl.study import running, table, tuned
 from fl_dpftrl.study.cells import Cell, Run
 from fl_dpftrl.study.design import Design, Mechanism, Setting
 from fl_dpftrl.study.noise import Noises, Say, prepare
@@ -80,6 +81,9 @@ class Study:
     return tables.at_a_prompt(title, self.table.splitlines()[: len(self.rows) + 1])
 
 
+_SEEDS = (0, 1, 2, 3, 4)
+
+
 def study(
   run: Run,
   *,
@@ -91,7 +95,7 @@ def study(
   clip_norm: float,
   report_goal: int,
   delta: float = 1e-6,
-  seeds: Sequence[int] = (0, 1, 2, 3, 4),
+  seeds: Sequence[int] = _SEEDS,
   server_learning_rates: Sequence[float] = (1.0,),
   deployment_report_goal: int | None = None,
   workload: workloads.Workload = workloads.Workload(),
@@ -101,8 +105,10 @@ def study(
   title: str = 'Study',
   jobs: int = 1,
   cell: int | None = None,
+  tuning: Tuning | None = None,
+  score: str | tuned.HeldOut | None = None,
   say: Say = lambda line: print(line, file=sys.stderr, flush=True),
-) -> Study:
+) -> Study | tuned.Winner:
   """Compares mechanisms by training the same model with each, at equal ε.
 
   The noise of each mechanism is calibrated. With several learning rates the first seed tries each;
@@ -134,6 +140,10 @@ def study(
       a module; 0 for one after another in this process, where an error ends the study.
     cell: number of the one cell to train, in this process, for schedulers of clusters; those of the
       first seed choose rates and are first. None for all.
+    tuning: law of a secret number of runs, each of a mechanism and rate that are drawn anew. Only
+      the best is published, its `model.npz` and score, and all else is deleted; returns a `Winner`,
+      whose ε covers the choice.
+    score: with tuning: 'public', where the validation data are, or a `HeldOut`.
     title, say: title of the page; takes progress, in lines.
 
   Raises:
@@ -142,6 +152,12 @@ def study(
   names = {field.name for field in dataclasses.fields(Design)}
   given = {name: value for name, value in locals().items() if name in names}
   design = Design(**{**given, 'metric': Metric(metric, lower_is_better)})
+  if tuning is not None or score is not None:
+    law = tuned.check(design, tuning, score, seeds_given=seeds is not _SEEDS, cell=cell)
+    if jobs:
+      running.check(run)
+    folder = paths.local(folder).absolute()
+    return tuned.best(design, prepare(design, folder, say), run, folder, law, score, jobs)
   return compare(design, run, paths.local(folder), jobs=jobs, cell=cell, say=say)
 
 

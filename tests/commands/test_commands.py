@@ -184,6 +184,18 @@ def test_shown_figures_promise_no_more_than_the_exact_ones(run, result):
     assert exact[name] <= float(shown[name]) <= exact[name] * (1 + 1e-5)
 
 
+def test_tuning_has_an_epsilon_before_anything_is_run(run, result):
+  line = 'account --strategy=identity --noise_multiplier=1 --delta=1e-6 --num_rounds=1'
+  tuned = result(f'{line} --tuning=geometric:10')['tuned']
+  assert 6.882 < tuned['epsilon'] < 6.917 and tuned['most'] == 60
+  status, out, err = run(f'{line} --tuning=geometric:10 --max_epsilon=5')
+  assert status == 3 and tuned['is'] in out and '--max_epsilon=5' in err
+  status, out, err = run(
+    f'{line} --tuning=geometric:10 --sampling=bins --num_bins=1'.replace('rounds=1', 'rounds=2')
+  )
+  assert status == 2 and 'drawn in secret are not covered' in err
+
+
 @pytest.mark.parametrize('name', dispatch.COMMANDS)
 def test_help_carries_an_example(run, name):
   status, out, err = run(f'{name} --help')

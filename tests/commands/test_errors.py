@@ -76,6 +76,7 @@ ERRORS = [
   ('compare', '--output=broken.json', '--output.*folder'),
   ('account', '--delta=1 --delta=0.5', 'delta.*1'),
   ('account', '--strategy=banded-b16 --num_rounds=257', 'num_rounds=257 is beyond the 256 rounds'),
+  ('account', '--tuning=geometric', "tuning.*LAW:MEAN.*'geometric'"),
   ('account', '--max_epsilon=0', '--max_epsilon=0.0 must be positive'),
   ('account', f'{_SAMPLED}=poisson --num_parts=4 --strategy=banded-b16', '4 is fewer than the 16'),
   ('calibrate', '', '--epsilon.*--rho'),

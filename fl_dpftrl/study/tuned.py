@@ -1,0 +1,247 @@
+"""The best of a secret number of runs, published alone, with an ε that covers the choice."""
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import pathlib
+import secrets
+import shutil
+from typing import Any
+
+import numpy as np
+
+from fl_dpftrl import accounting
+from fl_dpftrl.accounting import arithmetic, gaussian
+from fl_dpftrl.accounting.tuning import Tuning
+from fl_dpftrl.files import durable, json_files
+from fl_dpftrl.noise import normals
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
+from fl_dpftrl.study import results, running
+from fl_dpftrl.study.cells import Cell, Run
+from fl_dpftrl.study.design import Design, Setting
+from fl_dpftrl.study.noise import Noises
+
+MODEL_NAME, PUBLIC = 'model.npz', 'public'
+_PLAN_NAME, _WINNER_NAME, _SECRET_NAME, _DRAWS_NAME = (
+  *('tuning.json', 'winner.json', 'secret', 'draws.json'),
+)
+_UNITS = 1 << 20  # of a user's score
+_EDGE = 1.0 + 1.0 / _UNITS  # what one user moves a sum by, once it is rounded to units
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeldOut:
+  """Score on users whose data are private: their mean accuracy, with noise.
+
+  Attributes:
+    num_users: number of these users, the fixed divisor of the mean that a run returns; each adds 0
+      to 1 to the sum.
+    noise_multiplier: standard deviation of the noise of the sum; 0 for none, which guarantees these
+      users nothing.
+    disjoint: whether nobody is among these users and the users who train.
+  """
+
+  num_users: int
+  noise_multiplier: float
+  disjoint: bool = True
+
+  def __post_init__(self):
+    schemas.positive_integer('num_users', self.num_users)
+    if self.noise_multiplier:
+      gaussian.check_positive('noise_multiplier', self.noise_multiplier)
+
+  def noised(self, mean: float) -> float:
+    """Returns the mean with secret noise, as whole units of 2⁻²⁰ until it is divided."""
+    total, row = round(mean * self.num_users * _UNITS), np.zeros(1, np.int64)
+    if self.noise_multiplier:
+      made = normals.Normals(normals.system_seed())
+      made.fill(0, 0, self.noise_multiplier * _UNITS, row)
+    return (total + int(row[0])) / (self.num_users * _UNITS)
+
+  def with_training(self, run: accounting.Guarantee) -> accounting.Guarantee:
+    """Returns the guarantee of a run and its score, for the users whom it protects least."""
+    mu = _EDGE / self.noise_multiplier if self.noise_multiplier else 0.0
+    mu = max(run.mu, mu) if self.disjoint else math.hypot(run.mu, mu)
+    return dataclasses.replace(run, noise_multiplier=run.sensitivity / (mu - run.rounding.mu))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Winner:
+  """What a tuned study publishes.
+
+  Attributes:
+    mechanism, server_learning_rate: cell of the winner; None where every run failed.
+    score: its score, with noise unless it is public.
+    model: path of its model.
+    epsilon, delta: guarantee of all that is published; ε is None where there is none.
+    sentence: what may be said of it.
+    assumptions: what must hold.
+    digest: SHA-256 of law and grid, as they were written before any run.
+  """
+
+  mechanism: str | None
+  server_learning_rate: float | None
+  score: float | None
+  model: str | None
+  epsilon: float | None
+  delta: float
+  sentence: str
+  assumptions: tuple[str, ...]
+  digest: str
+
+
+def check(
+  design: Design, tuning: Any, score: Any, *, seeds_given: bool, cell: int | None
+) -> Tuning:
+  """Returns the tuning; ValueError for what would choose from results outside the guarantee."""
+  if not isinstance(tuning, Tuning):
+    raise ValueError(f'tuning must be a Tuning, got {type(tuning).__name__}')
+  if score != PUBLIC and not isinstance(score, HeldOut):
+    raise ValueError(f"score must be '{PUBLIC}' or a HeldOut, got {type(score).__name__}")
+  if isinstance(score, HeldOut) and not design.metric.is_accuracy:
+    raise ValueError('score: the metric of held-out users must be an accuracy, from 0 to 1')
+  reasons = {
+    'seeds': 'each run draws its own' if seeds_given else None,
+    'cell': 'how many runs there are is secret' if cell is not None else None,
+    'without_noise': 'give False, as each run must be private' if design.without_noise else None,
+    'sampling': 'runs must not share secret draws; give a schema' if design.sampling else None,
+    'deployment_report_goal': 'ε is that of the runs' if design.deployment_report_goal else None,
+  }
+  for name, reason in reasons.items():
+    if reason is not None:
+      raise ValueError(f'{name} is refused with tuning: {reason}')
+  return tuning
+
+
+def best(
+  design: Design,
+  noises: Noises,
+  run: Run,
+  path: pathlib.Path,
+  tuning: Tuning,
+  score: Any,
+  jobs: int,
+) -> Winner:
+  """Runs a secret number of cells, publishes the best, and deletes all else; see `study`."""
+  with durable.exclusive(path / 'lock'):
+    plan, digest = _plan(design, tuning, score)
+    if (path / _PLAN_NAME).exists() and json_files.read(path / _PLAN_NAME) != plan:
+      raise ValueError(
+        f'{path / _PLAN_NAME} is of another law, grid or score: they are fixed before the first'
+        ' run, and a new folder spends its ε anew'
+      )
+    durable.write_durably(path / _PLAN_NAME, json.dumps(plan).encode())
+    secret = path / _SECRET_NAME
+    if not (path / _WINNER_NAME).exists():
+      secret.mkdir(mode=0o700, exist_ok=True)
+      cells = _drawn(design, noises, secret, tuning)
+      left = [each for each in cells if each.ended() is None and not _has_failed(each)]
+      for each, reason in running.trained(run, left, jobs):
+        if reason:
+          durable.write_durably(each.home / 'failed', b'')
+      found = _published(design, noises, cells, path, tuning, score, digest)
+      text = json.dumps(dataclasses.asdict(found), allow_nan=False)
+      durable.write_durably(path / _WINNER_NAME, text.encode())
+    shutil.rmtree(secret, ignore_errors=True)
+    stored = json_files.read(path / _WINNER_NAME)
+    return Winner(**{**stored, 'assumptions': tuple(stored['assumptions'])})
+
+
+def _plan(design: Design, tuning: Tuning, score: Any) -> tuple[dict, str]:
+  """Returns law, grid and score as they are written before any run, and their digest."""
+  law = {'law': tuning.law, 'mean': tuning.mean, 'most': tuning.most}
+  grid = [[s.label, s.epsilon, rate] for s, rate in _grid(design)]
+  how = score if score == PUBLIC else dataclasses.asdict(score)
+  text = json.dumps({'tuning': law, 'grid': grid, 'score': how})
+  digest = hashlib.sha256(text.encode()).hexdigest()
+  return {**json.loads(text), 'digest': digest}, digest
+
+
+def _grid(design: Design) -> list[tuple[Setting, float]]:
+  rates = lambda setting: setting.mechanism.server_learning_rates or design.server_learning_rates
+  return [(setting, rate) for setting in design.settings for rate in rates(setting)]
+
+
+def _drawn(design: Design, noises: Noises, secret: pathlib.Path, tuning: Tuning) -> list[Cell]:
+  """Returns the cells of all runs: their number, places in the grid and seeds are drawn once."""
+  path, grid = secret / _DRAWS_NAME, _grid(design)
+  if not path.exists():
+    draws = np.random.Generator(np.random.PCG64(secrets.randbits(256)))
+    count = int(draws.choice(len(tuning.chances), p=tuning.chances)) + 1
+    own = [[secrets.randbelow(len(grid)), secrets.randbelow(2**31)] for _ in range(count)]
+    durable.write_durably(path, json.dumps(own).encode())
+    os.chmod(path, 0o600)
+  cells = []
+  for number, (place, seed) in enumerate(json_files.read(path)):
+    setting, rate = grid[place]
+    cells.append(
+      Cell(
+        design=design,
+        setting=setting,
+        noise=noises[setting],
+        server_learning_rate=rate,
+        seed=seed,
+        study=secret / str(number),
+      )
+    )
+  return cells
+
+
+def _has_failed(cell: Cell) -> bool:
+  return (cell.home / 'failed').exists()
+
+
+def _published(
+  design: Design,
+  noises: Noises,
+  cells: list[Cell],
+  path: pathlib.Path,
+  tuning: Tuning,
+  score: Any,
+  digest: str,
+) -> Winner:
+  """Returns the winner, with its model in the study's folder; ties are broken by lot."""
+  scored = []
+  for cell in cells:
+    row = cell.ended()
+    if row is None or row.status != results.DONE or not (cell.folder / MODEL_NAME).exists():
+      continue  # It counts as the worst.
+    value: Any = row.validation if score == PUBLIC else score.noised(row.validation)
+    scored.append((design.metric.sign * value, secrets.randbits(64), value, cell))
+  weakest = max((_guarantee(design, noise) for noise in noises.values()), key=lambda g: g.mu)
+  assumptions = (*weakest.assumptions, *tuning.assumptions)
+  whole = weakest if score == PUBLIC else score.with_training(weakest)
+  epsilon, sentence = tuning.epsilon(whole), tuning.sentence(whole)
+  if isinstance(score, HeldOut) and not score.noise_multiplier:
+    sentence = (
+      'no ε holds for the held-out users: their score has no noise; for others, ' + sentence
+    )
+  won = max(scored, default=None, key=lambda each: each[:2])
+  if won is not None:
+    shutil.copyfile(won[3].folder / MODEL_NAME, path / MODEL_NAME)
+  private = score == PUBLIC or score.noise_multiplier
+  return Winner(
+    mechanism=won and won[3].setting.label,
+    server_learning_rate=won and won[3].server_learning_rate,
+    score=won and won[2],
+    model=won and str(path / MODEL_NAME),
+    epsilon=epsilon if private and math.isfinite(epsilon) else None,
+    delta=design.delta,
+    sentence=sentence,
+    assumptions=assumptions,
+    digest=digest,
+  )
+
+
+def _guarantee(design: Design, noise: Any) -> accounting.Guarantee:
+  """Returns the guarantee of one run with the noise of a setting."""
+  return accounting.account(
+    files.load_strategy(noise.strategy),
+    design.participation,
+    noise_multiplier=noise.noise_multiplier,
+    delta=design.delta,
+    num_coordinates=arithmetic.MANY_COORDINATES,
+  )

@@ -1,0 +1,200 @@
+"""The best of a secret number of runs: what is drawn, published, withheld and refused."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl.study import HeldOut, Winner, design, tuned
+from tests.study import linear
+
+LAW = dpftrl.Tuning({2: 0.5, 4: 0.5})
+PUBLISHED = {'study.json', 'strategies', 'tuning.json', 'winner.json', 'model.npz'}
+
+
+def tune(run, folder, **options):
+  options = {'tuning': LAW, 'score': 'public', 'server_learning_rates': (0.5, 1.0, 2.0), **options}
+  return dpftrl.study(
+    run,
+    folder=folder,
+    mechanisms=['identity', 'banded:2'],
+    epsilons=[4.0],
+    schema=linear.SCHEMA,
+    clip_norm=1.0,
+    report_goal=40,
+    without_noise=False,
+    **{'jobs': 0, 'say': lambda line: None, **options},
+  )
+
+
+def saved(cell):
+  """Trains a cell, and writes its model."""
+  found = linear.train(cell)
+  cell.folder.mkdir()
+  np.savez(cell.folder / 'model.npz', seed=cell.seed)
+  return found
+
+
+class Recorder:
+  """A run that remembers its cells and what they returned."""
+
+  def __init__(self, ends=()):
+    self.cells, self._ends = [], list(ends)
+
+  def __call__(self, cell):
+    end = self._ends.pop(0) if self._ends else None
+    if end is KeyboardInterrupt:
+      raise end
+    found = saved(cell)
+    if end == 'no model':
+      (cell.folder / 'model.npz').unlink()
+    self.cells.append((cell, found['validation']['accuracy']))
+    return found
+
+
+def names(folder):
+  return {path.name for path in folder.iterdir() if not path.name.endswith('lock')}
+
+
+def test_the_best_run_alone_is_published(tmp_path):
+  run = Recorder()
+  found = tune(run, tmp_path / 'tuned')
+  best, score = max(run.cells, key=lambda each: each[1])
+  assert isinstance(found, Winner) and len(run.cells) in (2, 4)
+  assert found.score == score == max(value for _, value in run.cells)
+  assert (found.mechanism, found.server_learning_rate) in {
+    (cell.setting.label, cell.server_learning_rate) for cell, value in run.cells if value == score
+  }
+  assert names(tmp_path / 'tuned') == PUBLISHED
+  assert len({cell.seed for cell, _ in run.cells}) == len(run.cells)
+  with np.load(found.model) as model:
+    assert int(model['seed']) in {cell.seed for cell, value in run.cells if value == score}
+  one = dpftrl.account('identity', linear.SCHEMA, noise_multiplier=1.0, delta=1e-6)
+  assert best.noise.epsilon <= 4.0 < found.epsilon < LAW.epsilon(one) + 9.0
+  assert 'best of a secret random number of runs' in found.sentence
+  assert f'one run alone has {best.noise.epsilon:.4g}'[:20] in found.sentence
+  again = Recorder()
+  assert tune(again, tmp_path / 'tuned') == found and not again.cells
+  text = (tmp_path / 'tuned' / 'winner.json').read_text()
+  assert str(len(run.cells)) not in json.loads(text) and 'secret/' not in text
+
+
+def test_law_and_grid_are_written_first_and_never_changed(tmp_path):
+  folder = tmp_path / 'tuned'
+
+  def run(cell):
+    plan = json.loads((folder / 'tuning.json').read_text())
+    assert plan['tuning'] == {'law': {'2': 0.5, '4': 0.5}, 'mean': 0.0, 'most': 4}
+    assert len(plan['grid']) == 6 and len(plan['digest']) == 64
+    return saved(cell)
+
+  digest = tune(run, folder).digest
+  assert digest == json.loads((folder / 'tuning.json').read_text())['digest']
+  for change in (
+    {'server_learning_rates': (0.5, 1.0, 2.0, 4.0)},
+    {'tuning': dpftrl.Tuning('geometric', 3)},
+    {'score': HeldOut(num_users=9, noise_multiplier=2.0)},
+  ):
+    with pytest.raises(ValueError, match='of another law, grid or score'):
+      tune(saved, folder, **change)
+
+
+def test_an_interrupted_study_goes_on_with_the_same_draws(tmp_path):
+  folder, first = tmp_path / 'tuned', Recorder(ends=[None, KeyboardInterrupt])
+  with pytest.raises(KeyboardInterrupt):
+    tune(first, folder)
+  secret = folder / 'secret'
+  assert secret.stat().st_mode & 0o077 == 0
+  draws = json.loads((secret / 'draws.json').read_text())
+  second = Recorder()
+  found = tune(second, folder)
+  done = [*first.cells, *second.cells]
+  assert [cell.seed for cell, _ in done] == [seed for _, seed in draws]
+  assert found.score == max(value for _, value in done) and not secret.exists()
+
+
+def test_runs_that_fail_count_as_the_worst(tmp_path):
+  run = Recorder(ends=['no model'])
+  found = tune(run, tmp_path / 'one', tuning=dpftrl.Tuning({2: 1.0}))
+  assert found.score == run.cells[1][1]
+  none = tune(Recorder(ends=['no model'] * 4), tmp_path / 'all')
+  assert (none.mechanism, none.score, none.model) == (None, None, None)
+  assert names(tmp_path / 'all') == PUBLISHED - {'model.npz'} and none.epsilon is not None
+
+
+@pytest.mark.slow
+def test_runs_in_processes_of_their_own(tmp_path):
+  """A rate above 5 makes a run fail, which nobody is told."""
+  found = tune(saved, tmp_path / 'tuned', jobs=2, server_learning_rates=(1.0, 9.0))
+  assert found.server_learning_rate in (1.0, None) and 'secret' not in names(tmp_path / 'tuned')
+
+
+def test_numbers_and_cells_are_drawn_by_the_law(tmp_path):
+  law = dpftrl.Tuning('geometric', 3, 12)
+  one = design.Design(
+    title='t', mechanisms=['identity'], epsilons=[1.0], server_learning_rates=[1, 2, 3], seeds=[0],
+    schema=linear.SCHEMA, clip_norm=1.0, report_goal=4, delta=1e-6, without_noise=False,
+  )  # fmt: skip
+  counts, rates = np.zeros(12), []
+  for number in range(600):
+    folder = tmp_path / str(number)
+    folder.mkdir()
+    cells = tuned._drawn(one, {one.settings[0]: None}, folder, law)
+    counts[len(cells) - 1] += 1
+    rates += [cell.server_learning_rate for cell in cells]
+  assert stats.chisquare(counts, 600 * law.chances).pvalue > 1e-6
+  assert stats.chisquare(np.unique(rates, return_counts=True)[1]).pvalue > 1e-6
+
+
+def test_held_out_users_have_noise_and_a_part_in_epsilon():
+  score = HeldOut(num_users=50, noise_multiplier=4.0)
+  drawn = np.array([score.noised(0.25) for _ in range(2000)])
+  accepted = lambda sigma: stats.chi2(2000).cdf(((drawn - 0.25) ** 2).sum() / sigma**2)
+  assert 1e-6 < accepted(0.08) < 1 - 1e-6
+  assert accepted(0.08 * 2 / 3) > 1 - 1e-9 and accepted(0.08 * 1.5) < 1e-9
+  assert HeldOut(num_users=50, noise_multiplier=0.0).noised(0.25) == 0.25
+  one = dpftrl.Guarantee(
+    sensitivity=1.0, sensitivity_kind='exact', noise_multiplier=1.0, deltas=(1e-6,)
+  )
+  law, noise = dpftrl.Tuning('geometric', 10, 400), 1 / 0.3
+  same = HeldOut(num_users=50, noise_multiplier=noise, disjoint=False).with_training(one)
+  assert law.epsilon(same) == pytest.approx(7.25, abs=0.02)
+  other = HeldOut(num_users=50, noise_multiplier=noise).with_training(one)
+  assert law.epsilon(other) == pytest.approx(law.epsilon(one), rel=1e-9)
+  loud = HeldOut(num_users=50, noise_multiplier=0.5).with_training(one)
+  assert loud.mu == pytest.approx(2.0, rel=1e-5) and loud.mu > 2.0
+
+
+def test_a_private_score_without_noise_guarantees_nothing(tmp_path):
+  found = tune(saved, tmp_path / 'tuned', score=HeldOut(num_users=9, noise_multiplier=0.0))
+  assert found.epsilon is None and found.sentence.startswith('no ε holds for the held-out users')
+  assert math.isfinite(found.score)
+
+
+@pytest.mark.parametrize(
+  'change, words',
+  [
+    ({'seeds': (0, 1)}, 'seeds is refused with tuning'),
+    ({'cell': 0}, 'cell is refused with tuning'),
+    ({'without_noise': True}, 'without_noise is refused'),
+    ({'score': None}, "score must be 'public' or a HeldOut"),
+    ({'tuning': None}, 'tuning must be a Tuning'),
+    ({'tuning': 'geometric:10'}, 'tuning must be a Tuning'),
+    ({'schema': None, 'sampling': dpftrl.SecretBins(8, 4)}, 'sampling is refused'),
+    ({'deployment_report_goal': 400}, 'deployment_report_goal is refused'),
+    ({'metric': 'loss', 'lower_is_better': True, 'score': HeldOut(num_users=2, noise_multiplier=1)},
+     'must be an accuracy'),
+  ],
+)  # fmt: skip
+def test_what_would_choose_from_results_is_refused(tmp_path, change, words):
+  options = {
+    'folder': tmp_path / 'tuned', 'mechanisms': ['identity'], 'epsilons': [4.0],
+    'schema': linear.SCHEMA, 'clip_norm': 1.0, 'report_goal': 40, 'without_noise': False,
+    'tuning': LAW, 'score': 'public', 'jobs': 0, **change,
+  }  # fmt: skip
+  with pytest.raises(ValueError, match=words):
+    dpftrl.study(saved, **options)
+  assert not (tmp_path / 'tuned').exists()
