@@ -8,7 +8,6 @@ from fl_dpftrl.aggregators.process_check import check_process as check_process
 from fl_dpftrl.amplification.accountant import account as account
 from fl_dpftrl.amplification.accountant import calibrate as calibrate
 from fl_dpftrl.amplification.sampling import SecretBins as SecretBins
-from fl_dpftrl.auditing import Audit as Audit
 from fl_dpftrl.auditing import audit as audit
 from fl_dpftrl.families.banded import Banded as Banded
 from fl_dpftrl.families.banded_inverse import BandedInverse as BandedInverse
@@ -31,7 +30,6 @@ from fl_dpftrl.participation.schemas import FixedSeparation as FixedSeparation
 from fl_dpftrl.participation.schemas import MinSep as MinSep
 from fl_dpftrl.planning.comparison import Comparison as Comparison
 from fl_dpftrl.planning.comparison import compare as compare
-from fl_dpftrl.planning.planner import Plan as Plan
 from fl_dpftrl.planning.planner import plan as plan
 from fl_dpftrl.replaying.evidence import verify as verify
 from fl_dpftrl.replaying.evidence import write_evidence as write_evidence
@@ -44,10 +42,10 @@ from fl_dpftrl.rounds.guard import Guard as Guard
 from fl_dpftrl.rounds.noise_rows import NoiseRows as NoiseRows
 from fl_dpftrl.simulation.recording import simulate as simulate
 from fl_dpftrl.simulation.scenario import Scenario as Scenario
-from fl_dpftrl.strategies.files import StrategyFile as StrategyFile
 from fl_dpftrl.strategies.files import describe as describe
 from fl_dpftrl.strategies.files import load_strategy as load_strategy
 from fl_dpftrl.strategies.files import save_strategy as save_strategy
+from fl_dpftrl.study import HeldOut as HeldOut
 from fl_dpftrl.study import Mechanism as Mechanism
 from fl_dpftrl.study import Study as Study
 from fl_dpftrl.study import study as study

@@ -94,7 +94,7 @@ class Tuning:
       if len(numbers) > 2:
         raise ValueError
     except (ValueError, IndexError):
-  raise ValueError(f'tuning must be LAW:MEAN or LAW:MEAN:MOST, got {text!r}') from None
+      raise ValueError(f'tuning must be LAW:MEAN or LAW:MEAN:MOST, got {text!r}') from None
     return cls(law, mean, most)
 
   @functools.cached_property
