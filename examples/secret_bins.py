@@ -15,6 +15,7 @@ from fl_dpftrl import error, style
 from fl_dpftrl.amplification import accountant, sampling
 
 ROUNDS, BINS, BATCH, DELTA = 2052, 342, 1000, 1e-6
+FEW_AND_MANY = (64, BINS)
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 LOOKS = {
   'BLT': ('#767676', 'o-'),
@@ -73,7 +74,7 @@ def noises() -> list[dict[str, float]]:
 def epsilons(before: float = 4.0) -> list[dict[str, float | str]]:
   """Returns ε in secret bins where it is `before` for a bin that is known."""
   rows = []
-  for num_bins in (64, BINS):
+  for num_bins in FEW_AND_MANY:
     schema = dpftrl.MinSep(num_rounds=ROUNDS, min_sep=num_bins)
     strategies = {
       'BLT': found('blt', min_sep=num_bins),
@@ -115,7 +116,7 @@ def draw(rows: list[dict[str, float]], path: pathlib.Path) -> None:
   axes.set_ylabel('noise over that of banded, Poisson')
   axes.set_ylim(bottom=0.0)
   axes.legend(frameon=False)
-  figure.savefig(path)
+  path.write_bytes(style.image(figure, path.suffix.removeprefix('.')))
 
 
 def main(folder: pathlib.Path) -> None:

@@ -134,3 +134,16 @@ def test_central_training_has_the_amplified_guarantee_and_goes_on(monkeypatch, t
   with pytest.raises(SystemExit, match='2'):
     module.main([str(folder), *CENTRAL])
   assert 'batches.secret is gone' in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_noise_in_secret_bins_is_written_and_drawn(monkeypatch, tmp_path):
+  small = {'ROUNDS': 144, 'BINS': 24, 'BATCH': 10, 'EPSILONS': (2.0,), 'FEW_AND_MANY': (8, 24)}
+  module = program('secret_bins', monkeypatch, **small)
+  module.main(tmp_path)
+  (row,) = module.csv.DictReader((tmp_path / 'noise.csv').open())
+  noise = {name: float(value) for name, value in row.items()}
+  assert noise['BLT, secret bins, certified'] < noise['BLT, secret bins'] < noise['BLT']
+  assert (tmp_path / 'noise.svg').stat().st_size > 5000
+  after = [float(row['after']) for row in module.csv.DictReader((tmp_path / 'epsilon.csv').open())]
+  assert len(after) == 12 and max(after) < 4.0
