@@ -15,6 +15,7 @@ from fl_dpftrl import error, style
 from fl_dpftrl.amplification import accountant, sampling
 
 ROUNDS, BINS, BATCH, DELTA = 2052, 342, 1000, 1e-6
+SAMPLES = 10**6
 FEW_AND_MANY = (64, BINS)
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 LOOKS = {
@@ -64,7 +65,8 @@ def noises() -> list[dict[str, float]]:
       rms = error.error(best, ROUNDS).rms
       row[name] = guarantee.noise_multiplier * rms
       if name == 'BLT, secret bins':
-        guarantee = dpftrl.calibrate(best, bins, epsilon=epsilon, delta=DELTA, method='certified')
+        how = {'method': 'certified', 'num_samples': SAMPLES}
+        guarantee = dpftrl.calibrate(best, bins, epsilon=epsilon, delta=DELTA, **how)
         row[f'{name}, certified'] = guarantee.noise_multiplier * rms
     print(row, file=sys.stderr)
     rows.append(row)

@@ -138,7 +138,14 @@ def test_central_training_has_the_amplified_guarantee_and_goes_on(monkeypatch, t
 
 @pytest.mark.slow
 def test_noise_in_secret_bins_is_written_and_drawn(monkeypatch, tmp_path):
-  small = {'ROUNDS': 144, 'BINS': 24, 'BATCH': 10, 'EPSILONS': (2.0,), 'FEW_AND_MANY': (8, 24)}
+  small = {
+    'ROUNDS': 72,
+    'BINS': 12,
+    'BATCH': 10,
+    'EPSILONS': (2.0,),
+    'FEW_AND_MANY': (6, 12),
+    'SAMPLES': 20_000,
+  }
   module = program('secret_bins', monkeypatch, **small)
   module.main(tmp_path)
   (row,) = module.csv.DictReader((tmp_path / 'noise.csv').open())
