@@ -129,7 +129,7 @@ class _Lines:
 
 def main() -> int:
   name, path = sys.argv[1:]
-  case = next(case for case in cases.CASES if case.name == name)
+  case = next(case for case in (*cases.CASES, cases.COUNTED) if case.name == name)
   try:
     write(path, case, _Lines())
   except OSError as e:
