@@ -1,4 +1,4 @@
-"""docs/published-figures.md: each row's command is run, and gives what the page says."""
+"""Pages of published figures: each row's command is run, and gives what the page says."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from fl_dpftrl.commands import main
 from tests import pages
 from tests.golden import test_bandmf_table
 
-PAGE = 'published-figures.md'
+PAGES = ('published-figures.md', 'published-bandmf.md')
 # The figures of a table, by the head of its first column: names in the JSON object.
 FIGURES = {
   'model': ('rho', 'epsilon'),
@@ -20,6 +20,11 @@ FIGURES = {
 }
 
 
+def rows(head):
+  """Returns the rows of the table whose first column has this head."""
+  return list(pages.rows(PAGES[head not in ('model', 'matrix')], head))
+
+
 def marks(command):
   if re.search('num_bands=(342|400)', command):  # test_published_losses.py has the RMS loss of 342.
     return [pytest.mark.thorough]
@@ -27,9 +32,7 @@ def marks(command):
 
 
 ROWS = [
-  pytest.param(head, row, id=row[0], marks=marks(row[2]))
-  for head in FIGURES
-  for row in pages.rows(PAGE, head)
+  pytest.param(head, row, id=row[0], marks=marks(row[2])) for head in FIGURES for row in rows(head)
 ]
 
 
@@ -58,14 +61,15 @@ def test_a_row(head, row, tmp_path, monkeypatch, capsys):
 
 
 def test_all_rows_of_the_papers_are_there():
-  assert {head: len(list(pages.rows(PAGE, head))) for head in FIGURES} == {
+  assert {head: len(rows(head)) for head in FIGURES} == {
     'model': 10,
     'matrix': 8,
     'ε': 5,
     'bands and σ': 10,
   }
-  stated = [printed.split(', ') for _, printed, _ in pages.rows(PAGE, 'mechanism')]
+  stated = [printed.split(', ') for _, printed, _ in rows('mechanism')]
   assert stated == [row['printed'] for row in test_bandmf_table.TABLE['rows']]
-  links = {path.name for path in pages.DOCS.glob('*.md') if PAGE in path.read_text()}
+  links = {path.name for path in pages.DOCS.glob('*.md') if PAGES[0] in path.read_text()}
   assert {'guarantee.md', 'reviewer.md'} <= links
-  assert PAGE in (pages.DOCS.parent / 'mkdocs.yml').read_text()
+  nav = (pages.DOCS.parent / 'mkdocs.yml').read_text()
+  assert all(page in nav for page in PAGES)
