@@ -29,7 +29,9 @@ _PLAN_NAME, _WINNER_NAME, _SECRET_NAME, _DRAWS_NAME = (
   *('tuning.json', 'winner.json', 'secret', 'draws.json'),
 )
 _UNITS = 1 << 20  # of a user's score
-_EDGE = 1.0 + 1.0 / _UNITS  # what one user moves a sum by, once it is rounded to units
+# What a user moves a sum by beyond 1, once it is rounded to units, and a user's share of what the
+# means of two neighbours are off as float32.
+_ROUNDED, _OFF = 1.0 / _UNITS, 2.0**-24
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,8 +39,8 @@ class HeldOut:
   """Score on users whose data are private: their mean accuracy, with noise.
 
   Attributes:
-    num_users: number of these users, the fixed divisor of the mean that a run returns; each adds 0
-      to 1 to the sum.
+    num_users: number of these users, the fixed divisor of the mean that a run returns, correct as
+      float32; each adds 0 to 1 to the sum.
     noise_multiplier: standard deviation of the noise of the sum; 0 for none, which guarantees these
       users nothing.
     disjoint: whether nobody is among these users and the users who train.
@@ -63,7 +65,8 @@ class HeldOut:
 
   def with_training(self, run: accounting.Guarantee) -> accounting.Guarantee:
     """Returns the guarantee of a run and its score, for the users whom it protects least."""
-    mu = _EDGE / self.noise_multiplier if self.noise_multiplier else 0.0
+    moved = 1.0 + _ROUNDED + self.num_users * _OFF
+    mu = moved / self.noise_multiplier if self.noise_multiplier else 0.0
     mu = max(run.mu, mu) if self.disjoint else math.hypot(run.mu, mu)
     return dataclasses.replace(run, noise_multiplier=run.sensitivity / (mu - run.rounding.mu))
 
@@ -137,17 +140,25 @@ def best(
     secret = path / _SECRET_NAME
     if not (path / _WINNER_NAME).exists():
       secret.mkdir(mode=0o700, exist_ok=True)
-      cells = _drawn(design, noises, secret, tuning)
-      left = [each for each in cells if each.ended() is None and not _has_failed(each)]
-      for each, reason in running.trained(run, left, jobs):
-        if reason:
-          durable.write_durably(each.home / 'failed', b'')
-      found = _published(design, noises, cells, path, tuning, score, digest)
-      text = json.dumps(dataclasses.asdict(found), allow_nan=False)
-      durable.write_durably(path / _WINNER_NAME, text.encode())
+      if not (secret / _WINNER_NAME).exists():
+        cells = _drawn(design, noises, secret, tuning)
+        left = [each for each in cells if each.ended() is None and not _has_failed(each)]
+        for each, reason in running.trained(run, left, jobs):
+          if reason:
+            durable.write_durably(each.home / 'failed', b'')
+        found, model = _chosen(design, noises, cells, tuning, score, digest)
+        text = json.dumps([dataclasses.asdict(found), model and str(model)], allow_nan=False)
+        durable.write_durably(
+          secret / _WINNER_NAME, text.encode()
+        )  # Chosen once, whatever crashes.
+      stored, source = json_files.read(secret / _WINNER_NAME)
+      if source is not None:
+        durable.write_durably(path / MODEL_NAME, pathlib.Path(source).read_bytes())
+      durable.write_durably(path / _WINNER_NAME, json.dumps(stored).encode())
     shutil.rmtree(secret, ignore_errors=True)
     stored = json_files.read(path / _WINNER_NAME)
-    return Winner(**{**stored, 'assumptions': tuple(stored['assumptions'])})
+    model = stored['model'] and str(path / stored['model'])
+    return Winner(**{**stored, 'model': model, 'assumptions': tuple(stored['assumptions'])})
 
 
 def _plan(design: Design, tuning: Tuning, score: Any) -> tuple[dict, str]:
@@ -194,16 +205,10 @@ def _has_failed(cell: Cell) -> bool:
   return (cell.home / 'failed').exists()
 
 
-def _published(
-  design: Design,
-  noises: Noises,
-  cells: list[Cell],
-  path: pathlib.Path,
-  tuning: Tuning,
-  score: Any,
-  digest: str,
-) -> Winner:
-  """Returns the winner, with its model in the study's folder; ties are broken by lot."""
+def _chosen(
+  design: Design, noises: Noises, cells: list[Cell], tuning: Tuning, score: Any, digest: str
+) -> tuple[Winner, pathlib.Path | None]:
+  """Returns the winner, and where its model is; ties are broken by lot."""
   scored = []
   for cell in cells:
     row = cell.ended()
@@ -220,20 +225,19 @@ def _published(
       'no ε holds for the held-out users: their score has no noise; for others, ' + sentence
     )
   won = max(scored, default=None, key=lambda each: each[:2])
-  if won is not None:
-    shutil.copyfile(won[3].folder / MODEL_NAME, path / MODEL_NAME)
   private = score == PUBLIC or score.noise_multiplier
-  return Winner(
+  winner = Winner(
     mechanism=won and won[3].setting.label,
     server_learning_rate=won and won[3].server_learning_rate,
     score=won and won[2],
-    model=won and str(path / MODEL_NAME),
+    model=won and MODEL_NAME,
     epsilon=epsilon if private and math.isfinite(epsilon) else None,
     delta=design.delta,
     sentence=sentence,
     assumptions=assumptions,
     digest=digest,
   )
+  return winner, won and won[3].folder / MODEL_NAME
 
 
 def _guarantee(design: Design, noise: Any) -> accounting.Guarantee:

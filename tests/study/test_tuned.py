@@ -116,6 +116,26 @@ def test_an_interrupted_study_goes_on_with_the_same_draws(tmp_path):
   assert found.score == max(value for _, value in done) and not secret.exists()
 
 
+def test_a_winner_is_chosen_once_whatever_crashes(tmp_path, monkeypatch):
+  """Noise of the score is drawn once; a model is not there before its winner is fixed."""
+  folder, score = tmp_path / 'tuned', HeldOut(num_users=9, noise_multiplier=50.0)
+  written, original = [], tuned.durable.write_durably
+
+  def crash(path, data):
+    if path == folder / 'winner.json' and not written:
+      written.append(json.loads((folder / 'secret' / 'winner.json').read_text())[0])
+      raise KeyboardInterrupt
+    original(path, data)
+
+  monkeypatch.setattr(tuned.durable, 'write_durably', crash)
+  with pytest.raises(KeyboardInterrupt):
+    tune(saved, folder, score=score)
+  again = Recorder()
+  found = tune(again, folder, score=score)
+  assert (found.score, found.mechanism) == (written[0]['score'], written[0]['mechanism'])
+  assert not again.cells and names(folder) == PUBLISHED
+
+
 def test_runs_that_fail_count_as_the_worst(tmp_path):
   run = Recorder(ends=['no model'])
   found = tune(run, tmp_path / 'one', tuning=dpftrl.Tuning({2: 1.0}))
@@ -166,6 +186,8 @@ def test_held_out_users_have_noise_and_a_part_in_epsilon():
   assert law.epsilon(other) == pytest.approx(law.epsilon(one), rel=1e-9)
   loud = HeldOut(num_users=50, noise_multiplier=0.5).with_training(one)
   assert loud.mu == pytest.approx(2.0, rel=1e-5) and loud.mu > 2.0
+  many = HeldOut(num_users=10**6, noise_multiplier=0.5).with_training(one)
+  assert 2.1 < many.mu < 2.2  # A mean in float32 is off by more than a user of a million.
 
 
 def test_a_private_score_without_noise_guarantees_nothing(tmp_path):
