@@ -16,7 +16,6 @@ from fl_dpftrl.families import (
   registry,
   stamped,
   tree_full,
-  tree_online,
 )
 
 
@@ -109,7 +108,6 @@ VARIANTS = {
     d.column(d.size(4, d.num_rounds + 2)), d.num_rounds + d.size(1, 3) - 1
   ),
   'tree_full of a longer run': lambda d: tree_full.TreeFull(d.num_rounds + d.size(27, 9)),
-  'tree_online completed': lambda d: tree_online.TreeOnline(d.num_rounds),
   'stamped blt': lambda d: stamped.Stamped(blt.BLT(*d.buffers()), d.length()),
 }
 

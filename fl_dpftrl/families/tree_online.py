@@ -34,18 +34,11 @@ def own_weight(height: int) -> float:
   return 1.0 / (2.0 - 2.0**-height)
 
 
-def own_weights(round_index: int, num_nodes: int) -> list[float]:
-  """`own_weight` of the nodes that end with a round, from its leaf up.
-
-  Also of nodes whose right half is virtual, of which nothing needs estimating: then the left
-  half's estimate, of variance v, is all that the children give, and the node's own noise gets
-  the weight v / (1 + v).
-  """
+def own_weights(num_nodes: int) -> list[float]:
+  """Returns `own_weight` of nodes that end with one round, from its leaf up."""
   weights = [1.0]
   for height in range(1, num_nodes):
-    variance = weights[-1]
-    if round_index >> (height - 1) & 1:
-      variance += own_weight(height - 1)
+    variance = weights[-1] + own_weight(height - 1)
     weights.append(variance / (1.0 + variance))
   return weights
 
@@ -59,42 +52,22 @@ class TreeOnline(base.Strategy):
   the sum of the estimates of the complete nodes that tile it, each estimated from its own noise
   and its subtree's.
 
-  Attributes:
-    completed_after: the rounds of a run after whose last one virtual rounds, in which no device
-      takes part, finish the tree. The sum of all rounds is then the estimate of one node, the root,
-      at the price of a row of C more for each node that the virtual rounds finish. For trees that
-      are restarted, `stamped.Stamped(TreeOnline(r), r)`. None for a tree that grows for ever.
+  For trees that are restarted every so many rounds, see `stamped.Stamped`.
 
-  Source: Kairouz et al. 2021 (DP-FTRL), algorithm 1, and its section on tree restarts and
-  completion; Honaker 2015.
+  Source: Kairouz et al. 2021 (DP-FTRL), algorithm 1; Honaker 2015.
   """
 
-  completed_after: int | None = None
   family: ClassVar[str] = 'tree_online'
-
-  def __post_init__(self):
-    base.keep_rounds(self, 'completed_after')
-
-  @property
-  def max_rounds(self) -> int | None:
-    return self.completed_after
-
-  def nodes_completed(self, round_index: int) -> int:
-    """Nodes that a round completes, with the virtual rounds after the last."""
-    if round_index + 1 == self.completed_after:
-      return round_index.bit_length() + 1
-    return nodes_completed(round_index)
+  max_rounds: ClassVar[int | None] = None
 
   def num_noise_rows(self, num_rounds: int) -> int:
-    if not num_rounds:
-      return 0
-    return first_node(num_rounds - 1) + self.nodes_completed(num_rounds - 1)
+    return first_node(num_rounds)
 
   def strategy_matrix(self, num_rounds: int) -> np.ndarray:
     base.check_num_rounds(self, num_rounds)
     matrix = np.zeros((self.num_noise_rows(num_rounds), num_rounds))
     for last in range(num_rounds):
-      for height in range(self.nodes_completed(last)):
+      for height in range(nodes_completed(last)):
         start = last >> height << height
         matrix[first_node(last) + height, start : last + 1] = 1.0
     return matrix
@@ -106,13 +79,12 @@ class TreeOnline(base.Strategy):
     rows = np.zeros((num_rounds, width))
     for last in range(num_rounds):
       estimate, replaced = np.zeros(width), np.zeros(width)
-      owns = own_weights(last, self.nodes_completed(last))
+      owns = own_weights(nodes_completed(last))
       estimate[first_node(last)] = owns[0]
       for height in range(1, len(owns)):
-        if last >> (height - 1) & 1:
-          sibling = pending.pop()
-          replaced += sibling
-          estimate += sibling
+        sibling = pending.pop()
+        replaced += sibling
+        estimate += sibling
         estimate *= 1.0 - owns[height]
         estimate[first_node(last) + height] = owns[height]
       pending.append(estimate)
@@ -128,42 +100,33 @@ class TreeOnline(base.Strategy):
     """
 
     def step(t):
-      owns = np.array(own_weights(t, self.nodes_completed(t)))
+      owns = np.array(own_weights(nodes_completed(t)))
       # Share of each node's estimate in that of the highest.
       shares = np.cumprod([1.0, *(1.0 - owns[:0:-1])])[::-1]
-      siblings = [height for height in range(owns.size - 1) if t >> height & 1]
       draws, square = shares * owns, 0.0
       for height in reversed(range(owns.size)):
         square += draws[height] ** 2
-        if height - 1 in siblings:
+        if height:
           square += (1.0 - shares[height - 1]) ** 2 * own_weight(height - 1)
       return linear_noise.Step(
         draws=draws,
-        below=1.0 - shares[siblings],
-        update=linear_noise.Push(merged=len(siblings)),
+        below=1.0 - shares[:-1],
+        update=linear_noise.Push(merged=owns.size - 1),
         norm=float(np.sqrt(square)),
       )
 
     num_buffers = num_rounds.bit_length() if num_rounds is not None else 63
-    return linear_noise.LinearNoise(num_buffers, step, dyadic=self.completed_after is None)
-
-  def parameters(self) -> base.Parameters:
-    if self.completed_after is None:
-      return {}
-    return {'completed_after': self.completed_after}
+    return linear_noise.LinearNoise(num_buffers, step, dyadic=True)
 
   def nested_blocks(self, num_rounds: int) -> nested.Block:
     """The rounds with the nodes over them: complete trees side by side."""
     base.check_num_rounds(self, num_rounds)
-    if num_rounds == self.completed_after:
-      tops = nested.trees((num_rounds - 1).bit_length())
-      return nested.first_rounds(tops[-1], num_rounds)
     return nested.forest(num_rounds)
 
   def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
     base.check_num_rounds(self, schema.num_rounds)
     if isinstance(schema, schemas.FixedSeparation):
-      return sensitivity_lib.Sensitivity.of_square(_worst_of_fixed_separation(self, schema))
+      return sensitivity_lib.Sensitivity.of_square(_worst_of_fixed_separation(schema))
     return nested.block_sensitivity(self.nested_blocks(schema.num_rounds), schema)
 
   def repeated_sensitivity(
@@ -176,7 +139,7 @@ class TreeOnline(base.Strategy):
     base.check_num_rounds(self, num_rounds)
     workloads.check_dense(num_rounds)
     total = np.zeros((num_rounds, num_rounds))
-    for ids in _node_ids(self, num_rounds, np.arange(num_rounds)):
+    for ids in _node_ids(num_rounds, np.arange(num_rounds)):
       starts = np.flatnonzero(np.diff(ids, prepend=-2))
       for start, end in zip(starts, [*starts[1:], num_rounds]):
         if ids[start] >= 0:
@@ -187,7 +150,7 @@ class TreeOnline(base.Strategy):
     base.check_num_rounds(self, num_rounds)
 
     def of_rounds(rows, columns):
-      both = zip(_node_ids(self, num_rounds, rows), _node_ids(self, num_rounds, columns))
+      both = zip(_node_ids(num_rounds, rows), _node_ids(num_rounds, columns))
       return sum((i == j) & (i >= 0) for i, j in both).astype(np.float64)
 
     return of_rounds
@@ -204,23 +167,17 @@ class TreeOnline(base.Strategy):
     lengths, variance = np.arange(1, num_rounds + 1), np.zeros(num_rounds)
     for height in range(num_rounds.bit_length()):
       variance += (lengths >> height & 1) * own_weight(height)
-    if num_rounds == self.completed_after:
-      last = num_rounds - 1
-      root = own_weights(last, self.nodes_completed(last))[-1]
-      variance[last] = root
     return np.sqrt(variance)
 
 
-def _node_ids(strategy: TreeOnline, num_rounds: int, rounds: np.ndarray) -> Iterator[np.ndarray]:
+def _node_ids(num_rounds: int, rounds: np.ndarray) -> Iterator[np.ndarray]:
   """For each height, the node over each round; −1 where C has no such row."""
-  completed = num_rounds == strategy.completed_after
-  last = num_rounds - 1 if completed else num_rounds
-  for height in range(last.bit_length() + completed):
+  for height in range(num_rounds.bit_length()):
     ids = rounds >> height
-    yield ids if completed else np.where((ids + 1) << height <= num_rounds, ids, -1)
+    yield np.where((ids + 1) << height <= num_rounds, ids, -1)
 
 
-def _worst_of_fixed_separation(strategy: TreeOnline, schema: schemas.FixedSeparation) -> int:
+def _worst_of_fixed_separation(schema: schemas.FixedSeparation) -> int:
   """Largest ‖C u‖² over runs of rounds min_sep apart, in O(n log n)."""
   num_rounds, count = schema.num_rounds, schema.participations
   rounds = np.arange(num_rounds)
@@ -231,7 +188,7 @@ def _worst_of_fixed_separation(strategy: TreeOnline, schema: schemas.FixedSepara
   last = np.searchsorted(remainders, remainders, side='right') - 1
   last = np.minimum(last, rounds + count - 1)
   totals = np.zeros(num_rounds, np.int64)
-  for ids in _node_ids(strategy, num_rounds, order):
+  for ids in _node_ids(num_rounds, order):
     new = np.diff(remainders, prepend=-1) != 0
     new |= np.diff(ids, prepend=-2) != 0
     run, starts = np.cumsum(new) - 1, np.flatnonzero(new)

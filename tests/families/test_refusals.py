@@ -65,7 +65,6 @@ REFUSED = {
     *(((wrong, 3), 'strategy must be a Strategy') for wrong in (dpftrl.TreeOnline, 'blt', None)),
   ],
   dpftrl.TreeFull: [((wrong,), 'num_rounds must be') for wrong in (0, -1, 2.5, True, 'x')],
-  dpftrl.TreeOnline: [((wrong,), 'completed_after must be') for wrong in (0, -1, 2.5, True, 'x')],
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests import every_family
 
 
-@pytest.fixture(params=[*every_family.FAMILIES, 'tree_online completed'])
+@pytest.fixture(params=every_family.FAMILIES)
 def example(request):
   """num_rounds → a strategy."""
   return functools.partial(every_family.example, request.param)
