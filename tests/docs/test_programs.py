@@ -11,7 +11,7 @@ from tests import pages
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
 OWN_LOOP = pages.programs('own-loop.md')
-BEGINNING, BUDGET, RESUMES, _ = OWN_LOOP
+BEGINNING, BUDGET, RESUMES = OWN_LOOP
 SUMS = pages.programs('aggregator.md')
 
 
