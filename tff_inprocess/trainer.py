@@ -33,13 +33,8 @@ class SentWork:
   show_errors: bool
 
 
-@dataclasses.dataclass(frozen=True)
-class SentBlock:
-  """The clients of one block, as they travel."""
-
-  places: range
-  seeds: Sequence[np.ndarray]
-  own: Mapping[str, Sequence[Any]]
+SentBlock = tuple[range, Sequence[np.ndarray], Mapping[str, Sequence[Any]]]
+"""The clients of one block, as they travel: their places, seeds and own values."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,11 +67,8 @@ class Sender:
 
   def block(self, work: clients.Work, block: range) -> SentBlock:
     """Returns what the clients of a block have of their own."""
-    return SentBlock(
-      places=block,
-      seeds=[work.seed(client) for client in block],
-      own={name: [self._own(work, client, name) for client in block] for name in work.own},
-    )
+    own = {name: [self._own(work, client, name) for client in block] for name in work.own}
+    return block, [work.seed(client) for client in block], own
 
   def _step(self, step: Any) -> Any:
     return self._once(step, lambda: transfer.sent_step(step))
@@ -135,19 +127,19 @@ class Trainer:
 
     The work is a reference in a list, so that Ray does not fetch it.
     """
+    places, seeds, values_of = block
     try:
       loaded: clients.Work = self._works.get(work[0], self._load)
       own = {
         name: {
           place: clients.Later(self._received, (value, name in loaded.types))
-          for place, value in zip(block.places, of_clients)
+          for place, value in zip(places, of_clients)
         }
-        for name, of_clients in block.own.items()
+        for name, of_clients in values_of.items()
       }
-      seeds = dict(zip(block.places, block.seeds))
-      mine = dataclasses.replace(loaded, own=own, seed=seeds.__getitem__)
+      mine = dataclasses.replace(loaded, own=own, seed=dict(zip(places, seeds)).__getitem__)
       with self._places:
-        trained = mine.train(block.places)
+        trained = mine.train(places)
     except Exception as error:
       return Failed(transfer.portable_error(error)), None
     return None, _sent(trained)

@@ -11,7 +11,6 @@ Under a schedule the rows of B are not shifts of each other. One pass over the r
 their norms, and carries a few sums for each decay.
 """
 
-from typing import NamedTuple
 
 import numpy as np
 
@@ -28,20 +27,12 @@ Derivatives = tuple[np.ndarray, np.ndarray, np.ndarray]
 """A value, shape […], and its derivatives in the points or decays and in the scales."""
 
 
-class Nodes(NamedTuple):
-  """Nodes of a sum: Σ over i < count of f(i) is Σ weights · f(positions).
+def nodes(count: int) -> tuple[np.ndarray, np.ndarray]:
+  """Returns positions and weights of a sum: Σ over i < count of f(i) is Σ weights · f(positions).
 
-  Attributes:
-    positions: i, ascending; whole numbers only where each round counts once.
-    weights: positive weights of the positions.
+  About 10 per doubling, ascending, with positive weights; positions are whole numbers only where
+  each round counts once.
   """
-
-  positions: np.ndarray
-  weights: np.ndarray
-
-
-def nodes(count: int) -> Nodes:
-  """Returns nodes for sums over i = 0 … count − 1, about 10 per doubling."""
   single = min(count, _SINGLE)
   positions, weights = [np.arange(float(single))], [np.ones(single)]
   starts, lengths = [], []
@@ -56,7 +47,7 @@ def nodes(count: int) -> Nodes:
     weights.append(block_weights.reshape(-1))
   positions.append(np.arange(start, count, dtype=np.float64))
   weights.append(np.ones(count - start))
-  return Nodes(np.concatenate(positions), np.concatenate(weights))
+  return np.concatenate(positions), np.concatenate(weights)
 
 
 def _gauss(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -125,8 +116,8 @@ class SquaredSensitivity:
     products, d_products = _products(rates, self._rows)
     last_products, d_last_products = _products(rates, self._last_rows)
     # Sums over all participations except the last, then the last one's own.
-    weights = self._before.weights
-    sums, slopes = self._geometric(rates, self._before.positions + 1.0)
+    before, weights = self._before
+    sums, slopes = self._geometric(rates, before + 1.0)
     last, last_slope = self._geometric(rates, np.array([float(self._count)]))
     pairs = (sums * weights) @ np.swapaxes(sums, -1, -2)
     d_pairs = (slopes * weights) @ np.swapaxes(sums, -1, -2)
@@ -165,12 +156,12 @@ class SquaredError:
   """
 
   def __init__(self, num_rounds: int, objective: str, momentum: float = 0.0):
-    pairs = nodes(num_rounds // 2)
+    pairs, weights = nodes(num_rounds // 2)
     # Even and odd rounds separately: powers of a negative number are smooth over each of the
     # two.
-    both = np.repeat(2.0 * pairs.positions, 2)
+    both = np.repeat(2.0 * pairs, 2)
     both[1::2] += 1.0
-    weights = np.repeat(pairs.weights, 2)
+    weights = np.repeat(weights, 2)
     if num_rounds % 2:
       both = np.append(both, num_rounds - 1.0)
       weights = np.append(weights, 1.0)
@@ -232,11 +223,14 @@ def _rates(below_one: np.ndarray) -> np.ndarray:
   return np.where(below_one < 0.5, -np.log1p(-near), -np.log(sizes))
 
 
-def _products(rates: np.ndarray, rows: Nodes) -> tuple[np.ndarray, np.ndarray]:
+def _products(
+  rates: np.ndarray, rows: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
   """Σ over rows of (θⱼ θₗ)^row, [… j, l], and its derivative in rate j."""
-  powers = np.exp(-rates[..., None] * rows.positions)
-  weighted = np.swapaxes(powers * rows.weights, -1, -2)
-  return powers @ weighted, -(powers * rows.positions) @ weighted
+  positions, weights = rows
+  powers = np.exp(-rates[..., None] * positions)
+  weighted = np.swapaxes(powers * weights, -1, -2)
+  return powers @ weighted, -(powers * positions) @ weighted
 
 
 def _apply(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:

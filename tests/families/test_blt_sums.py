@@ -16,8 +16,8 @@ RATES = np.append(np.geomspace(1e-13, 50.0, 25), 0.0)
   'count', [0, 1, 2, 31, 32, 33, 48, 49, 64, 127, 128, 129, 544, 545, 2052, 20_000]
 )
 def test_sums_of_products_of_series(count):
-  nodes = blt_sums.nodes(count)
-  assert (nodes.weights > 0.0).all()
+  positions, weights = blt_sums.nodes(count)
+  assert (weights > 0.0).all()
   rounds = np.arange(count, dtype=np.float64)
   for rate in RATES:
     for function in (
@@ -27,18 +27,18 @@ def test_sums_of_products_of_series(count):
       lambda i, rate=rate: np.square(blt_sums.power_sum(rate + 1e-9, i + 1.0)),
     ):
       expected = math.fsum(function(rounds))
-      got = float(nodes.weights @ function(nodes.positions))
+      got = float(weights @ function(positions))
       assert math.isclose(got, expected, rel_tol=1e-13, abs_tol=1e-200)
 
 
 @pytest.mark.parametrize('count', [10**5, 10**9, 10**12])
 def test_so_many_rounds_that_only_a_closed_form_knows(count):
-  nodes = blt_sums.nodes(count)
-  assert nodes.positions.size < 12 * math.log2(count)
-  assert nodes.positions.max() < count
-  sums = {nodes.weights.sum(): count, nodes.weights @ nodes.positions: count * (count - 1) / 2}
+  positions, weights = blt_sums.nodes(count)
+  assert positions.size < 12 * math.log2(count)
+  assert positions.max() < count
+  sums = {weights.sum(): count, weights @ positions: count * (count - 1) / 2}
   for rate in np.geomspace(1e-15, 20.0, 30):
-    decayed = nodes.weights @ np.exp(-rate * nodes.positions)
+    decayed = weights @ np.exp(-rate * positions)
     sums[decayed] = math.expm1(-count * rate) / math.expm1(-rate)
   assert all(math.isclose(got, expected, rel_tol=3e-14) for got, expected in sums.items())
 

@@ -1,9 +1,8 @@
 """Your own text: a folder of text files, or a table with a client on each row.
 
 A folder holds one .txt file for each client, or the files of a table. A table is CSV, JSON lines
-or Parquet, with a column that names the client and one that has text, or a list of token ids. Files
-of TensorFlow Federated's and LEAF's data have a text in a feature of each example. Clients are
-divided into training, validation and test by a seed.
+or Parquet, with a column that names the client and one that has text, or a list of token ids.
+Clients are divided into training, validation and test by a seed.
 """
 
 import collections
@@ -12,8 +11,7 @@ import itertools
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +19,9 @@ from pyarrow import csv as pa_csv
 from pyarrow import json as pa_json
 from pyarrow import parquet as pa_parquet
 
-from experiments.stackoverflow.datasets import dataset, docstrings, tff_files
+from experiments.stackoverflow.datasets import dataset, docstrings
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
-from fl_dpftrl.files import json_files, paths
+from fl_dpftrl.files import paths
 from fl_dpftrl.logs import ids
 from fl_dpftrl.logs import rows as rows_lib
 from fl_dpftrl.text import messages
@@ -33,8 +31,7 @@ LICENCE = (
   ' guarantee is for the model, and takes the list of words as public.'
 )
 _CSV, _JSON = ('.csv', '.csv.gz'), ('.jsonl', '.ndjson', '.jsonl.gz', '.ndjson.gz')
-_TABLES, _LEAF = (*_CSV, *_JSON, '.parquet'), '.json'
-SUFFIXES = (*_TABLES, _LEAF, *tff_files.SUFFIXES)
+SUFFIXES = (*_CSV, *_JSON, '.parquet')
 
 _CONVERT = 'convert it, as by iconv -f ISO-8859-1 -t UTF-8, with its own encoding'
 _UTF_16 = (b'\xff\xfe', b'\xfe\xff')
@@ -62,8 +59,7 @@ def load(
     path: folder of .txt files or of a table's, or a file that ends in one of `SUFFIXES`.
     seed: seed of the division into training, validation and test clients.
     client_column: column of the client's name, in a table.
-    text_column: column or feature of the text, or of a list of token ids, in a file; where a
-      file of TFF's data has no 'text', that is 'tokens', and in one of LEAF's 'x'.
+    text_column: column of the text, or of a list of token ids, in a table.
     vocabulary_size: most words of the vocabulary, from training clients alone.
     length: most words of a sentence; a longer one is cut.
   """
@@ -71,8 +67,6 @@ def load(
   files = _files(path)
   if path.is_dir() and not files:
     clients, unit = _of_folder(path, length), 'a text file'
-  elif path.suffix in (_LEAF, *tff_files.SUFFIXES):
-    clients, unit = _of_examples(path, text_column, length), 'a client id'
   else:
     clients = _of_table(files, client_column, text_column, length)
     unit = f'a value of {client_column}'
@@ -148,7 +142,7 @@ def _files(path: pathlib.Path) -> list[pathlib.Path]:
   if any(path.rglob('*.txt')):
     return []
   inside = sorted(file for file in path.rglob('[!._]*') if file.is_file())
-  return [file for file in inside if file.name.endswith(_TABLES)]
+  return [file for file in inside if file.name.endswith(SUFFIXES)]
 
 
 def _of_table(
@@ -177,43 +171,11 @@ def _of_table(
   return clients
 
 
-def _of_examples(path: pathlib.Path, text_column: str, length: int) -> dict[str, Sentences]:
-  """Returns the clients of a file of TFF's or LEAF's data, each with its examples of all splits."""
-  clients: dict[str, Sentences] = {}
-  examples = _leaf if path.suffix == _LEAF else tff_files.examples
-  for client, feature, content in examples(path, text_column):
-    found = clients.setdefault(client, [])
-    if not isinstance(content, str):
-      found += _of_tokens(content, length)
-    elif feature == tff_files.TOKENS:  # An example is a sentence, whose words are divided.
-      words = content.split()[:length]
-      found += [words] if len(words) > 1 else []
-    else:
-      found += _sentences(content, length)
-  return clients
-
-
 def _of_tokens(tokens: Sequence[int], length: int) -> Sentences:
   """Returns token ids as words, in sentences of at most `length`."""
   words = [str(token) for token in tokens]
   pieces = [words[start : start + length] for start in range(0, len(words), length)]
   return [piece for piece in pieces if len(piece) > 1]
-
-
-def _leaf(path: pathlib.Path, text_column: str) -> Iterator[tuple[str, str, Any]]:
-  """Yields client, feature and content of each example of a file of LEAF's data."""
-  try:
-    data = json_files.parse(path.read_bytes())['user_data']
-    rows = {client: own.get(text_column) or own['x'] for client, own in data.items()}
-    examples = [(client, content) for client, contents in rows.items() for content in contents]
-  except (ValueError, KeyError, TypeError, AttributeError) as problem:
-    said = messages.one_line(repr(problem), limit=80)
-    raise ValueError(f"{path} is not LEAF's JSON, with lists in user_data: {said}") from None
-  for client, content in examples:
-    tokens = isinstance(content, list) and all(type(token) is int for token in content)
-    if not (tokens or isinstance(content, str)):
-      raise ValueError(f'{path}: --text_column={text_column} must have text or lists of token ids')
-    yield client, text_column, content
 
 
 def _read(path: pathlib.Path, client_column: str, text_column: str) -> pa.Table:
