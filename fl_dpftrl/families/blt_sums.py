@@ -11,7 +11,6 @@ Under a schedule the rows of B are not shifts of each other. One pass over the r
 their norms, and carries a few sums for each decay.
 """
 
-
 import numpy as np
 
 from fl_dpftrl.participation import schemas
