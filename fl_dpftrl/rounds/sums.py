@@ -13,7 +13,7 @@ from fl_dpftrl.noise import units
 KEPT, CLIPPED, ZEROED, REJECTED = 'kept', 'clipped', 'zeroed', 'rejected'
 """What became of an update: it is in the sum as it was, or scaled down, or as zeros."""
 
-_CHUNK = 1 << 16  # coordinates that are worked on in a processor's cache
+_CHUNK = 1 << 17  # coordinates that are worked on in a processor's cache
 # Squares of float32 are added up in so many terms, and their sums in float64. A square and a sum
 # are each off by 2⁻²⁴ of it, so the norm is off by less than 2⁻¹⁸ in all.
 _TERMS = 128
@@ -42,6 +42,7 @@ class Sum:
     self._total = np.zeros(size, np.int64)
     self._recent = np.zeros(size, np.int32)
     self._num_recent = 0
+    self._whole = np.empty(_CHUNK if size <= _CHUNK else 0, np.int32)  # Of a batch.
     self._threads = _num_cores() if size >= _LARGE else 1
     self._pool = concurrent.futures.ThreadPoolExecutor(self._threads, 'sum')
 
@@ -147,11 +148,9 @@ class Sum:
       rows = slice(chosen[0], chosen[-1] + 1)  # A view.
     at = 0
     for array in arrays:
-      part, factors = array[rows], scales[rows, None]
-      if part.dtype == np.float32:
-        factors = factors.astype(np.float32)
-      with np.errstate(under='ignore'):
-        whole = (part * factors).astype(np.int32)  # Rounds towards zero.
+      part = array[rows]
+      whole = self._whole[: part.size].reshape(part.shape)
+      _scaled(part, scales[rows, None], whole)
       total = self._recent[at : at + part.shape[1]]
       np.add(total, whole.sum(axis=0, dtype=np.int32), out=total)
       at += part.shape[1]
@@ -188,11 +187,18 @@ def _sums_of_squares(rows: np.ndarray) -> np.ndarray:
   if rows.dtype == np.float64:
     return np.array([np.dot(row, row) for row in rows])
   whole = rows.shape[1] - rows.shape[1] % _TERMS
+  if not whole:
+    return _dots(rows)
   terms = rows[:, :whole].reshape(len(rows), whole // _TERMS, _TERMS)
   # Squares of terms, then float64: a type converted within a sum would be summed in buffers.
   squares = np.einsum('ijk,ijk->ij', terms, terms).astype(np.float64).sum(axis=1)
-  rest = rows[:, whole:].astype(np.float64)
-  return squares + np.array([np.dot(row, row) for row in rest])
+  return squares + _dots(rows[:, whole:])
+
+
+def _dots(rows: np.ndarray) -> np.ndarray:
+  """Returns the bits of `np.dot` of each row, float32, with itself in float64."""
+  rows = rows.astype(np.float64)  # Contiguous, so that both call the same function of BLAS.
+  return np.matmul(rows[:, None, :], rows[:, :, None])[:, 0, 0]
 
 
 def _least_square(size: int) -> float:
@@ -211,17 +217,16 @@ def _largest(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 def _add_scaled(parts: Sequence[tuple[np.ndarray, np.ndarray]], *, scale: float) -> None:
   """Adds scaled coordinates, rounded towards zero, to sums: pairs of both."""
-  narrow, wide = np.empty(_CHUNK, np.float32), np.empty(0)
-  whole = np.empty(_CHUNK, np.int32)
+  whole = np.empty(_CHUNK if len(parts) > 1 else sum(part.size for part, _ in parts), np.int32)
+  for part, total in parts:
+    np.add(total, _scaled(part, scale, whole[: part.size]), out=total)
+
+
+def _scaled(part: np.ndarray, factors: float | np.ndarray, out: np.ndarray) -> np.ndarray:
+  """Writes the products with factors of the same type to out, int32, rounded towards zero."""
   with np.errstate(under='ignore'):
-    for part, total in parts:
-      if part.dtype == np.float32:
-        product = np.multiply(part, np.float32(scale), out=narrow[: part.size])
-      else:
-        wide = wide if wide.size else np.empty(_CHUNK)
-        product = np.multiply(part, scale, out=wide[: part.size])
-      np.copyto(whole[: part.size], product, casting='unsafe')  # Rounds towards zero.
-      np.add(total, whole[: part.size], out=total)
+    factors = np.asarray(factors, part.dtype)
+    return np.multiply(part, factors, out=out, dtype=part.dtype, casting='unsafe')
 
 
 def _num_cores() -> int:
