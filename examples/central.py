@@ -179,7 +179,7 @@ def train(
       with round_:
         for places, count in blocks(round_.device_ids, setting.block):
           each = gradients(weights, examples.x[places], examples.y[places])
-          round_.add_batch(np.asarray(each)[:count])
+          round_.add_batch(each, count=count)
       weights, velocity = step(
         weights, velocity, round_.mean, setting.learning_rate, setting.momentum
       )

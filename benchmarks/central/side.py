@@ -9,6 +9,7 @@ SAVE_EVERY steps, each stores the model by the same function.
 """
 
 import collections
+import functools
 import json
 import pathlib
 import shutil
@@ -63,7 +64,7 @@ class Parts(collections.defaultdict):
 
   def timed(self, name: str, function: Callable, *arguments):
     began = time.perf_counter()
-    value = jax.block_until_ready(function(*arguments))
+    value = function(*arguments)
     self[name].append(time.perf_counter() - began)
     return value
 
@@ -81,7 +82,7 @@ def aggregator_steps(case: cases.Case, folder: pathlib.Path, parts: Parts) -> It
   velocity = jnp.zeros_like(flat)
 
   def each_of(weights, ids):
-    return np.asarray(gradients(weights, case.x[ids], case.y[ids]))
+    return gradients(weights, case.x[ids], case.y[ids]).block_until_ready()
 
   with dpftrl.PrivateAggregator(
     _strategy(case.num_rounds, case.num_bands),
@@ -98,7 +99,8 @@ def aggregator_steps(case: cases.Case, folder: pathlib.Path, parts: Parts) -> It
     while True:
       round_ = parts.timed('batch and its log', lambda: next(rounds).begin())
       each = parts.timed('gradients', each_of, weights, _padded(round_.device_ids))
-      parts.timed('clipping and sum', round_.add_batch, each[: len(round_.device_ids)])
+      add = functools.partial(round_.add_batch, count=len(round_.device_ids))
+      parts.timed('clipping and sum', add, each)
       parts.timed('row of noise', round_.end)
       weights, velocity = parts.timed(
         'step', trainer.step, weights, velocity, round_.mean, cases.LEARNING_RATE, cases.MOMENTUM

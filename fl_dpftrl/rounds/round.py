@@ -8,7 +8,7 @@ import numpy as np
 
 from fl_dpftrl.files import durable
 from fl_dpftrl.logs import ids as ids_lib
-from fl_dpftrl.rounds import sums
+from fl_dpftrl.rounds import in_jax, sums
 
 if TYPE_CHECKING:
   from fl_dpftrl.rounds import aggregator as aggregator_lib
@@ -121,13 +121,15 @@ class Round:
       self._count([outcome], update)
     return outcome
 
-  def add_batch(self, updates: Any) -> list[str]:
+  def add_batch(self, updates: Any, *, count: int | None = None) -> list[str]:
     """Adds the updates of several devices at once, such as the gradients of single examples.
 
-    The mean is bit for bit that of `add` for one after another.
+    The mean is bit for bit that of `add` for one after another. Arrays of JAX are summed in one
+    compiled pass.
 
     Args:
       updates: nested structure of arrays, as the template, each with a leading axis of updates.
+      count: the first updates alone, of a batch that was filled up to a size; None for all.
 
     Returns:
       What became of each, as `add` returns it.
@@ -136,10 +138,12 @@ class Round:
       ValueError: for another structure, shape or type, for more updates than devices, and outside
         the block; nothing has changed then.
     """
-    arrays = self._aggregator.template.flat_batch(updates)
+    template = self._aggregator.template
+    arrays = [array[:count] for array in template.flat_batch(updates)]
+    compiled = in_jax.summed(template.leaves(updates))
     with self._lock:
       self._check_room(len(arrays[0]))
-      outcomes = self._aggregator._sum.add_batch(arrays)
+      outcomes = self._aggregator._sum.add_batch(arrays, compiled)
       self._count(outcomes, updates)
     return outcomes
 

@@ -61,11 +61,15 @@ class Template:
     """Returns the arrays of an update, flat; copied only if it must be."""
     return [array.reshape(-1) for array in self._arrays(update, ())]
 
+  def leaves(self, update: Any) -> list[Any]:
+    """Returns the arrays of an update in order; ValueError for another structure."""
+    leaves: list[Any] = []
+    _match(self._structure, update, '', leaves)
+    return leaves
+
   def flat_batch(self, updates: Any) -> list[np.ndarray]:
     """Returns the arrays of updates with a leading axis, each of shape [updates, coordinates]."""
-    leaves: list[Any] = []
-    _match(self._structure, updates, '', leaves)
-    count = np.shape(leaves[0])[:1]
+    count = np.shape(self.leaves(updates)[0])[:1]
     if not count:
       raise ValueError(f'update{self.names[0]} of a batch must have a leading axis of updates')
     arrays = self._arrays(updates, count)
@@ -73,9 +77,7 @@ class Template:
 
   def _arrays(self, update: Any, leading: tuple[int, ...]) -> list[np.ndarray]:
     """Returns the arrays of updates, whose shapes begin with `leading`."""
-    leaves: list[Any] = []
-    _match(self._structure, update, '', leaves)
-    result = []
+    leaves, result = self.leaves(update), []
     for name, own, dtype, leaf in zip(self.names, self.shapes, self.dtypes, leaves, strict=True):
       array, shape = _array(leaf, f'update{name}'), (*leading, *own)
       if array.dtype != dtype or array.shape != shape:
@@ -88,8 +90,7 @@ class Template:
 
   def packed(self, values: np.ndarray, like: Any) -> Any:
     """Returns a vector of all coordinates in the structure, and of the kind, of an update."""
-    leaves: list[Any] = []
-    _match(self._structure, like, '', leaves)
+    leaves = self.leaves(like)
     parts = iter(np.split(values, np.cumsum(self.sizes)[:-1]))
     shaped = (
       _of_kind(leaf, part.reshape(shape).astype(dtype, copy=False))

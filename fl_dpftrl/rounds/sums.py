@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fl_dpftrl.noise import units
+from fl_dpftrl.rounds import in_jax
 
 KEPT, CLIPPED, ZEROED, REJECTED = 'kept', 'clipped', 'zeroed', 'rejected'
 """What became of an update: it is in the sum as it was, or scaled down, or as zeros."""
@@ -80,10 +81,16 @@ class Sum:
     self._add(arrays, scale)
     return outcome
 
-  def add_batch(self, arrays: Sequence[np.ndarray]) -> list[str]:
+  def add_batch(
+    self, arrays: Sequence[np.ndarray], compiled: in_jax.Summed | None = None
+  ) -> list[str]:
     """Adds updates at once, and returns what became of each.
 
     The sum and the outcomes are bit for bit those of `add` for one after another.
+
+    Args:
+      arrays: parts of the updates, each of shape [updates, coordinates].
+      compiled: where JAX adds them; None to do it here.
     """
     with np.errstate(over='ignore', invalid='ignore', under='ignore'):
       norms = self._norms(arrays)
@@ -97,6 +104,11 @@ class Sum:
       outcomes[long & (norms > self._clip_norm) & (outcomes == KEPT)] = CLIPPED
       scales = np.divide(longest, norms, out=np.full(norms.shape, scale), where=long)
     summed = np.flatnonzero(((outcomes == KEPT) | (outcomes == CLIPPED)) & (norms > 0.0))
+    if compiled is not None:
+      chosen = np.zeros(norms.shape, np.float32)
+      chosen[summed] = scales[summed]
+      np.add(self._total, compiled(chosen).sum(axis=0, dtype=np.int64), out=self._total)
+      return outcomes.tolist()
     block = min(_CHUNK // self._total.size, _UPDATES_IN_32_BITS)  # Updates in a processor's cache.
     if block < 2:
       for i in summed:

@@ -166,6 +166,22 @@ def test_counts_and_outcomes(tmp_path):
       aggregator.privacy_loss(1e-6)
 
 
+def test_a_batch_that_was_filled_up_counts_its_first_updates(tmp_path):
+  jnp = pytest.importorskip('jax.numpy')
+  each = [update(i) for i in range(4)]
+  batch = {name: np.stack([one[name] for one in each]) for name in TEMPLATE}
+  means = []
+  for number, kind in enumerate((np.asarray, jnp.asarray)):
+    with opened(tmp_path / f'{number}', noise_seed=1) as aggregator:
+      with aggregator.round(['a', 'b']) as round_:
+        round_.add_batch({name: kind(part) for name, part in batch.items()}, count=2)
+      assert isinstance(round_.mean['w'], type(kind(batch['w'])))
+      means.append(flat(round_.mean))
+  with opened(tmp_path / 'single', noise_seed=1) as aggregator:
+    np.testing.assert_array_equal(flat(released(aggregator, updates=each[:2])), means[0])
+  np.testing.assert_array_equal(*means)
+
+
 def test_means_do_not_depend_on_the_order_or_on_threads(tmp_path):
   updates = [update(i) for i in range(40)]
   means = []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from fl_dpftrl.noise import units
-from fl_dpftrl.rounds import sums
+from fl_dpftrl.rounds import in_jax, sums
 
 CLIP_NORM = 0.7
 
@@ -120,6 +120,34 @@ def test_a_batch_has_the_bits_of_its_updates_one_by_one(
   ]
   assert [*outcomes[0], *outcomes[1]] == expected
   np.testing.assert_array_equal(whole.total(), single.total())
+
+
+@pytest.mark.parametrize('count', [1, 16, 37])
+@pytest.mark.parametrize('clip_norm', [1e-30, 0.7, 1e30])
+def test_a_batch_in_jax_has_the_bits_of_one_in_numpy(count, clip_norm):
+  jnp = pytest.importorskip('jax.numpy')
+  rng = np.random.default_rng(count)
+  for scale in (0.05, 1.0, 9.0):
+    batch = [
+      (rng.normal(size=(count + 3, size)) * clip_norm * scale / 11).astype(np.float32)
+      for size in (0, 120, 1)
+    ]
+    for value in (np.nan, np.inf, 0.0, 1e-45, 3e38):
+      batch[1][rng.integers(count + 3), :100] = value
+    plain, compiled = (
+      sums.Sum(121, unit=units.Unit.of(1.0), clip_norm=clip_norm) for _ in range(2)
+    )
+    leaves = [jnp.asarray(part) for part in batch]
+    first = [part[:count] for part in batch]  # The others only fill the batch up.
+    assert compiled.add_batch(first, in_jax.summed(leaves)) == plain.add_batch(first)
+    np.testing.assert_array_equal(compiled.total(), plain.total())
+
+
+def test_arrays_that_jax_does_not_hold_are_left_to_numpy():
+  jnp = pytest.importorskip('jax.numpy')
+  row = np.zeros((2, 3), np.float32)
+  assert in_jax.summed([row]) is None and in_jax.summed([jnp.asarray(row), row]) is None
+  assert in_jax.summed([jnp.asarray(row, jnp.float16)]) is None
 
 
 @pytest.mark.parametrize('cores', [1, 2])
