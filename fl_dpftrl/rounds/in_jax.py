@@ -35,15 +35,14 @@ def summed(leaves: Sequence[Any]) -> Summed | None:
   def compiled(scales: np.ndarray) -> np.ndarray:
     padded = np.zeros(len(leaves[0]), np.float32)
     padded[: len(scales)] = scales
-    return np.asarray(_kernel()(list(leaves), padded))
+    return np.asarray(_kernel(jax)(list(leaves), padded))
 
   return compiled
 
 
 @functools.cache
-def _kernel() -> Callable[..., Any]:
-  import jax
-  import jax.numpy as jnp
+def _kernel(jax: Any) -> Callable[..., Any]:
+  jnp = jax.numpy
 
   def sums(part, scales):
     products = part.reshape(len(part), -1) * scales[:, None]
