@@ -64,7 +64,7 @@ class Hparams:
   dataset: str = _flag(
     'docstrings',
     'Text to train on: docstrings, stackoverflow, synthetic, topics, or a path: a folder of .txt'
-    ' files, one a client, or a .csv, .jsonl or .parquet file.',
+    " files, one a client, or a .csv, .jsonl, .parquet or LEAF's .json file.",
   )
   client_column: str = _flag('client', "Column of the client's name, for a file.")
   text_column: str = _flag(

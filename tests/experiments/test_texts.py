@@ -26,6 +26,10 @@ def folder(tmp_path):
 
 def written(tmp_path, suffix, text='text', rows=None):
   path = tmp_path / f'mine{suffix}'
+  if suffix == '.json':  # Of LEAF.
+    data = {client: {'x': [content], 'y': [0]} for client, content in (rows or TEXTS).items()}
+    path.write_text(json.dumps({'users': list(data), 'user_data': data}))
+    return path
   if suffix.endswith('.gz'):
     plain = written(tmp_path, suffix[:-3], text, rows)
     path.write_bytes(gzip.compress(plain.read_bytes()))
@@ -60,20 +64,22 @@ def test_a_folder_has_a_client_in_each_text_file(folder):
   assert data.unigram_accuracy > 0
 
 
-@pytest.mark.parametrize('suffix', ['.csv', '.jsonl', '.parquet', '.csv.gz', '.jsonl.gz', ''])
+@pytest.mark.parametrize(
+  'suffix', ['.csv', '.jsonl', '.parquet', '.csv.gz', '.jsonl.gz', '', '.json']
+)
 def test_a_table_is_the_same_data(tmp_path, suffix):
   path = written(tmp_path, suffix)
   data = datasets.load(str(path), client_column='user', seed=3)
   splits = texts.split(list(TEXTS), 3)
   assert list(data.train_clients) == splits['train']
   assert len(data.test) == len(data.validation) == 2 * 2
-  assert data.unit == 'a value of user'
+  assert data.unit == ('a client id' if suffix == '.json' else 'a value of user')
   rows = [data.sentences(name) for name in data.train_clients]
   assert data.vocabulary.decode(rows[0][0]).startswith('<bos> hello world')
   assert all(row.shape == (2, 21) for row in rows)
 
 
-@pytest.mark.parametrize('suffix', ['.jsonl', '.parquet', ''])
+@pytest.mark.parametrize('suffix', ['.jsonl', '.parquet', '', '.json'])
 def test_token_ids(tmp_path, suffix):
   rows = {name: [7, 300, 7, i] for i, name in enumerate(TEXTS)}
   path = written(tmp_path, suffix, 'tokens', rows)
@@ -126,6 +132,9 @@ def test_the_division_follows_from_names_and_seed_alone():
     ),
     ('a.parquet', b'PAR1 nothing', 'is not Parquet'),
     ('a.csv.gz', b'client,text\na,b c\n', 'is not CSV'),
+    ('a.json', b'{"users": ["a"]}', "is not LEAF's JSON"),
+    ('a.json', b'{"user_data": {"a": {"x": []}, "a": {"x": []}}}', "the key 'a' twice"),
+    ('a.json', b'{"user_data": {"a": {"x": [[0.5]]}}}', 'must have text or lists of token ids'),
     ('a.xlsx', b'PK', 'must be a folder, or a file that ends in .csv'),
   ],
 )

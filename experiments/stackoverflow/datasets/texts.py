@@ -2,7 +2,7 @@
 
 A folder holds one .txt file for each client, or the files of a table. A table is CSV, JSON lines
 or Parquet, with a column that names the client and one that has text, or a list of token ids.
-Clients are divided into training, validation and test by a seed.
+A file of LEAF's data has the texts of each client. Clients are divided into training, validation and test by a seed.
 """
 
 import collections
@@ -21,7 +21,7 @@ from pyarrow import parquet as pa_parquet
 
 from experiments.stackoverflow.datasets import dataset, docstrings
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
-from fl_dpftrl.files import paths
+from fl_dpftrl.files import json_files, paths
 from fl_dpftrl.logs import ids
 from fl_dpftrl.logs import rows as rows_lib
 from fl_dpftrl.text import messages
@@ -31,7 +31,8 @@ LICENCE = (
   ' guarantee is for the model, and takes the list of words as public.'
 )
 _CSV, _JSON = ('.csv', '.csv.gz'), ('.jsonl', '.ndjson', '.jsonl.gz', '.ndjson.gz')
-SUFFIXES = (*_CSV, *_JSON, '.parquet')
+_TABLES, _LEAF = (*_CSV, *_JSON, '.parquet'), '.json'
+SUFFIXES = (*_TABLES, _LEAF)
 
 _CONVERT = 'convert it, as by iconv -f ISO-8859-1 -t UTF-8, with its own encoding'
 _UTF_16 = (b'\xff\xfe', b'\xfe\xff')
@@ -67,6 +68,8 @@ def load(
   files = _files(path)
   if path.is_dir() and not files:
     clients, unit = _of_folder(path, length), 'a text file'
+  elif path.suffix == _LEAF:
+    clients, unit = _of_leaf(path, text_column, length), 'a client id'
   else:
     clients = _of_table(files, client_column, text_column, length)
     unit = f'a value of {client_column}'
@@ -142,7 +145,7 @@ def _files(path: pathlib.Path) -> list[pathlib.Path]:
   if any(path.rglob('*.txt')):
     return []
   inside = sorted(file for file in path.rglob('[!._]*') if file.is_file())
-  return [file for file in inside if file.name.endswith(SUFFIXES)]
+  return [file for file in inside if file.name.endswith(_TABLES)]
 
 
 def _of_table(
@@ -168,6 +171,29 @@ def _of_table(
     for name, content in zip(names.to_pylist(), table[text_column].to_pylist()):
       found = clients.setdefault(name, [])
       found += _of_tokens(content, length) if is_tokens else _sentences(content, length)
+  return clients
+
+
+def _of_leaf(path: pathlib.Path, text_column: str, length: int) -> dict[str, Sentences]:
+  """Returns the clients of a file of LEAF's data: `x` of each in user_data, if not text_column."""
+  try:
+    data = json_files.parse(path.read_bytes())['user_data']
+    rows = {client: list(own.get(text_column) or own['x']) for client, own in data.items()}
+  except (ValueError, KeyError, TypeError, AttributeError) as problem:
+    said = messages.one_line(repr(problem), limit=80)
+    raise ValueError(f"{path} is not LEAF's JSON, with lists in user_data: {said}") from None
+  clients: dict[str, Sentences] = {}
+  for client, contents in rows.items():
+    found = clients.setdefault(client, [])
+    for content in contents:
+      if isinstance(content, str):
+        found += _sentences(content, length)
+      elif isinstance(content, list) and all(type(token) is int for token in content):
+        found += _of_tokens(content, length)
+      else:
+        raise ValueError(
+          f'{path}: --text_column={text_column} must have text or lists of token ids'
+        )
   return clients
 
 
