@@ -112,7 +112,7 @@ class Tuning:
 
   @property
   def assumptions(self) -> tuple[str, ...]:
-    """What the ε of the winner assumes, in words."""
+    """Assumptions of the ε of the winner, in words."""
     return _WITHHELD
 
   def log_delta(self, mu: float, epsilon: float) -> float:

@@ -73,7 +73,7 @@ class HeldOut:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Winner:
-  """What a tuned study publishes.
+  """Result of a tuned study: all that it publishes.
 
   Attributes:
     mechanism, server_learning_rate: cell of the winner; None where every run failed.

@@ -2,7 +2,8 @@
 
 A folder holds one .txt file for each client, or the files of a table. A table is CSV, JSON lines
 or Parquet, with a column that names the client and one that has text, or a list of token ids.
-A file of LEAF's data has the texts of each client. Clients are divided into training, validation and test by a seed.
+A file of LEAF's data has the texts of each client. Clients are divided into training, validation
+and test by a seed.
 """
 
 import collections
