@@ -148,6 +148,11 @@ class Ahead(Generic[_Value]):
       concurrent.futures.wait([self._made])
 
 
+def at_once(size: int) -> int:
+  """Returns how many rows of so many coordinates are made at once."""
+  return max(1, min(_MOST_AT_ONCE, _COORDINATES_AT_ONCE // size))
+
+
 class Rows:
   """The rows of a seed, in memory: the next is made while the last is in use.
 
@@ -161,7 +166,7 @@ class Rows:
   def __init__(self, new_source: Callable[[bytes], Source], size: int, num_rounds: int):
     self._new_source = new_source
     self._size, self._num_rounds = size, num_rounds
-    self._at_once = max(1, min(_MOST_AT_ONCE, _COORDINATES_AT_ONCE // size))
+    self._at_once = at_once(size)
     self._lock = threading.Lock()
     self._seed: bytes | None = None
     self._last: _Block = []

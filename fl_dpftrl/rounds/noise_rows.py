@@ -34,7 +34,8 @@ class NoiseRows:
   Threads may ask at the same time; a process that was forked from this one may not.
 
   The next row is made in the background while the last one is in use. Buffers are in memory, and
-  a snapshot of them in the folder every 16 rows.
+  a snapshot of them in the folder every 16 rows, of small rows
+  every 256.
 
   The folder must not be copied and used twice, nor be put back from a backup: rows that were used
   since would repeat. Both are noticed by the times that the file system keeps, and refused. A
@@ -280,7 +281,7 @@ class NoiseRows:
       memory='mapped' if self._mapped else 'memory',
       folder=self._folder,
     )
-    return ahead.LocalSource(new_maker, saved, _SNAPSHOT_ROWS)
+    return ahead.LocalSource(new_maker, saved, _SNAPSHOT_ROWS * ahead.at_once(self.size))
 
 
 def _identity_of(path: pathlib.Path) -> tuple[int, int]:

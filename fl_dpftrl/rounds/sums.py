@@ -43,7 +43,7 @@ class Sum:
     self._total = np.zeros(size, np.int64)
     self._recent = np.zeros(size, np.int32)
     self._num_recent = 0
-    self._whole = np.empty(_CHUNK if size <= _CHUNK else 0, np.int32)  # Of a batch.
+    self._whole = np.empty(_CHUNK if size <= _CHUNK else 0, np.int32)  # Of small updates.
     self._threads = _num_cores() if size >= _LARGE else 1
     self._pool = concurrent.futures.ThreadPoolExecutor(self._threads, 'sum')
 
@@ -173,6 +173,11 @@ class Sum:
   def _add(self, arrays: Sequence[np.ndarray], scale: float) -> None:
     parts, at = [], 0
     for array in arrays:
+      if self._whole.size:  # It fits, and so does an update.
+        total = self._recent[at : at + array.size]
+        np.add(total, _scaled(array, scale, self._whole[: array.size]), out=total)
+        at += array.size
+        continue
       for start in range(0, array.size, _CHUNK):
         part = array[start : start + _CHUNK]
         parts.append((part, self._recent[at : at + part.size]))
