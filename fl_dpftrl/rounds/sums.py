@@ -4,7 +4,7 @@ import concurrent.futures
 import functools
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -125,7 +125,8 @@ class Sum:
 
   def _norm(self, arrays: Sequence[np.ndarray]) -> float | None:
     """Returns the L2 norm; None if a coordinate is a NaN or an infinity."""
-    square = sum(float(_sums_of_squares(array[None])[0]) for array in arrays)
+    spread = map if self._threads == 1 else self._pool.map
+    square = sum(float(_sums_of_squares(array[None], spread)[0]) for array in arrays)
     if _least_square(sum(array.size for array in arrays)) < square < math.inf:
       return math.sqrt(square)
     # Squares that float32 or float64 does not hold, or zeros.
@@ -199,7 +200,7 @@ class Sum:
       self._num_recent = 0
 
 
-def _sums_of_squares(rows: np.ndarray) -> np.ndarray:
+def _sums_of_squares(rows: np.ndarray, spread: Callable[..., Iterable] = map) -> np.ndarray:
   """Returns the sum of squares of each row, float64. No row's bits depend on the others."""
   if rows.dtype == np.float64:
     return np.array([np.dot(row, row) for row in rows])
@@ -208,8 +209,14 @@ def _sums_of_squares(rows: np.ndarray) -> np.ndarray:
     return _dots(rows)
   terms = rows[:, :whole].reshape(len(rows), whole // _TERMS, _TERMS)
   # Squares of terms, then float64: a type converted within a sum would be summed in buffers.
-  squares = np.einsum('ijk,ijk->ij', terms, terms).astype(np.float64).sum(axis=1)
-  return squares + _dots(rows[:, whole:])
+  squares = np.empty(terms.shape[:2], np.float32)
+
+  def square(start: int) -> None:
+    part = slice(start, start + _LARGE // _TERMS)
+    np.einsum('ijk,ijk->ij', terms[:, part], terms[:, part], out=squares[:, part])
+
+  list(spread(square, range(0, terms.shape[1], _LARGE // _TERMS)))
+  return squares.astype(np.float64).sum(axis=1) + _dots(rows[:, whole:])
 
 
 def _dots(rows: np.ndarray) -> np.ndarray:
