@@ -10,8 +10,7 @@ import optax
 import fl_dpftrl as dpftrl
 from fl_dpftrl.adapters.optax import private_mean
 
-DEVICES, COHORT, SCHEMA = 400, 20, dpftrl.MinSep(num_rounds=60, min_sep=10)
-TRUE = np.random.default_rng(0).normal(size=16).astype(np.float32)
+TRUE, SCHEMA = np.linspace(-2, 2, 16, dtype='float32'), dpftrl.MinSep(num_rounds=60, min_sep=10)
 
 
 def update_of(device: int, weights: jax.Array) -> jax.Array:
@@ -20,23 +19,20 @@ def update_of(device: int, weights: jax.Array) -> jax.Array:
 
 
 def main(folder: pathlib.Path) -> None:
-  weights, stored = jax.numpy.zeros(16), folder / 'model.npz'
+  weights, path = jax.numpy.zeros(16), folder / 'model.npz'
   with dpftrl.PrivateAggregator(
-    'blt-b100', template=weights, noise_multiplier=1.0, clip_norm=0.3, report_goal=COHORT,
-    folder=folder, schema=SCHEMA, delta=1e-6,
-  ) as aggregator:  # fmt: skip
+    'blt-b100', template=weights, noise_multiplier=1.0, clip_norm=0.3, report_goal=20,
+    folder=folder, schema=SCHEMA, delta=1e-6) as aggregator:  # fmt: skip
     optimizer = optax.chain(private_mean(aggregator), optax.adam(0.05))
     leaves, tree = jax.tree.flatten((weights, optimizer.init(weights)))
-    leaves = [*np.load(stored).values()] if stored.exists() else leaves
-    weights, state = jax.tree.unflatten(tree, leaves)
+    weights, state = jax.tree.unflatten(tree, np.load(path).values() if path.exists() else leaves)
     while (t := aggregator.next_round) < aggregator.max_rounds:
-      devices = np.random.default_rng(t).permutation(DEVICES)
-      cohort = aggregator.admissible(devices, at_most=COHORT)
+      cohort = aggregator.admissible(np.random.default_rng(t).permutation(400), at_most=20)
       updates = jax.numpy.stack([update_of(int(device), weights) for device in cohort])
       changes, state = optimizer.update(updates, state, weights, device_ids=cohort)
       weights = optax.apply_updates(weights, changes)
       np.savez(folder / 'new.npz', *jax.tree.leaves((weights, state)))
-      (folder / 'new.npz').replace(stored)  # Whole or not at all.
+      (folder / 'new.npz').replace(path)  # Whole or not at all.
       print(f'distance {np.linalg.norm(weights - TRUE):.3f}, {aggregator.privacy_loss()}')
 
 
