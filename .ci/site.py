@@ -14,6 +14,8 @@ _FENCE = re.compile(r'^\s*(?:[-*] +|\d+\. +)?(`{3,}|~{3,})', re.M)
 _MARKS = re.compile(r'`{3}|~{3}')
 # What a fence leaves behind as code within a line: its language, if any, then a new line.
 _LANGUAGE = re.compile(r'(?:bash|console|json|python|sh|text|toml|yaml)?\n')
+# The name of a flag in code within a line: a browser would break it after its hyphens.
+_CODE, _FLAG = re.compile(r'<code>[^<]*</code>'), re.compile(r'(?<![^\s>])--\w+')
 _LOADED = {'script': 'src', 'link': 'href', 'img': 'src', 'iframe': 'src', 'source': 'src'}
 
 
@@ -117,11 +119,12 @@ _log = logging.getLogger('mkdocs.hooks.site')
 
 
 def on_page_content(html: str, page, **_) -> str:
-  """Compares the fences of a page's source with its blocks. Called by MkDocs."""
+  """Compares a page's fences with its blocks, and keeps flags whole. Called by MkDocs."""
   blocks, wanted = Page(html).blocks, fences(page.markdown)
   if blocks < wanted:
     _log.warning(f'{page.file.src_uri}: {wanted} fences became {blocks} blocks')
-  return html
+  whole = lambda code: _FLAG.sub(r'<span class="flag">\g<0></span>', code[0])
+  return _CODE.sub(whole, html)
 
 
 def on_post_build(config, **_) -> None:
