@@ -1,6 +1,7 @@
 """The best of a secret number of runs, published alone, with an ε that covers the choice."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -8,6 +9,7 @@ import os
 import pathlib
 import secrets
 import shutil
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,7 @@ MODEL_NAME, PUBLIC = 'model.npz', 'public'
 _PLAN_NAME, _WINNER_NAME, _SECRET_NAME, _DRAWS_NAME = (
   *('tuning.json', 'winner.json', 'secret', 'draws.json'),
 )
+_PROOF = ('epsilon', 'delta', 'void_reason', 'diverged_since_round')
 _UNITS = 1 << 20  # of a user's score
 # What a user moves a sum by beyond 1, once it is rounded to units, and a user's share of what the
 # means of two neighbours are off as float32.
@@ -43,12 +46,12 @@ class HeldOut:
       float32; each adds 0 to 1 to the sum.
     noise_multiplier: standard deviation of the noise of the sum; 0 for none, which guarantees these
       users nothing.
-    disjoint: whether nobody is among these users and the users who train.
+    disjoint: True if none of these users trains, which is then assumed and makes ε smaller.
   """
 
   num_users: int
   noise_multiplier: float
-  disjoint: bool = True
+  disjoint: bool = False
 
   def __post_init__(self):
     schemas.positive_integer('num_users', self.num_users)
@@ -143,7 +146,8 @@ def best(
       if not (secret / _WINNER_NAME).exists():
         cells = _drawn(design, noises, secret, tuning)
         left = [each for each in cells if each.ended() is None and not _has_failed(each)]
-        for each, reason in running.trained(run, left, jobs):
+        guarded = functools.partial(_guarded, run)
+        for each, reason in running.trained(guarded, left, jobs) if jobs else _here(guarded, left):
           if reason:
             durable.write_durably(each.home / 'failed', b'')
         found, model = _chosen(design, noises, cells, tuning, score, digest)
@@ -201,6 +205,34 @@ def _drawn(design: Design, noises: Noises, secret: pathlib.Path, tuning: Tuning)
   return cells
 
 
+def _guarded(run: Run, cell: Cell) -> dict[str, Any]:
+  """Trains a cell, and returns its score and what proves its ε; all that goes wrong is a failure.
+
+  An error that ended the study would let the next call repeat a run because of its data.
+  """
+  metric = cell.design.metric
+  try:
+    summary = dict(run(cell))
+    value = float(summary['validation'][metric.name])
+  except Exception:
+    raise RuntimeError('the run failed') from None  # Why may tell of data.
+  if metric.is_accuracy and not 0.0 <= value <= 1.0:
+    value = math.nan
+  proof = {name: summary[name] for name in _PROOF if name in summary}
+  return {**proof, 'validation': {metric.name: value}, 'test': {metric.name: value}}
+
+
+def _here(run: Run, cells: list[Cell]) -> Iterator[tuple[Cell, str]]:
+  """Trains cells in this process; yields each, and why it failed."""
+  for cell in cells:
+    reason = ''
+    try:
+      cell.train(run)
+    except RuntimeError as error:
+      reason = str(error)
+    yield cell, reason
+
+
 def _has_failed(cell: Cell) -> bool:
   return (cell.home / 'failed').exists()
 
@@ -218,6 +250,8 @@ def _chosen(
     scored.append((design.metric.sign * value, secrets.randbits(64), value, cell))
   weakest = max((_guarantee(design, noise) for noise in noises.values()), key=lambda g: g.mu)
   assumptions = (*weakest.assumptions, *tuning.assumptions)
+  if score != PUBLIC and score.disjoint:
+    assumptions += ('none of the held-out users trains',)
   whole = weakest if score == PUBLIC else score.with_training(weakest)
   epsilon, sentence = tuning.epsilon(whole), tuning.sentence(whole)
   if isinstance(score, HeldOut) and not score.noise_multiplier:

@@ -49,6 +49,9 @@ class Recorder:
     if end is KeyboardInterrupt:
       raise end
     found = saved(cell)
+    if isinstance(end, Exception):
+      self.cells.append((cell, None))
+      raise end
     if end == 'no model':
       (cell.folder / 'model.npz').unlink()
     self.cells.append((cell, found['validation']['accuracy']))
@@ -140,6 +143,13 @@ def test_runs_that_fail_count_as_the_worst(tmp_path):
   run = Recorder(ends=['no model'])
   found = tune(run, tmp_path / 'one', tuning=dpftrl.Tuning({2: 1.0}))
   assert found.score == run.cells[1][1]
+  # An error that ended the study would let the next call repeat the run.
+  for error in (RuntimeError('NaN'), ValueError('of a device'), AttributeError('step')):
+    run = Recorder(ends=[error])
+    found = tune(run, tmp_path / type(error).__name__, tuning=dpftrl.Tuning({2: 1.0}))
+    assert found.score == run.cells[1][1] and len(run.cells) == 2
+  strange = lambda cell: saved(cell) | {'validation': {'accuracy': 7.0}}
+  assert tune(strange, tmp_path / 'strange').score is None
   none = tune(Recorder(ends=['no model'] * 4), tmp_path / 'all')
   assert (none.mechanism, none.score, none.model) == (None, None, None)
   assert names(tmp_path / 'all') == PUBLISHED - {'model.npz'} and none.epsilon is not None
@@ -180,13 +190,13 @@ def test_held_out_users_have_noise_and_a_part_in_epsilon():
     sensitivity=1.0, sensitivity_kind='exact', noise_multiplier=1.0, deltas=(1e-6,)
   )
   law, noise = dpftrl.Tuning('geometric', 10, 400), 1 / 0.3
-  same = HeldOut(num_users=50, noise_multiplier=noise, disjoint=False).with_training(one)
+  same = HeldOut(num_users=50, noise_multiplier=noise).with_training(one)
   assert law.epsilon(same) == pytest.approx(7.25, abs=0.02)
-  other = HeldOut(num_users=50, noise_multiplier=noise).with_training(one)
+  other = HeldOut(num_users=50, noise_multiplier=noise, disjoint=True).with_training(one)
   assert law.epsilon(other) == pytest.approx(law.epsilon(one), rel=1e-9)
-  loud = HeldOut(num_users=50, noise_multiplier=0.5).with_training(one)
+  loud = HeldOut(num_users=50, noise_multiplier=0.5, disjoint=True).with_training(one)
   assert loud.mu == pytest.approx(2.0, rel=1e-5) and loud.mu > 2.0
-  many = HeldOut(num_users=10**6, noise_multiplier=0.5).with_training(one)
+  many = HeldOut(num_users=10**6, noise_multiplier=0.5, disjoint=True).with_training(one)
   assert 2.1 < many.mu < 2.2  # A mean in float32 is off by more than a user of a million.
 
 
@@ -194,6 +204,10 @@ def test_a_private_score_without_noise_guarantees_nothing(tmp_path):
   found = tune(saved, tmp_path / 'tuned', score=HeldOut(num_users=9, noise_multiplier=0.0))
   assert found.epsilon is None and found.sentence.startswith('no ε holds for the held-out users')
   assert math.isfinite(found.score)
+  score = HeldOut(num_users=9, noise_multiplier=4.0, disjoint=True)
+  assert (
+    'none of the held-out users trains' in tune(saved, tmp_path / 'two', score=score).assumptions
+  )
 
 
 @pytest.mark.parametrize(
