@@ -49,12 +49,13 @@ class Seen(counts.Totals):
     if numbers.size:
       self._lasts = _grown(self._lasts, int(numbers.max()) + 1)
       self._times = _grown(self._times, self._lasts.size)
-      again = numbers[self._times[numbers] > 0]
+      times = self._times[numbers]
+      again = numbers[np.flatnonzero(times)]
       apart = np.bincount(self.num_rounds - self._lasts[again])
       self._separations = _grown(self._separations, apart.size)
       self._separations[: apart.size] += apart
       self._lasts[numbers] = self.num_rounds
-      self._times[numbers] += 1
+      self._times[numbers] = times + 1
     self.num_rounds += 1
 
   @property

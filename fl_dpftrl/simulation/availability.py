@@ -169,21 +169,25 @@ class Nights:
     return np.where(may_be_open, 1.0, self._kind.daytime)
 
   def at(self, devices: np.ndarray, times: np.ndarray) -> np.ndarray:
-    starts, lengths, offsets = self._habits[devices].T.astype(np.float64)
-    nights, seconds = np.divmod(times + (offsets - _DAY / 2), _DAY)
-    nights = nights.astype(np.int64)
+    starts, lengths, offsets = self._habits.take(devices, axis=0).T.astype(np.float64)
+    seconds = times + (offsets - _DAY / 2)
+    nights = np.floor(seconds / _DAY)
+    seconds -= _DAY * nights
     kind, draw = self._kind, self._draw
     if kind.jitter_hours:
       moved = 2.0 * draw(_JITTER, devices, nights) - 1.0
       starts = starts + _HOUR * kind.jitter_hours * moved
     if kind.weekend_delay_hours:
-      weekday = (nights + _FIRST_WEEKDAY) % 7
+      days = nights + _FIRST_WEEKDAY
+      weekday = days - 7.0 * np.floor(days / 7.0)
       late = (weekday == _FRIDAY) | (weekday == _SATURDAY)
       starts = starts + _HOUR * kind.weekend_delay_hours * late
     starts = np.clip(starts, 0.0, _DAY - lengths)
     there = (starts <= seconds) & (seconds < starts + lengths)
     if kind.charging_nights < 1.0:
-      there &= draw(_PLUGGED_IN, devices, nights) < kind.charging_nights
+      inside = np.flatnonzero(there)
+      plugged_in = draw(_PLUGGED_IN, devices[inside], nights[inside]) < kind.charging_nights
+      there[inside] = plugged_in
     return np.where(there, 1.0, kind.daytime)
 
   def _draw(self, purpose: int, devices, nights) -> np.ndarray:

@@ -106,13 +106,14 @@ class _Chosen(NamedTuple):
     return _Chosen(*(np.concatenate(pair) for pair in zip(self, other)))
 
   def where(self, kept: np.ndarray) -> '_Chosen':
-    return _Chosen(*(column[kept] for column in self))
+    places = np.flatnonzero(kept)
+    return self if places.size == kept.size else _Chosen(*(column[places] for column in self))
 
   def closes(self, report_goal: int) -> float:
     """Returns the time when the goal is met; infinite if it is not met."""
-    ends = self.ends[self.reports]
-    if ends.size < report_goal:
+    if np.count_nonzero(self.reports) < report_goal:
       return math.inf
+    ends = np.where(self.reports, self.ends, math.inf)
     return float(np.partition(ends, report_goal - 1)[report_goal - 1])
 
 
@@ -143,8 +144,7 @@ class _Rounds:
     if t:
       began += 60.0 * self._server.minutes_between_rounds
     self._pass_time(began, rng)
-    for devices, tokens in self._by_round.due(t):
-      self._come_back(devices, tokens)
+    self._come_back(self._by_round.due(t))
     self._dropped = 0
     chosen = self._choose(rng)
     closed = chosen.closes(self._server.report_goal)
@@ -209,7 +209,7 @@ class _Rounds:
 
   def _outcomes(self, devices: np.ndarray, times: np.ndarray, rng: np.random.Generator) -> _Chosen:
     """Draws whether and when chosen devices report."""
-    takes = self._population.report_seconds[devices]
+    takes = self._population.report_seconds.take(devices)
     takes = takes * rng.uniform(0.5, 1.5, devices.size)
     drops = rng.random(devices.size) < self._population.dropout
     return _Chosen(devices, times, times + takes, ~drops)
@@ -235,8 +235,7 @@ class _Rounds:
     """Moves the clock; devices return, are replaced, and lose their timers."""
     days = (until - self._clock) / _DAY
     self._clock = until
-    for devices, tokens in self._by_time.due(until):
-      self._come_back(devices, tokens)
+    self._come_back(self._by_time.due(until))
     people = self._population
     if people.changes:
       for devices in (
@@ -266,11 +265,14 @@ class _Rounds:
   def _names(self, devices: np.ndarray) -> np.ndarray:
     return devices if self._ids is None else self._ids[devices]
 
-  def _come_back(self, devices: np.ndarray, tokens: np.ndarray) -> None:
+  def _come_back(self, due: Iterator[tuple[np.ndarray, np.ndarray]]) -> None:
     """Admits devices, unless they are back already or took part again since."""
-    pool = self._check_ins.pool
-    away = (self._last_round[devices] == tokens) & ~pool.has(devices)
-    pool.add(devices[away])
+    pool, batches = self._check_ins.pool, list(due)
+    if batches and not self._population.changes:  # Else a device may be in several batches.
+      batches = [tuple(map(np.concatenate, zip(*batches)))]
+    for devices, tokens in batches:
+      away = (self._last_round.take(devices) == tokens) & ~pool.has(devices)
+      pool.add(devices[np.flatnonzero(away)])
 
   def _check_progress(self, chosen: _Chosen, latest: float) -> None:
     """Raises StalledRound if the round cannot meet its goal."""

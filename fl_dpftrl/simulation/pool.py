@@ -32,43 +32,46 @@ class Pool:
 
   def has(self, devices: np.ndarray) -> np.ndarray:
     """Returns True for each device that is a member."""
-    return self._places[devices] >= 0
+    return self._places.take(devices) >= 0
 
-  def draw(self, groups: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """Returns a member of each group, chosen by uniform draws in 0 to 1."""
-    sizes = self.sizes[groups]
+  def draw(self, counts: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+    """Returns as many members of each group as counts say, chosen by uniform draws in 0 to 1."""
+    sizes = np.repeat(self.sizes, counts)
     within = np.minimum((uniform * sizes).astype(np.int64), sizes - 1)
-    return self._members[self._first[groups] + within].astype(np.int64)
+    within += np.repeat(self._first, counts)
+    return self._members.take(within).astype(np.int64)
 
   def add(self, devices: np.ndarray) -> None:
     """Adds distinct devices that are not members."""
-    devices, groups, rank = self._grouped(devices)
-    places = self._first[groups] + self.sizes[groups] + rank
+    devices, counts = self._grouped(devices)
+    places = self._beyond(counts)
     self._members[places] = devices
     self._places[devices] = places
-    self.sizes += np.bincount(groups, minlength=self.sizes.size)
+    self.sizes += counts
 
   def remove(self, devices: np.ndarray) -> None:
     """Removes distinct members."""
-    devices, groups, rank = self._grouped(devices)
-    self.sizes -= np.bincount(groups, minlength=self.sizes.size)
-    ends = self._first[groups] + self.sizes[groups]
-    holes = self._places[devices]
+    devices, counts = self._grouped(devices)
+    self.sizes -= counts
+    holes = self._places.take(devices)
     self._places[devices] = -1
     # A group has as many members beyond its new end as holes before it.
-    last = self._members[ends + rank]
-    last = last[self._places[last] >= 0]
-    holes = holes[holes < ends]
+    last = self._members.take(self._beyond(counts))
+    last = last[np.flatnonzero(self._places.take(last) >= 0)]
+    holes = holes[np.flatnonzero(holes < np.repeat(self._first + self.sizes, counts))]
     self._members[holes] = last
     self._places[last] = holes
 
-  def _grouped(self, devices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the devices by group, their groups, and their ranks in these."""
-    groups = self._groups[devices]
-    order = np.argsort(groups, kind='stable')
-    devices, groups = devices[order], groups[order].astype(np.int64)
-    rank = np.arange(groups.size) - np.searchsorted(groups, groups)
-    return devices, groups, rank
+  def _grouped(self, devices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the devices by group, and their number in each group."""
+    groups = self._groups.take(devices)
+    devices = devices.take(np.argsort(groups, kind='stable'))
+    return devices, np.bincount(groups, minlength=self.sizes.size)
+
+  def _beyond(self, counts: np.ndarray) -> np.ndarray:
+    """Returns the first places after the members of each group, as many as counts say."""
+    ends = self._first + self.sizes - (np.cumsum(counts) - counts)
+    return np.repeat(ends, counts) + np.arange(counts.sum())
 
 
 class Waiting:
@@ -93,7 +96,9 @@ class Waiting:
     if not devices.size:
       return
     steps = np.ceil(times / self._step).astype(np.int64)
-    order = np.argsort(steps, kind='stable')
+    since = steps - steps.min()
+    # NumPy's stable sort is several times as fast for 16 bits.
+    order = np.argsort(since.astype(np.min_scalar_type(since.max())), kind='stable')
     steps = steps[order]
     cuts = np.flatnonzero(np.diff(steps)) + 1
     firsts = steps[np.append(0, cuts)].tolist()
