@@ -159,8 +159,8 @@ class Nights:
     self._first = np.arange(_CELLS) * (_DAY / _CELLS) - 1.0
     self._first -= _HOUR * kind.jitter_hours
     margin = 2.0 + _DAY / _CELLS + _HOUR * (2.0 * kind.jitter_hours + kind.weekend_delay_hours)
-    longest = np.zeros(_CELLS)
-    np.maximum.at(longest, self.cells, lengths)
+    longest = np.zeros(_CELLS, np.float32)
+    np.maximum.at(longest, self.cells.astype(np.intp), lengths)  # A fast loop of NumPy for intp.
     self._longest = margin + longest
 
   def ceiling(self, start: float, end: float) -> np.ndarray:

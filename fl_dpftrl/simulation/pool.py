@@ -100,14 +100,14 @@ class Waiting:
     # NumPy's stable sort is several times as fast for 16 bits.
     order = np.argsort(since.astype(np.min_scalar_type(since.max())), kind='stable')
     steps = steps[order]
-    cuts = np.flatnonzero(np.diff(steps)) + 1
-    firsts = steps[np.append(0, cuts)].tolist()
-    parts = zip(firsts, np.split(devices[order], cuts), np.split(tokens[order], cuts))
-    for first, *part in parts:
+    devices, tokens = devices[order], tokens[order]
+    cuts = [0, *(np.flatnonzero(np.diff(steps)) + 1).tolist(), steps.size]
+    for begin, end in zip(cuts, cuts[1:]):
+      first = int(steps[begin])
       if first not in self._batches:
         self._batches[first] = []
         heapq.heappush(self._order, first)
-      self._batches[first].append((part[0], part[1]))
+      self._batches[first].append((devices[begin:end], tokens[begin:end]))
     self.size += devices.size
 
   def due(self, now: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:

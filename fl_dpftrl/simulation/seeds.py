@@ -37,6 +37,9 @@ def uniform(seed: int, purpose: int, *keys: np.ndarray) -> np.ndarray:
 
 def _mix(values: np.ndarray) -> np.ndarray:
   values = values + np.uint64(0x9E3779B97F4A7C15)
-  values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-  values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-  return values ^ (values >> np.uint64(31))
+  values ^= values >> np.uint64(30)
+  values *= np.uint64(0xBF58476D1CE4E5B9)
+  values ^= values >> np.uint64(27)
+  values *= np.uint64(0x94D049BB133111EB)
+  values ^= values >> np.uint64(31)
+  return values
