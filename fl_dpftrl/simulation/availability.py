@@ -23,7 +23,7 @@ class Presence(Protocol):
     ...
 
   def at(self, devices: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Returns each device's check-in rate relative to its full rate."""
+    """Returns each device's check-in rate relative to its full rate, at most 1."""
     ...
 
 
