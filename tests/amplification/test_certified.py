@@ -84,7 +84,10 @@ def test_three_rounds_in_two_bins(delta):
   alone = root(lambda e: deltas(e)[1])
   mean = gaussian.epsilon(float(HALVES @ gram @ HALVES) ** -0.5, delta)
   one = gaussian.epsilon(1.0 / np.linalg.norm(c, axis=0).max(), delta)
-  assert max(alone, mean, one) < 0.9 * truth
+  banded = sampled_gaussian.epsilon(
+    1.0 / np.linalg.norm(c, axis=0).max(), delta, probability=0.5, count=2
+  )
+  assert max(alone, mean, one, banded) < 0.9 * truth
 
 
 @pytest.mark.parametrize('delta', [1e-6, 1e-10])
@@ -119,6 +122,27 @@ def test_eight_poisson_rounds_by_256_patterns():
   h = rng.standard_normal((50_000, 256)) @ np.linalg.cholesky(gram).T + gram[which]
   loss = certified._log_mean(h + (np.log(chances) - 0.5 * gram.diagonal()))
   assert np.maximum(1.0 - np.exp(truth - loss), 0.0).mean() < 0.5 * delta
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'name, noise, delta, epsilon',
+  [
+    ('blt-b342-rms', 19.99, 1e-6, 0.645),
+    ('blt-b342-rms', 3.089, 1e-6, 5.112),
+    ('blt-b400', 11.66, 1e-6, 1.419),
+    ('tree_full', 7.09, 1e-6, 6.03),
+    ('blt-b342-rms', 14.32, 1e-10, 1.304),
+    ('blt-b342-rms', 3.946, 1e-10, 5.195),
+  ],
+)
+def test_published_estimates(name, noise, delta, epsilon):
+  """A certificate of few samples lies between the estimate and the bound, at δ = 1e-10 too."""
+  entries = bins.gram(dpftrl.load_strategy(name), dpftrl.SecretBins(2052, 342)) / noise**2
+  most = bound.epsilon(entries, delta)
+  assert certified.approximate(entries, delta, most) == pytest.approx(epsilon, rel=0.01)
+  found = certified.certificate(entries, delta, most=most, num_samples=20_000).epsilon
+  assert 0.99 * epsilon < found <= most
 
 
 @pytest.mark.slow

@@ -271,3 +271,12 @@ def test_the_noise_of_poisson_samples_would_not_do():
   replaced = sampled_gaussian.epsilon(1.0, 1e-6, **chances, pair=sampling.REPLACED)
   assert replaced > 1.005 * sampled_gaussian.epsilon(1.0, 1e-6, **chances)
   assert replaced > 2.0 * sampled_gaussian.epsilon(2.0, 1e-6, **chances)
+
+
+def test_published_figure_of_poisson_with_replaced_examples():
+  """By the worst pair; that of samples of a fixed size has to allow more."""
+  chances = {'probability': 0.3, 'count': 4}
+  found = sampled_gaussian.epsilon(1.0, 1e-6, **chances, pair=sampling.OPPOSITE)
+  assert found == pytest.approx(2.851, abs=1e-3)
+  replaced = sampled_gaussian.epsilon(1.0, 1e-6, **chances, pair=sampling.REPLACED)
+  assert replaced == pytest.approx(5.616, abs=1e-3)
