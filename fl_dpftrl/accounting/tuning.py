@@ -32,6 +32,7 @@ _MOST_MEAN, _MOST_RUNS = 1000, 100_000
 _ENDS = np.linspace(-9.0, 9.0, 6001)  # Φ⁻¹ of the ends of cells of t; 0 and 1 are ends too
 _SLACK = 1e-11  # relative, of a probability or a sum of them
 _LEAST, _LEAST_DELTA = 1e-200, 1e-100  # more than what underflows, and δ
+_MOST_EPSILON = 512.0  # of which e^ε times what underflows is nothing
 _WITHHELD = (
   'the law and the grid are fixed before any run, and nothing is added to them, repeated or stopped'
   ' because of a result; a run that fails counts as the worst',
@@ -107,7 +108,7 @@ class Tuning:
       weights = (1.0 - 1.0 / self.mean) ** (numbers - 1)
     else:
       mean = lambda left: left / ((1.0 - left) * -math.log1p(-left)) - self.mean
-      weights = optimize.brentq(mean, 1e-12, 1.0 - 1e-9) ** numbers / numbers
+      weights = optimize.brentq(mean, 1e-17, 1.0 - 1e-9) ** numbers / numbers
     return weights / weights.sum()
 
   @property
@@ -117,7 +118,9 @@ class Tuning:
 
   def log_delta(self, mu: float, epsilon: float) -> float:
     """Returns the logarithm of a bound on δ at ε ≥ 0 for the winner of runs that are μ-GDP."""
-    steps, places = _bends(self, float(mu))
+    if epsilon > _MOST_EPSILON:
+      return 0.0
+    steps, places = _bends_of(self.chances.tobytes(), float(mu))
     return float(np.log(steps @ _curve(float(mu), epsilon + places) + _LEAST) + 2.0 * _SLACK)
 
   def epsilon(self, run: guarantee_lib.Guarantee, delta: float | None = None) -> float:
@@ -188,10 +191,6 @@ def _bends_of(chances: bytes, mu: float) -> tuple[np.ndarray, np.ndarray]:
       hull[-1] = point
   steps = np.diff(np.array(hull), axis=0)
   return steps[:, 0], np.log(np.maximum(steps[:, 1], 1e-300) / steps[:, 0])
-
-
-def _bends(tuning: Tuning, mu: float) -> tuple[np.ndarray, np.ndarray]:
-  return _bends_of(tuning.chances.tobytes(), mu)
 
 
 def _is_above(first: tuple, middle: tuple, last: tuple) -> bool:

@@ -153,7 +153,7 @@ def study(
   given = {name: value for name, value in locals().items() if name in names}
   design = Design(**{**given, 'metric': Metric(metric, lower_is_better)})
   if tuning is not None or score is not None:
-    law = tuned.check(design, tuning, score, seeds_given=seeds is not _SEEDS, cell=cell)
+    law = tuned.check(design, tuning, score, jobs, seeds_given=seeds is not _SEEDS, cell=cell)
     if jobs:
       running.check(run)
     folder = paths.local(folder).absolute()

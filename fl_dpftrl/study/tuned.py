@@ -27,9 +27,8 @@ from fl_dpftrl.study.design import Design, Setting
 from fl_dpftrl.study.noise import Noises
 
 MODEL_NAME, PUBLIC = 'model.npz', 'public'
-_PLAN_NAME, _WINNER_NAME, _SECRET_NAME, _DRAWS_NAME = (
-  *('tuning.json', 'winner.json', 'secret', 'draws.json'),
-)
+_PLAN_NAME, _WINNER_NAME = 'tuning.json', 'winner.json'
+_SECRET_NAME, _DRAWS_NAME = 'secret', 'draws.json'
 _PROOF = ('epsilon', 'delta', 'void_reason', 'diverged_since_round')
 _UNITS = 1 << 20  # of a user's score
 # What a user moves a sum by beyond 1, once it is rounded to units, and a user's share of what the
@@ -100,7 +99,7 @@ class Winner:
 
 
 def check(
-  design: Design, tuning: Any, score: Any, *, seeds_given: bool, cell: int | None
+  design: Design, tuning: Any, score: Any, jobs: int, *, seeds_given: bool, cell: int | None
 ) -> Tuning:
   """Returns the tuning; ValueError for what would choose from results outside the guarantee."""
   if not isinstance(tuning, Tuning):
@@ -111,6 +110,7 @@ def check(
     raise ValueError('score: the metric of held-out users must be an accuracy, from 0 to 1')
   reasons = {
     'seeds': 'each run draws its own' if seeds_given else None,
+    'jobs': None if type(jobs) is int and 0 <= jobs <= 1000 else 'it must be 0 to 1000',
     'cell': 'how many runs there are is secret' if cell is not None else None,
     'without_noise': 'give False, as each run must be private' if design.without_noise else None,
     'sampling': 'runs must not share secret draws; give a schema' if design.sampling else None,
@@ -143,23 +143,23 @@ def best(
     secret = path / _SECRET_NAME
     if not (path / _WINNER_NAME).exists():
       secret.mkdir(mode=0o700, exist_ok=True)
+      os.chmod(secret, 0o700)  # There may be one already.
       if not (secret / _WINNER_NAME).exists():
         cells = _drawn(design, noises, secret, tuning)
-        left = [each for each in cells if each.ended() is None and not _has_failed(each)]
+        left = [c for c in cells if c.ended() is None and not (c.home / 'failed').exists()]
         guarded = functools.partial(_guarded, run)
         for each, reason in running.trained(guarded, left, jobs) if jobs else _here(guarded, left):
           if reason:
             durable.write_durably(each.home / 'failed', b'')
         found, model = _chosen(design, noises, cells, tuning, score, digest)
         text = json.dumps([dataclasses.asdict(found), model and str(model)], allow_nan=False)
-        durable.write_durably(
-          secret / _WINNER_NAME, text.encode()
-        )  # Chosen once, whatever crashes.
+        durable.write_durably(secret / _WINNER_NAME, text.encode())  # Chosen once.
       stored, source = json_files.read(secret / _WINNER_NAME)
       if source is not None:
         durable.write_durably(path / MODEL_NAME, pathlib.Path(source).read_bytes())
       durable.write_durably(path / _WINNER_NAME, json.dumps(stored).encode())
-    shutil.rmtree(secret, ignore_errors=True)
+    if secret.exists():
+      shutil.rmtree(secret)
     stored = json_files.read(path / _WINNER_NAME)
     model = stored['model'] and str(path / stored['model'])
     return Winner(**{**stored, 'model': model, 'assumptions': tuple(stored['assumptions'])})
@@ -187,8 +187,7 @@ def _drawn(design: Design, noises: Noises, secret: pathlib.Path, tuning: Tuning)
     draws = np.random.Generator(np.random.PCG64(secrets.randbits(256)))
     count = int(draws.choice(len(tuning.chances), p=tuning.chances)) + 1
     own = [[secrets.randbelow(len(grid)), secrets.randbelow(2**31)] for _ in range(count)]
-    durable.write_durably(path, json.dumps(own).encode())
-    os.chmod(path, 0o600)
+    durable.write_durably(path, json.dumps(own).encode(), private=True)
   cells = []
   for number, (place, seed) in enumerate(json_files.read(path)):
     setting, rate = grid[place]
@@ -199,7 +198,7 @@ def _drawn(design: Design, noises: Noises, secret: pathlib.Path, tuning: Tuning)
         noise=noises[setting],
         server_learning_rate=rate,
         seed=seed,
-        study=secret / str(number),
+        study=secret / 'runs' / str(number),  # Anyone may see how many folders `secret` has.
       )
     )
   return cells
@@ -231,10 +230,6 @@ def _here(run: Run, cells: list[Cell]) -> Iterator[tuple[Cell, str]]:
     except RuntimeError as error:
       reason = str(error)
     yield cell, reason
-
-
-def _has_failed(cell: Cell) -> bool:
-  return (cell.home / 'failed').exists()
 
 
 def _chosen(

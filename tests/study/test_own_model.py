@@ -120,7 +120,7 @@ def test_drawn_batches_are_judged_by_the_log(batches, tmp_path):
 
 
 def test_the_program_of_the_page_compares_mechanisms(tmp_path):
-  program, _ = pages.programs('studies.md')
+  program, *_ = pages.programs('studies.md')
   shorter = program.replace('[1.0, 4.0]', '[4.0]').replace('range(5)', 'range(1)')
   shorter = shorter.replace('[0.3, 1.0]', '[1.0]').replace("=['identity', ", '=[')
   assert len(shorter) == len(program) - 22

@@ -94,8 +94,8 @@ def test_law_and_grid_are_written_first_and_never_changed(tmp_path):
     assert len(plan['grid']) == 6 and len(plan['digest']) == 64
     return saved(cell)
 
-  digest = tune(run, folder).digest
-  assert digest == json.loads((folder / 'tuning.json').read_text())['digest']
+  found, text = tune(run, folder), (folder / 'tuning.json').read_text()
+  assert found.model and found.digest == json.loads(text)['digest']
   for change in (
     {'server_learning_rates': (0.5, 1.0, 2.0, 4.0)},
     {'tuning': dpftrl.Tuning('geometric', 3)},
@@ -110,7 +110,7 @@ def test_an_interrupted_study_goes_on_with_the_same_draws(tmp_path):
   with pytest.raises(KeyboardInterrupt):
     tune(first, folder)
   secret = folder / 'secret'
-  assert secret.stat().st_mode & 0o077 == 0
+  assert secret.stat().st_mode & 0o077 == 0 and names(secret) == {'draws.json', 'runs'}
   draws = json.loads((secret / 'draws.json').read_text())
   second = Recorder()
   found = tune(second, folder)
@@ -124,11 +124,11 @@ def test_a_winner_is_chosen_once_whatever_crashes(tmp_path, monkeypatch):
   folder, score = tmp_path / 'tuned', HeldOut(num_users=9, noise_multiplier=50.0)
   written, original = [], tuned.durable.write_durably
 
-  def crash(path, data):
+  def crash(path, data, **options):
     if path == folder / 'winner.json' and not written:
       written.append(json.loads((folder / 'secret' / 'winner.json').read_text())[0])
       raise KeyboardInterrupt
-    original(path, data)
+    original(path, data, **options)
 
   monkeypatch.setattr(tuned.durable, 'write_durably', crash)
   with pytest.raises(KeyboardInterrupt):
@@ -214,7 +214,7 @@ def test_a_private_score_without_noise_guarantees_nothing(tmp_path):
   'change, words',
   [
     ({'seeds': (0, 1)}, 'seeds is refused with tuning'),
-    ({'cell': 0}, 'cell is refused with tuning'),
+    ({'cell': 0}, 'cell is refused with tuning'), ({'jobs': -1}, 'jobs is refused'),
     ({'without_noise': True}, 'without_noise is refused'),
     ({'score': None}, "score must be 'public' or a HeldOut"),
     ({'tuning': None}, 'tuning must be a Tuning'),
