@@ -209,11 +209,13 @@ def _scheme(args: argparse.Namespace, size: str | None) -> sampling.Sampled | No
         f'--{name}={getattr(args, name)} and --epsilon={args.epsilon} exclude'
         ' each other; drop one of them'
       )
-  if args.objective != 'rms' or (draws is _BATCHES and size != 'num_bands'):
+  if draws is _BATCHES and size != 'num_bands':
     raise ValueError(
-      f'--epsilon={args.epsilon} needs --objective=rms, and a banded mechanism where batches are'
-      f' sampled, got --mechanism={args.mechanism} and --objective={args.objective}'
+      f'--mechanism={args.mechanism} does not go with --batch_size: only banded mechanisms are'
+      ' amplified by sampled batches; any is by secret bins (--num_bins)'
     )
+  if args.objective != 'rms':
+    raise ValueError(f'--epsilon={args.epsilon} needs --objective=rms: it compares RMS errors')
   drawn = {name: getattr(args, name) for name in ('num_rounds', *draws)}
   return sampling.SecretBins(**drawn) if draws is _BINS else sampling.CyclicPoisson(**drawn)
 

@@ -177,15 +177,6 @@ def finish(args: argparse.Namespace, result: Replayed) -> None:
   statement, opened = result
   if args.counts:
     counted.write(args.counts, opened[0])
-  if args.evidence:
-    # Its statement is of the files in it, so they are replayed there.
-    model = pathlib.Path(args.runs[-1], 'model.npz') if args.runs else None
-    digest = evidence.write_evidence(
-      args.evidence, opened, model=model if model and model.exists() else None, **_options(args)
-    )
-    print(f'fl-dpftrl: digest of {args.evidence}: {digest}', file=sys.stderr)
-  if args.public_report and statement.drawn is not None and statement.drawn.is_amplified:
-    print(f'fl-dpftrl: warning: {_NOT_PUBLIC}', file=sys.stderr)
   for path, published in ((args.report, False), (args.public_report, True)):
     if path:
       # This import is slow, and other commands do not need it.
@@ -193,6 +184,15 @@ def finish(args: argparse.Namespace, result: Replayed) -> None:
 
       shown = statement.publishable() if published else statement
       privacy.write_report(path, shown, setting=_setting(args))
+  if args.public_report and statement.drawn is not None and statement.drawn.is_amplified:
+    print(f'fl-dpftrl: warning: {_NOT_PUBLIC}', file=sys.stderr)
+  if args.evidence:
+    # Its statement is of the files in it, so they are replayed there.
+    model = pathlib.Path(args.runs[-1], 'model.npz') if args.runs else None
+    digest = evidence.write_evidence(
+      args.evidence, opened, model=model if model and model.exists() else None, **_options(args)
+    )
+    print(f'fl-dpftrl: digest of {args.evidence}: {digest}', file=sys.stderr)
 
 
 def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | None:
@@ -284,9 +284,10 @@ def _setting(args: argparse.Namespace) -> 'setting_lib.Setting':
 def _warnings(result: statement_lib.Statement) -> list[str]:
   warnings = list(result.warnings)
   devices = result.counted.num_devices if result.counted else 0
-  if devices and result.delta * devices >= 1.0:
+  largest = max(result.parts()[0].guarantee.deltas)
+  if devices and largest * devices >= 1.0:
     warnings.append(
-      f'--delta={result.delta:g} is not below 1 / {devices}, one over the number of devices: such'
+      f'--delta={largest:g} is not below 1 / {devices}, one over the number of devices: such'
       ' a δ allows all data of a device to be revealed; give a far smaller one'
     )
   names = [tuple(file.sha256 for file in run.log or ()) for run in result.runs]

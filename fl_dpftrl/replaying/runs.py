@@ -156,7 +156,10 @@ def open_folder(folder: str | os.PathLike[str]) -> Run:
   folder = paths.local(folder)
   if not folder.is_dir():
     raise ValueError(f'{messages.quoted(str(folder))} is no folder of a run')
-  names = {name.removesuffix(ledger.SUFFIX) for name in os.listdir(folder)}
+  names = set(os.listdir(folder))
+  if ledger.path_of(ledger.NAME).name in names:  # Of a log, or of one that is not closed yet.
+    names.add(ledger.NAME)
+  names = {name for name in names if not name.endswith((ledger.SUFFIX, *ledger.SIDES))}
   logs = sorted(name for name in names if name.startswith(_LOG))
   if len(logs) != 1:
     raise ValueError(f'{folder} must hold one log, {_LOG}parquet, and has {len(logs)}')

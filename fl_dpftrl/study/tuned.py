@@ -249,6 +249,8 @@ def _chosen(
     assumptions += ('none of the held-out users trains',)
   whole = weakest if score == PUBLIC else score.with_training(weakest)
   epsilon, sentence = tuning.epsilon(whole), tuning.sentence(whole)
+  if not scored:
+    sentence += f'; no run had a score and a {MODEL_NAME}, so nothing is published'
   if isinstance(score, HeldOut) and not score.noise_multiplier:
     sentence = (
       'no ε holds for the held-out users: their score has no noise; for others, ' + sentence

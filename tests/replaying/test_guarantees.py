@@ -13,7 +13,7 @@ from fl_dpftrl import sensitivity
 from fl_dpftrl.families import banded, blt, identity
 from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import claim as claim_lib
-from fl_dpftrl.logs import schema
+from fl_dpftrl.logs import ledger, schema
 from fl_dpftrl.participation import counts, schemas
 from fl_dpftrl.replaying import count, replay, runs, sensitivities
 from fl_dpftrl.strategies import files
@@ -159,6 +159,19 @@ def test_a_run_is_read_from_its_folder(folder):
   schema.write_log(folder / 'participation.parquet', **log, metadata=claim.to_metadata())
   stated = runs.open_folder(folder)
   assert stated.claim == claim and stated.schema_in_log  # What the log states is what holds.
+
+
+def test_a_run_under_way_is_read_from_its_folder(folder):
+  """Its ledger has a write-ahead log beside it."""
+  (folder / 'participation.csv').unlink()
+  claim = claim_lib.Claim.from_json(
+    json.loads((folder / 'claim.json').read_text()), files.load_strategy(folder / 'strategy.json')
+  )
+  with ledger.LogWriter(folder / 'participation.parquet', claim) as log:
+    log.append(0, ['x'], 0)
+    assert (folder / 'participation.ledger-wal').exists()
+    assert runs.open_folder(folder).log.num_rounds == 1
+  assert runs.open_folder(folder).claim == claim
 
 
 @pytest.mark.parametrize(
