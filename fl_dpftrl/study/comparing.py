@@ -166,6 +166,8 @@ def compare(
 ) -> Study:
   """Runs what is left of a study, or one cell of it; see `study`."""
   num_cells, path = len(design.places()), path.absolute()
+  if (path / tuned.PLAN_NAME).exists():
+    raise ValueError(f'{path} holds a tuned study; name a new folder')
   for name, number, most in (('jobs', jobs, 1000), ('cell', cell or 0, num_cells - 1)):
     if type(number) is not int or not 0 <= number <= most:
       raise ValueError(f'{name} must be 0 to {most}, got {number!r}')

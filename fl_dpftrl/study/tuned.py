@@ -27,9 +27,10 @@ from fl_dpftrl.study.design import Design, Setting
 from fl_dpftrl.study.noise import Noises
 
 MODEL_NAME, PUBLIC = 'model.npz', 'public'
-_PLAN_NAME, _WINNER_NAME = 'tuning.json', 'winner.json'
+PLAN_NAME, _WINNER_NAME = 'tuning.json', 'winner.json'
 _SECRET_NAME, _DRAWS_NAME = 'secret', 'draws.json'
-_PROOF = ('epsilon', 'delta', 'void_reason', 'diverged_since_round')
+_PROOF = ('epsilon', 'delta', 'void_reason')
+_CELLS_NAME = 'cells'  # of a study that is not tuned
 _UNITS = 1 << 20  # of a user's score
 # What a user moves a sum by beyond 1, once it is rounded to units, and a user's share of what the
 # means of two neighbours are off as float32.
@@ -56,6 +57,8 @@ class HeldOut:
     schemas.positive_integer('num_users', self.num_users)
     if self.noise_multiplier:
       gaussian.check_positive('noise_multiplier', self.noise_multiplier)
+      if not 1e-3 <= self.noise_multiplier <= 1e9:
+        raise ValueError(f'noise_multiplier={self.noise_multiplier:g} must be 0, or 0.001 to 1e9')
 
   def noised(self, mean: float) -> float:
     """Returns the mean with secret noise, as whole units of 2⁻²⁰ until it is divided."""
@@ -134,12 +137,16 @@ def best(
   """Runs a secret number of cells, publishes the best, and deletes all else; see `study`."""
   with durable.exclusive(path / 'lock'):
     plan, digest = _plan(design, tuning, score)
-    if (path / _PLAN_NAME).exists() and json_files.read(path / _PLAN_NAME) != plan:
+    if (path / PLAN_NAME).exists() and json_files.read(path / PLAN_NAME) != plan:
       raise ValueError(
-        f'{path / _PLAN_NAME} is of another law, grid or score: they are fixed before the first'
+        f'{path / PLAN_NAME} is of another law, grid or score: they are fixed before the first'
         ' run, and a new folder spends its ε anew'
       )
-    durable.write_durably(path / _PLAN_NAME, json.dumps(plan).encode())
+    if (path / _CELLS_NAME).exists():
+      raise ValueError(f'{path} holds a study that is not tuned; name a new folder')
+    accounted = _accounted(design, noises, tuning, score)  # Refuses what none holds for.
+    if not (path / PLAN_NAME).exists():
+      durable.write_durably(path / PLAN_NAME, json.dumps(plan).encode())
     secret = path / _SECRET_NAME
     if not (path / _WINNER_NAME).exists():
       secret.mkdir(mode=0o700, exist_ok=True)
@@ -151,7 +158,7 @@ def best(
         for each, reason in running.trained(guarded, left, jobs) if jobs else _here(guarded, left):
           if reason:
             durable.write_durably(each.home / 'failed', b'')
-        found, model = _chosen(design, noises, cells, tuning, score, digest)
+        found, model = _chosen(design, cells, score, digest, *accounted)
         text = json.dumps([dataclasses.asdict(found), model and str(model)], allow_nan=False)
         durable.write_durably(secret / _WINNER_NAME, text.encode())  # Chosen once.
       stored, source = json_files.read(secret / _WINNER_NAME)
@@ -160,6 +167,10 @@ def best(
       durable.write_durably(path / _WINNER_NAME, json.dumps(stored).encode())
     if secret.exists():
       shutil.rmtree(secret)
+    began = (path / PLAN_NAME).stat().st_mtime
+    for each in (path / MODEL_NAME, path / _WINNER_NAME, path):  # No copy tells how long it took.
+      if each.exists():
+        os.utime(each, (began, began))
     stored = json_files.read(path / _WINNER_NAME)
     model = stored['model'] and str(path / stored['model'])
     return Winner(**{**stored, 'model': model, 'assumptions': tuple(stored['assumptions'])})
@@ -215,8 +226,8 @@ def _guarded(run: Run, cell: Cell) -> dict[str, Any]:
     value = float(summary['validation'][metric.name])
   except Exception:
     raise RuntimeError('the run failed') from None  # Why may tell of data.
-  if metric.is_accuracy and not 0.0 <= value <= 1.0:
-    value = math.nan
+  if metric.is_accuracy:  # A held-out user must not make a run fail.
+    value = min(max(value, 0.0), 1.0) if math.isfinite(value) else 0.0
   proof = {name: summary[name] for name in _PROOF if name in summary}
   return {**proof, 'validation': {metric.name: value}, 'test': {metric.name: value}}
 
@@ -227,13 +238,38 @@ def _here(run: Run, cells: list[Cell]) -> Iterator[tuple[Cell, str]]:
     reason = ''
     try:
       cell.train(run)
-    except RuntimeError as error:
-      reason = str(error)
+    except Exception:
+      reason = 'the run failed'
     yield cell, reason
 
 
+def _accounted(
+  design: Design, noises: Noises, tuning: Tuning, score: Any
+) -> tuple[float | None, str, tuple[str, ...]]:
+  """Returns ε of the winner, None if there is none, with what may be said and must hold."""
+  whole = max((_guarantee(design, noise) for noise in noises.values()), key=lambda g: g.mu)
+  assumptions = (*whole.assumptions, *tuning.assumptions)
+  if score == PUBLIC:
+    return tuning.epsilon(whole), tuning.sentence(whole), assumptions
+  if score.disjoint:
+    assumptions += ('none of the held-out users trains',)
+  whole = score.with_training(whole)
+  epsilon, sentence = tuning.epsilon(whole), tuning.sentence(whole)
+  if not score.noise_multiplier:
+    sentence = (
+      f'no ε holds for the held-out users: their score has no noise; for others, {sentence}'
+    )
+  return epsilon if score.noise_multiplier else None, sentence, assumptions
+
+
 def _chosen(
-  design: Design, noises: Noises, cells: list[Cell], tuning: Tuning, score: Any, digest: str
+  design: Design,
+  cells: list[Cell],
+  score: Any,
+  digest: str,
+  epsilon: float | None,
+  sentence: str,
+  assumptions: tuple[str, ...],
 ) -> tuple[Winner, pathlib.Path | None]:
   """Returns the winner, and where its model is; ties are broken by lot."""
   scored = []
@@ -243,26 +279,15 @@ def _chosen(
       continue  # It counts as the worst.
     value: Any = row.validation if score == PUBLIC else score.noised(row.validation)
     scored.append((design.metric.sign * value, secrets.randbits(64), value, cell))
-  weakest = max((_guarantee(design, noise) for noise in noises.values()), key=lambda g: g.mu)
-  assumptions = (*weakest.assumptions, *tuning.assumptions)
-  if score != PUBLIC and score.disjoint:
-    assumptions += ('none of the held-out users trains',)
-  whole = weakest if score == PUBLIC else score.with_training(weakest)
-  epsilon, sentence = tuning.epsilon(whole), tuning.sentence(whole)
   if not scored:
     sentence += f'; no run had a score and a {MODEL_NAME}, so nothing is published'
-  if isinstance(score, HeldOut) and not score.noise_multiplier:
-    sentence = (
-      'no ε holds for the held-out users: their score has no noise; for others, ' + sentence
-    )
   won = max(scored, default=None, key=lambda each: each[:2])
-  private = score == PUBLIC or score.noise_multiplier
   winner = Winner(
     mechanism=won and won[3].setting.label,
     server_learning_rate=won and won[3].server_learning_rate,
     score=won and won[2],
     model=won and MODEL_NAME,
-    epsilon=epsilon if private and math.isfinite(epsilon) else None,
+    epsilon=epsilon if epsilon is not None and math.isfinite(epsilon) else None,
     delta=design.delta,
     sentence=sentence,
     assumptions=assumptions,

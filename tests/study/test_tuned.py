@@ -148,8 +148,9 @@ def test_runs_that_fail_count_as_the_worst(tmp_path):
     run = Recorder(ends=[error])
     found = tune(run, tmp_path / type(error).__name__, tuning=dpftrl.Tuning({2: 1.0}))
     assert found.score == run.cells[1][1] and len(run.cells) == 2
-  strange = lambda cell: saved(cell) | {'validation': {'accuracy': 7.0}}
-  assert tune(strange, tmp_path / 'strange').score is None
+  for value, taken in ((7.0, 1.0), (-math.inf, 0.0), (math.nan, 0.0)):  # Of a held-out user.
+    strange = lambda cell: saved(cell) | {'validation': {'accuracy': value}}  # noqa: B023
+    assert tune(strange, tmp_path / f'{value}').score == taken
   none = tune(Recorder(ends=['no model'] * 4), tmp_path / 'all')
   assert (none.mechanism, none.score, none.model) == (None, None, None)
   assert names(tmp_path / 'all') == PUBLISHED - {'model.npz'} and none.epsilon is not None
@@ -200,6 +201,21 @@ def test_held_out_users_have_noise_and_a_part_in_epsilon():
   assert 2.1 < many.mu < 2.2  # A mean in float32 is off by more than a user of a million.
 
 
+def test_times_of_files_do_not_tell_how_long_it_took_and_folders_are_not_shared(tmp_path):
+  folder = tmp_path / 'tuned'
+  tune(saved, folder)
+  published = [folder / name for name in ('tuning.json', 'winner.json', 'model.npz')]
+  assert len({path.stat().st_mtime for path in published}) == 1
+  with pytest.raises(ValueError, match='holds a tuned study'):
+    tune(linear.train, folder, tuning=None, score=None)
+  (tmp_path / 'plain' / 'cells').mkdir(parents=True)
+  (tmp_path / 'plain' / 'study.json').write_text('{"conditions": {}, "noise": {}}')
+  with pytest.raises(ValueError, match='not tuned'):
+    tune(saved, tmp_path / 'plain')
+  with pytest.raises(ValueError, match='0.001 to 1e9'):
+    HeldOut(num_users=2, noise_multiplier=1e-9)
+
+
 def test_a_private_score_without_noise_guarantees_nothing(tmp_path):
   found = tune(saved, tmp_path / 'tuned', score=HeldOut(num_users=9, noise_multiplier=0.0))
   assert found.epsilon is None and found.sentence.startswith('no ε holds for the held-out users')
@@ -220,6 +236,7 @@ def test_a_private_score_without_noise_guarantees_nothing(tmp_path):
     ({'tuning': None}, 'tuning must be a Tuning'),
     ({'tuning': 'geometric:10'}, 'tuning must be a Tuning'),
     ({'schema': None, 'sampling': dpftrl.SecretBins(8, 4)}, 'sampling is refused'),
+    ({'score': HeldOut(num_users=2, noise_multiplier=1.0), 'tuning': None}, 'must be a Tuning'),
     ({'deployment_report_goal': 400}, 'deployment_report_goal is refused'),
     ({'metric': 'loss', 'lower_is_better': True, 'score': HeldOut(num_users=2, noise_multiplier=1)},
      'must be an accuracy'),
