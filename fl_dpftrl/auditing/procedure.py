@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from fl_dpftrl import accounting
-from fl_dpftrl.accounting import adjacency
 from fl_dpftrl.auditing import low_bits, noise_tests, probes, result, subjects
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
@@ -106,10 +105,7 @@ def audit(
   repeats = max(_RUNS, round(num_draws / (2 * size)))
   return result.Audit(
     subject=subject.description,
-    claimed_epsilon=claim.epsilon(),
-    delta=delta,
-    adjacency=adjacency.ZERO_OUT,
-    noise_multiplier=noise_multiplier,
+    claim=claim,
     clip_norm=clip_norm,
     schema=schema,
     num_draws=2 * repeats * size,

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from fl_dpftrl import tables
+from fl_dpftrl import accounting, tables
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas
 
@@ -58,10 +58,7 @@ class Audit:
 
   Attributes:
     subject: what ran, in words.
-    claimed_epsilon: ε at delta that the accountant gives for the claim.
-    delta: δ.
-    adjacency: 'zero_out': one device's updates are replaced by zeros.
-    noise_multiplier: claimed standard deviation of Z over the clip norm.
+    claim: guarantee that the accountant gives for the claimed noise.
     clip_norm: claimed bound on an update.
     schema: participation schema of the claim.
     num_draws: number of noise samples per round.
@@ -70,15 +67,17 @@ class Audit:
   """
 
   subject: str
-  claimed_epsilon: float
-  delta: float
-  adjacency: str
-  noise_multiplier: float
+  claim: accounting.Guarantee
   clip_norm: float
   schema: schemas.MinSep
   num_draws: int
   seed: int | None
   checks: tuple[Check, ...]
+
+  @property
+  def claimed_epsilon(self) -> float:
+    """ε of the claim at its δ."""
+    return self.claim.epsilon()
 
   @property
   def passed(self) -> bool:
@@ -99,8 +98,8 @@ class Audit:
       'subject': self.subject,
       'verdict': f'failed: {names}; the claim does not hold' if names else passed,
       'claimed_epsilon': self.claimed_epsilon,
-      'delta': self.delta,
-      'adjacency': self.adjacency,
+      'delta': self.claim.delta,
+      'adjacency': self.claim.adjacency,
       'num_draws': self.num_draws,
     }
 
@@ -116,14 +115,16 @@ class Audit:
 
   def to_json(self) -> json_files.Object:
     """Returns what `fl-dpftrl audit --json` prints."""
-    plain = {
-      field.name: getattr(self, field.name)
-      for field in dataclasses.fields(self)
-      if field.name not in ('schema', 'checks')
-    }
     return {
       'passed': self.passed,
-      **plain,
+      'subject': self.subject,
+      'claimed_epsilon': self.claimed_epsilon,
+      'delta': self.claim.delta,
+      'adjacency': self.claim.adjacency,
+      'noise_multiplier': self.claim.noise_multiplier,
+      'clip_norm': self.clip_norm,
+      'num_draws': self.num_draws,
+      'seed': self.seed,
       'num_rounds': self.schema.num_rounds,
       'min_sep': self.schema.min_sep,
       'max_participations': self.schema.participations,
