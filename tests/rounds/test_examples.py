@@ -136,7 +136,7 @@ def test_central_training_has_the_amplified_guarantee_and_goes_on(monkeypatch, t
   assert 'batches.secret is gone' in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_noise_in_secret_bins_is_written_and_drawn(monkeypatch, tmp_path):
   small = {
     'ROUNDS': 72,
