@@ -10,9 +10,9 @@ import time
 import zlib
 from typing import Any
 
-# Number of the record, rows that were used, three numbers of the caller's, the time at which it
+# Number of the record, rows that were used, two numbers of the caller's, the time at which it
 # was written, and a checksum.
-_RECORD = struct.Struct('<qqqqqqI')
+_RECORD = struct.Struct('<qqqqqI')
 _SLOT = 4096  # bytes: what a disk writes whole
 # Most nanoseconds between the time in a record and that of its file, whose clock is coarse.
 _TOLERANCE = 200_000_000
@@ -37,7 +37,7 @@ class MarkFile:
     path: the file; made where it does not exist.
 
   Attributes:
-    kept: three numbers that the caller keeps with the mark, each of 64 bits with a sign.
+    kept: two numbers that the caller keeps with the mark, each of 64 bits with a sign.
     is_put_back: whether the file was copied, put back from a backup, or given other permissions
       after it was written last.
   """
@@ -47,14 +47,14 @@ class MarkFile:
     self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
     self._rows: int | None = None
     self._number = 0  # Of the newest record, which determines its place.
-    self.kept = (0, 0, 0)
+    self.kept = (0, 0)
     self._ahead = 0  # Nanoseconds by which the file system's clock is ahead of this machine's.
     state, written = os.fstat(self._handle), 0
     for slot in range(2):
       record = _read(os.pread(self._handle, _RECORD.size, slot * _SLOT))
       if record is not None and record[0] > self._number:
         self._number, self._rows, *kept, written = record
-        self.kept = (kept[0], kept[1], kept[2])
+        self.kept = (kept[0], kept[1])
     # After a loss of power, the time of the file may be an earlier one.
     self.is_put_back = self._rows is not None and state.st_ctime_ns > written + _TOLERANCE
     if state.st_size and self._rows is None:

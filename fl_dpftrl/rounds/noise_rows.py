@@ -4,6 +4,8 @@ import contextlib
 import functools
 import os
 import pathlib
+import struct
+import zlib
 
 import numpy as np
 
@@ -16,7 +18,9 @@ from fl_dpftrl.rounds import guard
 from fl_dpftrl.strategies import document, files
 
 _FORMAT = 1
-_SECRET_NAME, _MARK_NAME, _LOCK_NAME = 'secret.json', 'used', 'lock'
+_SECRET_NAME, _MARK_NAME, _TRAIL_NAME, _LOCK_NAME = 'secret.json', 'used', 'trail', 'lock'
+# The row after one that was given out, what the rows up to it add up to, and a checksum.
+_TRAIL = struct.Struct('<qQI')
 _ORIGIN = 'seed_from'  # Its key.
 _SNAPSHOT_ROWS = 16
 # Rows that a strategy without an end is provided for.
@@ -34,8 +38,7 @@ class NoiseRows:
   Threads may ask at the same time; a process that was forked from this one may not.
 
   The next row is made in the background while the last one is in use. Buffers are in memory, and
-  a snapshot of them in the folder every 16 rows, of small rows
-  every 256.
+  a snapshot of them in the folder every 16 rows, of small rows every 256.
 
   The folder must not be copied and used twice, nor be put back from a backup: rows that were used
   since would repeat. Both are noticed by the times that the file system keeps, and refused. A
@@ -88,12 +91,13 @@ class NoiseRows:
       ) from None
     self._giving, self._process = durable.ThreadLock(self._folder), os.getpid()
     self._mark: mark.MarkFile | None = None
-    self._next, self._trail = 0, 0  # Of the rows that were given out; a trail of 0 is not known.
+    self._trail = -1  # Descriptor of its file.
+    self._next, self._is_checked = 0, False  # Whether this machine makes the rows given out.
     self._rows = ahead.Rows(self._source, size, self.max_rows)
     try:
       durable.remove_leftovers(self._folder)
       self._seed = self._secret(noise_seed, moved)
-      self._next, self._trail = self._released(), self._opened().kept[0]
+      self._next, self._known = self._released(), self._read_trail()
     except BaseException:
       self.close()
       raise
@@ -133,25 +137,24 @@ class NoiseRows:
           f'row {t} was given out before, or one after it, and would enter a second sum; the next'
           f' is {first}'
         )
+      self._check_machine()
       values, made = self._rows.row(self._seed, t)
-      if t == first and self._trail and self._trail % 2**64 != made.before:
-        raise mark.LostStateError(
-          'this machine makes other rows of noise than the one that made the rows before; go on'
-          ' there'
-        )
-      self._use(t + 1, made.after)
+      self._use(t + 1)
+      # Without a sync: only a loss of power leaves an earlier row's.
+      os.pwrite(self._trail, _packed(t + 1, made.after), 0)
       return values
 
   def prepare(self) -> None:
     """Starts to make the next row in the background."""
-    if self.next_row < self.max_rows:
-      self._rows.prepare(self._seed, self.next_row)
+    row = self.next_row if self._is_checked else self._known[0]
+    if row < self.max_rows:
+      self._rows.prepare(self._seed, row)
 
   def skip_to(self, t: int) -> None:
     """Marks the rows before row t as used, durably, without making them."""
     with self._giving:
       if t > self.next_row:
-        self._use(t, 0)
+        self._use(t)
 
   def reserve(self, t: int) -> None:
     """Marks the rows before row t as used, durably, to give them out without further writes.
@@ -160,7 +163,7 @@ class NoiseRows:
     """
     with self._giving:
       if t > self._released():
-        self._mark_used(t, 0)
+        self._opened().mark_released(t)
 
   def close(self) -> None:
     """Lets another process use the folder."""
@@ -169,6 +172,9 @@ class NoiseRows:
     if self._mark is not None:
       self._mark.close()
       self._mark = None
+    if self._trail >= 0:
+      os.close(self._trail)
+      self._trail = -1
     self._lock.close()
 
   def _opened(self) -> mark.MarkFile:
@@ -181,16 +187,42 @@ class NoiseRows:
   def _released(self) -> int:
     return self._opened().released() or 0
 
-  def _use(self, num_rows: int, trail: int) -> None:
+  def _use(self, num_rows: int) -> None:
     """Marks rows as given out, durably unless they are reserved."""
-    if num_rows >= self._released():
-      self._mark_used(num_rows, trail)
-    self._next, self._trail = num_rows, trail
+    if num_rows > self._released():
+      self._opened().mark_released(num_rows)
+    self._next = num_rows
 
-  def _mark_used(self, num_rows: int, trail: int) -> None:
-    marked = self._opened()
-    marked.kept = (trail - (trail >> 63 << 64), *marked.kept[1:])
-    marked.mark_released(num_rows)
+  def _check_machine(self) -> None:
+    """Makes the row after the last that was given out again: it tells all before it."""
+    row, trail = self._known
+    if not self._is_checked and row < self.max_rows:
+      if self._rows.row(self._seed, row)[1].before != trail:
+        raise mark.LostStateError(
+          'this machine makes other rows of noise than the one that made the rows before; go on'
+          ' there'
+        )
+    self._is_checked = True
+
+  def _read_trail(self) -> tuple[int, int]:
+    """Returns a row after one that was given out, and what the rows before it add up to."""
+    path = self._folder / _TRAIL_NAME
+    try:
+      self._trail = os.open(path, os.O_RDWR)
+      content = os.pread(self._trail, _TRAIL.size, 0)
+      row, trail, _ = _TRAIL.unpack(content)
+    except (OSError, struct.error):
+      row, trail, content = -1, 0, b''
+    if row < 0 or content != _packed(row, trail):
+      raise mark.LostStateError(
+        f'{path} is gone or damaged, which alone says which rows were made; name another folder'
+      )
+    if row > self._released():
+      raise mark.LostStateError(
+        f'{self._folder} was put back from a backup in part: row {row - 1} was given out, and would'
+        ' repeat; name another folder'
+      )
+    return row, trail
 
   def _secret(self, noise_seed: int | None, moved: bool) -> bytes:
     """Returns the seed, which is made with the folder; opens the mark beside it."""
@@ -203,7 +235,8 @@ class NoiseRows:
         raise mark.LostStateError(
           f'{secret} is gone, and its noise cannot go on; name another folder'
         )
-      self._mark_used(0, 0)  # Before there is a seed: a mark that is gone was there.
+      self._opened().mark_released(0)  # Before there is a seed: a mark that is gone was there.
+      durable.write_durably(self._folder / _TRAIL_NAME, _packed(0, 0), private=True)
       durable.sync_folder(self._folder)
       seed = normals.system_seed() if noise_seed is None else normals.fixed_seed(noise_seed)
       durable.write(secret, {'seed': seed.hex(), _ORIGIN: origin, **self._facts()})
@@ -237,7 +270,7 @@ class NoiseRows:
         ' or does not say; go on as it was begun, or name another folder'
       )
     is_new = not any(self._opened().kept) and not self._released()  # Its process was killed here.
-    if self._opened().is_put_back or self._opened().kept[1:] != _identity_of(secret):
+    if self._opened().is_put_back or self._opened().kept != _identity_of(secret):
       if not moved and (not is_new or self._opened().is_put_back):
         raise mark.LostStateError(
           f'{self._folder} is a copy, or was put back from a backup: rows of noise may have been'
@@ -256,7 +289,7 @@ class NoiseRows:
   def _identify(self, secret: pathlib.Path) -> None:
     """Records in the mark which file of the seed it belongs to."""
     opened = self._opened()
-    opened.kept = (opened.kept[0], *_identity_of(secret))
+    opened.kept = _identity_of(secret)
     opened.mark_released(self._released())
 
   def _facts(self) -> dict[str, str | int]:
@@ -282,6 +315,11 @@ class NoiseRows:
       folder=self._folder,
     )
     return ahead.LocalSource(new_maker, saved, _SNAPSHOT_ROWS * ahead.at_once(self.size))
+
+
+def _packed(row: int, trail: int) -> bytes:
+  content = _TRAIL.pack(row, trail, 0)[:-4]
+  return content + struct.pack('<I', zlib.crc32(content))
 
 
 def _identity_of(path: pathlib.Path) -> tuple[int, int]:

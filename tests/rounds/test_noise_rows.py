@@ -13,7 +13,7 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl.files import durable, mark
 from fl_dpftrl.noise import normals
 from fl_dpftrl.noise import rows as rows_lib
-from fl_dpftrl.rounds import guard
+from fl_dpftrl.rounds import guard, noise_rows
 from tests import every_family
 
 BLT = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
@@ -166,10 +166,8 @@ def test_a_mark_alone_that_was_put_back_is_noticed(in_place, tmp_path):
     os.replace(other, path)
   with pytest.raises(mark.LostStateError, match='was put back from a backup'):
     opened(tmp_path)
-  opened(tmp_path, moved=True).close()
-  time.sleep(0.3)
-  with opened(tmp_path) as rows:
-    rows.row(1)
+  with pytest.raises(mark.LostStateError, match='in part: row 1 was given out, and would repeat'):
+    opened(tmp_path, moved=True)
 
 
 def test_the_clock_of_the_file_system_may_be_another(tmp_path, monkeypatch):
@@ -201,6 +199,8 @@ def test_a_secret_seed_and_a_known_one_are_not_mixed(first, then, tmp_path):
     ('secret.json', b'{}', 'secret.json is damaged'),
     ('used', None, 'used is gone'),
     ('used', b'\0' * 40, 'used is damaged'),
+    ('trail', None, 'trail is gone or damaged'),
+    ('trail', b'\0' * 24, 'trail is gone or damaged'),
   ],
 )
 def test_lost_files_are_told(name, content, message, tmp_path):
@@ -222,27 +222,38 @@ def test_a_torn_record_leaves_the_one_before(tmp_path):
   marked = mark.MarkFile(path)
   assert marked.released() is None
   for rows in (1, 2, 4, 6):
-    marked.kept = (rows * 10, -1, 7)
+    marked.kept = (rows * 10, -7)
     marked.mark_released(rows)
   marked.close()
   content = path.read_bytes()
-  for byte in {*range(60), *range(4090, len(content))}:
+  for byte in {*range(52), *range(4090, len(content))}:
     changed = bytearray(content)
     changed[byte] ^= 0xFF
     path.write_bytes(changed)
     marked = mark.MarkFile(path)
-    assert (marked.released(), *marked.kept) in ((6, 60, -1, 7), (4, 40, -1, 7))
+    assert (marked.released(), *marked.kept) in ((6, 60, -7), (4, 40, -7))
     marked.close()
 
 
-def test_a_machine_that_makes_other_rows_is_told(tmp_path, monkeypatch):
+@pytest.mark.parametrize('end', ['given', 'skipped', 'reserved'])
+def test_a_machine_that_makes_other_rows_is_told(end, tmp_path):
+  """Also where rows after the last that was given out are used up."""
   with opened(tmp_path) as rows:
+    if end == 'reserved':
+      rows.reserve(9)
     rows.row(0)
-    marked = rows._opened()
-    marked.kept = (marked.kept[0] + 1, *marked.kept[1:])
-    marked.mark_released(1)
+    rows.row(2)
+    if end == 'skipped':
+      rows.skip_to(7)
+  path = tmp_path / 'trail'
+  row, trail, _ = noise_rows._TRAIL.unpack(path.read_bytes())
+  assert row == 3
+  with opened(tmp_path) as rows:
+    assert rows.next_row == {'given': 3, 'skipped': 7, 'reserved': 9}[end]
+    rows.row(rows.next_row)
+  path.write_bytes(noise_rows._packed(row, trail + 1))
   with opened(tmp_path) as rows, pytest.raises(mark.LostStateError, match='makes other rows'):
-    rows.row(1)
+    rows.row(rows.next_row)
 
 
 def test_nothing_is_written_once_it_is_closed(tmp_path):
