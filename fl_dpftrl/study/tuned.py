@@ -145,10 +145,15 @@ def best(
     if (path / _CELLS_NAME).exists():
       raise ValueError(f'{path} holds a study that is not tuned; name a new folder')
     accounted = _accounted(design, noises, tuning, score)  # Refuses what none holds for.
-    if not (path / PLAN_NAME).exists():
+    secret, is_new = path / _SECRET_NAME, not (path / PLAN_NAME).exists()
+    if is_new:
       durable.write_durably(path / PLAN_NAME, json.dumps(plan).encode())
-    secret = path / _SECRET_NAME
     if not (path / _WINNER_NAME).exists():
+      if not is_new and not (secret / _DRAWS_NAME).exists():
+        raise ValueError(
+          f'{path} was begun, and its draws are gone: runs would be drawn a second time. Name a new'
+          ' folder; what was run here has spent its ε'
+        )
       secret.mkdir(mode=0o700, exist_ok=True)
       os.chmod(secret, 0o700)  # There may be one already.
       if not (secret / _WINNER_NAME).exists():

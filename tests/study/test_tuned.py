@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -117,6 +118,15 @@ def test_an_interrupted_study_goes_on_with_the_same_draws(tmp_path):
   done = [*first.cells, *second.cells]
   assert [cell.seed for cell, _ in done] == [seed for _, seed in draws]
   assert found.score == max(value for _, value in done) and not secret.exists()
+
+
+def test_lost_draws_are_not_drawn_again(tmp_path):
+  folder = tmp_path / 'tuned'
+  with pytest.raises(KeyboardInterrupt):
+    tune(Recorder(ends=[None, KeyboardInterrupt]), folder)
+  shutil.rmtree(folder / 'secret')
+  with pytest.raises(ValueError, match='its draws are gone'):
+    tune(saved, folder)
 
 
 def test_a_winner_is_chosen_once_whatever_crashes(tmp_path, monkeypatch):
