@@ -44,14 +44,6 @@ def to_matrix(coefficients: np.ndarray) -> np.ndarray:
   return matrix
 
 
-def of_matrix(matrix: np.ndarray, num_bands: int) -> np.ndarray:
-  """Returns the first bands of a square matrix; it undoes `to_matrix`."""
-  coefficients = np.zeros((len(matrix), num_bands))
-  for j in range(num_bands):
-    coefficients[j:, j] = np.diagonal(matrix, -j)
-  return coefficients
-
-
 def check(name: str, coefficients: np.ndarray) -> None:
   """Raises ValueError unless these are the bands of a matrix with a positive diagonal.
 
