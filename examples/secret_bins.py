@@ -13,6 +13,7 @@ import sys
 import fl_dpftrl as dpftrl
 from fl_dpftrl import error, style
 from fl_dpftrl.amplification import accountant, sampling
+from fl_dpftrl.text import rounding
 
 ROUNDS, BINS, BATCH, DELTA = 2052, 342, 1000, 1e-6
 SAMPLES = 10**6
@@ -91,7 +92,7 @@ def epsilons(before: float = 4.0) -> list[dict[str, float | str]]:
         )
         rows.append(
           {'strategy': name, 'bins': num_bins, 'delta': delta, 'before': before,
-           'after': round(after.epsilon(), 3)}
+           'after': rounding.up(after.epsilon())}
         )  # fmt: skip
         print(rows[-1], file=sys.stderr)
   return rows
