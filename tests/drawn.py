@@ -37,9 +37,10 @@ def schemes(draw):
   )
 
 
-def batches(scheme, seed=0):
-  """The examples of each round of a run with a sampling scheme."""
-  return [cohort.device_ids for cohort in partition.Partition(scheme=scheme, seed=seed).rounds()]
+def batches(scheme, seed=0, **options):
+  """The examples, or devices, of each round of a run with a sampling scheme."""
+  drawn = partition.Partition(scheme=scheme, seed=seed, **options)
+  return [cohort.device_ids for cohort in drawn.rounds()]
 
 
 def columns(rounds):

@@ -39,7 +39,7 @@ def test_no_adversary_exceeds_the_bound_and_each_wrong_bound_is_exceeded(absent)
       'one': adversaries.gram(c, [rounds[:1] for rounds in patterns]),
     }
     allowed = adversaries.bound(gram, chances, epsilon, absent=absent)
-    found = adversaries.best(c, patterns, chances, epsilon, absent=absent, nodes=60)
+    found = adversaries.best(c, patterns, chances, epsilon, absent=absent, updates=(-1.0, 1.0))
     assert found <= allowed * (1.0 + 1e-3)
     for name, other in wrong.items():
       refuted[name] += found > 1.01 * adversaries.bound(other, chances, epsilon, absent=absent)
@@ -110,9 +110,7 @@ def exact(gram, delta, *, most=12.0):
   return optimize.brentq(excess, 0.0, most)
 
 
-@pytest.mark.parametrize(
-  'square, between, delta', [(1.5, 1.35, 1e-6), (2.0, 1.0, 1e-5), (0.2, 0.1, 1e-8)]
-)
+@pytest.mark.parametrize('square, between, delta', [(2.0, 1.0, 1e-5), (0.2, 0.1, 1e-8)])
 def test_two_bins_by_integration(square, between, delta):
   gram = np.array([[square, between], [between, square]])
   right = exact(gram, delta)
@@ -171,7 +169,7 @@ def test_bins_that_are_left_over_join_no_class(square, delta):
   assert bound._spread(gram, 2)[0] > 0.7 * square  # With those that wrap around.
 
 
-@pytest.mark.parametrize('seed', range(5))
+@pytest.mark.parametrize('seed', range(3))
 def test_both_directions_are_covered(seed):
   """Also where bins have different numbers of rounds, or different ones."""
   rows = np.random.default_rng(seed).uniform(0.3, 1.2, (3, 2))
@@ -216,7 +214,7 @@ def test_gaps_that_do_not_depend_on_the_phase_are_dominated():
   assert ((c @ marks).T @ (c @ marks) <= bins.gram(strategy, dpftrl.SecretBins(n, b))).all()
 
 
-@pytest.mark.parametrize('name', ['identity', 'tree_full', 'blt-b100'])
+@pytest.mark.parametrize('name', ['tree_full', 'blt-b100'])
 def test_calibrated_noise_meets_epsilon_and_hardly_more(name):
   scheme = dpftrl.SecretBins(64, 8)
   found = dpftrl.calibrate(name, scheme, epsilon=3.0, delta=1e-6)
@@ -237,14 +235,8 @@ def test_what_a_guarantee_says():
   assert found.epsilon() == found.epsilon(1e-6) < found.epsilon(1e-8)
   assert math.isclose(found.sensitivity, math.sqrt(8.0), rel_tol=1e-9)
   lines = ' '.join(found.assumptions)
-  for words in (
-    '8 bins',
-    'report goal',
-    'divisor is a constant',
-    'secret for ever',
-    'this run alone',
-  ):
-    assert words in lines
+  stated = ('8 bins', 'report goal', 'divisor is a constant', 'secret for ever', 'this run alone')
+  assert all(words in lines for words in stated)
   with pytest.raises(ValueError, match='no event'):
     found.to_dp_event()
 
@@ -277,9 +269,7 @@ def test_more_bins_than_rounds_are_refused(num_rounds, num_bins, words):
 def test_more_rounds_than_the_strategy_has_are_refused():
   options = {'noise_multiplier': 4.0, 'delta': 1e-6}
   with pytest.raises(ValueError, match='num_rounds'):
-    dpftrl.account(
-      dpftrl.Banded([[1.0]] * 8), dpftrl.SecretBins(9, 3), noise_multiplier=4.0, delta=1e-6
-    )
+    dpftrl.account(dpftrl.Banded([[1.0]] * 8), dpftrl.SecretBins(9, 3), **options)
   with pytest.raises(ValueError, match='too large'):
     dpftrl.account('identity', dpftrl.SecretBins(50_000, 3), **options)
   with pytest.raises(ValueError, match='rho'):

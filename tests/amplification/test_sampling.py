@@ -79,11 +79,6 @@ fixed = functools.partial(of_kind, sampling.CyclicFixedSize)
 shuffled = functools.partial(of_kind, sampling.Shuffled)
 
 
-def test_parts():
-  cut = poisson(num_rounds=20, num_examples=1003, batch_size=25, num_parts=8)
-  assert (cut.part_size, cut.sampling_probability, cut.compositions) == (125, 0.2, 3)
-
-
 @pytest.mark.parametrize(
   'make, arguments, message',
   [
@@ -151,12 +146,6 @@ def test_calibrated_noise_meets_epsilon(scheme, adjacency):
   multiplier = least.noise_multiplier
   again = accountant.account(strategy, scheme, noise_multiplier=multiplier, **options)
   assert again == least
-
-
-def test_assumptions_say_how_batches_are_drawn():
-  lines = ' '.join(accountant.assumptions(poisson(num_parts=4)))
-  for words in ('4 parts', '64 rounds', 'probability 0.2', 'shuffled'):
-    assert words in lines
 
 
 def likelihoods(outputs, matrix, first, others, sigma):
