@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
-import threading
+from concurrent import futures
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -159,11 +159,8 @@ def test_threads_append_one_round_at_a_time(tmp_path):
           pass
       turns.append(device)
 
-  threads = [threading.Thread(target=append, args=(f'd{i}',)) for i in range(4)]
-  for thread in threads:
-    thread.start()
-  for thread in threads:
-    thread.join()
+  with futures.ThreadPoolExecutor(4) as pool:
+    list(pool.map(append, (f'd{i}' for i in range(4))))
   assert log.num_rounds == 40
   assert sorted(log.cohort(t).item() for t in range(40)) == sorted(turns)
 

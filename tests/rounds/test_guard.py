@@ -1,6 +1,7 @@
 """The guard admits whom a count by hand admits, and never passes its budget."""
 
 import threading
+from concurrent import futures
 
 import hypothesis
 import numpy as np
@@ -176,11 +177,8 @@ def test_threads_share_no_round_and_lose_no_device(tmp_path):
       for i in range(4):
         admitted.append((first.admit([f'{device} {i}']).round_index, f'{device} {i}'))
 
-    threads = [threading.Thread(target=ask, args=(f'd{k}',)) for k in range(4)]
-    for thread in threads:
-      thread.start()
-    for thread in threads:
-      thread.join()
+    with futures.ThreadPoolExecutor(4) as pool:
+      list(pool.map(ask, (f'd{k}' for k in range(4))))
     assert sorted(t for t, _ in admitted) == list(range(1, 17))
     assert all(first.log.cohort(t).tolist() == [device] for t, device in admitted)
 
