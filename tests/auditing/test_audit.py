@@ -29,10 +29,10 @@ def checks(strategy, change=lambda rows: rows, sizes=SIZES, **options):
 
 
 @pytest.mark.parametrize('name', STRATEGIES)
-def test_sound_noise_passes_120_of_120_audits(name):
+def test_sound_noise_passes_60_of_60_audits(name):
   sizes = [(1000,), (997, 1), (600, 50, 7), (60,) + 10 * (3,)]
-  first = 1000 + 24 * list(STRATEGIES).index(name)
-  for seed in range(first, first + 24):
+  first = 1000 + 12 * list(STRATEGIES).index(name)
+  for seed in range(first, first + 12):
     subject = changed.Changed(STRATEGIES[name], sizes[seed % 4], seed=seed)
     assert not failed(changed.checks(subject, STRATEGIES[name])), seed
 
@@ -71,14 +71,14 @@ def test_a_coarse_grid_of_the_noise_shows_a_device(grid):
   assert not low_bits.check(present, np.rint(noise[1] / grid) * grid, 1e-4).passed
 
 
-@pytest.mark.parametrize('name', STRATEGIES)
+@pytest.mark.parametrize('name', ['identity', 'blt'])
 def test_too_little_noise_is_found(name):
   found = failed(checks(STRATEGIES[name], lambda rows: 0.9 * rows))
   assert {'noise_scale', 'noise_scale_of_rows', 'noise_scale_of_tensors'} <= found
   assert 'noise_shape' not in found
 
 
-@pytest.mark.parametrize('name', [n for n in STRATEGIES if n != 'identity'])
+@pytest.mark.parametrize('name', ['blt', 'lambda_cgd'])
 def test_rows_in_another_order_are_found(name):
   order = np.arange(16) ^ 1
   assert 'rows_uncorrelated' in failed(checks(STRATEGIES[name], lambda rows: rows[order]))
@@ -93,7 +93,7 @@ def test_rows_in_another_order_in_a_small_tensor_are_found():
   assert found['rows_uncorrelated'].where.startswith('tensor 1, rounds ')
 
 
-@pytest.mark.parametrize('name', STRATEGIES)
+@pytest.mark.parametrize('name', ['identity', 'blt'])
 def test_a_reused_row_is_found(name):
   order = np.where(np.arange(16) == 9, 4, np.arange(16))
   found = checks(STRATEGIES[name], lambda rows: rows[order])

@@ -5,7 +5,7 @@ import pytest
 import scipy.linalg
 
 from fl_dpftrl import sensitivity
-from fl_dpftrl.families import banded_inverse, lambda_cgd
+from fl_dpftrl.families import banded_inverse
 from fl_dpftrl.participation import schemas
 from tests import oracle
 
@@ -55,15 +55,3 @@ def test_rounding_of_a_constant_column_changes_no_kind(num_rounds):
 def test_an_inverse_that_overflows_is_refused():
   with pytest.raises(ValueError, match='overflows within 2000 rounds'):
     banded_inverse.BandedInverse([1.0, -3.0]).strategy_matrix(2000)
-
-
-@pytest.mark.parametrize('decay', [0.0, 0.4, 0.97, 1.0])
-@pytest.mark.parametrize('num_rounds', [1, 2, 30])
-def test_lambda_cgd_is_the_banded_inverse_of_two_bands(decay, num_rounds):
-  strategy, other = lambda_cgd.LambdaCGD(decay), banded_inverse.BandedInverse([1.0, -decay])
-  for name in ('strategy_matrix', 'noising_matrix', 'per_query_error'):
-    one, expected = (getattr(each, name)(num_rounds) for each in (strategy, other))
-    np.testing.assert_allclose(one, expected, rtol=1e-12, atol=1e-15)
-  schema = schemas.MinSep(num_rounds=num_rounds, min_sep=3)
-  expected = pytest.approx(sensitivity.sensitivity(other, schema).value)
-  assert sensitivity.sensitivity(strategy, schema) == (expected, 'exact')

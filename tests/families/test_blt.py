@@ -148,18 +148,3 @@ def test_coefficients_never_increase(pairs):
   coefficients = blt.BLT(decay, scale).column(50)
   assert (coefficients >= 0.0).all()
   assert (np.diff(coefficients) <= 0.0).all()
-
-
-@pytest.mark.parametrize('min_sep, most', [(1, None), (3, None), (10, 10**8)])
-def test_a_billion_rounds_with_very_many_participations(min_sep, most):
-  """Every round's contribution grows to that of the whole history."""
-  schema = schemas.MinSep(num_rounds=10**9, min_sep=min_sep, max_participations=most)
-  strategy = blt.BLT([0.5], [0.25])
-  value = sensitivity.sensitivity(strategy, schema).value
-  # Away from the start the columns' sum repeats itself every min_sep rows.
-  first = column(strategy, 50 * 30).astype(float)
-  total = np.zeros_like(first)
-  for start in range(0, first.size, min_sep):
-    total[start:] += first[: first.size - start]
-  period = total[-30:] @ total[-30:] / 30
-  assert value == pytest.approx(math.sqrt(1e9 * period), rel=1e-7)

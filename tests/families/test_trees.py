@@ -73,15 +73,6 @@ def test_many_restarts_are_exact():
   assert first[0] * (1 - 1e-12) <= value <= 1.1 * first[0]
 
 
-@pytest.mark.parametrize('n, b, k', [(100, 7, None), (100, 1, 30), (97, 13, 4), (64, 16, 4)])
-def test_fixed_separation(n, b, k):
-  schema = schemas.FixedSeparation(num_rounds=n, min_sep=b, max_participations=k)
-  strategy = tree_online.TreeOnline()
-  general = sensitivity.gram_sensitivity(strategy.gram_matrix(n), schema)
-  expected = pytest.approx(general.value, rel=1e-12), 'exact'
-  assert sensitivity.sensitivity(strategy, schema) == expected
-
-
 def test_patterns_of_a_log_of_a_million_rounds():
   patterns = [[5], [0, 1], [2**19, 2**19 + 1, 10**6 - 1]]
   values, kind = sensitivity.pattern_sensitivity(tree_online.TreeOnline(), 10**6, patterns)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import sensitivity, workloads
-from fl_dpftrl.families import banded as family
 from fl_dpftrl.optimization import banded
 from fl_dpftrl.optimization.problem import Problem
 from fl_dpftrl.participation import schemas
@@ -97,8 +96,10 @@ def test_columns_have_norm_one_and_the_sensitivity_is_exact(objective, n, b, k):
   [
     (512, 1, 1, None, 2.7393846561 * 1.0005),  # the optimum of all C, Denisov et al. 2022
     (1024, 1, 1, 32, 4.89835),
-    (1024, 1, 1, 128, 3.44655),
-    pytest.param(16384, 1, 1, 16, 23.0925, marks=pytest.mark.thorough),
+    *(
+      pytest.param(*row, marks=pytest.mark.thorough)
+      for row in ((1024, 1, 1, 128, 3.44655), (16384, 1, 1, 16, 23.0925))
+    ),
   ],
 )
 def test_reaches_what_is_known(n, b, k, num_bands, known):
@@ -106,17 +107,6 @@ def test_reaches_what_is_known(n, b, k, num_bands, known):
   loss = problem.loss(banded.optimize(problem, num_bands))
   assert loss <= known
   assert n != 512 or loss >= 2.7393846561 - 1e-9
-
-
-def test_the_mean_is_at_a_minimum():
-  problem = Problem(SINGLE, 'rms')
-  strategy = banded.optimize(problem, 6)
-  best = problem.loss(strategy)
-  generator = np.random.default_rng(0)
-  for _ in range(20):
-    noise = generator.normal(size=strategy.coefficients.shape, scale=3e-3)
-    other = family.Banded(strategy.coefficients + (strategy.coefficients != 0) * noise)
-    assert problem.loss(other) >= best * (1 - 1e-5)
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,8 @@ KNOWN = [
   (2052, 342, 6, 2, 'max', 10.8063),
   (2052, 342, 6, 3, 'max', 10.7514),
   (2052, 342, 6, 4, 'max', 10.7341),
-  (2052, 342, 6, 8, 'max', 10.7341),
   (2052, 342, 6, 2, 'rms', 9.1828),
   (2052, 342, 6, 3, 'rms', 9.1713),
-  (2052, 342, 6, 8, 'rms', 9.1713),
   (2000, 1, 1, 4, 'max', 3.4866),
   (2000, 1, 1, 4, 'rms', 3.2704),
   (4000, 400, 5, 4, 'max', 10.6722),
@@ -73,6 +71,7 @@ def test_chooses_as_many_buffers_as_are_worth_it(n, b, k, objective, num_buffers
 
 
 @pytest.mark.slow
+@hypothesis.settings(max_examples=10)
 @hypothesis.given(
   st.integers(1, 10**10),
   st.floats(0.0, 1.0),
@@ -93,11 +92,9 @@ def test_never_fails(n, separation, share, momentum, objective, num_buffers):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('schedule', [(0.0, 0.0), (0.2, 0.3)])
-@pytest.mark.parametrize('num_buffers', [1, 3])
+@pytest.mark.parametrize('schedule, power', [((0.0, 0.0), 40.0), ((0.2, 0.3), 1.0)])
+@pytest.mark.parametrize('num_buffers, momentum', [(1, 0.9), (3, 0.0)])
 @pytest.mark.parametrize('objective', ['rms', 'max'])
-@pytest.mark.parametrize('momentum', [0.0, 0.9])
-@pytest.mark.parametrize('power', [1.0, 40.0])
 def test_value_and_gradient(schedule, num_buffers, objective, momentum, power):
   every = [schemas.MinSep(*row) for row in ((50, 7, 4), (50, 5, None), (33, 1, 1))]
   workload = workloads.Workload(momentum, *schedule)

@@ -53,22 +53,6 @@ def test_one_participation_at_any_size(num_rounds, objective):
   assert sensitivity.sensitivity(best.strategy, problem.schema) == (one, 'exact')
 
 
-def test_equals_a_general_minimiser():
-  """Over all C with columns of norm 1, with numerical gradients."""
-  size = 6
-  lower, queries = np.tril_indices(size), np.tri(size)
-
-  def objective(entries):
-    matrix = np.zeros((size, size))
-    matrix[lower] = entries
-    matrix /= np.linalg.norm(matrix, axis=0)
-    return np.linalg.norm(queries @ np.linalg.inv(matrix))
-
-  result = optimize_lib.minimize(objective, np.eye(size)[lower], method='L-BFGS-B', tol=1e-14)
-  best = dense.solve(once(size), tolerance=1e-10)
-  assert best.loss * math.sqrt(size) == pytest.approx(result.fun, rel=1e-6)
-
-
 @pytest.mark.slow
 @hypothesis.given(
   st.integers(1, 7),
@@ -93,7 +77,7 @@ def test_nothing_is_better_than_the_bound(n, b, k, cls, objective, beta, seed):
 
 
 @pytest.mark.parametrize('objective', OBJECTIVES)
-@pytest.mark.parametrize('n, b', [(36, 6), (40, 9), (24, 24), (17, 2)])
+@pytest.mark.parametrize('n, b', [(40, 9), (24, 24), (17, 2)])
 def test_many_participations(n, b, objective):
   """A device comes back every b rounds until the end."""
   problem = Problem(schemas.FixedSeparation(n, b), objective)
@@ -141,7 +125,7 @@ def test_many_participations_equal_a_general_minimiser():
 
   found = dense.solve_multi_epoch(Problem(schema, 'rms'), tolerance=1e-10)
   best = math.inf
-  for seed in range(4):
+  for seed in range(2):
     start = triangle(size, seed, 0.5)[lower]
     for _ in range(3):  # The maximum has corners, at which simplices get stuck.
       start = optimize_lib.minimize(

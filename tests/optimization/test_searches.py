@@ -10,6 +10,7 @@ from fl_dpftrl.optimization.problem import Problem
 from fl_dpftrl.participation import schemas
 
 SCHEMA = schemas.MinSep(num_rounds=96, min_sep=24)
+MOMENTUM = workloads.Workload(0.9)
 COOLDOWN = workloads.Workload(0.95, cooldown_fraction=0.25)
 SEARCHES = {
   'banded': lambda problem: banded.optimize(problem, 6),
@@ -39,8 +40,9 @@ def test_tells_of_its_progress_and_is_the_same_every_time(search):
 
 
 @each
-@pytest.mark.parametrize('objective', ['rms', 'max'])
-@pytest.mark.parametrize('workload', [workloads.Workload(0.9), COOLDOWN])
+@pytest.mark.parametrize(
+  'objective, workload', [('rms', COOLDOWN), ('max', workloads.Workload(0.9))]
+)
 def test_each_workload_asks_for_its_own_strategy(search, objective, workload):
   prefix, own = (Problem(schema_of(search), objective, w) for w in (workloads.Workload(), workload))
   for_prefix, for_own = search(prefix), search(own)
@@ -49,12 +51,13 @@ def test_each_workload_asks_for_its_own_strategy(search, objective, workload):
 
 
 @pytest.mark.parametrize('num_rounds', [1, 2, 3, 10])
-@pytest.mark.parametrize('objective', ['rms', 'max'])
+@pytest.mark.parametrize(
+  'objective, cls', [('rms', schemas.FixedSeparation), ('max', schemas.MinSep)]
+)
 @pytest.mark.parametrize('optimize', [banded.optimize, toeplitz.optimize])
-@pytest.mark.parametrize('cls', [schemas.MinSep, schemas.FixedSeparation])
-def test_short_runs_are_no_worse_than_independent_noise(num_rounds, objective, optimize, cls):
+def test_short_runs_are_no_worse_than_independent_noise(num_rounds, objective, optimize):
   for min_sep, most in ((1, None), (2, None), (10, None), (1, 1)):
-    problem = Problem(cls(num_rounds, min_sep, most), objective)
+    problem = Problem(schemas.MinSep(num_rounds, min_sep, most), objective)
     independent = problem.loss(identity.Identity())
     assert problem.loss(optimize(problem)) <= independent * (1 + 1e-9)
 

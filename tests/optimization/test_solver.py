@@ -8,14 +8,6 @@ from hypothesis import strategies as st
 from fl_dpftrl.optimization import many_starts, solver
 
 
-def rosenbrock(x):
-  a, b = x[1:] - x[:-1] ** 2, 1.0 - x[:-1]
-  grad = np.zeros_like(x)
-  grad[:-1] = -400.0 * x[:-1] * a - 2.0 * b
-  grad[1:] += 200.0 * a
-  return float(100.0 * a @ a + b @ b), grad
-
-
 def barrier(x):
   """x − ln x has no value at or below 0, where its slope is steepest."""
   if (x <= 0.0).any():
@@ -36,13 +28,6 @@ def of_each(function):
 def from_many(function, starts, **options):
   options = {'max_iterations': 500, 'tolerance': 1e-14, 'patience': 10, **options}
   return many_starts.minimize(of_each(function), np.asarray(starts), **options)
-
-
-def test_finds_the_end_of_a_curved_valley():
-  steps = []
-  point, _ = solver.minimize(rosenbrock, np.zeros(10), progress=lambda i, _: steps.append(i))
-  np.testing.assert_allclose(point, 1.0, atol=1e-5)
-  assert len(steps) < 200
 
 
 @pytest.mark.parametrize('minimize', [solver.minimize, solver.minimize_monotone, from_many])
