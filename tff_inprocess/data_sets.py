@@ -6,7 +6,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.data.ops import dataset_ops
 from tensorflow.python.eager import context as contexts
 from tensorflow.python.framework import ops
 
@@ -104,20 +103,17 @@ def specs(kind: Kind) -> list[tf.TensorSpec]:
 
 
 def cut(kind: Kind, parts: Sequence[tf.Tensor], batch_size: tf.Tensor) -> tf.Tensor:
-  """Returns the batches of a kind as the variant of a data set, by three operations."""
+  """Returns the batches of a kind as the variant of a data set, by two operations."""
   flat = tf.nest.flatten(element_spec(kind))
-  made = {
-    'output_types': [spec.dtype for spec in flat],
-    'output_shapes': [spec.shape for spec in flat],
-  }
   rows = tf.raw_ops.TensorSliceDataset(
     components=parts, output_shapes=[spec.shape[1:] for spec in flat]
   )
-  grouped = tf.raw_ops.BatchDatasetV2(
-    input_dataset=rows, batch_size=batch_size, drop_remainder=tf.constant(False), **made
-  )
-  return tf.raw_ops.OptionsDataset(
-    input_dataset=grouped, serialized_options=_serialized_options(), **made
+  return tf.raw_ops.BatchDatasetV2(
+    input_dataset=rows,
+    batch_size=batch_size,
+    drop_remainder=tf.constant(False),
+    output_types=[spec.dtype for spec in flat],
+    output_shapes=[spec.shape for spec in flat],
   )
 
 
@@ -136,25 +132,28 @@ def unchanging(array: np.ndarray) -> tf.Tensor:
   return ops.EagerTensor(array, context.device_name, of)
 
 
-def has_own_options(data_set: tf.data.Dataset) -> bool:
-  """Tells a data set that has options of its own: `batches`, or one that was built in a graph."""
-  return isinstance(data_set, (Batches, dataset_ops._VariantDataset))
+def lean(variant: tf.Tensor, structure: Any) -> tf.Tensor:
+  """Returns a data set, as a variant, without what costs a small one more than it saves.
+
+  A client's few batches are over before a pipeline could be tuned, and to rewrite it takes longer
+  than to read them.
+
+  Args:
+    structure: specs of an element.
+  """
+  flat = tf.nest.flatten(structure)
+  return tf.raw_ops.OptionsDataset(
+    input_dataset=variant,
+    serialized_options=_lean_options(),
+    output_types=[spec.dtype for spec in flat],
+    output_shapes=[spec.shape for spec in flat],
+  )
 
 
 @functools.cache
-def options() -> tf.data.Options:
-  """Returns options without what costs a small data set more than it saves.
-
-  A client's few batches are over before a pipeline could be tuned, and to rewrite it
-  takes longer than to read them.
-  """
+def _lean_options() -> bytes:
   made = tf.data.Options()
   made.autotune.enabled = False
   made.experimental_optimization.apply_default_optimizations = False
   made.experimental_optimization.inject_prefetch = False
-  return made
-
-
-@functools.cache
-def _serialized_options() -> bytes:
-  return options()._to_proto().SerializeToString()
+  return made._to_proto().SerializeToString()

@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.eager import cancellation, execute
 from tensorflow.python.eager import context as contexts
+from tensorflow_federated.python.core.impl.types import type_conversions
 
 from tff_inprocess import analysis, data_sets, evaluation, failures, imports, randomness
 
@@ -356,6 +357,8 @@ class _Builder:
 def _nested(of: tff.Type, tensors: Iterator[tf.Tensor]) -> imports.Value:
   if isinstance(of, tff.StructType):
     return tuple(_nested(part, tensors) for _, part in tff.structure.to_elements(of))
+  if isinstance(of, tff.SequenceType):
+    return data_sets.lean(next(tensors), type_conversions.type_to_tf_structure(of.element))
   return next(tensors)
 
 

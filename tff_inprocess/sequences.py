@@ -28,7 +28,7 @@ def mapped(
     return _packed(structure, function(randomness.child(seed, index), _nested(element)))
 
   data_set = data_set.enumerate().map(tf.autograph.experimental.do_not_convert(on_element))
-  return tf.data.experimental.to_variant(data_set.with_options(data_sets.options()))
+  return data_sets.lean(tf.data.experimental.to_variant(data_set), data_set.element_spec)
 
 
 def reduced(

@@ -164,9 +164,7 @@ def _data_set(value: Any, of: tff.SequenceType) -> tf.data.Dataset:
   if not isinstance(value, tf.data.Dataset):
     raise _unexpected(f'a data set of type {of}', value)
   _check_elements(of, value.element_spec)
-  if data_sets.has_own_options(value):
-    return value
-  return value.with_options(data_sets.options().merge(value.options()))
+  return value
 
 
 def batches(value: Any, of: tff.Type) -> data_sets.Batches | None:

@@ -189,7 +189,7 @@ class LogWriter:
     for t, device_ids in enumerate(cohorts, first):
       given = ids_lib.column(device_ids)
       ordered = given.take(pc.sort_indices(given))
-      if len(ordered.dictionary_encode().dictionary) < len(ordered):
+      if pc.any(pc.equal(ordered[1:], ordered[:-1])).as_py():
         raise ValueError(f'device_ids holds a device twice in round {t}')
       kind, text = _stored(ordered)
       kinds |= {kind} if len(ordered) else set()

@@ -6,6 +6,8 @@ Those of libraries that are not installed here are run by `make test-adapters`.
 import functools
 import importlib.util
 import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -30,8 +32,8 @@ def opened(folder):
   return dpftrl.open_run(folder / 'participation.parquet', folder / 'strategy.json')
 
 
-def proven(folder):
-  statement = dpftrl.replay(opened(folder), deltas=1e-6)
+def proven(folder, delta=1e-6):
+  statement = dpftrl.replay(opened(folder), deltas=delta)
   assert statement.arithmetic.kind == 'covered' and statement.declared.holds
   return statement
 
@@ -83,6 +85,20 @@ def test_federated_averaging_lowers_the_loss_and_goes_on(name, monkeypatch, tmp_
   measure = lambda line: float(line.split(word)[1].split()[0].rstrip(','))
   assert has_learnt(measure(lines[0]), measure(lines[-1]))
   assert str(statement.worst_case) in lines[-1]
+
+
+@pytest.mark.parametrize(
+  'name, library, delta',
+  [('flower_strategy', 'flwr', 1e-6), ('opacus_optimizer', 'opacus', 1e-5)],
+)
+def test_programs_of_libraries_run_and_then_find_nothing_left(name, library, delta, tmp_path):
+  pytest.importorskip(library)
+  folder = tmp_path / 'run'
+  command = [sys.executable, EXAMPLES / f'{name}.py', folder]
+  for _ in range(2):
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert str(proven(folder, delta).worst_case) in done.stdout
 
 
 CENTRAL = ['--epsilon=8', '--bands=4', '--num_rounds=40', '--batch_size=150']
