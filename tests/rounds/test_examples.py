@@ -88,8 +88,7 @@ def test_federated_averaging_lowers_the_loss_and_goes_on(name, monkeypatch, tmp_
 
 
 @pytest.mark.parametrize(
-  'name, library, delta',
-  [('flower_strategy', 'flwr', 1e-6), ('opacus_optimizer', 'opacus', 1e-5)],
+  'name, library, delta', [('flower_strategy', 'flwr', 1e-6), ('opacus_optimizer', 'opacus', 1e-5)]
 )
 def test_programs_of_libraries_run_and_then_find_nothing_left(name, library, delta, tmp_path):
   pytest.importorskip(library)
