@@ -212,18 +212,6 @@ def test_help_lists_the_commands(run):
   assert re.fullmatch(r'fl-dpftrl \d+\.\d+\.\d+\n', run('--version')[1])
 
 
-def test_as_a_program():
-  line = 'describe identity --num_rounds=4 --json'
-  done = subprocess.run(
-    [sys.executable, '-m', 'fl_dpftrl.commands.main', *line.split()],
-    capture_output=True,
-    text=True,
-    check=True,
-  )
-  assert json.loads(done.stdout)['sensitivity'] == 2.0
-  assert done.stderr == ''
-
-
 @pytest.mark.slow
 def test_readers_may_stop_early():
   line = f'{shlex.quote(sys.executable)} -m fl_dpftrl.commands.main --help'

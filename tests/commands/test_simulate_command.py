@@ -55,15 +55,6 @@ def without_time(found):
   return {k: v for k, v in found.items() if k not in ('wall_seconds', 'output')}
 
 
-def test_a_scenario_file_gives_the_same_log(result, tmp_path):
-  path = tmp_path / 'scenario.json'
-  logs = [tmp_path / f'{name}.parquet' for name in 'ab']
-  given = result(f'simulate {FLAGS} --output={logs[0]} --output_scenario={path}')
-  read = result(f'simulate --scenario={path} --output={logs[1]}')
-  assert without_time(given) == without_time(read)
-  assert logs[0].read_bytes() == logs[1].read_bytes()
-
-
 def test_a_scenario_file_may_have_further_properties_of_devices_and_server(result, tmp_path):
   path, again = tmp_path / 'scenario.json', tmp_path / 'again.json'
   plain = result(f'simulate {FLAGS} --output_scenario={path}')

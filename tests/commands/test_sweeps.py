@@ -9,9 +9,7 @@ import struct
 import pytest
 
 from fl_dpftrl.commands import compare
-from fl_dpftrl.participation import schemas
 from fl_dpftrl.planning import figures
-from fl_dpftrl.strategies import files
 
 FIGURES = ['sensitivity', 'sensitivity_kind', 'rms_error', 'max_error', 'rms_loss', 'max_loss']
 
@@ -48,18 +46,6 @@ def test_files_have_the_rows_and_the_same_figures_each_time(tmp_path, result):
     {name: '' if value is None else str(value) for name, value in row.items()}
     for row in found['rows']
   ]
-
-
-def test_strategies_are_measured_and_not_optimised(tmp_path, result):
-  path = tmp_path / 'mine.json'
-  strategy = files.load_strategy('blt-b100')
-  schema = schemas.MinSep(num_rounds=12, min_sep=4)
-  files.save_strategy(path, strategy, schema=schema, objective='rms')
-  rows = result(f'compare --mechanisms={path},blt-b1000 --num_rounds=30:300:4 --min_sep=30')['rows']
-  assert [r['mechanism'] for r in rows] == ['mine'] * 4 + ['blt-b1000'] * 4
-  assert [r['num_rounds'] for r in rows[:4]] == [30, 65, 139, 300]
-  described = result('describe blt-b1000 --num_rounds=300 --min_sep=30')
-  assert {k: rows[-1][k] for k in FIGURES} == {k: described[k] for k in FIGURES}
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from experiments.stackoverflow import datasets
-from experiments.stackoverflow.datasets import synthetic
 
 pytestmark = pytest.mark.tff
 
@@ -39,15 +38,3 @@ def test_batches_depend_on_seed_round_and_device_alone(data):
     _batches(data, seed=seed, max_sentences=8)[0][0].tobytes() for seed in ((0, 3), (0, 4), (1, 3))
   ]
   assert len(set(first)) == 3
-
-
-def test_best_accuracy_is_that_of_the_chain(data):
-  chain = synthetic.transitions(30, seed=1)
-  # The expectation, over the distribution of the word before.
-  expected, previous = chain[-1].max(), chain[-1]
-  for _ in range(9):
-    expected += previous @ chain[:-1].max(axis=1)
-    previous = previous @ chain[:-1]
-  # The standard error of 10 000 predictions is below 0.005.
-  assert data.best_accuracy == pytest.approx(expected / 10, abs=0.02)
-  assert data.unigram_accuracy < data.best_accuracy - 0.2

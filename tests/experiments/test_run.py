@@ -8,23 +8,8 @@ from experiments.stackoverflow import configuration, run
 from fl_dpftrl import accounting
 from fl_dpftrl.families import identity
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.simulation import availability, server
 
 HPARAMS = configuration.Hparams(noise_multiplier=1.0, report_goal=20, num_rounds=30)
-
-
-def simulation(**changes):
-  return run.scenario(dataclasses.replace(HPARAMS, **changes), num_clients=400).simulation()
-
-
-def test_flags_reach_the_simulation():
-  found = simulation(
-    availability='nightly', population=300, clients_per_round=26, timer_hours=24.0, seed=7
-  )
-  assert found.population.availability == availability.Nightly()
-  assert found.population.num_devices == 300
-  assert (found.server.clients_per_round, found.timer) == (26, server.HourTimer(24.0))
-  assert found.seed == found.population.seed == 7
 
 
 def test_noise_is_calibrated_for_what_the_timers_enforce():

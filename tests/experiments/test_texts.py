@@ -187,16 +187,6 @@ def test_names_that_the_log_would_refuse_are_refused_by_client_and_rule(tmp_path
       datasets.load(str(folder))
 
 
-def test_rows_of_a_client_need_not_be_together(tmp_path):
-  path = tmp_path / 'mine.csv'
-  names = ['a', 'b', 'c', 'd']
-  lines = [f'{name},"{word} one, two\nthree."' for word in ('x', 'y') for name in names]
-  path.write_text('client,text\n' + '\n'.join(lines) + '\n')
-  data = datasets.load(str(path))
-  assert len(data.train_clients) == 2
-  assert [len(data.sentences(c)) for c in data.train_clients] == [2, 2]
-
-
 def test_numbers_and_texts_of_two_shards_are_not_merged(tmp_path):
   for number, name in enumerate((1, '1', 2, 3)):
     parquet.write_table(

