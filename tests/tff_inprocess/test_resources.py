@@ -18,7 +18,7 @@ from fl_dpftrl.training import process as process_lib
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
-NUM_ROUNDS = 120
+NUM_ROUNDS = 75
 WIDTH = 512  # A copy of the weights a round is far above what allocators hold back.
 WEIGHT_BYTES = 4 * WIDTH**2
 SPEC = collections.OrderedDict(
