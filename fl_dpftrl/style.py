@@ -3,7 +3,7 @@
 import collections
 import io
 import itertools
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib
 from matplotlib import axes as axes_lib
@@ -43,19 +43,12 @@ _VARIANTS = ((0.0, 0.0), (0.08, 0.3), (-0.1, -0.35), (0.0, -0.65), (-0.1, 0.45),
 _DASHES = ((), (5, 2), (1.5, 1.5), (7, 2, 1.5, 2), (9, 3), (3, 1, 1, 1, 1, 1))
 
 
-class Look(NamedTuple):
-  """Appearance of one candidate in every figure."""
-
-  colour: str
-  marker: str
-  dashes: tuple[float, ...]
-
-  @property
-  def line(self) -> dict[str, Any]:
-    return {'color': self.colour, 'dashes': self.dashes, 'linewidth': 1.7}
+def look(colour: str, marker: str, dashes: tuple[float, ...]) -> dict[str, Any]:
+  """Returns the appearance of one candidate in every figure, as keywords of matplotlib."""
+  return {'color': colour, 'marker': marker, 'dashes': dashes, 'linewidth': 1.7}
 
 
-def looks(mechanism_of: dict[str, str]) -> dict[str, Look]:
+def looks(mechanism_of: dict[str, str]) -> dict[str, dict[str, Any]]:
   """Returns a look per label: one colour per mechanism, with variants."""
   others = sorted(set(mechanism_of.values()) - set(_MECHANISMS))
   own = {**_MECHANISMS, **dict(zip(others, itertools.cycle(_OTHERS)))}
@@ -65,9 +58,8 @@ def looks(mechanism_of: dict[str, str]) -> dict[str, Look]:
     count = drawn[mechanism]
     drawn[mechanism] += 1
     colour, marker = own[mechanism]
-    result[label] = Look(
-      _variant(colour, count % len(_VARIANTS)), marker, _DASHES[count % len(_DASHES)]
-    )
+    colour = _variant(colour, count % len(_VARIANTS))
+    result[label] = look(colour, marker, _DASHES[count % len(_DASHES)])
   return result
 
 

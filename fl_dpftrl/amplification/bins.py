@@ -49,7 +49,7 @@ class BinsGuarantee(guarantee_lib.Guarantee):
   num_samples: int = 10**6
   tries: int = 1
   _found: dict[float, float] = dataclasses.field(default_factory=dict, compare=False, init=False)
-  _certificates: list[certified.Certificate] = dataclasses.field(
+  _certificates: list[json_files.Object] = dataclasses.field(
     default_factory=list, compare=False, init=False
   )
 
@@ -60,15 +60,14 @@ class BinsGuarantee(guarantee_lib.Guarantee):
       entries = self.gram / self.noise_multiplier**2
       value = bound.epsilon(entries, delta)
       if self.method == CERTIFIED:
-        found = certified.certificate(
+        value, rests_on = certified.certificate(
           entries,
           delta,
           most=value,
           num_samples=self.num_samples,
           tries=self.tries + len(self._certificates),
         )
-        self._certificates.append(found)
-        value = found.epsilon
+        self._certificates.append(rests_on)
       self._found[delta] = value
     return self._found[delta]
 
@@ -79,10 +78,7 @@ class BinsGuarantee(guarantee_lib.Guarantee):
   def to_json(self) -> json_files.Object:
     """Returns the figures and the method, with beta, samples, tries and digest of its coins."""
     figures = {**super().to_json(), 'method': self.method}
-    if self._certificates:
-      last = self._certificates[-1]._asdict()
-      figures |= {name: last[name] for name in ('beta', 'num_samples', 'tries', 'coins')}
-    return figures
+    return figures | (self._certificates[-1] if self._certificates else {})
 
 
 def proven(

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import optimize, special
 
+from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas
 
 _SHARE = 1e-3  # β over δ
@@ -35,24 +36,6 @@ _BETS = np.append(np.geomspace(1e-4, 0.99, 20), 0.0)  # λ over its largest valu
 _STEPS = np.geomspace(1.15, 0.985, 120)  # the grid of ε, over the pilot's estimate
 _SLACK = 1e-9  # relative, of a value
 _ENLARGED = 1e-10  # of entries of G, so that what is sampled is no smaller
-
-
-class Certificate(NamedTuple):
-  """A certified ε.
-
-  Attributes:
-    epsilon: ε; too small with probability at most β, over all tries together.
-    beta: β of this try, a part of δ / 1000.
-    num_samples: samples of each direction.
-    tries: number of this try.
-    coins: SHA-256 of the coins, in hexadecimal.
-  """
-
-  epsilon: float
-  beta: float
-  num_samples: int
-  tries: int
-  coins: str
 
 
 class Proposal(NamedTuple):
@@ -79,10 +62,14 @@ class Proposal(NamedTuple):
 
 def certificate(
   gram: np.ndarray, delta: float, *, most: float, num_samples: int = 10**6, tries: int = 1
-) -> Certificate:
-  """Returns the certified ε of uniform bins with this G, at most `most`, which is proven otherwise.
+) -> tuple[float, json_files.Object]:
+  """Returns the certified ε of uniform bins with this G, and what it rests on.
+
+  ε is too small with probability at most β, a part of δ / 1000, over all tries together. With it
+  come β of this try, samples of each direction, tries, and SHA-256 of the coins.
 
   Args:
+    most: ε that is proven otherwise, which is the result at most.
     tries: number of this certificate among those that are made for a run. β is shared out among all
       tries, so that the best of them may be taken.
   """
@@ -94,7 +81,8 @@ def certificate(
   chances = np.full(len(gram), 1.0 / len(gram))
   target = delta * (1.0 - _SHARE)
   epsilon = certified(gram, chances, target, beta, most, num_samples, pilot, fresh)
-  return Certificate(epsilon, beta, num_samples, tries, hashlib.sha256(coins).hexdigest())
+  digest = hashlib.sha256(coins).hexdigest()
+  return epsilon, {'beta': beta, 'num_samples': num_samples, 'tries': tries, 'coins': digest}
 
 
 def certified(

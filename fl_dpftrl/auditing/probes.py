@@ -25,33 +25,23 @@ _ROUNDING = 1e-3  # relative, for float32 and for slack that a clip may leave
 
 
 class Probe(NamedTuple):
-  """One input.
+  """One input, and the response to it once it is measured.
 
   Attributes:
     name: what it is, in words.
     direction: unit vector, shape [num_coordinates].
     norm: norm of the update over the clip norm.
     devices: number of devices that send it.
+    value: projection per device over the clip norm; NaN if a release was not finite.
+    deviation: standard deviation of value.
   """
 
   name: str
   direction: np.ndarray
   norm: float
   devices: int
-
-
-class Response(NamedTuple):
-  """Measured response to a probe.
-
-  Attributes:
-    probe: the input.
-    value: projection per device over the clip norm; NaN if a release was not finite.
-    deviation: standard deviation of value.
-  """
-
-  probe: Probe
-  value: float
-  deviation: float
+  value: float = math.nan
+  deviation: float = math.nan
 
 
 def checks(
@@ -66,11 +56,11 @@ def checks(
   """
   responses = _measure(subject, clip_norm, covariance)
   finite = [r for r in responses if math.isfinite(r.value)]
-  bad = [r.probe.name for r in responses if not math.isfinite(r.value)]
+  bad = [r.name for r in responses if not math.isfinite(r.value)]
   quantile = float(stats.norm.isf(alpha / (2 * len(responses))))
   margin = lambda r: _ROUNDING + quantile * r.deviation
   clipped = max(finite, key=lambda r: r.value - margin(r), default=None)
-  inside = [r for r in responses if r.probe.norm == _INSIDE]
+  inside = [r for r in responses if r.norm == _INSIDE]
   kept = max(inside, key=lambda r: abs(r.value - _INSIDE) / margin(r))
   return [
     result.Check(
@@ -84,7 +74,7 @@ def checks(
       name='clipping',
       statistic=clipped.value if clipped else math.nan,
       highest=1.0 + margin(clipped) if clipped else None,
-      where=clipped.probe.name if clipped else '',
+      where=clipped.name if clipped else '',
       meaning='an update enters the sum with more than the clip norm',
     ),
     result.Check(
@@ -92,7 +82,7 @@ def checks(
       statistic=kept.value,
       lowest=_INSIDE - margin(kept),
       highest=_INSIDE + margin(kept),
-      where=kept.probe.name,
+      where=kept.name,
       meaning='an update within the clip norm is changed, or the divisor is not the claimed one,'
       ' such as a number of devices',
     ),
@@ -126,7 +116,7 @@ def _direction(sizes: Sequence[int], chosen: Iterable[int]) -> np.ndarray:
   return direction / np.linalg.norm(direction)
 
 
-def _measure(subject: subjects.Subject, clip_norm: float, covariance: np.ndarray) -> list[Response]:
+def _measure(subject: subjects.Subject, clip_norm: float, covariance: np.ndarray) -> list[Probe]:
   """Runs all probes, each in several successive rounds.
 
   All updates beyond the clip norm together have a response, too, which is more precise.
@@ -150,7 +140,7 @@ def _measure(subject: subjects.Subject, clip_norm: float, covariance: np.ndarray
     weights = weights / weights.sum()
     value = np.where(weights > 0.0, weights * projections, 0.0).sum()
     variance = np.einsum('rs,st,rt->', weights, covariance, weights)
-    return Response(probe, float(value), math.sqrt(variance) / probe.devices)
+    return probe._replace(value=float(value), deviation=math.sqrt(variance) / probe.devices)
 
   responses = [response(p, (slots == number) * 1.0) for number, p in enumerate(probes)]
   is_clipped = np.array([p.norm > _INSIDE and p.devices == probes[0].devices for p in probes])

@@ -290,7 +290,7 @@ def _warnings(result: statement_lib.Statement) -> list[str]:
       f'--delta={largest:g} is not below 1 / {devices}, one over the number of devices: such'
       ' a δ allows all data of a device to be revealed; give a far smaller one'
     )
-  names = [tuple(file.sha256 for file in run.log or ()) for run in result.runs]
+  names = [tuple(file['sha256'] for file in run.log or ()) for run in result.runs]
   for place, files in enumerate(names):
     if files and files in names[:place]:
       warnings.append(

@@ -55,9 +55,9 @@ def run(args: argparse.Namespace) -> json_files.Object:
     details |= {'dropped': 0, 'late': 0}
 
     def rounds() -> Iterator[schemas.Cohort]:
-      for cohort, turnout in simulation.turnouts():
-        details['dropped'] += turnout.dropped
-        details['late'] += turnout.late
+      for cohort, dropped, late in simulation.turnouts():
+        details['dropped'] += dropped
+        details['late'] += late
         yield cohort
 
     attendance = _record(args, rounds())

@@ -7,7 +7,6 @@ import dataclasses
 import glob
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,13 +23,6 @@ _SUFFIXES = ', '.join(reader_lib.FORMATS)
 _HELD = 256
 
 Path = str | os.PathLike[str]
-
-
-class LogFile(NamedTuple):
-  """Name without folders and SHA-256 of a file that was read."""
-
-  name: str
-  sha256: str
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -103,9 +95,9 @@ class Log:
     for shard in self.shards:
       yield from (table for table in shard.tables(self.num_rounds) if table.num_rows)
 
-  def files(self) -> tuple[LogFile, ...]:
-    """Returns the files of the log."""
-    return tuple(LogFile(os.path.basename(s.path), s.sha256()) for s in self.shards)
+  def files(self) -> tuple[dict[str, str], ...]:
+    """Returns the name without folders and the SHA-256 of each file."""
+    return tuple({'name': os.path.basename(s.path), 'sha256': s.sha256()} for s in self.shards)
 
   def place(self, round_index: int, device_id: str | int) -> str:
     """Returns file and row number of a device's last row in a round."""

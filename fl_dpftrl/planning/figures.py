@@ -58,18 +58,17 @@ def draw(
 
 
 def _over(
-  axes: axes_lib.Axes, rows: Sequence[dict], name: str, looks: dict[str, style.Look], axis: str
+  axes: axes_lib.Axes, rows: Sequence[dict], name: str, looks: dict[str, dict], axis: str
 ) -> None:
   """Draws a line for each candidate, on log scales."""
   for label, look in looks.items():
     own = sorted((row for row in rows if row['mechanism'] == label), key=lambda row: row[axis])
-    axes.plot(
-      [row[axis] for row in own], [row[name] for row in own], **look.line, label=style.plain(label)
-    )
+    line = {**look, 'marker': '', 'label': style.plain(label)}
+    axes.plot([row[axis] for row in own], [row[name] for row in own], **line)
     for row in own:
-      face = look.colour if row['sensitivity_kind'] == 'exact' else 'white'
-      place = row[axis], row[name], look.marker
-      axes.plot(*place, color=look.colour, markerfacecolor=face, markersize=5)
+      face = look['color'] if row['sensitivity_kind'] == 'exact' else 'white'
+      place = row[axis], row[name], look['marker']
+      axes.plot(*place, color=look['color'], markerfacecolor=face, markersize=5)
   values = [row[name] for row in rows]
   axes.set_xscale('log')
   if max(values) > 3 * min(values):  # Else a log scale would have hardly a tick.
@@ -83,11 +82,11 @@ def _over(
 
 
 def _side_by_side(
-  axes: axes_lib.Axes, rows: Sequence[dict], name: str, looks: dict[str, style.Look]
+  axes: axes_lib.Axes, rows: Sequence[dict], name: str, looks: dict[str, dict]
 ) -> None:
   """Draws a dot for each candidate, with its number."""
   for place, row in enumerate(rows):
-    value, colour = row[name], looks[row['mechanism']].colour
+    value, colour = row[name], looks[row['mechanism']]['color']
     face = colour if row['sensitivity_kind'] == 'exact' else 'white'
     axes.plot(value, place, 'o', color=colour, markerfacecolor=face)
     axes.annotate(f'{value:#.4g}', (value, place), (6, 5), textcoords='offset points', color=colour)

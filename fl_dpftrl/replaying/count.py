@@ -49,29 +49,6 @@ class Exposed(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Violations:
-  """Counts of violations of declared schemas, which add up over different devices.
-
-  Attributes:
-    num_devices: devices that did not keep to a schema in at least one run.
-    rounds: number of participations that violate one, by round, numbered across runs: those that
-      are too soon after the one before, or one too many in its run.
-    square: largest squared sensitivity of these devices, over all runs.
-  """
-
-  num_devices: int = 0
-  rounds: counts.Counts = counts.Counts()
-  square: float = 0.0
-
-  def __add__(self, other: 'Violations') -> 'Violations':
-    return Violations(
-      self.num_devices + other.num_devices,
-      self.rounds + other.rounds,
-      max(self.square, other.square),
-    )
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class Tally:
   """Counts of several logs of one population.
 
@@ -81,7 +58,11 @@ class Tally:
     most_exposed: a few devices, the most exposed first.
     exact: whether all squares are exact; otherwise they are upper bounds.
     most_rounds: most participations of a device in all logs together.
-    violations: devices that did not keep to the declared schemas; None if they were not counted.
+    violators: devices that did not keep to a declared schema in at least one run; None if they
+      were not counted.
+    wrong_rounds: number of participations that violate one, by round, numbered across runs: those
+      that are too soon after the one before, or one too many in its run.
+    wrong_square: largest squared sensitivity of the violators, over all runs.
   """
 
   logs: tuple[counts.DeviceCounts, ...]
@@ -90,7 +71,9 @@ class Tally:
   most_exposed: tuple[Exposed, ...] = ()
   exact: bool = True
   most_rounds: int = 0
-  violations: Violations | None = Violations()
+  violators: int | None = 0
+  wrong_rounds: counts.Counts = counts.Counts()
+  wrong_square: float = 0.0
 
   def plus(self, other: 'Tally', num_exposed: int) -> 'Tally':
     """Adds two tallies of different devices, keeping num_exposed devices."""
@@ -102,7 +85,9 @@ class Tally:
       tuple(exposed[:num_exposed]),
       self.exact and other.exact,
       max(self.most_rounds, other.most_rounds),
-      self.violations and other.violations and self.violations + other.violations,
+      (self.violators or 0) + (other.violators or 0),
+      self.wrong_rounds + other.wrong_rounds,
+      max(self.wrong_square, other.wrong_square),
     )
 
 
@@ -290,7 +275,7 @@ def _count(
     tuple(exposed),
     exact,
     int(sizes.max()),
-    _count_violations(rounds, owners, logs, squares, declared) if declared else Violations(),
+    *_violations(rounds, owners, logs, squares, declared),
   )
 
 
@@ -304,14 +289,16 @@ def _largest(values: np.ndarray, most: int) -> np.ndarray:
   return places[np.argsort(-values[places], kind='stable')][:most]
 
 
-def _count_violations(
+def _violations(
   rounds: np.ndarray,
   owners: np.ndarray,
   logs: np.ndarray,
   squares: np.ndarray,
   declared: Sequence[schemas.MinSep],
-) -> Violations:
-  """Counts the violations of some devices."""
+) -> tuple[int, counts.Counts, float]:
+  """Counts the violators, the participations that violate, and the largest square of a violator."""
+  if not declared:
+    return 0, counts.Counts(), 0.0
   apart = np.array([schema.min_sep for schema in declared])[logs]
   most = np.array([schema.participations for schema in declared])[logs]
   goes_on = np.append(False, (np.diff(owners) == 0) & (np.diff(logs) == 0))
@@ -320,6 +307,4 @@ def _count_violations(
   starts = np.maximum.accumulate(np.where(goes_on, 0, places))
   wrong = too_soon | (places - starts >= most)
   who = np.unique(owners[wrong])
-  if not who.size:
-    return Violations()
-  return Violations(who.size, counts.Counts.of(rounds[wrong]), float(squares[who].max()))
+  return who.size, counts.Counts.of(rounds[wrong]), float(squares[who].max(initial=0.0))

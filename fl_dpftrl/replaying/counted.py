@@ -233,7 +233,7 @@ class _Rows:
       newcomers,
     )
     return count_lib.Tally(
-      (devices,), num_devices, bins, (exposed,), exact, places.values.size, violations=None
+      (devices,), num_devices, bins, (exposed,), exact, places.values.size, violators=None
     )
 
   def _witness(self, separations: counts.Counts, num_rounds: int) -> counts.Witness | None:

@@ -198,7 +198,7 @@ def verify(
     names = {SUMS, STATEMENT}
     for facts, prefix in zip(statement.runs, prefixes):
       yield from _strategy_differences(folder / f'{prefix}{files.NAME}', facts.schema, names)
-      names |= {f'{prefix}{claim_lib.NAME}', *(file.name for file in facts.log or ())}
+      names |= {f'{prefix}{claim_lib.NAME}', *(file["name"] for file in facts.log or ())}
     yield from (f'{messages.quoted(name)} is of no run' for name in sorted(kinds.keys() - names))
 
   checks.append(_check('statement', compare, 'every figure computed again, to the last digit'))
@@ -269,7 +269,7 @@ def _store_log(folder: pathlib.Path, prefix: str, run: runs_lib.Run) -> dict[str
     path = folder / f'{prefix}log-{number}{reader.suffix_of(shard.path)}'
     with durable.replacing(path, private=True) as temporary:
       shutil.copyfile(shard.path, temporary)
-    if _digest(path) != stated.sha256:
+    if _digest(path) != stated['sha256']:
       raise refusals.LogError(f'{shard.path}: was changed while it was copied; try again')
     originals[str(path)] = shard.path
   return originals

@@ -8,7 +8,6 @@ from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import layout as layout_lib
-from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import counts, schemas
 
 Occurrences = tuple[tuple[int, int], ...]
@@ -62,7 +61,7 @@ class RunFacts:
     num_rounds_assumed: whether the number of rounds rests on the last round alone.
     from_counts: whether counts were given in place of the log's rows.
     counted: confidential counts; None in a publishable statement.
-    log: files that were read; None in a publishable statement.
+    log: name and SHA-256 of each file that was read; None in a publishable statement.
   """
 
   claim: claim_lib.Claim
@@ -75,7 +74,7 @@ class RunFacts:
   num_rounds_assumed: bool = False
   from_counts: bool = False
   counted: Counted | None = None
-  log: tuple[log_lib.LogFile, ...] | None = None
+  log: tuple[dict[str, str], ...] | None = None
 
   @property
   def schema(self) -> schemas.MinSep:
@@ -99,7 +98,7 @@ class RunFacts:
     is_known = claim.arithmetic != arithmetic.Arithmetic()
     short = counted and counted.rounds_short_of_report_goal
     optional = {
-      'log': self.log and [file._asdict() for file in self.log],
+      'log': self.log and list(self.log),
       'num_rounds_assumed': self.num_rounds_assumed or None,
       'from_counts': self.from_counts or None,
       'report_goal': claim.report_goal,

@@ -133,22 +133,21 @@ def _violations(
   facts: Sequence[facts_lib.RunFacts], tally: count_lib.Tally, spend: sensitivities.Spend
 ) -> exposure.Violations | None:
   declared = runs_lib.declared_schemas(run.claim for run in facts)
-  violations = tally.violations
-  if violations is None or all(map(facts_lib.RunFacts.keeps_to, facts, declared)):
+  if tally.violators is None or all(map(facts_lib.RunFacts.keeps_to, facts, declared)):
     return None
   firsts = [0, *itertools.accumulate(run.num_rounds for run in facts)]
   places = []
-  for number in violations.rounds.values[:_LISTED].tolist():
+  for number in tally.wrong_rounds.values[:_LISTED].tolist():
     run = bisect.bisect_right(firsts, number)
     places.append({'run': run, 'round': number - firsts[run - 1]})
   kind = sensitivity_lib.EXACT if tally.exact else sensitivity_lib.UPPER_BOUND
-  largest = spend(sensitivity_lib.Sensitivity(math.sqrt(violations.square), kind))
+  largest = spend(sensitivity_lib.Sensitivity(math.sqrt(tally.wrong_square), kind))
   return exposure.Violations(
-    num_devices=violations.num_devices,
-    num_rounds=violations.rounds.values.size,
+    num_devices=tally.violators,
+    num_rounds=tally.wrong_rounds.values.size,
     first_rounds=tuple(places),
     largest=largest,
-    num_complied=tally.num_devices - violations.num_devices,
+    num_complied=tally.num_devices - tally.violators,
     complied=claim_lib.compose(
       [run.claim for run in facts],
       declared,

@@ -55,7 +55,7 @@ class Run:
   @property
   def from_counts(self) -> bool:
     """True if the run has counts without a log, whose violations cannot be counted."""
-    return self.tally is not None and self.tally.violations is None
+    return self.tally is not None and self.tally.violators is None
 
   @property
   def schema_in_log(self) -> bool:

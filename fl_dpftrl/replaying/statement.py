@@ -12,7 +12,6 @@ from fl_dpftrl.amplification import drawn as drawn_lib
 from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import layout as layout_lib
-from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import counts
 from fl_dpftrl.participation import schemas as schemas_lib
 from fl_dpftrl.replaying import assumptions as assumptions_lib
@@ -189,7 +188,7 @@ class Statement:
     return self.worst_case.group_size
 
   @property
-  def log(self) -> tuple[log_lib.LogFile, ...]:
+  def log(self) -> tuple[dict[str, str], ...]:
     """The files of all runs; none if publishable."""
     return tuple(file for run in self.runs for file in run.log or ())
 
@@ -276,7 +275,7 @@ class Statement:
       'warnings': list(self.warnings),
     }
     if self.runs[0].log is not None:
-      result['log'] = [file._asdict() for file in self.log]
+      result['log'] = list(self.log)
     if self.several:
       result['runs'] = [run.to_json() for run in self.runs]
     result['confidential'] = self.confidential

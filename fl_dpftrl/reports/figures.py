@@ -8,7 +8,6 @@ import io
 import math
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import markupsafe
 import matplotlib
@@ -57,11 +56,8 @@ _LOWEST = 0.012  # least height of an enlarged bar, relative to the highest
 _REACH, _STEPS = 8.0, 400  # standard deviations beyond which an error is 0 or 1
 
 
-class Figure(NamedTuple):
-  """A figure of a page: its title, and its drawing."""
-
-  title: str
-  svg: markupsafe.Markup
+Figure = tuple[str, markupsafe.Markup]
+"""A figure of a page: its title, and its drawing."""
 
 
 @_looks
@@ -168,4 +164,4 @@ def _finished(axes: axes_lib.Axes, title: str, x_label: str, label: str) -> Figu
   for colour, name in _VARIABLES.items():
     drawn = drawn.replace(colour, f'var(--{name})')
   drawn = drawn.replace('<svg', f'<svg role="img" aria-label="{markupsafe.escape(label)}"', 1)
-  return Figure(title, markupsafe.Markup(drawn))
+  return title, markupsafe.Markup(drawn)

@@ -43,20 +43,6 @@ def named(rounds: Iterable[schemas.Cohort], names: np.ndarray) -> Iterator[schem
     yield cohort._replace(device_ids=names[cohort.device_ids])
 
 
-class Turnout(NamedTuple):
-  """Outcome of the devices that a round chose, besides its cohort.
-
-  Attributes:
-    chosen: number of chosen devices, including the cohort.
-    dropped: number of devices that never reported.
-    late: number of devices that reported after the round was closed.
-  """
-
-  chosen: int
-  dropped: int
-  late: int
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Simulation:
   """Rounds of a server with a population of devices."""
@@ -73,10 +59,10 @@ class Simulation:
 
   def rounds(self) -> Iterator[schemas.Cohort]:
     """Yields the cohorts of rounds 0, 1, … without end."""
-    return (cohort for cohort, _ in self.turnouts())
+    return (cohort for cohort, *_ in self.turnouts())
 
-  def turnouts(self) -> Iterator[tuple[schemas.Cohort, Turnout]]:
-    """Yields each cohort with the outcome of the other chosen devices."""
+  def turnouts(self) -> Iterator[tuple[schemas.Cohort, int, int]]:
+    """Yields each cohort, with how many other devices never reported, and how many too late."""
     rounds = _Rounds(self)
     while True:
       yield rounds.next()
@@ -137,7 +123,7 @@ class _Rounds:
     self._by_round = pool_lib.Waiting()
     self._pace = check_ins.Pace(self._server, people.check_ins_per_hour)
 
-  def next(self) -> tuple[schemas.Cohort, Turnout]:
+  def next(self) -> tuple[schemas.Cohort, int, int]:
     t = self._round
     rng = seeds.generator(self._simulation.seed, _ROUNDS, t)
     began = self._clock
@@ -161,11 +147,8 @@ class _Rounds:
         started=start + math.floor(began),
         closed=start + math.ceil(closed),
       ),
-      Turnout(
-        chosen=chosen.at.size + self._dropped,
-        dropped=int(np.count_nonzero(~chosen.reports)) + self._dropped,
-        late=int(np.count_nonzero(chosen.reports)) - cohort.size,
-      ),
+      int(np.count_nonzero(~chosen.reports)) + self._dropped,
+      int(np.count_nonzero(chosen.reports)) - cohort.size,
     )
 
   def _choose(self, rng: np.random.Generator) -> _Chosen:

@@ -23,7 +23,7 @@ def draw(rows: Sequence[results.Row], metric: Metric) -> dict[str, figure_lib.Fi
   """Returns the figures for which there is something to draw, by name."""
   known, made = [row for row in rows if row.mean is not None], {}
   looks = style.looks({row.mechanism: row.mechanism.partition(':')[0] for row in rows})
-  looks[design.NO_NOISE] = style.Look(style.INK, '', (2, 2))
+  looks[design.NO_NOISE] = style.look(style.INK, '', (2, 2))
   if any(row.epsilon is not None for row in known):
     made[f'{metric.name.replace(" ", "_")}_by_epsilon'] = _by_epsilon(known, metric, looks)
   if any(row.others for row in known):
@@ -32,7 +32,7 @@ def draw(rows: Sequence[results.Row], metric: Metric) -> dict[str, figure_lib.Fi
 
 
 def _by_epsilon(
-  rows: Sequence[results.Row], metric: Metric, looks: dict[str, style.Look]
+  rows: Sequence[results.Row], metric: Metric, looks: dict[str, dict]
 ) -> figure_lib.Figure:
   """Draws the mean on test data over ε with its interval, a line for each mechanism."""
   labels = list(dict.fromkeys(row.mechanism for row in rows if row.epsilon))
@@ -48,13 +48,12 @@ def _by_epsilon(
       [metric.scale * (row.mean or 0.0) for row in own],
       yerr=[metric.scale * (results.margin(list(row.tests.values())) or 0.0) for row in own],
       label=style.plain(label),
-      marker=looks[label].marker,
-      **looks[label].line,
+      **looks[label],
       **_BARS,
     )
   for row in rows:
     if row.epsilon is None and row.mean is not None:
-      axes.axhline(metric.scale * row.mean, label=row.mechanism, **looks[row.mechanism].line)
+      axes.axhline(metric.scale * row.mean, label=row.mechanism, **looks[row.mechanism])
   axes.set_xscale('log')
   axes.xaxis.set_major_locator(ticker.FixedLocator(epsilons, nbins=8))
   axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: style.number(value)))
@@ -69,7 +68,7 @@ def _by_epsilon(
 
 
 def _difference_to_best(
-  rows: Sequence[results.Row], metric: Metric, looks: dict[str, style.Look]
+  rows: Sequence[results.Row], metric: Metric, looks: dict[str, dict]
 ) -> figure_lib.Figure:
   """Draws how far each mechanism is from the best of its ε, a panel for each ε."""
   by_epsilon = itertools.groupby((row for row in rows if row.epsilon), lambda row: row.epsilon)
@@ -80,7 +79,7 @@ def _difference_to_best(
     axes.set_title(f'ε = {epsilon:g}', **_HEAD)
     axes.axvline(0.0, color=style.INK, linewidth=0.9)
     for place, row in enumerate(level):
-      differences, colour = row.differences or (0.0,), looks[row.mechanism].colour
+      differences, colour = row.differences or (0.0,), looks[row.mechanism]['color']
       axes.errorbar(
         [metric.scale * sum(differences) / len(differences)],
         [place],

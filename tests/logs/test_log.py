@@ -40,8 +40,8 @@ def test_a_log_is_its_shards(tmp_path):
     log = log_lib.read_log(paths)
     assert log.num_rounds == 9
     assert sorted(files.rows(paths)) == [(0, 'a'), (1, 'b'), (3, 'a'), (8, 'a')]
-    assert sorted(file.name for file in log.files()) == ['1.parquet', '2.parquet']
-    assert len({file.sha256 for file in log.files()}) == 2
+    assert sorted(file['name'] for file in log.files()) == ['1.parquet', '2.parquet']
+    assert len({file['sha256'] for file in log.files()}) == 2
 
 
 @pytest.mark.parametrize('name', ['none.parquet', '*.parquet', ''])
@@ -151,6 +151,6 @@ def test_num_rounds_is_what_the_file_says_or_is_told(tmp_path):
 
 def test_digest_is_of_the_files_bytes(tmp_path):
   path = files.written(tmp_path / 'l.csv', files.HEAD + b'0,a\n')
-  assert log_lib.read_log(path).files()[0].sha256 == (
+  assert log_lib.read_log(path).files()[0]['sha256'] == (
     '9b4acb27ea8ea322f8d2b1206b7e0097eda517d56a0f58113de932c7236093da'
   )

@@ -225,10 +225,10 @@ def test_what_is_held_is_the_first_file(tmp_path, monkeypatch):
   one = dict(rounds=[0], device_ids=['a'], num_rounds=1)
   schema.write_log(path, **one)
   log = log_lib.read_log(path)
-  digest = log.files()[0].sha256
+  digest = log.files()[0]['sha256']
   schema.write_log(path, **{**one, 'device_ids': ['b']})
   assert [t.to_pylist() for t in log.tables()] == [[{'round': 0, 'device_id': 'a'}]]
-  assert log.files()[0].sha256 == digest
+  assert log.files()[0]['sha256'] == digest
   # More files than a process can hold are opened again, and known again.
   monkeypatch.setattr(log_lib, '_HELD', 0)
   log = log_lib.read_log(path)

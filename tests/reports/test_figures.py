@@ -15,7 +15,7 @@ few = hypothesis.settings(deadline=None, max_examples=8)
 def bars(figure):
   """(left, right, height) of every bar, in points."""
   found = []
-  root = ElementTree.fromstring(figure.svg)
+  root = ElementTree.fromstring(figure[1])
   _, _, width, height = map(float, root.attrib['viewBox'].split())
   for path in root.iter('path'):
     if path.attrib.get('style') == 'fill: var(--accent)':
@@ -27,12 +27,12 @@ def bars(figure):
 
 
 def texts(figure):
-  return [text.text for text in ElementTree.fromstring(figure.svg).iter('text')]
+  return [text.text for text in ElementTree.fromstring(figure[1]).iter('text')]
 
 
 def mark(figure):
   """x of the dashed line."""
-  return float(re.search(r'd="M ([\d.]+) [^"]*" style="[^"]*dasharray', figure.svg)[1])
+  return float(re.search(r'd="M ([\d.]+) [^"]*" style="[^"]*dasharray', figure[1])[1])
 
 
 @pytest.mark.slow
@@ -50,10 +50,10 @@ def test_bars_add_up_to_the_counts(counts):
   unit = max(height for *_, height in found) / max(expected)
   assert [height for *_, height in found] == pytest.approx([unit * n for n in expected], abs=0.01)
   assert 'least' in texts(drawing) and mark(drawing) <= found[0][0]
-  assert f'{sum(counts.values()):,} in all, x from {low:,} to {high:,}"' in drawing.svg
+  assert f'{sum(counts.values()):,} in all, x from {low:,} to {high:,}"' in drawing[1]
 
 
 def test_text_is_no_markup_and_no_formula():
   drawing = figures.histogram([(1, 2)], title='<b>', x_label='<i> $x_1$', mark=(1, '"$a$'))
-  assert '<b>' not in drawing.svg and '<i>' not in drawing.svg
+  assert '<b>' not in drawing[1] and '<i>' not in drawing[1]
   assert {'<i> $x_1$', '"$a$'} <= set(texts(drawing))

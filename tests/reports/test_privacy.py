@@ -9,7 +9,6 @@ import re
 import pytest
 
 from fl_dpftrl.families import blt
-from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import replay, runs
 from fl_dpftrl.reports import privacy
@@ -81,8 +80,8 @@ def crowd(num_devices=1009, prefix='SECRET'):
 LOG = log_of([(0, 'a'), (4, 'a'), (9, 'a'), (1, 'b'), (6, 'b'), (3, 'c')], 12)
 ONCE = log_of([(0, 'a')], 3)
 CROWD = crowd()
-FILE = log_lib.LogFile('log.parquet', 'ab' * 32)
-SHA_OF_CROWD = log_lib.LogFile('crowd.parquet', 'cd' * 32)
+FILE = {'name': 'log.parquet', 'sha256': 'ab' * 32}
+SHA_OF_CROWD = {'name': 'crowd.parquet', 'sha256': 'cd' * 32}
 
 
 def filed(stated, *files):
