@@ -198,7 +198,7 @@ def verify(
     names = {SUMS, STATEMENT}
     for facts, prefix in zip(statement.runs, prefixes):
       yield from _strategy_differences(folder / f'{prefix}{files.NAME}', facts.schema, names)
-      names |= {f'{prefix}{claim_lib.NAME}', *(file["name"] for file in facts.log or ())}
+      names |= {f'{prefix}{claim_lib.NAME}', *(file['name'] for file in facts.log or ())}
     yield from (f'{messages.quoted(name)} is of no run' for name in sorted(kinds.keys() - names))
 
   checks.append(_check('statement', compare, 'every figure computed again, to the last digit'))
