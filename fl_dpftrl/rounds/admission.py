@@ -106,6 +106,8 @@ class Gate:
     again = np.diff(np.maximum.accumulate(codes), prepend=-1) == 0
     often = times >= self._schema.participations
     allowed = ~again & ~often & ((times == 0) | (t - last >= self._schema.min_sep))
+    if allowed.all() and (at_most is None or ids.size <= at_most):
+      return Admission(t, column)
     admitted, end = np.flatnonzero(allowed), ids.size
     if at_most is not None and admitted.size > at_most:
       admitted, end = admitted[:at_most], int(admitted[at_most])

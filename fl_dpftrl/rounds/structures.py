@@ -1,6 +1,7 @@
 """Nested structures of arrays: what updates are made of, in NumPy, PyTorch or JAX."""
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -43,12 +44,12 @@ class Template:
       raise ValueError('template must hold at least one coordinate')
     return result
 
-  @property
+  @functools.cached_property
   def sizes(self) -> tuple[int, ...]:
     """Number of coordinates of each array."""
     return tuple(int(np.prod(shape)) for shape in self.shapes)
 
-  @property
+  @functools.cached_property
   def size(self) -> int:
     """Number of coordinates of an update."""
     return sum(self.sizes)

@@ -183,10 +183,11 @@ class Sum:
         part = array[start : start + _CHUNK]
         parts.append((part, self._recent[at : at + part.size]))
         at += part.size
-    shares = [parts[thread :: self._threads] for thread in range(self._threads)]
-    add = functools.partial(_add_scaled, scale=scale)
-    for _ in map(add, shares) if self._threads == 1 else self._pool.map(add, shares):
-      pass
+    if parts:
+      shares = [parts[thread :: self._threads] for thread in range(self._threads)]
+      add = functools.partial(_add_scaled, scale=scale)
+      for _ in map(add, shares) if self._threads == 1 else self._pool.map(add, shares):
+        pass
     self._num_recent += 1
     if self._num_recent == _UPDATES_IN_32_BITS:
       self._merge()
