@@ -49,5 +49,5 @@ if __name__ == '__main__':
   folder = sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp()
   run = dict(folder=folder, num_rounds=6, clients=CLIENTS, timer_rounds=3, delta=1e-4)
   trained = dpftrl.train(process, aggregator, client_data=client_data, say=print, **run)
-  print(f'weights {trained.weights.trainable[0]}')
+  print(f'weights {trained.model.trainable[0]}')
   print(f'{trained.statement.worst_case}: {trained.folder}/privacy.html')

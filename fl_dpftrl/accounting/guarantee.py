@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
@@ -139,18 +138,6 @@ class Guarantee:
       return f'there is too little noise for any ε at δ = {rounding_lib.exact(self.delta)}'
     return None
 
-  def to_dp_event(self) -> Any:
-    """Returns the event of dp_accounting, whose sensitivity is 1, to compose it with others.
-
-    It stands for the adjacency and group size of this guarantee. Without noise, it is
-    `NonPrivateDpEvent`. The δ that releases in whole numbers take is not in it.
-    """
-    from dp_accounting import dp_event  # Slow to load.
-
-    if not self.noise_multiplier:
-      return dp_event.NonPrivateDpEvent()
-    return dp_event.GaussianDpEvent(self.effective_noise_multiplier)
-
   def to_json(self) -> json_files.Object:
     """Returns the figures, None for one that is not finite; with a curve if it has several δ."""
     curve = [{'delta': d, 'epsilon': _finite(self.epsilon(d))} for d in self.deltas]
@@ -197,22 +184,7 @@ def account(
   group_size: int = 1,
   num_coordinates: int | None = None,
 ) -> Guarantee:
-  """Returns the guarantee of a run with this strategy, schema and noise.
-
-  Args:
-    strategy: C as it is run, not normalised; or its file or name, as `load_strategy` takes them.
-    schema: number of rounds that use noise, and participation in them.
-    noise_multiplier: standard deviation of Z over the clip norm.
-    delta: δ of (ε, δ), one or several.
-    adjacency: 'zero_out' or 'replace_one', which doubles the sensitivity.
-    group_size: number of devices protected together; multiplies the sensitivity.
-    num_coordinates: parameters of the model, for releases in whole numbers, as
-      `CorrelatedNoiseFactory` makes them in process; None for real numbers, whose ε is a bit less.
-
-  Raises:
-    ValueError: if an argument is out of range, or the schema has more rounds than the strategy
-      supports.
-  """
+  """Returns the guarantee of a run; see `amplification.accountant.account`."""
   strategy = files.resolved(strategy)
   gaussian.check_positive('noise_multiplier', noise_multiplier)
   adjacency_lib.check(adjacency, group_size)
@@ -242,20 +214,7 @@ def calibrate(
   group_size: int = 1,
   num_coordinates: int | None = None,
 ) -> Guarantee:
-  """Returns the guarantee with the smallest noise multiplier that meets ε or ρ.
-
-  Args:
-    strategy: C as it is run, not normalised; or its file or name, as `load_strategy` takes them.
-    schema: participation schema that the run enforces.
-    delta: δ at which ε is stated, one or several; a given epsilon is met at the first.
-    epsilon: upper limit of ε.
-    rho: upper limit of ρ; give exactly one of epsilon and rho.
-    adjacency, group_size, num_coordinates: see `account`.
-
-  Raises:
-    ValueError: if not exactly one target is given, an argument is out of range, the schema has more
-      rounds than the strategy supports, or the rounding of whole numbers alone passes the target.
-  """
+  """Returns the guarantee with the least noise; see `amplification.accountant.calibrate`."""
   trial = account(
     strategy,
     schema,

@@ -116,7 +116,7 @@ def run(argv: Sequence[str], guard: Guard = contextlib.nullcontext) -> None:
       else:
         text = command.show(result)
       _print(text)
-      getattr(command, 'finish', _nothing)(args, result)
+      getattr(command, 'finish', lambda args, result: None)(args, result)
   except OSError as e:
     where = f'{e.filename}: ' if e.filename else ''
     _fail(prog, f'{where}{e.strerror or e}')
@@ -148,7 +148,3 @@ def _print(text: str) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if not isinstance(e, BrokenPipeError):  # The reader closed the pipe.
       raise OSError(e.errno, e.strerror, 'standard output') from e
-
-
-def _nothing(args: argparse.Namespace, result: Any) -> None:
-  """Takes the place of a `finish`."""

@@ -6,7 +6,6 @@ kind its file is, and only this module sets permissions.
 """
 
 import contextlib
-import errno
 import fcntl
 import functools
 import hashlib
@@ -22,8 +21,6 @@ from typing import Any, ParamSpec, TypeVar, cast
 from fl_dpftrl.files import json_files, paths
 
 TEMPORARY_PREFIX = '.writing-'
-# What file systems say that have no second name for a file.
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _DIGEST = 'sha256'
 
 _Args = ParamSpec('_Args')
@@ -40,7 +37,7 @@ def write_durably(
 
 @contextlib.contextmanager
 def replacing(
-  path: str | os.PathLike[str], *, private: bool = False, durable: bool = True, new: bool = False
+  path: str | os.PathLike[str], *, private: bool = False, durable: bool = True
 ) -> Iterator[pathlib.Path]:
   """Yields a temporary file that replaces the file if the block succeeds.
 
@@ -49,10 +46,6 @@ def replacing(
     private: True if only its owner may read and write it, whatever the umask; other files have
       the permissions that the umask leaves.
     durable: True if it must survive a loss of power, which takes time.
-    new: True if there must be no such file at the end of the block.
-
-  Raises:
-    FileExistsError: if there is one although it must be new.
   """
   path = paths.local(path)
   temporary = path.with_name(TEMPORARY_PREFIX + secrets.token_hex(8))
@@ -67,7 +60,7 @@ def replacing(
         os.fsync(handle)
     finally:
       os.close(handle)
-    (_name if new else os.replace)(temporary, path)
+    os.replace(temporary, path)
   except BaseException as error:
     with contextlib.suppress(OSError):
       temporary.unlink()
@@ -102,20 +95,6 @@ def _raise_named(error: OSError, temporary: pathlib.Path, path: pathlib.Path) ->
   if own or not names:
     within = own[0][len(str(temporary)) :] if own else ''
     raise OSError(error.errno, error.strerror or str(error), f'{path}{within}') from error
-
-
-def _name(temporary: pathlib.Path, path: pathlib.Path) -> None:
-  """Gives a file its name, of which only one process can succeed; FileExistsError in others."""
-  try:
-    os.link(temporary, path)
-  except OSError as error:
-    if error.errno not in _NO_LINKS:
-      raise
-    if path.exists():
-      raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from error
-    os.replace(temporary, path)
-  else:
-    temporary.unlink()
 
 
 class ThreadLock:

@@ -147,11 +147,7 @@ class Claim:
 
   @classmethod
   def from_json(cls, document: Any, strategy: files.Given) -> 'Claim':
-    """Returns the claim that `to_json` wrote.
-
-    Raises:
-      ValueError: naming the attribute, for anything else, and for a claim with another strategy.
-    """
+    """Returns the claim that `to_json` wrote; ValueError for others, and for another strategy."""
     if not isinstance(document, dict) or document.keys() != _FIELDS:
       raise ValueError(f'a claim must have {", ".join(sorted(_FIELDS))}')
     values, name = {**document, 'strategy': strategy}, 'strategy'
@@ -174,19 +170,6 @@ class Claim:
     digest = hashlib.sha256(text.encode()).hexdigest()
     return {keys.CLAIM_KEY: text, keys.CLAIM_DIGEST_KEY: digest}
 
-  @classmethod
-  def from_metadata(cls, metadata: Mapping[str, str], strategy: files.Given) -> 'Claim | None':
-    """Returns the claim that a log's metadata state; None if they state none.
-
-    Raises:
-      LogError: if it is malformed, or has another strategy.
-    """
-    document = read(metadata)
-    try:
-      return None if document is None else cls.from_json(document, strategy)
-    except ValueError as error:
-      raise refusals.LogError(f'the claim in the metadata of the log: {error}') from error
-
   def save(self, folder: pathlib.Path) -> None:
     """Writes the claim's file into the folder of a run, unless it is there, for its owner alone."""
     if (folder / NAME).exists():
@@ -200,11 +183,10 @@ class Claim:
     delta: float | Sequence[float],
     *,
     adjacency: str = adjacency_lib.ZERO_OUT,
-    group_size: int = 1,
   ) -> guarantee_lib.Guarantee:
     """Returns the guarantee of any device that keeps to a schema in all rounds of the schema."""
     deltas = guarantee_lib.deltas(delta)
-    return compose([self], [schema], deltas=deltas, adjacency=adjacency, group_size=group_size)
+    return compose([self], [schema], deltas=deltas, adjacency=adjacency, group_size=1)
 
 
 def compose(

@@ -45,11 +45,6 @@ class Trained:
     return self.statement.void_reason or self.statement.worst_case.void_reason
 
   @property
-  def weights(self) -> Any:
-    """The same as `model`."""
-    return self.model
-
-  @property
   def num_parameters(self) -> int:
     """Number of trained parameters."""
     return sum(int(np.prod(np.shape(weight))) for weight in self.model.trainable)

@@ -85,7 +85,6 @@ def test_what_is_watched_is_in_table_lines_plot_and_repr(tmp_path):
   assert dpftrl.open_run(folder / 'participation.parquet', folder / 'strategy.json').schema_in_log
   lines = repr(trained).splitlines()
   assert len(lines) <= 12 and f'Trained in {folder}' in lines[0] and 'ε = ' in lines[1]
-  assert trained.weights is trained.model
 
 
 def test_a_budget_ends_the_run(tmp_path):

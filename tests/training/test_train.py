@@ -43,7 +43,7 @@ def check(folder, names):
   again = dpftrl.replay(opened, deltas=stated['delta'])
   assert again.worst_case.epsilon() == stated['worst_case']['epsilon']
   assert stated['declared']['holds'] is True
-  trained = names['trained'].weights.trainable
+  trained = names['trained'].model.trainable
   with np.load(folder / 'model.npz') as archive:
     for i, weight in enumerate(trained):
       np.testing.assert_array_equal(archive[f'weight{i}'], weight)
@@ -111,7 +111,7 @@ def test_weights_that_stay_are_told_of_and_evaluations_are_named(tmp_path):
   assert '2 non-trainable weights' in warning and 'BatchNormalization' in warning
   nested = {'all': {'loss': tf.constant(0.5)}, 'n': 3}
   trained = dpftrl.train(process, aggregator, **run, evaluate=lambda weights: nested)
-  assert [np.mean(w) for w in trained.weights.non_trainable] == [0.0, 1.0]
+  assert [np.mean(w) for w in trained.model.non_trainable] == [0.0, 1.0]
   row = (tmp_path / 'run' / 'metrics.csv').read_text().splitlines()
   assert row[0].endswith('validation/all/loss,validation/n') and row[1].endswith(',0.5,3')
 
