@@ -558,9 +558,8 @@ def test_killed_at_any_moment_no_row_is_in_two_releases(tmp_path, seed):
       if number < kills:
         time.sleep(rng.uniform(0.0, 0.007))  # About as long as a round.
         os.kill(pid, signal.SIGKILL)
-      while not (line := process.stdout.readline()).startswith('ended'):
-        pass
-      ends.append(int(line.split()[1]))
+      ended = next(line for line in process.stdout if line.startswith('ended'))
+      ends.append(int(ended.split()[1]))
     process.stdin.close()
   assert ends == [-signal.SIGKILL] * kills + [0]
   lines = [json.loads(line) for line in releases.read_text().splitlines()]
