@@ -96,6 +96,13 @@ def test_pages_and_examples_use_public_names_alone(path):
   assert [(room, name) for room, name in used if name not in named(room)] == []
 
 
+def test_what_make_is_told_to_make_is_there():
+  makefile = (ROOT / 'Makefile').read_text()
+  for path in [*pages.DOCS.rglob('*.md'), *ROOT.glob('*.md'), *ROOT.glob('*/README.md')]:
+    for target in re.findall(r'(?:^|`)make ([.\w/-]+)', path.read_text(), re.MULTILINE):
+      assert re.search(rf'(?:^|\s){re.escape(target)}(?=[\s:])', makefile), (path.name, target)
+
+
 def test_the_whole_repository_links_to_pages_that_are_there():
   lost = []
   for path in [*ROOT.glob('*.md'), *(ROOT / 'benchmarks').glob('*.md')]:
