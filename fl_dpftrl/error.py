@@ -43,10 +43,7 @@ class Mechanism(schemas.Limited, Protocol):
 def error(
   strategy: Mechanism, num_rounds: int, workload: workloads.Workload = _PREFIX_SUMS
 ) -> Error:
-  """Returns RMS and max error of a strategy; times the sensitivity they are the losses.
-
-  Arguments and errors are those of `per_query_error`.
-  """
+  """Returns RMS and max error of a strategy; times the sensitivity they are the losses."""
   schemas.check_num_rounds(strategy, num_rounds)
   return strategy.error(num_rounds, workload)
 
@@ -54,14 +51,7 @@ def error(
 def per_query_error(
   strategy: Mechanism, num_rounds: int, workload: workloads.Workload = _PREFIX_SUMS
 ) -> np.ndarray:
-  """Returns the standard deviation of the noise in each query: row norms of B = A N.
-
-  Args:
-    strategy: C with its noising matrix N.
-
-  Returns:
-    Shape [queries], for Z with standard deviation 1.
-  """
+  """Returns the standard deviation of each query's noise where Z has 1: row norms of B = A N."""
   schemas.check_num_rounds(strategy, num_rounds)
   return strategy.per_query_error(num_rounds, workload)
 

@@ -19,11 +19,7 @@ _AGAIN_SECONDS = 0.01
 
 
 class Interrupted(KeyboardInterrupt):
-  """A signal that ends work.
-
-  Attributes:
-    status: exit status that says so.
-  """
+  """A signal that ends work, with the exit status that says so."""
 
   def __init__(self, number: int):
     super().__init__()
@@ -31,10 +27,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def end_at_once(line: str) -> None:
-  """Makes a signal end this process from now on, as long as it has nothing to clean up.
-
-  A signal that is ignored, as in the background of a shell script, stays ignored.
-  """
+  """Makes a signal, unless it is ignored, end this process at once from now on."""
 
   def end(number: int, frame: Any) -> None:
     del frame
@@ -81,9 +74,6 @@ def cleaned_up(line: str) -> Iterator[None]:
   What the block raises after a signal counts as its end, since a library may turn one exception
   into another. A signal that is lost, because it came up in a destructor, is raised again.
   Further signals wait for the clean-up, for some seconds.
-
-  Raises:
-    SystemExit: after a signal.
   """
   first: list[tuple[int, float]] = []
 

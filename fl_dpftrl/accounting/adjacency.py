@@ -44,13 +44,7 @@ def check(adjacency: str, group_size: int = 1) -> None:
 def scaled(
   sensitivity: sensitivity_lib.Sensitivity, adjacency: str, group_size: int = 1
 ) -> sensitivity_lib.Sensitivity:
-  """Scales the sensitivity to one device's updates to an adjacency and a group.
-
-  Args:
-    adjacency: 'zero_out' (factor 1) or 'replace_one' (factor 2).
-    group_size: number of devices protected together. By the triangle inequality it multiplies
-      the sensitivity, which gives an upper bound.
-  """
+  """Scales a sensitivity by an adjacency (replace_one: 2) and a group size, an upper bound."""
   check(adjacency, group_size)
   factor = group_size * _ADJACENCIES[adjacency][0]
   value, kind = sensitivity

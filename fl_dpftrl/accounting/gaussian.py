@@ -52,10 +52,7 @@ def check_delta(delta: float) -> None:
 
 
 def rho(effective_noise_multiplier: float) -> float:
-  """Returns ρ of zCDP: 1 / (2 · multiplier²).
-
-  Source: Bun and Steinke 2016, proposition 1.6.
-  """
+  """Returns ρ of zCDP, 1 / (2 · multiplier²) (Bun and Steinke 2016, proposition 1.6)."""
   check_positive('effective_noise_multiplier', effective_noise_multiplier)
   square = effective_noise_multiplier * effective_noise_multiplier
   value = 0.5 / square if square else math.inf
@@ -68,10 +65,7 @@ def rho(effective_noise_multiplier: float) -> float:
 
 
 def epsilon(effective_noise_multiplier: float, delta: float) -> float:
-  """Returns ε at δ, never below the exact one, and above it by less than 1e-12 of it.
-
-  A multiplier above 1e30 counts as 1e30.
-  """
+  """Returns ε at δ, never below the exact one and less than 1e-12 of it above; 1e30 is the most."""
   check_delta(delta)
   rho(effective_noise_multiplier)  # raises if ε would overflow
   return _epsilon(min(float(effective_noise_multiplier), _MOST_NOISE), float(delta))

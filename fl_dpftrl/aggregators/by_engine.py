@@ -36,11 +36,7 @@ def make_stream(
   folder: str | os.PathLike[str] | None = None,
   machines: int | None = None,
 ) -> reference.NoiseStream:
-  """Returns the engine's rows, int64, as a stream that runs in this process alone.
-
-  The state has no buffers, and `next` fails with an InvalidArgumentError past the strategy's last
-  round.
-  """
+  """Returns the engine's int64 rows as a stream of this process; it fails past the last round."""
   specs = tf.nest.flatten(template)
   sizes = [spec.shape.num_elements() for spec in specs]
   rows = _Rows(strategy, sizes, is_silent, folder, machines)
@@ -100,11 +96,7 @@ class _Seed:
 
 
 class _Rows:
-  """Rows of a strategy as a `graphs.Callback`.
-
-  What needs memory lives as long as computations that are compiled with it, and is
-  made anew where it is needed again.
-  """
+  """Rows of a strategy as a `graphs.Callback`; memory lives as long as compiled computations."""
 
   def __init__(
     self,

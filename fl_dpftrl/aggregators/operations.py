@@ -80,12 +80,7 @@ _HANDLE = tf.resource.as_datatype_enum
 
 
 def refused(graph: tf.compat.v1.GraphDef, *, of_data: bool) -> Iterator[tuple[str, str]]:
-  """Yields (operation, place) for all in a graph and its functions that are not allowed.
-
-  Args:
-    graph: serialised.
-    of_data: whether the graph has inputs, on which the number of its random draws may depend.
-  """
+  """Yields (operation, place) of all not allowed; of_data: random draws may depend on inputs."""
   functions = {function.signature.name for function in graph.library.function}
   for nodes in (graph.node, *(f.node_def for f in graph.library.function)):
     by_name = {node.name: node for node in nodes}
@@ -100,10 +95,7 @@ def refused(graph: tf.compat.v1.GraphDef, *, of_data: bool) -> Iterator[tuple[st
 
 
 def quotes(graph: tf.compat.v1.GraphDef) -> Iterator[tuple[str, str]]:
-  """Yields (operation, place) of assertions whose message has words that are computed.
-
-  The runtime leaves numbers out of messages. TensorFlow's own assertions have constant words.
-  """
+  """Yields (operation, place) of assertions whose message has words that are computed."""
   for nodes in (graph.node, *(f.node_def for f in graph.library.function)):
     constants = {node.name for node in nodes if node.op == 'Const'}
     for node in nodes:

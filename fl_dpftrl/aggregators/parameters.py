@@ -21,21 +21,13 @@ _REFUSED = (
 def digest(
   strategy: strategies.Strategy, *, seed: int, noise_multiplier: float, clip_norm: float
 ) -> int:
-  """Returns a digest of all that the guarantee of a noise row rests on, except participation.
-
-  Args:
-    seed: identifier of the seed's origin and of the version of the rows of Z, not of the
-      seed's value.
-  """
+  """Returns a digest of what a row's guarantee rests on; `seed` is its origin, not its value."""
   content = [document.strategy_digest(strategy), seed, noise_multiplier, clip_norm]
   return document.short_digest(json.dumps(content).encode())
 
 
 def bind(stream: reference.NoiseStream, own: int) -> reference.NoiseStream:
-  """Returns a stream of the same rows whose state holds the digest of its parameters.
-
-  `next` fails with an InvalidArgumentError for a state of other parameters.
-  """
+  """Returns a stream whose state holds the digest, and whose `next` fails for another one."""
 
   def init():
     return stream.init()._replace(parameters=tf.constant(own, tf.int64))

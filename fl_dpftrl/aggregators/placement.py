@@ -29,10 +29,7 @@ def num_rounds(strategy: strategies.Strategy) -> int:
 
 
 def noise_state_bytes(strategy: strategies.Strategy, model_bytes: int) -> int:
-  """Returns the bytes of a strategy's noise state, float64, for a model of model_bytes in float32.
-
-  If the state grows, the result is for the last round that noise is made for.
-  """
+  """Returns the most bytes of a noise state, float64, for a float32 model of model_bytes."""
   return 2 * model_bytes * strategy.memory_copies(num_rounds(strategy))
 
 

@@ -88,11 +88,7 @@ def check(inner_factory: Factory | str) -> None:
 
 
 def bits_without_noise(inner_factory: Factory | str, report_goal: int) -> int:
-  """Returns p of a run without noise, whose clip norm has 2^p units.
-
-  Plain sums are as fine as int64 allows, since a large clip norm may stand for none. A modulus is
-  meant for updates with noise.
-  """
+  """Returns p of a run without noise, whose clip norm, perhaps huge for none, has 2^p units."""
   is_plain = type(inner_factory) is tff.aggregators.SumFactory
   return min(_FINEST_BITS, 60 - report_goal.bit_length()) if is_plain else units.MOST_BITS
 

@@ -145,10 +145,7 @@ def check_alone(
 def sensitivity(
   strategy: files.Given, sampling: sampling_lib.Batches, adjacency: str = adjacency_lib.ZERO_OUT
 ) -> float:
-  """Returns the largest change of C x by one example in one of its rounds.
-
-  The value is per unit of clip norm. For arguments and errors see `account`.
-  """
+  """Returns the largest change of C x, in clip norms, by an example in a round; see `account`."""
   strategy = files.resolved(strategy)
   factor, bands = sampling.relation(adjacency).factor, num_bands(strategy)
   if bands > sampling.num_parts:
@@ -218,10 +215,7 @@ def calibrate(
 
 
 def candidate_bands(scheme: sampling_lib.Batches) -> tuple[int, ...]:
-  """Returns the numbers of bands to compare: powers of two and the maximum.
-
-  At the maximum a batch is nearly a whole part, so sampling amplifies little.
-  """
+  """Returns the numbers of bands to compare: powers of two and the maximum."""
   most = sampling_lib.most_parts(scheme.num_examples, scheme.batch_size)
   most = min(scheme.num_rounds, most)
   return tuple(sorted({most, *(2**i for i in range(most.bit_length()))}))

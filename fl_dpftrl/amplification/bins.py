@@ -118,10 +118,7 @@ def proven(
 
 
 def calibrated(start: BinsGuarantee, epsilon: float) -> BinsGuarantee:
-  """Returns the guarantee with about the least noise that meets ε at the first δ.
-
-  The noise multiplier is minimal up to about a relative 1e-4 of ε.
-  """
+  """Returns the guarantee with the least noise, up to 1e-4 of ε, that meets ε at the first δ."""
   if start.method == CERTIFIED:
     return _certified(start, epsilon)
   least = gaussian.effective_noise_multiplier(epsilon, start.delta)  # Enough without a secret.
@@ -157,11 +154,7 @@ def _certified(start: BinsGuarantee, epsilon: float) -> BinsGuarantee:
 
 
 def gram(strategy: base.Strategy, scheme: sampling_lib.SecretBins) -> np.ndarray:
-  """Returns M|C|ᵀ|C|M, [bins, bins], of the rounds M of each bin and a clip norm of 1, rounded up.
-
-  Raises:
-    ValueError: if the strategy runs fewer rounds, or its matrix would be too large.
-  """
+  """Returns M|C|ᵀ|C|M, [bins, bins], rounded up, for the rounds M of each bin and clip norm 1."""
   num_rounds, num_bins = scheme.num_rounds, scheme.num_bins
   base.check_num_rounds(strategy, num_rounds)
   if strategy.num_noise_rows(num_rounds) * num_rounds > _MOST_ENTRIES:

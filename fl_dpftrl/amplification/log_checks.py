@@ -248,10 +248,7 @@ def _unlikely_favourites(happened: counts_lib.RunCounts, scheme: sampling.Batche
 
 
 def _log_chance(seen: np.ndarray | int, trials: int, mean: float) -> np.ndarray | float:
-  """Bounds from above the log probability that a sum is at least this far from its mean.
-
-  Its terms are 0 or 1, independent or negatively associated: Hoeffding 1963, theorem 1, twice.
-  """
+  """Bounds the log chance of a sum this far from its mean (Hoeffding 1963, theorem 1, twice)."""
   successes = max(mean, _TINY)
   failures = max(trials - mean, _TINY)
   beyond = seen - mean

@@ -77,11 +77,7 @@ _epsilon = epsilon  # alias that no argument shadows
 
 
 def _step(multiplier: float, probability: float, count: int) -> float:
-  """Returns a grid step with little effect on ε and a short run time.
-
-  The step adds about a quarter of its square to the variance of each release's loss. That must
-  be small against the variance of the composition.
-  """
+  """Returns a grid step whose added variance, step²/4 a release, is small beside the total."""
   mu = 1.0 / multiplier
   # The composition resembles many releases with a small share each, or as many
   # full releases as an example is drawn for at most.

@@ -126,10 +126,7 @@ def _noised(noise: Noise) -> result.Check:
 
 
 def _shape(whitened: np.ndarray, alpha: float) -> result.Check:
-  """Tests the distribution function, of rows scaled to a standard deviation of 1.
-
-  Estimated scales make the distance smaller, so the test remains valid.
-  """
+  """Tests the distribution of rows scaled to deviation 1; estimated scales keep the test valid."""
   scales = np.sqrt(np.square(whitened).mean(axis=(0, 2), keepdims=True))
   distance = 1.0
   if (scales > 0.0).all():

@@ -47,13 +47,7 @@ class Probe(NamedTuple):
 def checks(
   subject: subjects.Subject, *, clip_norm: float, covariance: np.ndarray, alpha: float
 ) -> list[result.Check]:
-  """Returns the checks of finite releases, clipping and small updates.
-
-  Args:
-    covariance: of the noise of one coordinate, in units of the clip norm, shape
-      [num_rounds, num_rounds].
-    alpha: probability of a false alarm of each check.
-  """
+  """Returns the checks of finite releases, clipping and small updates; covariance in clip norms."""
   responses = _measure(subject, clip_norm, covariance)
   finite = [r for r in responses if math.isfinite(r.value)]
   bad = [r.name for r in responses if not math.isfinite(r.value)]
@@ -117,10 +111,7 @@ def _direction(sizes: Sequence[int], chosen: Iterable[int]) -> np.ndarray:
 
 
 def _measure(subject: subjects.Subject, clip_norm: float, covariance: np.ndarray) -> list[Probe]:
-  """Runs all probes, each in several successive rounds.
-
-  All updates beyond the clip norm together have a response, too, which is more precise.
-  """
+  """Runs all probes for several rounds each; the clipped ones together are a response, too."""
   num_rounds = len(covariance)
   deviation = math.sqrt(covariance.diagonal().mean())
   probes = _probes(subject.sizes, clip_norm, deviation)

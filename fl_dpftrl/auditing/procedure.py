@@ -124,12 +124,7 @@ def audit(
 def checks(
   subject: subjects.Subject, noising: np.ndarray, *, clip_norm: float, repeats: int
 ) -> list[result.Check]:
-  """Returns the results of all checks of a subject.
-
-  Args:
-    noising: claimed noise in clip norms: N times the noise multiplier, shape [num_rounds, …].
-    repeats: runs without a device, and with one.
-  """
+  """Returns the results of all checks; noising is N times the noise multiplier, in clip norms."""
   num_rounds, size = len(noising), sum(subject.sizes)
   nothing = np.zeros(size, np.float32)
   target = np.full(size, _NORM * clip_norm / math.sqrt(size), np.float32)

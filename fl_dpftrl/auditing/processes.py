@@ -84,11 +84,7 @@ def ours(
   num_coordinates: int,
   seed: int | None,
 ) -> Process:
-  """Returns this package's aggregator as a subject.
-
-  Without a seed, noise is secret and from the operating system, as in training.
-  With one, each run has a noise seed of its own.
-  """
+  """Returns this package's aggregator as a subject; a seed gives each run its own noise seed."""
   divisor = 7  # not a number of devices of any probe
 
   @functools.lru_cache(maxsize=1)

@@ -29,26 +29,12 @@ class Subject(Protocol):
   clips: bool
 
   def run(self, cohorts: Cohorts, num_rounds: int) -> np.ndarray:
-    """Returns the releases of one fresh run, as sums with noise.
-
-    Args:
-      cohorts: updates of each round.
-
-    Returns:
-      Shape [num_rounds, sum(sizes)].
-    """
+    """Returns the releases of a fresh run, as sums with noise, shape [num_rounds, sum(sizes)]."""
     ...
 
 
 class Rows:
-  """Noise rows of the engine, with sums of updates, in whole numbers.
-
-  Args:
-    noise_multiplier: std(Z) / clip_norm.
-    clip_norm: bound on an update, by which it is also clipped.
-    sizes: number of coordinates of each tensor.
-    seed: seed of the first run; None for fresh randomness. Each run has another.
-  """
+  """Noise rows of the engine with clipped updates, in whole numbers; each run has another seed."""
 
   clips = False
 

@@ -133,11 +133,7 @@ def _number(text: str) -> int | float:
 def sampling(
   args: argparse.Namespace, strategy: base.Strategy | None, num_rounds: int
 ) -> sampling_lib.Scheme | None:
-  """Returns the sampling scheme of the flags, or None without --sampling.
-
-  Args:
-    strategy: strategy whose number of bands is the default of --num_parts; None for one part.
-  """
+  """Returns the scheme of the flags, by default with a part for each band; None for none."""
   given = {name: getattr(args, name) for name in SAMPLING[1:] if getattr(args, name) is not None}
   if args.sampling is None:
     for name, value in given.items():

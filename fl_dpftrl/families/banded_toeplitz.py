@@ -182,10 +182,7 @@ def _squares(
 def decoder_column(
   coefficients: np.ndarray, num_rounds: int, workload: workloads.Workload
 ) -> tuple[np.ndarray, float | None]:
-  """Returns the first column of A T⁻¹, and the limit of the terms left out.
-
-  See `toeplitz.step_response`, applied to the coefficients times 1 − β z if A has momentum β.
-  """
+  """Returns the first column of A T⁻¹, and the limit of what is left out; see `step_response`."""
   return toeplitz.step_response(np.convolve(coefficients, [1.0, -workload.momentum]), num_rounds)
 
 
@@ -235,10 +232,7 @@ def late_rows(
   workload: workloads.Workload,
   response: np.ndarray,
 ) -> LateRows:
-  """Returns the rows of B that are not those of a Toeplitz matrix.
-
-  These are the rows of the columns cut short, or all rows if A is not Toeplitz.
-  """
+  """Returns the rows of B that are not Toeplitz: of columns cut short, or all if A is not."""
   norms, unused = columns.norms, columns.unused
   common, late = 0.0, num_rounds
   if workload.is_toeplitz:

@@ -23,10 +23,7 @@ _SMALLEST_BLOCK = 64
 
 
 def dense_rows(coefficients: np.ndarray) -> np.ndarray:
-  """Returns rows, given by bands, as a dense matrix, shape [rows, num_bands − 1 + rows].
-
-  Columns run from the first row's first band to the last row's diagonal.
-  """
+  """Returns rows, given by bands, as a dense matrix up to the last diagonal."""
   count, num_bands = coefficients.shape
   width = count + num_bands - 1
   # Bands run diagonally; in rows longer by one entry they become columns.
@@ -45,10 +42,7 @@ def to_matrix(coefficients: np.ndarray) -> np.ndarray:
 
 
 def check(name: str, coefficients: np.ndarray) -> None:
-  """Raises ValueError unless these are the bands of a matrix with a positive diagonal.
-
-  There may be no more bands than rounds, and values outside the matrix must be 0.
-  """
+  """Raises ValueError unless these are bands, no more than rounds, with a positive diagonal."""
   num_rounds, num_bands = coefficients.shape
   if num_bands > num_rounds:
     raise ValueError(f'{name} must have at most {num_rounds} bands, got {num_bands}')
@@ -73,10 +67,7 @@ def inverse_bands(workload: workloads.Workload, num_rounds: int) -> np.ndarray:
 
 
 def multiply(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-  """Returns the product of matrices with l and r bands.
-
-  It has l + r − 1 bands, of which the last may lie outside the matrix.
-  """
+  """Returns the product of matrices with l and r bands, by its l + r − 1 bands."""
   num_rounds, num_bands = left.shape
   product = _by_bands(num_rounds, num_bands + right.shape[1] - 1)
   for j in range(num_bands):
@@ -171,10 +162,7 @@ def gradient(steps: list[Block], weights: np.ndarray, num_bands: int) -> np.ndar
 
 
 def _from_dense(matrix: np.ndarray, num_bands: int) -> np.ndarray:
-  """Extracts the bands of rows; the last column is the last row's diagonal.
-
-  It undoes `dense_rows`.
-  """
+  """Undoes `dense_rows`: returns the bands of rows."""
   count, width = len(matrix), len(matrix) + num_bands - 1
   flat = np.zeros(count * (width + 1))
   flat[: count * width].reshape(count, width)[:, -matrix.shape[1] :] = matrix

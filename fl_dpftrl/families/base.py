@@ -190,10 +190,7 @@ def tightened(
 
 
 def keep_array(strategy: Strategy, name: str, *axes: str) -> np.ndarray:
-  """Makes an attribute of a new strategy a read-only copy in float64, and returns it.
-
-  It raises ValueError if the array is empty, has other axes, or has values that are not finite.
-  """
+  """Makes an attribute a read-only float64 copy; ValueError unless finite, with these axes."""
   values = np.array(getattr(strategy, name), dtype=np.float64)
   if values.ndim != len(axes) or not values.size:
     raise ValueError(f'{name} must have shape [{", ".join(axes)}], got shape {values.shape}')

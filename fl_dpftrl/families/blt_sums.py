@@ -50,11 +50,7 @@ def nodes(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _gauss(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Returns nodes and weights for sums over 0 … length − 1, each of shape [blocks, order].
-
-  Source: Golub and Welsch 1969, with the recurrence of the discrete Chebyshev (Gram)
-  polynomials, NIST DLMF table 18.22.1.
-  """
+  """Returns nodes and weights for sums below each length (Golub, Welsch 1969; DLMF 18.22.1)."""
   degree = np.arange(1.0, _ORDER)
   scale = 1.0 - np.square(degree / lengths[:, None])
   # Off-diagonal entries, in units of the length, which may exceed 10⁹.
@@ -104,12 +100,7 @@ class SquaredSensitivity:
     self._before = nodes(self._count - 1)
 
   def __call__(self, decays: np.ndarray, scales: np.ndarray) -> Derivatives:
-    """Returns sens² and its derivatives in θ and in ω.
-
-    Args:
-      decays: 1 − θ, shape [… d].
-      scales: ω, shape [… d].
-    """
+    """Returns sens² and its derivatives in θ and in ω, given 1 − θ and ω, each [… d]."""
     # The floor errs upwards: a decay of 0 counts as 10⁻¹⁶.
     rates = -np.log1p(-np.minimum(decays, _LARGEST))
     products, d_products = _products(rates, self._rows)
@@ -172,12 +163,7 @@ class SquaredError:
     self._momentum = momentum
 
   def __call__(self, below_one: np.ndarray, scales: np.ndarray) -> Derivatives:
-    """Returns the squared error and its derivatives in the points and in the scales.
-
-    Args:
-      below_one: 1 − p, shape [… d + 1].
-      scales: s, shape [… d + 1].
-    """
+    """Returns the square and its derivatives in points and scales, given 1 − p and s, [… d + 1]."""
     terms, slopes = (self._momentum_terms if self._momentum else self._powers)(below_one)
     column = (scales[..., None, :] @ terms)[..., 0, :]
     d_column = 2.0 * self._weights * column

@@ -68,12 +68,6 @@ class Dense(base.Strategy):
 
 
 def from_gram(gram: np.ndarray) -> Dense:
-  """Returns the strategy with CᵀC = X for a symmetric positive definite X.
-
-  C = J chol(J X J)ᵀ J, with J the reversal of the rounds.
-
-  Raises:
-    LinAlgError: if X is not positive definite.
-  """
+  """Returns J chol(J X J)ᵀ J, J reversing rounds, with CᵀC = X; LinAlgError for other X."""
   factor = scipy.linalg.cholesky(gram[::-1, ::-1], lower=True)
   return Dense(factor.T[::-1, ::-1])

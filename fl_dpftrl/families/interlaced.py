@@ -112,10 +112,7 @@ def _exponents(size: int) -> np.ndarray:
 
 
 def gaps_of(decay: np.ndarray, scale: np.ndarray) -> np.ndarray:
-  """Returns the gaps of the BLT with these θ and ω, each of shape [d]; shape [2e], e ≤ d.
-
-  Equal decays are merged, and scales of 0 are dropped.
-  """
+  """Returns the gaps, [2e], of the BLT with θ and ω, [d]; merges equal θ and drops ω = 0."""
   decay, place = np.unique(-np.asarray(decay), return_inverse=True)
   decay, scale = -decay, np.bincount(place.reshape(-1), scale, decay.size)
   decay, scale = decay[scale > _NEGLIGIBLE], scale[scale > _NEGLIGIBLE]

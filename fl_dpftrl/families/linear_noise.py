@@ -18,11 +18,7 @@ import numpy as np
 
 
 class Push(NamedTuple):
-  """Buffers are a stack: y becomes the newest; beyond num_buffers one drops out.
-
-  Attributes:
-    merged: number of newest buffers that y is added to and that it replaces.
-  """
+  """Buffers are a stack: y, with the `merged` newest that it replaces, becomes the newest."""
 
   merged: int = 0
 

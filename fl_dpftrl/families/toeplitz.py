@@ -58,10 +58,7 @@ def padded(coefficients: np.ndarray, size: int) -> np.ndarray:
 
 
 def keep_coefficients(strategy: base.Strategy) -> None:
-  """Makes the coefficients of a new strategy a read-only array of shape [num_bands].
-
-  It raises ValueError unless they are finite and begin with a positive one.
-  """
+  """Makes coefficients read-only; ValueError unless they are finite, and the first positive."""
   first = base.keep_array(strategy, 'coefficients', 'num_bands')[0]
   if first <= 0.0:
     raise ValueError(f'coefficients must begin with a positive one, got {float(first)!r}')
@@ -89,10 +86,7 @@ def _is_long(coefficients: np.ndarray, num_terms: int) -> bool:
 
 
 def _newton(coefficients: np.ndarray, num_terms: int) -> np.ndarray:
-  """`reciprocal` by Newton's iteration, which doubles the terms in each step.
-
-  Its error is that of Fourier transforms, relative to the largest coefficient.
-  """
+  """`reciprocal` by Newton's iteration; its error is relative to the largest coefficient."""
   size = min(num_terms, max(1, _MOST_DIRECT_PRODUCTS // coefficients.size))
   inverse = reciprocal(coefficients, size)
   while size < num_terms:

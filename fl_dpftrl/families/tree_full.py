@@ -48,11 +48,7 @@ def row(round_index: int, num_rounds: int) -> tuple[float, dict[int, float]]:
 
 
 def node_moments(num_heights: int) -> tuple[np.ndarray, np.ndarray]:
-  """Returns variances in a finished tree of each height, if Z has variance 1.
-
-  They are of the estimate of the sum of all its rounds, and of that of any single round; each
-  has shape [num_heights].
-  """
+  """Returns variances by height: of the estimated sum of a finished tree, and of any one round."""
   heights = np.arange(num_heights)
   total = 1.0 / (2.0 - 2.0**-heights)
   # One more node on top lowers the covariance by the formula of Sherman and Morrison; a round's

@@ -142,10 +142,7 @@ def exclusive(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[N
 
 
 def remove_leftovers(folder: str | os.PathLike[str]) -> None:
-  """Removes what writers that were killed left; only for who holds its lock.
-
-  A folder among it, such as that of evidence, goes with its content. Links are not followed.
-  """
+  """Removes files and folders that killed writers left; only for who holds the lock."""
   for leftover in pathlib.Path(folder).glob(f'{TEMPORARY_PREFIX}*'):
     if leftover.is_dir() and not leftover.is_symlink():
       shutil.rmtree(leftover)
@@ -170,11 +167,7 @@ def write(path: str | os.PathLike[str], facts: Mapping[str, Any], *, durable: bo
 
 
 def read(path: str | os.PathLike[str]) -> json_files.Object:
-  """The facts in a file that `write` wrote.
-
-  Raises:
-    FileNotFoundError: where there is no such file.
-  """
+  """Returns the facts that `write` wrote; FileNotFoundError without a file."""
   try:
     facts = json.loads(pathlib.Path(path).read_bytes())
     intact = facts.pop(_DIGEST) == _digest(facts)

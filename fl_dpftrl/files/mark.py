@@ -20,10 +20,7 @@ _MOST_TRIES = 20
 
 
 class LostStateError(ValueError):
-  """Files are gone, damaged or copies without which rows of noise could repeat.
-
-  The message suggests a remedy.
-  """
+  """Files are gone, damaged or copies without which rows of noise could repeat."""
 
 
 class MarkFile:

@@ -235,10 +235,7 @@ def spending(
 def worst_case(
   claims: Sequence[Claim], kept: Sequence[schemas.MinSep]
 ) -> sensitivity_lib.Sensitivity:
-  """Returns the sensitivity of any device that keeps to the schema of each run.
-
-  It is in units of the first noise multiplier: squares of sensitivity over noise multiplier add up.
-  """
+  """Returns the sensitivity of any device that keeps to all schemas, in the first run's units."""
   unit, square, kinds = claims[0].noise_multiplier, 0.0, []
   for claim, schema in zip(claims, kept, strict=True):
     value, kind = sensitivity_lib.sensitivity(claim.strategy, schema)
@@ -266,10 +263,7 @@ def together_arithmetic(claims: Sequence[Claim]) -> arithmetic_lib.Arithmetic:
 
 
 def read(metadata: Mapping[str, str]) -> json_files.Object | None:
-  """Returns the claim that a log's metadata state, as `Claim.to_json` gives it; None without one.
-
-  It raises LogError for other attributes and another digest than stated; values are not checked.
-  """
+  """Returns the claim that metadata state, unchecked; None without one, LogError for a bad one."""
   text = metadata.get(keys.CLAIM_KEY)
   if text is None:
     return None

@@ -34,10 +34,7 @@ class Layout(NamedTuple):
   first_round: int = 0
 
   def columns(self, path: str, names: Sequence[str]) -> dict[str, str]:
-    """Returns the names that `round` and `device_id` have in a file, by these two.
-
-    Those that the folders of the file give are left out.
-    """
+    """Returns the names of `round` and `device_id` in a file, but for those of its folders."""
     given = self.given(path, names)
     wanted = {own: getattr(self, own) for own in NAMES if own not in given}
     refusals.check_names(path, names, tuple(wanted.values()))
@@ -103,10 +100,7 @@ def repeated(given: Mapping[str, int | str], num_rows: int) -> dict[str, pa.Arra
 
 
 def delimiter(head: bytes, suffix: str) -> str:
-  """Returns the character that separates the names in the first line of a CSV file.
-
-  A comma, unless the line has none outside of quotation marks and another character.
-  """
+  """Returns what separates a CSV head's names: a comma, or what stands in its place."""
   if suffix == '.tsv':
     return '\t'
   bare = re.sub(rb'"[^"]*"', b'', head)

@@ -86,10 +86,7 @@ class _Lines:
 
 
 class Csv(_Lines):
-  """Values after a header line, separated by commas, tabs or semicolons.
-
-  The format is that of RFC 4180, without line breaks within fields.
-  """
+  """Values after a header line, as in RFC 4180, without line breaks within fields."""
 
   def _read_head(self) -> pa.DataType:
     self._file.seek(0)
@@ -161,10 +158,7 @@ class Csv(_Lines):
         self._refuse(row, f'is blank, so that {messages.quoted(self._names[0])} is missing')
 
   def _count(self, block: bytes, num_rows: int, first_row: int) -> None:
-    """Raises LogError unless there is a row for each line that is not empty.
-
-    Each row takes at least one line, since no row ends within a line.
-    """
+    """Raises LogError unless there is a row for each line that is not empty."""
     if num_rows == block.count(b'\n'):
       return
     lines = [line for line in block.split(b'\n') if line.strip(b'\r')]

@@ -67,14 +67,7 @@ class Source:
   """
 
   def __init__(self, path: str, *, held: bool = True, layout: layout_lib.Layout = layout_lib.PLAIN):
-    """Opens the file.
-
-    Args:
-      path: name of the file.
-      held: whether the descriptor is kept. Otherwise the file is opened again for each use, and
-        refused if it is another file by then.
-      layout: where the file has its columns.
-    """
+    """Opens the file; one that is not held is opened for each use, and must be the same."""
     self.path, self.layout = path, layout
     descriptor = self._open()
     self.size = os.fstat(descriptor).st_size

@@ -59,12 +59,7 @@ def checked(
 
 
 def flattened(table: pa.Table, id_type: pa.DataType) -> tuple[pa.Table, np.ndarray]:
-  """Returns a row for each device, and the place from 0 of the row that it comes from.
-
-  Args:
-    table: `device_id` is an id or a list of them, no list of which is missing.
-    id_type: large_string, unchecked; int64; or null for no ids.
-  """
+  """Returns a row for each device of ids or lists of them, and the place of its row."""
   place = table.schema.get_field_index('device_id')
   device_ids, rows = table.column(place), np.arange(table.num_rows)
   table = table.remove_column(place)

@@ -87,14 +87,10 @@ def write_log(
 def round_by_round(
   path: str | os.PathLike[str], *, num_rounds: int, metadata: Mapping[str, str] | None = None
 ) -> Iterator[Append]:
-  """Writes a log whose ids are whole numbers, with little of it in memory.
-
-  The file appears only when the block ends without an error. The same rounds give the same
-  bytes with the same release of pyarrow.
+  """Writes a log of whole-number ids, which appears only if the block ends without an error.
 
   Yields:
-    A function that appends the next round, from 0 on. It takes the round's index, its device
-    ids without duplicates, and its UTC second.
+    Function that appends the next round: its index, distinct device ids and UTC second.
   """
   done = 0
   whole = file_metadata(num_rounds, metadata)

@@ -23,10 +23,7 @@ _WHY: dict[int, str] = {
 
 
 def enter(program: str) -> None:
-  """Returns in a child with limits; the parent waits for it, and exits as it does.
-
-  Where a signal ended the child, the parent prints one line and exits with status 2.
-  """
+  """Returns in a child with limits; the parent waits and exits as it does, or with status 2."""
   sys.stdout.flush()
   sys.stderr.flush()
   # A signal waits until both processes know what to do with it.

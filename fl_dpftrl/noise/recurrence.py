@@ -172,10 +172,7 @@ def _stacks(noise: linear_noise.LinearNoise) -> Iterator[tuple[int, int]]:
 
 
 def layout(noise: linear_noise.LinearNoise, num_rounds: int) -> tuple[int, int]:
-  """Returns the number of buffers, and of rows that one pass over them serves; 0 for neither.
-
-  A pass serves several rows where each is pushed onto the stack, and nothing is read again.
-  """
+  """Returns the number of buffers, and of rows that one pass serves: 0 unless all are pushed."""
   kept = noise.num_buffers
   if noise.period is not None:
     num_rounds = min(num_rounds, noise.settles + noise.period)

@@ -16,10 +16,7 @@ _ROUNDING, _UNDERFLOW = 1e-6, 1e-200
 
 
 class NoiseStream(NamedTuple):
-  """Rows of N·Z, one at a time, as two pure functions.
-
-  The state is all that a stream remembers: the same state always gives the same
-  row and the same next state, so a saved state resumes a stream exactly.
+  """Rows of N·Z, one at a time, as pure functions: the same state gives the same row again.
 
   Attributes:
     init: () → state, before row 0.

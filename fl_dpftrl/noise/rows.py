@@ -147,10 +147,7 @@ def check(*, size: int, memory: str) -> None:
 
 
 def identity(strategy: strategies.Strategy, *, size: int, seed: bytes) -> int:
-  """Returns 63 bits for all that determines a maker's rows.
-
-  They are a hash of the seed too, whose 256 bits cannot be recovered from it.
-  """
+  """Returns a 63-bit hash of all that determines rows; the seed cannot be recovered from it."""
   about = [VERSION, document.strategy_digest(strategy), size]
   return document.short_digest(b'fl_dpftrl rows %s %s' % (json.dumps(about).encode(), seed))
 

@@ -40,11 +40,7 @@ _PARAMETERS: dict[str, tuple[str, Any, type]] = {
 
 
 def checked(name: str, value: Any) -> Any:
-  """Returns a parameter of a release as a number of its type.
-
-  Args:
-    name: one of `_PARAMETERS`.
-  """
+  """Returns a parameter of a release, one of `_PARAMETERS`, as a number of its type."""
   what, is_valid, kind = _PARAMETERS[name]
   is_number = isinstance(value, numbers.Real) and math.isfinite(value)
   if isinstance(value, bool) or not is_number or not is_valid(value):
@@ -129,11 +125,7 @@ class Unit:
     return math.isqrt(self.most_square // size)
 
   def integers(self, update: np.ndarray, clip_norm: float = 1.0) -> np.ndarray:
-    """Returns an update that is clipped, in whole units, each coordinate towards zero.
-
-    Returns:
-      int64, shape [d], of which the sum of squares is at most most_square.
-    """
+    """Returns a clipped update in whole units, towards zero, int64 [d], within most_square."""
     values = np.asarray(update, np.float64) / clip_norm
     norm = float(np.linalg.norm(values)) / self.step
     values = np.trunc(values * (min(1.0, self.bound / norm) / self.step if norm else 0.0))

@@ -112,10 +112,7 @@ class Norms(NamedTuple):
   participations: int = 1
 
   def rescale(self, columns: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
-    """Returns C with its norms, and the pull-back of gradients to columns.
-
-    The relative squared norm of a turn of columns is the mean of the squares of the given columns.
-    """
+    """Returns C with its norms, by the mean square of each turn, and the pull-back of gradients."""
     squares = np.einsum('ju,ju->u', columns, columns)
     round_ = np.arange(squares.size)
     offset = round_ % self.min_sep
@@ -168,10 +165,7 @@ class Loss(NamedTuple):
     return value, pull_back(gradient)
 
   def stiffness(self, columns: np.ndarray) -> np.ndarray:
-    """Returns the approximate curvature of the loss along each column, relative to the mean.
-
-    At the optimal C it is the multiplier of the column's norm constraint. It is positive.
-    """
+    """Returns the curvature along each column, its multiplier at the optimum, over the mean."""
     scaled, _ = self.norms.rescale(columns)
     _, gradient = self._of_scaled(scaled)
     slopes = -np.einsum('ju,ju->u', gradient, scaled)
@@ -285,10 +279,7 @@ def _descend(
   limits: dict[str, Any],
   proximity: float = 0.0,
 ) -> np.ndarray:
-  """Returns the C by columns, with its norms, that minimises the loss and the distance to start.
-
-  Proximity is the factor of the squared distance, relative to the loss per column.
-  """
+  """Minimises the loss and proximity times the squared distance to start, per column."""
   # Larger steps suit columns that few queries depend on.
   scale = loss.stiffness(start) ** 0.25
   centre = (start * scale).reshape(-1)

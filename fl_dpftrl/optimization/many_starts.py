@@ -26,20 +26,15 @@ def minimize(
   """Minimises a smooth function of few variables from feasible starts.
 
   Args:
-    value_and_grad: function of points, shape [points, size], that returns values, shape
-      [points], and gradients of the shape of the points. A value that is not finite marks a
-      point outside the domain.
-    starts: points, shape [starts, size]; ValueError is raised unless all are feasible.
-    max_iterations: maximum number of evaluations per start.
-    tolerance, patience: a search ends when `patience` steps together improve its value by less
-      than the tolerance, relative to it if it is above 1.
+    value_and_grad: points, [points, size], → values, not finite outside the domain, and gradients.
+    starts: shape [starts, size]; ValueError unless all are feasible.
+    tolerance, patience: a search ends when `patience` steps gain less, relative if above 1.
     progress: called with the number of evaluations and the smallest value.
 
   Returns:
-    Points, shape [starts, size], and values, shape [starts], the best first.
+    Points and values, the best first.
 
-  Source: Nocedal and Wright 2006, algorithm 6.1; the weak Wolfe line search of Lewis and
-  Overton 2013, algorithm 2.6.
+  Source: Nocedal and Wright 2006, algorithm 6.1; Lewis and Overton 2013, algorithm 2.6.
   """
   points = np.array(starts, dtype=np.float64)
   values, grads = value_and_grad(points)

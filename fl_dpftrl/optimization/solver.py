@@ -35,17 +35,14 @@ def minimize(
   memory: int = 20,
   progress: problem.Progress | None = None,
 ) -> Solution:
-  """Minimises a smooth function from a feasible start.
+  """Minimises a smooth function from a feasible start; ValueError unless its value is finite.
 
   Args:
-    start: shape [size]; ValueError is raised unless its value is finite.
-    tolerance, patience: stops when `patience` steps together improve the value by less than the
-      tolerance, relative to it.
+    tolerance, patience: stops when `patience` steps together gain less, relative to the value.
     memory: number of pairs of steps and gradient differences kept.
     progress: called after each step with the number of steps and the value.
 
-  Source: Nocedal and Wright 2006, algorithm 7.4; the weak Wolfe line search of Lewis and
-  Overton 2013, algorithm 2.6.
+  Source: Nocedal and Wright 2006, algorithm 7.4; Lewis and Overton 2013, algorithm 2.6.
   """
   point, value, grad = _begun(value_and_grad, np.array(start, dtype=np.float64))
   pairs: list[tuple[np.ndarray, np.ndarray, float]] = []

@@ -161,12 +161,7 @@ def settle(
   workload: workloads.Workload,
   search: Callable[[np.ndarray, int], np.ndarray],
 ) -> np.ndarray:
-  """Repeats a search until its number of terms is enough for the result, with a Toeplitz A.
-
-  A search maps initial coefficients, and the number of terms after which the response is taken to
-  be at its limit, to coefficients. The first uses few terms, which leaves little to do for the
-  last.
-  """
+  """Repeats a search (start, number of terms) → coefficients until its terms are enough."""
 
   def terms(coefficients):
     return banded_toeplitz.decoder_column(coefficients, num_rounds, workload)[0].size
@@ -233,9 +228,7 @@ def shifted_harmonic(problem: problem_lib.Problem, num_bands: int) -> np.ndarray
 def square_root(
   problem: problem_lib.Problem, num_bands: int | None = None
 ) -> banded_toeplitz.BandedToeplitz:
-  """Returns coefficients of the square root of prefix sums: (1 − z)^(−½).
-
-  Only n of the problem and num_bands, None for n, matter.
+  """Returns coefficients of (1 − z)^(−½), for n of the problem; num_bands None for n.
 
   Source: Fichtenberger, Henzinger, Upadhyay 2023; Kalinin and Lampert 2024 for prefixes.
   """

@@ -23,10 +23,7 @@ _MOST_PRODUCTS = 1 << 24  # limit of correlations without a Fourier transform
 
 
 def sensitivity(schema: schemas.MinSep) -> LogSquare:
-  """Returns the loss of the earliest pattern's sensitivity.
-
-  It is exact if c is monotone, if there are at most min_sep bands, or if k is 1.
-  """
+  """Returns the earliest pattern's loss: exact for monotone c, min_sep bands, or k = 1."""
 
   def log_square(coefficients):
     square, grad = sensitivities.earliest_square(coefficients, schema)
@@ -38,10 +35,7 @@ def sensitivity(schema: schemas.MinSep) -> LogSquare:
 def response_error(
   num_rounds: int, objective: str, workload: workloads.Workload, num_terms: int
 ) -> LogSquare:
-  """Returns the error for a Toeplitz A and columns as they are, from the first column of B.
-
-  After num_terms rounds, at most n, the response is taken to be at its limit.
-  """
+  """Returns the error for a Toeplitz A by the first column of B, at its limit after num_terms."""
   weights, tail = np.ones(num_terms), float(num_rounds - num_terms)
   if objective == 'rms':
     weights = np.arange(num_rounds, num_rounds - num_terms, -1.0) / num_rounds
@@ -73,10 +67,7 @@ def _response(coefficients: np.ndarray, num_terms: int, workload: workloads.Work
 def rows_error(
   num_rounds: int, power: int, workload: workloads.Workload, *, normalized: bool
 ) -> LogSquare:
-  """Returns the error for any A, from the rows of B; columns may be normalised for n rounds.
-
-  A power of 1 stands for the mean of the squared errors; larger powers approach the largest.
-  """
+  """Returns the error for any A by the rows of B; power 1 for the mean, larger for the largest."""
 
   def log_square(coefficients):
     strategy = banded_toeplitz.BandedToeplitz(coefficients, num_rounds if normalized else None)

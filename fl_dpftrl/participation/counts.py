@@ -132,10 +132,7 @@ class DeviceCounts:
   def of_rows(
     cls, rounds: np.ndarray, owners: np.ndarray, device_id: Callable[[int], str | int]
   ) -> 'DeviceCounts':
-    """Counts rows that are sorted by device, and by round for each device.
-
-    Rounds and owners, numbers that tell the devices apart, are of shape [num_participations].
-    """
+    """Counts rows sorted by device and round; owners are numbers that tell devices apart."""
     if not rounds.size:
       return cls()
     new = np.diff(owners) != 0

@@ -36,14 +36,7 @@ class Exposure:
     self._weights = weights**2
 
   def squares(self, rounds: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Returns the square of each device, and whether all squares are exact.
-
-    Squares that are not exact are upper bounds.
-
-    Args:
-      rounds: numbered across runs; ascending rounds, device after device.
-      sizes: number of rounds of each device.
-    """
+    """Returns each square, and if all are exact or else upper bounds; rounds go by device."""
     return patterns.pattern_squares(self._of_rounds, rounds, sizes)
 
   def _of_rounds(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:

@@ -8,12 +8,7 @@ from fl_dpftrl.replaying import statement as statement_lib
 
 
 def command(statement: statement_lib.Statement) -> str:
-  """Returns the command that reproduces the figures of a published statement.
-
-  Args:
-    statement: that of `Statement.publishable`; LOG, COUNTS and STRATEGY stand for files, RUN1 and
-      RUN2 for folders, and COLUMNS for the names of a log's columns.
-  """
+  """Returns the command that gives published figures again; names in capitals stand for paths."""
   words = ['fl-dpftrl', 'replay']
   first = statement.runs[0]
   if statement.several:

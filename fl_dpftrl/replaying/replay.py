@@ -117,10 +117,7 @@ def _per_device(tally: count_lib.Tally, spend: sensitivities.Spend) -> exposure.
 
 
 def _whole(run: runs_lib.Run, devices: counts.DeviceCounts) -> counts.RunCounts:
-  """Returns the counts of a run; LogError if rows may be missing from a log without any.
-
-  A log that states its number of rounds says that they had no devices.
-  """
+  """Returns the counts of a run; LogError for an empty log that does not state its rounds."""
   first = run.log.shards[0]
   if not devices.cohorts.total and first.num_rounds is None:
     raise refusals.LogError(

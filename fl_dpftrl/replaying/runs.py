@@ -65,14 +65,7 @@ class Run:
 
   @classmethod
   def of(cls, log: log_lib.Log, strategy: base.Strategy, **said: Any) -> 'Run':
-    """Returns the run of a log.
-
-    Args:
-      log: participation log.
-      strategy: C.
-      said: attributes of the claim, such as `noise_multiplier` and `schema`; None, or left out, for
-        that of the log.
-    """
+    """Returns the run of a log; `said` has attributes of the claim, None for those of the log."""
     path = log.shards[0].path
     try:
       base.check_num_rounds(strategy, log.num_rounds)

@@ -16,21 +16,14 @@ Spend = Callable[..., guarantee_lib.Guarantee]
 
 
 def of_largest(tally: count_lib.Tally, group_size: int) -> Sensitivity:
-  """Returns the largest sensitivity of a group of devices in the rounds that they took part in.
-
-  That of several devices is the sum of the largest ones, an upper bound by the triangle inequality.
-  """
+  """Returns the largest sensitivity of a group, a sum by the triangle inequality."""
   value = sum(math.sqrt(exposed.square) for exposed in tally.most_exposed[:group_size])
   is_exact = tally.exact and group_size == 1
   return Sensitivity(value, sensitivity_lib.EXACT if is_exact else sensitivity_lib.UPPER_BOUND)
 
 
 def quantiles(tally: count_lib.Tally, shares: Sequence[float]) -> list[tuple[float, float]]:
-  """Returns for each share a sensitivity that covers that share of the devices.
-
-  At least that share of the devices has no larger sensitivity. Values are rounded up, by at
-  most 0.14 %.
-  """
+  """Returns a sensitivity that covers each share of the devices, at most 0.14 % too large."""
   return [(share, _at_most(tally, share)) for share in shares]
 
 

@@ -11,10 +11,7 @@ from fl_dpftrl.replaying import runs as runs_lib
 
 
 def reason(runs: Sequence[runs_lib.Run]) -> str | None:
-  """Returns why runs guarantee nothing; None if nothing voids them.
-
-  A guarantee is void if a claim says so, or if what was said of a run is not what its log records.
-  """
+  """Returns why runs guarantee nothing, by a claim or against a log; None if nothing voids them."""
   of_run = [f'run {i}: ' if len(runs) > 1 else '' for i in range(1, len(runs) + 1)]
   reasons = [(name, [*_reasons(run)]) for name, run in zip(of_run, runs)]
   return '; '.join(name + '; '.join(own) for name, own in reasons if own) or None
@@ -28,10 +25,7 @@ def _reasons(run: runs_lib.Run) -> Iterator[str]:
 
 
 def _contradictions(run: runs_lib.Run, stated: json_files.Object) -> Iterator[str]:
-  """Yields what was said of a run whose log states its claim, and states otherwise.
-
-  A schema may be given that allows more; a sampling scheme has a guarantee of its own.
-  """
+  """Yields what was said of a run against its log, but for schemas that allow more."""
   said = run.claim.to_json() | {name: stated[name] for name in ('schema', 'sampling')}
   for sentence in claim_lib.differences(stated, said):
     yield f'the log is of a run with the {sentence}'

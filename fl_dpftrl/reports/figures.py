@@ -107,10 +107,7 @@ def spread(
 
 
 def least_false_negatives(mu: float, false_positives: float) -> float:
-  """Returns the least share of false negatives of a test with that share of false positives.
-
-  Source: Dong, Roth and Su 2022, equation 6: G_μ(α) = Φ(Φ⁻¹(1 − α) − μ).
-  """
+  """Returns Φ(Φ⁻¹(1 − α) − μ), the least false negatives (Dong, Roth and Su 2022, equation 6)."""
   return float(special.ndtr(-special.ndtri(false_positives) - mu))
 
 

@@ -32,10 +32,7 @@ _SHARES = (0.01, 0.05, 0.1)  # of false positives
 def write_report(
   path: str | os.PathLike[str], statement: statement_lib.Statement, *, setting: Setting
 ) -> None:
-  """Writes the report of a run, in one durable step.
-
-  A report that is not for publication can be read by its owner only.
-  """
+  """Writes the report in one durable step; one that is not for publication is private."""
   durable.write_durably(path, report(statement, setting).encode(), private=statement.confidential)
 
 

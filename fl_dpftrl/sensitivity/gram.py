@@ -107,10 +107,7 @@ def _fixed_separation(gram: np.ndarray, schema: schemas.FixedSeparation) -> base
 def _worst_run(
   gram: np.ndarray, schema: schemas.FixedSeparation, bounds: np.ndarray
 ) -> tuple[float, bool]:
-  """Returns the worst square over runs, or a bound, and whether it is exact.
-
-  Runs are tried in the order of their bounds, by the round in which each ends, the largest first.
-  """
+  """Returns the worst square over runs, tried by their bounds, or a bound; and if it is exact."""
   worst, exact, work = 0.0, True, 0
   for last in np.argsort(-bounds, kind='stable'):
     if bounds[last] <= worst:
@@ -222,10 +219,7 @@ class _Search:
     return value, self.reached >= value * (1.0 - _ROUNDING)
 
   def _leaves_room(self, pattern: tuple[int, ...], first: int) -> np.ndarray:
-    """Returns for each next round whether one more always fits in before it.
-
-    A pattern is no worse than the same pattern with one more round.
-    """
+    """Returns for each next round if one more fits in before it, which makes no pattern better."""
     after = np.arange(first, self.size)
     fits = len(pattern) + 1 + -(-(self.size - after) // self.min_sep) - 1
     return (after - first >= self.min_sep) & (fits < self.most)
@@ -233,12 +227,7 @@ class _Search:
   def _children(
     self, pattern: tuple[int, ...], first: int, left: int
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns twice each next round's entries with the pattern, and a bound.
-
-    The bound is on what it and the rounds after it add. It is the smaller of two: a programme
-    that takes entries with the pattern and with later rounds together, and one that takes them
-    separately.
-    """
+    """Returns twice each next round's entries with the pattern, and a bound on what follows."""
     b, size = self.min_sep, self.size - first
     linear = 2.0 * self.weights[list(pattern), first:].sum(axis=0)
     both, alone = np.zeros(size + b), np.zeros(size + b)

@@ -200,11 +200,7 @@ class _Search:
     )
 
   def relax(self):
-    """Computes bounds from counts alone, without waits between blocks.
-
-    inside[block][m] bounds the sum of m participations within the block. outside[block][m]
-    bounds what the rest of the run can then add.
-    """
+    """Computes bounds by counts: inside a block with m participations, and outside for the rest."""
     self.inside: dict[Block, np.ndarray] = {}
     for block in self.order:
       counts = np.arange(self._fits(block) + 1)

@@ -20,11 +20,7 @@ _SWEEPS_BETWEEN = 25
 
 
 def repeated(values: np.ndarray, step: int, count: int) -> np.ndarray:
-  """For each i, Σ over a < count of values[i − a·step], 0 before the first.
-
-  For the first column of a Toeplitz C, the sum of the columns of the pattern 0, step, …, (count
-  − 1)·step.
-  """
+  """Σ over a < count of values[i − a·step] for each i, as columns 0, step, … of a Toeplitz C."""
   blocks = -(-values.size // step)
   padded = np.zeros((blocks, step))
   padded.reshape(-1)[: values.size] = values

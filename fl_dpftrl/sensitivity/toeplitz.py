@@ -65,10 +65,7 @@ def earliest_square(coefficients: np.ndarray, schema: schemas.MinSep) -> tuple[f
 
 
 def shifted_sensitivity(columns: Columns, schema: schemas.MinSep) -> base.Sensitivity:
-  """Exact if no two columns of a pattern overlap, or c is monotone.
-
-  Otherwise the result is `_lag_bound`, which is exact if the earliest pattern reaches it.
-  """
+  """Exact if no columns of a pattern overlap, or c is monotone; else `_lag_bound`."""
   coefficients, count = columns.coefficients, schema.participations
   bands = np.trim_zeros(coefficients, 'b').size
   if bands <= schema.min_sep or count == 1:

@@ -57,12 +57,7 @@ class Attendance(seen.Seen):
     return {'hours': kind.hours, 'in_rounds': timed}
 
   def timed(self, seconds: float) -> json_files.Object | None:
-    """Returns a timer's length in rounds; None if it outlasts the run.
-
-    `fewest` is the smallest min-sep that rounds of these lengths allow: the minimum number of
-    rounds from the start of one, `first_round`, to the first that closes at least a timer later.
-    `usual` and `most` are the median and the maximum over the rounds.
-    """
+    """Returns the fewest, usual and most rounds that a timer lasts; None if it outlasts the run."""
     rounds = []
     for t, started in enumerate(self.started):
       # Times of cohorts are whole seconds, rounded outwards. A round may be

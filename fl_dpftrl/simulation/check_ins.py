@@ -15,13 +15,7 @@ _STEEPEST = 4.0
 
 
 class CheckIns:
-  """Sampler of check-ins of all devices in the pool.
-
-  Devices are grouped by similar ceilings of presence and, within a factor of two, by similar rates.
-
-  Attributes:
-    pool: devices that can check in.
-  """
+  """Sampler of check-ins of all devices in `pool`, grouped by ceilings of presence and by rates."""
 
   def __init__(self, people: population.Population, start: int):
     self._people = people
@@ -100,11 +94,7 @@ def _first(devices: np.ndarray) -> np.ndarray:
 
 
 class Pace:
-  """Additional waiting time that the server asks of devices.
-
-  It is derived from the time that the last round took to choose its devices, and aims at the
-  server's pace_minutes.
-  """
+  """Time by which devices are told to come back later, so that rounds take pace_minutes to fill."""
 
   def __init__(self, server: server_lib.Server, check_ins_per_hour: float):
     self._target = 60.0 * server.pace_minutes

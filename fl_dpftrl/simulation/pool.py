@@ -75,10 +75,7 @@ class Pool:
 
 
 class Waiting:
-  """Batches of devices with the time of return of each device.
-
-  Times are rounded up to the end of a step, so that no device returns early.
-  """
+  """Batches of devices with their times of return, rounded up to the end of a step."""
 
   def __init__(self, step: float = 1.0):
     self._step = step

@@ -23,10 +23,7 @@ def check_seed(seed: int) -> None:
 
 
 def uniform(seed: int, purpose: int, *keys: np.ndarray) -> np.ndarray:
-  """Returns uniform draws in 0 to 1, each determined by its keys.
-
-  Source: the finaliser of SplitMix64 (Steele, Lea, Flood 2014), once for each key.
-  """
+  """Returns uniform draws in 0 to 1 by their keys (SplitMix64: Steele, Lea, Flood 2014)."""
   state = np.uint64((seed * 0x9E3779B97F4A7C15 + purpose) % 2**64)
   with np.errstate(over='ignore'):
     mixed = _mix(np.atleast_1d(state))

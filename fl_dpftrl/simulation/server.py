@@ -65,10 +65,7 @@ _MOST_HOURS = 876_600.0
 
 @dataclasses.dataclass(frozen=True)
 class RoundTimer:
-  """Timer in rounds: after round t a device is eligible from t + rounds on.
-
-  With 1 a device may take part in every round. The timer enforces a min-sep of `rounds`.
-  """
+  """Timer after which a device of round t is eligible from t + rounds on: min-sep is `rounds`."""
 
   rounds: int = 1
 

@@ -124,10 +124,7 @@ def _occupied(cells: np.ndarray, firsts: np.ndarray, lasts: np.ndarray, slots: i
 
 
 def read_traces(path: str | os.PathLike[str]) -> Traces:
-  """Reads a Parquet table of times at which devices could be reached, a row for each.
-
-  It needs columns `device` (text or a whole number), `start` and `end` (timestamps, UTC).
-  """
+  """Reads a Parquet table with the columns device, start and end, the last two UTC timestamps."""
   import duckdb  # Slow to load.
 
   with open(path, 'rb'):  # An error of the system says more than one of the engine.

@@ -110,11 +110,7 @@ def read_schema(document: json_files.Object) -> schemas.MinSep:
 def read_strategy(
   document: json_files.Object, path: pathlib.Path, prefix: str = ''
 ) -> base.Strategy:
-  """Returns the strategy that `to_json` wrote.
-
-  Raises:
-    MissingArrays: where there is no .npz of the name.
-  """
+  """Returns the strategy that `to_json` wrote; MissingArrays where its .npz is gone."""
   family = entry(document, 'family', str)
   if family not in registry.FAMILIES:
     raise ValueError(

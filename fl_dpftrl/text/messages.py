@@ -15,11 +15,7 @@ _ITEMS = 4  # maximum items of a container that are shown
 
 
 def quoted(value: object, limit: int = 80) -> str:
-  """Returns a value's repr, cut in its middle to `limit` characters.
-
-  Control characters, line breaks, invisible characters and undecodable bytes are escaped. The
-  run time does not grow with the size of the value.
-  """
+  """Returns a value's repr, escaped and cut in its middle to `limit`, in bounded time."""
   writer = reprlib.Repr()
   writer.maxlevel = _LEVELS
   for name in ('maxdict', 'maxlist', 'maxtuple', 'maxset', 'maxfrozenset'):

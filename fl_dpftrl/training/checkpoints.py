@@ -114,11 +114,7 @@ class CheckpointFolder:
     )
 
   def load_latest(self) -> tuple[Checkpoint | None, list[str]]:
-    """The newest readable checkpoint, and a line for each unreadable newer one.
-
-    Raises:
-      LostStateError: if there are checkpoints and none can be read.
-    """
+    """Returns the newest readable checkpoint, and why newer ones are not; or LostStateError."""
     problems: list[str] = []
     for num_rounds in reversed(self._stored()):
       try:

@@ -94,20 +94,11 @@ class RoundFailedError(RuntimeError):
 def run(
   training: TrainingRun, observers: Sequence[Observer] = (), *, published: int = 0
 ) -> checkpoints.Checkpoint:
-  """Trains until num_rounds rows of noise are consumed, from where it stands.
+  """Trains until num_rounds rows of noise are consumed, and returns the last checkpoint.
 
   Args:
     observers: told of its steps and releases, in their order.
-    published: rounds that were published before, as far as what was published
-      shows; more than the ledger has where that was put back from a copy.
-
-  Returns:
-    The last checkpoint.
-
-  Raises:
-    LostStateError: if the log or the checkpoints that are needed are gone.
-    RoundFailedError: if a round could not be computed.
-    StalledRound: where no cohort can be formed.
+    published: rounds that were published before; more than the ledger has if that is a copy.
   """
   stored_in = training.folder / CHECKPOINTS_NAME
   stored_in.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -78,11 +78,7 @@ def build_fed_avg(
 
 
 class RoundProcess:
-  """A learning process whose rounds are numbered by their noise rows.
-
-  Clients draw by the number of the round. So a round that is repeated, or comes after the run was
-  resumed, draws the same for its clients.
-  """
+  """A learning process whose clients draw by the noise row, the same in a repeated round."""
 
   def __init__(
     self,
