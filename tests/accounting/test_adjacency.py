@@ -44,15 +44,6 @@ def test_zeroed_and_replaced_by_brute_force():
   assert any('doubled' in s for s in found['replace_one'].assumptions)
 
 
-def test_groups_are_an_upper_bound():
-  one = accounting.account(STRATEGY, SCHEMA, noise_multiplier=6.0, delta=1e-6)
-  three = accounting.account(STRATEGY, SCHEMA, noise_multiplier=6.0, delta=1e-6, group_size=3)
-  assert three.sensitivity == pytest.approx(3.0 * one.sensitivity)
-  assert (one.sensitivity_kind, three.sensitivity_kind) == ('exact', 'upper_bound')
-  assert three.group_size == 3
-  assert any('groups of 3 devices' in s for s in three.assumptions)
-
-
 @pytest.mark.parametrize('target', [{'epsilon': 2.0}, {'rho': 0.3}])
 def test_calibrates_with_both_factors(target):
   relation = {'adjacency': 'replace_one', 'group_size': 2}

@@ -210,31 +210,6 @@ def test_certain_numbers_of_runs_are_rounded_up_near_one():
         assert most >= (lines[0] * r - lines[1]) * (1 - mpmath.mpf('1e-12'))
 
 
-@pytest.mark.parametrize(
-  'name, eta, stated, wrong, reached',
-  [('geometric', 1, 8.963, None, 6.882), ('logarithmic', 0, 7.860, 5.671, 6.539)],
-)
-def test_renyi_bound_is_above_the_attack_and_this_one(name, eta, stated, wrong, reached):
-  """Papernot and Steinke 2022, theorem 2; η in place of 1 + η falls below the attack."""
-  rho, delta, mean = 0.5, 1e-6, 10.0
-  gamma = 0.1
-  if not eta:
-    gamma = optimize.brentq(lambda g: (1 / g - 1) / math.log(1 / g) - mean, 1e-4, 0.5)
-  best = min((a - 1) * rho + math.log(1 / gamma) / a for a in np.linspace(1.01, 60, 6000))
-
-  def epsilon(factor):
-    def at(alpha):
-      renyi = rho * alpha + factor * best + math.log(mean) / (alpha - 1)
-      return renyi + math.log1p(-1 / alpha) - math.log(delta * alpha) / (alpha - 1)
-
-    return min(map(at, np.linspace(1.1, 60, 6000)))
-
-  assert epsilon(1 + eta) == pytest.approx(stated, abs=0.02)
-  assert reached < LAWS[name].epsilon(run()) < epsilon(1 + eta)
-  if wrong is not None:
-    assert epsilon(eta) == pytest.approx(wrong, abs=0.02) and epsilon(eta) < reached
-
-
 def test_events_of_whole_numbers_count_for_every_run():
   plain = dpftrl.account('identity', dpftrl.MinSep(4), noise_multiplier=4.0, delta=1e-6)
   whole = dpftrl.account(

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
 WITH_BUFFERS = pytest.mark.parametrize(
   'strategy',
-  [BLT, tree_online.TreeOnline(), stamped.Stamped(BLT, 2)],
+  [BLT, stamped.Stamped(tree_online.TreeOnline(), 2)],
   ids=lambda strategy: strategy.family,
 )
 

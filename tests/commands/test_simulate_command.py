@@ -51,10 +51,6 @@ def test_a_timer_in_hours_is_shown_in_rounds(run):
 FLAGS = '--population=300 --report_goal=10 --num_rounds=30 --timer_rounds=8 --seed=3 --dropout=0.1'
 
 
-def without_time(found):
-  return {k: v for k, v in found.items() if k not in ('wall_seconds', 'output')}
-
-
 def test_a_scenario_file_may_have_further_properties_of_devices_and_server(result, tmp_path):
   path, again = tmp_path / 'scenario.json', tmp_path / 'again.json'
   plain = result(f'simulate {FLAGS} --output_scenario={path}')

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl import sensitivity, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.families import banded, bands
-from fl_dpftrl.participation import schemas
 
 
 def test_coefficients_are_diagonals():
@@ -21,16 +20,6 @@ def test_keeps_its_own_copy():
   strategy = banded.Banded(coefficients)
   coefficients[1] = 9.0
   np.testing.assert_array_equal(strategy.strategy_matrix(3), np.eye(3))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('k, expected', [(1, 5.0), (9, 15.0)])
-def test_sensitivity_of_more_rounds_than_a_dense_matrix_could_have(k, expected):
-  strategy = banded.Banded(
-    np.tile([3.0, 0.0, 4.0], (10**5, 1)) * (np.arange(10**5)[:, None] >= np.arange(3))
-  )
-  schema = schemas.MinSep(num_rounds=10**5, min_sep=1000, max_participations=k)
-  assert sensitivity.sensitivity(strategy, schema) == (expected, 'exact')
 
 
 @hypothesis.given(

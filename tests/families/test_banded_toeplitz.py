@@ -107,17 +107,6 @@ def test_the_limit_stands_for_the_tail(monkeypatch, workload, normalized):
   )
 
 
-def test_errors_of_a_billion_rounds():
-  """Nearly all rounds are at the limit, and errors are those of a constant."""
-  strategy = banded_toeplitz.BandedToeplitz([1.0, 0.5, 0.25])
-  result = error.error(strategy, 10**9)
-  assert result.max == pytest.approx(np.sqrt(1e9) / 1.75, rel=1e-6)
-  assert result.rms == pytest.approx(np.sqrt(1e9 / 2) / 1.75, rel=1e-6)
-  normalised = banded_toeplitz.BandedToeplitz(strategy.coefficients, 10**9)
-  norm = np.linalg.norm(strategy.coefficients)
-  assert error.error(normalised, 10**9).max == pytest.approx(norm * result.max, rel=1e-6)
-
-
 def test_refuses_errors_that_cannot_be_computed():
   schedule = workloads.Workload(0.0, cooldown_fraction=0.5)
   with pytest.raises(ValueError, match='num_rounds=1000000'):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import sensitivity
-from fl_dpftrl.families import blt, dense, stamped, tree_full, tree_online
+from fl_dpftrl.families import blt, dense, stamped, tree_full
 from fl_dpftrl.participation import schemas
 from tests import drawn
 
@@ -25,13 +25,6 @@ def test_blocks_along_the_diagonal():
       ]
     ),
   )
-
-
-def test_counts_rows_of_z_by_the_block():
-  """Eight rounds of a tree complete 15 nodes, and five of them 8."""
-  strategy = stamped.Stamped(tree_online.TreeOnline(), 8)
-  assert [strategy.num_noise_rows(n) for n in (8, 21)] == [15, 38]
-  assert [strategy.memory_copies(n) for n in (5, 1000)] == [3, 4]
 
 
 def test_a_block_that_is_cut_short_is_the_beginning_of_a_whole_one():

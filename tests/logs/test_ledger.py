@@ -12,7 +12,6 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
-from concurrent import futures
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -134,35 +133,6 @@ log.append(1, ['b'], 1)
 os.kill(os.getpid(), 9)"""
   assert program(text, path).returncode == -signal.SIGKILL
   assert files.rows(path) == [(0, 'a'), (1, 'b')]
-
-
-def test_rounds_are_reserved_together(tmp_path):
-  path = tmp_path / 'log.parquet'
-  log = opened(path)
-  log.reserve(0, [['b', 'a'], [], ['c']], 7)
-  assert log.num_rounds == 3 and files.rows(path) == [(0, 'a'), (0, 'b'), (2, 'c')]
-  with pytest.raises(ValueError, match='twice in round 4'):
-    log.reserve(3, [['a'], ['b', 'b']], 7)
-  assert log.num_rounds == 3 and log_lib.read_log(path).num_rounds == 3
-
-
-def test_threads_append_one_round_at_a_time(tmp_path):
-  log, turns = opened(tmp_path / 'log.parquet'), []
-
-  def append(device):
-    for _ in range(10):
-      while True:
-        try:
-          log.append(log.num_rounds, [device], 1)
-          break
-        except ValueError:  # Another one was faster.
-          pass
-      turns.append(device)
-
-  with futures.ThreadPoolExecutor(4) as pool:
-    list(pool.map(append, (f'd{i}' for i in range(4))))
-  assert log.num_rounds == 40
-  assert sorted(log.cohort(t).item() for t in range(40)) == sorted(turns)
 
 
 @pytest.mark.parametrize('cohorts', [[['b', 'a'], [], ['ü', 'c', 'aa']], [[], [7, -1, 2**62], [3]]])

@@ -2,15 +2,13 @@
 
 import json
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from fl_dpftrl.families import identity
-from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import refusals, schema
-from fl_dpftrl.replaying import count, replay, runs
+from fl_dpftrl.replaying import replay, runs
 from tests.logs import files
 
 ROWS = {'round': [0, 0, 1, 3], 'device_id': list('abca')}
@@ -116,21 +114,6 @@ def test_a_file_or_cohort_without_devices_decides_no_type(tmp_path, ids):
   assert [row for table in log.tables() for row in zip(*table.to_pydict().values())] == [
     (2, ids[0]), (3, ids[1]), (5, ids[0]), (5, ids[1]),
   ]  # fmt: skip
-
-
-def test_a_run_without_devices_beside_others(tmp_path):
-  logs = []
-  for number, cohorts in enumerate(([[], []], [[3], [4]])):
-    with ledger_lib.LogWriter(tmp_path / f'{number}.parquet') as log:
-      for t, cohort in enumerate(cohorts):
-        log.append(t, cohort, 0)
-    logs.append(log_lib.read_log(log.path))
-  assert [str(log.id_type) for log in logs] == ['null', 'int64']
-  opened = [runs.Run.of(log, identity.Identity(), noise_multiplier=1.0) for log in logs]
-  assert count.count(opened).num_devices == 2
-  with schema.round_by_round(tmp_path / 'none.parquet', num_rounds=1) as append:
-    append(0, np.array([], np.int64), 0)
-  assert files.rows(tmp_path / 'none.parquet') == []
 
 
 def test_num_rounds_is_what_the_file_says_or_is_told(tmp_path):

@@ -36,19 +36,6 @@ def test_a_line_for_each_candidate(axis, label, fields):
       assert ys[at] == entry.row[name]
 
 
-def test_a_dot_for_each_candidate_at_one_schema():
-  found = dpftrl.compare(NAMES, dpftrl.MinSep(num_rounds=16, min_sep=4))
-  figure = found.plot()
-  assert [axes.get_xlabel() for axes in figure.axes] == [
-    'RmsLoss (clip norms)',
-    'MaxLoss (clip norms)',
-  ]
-  assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == NAMES
-  assert [line.get_xdata()[0] for line in figure.axes[1].lines] == [
-    row['max_loss'] for row in found.rows
-  ]
-
-
 def test_at_equal_epsilon_noise_and_errors_are_drawn():
   found = dpftrl.compare(NAMES, dpftrl.MinSep(16, 4), epsilon=2.0, delta=1e-6, report_goal=10)
   panels = found.plot().axes

@@ -7,7 +7,6 @@ import pytest
 from fl_dpftrl import accounting, sensitivity
 from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.planning import candidates as compared
-from fl_dpftrl.planning import forecast as forecast_lib
 from fl_dpftrl.planning import planner, search
 from fl_dpftrl.planning import recommendation as lib
 from fl_dpftrl.simulation import scenario
@@ -52,19 +51,6 @@ def test_candidates_are_what_the_catalogue_says(found):
   named = by_label(found)
   assert named['banded'].strategy.num_bands == PLANNED.min_sep
   assert named['banded'].memory_copies == PLANNED.min_sep - 1
-
-
-@pytest.mark.slow
-def test_the_better_of_one_schema_and_all_is_taken():
-  (candidate,) = find(['blt:2'])
-  (origin,) = compared.named(['blt:2'])
-  alone = origin.find(PLANNED, objective='max')
-  of_all = origin.find_range(SCHEMAS, objective='max')
-  both = [
-    search.measure(origin, strategy, SCHEMAS, objective='max') for strategy in (alone, of_all)
-  ]
-  least = min(both, key=lambda one: search.regret(one, SCHEMAS, both))
-  assert candidate.files[PLANNED].figures == least.files[PLANNED].figures
 
 
 def test_skipped_with_a_reason():
@@ -158,39 +144,6 @@ def test_options_are_compared_at_the_same_epsilon_and_at_the_same_noise(found):
     assert option.fits == (own.memory_copies <= 5)
     if own is best.candidate:
       assert option.loss_ratio == 1.0 and option.regret >= 0.0
-
-
-def outcome(schema):
-  return forecast_lib.Outcome(
-    seed=0,
-    report_goal=50,
-    num_rounds=schema.num_rounds,
-    min_sep=schema.min_sep,
-    max_participations=schema.participations,
-    days=3.0,
-  )
-
-
-def test_stated_margins_are_those_of_the_planned_schema(found):
-  best = recommend(found)
-  planned = best.planned
-  # No more participations than planned for fit, so there is no margin on k.
-  seen = outcome(
-    dataclasses.replace(
-      planned, min_sep=planned.min_sep + 1, max_participations=planned.participations
-    )
-  )
-  plan = planner.Plan(
-    scenario=scenario.Scenario(population=100, report_goal=50),
-    forecast=forecast_lib.Forecast(outcomes=(seen,)),
-    best=best,
-    skipped=(),
-    max_copies=16,
-    objective='max',
-  )
-  words = ' '.join(plan.assumptions)
-  assert len(plan.assumptions) == 4 + 3 + 1
-  assert 'with a margin of 1 rounds on b and 0 on k' in words
 
 
 def test_nothing_will_do():

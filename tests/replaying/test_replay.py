@@ -67,18 +67,6 @@ def test_worst_case_is_the_account_of_the_observed_schema():
   assert result.observed.epsilon() < account.epsilon()
 
 
-def test_several_deltas_give_a_curve():
-  several = replayed(LOG, BLT, noise_multiplier=3.0, deltas=[1e-5, 1e-9])
-  for place, delta in enumerate((1e-5, 1e-9)):
-    single = replayed(LOG, BLT, noise_multiplier=3.0, deltas=delta).to_json()
-    for part in ('worst_case', 'observed'):
-      point = {'delta': delta, 'epsilon': single[part]['epsilon']}
-      assert several.to_json()[part]['curve'][place] == point
-      assert 'curve' not in single[part]
-  assert several.delta == 1e-5
-  assert several.worst_case.epsilon() < several.worst_case.epsilon(1e-9)
-
-
 @pytest.mark.parametrize(
   'min_sep, max_participations, holds',
   [(4, 3, True), (1, None, True), (5, 3, False), (4, 2, False), (6, 1, False)],
@@ -138,27 +126,6 @@ def test_declared_is_given_for_each_run_or_for_none():
   other = runs.Run.of(LOG, BLT, noise_multiplier=3.0, schema=schemas.MinSep(num_rounds=12))
   with pytest.raises(ValueError, match='declared must be given for each run, or for none'):
     replay.replay([run, other], deltas=1e-6)
-
-
-def test_replace_one_is_zero_out_with_half_the_noise():
-  replaced = replayed(LOG, BLT, noise_multiplier=6.0, deltas=1e-6, adjacency='replace_one')
-  zeroed = replayed(LOG, BLT, **ARGUMENTS)
-  for loss, other in zip(
-    (replaced.worst_case, replaced.observed), (zeroed.worst_case, zeroed.observed)
-  ):
-    assert loss.epsilon() == other.epsilon()
-    assert loss.sensitivity == 2 * other.sensitivity
-  assert replaced.adjacency == 'replace_one'
-  assert any('sensitivity is doubled' in s for s in replaced.assumptions)
-
-
-def test_groups_multiply_the_sensitivity():
-  group = replayed(LOG, BLT, noise_multiplier=9.0, deltas=1e-6, group_size=3)
-  single = replayed(LOG, BLT, **ARGUMENTS)
-  assert group.worst_case.epsilon() == pytest.approx(single.worst_case.epsilon())
-  for part in group.parts():
-    assert part.guarantee.sensitivity_kind == 'upper_bound'
-  assert any('groups of 3 devices' in s for s in group.assumptions)
 
 
 @pytest.mark.parametrize(
