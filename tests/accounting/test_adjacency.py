@@ -44,17 +44,6 @@ def test_zeroed_and_replaced_by_brute_force():
   assert any('doubled' in s for s in found['replace_one'].assumptions)
 
 
-@pytest.mark.parametrize('target', [{'epsilon': 2.0}, {'rho': 0.3}])
-def test_calibrates_with_both_factors(target):
-  relation = {'adjacency': 'replace_one', 'group_size': 2}
-  one = accounting.calibrate(STRATEGY, SCHEMA, delta=1e-6, **target)
-  found = accounting.calibrate(STRATEGY, SCHEMA, delta=1e-6, **target, **relation)
-  assert found.noise_multiplier == pytest.approx(4.0 * one.noise_multiplier)
-  assert found == accounting.account(
-    STRATEGY, SCHEMA, noise_multiplier=found.noise_multiplier, delta=1e-6, **relation
-  )
-
-
 def test_a_lower_bound_stays_one():
   kind = sensitivity.LOWER_BOUND
   value = sensitivity.Sensitivity(1.0, kind)

@@ -224,21 +224,6 @@ def test_events_of_whole_numbers_count_for_every_run():
   assert law.epsilon(without) == math.inf and law.to_json(without)['epsilon'] is None
 
 
-def test_what_is_said():
-  law = dpftrl.Tuning.parse('geometric:10')
-  assert law == dpftrl.Tuning('geometric', 10.0, 60)
-  sentence = law.sentence(run())
-  for words in (
-    'δ = 1e-06',
-    'secret random number',
-    'mean 10, at most 60',
-    'one run alone has 4.887',
-  ):
-    assert words in sentence
-  assert law.to_json(run())['epsilon'] == law.epsilon(run())
-  assert any('independent and alike given the data' in each for each in law.assumptions)
-
-
 @pytest.mark.parametrize(
   'make, words',
   [

@@ -1,18 +1,14 @@
 """The aggregator whose noise an engine of this process makes."""
 
-import gc
-import weakref
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from fl_dpftrl.aggregators import by_engine
-from fl_dpftrl.noise import ahead, normals, rows, units
+from fl_dpftrl.noise import normals, rows, units
 from tests import every_family
 from tests.aggregators import made
 from tests.aggregators.made import BLT, SIZE, VALUE_TYPE, flat, update
-from tff_inprocess import graphs
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
@@ -120,26 +116,6 @@ def test_a_machine_that_makes_other_rows_does_not_go_on():
     tf.errors.InvalidArgumentError, match='this machine makes other rows of noise'
   ):
     process.next(other, [update()])
-
-
-def test_memory_goes_with_the_compiled_computation(monkeypatch):
-  sources = weakref.WeakSet()
-  init = ahead.LocalSource.__init__
-  monkeypatch.setattr(
-    ahead.LocalSource, '__init__', lambda self, *args: (sources.add(self), init(self, *args))[1]
-  )
-  process = make().create(VALUE_TYPE)
-  _, state = rounds(process, 3)
-  assert len(sources) == 1
-  callback = [c for c in graphs._callbacks.values() if isinstance(c, by_engine._Rows)][-1]
-  callback.resources()._ahead.wait()
-  del process
-  gc.collect()
-  assert not sources
-  # What was composed of it can still be run.
-  *parts, _, _ = callback(state.noise.seed, np.int64(1), np.int64(0))
-  row = 2.0**-34 * 0.5 * 3.0 / 4 * np.concatenate(parts)
-  np.testing.assert_array_equal(row.astype(np.float32), expected(BLT, 2)[1])
 
 
 def test_without_noise_the_bounded_sum_is_released_alone():

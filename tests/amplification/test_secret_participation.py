@@ -80,21 +80,6 @@ def test_a_log_contradicts_bins(move, words):
   assert any('CONTRADICTS' in sentence for sentence in found.assumptions)
 
 
-@pytest.mark.parametrize(
-  'options, words',
-  [({'group_size': 2}, 'bounds no group'), ({'adjacency': 'replace_one'}, 'no bound is known')],
-)
-def test_what_is_not_bounded_is_refused(options, words):
-  with pytest.raises(ValueError, match=words):
-    stated(cohorts(), **options)
-
-
-def test_runs_that_share_bins_do_not_compose():
-  run = runs.Run.of(drawn.log_of(cohorts()), BLT, noise_multiplier=4.0, sampling=SCHEME)
-  with pytest.raises(ValueError, match='sampling is for one run'):
-    replay.replay([run, run], deltas=1e-6)
-
-
 def test_the_page_says_what_bins_are(tmp_path):
   setting = privacy.Setting(run='', command='')
   for name, rounds in (('kept', cohorts()), ('broken', cohorts()[:12] + cohorts()[1:3])):

@@ -113,14 +113,6 @@ def test_a_second_tensor_without_noise_is_found_and_named(small):
   assert found['noise_scale_of_tensors'].where == 'tensor 1'
 
 
-@pytest.mark.parametrize('coordinates', [[1234], [0, 7, 1999], [4999]])
-def test_single_coordinates_without_noise_are_found_and_counted(coordinates):
-  found = checks(STRATEGIES['banded'], scaled(coordinates, 0.0), sizes=(5000, 50))
-  assert {'coordinates_noised', 'noise_scale_of_coordinates'} <= failed(found)
-  many = f'{len(coordinates)} of 5,000 coordinates'
-  assert found['coordinates_noised'].where == f'tensor 0: {many}'
-
-
 @pytest.mark.parametrize('factor', [0.1, 0.25, 3.0])
 def test_another_scale_of_one_coordinate_is_found_and_named(factor):
   found = checks(STRATEGIES['banded'], scaled([4007], factor), sizes=(4000, 1000))

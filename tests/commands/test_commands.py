@@ -114,15 +114,6 @@ def test_optimize_shows_progress_of_long_searches(run, monkeypatch):
   assert 'loss' in err
 
 
-def test_describe_by_its_own_schema_and_by_others(result):
-  own = result('describe blt-b400')
-  assert (own['num_rounds'], own['min_sep']) == (4000, 400)
-  assert own['max_loss'] == pytest.approx(10.6722, abs=5e-5)
-  line = 'describe tree_online --num_rounds=16 --min_sep=3 --max_participations=5'
-  assert result(line)['sensitivity'] == pytest.approx(57**0.5)
-  assert result(f'{line} --separation=fixed')['sensitivity'] == pytest.approx(55**0.5)
-
-
 def test_account(result):
   line = (
     'account --strategy=blt-b400 --noise_multiplier=7.379 --delta=1e-10'

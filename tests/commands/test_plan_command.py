@@ -63,21 +63,6 @@ def test_text(run):
   assert run(f'{line} --num_simulations=1 --max_epsilon=0.01')[0] == 3
 
 
-@pytest.mark.slow
-def test_other_report_goals_have_the_same_epsilon(result):
-  line = f'plan {RUN} --delta=1e-6 --noise_multiplier=9 --strategies=tree_online --seed=4'
-  first, other = result(f'{line} --report_goals=20')['report_goals']
-  alone = result(line)
-  assert (first['report_goal'], first['noise_in_mean']) == (10, 1.0)
-  assert first['epsilon'] == alone['recommended']['epsilon']
-  again = result(line.replace('--report_goal=10', '--report_goal=20').replace('=9', '=12'))
-  for name in ('min_sep', 'max_participations'):
-    assert other[name] == again['planned'][name]
-  assert other['epsilon'] == pytest.approx(first['epsilon'], rel=1e-5)
-  ratio = other['noise_multiplier'] / first['noise_multiplier'] / 2.0
-  assert other['noise_in_mean'] == pytest.approx(ratio)
-
-
 def test_figures_in_text_promise_no_more_than_the_exact_ones():
   scenario = dpftrl.Scenario(population=200, report_goal=10, timer_rounds=4)
   plan = dpftrl.plan(

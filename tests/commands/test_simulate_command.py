@@ -20,16 +20,6 @@ def result(result_beside_warnings):
 
 
 @pytest.mark.slow
-def test_the_log_passes_replay(result, tmp_path):
-  log = tmp_path / 'log.parquet'
-  found = result(f'simulate {SMALL} --timer_hours=24 --output={log}')
-  replayed = result(f'replay --log={log} {REPLAY}')
-  assert [replayed[name] for name in COUNTS] == [found[name] for name in COUNTS]
-  timed = found['timer']['in_rounds']
-  assert timed['fewest'] <= found['min_sep'] <= timed['fewest'] + 3
-
-
-@pytest.mark.slow
 def test_the_seed_decides_the_bytes_and_the_log_says_the_flags(result, tmp_path):
   logs = [tmp_path / f'{name}.parquet' for name in 'abc']
   for path, seed in zip(logs, (1, 1, 2)):

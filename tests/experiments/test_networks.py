@@ -66,22 +66,3 @@ def test_log_bilinear_equals_a_loop():
       expected[row, t] = embeddings @ (words @ mixing) + bias
   actual = network.logits((embeddings, mixing, bias), tf.constant(TOKENS))
   np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-  'network',
-  [
-    networks.LogBilinear(num_tokens=7, embedding=4),
-    networks.Lstm(num_tokens=7, embedding=4, units=5),
-  ],
-)
-class TestEveryNetwork:
-  def test_no_position_sees_what_comes_after(self, network):
-    weights = network.initial_weights(0)
-    changed = TOKENS.copy()
-    changed[:, 4:] = 3
-    logits = network.logits(weights, tf.constant(TOKENS))
-    other = network.logits(weights, tf.constant(changed))
-    assert logits.shape == (2, 6, 7)
-    np.testing.assert_array_equal(logits[:, :4], other[:, :4])
-    assert (logits[:, 4] != other[:, 4]).numpy().any()

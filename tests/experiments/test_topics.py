@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from experiments.stackoverflow import datasets
 from experiments.stackoverflow.datasets import topics
 
 
@@ -25,14 +26,18 @@ def test_sentences_depend_on_seed_client_and_number_alone(speakers):
   assert (other.test != data.test).any()
 
 
-def test_no_predictor_of_one_word_is_better_than_the_best(speakers):
-  words = speakers.sentences(np.arange(20_000), np.zeros(20_000, int))
-  best = speakers.language.best_accuracy(words[:2000])
-  counts = np.zeros((250, 250), int)
-  np.add.at(counts, (words[2000:, :-1], words[2000:, 1:]), 1)
-  tested = words[:2000]
-  by_word = (counts.argmax(axis=1)[tested[:, :-1]] == tested[:, 1:]).mean()
-  constant = np.bincount(tested.ravel()).max() / tested.size
-  assert 2 * constant < by_word < best < 0.4
-  other = topics.Language.drawn(words=250, topics=20, seed=2)
-  assert other.best_accuracy(tested) < 0.5 * best
+def test_no_text_of_a_training_client_is_made_before_it_is_read(monkeypatch):
+  asked = []
+  plain = topics.Speakers.sentences
+  monkeypatch.setattr(
+    topics.Speakers,
+    'sentences',
+    lambda self, clients, numbers: asked.extend(clients.tolist()) or plain(self, clients, numbers),
+  )
+  data = datasets.load('topics', seed=1)
+  assert len(data.train_clients) == len(set(data.train_clients)) == 100_000
+  assert asked and min(asked) >= len(data.train_clients)
+  asked.clear()
+  rows = data.sentences(data.train_clients[77_777])
+  assert set(asked) == {77_777}
+  assert rows.shape == (len(asked), 21)

@@ -94,44 +94,6 @@ def test_refuses_a_schedule_over_too_many_rounds():
     error.error(blt.BLT([0.9], [0.1]), 10**9, workloads.Workload(0.0, 0.1, 0.1))
 
 
-def test_figures_of_a_billion_rounds():
-  """Closed forms of one buffer, in steps that cannot go wrong."""
-  num_rounds, step, count = 10**9, 10**6, 10
-  decay, scale = 1.0 - 2.0**-30, 2.0**-16
-  strategy = blt.BLT([decay], [scale])
-  rate = -math.log1p(-(2.0**-30))
-
-  def powers(rate, length):
-    return math.expm1(-rate * length) / math.expm1(-rate)
-
-  # Between participations C's columns sum to scale · decay^r · carried.
-  square, carried = 0.0, 0.0
-  for a in range(count):
-    length = step if a < count - 1 else num_rounds - (count - 1) * step
-    left = scale * carried
-    square += (1.0 + left) ** 2
-    # The row of the participation itself, then the rest up to the next.
-    carried = decay * carried + 1.0
-    square += (scale * carried) ** 2 * powers(2.0 * rate, length - 1)
-    carried *= math.exp(-rate * (length - 1))
-  schema = schemas.MinSep(num_rounds=num_rounds, min_sep=step, max_participations=count)
-  result = sensitivity.sensitivity(strategy, schema)
-  assert math.isclose(result.value, math.sqrt(square), rel_tol=1e-13)
-
-  # C⁻¹ sums to limit + share · hat^i.
-  hat_rate = -math.log1p(-(2.0**-30 + scale))
-  limit = 2.0**-30 / (2.0**-30 + scale)
-  share = scale / (2.0**-30 + scale)
-  square = (
-    limit**2 * num_rounds
-    + 2.0 * limit * share * powers(hat_rate, num_rounds)
-    + share**2 * powers(2.0 * hat_rate, num_rounds)
-  )
-  result = error.error(strategy, num_rounds)
-  assert math.isclose(result.max, math.sqrt(square), rel_tol=1e-12)
-  assert result.rms < result.max
-
-
 @hypothesis.given(
   st.lists(
     st.tuples(st.floats(0.0, 1.0, exclude_min=True, exclude_max=True), st.floats(0.0, 1.0)),

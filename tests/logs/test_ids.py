@@ -60,15 +60,6 @@ def test_the_rule(tmp_path, bad):
     schema.write_log(tmp_path / 'l.parquet', rounds=[0, 1], device_ids=['a', bad], num_rounds=2)
 
 
-def test_bytes_that_are_no_text():
-  for size in (1, 2, 3, 10):
-    for place in range(size):
-      values = [b'a'] * size
-      values[place] = b'\xc3'
-      fault = ids_lib.first_fault(pa.array(values, pa.large_binary()))
-      assert fault == (place, r"device_id is not UTF-8, b'\xc3'")
-
-
 def test_the_first_of_several_is_named_and_numbers_are_all_good():
   assert ids_lib.first_fault(pa.array(['a', ' b', '', 'c '])) == (
     1,

@@ -71,20 +71,6 @@ def test_says_the_same(tmp_path, name, content, layout, first):
   assert rows(path, layout_lib.parse(layout, first)) == ROWS
 
 
-def test_ids_are_numbers_or_stay_text(tmp_path):
-  names = ['1', '01', '1e0', 'NA', '2020-01-01', 'null', '2020-01-01T00:00:00', 'nan', 'true']
-  lines = ''.join(f'{t},{name}\n' for t, name in enumerate(names))
-  expected = list(enumerate(names))
-  assert files.rows(files.written(tmp_path / 'l.csv', files.HEAD + lines.encode())) == expected
-  lines = ''.join(f'{{"round": {t}, "device_id": "{name}"}}\n' for t, name in expected)
-  assert files.rows(files.written(tmp_path / 'l.jsonl', lines)) == expected
-  lines = '{"round": 0, "device_id": 5}\n{"round": 2, "device_id": -7}\n'
-  narrow = {'round': [0, 2], 'device_id': pa.array([5, -7], pa.int32())}
-  lists = '{"round": 0, "device_id": [5]}\n{"round": 2, "device_id": [-7]}\n'
-  for name, content in (('n.jsonl', lines), ('l.jsonl', lists), ('n.parquet', narrow)):
-    assert files.rows(files.written(tmp_path / name, content)) == [(0, 5), (2, -7)]
-
-
 def test_hive_folders(tmp_path):
   csv, parquet, json_lines = (tmp_path / name for name in ('csv', 'parquet', 'json'))
   for t, cohort in COHORTS.items():

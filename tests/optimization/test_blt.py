@@ -123,21 +123,6 @@ def test_any_numbers_are_a_blt(numbers):
   assert np.isfinite(values).all() and np.isfinite(grads).all()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('objective', [pytest.param('rms', marks=THOROUGH), 'max'])
-def test_no_other_strategy_found_has_less_regret_over_a_range(objective):
-  over = [Problem(schemas.MinSep(1200, b), objective) for b in (100, 200, 400)]
-
-  def losses(strategy):
-    return np.array([problem.loss(strategy) for problem in over])
-
-  alone = [losses(blt.optimize(problem, 3)) for problem in over]
-  best = np.diag(alone)
-  regret = np.max(losses(blt.optimize_range(over, 3)) / best)
-  others = [blt.optimize(Problem(schemas.MinSep(1200, b), objective), 3) for b in (140, 280)]
-  assert 1.0 < regret <= min(np.max(one / best) for one in (*alone, *map(losses, others)))
-
-
 @pytest.mark.parametrize(
   'change, message',
   [

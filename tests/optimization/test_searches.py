@@ -40,9 +40,7 @@ def test_tells_of_its_progress_and_is_the_same_every_time(search):
 
 
 @each
-@pytest.mark.parametrize(
-  'objective, workload', [('rms', COOLDOWN), ('max', workloads.Workload(0.9))]
-)
+@pytest.mark.parametrize('objective, workload', [('rms', COOLDOWN), ('max', MOMENTUM)])
 def test_each_workload_asks_for_its_own_strategy(search, objective, workload):
   prefix, own = (Problem(schema_of(search), objective, w) for w in (workloads.Workload(), workload))
   for_prefix, for_own = search(prefix), search(own)
@@ -55,9 +53,9 @@ def test_each_workload_asks_for_its_own_strategy(search, objective, workload):
   'objective, cls', [('rms', schemas.FixedSeparation), ('max', schemas.MinSep)]
 )
 @pytest.mark.parametrize('optimize', [banded.optimize, toeplitz.optimize])
-def test_short_runs_are_no_worse_than_independent_noise(num_rounds, objective, optimize):
+def test_short_runs_are_no_worse_than_independent_noise(num_rounds, objective, cls, optimize):
   for min_sep, most in ((1, None), (2, None), (10, None), (1, 1)):
-    problem = Problem(schemas.MinSep(num_rounds, min_sep, most), objective)
+    problem = Problem(cls(num_rounds, min_sep, most), objective)
     independent = problem.loss(identity.Identity())
     assert problem.loss(optimize(problem)) <= independent * (1 + 1e-9)
 

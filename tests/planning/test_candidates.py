@@ -16,13 +16,6 @@ def test_names():
   assert found[1].find(SCHEMA, objective='max').num_buffers == 2
 
 
-def test_a_file_goes_by_its_stem(tmp_path):
-  path = tmp_path / 'mine.json'
-  dpftrl.save_strategy(path, dpftrl.BLT([0.5], [0.5]), schema=SCHEMA, objective='max')
-  (found,) = lib.named([str(path)])
-  assert (found.label, found.mechanism) == ('mine', 'blt')
-
-
 def test_a_file_may_be_given_another_name(tmp_path):
   path = tmp_path / 'blt.json'
   workload = dpftrl.Workload(0.9, 0.1)

@@ -90,12 +90,6 @@ def recorder(strategy=identity.Identity()):
   return candidates.Candidate(label='it', mechanism='identity', find=find), asked
 
 
-def test_optimised_anew_for_each_schema():
-  candidate, asked = recorder()
-  run(candidate)
-  assert asked == [(schema, 'max') for schema in SCHEMAS]
-
-
 @pytest.mark.parametrize(
   'error', [ValueError('too\n large'), MemoryError(), np.linalg.LinAlgError('singular')]
 )

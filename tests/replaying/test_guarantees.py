@@ -1,6 +1,5 @@
 """Observed guarantees, against brute force, and never above the worst case."""
 
-import dataclasses
 import json
 import math
 
@@ -13,7 +12,7 @@ from fl_dpftrl import sensitivity
 from fl_dpftrl.families import banded, blt, identity
 from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import claim as claim_lib
-from fl_dpftrl.logs import ledger, schema
+from fl_dpftrl.logs import ledger
 from fl_dpftrl.participation import counts, schemas
 from fl_dpftrl.replaying import count, replay, runs, sensitivities
 from fl_dpftrl.strategies import files
@@ -147,18 +146,6 @@ def fixture_folder(tmp_path):
   claim.save(tmp_path)
   files.save_strategy(tmp_path / 'strategy.json', claim.strategy, schema=claim.schema)
   return tmp_path
-
-
-def test_a_run_is_read_from_its_folder(folder):
-  run = runs.open_folder(folder)
-  assert (run.claim.noise_multiplier, run.claim.schema.min_sep) == (3.5, 3)
-  assert run.stated is None and not run.schema_in_log
-  claim = dataclasses.replace(run.claim, noise_multiplier=2.0)
-  (folder / 'participation.csv').unlink()
-  log = dict(rounds=[0, 3], device_ids=['x', 'x'], num_rounds=5)
-  schema.write_log(folder / 'participation.parquet', **log, metadata=claim.to_metadata())
-  stated = runs.open_folder(folder)
-  assert stated.claim == claim and stated.schema_in_log  # What the log states is what holds.
 
 
 def test_a_run_under_way_is_read_from_its_folder(folder):

@@ -8,10 +8,8 @@ from fl_dpftrl import accounting, sensitivity
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.commands import replay_text
 from fl_dpftrl.families import banded, blt, identity
-from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import replay, runs
-from fl_dpftrl.strategies import document
 from tests.replaying.in_memory import log_of
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
@@ -148,17 +146,6 @@ def test_refuses(change, message):
   with pytest.raises(ValueError, match=message) as raised:
     replayed(LOG, **{'strategy': BLT, **ARGUMENTS, **change})
   assert '\n' not in str(raised.value)
-
-
-def test_digest_is_of_the_parameters():
-  others = (
-    tree.TreeOnline(),
-    blt.BLT([0.99, 0.7], [0.1, np.nextafter(0.3, 1)]),
-    *map(ones, (5, 6)),
-  )
-  assert len({document.strategy_digest(strategy) for strategy in (BLT, *others)}) == 5
-  again = blt.BLT(np.array([0.99, 0.7]), (0.1, 0.3))
-  assert document.strategy_digest(again) == document.strategy_digest(BLT)
 
 
 def test_the_min_sep_of_several_runs_is_that_of_the_pair_beside_it():

@@ -454,18 +454,6 @@ def test_a_cohort_that_is_refused_reserves_nothing(tmp_path):
       next(aggregator.rounds([], reserve=0))
 
 
-def test_rounds_are_reserved_up_to_the_budget(tmp_path):
-  with opened(tmp_path, schema=SCHEMA) as aggregator:
-    rounds = aggregator.rounds([list('ab'), list('cd')] * 10, reserve=8)
-    for _ in range(SCHEMA.num_rounds):
-      with next(rounds) as round_:
-        round_.add(update())
-        round_.add(update())
-    with pytest.raises(guard.BudgetSpentError, match='round 12'):
-      next(rounds)
-    assert aggregator.next_round == SCHEMA.num_rounds
-
-
 def test_a_round_that_is_ending_cannot_fail(tmp_path, monkeypatch):
   """Nor can another begin, whose updates would enter its sum."""
   with opened(tmp_path / 'run') as aggregator:

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl import sensitivity
 from fl_dpftrl.families import tree_online
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import nested
@@ -88,25 +87,10 @@ def test_first_rounds_of_a_block(num_rounds, length):
   assert key(first) == key(expected)
 
 
-@pytest.mark.parametrize('count', [1, 2, 3, 6])
-def test_a_block_again_and_again(count):
-  block = nested.forest(3)
-  np.testing.assert_array_equal(nested.repeated(block, count).length, 3 * count)
-  check_every_count(nested.repeated(block, count), 4)
-
-
 def test_the_blocks_of_a_run_are_the_tree():
   for n in (1, 2, 7, 12, 33):
     key = lambda matrix: sorted(map(tuple, matrix))
     assert key(rows(nested.forest(n))) == key(tree_online.TreeOnline().strategy_matrix(n))
-
-
-def test_the_first_rounds_are_not_always_the_worst():
-  first = sensitivity.pattern_sensitivity(
-    tree_online.TreeOnline(), 16, [(0, 3, 6, 9, 12), (1, 4, 7, 12, 15)]
-  )[0]
-  np.testing.assert_allclose(first**2, [55.0, 57.0])
-  assert nested.worst_square(nested.forest(16), schemas.MinSep(16, 3, 5)) == (57, True)
 
 
 def test_more_participations_than_can_be_searched_are_bounded():
@@ -127,14 +111,3 @@ def test_a_search_that_takes_too_long_is_a_bound(monkeypatch, limit):
 def test_refuses_a_schema_of_other_rounds():
   with pytest.raises(ValueError, match='8 rounds, got 7'):
     nested.worst_square(nested.forest(7), schemas.MinSep(8, 1))
-
-
-@pytest.mark.parametrize('n, k', [(10**4, 777), (10**4, None), (10**6, None)])
-def test_participation_in_any_round_fills_subtrees(n, k):
-  """With min_sep 1 the first k rounds fill every height at once."""
-  count = k or n
-  expected = sum(
-    min(count >> h, n >> h) * 4**h + ((count % 2**h) ** 2 if count >> h < n >> h else 0)
-    for h in range(n.bit_length())
-  )
-  assert nested.worst_square(nested.forest(n), schemas.MinSep(n, 1, k)) == (expected, True)

@@ -3,15 +3,12 @@
 import itertools
 import math
 
-import hypothesis
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import strategies as st
 
 from fl_dpftrl.amplification import sampling
 from fl_dpftrl.simulation import partition
-from tests import drawn
 
 EVERY = sorted(sampling.BATCHES)
 
@@ -26,40 +23,6 @@ def included(scheme, seed=0):
   for cohort in cohorts(scheme, seed):
     result[cohort.round, cohort.device_ids] = True
   return result
-
-
-@hypothesis.given(scheme=drawn.schemes(), seed=st.integers(0, 2**40))
-def test_every_round_draws_of_its_part(scheme, seed):
-  seen = cohorts(scheme, seed)
-  assert [c.round for c in seen] == list(range(scheme.num_rounds))
-  for cohort in seen:
-    ids = cohort.device_ids
-    assert ids.dtype == np.int64
-    assert (np.diff(ids) > 0).all()
-    assert (ids % scheme.num_parts == cohort.round % scheme.num_parts).all()
-    assert not ids.size or 0 <= ids[0] <= ids[-1] < scheme.num_examples
-    # What is left over of equal parts is never drawn.
-    assert (ids < scheme.num_parts * scheme.part_size).all()
-    if not isinstance(scheme, sampling.CyclicPoisson):
-      assert ids.size == scheme.batch_size
-    assert cohort.started < cohort.closed
-
-
-@hypothesis.given(scheme=drawn.schemes(), seed=st.integers(0, 2**40))
-def test_passes_visit_every_example_once(scheme, seed):
-  hypothesis.assume(isinstance(scheme, sampling.Shuffled))
-  rows = included(scheme, seed)
-  for part in range(scheme.num_parts):
-    turns = rows[part :: scheme.num_parts, part :: scheme.num_parts]
-    turns = turns[:, : scheme.part_size]
-    passes = [turns[i : i + scheme.pass_turns] for i in range(0, len(turns), scheme.pass_turns)]
-    for one in passes:
-      assert (one.sum(axis=0) <= 1).all()
-      if len(one) == scheme.pass_turns:
-        left_out = scheme.part_size % scheme.batch_size
-        assert (one.sum(axis=0) == 0).sum() == left_out
-      if isinstance(scheme, sampling.ShuffledOnce):
-        np.testing.assert_array_equal(one, passes[0][: len(one)])
 
 
 @pytest.mark.parametrize('name', EVERY)

@@ -39,26 +39,6 @@ def test_values_are_as_tff_gives_them(in_process):
   assert doubled == [2.0, 4.0, 12.0]
 
 
-def test_sums_that_follow_from_each_other(in_process):
-  """The second sum needs a value of each client that the first one kept."""
-
-  @tff.tensorflow.computation(np.float32, np.float32)
-  def squared_deviation(x, mean):
-    return (x - mean) ** 2
-
-  @tff.federated_computation(FLOATS)
-  def variance(values):
-    half = tff.federated_map(tff.tensorflow.computation(lambda x: x / 2.0, np.float32), values)
-    mean = tff.federated_broadcast(tff.federated_mean(half))
-    deviations = tff.federated_map(squared_deviation, (half, mean))
-    return tff.federated_mean(deviations), deviations, mean
-
-  with in_process():
-    found, deviations, mean = variance([2.0, 4.0, 12.0])
-  assert (found, mean) == (pytest.approx(14 / 3), 3.0)
-  assert deviations == [4.0, 1.0, 9.0]
-
-
 def test_a_sum_is_that_of_blocks_in_order(in_process):
   """Bit for bit: from zero within each block, then block by block, then group by group."""
   rng = np.random.default_rng(3)

@@ -70,8 +70,8 @@ def by_hand(momentum: float, rates: np.ndarray, clip_norm: float) -> np.ndarray:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('momentum, clip_norm', [(0.95, 0.05), (0.0, 1e6)])
-def test_equals_the_steps_by_hand(momentum, clip_norm):
+def test_equals_the_steps_by_hand():
+  momentum, clip_norm = 0.95, 0.05
   rates = workloads.warmup_cooldown(0.7, NUM_ROUNDS, warmup_fraction=0.4, cooldown_fraction=0.4)
   process = process_lib.build_fed_avg(
     linear_model(),
