@@ -105,7 +105,7 @@ def account(
     noise_multiplier=noise_multiplier,
     deltas=guarantee_lib.deltas(delta),
     adjacency=adjacency,
-    assumptions=(*assumptions(participation), participation.relation(adjacency).sentence),
+    assumptions=(*assumptions(participation), participation.relation(adjacency)[2]),
     **method,
   )
 
@@ -147,7 +147,7 @@ def sensitivity(
 ) -> float:
   """Returns the largest change of C x, in clip norms, by an example in a round; see `account`."""
   strategy = files.resolved(strategy)
-  factor, bands = sampling.relation(adjacency).factor, num_bands(strategy)
+  (factor, *_), bands = sampling.relation(adjacency), num_bands(strategy)
   if bands > sampling.num_parts:
     raise ValueError(
       f'num_parts={sampling.num_parts} is fewer than the {bands} bands of the strategy'
@@ -274,7 +274,7 @@ def _chances(
   return {
     'probability': sampling.sampling_probability,
     'count': sampling.compositions,
-    'pair': sampling.relation(adjacency).pair,
+    'pair': sampling.relation(adjacency)[1],
   }
 
 

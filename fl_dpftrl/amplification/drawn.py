@@ -80,7 +80,7 @@ class Drawn:
 
       result = [
         *accountant.assumptions(self.scheme),
-        self.scheme.relation(self.guarantee.adjacency).sentence,
+        self.scheme.relation(self.guarantee.adjacency)[2],
         _LOG_IS_SECRET,
       ]
       if self.holds:

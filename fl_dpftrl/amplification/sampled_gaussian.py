@@ -95,11 +95,7 @@ def _step(multiplier: float, probability: float, count: int) -> float:
 def effective_noise_multiplier(
   epsilon: float, delta: float, *, probability: float, count: int, pair: str = ONE
 ) -> float:
-  """Returns the smallest multiplier whose ε at δ is at most epsilon.
-
-  The result is minimal up to a relative 1e-6. Arguments and errors are those of `epsilon`; the
-  argument epsilon must be positive and finite.
-  """
+  """Returns the smallest multiplier, to a relative 1e-6, whose ε at δ is at most epsilon."""
   whole = gaussian.effective_noise_multiplier(epsilon, delta)
 
   @functools.cache
@@ -170,10 +166,7 @@ def replaced_loss(multiplier: float, probability: float, step: float, *, pair: s
 
 
 def _opposite_delta(a: float, q: float, epsilons: np.ndarray) -> np.ndarray:
-  """Returns δ of (1 − q) N(0, 1) + q N(±a, 1) for each ε ≥ 0, rounded up.
-
-  Losses rise with x, and are ε where e^{ax} solves a quadratic equation.
-  """
+  """Returns δ of (1 − q) N(0, 1) + q N(±a, 1) for each ε ≥ 0, rounded up."""
   less, scale = (1.0 - q) * np.expm1(epsilons), q * math.exp(-0.5 * a * a)
   root = np.sqrt(less**2 + 4.0 * scale**2 * np.exp(epsilons))
   x = np.log((less + root) / (2.0 * scale)) / a

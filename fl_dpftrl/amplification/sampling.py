@@ -59,14 +59,8 @@ ONE, REPLACED, OPPOSITE = 'one', 'replaced', 'opposite'
 """What neighbouring runs are told apart by; see `sampled_gaussian.epsilon`."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Relation:
-  """Effect of one example on a sampled round under one adjacency."""
-
-  factor: float  # largest change of a round's sum, in clip norms
-  pair: str  # what neighbouring runs are told apart by, of `sampled_gaussian`
-  sentence: str  # adjacency in words
-
+Relation = tuple[float, str, str]
+"""Largest change of a round's sum by one example, in clip norms; pair; adjacency in words."""
 
 _SENTENCE = (
   'adjacency is replace-one: neighbouring runs differ in the data of one'
@@ -75,10 +69,7 @@ _SENTENCE = (
 
 
 class _Secret:
-  """Scheme whose draws are secret, which amplifies privacy.
-
-  A subclass defines `relations`, the adjacencies with a known bound, and `assumption`.
-  """
+  """Scheme of secret draws. A subclass defines `relations`, by adjacency, and `assumption`."""
 
   relations: ClassVar[Mapping[str, Relation]]
 
@@ -97,13 +88,8 @@ class _Secret:
     return self.relations[adjacency_name]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Batches(Cyclic, _Secret):
-  """Scheme with fresh secret samples each round.
-
-  Attributes and errors are those of `Cyclic`; num_parts is at least the number of bands of the
-  strategy. A subclass defines `how`, the sampling in words.
-  """
+  """Scheme with fresh secret samples each round. A subclass defines `how`, in words."""
 
   how: ClassVar[str]
 
@@ -123,7 +109,6 @@ class Batches(Cyclic, _Secret):
     return self.how.format(probability=self.sampling_probability)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class CyclicPoisson(Batches):
   """Scheme that includes each example of a round's part independently.
 
@@ -135,19 +120,19 @@ class CyclicPoisson(Batches):
   """
 
   relations: ClassVar[Mapping[str, Relation]] = {
-    adjacency.ADD_OR_REMOVE: Relation(
+    adjacency.ADD_OR_REMOVE: (
       1.0,
       ONE,
       'adjacency is add-or-remove: neighbouring runs differ in one example'
       ' more or less, and the parts of the others stay the same',
     ),
-    adjacency.ZERO_OUT: Relation(
+    adjacency.ZERO_OUT: (
       1.0,
       ONE,
       'adjacency is zero-out: neighbouring runs differ in that the updates of one example are'
       ' zeros; as the others are drawn without regard to it, that is one example less',
     ),
-    adjacency.REPLACE_ONE: Relation(2.0, OPPOSITE, _SENTENCE),
+    adjacency.REPLACE_ONE: (2.0, OPPOSITE, _SENTENCE),
   }
   how: ClassVar[str] = (
     'a round includes each example of its part independently with probability {probability:.6g},'
@@ -159,7 +144,6 @@ class CyclicPoisson(Batches):
       raise ValueError(f'batch_size must be positive and finite, got {self.batch_size!r}')
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class CyclicFixedSize(Batches):
   """Scheme that draws batch_size examples of a part uniformly at random.
 
@@ -168,14 +152,14 @@ class CyclicFixedSize(Batches):
   """
 
   relations: ClassVar[Mapping[str, Relation]] = {
-    adjacency.ZERO_OUT: Relation(
+    adjacency.ZERO_OUT: (
       2.0,
       REPLACED,
       'adjacency is zero-out: neighbouring runs differ in that the updates'
       ' of one example are zeros; since another example is in the batches'
       ' without it, 2 clip norms away, it is accounted as replace-one',
     ),
-    adjacency.REPLACE_ONE: Relation(2.0, REPLACED, _SENTENCE),
+    adjacency.REPLACE_ONE: (2.0, REPLACED, _SENTENCE),
   }
   how: ClassVar[str] = (
     'a round draws a fixed number of examples of its part without replacement, {probability:.6g} of'
@@ -183,7 +167,6 @@ class CyclicFixedSize(Batches):
   )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Shuffled(Cyclic):
   """Scheme that goes through each part in a new shuffled order in each pass.
 
@@ -217,7 +200,6 @@ class Shuffled(Cyclic):
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ShuffledOnce(Shuffled):
   """Scheme that repeats the order of the first pass: a fixed separation."""
 
@@ -247,7 +229,7 @@ class SecretBins(_Secret):
   num_bins: int
 
   relations: ClassVar[Mapping[str, Relation]] = {
-    adjacency.ZERO_OUT: Relation(
+    adjacency.ZERO_OUT: (
       1.0,
       ONE,
       'adjacency is zero-out: neighbouring runs differ in that the updates of one device are zeros,'

@@ -33,10 +33,7 @@ class Source(Protocol):
   """Source of noise rows, made in this process or received in slices."""
 
   def make(self, row: int, out: np.ndarray, used: int) -> Made:
-    """Writes a row into out, int64.
-
-    Rows before `used` will not be asked for again.
-    """
+    """Writes a row into out, int64; rows before `used` will not be asked for again."""
     ...
 
   def abandon(self) -> None:
@@ -234,9 +231,6 @@ def _make(source: Source, size: int, at_once: int, num_rounds: int, first: int) 
 
 
 def _stand_back() -> None:
-  """Lowers the priority of this thread and of those that it starts.
-
-  While clients train, rows are made in the time that is left.
-  """
+  """Lowers the priority of this thread and of those that it starts, below that of clients."""
   if sys.platform == 'linux':  # Where niceness is a thread's, not a process's.
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

@@ -62,11 +62,7 @@ def _in_decimals(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _decided(function: Callable[..., Any]) -> Callable[..., Any]:
-  """Asks a function that returns None where the bits of its fractions do not decide, with more.
-
-  Raises:
-    RuntimeError: if they do not decide either, which has a probability below 2⁻¹⁰⁰.
-  """
+  """Asks a function that returns None until the bits of its fractions decide, with ever more."""
   asked = _in_decimals(function)
 
   @functools.wraps(function)
@@ -126,11 +122,7 @@ def is_inner(layer: int, u: Fraction) -> bool | None:
 
 @_decided
 def is_below(layer: int, u: Fraction, v: Fraction) -> bool | None:
-  """Returns whether a point of a layer above 0 is below the density.
-
-  Args:
-    v: its height is that part of the way from f(xᵢ) to f(xᵢ₊₁).
-  """
+  """Returns whether a point of a layer above 0, at the height of part v, is below the density."""
   x = widths()[layer]
   low, high = height(x), height(widths()[layer + 1])
   bottom, top = (low + end * (high - low) for end in v.ends())
@@ -180,12 +172,7 @@ def rounded_in_tail(u: Fraction, scale: float) -> int | None:
 
 
 def units_off(name: str, points: np.ndarray, values: np.ndarray) -> float:
-  """Returns the largest error of values of a function, in units in their last place.
-
-  Args:
-    name: of the function: 'log' or 'exp'.
-    points, values: where, and what was computed there; float64.
-  """
+  """Returns the largest error of values of 'log' or 'exp', in units in their last place."""
   function = {'log': decimal.Decimal.ln, 'exp': decimal.Decimal.exp}[name]
   places = zip(points.tolist(), values.tolist(), np.spacing(np.abs(values)).tolist())
   with decimal.localcontext(decimal.Context(prec=30)):

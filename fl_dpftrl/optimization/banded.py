@@ -50,6 +50,10 @@ _MEAN = {'tolerance': 1e-6, 'max_iterations': 300, 'memory': 10}
 _MAXIMUM = {'tolerance': 1e-12, 'max_iterations': 300, 'memory': 20}
 _STIFFEST = 30.0  # maximum stiffness relative to the mean
 
+# (min_sep, participations): columns take turns of min_sep, and each of `participations` turns
+# has its own norm; their squares sum to that. If both are 1, every column has norm 1.
+Norms = tuple[int, int]
+
 # Maps C by rows to its squared errors and a pull-back, which maps weights of these errors to
 # the gradient of their weighted sum.
 SquaredErrors = Callable[[np.ndarray], tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]]
@@ -89,9 +93,7 @@ def optimize(
   equal_norms = not fixed if equal_norms is None else equal_norms
   if not equal_norms and not fixed:
     raise ValueError(f'equal_norms={equal_norms!r} needs FixedSeparation, got {schema!r}')
-  norms = Norms()
-  if not equal_norms:
-    norms = Norms(schema.min_sep, schema.participations)
+  norms = (1, 1) if equal_norms else (schema.min_sep, schema.participations)
   sized = _Sized(schema.num_rounds, num_bands, norms, problem.workload)
   scale = math.sqrt(schema.participations * sized.start_value)
   report = problem.counted(lambda value: scale * math.sqrt(value))
@@ -101,36 +103,29 @@ def optimize(
   return banded.Banded(coefficients * np.sign(coefficients[:, :1]))
 
 
-class Norms(NamedTuple):
-  """Groups of columns that share a norm, and constraints on the norms.
+def rescale(
+  norms: Norms, columns: np.ndarray
+) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+  """Returns C with its norms, by the mean square of each turn, and the pull-back of gradients."""
+  min_sep, participations = norms
+  squares = np.einsum('ju,ju->u', columns, columns)
+  round_ = np.arange(squares.size)
+  offset = round_ % min_sep
+  turn = offset * participations + round_ // min_sep % participations
+  count = np.bincount(turn)
+  mean = np.bincount(turn, squares) / np.maximum(count, 1)
+  total = np.bincount(np.arange(mean.size) // participations, mean)[offset]
+  mean, count = mean[turn], count[turn]
+  scale = np.sqrt(participations * mean / (total * squares))
+  scaled = columns * scale
 
-  Columns take turns of `min_sep`. Each of `participations` successive turns has its own norm,
-  and their squares sum to `participations`. If both are 1, every column has norm 1.
-  """
+  def pull_back(gradient):
+    pull = np.einsum('ju,ju->u', gradient, scaled)
+    d_turn, d_offset = (np.bincount(group, pull)[group] for group in (turn, offset))
+    d_squares = (d_turn / mean - d_offset / total) / count - pull / squares
+    return gradient * scale + columns * d_squares
 
-  min_sep: int = 1
-  participations: int = 1
-
-  def rescale(self, columns: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
-    """Returns C with its norms, by the mean square of each turn, and the pull-back of gradients."""
-    squares = np.einsum('ju,ju->u', columns, columns)
-    round_ = np.arange(squares.size)
-    offset = round_ % self.min_sep
-    turn = offset * self.participations + round_ // self.min_sep % self.participations
-    count = np.bincount(turn)
-    mean = np.bincount(turn, squares) / np.maximum(count, 1)
-    total = np.bincount(np.arange(mean.size) // self.participations, mean)[offset]
-    mean, count = mean[turn], count[turn]
-    scale = np.sqrt(self.participations * mean / (total * squares))
-    scaled = columns * scale
-
-    def pull_back(gradient):
-      pull = np.einsum('ju,ju->u', gradient, scaled)
-      d_turn, d_offset = (np.bincount(group, pull)[group] for group in (turn, offset))
-      d_squares = (d_turn / mean - d_offset / total) / count - pull / squares
-      return gradient * scale + columns * d_squares
-
-    return scaled, pull_back
+  return scaled, pull_back
 
 
 def sgd_errors(workload: workloads.Workload, num_rounds: int) -> SquaredErrors:
@@ -160,13 +155,13 @@ class Loss(NamedTuple):
 
   def value_and_grad(self, columns: np.ndarray) -> tuple[float, np.ndarray]:
     """Returns the loss of columns of any norms, and its gradient; infinity without an inverse."""
-    scaled, pull_back = self.norms.rescale(columns)
+    scaled, pull_back = rescale(self.norms, columns)
     value, gradient = self._of_scaled(scaled)
     return value, pull_back(gradient)
 
   def stiffness(self, columns: np.ndarray) -> np.ndarray:
     """Returns the curvature along each column, its multiplier at the optimum, over the mean."""
-    scaled, _ = self.norms.rescale(columns)
+    scaled, _ = rescale(self.norms, columns)
     _, gradient = self._of_scaled(scaled)
     slopes = -np.einsum('ju,ju->u', gradient, scaled)
     return np.clip(slopes / slopes.mean(), 1.0 / _STIFFEST, _STIFFEST)
@@ -177,7 +172,7 @@ class Loss(NamedTuple):
     Where C minimises this loss, it minimises the mean with these weights, shape [queries] and of
     mean 1. That mean is then a lower bound of the smallest maximum.
     """
-    squares, _ = self.squared_errors(to_rows(self.norms.rescale(columns)[0]))
+    squares, _ = self.squared_errors(to_rows(rescale(self.norms, columns)[0]))
     weights = self.weights * (squares / squares.max()) ** (self.power - 1)
     return weights / weights.mean()
 
@@ -245,7 +240,7 @@ class _Sized:
     return _Sized(
       -(-self.num_rounds // 2),
       -(-self.num_bands // 2),
-      self.norms._replace(min_sep=-(-self.norms.min_sep // 2)),
+      (-(-self.norms[0] // 2), self.norms[1]),
       dataclasses.replace(self.workload, momentum=self.workload.momentum**2),
     )
 
@@ -262,7 +257,7 @@ def _best(
     weights = np.repeat(smaller_weights, 2)[: sized.num_rounds]
   if objective == 'rms':
     return _descend(sized, sized.loss(1), start, report, _MEAN), weights
-  start = sized.norms.rescale(start)[0]
+  start = rescale(sized.norms, start)[0]
   for power, proximity in _UNREFINED if smaller is None else _REFINED:
     weights = np.maximum(weights, _LEAST_WEIGHT)
     loss = sized.loss(power, weights / weights.mean())
@@ -296,7 +291,7 @@ def _descend(
     return value, gradient
 
   point, _ = solver.minimize(value_and_grad, centre, progress=report, **limits)
-  return sized.norms.rescale(point.reshape(start.shape) / scale)[0]
+  return rescale(sized.norms, point.reshape(start.shape) / scale)[0]
 
 
 def root_coefficients(num_rounds: int, num_bands: int, momentum: float = 0.0) -> np.ndarray:

@@ -17,15 +17,11 @@ _MOST_ALTERNATIONS = 50
 
 
 def solve(problem: problem_lib.Problem, *, tolerance: float = 2e-7) -> factorization.Solution:
-  """Finds the strategy with the smallest loss for one participation.
-
-  Its columns have norm 1. It is optimal over all strategies for num_rounds rounds with one
-  participation, whatever else the schema allows. For more participations see `solve_multi_epoch`.
+  """Finds the strategy with the smallest loss for one participation, over all strategies.
 
   Args:
-    problem: the loss to minimise; its workload has full column rank.
-    tolerance: stops when the squared loss is proven to be at most this much, relatively, above
-      the optimum.
+    problem: its workload has full column rank; participations beyond one do not count.
+    tolerance: stops when the squared loss is proven this close, relatively, to the optimum.
 
   Source: Denisov et al. 2022, section 3.
   """

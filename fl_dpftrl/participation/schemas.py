@@ -77,7 +77,6 @@ class MinSep:
     )
 
 
-@dataclasses.dataclass(frozen=True)
 class FixedSeparation(MinSep):
   """(k, b)-participation: at most k rounds, each exactly b after the last.
 

@@ -22,11 +22,7 @@ class Seen(counts.Totals):
   """
 
   def __init__(self, *, numbered: bool = False):
-    """Starts with no rounds.
-
-    Args:
-      numbered: whether ids are numbers of devices from 0 on, which take no slots.
-    """
+    """Starts with no rounds; numbered: ids are numbers from 0 on, which take no slots."""
     self.num_rounds = 0
     self._numbers = None if numbered else _Numbers()
     self._lasts = np.zeros(_LEAST, np.int32)
@@ -34,10 +30,7 @@ class Seen(counts.Totals):
     self._separations = np.zeros(_LEAST, np.int64)
 
   def of(self, device_ids: Ids) -> np.ndarray:
-    """Returns last round and number of rounds of each device, shape [2, num_ids].
-
-    The last round of a device without any is −1.
-    """
+    """Returns last round, −1 without one, and number of rounds of each device, [2, num_ids]."""
     numbers = np.asarray(device_ids) if self._numbers is None else self._numbers.of(device_ids)
     known = (numbers >= 0) & (numbers < self._times.size)
     times = np.where(known, self._times[numbers * known], 0)

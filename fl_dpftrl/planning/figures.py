@@ -30,11 +30,7 @@ _NUMBER = ticker.FuncFormatter(lambda value, _: style.number(value))
 def draw(
   entries: Sequence['comparison.Entry'], axis: str | None, subtitle: str = ''
 ) -> figure_lib.Figure:
-  """Draws the figures of each entry, over the field that varies or side by side.
-
-  They are both losses or, at equal ε, noise multiplier and errors of the mean. Markers are hollow
-  where the sensitivity is not exact.
-  """
+  """Draws losses, or noise and errors at equal ε; hollow where the sensitivity is not exact."""
   looks = style.looks({entry.candidate.label: entry.candidate.mechanism for entry in entries})
   rows = [entry.row for entry in entries]
   shown = _AT_EPSILON if entries[0].guarantee is not None else _PANELS

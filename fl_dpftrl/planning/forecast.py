@@ -23,12 +23,7 @@ FIELDS = ('num_rounds', 'min_sep', 'max_participations', 'days')
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-  """Outcome of a run.
-
-  Attributes:
-    min_sep: b, over all devices.
-    max_participations: k, over all devices.
-  """
+  """Outcome of a run; min_sep and max_participations are over all devices."""
 
   seed: int
   report_goal: int
@@ -97,13 +92,7 @@ def forecast(
   seeds: Sequence[int],
   progress: Callable[[float], None] = lambda share: None,
 ) -> Forecast:
-  """Simulates the planned run with each seed; StalledRound if it does not finish with one.
-
-  Args:
-    simulate: seed → simulation.
-    seeds: distinct seeds, at least one.
-    progress: called after each round with the completed fraction.
-  """
+  """Simulates the planned run, `simulate(seed)`, with each seed; StalledRound if one stalls."""
   if not seeds:
     raise ValueError('seeds must be at least one, got none')
   num_rounds = participation.positive_integer('num_rounds', num_rounds)

@@ -109,12 +109,7 @@ def count(
   progress: Callable[[str], None] = lambda text: None,
   memory: int = MEMORY,
 ) -> Tally:
-  """Counts the logs of runs; sorting uses `memory` bytes, and the disk beyond.
-
-  Raises:
-    LogError: if a row is at fault, and if a device is twice in a round.
-    ValueError: if the engine does not sort.
-  """
+  """Counts the logs of runs, sorted within `memory` bytes and on disk; LogError for a bad row."""
   claims = [run.claim for run in runs]
   exposure = exposure_lib.Exposure(claims, [run.log.num_rounds for run in runs])
   declared = runs_lib.declared_schemas(claims)
@@ -184,10 +179,7 @@ def _rows(
 def _whole_devices(
   batches: Iterator[pa.RecordBatch], runs: Sequence[runs_lib.Run], progress: Callable[[str], None]
 ) -> Iterator[pa.Table]:
-  """Yields the rows, with is_new where a device begins, in tables that end with its last row.
-
-  It refuses a device twice in a round before any work that grows with the square of its rounds.
-  """
+  """Yields rows, with is_new where a device begins, in tables that end with its last row."""
   kept: list[pa.Table] = []
   rows, last = 0, None
   for batch in batches:

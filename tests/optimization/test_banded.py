@@ -49,7 +49,7 @@ def test_value_and_gradient(n, num_bands, power, workload):
   matrix /= np.linalg.norm(matrix, axis=0)
   decoder = workload.matrix(n) @ np.linalg.inv(matrix)
   expected = np.mean(np.sum(decoder**2, axis=1) ** power) ** (1 / power)
-  loss = banded.Loss(banded.Norms(), banded.sgd_errors(workload, n), power)
+  loss = banded.Loss((1, 1), banded.sgd_errors(workload, n), power)
   assert loss.value_and_grad(point)[0] == pytest.approx(expected, rel=1e-10)
   check_gradient(loss, point)
 
@@ -57,14 +57,14 @@ def test_value_and_gradient(n, num_bands, power, workload):
 @pytest.mark.parametrize('min_sep, turns', [(1, 1), (4, 3), (5, 3), (3, 2), (20, 1)])
 def test_norms(min_sep, turns):
   n = 12
-  norms = banded.Norms(min_sep, turns)
+  norms = (min_sep, turns)
   point = columns(n, 4)
-  scaled, _ = norms.rescale(point)
+  scaled, _ = banded.rescale(norms, point)
   squares = np.sum(scaled**2, axis=0)
   for start in range(n - (turns - 1) * min_sep):
     run = squares[start : start + turns * min_sep : min_sep]
     assert run.sum() == pytest.approx(turns)
-  again, _ = norms.rescale(scaled)
+  again, _ = banded.rescale(norms, scaled)
   np.testing.assert_allclose(again, scaled)
   check_gradient(banded.Loss(norms, banded.sgd_errors(workloads.Workload(), n), 2), point)
 
@@ -75,7 +75,7 @@ def test_there_is_no_value_without_an_inverse():
   far = banded.toeplitz(np.array([1.0, 30.0, 1.0]), 2000)
   for singular in (point, far):
     squared_errors = banded.sgd_errors(workloads.Workload(), singular.shape[1])
-    loss = banded.Loss(banded.Norms(), squared_errors, 1)
+    loss = banded.Loss((1, 1), squared_errors, 1)
     assert loss.value_and_grad(singular)[0] == np.inf
 
 
