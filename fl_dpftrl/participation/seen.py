@@ -73,7 +73,7 @@ class _Numbers:
 
   def of(self, device_ids: Ids) -> np.ndarray:
     """Returns the number of each device; −1 for one that was not added."""
-    keys = _keys(device_ids)
+    keys = hashes(device_ids)
     slots = self._first_slots(keys)
     searching = np.arange(keys.size)
     while searching.size:
@@ -84,7 +84,7 @@ class _Numbers:
 
   def add(self, device_ids: Ids) -> np.ndarray:
     """Returns the numbers of the devices, each once; new ones get the next numbers."""
-    keys = np.unique(_keys(device_ids))
+    keys = np.unique(hashes(device_ids))
     while self._size + keys.size > _LOAD * self._keys.size:
       used = self._numbers >= 0
       old, numbers = self._keys[used], self._numbers[used]
@@ -123,8 +123,8 @@ def _grown(values: np.ndarray, size: int) -> np.ndarray:
   return np.pad(values, (0, max(size, 2 * values.size) - values.size))
 
 
-def _keys(device_ids: Ids) -> np.ndarray:
-  """Returns a key of 64 bits for each device id."""
+def hashes(device_ids: Ids) -> np.ndarray:
+  """Returns a hash of 64 bits for each device id: a whole number itself."""
   ids = np.asarray(device_ids)
   if ids.dtype.kind in 'iu':
     return ids.astype(np.int64).view(np.uint64)

@@ -24,7 +24,7 @@ Setting = setting_lib.Setting
 
 # Of what the rows of a log stand for.
 _A = {'device': 'a device', 'example': 'an example'}
-_PACKAGES = ('numpy', 'dp-accounting', 'pyarrow', 'duckdb')
+_PACKAGES = ('numpy', 'dp-accounting', 'pyarrow')
 
 _SHARES = (0.01, 0.05, 0.1)  # of false positives
 

@@ -1,6 +1,7 @@
-"""Rows that DuckDB sorts, and counts of whole devices that add up however the rows are cut."""
+"""Rows by device, and counts of whole devices that add up however the rows are cut."""
 
 import dataclasses
+import os
 
 import numpy as np
 import pyarrow as pa
@@ -10,8 +11,8 @@ from fl_dpftrl.families import blt
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import refusals
 from fl_dpftrl.participation import counts
+from fl_dpftrl.replaying import by_device, runs
 from fl_dpftrl.replaying import count as count_lib
-from fl_dpftrl.replaying import runs
 from tests.replaying import in_memory
 
 CLAIM = claim_lib.Claim(strategy=blt.BLT([0.99, 0.7], [0.1, 0.3]), noise_multiplier=1.0)
@@ -41,14 +42,22 @@ def plain(value):
   return tuple(map(plain, value)) if type(value) is tuple else value
 
 
-@pytest.mark.slow
-def test_what_does_not_fit_is_sorted_on_disk(monkeypatch):
-  monkeypatch.setattr(count_lib, '_threads', lambda: 2)  # Each needs some memory.
-  rng = np.random.default_rng(0)
-  ids = [rng.choice(150_000, 10_000, replace=False) for _ in range(100)]
-  table = pa.table({'round': np.repeat(np.arange(100), 10_000), 'device_id': np.concatenate(ids)})
-  # As much as the rows take, of which sorting needs a copy.
-  assert plain(counted(table, memory=16 << 20)) == plain(counted(table))
+@pytest.mark.parametrize('as_text', [False, True])
+def test_what_does_not_fit_waits_in_files_by_device(monkeypatch, as_text):
+  tables = [random_rows(seed, as_text) for seed in range(2)]
+  whole = counted(*tables, num_exposed=3)
+  monkeypatch.setattr(by_device, '_BYTES', 100_000)  # Nor do those of a file.
+  monkeypatch.setattr(by_device, '_FILE_BITS', 2)
+  assert plain(counted(*tables, num_exposed=3)) == plain(whole)
+
+
+def test_whole_numbers_that_leave_no_bits_for_rounds_are_numbered_in_their_order():
+  table, ends = random_rows(0, False), [-(2**63), 2**63 - 1]
+  ids = np.sort([*ends, *np.random.default_rng(0).integers(*ends, 498)])
+  apart = table.set_column(1, 'device_id', [ids[table['device_id'].to_numpy() + 250]])
+  found, near = (counted(each, num_exposed=500) for each in (apart, table))
+  assert [e[1] for e in found.most_exposed] == [ids[e[1] + 250] for e in near.most_exposed]
+  assert found.logs[0].id_range == tuple(ends)
 
 
 @pytest.mark.parametrize('as_text', [False, True])
@@ -63,13 +72,13 @@ def test_parts_add_up_with_any_number_of_threads(monkeypatch, as_text):
     assert whole.logs[place].separations.to_dict() == counts.Counts.of(apart).to_dict()
   assert whole.num_devices == len(rounds) == 500
   for threads in (1, 4):
-    monkeypatch.setattr(count_lib, '_BATCH_ROWS', 1 << 11)
-    monkeypatch.setattr(count_lib, '_threads', lambda threads=threads: threads)
+    monkeypatch.setattr(by_device, '_PART_ROWS', 1 << 11)
+    monkeypatch.setattr(os, 'sched_getaffinity', lambda pid, threads=threads: range(threads))
     assert plain(counted(*tables, num_exposed=3)) == plain(whole)
 
 
 def test_a_device_over_several_batches(monkeypatch):
-  monkeypatch.setattr(count_lib, '_BATCH_ROWS', 1 << 11)
+  monkeypatch.setattr(by_device, '_PART_ROWS', 1 << 11)
   rounds = [*range(0, 13_500, 3), 5]
   table = pa.table({'round': rounds, 'device_id': ['a'] * 4500 + ['b']})
   found = counted(table, num_rounds=13_500)
@@ -81,15 +90,6 @@ def test_a_sum_with_an_upper_bound_is_one():
   exact = count_lib.Tally((counts.DeviceCounts(),))
   bound = dataclasses.replace(exact, exact=False)
   assert not exact.plus(bound, 1).exact and not bound.plus(exact, 1).exact
-
-
-@pytest.mark.parametrize('by', ['round, device_id', 'device_id DESC, round', 'device_id, -round'])
-def test_an_engine_that_does_not_sort_is_refused(monkeypatch, by):
-  monkeypatch.setattr(
-    count_lib, '_SORTED', count_lib._SORTED.replace('BY device_id, round', f'BY {by}')
-  )
-  with pytest.raises(ValueError, match='out of the order'):
-    counted(pa.table({'device_id': [1, 2, 1], 'round': [0, 7, 9]}))
 
 
 @pytest.mark.parametrize('as_text', [False, True])

@@ -1,0 +1,123 @@
+"""Rows of logs, sorted by device and round; what does not fit into memory waits in files."""
+
+import contextlib
+import itertools
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fl_dpftrl.logs import refusals
+from fl_dpftrl.participation import seen
+from fl_dpftrl.replaying import runs as runs_lib
+from fl_dpftrl.text import messages
+
+Name = Callable[[int], str | int]  # from the number of a device to its id
+
+_PART_ROWS = 1 << 20
+_BYTES = 350 << 20  # of rows that are sorted in memory, of which that takes up to six times as much
+_FILE_BITS = 6  # of a hash, that choose one of 64 files
+
+
+def read(
+  runs: Sequence[runs_lib.Run], progress: Callable[[str], None]
+) -> Iterator[tuple[np.ndarray, np.ndarray, Name]]:
+  """Yields sorted rows of whole devices: numbers in the order of ids, rounds over all runs, names.
+
+  A device twice in a round is refused before any work that grows with the square of its rounds.
+  """
+  bits, counted = sum(run.log.num_rounds for run in runs).bit_length(), 0
+  for keys, name in _sorted(_tables(runs, progress), bits):
+    twice = np.flatnonzero(keys[1:] == keys[:-1])
+    if twice.size:
+      number, round_index = divmod(int(keys[twice[0]]), 1 << bits)
+      raise _refusal(runs, name(number), round_index)
+    cuts = np.searchsorted(keys, keys[_PART_ROWS - 1 :: _PART_ROWS] >> bits << bits)
+    for part in np.split(keys, np.unique(cuts[cuts > 0])):
+      yield part >> bits, part & (1 << bits) - 1, name
+      counted += part.size
+      progress(f'{counted:,} rows counted')
+
+
+def _tables(runs: Sequence[runs_lib.Run], progress: Callable[[str], None]) -> Iterator[pa.Table]:
+  first = rows = 0
+  for run in runs:
+    for table in run.log.tables():
+      yield runs_lib.numbered(table, first)
+      rows += table.num_rows
+      progress(f'{rows:,} rows read')
+    first += run.log.num_rounds
+
+
+def _refusal(
+  runs: Sequence[runs_lib.Run], device_id: str | int, round_index: int
+) -> refusals.LogError:
+  """Returns the error for a device twice in a round."""
+  logs = iter(runs)
+  while round_index >= (log := next(logs).log).num_rounds:
+    round_index -= log.num_rounds
+  place, device = log.place(round_index, device_id), messages.quoted(device_id)
+  return refusals.LogError(f'{place}: device {device} is twice in round {round_index}')
+
+
+def _sorted(
+  tables: Iterator[pa.Table], bits: int, shift: int = 0
+) -> Iterator[tuple[np.ndarray, Name]]:
+  """Yields keys of a device's number and a round in `bits` bits; no device is in two arrays."""
+  kept: list[pa.Table] = []
+  size = 0
+  for table in tables:
+    kept.append(table)
+    size += table.nbytes
+    if size > _BYTES and shift < 64:
+      popped = (kept.pop() for _ in range(len(kept)))  # So that they leave the memory.
+      for file in _spread(itertools.chain(popped, tables), table.schema, shift):
+        yield from _sorted(file, bits, shift + _FILE_BITS)
+      return
+  if kept:
+    del table
+    keys, name = _keys(kept, bits)
+    pa.default_memory_pool().release_unused()
+    keys.sort()
+    yield keys, name
+
+
+def _spread(
+  tables: Iterable[pa.Table], schema: pa.Schema, shift: int
+) -> Iterator[Iterator[pa.Table]]:
+  """Yields the rows from one file after the other; no device is in two of them."""
+  with contextlib.ExitStack() as stack:
+    files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(1 << _FILE_BITS)]
+    writers = [pa.ipc.new_stream(file, schema) for file in files]
+    for table in tables:
+      hashes = seen.hashes(table.column('device_id').to_numpy())
+      places = (hashes >> np.uint64(shift)).astype(np.uint8) % len(files)
+      table = table.take(np.argsort(places, kind='stable'))
+      ends = np.cumsum(np.bincount(places, minlength=len(files))).tolist()
+      for writer, begin, end in zip(writers, [0, *ends], ends):
+        writer.write_table(table.slice(begin, end - begin))
+    for file, writer in zip(files, writers):
+      writer.close()
+      file.seek(0)
+      with file, pa.ipc.open_stream(file) as batches:
+        yield (pa.Table.from_batches([batch]) for batch in batches)
+
+
+def _keys(kept: list[pa.Table], bits: int) -> tuple[np.ndarray, Name]:
+  """Takes tables away; returns the key of each row, and the ids of the devices' numbers."""
+  rounds, ids = pa.concat_tables(kept).select(['round', 'device_id']).columns
+  kept.clear()
+  if not pa.types.is_integer(ids.type):
+    known = pc.unique(ids).sort()
+    numbers = pc.index_in(ids, value_set=known).to_numpy().astype(np.int64)
+    name = lambda number: known[number].as_py()
+  elif (ends := pc.min_max(ids).as_py())['max'] - (low := ends['min']) < 1 << 63 - bits:
+    numbers, name = ids.to_numpy() - low, lambda number: number + low
+  else:
+    values, numbers = np.unique(ids.to_numpy(), return_inverse=True)
+    name = lambda number: int(values[number])
+  numbers <<= bits
+  numbers |= rounds.to_numpy()
+  return numbers, name
