@@ -11,12 +11,7 @@ _PREFIX_SUMS = workloads.Workload()
 
 
 class Error(NamedTuple):
-  """Standard deviations of the queries' noise where Z has standard deviation 1.
-
-  Attributes:
-    rms: root of the mean square over the queries.
-    max: the largest.
-  """
+  """Root mean square and maximum of the queries' standard deviations where that of Z is 1."""
 
   rms: float
   max: float

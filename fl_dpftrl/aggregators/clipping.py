@@ -18,13 +18,10 @@ _LEAST_SQUARE = 2.0**-126
 
 
 class BoundedUpdate(NamedTuple):
-  """An update that may enter a sum; at most one of the counts is 1.
+  """An update that may enter a sum, and counts of why it was changed, at most one of which is 1.
 
   Attributes:
     update: whole numbers, int64, of which the sum of squares is at most the unit's most_square.
-    clipped_count: 1 where the update was scaled down (scalar, int32).
-    zeroed_count: 1 where it was finite but too large, and became zeros.
-    rejected_count: 1 where it held a NaN or an infinity, and became zeros.
   """
 
   update: Any

@@ -27,12 +27,8 @@ from fl_dpftrl.strategies import files
 class AmplifiedGuarantee(guarantee_lib.Guarantee):
   """Guarantee for every example of a run with sampled batches.
 
-  The sensitivity is the largest change of C x by one example in one of its rounds, and the
-  adjacency one that the sampling scheme supports. No single Gaussian release is as private, so
-  there is no ρ and no μ.
-
-  Attributes:
-    sampling: sampling scheme of the batches.
+  The sensitivity is the largest change of C x by one example in one of its rounds. No single
+  Gaussian release is as private, so there is no ρ and no μ.
   """
 
   sampling: sampling_lib.Batches

@@ -101,18 +101,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 # Flags of a log; the folder of a run states them.
+_DECLARED = ('declared_num_rounds', 'declared_min_sep', 'declared_max_participations')
+_SAID = ('noise_multiplier', 'num_rounds', *_DECLARED)
 _OF_ONE_RUN = (
-  'log',
-  'counted',
-  'strategy',
-  'noise_multiplier',
-  'num_rounds',
-  'columns',
-  'first_round',
-  'declared_num_rounds',
-  'declared_min_sep',
-  'declared_max_participations',
-  *flags.SAMPLING,
+  *('log', 'counted', 'strategy', 'noise_multiplier', 'num_rounds', 'columns', 'first_round'),
+  *(*_DECLARED, *flags.SAMPLING),
 )
 
 
@@ -229,17 +222,8 @@ def _runs(args: argparse.Namespace) -> list[runs.Run]:
   for name in ('log', 'strategy'):
     if name not in given:
       raise ValueError(f'--{name} is needed, or the folder of a run')
-  run = runs.open_run(
-    args.log,
-    args.strategy,
-    noise_multiplier=args.noise_multiplier,
-    num_rounds=args.num_rounds,
-    declared_num_rounds=args.declared_num_rounds,
-    declared_min_sep=args.declared_min_sep,
-    declared_max_participations=args.declared_max_participations,
-    columns=args.columns,
-    first_round=args.first_round or 0,
-  )
+  where = {'columns': args.columns, 'first_round': args.first_round or 0}
+  run = runs.open_run(args.log, args.strategy, **_said(args), **where)
   draws = flags.sampling(args, run.claim.strategy, run.log.num_rounds)
   if draws is None:
     return [run]
@@ -254,15 +238,11 @@ def _from_counts(args: argparse.Namespace, given: list[str]) -> runs.Run:
   for name in ('strategy', 'noise_multiplier', 'num_rounds'):
     if name not in given:
       raise ValueError(f'--{name} is needed with --counted')
-  return counted.open_counted(
-    args.counted,
-    args.strategy,
-    noise_multiplier=args.noise_multiplier,
-    num_rounds=args.num_rounds,
-    declared_num_rounds=args.declared_num_rounds,
-    declared_min_sep=args.declared_min_sep,
-    declared_max_participations=args.declared_max_participations,
-  )
+  return counted.open_counted(args.counted, args.strategy, **_said(args))
+
+
+def _said(args: argparse.Namespace) -> dict[str, Any]:
+  return {name: getattr(args, name) for name in _SAID}
 
 
 def _setting(args: argparse.Namespace) -> 'setting_lib.Setting':

@@ -65,14 +65,12 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Log:
-  """The shards of one log, which are consistent with each other.
+  """The shards of one log, which fit together.
 
   Attributes:
-    shards: the files of the log.
-    num_rounds: n, rows of noise consumed.
+    num_rounds: n, rows of noise consumed; assumed where it rests on the last round alone.
     warnings: lines that a reader should know.
     layout: where the files have their columns.
-    num_rounds_assumed: whether num_rounds rests on the last round alone.
   """
 
   shards: tuple[Shard, ...]

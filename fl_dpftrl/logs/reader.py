@@ -22,13 +22,7 @@ _BUFFER = 1 << 20
 
 
 class _Reader(Protocol):
-  """A log file that is open for reading.
-
-  Attributes:
-    metadata: the file's own keys and values, without digests; none for CSV and JSON lines.
-    schema: schema of its rows once they are checked: `round`, int64, `device_id`, large_string,
-      int64 or, if the file has none, null.
-  """
+  """A log file that is open: its metadata, the schema of its checked rows, and its rows."""
 
   metadata: dict[str, str]
   schema: pa.Schema

@@ -104,11 +104,7 @@ class LocalSource:
 
 
 class Ahead(Generic[_Value]):
-  """Makes one row after the other, while whoever wants them does other things.
-
-  Attributes:
-    begun: the row that was begun last; −1 before any.
-  """
+  """Makes one row after the other in the background; `begun` is the last one, −1 before any."""
 
   def __init__(self, make: Callable[[int], _Value]):
     self._make = make

@@ -27,13 +27,7 @@ _BYTES = 8
 
 
 class Normal(NamedTuple):
-  """A normal of a round, as a vector of integers round(scale · ξ) that is multiplied.
-
-  Attributes:
-    round_index: the round that draws it first.
-    scale: as `normals.Normals.fill` takes it.
-    weight: factor of the integers.
-  """
+  """Integers round(scale · ξ) of the normal that a round draws first, times a weight."""
 
   round_index: int
   scale: float

@@ -14,12 +14,7 @@ Progress = Callable[[int, float], None]
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-  """A loss to minimise: the sensitivity under a schema times an error.
-
-  Attributes:
-    workload: A, whose error is minimised.
-    progress: called with the number of steps and the loss; None for nobody.
-  """
+  """A loss to minimise: the sensitivity under a schema times the error of a workload."""
 
   schema: schemas.MinSep
   objective: str = 'max'

@@ -22,11 +22,7 @@ SCHEMA = ('num_rounds', 'min_sep', 'max_participations')
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entry:
-  """Strategy of a candidate at a schema, with its figures.
-
-  Attributes:
-    guarantee: that of the ε at which candidates are compared, with its noise; None without.
-  """
+  """Strategy of a candidate at a schema, with its figures, and its guarantee at an equal ε."""
 
   candidate: candidates_lib.Candidate
   file: files.StrategyFile

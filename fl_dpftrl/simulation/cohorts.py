@@ -69,14 +69,7 @@ class Simulation:
 
 
 class _Chosen(NamedTuple):
-  """Devices that a round chose, sorted by the time of their check-ins.
-
-  Attributes:
-    devices: device numbers, shape [chosen].
-    at: times of their check-ins, in seconds from the start.
-    ends: times at which they report or drop out.
-    reports: True for devices that report.
-  """
+  """Devices that a round chose, by their times of check-in; when they end, and if they report."""
 
   devices: np.ndarray
   at: np.ndarray

@@ -8,14 +8,10 @@ import numpy as np
 
 
 class Pool:
-  """Set of devices in groups.
+  """Set of devices in groups, all of them members at first.
 
-  The cost of adding, removing and drawing does not depend on the number of devices. Members of
-  group g are at first[g] to first[g] + sizes[g] − 1 of one array, in no particular order. A
-  removed member is replaced from the end.
-
-  Args:
-    groups: group of each device, whole numbers from 0. All devices are members at first.
+  Members of group g are at first[g] to first[g] + sizes[g] − 1 of one array, in no particular
+  order, and a removed one is replaced from the end. So no cost depends on the number of devices.
   """
 
   def __init__(self, groups: np.ndarray):

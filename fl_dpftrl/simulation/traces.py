@@ -62,15 +62,7 @@ class Traces:
 
 
 class TracedPresence:
-  """Presence of devices that each follow a trace.
-
-  Args:
-    followed: trace of each device: whole numbers, shape [num_devices].
-
-  Attributes:
-    cells: shape [num_devices]: hour of the day at which the longest interval of a device's trace
-      starts.
-  """
+  """Presence of devices that follow traces, in cells by the hour of their longest interval."""
 
   def __init__(self, traces: Traces, followed: np.ndarray):
     self._followed, self._period = followed, traces.period
