@@ -11,7 +11,6 @@ from scipy import optimize, special, stats
 import fl_dpftrl as dpftrl
 from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.accounting import tuning
-from fl_dpftrl.amplification import accountant, sampling
 
 
 def chances(weights):
@@ -168,22 +167,6 @@ def test_whole_procedures_have_the_law_of_the_proof():
   right = np.array([1.0 - generating(law, 0.9), lowest, middle * 3 / 7, middle * 4 / 7])
   found = np.bincount(won, minlength=4) / len(won)
   assert (np.abs(found - right) < 5.0 * np.sqrt(right / len(won))).all()
-
-
-def test_a_coin_that_runs_share_breaks_the_bound():
-  """So runs with secret draws are refused."""
-  law, q, epsilon = dpftrl.Tuning({7: 1.0}), 0.1, 2.0
-  own = expected(
-    law, 1.0, epsilon,
-    top=lambda t: (1 - q) * t + q * special.ndtr(special.ndtri(t) + 1.0),
-    ratio=lambda x: 1 - q + q * np.exp(x - 0.5),
-  )  # fmt: skip
-  assert own < 1e-4 < 5e-3 < attacked(law, 1.0, epsilon, chance=q)
-  scheme = sampling.CyclicPoisson(num_rounds=8, num_examples=100, batch_size=10)
-  for drawn in (scheme, dpftrl.SecretBins(8, 4)):
-    amplified = accountant.account('identity', drawn, noise_multiplier=2.0, delta=1e-6)
-    with pytest.raises(ValueError, match='drawn in secret are not covered'):
-      law.epsilon(amplified)
 
 
 @pytest.mark.parametrize('mu', [1e-3, 0.3, 1.0, 4.0])

@@ -262,10 +262,6 @@ def test_tails_in_float64_are_within_their_bound():
         assert abs(mine - true) < 0.4 * normals._TAIL_ERROR
 
 
-def test_none_are_asked_for():
-  assert _made(size=0).size == 0
-
-
 def test_normals_depend_on_seed_stream_row_and_place_alone():
   whole = _made(5, 3, 100.0, 3 * normals.CHUNK)
   parts = [_made(5, 3 + i, 100.0) for i in range(3)]
@@ -312,11 +308,6 @@ def test_refuses_wrong_seeds_and_streams(seed, stream, named):
   with pytest.raises(ValueError, match=named) as caught:
     normals.Normals(seed, stream=stream)
   assert 'short' not in str(caught.value)
-
-
-def test_system_seeds_differ():
-  assert normals.system_seed() != normals.system_seed()
-  assert len(normals.system_seed()) == normals.SEED_BYTES
 
 
 @pytest.mark.parametrize('name', ['log', 'exp'])

@@ -106,12 +106,6 @@ def test_reaches_what_is_known(n, b, k, num_bands, objective, known, given):
   assert Problem(schema, objective).loss(strategy) <= known
 
 
-def test_columns_are_normalised_where_that_is_worth_it():
-  assert toeplitz.optimize(Problem(MAIN, 'rms')).normalized_rounds == 2052
-  long = schemas.MinSep(num_rounds=16384, max_participations=1)
-  assert toeplitz.optimize(Problem(long, 'rms'), 16).normalized_rounds is None
-
-
 def test_square_root():
   strategy = toeplitz.square_root(Problem(MAIN))
   assert strategy.num_bands == 2052

@@ -109,12 +109,6 @@ def test_a_timer_in_rounds_is_not_undercut():
   assert found.planned.min_sep < min(o.min_sep for o in found.outcomes)
 
 
-@pytest.mark.slow
-def test_stalled_rounds():
-  with pytest.raises(cohorts.StalledRound, match='report goal of 5'):
-    lib.forecast(lambda seed: simulate(seed, rounds=1000), num_rounds=400, seeds=[0])
-
-
 @pytest.mark.parametrize('changes', [{'seeds': []}, {'num_rounds': 0}])
 def test_refuses(changes):
   ((name, _),) = changes.items()

@@ -66,8 +66,9 @@ def excess(loss, epsilon):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('hesitant', [False, True])
-@pytest.mark.parametrize('mechanism, goes_on_above', [(IDENTITY, 1.8), (BLT, 3.0)])
+@pytest.mark.parametrize(
+  'mechanism, goes_on_above, hesitant', [(IDENTITY, 1.8, False), (BLT, 3.0, True)]
+)
 def test_most_runs_end_and_those_whose_releases_betray_the_device_go_on(
   mechanism, goes_on_above, hesitant
 ):

@@ -47,6 +47,22 @@ def test_the_programs_of_the_page_run(monkeypatch, tmp_path):
   assert dpftrl.verify('evidence').digest == names['digest']
 
 
+def test_the_programs_that_write_a_log_run(monkeypatch, tmp_path):
+  monkeypatch.chdir(tmp_path)
+  programs = [text for text in pages.programs('write-the-log.md') if 'process' not in text]
+  assert len(programs) == 2
+  names = {}
+  for program in programs:
+    exec(compile(program, 'write-the-log.md', 'exec'), names)
+  assert names['admission'].device_ids.tolist() == ['a', 'b']
+  names['guard'].close()
+  for log in ('participation', 'guarded'):
+    run = dpftrl.open_run(f'{log}.parquet', 'blt-b400')
+    statement = dpftrl.replay(run, deltas=1e-10)
+    assert statement.void_reason is None
+  assert statement.worst_case.epsilon() <= 8.0
+
+
 # name: library, the function that is interrupted, its calls before that, the word before the
 # measure of a printed line, and the measure after the last round.
 PROGRAMS = {

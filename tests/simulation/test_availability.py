@@ -45,13 +45,6 @@ def by_hand(kind, habits, seed, device, time):
   return 1.0 if charged and start <= since < start + length else kind.daytime
 
 
-def test_always():
-  presence = availability.Always().presence(7, seed=3)
-  assert presence.cells.tolist() == [0] * 7
-  assert presence.ceiling(MONDAY, MONDAY + 600).tolist() == [1.0]
-  assert (presence.at(np.arange(7), np.full(7, MONDAY)) == 1.0).all()
-
-
 @hypothesis.given(
   kind=kinds,
   seed=st.integers(0, 2**70),

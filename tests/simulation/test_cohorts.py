@@ -104,16 +104,6 @@ def test_too_few_devices_stall(num_devices, rounds, stalls_at):
   assert '\n' not in message
 
 
-@pytest.mark.parametrize('timer_rounds, goal', [(11, 5), (12, 4)])
-def test_what_a_stall_proposes_would_do(timer_rounds, goal):
-  with pytest.raises(cohorts.StalledRound) as raised:
-    run(simulation(59, server.RoundTimer(12)), 12)
-  message = str(raised.value)
-  assert 'timer_rounds of at most 11' in message
-  assert 'a report goal of at most 4' in message
-  run(simulation(59, server.RoundTimer(timer_rounds), goal), 60)
-
-
 def test_a_goal_that_timers_in_hours_keep_away_stalls():
   with pytest.raises(cohorts.StalledRound, match='within 30 simulated days'):
     run(simulation(9, server.HourTimer(2000.0), 5), 2)
