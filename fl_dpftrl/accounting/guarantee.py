@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
@@ -137,6 +138,18 @@ class Guarantee:
     if self.epsilon() == math.inf:
       return f'there is too little noise for any ε at δ = {rounding_lib.exact(self.delta)}'
     return None
+
+  def to_dp_event(self) -> Any:
+    """Returns the event of dp_accounting, whose sensitivity is 1, to compose it with others.
+
+    It stands for the adjacency and group size of this guarantee. Without noise, it is
+    `NonPrivateDpEvent`. The δ that releases in whole numbers take is not in it.
+    """
+    from dp_accounting import dp_event  # Slow to load.
+
+    if not self.noise_multiplier:
+      return dp_event.NonPrivateDpEvent()
+    return dp_event.GaussianDpEvent(self.effective_noise_multiplier)
 
   def to_json(self) -> json_files.Object:
     """Returns the figures, None for one that is not finite; with a curve if it has several δ."""

@@ -44,6 +44,17 @@ class AmplifiedGuarantee(guarantee_lib.Guarantee):
     chances = _chances(self.sampling, self.adjacency)
     return sampled_gaussian.epsilon(self.effective_noise_multiplier, delta, **chances)
 
+  def to_dp_event(self) -> Any:
+    """Returns the event of dp_accounting for Poisson samples; ValueError for others."""
+    if type(self.sampling) is not sampling_lib.CyclicPoisson:
+      raise ValueError(f'dp_accounting has no event of {type(self.sampling).__name__}')
+    from dp_accounting import dp_event  # Slow to load.
+
+    q, count = self.sampling.sampling_probability, self.sampling.compositions
+    return dp_event.SelfComposedDpEvent(
+      dp_event.PoissonSampledDpEvent(q, super().to_dp_event()), count
+    )
+
 
 def account(
   strategy: files.Given,

@@ -71,6 +71,10 @@ class BinsGuarantee(guarantee_lib.Guarantee):
       self._found[delta] = value
     return self._found[delta]
 
+  def to_dp_event(self) -> Any:
+    """Raises ValueError: no event of dp_accounting is as private."""
+    raise ValueError('dp_accounting has no event of secret bins')
+
   def to_json(self) -> json_files.Object:
     """Returns the figures and the method, with beta, samples, tries and digest of its coins."""
     figures = {**super().to_json(), 'method': self.method}

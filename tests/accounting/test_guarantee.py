@@ -6,6 +6,7 @@ import math
 import hypothesis
 import numpy as np
 import pytest
+from dp_accounting.pld import pld_privacy_accountant
 from hypothesis import strategies as st
 
 from fl_dpftrl import accounting, sensitivity
@@ -70,6 +71,16 @@ def test_text_is_short_and_rounded_up():
   found = of(math.sqrt(2.0))
   assert str(found) == 'ε = 4.887 at δ = 1e-06, ε = 6.174 at δ = 1e-09'
   assert repr(found).startswith(f'Guarantee({found}, ρ = 0.5, noise multiplier 1.41421')
+
+
+def test_dp_accounting_composes_it_with_others():
+  one, other = account(2.0), account(3.0, adjacency='replace_one')
+  accountant = pld_privacy_accountant.PLDAccountant()
+  accountant.compose(one.to_dp_event()).compose(other.to_dp_event())
+  together = 1.0 / math.hypot(one.mu, other.mu)
+  assert accountant.get_epsilon(1e-6) == pytest.approx(gaussian.epsilon(together, 1e-6), rel=1e-4)
+  accountant.compose(of(0.0).to_dp_event())
+  assert accountant.get_epsilon(0.5) == math.inf
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from dp_accounting import dp_event
 from dp_accounting.pld import pld_privacy_accountant
 
 import fl_dpftrl as dpftrl
@@ -23,8 +22,7 @@ def test_one_part_is_dp_sgd():
   )
   assert dp_sgd.epsilon() == sampled_gaussian.epsilon(0.9, 1e-5, probability=0.02, count=100)
   assert (dp_sgd.sensitivity, dp_sgd.adjacency) == (1.0, 'zero_out')
-  release = dp_event.PoissonSampledDpEvent(0.02, dp_event.GaussianDpEvent(0.9))
-  theirs = pld_privacy_accountant.PLDAccountant().compose(release, 100)
+  theirs = pld_privacy_accountant.PLDAccountant().compose(dp_sgd.to_dp_event())
   assert theirs.get_epsilon(1e-5) == pytest.approx(dp_sgd.epsilon(), rel=1e-3)
 
 

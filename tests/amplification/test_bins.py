@@ -237,6 +237,8 @@ def test_what_a_guarantee_says():
   lines = ' '.join(found.assumptions)
   stated = ('8 bins', 'report goal', 'divisor is a constant', 'secret for ever', 'this run alone')
   assert all(words in lines for words in stated)
+  with pytest.raises(ValueError, match='no event'):
+    found.to_dp_event()
 
 
 @pytest.mark.parametrize(
