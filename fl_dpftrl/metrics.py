@@ -24,13 +24,8 @@ class History:
   rounds: np.ndarray
   measured: Mapping[str, Mapping[int, float]]
 
-  @property
-  def columns(self) -> dict[str, np.ndarray]:
-    """Name → float64 [num_rows], NaN where a round has no number."""
-    return {name: self[name] for name in self.measured}
-
   def __getitem__(self, name: str) -> np.ndarray:
-    """Returns a column; KeyError naming those that exist."""
+    """Returns a column, float64, NaN where a round has no number; KeyError naming all others."""
     if name not in self.measured:
       raise KeyError(f'{name!r} is no column; they are {", ".join(self.measured)}')
     by_round = self.measured[name]

@@ -83,10 +83,6 @@ def account(
       `CorrelatedNoiseFactory` makes them in process; None for real numbers, whose ε is a bit less.
     method: for secret bins alone; see `bins.proven`.
 
-  Raises:
-    ValueError: if an argument is out of range, the participation has more rounds than the strategy
-      supports, no bound is known for this adjacency and scheme, or the strategy has too many bands.
-
   Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, theorem 4 and
   appendix F.3.
   """
@@ -188,11 +184,6 @@ def calibrate(
     epsilon: upper limit of ε.
     rho: upper limit of ρ, not for secret draws; give exactly one of epsilon and rho.
     adjacency, others: see `account`.
-
-  Raises:
-    ValueError: if not exactly one target is given, an argument is out of range, the participation
-      has more rounds than the strategy supports, or the rounding of whole numbers alone passes the
-      target.
   """
   options: dict[str, Any] = {'delta': delta, 'adjacency': adjacency, **others}
   if isinstance(participation, sampling_lib.Shuffled):

@@ -106,7 +106,7 @@ def _sizes(happened: counts_lib.RunCounts, scheme: sampling.Cyclic) -> Iterator[
   if happened.rounds_without_participants:
     yield (
       f'{happened.rounds_without_participants:,} rounds have no examples, the'
-      f' first of them round {happened.first_gaps()[0][0]}'
+      f' first of them round {happened.first_gap()[0]}'
     )
 
 

@@ -9,7 +9,6 @@ import numpy as np
 from fl_dpftrl.participation import schemas
 
 _DENSE = 1 << 20
-_LISTED = 10
 
 
 def _none() -> np.ndarray:
@@ -176,11 +175,11 @@ class RunCounts(DeviceCounts, Totals):
   def rounds_without_participants(self) -> int:
     return self.num_rounds - self.cohorts.values.size
 
-  def first_gaps(self) -> list[tuple[int, int]]:
-    """First and last round of the first few gaps without participants."""
+  def first_gap(self) -> tuple[int, int]:
+    """Returns first and last round of the first gap without participants, of which there is one."""
     present = np.concatenate([[-1], self.cohorts.values, [self.num_rounds]])
-    before = np.flatnonzero(np.diff(present) > 1)[:_LISTED]
-    return [(int(present[i]) + 1, int(present[i + 1]) - 1) for i in before]
+    before = int(np.argmax(np.diff(present) > 1))
+    return int(present[before]) + 1, int(present[before + 1]) - 1
 
   def rounds_short_of(self, report_goal: int) -> int:
     """Counts rounds with fewer devices than the goal, empty ones included."""
@@ -191,7 +190,7 @@ class RunCounts(DeviceCounts, Totals):
     missing = self.rounds_without_participants
     if not missing:
       return []
-    first, last = self.first_gaps()[0]
+    first, last = self.first_gap()
     return [
       f'{missing} of {self.num_rounds} rounds have no participants, the first of them {first}'
       + (f' to {last}' if last > first else '')

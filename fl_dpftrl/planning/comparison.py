@@ -112,10 +112,6 @@ def compare(
     epsilon, delta: ε at δ at which noise multipliers and errors of the mean are stated, too;
       give both of them or none.
     report_goal: number of updates in the mean of a round; 1 for the error of the sum.
-
-  Raises:
-    ValueError: if a name is unknown, two candidates have the same label, or a number is out of
-      range.
   """
   with progress_lib.steps('compare') as report:
     return run(

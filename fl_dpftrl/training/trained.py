@@ -127,9 +127,6 @@ class Trained:
 
     Returns:
       The figure, which a notebook shows.
-
-    Raises:
-      ValueError: if nothing was measured as accuracy, and no test accuracy is given.
     """
     from fl_dpftrl.training import plot  # Loads matplotlib.
 
