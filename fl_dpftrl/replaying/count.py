@@ -63,6 +63,9 @@ class Tally:
 
   def plus(self, other: 'Tally', num_exposed: int) -> 'Tally':
     """Adds two tallies of different devices, keeping num_exposed devices."""
+    violators = None
+    if self.violators is not None and other.violators is not None:
+      violators = self.violators + other.violators
     exposed = sorted((*self.most_exposed, *other.most_exposed), key=lambda e: e.order)
     return Tally(
       tuple(a + b for a, b in zip(self.logs, other.logs, strict=True)),
@@ -71,7 +74,7 @@ class Tally:
       tuple(exposed[:num_exposed]),
       self.exact and other.exact,
       max(self.most_rounds, other.most_rounds),
-      (self.violators or 0) + (other.violators or 0),
+      violators,
       self.wrong_rounds + other.wrong_rounds,
       max(self.wrong_square, other.wrong_square),
     )
