@@ -66,3 +66,12 @@ def test_refuses(arguments, message):
     accounting.account(identity.Identity(), SCHEMA, noise_multiplier=1.0, delta=1e-6, **arguments)
   with pytest.raises(ValueError, match=message):
     accounting.calibrate(identity.Identity(), SCHEMA, epsilon=1.0, delta=1e-6, **arguments)
+
+
+def test_groups_are_an_upper_bound():
+  one = accounting.account(STRATEGY, SCHEMA, noise_multiplier=6.0, delta=1e-6)
+  three = accounting.account(STRATEGY, SCHEMA, noise_multiplier=6.0, delta=1e-6, group_size=3)
+  assert three.sensitivity == pytest.approx(3.0 * one.sensitivity)
+  assert (one.sensitivity_kind, three.sensitivity_kind) == ('exact', 'upper_bound')
+  assert three.group_size == 3
+  assert any('groups of 3 devices' in s for s in three.assumptions)

@@ -163,3 +163,16 @@ def test_a_budget_has_room_for_the_rounding():
     for stated in (arithmetic.Arithmetic(), COVERED(2**53))
   ]
   assert allowed[1] < 50 <= allowed[0]
+
+
+def test_runs_of_several_kinds_are_as_the_weakest(tmp_path):
+  one, other = (
+    _log(tmp_path / f'{i}.parquet', found) for i, found in enumerate((COVERED(9), None))
+  )
+  together = replay.replay([one, other], deltas=1e-8)
+  assert together.rounding is None and together.arithmetic.kind == 'not covered'
+  both = replay.replay([one, _log(tmp_path / '2.parquet', COVERED(9))], deltas=1e-8)
+  single = replay.replay(one, deltas=1e-8)
+  assert both.rounding.mu == pytest.approx(math.sqrt(2.0) * single.rounding.mu)
+  few, many = arithmetic.Arithmetic.covered(3), arithmetic.Arithmetic.covered(9)
+  assert few.and_then(many) == many.and_then(few) == many

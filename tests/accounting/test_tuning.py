@@ -11,6 +11,7 @@ from scipy import optimize, special, stats
 import fl_dpftrl as dpftrl
 from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.accounting import tuning
+from fl_dpftrl.amplification import accountant, sampling
 
 
 def chances(weights):
@@ -226,3 +227,44 @@ def test_events_of_whole_numbers_count_for_every_run():
 def test_wrong_ways_are_refused(make, words):
   with pytest.raises(ValueError, match=words):
     make()
+
+
+def test_a_coin_that_runs_share_breaks_the_bound():
+  """So runs with secret draws are refused."""
+  law, q, epsilon = dpftrl.Tuning({7: 1.0}), 0.1, 2.0
+  own = expected(
+    law, 1.0, epsilon,
+    top=lambda t: (1 - q) * t + q * special.ndtr(special.ndtri(t) + 1.0),
+    ratio=lambda x: 1 - q + q * np.exp(x - 0.5),
+  )  # fmt: skip
+  assert own < 1e-4 < 5e-3 < attacked(law, 1.0, epsilon, chance=q)
+  scheme = sampling.CyclicPoisson(num_rounds=8, num_examples=100, batch_size=10)
+  for drawn in (scheme, dpftrl.SecretBins(8, 4)):
+    amplified = accountant.account('identity', drawn, noise_multiplier=2.0, delta=1e-6)
+    with pytest.raises(ValueError, match='drawn in secret are not covered'):
+      law.epsilon(amplified)
+
+
+@pytest.mark.parametrize(
+  'name, eta, stated, wrong, reached',
+  [('geometric', 1, 8.963, None, 6.882), ('logarithmic', 0, 7.860, 5.671, 6.539)],
+)
+def test_renyi_bound_is_above_the_attack_and_this_one(name, eta, stated, wrong, reached):
+  """Papernot and Steinke 2022, theorem 2; η in place of 1 + η falls below the attack."""
+  rho, delta, mean = 0.5, 1e-6, 10.0
+  gamma = 0.1
+  if not eta:
+    gamma = optimize.brentq(lambda g: (1 / g - 1) / math.log(1 / g) - mean, 1e-4, 0.5)
+  best = min((a - 1) * rho + math.log(1 / gamma) / a for a in np.linspace(1.01, 60, 6000))
+
+  def epsilon(factor):
+    def at(alpha):
+      renyi = rho * alpha + factor * best + math.log(mean) / (alpha - 1)
+      return renyi + math.log1p(-1 / alpha) - math.log(delta * alpha) / (alpha - 1)
+
+    return min(map(at, np.linspace(1.1, 60, 6000)))
+
+  assert epsilon(1 + eta) == pytest.approx(stated, abs=0.02)
+  assert reached < LAWS[name].epsilon(run()) < epsilon(1 + eta)
+  if wrong is not None:
+    assert epsilon(eta) == pytest.approx(wrong, abs=0.02) and epsilon(eta) < reached

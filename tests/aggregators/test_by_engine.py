@@ -127,3 +127,10 @@ def test_without_noise_the_bounded_sum_is_released_alone():
     flat(output.result), (2.0**-46 * 3.0 / 4 * (3 * bounded)).astype(np.float32)
   )
   assert output.measurements['noise_stddev'] == 0.0 and output.state.noise.row == 1
+
+
+def test_a_burnt_row_is_not_released():
+  aggregator = make()
+  process, skip = aggregator.create(VALUE_TYPE), aggregator.skip_row(VALUE_TYPE)
+  found, _ = rounds(process, 2, skip(skip(process.initialize())))
+  np.testing.assert_array_equal(found, expected(BLT, 4)[2:])

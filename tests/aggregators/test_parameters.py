@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 
 from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.accounting import arithmetic
+from fl_dpftrl.aggregators import dp_query
 from fl_dpftrl.families import blt
 from fl_dpftrl.noise import randomness
 from tests.aggregators import made
@@ -110,3 +111,12 @@ def test_tff_says_what_would_do():
     rounds(other, 1, state)
   with pytest.raises(Exception, match=message):
     other.skip_row(VALUE_TYPE)(state)
+
+
+def test_a_query_refuses_the_state_of_another():
+  query = lambda **kwargs: dp_query.CorrelatedNoiseQuery(in_state(**kwargs), tf.TensorSpec([SIZE]))
+  state = query().initial_global_state()
+  total = tf.zeros([SIZE], tf.int64)
+  _, state, _ = query().get_noised_result(total, state)
+  with pytest.raises(tf.errors.InvalidArgumentError, match='has another .*clip_norm'):
+    query(clip_norm=0.01).get_noised_result(total, state)

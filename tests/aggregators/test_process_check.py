@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.aggregators import dp_query, process_check
+from tests import every_family
 from tests.aggregators import custom_sums
 from tests.aggregators.made import make
 
@@ -244,3 +245,41 @@ def test_the_query_protects():
   assert found.ok and found.releases == 1 and not found.metrics
   found = check_with(custom_sums.Custom(learns=True))
   assert found.unprotected and not found.ok
+
+
+def test_data_that_come_into_the_state_rounds_later_are_found():
+  """Three tensors of the state hand clients' data on, one a round."""
+
+  @tff.tensorflow.computation
+  def start():
+    return [tf.zeros([3])] * 3
+
+  @tff.federated_computation
+  def initialize():
+    return tff.federated_zip(
+      dict(aggregator=plain().initialize(), late=tff.federated_eval(start, tff.SERVER))
+    )
+
+  shift = tff.tensorflow.computation(
+    lambda late, x: [late[1], late[2], x], start.type_signature.result, VECTOR
+  )
+
+  @tff.federated_computation(initialize.type_signature.result, UPDATES)
+  def next_fn(state, updates):
+    output = plain().next(state.aggregator, updates)
+    late = tff.federated_map(shift, (state.late, tff.federated_sum(updates)))
+    first = tff.federated_map(
+      tff.tensorflow.computation(lambda late: late[0][0], start.type_signature.result), state.late
+    )
+    return tff.federated_zip(dict(aggregator=output.state, late=late)), first
+
+  found = process_check.check_process(tff.templates.IterativeProcess(initialize, next_fn), make())
+  assert found.unprotected == ('state.late',) and found.metrics == ('1',)
+
+
+@pytest.mark.slow
+# No buffers, a fixed number, and as many as the round needs.
+@pytest.mark.parametrize('family', ['identity', 'banded', 'tree_online'])
+def test_families_protect(family):
+  found = check(honest, make(every_family.example(family, 9)))
+  assert found.ok and found.releases == 1

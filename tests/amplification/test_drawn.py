@@ -180,3 +180,16 @@ def test_publication_tells_nothing_of_secret_draws(true, said):
   if said not in SAMPLED:
     assert public.drawn.reason is None
     assert ('The log contradicts the stated sampling' in text) is (true != said)
+
+
+@pytest.mark.parametrize('said', ['poisson', 'shuffled_once'])
+def test_a_contradiction_is_loud_in_the_report(said):
+  stated = statement('shuffled', said)
+  text, part = page_of(stated), 'amplified' if said in SAMPLED else 'shuffled'
+  before = text.partition('figures and their assumptions')[0]
+  assert 'The log contradicts the stated sampling' in before
+  assert f'were said to be drawn by {said}, of 1,205 examples' in words(before)
+  assert stated.drawn.reason[:30] in words(before)
+  assert text.count('card bad void') == 1
+  assert f'data-field="{part}.epsilon"' not in text
+  assert 'The log CONTRADICTS it: void.' in text

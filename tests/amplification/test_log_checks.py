@@ -263,3 +263,23 @@ def test_bins_that_are_uniform_are_believed_with_the_stated_chance(monkeypatch):
   runs = (drawn.batches(scheme, seed, num_devices=1000) for seed in range(300))
   refuted = sum(bool(contradictions(rounds, scheme)) for rounds in runs)
   assert 0 < refuted <= 16  # Of 6 expected; above with a chance of 2e-4.
+
+
+def test_shuffles_that_look_alike():
+  """Turns of two parts, as turns of one that is as large as both."""
+  rounds = drawn.batches(sampling.Shuffled(**SIZES))
+  for num_parts in (1, 2, 4):
+    said = sampling.Shuffled(**{**SIZES, 'num_parts': num_parts})
+    assert not contradictions(rounds, said)
+  more = sampling.Shuffled(**{**SIZES, 'num_examples': 20_030})
+  assert 'again' in contradictions(rounds, more)
+  assert 'no part has more than' in contradictions(rounds, more)
+
+
+@pytest.mark.parametrize('name', ['shuffled', 'shuffled_once'])
+def test_runs_shorter_than_a_pass(name):
+  scheme = sampling.BATCHES[name](**{**SIZES, 'num_rounds': 7})
+  rounds = drawn.batches(scheme)
+  assert not contradictions(rounds, scheme)
+  rounds[4] = rounds[0]
+  assert '50 draws were of an example again' in contradictions(rounds, scheme)

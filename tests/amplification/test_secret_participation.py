@@ -116,3 +116,18 @@ def test_bins_are_a_scheme_in_a_file():
   document = sampling.to_json(SCHEME)
   assert document == {'sampling': 'bins', 'num_rounds': 60, 'num_bins': 12}
   assert sampling.from_json(document) == SCHEME
+
+
+@pytest.mark.parametrize(
+  'options, words',
+  [({'group_size': 2}, 'bounds no group'), ({'adjacency': 'replace_one'}, 'no bound is known')],
+)
+def test_what_is_not_bounded_is_refused(options, words):
+  with pytest.raises(ValueError, match=words):
+    stated(cohorts(), **options)
+
+
+def test_runs_that_share_bins_do_not_compose():
+  run = runs.Run.of(drawn.log_of(cohorts()), BLT, noise_multiplier=4.0, sampling=SCHEME)
+  with pytest.raises(ValueError, match='sampling is for one run'):
+    replay.replay([run, run], deltas=1e-6)

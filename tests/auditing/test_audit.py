@@ -211,3 +211,30 @@ def test_bad_arguments_are_refused(options, words):
   plain = {'schema': SCHEMA, 'noise_multiplier': 1.0, 'delta': 1e-6, 'executor': 'engine'}
   with pytest.raises(ValueError, match=words):
     auditing.audit(identity.Identity(), **{**plain, **options})
+
+
+def test_rows_in_another_order_in_a_small_tensor_are_found():
+  def change(rows):
+    return np.hstack([rows[:, :5000], rows[np.arange(16) ^ 1, 5000:]])
+
+  found = checks(STRATEGIES['blt'], change, sizes=(5000, 200))
+  assert failed(found) >= {'rows_uncorrelated'}
+  assert found['rows_uncorrelated'].where.startswith('tensor 1, rounds ')
+
+
+@pytest.mark.parametrize('coordinates', [[1234], [0, 7, 1999], [4999]])
+def test_single_coordinates_without_noise_are_found_and_counted(coordinates):
+  found = checks(STRATEGIES['banded'], scaled(coordinates, 0.0), sizes=(5000, 50))
+  assert {'coordinates_noised', 'noise_scale_of_coordinates'} <= failed(found)
+  many = f'{len(coordinates)} of 5,000 coordinates'
+  assert found['coordinates_noised'].where == f'tensor 0: {many}'
+
+
+def test_a_constant_that_is_not_0_is_no_noise():
+  def change(rows):
+    rows = rows.copy()
+    rows[:, 77] = 1.7
+    return rows
+
+  found = checks(STRATEGIES['banded'], change)
+  assert found['coordinates_noised'].where == 'tensor 0: 1 of 500 coordinates'

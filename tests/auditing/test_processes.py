@@ -196,3 +196,11 @@ def test_the_command_audits_an_aggregator_by_name(tmp_path, monkeypatch, capsys)
   found = json.loads(capsys.readouterr().out)
   assert raised.value.code == 4 and found['passed'] is False
   assert 'noise_scale' in {check['name'] for check in found['checks'] if not check['passed']}
+
+
+@pytest.mark.slow
+def test_a_small_tensor_without_noise_is_caught():
+  value_type = tff.to_type([(np.float32, [800]), (np.float32, [1])])
+  found = audit(Table(silent=[1]).create(value_type))
+  assert 'coordinates_noised' in failed(found)
+  assert failed(audit(Table().create(value_type))) == FLOAT

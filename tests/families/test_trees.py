@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import sensitivity
-from fl_dpftrl.families import tree_full, tree_online
+from fl_dpftrl.families import stamped, tree_full, tree_online
 from fl_dpftrl.participation import schemas
 from tests.noise import plain
 
@@ -62,3 +62,12 @@ def test_a_run_of_a_full_tree_that_ends_early_is_bounded():
   assert early.kind != 'lower_bound' and whole.kind == 'exact'
   reached, _ = sensitivity.pattern_sensitivity(strategy, 600, [np.arange(0, 600, 100)])
   assert reached[0] * (1 - 1e-12) <= early.value <= whole.value
+
+
+@pytest.mark.slow
+def test_many_restarts_are_exact():
+  strategy = stamped.Stamped(tree_online.TreeOnline(), 300)
+  value, kind = sensitivity.sensitivity(strategy, schemas.MinSep(num_rounds=30_000, min_sep=70))
+  first, _ = sensitivity.pattern_sensitivity(strategy, 30_000, [np.arange(0, 30_000, 70)])
+  assert kind == 'exact'
+  assert first[0] * (1 - 1e-12) <= value <= 1.1 * first[0]

@@ -158,3 +158,12 @@ def test_numbers_beyond_64_bits_are_no_times_and_no_rounds(tmp_path):
   for change in (dict(timestamps=late), dict(rounds=late), dict(rounds=np.ma.array([0], mask=[1]))):
     with pytest.raises(ValueError, match=f'^{next(iter(change))} must be'):
       schema.write_log(tmp_path / 'l.parquet', **one | change)
+
+
+def test_bytes_that_are_no_text():
+  for size in (1, 2, 3, 10):
+    for place in range(size):
+      values = [b'a'] * size
+      values[place] = b'\xc3'
+      fault = ids_lib.first_fault(pa.array(values, pa.large_binary()))
+      assert fault == (place, r"device_id is not UTF-8, b'\xc3'")

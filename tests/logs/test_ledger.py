@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -324,3 +325,35 @@ def test_one_log_has_the_same_bytes_however_it_came_about(tmp_path, monkeypatch)
     written.append(path.read_bytes())
   assert len(set(written)) == 1
   assert pq.ParquetFile(path).num_row_groups > 1
+
+
+def test_rounds_are_reserved_together(tmp_path):
+  path = tmp_path / 'log.parquet'
+  log = opened(path)
+  log.reserve(0, [['b', 'a'], [], ['c']], 7)
+  assert log.num_rounds == 3 and files.rows(path) == [(0, 'a'), (0, 'b'), (2, 'c')]
+  with pytest.raises(ValueError, match='twice in round 4'):
+    log.reserve(3, [['a'], ['b', 'b']], 7)
+  assert log.num_rounds == 3 and log_lib.read_log(path).num_rounds == 3
+
+
+def test_threads_append_one_round_at_a_time(tmp_path):
+  log, turns = opened(tmp_path / 'log.parquet'), []
+
+  def append(device):
+    for _ in range(10):
+      while True:
+        try:
+          log.append(log.num_rounds, [device], 1)
+          break
+        except ValueError:  # Another one was faster.
+          pass
+      turns.append(device)
+
+  threads = [threading.Thread(target=append, args=(f'd{i}',)) for i in range(4)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  assert log.num_rounds == 40
+  assert sorted(log.cohort(t).item() for t in range(40)) == sorted(turns)

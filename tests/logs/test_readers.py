@@ -2,15 +2,20 @@
 
 import io
 import os
+import threading
+import time
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fl_dpftrl.families import identity
 from fl_dpftrl.logs import layout as layout_lib
+from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.logs import limits, lines, reader, refusals, schema
 from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.replaying import replay, runs
 from tests.logs import files
 
 OBJECT = b'{"round": 0, "device_id": "a"}\n'
@@ -198,3 +203,45 @@ def test_a_file_that_grows_is_refused(tmp_path):
     file.write(b'1,b\n')
   with pytest.raises(refusals.LogError, match='was changed while it was read'):
     list(log.tables())
+
+
+@pytest.mark.parametrize('name', ['l.parquet', 'l.csv.gz'])
+@pytest.mark.parametrize('kept', [0.2, 0.9, 0.999])
+def test_refuses_a_truncated_file(tmp_path, name, kept):
+  table = {'round': range(999), 'device_id': [f'd{i % 7}' for i in range(999)]}
+  lines = ''.join(f'{t},{d}\n' for t, d in zip(*table.values()))
+  content = table if name == 'l.parquet' else files.HEAD + lines.encode()
+  path = files.written(tmp_path / name, content)
+  whole = path.read_bytes()
+  path.write_bytes(whole[: int(kept * len(whole))])
+  assert 'cannot be read' in files.refusal(path)
+
+
+@pytest.mark.slow
+def test_a_log_is_replayed_while_it_is_written(tmp_path):
+  """Metadata, rows and digest are of one file, which a new one may replace."""
+  path = tmp_path / 'l.parquet'
+  writer = ledger_lib.LogWriter(path)
+  writer.append(0, ['a'], 0)
+  done = threading.Event()
+
+  def write():
+    while not done.is_set():
+      writer.append(writer.num_rounds, ['a', f'd{writer.num_rounds}'], 0)
+      time.sleep(0.002)  # Else this thread is all that runs.
+
+  thread = threading.Thread(target=write)
+  thread.start()
+  try:
+    seen = []
+    for _ in range(5):
+      log = log_lib.read_log(path)
+      run = runs.Run.of(log, identity.Identity(), noise_multiplier=1.0)
+      statement = replay.replay(run, deltas=1e-6)
+      assert statement.max_participations == log.num_rounds
+      assert statement.counted.num_participations == 2 * log.num_rounds - 1
+      seen.append(log.num_rounds)
+  finally:
+    done.set()
+    thread.join()
+  assert len(set(seen)) > 1

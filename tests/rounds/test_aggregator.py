@@ -16,6 +16,7 @@ import pytest
 from scipy import stats
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl.amplification import sampling
 from fl_dpftrl.files import mark
 from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.logs import log as log_lib
@@ -23,6 +24,8 @@ from fl_dpftrl.noise import normals
 from fl_dpftrl.noise import rows as rows_lib
 from fl_dpftrl.participation import seen
 from fl_dpftrl.rounds import guard
+
+BATCHES = sampling.CyclicPoisson(num_rounds=12, num_examples=8, batch_size=2)
 
 BLT = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
 TEMPLATE = {'w': np.zeros((4, 2), np.float32), 'b': np.zeros(3, np.float32)}
@@ -565,3 +568,44 @@ def test_killed_at_any_moment_no_row_is_in_two_releases(tmp_path, seed):
   rows_of_log = pa.concat_tables(log.tables()).to_pylist()  # Rounds without a release count, too.
   logged = {(row['round'], row['device_id']) for row in rows_of_log}
   assert logged == {(t, 2 * t + i) for t in range(40) for i in range(2)}
+
+
+def test_means_do_not_depend_on_the_order_or_on_threads(tmp_path):
+  updates = [update(i) for i in range(40)]
+  means = []
+  for name, given in (('a', updates), ('b', updates[::-1])):
+    with opened(tmp_path / name, noise_seed=1, report_goal=40) as aggregator:
+      with aggregator.round(range(40)) as round_:
+        threads = [threading.Thread(target=round_.add, args=(u,)) for u in given]
+        for thread in threads:
+          thread.start()
+        for thread in threads:
+          thread.join()
+      means.append(flat(round_.mean))
+  np.testing.assert_array_equal(*means)
+
+
+def test_a_failed_round_does_not_tell_the_size_of_a_secret_batch(tmp_path):
+  with opened(tmp_path, sampling=BATCHES) as aggregator:
+    with pytest.raises(ValueError, match='at_least and sampling exclude each other'):
+      aggregator.round([1], at_least=1)
+
+
+def test_rounds_are_reserved_up_to_the_budget(tmp_path):
+  with opened(tmp_path, schema=SCHEMA) as aggregator:
+    rounds = aggregator.rounds([list('ab'), list('cd')] * 10, reserve=8)
+    for _ in range(SCHEMA.num_rounds):
+      with next(rounds) as round_:
+        round_.add(update())
+        round_.add(update())
+    with pytest.raises(guard.BudgetSpentError, match='round 12'):
+      next(rounds)
+    assert aggregator.next_round == SCHEMA.num_rounds
+
+
+def test_only_those_who_may_take_part_are_admissible(tmp_path):
+  with opened(tmp_path, schema=SCHEMA) as aggregator:
+    released(aggregator, list('ab'))
+    assert aggregator.admissible(list('abcde'), at_most=2).tolist() == ['c', 'd']
+  with opened(tmp_path, schema=SCHEMA) as aggregator:  # Another start knows them.
+    assert aggregator.admissible(list('abc')).tolist() == ['c']

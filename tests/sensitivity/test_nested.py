@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from fl_dpftrl import sensitivity
 from fl_dpftrl.families import tree_online
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import nested
@@ -111,3 +112,11 @@ def test_a_search_that_takes_too_long_is_a_bound(monkeypatch, limit):
 def test_refuses_a_schema_of_other_rounds():
   with pytest.raises(ValueError, match='8 rounds, got 7'):
     nested.worst_square(nested.forest(7), schemas.MinSep(8, 1))
+
+
+def test_the_first_rounds_are_not_always_the_worst():
+  first = sensitivity.pattern_sensitivity(
+    tree_online.TreeOnline(), 16, [(0, 3, 6, 9, 12), (1, 4, 7, 12, 15)]
+  )[0]
+  np.testing.assert_allclose(first**2, [55.0, 57.0])
+  assert nested.worst_square(nested.forest(16), schemas.MinSep(16, 3, 5)) == (57, True)

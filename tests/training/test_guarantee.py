@@ -7,8 +7,13 @@ import pytest
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl import accounting
+from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.families import tree_online
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.rounds import budget
+from fl_dpftrl.training import guarantee
+from tests import oracle
 
 pytestmark = pytest.mark.tff
 
@@ -43,3 +48,21 @@ def test_the_rule_of_an_adaptive_clip_norm_is_claimed():
   claim = dataclasses.replace(AGGREGATOR, clip_norm=rule).claim(VALUE_TYPE)
   assert claim.adaptive_clipping == rule and claim.report_goal == 5
   assert AGGREGATOR.claim(VALUE_TYPE).adaptive_clipping is None
+
+
+def test_devices_that_forget_never_pass_the_budget():
+  tree = tree_online.TreeOnline()
+  claim = lambda numbers: dpftrl.Claim(
+    strategy=tree, noise_multiplier=2.0, schema=SCHEMA, arithmetic=numbers
+  )
+  allowed = lambda numbers: budget.Budget(claim(numbers), delta=1e-6, max_epsilon=8.0).max_rounds
+  n = allowed(arithmetic.Arithmetic())
+  assert 1 < n < 40 and allowed(arithmetic.Arithmetic.covered(2**50)) <= n
+  every = np.array(['a', 'b', 'c'])  # All of them, in each round, as if no timer worked.
+  given = [schemas.Cohort(t, every, t, t) for t in range(n)]
+  seen = list(guarantee.admitted(iter(given), SCHEMA))
+  rounds = np.array([c.round for c in seen for _ in c.device_ids])
+  ids = np.concatenate([c.device_ids for c in seen])
+  happened = oracle.schema_of(rounds, ids, n)
+  assert happened.min_sep == 4
+  assert accounting.account(tree, happened, noise_multiplier=2.0, delta=1e-6).epsilon() <= 8.0

@@ -100,3 +100,8 @@ def test_long_rounds_have_a_line_every_half_minute(monkeypatch):
     shown.released(run_of(), checkpoint(t + 1))
   lines = stream.getvalue().splitlines()
   assert [line.split(' ')[1] for line in lines] == ['3/10', '6/10'] and 'left' in lines[0]
+
+
+def test_a_checkpoint_that_observers_see_does_not_show_its_state():
+  one = checkpoints.Checkpoint(num_rounds=3, state={'seed': 20301}, measurements={'loss': 1.0})
+  assert '20301' not in f'{one} {one!r}' and 'num_rounds=3' in repr(one)
