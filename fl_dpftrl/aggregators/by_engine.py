@@ -4,9 +4,7 @@ A row is a function of the seed and its number, and TFF's state holds both. The
 engine's buffers are no state: they save making the rows before it again.
 """
 
-import functools
 import os
-import pathlib
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -17,8 +15,7 @@ import tensorflow as tf
 
 from fl_dpftrl.aggregators import placement
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.files import durable, json_files
-from fl_dpftrl.noise import ahead, graph, normals, reference, snapshots
+from fl_dpftrl.noise import ahead, graph, normals, reference
 from fl_dpftrl.noise import rows as rows_lib
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.strategies import document
@@ -149,19 +146,11 @@ class _Rows:
         snapshot_rows=_SNAPSHOT_ROWS,
         folder=self._folder,
       )
-    recipe: json_files.Object = dict(strategy=self._strategy, size=self._size, seed=seed)
-    saved = None
-    if self._folder is not None:
-      folder = pathlib.Path(self._folder)
-      folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-      folder.chmod(0o700)
-      durable.remove_leftovers(folder)
-      saved = snapshots.Snapshots(folder, rows_lib.identity(**recipe), self._num_rounds)
-    new_maker = functools.partial(
-      rows_lib.RowMaker,
-      **recipe,
-      num_rounds=self._num_rounds,
+    return ahead.LocalSource.of(
+      self._folder,
+      _SNAPSHOT_ROWS,
+      self._num_rounds,
+      {'strategy': self._strategy, 'size': self._size, 'seed': seed},
       memory=placement.engine_memory(self._strategy, self._size),
       folder=self._folder,
     )
-    return ahead.LocalSource(new_maker, saved, _SNAPSHOT_ROWS)

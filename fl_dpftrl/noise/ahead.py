@@ -3,13 +3,15 @@
 import concurrent.futures
 import functools
 import os
+import pathlib
 import sys
 import threading
 from collections.abc import Callable
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from fl_dpftrl.files import durable
 from fl_dpftrl.noise import rows, snapshots
 
 _Value = TypeVar('_Value')
@@ -60,6 +62,26 @@ class LocalSource:
     self._snapshot_rows = snapshot_rows
     self._maker: rows.RowMaker | None = None
     self._closing = False
+
+  @classmethod
+  def of(
+    cls,
+    kept_in: str | os.PathLike[str] | None,
+    snapshot_rows: int,
+    num_rounds: int,
+    recipe: dict[str, Any],
+    **more: Any,
+  ) -> 'LocalSource':
+    """Returns the source of a `RowMaker` with snapshots in a folder, if there is one."""
+    saved = None
+    if kept_in is not None:
+      folder = pathlib.Path(kept_in)
+      folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+      folder.chmod(0o700)
+      durable.remove_leftovers(folder)
+      saved = snapshots.Snapshots(folder, rows.identity(**recipe), num_rounds)
+    new_maker = functools.partial(rows.RowMaker, **recipe, num_rounds=num_rounds, **more)
+    return cls(new_maker, saved, snapshot_rows)
 
   def make(self, row: int, out: np.ndarray, used: int) -> Made:
     """See `Source`."""

@@ -50,7 +50,7 @@ def recurrence(
   t is the round (scalar, int64), row has an int64 tensor for each part of the model, in units of
   2^−bits of the standard deviation of Z, and norm is ‖row t of N‖ (scalar, float64).
   """
-  reference.check_is_strategy(strategy)
+  strategies.check_strategy(strategy)
   num_rounds = strategy.max_rounds
   noise = strategy.noise(num_rounds)
   reference.check_undoes(strategy, noise, num_rounds)

@@ -29,12 +29,6 @@ class NoiseStream(NamedTuple):
   skip: Callable[[Any], Any]
 
 
-def check_is_strategy(strategy: Any) -> None:
-  """Raises ValueError unless the object is a strategy."""
-  if not isinstance(strategy, strategies.Strategy):
-    raise ValueError(f'strategy has no noise stream: {strategy!r}')
-
-
 def check_undoes(
   strategy: strategies.Strategy, noise: linear_noise.LinearNoise, num_rounds: int | None
 ) -> None:

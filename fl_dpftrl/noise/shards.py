@@ -15,10 +15,10 @@ import ray
 from ray import exceptions
 
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.files import durable, json_files
-from fl_dpftrl.noise import ahead, normals, rows, snapshots
+from fl_dpftrl.noise import ahead, normals
 
 _POLL_SECONDS = 0.2
+_WAIT_SECONDS = 600.0  # without a slice, after which making a row fails
 
 
 class Slice:
@@ -36,14 +36,10 @@ class Slice:
     folder: pathlib.Path | None,
   ):
     self._size = size
-    saved = None
-    recipe: json_files.Object = dict(strategy=strategy, size=size, seed=seed)
-    if folder is not None:
-      folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-      durable.remove_leftovers(folder)
-      saved = snapshots.Snapshots(folder, rows.identity(**recipe), num_rounds)
-    new_maker = lambda: rows.RowMaker(**recipe, num_rounds=num_rounds, first_chunk=first)
-    self._source = ahead.LocalSource(new_maker, saved, snapshot_rows)
+    recipe = {'strategy': strategy, 'size': size, 'seed': seed}
+    self._source = ahead.LocalSource.of(
+      folder, snapshot_rows, num_rounds, recipe, first_chunk=first
+    )
 
   def pid(self) -> int:
     """Returns the id of the process, on its machine."""
@@ -60,7 +56,6 @@ class RowSlices:
 
   Args:
     folder: of snapshots, on each machine; None for none. It holds noise.
-    wait_seconds: time without a row after which making it fails.
   """
 
   def __init__(
@@ -73,11 +68,9 @@ class RowSlices:
     num_rounds: int,
     snapshot_rows: int,
     folder: str | os.PathLike[str] | None,
-    wait_seconds: float = 600.0,
   ):
     if not ray.is_initialized():
       raise ValueError('noise_machines needs a Ray cluster: call tff_inprocess.use_machines before')
-    self._wait_seconds = wait_seconds
     self._is_abandoned = False
     num_chunks = -(-size // normals.CHUNK)
     number = min(number, num_chunks)
@@ -111,13 +104,13 @@ class RowSlices:
     """See `source.Source`."""
     asked = {actor.make.remote(row, used): where for where, actor in self._slices}
     waiting, norm, before, after = list(asked), 0.0, 0, 0
-    deadline = time.monotonic() + self._wait_seconds
+    deadline = time.monotonic() + _WAIT_SECONDS
     while waiting:
       ready, waiting = ray.wait(waiting, num_returns=1, timeout=_POLL_SECONDS)
       if self._is_abandoned:
         raise ahead.Abandoned
       for reference in ready:
-        deadline = time.monotonic() + self._wait_seconds
+        deadline = time.monotonic() + _WAIT_SECONDS
         try:
           out[asked[reference]], made = ray.get(reference)
         except exceptions.RayError as error:
@@ -125,7 +118,7 @@ class RowSlices:
         norm, before, after = made.norm, before + made.before, after + made.after
       if time.monotonic() > deadline:
         raise RuntimeError(
-          f'no slice of a noise row was made in {self._wait_seconds:g} seconds: the cluster has'
+          f'no slice of a noise row was made in {_WAIT_SECONDS:g} seconds: the cluster has'
           ' lost the machines that make noise'
         )
     return ahead.Made(norm, before % 2**64, after % 2**64)

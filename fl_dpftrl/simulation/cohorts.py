@@ -12,7 +12,6 @@ Everything is a pure function of its arguments: rounds give the same cohorts eac
 
 import dataclasses
 import math
-import operator
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, NoReturn
 
@@ -51,11 +50,9 @@ class Simulation:
   timer: server_lib.Timer
   server: server_lib.Server
   seed: int = 0
-  start: int = START
 
   def __post_init__(self):
     seeds.check_seed(self.seed)
-    object.__setattr__(self, 'start', operator.index(self.start))
 
   def rounds(self) -> Iterator[schemas.Cohort]:
     """Yields the cohorts of rounds 0, 1, … without end."""
@@ -111,7 +108,7 @@ class _Rounds:
     self._ids: np.ndarray | None = None  # None until devices are replaced.
     self._num_ids = people.num_devices
     self._dropped = 0  # Dropped out of this round and free again.
-    self._check_ins = check_ins.CheckIns(people, simulation.start)
+    self._check_ins = check_ins.CheckIns(people, START)
     self._by_time = pool_lib.Waiting(_STEP)
     self._by_round = pool_lib.Waiting()
     self._pace = check_ins.Pace(self._server, people.check_ins_per_hour)
@@ -132,13 +129,12 @@ class _Rounds:
     cohort = self._took_part(chosen, closed, rng)
     self._pace.learn(float(chosen.at[-1]) - began, chosen.at.size / self._server.clients_per_round)
     self._round += 1
-    start = self._simulation.start
     return (
       schemas.Cohort(
         round=t,
         device_ids=np.sort(self._names(cohort)),
-        started=start + math.floor(began),
-        closed=start + math.ceil(closed),
+        started=START + math.floor(began),
+        closed=START + math.ceil(closed),
       ),
       int(np.count_nonzero(~chosen.reports)) + self._dropped,
       int(np.count_nonzero(chosen.reports)) - cohort.size,

@@ -16,6 +16,7 @@ from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import cohorts, seeds
 
 _BATCHES, _ORDERS, _BINS = 16, 17, 18
+_ROUND_SECONDS = 60
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,14 +28,11 @@ class Partition:
   proportional to its size, that of a shuffled order to its part, once per pass.
 
   Attributes:
-    start: UTC second at which simulated time starts.
     num_devices: for secret bins: devices, each of which takes part in all rounds of its bin.
   """
 
   scheme: sampling.Scheme
   seed: int
-  start: int = cohorts.START
-  round_seconds: int = 60
   num_devices: int | None = None
 
   def __post_init__(self):
@@ -43,9 +41,9 @@ class Partition:
     seeds.check_seed(self.seed)
     if (self.num_devices is None) == isinstance(self.scheme, sampling.SecretBins):
       raise ValueError('num_devices goes with secret bins, and they need it')
-    sizes = ('start', 'round_seconds') + ('num_devices',) * (self.num_devices is not None)
-    for name in sizes:
-      object.__setattr__(self, name, schemas.positive_integer(name, getattr(self, name)))
+    if self.num_devices is not None:
+      number = schemas.positive_integer('num_devices', self.num_devices)
+      object.__setattr__(self, 'num_devices', number)
 
   @property
   def num_rounds(self) -> int:
@@ -60,10 +58,8 @@ class Partition:
   def _rounds(self, first: int) -> Iterator[schemas.Cohort]:
     draw = self._drawer()
     for t in range(first, self.num_rounds):
-      started = self.start + t * self.round_seconds
-      yield schemas.Cohort(
-        round=t, device_ids=draw(t), started=started, closed=started + self.round_seconds
-      )
+      started = cohorts.START + t * _ROUND_SECONDS
+      yield schemas.Cohort(t, draw(t), started, started + _ROUND_SECONDS)
 
   def _drawer(self) -> Callable[[int], np.ndarray]:
     """Returns the function from a round to its cohort, int64."""

@@ -254,8 +254,5 @@ class ProgressLine(loop.Observer):
 class Plot(loop.Observer):
   """Draws accuracy, and ε where it was measured, against rounds into the run's folder."""
 
-  def __init__(self, name: str = PLOT_NAME):
-    self._name = name
-
   def end(self, run, trained):
-    trained.plot(run.folder / self._name)
+    trained.plot()

@@ -16,16 +16,18 @@ from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ids
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.reports import setting as setting_lib
-from fl_dpftrl.rounds import budget
+from fl_dpftrl.rounds import admission, budget
 from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.simulation import scenario as scenario_lib
 from fl_dpftrl.strategies import document, files
 from fl_dpftrl.text import messages
-from fl_dpftrl.training import guarantee, loop, report
+from fl_dpftrl.training import loop, report
 from fl_dpftrl.training import observers as observers_lib
 from fl_dpftrl.training import process as process_lib
 from fl_dpftrl.training import trained as trained_lib
 from tff_inprocess import context as contexts
+
+_SHOWN = 'show_client_errors prints values of clients, for debugging'
 
 
 def train(
@@ -120,7 +122,7 @@ def train(
   claim = aggregator.claim(
     trainable,
     schema=declared,
-    void_reason=guarantee.void_reason(learned.reason, shows_errors=shows_errors),
+    void_reason='; '.join(filter(None, (learned.reason, _SHOWN if shows_errors else None))) or None,
     not_private_metrics=_shortened(learned.metrics),
     trusted_operations=_shortened(learned.trusted),
   )
@@ -128,7 +130,7 @@ def train(
     allowed = _within_budget(claim, delta=delta, max_epsilon=max_epsilon, say=say)
     claim = dataclasses.replace(claim, schema=allowed)
     num_rounds, all_rounds = allowed.num_rounds, rounds
-    rounds = lambda: guarantee.admitted(all_rounds(), allowed)
+    rounds = lambda: admitted(all_rounds(), allowed)
   of_name = {str(client): client for client in clients}
   get_data = lambda t, ids: [
     tff_inprocess.Later(client_data, (t, of_name.get(str(i), str(i)))) for i in ids
@@ -210,6 +212,15 @@ def _within_budget(
       ' ends there; a larger noise_multiplier would allow more'
     )
   return claim.schema.within(allowed)
+
+
+def admitted(rounds: Iterator[schemas.Cohort], schema: schemas.MinSep) -> Iterator[schemas.Cohort]:
+  """Yields the cohorts, of the devices that keep to a schema."""
+  gate = admission.Gate(schema)
+  for cohort in rounds:
+    let_in = gate.check(cohort.device_ids)
+    gate.record(let_in.column)
+    yield cohort._replace(device_ids=let_in.device_ids)
 
 
 def _shortened(names: Sequence[str]) -> tuple[str, ...]:

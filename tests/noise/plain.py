@@ -22,7 +22,7 @@ def stream(
   Each row is its carried part, computed in float64 and rounded, and its fresh part:
   fresh(round, scale) is round(scale · ξ) for the normals ξ of the round.
   """
-  reference.check_is_strategy(strategy)
+  strategies.check_strategy(strategy)
   noise, rows = strategy.noise(num_rounds), list(lattice.rows(strategy, num_rounds))
 
   def next_fn(state):

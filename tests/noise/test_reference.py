@@ -38,7 +38,7 @@ def test_rounds_past_the_last_are_refused():
   stream = stream_of(banded.Banded(np.ones((3, 1))), np.zeros((3, 2)))
   with pytest.raises(ValueError, match='row 3 is beyond the 3'):
     oracle.rows(stream, 4)
-  with pytest.raises(ValueError, match='no noise stream: 3'):
+  with pytest.raises(ValueError, match='must be a Strategy, got 3'):
     stream_of(3, np.zeros((1, 1)))
 
 

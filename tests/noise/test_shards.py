@@ -93,11 +93,12 @@ def test_another_number_of_actors_reads_no_others_snapshots(monkeypatch, tmp_pat
 
 def test_a_row_that_is_late_or_abandoned_ends_and_one_of_a_lost_actor(monkeypatch):
   monkeypatch.setattr(shards, '_POLL_SECONDS', 0.001)
-  sliced = slices(every_family.example('identity', NUM_ROUNDS), number=1, wait_seconds=0.0)
+  monkeypatch.setattr(shards, '_WAIT_SECONDS', 0.0)
+  sliced = slices(every_family.example('identity', NUM_ROUNDS), number=1)
   make = lambda: sliced.make(0, np.empty(SIZE, np.int64), 0)
   with pytest.raises(RuntimeError, match='no slice of a noise row was made in 0 seconds'):
     make()
-  sliced._wait_seconds = 600.0
+  monkeypatch.setattr(shards, '_WAIT_SECONDS', 600.0)
   ray.kill(sliced.actors[0], no_restart=True)
   with pytest.raises(RuntimeError, match='a slice of a noise row failed'):
     make()

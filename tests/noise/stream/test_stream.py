@@ -162,5 +162,5 @@ def test_tree_goes_on_past_a_million_rounds():
 def test_refuses_other_seeds_and_strategies():
   with pytest.raises(ValueError, match='noise_seed must be .* got str'):
     streams.make_stream(identity.Identity(), TEMPLATE, noise_seed='1')
-  with pytest.raises(ValueError, match='no noise stream: 3'):
+  with pytest.raises(ValueError, match='must be a Strategy, got 3'):
     streams.make_stream(3, TEMPLATE)
