@@ -10,7 +10,6 @@ quantile and its geometric update; docs/decisions/adaptive-clipping.md for corre
 """
 
 import dataclasses
-import json
 import math
 import numbers
 from typing import Any
@@ -101,12 +100,3 @@ class AdaptiveClipping:
   def log_factor(self, clipped_share: Any) -> Any:
     """Returns the logarithm of the clip norm's factor after a round."""
     return self.learning_rate * (clipped_share - (1.0 - self.target_quantile))
-
-  def to_json(self) -> str:
-    """Returns the attributes as JSON, for a log's metadata."""
-    return json.dumps(dataclasses.asdict(self))
-
-  @classmethod
-  def from_json(cls, text: str) -> 'AdaptiveClipping':
-    """Returns what `to_json` wrote."""
-    return cls(**json.loads(text))

@@ -57,11 +57,7 @@ class BandedToeplitz(base.Strategy):
     return self.coefficients.size
 
   def late_norms(self) -> np.ndarray:
-    """The divisors of the last columns, shape [num_bands].
-
-    Entry j is for the column with j more rounds after it. The last entry is for all columns
-    with more rounds after them.
-    """
+    """Divisors of the last columns, [num_bands], by how many rounds follow, the last for more."""
     if self.normalized_rounds is None:
       return np.ones(self.num_bands)
     return np.sqrt(np.cumsum(np.square(self.coefficients)))

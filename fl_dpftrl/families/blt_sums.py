@@ -259,10 +259,9 @@ def schedule_squared_errors(
 
 
 class ScheduleSquaredError:
-  """The counterpart of `SquaredError` for a learning-rate schedule.
+  """`SquaredError` for a learning-rate schedule; the largest error is smoothed to a power mean.
 
-  The largest error is smoothed to a power mean. Derivatives come from steps in an imaginary
-  direction, which are exact to rounding.
+  Derivatives come from steps in an imaginary direction, which are exact to rounding.
   """
 
   def __init__(

@@ -72,8 +72,7 @@ def gradient(
 
   Args:
     d_decays, d_scales: derivatives in θ and in ω, shape [… d].
-    d_points, d_sum_scales: derivatives in the points and in sum_scales, shape [… d + 1]; the
-      point 1 does not move.
+    d_points, d_sum_scales: those in points, of which 1 stays, and in sum_scales, [… d + 1].
   """
   size = this.below_one.shape[-1]
   d_logs, d_places = np.empty((2,) + this.below_one.shape)

@@ -107,11 +107,7 @@ def round_by_round(
 def appending(
   path: pathlib.Path, schema: pa.Schema, metadata: Mapping[str, str]
 ) -> Iterator[Callable[[pa.Table], None]]:
-  """Writes a log's file in one durable step, with little of it in memory.
-
-  Yields:
-    A function that appends rows; equal rows give equal bytes, however they are cut.
-  """
+  """Writes a log in one durable step; yields what appends rows, which are cut as they need be."""
   kind = schema.with_metadata(sealed(metadata))
   kept: list[pa.Table] = []
   rows = 0

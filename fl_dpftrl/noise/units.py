@@ -120,10 +120,6 @@ class Unit:
     """Returns the updates that, with so much noise, have an exact sum in int64."""
     return ((1 << _SUM_BITS >> self.shift) - noise) // max(math.isqrt(self.most_square), 1)
 
-  def coordinate(self, size: int) -> int:
-    """Returns the largest absolute value that all of an update's coordinates may have."""
-    return math.isqrt(self.most_square // size)
-
   def integers(self, update: np.ndarray, clip_norm: float = 1.0) -> np.ndarray:
     """Returns a clipped update in whole units, towards zero, int64 [d], within most_square."""
     values = np.asarray(update, np.float64) / clip_norm

@@ -247,10 +247,7 @@ def _plan(problems: Sequence[problem_lib.Problem], references: np.ndarray | floa
 
 
 def _search(plan: _Plan, num_buffers: int) -> tuple[float, np.ndarray]:
-  """Returns ln loss and logits of the best of a size, or with 0 of the smallest good enough.
-
-  Sizes grow one by one, because the best solution of each provides starts for the next.
-  """
+  """Returns ln loss and logits of the best of a size, or with 0 of the smallest good enough."""
   every: list[tuple[float, np.ndarray]] = []
   before, gainless = None, 0
   for size in range(1, (num_buffers or MAX_BUFFERS) + 1):
@@ -280,11 +277,7 @@ def _first_stage(plan: _Plan, num_buffers: int, before: np.ndarray | None) -> np
 def _last_stages(
   plan: _Plan, points: np.ndarray, before: np.ndarray | None
 ) -> tuple[float, np.ndarray]:
-  """Returns ln loss and logits of the best solution after all stages.
-
-  It starts at the logits of the first stage's solutions, shape [solutions, 2d]; `before` is the
-  best solution with one buffer fewer, None if unknown.
-  """
+  """Returns ln loss and logits of the best after all stages, from those of the first stage."""
   if plan.is_first_apart:
     more = starts(points.shape[1] // 2, plan.num_rounds, before, _MORE_STARTS)
     points = np.concatenate([points, more])

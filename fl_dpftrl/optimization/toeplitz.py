@@ -191,10 +191,7 @@ def _normalized(
 
 
 def shifted_harmonic(problem: problem_lib.Problem, num_bands: int) -> np.ndarray:
-  """Returns coefficients 1 / (t + 1) + c with the best c above −1 / num_bands.
-
-  Such coefficients are non-negative and decrease, so the sensitivity is exact. A workload that
-  is not Toeplitz is replaced by the Toeplitz one with its momentum.
+  """Returns coefficients 1 / (t + 1) + c, c above −1 / num_bands, which decrease, for a Toeplitz A.
 
   Source: Choquette-Choo et al. 2024 (scaling up banded matrix factorisation), appendix J.
   """

@@ -67,8 +67,7 @@ def find(
 ) -> list[Evaluated | candidates.Skipped]:
   """Finds the strategy of each candidate and evaluates it at each schema.
 
-  A mechanism is optimised for `planned` and, if it supports a range, for all schemas at once.
-  The result with the smaller regret is taken.
+  It is optimised for `planned` and, if it can be, for all schemas at once; less regret wins.
   """
   return [_find(origin, schemas, planned, objective, watch(origin.label)) for origin in origins]
 

@@ -42,8 +42,7 @@ class CheckIns:
       pace: seconds by which all devices were told to come back later.
 
     Returns:
-      Distinct devices, the times of their first check-ins in ascending order, and the end of
-      the period. There may be no check-in.
+      Distinct devices, times of their first check-ins, ascending, and the end of the period.
     """
     end = min(now + _STRETCH, until)
     ceilings = self._ceilings(now, end, pace)

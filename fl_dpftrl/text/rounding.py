@@ -28,12 +28,6 @@ def exact(value: float) -> str:
   return repr(float(value)).removesuffix('.0')
 
 
-def percent(ratio: float) -> str:
-  """Formats a ratio of noise as a relative change, such as −13.9 %."""
-  text = f'{100.0 * (ratio - 1.0):+,.1f} %'
-  return text.replace('-', '−')
-
-
 def _rounded(value: float, way: str, digits: int) -> str:
   if isinstance(value, int):
     return f'{value:,}'

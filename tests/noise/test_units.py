@@ -65,13 +65,6 @@ def test_a_clip_norm_without_noise_is_a_power_of_two():
   np.testing.assert_array_equal(unit.integers([3.0, -1.0], 4.0), [3 << 22, -1 << 22])
 
 
-def test_coordinates_of_one_size_are_within_the_bound():
-  unit = units.Unit.of(0.7)
-  for size in (1, 7, 4_050_748):
-    largest = unit.coordinate(size)
-    assert size * largest**2 <= unit.most_square < size * (largest + 1) ** 2
-
-
 @pytest.mark.parametrize('multiplier', [0.01, 2.0, 300.0])
 def test_a_sum_of_as_many_updates_as_there_is_room_for_fits_with_its_noise(multiplier):
   unit = units.Unit.of(multiplier)
