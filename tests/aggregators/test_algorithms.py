@@ -105,6 +105,7 @@ def points(seed):
 # These take the ways of others, with another loss or rate.
 LESS = {
   'build_weighted_fed_avg_with_optimizer_schedule',
+  'build_unweighted_fed_prox',
   'build_weighted_fed_prox',
   'build_weighted_mime_lite',
   'build_mime_lite_with_optimizer_schedule',

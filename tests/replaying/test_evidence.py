@@ -264,8 +264,9 @@ def test_files_that_nothing_names_are_found(folder, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', every_family.NAMES)
-def test_evidence_of_every_family_holds_what_follows(name, tmp_path):
+# Parameters that are numbers, arrays in a file, and another strategy.
+@pytest.mark.parametrize('name', ['blt', 'dense', 'stamped'])
+def test_evidence_of_families_holds_what_follows(name, tmp_path):
   strategy = every_family.example(name, NUM_ROUNDS)
   own = claim(strategy=strategy, schema=None)
   log = write_log(tmp_path / 'log.parquet', own=own)

@@ -420,7 +420,7 @@ class Protocol(stateful.RuleBasedStateMachine):
 def test_no_row_is_used_twice_and_no_participation_is_lost(kind):
   machine = type(kind.__name__, (Protocol,), {'kind': kind})
   settings = hypothesis.settings(
-    max_examples=12,
+    max_examples=9,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,

@@ -169,7 +169,8 @@ def test_runs_that_fail_count_as_the_worst(tmp_path):
 @pytest.mark.slow
 def test_runs_in_processes_of_their_own(tmp_path):
   """A rate above 5 makes a run fail, which nobody is told."""
-  found = tune(saved, tmp_path / 'tuned', jobs=2, server_learning_rates=(1.0, 9.0))
+  two = dpftrl.Tuning({2: 1.0})
+  found = tune(saved, tmp_path / 'tuned', jobs=2, server_learning_rates=(1.0, 9.0), tuning=two)
   assert found.server_learning_rate in (1.0, None) and 'secret' not in names(tmp_path / 'tuned')
 
 
