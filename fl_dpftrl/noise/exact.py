@@ -26,15 +26,7 @@ _ERROR = decimal.Decimal(10) ** -65
 
 
 class Fraction:
-  """A binary fraction whose first bits are known, and 128 further ones when they are needed.
-
-  Attributes:
-    bits, length: it lies in [bits, bits + 1]/2^length.
-
-  Args:
-    bits, length: what is known at first.
-    further: returns the further bits, as a text of 16 bytes.
-  """
+  """A binary fraction in [bits, bits + 1]/2^length, and 128 further bits when they are needed."""
 
   def __init__(self, bits: int, length: int, further: Callable[[], bytes]):
     self.bits, self.length, self._further = bits, length, further

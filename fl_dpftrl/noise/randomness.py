@@ -18,16 +18,13 @@ _MAX_TENSORS = (1 << 64) // _COUNTERS_PER_TENSOR
 
 
 def system_seed() -> tf.Tensor:
-  """A fresh secret seed from the operating system, whenever the graph runs.
+  """A fresh secret seed from the operating system, int64 [2], whenever the graph runs.
 
   The seed is not part of the graph. TensorFlow's own non-deterministic seeds will not do: they
   all come from a generator that is seeded with 32 bits itself. Its dataset of text lines reads
   the system's device as a stream. It drops the two bytes that end lines; the others stay
   independent and uniform over 254 values, so that 16 of them carry 127.8 bits. Sixteen lines
   hold fewer than 16 such bytes with a probability below 1e-29; running the graph then fails.
-
-  Returns:
-    int64, shape [2].
   """
   device = tf.raw_ops.TextLineDataset(filenames='/dev/urandom', compression_type='', buffer_size=64)
   lines = tf.data.experimental.from_variant(device, tf.TensorSpec([], tf.string)).take(16)

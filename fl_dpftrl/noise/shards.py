@@ -52,11 +52,7 @@ class Slice:
 
 
 class RowSlices:
-  """Rows whose slices actors make, all at the same time; a `source.Source`.
-
-  Args:
-    folder: of snapshots, on each machine; None for none. It holds noise.
-  """
+  """Rows whose slices actors make at once; an `ahead.Source`. The folder, on each, is for noise."""
 
   def __init__(
     self,
@@ -101,7 +97,7 @@ class RowSlices:
     return [actor for _, actor in self._slices]
 
   def make(self, row: int, out: np.ndarray, used: int) -> ahead.Made:
-    """See `source.Source`."""
+    """See `ahead.Source`."""
     asked = {actor.make.remote(row, used): where for where, actor in self._slices}
     waiting, norm, before, after = list(asked), 0.0, 0, 0
     deadline = time.monotonic() + _WAIT_SECONDS
@@ -124,7 +120,7 @@ class RowSlices:
     return ahead.Made(norm, before % 2**64, after % 2**64)
 
   def abandon(self) -> None:
-    """See `source.Source`."""
+    """See `ahead.Source`."""
     self._is_abandoned = True
 
   def close(self) -> None:
