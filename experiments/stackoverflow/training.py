@@ -264,7 +264,8 @@ def _runtime(
 ) -> Iterator[tff_inprocess.InProcessContext]:
   """Makes this process, or a cluster, run TFF's computations within the block."""
   if machines.address is None:
-    at_most = machines.concurrent_clients or None
+    at_most, gpus = machines.concurrent_clients or None, tf.config.list_physical_devices('GPU')
+    say(f'clients train in this process, on {f"{len(gpus)} GPUs" if gpus else "its processors"}')
     with tff_inprocess.within(seed=seed, max_concurrent_clients=at_most) as context:
       yield context
     return
@@ -286,4 +287,5 @@ def _runtime(
       context = stack.enter_context(cluster)
     except (ImportError, ValueError) as error:
       raise ValueError(f'--machines={machines.address}: {error}') from error
+    say(f'clients train on actors, each with cpus={actors.cpus:g} and gpus={actors.gpus:g}')
     yield context
