@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import re
-import subprocess
 import sys
 
 import pytest
@@ -55,25 +54,25 @@ def written(folder, **changes):
 
 
 @pytest.mark.slow
-def test_a_failed_run_is_a_line_and_the_same_command_tries_it_again(tmp_path):
+def test_a_failed_run_is_a_line_and_the_same_command_tries_it_again(tmp_path, monkeypatch, capfd):
   folder = tmp_path / 'study'
   spoilt = folder / 'cells' / 'identity-epsilon2.0-rate0.5-seed0' / 'run' / 'thesis.txt'
   flags = [*STUDY['flags'], '--dataset=synthetic', '--embedding=8']
   path = written(tmp_path, flags=flags, without_noise=False)
-  program = [sys.executable, '-m', 'experiments.stackoverflow.study']
-  arguments = [*program, f'--study={path}', f'--output_dir={folder}']
-  start = lambda: subprocess.run(arguments, cwd=starts.ROOT, capture_output=True, text=True)
+  monkeypatch.chdir(starts.ROOT)
+  start = lambda: main(command, monkeypatch, f'--study={path}', f'--output_dir={folder}')
   noise.prepare(command.read(path), folder, print)  # As a study that was interrupted leaves it.
   spoilt.parent.mkdir(parents=True)
   spoilt.write_text('precious')
-  done = start()
-  assert done.returncode == 1, done.stderr
+  capfd.readouterr()
+  status, (out, err) = start(), capfd.readouterr()
+  assert status == 1, err
   line = f'seed0: failed: train: --output_dir={spoilt.parent} holds other files; name a new folder'
-  assert line in done.stderr and '1 failed' in done.stdout and 'tensorflow' not in done.stderr
+  assert line in err and '1 failed' in out and 'tensorflow' not in err
   spoilt.unlink()
-  done = start()
-  assert done.returncode == 0 and '1 of 1 runs, 1 at a time' in done.stderr, done.stderr
-  assert done.stdout == (folder / 'table.txt').read_text()
+  status, (out, err) = start(), capfd.readouterr()
+  assert not status and '1 of 1 runs, 1 at a time' in err, err
+  assert out == (folder / 'table.txt').read_text()
   with (folder / 'results.csv').open(newline='') as stream:
     (row,) = csv.DictReader(stream)
   stated = json.loads((spoilt.parent / 'summary.json').read_text())
