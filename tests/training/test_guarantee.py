@@ -12,7 +12,7 @@ from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.families import tree_online
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.rounds import budget
-from fl_dpftrl.training import guarantee
+from fl_dpftrl.training import train
 from tests import oracle
 
 pytestmark = pytest.mark.tff
@@ -60,7 +60,7 @@ def test_devices_that_forget_never_pass_the_budget():
   assert 1 < n < 40 and allowed(arithmetic.Arithmetic.covered(2**50)) <= n
   every = np.array(['a', 'b', 'c'])  # All of them, in each round, as if no timer worked.
   given = [schemas.Cohort(t, every, t, t) for t in range(n)]
-  seen = list(guarantee.admitted(iter(given), SCHEMA))
+  seen = list(train.admitted(iter(given), SCHEMA))
   rounds = np.array([c.round for c in seen for _ in c.device_ids])
   ids = np.concatenate([c.device_ids for c in seen])
   happened = oracle.schema_of(rounds, ids, n)
