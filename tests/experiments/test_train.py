@@ -217,6 +217,10 @@ def test_a_full_disk_is_one_line_that_names_the_file(calibrated):
   assert full.returncode == 1 and last.startswith('train: ') and str(folder) in last
 
 
+def test_it_says_where_clients_train(calibrated):
+  assert 'clients train in this process, on ' in calibrated[2].err
+
+
 def test_a_run_starts_from_the_weights_of_another(guaranteed, calibrated):
   folder, *_ = calibrated
   summary = runs.read(folder, 'summary.json')
