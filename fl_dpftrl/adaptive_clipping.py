@@ -86,6 +86,9 @@ class AdaptiveClipping:
     Args:
       noise_multiplier: z, that of updates and counts together, which is accounted; at least 0.
       report_goal: devices that a round needs.
+
+    Raises:
+      ValueError: unless the counts' noise s is larger than z.
     """
     if not noise_multiplier:
       return 0.0

@@ -19,7 +19,12 @@ _ROUND = 'round'
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class History:
-  """Measurements of the rounds whose results were used, as name → round → number."""
+  """Measurements of a run by round.
+
+  Attributes:
+    rounds: int64 [num_rows], the rounds whose results were used.
+    measured: name → round → number, for the rounds that have one; it may be NaN or infinite.
+  """
 
   rounds: np.ndarray
   measured: Mapping[str, Mapping[int, float]]

@@ -80,7 +80,11 @@ class Workload:
     return not self.momentum and self.is_toeplitz
 
   def learning_rates(self, num_rounds: int) -> np.ndarray:
-    """Returns η relative to its plateau, shape [num_rounds], from 0.05 to 1."""
+    """Returns η relative to its plateau, shape [num_rounds], from 0.05 to 1.
+
+    Raises:
+      ValueError: if num_rounds is below 1.
+    """
     if num_rounds < 1:
       raise ValueError(f'num_rounds must be at least 1, got {num_rounds!r}')
     rates = np.ones(num_rounds)
@@ -90,7 +94,11 @@ class Workload:
     return rates
 
   def matrix(self, num_rounds: int) -> np.ndarray:
-    """Returns A, lower triangular: row t is the model after round t of momentum SGD."""
+    """Returns A, lower triangular: row t is the model after round t of momentum SGD.
+
+    Raises:
+      ValueError: if num_rounds is below 1 or too large for a dense matrix.
+    """
     check_dense(num_rounds)
     lag = np.arange(num_rounds)[:, None] - np.arange(num_rounds)
     velocity = np.where(lag >= 0, np.power(float(self.momentum), np.abs(lag)), 0.0)
@@ -135,6 +143,10 @@ def warmup_cooldown(
 
   Returns:
     The rate of each round, float32 of shape [num_rounds].
+
+  Raises:
+    ValueError: if the rate is not positive, num_rounds is below 1, or the fractions are
+      negative or together above 1.
 
   Source: Choquette-Choo et al. 2023 (BandMF), experiments; McMahan et al. 2024.
   """

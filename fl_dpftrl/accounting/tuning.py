@@ -54,6 +54,9 @@ class Tuning:
     law: 'geometric' or 'logarithmic', or chances by number of runs, {1: 0.2, 4: 0.8}.
     mean: mean of the law before it is cut off, above 1; 0 for chances.
     most: number of runs at which the law is cut off; 0 for 6 means.
+
+  Raises:
+    ValueError: naming the attribute.
   """
 
   law: str | Mapping[int, float] = GEOMETRIC
@@ -83,7 +86,11 @@ class Tuning:
 
   @classmethod
   def parse(cls, text: str) -> 'Tuning':
-    """Returns the tuning of 'geometric:10' or 'geometric:10:60', law, mean and most."""
+    """Returns the tuning of 'geometric:10' or 'geometric:10:60', law, mean and most.
+
+    Raises:
+      ValueError: saying what is expected.
+    """
     law, *numbers = text.split(':')
     try:
       mean, most = float(numbers[0]), int(numbers[1]) if numbers[1:] else 0
@@ -124,6 +131,9 @@ class Tuning:
     Args:
       run: guarantee of one run and its score, the weakest of the grid's.
       delta: δ; None for the first of the run's.
+
+    Raises:
+      ValueError: for runs with secret draws, which are no single Gaussian release.
     """
     delta, mu = run.delta if delta is None else delta, run.mu
     if not _LEAST_DELTA <= delta < 1.0:

@@ -21,7 +21,11 @@ from fl_dpftrl.text import messages
 
 
 class AdaptiveState(NamedTuple):
-  """State with the adaptive clip norm of the next round. Secret, as `AggregatorState`."""
+  """State of an aggregator whose clip norm is adaptive. Secret, as `AggregatorState`.
+
+  Attributes:
+    clip_norm: bound on the updates of the next round (scalar, float32); not secret.
+  """
 
   inner: Any
   noise: Any

@@ -115,6 +115,9 @@ def check_process(
     aggregator: the one that the process was built with.
     trusted_operations: names of other operations, such as 'PyFunc', of which you know that they
       keep and tell nothing that depends on clients' data. The guarantee then assumes it.
+
+  Raises:
+    ValueError: unless these are a process of TFF and a CorrelatedNoiseFactory.
   """
   if type(aggregator) is not factory.CorrelatedNoiseFactory:  # A class that inherits may do more.
     raise ValueError(f'aggregator must be a CorrelatedNoiseFactory, got {type(aggregator)}')

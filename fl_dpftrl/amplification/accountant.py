@@ -27,8 +27,12 @@ from fl_dpftrl.strategies import files
 class AmplifiedGuarantee(guarantee_lib.Guarantee):
   """Guarantee for every example of a run with sampled batches.
 
-  The sensitivity is the largest change of C x by one example in one of its rounds. No single
-  Gaussian release is as private, so there is no ρ and no μ.
+  The sensitivity is the largest change of C x by one example in one of its rounds, and the
+  adjacency one that the sampling scheme supports. No single Gaussian release is as private, so
+  there is no ρ and no μ.
+
+  Attributes:
+    sampling: sampling scheme of the batches.
   """
 
   sampling: sampling_lib.Batches
@@ -82,6 +86,10 @@ def account(
     num_coordinates: parameters of the model, for releases in whole numbers, as
       `CorrelatedNoiseFactory` makes them in process; None for real numbers, whose ε is a bit less.
     method: for secret bins alone; see `bins.proven`.
+
+  Raises:
+    ValueError: if an argument is out of range, the participation has more rounds than the strategy
+      supports, no bound is known for this adjacency and scheme, or the strategy has too many bands.
 
   Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, theorem 4 and
   appendix F.3.
@@ -184,6 +192,11 @@ def calibrate(
     epsilon: upper limit of ε.
     rho: upper limit of ρ, not for secret draws; give exactly one of epsilon and rho.
     adjacency, others: see `account`.
+
+  Raises:
+    ValueError: if not exactly one target is given, an argument is out of range, the participation
+      has more rounds than the strategy supports, or the rounding of whole numbers alone passes the
+      target.
   """
   options: dict[str, Any] = {'delta': delta, 'adjacency': adjacency, **others}
   if isinstance(participation, sampling_lib.Shuffled):

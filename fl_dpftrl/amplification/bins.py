@@ -158,7 +158,11 @@ def _certified(start: BinsGuarantee, epsilon: float) -> BinsGuarantee:
 
 
 def gram(strategy: base.Strategy, scheme: sampling_lib.SecretBins) -> np.ndarray:
-  """Returns M|C|ᵀ|C|M, [bins, bins], rounded up, for the rounds M of each bin and clip norm 1."""
+  """Returns M|C|ᵀ|C|M, [bins, bins], of the rounds M of each bin and a clip norm of 1, rounded up.
+
+  Raises:
+    ValueError: if the strategy runs fewer rounds, or its matrix would be too large.
+  """
   num_rounds, num_bins = scheme.num_rounds, scheme.num_bins
   base.check_num_rounds(strategy, num_rounds)
   if strategy.num_noise_rows(num_rounds) * num_rounds > _MOST_ENTRIES:

@@ -89,7 +89,11 @@ class _Secret:
 
 
 class Batches(Cyclic, _Secret):
-  """Scheme with fresh secret samples each round. A subclass defines `how`, in words."""
+  """Scheme with fresh secret samples each round.
+
+  Attributes and errors are those of `Cyclic`; num_parts is at least the number of bands of the
+  strategy. A subclass defines `how`, the sampling in words.
+  """
 
   how: ClassVar[str]
 

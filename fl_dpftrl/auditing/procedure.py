@@ -67,6 +67,10 @@ def audit(
       a quarter as many coordinates.
     seed: number that makes an audit repeatable; None for fresh randomness, which
       audits the secret seeds of training.
+
+  Raises:
+    ValueError: for an argument that will not do, updates with fewer than 16 coordinates, or a
+      release that is not finite although no device sent anything.
   """
   strategy = files.resolved(strategy)
   claim = accounting.account(strategy, schema, noise_multiplier=noise_multiplier, delta=delta)

@@ -54,7 +54,17 @@ class Check:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Audit:
-  """Claim of a mechanism, and the checks of what it releases; no seed is fresh randomness."""
+  """Claim of a mechanism, and the checks of what it releases.
+
+  Attributes:
+    subject: what ran, in words.
+    claim: guarantee that the accountant gives for the claimed noise.
+    clip_norm: claimed bound on an update.
+    schema: participation schema of the claim.
+    num_draws: number of noise samples per round.
+    seed: seed of the audit; None for fresh randomness.
+    checks: all checks, in a fixed order.
+  """
 
   subject: str
   claim: accounting.Guarantee

@@ -118,6 +118,9 @@ class Strategy(abc.ABC):
     The default uses the Gram matrix. It is exact if a search over patterns ends in time, and
     otherwise an upper bound.
 
+    Raises:
+      ValueError: if the schema has more rounds than the strategy can run.
+
     Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, section 4 and
     algorithm VecSens; see `gram.gram_sensitivity`.
     """
@@ -135,7 +138,11 @@ class Strategy(abc.ABC):
     return blocks.repeated(self, block_rounds, schema)
 
   def gram_matrix(self, num_rounds: int) -> np.ndarray:
-    """Returns X = CᵀC, shape [num_rounds, num_rounds]."""
+    """Returns X = CᵀC, shape [num_rounds, num_rounds].
+
+    Raises:
+      ValueError: if num_rounds is more than the strategy can run, or too many for a dense matrix.
+    """
     workloads.check_dense(num_rounds)
     check_num_rounds(self, num_rounds)
     matrix = self.strategy_matrix(num_rounds)

@@ -62,6 +62,10 @@ def register(cls: _Family) -> _Family:
   Args:
     cls: the family. A registered family of the same module and name is replaced, as when a
       notebook defines it again.
+
+  Raises:
+    ValueError: if it is no frozen dataclass, lacks a name, C or N, or has the name of another
+      family.
   """
   name = getattr(cls, 'family', None)
   if not isinstance(name, str) or not re.fullmatch('[A-Za-z][A-Za-z0-9_]*', name):

@@ -54,6 +54,11 @@ def write_log(
     num_rounds: rows of noise consumed.
     timestamps: shape [num_participations], whole UTC seconds.
     metadata: further keys and values for the file's metadata.
+
+  Raises:
+    ValueError: for columns of other types, shapes or ranges or without any row,
+      and for a device twice in a round.
+    OSError: if it cannot be written.
   """
   columns = {'round': ids.whole_numbers(rounds, 'rounds'), 'device_id': ids.column(device_ids)}
   if timestamps is not None:

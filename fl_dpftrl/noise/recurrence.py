@@ -27,7 +27,13 @@ _BYTES = 8
 
 
 class Normal(NamedTuple):
-  """Integers round(scale · ξ) of the normal that a round draws first, times a weight."""
+  """A normal of a round, as a vector of integers round(scale · ξ) that is multiplied.
+
+  Attributes:
+    round_index: the round that draws it first.
+    scale: as `normals.Normals.fill` takes it.
+    weight: factor of the integers.
+  """
 
   round_index: int
   scale: float

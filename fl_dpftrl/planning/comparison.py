@@ -22,7 +22,11 @@ SCHEMA = ('num_rounds', 'min_sep', 'max_participations')
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entry:
-  """Strategy of a candidate at a schema, with its figures, and its guarantee at an equal ε."""
+  """Strategy of a candidate at a schema, with its figures.
+
+  Attributes:
+    guarantee: that of the ε at which candidates are compared, with its noise; None without.
+  """
 
   candidate: candidates_lib.Candidate
   file: files.StrategyFile
@@ -112,6 +116,10 @@ def compare(
     epsilon, delta: ε at δ at which noise multipliers and errors of the mean are stated, too;
       give both of them or none.
     report_goal: number of updates in the mean of a round; 1 for the error of the sum.
+
+  Raises:
+    ValueError: if a name is unknown, two candidates have the same label, or a number is out of
+      range.
   """
   with progress_lib.steps('compare') as report:
     return run(

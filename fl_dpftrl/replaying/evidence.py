@@ -98,6 +98,10 @@ def write_evidence(
 
   Returns:
     The digest of its SHA256SUMS, to keep elsewhere.
+
+  Raises:
+    ValueError: for a folder that exists, a log that is still written or has columns in the names of
+      its folders, and as `replay`.
   """
   folder = paths.local(folder)
   check_folder(folder)
@@ -149,6 +153,9 @@ def verify(
     folder: the folder that `write_evidence` wrote.
     model: file of a model, to compare with the digest in the evidence; None for no such check.
     progress: see `replay`.
+
+  Raises:
+    ValueError: for a folder without SHA256SUMS, or with links or folders in it.
   """
   folder = paths.local(folder).resolve()
   with os.scandir(folder) as entries:

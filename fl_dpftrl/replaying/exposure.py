@@ -17,7 +17,14 @@ from fl_dpftrl.sensitivity import patterns
 
 
 class Exposure:
-  """The squared sensitivity of devices, in units of the first noise multiplier: 2ρ adds up."""
+  """The squared sensitivity of devices, in units of the first noise multiplier.
+
+  The squared sensitivity over the squared noise multiplier is 2ρ of zCDP. The ρ of independent runs
+  add up.
+
+  Attributes:
+    ends: number of rounds up to the end of each run, int64.
+  """
 
   def __init__(self, claims: Sequence[claim_lib.Claim], num_rounds: Sequence[int]):
     self.ends = np.cumsum(num_rounds)

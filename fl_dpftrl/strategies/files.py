@@ -44,7 +44,14 @@ _DIGEST_LENGTH = 16  # hexadecimal digits in the name of an .npz
 
 @dataclasses.dataclass(frozen=True)
 class StrategyFile:
-  """Strategy with the setting it was optimised for, its figures there, and who wrote the file."""
+  """Strategy with the setting it was optimised for, and its figures there.
+
+  Attributes:
+    objective: 'rms' or 'max'; None if it was optimised for neither.
+    sensitivity: sensitivity under `schema`.
+    error: error of `workload` over the rounds of `schema`.
+    version: release that wrote the file.
+  """
 
   strategy: base.Strategy
   schema: schemas.MinSep

@@ -145,6 +145,9 @@ def study(
       whose ε covers the choice.
     score: with tuning: 'public', where the validation data are, or a `HeldOut`.
     title, say: title of the page; takes progress, in lines.
+
+  Raises:
+    ValueError: for an argument that does not fit, a folder of another study, what `run` returns.
   """
   names = {field.name for field in dataclasses.fields(Design)}
   given = {name: value for name, value in locals().items() if name in names}

@@ -29,6 +29,9 @@ class Mechanism:
     label: name in tables and figures; '' for the mechanism's own.
     objective: 'rms' or 'max', the loss that it is optimised for.
     server_learning_rates: rates to try; () for those of the study.
+
+  Raises:
+    ValueError: naming the field and its value.
   """
 
   mechanism: str

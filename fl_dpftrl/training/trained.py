@@ -127,6 +127,9 @@ class Trained:
 
     Returns:
       The figure, which a notebook shows.
+
+    Raises:
+      ValueError: if nothing was measured as accuracy, and no test accuracy is given.
     """
     from fl_dpftrl.training import plot  # Loads matplotlib.
 
