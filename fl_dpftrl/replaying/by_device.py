@@ -17,44 +17,42 @@ from fl_dpftrl.text import messages
 Name = Callable[[int], str | int]  # from the number of a device to its id
 
 _PART_ROWS = 1 << 20
-_BYTES = 350 << 20  # of rows that are sorted in memory, of which that takes up to six times as much
+_BYTES = 64 << 20  # of rows that are sorted at once, which takes up to six times as much
 _FILE_BITS = 6  # of a hash, that choose one of 64 files
 
 
-def read(
-  runs: Sequence[runs_lib.Run], progress: Callable[[str], None]
+def rows(
+  runs: Sequence[runs_lib.Run], tables: list[pa.Table]
 ) -> Iterator[tuple[np.ndarray, np.ndarray, Name]]:
-  """Yields sorted rows of whole devices: numbers in the order of ids, rounds over all runs, names.
-
-  A device twice in a round is refused before any work that grows with the square of its rounds.
-  """
-  bits, counted = sum(run.log.num_rounds for run in runs).bit_length(), 0
-  for keys, name in _sorted(_tables(runs, progress), bits):
-    twice = np.flatnonzero(keys[1:] == keys[:-1])
-    if twice.size:
-      number, round_index = divmod(int(keys[twice[0]]), 1 << bits)
-      raise _refusal(runs, name(number), round_index)
-    cuts = np.searchsorted(keys, keys[_PART_ROWS - 1 :: _PART_ROWS] >> bits << bits)
-    for part in np.split(keys, np.unique(cuts[cuts > 0])):
-      yield part >> bits, part & (1 << bits) - 1, name
-      counted += part.size
-      progress(f'{counted:,} rows counted')
+  """Takes tables away; yields numbers of devices in the order of their ids, rounds, and names."""
+  bits = sum(run.log.num_rounds for run in runs).bit_length()
+  keys, name = _keys(tables, bits)
+  pa.default_memory_pool().release_unused()
+  keys.sort()
+  # Refused before any work that grows with the square of a device's rounds.
+  twice = np.flatnonzero(keys[1:] == keys[:-1])
+  if twice.size:
+    number, round_index = divmod(int(keys[twice[0]]), 1 << bits)
+    raise _refusal(runs, name(number), round_index)
+  cuts = np.searchsorted(keys, keys[_PART_ROWS - 1 :: _PART_ROWS] >> bits << bits)
+  for part in np.split(keys, np.unique(cuts[cuts > 0])):
+    yield part >> bits, part & (1 << bits) - 1, name
 
 
-def _tables(runs: Sequence[runs_lib.Run], progress: Callable[[str], None]) -> Iterator[pa.Table]:
-  first = rows = 0
+def read(runs: Sequence[runs_lib.Run], progress: Callable[[str], None]) -> Iterator[pa.Table]:
+  """Yields the rows of runs, with rounds numbered across them."""
+  first = num_rows = 0
   for run in runs:
     for table in run.log.tables():
       yield runs_lib.numbered(table, first)
-      rows += table.num_rows
-      progress(f'{rows:,} rows read')
+      num_rows += table.num_rows
+      progress(f'{num_rows:,} rows read')
     first += run.log.num_rounds
 
 
 def _refusal(
   runs: Sequence[runs_lib.Run], device_id: str | int, round_index: int
 ) -> refusals.LogError:
-  """Returns the error for a device twice in a round."""
   logs = iter(runs)
   while round_index >= (log := next(logs).log).num_rounds:
     round_index -= log.num_rounds
@@ -62,10 +60,8 @@ def _refusal(
   return refusals.LogError(f'{place}: device {device} is twice in round {round_index}')
 
 
-def _sorted(
-  tables: Iterator[pa.Table], bits: int, shift: int = 0
-) -> Iterator[tuple[np.ndarray, Name]]:
-  """Yields keys of a device's number and a round in `bits` bits; no device is in two arrays."""
+def whole_devices(tables: Iterator[pa.Table], shift: int = 0) -> Iterator[list[pa.Table]]:
+  """Yields all rows, of devices by bits of a hash from `shift` on where they exceed _BYTES."""
   kept: list[pa.Table] = []
   size = 0
   for table in tables:
@@ -74,14 +70,11 @@ def _sorted(
     if size > _BYTES and shift < 64:
       popped = (kept.pop() for _ in range(len(kept)))  # So that they leave the memory.
       for file in _spread(itertools.chain(popped, tables), table.schema, shift):
-        yield from _sorted(file, bits, shift + _FILE_BITS)
+        yield from whole_devices(file, shift + _FILE_BITS)
       return
   if kept:
     del table
-    keys, name = _keys(kept, bits)
-    pa.default_memory_pool().release_unused()
-    keys.sort()
-    yield keys, name
+    yield kept
 
 
 def _spread(

@@ -5,6 +5,7 @@ Tallies of different devices add up, so parts of the sorted rows are counted apa
 
 import collections
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Sequence
 from concurrent import futures
@@ -102,13 +103,19 @@ def count(
   exposure = exposure_lib.Exposure(claims, [run.log.num_rounds for run in runs])
   declared = runs_lib.declared_schemas(claims)
   threads = len(os.sched_getaffinity(0))
-  total = Tally((counts.DeviceCounts(),) * len(runs))
+  total = nothing = Tally((counts.DeviceCounts(),) * len(runs))
   parts: collections.deque[futures.Future[Tally]] = collections.deque()
+
+  def counted(tables):
+    of_rows = (_count(*r, exposure, num_exposed, declared) for r in by_device.rows(runs, tables))
+    return functools.reduce(lambda a, b: a.plus(b, num_exposed), of_rows, nothing)
+
   with futures.ThreadPoolExecutor(threads) as pool:
-    for rows in by_device.read(runs, progress):
-      parts.append(pool.submit(_count, *rows, exposure, num_exposed, declared))
+    for tables in by_device.whole_devices(by_device.read(runs, progress)):
+      parts.append(pool.submit(counted, tables))
       if len(parts) > threads:
         total = total.plus(parts.popleft().result(), num_exposed)
+        progress(f'{total.num_devices:,} devices counted')
     for part in parts:
       total = total.plus(part.result(), num_exposed)
   return total
