@@ -1,4 +1,4 @@
-"""Peer's side of the benchmark: the embedded engine's bare query.
+"""Peer's side of the benchmark: DuckDB's bare query.
 
 peer.py FILE.parquet THREADS   prints the minimal separation
 """

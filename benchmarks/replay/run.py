@@ -1,4 +1,4 @@
-"""Replays logs in turn with the engine's bare query and writes the table.
+"""Replays logs in turn with DuckDB's bare query and writes the table.
 
 python -m benchmarks.replay.run --only=replay-13M-text
 """
