@@ -1,5 +1,7 @@
 """Banded Toeplitz strategies: their matrix, sensitivity and errors, and what they refuse."""
 
+import math
+
 import hypothesis
 import numpy as np
 import pytest
@@ -98,3 +100,27 @@ def test_refuses_errors_that_cannot_be_computed():
     error.error(banded_toeplitz.BandedToeplitz([1.0]), 10**6, schedule)
   with pytest.raises(ValueError, match='num_rounds=9.*8 rounds'):
     error.error(banded_toeplitz.BandedToeplitz([1.0], 8), 9)
+
+
+def test_sensitivity_of_a_billion_rounds():
+  schema = schemas.MinSep(num_rounds=10**9, min_sep=100)
+  coefficients = 1.0 / np.arange(1.0, 301.0)
+  value, kind = sensitivity.sensitivity(banded_toeplitz.BandedToeplitz(coefficients), schema)
+  period = coefficients.reshape(3, 100).sum(axis=0)
+  assert kind == 'exact'
+  assert value == pytest.approx(math.sqrt(1e7 * period @ period), rel=1e-6)
+  mixed = banded_toeplitz.BandedToeplitz(coefficients * (-1.0) ** np.arange(300))
+  bound, kind = sensitivity.sensitivity(mixed, schema)
+  assert kind in ('exact', 'upper_bound')
+  assert bound <= value * (1 + 1e-6)
+
+
+def test_errors_of_a_billion_rounds():
+  """Nearly all rounds are at the limit, and errors are those of a constant."""
+  strategy = banded_toeplitz.BandedToeplitz([1.0, 0.5, 0.25])
+  result = error.error(strategy, 10**9)
+  assert result.max == pytest.approx(np.sqrt(1e9) / 1.75, rel=1e-6)
+  assert result.rms == pytest.approx(np.sqrt(1e9 / 2) / 1.75, rel=1e-6)
+  normalised = banded_toeplitz.BandedToeplitz(strategy.coefficients, 10**9)
+  norm = np.linalg.norm(strategy.coefficients)
+  assert error.error(normalised, 10**9).max == pytest.approx(norm * result.max, rel=1e-6)

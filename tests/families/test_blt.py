@@ -110,3 +110,56 @@ def test_coefficients_never_increase(pairs):
   coefficients = blt.BLT(decay, scale).column(50)
   assert (coefficients >= 0.0).all()
   assert (np.diff(coefficients) <= 0.0).all()
+
+
+def test_figures_of_a_billion_rounds():
+  """Closed forms of one buffer, in steps that cannot go wrong."""
+  num_rounds, step, count = 10**9, 10**6, 10
+  decay, scale = 1.0 - 2.0**-30, 2.0**-16
+  strategy = blt.BLT([decay], [scale])
+  rate = -math.log1p(-(2.0**-30))
+
+  def powers(rate, length):
+    return math.expm1(-rate * length) / math.expm1(-rate)
+
+  # Between participations C's columns sum to scale · decay^r · carried.
+  square, carried = 0.0, 0.0
+  for a in range(count):
+    length = step if a < count - 1 else num_rounds - (count - 1) * step
+    left = scale * carried
+    square += (1.0 + left) ** 2
+    # The row of the participation itself, then the rest up to the next.
+    carried = decay * carried + 1.0
+    square += (scale * carried) ** 2 * powers(2.0 * rate, length - 1)
+    carried *= math.exp(-rate * (length - 1))
+  schema = schemas.MinSep(num_rounds=num_rounds, min_sep=step, max_participations=count)
+  result = sensitivity.sensitivity(strategy, schema)
+  assert math.isclose(result.value, math.sqrt(square), rel_tol=1e-13)
+
+  # C⁻¹ sums to limit + share · hat^i.
+  hat_rate = -math.log1p(-(2.0**-30 + scale))
+  limit = 2.0**-30 / (2.0**-30 + scale)
+  share = scale / (2.0**-30 + scale)
+  square = (
+    limit**2 * num_rounds
+    + 2.0 * limit * share * powers(hat_rate, num_rounds)
+    + share**2 * powers(2.0 * hat_rate, num_rounds)
+  )
+  result = error.error(strategy, num_rounds)
+  assert math.isclose(result.max, math.sqrt(square), rel_tol=1e-12)
+  assert result.rms < result.max
+
+
+@pytest.mark.parametrize('min_sep, most', [(1, None), (3, None), (10, 10**8)])
+def test_a_billion_rounds_with_very_many_participations(min_sep, most):
+  """Every round's contribution grows to that of the whole history."""
+  schema = schemas.MinSep(num_rounds=10**9, min_sep=min_sep, max_participations=most)
+  strategy = blt.BLT([0.5], [0.25])
+  value = sensitivity.sensitivity(strategy, schema).value
+  # Away from the start the columns' sum repeats itself every min_sep rows.
+  first = column(strategy, 50 * 30).astype(float)
+  total = np.zeros_like(first)
+  for start in range(0, first.size, min_sep):
+    total[start:] += first[: first.size - start]
+  period = total[-30:] @ total[-30:] / 30
+  assert value == pytest.approx(math.sqrt(1e9 * period), rel=1e-7)

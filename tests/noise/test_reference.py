@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fl_dpftrl.families import banded, base, linear_noise
-from tests import oracle
+from tests import every_family, oracle
 from tests.noise import plain
 
 
@@ -69,3 +69,13 @@ def test_rows_of_z_that_are_read_again_in_other_proportions_are_refused():
   strategy.weights = (0.5, 1.0)
   made = oracle.rows(stream_of(strategy, np.eye(2), bits=30), 2) * 2.0**-30
   np.testing.assert_allclose(made, np.sqrt(5.0) * np.array([[1, 0], [0.5, 1]]), rtol=1e-8)
+
+
+@pytest.mark.parametrize('name', sorted(set(every_family.NAMES) - {'tree_online'}))
+def test_rows_are_the_product_of_noising_matrix_and_normals(name):
+  """Where each round draws one row of Z, up to the signs of normals."""
+  strategy = every_family.example(name, 9)
+  if strategy.num_noise_rows(9) != 9:
+    return
+  made = oracle.rows(stream_of(strategy, np.eye(9)), 9) * 2.0**-34
+  np.testing.assert_allclose(np.abs(made), np.abs(strategy.noising_matrix(9)), atol=1e-8)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import sensitivity, workloads
+from fl_dpftrl.families import banded as family
 from fl_dpftrl.optimization import banded
 from fl_dpftrl.optimization.problem import Problem
 from fl_dpftrl.participation import schemas
@@ -122,3 +123,14 @@ def test_reaches_what_is_known(n, b, k, num_bands, known):
 def test_refuses(schema, options, message):
   with pytest.raises(ValueError, match=message):
     banded.optimize(Problem(schema), **options)
+
+
+def test_the_mean_is_at_a_minimum():
+  problem = Problem(SINGLE, 'rms')
+  strategy = banded.optimize(problem, 6)
+  best = problem.loss(strategy)
+  generator = np.random.default_rng(0)
+  for _ in range(20):
+    noise = generator.normal(size=strategy.coefficients.shape, scale=3e-3)
+    other = family.Banded(strategy.coefficients + (strategy.coefficients != 0) * noise)
+    assert problem.loss(other) >= best * (1 - 1e-5)

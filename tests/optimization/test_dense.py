@@ -138,3 +138,19 @@ def test_many_participations_equal_a_general_minimiser():
   scale = math.sqrt(size)
   assert best >= found.bound * scale * (1.0 - 1e-9)
   assert best == pytest.approx(found.loss * scale, rel=1e-3)
+
+
+def test_equals_a_general_minimiser():
+  """Over all C with columns of norm 1, with numerical gradients."""
+  size = 6
+  lower, queries = np.tril_indices(size), np.tri(size)
+
+  def objective(entries):
+    matrix = np.zeros((size, size))
+    matrix[lower] = entries
+    matrix /= np.linalg.norm(matrix, axis=0)
+    return np.linalg.norm(queries @ np.linalg.inv(matrix))
+
+  result = optimize_lib.minimize(objective, np.eye(size)[lower], method='L-BFGS-B', tol=1e-14)
+  best = dense.solve(once(size), tolerance=1e-10)
+  assert best.loss * math.sqrt(size) == pytest.approx(result.fun, rel=1e-6)

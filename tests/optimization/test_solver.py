@@ -8,6 +8,14 @@ from hypothesis import strategies as st
 from fl_dpftrl.optimization import many_starts, solver
 
 
+def rosenbrock(x):
+  a, b = x[1:] - x[:-1] ** 2, 1.0 - x[:-1]
+  grad = np.zeros_like(x)
+  grad[:-1] = -400.0 * x[:-1] * a - 2.0 * b
+  grad[1:] += 200.0 * a
+  return float(100.0 * a @ a + b @ b), grad
+
+
 def barrier(x):
   """x − ln x has no value at or below 0, where its slope is steepest."""
   if (x <= 0.0).any():
@@ -56,3 +64,10 @@ def test_the_projection_is_the_nearest_monotone_sequence(values):
   rest = values - nearest
   assert rest @ nearest == pytest.approx(0.0, abs=1e-9)
   assert (np.cumsum(rest) <= 1e-9).all()
+
+
+def test_finds_the_end_of_a_curved_valley():
+  steps = []
+  point, _ = solver.minimize(rosenbrock, np.zeros(10), progress=lambda i, _: steps.append(i))
+  np.testing.assert_allclose(point, 1.0, atol=1e-5)
+  assert len(steps) < 200

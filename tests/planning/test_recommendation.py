@@ -7,10 +7,23 @@ import pytest
 from fl_dpftrl import accounting, sensitivity
 from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.planning import candidates as compared
+from fl_dpftrl.planning import forecast as forecast_lib
 from fl_dpftrl.planning import planner, search
 from fl_dpftrl.planning import recommendation as lib
 from fl_dpftrl.simulation import scenario
 from fl_dpftrl.strategies import files
+
+
+def outcome(schema):
+  return forecast_lib.Outcome(
+    seed=0,
+    report_goal=50,
+    num_rounds=schema.num_rounds,
+    min_sep=schema.min_sep,
+    max_participations=schema.participations,
+    days=3.0,
+  )
+
 
 PLANNED = participation.MinSep(num_rounds=60, min_sep=9, max_participations=4)
 SCHEMAS = (
@@ -158,3 +171,25 @@ def test_nothing_will_do():
       noise_multiplier=9.0,
       strategies=['banded-b16'],
     )
+
+
+def test_stated_margins_are_those_of_the_planned_schema(found):
+  best = recommend(found)
+  planned = best.planned
+  # No more participations than planned for fit, so there is no margin on k.
+  seen = outcome(
+    dataclasses.replace(
+      planned, min_sep=planned.min_sep + 1, max_participations=planned.participations
+    )
+  )
+  plan = planner.Plan(
+    scenario=scenario.Scenario(population=100, report_goal=50),
+    forecast=forecast_lib.Forecast(outcomes=(seen,)),
+    best=best,
+    skipped=(),
+    max_copies=16,
+    objective='max',
+  )
+  words = ' '.join(plan.assumptions)
+  assert len(plan.assumptions) == 4 + 3 + 1
+  assert 'with a margin of 1 rounds on b and 0 on k' in words

@@ -250,3 +250,18 @@ def test_nothing_is_written_once_it_is_closed(tmp_path):
     mine = [each for each in threading.enumerate() if each not in before and each.name == 'noise']
     assert not mine
     shutil.rmtree(tmp_path / 'n')
+
+
+def test_a_fork_is_given_no_row(tmp_path):
+  with opened(tmp_path) as rows:
+    rows.row(0)
+    child = os.fork()
+    if not child:
+      try:
+        rows.integers(1)
+      except ValueError as error:
+        os._exit(7 if 'opened by another process' in str(error) else 1)
+      finally:
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert rows.next_row == 1

@@ -120,3 +120,14 @@ def test_the_first_rounds_are_not_always_the_worst():
   )[0]
   np.testing.assert_allclose(first**2, [55.0, 57.0])
   assert nested.worst_square(nested.forest(16), schemas.MinSep(16, 3, 5)) == (57, True)
+
+
+@pytest.mark.parametrize('n, k', [(10**4, 777), (10**4, None), (10**6, None)])
+def test_participation_in_any_round_fills_subtrees(n, k):
+  """With min_sep 1 the first k rounds fill every height at once."""
+  count = k or n
+  expected = sum(
+    min(count >> h, n >> h) * 4**h + ((count % 2**h) ** 2 if count >> h < n >> h else 0)
+    for h in range(n.bit_length())
+  )
+  assert nested.worst_square(nested.forest(n), schemas.MinSep(n, 1, k)) == (expected, True)

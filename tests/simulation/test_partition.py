@@ -3,12 +3,15 @@
 import itertools
 import math
 
+import hypothesis
 import numpy as np
 import pytest
 import scipy.stats
+from hypothesis import strategies as st
 
 from fl_dpftrl.amplification import sampling
 from fl_dpftrl.simulation import partition
+from tests import drawn
 
 EVERY = sorted(sampling.BATCHES)
 
@@ -116,3 +119,46 @@ SCHEME = sampling.Shuffled(num_rounds=3, num_examples=9, batch_size=2)
 def test_refuses(change, message):
   with pytest.raises(ValueError, match=message):
     partition.Partition(**{'scheme': SCHEME, 'seed': 0, **change})
+
+
+@hypothesis.given(scheme=drawn.schemes(), seed=st.integers(0, 2**40))
+def test_every_round_draws_of_its_part(scheme, seed):
+  seen = cohorts(scheme, seed)
+  assert [c.round for c in seen] == list(range(scheme.num_rounds))
+  for cohort in seen:
+    ids = cohort.device_ids
+    assert ids.dtype == np.int64
+    assert (np.diff(ids) > 0).all()
+    assert (ids % scheme.num_parts == cohort.round % scheme.num_parts).all()
+    assert not ids.size or 0 <= ids[0] <= ids[-1] < scheme.num_examples
+    # What is left over of equal parts is never drawn.
+    assert (ids < scheme.num_parts * scheme.part_size).all()
+    if not isinstance(scheme, sampling.CyclicPoisson):
+      assert ids.size == scheme.batch_size
+    assert cohort.started < cohort.closed
+
+
+@hypothesis.given(scheme=drawn.schemes(), seed=st.integers(0, 2**40))
+def test_passes_visit_every_example_once(scheme, seed):
+  hypothesis.assume(isinstance(scheme, sampling.Shuffled))
+  rows = included(scheme, seed)
+  for part in range(scheme.num_parts):
+    turns = rows[part :: scheme.num_parts, part :: scheme.num_parts]
+    turns = turns[:, : scheme.part_size]
+    passes = [turns[i : i + scheme.pass_turns] for i in range(0, len(turns), scheme.pass_turns)]
+    for one in passes:
+      assert (one.sum(axis=0) <= 1).all()
+      if len(one) == scheme.pass_turns:
+        left_out = scheme.part_size % scheme.batch_size
+        assert (one.sum(axis=0) == 0).sum() == left_out
+      if isinstance(scheme, sampling.ShuffledOnce):
+        np.testing.assert_array_equal(one, passes[0][: len(one)])
+
+
+def test_orders_differ_from_pass_to_pass_and_rounds_may_be_empty():
+  scheme = sampling.Shuffled(num_rounds=40, num_examples=200, batch_size=10, num_parts=2)
+  firsts = {tuple(c.device_ids // 2) for c in cohorts(scheme) if c.round % 20 < 2}
+  assert len(firsts) == 4
+  few = sampling.CyclicPoisson(num_rounds=200, num_examples=10, batch_size=0.5)
+  sizes = [c.device_ids.size for c in cohorts(few)]
+  assert len(sizes) == 200 and min(sizes) == 0 < max(sizes)

@@ -138,3 +138,23 @@ def test_a_block_puts_back_what_ran_computations_before(in_process):
   assert stack.current is before
   with pytest.raises(RuntimeError, match='stopped'), stack.install(context):
     tff.federated_computation(lambda: tff.federated_value(1, tff.SERVER))()
+
+
+def test_sums_that_follow_from_each_other(in_process):
+  """The second sum needs a value of each client that the first one kept."""
+
+  @tff.tensorflow.computation(np.float32, np.float32)
+  def squared_deviation(x, mean):
+    return (x - mean) ** 2
+
+  @tff.federated_computation(FLOATS)
+  def variance(values):
+    half = tff.federated_map(tff.tensorflow.computation(lambda x: x / 2.0, np.float32), values)
+    mean = tff.federated_broadcast(tff.federated_mean(half))
+    deviations = tff.federated_map(squared_deviation, (half, mean))
+    return tff.federated_mean(deviations), deviations, mean
+
+  with in_process():
+    found, deviations, mean = variance([2.0, 4.0, 12.0])
+  assert (found, mean) == (pytest.approx(14 / 3), 3.0)
+  assert deviations == [4.0, 1.0, 9.0]

@@ -133,3 +133,14 @@ def test_secret_seeds_of_noise_stay_the_operating_systems(in_process):
     with in_process():
       found.extend([seed(), seed()])
   assert np.unique(np.stack(found)).size == 8
+
+
+def test_draws_are_standard(in_process):
+  comp = on_clients(
+    lambda x: tf.concat([tf.random.normal([20_000]), tf.random.uniform([20_000])], 0) + x
+  )
+  with in_process():
+    normal, uniform = np.split(comp([0.0])[0], 2)
+  assert abs(normal.mean()) < 0.03 and abs(normal.std() - 1.0) < 0.02
+  assert uniform.min() >= 0.0 and uniform.max() < 1.0
+  assert abs(uniform.mean() - 0.5) < 0.01
