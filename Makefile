@@ -21,7 +21,7 @@ STUDY ?= docstrings
 STUDY_RUN ?= runs/studies/$(STUDY)
 # Tests that need TensorFlow Federated; the others make up test-core.
 TFF_TESTS := tests/aggregators tests/auditing/test_processes.py \
-  tests/docs/test_programs.py tests/experiments tests/training/test_guarded.py tests/noise/stream \
+  tests/docs/test_programs.py tests/experiments tests/noise/stream \
   tests/rounds/test_equal_to_tff.py tests/tff_inprocess \
   tests/study/test_own_model.py tests/training
 # One thread for linear algebra, as the command line has.

@@ -1,4 +1,4 @@
-"""The participation log, version 1: columns, and writers of whole logs.
+"""The participation log: columns, and writers of whole logs.
 
 The log has one row for each device in the cohort of a round that consumed a noise row: `round`
 (int64, from 0, the index of the noise row), `device_id` (text or int64) and, optionally,
