@@ -9,7 +9,7 @@ and a part of the bin revealed.
 Revealed here: one of the b classes {r, r + R, …, r + (m − 1)R} mod b with R = ⌊b/m⌋, drawn
 uniformly; each bin is in m of them. c is the largest entry of G between two bins of a class, c + d
 the largest on its diagonal: c 11ᵀ + d I dominates, and L becomes exp(N(−c/2, c)) times the mean of
-m independent lognormal variables X of mean 1. The class size with the smallest ε is taken.
+m independent lognormal variables X of mean 1. Any class size is valid, and a small ε is looked for.
 
 The law of Σ X is computed on a grid. All that is replaced is replaced by more:
 
@@ -26,7 +26,6 @@ docs/decisions/secret-participation.md has the theorem, and what was checked.
 
 import functools
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import scipy.fft
@@ -45,14 +44,7 @@ _TILTS = np.geomspace(1e-2, 1e2, 30)  # of Chernoff bounds, over the length of t
 def epsilon(gram: np.ndarray, delta: float) -> float:
   """Returns ε at δ of bins with this G, never too small; at most that without amplification."""
   gaussian.check_delta(delta)
-  best, chosen = gaussian.epsilon(_multiplier(gram.diagonal().max()), delta), None
-  for size in _sizes(len(gram)):
-    law = _Law(*_spread(gram, size), size, delta)
-    value = law.epsilon(best, absent=False)
-    if value >= best and chosen is not None:
-      break
-    if value < best:
-      best, chosen = value, law
+  best, chosen = _best_class(gram, delta)
   others = absent_epsilon(gram, delta)
   if others > best and chosen is not None and chosen.delta(best, absent=True) > delta:
     others = min(others, chosen.epsilon(others, absent=True))
@@ -71,17 +63,32 @@ def _multiplier(square: float) -> float:
   return (1.0 - 1e-12) / math.sqrt(square)
 
 
-def _sizes(num_bins: int) -> Iterator[int]:
-  """Yields class sizes from 2 to num_bins, in steps of a third to a half."""
-  size = 2
-  while size < num_bins:
-    yield size
-    if size % 3 and size > 2:
-      size += size // 2
+def _best_class(gram: np.ndarray, delta: float) -> tuple[float, '_Law | None']:
+  """Returns the smallest ε of `present`, and the law that has it; None without amplification.
+
+  Class sizes are tried in steps that double while ε falls, then by halves around the best.
+  """
+  best, chosen = gaussian.epsilon(_multiplier(gram.diagonal().max()), delta), None
+  sizes = sorted({len(gram) // apart for apart in range(1, len(gram) // 2 + 1)})
+  low, at, high, step = -2, -1, len(sizes), 1  # The best one's index is between low and high.
+  while high - low > 2:
+    if step:
+      probe = min(at + step, high - 1)
     else:
-      size = 3 if size == 2 else size // 3 * 4
-  if num_bins > 1:
-    yield num_bins
+      probe = (at + (high if high - at > at - low else low)) // 2
+    law = _Law(*_spread(gram, sizes[probe]), sizes[probe], delta)
+    value = law.epsilon(best, absent=False)
+    better = value < best or chosen is None
+    if not better:
+      low, high = (low, probe) if probe > at else (probe, high)
+    elif probe > at:
+      low, at = at, probe
+    else:
+      at, high = probe, at
+    if value < best:
+      best, chosen = value, law
+    step = 2 * step if better and at + 1 < high else 0
+  return best, chosen
 
 
 def _spread(gram: np.ndarray, size: int) -> tuple[float, float]:
