@@ -45,7 +45,14 @@ setuptools.setup(
     'tqdm>=4.66',
   ],
   extras_require={
-    'test': ['hypothesis>=6.100', 'jax>=0.4.30', 'mpmath>=1.3', 'pytest>=8', 'pytest-xdist>=3.5'],
+    'test': [
+      'hypothesis>=6.100',
+      'jax>=0.4.30',
+      'mpmath>=1.3',
+      'pytest>=8',
+      'pytest-xdist>=3.5',
+      'sqlglot>=30',
+    ],
     'machines': ['ray>=2.60'],  # clients and noise on several machines
     # fl_dpftrl.adapters, each with its library
     'flower': ['flwr>=1.41'],

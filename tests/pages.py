@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import shlex
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -22,6 +23,13 @@ def programs(page: str) -> list[str]:
   text = (DOCS / page).read_text()
   blocks = re.findall(r'^( *)```python\n(.*?)^ *```$', text, re.DOTALL | re.MULTILINE)
   return [textwrap.dedent(block) for _, block in blocks]
+
+
+def commands(page: str) -> list[list[str]]:
+  """Returns the words of each `fl-dpftrl` command in the fences of a page in docs/."""
+  blocks = re.findall(r'^```\n(fl-dpftrl .*?)^```$', (DOCS / page).read_text(), re.DOTALL | re.M)
+  lines = ''.join(blocks).replace('\\\n', '').splitlines()
+  return [shlex.split(line)[1:] for line in lines]
 
 
 def read_by() -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Counts a large log by the statement for warehouses, and by `replay`: the figures are the same.
 
-    python -m benchmarks.replay.counted
+    python -m benchmarks replay-counted
 
 The statement runs in DuckDB. The log has 47.5 million rows, and stays in benchmarks/.cache.
 """

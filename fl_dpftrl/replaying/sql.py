@@ -22,7 +22,6 @@ MOST_ROUNDS = 10_000
 TOLERANCE = 1e-9
 """Relative errors that sums of a warehouse may have."""
 
-_VERSION = 1
 _SCALE = 1 << 20
 _SAVED = {
   'bigquery': 'bq load --source_format=PARQUET DATASET.gram gram.parquet; save the result as CSV',
@@ -113,8 +112,9 @@ def statement(strategy: base.Strategy, num_rounds: int, dialect: str) -> str:
 
 
 def made_for(strategy: base.Strategy, num_rounds: int) -> int:
-  """Returns a number below 2^60 that tells strategies, numbers of rounds and statements apart."""
-  text = f'{document.strategy_digest(strategy)} {num_rounds} {_VERSION}'
+  """Returns a number below 2^60 that tells strategies, numbers of rounds and texts apart."""
+  query = _TEXT[_TEXT.index('WITH ') :]  # A comment may change.
+  text = f'{document.strategy_digest(strategy)} {num_rounds} {_SCALE} {TOLERANCE} {query}'
   return int(hashlib.sha256(text.encode()).hexdigest()[:15], 16)
 
 

@@ -4,10 +4,14 @@ import ast
 import json
 import re
 
+import duckdb
+import numpy as np
 import pytest
+import sqlglot
 
 import fl_dpftrl
 from tests import pages
+from tests.commands import lines
 
 ROOT = pages.DOCS.parent
 # They begin without a command.
@@ -41,6 +45,38 @@ def test_programs_without_tensorflow_run():
   for program in pages.programs('guarantee.md'):
     exec(compile(program, 'guarantee.md', 'exec'), names)
   assert names['guarantee'].sensitivity is not None
+
+
+def printed(words, folder):
+  done = lines.run(words, cwd=folder)
+  assert done.returncode == 0, done.stderr
+  return done.stdout
+
+
+@pytest.mark.slow
+def test_commands_of_sampled_batches_print_what_their_page_shows(tmp_path):
+  told = [printed(words, tmp_path) for words in pages.commands('sampled-batches.md')]
+  text = (pages.DOCS / 'sampled-batches.md').read_text()
+  (shown,) = re.findall('```\n( +worst case.*?)```', text, re.DOTALL)
+  assert shown in told[2] and len(told) == 6
+
+
+@pytest.mark.slow
+def test_commands_for_a_warehouse_give_the_figures_of_the_log(tmp_path):
+  """DuckDB is the warehouse, and reads the text as BigQuery does."""
+  rounds, ids = np.nonzero(np.random.default_rng(0).random((200, 50)) < 0.02)
+  fl_dpftrl.write_log(tmp_path / 'log.parquet', rounds=rounds, device_ids=ids, num_rounds=200)
+  write, replay = pages.commands('warehouse.md')
+  printed(write, tmp_path)
+  (text,) = sqlglot.transpile((tmp_path / 'replay.sql').read_text(), 'bigquery', 'duckdb')
+  with duckdb.connect() as engine:
+    for name, file in (('participation', 'log'), ('gram', 'gram')):
+      engine.execute(f"CREATE TABLE {name} AS FROM '{tmp_path}/{file}.parquet'")
+    engine.execute(f"COPY ({text}) TO '{tmp_path}/result.parquet'")
+  of_log = ['--log=log.parquet' if 'counted' in word else word for word in replay]
+  first, other = (json.loads(printed([*w, '--json'], tmp_path)) for w in (replay, of_log))
+  differing = {name for name in {*first, *other} if first.get(name) != other.get(name)}
+  assert differing == {'log', 'assumptions', 'from_counts'}
 
 
 def test_the_reference_has_every_name():

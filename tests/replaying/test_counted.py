@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
+import sqlglot
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import refusals
@@ -109,36 +110,57 @@ def fixture_of_postgres():
     shutil.rmtree(folder)
 
 
+@pytest.fixture(name='counted_by', params=['duckdb', 'sqlite', 'postgres'])
+def fixture_counted_by(request, tmp_path):
+  """Runs the statement on an engine, and returns the path of its result."""
+  of_engine = {'duckdb': of_duckdb, 'sqlite': of_sqlite}.get(request.param)
+  of_engine = of_engine or request.getfixturevalue('of_postgres')
+  path = tmp_path / ('result.parquet' if request.param == 'duckdb' else 'result.csv')
+
+  def run(rows, strategy=BLT, gram=None):
+    text = sql.statement(strategy, N, request.param)
+    of_engine(rows, gram or sql.gram(strategy, N), text, path)
+    return path
+
+  return run
+
+
 def statement_of(run, **given):
   said = replay.replay(run, deltas=[1e-6, 1e-9], **given).to_json()
   return {name: value for name, value in said.items() if name not in OF_A_LOG}
 
 
 @pytest.mark.parametrize('text', [False, True])
-@pytest.mark.parametrize('engine', ['duckdb', 'sqlite', 'postgres'])
-def test_the_statement_is_that_of_the_log_digit_for_digit(engine, text, tmp_path, request):
-  result = tmp_path / ('result.parquet' if engine == 'duckdb' else 'result.csv')
-  of_engine = {'duckdb': of_duckdb, 'sqlite': of_sqlite}.get(engine)
-  of_engine = of_engine or request.getfixturevalue('of_postgres')
+def test_the_statement_is_that_of_the_log_digit_for_digit(counted_by, text, tmp_path):
   for seed, strategy in enumerate(STRATEGIES):
     rows = draw(seed, text)
     log = tmp_path / f'{seed}.parquet'
     dpftrl.write_log(log, rounds=rows[0], device_ids=rows[1], num_rounds=N)
-    of_engine(rows, sql.gram(strategy, N), sql.statement(strategy, N, engine), result)
     given = dict(noise_multiplier=2.0, declared_num_rounds=N)
-    run = counted.open_counted(result, strategy, num_rounds=N, **given)
+    run = counted.open_counted(counted_by(rows, strategy), strategy, num_rounds=N, **given)
     assert statement_of(run) == statement_of(dpftrl.open_run(log, strategy, **given))
     replaced = statement_of(run, adjacency='replace_one')
     assert replaced['observed']['sensitivity'] > run.tally.most_exposed[0].square ** 0.5
 
 
-def rows_of(strategy=BLT, rows=None, gram=None):
+@pytest.mark.parametrize('dialect', sql.DIALECTS)
+def test_each_dialect_reads_the_text_alike(dialect):
+  """Its parser reads it, and DuckDB gives the same rows for what it means."""
+  text = sql.statement(BLT, N, dialect)
+  (meant,) = sqlglot.transpile(
+    text, read=dialect, write='duckdb', unsupported_level=sqlglot.ErrorLevel.RAISE
+  )
+  order = lambda rows: sorted(rows, key=repr)
+  assert order(rows_of(text=meant)) == order(rows_of())
+
+
+def rows_of(strategy=BLT, text=None):
   """Returns the rows that DuckDB gives."""
   with duckdb.connect() as engine:
-    table = dict(zip(('round', 'device_id'), rows or draw(0, True)))
-    engine.register('participation', pa.table(table))
-    engine.register('gram', sql.gram(strategy, N) if gram is None else gram)
-    return engine.execute(sql.statement(strategy, N, 'duckdb')).to_arrow_table().to_pylist()
+    engine.register('participation', pa.table(dict(zip(('round', 'device_id'), draw(0, True)))))
+    engine.register('gram', sql.gram(strategy, N))
+    result = engine.execute(text or sql.statement(strategy, N, 'duckdb'))
+    return result.to_arrow_table().to_pylist()
 
 
 def opened(rows, path, strategy=BLT, num_rounds=N):
@@ -155,21 +177,25 @@ def opened(rows, path, strategy=BLT, num_rounds=N):
     (dict(round=N), 'cohort of 40, which must be 0 to 39'),
     (dict(device_id=' spaced'), 'has spaces around it'),
     (dict(device_id='of the next row'), 'a device is twice in a round'),
+    (dict(gram=sql.gram(BLT, N).slice(1)), 'gram was not loaded as it was written'),
+    (dict(gram=sql.gram(dpftrl.TreeOnline(), N)), 'gram was not loaded as it was written'),
   ],
 )
-def test_a_faulty_table_is_refused(change, message, tmp_path):
+def test_a_faulty_table_is_refused(change, message, counted_by):
   rounds, ids = draw(0, True)
   if 'round' in change:
     rounds[5] = change['round']
-  elif change['device_id'] == ' spaced':  # Ids that the result names are seen by the rule of ids.
+  elif (
+    change.get('device_id') == ' spaced'
+  ):  # Ids that the result names are seen by the rule of ids.
     rounds, ids = [*rounds, *range(N)], [*ids, *[' spaced'] * N]
-  elif change['device_id']:
+  elif change.get('device_id'):
     rounds[5:7], ids[5:7] = [0, 0], ids[6:7] * 2
-  else:
+  elif 'device_id' in change:
     ids[5] = None
-  rows = rounds, ids
+  path = counted_by((rounds, ids), gram=change.get('gram'))
   with pytest.raises(refusals.LogError, match=message):
-    opened(rows_of(rows=rows), tmp_path / 'result.parquet')
+    counted.open_counted(path, BLT, noise_multiplier=2.0, num_rounds=N)
 
 
 def without(kind):
@@ -204,15 +230,17 @@ def test_counts_that_do_not_fit_are_refused(change, message, tmp_path):
     opened(change(rows_of()), tmp_path / 'result.parquet')
 
 
-def test_counts_of_another_strategy_or_gram_are_refused(tmp_path):
+def test_counts_of_another_strategy_or_text_are_refused(tmp_path, monkeypatch):
   path = tmp_path / 'result.parquet'
   with pytest.raises(refusals.LogError, match='made for another strategy or num_rounds'):
     opened(rows_of(), path, strategy=dpftrl.Identity())
   with pytest.raises(refusals.LogError, match='made for another strategy or num_rounds'):
     opened(rows_of(), path, num_rounds=N + 1)
-  for gram in (sql.gram(BLT, N).slice(1), sql.gram(dpftrl.TreeOnline(), N)):
-    with pytest.raises(refusals.LogError, match='gram was not loaded'):
-      opened(rows_of(gram=gram), path)
+  with monkeypatch.context() as patched:
+    patched.setattr(sql, '_TEXT', sql._TEXT.replace('SELECT MAX(square)', 'SELECT MIN(square)'))
+    rows = rows_of()
+  with pytest.raises(refusals.LogError, match='num_rounds, or by another text'):
+    opened(rows, path)
   negative = dpftrl.Banded(np.array([[1.0, 0.0], *[[1.0, -0.5]] * (N - 1)]))
   with pytest.raises(ValueError, match='negative entries'):
     sql.gram(negative, N)
@@ -257,7 +285,11 @@ def test_commands_from_a_table_to_a_statement(tmp_path, suffix):
     told.append(json.loads(done.stdout))
     assert done.stderr.splitlines()[-1].endswith('the declared schema was not kept')
     assert told[-1]['log'][0]['name'] == path.name and told[-1]['from_counts']
-    assert 'counts were given in place of the rows' in ' '.join(told[-1]['assumptions'])
+    said = ' '.join(told[-1]['assumptions'])
+    for words in ('counts were given in place of the rows', 'text of `fl-dpftrl sql` as it was',
+                  'on all rows of a table that did not change', 'device ids byte by byte',
+                  'spelled in two ways of Unicode or rounded to a float'):  # fmt: skip
+      assert words in said
     assert '--counted=COUNTS' in public.read_text()
   assert told[0].pop('violations')['num_devices'] > 0
   first, *others = ({k: v for k, v in one.items() if k not in OF_A_LOG} for one in told)
@@ -287,7 +319,9 @@ def test_what_does_not_go_with_counts_is_one_line(words, message, tmp_path, monk
   assert message in line or 'no such file' in line.lower()
 
 
-def test_groups_need_the_log(tmp_path):
+def test_groups_and_several_runs_need_the_log(tmp_path):
   run = opened(rows_of(), tmp_path / 'result.parquet')
+  with pytest.raises(refusals.LogError, match='result.parquet: holds counts, and no rows'):
+    replay.replay([run, run], deltas=1e-6)
   with pytest.raises(ValueError, match='group_size=2 needs the losses of as many devices'):
     replay.replay(run, deltas=1e-6, group_size=2)
