@@ -16,24 +16,12 @@ STRATEGY = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
 SCHEMA = dpftrl.MinSep(num_rounds=20, min_sep=5)
 
 
-@pytest.mark.parametrize(
-  'name, value',
-  [
-    ('initial', 0.0),
-    ('initial', 1e-13),
-    ('initial', float('inf')),
-    ('initial', True),
-    ('target_quantile', 0.0),
-    ('target_quantile', 1.0),
-    ('learning_rate', 0.0),
-    ('learning_rate', '1'),
-    ('rounds', -1),
-    ('rounds', 1.5),
-    ('rounds', True),
-    ('clipped_count_stddev', 0.0),
-    ('clipped_count_stddev', float('nan')),
-  ],
-)
+@pytest.mark.parametrize('name, value', [
+  ('initial', 0.0), ('initial', 1e-13), ('initial', float('inf')), ('initial', True),
+  ('target_quantile', 0.0), ('target_quantile', 1.0), ('learning_rate', 0.0),
+  ('learning_rate', '1'), ('rounds', -1), ('rounds', 1.5), ('rounds', True),
+  ('clipped_count_stddev', 0.0), ('clipped_count_stddev', float('nan')),
+])  # fmt: skip
 def test_refused_arguments_are_named(name, value):
   with pytest.raises(ValueError, match=rf'^{name} must be .* got {re.escape(repr(value))}'):
     dpftrl.AdaptiveClipping(**{'initial': 1.0, name: value})

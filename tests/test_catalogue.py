@@ -25,14 +25,11 @@ def banded_example(more=0.0):
 
 
 @pytest.mark.parametrize('name', [*every_family.NAMES, 'stamped twice'])
-@pytest.mark.parametrize(
-  'schema, workload',
-  [
-    (SCHEMA, workloads.Workload()),
-    (schemas.MinSep(num_rounds=7), workloads.Workload(0.9)),
-    (schemas.FixedSeparation(num_rounds=12, min_sep=5), workloads.Workload()),
-  ],
-)
+@pytest.mark.parametrize('schema, workload', [
+  (SCHEMA, workloads.Workload()),
+  (schemas.MinSep(num_rounds=7), workloads.Workload(0.9)),
+  (schemas.FixedSeparation(num_rounds=12, min_sep=5), workloads.Workload()),
+])  # fmt: skip
 def test_round_trip(tmp_path, name, schema, workload):
   path = tmp_path / 'a.json'
   if name == 'stamped twice':
@@ -95,47 +92,38 @@ def parameters(decay, scale):
   return {'parameters': {'buffer_decay': decay, 'output_scale': scale}}
 
 
-@pytest.mark.parametrize(
-  'changes, message',
-  [
-    ({'format': 'other'}, 'format'),
-    ({'version': 2}, 'version must be 1, got 2'),
-    ({'family': 'full'}, "family.*got 'full'"),
-    ({'family': ['blt']}, r"family must be text, got \['blt'\]"),
-    ({'family': 'identity'}, 'parameters of identity must be none'),
-    ({'made_by': 'x' * 10**6, 'family': 'x' * 10**6}, 'family must be one of'),
-    ({'parameters': {'buffer_decay': [0.9]}}, 'output_scale'),
-    ({'parameters': [0.9]}, 'parameters must be an object'),
-    (parameters(0.9, [0.5]), 'parameters: '),
-    (parameters([0.8], [0.5]), 'sensitivity'),
-    (parameters([0.5] * 5000, [0.0] * 5000), 'at most 64 entries, got 5000'),
-    ({'objective': 'mean'}, 'objective'),
-    ({'workload': 'sum'}, 'workload'),
-    ({'workload': 'momentum'}, 'momentum'),
-    ({'schema': {'participation': 'any'}}, 'participation'),
-    ({'schema': {'participation': 'min_sep', 'num_rounds': 12}}, 'min_sep'),
-    (described(num_rounds=0), 'num_rounds'),
-    (described(num_rounds=10**18), 'num_rounds must be at most'),
-    ({'sensitivity_kind': 'upper_bound'}, 'sensitivity_kind'),
-    ({'sensitivity': 10**19}, 'sensitivity is 1e'),
-    ({'made_by': 3}, 'made_by'),
-  ],
-)
+@pytest.mark.parametrize('changes, message', [
+  ({'format': 'other'}, 'format'),
+  ({'version': 2}, 'version must be 1, got 2'),
+  ({'family': 'full'}, "family.*got 'full'"),
+  ({'family': ['blt']}, r"family must be text, got \['blt'\]"),
+  ({'family': 'identity'}, 'parameters of identity must be none'),
+  ({'made_by': 'x' * 10**6, 'family': 'x' * 10**6}, 'family must be one of'),
+  ({'parameters': {'buffer_decay': [0.9]}}, 'output_scale'),
+  ({'parameters': [0.9]}, 'parameters must be an object'),
+  (parameters(0.9, [0.5]), 'parameters: '),
+  (parameters([0.8], [0.5]), 'sensitivity'),
+  (parameters([0.5] * 5000, [0.0] * 5000), 'at most 64 entries, got 5000'),
+  ({'objective': 'mean'}, 'objective'),
+  ({'workload': 'sum'}, 'workload'),
+  ({'workload': 'momentum'}, 'momentum'),
+  ({'schema': {'participation': 'any'}}, 'participation'),
+  ({'schema': {'participation': 'min_sep', 'num_rounds': 12}}, 'min_sep'),
+  (described(num_rounds=0), 'num_rounds'),
+  (described(num_rounds=10**18), 'num_rounds must be at most'),
+  ({'sensitivity_kind': 'upper_bound'}, 'sensitivity_kind'),
+  ({'sensitivity': 10**19}, 'sensitivity is 1e'),
+  ({'made_by': 3}, 'made_by'),
+])  # fmt: skip
 def test_refuses_fields_that_are_wrong(written, changes, message):
   assert re.search(message, refusal(written(**changes)))
 
 
-@pytest.mark.parametrize(
-  'text, words',
-  [
-    ('', 'not JSON, or cut short'),
-    ('{"format": "fl_', 'not JSON, or cut short'),
-    ('\xff', 'not JSON, or cut short'),
-    ('[]', 'it must hold a JSON object'),
-    ('{"format": "fl_dpftrl.strategy"}', 'version'),
-    ('{"sensitivity": NaN}', 'NaN'),
-  ],
-)
+@pytest.mark.parametrize('text, words', [
+  ('', 'not JSON, or cut short'), ('{"format": "fl_', 'not JSON, or cut short'),
+  ('\xff', 'not JSON, or cut short'), ('[]', 'it must hold a JSON object'),
+  ('{"format": "fl_dpftrl.strategy"}', 'version'), ('{"sensitivity": NaN}', 'NaN'),
+])  # fmt: skip
 def test_refuses_other_texts(tmp_path, text, words):
   path = tmp_path / 'a.json'
   path.write_text(text, encoding='latin-1')
@@ -187,14 +175,11 @@ def test_never_unpickles(with_arrays):
   assert not with_arrays.with_name('trapped').exists()
 
 
-@pytest.mark.parametrize(
-  'name, words',
-  [
-    ('../a.npz', 'must name an .npz beside the file'),
-    ('/etc/passwd', 'must name an .npz beside the file'),
-    ('', 'cannot be read'),
-  ],
-)
+@pytest.mark.parametrize('name, words', [
+  ('../a.npz', 'must name an .npz beside the file'),
+  ('/etc/passwd', 'must name an .npz beside the file'),
+  ('', 'cannot be read'),
+])  # fmt: skip
 def test_refuses_arrays_from_elsewhere(with_arrays, name, words):
   document = json.loads(with_arrays.read_text())
   document['parameters']['coefficients'] = {'npz': name}

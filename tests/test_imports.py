@@ -73,13 +73,10 @@ def test_light_calls():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'arguments, packages',
-  [
-    (['--help'], ('jinja2', 'matplotlib')),
-    (['replay', '--help'], ('dp_accounting', 'scipy.optimize', 'scipy.signal')),
-  ],
-)
+@pytest.mark.parametrize('arguments, packages', [
+  (['--help'], ('jinja2', 'matplotlib')),
+  (['replay', '--help'], ('dp_accounting', 'scipy.optimize', 'scipy.signal')),
+])  # fmt: skip
 def test_help_loads_what_it_needs_alone(arguments, packages):
   program = f'from fl_dpftrl.commands import main\nmain.main({arguments})'
   assert not loaded_by(program, packages)

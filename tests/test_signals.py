@@ -45,14 +45,11 @@ def ended(program: str, *arguments: object, **kwargs) -> subprocess.CompletedPro
   )
 
 
-@pytest.mark.parametrize(
-  'number, program, module, flags',
-  [
-    (TERM, 'fl_dpftrl.commands.main', 'numpy', ['describe', 'identity', '--num_rounds=4']),
-    (TERM, 'experiments.stackoverflow.train', 'absl', ['--output_dir=none']),
-    (INT, 'experiments.stackoverflow.study', 'argparse', ['--study=none', '--output_dir=none']),
-  ],
-)
+@pytest.mark.parametrize('number, program, module, flags', [
+  (TERM, 'fl_dpftrl.commands.main', 'numpy', ['describe', 'identity', '--num_rounds=4']),
+  (TERM, 'experiments.stackoverflow.train', 'absl', ['--output_dir=none']),
+  (INT, 'experiments.stackoverflow.study', 'argparse', ['--study=none', '--output_dir=none']),
+])  # fmt: skip
 def test_while_a_program_imports(program, module, flags, number):
   done = ended(AT_IMPORT, int(number), module, program, *flags)
   assert (done.returncode, done.stdout) == (128 + number, '')

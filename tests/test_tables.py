@@ -58,18 +58,15 @@ def test_no_device_is_named(results):
   assert 'carol' not in repr(named)
 
 
-@pytest.mark.parametrize(
-  'name, value, text',
-  [
-    ('rms_loss', 10.0, '10'),
-    ('rms_loss', 10.000000000000002, '10'),  # a rounding error alone
-    ('rms_loss', 1.0000000000000002, '1'),
-    ('rms_loss', 1.0000001, '1.00001'),
-    ('rms_loss', 0.1 + 0.2, '0.3'),
-    ('epsilon', 10.000000000000002, '10.0001'),  # a claim is rounded up whatever is above
-    ('rho', 10.000000000000002, '10.0001'),
-    ('noise_multiplier', 10.000000000000002, '10.0001'),
-  ],
-)
+@pytest.mark.parametrize('name, value, text', [
+  ('rms_loss', 10.0, '10'),
+  ('rms_loss', 10.000000000000002, '10'),  # a rounding error alone
+  ('rms_loss', 1.0000000000000002, '1'),
+  ('rms_loss', 1.0000001, '1.00001'),
+  ('rms_loss', 0.1 + 0.2, '0.3'),
+  ('epsilon', 10.000000000000002, '10.0001'),  # a claim is rounded up whatever is above
+  ('rho', 10.000000000000002, '10.0001'),
+  ('noise_multiplier', 10.000000000000002, '10.0001'),
+])  # fmt: skip
 def test_figures_are_rounded_up(name, value, text):
   assert tables.table({name: value}).split()[1] == text

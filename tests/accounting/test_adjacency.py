@@ -50,17 +50,14 @@ def test_a_lower_bound_stays_one():
   assert adjacency.scaled(value, 'zero_out', 2) == (2.0, kind)
 
 
-@pytest.mark.parametrize(
-  'arguments, message',
-  [
-    ({'adjacency': 'add_or_remove'}, 'add_or_remove is refused.*cohorts'),
-    ({'adjacency': 'add_remove'}, 'add_or_remove is refused.*cohorts'),
-    ({'adjacency': 'other'}, "one of zero_out, replace_one, got 'other'"),
-    ({'group_size': 0}, 'group_size.*0'),
-    ({'group_size': 1.5}, 'group_size.*1.5'),
-    ({'group_size': True}, 'group_size.*True'),
-  ],
-)
+@pytest.mark.parametrize('arguments, message', [
+  ({'adjacency': 'add_or_remove'}, 'add_or_remove is refused.*cohorts'),
+  ({'adjacency': 'add_remove'}, 'add_or_remove is refused.*cohorts'),
+  ({'adjacency': 'other'}, "one of zero_out, replace_one, got 'other'"),
+  ({'group_size': 0}, 'group_size.*0'),
+  ({'group_size': 1.5}, 'group_size.*1.5'),
+  ({'group_size': True}, 'group_size.*True'),
+])  # fmt: skip
 def test_refuses(arguments, message):
   with pytest.raises(ValueError, match=message):
     accounting.account(identity.Identity(), SCHEMA, noise_multiplier=1.0, delta=1e-6, **arguments)

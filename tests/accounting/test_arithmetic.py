@@ -91,15 +91,10 @@ def test_figures_grow_by_what_rounding_adds():
     accounting.calibrate(strategy, schema, delta=1e-8, epsilon=0.01, num_coordinates=2**53)
 
 
-@pytest.mark.parametrize(
-  'kinds, expected',
-  [
-    (('covered', 'covered'), 'covered'),
-    (('covered', 'lattice'), 'lattice'),
-    (('lattice', 'covered'), 'lattice'),
-    (('covered', 'not covered'), 'not covered'),
-  ],
-)
+@pytest.mark.parametrize('kinds, expected', [
+  (('covered', 'covered'), 'covered'), (('covered', 'lattice'), 'lattice'),
+  (('lattice', 'covered'), 'lattice'), (('covered', 'not covered'), 'not covered'),
+])  # fmt: skip
 def test_the_weakest_rounds_decide(kinds, expected):
   first, second = (
     COVERED(9 + i) if kind == 'covered' else arithmetic.Arithmetic(kind=kind)

@@ -83,14 +83,11 @@ def test_dp_accounting_composes_it_with_others():
   assert accountant.get_epsilon(0.5) == math.inf
 
 
-@pytest.mark.parametrize(
-  'arguments, words',
-  [
-    *(((value,), f'noise_multiplier.*{value}') for value in (0.0, -1.0, math.inf, math.nan)),
-    *(((1.0, delta), 'delta') for delta in (0.0, 1.0, 2.0, math.nan, '1e-6', [], [1e-6, 1.0])),
-    ((1e-160,), 'is too little noise'),
-  ],
-)
+@pytest.mark.parametrize('arguments, words', [
+  *(((value,), f'noise_multiplier.*{value}') for value in (0.0, -1.0, math.inf, math.nan)),
+  *(((1.0, delta), 'delta') for delta in (0.0, 1.0, 2.0, math.nan, '1e-6', [], [1e-6, 1.0])),
+  ((1e-160,), 'is too little noise'),
+])  # fmt: skip
 def test_refuses_noise_and_delta_out_of_range(arguments, words):
   with pytest.raises(ValueError, match=words):
     account(*arguments)
@@ -130,15 +127,12 @@ def test_calibrated_noise_leaves_room_for_whole_numbers(epsilon, num_coordinates
     accounting.calibrate(*given, epsilon=700.0, **others)
 
 
-@pytest.mark.parametrize(
-  'changes, words',
-  [
-    ({}, 'epsilon or rho'),
-    ({'epsilon': 1.0, 'rho': 1.0}, 'epsilon or rho'),
-    ({'epsilon': 1.0, 'delta': 0.0}, 'delta'),
-    *(({n: v}, f'{n}.*{v}') for n in ('epsilon', 'rho') for v in (0.0, -1.0, math.inf, '4')),
-  ],
-)
+@pytest.mark.parametrize('changes, words', [
+  ({}, 'epsilon or rho'),
+  ({'epsilon': 1.0, 'rho': 1.0}, 'epsilon or rho'),
+  ({'epsilon': 1.0, 'delta': 0.0}, 'delta'),
+  *(({n: v}, f'{n}.*{v}') for n in ('epsilon', 'rho') for v in (0.0, -1.0, math.inf, '4')),
+])  # fmt: skip
 def test_refuses_a_target_out_of_range(changes, words):
   with pytest.raises(ValueError, match=words):
     accounting.calibrate(identity.Identity(), ONCE, **{'delta': 1e-6, **changes})

@@ -66,17 +66,14 @@ def test_a_state_of_another_version_of_the_rows_is_refused(monkeypatch, noise_se
 
 
 @BOTH
-@pytest.mark.parametrize(
-  'changed, named',
-  [
-    (dict(strategy=OTHER), 'strategy'),
-    (dict(noise_multiplier=4.0), 'noise_multiplier'),
-    (dict(clip_norm=0.01), 'clip_norm'),
-    # The same standard deviation of the noise, for larger updates.
-    (dict(noise_multiplier=1.0, clip_norm=2.0), 'noise_multiplier'),
-    (dict(noise_seed=6), 'seed'),
-  ],
-)
+@pytest.mark.parametrize('changed, named', [
+  (dict(strategy=OTHER), 'strategy'),
+  (dict(noise_multiplier=4.0), 'noise_multiplier'),
+  (dict(clip_norm=0.01), 'clip_norm'),
+  # The same standard deviation of the noise, for larger updates.
+  (dict(noise_multiplier=1.0, clip_norm=2.0), 'noise_multiplier'),
+  (dict(noise_seed=6), 'seed'),
+])  # fmt: skip
 def test_another_factorys_state_is_refused(make, changed, named):
   noise = after(make(), 2)
   with pytest.raises(REFUSED, match=f'noise has another .*{named}'):

@@ -144,10 +144,8 @@ AT_CLIENTS = {
   'numpy': ('PyFunc', python),
   'python': ('EagerPyFunc', lambda x: vector(tf.py_function(remember, [x], tf.float32))),
   'stateless python': ('PyFuncStateless', stateless_python),
-  'python in a loop': (
-    'PyFunc',
-    lambda x: tf.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, python(v)), [0, x])[1],
-  ),
+  'python in a loop': ('PyFunc',
+    lambda x: tf.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, python(v)), [0, x])[1]),
   'python in a branch': ('PyFunc', lambda x: tf.cond(x[0] > 0, lambda: python(x), lambda: x)),
   'python in a data set': ('PyFunc', lambda x: Data.from_tensors(x).map(python).reduce(x, tf.add)),
   'python of a generator': ('(PyFunc|GeneratorDataset)', generator),
@@ -158,10 +156,8 @@ AT_CLIENTS = {
   'print': ('PrintV2', lambda x: after(tf.print(x, output_stream=f'file://{FILE}'), x)),
   'debugging': ('DebugIdentity', lambda x: raw.DebugIdentity(input=x, debug_urls=['file:///tmp'])),
   'cache': ('CacheDataset', lambda x: Data.from_tensors(x).cache(FILE).reduce(x, tf.add)),
-  'snapshot': (
-    'SnapshotDatasetV2',
-    lambda x: Data.from_tensors(x).snapshot(FILE).reduce(x, tf.add),
-  ),
+  'snapshot': ('SnapshotDatasetV2',
+    lambda x: Data.from_tensors(x).snapshot(FILE).reduce(x, tf.add)),
   'summary': ('SummaryWriter', summary_in_a_file),
   'data set from text': ('DatasetFromGraph', data_set_from_text),
   'batch of several clients': ('BatchFunction', batch_of_several_clients),
@@ -169,18 +165,14 @@ AT_CLIENTS = {
   'sampler that learns': ('LearnedUnigramCandidateSampler', sampler_that_learns),
   'draws that go on': ('RandomPoissonV2', draws_that_go_on),
   'iterator of another call': ('IteratorFromStringHandleV2', iterator_of_another_call),
-  'tensor of the session': (
-    'GetSessionTensor',
-    lambda x: vector(raw.GetSessionTensor(handle=tf.strings.as_string(x[0]), dtype=tf.float32)),
-  ),
+  'tensor of the session': ('GetSessionTensor',
+    lambda x: vector(raw.GetSessionTensor(handle=tf.strings.as_string(x[0]), dtype=tf.float32))),
   'memory of the call before': ('Empty', lambda x: x + raw.Empty(shape=[3], dtype=tf.float32)),
-  'constant that is written': (
-    'InplaceAdd',
-    lambda x: x + raw.InplaceAdd(x=tf.zeros([1, 3]), i=[0], v=x[None])[0],
-  ),
+  'constant that is written': ('InplaceAdd',
+    lambda x: x + raw.InplaceAdd(x=tf.zeros([1, 3]), i=[0], v=x[None])[0]),
   'order of addresses': ('TensorMapStackKeys', order_of_addresses),
   'words of an assertion': ('Assert', words_of_an_assertion),
-}
+}  # fmt: skip
 
 
 def around(leave, take):
@@ -356,31 +348,16 @@ CASES = {
   },
   'JAX computation': ('xla at clients in next', jax_computation, {}),
   'metrics through python': ('PyFunc at the server in next', shown(python), {}),
-  'python in the weights': (
-    'PyFunc at the server in get_model_weights',
-    honest,
-    dict(weights=lambda state: python(state['extra'])),
-  ),
-  'python at the start': (
-    'PyFunc at the server in initialize',
-    honest,
-    dict(copies=lambda state: at(lambda s: python(tf.zeros([3])), state)),
-  ),
-  'file at the server': (
-    'ReadFile at the server in next',
-    from_before(lambda: vector(tf.io.parse_tensor(tf.io.read_file(FILE), tf.float32))),
-    {},
-  ),
-  'names of files': (
-    'MatchingFiles at the server in next',
-    from_before(lambda: tf.cast(tf.size(tf.io.matching_files(f'{FILE}*')), tf.float32)),
-    {},
-  ),
-  'print at the server': (
-    'PrintV2 at the server in next',
-    shown(lambda v: after(tf.print(v), v)),
-    {},
-  ),
+  'python in the weights': ('PyFunc at the server in get_model_weights', honest,
+    dict(weights=lambda state: python(state['extra']))),
+  'python at the start': ('PyFunc at the server in initialize', honest,
+    dict(copies=lambda state: at(lambda s: python(tf.zeros([3])), state))),
+  'file at the server': ('ReadFile at the server in next',
+    from_before(lambda: vector(tf.io.parse_tensor(tf.io.read_file(FILE), tf.float32))), {}),
+  'names of files': ('MatchingFiles at the server in next',
+    from_before(lambda: tf.cast(tf.size(tf.io.matching_files(f'{FILE}*')), tf.float32)), {}),
+  'print at the server': ('PrintV2 at the server in next', shown(lambda v: after(tf.print(v), v)),
+    {}),
   'named queue': ('FIFOQueueV2 at the server in next', queued(raw.FIFOQueueV2), {}),
   'random queue': ('RandomShuffleQueueV2 at the server', queued(raw.RandomShuffleQueueV2), {}),
   'stage': (
@@ -393,11 +370,8 @@ CASES = {
   ),
   'stage with keys': ('MapStage at the server in next', staged_with_keys(), {}),
   'accumulator': ('ResourceConditionalAccumulator at the server in next', accumulated(), {}),
-  'words of an assertion in a branch': (
-    'Assert at the server in next',
-    shown(lambda v: after(tf.debugging.Assert(v[0] > 1e9, [tf.strings.format('{}', v)]), v)),
-    {},
-  ),
+  'words of an assertion in a branch': ('Assert at the server in next',
+    shown(lambda v: after(tf.debugging.Assert(v[0] > 1e9, [tf.strings.format('{}', v)]), v)), {}),
   'variable that a data set assigns': (LEARNS, variable_that_a_data_set_assigns, {}),
   'iterator in a table': (LEARNS, iterator_in_a_table, {}),
   'key of a selection': (LEARNS, key_of_a_selection, {}),
@@ -409,17 +383,11 @@ CASES = {
   'release with less noise': ('built with the aggregator', honest, dict(kind=Quieter)),
   'updates that grow once bounded': ('built with the aggregator', honest, dict(kind=Longer)),
   'seed that clients see': ('1 depends on the seed', seed_that_clients_see, {}),
-  'seed that everybody knows': (
-    'begin as the aggregator begins it',
-    honest,
-    dict(begins=lambda state: at(known_seed, state)),
-  ),
-  'seed that the start copies': (
-    'state.extra depends on the seed',
-    honest,
-    dict(copies=lambda state: at(number_of_seed, state)),
-  ),
-}
+  'seed that everybody knows': ('begin as the aggregator begins it', honest,
+    dict(begins=lambda state: at(known_seed, state))),
+  'seed that the start copies': ('state.extra depends on the seed', honest,
+    dict(copies=lambda state: at(number_of_seed, state))),
+}  # fmt: skip
 
 
 @functools.cache

@@ -159,15 +159,12 @@ def test_a_metric_without_noise_is_named():
   assert found.ok and found.metrics == ('1.step_size',)
 
 
-@pytest.mark.parametrize(
-  ('step', 'reason'),
-  [
-    (twice, 'releases 2 sums in a round'),
-    (same_row_again, 'must come from the state of the round'),
-    (fresh_noise, 'must come from the state of the round'),
-    (shown('seed'), '1 depends on the seed or the buffers of the noise'),
-  ],
-)
+@pytest.mark.parametrize(('step', 'reason'), [
+  (twice, 'releases 2 sums in a round'),
+  (same_row_again, 'must come from the state of the round'),
+  (fresh_noise, 'must come from the state of the round'),
+  (shown('seed'), '1 depends on the seed or the buffers of the noise'),
+])  # fmt: skip
 def test_noise_that_is_misused_is_refused(step, reason):
   found = check(step)
   assert not found.ok and reason in found.reason
@@ -180,10 +177,9 @@ def test_what_an_engine_keeps_is_secret(field):
   assert '1 depends on the seed or the buffers' in found.reason
 
 
-@pytest.mark.parametrize(
-  'other',
-  [make(noise_multiplier=0.1), make(clip_norm=2.0), make(noise_seed=1), make(dpftrl.TreeOnline())],
-)
+@pytest.mark.parametrize('other', [
+  make(noise_multiplier=0.1), make(clip_norm=2.0), make(noise_seed=1), make(dpftrl.TreeOnline()),
+])  # fmt: skip
 def test_a_process_of_another_aggregator_is_refused(other):
   found = process_check.check_process(process_of(plain(), honest), other)
   assert found.releases == 0 and found.unprotected == ('state.extra',)

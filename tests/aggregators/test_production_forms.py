@@ -11,15 +11,11 @@ pytestmark = pytest.mark.tff
 
 UPDATE = tff.TensorType(np.float32, [3])
 FORMS = {
-  'map_reduce': (
-    tff.backends.mapreduce.get_map_reduce_form_for_computation,
-    tff.backends.mapreduce.get_computation_for_map_reduce_form,
-  ),
-  'distribute_aggregate': (
-    tff.backends.mapreduce.get_distribute_aggregate_form_for_computation,
-    tff.backends.mapreduce.get_computation_for_distribute_aggregate_form,
-  ),
-}
+  'map_reduce': (tff.backends.mapreduce.get_map_reduce_form_for_computation,
+    tff.backends.mapreduce.get_computation_for_map_reduce_form),
+  'distribute_aggregate': (tff.backends.mapreduce.get_distribute_aggregate_form_for_computation,
+    tff.backends.mapreduce.get_computation_for_distribute_aggregate_form),
+}  # fmt: skip
 
 
 def rounds_of(strategy):

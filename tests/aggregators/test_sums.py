@@ -76,15 +76,12 @@ def test_what_is_not_known_to_sum_exactly_is_refused(inner):
   refused(inner, "^inner_factory must be 'secure', .* whose sums of whole numbers are exact, got")
 
 
-@pytest.mark.parametrize(
-  'inner, words',
-  [
-    (aggregators.SecureModularSumFactory(2**26), r'modulus 67108864.* report_goal=4 .* at least'),
-    (aggregators.SecureModularSumFactory(2**25, True), r'modulus 67108863'),
-    (aggregators.SecureModularSumFactory(2**51), r'less than 2\^51'),
-    (aggregators.SecureModularSumFactory(2**70), r'less than 2\^51'),
-  ],
-)
+@pytest.mark.parametrize('inner, words', [
+  (aggregators.SecureModularSumFactory(2**26), r'modulus 67108864.* report_goal=4 .* at least'),
+  (aggregators.SecureModularSumFactory(2**25, True), r'modulus 67108863'),
+  (aggregators.SecureModularSumFactory(2**51), r'less than 2\^51'),
+  (aggregators.SecureModularSumFactory(2**70), r'less than 2\^51'),
+])  # fmt: skip
 def test_a_modulus_without_room_is_refused(inner, words):
   refused(inner, words)
 

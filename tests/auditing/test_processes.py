@@ -155,24 +155,14 @@ def test_broken_aggregators_are_caught(made, check):
   assert not found.passed
 
 
-@pytest.mark.parametrize(
-  'aggregator, words',
-  [
-    (tff.aggregators.MeanFactory(), 'factory without weights, got MeanFactory'),
-    (tff.aggregators.SumFactory, 'factory without weights, got '),
-    (
-      tff.aggregators.SumFactory().create(tff.to_type(np.float32)),
-      'at least 16 coordinates, got 1',
-    ),
-    (tff.aggregators.SumFactory().create(tff.to_type((np.int32, [99]))), 'must take float32'),
-    (
-      tff.aggregators.MeanFactory().create(
-        tff.to_type((np.float32, [99])), tff.to_type(np.float32)
-      ),
-      'without weights',
-    ),
-  ],
-)
+@pytest.mark.parametrize('aggregator, words', [
+  (tff.aggregators.MeanFactory(), 'factory without weights, got MeanFactory'),
+  (tff.aggregators.SumFactory, 'factory without weights, got '),
+  (tff.aggregators.SumFactory().create(tff.to_type(np.float32)), 'at least 16 coordinates, got 1'),
+  (tff.aggregators.SumFactory().create(tff.to_type((np.int32, [99]))), 'must take float32'),
+  (tff.aggregators.MeanFactory().create(tff.to_type((np.float32, [99])), tff.to_type(np.float32)),
+   'without weights'),
+])  # fmt: skip
 def test_other_aggregators_are_refused(aggregator, words):
   with pytest.raises(ValueError, match=words):
     audit(aggregator)

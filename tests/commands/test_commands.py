@@ -22,19 +22,16 @@ def figures(found):
   return {name: found[name] for name in FIGURES}
 
 
-@pytest.mark.parametrize(
-  'mechanism, options, copies, family',
-  [
-    ('tree_full', '', 5, 'tree_full'),
-    ('multi_epoch', '', 0, 'dense'),
-    ('banded', '--num_bands=3 --objective=rms', 2, 'banded'),
-    ('banded_toeplitz', '', 5, 'banded_toeplitz'),
-    ('banded_sqrt', '', 23, 'banded_toeplitz'),
-    ('banded_inverse_sqrt', '--num_bands=4 --objective=rms', 0, 'banded_inverse'),
-    ('lambda_cgd', '', 0, 'lambda_cgd'),
-    ('blt', '--num_buffers=2 --objective=rms', 2, 'blt'),
-  ],
-)
+@pytest.mark.parametrize('mechanism, options, copies, family', [
+  ('tree_full', '', 5, 'tree_full'),
+  ('multi_epoch', '', 0, 'dense'),
+  ('banded', '--num_bands=3 --objective=rms', 2, 'banded'),
+  ('banded_toeplitz', '', 5, 'banded_toeplitz'),
+  ('banded_sqrt', '', 23, 'banded_toeplitz'),
+  ('banded_inverse_sqrt', '--num_bands=4 --objective=rms', 0, 'banded_inverse'),
+  ('lambda_cgd', '', 0, 'lambda_cgd'),
+  ('blt', '--num_buffers=2 --objective=rms', 2, 'blt'),
+])  # fmt: skip
 def test_optimize(tmp_path, result, mechanism, options, copies, family):
   path = tmp_path / 'found.json'
   found = result(f'optimize --mechanism={mechanism} {SCHEMA} {options} --output={path}')

@@ -87,16 +87,10 @@ ERRORS = [
   ('calibrate', f'{_SAMPLED}=poisson --epsilon=1 --group_size=2', 'group_size=2 is refused'),
   ('calibrate', f'{_SAMPLED}=poisson --epsilon=1 --strategy=blt-b400', 'banded strategy'),
   ('calibrate', f'{_SAMPLED}=fixed_size --rho=1', 'rho=1.0: give epsilon'),
-  (
-    'calibrate',
-    f'{_SAMPLED}=fixed_size --epsilon=1 --adjacency=add_or_remove',
-    'zero_out, replace_one.*add_or_remove',
-  ),
-  (
-    'calibrate',
-    f'{_SAMPLED}=shuffled --epsilon=1 --adjacency=add_or_remove',
-    'add_or_remove is refused',
-  ),
+  ('calibrate', f'{_SAMPLED}=fixed_size --epsilon=1 --adjacency=add_or_remove',
+   'zero_out, replace_one.*add_or_remove'),
+  ('calibrate', f'{_SAMPLED}=shuffled --epsilon=1 --adjacency=add_or_remove',
+   'add_or_remove is refused'),
   ('calibrate', f'{_SAMPLED}=shuffled --epsilon=1 --batch_size=0.5', 'batch_size.*0.5'),
   ('replay', '--log=nowhere.parquet', 'nowhere.parquet: no such file'),
   ('sql', '--dialect=tsql', "dialect.*'tsql'.*bigquery"),
@@ -135,11 +129,8 @@ ERRORS = [
   ('simulate', '--num_bins=3 --sampling=bins', '--report_goal=40 conflicts .* close at a goal'),
   ('simulate', '--num_parts=3', '--num_parts=3 needs --sampling'),
   ('simulate', f'{_SAMPLED}=poisson', '--population=4000 conflicts with'),
-  (
-    'simulate',
-    '--population=100 --report_goal=30 --timer_rounds=5',
-    'round 3 stalled.*timer_rounds of at most 3',
-  ),
+  ('simulate', '--population=100 --report_goal=30 --timer_rounds=5',
+   'round 3 stalled.*timer_rounds of at most 3'),
   ('plan', '--max_copies=-1', '--max_copies=-1'),
   ('plan', '--strategies=bread', "--strategies: 'bread'"),
   ('plan', '--output=plan.txt', '--output=plan.txt must end in .json'),
@@ -150,7 +141,7 @@ ERRORS = [
   ('audit', '--num_draws=9', 'num_draws must be at least 1000'),
   ('audit', '--executor=worker', 'invalid choice'),
   ('verify', '', 'log.parquet'),
-]
+]  # fmt: skip
 # Command lines without those flags.
 _HUGE = 'x' * 5000
 LINES = [
@@ -185,13 +176,9 @@ LINES = [
   ('simulate --scenario=absent.json', 'absent.json: No such file'),
 ]
 SCENARIO = {
-  'format': 'fl_dpftrl scenario',
-  'version': 1,
-  'population': 300,
-  'report_goal': 10,
-  'num_rounds': 30,
-  'timer_rounds': 8,
-}
+  'format': 'fl_dpftrl scenario', 'version': 1, 'population': 300, 'report_goal': 10,
+  'num_rounds': 30, 'timer_rounds': 8,
+}  # fmt: skip
 
 
 @pytest.fixture(scope='module')
@@ -239,24 +226,21 @@ def test_a_bad_line(run, folder, monkeypatch, line, words):
   refused(run, line, words)
 
 
-@pytest.mark.parametrize(
-  'change, words',
-  [
-    ({'format': 'other'}, 'no scenario file'),
-    ({'version': 2}, 'version must be 1, got 2'),
-    ({'populaton': 3}, "'populaton' is no property of a scenario"),
-    ({'population': True}, 'population must be a whole number, got True'),
-    ({'population': 0}, '--population must be at least 1'),
-    ({'dropout': '0.1'}, 'dropout must be a number'),
-    ({'seed': float('nan')}, '--scenario=scenario.json'),
-    ({'window_hours': [1, 'x']}, 'window_hours must be a list of numbers'),
-    ({'window_hours': [9, 3]}, 'window_hours'),
-    ({'daytime': 0.1, 'availability': 'always'}, 'daytime is for availability nightly'),
-    ({'availability': 3}, 'availability must be text'),
-    ({'timer_hours': 3.0}, 'timer_hours and timer_rounds exclude each other'),
-    ({'report_goal': None}, '--report_goal is needed, or --scenario'),
-  ],
-)
+@pytest.mark.parametrize('change, words', [
+  ({'format': 'other'}, 'no scenario file'),
+  ({'version': 2}, 'version must be 1, got 2'),
+  ({'populaton': 3}, "'populaton' is no property of a scenario"),
+  ({'population': True}, 'population must be a whole number, got True'),
+  ({'population': 0}, '--population must be at least 1'),
+  ({'dropout': '0.1'}, 'dropout must be a number'),
+  ({'seed': float('nan')}, '--scenario=scenario.json'),
+  ({'window_hours': [1, 'x']}, 'window_hours must be a list of numbers'),
+  ({'window_hours': [9, 3]}, 'window_hours'),
+  ({'daytime': 0.1, 'availability': 'always'}, 'daytime is for availability nightly'),
+  ({'availability': 3}, 'availability must be text'),
+  ({'timer_hours': 3.0}, 'timer_hours and timer_rounds exclude each other'),
+  ({'report_goal': None}, '--report_goal is needed, or --scenario'),
+])  # fmt: skip
 @pytest.mark.parametrize('command', ['simulate', 'plan --delta=1e-6 --epsilon=1'])
 def test_a_bad_scenario_file(run, folder, monkeypatch, tmp_path, command, change, words):
   shutil.copytree(folder, tmp_path, dirs_exist_ok=True)

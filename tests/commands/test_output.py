@@ -61,19 +61,16 @@ def test_what_tells_of_devices_is_for_the_operator_alone(run, log, tmp_path):
   assert len(found) == 6 and set(found.values()) == {0o644}
 
 
-@pytest.mark.parametrize(
-  'line, flag',
-  [
-    (REPLAY, 'report={folder}/page.html'),
-    (REPLAY, 'public_report={folder}/page.html'),
-    (REPLAY, 'evidence={folder}/evidence'),
-    (SIMULATE, 'output={folder}/log.parquet'),
-    (SIMULATE, 'output_scenario={folder}/scenario.json'),
-    (PLAN, 'output={folder}/strategy.json'),
-    (OPTIMIZE, 'output={folder}/strategy.json'),
-    (COMPARE, 'output={folder}'),
-  ],
-)
+@pytest.mark.parametrize('line, flag', [
+  (REPLAY, 'report={folder}/page.html'),
+  (REPLAY, 'public_report={folder}/page.html'),
+  (REPLAY, 'evidence={folder}/evidence'),
+  (SIMULATE, 'output={folder}/log.parquet'),
+  (SIMULATE, 'output_scenario={folder}/scenario.json'),
+  (PLAN, 'output={folder}/strategy.json'),
+  (OPTIMIZE, 'output={folder}/strategy.json'),
+  (COMPARE, 'output={folder}'),
+])  # fmt: skip
 def test_before_the_work(run, log, tmp_path, monkeypatch, line, flag):
   folder = tmp_path / 'folder'
   folder.mkdir()
@@ -92,13 +89,10 @@ def test_before_the_work(run, log, tmp_path, monkeypatch, line, flag):
   assert set(os.listdir(tmp_path)) == {'log.parquet', 'folder'} and not os.listdir(folder)
 
 
-@pytest.mark.parametrize(
-  'line, words',
-  [
-    (f'{REPLAY} --report={{page}}', 'ε'),
-    (f'{REPLAY} --json --public_report={{page}}', '"epsilon"'),
-  ],
-)
+@pytest.mark.parametrize('line, words', [
+  (f'{REPLAY} --report={{page}}', 'ε'),
+  (f'{REPLAY} --json --public_report={{page}}', '"epsilon"'),
+])  # fmt: skip
 def test_figures_are_printed_before_a_page_fails(run, log, tmp_path, monkeypatch, line, words):
   def full(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

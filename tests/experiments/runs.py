@@ -17,17 +17,10 @@ from tests.experiments import starts
 
 NUM_ROUNDS = 12
 SEEDED = [
-  '--dataset=synthetic',
-  '--mechanism=blt',
-  '--noise_multiplier=1',
-  '--noise_seed=11',
-  '--report_goal=6',
-  f'--num_rounds={NUM_ROUNDS}',
-  '--timer_rounds=4',
-  '--rounds_per_evaluation=6',
-  '--seed=3',
-  '--clip_norm=0.5',
-]
+  '--dataset=synthetic', '--mechanism=blt', '--noise_multiplier=1', '--noise_seed=11',
+  '--report_goal=6', f'--num_rounds={NUM_ROUNDS}', '--timer_rounds=4', '--rounds_per_evaluation=6',
+  '--seed=3', '--clip_norm=0.5',
+]  # fmt: skip
 FLAGS = [*SEEDED, '--clip_quantile=0.7', '--clip_rounds=8']
 """Flags of a run with a noise seed, whose clip norm is adaptive."""
 

@@ -26,20 +26,14 @@ def test_noise_is_calibrated_for_what_the_timers_enforce():
   assert most == pytest.approx(own.noise_multiplier * 10**0.5)
 
 
-@pytest.mark.parametrize(
-  'changes, words',
-  [
-    ({'epsilon': 0.0}, '--epsilon=0.0 must be positive'),
-    ({'epsilon': 1.0, 'timer_hours': 3.0}, '--timer_hours=3.0'),
-    ({}, '--noise_multiplier is missing'),
-    ({'max_epsilon': -1.0, 'noise_multiplier': 2.0}, '--max_epsilon=-1.0 must be positive'),
-    ({'max_epsilon': 8.0, 'noise_multiplier': 2.0}, 'needs --timer_rounds'),
-    (
-      {'max_epsilon': 8.0, 'noise_multiplier': 0.0, 'timer_rounds': 4},
-      'positive --noise_multiplier',
-    ),
-  ],
-)
+@pytest.mark.parametrize('changes, words', [
+  ({'epsilon': 0.0}, '--epsilon=0.0 must be positive'),
+  ({'epsilon': 1.0, 'timer_hours': 3.0}, '--timer_hours=3.0'),
+  ({}, '--noise_multiplier is missing'),
+  ({'max_epsilon': -1.0, 'noise_multiplier': 2.0}, '--max_epsilon=-1.0 must be positive'),
+  ({'max_epsilon': 8.0, 'noise_multiplier': 2.0}, 'needs --timer_rounds'),
+  ({'max_epsilon': 8.0, 'noise_multiplier': 0.0, 'timer_rounds': 4}, 'positive --noise_multiplier'),
+])  # fmt: skip
 def test_a_target_or_a_budget_that_cannot_be_met_is_refused(changes, words):
   with pytest.raises(ValueError, match=words):
     dataclasses.replace(HPARAMS, **{'noise_multiplier': None, **changes})

@@ -50,16 +50,13 @@ def test_a_missing_file_says_what_to_put_where(folder, name):
   assert name in message and str(folder) in message and '\n' not in message
 
 
-@pytest.mark.parametrize(
-  'name, content',
-  [
-    ('stackoverflow.sqlite', b'not a database' * 100),
-    ('stackoverflow.word_count', b''),
-    ('stackoverflow.word_count', b'the 3\n\na 2\n'),
-    ('stackoverflow.word_count', b'the 3\nthe 2\n'),
-    ('stackoverflow.word_count', b'\xff\xfe 3\n'),
-  ],
-)
+@pytest.mark.parametrize('name, content', [
+  ('stackoverflow.sqlite', b'not a database' * 100),
+  ('stackoverflow.word_count', b''),
+  ('stackoverflow.word_count', b'the 3\n\na 2\n'),
+  ('stackoverflow.word_count', b'the 3\nthe 2\n'),
+  ('stackoverflow.word_count', b'\xff\xfe 3\n'),
+])  # fmt: skip
 def test_a_damaged_file_is_named(folder, name, content):
   (folder / name).write_bytes(content)
   with pytest.raises(ValueError, match=f'{name} is not a'):

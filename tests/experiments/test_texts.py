@@ -106,38 +106,29 @@ def test_the_division_follows_from_names_and_seed_alone():
   }
 
 
-@pytest.mark.parametrize(
-  'name, content, words',
-  [
-    ('a.csv', b'client,words\na,b c\n', '--text_column=text; it has client, words'),
-    ('a.csv', b'client,text\n"a,b\n', 'a.csv'),
-    ('a.csv', b'', 'is empty; it must have a row'),
-    ('a.jsonl', b'', 'is empty; it must have a row'),
-    ('a.csv', b'client;text\na;b c, d\n', 'is not CSV with commas'),
-    ('a.csv', 'client,text\na,café crème\n'.encode('latin-1'), 'UTF-8; convert it, as by iconv'),
-    ('a.csv', 'client,text\na,b c\n'.encode('utf-16'), 'UTF-8; convert it, as by iconv'),
-    ('a.csv', b'client,text\na,b c\n', 'has 1 client with'),
-    ('a.csv', b'client,text\na,b c\nb,c d\n', 'has 2 clients'),
-    ('a.jsonl', b'{"client": "a", "text": ', 'is not JSON lines'),
-    (
-      'a.jsonl',
-      b'{"client": "a", "text": 3}\n',
-      'texts or token ids: JSON parse error: Column(/text)',
-    ),
-    ('a.jsonl', b'{"client": "a"}\n{"client": "b", "text": "x y"}\n', '1 rows have no'),
-    (
-      'a.jsonl',
-      b'{"client": [1], "text": "x y"}\n',
-      'is not JSON lines with clients of text or whole numbers',
-    ),
-    ('a.parquet', b'PAR1 nothing', 'is not Parquet'),
-    ('a.csv.gz', b'client,text\na,b c\n', 'is not CSV'),
-    ('a.json', b'{"users": ["a"]}', "is not LEAF's JSON"),
-    ('a.json', b'{"user_data": {"a": {"x": []}, "a": {"x": []}}}', "the key 'a' twice"),
-    ('a.json', b'{"user_data": {"a": {"x": [[0.5]]}}}', 'must have text or lists of token ids'),
-    ('a.xlsx', b'PK', 'must be a folder, or a file that ends in .csv'),
-  ],
-)
+@pytest.mark.parametrize('name, content, words', [
+  ('a.csv', b'client,words\na,b c\n', '--text_column=text; it has client, words'),
+  ('a.csv', b'client,text\n"a,b\n', 'a.csv'),
+  ('a.csv', b'', 'is empty; it must have a row'),
+  ('a.jsonl', b'', 'is empty; it must have a row'),
+  ('a.csv', b'client;text\na;b c, d\n', 'is not CSV with commas'),
+  ('a.csv', 'client,text\na,café crème\n'.encode('latin-1'), 'UTF-8; convert it, as by iconv'),
+  ('a.csv', 'client,text\na,b c\n'.encode('utf-16'), 'UTF-8; convert it, as by iconv'),
+  ('a.csv', b'client,text\na,b c\n', 'has 1 client with'),
+  ('a.csv', b'client,text\na,b c\nb,c d\n', 'has 2 clients'),
+  ('a.jsonl', b'{"client": "a", "text": ', 'is not JSON lines'),
+  ('a.jsonl', b'{"client": "a", "text": 3}\n',
+   'texts or token ids: JSON parse error: Column(/text)'),
+  ('a.jsonl', b'{"client": "a"}\n{"client": "b", "text": "x y"}\n', '1 rows have no'),
+  ('a.jsonl', b'{"client": [1], "text": "x y"}\n',
+   'is not JSON lines with clients of text or whole numbers'),
+  ('a.parquet', b'PAR1 nothing', 'is not Parquet'),
+  ('a.csv.gz', b'client,text\na,b c\n', 'is not CSV'),
+  ('a.json', b'{"users": ["a"]}', "is not LEAF's JSON"),
+  ('a.json', b'{"user_data": {"a": {"x": []}, "a": {"x": []}}}', "the key 'a' twice"),
+  ('a.json', b'{"user_data": {"a": {"x": [[0.5]]}}}', 'must have text or lists of token ids'),
+  ('a.xlsx', b'PK', 'must be a folder, or a file that ends in .csv'),
+])  # fmt: skip
 def test_bad_files_are_named(tmp_path, name, content, words):
   path = tmp_path / name
   path.write_bytes(content)

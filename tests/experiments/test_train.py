@@ -146,31 +146,28 @@ def test_without_noise_there_is_no_guarantee_and_the_cost_is_shown(guaranteed, t
   assert len(differing) == 1 and cost in differing[0]
 
 
-@pytest.mark.parametrize(
-  'arguments, words',
-  [
-    (['--report_goal=600', '--timer_rounds=1'], ['--report_goal', '500']),
-    (['--num_rounds=0'], ['--num_rounds=0', 'at least 1']),
-    (['--num_rounds=many'], ['--num_rounds=many']),
-    (['--num_round=3'], ['num_round']),
-    (['--noise_multiplier=-1'], ['--noise_multiplier=-1']),
-    (['--clip_norm=0'], ['--clip_norm=0']),
-    (['--timer_hours=5'], ['--timer_rounds', '--timer_hours']),
-    (['--mechanism=matrix'], ['--mechanism=matrix', 'blt']),
-    (['--strategy=nowhere.json'], ['nowhere.json']),
-    (['--mechanism=banded', '--strategy=blt-b400'], ['--mechanism=banded']),
-    (['--population=100000'], ['--population=100000', '500']),
-    (['--population=40'], ['--timer_rounds=5', '50 devices', '40']),
-    (['--dataset=stackoverflow', '--data_dir=nowhere'], ['stackoverflow']),
-    (['--delta=1'], ['--delta=1']),
-    (['extra'], ['extra']),
-    (['--actors=3'], ['--actors is for the Ray cluster that --machines names']),
-    (['--noise_machines=-1'], ['--noise_machines=-1 must be at least 0']),
-    (['--machines=auto', '--max_concurrent_clients=2'], ['give --clients_per_actor']),
-    (['--flagfile=nowhere.flags'], ['nowhere.flags']),
-    (['--dataset=TEXTS'], ['names of clients: at 3, device_id is not in Unicode normal form C']),
-  ],
-)
+@pytest.mark.parametrize('arguments, words', [
+  (['--report_goal=600', '--timer_rounds=1'], ['--report_goal', '500']),
+  (['--num_rounds=0'], ['--num_rounds=0', 'at least 1']),
+  (['--num_rounds=many'], ['--num_rounds=many']),
+  (['--num_round=3'], ['num_round']),
+  (['--noise_multiplier=-1'], ['--noise_multiplier=-1']),
+  (['--clip_norm=0'], ['--clip_norm=0']),
+  (['--timer_hours=5'], ['--timer_rounds', '--timer_hours']),
+  (['--mechanism=matrix'], ['--mechanism=matrix', 'blt']),
+  (['--strategy=nowhere.json'], ['nowhere.json']),
+  (['--mechanism=banded', '--strategy=blt-b400'], ['--mechanism=banded']),
+  (['--population=100000'], ['--population=100000', '500']),
+  (['--population=40'], ['--timer_rounds=5', '50 devices', '40']),
+  (['--dataset=stackoverflow', '--data_dir=nowhere'], ['stackoverflow']),
+  (['--delta=1'], ['--delta=1']),
+  (['extra'], ['extra']),
+  (['--actors=3'], ['--actors is for the Ray cluster that --machines names']),
+  (['--noise_machines=-1'], ['--noise_machines=-1 must be at least 0']),
+  (['--machines=auto', '--max_concurrent_clients=2'], ['give --clients_per_actor']),
+  (['--flagfile=nowhere.flags'], ['nowhere.flags']),
+  (['--dataset=TEXTS'], ['names of clients: at 3, device_id is not in Unicode normal form C']),
+])  # fmt: skip
 def test_bad_flags_get_one_line(tmp_path, arguments, words, capsys):
   for name in ('a', 'b', 'c', 'e\u0301'):  # As archives from macOS have it.
     (tmp_path / f'{name}.txt').write_text('Hello world.')

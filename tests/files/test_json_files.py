@@ -5,15 +5,12 @@ import pytest
 from fl_dpftrl.files import json_files
 
 
-@pytest.mark.parametrize(
-  'content, value',
-  [
-    (b'{"a": [1, -2.5e3, null, true, "\xc3\xa9"]}', {'a': [1, -2500.0, None, True, 'é']}),
-    (b'\xef\xbb\xbf[]', []),
-    (b'9007199254740993', 2**53 + 1),
-    (b'1e-999', 0.0),
-  ],
-)
+@pytest.mark.parametrize('content, value', [
+  (b'{"a": [1, -2.5e3, null, true, "\xc3\xa9"]}', {'a': [1, -2500.0, None, True, 'é']}),
+  (b'\xef\xbb\xbf[]', []),
+  (b'9007199254740993', 2**53 + 1),
+  (b'1e-999', 0.0),
+])  # fmt: skip
 def test_reads(tmp_path, content, value):
   assert json_files.parse(content) == value
   path = tmp_path / 'a.json'

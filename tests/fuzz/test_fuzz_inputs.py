@@ -96,11 +96,8 @@ def log_case(folder, seed):
 NOISE = ['--noise_multiplier=4', '--delta=1e-6', '--json']
 # Most cases, and those that are quick enough for every change.
 CASES_OF = {
-  strategy_case: (500, 12),
-  trace_case: (200, 12),
-  runs_case: (200, 12),
-  log_case: (10_000, 36),
-}
+  strategy_case: (500, 12), trace_case: (200, 12), runs_case: (200, 12), log_case: (10_000, 36),
+}  # fmt: skip
 
 
 @pytest.mark.slow

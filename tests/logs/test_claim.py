@@ -89,29 +89,24 @@ def test_whatever_is_no_claim_is_refused_in_one_line(own):
     dpftrl.Claim.from_json(own.to_json(), dpftrl.Identity())
 
 
-@pytest.mark.parametrize(
-  'arguments, message',
-  [
-    (dict(strategy=dpftrl.TreeFull()), 'tree_full depends on the number of rounds'),
-    (
-      dict(strategy=dpftrl.Banded(np.ones((4, 1))), schema=SCHEMA),
-      'declared_num_rounds=12: .* beyond the 4',
-    ),
-    (dict(noise_multiplier=math.inf), 'noise_multiplier must be finite'),
-    (dict(noise_multiplier=math.nan), 'noise_multiplier must be finite'),
-    (dict(noise_multiplier='3'), 'noise_multiplier must be finite'),
-    (dict(noise_multiplier=True), 'noise_multiplier must be finite'),
-    (dict(noise_multiplier=-1.0), 'noise_multiplier must be finite'),
-    (dict(clip_norm=0.0), 'clip_norm must be positive'),
-    (dict(clip_norm=math.inf), 'clip_norm must be positive'),
-    (dict(report_goal=0), 'report_goal must be at least 1'),
-    (dict(schema=dpftrl.FixedSeparation(12, 3)), 'schema must be a MinSep'),
-    (dict(schema=SCHEMA, sampling=DRAWN.sampling), 'schema and sampling exclude each other'),
-    (dict(void_reason=3), 'void_reason must be text'),
-    (dict(trusted_operations='PyFunc'), 'trusted_operations must be'),
-    (dict(not_private_metrics=['a' * 201]), 'not_private_metrics must be'),
-  ],
-)
+@pytest.mark.parametrize('arguments, message', [
+  (dict(strategy=dpftrl.TreeFull()), 'tree_full depends on the number of rounds'),
+  (dict(strategy=dpftrl.Banded(np.ones((4, 1))), schema=SCHEMA),
+   'declared_num_rounds=12: .* beyond the 4'),
+  (dict(noise_multiplier=math.inf), 'noise_multiplier must be finite'),
+  (dict(noise_multiplier=math.nan), 'noise_multiplier must be finite'),
+  (dict(noise_multiplier='3'), 'noise_multiplier must be finite'),
+  (dict(noise_multiplier=True), 'noise_multiplier must be finite'),
+  (dict(noise_multiplier=-1.0), 'noise_multiplier must be finite'),
+  (dict(clip_norm=0.0), 'clip_norm must be positive'),
+  (dict(clip_norm=math.inf), 'clip_norm must be positive'),
+  (dict(report_goal=0), 'report_goal must be at least 1'),
+  (dict(schema=dpftrl.FixedSeparation(12, 3)), 'schema must be a MinSep'),
+  (dict(schema=SCHEMA, sampling=DRAWN.sampling), 'schema and sampling exclude each other'),
+  (dict(void_reason=3), 'void_reason must be text'),
+  (dict(trusted_operations='PyFunc'), 'trusted_operations must be'),
+  (dict(not_private_metrics=['a' * 201]), 'not_private_metrics must be'),
+])  # fmt: skip
 def test_refuses_what_is_no_claim(arguments, message):
   with pytest.raises(ValueError, match=message):
     dpftrl.Claim(**(dict(strategy=TREE, noise_multiplier=1.0) | arguments))

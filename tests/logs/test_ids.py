@@ -101,28 +101,25 @@ def entry_points(folder):
   }
 
 
-@pytest.mark.parametrize(
-  'ids, message',
-  [
-    ([1, 2**63], 'whole numbers of 64 bits'),
-    (np.array([1, 2**63], np.uint64), 'whole numbers of 64 bits'),
-    (['a', '\ud800'], 'at 1, device_id is not UTF-8'),
-    (['a', 'e\u0301'], 'at 1, device_id is not in Unicode normal form C'),
-    (['a', None], 'at 1, there is no id'),
-    (np.ma.array([1, 2], mask=[False, True]), 'at 1, there is no id'),
-    (pa.DictionaryArray.from_arrays([0, 1], ['a', None]), 'at 1, there is no id'),
-    (pa.chunked_array([['a'], [None]]), 'at 1, there is no id'),
-    ([1.0, float('nan')], 'got double'),
-    (['a', float('nan')], 'all text or all whole numbers'),
-    (['a', 1], 'all text or all whole numbers'),
-    ([b'a', b'b'], 'got binary'),
-    ([True, False], 'got bool'),
-    (np.zeros((2, 2), np.int64), 'must be one list, got ndarray'),
-    ('ab', 'must be one list, got str'),
-    ({'device_id': ['a']}, 'must be one list, got dict'),
-    (None, 'all text or all whole numbers'),
-  ],
-)
+@pytest.mark.parametrize('ids, message', [
+  ([1, 2**63], 'whole numbers of 64 bits'),
+  (np.array([1, 2**63], np.uint64), 'whole numbers of 64 bits'),
+  (['a', '\ud800'], 'at 1, device_id is not UTF-8'),
+  (['a', 'e\u0301'], 'at 1, device_id is not in Unicode normal form C'),
+  (['a', None], 'at 1, there is no id'),
+  (np.ma.array([1, 2], mask=[False, True]), 'at 1, there is no id'),
+  (pa.DictionaryArray.from_arrays([0, 1], ['a', None]), 'at 1, there is no id'),
+  (pa.chunked_array([['a'], [None]]), 'at 1, there is no id'),
+  ([1.0, float('nan')], 'got double'),
+  (['a', float('nan')], 'all text or all whole numbers'),
+  (['a', 1], 'all text or all whole numbers'),
+  ([b'a', b'b'], 'got binary'),
+  ([True, False], 'got bool'),
+  (np.zeros((2, 2), np.int64), 'must be one list, got ndarray'),
+  ('ab', 'must be one list, got str'),
+  ({'device_id': ['a']}, 'must be one list, got dict'),
+  (None, 'all text or all whole numbers'),
+])  # fmt: skip
 def test_what_takes_ids_refuses_the_same_in_one_sentence(unused, ids, message):
   for name, take in unused.items():
     with pytest.raises(ValueError, match=f'^device_ids.*{message}') as caught:
@@ -130,21 +127,12 @@ def test_what_takes_ids_refuses_the_same_in_one_sentence(unused, ids, message):
     assert type(caught.value) is ValueError and len(str(caught.value)) <= 300, name
 
 
-@pytest.mark.parametrize(
-  'ids',
-  [
-    pa.array(['a', 'é'], pa.large_string()),
-    pa.array(['a', 'é'], pa.string_view()),
-    pa.array(['a', 'é']).dictionary_encode(),
-    pa.chunked_array([['a'], ['é']]),
-    np.array(['a', 'é']),
-    np.array(['a', 'é'], object),
-    ('a', 'é'),
-    pa.array([1, 2], pa.uint8()),
-    pa.array([1, 2]).dictionary_encode(),
-    np.array([1, 2], np.uint64),
-  ],
-)
+@pytest.mark.parametrize('ids', [
+  pa.array(['a', 'é'], pa.large_string()), pa.array(['a', 'é'], pa.string_view()),
+  pa.array(['a', 'é']).dictionary_encode(), pa.chunked_array([['a'], ['é']]), np.array(['a', 'é']),
+  np.array(['a', 'é'], object), ('a', 'é'), pa.array([1, 2], pa.uint8()),
+  pa.array([1, 2]).dictionary_encode(), np.array([1, 2], np.uint64),
+])  # fmt: skip
 def test_what_takes_ids_takes_every_form_of_them(tmp_path, ids):
   for take in entry_points(tmp_path).values():
     take(ids)

@@ -32,40 +32,33 @@ def columns(*names, device_id=pa.string()):
   return dict(zip(names, (pa.array(rounds, pa.uint16()), pa.array(ids, device_id))))
 
 
-@pytest.mark.parametrize(
-  'name, content, layout, first',
-  [
-    ('l.csv', delimited(), None, 0),
-    ('l.csv', delimited().replace('\n', '\r\n'), None, 0),
-    ('l.csv', 'device_id,x,round\na,,0\n"b",1,0\nc,"z ""y""",1\na,,3\n', None, 0),
-    ('l.csv', '\ufeff' + delimited().replace('\n', '\n\n'), None, 0),
-    ('l.csv.gz', delimited(), None, 0),
-    ('l.tsv', delimited('\t'), None, 0),
-    ('l.tsv.gz', delimited('\t'), None, 0),
-    ('l.csv', delimited(';'), None, 0),
-    ('l.csv', delimited('\t'), None, 0),
-    ('l.csv', delimited(first=1), None, 1),
-    ('l.csv', delimited(names=('step', 'user_id'), first=7), STEPS, 7),
-    ('l.csv', delimited(names=('device_id', 'round')), 'round=device_id,device_id=round', 0),
-    ('l.ndjson', objects().rstrip(), None, 0),
-    ('l.jsonl', objects().replace('"c"', '"c", "timestamp": "2026-01-01T00:00:00Z"'), None, 0),
-    ('l.jsonl', '\ufeff' + objects().replace('\n', '\r\n   \r\n  '), None, 0),
-    ('round=9/l.csv', delimited(), None, 0),
-    ('l.csv', 'round,step,device_id\n9,0,a\n9,0,b\n9,1,c\n9,3,a\n', 'round=step', 0),
-    ('l.jsonl.gz', objects(), None, 0),
-    ('l.json', objects(names=('step', 'user_id')), STEPS, 0),
-    ('l.json', objects(lists=True), None, 0),
-    ('l.json', objects(lists=True, names=('step', 'user_id')), STEPS, 0),
-    ('l.parquet', columns('step', 'user_id'), STEPS, 0),
-    (
-      'l.parquet',
-      columns('round', 'device_id', device_id=pa.dictionary(pa.int8(), pa.utf8())),
-      None,
-      0,
-    ),
-    ('l.parquet', {'round': list(COHORTS), 'device_id': list(COHORTS.values())}, None, 0),
-  ],
-)
+@pytest.mark.parametrize('name, content, layout, first', [
+  ('l.csv', delimited(), None, 0),
+  ('l.csv', delimited().replace('\n', '\r\n'), None, 0),
+  ('l.csv', 'device_id,x,round\na,,0\n"b",1,0\nc,"z ""y""",1\na,,3\n', None, 0),
+  ('l.csv', '\ufeff' + delimited().replace('\n', '\n\n'), None, 0),
+  ('l.csv.gz', delimited(), None, 0),
+  ('l.tsv', delimited('\t'), None, 0),
+  ('l.tsv.gz', delimited('\t'), None, 0),
+  ('l.csv', delimited(';'), None, 0),
+  ('l.csv', delimited('\t'), None, 0),
+  ('l.csv', delimited(first=1), None, 1),
+  ('l.csv', delimited(names=('step', 'user_id'), first=7), STEPS, 7),
+  ('l.csv', delimited(names=('device_id', 'round')), 'round=device_id,device_id=round', 0),
+  ('l.ndjson', objects().rstrip(), None, 0),
+  ('l.jsonl', objects().replace('"c"', '"c", "timestamp": "2026-01-01T00:00:00Z"'), None, 0),
+  ('l.jsonl', '\ufeff' + objects().replace('\n', '\r\n   \r\n  '), None, 0),
+  ('round=9/l.csv', delimited(), None, 0),
+  ('l.csv', 'round,step,device_id\n9,0,a\n9,0,b\n9,1,c\n9,3,a\n', 'round=step', 0),
+  ('l.jsonl.gz', objects(), None, 0),
+  ('l.json', objects(names=('step', 'user_id')), STEPS, 0),
+  ('l.json', objects(lists=True), None, 0),
+  ('l.json', objects(lists=True, names=('step', 'user_id')), STEPS, 0),
+  ('l.parquet', columns('step', 'user_id'), STEPS, 0),
+  ('l.parquet', columns('round', 'device_id', device_id=pa.dictionary(pa.int8(), pa.utf8())), None,
+   0),
+  ('l.parquet', {'round': list(COHORTS), 'device_id': list(COHORTS.values())}, None, 0),
+])  # fmt: skip
 def test_says_the_same(tmp_path, name, content, layout, first):
   path = files.written(tmp_path / name, content)
   assert rows(path, layout_lib.parse(layout, first)) == ROWS
@@ -107,17 +100,14 @@ def test_cohorts_longer_than_a_line_of_one_device(tmp_path):
   assert files.rows(path) == [(t, device) for t in range(3) for device in cohort]
 
 
-@pytest.mark.parametrize(
-  'text, first, message',
-  [
-    ('round', 0, 'must be like round=step'),
-    ('round=', 0, 'must be like'),
-    ('step=round', 0, 'must be like'),
-    ('round=a,round=b', 0, 'must be like'),
-    ('round=a,device_id=a', 0, 'names one column twice'),
-    (None, -1, 'first_round=-1 must be at least 0'),
-  ],
-)
+@pytest.mark.parametrize('text, first, message', [
+  ('round', 0, 'must be like round=step'),
+  ('round=', 0, 'must be like'),
+  ('step=round', 0, 'must be like'),
+  ('round=a,round=b', 0, 'must be like'),
+  ('round=a,device_id=a', 0, 'names one column twice'),
+  (None, -1, 'first_round=-1 must be at least 0'),
+])  # fmt: skip
 def test_malformed_layouts_are_refused(text, first, message):
   with pytest.raises(ValueError, match=message):
     layout_lib.parse(text, first)

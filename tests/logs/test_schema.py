@@ -51,24 +51,21 @@ def test_timestamps_are_optional_and_ids_may_be_numbers(tmp_path):
   assert table.schema.field('device_id').type == pa.int64()
 
 
-@pytest.mark.parametrize(
-  'change, message',
-  [
-    (dict(rounds=[0, 0, 1, 5]), 'got 0 to 5'),
-    (dict(rounds=[-1, 0, 1, 3]), 'got -1 to 3'),
-    (dict(rounds=[0, 0, 1]), 'one length'),
-    (dict(rounds=[0.0, 0.0, 1.0, 3.0]), 'rounds must be a list of whole'),
-    (dict(device_ids=['a', 'a', 'c', 'a']), 'twice'),
-    (dict(device_ids=['a', 1, 'c', 'a']), 'device_ids'),
-    (dict(device_ids=['a', None, 'c', 'a']), 'device_ids'),
-    (dict(device_ids=['a', '', 'c', 'a']), 'empty'),
-    (dict(device_ids=[1.0, 2.0, 3.0, 4.0]), 'device_ids'),
-    (dict(timestamps=[0.5, 1, 2, 3]), 'timestamps'),
-    (dict(timestamps=[10**12, 1, 2, 3]), 'timestamps must be UTC seconds, got 1000000000000'),
-    (dict(metadata={'num_rounds': '9'}), 'num_rounds'),
-    (dict(num_rounds=10_000_001), 'num_rounds must be at most 10000000'),
-  ],
-)
+@pytest.mark.parametrize('change, message', [
+  (dict(rounds=[0, 0, 1, 5]), 'got 0 to 5'),
+  (dict(rounds=[-1, 0, 1, 3]), 'got -1 to 3'),
+  (dict(rounds=[0, 0, 1]), 'one length'),
+  (dict(rounds=[0.0, 0.0, 1.0, 3.0]), 'rounds must be a list of whole'),
+  (dict(device_ids=['a', 'a', 'c', 'a']), 'twice'),
+  (dict(device_ids=['a', 1, 'c', 'a']), 'device_ids'),
+  (dict(device_ids=['a', None, 'c', 'a']), 'device_ids'),
+  (dict(device_ids=['a', '', 'c', 'a']), 'empty'),
+  (dict(device_ids=[1.0, 2.0, 3.0, 4.0]), 'device_ids'),
+  (dict(timestamps=[0.5, 1, 2, 3]), 'timestamps'),
+  (dict(timestamps=[10**12, 1, 2, 3]), 'timestamps must be UTC seconds, got 1000000000000'),
+  (dict(metadata={'num_rounds': '9'}), 'num_rounds'),
+  (dict(num_rounds=10_000_001), 'num_rounds must be at most 10000000'),
+])  # fmt: skip
 def test_refuses_and_writes_nothing(tmp_path, change, message):
   with pytest.raises(ValueError, match=message):
     schema.write_log(tmp_path / 'log.parquet', **{**LOG, **change})

@@ -167,14 +167,11 @@ def test_rows_whose_integers_are_too_large_are_refused():
     rows_of(maker, 1)
 
 
-@pytest.mark.parametrize(
-  'argument, message',
-  [
-    (dict(size=0), 'size must be at least 1, got 0'),
-    (dict(seed=b'short'), 'seed must be 32 bytes'),
-    (dict(memory='disk'), "memory must be one of .* got 'disk'"),
-  ],
-)
+@pytest.mark.parametrize('argument, message', [
+  (dict(size=0), 'size must be at least 1, got 0'),
+  (dict(seed=b'short'), 'seed must be 32 bytes'),
+  (dict(memory='disk'), "memory must be one of .* got 'disk'"),
+])  # fmt: skip
 def test_refuses(argument, message):
   with pytest.raises(ValueError, match=message):
     make(PUBLISHED, 3, **argument)

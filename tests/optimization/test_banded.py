@@ -92,17 +92,14 @@ def test_columns_have_norm_one_and_the_sensitivity_is_exact(objective, n, b, k):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'n, b, k, num_bands, known',
-  [
-    (512, 1, 1, None, 2.7393846561 * 1.0005),  # the optimum of all C, Denisov et al. 2022
-    (1024, 1, 1, 32, 4.89835),
-    *(
-      pytest.param(*row, marks=pytest.mark.thorough)
-      for row in ((1024, 1, 1, 128, 3.44655), (16384, 1, 1, 16, 23.0925))
-    ),
-  ],
-)
+@pytest.mark.parametrize('n, b, k, num_bands, known', [
+  (512, 1, 1, None, 2.7393846561 * 1.0005),  # the optimum of all C, Denisov et al. 2022
+  (1024, 1, 1, 32, 4.89835),
+  *(
+    pytest.param(*row, marks=pytest.mark.thorough)
+    for row in ((1024, 1, 1, 128, 3.44655), (16384, 1, 1, 16, 23.0925))
+  ),
+])  # fmt: skip
 def test_reaches_what_is_known(n, b, k, num_bands, known):
   problem = Problem(schemas.MinSep(n, b, k), 'rms')
   loss = problem.loss(banded.optimize(problem, num_bands))
@@ -110,16 +107,13 @@ def test_reaches_what_is_known(n, b, k, num_bands, known):
   assert n != 512 or loss >= 2.7393846561 - 1e-9
 
 
-@pytest.mark.parametrize(
-  'schema, options, message',
-  [
-    (schemas.MinSep(9, 4), {'num_bands': 5}, 'num_bands.*1 to 4.*5'),
-    (schemas.MinSep(9, 4), {'num_bands': 0}, 'num_bands.*1 to 4.*0'),
-    (schemas.MinSep(9, 1, 1), {'num_bands': 10}, 'num_bands.*1 to 9.*10'),
-    (schemas.MinSep(100_000, 1, 1), {}, 'num_bands=100000.*at most 335 bands'),
-    (SINGLE, {'equal_norms': False}, 'equal_norms=False'),
-  ],
-)
+@pytest.mark.parametrize('schema, options, message', [
+  (schemas.MinSep(9, 4), {'num_bands': 5}, 'num_bands.*1 to 4.*5'),
+  (schemas.MinSep(9, 4), {'num_bands': 0}, 'num_bands.*1 to 4.*0'),
+  (schemas.MinSep(9, 1, 1), {'num_bands': 10}, 'num_bands.*1 to 9.*10'),
+  (schemas.MinSep(100_000, 1, 1), {}, 'num_bands=100000.*at most 335 bands'),
+  (SINGLE, {'equal_norms': False}, 'equal_norms=False'),
+])  # fmt: skip
 def test_refuses(schema, options, message):
   with pytest.raises(ValueError, match=message):
     banded.optimize(Problem(schema), **options)

@@ -21,22 +21,14 @@ THOROUGH = pytest.mark.thorough  # for what another test sees at another size
 
 # n, b, k, buffers, objective, loss that is known to be reached.
 KNOWN = [
-  (2052, 342, 6, 2, 'max', 10.8063),
-  (2052, 342, 6, 3, 'max', 10.7514),
-  (2052, 342, 6, 4, 'max', 10.7341),
-  (2052, 342, 6, 2, 'rms', 9.1828),
-  (2052, 342, 6, 3, 'rms', 9.1713),
-  (2000, 1, 1, 4, 'max', 3.4866),
-  (2000, 1, 1, 4, 'rms', 3.2704),
-  (4000, 400, 5, 4, 'max', 10.6722),
-  (4000, 400, 5, 4, 'rms', 9.4447),
-  (2000, 100, 10, 3, 'max', 17.4039),
-  (2000, 100, 10, 2, 'rms', 14.9844),
-  (2000, 100, 10, 3, 'rms', 14.8693),
-  (100_000, 1000, 10, 5, 'max', 25.2259),
-  (100_000, 1000, 10, 4, 'rms', 22.9662),
-  (10**9, 10**6, 10, 4, 'max', 41.5630),
-]
+  (2052, 342, 6, 2, 'max', 10.8063), (2052, 342, 6, 3, 'max', 10.7514),
+  (2052, 342, 6, 4, 'max', 10.7341), (2052, 342, 6, 2, 'rms', 9.1828),
+  (2052, 342, 6, 3, 'rms', 9.1713), (2000, 1, 1, 4, 'max', 3.4866), (2000, 1, 1, 4, 'rms', 3.2704),
+  (4000, 400, 5, 4, 'max', 10.6722), (4000, 400, 5, 4, 'rms', 9.4447),
+  (2000, 100, 10, 3, 'max', 17.4039), (2000, 100, 10, 2, 'rms', 14.9844),
+  (2000, 100, 10, 3, 'rms', 14.8693), (100_000, 1000, 10, 5, 'max', 25.2259),
+  (100_000, 1000, 10, 4, 'rms', 22.9662), (10**9, 10**6, 10, 4, 'max', 41.5630),
+]  # fmt: skip
 
 
 @pytest.mark.slow
@@ -49,16 +41,13 @@ def test_reaches_what_is_known(n, b, k, num_buffers, objective, known):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'n, b, k, objective, num_buffers',
-  [
-    (2052, 342, 6, 'max', 4),
-    (2052, 342, 6, 'rms', 3),
-    pytest.param(2000, 100, 10, 'max', 3, marks=THOROUGH),
-    pytest.param(100_000, 1000, 10, 'max', 5, marks=THOROUGH),
-    pytest.param(10**9, 10**6, 10, 'max', 7, marks=THOROUGH),
-  ],
-)
+@pytest.mark.parametrize('n, b, k, objective, num_buffers', [
+  (2052, 342, 6, 'max', 4),
+  (2052, 342, 6, 'rms', 3),
+  pytest.param(2000, 100, 10, 'max', 3, marks=THOROUGH),
+  pytest.param(100_000, 1000, 10, 'max', 5, marks=THOROUGH),
+  pytest.param(10**9, 10**6, 10, 'max', 7, marks=THOROUGH),
+])  # fmt: skip
 def test_chooses_as_many_buffers_as_are_worth_it(n, b, k, objective, num_buffers):
   problem = Problem(schemas.MinSep(n, b, k), objective)
   strategy = optimized(problem)
@@ -123,14 +112,10 @@ def test_any_numbers_are_a_blt(numbers):
   assert np.isfinite(values).all() and np.isfinite(grads).all()
 
 
-@pytest.mark.parametrize(
-  'change, message',
-  [
-    ({'problems': []}, 'schemas'),
-    ({'num_buffers': -1}, 'num_buffers.*-1'),
-    ({'num_buffers': 9}, 'num_buffers.*9'),
-  ],
-)
+@pytest.mark.parametrize('change, message', [
+  ({'problems': []}, 'schemas'), ({'num_buffers': -1}, 'num_buffers.*-1'),
+  ({'num_buffers': 9}, 'num_buffers.*9'),
+])  # fmt: skip
 def test_refuses_other_arguments(change, message):
   with pytest.raises(ValueError, match=message):
     blt.optimize_range(**{'problems': [Problem(MAIN)], **change})

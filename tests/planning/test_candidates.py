@@ -32,17 +32,11 @@ def test_a_file_may_be_given_another_name(tmp_path):
   assert lib.named([str(odd)])[0].label == 'a=b'
 
 
-@pytest.mark.parametrize(
-  'names, message',
-  [
-    (['nope'], "'nope' is neither .*blt.*blt-b400"),
-    (['blt:'], 'num_buffers after the colon'),
-    (['blt:-1'], 'num_buffers after the colon'),
-    (['blt:²'], 'num_buffers after the colon'),
-    (['tree_online:3'], 'takes no size'),
-    (['blt', 'banded', 'blt'], "called 'blt'"),
-  ],
-)
+@pytest.mark.parametrize('names, message', [
+  (['nope'], "'nope' is neither .*blt.*blt-b400"), (['blt:'], 'num_buffers after the colon'),
+  (['blt:-1'], 'num_buffers after the colon'), (['blt:²'], 'num_buffers after the colon'),
+  (['tree_online:3'], 'takes no size'), (['blt', 'banded', 'blt'], "called 'blt'"),
+])  # fmt: skip
 def test_refusals(names, message):
   with pytest.raises(ValueError, match=message):
     lib.named(names)

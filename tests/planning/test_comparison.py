@@ -61,15 +61,12 @@ def test_no_epsilon_is_stated_for_a_lower_bound_of_the_sensitivity(monkeypatch):
   assert dpftrl.compare(['identity'], SCHEMAS[0]).entries
 
 
-@pytest.mark.parametrize(
-  'given, message',
-  [
-    (dict(epsilon=2.0), 'delta=None must be given together'),
-    (dict(delta=1e-6), 'epsilon=None'),
-    (dict(epsilon=-2.0, delta=1e-6), 'epsilon must be positive'),
-    (dict(report_goal=0), 'report_goal'),
-  ],
-)
+@pytest.mark.parametrize('given, message', [
+  (dict(epsilon=2.0), 'delta=None must be given together'),
+  (dict(delta=1e-6), 'epsilon=None'),
+  (dict(epsilon=-2.0, delta=1e-6), 'epsilon must be positive'),
+  (dict(report_goal=0), 'report_goal'),
+])  # fmt: skip
 def test_refuses(given, message):
   with pytest.raises(ValueError, match=message):
     dpftrl.compare(['identity'], SCHEMAS, **given)

@@ -64,18 +64,15 @@ def test_outcomes_are_what_the_log_says():
     assert (seen.days, seen.report_goal) == (days, 5)
 
 
-@pytest.mark.parametrize(
-  'seen, enforced, min_sep, max_participations',
-  [
-    ([(20, 4), (23, 6), (21, 5)], 1, 14, 8),  # twice the spread of b, and the spread of k
-    ([(50, 2), (40, 3)], 1, 20, 4),  # five do fit
-    ([(50, 2), (49, 2)], 1, 47, 3),
-    ([(20, 4)], 1, 19, 5),
-    ([(1, 9)], 1, 1, 10),
-    ([(100, 1)], 1, 99, 2),  # nobody took part twice
-    ([(20, 4), (23, 6)], 18, 18, 6),  # six do fit
-  ],
-)
+@pytest.mark.parametrize('seen, enforced, min_sep, max_participations', [
+  ([(20, 4), (23, 6), (21, 5)], 1, 14, 8),  # twice the spread of b, and the spread of k
+  ([(50, 2), (40, 3)], 1, 20, 4),  # five do fit
+  ([(50, 2), (49, 2)], 1, 47, 3),
+  ([(20, 4)], 1, 19, 5),
+  ([(1, 9)], 1, 1, 10),
+  ([(100, 1)], 1, 99, 2),  # nobody took part twice
+  ([(20, 4), (23, 6)], 18, 18, 6),  # six do fit
+])  # fmt: skip
 def test_the_margin_is_as_wide_as_what_was_seen(seen, enforced, min_sep, max_participations):
   found = given(*(outcome(b, k) for b, k in seen), enforced=enforced)
   assert found.planned == schemas.MinSep(100, min_sep, max_participations)

@@ -161,16 +161,13 @@ def test_a_run_under_way_is_read_from_its_folder(folder):
   assert runs.open_folder(folder).claim == claim
 
 
-@pytest.mark.parametrize(
-  'name, content, message',
-  [
-    ('claim.json', None, 'claim.json is missing, and the log does not state its claim'),
-    ('claim.json', '{}', 'claim.json: a claim must have'),
-    ('strategy.json', None, 'strategy'),
-    ('participation.csv', None, 'must hold one log'),
-    ('participation.tsv', 'round\tdevice_id\n0\tx\n', 'must hold one log'),
-  ],
-)
+@pytest.mark.parametrize('name, content, message', [
+  ('claim.json', None, 'claim.json is missing, and the log does not state its claim'),
+  ('claim.json', '{}', 'claim.json: a claim must have'),
+  ('strategy.json', None, 'strategy'),
+  ('participation.csv', None, 'must hold one log'),
+  ('participation.tsv', 'round\tdevice_id\n0\tx\n', 'must hold one log'),
+])  # fmt: skip
 def test_refuses_a_folder_that_is_no_run(folder, name, content, message):
   (folder / name).unlink() if content is None else (folder / name).write_text(content)
   with pytest.raises(ValueError, match=message) as raised:

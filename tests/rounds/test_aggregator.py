@@ -189,55 +189,33 @@ def failed(aggregator):
 
 # Name → a wrong use, and what is said of it.
 WRONG = {
-  'a device twice': (
-    lambda a: entered(a, 'aa', 2),
-    r'device_ids: 1 may not take part in round 0 \(1 by twice\)',
-  ),
-  'too early': (
-    lambda a: [entered(a, ids, 2) for ids in ('ab', 'bc')],
-    r'1 may not take part in round 1 \(1 by min_sep\); admissible',
-  ),
+  'a device twice': (lambda a: entered(a, 'aa', 2),
+    r'device_ids: 1 may not take part in round 0 \(1 by twice\)'),
+  'too early': (lambda a: [entered(a, ids, 2) for ids in ('ab', 'bc')],
+    r'1 may not take part in round 1 \(1 by min_sep\); admissible'),
   'a round twice': (lambda a: entered(a, 'ab', 2).begin(), 'round 0 was entered before'),
-  'two rounds': (
-    lambda a: [a.round(list(ids)).begin() for ids in ('ab', 'cd')],
-    'round 0 is still open',
-  ),
-  'a mean within': (
-    lambda a: a.round(list('ab')).begin().mean,
-    'the mean is there after the block',
-  ),
+  'two rounds': (lambda a: [a.round(list(ids)).begin() for ids in ('ab', 'cd')],
+    'round 0 is still open'),
+  'a mean within': (lambda a: a.round(list('ab')).begin().mean,
+    'the mean is there after the block'),
   'a mean of nothing': (lambda a: failed(a).mean, 'round 0 failed, and nothing of it is released'),
-  'too many updates': (
-    lambda a: entered(a, 'ab', 3),
-    'round 0 has 2 devices, each with one update',
-  ),
+  'too many updates': (lambda a: entered(a, 'ab', 3),
+    'round 0 has 2 devices, each with one update'),
   'too few updates': (lambda a: entered(a, 'abc', 1), 'round 0 has 1 updates and needs 2: nothing'),
   'too few devices': (lambda a: entered(a, 'a', 1), '2 updates need as many devices'),
-  'fewer than at_least': (
-    lambda a: entered(a, 'abcd', 2, at_least=3),
-    'round 0 has 2 updates and needs 3: nothing of it is released',
-  ),
-  'fewer devices than at_least': (
-    lambda a: a.round(list('ab'), at_least=3).begin(),
-    'device_ids: 3 updates need as many devices, got 2',
-  ),
+  'fewer than at_least': (lambda a: entered(a, 'abcd', 2, at_least=3),
+    'round 0 has 2 updates and needs 3: nothing of it is released'),
+  'fewer devices than at_least': (lambda a: a.round(list('ab'), at_least=3).begin(),
+    'device_ids: 3 updates need as many devices, got 2'),
   'at_least 0': (lambda a: a.round(list('ab'), at_least=0), 'at_least must be a whole number'),
-  'an update after the end': (
-    lambda a: entered(a, 'ab', 2).add(update()),
-    'within the block of its round alone',
-  ),
-  'an update of a stranger': (
-    lambda a: entered(a, 'abc', 0, 'x'),
-    'of a device that is not of round 0',
-  ),
-  'an update of a device twice': (
-    lambda a: entered(a, 'abc', 0, 'aa'),
-    'of a device that added an update before',
-  ),
-  'a closed aggregator': (
-    lambda a: (a.close(), entered(a, 'ab', 2)),
-    'the aggregator is closed; make it again',
-  ),
+  'an update after the end': (lambda a: entered(a, 'ab', 2).add(update()),
+    'within the block of its round alone'),
+  'an update of a stranger': (lambda a: entered(a, 'abc', 0, 'x'),
+    'of a device that is not of round 0'),
+  'an update of a device twice': (lambda a: entered(a, 'abc', 0, 'aa'),
+    'of a device that added an update before'),
+  'a closed aggregator': (lambda a: (a.close(), entered(a, 'ab', 2)),
+    'the aggregator is closed; make it again'),
   'a batch of more': (
     lambda a: (
       a.round(list('ab')).begin().add_batch({n: np.stack([p] * 3) for n, p in update().items()})
@@ -252,15 +230,13 @@ WRONG = {
     ),
     r"update\['b'\] must be float32 of shape \[1, 3\]",
   ),
-  'another structure': (
-    lambda a: a.round(list('ab')).begin().add({'w': update()['w']}),
-    "update must be a mapping of 'w', 'b'",
-  ),
+  'another structure': (lambda a: a.round(list('ab')).begin().add({'w': update()['w']}),
+    "update must be a mapping of 'w', 'b'"),
   'ids that are none': (lambda a: released(a, [1.5, 2.5]), 'device_id'),
   'ids in one text': (lambda a: released(a, 'ab'), 'device_ids must be one list'),
   'no delta': (lambda a: a.privacy_loss(), 'delta must be given'),
   'no round': (lambda a: a.statement(1e-6), 'there is no round yet'),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize('use, message', WRONG.values(), ids=WRONG)
@@ -292,28 +268,21 @@ def test_a_device_twice_is_refused_without_a_schema_too(tmp_path):
     assert aggregator.admissible(list('abc'), at_most=2).tolist() == ['a', 'b']
 
 
-@pytest.mark.parametrize(
-  'arguments, message',
-  [
-    (dict(noise_multiplier=-1.0), 'noise_multiplier must be finite and at least 0'),
-    (dict(clip_norm=0.0), 'clip_norm must be from 1e-30 to 1e30'),
-    (
-      dict(clip_norm=dpftrl.AdaptiveClipping(1.0)),
-      'AdaptiveClipping is for TFF alone: give a number',
-    ),
-    (dict(report_goal=0), 'report_goal must be a whole number'),
-    (dict(zeroing_norm=-1.0), 'zeroing_norm must be finite and positive'),
-    (dict(delta=2.0), 'delta must lie strictly between 0 and 1'),
-    (dict(max_epsilon=1.0), 'max_epsilon=1 needs schema and delta'),
-    (
-      dict(max_epsilon=1.0, schema=SCHEMA, delta=1e-6, noise_seed=1),
-      'max_epsilon=1 needs a guarantee; the noise seed was given',
-    ),
-    (dict(max_epsilon=1e-3, schema=SCHEMA, delta=1e-6), 'too little for one round'),
-    (dict(noise_multiplier=1e-9), 'is too small for sums of whole numbers'),
-    (dict(report_goal=2**40), 'have no room in sums of 64 bits'),
-  ],
-)
+@pytest.mark.parametrize('arguments, message', [
+  (dict(noise_multiplier=-1.0), 'noise_multiplier must be finite and at least 0'),
+  (dict(clip_norm=0.0), 'clip_norm must be from 1e-30 to 1e30'),
+  (dict(clip_norm=dpftrl.AdaptiveClipping(1.0)),
+   'AdaptiveClipping is for TFF alone: give a number'),
+  (dict(report_goal=0), 'report_goal must be a whole number'),
+  (dict(zeroing_norm=-1.0), 'zeroing_norm must be finite and positive'),
+  (dict(delta=2.0), 'delta must lie strictly between 0 and 1'),
+  (dict(max_epsilon=1.0), 'max_epsilon=1 needs schema and delta'),
+  (dict(max_epsilon=1.0, schema=SCHEMA, delta=1e-6, noise_seed=1),
+   'max_epsilon=1 needs a guarantee; the noise seed was given'),
+  (dict(max_epsilon=1e-3, schema=SCHEMA, delta=1e-6), 'too little for one round'),
+  (dict(noise_multiplier=1e-9), 'is too small for sums of whole numbers'),
+  (dict(report_goal=2**40), 'have no room in sums of 64 bits'),
+])  # fmt: skip
 def test_arguments_that_will_not_do(arguments, message, tmp_path):
   with pytest.raises(ValueError, match=message):
     opened(tmp_path / 'run', **arguments)

@@ -123,18 +123,15 @@ def test_a_repeated_row_is_refused(tmp_path):
     guarded.admit(['b'], row=2)
 
 
-@pytest.mark.parametrize(
-  'changes, message',
-  [
-    (dict(noise_multiplier=0.0), 'noise_multiplier must be positive'),
-    (dict(max_epsilon=-1.0), 'max_epsilon must be positive'),
-    (dict(delta=0.0), 'delta must lie'),
-    (dict(schema=dpftrl.FixedSeparation(num_rounds=5, min_sep=2)), 'schema must be a MinSep'),
-    (dict(schema=None), 'claim must have a schema'),
-    (dict(strategy=dpftrl.TreeFull()), 'depends on the number of rounds'),
-    (dict(max_epsilon=1.0), 'too little for one round, whose ε is 2'),
-  ],
-)
+@pytest.mark.parametrize('changes, message', [
+  (dict(noise_multiplier=0.0), 'noise_multiplier must be positive'),
+  (dict(max_epsilon=-1.0), 'max_epsilon must be positive'),
+  (dict(delta=0.0), 'delta must lie'),
+  (dict(schema=dpftrl.FixedSeparation(num_rounds=5, min_sep=2)), 'schema must be a MinSep'),
+  (dict(schema=None), 'claim must have a schema'),
+  (dict(strategy=dpftrl.TreeFull()), 'depends on the number of rounds'),
+  (dict(max_epsilon=1.0), 'too little for one round, whose ε is 2'),
+])  # fmt: skip
 def test_refuses_arguments_out_of_range(tmp_path, changes, message):
   with pytest.raises(ValueError, match=message):
     opened(tmp_path / 'log.parquet', **changes)

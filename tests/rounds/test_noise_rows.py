@@ -177,18 +177,15 @@ def test_a_secret_seed_and_a_known_one_are_not_mixed(first, then, tmp_path):
     opened(tmp_path, noise_seed=first, moved=True)
 
 
-@pytest.mark.parametrize(
-  'name, content, message',
-  [
-    ('used', b'', 'used is empty'),
-    ('secret.json', None, 'secret.json is gone'),
-    ('secret.json', b'{}', 'secret.json is damaged'),
-    ('used', None, 'used is gone'),
-    ('used', b'\0' * 40, 'used is damaged'),
-    ('trail', None, 'trail is gone or damaged'),
-    ('trail', b'\0' * 24, 'trail is gone or damaged'),
-  ],
-)
+@pytest.mark.parametrize('name, content, message', [
+  ('used', b'', 'used is empty'),
+  ('secret.json', None, 'secret.json is gone'),
+  ('secret.json', b'{}', 'secret.json is damaged'),
+  ('used', None, 'used is gone'),
+  ('used', b'\0' * 40, 'used is damaged'),
+  ('trail', None, 'trail is gone or damaged'),
+  ('trail', b'\0' * 24, 'trail is gone or damaged'),
+])  # fmt: skip
 def test_lost_files_are_told(name, content, message, tmp_path):
   with opened(tmp_path) as rows:
     rows.row(0)

@@ -69,44 +69,32 @@ def test_kinds_of_containers_come_back():
   assert structures.Template.of(np.float32(1)).size == 1
 
 
-@pytest.mark.parametrize(
-  'template, message',
-  [
-    ({'a': [1.0]}, r"template\['a'\]\[0\] must be an array .* or tuple of them, got float"),
-    ([np.zeros(2, np.int32)], r'template\[0\] must be float32 or float64, got int32'),
-    ([np.zeros(2, np.float16)], r'template\[0\] must be float32 or float64, got float16'),
-    ([], 'template must hold at least one coordinate'),
-    ([np.zeros((0, 3))], 'template must hold at least one coordinate'),
-    (None, 'template must be an array'),
-  ],
-)
+@pytest.mark.parametrize('template, message', [
+  ({'a': [1.0]}, r"template\['a'\]\[0\] must be an array .* or tuple of them, got float"),
+  ([np.zeros(2, np.int32)], r'template\[0\] must be float32 or float64, got int32'),
+  ([np.zeros(2, np.float16)], r'template\[0\] must be float32 or float64, got float16'),
+  ([], 'template must hold at least one coordinate'),
+  ([np.zeros((0, 3))], 'template must hold at least one coordinate'),
+  (None, 'template must be an array'),
+])  # fmt: skip
 def test_templates_that_will_not_do(template, message):
   with pytest.raises(ValueError, match=f'^{message}'):
     structures.Template.of(template)
 
 
-@pytest.mark.parametrize(
-  'update, message',
-  [
-    ({'b': array(2)}, r"update must be a mapping of 'a', 'c', as in the template; got 'b'"),
-    ([array(2)], r"update must be a mapping of 'a', 'c', as in the template; got list"),
-    ({'a': array(2), 'c': [array(1)]}, r"update\['c'\] must be a list or tuple of 2.*; got 1"),
-    (
-      {'a': array(2), 'c': array(2)},
-      r"update\['c'\] must be a list or tuple of 2.*; got float32, .2,.",
-    ),
-    (
-      {'a': array(3), 'c': [array(1), array(1)]},
-      r"update\['a'\] must be float32 of shape \[2\], as in the template; got .* of shape \[3\]",
-    ),
-    (
-      {'a': array(2, dtype=np.float64), 'c': [array(1), array(1)]},
-      r"update\['a'\] must be float32 of shape \[2\], as in the template; got float64",
-    ),
-    ({'a': np.ma.array(array(2)), 'c': [array(1), array(1)]}, r"update\['a'\] must have no mask"),
-    ({'a': array(2), 'c': [array(1), 'x']}, r"update\['c'\]\[1\] must be an array of NumPy"),
-  ],
-)
+@pytest.mark.parametrize('update, message', [
+  ({'b': array(2)}, r"update must be a mapping of 'a', 'c', as in the template; got 'b'"),
+  ([array(2)], r"update must be a mapping of 'a', 'c', as in the template; got list"),
+  ({'a': array(2), 'c': [array(1)]}, r"update\['c'\] must be a list or tuple of 2.*; got 1"),
+  ({'a': array(2), 'c': array(2)},
+   r"update\['c'\] must be a list or tuple of 2.*; got float32, .2,."),
+  ({'a': array(3), 'c': [array(1), array(1)]},
+   r"update\['a'\] must be float32 of shape \[2\], as in the template; got .* of shape \[3\]"),
+  ({'a': array(2, dtype=np.float64), 'c': [array(1), array(1)]},
+   r"update\['a'\] must be float32 of shape \[2\], as in the template; got float64"),
+  ({'a': np.ma.array(array(2)), 'c': [array(1), array(1)]}, r"update\['a'\] must have no mask"),
+  ({'a': array(2), 'c': [array(1), 'x']}, r"update\['c'\]\[1\] must be an array of NumPy"),
+])  # fmt: skip
 def test_updates_of_another_structure_are_refused_where_they_differ(update, message):
   template = structures.Template.of({'a': array(2), 'c': [array(1), array(1)]})
   with pytest.raises(ValueError, match=f'^{message}'):

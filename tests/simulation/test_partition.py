@@ -105,17 +105,12 @@ def test_shuffles_are_uniform():
 SCHEME = sampling.Shuffled(num_rounds=3, num_examples=9, batch_size=2)
 
 
-@pytest.mark.parametrize(
-  'change, message',
-  [
-    (dict(scheme='poisson'), "scheme must be one of poisson.*got 'poisson'"),
-    (
-      dict(scheme=sampling.Cyclic(num_rounds=3, num_examples=9, batch_size=2)),
-      'scheme must be one of',
-    ),
-    (dict(seed=-1), 'seed .*-1'),
-  ],
-)
+@pytest.mark.parametrize('change, message', [
+  (dict(scheme='poisson'), "scheme must be one of poisson.*got 'poisson'"),
+  (dict(scheme=sampling.Cyclic(num_rounds=3, num_examples=9, batch_size=2)),
+   'scheme must be one of'),
+  (dict(seed=-1), 'seed .*-1'),
+])  # fmt: skip
 def test_refuses(change, message):
   with pytest.raises(ValueError, match=message):
     partition.Partition(**{'scheme': SCHEME, 'seed': 0, **change})

@@ -140,20 +140,17 @@ def test_secret_bins_serve_any_mechanism(tmp_path):
   assert {'blt', 'tree_full'} == set(seen)
 
 
-@pytest.mark.parametrize(
-  'changes, status, words',
-  [
-    ({}, 'done', ''),
-    ({'epsilon': 3.0}, 'done', ''),
-    ({'epsilon': None}, 'void', 'neither a log nor epsilon and delta=1e-06 of the run prove its ε'),
-    ({'epsilon': 4.1}, 'void', 'it has ε = 4.1, and its noise is for 4'),
-    ({'epsilon': float('nan')}, 'void', 'it has ε = nan'),
-    ({'delta': 1e-3}, 'void', 'neither a log'),
-    ({'void_reason': 'the noise has a seed'}, 'void', 'the noise has a seed'),
-    ({'test': {'accuracy': None}}, 'diverged', 'not finite'),
-    ({'diverged_since_round': 3}, 'diverged', 'not finite from round 3 on'),
-  ],
-)
+@pytest.mark.parametrize('changes, status, words', [
+  ({}, 'done', ''),
+  ({'epsilon': 3.0}, 'done', ''),
+  ({'epsilon': None}, 'void', 'neither a log nor epsilon and delta=1e-06 of the run prove its ε'),
+  ({'epsilon': 4.1}, 'void', 'it has ε = 4.1, and its noise is for 4'),
+  ({'epsilon': float('nan')}, 'void', 'it has ε = nan'),
+  ({'delta': 1e-3}, 'void', 'neither a log'),
+  ({'void_reason': 'the noise has a seed'}, 'void', 'the noise has a seed'),
+  ({'test': {'accuracy': None}}, 'diverged', 'not finite'),
+  ({'diverged_since_round': 3}, 'diverged', 'not finite from round 3 on'),
+])  # fmt: skip
 def test_a_run_counts_only_with_the_epsilon_of_its_noise(tmp_path, changes, status, words):
   study = linear.study(tmp_path, lambda cell: {**formula(cell), **changes}, **ONE)
   (result,) = study.results
@@ -162,32 +159,26 @@ def test_a_run_counts_only_with_the_epsilon_of_its_noise(tmp_path, changes, stat
   assert (result.epsilon_of_run is None) == (status == 'void')
 
 
-@pytest.mark.parametrize(
-  'changes, words',
-  [
-    ({'mechanisms': 'identity'}, "mechanisms must be a list of 1 to 1000 entries, got 'identity'$"),
-    ({'mechanisms': ['blt:1', 'blt:1']}, 'mechanisms must be distinct'),
-    (
-      {'mechanisms': ['blt:1', dpftrl.Mechanism(mechanism='blt:2', label='blt 1')]},
-      'is there twice',
-    ),
-    ({'mechanisms': ['bltt']}, 'bltt.* did you mean'),
-    ({'epsilons': 4.0}, 'epsilons must be a list of 1 to 1000 entries, got 4'),
-    ({'epsilons': [-1.0]}, 'epsilons must be numbers above 0, got -1'),
-    ({'seeds': [0.5]}, 'seeds must be whole numbers from 0 on, got 0.5'),
-    ({'clip_norm': 0.0}, 'clip_norm .* got 0'),
-    ({'delta': 2.0}, 'delta .* got 2'),
-    ({'schema': None}, 'give a study schema or sampling; it has neither'),
-    ({'sampling': SCHEME}, 'give a study schema or sampling; it has both'),
-    ({'schema': None, 'sampling': SCHEME, 'deployment_report_goal': 99}, 'means nothing where'),
-    ({'schema': None, 'sampling': 3}, 'sampling must amplify'),
-    ({'schema': None, 'sampling': SCHEME, 'mechanisms': ['tree_full']}, 'tree_full: amplification'),
-    ({'deployment_report_goal': 1}, 'deployment_report_goal=1 must be at least report_goal=40'),
-    ({'jobs': -1}, 'jobs must be 0 to 1000, got -1'),
-    ({'cell': 10}, 'cell must be 0 to 8, got 10'),
-    ({'jobs': 1}, 'must be one of a module: move it into one, or give jobs=0'),
-  ],
-)
+@pytest.mark.parametrize('changes, words', [
+  ({'mechanisms': 'identity'}, "mechanisms must be a list of 1 to 1000 entries, got 'identity'$"),
+  ({'mechanisms': ['blt:1', 'blt:1']}, 'mechanisms must be distinct'),
+  ({'mechanisms': ['blt:1', dpftrl.Mechanism(mechanism='blt:2', label='blt 1')]}, 'is there twice'),
+  ({'mechanisms': ['bltt']}, 'bltt.* did you mean'),
+  ({'epsilons': 4.0}, 'epsilons must be a list of 1 to 1000 entries, got 4'),
+  ({'epsilons': [-1.0]}, 'epsilons must be numbers above 0, got -1'),
+  ({'seeds': [0.5]}, 'seeds must be whole numbers from 0 on, got 0.5'),
+  ({'clip_norm': 0.0}, 'clip_norm .* got 0'),
+  ({'delta': 2.0}, 'delta .* got 2'),
+  ({'schema': None}, 'give a study schema or sampling; it has neither'),
+  ({'sampling': SCHEME}, 'give a study schema or sampling; it has both'),
+  ({'schema': None, 'sampling': SCHEME, 'deployment_report_goal': 99}, 'means nothing where'),
+  ({'schema': None, 'sampling': 3}, 'sampling must amplify'),
+  ({'schema': None, 'sampling': SCHEME, 'mechanisms': ['tree_full']}, 'tree_full: amplification'),
+  ({'deployment_report_goal': 1}, 'deployment_report_goal=1 must be at least report_goal=40'),
+  ({'jobs': -1}, 'jobs must be 0 to 1000, got -1'),
+  ({'cell': 10}, 'cell must be 0 to 8, got 10'),
+  ({'jobs': 1}, 'must be one of a module: move it into one, or give jobs=0'),
+])  # fmt: skip
 def test_bad_arguments_are_one_line_and_leave_nothing(tmp_path, changes, words):
   with pytest.raises(ValueError, match=words) as refused:
     linear.study(tmp_path / 'new', lambda cell: formula(cell), **changes)

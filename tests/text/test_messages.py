@@ -9,19 +9,11 @@ import pytest
 from fl_dpftrl.text import messages
 
 
-@pytest.mark.parametrize(
-  'value, text',
-  [
-    ('device', "'device'"),
-    (17, '17'),
-    (None, 'None'),
-    ('a\nb\x1b[31m', r"'a\nb\x1b[31m'"),
-    ('a\u200bb\u202e', r"'a\u200bb\u202e'"),
-    ('\udc80', r"'\udc80'"),
-    (b'\xff', r"b'\xff'"),
-    ([1, 2], '[1, 2]'),
-  ],
-)
+@pytest.mark.parametrize('value, text', [
+  ('device', "'device'"), (17, '17'), (None, 'None'), ('a\nb\x1b[31m', r"'a\nb\x1b[31m'"),
+  ('a\u200bb\u202e', r"'a\u200bb\u202e'"), ('\udc80', r"'\udc80'"), (b'\xff', r"b'\xff'"),
+  ([1, 2], '[1, 2]'),
+])  # fmt: skip
 def test_quotes_short_values_whole(value, text):
   assert messages.quoted(value) == text
 
@@ -45,14 +37,11 @@ def test_cuts_long_values(value):
   assert len(messages.quoted(value, 20)) <= 20
 
 
-@pytest.mark.parametrize(
-  'text, line',
-  [
-    ('a\r\n  b\u2028c\x1b[2J', r'a b c\x1b[2J'),
-    ('--delta=0 must lie between 0 and 1', '--delta=0 must lie between 0 and 1'),
-    (ValueError('no'), 'no'),
-  ],
-)
+@pytest.mark.parametrize('text, line', [
+  ('a\r\n  b\u2028c\x1b[2J', r'a b c\x1b[2J'),
+  ('--delta=0 must lie between 0 and 1', '--delta=0 must lie between 0 and 1'),
+  (ValueError('no'), 'no'),
+])  # fmt: skip
 def test_a_line_has_no_breaks_and_nothing_that_acts(text, line):
   assert messages.one_line(text) == line
 
@@ -65,20 +54,17 @@ class Seeded(NamedTuple):
     return messages.outline(self)
 
 
-@pytest.mark.parametrize(
-  'value, kind',
-  [
-    (123456, 'int'),
-    ('123456', 'str'),
-    (b'123456', 'bytes'),
-    (None, 'NoneType'),
-    ([1, 2], 'list of 2'),
-    ({'a': 1}, 'dict of 1'),
-    (np.zeros((2, 3), np.float32), 'float32, (2, 3)'),
-    (np.int64(123456), 'int64, ()'),
-    (Seeded(1), 'Seeded of 2'),
-  ],
-)
+@pytest.mark.parametrize('value, kind', [
+  (123456, 'int'),
+  ('123456', 'str'),
+  (b'123456', 'bytes'),
+  (None, 'NoneType'),
+  ([1, 2], 'list of 2'),
+  ({'a': 1}, 'dict of 1'),
+  (np.zeros((2, 3), np.float32), 'float32, (2, 3)'),
+  (np.int64(123456), 'int64, ()'),
+  (Seeded(1), 'Seeded of 2'),
+])  # fmt: skip
 def test_a_kind_says_nothing_of_the_value(value, kind):
   assert messages.kind(value) == kind
 

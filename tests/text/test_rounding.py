@@ -34,20 +34,10 @@ def test_exact_is_read_as_the_same_number(value):
   assert float(rounding.exact(value)) == value
 
 
-@pytest.mark.parametrize(
-  'value, shown',
-  [
-    (3.4561, '3.457'),
-    (1.4, '1.4'),
-    (0.00012341, '0.0001235'),
-    (0.0, '0'),
-    (7, '7'),
-    (1234, '1,234'),
-    (15.8233, '15.83'),
-    (math.inf, 'unbounded'),
-    (-1.23456, '-1.234'),
-  ],
-)
+@pytest.mark.parametrize('value, shown', [
+  (3.4561, '3.457'), (1.4, '1.4'), (0.00012341, '0.0001235'), (0.0, '0'), (7, '7'), (1234, '1,234'),
+  (15.8233, '15.83'), (math.inf, 'unbounded'), (-1.23456, '-1.234'),
+])  # fmt: skip
 def test_rounds_up(value, shown):
   assert rounding.up(value) == shown
 

@@ -130,17 +130,11 @@ def variable_of_a_function(x):
   return assigned(x)
 
 
-@pytest.mark.parametrize(
-  'work, operation',
-  [
-    (queue, 'FIFOQueueV2'),
-    (accumulator, 'ResourceConditionalAccumulator'),
-    (staged, 'Stage'),
-    (batched, 'BatchFunction'),
-    (variable_of_version_1, 'VariableV2'),
-    (variable_of_a_function, 'VarHandleOp'),
-  ],
-)
+@pytest.mark.parametrize('work, operation', [
+  (queue, 'FIFOQueueV2'), (accumulator, 'ResourceConditionalAccumulator'), (staged, 'Stage'),
+  (batched, 'BatchFunction'), (variable_of_version_1, 'VariableV2'),
+  (variable_of_a_function, 'VarHandleOp'),
+])  # fmt: skip
 def test_what_would_keep_data_between_clients_is_refused(work, operation, in_process):
   with in_process():
     with pytest.raises(

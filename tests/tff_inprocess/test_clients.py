@@ -111,23 +111,19 @@ def test_another_thread_stops_a_round_and_all_to_come():
     list(threads.in_order(lambda index, _: index, 3, 2, stop))
 
 
-@pytest.mark.parametrize(
-  'free, model_bytes, expected',
-  [(None, 10, 8), (10**9, 0, 8), (10**9, 10**6, 8), (10**9, 30 * 10**6, 2), (10**9, 10**9, 1)],
-)
+@pytest.mark.parametrize('free, model_bytes, expected', [
+  (None, 10, 8), (10**9, 0, 8), (10**9, 10**6, 8), (10**9, 30 * 10**6, 2), (10**9, 10**9, 1),
+])  # fmt: skip
 def test_memory_bounds_who_trains_at_the_same_time(monkeypatch, free, model_bytes, expected):
   monkeypatch.setattr(memory, 'free_bytes', lambda: free)
   monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: range(4))
   assert memory.concurrent_clients(model_bytes) == expected
 
 
-@pytest.mark.parametrize(
-  'folder, limit, used, prefix',
-  [
-    ('.', 'memory.max', 'memory.current', ''),
-    ('memory', 'memory.limit_in_bytes', 'memory.usage_in_bytes', 'total_'),
-  ],
-)
+@pytest.mark.parametrize('folder, limit, used, prefix', [
+  ('.', 'memory.max', 'memory.current', ''),
+  ('memory', 'memory.limit_in_bytes', 'memory.usage_in_bytes', 'total_'),
+])  # fmt: skip
 def test_a_containers_limit_counts(tmp_path, monkeypatch, folder, limit, used, prefix):
   monkeypatch.setattr(memory, '_CGROUP', tmp_path)
   unlimited = memory.free_bytes()

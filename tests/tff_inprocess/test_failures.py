@@ -130,15 +130,12 @@ def mixed(client):
   return [np.float32(0.0), WORDS]
 
 
-@pytest.mark.parametrize(
-  'make, kind, told',
-  [
-    (read, UnicodeError, 'UnicodeDecodeError at test_failures.py:'),
-    (in_tensorflow, tf.errors.InvalidArgumentError, 'InvalidArgumentError at '),
-    (generated, tf.errors.OpError, 'failed'),
-    (mixed, TypeError, 'expected a data set of type'),
-  ],
-)
+@pytest.mark.parametrize('make, kind, told', [
+  (read, UnicodeError, 'UnicodeDecodeError at test_failures.py:'),
+  (in_tensorflow, tf.errors.InvalidArgumentError, 'InvalidArgumentError at '),
+  (generated, tf.errors.OpError, 'failed'),
+  (mixed, TypeError, 'expected a data set of type'),
+])  # fmt: skip
 def test_a_clients_data_that_fail_are_told_by_type_and_line(in_process, make, kind, told):
   of = tff.SequenceType(np.float32)
   work = summed(tff.tensorflow.computation(lambda data: data.reduce(0, lambda n, _: n + 1), of))

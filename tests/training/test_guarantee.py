@@ -25,15 +25,12 @@ AGGREGATOR = dpftrl.CorrelatedNoiseFactory(
 )
 
 
-@pytest.mark.parametrize(
-  'changes, reason',
-  [
-    ({}, None),
-    (dict(noise_seed=3), 'the noise seed was given, so whoever knows it can remove the noise'),
-    (dict(noise_multiplier=0.0), 'noise is off (noise_multiplier 0)'),
-    (dict(noise_multiplier=0.0, noise_seed=3), 'noise is off (noise_multiplier 0)'),
-  ],
-)
+@pytest.mark.parametrize('changes, reason', [
+  ({}, None),
+  (dict(noise_seed=3), 'the noise seed was given, so whoever knows it can remove the noise'),
+  (dict(noise_multiplier=0.0), 'noise is off (noise_multiplier 0)'),
+  (dict(noise_multiplier=0.0, noise_seed=3), 'noise is off (noise_multiplier 0)'),
+])  # fmt: skip
 def test_void_reasons_are_claimed(changes, reason):
   aggregator = dataclasses.replace(AGGREGATOR, **changes)
   both = 'state' if reason is None else f'{reason}; state'

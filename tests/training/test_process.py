@@ -92,16 +92,13 @@ def test_equals_the_steps_by_hand():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'arguments, named',
-  [
-    (dict(server_learning_rates=np.array([0.1, 0.0])), 'server_learning'),
-    (dict(server_learning_rates=np.array(0.1)), 'server_learning'),
-    (dict(client_learning_rate=0.0), 'client_learning_rate'),
-    (dict(server_momentum=1.0), 'server_momentum'),
-    (dict(server_momentum=-0.1), 'server_momentum'),
-  ],
-)
+@pytest.mark.parametrize('arguments, named', [
+  (dict(server_learning_rates=np.array([0.1, 0.0])), 'server_learning'),
+  (dict(server_learning_rates=np.array(0.1)), 'server_learning'),
+  (dict(client_learning_rate=0.0), 'client_learning_rate'),
+  (dict(server_momentum=1.0), 'server_momentum'),
+  (dict(server_momentum=-0.1), 'server_momentum'),
+])  # fmt: skip
 def test_bad_arguments_are_named(arguments, named):
   with pytest.raises(ValueError, match=named):
     process_lib.build_fed_avg(
