@@ -10,7 +10,7 @@ from dp_accounting.rdp import rdp_privacy_accountant
 from scipy import optimize, stats
 
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.amplification import sampled_gaussian, sampling
+from fl_dpftrl.amplification import accountant, sampled_gaussian, sampling
 
 STEP = 0.02
 
@@ -261,10 +261,43 @@ def test_the_noise_of_poisson_samples_would_not_do():
   assert replaced > 2.0 * sampled_gaussian.epsilon(2.0, 1e-6, **chances)
 
 
+@pytest.mark.parametrize('share, sigma, epsilon', [(0.3, 1.0, 0.2), (0.5, 2.0, 1.0)])
+def test_opposite_updates_are_the_worst_of_poisson_samples(share, sigma, epsilon):
+  """One round over a grid of updates, and a second that follows from the first release."""
+  spent = lambda delta, count, pair=sampling.OPPOSITE, noise=0.5 * sigma: sampled_gaussian.epsilon(
+    noise, delta, probability=share, count=count, pair=pair
+  )
+  laws = {u: release([(1.0 - share, 0.0), (share, u)], sigma) for u in np.linspace(-1.0, 1.0, 9)}
+  sticks = {
+    (u, v): hockey_stick(laws[u], laws[v], epsilon) for u, v in itertools.product(laws, repeat=2)
+  }
+  worst = max(sticks, key=sticks.get)
+  assert sorted(worst) == [-1.0, 1.0]
+  assert epsilon - 1e-6 <= spent(sticks[worst], 1) <= epsilon * 1.001
+  zeroed = max(delta for pair, delta in sticks.items() if 0.0 in pair)
+  assert max(zeroed, 1e-12) < 0.6 * sticks[worst]
+  assert spent(sticks[worst], 1, sampling.ONE, sigma) < 0.7 * epsilon
+  pairs = list(itertools.product((-1.0, 0.0, 1.0), repeat=2))
+  adaptive = max(
+    np.max(
+      [
+        np.maximum(
+          np.outer(laws[u], laws[x]) - math.exp(epsilon) * np.outer(laws[v], laws[y]), 0.0
+        ).sum(axis=1)
+        for x, y in pairs
+      ],
+      axis=0,
+    ).sum()
+    for u, v in pairs
+  )
+  assert epsilon - 1e-6 <= spent(adaptive, 2) <= epsilon * 1.001
+
+
 def test_published_figure_of_poisson_with_replaced_examples():
   """By the worst pair; that of samples of a fixed size has to allow more."""
-  chances = {'probability': 0.3, 'count': 4}
-  found = sampled_gaussian.epsilon(1.0, 1e-6, **chances, pair=sampling.OPPOSITE)
-  assert found == pytest.approx(2.851, abs=1e-3)
-  replaced = sampled_gaussian.epsilon(1.0, 1e-6, **chances, pair=sampling.REPLACED)
-  assert replaced == pytest.approx(5.616, abs=1e-3)
+  draws = {'num_rounds': 4, 'num_examples': 1000, 'batch_size': 300}
+  for scheme, figure in ((sampling.CyclicPoisson, 2.851), (sampling.CyclicFixedSize, 5.616)):
+    found = accountant.account(
+      'identity', scheme(**draws), noise_multiplier=2.0, delta=1e-6, adjacency='replace_one'
+    )
+    assert found.epsilon() == pytest.approx(figure, abs=1e-3)
