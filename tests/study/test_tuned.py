@@ -17,12 +17,12 @@ PUBLISHED = {'study.json', 'strategies', 'tuning.json', 'winner.json', 'model.np
 
 
 def tune(run, folder, **options):
-  options = {'tuning': LAW, 'score': 'public', 'server_learning_rates': (0.5, 1.0, 2.0), **options}
+  rates = {'server_learning_rates': (0.5, 1.0, 2.0), 'epsilons': [4.0]}
+  options = {'tuning': LAW, 'score': 'public', **rates, **options}
   return dpftrl.study(
     run,
     folder=folder,
     mechanisms=['identity', 'banded:2'],
-    epsilons=[4.0],
     schema=linear.SCHEMA,
     clip_norm=1.0,
     report_goal=40,
@@ -79,11 +79,20 @@ def test_the_best_run_alone_is_published(tmp_path):
   one = dpftrl.account('identity', linear.SCHEMA, noise_multiplier=1.0, delta=1e-6)
   assert best.noise.epsilon <= 4.0 < found.epsilon < LAW.epsilon(one) + 9.0
   assert 'best of a secret random number of runs' in found.sentence
+  assert 'where a clock is seen, report at a time fixed beforehand, enough for the most runs' in (
+    ' '.join(found.assumptions)
+  )
   assert f'one run alone has {best.noise.epsilon:.4g}'[:20] in found.sentence
   again = Recorder()
   assert tune(again, tmp_path / 'tuned') == found and not again.cells
   text = (tmp_path / 'tuned' / 'winner.json').read_text()
   assert str(len(run.cells)) not in json.loads(text) and 'secret/' not in text
+
+
+@pytest.mark.slow
+def test_cells_with_other_noise_count_as_those_with_the_least(tmp_path):
+  found = {e: tune(saved, tmp_path / str(e), epsilons=e).epsilon for e in ((1, 4), (1,), (4,))}
+  assert found[1, 4] == found[4,] > found[1,] + 1.0
 
 
 def test_law_and_grid_are_written_first_and_never_changed(tmp_path):
@@ -111,6 +120,7 @@ def test_an_interrupted_study_goes_on_with_the_same_draws(tmp_path):
   with pytest.raises(KeyboardInterrupt):
     tune(first, folder)
   secret = folder / 'secret'
+  assert names(folder) == PUBLISHED - {'winner.json', 'model.npz'} | {'secret'}
   assert secret.stat().st_mode & 0o077 == 0 and names(secret) == {'draws.json', 'runs'}
   draws = json.loads((secret / 'draws.json').read_text())
   second = Recorder()
