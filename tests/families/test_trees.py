@@ -71,3 +71,12 @@ def test_many_restarts_are_exact():
   first, _ = sensitivity.pattern_sensitivity(strategy, 30_000, [np.arange(0, 30_000, 70)])
   assert kind == 'exact'
   assert first[0] * (1 - 1e-12) <= value <= 1.1 * first[0]
+
+
+@pytest.mark.parametrize('n, b, k', [(100, 7, None), (100, 1, 30), (97, 13, 4), (64, 16, 4)])
+def test_fixed_separation(n, b, k):
+  schema = schemas.FixedSeparation(num_rounds=n, min_sep=b, max_participations=k)
+  strategy = tree_online.TreeOnline()
+  general = sensitivity.gram_sensitivity(strategy.gram_matrix(n), schema)
+  expected = pytest.approx(general.value, rel=1e-12), 'exact'
+  assert sensitivity.sensitivity(strategy, schema) == expected

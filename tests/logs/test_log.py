@@ -2,13 +2,15 @@
 
 import json
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from fl_dpftrl.families import identity
+from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import refusals, schema
-from fl_dpftrl.replaying import replay, runs
+from fl_dpftrl.replaying import count, replay, runs
 from tests.logs import files
 
 ROWS = {'round': [0, 0, 1, 3], 'device_id': list('abca')}
@@ -122,3 +124,33 @@ def test_num_rounds_is_what_the_file_says_or_is_told(tmp_path):
   for num_rounds, message in ((0, 'at least 1'), (10**9, 'at most 10000000, got 1000000')):
     with pytest.raises(refusals.LogError, match=message):
       log_lib.read_log(silent, num_rounds=num_rounds)
+
+
+def test_shards_may_differ_in_what_others_wrote(tmp_path):
+  paths = [
+    files.written(tmp_path / f'{i}.parquet', {'round': [i], 'device_id': ['z']}, **OWN, host=f'{i}')
+    for i in range(2)
+  ]
+  assert log_lib.read_log(paths).num_rounds == 5
+
+
+def test_a_run_without_devices_beside_others(tmp_path):
+  logs = []
+  for number, cohorts in enumerate(([[], []], [[3], [4]])):
+    with ledger_lib.LogWriter(tmp_path / f'{number}.parquet') as log:
+      for t, cohort in enumerate(cohorts):
+        log.append(t, cohort, 0)
+    logs.append(log_lib.read_log(log.path))
+  assert [str(log.id_type) for log in logs] == ['null', 'int64']
+  opened = [runs.Run.of(log, identity.Identity(), noise_multiplier=1.0) for log in logs]
+  assert count.count(opened).num_devices == 2
+  with schema.round_by_round(tmp_path / 'none.parquet', num_rounds=1) as append:
+    append(0, np.array([], np.int64), 0)
+  assert files.rows(tmp_path / 'none.parquet') == []
+
+
+def test_digest_is_of_the_files_bytes(tmp_path):
+  path = files.written(tmp_path / 'l.csv', files.HEAD + b'0,a\n')
+  assert log_lib.read_log(path).files()[0]['sha256'] == (
+    '9b4acb27ea8ea322f8d2b1206b7e0097eda517d56a0f58113de932c7236093da'
+  )

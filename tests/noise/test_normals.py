@@ -318,3 +318,8 @@ def test_a_function_that_is_off_is_noticed(name, monkeypatch):
   with pytest.raises(RuntimeError, match=f'numpy.{name} is off by'):
     normals.check_functions()
   normals.check_functions.cache_clear()
+
+
+def test_system_seeds_differ():
+  assert normals.system_seed() != normals.system_seed()
+  assert len(normals.system_seed()) == normals.SEED_BYTES

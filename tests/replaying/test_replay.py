@@ -161,3 +161,24 @@ def test_the_min_sep_of_several_runs_is_that_of_the_pair_beside_it():
   expected = {'device_id': 'a', 'first_round': 0, 'second_round': 5, 'run': 2}
   assert both.min_sep == 5 and both.to_json()['witness'] == expected
   assert "b           5  (device 'a', rounds 0 and 5 of run 2)" in replay_text.text(both)
+
+
+def test_replace_one_is_zero_out_with_half_the_noise():
+  replaced = replayed(LOG, BLT, noise_multiplier=6.0, deltas=1e-6, adjacency='replace_one')
+  zeroed = replayed(LOG, BLT, **ARGUMENTS)
+  for loss, other in zip(
+    (replaced.worst_case, replaced.observed), (zeroed.worst_case, zeroed.observed)
+  ):
+    assert loss.epsilon() == other.epsilon()
+    assert loss.sensitivity == 2 * other.sensitivity
+  assert replaced.adjacency == 'replace_one'
+  assert any('sensitivity is doubled' in s for s in replaced.assumptions)
+
+
+def test_groups_multiply_the_sensitivity():
+  group = replayed(LOG, BLT, noise_multiplier=9.0, deltas=1e-6, group_size=3)
+  single = replayed(LOG, BLT, **ARGUMENTS)
+  assert group.worst_case.epsilon() == pytest.approx(single.worst_case.epsilon())
+  for part in group.parts():
+    assert part.guarantee.sensitivity_kind == 'upper_bound'
+  assert any('groups of 3 devices' in s for s in group.assumptions)

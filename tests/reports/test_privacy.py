@@ -266,3 +266,10 @@ def test_several_runs_of_which_one_broke_its_word():
   assert 'Not every run kept to its declared schema.' in words
   # The least of what was declared was kept to, which would puzzle.
   assert 'participations were declared; the log has' not in words
+
+
+def test_a_run_without_a_declaration():
+  stated = statement(min_sep=None)
+  page = report(stated)
+  page.check(stated)
+  assert 'no guarantee here holds if participation, or the end of the run,' in page.text

@@ -131,3 +131,10 @@ def test_participation_in_any_round_fills_subtrees(n, k):
     for h in range(n.bit_length())
   )
   assert nested.worst_square(nested.forest(n), schemas.MinSep(n, 1, k)) == (expected, True)
+
+
+@pytest.mark.parametrize('count', [1, 2, 3, 6])
+def test_a_block_again_and_again(count):
+  block = nested.forest(3)
+  np.testing.assert_array_equal(nested.repeated(block, count).length, 3 * count)
+  check_every_count(nested.repeated(block, count), 4)
