@@ -7,22 +7,22 @@ limits; docs/log-format.md states them.
 import resource
 
 FIELD_BYTES = 1 << 10
-"""Of a device id, as UTF-8."""
+"""Most bytes of a device id in UTF-8."""
 
 LINE_BYTES = 1 << 16
-"""Of a line of CSV or JSON lines."""
+"""Most bytes of a line of CSV or JSON lines."""
 
 COHORT_BYTES = 1 << 24
-"""Of a line of JSON lines that holds a list of device ids."""
+"""Most bytes of a line of JSON lines that holds a list of device ids."""
 
 COLUMNS = 1 << 10
-"""Of a file."""
+"""Most columns of a file."""
 
 METADATA_BYTES = 1 << 20
-"""Of all keys and values in the metadata of a file."""
+"""Most bytes of all keys and values in the metadata of a file."""
 
 ROUNDS = 10_000_000
-"""Of a log."""
+"""Most rounds of a log."""
 
 FREE_ROWS = 1 << 20
 ROWS_PER_BYTE = 300

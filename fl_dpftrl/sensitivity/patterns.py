@@ -20,7 +20,7 @@ _SWEEPS_BETWEEN = 25
 
 
 def repeated(values: np.ndarray, step: int, count: int) -> np.ndarray:
-  """Σ over a < count of values[i − a·step] for each i, as columns 0, step, … of a Toeplitz C."""
+  """Returns Σ over a < count of values[i − a·step] for each i: columns 0, step, … of Toeplitz C."""
   blocks = -(-values.size // step)
   padded = np.zeros((blocks, step))
   padded.reshape(-1)[: values.size] = values
@@ -33,7 +33,7 @@ def repeated(values: np.ndarray, step: int, count: int) -> np.ndarray:
 def max_min_sep_sum(
   values: np.ndarray, min_sep: int, max_participations: int | None = None
 ) -> np.ndarray:
-  """For each row of values, at least 0, the largest sum over at most k entries at least b apart.
+  """Returns for each row the largest sum over at most k entries at least b apart; values ≥ 0.
 
   If k is None or as many entries fit, they need not be counted.
   """
@@ -43,10 +43,10 @@ def max_min_sep_sum(
 
 
 def separated_sums(values: np.ndarray, min_sep: int, most: int | None) -> np.ndarray:
-  """[m, row]: the largest sum over at most m + 1 entries of a row, at least b apart; m < most.
+  """Returns the largest sum over at most m + 1 entries of a row at least b apart, shape [m, row].
 
   F[i, m] = max(vᵢ + F[i + b, m − 1], F[i + 1, m]), 0 beyond the rounds, for all rows at once.
-  If most is None, the number of entries is not limited, and the index m is dropped.
+  m is below most. If most is None, the number of entries is not limited, and m is dropped.
 
   Source: Choquette-Choo et al. 2023, algorithm VecSens, without its root.
   """
@@ -73,7 +73,7 @@ def worst_sum(values: np.ndarray, schema: schemas.MinSep) -> float:
 
 
 def most_of_both(left: np.ndarray, right: np.ndarray, size: int) -> np.ndarray:
-  """[m]: the largest left[i] + right[m − i], shape [size]; at most one more than both have."""
+  """Returns the largest left[i] + right[m − i] for each m < size; size ≤ both sizes + 1."""
   if left.size > right.size:
     left, right = right, left
   total = np.full(size, -(1 << 60), right.dtype)
@@ -84,7 +84,7 @@ def most_of_both(left: np.ndarray, right: np.ndarray, size: int) -> np.ndarray:
 
 
 def worst_squares(grams: np.ndarray, sweeps: int = 2000) -> tuple[np.ndarray, np.ndarray]:
-  """Largest Σ X[i, j] ⟨uᵢ, uⱼ⟩ over unit vectors, for each of several X.
+  """Bounds the largest Σ X[i, j] ⟨uᵢ, uⱼ⟩ over unit vectors, for each of several X.
 
   Args:
     grams: shape [patterns, k, k], each symmetric.
