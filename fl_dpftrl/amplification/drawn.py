@@ -132,6 +132,15 @@ def check(
     accountant.sensitivity(strategy, scheme, adjacency)
 
 
+def check_public(scheme: sampling.Scheme | None) -> None:
+  """Raises ValueError for a run of which no figure of the log may be published."""
+  if isinstance(scheme, sampling.Sampled):
+    raise ValueError(
+      'participation that was drawn in secret has no public report: least separation and most'
+      ' participations in the log are as secret; publish what account says of the sampling'
+    )
+
+
 def guarantee(
   scheme: sampling.Scheme,
   strategy: base.Strategy,

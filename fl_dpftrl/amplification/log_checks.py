@@ -50,14 +50,17 @@ def _bins(happened: counts_lib.RunCounts, scheme: sampling.SecretBins) -> Iterat
       f' after {separations.values[astray[0]]:,} rounds, no multiple of num_bins={num_bins}'
     )
     return
+  # Only rounds in which each bin had as many turns as another tell of their sizes.
+  seen = min(num_bins, happened.num_rounds)
+  end = happened.num_rounds // seen * seen
+  rounds, devices = happened.newcomers.values, happened.newcomers.counts
+  members = np.bincount(rounds[rounds < end] % num_bins, devices[rounds < end], seen)
   # Neighbouring bins are tested together where few devices are expected in each.
-  groups = min(num_bins, happened.num_devices // _DEVICES_A_GROUP)
+  groups = min(seen, int(members.sum()) // _DEVICES_A_GROUP)
   if groups < 2:
     return
-  members = np.zeros(num_bins)
-  np.add.at(members, happened.newcomers.values % num_bins, happened.newcomers.counts)
-  starts = np.arange(groups) * num_bins // groups
-  expected = np.diff(starts, append=num_bins) * (happened.num_devices / num_bins)
+  starts = np.arange(groups) * seen // groups
+  expected = np.diff(starts, append=seen) * (members.sum() / seen)
   found = np.add.reduceat(members, starts)
   distance = float(((found - expected) ** 2 / expected).sum())
   if stats.chi2.logsf(distance, groups - 1) < math.log(_FALSE_ALARM):

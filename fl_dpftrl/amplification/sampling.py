@@ -1,9 +1,12 @@
 """Sampling schemes: batches of centralized training, and secret bins."""
 
 import dataclasses
+import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
+
+import numpy as np
 
 from fl_dpftrl.accounting import adjacency
 from fl_dpftrl.participation import schemas
@@ -260,6 +263,18 @@ class SecretBins(_Secret):
       f' those with t mod {self.num_bins} equal to its bin; a timer, or the rounds in which devices'
       ' happen to be available, are no such bins'
     )
+
+  def bins(self, device_ids: Iterable[str | int], key: bytes) -> np.ndarray:
+    """Returns the bin of each device, which follows from its id and a key that is secret for ever.
+
+    Args:
+      key: 16 to 64 bytes, such as `secrets.token_bytes(32)`, the same for all rounds of a run, and
+        of no other run.
+    """
+    if not 16 <= len(key) <= 64:
+      raise ValueError('key must have 16 to 64 bytes')
+    hashes = (hashlib.blake2b(str(i).encode(), key=key, digest_size=16) for i in device_ids)
+    return np.array([int.from_bytes(h.digest()) % self.num_bins for h in hashes], np.int64)
 
 
 MOST_BINS = 4096

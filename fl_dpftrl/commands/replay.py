@@ -7,6 +7,7 @@ import pathlib
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fl_dpftrl.amplification import drawn
 from fl_dpftrl.commands import flags, output, replay_text
 from fl_dpftrl.files import json_files
 from fl_dpftrl.replaying import count, counted, evidence, replay, runs
@@ -21,11 +22,6 @@ HELP = 'computes the guarantee of a finished run from its participation log'
 EXAMPLE = (
   'fl-dpftrl replay --log=participation.parquet --strategy=blt-b100'
   ' --noise_multiplier=8 --delta=1e-6 --report=privacy.html'
-)
-
-_NOT_PUBLIC = (
-  '--public_report leaves out the amplified guarantee of secret draws, because'
-  ' it states their min-sep and maximum participations'
 )
 
 
@@ -132,6 +128,8 @@ def run(args: argparse.Namespace) -> Replayed:
     output.check_writable('evidence', args.evidence)
   output.check_file('counts', args.counts)
   opened = _runs(args)
+  for one in opened if args.public_report else ():
+    drawn.check_public(one.claim.sampling)
   if args.counts:
     opened = _counted(args, opened)
   for one in opened if args.evidence else ():
@@ -177,8 +175,6 @@ def finish(args: argparse.Namespace, result: Replayed) -> None:
 
       shown = statement.publishable() if published else statement
       privacy.write_report(path, shown, setting=_setting(args))
-  if args.public_report and statement.drawn is not None and statement.drawn.is_amplified:
-    print(f'fl-dpftrl: warning: {_NOT_PUBLIC}', file=sys.stderr)
   if args.evidence:
     # Its statement is of the files in it, so they are replayed there.
     model = pathlib.Path(args.runs[-1], 'model.npz') if args.runs else None

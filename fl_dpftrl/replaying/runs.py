@@ -88,28 +88,24 @@ class Run:
 def together(runs: Run | Sequence[Run]) -> list[Run]:
   """Returns runs of one population as they are accounted together.
 
-  A schema that the log of one run states is left out where another run has none, and so is a
-  sampling scheme where there are several runs.
+  A schema that the log of one run states is left out where another run has none. Schemes by which
+  participation was drawn amplify one run alone; ValueError if one is given for several.
   """
   runs = [runs] if isinstance(runs, Run) else list(runs)
   if not runs:
     raise ValueError('runs must hold at least one run')
   if any(run.claim.schema is None for run in runs):
-    runs = [_without(run, 'schema') if run.schema_in_log else run for run in runs]
-  if len(runs) > 1:
-    runs = [_without(run, 'sampling') if run.stated else run for run in runs]
-    if any(run.claim.sampling for run in runs):
-      raise ValueError(
-        'sampling is for one run: guarantees of batches that were drawn are not composed over'
-        ' several'
-      )
+    runs = [_without_schema(run) if run.schema_in_log else run for run in runs]
+  if len(runs) > 1 and any(run.claim.sampling and not run.stated for run in runs):
+    raise ValueError(
+      'sampling is for one run: guarantees of batches that were drawn are not composed over several'
+    )
   declared_schemas(run.claim for run in runs)
   return runs
 
 
-def _without(run: Run, name: str) -> Run:
-  left_out: dict[str, Any] = {name: None}
-  return dataclasses.replace(run, claim=dataclasses.replace(run.claim, **left_out))
+def _without_schema(run: Run) -> Run:
+  return dataclasses.replace(run, claim=dataclasses.replace(run.claim, schema=None))
 
 
 def declared_schemas(claims: Iterable[claim_lib.Claim]) -> list[schemas.MinSep]:

@@ -229,18 +229,19 @@ class Statement:
     Only what is named here is published. Some of it are functions of the log that no guarantee
     covers: the largest number of participations, the least separation, whether the declared schema
     or the stated shuffling holds, whether the run is void, and the number of rounds if the log does
-    not state it. Figures that rest on secret draws are left out: they would reveal the separation
-    and the participations. So is the digest of a log: whoever knows all of its rows but a few could
+    not state it. The digest of a log is left out: whoever knows all of its rows but a few could
     try values for those until it is right.
+
+    Raises:
+      ValueError: for a run of secret draws, whose log is as secret as they are.
     """
-    drawn = None
-    if self.drawn is not None and not self.drawn.is_amplified:
-      drawn = dataclasses.replace(self.drawn, reason=None)
+    for run in self.runs:
+      drawn_lib.check_public(run.claim.sampling)
     return Statement(
       runs=tuple(map(_publishable_run, self.runs)),
       worst_case=self.worst_case,
       declared=self.declared,
-      drawn=drawn,
+      drawn=self.drawn and dataclasses.replace(self.drawn, reason=None),
       void_reason=self.void_reason and VOID,
       warnings=(ASSUMED_ROUNDS,) if any(run.num_rounds_assumed for run in self.runs) else (),
       confidential=False,

@@ -12,7 +12,7 @@ from fl_dpftrl.logs import ids as ids_lib
 from fl_dpftrl.participation import schemas, seen
 from fl_dpftrl.text import messages
 
-TWICE, MIN_SEP, MAX_PARTICIPATIONS = 'twice', 'min_sep', 'max_participations'
+TWICE, MAX_PARTICIPATIONS, MIN_SEP, BIN = 'twice', 'max_participations', 'min_sep', 'bin'
 _ENDLESS = 2**53  # rounds
 
 
@@ -20,7 +20,7 @@ class TurnedAway(NamedTuple):
   """A device that may not take part in a round.
 
   Attributes:
-    reason: 'twice', 'min_sep' or 'max_participations'.
+    reason: 'twice', 'max_participations', 'min_sep' or 'bin'.
     last_round: the last round that it took part in; −1 without one.
   """
 
@@ -40,6 +40,8 @@ class TurnedAway(NamedTuple):
       f' {self.schema.participations} are declared',
       MIN_SEP: f'took part in round {self.last_round}, and min-sep {self.schema.min_sep} admits it'
       f' again in round {again}',
+      BIN: f'took part in round {self.last_round}, and its bin in that round and every'
+      f' {self.schema.min_sep} rounds alone',
     }
     return f'device {messages.quoted(self.device_id)} {said[self.reason]}'
 
@@ -78,12 +80,15 @@ class Gate:
   Args:
     schema: the declared schema, not a fixed separation; None where each device may take part once
       in every round.
+    in_bins: whether a device may come back after multiples of min_sep rounds alone.
   """
 
-  def __init__(self, schema: schemas.MinSep | None):
+  def __init__(self, schema: schemas.MinSep | None, *, in_bins: bool = False):
     if isinstance(schema, schemas.FixedSeparation):
       raise ValueError(f'schema must be a MinSep, got {messages.quoted(schema)}')
-    self._schema = schema or schemas.MinSep(_ENDLESS, min_sep=1)
+    self._schema, self._reason = schema or schemas.MinSep(_ENDLESS, min_sep=1), MIN_SEP
+    if in_bins:
+      self._reason = BIN
     self.clear()
 
   def clear(self) -> None:
@@ -105,14 +110,16 @@ class Gate:
     codes = column.dictionary_encode().indices.to_numpy()  # In the order of first occurrences.
     again = np.diff(np.maximum.accumulate(codes), prepend=-1) == 0
     often = times >= self._schema.participations
-    allowed = ~again & ~often & ((times == 0) | (t - last >= self._schema.min_sep))
+    apart, min_sep = t - last, self._schema.min_sep
+    is_back = apart % min_sep == 0 if self._reason == BIN else apart >= min_sep
+    allowed = ~again & ~often & ((times == 0) | is_back)
     if allowed.all() and (at_most is None or ids.size <= at_most):
       return Admission(t, column)
     admitted, end = np.flatnonzero(allowed), ids.size
     if at_most is not None and admitted.size > at_most:
       admitted, end = admitted[:at_most], int(admitted[at_most])
     away = np.flatnonzero(~allowed[:end])
-    reasons = np.select([again[away], often[away]], [TWICE, MAX_PARTICIPATIONS], MIN_SEP)
+    reasons = np.select([again[away], often[away]], [TWICE, MAX_PARTICIPATIONS], self._reason)
     columns = (values.tolist() for values in (ids[away], reasons, last[away], times[away]))
     turned_away = (TurnedAway._make((*row, self._schema)) for row in zip(*columns, strict=True))
     return Admission(t, column.take(admitted), tuple(turned_away))

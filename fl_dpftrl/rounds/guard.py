@@ -7,10 +7,12 @@ import time
 from collections.abc import Sequence
 
 from fl_dpftrl.accounting import adjacency as adjacency_lib
+from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.files import durable
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ids as ids_lib
 from fl_dpftrl.logs import ledger as ledger_lib
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.rounds import admission, budget
 from fl_dpftrl.text import messages, rounding
 
@@ -51,7 +53,7 @@ class Guard:
 
   Attributes:
     claim: what the run claims, of the rounds that schema and budget allow.
-    gate: decides, by the schema, who may take part; None where batches are drawn.
+    gate: decides, by schema or secret bins, who may take part; None where batches are drawn.
     max_rounds: rounds that strategy, schema or sampling, and budget allow; None for no limit.
     log: the participation log.
   """
@@ -92,7 +94,7 @@ class Guard:
       )
       self.max_rounds, kept = self._budget.max_rounds, self._budget.schema
       self.claim = dataclasses.replace(claim, schema=kept)
-    self.gate = None if claim.sampling else admission.Gate(claim.schema)
+    self.gate = _gate(self.claim)
     self.log = ledger_lib.LogWriter(log, self.claim)
     self._record_log()
 
@@ -232,3 +234,12 @@ class Guard:
         f'noise row {row} was given out for round {row}, and would enter a second sum in round {t};'
         f' skip {t - row} rows first, with factory.skip_row'
       )
+
+
+def _gate(claim: claim_lib.Claim) -> admission.Gate | None:
+  scheme = claim.sampling
+  if scheme is None:
+    return admission.Gate(claim.schema)
+  if isinstance(scheme, sampling_lib.SecretBins):
+    return admission.Gate(schemas.MinSep(scheme.num_rounds, scheme.num_bins), in_bins=True)
+  return None

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.amplification import sampling
@@ -50,16 +51,33 @@ def test_a_statement_has_the_figure_of_account():
   assert amplified['holds'] and amplified['reason'] is None
   assert {f'amplified: {s}' for s in account.assumptions} < set(found.assumptions)
   assert json.loads(json.dumps(amplified, allow_nan=False)) == amplified
-  published = json.dumps(found.publishable().to_json())
-  assert 'amplified' not in published and 'bins' not in published
+  with pytest.raises(ValueError, match='has no public report: least separation and most'):
+    found.publishable()
 
 
 def test_drop_outs_are_free_and_a_short_run_counts_a_round_of_each_bin():
   rng = np.random.default_rng(0)
   rounds = [members[rng.random(len(members)) < 0.7] for members in cohorts()]
   assert contradictions(rounds) is None
-  short = stated(cohorts()[:5], dpftrl.SecretBins(60, 12)).drawn
-  assert short.scheme == dpftrl.SecretBins(12, 12)
+  for num_rounds in (1, 5, 11, 12, 17):
+    short = stated([ids[::2] for ids in rounds[:num_rounds]]).drawn
+    assert short.scheme == dpftrl.SecretBins(max(num_rounds, 12), 12) and short.holds
+  # Bins that had one turn more than others have more devices that were seen.
+  unlike = [members[rng.random(len(members)) < 0.3] for members in cohorts()[:18]]
+  assert stated(unlike).drawn.holds
+  unlike[:4] = [members[::3] for members in unlike[:4]]
+  assert 'bins that are uniform' in contradictions(unlike[:12])
+
+
+def test_bins_of_a_key_are_uniform_and_kept():
+  key, ids = bytes(range(32)), np.arange(60_000)
+  bins = SCHEME.bins(ids, key)
+  assert stats.chisquare(np.bincount(bins, minlength=12)).pvalue > 1e-3
+  np.testing.assert_array_equal(SCHEME.bins(map(str, ids[:9].tolist()), key), bins[:9])
+  other = SCHEME.bins(ids, key[:31])  # Two keys agree by chance alone.
+  assert stats.binomtest(int((bins == other).sum()), ids.size, 1 / 12).pvalue > 1e-3
+  with pytest.raises(ValueError, match='^key must have 16 to 64 bytes$'):
+    SCHEME.bins(ids, b'short')
 
 
 @pytest.mark.parametrize(
@@ -98,6 +116,11 @@ def test_any_loop_runs_with_bins(tmp_path):
   with dpftrl.PrivateAggregator(BLT, folder=tmp_path, sampling=scheme, **options) as aggregator:
     for t in range(6):
       ids = [[1, 4], [], [2]][t % 3]
+      if t > 2:  # Devices keep the bins of their first rounds.
+        assert aggregator.admissible([1, 2, 4]).tolist() == ids
+        with pytest.raises(ValueError, match=r'1 may not .*1 by (bin|max_participations)'):
+          with aggregator.round([[2], [2], [4]][t % 3]):
+            pass
       with aggregator.round(ids) as round_:
         for _ in ids:
           round_.add(np.full(3, 0.1))

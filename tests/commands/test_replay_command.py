@@ -136,12 +136,8 @@ def test_a_contradiction_is_loud(drawn, tmp_path, replayed):
   assert '--sampling=poisson --num_examples=600' in text
 
 
-def test_a_publication_says_why_it_has_no_amplified_figure(drawn, tmp_path, replayed):
+def test_nothing_of_secret_draws_is_published(drawn, tmp_path, replayed):
   page = tmp_path / 'p.html'
-  flags = f'{BATCHES}=poisson --public_report={page}'
-  _, out, err = replayed(drawn('poisson'), flags)
-  head = next(l for l in out.splitlines() if 'worst case' in l)
-  assert head.split()[-1] == 'amplified'
-  assert 'as secret as the draws' in out
-  assert '--public_report leaves out the amplified guarantee' in err
-  assert '--sampling' not in page.read_text()
+  status, out, err = replayed(drawn('poisson'), f'{BATCHES}=poisson --public_report={page}')
+  assert status == 2 and not out and not page.exists()
+  assert 'drawn in secret has no public report' in err
