@@ -3,7 +3,7 @@
     python examples/secret_bins.py runs/secret_bins
 
 Writes noise.csv and noise.svg: noise multiplier × RMS error of prefix sums for 2,052 rounds, one
-participation in 342, δ = 1e-6; and epsilon.csv: what bins make of ε = 4.
+participation in 342, δ = 1e-6; and epsilon.csv and epsilon.svg: what bins make of ε = 4.
 """
 
 import csv
@@ -17,7 +17,7 @@ from fl_dpftrl.amplification import accountant, sampling
 
 ROUNDS, BINS, BATCH, DELTA = 2052, 342, 1000, 1e-6
 SAMPLES = 10**6
-FEW_AND_MANY = (64, BINS)
+FEW_AND_MANY, BEFORE, DELTAS = (64, BINS), 4.0, (1e-4, 1e-6, 1e-8, 1e-10)
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 LOOKS = {
   'BLT': ('#767676', 'o-'),
@@ -40,7 +40,7 @@ def noises() -> list[dict[str, float]]:
   """Returns the noise of each mechanism, a row for each ε."""
   poisson = sampling.CyclicPoisson(num_rounds=ROUNDS, num_examples=BINS * BATCH, batch_size=BATCH)
   bins, schema = dpftrl.SecretBins(ROUNDS, BINS), dpftrl.MinSep(num_rounds=ROUNDS, min_sep=BINS)
-  shares = [-(-BINS // share) for share in (1, 2, 3, 4)]
+  shares = [-(-BINS // share) for share in (1, 2, 3, 4, 8, 16, 32)]
   banded = [
     found('banded_toeplitz', max_participations=1, num_bands=n)
     for n in accountant.candidate_bands(poisson)
@@ -74,8 +74,8 @@ def noises() -> list[dict[str, float]]:
   return rows
 
 
-def epsilons(before: float = 4.0) -> list[dict[str, float | str]]:
-  """Returns ε in secret bins where it is `before` for a bin that is known."""
+def epsilons() -> list[dict[str, float | str]]:
+  """Returns ε in secret bins where it is BEFORE for a bin that is known."""
   rows = []
   for num_bins in FEW_AND_MANY:
     schema = dpftrl.MinSep(num_rounds=ROUNDS, min_sep=num_bins)
@@ -85,13 +85,13 @@ def epsilons(before: float = 4.0) -> list[dict[str, float | str]]:
       'banded Toeplitz, 64 bands': found('banded_toeplitz', max_participations=1, num_bands=64),
     }
     for name, strategy in strategies.items():
-      for delta in (1e-6, 1e-10):
-        noise = dpftrl.calibrate(strategy, schema, epsilon=before, delta=delta).noise_multiplier
+      for delta in DELTAS:
+        noise = dpftrl.calibrate(strategy, schema, epsilon=BEFORE, delta=delta).noise_multiplier
         after = dpftrl.account(
           strategy, dpftrl.SecretBins(ROUNDS, num_bins), noise_multiplier=noise, delta=delta
         )
         rows.append(
-          {'strategy': name, 'bins': num_bins, 'delta': delta, 'before': before,
+          {'strategy': name, 'bins': num_bins, 'delta': delta, 'before': BEFORE,
            'after': math.ceil(1e3 * after.epsilon()) / 1e3}
         )  # fmt: skip
         print(rows[-1], file=sys.stderr)
@@ -122,12 +122,32 @@ def draw(rows: list[dict[str, float]], path: pathlib.Path) -> None:
   path.write_bytes(style.image(figure, path.suffix.removeprefix('.')))
 
 
+def draw_epsilons(rows: list[dict], path: pathlib.Path) -> None:
+  """Draws ε in secret bins over δ, for few bins and for many."""
+  figure = style.Figure(figsize=(6.4, 3.4), facecolor='white', layout='constrained')
+  for axes, num_bins in zip(figure.subplots(1, 2, sharey=True), FEW_AND_MANY, strict=True):
+    style.dress(axes)
+    axes.axhline(BEFORE, color='#767676', linestyle='--', label='bins that are known')
+    for name, look in (('tree', 'd-'), ('BLT', 'o-'), ('banded Toeplitz, 64 bands', '^-')):
+      own = [row for row in rows if (row['strategy'], row['bins']) == (name, num_bins)]
+      axes.plot([row['delta'] for row in own], [row['after'] for row in own], look, label=name)
+    axes.set_xscale('log')
+    axes.set_ylim(0.0, 1.1 * BEFORE)
+    axes.set_xlabel('δ')
+    axes.set_title(f'{num_bins} bins', fontsize='medium')
+    axes.set_ylabel('ε' if num_bins == FEW_AND_MANY[0] else '')
+  axes.legend(frameon=False, loc='lower right')
+  path.write_bytes(style.image(figure, path.suffix.removeprefix('.')))
+
+
 def main(folder: pathlib.Path) -> None:
   folder.mkdir(parents=True, exist_ok=True)
   rows = noises()
   write(folder / 'noise.csv', rows)
   draw(rows, folder / 'noise.svg')
-  write(folder / 'epsilon.csv', epsilons())
+  rows = epsilons()
+  write(folder / 'epsilon.csv', rows)
+  draw_epsilons(rows, folder / 'epsilon.svg')
 
 
 if __name__ == '__main__':

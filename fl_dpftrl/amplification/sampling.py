@@ -274,7 +274,7 @@ class SecretBins(_Secret):
     if not 16 <= len(key) <= 64:
       raise ValueError('key must have 16 to 64 bytes')
     hashes = (hashlib.blake2b(str(i).encode(), key=key, digest_size=16) for i in device_ids)
-    return np.array([int.from_bytes(h.digest()) % self.num_bins for h in hashes], np.int64)
+    return np.array([int.from_bytes(h.digest(), 'big') % self.num_bins for h in hashes], np.int64)
 
 
 MOST_BINS = 4096

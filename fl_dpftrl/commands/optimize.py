@@ -26,7 +26,7 @@ EXAMPLE = (
 _RANGE_POINTS = 9  # number of min-seps evaluated over a range
 _SIZES = ('num_bands', 'num_buffers')
 _BATCHES, _BINS = ('num_examples', 'batch_size'), ('num_bins',)
-_SHARES = (1, 2, 3, 4)  # of the bins: min-seps, or numbers of bands, to choose among
+_SHARES = (1, 2, 3, 4, 8, 16, 32)  # of the bins: min-seps, or numbers of bands, to choose among
 # Flags that the choice of a strategy at ε sets itself or does not use.
 _NOT_SAMPLED = ('min_sep', 'max_participations', 'separation', 'min_sep_range', 'num_bands')
 

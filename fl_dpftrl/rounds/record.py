@@ -73,14 +73,15 @@ class Record:
     if claim.void_reason is not None:
       raise ValueError(f'there is no ε: {claim.void_reason}')
     delta = self.delta(delta)
-    if claim.sampling is not None:
+    gate = self.guard.gate
+    if gate is None or claim.sampling is not None:
       part = self.statement(delta).parts()[-1]
       if not part.holds:
         raise ValueError('there is no ε: the log contradicts the sampling')
       return part.guarantee
     if not self.num_rounds:
       raise ValueError('there is no round yet')
-    return claim.guarantee(self.guard.gate.seen.schema, delta)
+    return claim.guarantee(gate.seen.schema, delta)
 
   def evidence(self) -> runs.Run:
     """Returns log and noise as `replay` takes them; ValueError without any round."""
