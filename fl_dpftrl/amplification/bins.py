@@ -19,7 +19,7 @@ BOUND, CERTIFIED = METHODS = ('bound', 'certified')
 """How ε is proven: without coins, or by Monte Carlo."""
 
 _MOST_ENTRIES = 2**30  # of a strategy matrix
-_MORE = (1.01, 1.03)  # noise over what a pilot finds
+_MORE = (1.01, 1.03, 1.1)  # noise over what a pilot finds
 _CERTIFIED = (
   'ε was certified by Monte Carlo with coins of the operating system: it is too small with'
   ' probability beta at most, and every certificate of this run is counted in tries; where ε was'
@@ -180,8 +180,8 @@ def assumptions(scheme: sampling_lib.SecretBins) -> tuple[str, ...]:
   return (
     scheme.assumption,
     'no device takes the place of another: no round closes at a report goal or fails below one,'
-    ' every update of a member of the bin is summed, every round is released, and the divisor is a'
-    ' constant',
+    ' every update of a member of the bin is summed, every round is released or lost for a reason'
+    ' that has nothing to do with who takes part, and the divisor is a constant',
     'strategy and noise multiplier are fixed before the run; in a round of its bin a device adds'
     ' one update, clipped to the clip norm, or nothing',
     'who took part, and how many in which round, is secret for ever: log, counts, failures and what'

@@ -37,15 +37,9 @@ class Guard:
       admission = guard.admit(candidates, row=int(state.aggregator.noise.row))
       state = train(state, admission.device_ids)
 
-  The budget is spent by the declared schema, and never by what is observed of single devices. If a
-  round were refused because some device had spent its own budget, then the refusal would tell that
-  this device took part. By the schema, `max_rounds` is known before the first round, and the log
-  declares that many. Their ε holds whatever ends the run earlier, such as what it released: what a
-  run that ended released is a part of what all rounds would have. Whether one device is turned away
-  depends on its own earlier rounds, which neighbouring runs share.
-
-  The budget is that of one log. Runs with logs of their own over the same
-  devices spend more together: `replay` composes them.
+  The budget is spent by the declared schema, and never by what is observed of single devices: a
+  refusal would tell who took part. So `max_rounds` is known before the first round, and its ε holds
+  whatever ends the run earlier. The budget is that of one log; `replay` composes those of several.
 
   A guard with the same arguments continues from its log. A round that was recorded has used its
   noise row up, even if it was never computed: after a crash a loop skips the rows before
