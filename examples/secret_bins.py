@@ -6,7 +6,6 @@ Writes noise.csv and noise.svg: noise multiplier × RMS error of prefix sums for
 participation in 342, δ = 1e-6; and epsilon.csv and epsilon.svg: what bins make of ε = 4.
 """
 
-import csv
 import math
 import pathlib
 import sys
@@ -15,8 +14,7 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl import error, style
 from fl_dpftrl.amplification import accountant, sampling
 
-ROUNDS, BINS, BATCH, DELTA = 2052, 342, 1000, 1e-6
-SAMPLES = 10**6
+ROUNDS, BINS, BATCH, DELTA, SAMPLES = 2052, 342, 1000, 1e-6, 10**6
 FEW_AND_MANY, BEFORE, DELTAS = (64, BINS), 4.0, (1e-4, 1e-6, 1e-8, 1e-10)
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 LOOKS = {
@@ -28,12 +26,13 @@ LOOKS = {
 }
 
 
-def found(mechanism: str, **options: int) -> dpftrl.Strategy:
-  schema = {
-    name: options.pop(name) for name in ('min_sep', 'max_participations') if name in options
-  }
-  schema = dpftrl.MinSep(num_rounds=ROUNDS, **schema)
-  return dpftrl.optimize(mechanism, schema, objective='rms', **options)
+def blt(min_sep: int) -> dpftrl.Strategy:
+  return dpftrl.optimize('blt', dpftrl.MinSep(ROUNDS, min_sep), objective='rms')
+
+
+def banded(num_bands: int) -> dpftrl.Strategy:
+  once = dpftrl.MinSep(ROUNDS, max_participations=1)
+  return dpftrl.optimize('banded_toeplitz', once, objective='rms', num_bands=num_bands)
 
 
 def noises() -> list[dict[str, float]]:
@@ -41,33 +40,22 @@ def noises() -> list[dict[str, float]]:
   poisson = sampling.CyclicPoisson(num_rounds=ROUNDS, num_examples=BINS * BATCH, batch_size=BATCH)
   bins, schema = dpftrl.SecretBins(ROUNDS, BINS), dpftrl.MinSep(num_rounds=ROUNDS, min_sep=BINS)
   shares = [-(-BINS // share) for share in (1, 2, 3, 4, 8, 16, 32)]
-  banded = [
-    found('banded_toeplitz', max_participations=1, num_bands=n)
-    for n in accountant.candidate_bands(poisson)
-  ]
   several = {
-    'BLT': ([found('blt', min_sep=BINS)], schema),
-    'banded, Poisson': (banded, poisson),
-    'BLT, secret bins': ([found('blt', min_sep=share) for share in shares], bins),
-    'banded Toeplitz, secret bins': (
-      [found('banded_toeplitz', max_participations=1, num_bands=share) for share in shares],
-      bins,
-    ),
+    'banded, Poisson': (list(map(banded, accountant.candidate_bands(poisson))), poisson),
+    'BLT, secret bins': (list(map(blt, shares)), bins),
+    'banded Toeplitz, secret bins': (list(map(banded, shares)), bins),
   }
-  rows = []
+  rows, plain = [], blt(BINS)
   for epsilon in EPSILONS:
-    row = {'epsilon': epsilon}
+    target, how = {'epsilon': epsilon, 'delta': DELTA}, {'num_samples': SAMPLES}
+    known = dpftrl.calibrate(plain, schema, **target)
+    row = {'epsilon': epsilon, 'BLT': known.noise_multiplier * error.error(plain, ROUNDS).rms}
     for name, (strategies, scheme) in several.items():
-      best = strategies[0]
-      if scheme is schema:
-        guarantee = dpftrl.calibrate(best, schema, epsilon=epsilon, delta=DELTA)
-      else:
-        best, guarantee = accountant.choose(strategies, scheme, epsilon=epsilon, delta=DELTA)
+      best, guarantee = accountant.choose(strategies, scheme, **target)
       rms = error.error(best, ROUNDS).rms
       row[name] = guarantee.noise_multiplier * rms
       if name == 'BLT, secret bins':
-        how = {'method': 'certified', 'num_samples': SAMPLES}
-        guarantee = dpftrl.calibrate(best, bins, epsilon=epsilon, delta=DELTA, **how)
+        guarantee = dpftrl.calibrate(best, bins, method='certified', **how, **target)
         row[f'{name}, certified'] = guarantee.noise_multiplier * rms
     print(row, file=sys.stderr)
     rows.append(row)
@@ -79,12 +67,9 @@ def epsilons() -> list[dict[str, float | str]]:
   rows = []
   for num_bins in FEW_AND_MANY:
     schema = dpftrl.MinSep(num_rounds=ROUNDS, min_sep=num_bins)
-    strategies = {
-      'BLT': found('blt', min_sep=num_bins),
-      'tree': 'tree_full',
-      'banded Toeplitz, 64 bands': found('banded_toeplitz', max_participations=1, num_bands=64),
-    }
-    for name, strategy in strategies.items():
+    for name, strategy in (
+      ('BLT', blt(num_bins)), ('tree', 'tree_full'), ('banded Toeplitz, 64 bands', banded(64))
+    ):  # fmt: skip
       for delta in DELTAS:
         noise = dpftrl.calibrate(strategy, schema, epsilon=BEFORE, delta=delta).noise_multiplier
         after = dpftrl.account(
@@ -99,14 +84,11 @@ def epsilons() -> list[dict[str, float | str]]:
 
 
 def write(path: pathlib.Path, rows: list[dict]) -> None:
-  with path.open('w', newline='') as file:
-    table = csv.DictWriter(file, rows[0], lineterminator='\n')
-    table.writeheader()
-    table.writerows(rows)
+  lines = [','.join(map(str, row)) for row in (rows[0], *(each.values() for each in rows))]
+  path.write_text('\n'.join([*lines, '']))
 
 
 def draw(rows: list[dict[str, float]], path: pathlib.Path) -> None:
-  """Draws noise over that of banded noise in Poisson samples."""
   figure = style.Figure(figsize=(6.4, 4.0), facecolor='white', layout='constrained')
   axes = figure.subplots()
   style.dress(axes)
@@ -123,7 +105,6 @@ def draw(rows: list[dict[str, float]], path: pathlib.Path) -> None:
 
 
 def draw_epsilons(rows: list[dict], path: pathlib.Path) -> None:
-  """Draws ε in secret bins over δ, for few bins and for many."""
   figure = style.Figure(figsize=(6.4, 3.4), facecolor='white', layout='constrained')
   for axes, num_bins in zip(figure.subplots(1, 2, sharey=True), FEW_AND_MANY, strict=True):
     style.dress(axes)
@@ -134,8 +115,7 @@ def draw_epsilons(rows: list[dict], path: pathlib.Path) -> None:
     axes.set_xscale('log')
     axes.set_ylim(0.0, 1.1 * BEFORE)
     axes.set_xlabel('δ')
-    axes.set_title(f'{num_bins} bins', fontsize='medium')
-    axes.set_ylabel('ε' if num_bins == FEW_AND_MANY[0] else '')
+    axes.set_title(f'ε with {num_bins} bins', fontsize='medium')
   axes.legend(frameon=False, loc='lower right')
   path.write_bytes(style.image(figure, path.suffix.removeprefix('.')))
 

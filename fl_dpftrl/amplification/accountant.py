@@ -54,7 +54,7 @@ class AmplifiedGuarantee(guarantee_lib.Guarantee):
       raise ValueError(f'dp_accounting has no event of {type(self.sampling).__name__}')
     from dp_accounting import dp_event  # Slow to load.
 
-    q, count = self.sampling.sampling_probability, self.sampling.compositions
+    q, count = self.sampling.sampling_probability, self.sampling.turns
     return dp_event.SelfComposedDpEvent(
       dp_event.PoissonSampledDpEvent(q, super().to_dp_event()), count
     )
@@ -140,17 +140,13 @@ def check_alone(
   scheme: sampling_lib.Sampled, group_size: int, num_coordinates: int | None = None
 ) -> None:
   """Raises ValueError for a group, and for releases in whole numbers."""
+  refused = f'is refused with participation that is drawn by {sampling_lib.name(scheme)}:'
   if group_size != 1:
-    raise ValueError(
-      f'group_size={group_size} is refused with participation that is drawn by'
-      f' {sampling_lib.name(scheme)}: each is drawn alone, and a multiple of the sensitivity bounds'
-      ' no group; use 1'
-    )
+    why = 'each is drawn alone, and a multiple of the sensitivity bounds no group; use 1'
+    raise ValueError(f'group_size={group_size} {refused} {why}')
   if num_coordinates is not None:
-    raise ValueError(
-      f'num_coordinates={num_coordinates} is refused with participation that is drawn by'
-      f' {sampling_lib.name(scheme)}: the rounding of whole numbers is not bounded; leave it out'
-    )
+    why = 'the rounding of whole numbers is not bounded; leave it out'
+    raise ValueError(f'num_coordinates={num_coordinates} {refused} {why}')
 
 
 def sensitivity(
@@ -284,7 +280,7 @@ def _chances(
 ) -> dict[str, Any]:
   return {
     'probability': sampling.sampling_probability,
-    'count': sampling.compositions,
+    'count': sampling.turns,
     'pair': sampling.relation(adjacency)[1],
   }
 

@@ -140,10 +140,8 @@ def _descend(
   """Returns the last ε of the grid that is accepted; `most` without one."""
   known = proposal.draw(pilot, _PILOT)
   grid = estimate(proposal, known, delta, most) * _STEPS
-  samples, left = [], num_samples
-  while left > 0:
-    samples.append(proposal.draw(fresh, min(_CHUNK, left)))
-    left -= _CHUNK
+  counts = (min(_CHUNK, num_samples - start) for start in range(0, num_samples, _CHUNK))
+  samples = [proposal.draw(fresh, count) for count in counts]
   first, second = (np.concatenate(each) for each in zip(*samples, strict=True))
   last = most
   for epsilon in map(float, grid[grid < most]):

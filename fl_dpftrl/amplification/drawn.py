@@ -1,7 +1,6 @@
 """Guarantees of a run with sampled or shuffled batches, if its log allows them.
 
-The figures are those of the accountant for the stated sampling scheme; a log can only refute
-the scheme.
+The figures are those of the accountant for the stated scheme, which a log can only refute.
 """
 
 import dataclasses
@@ -47,34 +46,19 @@ class Drawn:
   holds: bool
 
   @property
-  def is_amplified(self) -> bool:
-    """True if the guarantee rests on secret draws."""
-    return isinstance(self.scheme, sampling.Sampled)
-
-  @property
   def part(self) -> str:
-    """Name of the guarantee in a statement."""
-    return 'amplified' if self.is_amplified else 'shuffled'
+    """Name of the guarantee in a statement: 'amplified' if it rests on secret draws."""
+    return 'amplified' if isinstance(self.scheme, sampling.Sampled) else 'shuffled'
 
   @property
   def name(self) -> str:
     """Name of the scheme."""
     return sampling.name(self.scheme)
 
-  @property
-  def assumption(self) -> str:
-    """States in words how batches must have been drawn."""
-    return self.scheme.assumption
-
-  @property
-  def fixed_separation(self) -> bool:
-    """True if rounds of a shuffled example are exactly, not at least, min_sep apart."""
-    return isinstance(self.scheme, sampling.ShuffledOnce)
-
   def sentences(self) -> list[str]:
     """States the assumptions, and that the log refutes them if it does."""
     if isinstance(self.scheme, sampling.Shuffled):
-      result = [guarantee_lib.assumptions(self.scheme.schema)[0], self.assumption]
+      result = [guarantee_lib.assumptions(self.scheme.schema)[0], self.scheme.assumption]
     else:
       from fl_dpftrl.amplification import accountant
 
@@ -100,18 +84,18 @@ class Drawn:
       scheme |= {
         'min_sep': schema.min_sep,
         'max_participations': schema.participations,
-        'separation': 'fixed' if self.fixed_separation else 'min',
+        'separation': 'fixed' if isinstance(schema, schemas.FixedSeparation) else 'min',
       }
     elif isinstance(self.scheme, sampling.Batches):
       scheme |= {
         'sampling_probability': self.scheme.sampling_probability,
-        'compositions': self.scheme.compositions,
+        'compositions': self.scheme.turns,
       }
     return {
       **scheme,
       **self.guarantee.to_json(),
       'adjacency': self.guarantee.adjacency,
-      'assumption': self.assumption,
+      'assumption': self.scheme.assumption,
       'holds': self.holds,
       'reason': self.reason,
     }

@@ -54,13 +54,12 @@ class Cyclic:
 
   @property
   def turns(self) -> int:
-    """Maximum number of rounds that draw from one part: ⌈n / num_parts⌉."""
+    """Maximum number of rounds that draw from one part, and so an example: ⌈n / num_parts⌉."""
     return -(-self.num_rounds // self.num_parts)
 
 
 ONE, REPLACED, OPPOSITE = 'one', 'replaced', 'opposite'
 """What neighbouring runs are told apart by; see `sampled_gaussian.epsilon`."""
-
 
 Relation = tuple[float, str, str]
 """Largest change of a round's sum by one example, in clip norms; pair; adjacency in words."""
@@ -104,11 +103,6 @@ class Batches(Cyclic, _Secret):
   def sampling_probability(self) -> float:
     """q, the probability of an example in a round of its part."""
     return self.batch_size / self.part_size
-
-  @property
-  def compositions(self) -> int:
-    """Maximum number of rounds that may draw an example: ⌈n / num_parts⌉."""
-    return self.turns
 
   @property
   def assumption(self) -> str:
@@ -265,20 +259,14 @@ class SecretBins(_Secret):
     )
 
   def bins(self, device_ids: Iterable[str | int], key: bytes) -> np.ndarray:
-    """Returns the bin of each device, which follows from its id and a key that is secret for ever.
-
-    Args:
-      key: 16 to 64 bytes, such as `secrets.token_bytes(32)`, the same for all rounds of a run, and
-        of no other run.
-    """
+    """Returns the bin of each device, by a key of 16 to 64 bytes that is secret for ever."""
     if not 16 <= len(key) <= 64:
       raise ValueError('key must have 16 to 64 bytes')
     hashes = (hashlib.blake2b(str(i).encode(), key=key, digest_size=16) for i in device_ids)
     return np.array([int.from_bytes(h.digest(), 'big') % self.num_bins for h in hashes], np.int64)
 
 
-MOST_BINS = 4096
-"""Most secret bins: the mathematics takes a matrix of bins by bins."""
+MOST_BINS = 4096  # a matrix of bins by bins is needed
 
 Sampled = Batches | SecretBins
 Scheme = Sampled | Shuffled

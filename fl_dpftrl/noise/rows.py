@@ -43,9 +43,8 @@ class RowMaker:
     is_torn: whether a row failed midway, so that no other can be made.
     buffers: float64, shape [num_buffers, size].
     versions: the row that wrote each buffer last; −1 where none did.
-    trail: sum of all rows so far, modulo 2⁶⁴, each row times a factor of its own. It tells a state
-      that belongs to other rows; 0 without buffers, where no row builds on others. Trails of
-      slices add up to that of the whole row.
+    trail: sum of all rows so far, modulo 2⁶⁴, each times a factor of its own, by which a state of
+      other rows is told; 0 without buffers. Trails of slices add up to that of the whole row.
   """
 
   def __init__(

@@ -58,7 +58,7 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
     unit_of_one=unit,
     one=one,
     a_one=_A[one],
-    drawn_is_amplified=statement.drawn is not None and statement.drawn.is_amplified,
+    drawn_is_amplified=statement.drawn is not None and statement.drawn.part == 'amplified',
     clip_norm=_clip_norm(statement),
     report_goal=statement.runs[0].claim.report_goal,
     assumptions=assumptions.subjects(statement),

@@ -17,12 +17,7 @@ _ENDLESS = 2**53  # rounds
 
 
 class TurnedAway(NamedTuple):
-  """A device that may not take part in a round.
-
-  Attributes:
-    reason: 'twice', 'max_participations', 'min_sep' or 'bin'.
-    last_round: the last round that it took part in; −1 without one.
-  """
+  """A device that may not take part, and why; its last round is −1 where it was in none."""
 
   device_id: str | int
   reason: str
@@ -73,9 +68,7 @@ class Admission:
 
 
 class Gate:
-  """Admits the devices that keep to a schema, which it decides device by device.
-
-  Whether a device is admitted depends on the schema and on the rounds of that device alone.
+  """Admits devices by the schema and the rounds of each device alone.
 
   Args:
     schema: the declared schema, not a fixed separation; None where each device may take part once
@@ -86,9 +79,8 @@ class Gate:
   def __init__(self, schema: schemas.MinSep | None, *, in_bins: bool = False):
     if isinstance(schema, schemas.FixedSeparation):
       raise ValueError(f'schema must be a MinSep, got {messages.quoted(schema)}')
-    self._schema, self._reason = schema or schemas.MinSep(_ENDLESS, min_sep=1), MIN_SEP
-    if in_bins:
-      self._reason = BIN
+    self._schema = schema or schemas.MinSep(_ENDLESS, min_sep=1)
+    self._reason = BIN if in_bins else MIN_SEP
     self.clear()
 
   def clear(self) -> None:

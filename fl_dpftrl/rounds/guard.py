@@ -88,7 +88,12 @@ class Guard:
       )
       self.max_rounds, kept = self._budget.max_rounds, self._budget.schema
       self.claim = dataclasses.replace(claim, schema=kept)
-    self.gate = _gate(self.claim)
+    self.gate, scheme = None, claim.sampling
+    if isinstance(scheme, sampling_lib.SecretBins):
+      kept = schemas.MinSep(scheme.num_rounds, scheme.num_bins)
+      self.gate = admission.Gate(kept, in_bins=True)
+    elif scheme is None:
+      self.gate = admission.Gate(self.claim.schema)
     self.log = ledger_lib.LogWriter(log, self.claim)
     self._record_log()
 
@@ -228,12 +233,3 @@ class Guard:
         f'noise row {row} was given out for round {row}, and would enter a second sum in round {t};'
         f' skip {t - row} rows first, with factory.skip_row'
       )
-
-
-def _gate(claim: claim_lib.Claim) -> admission.Gate | None:
-  scheme = claim.sampling
-  if scheme is None:
-    return admission.Gate(claim.schema)
-  if isinstance(scheme, sampling_lib.SecretBins):
-    return admission.Gate(schemas.MinSep(scheme.num_rounds, scheme.num_bins), in_bins=True)
-  return None

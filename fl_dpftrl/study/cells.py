@@ -77,13 +77,9 @@ class Cell:
 
   @property
   def arguments(self) -> dict[str, Any]:
-    """Arguments of `train` that a study sets: folder, num_rounds, timer_rounds, delta and seed.
-
-    ValueError under a sampling scheme: `train` ends its rounds at a report goal, and draws none.
-    """
-    if self.design.sampling is not None:
-      raise ValueError('arguments are for timers; draw of cell.sampling for private_aggregator')
-    schema = self.design.participation
+    """Arguments of `train` that a study of a schema sets, such as folder, timers and seed."""
+    if (schema := self.design.schema) is None:  # Rounds of `train` end at a report goal.
+      raise ValueError('cell.arguments are for timers; cell.sampling goes with private_aggregator')
     rounds = {'num_rounds': schema.num_rounds, 'timer_rounds': schema.min_sep}
     return {'folder': self.folder, **rounds, 'delta': self.design.delta, 'seed': self.seed}
 

@@ -52,7 +52,7 @@ def chances(epsilon: str, epochs: int, bands: int):
   row = TABLE['multipliers'][epsilon][EPOCHS.index(epochs)]
   return row[bands.bit_length() - 1], {
     'probability': draws.sampling_probability,
-    'count': draws.compositions,
+    'count': draws.turns,
   }
 
 

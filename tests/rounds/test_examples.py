@@ -3,6 +3,7 @@
 Those of libraries that are not installed here are run by `make test-adapters`.
 """
 
+import csv
 import functools
 import importlib.util
 import pathlib
@@ -180,9 +181,9 @@ def test_noise_in_secret_bins_is_written_and_drawn(monkeypatch, tmp_path):
   }
   module = program('secret_bins', monkeypatch, **small)
   module.main(tmp_path)
-  (row,) = module.csv.DictReader((tmp_path / 'noise.csv').open())
+  (row,) = csv.DictReader((tmp_path / 'noise.csv').open())
   noise = {name: float(value) for name, value in row.items()}
   assert noise['BLT, secret bins, certified'] <= noise['BLT, secret bins'] < noise['BLT']
   assert min((tmp_path / f'{name}.svg').stat().st_size for name in ('noise', 'epsilon')) > 5000
-  after = [float(row['after']) for row in module.csv.DictReader((tmp_path / 'epsilon.csv').open())]
+  after = [float(row['after']) for row in csv.DictReader((tmp_path / 'epsilon.csv').open())]
   assert len(after) == 12 and max(after) < 4.0
