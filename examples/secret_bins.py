@@ -6,6 +6,7 @@ Writes noise.csv and noise.svg: noise multiplier × RMS error of prefix sums for
 participation in 342, δ = 1e-6; and epsilon.csv and epsilon.svg: what bins make of ε = 4.
 """
 
+import csv
 import math
 import pathlib
 import sys
@@ -72,9 +73,8 @@ def epsilons() -> list[dict[str, float | str]]:
     ):  # fmt: skip
       for delta in DELTAS:
         noise = dpftrl.calibrate(strategy, schema, epsilon=BEFORE, delta=delta).noise_multiplier
-        after = dpftrl.account(
-          strategy, dpftrl.SecretBins(ROUNDS, num_bins), noise_multiplier=noise, delta=delta
-        )
+        bins = dpftrl.SecretBins(ROUNDS, num_bins)
+        after = dpftrl.account(strategy, bins, noise_multiplier=noise, delta=delta)
         rows.append(
           {'strategy': name, 'bins': num_bins, 'delta': delta, 'before': BEFORE,
            'after': math.ceil(1e3 * after.epsilon()) / 1e3}
@@ -84,14 +84,14 @@ def epsilons() -> list[dict[str, float | str]]:
 
 
 def write(path: pathlib.Path, rows: list[dict]) -> None:
-  lines = [','.join(map(str, row)) for row in (rows[0], *(each.values() for each in rows))]
-  path.write_text('\n'.join([*lines, '']))
+  with path.open('w', newline='') as file:
+    writer = csv.writer(file, lineterminator='\n')
+    writer.writerows([rows[0], *(row.values() for row in rows)])
 
 
 def draw(rows: list[dict[str, float]], path: pathlib.Path) -> None:
   figure = style.Figure(figsize=(6.4, 4.0), facecolor='white', layout='constrained')
-  axes = figure.subplots()
-  style.dress(axes)
+  style.dress(axes := figure.subplots())
   for name, (colour, look) in LOOKS.items():
     ratios = [row[name] / row['banded, Poisson'] for row in rows]
     axes.plot([row['epsilon'] for row in rows], ratios, look, color=colour, label=name)
