@@ -28,7 +28,6 @@ BENCHMARKS = {
   'replay-counted': 'the log of 47 million rows counted by a statement in DuckDB, 2 minutes',
 }
 DEFAULT = ('optimize', 'replay', 'training')
-ALONE = ('guard', 'loop', 'attack', 'replay-counted')  # without flags
 
 
 def home(name: str) -> str:
@@ -48,9 +47,9 @@ def commands(names: list[str], repeats: int) -> list[list[str]]:
     if not words and (names or benchmark not in DEFAULT):
       continue
     own = [word for word in words if word != benchmark]
-    module = 'replay.counted' if benchmark == 'replay-counted' else f'{benchmark}.run'
+    module = f'benchmarks.{benchmark}.run'.replace('-counted.run', '.counted')
     found += [
-      [sys.executable, '-m', f'benchmarks.{module}', *flags]
+      [sys.executable, '-m', module, *flags]
       for flags in _flags(benchmark, own, benchmark in words, repeats)
     ]
   return found
@@ -73,7 +72,7 @@ def _flags(benchmark: str, words: list[str], whole: bool, repeats: int) -> list[
   if benchmark == 'plan':
     plan.select(words)
     return [[only]]
-  if benchmark in ALONE and not words:
+  if benchmark in ('guard', 'loop', 'attack', 'replay-counted') and not words:
     return [[]]
   if benchmark == 'central' and not words:
     return [[times, f'--peer_python={PEER_PYTHON}']]
