@@ -221,7 +221,7 @@ def _drawn(design: Design, noises: Noises, secret: pathlib.Path, tuning: Tuning)
 
 
 def _guarded(run: Run, cell: Cell) -> dict[str, Any]:
-  """Trains a cell, and returns its score and what proves its ε; all that goes wrong is a failure."""
+  """Trains a cell, and returns its score and what proves its ε; all that is wrong is a failure."""
   # An error that ended the study would let the next call repeat a run because of its data.
   metric = cell.design.metric
   try:
