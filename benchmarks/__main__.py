@@ -48,10 +48,8 @@ def commands(names: list[str], repeats: int) -> list[list[str]]:
       continue
     own = [word for word in words if word != benchmark]
     module = f'benchmarks.{benchmark}.run'.replace('-counted.run', '.counted')
-    found += [
-      [sys.executable, '-m', module, *flags]
-      for flags in _flags(benchmark, own, benchmark in words, repeats)
-    ]
+    several = _flags(benchmark, own, benchmark in words, repeats)
+    found += [[sys.executable, '-m', module, *flags] for flags in several]
   return found
 
 
