@@ -13,11 +13,7 @@ from benchmarks import pages, process, sides
 from benchmarks.replay import cases, run
 
 CASE = cases.COUNTED
-_OF_THE_LOG = (
-  'log',
-  'assumptions',
-  'from_counts',
-)  # fields that say which log was counted, and how
+_OF_THE_LOG = ('log', 'assumptions', 'from_counts')  # which log was counted, and how
 _STATEMENT = """
 import pathlib, sys
 import duckdb

@@ -41,8 +41,7 @@ _WITHHELD = (
   ' fails depends on data through what it releases alone',
   'the score is a part of the run that this guarantee covers, or needs no private data',
   'nothing but the winner is ever known: not the number of runs, other runs, their order, times,'
-  ' costs, folders or logs; where a clock is seen, report at a time fixed beforehand, enough for'
-  ' the most runs, as nothing here waits',
+  ' costs, folders or logs; with a clock in sight, report at a fixed time, enough for the most runs',
 )
 
 

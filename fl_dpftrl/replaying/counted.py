@@ -201,8 +201,7 @@ class _Rows:
   ) -> count_lib.Tally:
     """Returns the tally of the rows; LogError where one does not fit another."""
     made_for = (sql.made_for(claim.strategy, num_rounds), num_rounds)
-    ours = self._one('made_for') == made_for
-    self._need(ours, 'was made for another strategy or num_rounds, or by another text')
+    self._need(self._one('made_for') == made_for, 'made for another strategy, num_rounds or text')
     found = self._one('gram')
     close = abs(found[1] - terms[1]) <= 1 + sql.TOLERANCE * terms[1]
     self._need(found[0] == terms[0] and close, 'gram was not loaded as it was written')

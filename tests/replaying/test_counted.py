@@ -232,14 +232,14 @@ def test_counts_that_do_not_fit_are_refused(change, message, tmp_path):
 
 def test_counts_of_another_strategy_or_text_are_refused(tmp_path, monkeypatch):
   path = tmp_path / 'result.parquet'
-  with pytest.raises(refusals.LogError, match='made for another strategy or num_rounds'):
+  with pytest.raises(refusals.LogError, match='made for another strategy, num_rounds or text'):
     opened(rows_of(), path, strategy=dpftrl.Identity())
-  with pytest.raises(refusals.LogError, match='made for another strategy or num_rounds'):
+  with pytest.raises(refusals.LogError, match='made for another strategy, num_rounds or text'):
     opened(rows_of(), path, num_rounds=N + 1)
   with monkeypatch.context() as patched:
     patched.setattr(sql, '_TEXT', sql._TEXT.replace('SELECT MAX(square)', 'SELECT MIN(square)'))
     rows = rows_of()
-  with pytest.raises(refusals.LogError, match='num_rounds, or by another text'):
+  with pytest.raises(refusals.LogError, match='num_rounds or text'):
     opened(rows, path)
   negative = dpftrl.Banded(np.array([[1.0, 0.0], *[[1.0, -0.5]] * (N - 1)]))
   with pytest.raises(ValueError, match='negative entries'):

@@ -79,7 +79,7 @@ def test_the_best_run_alone_is_published(tmp_path):
   one = dpftrl.account('identity', linear.SCHEMA, noise_multiplier=1.0, delta=1e-6)
   assert best.noise.epsilon <= 4.0 < found.epsilon < LAW.epsilon(one) + 9.0
   assert 'best of a secret random number of runs' in found.sentence
-  assert 'where a clock is seen, report at a time fixed beforehand, enough for the most runs' in (
+  assert 'with a clock in sight, report at a fixed time, enough for the most runs' in (
     ' '.join(found.assumptions)
   )
   assert f'one run alone has {best.noise.epsilon:.4g}'[:20] in found.sentence
