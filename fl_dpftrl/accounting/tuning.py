@@ -41,7 +41,7 @@ _WITHHELD = (
   ' fails depends on data through what it releases alone',
   'the score is a part of the run that this guarantee covers, or needs no private data',
   'nothing but the winner is ever known: not the number of runs, other runs, their order, times,'
-  ' costs, folders or logs; with a clock in sight, report at a fixed time, enough for the most runs',
+  ' costs, folders, logs; with a clock in sight, report at a fixed time, enough for the most runs',
 )
 
 
