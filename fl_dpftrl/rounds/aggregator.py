@@ -182,7 +182,7 @@ class PrivateAggregator:
     Raises:
       ValueError: for at_least below 1 or beside sampling; when the block is entered, for malformed
         ids, fewer than the updates needed, a device twice, and devices that may not take part by
-        the schema, whom `admissible` leaves out; nothing has changed then.
+        schema or bin, whom `admissible` leaves out; nothing has changed then.
       BudgetSpentError: when the block is entered, if the round would pass the budget, or the rounds
         that there are.
       OSError: when the block is entered, if the log cannot be written; nothing has changed then.
@@ -225,7 +225,7 @@ class PrivateAggregator:
         yield round_lib.Round(self, each.device_ids, least, each.round_index)
 
   def admissible(self, device_ids: ids_lib.Ids, *, at_most: int | None = None) -> np.ndarray:
-    """Returns those that may take part in the next round by the schema, in their order.
+    """Returns those that may take part in the next round by schema or bin, in their order.
 
     Args:
       device_ids: candidates; ValueError for one whose id no log takes.
