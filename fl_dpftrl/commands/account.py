@@ -137,8 +137,8 @@ def _participation(
   if draws is not None:
     result |= {**sampling.to_json(draws), 'num_rounds': args.num_rounds}
     if isinstance(draws, sampling.Batches):
-      names = ('sampling_probability', 'compositions')
-      result |= {name: getattr(draws, name) for name in names}
+      result['sampling_probability'] = draws.sampling_probability
+      result['compositions'] = draws.turns
   return result
 
 
