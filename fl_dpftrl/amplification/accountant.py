@@ -2,8 +2,7 @@
 
 Sampled batches amplify the privacy of banded strategies (amplified BandMF): if C has at most
 num_parts bands, columns that are num_parts apart share no row. The contribution of an example
-is then one sampled Gaussian release in each turn of its part. Together these releases are as
-private as DP-SGD on that part alone. Secret bins, for any strategy, have a module of their own.
+is then one sampled Gaussian release in each turn of its part: that of DP-SGD on the part alone.
 """
 
 import dataclasses

@@ -25,8 +25,7 @@ _CERTIFIED = (
   ' probability beta at most, and every certificate of this run is counted in tries; where ε was'
   ' given and the noise found, no probability is left, as beta is a part of δ'
 )
-_PRECISION = 1e-4  # relative, of the ε that noise is found for
-_MOST_STEPS = 20
+_PRECISION, _MOST_STEPS = 1e-4, 20  # The first is relative, of the ε that noise is found for.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -150,11 +149,14 @@ def _certified(start: BinsGuarantee, epsilon: float) -> BinsGuarantee:
   for _ in range(4):
     entries = start.gram / noise**2
     noise *= certified.approximate(entries, start.delta, 2.0 * epsilon) / epsilon
-  for tries, more in enumerate(_MORE, start.tries):
-    found = dataclasses.replace(start, noise_multiplier=noise * more, tries=tries)
-    if found.noise_multiplier < fallback.noise_multiplier and found.epsilon() <= epsilon:
+  failed = 0
+  for more in (more for more in _MORE if noise * more < fallback.noise_multiplier):
+    found = dataclasses.replace(start, noise_multiplier=noise * more, tries=start.tries + failed)
+    if found.epsilon() <= epsilon:
       return found
-  return fallback
+    failed += 1
+  said = (f'{failed} certificates failed and count as tries of this run',) if failed else ()
+  return dataclasses.replace(fallback, assumptions=(*others, *said))
 
 
 def gram(strategy: base.Strategy, scheme: sampling_lib.SecretBins) -> np.ndarray:

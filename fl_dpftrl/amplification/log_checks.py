@@ -3,8 +3,7 @@
 A log is checked against what the scheme rules out. If each batch is drawn anew, a few statistics
 are also tested, each with a bound on the probability of a value as far from its mean. They show
 gross deviations only: batches that were shuffled, of one size although sizes should be random,
-drawn from fewer examples, or drawn without the most recent ones. A log that passes does not prove
-that batches were drawn as stated.
+drawn from fewer examples, or drawn without the most recent ones. No log proves how it was drawn.
 """
 
 import math

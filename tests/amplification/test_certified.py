@@ -236,8 +236,8 @@ def test_calibrated_noise_is_certified_or_that_of_the_bound():
   assert found.epsilon() <= 3.0 and found.method == 'certified'
   assert 0.8 * plain.noise_multiplier < found.noise_multiplier < plain.noise_multiplier
   failed = dpftrl.calibrate('tree_full', scheme, method='certified', num_samples=10, **options)
-  assert (failed.method, failed.assumptions) == ('bound', plain.assumptions)
-  assert failed.to_json() == plain.to_json()
+  assert failed.assumptions[:-1] == plain.assumptions and failed.to_json() == plain.to_json()
+  assert failed.assumptions[-1][1:] == ' certificates failed and count as tries of this run'
 
 
 @pytest.mark.parametrize(
