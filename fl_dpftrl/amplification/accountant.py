@@ -222,8 +222,7 @@ def calibrate(
 
 def candidate_bands(scheme: sampling_lib.Batches) -> tuple[int, ...]:
   """Returns the numbers of bands to compare: powers of two and the maximum."""
-  most = sampling_lib.most_parts(scheme.num_examples, scheme.batch_size)
-  most = min(scheme.num_rounds, most)
+  most = min(scheme.num_rounds, sampling_lib.most_parts(scheme.num_examples, scheme.batch_size))
   return tuple(sorted({most, *(2**i for i in range(most.bit_length()))}))
 
 

@@ -9,7 +9,7 @@ and a part of the bin revealed.
 Revealed here: one of the b classes {r, r + R, …, r + (m − 1)R} mod b with R = ⌊b/m⌋, drawn
 uniformly; each bin is in m of them. c is the largest entry of G between two bins of a class, c + d
 the largest on its diagonal: c 11ᵀ + d I dominates, and L becomes exp(N(−c/2, c)) times the mean of
-m independent lognormal variables X of mean 1. Any class size is valid, and a small ε is looked for.
+m independent lognormal variables X of mean 1. Any m is valid: ε is made small over some of them.
 
 The law of Σ X is computed on a grid. All that is replaced is replaced by more:
 
@@ -64,30 +64,28 @@ def _multiplier(square: float) -> float:
 
 
 def _best_class(gram: np.ndarray, delta: float) -> tuple[float, '_Law | None']:
-  """Returns the smallest ε of `present`, and the law that has it; None without amplification.
-
-  Class sizes are tried in steps that double while ε falls, then by halves around the best.
-  """
+  """Returns a small ε of `present`, and the law that has it; None without amplification."""
   best, chosen = gaussian.epsilon(_multiplier(gram.diagonal().max()), delta), None
-  sizes = sorted({len(gram) // apart for apart in range(1, len(gram) // 2 + 1)})
-  low, at, high, step = -2, -1, len(sizes), 1  # The best one's index is between low and high.
-  while high - low > 2:
-    if step:
-      probe = min(at + step, high - 1)
-    else:
-      probe = (at + (high if high - at > at - low else low)) // 2
-    law = _Law(*_spread(gram, sizes[probe]), sizes[probe], delta)
+  sizes = [2, 3]
+  while sizes[-1] < len(gram):
+    sizes.append(sizes[-1] * (3 if sizes[-1] % 3 else 4) // (2 if sizes[-1] % 3 else 3))
+  low = at = 1
+  for high in (*(size for size in sizes if size < len(gram)), len(gram)):
+    law = _Law(*_spread(gram, high), high, delta) if high > 1 else None
+    value = best if law is None else law.epsilon(best, absent=False)
+    if value >= best and chosen is not None:
+      break
+    if value < best:
+      best, chosen, low, at = value, law, at, high
+  while high - low > 2 and chosen is not None:
+    probe = (at + (high if high - at > at - low else low)) // 2
+    law = _Law(*_spread(gram, probe), probe, delta)
     value = law.epsilon(best, absent=False)
-    better = value < best or chosen is None
-    if not better:
-      low, high = (low, probe) if probe > at else (probe, high)
-    elif probe > at:
-      low, at = at, probe
-    else:
-      at, high = probe, at
     if value < best:
       best, chosen = value, law
-    step = 2 * step if better and at + 1 < high else 0
+      low, at, high = (at, probe, high) if probe > at else (low, probe, at)
+    else:
+      low, high = (low, probe) if probe > at else (probe, high)
   return best, chosen
 
 

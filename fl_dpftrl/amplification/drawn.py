@@ -29,8 +29,7 @@ _LOG_IS_SECRET = (
 class Drawn:
   """The guarantee of a sampling scheme.
 
-  Batches that are drawn anew, in secret, amplify it, and so do secret bins. That of shuffled
-  batches is the guarantee of their schema, without amplification.
+  Secret draws amplify it. That of shuffled batches is that of their schema, not amplified.
 
   Attributes:
     scheme: sampling scheme that was stated for the run.

@@ -50,7 +50,7 @@ def _bins(happened: counts_lib.RunCounts, scheme: sampling.SecretBins) -> Iterat
     )
     return
   # Only rounds in which each bin had as many turns as another tell of their sizes.
-  seen = min(num_bins, happened.num_rounds)
+  seen = max(1, min(num_bins, happened.num_rounds))
   end = happened.num_rounds // seen * seen
   rounds, devices = happened.newcomers.values, happened.newcomers.counts
   members = np.bincount(rounds[rounds < end] % num_bins, devices[rounds < end], seen)

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -258,11 +258,14 @@ class SecretBins(_Secret):
       ' happen to be available, are no such bins'
     )
 
-  def bins(self, device_ids: Iterable[str | int], key: bytes) -> np.ndarray:
+  def bins(self, device_ids: Sequence[str] | Sequence[int] | np.ndarray, key: bytes) -> np.ndarray:
     """Returns the bin of each device, by a key of 16 to 64 bytes that is secret for ever."""
-    if not 16 <= len(key) <= 64:
+    if not isinstance(key, bytes) or not 16 <= len(key) <= 64:
       raise ValueError('key must have 16 to 64 bytes')
-    hashes = (hashlib.blake2b(str(i).encode(), key=key, digest_size=16) for i in device_ids)
+    ids = np.asarray(device_ids)
+    if ids.ndim != 1 or not (ids.dtype.kind in 'iu' or all(isinstance(i, str) for i in ids)):
+      raise ValueError('device_ids must be text or whole numbers')
+    hashes = (hashlib.blake2b(str(i).encode(), key=key, digest_size=16) for i in ids)
     return np.array([int.from_bytes(h.digest(), 'big') % self.num_bins for h in hashes], np.int64)
 
 

@@ -73,11 +73,15 @@ def test_bins_of_a_key_are_uniform_and_kept():
   key, ids = bytes(range(32)), np.arange(60_000)
   bins = SCHEME.bins(ids, key)
   assert stats.chisquare(np.bincount(bins, minlength=12)).pvalue > 1e-3
-  np.testing.assert_array_equal(SCHEME.bins(map(str, ids[:9].tolist()), key), bins[:9])
-  other = SCHEME.bins(ids, key[:31])  # Two keys agree by chance alone.
-  assert stats.binomtest(int((bins == other).sum()), ids.size, 1 / 12).pvalue > 1e-3
-  with pytest.raises(ValueError, match='^key must have 16 to 64 bytes$'):
-    SCHEME.bins(ids, b'short')
+  np.testing.assert_array_equal(SCHEME.bins(ids[:9].astype(str), key), bins[:9])
+  alike = int((bins == SCHEME.bins(ids, key[:31])).sum())  # Two keys agree by chance alone.
+  assert stats.binomtest(alike, ids.size, 1 / 12).pvalue > 1e-3
+  for wrong in (b'short', 'k' * 32, None):
+    with pytest.raises(ValueError, match='^key must have 16 to 64 bytes$'):
+      SCHEME.bins(ids, wrong)
+  for wrong in ('12', [1.0], [True], [None], [b'7']):
+    with pytest.raises(ValueError, match='^device_ids must be text or whole numbers$'):
+      SCHEME.bins(wrong, key)
 
 
 @pytest.mark.parametrize(
