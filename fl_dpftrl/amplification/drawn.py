@@ -117,7 +117,7 @@ def check(
 
 def check_public(scheme: sampling.Scheme | None) -> None:
   """Raises ValueError for a run of which no figure of the log may be published."""
-  if isinstance(scheme, sampling.Sampled):
+  if not (scheme is None or isinstance(scheme, sampling.Shuffled)):
     raise ValueError(
       'participation that was drawn in secret has no public report: least separation and most'
       ' participations in the log are as secret; publish what account says of the sampling'

@@ -35,7 +35,7 @@ class TurnedAway(NamedTuple):
       f' {self.schema.participations} are declared',
       MIN_SEP: f'took part in round {self.last_round}, and min-sep {self.schema.min_sep} admits it'
       f' again in round {again}',
-      BIN: f'took part in round {self.last_round}, and its bin in that round and every'
+      BIN: f'took part in round {self.last_round}, and its bin comes back after multiples of'
       f' {self.schema.min_sep} rounds alone',
     }
     return f'device {messages.quoted(self.device_id)} {said[self.reason]}'
