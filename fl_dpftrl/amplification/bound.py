@@ -180,11 +180,12 @@ class _Law:
     held = np.flatnonzero(masses)
     logs, x = np.log(masses[held]), step * held
     tilted = self._tilts(masses, step)[:, None] * x + logs
-    moment = special.logsumexp(tilted, axis=1)
+    most = tilted.max(axis=1)
+    each = np.exp(tilted - most[:, None])
+    moment = most + np.log(each.sum(axis=1))
     if not biased:
       return self._size * moment
-    with np.errstate(divide='ignore'):
-      return (self._size - 1) * moment + special.logsumexp(tilted + np.log(x), axis=1)
+    return (self._size - 1) * moment + most + np.log(each @ x)
 
 
 def _between(ends: np.ndarray) -> np.ndarray:

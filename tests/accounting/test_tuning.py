@@ -16,7 +16,8 @@ from fl_dpftrl.amplification import accountant, sampling
 
 def chances(weights):
   """A law with these weights of 1, 2, … runs."""
-  return {k: w / math.fsum(weights) for k, w in enumerate(map(float, weights), 1)}
+  total = math.fsum(weights)
+  return {k: float(w) / total for k, w in enumerate(weights, 1)}
 
 
 POISSON = chances(stats.poisson.pmf(np.arange(1, 61), 10.0))

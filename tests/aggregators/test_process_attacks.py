@@ -24,6 +24,7 @@ pytestmark = pytest.mark.tff
 raw, graph, Data = tf.raw_ops, tff.tensorflow.computation, tf.data.Dataset
 NAMED = dict(dtypes=[tf.float32], shared_name='raw')
 FILE = '/tmp/of_client'
+OURS = make()
 memory = collections.defaultdict(lambda: np.zeros(3, np.float32))
 
 
@@ -393,7 +394,7 @@ CASES = {
 @functools.cache
 def created(kind):
   """Creates the process of an aggregator of a kind, once."""
-  settings = {name: getattr(make(), name) for name in make().__dataclass_fields__}
+  settings = {name: getattr(OURS, name) for name in OURS.__dataclass_fields__}
   return kind(**{name: of for name, of in settings.items() if name[0] != '_'}).create(VECTOR)
 
 
@@ -422,7 +423,7 @@ def process_with(
 @pytest.mark.parametrize('name', CASES)
 def test_the_process_is_refused(name):
   reason, step, made = CASES[name]
-  found = process_check.check_process(process_with(step, **made), make())
+  found = process_check.check_process(process_with(step, **made), OURS)
   assert not found.ok and re.search(reason, found.reason), found.reason
 
 
@@ -446,7 +447,7 @@ def test_an_inner_factory_with_a_queue_is_refused():
 
 def test_a_trusted_operation_is_named():
   process = process_with(CASES['numpy'][1])
-  found = process_check.check_process(process, make(), trusted_operations=('PyFunc', 'Stage'))
+  found = process_check.check_process(process, OURS, trusted_operations=('PyFunc', 'Stage'))
   assert found.ok and found.trusted == ('PyFunc',) and 'PyFunc' in str(found)
   with pytest.raises(ValueError, match='trusted_operations must be'):
-    process_check.check_process(process, make(), trusted_operations='PyFunc')
+    process_check.check_process(process, OURS, trusted_operations='PyFunc')
