@@ -12,7 +12,7 @@ os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # Several clients at a time
 import hypothesis
 import pytest
 
-from fl_dpftrl.noise import reference
+from fl_dpftrl.noise import reference, units
 from fl_dpftrl.strategies import document
 
 # TensorFlow has a million objects: to look through them for garbage takes up to a
@@ -75,19 +75,27 @@ def _put_long_modules_first(items):
 
 @pytest.fixture(autouse=True, scope='session')
 def checked_once():
-  """Noise of the same strategy is applied to C once, which takes up to a second at 4096 rounds."""
-  good, check = set(), reference.check_undoes
+  """What is the same for each use of a strategy is computed once: up to a second at 4096 rounds."""
+  check, farthest, known = reference.check_undoes, units.Unit.farthest, {}
+
+  def once(compute, *of, strategy):
+    each = (strategy, getattr(strategy, 'strategy', strategy))  # A stamped one has another inside.
+    if not all(type(one).__module__.startswith('fl_dpftrl.') for one in each):
+      return compute()
+    key = document.strategy_digest(strategy), *of
+    if key not in known:
+      known[key] = compute()
+    return known[key]
 
   def check_undoes(strategy, noise, num_rounds):
-    of = (strategy, getattr(strategy, 'strategy', strategy))  # A stamped one has another inside.
-    is_ours = all(type(each).__module__.startswith('fl_dpftrl.') for each in of)
-    key = is_ours and (document.strategy_digest(strategy), num_rounds)
-    if not is_ours or key not in good:
-      check(strategy, noise, num_rounds)
-      good.add(key)
+    once(lambda: check(strategy, noise, num_rounds), num_rounds, strategy=strategy)
+
+  def farthest_of(unit, strategy):
+    return once(lambda: farthest(unit, strategy), unit.shift, 'farthest', strategy=strategy)
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(reference, 'check_undoes', check_undoes)
+    patch.setattr(units.Unit, 'farthest', farthest_of)
     yield
 
 
