@@ -182,10 +182,8 @@ class _Law:
     tilted = self._tilts(masses, step)[:, None] * x + logs
     most = tilted.max(axis=1)
     each = np.exp(tilted - most[:, None])
-    moment = most + np.log(each.sum(axis=1))
-    if not biased:
-      return self._size * moment
-    return (self._size - 1) * moment + most + np.log(each @ x)
+    moment, longer = most + np.log(each.sum(axis=1)), most + np.log(each @ x)
+    return (self._size - 1) * moment + (longer if biased else moment)
 
 
 def _between(ends: np.ndarray) -> np.ndarray:

@@ -104,21 +104,15 @@ def points(seed):
 
 # These take the ways of others, with another loss or rate.
 LESS = {
-  'build_weighted_fed_avg_with_optimizer_schedule',
-  'build_unweighted_fed_prox',
-  'build_weighted_fed_prox',
-  'build_weighted_mime_lite',
-  'build_mime_lite_with_optimizer_schedule',
-}
+  'build_weighted_fed_avg_with_optimizer_schedule', 'build_mime_lite_with_optimizer_schedule',
+  'build_unweighted_fed_prox', 'build_weighted_fed_prox', 'build_weighted_mime_lite',
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-  'name',
-  [
-    pytest.param(name, marks=pytest.mark.thorough if name in LESS else ())
-    for name in (*LEARNERS, *OTHERS)
-  ],
-)
+@pytest.mark.parametrize('name', [
+  pytest.param(name, marks=pytest.mark.thorough if name in LESS else ())
+  for name in (*LEARNERS, *OTHERS)
+])  # fmt: skip
 def test_the_verdict_is_that_of_the_table(name):
   ours = make()
   process = build(name, ours)

@@ -45,19 +45,12 @@ def test_a_program_trains_and_keeps_its_budget(program, names):
   assert any((a != b).any() for a, b in zip(before, after))
 
 
-@pytest.mark.parametrize(
-  'page, wanted',
-  [
-    ('engineer.md', {'process', 'state'}),
-    ('algorithms.md', {'checked'}),
-    ('audit.md', {'found'}),
-    ('adaptive-clipping.md', {'aggregator'}),
-    ('noise-state.md', {'aggregator'}),
-    ('own-model.md', {'trained'}),
-    ('production.md', {'trained', 'schema'}),
-    ('where-rounds-run.md', {'form', 'initialize'}),
-  ],
-)
+@pytest.mark.parametrize('page, wanted', [
+  ('engineer.md', {'process', 'state'}), ('algorithms.md', {'checked'}), ('audit.md', {'found'}),
+  ('adaptive-clipping.md', {'aggregator'}), ('noise-state.md', {'aggregator'}),
+  ('own-model.md', {'trained'}), ('production.md', {'trained', 'schema'}),
+  ('where-rounds-run.md', {'form', 'initialize'}),
+])  # fmt: skip
 def test_the_short_programs_of_a_page_run(page, wanted, names):
   given = {'client_data': [names['data_of'](0)], 'client_optimizer': names['sgd'](0.1)}
   names = {**names, **given}

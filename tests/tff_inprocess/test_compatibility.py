@@ -28,15 +28,11 @@ loss = tf.keras.losses.MeanSquaredError()
 tff.learning.models.from_keras_model(model, loss=loss, input_spec=spec)
 tff.jax.computation(lambda x: x)
 """
-PARTS = {
-  'nothing': '',
-  'jax': 'del without.STUBS[list(without.STUBS)[0]]',
-  'estimators': 'del without.STUBS[list(without.STUBS)[1]]',
-  'others': (
-    'for name in list(without.STUBS)[2:]: del without.STUBS[name]\n'
-    "del os.environ['TF_USE_LEGACY_KERAS']\natexit.unregister(without.end_worker)"
-  ),
-}
+OTHERS = """for name in list(without.STUBS)[2:]: del without.STUBS[name]
+del os.environ['TF_USE_LEGACY_KERAS']
+atexit.unregister(without.end_worker)"""
+STUB = 'del without.STUBS[list(without.STUBS)[{}]]'
+PARTS = dict(nothing='', jax=STUB.format(0), estimators=STUB.format(1), others=OTHERS)
 
 
 @pytest.fixture(scope='module')
