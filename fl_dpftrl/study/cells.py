@@ -29,6 +29,7 @@ ROUNDS_NAME = 'rounds'
 _ROW_NAME = 'row.json'
 _PARTS = ('validation', 'test')
 _ROUNDING = 1e-9  # of ε
+_NO_SCHEMA = 'cell.arguments and cell.aggregator are for timers; give cell.private_aggregator'
 
 Run: TypeAlias = Callable[['Cell'], Mapping[str, Any]]
 
@@ -79,7 +80,7 @@ class Cell:
   def arguments(self) -> dict[str, Any]:
     """Arguments of `train` that a study of a schema sets, such as folder, timers and seed."""
     if (schema := self.design.schema) is None:  # Rounds of `train` end at a report goal.
-      raise ValueError('cell.arguments are for timers; cell.sampling goes with private_aggregator')
+      raise ValueError(_NO_SCHEMA)
     rounds = {'num_rounds': schema.num_rounds, 'timer_rounds': schema.min_sep}
     return {'folder': self.folder, **rounds, 'delta': self.design.delta, 'seed': self.seed}
 
@@ -103,6 +104,8 @@ class Cell:
 
   def aggregator(self, **options: Any) -> 'CorrelatedNoiseFactory':
     """Returns an aggregator for `train` with the noise of the run, and further options."""
+    if self.design.schema is None:  # `train` draws its cohorts otherwise.
+      raise ValueError(_NO_SCHEMA)
     from fl_dpftrl.aggregators import factory  # Loads TensorFlow.
 
     return factory.CorrelatedNoiseFactory(self.strategy, **self._bounds(), **options)
@@ -112,12 +115,10 @@ class Cell:
 
     What an interrupted run left is removed: a new model must not go on with those rounds.
     """
-    folder, schema, delta = self.folder / ROUNDS_NAME, self.design.schema, self.design.delta
-    shutil.rmtree(folder, ignore_errors=True)
-    options = {'schema': schema, 'sampling': self.sampling, 'delta': delta, **self._bounds()}
-    return aggregator_lib.PrivateAggregator(
-      self.strategy, template=template, folder=folder, **options
-    )
+    options = {'template': template, 'folder': self.folder / ROUNDS_NAME, **self._bounds()}
+    shutil.rmtree(options['folder'], ignore_errors=True)
+    options |= {name: getattr(self.design, name) for name in ('schema', 'delta')}
+    return aggregator_lib.PrivateAggregator(self.strategy, sampling=self.sampling, **options)
 
   def _bounds(self) -> dict[str, Any]:
     shared = {name: getattr(self.design, name) for name in ('clip_norm', 'report_goal')}

@@ -78,10 +78,8 @@ def _reason(status: int | None, cell: Cell) -> str:
       'each cell is a process that imports the script which started the study, and this one could'
       " not: put its call of study under if __name__ == '__main__':, or give jobs=0"
     )
-  said = [
-    f'exit status {status}',
-    *filter(str.strip, path.read_text('utf-8', 'replace').split('\n')),
-  ]
+  lines = path.read_text('utf-8', 'replace').split('\n')
+  said = [f'exit status {status}', *filter(str.strip, lines)]
   if status == _MISTAKE:
     raise ValueError(f'{path}: {messages.one_line(said[-1], limit=200)}')
   return messages.one_line(said[-1])

@@ -141,8 +141,7 @@ def test_tree_aggregation_of_tff_has_the_noise_of_a_tree():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('made, check', [
-  (lambda: correlated(OfEachTensor), 'clipping'),
-  (lambda: Table(mean=True), 'small_updates'),
+  (lambda: correlated(OfEachTensor), 'clipping'), (lambda: Table(mean=True), 'small_updates'),
   (lambda: Table(silent=[1]).create(SMALL), 'coordinates_noised'),
 ], ids=['clipping of each tensor', 'a mean', 'a small tensor without noise'])  # fmt: skip
 def test_broken_aggregators_are_caught(made, check):

@@ -129,8 +129,9 @@ def test_secret_bins_serve_any_mechanism(tmp_path):
   def run(cell):
     if cell.noise is not None:
       assert cell.sampling == scheme
-      with pytest.raises(ValueError, match='arguments are for timers'):
-        _ = cell.arguments
+      for handed in (lambda: cell.arguments, cell.aggregator):
+        with pytest.raises(ValueError, match='are for timers'):
+          handed()
       noise = {'noise_multiplier': cell.noise_multiplier, 'delta': 1e-6}
       stated = dpftrl.account(cell.strategy, scheme, **noise)
       assert 3.99 < stated.epsilon() == cell.noise.epsilon <= 4.0
