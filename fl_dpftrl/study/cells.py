@@ -29,7 +29,7 @@ ROUNDS_NAME = 'rounds'
 _ROW_NAME = 'row.json'
 _PARTS = ('validation', 'test')
 _ROUNDING = 1e-9  # of ε
-_NO_SCHEMA = 'cell.arguments and cell.aggregator are for timers; give cell.private_aggregator'
+_NO_SCHEMA = 'cell.arguments and cell.aggregator are for timers; use cell.private_aggregator'
 
 Run: TypeAlias = Callable[['Cell'], Mapping[str, Any]]
 
@@ -103,7 +103,7 @@ class Cell:
     return dataclasses.replace(scheme, num_parts=parts or 1)
 
   def aggregator(self, **options: Any) -> 'CorrelatedNoiseFactory':
-    """Returns an aggregator for `train` with the noise of the run, and further options."""
+    """Returns the run's aggregator for `train`, with more options; ValueError without a schema."""
     if self.design.schema is None:  # `train` draws its cohorts otherwise.
       raise ValueError(_NO_SCHEMA)
     from fl_dpftrl.aggregators import factory  # Loads TensorFlow.
