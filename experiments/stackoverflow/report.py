@@ -110,8 +110,8 @@ def _summary(outcome: Outcome) -> str:
     ('Model', f'{trained.num_parameters:,} parameters'),
     (
       'Participation, from the log',
-      f'{statement.counted.num_participations:,} by'
-      f' {statement.counted.num_devices:,} of {setting.population:,} devices',
+      f'{statement.num_participations:,} by'
+      f' {statement.num_devices:,} of {setting.population:,} devices',
     ),
     (
       '  rounds n, most per device k, min-sep b',

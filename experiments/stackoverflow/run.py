@@ -11,7 +11,7 @@ from experiments.stackoverflow import configuration, datasets, interrupts
 from experiments.stackoverflow import machines as machines_lib
 from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.accounting import arithmetic
-from fl_dpftrl.accounting import guarantee as guarantee_lib
+from fl_dpftrl.amplification import accountant
 from fl_dpftrl.families import base
 from fl_dpftrl.optimization import registry
 from fl_dpftrl.participation import schemas
@@ -163,7 +163,7 @@ def calibrated(hparams: configuration.Hparams, chosen: base.Strategy) -> configu
   """
   if hparams.noise_multiplier is not None:
     return hparams
-  guarantee = guarantee_lib.calibrate(
+  guarantee = accountant.calibrate(
     chosen,
     enforced_schema(hparams),
     epsilon=hparams.epsilon,

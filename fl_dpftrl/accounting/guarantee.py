@@ -10,11 +10,8 @@ from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import arithmetic, gaussian
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
 from fl_dpftrl.text import rounding as rounding_lib
-
-_LESS = 1.0 - 1e-15  # more than what dividing and multiplying round
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -185,74 +182,6 @@ def deltas(delta: float | Iterable[float]) -> tuple[float, ...]:
 
 def _finite(figure: float | None) -> float | None:
   return figure if figure is not None and math.isfinite(figure) else None
-
-
-def account(
-  strategy: files.Given,
-  schema: schemas.MinSep,
-  *,
-  noise_multiplier: float,
-  delta: float | Sequence[float],
-  adjacency: str = adjacency_lib.ZERO_OUT,
-  group_size: int = 1,
-  num_coordinates: int | None = None,
-) -> Guarantee:
-  """Returns the guarantee of a run; see `amplification.accountant.account`."""
-  strategy = files.resolved(strategy)
-  gaussian.check_positive('noise_multiplier', noise_multiplier)
-  adjacency_lib.check(adjacency, group_size)
-  rounding = arithmetic.Rounding()
-  if num_coordinates is not None:
-    schemas.positive_integer('num_coordinates', num_coordinates)
-    rounding = arithmetic.rounding([(strategy, schema.num_rounds)], num_coordinates)
-  return Guarantee.of(
-    sensitivity_lib.sensitivity(strategy, schema),
-    noise_multiplier=noise_multiplier,
-    delta=delta,
-    adjacency=adjacency,
-    group_size=group_size,
-    rounding=rounding,
-    assumptions=assumptions(schema) + adjacency_lib.assumptions(adjacency, group_size),
-  )
-
-
-def calibrate(
-  strategy: files.Given,
-  schema: schemas.MinSep,
-  *,
-  delta: float | Sequence[float],
-  epsilon: float | None = None,
-  rho: float | None = None,
-  adjacency: str = adjacency_lib.ZERO_OUT,
-  group_size: int = 1,
-  num_coordinates: int | None = None,
-) -> Guarantee:
-  """Returns the guarantee with the least noise; see `amplification.accountant.calibrate`."""
-  trial = account(
-    strategy,
-    schema,
-    noise_multiplier=1.0,
-    delta=delta,
-    adjacency=adjacency,
-    group_size=group_size,
-    num_coordinates=num_coordinates,
-  )
-  added = trial.rounding
-  if epsilon is not None and rho is None:
-    gaussian.check_positive('epsilon', epsilon)
-    left = added.left(trial.delta, epsilon + 1.0)
-    mu = 1.0 / gaussian.effective_noise_multiplier(epsilon, left) if left > 0.0 else math.inf
-  elif rho is not None and epsilon is None:
-    gaussian.check_positive('rho', rho)
-    mu = math.sqrt(2.0 * rho) * _LESS
-  else:
-    raise ValueError('give epsilon or rho, and not both')
-  if mu <= added.mu:
-    raise ValueError('num_coordinates: the rounding of so many alone would pass the target')
-  result = dataclasses.replace(trial, noise_multiplier=trial.sensitivity / (mu - added.mu))
-  if epsilon is not None and result.epsilon() > epsilon:
-    raise ValueError(f'epsilon={epsilon:g} is more than releases in whole numbers can prove')
-  return result
 
 
 def assumptions(schema: schemas.MinSep) -> tuple[str, ...]:

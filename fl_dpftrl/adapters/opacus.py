@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import accounting, adapters
+from fl_dpftrl import adapters
+from fl_dpftrl.amplification import accountant
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.rounds import aggregator as aggregator_lib
 from fl_dpftrl.strategies import files
@@ -139,7 +140,7 @@ def make_private(
   batches = _Batches(order.reshape(-1, size).tolist())
   schema = schemas.MinSep(num_rounds=epochs * len(batches), min_sep=len(batches))
   target = dict(epsilon=epsilon, delta=delta, num_coordinates=sum(p.numel() for p in trained))
-  noise_multiplier = accounting.calibrate(strategy, schema, **target).noise_multiplier
+  noise_multiplier = accountant.calibrate(strategy, schema, **target).noise_multiplier
   batches.aggregator = aggregator_lib.PrivateAggregator(
     strategy, template=trained, noise_multiplier=noise_multiplier, clip_norm=max_grad_norm,
     report_goal=size, schema=schema, delta=delta, **arguments,

@@ -6,6 +6,7 @@ is then one sampled Gaussian release in each turn of its part: that of DP-SGD on
 """
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
@@ -13,13 +14,15 @@ from fl_dpftrl import error as error_lib
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl import workloads
 from fl_dpftrl.accounting import adjacency as adjacency_lib
-from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.accounting import arithmetic, gaussian
 from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.amplification import bins, sampled_gaussian
 from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.families import banded, banded_toeplitz, base, identity
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
+
+_LESS = 1.0 - 1e-15  # more than what dividing and multiplying round
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -94,21 +97,28 @@ def account(
   appendix F.3.
   """
   strategy = files.resolved(strategy)
+  gaussian.check_positive('noise_multiplier', noise_multiplier)
   if isinstance(participation, sampling_lib.Shuffled):
     participation = participation.schema
   if isinstance(participation, schemas.MinSep):
-    return guarantee_lib.account(
-      strategy,
-      participation,
+    if method:
+      raise ValueError(f'{next(iter(method))} is for secret bins')
+    adjacency_lib.check(adjacency, group_size)
+    rounding = arithmetic.Rounding()
+    if num_coordinates is not None:
+      schemas.positive_integer('num_coordinates', num_coordinates)
+      rounding = arithmetic.rounding([(strategy, participation.num_rounds)], num_coordinates)
+    about = guarantee_lib.assumptions(participation)
+    return guarantee_lib.Guarantee.of(
+      sensitivity_lib.sensitivity(strategy, participation),
       noise_multiplier=noise_multiplier,
       delta=delta,
       adjacency=adjacency,
       group_size=group_size,
-      num_coordinates=num_coordinates,
-      **method,
+      rounding=rounding,
+      assumptions=about + adjacency_lib.assumptions(adjacency, group_size),
     )
   check_alone(participation, group_size, num_coordinates)
-  gaussian.check_positive('noise_multiplier', noise_multiplier)
   return proven(
     strategy,
     participation,
@@ -194,10 +204,9 @@ def calibrate(
       target.
   """
   options: dict[str, Any] = {'delta': delta, 'adjacency': adjacency, **others}
-  if isinstance(participation, sampling_lib.Shuffled):
-    participation = participation.schema
-  if isinstance(participation, schemas.MinSep):
-    return guarantee_lib.calibrate(strategy, participation, epsilon=epsilon, rho=rho, **options)
+  if isinstance(participation, (schemas.MinSep, sampling_lib.Shuffled)):
+    trial = account(strategy, participation, noise_multiplier=1.0, **options)
+    return _least_noise(trial, epsilon, rho)
   if rho is not None or epsilon is None:
     raise ValueError(
       f'rho={rho}: give epsilon in its place, as secret draws are no single Gaussian release'
@@ -218,6 +227,28 @@ def calibrate(
       return guarantee
     # Multiplying and dividing by the norm rounds, so ε may be just above.
     multiplier, step = multiplier * (1.0 + step), 4.0 * step
+
+
+def _least_noise(
+  trial: guarantee_lib.Guarantee, epsilon: float | None, rho: float | None
+) -> guarantee_lib.Guarantee:
+  """Returns the guarantee of one Gaussian release with the least noise for ε or ρ."""
+  added = trial.rounding
+  if epsilon is not None and rho is None:
+    gaussian.check_positive('epsilon', epsilon)
+    left = added.left(trial.delta, epsilon + 1.0)
+    mu = 1.0 / gaussian.effective_noise_multiplier(epsilon, left) if left > 0.0 else math.inf
+  elif rho is not None and epsilon is None:
+    gaussian.check_positive('rho', rho)
+    mu = math.sqrt(2.0 * rho) * _LESS
+  else:
+    raise ValueError('give epsilon or rho, and not both')
+  if mu <= added.mu:
+    raise ValueError('num_coordinates: the rounding of so many alone would pass the target')
+  result = dataclasses.replace(trial, noise_multiplier=trial.sensitivity / (mu - added.mu))
+  if epsilon is not None and result.epsilon() > epsilon:
+    raise ValueError(f'epsilon={epsilon:g} is more than releases in whole numbers can prove')
+  return result
 
 
 def candidate_bands(scheme: sampling_lib.Batches) -> tuple[int, ...]:

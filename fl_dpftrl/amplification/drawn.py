@@ -25,79 +25,41 @@ _LOG_IS_SECRET = (
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Drawn:
-  """The guarantee of a sampling scheme.
+def part(scheme: sampling.Scheme) -> str:
+  """Returns the name of the guarantee in a statement: 'amplified' if it rests on secret draws."""
+  return 'amplified' if isinstance(scheme, sampling.Sampled) else 'shuffled'
 
-  Secret draws amplify it. That of shuffled batches is that of their schema, not amplified.
 
-  Attributes:
-    scheme: sampling scheme that was stated for the run.
-    guarantee: that of any example; as without noise if the log refutes the scheme.
-    reason: why the log contradicts the scheme; None if it does not, and if that must not be
-      published.
-    holds: whether the log does not contradict the scheme.
-  """
+def sentences(scheme: sampling.Scheme, adjacency: str, holds: bool) -> list[str]:
+  """States the assumptions, and that the log refutes them if it does."""
+  if isinstance(scheme, sampling.Shuffled):
+    result = [guarantee_lib.assumptions(scheme.schema)[0], scheme.assumption]
+  else:
+    from fl_dpftrl.amplification import accountant
 
-  scheme: sampling.Scheme
-  guarantee: guarantee_lib.Guarantee
-  reason: str | None
-  holds: bool
+    result = [*accountant.assumptions(scheme), scheme.relation(adjacency)[2], _LOG_IS_SECRET]
+    result += [_NO_LOG_SHOWS] if holds else []
+  if not holds:
+    result.append(
+      'THE LOG CONTRADICTS THE SAMPLING that was stated, so that nothing is guaranteed here'
+    )
+  return [f'{part(scheme)}: {sentence}' for sentence in result]
 
-  @property
-  def part(self) -> str:
-    """Name of the guarantee in a statement: 'amplified' if it rests on secret draws."""
-    return 'amplified' if isinstance(self.scheme, sampling.Sampled) else 'shuffled'
 
-  @property
-  def name(self) -> str:
-    """Name of the scheme."""
-    return sampling.name(self.scheme)
-
-  def sentences(self) -> list[str]:
-    """States the assumptions, and that the log refutes them if it does."""
-    if isinstance(self.scheme, sampling.Shuffled):
-      result = [guarantee_lib.assumptions(self.scheme.schema)[0], self.scheme.assumption]
-    else:
-      from fl_dpftrl.amplification import accountant
-
-      result = [
-        *accountant.assumptions(self.scheme),
-        self.scheme.relation(self.guarantee.adjacency)[2],
-        _LOG_IS_SECRET,
-      ]
-      if self.holds:
-        result.append(_NO_LOG_SHOWS)
-    if not self.holds:
-      result.append(
-        'THE LOG CONTRADICTS THE SAMPLING that was stated, so that nothing is guaranteed here'
-      )
-    return [f'{self.part}: {sentence}' for sentence in result]
-
-  def to_json(self) -> json_files.Object:
-    """Returns the scheme, the figures, the assumption and whether it holds."""
-    scheme = sampling.to_json(self.scheme)
-    del scheme['num_rounds']
-    if isinstance(self.scheme, sampling.Shuffled):
-      schema = self.scheme.schema
-      scheme |= {
-        'min_sep': schema.min_sep,
-        'max_participations': schema.participations,
-        'separation': 'fixed' if isinstance(schema, schemas.FixedSeparation) else 'min',
-      }
-    elif isinstance(self.scheme, sampling.Batches):
-      scheme |= {
-        'sampling_probability': self.scheme.sampling_probability,
-        'compositions': self.scheme.turns,
-      }
-    return {
-      **scheme,
-      **self.guarantee.to_json(),
-      'adjacency': self.guarantee.adjacency,
-      'assumption': self.scheme.assumption,
-      'holds': self.holds,
-      'reason': self.reason,
+def to_json(scheme: sampling.Scheme) -> json_files.Object:
+  """Returns a scheme as a statement has it."""
+  result = sampling.to_json(scheme) | {'assumption': scheme.assumption}
+  del result['num_rounds']
+  if isinstance(scheme, sampling.Shuffled):
+    schema = scheme.schema
+    result |= {
+      'min_sep': schema.min_sep,
+      'max_participations': schema.participations,
+      'separation': 'fixed' if isinstance(schema, schemas.FixedSeparation) else 'min',
     }
+  elif isinstance(scheme, sampling.Batches):
+    result |= {'sampling_probability': scheme.sampling_probability, 'compositions': scheme.turns}
+  return result
 
 
 def check(
@@ -134,8 +96,8 @@ def guarantee(
   deltas: Sequence[float],
   adjacency: str,
   by_schema: Callable[[schemas.MinSep], guarantee_lib.Guarantee],
-) -> Drawn:
-  """Returns the guarantee of the scheme, without ε if the log refutes it.
+) -> tuple[guarantee_lib.Guarantee, str | None]:
+  """Returns the guarantee of the scheme, without ε if the log refutes it, and why it does.
 
   Args:
     noise_multiplier: std(Z) / clip_norm.
@@ -162,9 +124,6 @@ def guarantee(
       deltas=tuple(deltas),
       adjacency=adjacency,
     )
-  return Drawn(
-    scheme=scheme,
-    guarantee=dataclasses.replace(result, noise_multiplier=0.0) if reasons else result,
-    reason='; '.join(reasons) or None,
-    holds=not reasons,
-  )
+  if not reasons:
+    return result, None
+  return dataclasses.replace(result, noise_multiplier=0.0), '; '.join(reasons)

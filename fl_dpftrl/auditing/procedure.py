@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import accounting
+from fl_dpftrl.amplification import accountant
 from fl_dpftrl.auditing import low_bits, noise_tests, probes, result, subjects
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
@@ -73,7 +73,7 @@ def audit(
       release that is not finite although no device sent anything.
   """
   strategy = files.resolved(strategy)
-  claim = accounting.account(strategy, schema, noise_multiplier=noise_multiplier, delta=delta)
+  claim = accountant.account(strategy, schema, noise_multiplier=noise_multiplier, delta=delta)
   _check(schema, executor, num_draws, clip_norm, divisor, seed)
   num_coordinates = -(-num_draws // (2 * _RUNS))
   subject: subjects.Subject

@@ -195,13 +195,13 @@ def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | N
     return flags.NOT_KEPT, f'the guarantee is void: {result.void_reason}'
   if result.worst_case.void_reason:
     return flags.NOT_KEPT, f'the guarantee is void: {result.worst_case.void_reason}'
-  decisive = result.parts()[-1] if result.declared or result.drawn else result.parts()[0]
+  decisive = result.declared or result.drawn or result.parts[0]
   if result.declared is not None and not result.declared.holds:
     number = result.violations and result.violations.num_devices
     who = ', by 1 device' if number == 1 else number and f', by {number} devices'
     return flags.NOT_KEPT, f'the declared schema was not kept{who or ""}'
   if result.drawn is not None and not result.drawn.holds:
-    return flags.NOT_KEPT, f'the log contradicts --sampling={result.drawn.name}'
+    return flags.NOT_KEPT, f'the log contradicts --sampling={result.drawn.scheme}'
   return flags.above_budget(args, decisive.guarantee.epsilon())
 
 
@@ -259,8 +259,8 @@ def _setting(args: argparse.Namespace) -> 'setting_lib.Setting':
 
 def _warnings(result: statement_lib.Statement) -> list[str]:
   warnings = list(result.warnings)
-  devices = result.counted.num_devices if result.counted else 0
-  largest = max(result.parts()[0].guarantee.deltas)
+  devices = result.num_devices or 0
+  largest = max(result.parts[0].guarantee.deltas)
   if devices and largest * devices >= 1.0:
     warnings.append(
       f'--delta={largest:g} is not below 1 / {devices}, one over the number of devices: such'
@@ -280,7 +280,8 @@ def _warnings(result: statement_lib.Statement) -> list[str]:
     difference = (
       'not every run kept to its own, see the assumptions'
       if result.several
-      else f'at least {declared.min_sep} rounds apart and at most {declared.max_participations}'
+      else f'at least {declared.participation.min_sep} rounds apart and at most'
+      f' {declared.participation.max_participations}'
       f' participations were allowed, the log has {result.min_sep} and'
       f' {result.max_participations}'
     )
@@ -289,8 +290,8 @@ def _warnings(result: statement_lib.Statement) -> list[str]:
     )
   if drawn is not None and not drawn.holds:
     warnings.append(
-      f'THE LOG CONTRADICTS --sampling={drawn.name}, so nothing is'
-      f' guaranteed under {drawn.part}: {drawn.reason}'
+      f'THE LOG CONTRADICTS --sampling={drawn.scheme}, so nothing is'
+      f' guaranteed under {drawn.name}: {drawn.reason}'
     )
   return warnings
 

@@ -13,18 +13,18 @@ _ARITHMETIC = {
 
 def text(result: statement.Statement) -> str:
   """Returns the guarantees, rounded up, and their assumptions as text."""
-  counted, per_device = result.counted, result.per_device
-  if counted is None:
+  per_device = result.per_device
+  if not result.counts:
     raise ValueError('the statement must be confidential: a publishable one has no counts')
-  short = counted.rounds_short_of_report_goal
+  short = None if result.several else result.runs[0].rounds_short_of_report_goal
   lines = []
   if result.void_reason:
     reason = messages.one_line(result.void_reason, limit=LONGEST)
     lines += [f'THE GUARANTEE IS VOID: {reason}', '']
   lines += [
     f'rounds n            {result.num_rounds}',
-    f'devices             {counted.num_devices}',
-    f'participations      {counted.num_participations}',
+    f'devices             {result.num_devices}',
+    f'participations      {result.num_participations}',
     f'min-sep b           {result.min_sep}  ({_closest(result)})',
     f'max per device k    {_most(result)}',
   ]
@@ -97,7 +97,7 @@ def _per_run(result: statement.Statement) -> list[str]:
 
 def _guarantees(result: statement.Statement) -> list[str]:
   """Returns a table with a column for each guarantee, as lines."""
-  parts = result.parts()
+  parts = result.parts
   guarantees = [part.guarantee for part in parts]
   names = [part.name.replace('_', ' ') for part in parts]
   valid = [part.holds and not result.void_reason for part in parts]

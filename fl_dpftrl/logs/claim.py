@@ -171,11 +171,14 @@ class Claim:
     return {keys.CLAIM_KEY: text, keys.CLAIM_DIGEST_KEY: digest}
 
   def save(self, folder: pathlib.Path) -> None:
-    """Writes the claim's file into the folder of a run, unless it is there, for its owner alone."""
-    if (folder / NAME).exists():
-      return
-    content = json.dumps(self.to_json(), indent=2) + '\n'
-    durable.write_durably(folder / NAME, content.encode(), private=True)
+    """Writes the files of strategy and claim into the folder of a run, unless they are there."""
+    if not (folder / files.NAME).exists():
+      # A strategy file has figures for some schema; without one, for a single round.
+      schema = self.schema or schemas.MinSep(1, 1)
+      files.save_strategy(folder / files.NAME, self.strategy, schema=schema)
+    if not (folder / NAME).exists():
+      content = json.dumps(self.to_json(), indent=2) + '\n'
+      durable.write_durably(folder / NAME, content.encode(), private=True)
 
   def guarantee(
     self,

@@ -1,8 +1,9 @@
 """Counts of participation: how many, how far apart, and what follows for a schema."""
 
 import dataclasses
+import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,6 +50,9 @@ class Counts:
 
   def to_dict(self) -> dict[int, int]:
     return dict(zip(self.values.tolist(), self.counts.tolist()))
+
+  def pairs(self) -> list[list[int]]:
+    return [list(pair) for pair in self.to_dict().items()]
 
 
 class Totals:
@@ -167,13 +171,35 @@ class DeviceCounts:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class RunCounts(DeviceCounts, Totals):
-  """Counts of all devices of a run of num_rounds rounds."""
+  """Counts of all devices of a run of num_rounds rounds, which are never published."""
 
   num_rounds: int
 
   @property
   def rounds_without_participants(self) -> int:
+    """Rounds with noise but without any device."""
     return self.num_rounds - self.cohorts.values.size
+
+  @property
+  def cohort_sizes(self) -> dict[str, float] | None:
+    """Least, mean and most devices of rounds that had any."""
+    sizes = self.cohorts.counts
+    if not sizes.size:
+      return None
+    mean = math.fsum(sizes) / sizes.size
+    return {'least': int(sizes.min()), 'mean': mean, 'most': int(sizes.max())}
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns the figures of a run."""
+    return {
+      'num_devices': self.num_devices,
+      'num_participations': self.num_participations,
+      'separations': self.separations.pairs(),
+      'participations': self.participations.pairs(),
+      'witness': self.witness and self.witness._asdict(),
+      'rounds_without_participants': self.rounds_without_participants,
+      'cohort_sizes': self.cohort_sizes,
+    }
 
   def first_gap(self) -> tuple[int, int]:
     """Returns first and last round of the first gap without participants, of which there is one."""

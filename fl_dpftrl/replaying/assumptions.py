@@ -6,11 +6,12 @@ added. A new assumption is a fact in `facts.RunFacts`, and a sentence here.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.accounting import guarantee as guarantee_lib
+from fl_dpftrl.amplification import drawn
 from fl_dpftrl.replaying import facts as facts_lib
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ def subjects(statement: 'statement_lib.Statement') -> list[tuple[str, str]]:
   if declared is not None:
     result += [(LOG, sentence) for sentence in _declared(runs, declared)]
   if statement.drawn is not None:
-    result += [(SERVER, sentence) for sentence in statement.drawn.sentences()]
+    stated: Any = statement.drawn.participation
+    sentences = drawn.sentences(stated, statement.adjacency, statement.drawn.holds)
+    result += [(SERVER, sentence) for sentence in sentences]
   if statement.worst_case.void_reason:
     result.append((FIGURES, f'NOTHING IS GUARANTEED: {statement.worst_case.void_reason}'))
   if statement.void_reason:
@@ -115,20 +118,19 @@ def _of_releases(statement: 'statement_lib.Statement') -> list[str]:
   figures = 'worst case assumes' if statement.observed is None else 'worst case and observed assume'
   result = [f'{figures} that neither participation nor {end} depended on what was released']
   if statement.drawn is not None:
-    result.append(f'{statement.drawn.part} assumes that {end} did not depend on what was released')
+    result.append(f'{statement.drawn.name} assumes that {end} did not depend on what was released')
   declared = statement.declared
   if declared is not None:
+    schema: Any = declared.participation
     result.append(
-      f'declared is the guarantee of all {declared.num_rounds} declared rounds: it holds whatever'
+      f'declared is the guarantee of all {schema.num_rounds} declared rounds: it holds whatever'
       f' participation and {end} depended on, a budget (max_epsilon) that ended it included, if'
       ' devices enforce the schema and no further round could follow'
     )
   return result
 
 
-def _declared(
-  runs: Sequence[facts_lib.RunFacts], declared: 'statement_lib.DeclaredGuarantee'
-) -> list[str]:
+def _declared(runs: Sequence[facts_lib.RunFacts], declared: 'statement_lib.Part') -> list[str]:
   result = [
     f'declared: {guarantee_lib.assumptions(run.claim.schema)[0]}{of_run}'
     for of_run, run in _named(runs)

@@ -386,7 +386,7 @@ def _guarantee(statement: statement_lib.Statement | None, fits: bool) -> Check:
     wrong.append('the log contradicts the sampling')
   shown = ', '.join(
     f'{part.name.replace("_", " ")} ε = {rounding.up(part.guarantee.epsilon())}'
-    for part in statement.parts()
+    for part in statement.parts
   )
   whom = '' if statement.group_size == 1 else f' for {statement.group_size} devices together'
   adjacency = statement.adjacency.replace('_', '-')

@@ -10,44 +10,6 @@ from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.participation import counts, schemas
 
-Occurrences = tuple[tuple[int, int], ...]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Counted:
-  """Figures counted from single devices, which are never published.
-
-  Attributes:
-    num_participations: participations of all devices.
-    rounds_without_participants: rounds with noise but without any device.
-    separations: (rounds between two successive participations of a device, number of occurrences).
-    witness: an example of min_sep; None if no device took part twice, and over several runs.
-    participations: (rounds that a device took part in, number of devices); None over several runs.
-    cohort_sizes: least, mean and most devices of rounds that had any; None over several runs.
-    rounds_short_of_report_goal: rounds with fewer devices than the report goal; None without a
-      goal, and over several runs.
-  """
-
-  num_devices: int
-  num_participations: int
-  rounds_without_participants: int
-  separations: Occurrences
-  witness: counts.Witness | None = None
-  participations: Occurrences | None = None
-  cohort_sizes: dict[str, float] | None = None
-  rounds_short_of_report_goal: int | None = None
-
-  def to_json(self) -> json_files.Object:
-    """Returns the figures of a single run, but for the report goal."""
-    return {
-      **fields(self, 'num_devices', 'num_participations'),
-      'separations': [list(pair) for pair in self.separations],
-      'participations': [list(pair) for pair in self.participations or ()],
-      'witness': self.witness and self.witness._asdict(),
-      'rounds_without_participants': self.rounds_without_participants,
-      'cohort_sizes': self.cohort_sizes,
-    }
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunFacts:
@@ -73,7 +35,7 @@ class RunFacts:
   schema_in_log: bool = False
   num_rounds_assumed: bool = False
   from_counts: bool = False
-  counted: Counted | None = None
+  counted: counts.RunCounts | None = None
   log: tuple[dict[str, str], ...] | None = None
 
   @property
@@ -87,6 +49,14 @@ class RunFacts:
     apart = self.max_participations == 1 or self.min_sep >= declared.min_sep
     return within and apart and self.max_participations <= declared.participations
 
+  @property
+  def rounds_short_of_report_goal(self) -> int | None:
+    """Rounds with fewer devices than the report goal; None where batches are of any size."""
+    claim = self.claim
+    if self.counted is None or claim.report_goal is None or claim.sampling is not None:
+      return None
+    return self.counted.rounds_short_of(claim.report_goal)
+
   @functools.cached_property
   def strategy(self) -> dict[str, str]:
     """Family of the strategy, and SHA-256 of its family and parameters."""
@@ -96,13 +66,12 @@ class RunFacts:
     """Returns the facts; those that are not known, or did not occur, are left out."""
     claim, counted = self.claim, self.counted
     is_known = claim.arithmetic != arithmetic.Arithmetic()
-    short = counted and counted.rounds_short_of_report_goal
     optional = {
       'log': self.log and list(self.log),
       'num_rounds_assumed': self.num_rounds_assumed or None,
       'from_counts': self.from_counts or None,
       'report_goal': claim.report_goal,
-      'rounds_short_of_report_goal': short,
+      'rounds_short_of_report_goal': self.rounds_short_of_report_goal,
       'clip_norm': claim.first_clip_norm,
       'adaptive_clipping': claim.adaptive_clipping and vars(claim.adaptive_clipping),
       'arithmetic': claim.arithmetic.kind if is_known else None,

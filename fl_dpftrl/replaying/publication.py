@@ -1,10 +1,21 @@
-"""The command that reproduces the figures of a published statement."""
+"""The command that reproduces the figures of a statement."""
 
+import os
+import pathlib
 import shlex
+import sys
 from typing import cast
 
 from fl_dpftrl.amplification import sampling
 from fl_dpftrl.replaying import statement as statement_lib
+
+
+def command_of_folder(folder: pathlib.Path, delta: float) -> str:
+  """Returns the command that replays the run of a folder, by this Python's program if it has one."""
+  program = pathlib.Path(sys.executable).with_name('fl-dpftrl')
+  shown = str(program) if folder.is_absolute() else os.path.relpath(program)
+  name = shown if program.exists() else program.name
+  return shlex.join([name, 'replay', str(folder), f'--delta={delta}'])
 
 
 def command(statement: statement_lib.Statement) -> str:
@@ -26,13 +37,12 @@ def command(statement: statement_lib.Statement) -> str:
     if first.layout.first_round:
       words.append(f'--first_round={first.layout.first_round}')
     if statement.declared is not None and not first.schema_in_log:
-      words.append(f'--declared_num_rounds={statement.declared.num_rounds}')
-      words.append(f'--declared_min_sep={statement.declared.min_sep}')
-      words.append(f'--declared_max_participations={statement.declared.max_participations}')
+      for name, value in vars(statement.declared.participation).items():
+        words.append(f'--declared_{name}={value}')
     if statement.drawn is not None:
-      scheme = cast(sampling.Shuffled, statement.drawn.scheme)  # Others are not published.
+      scheme = cast(sampling.Shuffled, statement.drawn.participation)  # Others are not published.
       words += [
-        f'--sampling={statement.drawn.name}',
+        f'--sampling={statement.drawn.scheme}',
         f'--num_examples={scheme.num_examples}',
         f'--batch_size={scheme.batch_size}',
         f'--num_parts={scheme.num_parts}',

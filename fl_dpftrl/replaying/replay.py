@@ -66,8 +66,9 @@ def replay(
   facts = tuple(_facts(run, o) for run, o in zip(runs, happened))
   drawn = None
   if claims[0].sampling is not None and len(runs) == 1:
-    drawn = drawn_lib.guarantee(
-      sampling_lib.of_rounds(claims[0].sampling, runs[0].log.num_rounds),
+    scheme = sampling_lib.of_rounds(claims[0].sampling, runs[0].log.num_rounds)
+    guarantee, reason = drawn_lib.guarantee(
+      scheme,
       claims[0].strategy,
       noise_multiplier=claims[0].noise_multiplier,
       happened=happened[0],
@@ -75,6 +76,13 @@ def replay(
       deltas=asked['deltas'],
       adjacency=adjacency,
       by_schema=lambda schema: claim_lib.compose(claims, [schema], **asked),
+    )
+    drawn = statement_lib.Part(
+      name=drawn_lib.part(scheme),
+      guarantee=guarantee,
+      participation=scheme,
+      holds=reason is None,
+      reason=reason,
     )
   observed = per_device = None
   if tally.num_devices:
@@ -84,7 +92,7 @@ def replay(
   return statement_lib.of_facts(
     facts,
     **asked,
-    counted=facts[0].counted if len(facts) == 1 else _counted_together(tally, happened),
+    num_devices=tally.num_devices,
     observed=observed,
     violations=_violations(facts, tally, spend),
     most_over_runs=tally.most_rounds if len(runs) > 1 else None,
@@ -156,9 +164,6 @@ def _violations(
 
 
 def _facts(run: runs_lib.Run, happened: counts.RunCounts) -> facts_lib.RunFacts:
-  sizes = happened.cohorts.counts
-  # Batches that are drawn are of any size.
-  goal = run.claim.report_goal if run.claim.sampling is None else None
   return facts_lib.RunFacts(
     claim=run.claim,
     num_rounds=run.log.num_rounds,
@@ -169,35 +174,6 @@ def _facts(run: runs_lib.Run, happened: counts.RunCounts) -> facts_lib.RunFacts:
     claim_in_log=run.stated is not None,
     schema_in_log=run.schema_in_log,
     from_counts=run.from_counts,
-    counted=facts_lib.Counted(
-      num_devices=happened.num_devices,
-      num_participations=happened.num_participations,
-      rounds_without_participants=happened.rounds_without_participants,
-      separations=tuple(happened.separations.to_dict().items()),
-      witness=happened.witness,
-      participations=tuple(happened.participations.to_dict().items()),
-      cohort_sizes={
-        'least': int(sizes.min()),
-        'mean': math.fsum(sizes) / sizes.size,
-        'most': int(sizes.max()),
-      }
-      if sizes.size
-      else None,
-      rounds_short_of_report_goal=None if goal is None else happened.rounds_short_of(goal),
-    ),
+    counted=happened,
     log=run.log.files(),
-  )
-
-
-def _counted_together(
-  tally: count_lib.Tally, happened: Sequence[counts.RunCounts]
-) -> facts_lib.Counted:
-  separations = happened[0].separations
-  for other in happened[1:]:
-    separations += other.separations
-  return facts_lib.Counted(
-    num_devices=tally.num_devices,
-    num_participations=sum(o.num_participations for o in happened),
-    rounds_without_participants=sum(o.rounds_without_participants for o in happened),
-    separations=tuple(separations.to_dict().items()),
   )

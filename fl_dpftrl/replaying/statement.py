@@ -2,18 +2,20 @@
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from fl_dpftrl import tables
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.amplification import drawn as drawn_lib
+from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import layout as layout_lib
-from fl_dpftrl.participation import counts
 from fl_dpftrl.participation import schemas as schemas_lib
+from fl_dpftrl.participation.counts import RunCounts, Witness
 from fl_dpftrl.replaying import assumptions as assumptions_lib
 from fl_dpftrl.replaying import exposure, facts
 from fl_dpftrl.replaying import runs as runs_lib
@@ -36,37 +38,41 @@ COLUMNS = 'COLUMNS'
 """Stands for the columns of a log in what is published: their names are those of another system."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class DeclaredGuarantee(guarantee_lib.Guarantee):
-  """The guarantee of any device that keeps to the schemas that were declared before the runs.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Part:
+  """One guarantee of a statement, and the participation that it is of.
 
-  It is that of all declared rounds, also where a run ended earlier: what such a run released is
-  part of what all of its rounds would have released, whatever ended it.
+  That of declared schemas is of all declared rounds, also where a run ended earlier: what such a
+  run released is part of what all of its rounds would have released, whatever ended it.
 
   Attributes:
-    num_rounds: rounds that were declared, of all runs.
-    min_sep: b, rounds; the least of all runs.
-    max_participations: k, rounds; the most of all runs.
-    holds: whether every device kept to them.
+    name: 'worst_case', 'observed', 'declared', 'amplified' (by secret draws) or 'shuffled'.
+    participation: declared schema, or scheme of draws; None for what the log shows. The schema of
+      several runs has all their rounds, their least min-sep and their most participations.
+    holds: whether the log does not contradict it.
+    reason: how it does; None if it does not, and if that must not be published.
   """
-
-  num_rounds: int
-  min_sep: int
-  max_participations: int
-  holds: bool
-
-  def to_json(self) -> json_files.Object:
-    """Returns the schema, the figures and whether it holds."""
-    schema = facts.fields(self, 'num_rounds', 'min_sep', 'max_participations')
-    return {**schema, **super().to_json(), 'holds': self.holds}
-
-
-class Part(NamedTuple):
-  """One guarantee of a statement."""
 
   name: str
   guarantee: guarantee_lib.Guarantee
-  holds: bool
+  participation: schemas_lib.MinSep | sampling_lib.Scheme | None = None
+  holds: bool = True
+  reason: str | None = None
+
+  @property
+  def scheme(self) -> Any:
+    """Name of the scheme of draws."""
+    return sampling_lib.name(self.participation)  # type: ignore[arg-type]
+
+  def to_json(self) -> json_files.Object:
+    """Returns the figures, with the participation if there is one and whether it holds."""
+    figures, stated = self.guarantee.to_json(), self.participation
+    if stated is None:
+      return figures
+    if isinstance(stated, schemas_lib.MinSep):
+      return {**dataclasses.asdict(stated), **figures, 'holds': self.holds}
+    about = {'adjacency': self.guarantee.adjacency, 'holds': self.holds, 'reason': self.reason}
+    return {**drawn_lib.to_json(stated), **figures, **about}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,15 +81,14 @@ class Statement:
 
   Attributes:
     runs: the facts of each run.
-    counted: confidential counts over all runs; None if publishable.
-    worst_case: loss of any device that keeps to the observed schemas.
-    observed: loss for the patterns that occurred; None without devices, and if publishable.
-    declared: guarantee of the declared schemas, if any.
+    num_devices: devices in at least one run; None if publishable.
+    parts: its guarantees: the worst case, of any device that keeps to the observed schemas; the
+      observed one, for the patterns that occurred, unless there are no devices or it is
+      publishable; and that of the declared schemas or of the stated sampling scheme, if any.
     violations: devices that did not keep to the declared schemas; None if all did, or if
       publishable.
     most_over_runs: most rounds of one device in all runs together; None for a single run, or
       if publishable.
-    drawn: guarantee of the stated sampling scheme, if any.
     per_device: losses of single devices; None without devices, and if publishable.
     void_reason: why the runs guarantee nothing; None if nothing voids it.
     warnings: sentences about the logs.
@@ -91,15 +96,12 @@ class Statement:
   """
 
   runs: tuple[facts.RunFacts, ...]
-  worst_case: guarantee_lib.Guarantee
+  parts: tuple[Part, ...]
   void_reason: str | None
   warnings: tuple[str, ...]
-  counted: facts.Counted | None = None
-  observed: guarantee_lib.Guarantee | None = None
-  declared: DeclaredGuarantee | None = None
+  num_devices: int | None = None
   violations: exposure.Violations | None = None
   most_over_runs: int | None = None
-  drawn: drawn_lib.Drawn | None = None
   per_device: exposure.PerDevice | None = None
   confidential: bool = True
 
@@ -119,7 +121,7 @@ class Statement:
     """Returns a row of text for each guarantee, at the first δ; without figures if void."""
     if self.void_reason is not None:
       void = {'rho': 'void', 'epsilon': 'void', 'holds': False}
-      return [{'part': part.name, **void} for part in self.parts()]
+      return [{'part': part.name, **void} for part in self.parts]
     shown = lambda figure: 'none' if figure is None else rounding_lib.up(figure, digits=6)
     return [
       {
@@ -128,13 +130,23 @@ class Statement:
         'epsilon': shown(part.guarantee.epsilon()),
         'holds': part.holds,
       }
-      for part in self.parts()
+      for part in self.parts
     ]
 
   @property
   def several(self) -> bool:
     """True for more than one run."""
     return len(self.runs) > 1
+
+  @property
+  def counts(self) -> tuple[RunCounts, ...]:
+    """Confidential counts of each run; none if publishable."""
+    return tuple(run.counted for run in self.runs if run.counted is not None)
+
+  @property
+  def num_participations(self) -> int:
+    """Participations in all runs; 0 if publishable."""
+    return sum(run.num_participations for run in self.counts)
 
   @property
   def num_rounds(self) -> int:
@@ -157,7 +169,7 @@ class Statement:
     return [run.min_sep for run in self.runs].index(self.min_sep)
 
   @property
-  def closest(self) -> counts.Witness | None:
+  def closest(self) -> Witness | None:
     """A pair of participations that min_sep is of; None if that run has none, or if publishable."""
     counted = self.runs[self.closest_run].counted
     return counted.witness if counted else None
@@ -212,16 +224,30 @@ class Statement:
     """The cost of releases in whole numbers; None where the guarantee is of real numbers alone."""
     return self.worst_case.rounding if self.worst_case.rounding.chance else None
 
-  def parts(self) -> tuple[Part, ...]:
-    """Returns the guarantees that it has, the worst case first."""
-    result = [Part('worst_case', self.worst_case, True)]
-    if self.observed is not None:
-      result.append(Part('observed', self.observed, True))
-    if self.declared is not None:
-      result.append(Part('declared', self.declared, self.declared.holds))
-    if self.drawn is not None:
-      result.append(Part(self.drawn.part, self.drawn.guarantee, self.drawn.holds))
-    return tuple(result)
+  @property
+  def worst_case(self) -> guarantee_lib.Guarantee:
+    """Loss of any device that keeps to the observed schemas."""
+    return self.parts[0].guarantee
+
+  @property
+  def observed(self) -> guarantee_lib.Guarantee | None:
+    """Loss for the patterns that occurred."""
+    found = self.part('observed')
+    return found and found.guarantee
+
+  @property
+  def declared(self) -> Part | None:
+    """The guarantee of the declared schemas."""
+    return self.part('declared')
+
+  @property
+  def drawn(self) -> Part | None:
+    """The guarantee of the stated sampling scheme."""
+    return self.part('amplified') or self.part('shuffled')
+
+  def part(self, name: str) -> Part | None:
+    """Returns a part by name; None if it is not there."""
+    return next((part for part in self.parts if part.name == name), None)
 
   def publishable(self) -> 'Statement':
     """Returns the statement reduced to what may be published.
@@ -239,9 +265,9 @@ class Statement:
       drawn_lib.check_public(run.claim.sampling)
     return Statement(
       runs=tuple(map(_publishable_run, self.runs)),
-      worst_case=self.worst_case,
-      declared=self.declared,
-      drawn=self.drawn and dataclasses.replace(self.drawn, reason=None),
+      parts=tuple(
+        dataclasses.replace(part, reason=None) for part in self.parts if part.name != 'observed'
+      ),
       void_reason=self.void_reason and VOID,
       warnings=(ASSUMED_ROUNDS,) if any(run.num_rounds_assumed for run in self.runs) else (),
       confidential=False,
@@ -253,17 +279,11 @@ class Statement:
     result |= {
       'noise_multiplier': self.noise_multiplier,
       'strategy': self.runs[0].strategy,
-      'worst_case': self.worst_case.to_json(),
+      **{part.name: part.to_json() for part in self.parts},
     }
-    if self.observed is not None:
-      result['observed'] = self.observed.to_json()
-    if self.declared is not None:
-      result['declared'] = self.declared.to_json()
     if self.violations is not None:
       void = bool(self.void_reason or self.worst_case.void_reason)
       result['violations'] = self.violations.to_json(void=void)
-    if self.drawn is not None:
-      result[self.drawn.part] = self.drawn.to_json()
     result |= facts.fields(self, 'delta', 'adjacency', 'group_size')
     if self.rounding is not None:
       lost = None if self.worst_case.void_reason else self.rounding.delta(self.worst_case.epsilon())
@@ -284,15 +304,17 @@ class Statement:
 
   def _of_several(self) -> json_files.Object:
     schema = facts.fields(self, 'min_sep', 'max_participations')
-    if self.counted is None:
+    if not self.counts:
       return {'num_rounds': self.num_rounds, **schema}
-    counted = self.counted
+    separations = functools.reduce(operator.add, (run.separations for run in self.counts))
     return {
       'num_rounds': self.num_rounds,
-      **facts.fields(counted, 'num_participations', 'rounds_without_participants', 'num_devices'),
+      'num_participations': self.num_participations,
+      'rounds_without_participants': sum(run.rounds_without_participants for run in self.counts),
+      'num_devices': self.num_devices,
       **schema,
       'max_participations_over_runs': self.most_over_runs,
-      'separations': [list(pair) for pair in counted.separations],
+      'separations': separations.pairs(),
       'witness': self.closest and {**self.closest._asdict(), 'run': self.closest_run + 1},
     }
 
@@ -313,6 +335,8 @@ def _publishable_run(run: facts.RunFacts) -> facts.RunFacts:
 def of_facts(
   runs: tuple[facts.RunFacts, ...],
   *,
+  observed: guarantee_lib.Guarantee | None,
+  drawn: Part | None,
   deltas: Sequence[float],
   adjacency: str,
   group_size: int,
@@ -327,15 +351,17 @@ def of_facts(
 
   claims = [run.claim for run in runs]
   schemas = runs_lib.declared_schemas(claims)
-  declared = None
+  parts = [Part(name='worst_case', guarantee=guarantee([run.schema for run in runs]))]
+  if observed is not None:
+    parts.append(Part(name='observed', guarantee=observed))
   if schemas:
-    declared = DeclaredGuarantee(
+    whole = schemas_lib.MinSep(
       num_rounds=sum(schema.num_rounds for schema in schemas),
       min_sep=min(schema.min_sep for schema in schemas),
       max_participations=max(schema.participations for schema in schemas),
-      **vars(guarantee(schemas)),
-      holds=all(map(facts.RunFacts.keeps_to, runs, schemas)),
     )
-  return Statement(
-    runs=runs, worst_case=guarantee([run.schema for run in runs]), declared=declared, **others
-  )
+    holds = all(map(facts.RunFacts.keeps_to, runs, schemas))
+    parts.append(
+      Part(name='declared', guarantee=guarantee(schemas), participation=whole, holds=holds)
+    )
+  return Statement(runs=runs, parts=(*parts, *([drawn] if drawn else [])), **others)

@@ -44,7 +44,7 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
   mu = None if void else statement.worst_case.mu
   size = statement.group_size
   one, unit = 'device', setting.unit
-  if statement.drawn and statement.drawn.name != 'bins':  # Batches are of examples.
+  if statement.drawn and statement.drawn.scheme != 'bins':  # Batches are of examples.
     one, unit = 'example', 'an example' if unit == Setting.unit else unit
   return page.render(
     'privacy.html',
@@ -58,7 +58,7 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
     unit_of_one=unit,
     one=one,
     a_one=_A[one],
-    drawn_is_amplified=statement.drawn is not None and statement.drawn.part == 'amplified',
+    drawn_is_amplified=statement.drawn is not None and statement.drawn.name == 'amplified',
     clip_norm=_clip_norm(statement),
     report_goal=statement.runs[0].claim.report_goal,
     assumptions=assumptions.subjects(statement),
@@ -90,15 +90,15 @@ def _participation(run: facts.RunFacts, one: str) -> list[figures.Figure]:
     return []
   shown = [
     figures.histogram(
-      run.counted.participations or (),
+      run.counted.participations.pairs(),
       title=f'{one.capitalize()}s by participations',
       x_label=f'rounds {_A[one]} took part in',
     )
   ]
-  if run.counted.separations:
+  if separations := run.counted.separations.pairs():
     shown.append(
       figures.histogram(
-        run.counted.separations,
+        separations,
         title='Rounds between participations',
         x_label=f'rounds between two participations of {_A[one]}',
         mark=(run.min_sep, f'min-sep {run.min_sep:,}'),

@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import os
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -11,15 +10,18 @@ import numpy as np
 
 from fl_dpftrl import accounting, adaptive_clipping
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
+from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.amplification import sampling as sampling_lib
-from fl_dpftrl.files import durable, paths
+from fl_dpftrl.files import durable, mark, paths
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ids as ids_lib
+from fl_dpftrl.logs import ledger
+from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.noise import units
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.replaying import statement
+from fl_dpftrl.replaying import publication, replay, runs, statement
 from fl_dpftrl.reports import privacy
-from fl_dpftrl.rounds import admission, audited, budget, guard, noise_rows, record, structures, sums
+from fl_dpftrl.rounds import admission, audited, budget, guard, noise_rows, structures, sums
 from fl_dpftrl.rounds import round as round_lib
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
@@ -123,6 +125,7 @@ class PrivateAggregator:
     )
     self._lock = durable.ThreadLock(self.folder)  # Of rounds that begin.
     self._open: round_lib.Round | None = None
+    self._is_closed = False
     # Whoever knows the batches has no amplified guarantee.
     mode = 0o777 if self.sampling is None else 0o700
     self.folder.mkdir(mode, parents=True, exist_ok=True)
@@ -134,10 +137,16 @@ class PrivateAggregator:
       moved=moved,
     )
     try:
-      self._record = record.Record(self.folder, claim, max_epsilon=max_epsilon, delta=delta)
-      self._record.check_whole(self._rows.next_row)
-      self._rows.skip_to(self._record.num_rounds)  # Of rounds whose means nobody got.
-      self._record.save()
+      log, spent = self.folder / ledger.NAME, delta if max_epsilon is not None else None
+      self._guard = guard.Guard(claim, spent, max_epsilon, log=log)
+      used = self._rows.next_row
+      if self._guard.num_rounds < used:
+        raise mark.LostStateError(
+          f'{log} has {self._guard.num_rounds} rounds, but {used} rows of noise were used: without'
+          ' the whole log the run has no guarantee; put the newest log back'
+        )
+      self._rows.skip_to(self._guard.num_rounds)  # Of rounds whose means nobody got.
+      self._guard.claim.save(self.folder)
       self._rows.prepare()
     except BaseException:
       self._rows.close()
@@ -159,12 +168,12 @@ class PrivateAggregator:
   @property
   def next_round(self) -> int:
     """The first round that is not recorded, which `round` begins, and its row of noise."""
-    return self._record.num_rounds
+    return self._guard.num_rounds
 
   @property
   def max_rounds(self) -> int:
     """Rounds that strategy, schema and budget allow."""
-    planned = self._record.guard.max_rounds
+    planned = self._guard.max_rounds
     return self._rows.max_rows if planned is None else min(planned, self._rows.max_rows)
 
   def round(self, device_ids: ids_lib.Ids, *, at_least: int | None = None) -> round_lib.Round:
@@ -231,7 +240,7 @@ class PrivateAggregator:
       device_ids: candidates; ValueError for one whose id no log takes.
       at_most: size of the cohort; None for all.
     """
-    return self._record.guard.check(device_ids, at_most=at_most).device_ids
+    return self._guard.check(device_ids, at_most=at_most).device_ids
 
   def privacy_loss(self, delta: float | None = None) -> accounting.Guarantee:
     """Returns the worst case of the rounds so far by the log, or their loss by the sampling.
@@ -243,19 +252,30 @@ class PrivateAggregator:
       ValueError: before the first round, without delta, for a run that guarantees nothing, and for
         a log that contradicts the sampling.
     """
-    return self._record.privacy_loss(delta)
+    claim = self._guard.claim
+    if claim.void_reason is not None:
+      raise ValueError(f'there is no ε: {claim.void_reason}')
+    delta = self._delta(delta)
+    with self._lock:
+      if claim.sampling is None:
+        return claim.guarantee(self._begun().gate.seen.schema, delta)
+      part = self.statement(delta).parts[-1]
+    if not part.holds:
+      raise ValueError('there is no ε: the log contradicts the sampling')
+    return part.guarantee
 
   def statement(self, delta: float | None = None) -> statement.Statement:
     """Returns what the log proves of the rounds so far."""
-    return self._record.statement(delta)
+    log = log_lib.read_log(self._begun().log.path)
+    return replay.replay(runs.Run.of(log, self.strategy), deltas=self._delta(delta))
 
   def report(self, path: str | os.PathLike[str], delta: float | None = None) -> None:
     """Writes the statement as a page, HTML, for the run's owner."""
-    delta = self._record.delta(delta)
+    delta = self._delta(delta)
     setting = privacy.Setting(
       run=self.folder.resolve().name,
       zeroing_norm=self.zeroing_norm,
-      command=shlex.join(map(str, self._record.command(delta))),
+      command=publication.command_of_folder(self.folder, delta),
     )
     privacy.write_report(path, self.statement(delta), setting=setting)
 
@@ -287,13 +307,29 @@ class PrivateAggregator:
 
     A round that is open has failed then.
     """
-    if self._record.is_closed:
+    if self._is_closed:
       return
     if self._open is not None:
       with contextlib.suppress(ValueError):  # Another thread ends it meanwhile.
         self._open.fail()
-    self._record.close()
+    with self._lock:
+      self._is_closed = True
+      self._guard.close()
     self._rows.close()
+
+  def _begun(self) -> guard.Guard:
+    """Returns the guard; ValueError before the first round."""
+    if not self._guard.num_rounds:
+      raise ValueError('there is no round yet')
+    return self._guard
+
+  def _delta(self, delta: float | None) -> float:
+    """Returns δ as given, or that of the aggregator; ValueError without either."""
+    delta = self.delta if delta is None else delta
+    if delta is None:
+      raise ValueError('delta must be given, here or to the aggregator')
+    gaussian.check_delta(delta)
+    return delta
 
   def _least(self, at_least: int | None) -> int:
     """Returns the fewest updates of a round."""
@@ -307,11 +343,11 @@ class PrivateAggregator:
     self._check_between_rounds()
     if self.next_round >= self._rows.max_rows:  # Before anything is recorded.
       raise guard.BudgetSpentError(f'round {self.next_round} has no row of noise')
-    return self._record.guard.reserve(cohorts, least=least)
+    return self._guard.reserve(cohorts, least=least)
 
   def _check_between_rounds(self) -> None:
     """Raises ValueError if the aggregator is closed, or a round is open."""
-    if self._record.is_closed:
+    if self._is_closed:
       raise ValueError('the aggregator is closed; make it again to go on')
     if self._open is not None:
       raise ValueError(f'round {self._open.index} is still open')

@@ -194,7 +194,7 @@ class Cell:
       claim = dataclasses.replace(opened.claim, sampling=scheme)
       opened = dataclasses.replace(opened, claim=claim)
     stated = replay.replay(opened, deltas=self.design.delta)
-    epsilon = stated.parts()[0 if self.sampling is None else -1].guarantee.to_json()['epsilon']
+    epsilon = stated.parts[0 if self.sampling is None else -1].guarantee.to_json()['epsilon']
     return {'epsilon': epsilon, 'delta': self.design.delta, 'void_reason': stated.void_reason}
 
 

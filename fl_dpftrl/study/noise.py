@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fl_dpftrl import accounting, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.amplification import accountant, sampling
 from fl_dpftrl.files import durable, json_files
@@ -104,10 +104,10 @@ def _found(
     parts = getattr(amplified.sampling, 'num_parts', None)
     return Noise(name, amplified.noise_multiplier, amplified.epsilon(), parts)
   options: dict[str, Any] = {'delta': delta, 'num_coordinates': arithmetic.MANY_COORDINATES}
-  guarantee = accounting.calibrate(strategies[0], schema, epsilon=epsilon, **options)
+  guarantee = accountant.calibrate(strategies[0], schema, epsilon=epsilon, **options)
   if design.deployment_report_goal is not None:
     multiplier = guarantee.noise_multiplier * design.report_goal / design.deployment_report_goal
-    guarantee = accounting.account(strategies[0], schema, noise_multiplier=multiplier, **options)
+    guarantee = accountant.account(strategies[0], schema, noise_multiplier=multiplier, **options)
   return Noise(paths[0].name, guarantee.noise_multiplier, guarantee.epsilon())
 
 

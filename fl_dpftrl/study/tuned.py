@@ -17,6 +17,7 @@ import numpy as np
 from fl_dpftrl import accounting
 from fl_dpftrl.accounting import arithmetic, gaussian
 from fl_dpftrl.accounting.tuning import Tuning
+from fl_dpftrl.amplification import accountant
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.noise import normals
 from fl_dpftrl.participation import schemas
@@ -301,7 +302,7 @@ def _chosen(
 
 def _guarantee(design: Design, noise: Any) -> accounting.Guarantee:
   """Returns the guarantee of one run with the noise of a setting."""
-  return accounting.account(
+  return accountant.account(
     files.load_strategy(noise.strategy),
     design.participation,
     noise_multiplier=noise.noise_multiplier,

@@ -5,20 +5,15 @@ import io
 import json
 import os
 import pathlib
-import shlex
-import sys
 from typing import Any
 
 import numpy as np
 
 from fl_dpftrl import metrics
 from fl_dpftrl.files import durable, json_files
-from fl_dpftrl.logs import ledger
-from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.replaying import publication, runs
 from fl_dpftrl.replaying import replay as replay_lib
-from fl_dpftrl.replaying import runs
 from fl_dpftrl.reports import privacy
-from fl_dpftrl.strategies import files
 from fl_dpftrl.training import loop
 from fl_dpftrl.training import trained as trained_lib
 
@@ -38,14 +33,13 @@ def write(
   setting: privacy.Setting,
 ) -> trained_lib.Trained:
   """Replays the log, and writes the statement, its report and the model."""
-  log = log_lib.read_log(run.folder / ledger.NAME)
-  statement = replay_lib.replay(runs.Run.of(log, run.claim.strategy), deltas=run.delta)
+  statement = replay_lib.replay(runs.open_folder(run.folder), deltas=run.delta)
   setting = dataclasses.replace(
     setting,
     run=run.folder.name,
     zeroing_norm=run.aggregator.zeroing_norm,
     population=population,
-    command=replay_command(run),
+    command=publication.command_of_folder(run.folder, run.delta),
     burnt_rounds=burnt,
     **({} if run.claim.adaptive_clipping else _counts(history)),
   )
@@ -60,20 +54,6 @@ def write(
     delta=run.delta,
     setting=setting,
   )
-
-
-def replay_command(run: loop.TrainingRun) -> str:
-  """Returns the command that gives the figures of the report again."""
-  program = pathlib.Path(sys.executable).with_name('fl-dpftrl')
-  shown = str(program) if run.folder.is_absolute() else os.path.relpath(program)
-  words = [
-    *(shown if program.exists() else program.name, 'replay'),
-    f'--log={run.folder / ledger.NAME}',
-    f'--strategy={run.folder / files.NAME}',
-    f'--noise_multiplier={run.claim.noise_multiplier}',
-    f'--delta={run.delta}',
-  ]
-  return shlex.join(words)
 
 
 def write_model(path: str | os.PathLike[str], weights: Any) -> None:

@@ -108,9 +108,8 @@ def train(
   if len(set(names.tolist())) < len(names):
     raise ValueError('clients must have distinct names')
   devices = _devices(scenario, aggregator.report_goal, num_rounds, clients, timer_rounds, seed)
-  planned, declared = devices.planned_schema(num_rounds), devices.declared_schema(num_rounds)
-  strategy_file = folder / files.NAME
-  _check_strategy(strategy_file, aggregator.strategy)
+  declared = devices.declared_schema(num_rounds)
+  _check_strategy(folder / files.NAME, aggregator.strategy)
   trainable = process_lib.trainable_weights(process)
   learned = process_check.check_process(process, aggregator, trusted_operations=trusted_operations)
   if not allow_unprotected_state:
@@ -162,8 +161,6 @@ def train(
     for observer in watching:
       observer.start(run)
     folder.mkdir(parents=True, exist_ok=True)
-    if not strategy_file.exists():
-      files.save_strategy(strategy_file, aggregator.strategy, schema=planned)
     claim.save(folder)
     last = loop.run(run, watching, published=max(table.rounds, default=-1) + 1)
     weights = run.process.weights(last.state)

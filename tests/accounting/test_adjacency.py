@@ -5,8 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from fl_dpftrl import accounting, sensitivity
+from fl_dpftrl import sensitivity
 from fl_dpftrl.accounting import adjacency
+from fl_dpftrl.amplification import accountant
 from fl_dpftrl.families import banded, identity
 from fl_dpftrl.participation import schemas
 
@@ -33,7 +34,7 @@ def test_zeroed_and_replaced_by_brute_force():
   zeroed = furthest(lambda k: itertools.product(vectors(k, (-1.0, 1.0)), [np.zeros(k)]))
   replaced = furthest(lambda k: itertools.product(vectors(k, (-1.0, 1.0)), repeat=2))
   found = {
-    name: accounting.account(STRATEGY, SCHEMA, noise_multiplier=2.0, delta=1e-6, adjacency=name)
+    name: accountant.account(STRATEGY, SCHEMA, noise_multiplier=2.0, delta=1e-6, adjacency=name)
     for name in adjacency.ADJACENCIES
   }
   assert found['zero_out'].sensitivity == pytest.approx(zeroed)
@@ -60,14 +61,14 @@ def test_a_lower_bound_stays_one():
 ])  # fmt: skip
 def test_refuses(arguments, message):
   with pytest.raises(ValueError, match=message):
-    accounting.account(identity.Identity(), SCHEMA, noise_multiplier=1.0, delta=1e-6, **arguments)
+    accountant.account(identity.Identity(), SCHEMA, noise_multiplier=1.0, delta=1e-6, **arguments)
   with pytest.raises(ValueError, match=message):
-    accounting.calibrate(identity.Identity(), SCHEMA, epsilon=1.0, delta=1e-6, **arguments)
+    accountant.calibrate(identity.Identity(), SCHEMA, epsilon=1.0, delta=1e-6, **arguments)
 
 
 def test_groups_are_an_upper_bound():
-  one = accounting.account(STRATEGY, SCHEMA, noise_multiplier=6.0, delta=1e-6)
-  three = accounting.account(STRATEGY, SCHEMA, noise_multiplier=6.0, delta=1e-6, group_size=3)
+  one = accountant.account(STRATEGY, SCHEMA, noise_multiplier=6.0, delta=1e-6)
+  three = accountant.account(STRATEGY, SCHEMA, noise_multiplier=6.0, delta=1e-6, group_size=3)
   assert three.sensitivity == pytest.approx(3.0 * one.sensitivity)
   assert (one.sensitivity_kind, three.sensitivity_kind) == ('exact', 'upper_bound')
   assert three.group_size == 3

@@ -8,6 +8,7 @@ import pytest
 
 from fl_dpftrl import accounting
 from fl_dpftrl.accounting import arithmetic
+from fl_dpftrl.amplification import accountant
 from fl_dpftrl.families import lattice
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import log as log_lib
@@ -81,14 +82,14 @@ def test_the_bound_is_that_of_the_theorem():
 def test_figures_grow_by_what_rounding_adds():
   strategy, schema = files.load_strategy('blt-b400'), schemas.MinSep(50, 10)
   arguments = dict(noise_multiplier=3.0, delta=1e-8)
-  plain = accounting.account(strategy, schema, **arguments)
-  covered = accounting.account(strategy, schema, **arguments, num_coordinates=2**53)
+  plain = accountant.account(strategy, schema, **arguments)
+  covered = accountant.account(strategy, schema, **arguments, num_coordinates=2**53)
   added = arithmetic.rounding([(strategy, 50)], 2**53)
   assert covered.rounding == added and plain.rounding == arithmetic.Rounding()
   assert covered.mu == pytest.approx(plain.mu + added.mu, rel=1e-12)
   assert covered.epsilon() > 1.02 * plain.epsilon()
   with pytest.raises(ValueError, match='num_coordinates: the rounding of so many'):
-    accounting.calibrate(strategy, schema, delta=1e-8, epsilon=0.01, num_coordinates=2**53)
+    accountant.calibrate(strategy, schema, delta=1e-8, epsilon=0.01, num_coordinates=2**53)
 
 
 @pytest.mark.parametrize('kinds, expected', [
@@ -146,7 +147,7 @@ def test_a_log_states_it_and_a_statement_has_its_figures(tmp_path):
 
 def test_a_budget_has_room_for_the_rounding():
   strategy, schema = files.load_strategy('blt-b400'), schemas.MinSep(60, 10)
-  within = accounting.account(
+  within = accountant.account(
     strategy, schemas.MinSep(50, 10), noise_multiplier=3.0, delta=1e-8
   ).epsilon()
   allowed = [

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fl_dpftrl import accounting, sensitivity
 from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.amplification import accountant
 from fl_dpftrl.families import banded, identity
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import gram
@@ -21,7 +22,7 @@ ONCE = schemas.MinSep(num_rounds=3, max_participations=1)
 
 def account(noise_multiplier, delta=1e-6, **arguments):
   given = dict(noise_multiplier=noise_multiplier, delta=delta, **arguments)
-  return accounting.account(identity.Identity(), ONCE, **given)
+  return accountant.account(identity.Identity(), ONCE, **given)
 
 
 def of(noise_multiplier, kind=sensitivity.EXACT, **arguments):
@@ -96,7 +97,7 @@ def test_refuses_noise_and_delta_out_of_range(arguments, words):
 def test_an_upper_bound_is_named_so_and_a_lower_bound_guarantees_nothing(monkeypatch):
   monkeypatch.setattr(gram, '_MOST_STEPS', -1)  # leaves the bound by rows
   given = banded.Banded(np.tri(20)), schemas.MinSep(num_rounds=20, min_sep=3)
-  found = accounting.account(*given, noise_multiplier=50.0, delta=1e-6)
+  found = accountant.account(*given, noise_multiplier=50.0, delta=1e-6)
   assert found.sensitivity_kind == 'upper_bound'
   with pytest.raises(ValueError, match='lower_bound'):
     of(1.0, sensitivity.LOWER_BOUND)
@@ -108,10 +109,10 @@ def test_an_upper_bound_is_named_so_and_a_lower_bound_guarantees_nothing(monkeyp
 def test_calibrated_noise_meets_any_epsilon_and_rho(digits, small, value):
   target, delta = 10.0**digits, 10.0**small
   strategy, once = banded.Banded(value * np.eye(1)), schemas.MinSep(num_rounds=1)
-  found = accounting.calibrate(strategy, once, epsilon=target, delta=delta)
+  found = accountant.calibrate(strategy, once, epsilon=target, delta=delta)
   given = dict(noise_multiplier=found.noise_multiplier, delta=delta)
-  assert accounting.account(strategy, once, **given).epsilon() == found.epsilon() <= target
-  by_rho = accounting.calibrate(strategy, once, rho=target, delta=delta)
+  assert accountant.account(strategy, once, **given).epsilon() == found.epsilon() <= target
+  by_rho = accountant.calibrate(strategy, once, rho=target, delta=delta)
   assert target * (1.0 - 1e-14) < by_rho.rho <= target
 
 
@@ -120,11 +121,11 @@ def test_calibrated_noise_meets_any_epsilon_and_rho(digits, small, value):
 def test_calibrated_noise_leaves_room_for_whole_numbers(epsilon, num_coordinates):
   given = files.load_strategy('blt-b400'), schemas.MinSep(50, 10)
   others = dict(delta=1e-6, num_coordinates=num_coordinates)
-  found = accounting.calibrate(*given, epsilon=epsilon, **others)
-  assert accounting.account(*given, noise_multiplier=found.noise_multiplier, **others) == found
+  found = accountant.calibrate(*given, epsilon=epsilon, **others)
+  assert accountant.account(*given, noise_multiplier=found.noise_multiplier, **others) == found
   assert epsilon * (1.0 - 1e-9) < found.epsilon() <= epsilon
   with pytest.raises(ValueError, match='epsilon=700 is more than releases in whole numbers'):
-    accounting.calibrate(*given, epsilon=700.0, **others)
+    accountant.calibrate(*given, epsilon=700.0, **others)
 
 
 @pytest.mark.parametrize('changes, words', [
@@ -135,4 +136,4 @@ def test_calibrated_noise_leaves_room_for_whole_numbers(epsilon, num_coordinates
 ])  # fmt: skip
 def test_refuses_a_target_out_of_range(changes, words):
   with pytest.raises(ValueError, match=words):
-    accounting.calibrate(identity.Identity(), ONCE, **{'delta': 1e-6, **changes})
+    accountant.calibrate(identity.Identity(), ONCE, **{'delta': 1e-6, **changes})

@@ -7,7 +7,6 @@ import re
 
 import pytest
 
-from fl_dpftrl import accounting
 from fl_dpftrl.amplification import accountant, sampling
 from fl_dpftrl.families import banded_toeplitz as toeplitz
 from fl_dpftrl.logs import claim as claim_lib
@@ -72,7 +71,7 @@ def test_amplified_is_the_account_of_the_scheme(name, adjacency):
 def test_shuffled_is_the_account_of_the_schema(name, group_size):
   options = {'adjacency': 'replace_one', 'group_size': group_size}
   stated, scheme = statement(name, **options), SCHEMES[name].schema
-  account = accounting.account(STRATEGY, scheme, noise_multiplier=3.0, delta=1e-6, **options)
+  account = accountant.account(STRATEGY, scheme, noise_multiplier=3.0, delta=1e-6, **options)
   shuffled = stated.to_json()['shuffled']
   assert account.to_json().items() <= shuffled.items()
   assert shuffled['holds'] is True

@@ -61,7 +61,7 @@ def test_drop_outs_are_free_and_a_short_run_counts_a_round_of_each_bin():
   assert contradictions(rounds) is None
   for num_rounds in (1, 5, 11, 12, 17):
     short = stated([ids[::2] for ids in rounds[:num_rounds]]).drawn
-    assert short.scheme == dpftrl.SecretBins(max(num_rounds, 12), 12) and short.holds
+    assert short.participation == dpftrl.SecretBins(max(num_rounds, 12), 12) and short.holds
   # Bins that had one turn more than others have more devices that were seen.
   unlike = [members[rng.random(len(members)) < 0.3] for members in cohorts()[:18]]
   assert stated(unlike).drawn.holds
@@ -136,7 +136,7 @@ def test_any_loop_runs_with_bins(tmp_path):
       with aggregator.round([1]):
         pass
   stated_there = replay.replay(runs.open_folder(tmp_path), deltas=1e-6)
-  assert stated_there.drawn.scheme == scheme and stated_there.drawn.holds
+  assert stated_there.drawn.participation == scheme and stated_there.drawn.holds
 
 
 def test_bins_are_a_scheme_in_a_file():

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from experiments.stackoverflow import configuration, run
-from fl_dpftrl import accounting
+from fl_dpftrl.amplification import accountant
 from fl_dpftrl.families import identity
 from fl_dpftrl.participation import schemas
 
@@ -18,7 +18,7 @@ def test_noise_is_calibrated_for_what_the_timers_enforce():
   wanted = dataclasses.replace(HPARAMS, **changes)
   own = run.calibrated(wanted, found)
   schema = schemas.MinSep(num_rounds=30, min_sep=10, max_participations=3)
-  stated = accounting.account(found, schema, noise_multiplier=own.noise_multiplier, delta=own.delta)
+  stated = accountant.account(found, schema, noise_multiplier=own.noise_multiplier, delta=own.delta)
   assert 1.999 < stated.epsilon() <= 2.0
   assert run.calibrated(own, found) is own  # As on resuming: what was recorded stays.
   without_timers = dataclasses.replace(wanted, timer_rounds=None)

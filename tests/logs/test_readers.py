@@ -239,7 +239,7 @@ def test_a_log_is_replayed_while_it_is_written(tmp_path):
       run = runs.Run.of(log, identity.Identity(), noise_multiplier=1.0)
       statement = replay.replay(run, deltas=1e-6)
       assert statement.max_participations == log.num_rounds
-      assert statement.counted.num_participations == 2 * log.num_rounds - 1
+      assert statement.num_participations == 2 * log.num_rounds - 1
       seen.append(log.num_rounds)
   finally:
     done.set()

@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from fl_dpftrl import accounting, sensitivity
+from fl_dpftrl import sensitivity
+from fl_dpftrl.amplification import accountant
 from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.planning import candidates as compared
 from fl_dpftrl.planning import forecast as forecast_lib
@@ -113,12 +114,12 @@ def test_memory_decides(found):
 
 def test_epsilon_is_that_of_the_accountant(found):
   best = recommend(found)
-  account = accounting.account(best.candidate.strategy, PLANNED, noise_multiplier=9.0, delta=DELTA)
+  account = accountant.account(best.candidate.strategy, PLANNED, noise_multiplier=9.0, delta=DELTA)
   assert best.guarantee.to_json() == account.to_json()
   for schema, epsilon in zip(SCHEMAS[1:], best.epsilons, strict=True):
     assert (
       epsilon
-      == accounting.account(
+      == accountant.account(
         best.candidate.strategy, schema, noise_multiplier=9.0, delta=DELTA
       ).epsilon()
     )
@@ -144,7 +145,7 @@ def test_options_are_compared_at_the_same_epsilon_and_at_the_same_noise(found):
   assert best.noise_in_model == 9.0 * best.candidate.error(PLANNED)
   for option in best.options:
     own = option.candidate
-    account = lambda noise, own=own: accounting.account(
+    account = lambda noise, own=own: accountant.account(
       own.strategy, PLANNED, noise_multiplier=noise, delta=DELTA
     ).epsilon()
     assert account(option.guarantee.noise_multiplier) == pytest.approx(

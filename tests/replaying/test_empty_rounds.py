@@ -84,7 +84,7 @@ def test_a_run_of_empty_rounds_beside_another(tmp_path, ids, empty_first):
   empty, full = (dpftrl.open_run(path, STRATEGY) for path in paths)
   both = dpftrl.replay([empty, full] if empty_first else [full, empty], deltas=1e-6)
   alone = dpftrl.replay(full, deltas=1e-6)
-  assert both.observed == alone.observed and both.counted.num_devices == 2
+  assert both.observed == alone.observed and both.num_devices == 2
   assert both.worst_case.rho == pytest.approx(2 * alone.worst_case.rho)
 
 

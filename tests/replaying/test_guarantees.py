@@ -103,8 +103,8 @@ def test_runs_compose():
   for whole, *single in zip((both.worst_case, both.observed), *parts):
     assert whole.rho == pytest.approx(sum(loss.rho for loss in single))
     assert whole.sensitivity_kind == 'exact'
-  assert (both.num_rounds, both.counted.num_devices) == (12, 2)
-  assert both.counted.num_participations == 6
+  assert (both.num_rounds, both.num_devices) == (12, 2)
+  assert both.num_participations == 6
   assert [run.claim.noise_multiplier for run in both.runs] == [2.0, 5.0]
   assert any('independent of that of the others' in s for s in both.assumptions)
 
@@ -114,7 +114,7 @@ def test_without_noise_even_in_one_run_nothing_is_guaranteed(multipliers):
   log = log_of([(0, 'a')], 3)
   given = [runs.Run.of(log, BLT, noise_multiplier=multiplier) for multiplier in multipliers]
   statement = replay.replay(given, deltas=[1e-6, 1e-9])
-  for part in statement.parts():
+  for part in statement.parts:
     assert part.guarantee.rho == part.guarantee.epsilon() == math.inf
   assert 'NOTHING IS GUARANTEED: no noise was added' in statement.assumptions
   json.dumps(statement.to_json(), allow_nan=False)

@@ -4,8 +4,9 @@ import math
 import numpy as np
 import pytest
 
-from fl_dpftrl import accounting, sensitivity
+from fl_dpftrl import sensitivity
 from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.amplification import accountant
 from fl_dpftrl.commands import replay_text
 from fl_dpftrl.families import banded, blt, identity
 from fl_dpftrl.participation import schemas
@@ -37,12 +38,12 @@ def test_figures_by_hand():
     assert part.rho == pytest.approx(1 / 6)
     assert part.epsilon() == pytest.approx(gaussian.epsilon(3 / math.sqrt(3), 1e-6), rel=1e-14)
   assert result.num_rounds == 12
-  assert result.counted.num_devices == 3
-  assert result.counted.num_participations == 6
+  assert result.num_devices == 3
+  assert result.num_participations == 6
   assert (result.min_sep, result.max_participations) == (4, 3)
-  assert result.counted.separations == ((4, 1), (5, 2))
-  assert result.counted.participations == ((1, 1), (2, 1), (3, 1))
-  assert result.counted.witness == ('a', 0, 4)
+  assert result.counts[0].separations.to_dict() == {4: 1, 5: 2}
+  assert result.counts[0].participations.to_dict() == {1: 1, 2: 1, 3: 1}
+  assert result.counts[0].witness == ('a', 0, 4)
   assert (result.delta, result.adjacency) == (1e-6, 'zero_out')
   found = result.to_json()
   assert json.loads(json.dumps(found, allow_nan=False)) == found
@@ -52,7 +53,7 @@ def test_figures_by_hand():
 def test_worst_case_is_the_account_of_the_observed_schema():
   result = replayed(LOG, BLT, **ARGUMENTS)
   schema = schemas.MinSep(num_rounds=12, min_sep=4, max_participations=3)
-  account = accounting.account(BLT, schema, noise_multiplier=3.0, delta=1e-6)
+  account = accountant.account(BLT, schema, noise_multiplier=3.0, delta=1e-6)
   assert result.worst_case.to_json() == {
     'sensitivity': account.sensitivity,
     'sensitivity_kind': account.sensitivity_kind,
@@ -74,12 +75,14 @@ def test_declared(min_sep, max_participations, holds):
   result = replayed(LOG, BLT, **ARGUMENTS, declared=declared)
   assert result.declared.holds is holds
   assert result.worst_case == replayed(LOG, BLT, **ARGUMENTS).worst_case
-  assert result.declared.min_sep == min_sep
-  assert result.declared.sensitivity == pytest.approx(sensitivity.sensitivity(BLT, declared).value)
+  assert result.declared.participation.min_sep == min_sep
+  assert result.declared.guarantee.sensitivity == pytest.approx(
+    sensitivity.sensitivity(BLT, declared).value
+  )
   loud = [s for s in result.assumptions if 'DOES NOT HOLD' in s]
   assert bool(loud) is not holds
   if holds:
-    assert result.declared.epsilon() >= result.worst_case.epsilon() - 1e-12
+    assert result.declared.guarantee.epsilon() >= result.worst_case.epsilon() - 1e-12
 
 
 def test_a_declared_separation_that_nothing_tested_holds():
@@ -179,6 +182,6 @@ def test_groups_multiply_the_sensitivity():
   group = replayed(LOG, BLT, noise_multiplier=9.0, deltas=1e-6, group_size=3)
   single = replayed(LOG, BLT, **ARGUMENTS)
   assert group.worst_case.epsilon() == pytest.approx(single.worst_case.epsilon())
-  for part in group.parts():
+  for part in group.parts:
     assert part.guarantee.sensitivity_kind == 'upper_bound'
   assert any('groups of 3 devices' in s for s in group.assumptions)

@@ -79,7 +79,7 @@ def test_most_runs_end_and_those_whose_releases_betray_the_device_go_on(
       goes_on, ended = loss > goes_on_above, loss.copy()
   released = np.where(goes_on, loss, ended)
   assert goes_on.mean() < 0.05
-  assert excess(released, printed.declared.epsilon()).mean() < DELTA
+  assert excess(released, printed.declared.guarantee.epsilon()).mean() < DELTA
   assert excess(released, printed.worst_case.epsilon()).mean() > 6 * DELTA
 
 
@@ -92,7 +92,7 @@ def test_a_run_that_ends_once_it_betrays_more_than_is_printed_of_its_rounds(mech
     schema = schemas.MinSep(num_rounds=t, min_sep=mechanism.min_sep)
     given = dict(noise_multiplier=mechanism.noise_multiplier, delta=DELTA)
     worst[t] = dpftrl.account(mechanism.strategy, schema, **given).epsilon()
-  declared = statement_of(mechanism, ENDED).declared.epsilon()
+  declared = statement_of(mechanism, ENDED).declared.guarantee.epsilon()
   assert declared == worst[DECLARED]
   ends = {'worst case': np.zeros(PATHS), 'declared': np.zeros(PATHS)}
   running = {name: np.ones(PATHS, bool) for name in ends}
@@ -110,7 +110,7 @@ def test_the_declared_figure_is_that_of_all_declared_rounds():
   early, whole = (statement_of(IDENTITY, n) for n in (ENDED, DECLARED))
   assert early.declared == whole.declared
   assert whole.worst_case.to_json().items() <= early.declared.to_json().items()
-  assert early.declared.num_rounds == DECLARED and early.declared.holds
+  assert early.declared.participation.num_rounds == DECLARED and early.declared.holds
   assert early.worst_case.epsilon() == pytest.approx(2.189, abs=1e-3)
   assert early.worst_case.sensitivity == pytest.approx(math.sqrt(ENDED))
   told = ' '.join(early.assumptions)

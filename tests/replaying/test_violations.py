@@ -76,7 +76,7 @@ def test_equals_a_count_by_hand(tmp_path, num_runs, min_sep, most):
   assert left.largest.sensitivity == pytest.approx(max(exposed[d] for d in violators))
   assert left.complied.to_json().items() <= statement.declared.to_json().items()
   # Everyone who complied has at most the declared loss.
-  most_declared = statement.declared.sensitivity * (1 + 1e-9)
+  most_declared = statement.declared.guarantee.sensitivity * (1 + 1e-9)
   assert all(exposed[d] <= most_declared for d in everyone.keys() - violators)
   most_in_one = max(len(rounds) for of_runs in everyone.values() for rounds in of_runs)
   assert statement.max_participations == most_in_one

@@ -73,7 +73,7 @@ def test_a_declared_schema_that_allows_less_than_the_recorded_one_is_void(n):
       assert 'at least 2 apart' in stated.void_reason
     else:
       own = replay.replay(runs.Run.of(log, BLT), deltas=1e-6)
-      assert stated.declared.epsilon() >= own.declared.epsilon()
+      assert stated.declared.guarantee.epsilon() >= own.declared.guarantee.epsilon()
 
 
 @pytest.fixture(name='guarded')

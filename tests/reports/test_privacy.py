@@ -201,7 +201,7 @@ def test_publication_tells_nothing_of_single_devices(several):
   whole = filed(whole, *[{'name': 'crowd.parquet', 'sha256': 'cd' * 32}] * len(whole.runs))
   given = dict(population=765_432, clipped_count=54_321, zeroed_count=65_431, rejected_count=76_541)
   confidential, published = report(whole, **given).source, public(whole, **given).source
-  counts = {1009, 765_432, 54_321, 65_431, 76_541, whole.counted.num_participations}
+  counts = {1009, 765_432, 54_321, 65_431, 76_541, whole.num_participations}
   secret = ['SECRET', 'cd' * 32, 'crowd.parquet', 'rows &lt;may&gt; be missing']
   for text in (*secret, *(f'{count:,}' for count in counts)):
     assert text in confidential

@@ -382,7 +382,7 @@ def test_rounds_that_are_reserved_release_what_rounds_one_by_one_do(tmp_path):
   cohorts = [['a', 'b'], ['c', 'd'], ['a', 'b'], ['c', 'd'], ['a', 'e']]
   with opened(tmp_path / 'one', noise_seed=1, schema=SCHEMA) as aggregator:
     means = [flat(released(aggregator, ids)) for ids in cohorts]
-    digest = aggregator._record.guard.log.digest
+    digest = aggregator._guard.log.digest
   recorded = []
   with opened(tmp_path / 'many', noise_seed=1, schema=SCHEMA) as aggregator:
     for t, round_ in enumerate(aggregator.rounds(iter(cohorts), reserve=2)):
@@ -391,7 +391,7 @@ def test_rounds_that_are_reserved_release_what_rounds_one_by_one_do(tmp_path):
           round_.add(update(i), device_id=cohorts[t][i])
       assert flat(round_.mean).tobytes() == means[t].tobytes() and round_.index == t
       recorded.append(aggregator.next_round)
-    assert recorded == [2, 2, 4, 4, 5] and aggregator._record.guard.log.digest == digest
+    assert recorded == [2, 2, 4, 4, 5] and aggregator._guard.log.digest == digest
 
 
 def test_rounds_that_were_reserved_are_used_up(tmp_path):

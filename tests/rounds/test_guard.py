@@ -82,10 +82,12 @@ def test_devices_that_forget_never_pass_the_budget(tmp_path, strategy, max_epsil
   done = guarded.num_rounds
   assert (refused is None) == (done == SCHEMA.num_rounds)
   statement = dpftrl.replay(dpftrl.open_run(path, strategy), deltas=1e-6)
-  assert statement.declared.holds and statement.declared.num_rounds == guarded.max_rounds
+  assert (
+    statement.declared.holds and statement.declared.participation.num_rounds == guarded.max_rounds
+  )
   # Two ways to one figure differ in their last digits.
-  assert statement.observed.epsilon() <= statement.declared.epsilon() * (1 + 1e-12)
-  assert statement.declared.epsilon() <= max_epsilon
+  assert statement.observed.epsilon() <= statement.declared.guarantee.epsilon() * (1 + 1e-12)
+  assert statement.declared.guarantee.epsilon() <= max_epsilon
   if refused:
     longer = dpftrl.MinSep(num_rounds=done + 1, min_sep=3, max_participations=3)
     found = dpftrl.account(strategy, longer, noise_multiplier=2.0, delta=1e-6)
@@ -160,8 +162,8 @@ def test_a_budget_is_not_raised_once_releases_were_seen(tmp_path):
     with pytest.raises(refusals.LogError, match='schema .*"num_rounds": '):
       opened(path, max_epsilon=max_epsilon)
   statement = dpftrl.replay(dpftrl.open_run(path, BLT), deltas=1e-6)
-  assert (statement.num_rounds, statement.declared.num_rounds) == (1, allowed)
-  assert statement.worst_case.epsilon() < statement.declared.epsilon() <= 2.5
+  assert (statement.num_rounds, statement.declared.participation.num_rounds) == (1, allowed)
+  assert statement.worst_case.epsilon() < statement.declared.guarantee.epsilon() <= 2.5
 
 
 def test_threads_share_no_round_and_lose_no_device(tmp_path):

@@ -38,8 +38,9 @@ class Disk:
   def __init__(self, patch: pytest.MonkeyPatch):
     self.left: int | None = None
     self.is_dead, self._after = False, False
+    self._unsynced: dict[str, bytes] = {}  # By path: what a loss of power leaves.
     for name in WRITES:
-      patch.setattr(os, name, self._counted(getattr(os, name)))
+      patch.setattr(os, name, self._counted(self._remembered(name, getattr(os, name))))
     disk = self
 
     class Connection(sqlite3.Connection):
@@ -59,6 +60,25 @@ class Disk:
 
   def restart(self) -> None:
     self.left, self.is_dead = None, False
+
+  def lose_power(self) -> None:
+    """Takes back what was written into files, and not synced since."""
+    for path, content in self._unsynced.items():
+      if os.path.exists(path):
+        pathlib.Path(path).write_bytes(content)
+    self._unsynced.clear()
+
+  def _remembered(self, name, write):
+    def call(descriptor, *args, **kwargs):
+      if name in ('pwrite', 'fsync', 'fdatasync'):
+        path = os.readlink(f'/proc/self/fd/{descriptor}')
+        if name == 'pwrite':
+          self._unsynced.setdefault(path, pathlib.Path(path).read_bytes())
+        else:
+          self._unsynced.pop(path, None)
+      return write(descriptor, *args, **kwargs)
+
+    return call
 
   def _counted(self, write):
     def call(*args, **kwargs):
@@ -200,6 +220,12 @@ class Protocol(stateful.RuleBasedStateMachine):
     self.run, self.is_open_round = None, False
     gc.collect()  # Descriptors, and with them locks, go as with the process.
     self.disk.restart()
+
+  @stateful.precondition(lambda self: self.run is not None)
+  @stateful.rule()
+  def lose_power(self):
+    self.die()
+    self.disk.lose_power()
 
   @stateful.precondition(lambda self: self.run is not None)
   @stateful.rule()

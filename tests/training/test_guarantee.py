@@ -7,8 +7,8 @@ import pytest
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl import accounting
 from fl_dpftrl.accounting import arithmetic
+from fl_dpftrl.amplification import accountant
 from fl_dpftrl.families import tree_online
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.rounds import budget
@@ -62,4 +62,4 @@ def test_devices_that_forget_never_pass_the_budget():
   ids = np.concatenate([c.device_ids for c in seen])
   happened = oracle.schema_of(rounds, ids, n)
   assert happened.min_sep == 4
-  assert accounting.account(tree, happened, noise_multiplier=2.0, delta=1e-6).epsilon() <= 8.0
+  assert accountant.account(tree, happened, noise_multiplier=2.0, delta=1e-6).epsilon() <= 8.0
