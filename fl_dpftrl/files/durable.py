@@ -159,6 +159,15 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
     os.close(descriptor)
 
 
+def sync_names(folder: str | os.PathLike[str]) -> None:
+  """Makes a folder and those that it is in survive a loss of power, as far as they may be read."""
+  folder = pathlib.Path(folder).resolve()
+  sync_folder(folder)
+  for parent in folder.parents:
+    with contextlib.suppress(OSError):
+      sync_folder(parent)
+
+
 def write(path: str | os.PathLike[str], facts: Mapping[str, Any], *, durable: bool = True) -> None:
   """Replaces a file by facts and their digest, readable by its owner alone."""
   text = json.dumps({**facts, _DIGEST: _digest(facts)})

@@ -1,26 +1,52 @@
-"""A mark in a file of its own: how many rows of noise may have been used.
+"""A mark in a file of its own: how many rounds of a run were begun, which, and of which run.
 
-It is kept beside the noise, so that an old ledger, or an old folder of noise, is noticed.
+A round that was begun is used up, and its row of noise with it. The mark says so outside the ledger
+and outside the noise, so that an old ledger, a write-ahead log that is gone or damaged, and an old
+folder of noise are noticed.
 """
 
 import os
 import pathlib
 import struct
 import time
+import weakref
 import zlib
-from typing import Any
+from typing import NamedTuple
 
-# Number of the record, rows that were used, two numbers of the caller's, the time at which it
+NO_HEAD = bytes(32)
+NO_RUN = bytes(16)
+
+# Number of the record, rounds, head, run, two numbers of the file of the seed, the time at which it
 # was written, and a checksum.
-_RECORD = struct.Struct('<qqqqqI')
+_RECORD = struct.Struct('<qq32s16sqqqI')
 _SLOT = 4096  # bytes: what a disk writes whole
 # Most nanoseconds between the time in a record and that of its file, whose clock is coarse.
-_TOLERANCE = 200_000_000
+TOLERANCE = 200_000_000
 _MOST_TRIES = 20
 
 
 class LostStateError(ValueError):
   """Files are gone, damaged or copies without which rows of noise could repeat."""
+
+
+class Record(NamedTuple):
+  """What a mark says.
+
+  Attributes:
+    number: counts the records of the file, and determines the place of each.
+    num_rounds: rounds that were begun, whose rows of noise may have been used.
+    head: chained digest of these rounds, 32 bytes; zeros without a ledger.
+    run: random identity of the run, 16 bytes; zeros without a ledger.
+    seed_file: two numbers that identify the file of the noise's seed; zeros without noise.
+    written: when it was written, in nanoseconds since 1970.
+  """
+
+  number: int
+  num_rounds: int
+  head: bytes = NO_HEAD
+  run: bytes = NO_RUN
+  seed_file: tuple[int, int] = (0, 0)
+  written: int = 0
 
 
 class MarkFile:
@@ -34,56 +60,86 @@ class MarkFile:
     path: the file; made where it does not exist.
 
   Attributes:
-    kept: two numbers that the caller keeps with the mark, each of 64 bits with a sign.
-    is_put_back: whether the file was copied, put back from a backup, or given other permissions
-      after it was written last.
+    record: the newest record; None before the first.
+    late: nanoseconds by which the file was changed after its newest record was written: it was
+      copied, put back from a backup, or given other permissions, unless the process that wrote it
+      was held up and ended there.
+    close: function that lets the file go.
   """
 
   def __init__(self, path: str | os.PathLike[str]):
     self._path = pathlib.Path(path)
     self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-    self._rows: int | None = None
-    self._number = 0  # Of the newest record, which determines its place.
-    self.kept = (0, 0)
+    self.close = weakref.finalize(self, os.close, self._handle)
     self._ahead = 0  # Nanoseconds by which the file system's clock is ahead of this machine's.
-    state, written = os.fstat(self._handle), 0
-    for slot in range(2):
-      record = _read(os.pread(self._handle, _RECORD.size, slot * _SLOT))
-      if record is not None and record[0] > self._number:
-        self._number, self._rows, *kept, written = record
-        self.kept = (kept[0], kept[1])
-    # After a loss of power, the time of the file may be an earlier one.
-    self.is_put_back = self._rows is not None and state.st_ctime_ns > written + _TOLERANCE
-    if state.st_size and self._rows is None:
-      os.close(self._handle)
-      raise ValueError(f'{self._path} is damaged, and alone says which rows of noise were used')
+    self.late = 0
+    try:
+      self.record = _newest(self._path, self._handle)
+    except BaseException:
+      self.close()
+      raise
+    if self.record is not None:
+      # After a loss of power, the time of the file may be an earlier one.
+      self.late = os.fstat(self._handle).st_ctime_ns - self.record.written
 
-  def released(self) -> int | None:
-    """Returns how many rows may have been used; None where nothing says it."""
-    return self._rows
+  @property
+  def num_rounds(self) -> int:
+    """Rounds that were begun; 0 before the first record."""
+    return 0 if self.record is None else self.record.num_rounds
 
-  def mark_released(self, num_rows: int) -> None:
-    """Records durably how many rows may have been used, with `kept`."""
-    number = self._number + 1
-    for _ in range(_MOST_TRIES):
-      written = time.time_ns() + self._ahead
-      content = _RECORD.pack(number, num_rows, *self.kept, written, 0)[:-4]
-      content += struct.pack('<I', zlib.crc32(content))
-      os.pwrite(self._handle, content, number % 2 * _SLOT)
-      late = os.fstat(self._handle).st_ctime_ns - written
-      if abs(late) <= _TOLERANCE // 2:
-        break
-      self._ahead += late  # The clock is another one, or this process was held up.
-    getattr(os, 'fdatasync', os.fsync)(self._handle)  # The first is not on macOS.
-    self._number, self._rows = number, num_rows
+  def write(self, **changes: object) -> None:
+    """Records durably what has changed, such as `num_rounds` and `head`."""
+    before = Record(0, 0) if self.record is None else self.record
+    number = before.number + 1
+    try:
+      for _ in range(_MOST_TRIES):
+        written = time.time_ns() + self._ahead
+        record = before._replace(number=number, written=written, **changes)
+        os.pwrite(self._handle, _packed(record), number % 2 * _SLOT)
+        late = os.fstat(self._handle).st_ctime_ns - written
+        if abs(late) <= TOLERANCE // 2:
+          break
+        self._ahead += late  # The clock is another one, or this process was held up.
+      getattr(os, 'fdatasync', os.fsync)(self._handle)  # The first is not on macOS.
+    except OSError as error:
+      raise OSError(error.errno, error.strerror, str(self._path)) from error
+    self.record = record
 
-  def close(self) -> None:
-    os.close(self._handle)
+
+def read(path: str | os.PathLike[str]) -> Record | None:
+  """Returns the newest record of a mark that another process may write; None without any.
+
+  Raises:
+    LostStateError: if the file is damaged.
+    FileNotFoundError: without the file.
+  """
+  handle = os.open(path, os.O_RDONLY)
+  try:
+    return _newest(path, handle)
+  finally:
+    os.close(handle)
 
 
-def _read(content: bytes) -> tuple[Any, ...] | None:
-  """Returns the numbers of a record; None unless it is whole."""
+def _newest(path: str | os.PathLike[str], handle: int) -> Record | None:
+  records = [_read(os.pread(handle, _RECORD.size, slot * _SLOT)) for slot in range(2)]
+  whole = [record for record in records if record is not None]
+  if not whole and os.fstat(handle).st_size:
+    raise LostStateError(f'{path} is damaged, and only it says which rounds were begun')
+  return max(whole, default=None)
+
+
+def _packed(record: Record) -> bytes:
+  number, num_rounds, head, run, seed_file, written = record
+  content = _RECORD.pack(number, num_rounds, head, run, *seed_file, written, 0)[:-4]
+  return content + struct.pack('<I', zlib.crc32(content))
+
+
+def _read(content: bytes) -> Record | None:
+  """Returns a record; None unless it is whole."""
   if len(content) != _RECORD.size or not any(content):
     return None
-  *numbers, checksum = _RECORD.unpack(content)
-  return tuple(numbers) if checksum == zlib.crc32(content[:-4]) else None
+  *values, checksum = _RECORD.unpack(content)
+  if checksum != zlib.crc32(content[:-4]):
+    return None
+  number, num_rounds, head, run, inode, changed, written = values
+  return Record(number, num_rounds, head, run, (inode, changed), written)

@@ -5,9 +5,11 @@ VERSION_KEY = 'fl_dpftrl.log_version'
 NUM_ROUNDS_KEY = 'num_rounds'
 # Chained digest of the last round; see `ledger`.
 CHAIN_KEY = 'fl_dpftrl.rounds_sha256'
+# Random identity of the run; see `ledger`.
+RUN_KEY = 'fl_dpftrl.run'
 # Digest of all other metadata.
 METADATA_KEY = 'fl_dpftrl.metadata_sha256'
-OWN_KEYS = (VERSION_KEY, NUM_ROUNDS_KEY, CHAIN_KEY, METADATA_KEY)
+OWN_KEYS = (VERSION_KEY, NUM_ROUNDS_KEY, CHAIN_KEY, RUN_KEY, METADATA_KEY)
 """Keys that a log sets itself."""
 
 # JSON of the claim of the run, and SHA-256 of that text.

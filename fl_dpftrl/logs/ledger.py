@@ -11,28 +11,32 @@ t fixes the cohorts of all rounds up to t.
 
 A round that is in the ledger was begun: its row of noise is used up, whatever happened to it.
 
-While a writer has it open, its user_version is 1 and its newest rounds are in the write-ahead log
-beside it: without that file it lacks rounds, and is refused.
+While a writer has it open, its newest rounds are in SQLite's write-ahead log beside it. How many
+rounds there must be, their digest and the run's random identity stand in a mark of its own,
+`run/participation.mark`, durable after each commit. A ledger with fewer rounds than the mark, with
+other ones, or of another run is refused; rounds of one commit more are a crash between both.
 """
 
 import contextlib
 import ctypes
+import dataclasses
 import errno
 import hashlib
 import json
 import operator
 import os
 import pathlib
+import secrets
 import sqlite3
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fl_dpftrl.files import durable
+from fl_dpftrl.files import durable, mark
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ids as ids_lib
 from fl_dpftrl.logs import keys, refusals, schema
@@ -46,23 +50,36 @@ SUFFIX = '.ledger'
 START = hashlib.sha256(b'fl_dpftrl.rounds').digest()
 """H_{−1}."""
 
+MARK_SUFFIX = '.mark'
+"""Ends the name of a mark, in place of the .parquet of its log."""
+
 _TABLES = (
-  'CREATE TABLE claim (metadata TEXT NOT NULL, sha256 TEXT NOT NULL)',
-  'CREATE TABLE rounds (round INTEGER PRIMARY KEY, second INTEGER NOT NULL,'
+  'CREATE TABLE claim (metadata TEXT NOT NULL, run BLOB NOT NULL, sha256 TEXT NOT NULL)',
+  # Rounds that were recorded together have the first of them.
+  'CREATE TABLE rounds (round INTEGER PRIMARY KEY, first INTEGER NOT NULL, second INTEGER NOT NULL,'
   ' num_devices INTEGER NOT NULL, kind TEXT NOT NULL, ids TEXT NOT NULL, chain BLOB NOT NULL)',
 )
+_CLAIM = 'INSERT INTO claim VALUES (?, ?, ?)'
 NUMBERS, TEXT = 'I', 'T'
 """Kinds of ids."""
 
-SIDES = tuple(SUFFIX + end for end in ('-wal', '-journal'))
-"""Ends of the names of SQLite's files beside a ledger, which belong to it."""
+WAL, JOURNAL = '-wal', '-journal'
+SIDES = (*(SUFFIX + end for end in (WAL, JOURNAL)), MARK_SUFFIX)
+"""Ends of the names of files beside a ledger, which belong to it."""
 
 _LEAST_BYTES = 512  # of a database
+# How errors begin that SQLite calls operational, and that tell of damage.
+_DAMAGED = ('Could not decode', 'no such table', 'no such column')
 
 
 def path_of(log: str | os.PathLike[str]) -> pathlib.Path:
   """Returns the path of the ledger of a log."""
   return pathlib.Path(log).with_suffix(SUFFIX)
+
+
+def mark_of(log: str | os.PathLike[str]) -> pathlib.Path:
+  """Returns the path of the mark of a log or ledger."""
+  return pathlib.Path(log).with_suffix(MARK_SUFFIX)
 
 
 def chained(before: bytes, t: int, device_ids: pa.Array) -> bytes:
@@ -94,11 +111,7 @@ _writers: 'weakref.WeakSet[LogWriter]' = weakref.WeakSet()
 def _forget_in_a_fork() -> None:
   """Keeps a fork from closing databases at its end, which would take the write-ahead log away."""
   for writer in _writers:
-    _never_close(writer._database)
-
-
-def _never_close(database: sqlite3.Connection | None) -> None:
-  ctypes.pythonapi.Py_IncRef(ctypes.py_object(database))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(writer._database))
 
 
 os.register_at_fork(after_in_child=_forget_in_a_fork)
@@ -108,41 +121,40 @@ class LogWriter:
   """A log that grows by rounds, each durable before it begins.
 
   `close` writes one Parquet file from it. The ledger stays, and a run goes on with it: the file is
-  removed then, until the next `close`. Threads may share a ledger; a process that was forked from
-  this one may not. One process at a time has it open.
+  removed then, until the next `close`. A process that ends without it has lost nothing. Threads may
+  share a ledger; a process that was forked from this one may not. One process at a time has it
+  open.
 
   Attributes:
     path: the Parquet file.
     num_rounds: rounds begun so far.
+    mark: the mark beside the ledger.
   """
 
   def __init__(self, path: str | os.PathLike[str], claim: claim_lib.Claim | None = None):
-    """Opens the ledger of a log, or begins it with the first round.
+    """Opens the ledger of a log, or begins it.
 
     Args:
       path: the log, ending in .parquet; its folder must exist.
-      claim: that of the run, if the log is to state it; a ledger that is there must have the same.
+      claim: that of the run, if the log is to state it; a ledger with rounds must have the same.
 
     Raises:
-      LogError: for a ledger of another run, one that is damaged or gone, and one that is older
-        than its log.
+      LogError: for a ledger of another run, one that is damaged, gone or older than its mark, and
+        one that has other rounds than its log.
+      LostStateError: for a mark that is damaged or gone.
       ValueError: if another process has it open.
     """
     self.path = schema.parquet_path(path)
-    self._given = {} if claim is None else claim.to_metadata()
+    self._claim = {} if claim is None else claim.to_metadata()
     self._file, self._lock = path_of(self.path), durable.ThreadLock(self.path)
     self._held = contextlib.ExitStack()
     self._database: sqlite3.Connection | None = None
     self.num_rounds, self._chain, self._kinds = 0, START, set[str]()
-    self._closed = False
-    if self._file.exists():
-      try:
-        self._open()
-      except BaseException:
-        self._release()
-        raise
-    elif self.path.exists():
-      raise refusals.LogError(f'{self.path}: cannot be continued, as its {self._file.name} is gone')
+    try:
+      self._open()
+    except BaseException:
+      self.release()
+      raise
 
   def __enter__(self) -> 'LogWriter':
     return self
@@ -155,6 +167,11 @@ class LogWriter:
     """Chained digest of the rounds so far, SHA-256 in hexadecimal: note it elsewhere."""
     return self._chain.hex()
 
+  @property
+  def run(self) -> str:
+    """Random identity of the run, in hexadecimal."""
+    return self._run.hex()
+
   def append(self, round_index: int, device_ids: ids_lib.Ids, timestamp: int) -> None:
     """Begins a round: its cohort is durably on disk when this returns.
 
@@ -164,9 +181,8 @@ class LogWriter:
       timestamp: UTC second of the round.
 
     Raises:
-      ValueError: for another round, another type of id, or a device twice, and if another process
-        has the ledger open.
-      OSError: if it cannot be written; the ledger is then as before.
+      ValueError: for another round, another type of id, or a device twice.
+      OSError: if it cannot be written; num_rounds says whether it was begun.
     """
     self.reserve(round_index, [device_ids], timestamp)
 
@@ -181,14 +197,13 @@ class LogWriter:
     """
     if operator.index(first) != self.num_rounds:
       raise ValueError(f'the next round of the log is {self.num_rounds}, got {first}')
-    if self._closed:
-      raise ValueError(f'{self.path} was closed; open the log again to append to it')
+    self._opened()
     schema.file_metadata(first + len(cohorts), None)  # Refuses a round too many.
     schema.utc_seconds('timestamp', [timestamp])
     rows, chain, kinds = [], self._chain, set(self._kinds)
     for t, device_ids in enumerate(cohorts, first):
-      given = ids_lib.column(device_ids)
-      ordered = given.take(pc.sort_indices(given))
+      column = ids_lib.column(device_ids)
+      ordered = column.take(pc.sort_indices(column))
       if pc.any(pc.equal(ordered[1:], ordered[:-1])).as_py():
         raise ValueError(f'device_ids holds a device twice in round {t}')
       kind, text = _stored(ordered)
@@ -196,17 +211,20 @@ class LogWriter:
       if len(kinds) > 1:
         raise ValueError(f'device_ids must be of one type through a log; round {t} has another')
       chain = _chained(chain, t, kind, text)
-      rows.append((t, timestamp, len(ordered), kind, text, chain))
-    if self._database is None:
-      self._open()
-      if self.num_rounds != first:
-        raise ValueError(f'{self._file} was begun by another writer; open the log again')
+      rows.append((t, first, timestamp, len(ordered), kind, text, chain))
+    self._mark_rounds()  # If that failed for the rounds before.
     if self.path.exists():  # What it was before.
       self.path.unlink()
       durable.sync_folder(self.path.parent)
     with self._transaction() as database:
-      database.executemany('INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?)', rows)
+      database.executemany('INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?)', rows)
     self.num_rounds, self._chain, self._kinds = first + len(rows), chain, kinds
+    self._mark_rounds()
+
+  def _mark_rounds(self) -> None:
+    """Says in the mark, durably, which rounds were begun."""
+    if self.num_rounds > self.mark.num_rounds:
+      self.mark.write(num_rounds=self.num_rounds, head=self._chain)
 
   @durable.one_at_a_time
   def column(self, round_index: int) -> pa.Array:
@@ -238,18 +256,18 @@ class LogWriter:
       if self._database is not None and self.num_rounds and not self.path.exists():
         self._write()
     finally:
-      self._release()
+      self.release()
 
-  def _release(self) -> None:
-    self._closed = True
+  def release(self) -> None:
+    """Lets another process open the ledger, without writing the file."""
     if self._database is not None:
       _close(os.getpid(), self._database)
       self._database = None
     self._held.close()
 
   def _write(self) -> None:
-    metadata = schema.file_metadata(self.num_rounds, self._given)
-    metadata[keys.CHAIN_KEY] = self.digest
+    metadata = schema.file_metadata(self.num_rounds, self._claim)
+    metadata |= {keys.CHAIN_KEY: self.digest, keys.RUN_KEY: self.run}
     columns = schema.with_timestamps(pa.int64() if NUMBERS in self._kinds else pa.string())
     with schema.appending(self.path, columns, metadata) as append:
       for t, second, kind, text in self._rows('SELECT round, second, kind, ids FROM rounds'):
@@ -257,123 +275,229 @@ class LogWriter:
           append(schema.round_table(t, ids_of(kind, text), second))
 
   def _open(self) -> None:
-    """Locks the ledger, begins it if it is new, and takes over its rounds."""
-    self._held.enter_context(durable.exclusive(self._file))
-    if 0 < self._file.stat().st_size < _LEAST_BYTES:  # SQLite would begin it anew.
-      raise refusals.LogError(f'{self._file}: is no ledger, or damaged: it is cut short')
+    """Locks the mark, begins the ledger if it is new, and takes over its rounds."""
+    marked = mark_of(self.path)
+    try:
+      self._held.enter_context(durable.exclusive(marked))
+    except ValueError:
+      raise ValueError(
+        f'{self.path} is in use by another process, or by this one, which has to close() what uses'
+        ' it first'
+      ) from None
+    self.mark = mark.MarkFile(marked)
+    self._held.callback(self.mark.close)
+    if not self._file.exists():
+      if self.mark.record or self.path.exists() or os.path.exists(f'{self._file}{WAL}'):
+        raise refusals.LogError(
+          f'{self.path}: cannot be continued, as its {self._file.name} is gone; put it back'
+        )
+      self._begin()
     with _in_one_line(self._file):
-      check_whole(self._file, self._file)
-      self._database = database = connected(self._file)
+      self._database = connected(self._file)
       _writers.add(self)
       # A database is part of a cycle, and would be closed late.
-      weakref.finalize(self, _close, os.getpid(), database).atexit = False
-      if not database.execute('SELECT count(*) FROM sqlite_master').fetchone()[0]:
-        claim = json.dumps(self._given, sort_keys=True)
-        with self._transaction():
-          for table in _TABLES:
-            database.execute(table)
-          database.execute('INSERT INTO claim VALUES (?, ?)', (claim, _sha256(claim)))
-        durable.sync_folder(self._file.parent)
-      stored = claim_of(self._file, database)
-      if stored != self._given:
-        raise claim_lib.of_another_run(self._file, stored, self._given)
-      for t, kind, _, chain in checked(self._file, database):
-        self.num_rounds, self._chain = t + 1, chain
-        self._kinds |= {kind}
+      weakref.finalize(self, _close, os.getpid(), self._database)
+      state = read(self._file, self._database, self.mark.record)
+    self.num_rounds, self._chain, self._kinds = state.num_rounds, state.head, set(state.kinds)
+    self._run = state.run
+    if state.claim != self._claim:
+      if self.num_rounds:
+        raise claim_lib.of_another_run(self._file, state.claim, self._claim)
+      with self._transaction() as database:
+        database.execute('DELETE FROM claim')
+        database.execute(_CLAIM, _claim_row(self._claim, self._run))
+    if self.num_rounds > self.mark.num_rounds != state.last_commit:
+      raise refusals.LogError(
+        f'{marked}: is older than {self._file.name}, by more than one write; put the newest of both'
+        ' back'
+      )
     if self.path.exists():
-      stated = pq.read_metadata(self.path).metadata or {}
-      if stated.get(keys.CHAIN_KEY.encode()) != self.digest.encode():
-        raise refusals.LogError(
-          f'{self.path} has other rounds than {self._file}: put the newest of both back'
-        )
+      check_same(self.path, pq.read_metadata(self.path).metadata or {}, self._file, state.metadata())
     with _in_one_line(self._file):
-      database.execute('PRAGMA user_version=1')
-      database.execute('PRAGMA wal_checkpoint(TRUNCATE)')  # Into the ledger's own file.
+      self._database.execute('PRAGMA wal_checkpoint(TRUNCATE)')  # Into the ledger's own file.
+    if self.mark.record is None:
+      self.mark.write(num_rounds=0, head=START, run=self._run)
+    self._mark_rounds()
+
+  def _begin(self) -> None:
+    """Makes the ledger, which is whole or not there."""
+    with durable.replacing(self._file, private=True) as temporary:
+      with contextlib.closing(sqlite3.connect(temporary)) as database, database:
+        for table in _TABLES:
+          database.execute(table)
+        database.execute(_CLAIM, _claim_row(self._claim, secrets.token_bytes(16)))
+    durable.sync_names(self._file.parent)
+
+  def image(self) -> tuple[sqlite3.Connection, mark.Record]:
+    """Returns a copy of the ledger in memory, and what the mark says."""
+    with self._lock:
+      copy = sqlite3.connect(':memory:', check_same_thread=False)
+      self._opened().backup(copy)
+      return copy, self.mark.record
+
+  def _opened(self) -> sqlite3.Connection:
+    if self._database is None:
+      raise ValueError(f'{self.path} was closed; open the log again')
+    return self._database
 
   @contextlib.contextmanager
   def _transaction(self) -> Iterator[sqlite3.Connection]:
     """Does all of the block durably, or nothing of it."""
-    if self._database is None:
-      raise ValueError(f'{self.path} was closed; open the log again')
+    database = self._opened()
     with _in_one_line(self._file):
       try:
-        self._database.execute('BEGIN IMMEDIATE')
-        yield self._database
-        self._database.execute('COMMIT')
+        database.execute('BEGIN IMMEDIATE')
+        yield database
+        database.execute('COMMIT')
       except BaseException:
         with contextlib.suppress(sqlite3.Error):
-          self._database.execute('ROLLBACK')
+          database.execute('ROLLBACK')
         raise
 
   def _rows(self, query: str, *values: int) -> Iterator[tuple]:
-    if self._database is None:
-      raise ValueError(f'{self.path} was closed; open the log again')
     with _in_one_line(self._file):
-      yield from self._database.execute(query, values)
+      yield from self._opened().execute(query, values)
 
 
 def _close(process: int, database: sqlite3.Connection) -> None:
-  if os.getpid() != process:
-    return
-  try:
-    with contextlib.suppress(sqlite3.ProgrammingError):  # It is closed.
+  if os.getpid() == process:
+    with contextlib.suppress(sqlite3.Error):  # Also if it is closed; the next open finds all.
       database.rollback()
-      if database.execute('PRAGMA user_version').fetchone() != (0,):
-        database.execute('PRAGMA user_version=0')
       database.close()
-  except sqlite3.Error:  # It would look like one that lacks its write-ahead log.
-    _never_close(database)
 
 
-def check_whole(path: str | os.PathLike[str], file: pathlib.Path) -> None:
-  """Raises LogError for a ledger of an open run without its write-ahead log."""
-  with file.open('rb') as content:
-    header = content.read(64)
-  is_open, has_log = header[60:64] == b'\0\0\0\1', header[18:20] == b'\2\2'
-  if is_open and has_log and not os.path.exists(f'{file}-wal'):
-    raise refusals.LogError(
-      f'{os.fspath(path)}: was copied or moved while its run was open, without'
-      f' {os.path.basename(path)}-wal, which has its newest rounds: put both there'
-    )
+def writer_of(path: str | os.PathLike[str]) -> LogWriter | None:
+  """Returns the writer that has a ledger open in this process.
+
+  Another descriptor of the file, once closed, would take the locks of the writer's away.
+  """
+  for writer in tuple(_writers):
+    with contextlib.suppress(OSError):
+      if writer._database is not None and os.path.samefile(path, writer._file):
+        return writer
+  return None
 
 
 def connected(path: pathlib.Path) -> sqlite3.Connection:
   """Opens a database in whole; a write-ahead log then needs no shared memory."""
+  if path.stat().st_size < _LEAST_BYTES:  # SQLite would begin it anew.
+    raise refusals.LogError(f'{path}: is no ledger, or damaged: it is cut short')
   database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.0)
   for setting in (
     'locking_mode=exclusive',
     'trusted_schema=off',
-    'journal_mode=wal',  # Stays `delete` where there is none.
+    'journal_mode=wal',
     'synchronous=full',
   ):
     database.execute(f'PRAGMA {setting}')
   return database
 
 
-def claim_of(path: str | os.PathLike[str], database: sqlite3.Connection) -> dict[str, str]:
-  """Returns the claim of a ledger, as metadata."""
-  claims = database.execute('SELECT metadata, sha256 FROM claim').fetchall()
-  if len(claims) != 1 or _sha256(claims[0][0]) != claims[0][1]:
-    raise refusals.LogError(f'{os.fspath(path)}: its claim is damaged; put a copy back')
-  return json.loads(claims[0][0])
+@dataclasses.dataclass(frozen=True)
+class State:
+  """State of a ledger whose rounds were all checked.
+
+  Attributes:
+    claim: claim of the run, as metadata.
+    run: random identity of the run, 16 bytes.
+    num_rounds: rounds that were begun.
+    head: their chained digest, 32 bytes.
+    kinds: kinds of their ids.
+    last_commit: first of the rounds that were recorded last; 0 without any.
+  """
+
+  claim: dict[str, str]
+  run: bytes
+  num_rounds: int = 0
+  head: bytes = START
+  kinds: frozenset[str] = frozenset()
+  last_commit: int = 0
+
+  def metadata(self) -> dict[str, str]:
+    """Returns what the metadata of a log of these rounds say."""
+    return {
+      **self.claim,
+      keys.VERSION_KEY: str(keys.LOG_VERSION),
+      keys.NUM_ROUNDS_KEY: str(self.num_rounds),
+      keys.CHAIN_KEY: self.head.hex(),
+      keys.RUN_KEY: self.run.hex(),
+    }
 
 
-def checked(
-  path: str | os.PathLike[str], database: sqlite3.Connection
-) -> Iterator[tuple[int, str, int, bytes]]:
-  """Yields (t, kind, number of devices, H_t) of each round; LogError where one is damaged."""
-  before = START
-  rows = database.execute('SELECT round, num_devices, kind, ids, chain FROM rounds ORDER BY round')
-  for due, (t, count, kind, text, chain) in enumerate(rows):
-    devices = text.count('\n') + 1 if text else 0
-    if (t, count) != (due, devices) or _chained(before, t, kind, text) != chain:
-      raise refusals.LogError(f'{os.fspath(path)}: round {due} is damaged; put a copy back')
-    before = chain
-    yield t, kind, count, chain
+def read(
+  path: str | os.PathLike[str], database: sqlite3.Connection, record: mark.Record | None
+) -> State:
+  """Returns the state of a ledger.
+
+  Args:
+    path: names the ledger in messages.
+    record: what its mark says; None without one.
+
+  Raises:
+    LogError: for a ledger that is damaged, and one that disagrees with the mark.
+    LostStateError: for one with rounds, but without a mark.
+    sqlite3.Error: for what is no database, or a damaged one.
+  """
+  path, marked = os.fspath(path), mark_of(path).name
+  claim, run = _claim_of(path, database)
+  if record and record.run != run:
+    raise refusals.LogError(f'{path}: is of another run than {marked} beside it; put its own back')
+  t, first, head, kinds = -1, 0, START, set[str]()
+  rows = database.execute(
+    'SELECT round, first, num_devices, kind, ids, chain FROM rounds ORDER BY round'
+  )
+  for due, row in enumerate(rows):
+    t, first, num_devices, kind, text, chain = row
+    if tuple(map(type, row)) != (int, int, int, str, str, bytes) or (
+      (t, num_devices) != (due, text.count('\n') + 1 if text else 0)
+      or _chained(head, t, kind, text) != chain
+    ):
+      raise refusals.LogError(f'{path}: round {due} is damaged; put a copy back')
+    kinds |= {kind} if text else set()
+    if record and t + 1 == record.num_rounds and chain != record.head:
+      raise refusals.LogError(f'{path}: has other rounds than {marked} says; put its own back')
+    head = chain
+  if record is None and t >= 0:
+    raise mark.LostStateError(
+      f'{path}: {marked}, which says how many rounds it must have, is gone or empty; put it beside'
+    )
+  if record and t + 1 < record.num_rounds:
+    raise refusals.LogError(
+      f'{path}: has {t + 1} rounds, and {marked} says that {record.num_rounds} were begun: put the'
+      f' newest back, with its {os.path.basename(path)}{WAL} if there is one'
+    )
+  return State(claim, run, t + 1, head, frozenset(kinds), first)
 
 
-def _sha256(text: str) -> str:
-  return hashlib.sha256(text.encode()).hexdigest()
+def check_same(
+  log: str | os.PathLike[str],
+  stated: Mapping[str, str] | Mapping[bytes, bytes],
+  path: str | os.PathLike[str],
+  metadata: Mapping[str, str],
+) -> None:
+  """Raises LogError unless a Parquet log states run, rounds and digest of its ledger or mark."""
+  texts = {os.fsdecode(key): os.fsdecode(value) for key, value in stated.items()}
+  for key in (keys.RUN_KEY, keys.NUM_ROUNDS_KEY, keys.CHAIN_KEY):
+    if texts.get(key) != metadata[key]:
+      raise refusals.LogError(
+        f'{log}: is another log than {os.path.basename(path)} beside it ({key}):'
+        ' put the newest of both back, or move the one that is not of this run away'
+      )
+
+
+def _claim_row(claim: Mapping[str, str], run: bytes) -> tuple[str, bytes, str]:
+  text = json.dumps(claim, sort_keys=True)
+  return text, run, hashlib.sha256(run + text.encode()).hexdigest()
+
+
+def _claim_of(path: str, database: sqlite3.Connection) -> tuple[dict[str, str], bytes]:
+  """Returns the claim of a ledger, as metadata, and the identity of its run."""
+  rows = database.execute('SELECT metadata, run, sha256 FROM claim').fetchall()
+  if len(rows) == 1 and tuple(map(type, rows[0])) == (str, bytes, str):
+    text, run, digest = rows[0]
+    if hashlib.sha256(run + text.encode()).hexdigest() == digest:
+      return json.loads(text), run
+  raise refusals.LogError(f'{path}: its claim is damaged; put a copy back')
 
 
 @contextlib.contextmanager
@@ -381,8 +505,8 @@ def _in_one_line(path: pathlib.Path) -> Iterator[None]:
   """Raises SQLite's errors as those of the file: OSError, or LogError for a damaged one."""
   try:
     yield
-  except sqlite3.OperationalError as error:
-    number = errno.ENOSPC if 'full' in str(error) else errno.EIO
-    raise OSError(number, str(error), str(path)) from error
-  except sqlite3.DatabaseError as error:
+  except sqlite3.Error as error:
+    if isinstance(error, sqlite3.OperationalError) and not str(error).startswith(_DAMAGED):
+      number = errno.ENOSPC if 'full' in str(error) else errno.EIO
+      raise OSError(number, str(error), str(path)) from error
     raise refusals.LogError(f'{path}: is no ledger, or damaged: {error}') from error

@@ -6,13 +6,14 @@ Messages number rows from 1, not counting the header of a CSV file.
 import dataclasses
 import glob
 import os
+import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fl_dpftrl.files import paths
-from fl_dpftrl.logs import keys, ledger, limits, refusals
+from fl_dpftrl.files import mark, paths
+from fl_dpftrl.logs import keys, ledger, ledger_reader, limits, refusals
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import reader as reader_lib
 from fl_dpftrl.text import messages
@@ -141,25 +142,26 @@ def read_log(
 def find(names: Sequence[Path]) -> list[str]:
   """Returns the files that paths, folders and globs name, each once, in order.
 
-  The ledger of a log that is being written stands for the log. A folder stands for
+  A pattern is text that names no file, and only its part after the folders that there are: a path
+  object is none. The ledger of a log that is being written stands for the log. A folder stands for
   all files in it except those whose names start with a dot or an underscore. It must
   hold nothing else, so that no shard is overlooked.
   """
   files: dict[str, str] = {}  # By their real paths.
   for name in names:
-    given = os.fspath(name)
-    paths.local(given)
-    if os.path.isfile(given):
-      matches = [given]
-    elif os.path.isdir(given):
-      matches = _in_folder(given)
+    path = os.fspath(name)
+    paths.local(path)
+    written = str(ledger.path_of(path)) if path.endswith(_PARQUET) else path
+    if os.path.isfile(path):
+      matches = [path]
+    elif os.path.isdir(path):
+      matches = _in_folder(path)
+    elif os.path.isfile(written):
+      matches = [written]
     else:
-      found = glob.glob(given, recursive=True)
-      if given.endswith(_PARQUET):  # Also of logs that are still written.
-        found += glob.glob(str(ledger.path_of(given)), recursive=True)
-      matches = sorted(m for m in found if os.path.isfile(m) and not _is_closed(m))
+      matches = [] if isinstance(name, os.PathLike) else _matches(path)
     if not matches:
-      raise refusals.LogError(f'{given}: no such file, folder or match of a glob')
+      raise refusals.LogError(f'{path}: no such file, folder or match of a glob')
     for match in matches:
       files.setdefault(os.path.realpath(match), match)
   if not files:
@@ -167,10 +169,30 @@ def find(names: Sequence[Path]) -> list[str]:
   return list(files.values())
 
 
+def _matches(pattern: str) -> list[str]:
+  """Returns the logs that match a pattern, also those that are still written."""
+  *folders, rest = pathlib.PurePath(pattern).parts
+  literal = pathlib.Path()
+  while folders and (literal / folders[0]).is_dir():
+    literal /= folders.pop(0)
+  end = os.path.join(*folders, rest)
+  if not glob.has_magic(end):
+    return []
+  patterns = [end]
+  if end.endswith(_PARQUET):
+    patterns.append(str(ledger.path_of(end)))
+  matches = [m for p in patterns for m in glob.glob(_joined(literal, p), recursive=True)]
+  return sorted(m for m in matches if os.path.isfile(m) and not _is_closed(m))
+
+
+def _joined(literal: pathlib.Path, pattern: str) -> str:
+  return os.path.join(glob.escape(str(literal)), pattern) if literal.parts else pattern
+
+
 def _is_closed(path: str) -> bool:
-  """Returns whether a path is a ledger that a log was written from."""
-  return path.endswith(ledger.SUFFIX) and os.path.exists(
-    path.removesuffix(ledger.SUFFIX) + _PARQUET
+  """Returns whether a path is a ledger that a log was written from, or a mark."""
+  return path.endswith(ledger.MARK_SUFFIX) or (
+    path.endswith(ledger.SUFFIX) and os.path.exists(path.removesuffix(ledger.SUFFIX) + _PARQUET)
   )
 
 
@@ -198,6 +220,8 @@ def _open(path: str, layout: layout_lib.Layout, *, held: bool = True) -> Shard:
   source = reader_lib.Source(path, held=held, layout=layout)
   schema = reader_lib.schema(source)
   metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
+  if suffix in (_PARQUET, ledger.SUFFIX):
+    _check_beside(path, metadata)
   return Shard(
     path,
     metadata,
@@ -207,6 +231,22 @@ def _open(path: str, layout: layout_lib.Layout, *, held: bool = True) -> Shard:
     lambda: reader_lib.last_round(source),
     source.sha256 if suffix != ledger.SUFFIX else lambda: metadata[keys.CHAIN_KEY],
   )
+
+
+def _check_beside(path: str, metadata: Mapping[str, str]) -> None:
+  """Raises LogError unless the Parquet file, ledger and mark of a run are of the same rounds."""
+  real = os.path.realpath(path)
+  written, marked = ledger.path_of(real), ledger.mark_of(real)
+  parquet = written.with_suffix(_PARQUET)
+  if path.endswith(ledger.SUFFIX):
+    if parquet.exists():
+      stated = reader_lib.schema(reader_lib.Source(str(parquet))).metadata or {}
+      ledger.check_same(parquet, stated, path, metadata)
+  elif written.exists():
+    ledger.check_same(path, metadata, written, ledger_reader.Reader(str(written)).metadata)
+  elif marked.exists() and (record := mark.read(marked)):
+    state = ledger.State({}, record.run, record.num_rounds, record.head)
+    ledger.check_same(path, metadata, marked, state.metadata())
 
 
 def _stated_rounds(path: str, metadata: Mapping[str, str]) -> int | None:

@@ -63,6 +63,8 @@ class Source:
   def __init__(self, path: str, *, held: bool = True, layout: layout_lib.Layout = layout_lib.PLAIN):
     """Opens the file; one that is not held is opened for each use, and must be the same."""
     self.path, self.layout = path, layout
+    if path.endswith(ledger.SUFFIX):  # A writer in this process would lose its locks.
+      return
     descriptor = self._open()
     self.size = os.fstat(descriptor).st_size
     self._identity = self._identified(descriptor)
@@ -84,9 +86,7 @@ class Source:
 
   def _identified(self, descriptor: int) -> tuple[int, ...]:
     state = os.fstat(descriptor)
-    same = (state.st_dev, state.st_ino)
-    grows = self.path.endswith(ledger.SUFFIX)
-    return same if grows else (*same, state.st_size, state.st_mtime_ns)
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
 
   @contextlib.contextmanager
   def opened(self) -> Iterator[int]:
@@ -168,10 +168,13 @@ def _opened(source: Source, num_rounds: int | None = None) -> Iterator[_Reader]:
   path = source.path
   limits.grant_time()
   try:
+    if path.endswith(ledger.SUFFIX):
+      yield ledger_reader.Reader(path, num_rounds)
+      return
     with source.opened() as descriptor:
       # Opened again, it has a position of its own.
       with open(f'/proc/self/fd/{descriptor}', 'rb') as file:
-        yield _reader(source, file, num_rounds)
+        yield _reader(source, file)
   except refusals.LogError:
     raise
   except MemoryError as e:
@@ -183,11 +186,9 @@ def _opened(source: Source, num_rounds: int | None = None) -> Iterator[_Reader]:
     limits.grant_time(limits.COUNT_CPU_SECONDS)
 
 
-def _reader(source: Source, file: BinaryIO, num_rounds: int | None) -> _Reader:
+def _reader(source: Source, file: BinaryIO) -> _Reader:
   """Opens a file in the format that its name says."""
   suffix = suffix_of(source.path)
-  if suffix == ledger.SUFFIX:
-    return ledger_reader.Reader(source.path, num_rounds)
   if suffix == _PARQUET:
     return parquet.Reader(source.path, file, source.layout)
   if suffix.endswith(_GZIP):

@@ -12,7 +12,7 @@ from fl_dpftrl import accounting, adaptive_clipping
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.amplification import sampling as sampling_lib
-from fl_dpftrl.files import durable, mark, paths
+from fl_dpftrl.files import durable, paths
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ids as ids_lib
 from fl_dpftrl.logs import ledger
@@ -129,27 +129,26 @@ class PrivateAggregator:
     # Whoever knows the batches has no amplified guarantee.
     mode = 0o777 if self.sampling is None else 0o700
     self.folder.mkdir(mode, parents=True, exist_ok=True)
-    self._rows = noise_rows.NoiseRows(
-      strategy,
-      self.template.size,
-      folder=self.folder / NOISE_NAME,
-      noise_seed=noise_seed,
-      moved=moved,
-    )
+    spent = delta if max_epsilon is not None else None
+    self._guard = guard.Guard(claim, spent, max_epsilon, log=self.folder / ledger.NAME)
     try:
-      log, spent = self.folder / ledger.NAME, delta if max_epsilon is not None else None
-      self._guard = guard.Guard(claim, spent, max_epsilon, log=log)
-      used = self._rows.next_row
-      if self._guard.num_rounds < used:
-        raise mark.LostStateError(
-          f'{log} has {self._guard.num_rounds} rounds, but {used} rows of noise were used: without'
-          ' the whole log the run has no guarantee; put the newest log back'
-        )
-      self._rows.skip_to(self._guard.num_rounds)  # Of rounds whose means nobody got.
+      self._rows = noise_rows.NoiseRows(
+        strategy,
+        self.template.size,
+        folder=self.folder / NOISE_NAME,
+        noise_seed=noise_seed,
+        moved=moved,
+        begun=self._guard.log.mark,
+      )
+    except BaseException:
+      self._guard.log.release()
+      raise
+    try:
       self._guard.claim.save(self.folder)
       self._rows.prepare()
     except BaseException:
       self._rows.close()
+      self._guard.log.release()
       raise
 
   def __repr__(self) -> str:
@@ -229,7 +228,6 @@ class PrivateAggregator:
     ):
       with self._lock:
         admitted = self._admitted(some, least)
-        self._rows.reserve(self.next_round)
       for each in admitted:
         yield round_lib.Round(self, each.device_ids, least, each.round_index)
 

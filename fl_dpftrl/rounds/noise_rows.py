@@ -23,6 +23,8 @@ _SECRET_NAME, _MARK_NAME, _TRAIL_NAME, _LOCK_NAME = 'secret.json', 'used', 'trai
 _TRAIL = struct.Struct('<qQI')
 _ORIGIN = 'seed_from'  # Its key.
 _SNAPSHOT_ROWS = 16
+# Most nanoseconds for which a process may have been held up before it was killed.
+_HELD_UP = 60_000_000_000
 # Rows that a strategy without an end is provided for.
 _ENDLESS_ROUNDS = 2**20
 
@@ -53,6 +55,8 @@ class NoiseRows:
     mapped: whether buffers are in a file that is mapped into memory, for more than fits.
     moved: True for a folder that was moved here from another disk, or whose permissions were
       changed, and that nobody has used since.
+    begun: mark of a ledger, by which the rows of rounds that were begun are used up; None for a
+      mark in the folder, which each row is entered into as it is given out.
 
   Attributes:
     next_row: the first row that may be asked for.
@@ -75,6 +79,7 @@ class NoiseRows:
     noise_seed: int | None = None,
     mapped: bool = False,
     moved: bool = False,
+    begun: mark.MarkFile | None = None,
   ):
     strategy = files.resolved(strategy)
     self.size = schemas.positive_integer('size', size)
@@ -90,14 +95,15 @@ class NoiseRows:
         ' uses it first'
       ) from None
     self._giving, self._process = durable.ThreadLock(self._folder), os.getpid()
-    self._mark: mark.MarkFile | None = None
+    self._is_shared, self._mark = begun is not None, begun
     self._trail = -1  # Descriptor of its file.
     self._next, self._is_checked = 0, False  # Whether this machine makes the rows given out.
     self._rows = ahead.Rows(self._source, size, self.max_rows)
     try:
       durable.remove_leftovers(self._folder)
-      self._seed = self._secret(noise_seed, moved)
-      self._next, self._known = self._released(), self._read_trail()
+      self._seed = self._secret(noise_seed)
+      self._next, self._known = self._opened().num_rounds, self._read_trail()
+      self._check_not_copied(moved)
     except BaseException:
       self.close()
       raise
@@ -162,16 +168,15 @@ class NoiseRows:
     Those that were not given out when the process ends never are.
     """
     with self._giving:
-      if t > self._released():
-        self._opened().mark_released(t)
+      self._enter(t)
 
   def close(self) -> None:
     """Lets another process use the folder."""
     if os.getpid() == self._process:  # A fork has no thread that makes rows.
       self._rows.close()
-    if self._mark is not None:
+    if self._mark is not None and not self._is_shared:
       self._mark.close()
-      self._mark = None
+    self._mark = None
     if self._trail >= 0:
       os.close(self._trail)
       self._trail = -1
@@ -184,14 +189,16 @@ class NoiseRows:
       raise ValueError('the noise rows were opened by another process, which alone may use them')
     return self._mark
 
-  def _released(self) -> int:
-    return self._opened().released() or 0
-
   def _use(self, num_rows: int) -> None:
     """Marks rows as given out, durably unless they are reserved."""
-    if num_rows > self._released():
-      self._opened().mark_released(num_rows)
+    self._enter(num_rows)
     self._next = num_rows
+
+  def _enter(self, num_rows: int) -> None:
+    if num_rows > self._opened().num_rounds:
+      if self._is_shared:
+        raise ValueError(f'row {num_rows - 1} is of a round that was not begun')
+      self._opened().write(num_rounds=num_rows)
 
   def _check_machine(self) -> None:
     """Makes the row after the last that was given out again: it tells all before it."""
@@ -217,30 +224,30 @@ class NoiseRows:
       raise mark.LostStateError(
         f'{path} is gone or damaged, which alone says which rows were made; name another folder'
       )
-    if row > self._released():
+    if row > self._opened().num_rounds:
       raise mark.LostStateError(
         f'{self._folder} was put back from a backup in part: row {row - 1} was given out, and would'
         ' repeat; name another folder'
       )
     return row, trail
 
-  def _secret(self, noise_seed: int | None, moved: bool) -> bytes:
+  def _secret(self, noise_seed: int | None) -> bytes:
     """Returns the seed, which is made with the folder; opens the mark beside it."""
     secret, marked = self._folder / _SECRET_NAME, self._folder / _MARK_NAME
     origin = 'system' if noise_seed is None else 'noise_seed'
     if not secret.exists():
       self._folder.chmod(0o700)
-      self._open_mark(marked)
-      if self._released() or any(self._opened().kept):
+      self._mark = self._mark or mark.MarkFile(marked)
+      if self._mark.num_rounds or self._mark.record and any(self._mark.record.seed_file):
         raise mark.LostStateError(
           f'{secret} is gone, and its noise cannot go on; name another folder'
         )
-      self._opened().mark_released(0)  # Before there is a seed: a mark that is gone was there.
+      if not self._is_shared:  # Before there is a seed: a mark that is gone was there.
+        self._mark.write(num_rounds=0)
       durable.write_durably(self._folder / _TRAIL_NAME, _packed(0, 0), private=True)
-      durable.sync_folder(self._folder)
+      durable.sync_names(self._folder)
       seed = normals.system_seed() if noise_seed is None else normals.fixed_seed(noise_seed)
       durable.write(secret, {'seed': seed.hex(), _ORIGIN: origin, **self._facts()})
-      self._identify(secret)
       return seed
     try:
       about = durable.read(secret)
@@ -255,12 +262,13 @@ class NoiseRows:
         )
     if noise_seed is not None and seed != normals.fixed_seed(noise_seed):
       raise ValueError(f'{self._folder} has the noise of another noise_seed; name another folder')
-    if not marked.exists():
-      raise mark.LostStateError(
-        f'{marked} is gone, which alone says which rows of noise were used; name another folder'
-      )
-    self._open_mark(marked)
-    if self._opened().released() is None:
+    if not self._is_shared:
+      if not marked.exists():
+        raise mark.LostStateError(
+          f'{marked} is gone, which alone says which rows of noise were used; name another folder'
+        )
+      self._mark = mark.MarkFile(marked)
+    if self._opened().record is None:
       raise mark.LostStateError(
         f'{marked} is empty, and alone says which rows of noise were used; name another folder'
       )
@@ -269,28 +277,27 @@ class NoiseRows:
         f'{self._folder} was made {"without a" if noise_seed is not None else "with a"} noise_seed,'
         ' or does not say; go on as it was begun, or name another folder'
       )
-    is_new = not any(self._opened().kept) and not self._released()  # Its process was killed here.
-    if self._opened().is_put_back or self._opened().kept != _identity_of(secret):
-      if not moved and (not is_new or self._opened().is_put_back):
-        raise mark.LostStateError(
-          f'{self._folder} is a copy, or was put back from a backup: rows of noise may have been'
-          ' used since, and would repeat. If it was only moved, and nobody used it since, give'
-          ' moved=True'
-        )
-      self._identify(secret)
     return seed
 
-  def _open_mark(self, path: pathlib.Path) -> None:
-    try:
-      self._mark = mark.MarkFile(path)
-    except ValueError as error:
-      raise mark.LostStateError(str(error)) from error
-
-  def _identify(self, secret: pathlib.Path) -> None:
-    """Records in the mark which file of the seed it belongs to."""
-    opened = self._opened()
-    opened.kept = _identity_of(secret)
-    opened.mark_released(self._released())
+  def _check_not_copied(self, moved: bool) -> None:
+    """Records which file of the seed belongs to the mark; LostStateError if it was another one."""
+    opened, own = self._opened(), _identity_of(self._folder / _SECRET_NAME)
+    stated = opened.record.seed_file if opened.record else (0, 0)
+    is_new = not any(stated) and not opened.num_rounds  # Or its process was killed before.
+    # A process that was held up as it wrote the mark, and ended there, gave no row of it out.
+    most = mark.TOLERANCE if self._known[0] == opened.num_rounds else _HELD_UP
+    was_put_back = opened.late > most
+    if (stated == own or is_new) and not was_put_back:
+      if is_new:
+        opened.write(seed_file=own)
+    elif moved:
+      opened.write(seed_file=own)
+    else:
+      raise mark.LostStateError(
+        f'{self._folder} is a copy, or was put back from a backup: rows of noise may have been'
+        ' used since, and would repeat. If it was only moved, and nobody used it since, give'
+        ' moved=True'
+      )
 
   def _facts(self) -> dict[str, str | int]:
     """Returns what determines the rows beside the seed."""

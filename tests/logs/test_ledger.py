@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import fcntl
 import hashlib
 import os
 import pathlib
@@ -50,7 +51,7 @@ def test_readers_take_the_ledger_until_the_log_is_closed(tmp_path):
   path = tmp_path / 'log.parquet'
   log = write(path)
   assert not path.exists()
-  for given in (path, tmp_path, tmp_path / '*.parquet'):
+  for given in (path, tmp_path, str(tmp_path / '*.parquet')):
     assert files.rows(given) == ROWS
   before = log_lib.read_log(path)
   log.append(4, ['later'], 200)
@@ -62,9 +63,10 @@ def test_readers_take_the_ledger_until_the_log_is_closed(tmp_path):
     keys.VERSION_KEY: '2',
     keys.NUM_ROUNDS_KEY: '5',
     keys.CHAIN_KEY: log.digest,
+    keys.RUN_KEY: log.run,
   }
-  assert sorted(os.listdir(tmp_path)) == ['log.ledger', 'log.parquet']
-  for given in (path, tmp_path, tmp_path / '*.parquet'):
+  assert sorted(os.listdir(tmp_path)) == ['log.ledger', 'log.mark', 'log.parquet']
+  for given in (path, tmp_path, str(tmp_path / '*.parquet')):
     assert files.rows(given) == [*ROWS, (4, 'later')]
   with pytest.raises(ValueError, match='was closed'):
     log.append(5, ['a'], 200)
@@ -83,7 +85,7 @@ def test_a_closed_log_is_continued_from_its_ledger(tmp_path):
     assert not path.exists()
   assert files.rows(path) == [*ROWS, (4, 'z')]
   path.write_bytes(content)  # An old one is put back.
-  with pytest.raises(refusals.LogError, match='other rounds than .*put the newest of both back'):
+  with pytest.raises(refusals.LogError, match='another log than log.ledger.*put the newest of both back'):
     opened(path)
   ledger.path_of(path).unlink()
   with pytest.raises(refusals.LogError, match='its log.ledger is gone'):
@@ -92,20 +94,38 @@ def test_a_closed_log_is_continued_from_its_ledger(tmp_path):
 
 def test_one_process_at_a_time(tmp_path):
   path = tmp_path / 'log.parquet'
-  first, second = opened(path), opened(path)
-  first.append(0, ['a'], 1)
-  for call in (lambda: opened(path), lambda: second.append(0, ['b'], 1)):
-    with pytest.raises(ValueError, match='log.ledger is held by another process'):
-      call()
-  assert log_lib.read_log(path).num_rounds == 1  # Readers take no lock away.
-  with pytest.raises(ValueError, match='held by another process'):
-    opened(path)
+  first = write(path, [['a']])
+  for _ in range(2):
+    with pytest.raises(ValueError, match='in use by another process, or by this one'):
+      opened(path)
+    assert log_lib.read_log(path).num_rounds == 1  # Readers take no lock away.
   first.close()
-  with pytest.raises(ValueError, match='begun by another writer; open the log again'):
-    second.append(0, ['b'], 1)
-  second.close()
   with opened(path) as third:
     assert third.cohort(0).tolist() == ['a']
+
+
+def test_readers_leave_the_locks_of_a_writer_in_their_process(tmp_path, monkeypatch):
+  """Also where locks go with the first descriptor that is closed, as on network file systems."""
+  monkeypatch.setattr(fcntl, 'flock', fcntl.lockf)
+  path = tmp_path / 'log.parquet'
+  log = write(path)
+  assert files.rows(path) == files.rows(ledger.path_of(path)) == ROWS
+  other = f"""
+import fcntl, sqlite3, sys
+import fl_dpftrl as dpftrl
+fcntl.flock = fcntl.lockf
+try:
+  dpftrl.LogWriter({str(path)!r})
+except ValueError as error:
+  assert 'in use' in str(error)
+try:
+  sqlite3.connect({str(ledger.path_of(path))!r}, timeout=0).execute('SELECT * FROM rounds').fetchall()
+except sqlite3.OperationalError as error:
+  sys.exit(7 if 'locked' in str(error) else str(error))"""
+  assert subprocess.run([sys.executable, '-c', other], check=False).returncode == 7
+  log.append(4, ['z'], 1)
+  log.close()
+  assert files.rows(path) == [*ROWS, (4, 'z')]
 
 
 def test_a_fork_neither_appends_nor_closes(tmp_path):
@@ -152,22 +172,183 @@ def test_digests_are_chained_as_documented(tmp_path, cohorts):
   assert opened(path).digest == chain.hex()
 
 
-def test_a_copy_of_an_open_ledger_without_its_newest_rounds_is_refused(tmp_path):
-  path, copies = tmp_path / 'log.parquet', [tmp_path / 'whole', tmp_path / 'half']
+def refused(path, words):
+  """Asserts that neither a reader nor a writer takes a log, or the ledger."""
+  for name in {path, ledger.path_of(path)}:
+    if name.exists() or name == path:
+      with pytest.raises(ValueError, match=words) as raised:
+        log_lib.read_log(name)
+      assert '\n' not in str(raised.value) and len(str(raised.value)) <= 300 + len(str(path))
+  with pytest.raises(ValueError, match=words):
+    opened(path)
+
+
+def copied(path, folder, *suffixes):
+  folder.mkdir(exist_ok=True)
+  for suffix in suffixes:
+    shutil.copy(path.with_suffix(suffix), folder)
+  return folder / path.name
+
+
+WHOLE = ('.ledger', '.ledger-wal', '.mark')
+
+
+def test_a_copy_of_an_open_ledger_has_all_of_it_or_is_refused(tmp_path):
+  path = tmp_path / 'log.parquet'
   log = write(path)
-  for copy in copies:
-    copy.mkdir()
-    for file in tmp_path.glob('log.ledger*'):
-      if copy.name == 'whole' or not file.name.endswith('-wal'):
-        shutil.copy(file, copy)
-  whole, half = (copy / 'log.parquet' for copy in copies)
-  for read in (lambda: opened(half), lambda: log_lib.read_log(half)):
-    with pytest.raises(refusals.LogError, match='without log.ledger-wal, which has its newest'):
-      read()
+  whole = copied(path, tmp_path / 'whole', *WHOLE)
+  refused(copied(path, tmp_path / 'half', '.ledger', '.mark'), 'has 0 rounds, .*that 4 were begun')
+  refused(copied(path, tmp_path / 'bare', '.ledger', '.ledger-wal'), 'log.mark, which says how many')
+  refused(copied(path, tmp_path / 'gone', '.mark'), 'no such file|log.ledger is gone')
   assert files.rows(whole) == ROWS and opened(whole).num_rounds == 4
   log.close()
-  shutil.copy(ledger.path_of(path), half.parent)  # Now it has all.
+  half = copied(path, tmp_path / 'half', '.ledger')  # Now it has all.
   assert files.rows(half) == ROWS and opened(half).num_rounds == 4
+
+
+@pytest.mark.parametrize('reserve', [1, 3])
+def test_a_damaged_write_ahead_log_is_no_absence_of_rounds(tmp_path, reserve):
+  path = tmp_path / 'log.parquet'
+  log = opened(path)
+  for t in range(0, 24, reserve):
+    log.reserve(t, [[f'{t + i}', 'a'] for i in range(reserve)], 100)
+  rows = files.rows(path)
+  kept = copied(path, tmp_path / 'kept', *WHOLE)
+  content = pathlib.Path(f'{ledger.path_of(kept)}-wal').read_bytes()
+  rng = np.random.default_rng(3)
+  changes = [b'', content[: len(content) // 2], *(content[:n] for n in (1, 31, 32, 4000))]
+  changes += [content[:-1], content[: -4096 - 24]]
+  for bit in rng.choice(8 * len(content), 60, replace=False).tolist():
+    changed = bytearray(content)
+    changed[bit // 8] ^= 1 << bit % 8
+    changes.append(bytes(changed))
+  refusals_seen = 0
+  for change in changes:
+    copy = copied(kept, tmp_path / 'copy', *WHOLE)
+    pathlib.Path(f'{ledger.path_of(copy)}-wal').write_bytes(change)
+    try:
+      assert files.rows(copy) == rows
+    except refusals.LogError as error:
+      assert 'put the newest back' in str(error) or 'damaged' in str(error)
+      refused(copy, 'put the newest back|damaged')
+      refusals_seen += 1
+    else:
+      with opened(copy) as again:
+        assert again.num_rounds == 24
+    shutil.rmtree(copy.parent)
+  assert refusals_seen > 40
+
+
+def test_an_older_log_beside_a_newer_ledger_is_refused(tmp_path):
+  path = tmp_path / 'log.parquet'
+  write(path).close()
+  old = path.read_bytes()
+  with opened(path) as log:
+    log.append(4, ['z'], 500)
+    path.write_bytes(old)
+    for name in (path, ledger.path_of(path), tmp_path):
+      with pytest.raises(refusals.LogError, match='put the newest of both back'):
+        log_lib.read_log(name)
+  for _ in range(2):
+    refused(path, 'put the newest of both back')
+  ledger.path_of(path).unlink()  # The mark says the same.
+  with pytest.raises(refusals.LogError, match='another log than log.mark beside it'):
+    log_lib.read_log(path)
+  ledger.mark_of(path).unlink()
+  assert files.rows(path) == ROWS  # A log that was sent alone.
+
+
+def test_a_ledger_or_mark_of_another_run_is_refused(tmp_path):
+  """Of the same claim, and also of the same cohorts."""
+  path = tmp_path / 'log.parquet'
+  write(path, COHORTS[:2]).close()
+  path.unlink()
+  others = tmp_path / 'others'
+  others.mkdir()
+  other = others / 'log.parquet'
+  write(other).close()
+  for suffix in ('.ledger', '.mark'):
+    aside = path.with_suffix(suffix).read_bytes()
+    shutil.copy(other.with_suffix(suffix), tmp_path)
+    refused(path, 'is of another run than log.mark beside it')
+    path.with_suffix(suffix).write_bytes(aside)
+  shutil.copy(other, path)
+  refused(path, 'another log than log.ledger')
+
+
+def test_a_mark_that_is_gone_damaged_or_older_is_told(tmp_path):
+  path = tmp_path / 'log.parquet'
+  write(path, COHORTS[:1]).close()
+  old = ledger.mark_of(path).read_bytes()
+  with opened(path) as log:
+    for t in range(1, 4):
+      log.append(t, COHORTS[t], 100 + t)
+  path.unlink()
+  content = ledger.mark_of(path).read_bytes()
+  for change, words in (
+    (None, 'which says how many rounds it must have, is gone'),
+    (b'', 'which says how many rounds it must have, is gone or empty'),
+    (b'x', 'log.mark is damaged, and only it says'),
+    (bytes(len(content)), 'log.mark is damaged, and only it says'),
+  ):
+    ledger.mark_of(path).unlink(missing_ok=True)
+    if change is not None:
+      ledger.mark_of(path).write_bytes(change)
+    refused(path, words)
+  ledger.mark_of(path).write_bytes(old)
+  with pytest.raises(refusals.LogError, match='is older than log.ledger, by more than one write'):
+    opened(path)
+  ledger.mark_of(path).write_bytes(content)
+  assert opened(path).num_rounds == 4
+
+
+def test_a_path_that_is_there_is_no_pattern(tmp_path):
+  """Neither a folder whose name reads as one, nor the log of a run in it that is gone."""
+  for name in ('seed=1', 'seed=[1]'):
+    (tmp_path / name).mkdir()
+  write(tmp_path / 'seed=1' / 'log.parquet').close()
+  own = tmp_path / 'seed=[1]' / 'log.parquet'
+  for name in (own, str(own)):
+    with pytest.raises(refusals.LogError, match='no such file'):
+      log_lib.read_log(name)
+  log = write(own, [['z']])
+  for name in (own, str(own), str(own.with_name('*.parquet'))):
+    assert files.rows(name) == [(0, 'z')]
+  log.close()
+  assert files.rows(str(own)) == [(0, 'z')]
+  shutil.rmtree(own.parent)
+  with pytest.raises(refusals.LogError, match='no such file'):
+    log_lib.read_log(own)
+
+
+ENDS = {
+  'end': '',
+  'exit': 'sys.exit(3)',
+  'exception': '1 / 0',
+  'memory': 'raise MemoryError',
+  'interrupt': 'os.kill(os.getpid(), signal.SIGINT)',
+  'termination': 'os.kill(os.getpid(), signal.SIGTERM)',
+  'hangup': 'os.kill(os.getpid(), signal.SIGHUP)',
+  'kill': 'os.kill(os.getpid(), signal.SIGKILL)',
+  'at once': 'os._exit(1)',
+  'thread': 'threading.Thread(target=log.append, args=(log.num_rounds, ["b"], 1)).start()',
+  'forgotten': 'del log; gc.collect()',
+  'cycle': 'cycle = [log]; cycle.append(cycle); del log, cycle',
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('end', ENDS)
+def test_a_process_that_ends_in_any_way_can_go_on(end, tmp_path):
+  path = tmp_path / 'log.parquet'
+  imports = 'import gc, signal, threading'
+  for t in range(3):
+    program(f'{imports}\nlog.append(log.num_rounds, ["a"], 1)\n{ENDS[end]}', path)
+    rows = files.rows(path)
+    assert rows[-1][0] >= t and [row for row in rows if row[1] == 'a']
+  with ledger.LogWriter(path) as log:
+    assert log.num_rounds == (6 if end == 'thread' else 3)
+  assert len(files.rows(path)) == log.num_rounds
 
 
 def test_a_ledger_that_could_not_be_closed_keeps_its_write_ahead_log(tmp_path):
@@ -189,6 +370,8 @@ def test_a_changed_round_or_claim_is_refused(tmp_path):
   path = tmp_path / 'log.parquet'
   for change in (
     "UPDATE rounds SET ids = 'zz' WHERE round = 2",
+    "UPDATE rounds SET ids = x'6162' WHERE round = 2",
+    "UPDATE rounds SET kind = 5, num_devices = 'x' WHERE round = 2",
     'UPDATE rounds SET chain = zeroblob(32) WHERE round = 0',
     'UPDATE rounds SET num_devices = 0 WHERE round = 3',
     'DELETE FROM rounds WHERE round = 1',
@@ -200,10 +383,9 @@ def test_a_changed_round_or_claim_is_refused(tmp_path):
     with sqlite3.connect(ledger.path_of(path)) as database:
       database.execute(change)
     database.close()
-    for read in (lambda: opened(path), lambda: log_lib.read_log(path)):
-      with pytest.raises(refusals.LogError, match='is damaged; put a copy back'):
-        read()
-    ledger.path_of(path).unlink()
+    refused(path, 'is damaged; put a copy back')
+    for file in tmp_path.iterdir():
+      file.unlink()
 
 
 @pytest.mark.slow
@@ -304,6 +486,7 @@ def test_a_ledger_of_another_run_is_not_continued(tmp_path):
 
 def test_one_log_has_the_same_bytes_however_it_came_about(tmp_path, monkeypatch):
   monkeypatch.setattr(schema, 'ROW_GROUP', 70)
+  monkeypatch.setattr(ledger.secrets, 'token_bytes', bytes)
   ids, written = [f'device-{i}' for i in range(500)], []
   for stops in ((), (11,), (3, 3, 19)):
     path = tmp_path / f'{len(stops)}' / 'log.parquet'

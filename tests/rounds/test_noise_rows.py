@@ -203,19 +203,18 @@ def test_lost_files_are_told(name, content, message, tmp_path):
 def test_a_torn_record_leaves_the_one_before(tmp_path):
   path = tmp_path / 'used'
   marked = mark.MarkFile(path)
-  assert marked.released() is None
+  assert marked.record is None and mark.read(path) is None
   for rows in (1, 2, 4, 6):
-    marked.kept = (rows * 10, -7)
-    marked.mark_released(rows)
+    marked.write(num_rounds=rows, head=bytes([rows] * 32), run=b'r' * 16, seed_file=(rows, -7))
   marked.close()
   content = path.read_bytes()
-  for byte in {*range(52), *range(4090, len(content))}:
+  for byte in {*range(110), *range(4090, len(content))}:
     changed = bytearray(content)
     changed[byte] ^= 0xFF
     path.write_bytes(changed)
-    marked = mark.MarkFile(path)
-    assert (marked.released(), *marked.kept) in ((6, 60, -7), (4, 40, -7))
-    marked.close()
+    record = mark.read(path)
+    assert record.num_rounds in (4, 6) and record.seed_file == (record.num_rounds, -7)
+    assert record.head == bytes([record.num_rounds] * 32) and record.run == b'r' * 16
 
 
 @pytest.mark.parametrize('end', ['given', 'skipped', 'reserved'])

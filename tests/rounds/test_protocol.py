@@ -32,28 +32,52 @@ class Killed(BaseException):
   """The end of the process, after which nothing more is written."""
 
 
-class Disk:
-  """Counts writes, and ends the process before or after one of them."""
+class File:
+  """What a file had when it was synced."""
 
-  def __init__(self, patch: pytest.MonkeyPatch):
+  def __init__(self, synced: bytes = b''):
+    self.synced = synced
+
+
+class Disk:
+  """Counts writes, ends the process before or after one of them, and remembers what was synced.
+
+  After a loss of power a file has what it had at its last sync, and a folder the names that it had
+  at its own. SQLite syncs at the end of a transaction, with the name of its write-ahead log.
+
+  Args:
+    top: folder whose files are on the disk.
+    forgets: says of a path that its syncs do nothing, as if they were left out of the code.
+  """
+
+  def __init__(self, patch: pytest.MonkeyPatch, top: pathlib.Path, forgets=lambda path: False):
     self.left: int | None = None
     self.is_dead, self._after = False, False
-    self._unsynced: dict[str, bytes] = {}  # By path: what a loss of power leaves.
+    self._top, self._forgets = top, forgets
+    self.settle()
     for name in WRITES:
       patch.setattr(os, name, self._counted(self._remembered(name, getattr(os, name))))
     disk = self
 
     class Connection(sqlite3.Connection):
+      path = ''
+
       def execute(self, *args):
-        if args[0].startswith('PRAGMA user_version'):  # As it is closed, no part of a kill.
-          return super().execute(*args)
-        return disk._counted(super().execute)(*args)
+        result = disk._counted(super().execute)(*args)
+        if args[0] == 'COMMIT' or 'checkpoint' in args[0]:
+          disk._sync_database(self)
+        return result
 
       def executemany(self, *args):
         return disk._counted(super().executemany)(*args)
 
-    connect = sqlite3.connect
-    patch.setattr(sqlite3, 'connect', lambda *a, **k: connect(*a, **{**k, 'factory': Connection}))
+    def connect(path, **settings):
+      connection = connect_to(path, **settings, factory=Connection)
+      connection.path = str(path)
+      return connection
+
+    connect_to = sqlite3.connect
+    patch.setattr(sqlite3, 'connect', connect)
 
   def kill(self, writes: int, after: bool) -> None:
     self.left, self._after = writes, after
@@ -61,22 +85,79 @@ class Disk:
   def restart(self) -> None:
     self.left, self.is_dead = None, False
 
+  def settle(self) -> None:
+    """Syncs all there is."""
+    self._files: dict[str, File] = {}
+    self._names: dict[str, dict[str, File | None]] = {}  # Of folders.
+    for path in self._top.rglob('*'):
+      if path.is_file():
+        self._files[str(path)] = File(path.read_bytes())
+    for path in (self._top, *self._top.rglob('*')):
+      if path.is_dir():
+        self._sync_names(str(path))
+
+  def tree(self) -> dict[pathlib.Path, bytes | None]:
+    """The files, and folders, that there are."""
+    paths = self._top.rglob('*')
+    return {path: None if path.is_dir() else path.read_bytes() for path in paths}
+
+  def put(self, tree: dict[pathlib.Path, bytes | None]) -> None:
+    """Changes what is not as in a tree."""
+    for path in sorted(self._top.rglob('*'), reverse=True):
+      if path not in tree:
+        path.rmdir() if path.is_dir() else path.unlink()
+    for path, content in sorted(tree.items()):
+      if content is None:
+        path.mkdir(exist_ok=True)
+      elif not path.exists() or path.read_bytes() != content:
+        path.write_bytes(content)
+
   def lose_power(self) -> None:
-    """Takes back what was written into files, and not synced since."""
-    for path, content in self._unsynced.items():
-      if os.path.exists(path):
-        pathlib.Path(path).write_bytes(content)
-    self._unsynced.clear()
+    """Takes back whatever was not synced."""
+    tree, folders = dict[pathlib.Path, bytes | None](), [str(self._top)]
+    for folder in folders:
+      for name, file in self._names.get(folder, {}).items():
+        path = os.path.join(folder, name)
+        tree[pathlib.Path(path)] = None if file is None else file.synced
+        folders += [path] if file is None else []
+    self.put(tree)
+    self.settle()
+
+  def _file(self, path: str) -> File:
+    return self._files.setdefault(path, File())
+
+  def _sync_names(self, folder: str) -> None:
+    entries = {entry.name: entry for entry in os.scandir(folder)}
+    self._names[folder] = {
+      name: None if entry.is_dir() else self._file(entry.path) for name, entry in entries.items()
+    }
+
+  def _sync(self, path: str) -> None:
+    if not self._forgets(path):
+      if os.path.isdir(path):
+        self._sync_names(path)
+      elif os.path.exists(path):
+        self._file(path).synced = pathlib.Path(path).read_bytes()
+
+  def _sync_database(self, connection) -> None:
+    if sqlite3.Connection.execute(connection, 'PRAGMA synchronous').fetchone()[0] > 1:
+      log = f'{connection.path}-wal'
+      for path in (connection.path, log):
+        self._sync(path)
+      if os.path.exists(log) and not self._forgets(log):
+        names = self._names.setdefault(os.path.dirname(log), {})
+        names[os.path.basename(log)] = self._file(log)
 
   def _remembered(self, name, write):
-    def call(descriptor, *args, **kwargs):
-      if name in ('pwrite', 'fsync', 'fdatasync'):
-        path = os.readlink(f'/proc/self/fd/{descriptor}')
-        if name == 'pwrite':
-          self._unsynced.setdefault(path, pathlib.Path(path).read_bytes())
-        else:
-          self._unsynced.pop(path, None)
-      return write(descriptor, *args, **kwargs)
+    def call(first, *args, **kwargs):
+      result = write(first, *args, **kwargs)
+      if name in ('fsync', 'fdatasync'):
+        self._sync(os.readlink(f'/proc/self/fd/{first}'))
+      elif name in ('rename', 'replace'):
+        self._files[str(args[0])] = self._files.pop(str(first), File())
+      elif name == 'unlink':
+        self._files.pop(str(first), None)
+      return result
 
     return call
 
@@ -142,6 +223,7 @@ class Aggregator:
   def abandon(self) -> None:
     """Leaves what the end of the process would leave."""
     self._aggregator._rows.close()
+    self._aggregator._guard.log.release()
 
 
 class Loop:
@@ -181,19 +263,23 @@ class Loop:
 
   def abandon(self) -> None:
     self._rows.close()
+    self._guard.log.release()
 
 
 class Protocol(stateful.RuleBasedStateMachine):
   """What may befall a run, and what has to hold of it."""
 
   kind: type[Aggregator] | type[Loop]
+  forgets = staticmethod(lambda path: False)
 
   def __init__(self):
     super().__init__()
     self.ends = contextlib.ExitStack()
     self.top = pathlib.Path(self.ends.enter_context(tempfile.TemporaryDirectory()))
-    self.disk = Disk(self.ends.enter_context(pytest.MonkeyPatch.context()))
-    self.folder = self.top / 'run'
+    patch = self.ends.enter_context(pytest.MonkeyPatch.context())
+    self.folder = self.top / 'disk' / 'run'
+    self.folder.parent.mkdir()
+    self.disk = Disk(patch, self.folder.parent, self.forgets)
     self.run = None
     self.is_open_round, self.made = False, False
     self.begun: list[list[str]] = []  # The cohorts of all rounds.
@@ -214,18 +300,18 @@ class Protocol(stateful.RuleBasedStateMachine):
     self.die()  # Once no frame of the call is left.
     return None
 
-  def die(self) -> None:
+  def die(self, lose_power=False) -> None:
+    tree = self.disk.tree()
     if self.run is not None:
       self.run.abandon()
     self.run, self.is_open_round = None, False
     gc.collect()  # Descriptors, and with them locks, go as with the process.
     self.disk.restart()
+    self.disk.lose_power() if lose_power else self.disk.put(tree)
 
-  @stateful.precondition(lambda self: self.run is not None)
   @stateful.rule()
   def lose_power(self):
-    self.die()
-    self.disk.lose_power()
+    self.die(lose_power=True)
 
   @stateful.precondition(lambda self: self.run is not None)
   @stateful.rule()
@@ -365,7 +451,7 @@ class Protocol(stateful.RuleBasedStateMachine):
       try:
         run = self.kind(self.folder)
       except ValueError as error:
-        assert any(words in str(error) for words in ('lack', 'without the whole', 'put the newest'))
+        assert any(words in str(error) for words in ('lack', 'put back', 'put the newest'))
       else:
         assert all(t < num_rounds for t in self.released)
         assert run.next_round == num_rounds
@@ -387,22 +473,31 @@ class Protocol(stateful.RuleBasedStateMachine):
   @contextlib.contextmanager
   def put_back(self, copy, wanted):
     """Puts a part of a copy in the place of the newest, for the block unless it is kept."""
-    aside = self.top / 'aside'
-    aside.mkdir()
-    kept = []
-    for name in filter(wanted, os.listdir(self.folder)):
-      (self.folder / name).rename(aside / name)
+    aside, kept = self.top / 'aside', []
+    if wanted(NOISE):  # A file that is renamed has another time.
+      aside.mkdir()
+      (self.folder / NOISE).rename(aside / NOISE)
+    else:
+      self.folder.rename(aside)
+      self.folder.mkdir()
+      if (aside / NOISE).exists():
+        (aside / NOISE).rename(self.folder / NOISE)
     for name in filter(wanted, os.listdir(copy)):
       copied = shutil.copytree if (copy / name).is_dir() else shutil.copy2
       copied(copy / name, self.folder / name)
     yield lambda: kept.append(True)
-    if not kept:
-      for name in filter(wanted, os.listdir(self.folder)):
-        path = self.folder / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-      for name in os.listdir(aside):
-        (aside / name).rename(self.folder / name)
-    shutil.rmtree(aside)
+    if kept:
+      pass
+    elif wanted(NOISE):
+      shutil.rmtree(self.folder / NOISE)
+      (aside / NOISE).rename(self.folder / NOISE)
+    else:
+      if (self.folder / NOISE).exists():
+        (self.folder / NOISE).rename(aside / NOISE)
+      shutil.rmtree(self.folder)
+      aside.rename(self.folder)
+    shutil.rmtree(aside, ignore_errors=True)
+    self.disk.settle()
 
   # What has to hold at the end.
 
