@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fl_dpftrl.files import mark, paths
+from fl_dpftrl.logs import chain as chain_lib
 from fl_dpftrl.logs import keys, ledger, ledger_reader, limits, refusals
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import reader as reader_lib
@@ -60,7 +61,6 @@ class Shard:
       key: value
       for key, value in self.metadata.items()
       if key == keys.NUM_ROUNDS_KEY or key.startswith(_OWN_PREFIX)
-      if key != keys.CHAIN_KEY
     }
 
 
@@ -90,7 +90,26 @@ class Log:
     return self.shards[0].metadata
 
   def tables(self) -> Iterator[pa.Table]:
-    """Yields checked rows in the order of files; LogError for a faulty row."""
+    """Yields checked rows in the order of files.
+
+    Raises:
+      LogError: for a faulty row; after the last row, where the rows are not those of the digest
+        that the files state.
+    """
+    stated, chain = self.metadata.get(keys.CHAIN_KEY), chain_lib.Chain()
+    for table in self._tables():
+      if stated:
+        chain.add(table)
+      yield table
+    if stated and not chain.in_order:  # As where files are not in the order of their rounds.
+      chain = chain_lib.Chain.of_unordered(self._tables())
+    if stated and chain.digest(self.num_rounds) != stated:
+      raise refusals.LogError(
+        f'{self.shards[0].path}: its rows are not those of its {keys.CHAIN_KEY}: some are missing,'
+        ' added or changed, as by a filter that kept the metadata; take the file as it was written'
+      )
+
+  def _tables(self) -> Iterator[pa.Table]:
     for shard in self.shards:
       yield from (table for table in shard.tables(self.num_rounds) if table.num_rows)
 
