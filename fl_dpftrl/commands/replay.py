@@ -12,7 +12,6 @@ from fl_dpftrl.commands import flags, output, replay_text
 from fl_dpftrl.files import json_files
 from fl_dpftrl.replaying import count, counted, evidence, replay, runs
 from fl_dpftrl.replaying import statement as statement_lib
-from fl_dpftrl.text import messages
 
 if TYPE_CHECKING:
   from fl_dpftrl.reports import setting as setting_lib
@@ -135,11 +134,7 @@ def run(args: argparse.Namespace) -> Replayed:
   for one in opened if args.evidence else ():
     evidence.check_run(one)
   result = replay.replay(opened, **_options(args))
-  for warning in _warnings(result):
-    print(
-      messages.one_line(f'fl-dpftrl: warning: {warning}', limit=replay_text.LONGEST),
-      file=sys.stderr,
-    )
+  replay_text.say_warnings(result)
   return Replayed(result, opened)
 
 
@@ -255,45 +250,6 @@ def _setting(args: argparse.Namespace) -> 'setting_lib.Setting':
     command=flags.command_line('replay', given, args.runs),
     strategy=args.strategy and os.path.basename(args.strategy),
   )
-
-
-def _warnings(result: statement_lib.Statement) -> list[str]:
-  warnings = list(result.warnings)
-  devices = result.num_devices or 0
-  largest = max(result.parts[0].guarantee.deltas)
-  if devices and largest * devices >= 1.0:
-    warnings.append(
-      f'--delta={largest:g} is not below 1 / {devices}, one over the number of devices: such'
-      ' a δ allows all data of a device to be revealed; give a far smaller one'
-    )
-  names = [tuple(file['sha256'] for file in run.log or ()) for run in result.runs]
-  for place, files in enumerate(names):
-    if files and files in names[:place]:
-      warnings.append(
-        f'the log of run {place + 1} is that of run {names.index(files) + 1}, byte for byte;'
-        ' if another run was meant, its loss is missing'
-      )
-  if result.void_reason:
-    warnings.append(f'THE GUARANTEE IS VOID: {result.void_reason}')
-  declared, drawn = result.declared, result.drawn
-  if declared is not None and not declared.holds:
-    difference = (
-      'not every run kept to its own, see the assumptions'
-      if result.several
-      else f'at least {declared.participation.min_sep} rounds apart and at most'
-      f' {declared.participation.max_participations}'
-      f' participations were allowed, the log has {result.min_sep} and'
-      f' {result.max_participations}'
-    )
-    warnings.append(
-      f'THE DECLARED SCHEMA DOES NOT HOLD: {difference}; the declared figures are void'
-    )
-  if drawn is not None and not drawn.holds:
-    warnings.append(
-      f'THE LOG CONTRADICTS --sampling={drawn.scheme}, so nothing is'
-      f' guaranteed under {drawn.name}: {drawn.reason}'
-    )
-  return warnings
 
 
 def show(result: Replayed) -> str:

@@ -1,5 +1,7 @@
 """Text output of the `replay` command."""
 
+import sys
+
 from fl_dpftrl.replaying import exposure, statement
 from fl_dpftrl.text import messages, rounding
 
@@ -38,6 +40,51 @@ def text(result: statement.Statement) -> str:
     names = messages.one_line(', '.join(result.not_private_metrics), limit=LONGEST)
     lines += ['', f'metrics without the noise, which nothing here covers: {names}']
   return '\n'.join(lines)
+
+
+def say_warnings(result: statement.Statement) -> None:
+  """Prints what a reader should know of the logs, on stderr."""
+  for warning in _warnings(result):
+    print(messages.one_line(f'fl-dpftrl: warning: {warning}', limit=LONGEST), file=sys.stderr)
+
+
+def _warnings(result: statement.Statement) -> list[str]:
+  warnings = list(result.warnings)
+  devices = result.num_devices or 0
+  largest = max(result.parts[0].guarantee.deltas)
+  if devices and largest * devices >= 1.0:
+    warnings.append(
+      f'--delta={largest:g} is not below 1 / {devices}, one over the number of devices: such'
+      ' a δ allows all data of a device to be revealed; give a far smaller one'
+    )
+  names = [tuple(file['sha256'] for file in run.log or ()) for run in result.runs]
+  for place, files in enumerate(names):
+    if files and files in names[:place]:
+      warnings.append(
+        f'the log of run {place + 1} is that of run {names.index(files) + 1}, byte for byte;'
+        ' if another run was meant, its loss is missing'
+      )
+  if result.void_reason:
+    warnings.append(f'THE GUARANTEE IS VOID: {result.void_reason}')
+  declared, drawn = result.declared, result.drawn
+  if declared is not None and not declared.holds:
+    difference = (
+      'not every run kept to its own, see the assumptions'
+      if result.several
+      else f'at least {declared.participation.min_sep} rounds apart and at most'
+      f' {declared.participation.max_participations}'
+      f' participations were allowed, the log has {result.min_sep} and'
+      f' {result.max_participations}'
+    )
+    warnings.append(
+      f'THE DECLARED SCHEMA DOES NOT HOLD: {difference}; the declared figures are void'
+    )
+  if drawn is not None and not drawn.holds:
+    warnings.append(
+      f'THE LOG CONTRADICTS --sampling={drawn.scheme}, so nothing is'
+      f' guaranteed under {drawn.name}: {drawn.reason}'
+    )
+  return warnings
 
 
 def _closest(result: statement.Statement) -> str:

@@ -2,7 +2,7 @@
 
 import argparse
 
-from fl_dpftrl.commands import flags, output
+from fl_dpftrl.commands import flags, output, replay_text
 from fl_dpftrl.replaying import evidence
 from fl_dpftrl.text import messages
 
@@ -23,7 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> evidence.Verification:
   """Verifies the evidence."""
   say = output.Progress('verify').say
-  return evidence.verify(args.folder, model=args.model, progress=say)
+  result = evidence.verify(args.folder, model=args.model, progress=say)
+  if result.statement is not None:
+    replay_text.say_warnings(result.statement)
+  return result
 
 
 def verdict(args: argparse.Namespace, result: evidence.Verification) -> tuple[int, str] | None:

@@ -171,7 +171,12 @@ class Claim:
     return {keys.CLAIM_KEY: text, keys.CLAIM_DIGEST_KEY: digest}
 
   def save(self, folder: pathlib.Path) -> None:
-    """Writes the files of strategy and claim into the folder of a run, unless they are there."""
+    """Writes the files of strategy and claim into the folder of a run, unless they are there.
+
+    ValueError for a file of another claim.
+    """
+    if (folder / NAME).exists():
+      check_file(folder / NAME, self.to_json())
     if not (folder / files.NAME).exists():
       # A strategy file has figures for some schema; without one, for a single round.
       schema = self.schema or schemas.MinSep(1, 1)
@@ -283,6 +288,17 @@ def read(metadata: Mapping[str, str]) -> json_files.Object | None:
       f'the claim in the metadata of the log is not of {keys.CLAIM_DIGEST_KEY}'
     )
   return document
+
+
+def check_file(path: pathlib.Path, stated: json_files.Object) -> None:
+  """Raises ValueError for the file of another claim than the one that the log of a run states."""
+  document = json_files.read(path)
+  if not isinstance(document, dict) or document.keys() != _FIELDS:
+    raise ValueError(f'{path}: a claim must have {", ".join(sorted(_FIELDS))}')
+  if other := list(differences(stated, document)):
+    raise ValueError(
+      f'{path}: the run has the {"; ".join(other[:_SAID])}: put its claim back, or remove this file'
+    )
 
 
 def differences(stated: json_files.Object, own: json_files.Object) -> Iterator[str]:

@@ -25,6 +25,7 @@ from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.replaying import replay as replay_lib
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import statement as statement_lib
+from fl_dpftrl.replaying import void
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages, rounding
 
@@ -55,10 +56,11 @@ class Check(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verification:
-  """Result of the checks of evidence."""
+  """Result of the checks of evidence; `statement` is what log and claim give, None if nothing."""
 
   digest: str
   checks: tuple[Check, ...]
+  statement: statement_lib.Statement | None = None
 
   @property
   def failed(self) -> tuple[str, ...]:
@@ -76,7 +78,8 @@ class Verification:
       {'name': c.name, 'passed': not c.found, 'found': list(c.found), 'detail': c.detail}
       for c in self.checks
     ]
-    return {'passed': self.passed, 'digest': self.digest, 'checks': checks}
+    warnings = list(self.statement.warnings) if self.statement else []
+    return {'passed': self.passed, 'digest': self.digest, 'checks': checks, 'warnings': warnings}
 
 
 def write_evidence(
@@ -206,7 +209,7 @@ def verify(
     path = paths.local(model)
     checks.append(_check('model', lambda: _model(path, asked['model_sha256']), 'the same digest'))
   checks.append(_guarantee(statement, not any(check.found for check in checks)))
-  return Verification(digest=digest, checks=tuple(checks))
+  return Verification(digest=digest, checks=tuple(checks), statement=statement)
 
 
 def check_folder(folder: pathlib.Path) -> None:
@@ -290,7 +293,10 @@ def _run(folder: pathlib.Path, prefix: str, entry: json_files.Object) -> runs_li
   strategy = files.load_strategy(folder / f'{prefix}{files.NAME}')
   document = json_files.read(folder / f'{prefix}{claim_lib.NAME}')
   claim = claim_lib.Claim.from_json(document, strategy)
-  return runs_lib.Run(log=log, claim=claim, stated=claim_lib.read(log.metadata))
+  run = runs_lib.Run(log=log, claim=claim, stated=claim_lib.read(log.metadata))
+  for sentence in void.contradictions(run):
+    raise ValueError(f'{prefix}{claim_lib.NAME}: {sentence}')
+  return run
 
 
 def _replayed(

@@ -141,6 +141,7 @@ def open_folder(folder: str | os.PathLike[str]) -> Run:
   """Opens the run of a folder, which has its log, `participation.*`, and its strategy.json.
 
   A log that states no claim, such as one of another system, has that of the folder's claim.json.
+  ValueError for a claim.json that is not that of the log.
   """
   folder = paths.local(folder)
   if not folder.is_dir():
@@ -153,10 +154,12 @@ def open_folder(folder: str | os.PathLike[str]) -> Run:
   if len(logs) != 1:
     raise ValueError(f'{folder} must hold one log, {_LOG}parquet, and has {len(logs)}')
   strategy = files.resolved(folder / files.NAME)
-  log = log_lib.read_log(folder / logs[0])
-  if claim_lib.read(log.metadata) is not None:
+  log, path = log_lib.read_log(folder / logs[0]), folder / claim_lib.NAME
+  stated = claim_lib.read(log.metadata)
+  if stated is not None:
+    if path.exists():
+      claim_lib.check_file(path, stated)
     return Run.of(log, strategy)
-  path = folder / claim_lib.NAME
   if not path.exists():
     raise ValueError(f'{path} is missing, and the log does not state its claim')
   try:

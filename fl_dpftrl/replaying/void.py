@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import keys
 from fl_dpftrl.logs import layout as layout_lib
@@ -20,12 +19,14 @@ def reason(runs: Sequence[runs_lib.Run]) -> str | None:
 def _reasons(run: runs_lib.Run) -> Iterator[str]:
   if run.claim.void_reason:
     yield run.claim.void_reason
-  if run.stated is not None:
-    yield from _contradictions(run, run.stated)
+  yield from contradictions(run)
 
 
-def _contradictions(run: runs_lib.Run, stated: json_files.Object) -> Iterator[str]:
+def contradictions(run: runs_lib.Run) -> Iterator[str]:
   """Yields what was said of a run against its log, but for schemas that allow more."""
+  stated = run.stated
+  if stated is None:
+    return
   said = run.claim.to_json() | {name: stated[name] for name in ('schema', 'sampling')}
   for sentence in claim_lib.differences(stated, said):
     yield f'the log is of a run with the {sentence}'

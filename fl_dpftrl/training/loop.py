@@ -108,6 +108,7 @@ def run(
     initial = training.process.initialize()
     stored = checkpoints.CheckpointFolder(stored_in, initial)
     with ledger_lib.LogWriter(training.folder / ledger_lib.NAME, training.claim) as log:
+      training.claim.save(training.folder)
       opened = dataclasses.replace(training, log=log)
       return _run(opened, log, stored, initial, observers, published)
 

@@ -161,7 +161,6 @@ def train(
     for observer in watching:
       observer.start(run)
     folder.mkdir(parents=True, exist_ok=True)
-    claim.save(folder)
     last = loop.run(run, watching, published=max(table.rounds, default=-1) + 1)
     weights = run.process.weights(last.state)
   trained = report.write(

@@ -119,6 +119,20 @@ def test_evidence_of_several_runs_and_of_logs_of_other_systems(tmp_path):
   assert wrong(tmp_path / 'two').keys() == {'statement', 'guarantee'}
 
 
+def test_verify_shows_the_warnings_of_the_replay(tmp_path):
+  log = tmp_path / 'log.csv'
+  log.write_text('round,device_id\n0,a\n4,b\n')
+  args = ['replay', '--log', log, '--strategy=identity', '--noise_multiplier=4', '--delta=0.5']
+  shown = lines.run([*args, '--evidence', tmp_path / 'evidence']).stderr.splitlines()
+  warned = [line for line in shown if 'warning: ' in line]
+  done = lines.run(['verify', tmp_path / 'evidence'])
+  assert done.returncode == 0 and len(warned) == 3
+  assert [
+    line.replace(f'{tmp_path / "evidence" / "log-1.csv"}', str(log))
+    for line in done.stderr.splitlines()
+  ] == warned
+
+
 def test_a_folder_that_is_no_evidence_is_refused_in_one_line(folder, tmp_path):
   (tmp_path / 'empty').mkdir()
   with pytest.raises(ValueError, match='empty.* holds no SHA256SUMS: it is no evidence$'):
@@ -175,10 +189,15 @@ def test_each_of_60_random_changes_is_found(written, tmp_path):
   ('statement.json', lambda s: s['asked'].update(group_size=True), 'statement', 'not be True'),
   ('statement.json', lambda s: s['asked']['runs'][0].update(num_rounds=25), 'claim', 'not 25'),
   ('statement.json', lambda s: s['asked']['runs'][0].update(first_round=1), 'statement', ''),
-  ('claim.json', lambda c: c.update(noise_multiplier=2.5), 'statement', ''),
+  ('claim.json', lambda c: c.update(noise_multiplier=4.0), 'claim',
+   'claim.json: the log is of a run with the noise_multiplier 2.0, not 4.0'),
+  ('claim.json', lambda c: c.update(clip_norm=2.0), 'claim', 'the clip_norm'),
+  ('claim.json', lambda c: c['arithmetic'].update(kind='lattice'), 'claim', 'the arithmetic'),
+  ('claim.json', lambda c: c['schema'].update(min_sep=7, max_participations=6), 'claim',
+   'declared schema allows'),
   ('claim.json', lambda c: c.update(schema=None), 'statement', "'declared' is unknown"),
   ('claim.json', lambda c: c['schema'].update(min_sep=5), 'statement', 'declared'),
-  ('claim.json', lambda c: c.update(report_goal=2), 'statement', 'report_goal'),
+  ('claim.json', lambda c: c.update(report_goal=2), 'claim', 'report_goal'),
   ('claim.json', lambda c: c.update(note=FORGED), 'claim', 'a claim must have'),
   ('claim.json', lambda c: c['strategy'].update(sha256='0' * 64), 'claim', 'strategy'),
   ('strategy.json', lambda s: s.update(note=FORGED), 'statement', "'strategy.json.note'"),
@@ -287,7 +306,8 @@ def test_hostile_files_are_found_in_one_line(folder, name, content, told):
   (folder / name).write_text(content)
   done = lines.run(['verify', folder])
   assert done.returncode == 4 and told in done.stdout
-  assert len(done.stderr.splitlines()) == 1 and 'the evidence does not fit' in done.stderr
+  *warnings, last = done.stderr.splitlines()
+  assert 'the evidence does not fit' in last and all('warning: ' in line for line in warnings)
 
 
 def test_what_evidence_cannot_hold_is_refused_before_anything_is_written(tmp_path):

@@ -159,6 +159,11 @@ def test_a_run_under_way_is_read_from_its_folder(folder):
     assert (folder / 'participation.ledger-wal').exists()
     assert runs.open_folder(folder).log.num_rounds == 1
   assert runs.open_folder(folder).claim == claim
+  (folder / 'claim.json').write_text(json.dumps(claim.to_json() | {'noise_multiplier': 4.0}))
+  message = 'claim.json: the run has the noise_multiplier 3.5, not 4.0: put its claim back'
+  for read in (lambda: runs.open_folder(folder), lambda: claim.save(folder)):
+    with pytest.raises(ValueError, match=message):
+      read()
 
 
 @pytest.mark.parametrize('name, content, message', [

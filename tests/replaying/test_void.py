@@ -88,7 +88,7 @@ def fixture_guarded(tmp_path):
   return tmp_path
 
 
-def test_evidence_of_a_guard_s_log_with_other_noise_fails_its_guarantee(guarded):
+def test_evidence_of_a_guard_s_log_with_other_noise_fails_at_its_claim(guarded):
   run = dpftrl.open_run(guarded / 'log.parquet', BLT, noise_multiplier=9.0)
   dpftrl.write_evidence(guarded / 'evidence', run, deltas=1e-6)
-  assert dpftrl.verify(guarded / 'evidence').failed == ('guarantee',)
+  assert dpftrl.verify(guarded / 'evidence').failed == ('claim', 'statement', 'guarantee')
