@@ -34,7 +34,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from fl_dpftrl.files import durable, mark
 from fl_dpftrl.logs import claim as claim_lib
@@ -312,7 +311,7 @@ class LogWriter:
         ' back'
       )
     if self.path.exists():
-      check_same(self.path, pq.read_metadata(self.path).metadata or {}, self._file, state.metadata())
+      check_same(self.path, schema.stored_metadata(self.path), self._file, state.metadata())
     with _in_one_line(self._file):
       self._database.execute('PRAGMA wal_checkpoint(TRUNCATE)')  # Into the ledger's own file.
     if self.mark.record is None:

@@ -118,7 +118,8 @@ def appending(
   rows = 0
 
   with durable.replacing(path, private=True) as temporary:
-    with pq.ParquetWriter(temporary, kind, **_FORMAT) as file:
+    # Arrow would take a name such as ~/run or run:1 for another place.
+    with temporary.open('wb') as opened, pq.ParquetWriter(opened, kind, **_FORMAT) as file:
 
       def write(table: pa.Table) -> None:
         file.write_table(table.combine_chunks().cast(kind))  # Chunks would show in the pages.
@@ -152,6 +153,15 @@ def opened(path: str, stored: Mapping[str, str]) -> dict[str, str]:
       ' what was changed on purpose with write_log'
     )
   return given
+
+
+def stored_metadata(path: pathlib.Path) -> Mapping[bytes, bytes]:
+  """Returns the metadata of a Parquet file, unchecked; LogError for a damaged one."""
+  with path.open('rb') as file:
+    try:
+      return pq.read_metadata(file).metadata or {}
+    except (pa.ArrowException, OSError) as e:
+      raise refusals.LogError(f'{path}: cannot be read, {e}') from e
 
 
 def with_timestamps(id_type: pa.DataType) -> pa.Schema:

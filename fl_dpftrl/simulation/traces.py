@@ -119,16 +119,15 @@ def read_traces(path: str | os.PathLike[str]) -> Traces:
   """Reads a Parquet table with the columns device, start and end, the last two UTC timestamps."""
   import duckdb  # Slow to load.
 
-  with open(path, 'rb'):  # An error of the system says more than one of the engine.
-    pass
-  try:
-    with duckdb.connect(config=_ENGINE) as engine:
-      columns = engine.execute(_QUERY, [os.fspath(path)]).fetchnumpy()
-  except duckdb.Error as error:
-    raise ValueError(
-      f'{path} must be a Parquet table with the columns device, start and end, the last two'
-      f' timestamps: {messages.one_line(error, limit=100)}'
-    ) from None
+  with open(path, 'rb') as file, duckdb.connect(config=_ENGINE) as engine:
+    opened = f'/dev/fd/{file.fileno()}'  # The engine would take a name for a pattern.
+    try:
+      columns = engine.execute(_QUERY, [opened]).fetchnumpy()
+    except duckdb.Error as error:
+      raise ValueError(
+        f'{path} must be a Parquet table with the columns device, start and end, the last two'
+        f' timestamps: {messages.one_line(str(error).replace(opened, "it"), limit=100)}'
+      ) from None
   for name, column in columns.items():
     if np.ma.is_masked(column):
       raise ValueError(f'{path}: {name} is missing in a row')

@@ -108,6 +108,8 @@ def test_the_division_follows_from_names_and_seed_alone():
 
 @pytest.mark.parametrize('name, content, words', [
   ('a.csv', b'client,words\na,b c\n', '--text_column=text; it has client, words'),
+  ('a.csv', b'client,text,text\na,b c,d e\n', 'more than one column --text_column=text; it has'),
+  ('a.csv', b'client,client,text\na,b,d e\n', 'more than one column --client_column=client'),
   ('a.csv', b'client,text\n"a,b\n', 'a.csv'),
   ('a.csv', b'', 'is empty; it must have a row'),
   ('a.jsonl', b'', 'is empty; it must have a row'),

@@ -1,13 +1,21 @@
 """Addresses of other machines are refused wherever a path is taken, and leave nothing behind."""
 
+import gzip
+import json
 import pathlib
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import fl_dpftrl as dpftrl
+from experiments.stackoverflow.datasets import texts
 from fl_dpftrl.files import durable, paths
 from fl_dpftrl.logs import log
+from fl_dpftrl.simulation import traces
+from tests.commands import lines
+from tests.logs import files
 
 SCHEMA = dpftrl.MinSep(num_rounds=8, min_sep=2)
 CLAIM = dpftrl.Claim(strategy='identity', noise_multiplier=1.0, schema=SCHEMA)
@@ -49,3 +57,59 @@ def test_an_address_is_no_path(name, address, tmp_path, monkeypatch):
 )
 def test_other_paths_stay(path):
   assert paths.local(path) == pathlib.Path(path)
+
+
+# Names that a library of file systems, a shell or an engine of queries would interpret.
+NAMES = ('~/run', '~', 'run:1', 'exp:base/seed:0', 'lr=0.1,seed=[1]', 'a*b?', '%41 #é', 'ram:x')
+
+
+@pytest.fixture(name='at_home')
+def fixture_at_home(tmp_path, monkeypatch):
+  """A home folder of which a path in the current folder must not speak."""
+  (tmp_path / 'home' / 'run').mkdir(parents=True)
+  (tmp_path / 'work').mkdir()
+  monkeypatch.setenv('HOME', str(tmp_path / 'home'))
+  monkeypatch.chdir(tmp_path / 'work')
+  return tmp_path / 'home'
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_a_path_is_the_file_of_that_name(name, at_home):
+  folder = pathlib.Path(name)
+  for t in range(4):  # Continued each second round.
+    if t % 2 == 0:
+      aggregator = dpftrl.PrivateAggregator(
+        'identity', template=np.zeros(2), folder=name, schema=SCHEMA, **NOISE
+      )
+    with aggregator.round(['a', 'b'] if t % 2 else ['c', 'd']) as round_:
+      round_.add(np.ones(2))
+      round_.add(np.ones(2))
+    if t % 2:
+      aggregator.close()
+  log_path = folder / 'participation.parquet'
+  assert len(files.rows(log_path)) == 8 and len(pq.read_table(log_path.open('rb'))) == 8
+  assert log_path.stat().st_mode & 0o777 == 0o600
+  aggregator.report(folder / 'report.html', 1e-6)
+  done = lines.run(['replay', name, '--delta=1e-6', f'--evidence={name}-evidence', '--json'])
+  assert done.returncode == 0 and dpftrl.verify(f'{name}-evidence').passed
+  assert not [*at_home.rglob('*.*'), *pathlib.Path().rglob('.writing-*')]
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_a_table_is_read_from_the_file_of_that_name(name, at_home):
+  folder = pathlib.Path(name)
+  folder.mkdir(parents=True)
+  times = pa.array([0, 3600], pa.timestamp('s', 'UTC'))
+  with (folder / 'times.parquet').open('wb') as file:
+    pq.write_table(pa.table({'device': [1], 'start': times[:1], 'end': times[1:]}), file)
+  assert traces.read_traces(folder / 'times.parquet').owners.size == 1
+  rows = [{'client': f'c{i}', 'text': 'two words'} for i in range(3)]
+  (folder / 'a.jsonl').write_text(''.join(f'{json.dumps(row)}\n' for row in rows))
+  (folder / 'a.csv').write_text('client,text\n' + ''.join(f'c{i},two words\n' for i in range(3)))
+  for suffix in ('jsonl', 'csv'):
+    content = (folder / f'a.{suffix}').read_bytes()
+    (folder / f'a.{suffix}.gz').write_bytes(gzip.compress(content))
+  with (folder / 'a.parquet').open('wb') as file:
+    pq.write_table(pa.Table.from_pylist(rows), file)
+  paths_of_texts = sorted(folder.glob('a.*'))
+  assert len({texts.load(path).digest for path in paths_of_texts}) == 1 and len(paths_of_texts) == 5

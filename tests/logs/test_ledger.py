@@ -417,6 +417,16 @@ def test_any_flipped_bit_is_refused_or_harmless(tmp_path):
   assert refused > 30
 
 
+@pytest.mark.parametrize('keep', [0, 5, 500])
+def test_a_damaged_log_beside_its_ledger_is_refused_in_one_line(tmp_path, keep):
+  path = tmp_path / 'log.parquet'
+  write(path).close()
+  path.write_bytes(path.read_bytes()[:keep])
+  with pytest.raises(refusals.LogError) as raised:
+    opened(path)
+  assert str(raised.value).startswith(f'{path}: cannot be read, ')
+
+
 @pytest.mark.parametrize('content', [b'', b'x', b'SQLite format 3\0' + bytes(500), bytes(5000)])
 def test_what_is_no_ledger_is_refused_in_one_line(tmp_path, content):
   path = tmp_path / 'log.parquet'

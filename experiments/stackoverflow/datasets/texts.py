@@ -7,12 +7,14 @@ and test by a seed.
 """
 
 import collections
+import gzip
 import hashlib
 import itertools
 import os
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -156,9 +158,10 @@ def _of_table(
   for path in files:
     table = _read(path, client_column, text_column)
     for flag, column in (('client_column', client_column), ('text_column', text_column)):
-      if column not in table.column_names:
+      if (number := table.column_names.count(column)) != 1:
         names = messages.one_line(', '.join(table.column_names), limit=100)
-        raise ValueError(f'{path} has no column --{flag}={column}; it has {names}')
+        have = 'more than one' if number else 'no'
+        raise ValueError(f'{path} has {have} column --{flag}={column}; it has {names}')
       if table[column].null_count:
         raise ValueError(f'{path}: {table[column].null_count} rows have no --{flag}={column}')
     kind = table.schema.field(text_column).type
@@ -210,30 +213,39 @@ def _read(path: pathlib.Path, client_column: str, text_column: str) -> pa.Table:
   if not path.is_file():
     raise ValueError(f'{path} is neither a folder nor a file')
   try:
-    if path.suffix == '.parquet':
-      file = pa_parquet.ParquetFile(path)
-      wanted = {client_column, text_column} & set(file.schema_arrow.names)
-      whole = len(wanted) == len({client_column, text_column})
-      return file.read(columns=sorted(wanted)) if whole else file.schema_arrow.empty_table()
-    if path.name.endswith(_JSON):
-      first = None
-      for client, text in _JSON_KINDS:
-        schema = pa.schema([(client_column, client), (text_column, text)])
-        parsing = pa_json.ParseOptions(schema, False, unexpected_field_behavior='ignore')
-        try:
-          return pa_json.read_json(path, parse_options=parsing)
-        except pa.ArrowInvalid as problem:
-          first = first or problem
-      raise first
-    if path.name.endswith(_CSV):
-      text = {client_column: pa.string(), text_column: pa.string()}
-      return pa_csv.read_csv(
-        path,
-        parse_options=pa_csv.ParseOptions(newlines_in_values=True),
-        convert_options=pa_csv.ConvertOptions(column_types=text),
-      )
-  except (pa.ArrowException, OSError) as problem:
+    # Arrow would take a name such as ~/a.csv or run:1 for another place.
+    with path.open('rb') as opened:
+      return _table(path, opened, client_column, text_column)
+  except (pa.ArrowException, OSError, EOFError) as problem:
     raise ValueError(f'{path} {_unreadable(path, problem)}') from None
+
+
+def _table(path: pathlib.Path, opened: Any, client_column: str, text_column: str) -> pa.Table:
+  if path.suffix == '.parquet':
+    file = pa_parquet.ParquetFile(opened)
+    wanted = {client_column, text_column} & set(file.schema_arrow.names)
+    whole = len(wanted) == len({client_column, text_column})
+    return file.read(columns=sorted(wanted)) if whole else file.schema_arrow.empty_table()
+  if path.suffix == '.gz':
+    opened = gzip.GzipFile(fileobj=opened)
+  if path.name.endswith(_JSON):
+    first = None
+    for client, text in _JSON_KINDS:
+      schema = pa.schema([(client_column, client), (text_column, text)])
+      parsing = pa_json.ParseOptions(schema, False, unexpected_field_behavior='ignore')
+      opened.seek(0)
+      try:
+        return pa_json.read_json(opened, parse_options=parsing)
+      except pa.ArrowInvalid as problem:
+        first = first or problem
+    raise first
+  if path.name.endswith(_CSV):
+    text = {client_column: pa.string(), text_column: pa.string()}
+    return pa_csv.read_csv(
+      opened,
+      parse_options=pa_csv.ParseOptions(newlines_in_values=True),
+      convert_options=pa_csv.ConvertOptions(column_types=text),
+    )
   raise ValueError(f'{path} must be a folder, or a file that ends in {", ".join(SUFFIXES)}')
 
 
