@@ -12,7 +12,8 @@ os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # Several clients at a time
 import hypothesis
 import pytest
 
-from fl_dpftrl.noise import reference, units
+from fl_dpftrl.families import undoing
+from fl_dpftrl.noise import units
 from fl_dpftrl.strategies import document
 
 # TensorFlow has a million objects: to look through them for garbage takes up to a
@@ -76,7 +77,7 @@ def _put_long_modules_first(items):
 @pytest.fixture(autouse=True, scope='session')
 def checked_once():
   """What is the same for each use of a strategy is computed once: up to a second at 4096 rounds."""
-  check, farthest, known = reference.check_undoes, units.Unit.farthest, {}
+  check, farthest, known = undoing.check_undoes, units.Unit.farthest, {}
 
   def once(compute, *of, strategy):
     each = (strategy, getattr(strategy, 'strategy', strategy))  # A stamped one has another inside.
@@ -87,14 +88,14 @@ def checked_once():
       known[key] = compute()
     return known[key]
 
-  def check_undoes(strategy, noise, num_rounds):
-    once(lambda: check(strategy, noise, num_rounds), num_rounds, strategy=strategy)
+  def check_undoes(strategy, noise, *rounds):
+    once(lambda: check(strategy, noise, *rounds), *rounds, strategy=strategy)
 
   def farthest_of(unit, strategy):
     return once(lambda: farthest(unit, strategy), unit.shift, 'farthest', strategy=strategy)
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(reference, 'check_undoes', check_undoes)
+    patch.setattr(undoing, 'check_undoes', check_undoes)
     patch.setattr(units.Unit, 'farthest', farthest_of)
     yield
 

@@ -96,7 +96,7 @@ def account(
   Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, theorem 4 and
   appendix F.3.
   """
-  strategy = files.resolved(strategy)
+  strategy = files.resolved(strategy, participation.num_rounds)
   gaussian.check_positive('noise_multiplier', noise_multiplier)
   if isinstance(participation, sampling_lib.Shuffled):
     participation = participation.schema
@@ -162,7 +162,7 @@ def sensitivity(
   strategy: files.Given, sampling: sampling_lib.Batches, adjacency: str = adjacency_lib.ZERO_OUT
 ) -> float:
   """Returns the largest change of C x, in clip norms, by an example in a round; see `account`."""
-  strategy = files.resolved(strategy)
+  strategy = files.resolved(strategy, sampling.num_rounds)
   (factor, *_), bands = sampling.relation(adjacency), num_bands(strategy)
   if bands > sampling.num_parts:
     raise ValueError(
@@ -212,7 +212,7 @@ def calibrate(
       f'rho={rho}: give epsilon in its place, as secret draws are no single Gaussian release'
     )
   gaussian.check_positive('epsilon', epsilon)
-  strategy, sampling = files.resolved(strategy), participation
+  strategy, sampling = files.resolved(strategy, participation.num_rounds), participation
   if isinstance(sampling, sampling_lib.SecretBins):
     start = account(strategy, sampling, noise_multiplier=1e30, **options)
     return bins.calibrated(cast(bins.BinsGuarantee, start), epsilon)

@@ -72,7 +72,7 @@ def audit(
     ValueError: for an argument that will not do, updates with fewer than 16 coordinates, or a
       release that is not finite although no device sent anything.
   """
-  strategy = files.resolved(strategy)
+  strategy = files.resolved(strategy, schema.num_rounds)
   claim = accountant.account(strategy, schema, noise_multiplier=noise_multiplier, delta=delta)
   _check(schema, executor, num_draws, clip_norm, divisor, seed)
   num_coordinates = -(-num_draws // (2 * _RUNS))

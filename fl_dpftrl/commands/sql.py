@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   """Writes the statement and its table."""
   output.check_file('output', args.output, '.sql')
   output.check_file('gram', args.gram)
-  strategy = files.resolved(args.strategy)
+  strategy = files.resolved(args.strategy, args.num_rounds)
   terms = sql_lib.gram(strategy, args.num_rounds)
   text = sql_lib.statement(strategy, args.num_rounds, args.dialect)
   counted.write_table(args.gram, terms)

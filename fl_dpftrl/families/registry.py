@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from fl_dpftrl.families import base
+from fl_dpftrl.families import base, undoing
 
+_CHECKED_ROUNDS = 64  # of a family without parameters
 _Family = TypeVar('_Family', bound=type)
 
 # Built-in families by name; each is imported when it is first used.
@@ -64,8 +65,8 @@ def register(cls: _Family) -> _Family:
       notebook defines it again.
 
   Raises:
-    ValueError: if it is no frozen dataclass, lacks a name, C or N, or has the name of another
-      family.
+    ValueError: if it is no frozen dataclass, lacks a name, C or N, has the name of another family,
+      or needs no parameters and its N does not undo its C.
   """
   name = getattr(cls, 'family', None)
   if not isinstance(name, str) or not re.fullmatch('[A-Za-z][A-Za-z0-9_]*', name):
@@ -87,6 +88,12 @@ def register(cls: _Family) -> _Family:
   for attribute, default in vars(base.Strategy).items():
     if not attribute.startswith('_') and not hasattr(cls, attribute):
       setattr(cls, attribute, default)
+  try:
+    strategy = made()
+  except (TypeError, ValueError):  # It has parameters that must be given.
+    pass
+  else:
+    undoing.check_mechanism(strategy, _CHECKED_ROUNDS)
   base.Strategy.register(cls)
   _families[name] = made
   return cls

@@ -73,7 +73,9 @@ class Claim:
 
   def __post_init__(self):
     keep = functools.partial(object.__setattr__, self)
-    keep('strategy', files.resolved(self.strategy))
+    declared = self.schema or self.sampling
+    num_rounds = None if declared is None else declared.num_rounds
+    keep('strategy', files.resolved(self.strategy, num_rounds))
     if self.strategy.depends_on_num_rounds:
       raise ValueError(
         f'strategy: {self.strategy.family} depends on the number of rounds that were planned, and'

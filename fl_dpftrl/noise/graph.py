@@ -12,8 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.families import lattice, linear_noise
-from fl_dpftrl.noise import reference
+from fl_dpftrl.families import lattice, linear_noise, undoing
 from fl_dpftrl.text import messages
 
 # Normals of round t, float64, a tensor for each part of the model.
@@ -53,7 +52,7 @@ def recurrence(
   strategies.check_strategy(strategy)
   num_rounds = strategy.max_rounds
   noise = strategy.noise(num_rounds)
-  reference.check_undoes(strategy, noise, num_rounds)
+  undoing.check_undoes(strategy, noise, num_rounds)
   rows = _Rows(strategy, noise, bits)
   responds = rows.norm is None
 

@@ -11,8 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.families import lattice, linear_noise
-from fl_dpftrl.noise import reference
+from fl_dpftrl.families import lattice, linear_noise, undoing
 
 _Value = TypeVar('_Value')
 
@@ -76,7 +75,7 @@ class Recurrence:
   def __init__(self, strategy: strategies.Strategy, num_rounds: int, bits: int = lattice.BITS):
     strategies.check_num_rounds(strategy, num_rounds)
     noise = strategy.noise(num_rounds)
-    reference.check_undoes(strategy, noise, num_rounds)
+    undoing.check_undoes(strategy, noise, num_rounds)
     self._noise, self._num_rounds, self._bits = noise, num_rounds, bits
     self.num_buffers, self._at_once = layout(noise, num_rounds)
     self.norms = _Sequence(linear_noise.row_norms(noise))

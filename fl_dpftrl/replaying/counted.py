@@ -101,7 +101,7 @@ def open_counted(
     num_rounds: rows of noise consumed.
     declared_num_rounds, declared_min_sep, declared_max_participations: see `open_run`.
   """
-  path, strategy = _path(path), files.resolved(strategy)
+  path, strategy = _path(path), files.resolved(strategy, num_rounds)
   declared = (declared_num_rounds, declared_min_sep, declared_max_participations)
   schema = runs_lib.declared_schema(*declared)
   claim = claim_lib.Claim(strategy=strategy, noise_multiplier=noise_multiplier, schema=schema)

@@ -25,7 +25,7 @@ from fl_dpftrl import error as error_lib
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl import tables, workloads
 from fl_dpftrl import version as version_lib
-from fl_dpftrl.families import base, registry
+from fl_dpftrl.families import base, registry, undoing
 from fl_dpftrl.files import durable, json_files, paths
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import document as strategy_document
@@ -107,7 +107,7 @@ def describe(
   """Returns a strategy with its figures, as a file would hold them."""
   if objective is not None:
     error_lib.check_objective(objective)
-  strategy = resolved(strategy)
+  strategy = resolved(strategy, schema.num_rounds)
   return StrategyFile(
     strategy=strategy,
     schema=schema,
@@ -220,11 +220,16 @@ def parameter_free() -> tuple[str, ...]:
   )
 
 
-def resolved(strategy: Given) -> base.Strategy:
-  """Returns a strategy that may be given as `load_strategy` takes it; ValueError if it is none."""
+def resolved(strategy: Given, num_rounds: int | None = None) -> base.Strategy:
+  """Returns a strategy that may be given as `load_strategy` takes it, checked for so many rounds.
+
+  Raises:
+    ValueError: if it is none, or a mechanism of a user's own whose noise does not undo it.
+  """
   if isinstance(strategy, (str, os.PathLike)):
-    return load_strategy(strategy)
+    strategy = load_strategy(strategy)
   base.check_strategy(strategy)
+  undoing.check_mechanism(strategy, num_rounds)
   return strategy
 
 
@@ -232,7 +237,7 @@ def load_strategy(name_or_path: str | os.PathLike[str]) -> base.Strategy:
   """Returns a strategy by file, name in matrices/ or parameter-free family."""
   cls = registry.FAMILIES.get(os.fspath(name_or_path))
   if cls is not None and not strategy_document.required(cls):
-    return cls()
+    return resolved(cls())
   return load(name_or_path).strategy
 
 

@@ -62,10 +62,10 @@ def ending():
     max_rounds: int
 
     def sensitivity(self, schema):
-      return sensitivity.Sensitivity(1.0, sensitivity.UPPER_BOUND)
+      return sensitivity.Sensitivity(9.0, sensitivity.UPPER_BOUND)
 
     def error(self, num_rounds, workload):
-      return error.Error(1.0, 1.0)
+      return error.Error(9.0, 9.0)
 
   return Ending
 
@@ -74,7 +74,7 @@ def test_a_last_round_has_no_default_and_holds_everywhere():
   with pytest.raises(TypeError, match='max_rounds'):
     ending()(weight=0.5)
   strategy = ending()(weight=0.5, max_rounds=20)
-  assert sensitivity.sensitivity(strategy, schemas.MinSep(num_rounds=20, min_sep=5)).value == 1
+  assert sensitivity.sensitivity(strategy, schemas.MinSep(num_rounds=20, min_sep=5)).value == 9
   for refused in (
     lambda: sensitivity.sensitivity(strategy, SCHEMA),
     lambda: strategy.gram_matrix(24),

@@ -6,8 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fl_dpftrl.families import base, linear_noise, tree_full
-from fl_dpftrl.noise import reference
+from fl_dpftrl.families import base, linear_noise, tree_full, undoing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,9 +39,9 @@ class Late(base.Strategy):
 @pytest.mark.parametrize('buffers, wrong', [(True, 128), (True, 299), (False, 1024), (False, 2051)])
 def test_one_wrong_round_is_found(buffers, wrong):
   good, bad = (Late(t, buffers, wrong + 1) for t in (-1, wrong))
-  reference.check_undoes(good, good.noise(), good.max_rounds)
+  undoing.check_undoes(good, good.noise(), good.max_rounds)
   with pytest.raises(ValueError, match='noise of late does not undo its strategy_matrix'):
-    reference.check_undoes(bad, bad.noise(), bad.max_rounds)
+    undoing.check_undoes(bad, bad.noise(), bad.max_rounds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,4 +65,4 @@ def test_a_strategy_that_is_another_for_a_shorter_run_is_refused(num_rounds):
   with pytest.raises(
     ValueError, match='strategy_matrix of planned depends on the number of rounds'
   ):
-    reference.check_undoes(strategy, strategy.noise(num_rounds), num_rounds)
+    undoing.check_undoes(strategy, strategy.noise(num_rounds), num_rounds)
