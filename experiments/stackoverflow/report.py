@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import fl_dpftrl as dpftrl
 from experiments.stackoverflow import configuration, datasets
-from fl_dpftrl import accounting, metrics
+from fl_dpftrl import metrics
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.logs import ledger
 from fl_dpftrl.reports import setting as setting_lib
@@ -124,7 +124,7 @@ def _summary(outcome: Outcome) -> str:
       f' {rounding.up(worst.sensitivity)}'
       f' ({worst.sensitivity_kind.replace("_", " ")})',
     ),
-    ('Guarantee of this run', _guarantee(outcome, worst)),
+    ('Guarantee of this run', _guarantee(outcome)),
   ]
   if setting.burnt_rounds:
     lines.append(('  burnt rounds, counted', ', '.join(str(r) for r in setting.burnt_rounds)))
@@ -143,15 +143,12 @@ def _summary(outcome: Outcome) -> str:
   )
 
 
-def _guarantee(outcome: Outcome, worst: accounting.Guarantee) -> str:
-  reason = outcome.trained.void_reason
+def _guarantee(outcome: Outcome) -> str:
+  reason, statement = outcome.trained.void_reason, outcome.trained.statement
   if reason is not None:
     return f'none: {reason}'
-  delta = rounding.exact(outcome.hparams.delta)
-  return (
-    f'ρ = {rounding.up(worst.rho)}, ε = {rounding.up(worst.epsilon())} at δ = {delta}'
-    ' (zero-out adjacency)'
-  )
+  rho = rounding.up(statement.headline.guarantee.rho)
+  return f'ρ = {rho}, {statement.quoted} (zero-out adjacency)'
 
 
 def _cost_of_noise(outcome: Outcome) -> str:

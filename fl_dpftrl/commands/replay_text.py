@@ -32,6 +32,8 @@ def text(result: statement.Statement) -> str:
   ]
   if short is not None:
     lines.append(f'below report goal   {short} rounds')
+  if result.headline is result.declared and not result.void_reason:
+    lines.append(f'guarantee           {result.quoted}')
   lines += [*_per_run(result), '', *_guarantees(result), *_violated(result)]
   lines += _per_device(result, per_device) if per_device else []
   lines += ['', 'assumptions']

@@ -109,8 +109,10 @@ class Statement:
     schema = f'n = {self.num_rounds}, b = {self.min_sep}, k = {self.max_participations}'
     at = f'δ = {rounding_lib.exact(self.delta)}, {self.adjacency}, group of {self.group_size}'
     runs = f'{len(self.runs)} run' + 's' * self.several
+    rounds_may_follow = self.void_reason is None and self.headline is self.declared
     lines = [
       f'{runs}, {schema}, {at}',
+      *([self.quoted] if rounds_may_follow else []),
       *tables.columns(self._shown()).splitlines(),
       f'arithmetic {SHOWN_ARITHMETIC[self.arithmetic.kind]}',
     ]
@@ -239,6 +241,29 @@ class Statement:
   def declared(self) -> Part | None:
     """The guarantee of the declared schemas."""
     return self.part('declared')
+
+  @property
+  def headline(self) -> Part:
+    """The guarantee to quote: that of the declared schemas while rounds may follow, if they hold.
+
+    The worst case is only that of the rounds so far then: rounds that follow add to it.
+    """
+    declared = self.declared
+    if declared is None or not declared.holds:
+      return self.parts[0]
+    planned: Any = declared.participation
+    return declared if self.num_rounds < planned.num_rounds else self.parts[0]
+
+  @property
+  def quoted(self) -> str:
+    """The headline at the first δ in words, with what the rounds so far have spent beside it."""
+    head, so_far = self.headline, rounding_lib.up(self.worst_case.epsilon())
+    text = f'ε = {rounding_lib.up(head.guarantee.epsilon())} at δ = {rounding_lib.exact(self.delta)}'
+    if head is self.parts[0]:
+      return text
+    planned: Any = head.participation
+    rounds = f'{planned.num_rounds} declared rounds; so far ε = {so_far}, {self.num_rounds} rounds'
+    return f'{text}, of {rounds}'
 
   @property
   def drawn(self) -> Part | None:

@@ -41,7 +41,8 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
   if not statement.confidential:
     setting = setting.publishable()
   void = statement.void_reason or statement.worst_case.void_reason
-  mu = None if void else statement.worst_case.mu
+  head = statement.headline
+  mu = None if void else head.guarantee.mu
   size = statement.group_size
   one, unit = 'device', setting.unit
   if statement.drawn and statement.drawn.scheme != 'bins':  # Batches are of examples.
@@ -53,6 +54,8 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
     statement=statement,
     setting=setting,
     void=void,
+    head=head,
+    rounds_may_follow=head is statement.declared,
     adjacency=statement.adjacency.replace('_', '-'),
     unit=unit if size == 1 else f'{unit}, {size} of them together',
     unit_of_one=unit,

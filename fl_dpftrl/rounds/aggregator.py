@@ -243,8 +243,9 @@ class PrivateAggregator:
   def privacy_loss(self, delta: float | None = None) -> accounting.Guarantee:
     """Returns the worst case of the rounds so far by the log, or their loss by the sampling.
 
-    It assumes that the end of the run does not depend on what it releases: give `max_epsilon` to
-    end a run by its ε.
+    It is what the run has spent, and no ε to promise: rounds that follow add to it. While they may,
+    `statement().headline` is the guarantee of all declared rounds, which also holds where the end of
+    the run depends on what it releases.
 
     Raises:
       ValueError: before the first round, without delta, for a run that guarantees nothing, and for

@@ -153,9 +153,7 @@ class Trained:
     """Returns the guarantee in a few words."""
     if self.void_reason is not None:
       return 'no guarantee'
-    return (
-      f'ε = {rounding.up(self.statement.worst_case.epsilon())} at δ = {rounding.exact(self.delta)}'
-    )
+    return self.statement.quoted
 
   def __repr__(self) -> str:
     void = self.void_reason

@@ -8,11 +8,13 @@ import re
 
 import pytest
 
+from fl_dpftrl.commands import replay_text
 from fl_dpftrl.families import blt
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import replay, runs
 from fl_dpftrl.reports import privacy
 from fl_dpftrl.strategies import document
+from fl_dpftrl.text import rounding
 from tests import pages
 from tests.replaying.in_memory import log_of
 
@@ -120,6 +122,41 @@ def test_figures_are_the_statements(tmp_path, deltas):
   assert ('worst_case.curve.1.epsilon' in page.fields) is isinstance(deltas, list)
   assert [field for field, _ in page.figures[:2]] == ['worst_case.epsilon', 'delta']
   assert 'No guarantee' not in page.text
+
+
+@pytest.mark.parametrize('published', [False, True])
+def test_the_headline_of_an_unfinished_run_is_what_was_declared(published):
+  """Rounds that follow add to the worst case, so that it promises nothing while they may."""
+  log = log_of([(0, 'a'), (2, 'b')], 3)
+  run = runs.Run.of(log, BLT, noise_multiplier=3.0, schema=schemas.MinSep(200, 2))
+  stated = filed(replay.replay(run, deltas=1e-6), FILE)
+  assert stated.declared.guarantee.epsilon() > 3 * stated.worst_case.epsilon()
+  page = (public if published else report)(stated)
+  assert [f for f, _ in page.figures[:4]] == [
+    'declared.epsilon',
+    'delta',
+    'declared.num_rounds',
+    'num_rounds',
+  ]
+  spent, declared = (rounding.up(g.guarantee.epsilon()) for g in (stated.parts[0], stated.declared))
+  assert f'The 3 rounds so far have spent ε = {spent}.' in page.text
+  assert 'The sums of all 200 declared rounds' in page.text
+  assert f'ε = {declared} at δ = 1e-06, with ρ, μ' in page.text
+  assert {name for name, _ in page.figures if name.endswith('.mu')} >= {'declared.mu'}
+  page.check(stated.publishable() if published else stated)
+  words = f'ε = {declared} at δ = 1e-06, of 200 declared rounds; so far ε = {spent}, 3 rounds'
+  assert stated.quoted == words and words in repr(stated) and words in replay_text.text(stated)
+
+
+@pytest.mark.parametrize('min_sep, rounds', [(2, 12), (9, 200), (None, None)])
+def test_the_headline_is_the_worst_case_where_no_round_may_follow_or_nothing_else_holds(
+  min_sep, rounds
+):
+  schema = min_sep and schemas.MinSep(rounds, min_sep)
+  stated = replay.replay(runs.Run.of(LOG, BLT, noise_multiplier=3.0, schema=schema), deltas=1e-6)
+  assert stated.headline is stated.parts[0]
+  assert report(filed(stated, FILE)).figures[0][0] == 'worst_case.epsilon'
+  assert 'so far' not in stated.quoted + repr(stated) + replay_text.text(stated)
 
 
 def test_stands_alone(plain):
