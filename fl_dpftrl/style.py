@@ -88,6 +88,11 @@ def plain(text: str) -> str:
   return messages.one_line(text).replace('$', r'\$')
 
 
+def label(text: str) -> str:
+  """Returns a mechanism's label as `plain` text of at most 32 characters, cut in its middle."""
+  return messages.one_line(text, limit=32).replace('$', r'\$')
+
+
 def number(value: float) -> str:
   """Formats a number such as 0.5, 20, 1,000 or 10⁹."""
   if value and not 1e-3 <= abs(value) < 1e7:

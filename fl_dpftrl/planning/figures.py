@@ -1,9 +1,11 @@
-"""Figure of a comparison: losses, or noise and errors at equal ε; importing it loads matplotlib."""
+"""Figure of a comparison: losses, or noise at equal ε, on log scales; it loads matplotlib."""
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from matplotlib import axes as axes_lib
+from matplotlib import axis as axis_lib
 from matplotlib import figure as figure_lib
 from matplotlib import ticker
 
@@ -14,10 +16,10 @@ if TYPE_CHECKING:
 
 LOSSES = {'rms': 'RmsLoss', 'max': 'MaxLoss'}
 _PANELS = {f'{name}_loss': f'{loss} (clip norms)' for name, loss in LOSSES.items()}
+# Noise multipliers are left out: each is in units of its own C, where more may be less noise.
 _AT_EPSILON = {
-  'noise_multiplier': 'noise multiplier',
-  'rms_error_of_mean': 'RMS error of the mean (clip norms)',
-  'max_error_of_mean': 'largest error of the mean (clip norms)',
+  'rms_error_of_mean': 'effective noise, RMS (clip norms)',
+  'max_error_of_mean': 'effective noise, largest (clip norms)',
 }
 _AXES = {
   'num_rounds': 'rounds',
@@ -30,13 +32,17 @@ _NUMBER = ticker.FuncFormatter(lambda value, _: style.number(value))
 def draw(
   entries: Sequence['comparison.Entry'], axis: str | None, subtitle: str = ''
 ) -> figure_lib.Figure:
-  """Draws losses, or noise and errors at equal ε; hollow where the sensitivity is not exact."""
+  """Draws losses, or effective noise at equal ε; hollow where the sensitivity is not exact.
+
+  Effective noise is that of the mean of rounds, noise multiplier × error ÷ report goal.
+  """
   looks = style.looks({entry.candidate.label: entry.candidate.mechanism for entry in entries})
   rows = [entry.row for entry in entries]
   shown = _AT_EPSILON if entries[0].guarantee is not None else _PANELS
   size = (5.5 * len(shown), 4.6 if axis else 1.4 + 0.3 * len(entries))
   figure = style.Figure(figsize=size, facecolor='white', layout='constrained')
-  figure.suptitle(style.plain(subtitle), x=0.01, ha='left', fontsize=10, color=style.GREY)
+  subtitle = textwrap.fill(style.plain(subtitle), 120)
+  figure.suptitle(subtitle, x=0.01, ha='left', fontsize=10, color=style.GREY)
   panels = figure.subplots(1, len(shown), sharey=axis is None)
   for axes, (name, label) in zip(panels, shown.items()):
     style.dress(axes)
@@ -59,22 +65,18 @@ def _over(
   """Draws a line for each candidate, on log scales."""
   for label, look in looks.items():
     own = sorted((row for row in rows if row['mechanism'] == label), key=lambda row: row[axis])
-    line = {**look, 'marker': '', 'label': style.plain(label)}
+    line = {**look, 'marker': '', 'label': style.label(label)}
     axes.plot([row[axis] for row in own], [row[name] for row in own], **line)
     for row in own:
       face = look['color'] if row['sensitivity_kind'] == 'exact' else 'white'
       place = row[axis], row[name], look['marker']
       axes.plot(*place, color=look['color'], markerfacecolor=face, markersize=5)
-  values = [row[name] for row in rows]
   axes.set_xscale('log')
-  if max(values) > 3 * min(values):  # Else a log scale would have hardly a tick.
-    axes.set_yscale('log')
-    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+  axes.set_yscale('log')
+  _ticks(axes.yaxis, [row[name] for row in rows])
   places = sorted({row[axis] for row in rows})
+  _ticks(axes.xaxis, places)
   axes.xaxis.set_major_locator(ticker.FixedLocator(places, nbins=8))
-  for scale in (axes.xaxis, axes.yaxis):
-    scale.set_major_formatter(_NUMBER)
-    scale.set_minor_locator(ticker.NullLocator())
 
 
 def _side_by_side(
@@ -86,7 +88,17 @@ def _side_by_side(
     face = colour if row['sensitivity_kind'] == 'exact' else 'white'
     axes.plot(value, place, 'o', color=colour, markerfacecolor=face)
     axes.annotate(f'{value:#.4g}', (value, place), (6, 5), textcoords='offset points', color=colour)
-  axes.set_yticks(range(len(rows)), [style.plain(row['mechanism']) for row in rows])
+  axes.set_yticks(range(len(rows)), [style.label(row['mechanism']) for row in rows])
   axes.set_ylim(len(rows) - 0.4, -0.6)
+  axes.set_xscale('log')
   axes.margins(x=0.15)
-  axes.xaxis.set_major_formatter(_NUMBER)
+  _ticks(axes.xaxis, [row[name] for row in rows])
+
+
+def _ticks(scale: axis_lib.Axis, values: Sequence[float]) -> None:
+  """Puts numbers on a log scale: at 1, 2 and 5, or evenly where that would be hardly a tick."""
+  is_wide = max(values) > 20 * min(values)
+  locator = ticker.LogLocator(subs=(1.0, 2.0, 5.0)) if is_wide else ticker.MaxNLocator(5)
+  scale.set_major_locator(locator)
+  scale.set_major_formatter(_NUMBER)
+  scale.set_minor_locator(ticker.NullLocator())

@@ -1,20 +1,21 @@
 """The two figures of a study, to be read at a width of 390 pixels."""
 
 import itertools
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 from matplotlib import axes as axes_lib
 from matplotlib import figure as figure_lib
-from matplotlib import ticker
+from matplotlib import ticker, transforms
 
 from fl_dpftrl import style
 from fl_dpftrl.study import design, results
 from fl_dpftrl.study.results import Metric
 
 _WIDTH = 5.0  # inches: 10 points are then 10.8 of 390 pixels
-_SIZE = 10  # points
-_SHARE = 0.3  # of the distance of two ε, on a log scale, that their mechanisms take together
+_SIZE, _LINE = 10, 22  # points; characters of a line of half the figure
+_APART = 3  # points between mechanisms of one ε, so that no bar hides another
 _HEAD: dict[str, Any] = {'loc': 'left', 'fontsize': _SIZE, 'color': style.INK}
 _BARS: dict[str, Any] = {'capsize': 2.5, 'elinewidth': 1.2, 'markersize': 5.5}
 
@@ -37,20 +38,21 @@ def _by_epsilon(
   """Draws the mean on test data over ε with its interval, a line for each mechanism."""
   labels = list(dict.fromkeys(row.mechanism for row in rows if row.epsilon))
   epsilons = sorted({row.epsilon for row in rows if row.epsilon})
-  ratio = min((b / a for a, b in itertools.pairwise(epsilons)), default=2.0)
   figure, (axes,) = _new(3.9 + 0.1 * len(labels), [1.0])
   for place, label in enumerate(labels):
     own = sorted((row for row in rows if row.mechanism == label), key=lambda row: row.epsilon or 0)
-    # Side by side, so that no bar hides another.
-    shift = ratio ** (_SHARE * (place / max(1, len(labels) - 1) - 0.5))
-    axes.errorbar(
-      [shift * (row.epsilon or 0.0) for row in own],
+    inches = _APART * (place - 0.5 * (len(labels) - 1)) / 72
+    shift = transforms.ScaledTranslation(inches, 0.0, figure.dpi_scale_trans)
+    bars = axes.errorbar(
+      [row.epsilon or 0.0 for row in own],
       [metric.scale * (row.mean or 0.0) for row in own],
       yerr=[metric.scale * (results.margin(list(row.tests.values())) or 0.0) for row in own],
-      label=style.plain(label),
+      label=style.label(label),
       **looks[label],
       **_BARS,
     )
+    for artist in bars.get_children():
+      artist.set_transform(artist.get_transform() + shift)
   for row in rows:
     if row.epsilon is None and row.mean is not None:
       axes.axhline(metric.scale * row.mean, label=row.mechanism, **looks[row.mechanism])
@@ -61,9 +63,13 @@ def _by_epsilon(
   if len(epsilons) == 1:
     axes.set_xlim(epsilons[0] / 1.5, epsilons[0] * 1.5)
   axes.set_xlabel('target ε')
-  axes.set_ylabel(metric.label(f'test {metric.name}'))
-  axes.set_title('mean over seeds and its 95 % interval', **_HEAD)
-  figure.legend(loc='outside lower center', ncols=2, frameon=False, fontsize=_SIZE)
+  axes.set_ylabel(textwrap.fill(metric.label(f'test {metric.name}'), _LINE))
+  caption = 'mean over seeds and its 95 % interval'
+  if len(labels) > 1:
+    caption += f'\nmechanisms of one ε stand {_APART} pt apart, around its line'
+  axes.set_title(caption, **_HEAD)
+  columns = 2 if max(map(len, labels)) <= _LINE else 1
+  figure.legend(loc='outside lower center', ncols=columns, frameon=False, fontsize=_SIZE)
   return figure
 
 
@@ -89,10 +95,12 @@ def _difference_to_best(
         markerfacecolor=colour if row.is_clear else 'white',
         **_BARS,
       )
-    axes.set_yticks(range(len(level)), [style.plain(row.mechanism) for row in level])
+    axes.set_yticks(range(len(level)), [style.label(row.mechanism) for row in level])
     axes.set_ylim(len(level) - 0.4, -0.6)
   unit = metric.label('difference to the best', 'points')
-  grid[-1].set_xlabel(f'{unit}, 95 % interval\nfilled: told apart from it after correction')
+  # Of the figure, as long labels leave axes narrower than it.
+  words = f'{unit}, 95 % interval\nfilled: told apart from it after correction'
+  figure.supxlabel(words, fontsize=10.5, color=style.INK)
   return figure
 
 

@@ -1,9 +1,12 @@
 """The figure of a comparison has what was compared, with labels on its axes."""
 
 import pytest
+from matplotlib import text
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.planning import figures
+from fl_dpftrl.study import figures as study_figures
+from fl_dpftrl.study import results as study_results
 
 NAMES = ['identity', 'tree_online', 'blt-b400']
 
@@ -30,13 +33,51 @@ def test_a_line_for_each_candidate(axis, label, fields):
       assert ys[at] == entry.row[name]
 
 
-def test_at_equal_epsilon_noise_and_errors_are_drawn():
-  found = dpftrl.compare(NAMES, dpftrl.MinSep(16, 4), epsilon=2.0, delta=1e-6, report_goal=10)
-  panels = found.plot().axes
-  assert [axes.get_xlabel() for axes in panels] == [
-    'noise multiplier',
-    'RMS error of the mean (clip norms)',
-    'largest error of the mean (clip norms)',
-  ]
-  for axes, name in zip(panels, ('noise_multiplier', 'rms_error_of_mean', 'max_error_of_mean')):
-    assert [line.get_xdata()[0] for line in axes.lines] == [row[name] for row in found.rows]
+@pytest.mark.parametrize('num_settings', [1, 2])
+def test_at_equal_epsilon_effective_noise_is_drawn_on_a_log_scale(num_settings):
+  schemas = [dpftrl.MinSep(16, min_sep) for min_sep in (4, 8)[:num_settings]]
+  found = dpftrl.compare(NAMES, schemas, epsilon=2.0, delta=1e-6, report_goal=10)
+  panels, rows = found.plot().axes, found.rows
+  for axes, name in zip(panels, ('rms_error_of_mean', 'max_error_of_mean'), strict=True):
+    scale, label = axes.xaxis, axes.get_xlabel()
+    if num_settings > 1:
+      scale, label = axes.yaxis, axes.get_ylabel()
+    assert scale.get_scale() == 'log' and label.startswith('effective noise')
+    low, high = scale.get_view_interval()
+    assert len([tick for tick in scale.get_ticklocs() if low <= tick <= high]) >= 3
+    points = [line for line in axes.lines if line.get_marker() not in ('', 'None')]
+    drawn = [line.get_data()[num_settings > 1][0] for line in points]
+    assert sorted(drawn) == sorted(row[name] for row in rows)
+
+
+def texts_beyond(figure):
+  """Returns the texts of a figure that its edges cut."""
+  figure.draw_without_rendering()
+  inside = figure.bbox.padded(1.0)
+  boxes = {t.get_text(): t.get_window_extent() for t in figure.findobj(text.Text) if t.get_text()}
+  return [t for t, box in boxes.items() if not all(map(inside.contains, *box.get_points().T))]
+
+
+@pytest.mark.parametrize('epsilon', [None, 2.0])
+@pytest.mark.parametrize('num_settings', [1, 2])
+def test_long_labels_leave_all_texts_within_the_figure(num_settings, epsilon):
+  delta = epsilon and 1e-6
+  names = [*NAMES, f'{"a long label of a strategy " * 4}=blt-b100']
+  schemas = [dpftrl.MinSep(16, min_sep) for min_sep in (4, 8)[:num_settings]]
+  found = dpftrl.compare(names, schemas, epsilon=epsilon, delta=delta)
+  axis = 'min_sep' if num_settings > 1 else None
+  assert not texts_beyond(figures.draw(found.entries, axis, 'as many participations as fit; ' * 8))
+
+
+@pytest.mark.parametrize('metric', ['accuracy', 'a' * 36 + ' bcd'])
+def test_long_labels_leave_all_texts_within_the_figures_of_a_study(metric):
+  lower = None if metric == 'accuracy' else True
+  rows = [
+    study_results.Result(
+      mechanism=mechanism * 15, epsilon=epsilon, server_learning_rate=1.0, seed=seed, status='done',
+      validation=0.5, test=0.5 + 0.01 * seed * epsilon, epsilon_of_run=epsilon, noise_multiplier=2,
+    ) for mechanism in ('ab', 'cd') for epsilon in (1.0, 2.0) for seed in range(3)
+  ]  # fmt: skip
+  metric = study_results.Metric(metric, lower_is_better=lower)
+  drawn = study_figures.draw(study_results.rows(rows, metric), metric)
+  assert len(drawn) == 2 and not [t for figure in drawn.values() for t in texts_beyond(figure)]

@@ -25,10 +25,15 @@ def read(path):
   return tuple(found)
 
 
+def read_study(name):
+  found = read(pages.DOCS / f'study-{name}' / 'results.csv')
+  return comparing.Study(title=name, metric=results.Metric(), results=found)
+
+
 @pytest.mark.parametrize('name', STUDIES)
 def test_a_page_has_the_table_the_notes_and_the_figures_of_its_results(name):
   folder, text = pages.DOCS / f'study-{name}', (pages.DOCS / f'study-{name}.md').read_text()
-  study = comparing.Study(title=name, metric=results.Metric(), results=read(folder / 'results.csv'))
+  study = read_study(name)
   assert {result.status for result in study.results} == {'done'}
   lines = [line[:5] for line in table.cells(study.rows, study.metric)]
   assert table.markdown(lines) in text
@@ -38,3 +43,30 @@ def test_a_page_has_the_table_the_notes_and_the_figures_of_its_results(name):
     assert f'study-{name}/{figure}.svg' in text
     if matplotlib.__version__ == '3.11.2':  # Others place letters a little apart.
       assert (folder / f'{figure}.svg').read_bytes() == style.image(drawn, 'svg')
+
+
+@pytest.mark.parametrize('name', STUDIES)
+def test_points_stand_a_stated_distance_from_their_epsilon(name):
+  study = read_study(name)
+  figure = study.figures['accuracy_by_epsilon']
+  (axes,), mechanisms = figure.axes, {row.mechanism for row in study.rows if row.epsilon}
+  assert ' 3 pt apart' in axes.get_title('left')
+  figure.draw_without_rendering()
+  centre, shifts = 0.5 * (len(mechanisms) - 1), []
+  for bars in axes.containers:
+    line, (caps, *_), (bar,) = bars.lines
+    assert set(line.get_xdata()) == {row.epsilon for row in study.rows if row.epsilon}
+    for artist in (line, caps, bar):
+      moved = artist.get_transform().transform((1.0, 0.0)) - axes.transData.transform((1.0, 0.0))
+      shifts.append(72 * moved[0] / figure.dpi)
+  wanted = [3 * (place - centre) for place in range(len(mechanisms)) for _ in range(3)]
+  assert shifts == pytest.approx(wanted, abs=1e-6)
+
+
+def test_the_front_page_shows_studies_whose_epsilon_is_that_of_their_runs():
+  text = (pages.DOCS.parent / 'README.md').read_text()
+  shown = [name for name in STUDIES if f'study-{name}/accuracy_by_epsilon.svg' in text]
+  assert shown
+  for name in shown:
+    with_noise = [result for result in read_study(name).results if result.epsilon]
+    assert all(result.epsilon_of_run <= result.epsilon for result in with_noise)
