@@ -103,7 +103,7 @@ def _sizes(happened: counts_lib.RunCounts, scheme: sampling.Cyclic) -> Iterator[
     first = wrong[0]
     yield (
       f'{wrong.size:,} rounds do not have batch_size={scheme.batch_size} examples, the first of'
-      f' them round {cohorts.values[first]} with {cohorts.counts[first]:,}'
+      f' them round {cohorts.values[first] + happened.first_round} with {cohorts.counts[first]:,}'
     )
   if happened.rounds_without_participants:
     yield (

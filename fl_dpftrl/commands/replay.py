@@ -202,18 +202,20 @@ def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | N
 
 def _runs(args: argparse.Namespace) -> list[runs.Run]:
   given = [name for name in _OF_ONE_RUN if getattr(args, name) not in (None, [])]
+  where = {'columns': args.columns, 'first_round': args.first_round or 0}
   if args.runs:
-    if given:
-      raise ValueError(
-        f'--{given[0]} does not go with {args.runs[0]}: the folder of a run states it'
-      )
-    return [runs.open_folder(folder) for folder in args.runs]
+    for name in given:
+      if name not in ('num_rounds', *where):
+        raise ValueError(f'--{name} does not go with {args.runs[0]}: the folder of a run states it')
+      if len(args.runs) > 1:
+        raise ValueError(f'--{name} goes with one folder, got {len(args.runs)}')
+    said = {'num_rounds': args.num_rounds, **where}
+    return [runs.open_folder(folder, **said) for folder in args.runs]
   if args.counted:
     return [_from_counts(args, given)]
   for name in ('log', 'strategy'):
     if name not in given:
       raise ValueError(f'--{name} is needed, or the folder of a run')
-  where = {'columns': args.columns, 'first_round': args.first_round or 0}
   run = runs.open_run(args.log, args.strategy, **_said(args), **where)
   draws = flags.sampling(args, run.claim.strategy, run.log.num_rounds)
   if draws is None:

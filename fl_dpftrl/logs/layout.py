@@ -73,6 +73,10 @@ def parse(columns: str | None, first_round: int = 0) -> Layout:
   names: dict[str, str] = {}
   for part in columns.split(',') if columns else ():
     own, _, name = part.partition('=')
+    if own == 'timestamp':
+      raise ValueError(
+        f'columns={messages.quoted(columns)}: no timestamps are read; name round and device_id'
+      )
     if own not in NAMES or not name or own in names:
       raise ValueError(
         f'columns={messages.quoted(columns)} must be like round=step,device_id=user_id'

@@ -43,8 +43,7 @@ def checked(
     _refuse(path, table, pc.is_null(table.column(name)), f'has no {name}', first_row)
   if not table.num_rows:
     return flattened(table, id_type)[0]
-  table = _from_zero(path, table, first_round, first_row)
-  _check_rounds(path, table, num_rounds, first_row)
+  table = _from_zero(path, table, num_rounds, first_round, first_row)
   _check_dictionaries(path, table.column('device_id'), first_row)
   flat, rows = flattened(table, id_type)
   device_ids, first = flat.column('device_id'), 0
@@ -93,23 +92,17 @@ def _check_dictionaries(path: str, device_ids: pa.ChunkedArray, first_row: int) 
         )
 
 
-def _from_zero(path: str, table: pa.Table, first_round: int, first_row: int) -> pa.Table:
-  """Returns a table with its rounds counted from 0."""
-  if not first_round:
-    return table
-  rounds = table.column('round')
-  why = f'round {{round}} is before --first_round={first_round}'
-  _refuse(path, table, pc.less(rounds, first_round), why, first_row)
-  return table.set_column(0, 'round', pc.subtract(rounds, first_round))
-
-
-def _check_rounds(path: str, table: pa.Table, num_rounds: int | None, first_row: int) -> None:
+def _from_zero(
+  path: str, table: pa.Table, num_rounds: int | None, first_round: int, first_row: int
+) -> pa.Table:
+  """Returns a table with its rounds counted from 0; LogError with the number that the file has."""
   rounds = table.column('round')
   first, last = pc.min_max(rounds).as_py().values()
-  if first < 0:
-    why = 'round must be at least 0, got {round}'
-    _refuse(path, table, pc.less(rounds, 0), why, first_row)
-  limit = limits.ROUNDS if num_rounds is None else num_rounds
+  if first < first_round:
+    why = f'round {{round}} is before --first_round={first_round}'
+    why = why if first_round else 'round must be at least 0, got {round}'
+    _refuse(path, table, pc.less(rounds, first_round), why, first_row)
+  limit = first_round + (limits.ROUNDS if num_rounds is None else num_rounds)
   if last >= limit:
     why = f'round must be below {limit}, got {{round}}'
     if num_rounds is not None:
@@ -117,6 +110,7 @@ def _check_rounds(path: str, table: pa.Table, num_rounds: int | None, first_row:
       if last == num_rounds and first > 0:  # Plain where a log counts from 1.
         why += ', which count from 0; if they begin at 1, give --first_round=1'
     _refuse(path, table, pc.greater_equal(rounds, limit), why, first_row)
+  return table.set_column(0, 'round', pc.subtract(rounds, first_round)) if first_round else table
 
 
 def _refuse(

@@ -171,9 +171,20 @@ class DeviceCounts:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class RunCounts(DeviceCounts, Totals):
-  """Counts of all devices of a run of num_rounds rounds, which are never published."""
+  """Counts of all devices of a run of num_rounds rounds, which are never published.
+
+  Counts are by rounds from 0. What is shown has the log's own numbers, from first_round on.
+  """
 
   num_rounds: int
+  first_round: int = 0
+
+  @property
+  def closest(self) -> Witness | None:
+    """The witness as it is shown."""
+    if (pair := self.witness) is None:
+      return None
+    return Witness(pair.device_id, *(self.first_round + t for t in pair[1:]))
 
   @property
   def rounds_without_participants(self) -> int:
@@ -196,14 +207,14 @@ class RunCounts(DeviceCounts, Totals):
       'num_participations': self.num_participations,
       'separations': self.separations.pairs(),
       'participations': self.participations.pairs(),
-      'witness': self.witness and self.witness._asdict(),
+      'witness': self.closest and self.closest._asdict(),
       'rounds_without_participants': self.rounds_without_participants,
       'cohort_sizes': self.cohort_sizes,
     }
 
   def first_gap(self) -> tuple[int, int]:
-    """Returns first and last round of the first gap without participants, of which there is one."""
-    present = np.concatenate([[-1], self.cohorts.values, [self.num_rounds]])
+    """Returns first and last round, as shown, of the first gap without participants; needs one."""
+    present = np.concatenate([[-1], self.cohorts.values, [self.num_rounds]]) + self.first_round
     before = int(np.argmax(np.diff(present) > 1))
     return int(present[before]) + 1, int(present[before + 1]) - 1
 

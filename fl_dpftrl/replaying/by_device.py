@@ -57,7 +57,8 @@ def _refusal(
   while round_index >= (log := next(logs).log).num_rounds:
     round_index -= log.num_rounds
   place, device = log.place(round_index, device_id), messages.quoted(device_id)
-  return refusals.LogError(f'{place}: device {device} is twice in round {round_index}')
+  shown = round_index + log.layout.first_round
+  return refusals.LogError(f'{place}: device {device} is twice in round {shown}')
 
 
 def whole_devices(tables: Iterator[pa.Table], shift: int = 0) -> Iterator[list[pa.Table]]:

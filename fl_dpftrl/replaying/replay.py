@@ -131,7 +131,8 @@ def _whole(run: runs_lib.Run, devices: counts.DeviceCounts) -> counts.RunCounts:
     raise refusals.LogError(
       f'{first.path}: the log has no rows, and does not say itself how many rounds there were'
     )
-  return counts.RunCounts(num_rounds=run.log.num_rounds, **vars(devices))
+  numbers = {'num_rounds': run.log.num_rounds, 'first_round': run.log.layout.first_round}
+  return counts.RunCounts(**numbers, **vars(devices))
 
 
 def _violations(
@@ -144,7 +145,8 @@ def _violations(
   places = []
   for number in tally.wrong_rounds.values[:_LISTED].tolist():
     run = bisect.bisect_right(firsts, number)
-    places.append({'run': run, 'round': number - firsts[run - 1]})
+    shown = number - firsts[run - 1] + facts[run - 1].layout.first_round
+    places.append({'run': run, 'round': shown})
   kind = sensitivity_lib.EXACT if tally.exact else sensitivity_lib.UPPER_BOUND
   largest = spend(sensitivity_lib.Sensitivity(math.sqrt(tally.wrong_square), kind))
   return exposure.Violations(

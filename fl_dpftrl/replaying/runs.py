@@ -137,11 +137,18 @@ def numbered(table: pa.Table, first_round: int) -> pa.Table:
   return table.set_column(0, 'round', rounds)
 
 
-def open_folder(folder: str | os.PathLike[str]) -> Run:
+def open_folder(
+  folder: str | os.PathLike[str],
+  *,
+  num_rounds: int | None = None,
+  columns: str | None = None,
+  first_round: int = 0,
+) -> Run:
   """Opens the run of a folder, which has its log, `participation.*`, and its strategy.json.
 
   A log that states no claim, such as one of another system, has that of the folder's claim.json.
-  ValueError for a claim.json that is not that of the log.
+  What such a log does not say, is said as to `open_run`. ValueError for a claim.json that is not
+  that of the log.
   """
   folder = paths.local(folder)
   if not folder.is_dir():
@@ -154,7 +161,8 @@ def open_folder(folder: str | os.PathLike[str]) -> Run:
   if len(logs) != 1:
     raise ValueError(f'{folder} must hold one log, {_LOG}parquet, and has {len(logs)}')
   strategy = files.resolved(folder / files.NAME)
-  log, path = log_lib.read_log(folder / logs[0]), folder / claim_lib.NAME
+  where, path = layout.parse(columns, first_round), folder / claim_lib.NAME
+  log = log_lib.read_log(folder / logs[0], num_rounds=num_rounds, layout=where)
   stated = claim_lib.read(log.metadata)
   if stated is not None:
     if path.exists():

@@ -174,7 +174,7 @@ class Statement:
   def closest(self) -> Witness | None:
     """A pair of participations that min_sep is of; None if that run has none, or if publishable."""
     counted = self.runs[self.closest_run].counted
-    return counted.witness if counted else None
+    return counted.closest if counted else None
 
   @property
   def noise_multiplier(self) -> float:

@@ -1,5 +1,6 @@
 """Observed guarantees, against brute force, and never above the worst case."""
 
+import contextlib
 import json
 import math
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from fl_dpftrl import sensitivity
+from fl_dpftrl.commands import main
 from fl_dpftrl.families import banded, blt, identity
 from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import claim as claim_lib
@@ -188,3 +190,48 @@ def test_a_lower_bound_is_no_guarantee_for_a_group_either(monkeypatch, group_siz
   run = runs.Run.of(log, identity.Identity(), noise_multiplier=1.0)
   with pytest.raises(ValueError, match='lower_bound'):
     replay.replay(run, deltas=1e-6, group_size=group_size)
+
+
+@pytest.mark.parametrize('flags, wanted', [
+  ([], '--num_rounds'), (['--num_rounds=7'], None), (['--num_rounds=6', '--first_round=0'], None),
+  (['--num_rounds=7', '--columns=round=device_id,device_id=round'], 'round must be a whole number'),
+  (['--strategy=identity'], '--strategy does not go with'),
+  (['again', '--num_rounds=7'], '--num_rounds goes with one folder, got 2'),
+])  # fmt: skip
+def test_a_folder_takes_what_its_csv_log_does_not_say(folder, capsys, flags, wanted):
+  flags = [str(folder) if flag == 'again' else flag for flag in flags]
+  with contextlib.suppress(SystemExit):
+    main.main(['replay', str(folder), *flags, '--delta=1e-6', '--json'])
+  out, errors = capsys.readouterr()
+  assert wanted in errors if wanted else f'"num_rounds": {flags[0][13:]}' in out
+  assert wanted or 'num_rounds' not in errors
+
+
+def shown(log, capsys, *flags):
+  """Everything that replay shows of a log."""
+  with contextlib.suppress(SystemExit):
+    arguments = [f'--log={log}', '--strategy=identity', '--noise_multiplier=2', '--delta=1e-6']
+    main.main(['replay', *arguments, '--num_rounds=6', *flags])
+  return '\n'.join(capsys.readouterr())
+
+
+@pytest.mark.parametrize('rounds, flags, wanted', [
+  ((0, 2, 3), (), "device 'x', rounds {2} and {3}"),
+  ((0, 2, 3), ('--json',), '"first_round": {2},\n    "second_round": {3}'),
+  ((0, 1, 5), (), 'first of them {2} to {4}'),
+  ((0, 0), (), 'is twice in round {0}'),
+  ((0, 7), (), 'round {7} is beyond the 6 rounds'),
+  ((0, 2, 3), ('--declared_num_rounds=6', '--declared_min_sep=2'), 'in 1 rounds ({3})'),
+  ((0, 4), ('--sampling=fixed_size', '--num_examples=9', '--batch_size=1'),
+   'no examples, the first of them round {1}'),
+  ((0, 1, 1.5, 2), ('--sampling=fixed_size', '--num_examples=9', '--batch_size=1'),
+   'first of them round {1} with 2'),
+])  # fmt: skip
+def test_rounds_are_shown_as_the_log_numbers_them(tmp_path, capsys, rounds, flags, wanted):
+  for first_round in (0, 1, 40):
+    log, place = tmp_path / 'l.csv', [f'{first_round + t}' for t in range(8)]
+    # A half is another device in the round.
+    rows = [f'{first_round + int(t)},{"x" if t == int(t) else "y"}\n' for t in rounds]
+    log.write_text('round,device_id\n' + ''.join(rows))
+    text = shown(log, capsys, f'--first_round={first_round}', *flags)
+    assert wanted.format(*place) in text
