@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fl_dpftrl.amplification import drawn
 from fl_dpftrl.commands import flags, output, replay_text
 from fl_dpftrl.files import json_files
+from fl_dpftrl.logs import ids
 from fl_dpftrl.replaying import count, counted, evidence, replay, runs
 from fl_dpftrl.replaying import statement as statement_lib
 
@@ -55,6 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='names of the columns, if they are others',
   )
   add('--first_round', type=int, help='number of the first round in the log (default: 0)')
+  add(
+    '--missing',
+    metavar='MARK,MARK',
+    help='texts that are no ids but mark a missing one, each refused; --missing= for none (default:'
+    f' {",".join(ids.MISSING)})',
+  )
   words = (
     'rounds that were declared before the run, of which it may have had fewer (default: as the log'
     ' recorded them before round 0)'
@@ -100,7 +107,7 @@ _DECLARED = ('declared_num_rounds', 'declared_min_sep', 'declared_max_participat
 _SAID = ('noise_multiplier', 'num_rounds', *_DECLARED)
 _OF_ONE_RUN = (
   *('log', 'counted', 'strategy', 'noise_multiplier', 'num_rounds', 'columns', 'first_round'),
-  *(*_DECLARED, *flags.SAMPLING),
+  *('missing', *_DECLARED, *flags.SAMPLING),
 )
 
 
@@ -202,7 +209,11 @@ def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | N
 
 def _runs(args: argparse.Namespace) -> list[runs.Run]:
   given = [name for name in _OF_ONE_RUN if getattr(args, name) not in (None, [])]
-  where = {'columns': args.columns, 'first_round': args.first_round or 0}
+  where = {
+    'columns': args.columns,
+    'first_round': args.first_round or 0,
+    'missing': args.missing,
+  }
   if args.runs:
     for name in given:
       if name not in ('num_rounds', *where):
@@ -231,7 +242,9 @@ def _from_counts(args: argparse.Namespace, given: list[str]) -> runs.Run:
   for name in ('strategy', 'noise_multiplier', 'num_rounds'):
     if name not in given:
       raise ValueError(f'--{name} is needed with --counted')
-  return counted.open_counted(args.counted, args.strategy, **_said(args))
+  return counted.open_counted(
+    args.counted, args.strategy, missing=args.missing, **_said(args)
+  )
 
 
 def _said(args: argparse.Namespace) -> dict[str, Any]:

@@ -7,7 +7,8 @@ understated. So an id is refused, not repaired, unless it is
 - text in valid UTF-8, of 1 to limits.FIELD_BYTES bytes, in Unicode normal form C;
 - without control characters, line breaks, private-use characters, and without characters that
   are invisible or change the direction of text;
-- without any space but the ASCII one, and that neither first nor last.
+- without any space but the ASCII one, and that neither first nor last; and
+- no mark of missing data, such as NULL, unless whoever reads a log names other marks.
 """
 
 import re
@@ -24,6 +25,7 @@ from fl_dpftrl.text import messages
 
 Ids = Sequence[str] | Sequence[int] | np.ndarray
 
+_NUMBER = re.compile(r'-?[0-9]{1,18}')
 _HIDDEN = ('Cc', 'Cf', 'Co', 'Zl', 'Zp')
 # Drawn as nothing or as a space although in none of these categories, or not in every release of
 # Unicode: joiners, fillers, variation selectors, the blank of Braille.
@@ -32,14 +34,22 @@ _INVISIBLE = re.compile(
   '\U00013430-\U0001343f\U0001d173-\U0001d17a\U000e0000-\U000e0fff]'
 )
 _KINDS = 'all text or all whole numbers of 64 bits'
+MISSING = ('\\N', 'NULL', 'null', 'NaN', 'nan', 'None', '<NA>', 'NaT', 'N/A')
+"""Texts by which other programs say that a value is missing; the empty text always says so."""
+
+MARK = 'a mark of missing data'
+"""Words in the reason why such a text is refused."""
 
 
-def column(device_ids: Any, name: str = 'device_ids') -> pa.Array:
+def column(
+  device_ids: Any, name: str = 'device_ids', missing: Sequence[str] = MISSING
+) -> pa.Array:
   """Returns device ids as string or int64.
 
   Args:
     device_ids: one list, array, column or index of NumPy, Arrow, pandas, PyTorch or JAX.
     name: the argument, for messages.
+    missing: marks of missing data.
   """
   ids = _array(device_ids, name)
   if not len(ids):
@@ -52,7 +62,7 @@ def column(device_ids: Any, name: str = 'device_ids') -> pa.Array:
     raise ValueError(f'{name} must be {_KINDS}, got {ids.type}')
   is_view = not (pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type))
   ids = pa.array(ids.to_pylist(), pa.string()) if is_view else ids.cast(pa.string())
-  _refuse(first_fault(ids), name)
+  _refuse(first_fault(ids, missing), name)
   return ids
 
 
@@ -72,18 +82,47 @@ def as_numpy(ids: pa.Array | pa.ChunkedArray) -> np.ndarray:
   return ids.to_numpy(zero_copy_only=False).astype(np.str_)
 
 
-def first_fault(ids: pa.Array) -> tuple[int, str] | None:
+def first_fault(ids: pa.Array, missing: Sequence[str] = MISSING) -> tuple[int, str] | None:
   """Returns the index of the first id that breaks the rule, and why; None if all keep to it.
 
   Args:
     ids: whole numbers, text, or bytes that should be text; without nulls.
+    missing: marks of missing data.
   """
-  if pa.types.is_integer(ids.type) or not len(ids):
+  if not len(ids):
     return None
+  if pa.types.is_integer(ids.type):
+    numbers = [int(mark) for mark in missing if _NUMBER.fullmatch(mark)]
+    return _marked(ids, np.arange(len(ids)), pa.array(numbers, pa.int64())) if numbers else None
   raw = ids.cast(pa.large_binary())
   _, offsets, data = raw.buffers()
   bounds = np.frombuffer(offsets, np.int64)[raw.offset : raw.offset + len(raw) + 1]
   lengths = np.diff(bounds)
+  marks = [mark.encode() for mark in missing]
+  short = np.flatnonzero((lengths > 0) & (lengths <= max(map(len, marks), default=0)))
+  if short.size:
+    firsts = np.isin(np.arange(256), [mark[0] for mark in marks])
+    short = short[firsts[np.frombuffer(data, np.uint8)[bounds[short]]]]
+  faults = (_marked(raw, short, pa.array(marks, raw.type)), _broken(raw, bounds, data, lengths))
+  return min((fault for fault in faults if fault), default=None)
+
+
+def _marked(ids: pa.Array, places: np.ndarray, marks: pa.Array) -> tuple[int, str] | None:
+  """Returns the first of some places that has a mark of missing data."""
+  if not places.size:
+    return None
+  index = pc.index(pc.is_in(ids.take(pa.array(places)), value_set=marks), True).as_py()
+  if index < 0:
+    return None
+  value = ids[int(places[index])].as_py()
+  shown = messages.quoted(value.decode() if isinstance(value, bytes) else value)
+  return int(places[index]), f'device_id is {MARK}, {shown}'
+
+
+def _broken(
+  raw: pa.Array, bounds: np.ndarray, data: pa.Buffer, lengths: np.ndarray
+) -> tuple[int, str] | None:
+  """Returns the first id that breaks the rule but for marks of missing data."""
   wrong = np.flatnonzero((lengths == 0) | (lengths > limits.FIELD_BYTES))
   if not wrong.size and _is_plain(np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]):
     return None

@@ -1,4 +1,4 @@
-"""Layout of another system's log: its columns, and the number of its first round."""
+"""Layout of another system's log: its columns, first round and marks of missing data."""
 
 import re
 import urllib.parse
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from fl_dpftrl.logs import limits, refusals
+from fl_dpftrl.logs import ids, limits, refusals
 from fl_dpftrl.text import messages
 
 NAMES = ('round', 'device_id')
@@ -18,7 +18,7 @@ _NONE = '__HIVE_DEFAULT_PARTITION__'
 
 
 class Layout(NamedTuple):
-  """Names and first round of a log.
+  """Names, first round and marks of missing data of a log.
 
   A folder that is named KEY=VALUE gives its files a column KEY, unless they have one.
 
@@ -27,11 +27,25 @@ class Layout(NamedTuple):
     device_id: name of the column of device ids; in Parquet and JSON lines it may hold lists,
       with a row for each cohort.
     first_round: number of the first round.
+    missing: texts, and whole numbers as text, that are no ids but say that one is missing.
   """
 
   round: str = NAMES[0]
   device_id: str = NAMES[1]
   first_round: int = 0
+  missing: tuple[str, ...] = ids.MISSING
+
+  @property
+  def own_names(self) -> str | None:
+    """Names of the columns as `parse` takes them; None if they are those of our logs."""
+    if (self.round, self.device_id) == NAMES:
+      return None
+    return f'round={self.round},device_id={self.device_id}'
+
+  @property
+  def own_marks(self) -> str | None:
+    """Marks of missing data as `parse` takes them; None if they are those of `ids.MISSING`."""
+    return None if self.missing == ids.MISSING else ','.join(self.missing)
 
   def columns(self, path: str, names: Sequence[str]) -> dict[str, str]:
     """Returns the names of `round` and `device_id` in a file, but for those of its folders."""
@@ -66,8 +80,8 @@ class Layout(NamedTuple):
 PLAIN = Layout()
 
 
-def parse(columns: str | None, first_round: int = 0) -> Layout:
-  """Returns the layout that `round=NAME,device_id=NAME` describes."""
+def parse(columns: str | None, first_round: int = 0, missing: str | None = None) -> Layout:
+  """Returns the layout that `round=NAME,device_id=NAME` and `MARK,MARK` describe."""
   if not 0 <= first_round < limits.ROUNDS:
     raise ValueError(f'first_round={first_round} must be at least 0 and below {limits.ROUNDS}')
   names: dict[str, str] = {}
@@ -82,7 +96,8 @@ def parse(columns: str | None, first_round: int = 0) -> Layout:
         f'columns={messages.quoted(columns)} must be like round=step,device_id=user_id'
       )
     names[own] = name
-  result = Layout(**names, first_round=first_round)
+  marks = ids.MISSING if missing is None else tuple(filter(None, missing.split(',')))
+  result = Layout(**names, first_round=first_round, missing=marks)
   if result.round == result.device_id:
     raise ValueError(f'columns={messages.quoted(columns)} names one column twice')
   return result

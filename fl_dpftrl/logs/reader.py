@@ -159,6 +159,7 @@ def _checked(
     num_rounds=num_rounds,
     first_round=source.layout.first_round,
     first_row=first_row,
+    missing=source.layout.missing,
   )
 
 

@@ -7,6 +7,8 @@ anything is flattened.
 Messages number rows from 1, not counting the header of a CSV file or blank lines.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,6 +31,7 @@ def checked(
   num_rounds: int | None = None,
   first_round: int = 0,
   first_row: int = 1,
+  missing: Sequence[str] = ids_lib.MISSING,
 ) -> pa.Table:
   """Returns a row for each device, with rounds counted from 0.
 
@@ -38,6 +41,7 @@ def checked(
     num_rounds: upper limit that all rounds must be below; None for no limit.
     first_round: number of the first round in the file.
     first_row: number of the table's first row in the file.
+    missing: marks of missing data.
   """
   for name in ('round', 'device_id'):
     _refuse(path, table, pc.is_null(table.column(name)), f'has no {name}', first_row)
@@ -51,8 +55,10 @@ def checked(
     row = first_row + int(rows[pc.index(pc.is_null(device_ids), True).as_py()])
     raise refusals.LogError(f'{path}, row {row}: has no device_id in its list')
   for chunk in device_ids.chunks:
-    if fault := ids_lib.first_fault(chunk):
-      raise refusals.LogError(f'{path}, row {first_row + int(rows[first + fault[0]])}: {fault[1]}')
+    if fault := ids_lib.first_fault(chunk, missing):
+      hint = ids_lib.MARK in fault[1] and "; if it is an id, say which texts mark one: --missing=''"
+      row = first_row + int(rows[first + fault[0]])
+      raise refusals.LogError(f'{path}, row {row}: {fault[1]}{hint or ""}')
     first += len(chunk)
   return flat
 

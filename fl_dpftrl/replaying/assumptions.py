@@ -12,6 +12,7 @@ from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.amplification import drawn
+from fl_dpftrl.logs import ids
 from fl_dpftrl.replaying import facts as facts_lib
 
 if TYPE_CHECKING:
@@ -174,6 +175,11 @@ def _of_run(run: facts_lib.RunFacts, of_run: str) -> list[str]:
       f'whoever counted{of_run} compared device ids byte by byte, and none was spelled in two ways'
       ' of Unicode or rounded to a float',
     ]
+  if run.layout.missing != ids.MISSING:
+    result.append(
+      f'whoever replays said which texts mean a missing device_id{of_run}: no id that was counted is'
+      ' a mark of missing data'
+    )
   if run.claim.trusted_operations:
     result.append(
       f'the operations {", ".join(run.claim.trusted_operations)}{of_run} keep and tell nothing that'

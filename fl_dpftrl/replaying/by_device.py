@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fl_dpftrl.logs import refusals
+from fl_dpftrl.logs import spellings as spellings_lib
 from fl_dpftrl.participation import seen
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.text import messages
@@ -22,11 +23,14 @@ _FILE_BITS = 6  # of a hash, that choose one of 64 files
 
 
 def rows(
-  runs: Sequence[runs_lib.Run], tables: list[pa.Table]
+  runs: Sequence[runs_lib.Run], tables: list[pa.Table], spellings: spellings_lib.Spellings
 ) -> Iterator[tuple[np.ndarray, np.ndarray, Name]]:
-  """Takes tables away; yields numbers of devices in the order of their ids, rounds, and names."""
+  """Takes tables away; yields numbers of devices in the order of their ids, rounds, and names.
+
+  Their ids are added to spellings.
+  """
   bits = sum(run.log.num_rounds for run in runs).bit_length()
-  keys, name = _keys(tables, bits)
+  keys, name = _keys(tables, bits, spellings)
   pa.default_memory_pool().release_unused()
   keys.sort()
   # Refused before any work that grows with the square of a device's rounds.
@@ -59,6 +63,18 @@ def _refusal(
   place, device = log.place(round_index, device_id), messages.quoted(device_id)
   shown = round_index + log.layout.first_round
   return refusals.LogError(f'{place}: device {device} is twice in round {shown}')
+
+
+def refuse_spellings(
+  runs: Sequence[runs_lib.Run], spellings: spellings_lib.Spellings
+) -> None:
+  """Raises LogError with the first row whose id is a number in another notation than others."""
+  for shard, num_rounds in ((s, run.log.num_rounds) for run in runs for s in run.log.shards):
+    before = 0
+    for table in shard.tables(num_rounds) if spellings.has_faults else ():
+      if fault := spellings.first_fault(table.column('device_id')):
+        raise refusals.LogError(f'{shard.path}, row {before + fault[0] + 1}: {fault[1]}')
+      before += table.num_rows
 
 
 def whole_devices(tables: Iterator[pa.Table], shift: int = 0) -> Iterator[list[pa.Table]]:
@@ -99,12 +115,15 @@ def _spread(
         yield (pa.Table.from_batches([batch]) for batch in batches)
 
 
-def _keys(kept: list[pa.Table], bits: int) -> tuple[np.ndarray, Name]:
+def _keys(
+  kept: list[pa.Table], bits: int, spellings: spellings_lib.Spellings
+) -> tuple[np.ndarray, Name]:
   """Takes tables away; returns the key of each row, and the ids of the devices' numbers."""
   rounds, ids = pa.concat_tables(kept).select(['round', 'device_id']).columns
   kept.clear()
   if not pa.types.is_integer(ids.type):
     known = pc.unique(ids).sort()
+    spellings.add(known)
     numbers = pc.index_in(ids, value_set=known).to_numpy().astype(np.int64)
     name = lambda number: known[number].as_py()
   elif (ends := pc.min_max(ids).as_py())['max'] - (low := ends['min']) < 1 << 63 - bits:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fl_dpftrl.logs import spellings as spellings_lib
 from fl_dpftrl.participation import counts, schemas
 from fl_dpftrl.replaying import by_device
 from fl_dpftrl.replaying import exposure as exposure_lib
@@ -50,6 +51,7 @@ class Tally:
     wrong_rounds: number of participations that violate one, by round, numbered across runs: those
       that are too soon after the one before, or one too many in its run.
     wrong_square: largest squared sensitivity of the violators, over all runs.
+    mergeable: ids that would be one with another if case and leading zeros did not count.
   """
 
   logs: tuple[counts.DeviceCounts, ...]
@@ -61,6 +63,7 @@ class Tally:
   violators: int | None = 0
   wrong_rounds: counts.Counts = counts.Counts()
   wrong_square: float = 0.0
+  mergeable: int = 0
 
   def plus(self, other: 'Tally', num_exposed: int) -> 'Tally':
     """Adds two tallies of different devices, keeping num_exposed devices."""
@@ -104,10 +107,12 @@ def count(
   declared = runs_lib.declared_schemas(claims)
   threads = len(os.sched_getaffinity(0))
   total = nothing = Tally((counts.DeviceCounts(),) * len(runs))
+  spellings = spellings_lib.Spellings()
   parts: collections.deque[futures.Future[Tally]] = collections.deque()
 
   def counted(tables):
-    of_rows = (_count(*r, exposure, num_exposed, declared) for r in by_device.rows(runs, tables))
+    of_devices = by_device.rows(runs, tables, spellings)
+    of_rows = (_count(*r, exposure, num_exposed, declared) for r in of_devices)
     return functools.reduce(lambda a, b: a.plus(b, num_exposed), of_rows, nothing)
 
   with futures.ThreadPoolExecutor(threads) as pool:
@@ -118,7 +123,8 @@ def count(
         progress(f'{total.num_devices:,} devices counted')
     for part in parts:
       total = total.plus(part.result(), num_exposed)
-  return total
+  by_device.refuse_spellings(runs, spellings)
+  return dataclasses.replace(total, mergeable=spellings.mergeable)
 
 
 def _count(

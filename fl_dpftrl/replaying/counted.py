@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from fl_dpftrl.files import durable, paths
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ids, reader, refusals
+from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import counts
 from fl_dpftrl.replaying import count as count_lib
@@ -30,9 +31,10 @@ from fl_dpftrl.text import messages
 COLUMNS = ('kind', 'num', 'amount', 'device_id')
 SUFFIXES = ('.parquet', '.csv')
 KINDS = [
-  'closest', 'exposed', 'cohort', 'newcomers', 'separation', 'place', 'bin', 'rounds', 'devices',
-  'gram', 'made_for',
+  'closest', 'exposed', 'missing', 'cohort', 'newcomers', 'separation', 'place', 'bin', 'rounds',
+  'devices', 'gram', 'made_for',
 ]  # fmt: skip
+_OF_DEVICES = KINDS[:3]
 _NUMBER = re.compile(r'0|-?[1-9][0-9]{0,18}')
 _MOST_BYTES = 1 << 28
 
@@ -40,6 +42,8 @@ _MOST_BYTES = 1 << 28
 def check(path: str | os.PathLike[str], run: runs_lib.Run) -> None:
   """Raises ValueError where the counts of a run cannot be written, as `write` does."""
   _path(path)
+  if set(run.log.layout.missing) < set(ids.MISSING):
+    raise ValueError('counts are written of a log without marks of missing data; leave out --missing')
   sql.gram(run.claim.strategy, run.log.num_rounds)
 
 
@@ -91,6 +95,7 @@ def open_counted(
   declared_num_rounds: int | None = None,
   declared_min_sep: int | None = None,
   declared_max_participations: int | None = None,
+  missing: str | None = None,
 ) -> runs_lib.Run:
   """Opens the counts of a run, without its log.
 
@@ -100,7 +105,11 @@ def open_counted(
     noise_multiplier: std(Z) / clip norm.
     num_rounds: rows of noise consumed.
     declared_num_rounds, declared_min_sep, declared_max_participations: see `open_run`.
+    missing: see `open_run`; counts know the usual marks alone.
   """
+  own = layout_lib.parse(None, missing=missing)
+  if not set(own.missing) <= set(ids.MISSING):
+    raise ValueError(f'missing={messages.quoted(missing)} must be of {",".join(ids.MISSING)} for counts')
   path, strategy = _path(path), files.resolved(strategy, num_rounds)
   declared = (declared_num_rounds, declared_min_sep, declared_max_participations)
   schema = runs_lib.declared_schema(*declared)
@@ -108,7 +117,7 @@ def open_counted(
   terms = sql.checksum(sql.gram(strategy, num_rounds))
   source = reader.Source(str(path))
   digest = source.sha256()
-  rows = _Rows(str(path), _read(source))
+  rows = _Rows(str(path), _read(source), own.missing)
   if source.sha256() != digest:
     raise refusals.LogError(f'{path}: was changed while it was read; replay it again')
   tally = rows.tally(claim, num_rounds, terms)
@@ -118,7 +127,8 @@ def open_counted(
 
   id_type = pa.int64() if type(tally.most_exposed[0].device_id) is int else pa.large_string()
   shard = log_lib.Shard(str(path), {}, num_rounds, id_type, no_rows, no_rows, lambda: digest)
-  return runs_lib.Run(log=log_lib.Log((shard,), num_rounds), claim=claim, tally=tally)
+  log = log_lib.Log((shard,), num_rounds, layout=own)
+  return runs_lib.Run(log=log, claim=claim, tally=tally)
 
 
 def _path(path: str | os.PathLike[str]) -> Any:
@@ -148,7 +158,7 @@ def _read(source: reader.Source) -> Iterator[tuple[str, int, int, str | int | No
       if pa.types.is_decimal(columns[name].type):
         columns[name] = columns[name].cast(pa.int64())
       columns[name] = ids.whole_numbers(columns[name].combine_chunks(), name)
-    known = ids.column(columns['device_id'].drop_null(), 'device_id').to_pylist()
+    known = ids.column(columns['device_id'].drop_null(), 'device_id', ()).to_pylist()
   except (ValueError, pa.ArrowException) as e:
     raise refusals.LogError(f'{source.path}: {e}') from e
   if is_csv and all(_NUMBER.fullmatch(text) and abs(int(text)) < 2**63 for text in known):
@@ -168,13 +178,23 @@ def _csv(file: Any) -> pa.Table:
 class _Rows:
   """The rows of a table of counts, by kind."""
 
-  def __init__(self, path: str, rows: Iterator[tuple[str, int, int, str | int | None]]):
+  def __init__(
+    self,
+    path: str,
+    rows: Iterator[tuple[str, int, int, str | int | None]],
+    missing: Sequence[str],
+  ):
     self._path = path
     self._rows: dict[str, list[tuple[int, int, str | int | None]]] = {kind: [] for kind in KINDS}
     for kind, num, amount, device_id in rows:
       self._need(kind in self._rows, f'has rows of an unknown kind, {messages.quoted(kind)}')
-      of_device = kind in ('closest', 'exposed')
+      device_id = device_id or '' if kind == 'missing' else device_id  # CSV has no empty text.
+      of_device = kind in _OF_DEVICES
       self._need((device_id is not None) == of_device, f'{kind} has a device_id too many, or none')
+      if of_device and device_id in ('', *missing):
+        what = f'{num} rows have' if kind == 'missing' else 'a row has'
+        hint = "; if it is an id, say which texts mark one: --missing=''" if device_id else ''
+        self._need(False, f'{what} the device_id {messages.quoted(device_id)}, {ids.MARK}{hint}')
       self._rows[kind].append((num, amount, device_id))
 
   def _need(self, holds: bool, why: str) -> None:

@@ -34,11 +34,11 @@ SUMS, STATEMENT = 'SHA256SUMS', 'statement.json'
 _LINE = re.compile(r'([0-9a-f]{64})  ([A-Za-z0-9][A-Za-z0-9._-]{0,199})')
 _LISTED, _BLOCK = 20, 1 << 20  # sentences; bytes
 _ASKED = {'deltas', 'adjacency', 'group_size', 'model_sha256', 'runs'}
-_OF_A_RUN = {'num_rounds', 'columns', 'first_round'}
+_OF_A_RUN = {'num_rounds', 'columns', 'first_round', 'missing'}
 _KINDS: dict[str, tuple[type, ...]] = {
   **dict.fromkeys(('deltas', 'runs'), (list,)),
   **dict.fromkeys(('group_size', 'first_round'), (int,)),
-  **{name: (str, type(None)) for name in ('columns', 'model_sha256')},
+  **{name: (str, type(None)) for name in ('columns', 'missing', 'model_sha256')},
   'adjacency': (str,),
   'num_rounds': (int, type(None)),
 }
@@ -243,11 +243,12 @@ def _asked(run: runs_lib.Run) -> json_files.Object:
   """Returns what is needed to open a run's log again."""
   log, layout = run.log, run.log.layout
   known = log.num_rounds_assumed or log.shards[0].num_rounds is not None
-  columns = None
-  if layout._replace(first_round=0) != layout_lib.PLAIN:
-    columns = f'round={layout.round},device_id={layout.device_id}'
-  num_rounds = None if known else log.num_rounds
-  return {'num_rounds': num_rounds, 'columns': columns, 'first_round': layout.first_round}
+  return {
+    'num_rounds': None if known else log.num_rounds,
+    'columns': layout.own_names,
+    'first_round': layout.first_round,
+    'missing': layout.own_marks,
+  }
 
 
 def _checked_asked(asked: Any) -> json_files.Object:
@@ -282,7 +283,7 @@ def _opened(folder: pathlib.Path, prefix: str, entry: json_files.Object) -> log_
   """Opens the log of a run in a folder."""
   name = re.compile(rf'{re.escape(prefix)}log-([1-9][0-9]{{0,8}})(\..+)?')
   found = {int(m[1]): m[0] for path in folder.iterdir() if (m := name.fullmatch(path.name))}
-  layout = layout_lib.parse(entry['columns'], entry['first_round'])
+  layout = layout_lib.parse(entry['columns'], entry['first_round'], entry['missing'])
   logs = [folder / found[number] for number in sorted(found)]
   return log_lib.read_log(logs, num_rounds=entry['num_rounds'], layout=layout)
 

@@ -36,6 +36,8 @@ def command(statement: statement_lib.Statement) -> str:
       words.append(f'--columns={statement_lib.COLUMNS}')
     if first.layout.first_round:
       words.append(f'--first_round={first.layout.first_round}')
+    if first.layout.own_marks is not None:
+      words.append(f'--missing={first.layout.own_marks}')
     if statement.declared is not None and not first.schema_in_log:
       for name, value in vars(statement.declared.participation).items():
         words.append(f'--declared_{name}={value}')

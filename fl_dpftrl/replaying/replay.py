@@ -16,7 +16,7 @@ from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.amplification import drawn as drawn_lib
 from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.logs import claim as claim_lib
-from fl_dpftrl.logs import refusals
+from fl_dpftrl.logs import refusals, spellings
 from fl_dpftrl.participation import counts
 from fl_dpftrl.replaying import count as count_lib
 from fl_dpftrl.replaying import exposure, sensitivities, void
@@ -101,7 +101,8 @@ def replay(
     void_reason=void.reason(runs),
     warnings=tuple(
       warning for run, o in zip(runs, happened) for warning in (*run.log.warnings, *o.warnings())
-    ),
+    )
+    + spellings.warnings(tally.mergeable, tally.num_devices),
   )
 
 

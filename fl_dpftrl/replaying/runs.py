@@ -143,6 +143,7 @@ def open_folder(
   num_rounds: int | None = None,
   columns: str | None = None,
   first_round: int = 0,
+  missing: str | None = None,
 ) -> Run:
   """Opens the run of a folder, which has its log, `participation.*`, and its strategy.json.
 
@@ -161,7 +162,7 @@ def open_folder(
   if len(logs) != 1:
     raise ValueError(f'{folder} must hold one log, {_LOG}parquet, and has {len(logs)}')
   strategy = files.resolved(folder / files.NAME)
-  where, path = layout.parse(columns, first_round), folder / claim_lib.NAME
+  where, path = layout.parse(columns, first_round, missing), folder / claim_lib.NAME
   log = log_lib.read_log(folder / logs[0], num_rounds=num_rounds, layout=where)
   stated = claim_lib.read(log.metadata)
   if stated is not None:
@@ -187,6 +188,7 @@ def open_run(
   declared_max_participations: int | None = None,
   columns: str | None = None,
   first_round: int = 0,
+  missing: str | None = None,
 ) -> Run:
   """Opens the participation log of a run.
 
@@ -202,13 +204,15 @@ def open_run(
     columns: where the log has its columns, as in 'round=step,device_id=user_id'; None for their
       own names.
     first_round: number of the log's first round.
+    missing: texts that mean a missing id, as in 'NULL,unknown'; '' for none, None for the usual.
 
   Raises:
     LogError: if the log cannot be believed.
     ValueError: if an argument is out of range or missing, or the strategy file is malformed.
   """
   strategy = files.resolved(strategy)
-  log = log_lib.read_log(logs, num_rounds=num_rounds, layout=layout.parse(columns, first_round))
+  own = layout.parse(columns, first_round, missing)
+  log = log_lib.read_log(logs, num_rounds=num_rounds, layout=own)
   schema = declared_schema(declared_num_rounds, declared_min_sep, declared_max_participations)
   return Run.of(log, strategy, noise_multiplier=noise_multiplier, schema=schema)
 

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from fl_dpftrl.families import base
+from fl_dpftrl.logs import ids
 from fl_dpftrl.strategies import document
 from fl_dpftrl.text import messages
 
@@ -78,6 +79,8 @@ SELECT 'closest' AS kind, MIN(m.earlier) AS num, MIN(m.round) AS amount, m.devic
   GROUP BY m.device_id
 UNION ALL SELECT 'exposed', p.round, 1, p.device_id
   FROM participation p JOIN largest e ON p.device_id = e.device_id
+UNION ALL SELECT 'missing', COUNT(*), 0, device_id FROM participation
+  WHERE CAST(device_id AS {text}) IN ({marks}) GROUP BY device_id
 UNION ALL SELECT 'cohort', round, COUNT(*), NULL FROM participation GROUP BY round
 UNION ALL SELECT 'newcomers', round, COUNT(*), NULL FROM marked WHERE place = 1 GROUP BY round
 UNION ALL SELECT 'separation', apart, times, NULL FROM separations
@@ -102,6 +105,8 @@ def statement(strategy: base.Strategy, num_rounds: int, dialect: str) -> str:
     )
   return _TEXT.format(
     dialect=dialect,
+    text='STRING' if dialect in ('bigquery', 'databricks', 'spark') else 'VARCHAR',
+    marks=', '.join(_literal(mark, dialect) for mark in ('', *ids.MISSING)),
     last=num_rounds - 1,
     made_for=made_for(strategy, num_rounds),
     num_rounds=num_rounds,
@@ -109,6 +114,12 @@ def statement(strategy: base.Strategy, num_rounds: int, dialect: str) -> str:
     scale=_SCALE,
     tolerance=TOLERANCE,
   )
+
+
+def _literal(mark: str, dialect: str) -> str:
+  """Returns a text in SQL, without a backslash in quotes, which some engines read as an escape."""
+  code = 'CHAR(92)' if dialect == 'sqlite' else 'CHR(92)'
+  return f"{code} || '{mark[1:]}'" if mark.startswith('\\') else f"'{mark}'"
 
 
 def made_for(strategy: base.Strategy, num_rounds: int) -> int:

@@ -13,7 +13,6 @@ from fl_dpftrl.amplification import drawn as drawn_lib
 from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import claim as claim_lib
-from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.participation import schemas as schemas_lib
 from fl_dpftrl.participation.counts import RunCounts, Witness
 from fl_dpftrl.replaying import assumptions as assumptions_lib
@@ -34,7 +33,7 @@ ASSUMED_ROUNDS = (
   'A log does not say how many rounds consumed noise; its last round plus one'
   ' was taken. Burnt rounds after it would be missing'
 )
-COLUMNS = 'COLUMNS'
+COLUMNS, MARKS = 'COLUMNS', 'MARKS'
 """Stands for the columns of a log in what is published: their names are those of another system."""
 
 
@@ -345,13 +344,15 @@ class Statement:
 
 
 def _publishable_run(run: facts.RunFacts) -> facts.RunFacts:
-  first = run.layout.first_round
-  is_plain = run.layout._replace(first_round=0) == layout_lib.PLAIN
-  named: dict[str, Any] = {} if is_plain else {'round': COLUMNS, 'device_id': COLUMNS}
+  layout = run.layout
+  if layout.own_names:
+    layout = layout._replace(round=COLUMNS, device_id=COLUMNS)
+  if layout.own_marks:
+    layout = layout._replace(missing=(MARKS,))
   return dataclasses.replace(
     run,
     claim=dataclasses.replace(run.claim, not_private_metrics=(), void_reason=None),
-    layout=layout_lib.Layout(**named, first_round=first),
+    layout=layout,
     counted=None,
     log=None,
   )

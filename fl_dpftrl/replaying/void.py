@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import keys
-from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import runs as runs_lib
 
@@ -42,7 +41,7 @@ def contradictions(run: runs_lib.Run) -> Iterator[str]:
       'the log states its claim, so its rounds are counted from 0, and they were counted from'
       f' {run.log.layout.first_round}'
     )
-  elif keys.VERSION_KEY in run.log.metadata and run.log.layout != layout_lib.PLAIN:
+  elif keys.VERSION_KEY in run.log.metadata and run.log.layout.own_names:
     yield 'the log states its claim, so it has columns of its own, and others were named'
 
 
