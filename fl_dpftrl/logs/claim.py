@@ -34,6 +34,7 @@ NAME = 'claim.json'
 
 _MOST_NAMES, _LONGEST = 1000, 200
 _SAID = 2  # differences
+_RUN = 'run'  # Key of a file.
 # Where noise is made, by the numbers that releases are made of.
 _PLACES = {arithmetic_lib.COVERED: 'by an engine', arithmetic_lib.LATTICE: "in TFF's state"}
 _SCHEMA_FIELDS = ('num_rounds', 'min_sep', 'max_participations')
@@ -172,19 +173,26 @@ class Claim:
     digest = hashlib.sha256(text.encode()).hexdigest()
     return {keys.CLAIM_KEY: text, keys.CLAIM_DIGEST_KEY: digest}
 
-  def save(self, folder: pathlib.Path) -> None:
+  def save(self, folder: pathlib.Path, run: str | None = None, *, begun: bool = True) -> None:
     """Writes the files of strategy and claim into the folder of a run, unless they are there.
 
-    ValueError for a file of another claim.
+    Args:
+      folder: of the run.
+      run: random identity of the run, in hexadecimal, as its log states it.
+      begun: whether the run has rounds; the claim of another is replaced where it has none.
+
+    Raises:
+      ValueError: for a file of another claim, or run.
     """
-    if (folder / NAME).exists():
-      check_file(folder / NAME, self.to_json())
+    if begun and (folder / NAME).exists():
+      check_file(folder / NAME, self.to_json(), run)
     if not (folder / files.NAME).exists():
       # A strategy file has figures for some schema; without one, for a single round.
       schema = self.schema or schemas.MinSep(1, 1)
       files.save_strategy(folder / files.NAME, self.strategy, schema=schema)
-    if not (folder / NAME).exists():
-      content = json.dumps(self.to_json(), indent=2) + '\n'
+    if not (begun and (folder / NAME).exists()):
+      document = self.to_json() | ({} if run is None else {_RUN: run})
+      content = json.dumps(document, indent=2) + '\n'
       durable.write_durably(folder / NAME, content.encode(), private=True)
 
   def guarantee(
@@ -292,11 +300,20 @@ def read(metadata: Mapping[str, str]) -> json_files.Object | None:
   return document
 
 
-def check_file(path: pathlib.Path, stated: json_files.Object) -> None:
-  """Raises ValueError for the file of another claim than the one that the log of a run states."""
+def read_file(path: pathlib.Path) -> tuple[json_files.Object, str | None]:
+  """Returns the claim of a file, unchecked, and the run that it is of, if it says it."""
   document = json_files.read(path)
+  run = document.pop(_RUN, None) if isinstance(document, dict) else None
   if not isinstance(document, dict) or document.keys() != _FIELDS:
     raise ValueError(f'{path}: a claim must have {", ".join(sorted(_FIELDS))}')
+  return document, run
+
+
+def check_file(path: pathlib.Path, stated: json_files.Object, run: str | None) -> None:
+  """Raises ValueError for the file of another claim, or run, than the log of a run states."""
+  document, own_run = read_file(path)
+  if None not in (run, own_run) and run != own_run:
+    raise ValueError(f'{path}: is of another run than the log: put its own claim, or log, back')
   if other := list(differences(stated, document)):
     raise ValueError(
       f'{path}: the run has the {"; ".join(other[:_SAID])}: put its claim back, or remove this file'

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files, paths
 from fl_dpftrl.logs import claim as claim_lib
-from fl_dpftrl.logs import layout, ledger, refusals
+from fl_dpftrl.logs import keys, layout, ledger, refusals
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
@@ -101,6 +101,13 @@ def together(runs: Run | Sequence[Run]) -> list[Run]:
       'sampling is for one run: guarantees of batches that were drawn are not composed over several'
     )
   declared_schemas(run.claim for run in runs)
+  identities = [run.log.metadata.get(keys.RUN_KEY) for run in runs]
+  for place, identity in enumerate(identities):
+    if identity is not None and identity in identities[:place]:
+      raise refusals.LogError(
+        f'{runs[place].log.shards[0].path}: is of a run that is given already, and a run that went'
+        ' on in a copy used its rows of noise twice; give each run once'
+      )
   return runs
 
 
@@ -167,12 +174,12 @@ def open_folder(
   stated = claim_lib.read(log.metadata)
   if stated is not None:
     if path.exists():
-      claim_lib.check_file(path, stated)
+      claim_lib.check_file(path, stated, log.metadata.get(keys.RUN_KEY))
     return Run.of(log, strategy)
   if not path.exists():
     raise ValueError(f'{path} is missing, and the log does not state its claim')
   try:
-    return Run(log=log, claim=claim_lib.Claim.from_json(json_files.read(path), strategy))
+    return Run(log=log, claim=claim_lib.Claim.from_json(claim_lib.read_file(path)[0], strategy))
   except ValueError as e:
     raise ValueError(f'{path}: {e}') from e
 

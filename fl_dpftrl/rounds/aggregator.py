@@ -144,7 +144,8 @@ class PrivateAggregator:
       self._guard.log.release()
       raise
     try:
-      self._guard.claim.save(self.folder)
+      log = self._guard.log
+      self._guard.claim.save(self.folder, log.run, begun=log.num_rounds > 0)
       self._rows.prepare()
     except BaseException:
       self._rows.close()

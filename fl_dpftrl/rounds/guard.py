@@ -175,7 +175,12 @@ class Guard:
     if row is not None:
       self._check_row(operator.index(row))
     now = int(time.time()) if timestamp is None else timestamp
-    self.log.append(admitted.round_index, admitted.column, now)
+    try:
+      self.log.append(admitted.round_index, admitted.column, now)
+    except BaseException:
+      if self.num_rounds > admitted.round_index:  # It was begun all the same.
+        self._record_log()
+      raise
     self._record(admitted)
     return admitted
 
@@ -191,16 +196,17 @@ class Guard:
       ValueError: for a device that may not take part; else see `admit`.
     """
     admitted: list[admission.Admission] = []
+    first = self.num_rounds
     try:
-      for t, device_ids in enumerate(cohorts, self.num_rounds):
+      for t, device_ids in enumerate(cohorts, first):
         if admitted:  # Who may take part depends on the round before.
           self._record(admitted[-1])
         admitted.append(self._checked(t, device_ids, None))
         admitted[-1].check_whole(least)
       columns = [each.column for each in admitted]
-      self.log.reserve(self.num_rounds, columns, int(time.time()))
+      self.log.reserve(first, columns, int(time.time()))
     except BaseException:
-      if len(admitted) > 1:
+      if len(admitted) > 1 or self.num_rounds > first:  # Begun all the same.
         self._record_log()
       raise
     for last in admitted[-1:]:

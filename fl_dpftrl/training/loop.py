@@ -108,7 +108,7 @@ def run(
     initial = training.process.initialize()
     stored = checkpoints.CheckpointFolder(stored_in, initial)
     with ledger_lib.LogWriter(training.folder / ledger_lib.NAME, training.claim) as log:
-      training.claim.save(training.folder)
+      training.claim.save(training.folder, log.run, begun=log.num_rounds > 0)
       opened = dataclasses.replace(training, log=log)
       return _run(opened, log, stored, initial, observers, published)
 

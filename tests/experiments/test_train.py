@@ -43,6 +43,7 @@ def test_leaves_the_files_of_the_contract(guaranteed):
     'metrics.csv',
     'model.npz',
     'participation.ledger',
+    'participation.mark',
     'participation.parquet',
     'privacy.html',
     'privacy.json',

@@ -322,4 +322,4 @@ def test_what_evidence_cannot_hold_is_refused_before_anything_is_written(tmp_pat
   for name, told in (('there', 'exists already'), ('no/evidence', 'does not exist')):
     with pytest.raises(ValueError, match=told):
       dpftrl.write_evidence(tmp_path / name, run, deltas=1e-6)
-  assert {p.name for p in tmp_path.iterdir()} == {'log.ledger', 'log.parquet', 'there'}
+  assert {p.name for p in tmp_path.iterdir()} == {'log.ledger', 'log.mark', 'log.parquet', 'there'}

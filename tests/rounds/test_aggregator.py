@@ -1,5 +1,6 @@
 """`PrivateAggregator`: its releases, its protocol, and one line for each wrong use."""
 
+import errno
 import json
 import os
 import shutil
@@ -135,7 +136,9 @@ def test_the_log_proves_what_happened(tmp_path):
   closed = dpftrl.replay(run, deltas=1e-6)
   assert closed.to_json()['worst_case'] == open_statement.to_json()['worst_case']
   assert closed.declared.holds
-  assert run.claim == dpftrl.Claim.from_json(json.loads((folder / 'claim.json').read_text()), BLT)
+  document = json.loads((folder / 'claim.json').read_text())
+  assert document.pop('run') == run.log.metadata['fl_dpftrl.run']
+  assert run.claim == dpftrl.Claim.from_json(document, BLT)
   assert 'ε' in (tmp_path / 'report.html').read_text()
 
 
@@ -331,10 +334,10 @@ def test_a_log_or_noise_that_was_put_back_gives_no_row_twice(tmp_path):
   newest = {name: (folder / name).read_bytes() for name in names}
   for name in names:
     shutil.copy(copy / name, folder)
-  with pytest.raises(mark.LostStateError, match='has 1 rounds, but 2 rows of noise were used'):
+  with pytest.raises(ValueError, match='has 1 rounds, and participation.mark says that 2 were begun'):
     opened(folder)
   (folder / names[0]).write_bytes(newest[names[0]])
-  with pytest.raises(ValueError, match='put the newest of both back'):
+  with pytest.raises(ValueError, match='put the newest'):
     opened(folder)
   (folder / names[1]).write_bytes(newest[names[1]])
   opened(folder).close()
@@ -348,6 +351,69 @@ def test_a_log_or_noise_that_was_put_back_gives_no_row_twice(tmp_path):
   with opened(folder, moved=True) as aggregator:
     assert aggregator.next_round == 2
     assert aggregator._rows.next_row == 2
+
+
+def test_a_whole_log_that_was_put_back_is_a_copy(tmp_path):
+  """With its mark; also where it is said to have been moved, as rows were given out since."""
+  folder, copy = tmp_path / 'run', tmp_path / 'copy'
+  with opened(folder) as aggregator:
+    released(aggregator)
+  shutil.copytree(folder, copy)
+  with opened(folder) as aggregator:
+    released(aggregator, list('cd'))
+  for path in copy.glob('participation.*'):
+    shutil.copy(path, folder)
+  for moved in (False, True):
+    with pytest.raises(mark.LostStateError, match='put back from a backup in part: row 1 was given'):
+      opened(folder, moved=moved)
+
+
+@pytest.mark.parametrize('held_up, is_refused', [(0.5, False), (61.0, True)])
+def test_a_process_that_was_held_up_as_it_wrote_the_mark_is_no_copy(
+  tmp_path, monkeypatch, held_up, is_refused
+):
+  """If it is killed there; and only for so long."""
+
+  class Killed(BaseException):
+    pass
+
+  aggregator = opened(tmp_path)
+  released(aggregator)
+  begin, written = time.time_ns, os.pwrite
+  with monkeypatch.context() as patch:
+    patch.setattr(mark.time, 'time_ns', lambda: begin() - int(held_up * 1e9))
+    patch.setattr(mark.os, 'pwrite', lambda *args: written(*args) and killed())
+
+    def killed():
+      raise Killed
+
+    with pytest.raises(Killed):
+      aggregator.round(list('cd')).begin()
+  aggregator._rows.close()
+  aggregator._guard.log.release()
+  if is_refused:
+    with pytest.raises(mark.LostStateError, match='is a copy'):
+      opened(tmp_path)
+  with opened(tmp_path, moved=is_refused) as again:
+    assert again.next_round == 2
+
+
+def test_a_round_whose_mark_failed_is_used_up_and_its_devices_took_part(tmp_path, monkeypatch):
+  strategy, schema = 'identity', dpftrl.MinSep(num_rounds=9, min_sep=4, max_participations=2)
+  claim = dpftrl.Claim(strategy=strategy, noise_multiplier=1.0, schema=schema)
+  with dpftrl.Guard(claim, log=tmp_path / 'log.parquet') as guard:
+
+    def fail(*unused):
+      raise OSError(errno.EIO, 'sync failed')
+
+    for call in (lambda: guard.admit(['a']), lambda: guard.reserve([['b'], ['c']])):
+      with monkeypatch.context() as patch:
+        patch.setattr(mark.os, 'fdatasync', fail)
+        with pytest.raises(OSError, match='log.mark'):
+          call()
+    assert guard.num_rounds == 1  # Nothing more is begun before the mark says so.
+    assert guard.admit(['a', 'b']).device_ids.tolist() == ['b']
+  assert dpftrl.open_run(tmp_path / 'log.parquet', strategy).log.num_rounds == 2
 
 
 def test_rounds_that_begin_at_once_do_not_mix(tmp_path):

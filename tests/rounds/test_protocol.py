@@ -537,11 +537,11 @@ class Protocol(stateful.RuleBasedStateMachine):
     return dpftrl.MinSep(n, min(gaps, default=n), max(map(len, took_part.values())))
 
 
-@pytest.mark.parametrize('kind', [Aggregator, Loop])
-def test_no_row_is_used_twice_and_no_participation_is_lost(kind):
-  machine = type(kind.__name__, (Protocol,), {'kind': kind})
+def run_machine(kind, num_examples, forgets=lambda path: False):
+  name = kind.__name__
+  machine = type(name, (Protocol,), {'kind': kind, 'forgets': staticmethod(forgets)})
   settings = hypothesis.settings(
-    max_examples=9,
+    max_examples=num_examples,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,
@@ -551,4 +551,19 @@ def test_no_row_is_used_twice_and_no_participation_is_lost(kind):
   gc.collect()
   gc.freeze()  # What is there now need not be looked at again and again.
   stateful.run_state_machine_as_test(machine, settings=settings)
-  gc.unfreeze()
+
+
+@pytest.mark.parametrize('kind', [Aggregator, Loop])
+def test_no_row_is_used_twice_and_no_participation_is_lost(kind):
+  run_machine(kind, 9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('end', ['.mark', '.ledger', '-wal', '/run', '/disk', '.writing-', 'used'])
+def test_a_sync_that_is_left_out_is_noticed(end):
+  def forgets(path):
+    return path.endswith(end) or f'/{end}' in path
+
+  with pytest.raises(BaseException, match='') as raised:
+    run_machine(Loop, 60, forgets)
+  assert not isinstance(raised.value, KeyboardInterrupt)

@@ -184,8 +184,10 @@ def test_a_log_without_its_checkpoints_cannot_go_on(tmp_path):
 def test_checkpoints_without_their_log_cannot_go_on(tmp_path):
   run(tmp_path)
   (tmp_path / ledger_lib.NAME).unlink()
-  path = ledger_lib.path_of(tmp_path / ledger_lib.NAME)
-  path.unlink()
+  ledger_lib.path_of(tmp_path / ledger_lib.NAME).unlink()
+  with pytest.raises(ValueError, match='as its participation.ledger is gone'):
+    run(tmp_path)
+  ledger_lib.mark_of(tmp_path / ledger_lib.NAME).unlink()
   with pytest.raises(mark.LostStateError, match='has 0 rounds, but 6 were trained'):
     run(tmp_path)
 

@@ -8,6 +8,7 @@ import pytest
 
 from fl_dpftrl.files import mark
 from fl_dpftrl.logs import ledger as ledger_lib
+from fl_dpftrl.logs import refusals
 from fl_dpftrl.training import loop
 from tests.training import small_runs
 from tests.training.small_runs import NUM_ROUNDS, Killed
@@ -50,7 +51,7 @@ def fixture_run(tmp_path, request):
   return run
 
 
-def put_back(run, *, checkpoints_too=True, log_too=False):
+def put_back(run, *, checkpoints_too=True, log_too=False, mark_too=False):
   copy = run.folder.parent / 'copy'
   name = loop.CHECKPOINTS_NAME
   if checkpoints_too:
@@ -61,6 +62,9 @@ def put_back(run, *, checkpoints_too=True, log_too=False):
   if log_too:
     for path in (run.folder / ledger_lib.NAME, ledger_lib.path_of(run.folder / ledger_lib.NAME)):
       shutil.copy(copy / path.name, path)
+  if mark_too:
+    path = ledger_lib.mark_of(run.folder / ledger_lib.NAME)
+    shutil.copy(copy / path.name, path)
 
 
 def assert_one_sum_a_row(run):
@@ -77,13 +81,13 @@ def test_put_back_checkpoints_lose_the_round_that_was_begun(run):
 
 
 @pytest.mark.parametrize('run', ['published'], indirect=True)
-@pytest.mark.parametrize('parts', itertools.product([False, True], repeat=2))
+@pytest.mark.parametrize('parts', itertools.product([False, True], repeat=3))
 def test_any_part_that_is_put_back_leaves_one_sum_for_each_row(run, parts):
-  names = ('checkpoints_too', 'log_too')
+  names = ('checkpoints_too', 'log_too', 'mark_too')
   put_back(run, **dict(zip(names, parts)))
   try:
     # What was published, such as a table, is not among the parts.
     run.train(change=0.25, published=5)
-  except (mark.LostStateError, loop.RoundFailedError):
+  except (mark.LostStateError, refusals.LogError, loop.RoundFailedError):
     pass  # Refused: nothing more is released.
   assert_one_sum_a_row(run)
