@@ -1,4 +1,4 @@
-"""Ends a program on Ctrl-C or SIGTERM with one line and the exit status 130 or 143.
+"""Ends a program on Ctrl-C, SIGTERM or SIGHUP with one line and the exit status 130, 143 or 129.
 
 While a program imports its modules it has nothing to clean up, and ends at once. While it works,
 the signal is raised as KeyboardInterrupt, so that temporary files and other processes go.
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # How long further signals wait for the clean-up, and a lost one for its destructor.
 _PATIENCE_SECONDS = 3.0
 _AGAIN_SECONDS = 0.01
@@ -108,5 +108,6 @@ def cleaned_up(line: str) -> Iterator[None]:
     if not first:  # Else further signals are not heard until the process has ended.
       restore(before)
   if first:
-    print(line, file=sys.stderr)
+    with contextlib.suppress(OSError):  # A terminal that hung up takes no line.
+      print(line, file=sys.stderr)
     raise SystemExit(128 + first[0][0])

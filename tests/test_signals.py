@@ -12,7 +12,7 @@ from fl_dpftrl import signals
 from fl_dpftrl.files import durable
 
 ROOT = pathlib.Path(__file__).parent.parent
-INT, TERM = signal.SIGINT, signal.SIGTERM
+INT, TERM, HUP = signals.SIGNALS
 
 # A program that sends itself a signal where it first imports a module, or calls a function.
 AT_IMPORT = """
@@ -48,6 +48,7 @@ def ended(program: str, *arguments: object, **kwargs) -> subprocess.CompletedPro
 @pytest.mark.parametrize('number, program, module, flags', [
   (TERM, 'fl_dpftrl.commands.main', 'numpy', ['describe', 'identity', '--num_rounds=4']),
   (TERM, 'experiments.stackoverflow.train', 'absl', ['--output_dir=none']),
+  (HUP, 'fl_dpftrl.commands.main', 'numpy', ['describe', 'identity', '--num_rounds=4']),
   (INT, 'experiments.stackoverflow.study', 'argparse', ['--study=none', '--output_dir=none']),
 ])  # fmt: skip
 def test_while_a_program_imports(program, module, flags, number):

@@ -1,4 +1,4 @@
-"""Ends a run on Ctrl-C or SIGTERM between two steps, never within one.
+"""Ends a run on Ctrl-C, SIGTERM or SIGHUP between two steps, never within one.
 
 An exception that a signal handler raises comes up wherever the main thread
 happens to be: within a library that logs it, or a destructor that swallows it.

@@ -21,6 +21,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 from fl_dpftrl.files import json_files, paths
 
 TEMPORARY_PREFIX = '.writing-'
+_DIGITS, _FOLDER = 16, '.folder'  # after it; a folder has a locked file of its name beside it
 _DIGEST = 'sha256'
 
 _Args = ParamSpec('_Args')
@@ -48,25 +49,14 @@ def replacing(
     durable: True if it must survive a loss of power, which takes time.
   """
   path = paths.local(path)
-  temporary = path.with_name(TEMPORARY_PREFIX + secrets.token_hex(8))
-  try:
-    # A process can only read the umask by changing it, so the system applies it.
-    handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
-    try:
-      yield temporary
-      if private:
-        os.fchmod(handle, 0o600)
-      if durable:
-        os.fsync(handle)
-    finally:
-      os.close(handle)
+  # A process can only read the umask by changing it, so the system applies it.
+  with _temporary(path, 0o600 if private else 0o666) as (temporary, handle):
+    yield temporary
+    if private:
+      os.fchmod(handle, 0o600)
+    if durable:
+      os.fsync(handle)
     os.replace(temporary, path)
-  except BaseException as error:
-    with contextlib.suppress(OSError):
-      temporary.unlink()
-    if isinstance(error, OSError):
-      _raise_named(error, temporary, path)
-    raise
   if durable:
     sync_folder(path.parent)
 
@@ -75,17 +65,51 @@ def replacing(
 def building(path: str | os.PathLike[str], *, private: bool = False) -> Iterator[pathlib.Path]:
   """Yields a temporary folder that gets its name if the block succeeds."""
   path = paths.local(path)
-  temporary = path.resolve().with_name(TEMPORARY_PREFIX + secrets.token_hex(8))
-  try:
-    temporary.mkdir(mode=0o700 if private else 0o777)
-    yield temporary
-    os.rename(temporary, path)
-  except BaseException as error:
-    shutil.rmtree(temporary, ignore_errors=True)
-    if isinstance(error, OSError):
-      _raise_named(error, temporary, path)
-    raise
+  remove_leftovers(path.resolve().parent)
+  with _temporary(path.resolve(), 0o600) as (lock, _):
+    folder = lock.with_suffix(_FOLDER)
+    try:
+      folder.mkdir(mode=0o700 if private else 0o777)
+      yield folder
+      os.rename(folder, path)
+      lock.unlink()
+    except BaseException as error:
+      shutil.rmtree(folder, ignore_errors=True)
+      if isinstance(error, OSError):
+        _raise_named(error, folder, path)
+      raise
   sync_folder(path.resolve().parent)
+
+
+@contextlib.contextmanager
+def _temporary(path: pathlib.Path, mode: int) -> Iterator[tuple[pathlib.Path, int]]:
+  """Yields a new file beside a path, which is locked within the block, and is gone after it."""
+  is_locked = False
+  while not is_locked:
+    temporary, handle = path.with_name(TEMPORARY_PREFIX + secrets.token_hex(_DIGITS // 2)), -1
+    try:
+      handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+      if is_locked := _lock(handle) is not False:
+        yield temporary, handle
+    except OSError as error:
+      _raise_named(error, temporary, path)
+      raise
+    finally:
+      with contextlib.suppress(OSError):
+        temporary.unlink()
+      if handle >= 0:
+        os.close(handle)
+
+
+def _lock(handle: int) -> bool | None:
+  """Locks a file; False if another process has it or removed it, None without such locks."""
+  try:
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return False
+  except OSError:
+    return None
+  return os.fstat(handle).st_nlink > 0
 
 
 def _raise_named(error: OSError, temporary: pathlib.Path, path: pathlib.Path) -> None:
@@ -142,19 +166,25 @@ def exclusive(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[N
 
 
 def remove_leftovers(folder: str | os.PathLike[str]) -> None:
-  """Removes files and folders that killed writers left; only for who holds the lock."""
-  for leftover in pathlib.Path(folder).glob(f'{TEMPORARY_PREFIX}*'):
-    if leftover.is_dir() and not leftover.is_symlink():
-      shutil.rmtree(leftover)
-    else:
-      leftover.unlink(missing_ok=True)
+  """Removes files and folders that killed writers left in a folder; those at work keep theirs."""
+  for leftover in pathlib.Path(folder).glob(TEMPORARY_PREFIX + _DIGITS * '[0-9a-f]'):
+    with contextlib.suppress(OSError):  # Of another owner, or gone.
+      handle = os.open(leftover, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+      try:
+        if _lock(handle):
+          for path in leftover.parent.glob(f'{leftover.name}?*'):  # SQLite's too.
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+          leftover.unlink()
+      finally:
+        os.close(handle)
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:
   """Makes file names in a folder survive a loss of power."""
   descriptor = os.open(folder, os.O_RDONLY)
   try:
-    os.fsync(descriptor)
+    with naming(folder):
+      os.fsync(descriptor)
   finally:
     os.close(descriptor)
 
@@ -168,6 +198,15 @@ def sync_names(folder: str | os.PathLike[str]) -> None:
       sync_folder(parent)
 
 
+@contextlib.contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+  """Names a file in the errors of calls that know only its descriptor."""
+  try:
+    yield
+  except OSError as error:
+    raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+
+
 def write(path: str | os.PathLike[str], facts: Mapping[str, Any], *, durable: bool = True) -> None:
   """Replaces a file by facts and their digest, readable by its owner alone."""
   text = json.dumps({**facts, _DIGEST: _digest(facts)})
@@ -176,13 +215,12 @@ def write(path: str | os.PathLike[str], facts: Mapping[str, Any], *, durable: bo
 
 
 def read(path: str | os.PathLike[str]) -> json_files.Object:
-  """Returns the facts that `write` wrote; FileNotFoundError without a file."""
+  """Returns the facts that `write` wrote; OSError without a file that can be read."""
+  content = pathlib.Path(path).read_bytes()
   try:
-    facts = json.loads(pathlib.Path(path).read_bytes())
+    facts = json.loads(content)
     intact = facts.pop(_DIGEST) == _digest(facts)
-  except FileNotFoundError:
-    raise
-  except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+  except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
     raise ValueError(f'{path} is not readable: {error} ({type(error).__name__})') from error
   if not intact:
     raise ValueError(f'{path} is not readable: its digest is of other content')

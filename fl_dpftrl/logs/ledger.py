@@ -283,6 +283,7 @@ class LogWriter:
         f'{self.path} is in use by another process, or by this one, which has to close() what uses'
         ' it first'
       ) from None
+    durable.remove_leftovers(self._file.parent)  # Of a log that was being closed.
     self.mark = mark.MarkFile(marked)
     self._held.callback(self.mark.close)
     if not self._file.exists():
@@ -443,11 +444,11 @@ def read(
     raise refusals.LogError(f'{path}: is of another run than {marked} beside it; put its own back')
   t, first, head, kinds = -1, 0, START, set[str]()
   rows = database.execute(
-    'SELECT round, first, num_devices, kind, ids, chain FROM rounds ORDER BY round'
+    'SELECT round, first, second, num_devices, kind, ids, chain FROM rounds ORDER BY round'
   )
   for due, row in enumerate(rows):
-    t, first, num_devices, kind, text, chain = row
-    if tuple(map(type, row)) != (int, int, int, str, str, bytes) or (
+    t, first, _, num_devices, kind, text, chain = row
+    if tuple(map(type, row)) != (int, int, int, int, str, str, bytes) or (
       (t, num_devices) != (due, text.count('\n') + 1 if text else 0)
       or _chained(head, t, kind, text) != chain
     ):

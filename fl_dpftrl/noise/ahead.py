@@ -149,8 +149,8 @@ class Ahead(Generic[_Value]):
       except BaseException as error:
         made.set_exception(error)
 
-    self.begun, self._made = row, made
     threading.Thread(target=run, name='noise', daemon=True).start()
+    self.begun, self._made = row, made  # Only now: what never started would never end.
     return made
 
   def row(self, row: int) -> _Value:

@@ -11,7 +11,7 @@ from fl_dpftrl.replaying import statement as statement_lib
 
 
 def command_of_folder(folder: pathlib.Path, delta: float) -> str:
-  """Returns the command that replays the run of a folder, by this Python's program if it has one."""
+  """Returns the command that replays a run's folder, by this Python's program if it has one."""
   program = pathlib.Path(sys.executable).with_name('fl-dpftrl')
   shown = str(program) if folder.is_absolute() else os.path.relpath(program)
   name = shown if program.exists() else program.name

@@ -218,7 +218,7 @@ class NoiseRows:
       self._trail = os.open(path, os.O_RDWR)
       content = os.pread(self._trail, _TRAIL.size, 0)
       row, trail, _ = _TRAIL.unpack(content)
-    except (OSError, struct.error):
+    except (FileNotFoundError, struct.error):
       row, trail, content = -1, 0, b''
     if row < 0 or content != _packed(row, trail):
       raise mark.LostStateError(

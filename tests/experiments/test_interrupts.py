@@ -10,11 +10,12 @@ import time
 import pytest
 
 from experiments.stackoverflow import interrupts
+from fl_dpftrl import signals
 
 
 @pytest.fixture(autouse=True)
 def signals_are_heard():
-  before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+  before = {n: signal.getsignal(n) for n in signals.SIGNALS}
   signal.signal(signal.SIGINT, signal.default_int_handler)
   yield
   for number, handler in before.items():
@@ -27,7 +28,7 @@ def test_work_that_nobody_interrupts(capsys):
   assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize('number', signals.SIGNALS)
 def test_ends_at_the_next_look(number):
   seen = []
 
@@ -76,6 +77,7 @@ def test_the_second_signal_ends_the_process():
   program = """
 import os, signal, time
 from experiments.stackoverflow import interrupts
+from fl_dpftrl import signals
 signal.signal(signal.SIGINT, signal.default_int_handler)
 def work(interrupt):
   os.kill(os.getpid(), signal.SIGINT)

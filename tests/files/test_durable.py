@@ -1,6 +1,8 @@
 import errno
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 
@@ -53,20 +55,60 @@ def test_a_full_disk_names_the_file_and_leaves_the_old_one(tmp_path, monkeypatch
   assert path.read_bytes() == b'old' and list(tmp_path.iterdir()) == [path]
 
 
-def test_what_killed_writers_left_goes_and_links_are_not_followed(tmp_path):
-  other, run = tmp_path / 'other', tmp_path / 'run'
-  for file in ('bundle/inner/log', 'file'):
-    path = run / f'{durable.TEMPORARY_PREFIX}{file}'
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b'half')
-  for folder in (other, run):
-    folder.mkdir(exist_ok=True)
-    (folder / 'file').write_bytes(b'whole')
-  (run / f'{durable.TEMPORARY_PREFIX}link').symlink_to(other)
-  (run / f'{durable.TEMPORARY_PREFIX}bundle' / 'link').symlink_to(other)
+def test_a_folder_that_cannot_be_synced_is_named(tmp_path, monkeypatch):
+  def failed(descriptor):
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+  monkeypatch.setattr(os, 'fsync', failed)
+  with pytest.raises(OSError, match=f'Input/output error: .{tmp_path}') as e:
+    durable.sync_folder(tmp_path)
+  assert e.value.errno == errno.EIO
+
+
+KILLED = """
+import os, signal, sys
+from fl_dpftrl.files import durable
+with durable.{0}(sys.argv[1], private=True) as temporary:
+  path = temporary / 'log' if temporary.is_dir() else temporary
+  path.write_text('devices')
+  os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize('writer', ['replacing', 'building'])
+def test_what_a_killed_writer_left_goes_and_what_one_at_work_has_stays(tmp_path, writer):
+  run, other = tmp_path / 'run', tmp_path / 'other'
+  run.mkdir()
+  other.write_text('whole')
+  subprocess.run([sys.executable, '-c', KILLED.format(writer), run / 'new'], check=False)
+  left = set(run.iterdir())
+  assert {path.name[: len('.writing-')] for path in left} == {durable.TEMPORARY_PREFIX}
+  (run / '.writing-mine').write_text('of another program')
+  (run / f'.writing-{7:016x}').symlink_to(other)
+  with durable.replacing(run / 'a') as file, durable.building(run / 'b') as folder:
+    at_work = {*run.iterdir()} - left
+    assert {file, folder} < at_work  # What was left goes before a folder is begun.
+    durable.remove_leftovers(run)
+    assert {*run.iterdir()} == at_work
+    file.write_text('whole')
   durable.remove_leftovers(run)
-  assert list(run.iterdir()) == [run / 'file']
-  assert (run / 'file').read_bytes() == (other / 'file').read_bytes() == b'whole'
+  names = {'a', 'b', '.writing-mine', f'.writing-{7:016x}'}
+  assert {path.name for path in run.iterdir()} == names and other.read_text() == 'whole'
+
+
+def test_a_file_that_is_removed_as_it_is_begun_is_begun_again(tmp_path, monkeypatch):
+  original = durable.fcntl.flock
+
+  def flock(*args):
+    original(*args)
+    if not removed:
+      removed.extend(tmp_path.iterdir())
+      removed[0].unlink()
+
+  removed = []
+  monkeypatch.setattr(durable.fcntl, 'flock', flock)
+  durable.write_durably(tmp_path / 'file', b'new')
+  assert removed and list(tmp_path.iterdir()) == [tmp_path / 'file']
 
 
 def test_a_lock_is_held_once(tmp_path):

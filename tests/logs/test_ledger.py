@@ -374,6 +374,13 @@ def test_a_changed_round_or_claim_is_refused(tmp_path):
     "UPDATE rounds SET kind = 5, num_devices = 'x' WHERE round = 2",
     'UPDATE rounds SET chain = zeroblob(32) WHERE round = 0',
     'UPDATE rounds SET num_devices = 0 WHERE round = 3',
+    'UPDATE rounds SET ids = zeroblob(3) WHERE round = 2',
+    'UPDATE rounds SET ids = 7, kind = 8.5 WHERE round = 2',
+    "UPDATE rounds SET chain = 'x' WHERE round = 1",
+    'UPDATE rounds SET kind = zeroblob(1) WHERE round = 1',
+    'UPDATE rounds SET second = zeroblob(1) WHERE round = 1',
+    'UPDATE claim SET metadata = zeroblob(3)',
+    'UPDATE claim SET sha256 = 3',
     'DELETE FROM rounds WHERE round = 1',
     """UPDATE claim SET metadata = '{}'""",
     'DELETE FROM claim',
@@ -415,6 +422,20 @@ def test_any_flipped_bit_is_refused_or_harmless(tmp_path):
         refused += 1
     file.unlink()
   assert refused > 30
+
+
+def test_a_log_that_was_killed_as_it_closed_leaves_nothing_for_ever(tmp_path):
+  path = tmp_path / 'log.parquet'
+  text = """
+import signal
+log.append(0, ['a'], 1)
+os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
+log.close()"""
+  assert program(text, path).returncode == -signal.SIGKILL
+  assert list(tmp_path.glob('.writing-*')) and not path.exists()
+  with ledger.LogWriter(path):
+    assert not list(tmp_path.glob('.writing-*'))
+  assert files.rows(path) == [(0, 'a')]
 
 
 @pytest.mark.parametrize('keep', [0, 5, 500])

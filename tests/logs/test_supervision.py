@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from fl_dpftrl import signals
 from fl_dpftrl.logs import limits
 
 # Does something in place of the command.
@@ -56,7 +57,7 @@ def test_a_part_that_takes_too_long_ends():
   assert done.returncode == 2 and 's of computing' in done.stderr
 
 
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize('number', signals.SIGNALS)
 def test_a_signal_goes_on_to_the_child(number):
   done = ended(f'os.kill(os.getppid(), {int(number)}); time.sleep(30)')
   assert (done.returncode, done.stderr) == (128 + number, 'fl-dpftrl replay: interrupted\n')

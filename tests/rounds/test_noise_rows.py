@@ -1,7 +1,9 @@
 """Rows of noise in a folder: the engine's, each once, over any starts; copies are noticed."""
 
+import errno
 import json
 import os
+import pathlib
 import shutil
 import threading
 import time
@@ -52,6 +54,42 @@ def test_rows_are_the_engines_over_any_starts(family, tmp_path):
       for t in range(at, end):
         np.testing.assert_array_equal(rows.integers(t), expected[t])
     at = end
+
+
+def test_a_row_whose_thread_cannot_be_started_holds_nobody_up(tmp_path, monkeypatch):
+  def start(thread):
+    raise RuntimeError("can't start new thread")
+
+  rows = opened(tmp_path / 'noise')
+  with monkeypatch.context() as patched:
+    patched.setattr(threading.Thread, 'start', start)
+    with pytest.raises(RuntimeError, match='new thread'):
+      rows.integers(0)
+  ended = threading.Thread(target=rows.close, daemon=True)
+  ended.start()
+  ended.join(20.0)
+  assert not ended.is_alive()
+  with opened(tmp_path / 'noise') as rows:
+    np.testing.assert_array_equal(rows.integers(0), engine_rows(BLT, 1)[0])
+
+
+@pytest.mark.parametrize('name', ['secret.json', 'trail', 'used'])
+def test_a_file_that_may_not_be_read_is_not_called_damaged(tmp_path, monkeypatch, name):
+  opened(tmp_path).close()
+  real_open, real_read = os.open, pathlib.Path.read_bytes
+
+  def refuse(read):
+    def refused(path, *given, **options):
+      if str(path) == str(tmp_path / name):
+        raise PermissionError(errno.EACCES, 'Permission denied', str(path))
+      return read(path, *given, **options)
+
+    return refused
+
+  monkeypatch.setattr(os, 'open', refuse(real_open))
+  monkeypatch.setattr(pathlib.Path, 'read_bytes', refuse(real_read))
+  with pytest.raises(PermissionError, match=f'Permission denied: .*{name}'):
+    opened(tmp_path)
 
 
 def test_a_secret_seed_is_another_each_time_and_only_its_owner_can_read_it(tmp_path):

@@ -201,7 +201,7 @@ def kill_at(monkeypatch, number, where):
   def replacing(path, **options):
     calls.append(path)
     if len(calls) == number and where == 'before':
-      path.with_name(f'{durable.TEMPORARY_PREFIX}killed').write_bytes(b'half')
+      path.with_name(f'{durable.TEMPORARY_PREFIX}{number:016x}').write_bytes(b'half')
       raise Killed
     with real(path, **options) as temporary:
       yield temporary
