@@ -43,8 +43,10 @@ def main(folder: pathlib.Path) -> None:
     delta=1e-6,
   ) as aggregator:
     model = folder / 'model.npy'
-    if model.exists():
-      weights = np.load(model)
+    if not model.exists():
+      aggregator.require_new()  # A run that has rounds has lost its model.
+      np.save(model, weights)
+    weights = np.load(model)
     while aggregator.next_round < aggregator.max_rounds:
       candidates = np.random.default_rng(aggregator.next_round).permutation(DEVICES)
       cohort = aggregator.admissible(candidates, at_most=30)

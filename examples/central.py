@@ -173,7 +173,10 @@ def train(
   ) as aggregator:
     seed = secret_seed(setting.folder / SEED_NAME, is_new=aggregator.next_round == 0)
     batches = partition.Partition(scheme=setting.scheme, seed=seed).rounds(aggregator.next_round)
-    weights, velocity = load(setting.folder / MODEL_NAME, weights)
+    if not (path := setting.folder / MODEL_NAME).exists():
+      aggregator.require_new()  # A run that has rounds has lost its model.
+      save(path, weights, jnp.zeros_like(flatten_util.ravel_pytree(weights)[0]))
+    weights, velocity = load(path, weights)
     ids = (batch.device_ids for batch in batches)
     for round_ in aggregator.rounds(ids, reserve=setting.save_every):
       with round_:
@@ -240,9 +243,7 @@ def save(path: pathlib.Path, weights: Parameters, velocity: jax.Array) -> None:
 
 
 def load(path: pathlib.Path, like: Parameters) -> tuple[Parameters, jax.Array]:
-  """Returns weights and velocity of the latest model; the first weights where there is none."""
-  if not path.exists():
-    return like, jnp.zeros_like(flatten_util.ravel_pytree(like)[0])
+  """Returns weights and velocity of the latest model."""
   with np.load(path) as stored:
     weights = {name: jnp.asarray(stored[f'weights_{name}']) for name in like}
     return weights, jnp.asarray(stored['velocity'])

@@ -25,11 +25,15 @@ def train(message, context):
 @server_app.main()
 def main(grid, context):
   stored = pathlib.Path(*sys.argv[1:] or ['runs/flower'], 'model.npy')
-  weights = np.load(stored) if stored.exists() else np.zeros(20, np.float32)
+  weights = np.zeros(20, np.float32)
   with dpftrl.PrivateAggregator(
     'blt-b100', template={'0': weights}, noise_multiplier=0.3, clip_norm=0.5, report_goal=3,
     folder=stored.parent, schema=dpftrl.MinSep(num_rounds=12, min_sep=10), delta=1e-6,
   ) as aggregator:  # fmt: skip
+    if not stored.exists():
+      aggregator.require_new()  # A run that has rounds has lost its model.
+      np.save(stored, weights)
+    weights = np.load(stored)
     strategy = PrivateStrategy(FedAvgM(fraction_train=1.0), aggregator, cohort=4, at_least=3)
     save = lambda _, arrays: np.save(stored, arrays.to_numpy_ndarrays()[0])
     strategy.start(grid, app.ArrayRecord([weights]), 12 - aggregator.next_round, evaluate_fn=save)

@@ -25,7 +25,10 @@ def main(folder: pathlib.Path) -> None:
     folder=folder, schema=SCHEMA, delta=1e-6) as aggregator:  # fmt: skip
     optimizer = optax.chain(private_mean(aggregator), optax.adam(0.05))
     leaves, tree = jax.tree.flatten((weights, optimizer.init(weights)))
-    weights, state = jax.tree.unflatten(tree, np.load(path).values() if path.exists() else leaves)
+    if not path.exists():
+      aggregator.require_new()  # A run that has rounds has lost its model.
+      np.savez(path, *leaves)
+    weights, state = jax.tree.unflatten(tree, np.load(path).values())
     while (t := aggregator.next_round) < aggregator.max_rounds:
       cohort = aggregator.admissible(np.random.default_rng(t).permutation(400), at_most=20)
       updates = jax.numpy.stack([update_of(int(device), weights) for device in cohort])

@@ -22,8 +22,12 @@ def main(folder: pathlib.Path) -> None:
     max_grad_norm=1.0, strategy='blt-b100', epochs=EPOCHS, epsilon=8.0, delta=1e-5, folder=folder,
   )  # fmt: skip
   parts, stored = {'model': model, 'optimizer': optimizer}, folder / 'model.pt'
-  for name, state in (torch.load(stored) if stored.exists() else {}).items():
-    parts[name].load_state_dict(state)
+  if stored.exists():
+    for name, state in torch.load(stored).items():
+      parts[name].load_state_dict(state)
+  else:
+    optimizer.aggregator.require_new()  # A run that has rounds has lost its model.
+    torch.save({name: part.state_dict() for name, part in parts.items()}, stored)
   for _ in range(EPOCHS):
     for x, y in loader:
       optimizer.zero_grad()

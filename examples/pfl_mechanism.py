@@ -31,6 +31,8 @@ def main(folder: str) -> None:
     report_goal=20, folder=folder, schema=SCHEMA, delta=1e-6) as aggregator:  # fmt: skip
     if aggregator.next_round:
       model.load(stored)
+    else:  # Before round 0, so that a run without one has lost it.
+      model.save(stored)
     mechanism = PrivateMechanism(aggregator)
     users = PrivateUsers(mechanism, dataset_of, range(400))
     federated_averaging.FederatedAveraging().run(

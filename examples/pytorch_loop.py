@@ -59,7 +59,10 @@ def main(folder: pathlib.Path) -> None:
     max_epsilon=20.0,
     delta=1e-6,
   ) as aggregator:
-    if stored.exists():
+    if not stored.exists():
+      aggregator.require_new()  # A run that has rounds has lost its model.
+      torch.save({'model': model.state_dict(), 'server': server.state_dict()}, stored)
+    else:
       state = torch.load(stored)
       model.load_state_dict(state['model'])
       server.load_state_dict(state['server'])

@@ -31,7 +31,7 @@ def text(result: statement.Statement) -> str:
     f'max per device k    {_most(result)}',
   ]
   if short is not None:
-    lines.append(f'below report goal   {short} rounds')
+    lines.append(f'below report goal   {short} rounds, by devices admitted')
   if result.headline is result.declared and not result.void_reason:
     lines.append(f'guarantee           {result.quoted}')
   lines += [*_per_run(result), '', *_guarantees(result), *_violated(result)]

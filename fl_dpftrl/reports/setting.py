@@ -26,7 +26,7 @@ class Setting:
   clipped_count: int | None = None
   zeroed_count: int | None = None
   rejected_count: int | None = None
-  burnt_rounds: tuple[int, ...] = ()
+  burnt_rounds: tuple[int, ...] | None = None
 
   def publishable(self) -> 'Setting':
     """Returns what may be published: nothing counted, named or located.

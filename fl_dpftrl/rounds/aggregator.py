@@ -176,6 +176,13 @@ class PrivateAggregator:
     planned = self._guard.max_rounds
     return self._rows.max_rows if planned is None else min(planned, self._rows.max_rows)
 
+  def require_new(self) -> None:
+    """Raises LostStateError if there were rounds: for a loop that finds no stored model.
+
+    Store the first model before round 0, so that a crash leaves none without.
+    """
+    self._guard.require_new()
+
   def round(self, device_ids: ids_lib.Ids, *, at_least: int | None = None) -> round_lib.Round:
     """Returns the next round, of these devices, for a `with` block.
 

@@ -4,11 +4,12 @@ import dataclasses
 import operator
 import os
 import time
+import warnings
 from collections.abc import Sequence
 
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.amplification import sampling as sampling_lib
-from fl_dpftrl.files import durable
+from fl_dpftrl.files import durable, mark
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ids as ids_lib
 from fl_dpftrl.logs import ledger as ledger_lib
@@ -123,6 +124,18 @@ class Guard:
     rounds = self.num_rounds if num_rounds is None else num_rounds
     return self._budget.epsilon(rounds) if rounds else 0.0
 
+  def require_new(self) -> None:
+    """Raises LostStateError if there were rounds: for a loop that finds no stored state.
+
+    Model, optimiser and noise would begin anew, and the rounds of the log stay spent. A loop stores
+    its first state before round 0, so that a crash leaves none without.
+    """
+    if self.num_rounds:
+      raise mark.LostStateError(
+        f'{self.log.path} has {self.num_rounds} rounds, and no state of them is there: put the'
+        ' newest one back, or begin a run in another folder, whose loss adds to this one'
+      )
+
   @durable.one_at_a_time
   def check(self, device_ids: ids_lib.Ids, *, at_most: int | None = None) -> admission.Admission:
     """Returns what `admit` would, without recording anything.
@@ -174,6 +187,12 @@ class Guard:
     admitted = self.check(device_ids, at_most=at_most)
     if row is not None:
       self._check_row(operator.index(row))
+    if self.claim.sampling is None and not len(admitted.column):
+      warnings.warn(
+        'a round admits no device: its row of noise is used up, and its mean would be noise alone;'
+        ' wait until `check` returns devices',
+        stacklevel=3,
+      )
     now = int(time.time()) if timestamp is None else timestamp
     try:
       self.log.append(admitted.round_index, admitted.column, now)

@@ -1,6 +1,7 @@
 """One round of a `PrivateAggregator`."""
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,13 @@ class Round:
           ' it is released, and its row of noise is used up'
         )
       self._mean = aggregator._mean(self._number(), self._like)
+    goal = aggregator.report_goal
+    if aggregator.sampling is None and self.num_updates > goal:
+      warnings.warn(
+        f'{self.num_updates} updates for report_goal={goal}, by which their sum is divided: the mean'
+        f' is {self.num_updates / goal:.3g} times theirs; give at_most=report_goal to admissible',
+        stacklevel=3,
+      )
 
   def add(self, update: Any, *, device_id: str | int | None = None) -> str:
     """Adds the update of one device.

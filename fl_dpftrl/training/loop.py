@@ -154,6 +154,8 @@ def _run(
           ' give; resume with the flags that the run was started with'
         )
       continue
+    if not len(cohort.device_ids):
+      run.say(f'round {t} has no devices: its row of noise is used up, and it learns from noise')
     log.append(t, cohort.device_ids, cohort.closed)
     step_done('cohort logged', t)
     try:

@@ -103,7 +103,7 @@ class Trained:
       **({'seconds': round(sum(seconds.values()), 3)} if seconds else {}),
       'num_devices': setting.population,
       'num_parameters': self.num_parameters,
-      'burnt_rounds': list(setting.burnt_rounds),
+      'burnt_rounds': list(setting.burnt_rounds or ()),
       'diverged_since_round': self.diverged_since(test),
       'void_reason': self.void_reason,
     }
@@ -161,7 +161,7 @@ class Trained:
       f'Trained in {self.folder}',
       f'  guarantee: {self._stated() if void is None else f"none: {void}"}',
       f'  arithmetic: {statement.SHOWN_ARITHMETIC[self.statement.arithmetic.kind]}',
-      f'  rounds: {self.statement.num_rounds}, burnt: {len(self.setting.burnt_rounds)}',
+      f'  rounds: {self.statement.num_rounds}, burnt: {len(self.setting.burnt_rounds or ())}',
       f'  model: {self.num_parameters:,} parameters in {len(self.model.trainable)} arrays',
     ]
     for name, by_round in self.history.measured.items():

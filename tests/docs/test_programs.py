@@ -1,11 +1,13 @@
 """The programs of the pages for engineers run, and their logs are replayed."""
 
+import shutil
 import types
 
 import pytest
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl.files import mark
 from tests import pages
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
@@ -83,3 +85,6 @@ def test_a_killed_loop_resumes_and_burns_the_row_of_the_lost_round(names):
   assert rows == [4, 5, 6]  # Row 2 entered no other sum.
   statement = dpftrl.replay(dpftrl.open_run('resumed/log.parquet', names['strategy']), deltas=1e-6)
   assert statement.num_rounds == 6 and statement.declared.holds
+  shutil.rmtree('resumed/states')  # Without them, the run would begin anew at the same ε.
+  with pytest.raises(mark.LostStateError, match='no state of them is there'):
+    run(RESUMES, names)

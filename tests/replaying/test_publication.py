@@ -86,7 +86,7 @@ def test_nothing_of_rows_ids_or_places_is_published(folder, tmp_path, suffix, ca
   assert MARK in json.dumps(printed)
   for file in printed['log']:
     assert file['sha256'] not in text
-  for name in ('1700', '2023-11', 'short of the report goal of'):
+  for name in ('1700', '2023-11', 'than the report goal of'):
     assert name not in text
   assert set(statement) == {*PUBLIC.split(), *(['num_rounds_assumed'] if is_text else [])}
   if is_text:
