@@ -1,8 +1,10 @@
 """Errors of client and server work, told without values that the work computed with.
 
 Kernels of TensorFlow quote numbers, text and shapes in their messages, and so do functions that
-read data. So an error is told by its type, its place and the operation or line that failed. Its
-own words are printed by the process in which it arose, and only if that is asked for.
+read data. A computation may also choose by a value which of its nodes, constant words, lines or
+classes of errors is told. So an error is told by its type among those of TensorFlow and Python,
+its place, and the operation or the function of the data that failed. Its own words are printed by
+the process in which it arose, and only if that is asked for.
 """
 
 import functools
@@ -15,8 +17,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tff_inprocess import graphs, messages
+from tff_inprocess import graphs
 
+_PACKAGE = f'{__package__}.'
 _ASK = '(show_client_errors prints why)'
 # Nodes of which a message tells, with their functions; the one that failed comes first.
 _NODES = re.compile(r'\[\[(?:\{\{function_node ([^}]*)\}\})?(?:\{\{node )?([^\]{}]+)')
@@ -27,24 +30,32 @@ _LEVEL, _SILENT = 'TF_CPP_MIN_LOG_LEVEL', 3
 def of_operation(
   error: Exception, graph: tf.Graph, *, place: str = '', show: bool = False
 ) -> Exception:
-  """Returns an error of a graph's run that names its type, operation and node alone."""
+  """Returns an error of a graph's run that names only its type, place and operation."""
   _show(error, place, show)
-  said = _placed(_told(getattr(error, 'message', ''), graph), place)
-  return _saying(error, said)
+  whose = 'the client computation' if place else 'the computation'
+  return _saying(error, _placed(_told(getattr(error, 'message', ''), graph, whose), place))
 
 
 def of_function(error: Exception, *, place: str, show: bool = False) -> Exception:
-  """Returns an error of a client's data that names its type and the line that raised it alone."""
+  """Returns an error of a client's data that names only its type and the function that makes them.
+
+  That is the first one outside of this package, with its first line: which line of it raised the
+  error, and in what it called, may depend on the data.
+  """
   _show(error, place, show)
-  last = traceback.extract_tb(error.__traceback__)[-1]
-  line = f'{os.path.basename(last.filename)}:{last.lineno}'
-  said = _placed(f'{type(error).__name__} at {line}, in {last.name} {_ASK}', place)
-  return _saying(error, said)
+  where = ''
+  for frame, _ in traceback.walk_tb(error.__traceback__):
+    if not frame.f_globals.get('__name__', '').startswith(_PACKAGE):
+      code = frame.f_code
+      where = f' in {code.co_name}, {os.path.basename(code.co_filename)}:{code.co_firstlineno}'
+      break
+  kind = type(_saying(error, '')).__name__
+  return _saying(error, _placed(f'{kind}{where} {_ASK}', place))
 
 
 def at(error: Exception, place: str) -> Exception:
   """Returns an error whose words may be told, with a place before them."""
-  return type(error)(_placed(str(error), place))
+  return type(error)(_placed(getattr(error, 'words', str(error)), place))
 
 
 def warn_of_log() -> None:
@@ -58,37 +69,25 @@ def _placed(words: str, place: str) -> str:
   return f'{place}: {words}' if place else words
 
 
-def _told(message: str, graph: tf.Graph) -> str:
-  """Returns what the graph says of the first of a message's nodes that it has."""
+def _told(message: str, graph: tf.Graph, whose: str) -> str:
+  """Returns the operation of the first of a message's nodes that the graph has."""
   definition = graph.as_graph_def()
   functions = {one.signature.name: one.node_def for one in definition.library.function}
   for function, name in _NODES.findall(message):
     body = functions.get(function, definition.node)
     for node in (node for node in body if node.name == name):
-      where = f'node {messages.one_line(name, 100)}'
-      if node.op == 'Assert':
-        return f'assertion failed: [{_words(node, body) or "..."}], {where}'
       own = graphs.last_error(node)
-      return f'operation {node.op} failed, {where} {_ASK}' if own is None else own
-  return f'an operation failed {_ASK}'
-
-
-def _words(assertion: Any, body: Any) -> str:
-  """Returns the first words of an assertion that are a constant."""
-  constants = {node.name: node for node in body if node.op == 'Const'}
-  for name in assertion.input[1:]:
-    constant = constants.get(graphs.node_of(name))
-    if constant is not None and constant.attr['dtype'].type == tf.string.as_datatype_enum:
-      if words := b' '.join(tf.make_ndarray(constant.attr['value'].tensor).reshape(-1)):
-        return messages.one_line(words.decode(errors='replace'))
-  return ''
+      if own is None and hasattr(tf.raw_ops, node.op):  # Else it is the name of a function.
+        return f'operation {node.op} of {whose} failed {_ASK}'
+      return own or f'an operation of {whose} failed {_ASK}'
+  return f'an operation of {whose} failed {_ASK}'
 
 
 def _saying(error: Exception, said: str) -> Exception:
-  """Returns a new error of the same type, or of the nearest that a message alone makes."""
-  if isinstance(error, tf.errors.OpError):
-    return type(error)(None, None, said)
+  """Returns a new error of the nearest type of TensorFlow or Python that a message alone makes."""
   for of in type(error).__mro__:
+    if issubclass(of, tf.errors.OpError) and of.__module__.startswith('tensorflow.'):
+      return of(None, None, said)
     if of.__module__ == 'builtins':
       try:
         return of(said)

@@ -23,7 +23,15 @@ from tff_inprocess import analysis, data_sets, messages
 
 
 class MisfitError(TypeError):
-  """A value of another type than the computation's; the message tells nothing that it holds."""
+  """A value of another type than the computation's; the message tells nothing that it holds.
+
+  Attributes:
+    words: the message without the value's shape, which tells how much data a client has.
+  """
+
+  def __init__(self, words: str, shape: str = ''):
+    super().__init__(words + shape)
+    self.words = words
 
 
 class Arrays:
@@ -62,7 +70,8 @@ class Arrays:
     if value.dtype != spec.dtype or not spec.shape.is_compatible_with(value.shape):
       raise MisfitError(
         f'expected a value of type {spec.dtype.name} and shape {spec.shape},'
-        f' got {value.dtype.name}, {value.shape}'
+        f' got {value.dtype.name}',
+        f', {value.shape}',
       )
     return value
 

@@ -117,7 +117,7 @@ def test_a_client_that_fails_hides_behind_no_other(in_process):
     return tff.federated_sum(tff.federated_map(looked_up, numbers))
 
   slow, bad = np.array([20_000, 1], np.int32), np.array([0, 7], np.int32)
-  message = r'^client 2, counted from 0, of 6: operation GatherV2 failed, node part/GatherV2 '
+  message = r'^client 2, counted from 0, of 6: operation GatherV2 of the client computation failed '
   with in_process(max_concurrent_clients=4):
     for _ in range(10):
       with pytest.raises(tf.errors.InvalidArgumentError) as caught:

@@ -60,16 +60,16 @@ WORK = {
   'index': ('GatherV2', lambda x: tf.gather([1, 2, 3], x)),
   'index in a branch': ('GatherV2', lambda x: tf.cond(x > 3, lambda: looked_up(x), lambda: 0)),
   'index in a function': ('GatherV2', looked_up),
-  'index in a data set': ('node', in_a_data_set),
+  'index in a data set': ('operation', in_a_data_set),
   'scattered': ('ScatterNd', lambda x: tf.scatter_nd([[x]], [1], [3])[0]),
   'shape': ('AddV2', lambda x: tf.reduce_sum(tf.ones([x // 100]) + tf.ones([3]))),
   'number': ('StringToNumber', lambda x: tf.strings.to_number(text_of(x) + 'a', tf.int32)),
   'decoded': ('DecodeRaw', lambda x: tf.io.decode_raw([text_of(x) + 'a'], tf.int32)[0, 0]),
   'characters': ('Substr', lambda x: tf.strings.length(tf.strings.substr(text_of(x), x, 1))),
   'Python': ('PyFunc', in_python),
-  'assertion': ('too large', compared),
-  'assertion of text': ('[...]', asserted(lambda x: tf.strings.join(['age ', text_of(x)]))),
-  'assertion of words': ('[age]', asserted(lambda x: text_of(x), 'age', lambda x: x)),
+  'assertion': ('Assert', compared),
+  'assertion of text': ('Assert', asserted(lambda x: tf.strings.join(['age ', text_of(x)]))),
+  'assertion of words': ('Assert', asserted(lambda x: text_of(x), 'age', lambda x: x)),
   'forged': ('StringToNumber', forged),
 }
 
@@ -131,8 +131,8 @@ def mixed(client):
 
 
 @pytest.mark.parametrize('make, kind, told', [
-  (read, UnicodeError, 'UnicodeDecodeError at test_failures.py:'),
-  (in_tensorflow, tf.errors.InvalidArgumentError, 'InvalidArgumentError at '),
+  (read, UnicodeError, 'UnicodeError in read, test_failures.py:'),
+  (in_tensorflow, tf.errors.InvalidArgumentError, 'InvalidArgumentError in in_tensorflow, '),
   (generated, tf.errors.OpError, 'failed'),
   (mixed, TypeError, 'expected a data set of type'),
 ])  # fmt: skip
@@ -146,6 +146,67 @@ def test_a_clients_data_that_fail_are_told_by_type_and_line(in_process, make, ki
     work(data)
   assert told in str(error.value) and str(error.value).startswith('client 0, counted from 0, of 1')
   assert all(WORDS not in text for text in leaks.said(error.value))
+
+
+def chosen(x):
+  """Fails in the node, and with the words, that belong to the value."""
+
+  def fails(digit):
+    words = f'{WORDS}{digit}'
+    with tf.control_dependencies([tf.debugging.Assert(x < 0, [words], name=f'is{digit}_{WORDS}')]):
+      return tf.gather([1, 2, 3], x, name=f'gather{digit}_{WORDS}')
+
+  return tf.switch_case(x % 10, {digit: lambda digit=digit: fails(digit) for digit in range(10)})
+
+
+def error_of(value, fails):
+  with pytest.raises(tf.errors.OpError) as error:
+    summed(of_number(fails))([np.int32(value)])
+  return error.value
+
+
+@pytest.mark.parametrize('fails', [chosen, lambda x: compiled(x)], ids=['case', 'function'])
+def test_constants_of_a_graph_tell_no_value(in_process, fails):
+  """Each value has words, nodes and functions of its own, which a message would tell it by."""
+  with in_process():
+    errors = [error_of(value, fails) for value in (SECRET, SECRET + 1)]
+  assert len({str(error) for error in errors}) == 1 and 'Assert' in str(errors[0])
+  assert all(WORDS not in text for error in errors for text in leaks.said(error))
+
+
+@tf.function
+def compiled(x):
+  return chosen(x)
+
+
+def by_line(value):
+  class Diagnosis1(KeyError):
+    pass
+
+  class Diagnosis2(KeyError):
+    pass
+
+  if value == 1:
+    raise Diagnosis1(value)
+  raise Diagnosis2(value)
+
+
+def test_the_size_of_a_clients_value_is_not_told(in_process):
+  work = tff.tensorflow.computation(lambda x: x[0], tff.TensorType(np.float32, [3]))
+  with in_process(), pytest.raises(TypeError, match=r'got float32$'):
+    summed(work)([np.zeros(SECRET % 100, np.float32)])
+
+
+def test_lines_and_classes_of_errors_of_data_tell_no_value(in_process):
+  of = tff.SequenceType(np.float32)
+  work = summed(tff.tensorflow.computation(lambda data: data.reduce(0, lambda n, _: n + 1), of))
+  errors = []
+  for value in (1, 2):
+    with in_process(), pytest.raises(KeyError) as error:
+      work([tff_inprocess.Later(by_line, (value,))])
+    errors.append(error.value)
+  assert len({(type(error), str(error)) for error in errors}) == 1
+  assert 'KeyError in by_line, test_failures.py:' in str(errors[0])
 
 
 def of_an_actor(work):
