@@ -96,17 +96,30 @@ def test_load_never_imports_and_knows_only_training_words(library, tmp_path):
   assert data.validation.shape[1] == data.test.shape[1] == 21
 
 
-def test_each_sentence_is_in_one_client_alone(library, tmp_path):
+def test_a_device_changes_no_other_and_held_out_text_is_in_no_device(library, tmp_path):
   for i in range(20):
-    library('purelib', f'copies/c{i}.py', '"""A copy. And a copy. Of a copy."""')
+    library('purelib', f'copies/c{i}.py', '"""A copy. A copy. And a copy. Of a copy."""')
+  names = [f'p/n{i}.py' for i in range(99)]
+  trains = [docstrings.split_of(f'site/{name}') == 'train' for name in names]
+  one, held_out = names[trains.index(True)], names[trains.index(False)]
+  library('purelib', held_out, '"""A copy. Only here."""')
+  without = docstrings.load(cache_dir=tmp_path / 'cache', min_sentences=1)
+  library('purelib', one, '"""A copy. And a copy. The value of a zebra."""')
   data = docstrings.load(cache_dir=tmp_path / 'cache', min_sentences=1)
   few = docstrings.load(cache_dir=tmp_path / 'cache', min_sentences=1, num_validation_sentences=9)
   assert 5 <= len(few.validation) <= 9
-  rows = [*map(data.sentences, data.train_clients), data.validation, data.test, data.public]
-  rows = np.concatenate(rows)
-  # No word is out of vocabulary here, so equal rows are equal sentences.
-  assert not (rows == data.vocabulary.oov).any()
-  assert len(np.unique(rows, axis=0)) == len(rows)
+  texts = lambda data, rows: [data.vocabulary.decode(row) for row in rows]
+  says = lambda data: {c: texts(data, data.sentences(c)) for c in data.train_clients}
+  added = says(data)
+  assert added.pop(f'site/{one}') == [
+    f'<bos> {text} . <eos>' for text in ('a copy', 'and a copy', 'the value of a zebra')
+  ]
+  assert added == says(without) and all(len(set(own)) == len(own) for own in added.values())
+  trained = {text for own in says(data).values() for text in own}
+  for rows in (data.validation, data.test):
+    assert trained.isdisjoint(texts(data, rows))
+  public = texts(data, data.public)
+  assert len(set(public)) == len(public) and trained.isdisjoint(public)
 
 
 def test_public_text_is_the_standard_library_whatever_is_installed(library, tmp_path):

@@ -10,6 +10,7 @@ from pyarrow import parquet
 
 from experiments.stackoverflow import datasets
 from experiments.stackoverflow.datasets import texts
+from fl_dpftrl.logs import ids
 
 TEXTS = {f'client{i}': f'Hello world {i}. Größe zählt, c’est l’été!' for i in range(20)}
 
@@ -142,7 +143,8 @@ def test_bad_files_are_named(tmp_path, name, content, words):
 DEVICES = {
   'large numbers': [2**53 + i for i in range(3)],
   'dates': ['2020-01-01', '2020-01-01T00:00:00', '2020-01-01 00:00'],
-  'numbers as text': ['1', '01', '1.0', '1e0'],
+  'numbers as text': ['1', '-2', 'A', '0a'],
+  'floats alone': ['1.0', '2.5', '1e0'],
 }
 
 
@@ -157,6 +159,33 @@ def test_clients_keep_the_names_they_were_written_with(tmp_path, names):
     assert [len(data.train_clients), len(data.validation), len(data.test)] == [len(names) - 2, 1, 1]
     found[data.digest] = data.train_clients
   assert len(found) == 1 and set(*found.values()) <= set(map(str, names))
+
+
+@pytest.mark.parametrize('name', ['1.0', '1e0', '01', '+1', '1e+05', '.5', *ids.MISSING, ''])
+def test_names_that_are_missing_or_the_same_number_are_refused(tmp_path, name):
+  rows = dict.fromkeys(['1', '2', '3', name], 'Hello world.')
+  for suffix in ('.csv', '.jsonl', '.parquet', '', '.json', '.csv.gz'):
+    path = written(tmp_path, suffix, rows=rows)
+    with pytest.raises(ValueError, match='device_id (is a mark|is empty|reads as|has zeros)') as e:
+      datasets.load(str(path), client_column='user')
+    assert str(path) in str(e.value) and len(str(e.value)) <= 300
+
+
+def test_names_that_may_be_one_are_counted(tmp_path, capsys):
+  path = written(tmp_path, '.csv', rows=dict.fromkeys(['a1', 'A1', '0a1', 'b'], 'Hello world.'))
+  assert len(datasets.load(str(path), client_column='user').train_clients) == 2
+  assert '2 of 4 device ids would be one with another' in capsys.readouterr().err
+
+
+def test_a_client_without_sentences_leaves_others_in_their_part(tmp_path):
+  rows = {**TEXTS, **{f'more{i}': 'Hello world.' for i in range(9)}}
+  path = written(tmp_path, '.csv', rows=rows)
+  whole = datasets.load(str(path), client_column='user')
+  for client in (whole.train_clients[0], 'more0', 'more5'):
+    data = datasets.load(
+      str(written(tmp_path, '.csv', rows={**rows, client: ''})), client_column='user'
+    )
+    assert data.train_clients == tuple(c for c in whole.train_clients if c != client)
 
 
 @pytest.mark.parametrize('names', [[1, 2**63], [1, 0.5], [1, '1'], [1, True], ['a', ['a']]])

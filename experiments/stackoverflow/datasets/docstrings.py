@@ -31,7 +31,7 @@ LICENCE = (
 SPLITS = ('train', 'validation', 'test')
 
 # Part of the cache's name: change it whenever the sentences change.
-_FORMAT = 2
+_FORMAT = 3
 _PUBLIC = 'stdlib/'  # Client ids of public text start so.
 # Tests say little in English, and not every installation has them. The rest is
 # other packages' folder, our own package, and the installer.
@@ -112,29 +112,37 @@ def source_files() -> dict[str, pathlib.Path]:
 def distinct_sentences(
   sources: Mapping[str, pathlib.Path], length: int, progress: Callable[[int, int], None]
 ) -> dict[str, Sentences]:
-  """The sentences of each file that no file before it has.
+  """The sentences of each file, each once, without those of public text.
 
-  Text is copied between files a lot; with each sentence in one file alone, no
-  test sentence is in the training devices. Public files come first, so that no other file
-  changes what they say. Unreadable files and files without a sentence of their own are left out.
+  No training device changes what another one has. Files held out lose the sentences that training
+  devices have, as text is copied between files a lot. Public files come first, and lose those that
+  a public file before them has. Unreadable files and files without a sentence left are left out.
   """
-  seen, clients = set(), {}
+  public: set[str] = set()
+  clients: dict[str, dict[str, list[str]]] = {}
   for done, (client_id, path) in enumerate(sources.items(), start=1):
     progress(done, len(sources))
     try:
       docstrings = docstrings_of(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
       continue
-    sentences = []
-    for docstring in docstrings:
-      for sentence in sentences_of(docstring, length):
-        key = ' '.join(sentence)
-        if key not in seen:
-          seen.add(key)
-          sentences.append(sentence)
+    pieces = (piece for docstring in docstrings for piece in sentences_of(docstring, length))
+    texts = {' '.join(piece): piece for piece in pieces}
+    clients[client_id] = {text: piece for text, piece in texts.items() if text not in public}
+    if client_id.startswith(_PUBLIC):
+      public |= texts.keys()
+  trained = {text for name, texts in clients.items() if _part(name) == 'train' for text in texts}
+  result = {}
+  for client_id, texts in clients.items():
+    held_out = _part(client_id) in SPLITS[1:]
+    sentences = [p for text, p in texts.items() if not (held_out and text in trained)]
     if sentences:
-      clients[client_id] = sentences
-  return clients
+      result[client_id] = sentences
+  return result
+
+
+def _part(client_id: str) -> str:
+  return 'public' if client_id.startswith(_PUBLIC) else split_of(client_id)
 
 
 def _print_progress(done: int, total: int) -> None:
@@ -157,7 +165,7 @@ def _pack(clients: Mapping[str, Sentences], length: int) -> dict[str, np.ndarray
   """
   counts = collections.Counter()
   for client_id, sentences in clients.items():
-    if client_id.startswith(_PUBLIC) or split_of(client_id) == 'train':
+    if _part(client_id) in ('public', 'train'):
       for sentence in sentences:
         counts.update(sentence)
   if not counts:

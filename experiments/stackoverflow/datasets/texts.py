@@ -13,6 +13,7 @@ import itertools
 import os
 import pathlib
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
 from fl_dpftrl.files import json_files, paths
 from fl_dpftrl.logs import ids
 from fl_dpftrl.logs import rows as rows_lib
+from fl_dpftrl.logs import spellings as spellings_lib
 from fl_dpftrl.text import messages
 
 LICENCE = (
@@ -60,7 +62,8 @@ def load(
   """Returns the data set of a folder or file.
 
   Args:
-    path: folder of .txt files or of a table's, or a file that ends in one of `SUFFIXES`.
+    path: folder of .txt files or of a table's, or a file that ends in one of `SUFFIXES`. Names of
+      clients follow the rule of a log's device ids.
     seed: seed of the division into training, validation and test clients.
     client_column: column of the client's name, in a table.
     text_column: column of the text, or of a list of token ids, in a table.
@@ -77,19 +80,28 @@ def load(
     clients = _of_table(files, client_column, text_column, length)
     unit = f'a value of {client_column}'
   names = ids.as_numpy(ids.column(list(clients), f'{path}, names of clients')).tolist()
-  clients = {str(name): found for name, found in zip(names, clients.values()) if found}
-  if len(clients) < _FEWEST_CLIENTS:
-    have = '1 client' if len(clients) == 1 else f'{len(clients)} clients'
+  spellings = spellings_lib.Spellings()
+  spellings.add(pa.array(names))
+  if fault := spellings.first_fault(pa.array(names)):
+    raise ValueError(f'{path}, names of clients: {fault[1]}')
+  for warning in spellings_lib.warnings(spellings.mergeable, len(names)):
+    print(messages.one_line(f'{path}: {warning}'), file=sys.stderr)
+  clients = {str(name): found for name, found in zip(names, clients.values())}
+  # Of all names: a client without sentences leaves others where they are.
+  splits = split(list(clients), seed)
+  splits = {part: [name for name in names if clients[name]] for part, names in splits.items()}
+  if not all(splits.values()):
+    some = sum(map(len, splits.values()))
+    have = '1 client' if some == 1 else f'{some} clients'
     raise ValueError(
       f'{path} has {have} with a sentence of two words or more;'
-      f' at least {_FEWEST_CLIENTS} are needed, to train, to validate and to test'
+      f' at least {_FEWEST_CLIENTS} are needed, one each to train, to validate and to test'
     )
-  splits = split(list(clients), seed)
   counts = collections.Counter(
     word for client in splits['train'] for sentence in clients[client] for word in sentence
   )
   vocabulary = vocabulary_lib.by_frequency(counts).most_frequent(vocabulary_size)
-  rows = {client: vocabulary.encode(clients[client], length) for client in clients}
+  rows = {client: vocabulary.encode(found, length) for client, found in clients.items() if found}
   train = {client: rows[client] for client in splits['train']}
   return dataset.Dataset(
     name=messages.one_line(path.name, limit=80),
@@ -101,7 +113,7 @@ def load(
     unigram_token=dataset.unigram_token(train.values(), vocabulary),
     licence=LICENCE,
     unit=unit,
-    digest=_digest(clients),
+    digest=_digest({client: found for client, found in clients.items() if found}),
   )
 
 
