@@ -186,15 +186,15 @@ class _Rows:
   ):
     self._path = path
     self._rows: dict[str, list[tuple[int, int, str | int | None]]] = {kind: [] for kind in KINDS}
-    for kind, num, amount, device_id in rows:
+    first = sorted(rows, key=lambda row: row[0] != 'missing')
+    for kind, num, amount, device_id in first:
       self._need(kind in self._rows, f'has rows of an unknown kind, {messages.quoted(kind)}')
       device_id = device_id or '' if kind == 'missing' else device_id  # CSV has no empty text.
       of_device = kind in _OF_DEVICES
       self._need((device_id is not None) == of_device, f'{kind} has a device_id too many, or none')
-      if of_device and device_id in ('', *missing):
-        what = f'{num} rows have' if kind == 'missing' else 'a row has'
+      if kind == 'missing' and device_id in ('', *missing):
         hint = "; if it is an id, say which texts mark one: --missing=''" if device_id else ''
-        self._need(False, f'{what} the device_id {messages.quoted(device_id)}, {ids.MARK}{hint}')
+        self._need(False, f'{num} rows have the device_id {messages.quoted(device_id)}, {ids.MARK}{hint}')
       self._rows[kind].append((num, amount, device_id))
 
   def _need(self, holds: bool, why: str) -> None:

@@ -20,12 +20,13 @@ import pytest
 import sqlglot
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.logs import refusals
+from fl_dpftrl.logs import ids, refusals
 from fl_dpftrl.replaying import counted, replay, sql
 from tests.commands import lines
 
 BLT, N = dpftrl.BLT([0.99, 0.7], [0.1, 0.3]), 40
 STRATEGIES = [BLT, dpftrl.Identity(), dpftrl.TreeOnline(), dpftrl.load_strategy('banded-b16')]
+ALWAYS = [kind for kind in counted.KINDS if kind != 'missing']
 OF_A_LOG = ('log', 'assumptions', 'from_counts')
 
 
@@ -198,6 +199,29 @@ def test_a_faulty_table_is_refused(change, message, counted_by):
     counted.open_counted(path, BLT, noise_multiplier=2.0, num_rounds=N)
 
 
+@pytest.mark.parametrize('mark', [*ids.MISSING, ''])
+def test_a_mark_is_refused_with_its_rows_unless_it_is_said_to_be_an_id(mark, counted_by, tmp_path):
+  rounds, devices = draw(0, True)
+  marked = [mark if device == devices[0] else device for device in devices]
+  path = counted_by((rounds, marked))
+  given = dict(noise_multiplier=2.0, num_rounds=N)
+  number = devices.count(devices[0])
+  # A result in CSV has no empty text, and Parquet's is refused as any empty id is.
+  with pytest.raises(refusals.LogError, match=f'{number} rows have the .*mark of|device_id is empty'):
+    counted.open_counted(path, BLT, **given)
+  if mark:
+    log = tmp_path / 'l.parquet'
+    dpftrl.write_log(log, rounds=rounds, device_ids=devices, num_rounds=N)
+    run = counted.open_counted(path, BLT, missing='', **given)
+    plain = replay.replay(dpftrl.open_run(log, BLT, noise_multiplier=2.0), deltas=1e-6)
+    told = replay.replay(run, deltas=1e-6)
+    assert told.observed.epsilon() == plain.observed.epsilon()
+    assert told.num_devices == plain.num_devices
+    assert 'said which texts mean a missing' in ' '.join(told.assumptions)
+    with pytest.raises(ValueError, match="missing='a' must be of"):
+      counted.open_counted(path, BLT, missing='a', **given)
+
+
 def without(kind):
   return lambda rows: [row for row in rows if row['kind'] != kind]
 
@@ -215,9 +239,9 @@ def times(kind, add=1, column='amount'):
 @pytest.mark.parametrize(
   'change, message',
   [
-    *((without(kind), '.') for kind in counted.KINDS),
-    *((times(kind), '.') for kind in counted.KINDS if kind not in ('exposed', 'gram')),
-    *((times(kind, -1), '.') for kind in counted.KINDS if kind not in ('exposed', 'gram')),
+    *((without(kind), '.') for kind in ALWAYS),
+    *((times(kind), '.') for kind in ALWAYS if kind not in ('exposed', 'gram')),
+    *((times(kind, -1), '.') for kind in ALWAYS if kind not in ('exposed', 'gram')),
     (lambda rows: [row for row in rows if row['device_id'] is None], 'names no most exposed'),
     (lambda rows: rows + rows, 'must have one row of kind'),
     (lambda rows: [{**row, 'kind': 'others'} for row in rows], "unknown kind, 'others'"),
