@@ -1,4 +1,7 @@
-"""FedAvgM of Flower with correlated noise: python examples/flower_strategy.py FOLDER; goes on."""
+"""FedAvgM of Flower with correlated noise: python examples/flower_strategy.py FOLDER; goes on.
+
+Simulated nodes need flwr[simulation].
+"""
 
 import pathlib
 import sys

@@ -12,12 +12,14 @@ at each start. So nodes are asked for a device's id, which `answer_device_id` ha
 """
 
 import logging
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import numpy as np
 
 from fl_dpftrl import adapters
+from fl_dpftrl.logs import ids, spellings
 from fl_dpftrl.rounds import aggregator as aggregator_lib
 
 with adapters.peer('Flower', 'flower'):
@@ -27,6 +29,7 @@ with adapters.peer('Flower', 'flower'):
   from flwr.serverapp.strategy import Strategy
 
 _ACTION = 'device_id'
+_POLL, _PROGRESS = 0.5, 10.0  # seconds
 _LOG = logging.getLogger('flwr')
 
 
@@ -48,8 +51,9 @@ def answer_device_id(clients: ClientApp, device_id: Callable[[app.Context], str]
 class PrivateStrategy(Strategy):
   """Wraps a strategy, whose model then learns from private means alone.
 
-  A node that does not tell its device's id is no candidate. One that fails, is late, or sends other
-  arrays than the model's, took part without an update. With too few updates the model stays.
+  A node that does not tell its device's id, or one that no log takes, is no candidate. One that
+  fails, is late, or sends other arrays than the model's, took part without an update. With too few
+  updates the model stays.
 
   Args:
     strategy: chooses the nodes it could train, all of them candidates for a cohort, and updates the
@@ -58,6 +62,8 @@ class PrivateStrategy(Strategy):
       by name.
     cohort: devices that train in a round; more than the updates needed, if some do not answer.
     at_least: see `PrivateAggregator.round`.
+    patience: seconds without an answer after which nodes that were asked for their device's id are
+      waited for no longer; one that answers later is a candidate from then on.
   """
 
   def __init__(
@@ -66,12 +72,15 @@ class PrivateStrategy(Strategy):
     aggregator: aggregator_lib.PrivateAggregator,
     cohort: int,
     at_least: int | None = None,
+    patience: float = 60.0,
   ):
     self.strategy, self.aggregator, self.cohort = strategy, aggregator, cohort
-    self._at_least = at_least
+    self._at_least, self._patience = at_least, patience
     self._before: dict[str, np.ndarray] = {}
     self._round: Any = None
     self._device_of: dict[int, str] = {}
+    self._questions: dict[str, int] = {}  # By the id of a message, the node that was asked.
+    self._unfit: set[int] = set()
 
   def configure_train(
     self, server_round: int, arrays: app.ArrayRecord, config: app.ConfigRecord, grid: Grid
@@ -81,7 +90,7 @@ class PrivateStrategy(Strategy):
       message.metadata.dst_node_id: message
       for message in self.strategy.configure_train(server_round, arrays, config, grid)
     }
-    self._ask([node for node in messages if node not in self._device_of], grid)
+    self._ask(messages.keys(), grid)
     by_device = {
       self._device_of[node]: messages[node] for node in messages.keys() & self._device_of
     }
@@ -89,22 +98,66 @@ class PrivateStrategy(Strategy):
     candidates = np.random.default_rng(own.next_round).permutation(sorted(by_device)).tolist()
     admitted = own.admissible(candidates, at_most=self.cohort).tolist()
     if len(admitted) < (self._at_least or own.report_goal):
-      _LOG.warning('round %s waits: too few nodes may take part now', server_round)
+      words = 'round %s waits: %s nodes may take part now, and %s are needed'
+      _LOG.warning(words, server_round, len(admitted), self._at_least or own.report_goal)
       return []
     self._before = {name: array.numpy() for name, array in arrays.items()}
     self._round = own.round(admitted, at_least=self._at_least).begin()  # Before a node hears of it.
     return [by_device[device] for device in admitted]
 
-  def _ask(self, nodes: list[int], grid: Grid) -> None:
-    """Asks nodes for their devices' ids, once."""
+  def _ask(self, nodes: Collection[int], grid: Grid) -> None:
+    """Asks nodes for their devices' ids, once, and waits while answers come.
+
+    It waits if there are nodes that were not asked before, or too few that answered.
+    """
+    asked = self._device_of.keys() | self._unfit | set(self._questions.values())
     kind = f'{app.MessageType.QUERY}.{_ACTION}'
     queries = [
-      app.Message(content=app.RecordDict(), message_type=kind, dst_node_id=n) for n in nodes
+      app.Message(content=app.RecordDict(), message_type=kind, dst_node_id=node)
+      for node in nodes
+      if node not in asked
     ]
-    for reply in grid.send_and_receive(queries, timeout=60.0) if queries else ():
-      if not reply.has_error():
-        device = str(reply.content['device'][_ACTION])
-        self._device_of[reply.metadata.src_node_id] = device
+    pushed = set(grid.push_messages(queries)) if queries else set()
+    for query in queries:
+      if query.metadata.message_id in pushed:
+        self._questions[query.metadata.message_id] = query.metadata.dst_node_id
+    waits = queries or len(self._device_of.keys() & set(nodes)) < self.cohort
+    start = heard = shown = time.monotonic()
+    while self._questions:
+      for reply in (replies := list(grid.pull_messages(set(self._questions)))):
+        self._hear(reply)
+      now = time.monotonic()
+      heard = now if replies else heard
+      if not waits or now - heard >= self._patience:
+        break
+      if now - shown >= _PROGRESS:
+        shown = now
+        self._show(logging.INFO, now - start)
+      if self._questions:
+        time.sleep(_POLL)
+    if waits and (queries or self._questions):
+      level = logging.WARNING if self._unfit or self._questions else logging.INFO
+      self._show(level, time.monotonic() - start)
+
+  def _hear(self, reply: app.Message) -> None:
+    """Keeps the device's id that a node told; a node whose answer is an error is asked again."""
+    node = self._questions.pop(reply.metadata.reply_to_message_id, None)
+    if node is None or reply.has_error():
+      return
+    try:
+      (device,) = ids.column([reply.content['device'][_ACTION]]).to_pylist()
+      device = str(device)
+      if spellings.is_odd_number(device):
+        raise ValueError('a number in another notation makes the log one that replay refuses')
+    except (KeyError, TypeError, ValueError):  # Its words quote what was sent.
+      self._unfit.add(node)
+    else:
+      self._device_of[node] = device
+
+  def _show(self, level: int, seconds: float) -> None:
+    words = '%s nodes told their device in %.0f s, %s told no id that a log takes, %s did not answer'
+    counts = (len(self._device_of), seconds, len(self._unfit), len(self._questions))
+    _LOG.log(level, words, *counts)
 
   def aggregate_train(
     self, server_round: int, replies: Iterable[app.Message]
@@ -125,8 +178,9 @@ class PrivateStrategy(Strategy):
         _LOG.warning('round %s: a reply is left out: %s', server_round, kind)
     try:
       round_.end()
-    except ValueError as error:
-      _LOG.warning('round %s failed: %s', server_round, error)
+    except ValueError:
+      words = 'round %s failed: %s updates came, and %s are needed; row of noise %s is used up'
+      _LOG.warning(words, server_round, round_.num_updates, round_.at_least, round_.index)
       return None, None
     if reply is None:
       return None, None

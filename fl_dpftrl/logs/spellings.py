@@ -104,6 +104,13 @@ def warnings(mergeable: int, num_devices: int) -> tuple[str, ...]:
   )
 
 
+def is_odd_number(text: str) -> bool:
+  """Returns whether a text reads as a number that is written in another way elsewhere."""
+  ids = pa.array([text], pa.large_string())
+  odd_whole = _matches(ids, _WHOLE) & (_plain(ids)[0].as_py() != text)
+  return bool(odd_whole | _matches(ids, _FLOAT))
+
+
 def _bytes(ids: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Returns the bytes of large_string, and where each text begins in them and how long it is."""
   _, offsets, data = ids.buffers()

@@ -18,12 +18,37 @@ class Grid:
     from flwr.clientapp import ClientApp
 
     self._first_id, self.silent, self.wrong = first_id, 0, False
+    self.asked, self.told, self.at_once = [], {}, None
     self._nodes = range(first_id, first_id + num_nodes)
     self._app = ClientApp()
     adapter.answer_device_id(self._app, lambda context: str(context.node_config['partition-id']))
 
   def get_node_ids(self):
     return list(self._nodes)
+
+  def push_messages(self, messages):
+    for message in messages:
+      message.metadata.__dict__['_message_id'] = str(len(self.asked))
+      self.asked.append(message)
+    return [message.metadata.message_id for message in messages]
+
+  def pull_messages(self, message_ids):
+    """Answers some of the questions: one that nobody can answer, with an error."""
+    from flwr import app
+
+    replies = []
+    for message_id in sorted(message_ids, key=int)[: self.at_once]:
+      question = self.asked[int(message_id)]
+      told = self.told.get(question.metadata.dst_node_id - self._first_id, 'its own')
+      if told is None:
+        continue
+      reply = self._reply(None, question)
+      if told == 'an error':
+        reply = app.Message(app.Error(code=0), reply_to=question)
+      elif told != 'its own':
+        reply = app.Message(content=app.RecordDict(told), reply_to=question)
+      replies.append(reply)
+    return replies
 
   def send_and_receive(self, messages, *, timeout=None):
     replies = [self._reply(place, message) for place, message in enumerate(messages)]
@@ -43,22 +68,58 @@ class Grid:
     return app.Message(content=app.RecordDict(content), reply_to=message)
 
 
-def test_the_strategy_gets_one_reply_of_the_private_mean(monkeypatch, tmp_path, caplog):
-  from flwr.app import ArrayRecord
-  from flwr.serverapp.strategy import FedAvgM
+def called(device):
+  from flwr.app import ConfigRecord
+
+  return {'device': ConfigRecord({'device_id': device})}
+
+
+def test_a_node_that_tells_no_id_of_a_log_is_no_candidate(flower, tmp_path, caplog, monkeypatch):
+  from flwr.app import ArrayRecord, ConfigRecord
+  from flwr.serverapp.strategy import FedAvg
+
+  monkeypatch.setattr(adapter, '_POLL', 0.01)
+  grid = Grid(24, first_id=30)
+  odd = [
+    *map(called, ('2 ', '', 'e\u0301', 'x' * 1025, 'null', '1.0', '07', '+7', '1e+05', 'a\nb', True)),
+    {'other': ConfigRecord({'device_id': 'a'})},
+    {'device': ConfigRecord({'other': 'a'})},
+    {'device': ArrayRecord([np.zeros(1)])},
+    {},
+  ]
+  grid.told = dict(enumerate(odd)) | {15: None, 16: 'an error', 17: None}
+  grid.at_once = 5
+  with opened(tmp_path) as aggregator:
+    strategy = adapter.PrivateStrategy(
+      FedAvg(fraction_train=1.0), aggregator, 6, at_least=2, patience=0.05
+    )
+    arrays = ArrayRecord([np.zeros(SIZE, np.float32)])
+    configured = lambda t: {
+      m.metadata.dst_node_id - 30
+      for m in strategy.configure_train(t, arrays, ConfigRecord(), grid)
+    }
+    assert configured(1) == set(range(18, 24))  # Others answer later, or not.
+    assert '6 nodes told their device in 0 s, 15 told no id that a log takes, 2 did' in caplog.text
+    strategy.aggregate_train(1, [])
+    monkeypatch.setattr(adapter.time, 'sleep', None)  # Nobody is waited for again.
+    del grid.told[15], grid.told[17]
+    assert configured(2) == {15, 17}
+    strategy.aggregate_train(2, [])
+  assert len(grid.asked) == 24 + 1  # One more for that whose answer was an error.
+
+
+@pytest.fixture(name='flower')
+def _flower(monkeypatch):
+  """Flower as its own programs have it, whose lines are seen."""
   from flwr.supercore import task_identity
 
-  for name in ('task_id', 'run_id', 'node_id'):  # As Flower's own programs have them.
+  for name in ('task_id', 'run_id', 'node_id'):
     monkeypatch.setattr(task_identity.TaskIdentity, f'_{name}', 1)
   monkeypatch.setattr(logging.getLogger('flwr'), 'propagate', True)
-  given = []
 
-  class Wrapped(FedAvgM):
-    def aggregate_train(self, server_round, replies):
-      given.append(replies)
-      return super().aggregate_train(server_round, replies)
 
-  with dpftrl.PrivateAggregator(
+def opened(tmp_path):
+  return dpftrl.PrivateAggregator(
     dpftrl.BLT((0.9, 0.5), (0.3, 0.2)),
     template={'0': np.zeros(SIZE, np.float32)},
     noise_multiplier=0.3,
@@ -67,7 +128,21 @@ def test_the_strategy_gets_one_reply_of_the_private_mean(monkeypatch, tmp_path, 
     folder=tmp_path / 'run',
     schema=dpftrl.MinSep(num_rounds=5, min_sep=2),
     noise_seed=2,
-  ) as aggregator:
+  )
+
+
+def test_the_strategy_gets_one_reply_of_the_private_mean(flower, tmp_path, caplog):
+  from flwr.app import ArrayRecord
+  from flwr.serverapp.strategy import FedAvgM
+
+  given = []
+
+  class Wrapped(FedAvgM):
+    def aggregate_train(self, server_round, replies):
+      given.append(replies)
+      return super().aggregate_train(server_round, replies)
+
+  with opened(tmp_path) as aggregator:
 
     def run(grid, num_rounds):
       strategy = adapter.PrivateStrategy(Wrapped(fraction_train=1.0), aggregator, 4, at_least=2)
@@ -83,7 +158,8 @@ def test_the_strategy_gets_one_reply_of_the_private_mean(monkeypatch, tmp_path, 
     run(grid, 1)
     assert len(given) == 4 and aggregator.next_round == 5
     assert aggregator.statement(1e-6).to_json()['num_devices'] <= 9
-  assert 'failed: round 4 has 1 updates and needs 2' in caplog.text
+  words = 'round 1 failed: 1 updates came, and 2 are needed; row of noise 4 is used up'
+  assert words in caplog.text
   assert caplog.text.count('a reply is left out') == 2
   run = dpftrl.open_run(tmp_path / 'run/participation.parquet', tmp_path / 'run/strategy.json')
   assert dpftrl.replay(run, deltas=1e-6).min_sep >= 2
