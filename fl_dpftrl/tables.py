@@ -31,7 +31,7 @@ MOST_LINES = 12
 def table(result: Row) -> str:
   """Formats one aligned line per field, with six digits per number."""
   width = max(map(len, result)) + 2
-  return '\n'.join(f'{name:<{width}}{_cell(name, value)}' for name, value in result.items())
+  return '\n'.join(f'{name:<{width}}{figure(name, value)}' for name, value in result.items())
 
 
 def columns(rows: Sequence[Row]) -> str:
@@ -39,7 +39,7 @@ def columns(rows: Sequence[Row]) -> str:
   if not rows:
     return ''
   names = list(rows[0])
-  cells = [names] + [[_cell(n, row[n]) for n in names] for row in rows]
+  cells = [names] + [[figure(n, row[n]) for n in names] for row in rows]
   widths = [max(map(len, column)) for column in zip(*cells)]
   left = [isinstance(rows[0][name], str) for name in names]
   return '\n'.join(
@@ -61,7 +61,8 @@ def shared_columns(rows: Sequence[Row], may_be_shared: Sequence[str]) -> tuple[d
   )
 
 
-def _cell(name: str, value: Any) -> str:
+def figure(name: str, value: Any) -> str:
+  """Formats a figure as tables do, by its name."""
   if value is None:  # In JSON, an ε that is not proven.
     return rounding.UNBOUNDED if name == 'epsilon' else 'none'
   if name == 'seconds':

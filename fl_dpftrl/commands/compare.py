@@ -61,12 +61,14 @@ def run(args: argparse.Namespace) -> json_files.Object:
   workload, at_epsilon = flags.workload(args), _at_epsilon(args)
   output.check_folder(args.output)
   _warn_of_workloads(candidates, workload)
+  progress = output.Progress('compare')
   found = comparison.run(
     candidates,
     schemas,
+    show=lambda entry: progress.row(_one_line(entry, axis)),
     objective=args.objective,
     workload=workload,
-    watch=candidates_lib.watched(output.Progress('compare').say),
+    watch=candidates_lib.watched(progress.say),
     **at_epsilon,
   )
   output.say_left_out(
@@ -92,6 +94,14 @@ def run(args: argparse.Namespace) -> json_files.Object:
     'output': args.output,
     'files': files,
   }
+
+
+def _one_line(entry: comparison.Entry, axis: str | None) -> str:
+  """Returns the losses of an entry, to read while others are searched."""
+  row = entry.row
+  at = f' at {axis}={row[axis]}' if axis else ''
+  losses = ', '.join(f'{name} {tables.figure(name, row[name])}' for name in _WITHOUT_NOISE[2:])
+  return f'{row["mechanism"]}{at}: {losses}, {entry.seconds:.0f} s'
 
 
 def _at_epsilon(args: argparse.Namespace) -> json_files.Object:

@@ -102,10 +102,23 @@ class Progress:
   def __init__(self, command: str):
     self._command = command
     self._start = self._last = time.monotonic()
+    self._rows: list[str] = []
+
+  def row(self, text: str) -> None:
+    """Prints a row of the result as it comes, once the command has run for `SECONDS`."""
+    self._rows.append(text)
+    self._print_rows()
+
+  def _print_rows(self) -> None:
+    if time.monotonic() - self._start >= SECONDS:
+      for text in self._rows:
+        print(messages.one_line(f'{self._command}: {text}'), file=sys.stderr, flush=True)
+      self._rows.clear()
 
   def say(self, text: str) -> None:
     """Prints the text, unless another line was printed just before."""
     now = time.monotonic()
+    self._print_rows()
     if now - self._last >= SECONDS:
       self._last = now
       print(

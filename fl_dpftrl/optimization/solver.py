@@ -33,14 +33,14 @@ def minimize(
   tolerance: float = 1e-10,
   patience: int = 5,
   memory: int = 20,
-  progress: problem.Progress | None = None,
+  progress: Callable[[int, float], object] | None = None,
 ) -> Solution:
   """Minimises a smooth function from a feasible start; ValueError unless its value is finite.
 
   Args:
     tolerance, patience: stops when `patience` steps together gain less, relative to the value.
     memory: number of pairs of steps and gradient differences kept.
-    progress: called after each step with the number of steps and the value.
+    progress: called after each step with the number of steps and the value; True ends the search.
 
   Source: Nocedal and Wright 2006, algorithm 7.4; Lewis and Overton 2013, algorithm 2.6.
   """
@@ -71,8 +71,8 @@ def minimize(
       del pairs[:-memory]
     iteration += 1
     history.append(value)
-    if progress is not None:
-      progress(iteration, value)
+    if progress is not None and progress(iteration, value) is True:
+      break
     if iteration >= patience and history[-1 - patience] - value <= tolerance * abs(value):
       break
   return point, value

@@ -55,13 +55,14 @@ class Skipped(NamedTuple):
   schema: schemas.MinSep
 
 
-def named(names: Sequence[str]) -> list[Candidate]:
-  """Returns candidates by their names."""
+def named(names: Sequence[str | base.Strategy]) -> list[Candidate]:
+  """Returns candidates by their names, and those of strategies."""
   candidates = [_named(name) for name in names]
   labels = [candidate.label for candidate in candidates]
   for label in labels:
     if labels.count(label) > 1:
-      raise ValueError(f'two of them are called {label!r}; give a file another name with name=file')
+      raise ValueError(f'two of them are called {label!r}; give a file another name with name=file'
+        ', or save a strategy in one')
   return candidates
 
 
@@ -80,7 +81,10 @@ def reason(raised: BaseException) -> str:
   return ' '.join(str(raised).split()) or type(raised).__name__
 
 
-def _named(name: str) -> Candidate:
+def _named(name: str | base.Strategy) -> Candidate:
+  if not isinstance(name, str):
+    base.check_strategy(name)
+    return _fixed(name, name.family)
   mechanism, colon, size = name.partition(':')
   if mechanism not in registry.OPTIMIZERS:
     return _given(name)
@@ -97,10 +101,14 @@ def _named(name: str) -> Candidate:
   )
 
 
-def _given(name: str) -> Candidate:
+def labelled(name: str) -> tuple[str, str]:
+  """Returns the label and the rest of label=file; an empty label where there is none."""
   label, equals, path = name.partition('=')
-  if not (equals and label) or os.path.isfile(name):
-    label, path = '', name
+  return ('', name) if not (equals and label) or os.path.isfile(name) else (label, path)
+
+
+def _given(name: str) -> Candidate:
+  label, path = labelled(name)
   if path in files.parameter_free():
     strategy, workload, own = files.load_strategy(path), None, path
   else:
@@ -118,12 +126,15 @@ def _given(name: str) -> Candidate:
       ) from e
     strategy, workload = file.strategy, file.workload
     own = path if path in files.names() else pathlib.Path(path).stem
-  return Candidate(
-    label=label or own,
-    mechanism=strategy.family,
-    find=lambda schema, **kwargs: strategy,
-    workload=workload,
-  )
+  return _fixed(strategy, label or own, workload)
+
+
+def _fixed(
+  strategy: base.Strategy, label: str, workload: workloads.Workload | None = None
+) -> Candidate:
+  """Returns the candidate of a strategy as it is."""
+  find = lambda schema, **kwargs: strategy
+  return Candidate(label=label, mechanism=strategy.family, find=find, workload=workload)
 
 
 def _size(name: str, optimizer: registry.Optimizer, size: str) -> dict[str, int]:

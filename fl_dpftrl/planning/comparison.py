@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from fl_dpftrl import accounting, tables, workloads
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.planning import candidates as candidates_lib
 from fl_dpftrl.strategies import files
+from fl_dpftrl.text import messages
 from fl_dpftrl.text import progress as progress_lib
 
 if TYPE_CHECKING:
@@ -78,7 +80,9 @@ class Comparison:
     title = f'Comparison: {len(self.entries)} evaluated{skipped}'
     left_out = ('sensitivity_kind', 'rms_error', 'max_error', 'seconds')
     rows = [{k: v for k, v in row.items() if k not in left_out} for row in self.rows]
-    return tables.at_a_prompt(title, tables.columns(rows).splitlines())
+    reasons = dict.fromkeys(f'{skip.label} is left out: {skip.reason}' for skip in self.skipped)
+    lines = [messages.one_line(reason, limit=100) for reason in reasons]
+    return tables.at_a_prompt(title, [*lines[:3], *tables.columns(rows).splitlines()])
 
   def plot(self) -> 'figure.Figure':
     """Draws losses, or noise and errors at equal ε, over the field that varies or side by side."""
@@ -96,7 +100,7 @@ class Comparison:
 
 
 def compare(
-  mechanisms: Sequence[str],
+  mechanisms: Sequence[str | base.Strategy],
   schemas: participation.MinSep | Sequence[participation.MinSep],
   *,
   objective: str = 'max',
@@ -109,7 +113,7 @@ def compare(
 
   Args:
     mechanisms: names; each is a mechanism, a mechanism with its size (blt:3), a name in
-      matrices/ or a strategy file, also as label=file.
+      matrices/ or a strategy file, also as label=file, or a strategy, which has its family's name.
     schemas: participation schemas.
     objective: 'rms' or 'max', the loss that optimisers minimise.
     workload: linear workload of all errors and losses.
@@ -144,8 +148,9 @@ def run(
   delta: float | None = None,
   report_goal: int = 1,
   watch: candidates_lib.Watch = lambda searched: lambda steps, loss: None,
+  show: Callable[[Entry], None] = lambda entry: None,
 ) -> Comparison:
-  """Finds and evaluates strategies, one candidate after the other; see `compare`."""
+  """Finds, evaluates and shows strategies, one candidate after the other; see `compare`."""
   calibrated = _calibrated(epsilon, delta)
   participation.positive_integer('report_goal', report_goal)
   entries: list[Entry] = []
@@ -162,15 +167,9 @@ def run(
       except candidates_lib.UNSUPPORTED as e:
         skipped.append(candidates_lib.Skipped(candidate.label, candidates_lib.reason(e), schema))
         continue
-      entries.append(
-        Entry(
-          candidate=candidate,
-          file=file,
-          seconds=seconds,
-          guarantee=guarantee,
-          report_goal=report_goal,
-        )
-      )
+      found = {'file': file, 'seconds': seconds, 'guarantee': guarantee}
+      entries.append(Entry(candidate=candidate, report_goal=report_goal, **found))
+      show(entries[-1])
   return Comparison(tuple(entries), tuple(skipped))
 
 

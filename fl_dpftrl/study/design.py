@@ -12,6 +12,7 @@ from fl_dpftrl import error, workloads
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.planning import candidates
 from fl_dpftrl.study.results import Metric
 from fl_dpftrl.text import messages
 
@@ -25,8 +26,8 @@ class Mechanism:
 
   Attributes:
     mechanism: a mechanism, a mechanism with its size (blt:3 or banded:64), a name in matrices/ or a
-      strategy file.
-    label: name in tables and figures; '' for the mechanism's own.
+      strategy file, also as label=file.
+    label: name in tables and figures; '' for that of label=file, or the mechanism's own.
     objective: 'rms' or 'max', the loss that it is optimised for.
     server_learning_rates: rates to try; () for those of the study.
 
@@ -44,7 +45,8 @@ class Mechanism:
       if not isinstance(value := getattr(self, name), str):
         raise ValueError(f'{name} must be text, got {messages.quoted(value)}')
     error.check_objective(self.objective)
-    object.__setattr__(self, 'label', messages.one_line(self.label or self.mechanism, limit=30))
+    label = self.label or candidates.labelled(self.mechanism)[0] or self.mechanism
+    object.__setattr__(self, 'label', messages.one_line(label, limit=30))
     if self.server_learning_rates != ():
       rates = _numbers('server_learning_rates', self.server_learning_rates)
       object.__setattr__(self, 'server_learning_rates', rates)

@@ -109,3 +109,32 @@ def test_the_watch_hears_of_every_search_and_every_step():
   run(candidate, watch=candidates.watched(told.append))
   assert told[:2] == ['it at n=20, b=2, k=2', 'it at n=20, b=2, k=2: 1 steps, loss 2']
   assert len(told) == 6
+
+
+def test_strategies_are_taken_as_they_are():
+  strategy = dpftrl.LambdaCGD(0.5)
+  found = dpftrl.compare(['identity', strategy], SCHEMAS[0])
+  assert [row['mechanism'] for row in found.rows] == ['identity', 'lambda_cgd']
+  figures = files.describe(strategy, schema=SCHEMAS[0]).figures
+  assert found.rows[1].items() >= figures.items()
+  for wrong, message in (([strategy] * 2, 'two of them are called'), ([7], 'strategy must be')):
+    with pytest.raises(ValueError, match=message):
+      dpftrl.compare(wrong, SCHEMAS[0])
+
+
+def test_what_is_left_out_is_said_with_its_reason():
+  found = dpftrl.compare(['blt:9', 'identity'], dpftrl.MinSep(20, 5))
+  assert [skip.label for skip in found.skipped] == ['blt:9']
+  first, second, *_ = repr(found).splitlines()
+  assert first == 'Comparison: 1 evaluated, 1 left out'
+  assert second.strip().startswith('blt:9 is left out: ') and '9' in second[22:]
+  assert 'identity' in repr(found)
+
+
+def test_rows_are_shown_as_they_come():
+  shown, calls = [], []
+  names = candidates.named(['identity', 'blt-b400'])
+  watch = lambda searched: (calls.append(len(shown)), lambda steps, loss: None)[1]
+  options = dict(objective='max', watch=watch, show=shown.append)
+  found = comparison.run(names, SCHEMAS, **options)
+  assert tuple(shown) == found.entries and calls == list(range(6))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_dpftrl.study import comparing, results, table
+from fl_dpftrl.study import comparing, design, results, table
 from fl_dpftrl.study.results import DIVERGED, DONE, FAILED, VOID, WAITING, Metric
 
 ACCURACY, LOSS = Metric(), Metric('squared error', lower_is_better=True)
@@ -135,3 +135,11 @@ def test_a_study_without_noise_or_results_has_no_figures():
   for found in ([waiting], [result('no noise', 0.4, epsilon=None)]):
     study = comparing.Study(title='None', metric=ACCURACY, results=tuple(found))
     assert study.figures == {} and study.page.startswith('# None\n\n| ε |')
+
+
+@pytest.mark.parametrize('fields, label', [
+  (('mine=blt-b100',), 'mine'), (('mine=a=b.json',), 'mine'), (('blt:2',), 'blt:2'),
+  (('mine=blt-b100', 'yours'), 'yours'), (('=x',), '=x'),
+])  # fmt: skip
+def test_a_mechanism_has_the_label_of_its_name(fields, label):
+  assert design.Mechanism(**dict(zip(('mechanism', 'label'), fields))).label == label
