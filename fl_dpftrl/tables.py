@@ -21,7 +21,6 @@ _COMPUTED = frozenset(
     *('rms_error_of_mean', 'max_error_of_mean'),
   }
 )
-_ROUNDING = 1e-12
 _DIGITS = 6
 _LONGEST = 1000  # maximum number of characters of a cell
 MOST_LINES = 12
@@ -70,7 +69,7 @@ def figure(name: str, value: Any) -> str:
   if isinstance(value, float) and name in _CLAIMS:
     return rounding.up(value, digits=_DIGITS)
   if isinstance(value, float) and name in _COMPUTED:
-    return rounding.up(value * (1.0 - _ROUNDING), digits=_DIGITS)
+    return rounding.computed(value, digits=_DIGITS)
   if name == 'delta':
     return rounding.exact(value)
   if isinstance(value, float):

@@ -48,8 +48,8 @@ class BinsGuarantee(guarantee_lib.Guarantee):
   num_samples: int = 10**6
   tries: int = 1
   _found: dict[float, float] = dataclasses.field(default_factory=dict, compare=False, init=False)
-  _certificates: list[json_files.Object] = dataclasses.field(
-    default_factory=list, compare=False, init=False
+  _certificates: dict[float, json_files.Object] = dataclasses.field(
+    default_factory=dict, compare=False, init=False
   )
 
   rho = mu = None  # type: ignore[assignment]
@@ -66,7 +66,7 @@ class BinsGuarantee(guarantee_lib.Guarantee):
           num_samples=self.num_samples,
           tries=self.tries + len(self._certificates),
         )
-        self._certificates.append(rests_on)
+        self._certificates[delta] = rests_on
       self._found[delta] = value
     return self._found[delta]
 
@@ -77,7 +77,7 @@ class BinsGuarantee(guarantee_lib.Guarantee):
   def to_json(self) -> json_files.Object:
     """Returns the figures and the method, with beta, samples, tries and digest of its coins."""
     figures = {**super().to_json(), 'method': self.method}
-    return figures | (self._certificates[-1] if self._certificates else {})
+    return figures | self._certificates.get(self.delta, {})
 
 
 def proven(

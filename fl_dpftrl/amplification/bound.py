@@ -38,6 +38,7 @@ _GRID, _FIRST_GRID = 2**15, 2**12  # cells of a sum, and of X where the reach of
 _BEYOND = 1e-4  # share of δ that may lie beyond the grid, about
 _SLACK = 1e-9  # relative, on δ and on ε
 _TRANSFORM = 8.0 * float(np.finfo(np.longdouble).eps)
+_WIDEST = 200.0  # variance of ln X, whose ends float64 must hold; beyond it nothing is amplified
 _TILTS = np.geomspace(1e-2, 1e2, 30)  # of Chernoff bounds, over the length of the grid of X
 
 
@@ -71,7 +72,7 @@ def _best_class(gram: np.ndarray, delta: float) -> tuple[float, '_Law | None']:
     sizes.append(sizes[-1] * (3 if sizes[-1] % 3 else 4) // (2 if sizes[-1] % 3 else 3))
   low = at = 1
   for high in (*(size for size in sizes if size < len(gram)), len(gram)):
-    law = _Law(*_spread(gram, high), high, delta) if high > 1 else None
+    law = _law(gram, high, delta)
     value = best if law is None else law.epsilon(best, absent=False)
     if value >= best and chosen is not None:
       break
@@ -79,14 +80,22 @@ def _best_class(gram: np.ndarray, delta: float) -> tuple[float, '_Law | None']:
       best, chosen, low, at = value, law, at, high
   while high - low > 2 and chosen is not None:
     probe = (at + (high if high - at > at - low else low)) // 2
-    law = _Law(*_spread(gram, probe), probe, delta)
-    value = law.epsilon(best, absent=False)
+    law = _law(gram, probe, delta)
+    value = best if law is None else law.epsilon(best, absent=False)
     if value < best:
       best, chosen = value, law
       low, at, high = (at, probe, high) if probe > at else (low, probe, at)
     else:
       low, high = (low, probe) if probe > at else (probe, high)
   return best, chosen
+
+
+def _law(gram: np.ndarray, size: int, delta: float) -> '_Law | None':
+  """Returns the law of classes of this many bins; None of one, or where float64 cannot hold X."""
+  if size < 2:
+    return None
+  between, rest = _spread(gram, size)
+  return _Law(between, rest, size, delta) if rest < _WIDEST else None
 
 
 def _spread(gram: np.ndarray, size: int) -> tuple[float, float]:

@@ -148,14 +148,15 @@ def _guarantees(result: statement.Statement) -> list[str]:
   """Returns a table with a column for each guarantee, as lines."""
   parts = result.parts
   guarantees = [part.guarantee for part in parts]
+  effective = [guarantee.effective_noise_multiplier for guarantee in guarantees]
   names = [part.name.replace('_', ' ') for part in parts]
   valid = [part.holds and not result.void_reason for part in parts]
   rows = [
     ['', *(name if holds else f'{name}: VOID' for name, holds in zip(names, valid))],
-    ['sensitivity', *(_up(g.sensitivity) for g in guarantees)],
+    ['sensitivity', *(rounding.computed(g.sensitivity) for g in guarantees)],
     ['', *(g.sensitivity_kind.replace('_', ' ') for g in guarantees)],
     # Rounding up would overstate the noise.
-    ['noise / sensitivity', *(rounding.down(g.effective_noise_multiplier) for g in guarantees)],
+    ['noise / sensitivity', *map(rounding.computed_down, effective)],
     ['ρ (zCDP)', *(_up(g.rho) for g in guarantees)],
     ['μ (Gaussian DP)', *(_up(g.mu) for g in guarantees)],
   ]

@@ -125,12 +125,13 @@ class Plan:
     seen = 'one simulation' if count == 1 else f'{count} simulations'
     margin_b = min(o.min_sep for o in outcomes) - planned.min_sep
     margin_k = planned.participations - max(o.max_participations for o in outcomes)
+    fits = ', as many as fit' if planned.participations * planned.min_sep >= planned.num_rounds else ''
     return (
       'devices are reached, check in, report and drop out as the simulation has it: rates, spreads'
       ' and habits are a model, not measurements of this population',
       f'in the run no device takes part more than {planned.participations} times or less than'
       f' {planned.min_sep} rounds apart; {seen} came to no worse, with a margin of {margin_b}'
-      f' rounds on b and {margin_k} on k; other draws may go beyond',
+      f' rounds on b and {margin_k} on k{fits}; other draws may go beyond',
       f'{planned.num_rounds} rows of noise are consumed: no round fails',
       'accuracy is the same if the noise in the model is the same, whatever'
       ' the report goal and the number of rounds',

@@ -37,6 +37,8 @@ def _environment() -> jinja2.Environment:
   environment.filters |= {
     'up': rounding.up,
     'down': rounding.down,
+    'computed': rounding.computed,
+    'computed_down': rounding.computed_down,
     'exact': rounding.exact,
     'repr': repr,
     'quoted': messages.quoted,

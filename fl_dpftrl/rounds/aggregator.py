@@ -244,7 +244,7 @@ class PrivateAggregator:
 
     Args:
       device_ids: candidates; ValueError for one whose id no log takes.
-      at_most: size of the cohort; None for all.
+      at_most: size of the cohort; None for all, as where participation is drawn.
     """
     return self._guard.check(device_ids, at_most=at_most).device_ids
 

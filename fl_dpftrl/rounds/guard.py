@@ -142,7 +142,7 @@ class Guard:
 
     Raises:
       BudgetSpentError: if the next round would pass the budget.
-      ValueError: for malformed ids.
+      ValueError: for malformed ids, or at_most where participation is drawn.
     """
     return self._checked(self.num_rounds, device_ids, at_most)
 
@@ -154,9 +154,14 @@ class Guard:
         f'round {t} would pass max_epsilon={self._budget.max_epsilon:g}: by the declared schema,'
         f' {t + 1} rounds have ε = {rounding.up(self._budget.epsilon(t + 1))}'
       )
+    if at_most is not None and self.claim.sampling is not None:
+      raise ValueError(
+        f'at_most={at_most} is refused beside {type(self.claim.sampling).__name__}: whoever was'
+        ' drawn takes part, as the guarantee is void if others take their place; leave it out'
+      )
     if self.gate is not None:
       return self.gate.check(device_ids, at_most=at_most)
-    return admission.Admission(t, ids_lib.column(device_ids)[:at_most])
+    return admission.Admission(t, ids_lib.column(device_ids))
 
   @durable.one_at_a_time
   def admit(

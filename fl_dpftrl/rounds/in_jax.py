@@ -1,6 +1,7 @@
 """Sums of scaled updates in one compiled pass, where JAX has them in the processor's memory."""
 
 import functools
+import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -45,7 +46,7 @@ def _kernel(jax: Any) -> Callable[..., Any]:
   jnp = jax.numpy
 
   def sums(part, scales):
-    products = part.reshape(len(part), -1) * scales[:, None]
+    products = part.reshape(len(part), math.prod(part.shape[1:])) * scales[:, None]
     whole = jnp.where(scales[:, None] > 0.0, products, 0.0).astype(jnp.int32)
     groups, rest = jnp.split(whole, [len(part) - len(part) % _GROUP])
     groups = groups.reshape(len(part) // _GROUP, _GROUP, whole.shape[1])

@@ -10,12 +10,23 @@ import decimal
 import math
 
 DIGITS = 4  # default number of significant digits
+ROUNDING = 1e-12  # relative; errors of float64 in what is computed are smaller
 UNBOUNDED = 'unbounded'  # text for an ε, ρ or μ of ∞: none is proven
 
 
 def up(value: float, *, digits: int = DIGITS) -> str:
   """Returns the number with `digits` significant digits, never below it; `UNBOUNDED` for ∞."""
   return UNBOUNDED if value == math.inf else _rounded(value, decimal.ROUND_CEILING, digits)
+
+
+def computed(value: float, *, digits: int = DIGITS) -> str:
+  """Returns `up` of a sensitivity, error or loss, but 10 for one that rounding left above 10."""
+  return up(value * (1.0 - ROUNDING), digits=digits)
+
+
+def computed_down(value: float) -> str:
+  """Returns `down` of noise over a sensitivity, but 2 for one that rounding left below 2."""
+  return down(value * (1.0 + ROUNDING))
 
 
 def down(value: float, *, digits: int = DIGITS) -> str:

@@ -275,3 +275,23 @@ def test_more_rounds_than_the_strategy_has_are_refused():
     dpftrl.account('identity', dpftrl.SecretBins(50_000, 3), **options)
   with pytest.raises(ValueError, match='rho'):
     dpftrl.calibrate('identity', dpftrl.SecretBins(64, 8), rho=1.0, delta=1e-6)
+
+
+@pytest.mark.parametrize('entry', [0.1, 150.0, 1e3, 1e6, 1e12, 1e100, 1e300])
+@pytest.mark.parametrize('share', [0.0, 0.5, 1.0])
+def test_epsilon_is_computed_for_a_gram_of_any_size(entry, share):
+  """It is at most that of a bin that is known, and hardly less where noise is nothing."""
+  gram = entry * (np.eye(20) * (1.0 - share) + share)
+  for delta in (1e-6, 1e-300):
+    known = gaussian.epsilon((1.0 - 1e-12) / math.sqrt(entry), delta)
+    found = bound.epsilon(gram, delta)
+    assert found <= known and (entry < 1e3 or found == known)
+
+
+def test_a_certificate_is_shown_with_its_own_delta(monkeypatch):
+  monkeypatch.setattr(certified, '_PILOT', 500)
+  scheme, how = dpftrl.SecretBins(4, 2), {'method': 'certified', 'num_samples': 1000}
+  found = dpftrl.account('identity', scheme, noise_multiplier=1.0, delta=1e-2, **how)
+  first = found.to_json()
+  found.epsilon(1e-3)
+  assert found.to_json() == first and found.epsilon(1e-3) > first['epsilon']

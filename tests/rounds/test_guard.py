@@ -9,6 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.logs import refusals
 from fl_dpftrl.rounds import admission, budget, guard
 
@@ -197,3 +198,15 @@ def test_replay_takes_the_declared_schema_from_the_log_of_a_guard(tmp_path):
   dpftrl.write_log(tmp_path / 'other.parquet', rounds=[0], device_ids=['x'], num_rounds=1)
   other = dpftrl.open_run(tmp_path / 'other.parquet', BLT, noise_multiplier=2.0)
   assert dpftrl.replay([run, other], deltas=1e-6).declared is None
+
+
+@pytest.mark.parametrize('sampling', [
+  dpftrl.SecretBins(6, 2), sampling_lib.CyclicPoisson(num_rounds=6, num_examples=9, batch_size=3),
+])  # fmt: skip
+def test_a_cohort_that_is_drawn_has_no_size(tmp_path, sampling):
+  claim = dpftrl.Claim(strategy='identity', noise_multiplier=1.0, sampling=sampling)
+  with dpftrl.Guard(claim, log=tmp_path / 'log.parquet') as guard:
+    for ask in (guard.check, guard.admit):
+      with pytest.raises(ValueError, match=f'at_most=2 is refused beside {type(sampling).__name__}'):
+        ask([1, 2, 3], at_most=2)
+    assert guard.check([1, 2, 3]).device_ids.tolist() == [1, 2, 3]

@@ -127,6 +127,16 @@ def test_a_batch_in_jax_has_the_bits_of_one_in_numpy(count, clip_norm):
     np.testing.assert_array_equal(compiled.total(), plain.total())
 
 
+def test_a_batch_in_jax_may_have_no_rows():
+  jnp = pytest.importorskip('jax.numpy')
+  leaves = [jnp.zeros((0, 2, 3), np.float32), jnp.zeros((0,), np.float32)]
+  arrays = [np.zeros((0, size), np.float32) for size in (6, 1)]
+  total = sums.Sum(7, unit=units.Unit.of(1.0), clip_norm=1.0)
+  for compiled in (None, in_jax.summed(leaves)):
+    assert list(total.add_batch(arrays, compiled)) == []
+  assert not in_jax.summed(leaves)(np.zeros(0, np.float32)).any() and not total.total().any()
+
+
 def test_arrays_that_jax_does_not_hold_are_left_to_numpy():
   jnp = pytest.importorskip('jax.numpy')
   row = np.zeros((2, 3), np.float32)

@@ -76,10 +76,10 @@ def test_the_noise_of_a_finished_run_is_not_overstated():
   loss = accounting.Guarantee(
     sensitivity=1.0, sensitivity_kind='exact', noise_multiplier=1.23456, deltas=(1e-6,)
   )
-  part = statement.Part('worst_case', loss, True)
+  part = statement.Part(name='worst_case', guarantee=loss)
   table = replay_text._guarantees(
     types.SimpleNamespace(
-      parts=lambda: (part,),
+      parts=(part,),
       void_reason=None,
       deltas=(1e-6,),
       rounding=None,
@@ -89,3 +89,11 @@ def test_the_noise_of_a_finished_run_is_not_overstated():
   shown = {line.rsplit(maxsplit=1)[0]: line.split()[-1] for line in table if line}
   assert shown['noise / sensitivity'] == '1.234'
   assert shown['ρ (zCDP)'] == '0.3281'
+
+
+@pytest.mark.parametrize('value, up, down', [
+  (1.0, '1', '1'), (1.0000000000000002, '1', '1'), (0.9999999999999998, '1', '1'),
+  (2.0000001, '2.001', '2'), (1.9999999, '2', '1.999'), (2.4494897, '2.45', '2.449'),
+])  # fmt: skip
+def test_what_is_computed_is_shown_without_its_last_bit(value, up, down):
+  assert rounding.computed(value) == up and rounding.computed_down(value) == down
