@@ -383,13 +383,10 @@ def connected(path: pathlib.Path) -> sqlite3.Connection:
   if path.stat().st_size < _LEAST_BYTES:  # SQLite would begin it anew.
     raise refusals.LogError(f'{path}: is no ledger, or damaged: it is cut short')
   database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.0)
-  for setting in (
-    'locking_mode=exclusive',
-    'trusted_schema=off',
-    'journal_mode=wal',
-    'synchronous=full',
-  ):
+  for setting in ('locking_mode=exclusive', 'trusted_schema=off', 'synchronous=full'):
     database.execute(f'PRAGMA {setting}')
+  if database.execute('PRAGMA journal_mode=wal').fetchone() != ('wal',):
+    raise OSError(errno.ENOTSUP, 'no write-ahead log can be kept there', str(path))
   return database
 
 

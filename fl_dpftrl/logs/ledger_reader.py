@@ -72,7 +72,9 @@ def _image(path: str) -> tuple[sqlite3.Connection, mark.Record | None]:
   with contextlib.suppress(FileNotFoundError):
     record = mark.read(ledger.mark_of(real))
   if os.path.exists(real + ledger.JOURNAL):
-    raise refusals.LogError(f'{path}{ledger.JOURNAL}: was left by another program; remove neither')
+    raise refusals.LogError(
+      f'{path}: has a {ledger.JOURNAL} file beside it, which another program left; let the run open it'
+    )
   database = sqlite3.connect(':memory:', check_same_thread=False)
   database.deserialize(_together(path, *_contents(path, real)))
   return database, record
