@@ -1,10 +1,9 @@
 """Errors of client and server work, told without values that the work computed with.
 
 Kernels of TensorFlow quote numbers, text and shapes in their messages, and so do functions that
-read data. A computation may also choose by a value which of its nodes, constant words, lines or
-classes of errors is told. So an error is told by its type among those of TensorFlow and Python,
-its place, and the operation or the function of the data that failed. Its own words are printed by
-the process in which it arose, and only if that is asked for.
+read data. A computation may choose by a value which node, constant words, line or class is told. So
+an error is told by its type in TensorFlow or Python, its place, and the operation or function that
+failed. Its own words are printed by the process in which it arose, and only if that is asked for.
 """
 
 import functools
@@ -13,7 +12,6 @@ import re
 import sys
 import traceback
 import warnings
-from typing import Any
 
 import tensorflow as tf
 
@@ -32,15 +30,15 @@ def of_operation(
 ) -> Exception:
   """Returns an error of a graph's run that names only its type, place and operation."""
   _show(error, place, show)
-  whose = 'the client computation' if place else 'the computation'
-  return _saying(error, _placed(_told(getattr(error, 'message', ''), graph, whose), place))
+  where = f'of the {"client " if place else ""}computation failed {_ASK}'
+  return _saying(error, _placed(_operation(getattr(error, 'message', ''), graph, where), place))
 
 
 def of_function(error: Exception, *, place: str, show: bool = False) -> Exception:
   """Returns an error of a client's data that names only its type and the function that makes them.
 
-  That is the first one outside of this package, with its first line: which line of it raised the
-  error, and in what it called, may depend on the data.
+  That is the first outside of this package, with its first line: the line that raised may depend
+  on the data.
   """
   _show(error, place, show)
   where = ''
@@ -69,18 +67,17 @@ def _placed(words: str, place: str) -> str:
   return f'{place}: {words}' if place else words
 
 
-def _told(message: str, graph: tf.Graph, whose: str) -> str:
+def _operation(message: str, graph: tf.Graph, where: str) -> str:
   """Returns the operation of the first of a message's nodes that the graph has."""
   definition = graph.as_graph_def()
   functions = {one.signature.name: one.node_def for one in definition.library.function}
   for function, name in _NODES.findall(message):
     body = functions.get(function, definition.node)
     for node in (node for node in body if node.name == name):
-      own = graphs.last_error(node)
-      if own is None and hasattr(tf.raw_ops, node.op):  # Else it is the name of a function.
-        return f'operation {node.op} of {whose} failed {_ASK}'
-      return own or f'an operation of {whose} failed {_ASK}'
-  return f'an operation of {whose} failed {_ASK}'
+      is_function = not hasattr(tf.raw_ops, node.op)  # By a name that the graph's author chose.
+      named = 'a function' if is_function else f'operation {node.op}'
+      return graphs.last_error(node) or f'{named} {where}'
+  return f'an operation {where}'
 
 
 def _saying(error: Exception, said: str) -> Exception:

@@ -23,11 +23,7 @@ from tff_inprocess import analysis, data_sets, messages
 
 
 class MisfitError(TypeError):
-  """A value of another type than the computation's; the message tells nothing that it holds.
-
-  Attributes:
-    words: the message without the value's shape, which tells how much data a client has.
-  """
+  """A value of another type; words is the message without its shape, which is a client's data."""
 
   def __init__(self, words: str, shape: str = ''):
     super().__init__(words + shape)

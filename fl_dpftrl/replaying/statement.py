@@ -257,7 +257,8 @@ class Statement:
   def quoted(self) -> str:
     """The headline at the first δ in words, with what the rounds so far have spent beside it."""
     head, so_far = self.headline, rounding_lib.up(self.worst_case.epsilon())
-    text = f'ε = {rounding_lib.up(head.guarantee.epsilon())} at δ = {rounding_lib.exact(self.delta)}'
+    epsilon = rounding_lib.up(head.guarantee.epsilon())
+    text = f'ε = {epsilon} at δ = {rounding_lib.exact(self.delta)}'
     if head is self.parts[0]:
       return text
     planned: Any = head.participation

@@ -252,8 +252,8 @@ class PrivateAggregator:
     """Returns the worst case of the rounds so far by the log, or their loss by the sampling.
 
     It is what the run has spent, and no ε to promise: rounds that follow add to it. While they may,
-    `statement().headline` is the guarantee of all declared rounds, which also holds where the end of
-    the run depends on what it releases.
+    `statement().headline` is that of all declared rounds, which also holds where the end of the run
+    depends on what it releases.
 
     Raises:
       ValueError: before the first round, without delta, for a run that guarantees nothing, and for

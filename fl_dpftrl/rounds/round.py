@@ -101,8 +101,8 @@ class Round:
     goal = aggregator.report_goal
     if aggregator.sampling is None and self.num_updates > goal:
       warnings.warn(
-        f'{self.num_updates} updates for report_goal={goal}, by which their sum is divided: the mean'
-        f' is {self.num_updates / goal:.3g} times theirs; give at_most=report_goal to admissible',
+        f'{self.num_updates} updates for report_goal={goal}, which divides their sum: the mean is'
+        f' {self.num_updates / goal:.3g} times theirs; give at_most=report_goal to admissible',
         stacklevel=3,
       )
 

@@ -13,7 +13,6 @@ from fl_dpftrl import metrics
 from fl_dpftrl.files import paths
 from fl_dpftrl.replaying import statement
 from fl_dpftrl.reports import setting as setting_lib
-from fl_dpftrl.text import rounding
 from fl_dpftrl.training import observers as observers_lib
 
 if TYPE_CHECKING:
