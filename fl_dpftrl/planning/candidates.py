@@ -83,8 +83,7 @@ def reason(raised: BaseException) -> str:
 
 def _named(name: str | base.Strategy) -> Candidate:
   if not isinstance(name, str):
-    base.check_strategy(name)
-    return _fixed(name, name.family)
+    return _fixed(files.resolved(name), name.family)
   mechanism, colon, size = name.partition(':')
   if mechanism not in registry.OPTIMIZERS:
     return _given(name)

@@ -2,6 +2,7 @@
 
 import pathlib
 import tempfile
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,9 @@ class Audited:
     with (
       tempfile.TemporaryDirectory(prefix='fl_dpftrl-audit-') as folder,
       self._make(zeros, pathlib.Path(folder), seed) as aggregator,
+      warnings.catch_warnings(),
     ):
+      warnings.simplefilter('ignore', UserWarning)  # Its sums are of more updates than the goal.
       for t in range(num_rounds):
         updates = [np.split(np.asarray(update, np.float32), ends) for update in cohorts(t)]
         updates += [zeros] * (self._report_goal - len(updates))

@@ -138,6 +138,7 @@ ENTRIES = {
     stamped.Stamped(family(0.5), 60), dataclasses.replace(SCHEMA, num_rounds=120), **NOISE
   ),
   'calibrate': lambda family, tmp_path: calibrate(family(0.5), SCHEMA, epsilon=2.0, delta=1e-6),
+  'compare strategies': lambda family, tmp_path: dpftrl.compare([family(0.5)], SCHEMA),
   'save': lambda family, tmp_path: dpftrl.save_strategy(
     tmp_path / 'saved.json', family(0.5), schema=SCHEMA
   ),
