@@ -209,11 +209,7 @@ def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | N
 
 def _runs(args: argparse.Namespace) -> list[runs.Run]:
   given = [name for name in _OF_ONE_RUN if getattr(args, name) not in (None, [])]
-  where = {
-    'columns': args.columns,
-    'first_round': args.first_round or 0,
-    'missing': args.missing,
-  }
+  where = {'columns': args.columns, 'first_round': args.first_round or 0, 'missing': args.missing}
   if args.runs:
     for name in given:
       if name not in ('num_rounds', *where):
@@ -242,9 +238,7 @@ def _from_counts(args: argparse.Namespace, given: list[str]) -> runs.Run:
   for name in ('strategy', 'noise_multiplier', 'num_rounds'):
     if name not in given:
       raise ValueError(f'--{name} is needed with --counted')
-  return counted.open_counted(
-    args.counted, args.strategy, missing=args.missing, **_said(args)
-  )
+  return counted.open_counted(args.counted, args.strategy, missing=args.missing, **_said(args))
 
 
 def _said(args: argparse.Namespace) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Text output of the `replay` command."""
 
 import sys
+from typing import Any
 
 from fl_dpftrl.replaying import exposure, statement
 from fl_dpftrl.text import messages, rounding
@@ -70,11 +71,12 @@ def _warnings(result: statement.Statement) -> list[str]:
     warnings.append(f'THE GUARANTEE IS VOID: {result.void_reason}')
   declared, drawn = result.declared, result.drawn
   if declared is not None and not declared.holds:
+    allowed: Any = declared.participation
     difference = (
       'not every run kept to its own, see the assumptions'
       if result.several
-      else f'at least {declared.participation.min_sep} rounds apart and at most'
-      f' {declared.participation.max_participations}'
+      else f'at least {allowed.min_sep} rounds apart and at most'
+      f' {allowed.max_participations}'
       f' participations were allowed, the log has {result.min_sep} and'
       f' {result.max_participations}'
     )

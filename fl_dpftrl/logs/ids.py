@@ -41,9 +41,7 @@ MARK = 'a mark of missing data'
 """Words in the reason why such a text is refused."""
 
 
-def column(
-  device_ids: Any, name: str = 'device_ids', missing: Sequence[str] = MISSING
-) -> pa.Array:
+def column(device_ids: Any, name: str = 'device_ids', missing: Sequence[str] = MISSING) -> pa.Array:
   """Returns device ids as string or int64.
 
   Args:

@@ -65,9 +65,7 @@ def _refusal(
   return refusals.LogError(f'{place}: device {device} is twice in round {shown}')
 
 
-def refuse_spellings(
-  runs: Sequence[runs_lib.Run], spellings: spellings_lib.Spellings
-) -> None:
+def refuse_spellings(runs: Sequence[runs_lib.Run], spellings: spellings_lib.Spellings) -> None:
   """Raises LogError with the first row whose id is a number in another notation than others."""
   for shard, num_rounds in ((s, run.log.num_rounds) for run in runs for s in run.log.shards):
     before = 0

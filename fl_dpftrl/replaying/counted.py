@@ -43,7 +43,9 @@ def check(path: str | os.PathLike[str], run: runs_lib.Run) -> None:
   """Raises ValueError where the counts of a run cannot be written, as `write` does."""
   _path(path)
   if set(run.log.layout.missing) < set(ids.MISSING):
-    raise ValueError('counts are written of a log without marks of missing data; leave out --missing')
+    raise ValueError(
+      'counts are written of a log without marks of missing data; leave out --missing'
+    )
   sql.gram(run.claim.strategy, run.log.num_rounds)
 
 
@@ -109,7 +111,9 @@ def open_counted(
   """
   own = layout_lib.parse(None, missing=missing)
   if not set(own.missing) <= set(ids.MISSING):
-    raise ValueError(f'missing={messages.quoted(missing)} must be of {",".join(ids.MISSING)} for counts')
+    raise ValueError(
+      f'missing={messages.quoted(missing)} must be of {",".join(ids.MISSING)} for counts'
+    )
   path, strategy = _path(path), files.resolved(strategy, num_rounds)
   declared = (declared_num_rounds, declared_min_sep, declared_max_participations)
   schema = runs_lib.declared_schema(*declared)
@@ -179,10 +183,7 @@ class _Rows:
   """The rows of a table of counts, by kind."""
 
   def __init__(
-    self,
-    path: str,
-    rows: Iterator[tuple[str, int, int, str | int | None]],
-    missing: Sequence[str],
+    self, path: str, rows: Iterator[tuple[str, int, int, str | int | None]], missing: Sequence[str]
   ):
     self._path = path
     self._rows: dict[str, list[tuple[int, int, str | int | None]]] = {kind: [] for kind in KINDS}

@@ -85,7 +85,9 @@ def test_a_closed_log_is_continued_from_its_ledger(tmp_path):
     assert not path.exists()
   assert files.rows(path) == [*ROWS, (4, 'z')]
   path.write_bytes(content)  # An old one is put back.
-  with pytest.raises(refusals.LogError, match='another log than log.ledger.*put the newest of both back'):
+  with pytest.raises(
+    refusals.LogError, match='another log than log.ledger.*put the newest of both back'
+  ):
     opened(path)
   ledger.path_of(path).unlink()
   with pytest.raises(refusals.LogError, match='its log.ledger is gone'):
@@ -198,7 +200,9 @@ def test_a_copy_of_an_open_ledger_has_all_of_it_or_is_refused(tmp_path):
   log = write(path)
   whole = copied(path, tmp_path / 'whole', *WHOLE)
   refused(copied(path, tmp_path / 'half', '.ledger', '.mark'), 'has 0 rounds, .*that 4 were begun')
-  refused(copied(path, tmp_path / 'bare', '.ledger', '.ledger-wal'), 'log.mark, which says how many')
+  refused(
+    copied(path, tmp_path / 'bare', '.ledger', '.ledger-wal'), 'log.mark, which says how many'
+  )
   refused(copied(path, tmp_path / 'gone', '.mark'), 'no such file|log.ledger is gone')
   assert files.rows(whole) == ROWS and opened(whole).num_rounds == 4
   log.close()

@@ -334,7 +334,9 @@ def test_a_log_or_noise_that_was_put_back_gives_no_row_twice(tmp_path):
   newest = {name: (folder / name).read_bytes() for name in names}
   for name in names:
     shutil.copy(copy / name, folder)
-  with pytest.raises(ValueError, match='has 1 rounds, and participation.mark says that 2 were begun'):
+  with pytest.raises(
+    ValueError, match='has 1 rounds, and participation.mark says that 2 were begun'
+  ):
     opened(folder)
   (folder / names[0]).write_bytes(newest[names[0]])
   with pytest.raises(ValueError, match='put the newest'):
@@ -364,7 +366,9 @@ def test_a_whole_log_that_was_put_back_is_a_copy(tmp_path):
   for path in copy.glob('participation.*'):
     shutil.copy(path, folder)
   for moved in (False, True):
-    with pytest.raises(mark.LostStateError, match='put back from a backup in part: row 1 was given'):
+    with pytest.raises(
+      mark.LostStateError, match='put back from a backup in part: row 1 was given'
+    ):
       opened(folder, moved=moved)
 
 
