@@ -50,6 +50,18 @@ for name in sys.argv[1:]:
 """
 
 
+def test_rounds_and_statements_load_no_plots(tmp_path):
+  program = f"""
+import numpy as np
+import fl_dpftrl as dpftrl
+with dpftrl.PrivateAggregator('identity', template=np.zeros(2), noise_multiplier=1.0, clip_norm=1.0,
+                              report_goal=1, folder={str(tmp_path)!r}) as aggregator:
+  with aggregator.round(['a']) as round_:
+    round_.add(np.ones(2))
+  aggregator.statement(1e-6)"""
+  assert not loaded_by(program, ('matplotlib',))
+
+
 @pytest.mark.slow
 def test_light_rooms_modules_and_names():
   modules = [f'fl_dpftrl.{name}' for name in MODULES.split()]

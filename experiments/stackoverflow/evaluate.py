@@ -9,9 +9,11 @@ It needs neither checkpoints nor anything secret.
 """
 
 from fl_dpftrl import signals
+from fl_dpftrl.text import streams
 
 if __name__ == '__main__':
   signals.end_at_once('evaluate: interrupted')  # What is imported next takes a while.
+  streams.prepare()
 
 # pylint: disable=g-import-not-at-top,wrong-import-position
 import json

@@ -12,9 +12,11 @@ time, each with --cell=NUMBER, the second line after the first. Without --cell a
 """
 
 from fl_dpftrl import signals
+from fl_dpftrl.text import streams
 
 if __name__ == '__main__':
   signals.end_at_once('study: interrupted')  # What is imported next takes a while.
+  streams.prepare()
 
 # pylint: disable=g-import-not-at-top,wrong-import-position
 import argparse

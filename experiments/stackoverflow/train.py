@@ -11,9 +11,11 @@ checkpoints/ and, for a run with a guarantee, claim.json. An interrupted run goe
 """
 
 from fl_dpftrl import signals
+from fl_dpftrl.text import streams
 
 if __name__ == '__main__':
   signals.end_at_once('train: interrupted')  # What is imported next takes a while.
+  streams.prepare()
 
 # pylint: disable=g-import-not-at-top,wrong-import-position
 import contextlib

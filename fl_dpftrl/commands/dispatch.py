@@ -137,6 +137,10 @@ def run(argv: Sequence[str], guard: Guard = contextlib.nullcontext) -> None:
 def _json(result: Any) -> str:
   """Returns one JSON object without characters that a terminal would act on."""
   text = json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False)
+  try:
+    text.encode(getattr(sys.stdout, 'encoding', None) or 'utf-8')
+  except UnicodeEncodeError:
+    text = json.dumps(result, indent=2, allow_nan=False)
   return ''.join(c if c.isprintable() or c == '\n' else json.dumps(c)[1:-1] for c in text)
 
 

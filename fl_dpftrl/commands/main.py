@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from fl_dpftrl import signals
+from fl_dpftrl.text import streams
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -18,6 +19,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   """
   if argv is None:
     signals.end_at_once('fl-dpftrl: interrupted')
+    streams.prepare()
   from fl_dpftrl.commands import dispatch
   from fl_dpftrl.logs import supervision
 

@@ -5,6 +5,7 @@ limits; docs/log-format.md states them.
 """
 
 import resource
+import sys
 
 FIELD_BYTES = 1 << 10
 """Most bytes of a device id in UTF-8."""
@@ -63,4 +64,9 @@ def grant_time(seconds: int = PART_CPU_SECONDS) -> None:
 def _lower(kind: int, limit: int) -> None:
   """Sets a limit, at most the hard limit, which cannot be raised."""
   _, hard = resource.getrlimit(kind)
-  resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+  limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+  try:
+    resource.setrlimit(kind, (limit, hard))
+  except (ValueError, OSError):  # macOS limits no address space.
+    if sys.platform == 'linux':
+      raise

@@ -4,13 +4,15 @@ docs/decisions/reading-logs.md says why and how.
 """
 
 import contextlib
+import errno
 import gzip
 import hashlib
+import io
 import os
 import stat
 import weakref
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -115,6 +117,38 @@ class Source:
     return digest.hexdigest()
 
 
+class _Positioned(io.RawIOBase):
+  """A file by a descriptor that others share, with a position of its own; it stays open."""
+
+  def __init__(self, descriptor: int):
+    self._descriptor, self._place = descriptor, 0
+
+  def readable(self) -> bool:
+    return True
+
+  def seekable(self) -> bool:
+    return True
+
+  def readinto(self, buffer: Any) -> int:
+    content = os.pread(self._descriptor, len(buffer), self._place)
+    buffer[: len(content)] = content
+    self._place += len(content)
+    return len(content)
+
+  def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+    starts = {os.SEEK_SET: 0, os.SEEK_CUR: self._place}
+    start = starts[whence] if whence in starts else os.fstat(self._descriptor).st_size
+    if start + offset < 0:
+      raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    self._place = start + offset
+    return self._place
+
+
+def positioned(descriptor: int) -> BinaryIO:
+  """Returns a file that reads from its start what a descriptor has, and leaves it open."""
+  return io.BufferedReader(_Positioned(descriptor), _BUFFER)
+
+
 def schema(source: Source) -> pa.Schema:
   """Returns the schema of a file's rows, with its metadata; LogError if it cannot be read."""
   with _opened(source) as reader:
@@ -173,9 +207,7 @@ def _opened(source: Source, num_rounds: int | None = None) -> Iterator[_Reader]:
       yield ledger_reader.Reader(path, num_rounds)
       return
     with source.opened() as descriptor:
-      # Opened again, it has a position of its own.
-      with open(f'/proc/self/fd/{descriptor}', 'rb') as file:
-        yield _reader(source, file)
+      yield _reader(source, positioned(descriptor))
   except refusals.LogError:
     raise
   except MemoryError as e:

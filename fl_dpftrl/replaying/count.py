@@ -105,7 +105,10 @@ def count(
   claims = [run.claim for run in runs]
   exposure = exposure_lib.Exposure(claims, [run.log.num_rounds for run in runs])
   declared = runs_lib.declared_schemas(claims)
-  threads = len(os.sched_getaffinity(0))
+  # The first is not on macOS.
+  threads = (
+    len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+  )
   total = nothing = Tally((counts.DeviceCounts(),) * len(runs))
   spellings = spellings_lib.Spellings()
   parts: collections.deque[futures.Future[Tally]] = collections.deque()

@@ -148,7 +148,7 @@ def _read(source: reader.Source) -> Iterator[tuple[str, int, int, str | int | No
     raise refusals.LogError(f'{source.path}: has more than {_MOST_BYTES} bytes: no counts of a run')
   is_csv = source.path.endswith('.csv')
   try:
-    with source.opened() as descriptor, open(f'/proc/self/fd/{descriptor}', 'rb') as file:
+    with source.opened() as descriptor, reader.positioned(descriptor) as file:
       table = _csv(file) if is_csv else pq.read_table(file)
   except Exception as e:  # Of many kinds, where a file is damaged.
     raise refusals.LogError(f'{source.path}: cannot be read, {e}') from e

@@ -364,7 +364,7 @@ def _strategy_differences(path: pathlib.Path, schema: Any, names: set[str]) -> I
   """Yields what a strategy's file says beside what follows from its run; adds its files' names."""
   file, stored = files.load(path), json_files.read(path)
   names.add(path.name)
-  arrays = [p for p in path.parent.glob(f'{path.stem}.*.npz') if p.name in path.read_text()]
+  arrays = [p for p in path.parent.glob(f'{path.stem}.*.npz') if p.name in path.read_text('utf-8')]
   for array in arrays:
     names.add(array.name)
     if array.name != files.arrays_name(path, array.read_bytes()):

@@ -20,7 +20,7 @@ from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.noise import units
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import publication, replay, runs, statement
-from fl_dpftrl.reports import privacy
+from fl_dpftrl.reports import setting as setting_lib
 from fl_dpftrl.rounds import admission, audited, budget, guard, noise_rows, structures, sums
 from fl_dpftrl.rounds import round as round_lib
 from fl_dpftrl.strategies import files
@@ -279,7 +279,9 @@ class PrivateAggregator:
   def report(self, path: str | os.PathLike[str], delta: float | None = None) -> None:
     """Writes the statement as a page, HTML, for the run's owner."""
     delta = self._delta(delta)
-    setting = privacy.Setting(
+    from fl_dpftrl.reports import privacy  # Loads matplotlib, which wants a folder to write to.
+
+    setting = setting_lib.Setting(
       run=self.folder.resolve().name,
       zeroing_norm=self.zeroing_norm,
       command=publication.command_of_folder(self.folder, delta),

@@ -97,7 +97,10 @@ class Result:
 def write(path: str | os.PathLike[str], results: Iterable[Result]) -> None:
   """Writes results as a CSV file, whole and durably."""
   names = [field.name for field in dataclasses.fields(Result)]
-  with durable.replacing(path) as temporary, temporary.open('w', newline='') as stream:
+  with (
+    durable.replacing(path) as temporary,
+    temporary.open('w', encoding='utf-8', newline='') as stream,
+  ):
     writer = csv.DictWriter(stream, names, lineterminator='\n')
     writer.writeheader()
     writer.writerows(map(dataclasses.asdict, results))

@@ -1,6 +1,7 @@
 """Files that commands write: their permissions, and what is told where they cannot be written."""
 
 import errno
+import json
 import os
 import stat
 import subprocess
@@ -25,6 +26,45 @@ def _log(tmp_path):
   path = tmp_path / 'log.parquet'
   schema.write_log(path, rounds=[0, 1, 2], device_ids=['a', 'b', 'c'], num_rounds=3)
   return path
+
+
+ASCII = {'PYTHONUTF8': '0', 'PYTHONCOERCECLOCALE': '0', 'LC_ALL': 'C'}
+
+
+def program(line, *, shell='', **environment):
+  """Runs a command line as a program of its own."""
+  command = f'"{sys.executable}" -m fl_dpftrl.commands.main {line} {shell}'
+  environment = {**os.environ, **environment}
+  return subprocess.run(command, shell=True, capture_output=True, env=environment, check=False)
+
+
+@pytest.mark.parametrize('line', [REPLAY, f'{REPLAY} --json', PLAN, '--help', 'account --help'])
+@pytest.mark.parametrize('environment', [ASCII, {'PYTHONIOENCODING': 'latin-1'}])
+def test_a_stream_of_any_encoding_takes_the_figures(tmp_path, line, environment):
+  path = tmp_path / 'log.parquet'
+  schema.write_log(path, rounds=[0, 1], device_ids=['é', 'b'], num_rounds=3)
+  own = program(line.format(log=path), PYTHONIOENCODING='utf-8')
+  done = program(line.format(log=path), **environment)
+  assert (done.returncode, own.returncode) == (0, 0)
+  assert b'Traceback' not in done.stderr
+  if '--json' in line:
+    assert json.loads(done.stdout.decode('latin-1')) == json.loads(own.stdout)
+  else:
+    text = own.stdout.decode().replace('ε', 'epsilon').replace('δ', 'delta').replace('−', '-')
+    known = lambda text: [part for part in text.split() if part.isascii() and '\\' not in part]
+    assert set(known(text)) - set(known(done.stdout.decode('latin-1'))) == set()
+
+
+@pytest.mark.parametrize('line', [REPLAY, 'verify {log}', PLAN, '--help', 'describe identity'])
+def test_a_stream_that_is_closed_takes_nothing_away(log, tmp_path, line):
+  line = line.format(log=log)
+  report = f' --report={tmp_path}/report.html' if 'replay' in line else ''
+  expected = program(line + report)
+  for shell in ('>&-', '<&- >&-', '<&- >&- 2>&-'):
+    done = program(line + report, shell=shell)
+    assert done.returncode == expected.returncode and done.stdout == b''
+    assert done.stderr == (b'' if '2>' in shell else expected.stderr)
+  assert not report or (tmp_path / 'report.html').exists()
 
 
 @pytest.fixture(name='umask')
