@@ -1,6 +1,9 @@
 """Files that others wrote: refused in one line, and never what takes others down."""
 
+import builtins
+import errno
 import io
+import json
 import os
 import threading
 import time
@@ -16,6 +19,7 @@ from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.logs import limits, lines, reader, refusals, schema
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.replaying import replay, runs
+from tests.commands import lines as programs
 from tests.logs import files
 
 OBJECT = b'{"round": 0, "device_id": "a"}\n'
@@ -245,3 +249,48 @@ def test_a_log_is_replayed_while_it_is_written(tmp_path):
     done.set()
     thread.join()
   assert len(set(seen)) > 1
+
+
+@pytest.mark.parametrize('suffix', ['parquet', 'csv', 'csv.gz', 'jsonl'])
+def test_logs_and_counts_are_read_where_there_is_no_proc(tmp_path, monkeypatch, suffix):
+  real = builtins.open
+
+  def opened(path, *given, **options):
+    if str(path).startswith('/proc'):
+      raise FileNotFoundError(errno.ENOENT, 'No such file or directory', path)
+    return real(path, *given, **options)
+
+  monkeypatch.setattr(builtins, 'open', opened)
+  monkeypatch.delattr(os, 'sched_getaffinity')
+  rows = pa.table({'round': [0, 1, 4], 'device_id': list('aba')})
+  contents = {
+    'parquet': rows,
+    'csv': 'round,device_id\n0,a\n1,b\n4,a\n',
+    'jsonl': ''.join(f'{json.dumps(row)}\n' for row in rows.to_pylist()),
+  }
+  path = files.written(tmp_path / f'log.{suffix}', contents[suffix.removesuffix('.gz')])
+  asked = [
+    'replay',
+    '--strategy=identity',
+    '--noise_multiplier=3',
+    '--delta=1e-6',
+    '--num_rounds=5',
+  ]
+  first = programs.run([*asked, f'--log={path}', f'--counts={tmp_path}/c.csv', '--json'])
+  again = programs.run([*asked, f'--counted={tmp_path}/c.csv', '--json'])
+  assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
+  assert json.loads(first.stdout)['worst_case'] == json.loads(again.stdout)['worst_case']
+
+
+def test_a_file_of_a_shared_descriptor_has_a_position_of_its_own(tmp_path):
+  content = bytes(range(256)) * 9000
+  (tmp_path / 'file').write_bytes(content)
+  with (tmp_path / 'file').open('rb') as shared, reader.positioned(shared.fileno()) as file:
+    other = reader.positioned(shared.fileno())
+    assert (other.read(3), file.read(2), other.read()) == (content[:3], content[:2], content[3:])
+    assert (file.seek(-5, os.SEEK_END), file.read()) == (len(content) - 5, content[-5:])
+    assert (file.seek(1), file.seek(4, os.SEEK_CUR), file.readline()) == (1, 5, content[5:11])
+    with pytest.raises(OSError, match='Invalid argument'):
+      file.seek(-1)
+    file.close()
+    assert shared.read() == content
