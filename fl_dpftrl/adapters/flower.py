@@ -155,7 +155,9 @@ class PrivateStrategy(Strategy):
       self._device_of[node] = device
 
   def _show(self, level: int, seconds: float) -> None:
-    words = '%s nodes told their device in %.0f s, %s told no id that a log takes, %s did not answer'
+    words = (
+      '%s nodes told their device in %.0f s, %s told no id that a log takes, %s did not answer'
+    )
     counts = (len(self._device_of), seconds, len(self._unfit), len(self._questions))
     _LOG.log(level, words, *counts)
 

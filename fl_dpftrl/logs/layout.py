@@ -109,7 +109,9 @@ def partitions(path: str) -> dict[str, str]:
   for folder in path.split('/')[:-1]:
     if match := _PARTITION.fullmatch(folder):
       try:
-        result[match[1]] = '' if match[2] == _NONE else urllib.parse.unquote(match[2], errors='strict')
+        result[match[1]] = (
+          '' if match[2] == _NONE else urllib.parse.unquote(match[2], errors='strict')
+        )
       except UnicodeDecodeError as e:  # Two of them must not become one text.
         raise refusals.LogError(f'{path}: the name of its folder is not UTF-8, {e}') from None
   return result

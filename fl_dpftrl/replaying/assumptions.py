@@ -177,7 +177,7 @@ def _of_run(run: facts_lib.RunFacts, of_run: str) -> list[str]:
     ]
   if run.layout.missing != ids.MISSING:
     result.append(
-      f'whoever replays said which texts mean a missing device_id{of_run}: no id that was counted is'
+      f'whoever replays said which texts mean a missing device_id{of_run}: no id that counted is'
       ' a mark of missing data'
     )
   if run.claim.trusted_operations:

@@ -195,7 +195,9 @@ class _Rows:
       self._need((device_id is not None) == of_device, f'{kind} has a device_id too many, or none')
       if kind == 'missing' and device_id in ('', *missing):
         hint = "; if it is an id, say which texts mark one: --missing=''" if device_id else ''
-        self._need(False, f'{num} rows have the device_id {messages.quoted(device_id)}, {ids.MARK}{hint}')
+        self._need(
+          False, f'{num} rows have the device_id {messages.quoted(device_id)}, {ids.MARK}{hint}'
+        )
       self._rows[kind].append((num, amount, device_id))
 
   def _need(self, holds: bool, why: str) -> None:

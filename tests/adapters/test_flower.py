@@ -81,7 +81,9 @@ def test_a_node_that_tells_no_id_of_a_log_is_no_candidate(flower, tmp_path, capl
   monkeypatch.setattr(adapter, '_POLL', 0.01)
   grid = Grid(24, first_id=30)
   odd = [
-    *map(called, ('2 ', '', 'e\u0301', 'x' * 1025, 'null', '1.0', '07', '+7', '1e+05', 'a\nb', True)),
+    *map(
+      called, ('2 ', '', 'e\u0301', 'x' * 1025, 'null', '1.0', '07', '+7', '1e+05', 'a\nb', True)
+    ),
     {'other': ConfigRecord({'device_id': 'a'})},
     {'device': ConfigRecord({'other': 'a'})},
     {'device': ArrayRecord([np.zeros(1)])},
@@ -95,8 +97,7 @@ def test_a_node_that_tells_no_id_of_a_log_is_no_candidate(flower, tmp_path, capl
     )
     arrays = ArrayRecord([np.zeros(SIZE, np.float32)])
     configured = lambda t: {
-      m.metadata.dst_node_id - 30
-      for m in strategy.configure_train(t, arrays, ConfigRecord(), grid)
+      m.metadata.dst_node_id - 30 for m in strategy.configure_train(t, arrays, ConfigRecord(), grid)
     }
     assert configured(1) == set(range(18, 24))  # Others answer later, or not.
     assert '6 nodes told their device in 0 s, 15 told no id that a log takes, 2 did' in caplog.text

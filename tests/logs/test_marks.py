@@ -92,7 +92,7 @@ def test_a_mark_is_refused_by_its_row_unless_it_is_said_to_be_an_id(tmp_path, re
     with pytest.raises(refusals.LogError, match='device_id is empty'):
       epsilon(path, missing='')
     return
-  assert f"is a mark of missing data, {mark!r}; if it is an id, say which texts" in line
+  assert f'is a mark of missing data, {mark!r}; if it is an id, say which texts' in line
   plain = epsilon(log_of(tmp_path / 'plain', reader, with_id('d4')))
   for missing in ('', 'unknown,-1', ','.join(m for m in ids_lib.MISSING if m != mark)):
     told = epsilon(path, missing)

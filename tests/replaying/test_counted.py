@@ -207,7 +207,9 @@ def test_a_mark_is_refused_with_its_rows_unless_it_is_said_to_be_an_id(mark, cou
   given = dict(noise_multiplier=2.0, num_rounds=N)
   number = devices.count(devices[0])
   # A result in CSV has no empty text, and Parquet's is refused as any empty id is.
-  with pytest.raises(refusals.LogError, match=f'{number} rows have the .*mark of|device_id is empty'):
+  with pytest.raises(
+    refusals.LogError, match=f'{number} rows have the .*mark of|device_id is empty'
+  ):
     counted.open_counted(path, BLT, **given)
   if mark:
     log = tmp_path / 'l.parquet'
