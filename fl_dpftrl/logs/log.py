@@ -325,5 +325,5 @@ def _num_rounds(shards: Sequence[Shard], given: int | None) -> tuple[int, list[s
     raise refusals.LogError(f'{first.path}: the log is empty')
   return last + 1, [
     f'{first.path} does not say how many rounds consumed noise; taken to be its last round plus'
-    f' one, {last + 1}. Burnt rounds after it would be missing: give --num_rounds'
+    f' one, {last + 1}. Burnt rounds after it would be missing: give num_rounds'
   ]

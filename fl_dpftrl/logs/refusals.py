@@ -24,5 +24,5 @@ def check_names(path: str, names: Sequence[str], wanted: Sequence[str]) -> None:
       raise LogError(
         f'{path}: has {how} column {name!r}; its columns are {shown}'
         + (f' and {len(names) - 8} more' if len(names) > 8 else '')
-        + (f'; say which it is: --columns={name}=NAME' if name in ('round', 'device_id') else '')
+        + (f'; say which it is: columns={name}=NAME' if name in ('round', 'device_id') else '')
       )

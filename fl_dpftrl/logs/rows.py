@@ -105,7 +105,7 @@ def _from_zero(
   rounds = table.column('round')
   first, last = pc.min_max(rounds).as_py().values()
   if first < first_round:
-    why = f'round {{round}} is before --first_round={first_round}'
+    why = f'round {{round}} is before first_round={first_round}'
     why = why if first_round else 'round must be at least 0, got {round}'
     _refuse(path, table, pc.less(rounds, first_round), why, first_row)
   limit = first_round + (limits.ROUNDS if num_rounds is None else num_rounds)
@@ -114,7 +114,7 @@ def _from_zero(
     if num_rounds is not None:
       why = f'round {{round}} is beyond the {num_rounds} rounds of the log'
       if last == num_rounds and first > 0:  # Plain where a log counts from 1.
-        why += ', which count from 0; if they begin at 1, give --first_round=1'
+        why += ', which count from 0; if they begin at 1, give first_round=1'
     _refuse(path, table, pc.greater_equal(rounds, limit), why, first_row)
   return table.set_column(0, 'round', pc.subtract(rounds, first_round)) if first_round else table
 

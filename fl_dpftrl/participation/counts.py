@@ -231,6 +231,6 @@ class RunCounts(DeviceCounts, Totals):
     return [
       f'{missing} of {self.num_rounds} rounds have no participants, the first of them {first}'
       + (f' to {last}' if last > first else '')
-      + ('; if rounds begin at 1, give --first_round=1' if (missing, last) == (1, 0) else '')
+      + ('; if rounds begin at 1, give first_round=1' if (missing, last) == (1, 0) else '')
       + '; if rows are missing from the log, every figure is too small'
     ]

@@ -61,8 +61,10 @@ def named(names: Sequence[str | base.Strategy]) -> list[Candidate]:
   labels = [candidate.label for candidate in candidates]
   for label in labels:
     if labels.count(label) > 1:
-      raise ValueError(f'two of them are called {label!r}; give a file another name with name=file'
-        ', or save a strategy in one')
+      raise ValueError(
+        f'two of them are called {label!r}; give a file another name with name=file'
+        ', or save a strategy in one'
+      )
   return candidates
 
 

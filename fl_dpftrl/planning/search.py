@@ -51,7 +51,7 @@ def named(
     chosen.remove('banded')
     reason = (
       f'optimising {planned.min_sep} bands over {planned.num_rounds} rounds'
-      ' takes many minutes; name it in --strategies to try it'
+      ' takes many minutes; name it in strategies to try it'
     )
     skipped.append(candidates.Skipped('banded', reason, planned))
   return candidates.named(chosen), skipped

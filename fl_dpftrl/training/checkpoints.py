@@ -103,8 +103,8 @@ class CheckpointFolder:
     shapes = [np.asarray(leaf).ndim for leaf in expected]
     if [leaf.ndim for leaf in leaves] != shapes:
       raise ValueError(
-        f'{path} holds the state of another model or mechanism; use the flags'
-        ' that the run was started with'
+        f'{path} holds the state of another model or mechanism; use the'
+        ' settings that the run was started with'
       )
     return Checkpoint(
       num_rounds=num_rounds,

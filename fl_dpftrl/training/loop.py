@@ -150,8 +150,8 @@ def _run(
     if t < begun:
       if set(log.cohort(t).tolist()) != set(cohort.device_ids.tolist()):
         raise mark.LostStateError(
-          f'{log.path} has other devices in round {t} than these flags'
-          ' give; resume with the flags that the run was started with'
+          f'{log.path} has other devices in round {t} than these settings'
+          ' give; resume with those that the run was started with'
         )
       continue
     if not len(cohort.device_ids):

@@ -45,6 +45,9 @@ def build_fed_avg(
     server_optimizer: optimiser of the server instead of SGD with momentum; its
       learning rate is that of the schedule.
 
+  Raises:
+    ValueError: for a rate or momentum out of range, too large weights, and a model of Keras 3.
+
   Source: McMahan et al. 2024 (BLT-DP-FTRL), algorithm 1.
   """
   rates = np.asarray(server_learning_rates, dtype=np.float32)
@@ -67,14 +70,19 @@ def build_fed_avg(
     client_optimizer = optimizers.build_sgdm(client_learning_rate)
   if server_optimizer is None:
     server_optimizer = optimizers.build_sgdm(momentum=server_momentum or None)
-  return tff.learning.algorithms.build_unweighted_fed_avg(
-    model,
-    client_optimizer_fn=client_optimizer,
-    server_optimizer_fn=optimizers.schedule_learning_rate(server_optimizer, rate_of_round),
-    model_aggregator=aggregator,
-    # On CPUs a client takes a third of the time that DATASET_REDUCE takes.
-    loop_implementation=tff.learning.LoopImplementation.DATASET_ITERATOR,
-  )
+  try:
+    return tff.learning.algorithms.build_unweighted_fed_avg(
+      model,
+      client_optimizer_fn=client_optimizer,
+      server_optimizer_fn=optimizers.schedule_learning_rate(server_optimizer, rate_of_round),
+      model_aggregator=aggregator,
+      # On CPUs a client takes a third of the time that DATASET_REDUCE takes.
+      loop_implementation=tff.learning.LoopImplementation.DATASET_ITERATOR,
+    )
+  except TypeError as e:
+    if 'keras.src' not in str(e).replace('tf_keras.src', ''):
+      raise
+    raise ValueError('model is of Keras 3, which TFF refuses: build it with tf.keras') from e
 
 
 class RoundProcess:

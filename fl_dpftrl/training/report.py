@@ -20,6 +20,7 @@ from fl_dpftrl.training import trained as trained_lib
 STATEMENT_NAME = 'privacy.json'
 REPORT_NAME = 'privacy.html'
 MODEL_NAME = 'model.npz'
+_CELLS = 'cells'  # folder of a study that holds one for each cell
 _COUNTS = ('clipped_count', 'zeroed_count', 'rejected_count')  # exact, unless clipping adapts
 
 
@@ -36,7 +37,7 @@ def write(
   statement = replay_lib.replay(runs.open_folder(run.folder), deltas=run.delta)
   setting = dataclasses.replace(
     setting,
-    run=run.folder.name,
+    run=_name(run.folder),
     zeroing_norm=run.aggregator.zeroing_norm,
     population=population,
     command=publication.command_of_folder(run.folder, run.delta),
@@ -54,6 +55,11 @@ def write(
     delta=run.delta,
     setting=setting,
   )
+
+
+def _name(folder: pathlib.Path) -> str:
+  """Returns the name of a run's folder, or of the cell of a study that it is in."""
+  return folder.parent.name if folder.parent.parent.name == _CELLS else folder.name
 
 
 def write_model(path: str | os.PathLike[str], weights: Any) -> None:

@@ -106,5 +106,5 @@ def test_gaps_are_warned_of():
   assert '6 of 9 rounds have no participants' in warning
   assert 'the first of them 2 to 6' in warning
   (warning,) = of_rows({1: [1, 2]}, 3).warnings()
-  assert 'if rounds begin at 1, give --first_round=1' in warning
+  assert 'if rounds begin at 1, give first_round=1' in warning
   assert not of_rows({1: [0], 2: [1]}, 2).warnings()

@@ -207,6 +207,8 @@ def test_a_cohort_that_is_drawn_has_no_size(tmp_path, sampling):
   claim = dpftrl.Claim(strategy='identity', noise_multiplier=1.0, sampling=sampling)
   with dpftrl.Guard(claim, log=tmp_path / 'log.parquet') as guard:
     for ask in (guard.check, guard.admit):
-      with pytest.raises(ValueError, match=f'at_most=2 is refused beside {type(sampling).__name__}'):
+      with pytest.raises(
+        ValueError, match=f'at_most=2 is refused beside {type(sampling).__name__}'
+      ):
         ask([1, 2, 3], at_most=2)
     assert guard.check([1, 2, 3]).device_ids.tolist() == [1, 2, 3]

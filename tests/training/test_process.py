@@ -1,6 +1,7 @@
 """DP-FedAvg with a FedSGDM server, against the same steps by hand."""
 
 import collections
+import pathlib
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from fl_dpftrl import workloads
 from fl_dpftrl.aggregators import factory
 from fl_dpftrl.families import identity
 from fl_dpftrl.training import process as process_lib
+from fl_dpftrl.training import report
 
 pytestmark = [pytest.mark.tff, pytest.mark.usefixtures('in_process')]
 
@@ -110,3 +112,31 @@ def test_bad_arguments_are_named(arguments, named):
         **arguments,
       },
     )
+
+
+def test_a_model_of_another_keras_is_refused_by_name():
+  keras = pytest.importorskip('keras')
+
+  def model_fn():
+    model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+    spec = (tf.TensorSpec([None, 3]), tf.TensorSpec([None, 1]))
+    loss = tf.keras.losses.MeanSquaredError()
+    return tff.learning.models.from_keras_model(model, loss=loss, input_spec=spec)
+
+  options = dict(noise_multiplier=1.0, clip_norm=1.0, report_goal=2)
+  aggregator = factory.CorrelatedNoiseFactory(identity.Identity(), **options)
+  with pytest.raises(ValueError, match=r'model is of Keras 3.* tf\.keras'):
+    process_lib.build_fed_avg(model_fn, aggregator=aggregator, server_learning_rates=[1.0])
+
+
+@pytest.mark.parametrize('folder, name', [
+  ('runs/docstrings', 'docstrings'), ('run', 'run'), ('study/cells/blt-epsilon1.0/run', 'blt-epsilon1.0'),
+])  # fmt: skip
+def test_a_report_is_named_after_its_run_or_cell(folder, name):
+  assert report._name(pathlib.Path(folder)) == name
+
+
+def test_tensorboard_starts():
+  from tensorboard import default
+
+  assert default.get_plugins()
