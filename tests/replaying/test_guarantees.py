@@ -193,7 +193,8 @@ def test_a_lower_bound_is_no_guarantee_for_a_group_either(monkeypatch, group_siz
 
 
 @pytest.mark.parametrize('flags, wanted', [
-  ([], 'give num_rounds'), (['--num_rounds=7'], None), (['--num_rounds=6', '--first_round=0'], None),
+  ([], 'give num_rounds'), (['--num_rounds=7'], None),
+  (['--num_rounds=6', '--first_round=0'], None),
   (['--num_rounds=7', '--columns=round=device_id,device_id=round'], 'round must be a whole number'),
   (['--strategy=identity'], '--strategy does not go with'),
   (['again', '--num_rounds=7'], '--num_rounds goes with one folder, got 2'),

@@ -130,7 +130,7 @@ def test_a_model_of_another_keras_is_refused_by_name():
 
 
 @pytest.mark.parametrize('folder, name', [
-  ('runs/docstrings', 'docstrings'), ('run', 'run'), ('study/cells/blt-epsilon1.0/run', 'blt-epsilon1.0'),
+  ('runs/docstrings', 'docstrings'), ('run', 'run'), ('study/cells/blt-seed0/run', 'blt-seed0'),
 ])  # fmt: skip
 def test_a_report_is_named_after_its_run_or_cell(folder, name):
   assert report._name(pathlib.Path(folder)) == name
