@@ -8,6 +8,7 @@ import pytest
 from fl_dpftrl.optimization import registry
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
+from tests import pages
 
 TABLE = json.loads(pathlib.Path(__file__).with_name('losses_2052.json').read_text())
 ROWS = [
@@ -37,3 +38,27 @@ def test_losses(row):
       assert figures[name] == pytest.approx(row[name], abs=half_a_digit)
     else:
       assert figures[name] <= row[name] + half_a_digit
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('row, sizes', [
+  ('`identity`', [None]), ('`tree_online`', [None]), ('`tree_full`', [None]), ('`lambda_cgd`', [None]),
+  ('`banded_inverse`', [8]), ('`banded_inverse_sqrt`', [8]), ('`banded_sqrt`', [None]),
+  ('`banded_inverse` with 2, 8 and 32', [2, 8, 32]), ('`blt` with', [1, 2, 4]),
+])  # fmt: skip
+def test_the_page_of_strategies_has_the_losses_of_the_command(row, sizes):
+  name, schema = row.split('`')[1], schemas.MinSep(**TABLE['setting'])
+  size = {'blt': 'num_buffers'}.get(name, 'num_bands')
+  losses = [
+    [
+      files.describe(registry.optimize(name, schema, objective=objective, **given), schema=schema)
+      for given in ({} if number is None else {size: number} for number in sizes)
+    ]
+    for objective in ('rms', 'max')
+  ]
+  shown = [
+    ', '.join(f'{file.figures[f"{objective}_loss"]:.2f}' for file in found)
+    for objective, found in zip(('rms', 'max'), losses)
+  ]
+  lines = [line for line in (pages.DOCS / 'strategies.md').read_text().splitlines() if row in line]
+  assert any(f'| {" | ".join(shown)} |' in line for line in lines)
