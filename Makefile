@@ -147,8 +147,8 @@ endif
 # The parts without TensorFlow, installed as `pip install .` installs them.
 test-core:
 ifndef LOCKED
-	@$(CORE_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
-	  echo "PYTHON=$(CORE_PYTHON) is not Python 3.10 or newer" >&2; exit 2; }
+	@$(CORE_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "PYTHON=$(CORE_PYTHON) is not Python 3.11 or newer" >&2; exit 2; }
 	@$(CORE_PYTHON) $(call LOCKED_MAKE,$(CORE_VENV)) PYTHON=$(CORE_PYTHON) $@
 else
 	$(CORE_PYTHON) -m venv --clear $(CORE_VENV)

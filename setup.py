@@ -20,7 +20,7 @@ setuptools.setup(
     ' noise, and the accounting of what a run really gave.'
   ),
   license='Apache-2.0',
-  python_requires='>=3.10',
+  python_requires='>=3.11',
   packages=[
     *setuptools.find_namespace_packages(include=['fl_dpftrl', 'fl_dpftrl.*']),
     'tff_inprocess',

@@ -2,11 +2,7 @@
 
 import pathlib
 import re
-
-try:
-  import tomllib
-except ModuleNotFoundError:  # Python 3.10, where pytest brings its own
-  import tomli as tomllib
+import tomllib
 
 ROOT = pathlib.Path(__file__).parent.parent
 

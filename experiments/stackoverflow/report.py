@@ -9,7 +9,7 @@ import fl_dpftrl as dpftrl
 from experiments.stackoverflow import configuration, datasets
 from fl_dpftrl import metrics
 from fl_dpftrl.files import durable, json_files
-from fl_dpftrl.logs import ledger
+from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.reports import setting as setting_lib
 from fl_dpftrl.text import messages, rounding
 
@@ -132,7 +132,7 @@ def _summary(outcome: Outcome) -> str:
     ('privacy.html', 'Report'),
     ('privacy.json', '  its figures'),
     (f'accuracy.{outcome.figures}', 'Plot'),
-    (ledger.NAME, 'Participation log'),
+    (ledger_format.NAME, 'Participation log'),
     (metrics.NAME, 'Every round'),
   ):
     lines.append((what, str(folder / name)))

@@ -11,7 +11,7 @@ import struct
 import time
 import weakref
 import zlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 NO_HEAD = bytes(32)
 NO_RUN = bytes(16)
@@ -30,7 +30,7 @@ class LostStateError(ValueError):
 
 
 class Record(NamedTuple):
-  """What a mark says.
+  """Record of a mark.
 
   Attributes:
     number: counts the records of the file, and determines the place of each.
@@ -87,7 +87,7 @@ class MarkFile:
     """Rounds that were begun; 0 before the first record."""
     return 0 if self.record is None else self.record.num_rounds
 
-  def write(self, **changes: object) -> None:
+  def write(self, **changes: Any) -> None:
     """Records durably what has changed, such as `num_rounds` and `head`."""
     before = Record(0, 0) if self.record is None else self.record
     number = before.number + 1

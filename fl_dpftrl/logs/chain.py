@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fl_dpftrl.logs import ledger
+from fl_dpftrl.logs import ledger_format
 
 
 class Chain:
@@ -45,7 +45,7 @@ class Chain:
       return
     self._last = (int(rounds[-1]), ids[-1].as_py())
     starts = np.append(0, np.flatnonzero(steps[1:]) + 1)
-    kind = ledger.NUMBERS if pa.types.is_integer(ids.type) else ledger.TEXT
+    kind = ledger_format.NUMBERS if pa.types.is_integer(ids.type) else ledger_format.TEXT
     ends = np.append(starts, len(ids)).astype(np.int32)
     lists = pa.ListArray.from_arrays(ends, ids.cast(pa.large_string()))
     _, offsets, data = pc.binary_join(lists, pa.scalar('\n', pa.large_string())).buffers()
@@ -66,9 +66,9 @@ class Chain:
 
   def _begin_up_to(self, t: int) -> None:
     while self._num_rounds < t:
-      self._begin(ledger.TEXT)
+      self._begin(ledger_format.TEXT)
 
   def _begin(self, kind: str) -> None:
-    before = self._head.digest() if self._num_rounds else ledger.START
+    before = self._head.digest() if self._num_rounds else ledger_format.START
     t = self._num_rounds.to_bytes(8, 'little')
     self._head, self._num_rounds = hashlib.sha256(before + t + kind.encode()), self._num_rounds + 1

@@ -1,14 +1,6 @@
 """The ledger of a run: which devices were in each round that was begun, durable before it is.
 
-It is a database of SQLite beside the log that it becomes: `run/participation.ledger` for
-`run/participation.parquet`. It has the claim of the run, and a row for each round: a UTC second,
-the device ids in order, one a line, and the chained digest
-
-    H_t = SHA-256(H_{t−1} ‖ t ‖ kind ‖ ids), H_{−1} = SHA-256('fl_dpftrl.rounds'),
-
-with t as 8 bytes, little-endian, and kind `I` for whole numbers and `T` for text or no ids. Digest
-t fixes the cohorts of all rounds up to t.
-
+It lies beside the log that it becomes: `run/participation.ledger` for `run/participation.parquet`.
 A round that is in the ledger was begun: its row of noise is used up, whatever happened to it.
 
 While a writer has it open, its newest rounds are in SQLite's write-ahead log beside it. How many
@@ -19,17 +11,12 @@ other ones, or of another run is refused; rounds of one commit more are a crash 
 
 import contextlib
 import ctypes
-import dataclasses
-import errno
-import hashlib
-import json
 import operator
 import os
-import pathlib
 import secrets
 import sqlite3
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -38,71 +25,7 @@ import pyarrow.compute as pc
 from fl_dpftrl.files import durable, mark
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ids as ids_lib
-from fl_dpftrl.logs import keys, refusals, schema
-
-NAME = 'participation.parquet'
-"""Name of the log in the folder of a run."""
-
-SUFFIX = '.ledger'
-"""Ends the name of a ledger, in place of the .parquet of its log."""
-
-START = hashlib.sha256(b'fl_dpftrl.rounds').digest()
-"""H_{−1}."""
-
-MARK_SUFFIX = '.mark'
-"""Ends the name of a mark, in place of the .parquet of its log."""
-
-_TABLES = (
-  'CREATE TABLE claim (metadata TEXT NOT NULL, run BLOB NOT NULL, sha256 TEXT NOT NULL)',
-  # Rounds that were recorded together have the first of them.
-  'CREATE TABLE rounds (round INTEGER PRIMARY KEY, first INTEGER NOT NULL, second INTEGER NOT NULL,'
-  ' num_devices INTEGER NOT NULL, kind TEXT NOT NULL, ids TEXT NOT NULL, chain BLOB NOT NULL)',
-)
-_CLAIM = 'INSERT INTO claim VALUES (?, ?, ?)'
-NUMBERS, TEXT = 'I', 'T'
-"""Kinds of ids."""
-
-WAL, JOURNAL = '-wal', '-journal'
-SIDES = (*(SUFFIX + end for end in (WAL, JOURNAL)), MARK_SUFFIX)
-"""Ends of the names of files beside a ledger, which belong to it."""
-
-_LEAST_BYTES = 512  # of a database
-# How errors begin that SQLite calls operational, and that tell of damage.
-_DAMAGED = ('Could not decode', 'no such table', 'no such column')
-
-
-def path_of(log: str | os.PathLike[str]) -> pathlib.Path:
-  """Returns the path of the ledger of a log."""
-  return pathlib.Path(log).with_suffix(SUFFIX)
-
-
-def mark_of(log: str | os.PathLike[str]) -> pathlib.Path:
-  """Returns the path of the mark of a log or ledger."""
-  return pathlib.Path(log).with_suffix(MARK_SUFFIX)
-
-
-def chained(before: bytes, t: int, device_ids: pa.Array) -> bytes:
-  """Returns H_t from H_{t−1} and the device ids of round t, string or int64, in any order."""
-  return _chained(before, t, *_stored(device_ids.take(pc.sort_indices(device_ids))))
-
-
-def _chained(before: bytes, t: int, kind: str, text: str) -> bytes:
-  return hashlib.sha256(before + t.to_bytes(8, 'little') + (kind + text).encode()).digest()
-
-
-def _stored(ordered: pa.Array) -> tuple[str, str]:
-  """Returns the kind of ids and their text; no id holds the end of a line."""
-  numbers = pa.types.is_integer(ordered.type) and len(ordered)
-  whole = pa.ListArray.from_arrays([0, len(ordered)], ordered.cast(pa.string()))
-  return (NUMBERS if numbers else TEXT), pc.binary_join(whole, '\n')[0].as_py()
-
-
-def ids_of(kind: str, text: str) -> pa.Array:
-  """Returns the device ids of a row."""
-  if kind == NUMBERS:
-    return pa.array(np.array(text.split('\n'), np.int64))
-  return pa.array(text.split('\n') if text else [], pa.string())
-
+from fl_dpftrl.logs import keys, ledger_format, refusals, schema
 
 _writers: 'weakref.WeakSet[LogWriter]' = weakref.WeakSet()
 
@@ -145,10 +68,10 @@ class LogWriter:
     """
     self.path = schema.parquet_path(path)
     self._claim = {} if claim is None else claim.to_metadata()
-    self._file, self._lock = path_of(self.path), durable.ThreadLock(self.path)
+    self._file, self._lock = ledger_format.path_of(self.path), durable.ThreadLock(self.path)
     self._held = contextlib.ExitStack()
     self._database: sqlite3.Connection | None = None
-    self.num_rounds, self._chain, self._kinds = 0, START, set[str]()
+    self.num_rounds, self._chain, self._kinds = 0, ledger_format.START, set[str]()
     try:
       self._open()
     except BaseException:
@@ -205,11 +128,11 @@ class LogWriter:
       ordered = column.take(pc.sort_indices(column))
       if pc.any(pc.equal(ordered[1:], ordered[:-1])).as_py():
         raise ValueError(f'device_ids holds a device twice in round {t}')
-      kind, text = _stored(ordered)
+      kind, text = ledger_format.stored(ordered)
       kinds |= {kind} if len(ordered) else set()
       if len(kinds) > 1:
         raise ValueError(f'device_ids must be of one type through a log; round {t} has another')
-      chain = _chained(chain, t, kind, text)
+      chain = ledger_format.head_after(chain, t, kind, text)
       rows.append((t, first, timestamp, len(ordered), kind, text, chain))
     self._mark_rounds()  # If that failed for the rounds before.
     if self.path.exists():  # What it was before.
@@ -229,7 +152,7 @@ class LogWriter:
   def column(self, round_index: int) -> pa.Array:
     """Returns the device ids of a round, in order."""
     ((kind, text),) = self._rows('SELECT kind, ids FROM rounds WHERE round = ?', round_index)
-    return ids_of(kind, text)
+    return ledger_format.ids_of(kind, text)
 
   def cohort(self, round_index: int) -> np.ndarray:
     """Returns the device ids of a round, in order, as text or int64."""
@@ -267,15 +190,17 @@ class LogWriter:
   def _write(self) -> None:
     metadata = schema.file_metadata(self.num_rounds, self._claim)
     metadata |= {keys.CHAIN_KEY: self.digest, keys.RUN_KEY: self.run}
-    columns = schema.with_timestamps(pa.int64() if NUMBERS in self._kinds else pa.string())
+    columns = schema.with_timestamps(
+      pa.int64() if ledger_format.NUMBERS in self._kinds else pa.string()
+    )
     with schema.appending(self.path, columns, metadata) as append:
       for t, second, kind, text in self._rows('SELECT round, second, kind, ids FROM rounds'):
         if text:
-          append(schema.round_table(t, ids_of(kind, text), second))
+          append(schema.round_table(t, ledger_format.ids_of(kind, text), second))
 
   def _open(self) -> None:
     """Locks the mark, begins the ledger if it is new, and takes over its rounds."""
-    marked = mark_of(self.path)
+    marked = ledger_format.mark_of(self.path)
     try:
       self._held.enter_context(durable.exclusive(marked))
     except ValueError:
@@ -287,17 +212,19 @@ class LogWriter:
     self.mark = mark.MarkFile(marked)
     self._held.callback(self.mark.close)
     if not self._file.exists():
-      if self.mark.record or self.path.exists() or os.path.exists(f'{self._file}{WAL}'):
+      if (
+        self.mark.record or self.path.exists() or os.path.exists(f'{self._file}{ledger_format.WAL}')
+      ):
         raise refusals.LogError(
           f'{self.path}: cannot be continued, as its {self._file.name} is gone; put it back'
         )
       self._begin()
-    with _in_one_line(self._file):
-      self._database = connected(self._file)
+    with ledger_format.in_one_line(self._file):
+      self._database = ledger_format.connected(self._file)
       _writers.add(self)
       # A database is part of a cycle, and would be closed late.
       weakref.finalize(self, _close, os.getpid(), self._database)
-      state = read(self._file, self._database, self.mark.record)
+      state = ledger_format.read(self._file, self._database, self.mark.record)
     self.num_rounds, self._chain, self._kinds = state.num_rounds, state.head, set(state.kinds)
     self._run = state.run
     if state.claim != self._claim:
@@ -305,30 +232,36 @@ class LogWriter:
         raise claim_lib.of_another_run(self._file, state.claim, self._claim)
       with self._transaction() as database:
         database.execute('DELETE FROM claim')
-        database.execute(_CLAIM, _claim_row(self._claim, self._run))
+        database.execute(
+          ledger_format.INSERT_CLAIM, ledger_format.claim_row(self._claim, self._run)
+        )
     if self.num_rounds > self.mark.num_rounds != state.last_commit:
       raise refusals.LogError(
         f'{marked}: is older than {self._file.name}, by more than one write; put the newest of both'
         ' back'
       )
     if self.path.exists():
-      check_same(self.path, schema.stored_metadata(self.path), self._file, state.metadata())
-    with _in_one_line(self._file):
+      ledger_format.check_same(
+        self.path, schema.stored_metadata(self.path), self._file, state.metadata()
+      )
+    with ledger_format.in_one_line(self._file):
       self._database.execute('PRAGMA wal_checkpoint(TRUNCATE)')  # Into the ledger's own file.
     if self.mark.record is None:
-      self.mark.write(num_rounds=0, head=START, run=self._run)
+      self.mark.write(num_rounds=0, head=ledger_format.START, run=self._run)
     self._mark_rounds()
 
   def _begin(self) -> None:
     """Makes the ledger, which is whole or not there."""
     with durable.replacing(self._file, private=True) as temporary:
       with contextlib.closing(sqlite3.connect(temporary)) as database, database:
-        for table in _TABLES:
+        for table in ledger_format.TABLES:
           database.execute(table)
-        database.execute(_CLAIM, _claim_row(self._claim, secrets.token_bytes(16)))
+        database.execute(
+          ledger_format.INSERT_CLAIM, ledger_format.claim_row(self._claim, secrets.token_bytes(16))
+        )
     durable.sync_names(self._file.parent)
 
-  def image(self) -> tuple[sqlite3.Connection, mark.Record]:
+  def image(self) -> tuple[sqlite3.Connection, mark.Record | None]:
     """Returns a copy of the ledger in memory, and what the mark says."""
     with self._lock:
       copy = sqlite3.connect(':memory:', check_same_thread=False)
@@ -344,7 +277,7 @@ class LogWriter:
   def _transaction(self) -> Iterator[sqlite3.Connection]:
     """Does all of the block durably, or nothing of it."""
     database = self._opened()
-    with _in_one_line(self._file):
+    with ledger_format.in_one_line(self._file):
       try:
         database.execute('BEGIN IMMEDIATE')
         yield database
@@ -355,7 +288,7 @@ class LogWriter:
         raise
 
   def _rows(self, query: str, *values: int) -> Iterator[tuple]:
-    with _in_one_line(self._file):
+    with ledger_format.in_one_line(self._file):
       yield from self._opened().execute(query, values)
 
 
@@ -376,134 +309,3 @@ def writer_of(path: str | os.PathLike[str]) -> LogWriter | None:
       if writer._database is not None and os.path.samefile(path, writer._file):
         return writer
   return None
-
-
-def connected(path: pathlib.Path) -> sqlite3.Connection:
-  """Opens a database in whole; a write-ahead log then needs no shared memory."""
-  if path.stat().st_size < _LEAST_BYTES:  # SQLite would begin it anew.
-    raise refusals.LogError(f'{path}: is no ledger, or damaged: it is cut short')
-  database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.0)
-  for setting in ('locking_mode=exclusive', 'trusted_schema=off', 'synchronous=full'):
-    database.execute(f'PRAGMA {setting}')
-  if database.execute('PRAGMA journal_mode=wal').fetchone() != ('wal',):
-    raise OSError(errno.ENOTSUP, 'no write-ahead log can be kept there', str(path))
-  return database
-
-
-@dataclasses.dataclass(frozen=True)
-class State:
-  """State of a ledger whose rounds were all checked.
-
-  Attributes:
-    claim: claim of the run, as metadata.
-    run: random identity of the run, 16 bytes.
-    num_rounds: rounds that were begun.
-    head: their chained digest, 32 bytes.
-    kinds: kinds of their ids.
-    last_commit: first of the rounds that were recorded last; 0 without any.
-  """
-
-  claim: dict[str, str]
-  run: bytes
-  num_rounds: int = 0
-  head: bytes = START
-  kinds: frozenset[str] = frozenset()
-  last_commit: int = 0
-
-  def metadata(self) -> dict[str, str]:
-    """Returns what the metadata of a log of these rounds say."""
-    return {
-      **self.claim,
-      keys.VERSION_KEY: str(keys.LOG_VERSION),
-      keys.NUM_ROUNDS_KEY: str(self.num_rounds),
-      keys.CHAIN_KEY: self.head.hex(),
-      keys.RUN_KEY: self.run.hex(),
-    }
-
-
-def read(
-  path: str | os.PathLike[str], database: sqlite3.Connection, record: mark.Record | None
-) -> State:
-  """Returns the state of a ledger.
-
-  Args:
-    path: names the ledger in messages.
-    record: what its mark says; None without one.
-
-  Raises:
-    LogError: for a ledger that is damaged, and one that disagrees with the mark.
-    LostStateError: for one with rounds, but without a mark.
-    sqlite3.Error: for what is no database, or a damaged one.
-  """
-  path, marked = os.fspath(path), mark_of(path).name
-  claim, run = _claim_of(path, database)
-  if record and record.run != run:
-    raise refusals.LogError(f'{path}: is of another run than {marked} beside it; put its own back')
-  t, first, head, kinds = -1, 0, START, set[str]()
-  rows = database.execute(
-    'SELECT round, first, second, num_devices, kind, ids, chain FROM rounds ORDER BY round'
-  )
-  for due, row in enumerate(rows):
-    t, first, _, num_devices, kind, text, chain = row
-    if tuple(map(type, row)) != (int, int, int, int, str, str, bytes) or (
-      (t, num_devices) != (due, text.count('\n') + 1 if text else 0)
-      or _chained(head, t, kind, text) != chain
-    ):
-      raise refusals.LogError(f'{path}: round {due} is damaged; put a copy back')
-    kinds |= {kind} if text else set()
-    if record and t + 1 == record.num_rounds and chain != record.head:
-      raise refusals.LogError(f'{path}: has other rounds than {marked} says; put its own back')
-    head = chain
-  if record is None and t >= 0:
-    raise mark.LostStateError(
-      f'{path}: {marked}, which says how many rounds it must have, is gone or empty; put it beside'
-    )
-  if record and t + 1 < record.num_rounds:
-    raise refusals.LogError(
-      f'{path}: has {t + 1} rounds, and {marked} says that {record.num_rounds} were begun: put the'
-      f' newest back, with its {os.path.basename(path)}{WAL} if there is one'
-    )
-  return State(claim, run, t + 1, head, frozenset(kinds), first)
-
-
-def check_same(
-  log: str | os.PathLike[str],
-  stated: Mapping[str, str] | Mapping[bytes, bytes],
-  path: str | os.PathLike[str],
-  metadata: Mapping[str, str],
-) -> None:
-  """Raises LogError unless a Parquet log states run, rounds and digest of its ledger or mark."""
-  texts = {os.fsdecode(key): os.fsdecode(value) for key, value in stated.items()}
-  for key in (keys.RUN_KEY, keys.NUM_ROUNDS_KEY, keys.CHAIN_KEY):
-    if texts.get(key) != metadata[key]:
-      raise refusals.LogError(
-        f'{log}: is another log than {os.path.basename(path)} beside it ({key}):'
-        ' put the newest of both back, or move the one that is not of this run away'
-      )
-
-
-def _claim_row(claim: Mapping[str, str], run: bytes) -> tuple[str, bytes, str]:
-  text = json.dumps(claim, sort_keys=True)
-  return text, run, hashlib.sha256(run + text.encode()).hexdigest()
-
-
-def _claim_of(path: str, database: sqlite3.Connection) -> tuple[dict[str, str], bytes]:
-  """Returns the claim of a ledger, as metadata, and the identity of its run."""
-  rows = database.execute('SELECT metadata, run, sha256 FROM claim').fetchall()
-  if len(rows) == 1 and tuple(map(type, rows[0])) == (str, bytes, str):
-    text, run, digest = rows[0]
-    if hashlib.sha256(run + text.encode()).hexdigest() == digest:
-      return json.loads(text), run
-  raise refusals.LogError(f'{path}: its claim is damaged; put a copy back')
-
-
-@contextlib.contextmanager
-def _in_one_line(path: pathlib.Path) -> Iterator[None]:
-  """Raises SQLite's errors as those of the file: OSError, or LogError for a damaged one."""
-  try:
-    yield
-  except sqlite3.Error as error:
-    if isinstance(error, sqlite3.OperationalError) and not str(error).startswith(_DAMAGED):
-      number = errno.ENOSPC if 'full' in str(error) else errno.EIO
-      raise OSError(number, str(error), str(path)) from error
-    raise refusals.LogError(f'{path}: is no ledger, or damaged: {error}') from error

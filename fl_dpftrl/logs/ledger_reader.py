@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from fl_dpftrl.files import mark
-from fl_dpftrl.logs import ledger, refusals
+from fl_dpftrl.logs import ledger, ledger_format, refusals
 
 _BATCH_ROWS = 1 << 18
 _TRIES = 20
@@ -35,15 +35,17 @@ class Reader:
     self._num_rounds = num_rounds
     self._database, record = _image(path)
     try:
-      state = ledger.read(path, self._database, record)
+      state = ledger_format.read(path, self._database, record)
     except sqlite3.Error as error:
       raise refusals.LogError(f'{path}: is no ledger, or damaged: {error}') from error
     if not state.num_rounds:
       raise refusals.LogError(f'{path}: has no round yet')
     self.metadata = state.metadata()
-    id_type = {(): pa.null(), (ledger.NUMBERS,): pa.int64(), (ledger.TEXT,): pa.large_string()}[
-      tuple(state.kinds)
-    ]
+    id_type = {
+      (): pa.null(),
+      (ledger_format.NUMBERS,): pa.int64(),
+      (ledger_format.TEXT,): pa.large_string(),
+    }[tuple(state.kinds)]
     self.schema = pa.schema([('round', pa.int64()), ('device_id', id_type)])
 
   def tables(self) -> Iterator[pa.Table]:
@@ -53,7 +55,7 @@ class Reader:
       query += f' AND round < {self._num_rounds:d}'
     kept, rows = list[pa.Table](), 0
     for t, kind, text in self._database.execute(query):
-      ids = ledger.ids_of(kind, text)
+      ids = ledger_format.ids_of(kind, text)
       kept.append(pa.table({'round': np.full(len(ids), t, np.int64), 'device_id': ids}))
       rows += len(ids)
       if rows >= _BATCH_ROWS:
@@ -70,10 +72,10 @@ def _image(path: str) -> tuple[sqlite3.Connection, mark.Record | None]:
   real = os.path.realpath(path)  # Beside which SQLite has its own files.
   record = None
   with contextlib.suppress(FileNotFoundError):
-    record = mark.read(ledger.mark_of(real))
-  if os.path.exists(real + ledger.JOURNAL):
+    record = mark.read(ledger_format.mark_of(real))
+  if os.path.exists(real + ledger_format.JOURNAL):
     raise refusals.LogError(
-      f'{path}: has a {ledger.JOURNAL} file beside it, which another program left; let the run open it'
+      f'{path}: has a {ledger_format.JOURNAL} file of another program beside it; open the run first'
     )
   database = sqlite3.connect(':memory:', check_same_thread=False)
   database.deserialize(_together(path, *_contents(path, real)))
@@ -86,7 +88,7 @@ def _contents(path: str, real: str) -> tuple[bytes, bytes]:
     before, log = _state(real), b''
     with open(real, 'rb') as file:
       content = file.read()
-    with contextlib.suppress(FileNotFoundError), open(real + ledger.WAL, 'rb') as file:
+    with contextlib.suppress(FileNotFoundError), open(real + ledger_format.WAL, 'rb') as file:
       log = file.read()
     if _state(real) == before:
       return content, log
@@ -96,7 +98,7 @@ def _contents(path: str, real: str) -> tuple[bytes, bytes]:
 
 def _state(path: str) -> tuple[object, ...]:
   state, header = os.stat(path), b''
-  with contextlib.suppress(FileNotFoundError), open(path + ledger.WAL, 'rb') as file:
+  with contextlib.suppress(FileNotFoundError), open(path + ledger_format.WAL, 'rb') as file:
     header = file.read(_HEADER.size)  # Changes when it is begun anew.
   return state.st_ino, state.st_size, state.st_mtime_ns, header
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from fl_dpftrl.files import mark, paths
 from fl_dpftrl.logs import chain as chain_lib
-from fl_dpftrl.logs import keys, ledger, ledger_reader, limits, refusals
+from fl_dpftrl.logs import keys, ledger_format, ledger_reader, limits, refusals
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import reader as reader_lib
 from fl_dpftrl.text import messages
@@ -170,7 +170,7 @@ def find(names: Sequence[Path]) -> list[str]:
   for name in names:
     path = os.fspath(name)
     paths.local(path)
-    written = str(ledger.path_of(path)) if path.endswith(_PARQUET) else path
+    written = str(ledger_format.path_of(path)) if path.endswith(_PARQUET) else path
     if os.path.isfile(path):
       matches = [path]
     elif os.path.isdir(path):
@@ -199,7 +199,7 @@ def _matches(pattern: str) -> list[str]:
     return []
   patterns = [end]
   if end.endswith(_PARQUET):
-    patterns.append(str(ledger.path_of(end)))
+    patterns.append(str(ledger_format.path_of(end)))
   matches = [m for p in patterns for m in glob.glob(_joined(literal, p), recursive=True)]
   return sorted(m for m in matches if os.path.isfile(m) and not _is_closed(m))
 
@@ -210,8 +210,9 @@ def _joined(literal: pathlib.Path, pattern: str) -> str:
 
 def _is_closed(path: str) -> bool:
   """Returns whether a path is a ledger that a log was written from, or a mark."""
-  return path.endswith(ledger.MARK_SUFFIX) or (
-    path.endswith(ledger.SUFFIX) and os.path.exists(path.removesuffix(ledger.SUFFIX) + _PARQUET)
+  return path.endswith(ledger_format.MARK_SUFFIX) or (
+    path.endswith(ledger_format.SUFFIX)
+    and os.path.exists(path.removesuffix(ledger_format.SUFFIX) + _PARQUET)
   )
 
 
@@ -219,7 +220,7 @@ def _in_folder(folder: str) -> list[str]:
   files: list[str] = []
   for name in sorted(n for n in os.listdir(folder) if not n.startswith(('.', '_'))):
     path = os.path.join(folder, name)
-    if _is_closed(path) or name.endswith(ledger.SIDES):
+    if _is_closed(path) or name.endswith(ledger_format.SIDES):
       continue
     if os.path.isdir(path) and '=' in name:  # KEY=VALUE, a column and its value.
       files += _in_folder(path)
@@ -239,7 +240,7 @@ def _open(path: str, layout: layout_lib.Layout, *, held: bool = True) -> Shard:
   source = reader_lib.Source(path, held=held, layout=layout)
   schema = reader_lib.schema(source)
   metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
-  if suffix in (_PARQUET, ledger.SUFFIX):
+  if suffix in (_PARQUET, ledger_format.SUFFIX):
     _check_beside(path, metadata)
   return Shard(
     path,
@@ -248,24 +249,24 @@ def _open(path: str, layout: layout_lib.Layout, *, held: bool = True) -> Shard:
     schema.field('device_id').type,
     lambda num_rounds=None: reader_lib.tables(source, num_rounds),
     lambda: reader_lib.last_round(source),
-    source.sha256 if suffix != ledger.SUFFIX else lambda: metadata[keys.CHAIN_KEY],
+    source.sha256 if suffix != ledger_format.SUFFIX else lambda: metadata[keys.CHAIN_KEY],
   )
 
 
 def _check_beside(path: str, metadata: Mapping[str, str]) -> None:
   """Raises LogError unless the Parquet file, ledger and mark of a run are of the same rounds."""
   real = os.path.realpath(path)
-  written, marked = ledger.path_of(real), ledger.mark_of(real)
+  written, marked = ledger_format.path_of(real), ledger_format.mark_of(real)
   parquet = written.with_suffix(_PARQUET)
-  if path.endswith(ledger.SUFFIX):
+  if path.endswith(ledger_format.SUFFIX):
     if parquet.exists():
       stated = reader_lib.schema(reader_lib.Source(str(parquet))).metadata or {}
-      ledger.check_same(parquet, stated, path, metadata)
+      ledger_format.check_same(parquet, stated, path, metadata)
   elif written.exists():
-    ledger.check_same(path, metadata, written, ledger_reader.Reader(str(written)).metadata)
+    ledger_format.check_same(path, metadata, written, ledger_reader.Reader(str(written)).metadata)
   elif marked.exists() and (record := mark.read(marked)):
-    state = ledger.State({}, record.run, record.num_rounds, record.head)
-    ledger.check_same(path, metadata, marked, state.metadata())
+    state = ledger_format.State({}, record.run, record.num_rounds, record.head)
+    ledger_format.check_same(path, metadata, marked, state.metadata())
 
 
 def _stated_rounds(path: str, metadata: Mapping[str, str]) -> int | None:

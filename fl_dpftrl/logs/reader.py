@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fl_dpftrl.logs import layout as layout_lib
-from fl_dpftrl.logs import ledger, ledger_reader, limits, lines, parquet, refusals, rows
+from fl_dpftrl.logs import ledger_format, ledger_reader, limits, lines, parquet, refusals, rows
 
 _BUFFER = 1 << 20
 
@@ -44,7 +44,7 @@ _PARQUET, _GZIP = '.parquet', '.gz'
 FORMATS = (_PARQUET, *_LINES)
 """Endings of the names of logs, besides those that are packed or still written."""
 
-SUFFIXES = (*FORMATS, *(suffix + _GZIP for suffix in _LINES), ledger.SUFFIX)
+SUFFIXES = (*FORMATS, *(suffix + _GZIP for suffix in _LINES), ledger_format.SUFFIX)
 """Endings of the names of logs."""
 
 
@@ -65,7 +65,7 @@ class Source:
   def __init__(self, path: str, *, held: bool = True, layout: layout_lib.Layout = layout_lib.PLAIN):
     """Opens the file; one that is not held is opened for each use, and must be the same."""
     self.path, self.layout = path, layout
-    if path.endswith(ledger.SUFFIX):  # A writer in this process would lose its locks.
+    if path.endswith(ledger_format.SUFFIX):  # A writer in this process would lose its locks.
       return
     descriptor = self._open()
     self.size = os.fstat(descriptor).st_size
@@ -203,7 +203,7 @@ def _opened(source: Source, num_rounds: int | None = None) -> Iterator[_Reader]:
   path = source.path
   limits.grant_time()
   try:
-    if path.endswith(ledger.SUFFIX):
+    if path.endswith(ledger_format.SUFFIX):
       yield ledger_reader.Reader(path, num_rounds)
       return
     with source.opened() as descriptor:

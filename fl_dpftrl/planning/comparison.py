@@ -167,8 +167,15 @@ def run(
       except candidates_lib.UNSUPPORTED as e:
         skipped.append(candidates_lib.Skipped(candidate.label, candidates_lib.reason(e), schema))
         continue
-      found = {'file': file, 'seconds': seconds, 'guarantee': guarantee}
-      entries.append(Entry(candidate=candidate, report_goal=report_goal, **found))
+      entries.append(
+        Entry(
+          candidate=candidate,
+          report_goal=report_goal,
+          file=file,
+          seconds=seconds,
+          guarantee=guarantee,
+        )
+      )
       show(entries[-1])
   return Comparison(tuple(entries), tuple(skipped))
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from fl_dpftrl.files import durable, json_files, paths
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import layout as layout_lib
-from fl_dpftrl.logs import ledger, reader, refusals
+from fl_dpftrl.logs import ledger_format, reader, refusals
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.replaying import replay as replay_lib
 from fl_dpftrl.replaying import runs as runs_lib
@@ -225,7 +225,7 @@ def check_run(run: runs_lib.Run) -> None:
   if run.from_counts:
     raise ValueError('evidence holds the log of a run, and counts were given in its place')
   for shard in run.log.shards:
-    if shard.path.endswith(ledger.SUFFIX):
+    if shard.path.endswith(ledger_format.SUFFIX):
       raise ValueError(f'{shard.path}: close the log first, which makes a Parquet file of it')
     folders = layout_lib.partitions(os.path.abspath(shard.path))
     if {run.log.layout.round, run.log.layout.device_id} & folders.keys():

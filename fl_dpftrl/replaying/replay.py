@@ -132,8 +132,9 @@ def _whole(run: runs_lib.Run, devices: counts.DeviceCounts) -> counts.RunCounts:
     raise refusals.LogError(
       f'{first.path}: the log has no rows, and does not say itself how many rounds there were'
     )
-  numbers = {'num_rounds': run.log.num_rounds, 'first_round': run.log.layout.first_round}
-  return counts.RunCounts(**numbers, **vars(devices))
+  return counts.RunCounts(
+    num_rounds=run.log.num_rounds, first_round=run.log.layout.first_round, **vars(devices)
+  )
 
 
 def _violations(

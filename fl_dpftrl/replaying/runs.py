@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files, paths
 from fl_dpftrl.logs import claim as claim_lib
-from fl_dpftrl.logs import keys, layout, ledger, refusals
+from fl_dpftrl.logs import keys, layout, ledger_format, refusals
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
@@ -162,9 +162,13 @@ def open_folder(
   if not folder.is_dir():
     raise ValueError(f'{messages.quoted(str(folder))} is no folder of a run')
   names = set(os.listdir(folder))
-  if ledger.path_of(ledger.NAME).name in names:  # Of a log, or of one that is not closed yet.
-    names.add(ledger.NAME)
-  names = {name for name in names if not name.endswith((ledger.SUFFIX, *ledger.SIDES))}
+  if (
+    ledger_format.path_of(ledger_format.NAME).name in names
+  ):  # Of a log, or of one that is not closed yet.
+    names.add(ledger_format.NAME)
+  names = {
+    name for name in names if not name.endswith((ledger_format.SUFFIX, *ledger_format.SIDES))
+  }
   logs = sorted(name for name in names if name.startswith(_LOG))
   if len(logs) != 1:
     raise ValueError(f'{folder} must hold one log, {_LOG}parquet, and has {len(logs)}')

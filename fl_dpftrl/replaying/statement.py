@@ -233,8 +233,8 @@ class Statement:
   @property
   def observed(self) -> guarantee_lib.Guarantee | None:
     """Loss for the patterns that occurred."""
-    found = self.part('observed')
-    return found and found.guarantee
+    part = self.part('observed')
+    return None if part is None else part.guarantee
 
   @property
   def declared(self) -> Part | None:

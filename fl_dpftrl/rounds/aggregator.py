@@ -15,7 +15,7 @@ from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.files import durable, paths
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ids as ids_lib
-from fl_dpftrl.logs import ledger
+from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.noise import units
 from fl_dpftrl.participation import schemas
@@ -130,7 +130,7 @@ class PrivateAggregator:
     mode = 0o777 if self.sampling is None else 0o700
     self.folder.mkdir(mode, parents=True, exist_ok=True)
     spent = delta if max_epsilon is not None else None
-    self._guard = guard.Guard(claim, spent, max_epsilon, log=self.folder / ledger.NAME)
+    self._guard = guard.Guard(claim, spent, max_epsilon, log=self.folder / ledger_format.NAME)
     try:
       self._rows = noise_rows.NoiseRows(
         strategy,
@@ -264,8 +264,8 @@ class PrivateAggregator:
       raise ValueError(f'there is no ε: {claim.void_reason}')
     delta = self._delta(delta)
     with self._lock:
-      if claim.sampling is None:
-        return claim.guarantee(self._begun().gate.seen.schema, delta)
+      if claim.sampling is None and (gate := self._begun().gate):
+        return claim.guarantee(gate.seen.schema, delta)
       part = self.statement(delta).parts[-1]
     if not part.holds:
       raise ValueError('there is no ε: the log contradicts the sampling')

@@ -238,7 +238,7 @@ class NoiseRows:
     if not secret.exists():
       self._folder.chmod(0o700)
       self._mark = self._mark or mark.MarkFile(marked)
-      if self._mark.num_rounds or self._mark.record and any(self._mark.record.seed_file):
+      if self._mark.num_rounds or (self._mark.record and any(self._mark.record.seed_file)):
         raise mark.LostStateError(
           f'{secret} is gone, and its noise cannot go on; name another folder'
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.families import base, identity
 from fl_dpftrl.files import durable, json_files
-from fl_dpftrl.logs import ledger
+from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.replaying import replay, runs
 from fl_dpftrl.rounds import aggregator as aggregator_lib
 from fl_dpftrl.strategies import files
@@ -183,7 +183,7 @@ class Cell:
   def _proved(self) -> dict[str, Any]:
     """Returns what the log of `private_aggregator` proves; nothing of a run that did without."""
     folder = self.folder / ROUNDS_NAME
-    strategy, log = folder / files.NAME, folder / ledger.NAME
+    strategy, log = folder / files.NAME, folder / ledger_format.NAME
     if not strategy.exists():
       return {}
     if not log.exists():

@@ -7,9 +7,28 @@ import sys
 _HANDLER = 'fl_dpftrl.spelled'
 # What stands for a character that an encoding lacks; others are escaped.
 _SPELLED = {
-  **{'ε': 'epsilon', 'δ': 'delta', 'μ': 'mu', 'ρ': 'rho', 'σ': 'sigma', 'θ': 'theta', 'β': 'beta'},
-  **{'−': '-', '≤': '<=', '≥': '>=', '…': '...', '×': 'x', '·': '*', '±': '+-', '∞': 'inf'},
-  **{'²': '^2', 'ᵀ': '^T', '√': 'sqrt', 'Σ': 'sum', '‖': '||', 'λ': 'lambda', 'ω': 'omega'},
+  'ε': 'epsilon',
+  'δ': 'delta',
+  'μ': 'mu',
+  'ρ': 'rho',
+  'σ': 'sigma',
+  'θ': 'theta',
+  'β': 'beta',
+  '−': '-',
+  '≤': '<=',
+  '≥': '>=',
+  '…': '...',
+  '×': 'x',
+  '·': '*',
+  '±': '+-',
+  '∞': 'inf',
+  '²': '^2',
+  'ᵀ': '^T',
+  '√': 'sqrt',
+  'Σ': 'sum',
+  '‖': '||',
+  'λ': 'lambda',
+  'ω': 'omega',
 }
 
 
@@ -23,7 +42,7 @@ def prepare() -> None:
   codecs.register_error(_HANDLER, _spelled)
   for number, name in enumerate(('stdout', 'stderr'), 1):
     if getattr(sys, name) is None:
-      setattr(sys, name, open(number, 'w', encoding='utf-8', closefd=False))
+      setattr(sys, name, open(number, 'w', encoding='utf-8', closefd=False))  # noqa: SIM115
     getattr(sys, name).reconfigure(errors=_HANDLER)
 
 

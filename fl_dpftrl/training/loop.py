@@ -17,6 +17,7 @@ from fl_dpftrl.aggregators import factory
 from fl_dpftrl.files import durable, mark
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ledger as ledger_lib
+from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.training import checkpoints
 from fl_dpftrl.training import process as process_lib
@@ -107,7 +108,7 @@ def run(
     durable.remove_leftovers(training.folder)
     initial = training.process.initialize()
     stored = checkpoints.CheckpointFolder(stored_in, initial)
-    with ledger_lib.LogWriter(training.folder / ledger_lib.NAME, training.claim) as log:
+    with ledger_lib.LogWriter(training.folder / ledger_format.NAME, training.claim) as log:
       training.claim.save(training.folder, log.run, begun=log.num_rounds > 0)
       opened = dataclasses.replace(training, log=log)
       return _run(opened, log, stored, initial, observers, published)

@@ -11,7 +11,7 @@ import pytest
 from absl.testing import flagsaver
 
 from experiments.stackoverflow import train
-from fl_dpftrl.logs import ledger as ledger_lib
+from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.training import loop
 from tests.experiments import starts
 
@@ -117,5 +117,5 @@ def assert_same_run(folder: pathlib.Path, expected: pathlib.Path) -> None:
   for own, other in zip(state(folder), state(expected), strict=True):
     np.testing.assert_array_equal(own, other)
   assert table(folder) == table(expected)
-  for name in (ledger_lib.NAME, 'model.npz', 'privacy.json'):
+  for name in (ledger_format.NAME, 'model.npz', 'privacy.json'):
     assert (folder / name).read_bytes() == (expected / name).read_bytes()

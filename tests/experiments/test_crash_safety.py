@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from fl_dpftrl.logs import ledger as ledger_lib
+from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.logs import log as log_lib
 from tests.experiments import runs
 
@@ -56,7 +56,7 @@ def test_killed_at_twenty_random_moments(undisturbed, tmp_path):
     while done < runs.NUM_ROUNDS and kills < 20:
       process = runs.start(folder, pause_at=('cohort logged', done))
       kills += killed_after(process, draws.uniform(0.0, 0.15)) == -signal.SIGKILL
-      done = log_lib.read_log(folder / ledger_lib.NAME).num_rounds
+      done = log_lib.read_log(folder / ledger_format.NAME).num_rounds
     runs.finish(folder)
     assert_lost(folder, undisturbed.folder, burnt(folder))
     if kills == 20:
@@ -75,7 +75,7 @@ def assert_lost(folder, undisturbed, lost):
   assert own[1] == runs.NUM_ROUNDS and (compared == 2 or own[3] != 0)
   for mine, theirs in zip(own[:compared], other):
     np.testing.assert_array_equal(mine, theirs)
-  logs = [(f / ledger_lib.NAME).read_bytes() for f in (folder, undisturbed)]
+  logs = [(f / ledger_format.NAME).read_bytes() for f in (folder, undisturbed)]
   assert logs[0] == logs[1]
   statement, expected = (runs.read(f, 'privacy.json') for f in (folder, undisturbed))
   assert statement['num_rounds'] == runs.NUM_ROUNDS

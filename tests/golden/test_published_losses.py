@@ -42,7 +42,8 @@ def test_losses(row):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('row, sizes', [
-  ('`identity`', [None]), ('`tree_online`', [None]), ('`tree_full`', [None]), ('`lambda_cgd`', [None]),
+  ('`identity`', [None]), ('`tree_online`', [None]), ('`tree_full`', [None]),
+  ('`lambda_cgd`', [None]),
   ('`banded_inverse`', [8]), ('`banded_inverse_sqrt`', [8]), ('`banded_sqrt`', [None]),
   ('`banded_inverse` with 2, 8 and 32', [2, 8, 32]), ('`blt` with', [1, 2, 4]),
 ])  # fmt: skip

@@ -21,7 +21,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.accounting import arithmetic
-from fl_dpftrl.logs import keys, ledger, refusals, schema
+from fl_dpftrl.logs import keys, ledger, ledger_format, refusals, schema
 from fl_dpftrl.logs import log as log_lib
 from tests.logs import files
 
@@ -89,7 +89,7 @@ def test_a_closed_log_is_continued_from_its_ledger(tmp_path):
     refusals.LogError, match='another log than log.ledger.*put the newest of both back'
   ):
     opened(path)
-  ledger.path_of(path).unlink()
+  ledger_format.path_of(path).unlink()
   with pytest.raises(refusals.LogError, match='its log.ledger is gone'):
     opened(path)
 
@@ -111,7 +111,7 @@ def test_readers_leave_the_locks_of_a_writer_in_their_process(tmp_path, monkeypa
   monkeypatch.setattr(fcntl, 'flock', fcntl.lockf)
   path = tmp_path / 'log.parquet'
   log = write(path)
-  assert files.rows(path) == files.rows(ledger.path_of(path)) == ROWS
+  assert files.rows(path) == files.rows(ledger_format.path_of(path)) == ROWS
   other = f"""
 import fcntl, sqlite3, sys
 import fl_dpftrl as dpftrl
@@ -121,7 +121,8 @@ try:
 except ValueError as error:
   assert 'in use' in str(error)
 try:
-  sqlite3.connect({str(ledger.path_of(path))!r}, timeout=0).execute('SELECT * FROM rounds').fetchall()
+  file = {str(ledger_format.path_of(path))!r}
+  sqlite3.connect(file, timeout=0).execute('SELECT * FROM rounds').fetchall()
 except sqlite3.OperationalError as error:
   sys.exit(7 if 'locked' in str(error) else str(error))"""
   assert subprocess.run([sys.executable, '-c', other], check=False).returncode == 7
@@ -176,7 +177,7 @@ def test_digests_are_chained_as_documented(tmp_path, cohorts):
 
 def refused(path, words):
   """Asserts that neither a reader nor a writer takes a log, or the ledger."""
-  for name in {path, ledger.path_of(path)}:
+  for name in {path, ledger_format.path_of(path)}:
     if name.exists() or name == path:
       with pytest.raises(ValueError, match=words) as raised:
         log_lib.read_log(name)
@@ -218,7 +219,7 @@ def test_a_damaged_write_ahead_log_is_no_absence_of_rounds(tmp_path, reserve):
     log.reserve(t, [[f'{t + i}', 'a'] for i in range(reserve)], 100)
   rows = files.rows(path)
   kept = copied(path, tmp_path / 'kept', *WHOLE)
-  content = pathlib.Path(f'{ledger.path_of(kept)}-wal').read_bytes()
+  content = pathlib.Path(f'{ledger_format.path_of(kept)}-wal').read_bytes()
   rng = np.random.default_rng(3)
   changes = [b'', content[: len(content) // 2], *(content[:n] for n in (1, 31, 32, 4000))]
   changes += [content[:-1], content[: -4096 - 24]]
@@ -229,7 +230,7 @@ def test_a_damaged_write_ahead_log_is_no_absence_of_rounds(tmp_path, reserve):
   refusals_seen = 0
   for change in changes:
     copy = copied(kept, tmp_path / 'copy', *WHOLE)
-    pathlib.Path(f'{ledger.path_of(copy)}-wal').write_bytes(change)
+    pathlib.Path(f'{ledger_format.path_of(copy)}-wal').write_bytes(change)
     try:
       assert files.rows(copy) == rows
     except refusals.LogError as error:
@@ -250,15 +251,15 @@ def test_an_older_log_beside_a_newer_ledger_is_refused(tmp_path):
   with opened(path) as log:
     log.append(4, ['z'], 500)
     path.write_bytes(old)
-    for name in (path, ledger.path_of(path), tmp_path):
+    for name in (path, ledger_format.path_of(path), tmp_path):
       with pytest.raises(refusals.LogError, match='put the newest of both back'):
         log_lib.read_log(name)
   for _ in range(2):
     refused(path, 'put the newest of both back')
-  ledger.path_of(path).unlink()  # The mark says the same.
+  ledger_format.path_of(path).unlink()  # The mark says the same.
   with pytest.raises(refusals.LogError, match='another log than log.mark beside it'):
     log_lib.read_log(path)
-  ledger.mark_of(path).unlink()
+  ledger_format.mark_of(path).unlink()
   assert files.rows(path) == ROWS  # A log that was sent alone.
 
 
@@ -283,26 +284,26 @@ def test_a_ledger_or_mark_of_another_run_is_refused(tmp_path):
 def test_a_mark_that_is_gone_damaged_or_older_is_told(tmp_path):
   path = tmp_path / 'log.parquet'
   write(path, COHORTS[:1]).close()
-  old = ledger.mark_of(path).read_bytes()
+  old = ledger_format.mark_of(path).read_bytes()
   with opened(path) as log:
     for t in range(1, 4):
       log.append(t, COHORTS[t], 100 + t)
   path.unlink()
-  content = ledger.mark_of(path).read_bytes()
+  content = ledger_format.mark_of(path).read_bytes()
   for change, words in (
     (None, 'which says how many rounds it must have, is gone'),
     (b'', 'which says how many rounds it must have, is gone or empty'),
     (b'x', 'log.mark is damaged, and only it says'),
     (bytes(len(content)), 'log.mark is damaged, and only it says'),
   ):
-    ledger.mark_of(path).unlink(missing_ok=True)
+    ledger_format.mark_of(path).unlink(missing_ok=True)
     if change is not None:
-      ledger.mark_of(path).write_bytes(change)
+      ledger_format.mark_of(path).write_bytes(change)
     refused(path, words)
-  ledger.mark_of(path).write_bytes(old)
+  ledger_format.mark_of(path).write_bytes(old)
   with pytest.raises(refusals.LogError, match='is older than log.ledger, by more than one write'):
     opened(path)
-  ledger.mark_of(path).write_bytes(content)
+  ledger_format.mark_of(path).write_bytes(content)
   assert opened(path).num_rounds == 4
 
 
@@ -391,7 +392,7 @@ def test_a_changed_round_or_claim_is_refused(tmp_path):
   ):
     write(path).close()
     path.unlink()
-    with sqlite3.connect(ledger.path_of(path)) as database:
+    with sqlite3.connect(ledger_format.path_of(path)) as database:
       database.execute(change)
     database.close()
     refused(path, 'is damaged; put a copy back')
@@ -404,7 +405,7 @@ def test_any_flipped_bit_is_refused_or_harmless(tmp_path):
   """Of a ledger, as the reader and the writer take it, and of the log that is written from it."""
   path = tmp_path / 'log.parquet'
   write(path).close()
-  parquet, own = path.read_bytes(), ledger.path_of(path)
+  parquet, own = path.read_bytes(), ledger_format.path_of(path)
   database, refused = own.read_bytes(), 0
   path.unlink()
   rng = np.random.default_rng(0)
@@ -455,8 +456,8 @@ def test_a_damaged_log_beside_its_ledger_is_refused_in_one_line(tmp_path, keep):
 @pytest.mark.parametrize('content', [b'', b'x', b'SQLite format 3\0' + bytes(500), bytes(5000)])
 def test_what_is_no_ledger_is_refused_in_one_line(tmp_path, content):
   path = tmp_path / 'log.parquet'
-  ledger.path_of(path).write_bytes(content)
-  assert 'log.ledger' in files.refusal(ledger.path_of(path))
+  ledger_format.path_of(path).write_bytes(content)
+  assert 'log.ledger' in files.refusal(ledger_format.path_of(path))
   if content:
     with pytest.raises(refusals.LogError, match='no ledger, or damaged'):
       opened(path)

@@ -19,7 +19,7 @@ from scipy import stats
 import fl_dpftrl as dpftrl
 from fl_dpftrl.amplification import sampling
 from fl_dpftrl.files import mark
-from fl_dpftrl.logs import ledger as ledger_lib
+from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.noise import normals
 from fl_dpftrl.noise import rows as rows_lib
@@ -603,7 +603,7 @@ def test_killed_at_any_moment_no_row_is_in_two_releases(tmp_path, seed):
     rows.append((row[:4] * (2.0**-34 / 2)).astype(np.float32).tolist())
   maker.close()
   assert [line[1:] for line in lines] == [rows[t] for t in rounds]
-  log = log_lib.read_log(folder / ledger_lib.NAME)
+  log = log_lib.read_log(folder / ledger_format.NAME)
   rows_of_log = pa.concat_tables(log.tables()).to_pylist()  # Rounds without a release count, too.
   logged = {(row['round'], row['device_id']) for row in rows_of_log}
   assert logged == {(t, 2 * t + i) for t in range(40) for i in range(2)}

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_dpftrl.logs import ledger as ledger_lib
+from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.simulation import cohorts, population, server
 from fl_dpftrl.training import loop
@@ -112,7 +112,7 @@ def kill_at(step: str, round_index: int):
 
 
 def log_rows(folder):
-  log = log_lib.read_log(folder / ledger_lib.NAME)
+  log = log_lib.read_log(folder / ledger_format.NAME)
   cohorts = [[] for _ in range(log.num_rounds)]
   for table in log.tables():
     for row in table.to_pylist():

@@ -5,6 +5,7 @@ import pytest
 
 from fl_dpftrl.files import mark
 from fl_dpftrl.logs import ledger as ledger_lib
+from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.training import loop
 from tests.training.small_runs import (
   NUM_ROUNDS,
@@ -183,11 +184,11 @@ def test_a_log_without_its_checkpoints_cannot_go_on(tmp_path):
 
 def test_checkpoints_without_their_log_cannot_go_on(tmp_path):
   run(tmp_path)
-  (tmp_path / ledger_lib.NAME).unlink()
-  ledger_lib.path_of(tmp_path / ledger_lib.NAME).unlink()
+  (tmp_path / ledger_format.NAME).unlink()
+  ledger_format.path_of(tmp_path / ledger_format.NAME).unlink()
   with pytest.raises(ValueError, match='as its participation.ledger is gone'):
     run(tmp_path)
-  ledger_lib.mark_of(tmp_path / ledger_lib.NAME).unlink()
+  ledger_format.mark_of(tmp_path / ledger_format.NAME).unlink()
   with pytest.raises(mark.LostStateError, match='has 0 rounds, but 6 were trained'):
     run(tmp_path)
 
@@ -195,7 +196,7 @@ def test_checkpoints_without_their_log_cannot_go_on(tmp_path):
 def test_a_log_of_other_cohorts_is_refused(tmp_path):
   with pytest.raises(Killed):
     run(tmp_path, on_step=kill_at('published', 1))
-  with ledger_lib.LogWriter(tmp_path / ledger_lib.NAME) as log:
+  with ledger_lib.LogWriter(tmp_path / ledger_format.NAME) as log:
     log.append(2, ['device-0'], 1767300000)
   with pytest.raises(mark.LostStateError, match='other devices'):
     run(tmp_path)

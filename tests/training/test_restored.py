@@ -7,8 +7,7 @@ import shutil
 import pytest
 
 from fl_dpftrl.files import mark
-from fl_dpftrl.logs import ledger as ledger_lib
-from fl_dpftrl.logs import refusals
+from fl_dpftrl.logs import ledger_format, refusals
 from fl_dpftrl.training import loop
 from tests.training import small_runs
 from tests.training.small_runs import NUM_ROUNDS, Killed
@@ -60,10 +59,13 @@ def put_back(run, *, checkpoints_too=True, log_too=False, mark_too=False):
     for path in (copy / name).glob('*.*'):
       shutil.copy(path, run.folder / name)
   if log_too:
-    for path in (run.folder / ledger_lib.NAME, ledger_lib.path_of(run.folder / ledger_lib.NAME)):
+    for path in (
+      run.folder / ledger_format.NAME,
+      ledger_format.path_of(run.folder / ledger_format.NAME),
+    ):
       shutil.copy(copy / path.name, path)
   if mark_too:
-    path = ledger_lib.mark_of(run.folder / ledger_lib.NAME)
+    path = ledger_format.mark_of(run.folder / ledger_format.NAME)
     shutil.copy(copy / path.name, path)
 
 

@@ -1,0 +1,221 @@
+"""The format of a ledger: its files, tables and digests, and the check of a whole one.
+
+A ledger is a database of SQLite. It has the claim of the run and its random identity, and a row for
+each round: a UTC second, the device ids in order, one a line, and the chained digest
+
+    H_t = SHA-256(H_{t−1} ‖ t ‖ kind ‖ ids), H_{−1} = SHA-256('fl_dpftrl.rounds'),
+
+with t as 8 bytes, little-endian, and kind `I` for whole numbers and `T` for text or no ids. Digest
+t fixes the cohorts of all rounds up to t.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import hashlib
+import json
+import os
+import pathlib
+import sqlite3
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fl_dpftrl.files import mark
+from fl_dpftrl.logs import keys, refusals
+
+NAME = 'participation.parquet'
+"""Name of the log in the folder of a run."""
+
+SUFFIX = '.ledger'
+"""Ends the name of a ledger, in place of the .parquet of its log."""
+
+START = hashlib.sha256(b'fl_dpftrl.rounds').digest()
+"""H_{−1}."""
+
+MARK_SUFFIX = '.mark'
+"""Ends the name of a mark, in place of the .parquet of its log."""
+
+TABLES = (
+  'CREATE TABLE claim (metadata TEXT NOT NULL, run BLOB NOT NULL, sha256 TEXT NOT NULL)',
+  # Rounds that were recorded together have the first of them.
+  'CREATE TABLE rounds (round INTEGER PRIMARY KEY, first INTEGER NOT NULL, second INTEGER NOT NULL,'
+  ' num_devices INTEGER NOT NULL, kind TEXT NOT NULL, ids TEXT NOT NULL, chain BLOB NOT NULL)',
+)
+INSERT_CLAIM = 'INSERT INTO claim VALUES (?, ?, ?)'
+NUMBERS, TEXT = 'I', 'T'
+"""Kinds of ids."""
+
+WAL, JOURNAL = '-wal', '-journal'
+SIDES = (*(SUFFIX + end for end in (WAL, JOURNAL)), MARK_SUFFIX)
+"""Ends of the names of files beside a ledger, which belong to it."""
+
+_LEAST_BYTES = 512  # of a database
+# How errors begin that SQLite calls operational, and that tell of damage.
+_DAMAGED = ('Could not decode', 'no such table', 'no such column')
+
+
+def path_of(log: str | os.PathLike[str]) -> pathlib.Path:
+  """Returns the path of the ledger of a log."""
+  return pathlib.Path(log).with_suffix(SUFFIX)
+
+
+def mark_of(log: str | os.PathLike[str]) -> pathlib.Path:
+  """Returns the path of the mark of a log or ledger."""
+  return pathlib.Path(log).with_suffix(MARK_SUFFIX)
+
+
+def chained(before: bytes, t: int, device_ids: pa.Array) -> bytes:
+  """Returns H_t from H_{t−1} and the device ids of round t, string or int64, in any order."""
+  return head_after(before, t, *stored(device_ids.take(pc.sort_indices(device_ids))))
+
+
+def head_after(before: bytes, t: int, kind: str, text: str) -> bytes:
+  return hashlib.sha256(before + t.to_bytes(8, 'little') + (kind + text).encode()).digest()
+
+
+def stored(ordered: pa.Array) -> tuple[str, str]:
+  """Returns the kind of ids and their text; no id holds the end of a line."""
+  numbers = pa.types.is_integer(ordered.type) and len(ordered)
+  whole = pa.ListArray.from_arrays([0, len(ordered)], ordered.cast(pa.string()))
+  return (NUMBERS if numbers else TEXT), pc.binary_join(whole, '\n')[0].as_py()
+
+
+def ids_of(kind: str, text: str) -> pa.Array:
+  """Returns the device ids of a row."""
+  if kind == NUMBERS:
+    return pa.array(np.array(text.split('\n'), np.int64))
+  return pa.array(text.split('\n') if text else [], pa.string())
+
+
+def connected(path: pathlib.Path) -> sqlite3.Connection:
+  """Opens a database in whole; a write-ahead log then needs no shared memory."""
+  if path.stat().st_size < _LEAST_BYTES:  # SQLite would begin it anew.
+    raise refusals.LogError(f'{path}: is no ledger, or damaged: it is cut short')
+  database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.0)
+  for setting in ('locking_mode=exclusive', 'trusted_schema=off', 'synchronous=full'):
+    database.execute(f'PRAGMA {setting}')
+  if database.execute('PRAGMA journal_mode=wal').fetchone() != ('wal',):
+    raise OSError(errno.ENOTSUP, 'no write-ahead log can be kept there', str(path))
+  return database
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+  """State of a ledger whose rounds were all checked.
+
+  Attributes:
+    claim: claim of the run, as metadata.
+    run: random identity of the run, 16 bytes.
+    num_rounds: rounds that were begun.
+    head: their chained digest, 32 bytes.
+    kinds: kinds of their ids.
+    last_commit: first of the rounds that were recorded last; 0 without any.
+  """
+
+  claim: dict[str, str]
+  run: bytes
+  num_rounds: int = 0
+  head: bytes = START
+  kinds: frozenset[str] = frozenset()
+  last_commit: int = 0
+
+  def metadata(self) -> dict[str, str]:
+    """Returns what the metadata of a log of these rounds say."""
+    return {
+      **self.claim,
+      keys.VERSION_KEY: str(keys.LOG_VERSION),
+      keys.NUM_ROUNDS_KEY: str(self.num_rounds),
+      keys.CHAIN_KEY: self.head.hex(),
+      keys.RUN_KEY: self.run.hex(),
+    }
+
+
+def read(
+  path: str | os.PathLike[str], database: sqlite3.Connection, record: mark.Record | None
+) -> State:
+  """Returns the state of a ledger.
+
+  Args:
+    path: names the ledger in messages.
+    record: what its mark says; None without one.
+
+  Raises:
+    LogError: for a ledger that is damaged, and one that disagrees with the mark.
+    LostStateError: for one with rounds, but without a mark.
+    sqlite3.Error: for what is no database, or a damaged one.
+  """
+  path, marked = os.fspath(path), mark_of(path).name
+  claim, run = _claim_of(path, database)
+  if record and record.run != run:
+    raise refusals.LogError(f'{path}: is of another run than {marked} beside it; put its own back')
+  t, first, head, kinds = -1, 0, START, set[str]()
+  rows = database.execute(
+    'SELECT round, first, second, num_devices, kind, ids, chain FROM rounds ORDER BY round'
+  )
+  for due, row in enumerate(rows):
+    t, first, _, num_devices, kind, text, chain = row
+    if tuple(map(type, row)) != (int, int, int, int, str, str, bytes) or (
+      (t, num_devices) != (due, text.count('\n') + 1 if text else 0)
+      or head_after(head, t, kind, text) != chain
+    ):
+      raise refusals.LogError(f'{path}: round {due} is damaged; put a copy back')
+    kinds |= {kind} if text else set()
+    if record and t + 1 == record.num_rounds and chain != record.head:
+      raise refusals.LogError(f'{path}: has other rounds than {marked} says; put its own back')
+    head = chain
+  if record is None and t >= 0:
+    raise mark.LostStateError(
+      f'{path}: {marked}, which says how many rounds it must have, is gone or empty; put it beside'
+    )
+  if record and t + 1 < record.num_rounds:
+    raise refusals.LogError(
+      f'{path}: has {t + 1} rounds, and {marked} says that {record.num_rounds} were begun: put the'
+      f' newest back, with its {os.path.basename(path)}{WAL} if there is one'
+    )
+  return State(claim, run, t + 1, head, frozenset(kinds), first)
+
+
+def check_same(
+  log: str | os.PathLike[str],
+  stated: Mapping[str, str] | Mapping[bytes, bytes],
+  path: str | os.PathLike[str],
+  metadata: Mapping[str, str],
+) -> None:
+  """Raises LogError unless a Parquet log states run, rounds and digest of its ledger or mark."""
+  texts = {os.fsdecode(key): os.fsdecode(value) for key, value in stated.items()}
+  for key in (keys.RUN_KEY, keys.NUM_ROUNDS_KEY, keys.CHAIN_KEY):
+    if texts.get(key) != metadata[key]:
+      raise refusals.LogError(
+        f'{log}: is another log than {os.path.basename(path)} beside it ({key}):'
+        ' put the newest of both back, or move the one that is not of this run away'
+      )
+
+
+def claim_row(claim: Mapping[str, str], run: bytes) -> tuple[str, bytes, str]:
+  text = json.dumps(claim, sort_keys=True)
+  return text, run, hashlib.sha256(run + text.encode()).hexdigest()
+
+
+def _claim_of(path: str, database: sqlite3.Connection) -> tuple[dict[str, str], bytes]:
+  """Returns the claim of a ledger, as metadata, and the identity of its run."""
+  rows = database.execute('SELECT metadata, run, sha256 FROM claim').fetchall()
+  if len(rows) == 1 and tuple(map(type, rows[0])) == (str, bytes, str):
+    text, run, digest = rows[0]
+    if hashlib.sha256(run + text.encode()).hexdigest() == digest:
+      return json.loads(text), run
+  raise refusals.LogError(f'{path}: its claim is damaged; put a copy back')
+
+
+@contextlib.contextmanager
+def in_one_line(path: pathlib.Path) -> Iterator[None]:
+  """Raises SQLite's errors as those of the file: OSError, or LogError for a damaged one."""
+  try:
+    yield
+  except sqlite3.Error as error:
+    if isinstance(error, sqlite3.OperationalError) and not str(error).startswith(_DAMAGED):
+      number = errno.ENOSPC if 'full' in str(error) else errno.EIO
+      raise OSError(number, str(error), str(path)) from error
+    raise refusals.LogError(f'{path}: is no ledger, or damaged: {error}') from error
