@@ -111,7 +111,11 @@ def _check_sensitivity(strategy: base.Strategy, matrix: np.ndarray) -> None:
   rounds, middle = np.arange(num_rounds), -(-num_rounds // 2)
   patterns = [rounds[:1], rounds[-1:], rounds[::middle]]
   if num_rounds <= _SMALL:
-    patterns = [rounds[[*c]] for k in range(num_rounds) for c in itertools.combinations(range(num_rounds), k + 1)]
+    patterns = [
+      rounds[[*c]]
+      for k in range(num_rounds)
+      for c in itertools.combinations(range(num_rounds), k + 1)
+    ]
   reached: dict[tuple[int, int], float] = {}
   for pattern in patterns:
     schema = int(np.diff(pattern).min(initial=num_rounds)), len(pattern)
