@@ -191,7 +191,7 @@ class Guard:
     """
     admitted = self.check(device_ids, at_most=at_most)
     if row is not None:
-      self._check_row(operator.index(row))
+      self._check_row(-1 if isinstance(row, bool) else operator.index(row))
     if self.claim.sampling is None and not len(admitted.column):
       warnings.warn(
         'a round admits no device: its row of noise is used up, and its mean would be noise alone;'

@@ -209,6 +209,8 @@ class Round:
       return
     if hasattr(device_id, 'item'):  # A number of NumPy, PyTorch or JAX.
       device_id = device_id.item()
+    if isinstance(device_id, bool):  # It counts as 1.
+      raise ValueError('device_id must be text or a whole number, got a bool')
     if self._waiting is None:
       self._admitted = frozenset(np.asarray(self.device_ids).tolist())
       self._waiting = set(self._admitted)
