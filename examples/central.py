@@ -165,7 +165,7 @@ def train(
     setting.strategy, template=flatten_util.ravel_pytree(weights)[0],
     noise_multiplier=setting.noise_multiplier, clip_norm=setting.clip_norm,
     report_goal=max(1, round(setting.scheme.batch_size)), folder=setting.folder,
-    sampling=setting.scheme, delta=setting.delta) as aggregator:  # fmt: skip
+    participation=setting.scheme, delta=setting.delta) as aggregator:  # fmt: skip
     seed = secret_seed(setting.folder / SEED_NAME, is_new=aggregator.next_round == 0)
     batches = partition.Partition(scheme=setting.scheme, seed=seed).rounds(aggregator.next_round)
     if not (path := setting.folder / MODEL_NAME).exists():

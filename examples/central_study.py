@@ -27,7 +27,7 @@ MECHANISMS = [
 
 def train(cell):
   """Trains a cell of the study by the trainer of `central.py`, in a folder of its own."""
-  data, scheme = central.text(), cell.sampling
+  data, scheme = central.text(), cell.participation
   shutil.rmtree(cell.folder, ignore_errors=True)  # Of a run that was interrupted.
   epsilons = []
 
@@ -68,7 +68,7 @@ def main(arguments=None) -> dpftrl.Study:
       mechanisms=MECHANISMS,
       epsilons=EPSILONS,
       server_learning_rates=RATES,
-      sampling=sampling.CyclicPoisson(
+      participation=sampling.CyclicPoisson(
         num_rounds=NUM_ROUNDS, num_examples=len(central.text()['train'].y), batch_size=BATCH_SIZE
       ),
       clip_norm=CLIP_NORM,

@@ -31,7 +31,7 @@ def main(grid, context):
   weights = np.zeros(20, np.float32)
   with dpftrl.PrivateAggregator(
     'blt-b100', template={'0': weights}, noise_multiplier=0.3, clip_norm=0.5, report_goal=3,
-    folder=stored.parent, schema=dpftrl.MinSep(num_rounds=12, min_sep=10), delta=1e-6,
+    folder=stored.parent, participation=dpftrl.MinSep(num_rounds=12, min_sep=10), delta=1e-6,
   ) as aggregator:  # fmt: skip
     if not stored.exists():
       aggregator.require_new()  # A run that has rounds has lost its model.

@@ -28,7 +28,7 @@ def main(folder: str) -> None:
   model = PyTorchModel(network, torch.optim.SGD, torch.optim.SGD(network.parameters(), lr=1.0))
   with dpftrl.PrivateAggregator(
     'blt-b100', template=dict(network.named_parameters()), noise_multiplier=2.0, clip_norm=0.3,
-    report_goal=20, folder=folder, schema=SCHEMA, delta=1e-6) as aggregator:  # fmt: skip
+    report_goal=20, folder=folder, participation=SCHEMA, delta=1e-6) as aggregator:  # fmt: skip
     if aggregator.next_round:
       model.load(stored)
     else:  # Before round 0, so that a run without one has lost it.

@@ -50,7 +50,7 @@ def main(folder: pathlib.Path) -> None:
   stored = folder / 'model.pt'
   with dpftrl.PrivateAggregator(
     'blt-b100', template=dict(model.named_parameters()), noise_multiplier=2.0, clip_norm=0.3,
-    report_goal=COHORT, folder=folder, schema=SCHEMA, max_epsilon=20.0, delta=1e-6,
+    report_goal=COHORT, folder=folder, participation=SCHEMA, max_epsilon=20.0, delta=1e-6,
   ) as aggregator:  # fmt: skip
     if not stored.exists():
       aggregator.require_new()  # A run that has rounds has lost its model.

@@ -56,7 +56,7 @@ def test_the_rule_is_still_where_the_quantile_is():
 
 
 RULE = dpftrl.AdaptiveClipping(0.25, target_quantile=0.75, rounds=7, clipped_count_stddev=30.0)
-CLAIM = dpftrl.Claim(strategy=STRATEGY, noise_multiplier=8.0, clip_norm=RULE, schema=SCHEMA)
+CLAIM = dpftrl.Claim(strategy=STRATEGY, noise_multiplier=8.0, clip_norm=RULE, participation=SCHEMA)
 
 
 @pytest.fixture(name='log')

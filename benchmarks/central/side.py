@@ -91,7 +91,7 @@ def aggregator_steps(case: cases.Case, folder: pathlib.Path, parts: Parts) -> It
     clip_norm=cases.CLIP_NORM,
     report_goal=cases.BATCH,
     folder=folder / 'run',
-    sampling=scheme,
+    participation=scheme,
     delta=DELTA,
   ) as aggregator:
     batches = partition.Partition(scheme=scheme, seed=0).rounds()

@@ -49,7 +49,7 @@ def log_alone(folder: pathlib.Path) -> Timed:
 def guarded(folder: pathlib.Path) -> Timed:
   """Returns what admits devices to a round, and what ends the guard's log."""
   schema = dpftrl.MinSep(num_rounds=ROUNDS, min_sep=100, max_participations=20)
-  claim = dpftrl.Claim(strategy='blt-b400', noise_multiplier=7.379, schema=schema)
+  claim = dpftrl.Claim(strategy='blt-b400', noise_multiplier=7.379, participation=schema)
   guard = dpftrl.Guard(claim, delta=1e-10, log=folder / 'log.parquet')
 
   def prepare(t: int) -> Callable[[], object]:

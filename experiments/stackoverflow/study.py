@@ -83,7 +83,7 @@ def design(content: Any) -> design_lib.Design:
   return design_lib.Design(
     **{**fields, 'flags': tuple(flags)},
     metric=metric,
-    schema=run.enforced_schema(hparams),
+    participation=run.enforced_schema(hparams),
     clip_norm=hparams.clip_norm,
     report_goal=hparams.report_goal,
     delta=hparams.delta,

@@ -186,7 +186,9 @@ def _finite(figure: float | None) -> float | None:
 
 def assumptions(schema: schemas.MinSep) -> tuple[str, ...]:
   """Returns the assumptions of a guarantee under this schema, in words."""
-  if schema.participations == 1:
+  if hasattr(schema, 'assumption'):
+    pattern = schema.assumption
+  elif schema.participations == 1:
     pattern = f'no device takes part twice in {schema.num_rounds} rounds'
   else:
     apart = 'exactly' if isinstance(schema, schemas.FixedSeparation) else 'at least'

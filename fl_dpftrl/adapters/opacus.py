@@ -143,7 +143,7 @@ def make_private(
   noise_multiplier = accountant.calibrate(strategy, schema, **target).noise_multiplier
   batches.aggregator = aggregator_lib.PrivateAggregator(
     strategy, template=trained, noise_multiplier=noise_multiplier, clip_norm=max_grad_norm,
-    report_goal=size, schema=schema, delta=delta, **arguments,
+    report_goal=size, participation=schema, delta=delta, **arguments,
   )  # fmt: skip
   kept = {name: getattr(data_loader, name) for name in ('num_workers', 'collate_fn', 'pin_memory')}
   loader = _Loader(data_loader.dataset, batch_sampler=batches, **kept)

@@ -19,7 +19,7 @@ from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.amplification import bins, sampled_gaussian
 from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.families import banded, banded_toeplitz, base, identity
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.participation import registry, schemas
 from fl_dpftrl.strategies import files
 
 _LESS = 1.0 - 1e-15  # more than what dividing and multiplying round
@@ -64,7 +64,7 @@ class AmplifiedGuarantee(guarantee_lib.Guarantee):
 
 def account(
   strategy: files.Given,
-  participation: schemas.MinSep | sampling_lib.Scheme,
+  participation: registry.Participation,
   *,
   noise_multiplier: float,
   delta: float | Sequence[float],
@@ -98,19 +98,18 @@ def account(
   """
   strategy = files.resolved(strategy, participation.num_rounds)
   gaussian.check_positive('noise_multiplier', noise_multiplier)
-  if isinstance(participation, sampling_lib.Shuffled):
-    participation = participation.schema
-  if isinstance(participation, schemas.MinSep):
+  if not participation.is_secret:
+    schema = participation.schema
     if method:
       raise ValueError(f'{next(iter(method))} is for secret bins')
     adjacency_lib.check(adjacency, group_size)
     rounding = arithmetic.Rounding()
     if num_coordinates is not None:
       schemas.positive_integer('num_coordinates', num_coordinates)
-      rounding = arithmetic.rounding([(strategy, participation.num_rounds)], num_coordinates)
-    about = guarantee_lib.assumptions(participation)
+      rounding = arithmetic.rounding([(strategy, schema.num_rounds)], num_coordinates)
+    about = guarantee_lib.assumptions(schema)
     return guarantee_lib.Guarantee.of(
-      sensitivity_lib.sensitivity(strategy, participation),
+      sensitivity_lib.sensitivity(strategy, schema),
       noise_multiplier=noise_multiplier,
       delta=delta,
       adjacency=adjacency,
@@ -118,14 +117,15 @@ def account(
       rounding=rounding,
       assumptions=about + adjacency_lib.assumptions(adjacency, group_size),
     )
-  check_alone(participation, group_size, num_coordinates)
+  scheme: Any = participation
+  check_alone(scheme, group_size, num_coordinates)
   return proven(
     strategy,
-    participation,
+    scheme,
     noise_multiplier=noise_multiplier,
     deltas=guarantee_lib.deltas(delta),
     adjacency=adjacency,
-    assumptions=(*assumptions(participation), participation.relation(adjacency)[2]),
+    assumptions=(*assumptions(scheme), scheme.relation(adjacency)[2]),
     **method,
   )
 
@@ -149,7 +149,7 @@ def check_alone(
   scheme: sampling_lib.Sampled, group_size: int, num_coordinates: int | None = None
 ) -> None:
   """Raises ValueError for a group, and for releases in whole numbers."""
-  refused = f'is refused with participation that is drawn by {sampling_lib.name(scheme)}:'
+  refused = f'is refused with participation that is drawn by {scheme.kind}:'
   if group_size != 1:
     why = 'each is drawn alone, and a multiple of the sensitivity bounds no group; use 1'
     raise ValueError(f'group_size={group_size} {refused} {why}')
@@ -177,7 +177,7 @@ def sensitivity(
 
 def calibrate(
   strategy: files.Given,
-  participation: schemas.MinSep | sampling_lib.Scheme,
+  participation: registry.Participation,
   *,
   delta: float | Sequence[float],
   epsilon: float | None = None,
@@ -204,7 +204,7 @@ def calibrate(
       target.
   """
   options: dict[str, Any] = {'delta': delta, 'adjacency': adjacency, **others}
-  if isinstance(participation, (schemas.MinSep, sampling_lib.Shuffled)):
+  if not participation.is_secret:
     trial = account(strategy, participation, noise_multiplier=1.0, **options)
     return _least_noise(trial, epsilon, rho)
   if rho is not None or epsilon is None:
@@ -212,7 +212,8 @@ def calibrate(
       f'rho={rho}: give epsilon in its place, as secret draws are no single Gaussian release'
     )
   gaussian.check_positive('epsilon', epsilon)
-  strategy, sampling = files.resolved(strategy, participation.num_rounds), participation
+  strategy = files.resolved(strategy, participation.num_rounds)
+  sampling: Any = participation
   if isinstance(sampling, sampling_lib.SecretBins):
     start = account(strategy, sampling, noise_multiplier=1e30, **options)
     return bins.calibrated(cast(bins.BinsGuarantee, start), epsilon)

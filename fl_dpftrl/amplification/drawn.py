@@ -6,12 +6,13 @@ The figures are those of the accountant for the stated scheme, which a log can o
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.amplification import sampling
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
-from fl_dpftrl.participation import counts, schemas
+from fl_dpftrl.participation import counts, registry, schemas
 from fl_dpftrl.text import messages
 
 _NO_LOG_SHOWS = (
@@ -46,9 +47,10 @@ def sentences(scheme: sampling.Scheme, adjacency: str, holds: bool) -> list[str]
   return [f'{part(scheme)}: {sentence}' for sentence in result]
 
 
-def to_json(scheme: sampling.Scheme) -> json_files.Object:
+def to_json(scheme: Any) -> json_files.Object:
   """Returns a scheme as a statement has it."""
-  result = sampling.to_json(scheme) | {'assumption': scheme.assumption}
+  result = registry.to_json(scheme) | {'assumption': scheme.assumption}
+  result = {'sampling': result.pop('kind'), **result}
   del result['num_rounds']
   if isinstance(scheme, sampling.Shuffled):
     schema = scheme.schema
@@ -109,7 +111,7 @@ def guarantee(
   from fl_dpftrl.amplification import accountant, log_checks
 
   reasons = log_checks.contradictions(happened, scheme)
-  own = sampling.to_json(scheme)
+  own = registry.to_json(scheme)
   # Of rounds that were planned, a run may have had fewer.
   if stated is not None and stated | {'num_rounds': scheme.num_rounds} != own:
     said = messages.one_line(json.dumps(stated), 200)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fl_dpftrl.accounting import adjacency
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.participation import registry, schemas
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,6 +26,10 @@ class Cyclic:
     num_parts: number of parts.
   """
 
+  kind: ClassVar[str]
+  is_drawn: ClassVar[bool] = True
+  is_secret: ClassVar[bool] = False
+  gated: ClassVar[None] = None  # The server draws, and turns nobody away.
   num_rounds: int
   num_examples: int
   batch_size: float
@@ -57,6 +61,15 @@ class Cyclic:
     """Maximum number of rounds that draw from one part, and so an example: ⌈n / num_parts⌉."""
     return -(-self.num_rounds // self.num_parts)
 
+  @property
+  def schema(self) -> schemas.MinSep:
+    """Participation schema, whatever was drawn: the turns of a part."""
+    return schemas.MinSep(self.num_rounds, self.num_parts)
+
+  def within(self, num_rounds: int) -> Any:
+    """Returns the scheme of a run that has had so many rounds."""
+    return dataclasses.replace(self, num_rounds=num_rounds)
+
 
 ONE, REPLACED, OPPOSITE = 'one', 'replaced', 'opposite'
 """What neighbouring runs are told apart by; see `sampled_gaussian.epsilon`."""
@@ -73,6 +86,9 @@ _SENTENCE = (
 class _Secret:
   """Scheme of secret draws. A subclass defines `relations`, by adjacency, and `assumption`."""
 
+  kind: ClassVar[str]
+  is_drawn: ClassVar[bool] = True
+  is_secret: ClassVar[bool] = True
   relations: ClassVar[Mapping[str, Relation]]
 
   @property
@@ -90,7 +106,7 @@ class _Secret:
     return self.relations[adjacency_name]
 
 
-class Batches(Cyclic, _Secret):
+class Batches(_Secret, Cyclic):
   """Scheme with fresh secret samples each round.
 
   Attributes and errors are those of `Cyclic`; num_parts is at least the number of bands of the
@@ -110,6 +126,7 @@ class Batches(Cyclic, _Secret):
     return self.how.format(probability=self.sampling_probability)
 
 
+@registry.register
 class CyclicPoisson(Batches):
   """Scheme that includes each example of a round's part independently.
 
@@ -120,6 +137,7 @@ class CyclicPoisson(Batches):
   the Poisson sampling of appendix F.3.
   """
 
+  kind: ClassVar[str] = 'poisson'
   relations: ClassVar[Mapping[str, Relation]] = {
     adjacency.ADD_OR_REMOVE: (
       1.0,
@@ -141,10 +159,12 @@ class CyclicPoisson(Batches):
   )
 
   def _check_batch_size(self) -> None:
-    if not (math.isfinite(self.batch_size) and self.batch_size > 0.0):
+    is_bool = isinstance(self.batch_size, bool)
+    if is_bool or not (math.isfinite(self.batch_size) and self.batch_size > 0.0):
       raise ValueError(f'batch_size must be positive and finite, got {self.batch_size!r}')
 
 
+@registry.register
 class CyclicFixedSize(Batches):
   """Scheme that draws batch_size examples of a part uniformly at random.
 
@@ -152,6 +172,7 @@ class CyclicFixedSize(Batches):
   as much as replacing it.
   """
 
+  kind: ClassVar[str] = 'fixed_size'
   relations: ClassVar[Mapping[str, Relation]] = {
     adjacency.ZERO_OUT: (
       2.0,
@@ -168,6 +189,7 @@ class CyclicFixedSize(Batches):
   )
 
 
+@registry.register
 class Shuffled(Cyclic):
   """Scheme that goes through each part in a new shuffled order in each pass.
 
@@ -176,6 +198,8 @@ class Shuffled(Cyclic):
   order, and so for their mixture. The ε of Poisson sampling does not hold, and no amplified
   bound for batches of many shuffled examples is known here.
   """
+
+  kind: ClassVar[str] = 'shuffled'
 
   @property
   def pass_turns(self) -> int:
@@ -201,8 +225,11 @@ class Shuffled(Cyclic):
     )
 
 
+@registry.register
 class ShuffledOnce(Shuffled):
   """Scheme that repeats the order of the first pass: a fixed separation."""
+
+  kind: ClassVar[str] = 'shuffled_once'
 
   @property
   def schema(self) -> schemas.FixedSeparation:
@@ -214,6 +241,7 @@ class ShuffledOnce(Shuffled):
     )
 
 
+@registry.register
 @dataclasses.dataclass(frozen=True)
 class SecretBins(_Secret):
   """Scheme in which each device draws a secret bin once, uniformly, and keeps it.
@@ -226,6 +254,7 @@ class SecretBins(_Secret):
     num_bins: b, at most n and 4096.
   """
 
+  kind: ClassVar[str] = 'bins'
   num_rounds: int
   num_bins: int
 
@@ -247,6 +276,17 @@ class SecretBins(_Secret):
         f'num_bins={self.num_bins} is more than {most}: num_rounds={self.num_rounds}, and at most'
         f' {MOST_BINS} bins'
       )
+
+  @property
+  def schema(self) -> schemas.MinSep:
+    """Participation schema of a device whose bin is known."""
+    return schemas.MinSep(self.num_rounds, self.num_bins)
+
+  gated = schema
+
+  def within(self, num_rounds: int) -> 'SecretBins':
+    """Returns the scheme of a run that has had so many rounds, at least one for each bin."""
+    return dataclasses.replace(self, num_rounds=max(num_rounds, self.num_bins))
 
   @property
   def assumption(self) -> str:
@@ -275,39 +315,11 @@ Sampled = Batches | SecretBins
 Scheme = Sampled | Shuffled
 
 BATCHES: dict[str, type[Batches | Shuffled]] = {
-  'poisson': CyclicPoisson,
-  'fixed_size': CyclicFixedSize,
-  'shuffled': Shuffled,
-  'shuffled_once': ShuffledOnce,
+  cls.kind: cls for cls in (CyclicPoisson, CyclicFixedSize, Shuffled, ShuffledOnce)
 }
-SCHEMES: dict[str, type[Scheme]] = {**BATCHES, 'bins': SecretBins}
-
-
-def of_rounds(scheme: Any, num_rounds: int) -> Any:
-  """Returns a scheme for the rounds that a run has had; with at least one for each secret bin."""
-  return dataclasses.replace(scheme, num_rounds=max(num_rounds, getattr(scheme, 'num_bins', 1)))
-
-
-def name(scheme: Scheme) -> str:
-  """Returns the name of a scheme's class in SCHEMES."""
-  return next(n for n, cls in SCHEMES.items() if type(scheme) is cls)
+SCHEMES: dict[str, type[Scheme]] = {**BATCHES, SecretBins.kind: SecretBins}
 
 
 def most_parts(num_examples: int, batch_size: float) -> int:
   """Returns the maximum number of parts that are at least as large as a batch."""
   return int(num_examples // math.ceil(batch_size))
-
-
-def to_json(scheme: Any) -> dict[str, Any]:
-  """Returns the name of a scheme's class and its attributes."""
-  values = dataclasses.asdict(scheme)
-  size = values.get('batch_size')
-  if size is not None and size == int(size):
-    values['batch_size'] = int(size)
-  return {'sampling': name(scheme), **values}
-
-
-def from_json(document: Mapping[str, Any]) -> Scheme:
-  """Returns the scheme of `to_json`; ValueError, KeyError or TypeError for anything else."""
-  values = dict(document)
-  return SCHEMES[values.pop('sampling')](**values)

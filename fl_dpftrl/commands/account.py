@@ -8,7 +8,7 @@ from fl_dpftrl.accounting import tuning
 from fl_dpftrl.amplification import accountant, bins, sampling
 from fl_dpftrl.commands import flags
 from fl_dpftrl.files import json_files
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.participation import registry, schemas
 from fl_dpftrl.strategies import files
 
 _HOW = ('method', 'num_samples', 'tries')
@@ -135,7 +135,8 @@ def _participation(
     result |= flags.schema_fields(schema)
     result['separation'] = flags.separation(schema)
   if draws is not None:
-    result |= {**sampling.to_json(draws), 'num_rounds': args.num_rounds}
+    shares = registry.to_json(draws)
+    result |= {'sampling': shares.pop('kind'), **shares, 'num_rounds': args.num_rounds}
     if isinstance(draws, sampling.Batches):
       result['sampling_probability'] = draws.sampling_probability
       result['compositions'] = draws.turns

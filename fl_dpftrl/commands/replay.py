@@ -227,7 +227,9 @@ def _runs(args: argparse.Namespace) -> list[runs.Run]:
   draws = flags.sampling(args, run.claim.strategy, run.log.num_rounds)
   if draws is None:
     return [run]
-  return [dataclasses.replace(run, claim=dataclasses.replace(run.claim, sampling=draws))]
+  if run.claim.schema is not None:
+    raise ValueError('--sampling does not go with a declared schema, which says who takes part')
+  return [dataclasses.replace(run, claim=dataclasses.replace(run.claim, participation=draws))]
 
 
 def _from_counts(args: argparse.Namespace, given: list[str]) -> runs.Run:

@@ -48,8 +48,9 @@ def run(args: argparse.Namespace) -> json_files.Object:
   batches, details = _partition(args), json_files.Object()
   if batches is not None:
     attendance = _record(args, batches.rounds())
-    shares = sampling.to_json(batches.scheme).items()
-    details |= {k: v for k, v in shares if k in ('sampling', 'num_parts', 'num_bins')}
+    details['sampling'] = batches.scheme.kind
+    shares = vars(batches.scheme).items()
+    details |= {k: v for k, v in shares if k in ('num_parts', 'num_bins')}
   else:
     simulation = population_flags.scenario(args).simulation()
     details |= {'dropped': 0, 'late': 0}

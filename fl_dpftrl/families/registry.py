@@ -4,9 +4,11 @@ import dataclasses
 import importlib
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from fl_dpftrl.families import base, undoing
+from fl_dpftrl.participation import registry as participations
+from fl_dpftrl.participation import schemas
 
 _CHECKED_ROUNDS = 64  # of a family without parameters
 _Family = TypeVar('_Family', bound=type)
@@ -53,7 +55,7 @@ FAMILIES: Mapping[str, type[base.Strategy]] = _Families()
 
 
 def register(cls: _Family) -> _Family:
-  """Adds a family, which then works wherever a built-in one does.
+  """Adds a family, or a participation, which then works wherever a built-in one does.
 
   This is a class decorator. The class is a frozen dataclass with `family`, `strategy_matrix`
   and `noising_matrix`; its fields are the parameters in a strategy file. It need not inherit
@@ -61,22 +63,23 @@ def register(cls: _Family) -> _Family:
   process: commands in another process know the family once they have imported its module.
 
   Args:
-    cls: the family. A registered family of the same module and name is replaced, as when a
-      notebook defines it again.
+    cls: the family, or a participation as `MinSep` says. A registered one of the same module and
+      name is replaced, as when a notebook defines it again.
 
   Raises:
     ValueError: if it is no frozen dataclass, lacks a name, C or N, has the name of another family,
       or needs no parameters and its N does not undo its C.
   """
+  if issubclass(cls, schemas.MinSep):
+    return participations.register(cls)
   name = getattr(cls, 'family', None)
   if not isinstance(name, str) or not re.fullmatch('[A-Za-z][A-Za-z0-9_]*', name):
     raise ValueError(
       f'family of {cls.__name__} must be a name of letters, digits and _, got {name!r}'
     )
-  known = FAMILIES.get(name)
-  if known is not None and _home(known) != _home(cls):
+  known, made = FAMILIES.get(name), cast(Any, cls)
+  if known is not None and _home(known) != _home(made):
     raise ValueError(f'family {name!r} is registered already, by {_home(known)}')
-  made: Any = cls
   if not dataclasses.is_dataclass(cls) or not made.__dataclass_params__.frozen:
     raise ValueError(
       f'family {name!r}: {cls.__name__} must be a frozen dataclass, whose fields are its parameters'

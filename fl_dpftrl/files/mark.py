@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 NO_HEAD = bytes(32)
 NO_RUN = bytes(16)
 
-# Number of the record, rounds, head, run, two numbers of the file of the seed, the time at which it
-# was written, and a checksum.
-_RECORD = struct.Struct('<qq32s16sqqqI')
+# Number of the record, rounds, head, run, two numbers of the file of the seed, number of the mark's
+# own file, whether it is suspect, the time at which it was written, and a checksum.
+_RECORD = struct.Struct('<qq32s16sqqq?qI')
 _SLOT = 4096  # bytes: what a disk writes whole
 # Most nanoseconds between the time in a record and that of its file, whose clock is coarse.
 TOLERANCE = 200_000_000
@@ -38,6 +38,8 @@ class Record(NamedTuple):
     head: chained digest of these rounds, 32 bytes; zeros without a ledger.
     run: random identity of the run, 16 bytes; zeros without a ledger.
     seed_file: two numbers that identify the file of the noise's seed; zeros without noise.
+    inode: number of the mark's own file.
+    is_suspect: whether the file was another one, or changed later, when it was opened before.
     written: when it was written, in nanoseconds since 1970.
   """
 
@@ -46,6 +48,8 @@ class Record(NamedTuple):
   head: bytes = NO_HEAD
   run: bytes = NO_RUN
   seed_file: tuple[int, int] = (0, 0)
+  inode: int = 0
+  is_suspect: bool = False
   written: int = 0
 
 
@@ -61,9 +65,11 @@ class MarkFile:
 
   Attributes:
     record: the newest record; None before the first.
+    is_suspect: whether the file is another one than its newest record was written to, or was found
+      suspect before: it is a copy.
     late: nanoseconds by which the file was changed after its newest record was written: it was
-      copied, put back from a backup, or given other permissions, unless the process that wrote it
-      was held up and ended there.
+      put back from a backup, or given other permissions, unless the process that wrote it was held
+      up and ended there.
     close: function that lets the file go.
   """
 
@@ -72,7 +78,7 @@ class MarkFile:
     self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
     self.close = weakref.finalize(self, os.close, self._handle)
     self._ahead = 0  # Nanoseconds by which the file system's clock is ahead of this machine's.
-    self.late = 0
+    self.late, self.is_suspect = 0, False
     try:
       self.record = _newest(self._path, self._handle)
     except BaseException:
@@ -80,17 +86,26 @@ class MarkFile:
       raise
     if self.record is not None:
       # After a loss of power, the time of the file may be an earlier one.
-      self.late = os.fstat(self._handle).st_ctime_ns - self.record.written
+      state = os.fstat(self._handle)
+      self.late = state.st_ctime_ns - self.record.written
+      self.is_suspect = self.record.is_suspect or state.st_ino != self.record.inode
 
   @property
   def num_rounds(self) -> int:
     """Rounds that were begun; 0 before the first record."""
     return 0 if self.record is None else self.record.num_rounds
 
+  def trust(self, **changes: Any) -> None:
+    """Records durably what has changed, and that the file is neither a copy nor changed later."""
+    self.late, self.is_suspect = 0, False
+    self.write(**changes)
+
   def write(self, **changes: Any) -> None:
     """Records durably what has changed, such as `num_rounds` and `head`."""
     before = Record(0, 0) if self.record is None else self.record
     number = before.number + 1
+    changes['is_suspect'] = self.is_suspect or self.late > TOLERANCE
+    changes['inode'] = os.fstat(self._handle).st_ino
     try:
       for _ in range(_MOST_TRIES):
         written = time.time_ns() + self._ahead
@@ -129,8 +144,8 @@ def _newest(path: str | os.PathLike[str], handle: int) -> Record | None:
 
 
 def _packed(record: Record) -> bytes:
-  number, num_rounds, head, run, seed_file, written = record
-  content = _RECORD.pack(number, num_rounds, head, run, *seed_file, written, 0)[:-4]
+  number, num_rounds, head, run, seed_file, *others = record
+  content = _RECORD.pack(number, num_rounds, head, run, *seed_file, *others, 0)[:-4]
   return content + struct.pack('<I', zlib.crc32(content))
 
 
@@ -141,5 +156,5 @@ def _read(content: bytes) -> Record | None:
   *values, checksum = _RECORD.unpack(content)
   if checksum != zlib.crc32(content[:-4]):
     return None
-  number, num_rounds, head, run, inode, changed, written = values
-  return Record(number, num_rounds, head, run, (inode, changed), written)
+  number, num_rounds, head, run, inode, changed, *others = values
+  return Record(number, num_rounds, head, run, (inode, changed), *others)

@@ -20,11 +20,10 @@ from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.accounting import guarantee as guarantee_lib
-from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.logs import keys, refusals
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.participation import registry, schemas
 from fl_dpftrl.strategies import document as document_lib
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
@@ -37,7 +36,6 @@ _SAID = 2  # differences
 _RUN = 'run'  # Key of a file.
 # Where noise is made, by the numbers that releases are made of.
 _PLACES = {arithmetic_lib.COVERED: 'by an engine', arithmetic_lib.LATTICE: "in TFF's state"}
-_SCHEMA_FIELDS = ('num_rounds', 'min_sep', 'max_participations')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,9 +50,8 @@ class Claim:
       together. 0 without noise.
     clip_norm: L2 bound on an update, or the `AdaptiveClipping` of the run; None if it is not known.
     report_goal: updates that a round needs, the fixed divisor of the sum; None if not known.
-    schema: participation that devices keep to, in all rounds that the run may have; None if none
-      was declared.
-    sampling: scheme by which batches are drawn, in place of a schema.
+    participation: who may take part in which of all rounds that the run may have: a `MinSep`, or
+      a scheme of draws; None if none was declared.
     arithmetic: the numbers that releases are made of.
     void_reason: why the run guarantees nothing, such as a known noise seed; None if it does.
     not_private_metrics: metrics that are computed from clients' data without the noise, by name.
@@ -65,8 +62,7 @@ class Claim:
   noise_multiplier: float
   clip_norm: float | adaptive.AdaptiveClipping | None = None
   report_goal: int | None = None
-  schema: schemas.MinSep | None = None
-  sampling: sampling_lib.Scheme | None = None
+  participation: registry.Participation | None = None
   arithmetic: arithmetic_lib.Arithmetic = arithmetic_lib.Arithmetic()
   void_reason: str | None = None
   not_private_metrics: tuple[str, ...] = ()
@@ -74,8 +70,9 @@ class Claim:
 
   def __post_init__(self):
     keep = functools.partial(object.__setattr__, self)
-    declared = self.schema or self.sampling
-    num_rounds = None if declared is None else declared.num_rounds
+    if self.participation is not None:
+      registry.check(self.participation)
+    num_rounds = None if self.participation is None else self.participation.num_rounds
     keep('strategy', files.resolved(self.strategy, num_rounds))
     if self.strategy.depends_on_num_rounds:
       raise ValueError(
@@ -94,22 +91,34 @@ class Claim:
       keep('clip_norm', float(self.clip_norm))
     if self.report_goal is not None:
       keep('report_goal', schemas.positive_integer('report_goal', self.report_goal))
-    if self.schema is not None:
-      self._check_schema(self.schema)
-      keep(
-        'schema', dataclasses.replace(self.schema, max_participations=self.schema.participations)
-      )
+    if (schema := self.schema) is not None:
+      self._check_schema(schema)
+      most = schema.participations
+      keep('participation', dataclasses.replace(schema, max_participations=most))
     if self.void_reason is not None and not isinstance(self.void_reason, str):
       raise ValueError(f'void_reason must be text, got {messages.quoted(self.void_reason)}')
     for name in ('not_private_metrics', 'trusted_operations'):
       keep(name, _names(name, getattr(self, name)))
 
+  @property
+  def schema(self) -> schemas.MinSep | None:
+    """The declared schema, to which devices keep; None where participation is drawn."""
+    return None if self.participation is None or self.is_drawn else self.participation.schema
+
+  @property
+  def sampling(self) -> Any:
+    """The scheme by which participation is drawn; None where it is not."""
+    return self.participation if self.is_drawn else None
+
+  @property
+  def is_drawn(self) -> bool:
+    """Whether participation is drawn, so that a round may have any number of devices."""
+    return self.participation is not None and self.participation.is_drawn
+
   def _check_schema(self, schema: schemas.MinSep) -> None:
-    if self.sampling is not None:
-      raise ValueError('schema and sampling exclude each other: the scheme says who takes part')
     # No log confirms a fixed separation, and no gate keeps it.
-    if type(schema) is not schemas.MinSep:
-      raise ValueError(f'schema must be a MinSep, got {messages.quoted(schema)}')
+    if isinstance(schema, schemas.FixedSeparation):
+      raise ValueError(f'participation must be a MinSep, got {messages.quoted(schema)}')
     try:
       base.check_num_rounds(self.strategy, schema.num_rounds)
     except ValueError as error:
@@ -134,14 +143,13 @@ class Claim:
 
   def to_json(self) -> json_files.Object:
     """Returns all attributes; family and digest of the strategy stand for it."""
-    rule, schema, scheme = self.adaptive_clipping, self.schema, self.sampling
+    rule, participation = self.adaptive_clipping, self.participation
     return {
       **described(self.strategy),
       'noise_multiplier': self.noise_multiplier,
       'clip_norm': self.clip_norm if rule is None else dataclasses.asdict(rule),
       'report_goal': self.report_goal,
-      'schema': schema and {name: getattr(schema, name) for name in _SCHEMA_FIELDS},
-      'sampling': scheme and sampling_lib.to_json(scheme),
+      'participation': participation and registry.to_json(participation),
       'arithmetic': dataclasses.asdict(self.arithmetic),
       'void_reason': self.void_reason,
       'not_private_metrics': list(self.not_private_metrics),
@@ -374,8 +382,7 @@ _KINDS = (sensitivity_lib.LOWER_BOUND, sensitivity_lib.UPPER_BOUND, sensitivity_
 # Readers of the attributes whose JSON is not the value itself, where there is one.
 _READERS: dict[str, Callable[[Any], Any]] = {
   'clip_norm': _read_clip_norm,
-  'schema': lambda document: schemas.MinSep(**document),
-  'sampling': sampling_lib.from_json,
+  'participation': registry.from_json,
 }
 
 

@@ -6,7 +6,7 @@ min_sep``.
 
 import dataclasses
 import operator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -31,6 +31,11 @@ def positive_integer(name: str, value: Any, most: int = _MOST) -> int:
 class MinSep:
   """(k, b)-min-sep participation: at most k rounds, at least b apart.
 
+  A participation of your own is a frozen dataclass derived from this one, registered with
+  `dpftrl.register`. It has a `kind`, the least separation and the most participations of all its
+  patterns, and `allows`; it may have `sensitivity(strategy)`, else that of its min-sep schema, an
+  upper bound, is taken, and `assumption`, its pattern in words.
+
   Attributes:
     num_rounds: n, the number of noise rows used.
     min_sep: b; participations i < j of one device satisfy j - i >= b. With 1 a device may take
@@ -40,6 +45,9 @@ class MinSep:
   Source: Choquette-Choo et al. 2023 (BandMF), section 2, "b-min-sep".
   """
 
+  kind: ClassVar[str] = 'min_sep'
+  is_drawn: ClassVar[bool] = False
+  is_secret: ClassVar[bool] = False
   num_rounds: int
   min_sep: int = 1
   max_participations: int | None = None
@@ -53,6 +61,13 @@ class MinSep:
       )
 
   @property
+  def schema(self) -> 'MinSep':
+    """The schema that every device keeps to: this one."""
+    return self
+
+  gated = schema
+
+  @property
   def participations(self) -> int:
     """Maximum number of rounds of one device: min(k, ⌈n / b⌉)."""
     fits = -(-self.num_rounds // self.min_sep)
@@ -60,11 +75,25 @@ class MinSep:
       return fits
     return min(fits, self.max_participations)
 
+  def allows(self, rounds: np.ndarray) -> bool:
+    """Returns whether one device may take part in these rounds, in order.
+
+    A participation that allows some rounds must allow the first ones of them.
+    """
+    apart = np.diff(rounds).min(initial=self.num_rounds)
+    return len(rounds) <= self.participations and bool(apart >= self.min_sep)
+
+  @property
+  def is_own(self) -> bool:
+    """Whether it is a participation from outside, which allows less than its min-sep schema."""
+    return type(self).allows is not MinSep.allows
+
   def within(self, num_rounds: int) -> 'MinSep':
     """Returns the schema of as many consecutive rounds, which are all of these or fewer."""
     if num_rounds == self.num_rounds:
       return self
-    return MinSep(
+    return (dataclasses.replace if self.is_own else _min_sep)(
+      self,
       num_rounds=num_rounds,
       min_sep=min(self.min_sep, num_rounds),
       max_participations=min(self.participations, num_rounds),
@@ -77,6 +106,10 @@ class MinSep:
     )
 
 
+def _min_sep(unused: MinSep, **values: int) -> MinSep:
+  return MinSep(**values)
+
+
 class FixedSeparation(MinSep):
   """(k, b)-participation: at most k rounds, each exactly b after the last.
 
@@ -85,6 +118,8 @@ class FixedSeparation(MinSep):
 
   Source: Choquette-Choo et al. 2023 (multi-epoch matrix factorisation).
   """
+
+  kind: ClassVar[str] = 'fixed_separation'
 
 
 class Cohort(NamedTuple):

@@ -144,8 +144,8 @@ def _count(
   owners = np.repeat(np.arange(starts.size), sizes)
   squares, exact = exposure.squares(rounds, sizes)
   logs = np.searchsorted(exposure.ends, rounds, side='right')
-  tallies = []
-  for index, first in enumerate((0, *exposure.ends[:-1].tolist())):
+  tallies, firsts = [], [0, *exposure.ends[:-1].tolist()]
+  for index, first in enumerate(firsts):
     rows = np.flatnonzero(logs == index)
     device_id = lambda row, rows=rows: name(int(numbers[rows[row]]))
     tallies.append(counts.DeviceCounts.of_rows(rounds[rows] - first, owners[rows], device_id))
@@ -164,7 +164,7 @@ def _count(
     tuple(exposed),
     exact,
     int(sizes.max()),
-    *_violations(rounds, owners, logs, squares, declared),
+    *_violations(rounds, owners, logs, squares, declared, firsts),
   )
 
 
@@ -181,6 +181,7 @@ def _violations(
   logs: np.ndarray,
   squares: np.ndarray,
   declared: Sequence[schemas.MinSep],
+  firsts: Sequence[int],
 ) -> tuple[int, counts.Counts, float]:
   """Counts the violators, the participations that violate, and the largest square of a violator."""
   if not declared:
@@ -192,5 +193,8 @@ def _violations(
   places = np.arange(rounds.size)
   starts = np.maximum.accumulate(np.where(goes_on, 0, places))
   wrong = too_soon | (places - starts >= most)
+  for index, schema in enumerate(declared):
+    for i in np.flatnonzero(logs == index) if schema.is_own else ():
+      wrong[i] |= not schema.allows(rounds[starts[i] : i + 1] - firsts[index])
   who = np.unique(owners[wrong])
   return who.size, counts.Counts.of(rounds[wrong]), float(squares[who].max(initial=0.0))

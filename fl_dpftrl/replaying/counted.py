@@ -117,7 +117,9 @@ def open_counted(
   path, strategy = _path(path), files.resolved(strategy, num_rounds)
   declared = (declared_num_rounds, declared_min_sep, declared_max_participations)
   schema = runs_lib.declared_schema(*declared)
-  claim = claim_lib.Claim(strategy=strategy, noise_multiplier=noise_multiplier, schema=schema)
+  claim = claim_lib.Claim(
+    strategy=strategy, noise_multiplier=noise_multiplier, participation=schema
+  )
   terms = sql.checksum(sql.gram(strategy, num_rounds))
   source = reader.Source(str(path))
   digest = source.sha256()

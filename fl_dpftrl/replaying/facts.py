@@ -53,7 +53,7 @@ class RunFacts:
   def rounds_short_of_report_goal(self) -> int | None:
     """Rounds with fewer devices than the report goal; None where batches are of any size."""
     claim = self.claim
-    if self.counted is None or claim.report_goal is None or claim.sampling is not None:
+    if self.counted is None or claim.report_goal is None or claim.is_drawn:
       return None
     return self.counted.rounds_short_of(claim.report_goal)
 

@@ -14,7 +14,6 @@ from typing import Any
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.amplification import drawn as drawn_lib
-from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import refusals, spellings
 from fl_dpftrl.participation import counts
@@ -66,13 +65,13 @@ def replay(
   facts = tuple(_facts(run, o) for run, o in zip(runs, happened))
   drawn = None
   if claims[0].sampling is not None and len(runs) == 1:
-    scheme = sampling_lib.of_rounds(claims[0].sampling, runs[0].log.num_rounds)
+    scheme = claims[0].sampling.within(runs[0].log.num_rounds)
     guarantee, reason = drawn_lib.guarantee(
       scheme,
       claims[0].strategy,
       noise_multiplier=claims[0].noise_multiplier,
       happened=happened[0],
-      stated=runs[0].stated and runs[0].stated['sampling'],
+      stated=runs[0].stated and runs[0].stated['participation'],
       deltas=asked['deltas'],
       adjacency=adjacency,
       by_schema=lambda schema: claim_lib.compose(claims, [schema], **asked),
@@ -109,6 +108,10 @@ def replay(
 def _check(runs: Sequence[runs_lib.Run], adjacency: str, group_size: int) -> None:
   for run in runs if len(runs) == 1 else ():
     drawn_lib.check(run.claim.sampling, run.claim.strategy, adjacency, group_size)
+    if run.from_counts and run.claim.schema is not None and run.claim.schema.is_own:
+      raise ValueError(
+        f'counts cannot confirm a {type(run.claim.schema).__name__}; replay the log itself'
+      )
   runs_lib.id_type(runs)
 
 
@@ -141,7 +144,11 @@ def _violations(
   facts: Sequence[facts_lib.RunFacts], tally: count_lib.Tally, spend: sensitivities.Spend
 ) -> exposure.Violations | None:
   declared = runs_lib.declared_schemas(run.claim for run in facts)
-  if tally.violators is None or all(map(facts_lib.RunFacts.keeps_to, facts, declared)):
+  if (
+    tally.violators is None
+    or (not tally.violators
+    and all(map(facts_lib.RunFacts.keeps_to, facts, declared)))
+  ):
     return None
   firsts = [0, *itertools.accumulate(run.num_rounds for run in facts)]
   places = []

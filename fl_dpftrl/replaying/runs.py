@@ -40,17 +40,17 @@ class Run:
   tally: 'count.Tally | None' = None
 
   def __post_init__(self):
-    schema = self.claim.schema
-    if schema is not None and schema.num_rounds < self.log.num_rounds:
+    planned = self.claim.participation
+    if planned is None or planned.num_rounds >= self.log.num_rounds:
+      return
+    if not planned.is_drawn:
       raise ValueError(
-        f'declared_num_rounds={schema.num_rounds} must be at least the {self.log.num_rounds}'
+        f'declared_num_rounds={planned.num_rounds} must be at least the {self.log.num_rounds}'
         ' rounds of the log: no declared guarantee covers rounds beyond those that were declared'
       )
-    scheme = self.claim.sampling
-    if scheme is not None and scheme.num_rounds < self.log.num_rounds:
-      raise ValueError(
-        f'sampling is of {scheme.num_rounds} rounds, but the log has {self.log.num_rounds}'
-      )
+    raise ValueError(
+      f'sampling is of {planned.num_rounds} rounds, but the log has {self.log.num_rounds}'
+    )
 
   @property
   def from_counts(self) -> bool:
@@ -60,8 +60,8 @@ class Run:
   @property
   def schema_in_log(self) -> bool:
     """True if the log states the declared schema, as it was written before round 0."""
-    own = self.claim.to_json()['schema']
-    return own is not None and self.stated is not None and self.stated['schema'] == own
+    own = self.claim.schema and self.claim.to_json()['participation']
+    return own is not None and self.stated is not None and self.stated['participation'] == own
 
   @classmethod
   def of(cls, log: log_lib.Log, strategy: base.Strategy, **said: Any) -> 'Run':
@@ -112,7 +112,7 @@ def together(runs: Run | Sequence[Run]) -> list[Run]:
 
 
 def _without_schema(run: Run) -> Run:
-  return dataclasses.replace(run, claim=dataclasses.replace(run.claim, schema=None))
+  return dataclasses.replace(run, claim=dataclasses.replace(run.claim, participation=None))
 
 
 def declared_schemas(claims: Iterable[claim_lib.Claim]) -> list[schemas.MinSep]:
@@ -225,7 +225,7 @@ def open_run(
   own = layout.parse(columns, first_round, missing)
   log = log_lib.read_log(logs, num_rounds=num_rounds, layout=own)
   schema = declared_schema(declared_num_rounds, declared_min_sep, declared_max_participations)
-  return Run.of(log, strategy, noise_multiplier=noise_multiplier, schema=schema)
+  return Run.of(log, strategy, noise_multiplier=noise_multiplier, participation=schema)
 
 
 def declared_schema(

@@ -10,9 +10,9 @@ from fl_dpftrl import tables
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.amplification import drawn as drawn_lib
-from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import claim as claim_lib
+from fl_dpftrl.participation import registry
 from fl_dpftrl.participation import schemas as schemas_lib
 from fl_dpftrl.participation.counts import RunCounts, Witness
 from fl_dpftrl.replaying import assumptions as assumptions_lib
@@ -54,14 +54,14 @@ class Part:
 
   name: str
   guarantee: guarantee_lib.Guarantee
-  participation: schemas_lib.MinSep | sampling_lib.Scheme | None = None
+  participation: registry.Participation | None = None
   holds: bool = True
   reason: str | None = None
 
   @property
   def scheme(self) -> Any:
     """Name of the scheme of draws."""
-    return sampling_lib.name(self.participation)  # type: ignore[arg-type]
+    return self.participation and self.participation.kind
 
   def to_json(self) -> json_files.Object:
     """Returns the figures, with the participation if there is one and whether it holds."""
@@ -382,12 +382,18 @@ def of_facts(
   if observed is not None:
     parts.append(Part(name='observed', guarantee=observed))
   if schemas:
-    whole = schemas_lib.MinSep(
-      num_rounds=sum(schema.num_rounds for schema in schemas),
-      min_sep=min(schema.min_sep for schema in schemas),
-      max_participations=max(schema.participations for schema in schemas),
+    whole = (
+      schemas[0]
+      if len(schemas) == 1
+      else schemas_lib.MinSep(
+        num_rounds=sum(schema.num_rounds for schema in schemas),
+        min_sep=min(schema.min_sep for schema in schemas),
+        max_participations=max(schema.participations for schema in schemas),
+      )
     )
-    holds = all(map(facts.RunFacts.keeps_to, runs, schemas))
+    # Whether devices keep to a participation from outside is seen by device alone.
+    is_violated = any(schema.is_own for schema in schemas) and others.get('violations') is not None
+    holds = all(map(facts.RunFacts.keeps_to, runs, schemas)) and not is_violated
     parts.append(
       Part(name='declared', guarantee=guarantee(schemas), participation=whole, holds=holds)
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import keys
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.participation import registry, schemas
 from fl_dpftrl.replaying import runs as runs_lib
 
 
@@ -26,11 +26,11 @@ def contradictions(run: runs_lib.Run) -> Iterator[str]:
   stated = run.stated
   if stated is None:
     return
-  said = run.claim.to_json() | {name: stated[name] for name in ('schema', 'sampling')}
+  said = run.claim.to_json() | {'participation': stated['participation']}
   for sentence in claim_lib.differences(stated, said):
     yield f'the log is of a run with the {sentence}'
-  if stated['schema'] is not None and run.claim.schema is not None:
-    recorded = schemas.MinSep(**stated['schema'])
+  recorded = stated['participation'] and registry.from_json(stated['participation'])
+  if recorded is not None and run.claim.schema is not None and not recorded.is_drawn:
     if not _allows(run.claim.schema, recorded):
       yield (
         f'the log is of a run whose declared schema allows {_allowed(recorded)}, and it was said to'
@@ -47,6 +47,8 @@ def contradictions(run: runs_lib.Run) -> Iterator[str]:
 
 def _allows(schema: schemas.MinSep, other: schemas.MinSep) -> bool:
   """Returns whether a schema allows all that the other one does."""
+  if schema.is_own or other.is_own:
+    return schema == other
   return (
     schema.num_rounds >= other.num_rounds
     and schema.min_sep <= other.min_sep

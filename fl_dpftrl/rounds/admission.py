@@ -9,10 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from fl_dpftrl.logs import ids as ids_lib
-from fl_dpftrl.participation import schemas, seen
+from fl_dpftrl.participation import registry, schemas, seen
 from fl_dpftrl.text import messages
 
 TWICE, MAX_PARTICIPATIONS, MIN_SEP, BIN = 'twice', 'max_participations', 'min_sep', 'bin'
+OWN = 'participation'
 _ENDLESS = 2**53  # rounds
 
 
@@ -35,6 +36,8 @@ class TurnedAway(NamedTuple):
       f' {self.schema.participations} are declared',
       MIN_SEP: f'took part in round {self.last_round}, and min-sep {self.schema.min_sep} admits it'
       f' again in round {again}',
+      OWN: f'took part in {self.participations} rounds, after which its participation does not'
+      ' admit it yet',
       BIN: f'took part in round {self.last_round}, and its bin comes back after multiples of'
       f' {self.schema.min_sep} rounds alone',
     }
@@ -67,6 +70,15 @@ class Admission:
       raise ValueError(f'device_ids: {least} updates need as many devices, got {len(self.column)}')
 
 
+def gate(participation: registry.Participation | None) -> 'Gate | None':
+  """Returns the gate of a participation; None where nobody is turned away."""
+  if participation is None:
+    return Gate(None)
+  in_bins = participation.is_drawn  # Whoever has drawn a bin comes back with it.
+  schema = participation.gated
+  return None if schema is None else Gate(schema, in_bins=in_bins)
+
+
 class Gate:
   """Admits devices by the schema and the rounds of each device alone.
 
@@ -80,12 +92,13 @@ class Gate:
     if isinstance(schema, schemas.FixedSeparation):
       raise ValueError(f'schema must be a MinSep, got {messages.quoted(schema)}')
     self._schema = schema or schemas.MinSep(_ENDLESS, min_sep=1)
-    self._reason = BIN if in_bins else MIN_SEP
+    self._reason = BIN if in_bins else OWN if self._schema.is_own else MIN_SEP
     self.clear()
 
   def clear(self) -> None:
     """Forgets all rounds."""
     self.seen = seen.Seen()
+    self._rounds = collections.defaultdict[str | int, list[int]](list)  # Of each device.
 
   def check(self, device_ids: ids_lib.Ids, *, at_most: int | None = None) -> Admission:
     """Returns who may take part in the next round; records nothing.
@@ -104,6 +117,10 @@ class Gate:
     often = times >= self._schema.participations
     apart, min_sep = t - last, self._schema.min_sep
     is_back = apart % min_sep == 0 if self._reason == BIN else apart >= min_sep
+    if self._schema.is_own:
+      is_back = np.array(
+        [self._schema.allows(np.array([*self._rounds[i], t])) for i in ids.tolist()]
+      )
     allowed = ~again & ~often & ((times == 0) | is_back)
     if allowed.all() and (at_most is None or ids.size <= at_most):
       return Admission(t, column)
@@ -118,4 +135,6 @@ class Gate:
 
   def record(self, column: pa.Array) -> None:
     """Records the next round's cohort, string or int64."""
+    for device_id in column.to_pylist() if self._schema.is_own else ():
+      self._rounds[device_id].append(self.seen.num_rounds)
     self.seen.add(column.to_numpy(zero_copy_only=False))

@@ -11,14 +11,13 @@ import numpy as np
 from fl_dpftrl import accounting, adaptive_clipping
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.files import durable, paths
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ids as ids_lib
 from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.noise import units
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.participation import registry, schemas
 from fl_dpftrl.replaying import publication, replay, runs, statement
 from fl_dpftrl.reports import setting as setting_lib
 from fl_dpftrl.rounds import admission, audited, budget, guard, noise_rows, structures, sums
@@ -61,11 +60,10 @@ class PrivateAggregator:
     clip_norm: float,
     report_goal: int,
     folder: str | os.PathLike[str],
-    schema: schemas.MinSep | None = None,
+    participation: registry.Participation | None = None,
     max_epsilon: float | None = None,
     delta: float | None = None,
     zeroing_norm: float | None = None,
-    sampling: sampling_lib.Scheme | None = None,
     noise_seed: int | None = None,
     moved: bool = False,
   ):
@@ -80,14 +78,14 @@ class PrivateAggregator:
       clip_norm: L2 bound on an update in round 0, from 1e-30 to 1e30.
       report_goal: updates that a round needs, the fixed divisor of the sum.
       folder: made where it does not exist.
-      schema: participation that devices keep to; rounds with others are refused. None for no limit.
+      participation: schema that devices keep to; rounds with others are refused. Or the scheme by
+        which batches of examples are drawn in secret, for training in one place: ε is then that of
+        the scheme, where the log does not contradict it, and a round may have fewer updates than
+        the report goal. None for no limit.
       max_epsilon: privacy budget of this folder by the schema: rounds that would pass it are
         refused. None for no limit. Another folder with the same devices spends more.
       delta: δ of the budget, and of `privacy_loss` and `statement` where they are given none.
       zeroing_norm: L∞ norm above which an update is zeroed; None for no limit.
-      sampling: scheme by which batches of examples are drawn in secret, in place of a schema, for
-        training in one place. ε is then that of the scheme, where the log does not contradict it,
-        and a round may have fewer updates than the report goal.
       noise_seed: None for a secret seed. A number makes the noise repeatable, for tests, and voids
         the guarantee.
       moved: see `NoiseRows`.
@@ -98,7 +96,7 @@ class PrivateAggregator:
       LostStateError: if files without which rows could repeat are missing, damaged or copies.
     """
     strategy = files.resolved(strategy)
-    self.strategy, self.schema, self.sampling = strategy, schema, sampling
+    self.strategy, self.participation = strategy, participation
     self.folder, self.delta = paths.local(folder), delta
     self.noise_multiplier = units.checked('noise_multiplier', noise_multiplier)
     if isinstance(clip_norm, adaptive_clipping.AdaptiveClipping):
@@ -113,8 +111,7 @@ class PrivateAggregator:
       noise_multiplier=self.noise_multiplier,
       clip_norm=self.clip_norm,
       report_goal=self.report_goal,
-      schema=schema,
-      sampling=sampling,
+      participation=participation,
       arithmetic=self._arithmetic(),
       void_reason=self.void_reason,
     )
@@ -127,7 +124,7 @@ class PrivateAggregator:
     self._open: round_lib.Round | None = None
     self._is_closed = False
     # Whoever knows the batches has no amplified guarantee.
-    mode = 0o777 if self.sampling is None else 0o700
+    mode = 0o700 if self.is_drawn else 0o777
     self.folder.mkdir(mode, parents=True, exist_ok=True)
     spent = delta if max_epsilon is not None else None
     self._guard = guard.Guard(claim, spent, max_epsilon, log=self.folder / ledger_format.NAME)
@@ -164,6 +161,11 @@ class PrivateAggregator:
 
   def __exit__(self, *unused) -> None:
     self.close()
+
+  @property
+  def is_drawn(self) -> bool:
+    """Whether participation is drawn, so that a round may have any number of devices."""
+    return self.participation is not None and self.participation.is_drawn
 
   @property
   def next_round(self) -> int:
@@ -264,7 +266,7 @@ class PrivateAggregator:
       raise ValueError(f'there is no ε: {claim.void_reason}')
     delta = self._delta(delta)
     with self._lock:
-      if claim.sampling is None and (gate := self._begun().gate):
+      if not self.is_drawn and (gate := self._begun().gate):
         return claim.guarantee(gate.seen.schema, delta)
       part = self.statement(delta).parts[-1]
     if not part.holds:
@@ -343,9 +345,9 @@ class PrivateAggregator:
   def _least(self, at_least: int | None) -> int:
     """Returns the fewest updates of a round."""
     if at_least is None:
-      return self.report_goal if self.sampling is None else 0
-    if self.sampling is not None:  # A failed round would tell the size of a secret batch.
-      raise ValueError('at_least and sampling exclude each other: batches are of any size')
+      return 0 if self.is_drawn else self.report_goal
+    if self.is_drawn:  # A failed round would tell the size of a secret batch.
+      raise ValueError('at_least is refused where participation is drawn: batches are of any size')
     return units.checked('at_least', at_least)
 
   def _admitted(self, cohorts: Sequence[ids_lib.Ids], least: int) -> list[admission.Admission]:
@@ -366,7 +368,7 @@ class PrivateAggregator:
     """Returns the numbers that releases are made of."""
     if not self.noise_multiplier:
       return arithmetic_lib.Arithmetic()
-    if self.sampling is not None:  # No bound is known for amplified guarantees.
+    if self.is_drawn:  # No bound is known for amplified guarantees.
       return arithmetic_lib.Arithmetic(kind=arithmetic_lib.LATTICE)
     return arithmetic_lib.Arithmetic.covered(self.template.size)
 

@@ -8,12 +8,10 @@ import warnings
 from collections.abc import Sequence
 
 from fl_dpftrl.accounting import adjacency as adjacency_lib
-from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.files import durable, mark
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ids as ids_lib
 from fl_dpftrl.logs import ledger as ledger_lib
-from fl_dpftrl.participation import schemas
 from fl_dpftrl.rounds import admission, budget
 from fl_dpftrl.text import messages, rounding
 
@@ -33,7 +31,7 @@ class Guard:
   schema, refuses a round that would pass the budget, and records the cohort
   durably. It needs no TensorFlow, and goes into any loop:
 
-      claim = dpftrl.Claim(strategy=strategy, noise_multiplier=7.379, schema=schema)
+      claim = dpftrl.Claim(strategy=strategy, noise_multiplier=7.379, participation=schema)
       guard = dpftrl.Guard(claim, 1e-10, max_epsilon=8.0, log='run/participation.parquet')
       admission = guard.admit(candidates, row=int(state.aggregator.noise.row))
       state = train(state, admission.device_ids)
@@ -66,8 +64,8 @@ class Guard:
     """Opens the log, and computes how many rounds the budget allows.
 
     Args:
-      claim: what the run claims. Its schema is that of all planned rounds; without one, each device
-        may take part once in every round.
+      claim: what the run claims. Its participation is that of all planned rounds; without one, each
+        device may take part once in every round.
       delta: δ; with it, the claim must have a schema and a noise multiplier above 0.
       max_epsilon: budget of this log; None for no limit.
       log: path of the participation log, ending in .parquet. A log that exists is continued.
@@ -80,21 +78,16 @@ class Guard:
     """
     budget.check(claim, max_epsilon, delta)
     self.claim, self._lock = claim, durable.ThreadLock(log)
-    planned = claim.schema or claim.sampling
+    planned = claim.participation
     self._planned = claim.strategy.max_rounds if planned is None else planned.num_rounds
     self.max_rounds, self._budget = self._planned, None
     if delta is not None:
       self._budget = budget.Budget(
         claim, delta=delta, max_epsilon=max_epsilon, adjacency=adjacency, group_size=group_size
       )
-      self.max_rounds, kept = self._budget.max_rounds, self._budget.schema
-      self.claim = dataclasses.replace(claim, schema=kept)
-    self.gate, scheme = None, claim.sampling
-    if isinstance(scheme, sampling_lib.SecretBins):
-      kept = schemas.MinSep(scheme.num_rounds, scheme.num_bins)
-      self.gate = admission.Gate(kept, in_bins=True)
-    elif scheme is None:
-      self.gate = admission.Gate(self.claim.schema)
+      self.max_rounds = self._budget.max_rounds
+      self.claim = dataclasses.replace(claim, participation=self._budget.schema)
+    self.gate = admission.gate(self.claim.participation)
     self.log = ledger_lib.LogWriter(log, self.claim)
     self._record_log()
 
@@ -154,10 +147,10 @@ class Guard:
         f'round {t} would pass max_epsilon={self._budget.max_epsilon:g}: by the declared schema,'
         f' {t + 1} rounds have ε = {rounding.up(self._budget.epsilon(t + 1))}'
       )
-    if at_most is not None and self.claim.sampling is not None:
+    if at_most is not None and self.claim.is_drawn:
       raise ValueError(
-        f'at_most={at_most} is refused beside {type(self.claim.sampling).__name__}: whoever was'
-        ' drawn takes part, as the guarantee is void if others take their place; leave it out'
+        f'at_most={at_most} is refused beside {type(self.claim.participation).__name__}: whoever'
+        ' was drawn takes part, as the guarantee is void if others take their place; leave it out'
       )
     if self.gate is not None:
       return self.gate.check(device_ids, at_most=at_most)
@@ -192,7 +185,7 @@ class Guard:
     admitted = self.check(device_ids, at_most=at_most)
     if row is not None:
       self._check_row(-1 if isinstance(row, bool) else operator.index(row))
-    if self.claim.sampling is None and not len(admitted.column):
+    if not self.claim.is_drawn and not len(admitted.column):
       warnings.warn(
         'a round admits no device: its row of noise is used up, and its mean would be noise alone;'
         ' wait until `check` returns devices',

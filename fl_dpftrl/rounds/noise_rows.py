@@ -24,7 +24,7 @@ _TRAIL = struct.Struct('<qQI')
 _ORIGIN = 'seed_from'  # Its key.
 _SNAPSHOT_ROWS = 16
 # Most nanoseconds for which a process may have been held up before it was killed.
-_HELD_UP = 60_000_000_000
+_HELD_UP = 10_000_000_000
 # Rows that a strategy without an end is provided for.
 _ENDLESS_ROUNDS = 2**20
 
@@ -286,12 +286,10 @@ class NoiseRows:
     is_new = not any(stated) and not opened.num_rounds  # Or its process was killed before.
     # A process that was held up as it wrote the mark, and ended there, gave no row of it out.
     most = mark.TOLERANCE if self._known[0] == opened.num_rounds else _HELD_UP
-    was_put_back = opened.late > most
-    if (stated == own or is_new) and not was_put_back:
-      if is_new:
-        opened.write(seed_file=own)
-    elif moved:
-      opened.write(seed_file=own)
+    is_copy = opened.is_suspect or opened.late > most or not (stated == own or is_new)
+    if not is_copy or moved:
+      if is_copy or is_new or opened.late > mark.TOLERANCE:
+        opened.trust(seed_file=own)
     else:
       raise mark.LostStateError(
         f'{self._folder} is a copy, or was put back from a backup: rows of noise may have been'

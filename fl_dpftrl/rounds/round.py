@@ -99,7 +99,7 @@ class Round:
         )
       self._mean = aggregator._mean(self._number(), self._like)
     goal = aggregator.report_goal
-    if aggregator.sampling is None and self.num_updates > goal:
+    if not aggregator.is_drawn and self.num_updates > goal:
       warnings.warn(
         f'{self.num_updates} updates for report_goal={goal}, which divides their sum: the mean is'
         f' {self.num_updates / goal:.3g} times theirs; give at_most=report_goal to admissible',

@@ -63,7 +63,12 @@ def sensitivity(strategy: Mechanism, schema: schemas.MinSep) -> Sensitivity:
   min_sep, and for any C if a search over patterns ends in time. Otherwise it is an upper bound.
   """
   schemas.check_num_rounds(strategy, schema.num_rounds)
-  result = strategy.sensitivity(schema)
+  if hasattr(schema, 'sensitivity'):
+    result = schema.sensitivity(strategy)
+  else:
+    result = strategy.sensitivity(schema)
+    if schema.is_own and result.kind == EXACT:  # It allows less than its min-sep schema.
+      result = Sensitivity(result.value, UPPER_BOUND)
   if result.kind not in KINDS or not 0.0 <= result.value < math.inf:
     raise ValueError(
       f'the sensitivity of {type(strategy).__name__} must be a finite number'

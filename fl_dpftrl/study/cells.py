@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.families import base, identity
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.logs import ledger_format
@@ -79,8 +78,9 @@ class Cell:
   @property
   def arguments(self) -> dict[str, Any]:
     """Arguments of `train` that a study of a schema sets, such as folder, timers and seed."""
-    if (schema := self.design.schema) is None:  # Rounds of `train` end at a report goal.
+    if self.design.is_drawn:  # Rounds of `train` end at a report goal.
       raise ValueError(_NO_SCHEMA)
+    schema = self.design.planned
     rounds = {'num_rounds': schema.num_rounds, 'timer_rounds': schema.min_sep}
     return {'folder': self.folder, **rounds, 'delta': self.design.delta, 'seed': self.seed}
 
@@ -95,16 +95,17 @@ class Cell:
     return identity.Identity() if self.noise is None else files.load_strategy(self.noise.strategy)
 
   @property
-  def sampling(self) -> sampling_lib.Sampled | None:
-    """Secret bins, or the scheme of batches, with a part for each band; None for a schema."""
-    scheme, parts = self.design.sampling, self.noise and self.noise.num_parts
-    if not isinstance(scheme, sampling_lib.Batches):
-      return scheme
-    return dataclasses.replace(scheme, num_parts=parts or 1)
+  def participation(self) -> Any:
+    """Schema, secret bins, or the scheme of batches, with a part for each band."""
+    participation: Any = self.design.participation
+    if participation.gated:
+      return participation
+    parts = self.noise and self.noise.num_parts
+    return dataclasses.replace(participation, num_parts=parts or 1)
 
   def aggregator(self, **options: Any) -> 'CorrelatedNoiseFactory':
     """Returns the run's aggregator for `train`, with more options; ValueError without a schema."""
-    if self.design.schema is None:  # `train` draws its cohorts otherwise.
+    if self.design.is_drawn:  # `train` draws its cohorts otherwise.
       raise ValueError(_NO_SCHEMA)
     from fl_dpftrl.aggregators import factory  # Loads TensorFlow.
 
@@ -117,8 +118,8 @@ class Cell:
     """
     options = {'template': template, 'folder': self.folder / ROUNDS_NAME, **self._bounds()}
     shutil.rmtree(options['folder'], ignore_errors=True)
-    options |= {name: getattr(self.design, name) for name in ('schema', 'delta')}
-    return aggregator_lib.PrivateAggregator(self.strategy, sampling=self.sampling, **options)
+    options |= {'participation': self.participation, 'delta': self.design.delta}
+    return aggregator_lib.PrivateAggregator(self.strategy, **options)
 
   def _bounds(self) -> dict[str, Any]:
     shared = {name: getattr(self.design, name) for name in ('clip_norm', 'report_goal')}
@@ -189,12 +190,12 @@ class Cell:
     if not log.exists():
       raise ValueError(f'{log} is missing: use the aggregator in a `with` block, which closes it')
     opened = runs.open_run(log, strategy)
-    if self.sampling is not None:
-      scheme = sampling_lib.of_rounds(self.sampling, opened.log.num_rounds)
-      claim = dataclasses.replace(opened.claim, sampling=scheme)
+    if self.design.is_drawn:
+      scheme = self.participation.within(opened.log.num_rounds)
+      claim = dataclasses.replace(opened.claim, participation=scheme)
       opened = dataclasses.replace(opened, claim=claim)
     stated = replay.replay(opened, deltas=self.design.delta)
-    epsilon = stated.parts[0 if self.sampling is None else -1].guarantee.to_json()['epsilon']
+    epsilon = stated.parts[-1 if self.design.is_drawn else 0].guarantee.to_json()['epsilon']
     return {'epsilon': epsilon, 'delta': self.design.delta, 'void_reason': stated.void_reason}
 
 

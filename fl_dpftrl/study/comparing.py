@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from fl_dpftrl import tables, workloads
 from fl_dpftrl.accounting.tuning import Tuning
-from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.files import durable, paths
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.participation import registry
 from fl_dpftrl.study import results as results_lib
 from fl_dpftrl.study import running, table, tuned
 from fl_dpftrl.study.cells import Cell, Run
@@ -90,8 +89,7 @@ def study(
   folder: str | os.PathLike[str],
   mechanisms: Sequence[str | Mechanism],
   epsilons: Sequence[float],
-  schema: schemas.MinSep | None = None,
-  sampling: sampling_lib.Sampled | None = None,
+  participation: registry.Participation,
   clip_norm: float,
   report_goal: int,
   delta: float = 1e-6,
@@ -123,11 +121,10 @@ def study(
       run is void unless its log, or `epsilon` and `delta` in the mapping, prove its ε.
     folder: folder of the study, which gets results.csv, table.txt, study.md and the figures.
     mechanisms, epsilons: names, as of `compare`, or `Mechanism`s; target ε.
-    schema: participation that each run keeps to.
-    sampling: secret bins, or scheme by which runs in one place draw their batches in secret, in
-      place of a schema:
-      `cell.sampling` is it, with a part for each band. `identity` is then DP-SGD; `banded` and
-      `banded_toeplitz` without a size have the number of bands with the least noise at each ε.
+    participation: schema that each run keeps to; or secret bins, or the scheme by which runs in one
+      place draw their batches in secret: `cell.participation` is it, with a part for each band.
+      `identity` is then DP-SGD; `banded` and `banded_toeplitz` without a size have the number of
+      bands with the least noise at each ε.
     clip_norm, report_goal: L2 bound on an update, and fixed divisor of the sum of a round.
     delta, seeds: δ at which ε is stated; seeds of the runs.
     server_learning_rates: rates to try of each mechanism without rates of its own.

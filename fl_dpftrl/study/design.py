@@ -10,8 +10,7 @@ import numpy as np
 
 from fl_dpftrl import error, workloads
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.amplification import sampling as sampling_lib
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.participation import registry, schemas
 from fl_dpftrl.planning import candidates
 from fl_dpftrl.study.results import Metric
 from fl_dpftrl.text import messages
@@ -73,8 +72,7 @@ class Design:
   epsilons: tuple[float, ...]
   server_learning_rates: tuple[float, ...]
   seeds: tuple[int, ...]
-  schema: schemas.MinSep | None = None
-  sampling: sampling_lib.Sampled | None = None
+  participation: registry.Participation
   clip_norm: float
   report_goal: int
   delta: float
@@ -110,29 +108,25 @@ class Design:
       if schemas.positive_integer('deployment_report_goal', goal) < self.report_goal:
         least = f'report_goal={self.report_goal}'
         raise ValueError(f'deployment_report_goal={goal} must be at least {least}')
-    if (self.schema is None) == (self.sampling is None):
-      given = 'neither' if self.schema is None else 'both'
-      raise ValueError(f'give a study schema or sampling; it has {given}')
-    if self.schema is not None:
-      if not isinstance(self.schema, schemas.MinSep):
-        raise ValueError(f'schema must be a MinSep, got {messages.kind(self.schema)}')
-    elif not isinstance(self.sampling, sampling_lib.Sampled):
+    registry.check(self.participation)
+    if self.participation.is_drawn and not self.participation.is_secret:
       raise ValueError(
-        'sampling must amplify, as CyclicPoisson, CyclicFixedSize and SecretBins do, got'
-        f' {messages.kind(self.sampling)}; shuffled batches have a schema'
+        'participation must amplify where it is drawn, as CyclicPoisson, CyclicFixedSize and'
+        f' SecretBins do, got {messages.kind(self.participation)}; shuffled batches have a schema'
       )
-    elif self.deployment_report_goal is not None:
+    if self.participation.is_drawn and self.deployment_report_goal is not None:
       raise ValueError('deployment_report_goal means nothing where batches are drawn')
 
   @property
-  def participation(self) -> schemas.MinSep:
-    """The schema; that of one bin or of one turn of an example's part where these are drawn."""
-    if self.sampling is None:
-      return self.schema  # type: ignore[return-value]
-    rounds = self.sampling.num_rounds
-    if isinstance(self.sampling, sampling_lib.SecretBins):
-      return schemas.MinSep(num_rounds=rounds, min_sep=self.sampling.num_bins)
-    return schemas.MinSep(num_rounds=rounds, max_participations=1)
+  def is_drawn(self) -> bool:
+    """Whether batches or bins are drawn in secret."""
+    return self.participation.is_drawn
+
+  @property
+  def planned(self) -> schemas.MinSep:
+    """The schema that strategies are made for; where batches are drawn, that of one turn."""
+    schema = self.participation.gated
+    return schema or schemas.MinSep(self.participation.num_rounds, max_participations=1)
 
   @property
   def settings(self) -> tuple[Setting, ...]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fl_dpftrl import workloads
 from fl_dpftrl.accounting import arithmetic
-from fl_dpftrl.amplification import accountant, sampling
+from fl_dpftrl.amplification import accountant
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.planning import candidates
 from fl_dpftrl.strategies import files
@@ -18,7 +18,7 @@ _STUDY_NAME, _STRATEGIES_NAME, _LOCK_NAME = 'study.json', 'strategies', 'noise.l
 _BANDED = ('banded', 'banded_toeplitz')
 # Of all runs of a folder.
 _FIXED = (
-  *('schema', 'sampling', 'clip_norm', 'report_goal', 'delta', 'deployment_report_goal'),
+  *('participation', 'clip_norm', 'report_goal', 'delta', 'deployment_report_goal'),
   *('workload', 'metric', 'flags'),
 )
 Say = Callable[[str], None]
@@ -88,15 +88,16 @@ def _prepared(design: Design, folder: pathlib.Path, say: Say) -> Noises:
 def _found(
   design: Design, mechanism: Mechanism, epsilon: float, folder: pathlib.Path, say: Say
 ) -> Noise:
-  schema, scheme, delta = design.participation, design.sampling, design.delta
+  schema, delta = design.planned, design.delta
+  scheme: Any = design.participation
   bands: tuple[int | None, ...] = (None,)
-  if isinstance(scheme, sampling.Batches) and mechanism.mechanism in _BANDED:
+  if not scheme.gated and mechanism.mechanism in _BANDED:
     bands = accountant.candidate_bands(scheme)
   paths = [
     _strategy_file(mechanism, schema, folder / _STRATEGIES_NAME, say, size) for size in bands
   ]
   strategies = [files.load_strategy(path) for path in paths]
-  if scheme is not None:
+  if design.is_drawn:
     chosen, amplified = accountant.choose(
       strategies, scheme, epsilon=epsilon, delta=delta, workload=design.workload
     )

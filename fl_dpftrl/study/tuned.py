@@ -117,7 +117,7 @@ def check(
     'jobs': None if type(jobs) is int and 0 <= jobs <= 1000 else 'it must be 0 to 1000',
     'cell': 'how many runs there are is secret' if cell is not None else None,
     'without_noise': 'give False, as each run must be private' if design.without_noise else None,
-    'sampling': 'runs must not share secret draws; give a schema' if design.sampling else None,
+    'participation': 'runs must not share secret draws; give a schema' if design.is_drawn else None,
     'deployment_report_goal': 'ε is that of the runs' if design.deployment_report_goal else None,
   }
   for name, reason in reasons.items():

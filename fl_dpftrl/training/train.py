@@ -120,14 +120,14 @@ def train(
   shows_errors = context is not None and context.show_client_errors
   claim = aggregator.claim(
     trainable,
-    schema=declared,
+    participation=declared,
     void_reason='; '.join(filter(None, (learned.reason, _SHOWN if shows_errors else None))) or None,
     not_private_metrics=_shortened(learned.metrics),
     trusted_operations=_shortened(learned.trusted),
   )
   if max_epsilon is not None:
     allowed = _within_budget(claim, delta=delta, max_epsilon=max_epsilon, say=say)
-    claim = dataclasses.replace(claim, schema=allowed)
+    claim = dataclasses.replace(claim, participation=allowed)
     num_rounds, all_rounds = allowed.num_rounds, rounds
     rounds = lambda: admitted(all_rounds(), allowed)
   of_name = {str(client): client for client in clients}

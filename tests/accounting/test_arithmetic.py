@@ -152,7 +152,9 @@ def test_a_budget_has_room_for_the_rounding():
   ).epsilon()
   allowed = [
     budget.Budget(
-      claim_lib.Claim(strategy=strategy, noise_multiplier=3.0, schema=schema, arithmetic=stated),
+      claim_lib.Claim(
+        strategy=strategy, noise_multiplier=3.0, participation=schema, arithmetic=stated
+      ),
       delta=1e-8,
       max_epsilon=within,
     ).max_rounds

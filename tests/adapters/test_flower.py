@@ -127,7 +127,7 @@ def opened(tmp_path):
     clip_norm=0.5,
     report_goal=4,
     folder=tmp_path / 'run',
-    schema=dpftrl.MinSep(num_rounds=5, min_sep=2),
+    participation=dpftrl.MinSep(num_rounds=5, min_sep=2),
     noise_seed=2,
   )
 

@@ -80,7 +80,7 @@ def noise_of(folder, multiplier, count):
     batch=2,
     noise_multiplier=multiplier,
     noise_seed=4,
-    sampling=sampling.CyclicPoisson(num_rounds=1000, num_examples=10, batch_size=2),
+    participation=sampling.CyclicPoisson(num_rounds=1000, num_examples=10, batch_size=2),
   )
   values = []
   with aggregator:

@@ -24,7 +24,9 @@ SHUFFLED = ('shuffled', 'shuffled_once')
 
 
 def run_of(log, strategy=STRATEGY, scheme=SCHEMES['poisson'], noise_multiplier=3.0, **kwargs):
-  return runs.Run.of(log, strategy, noise_multiplier=noise_multiplier, sampling=scheme, **kwargs)
+  return runs.Run.of(
+    log, strategy, noise_multiplier=noise_multiplier, participation=scheme, **kwargs
+  )
 
 
 @functools.cache
@@ -109,13 +111,15 @@ def test_the_file_itself_may_say_otherwise(tmp_path, said):
   """A single turn of each part: any kind of fixed size could be it."""
   short = {**SIZES, 'num_rounds': 3}
   scheme, path = sampling.Shuffled(**short), tmp_path / 'log.parquet'
-  metadata = claim_lib.Claim(strategy=STRATEGY, noise_multiplier=3.0, sampling=scheme).to_metadata()
+  metadata = claim_lib.Claim(
+    strategy=STRATEGY, noise_multiplier=3.0, participation=scheme
+  ).to_metadata()
   schema.write_log(path, **drawn.columns(drawn.batches(scheme)), num_rounds=3, metadata=metadata)
   run = run_of(log_lib.read_log(path), scheme=sampling.BATCHES[said](**short))
   stated = replay.replay(run, deltas=1e-6).drawn
   assert stated.holds is (said == 'shuffled')
   if said == 'fixed_size':
-    assert '"sampling": "shuffled"' in stated.reason
+    assert '"kind": "shuffled"' in stated.reason
     assert stated.guarantee.epsilon() == math.inf
 
 

@@ -8,6 +8,7 @@ from scipy import stats
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.amplification import sampling
+from fl_dpftrl.participation import registry
 from fl_dpftrl.replaying import replay, runs
 from fl_dpftrl.reports import privacy
 from fl_dpftrl.simulation import partition
@@ -22,7 +23,7 @@ def cohorts():
 
 
 def stated(rounds, scheme=SCHEME, **kwargs):
-  run = runs.Run.of(drawn.log_of(rounds), BLT, noise_multiplier=4.0, sampling=scheme)
+  run = runs.Run.of(drawn.log_of(rounds), BLT, noise_multiplier=4.0, participation=scheme)
   return replay.replay(run, **{'deltas': 1e-6, **kwargs})
 
 
@@ -117,7 +118,9 @@ def test_any_loop_runs_with_bins(tmp_path):
   """A round of no devices counts, none fails, and the folder proves the figure."""
   options = dict(template=np.zeros(3), noise_multiplier=4.0, clip_norm=1.0, report_goal=4)
   scheme = dpftrl.SecretBins(6, 3)
-  with dpftrl.PrivateAggregator(BLT, folder=tmp_path, sampling=scheme, **options) as aggregator:
+  with dpftrl.PrivateAggregator(
+    BLT, folder=tmp_path, participation=scheme, **options
+  ) as aggregator:
     for t in range(6):
       ids = [[1, 4], [], [2]][t % 3]
       if t > 2:  # Devices keep the bins of their first rounds.
@@ -130,7 +133,7 @@ def test_any_loop_runs_with_bins(tmp_path):
           round_.add(np.full(3, 0.1))
     account = dpftrl.account(BLT, scheme, noise_multiplier=4.0, delta=1e-6)
     assert aggregator.privacy_loss(1e-6).epsilon() == account.epsilon()
-    with pytest.raises(ValueError, match='at_least and sampling exclude'):
+    with pytest.raises(ValueError, match='at_least is refused'):
       aggregator.round([1], at_least=1)
     with pytest.raises(dpftrl.BudgetSpentError):
       with aggregator.round([1]):
@@ -140,9 +143,9 @@ def test_any_loop_runs_with_bins(tmp_path):
 
 
 def test_bins_are_a_scheme_in_a_file():
-  document = sampling.to_json(SCHEME)
-  assert document == {'sampling': 'bins', 'num_rounds': 60, 'num_bins': 12}
-  assert sampling.from_json(document) == SCHEME
+  document = registry.to_json(SCHEME)
+  assert document == {'kind': 'bins', 'num_rounds': 60, 'num_bins': 12}
+  assert registry.from_json(document) == SCHEME
 
 
 @pytest.mark.parametrize(
@@ -155,6 +158,6 @@ def test_what_is_not_bounded_is_refused(options, words):
 
 
 def test_runs_that_share_bins_do_not_compose():
-  run = runs.Run.of(drawn.log_of(cohorts()), BLT, noise_multiplier=4.0, sampling=SCHEME)
+  run = runs.Run.of(drawn.log_of(cohorts()), BLT, noise_multiplier=4.0, participation=SCHEME)
   with pytest.raises(ValueError, match='sampling is for one run'):
     replay.replay([run, run], deltas=1e-6)

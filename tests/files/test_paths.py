@@ -18,11 +18,11 @@ from tests.commands import lines
 from tests.logs import files
 
 SCHEMA = dpftrl.MinSep(num_rounds=8, min_sep=2)
-CLAIM = dpftrl.Claim(strategy='identity', noise_multiplier=1.0, schema=SCHEMA)
+CLAIM = dpftrl.Claim(strategy='identity', noise_multiplier=1.0, participation=SCHEMA)
 NOISE = dict(noise_multiplier=1.0, clip_norm=1.0, report_goal=2)
 WRITERS = {
   'aggregator': lambda p: dpftrl.PrivateAggregator(
-    'identity', template=np.zeros(2), folder=p, schema=SCHEMA, **NOISE
+    'identity', template=np.zeros(2), folder=p, participation=SCHEMA, **NOISE
   ),
   'rows': lambda p: dpftrl.NoiseRows('identity', 2, folder=p),
   'guard': lambda p: dpftrl.Guard(CLAIM, 1e-6, log=f'{p}/log.parquet'),
@@ -79,7 +79,7 @@ def test_a_path_is_the_file_of_that_name(name, at_home):
   for t in range(4):  # Continued each second round.
     if t % 2 == 0:
       aggregator = dpftrl.PrivateAggregator(
-        'identity', template=np.zeros(2), folder=name, schema=SCHEMA, **NOISE
+        'identity', template=np.zeros(2), folder=name, participation=SCHEMA, **NOISE
       )
     with aggregator.round(['a', 'b'] if t % 2 else ['c', 'd']) as round_:
       round_.add(np.ones(2))

@@ -63,7 +63,7 @@ def trace_case(folder, seed):
 def runs_case(folder, seed):
   (folder / 'participation.csv').write_text('round,device_id\n0,a\n1,b\n5,a\n')
   planned = schemas.MinSep(num_rounds=30, min_sep=2)
-  claim = claim_lib.Claim(strategy='blt-b100', noise_multiplier=8.0, schema=planned)
+  claim = claim_lib.Claim(strategy='blt-b100', noise_multiplier=8.0, participation=planned)
   files.save_strategy(folder / 'strategy.json', claim.strategy, schema=planned)
   content = json.dumps(claim.to_json()).encode()
   (folder / 'claim.json').write_bytes(mutations.mutated(content, seed))

@@ -25,7 +25,7 @@ FULL = dpftrl.Claim(
   noise_multiplier=8.0,
   clip_norm=dpftrl.AdaptiveClipping(0.5),
   report_goal=3,
-  schema=SCHEMA,
+  participation=SCHEMA,
   arithmetic=arithmetic.Arithmetic.covered(7),
   void_reason='the seed is known',
   not_private_metrics=('client_work.train.loss', 'aggregator.<clipped>'),
@@ -36,7 +36,7 @@ DRAWN = dpftrl.Claim(
   strategy=TREE,
   noise_multiplier=0.0,
   clip_norm=2,
-  sampling=sampling.CyclicPoisson(num_rounds=9, num_examples=100, batch_size=2.5, num_parts=3),
+  participation=sampling.CyclicPoisson(num_rounds=9, num_examples=100, batch_size=2.5, num_parts=3),
 )
 
 
@@ -91,7 +91,7 @@ def test_whatever_is_no_claim_is_refused_in_one_line(own):
 
 @pytest.mark.parametrize('arguments, message', [
   (dict(strategy=dpftrl.TreeFull()), 'tree_full depends on the number of rounds'),
-  (dict(strategy=dpftrl.Banded(np.ones((4, 1))), schema=SCHEMA),
+  (dict(strategy=dpftrl.Banded(np.ones((4, 1))), participation=SCHEMA),
    'declared_num_rounds=12: .* beyond the 4'),
   (dict(noise_multiplier=math.inf), 'noise_multiplier must be finite'),
   (dict(noise_multiplier=math.nan), 'noise_multiplier must be finite'),
@@ -101,8 +101,8 @@ def test_whatever_is_no_claim_is_refused_in_one_line(own):
   (dict(clip_norm=0.0), 'clip_norm must be positive'),
   (dict(clip_norm=math.inf), 'clip_norm must be positive'),
   (dict(report_goal=0), 'report_goal must be at least 1'),
-  (dict(schema=dpftrl.FixedSeparation(12, 3)), 'schema must be a MinSep'),
-  (dict(schema=SCHEMA, sampling=DRAWN.sampling), 'schema and sampling exclude each other'),
+  (dict(participation=dpftrl.FixedSeparation(12, 3)), 'participation must be a MinSep'),
+  (dict(participation=3), 'participation must be one of'),
   (dict(void_reason=3), 'void_reason must be text'),
   (dict(trusted_operations='PyFunc'), 'trusted_operations must be'),
   (dict(not_private_metrics=['a' * 201]), 'not_private_metrics must be'),

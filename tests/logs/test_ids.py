@@ -79,7 +79,7 @@ def entry_points(folder):
   """What takes device ids, by its name; each is opened in a folder of its own."""
   planned = schemas.MinSep(num_rounds=9, min_sep=1)
   strategy = blt.BLT([0.9], [0.2])
-  claim = claim_lib.Claim(strategy=strategy, noise_multiplier=5.0, schema=planned)
+  claim = claim_lib.Claim(strategy=strategy, noise_multiplier=5.0, participation=planned)
   guarded = lambda name: guard.Guard(claim, 1e-6, log=folder / f'{name}.parquet')
   loop = aggregator.PrivateAggregator(
     strategy,

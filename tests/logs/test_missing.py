@@ -163,7 +163,9 @@ def write(log, folder):
     append = lambda writer, t, ids: writer.append(t, ids, 0)
     if log.form == 'Guard':
       planned = schemas.MinSep(NUM_ROUNDS, 1)
-      claim = claim_lib.Claim(strategy=blt.BLT([0.9], [0.2]), noise_multiplier=5.0, schema=planned)
+      claim = claim_lib.Claim(
+        strategy=blt.BLT([0.9], [0.2]), noise_multiplier=5.0, participation=planned
+      )
       open_log = lambda: guard.Guard(claim, 1e-6, log=path)
       append = lambda writer, t, ids: writer.admit(ids)
     with open_log() as writer:

@@ -35,7 +35,7 @@ def test_a_sampled_run_of_empty_batches_has_the_epsilon_of_its_scheme(tmp_path):
     clip_norm=1.0,
     report_goal=1,
     folder=tmp_path / 'run',
-    sampling=scheme,
+    participation=scheme,
     delta=1e-9,
   ) as aggregator:
     for t in range(ROUNDS):
@@ -53,7 +53,7 @@ def test_a_sampled_run_of_empty_batches_has_the_epsilon_of_its_scheme(tmp_path):
 @pytest.mark.parametrize('name', ['fixed_size', 'shuffled', 'shuffled_once'])
 def test_batches_of_one_size_are_never_empty(name):
   scheme = sampling.BATCHES[name](num_rounds=ROUNDS, num_examples=100, batch_size=5)
-  run = runs.Run.of(log_of([], ROUNDS), STRATEGY, noise_multiplier=2.0, sampling=scheme)
+  run = runs.Run.of(log_of([], ROUNDS), STRATEGY, noise_multiplier=2.0, participation=scheme)
   drawn = replay.replay(run, deltas=1e-6).drawn
   assert not drawn.holds and drawn.guarantee.void_reason
 

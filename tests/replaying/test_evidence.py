@@ -26,7 +26,7 @@ def claim(**changes):
     noise_multiplier=2.0,
     clip_norm=dpftrl.AdaptiveClipping(1.0),
     report_goal=3,
-    schema=dpftrl.MinSep(num_rounds=40, min_sep=6),
+    participation=dpftrl.MinSep(num_rounds=40, min_sep=6),
   )
   return dpftrl.Claim(**stated | changes)
 
@@ -99,7 +99,7 @@ def test_evidence_fits_and_is_private(written, folder):
 
 
 def test_evidence_of_several_runs_and_of_logs_of_other_systems(tmp_path):
-  own = write_log(tmp_path / 'a.parquet', own=claim(schema=None))
+  own = write_log(tmp_path / 'a.parquet', own=claim(participation=None))
   other = tmp_path / 'b.csv'
   other.write_text('step,phone\n3,phone 0\n7,phone 9\n')
   given = [
@@ -193,10 +193,10 @@ def test_each_of_60_random_changes_is_found(written, tmp_path):
    'claim.json: the log is of a run with the noise_multiplier 2.0, not 4.0'),
   ('claim.json', lambda c: c.update(clip_norm=2.0), 'claim', 'the clip_norm'),
   ('claim.json', lambda c: c['arithmetic'].update(kind='lattice'), 'claim', 'the arithmetic'),
-  ('claim.json', lambda c: c['schema'].update(min_sep=7, max_participations=6), 'claim',
+  ('claim.json', lambda c: c['participation'].update(min_sep=7, max_participations=6), 'claim',
    'declared schema allows'),
-  ('claim.json', lambda c: c.update(schema=None), 'statement', "'declared' is unknown"),
-  ('claim.json', lambda c: c['schema'].update(min_sep=5), 'statement', 'declared'),
+  ('claim.json', lambda c: c.update(participation=None), 'statement', "'declared' is unknown"),
+  ('claim.json', lambda c: c['participation'].update(min_sep=5), 'statement', 'declared'),
   ('claim.json', lambda c: c.update(report_goal=2), 'claim', 'report_goal'),
   ('claim.json', lambda c: c.update(note=FORGED), 'claim', 'a claim must have'),
   ('claim.json', lambda c: c['strategy'].update(sha256='0' * 64), 'claim', 'strategy'),
@@ -276,7 +276,7 @@ def test_files_that_nothing_names_are_found(folder, name):
 @pytest.mark.parametrize('name', ['blt', 'dense', 'stamped'])
 def test_evidence_of_families_holds_what_follows(name, tmp_path):
   strategy = every_family.example(name, NUM_ROUNDS)
-  own = claim(strategy=strategy, schema=None)
+  own = claim(strategy=strategy, participation=None)
   log = write_log(tmp_path / 'log.parquet', own=own)
   run = runs.Run.of(log_lib.read_log(log), strategy)
   dpftrl.write_evidence(tmp_path / 'evidence', run, deltas=1e-6)

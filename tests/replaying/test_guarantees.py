@@ -143,7 +143,7 @@ def fixture_folder(tmp_path):
   claim = claim_lib.Claim(
     strategy='tree_online',
     noise_multiplier=3.5,
-    schema=schemas.MinSep(num_rounds=7, min_sep=3, max_participations=2),
+    participation=schemas.MinSep(num_rounds=7, min_sep=3, max_participations=2),
   )
   claim.save(tmp_path)
   files.save_strategy(tmp_path / 'strategy.json', claim.strategy, schema=claim.schema)

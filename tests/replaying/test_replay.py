@@ -21,7 +21,7 @@ def ones(num_rounds):
 
 
 def replayed(log, strategy, *, noise_multiplier, declared=None, **kwargs):
-  run = runs.Run.of(log, strategy, noise_multiplier=noise_multiplier, schema=declared)
+  run = runs.Run.of(log, strategy, noise_multiplier=noise_multiplier, participation=declared)
   return replay.replay(run, **kwargs)
 
 
@@ -108,7 +108,7 @@ def test_declared_is_a_min_sep_of_rounds_that_the_run_could_have(declared, messa
 
 def test_whatever_may_have_followed_releases_is_among_the_assumptions():
   planned = schemas.MinSep(num_rounds=20)
-  run = runs.Run.of(LOG, BLT, noise_multiplier=3.0, schema=planned)
+  run = runs.Run.of(LOG, BLT, noise_multiplier=3.0, participation=planned)
   told = ' '.join(replay.replay(run, deltas=1e-6).assumptions)
   for words in (
     'worst case and observed assume that neither participation nor the end of the run depended',
@@ -124,7 +124,7 @@ def test_whatever_may_have_followed_releases_is_among_the_assumptions():
 
 def test_declared_is_given_for_each_run_or_for_none():
   run = runs.Run.of(LOG, BLT, noise_multiplier=3.0)
-  other = runs.Run.of(LOG, BLT, noise_multiplier=3.0, schema=schemas.MinSep(num_rounds=12))
+  other = runs.Run.of(LOG, BLT, noise_multiplier=3.0, participation=schemas.MinSep(num_rounds=12))
   with pytest.raises(ValueError, match='declared must be given for each run, or for none'):
     replay.replay([run, other], deltas=1e-6)
 

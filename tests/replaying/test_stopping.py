@@ -38,7 +38,7 @@ def statement_of(mechanism, num_rounds):
     log_of(rows, num_rounds),
     mechanism.strategy,
     noise_multiplier=mechanism.noise_multiplier,
-    schema=schemas.MinSep(num_rounds=DECLARED, min_sep=mechanism.min_sep),
+    participation=schemas.MinSep(num_rounds=DECLARED, min_sep=mechanism.min_sep),
   )
   return replay.replay(run, deltas=DELTA)
 

@@ -56,7 +56,7 @@ def test_rounds_of_a_recorded_run_are_not_counted_from_elsewhere():
 @pytest.mark.parametrize('n', [NUM_ROUNDS, 40])
 def test_a_declared_schema_that_allows_less_than_the_recorded_one_is_void(n):
   planned = dpftrl.MinSep(num_rounds=n, min_sep=2, max_participations=5)
-  log = log_with(recorded(schema=planned))
+  log = log_with(recorded(participation=planned))
   for rounds, min_sep, most, void in (
     (n, 2, 5, False),
     (n, 1, 5, False),
@@ -67,7 +67,7 @@ def test_a_declared_schema_that_allows_less_than_the_recorded_one_is_void(n):
     *([(n - 1, 2, 5, True)] if n > NUM_ROUNDS else []),
   ):
     declared = dpftrl.MinSep(num_rounds=rounds, min_sep=min_sep, max_participations=most)
-    stated = replay.replay(runs.Run.of(log, BLT, schema=declared), deltas=1e-6)
+    stated = replay.replay(runs.Run.of(log, BLT, participation=declared), deltas=1e-6)
     assert (stated.void_reason is not None) == void
     if void:
       assert 'at least 2 apart' in stated.void_reason
@@ -81,7 +81,7 @@ def fixture_guarded(tmp_path):
   """The log of a guard that was told no clip norm."""
   planned = dpftrl.MinSep(num_rounds=NUM_ROUNDS, min_sep=2)
   path = tmp_path / 'log.parquet'
-  with dpftrl.Guard(claim(schema=planned), delta=1e-6, log=path) as guard:
+  with dpftrl.Guard(claim(participation=planned), delta=1e-6, log=path) as guard:
     for t in range(NUM_ROUNDS):
       guard.admit(['a', 'b'] if t % 2 else ['c'], row=t, timestamp=86400)
   dpftrl.save_strategy(tmp_path / 'blt.json', BLT, schema=planned)

@@ -62,7 +62,7 @@ def flat(mean):
 @pytest.mark.parametrize('library', ['numpy', 'torch', 'jax.numpy'])
 def test_ids_may_be_an_array_of_the_loop(library, tmp_path):
   ids = pytest.importorskip(library).arange(4)
-  with opened(tmp_path / 'run', schema=SCHEMA) as aggregator:
+  with opened(tmp_path / 'run', participation=SCHEMA) as aggregator:
     assert aggregator.admissible(ids, at_most=3).tolist() == [0, 1, 2]
     with aggregator.round(ids[:3]) as round_:
       for device in ids[:2]:
@@ -112,7 +112,7 @@ def test_the_noise_has_the_covariance_of_the_strategy_over_starts_and_burnt_rows
 
 def test_the_log_proves_what_happened(tmp_path):
   folder = tmp_path / 'run'
-  with opened(folder, schema=SCHEMA, max_epsilon=30.0, delta=1e-6) as aggregator:
+  with opened(folder, participation=SCHEMA, max_epsilon=30.0, delta=1e-6) as aggregator:
     with pytest.raises(ValueError, match='there is no round yet'):
       aggregator.privacy_loss()
     for t in range(4):
@@ -244,21 +244,21 @@ WRONG = {
 
 @pytest.mark.parametrize('use, message', WRONG.values(), ids=WRONG)
 def test_wrong_uses_get_one_line(use, message, tmp_path):
-  with opened(tmp_path / 'run', schema=SCHEMA) as aggregator:
+  with opened(tmp_path / 'run', participation=SCHEMA) as aggregator:
     with pytest.raises(ValueError, match=message) as raised:
       use(aggregator)
   assert '\n' not in str(raised.value)
 
 
 def test_rounds_tolerate_dropout(tmp_path):
-  with opened(tmp_path, report_goal=4, schema=SCHEMA, noise_seed=3) as aggregator:
+  with opened(tmp_path, report_goal=4, participation=SCHEMA, noise_seed=3) as aggregator:
     with aggregator.round(list('abcde'), at_least=2) as round_:
       for device in 'db':
         round_.add(update(0), device_id=device)
     # All who were admitted took part; the divisor is the report goal.
     assert aggregator.admissible(list('abcdef')).tolist() == ['f']
     assert aggregator.statement(1e-6).to_json()['num_participations'] == 5
-  with opened(tmp_path / 'twice', report_goal=4, schema=SCHEMA, noise_seed=3) as aggregator:
+  with opened(tmp_path / 'twice', report_goal=4, participation=SCHEMA, noise_seed=3) as aggregator:
     whole = released(aggregator, list('abcd'), [update(0), update(0), *2 * [update(0, 0.0)]])
   np.testing.assert_array_equal(flat(round_.mean), flat(whole))
 
@@ -280,9 +280,9 @@ def test_a_device_twice_is_refused_without_a_schema_too(tmp_path):
   (dict(zeroing_norm=-1.0), 'zeroing_norm must be finite and positive'),
   (dict(delta=2.0), 'delta must lie strictly between 0 and 1'),
   (dict(max_epsilon=1.0), 'max_epsilon=1 needs schema and delta'),
-  (dict(max_epsilon=1.0, schema=SCHEMA, delta=1e-6, noise_seed=1),
+  (dict(max_epsilon=1.0, participation=SCHEMA, delta=1e-6, noise_seed=1),
    'max_epsilon=1 needs a guarantee; the noise seed was given'),
-  (dict(max_epsilon=1e-3, schema=SCHEMA, delta=1e-6), 'too little for one round'),
+  (dict(max_epsilon=1e-3, participation=SCHEMA, delta=1e-6), 'too little for one round'),
   (dict(noise_multiplier=1e-9), 'is too small for sums of whole numbers'),
   (dict(report_goal=2**40), 'have no room in sums of 64 bits'),
 ])  # fmt: skip
@@ -296,7 +296,7 @@ def test_a_budget_ends_the_run(tmp_path):
   most = dpftrl.account(
     BLT, SCHEMA.within(3), noise_multiplier=2.0, delta=1e-6, num_coordinates=SIZE
   ).epsilon()
-  arguments = dict(schema=SCHEMA, delta=1e-6, max_epsilon=most * (1 + 1e-9))
+  arguments = dict(participation=SCHEMA, delta=1e-6, max_epsilon=most * (1 + 1e-9))
   with opened(tmp_path, **arguments) as aggregator:
     assert aggregator.max_rounds == 3
     for t in range(3):
@@ -308,18 +308,18 @@ def test_a_budget_ends_the_run(tmp_path):
 
 
 def test_a_folder_of_another_run_is_refused(tmp_path):
-  with opened(tmp_path, schema=SCHEMA) as aggregator:
+  with opened(tmp_path, participation=SCHEMA) as aggregator:
     released(aggregator)
   for changes in (
     dict(noise_multiplier=3.0),
     dict(clip_norm=1.0),
     dict(strategy=dpftrl.Identity()),
     dict(template=np.zeros(3, np.float32)),
-    dict(schema=dpftrl.MinSep(12, 3)),
+    dict(participation=dpftrl.MinSep(12, 3)),
   ):
     with pytest.raises(ValueError, match='another|differ'):
-      opened(tmp_path, **dict(schema=SCHEMA) | changes)
-  with opened(tmp_path, schema=SCHEMA) as aggregator:
+      opened(tmp_path, **dict(participation=SCHEMA) | changes)
+  with opened(tmp_path, participation=SCHEMA) as aggregator:
     assert aggregator.next_round == 1
 
 
@@ -372,7 +372,7 @@ def test_a_whole_log_that_was_put_back_is_a_copy(tmp_path):
       opened(folder, moved=moved)
 
 
-@pytest.mark.parametrize('held_up, is_refused', [(0.5, False), (61.0, True)])
+@pytest.mark.parametrize('held_up, is_refused', [(0.5, False), (11.0, True)])
 def test_a_process_that_was_held_up_as_it_wrote_the_mark_is_no_copy(
   tmp_path, monkeypatch, held_up, is_refused
 ):
@@ -404,7 +404,7 @@ def test_a_process_that_was_held_up_as_it_wrote_the_mark_is_no_copy(
 
 def test_a_round_whose_mark_failed_is_used_up_and_its_devices_took_part(tmp_path, monkeypatch):
   strategy, schema = 'identity', dpftrl.MinSep(num_rounds=9, min_sep=4, max_participations=2)
-  claim = dpftrl.Claim(strategy=strategy, noise_multiplier=1.0, schema=schema)
+  claim = dpftrl.Claim(strategy=strategy, noise_multiplier=1.0, participation=schema)
   with dpftrl.Guard(claim, log=tmp_path / 'log.parquet') as guard:
 
     def fail(*unused):
@@ -450,11 +450,11 @@ def test_threads_that_ask_for_epsilon_count_each_round_once(tmp_path, monkeypatc
 
 def test_rounds_that_are_reserved_release_what_rounds_one_by_one_do(tmp_path):
   cohorts = [['a', 'b'], ['c', 'd'], ['a', 'b'], ['c', 'd'], ['a', 'e']]
-  with opened(tmp_path / 'one', noise_seed=1, schema=SCHEMA) as aggregator:
+  with opened(tmp_path / 'one', noise_seed=1, participation=SCHEMA) as aggregator:
     means = [flat(released(aggregator, ids)) for ids in cohorts]
     digest = aggregator._guard.log.digest
   recorded = []
-  with opened(tmp_path / 'many', noise_seed=1, schema=SCHEMA) as aggregator:
+  with opened(tmp_path / 'many', noise_seed=1, participation=SCHEMA) as aggregator:
     for t, round_ in enumerate(aggregator.rounds(iter(cohorts), reserve=2)):
       with round_:
         for i in range(2):
@@ -465,7 +465,7 @@ def test_rounds_that_are_reserved_release_what_rounds_one_by_one_do(tmp_path):
 
 
 def test_rounds_that_were_reserved_are_used_up(tmp_path):
-  with opened(tmp_path, schema=SCHEMA) as aggregator:
+  with opened(tmp_path, participation=SCHEMA) as aggregator:
     first, second, third = list(aggregator.rounds(map(list, ['ab', 'cd', 'ab']), reserve=3))
     with second:
       second.add(update())
@@ -476,13 +476,13 @@ def test_rounds_that_were_reserved_are_used_up(tmp_path):
       second.begin()
     with pytest.raises(ValueError, match='after the block of its round'):
       third.mean  # noqa: B018
-  with opened(tmp_path, schema=SCHEMA) as aggregator:
+  with opened(tmp_path, participation=SCHEMA) as aggregator:
     assert aggregator.next_round == 3
     assert aggregator.admissible(list('abcd')).tolist() == ['c', 'd']
 
 
 def test_a_cohort_that_is_refused_reserves_nothing(tmp_path):
-  with opened(tmp_path, schema=SCHEMA) as aggregator:
+  with opened(tmp_path, participation=SCHEMA) as aggregator:
     for bad, why in (
       (['a', 'd'], 'round 2 .1 by min_sep'),
       (['e'], 'need as many'),
@@ -625,13 +625,13 @@ def test_means_do_not_depend_on_the_order_or_on_threads(tmp_path):
 
 
 def test_a_failed_round_does_not_tell_the_size_of_a_secret_batch(tmp_path):
-  with opened(tmp_path, sampling=BATCHES) as aggregator:
-    with pytest.raises(ValueError, match='at_least and sampling exclude each other'):
+  with opened(tmp_path, participation=BATCHES) as aggregator:
+    with pytest.raises(ValueError, match='at_least is refused where participation is drawn'):
       aggregator.round([1], at_least=1)
 
 
 def test_rounds_are_reserved_up_to_the_budget(tmp_path):
-  with opened(tmp_path, schema=SCHEMA) as aggregator:
+  with opened(tmp_path, participation=SCHEMA) as aggregator:
     rounds = aggregator.rounds([list('ab'), list('cd')] * 10, reserve=8)
     for _ in range(SCHEMA.num_rounds):
       with next(rounds) as round_:
@@ -643,8 +643,8 @@ def test_rounds_are_reserved_up_to_the_budget(tmp_path):
 
 
 def test_only_those_who_may_take_part_are_admissible(tmp_path):
-  with opened(tmp_path, schema=SCHEMA) as aggregator:
+  with opened(tmp_path, participation=SCHEMA) as aggregator:
     released(aggregator, list('ab'))
     assert aggregator.admissible(list('abcde'), at_most=2).tolist() == ['c', 'd']
-  with opened(tmp_path, schema=SCHEMA) as aggregator:  # Another start knows them.
+  with opened(tmp_path, participation=SCHEMA) as aggregator:  # Another start knows them.
     assert aggregator.admissible(list('abc')).tolist() == ['c']

@@ -18,10 +18,10 @@ SCHEMA = dpftrl.MinSep(num_rounds=12, min_sep=3, max_participations=3)
 
 
 def opened(path, **changes):
-  given = dict(strategy=BLT, noise_multiplier=2.0, schema=SCHEMA, delta=1e-6) | changes
+  given = dict(strategy=BLT, noise_multiplier=2.0, participation=SCHEMA, delta=1e-6) | changes
   own = {
     name: given.pop(name)
-    for name in ('strategy', 'noise_multiplier', 'schema', 'clip_norm')
+    for name in ('strategy', 'noise_multiplier', 'participation', 'clip_norm')
     if name in given
   }
   return dpftrl.Guard(dpftrl.Claim(**own), **given, log=path)
@@ -97,7 +97,7 @@ def test_devices_that_forget_never_pass_the_budget(tmp_path, strategy, max_epsil
 
 
 def test_says_who_was_turned_away_and_why(tmp_path):
-  guarded = opened(tmp_path / 'log.parquet', schema=dpftrl.MinSep(10, 2, 3))
+  guarded = opened(tmp_path / 'log.parquet', participation=dpftrl.MinSep(10, 2, 3))
   guarded.admit(['a', 'b'])
   admitted = guarded.admit(['a', 'c', 'c'])
   assert admitted.device_ids.tolist() == ['c']
@@ -130,8 +130,11 @@ def test_a_repeated_row_is_refused(tmp_path):
   (dict(noise_multiplier=0.0), 'noise_multiplier must be positive'),
   (dict(max_epsilon=-1.0), 'max_epsilon must be positive'),
   (dict(delta=0.0), 'delta must lie'),
-  (dict(schema=dpftrl.FixedSeparation(num_rounds=5, min_sep=2)), 'schema must be a MinSep'),
-  (dict(schema=None), 'claim must have a schema'),
+  (
+    dict(participation=dpftrl.FixedSeparation(num_rounds=5, min_sep=2)),
+    'participation must be a MinSep',
+  ),
+  (dict(participation=None), 'claim must have a schema'),
   (dict(strategy=dpftrl.TreeFull()), 'depends on the number of rounds'),
   (dict(max_epsilon=1.0), 'too little for one round, whose ε is 2'),
 ])  # fmt: skip
@@ -145,7 +148,7 @@ def test_refuses_arguments_out_of_range(tmp_path, changes, message):
 def test_every_family_has_a_horizon_that_its_epsilon_allows():
   schema = dpftrl.MinSep(num_rounds=8, min_sep=2)
   for strategy in (dpftrl.Banded(np.array([[1, 0]] + 7 * [[1, 0.4]])), dpftrl.TreeFull(8), BLT):
-    claim = dpftrl.Claim(strategy=strategy, noise_multiplier=1.0, schema=schema)
+    claim = dpftrl.Claim(strategy=strategy, noise_multiplier=1.0, participation=schema)
     whole = budget.Budget(claim, delta=1e-6, max_epsilon=None)
     values = [whole.epsilon(n) for n in range(1, 9)]
     for most in (values[0], values[4], values[-1] * 2):
@@ -160,7 +163,7 @@ def test_a_budget_is_not_raised_once_releases_were_seen(tmp_path):
     allowed = guarded.max_rounds
   assert allowed < SCHEMA.num_rounds
   for max_epsilon in (2.3, 4.0, None):
-    with pytest.raises(refusals.LogError, match='schema .*"num_rounds": '):
+    with pytest.raises(refusals.LogError, match='participation .*"num_rounds": '):
       opened(path, max_epsilon=max_epsilon)
   statement = dpftrl.replay(dpftrl.open_run(path, BLT), deltas=1e-6)
   assert (statement.num_rounds, statement.declared.participation.num_rounds) == (1, allowed)
@@ -168,7 +171,7 @@ def test_a_budget_is_not_raised_once_releases_were_seen(tmp_path):
 
 
 def test_threads_share_no_round_and_lose_no_device(tmp_path):
-  with opened(tmp_path / 'log.parquet', schema=dpftrl.MinSep(64, 1)) as first:
+  with opened(tmp_path / 'log.parquet', participation=dpftrl.MinSep(64, 1)) as first:
     first.admit(['first'], row=0)
     admitted, barrier = [], threading.Barrier(4)
 
@@ -204,7 +207,7 @@ def test_replay_takes_the_declared_schema_from_the_log_of_a_guard(tmp_path):
   dpftrl.SecretBins(6, 2), sampling_lib.CyclicPoisson(num_rounds=6, num_examples=9, batch_size=3),
 ])  # fmt: skip
 def test_a_cohort_that_is_drawn_has_no_size(tmp_path, sampling):
-  claim = dpftrl.Claim(strategy='identity', noise_multiplier=1.0, sampling=sampling)
+  claim = dpftrl.Claim(strategy='identity', noise_multiplier=1.0, participation=sampling)
   with dpftrl.Guard(claim, log=tmp_path / 'log.parquet') as guard:
     for ask in (guard.check, guard.admit):
       with pytest.raises(

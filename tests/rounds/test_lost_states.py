@@ -51,7 +51,9 @@ def test_more_updates_than_the_report_goal_warn(tmp_path, recwarn):
 
 def test_a_round_of_nobody_warns(tmp_path, recwarn):
   claim = dpftrl.Claim(
-    strategy=dpftrl.load_strategy('identity'), noise_multiplier=1.0, schema=dpftrl.MinSep(9, 3)
+    strategy=dpftrl.load_strategy('identity'),
+    noise_multiplier=1.0,
+    participation=dpftrl.MinSep(9, 3),
   )
   with dpftrl.Guard(claim, log=tmp_path / 'log.parquet') as guard:
     assert guard.admit(['a'], timestamp=1).device_ids.tolist() == ['a'] and not recwarn

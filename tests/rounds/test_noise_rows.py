@@ -246,7 +246,7 @@ def test_a_torn_record_leaves_the_one_before(tmp_path):
     marked.write(num_rounds=rows, head=bytes([rows] * 32), run=b'r' * 16, seed_file=(rows, -7))
   marked.close()
   content = path.read_bytes()
-  for byte in {*range(110), *range(4090, len(content))}:
+  for byte in {*range(120), *range(4090, len(content))}:
     changed = bytearray(content)
     changed[byte] ^= 0xFF
     path.write_bytes(changed)

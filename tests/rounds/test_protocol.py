@@ -190,7 +190,7 @@ class Aggregator:
       clip_norm=1.0,
       report_goal=1,
       folder=folder,
-      schema=SCHEMA,
+      participation=SCHEMA,
     )
     self._round = None
 
@@ -233,7 +233,9 @@ class Loop:
     folder.mkdir(exist_ok=True)
     self._rows = dpftrl.NoiseRows(STRATEGY, 3, folder=folder / NOISE)
     try:
-      claim = dpftrl.Claim(strategy=STRATEGY, noise_multiplier=noise_multiplier, schema=SCHEMA)
+      claim = dpftrl.Claim(
+        strategy=STRATEGY, noise_multiplier=noise_multiplier, participation=SCHEMA
+      )
       self._guard = dpftrl.Guard(claim, DELTA, log=folder / LOG)
       if self._rows.next_row > self._guard.num_rounds:
         raise ValueError('the log lacks rounds')
@@ -451,7 +453,8 @@ class Protocol(stateful.RuleBasedStateMachine):
       try:
         run = self.kind(self.folder)
       except ValueError as error:
-        assert any(words in str(error) for words in ('lack', 'put back', 'put the newest'))
+        refused = ('lack', 'put back', 'put the newest')
+        assert any(words in str(error) for words in refused), str(error)
       else:
         assert all(t < num_rounds for t in self.released)
         assert run.next_round == num_rounds
@@ -555,7 +558,7 @@ def run_machine(kind, num_examples, forgets=lambda path: False):
 
 @pytest.mark.parametrize('kind', [Aggregator, Loop])
 def test_no_row_is_used_twice_and_no_participation_is_lost(kind):
-  run_machine(kind, 9)
+  run_machine(kind, 15)
 
 
 @pytest.mark.slow

@@ -63,7 +63,7 @@ def train(cell, **changes):
 
 
 def test_a_tff_model_is_judged_by_its_statement(tmp_path):
-  options = {**ONE, 'epsilons': [8.0], 'schema': dpftrl.MinSep(8, 4), 'report_goal': 5}
+  options = {**ONE, 'epsilons': [8.0], 'participation': dpftrl.MinSep(8, 4), 'report_goal': 5}
   kept, silent = linear.study(tmp_path / 'kept', train, **options).results
   assert kept.status == silent.status == 'done'
   assert 7.0 < kept.epsilon_of_run <= 8.0 and kept.test > 0.5
@@ -103,14 +103,14 @@ def test_a_loop_is_judged_by_its_log_whatever_it_claims(tmp_path):
 def test_drawn_batches_are_judged_by_the_log(batches, tmp_path):
   def run(cell):
     with cell.private_aggregator(np.zeros(2)) as aggregator:
-      for batch in partition.Partition(scheme=cell.sampling, seed=cell.seed).rounds():
+      for batch in partition.Partition(scheme=cell.participation, seed=cell.seed).rounds():
         ids = batch.device_ids if batches == 'drawn' else np.arange(1500)
         with aggregator.round(ids) as round_:
           round_.add_batch(np.zeros((len(ids), 2)))
     return linear.proved(cell, 0.5, epsilon=None)
 
   scheme = sampling.CyclicPoisson(num_rounds=20, num_examples=2000, batch_size=50)
-  options = {**ONE, 'epsilons': [2.0], 'schema': None, 'sampling': scheme, 'without_noise': False}
+  options = {**ONE, 'epsilons': [2.0], 'participation': scheme, 'without_noise': False}
   (result,) = linear.study(tmp_path, run, **options).results
   assert result.status == ('done' if batches == 'drawn' else 'void')
   assert (result.epsilon_of_run is None) == (batches != 'drawn')

@@ -101,19 +101,19 @@ def test_sampled_noise_has_a_part_for_each_of_the_best_bands(tmp_path):
 
   def run(cell):
     if cell.noise is not None:
-      assert cell.sampling.num_parts == accountant.num_bands(cell.strategy)
+      assert cell.participation.num_parts == accountant.num_bands(cell.strategy)
       stated = accountant.account(
-        cell.strategy, cell.sampling, noise_multiplier=cell.noise_multiplier, delta=1e-6
+        cell.strategy, cell.participation, noise_multiplier=cell.noise_multiplier, delta=1e-6
       )
       assert 0.999 * cell.setting.epsilon < stated.epsilon() <= cell.setting.epsilon
       noise = cell.noise_multiplier * dpftrl.describe(cell.strategy, once).error.rms
-      bands[cell.setting.label, cell.setting.epsilon] = cell.sampling.num_parts, noise
+      bands[cell.setting.label, cell.setting.epsilon] = cell.participation.num_parts, noise
     return linear.proved(cell, 0.5)
 
   once = dpftrl.MinSep(16, max_participations=1)
   mechanisms = ['identity', 'banded_toeplitz', 'banded_toeplitz:4']
-  study = linear.study(tmp_path, run, mechanisms=mechanisms, epsilons=[0.5, 8.0], schema=None,
-                       sampling=scheme)  # fmt: skip
+  study = linear.study(tmp_path, run, mechanisms=mechanisms, epsilons=[0.5, 8.0],
+                       participation=scheme)  # fmt: skip
   for e in (0.5, 8.0):
     assert bands['identity', e][0] == 1 and bands['banded_toeplitz:4', e][0] == 4
     assert bands['banded_toeplitz', e][1] == min(
@@ -128,7 +128,7 @@ def test_secret_bins_serve_any_mechanism(tmp_path):
 
   def run(cell):
     if cell.noise is not None:
-      assert cell.sampling == scheme
+      assert cell.participation == scheme
       for handed in (lambda: cell.arguments, cell.aggregator):
         with pytest.raises(ValueError, match='are for timers'):
           handed()
@@ -138,8 +138,8 @@ def test_secret_bins_serve_any_mechanism(tmp_path):
       seen.append(cell.strategy.family)
     return linear.proved(cell, 0.5)
 
-  linear.study(tmp_path, run, mechanisms=['blt:2', 'tree_full'], epsilons=[4.0], schema=None,
-               sampling=scheme)  # fmt: skip
+  linear.study(tmp_path, run, mechanisms=['blt:2', 'tree_full'], epsilons=[4.0],
+               participation=scheme)  # fmt: skip
   assert {'blt', 'tree_full'} == set(seen)
 
 
@@ -172,11 +172,9 @@ def test_a_run_counts_only_with_the_epsilon_of_its_noise(tmp_path, changes, stat
   ({'seeds': [0.5]}, 'seeds must be whole numbers from 0 on, got 0.5'),
   ({'clip_norm': 0.0}, 'clip_norm .* got 0'),
   ({'delta': 2.0}, 'delta .* got 2'),
-  ({'schema': None}, 'give a study schema or sampling; it has neither'),
-  ({'sampling': SCHEME}, 'give a study schema or sampling; it has both'),
-  ({'schema': None, 'sampling': SCHEME, 'deployment_report_goal': 99}, 'means nothing where'),
-  ({'schema': None, 'sampling': 3}, 'sampling must amplify'),
-  ({'schema': None, 'sampling': SCHEME, 'mechanisms': ['tree_full']}, 'tree_full: amplification'),
+  ({'participation': SCHEME, 'deployment_report_goal': 99}, 'means nothing where'),
+  ({'participation': 3}, 'participation must be one of'),
+  ({'participation': SCHEME, 'mechanisms': ['tree_full']}, 'tree_full: amplification'),
   ({'deployment_report_goal': 1}, 'deployment_report_goal=1 must be at least report_goal=40'),
   ({'jobs': -1}, 'jobs must be 0 to 1000, got -1'),
   ({'cell': 10}, 'cell must be 0 to 8, got 10'),
@@ -272,7 +270,7 @@ def test_seeds_and_mechanisms_may_be_added_and_conditions_not(tmp_path):
   other = [dpftrl.Mechanism(mechanism='blt:1', objective='rms')]
   for changes, words in (
     ({'clip_norm': 0.5}, 'differs in clip_norm'),
-    ({'schema': dpftrl.MinSep(8, 2)}, 'differs in schema'),
+    ({'participation': dpftrl.MinSep(8, 2)}, 'differs in participation'),
     ({'mechanisms': other}, 'differs in mechanism blt:1'),
   ):
     with pytest.raises(ValueError, match=words):

@@ -23,7 +23,7 @@ def tune(run, folder, **options):
     run,
     folder=folder,
     mechanisms=['identity', 'banded:2'],
-    schema=linear.SCHEMA,
+    participation=linear.SCHEMA,
     clip_norm=1.0,
     report_goal=40,
     without_noise=False,
@@ -188,7 +188,7 @@ def test_numbers_and_cells_are_drawn_by_the_law(tmp_path):
   law = dpftrl.Tuning('geometric', 3, 12)
   one = design.Design(
     title='t', mechanisms=['identity'], epsilons=[1.0], server_learning_rates=[1, 2, 3], seeds=[0],
-    schema=linear.SCHEMA, clip_norm=1.0, report_goal=4, delta=1e-6, without_noise=False,
+    participation=linear.SCHEMA, clip_norm=1.0, report_goal=4, delta=1e-6, without_noise=False,
   )  # fmt: skip
   counts, rates = np.zeros(12), []
   for number in range(600):
@@ -256,7 +256,7 @@ def test_a_private_score_without_noise_guarantees_nothing(tmp_path):
     ({'score': None}, "score must be 'public' or a HeldOut"),
     ({'tuning': None}, 'tuning must be a Tuning'),
     ({'tuning': 'geometric:10'}, 'tuning must be a Tuning'),
-    ({'schema': None, 'sampling': dpftrl.SecretBins(8, 4)}, 'sampling is refused'),
+    ({'participation': dpftrl.SecretBins(8, 4)}, 'participation is refused'),
     ({'score': HeldOut(num_users=2, noise_multiplier=1.0), 'tuning': None}, 'must be a Tuning'),
     ({'deployment_report_goal': 400}, 'deployment_report_goal is refused'),
     ({'metric': 'loss', 'lower_is_better': True, 'score': HeldOut(num_users=2, noise_multiplier=1)},
@@ -266,7 +266,7 @@ def test_a_private_score_without_noise_guarantees_nothing(tmp_path):
 def test_what_would_choose_from_results_is_refused(tmp_path, change, words):
   options = {
     'folder': tmp_path / 'tuned', 'mechanisms': ['identity'], 'epsilons': [4.0],
-    'schema': linear.SCHEMA, 'clip_norm': 1.0, 'report_goal': 40, 'without_noise': False,
+    'participation': linear.SCHEMA, 'clip_norm': 1.0, 'report_goal': 40, 'without_noise': False,
     'tuning': LAW, 'score': 'public', 'jobs': 0, **change,
   }  # fmt: skip
   with pytest.raises(ValueError, match=words):

@@ -34,7 +34,7 @@ AGGREGATOR = dpftrl.CorrelatedNoiseFactory(
 def test_void_reasons_are_claimed(changes, reason):
   aggregator = dataclasses.replace(AGGREGATOR, **changes)
   both = 'state' if reason is None else f'{reason}; state'
-  claim = aggregator.claim(VALUE_TYPE, schema=SCHEMA)
+  claim = aggregator.claim(VALUE_TYPE, participation=SCHEMA)
   assert (claim.void_reason, claim.schema) == (reason, SCHEMA_OF_ALL)
   assert aggregator.claim(VALUE_TYPE, void_reason='state').void_reason == both
   assert aggregator.claim(VALUE_TYPE, void_reason=None).void_reason == reason
@@ -50,7 +50,7 @@ def test_the_rule_of_an_adaptive_clip_norm_is_claimed():
 def test_devices_that_forget_never_pass_the_budget():
   tree = tree_online.TreeOnline()
   claim = lambda numbers: dpftrl.Claim(
-    strategy=tree, noise_multiplier=2.0, schema=SCHEMA, arithmetic=numbers
+    strategy=tree, noise_multiplier=2.0, participation=SCHEMA, arithmetic=numbers
   )
   allowed = lambda numbers: budget.Budget(claim(numbers), delta=1e-6, max_epsilon=8.0).max_rounds
   n = allowed(arithmetic.Arithmetic())

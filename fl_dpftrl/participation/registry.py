@@ -1,0 +1,75 @@
+"""The registry of participations, each of which says who may take part in which rounds."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.text import messages
+
+
+class Participation(Protocol):
+  """A participation: a frozen dataclass that says who may take part in which rounds.
+
+  Attributes:
+    kind: its name in a claim.
+    is_drawn: whether batches or bins are drawn, so that a round may have any number of devices.
+    is_secret: whether what was drawn must stay secret, and so the log.
+    num_rounds: n, the rounds that there may be.
+    schema: the strictest min-sep schema that every device keeps to.
+    gated: the schema by which single devices are turned away; None where none is.
+  """
+
+  kind: ClassVar[str]
+  is_drawn: ClassVar[bool]
+  is_secret: ClassVar[bool]
+
+  @property
+  def num_rounds(self) -> int: ...
+
+  @property
+  def schema(self) -> schemas.MinSep: ...
+
+  @property
+  def gated(self) -> schemas.MinSep | None: ...
+
+  def within(self, num_rounds: int) -> 'Participation':
+    """Returns the participation in a run that has had so many rounds."""
+
+
+_Kind = TypeVar('_Kind', bound=Any)
+KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in (schemas.MinSep, schemas.FixedSeparation)}
+"""Participations by their kinds."""
+
+
+def register(cls: _Kind) -> _Kind:
+  """Adds a participation, of a name that no other class has; this is a class decorator."""
+  other = KINDS.setdefault(cls.kind, cls)
+  if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+    raise ValueError(f'participation {cls.kind!r} is registered already, by {other.__module__}')
+  KINDS[cls.kind] = cls
+  return cls
+
+
+def check(participation: Any) -> None:
+  """Raises ValueError unless a value is a registered participation."""
+  if type(participation) not in KINDS.values():
+    raise ValueError(
+      f'participation must be one of {", ".join(c.__name__ for c in KINDS.values())}, got'
+      f' {messages.quoted(participation)}'
+    )
+
+
+def to_json(participation: Any) -> dict[str, Any]:
+  """Returns the kind and the attributes of a participation."""
+  values = {
+    name: int(value) if isinstance(value, float) and value.is_integer() else value
+    for name, value in dataclasses.asdict(participation).items()
+  }
+  return {'kind': participation.kind, **values}
+
+
+def from_json(document: Mapping[str, Any]) -> Any:
+  """Returns the participation of `to_json`; ValueError, KeyError or TypeError for others."""
+  values = dict(document)
+  return KINDS[values.pop('kind')](**values)
