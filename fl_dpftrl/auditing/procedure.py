@@ -75,34 +75,22 @@ def audit(
   strategy = files.resolved(strategy, schema.num_rounds)
   claim = accountant.account(strategy, schema, noise_multiplier=noise_multiplier, delta=delta)
   _check(schema, executor, num_draws, clip_norm, divisor, seed)
-  num_coordinates = -(-num_draws // (2 * _RUNS))
+  size = -(-num_draws // (2 * _RUNS))
+  claimed: dict[str, Any] = {'noise_multiplier': noise_multiplier, 'clip_norm': clip_norm}
   subject: subjects.Subject
   if hasattr(aggregator, 'subject'):  # It says itself how it is run.
-    subject = aggregator.subject(num_coordinates=num_coordinates, seed=seed)
+    subject = aggregator.subject(num_coordinates=size, seed=seed)
   elif aggregator is not None:
-    subject = _processes().given(
-      aggregator, divisor=divisor, num_coordinates=num_coordinates, seed=seed
-    )
+    subject = _processes().given(aggregator, divisor=divisor, num_coordinates=size, seed=seed)
   elif executor == 'aggregator':
-    subject = _processes().ours(
-      strategy,
-      noise_multiplier=noise_multiplier,
-      clip_norm=clip_norm,
-      num_coordinates=num_coordinates,
-      seed=seed,
-    )
+    subject = _processes().ours(strategy, num_coordinates=size, seed=seed, **claimed)
   else:
-    subject = subjects.Rows(
-      strategy,
-      noise_multiplier=noise_multiplier,
-      clip_norm=clip_norm,
-      sizes=subjects.tensor_sizes(num_coordinates),
-      seed=seed,
-    )
+    subject = subjects.Rows(strategy, sizes=subjects.tensor_sizes(size), seed=seed, **claimed)
   size = sum(subject.sizes)
   if size < _LEAST_COORDINATES:
     raise ValueError(f'updates must have at least {_LEAST_COORDINATES} coordinates, got {size}')
   repeats = max(_RUNS, round(num_draws / (2 * size)))
+  noising = noise_multiplier * strategy.noising_matrix(schema.num_rounds)
   return result.Audit(
     subject=subject.description,
     claim=claim,
@@ -110,14 +98,7 @@ def audit(
     schema=schema,
     num_draws=2 * repeats * size,
     seed=seed,
-    checks=tuple(
-      checks(
-        subject,
-        noise_multiplier * strategy.noising_matrix(schema.num_rounds),
-        clip_norm=clip_norm,
-        repeats=repeats,
-      )
-    ),
+    checks=tuple(checks(subject, noising, clip_norm=clip_norm, repeats=repeats)),
   )
 
 
@@ -137,12 +118,8 @@ def checks(
   covariance = noising @ noising.T
   whiten = np.linalg.inv(np.linalg.cholesky(covariance))
   alpha = FALSE_ALARMS / _NUM_CHECKS
-  found = noise_tests.checks(
-    noise_tests.Noise(
-      absent, whiten @ noise, np.repeat(np.arange(len(subject.sizes)), subject.sizes)
-    ),
-    alpha,
-  )
+  tensors = np.repeat(np.arange(len(subject.sizes)), subject.sizes)
+  found = noise_tests.checks(noise_tests.Noise(absent, whiten @ noise, tensors), alpha)
   found.append(low_bits.check(present, absent, alpha))
   if subject.clips:
     estimated = np.einsum('rtc,rsc->ts', noise, noise) / (2 * repeats * size)

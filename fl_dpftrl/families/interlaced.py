@@ -53,12 +53,7 @@ def chain(gaps: np.ndarray) -> Chain:
   distances = (gaps @ between.T).reshape(gaps.shape[:-1] + (size, size))
   logs = np.log(distances + np.eye(size))
   values = np.exp((_exponents(size) * logs).sum(axis=-1))
-  return Chain(
-    below_one=distances[..., 0, :],
-    distances=distances,
-    scales=values[..., 1::2],
-    sum_scales=values[..., 0::2],
-  )
+  return Chain(distances[..., 0, :], distances, values[..., 1::2], values[..., 0::2])
 
 
 def gradient(

@@ -1,9 +1,10 @@
 """The registry of all families, to which users can add their own."""
 
+import collections
 import dataclasses
 import importlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
 from fl_dpftrl.families import base, undoing
@@ -27,31 +28,22 @@ _BUILT_IN = {
   'banded_inverse': 'banded_inverse.BandedInverse',
   'lambda_cgd': 'lambda_cgd.LambdaCGD',
 }
-_families: dict[str, str | type[base.Strategy]] = dict(_BUILT_IN)
 
 
-class _Families(Mapping[str, type[base.Strategy]]):
+class _Families(collections.UserDict):
   """Families by name."""
 
   def __getitem__(self, name: str) -> type[base.Strategy]:
-    family = _families[name]
+    family = super().__getitem__(name)
     if not isinstance(family, str):
       return family
     module, _, cls = family.partition('.')
     return getattr(importlib.import_module(f'fl_dpftrl.families.{module}'), cls)
 
-  def __contains__(self, name: object) -> bool:
-    return name in _families
-
-  def __iter__(self) -> Iterator[str]:
-    return iter(_families)
-
-  def __len__(self) -> int:
-    return len(_families)
-
 
 # All families by name, also those registered from outside the package.
-FAMILIES: Mapping[str, type[base.Strategy]] = _Families()
+_families = _Families(_BUILT_IN)
+FAMILIES: Mapping[str, type[base.Strategy]] = _families
 
 
 def register(cls: _Family) -> _Family:

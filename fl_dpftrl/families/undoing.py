@@ -80,9 +80,7 @@ def _checked_inverse(strategy: base.Strategy, num_rounds: int) -> np.ndarray:
   probes = np.eye(num_rounds)
   if num_rounds > _SMALL:  # A product with a random vector costs less than that of the matrices.
     probes = np.random.default_rng(0).normal(size=(num_rounds, 1))
-  off = np.abs(noising @ (matrix @ probes) - probes)
-  scale = np.abs(noising) @ (np.abs(matrix) @ np.abs(probes))
-  if not (off <= _ROUNDING * scale + _UNDERFLOW).all():
+  if not _map(noising, matrix @ probes, np.abs(matrix) @ np.abs(probes), probes):
     raise ValueError(
       f'noising_matrix of {family} does not undo its strategy_matrix in {num_rounds} rounds: N C'
       ' must be the identity, or no figure of C holds for the noise'
@@ -147,78 +145,67 @@ def check_undoes(
   of a run of up to 4096 rounds, and 1024 of a run without an end, are applied to C v for a random
   v, which they must give back: if N C were not the identity, that would happen with probability 0.
   """
-  long = min(num_rounds or _CHECKED_ROUNDS, _MOST_CHECKED_ROUNDS)
+  longest = min(num_rounds or _CHECKED_ROUNDS, _MOST_CHECKED_ROUNDS)
   checked = min(compared_rounds, _CHECKED_BUFFERED_ROUNDS if noise.num_buffers else _CHECKED_ROUNDS)
   checked = min(num_rounds or checked, checked)
-  rows, matrix = strategy.num_noise_rows(checked), strategy.strategy_matrix(checked)
-  made = _noise_rows(strategy, noise, checked, rows)
-  same = False
-  if made is not None and matrix.shape == (rows, checked) and _give_back(strategy, noise, long):
-    error = np.abs(made @ matrix - np.eye(checked))
-    same = (error <= _ROUNDING * (np.abs(made) @ np.abs(matrix)) + _UNDERFLOW).all()
-  if made is not None and same and not _undoes_beginnings(strategy, made):
+  rows = _applied(strategy, noise, checked, np.eye(strategy.num_noise_rows(checked)))
+  if rows is None or not (_undo(rows, strategy, checked) and _give_back(strategy, noise, longest)):
+    raise ValueError(
+      f'noise of {strategy.family} does not undo its strategy_matrix, so it would'
+      ' not be what its sensitivity is computed for'
+    )
+  ends = {1, 2, 3, 5, checked // 3, checked // 2, checked - 1} & set(range(1, checked))
+  if not all(_undo(rows, strategy, n) for n in sorted(ends)):
     raise ValueError(
       f'strategy_matrix of {strategy.family} depends on the number of rounds: for a run that ends'
       ' early, it is not the matrix that the noise undoes; make the planned rounds a parameter,'
       ' and return the beginning of the matrix that is for all of them'
     )
-  if made is None or not same:
-    raise ValueError(
-      f'noise of {strategy.family} does not undo its strategy_matrix, so it would'
-      ' not be what its sensitivity is computed for'
-    )
   norms = list(itertools.islice(linear_noise.row_norms(noise), checked))
-  if not np.allclose(norms, np.linalg.norm(made, axis=1), _ROUNDING, 0.0):
+  if not np.allclose(norms, np.linalg.norm(rows, axis=1), _ROUNDING, 0.0):
     raise ValueError(f'noise of {strategy.family} has rows of other norms than its steps say')
 
 
-def _undoes_beginnings(strategy: base.Strategy, made: np.ndarray) -> bool:
-  """Returns whether the first rows of N undo C of shorter runs, too."""
-  longest = len(made)
-  for n in sorted({1, 2, 3, 5, longest // 3, longest // 2, longest - 1} & set(range(1, longest))):
-    width, matrix = strategy.num_noise_rows(n), strategy.strategy_matrix(n)
-    if matrix.shape != (width, n) or made[:n, width:].any():
-      return False
-    error = np.abs(made[:n, :width] @ matrix - np.eye(n))
-    if (error > _ROUNDING * (np.abs(made[:n, :width]) @ np.abs(matrix)) + _UNDERFLOW).any():
-      return False
-  return True
+def _undo(rows: np.ndarray, strategy: base.Strategy, num_rounds: int) -> bool:
+  """Returns whether the first rows of N undo C of so many rounds, and read no other rows of Z."""
+  width, matrix = strategy.num_noise_rows(num_rounds), strategy.strategy_matrix(num_rounds)
+  if matrix.shape != (width, num_rounds) or rows[:num_rounds, width:].any():
+    return False
+  return _map(rows[:num_rounds, :width], matrix, np.abs(matrix), np.eye(num_rounds))
 
 
-def _noise_rows(
-  strategy: base.Strategy, noise: linear_noise.LinearNoise, num_rounds: int, width: int
+def _map(matrix: np.ndarray, inputs: np.ndarray, sizes: np.ndarray, outputs: np.ndarray) -> bool:
+  """Returns whether a matrix maps inputs of these sizes to outputs, up to rounding."""
+  error = np.abs(matrix @ inputs - outputs)
+  return bool((error <= _ROUNDING * (np.abs(matrix) @ sizes) + _UNDERFLOW).all())
+
+
+def _applied(
+  strategy: base.Strategy, noise: linear_noise.LinearNoise, num_rounds: int, inputs: np.ndarray
 ) -> np.ndarray | None:
-  """Returns the first rows of N as its steps make them; None beyond the width."""
-  made, buffers = np.zeros((num_rounds, width)), linear_noise.start(noise, width)
+  """Returns N inputs, row by row as the steps make them; None if they read beyond the inputs."""
+  outputs = np.zeros((num_rounds, inputs.shape[1]))
+  buffers = linear_noise.start(noise, inputs.shape[1])
   for t in range(num_rounds):
     step = noise.at(t)
     first = strategy.num_noise_rows(t) - step.earlier
-    if first < 0 or first + len(step.draws) > width:
+    read = inputs[max(first, 0) : first + len(step.draws)]
+    if len(read) < len(step.draws):
       return None
-    drawn, oldest = np.zeros((2, width))
-    drawn[first : first + len(step.draws)], oldest[first] = step.draws, 1.0
-    row, buffers = linear_noise.advance(noise, step, drawn, oldest, buffers)
-    made[t] = step.scale * row
-  return made
+    drawn = np.asarray(step.draws) @ read
+    row, buffers = linear_noise.advance(noise, step, drawn, read[0], buffers)
+    outputs[t] = step.scale * row
+  return outputs
 
 
 def _give_back(strategy: base.Strategy, noise: linear_noise.LinearNoise, num_rounds: int) -> bool:
-  """Returns whether the noise rows give v back from C v, for a random v of length n."""
+  """Returns whether the noise rows give v back from C v, for a random v."""
   values = np.random.default_rng(0).normal(size=num_rounds)
   matrix = strategy.strategy_matrix(num_rounds)
   if matrix.shape != (strategy.num_noise_rows(num_rounds), num_rounds):
     return False
-  made, buffers = (matrix @ values)[:, None], linear_noise.start(noise, 1)
-  largest = float(np.abs(made).max())
-  for t, (value, norm) in enumerate(zip(values, linear_noise.row_norms(noise))):
-    step = noise.at(t)
-    first = strategy.num_noise_rows(t) - step.earlier
-    used = made[first : first + len(step.draws)] if first >= 0 else made[:0]
-    if len(used) < len(step.draws):
-      return False
-    row, buffers = linear_noise.advance(
-      noise, step, np.asarray(step.draws) @ used, used[0], buffers
-    )
-    if not abs(step.scale * row[0] - value) <= _ROUNDING * (1.0 + norm * largest):
-      return False
-  return True
+  images = matrix @ values[:, None]
+  returned = _applied(strategy, noise, num_rounds, images)
+  norms = np.fromiter(linear_noise.row_norms(noise), float, num_rounds)
+  close = _ROUNDING * (1.0 + norms * np.abs(images).max())
+  return returned is not None and bool((np.abs(returned[:, 0] - values) <= close).all())

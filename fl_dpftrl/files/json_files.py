@@ -65,7 +65,7 @@ def parse(content: bytes) -> Any:
   try:
     value = json.loads(
       content.decode('utf-8-sig'),
-      object_pairs_hook=_object,
+      object_pairs_hook=unique,
       parse_int=_whole_number,
       parse_float=_number,
       parse_constant=_refuse_constant,
@@ -98,14 +98,13 @@ def _levels(value: Any) -> int:
   return levels
 
 
-def _object(pairs: list[tuple[str, Any]]) -> Object:
+def unique(pairs: list[tuple[str, Any]]) -> Object:
+  """Returns the object of its pairs; ValueError for a key that occurs twice."""
   result = dict(pairs)
   if len(result) < len(pairs):
-    seen = set()
-    for key, _ in pairs:
-      if key in seen:
-        raise ValueError(f'it has the key {messages.quoted(key)} twice')
-      seen.add(key)
+    keys = [key for key, _ in pairs]
+    twice = next(key for key in keys if keys.count(key) > 1)
+    raise ValueError(f'it has the key {messages.quoted(twice)} twice')
   return result
 
 

@@ -122,7 +122,8 @@ def _broken(
 ) -> tuple[int, str] | None:
   """Returns the first id that breaks the rule but for marks of missing data."""
   wrong = np.flatnonzero((lengths == 0) | (lengths > limits.FIELD_BYTES))
-  if not wrong.size and _is_plain(np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]):
+  codes = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
+  if not wrong.size and codes.min() > 0x20 and codes.max() < 0x7F:  # Printable ASCII, as mostly.
     return None
   for value in pc.unique(raw.slice(0, wrong[0] + 1) if wrong.size else raw).to_pylist():
     if reason := _fault(value):
@@ -162,11 +163,6 @@ def is_text(kind: pa.DataType) -> bool:
 def _refuse(fault: tuple[int, str] | None, name: str) -> None:
   if fault:
     raise ValueError(f'{name}: at {fault[0]}, {fault[1]}')
-
-
-def _is_plain(values: np.ndarray) -> bool:
-  """Returns whether all bytes are of printable ASCII other than the space, which is most often."""
-  return values.min() >= 0x21 and values.max() <= 0x7E
 
 
 def _fault(value: bytes) -> str | None:

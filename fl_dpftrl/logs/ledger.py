@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import operator
 import os
+import pathlib
 import secrets
 import sqlite3
 import weakref
@@ -212,9 +213,8 @@ class LogWriter:
     self.mark = mark.MarkFile(marked)
     self._held.callback(self.mark.close)
     if not self._file.exists():
-      if (
-        self.mark.record or self.path.exists() or os.path.exists(f'{self._file}{ledger_format.WAL}')
-      ):
+      others = self.path, pathlib.Path(f'{self._file}{ledger_format.WAL}')
+      if self.mark.record or any(other.exists() for other in others):
         raise refusals.LogError(
           f'{self.path}: cannot be continued, as its {self._file.name} is gone; put it back'
         )
@@ -231,10 +231,7 @@ class LogWriter:
       if self.num_rounds:
         raise claim_lib.of_another_run(self._file, state.claim, self._claim)
       with self._transaction() as database:
-        database.execute('DELETE FROM claim')
-        database.execute(
-          ledger_format.INSERT_CLAIM, ledger_format.claim_row(self._claim, self._run)
-        )
+        ledger_format.write_claim(database, self._claim, self._run)
     if self.num_rounds > self.mark.num_rounds != state.last_commit:
       raise refusals.LogError(
         f'{marked}: is older than {self._file.name}, by more than one write; put the newest of both'
@@ -256,9 +253,7 @@ class LogWriter:
       with contextlib.closing(sqlite3.connect(temporary)) as database, database:
         for table in ledger_format.TABLES:
           database.execute(table)
-        database.execute(
-          ledger_format.INSERT_CLAIM, ledger_format.claim_row(self._claim, secrets.token_bytes(16))
-        )
+        ledger_format.write_claim(database, self._claim, secrets.token_bytes(16))
     durable.sync_names(self._file.parent)
 
   def image(self) -> tuple[sqlite3.Connection, mark.Record | None]:

@@ -44,7 +44,6 @@ TABLES = (
   'CREATE TABLE rounds (round INTEGER PRIMARY KEY, first INTEGER NOT NULL, second INTEGER NOT NULL,'
   ' num_devices INTEGER NOT NULL, kind TEXT NOT NULL, ids TEXT NOT NULL, chain BLOB NOT NULL)',
 )
-INSERT_CLAIM = 'INSERT INTO claim VALUES (?, ?, ?)'
 NUMBERS, TEXT = 'I', 'T'
 """Kinds of ids."""
 
@@ -65,11 +64,6 @@ def path_of(log: str | os.PathLike[str]) -> pathlib.Path:
 def mark_of(log: str | os.PathLike[str]) -> pathlib.Path:
   """Returns the path of the mark of a log or ledger."""
   return pathlib.Path(log).with_suffix(MARK_SUFFIX)
-
-
-def chained(before: bytes, t: int, device_ids: pa.Array) -> bytes:
-  """Returns H_t from H_{t−1} and the device ids of round t, string or int64, in any order."""
-  return head_after(before, t, *stored(device_ids.take(pc.sort_indices(device_ids))))
 
 
 def head_after(before: bytes, t: int, kind: str, text: str) -> bytes:
@@ -194,9 +188,12 @@ def check_same(
       )
 
 
-def claim_row(claim: Mapping[str, str], run: bytes) -> tuple[str, bytes, str]:
+def write_claim(database: sqlite3.Connection, claim: Mapping[str, str], run: bytes) -> None:
+  """Puts a claim, as metadata, and the identity of its run in place of any other."""
   text = json.dumps(claim, sort_keys=True)
-  return text, run, hashlib.sha256(run + text.encode()).hexdigest()
+  row = text, run, hashlib.sha256(run + text.encode()).hexdigest()
+  database.execute('DELETE FROM claim')
+  database.execute('INSERT INTO claim VALUES (?, ?, ?)', row)
 
 
 def _claim_of(path: str, database: sqlite3.Connection) -> tuple[dict[str, str], bytes]:

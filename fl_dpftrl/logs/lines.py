@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
+from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import limits, refusals
 from fl_dpftrl.text import messages
@@ -244,7 +245,7 @@ class JsonLines(_Lines):
   def _entry(self, line: bytes, row: int) -> tuple[Any, Any]:
     """Returns round and device_id of a line; LogError if it lacks one."""
     try:
-      entry = json.loads(line, object_pairs_hook=_object)
+      entry = json.loads(line, object_pairs_hook=json_files.unique)
       values = {own: entry.get(name) for own, name in self._wanted.items()} | self._given
     except UnicodeDecodeError as e:
       self._refuse(row, f'is not UTF-8, {e}')
@@ -277,11 +278,3 @@ def _entry(line: bytes) -> dict[str, Any]:
 def _is_whole(value: object) -> bool:
   """Returns whether a value is a whole number of 64 bits."""
   return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
-
-
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-  """Builds an object from its pairs; ValueError for a key that occurs twice."""
-  result = dict(pairs)
-  if len(result) != len(pairs):
-    raise ValueError('a key twice')
-  return result

@@ -5,6 +5,7 @@ Messages number rows from 1, not counting the header of a CSV file.
 
 import dataclasses
 import glob
+import itertools
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -110,8 +111,7 @@ class Log:
       )
 
   def _tables(self) -> Iterator[pa.Table]:
-    for shard in self.shards:
-      yield from (table for table in shard.tables(self.num_rounds) if table.num_rows)
+    return itertools.chain.from_iterable(shard.tables(self.num_rounds) for shard in self.shards)
 
   def files(self) -> tuple[dict[str, str], ...]:
     """Returns the name without folders and the SHA-256 of each file."""
@@ -197,15 +197,10 @@ def _matches(pattern: str) -> list[str]:
   end = os.path.join(*folders, rest)
   if not glob.has_magic(end):
     return []
-  patterns = [end]
-  if end.endswith(_PARQUET):
-    patterns.append(str(ledger_format.path_of(end)))
-  matches = [m for p in patterns for m in glob.glob(_joined(literal, p), recursive=True)]
+  patterns = [end, str(ledger_format.path_of(end))] if end.endswith(_PARQUET) else [end]
+  start = glob.escape(str(literal)) if literal.parts else ''
+  matches = [m for p in patterns for m in glob.glob(os.path.join(start, p), recursive=True)]
   return sorted(m for m in matches if os.path.isfile(m) and not _is_closed(m))
-
-
-def _joined(literal: pathlib.Path, pattern: str) -> str:
-  return os.path.join(glob.escape(str(literal)), pattern) if literal.parts else pattern
 
 
 def _is_closed(path: str) -> bool:

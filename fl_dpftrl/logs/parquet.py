@@ -39,9 +39,8 @@ class Reader:
         raise refusals.LogError(f'{path}: round must be whole numbers, is {rounds}')
       if self._has_devices():
         id_type = _id_type(path, device_ids)
-    fields = [('round', pa.int64()), ('device_id', id_type)]
     self.metadata = schema_lib.opened(path, self._stored())
-    self.schema = pa.schema(fields)
+    self.schema = pa.schema([('round', pa.int64()), ('device_id', id_type)])
 
   def tables(self) -> Iterator[pa.Table]:
     """Yields its rows in order; raises like the constructor."""
@@ -74,11 +73,8 @@ class Reader:
       )
 
   def _stored(self) -> dict[str, str]:
-    stored = {
-      key: value
-      for key, value in (self._file.metadata.metadata or {}).items()
-      if key not in _OTHER_METADATA
-    }
+    metadata = self._file.metadata.metadata or {}
+    stored = {key: metadata[key] for key in metadata if key not in _OTHER_METADATA}
     if sum(len(k) + len(v) for k, v in stored.items()) > limits.METADATA_BYTES:
       raise refusals.LogError(
         f'{self._path}: has more than {limits.METADATA_BYTES} bytes of metadata'

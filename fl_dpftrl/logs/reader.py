@@ -156,45 +156,33 @@ def schema(source: Source) -> pa.Schema:
 
 
 def tables(source: Source, num_rounds: int | None) -> Iterator[pa.Table]:
-  """Yields checked rows of a file in order, as at least one table; LogError for a faulty row."""
-  with _opened(source, num_rounds) as reader:
-    first_row, empty = 1, True
-    for table in reader.tables():
-      flat = _checked(source, reader, table, num_rounds, first_row)
-      first_row += table.num_rows
-      limits.grant_time()
-      if flat.num_rows:
-        empty = False
-        yield flat
-    if empty:
-      yield reader.schema.empty_table()
+  """Yields checked rows of a file in order; LogError for a faulty row."""
+  return (flat for _, flat in _parts(source, num_rounds) if flat.num_rows)
 
 
 def last_round(source: Source) -> int:
   """Returns the last round of any cohort, also of an empty one; −1 for a file without any."""
-  last, first_row = -1, 1
-  with _opened(source) as reader:
+  rounds = (table.column('round') for table, _ in _parts(source) if table.num_rows)
+  return max((pc.max(part).as_py() - source.layout.first_round for part in rounds), default=-1)
+
+
+def _parts(source: Source, num_rounds: int | None = None) -> Iterator[tuple[pa.Table, pa.Table]]:
+  """Yields some rows at a time, as the file has them and checked."""
+  first_row, layout = 1, source.layout
+  with _opened(source, num_rounds) as reader:
     for table in reader.tables():
-      _checked(source, reader, table, None, first_row)
+      flat = rows.checked(
+        source.path,
+        table,
+        reader.schema.field('device_id').type,
+        num_rounds=num_rounds,
+        first_round=layout.first_round,
+        first_row=first_row,
+        missing=layout.missing,
+      )
       first_row += table.num_rows
       limits.grant_time()
-      if table.num_rows:
-        last = max(last, pc.max(table.column('round')).as_py() - source.layout.first_round)
-  return last
-
-
-def _checked(
-  source: Source, reader: _Reader, table: pa.Table, num_rounds: int | None, first_row: int
-) -> pa.Table:
-  return rows.checked(
-    source.path,
-    table,
-    reader.schema.field('device_id').type,
-    num_rounds=num_rounds,
-    first_round=source.layout.first_round,
-    first_row=first_row,
-    missing=source.layout.missing,
-  )
+      yield table, flat
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Availability and presence of devices: always, or mostly at night on their chargers."""
 
 import dataclasses
+import functools
 from typing import Protocol
 
 import numpy as np
@@ -173,7 +174,7 @@ class Nights:
     seconds = times + (offsets - _DAY / 2)
     nights = np.floor(seconds / _DAY)
     seconds -= _DAY * nights
-    kind, draw = self._kind, self._draw
+    kind, draw = self._kind, functools.partial(seeds.uniform, self._seed)
     if kind.jitter_hours:
       moved = 2.0 * draw(_JITTER, devices, nights) - 1.0
       starts = starts + _HOUR * kind.jitter_hours * moved
@@ -189,6 +190,3 @@ class Nights:
       plugged_in = draw(_PLUGGED_IN, devices[inside], nights[inside]) < kind.charging_nights
       there[inside] = plugged_in
     return np.where(there, 1.0, kind.daytime)
-
-  def _draw(self, purpose: int, devices, nights) -> np.ndarray:
-    return seeds.uniform(self._seed, purpose, devices, nights)

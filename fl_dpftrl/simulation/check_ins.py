@@ -62,7 +62,8 @@ class CheckIns:
     devices, times = devices[kept], times[kept]
     here = self._people.presence.at(devices, times + self._start)
     kept = np.flatnonzero(needed[kept] < here * own[kept])
-    self._learn(kept.size, drawn)
+    # The length of a period has no effect on who checks in.
+    self._kept += _LEARNING * ((kept.size + 1.0) / (drawn + 2.0) - self._kept)
     devices, times = devices[kept], times[kept]
     order = np.argsort(times)
     devices, times = devices[order], times[order]
@@ -77,11 +78,6 @@ class CheckIns:
   def _slowed(self, rates: np.ndarray, pace: float) -> np.ndarray:
     """Converts hourly check-in rates to rates per second after a wait."""
     return 1.0 / (_HOUR / rates + pace)
-
-  def _learn(self, kept: int, drawn: int) -> None:
-    """Adapts the length of a period; it has no effect on who checks in."""
-    share = (kept + 1.0) / (drawn + 2.0)
-    self._kept += _LEARNING * (share - self._kept)
 
 
 def _first(devices: np.ndarray) -> np.ndarray:

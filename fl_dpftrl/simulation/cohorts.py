@@ -116,9 +116,7 @@ class _Rounds:
   def next(self) -> tuple[schemas.Cohort, int, int]:
     t = self._round
     rng = seeds.generator(self._simulation.seed, _ROUNDS, t)
-    began = self._clock
-    if t:
-      began += 60.0 * self._server.minutes_between_rounds
+    began = self._clock + (60.0 * self._server.minutes_between_rounds if t else 0.0)
     self._pass_time(began, rng)
     self._come_back(self._by_round.due(t))
     self._dropped = 0
@@ -129,16 +127,11 @@ class _Rounds:
     cohort = self._took_part(chosen, closed, rng)
     self._pace.learn(float(chosen.at[-1]) - began, chosen.at.size / self._server.clients_per_round)
     self._round += 1
-    return (
-      schemas.Cohort(
-        round=t,
-        device_ids=np.sort(self._names(cohort)),
-        started=START + math.floor(began),
-        closed=START + math.ceil(closed),
-      ),
-      int(np.count_nonzero(~chosen.reports)) + self._dropped,
-      int(np.count_nonzero(chosen.reports)) - cohort.size,
-    )
+    names = np.sort(cohort if self._ids is None else self._ids[cohort])
+    times = START + math.floor(began), START + math.ceil(closed)
+    num_reports = int(np.count_nonzero(chosen.reports))
+    dropped = chosen.reports.size - num_reports + self._dropped
+    return schemas.Cohort(t, names, *times), dropped, num_reports - cohort.size
 
   def _choose(self, rng: np.random.Generator) -> _Chosen:
     """Chooses the round's devices, including late ones, and moves the clock."""
@@ -233,9 +226,6 @@ class _Rounds:
       self._num_ids += devices.size
       self._last_round[devices] = _NEVER
     return devices
-
-  def _names(self, devices: np.ndarray) -> np.ndarray:
-    return devices if self._ids is None else self._ids[devices]
 
   def _come_back(self, due: Iterator[tuple[np.ndarray, np.ndarray]]) -> None:
     """Admits devices, unless they are back already or took part again since."""

@@ -46,11 +46,8 @@ class Scenario:
 
   def simulation(self, *, seed: int | None = None) -> cohorts.Simulation:
     """Returns the simulation of the scenario, with its own seed or another."""
-    seed, goal, chosen = (
-      self.seed if seed is None else seed,
-      self.report_goal,
-      self.clients_per_round,
-    )
+    seed, goal = self.seed if seed is None else seed, self.report_goal
+    chosen = self.clients_per_round
     if chosen is None:
       chosen = math.ceil(_OVER_SELECTION * goal)
     return cohorts.Simulation(

@@ -6,30 +6,11 @@ import sys
 
 _HANDLER = 'fl_dpftrl.spelled'
 # What stands for a character that an encoding lacks; others are escaped.
-_SPELLED = {
-  'ε': 'epsilon',
-  'δ': 'delta',
-  'μ': 'mu',
-  'ρ': 'rho',
-  'σ': 'sigma',
-  'θ': 'theta',
-  'β': 'beta',
-  '−': '-',
-  '≤': '<=',
-  '≥': '>=',
-  '…': '...',
-  '×': 'x',
-  '·': '*',
-  '±': '+-',
-  '∞': 'inf',
-  '²': '^2',
-  'ᵀ': '^T',
-  '√': 'sqrt',
-  'Σ': 'sum',
-  '‖': '||',
-  'λ': 'lambda',
-  'ω': 'omega',
-}
+_PAIRS = (
+  'ε=epsilon δ=delta μ=mu ρ=rho σ=sigma θ=theta β=beta λ=lambda ω=omega Σ=sum −=- ≤=<= ≥=>= …=...'
+  ' ×=x ·=* ±=+- ∞=inf ²=^2 ᵀ=^T √=sqrt ‖=||'
+)
+_SPELLED = {pair[0]: pair[2:] for pair in _PAIRS.split()}
 
 
 def prepare() -> None:

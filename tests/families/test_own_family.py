@@ -20,7 +20,7 @@ SCHEMA = schemas.MinSep(num_rounds=24, min_sep=5)
 
 @pytest.fixture(autouse=True)
 def registry_as_before():
-  before = dict(registry._families)
+  before = dict(registry._families.data)
   yield
   registry._families.clear()
   registry._families.update(before)

@@ -21,7 +21,7 @@ NOISE = {'noise_multiplier': 2.0, 'delta': 1e-6}
 
 @pytest.fixture(autouse=True)
 def registry_as_before(monkeypatch):
-  monkeypatch.setattr(registry, '_families', dict(registry._families))
+  monkeypatch.setattr(registry._families, 'data', dict(registry._families.data))
 
 
 def right(**default):
