@@ -1,21 +1,17 @@
 """Runs benchmarks by name: python -m benchmarks NAME… (--help lists the names)."""
 
 import argparse
+import importlib
 import os
+import pathlib
 import subprocess
 import sys
 
-from benchmarks.optimize import cases as optimize
-from benchmarks.plan import cases as plan
-from benchmarks.replay import cases as replay
-from benchmarks.training import cases as training
+from benchmarks import runner
 
-PEER_PYTHON = '.venv-bench/bin/python'
-PFL_PYTHON = '.venv-pfl/bin/python'
-LARGE = 'replay-1B'
-# What each benchmark measures; those by default are a few minutes each.
+# What each benchmark measures; the first three are run by default.
 BENCHMARKS = {
-  'optimize': 'strategies beside jax-privacy: a group, or a part of a name',
+  'optimize': 'strategies beside jax-privacy',
   'replay': 'replay of logs; replay-1B is the log of 1e9 rows, 8 minutes',
   'training': 'federated and central training beside pfl-research',
   'rounds': 'rows of noise and rounds of training, half an hour',
@@ -25,101 +21,86 @@ BENCHMARKS = {
   'loop': 'the aggregator in NumPy beside bare NumPy, 5 minutes',
   'central': 'central training beside jax-privacy, 12 minutes',
   'attack': 'what the lowest bits of releases tell of one device, 6 minutes',
-  'replay-counted': 'the log of 47 million rows counted by a statement in DuckDB, 2 minutes',
+  'replay-counted': 'a log counted by a statement in DuckDB, 2 minutes',
 }
 DEFAULT = ('optimize', 'replay', 'training')
 
 
-def home(name: str) -> str:
-  """Returns the benchmark that a name belongs to."""
-  return max(filter(name.startswith, BENCHMARKS), key=len, default='optimize')
+def module(name: str):
+  """Returns the module of a benchmark."""
+  return importlib.import_module(f'benchmarks.{name.replace("-", "_")}')
 
 
-def commands(names: list[str], repeats: int) -> list[list[str]]:
-  """Returns the command of each benchmark that the names select, in order.
+def selection(words: list[str]) -> dict[str, tuple[str, ...]]:
+  """Returns the benchmarks that words select, each with the words that select its cases.
 
   Raises:
-    ValueError: if a name selects no case.
+    ValueError: if a word selects nothing.
   """
-  found = []
-  for benchmark in BENCHMARKS:
-    words = [name for name in names if home(name) == benchmark]
-    if not words and (names or benchmark not in DEFAULT):
-      continue
-    own = [word for word in words if word != benchmark]
-    module = f'benchmarks.{benchmark}.run'.replace('-counted.run', '.counted')
-    several = _flags(benchmark, own, benchmark in words, repeats)
-    found += [[sys.executable, '-m', module, *flags] for flags in several]
-  return found
-
-
-def _flags(benchmark: str, words: list[str], whole: bool, repeats: int) -> list[list[str]]:
-  """Returns the flags of each run of a benchmark."""
-  only, times = f'--only={",".join(words)}', f'--repeats={repeats}'
-  if benchmark == 'optimize':
-    optimize.select(words)
-    return [[only, times, f'--peer_python={PEER_PYTHON}']]
-  if benchmark == 'replay':
-    usual = [word for word in words if word != LARGE]
-    replay.select(usual, large=False)
-    runs = [[f'--only={",".join(usual)}', times]] if usual or whole or not words else []
-    return runs + ([[times, '--large']] if LARGE in words else [])
-  if benchmark == 'training':
-    training.select(words)
-    return [[only, times, f'--peer_python={PFL_PYTHON}']]
-  if benchmark == 'plan':
-    plan.select(words)
-    return [[only]]
-  if benchmark in ('guard', 'loop', 'attack', 'replay-counted') and not words:
-    return [[]]
-  if benchmark == 'central' and not words:
-    return [[times, f'--peer_python={PEER_PYTHON}']]
-  if words:
-    raise ValueError(f'no case is called {words[0]!r}')
-  if benchmark == 'rounds':
-    return [[f'--peer_python={PEER_PYTHON}']]
-  return [[times]]
+  selected = {}
+  for word in words or DEFAULT:
+    cases = {name: getattr(module(name), 'CASES', ()) for name in BENCHMARKS}
+    named = [b for b in cases if any(word in case for case in cases[b])]
+    if word not in BENCHMARKS and not named:
+      raise ValueError(f'nothing is called {word!r}; --help lists the names')
+    for name in [word] if word in BENCHMARKS else named:
+      selected[name] = selected.get(name, ()) + (word,) * (word not in BENCHMARKS)
+  return {name: selected[name] for name in BENCHMARKS if name in selected}
 
 
 def listing() -> str:
   """Returns the names and what they measure."""
-  lines = [f'  {name:<16}{what}' for name, what in BENCHMARKS.items()]
-  groups = sorted({case.group for case in optimize.CASES})
-  named = [case.name for room in (optimize, replay, training, plan) for case in room.CASES]
-  return '\n'.join(
-    [
-      'benchmarks; without a name the first three:',
-      *lines,
-      '',
-      f'groups of strategies: {", ".join(groups)}',
-      '',
-      'cases, also by a part of the name:',
-      *(f'  {name}' for name in named),
-    ]
-  )
+  names = [f'  {name:<16}{what}' for name, what in BENCHMARKS.items()]
+  cases = [f'  {case}' for name in BENCHMARKS for case in getattr(module(name), 'CASES', ())]
+  lines = ['benchmarks; without a name the first three:', *names]
+  return '\n'.join([*lines, '', 'cases, also by a part of the name:', *cases])
+
+
+def run(name: str, options: runner.Options) -> int:
+  """Runs a benchmark on as many cores as it asks for; returns its exit status."""
+  cores = getattr(module(name), 'CORES', None)
+  affinity = os.sched_getaffinity(0) if cores and hasattr(os, 'sched_setaffinity') else None
+  if affinity:
+    os.sched_setaffinity(0, sorted(affinity)[-cores:])
+  try:
+    return module(name).main(options) or 0
+  except (OSError, ValueError) as error:
+    print(f'{name}: {error}', file=sys.stderr)
+    return 2
+  finally:
+    if affinity:
+      os.sched_setaffinity(0, affinity)
 
 
 def main(arguments: list[str] | None = None) -> int:
+  """Runs the named benchmarks; returns the largest exit status."""
   parser = argparse.ArgumentParser(
     prog='python -m benchmarks',
     description='Runs benchmarks; each writes its page to benchmarks/results/.',
     epilog=listing(),
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
-  parser.add_argument('names', nargs='*', metavar='NAME', help='benchmark, group or case')
-  parser.add_argument('--repeats', type=int, default=3, help='runs of each side (default: 3)')
+  add = parser.add_argument
+  add('names', nargs='*', metavar='NAME', help='benchmark, or part of the name of a case')
+  add('--repeats', type=int, default=3, help='runs of each side (default: 3)')
+  add('--rounds', type=int, help='rounds or seeds, in place of a benchmark’s own number')
+  add('--output', type=pathlib.Path, default=runner.HERE / 'results', help='folder of the results')
   args = parser.parse_args(arguments)
   try:
-    found = commands(args.names, args.repeats)
-  except ValueError as e:
-    parser.error(str(e))
-  for python in (PEER_PYTHON, PFL_PYTHON):
-    if any(f'--peer_python={python}' in command for command in found):
-      installed = f'{python.split("/")[0]}/installed'
-      if subprocess.run(['make', '--no-print-directory', installed]).returncode:
-        return 2
-  environment = {**os.environ, 'OPENBLAS_NUM_THREADS': '1'}
-  return max(subprocess.run(command, env=environment).returncode for command in found)
+    selected = selection(args.names)
+    if min(args.repeats, args.rounds or 1) < 1:
+      raise ValueError('--repeats and --rounds must be at least 1')
+  except ValueError as error:
+    parser.error(str(error))
+  statuses = []
+  for name, words in selected.items():
+    peer = getattr(module(name), 'PEER', None)
+    if peer and subprocess.run(['make', '--no-print-directory', f'{peer}/installed']).returncode:
+      return 2
+    python = f'{peer}/bin/python' if peer else ''
+    options = runner.Options(words, args.repeats, args.rounds, python, args.output)
+    statuses.append(run(name, options))
+  return max(statuses)
 
 
 if __name__ == '__main__':

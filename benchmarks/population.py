@@ -1,0 +1,81 @@
+"""Simulating populations.
+
+Each run is a cold process that writes the log. Ours is `fl-dpftrl simulate`. The limit draws as
+many devices at random, counts and writes them, without timers, availability, dropout or late
+reports.
+"""
+
+import dataclasses
+import json
+import tempfile
+from typing import Any
+
+from benchmarks import runner
+from benchmarks.runner import Side, call, ratio
+
+CORES = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """Population to simulate: its devices, report goal, n and timer."""
+
+  num_devices: int
+  report_goal: int
+  num_rounds: int
+  timer: str
+
+  @property
+  def num_participations(self) -> int:
+    """Number of rows of the log."""
+    return self.num_rounds * self.report_goal
+
+
+# The number of participations is constant, the number of devices grows.
+GROWING = [Case(n, 6500, 2000, '--timer_rounds=10') for n in (100_000, 1_000_000, 10_000_000)]
+HEADINGS = 'devices|participations|timer|min-sep|ours, s|limit, s|ours over limit|µs a participation|ours, MiB'
+CELLS = (
+  '{case.num_devices:,}|{case.num_participations:,}|{case.timer}|{min_sep}|{ours}|{limit}|'
+  '{over:.1f}|{microseconds:.2f}|{ours:MiB}'
+)
+
+
+def measure(case: Case, repeats: int) -> dict[str, Any]:
+  """Runs both sides in turn."""
+  sizes = case.num_devices, case.report_goal, case.num_rounds
+  names = ('population', 'report_goal', 'num_rounds')
+  flags = [f'--{name}={size}' for name, size in zip(names, sizes)]
+  with tempfile.TemporaryDirectory() as folder:
+    log = f'{folder}/log.parquet'
+    ours = [runner.PROGRAM, 'simulate', *flags, case.timer, '--seed=1', f'--output={log}', '--json']
+    sides = {
+      'ours': Side(ours, timeout=1800.0, read=json.loads),
+      'limit': Side(call('logs', 'limit', *sizes, log), timeout=1800.0),
+    }
+    runs = runner.turns(f'{case.num_devices} devices', sides, repeats)
+  ours, limit = runs.values()
+  # Process start and imports are in it.
+  microseconds = ratio(1e6 * (ours.median or 0.0), case.num_participations)
+  min_sep = (ours.result or {}).get('min_sep')
+  over = ratio(ours.median, limit.median)
+  return dict(case=case, min_sep=min_sep, over=over, microseconds=microseconds, **runs)
+
+
+def main(options: runner.Options) -> int:
+  """Simulates each population and writes the page."""
+  production = Case(10_000_000, 6500, 2000, '--timer_hours=72')
+  cases = [production, *GROWING]
+  if options.rounds:
+    cases = [dataclasses.replace(case, num_rounds=options.rounds) for case in cases]
+  rows = [measure(case, options.repeats) for case in cases]
+  blocks = [runner.table(HEADINGS, CELLS, rows)]
+  if not runner.any_failed(rows):
+    times = [row['microseconds'] for row in rows[1:]]
+    flat = (
+      'With timers of 10 rounds, between the fewest and the most devices, the longest time per'
+      f' participation is {max(times) / min(times):.2f}× the shortest.'
+    )
+    blocks.append(flat)
+  about = runner.versions('numpy', 'pyarrow')
+  runner.write(options, __doc__, 'population', blocks, rows, about)
+  return int(runner.any_failed(rows))

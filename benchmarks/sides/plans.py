@@ -1,0 +1,97 @@
+"""Evaluation of plans on simulations that they have not seen."""
+
+import argparse
+import dataclasses
+import functools
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from fl_dpftrl import accounting
+from fl_dpftrl.commands import population_flags
+from fl_dpftrl.planning import candidates, forecast, recommendation, search
+
+NAMES = (*search.MECHANISMS, 'blt-b100', 'blt-b400', 'blt-b1000')
+_OBJECTIVE = 'max'
+
+
+def simulate(words: Sequence[str], seed: int) -> forecast.Outcome:
+  """Returns the outcome of the flags of a population, with a seed."""
+  print(f'simulation {seed + 1}', file=sys.stderr)
+  parser = argparse.ArgumentParser()
+  population_flags.add_arguments(parser)
+  args = population_flags.completed(parser.parse_args(words))
+  simulation = population_flags.scenario(args).simulation(seed=seed)
+  return forecast.run(simulation, args.num_rounds, lambda: None)
+
+
+def remembering(origin: candidates.Candidate) -> candidates.Candidate:
+  """Returns the candidate with cached searches."""
+
+  @functools.cache
+  def search_once(*schemas):
+    separations = ', '.join(f'b={s.min_sep} k={s.participations}' for s in schemas)
+    print(f'{origin.label} for {separations}', file=sys.stderr)
+    if len(schemas) == 1:
+      return origin.find(*schemas, objective=_OBJECTIVE)
+    return origin.find_range(schemas, objective=_OBJECTIVE)
+
+  return dataclasses.replace(
+    origin,
+    find=lambda schema, **kwargs: search_once(schema),
+    find_range=origin.find_range and (lambda schemas, **kwargs: search_once(*schemas)),
+  )
+
+
+def judge(
+  words: Sequence[str],
+  seeds: int,
+  max_copies: Sequence[int],
+  noise_multiplier: float,
+  delta: float,
+  num_simulations: int,
+) -> dict[str, Any]:
+  """Plans from the simulations that follow each seed's, and evaluates on that seed's.
+
+  Returns:
+    `outcomes` of the simulations, and `verdicts`: for each seed and limit of model copies, the
+    plan's strategy and the best one in hindsight, their losses under the log, and ε.
+  """
+  outcomes = [simulate(words, seed) for seed in range(seeds)]
+  origins = [remembering(origin) for origin in candidates.named(NAMES)]
+
+  @functools.cache
+  def evaluated(schemas, planned):
+    found = search.find(origins, schemas, planned, objective=_OBJECTIVE)
+    return [one for one in found if isinstance(one, search.Evaluated)]
+
+  def epsilon(candidate, schema):
+    sensitivity = candidate.files[schema].sensitivity
+    guarantee = accounting.Guarantee.of(sensitivity, noise_multiplier=noise_multiplier, delta=delta)
+    return guarantee.epsilon()
+
+  verdicts = []
+  for seed, outcome in enumerate(outcomes):
+    others = [outcomes[(seed + 1 + i) % seeds] for i in range(num_simulations)]
+    plan, log = forecast.Forecast(outcomes=tuple(others)), outcome.schema
+    options = evaluated(tuple(plan.schemas), plan.planned)
+    for most in max_copies:
+      chosen = recommendation.choose(options, plan.schemas, most)
+      ours = search.measure(chosen.origin, chosen.strategy, [log], objective=_OBJECTIVE)
+      best = recommendation.choose(evaluated((log,), log), [log], most)
+      covered = log.min_sep >= plan.planned.min_sep
+      verdict = {
+        'seed': seed,
+        'max_copies': most,
+        'planned': dataclasses.asdict(plan.planned),
+        'recommended': chosen.label,
+        'best': best.label,
+        'loss': ours.loss(log),
+        'best_loss': best.loss(log),
+        'excess': ours.loss(log) / best.loss(log) - 1.0,
+        'is_covered': covered and log.participations <= plan.planned.participations,
+        'predicted_epsilon': epsilon(chosen, plan.planned),
+        'epsilon': epsilon(ours, log),
+      }
+      verdicts.append(verdict)
+  return {'outcomes': list(map(dataclasses.asdict, outcomes)), 'verdicts': verdicts}
