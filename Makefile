@@ -1,4 +1,4 @@
-# make train: train on real text with correlated noise; make test: every test.
+# make finetune: fine-tune a language model; make train: train one from public text; make test: every test.
 # Each does all the set-up that it needs. Python 3.11, 3.12 or 3.13 is required.
 
 # An explicit PYTHON must be right; otherwise the first suitable one is taken.
@@ -17,6 +17,10 @@ TRAIN = $(VENV)/bin/python -m experiments.stackoverflow.train \
 TESTS ?= tests
 # Processes that test at the same time: one more than two cores, as some wait.
 JOBS ?= 3
+# Text, ε and folder of `make finetune`; without TEXT that of people, where the machine has it.
+TEXT ?=
+EPSILON ?= 2
+FINETUNE_RUN = $(if $(filter file,$(origin RUN)),runs/finetune,$(RUN))
 STUDY ?= docstrings
 STUDY_RUN ?= runs/studies/$(STUDY)
 # Tests that need TensorFlow Federated; the others make up test-core.
@@ -36,7 +40,7 @@ BENCH ?=
 REPEATS ?= 3
 COMMA := ,
 
-.PHONY: env train study matrices test test-fast test-thorough test-core test-adapters check docs \
+.PHONY: env finetune train study matrices test test-fast test-thorough test-core test-adapters check docs \
   bench clean
 
 env: $(VENV)/installed
@@ -53,8 +57,12 @@ $(VENV)/installed: anew
 endif
 endif
 
-ifndef LOCKED
+# The environment of `make finetune` has JAX and the model's weights, and no TensorFlow.
+ENVIRONMENTS := $(VENV)/installed .venv-finetune/installed
 $(VENV)/installed: requirements.lock .ci/$(SHIM).py setup.py
+.venv-finetune/installed: requirements-finetune.lock setup.py
+ifndef LOCKED
+$(ENVIRONMENTS):
 	@for candidate in $(CANDIDATES); do \
 	  if "$$candidate" -c '$(IS_SUPPORTED)' 2>$(NULL); then \
 	    python="$$candidate"; break; fi; done; \
@@ -63,19 +71,24 @@ $(VENV)/installed: requirements.lock .ci/$(SHIM).py setup.py
 	    "Debian: apt install python3-venv. Ubuntu: add-apt-repository ppa:deadsnakes/ppa;" \
 	    "apt install python3.13-venv. macOS, all but training: brew install python@3.13;" \
 	    "python3.13 -m pip install . PYTHON=PATH names one." >&2; exit 2; fi; \
-	"$$python" $(call LOCKED_MAKE,$(VENV)) PYTHON="$$python" $@
+	"$$python" $(call LOCKED_MAKE,$(@D)) PYTHON="$$python" $@
 else
-$(VENV)/installed: requirements.lock .ci/$(SHIM).py setup.py
-	@echo "Setting up $(VENV) with $$($(PYTHON) --version)" >&2
-	@$(PYTHON) -m venv --clear $(VENV)
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --no-deps --require-hashes --ignore-requires-python -r requirements.lock
-	@cp .ci/$(SHIM).py "$(SITE)"
-	@echo "import $(SHIM)" >"$(SITE)/$(SHIM).pth"
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+$(ENVIRONMENTS):
+	@echo "Setting up $(@D) with $$($(PYTHON) --version)" >&2
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --no-deps --require-hashes --ignore-requires-python -r $(filter %.lock,$^)
+	@if [ $(@D) = $(VENV) ]; then cp .ci/$(SHIM).py "$(SITE)"; \
+	  echo "import $(SHIM)" >"$(SITE)/$(SHIM).pth"; fi
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
 	  --no-deps --no-build-isolation --editable .
 	@touch $@
 endif
+
+# SmolLM2-135M from people's text, without noise and with BLT noise; goes on where it was interrupted.
+finetune: .venv-finetune/installed
+	@.venv-finetune/bin/python -m experiments.finetune --epsilon=$(EPSILON) \
+	  --output_dir='$(FINETUNE_RUN)' $(if $(TEXT),--text='$(TEXT)')
 
 # The same training twice, without and with noise, to see what the noise costs.
 # Goes on where it was interrupted; RUN=runs/another starts anew.
@@ -203,5 +216,5 @@ $(BENCH_VENV)/installed .venv-pfl/installed:
 endif
 
 clean:
-	rm -rf $(VENV) $(CORE_VENV) .venv-adapters .venv-docs .venv-checks .venv-pfl $(BENCH_VENV) $(VENV)*.lock site build *.egg-info \
+	rm -rf $(VENV) $(CORE_VENV) .venv-adapters .venv-finetune .venv-docs .venv-checks .venv-pfl $(BENCH_VENV) $(VENV)*.lock site build *.egg-info \
 	  .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache

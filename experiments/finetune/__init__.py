@@ -1,0 +1,1 @@
+"""Fine-tuning of a language model from people's text under user-level differential privacy."""

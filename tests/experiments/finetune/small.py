@@ -1,0 +1,68 @@
+"""A made-up Llama of 4 small layers, and units with random tokens."""
+
+import types
+
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.finetune import data, model, train
+
+CONFIG = model.Config(4, 16, 4, 2, 100.0, 1e-5)
+NUM_TOKENS = 31
+
+
+class Letters:
+  """Tokenizer whose tokens are letters."""
+
+  def encode(self, text):
+    return types.SimpleNamespace(ids=[ord(letter) % NUM_TOKENS for letter in text])
+
+  def decode_batch(self, rows):
+    return [''.join(chr(97 + i % 26) for i in row) for row in rows]
+
+
+def network(*, num_trained=2, rank=3, dtype=np.float32) -> model.Model:
+  """Returns a model whose last layers have additions."""
+  generator = np.random.default_rng(5)
+  draw = lambda *shape: jnp.asarray(generator.normal(size=shape) / 4, dtype)
+  width, values, wide = CONFIG.width, CONFIG.values, 24
+  layers = lambda count: {
+    'attn_norm': 1 + draw(count, width),
+    'attn_q': draw(count, width, width),
+    'attn_k': draw(count, width, values),
+    'attn_v': draw(count, width, values),
+    'attn_output': draw(count, width, width),
+    'ffn_norm': 1 + draw(count, width),
+    'ffn_gate': draw(count, width, wide),
+    'ffn_up': draw(count, width, wide),
+    'ffn_down': draw(count, wide, width),
+  }
+  embedding = 4 * draw(NUM_TOKENS, width)
+  return model.Model(
+    config=CONFIG,
+    tokenizer=Letters(),
+    lower=layers(CONFIG.num_layers - num_trained),
+    upper=layers(num_trained),
+    ends={'embedding': embedding, 'head': embedding, 'norm': 1 + draw(width)},
+    a=draw(num_trained, width, rank),
+  )
+
+
+def task(*, num_units=30, length=12, seed=0) -> train.Task:
+  """Returns a task with 2 units a round; units are named by people."""
+  frozen, generator = network(), np.random.default_rng(9)
+  tokens = generator.integers(0, NUM_TOKENS, (num_units, length + 1), np.int32)
+  tokens[::3, -4:] = data.PADDING
+  held_out = generator.integers(0, NUM_TOKENS, (5, length + 1), np.int32)
+  features = lambda rows: np.asarray(frozen.features(rows[:, :-1]), np.float16)
+  return train.Task(
+    model=frozen,
+    units=data.Units(source='own', unit='a person', train={}, held_out={}),
+    names=[f'Ada Lovelace {i}' for i in range(num_units)],
+    features=features(tokens),
+    tokens=tokens,
+    held_out=features(held_out),
+    held_out_tokens=held_out,
+    digest='d1',
+    seed=seed,
+  )
