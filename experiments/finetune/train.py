@@ -151,7 +151,7 @@ def open_run(
     clip_norm=CLIP_NORM,
     report_goal=task.cohort,
     folder=folder,
-    schema=SCHEMA,
+    participation=SCHEMA,
     delta=DELTA,
     **options,
   )
