@@ -8,7 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from experiments.finetune import train
-from fl_dpftrl.logs import ledger
+from fl_dpftrl.logs import ledger_format
 from tests.experiments.finetune import small
 
 
@@ -42,7 +42,7 @@ def test_each_unit_takes_part_once_at_the_epsilon_and_no_file_has_its_name(tmp_p
   assert 1.99 < statement.headline.guarantee.epsilon() <= 2.0
   content = b''.join(path.read_bytes() for path in folder.rglob('*') if path.is_file())
   assert b'Lovelace' not in content and b'Ada' not in content
-  ids = parquet.read_table(folder / ledger.NAME).column('device_id').to_pylist()
+  ids = parquet.read_table(folder / ledger_format.NAME).column('device_id').to_pylist()
   assert len(set(ids)) == 28 and all(len(bytes.fromhex(text)) == 8 for text in ids)
   for name in ('ids.key', 'model.npz', 'setting.json'):
     assert (folder / name).stat().st_mode & 0o077 == 0
