@@ -18,7 +18,7 @@ from typing import Any
 from experiments.finetune import data, report, train
 from experiments.stackoverflow import command_line
 from fl_dpftrl.files import durable, paths
-from fl_dpftrl.logs import ledger
+from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.text import messages
 
 _MECHANISMS = ('blt', 'identity', 'tree_online', 'banded')
@@ -76,7 +76,7 @@ def finetune(flags: Any) -> str:
   files = {
     'Figure': figure,
     'Report': folder / 'privacy.html',
-    'Participation log': folder / ledger.NAME,
+    'Participation log': folder / ledger_format.NAME,
   }
   return report.table(task, before, outcomes, statement, files)
 
