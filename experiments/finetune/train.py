@@ -141,10 +141,7 @@ def open_run(
   strategy: Any = 'identity'
   if math.isfinite(epsilon):
     strategy = dpftrl.optimize(mechanism, SCHEMA, workload=WORKLOAD)
-    planned = dpftrl.calibrate(
-      strategy, SCHEMA, epsilon=epsilon, delta=DELTA, num_coordinates=task.model.zeros.size
-    )
-    options = {'noise_multiplier': planned.noise_multiplier, 'max_epsilon': epsilon}
+    options = {'max_epsilon': epsilon}
   return dpftrl.PrivateAggregator(
     strategy,
     template=task.model.zeros,

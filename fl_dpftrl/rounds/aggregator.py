@@ -56,7 +56,7 @@ class PrivateAggregator:
     strategy: files.Given,
     *,
     template: Any,
-    noise_multiplier: float,
+    noise_multiplier: float | None = None,
     clip_norm: float,
     report_goal: int,
     folder: str | os.PathLike[str],
@@ -74,7 +74,7 @@ class PrivateAggregator:
       template: nested structure of float32 or float64 arrays, as updates have it, such as the
         model's parameters; their values are not used.
       noise_multiplier: std(Z) / clip_norm in round 0; 0 for a run without noise, which guarantees
-        nothing.
+        nothing. None for the least with which all rounds of the schema are within max_epsilon.
       clip_norm: L2 bound on an update in round 0, from 1e-30 to 1e30.
       report_goal: updates that a round needs, the fixed divisor of the sum.
       folder: made where it does not exist.
@@ -98,13 +98,17 @@ class PrivateAggregator:
     strategy = files.resolved(strategy)
     self.strategy, self.participation = strategy, participation
     self.folder, self.delta = paths.local(folder), delta
+    self.template = structures.Template.of(template)
+    if noise_multiplier is None:
+      noise_multiplier = budget.least_noise(
+        strategy, schema, max_epsilon, delta, num_coordinates=self.template.size
+      )
     self.noise_multiplier = units.checked('noise_multiplier', noise_multiplier)
     if isinstance(clip_norm, adaptive_clipping.AdaptiveClipping):
       raise ValueError('an AdaptiveClipping is for TFF alone: give a number as clip_norm')
     self.clip_norm = units.checked('clip_norm', clip_norm)
     self.report_goal = units.checked('report_goal', report_goal)
     self.zeroing_norm = zeroing_norm and units.checked('zeroing_norm', zeroing_norm)
-    self.template = structures.Template.of(template)
     self.void_reason = claim_lib.void_reason(self.noise_multiplier, noise_seed)
     claim = claim_lib.Claim(
       strategy=strategy,
