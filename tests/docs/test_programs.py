@@ -1,5 +1,6 @@
 """The programs of the pages for engineers run, and their logs are replayed."""
 
+import re
 import shutil
 import types
 
@@ -14,7 +15,7 @@ pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
 OWN_LOOP = pages.programs('own-loop.md')
 BEGINNING, BUDGET, RESUMES = OWN_LOOP
-SUMS = pages.programs('aggregator.md')
+SUMS = [program for program in pages.programs('aggregator.md') if 'train(' in program]
 
 
 @pytest.fixture(name='names', scope='module')
@@ -49,7 +50,7 @@ def test_a_program_trains_and_keeps_its_budget(program, names):
 
 @pytest.mark.parametrize('page, wanted', [
   ('engineer.md', {'process', 'state'}), ('algorithms.md', {'checked'}), ('audit.md', {'found'}),
-  ('adaptive-clipping.md', {'aggregator'}), ('noise-state.md', {'aggregator'}),
+  ('aggregator.md', {'aggregator'}), ('run-folder.md', {'aggregator'}),
   ('own-model.md', {'trained'}), ('production.md', {'trained', 'schema'}),
   ('where-rounds-run.md', {'form', 'initialize'}),
 ])  # fmt: skip
@@ -57,7 +58,9 @@ def test_the_short_programs_of_a_page_run(page, wanted, names):
   given = {'client_data': [names['data_of'](0)], 'client_optimizer': names['sgd'](0.1)}
   names = {**names, **given}
   before = {name: names.pop(name, None) for name in wanted}
-  for program in pages.programs(page):
+  # Others train, as above, or need a cluster.
+  programs = [p for p in pages.programs(page) if not re.search(r'= train\(|use_machines\(', p)]
+  for program in programs:
     names = run(program, {**before, **names})
   assert all(names[name] is not before[name] for name in wanted)
 
