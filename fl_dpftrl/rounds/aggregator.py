@@ -74,7 +74,7 @@ class PrivateAggregator:
       template: nested structure of float32 or float64 arrays, as updates have it, such as the
         model's parameters; their values are not used.
       noise_multiplier: std(Z) / clip_norm in round 0; 0 for a run without noise, which guarantees
-        nothing. None for the least with which all rounds of the schema are within max_epsilon.
+        nothing. None for the least with which all its rounds are within max_epsilon.
       clip_norm: L2 bound on an update in round 0, from 1e-30 to 1e30.
       report_goal: updates that a round needs, the fixed divisor of the sum.
       folder: made where it does not exist.
@@ -101,7 +101,7 @@ class PrivateAggregator:
     self.template = structures.Template.of(template)
     if noise_multiplier is None:
       noise_multiplier = budget.least_noise(
-        strategy, schema, max_epsilon, delta, num_coordinates=self.template.size
+        strategy, participation, max_epsilon, delta, num_coordinates=self.template.size
       )
     self.noise_multiplier = units.checked('noise_multiplier', noise_multiplier)
     if isinstance(clip_norm, adaptive_clipping.AdaptiveClipping):

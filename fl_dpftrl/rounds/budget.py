@@ -9,7 +9,7 @@ from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.amplification import accountant
 from fl_dpftrl.families import base
 from fl_dpftrl.logs import claim as claim_lib
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.participation import registry
 from fl_dpftrl.text import rounding
 
 
@@ -99,19 +99,19 @@ def _covariance(strategy: base.Strategy, num_rounds: int) -> np.ndarray:
 
 def least_noise(
   strategy: base.Strategy,
-  schema: schemas.MinSep | None,
+  participation: registry.Participation | None,
   max_epsilon: float | None,
   delta: float | None,
   *,
   num_coordinates: int,
 ) -> float:
-  """Returns the least noise multiplier with which all rounds of a schema are within a budget."""
-  if schema is None or max_epsilon is None or delta is None:
-    needed = {'schema': schema, 'max_epsilon': max_epsilon, 'delta': delta}
+  """Returns the least noise multiplier with which all planned rounds are within a budget."""
+  if participation is None or max_epsilon is None or delta is None:
+    needed = {'participation': participation, 'max_epsilon': max_epsilon, 'delta': delta}
     missing = ', '.join(name for name, value in needed.items() if value is None)
     raise ValueError(f'give noise_multiplier, or {missing} to calibrate it by')
   return accountant.calibrate(
-    strategy, schema, epsilon=max_epsilon, delta=delta, num_coordinates=num_coordinates
+    strategy, participation, epsilon=max_epsilon, delta=delta, num_coordinates=num_coordinates
   ).noise_multiplier
 
 

@@ -273,8 +273,8 @@ def test_a_device_twice_is_refused_without_a_schema_too(tmp_path):
 
 @pytest.mark.parametrize('arguments, message', [
   (dict(noise_multiplier=-1.0), 'noise_multiplier must be finite and at least 0'),
-  (dict(noise_multiplier=None), 'give noise_multiplier, or schema, max_epsilon, delta to'),
-  (dict(noise_multiplier=None, schema=SCHEMA, max_epsilon=2.0), 'or delta to calibrate'),
+  (dict(noise_multiplier=None), 'give noise_multiplier, or participation, max_epsilon, delta to'),
+  (dict(noise_multiplier=None, participation=SCHEMA, max_epsilon=2.0), 'or delta to calibrate'),
   (dict(clip_norm=0.0), 'clip_norm must be from 1e-30 to 1e30'),
   (dict(clip_norm=dpftrl.AdaptiveClipping(1.0)),
    'AdaptiveClipping is for TFF alone: give a number'),
@@ -310,7 +310,7 @@ def test_a_budget_ends_the_run(tmp_path):
 
 
 def test_a_budget_chooses_the_noise_that_all_rounds_of_the_schema_need(tmp_path):
-  arguments = dict(noise_multiplier=None, schema=SCHEMA, delta=1e-6, max_epsilon=3.0)
+  arguments = dict(noise_multiplier=None, participation=SCHEMA, delta=1e-6, max_epsilon=3.0)
   planned = dpftrl.calibrate(BLT, SCHEMA, epsilon=3.0, delta=1e-6, num_coordinates=SIZE)
   with opened(tmp_path, **arguments) as aggregator:
     assert aggregator.noise_multiplier == planned.noise_multiplier
