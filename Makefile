@@ -1,15 +1,8 @@
 # make finetune: fine-tune a language model; make train: train one from public text; make test: every test.
 # Each does all the set-up that it needs. Python 3.11, 3.12 or 3.13 is required.
 
-# An explicit PYTHON must be right; otherwise the first suitable one is taken.
-CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3 python)
-IS_SUPPORTED := import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 VENV := .venv
 NULL := /dev/null
-version = $(shell $(1) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>$(NULL))
-# What TFF needs beside current packages; each start of the environment's Python imports it.
-SHIM := tff_compatibility
-SITE = $$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 RUN ?= runs/docstrings
 FLAGS ?= experiments/stackoverflow/flags/docstrings.flags
 TRAIN = $(VENV)/bin/python -m experiments.stackoverflow.train \
@@ -30,12 +23,13 @@ TFF_TESTS := tests/aggregators tests/auditing/test_processes.py \
   tests/study/test_own_model.py tests/training
 # One thread for linear algebra, as the command line has.
 PYTEST_FLAGS := --numprocesses=$(JOBS) --dist=worksteal
-CORE_PYTHON := $(or $(PYTHON),python3)
-CORE_VENV = .venv-core
-# The peer of the benchmarks has an environment, and a Python, of its own.
-BENCH_VENV = .venv-bench
-BENCH_CANDIDATES := python3.11 python3.12 python3.13 python3
-IS_NEW := import sys; sys.exit(sys.version_info < (3, 11))
+# An explicit PYTHON must be right; otherwise the first suitable one is taken. A line each makes an
+# environment; any Python runs the script, which knows what to install where Pythons are missing.
+ANY_PYTHON = $(firstword $(foreach p,python3 python3.13 python3.12 python3.11 python $(PYTHON),\
+  $(shell command -v $(p) 2>$(NULL))) python3)
+ENVIRONMENT = @$(ANY_PYTHON) .ci/environment.py
+# jax-privacy and pfl-research have environments of their own, with the oldest Python that serves.
+PEER_PYTHONS := python3.11 python3.12 python3.13 python3
 BENCH ?=
 REPEATS ?= 3
 COMMA := ,
@@ -45,45 +39,36 @@ COMMA := ,
 
 env: $(VENV)/installed
 
-# Each environment is made under a lock, and looked at again once it is held: a
-# second `make` waits for the first, and finds the environment there.
-LOCKED_MAKE = .ci/locked.py $(1).lock $(MAKE) --no-print-directory LOCKED=1
-
-# An environment of another version than an explicit PYTHON's is made anew.
+# An explicit PYTHON may be of another version than that of the environment, which is then made anew.
 ifdef PYTHON
-ifneq ($(call version,$(PYTHON)),$(call version,$(VENV)/bin/python))
 $(VENV)/installed: anew
 .PHONY: anew
 endif
-endif
 
-# The environment of `make finetune` has JAX and the model's weights, and no TensorFlow.
-ENVIRONMENTS := $(VENV)/installed .venv-finetune/installed
-$(VENV)/installed: requirements.lock .ci/$(SHIM).py setup.py
+# What TFF needs beside current packages: each start of the environment's Python imports it.
+SHIM := .ci/tff_compatibility.py
+$(VENV)/installed: requirements.lock $(SHIM) setup.py
+	$(ENVIRONMENT) $(VENV) $< --training --python='$(PYTHON)' --shim=$(SHIM) \
+	  --install='--no-deps --no-build-isolation --editable .'
+
+# JAX and the weights of a language model, and no TensorFlow.
 .venv-finetune/installed: requirements-finetune.lock setup.py
-ifndef LOCKED
-$(ENVIRONMENTS):
-	@for candidate in $(CANDIDATES); do \
-	  if "$$candidate" -c '$(IS_SUPPORTED)' 2>$(NULL); then \
-	    python="$$candidate"; break; fi; done; \
-	if [ -z "$$python" ]; then \
-	  echo "Training needs x86-64 Linux and Python 3.11 to 3.13 (TensorFlow for 3.14 is not final)." \
-	    "Debian: apt install python3-venv. Ubuntu: add-apt-repository ppa:deadsnakes/ppa;" \
-	    "apt install python3.13-venv. macOS, all but training: brew install python@3.13;" \
-	    "python3.13 -m pip install . PYTHON=PATH names one." >&2; exit 2; fi; \
-	"$$python" $(call LOCKED_MAKE,$(@D)) PYTHON="$$python" $@
-else
-$(ENVIRONMENTS):
-	@echo "Setting up $(@D) with $$($(PYTHON) --version)" >&2
-	@$(PYTHON) -m venv --clear $(@D)
-	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --no-deps --require-hashes --ignore-requires-python -r $(filter %.lock,$^)
-	@if [ $(@D) = $(VENV) ]; then cp .ci/$(SHIM).py "$(SITE)"; \
-	  echo "import $(SHIM)" >"$(SITE)/$(SHIM).pth"; fi
-	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --no-deps --no-build-isolation --editable .
-	@touch $@
-endif
+	$(ENVIRONMENT) .venv-finetune $< --training --python='$(PYTHON)' \
+	  --install='--no-deps --no-build-isolation --editable .'
+
+# The tools have environments of their own, so that no pin of theirs can disagree with TensorFlow
+# Federated's.
+.venv-checks/installed .venv-docs/installed: .venv-%/installed: requirements-%.lock $(VENV)/installed
+	$(ENVIRONMENT) .venv-$* $< --python=$(VENV)/bin/python
+
+.venv-adapters/installed: examples/requirements.txt setup.py
+	$(ENVIRONMENT) .venv-adapters $< --python='$(PYTHON)' --install='--editable .[test]'
+
+.venv-bench/installed: benchmarks/peer-requirements.txt
+	$(ENVIRONMENT) .venv-bench $< --python='$(PEER_PYTHONS)'
+
+.venv-pfl/installed: benchmarks/pfl-requirements.txt
+	$(ENVIRONMENT) .venv-pfl $< --python='$(PEER_PYTHONS)'
 
 # SmolLM2-135M from people's text, without noise and with BLT noise; goes on where it was interrupted.
 finetune: .venv-finetune/installed
@@ -142,34 +127,11 @@ docs: env .venv-docs/installed
 	$(VENV)/bin/python .ci/notebooks.py examples/*.ipynb
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --quiet --strict --site-dir site
 
-# Each of these tools has an environment of its own, so that no pin of theirs can
-# disagree with TensorFlow Federated's.
-ifndef LOCKED
-.venv-checks/installed .venv-docs/installed: .venv-%/installed: \
-    requirements-%.lock $(VENV)/installed
-	@$(VENV)/bin/python $(call LOCKED_MAKE,.venv-$*) PYTHON=$(VENV)/bin/python $@
-else
-.venv-checks/installed .venv-docs/installed: .venv-%/installed: requirements-%.lock
-	@echo "Setting up .venv-$*" >&2
-	@$(PYTHON) -m venv --clear .venv-$*
-	@.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --no-deps --require-hashes -r $<
-	@touch $@
-endif
-
-# The parts without TensorFlow, installed as `pip install .` installs them.
+# The parts without TensorFlow, installed anew as `pip install .` installs them; under its lock.
 test-core:
-ifndef LOCKED
-	@$(CORE_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "PYTHON=$(CORE_PYTHON) is not Python 3.11 or newer" >&2; exit 2; }
-	@$(CORE_PYTHON) $(call LOCKED_MAKE,$(CORE_VENV)) PYTHON=$(CORE_PYTHON) $@
-else
-	$(CORE_PYTHON) -m venv --clear $(CORE_VENV)
-	@$(CORE_VENV)/bin/python -m pip install --quiet \
-	  --disable-pip-version-check '.[test]'
-	OPENBLAS_NUM_THREADS=1 $(CORE_VENV)/bin/pytest $(PYTEST_FLAGS) \
+	$(ENVIRONMENT) .venv-core --anew --python='$(PYTHON)' --install='.[test]' -- \
+	  env OPENBLAS_NUM_THREADS=1 .venv-core/bin/pytest $(PYTEST_FLAGS) \
 	  $(addprefix --ignore=,$(TFF_TESTS)) $(TESTS)
-endif
 
 # The adapters and their examples with the releases of examples/requirements.txt, and without
 # TensorFlow. This environment takes minutes to set up, mostly for PyTorch and Ray.
@@ -177,44 +139,10 @@ test-adapters: .venv-adapters/installed
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 .venv-adapters/bin/python -m pytest \
 	  --ignore=tests/rounds/test_equal_to_tff.py tests/adapters tests/rounds
 
-ifndef LOCKED
-.venv-adapters/installed: examples/requirements.txt setup.py
-	@$(CORE_PYTHON) $(call LOCKED_MAKE,.venv-adapters) PYTHON=$(CORE_PYTHON) $@
-else
-.venv-adapters/installed: examples/requirements.txt setup.py
-	@echo "Setting up .venv-adapters" >&2
-	@$(PYTHON) -m venv --clear .venv-adapters
-	@.venv-adapters/bin/python -m pip install --quiet --disable-pip-version-check \
-	  -r examples/requirements.txt --editable '.[test]'
-	@touch $@
-endif
-
 # `.venv/bin/python -m benchmarks --help` lists the names for BENCH.
 bench: env
 	$(VENV)/bin/python -m benchmarks $(subst $(COMMA), ,$(BENCH)) --repeats=$(REPEATS)
 
-ifndef LOCKED
-$(BENCH_VENV)/installed: benchmarks/peer-requirements.txt
-.venv-pfl/installed: benchmarks/pfl-requirements.txt
-$(BENCH_VENV)/installed .venv-pfl/installed:
-	@for candidate in $(BENCH_CANDIDATES); do \
-	  if "$$candidate" -c '$(IS_NEW)' 2>$(NULL); then \
-	    python="$$candidate"; break; fi; done; \
-	if [ -z "$$python" ]; then \
-	  echo "the peers need Python 3.11 or newer, which is not here" >&2; \
-	  exit 2; fi; \
-	"$$python" $(call LOCKED_MAKE,$(@D)) PYTHON="$$python" $@
-else
-$(BENCH_VENV)/installed: benchmarks/peer-requirements.txt
-.venv-pfl/installed: benchmarks/pfl-requirements.txt
-$(BENCH_VENV)/installed .venv-pfl/installed:
-	@echo "Setting up $(@D) with $$($(PYTHON) --version)" >&2
-	@$(PYTHON) -m venv --clear $(@D)
-	@$(@D)/bin/python -m pip install --quiet \
-	  --disable-pip-version-check -r $<
-	@touch $@
-endif
-
 clean:
-	rm -rf $(VENV) $(CORE_VENV) .venv-adapters .venv-finetune .venv-docs .venv-checks .venv-pfl $(BENCH_VENV) $(VENV)*.lock site build *.egg-info \
+	rm -rf $(VENV) $(addprefix .venv-,finetune core adapters docs checks pfl bench) .venv*.lock site build *.egg-info \
 	  .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache

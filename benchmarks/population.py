@@ -33,7 +33,7 @@ class Case:
 
 # The number of participations is constant, the number of devices grows.
 GROWING = [Case(n, 6500, 2000, '--timer_rounds=10') for n in (100_000, 1_000_000, 10_000_000)]
-HEADINGS = 'devices|participations|timer|min-sep|ours, s|limit, s|ours over limit|µs a participation|ours, MiB'
+HEADINGS = 'devices|participations|timer|min-sep|ours, s|limit, s|over it|µs a participation|MiB'
 CELLS = (
   '{case.num_devices:,}|{case.num_participations:,}|{case.timer}|{min_sep}|{ours}|{limit}|'
   '{over:.1f}|{microseconds:.2f}|{ours:MiB}'

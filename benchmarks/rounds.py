@@ -89,8 +89,8 @@ Times are means over {ROWS} successive rows, because banded strategies make so m
 NumPy, which are not secret and not rounded, and with the maxima of all buffers, on one thread."""
 TEXT_ROUNDS = """## A round with four clients
 
-Rounds of each mechanism alternate. "worker" is TFF's own context with its worker process, others run
-in process. GiB is the sum of the peak memory of the processes, for all mechanisms of one run
+Rounds of each mechanism alternate. "worker" is TFF's own context with its worker, others run in
+process. GiB is the sum of the peak memory of the processes, for all mechanisms of one run
 together."""
 TEXT_ACTORS = """## A round on two actors of a Ray cluster
 

@@ -40,11 +40,34 @@ def test_make_says_in_a_line_which_python_to_install(tmp_path, version):
   assert not (tmp_path / 'environment').exists()
 
 
+@pytest.mark.slow
+def test_of_two_makes_one_sets_up_the_environment(tmp_path):
+  (tmp_path / 'pins.txt').write_text('')
+  script = str(ROOT / '.ci' / 'environment.py')
+  command = [sys.executable, script, 'env', 'pins.txt', f'--python={sys.executable}']
+  start = lambda *more: subprocess.Popen(
+    [*command, *more], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+  )
+  said = [process.communicate()[1] for process in [start(), start()]]
+  assert ''.join(said).count('Setting up') == ''.join(said).count('waiting') == 1
+  assert start().communicate()[1] == ''  # It is there.
+  (tmp_path / 'pins.txt').write_text('# changed')
+  ended = start('--', 'false')
+  assert 'Setting up' in ended.communicate()[1] and ended.returncode == 1
+
+
 def test_a_linked_environment_is_not_emptied(tmp_path):
   """`venv --clear` follows a link: it would empty the environment of another checkout."""
   (tmp_path / 'other').mkdir()
   (tmp_path / '.venv').symlink_to(tmp_path / 'other')
-  command = [sys.executable, str(ROOT / '.ci' / 'locked.py'), '.venv.lock', 'touch', '.venv/made']
+  command = [
+    sys.executable,
+    str(ROOT / '.ci' / 'environment.py'),
+    '.venv',
+    '--',
+    'touch',
+    '.venv/made',
+  ]
   run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
   assert run.returncode == 2
   assert run.stderr.startswith('.venv is a link to ') and run.stderr.count('\n') == 1
