@@ -38,6 +38,7 @@ setuptools.setup(
     'duckdb>=1.0',
     'jinja2>=3.1',
     'matplotlib>=3.8',
+    'numba>=0.61',
     'numpy>=1.26',
     'pyarrow>=16',
     'scipy>=1.11',

@@ -75,6 +75,16 @@ def test_light_rooms_modules_and_names():
 
 
 @pytest.mark.slow
+def test_statements_and_simulations_compile_no_loops():
+  """Their rooms do not load Numba, though rounds do."""
+  rooms = 'accounting amplification logs participation planning replaying simulation strategies'
+  paths = [path for room in rooms.split() for path in (ROOT / 'fl_dpftrl' / room).glob('*.py')]
+  names = ['.'.join(path.relative_to(ROOT).with_suffix('').parts) for path in paths]
+  assert not loaded_by(f'import {", ".join(names)}', ('numba',))
+  assert loaded_by('import fl_dpftrl.rounds.sums', ('numba',))
+
+
+@pytest.mark.slow
 def test_light_calls():
   assert not loaded_by(
     'import fl_dpftrl\n'

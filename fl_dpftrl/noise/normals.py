@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from fl_dpftrl.kernels import normals as loops
 from fl_dpftrl.noise import exact
 
 # Normals whose bits are made in one go, in a processor's cache. It is part of what they are:
@@ -28,12 +29,7 @@ _BLOCK = 4 * CHUNK
 _FLOAT_ATTEMPTS = 6
 # A word: the layer, the sign, and the first bits of u.
 _LAYER_BITS, _U_BITS = 9, 54
-_PLACES = np.uint64(2 * exact.LAYERS - 1)
-_SHIFT = np.uint64(64 - _U_BITS)
-# E over the scale.
-_ERROR, _TAIL_ERROR = 2.0**-48, 2.0**-44
-# Comparisons of float64 that are closer than this are left to decimals.
-_CLOSE, _LEAST = 2.0**-30, 2.0**-20
+_ERROR = 2.0**-48  # E of any layer over the scale.
 
 
 def system_seed() -> bytes:
@@ -59,7 +55,8 @@ class Normals:
   are. An integer is taken from float64 if no boundary between integers is within E of it, and else
   computed from as many bits as it takes (`exact`):
   - u·xᵢ is off by 4·2⁻⁵³ xᵢ through roundings of u, of xᵢ and of two products, and by 2⁻⁵⁴ xᵢ
-    through further bits. No xᵢ is above 4.1, so that is below 0.6·2⁻⁴⁸, and E is 2⁻⁴⁸ · scale.
+    through further bits: below 0.6·2⁻⁵⁰ xᵢ, and E is 2⁻⁵⁰ xᵢ · scale. No xᵢ is above 4.1, so a
+    first pass takes 2⁻⁴⁸ · scale for all, where that is below 0.6·2⁻⁴⁸.
   - x₁ − ln(u)/x₁, for u of 64 bits and above 2⁻²⁰, is below 7.5. It is off by 2⁻⁴⁴/x₁ through
     further bits, by 4·2⁻⁵³·13.9/x₁ through a logarithm within 4 units in the last place, and by
     less than 2⁻⁴⁸ through other roundings; in all below 0.4·2⁻⁴⁴, and E is 2⁻⁴⁴ · scale.
@@ -73,7 +70,7 @@ class Normals:
     stream: keeps the uses of one seed apart, 0 to 255.
 
   Raises:
-    RuntimeError: if NumPy's functions are less exact than E assumes.
+    RuntimeError: if the machine's logarithm or exponential is less exact than E assumes.
   """
 
   def __init__(self, seed: bytes, *, stream: int = 0):
@@ -86,9 +83,7 @@ class Normals:
     self._zeros = bytes(8 * CHUNK)
     self._tables = _tables()
     self._bytes = bytearray(8 * _BLOCK + 16)
-    self._places, self._limits, self._whole = np.empty((3, _BLOCK), np.int64)
-    self._widths, self._values = np.empty((2, _BLOCK))
-    self._is_sure, self._is_inner = np.empty((2, _BLOCK), bool)
+    self._unsure = np.empty(_BLOCK + 1, np.int64)
 
   def fill(self, row: int, chunk: int, scale: float, out: np.ndarray) -> None:
     """Writes round(scale · ξ) for normals of a row, from the beginning of a chunk on.
@@ -104,82 +99,34 @@ class Normals:
       raise ValueError(f'scale must be above 0 and at most 2^58, got {scale!r}')
     if out.dtype == np.float64 and scale > _MAX_FLOAT_SCALE:
       raise ValueError(f'scale must be at most 2^47 for float64, got {scale!r}')
-    scaled = self._tables.widths * scale
-    open_places, open_words = [], []
+    tables, open_places, open_words = self._tables, [], []
+    scaled, most = tables.widths * scale, 0.5 - _ERROR * scale
     for start in range(0, out.size, _BLOCK):
       part = out[start : start + _BLOCK]
       words = self._words(row, chunk + start // CHUNK, part.size)
-      places = self._rounded(words, scaled, scale, part)
-      open_places.append(places + start)
-      open_words.append(words[places])
-    if open_places and (places := np.concatenate(open_places)).size:
-      self._settle(row, chunk, places, np.concatenate(open_words), scale, out)
-
-  def _rounded(
-    self, words: np.ndarray, scaled: np.ndarray, scale: float, out: np.ndarray
-  ) -> np.ndarray:
-    """Writes round(scale · u·xᵢ) and returns the places where that is not sure to be right."""
-    size = words.size
-    places, limits, whole = self._places[:size], self._limits[:size], self._whole[:size]
-    widths, values = self._widths[:size], self._values[:size]
-    is_sure, is_inner = self._is_sure[:size], self._is_inner[:size]
-    np.bitwise_and(words, _PLACES, out=places.view(np.uint64))
-    np.right_shift(words, _SHIFT, out=whole.view(np.uint64))
-    np.take(self._tables.limits, places, out=limits, mode='clip')
-    np.less(whole, limits, out=is_inner)
-    np.copyto(values, whole, casting='unsafe')
-    values *= np.take(scaled, places, out=widths, mode='clip')
-    np.rint(values, out=widths)
-    np.copyto(out, widths, casting='unsafe')
-    values -= widths
-    np.abs(values, out=values)
-    np.less(values, 0.5 - _ERROR * scale, out=is_sure)
-    is_sure &= is_inner
-    return np.flatnonzero(np.logical_not(is_sure, out=is_sure))
+      count = loops.rounded(words, tables.limits, scaled, most, part, self._unsure)
+      open_places.append(self._unsure[:count] + start)
+      open_words.append(words[self._unsure[:count]])
+    if open_places:
+      self._settle(row, chunk, np.concatenate(open_places), np.concatenate(open_words), scale, out)
 
   def _settle(
     self, row: int, chunk: int, at: np.ndarray, words: np.ndarray, scale: float, out: np.ndarray
   ) -> None:
     """Writes the normals that their first words do not decide in float64."""
-    tables = self._tables
-    first, words, in_tail = words, words.copy(), np.zeros(at.size, bool)
-    exactly = []
-    left = np.arange(at.size)
+    all_places, first_words = at.copy(), words.copy()
+    count, in_tail = at.size, np.zeros(at.size, bool)
+    undecided, num_undecided = np.empty(at.size, np.int64), 0
     for attempt in range(_FLOAT_ATTEMPTS):
-      if not left.size:
+      if not count:
         break
-      place = (words[left] & _PLACES).astype(np.intp)
-      whole = (words[left] >> _SHIFT).astype(np.int64)
-      x = whole * tables.widths[place]
-      more = self._further(row, chunk, at[left], attempt)
-      u, v = more * 2.0**-64
-      in_tail[left] |= (place % exact.LAYERS == 0) & (whole > tables.limits[place])
-      tails = np.flatnonzero(in_tail[left])
-      # How far the point is below the density, or how surely one of the tail is taken.
-      gap = np.exp(-0.5 * x * x) - (tables.heights[place] + u * tables.steps[place])
-      gap[whole < tables.limits[place]] = np.inf
-      gap[whole == tables.limits[place]] = 0.0
-      error = np.full(left.size, _ERROR)
-      if tails.size:
-        with np.errstate(divide='ignore', invalid='ignore'):  # The logarithm of 0 is infinite.
-          beyond = -np.log(u[tails]) / tables.tail
-          gap[tails] = -2.0 * np.log(v[tails]) - beyond * beyond
-        gap[tails[u[tails] < _LEAST]] = 0.0
-        x[tails] = np.copysign(tables.tail + beyond, tables.widths[place[tails]])
-        error[tails] = _TAIL_ERROR
-      value = scale * x
-      made = np.rint(value)
-      is_clear = np.abs(gap) > _CLOSE
-      is_clear[gap > 0.0] &= (np.abs(value - made) < 0.5 - scale * error)[gap > 0.0]
-      is_taken, is_left = is_clear & (gap > 0.0), is_clear & (gap < 0.0)
-      out[at[left[is_taken]]] = made[is_taken]
-      exactly.append(left[~is_clear])
-      left, following = left[is_left], more[1][is_left]
-      # In the tail, the sign stays; elsewhere an attempt has a word of its own.
-      words[left] = np.where(in_tail[left], words[left], following)
-    for i in np.concatenate([*exactly, left]).tolist():
-      place = int(at[i])
-      out[place] = self._exact(row, chunk + place // CHUNK, place % CHUNK, int(first[i]), scale)
+      bits = self._further(row, chunk, at[:count], attempt)
+      count, num_undecided = loops.settled(
+        words, bits, at, count, in_tail, self._tables, scale, out, undecided, num_undecided
+      )
+    for place in np.concatenate([undecided[:num_undecided], at[:count]]).tolist():
+      word = int(first_words[np.searchsorted(all_places, place)])
+      out[place] = self._exact(row, chunk + place // CHUNK, place % CHUNK, word, scale)
 
   def _exact(self, row: int, chunk: int, place: int, word: int, scale: float) -> int:
     """round(scale · ξ) of a normal of a chunk, whose first word is given."""
@@ -273,18 +220,18 @@ def _tables() -> _Tables:
 
 @functools.cache
 def check_functions() -> None:
-  """Compares NumPy's logarithm and exponential with decimals, at 275 places each.
+  """Compares the compiled logarithm and exponential with decimals, at 275 places each.
 
   Raises:
     RuntimeError: if one is off by more than 2 units in the last place, half of what E assumes.
   """
   points = np.random.default_rng(0).random(275)
   for name, at in (('log', points), ('exp', -8.0 * points)):
-    off = exact.units_off(name, at, getattr(np, name)(at))
+    off = exact.units_off(name, at, np.array([getattr(loops, name)(x) for x in at.tolist()]))
     if not off <= 2.0:
       raise RuntimeError(
-        f'numpy.{name} is off by {off:.3g} units in the last place on this machine, too many for'
-        ' noise that is exactly rounded; use another release of NumPy'
+        f'{name} is off by {off:.3g} units in the last place in the mathematical library of this'
+        ' machine, too many for noise that is exactly rounded; update the system or use another'
       )
 
 

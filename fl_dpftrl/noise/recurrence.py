@@ -5,15 +5,17 @@ in float64 and rounded; F is the fresh part. Buffers follow R. See `families.lat
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.families import lattice, linear_noise, undoing
+from fl_dpftrl.kernels import recurrence as loops
 
 _Value = TypeVar('_Value')
+_Finish = Callable[..., int]
 
 # (least vectors of a stack, rows that one pass over the older of them serves). Small stacks have
 # fewer, since a pass needs as many more buffers.
@@ -46,17 +48,17 @@ class Step(NamedTuple):
     again: normals of earlier rounds whose weighted sum is the first part of A.
     fresh: the normal of the row's own round.
     oldest: the normal that buffers gain by `Add.draw_gains`; None if they gain none.
-    finish: (sum, fresh, oldest, buffers, scratch) → None, for a part of the coordinates: adds the
-      buffers' part to the sum, rounds it, and adds it to the fresh integers, which become the
-      row; then brings the buffers, shape [num_buffers, part], to the next row. Sum is None where
-      nothing is read again.
+    finish: (total, begins, fresh, oldest, buffers, at, out) → trail, for coordinates from `at` on:
+      adds the buffers' part to the total, rounds it, and adds it to the fresh integers, which
+      become the row, in out too; then brings the buffers, shape [num_buffers, size], to the next
+      row. Begins where nothing is read again. Trail is the sum of the row, modulo 2⁶⁴.
     written: buffers that it changes.
   """
 
   again: tuple[Normal, ...]
   fresh: Normal
   oldest: Normal | None
-  finish: Callable[..., None]
+  finish: _Finish
   written: Sequence[int]
 
 
@@ -101,11 +103,11 @@ class Recurrence:
   def _normal(self, t: int, weight: float = 1.0) -> Normal:
     return Normal(t, abs(self._rows[t].spread) * 2.0**self._bits, weight)
 
-  def _finish(self, t: int, row: lattice.Row) -> tuple[Callable[..., None], Sequence[int]]:
+  def _finish(self, t: int, row: lattice.Row) -> tuple[_Finish, Sequence[int]]:
     step, below = row.step, -row.factor * np.asarray(row.step.below, np.float64)
     match step.update:
       case None:
-        return _finish_row, ()
+        return _plain, ()
       case linear_noise.Add() as sums:
         return _adding(below, sums, step), range(self.num_buffers)
       case linear_noise.Push(merged):
@@ -117,9 +119,7 @@ class Recurrence:
         replaced = [(top - 1 - i) % self.num_buffers for i in range(merged)]
         return _pushing(below, float(step.scale), stack, made, replaced), [made]
 
-  def _pushing_together(
-    self, t: int, top: int, scale: float
-  ) -> tuple[Callable[..., None], Sequence[int]]:
+  def _pushing_together(self, t: int, top: int, scale: float) -> tuple[_Finish, Sequence[int]]:
     """Row `top` of a stack; the first of each few reads the rows before them for all."""
     place = top % self._at_once
     begun = t - place  # The round that read them.
@@ -190,95 +190,52 @@ def buffer_bytes(strategy: strategies.Strategy, num_rounds: int, num_parameters:
   return layout(noise, num_rounds)[0] * _BYTES * num_parameters
 
 
-def _finish_row(total, fresh, oldest=None, buffers=None, scratch=None) -> None:
-  """Rounds the carried part and adds it to the fresh integers."""
-  if total is not None:
-    np.rint(total, out=total)
-    np.add(fresh, total, out=fresh)
+def _plain(total, begins, fresh, oldest, buffers, at, out):
+  """Makes a row that no buffer holds."""
+  return loops.plain(total, begins, fresh, out)
 
 
-def _reduce(
-  weights: Iterable[float], read: Iterable[np.ndarray], total: np.ndarray | None, scratch
-) -> np.ndarray | None:
-  """Adds weighted buffers to a sum, which begins in scratch[0]; scratch[1] is overwritten."""
-  for weight, buffer in zip(weights, read):
-    if total is None:
-      total = np.multiply(buffer, weight, out=scratch[0])
-    else:
-      np.add(total, np.multiply(buffer, weight, out=scratch[1]), out=total)
-  return total
-
-
-def _unscaled(row: np.ndarray, scale: float, out: np.ndarray) -> np.ndarray:
-  """The row over its scale, as buffers have it."""
-  return row if scale == 1.0 else np.divide(row, scale, out=out)
-
-
-def _adding(below: np.ndarray, sums: linear_noise.Add, step: linear_noise.Step):
+def _adding(below: np.ndarray, sums: linear_noise.Add, step: linear_noise.Step) -> _Finish:
   """Adds a row, and the normal that was drawn first, to running sums."""
-  gains = [tuple(map(float, each)) for each in zip(*sums)]
-  scale = float(step.scale)
-
-  def finish(total, fresh, oldest, buffers, scratch):
-    if step.restart:
-      buffers[:] = 0.0
-    _finish_row(_reduce(below, buffers, total, scratch), fresh)
-    row = _unscaled(fresh, scale, scratch[0])
-    for (loss, row_gain, draw_gain), buffer in zip(gains, buffers):
-      if loss:
-        np.multiply(buffer, 1.0 - loss, out=buffer)
-      for gain, gained in ((row_gain, row), (draw_gain, oldest)):
-        if gain:
-          gained = gained if gain == 1.0 else np.multiply(gained, gain, out=scratch[1])
-          np.add(buffer, gained, out=buffer)
-
-  return finish
+  stack, gains = np.arange(below.size), np.array(sums, np.float64)
+  scale, restarts = float(step.scale), bool(step.restart)
+  return lambda total, begins, fresh, oldest, buffers, at, out: loops.add(
+    total, begins, fresh, oldest, buffers, at, below, stack, gains, scale, restarts, out
+  )
 
 
 def _pushing(
-  below: np.ndarray, scale: float, stack: Sequence[int], made: int, replaced: Sequence[int]
-):
+  weights: np.ndarray, scale: float, stack: Sequence[int], top: int, merged: Sequence[int]
+) -> _Finish:
   """Pushes a row onto the stack, together with the newest buffers that it replaces."""
-  others = replaced[:-1]
-
-  def finish(total, fresh, oldest, buffers, scratch):
-    _finish_row(_reduce(below, (buffers[i] for i in stack), total, scratch), fresh)
-    row = _unscaled(fresh, scale, scratch[0])
-    if not replaced:
-      buffers[made] = row
-      return
-    for other in others:
-      np.add(buffers[made], buffers[other], out=buffers[made])
-    np.add(buffers[made], row, out=buffers[made])
-
-  return finish
+  stack, merged = np.array(stack, np.int64), np.array(merged, np.int64)
+  weights = np.ascontiguousarray(weights)
+  return lambda total, begins, fresh, oldest, buffers, at, out: loops.push(
+    total, begins, fresh, buffers, at, weights, stack, top, merged, scale, out
+  )
 
 
-def _pushing_first(weights: np.ndarray, made: range, scale: float):
+def _pushing_first(weights: np.ndarray, rows: range, scale: float) -> _Finish:
   """Pushes the first of several rows, and leaves the older rows' part in each of the others."""
+  push = _pushing_on(np.zeros(0), (), rows[0], scale)
   groups = [slice(at, at + _VECTORS) for at in range(0, weights.shape[1], _VECTORS)]
   pairs = [(np.ascontiguousarray(weights[:, group]), group) for group in groups]
-  pairs = [(own, group) for own, group in pairs if own.any()]
-  where = slice(made.start, made.stop)
+  pairs = [(part, group) for part, group in pairs if part.any()]
+  where = slice(rows.start, rows.stop)
 
-  def finish(total, fresh, oldest, buffers, scratch):
-    for at in range(0, buffers.shape[1], _COLUMNS):
-      columns = buffers[:, at : at + _COLUMNS]
-      sums = [own @ columns[group] for own, group in pairs]
+  def finish(total, begins, fresh, oldest, buffers, at, out):
+    for start in range(at, at + fresh.size, _COLUMNS):
+      columns = buffers[:, start : min(start + _COLUMNS, at + fresh.size)]
+      sums = [part @ columns[group] for part, group in pairs]
       columns[where] = sum(sums[1:], sums[0]) if sums else 0.0
-    own = buffers[made[0]]
-    _finish_row(own, fresh)
-    own[:] = _unscaled(fresh, scale, scratch[0])
+    return push(total, begins, fresh, oldest, buffers, at, out)
 
   return finish
 
 
-def _pushing_on(weights: np.ndarray, newest: Sequence[int], made: int, scale: float):
+def _pushing_on(weights: np.ndarray, newest: Sequence[int], top: int, scale: float) -> _Finish:
   """Pushes a row whose older part waits in its buffer."""
-
-  def finish(total, fresh, oldest, buffers, scratch):
-    own = buffers[made]
-    _finish_row(_reduce(weights, (buffers[i] for i in newest), own, scratch), fresh)
-    own[:] = _unscaled(fresh, scale, scratch[0])
-
-  return finish
+  push = _pushing(weights, scale, newest, top, ())
+  return lambda total, begins, fresh, oldest, buffers, at, out: push(
+    buffers[top, at : at + fresh.size], False, fresh, oldest, buffers, at, out
+  )

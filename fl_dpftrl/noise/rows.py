@@ -17,7 +17,7 @@ from fl_dpftrl.strategies import document
 
 # Version of the rows: raise it with every change of their bits.
 VERSION = 6
-_CHUNKS_AT_A_TIME = 8
+_CHUNKS_AT_A_TIME = 4
 # Of the trail, a sum modulo 2⁶⁴: an odd number with bits of no pattern.
 _FACTOR = 0x9E3779B97F4A7C15
 MEMORIES = ('memory', 'mapped')
@@ -103,7 +103,7 @@ class RowMaker:
     """Makes some chunks of a row, and returns the sum of their integers."""
     source, vectors = _workspace(self._seed)
     size, chunk = where.stop - start, self._first_chunk + start // normals.CHUNK
-    fresh, total, kept, *scratch = vectors[:, :size]
+    fresh, total, oldest, again = vectors[:, :size]
 
     def draw(normal: recurrence.Normal, part: np.ndarray) -> np.ndarray:
       source.fill(normal.round_index, chunk, normal.scale, part)
@@ -111,23 +111,14 @@ class RowMaker:
 
     for place, normal in enumerate(step.again):
       if place:
-        np.add(total, draw(normal, scratch[0]), out=total)
+        np.add(total, draw(normal, again), out=total)
       else:
         draw(normal, total)
     if step.oldest:
-      draw(step.oldest, kept)
+      draw(step.oldest, oldest)
     draw(step.fresh, fresh)
-    for at in range(0, size, normals.CHUNK):
-      part = slice(at, min(at + normals.CHUNK, size))
-      step.finish(
-        total[part] if step.again else None,
-        fresh[part],
-        kept[part],
-        self.buffers[:, start + at : start + part.stop],
-        [each[part] for each in scratch],
-      )
-    np.copyto(out[where], fresh, casting='unsafe')
-    return int(out[where].sum()) if self.versions else 0
+    trail = step.finish(total, not step.again, fresh, oldest, self.buffers, start, out[where])
+    return trail if self.versions else 0
 
   def restore(self, row: int, versions: list[int], trail: int = 0) -> None:
     """Declares that the buffers now hold the state before a row."""
@@ -156,7 +147,7 @@ def _workspace(seed: bytes) -> tuple[normals.Normals, np.ndarray]:
   """The source of a thread, and vectors for the chunks that it works on."""
   if getattr(_local, 'seed', None) != seed:
     _local.seed, _local.source = seed, normals.Normals(seed)
-    _local.vectors = np.empty((5, _CHUNKS_AT_A_TIME * normals.CHUNK))
+    _local.vectors = np.empty((4, _CHUNKS_AT_A_TIME * normals.CHUNK))
   return _local.source, _local.vectors
 
 

@@ -64,7 +64,9 @@ class _Numbers:
   """Numbers of device ids, from 0 on in a hash table of which half is empty at least."""
 
   def __init__(self):
-    self._size = 0
+    from fl_dpftrl.kernels import seen as loops  # Numbered devices need no compiled loop.
+
+    self._loops, self._size = loops, 0
     self._allocate(_LEAST)
 
   def _allocate(self, slots: int) -> None:
@@ -73,47 +75,19 @@ class _Numbers:
 
   def of(self, device_ids: Ids) -> np.ndarray:
     """Returns the number of each device; −1 for one that was not added."""
-    keys = hashes(device_ids)
-    slots = self._first_slots(keys)
-    searching = np.arange(keys.size)
-    while searching.size:
-      at = slots[searching]
-      searching = searching[(self._numbers[at] >= 0) & (self._keys[at] != keys[searching])]
-      slots[searching] = (slots[searching] + 1) & (self._keys.size - 1)
-    return self._numbers[slots]
+    return self._loops.find(hashes(device_ids), self._keys, self._numbers)
 
   def add(self, device_ids: Ids) -> np.ndarray:
     """Returns the numbers of the devices, each once; new ones get the next numbers."""
-    keys = np.unique(hashes(device_ids))
+    keys = np.unique(hashes(device_ids))  # Two texts may have one hash.
     while self._size + keys.size > _LOAD * self._keys.size:
-      used = self._numbers >= 0
-      old, numbers = self._keys[used], self._numbers[used]
+      used = np.flatnonzero(self._numbers >= 0)
+      used = used[np.argsort(self._numbers[used])]  # In the order of their numbers.
+      previous = self._keys[used]
       self._allocate(2 * self._keys.size)
-      self._size = 0
-      self._numbers[self._insert(old)] = numbers
-    return self._numbers[self._insert(keys)]
-
-  def _insert(self, keys: np.ndarray) -> np.ndarray:
-    """Returns the slots of keys, which are unique, with numbers for those that are new."""
-    slots = self._first_slots(keys)
-    searching = np.arange(keys.size)
-    while searching.size:
-      at = slots[searching]
-      empty = self._numbers[at] < 0
-      # Of several keys at one empty slot the last takes it; the others go on.
-      self._keys[at[empty]] = keys[searching[empty]]
-      there = self._keys[at] == keys[searching]
-      new = at[there & empty]
-      self._numbers[new] = np.arange(self._size, self._size + new.size)
-      self._size += new.size
-      searching = searching[~there]
-      slots[searching] = (slots[searching] + 1) & (self._keys.size - 1)
-    return slots
-
-  def _first_slots(self, keys: np.ndarray) -> np.ndarray:
-    mixed = (keys ^ keys >> np.uint64(32)) * np.uint64(0x9E3779B97F4A7C15)
-    mixed ^= mixed >> np.uint64(32)
-    return (mixed & np.uint64(self._keys.size - 1)).astype(np.int64)
+      self._loops.insert(previous, self._keys, self._numbers, 0)
+    numbers, self._size = self._loops.insert(keys, self._keys, self._numbers, self._size)
+    return numbers
 
 
 def _grown(values: np.ndarray, size: int) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fl_dpftrl.files import durable
 from fl_dpftrl.logs import ids as ids_lib
-from fl_dpftrl.rounds import in_jax, sums
+from fl_dpftrl.rounds import sums
 
 if TYPE_CHECKING:
   from fl_dpftrl.rounds import aggregator as aggregator_lib
@@ -132,8 +132,7 @@ class Round:
   def add_batch(self, updates: Any, *, count: int | None = None) -> list[str]:
     """Adds the updates of several devices at once, such as the gradients of single examples.
 
-    The mean is bit for bit that of `add` for one after another. Arrays of JAX are summed in one
-    compiled pass.
+    The mean is bit for bit that of `add` for one after another.
 
     Args:
       updates: nested structure of arrays, as the template, each with a leading axis of updates.
@@ -148,10 +147,9 @@ class Round:
     """
     template = self._aggregator.template
     arrays = [array[:count] for array in template.flat_batch(updates)]
-    compiled = in_jax.summed(template.leaves(updates))
     with self._lock:
       self._check_room(len(arrays[0]))
-      outcomes = self._aggregator._sum.add_batch(arrays, compiled)
+      outcomes = self._aggregator._sum.add_batch(arrays)
       self._count(outcomes, updates)
     return outcomes
 

@@ -120,7 +120,7 @@ class _Table:
 def engine_stream(monkeypatch):
   """Returns an executor like `plain.stream` whose rows a `RowMaker` makes."""
   monkeypatch.setattr(rows.normals, 'Normals', _Table)
-  monkeypatch.setattr(rows, '_workspace', lambda seed: (_Table(), np.empty((5, 8 * normals.CHUNK))))
+  monkeypatch.setattr(rows, '_workspace', lambda seed: (_Table(), np.empty((4, 8 * normals.CHUNK))))
 
   def stream(strategy, num_rounds, size, fresh, *, bits=lattice.BITS):
     maker = rows.RowMaker(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from fl_dpftrl.noise import units
-from fl_dpftrl.rounds import in_jax, sums
+from fl_dpftrl.rounds import sums
 
 CLIP_NORM = 0.7
 
@@ -53,7 +53,11 @@ def test_no_update_is_longer_than_the_clip_norm(update, noise_multiplier, clip_n
   elif ratio < 1 - fractions.Fraction(1, 10**4):
     assert outcome == sums.KEPT
   # Towards zero, and by less than a unit but for the margin.
-  scaled = values / max(clip_norm, math.hypot(*values.tolist())) / unit.step
+  most = float(np.abs(values).max()) or 1.0  # The norm itself may be beyond float64.
+  with np.errstate(over='ignore'):
+    scaled = (
+      values / most / max(clip_norm / np.float64(most), math.hypot(*values / most)) / unit.step
+    )
   off = np.abs(scaled) - np.abs(total)
   assert (off <= 1.0 + 2.0**-14 * np.abs(scaled)).all() and (
     off >= -1e-6 * np.abs(scaled) - 1e-9
@@ -99,49 +103,12 @@ def test_a_batch_has_the_bits_of_its_updates_one_by_one(
   new = lambda: sums.Sum(sum(sizes), unit=unit, clip_norm=clip_norm, zeroing_norm=zeroing_norm)
   single, whole = new(), new()
   expected = [single.add([part[i] for part in batch]) for i in range(count)]
-  first = count // 3  # In two batches, so that one begins within a sum in int32.
+  first = count // 3
   outcomes = [
     whole.add_batch([part[s] for part in batch]) for s in (slice(first), slice(first, None))
   ]
   assert [*outcomes[0], *outcomes[1]] == expected
   np.testing.assert_array_equal(whole.total(), single.total())
-
-
-@pytest.mark.parametrize('count, clip_norm', [(1, 1e30), (16, 0.7), (37, 1e-30)])
-def test_a_batch_in_jax_has_the_bits_of_one_in_numpy(count, clip_norm):
-  jnp = pytest.importorskip('jax.numpy')
-  rng = np.random.default_rng(count)
-  for scale in (0.05, 1.0, 9.0):
-    batch = [
-      (rng.normal(size=(count + 3, size)) * clip_norm * scale / 11).astype(np.float32)
-      for size in (0, 120, 1)
-    ]
-    for value in (np.nan, np.inf, 0.0, 1e-45, 3e38):
-      batch[1][rng.integers(count + 3), :100] = value
-    plain, compiled = (
-      sums.Sum(121, unit=units.Unit.of(1.0), clip_norm=clip_norm) for _ in range(2)
-    )
-    leaves = [jnp.asarray(part) for part in batch]
-    first = [part[:count] for part in batch]  # The others only fill the batch up.
-    assert compiled.add_batch(first, in_jax.summed(leaves)) == plain.add_batch(first)
-    np.testing.assert_array_equal(compiled.total(), plain.total())
-
-
-def test_a_batch_in_jax_may_have_no_rows():
-  jnp = pytest.importorskip('jax.numpy')
-  leaves = [jnp.zeros((0, 2, 3), np.float32), jnp.zeros((0,), np.float32)]
-  arrays = [np.zeros((0, size), np.float32) for size in (6, 1)]
-  total = sums.Sum(7, unit=units.Unit.of(1.0), clip_norm=1.0)
-  for compiled in (None, in_jax.summed(leaves)):
-    assert list(total.add_batch(arrays, compiled)) == []
-  assert not in_jax.summed(leaves)(np.zeros(0, np.float32)).any() and not total.total().any()
-
-
-def test_arrays_that_jax_does_not_hold_are_left_to_numpy():
-  jnp = pytest.importorskip('jax.numpy')
-  row = np.zeros((2, 3), np.float32)
-  assert in_jax.summed([row]) is None and in_jax.summed([jnp.asarray(row), row]) is None
-  assert in_jax.summed([jnp.asarray(row, jnp.float16)]) is None
 
 
 @pytest.mark.parametrize('cores', [1, 2])

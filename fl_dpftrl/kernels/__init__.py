@@ -1,0 +1,1 @@
+"""Loops over words, coordinates and ids, compiled by Numba. They know no family and no claim."""

@@ -1,0 +1,29 @@
+"""How loops are compiled: without the interpreter's lock, and without any freedom in float."""
+
+import functools
+import logging
+
+import numba
+
+
+def loop(function):
+  """Compiles a function for the types it is called with, and caches that on disk if possible.
+
+  No fastmath: each operation rounds as IEEE 754 says, and no product and sum are fused. The cache
+  is `__pycache__` beside the module, else the user's cache folder; NUMBA_CACHE_DIR names another.
+  """
+  compiled = functools.partial(numba.njit, nogil=True, error_model='numpy')
+  try:
+    return compiled(cache=True)(function)
+  except RuntimeError:  # None of these folders can be written.
+    _warn()
+    return compiled()(function)
+
+
+@functools.cache
+def _warn() -> None:
+  """Says once why loops are compiled in each process."""
+  logging.getLogger('fl_dpftrl').warning(
+    'no folder for compiled loops can be written: each process compiles them anew, which takes'
+    ' seconds; set NUMBA_CACHE_DIR to a folder that only you can write'
+  )

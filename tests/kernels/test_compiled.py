@@ -1,0 +1,102 @@
+"""Compiled loops give the same bits on every machine, and need no folder that can be written."""
+
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fl_dpftrl.families import blt, identity, lambda_cgd, tree_online
+from fl_dpftrl.noise import normals, rows, units
+from fl_dpftrl.rounds import sums
+
+ROOT = pathlib.Path(__file__).parents[2]
+FAMILIES = {
+  'identity': identity.Identity(),
+  'tree_online': tree_online.TreeOnline(),
+  'blt': blt.BLT((0.9999, 0.8), (0.1, 0.2)),
+  'lambda_cgd': lambda_cgd.LambdaCGD(0.7),
+}
+# In a fresh interpreter: a loop that is compiled, and what it gives.
+PROGRAM = """
+import numpy as np
+from fl_dpftrl.kernels import seen
+keys, numbers = np.zeros(8, np.uint64), np.full(8, -1, np.int32)
+print(seen.insert(np.array([5, 3, 5], np.uint64), keys, numbers, 0)[0].tolist())
+"""
+
+
+@pytest.mark.parametrize(
+  'family, digest',
+  [
+    ('identity', '923f873a8fda4330'),
+    ('tree_online', 'db9666bb6651e4e1'),
+    ('blt', 'e866aff72e25f8c5'),
+    ('lambda_cgd', 'd6890cbba62578d7'),
+  ],
+)
+def test_rows_have_these_bits(family, digest):
+  """Whatever the processor, the release of LLVM or that of Numba."""
+  size = normals.CHUNK + 1001
+  maker = rows.RowMaker(
+    FAMILIES[family], size=size, num_rounds=20, seed=bytes(range(32)), num_threads=1
+  )
+  bits, row = hashlib.sha256(), np.empty(size, np.int64)
+  for _ in range(20):
+    maker.make(row)
+    bits.update(row)
+  bits.update(maker.buffers + 0.0)
+  assert bits.hexdigest()[:16] == digest
+
+
+@pytest.mark.parametrize(
+  'kind, digest', [(np.float32, '19c372be0efafe22'), (np.float64, 'cea3457961cd0393')]
+)
+def test_sums_have_these_bits(kind, digest):
+  drawn = np.random.default_rng(0).integers(-(2**20), 2**20, (7, 3001))
+  updates = (drawn * np.geomspace(0.01, 2.0, 7)[:, None] / 2.0**25).astype(kind)
+  total = sums.Sum(3001, unit=units.Unit.of(0.7), clip_norm=0.9)
+  assert set(total.add_batch([updates])) == {'kept', 'clipped'}
+  assert hashlib.sha256(total.total()).hexdigest()[:16] == digest
+
+
+def started(folder, **variables):
+  """Starts the program with the room alone, from a folder."""
+  environment = {name: os.environ[name] for name in ('PATH', 'LANG') if name in os.environ}
+  return subprocess.Popen(
+    [sys.executable, '-c', PROGRAM], cwd=folder, env=environment | {'PYTHONPATH': '.'} | variables,
+    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+  )  # fmt: skip
+
+
+@pytest.fixture
+def room(tmp_path):
+  """Copies the room to a folder, without what is compiled."""
+  shutil.copytree(
+    ROOT / 'fl_dpftrl/kernels', tmp_path / 'fl_dpftrl/kernels',
+    ignore=shutil.ignore_patterns('__pycache__'),
+  )  # fmt: skip
+  return tmp_path
+
+
+def test_two_processes_at_once_fill_one_cache(room):
+  """Without HOME, too."""
+  for program in [started(room) for _ in range(2)]:
+    assert program.communicate() == ('[0, 1, 0]\n', '')
+  cache = {path: path.stat().st_mtime_ns for path in room.rglob('*.nbc')}
+  assert cache and not program.returncode
+  assert started(room).communicate() == ('[0, 1, 0]\n', '')
+  assert {path: path.stat().st_mtime_ns for path in room.rglob('*.nbc')} == cache
+
+
+def test_loops_are_compiled_where_nothing_can_be_written(room):
+  (room / 'fl_dpftrl/kernels/__pycache__').touch()  # Not a folder, which root could write to.
+  variables = {'HOME': os.devnull, 'XDG_CACHE_HOME': os.devnull, 'PYTHONDONTWRITEBYTECODE': '1'}
+  out, err = started(room, **variables).communicate()
+  assert out == '[0, 1, 0]\n'
+  (line,) = err.splitlines()
+  assert line.startswith('no folder for compiled loops can be written') and len(line) <= 300
