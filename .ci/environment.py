@@ -65,6 +65,8 @@ def make(python: str, args: argparse.Namespace) -> None:
     (site / f'{shim.stem}.pth').write_text(f'import {shim.stem}\n')
   if args.install:
     run(inside, *PIP, *args.install.split())
+  if args.training:
+    run(inside, str(pathlib.Path(__file__).with_name('warm.py')))
 
 
 def parse(words: list[str]) -> argparse.Namespace:

@@ -100,3 +100,21 @@ def test_loops_are_compiled_where_nothing_can_be_written(room):
   assert out == '[0, 1, 0]\n'
   (line,) = err.splitlines()
   assert line.startswith('no folder for compiled loops can be written') and len(line) <= 300
+
+
+@pytest.mark.slow
+def test_make_env_compiles_what_a_first_round_needs(tmp_path):
+  environment = os.environ | {'NUMBA_CACHE_DIR': str(tmp_path / 'cache'), 'PYTHONPATH': str(ROOT)}
+  program = f"""
+import numpy as np
+import fl_dpftrl as dpftrl
+for name, kind in (('blt-b400', np.float32), ('identity', np.float64)):
+  with dpftrl.PrivateAggregator(name, template=np.zeros(2, kind), noise_multiplier=1.0,
+      clip_norm=1.0, report_goal=1, folder={str(tmp_path)!r} + '/' + name) as aggregator:
+    with aggregator.round(['a']) as round_:
+      round_.add(np.ones(2, kind))"""
+  counts = []
+  for arguments in ([str(ROOT / '.ci/warm.py')], ['-c', program]):
+    subprocess.run([sys.executable, *arguments], env=environment, cwd=tmp_path, check=True)
+    counts.append(len([*(tmp_path / 'cache').rglob('*.nbc')]))
+  assert counts[0] == counts[1] > 8

@@ -1,0 +1,32 @@
+"""Compiles the loops of rounds into their cache, so that no first round waits for that."""
+
+import numpy as np
+
+from fl_dpftrl.families import banded_toeplitz, blt, identity, tree_online
+from fl_dpftrl.noise import rows, units
+from fl_dpftrl.participation import seen
+from fl_dpftrl.rounds import sums
+
+SIZE, ROUNDS = 3, 4
+
+
+def main() -> None:
+  """Makes rows of each kind, and adds updates of each type and some devices."""
+  for strategy in (
+    identity.Identity(),
+    blt.BLT((0.9,), (0.1,)),
+    tree_online.TreeOnline(),
+    banded_toeplitz.BandedToeplitz(np.array([1.0, 0.5, 0.25]), None),
+  ):
+    maker = rows.RowMaker(strategy, size=SIZE, num_rounds=ROUNDS, seed=bytes(32), num_threads=1)
+    for _ in range(ROUNDS):
+      maker.make(np.empty(SIZE, np.int64))
+  for kind in (np.float32, np.float64):
+    sums.Sum(SIZE, unit=units.Unit.of(1.0), clip_norm=1.0).add([np.ones(SIZE, kind)])
+  devices = seen.Seen()
+  devices.add(['a'])
+  devices.of(['a'])
+
+
+if __name__ == '__main__':
+  main()
