@@ -144,10 +144,8 @@ def _violations(
   facts: Sequence[facts_lib.RunFacts], tally: count_lib.Tally, spend: sensitivities.Spend
 ) -> exposure.Violations | None:
   declared = runs_lib.declared_schemas(run.claim for run in facts)
-  if (
-    tally.violators is None
-    or (not tally.violators
-    and all(map(facts_lib.RunFacts.keeps_to, facts, declared)))
+  if tally.violators is None or (
+    not tally.violators and all(map(facts_lib.RunFacts.keeps_to, facts, declared))
   ):
     return None
   firsts = [0, *itertools.accumulate(run.num_rounds for run in facts)]

@@ -48,9 +48,11 @@ def test_accounting_takes_its_own_bound():
   assert guarantee.sensitivity_kind == 'upper_bound'
   assert guarantee.assumptions[0] == WINDOWS.assumption
   planned = dpftrl.calibrate(BLT, WINDOWS, epsilon=4.0, delta=1e-6)
-  assert planned.epsilon() <= 4.0 and planned.noise_multiplier < dpftrl.calibrate(
-    BLT, dpftrl.MinSep(10), epsilon=4.0, delta=1e-6
-  ).noise_multiplier
+  assert (
+    planned.epsilon() <= 4.0
+    and planned.noise_multiplier
+    < dpftrl.calibrate(BLT, dpftrl.MinSep(10), epsilon=4.0, delta=1e-6).noise_multiplier
+  )
 
 
 def test_without_a_bound_of_its_own_that_of_its_schema_is_no_exact_one():

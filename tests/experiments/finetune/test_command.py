@@ -84,7 +84,9 @@ def test_the_command_trains_resumes_and_shows_its_table(weights, tmp_path, monke
   assert 'by' in table and 'Check it' in table and 'Continuations of "The", before:' in table
   assert progress.count(' left\n') == 28 and 'blt: round 14/14 | 0:00:00 left' in progress
   assert 'Lovelace' not in table + progress
-  assert [path.name for path in (tmp_path / 'runs').glob('*.png')] == ['perplexity-own-epsilon2.png']
+  assert [path.name for path in (tmp_path / 'runs').glob('*.png')] == [
+    'perplexity-own-epsilon2.png'
+  ]
   command.main()
   assert capsys.readouterr().out == table  # Nothing is trained again.
 
