@@ -100,6 +100,12 @@ def checked_once():
     yield
 
 
+@pytest.fixture
+def path(tmp_path):
+  """Path of a log in a folder of the test."""
+  return tmp_path / 'log.parquet'
+
+
 @pytest.fixture(scope='module')
 def cluster():
   """A Ray cluster of two machines, which both are this one."""

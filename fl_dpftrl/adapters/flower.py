@@ -106,10 +106,7 @@ class PrivateStrategy(Strategy):
     return [by_device[device] for device in admitted]
 
   def _ask(self, nodes: Collection[int], grid: Grid) -> None:
-    """Asks nodes for their devices' ids, once, and waits while answers come.
-
-    It waits if there are nodes that were not asked before, or too few that answered.
-    """
+    """Asks nodes once for their devices' ids; waits if some are new, or few have answered."""
     asked = self._device_of.keys() | self._unfit | set(self._questions.values())
     kind = f'{app.MessageType.QUERY}.{_ACTION}'
     queries = [

@@ -139,11 +139,8 @@ class Graph:
         left.extend(map(graphs.node_of, reversed(by_name[name].input)))
 
     def place(tensor: str) -> tuple[bool, int, str]:
-      return (
-        tensor.startswith('^'),
-        numbers[graphs.node_of(tensor)],
-        tensor.partition(':')[2] or '0',
-      )
+      output = tensor.partition(':')[2] or '0'
+      return tensor.startswith('^'), numbers[graphs.node_of(tensor)], output
 
     rows = [(self._computed(node), *map(place, node.input)) for node in order]
     return hashlib.sha256(repr((len(given), rows, *map(place, ends))).encode()).digest()

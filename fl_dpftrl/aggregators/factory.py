@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -186,9 +185,14 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
 
   def parameters(self, value_type: tff.Type) -> int:
     """Returns the digest that a noise state is bound to; of an adaptive clip norm, the first's."""
+    if self._placed(value_type)[0] == placement.ENGINE:
+      seed = by_engine.seed_identity(self.noise_seed)
+    else:
+      origin = f'fl_dpftrl graph {randomness.VERSION}, {self.noise_seed}'
+      seed = document.short_digest(origin.encode())
     return parameters_lib.digest(
       self.strategy,
-      seed=self._seed_identity(value_type),
+      seed=seed,
       noise_multiplier=self.noise_multiplier,
       clip_norm=self.first_clip_norm,
     )
@@ -217,12 +221,6 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       arithmetic=self.arithmetic(value_type),
       **others,
     )
-
-  def _seed_identity(self, value_type: tff.Type) -> int:
-    if self._placed(value_type)[0] == placement.ENGINE:
-      return by_engine.seed_identity(self.noise_seed)
-    origin = f'fl_dpftrl graph {randomness.VERSION}, {self.noise_seed}'
-    return document.short_digest(origin.encode())
 
   def bound(self, update: Any) -> clipping.BoundedUpdate:
     """Clips, zeroes or rejects one device's update in TensorFlow, in whole units."""
@@ -264,23 +262,18 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       value_type: of the updates; for a learning process,
         `process.get_model_weights.type_signature.result.trainable`.
     """
-    return self._on_noise(value_type, self.noise_stream(value_type).skip)
-
-  def _on_noise(self, value_type: tff.Type, advance: Callable[[Any], Any]) -> tff.Computation:
-    """Returns a computation that advances the noise in an aggregator state."""
     state_type = self.create(value_type).initialize.type_signature.result.member
-    advance_noise = tff.tensorflow.computation(advance, state_type.noise)
+    skip_noise = tff.tensorflow.computation(self.noise_stream(value_type).skip, state_type.noise)
 
     @tff.federated_computation(tff.FederatedType(state_type, tff.SERVER))
-    def advance_state(state):
+    def skip(state):
       is_fixed = isinstance(self.clip_norm, float)
       kind: Any = fixed.AggregatorState if is_fixed else adaptive.AdaptiveState
-      kept = {name: getattr(state, name) for name in kind._fields}
-      return tff.federated_zip(
-        kind(**kept | {'noise': tff.federated_map(advance_noise, state.noise)})
-      )
+      fields = {name: getattr(state, name) for name in kind._fields}
+      fields['noise'] = tff.federated_map(skip_noise, state.noise)
+      return tff.federated_zip(kind(**fields))
 
-    return advance_state
+    return skip
 
   def create(
     self, value_type: tff.Type, weight_type: tff.Type | None = None

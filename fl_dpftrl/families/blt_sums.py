@@ -147,8 +147,7 @@ class SquaredError:
 
   def __init__(self, num_rounds: int, objective: str, momentum: float = 0.0):
     pairs, weights = nodes(num_rounds // 2)
-    # Even and odd rounds separately: powers of a negative number are smooth over each of the
-    # two.
+    # Even and odd rounds apart: powers of a negative number are smooth over each of the two.
     both = np.repeat(2.0 * pairs, 2)
     both[1::2] += 1.0
     weights = np.repeat(weights, 2)
@@ -157,9 +156,8 @@ class SquaredError:
       weights = np.append(weights, 1.0)
     self._rounds = both
     self._is_odd = np.arange(both.size) % 2 == 1
-    self._weights = weights
-    if objective == 'rms':
-      self._weights = weights * (num_rounds - both) / num_rounds
+    share = (num_rounds - both) / num_rounds if objective == 'rms' else 1.0
+    self._weights = weights * share
     self._momentum = momentum
 
   def __call__(self, below_one: np.ndarray, scales: np.ndarray) -> Derivatives:

@@ -31,8 +31,8 @@ _NO_GAIN = 1e-5  # the search ends after two buffers that each gain less
 _RANDOM_STARTS, _FINALISTS, _KEPT = 32, 8, 3
 _TRIAL_STEPS, _MAX_STEPS = 60, 1000
 _MORE_STARTS, _MORE_STEPS = 16, 50  # if the first stage is another problem
-_TOLERANCE, _PATIENCE = 1e-10, 16
 _DISTINCT = 1e-7  # solutions whose ln loss differs by less are the same
+_minimize = functools.partial(many_starts.minimize, tolerance=1e-10, patience=16)
 
 
 def optimize(problem: problem_lib.Problem, num_buffers: int = 0) -> blt.BLT:
@@ -107,18 +107,12 @@ class LogLoss:
     """Returns values, shape [points], and gradients, shape [points, 2d]."""
     gaps, pull_back = to_gaps(logits)
     chain = interlaced.chain(gaps)
-    of_rounds = {
-      num_rounds: _of_log(error(chain.below_one[..., 0::2], chain.sum_scales))
-      for num_rounds, error in self._errors.items()
-    }
-    errors = [of_rounds[num_rounds] for num_rounds in self._rounds]
-    sensitivities = [
-      _of_log(sensitivity(chain.decays, chain.scales)) for sensitivity in self._sensitivities
-    ]
-    figures = zip(sensitivities, errors, self._log_references)
-    logs = np.stack(
-      [sensitivity[0] + error[0] - reference for sensitivity, error, reference in figures]
-    )
+    points = chain.below_one[..., 0::2], chain.sum_scales
+    by_rounds = {n: _of_log(error(*points)) for n, error in self._errors.items()}
+    errors = [by_rounds[num_rounds] for num_rounds in self._rounds]
+    sensitivities = [_of_log(square(chain.decays, chain.scales)) for square in self._sensitivities]
+    logs = np.stack([s[0] + e[0] for s, e in zip(sensitivities, errors)])
+    logs -= self._log_references[:, None]
     largest = logs.max(axis=0)
     shares = np.exp(self._power * (logs - largest))
     total = shares.sum(axis=0)
@@ -268,9 +262,10 @@ def _search(plan: _Plan, num_buffers: int) -> tuple[float, np.ndarray]:
 
 def _first_stage(plan: _Plan, num_buffers: int, before: np.ndarray | None) -> np.ndarray:
   """Returns the logits of distinct solutions, the best first."""
-  run = functools.partial(_run, plan.stages[0], report=plan.report)
-  tried, _ = run(starts(num_buffers, plan.num_rounds, before, _RANDOM_STARTS), _TRIAL_STEPS)
-  points, values = run(tried[:_FINALISTS], _MAX_STEPS)
+  run = functools.partial(_minimize, plan.stages[0], progress=plan.report)
+  begin = starts(num_buffers, plan.num_rounds, before, _RANDOM_STARTS)
+  tried, _ = run(begin, max_iterations=_TRIAL_STEPS)
+  points, values = run(tried[:_FINALISTS], max_iterations=_MAX_STEPS)
   return points[np.diff(values, prepend=-np.inf) > _DISTINCT][:_KEPT]
 
 
@@ -278,28 +273,16 @@ def _last_stages(
   plan: _Plan, points: np.ndarray, before: np.ndarray | None
 ) -> tuple[float, np.ndarray]:
   """Returns ln loss and logits of the best after all stages, from those of the first stage."""
+  run = functools.partial(_minimize, progress=plan.report)
   if plan.is_first_apart:
     more = starts(points.shape[1] // 2, plan.num_rounds, before, _MORE_STARTS)
     points = np.concatenate([points, more])
-    points = _run(plan.stages[1], points, _MORE_STEPS, plan.report)[0][:_KEPT]
+    points = run(plan.stages[1], points, max_iterations=_MORE_STEPS)[0][:_KEPT]
   for stage in plan.stages[1:]:
-    points = _run(stage, points, _MAX_STEPS, plan.report)[0]
+    points, _ = run(stage, points, max_iterations=_MAX_STEPS)
   values, _ = plan.judge(points)
   best = int(np.argmin(values))
   return float(values[best]), points[best]
-
-
-def _run(
-  log_loss: LogLoss, points: np.ndarray, max_iterations: int, report: problem_lib.Progress
-) -> tuple[np.ndarray, np.ndarray]:
-  return many_starts.minimize(
-    log_loss,
-    points,
-    max_iterations=max_iterations,
-    tolerance=_TOLERANCE,
-    patience=_PATIENCE,
-    progress=report,
-  )
 
 
 def starts(

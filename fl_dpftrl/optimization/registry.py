@@ -95,23 +95,16 @@ def optimize(
       if name != optimizer.size:
         raise ValueError(f'{name}={value} is not for mechanism={mechanism}')
       size[name] = value
-  if isinstance(schema, schemas.MinSep):
-    with _one_thread(), _shown(mechanism, progress) as report:
-      return optimizer.find(problem.Problem(schema, objective, workload, report), **size)
-  if not isinstance(schema, Sequence) or not all(isinstance(one, schemas.MinSep) for one in schema):
+  is_range = not isinstance(schema, schemas.MinSep)
+  every: Any = schema if is_range else [schema]
+  if not isinstance(every, Sequence) or not all(isinstance(one, schemas.MinSep) for one in every):
     raise ValueError(f'schema must be a MinSep or a list of them, got {messages.quoted(schema)}')
-  if optimizer.find_range is None:
-    raise ValueError(f'mechanism={mechanism} takes one schema, got {len(schema)}')
-  with _one_thread(), _shown(mechanism, progress) as report:
-    problems = [problem.Problem(one, objective, workload, report) for one in schema]
-    return optimizer.find_range(problems, **size)
-
-
-def _one_thread() -> threadpoolctl.threadpool_limits:
-  """Keeps linear algebra to one thread: with these sizes, several wait for each other."""
-  return threadpoolctl.threadpool_limits(1, user_api='blas')
-
-
-def _shown(mechanism: str, progress: problem.Progress | None) -> Any:
-  """Returns a context with what is called at each step."""
-  return progress_lib.steps(mechanism) if progress is None else contextlib.nullcontext(progress)
+  if is_range and optimizer.find_range is None:
+    raise ValueError(f'mechanism={mechanism} takes one schema, got {len(every)}')
+  shown = progress_lib.steps(mechanism) if progress is None else contextlib.nullcontext(progress)
+  # With these sizes, several threads of linear algebra wait for each other.
+  with threadpoolctl.threadpool_limits(1, user_api='blas'), shown as report:
+    problems = [problem.Problem(one, objective, workload, report) for one in every]
+    if is_range and optimizer.find_range is not None:
+      return optimizer.find_range(problems, **size)
+    return optimizer.find(problems[0], **size)

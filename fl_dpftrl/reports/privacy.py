@@ -91,22 +91,13 @@ def _participation(run: facts.RunFacts, one: str) -> list[figures.Figure]:
   """Draws the participations in a run; nothing if for publication."""
   if run.counted is None or not run.counted.num_devices:
     return []
-  shown = [
-    figures.histogram(
-      run.counted.participations.pairs(),
-      title=f'{one.capitalize()}s by participations',
-      x_label=f'rounds {_A[one]} took part in',
-    )
-  ]
+  title, label = f'{one.capitalize()}s by participations', f'rounds {_A[one]} took part in'
+  counts = run.counted.participations.pairs()
+  shown = [figures.histogram(counts, title=title, x_label=label)]
   if separations := run.counted.separations.pairs():
-    shown.append(
-      figures.histogram(
-        separations,
-        title='Rounds between participations',
-        x_label=f'rounds between two participations of {_A[one]}',
-        mark=(run.min_sep, f'min-sep {run.min_sep:,}'),
-      )
-    )
+    label = f'rounds between two participations of {_A[one]}'
+    title, mark = 'Rounds between participations', (run.min_sep, f'min-sep {run.min_sep:,}')
+    shown.append(figures.histogram(separations, title=title, x_label=label, mark=mark))
   return shown
 
 

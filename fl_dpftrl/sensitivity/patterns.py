@@ -37,9 +37,8 @@ def max_min_sep_sum(
 
   If k is None or as many entries fit, they need not be counted.
   """
-  if max_participations is None or max_participations >= -(-values.shape[1] // min_sep):
-    return separated_sums(values, min_sep, None)[-1]
-  return separated_sums(values, min_sep, max_participations)[-1]
+  is_counted = max_participations and max_participations < -(-values.shape[1] // min_sep)
+  return separated_sums(values, min_sep, max_participations if is_counted else None)[-1]
 
 
 def separated_sums(values: np.ndarray, min_sep: int, most: int | None) -> np.ndarray:

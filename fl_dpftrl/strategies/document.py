@@ -79,13 +79,8 @@ def read_workload(document: json_files.Object) -> workloads.Workload:
   name = entry(document, 'workload', str)
   if name not in ('prefix', 'momentum'):
     raise ValueError(f'workload must be prefix or momentum, got {messages.quoted(name)}')
-  workload = workloads.Workload(
-    **{
-      field.name: number(document, field.name)
-      for field in dataclasses.fields(workloads.Workload)
-      if field.name in document
-    }
-  )
+  names = {field.name for field in dataclasses.fields(workloads.Workload)} & document.keys()
+  workload = workloads.Workload(**{name: number(document, name) for name in names})
   if workload.name != name:
     raise ValueError(f'workload is {name!r}, but its momentum is {workload.momentum!r}')
   return workload

@@ -128,8 +128,7 @@ def _log(path, found=None):
   return runs.Run.of(log_lib.read_log(path), strategy)
 
 
-def test_a_log_states_it_and_a_statement_has_its_figures(tmp_path):
-  path = tmp_path / 'log.parquet'
+def test_a_log_states_it_and_a_statement_has_its_figures(path):
   plain = replay.replay(_log(path), deltas=1e-8).to_json()
   assert not {'arithmetic', 'num_coordinates', 'rounding'} & plain.keys()
   on_lattice = replay.replay(_log(path, arithmetic.Arithmetic(kind='lattice')), deltas=1e-8)

@@ -100,19 +100,16 @@ def epsilon_at(delta):
   return lambda p, q: math.log(max(p - delta, 1e-300) / q) if q else -math.inf
 
 
-@pytest.mark.parametrize(
-  'name, stated, reached, alone, quantiles',
-  [
-    ('geometric', 6.917, 6.882, 0.10, [7, 29]),
-    ('logarithmic', 6.567, 6.539, 0.27, [4, 41]),
-    ('half', 6.304, 6.283, 0.53, [1, 39]),
-    ('poisson', 8.698, 8.621, 0.00, [10, 15]),
-    ('geometric 50', 8.277, 8.227, 0.02, [35, 149]),
-    ('logarithmic 50', 7.492, 7.458, 0.18, [10, 241]),
-    ('poisson 50', 21.937, 21.484, 0.00, [50, 62]),
-    ('ten', 17.654, 16.211, 0.00, [10, 10]),
-  ],
-)
+@pytest.mark.parametrize('name, stated, reached, alone, quantiles', [
+  ('geometric', 6.917, 6.882, 0.10, [7, 29]),
+  ('logarithmic', 6.567, 6.539, 0.27, [4, 41]),
+  ('half', 6.304, 6.283, 0.53, [1, 39]),
+  ('poisson', 8.698, 8.621, 0.00, [10, 15]),
+  ('geometric 50', 8.277, 8.227, 0.02, [35, 149]),
+  ('logarithmic 50', 7.492, 7.458, 0.18, [10, 241]),
+  ('poisson 50', 21.937, 21.484, 0.00, [50, 62]),
+  ('ten', 17.654, 16.211, 0.00, [10, 10]),
+])  # fmt: skip
 def test_figures(name, stated, reached, alone, quantiles):
   """Stated ones had coarser cells; the attack shows how little is left."""
   law = {**LAWS, **OTHERS}[name]
@@ -143,17 +140,14 @@ def test_half_has_its_figure_and_composition_is_far_above():
   assert all_of == pytest.approx([4.887, 19.42, 57.85], abs=5e-3)
 
 
-@pytest.mark.parametrize(
-  'name, right',
-  [
-    ('geometric', lambda z: 0.1 / (1 - 0.9 * z) ** 2),
-    ('geometric 50', lambda z: 0.02 / (1 - 0.98 * z) ** 2),
-    ('logarithmic', lambda z: (1 - LOG) / (1 - (1 - LOG) * z) / -math.log(LOG)),
-    ('half', lambda z: 0.5 * (1 - GAMMA) / np.sqrt(1 - (1 - GAMMA) * z) / (1 - math.sqrt(GAMMA))),
-    ('poisson', lambda z: 10 * np.exp(10 * (z - 1)) / -math.expm1(-10)),
-    ('ten', lambda z: 10 * z**9),
-  ],
-)
+@pytest.mark.parametrize('name, right', [
+  ('geometric', lambda z: 0.1 / (1 - 0.9 * z) ** 2),
+  ('geometric 50', lambda z: 0.02 / (1 - 0.98 * z) ** 2),
+  ('logarithmic', lambda z: (1 - LOG) / (1 - (1 - LOG) * z) / -math.log(LOG)),
+  ('half', lambda z: 0.5 * (1 - GAMMA) / np.sqrt(1 - (1 - GAMMA) * z) / (1 - math.sqrt(GAMMA))),
+  ('poisson', lambda z: 10 * np.exp(10 * (z - 1)) / -math.expm1(-10)),
+  ('ten', lambda z: 10 * z**9),
+])  # fmt: skip
 def test_slopes_are_those_of_generating_functions(name, right):
   z = np.linspace(0.0, 1.0, 101)
   assert slope_of({**LAWS, **OTHERS}[name])(z) == pytest.approx(right(z), rel=1e-6)
@@ -270,22 +264,19 @@ def test_events_of_whole_numbers_count_for_every_run():
   assert law.epsilon(without) == math.inf and law.to_json(without)['epsilon'] is None
 
 
-@pytest.mark.parametrize(
-  'make, words',
-  [
-    (lambda: dpftrl.Tuning('uniform', 3), 'law must be geometric or logarithmic'),
-    (lambda: dpftrl.Tuning('geometric', 1), 'mean must be above 1'),
-    (lambda: dpftrl.Tuning('geometric'), 'mean must be positive'),
-    (lambda: dpftrl.Tuning('geometric', math.nan), 'mean must be positive'),
-    (lambda: dpftrl.Tuning('geometric', 3, -1), 'most must be at least 1'),
-    (lambda: dpftrl.Tuning({1: 0.5}), 'add up to 1, got 0.5'),
-    (lambda: dpftrl.Tuning({0: 0.5, 1: 0.5}), 'law must be at least 1'),
-    (lambda: dpftrl.Tuning({1: 1.0}, 3), 'mean and most are not for a law'),
-    (lambda: dpftrl.Tuning.parse('geometric'), 'LAW:MEAN:MOST'),
-    (lambda: dpftrl.Tuning.parse('geometric:1:2:3'), 'LAW:MEAN:MOST'),
-    (lambda: LAWS['ten'].epsilon(run(), 1e-200), 'delta must be at least 1e-100'),
-  ],
-)
+@pytest.mark.parametrize('make, words', [
+  (lambda: dpftrl.Tuning('uniform', 3), 'law must be geometric or logarithmic'),
+  (lambda: dpftrl.Tuning('geometric', 1), 'mean must be above 1'),
+  (lambda: dpftrl.Tuning('geometric'), 'mean must be positive'),
+  (lambda: dpftrl.Tuning('geometric', math.nan), 'mean must be positive'),
+  (lambda: dpftrl.Tuning('geometric', 3, -1), 'most must be at least 1'),
+  (lambda: dpftrl.Tuning({1: 0.5}), 'add up to 1, got 0.5'),
+  (lambda: dpftrl.Tuning({0: 0.5, 1: 0.5}), 'law must be at least 1'),
+  (lambda: dpftrl.Tuning({1: 1.0}, 3), 'mean and most are not for a law'),
+  (lambda: dpftrl.Tuning.parse('geometric'), 'LAW:MEAN:MOST'),
+  (lambda: dpftrl.Tuning.parse('geometric:1:2:3'), 'LAW:MEAN:MOST'),
+  (lambda: LAWS['ten'].epsilon(run(), 1e-200), 'delta must be at least 1e-100'),
+])  # fmt: skip
 def test_wrong_ways_are_refused(make, words):
   with pytest.raises(ValueError, match=words):
     make()

@@ -213,15 +213,11 @@ def test_what_is_no_process_is_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'arguments',
-  [
-    dict(clip_norm=dpftrl.AdaptiveClipping(0.1, rounds=5), memory='engine'),
-    dict(inner_factory='secure'),
-    dict(zeroing_norm=3.0, noise_seed=3),
-  ],
-  ids=lambda arguments: ' '.join(arguments),
-)
+@pytest.mark.parametrize('arguments', [
+  dict(clip_norm=dpftrl.AdaptiveClipping(0.1, rounds=5), memory='engine'),
+  dict(inner_factory='secure'),
+  dict(zeroing_norm=3.0, noise_seed=3),
+], ids=lambda arguments: ' '.join(arguments))  # fmt: skip
 def test_all_kinds_of_the_aggregator_protect(arguments):
   found = check(honest, make(**arguments))
   assert found.ok and found.releases == 1

@@ -55,23 +55,19 @@ def refused(inner, match, **kwargs):
   return str(error.value)
 
 
-@pytest.mark.parametrize(
-  'inner',
-  [
-    aggregators.UnweightedMeanFactory(),
-    tff.learning.secure_aggregator(weighted=False, clipping=False, zeroing=False),
-    aggregators.EncodedSumFactory.quantize_above_threshold(8, threshold=1),
-    aggregators.SecureSumFactory(2**24),
-    aggregators.clipping_factory(1.0, aggregators.SumFactory()),
-    aggregators.DifferentiallyPrivateFactory.gaussian_fixed(1e-9, 4, CLIP_NORM),
-    aggregators.HadamardTransformFactory(),
-    aggregators.concat_factory(aggregators.SecureModularSumFactory(2**40, True)),
-    Modular(2**40, True),
-    custom_sums.Custom(),
-    'plain',
-  ],
-  ids=lambda value: type(value).__name__,
-)
+@pytest.mark.parametrize('inner', [
+  aggregators.UnweightedMeanFactory(),
+  tff.learning.secure_aggregator(weighted=False, clipping=False, zeroing=False),
+  aggregators.EncodedSumFactory.quantize_above_threshold(8, threshold=1),
+  aggregators.SecureSumFactory(2**24),
+  aggregators.clipping_factory(1.0, aggregators.SumFactory()),
+  aggregators.DifferentiallyPrivateFactory.gaussian_fixed(1e-9, 4, CLIP_NORM),
+  aggregators.HadamardTransformFactory(),
+  aggregators.concat_factory(aggregators.SecureModularSumFactory(2**40, True)),
+  Modular(2**40, True),
+  custom_sums.Custom(),
+  'plain',
+], ids=lambda value: type(value).__name__)  # fmt: skip
 def test_what_is_not_known_to_sum_exactly_is_refused(inner):
   refused(inner, "^inner_factory must be 'secure', .* whose sums of whole numbers are exact, got")
 

@@ -242,17 +242,14 @@ def test_what_a_guarantee_says():
     found.to_dp_event()
 
 
-@pytest.mark.parametrize(
-  'change, words',
-  [
-    ({'adjacency': 'replace_one'}, 'no bound is known'),
-    ({'adjacency': 'add_or_remove'}, 'no bound is known'),
-    ({'group_size': 2}, 'bounds no group'),
-    ({'num_coordinates': 10}, 'rounding of whole numbers'),
-    ({'method': 'guess'}, 'method must be one of'),
-    ({'noise_multiplier': 0.0}, 'noise_multiplier must be positive'),
-  ],
-)
+@pytest.mark.parametrize('change, words', [
+  ({'adjacency': 'replace_one'}, 'no bound is known'),
+  ({'adjacency': 'add_or_remove'}, 'no bound is known'),
+  ({'group_size': 2}, 'bounds no group'),
+  ({'num_coordinates': 10}, 'rounding of whole numbers'),
+  ({'method': 'guess'}, 'method must be one of'),
+  ({'noise_multiplier': 0.0}, 'noise_multiplier must be positive'),
+])  # fmt: skip
 def test_a_wrong_way_is_refused(change, words):
   options = {'noise_multiplier': 4.0, 'delta': 1e-6, **change}
   with pytest.raises(ValueError, match=words):

@@ -178,17 +178,14 @@ def test_eight_poisson_rounds_by_256_patterns(delta, truth, most, seen):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'row',
-  [
-    ('blt-b342-rms', 14.32, 1e-10, 1.304),
-    pytest.param(('blt-b342-rms', 19.99, 1e-6, 0.645), marks=pytest.mark.thorough),
-    pytest.param(('blt-b342-rms', 3.089, 1e-6, 5.112), marks=pytest.mark.thorough),
-    pytest.param(('blt-b400', 11.66, 1e-6, 1.419), marks=pytest.mark.thorough),
-    pytest.param(('tree_full', 7.09, 1e-6, 6.03), marks=pytest.mark.thorough),
-    pytest.param(('blt-b342-rms', 3.946, 1e-10, 5.195), marks=pytest.mark.thorough),
-  ],
-)
+@pytest.mark.parametrize('row', [
+  ('blt-b342-rms', 14.32, 1e-10, 1.304),
+  pytest.param(('blt-b342-rms', 19.99, 1e-6, 0.645), marks=pytest.mark.thorough),
+  pytest.param(('blt-b342-rms', 3.089, 1e-6, 5.112), marks=pytest.mark.thorough),
+  pytest.param(('blt-b400', 11.66, 1e-6, 1.419), marks=pytest.mark.thorough),
+  pytest.param(('tree_full', 7.09, 1e-6, 6.03), marks=pytest.mark.thorough),
+  pytest.param(('blt-b342-rms', 3.946, 1e-10, 5.195), marks=pytest.mark.thorough),
+])  # fmt: skip
 def test_published_estimates(row):
   name, noise, delta, epsilon = row
   entries = bins.gram(dpftrl.load_strategy(name), dpftrl.SecretBins(2052, 342)) / noise**2
@@ -197,13 +194,10 @@ def test_published_estimates(row):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'name, noise, estimate, most',
-  [
-    ('blt-b342-rms', 10.55, 1.283, 1.45),
-    pytest.param('blt-b400', 11.66, 1.419, 1.50, marks=pytest.mark.thorough),
-  ],
-)
+@pytest.mark.parametrize('name, noise, estimate, most', [
+  ('blt-b342-rms', 10.55, 1.283, 1.45),
+  pytest.param('blt-b400', 11.66, 1.419, 1.50, marks=pytest.mark.thorough),
+])  # fmt: skip
 def test_published_certificates(name, noise, estimate, most):
   """Of fewer samples than the published 1.290 and 1.425: above the estimate all the same."""
   scheme = dpftrl.SecretBins(2052, 342)
@@ -240,15 +234,12 @@ def test_calibrated_noise_is_certified_or_that_of_the_bound():
   assert failed.assumptions[-1][1:] == ' certificates failed and count as tries of this run'
 
 
-@pytest.mark.parametrize(
-  'change, words',
-  [
-    ({'delta': [1e-5, 1e-6]}, 'a certificate is of one'),
-    ({'num_samples': 0}, 'num_samples must be at least 1'),
-    ({'tries': 0}, 'tries must be at least 1'),
-    ({'method': 'bound', 'tries': 2}, "go with method 'certified'"),
-  ],
-)
+@pytest.mark.parametrize('change, words', [
+  ({'delta': [1e-5, 1e-6]}, 'a certificate is of one'),
+  ({'num_samples': 0}, 'num_samples must be at least 1'),
+  ({'tries': 0}, 'tries must be at least 1'),
+  ({'method': 'bound', 'tries': 2}, "go with method 'certified'"),
+])  # fmt: skip
 def test_a_wrong_certificate_is_refused(change, words):
   options = {'noise_multiplier': 4.0, 'delta': 1e-5, 'method': 'certified', **change}
   with pytest.raises(ValueError, match=words):

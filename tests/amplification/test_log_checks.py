@@ -46,15 +46,12 @@ def test_ids_that_are_no_numbers_of_examples_contradict_the_scheme(ids, told):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'scheme',
-  [
-    sampling.CyclicPoisson(num_rounds=400, num_examples=90, batch_size=0.7),
-    sampling.CyclicPoisson(num_rounds=3000, num_examples=40_000, batch_size=250.5, num_parts=16),
-    sampling.CyclicPoisson(num_rounds=500, num_examples=1000, batch_size=190, num_parts=5),
-    sampling.CyclicFixedSize(num_rounds=3000, num_examples=40_000, batch_size=250, num_parts=16),
-  ],
-)
+@pytest.mark.parametrize('scheme', [
+  sampling.CyclicPoisson(num_rounds=400, num_examples=90, batch_size=0.7),
+  sampling.CyclicPoisson(num_rounds=3000, num_examples=40_000, batch_size=250.5, num_parts=16),
+  sampling.CyclicPoisson(num_rounds=500, num_examples=1000, batch_size=190, num_parts=5),
+  sampling.CyclicFixedSize(num_rounds=3000, num_examples=40_000, batch_size=250, num_parts=16),
+])  # fmt: skip
 @pytest.mark.parametrize('seed', [0, 1])
 def test_long_runs_are_believed(scheme, seed):
   assert not contradictions(drawn.batches(scheme, seed), scheme)
@@ -73,19 +70,16 @@ def test_kinds_are_told_apart(true, said):
 
 
 @pytest.mark.parametrize('name', EVERY)
-@pytest.mark.parametrize(
-  'change',
-  [
-    dict(num_examples=20_030),
-    dict(num_examples=1203),
-    dict(num_parts=2),
-    dict(num_parts=1),
-    dict(num_parts=8),
-    dict(num_parts=3),
-    dict(batch_size=40),
-    dict(batch_size=60),
-  ],
-)
+@pytest.mark.parametrize('change', [
+  dict(num_examples=20_030),
+  dict(num_examples=1203),
+  dict(num_parts=2),
+  dict(num_parts=1),
+  dict(num_parts=8),
+  dict(num_parts=3),
+  dict(batch_size=40),
+  dict(batch_size=60),
+])  # fmt: skip
 def test_other_figures_are_not_believed(name, change):
   """Above all those with which an example is drawn with less probability."""
   scheme = sampling.BATCHES[name](**SIZES)
@@ -221,17 +215,14 @@ def test_chances_are_never_understated(trials, probability, share):
   assert tail <= math.exp(min(bound, 0.0)) * (1.0 + 1e-9)
 
 
-@pytest.mark.parametrize(
-  'seen, trials, mean, least',
-  [
-    (0, 10, 0.0, -1e-9),
-    (10, 10, 10.0, -1e-9),
-    (1, 10**12, 0.0, -math.inf),
-    (9, 10, 10.0, -math.inf),
-    # A million standard deviations' worth of trials, none of it lost.
-    (10**15, 10**18, 1e15, -1e-3),
-  ],
-)
+@pytest.mark.parametrize('seen, trials, mean, least', [
+  (0, 10, 0.0, -1e-9),
+  (10, 10, 10.0, -1e-9),
+  (1, 10**12, 0.0, -math.inf),
+  (9, 10, 10.0, -math.inf),
+  # A million standard deviations' worth of trials, none of it lost.
+  (10**15, 10**18, 1e15, -1e-3),
+])  # fmt: skip
 def test_chances_at_the_ends(seen, trials, mean, least):
   found = log_checks._log_chance(seen, trials, mean)
   assert found >= least

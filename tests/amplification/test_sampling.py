@@ -70,21 +70,18 @@ fixed = functools.partial(of_kind, sampling.CyclicFixedSize)
 shuffled = functools.partial(of_kind, sampling.Shuffled)
 
 
-@pytest.mark.parametrize(
-  'make, arguments, message',
-  [
-    (poisson, {'num_parts': 21}, 'batch_size=50 is more than the 47 .*at most 20 parts'),
-    (poisson, {'num_parts': 2000}, 'the 0 examples.*at most 20 parts'),
-    (poisson, {'batch_size': 1001}, 'more than the 1000'),
-    (poisson, {'batch_size': 0}, 'batch_size'),
-    (poisson, {'batch_size': math.nan}, 'batch_size'),
-    (poisson, {'num_rounds': 0}, 'num_rounds'),
-    (poisson, {'num_examples': 2.5}, 'num_examples'),
-    (poisson, {'num_parts': True}, 'num_parts'),
-    (fixed, {'batch_size': 2.5}, 'batch_size.*2.5'),
-    (shuffled, {'num_examples': 9, 'batch_size': 5, 'num_parts': 2}, 'batch_size=5 is more than'),
-  ],
-)
+@pytest.mark.parametrize('make, arguments, message', [
+  (poisson, {'num_parts': 21}, 'batch_size=50 is more than the 47 .*at most 20 parts'),
+  (poisson, {'num_parts': 2000}, 'the 0 examples.*at most 20 parts'),
+  (poisson, {'batch_size': 1001}, 'more than the 1000'),
+  (poisson, {'batch_size': 0}, 'batch_size'),
+  (poisson, {'batch_size': math.nan}, 'batch_size'),
+  (poisson, {'num_rounds': 0}, 'num_rounds'),
+  (poisson, {'num_examples': 2.5}, 'num_examples'),
+  (poisson, {'num_parts': True}, 'num_parts'),
+  (fixed, {'batch_size': 2.5}, 'batch_size.*2.5'),
+  (shuffled, {'num_examples': 9, 'batch_size': 5, 'num_parts': 2}, 'batch_size=5 is more than'),
+])  # fmt: skip
 def test_refuses_sampling_that_cannot_be(make, arguments, message):
   with pytest.raises(ValueError, match=message):
     make(**arguments)

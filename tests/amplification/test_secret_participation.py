@@ -85,16 +85,13 @@ def test_bins_of_a_key_are_uniform_and_kept():
       SCHEME.bins(wrong, key)
 
 
-@pytest.mark.parametrize(
-  'move, words',
-  [
-    (lambda t, ids: np.append(ids, 7) if t == 20 and 7 not in ids else ids, 'in another bin'),
-    (lambda t, ids: ids[: len(ids) // 2] if t % 12 < 4 else ids, 'bins that are uniform'),
-    # A timer, with devices that are available at night, one round in six.
-    (lambda t, ids: np.arange(3000) + 3000 * (t % 12 // 6) if t % 6 == 0 else ids[:0],
-     'bins that are uniform'),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize('move, words', [
+  (lambda t, ids: np.append(ids, 7) if t == 20 and 7 not in ids else ids, 'in another bin'),
+  (lambda t, ids: ids[: len(ids) // 2] if t % 12 < 4 else ids, 'bins that are uniform'),
+  # A timer, with devices that are available at night, one round in six.
+  (lambda t, ids: np.arange(3000) + 3000 * (t % 12 // 6) if t % 6 == 0 else ids[:0],
+   'bins that are uniform'),
+])  # fmt: skip
 def test_a_log_contradicts_bins(move, words):
   rounds = [move(t, ids) for t, ids in enumerate(cohorts())]
   found = stated(rounds)

@@ -40,8 +40,7 @@ def program(line, *, shell='', **environment):
 
 @pytest.mark.parametrize('line', [REPLAY, f'{REPLAY} --json', PLAN, '--help', 'account --help'])
 @pytest.mark.parametrize('environment', [ASCII, {'PYTHONIOENCODING': 'latin-1'}])
-def test_a_stream_of_any_encoding_takes_the_figures(tmp_path, line, environment):
-  path = tmp_path / 'log.parquet'
+def test_a_stream_of_any_encoding_takes_the_figures(path, line, environment):
   schema.write_log(path, rounds=[0, 1], device_ids=['é', 'b'], num_rounds=3)
   own = program(line.format(log=path), PYTHONIOENCODING='utf-8')
   done = program(line.format(log=path), **environment)

@@ -46,23 +46,19 @@ def test_reads_what_numpy_writes(tmp_path, save):
     np.testing.assert_array_equal(array_files.read(path, name), value)
 
 
-@pytest.mark.parametrize(
-  'content, words',
-  [
-    (member((10**12,)), 'not those of its shape'),
-    (member((2**62, 8)), 'not those of its shape'),
-    (member((3,), content=bytes(23)), 'not those of its shape'),
-    (member((3,), content=bytes(25)), 'not those of its shape'),
-    (member((1,), '|O', bytes(8)), 'no numbers'),
-    (member((1,), '|V8', bytes(8)), 'no numbers'),
-    (member((1,), '<U2', bytes(8)), 'no numbers'),
-    (member((1,), '<c16', bytes(16)), 'no numbers'),
-    (b'no array', 'no .npz'),
-    (b'\x93NUMPY\x01\x00\xff\xff' + b'(' * 65535, 'no .npz'),
-    (b'', 'no .npz'),
-  ],
-  ids=lambda value: repr(value)[:30],
-)
+@pytest.mark.parametrize('content, words', [
+  (member((10**12,)), 'not those of its shape'),
+  (member((2**62, 8)), 'not those of its shape'),
+  (member((3,), content=bytes(23)), 'not those of its shape'),
+  (member((3,), content=bytes(25)), 'not those of its shape'),
+  (member((1,), '|O', bytes(8)), 'no numbers'),
+  (member((1,), '|V8', bytes(8)), 'no numbers'),
+  (member((1,), '<U2', bytes(8)), 'no numbers'),
+  (member((1,), '<c16', bytes(16)), 'no numbers'),
+  (b'no array', 'no .npz'),
+  (b'\x93NUMPY\x01\x00\xff\xff' + b'(' * 65535, 'no .npz'),
+  (b'', 'no .npz'),
+], ids=lambda value: repr(value)[:30])  # fmt: skip
 def test_refuses_arrays_that_are_none(packed, content, words):
   with pytest.raises(ValueError, match=words):
     array_files.read(packed(c=content), 'c')

@@ -18,30 +18,26 @@ def test_reads(tmp_path, content, value):
   assert json_files.read(path) == value
 
 
-@pytest.mark.parametrize(
-  'content, words',
-  [
-    (b'', 'not JSON, or cut short'),
-    (b'{"a": 1', 'not JSON, or cut short'),
-    (b'\xff', 'not JSON, or cut short'),
-    ('[]'.encode('utf-16'), 'in UTF-16, .*: save it in UTF-8'),
-    (b'{"a": 1, "b": 2, "a": 3}', "the key 'a' twice"),
-    (b'{"x": {"\\u001b\\n": 1, "\\u001b\\n": 3}}', 'twice'),
-    (b'1e999', "the number '1e999'"),
-    (b'-1e999', 'too large'),
-    (b'9' * 21, 'more than 20 digits'),
-    (b'9' * 100_000, 'more than 20 digits'),
-    (b'0.' + b'1' * 10_000, 'too long'),
-    (b'[NaN]', 'NaN, which is not a number'),
-    (b'[-Infinity]', 'Infinity'),
-    (b'[' * 65 + b']' * 65, 'more than 64 lists and objects'),
-    (b'{"a":' * 65 + b'1' + b'}' * 65, 'more than 64 lists and objects'),
-    (b'[' * 100_000 + b']' * 100_000, 'more than 64 lists and objects'),
-    (b'{"a":' * 100_000, 'more than 64 lists and objects'),
-    (b'[' * 2**24, 'bytes of memory'),
-  ],
-  ids=lambda value: repr(value)[:30],
-)
+@pytest.mark.parametrize('content, words', [
+  (b'', 'not JSON, or cut short'),
+  (b'{"a": 1', 'not JSON, or cut short'),
+  (b'\xff', 'not JSON, or cut short'),
+  ('[]'.encode('utf-16'), 'in UTF-16, .*: save it in UTF-8'),
+  (b'{"a": 1, "b": 2, "a": 3}', "the key 'a' twice"),
+  (b'{"x": {"\\u001b\\n": 1, "\\u001b\\n": 3}}', 'twice'),
+  (b'1e999', "the number '1e999'"),
+  (b'-1e999', 'too large'),
+  (b'9' * 21, 'more than 20 digits'),
+  (b'9' * 100_000, 'more than 20 digits'),
+  (b'0.' + b'1' * 10_000, 'too long'),
+  (b'[NaN]', 'NaN, which is not a number'),
+  (b'[-Infinity]', 'Infinity'),
+  (b'[' * 65 + b']' * 65, 'more than 64 lists and objects'),
+  (b'{"a":' * 65 + b'1' + b'}' * 65, 'more than 64 lists and objects'),
+  (b'[' * 100_000 + b']' * 100_000, 'more than 64 lists and objects'),
+  (b'{"a":' * 100_000, 'more than 64 lists and objects'),
+  (b'[' * 2**24, 'bytes of memory'),
+], ids=lambda value: repr(value)[:30])  # fmt: skip
 def test_refuses_in_one_line(tmp_path, content, words):
   with pytest.raises(ValueError, match=words) as caught:
     json_files.parse(content)

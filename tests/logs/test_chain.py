@@ -49,8 +49,7 @@ CHANGES = {
 
 @pytest.mark.parametrize('change', CHANGES)
 @pytest.mark.parametrize('kind', IDS)
-def test_rows_that_are_not_those_of_the_digest_are_refused(tmp_path, kind, change):
-  path = tmp_path / 'log.parquet'
+def test_rows_that_are_not_those_of_the_digest_are_refused(path, kind, change):
   table = log_of(path, kind)
   files.written(path, CHANGES[change](table, OTHER[kind]))
   assert REFUSED in files.refusal(path)
@@ -87,8 +86,7 @@ def test_files_of_two_logs_are_no_shards_of_one(tmp_path):
     log_lib.read_log(paths)
 
 
-def test_evidence_with_a_log_that_lost_rows_is_not_verified(tmp_path):
-  path = tmp_path / 'log.parquet'
+def test_evidence_with_a_log_that_lost_rows_is_not_verified(tmp_path, path):
   table = log_of(path, 'text')
   run = dpftrl.open_run(path, 'identity')
   dpftrl.write_evidence(tmp_path / 'evidence', run, deltas=1e-6)

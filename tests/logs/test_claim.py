@@ -145,8 +145,7 @@ def write(path, own):
   return log_lib.read_log(path)
 
 
-def test_other_noise_is_another_run(tmp_path):
-  path = tmp_path / 'log.parquet'
+def test_other_noise_is_another_run(tmp_path, path):
   log = write(path, PLAIN)
   assert dpftrl.replay(runs.Run.of(log, BLT), deltas=1e-6).void_reason is None
   with pytest.raises(refusals.LogError, match='noise_multiplier 8.0, not 4.0'):

@@ -47,8 +47,7 @@ def program(text: str, path: pathlib.Path) -> subprocess.CompletedProcess:
   return subprocess.run([sys.executable, '-c', '\n'.join((*lines, text))], check=False, timeout=60)
 
 
-def test_readers_take_the_ledger_until_the_log_is_closed(tmp_path):
-  path = tmp_path / 'log.parquet'
+def test_readers_take_the_ledger_until_the_log_is_closed(tmp_path, path):
   log = write(path)
   assert not path.exists()
   for given in (path, tmp_path, str(tmp_path / '*.parquet')):
@@ -72,8 +71,7 @@ def test_readers_take_the_ledger_until_the_log_is_closed(tmp_path):
     log.append(5, ['a'], 200)
 
 
-def test_a_closed_log_is_continued_from_its_ledger(tmp_path):
-  path = tmp_path / 'log.parquet'
+def test_a_closed_log_is_continued_from_its_ledger(path):
   write(path).close()
   content = path.read_bytes()
   with opened(path) as log:
@@ -94,8 +92,7 @@ def test_a_closed_log_is_continued_from_its_ledger(tmp_path):
     opened(path)
 
 
-def test_one_process_at_a_time(tmp_path):
-  path = tmp_path / 'log.parquet'
+def test_one_process_at_a_time(path):
   first = write(path, [['a']])
   for _ in range(2):
     with pytest.raises(ValueError, match='in use by another process, or by this one'):
@@ -106,10 +103,9 @@ def test_one_process_at_a_time(tmp_path):
     assert third.cohort(0).tolist() == ['a']
 
 
-def test_readers_leave_the_locks_of_a_writer_in_their_process(tmp_path, monkeypatch):
+def test_readers_leave_the_locks_of_a_writer_in_their_process(path, monkeypatch):
   """Also where locks go with the first descriptor that is closed, as on network file systems."""
   monkeypatch.setattr(fcntl, 'flock', fcntl.lockf)
-  path = tmp_path / 'log.parquet'
   log = write(path)
   assert files.rows(path) == files.rows(ledger_format.path_of(path)) == ROWS
   other = f"""
@@ -131,8 +127,7 @@ except sqlite3.OperationalError as error:
   assert files.rows(path) == [*ROWS, (4, 'z')]
 
 
-def test_a_fork_neither_appends_nor_closes(tmp_path):
-  path = tmp_path / 'log.parquet'
+def test_a_fork_neither_appends_nor_closes(path):
   log = write(path)
   for call in (lambda: log.append(4, ['b'], 1), log.close):
     child = os.fork()
@@ -145,8 +140,7 @@ def test_a_fork_neither_appends_nor_closes(tmp_path):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-def test_the_end_of_a_fork_takes_nothing_away(tmp_path):
-  path = tmp_path / 'log.parquet'
+def test_the_end_of_a_fork_takes_nothing_away(path):
   text = """
 log.append(0, ['a'], 1)
 child = os.fork()
@@ -196,8 +190,7 @@ def copied(path, folder, *suffixes):
 WHOLE = ('.ledger', '.ledger-wal', '.mark')
 
 
-def test_a_copy_of_an_open_ledger_has_all_of_it_or_is_refused(tmp_path):
-  path = tmp_path / 'log.parquet'
+def test_a_copy_of_an_open_ledger_has_all_of_it_or_is_refused(tmp_path, path):
   log = write(path)
   whole = copied(path, tmp_path / 'whole', *WHOLE)
   refused(copied(path, tmp_path / 'half', '.ledger', '.mark'), 'has 0 rounds, .*that 4 were begun')
@@ -212,8 +205,7 @@ def test_a_copy_of_an_open_ledger_has_all_of_it_or_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize('reserve', [1, 3])
-def test_a_damaged_write_ahead_log_is_no_absence_of_rounds(tmp_path, reserve):
-  path = tmp_path / 'log.parquet'
+def test_a_damaged_write_ahead_log_is_no_absence_of_rounds(tmp_path, path, reserve):
   log = opened(path)
   for t in range(0, 24, reserve):
     log.reserve(t, [[f'{t + i}', 'a'] for i in range(reserve)], 100)
@@ -244,8 +236,7 @@ def test_a_damaged_write_ahead_log_is_no_absence_of_rounds(tmp_path, reserve):
   assert refusals_seen > 40
 
 
-def test_an_older_log_beside_a_newer_ledger_is_refused(tmp_path):
-  path = tmp_path / 'log.parquet'
+def test_an_older_log_beside_a_newer_ledger_is_refused(tmp_path, path):
   write(path).close()
   old = path.read_bytes()
   with opened(path) as log:
@@ -263,9 +254,8 @@ def test_an_older_log_beside_a_newer_ledger_is_refused(tmp_path):
   assert files.rows(path) == ROWS  # A log that was sent alone.
 
 
-def test_a_ledger_or_mark_of_another_run_is_refused(tmp_path):
+def test_a_ledger_or_mark_of_another_run_is_refused(tmp_path, path):
   """Of the same claim, and also of the same cohorts."""
-  path = tmp_path / 'log.parquet'
   write(path, COHORTS[:2]).close()
   path.unlink()
   others = tmp_path / 'others'
@@ -281,8 +271,7 @@ def test_a_ledger_or_mark_of_another_run_is_refused(tmp_path):
   refused(path, 'another log than log.ledger')
 
 
-def test_a_mark_that_is_gone_damaged_or_older_is_told(tmp_path):
-  path = tmp_path / 'log.parquet'
+def test_a_mark_that_is_gone_damaged_or_older_is_told(path):
   write(path, COHORTS[:1]).close()
   old = ledger_format.mark_of(path).read_bytes()
   with opened(path) as log:
@@ -344,8 +333,7 @@ ENDS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize('end', ENDS)
-def test_a_process_that_ends_in_any_way_can_go_on(end, tmp_path):
-  path = tmp_path / 'log.parquet'
+def test_a_process_that_ends_in_any_way_can_go_on(end, path):
   imports = 'import gc, signal, threading'
   for t in range(3):
     program(f'{imports}\nlog.append(log.num_rounds, ["a"], 1)\n{ENDS[end]}', path)
@@ -356,7 +344,7 @@ def test_a_process_that_ends_in_any_way_can_go_on(end, tmp_path):
   assert len(files.rows(path)) == log.num_rounds
 
 
-def test_a_ledger_that_could_not_be_closed_keeps_its_write_ahead_log(tmp_path):
+def test_a_ledger_that_could_not_be_closed_keeps_its_write_ahead_log(path):
   code = """
     import resource
     log.append(0, ['a'], 1)
@@ -366,13 +354,11 @@ def test_a_ledger_that_could_not_be_closed_keeps_its_write_ahead_log(tmp_path):
     except OSError:
       os._exit(7)
   """
-  path = tmp_path / 'log.parquet'
   assert program(textwrap.dedent(code), path).returncode == 7
   assert ledger.LogWriter(path).num_rounds == 1
 
 
-def test_a_changed_round_or_claim_is_refused(tmp_path):
-  path = tmp_path / 'log.parquet'
+def test_a_changed_round_or_claim_is_refused(tmp_path, path):
   for change in (
     "UPDATE rounds SET ids = 'zz' WHERE round = 2",
     "UPDATE rounds SET ids = x'6162' WHERE round = 2",
@@ -401,9 +387,8 @@ def test_a_changed_round_or_claim_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_any_flipped_bit_is_refused_or_harmless(tmp_path):
+def test_any_flipped_bit_is_refused_or_harmless(path):
   """Of a ledger, as the reader and the writer take it, and of the log that is written from it."""
-  path = tmp_path / 'log.parquet'
   write(path).close()
   parquet, own = path.read_bytes(), ledger_format.path_of(path)
   database, refused = own.read_bytes(), 0
@@ -429,8 +414,7 @@ def test_any_flipped_bit_is_refused_or_harmless(tmp_path):
   assert refused > 30
 
 
-def test_a_log_that_was_killed_as_it_closed_leaves_nothing_for_ever(tmp_path):
-  path = tmp_path / 'log.parquet'
+def test_a_log_that_was_killed_as_it_closed_leaves_nothing_for_ever(tmp_path, path):
   text = """
 import signal
 log.append(0, ['a'], 1)
@@ -444,8 +428,7 @@ log.close()"""
 
 
 @pytest.mark.parametrize('keep', [0, 5, 500])
-def test_a_damaged_log_beside_its_ledger_is_refused_in_one_line(tmp_path, keep):
-  path = tmp_path / 'log.parquet'
+def test_a_damaged_log_beside_its_ledger_is_refused_in_one_line(path, keep):
   write(path).close()
   path.write_bytes(path.read_bytes()[:keep])
   with pytest.raises(refusals.LogError) as raised:
@@ -454,8 +437,7 @@ def test_a_damaged_log_beside_its_ledger_is_refused_in_one_line(tmp_path, keep):
 
 
 @pytest.mark.parametrize('content', [b'', b'x', b'SQLite format 3\0' + bytes(500), bytes(5000)])
-def test_what_is_no_ledger_is_refused_in_one_line(tmp_path, content):
-  path = tmp_path / 'log.parquet'
+def test_what_is_no_ledger_is_refused_in_one_line(path, content):
   ledger_format.path_of(path).write_bytes(content)
   assert 'log.ledger' in files.refusal(ledger_format.path_of(path))
   if content:
@@ -463,8 +445,7 @@ def test_what_is_no_ledger_is_refused_in_one_line(tmp_path, content):
       opened(path)
 
 
-def test_a_full_disk_leaves_the_ledger_as_it_was(tmp_path):
-  path = tmp_path / 'log.parquet'
+def test_a_full_disk_leaves_the_ledger_as_it_was(path):
   log = write(path)
   before = resource.getrlimit(resource.RLIMIT_FSIZE)
   resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, before[1]))
@@ -505,8 +486,7 @@ def test_bad_arguments_are_refused_at_once(tmp_path, name, words):
   assert not list(tmp_path.iterdir())
 
 
-def test_a_ledger_of_another_run_is_not_continued(tmp_path):
-  path = tmp_path / 'log.parquet'
+def test_a_ledger_of_another_run_is_not_continued(tmp_path, path):
   write(path).close()
   with pytest.raises(refusals.LogError, match='another run: it states a claim'):
     ledger.LogWriter(path)
@@ -540,8 +520,7 @@ def test_one_log_has_the_same_bytes_however_it_came_about(tmp_path, monkeypatch)
   assert pq.ParquetFile(path).num_row_groups > 1
 
 
-def test_rounds_are_reserved_together(tmp_path):
-  path = tmp_path / 'log.parquet'
+def test_rounds_are_reserved_together(path):
   log = opened(path)
   log.reserve(0, [['b', 'a'], [], ['c']], 7)
   assert log.num_rounds == 3 and files.rows(path) == [(0, 'a'), (0, 'b'), (2, 'c')]

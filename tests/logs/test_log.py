@@ -56,15 +56,12 @@ def test_a_folder_of_a_log_holds_nothing_else(tmp_path, name):
   assert f"holds '{name.partition('/')[0]}', which is no .parquet" in files.refusal(tmp_path)
 
 
-@pytest.mark.parametrize(
-  'rows, metadata, message',
-  [
-    (ROWS, {**OWN, 'num_rounds': '6'}, "num_rounds is '6', but '5' in"),
-    (ROWS, {'fl_dpftrl.log_version': '2'}, "num_rounds is None, but '5' in"),
-    (ROWS, {**OWN, 'fl_dpftrl.run': 'x'}, "fl_dpftrl.run is 'x', but None in"),
-    ({'round': [4], 'device_id': [7]}, OWN, 'device_id is whole numbers, but text in'),
-  ],
-)
+@pytest.mark.parametrize('rows, metadata, message', [
+  (ROWS, {**OWN, 'num_rounds': '6'}, "num_rounds is '6', but '5' in"),
+  (ROWS, {'fl_dpftrl.log_version': '2'}, "num_rounds is None, but '5' in"),
+  (ROWS, {**OWN, 'fl_dpftrl.run': 'x'}, "fl_dpftrl.run is 'x', but None in"),
+  ({'round': [4], 'device_id': [7]}, OWN, 'device_id is whole numbers, but text in'),
+])  # fmt: skip
 def test_refuses_shards_that_disagree(tmp_path, rows, metadata, message):
   first = files.written(tmp_path / '1.parquet', ROWS, **OWN)
   second = files.written(tmp_path / '2.parquet', rows, **metadata)

@@ -112,17 +112,12 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize(
-  'name, content, metadata, layout, message',
-  [
-    *(('l.csv', files.HEAD + content, {}, {}, message) for content, message in CSV.items()),
-    *(('l.jsonl', content, {}, {}, message) for content, message in JSON.items()),
-    *(('l.parquet', content, metadata, {}, message) for content, metadata, message in PARQUET),
-    *((name, content, {}, layout, message) for name, content, layout, message in OTHERS),
-  ],
-  # Whole, the longest would not fit into the environment.
-  ids=lambda value: repr(value)[:30],
-)
+@pytest.mark.parametrize('name, content, metadata, layout, message', [
+  *(('l.csv', files.HEAD + content, {}, {}, message) for content, message in CSV.items()),
+  *(('l.jsonl', content, {}, {}, message) for content, message in JSON.items()),
+  *(('l.parquet', content, metadata, {}, message) for content, metadata, message in PARQUET),
+  *((name, content, {}, layout, message) for name, content, layout, message in OTHERS),
+], ids=lambda value: repr(value)[:30])  # fmt: skip
 def test_refused_in_one_line(tmp_path, name, content, metadata, layout, message):
   path = files.written(tmp_path / name, content, **metadata)
   assert message in files.refusal(path, layout=layout_lib.Layout(**layout))

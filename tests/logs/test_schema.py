@@ -25,8 +25,7 @@ def write_rounds(path, cohorts=COHORTS, num_rounds=3, **kwargs):
       append(t, ids, 1767225600 + t)
 
 
-def test_the_file_is_the_formats(tmp_path):
-  path = tmp_path / 'log.parquet'
+def test_the_file_is_the_formats(tmp_path, path):
   schema.write_log(path, **LOG, metadata={'run': 'first'})
   table = pq.read_table(path)
   assert table.schema.names == ['round', 'device_id', 'timestamp']
@@ -42,8 +41,7 @@ def test_the_file_is_the_formats(tmp_path):
   assert os.listdir(tmp_path) == ['log.parquet']
 
 
-def test_timestamps_are_optional_and_ids_may_be_numbers(tmp_path):
-  path = tmp_path / 'log.parquet'
+def test_timestamps_are_optional_and_ids_may_be_numbers(path):
   schema.write_log(path, rounds=[0, 1], device_ids=np.array([7, 2**62]), num_rounds=2)
   table = pq.read_table(path)
   assert table.schema.names == ['round', 'device_id']
@@ -74,8 +72,7 @@ def test_refuses_and_writes_nothing(tmp_path, change, message):
   assert not os.listdir(tmp_path)
 
 
-def test_a_log_is_written_round_by_round(tmp_path):
-  path = tmp_path / 'log.parquet'
+def test_a_log_is_written_round_by_round(tmp_path, path):
   write_rounds(path, metadata={'simulated': 'yes'})
   log = log_lib.read_log(path)
   assert (log.num_rounds, log.metadata['simulated']) == (3, 'yes')
@@ -93,8 +90,7 @@ def test_a_log_is_written_round_by_round(tmp_path):
   assert log_lib.read_log(copy).num_rounds == 3
 
 
-def test_nothing_is_left_of_what_was_broken_off(tmp_path):
-  path = tmp_path / 'log.parquet'
+def test_nothing_is_left_of_what_was_broken_off(tmp_path, path):
   with pytest.raises(KeyError):
     with schema.round_by_round(path, num_rounds=3) as append:
       append(0, COHORTS[0], 0)

@@ -169,19 +169,16 @@ def opened(rows, path, strategy=BLT, num_rounds=N):
   return counted.open_counted(path, strategy, noise_multiplier=2.0, num_rounds=num_rounds)
 
 
-@pytest.mark.parametrize(
-  'change, message',
-  [
-    (dict(round=None), 'num is missing in a row: a round is missing, or no device took part'),
-    (dict(device_id=None), '1 rows have no device_id'),
-    (dict(round=-1), 'cohort of -1, which must be 0 to 39'),
-    (dict(round=N), 'cohort of 40, which must be 0 to 39'),
-    (dict(device_id=' spaced'), 'has spaces around it'),
-    (dict(device_id='of the next row'), 'a device is twice in a round'),
-    (dict(gram=sql.gram(BLT, N).slice(1)), 'gram was not loaded as it was written'),
-    (dict(gram=sql.gram(dpftrl.TreeOnline(), N)), 'gram was not loaded as it was written'),
-  ],
-)
+@pytest.mark.parametrize('change, message', [
+  (dict(round=None), 'num is missing in a row: a round is missing, or no device took part'),
+  (dict(device_id=None), '1 rows have no device_id'),
+  (dict(round=-1), 'cohort of -1, which must be 0 to 39'),
+  (dict(round=N), 'cohort of 40, which must be 0 to 39'),
+  (dict(device_id=' spaced'), 'has spaces around it'),
+  (dict(device_id='of the next row'), 'a device is twice in a round'),
+  (dict(gram=sql.gram(BLT, N).slice(1)), 'gram was not loaded as it was written'),
+  (dict(gram=sql.gram(dpftrl.TreeOnline(), N)), 'gram was not loaded as it was written'),
+])  # fmt: skip
 def test_a_faulty_table_is_refused(change, message, counted_by):
   rounds, ids = draw(0, True)
   if 'round' in change:
@@ -238,19 +235,16 @@ def times(kind, add=1, column='amount'):
   return change
 
 
-@pytest.mark.parametrize(
-  'change, message',
-  [
-    *((without(kind), '.') for kind in ALWAYS),
-    *((times(kind), '.') for kind in ALWAYS if kind not in ('exposed', 'gram')),
-    *((times(kind, -1), '.') for kind in ALWAYS if kind not in ('exposed', 'gram')),
-    (lambda rows: [row for row in rows if row['device_id'] is None], 'names no most exposed'),
-    (lambda rows: rows + rows, 'must have one row of kind'),
-    (lambda rows: [{**row, 'kind': 'others'} for row in rows], "unknown kind, 'others'"),
-    (times('exposed', 10**6, 'num'), 'beyond the 40 of the run'),
-    (times('gram', 1 << 20), 'gram was not loaded as it was written'),
-  ],
-)
+@pytest.mark.parametrize('change, message', [
+  *((without(kind), '.') for kind in ALWAYS),
+  *((times(kind), '.') for kind in ALWAYS if kind not in ('exposed', 'gram')),
+  *((times(kind, -1), '.') for kind in ALWAYS if kind not in ('exposed', 'gram')),
+  (lambda rows: [row for row in rows if row['device_id'] is None], 'names no most exposed'),
+  (lambda rows: rows + rows, 'must have one row of kind'),
+  (lambda rows: [{**row, 'kind': 'others'} for row in rows], "unknown kind, 'others'"),
+  (times('exposed', 10**6, 'num'), 'beyond the 40 of the run'),
+  (times('gram', 1 << 20), 'gram was not loaded as it was written'),
+])  # fmt: skip
 def test_counts_that_do_not_fit_are_refused(change, message, tmp_path):
   with pytest.raises(refusals.LogError, match=message):
     opened(change(rows_of()), tmp_path / 'result.parquet')
@@ -323,18 +317,15 @@ def test_commands_from_a_table_to_a_statement(tmp_path, suffix):
   assert os.stat(counts).st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize(
-  'words, message',
-  [
-    ('--counted=r.csv --log=l.csv', '--log does not go with --counted'),
-    ('--counted=r.csv --sampling=poisson', '--sampling does not go with --counted'),
-    ('--counted=r.csv', '--num_rounds is needed with --counted'),
-    ('--counted=r.csv --counts=c.csv --num_rounds=4', 'for the log of one run'),
-    ('--counted=r.csv --num_rounds=4', 'r.csv: cannot be read'),
-    ('--counted=r.txt --num_rounds=4', 'must end in .parquet or .csv'),
-    ('--counted=r.csv --num_rounds=4 --evidence=e', 'counts were given in its place'),
-  ],
-)
+@pytest.mark.parametrize('words, message', [
+  ('--counted=r.csv --log=l.csv', '--log does not go with --counted'),
+  ('--counted=r.csv --sampling=poisson', '--sampling does not go with --counted'),
+  ('--counted=r.csv', '--num_rounds is needed with --counted'),
+  ('--counted=r.csv --counts=c.csv --num_rounds=4', 'for the log of one run'),
+  ('--counted=r.csv --num_rounds=4', 'r.csv: cannot be read'),
+  ('--counted=r.txt --num_rounds=4', 'must end in .parquet or .csv'),
+  ('--counted=r.csv --num_rounds=4 --evidence=e', 'counts were given in its place'),
+])  # fmt: skip
 def test_what_does_not_go_with_counts_is_one_line(words, message, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   if 'evidence' in words:

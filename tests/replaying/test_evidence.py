@@ -287,21 +287,17 @@ def test_evidence_of_families_holds_what_follows(name, tmp_path):
   assert wrong(path.parent)['statement'] == "'strategy.json.note' is unknown"
 
 
-@pytest.mark.parametrize(
-  'name, content, told',
-  [
-    ('SHA256SUMS', f'{"0" * 64}  ../log-1.parquet\n', 'is no digest and name'),
-    ('SHA256SUMS', 'x' * 10**6, 'is no digest and name'),
-    ('statement.json', '[' * 100_000, 'within each other'),
-    ('statement.json', '[]', 'asked must have'),
-    ('statement.json', ' ' * 2**24 + '{}', 'more than'),
-    ('claim.json', '[' * 100_000, 'within each other'),
-    ('claim.json', '{"noise_multiplier": 1e999}', ''),
-    ('log-1.parquet', 'PAR1', ''),
-    ('strategy.json', '{}', 'strategy file'),
-  ],
-  ids=lambda text: text[:20],
-)
+@pytest.mark.parametrize('name, content, told', [
+  ('SHA256SUMS', f'{"0" * 64}  ../log-1.parquet\n', 'is no digest and name'),
+  ('SHA256SUMS', 'x' * 10**6, 'is no digest and name'),
+  ('statement.json', '[' * 100_000, 'within each other'),
+  ('statement.json', '[]', 'asked must have'),
+  ('statement.json', ' ' * 2**24 + '{}', 'more than'),
+  ('claim.json', '[' * 100_000, 'within each other'),
+  ('claim.json', '{"noise_multiplier": 1e999}', ''),
+  ('log-1.parquet', 'PAR1', ''),
+  ('strategy.json', '{}', 'strategy file'),
+], ids=lambda text: text[:20])  # fmt: skip
 def test_hostile_files_are_found_in_one_line(folder, name, content, told):
   (folder / name).write_text(content)
   done = lines.run(['verify', folder])
@@ -310,8 +306,7 @@ def test_hostile_files_are_found_in_one_line(folder, name, content, told):
   assert 'the evidence does not fit' in last and all('warning: ' in line for line in warnings)
 
 
-def test_what_evidence_cannot_hold_is_refused_before_anything_is_written(tmp_path):
-  path = tmp_path / 'log.parquet'
+def test_what_evidence_cannot_hold_is_refused_before_anything_is_written(tmp_path, path):
   log = dpftrl.LogWriter(path, claim())
   log.append(0, ['a'], 86400)
   with pytest.raises(ValueError, match='close the log first'):

@@ -93,14 +93,11 @@ def test_a_declared_separation_that_nothing_tested_holds():
   assert not statement.runs[0].keeps_to(schemas.MinSep(num_rounds=2))
 
 
-@pytest.mark.parametrize(
-  'declared, message',
-  [
-    (schemas.MinSep(num_rounds=11), 'declared_num_rounds=11 must be at least the 12 rounds of'),
-    (schemas.MinSep(num_rounds=14), 'declared_num_rounds=14: num_rounds=14 is beyond the 13'),
-    (schemas.FixedSeparation(num_rounds=12), 'FixedSeparation'),
-  ],
-)
+@pytest.mark.parametrize('declared, message', [
+  (schemas.MinSep(num_rounds=11), 'declared_num_rounds=11 must be at least the 12 rounds of'),
+  (schemas.MinSep(num_rounds=14), 'declared_num_rounds=14: num_rounds=14 is beyond the 13'),
+  (schemas.FixedSeparation(num_rounds=12), 'FixedSeparation'),
+])  # fmt: skip
 def test_declared_is_a_min_sep_of_rounds_that_the_run_could_have(declared, message):
   with pytest.raises(ValueError, match=message):
     replayed(LOG, ones(13), **ARGUMENTS, declared=declared)
@@ -129,22 +126,19 @@ def test_declared_is_given_for_each_run_or_for_none():
     replay.replay([run, other], deltas=1e-6)
 
 
-@pytest.mark.parametrize(
-  'change, message',
-  [
-    (dict(adjacency='add_or_remove'), 'add_or_remove is refused'),
-    (dict(adjacency='other'), "one of zero_out, replace_one, got 'other'"),
-    (dict(group_size=0), 'group_size'),
-    (dict(group_size=1.5), 'group_size'),
-    (dict(group_size=True), 'group_size'),
-    (dict(deltas=0.0), 'delta'),
-    (dict(deltas=[1e-6, 1.0]), 'delta'),
-    (dict(deltas=[]), 'deltas'),
-    (dict(noise_multiplier=-1.0), 'noise_multiplier'),
-    (dict(noise_multiplier=math.nan), 'noise_multiplier'),
-    (dict(strategy=ones(11)), '^log: num_rounds=12 is beyond the 11'),
-  ],
-)
+@pytest.mark.parametrize('change, message', [
+  (dict(adjacency='add_or_remove'), 'add_or_remove is refused'),
+  (dict(adjacency='other'), "one of zero_out, replace_one, got 'other'"),
+  (dict(group_size=0), 'group_size'),
+  (dict(group_size=1.5), 'group_size'),
+  (dict(group_size=True), 'group_size'),
+  (dict(deltas=0.0), 'delta'),
+  (dict(deltas=[1e-6, 1.0]), 'delta'),
+  (dict(deltas=[]), 'deltas'),
+  (dict(noise_multiplier=-1.0), 'noise_multiplier'),
+  (dict(noise_multiplier=math.nan), 'noise_multiplier'),
+  (dict(strategy=ones(11)), '^log: num_rounds=12 is beyond the 11'),
+])  # fmt: skip
 def test_refuses(change, message):
   with pytest.raises(ValueError, match=message) as raised:
     replayed(LOG, **{'strategy': BLT, **ARGUMENTS, **change})

@@ -166,23 +166,20 @@ def test_stands_alone(plain):
   assert plain.tags.count('script') == 1 and plain.tags.count('svg') == 4
 
 
-@pytest.mark.parametrize(
-  'words',
-  [
-    'central differential privacy',
-    'Unit of privacy',
-    'Adjacency',
-    'Assumptions',
-    'Outside the guarantee',
-    '31 clipped, 2 dropped for their size, 1 dropped as not finite',
-    'Tuning of hyperparameters',
-    COMMAND,
-    'ab' * 32,
-    document.strategy_digest(BLT),
-    "device 'a' in rounds 0 and 4",
-    'whether a device sent updates of its own or zeros',
-  ],
-)
+@pytest.mark.parametrize('words', [
+  'central differential privacy',
+  'Unit of privacy',
+  'Adjacency',
+  'Assumptions',
+  'Outside the guarantee',
+  '31 clipped, 2 dropped for their size, 1 dropped as not finite',
+  'Tuning of hyperparameters',
+  COMMAND,
+  'ab' * 32,
+  document.strategy_digest(BLT),
+  "device 'a' in rounds 0 and 4",
+  'whether a device sent updates of its own or zeros',
+])  # fmt: skip
 def test_says(plain, words):
   assert words in plain.text
   assert 'two data sets' not in plain.text and 'violated' not in plain.text

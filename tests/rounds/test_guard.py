@@ -68,9 +68,8 @@ def test_admits_whom_a_count_by_hand_admits(rounds, min_sep, most, as_text):
 @pytest.mark.parametrize(
   'strategy, max_epsilon', [(BLT, 2.5), (BLT, 100.0), (dpftrl.TreeOnline(), 4.0)]
 )
-def test_devices_that_forget_never_pass_the_budget(tmp_path, strategy, max_epsilon):
+def test_devices_that_forget_never_pass_the_budget(path, strategy, max_epsilon):
   """Every device offers itself in every round, as if no timer worked."""
-  path = tmp_path / 'log.parquet'
   refused = None
   with opened(path, strategy=strategy, max_epsilon=max_epsilon) as guarded:
     for _ in range(SCHEMA.num_rounds):
@@ -156,8 +155,7 @@ def test_every_family_has_a_horizon_that_its_epsilon_allows():
       assert found.max_rounds == max(n for n in range(1, 9) if values[n - 1] <= most)
 
 
-def test_a_budget_is_not_raised_once_releases_were_seen(tmp_path):
-  path = tmp_path / 'log.parquet'
+def test_a_budget_is_not_raised_once_releases_were_seen(path):
   with opened(path, max_epsilon=2.5) as guarded:
     guarded.admit(['a'], row=0)
     allowed = guarded.max_rounds
@@ -186,8 +184,7 @@ def test_threads_share_no_round_and_lose_no_device(tmp_path):
     assert all(first.log.cohort(t).tolist() == [device] for t, device in admitted)
 
 
-def test_replay_takes_the_declared_schema_from_the_log_of_a_guard(tmp_path):
-  path = tmp_path / 'log.parquet'
+def test_replay_takes_the_declared_schema_from_the_log_of_a_guard(tmp_path, path):
   with opened(path) as guarded:
     for t in range(4):
       guarded.admit(['a', 'b', f'd{t}'], row=t)

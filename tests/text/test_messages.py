@@ -18,19 +18,15 @@ def test_quotes_short_values_whole(value, text):
   assert messages.quoted(value) == text
 
 
-@pytest.mark.parametrize(
-  'value',
-  [
-    'x' * 10**7,
-    b'x' * 10**7,
-    '\x1b' * 1000,
-    10**100_000,
-    [10**100_000],
-    list(range(10**6)),
-    dict.fromkeys(range(1000), 'x' * 1000),
-  ],
-  ids=['text', 'bytes', 'controls', 'number', 'numbers', 'list', 'dict'],
-)
+@pytest.mark.parametrize('value', [
+  'x' * 10**7,
+  b'x' * 10**7,
+  '\x1b' * 1000,
+  10**100_000,
+  [10**100_000],
+  list(range(10**6)),
+  dict.fromkeys(range(1000), 'x' * 1000),
+], ids=['text', 'bytes', 'controls', 'number', 'numbers', 'list', 'dict'])  # fmt: skip
 def test_cuts_long_values(value):
   assert len(messages.quoted(value)) <= 80
   assert messages.quoted(value).isprintable()

@@ -123,15 +123,11 @@ def test_every_start_has_a_secret_seed_of_its_own():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'strategy',
-  [
-    dense.Dense(np.eye(2)),
-    banded.Banded(np.ones((2, 1))),
-    low_rank.LowRank(np.ones((2, 1)), np.ones((2, 1)), np.ones((2, 1))),
-  ],
-  ids=['dense', 'banded', 'low_rank'],
-)
+@pytest.mark.parametrize('strategy', [
+  dense.Dense(np.eye(2)),
+  banded.Banded(np.ones((2, 1))),
+  low_rank.LowRank(np.ones((2, 1)), np.ones((2, 1)), np.ones((2, 1))),
+], ids=['dense', 'banded', 'low_rank'])  # fmt: skip
 def test_streams_end_with_their_strategy(strategy):
   stream = streams.make_stream(strategy, SPEC)
   state = stream.init()
