@@ -74,8 +74,7 @@ def reciprocal(coefficients: np.ndarray, num_terms: int) -> np.ndarray:
 def divide(values: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
   """Returns the first coefficients of Σ vᵢ zⁱ / Σ cᵢ zⁱ, as many as values."""
   if _is_long(coefficients, values.size):
-    inverse = _newton(coefficients, values.size)
-    return _product(inverse, values, values.size)
+    return _product(_newton(coefficients, values.size), values, values.size)
   return scipy.signal.lfilter([1.0], coefficients, values)
 
 

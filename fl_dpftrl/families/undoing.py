@@ -109,11 +109,7 @@ def _check_sensitivity(strategy: base.Strategy, matrix: np.ndarray) -> None:
   rounds, middle = np.arange(num_rounds), -(-num_rounds // 2)
   patterns = [rounds[:1], rounds[-1:], rounds[::middle]]
   if num_rounds <= _SMALL:
-    patterns = [
-      rounds[[*c]]
-      for k in range(num_rounds)
-      for c in itertools.combinations(range(num_rounds), k + 1)
-    ]
+    patterns = [np.flatnonzero(m) for m in itertools.product((0, 1), repeat=num_rounds) if any(m)]
   reached: dict[tuple[int, int], float] = {}
   for pattern in patterns:
     schema = int(np.diff(pattern).min(initial=num_rounds)), len(pattern)
@@ -137,9 +133,6 @@ def check_undoes(
   compared_rounds: int = _CHECKED_ROUNDS,
 ) -> None:
   """Raises ValueError unless the noise rows undo C, to rounding.
-
-  A run then releases A (x + N Z) = A N (C x + Z), which hides x as well as C's
-  sensitivity says. With any other noise rows, C's figures would not apply.
 
   The first rows are compared one by one, and with C of shorter runs: a run may end early. All rows
   of a run of up to 4096 rounds, and 1024 of a run without an end, are applied to C v for a random

@@ -228,5 +228,4 @@ def read(path: str | os.PathLike[str]) -> json_files.Object:
 
 
 def _digest(facts: Mapping[str, Any]) -> str:
-  text = json.dumps(facts, sort_keys=True)
-  return hashlib.sha256(text.encode()).hexdigest()
+  return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

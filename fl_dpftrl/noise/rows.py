@@ -72,10 +72,8 @@ class RowMaker:
     self.size, self.num_rounds = size, num_rounds
     self.row, self.is_torn = 0, False
     shape = (self._recurrence.num_buffers, size)
-    if memory == 'mapped' and shape[0]:
-      self.buffers = _mapped(shape, folder)
-    else:
-      self.buffers = np.zeros(shape)
+    is_mapped = memory == 'mapped' and shape[0]
+    self.buffers = _mapped(shape, folder) if is_mapped else np.zeros(shape)
     self.versions, self.trail = [-1] * shape[0], 0
 
   def make(self, out: np.ndarray) -> float:

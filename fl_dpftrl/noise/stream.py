@@ -87,16 +87,9 @@ def make_stream(
   start, next_row = graph.recurrence(strategy, specs)
 
   def init():
-    if noise_seed is None:
-      seed = randomness.system_seed()
-    else:
-      seed = randomness.fixed_seed(noise_seed)
-    return StreamState(
-      seed=seed,
-      row=tf.constant(0, tf.int64),
-      row_stddev=tf.constant(0.0, tf.float64),
-      buffers=start(),
-    )
+    seed = randomness.system_seed() if noise_seed is None else randomness.fixed_seed(noise_seed)
+    row, row_stddev = tf.constant(0, tf.int64), tf.constant(0.0, tf.float64)
+    return StreamState(seed=seed, row=row, row_stddev=row_stddev, buffers=start())
 
   def next_fn(state):
     state = tf.nest.map_structure(tf.convert_to_tensor, state)

@@ -187,13 +187,10 @@ class Dual:
   def normalized(self, point: Point) -> Point:
     """Returns the point with the same bound whose denominator is 1."""
     norms = np.square(point.factor).sum(axis=2)
-    if self.equal_norms is None:
-      total = norms.max(axis=1).sum()
-    else:
-      total = self.equal_norms * norms.sum()
-    weights = np.maximum(
-      point.weights, math.sqrt(_LEAST_WEIGHT * np.mean(np.square(point.weights)))
-    )
+    equal = self.equal_norms
+    total = norms.max(axis=1).sum() if equal is None else equal * norms.sum()
+    least = math.sqrt(_LEAST_WEIGHT * np.mean(np.square(point.weights)))
+    weights = np.maximum(point.weights, least)
     return Point(point.factor / math.sqrt(total), weights / np.linalg.norm(weights))
 
   def _ascend(self, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

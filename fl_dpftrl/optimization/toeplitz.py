@@ -141,10 +141,8 @@ def _search(
     return both
 
   def settled(point, num_terms):
-    of_error = toeplitz_loss.response_error(
-      schema.num_rounds, problem.objective, workload, num_terms
-    )
-    return search(point, log_square(of_error))
+    terms = schema.num_rounds, problem.objective, workload, num_terms
+    return search(point, log_square(toeplitz_loss.response_error(*terms)))
 
   if normalized or not workload.is_toeplitz:
     for power in _POWERS[problem.objective]:
@@ -204,20 +202,15 @@ def shifted_harmonic(problem: problem_lib.Problem, num_bands: int) -> np.ndarray
     return harmonic + math.exp(logarithm) - harmonic[-1]
 
   def search(_, num_terms):
-    of_error = toeplitz_loss.response_error(
-      schema.num_rounds, problem.objective, workload, num_terms
-    )
+    terms = schema.num_rounds, problem.objective, workload, num_terms
+    of_error = toeplitz_loss.response_error(*terms)
 
     def log_square(logarithm):
       shifted = coefficients(logarithm)
       return of_error(shifted)[0] + of_sensitivity(shifted)[0]
 
-    bounds = math.log(1e-6 / num_bands), math.log(10.0)
-    return coefficients(
-      optimize_lib.minimize_scalar(
-        log_square, bounds=bounds, method='bounded', options={'xatol': 1e-4}
-      ).x
-    )
+    within = {'bounds': (math.log(1e-6 / num_bands), math.log(10.0)), 'options': {'xatol': 1e-4}}
+    return coefficients(optimize_lib.minimize_scalar(log_square, method='bounded', **within).x)
 
   return settle(harmonic, schema.num_rounds, workload, search)
 

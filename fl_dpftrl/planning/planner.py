@@ -125,9 +125,8 @@ class Plan:
     seen = 'one simulation' if count == 1 else f'{count} simulations'
     margin_b = min(o.min_sep for o in outcomes) - planned.min_sep
     margin_k = planned.participations - max(o.max_participations for o in outcomes)
-    fits = (
-      ', as many as fit' if planned.participations * planned.min_sep >= planned.num_rounds else ''
-    )
+    is_full = planned.participations * planned.min_sep >= planned.num_rounds
+    fits = ', as many as fit' if is_full else ''
     return (
       'devices are reached, check in, report and drop out as the simulation has it: rates, spreads'
       ' and habits are a model, not measurements of this population',

@@ -85,8 +85,7 @@ def first_rounds(block: Block, length: int) -> Block:
     return block
   left, right = block.halves
   if length > left.length:
-    rest = first_rounds(right, length - left.length)
-    return beside(left, rest, block.nodes)
+    return beside(left, first_rounds(right, length - left.length), block.nodes)
   part = first_rounds(left, length)
   return dataclasses.replace(part, nodes=part.nodes + block.nodes)
 

@@ -53,8 +53,7 @@ class Attendance(seen.Seen):
     """Returns a timer and, for one in hours, its effect in rounds."""
     if isinstance(kind, server.RoundTimer):
       return {'rounds': kind.rounds}
-    timed = self.timed(kind.seconds)
-    return {'hours': kind.hours, 'in_rounds': timed}
+    return {'hours': kind.hours, 'in_rounds': self.timed(kind.seconds)}
 
   def timed(self, seconds: float) -> json_files.Object | None:
     """Returns the fewest, usual and most rounds that a timer lasts; None if it outlasts the run."""

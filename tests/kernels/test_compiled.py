@@ -30,15 +30,12 @@ print(seen.insert(np.array([5, 3, 5], np.uint64), keys, numbers, 0)[0].tolist())
 """
 
 
-@pytest.mark.parametrize(
-  'family, digest',
-  [
-    ('identity', '923f873a8fda4330'),
-    ('tree_online', 'db9666bb6651e4e1'),
-    ('blt', 'e866aff72e25f8c5'),
-    ('lambda_cgd', 'd6890cbba62578d7'),
-  ],
-)
+@pytest.mark.parametrize('family, digest', [
+  ('identity', '923f873a8fda4330'),
+  ('tree_online', 'db9666bb6651e4e1'),
+  ('blt', 'e866aff72e25f8c5'),
+  ('lambda_cgd', 'd6890cbba62578d7'),
+])  # fmt: skip
 def test_rows_have_these_bits(family, digest):
   """Whatever the processor, the release of LLVM or that of Numba."""
   size = normals.CHUNK + 1001

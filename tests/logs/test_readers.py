@@ -264,13 +264,8 @@ def test_logs_and_counts_are_read_where_there_is_no_proc(tmp_path, monkeypatch, 
     'jsonl': ''.join(f'{json.dumps(row)}\n' for row in rows.to_pylist()),
   }
   path = files.written(tmp_path / f'log.{suffix}', contents[suffix.removesuffix('.gz')])
-  asked = [
-    'replay',
-    '--strategy=identity',
-    '--noise_multiplier=3',
-    '--delta=1e-6',
-    '--num_rounds=5',
-  ]
+  asked = ['replay', '--strategy=identity', '--noise_multiplier=3', '--delta=1e-6']
+  asked += ['--num_rounds=5']
   first = programs.run([*asked, f'--log={path}', f'--counts={tmp_path}/c.csv', '--json'])
   again = programs.run([*asked, f'--counted={tmp_path}/c.csv', '--json'])
   assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
