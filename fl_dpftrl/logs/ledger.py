@@ -21,7 +21,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fl_dpftrl.files import durable, mark
 from fl_dpftrl.logs import claim as claim_lib
@@ -109,7 +108,6 @@ class LogWriter:
     """
     self.reserve(round_index, [device_ids], timestamp)
 
-  @durable.one_at_a_time
   def reserve(self, first: int, cohorts: Sequence[ids_lib.Ids], timestamp: int) -> None:
     """Begins rounds whose cohorts are known before, at the cost of one: all are used up.
 
@@ -118,16 +116,21 @@ class LogWriter:
       cohorts: device ids of each round.
       timestamp: UTC second of the rounds.
     """
+    self.begin(first, [ids_lib.column(device_ids) for device_ids in cohorts], timestamp)
+
+  @durable.one_at_a_time
+  def begin(self, first: int, columns: Sequence[pa.Array], timestamp: int) -> None:
+    """Does what `reserve` does for columns of `ids.column`, which are not checked again."""
     if operator.index(first) != self.num_rounds:
       raise ValueError(f'the next round of the log is {self.num_rounds}, got {first}')
     self._opened()
-    schema.file_metadata(first + len(cohorts), None)  # Refuses a round too many.
-    schema.utc_seconds('timestamp', [timestamp])
+    schema.file_metadata(first + len(columns), None)  # Refuses a round too many.
+    if type(timestamp) is not int or abs(timestamp) > schema.MOST_SECONDS:
+      schema.utc_seconds('timestamp', [timestamp])
     rows, chain, kinds = [], self._chain, set(self._kinds)
-    for t, device_ids in enumerate(cohorts, first):
-      column = ids_lib.column(device_ids)
-      ordered = column.take(pc.sort_indices(column))
-      if pc.any(pc.equal(ordered[1:], ordered[:-1])).as_py():
+    for t, column in enumerate(columns, first):
+      ordered = sorted(column.to_pylist())  # Text by its code points, as its bytes in UTF-8.
+      if len(set(ordered)) < len(ordered):
         raise ValueError(f'device_ids holds a device twice in round {t}')
       kind, text = ledger_format.stored(ordered)
       kinds |= {kind} if len(ordered) else set()

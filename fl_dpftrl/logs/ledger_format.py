@@ -17,11 +17,10 @@ import json
 import os
 import pathlib
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fl_dpftrl.files import mark
 from fl_dpftrl.logs import keys, refusals
@@ -70,11 +69,10 @@ def head_after(before: bytes, t: int, kind: str, text: str) -> bytes:
   return hashlib.sha256(before + t.to_bytes(8, 'little') + (kind + text).encode()).digest()
 
 
-def stored(ordered: pa.Array) -> tuple[str, str]:
+def stored(ordered: Sequence[str] | Sequence[int]) -> tuple[str, str]:
   """Returns the kind of ids and their text; no id holds the end of a line."""
-  numbers = pa.types.is_integer(ordered.type) and len(ordered)
-  whole = pa.ListArray.from_arrays([0, len(ordered)], ordered.cast(pa.string()))
-  return (NUMBERS if numbers else TEXT), pc.binary_join(whole, '\n')[0].as_py()
+  is_number = bool(ordered) and isinstance(ordered[0], int)
+  return (NUMBERS if is_number else TEXT), '\n'.join(map(str, ordered))
 
 
 def ids_of(kind: str, text: str) -> pa.Array:

@@ -27,7 +27,7 @@ ROW_GROUP = 1 << 20
 """Rows of a row group of a file."""
 
 _FORMAT = {'compression': 'zstd', 'write_page_checksum': True}
-_MOST_SECONDS = 253_402_300_799  # end of the year 9999
+MOST_SECONDS = 253_402_300_799  # end of the year 9999
 TIMESTAMP = pa.timestamp('us', tz='UTC')
 """Type of the timestamps of a log."""
 
@@ -204,7 +204,7 @@ def utc_seconds(name: str, values: Sequence[int] | np.ndarray) -> pa.Array:
   """Returns UTC seconds as int64; ValueError naming the argument for other numbers."""
   seconds = ids.whole_numbers(values, name)
   for value in pc.min_max(seconds).as_py().values():
-    if value is not None and abs(value) > _MOST_SECONDS:
+    if value is not None and abs(value) > MOST_SECONDS:
       raise ValueError(
         f'{name} must be UTC seconds, got {value}, which is beyond the year 9999; divide'
         ' milliseconds by 1000'

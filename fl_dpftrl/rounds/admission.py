@@ -112,8 +112,10 @@ class Gate:
     if not ids.size:
       return Admission(t, column)
     last, times = self.seen.of(ids)
-    codes = column.dictionary_encode().indices.to_numpy()  # In the order of first occurrences.
-    again = np.diff(np.maximum.accumulate(codes), prepend=-1) == 0
+    again = np.zeros(ids.size, bool)
+    if len(set(ids.tolist())) < ids.size:
+      codes = column.dictionary_encode().indices.to_numpy()  # In the order of first occurrences.
+      again = np.diff(np.maximum.accumulate(codes), prepend=-1) == 0
     often = times >= self._schema.participations
     apart, min_sep = t - last, self._schema.min_sep
     is_back = apart % min_sep == 0 if self._reason == BIN else apart >= min_sep

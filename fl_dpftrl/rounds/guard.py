@@ -193,7 +193,7 @@ class Guard:
       )
     now = int(time.time()) if timestamp is None else timestamp
     try:
-      self.log.append(admitted.round_index, admitted.column, now)
+      self.log.begin(admitted.round_index, [admitted.column], now)
     except BaseException:
       if self.num_rounds > admitted.round_index:  # It was begun all the same.
         self._record_log()
@@ -221,7 +221,7 @@ class Guard:
         admitted.append(self._checked(t, device_ids, None))
         admitted[-1].check_whole(least)
       columns = [each.column for each in admitted]
-      self.log.reserve(first, columns, int(time.time()))
+      self.log.begin(first, columns, int(time.time()))
     except BaseException:
       if len(admitted) > 1 or self.num_rounds > first:  # Begun all the same.
         self._record_log()
