@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from fl_dpftrl.noise import units
-from fl_dpftrl.rounds import sums
+from fl_dpftrl.rounds import structures, sums
 
 CLIP_NORM = 0.7
 
@@ -128,3 +128,23 @@ def test_what_is_not_finite_is_rejected_in_any_chunk(value):
   values[-1] = value
   outcomes, total = total_of([values], unit=units.Unit.of(1.0))
   assert outcomes == ['rejected'] and not total.any()
+
+
+@pytest.mark.parametrize('library', ['numpy', 'jax.numpy', 'torch'])
+@pytest.mark.parametrize('least', [3000, pytest.param(85_000, marks=pytest.mark.thorough)])
+def test_no_clipped_update_of_any_library_is_above_the_bound(library, least):
+  """Its square of the norm is compared in whole numbers."""
+  array = pytest.importorskip(library).asarray
+  rng, clipped = np.random.default_rng(0), 0
+  while clipped < least:
+    size, clip_norm = int(rng.choice([1, 2, 7, 64, 65, 130])), float(np.exp(rng.uniform(-60, 60)))
+    unit = units.Unit.of(float(np.exp(rng.uniform(-18, 22))))
+    values = rng.choice([rng.normal(size=(500, size)), rng.integers(-1, 2, (500, size))])
+    values = np.clip(values * clip_norm * np.exp(rng.uniform(0, 40)), -3.3e38, 3.3e38)
+    template = structures.Template.of([np.zeros(size, np.float32)])
+    (updates,) = template.flat_batch([array(values.astype(np.float32))])
+    total = sums.Sum(size, unit=unit, clip_norm=clip_norm)
+    for update in updates:
+      total.clear()
+      clipped += total.add([update]) == sums.CLIPPED
+      assert int((total.total().astype(object) ** 2).sum()) <= unit.most_square
