@@ -137,7 +137,7 @@ test-core:
 # TensorFlow. This environment takes minutes to set up, mostly for PyTorch and Ray.
 test-adapters: .venv-adapters/installed
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 .venv-adapters/bin/python -m pytest \
-	  --ignore=tests/rounds/test_equal_to_tff.py tests/adapters tests/rounds
+	  --ignore=tests/rounds/test_equal_to_tff.py tests/adapters tests/rounds tests/finetune
 
 # `.venv/bin/python -m benchmarks --help` lists the names for BENCH.
 bench: env

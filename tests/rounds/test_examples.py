@@ -70,6 +70,7 @@ PROGRAMS = {
   'any_loop': (None, 'update_of', 244, 'model ', lambda first, last: last < 0.7 * first),
   'pytorch_loop': ('torch', 'update_of', 164, 'accuracy ', lambda first, last: last > 55.0),
   'jax_optax': ('optax', 'update_of', 264, 'distance ', lambda first, last: last < 0.7 * first),
+  'peft_adapters': ('peft', 'update_of', 264, 'loss ', lambda first, last: last < first - 0.2),
   'pfl_mechanism': ('pfl', 'dataset_of', 264, 'distance ', lambda first, last: last < 1.0),
 }
 

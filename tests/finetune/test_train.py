@@ -9,7 +9,7 @@ from pyarrow import parquet
 
 from experiments.finetune import train
 from fl_dpftrl.logs import ledger_format
-from tests.experiments.finetune import small
+from tests.finetune import small
 
 
 def _run(task, folder, epsilon=math.inf, rate=3.0, on_round=lambda num_rounds: None):

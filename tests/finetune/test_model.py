@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.finetune import model
-from tests.experiments.finetune import small
+from tests.finetune import small
 
 TOKENS = np.random.default_rng(1).integers(0, small.NUM_TOKENS, (3, 9))
 B = np.random.default_rng(2).normal(size=(2, 3, small.CONFIG.values))

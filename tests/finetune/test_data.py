@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.finetune import data
-from tests.experiments.finetune import small
+from tests.finetune import small
 
 _CHANGELOG = """\
 tool (1.2-1) unstable; urgency=low

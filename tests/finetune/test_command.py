@@ -7,7 +7,7 @@ import pytest
 
 from experiments.finetune import __main__ as command
 from experiments.finetune import model
-from tests.experiments.finetune import small
+from tests.finetune import small
 
 gguf = pytest.importorskip('gguf')
 tokenizers = pytest.importorskip('tokenizers')
