@@ -54,7 +54,7 @@ def main(folder: pathlib.Path) -> None:
   workload = dpftrl.Workload(momentum=MOMENTUM)
   with dpftrl.PrivateAggregator(
     dpftrl.optimize('blt', SCHEMA, workload=workload), template=learning, clip_norm=0.3,
-    report_goal=COHORT, folder=folder, schema=SCHEMA, max_epsilon=8.0, delta=1e-6,
+    report_goal=COHORT, folder=folder, participation=SCHEMA, max_epsilon=8.0, delta=1e-6,
   ) as aggregator:  # fmt: skip
     if not stored.exists():
       aggregator.require_new()  # A run that has rounds has lost its model.
