@@ -51,7 +51,7 @@ def test_a_program_trains_and_keeps_its_budget(program, names):
 @pytest.mark.parametrize('page, wanted', [
   ('engineer.md', {'process', 'state'}), ('algorithms.md', {'checked'}), ('audit.md', {'found'}),
   ('aggregator.md', {'aggregator'}), ('run-folder.md', {'aggregator'}),
-  ('own-model.md', {'trained'}), ('production.md', {'trained', 'schema'}),
+  ('production.md', {'trained', 'schema'}),
   ('where-rounds-run.md', {'form', 'initialize'}),
 ])  # fmt: skip
 def test_the_short_programs_of_a_page_run(page, wanted, names):
