@@ -1,7 +1,7 @@
 """Counting a log in a warehouse.
 
 47,500,000 rows of 10,000,000 devices, counted by the statement of `fl-dpftrl sql` in DuckDB. The
-figures of `replay --counted` were those of `replay` to the last digit.
+figures of `replay --from_counts` were those of `replay` to the last digit.
 """
 
 import json
@@ -33,7 +33,7 @@ def measure() -> list[dict[str, Any]]:
     'sql': ([runner.PROGRAM, 'sql', *sql], gram),
     'the statement in DuckDB': (counting, counts),
     'replay of its result': (
-      [runner.PROGRAM, 'replay', f'--counted={counts}', *claim, *replay.FLAGS],
+      [runner.PROGRAM, 'replay', f'--from_counts={counts}', *claim, *replay.FLAGS],
       counts,
     ),
   }

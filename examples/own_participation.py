@@ -71,7 +71,7 @@ def main() -> None:
   with dpftrl.Guard(claim, 1e-6, log=log) as guard:
     cohorts = [guard.admit(['a', 'b'][: 1 + t % 2]).device_ids.tolist() for t in range(12)]
   print(*cohorts)
-  print(dpftrl.replay(dpftrl.open_run(log, strategy), deltas=1e-6))
+  print(dpftrl.replay(dpftrl.open_run(log, strategy), delta=1e-6))
 
 
 if __name__ == '__main__':

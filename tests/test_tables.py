@@ -24,7 +24,7 @@ def results(tmp_path_factory):
     'StrategyFile': dpftrl.describe(dpftrl.TreeFull(), SCHEMA),
     'Plan': dpftrl.plan(PHONES, num_rounds=20, strategies=names, **given),
     'Audit': dpftrl.audit(dpftrl.Identity(), dpftrl.MinSep(4), **audited),
-    'Statement': dpftrl.replay(run, deltas=1e-6),
+    'Statement': dpftrl.replay(run, delta=1e-6),
   }
 
 

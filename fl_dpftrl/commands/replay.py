@@ -40,10 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ' more shards',
   )
   add(
-    '--counted',
+    '--from_counts',
     metavar='FILE',
     help='counts in place of a log: the result of the statement that `fl-dpftrl sql` writes, or'
-    ' what --counts wrote; needs --num_rounds',
+    ' what --write_counts wrote; needs --num_rounds',
   )
   flags.add(parser, 'strategy')
   words = 'standard deviation of Z over the clip norm (default: as in the log)'
@@ -89,9 +89,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ' declared schema holds',
   )
   add(
-    '--counts',
+    '--write_counts',
     metavar='FILE',
-    help='.parquet or .csv file to write with the counts of a run, which --counted takes; as'
+    help='.parquet or .csv file to write with the counts of a run, which --from_counts takes; as'
     ' confidential as the log',
   )
   add(
@@ -106,7 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 _DECLARED = ('declared_num_rounds', 'declared_min_sep', 'declared_max_participations')
 _SAID = ('noise_multiplier', 'num_rounds', *_DECLARED)
 _OF_ONE_RUN = (
-  *('log', 'counted', 'strategy', 'noise_multiplier', 'num_rounds', 'columns', 'first_round'),
+  *('log', 'from_counts', 'strategy', 'noise_multiplier', 'num_rounds', 'columns', 'first_round'),
   *('missing', *_DECLARED, *flags.SAMPLING),
 )
 
@@ -132,11 +132,11 @@ def run(args: argparse.Namespace) -> Replayed:
   if args.evidence:
     evidence.check_folder(pathlib.Path(args.evidence))
     output.check_writable('evidence', args.evidence)
-  output.check_file('counts', args.counts)
+  output.check_file('write_counts', args.write_counts)
   opened = _runs(args)
   for one in opened if args.public_report else ():
     drawn.check_public(one.claim.sampling)
-  if args.counts:
+  if args.write_counts:
     opened = _counted(args, opened)
   for one in opened if args.evidence else ():
     evidence.check_run(one)
@@ -146,10 +146,10 @@ def run(args: argparse.Namespace) -> Replayed:
 
 
 def _counted(args: argparse.Namespace, opened: list[runs.Run]) -> list[runs.Run]:
-  """Returns a run with the tally that --counts writes."""
-  if len(opened) != 1 or args.counted:
-    raise ValueError(f'--counts={args.counts} is for the log of one run')
-  counted.check(args.counts, opened[0])
+  """Returns a run with the tally that --write_counts writes."""
+  if len(opened) != 1 or args.from_counts:
+    raise ValueError(f'--write_counts={args.write_counts} is for the log of one run')
+  counted.check(args.write_counts, opened[0])
   say = output.Progress('replay').say
   tally = count.count(opened, num_exposed=args.group_size, progress=say)
   return [dataclasses.replace(opened[0], tally=tally)]
@@ -158,7 +158,7 @@ def _counted(args: argparse.Namespace, opened: list[runs.Run]) -> list[runs.Run]
 def _options(args: argparse.Namespace) -> dict[str, Any]:
   """Returns the options of a replay, which evidence repeats."""
   return {
-    'deltas': args.delta,
+    'delta': args.delta,
     'adjacency': args.adjacency,
     'group_size': args.group_size,
     'progress': output.Progress('replay').say,
@@ -168,8 +168,8 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 def finish(args: argparse.Namespace, result: Replayed) -> None:
   """Writes the evidence and the reports."""
   statement, opened = result
-  if args.counts:
-    counted.write(args.counts, opened[0])
+  if args.write_counts:
+    counted.write(args.write_counts, opened[0])
   for path, published in ((args.report, False), (args.public_report, True)):
     if path:
       # This import is slow, and other commands do not need it.
@@ -218,7 +218,7 @@ def _runs(args: argparse.Namespace) -> list[runs.Run]:
         raise ValueError(f'--{name} goes with one folder, got {len(args.runs)}')
     said = {'num_rounds': args.num_rounds, **where}
     return [runs.open_folder(folder, **said) for folder in args.runs]
-  if args.counted:
+  if args.from_counts:
     return [_from_counts(args, given)]
   for name in ('log', 'strategy'):
     if name not in given:
@@ -233,14 +233,14 @@ def _runs(args: argparse.Namespace) -> list[runs.Run]:
 
 
 def _from_counts(args: argparse.Namespace, given: list[str]) -> runs.Run:
-  """Returns the run of --counted."""
+  """Returns the run of --from_counts."""
   for name in ('log', 'columns', 'first_round', *flags.SAMPLING):
     if name in given:
-      raise ValueError(f'--{name} does not go with --counted, which holds no rows')
+      raise ValueError(f'--{name} does not go with --from_counts, which holds no rows')
   for name in ('strategy', 'noise_multiplier', 'num_rounds'):
     if name not in given:
-      raise ValueError(f'--{name} is needed with --counted')
-  return counted.open_counted(args.counted, args.strategy, missing=args.missing, **_said(args))
+      raise ValueError(f'--{name} is needed with --from_counts')
+  return counted.open_counted(args.from_counts, args.strategy, missing=args.missing, **_said(args))
 
 
 def _said(args: argparse.Namespace) -> dict[str, Any]:
@@ -255,7 +255,7 @@ def _setting(args: argparse.Namespace) -> 'setting_lib.Setting':
     values = getattr(args, name)
     for value in values if isinstance(values, list) else [values]:
       given.append((name, value))
-  names = args.log or args.runs or [args.counted]
+  names = args.log or args.runs or [args.from_counts]
   return setting_lib.Setting(
     run=', '.join(os.path.basename(os.path.normpath(p)) for p in names),
     command=flags.command_line('replay', given, args.runs),

@@ -9,7 +9,7 @@ from fl_dpftrl.replaying import counted
 from fl_dpftrl.replaying import sql as sql_lib
 from fl_dpftrl.strategies import files
 
-HELP = 'writes the SQL by which a warehouse counts participation, for replay --counted'
+HELP = 'writes the SQL by which a warehouse counts participation, for replay --from_counts'
 
 EXAMPLE = (
   'fl-dpftrl sql --strategy=blt-b400 --num_rounds=2052 --dialect=bigquery --output=replay.sql'
@@ -52,6 +52,6 @@ def show(result: json_files.Object) -> str:
   """Names the files, and what to do with them."""
   return (
     f'{tables.table(result)}\n\nRun {result["output"]} where participation and gram are, and then'
-    f' fl-dpftrl replay --counted=RESULT --strategy={result["strategy"]}'
+    f' fl-dpftrl replay --from_counts=RESULT --strategy={result["strategy"]}'
     f' --num_rounds={result["num_rounds"]}'
   )

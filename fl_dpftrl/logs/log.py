@@ -5,7 +5,6 @@ Messages number rows from 1, not counting the header of a CSV file.
 
 import dataclasses
 import glob
-import itertools
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -111,7 +110,8 @@ class Log:
       )
 
   def _tables(self) -> Iterator[pa.Table]:
-    return itertools.chain.from_iterable(shard.tables(self.num_rounds) for shard in self.shards)
+    tables = (table for shard in self.shards for table in shard.tables(self.num_rounds))
+    return (table for table in tables if table.num_rows)
 
   def files(self) -> tuple[dict[str, str], ...]:
     """Returns the name without folders and the SHA-256 of each file."""

@@ -169,7 +169,7 @@ def _of_run(run: facts_lib.RunFacts, of_run: str) -> list[str]:
   result = []
   if run.from_counts:
     result += [
-      f'counts were given in place of the rows{of_run}: they are those of `replay --counts`, or of'
+      f'counts were given in place of the rows{of_run}: they are those of `--write_counts`, or of'
       ' the text of `fl-dpftrl sql` as it was written, run on all rows of a table that did not'
       ' change meanwhile',
       f'whoever counted{of_run} compared device ids byte by byte, and none was spelled in two ways'

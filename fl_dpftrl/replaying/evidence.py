@@ -86,7 +86,7 @@ def write_evidence(
   folder: str | os.PathLike[str],
   runs: runs_lib.Run | Sequence[runs_lib.Run],
   *,
-  deltas: float | Sequence[float],
+  delta: float | Sequence[float],
   adjacency: str = 'zero_out',
   group_size: int = 1,
   model: str | os.PathLike[str] | None = None,
@@ -96,7 +96,7 @@ def write_evidence(
 
   Args:
     folder: the folder, which must not exist yet; its parent must.
-    runs, deltas, adjacency, group_size, progress: see `replay`.
+    runs, delta, adjacency, group_size, progress: see `replay`.
     model: file of the model that the last run released, whose digest is to be in the evidence.
 
   Returns:
@@ -112,7 +112,7 @@ def write_evidence(
   for run in runs:
     check_run(run)
   asked = {
-    'deltas': [deltas] if isinstance(deltas, (int, float)) else list(deltas),
+    'deltas': [delta] if isinstance(delta, (int, float)) else list(delta),
     'adjacency': adjacency,
     'group_size': group_size,
     'model_sha256': None if model is None else _digest(paths.local(model)),
@@ -303,7 +303,7 @@ def _run(folder: pathlib.Path, prefix: str, entry: json_files.Object) -> runs_li
 def _replayed(
   runs: Sequence[runs_lib.Run], asked: json_files.Object, progress: Progress
 ) -> statement_lib.Statement:
-  options = {name: asked[name] for name in ('deltas', 'adjacency', 'group_size')}
+  options = {name: asked[name] for name in ('adjacency', 'group_size')} | {'delta': asked['deltas']}
   return replay_lib.replay(runs, **options, progress=progress)
 
 

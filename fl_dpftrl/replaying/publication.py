@@ -26,7 +26,7 @@ def command(statement: statement_lib.Statement) -> str:
     words += [f'RUN{i}' for i in range(1, len(statement.runs) + 1)]
   else:
     words += [
-      '--counted=COUNTS' if first.from_counts else '--log=LOG',
+      '--from_counts=COUNTS' if first.from_counts else '--log=LOG',
       '--strategy=STRATEGY',
       f'--noise_multiplier={first.claim.noise_multiplier}',
     ]

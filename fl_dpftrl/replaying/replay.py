@@ -8,6 +8,7 @@ import bisect
 import dataclasses
 import itertools
 import math
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,13 +27,15 @@ from fl_dpftrl.replaying import statement as statement_lib
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
 _BARS = 32
+_Run = runs_lib.Run | str | os.PathLike[str]
+Runs = _Run | Sequence[_Run]
 _LISTED = 10
 
 
 def replay(
-  runs: runs_lib.Run | Sequence[runs_lib.Run],
+  runs: Runs,
   *,
-  deltas: float | Sequence[float],
+  delta: float | Sequence[float],
   adjacency: str = 'zero_out',
   group_size: int = 1,
   progress: Callable[[str], None] = lambda text: None,
@@ -40,16 +43,17 @@ def replay(
   """Computes the guarantees of runs from their logs.
 
   Args:
-    runs: one run, or several of one population, whose guarantees are composed.
-    deltas: δ, one or several.
+    runs: one run, or several of one population, whose guarantees are composed; each as `open_run`
+      returns it, or the path of a run's folder.
+    delta: δ, one or several.
     adjacency: 'zero_out' or 'replace_one'.
     group_size: devices that are protected together.
     progress: called often with a line about the progress.
   """
-  runs = runs_lib.together(runs)
+  runs = runs_lib.together(_opened(runs))
   claims = [run.claim for run in runs]
   asked: dict[str, Any] = dict(
-    deltas=guarantee_lib.deltas(deltas), adjacency=adjacency, group_size=group_size
+    deltas=guarantee_lib.deltas(delta), adjacency=adjacency, group_size=group_size
   )
   spend = claim_lib.spending(claims, [run.log.num_rounds for run in runs], **asked)
   _check(runs, adjacency, group_size)
@@ -103,6 +107,11 @@ def replay(
     )
     + spellings.warnings(tally.mergeable, tally.num_devices),
   )
+
+
+def _opened(runs: Runs) -> list[runs_lib.Run]:
+  alone = [runs] if isinstance(runs, (runs_lib.Run, str, os.PathLike)) else runs
+  return [run if isinstance(run, runs_lib.Run) else runs_lib.open_folder(run) for run in alone]
 
 
 def _check(runs: Sequence[runs_lib.Run], adjacency: str, group_size: int) -> None:

@@ -280,7 +280,7 @@ class PrivateAggregator:
   def statement(self, delta: float | None = None) -> statement.Statement:
     """Returns what the log proves of the rounds so far."""
     log = log_lib.read_log(self._begun().log.path)
-    return replay.replay(runs.Run.of(log, self.strategy), deltas=self._delta(delta))
+    return replay.replay(runs.Run.of(log, self.strategy), delta=self._delta(delta))
 
   def report(self, path: str | os.PathLike[str], delta: float | None = None) -> None:
     """Writes the statement as a page, HTML, for the run's owner."""

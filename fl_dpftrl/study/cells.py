@@ -194,7 +194,7 @@ class Cell:
       scheme = self.participation.within(opened.log.num_rounds)
       claim = dataclasses.replace(opened.claim, participation=scheme)
       opened = dataclasses.replace(opened, claim=claim)
-    stated = replay.replay(opened, deltas=self.design.delta)
+    stated = replay.replay(opened, delta=self.design.delta)
     epsilon = stated.parts[-1 if self.design.is_drawn else 0].guarantee.to_json()['epsilon']
     return {'epsilon': epsilon, 'delta': self.design.delta, 'void_reason': stated.void_reason}
 

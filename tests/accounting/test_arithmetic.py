@@ -129,12 +129,12 @@ def _log(path, found=None):
 
 
 def test_a_log_states_it_and_a_statement_has_its_figures(path):
-  plain = replay.replay(_log(path), deltas=1e-8).to_json()
+  plain = replay.replay(_log(path), delta=1e-8).to_json()
   assert not {'arithmetic', 'num_coordinates', 'rounding'} & plain.keys()
-  on_lattice = replay.replay(_log(path, arithmetic.Arithmetic(kind='lattice')), deltas=1e-8)
+  on_lattice = replay.replay(_log(path, arithmetic.Arithmetic(kind='lattice')), delta=1e-8)
   assert on_lattice.to_json()['arithmetic'] == 'lattice' and on_lattice.rounding is None
   assert on_lattice.worst_case.epsilon() == plain['worst_case']['epsilon']
-  covered = replay.replay(_log(path, COVERED(10**15)), deltas=1e-8).to_json()
+  covered = replay.replay(_log(path, COVERED(10**15)), delta=1e-8).to_json()
   assert (covered['arithmetic'], covered['num_coordinates']) == ('covered', 10**15)
   assert covered['rounding']['mu'] > 0.0 and 0.0 < covered['rounding']['delta'] < 1e-200
   for name in ('worst_case', 'observed'):
@@ -166,10 +166,10 @@ def test_runs_of_several_kinds_are_as_the_weakest(tmp_path):
   one, other = (
     _log(tmp_path / f'{i}.parquet', found) for i, found in enumerate((COVERED(9), None))
   )
-  together = replay.replay([one, other], deltas=1e-8)
+  together = replay.replay([one, other], delta=1e-8)
   assert together.rounding is None and together.arithmetic.kind == 'not covered'
-  both = replay.replay([one, _log(tmp_path / '2.parquet', COVERED(9))], deltas=1e-8)
-  single = replay.replay(one, deltas=1e-8)
+  both = replay.replay([one, _log(tmp_path / '2.parquet', COVERED(9))], delta=1e-8)
+  single = replay.replay(one, delta=1e-8)
   assert both.rounding.mu == pytest.approx(math.sqrt(2.0) * single.rounding.mu)
   few, many = arithmetic.Arithmetic.covered(3), arithmetic.Arithmetic.covered(9)
   assert few.and_then(many) == many.and_then(few) == many

@@ -163,4 +163,4 @@ def test_the_strategy_gets_one_reply_of_the_private_mean(flower, tmp_path, caplo
   assert words in caplog.text
   assert caplog.text.count('a reply is left out') == 2
   run = dpftrl.open_run(tmp_path / 'run/participation.parquet', tmp_path / 'run/strategy.json')
-  assert dpftrl.replay(run, deltas=1e-6).min_sep >= 2
+  assert dpftrl.replay(run, delta=1e-6).min_sep >= 2

@@ -190,7 +190,7 @@ def test_make_private_goes_on_with_the_next_batch_and_keeps_epsilon(tmp_path):
   assert passes == [1, 4, 0]
   optimizer.aggregator.close()
   run = dpftrl.open_run(tmp_path / 'participation.parquet', tmp_path / 'strategy.json')
-  statement = dpftrl.replay(run, deltas=1e-5)
+  statement = dpftrl.replay(run, delta=1e-5)
   assert statement.min_sep == 4 and statement.num_rounds == 8 and statement.declared.holds
   assert 7.9 < statement.worst_case.epsilon() <= 8.0
 

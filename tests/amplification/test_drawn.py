@@ -33,7 +33,7 @@ def run_of(log, strategy=STRATEGY, scheme=SCHEMES['poisson'], noise_multiplier=3
 def statement(true, said=None, *, noise_multiplier=3.0, deltas=1e-6, **kwargs):
   log, scheme = drawn.log_of(drawn.batches(SCHEMES[true])), SCHEMES[said or true]
   run = run_of(log, scheme=scheme, noise_multiplier=noise_multiplier)
-  return replay.replay(run, deltas=deltas, **kwargs)
+  return replay.replay(run, delta=deltas, **kwargs)
 
 
 @pytest.mark.slow
@@ -116,7 +116,7 @@ def test_the_file_itself_may_say_otherwise(tmp_path, said):
   ).to_metadata()
   schema.write_log(path, **drawn.columns(drawn.batches(scheme)), num_rounds=3, metadata=metadata)
   run = run_of(log_lib.read_log(path), scheme=sampling.BATCHES[said](**short))
-  stated = replay.replay(run, deltas=1e-6).drawn
+  stated = replay.replay(run, delta=1e-6).drawn
   assert stated.holds is (said == 'shuffled')
   if said == 'fixed_size':
     assert '"kind": "shuffled"' in stated.reason
@@ -133,12 +133,12 @@ def test_without_noise_there_is_no_epsilon(name):
 def test_refuses_what_no_guarantee_is_known_of():
   log = drawn.log_of([[1], *[[]] * 118, [1]])
   with pytest.raises(ValueError, match='sampling is for one run'):
-    replay.replay([run_of(log)] * 2, deltas=1e-6)
+    replay.replay([run_of(log)] * 2, delta=1e-6)
   with pytest.raises(ValueError, match='sampling is of 100 rounds, but the log has 120'):
     run_of(log, scheme=sampling.CyclicPoisson(**{**SIZES, 'num_rounds': 100}))
   more_bands = toeplitz.BandedToeplitz([1.0, 0.5, 0.25, 0.1], 120)
   with pytest.raises(ValueError, match='num_parts=3 is fewer than the 4 bands'):
-    replay.replay(run_of(log, more_bands), deltas=1e-6)
+    replay.replay(run_of(log, more_bands), delta=1e-6)
 
 
 def page_of(stated):

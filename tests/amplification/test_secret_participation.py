@@ -135,7 +135,7 @@ def test_any_loop_runs_with_bins(tmp_path):
     with pytest.raises(dpftrl.BudgetSpentError):
       with aggregator.round([1]):
         pass
-  stated_there = replay.replay(runs.open_folder(tmp_path), deltas=1e-6)
+  stated_there = replay.replay(runs.open_folder(tmp_path), delta=1e-6)
   assert stated_there.drawn.participation == scheme and stated_there.drawn.holds
 
 
@@ -157,4 +157,4 @@ def test_what_is_not_bounded_is_refused(options, words):
 def test_runs_that_share_bins_do_not_compose():
   run = runs.Run.of(drawn.log_of(cohorts()), BLT, noise_multiplier=4.0, participation=SCHEME)
   with pytest.raises(ValueError, match='sampling is for one run'):
-    replay.replay([run, run], deltas=1e-6)
+    replay.replay([run, run], delta=1e-6)

@@ -97,7 +97,7 @@ ERRORS = [
   ('sql', '--gram=g.txt', 'g.txt.*must end in .parquet or .csv'),
   ('sql', '--output=replay.txt', '--output=replay.txt must end in .sql'),
   ('sql', '--num_rounds=20000', 'num_rounds=20000 must be at most 10000'),
-  ('replay', '--counts=c.txt', 'c.txt.*must end in .parquet or .csv'),
+  ('replay', '--write_counts=c.txt', 'c.txt.*must end in .parquet or .csv'),
   ('replay', '--num_rounds=7', 'its num_rounds is 12, not 7'),
   ('replay', '--adjacency=add_or_remove', 'add_or_remove is refused'),
   ('replay', '--declared_min_sep=3', 'declared_min_sep=3 needs declared_num_rounds'),

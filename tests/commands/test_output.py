@@ -149,7 +149,7 @@ def test_a_refused_log_is_named_by_its_own_path_and_not_by_its_copy(tmp_path):
   log.write_text('round,device_id\n0,a\n0,a\n')
   run = fl_dpftrl.open_run(log, 'identity', noise_multiplier=2.0)
   with pytest.raises(ValueError) as error:
-    fl_dpftrl.write_evidence(tmp_path / 'evidence', run, deltas=1e-6)
+    fl_dpftrl.write_evidence(tmp_path / 'evidence', run, delta=1e-6)
   assert str(error.value) == f"{log}, row 2: device 'a' is twice in round 0"
   assert os.listdir(tmp_path) == ['log.csv']
 

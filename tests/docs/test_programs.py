@@ -86,7 +86,7 @@ def test_a_killed_loop_resumes_and_burns_the_row_of_the_lost_round(names):
   seen = types.SimpleNamespace(**{**vars(tff), 'program': program})
   run(RESUMES, names, tff=seen)
   assert rows == [4, 5, 6]  # Row 2 entered no other sum.
-  statement = dpftrl.replay(dpftrl.open_run('resumed/log.parquet', names['strategy']), deltas=1e-6)
+  statement = dpftrl.replay(dpftrl.open_run('resumed/log.parquet', names['strategy']), delta=1e-6)
   assert statement.num_rounds == 6 and statement.declared.holds
   shutil.rmtree('resumed/states')  # Without them, the run would begin anew at the same ε.
   with pytest.raises(mark.LostStateError, match='no state of them is there'):

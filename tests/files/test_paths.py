@@ -30,7 +30,7 @@ WRITERS = {
   'log': lambda p: dpftrl.write_log(f'{p}/a.parquet', rounds=[0], device_ids=['a'], num_rounds=1),
   'strategy': lambda p: dpftrl.save_strategy(f'{p}/a.json', dpftrl.Identity(), schema=SCHEMA),
   'file': lambda p: durable.write_durably(f'{p}/a', b''),
-  'evidence': lambda p: dpftrl.write_evidence(p, [], deltas=1e-6),
+  'evidence': lambda p: dpftrl.write_evidence(p, [], delta=1e-6),
 }
 READERS = {
   'load': dpftrl.load_strategy,

@@ -89,7 +89,7 @@ def test_files_of_two_logs_are_no_shards_of_one(tmp_path):
 def test_evidence_with_a_log_that_lost_rows_is_not_verified(tmp_path, path):
   table = log_of(path, 'text')
   run = dpftrl.open_run(path, 'identity')
-  dpftrl.write_evidence(tmp_path / 'evidence', run, deltas=1e-6)
+  dpftrl.write_evidence(tmp_path / 'evidence', run, delta=1e-6)
   files.written(tmp_path / 'evidence' / 'log-1.parquet', table.slice(1))
   failed = {
     check.name: ' '.join(check.found) for check in dpftrl.verify(tmp_path / 'evidence').checks

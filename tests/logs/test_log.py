@@ -20,7 +20,7 @@ OWN = {'fl_dpftrl.log_version': '2', 'num_rounds': '5'}
 def refused_by_replay(paths, message):
   run = runs.Run.of(log_lib.read_log(paths), identity.Identity(), noise_multiplier=1.0)
   with pytest.raises(refusals.LogError, match=message) as raised:
-    replay.replay(run, deltas=1e-6)
+    replay.replay(run, delta=1e-6)
   return str(raised.value)
 
 

@@ -74,7 +74,7 @@ def with_id(device):
 
 def epsilon(path, missing=None):
   run = runs.open_run(path, 'tree_online', noise_multiplier=2.0, num_rounds=20, missing=missing)
-  told = replay.replay(run, deltas=1e-6)
+  told = replay.replay(run, delta=1e-6)
   return told.observed.epsilon(), told.num_devices, told
 
 
@@ -137,7 +137,7 @@ def test_evidence_and_commands_repeat_which_marks_there_were(tmp_path):
   assert lines.run(['replay', *given]).returncode == 0
   assert '--missing=' in public.read_text()
   assert lines.run(['verify', str(evidence)]).returncode == 0
-  done = lines.run(['replay', *given[:5], '--missing=', f'--counts={tmp_path / "c.csv"}'])
+  done = lines.run(['replay', *given[:5], '--missing=', f'--write_counts={tmp_path / "c.csv"}'])
   assert done.returncode == 2 and 'leave out --missing' in done.stderr
 
 
@@ -177,7 +177,7 @@ def test_notations_of_two_shards_and_two_runs_are_compared(tmp_path):
     epsilon([one, two])
   opened = [runs.open_run(p, 'tree_online', noise_multiplier=2.0, num_rounds=9) for p in (one, two)]
   with pytest.raises(refusals.LogError, match='l.tsv, row 1: device_id reads as a float'):
-    replay.replay(opened, deltas=1e-6)
+    replay.replay(opened, delta=1e-6)
 
 
 @pytest.mark.parametrize('ids', [

@@ -236,7 +236,7 @@ def test_a_log_is_replayed_while_it_is_written(tmp_path):
     for _ in range(5):
       log = log_lib.read_log(path)
       run = runs.Run.of(log, identity.Identity(), noise_multiplier=1.0)
-      statement = replay.replay(run, deltas=1e-6)
+      statement = replay.replay(run, delta=1e-6)
       assert statement.max_participations == log.num_rounds
       assert statement.num_participations == 2 * log.num_rounds - 1
       seen.append(log.num_rounds)
@@ -266,8 +266,8 @@ def test_logs_and_counts_are_read_where_there_is_no_proc(tmp_path, monkeypatch, 
   path = files.written(tmp_path / f'log.{suffix}', contents[suffix.removesuffix('.gz')])
   asked = ['replay', '--strategy=identity', '--noise_multiplier=3', '--delta=1e-6']
   asked += ['--num_rounds=5']
-  first = programs.run([*asked, f'--log={path}', f'--counts={tmp_path}/c.csv', '--json'])
-  again = programs.run([*asked, f'--counted={tmp_path}/c.csv', '--json'])
+  first = programs.run([*asked, f'--log={path}', f'--write_counts={tmp_path}/c.csv', '--json'])
+  again = programs.run([*asked, f'--from_counts={tmp_path}/c.csv', '--json'])
   assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
   assert json.loads(first.stdout)['worst_case'] == json.loads(again.stdout)['worst_case']
 

@@ -79,14 +79,14 @@ def test_a_log_holds_or_does_not(rounds, holds, tmp_path):
   claim.save(tmp_path)
   run = dpftrl.open_run(path, tmp_path / 'strategy.json')
   assert run.claim == claim and run.schema_in_log
-  statement = dpftrl.replay(run, deltas=1e-6)
+  statement = dpftrl.replay(run, delta=1e-6)
   assert statement.declared.holds == holds
   assert (statement.violations is None) == holds
   if not holds:
     assert (statement.violations.num_devices, statement.violations.num_rounds) == (1, 1)
   assert statement.declared.guarantee.sensitivity == WINDOWS.sensitivity(BLT).value
   assert WINDOWS.assumption in ' '.join(statement.assumptions)
-  evidence.write_evidence(tmp_path / 'evidence', run, deltas=1e-6)
+  evidence.write_evidence(tmp_path / 'evidence', run, delta=1e-6)
   assert evidence.verify(tmp_path / 'evidence').failed == (() if holds else ('guarantee',))
 
 

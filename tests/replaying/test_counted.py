@@ -127,7 +127,7 @@ def fixture_counted_by(request, tmp_path):
 
 
 def statement_of(run, **given):
-  said = replay.replay(run, deltas=[1e-6, 1e-9], **given).to_json()
+  said = replay.replay(run, delta=[1e-6, 1e-9], **given).to_json()
   return {name: value for name, value in said.items() if name not in OF_A_LOG}
 
 
@@ -212,8 +212,8 @@ def test_a_mark_is_refused_with_its_rows_unless_it_is_said_to_be_an_id(mark, cou
     log = tmp_path / 'l.parquet'
     dpftrl.write_log(log, rounds=rounds, device_ids=devices, num_rounds=N)
     run = counted.open_counted(path, BLT, missing='', **given)
-    plain = replay.replay(dpftrl.open_run(log, BLT, noise_multiplier=2.0), deltas=1e-6)
-    told = replay.replay(run, deltas=1e-6)
+    plain = replay.replay(dpftrl.open_run(log, BLT, noise_multiplier=2.0), delta=1e-6)
+    told = replay.replay(run, delta=1e-6)
     assert told.observed.epsilon() == plain.observed.epsilon()
     assert told.num_devices == plain.num_devices
     assert 'said which texts mean a missing' in ' '.join(told.assumptions)
@@ -284,7 +284,7 @@ def command(*words, status=0):
 
 @pytest.mark.parametrize('suffix', ['parquet', 'csv'])
 def test_commands_from_a_table_to_a_statement(tmp_path, suffix):
-  """By `sql` and a database, and by `--counts` of a log."""
+  """By `sql` and a database, and by `--write_counts` of a log."""
   rows, log = draw(2, suffix == 'csv'), tmp_path / 'log.parquet'
   dpftrl.write_log(log, rounds=rows[0], device_ids=rows[1], num_rounds=N)
   text, gram = tmp_path / 'replay.sql', tmp_path / f'gram.{suffix}'
@@ -297,11 +297,11 @@ def test_commands_from_a_table_to_a_statement(tmp_path, suffix):
     engine.execute(f"COPY ({text.read_text()}) TO '{result}'")
   about += ['--noise_multiplier=3', '--delta=1e-6', '--json']
   about += [f'--declared_num_rounds={N}', '--declared_min_sep=9']
-  given = [f'--log={log}', f'--counts={counts}']
+  given = [f'--log={log}', f'--write_counts={counts}']
   told = [json.loads(command('replay', *given, *about, status=4).stdout)]
   for path in (result, counts):
     public = tmp_path / 'public.html'
-    done = command('replay', f'--counted={path}', f'--public_report={public}', *about, status=4)
+    done = command('replay', f'--from_counts={path}', f'--public_report={public}', *about, status=4)
     told.append(json.loads(done.stdout))
     assert done.stderr.splitlines()[-1].endswith('the declared schema was not kept')
     assert told[-1]['log'][0]['name'] == path.name and told[-1]['from_counts']
@@ -310,7 +310,7 @@ def test_commands_from_a_table_to_a_statement(tmp_path, suffix):
                   'on all rows of a table that did not change', 'device ids byte by byte',
                   'spelled in two ways of Unicode or rounded to a float'):  # fmt: skip
       assert words in said
-    assert '--counted=COUNTS' in public.read_text()
+    assert '--from_counts=COUNTS' in public.read_text()
   assert told[0].pop('violations')['num_devices'] > 0
   first, *others = ({k: v for k, v in one.items() if k not in OF_A_LOG} for one in told)
   assert all(other == first for other in others)
@@ -318,13 +318,13 @@ def test_commands_from_a_table_to_a_statement(tmp_path, suffix):
 
 
 @pytest.mark.parametrize('words, message', [
-  ('--counted=r.csv --log=l.csv', '--log does not go with --counted'),
-  ('--counted=r.csv --sampling=poisson', '--sampling does not go with --counted'),
-  ('--counted=r.csv', '--num_rounds is needed with --counted'),
-  ('--counted=r.csv --counts=c.csv --num_rounds=4', 'for the log of one run'),
-  ('--counted=r.csv --num_rounds=4', 'r.csv: cannot be read'),
-  ('--counted=r.txt --num_rounds=4', 'must end in .parquet or .csv'),
-  ('--counted=r.csv --num_rounds=4 --evidence=e', 'counts were given in its place'),
+  ('--from_counts=r.csv --log=l.csv', '--log does not go with --from_counts'),
+  ('--from_counts=r.csv --sampling=poisson', '--sampling does not go with --from_counts'),
+  ('--from_counts=r.csv', '--num_rounds is needed with --from_counts'),
+  ('--from_counts=r.csv --write_counts=c.csv --num_rounds=4', 'for the log of one run'),
+  ('--from_counts=r.csv --num_rounds=4', 'r.csv: cannot be read'),
+  ('--from_counts=r.txt --num_rounds=4', 'must end in .parquet or .csv'),
+  ('--from_counts=r.csv --num_rounds=4 --evidence=e', 'counts were given in its place'),
 ])  # fmt: skip
 def test_what_does_not_go_with_counts_is_one_line(words, message, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
@@ -339,6 +339,6 @@ def test_what_does_not_go_with_counts_is_one_line(words, message, tmp_path, monk
 def test_groups_and_several_runs_need_the_log(tmp_path):
   run = opened(rows_of(), tmp_path / 'result.parquet')
   with pytest.raises(refusals.LogError, match='result.parquet: holds counts, and no rows'):
-    replay.replay([run, run], deltas=1e-6)
+    replay.replay([run, run], delta=1e-6)
   with pytest.raises(ValueError, match='group_size=2 needs the losses of as many devices'):
-    replay.replay(run, deltas=1e-6, group_size=2)
+    replay.replay(run, delta=1e-6, group_size=2)

@@ -54,13 +54,13 @@ def test_a_sampled_run_of_empty_batches_has_the_epsilon_of_its_scheme(tmp_path):
 def test_batches_of_one_size_are_never_empty(name):
   scheme = sampling.BATCHES[name](num_rounds=ROUNDS, num_examples=100, batch_size=5)
   run = runs.Run.of(log_of([], ROUNDS), STRATEGY, noise_multiplier=2.0, participation=scheme)
-  drawn = replay.replay(run, deltas=1e-6).drawn
+  drawn = replay.replay(run, delta=1e-6).drawn
   assert not drawn.holds and drawn.guarantee.void_reason
 
 
 def test_a_log_of_empty_rounds_is_replayed(tmp_path):
   run = dpftrl.open_run(written(tmp_path / 'log.parquet', [[]] * ROUNDS), STRATEGY)
-  statement = dpftrl.replay(run, deltas=1e-6)
+  statement = dpftrl.replay(run, delta=1e-6)
   assert (statement.num_rounds, statement.min_sep, statement.max_participations) == (3, 3, 1)
   # As if one took part once.
   assert statement.worst_case.epsilon() == pytest.approx(gaussian.epsilon(2.0, 1e-6))
@@ -73,7 +73,7 @@ def test_a_log_of_empty_rounds_is_replayed(tmp_path):
   setting = privacy.Setting(run='empty', command='replay')
   for shown in (statement, statement.publishable()):
     assert 'data-field="worst_case.epsilon"' in privacy.report(shown, setting)
-  dpftrl.write_evidence(tmp_path / 'evidence', run, deltas=1e-6)
+  dpftrl.write_evidence(tmp_path / 'evidence', run, delta=1e-6)
   assert dpftrl.verify(tmp_path / 'evidence').passed
 
 
@@ -82,8 +82,8 @@ def test_a_log_of_empty_rounds_is_replayed(tmp_path):
 def test_a_run_of_empty_rounds_beside_another(tmp_path, ids, empty_first):
   paths = [written(tmp_path / 'a.parquet', [[]] * ROUNDS), written(tmp_path / 'b.parquet', [ids])]
   empty, full = (dpftrl.open_run(path, STRATEGY) for path in paths)
-  both = dpftrl.replay([empty, full] if empty_first else [full, empty], deltas=1e-6)
-  alone = dpftrl.replay(full, deltas=1e-6)
+  both = dpftrl.replay([empty, full] if empty_first else [full, empty], delta=1e-6)
+  alone = dpftrl.replay(full, delta=1e-6)
   assert both.observed == alone.observed and both.num_devices == 2
   assert both.worst_case.rho == pytest.approx(2 * alone.worst_case.rho)
 
@@ -93,4 +93,4 @@ def test_no_rows_where_the_log_does_not_say_of_how_many_rounds_are_refused(tmp_p
   path.write_text('round,device_id\n')
   run = dpftrl.open_run(path, STRATEGY, noise_multiplier=2.0, num_rounds=ROUNDS)
   with pytest.raises(refusals.LogError, match='no rows, and does not say itself how many rounds'):
-    dpftrl.replay(run, deltas=1e-6)
+    dpftrl.replay(run, delta=1e-6)

@@ -47,7 +47,7 @@ def fixture_written(tmp_path_factory):
   (folder / 'model.npz').write_bytes(b'a model')
   run = dpftrl.open_run(write_log(folder / 'log.parquet'), STRATEGY)
   digest = dpftrl.write_evidence(
-    folder / 'one', run, deltas=[1e-6, 1e-9], group_size=2, model=folder / 'model.npz'
+    folder / 'one', run, delta=[1e-6, 1e-9], group_size=2, model=folder / 'model.npz'
   )
   assert digest == hashlib.sha256((folder / 'one' / 'SHA256SUMS').read_bytes()).hexdigest()
   return folder
@@ -88,7 +88,7 @@ def test_evidence_fits_and_is_private(written, folder):
   assert all(path.stat().st_mode & 0o777 == 0o600 for path in (written / 'one').iterdir())
   statement = json.loads((folder / 'statement.json').read_text())
   run = dpftrl.open_run(written / 'log.parquet', STRATEGY)
-  own = dpftrl.replay(run, deltas=[1e-6, 1e-9], group_size=2)
+  own = dpftrl.replay(run, delta=[1e-6, 1e-9], group_size=2)
   assert statement['worst_case'] == own.to_json()['worst_case']
   assert (
     evidence.claim_lib.Claim.from_json(json.loads((folder / 'claim.json').read_text()), STRATEGY)
@@ -112,7 +112,7 @@ def test_evidence_of_several_runs_and_of_logs_of_other_systems(tmp_path):
       first_round=2,
     ),
   ]
-  dpftrl.write_evidence(tmp_path / 'two', given, deltas=1e-6, adjacency='replace_one')
+  dpftrl.write_evidence(tmp_path / 'two', given, delta=1e-6, adjacency='replace_one')
   found = dpftrl.verify(tmp_path / 'two')
   assert found.passed, found.checks
   edit(tmp_path / 'two', 'run-2-claim.json', lambda c: c.update(noise_multiplier=4.0))
@@ -249,7 +249,7 @@ def leaves(document):
 def test_every_leaf_of_a_statement_that_is_changed_is_found(written, folder, monkeypatch):
   computed = evidence._replayed(
     [dpftrl.open_run(folder / 'log-1.parquet', STRATEGY)],
-    dict(deltas=[1e-6, 1e-9], adjacency='zero_out', group_size=2),
+    dict(delta=[1e-6, 1e-9], adjacency='zero_out', group_size=2),
     lambda text: None,
   )
   monkeypatch.setattr(evidence, '_replayed', lambda *given: computed)
@@ -279,7 +279,7 @@ def test_evidence_of_families_holds_what_follows(name, tmp_path):
   own = claim(strategy=strategy, participation=None)
   log = write_log(tmp_path / 'log.parquet', own=own)
   run = runs.Run.of(log_lib.read_log(log), strategy)
-  dpftrl.write_evidence(tmp_path / 'evidence', run, deltas=1e-6)
+  dpftrl.write_evidence(tmp_path / 'evidence', run, delta=1e-6)
   assert dpftrl.verify(tmp_path / 'evidence').passed
   path = tmp_path / 'evidence' / files.NAME
   path.write_text(path.read_text().replace('"format"', '"note": 1, "format"', 1))
@@ -310,11 +310,11 @@ def test_what_evidence_cannot_hold_is_refused_before_anything_is_written(tmp_pat
   log = dpftrl.LogWriter(path, claim())
   log.append(0, ['a'], 86400)
   with pytest.raises(ValueError, match='close the log first'):
-    dpftrl.write_evidence(tmp_path / 'e', dpftrl.open_run(path, STRATEGY), deltas=1e-6)
+    dpftrl.write_evidence(tmp_path / 'e', dpftrl.open_run(path, STRATEGY), delta=1e-6)
   log.close()
   run = dpftrl.open_run(path, STRATEGY)
   (tmp_path / 'there').mkdir()
   for name, told in (('there', 'exists already'), ('no/evidence', 'does not exist')):
     with pytest.raises(ValueError, match=told):
-      dpftrl.write_evidence(tmp_path / name, run, deltas=1e-6)
+      dpftrl.write_evidence(tmp_path / name, run, delta=1e-6)
   assert {p.name for p in tmp_path.iterdir()} == {'log.ledger', 'log.mark', 'log.parquet', 'there'}

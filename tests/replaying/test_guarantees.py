@@ -61,7 +61,7 @@ def worst_square(entries):
 @hypothesis.given(st.lists(drawn_runs(), min_size=1, max_size=3), st.integers(1, 3))
 def test_what_occurred_equals_brute_force(drawn, group_size):
   given = [run for run, _ in drawn]
-  statement = replay.replay(given, deltas=1e-6, group_size=group_size)
+  statement = replay.replay(given, delta=1e-6, group_size=group_size)
   squares, absolute = {}, {}
   negative = False
   for run, rows in drawn:
@@ -99,8 +99,8 @@ def test_runs_compose():
   rows = [(0, 'a'), (4, 'a'), (1, 'b')]
   one = runs.Run.of(log_of(rows, 6), BLT, noise_multiplier=2.0)
   other = runs.Run.of(log_of(rows, 6), BLT, noise_multiplier=5.0)
-  alone = [replay.replay(run, deltas=1e-6) for run in (one, other)]
-  both = replay.replay([one, other], deltas=1e-6)
+  alone = [replay.replay(run, delta=1e-6) for run in (one, other)]
+  both = replay.replay([one, other], delta=1e-6)
   parts = [(s.worst_case, s.observed) for s in alone]
   for whole, *single in zip((both.worst_case, both.observed), *parts):
     assert whole.rho == pytest.approx(sum(loss.rho for loss in single))
@@ -115,7 +115,7 @@ def test_runs_compose():
 def test_without_noise_even_in_one_run_nothing_is_guaranteed(multipliers):
   log = log_of([(0, 'a')], 3)
   given = [runs.Run.of(log, BLT, noise_multiplier=multiplier) for multiplier in multipliers]
-  statement = replay.replay(given, deltas=[1e-6, 1e-9])
+  statement = replay.replay(given, delta=[1e-6, 1e-9])
   for part in statement.parts:
     assert part.guarantee.rho == part.guarantee.epsilon() == math.inf
   assert 'NOTHING IS GUARANTEED: no noise was added' in statement.assumptions
@@ -161,6 +161,8 @@ def test_a_run_under_way_is_read_from_its_folder(folder):
     assert (folder / 'participation.ledger-wal').exists()
     assert runs.open_folder(folder).log.num_rounds == 1
   assert runs.open_folder(folder).claim == claim
+  stated = replay.replay(folder, delta=1e-6)
+  assert stated.to_json() == replay.replay([runs.open_folder(folder)], delta=1e-6).to_json()
   (folder / 'claim.json').write_text(json.dumps(claim.to_json() | {'noise_multiplier': 4.0}))
   message = 'claim.json: the run has the noise_multiplier 3.5, not 4.0: put its claim back'
   for read in (lambda: runs.open_folder(folder), lambda: claim.save(folder)):
@@ -189,7 +191,7 @@ def test_a_lower_bound_is_no_guarantee_for_a_group_either(monkeypatch, group_siz
   monkeypatch.setattr(identity.Identity, 'sensitivity', lambda self, schema: bound)
   run = runs.Run.of(log, identity.Identity(), noise_multiplier=1.0)
   with pytest.raises(ValueError, match='lower_bound'):
-    replay.replay(run, deltas=1e-6, group_size=group_size)
+    replay.replay(run, delta=1e-6, group_size=group_size)
 
 
 @pytest.mark.parametrize('flags, wanted', [

@@ -135,7 +135,7 @@ def test_a_new_field_is_not_published_by_itself():
       return {**super().to_json(), 'brand_new': self.brand_new}
 
   run = runs.Run.of(log_of(ROWS, 12), identity.Identity(), noise_multiplier=3.0)
-  whole = Longer(**vars(replay.replay(run, deltas=1e-6)), brand_new=MARK)
+  whole = Longer(**vars(replay.replay(run, delta=1e-6)), brand_new=MARK)
   setting = privacy.Setting(
     run=MARK,
     command=f'replay --log={MARK}',

@@ -26,7 +26,7 @@ def replayed(log, strategy, *, noise_multiplier, declared=None, **kwargs):
 
 
 LOG = log_of([(0, 'a'), (4, 'a'), (9, 'a'), (1, 'b'), (6, 'b'), (3, 'c')], 12)
-ARGUMENTS = {'noise_multiplier': 3.0, 'deltas': 1e-6}
+ARGUMENTS = {'noise_multiplier': 3.0, 'delta': 1e-6}
 
 
 def test_figures_by_hand():
@@ -106,7 +106,7 @@ def test_declared_is_a_min_sep_of_rounds_that_the_run_could_have(declared, messa
 def test_whatever_may_have_followed_releases_is_among_the_assumptions():
   planned = schemas.MinSep(num_rounds=20)
   run = runs.Run.of(LOG, BLT, noise_multiplier=3.0, participation=planned)
-  told = ' '.join(replay.replay(run, deltas=1e-6).assumptions)
+  told = ' '.join(replay.replay(run, delta=1e-6).assumptions)
   for words in (
     'worst case and observed assume that neither participation nor the end of the run depended',
     'declared: the schema, its number of rounds too, was fixed before the first round',
@@ -114,7 +114,7 @@ def test_whatever_may_have_followed_releases_is_among_the_assumptions():
   ):
     assert words in told
   plain = runs.Run.of(LOG, BLT, noise_multiplier=3.0)
-  told = ' '.join(replay.replay([plain, plain], deltas=1e-6).assumptions)
+  told = ' '.join(replay.replay([plain, plain], delta=1e-6).assumptions)
   assert 'which runs there were, and their strategies, noise and schemas, did not depend' in told
   assert 'declared' not in told
 
@@ -123,7 +123,7 @@ def test_declared_is_given_for_each_run_or_for_none():
   run = runs.Run.of(LOG, BLT, noise_multiplier=3.0)
   other = runs.Run.of(LOG, BLT, noise_multiplier=3.0, participation=schemas.MinSep(num_rounds=12))
   with pytest.raises(ValueError, match='declared must be given for each run, or for none'):
-    replay.replay([run, other], deltas=1e-6)
+    replay.replay([run, other], delta=1e-6)
 
 
 @pytest.mark.parametrize('change, message', [
@@ -132,9 +132,9 @@ def test_declared_is_given_for_each_run_or_for_none():
   (dict(group_size=0), 'group_size'),
   (dict(group_size=1.5), 'group_size'),
   (dict(group_size=True), 'group_size'),
-  (dict(deltas=0.0), 'delta'),
-  (dict(deltas=[1e-6, 1.0]), 'delta'),
-  (dict(deltas=[]), 'deltas'),
+  (dict(delta=0.0), 'delta'),
+  (dict(delta=[1e-6, 1.0]), 'delta'),
+  (dict(delta=[]), 'deltas'),
   (dict(noise_multiplier=-1.0), 'noise_multiplier'),
   (dict(noise_multiplier=math.nan), 'noise_multiplier'),
   (dict(strategy=ones(11)), '^log: num_rounds=12 is beyond the 11'),
@@ -150,18 +150,18 @@ def test_the_min_sep_of_several_runs_is_that_of_the_pair_beside_it():
   short = log_of([(0, 'a'), (1, 'b')], num_rounds=3)
   long = log_of([(2, 'c'), (9, 'c')], num_rounds=12)
   run = lambda log: runs.Run.of(log, BLT, noise_multiplier=3.0)
-  once = replay.replay([run(long), run(short)], deltas=1e-6)
+  once = replay.replay([run(long), run(short)], delta=1e-6)
   assert once.min_sep == 3 and once.to_json()['witness'] is None
   assert 'min-sep b           3  (no device took part twice in run 2)' in replay_text.text(once)
   far = log_of([(0, 'a'), (5, 'a')], num_rounds=6)
-  both = replay.replay([run(long), run(far)], deltas=1e-6)
+  both = replay.replay([run(long), run(far)], delta=1e-6)
   expected = {'device_id': 'a', 'first_round': 0, 'second_round': 5, 'run': 2}
   assert both.min_sep == 5 and both.to_json()['witness'] == expected
   assert "b           5  (device 'a', rounds 0 and 5 of run 2)" in replay_text.text(both)
 
 
 def test_replace_one_is_zero_out_with_half_the_noise():
-  replaced = replayed(LOG, BLT, noise_multiplier=6.0, deltas=1e-6, adjacency='replace_one')
+  replaced = replayed(LOG, BLT, noise_multiplier=6.0, delta=1e-6, adjacency='replace_one')
   zeroed = replayed(LOG, BLT, **ARGUMENTS)
   for loss, other in zip(
     (replaced.worst_case, replaced.observed), (zeroed.worst_case, zeroed.observed)
@@ -173,7 +173,7 @@ def test_replace_one_is_zero_out_with_half_the_noise():
 
 
 def test_groups_multiply_the_sensitivity():
-  group = replayed(LOG, BLT, noise_multiplier=9.0, deltas=1e-6, group_size=3)
+  group = replayed(LOG, BLT, noise_multiplier=9.0, delta=1e-6, group_size=3)
   single = replayed(LOG, BLT, **ARGUMENTS)
   assert group.worst_case.epsilon() == pytest.approx(single.worst_case.epsilon())
   for part in group.parts:

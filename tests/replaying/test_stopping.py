@@ -40,7 +40,7 @@ def statement_of(mechanism, num_rounds):
     noise_multiplier=mechanism.noise_multiplier,
     participation=schemas.MinSep(num_rounds=DECLARED, min_sep=mechanism.min_sep),
   )
-  return replay.replay(run, deltas=DELTA)
+  return replay.replay(run, delta=DELTA)
 
 
 def simulated(mechanism, seed, *, hesitant):

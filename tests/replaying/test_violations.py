@@ -55,7 +55,7 @@ def test_equals_a_count_by_hand(tmp_path, num_runs, min_sep, most):
         declared_max_participations=most,
       )
     )
-  statement = dpftrl.replay(runs, deltas=1e-6)
+  statement = dpftrl.replay(runs, delta=1e-6)
   everyone = {d: [rounds.get(d, []) for rounds in drawn] for d in set().union(*drawn)}
   places = {
     (i, t, d)

@@ -34,23 +34,23 @@ def recorded(**stated):
 def test_a_log_of_another_run_guarantees_nothing():
   log = log_with(recorded(clip_norm=1.0))
   assert void_lib.reason([runs.Run.of(log, BLT, noise_multiplier=2.0)]) is None
-  stated = replay.replay(runs.Run.of(log, TREE, noise_multiplier=5.0), deltas=1e-6)
+  stated = replay.replay(runs.Run.of(log, TREE, noise_multiplier=5.0), delta=1e-6)
   for words in ('noise_multiplier 2.0, not 5.0', 'strategy {"family": "blt"'):
     assert words in stated.void_reason
   assert any('THE GUARANTEE IS VOID' in line for line in stated.assumptions)
 
 
 def test_a_log_that_records_nothing_leaves_all_to_whoever_replays():
-  stated = replay.replay(runs.Run.of(log_with({}), BLT, noise_multiplier=2.0), deltas=1e-6)
+  stated = replay.replay(runs.Run.of(log_with({}), BLT, noise_multiplier=2.0), delta=1e-6)
   assert stated.void_reason is None
   assert any('whoever replays' in s and 'noise multiplier' in s for s in stated.assumptions)
-  own = replay.replay(runs.Run.of(log_with(recorded()), BLT), deltas=1e-6)
+  own = replay.replay(runs.Run.of(log_with(recorded()), BLT), delta=1e-6)
   assert not any('whoever replays' in s for s in own.assumptions)
 
 
 def test_rounds_of_a_recorded_run_are_not_counted_from_elsewhere():
   log = dataclasses.replace(log_with(recorded()), layout=layout.Layout(first_round=2))
-  assert 'counted from 2' in replay.replay(runs.Run.of(log, BLT), deltas=1e-6).void_reason
+  assert 'counted from 2' in replay.replay(runs.Run.of(log, BLT), delta=1e-6).void_reason
 
 
 @pytest.mark.parametrize('n', [NUM_ROUNDS, 40])
@@ -67,12 +67,12 @@ def test_a_declared_schema_that_allows_less_than_the_recorded_one_is_void(n):
     *([(n - 1, 2, 5, True)] if n > NUM_ROUNDS else []),
   ):
     declared = dpftrl.MinSep(num_rounds=rounds, min_sep=min_sep, max_participations=most)
-    stated = replay.replay(runs.Run.of(log, BLT, participation=declared), deltas=1e-6)
+    stated = replay.replay(runs.Run.of(log, BLT, participation=declared), delta=1e-6)
     assert (stated.void_reason is not None) == void
     if void:
       assert 'at least 2 apart' in stated.void_reason
     else:
-      own = replay.replay(runs.Run.of(log, BLT), deltas=1e-6)
+      own = replay.replay(runs.Run.of(log, BLT), delta=1e-6)
       assert stated.declared.guarantee.epsilon() >= own.declared.guarantee.epsilon()
 
 
@@ -90,5 +90,5 @@ def fixture_guarded(tmp_path):
 
 def test_evidence_of_a_guard_s_log_with_other_noise_fails_at_its_claim(guarded):
   run = dpftrl.open_run(guarded / 'log.parquet', BLT, noise_multiplier=9.0)
-  dpftrl.write_evidence(guarded / 'evidence', run, deltas=1e-6)
+  dpftrl.write_evidence(guarded / 'evidence', run, delta=1e-6)
   assert dpftrl.verify(guarded / 'evidence').failed == ('claim', 'statement', 'guarantee')

@@ -133,7 +133,7 @@ def test_the_log_proves_what_happened(tmp_path):
   assert open_statement.arithmetic.kind == 'covered'
   assert open_statement.arithmetic.num_coordinates == SIZE
   run = dpftrl.open_run(folder / 'participation.parquet', folder / 'strategy.json')
-  closed = dpftrl.replay(run, deltas=1e-6)
+  closed = dpftrl.replay(run, delta=1e-6)
   assert closed.to_json()['worst_case'] == open_statement.to_json()['worst_case']
   assert closed.declared.holds
   document = json.loads((folder / 'claim.json').read_text())

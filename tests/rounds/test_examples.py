@@ -34,7 +34,7 @@ def opened(folder):
 
 
 def proven(folder, delta=1e-6):
-  statement = dpftrl.replay(opened(folder), deltas=delta)
+  statement = dpftrl.replay(opened(folder), delta=delta)
   assert statement.arithmetic.kind == 'covered' and statement.declared.holds
   return statement
 
@@ -59,7 +59,7 @@ def test_the_programs_that_write_a_log_run(monkeypatch, tmp_path):
   names['guard'].close()
   for log in ('participation', 'guarded'):
     run = dpftrl.open_run(f'{log}.parquet', 'blt-b400')
-    statement = dpftrl.replay(run, deltas=1e-10)
+    statement = dpftrl.replay(run, delta=1e-10)
     assert statement.void_reason is None
   assert statement.worst_case.epsilon() <= 8.0
 
@@ -151,7 +151,7 @@ def test_central_training_has_the_amplified_guarantee_and_goes_on(monkeypatch, t
   assert 7.9 < epsilon <= 8.0
   run = opened(folder)
   assert run.log.num_rounds == 40
-  assert epsilon < 0.7 * dpftrl.replay(run, deltas=1e-5).worst_case.epsilon()
+  assert epsilon < 0.7 * dpftrl.replay(run, delta=1e-5).worst_case.epsilon()
   # The batches are those of the secret seed, each drawn once.
   scheme = module.sampling.CyclicPoisson(
     num_rounds=40, num_examples=len(module.text()['train'].y), batch_size=150, num_parts=4

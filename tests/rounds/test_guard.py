@@ -81,7 +81,7 @@ def test_devices_that_forget_never_pass_the_budget(path, strategy, max_epsilon):
         assert guarded.num_rounds == before
   done = guarded.num_rounds
   assert (refused is None) == (done == SCHEMA.num_rounds)
-  statement = dpftrl.replay(dpftrl.open_run(path, strategy), deltas=1e-6)
+  statement = dpftrl.replay(dpftrl.open_run(path, strategy), delta=1e-6)
   assert (
     statement.declared.holds and statement.declared.participation.num_rounds == guarded.max_rounds
   )
@@ -163,7 +163,7 @@ def test_a_budget_is_not_raised_once_releases_were_seen(path):
   for max_epsilon in (2.3, 4.0, None):
     with pytest.raises(refusals.LogError, match='participation .*"num_rounds": '):
       opened(path, max_epsilon=max_epsilon)
-  statement = dpftrl.replay(dpftrl.open_run(path, BLT), deltas=1e-6)
+  statement = dpftrl.replay(dpftrl.open_run(path, BLT), delta=1e-6)
   assert (statement.num_rounds, statement.declared.participation.num_rounds) == (1, allowed)
   assert statement.worst_case.epsilon() < statement.declared.guarantee.epsilon() <= 2.5
 
@@ -197,7 +197,7 @@ def test_replay_takes_the_declared_schema_from_the_log_of_a_guard(tmp_path, path
   # Of two runs, one without a schema: neither is then declared.
   dpftrl.write_log(tmp_path / 'other.parquet', rounds=[0], device_ids=['x'], num_rounds=1)
   other = dpftrl.open_run(tmp_path / 'other.parquet', BLT, noise_multiplier=2.0)
-  assert dpftrl.replay([run, other], deltas=1e-6).declared is None
+  assert dpftrl.replay([run, other], delta=1e-6).declared is None
 
 
 @pytest.mark.parametrize('sampling', [

@@ -523,7 +523,7 @@ class Protocol(stateful.RuleBasedStateMachine):
       cohorts[row['round']].append(row['device_id'])
     assert list(map(sorted, cohorts)) == self.begun
     if self.released:
-      statement = dpftrl.replay(dpftrl.open_run(self.folder / LOG, STRATEGY), deltas=DELTA)
+      statement = dpftrl.replay(dpftrl.open_run(self.folder / LOG, STRATEGY), delta=DELTA)
       least = dpftrl.account(
         STRATEGY, self.schema_of_releases(), noise_multiplier=NOISE_MULTIPLIER, delta=DELTA
       )

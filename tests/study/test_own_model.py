@@ -95,7 +95,7 @@ def test_a_loop_is_judged_by_its_log_whatever_it_claims(tmp_path):
   assert noisy.status == silent.status == 'done' and len(calls) == 3
   assert 3.0 < noisy.epsilon_of_run <= 4.0 and silent.epsilon_of_run is None
   (log,) = tmp_path.glob('cells/identity*/run/rounds/participation.parquet')
-  proved = dpftrl.replay(dpftrl.open_run(log, dpftrl.Identity()), deltas=1e-5)
+  proved = dpftrl.replay(dpftrl.open_run(log, dpftrl.Identity()), delta=1e-5)
   assert noisy.epsilon_of_run == proved.worst_case.epsilon() and proved.num_rounds == 8
 
 

@@ -40,7 +40,7 @@ def check(folder, names):
     folder / 'strategy.json',
     noise_multiplier=stated['noise_multiplier'],
   )
-  again = dpftrl.replay(opened, deltas=stated['delta'])
+  again = dpftrl.replay(opened, delta=stated['delta'])
   assert again.worst_case.epsilon() == stated['worst_case']['epsilon']
   assert stated['declared']['holds'] is True
   trained = names['trained'].model.trainable
