@@ -18,8 +18,7 @@ def check_dense(num_rounds: int) -> None:
   if num_rounds > MAX_DENSE_ROUNDS:
     raise ValueError(
       f'num_rounds={num_rounds} needs dense matrices of'
-      f' {num_rounds**2 / 2**27:.0f} GiB; at most {MAX_DENSE_ROUNDS} rounds'
-      ' are supported here'
+      f' {num_rounds**2 / 2**27:.0f} GiB; at most {MAX_DENSE_ROUNDS} rounds are supported here'
     )
 
 
@@ -28,8 +27,7 @@ def check_round_by_round(num_rounds: int) -> None:
   if num_rounds > MAX_LISTED_ROUNDS:
     raise ValueError(
       f'num_rounds={num_rounds} needs several arrays of'
-      f' {num_rounds / 2**27:.3g} GiB; at most {MAX_LISTED_ROUNDS} rounds are'
-      ' supported here'
+      f' {num_rounds / 2**27:.3g} GiB; at most {MAX_LISTED_ROUNDS} rounds are supported here'
     )
 
 

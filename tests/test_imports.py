@@ -87,8 +87,7 @@ def test_statements_and_simulations_compile_no_loops():
 @pytest.mark.slow
 def test_light_calls():
   assert not loaded_by(
-    'import fl_dpftrl\n'
-    'strategy = fl_dpftrl.load_strategy("blt-b400")\n'
+    'import fl_dpftrl\nstrategy = fl_dpftrl.load_strategy("blt-b400")\n'
     'schema = fl_dpftrl.MinSep(num_rounds=2052, min_sep=342)\n'
     'fl_dpftrl.account(strategy, schema, noise_multiplier=7.0, delta=1e-6)'
   )

@@ -51,8 +51,7 @@ _RANDOM = _set(
   ' CudnnRNNV3 LogUniformCandidateSampler Multinomial NonDeterministicInts'
   ' ParameterizedTruncatedNormal RandomCrop RandomGamma RandomPoisson RandomPoissonV2 RandomShuffle'
   ' RandomStandardNormal RandomUniform RandomUniformInt SampleDistortedBoundingBox'
-  ' SampleDistortedBoundingBoxV2 StatelessRandomGetAlg TruncatedNormal'
-  ' UniformCandidateSampler'
+  ' SampleDistortedBoundingBoxV2 StatelessRandomGetAlg TruncatedNormal UniformCandidateSampler'
 )
 # Arguments that name files, machines, memory, graphs, Python functions, TPUs' tables. TensorFlow
 # calls some operations that have them stateless, such as ReadFile, PyFuncStateless, BatchFunction.

@@ -49,8 +49,7 @@ def choose(strategy: strategies.Strategy, model_bytes: int, asked: str = AUTO) -
     if (vectors + _MESSAGE_VECTORS) * model_bytes > MAX_STATE_BYTES:
       raise ValueError(
         f"{keeps} as noise state, and TFF's worker carries {MAX_STATE_BYTES / 1e9} GB,"
-        f' {_MESSAGE_VECTORS} for the model included: call'
-        ' tff_inprocess.use() before, or choose'
+        f' {_MESSAGE_VECTORS} for the model included: call tff_inprocess.use() before, or choose'
         + _what_fits(MAX_STATE_BYTES, model_bytes, vectors, 1, _MESSAGE_VECTORS)
       )
     return STATE

@@ -166,8 +166,7 @@ def test_other_aggregators_are_refused(aggregator, words):
 @pytest.mark.slow
 def test_the_command_audits_an_aggregator_by_name(tmp_path, monkeypatch, capsys):
   (tmp_path / 'aggregator_of_a_test.py').write_text(
-    'import tensorflow_federated as tff\n'
-    'def make():\n'
+    'import tensorflow_federated as tff\ndef make():\n'
     '  made = tff.aggregators.DifferentiallyPrivateFactory\n'
     '  return made.gaussian_fixed(0.5, 10.0, 1.0)\n'
   )

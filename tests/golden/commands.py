@@ -71,8 +71,7 @@ LINES = (
   f'replay --log=log.parquet --strategy=blt-b100 {_NOISE} --delta=1e-6 --group_size=2'
   ' --declared_num_rounds=40 --declared_min_sep=8 --report=page.html --evidence=evidence',
   f'replay --log=hours.parquet --strategy=tree_online {_NOISE} --declared_num_rounds=40'
-  ' --declared_min_sep=30'
-  ' --declared_max_participations=2',
+  ' --declared_min_sep=30 --declared_max_participations=2',
   f'replay --log=written.csv --strategy=banded_toeplitz.json {_NOISE} --num_rounds=24',
   f'replay --log=written.csv --strategy=banded_toeplitz.json {_NOISE} --num_rounds=24'
   ' --columns=round=step',
