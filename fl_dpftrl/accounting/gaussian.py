@@ -39,6 +39,11 @@ _ROOT_TWO_PI = Decimal(
 _NORMAL = statistics.NormalDist()
 
 
+def is_number(value: object) -> bool:
+  """Returns whether a value is a real number, and no bool."""
+  return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
 def check_positive(name: str, value: float) -> None:
   """Raises ValueError unless value is positive and finite."""
   if not (isinstance(value, numbers.Real) and math.isfinite(value) and value > 0.0):

@@ -8,7 +8,6 @@ import functools
 import hashlib
 import json
 import math
-import numbers
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,9 +69,10 @@ class Claim:
 
   def __post_init__(self):
     keep = functools.partial(object.__setattr__, self)
+    num_rounds = None
     if self.participation is not None:
       registry.check(self.participation)
-    num_rounds = None if self.participation is None else self.participation.num_rounds
+      num_rounds = self.participation.num_rounds
     keep('strategy', files.resolved(self.strategy, num_rounds))
     if self.strategy.depends_on_num_rounds:
       raise ValueError(
@@ -80,13 +80,13 @@ class Claim:
         ' a run may end early; give it num_rounds, or a file that has them, as `fl-dpftrl'
         ' optimize --output` writes'
       )
-    if not (_is_number(self.noise_multiplier) and 0.0 <= self.noise_multiplier < math.inf):
+    if not (gaussian.is_number(self.noise_multiplier) and 0.0 <= self.noise_multiplier < math.inf):
       raise ValueError(
         f'noise_multiplier must be finite and at least 0, got {self.noise_multiplier!r}'
       )
     keep('noise_multiplier', float(self.noise_multiplier))
     if self.clip_norm is not None and not self.adaptive_clipping:
-      if not (_is_number(self.clip_norm) and 0.0 < self.clip_norm < math.inf):
+      if not (gaussian.is_number(self.clip_norm) and 0.0 < self.clip_norm < math.inf):
         raise ValueError(f'clip_norm must be positive and finite, got {self.clip_norm!r}')
       keep('clip_norm', float(self.clip_norm))
     if self.report_goal is not None:
@@ -112,7 +112,7 @@ class Claim:
 
   @property
   def is_drawn(self) -> bool:
-    """Whether participation is drawn, so that a round may have any number of devices."""
+    """True where participation is drawn, so that a round may have any number of devices."""
     return self.participation is not None and self.participation.is_drawn
 
   def _check_schema(self, schema: schemas.MinSep) -> None:
@@ -391,10 +391,6 @@ def _names(attribute: str, names: Any) -> tuple[str, ...]:
   if not is_list or not all(isinstance(name, str) and 0 < len(name) <= _LONGEST for name in names):
     raise ValueError(f'{attribute} must be up to {_MOST_NAMES} names, got {messages.quoted(names)}')
   return tuple(names)
-
-
-def _is_number(value: Any) -> bool:
-  return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def _shown(value: Any) -> str:

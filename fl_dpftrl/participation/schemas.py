@@ -85,7 +85,7 @@ class MinSep:
 
   @property
   def is_own(self) -> bool:
-    """Whether it is a participation from outside, which allows less than its min-sep schema."""
+    """True for a participation from outside, which allows less than its min-sep schema."""
     return type(self).allows is not MinSep.allows
 
   def within(self, num_rounds: int) -> 'MinSep':

@@ -161,8 +161,7 @@ def verify(
     ValueError: for a folder without SHA256SUMS, or with links or folders in it.
   """
   folder = paths.local(folder).resolve()
-  with os.scandir(folder) as entries:
-    kinds = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
+  kinds = {e.name: e.is_file(follow_symlinks=False) for e in os.scandir(folder)}
   if SUMS not in kinds:
     raise ValueError(f'{messages.quoted(str(folder))} holds no {SUMS}: it is no evidence')
   for name, is_regular in kinds.items():
@@ -206,8 +205,8 @@ def verify(
 
   checks.append(_check('statement', compare, 'every figure computed again, to the last digit'))
   if model is not None:
-    path = paths.local(model)
-    checks.append(_check('model', lambda: _model(path, asked['model_sha256']), 'the same digest'))
+    differs = functools.partial(_model, paths.local(model), asked['model_sha256'])
+    checks.append(_check('model', differs, 'the same digest'))
   checks.append(_guarantee(statement, not any(check.found for check in checks)))
   return Verification(digest=digest, checks=tuple(checks), statement=statement)
 
@@ -303,7 +302,7 @@ def _run(folder: pathlib.Path, prefix: str, entry: json_files.Object) -> runs_li
 def _replayed(
   runs: Sequence[runs_lib.Run], asked: json_files.Object, progress: Progress
 ) -> statement_lib.Statement:
-  options = {name: asked[name] for name in ('adjacency', 'group_size')} | {'delta': asked['deltas']}
+  options = {'delta': asked['deltas'], **{n: asked[n] for n in ('adjacency', 'group_size')}}
   return replay_lib.replay(runs, **options, progress=progress)
 
 

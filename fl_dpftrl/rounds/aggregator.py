@@ -91,12 +91,12 @@ class PrivateAggregator:
       moved: see `NoiseRows`.
 
     Raises:
-      ValueError: for an argument that will not do, a folder of another run, and a folder that
-        another process uses.
+      ValueError: for an argument that will not do, and a folder of another run or in use.
       LostStateError: if files without which rows could repeat are missing, damaged or copies.
     """
     strategy = files.resolved(strategy)
     self.strategy, self.participation = strategy, participation
+    self.is_drawn = participation is not None and participation.is_drawn
     self.folder, self.delta = paths.local(folder), delta
     self.template = structures.Template.of(template)
     if noise_multiplier is None:
@@ -145,8 +145,7 @@ class PrivateAggregator:
       self._guard.log.release()
       raise
     try:
-      log = self._guard.log
-      self._guard.claim.save(self.folder, log.run, begun=log.num_rounds > 0)
+      self._guard.claim.save(self.folder, self._guard.log.run, begun=self.next_round > 0)
       self._rows.prepare()
     except BaseException:
       self._rows.close()
@@ -154,22 +153,15 @@ class PrivateAggregator:
       raise
 
   def __repr__(self) -> str:
-    return messages.one_line(
-      f'PrivateAggregator({self.strategy.family}, noise_multiplier={self.noise_multiplier:g},'
-      f' round {self.next_round} of {self.max_rounds}, {self.folder})',
-      120,
-    )
+    noise = f'noise_multiplier={self.noise_multiplier:g}, round {self.next_round}'
+    text = f'PrivateAggregator({self.strategy.family}, {noise} of {self.max_rounds}, {self.folder})'
+    return messages.one_line(text, 120)
 
   def __enter__(self) -> 'PrivateAggregator':
     return self
 
   def __exit__(self, *unused) -> None:
     self.close()
-
-  @property
-  def is_drawn(self) -> bool:
-    """Whether participation is drawn, so that a round may have any number of devices."""
-    return self.participation is not None and self.participation.is_drawn
 
   @property
   def next_round(self) -> int:

@@ -119,7 +119,7 @@ class Design:
 
   @property
   def is_drawn(self) -> bool:
-    """Whether batches or bins are drawn in secret."""
+    """True where batches or bins are drawn in secret."""
     return self.participation.is_drawn
 
   @property

@@ -84,7 +84,9 @@ def filed(stated, *files):
 
 def statement(log=LOG, min_sep=3, noise_multiplier=3.0, deltas=1e-6, noise=(), **kwargs):
   declared = min_sep and schemas.MinSep(num_rounds=log.num_rounds, min_sep=min_sep)
-  run = runs.Run.of(log, BLT, noise_multiplier=noise_multiplier, participation=declared, **dict(noise))
+  run = runs.Run.of(
+    log, BLT, noise_multiplier=noise_multiplier, participation=declared, **dict(noise)
+  )
   return filed(replay.replay(run, delta=deltas, **kwargs), FILE)
 
 
@@ -153,7 +155,9 @@ def test_the_headline_is_the_worst_case_where_no_round_may_follow_or_nothing_els
   min_sep, rounds
 ):
   schema = min_sep and schemas.MinSep(rounds, min_sep)
-  stated = replay.replay(runs.Run.of(LOG, BLT, noise_multiplier=3.0, participation=schema), delta=1e-6)
+  stated = replay.replay(
+    runs.Run.of(LOG, BLT, noise_multiplier=3.0, participation=schema), delta=1e-6
+  )
   assert stated.headline is stated.parts[0]
   assert report(filed(stated, FILE)).figures[0][0] == 'worst_case.epsilon'
   assert 'so far' not in stated.quoted + repr(stated) + replay_text.text(stated)
@@ -294,7 +298,8 @@ def test_each_guarantee_is_beside_its_assumptions(plain):
 def test_several_runs_of_which_one_broke_its_word():
   schema = lambda b: schemas.MinSep(num_rounds=12, min_sep=b)
   stated = replay.replay(
-    [runs.Run.of(LOG, BLT, noise_multiplier=3.0, participation=schema(b)) for b in (2, 5)], delta=1e-6
+    [runs.Run.of(LOG, BLT, noise_multiplier=3.0, participation=schema(b)) for b in (2, 5)],
+    delta=1e-6,
   )
   words = report(stated).text
   assert 'Not every run kept to its declared schema.' in words
