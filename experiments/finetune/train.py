@@ -64,18 +64,26 @@ class Task:
 
   def evaluated(self, b: np.ndarray) -> dict[str, Any]:
     """Returns perplexity, accuracy and tokens of the held-out units, and continuations."""
-    sums = np.zeros(3)
-    for start in range(0, len(self.held_out), _BATCH):
-      part = slice(start, start + _BATCH)
-      sums += self.model.sums(self.held_out[part], self.held_out_tokens[part, 1:], b)
+    loss, hits, num_tokens = self._sums(b, slice(None))
     return {
-      'perplexity': float(np.exp(sums[0] / sums[2])),
-      'accuracy': float(sums[1] / sums[2]),
-      'num_tokens': int(sums[2]),
+      'perplexity': float(np.exp(loss / num_tokens)),
+      'accuracy': float(hits / num_tokens),
+      'num_tokens': int(num_tokens),
       'continuations': self.model.continuations(
         self.units.prompt, b, num_tokens=_CONTINUED, count=_CONTINUATIONS
       ),
     }
+
+  def perplexity(self, b: np.ndarray, part: slice) -> float:
+    """Returns the perplexity of some of the held-out units."""
+    loss, _, num_tokens = self._sums(b, part)
+    return float(np.exp(loss / num_tokens))
+
+  def _sums(self, b: np.ndarray, part: slice) -> np.ndarray:
+    features, targets = self.held_out[part], self.held_out_tokens[part, 1:]
+    starts = range(0, len(features), _BATCH)
+    batches = [slice(start, start + _BATCH) for start in starts]
+    return sum((self.model.sums(features[i], targets[i], b) for i in batches), np.zeros(3))
 
 
 def prepare(

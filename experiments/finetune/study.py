@@ -1,0 +1,91 @@
+"""Compares mechanisms at equal ε by fine-tuning, in several seeds.
+
+Example, which first chooses factors of the learning rates with public text:
+  python -m experiments.finetune.study --text=public --factors=0.5,1,2 --seeds=1 --output_dir=rates
+  python -m experiments.finetune.study --text=changelogs --factors=1 --output_dir=people
+
+A study that was interrupted goes on when it is started again.
+"""
+
+import functools
+import pathlib
+import sys
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+import fl_dpftrl as dpftrl
+from experiments.finetune import __main__ as command
+from experiments.finetune import data, train
+from experiments.stackoverflow import command_line
+from fl_dpftrl.files import paths
+from fl_dpftrl.study import Cell
+
+
+def run(units: data.Units, cell: Cell) -> Mapping[str, Mapping[str, float]]:
+  """Trains a cell; returns perplexity of two halves of the held-out units."""
+  task, (mechanism, epsilon) = task_of(units, cell.seed), cell.setting
+  name = 'identity' if mechanism is None else mechanism.label
+  rate = cell.server_learning_rate * train.learning_rate(name, epsilon or np.inf)
+  with cell.private_aggregator(task.model.zeros) as aggregator:
+    b = train.train(task, aggregator, rate)
+  parts = {'validation': slice(0, None, 2), 'test': slice(1, None, 2)}
+  return {name: {'perplexity': task.perplexity(b, part)} for name, part in parts.items()}
+
+
+@functools.lru_cache(maxsize=1)
+def task_of(units: data.Units, seed: int) -> train.Task:
+  """Returns the task of a seed, whose frozen layers are stored."""
+  return train.prepare(units, command.weights(), seed=seed, say=command.say)
+
+
+def strategies(mechanisms: Sequence[str], folder: pathlib.Path) -> list[str]:
+  """Returns label=file of each mechanism, optimised for the server's momentum."""
+  labelled = []
+  for mechanism in mechanisms:
+    path = folder.with_name(f'{folder.name}-strategies') / f'{mechanism}.json'
+    if not path.exists():
+      path.parent.mkdir(parents=True, exist_ok=True)
+      strategy = dpftrl.optimize(mechanism, train.SCHEMA, workload=train.WORKLOAD)
+      dpftrl.save_strategy(path, strategy, schema=train.SCHEMA)
+    labelled.append(f'{mechanism}={path}')
+  return labelled
+
+
+def main() -> None:
+  parser = command_line.Parser('finetune.study', __doc__)
+  parser.add_argument('--output_dir', required=True, help='folder of the study')
+  parser.add_argument('--text', default='changelogs', help='see python -m experiments.finetune')
+  parser.add_argument('--mechanisms', default='blt,identity,tree_online')
+  parser.add_argument('--epsilons', default='1,2,4,8')
+  parser.add_argument('--factors', default='1', help='of the learning rates, to try with each')
+  parser.add_argument('--seeds', type=int, default=5, help='number of seeds')
+  flags = parser.parse_args()
+  try:
+    numbers = lambda text: tuple(float(number) for number in text.split(','))
+    units = data.load(flags.text)
+    study = dpftrl.study(
+      functools.partial(run, units),
+      folder=flags.output_dir,
+      mechanisms=strategies(flags.mechanisms.split(','), paths.local(flags.output_dir)),
+      epsilons=numbers(flags.epsilons),
+      server_learning_rates=numbers(flags.factors),
+      seeds=tuple(range(flags.seeds)),
+      participation=train.SCHEMA,
+      workload=train.WORKLOAD,
+      clip_norm=train.CLIP_NORM,
+      report_goal=task_of(units, 0).cohort,
+      delta=train.DELTA,
+      metric='perplexity',
+      lower_is_better=True,
+      title=f'Fine-tuning with {units.source}',
+      jobs=0,
+    )
+  except (ValueError, OSError) as problem:
+    parser.error(str(problem))
+  print(repr(study))
+  sys.exit(1 if study.unfinished else 0)
+
+
+if __name__ == '__main__':
+  main()

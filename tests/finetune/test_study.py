@@ -1,0 +1,27 @@
+"""A study by fine-tuning: its mechanisms, ε and seeds, on a small made-up model."""
+
+import sys
+
+import pytest
+
+from experiments.finetune import __main__ as command
+from experiments.finetune import data, study, train
+from tests.finetune import small
+
+
+def test_a_study_trains_each_mechanism_at_its_epsilon(tmp_path, monkeypatch):
+  monkeypatch.setattr(data, 'load', lambda name: small.task().units)
+  monkeypatch.setattr(command, 'weights', lambda: None)
+  monkeypatch.setattr(train, 'prepare', lambda units, weights, *, seed, say: small.task(seed=seed))
+  arguments = ['--mechanisms=blt,identity', '--epsilons=2', '--seeds=2']
+  arguments.append(f'--output_dir={tmp_path / "study"}')
+  monkeypatch.setattr(sys, 'argv', ['study', *arguments])
+  with pytest.raises(SystemExit, match='^0$'):
+    study.main()
+  lines = (tmp_path / 'study' / 'results.csv').read_text().splitlines()
+  columns = lines[0].split(',')
+  rows = [dict(zip(columns, line.split(','))) for line in lines[1:]]
+  assert len(rows) == 6 and {row['status'] for row in rows} == {'done'}
+  assert {row['mechanism'] for row in rows} == {'blt', 'identity', 'no noise'}
+  assert all(float(row['epsilon_of_run']) <= 2 for row in rows if row['epsilon'])
+  assert len({row['test'] for row in rows}) == 6
