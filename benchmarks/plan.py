@@ -8,6 +8,7 @@ and computed from the log.
 """
 
 import collections
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -88,7 +89,7 @@ def main(options: runner.Options) -> int:
   for name, words in options.select(CASES).items():
     judging = call('plans', 'judge', words, seeds, MAX_COPIES, *fixed)
     judged = runner.once(Side(judging, timeout=7200.0, shows_progress=True))
-    command = Side([runner.PROGRAM, 'plan', *words, *flags, '--json'], timeout=1800.0)
+    command = Side([runner.PROGRAM, 'plan', *words, *flags, '--json'], 2, 1800.0, json.loads)
     (runs,) = runner.turns(name, {'the command': command}, 1).values()
     lines.append(forecast(name, judged['outcomes'], runs))
     for most in MAX_COPIES:
