@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 from scipy import stats
@@ -16,29 +16,26 @@ NOISE_MULTIPLIER = 7.379
 CONFIDENCE = 0.999
 _NEAR, _GRID = 2.0**-11, 2.0**-34
 UNIT = units.Unit.of(NOISE_MULTIPLIER)
+Releases = Iterator[np.ndarray]
 UPDATE = np.full(SIZE, 0.999 / math.sqrt(SIZE))
 
 
-def by_engine(
-  strategy: base.Strategy, num_rounds: int, update: np.ndarray, seed: bytes
-) -> Iterator[np.ndarray]:
+def by_engine(strategy: base.Strategy, update: np.ndarray, seed: bytes) -> Releases:
   """Releases with rows of an engine, as the aggregator makes them in process."""
-  maker = rows.RowMaker(strategy, size=SIZE, num_rounds=num_rounds, seed=seed)
+  maker = rows.RowMaker(strategy, size=SIZE, num_rounds=RUN, seed=seed)
   total, row = UNIT.integers(update) << UNIT.shift, np.empty(SIZE, np.int64)
-  for _ in range(num_rounds):
+  for _ in range(RUN):
     maker.make(row)
     yield (UNIT.size * (total + row)).astype(np.float32)
   maker.close()
 
 
-def in_state(
-  strategy: base.Strategy, num_rounds: int, update: np.ndarray, seed: bytes
-) -> Iterator[np.ndarray]:
+def in_state(strategy: base.Strategy, update: np.ndarray, seed: bytes) -> Releases:
   """Releases with rows of TensorFlow, as the aggregator makes them in TFF's state."""
   state, next_row = _stream(strategy)
   total = UNIT.integers(update) << UNIT.shift
   state = state._replace(seed=np.frombuffer(seed, '<i8', 2))
-  for _ in range(num_rounds):
+  for _ in range(RUN):
     (row,), state = next_row(state)
     yield (UNIT.size * (total + row.numpy())).astype(np.float32)
 
@@ -53,34 +50,22 @@ def _stream(strategy: base.Strategy):
   return made.init(), tf.function(made.next, reduce_retracing=True)
 
 
-def in_floats(
-  strategy: base.Strategy, num_rounds: int, update: np.ndarray, seed: bytes
-) -> Iterator[np.ndarray]:
+def in_floats(strategy: base.Strategy, update: np.ndarray, seed: bytes) -> Releases:
   """Releases as float32 sums of float32 numbers: rows of an engine, rounded."""
   generator = np.random.default_rng(list(seed))
-  for released in by_engine(strategy, num_rounds, np.zeros(SIZE), seed):
+  for released in by_engine(strategy, np.zeros(SIZE), seed):
     noise = generator.normal(scale=released.std(), size=SIZE)
     yield update.astype(np.float32) + noise.astype(np.float32)
 
 
-EXECUTORS: dict[str, Callable[..., Iterator[np.ndarray]]] = {
-  'engine': by_engine,
-  'state': in_state,
-  'float32 sums': in_floats,
-}
+EXECUTORS = {'engine': by_engine, 'state': in_state, 'float32 sums': in_floats}
 
 
-def counts(
-  executor,
-  strategy: base.Strategy,
-  rounds: int,
-  update: np.ndarray,
-  new_seed: Callable[[], bytes] = normals.system_seed,
-) -> np.ndarray:
+def counts(executor, strategy, rounds: int, update: np.ndarray, new_seed) -> np.ndarray:
   """Returns the attacker's count in each of so many rounds, of runs of 50."""
-  result = []
+  result: list[int] = []
   while len(result) < rounds:
-    for released in executor(strategy, RUN, update, new_seed()):
+    for released in executor(strategy, update, new_seed()):
       near = released[np.abs(released) < _NEAR].astype(np.float64) / _GRID
       result.append(int((near != np.rint(near)).sum()))
   return np.array(result[:rounds])
@@ -113,20 +98,13 @@ def advantage(present: np.ndarray, absent: np.ndarray) -> dict[str, float]:
 
 
 def measure(
-  executor,
-  strategy: base.Strategy,
-  rounds: int,
-  new_seed: Callable[[], bytes] = normals.system_seed,
+  executor, strategy: base.Strategy, rounds: int, new_seed=normals.system_seed
 ) -> dict[str, float]:
   """Attacks one executor of one strategy; each run has a seed of its own."""
-  present, absent = (
-    counts(executor, strategy, rounds, update, new_seed) for update in (UPDATE, np.zeros(SIZE))
-  )
-  return {
-    'with': float(present.mean()),
-    'without': float(absent.mean()),
-    **advantage(present, absent),
-  }
+  both = (UPDATE, np.zeros(SIZE))
+  present, absent = (counts(executor, strategy, rounds, update, new_seed) for update in both)
+  means = {'with': float(present.mean()), 'without': float(absent.mean())}
+  return {**means, **advantage(present, absent)}
 
 
 def attack(executor: str, name: str, rounds: int) -> dict[str, float]:

@@ -19,35 +19,29 @@ def coefficients(num_bands: int) -> np.ndarray:
 
 def strategy(name: str) -> base.Strategy:
   """Returns a strategy by its name in a case."""
-  if name == 'identity':
-    return identity.Identity()
-  if name == 'blt-4':
-    return files.load_strategy('blt-b400')
-  if name == 'tree_online':
-    return tree_online.TreeOnline()
-  family, num_bands = name.split('-')
-  values = coefficients(int(num_bands))
-  if family == 'banded_toeplitz':
-    return banded_toeplitz.BandedToeplitz(values, None)
-  matrix = np.tile(values, (rounds.NUM_ROUNDS, 1))
-  matrix[np.arange(rounds.NUM_ROUNDS)[:, None] < np.arange(values.size)] = 0.0
-  return banded.Banded(matrix)
+  match name.split('-'):
+    case ['blt', _]:
+      return files.load_strategy('blt-b400')
+    case ['banded_toeplitz', num_bands]:
+      return banded_toeplitz.BandedToeplitz(coefficients(int(num_bands)), None)
+    case ['banded', num_bands]:
+      matrix = np.tile(coefficients(int(num_bands)), (rounds.NUM_ROUNDS, 1))
+      matrix[np.arange(rounds.NUM_ROUNDS)[:, None] < np.arange(int(num_bands))] = 0.0
+      return banded.Banded(matrix)
+  return {'identity': identity.Identity, 'tree_online': tree_online.TreeOnline}[name]()
 
 
 def store(name: str, path: str) -> None:
   """Writes the parameters of a strategy in the form of the peer's constructors."""
-  if name == 'identity':
-    parameters = {}
-  elif name == 'blt-4':
-    blt = strategy(name)
-    parameters = {'buf_decay': blt.buffer_decay, 'output_scale': blt.output_scale}
-  else:
-    family, num_bands = name.split('-')
-    values = coefficients(int(num_bands))
-    is_toeplitz = family == 'banded_toeplitz'
-    parameters = (
-      {'coefs': values} if is_toeplitz else {'params': np.tile(values, (rounds.NUM_ROUNDS, 1))}
-    )
+  parameters = {}
+  match name.split('-'):
+    case ['blt', _]:
+      blt = strategy(name)
+      parameters = {'buf_decay': blt.buffer_decay, 'output_scale': blt.output_scale}
+    case ['banded_toeplitz', num_bands]:
+      parameters = {'coefs': coefficients(int(num_bands))}
+    case ['banded', num_bands]:
+      parameters = {'params': np.tile(coefficients(int(num_bands)), (rounds.NUM_ROUNDS, 1))}
   np.savez(path, **parameters)
 
 

@@ -105,17 +105,11 @@ def measure(case: dict[str, Any], batch_size: int) -> list[dict[str, float]] | N
     dict.fromkeys(clients, case['sentences']),
   )
   parameters = [p for p in module.parameters() if p.requires_grad]
-  mechanism = CentrallyAppliedPrivacyMechanism(
-    GaussianMechanism(clipping_bound=1.0, relative_noise_stddev=1e-3)
-  )
-  times = Times()
+  noise = GaussianMechanism(clipping_bound=1.0, relative_noise_stddev=1e-3)
+  mechanism, times = CentrallyAppliedPrivacyMechanism(noise), Times()
   FederatedAveraging().run(
-    NNAlgorithmParams(
-      central_num_iterations=case['passes'] + 1,
-      evaluation_frequency=case['passes'] + 2,  # Before the first round alone.
-      train_cohort_size=len(clients),
-      val_cohort_size=None,
-    ),
+    # Evaluated only before the first round.
+    NNAlgorithmParams(case['passes'] + 1, case['passes'] + 2, len(clients), None),
     SimulatedBackend(training_data=data, val_data=data, postprocessors=[mechanism]),
     PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(parameters, lr=1.0)),
     NNTrainHyperParams(local_num_epochs=1, local_learning_rate=_RATE, local_batch_size=batch_size),
