@@ -7,7 +7,7 @@ from fl_dpftrl.noise import rows, units
 from fl_dpftrl.participation import seen
 from fl_dpftrl.rounds import sums
 
-SIZE, ROUNDS = 3, 4
+SIZE, ROUNDS = 1000, 4  # Of so many normals, some need further bits.
 
 
 def main() -> None:

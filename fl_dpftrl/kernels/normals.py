@@ -52,7 +52,7 @@ def settled(words, bits, places, count, in_tail, tables, scale, out, undecided, 
   widths, limits, heights, steps, tail = tables
   open_count = 0
   for i in range(count):
-    word, first, second = words[i], bits[0, i], bits[1, i]
+    word, first, second = words[i], bits[i, 0], bits[i, 1]
     place, whole = word & PLACES, np.int64(word >> SHIFT)
     u, v = first * 2.0**-64, second * 2.0**-64
     x, error = whole * widths[place], ERROR_IN_WIDTHS * abs(widths[place])

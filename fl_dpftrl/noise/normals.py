@@ -120,7 +120,7 @@ class Normals:
     for attempt in range(_FLOAT_ATTEMPTS):
       if not count:
         break
-      bits = self._further(row, chunk, at[:count], attempt)
+      bits = self._further(row, chunk, at[:count], attempt).T  # Of one layout for one normal, too.
       count, num_undecided = loops.settled(
         words, bits, at, count, in_tail, self._tables, scale, out, undecided, num_undecided
       )
@@ -175,11 +175,11 @@ class Normals:
 
   def _further(self, row: int, chunk: int, at: np.ndarray, attempt: int) -> np.ndarray:
     """The first block of an attempt of each of some normals, as words, shape [2, size]."""
-    counters = np.empty((at.size, 16), np.uint8)
-    counters[:, :6] = np.frombuffer(row.to_bytes(6, 'big'), np.uint8)
-    counters[:, 6:10] = _big_endian(chunk + at // CHUNK)
-    counters[:, 10], counters[:, 11] = self._stream, _FURTHER
-    counters[:, 12:] = _big_endian((at % CHUNK * _ATTEMPTS + attempt) * _BLOCKS)
+    counters, chunks = np.empty((at.size, 4), '>u4'), chunk + at // CHUNK
+    counters[:, 0] = row >> 16
+    counters[:, 1] = (row & 0xFFFF) << 16 | chunks >> 16
+    counters[:, 2] = (chunks & 0xFFFF) << 16 | self._stream << 8 | _FURTHER
+    counters[:, 3] = (at % CHUNK * _ATTEMPTS + attempt) * _BLOCKS
     # The block of a counter is what its encryption is.
     bits = Cipher(self._key, modes.ECB()).encryptor().update(counters.tobytes())
     return np.frombuffer(bits, '<u8').reshape(-1, 2).T
@@ -233,7 +233,3 @@ def check_functions() -> None:
         f'{name} is off by {off:.3g} units in the last place in the mathematical library of this'
         ' machine, too many for noise that is exactly rounded; update the system or use another'
       )
-
-
-def _big_endian(numbers: np.ndarray) -> np.ndarray:
-  return numbers.astype('>u4').view(np.uint8).reshape(-1, 4)

@@ -106,10 +106,10 @@ def test_make_env_compiles_what_a_first_round_needs(tmp_path):
 import numpy as np
 import fl_dpftrl as dpftrl
 for name, kind in (('blt-b400', np.float32), ('identity', np.float64)):
-  with dpftrl.PrivateAggregator(name, template=np.zeros(2, kind), noise_multiplier=1.0,
+  with dpftrl.PrivateAggregator(name, template=np.zeros(2000, kind), noise_multiplier=1.0,
       clip_norm=1.0, report_goal=1, folder={str(tmp_path)!r} + '/' + name) as aggregator:
     with aggregator.round(['a']) as round_:
-      round_.add(np.ones(2, kind))"""
+      round_.add(np.ones(2000, kind))"""
   counts = []
   for arguments in ([str(ROOT / '.ci/warm.py')], ['-c', program]):
     subprocess.run([sys.executable, *arguments], env=environment, cwd=tmp_path, check=True)
