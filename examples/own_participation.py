@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl import sensitivity
 
 
 @dpftrl.register
@@ -39,13 +40,13 @@ class AtMostInWindow(dpftrl.MinSep):
     is_apart = (rounds[self.most :] - rounds[: -self.most] >= self.window).all()
     return super().allows(rounds) and bool(is_apart)
 
-  def sensitivity(self, strategy: dpftrl.Strategy) -> dpftrl.sensitivity.Sensitivity:
+  def sensitivity(self, strategy: dpftrl.Strategy) -> sensitivity.Sensitivity:
     """Returns an upper bound: each of `most` parts of the rounds is a window apart."""
     part = dpftrl.MinSep(self.num_rounds, self.window, -(-self.participations // self.most))
     value = min(
       self.most * strategy.sensitivity(part).value, strategy.sensitivity(self.as_min_sep()).value
     )
-    return dpftrl.sensitivity.Sensitivity(value, dpftrl.sensitivity.UPPER_BOUND)
+    return sensitivity.Sensitivity(value, sensitivity.UPPER_BOUND)
 
 
 def by_brute_force(participation: AtMostInWindow, strategy: dpftrl.Strategy) -> float:
