@@ -50,9 +50,8 @@ def make_stream(
 
   def next_fn(state):
     state = tf.nest.map_structure(tf.convert_to_tensor, state)
-    t = graph.within(state.row, strategy.max_rounds)
     types = [*[tf.int64] * len(sizes), tf.float64, tf.int64]
-    *parts, norm, trail = graphs.python_call(rows, [state.seed, t, state.trail], types)
+    *parts, norm, trail = graphs.python_call(rows, [state.seed, state.row, state.trail], types)
     row = [
       tf.reshape(tf.ensure_shape(part, [size]), spec.shape)
       for part, size, spec in zip(parts, sizes, specs)
@@ -112,6 +111,8 @@ class _Rows:
 
   def __call__(self, seed: np.ndarray, row: np.ndarray, trail: np.ndarray) -> tuple[Any, ...]:
     """Returns the parts of a row, int64, then its standard deviation, and the trail with it."""
+    if row >= self._num_rounds:
+      raise ValueError(f'a strategy for {self._num_rounds} rounds has no noise for another round')
     if self._is_silent:
       return *self._parts(np.zeros(self._size, np.int64)), 0.0, trail
     values, made = self.resources().row(seed.astype('<i8').tobytes(), int(row))
