@@ -209,7 +209,7 @@ def in_one_line(path: pathlib.Path) -> Iterator[None]:
   """Raises SQLite's errors as those of the file: OSError, or LogError for a damaged one."""
   try:
     yield
-  except sqlite3.Error as error:
+  except (sqlite3.Error, UnicodeDecodeError) as error:
     if isinstance(error, sqlite3.OperationalError) and not str(error).startswith(_DAMAGED):
       number = errno.ENOSPC if 'full' in str(error) else errno.EIO
       raise OSError(number, str(error), str(path)) from error

@@ -36,7 +36,7 @@ class Reader:
     self._database, record = _image(path)
     try:
       state = ledger_format.read(path, self._database, record)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # The second of SQLite's own messages.
       raise refusals.LogError(f'{path}: is no ledger, or damaged: {error}') from error
     if not state.num_rounds:
       raise refusals.LogError(f'{path}: has no round yet')
