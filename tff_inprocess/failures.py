@@ -12,6 +12,7 @@ import re
 import sys
 import traceback
 import warnings
+from collections.abc import Iterable
 
 import tensorflow as tf
 
@@ -21,8 +22,15 @@ _PACKAGE = f'{__package__}.'
 _ASK = '(show_client_errors prints why)'
 # Nodes of which a message tells, with their functions; the one that failed comes first.
 _NODES = re.compile(r'\[\[(?:\{\{function_node ([^}]*)\}\})?(?:\{\{node )?([^\]{}]+)')
+_told: set[str] = set()
 # TensorFlow's own log quotes messages of kernels from this level down.
 _LEVEL, _SILENT = 'TF_CPP_MIN_LOG_LEVEL', 3
+
+
+def told(words: str) -> str:
+  """Returns words of a server's assertion, which are then told: they must depend on no data."""
+  _told.add(words)
+  return words
 
 
 def of_operation(
@@ -43,10 +51,11 @@ def of_function(error: Exception, *, place: str, show: bool = False) -> Exceptio
   _show(error, place, show)
   where = ''
   for frame, _ in traceback.walk_tb(error.__traceback__):
-    if not frame.f_globals.get('__name__', '').startswith(_PACKAGE):
+    if frame.f_globals.get('__name__', '').startswith(_PACKAGE):
+      where = ''  # What was before is of whoever runs an actor.
+    elif not where:
       code = frame.f_code
       where = f' in {code.co_name}, {os.path.basename(code.co_filename)}:{code.co_firstlineno}'
-      break
   kind = type(_saying(error, '')).__name__
   return _saying(error, _placed(f'{kind}{where} {_ASK}', place))
 
@@ -76,8 +85,19 @@ def _operation(message: str, graph: tf.Graph, where: str) -> str:
     for node in (node for node in body if node.name == name):
       is_function = not hasattr(tf.raw_ops, node.op)  # By a name that the graph's author chose.
       named = 'a function' if is_function else f'operation {node.op}'
-      return graphs.last_error(node) or f'{named} {where}'
+      words = '' if 'client computation' in where else _words(node, body)
+      return words or graphs.last_error(node) or f'{named} {where}'
   return f'an operation {where}'
+
+
+def _words(node: tf.compat.v1.NodeDef, body: Iterable[tf.compat.v1.NodeDef]) -> str:
+  """Returns the words of an assertion that may be told; none of any other."""
+  inputs = {name.partition(':')[0] for name in node.input} if node.op == 'Assert' else set()
+  for constant in (other for other in body if other.name in inputs and other.op == 'Const'):
+    for text in tf.make_ndarray(constant.attr['value'].tensor).ravel().tolist():
+      if isinstance(text, bytes) and (words := text.decode('utf-8', 'replace')) in _told:
+        return words
+  return ''
 
 
 def _saying(error: Exception, said: str) -> Exception:

@@ -30,7 +30,7 @@ STUDY = {
   'server_learning_rates': (0.346, 0.5883, 1.0, 1.7, 2.89),  # Without noise.
   'seeds': tuple(range(10)),
   # A sixth of the rounds and of the min-sep of the papers' StackOverflow: six participations, too.
-  'schema': dpftrl.MinSep(num_rounds=342, min_sep=57),
+  'participation': dpftrl.MinSep(num_rounds=342, min_sep=57),
   'clip_norm': 0.5,
   'report_goal': 16,
   'deployment_report_goal': 80,

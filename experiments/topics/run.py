@@ -47,7 +47,7 @@ def train(task: Task, cell: Cell) -> Mapping[str, Any]:
   momentum = np.float32(design.workload.momentum)
   velocity = [np.zeros_like(weight) for weight in weights]
   with cell.private_aggregator(list(weights)) as aggregator:
-    drawn = cohorts(task, design.schema, design.report_goal, cell.seed)
+    drawn = cohorts(task, design.planned, design.report_goal, cell.seed)
     for t, (cohort, sentences) in enumerate(drawn):
       gradients = log_bilinear.gradients(weights, sentences)
       with aggregator.round(cohort) as round_:

@@ -8,6 +8,7 @@ import tensorflow as tf
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import reference
 from fl_dpftrl.strategies import document
+from tff_inprocess import failures
 
 SECRET = ('seed', 'buffers', 'trail')
 """Fields of a noise state that tell noise."""
@@ -41,5 +42,5 @@ def check(noise: Any, own: int) -> Any:
   """Returns a noise state unchanged if its parameters are these, in a graph."""
   noise = tf.nest.map_structure(tf.convert_to_tensor, noise)
   same = tf.equal(noise.parameters, tf.constant(own, tf.int64))
-  with tf.control_dependencies([tf.debugging.Assert(same, [_REFUSED])]):
+  with tf.control_dependencies([tf.debugging.Assert(same, [failures.told(_REFUSED)])]):
     return tf.nest.map_structure(tf.identity, noise)

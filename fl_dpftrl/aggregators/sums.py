@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import units
 from fl_dpftrl.text import messages
+from tff_inprocess import failures
 
 SECURE = 'secure'
 """The name of TFF's modular secure sum, with the modulus that a round needs."""
@@ -63,7 +64,9 @@ class Sums(NamedTuple):
     enough = tf.debugging.assert_less_equal(
       tf.cast(num_updates, tf.int64),
       tf.constant(self.most_updates, tf.int64),
-      f'a round has more than the {self.most_updates} updates that its sums have room for',
+      failures.told(
+        f'a round has more than the {self.most_updates} updates that its sums have room for'
+      ),
     )
     with tf.control_dependencies([enough]):
       return tf.nest.map_structure(tf.identity, totals)

@@ -101,8 +101,8 @@ def test_tff_says_what_would_do():
   _, state = rounds(by_engine(), 1)
   other = by_engine(clip_norm=0.01)
   message = re.escape(
-    '[the state of the noise has another strategy, seed, noise_multiplier or clip_norm: use the'
-    ' factory that made it, in the version of fl_dpftrl that made it; other noise is another run]'
+    'the state of the noise has another strategy, seed, noise_multiplier or clip_norm: use the'
+    ' factory that made it, in the version of fl_dpftrl that made it; other noise is another run'
   )
   with pytest.raises(Exception, match=message):
     rounds(other, 1, state)

@@ -24,7 +24,7 @@ def cohorts():
 
 def stated(rounds, scheme=SCHEME, **kwargs):
   run = runs.Run.of(drawn.log_of(rounds), BLT, noise_multiplier=4.0, participation=scheme)
-  return replay.replay(run, **{'deltas': 1e-6, **kwargs})
+  return replay.replay(run, **{'delta': 1e-6, **kwargs})
 
 
 def contradictions(rounds, scheme=SCHEME):

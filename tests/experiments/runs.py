@@ -7,11 +7,12 @@ import signal
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from absl.testing import flagsaver
 
 from experiments.stackoverflow import train
-from fl_dpftrl.logs import ledger_format
+from fl_dpftrl.logs import keys, ledger_format
 from fl_dpftrl.training import loop
 from tests.experiments import starts
 
@@ -117,5 +118,14 @@ def assert_same_run(folder: pathlib.Path, expected: pathlib.Path) -> None:
   for own, other in zip(state(folder), state(expected), strict=True):
     np.testing.assert_array_equal(own, other)
   assert table(folder) == table(expected)
-  for name in (ledger_format.NAME, 'model.npz', 'privacy.json'):
-    assert (folder / name).read_bytes() == (expected / name).read_bytes()
+  assert log(folder) == log(expected)
+  assert (folder / 'model.npz').read_bytes() == (expected / 'model.npz').read_bytes()
+  stated, other = (read(f, 'privacy.json') for f in (folder, expected))
+  assert stated | {'log': None} == other | {'log': None}  # Files have the identity of their run.
+
+
+def log(folder: pathlib.Path) -> tuple[list, dict]:
+  """Returns rows and metadata of a run's log, but for the identity of the run."""
+  rows = pq.read_table(folder / ledger_format.NAME)
+  stated = {k.decode(): v for k, v in rows.schema.metadata.items()}
+  return rows.to_pylist(), {k: stated[k] for k in stated.keys() - {keys.RUN_KEY, keys.METADATA_KEY}}

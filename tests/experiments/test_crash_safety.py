@@ -75,8 +75,7 @@ def assert_lost(folder, undisturbed, lost):
   assert own[1] == runs.NUM_ROUNDS and (compared == 2 or own[3] != 0)
   for mine, theirs in zip(own[:compared], other):
     np.testing.assert_array_equal(mine, theirs)
-  logs = [(f / ledger_format.NAME).read_bytes() for f in (folder, undisturbed)]
-  assert logs[0] == logs[1]
+  assert runs.log(folder) == runs.log(undisturbed)
   statement, expected = (runs.read(f, 'privacy.json') for f in (folder, undisturbed))
   assert statement['num_rounds'] == runs.NUM_ROUNDS
   assert statement['worst_case'] == expected['worst_case']

@@ -34,7 +34,7 @@ SMALL = {
   'epsilons': (4,),
   'server_learning_rates': (0.3,),
   'seeds': (0, 1),
-  'schema': dpftrl.MinSep(num_rounds=12, min_sep=4),
+  'participation': dpftrl.MinSep(num_rounds=12, min_sep=4),
   'report_goal': 4,
   'deployment_report_goal': 8,
 }
@@ -125,7 +125,7 @@ def test_a_cell_is_an_ordinary_run(tmp_path):
     return {**values, 'epsilon': cell.noise and cell.noise.epsilon, 'delta': 1e-5}
 
   study = command.design(STUDY)
-  assert study.workload.momentum == 0.95 and study.schema == dpftrl.MinSep(8, 4)
+  assert study.workload.momentum == 0.95 and study.participation == dpftrl.MinSep(8, 4)
   comparing.compare(study, train, tmp_path / 'study', jobs=0, cell=None, say=print)
   noisy, silent = map(command.arguments, cells)
   assert noisy[:4] == STUDY['flags'] and f'--output_dir={cells[0].folder}' in noisy
