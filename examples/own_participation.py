@@ -43,10 +43,10 @@ class AtMostInWindow(dpftrl.MinSep):
   def sensitivity(self, strategy: dpftrl.Strategy) -> sensitivity.Sensitivity:
     """Returns an upper bound: each of `most` parts of the rounds is a window apart."""
     part = dpftrl.MinSep(self.num_rounds, self.window, -(-self.participations // self.most))
-    value = min(
-      self.most * strategy.sensitivity(part).value, strategy.sensitivity(self.as_min_sep()).value
-    )
-    return sensitivity.Sensitivity(value, sensitivity.UPPER_BOUND)
+    whole, of_part = (strategy.sensitivity(s) for s in (self.as_min_sep(), part))
+    is_proven = sensitivity.LOWER_BOUND not in (whole.kind, of_part.kind)
+    kind = sensitivity.UPPER_BOUND if is_proven else sensitivity.LOWER_BOUND
+    return sensitivity.Sensitivity(min(self.most * of_part.value, whole.value), kind)
 
 
 def by_brute_force(participation: AtMostInWindow, strategy: dpftrl.Strategy) -> float:

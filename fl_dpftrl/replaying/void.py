@@ -36,6 +36,8 @@ def contradictions(run: runs_lib.Run) -> Iterator[str]:
         f'the log is of a run whose declared schema allows {_allowed(recorded)}, and it was said to'
         f' allow {_allowed(run.claim.schema)}'
       )
+  if recorded is not None and run.claim.schema is not None and recorded.is_drawn:
+    yield 'the log is of a run whose participation was drawn, and it was said to keep to a schema'
   if run.log.layout.first_round:
     yield (
       'the log states its claim, so its rounds are counted from 0, and they were counted from'

@@ -119,11 +119,11 @@ class Gate:
     often = times >= self._schema.participations
     apart, min_sep = t - last, self._schema.min_sep
     is_back = apart % min_sep == 0 if self._reason == BIN else apart >= min_sep
-    if self._schema.is_own:
-      is_back = np.array(
-        [self._schema.allows(np.array([*self._rounds[i], t])) for i in ids.tolist()]
-      )
     allowed = ~again & ~often & ((times == 0) | is_back)
+    if (
+      self._schema.is_own
+    ):  # Its bound rests on its separation too, and a first round may be refused.
+      allowed &= [self._schema.allows(np.array([*self._rounds[i], t])) for i in ids.tolist()]
     if allowed.all() and (at_most is None or ids.size <= at_most):
       return Admission(t, column)
     admitted, end = np.flatnonzero(allowed), ids.size

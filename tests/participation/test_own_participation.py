@@ -117,3 +117,40 @@ def test_a_kind_is_registered_once():
     registry.register(type('Other', (dpftrl.MinSep,), {'kind': 'min_sep', '__module__': 'x'}))
   with pytest.raises(ValueError, match='participation must be one of MinSep'):
     dpftrl.Claim(strategy=BLT, noise_multiplier=1.0, participation=3)
+
+
+def test_a_gate_keeps_the_least_separation_that_a_bound_rests_on():
+  """Also for a participation whose `allows` forgets it."""
+
+  @dpftrl.register
+  @dataclasses.dataclass(frozen=True, kw_only=True)
+  class Anything(dpftrl.MinSep):
+    kind = 'anything'
+
+    def allows(self, rounds):
+      return True
+
+  gate = admission.Gate(Anything(num_rounds=6, min_sep=3, max_participations=2))
+  taken = []
+  for t in range(6):
+    admitted = gate.check(['x'])
+    gate.record(admitted.column)
+    taken += [t] * len(admitted.column)
+  assert taken == [0, 3]
+
+
+def test_a_gate_refuses_a_first_round_too():
+  @dpftrl.register
+  @dataclasses.dataclass(frozen=True, kw_only=True)
+  class FromThree(dpftrl.MinSep):
+    kind = 'from_three'
+
+    def allows(self, rounds):
+      return super().allows(rounds) and min(rounds) >= 3
+
+  gate, taken = admission.Gate(FromThree(num_rounds=6)), []
+  for t in range(6):
+    admitted = gate.check(['x'])
+    gate.record(admitted.column)
+    taken += [t] * len(admitted.column)
+  assert taken == [3, 4, 5]

@@ -92,3 +92,10 @@ def test_evidence_of_a_guard_s_log_with_other_noise_fails_at_its_claim(guarded):
   run = dpftrl.open_run(guarded / 'log.parquet', BLT, noise_multiplier=9.0)
   dpftrl.write_evidence(guarded / 'evidence', run, delta=1e-6)
   assert dpftrl.verify(guarded / 'evidence').failed == ('claim', 'statement', 'guarantee')
+
+
+def test_a_schema_in_place_of_recorded_draws_is_void():
+  log = log_with(recorded(participation=dpftrl.SecretBins(NUM_ROUNDS, 2)))
+  declared = dpftrl.MinSep(NUM_ROUNDS)
+  stated = replay.replay(runs.Run.of(log, BLT, participation=declared), delta=1e-6)
+  assert 'participation was drawn, and it was said to keep to a schema' in stated.void_reason
