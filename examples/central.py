@@ -27,7 +27,7 @@ import numpy as np
 from jax import flatten_util
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.amplification import accountant, sampling
+from fl_dpftrl.participations import accountant, sampling
 from fl_dpftrl.simulation import partition
 
 ALPHABET = ' abcdefghijklmnopqrstuvwxyz.,_-~'  # The last stands for all others.

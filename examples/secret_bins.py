@@ -13,7 +13,7 @@ import sys
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl import error, style
-from fl_dpftrl.amplification import accountant, sampling
+from fl_dpftrl.participations import accountant, sampling
 
 ROUNDS, BINS, BATCH, DELTA, SAMPLES = 2052, 342, 1000, 1e-6, 10**6
 FEW_AND_MANY, BEFORE, DELTAS = (64, BINS), 4.0, (1e-4, 1e-6, 1e-8, 1e-10)

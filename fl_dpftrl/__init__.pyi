@@ -5,9 +5,6 @@ from fl_dpftrl.accounting.tuning import Tuning as Tuning
 from fl_dpftrl.adaptive_clipping import AdaptiveClipping as AdaptiveClipping
 from fl_dpftrl.aggregators import CorrelatedNoiseFactory as CorrelatedNoiseFactory
 from fl_dpftrl.aggregators.process_check import check_process as check_process
-from fl_dpftrl.amplification.accountant import account as account
-from fl_dpftrl.amplification.accountant import calibrate as calibrate
-from fl_dpftrl.amplification.sampling import SecretBins as SecretBins
 from fl_dpftrl.auditing import audit as audit
 from fl_dpftrl.families.banded import Banded as Banded
 from fl_dpftrl.families.banded_inverse import BandedInverse as BandedInverse
@@ -28,6 +25,9 @@ from fl_dpftrl.logs.schema import write_log as write_log
 from fl_dpftrl.optimization.registry import optimize as optimize
 from fl_dpftrl.participation.schemas import FixedSeparation as FixedSeparation
 from fl_dpftrl.participation.schemas import MinSep as MinSep
+from fl_dpftrl.participations.accountant import account as account
+from fl_dpftrl.participations.accountant import calibrate as calibrate
+from fl_dpftrl.participations.sampling import SecretBins as SecretBins
 from fl_dpftrl.planning.comparison import Comparison as Comparison
 from fl_dpftrl.planning.comparison import compare as compare
 from fl_dpftrl.planning.planner import plan as plan

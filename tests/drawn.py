@@ -5,8 +5,8 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fl_dpftrl.amplification import sampling
 from fl_dpftrl.participation import schemas as participation
+from fl_dpftrl.participations import sampling
 from fl_dpftrl.simulation import partition
 from tests.replaying import in_memory
 

@@ -11,7 +11,7 @@ import fl_dpftrl
 ROOT = pathlib.Path(__file__).parent.parent
 HEAVY = ('jax', 'jaxlib', 'tensorflow', 'tensorflow_federated')
 ROOMS = (
-  'accounting amplification commands families logs optimization planning replaying'
+  'accounting commands families logs optimization participations planning replaying'
   ' reports sensitivity simulation rounds study'
 )
 MODULES = (
@@ -77,7 +77,7 @@ def test_light_rooms_modules_and_names():
 @pytest.mark.slow
 def test_statements_and_simulations_compile_no_loops():
   """Their rooms do not load Numba, though rounds do."""
-  rooms = 'accounting amplification logs participation planning replaying simulation strategies'
+  rooms = 'accounting logs participation participations planning replaying simulation strategies'
   paths = [path for room in rooms.split() for path in (ROOT / 'fl_dpftrl' / room).glob('*.py')]
   names = ['.'.join(path.relative_to(ROOT).with_suffix('').parts) for path in paths]
   assert not loaded_by(f'import {", ".join(names)}', ('numba',))

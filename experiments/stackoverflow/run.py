@@ -11,10 +11,10 @@ from experiments.stackoverflow import configuration, datasets, interrupts
 from experiments.stackoverflow import machines as machines_lib
 from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.accounting import arithmetic
-from fl_dpftrl.amplification import accountant
 from fl_dpftrl.families import base
 from fl_dpftrl.optimization import registry
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import accountant
 from fl_dpftrl.simulation import scenario as scenario_lib
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from fl_dpftrl import adapters
-from fl_dpftrl.amplification import accountant
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import accountant
 from fl_dpftrl.rounds import aggregator as aggregator_lib
 from fl_dpftrl.strategies import files
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl.amplification import accountant
 from fl_dpftrl.auditing import low_bits, noise_tests, probes, result, subjects
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import accountant
 from fl_dpftrl.strategies import files
 
 EXECUTORS = ('aggregator', 'engine')

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 from fl_dpftrl import accounting, tables
 from fl_dpftrl.accounting import tuning
-from fl_dpftrl.amplification import accountant, bins, sampling
 from fl_dpftrl.commands import flags
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import registry, schemas
+from fl_dpftrl.participations import accountant, bins, sampling
 from fl_dpftrl.strategies import files
 
 _HOW = ('method', 'num_samples', 'tries')

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fl_dpftrl import error, workloads
-from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import sampling as sampling_lib
 from fl_dpftrl.text import rounding
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def sampling(
     if name not in wanted:
       raise ValueError(f'--{name}={value} does not go with --sampling={args.sampling}; drop it')
   if strategy is not None and issubclass(scheme, sampling_lib.Batches):
-    from fl_dpftrl.amplification import accountant
+    from fl_dpftrl.participations import accountant
 
     given.setdefault('num_parts', accountant.num_bands(strategy))
   return scheme(num_rounds=num_rounds, **given)

@@ -7,10 +7,10 @@ import pathlib
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fl_dpftrl.amplification import drawn
 from fl_dpftrl.commands import flags, output, replay_text
 from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import ids
+from fl_dpftrl.participations import drawn
 from fl_dpftrl.replaying import count, counted, evidence, replay, runs
 from fl_dpftrl.replaying import statement as statement_lib
 

@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator
 
 from fl_dpftrl import tables
-from fl_dpftrl.amplification import sampling
 from fl_dpftrl.commands import flags, output, population_flags
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import sampling
 from fl_dpftrl.simulation import attendance as attendance_lib
 from fl_dpftrl.simulation import partition, recording
 

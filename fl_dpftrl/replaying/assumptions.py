@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.accounting import guarantee as guarantee_lib
-from fl_dpftrl.amplification import drawn
 from fl_dpftrl.logs import ids
+from fl_dpftrl.participations import drawn
 from fl_dpftrl.replaying import facts as facts_lib
 
 if TYPE_CHECKING:

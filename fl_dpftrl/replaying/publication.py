@@ -6,7 +6,7 @@ import shlex
 import sys
 from typing import cast
 
-from fl_dpftrl.amplification import sampling
+from fl_dpftrl.participations import sampling
 from fl_dpftrl.replaying import statement as statement_lib
 
 

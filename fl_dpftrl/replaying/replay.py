@@ -14,10 +14,10 @@ from typing import Any
 
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import guarantee as guarantee_lib
-from fl_dpftrl.amplification import drawn as drawn_lib
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import refusals, spellings
 from fl_dpftrl.participation import counts
+from fl_dpftrl.participations import drawn as drawn_lib
 from fl_dpftrl.replaying import count as count_lib
 from fl_dpftrl.replaying import exposure, sensitivities, void
 from fl_dpftrl.replaying import facts as facts_lib

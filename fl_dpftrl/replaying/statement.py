@@ -9,12 +9,12 @@ from typing import Any
 from fl_dpftrl import tables
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.accounting import guarantee as guarantee_lib
-from fl_dpftrl.amplification import drawn as drawn_lib
 from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.participation import registry
 from fl_dpftrl.participation import schemas as schemas_lib
 from fl_dpftrl.participation.counts import RunCounts, Witness
+from fl_dpftrl.participations import drawn as drawn_lib
 from fl_dpftrl.replaying import assumptions as assumptions_lib
 from fl_dpftrl.replaying import exposure, facts
 from fl_dpftrl.replaying import runs as runs_lib

@@ -1,6 +1,6 @@
 """Simulated batches of centralized training, and secret bins.
 
-The cohorts follow a scheme of `amplification.sampling`: rounds take turns at parts of the examples
+The cohorts follow a scheme of `participations.sampling`: rounds take turns at parts of the examples
 and draw within their part. They are simulated from a seed. Draws that amplify a guarantee must
 be secret, so a known or guessable seed does not amplify.
 """
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from fl_dpftrl.amplification import sampling
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import sampling
 from fl_dpftrl.simulation import cohorts, seeds
 
 _BATCHES, _ORDERS, _BINS = 16, 17, 18

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from fl_dpftrl import workloads
 from fl_dpftrl.accounting import arithmetic
-from fl_dpftrl.amplification import accountant
 from fl_dpftrl.files import durable, json_files
+from fl_dpftrl.participations import accountant
 from fl_dpftrl.planning import candidates
 from fl_dpftrl.strategies import files
 from fl_dpftrl.study.design import Design, Mechanism, Setting, slug

@@ -17,10 +17,10 @@ import numpy as np
 from fl_dpftrl import accounting
 from fl_dpftrl.accounting import arithmetic, gaussian
 from fl_dpftrl.accounting.tuning import Tuning
-from fl_dpftrl.amplification import accountant
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.noise import normals
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import accountant
 from fl_dpftrl.strategies import files
 from fl_dpftrl.study import results, running
 from fl_dpftrl.study.cells import Cell, Run

@@ -7,9 +7,9 @@ import pytest
 
 from fl_dpftrl import sensitivity
 from fl_dpftrl.accounting import adjacency
-from fl_dpftrl.amplification import accountant
 from fl_dpftrl.families import banded, identity
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import accountant
 
 SCHEMA = schemas.MinSep(num_rounds=4, min_sep=2)
 STRATEGY = banded.Banded([[1.0, 0.0], [1.0, 0.5], [2.0, 0.5], [1.0, 1.0]])

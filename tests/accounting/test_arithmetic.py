@@ -8,12 +8,12 @@ import pytest
 
 from fl_dpftrl import accounting
 from fl_dpftrl.accounting import arithmetic
-from fl_dpftrl.amplification import accountant
 from fl_dpftrl.families import lattice
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import accountant
 from fl_dpftrl.replaying import replay, runs
 from fl_dpftrl.rounds import budget
 from fl_dpftrl.strategies import files

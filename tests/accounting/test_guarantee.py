@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from fl_dpftrl import accounting, sensitivity
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.amplification import accountant
 from fl_dpftrl.families import banded, identity
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import accountant
 from fl_dpftrl.sensitivity import gram
 from fl_dpftrl.strategies import files
 

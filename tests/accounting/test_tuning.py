@@ -11,7 +11,7 @@ from scipy import optimize, special, stats
 import fl_dpftrl as dpftrl
 from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.accounting import tuning
-from fl_dpftrl.amplification import accountant, sampling
+from fl_dpftrl.participations import accountant, sampling
 
 
 def chances(weights):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.amplification import sampling
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import schema
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import sampling
 from fl_dpftrl.simulation import partition
 from fl_dpftrl.strategies import files
 

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from experiments.stackoverflow import configuration, run
-from fl_dpftrl.amplification import accountant
 from fl_dpftrl.families import identity
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import accountant
 
 HPARAMS = configuration.Hparams(noise_multiplier=1.0, report_goal=20, num_rounds=30)
 

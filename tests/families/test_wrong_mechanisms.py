@@ -9,9 +9,9 @@ import scipy.linalg
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl import sensitivity
-from fl_dpftrl.amplification.accountant import account, calibrate
 from fl_dpftrl.commands import main
 from fl_dpftrl.families import registry, stamped
+from fl_dpftrl.participations.accountant import account, calibrate
 from fl_dpftrl.strategies import files
 
 ROUNDS = 60

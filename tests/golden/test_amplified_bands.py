@@ -6,9 +6,9 @@ import pathlib
 import pytest
 
 from fl_dpftrl import error
-from fl_dpftrl.amplification import accountant, sampled_gaussian, sampling
 from fl_dpftrl.optimization import registry
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import accountant, sampled_gaussian, sampling
 
 TABLE = json.loads(pathlib.Path(__file__).with_name('amplified_bands_1024.json').read_text())
 NUM_ROUNDS = TABLE['setting']['num_rounds']

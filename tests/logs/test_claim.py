@@ -10,11 +10,11 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import arithmetic
-from fl_dpftrl.amplification import sampling
 from fl_dpftrl.commands import replay_text
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import keys, refusals
 from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.participations import sampling
 from fl_dpftrl.replaying import runs
 from fl_dpftrl.reports import privacy
 

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from fl_dpftrl import sensitivity
-from fl_dpftrl.amplification import accountant
 from fl_dpftrl.participation import schemas as participation
+from fl_dpftrl.participations import accountant
 from fl_dpftrl.planning import candidates as compared
 from fl_dpftrl.planning import forecast as forecast_lib
 from fl_dpftrl.planning import planner, search

@@ -7,9 +7,9 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.amplification import accountant, sampling
 from fl_dpftrl.commands import replay_text
 from fl_dpftrl.logs import refusals
+from fl_dpftrl.participations import accountant, sampling
 from fl_dpftrl.replaying import replay, runs
 from fl_dpftrl.reports import privacy
 from tests.replaying.in_memory import log_of

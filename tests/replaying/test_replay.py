@@ -6,10 +6,10 @@ import pytest
 
 from fl_dpftrl import sensitivity
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.amplification import accountant
 from fl_dpftrl.commands import replay_text
 from fl_dpftrl.families import banded, blt, identity
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import accountant
 from fl_dpftrl.replaying import replay, runs
 from tests.replaying.in_memory import log_of
 

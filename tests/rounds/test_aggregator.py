@@ -17,13 +17,13 @@ import pytest
 from scipy import stats
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.amplification import sampling
 from fl_dpftrl.files import mark
 from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.noise import normals
 from fl_dpftrl.noise import rows as rows_lib
 from fl_dpftrl.participation import seen
+from fl_dpftrl.participations import sampling
 from fl_dpftrl.rounds import guard
 
 BATCHES = sampling.CyclicPoisson(num_rounds=12, num_examples=8, batch_size=2)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import strategies as st
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.logs import refusals
+from fl_dpftrl.participations import sampling as sampling_lib
 from fl_dpftrl.rounds import admission, budget, guard
 
 BLT = dpftrl.BLT([0.9, 0.5], [0.1, 0.2])

@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 from hypothesis import strategies as st
 
-from fl_dpftrl.amplification import sampling
+from fl_dpftrl.participations import sampling
 from fl_dpftrl.simulation import partition
 from tests import drawn
 

@@ -8,9 +8,9 @@ import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.accounting import arithmetic
-from fl_dpftrl.amplification import accountant
 from fl_dpftrl.families import tree_online
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import accountant
 from fl_dpftrl.rounds import budget
 from fl_dpftrl.training import train
 from tests import oracle

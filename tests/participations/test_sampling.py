@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from fl_dpftrl.amplification import accountant, sampled_gaussian, sampling
 from fl_dpftrl.families import banded, identity
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import accountant, sampled_gaussian, sampling
 from tests import oracle
 
 

@@ -16,10 +16,10 @@ from fl_dpftrl import workloads
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import arithmetic, gaussian
 from fl_dpftrl.accounting import guarantee as guarantee_lib
-from fl_dpftrl.amplification import bins, sampled_gaussian
-from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.families import banded, banded_toeplitz, base, identity
 from fl_dpftrl.participation import registry, schemas
+from fl_dpftrl.participations import bins, sampled_gaussian
+from fl_dpftrl.participations import sampling as sampling_lib
 from fl_dpftrl.strategies import files
 
 _LESS = 1.0 - 1e-15  # more than what dividing and multiplying round

@@ -10,10 +10,10 @@ import numpy as np
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.accounting import guarantee as guarantee_lib
-from fl_dpftrl.amplification import bound, certified
-from fl_dpftrl.amplification import sampling as sampling_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
+from fl_dpftrl.participations import bound, certified
+from fl_dpftrl.participations import sampling as sampling_lib
 
 BOUND, CERTIFIED = METHODS = ('bound', 'certified')
 """How ε is proven: without coins, or by Monte Carlo."""

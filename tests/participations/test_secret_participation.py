@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.amplification import sampling
 from fl_dpftrl.participation import registry
+from fl_dpftrl.participations import sampling
 from fl_dpftrl.replaying import replay, runs
 from fl_dpftrl.reports import privacy
 from fl_dpftrl.simulation import partition

@@ -9,8 +9,8 @@ from scipy import optimize, stats
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.amplification import bins, bound, certified, sampled_gaussian
-from tests.amplification import adversaries
+from fl_dpftrl.participations import bins, bound, certified, sampled_gaussian
+from tests.participations import adversaries
 
 HALVES = np.array([0.5, 0.5])
 PAIR = np.array([[1.0, 0.6], [0.6, 1.2]])

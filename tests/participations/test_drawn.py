@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-from fl_dpftrl.amplification import accountant, sampling
 from fl_dpftrl.families import banded_toeplitz as toeplitz
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import schema
+from fl_dpftrl.participations import accountant, sampling
 from fl_dpftrl.replaying import replay, runs
 from fl_dpftrl.reports import privacy
 from tests import drawn

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import special, stats
 
-from fl_dpftrl.amplification import sampling
 from fl_dpftrl.participation import counts as counts_lib
+from fl_dpftrl.participations import sampling
 
 _FALSE_ALARM, _TESTS = 1e-9, 7  # probability of a false alarm of all tests together
 _LOG_ALARM = math.log(_FALSE_ALARM / _TESTS)

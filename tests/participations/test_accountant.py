@@ -8,7 +8,7 @@ from dp_accounting.pld import pld_privacy_accountant
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl import error, sensitivity
-from fl_dpftrl.amplification import accountant, sampled_gaussian, sampling
+from fl_dpftrl.participations import accountant, sampled_gaussian, sampling
 
 
 def draws(**kwargs):

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fl_dpftrl.accounting import guarantee as guarantee_lib
-from fl_dpftrl.amplification import sampling
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import counts, registry, schemas
+from fl_dpftrl.participations import sampling
 from fl_dpftrl.text import messages
 
 _NO_LOG_SHOWS = (
@@ -36,7 +36,7 @@ def sentences(scheme: sampling.Scheme, adjacency: str, holds: bool) -> list[str]
   if isinstance(scheme, sampling.Shuffled):
     result = [guarantee_lib.assumptions(scheme.schema)[0], scheme.assumption]
   else:
-    from fl_dpftrl.amplification import accountant
+    from fl_dpftrl.participations import accountant
 
     result = [*accountant.assumptions(scheme), scheme.relation(adjacency)[2], _LOG_IS_SECRET]
     result += [_NO_LOG_SHOWS] if holds else []
@@ -70,7 +70,7 @@ def check(
   """Raises ValueError before counting a log for which no guarantee is known."""
   if not isinstance(scheme, sampling.Sampled):
     return
-  from fl_dpftrl.amplification import accountant
+  from fl_dpftrl.participations import accountant
 
   accountant.check_alone(scheme, group_size)
   if isinstance(scheme, sampling.SecretBins):
@@ -108,7 +108,7 @@ def guarantee(
     by_schema: function that returns the guarantee under a schema.
   """
   # Most replays have no sampling scheme, and need none of the mathematics of one.
-  from fl_dpftrl.amplification import accountant, log_checks
+  from fl_dpftrl.participations import accountant, log_checks
 
   reasons = log_checks.contradictions(happened, scheme)
   own = registry.to_json(scheme)

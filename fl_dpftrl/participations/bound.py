@@ -32,7 +32,7 @@ import scipy.fft
 from scipy import optimize, special
 
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.amplification import sampled_gaussian
+from fl_dpftrl.participations import sampled_gaussian
 
 _GRID, _FIRST_GRID = 2**15, 2**12  # cells of a sum, and of X where the reach of a sum is estimated
 _BEYOND = 1e-4  # share of δ that may lie beyond the grid, about

@@ -10,7 +10,7 @@ from dp_accounting.rdp import rdp_privacy_accountant
 from scipy import optimize, stats
 
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.amplification import accountant, sampled_gaussian, sampling
+from fl_dpftrl.participations import accountant, sampled_gaussian, sampling
 
 STEP = 0.02
 

@@ -13,8 +13,8 @@ from scipy import optimize
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.amplification import accountant, bins, bound, certified
-from tests.amplification import adversaries
+from fl_dpftrl.participations import accountant, bins, bound, certified
+from tests.participations import adversaries
 
 HALVES = np.array([0.5, 0.5])
 
