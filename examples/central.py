@@ -249,7 +249,7 @@ def load(path: pathlib.Path, like: Parameters) -> tuple[Parameters, jax.Array]:
 
 def planned(
   scheme: sampling.Sampled, *, epsilon: float, delta: float, num_bands: int | None
-) -> tuple[dpftrl.Strategy, accountant.AmplifiedGuarantee]:
+) -> tuple[dpftrl.Strategy, dpftrl.Guarantee]:
   """Returns the banded strategy with the least noise for ε, and its guarantee.
 
   Args:

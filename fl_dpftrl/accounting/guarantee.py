@@ -9,7 +9,6 @@ from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import arithmetic, gaussian
 from fl_dpftrl.files import json_files
-from fl_dpftrl.participation import schemas
 from fl_dpftrl.text import messages
 from fl_dpftrl.text import rounding as rounding_lib
 
@@ -184,22 +183,10 @@ def _finite(figure: float | None) -> float | None:
   return figure if figure is not None and math.isfinite(figure) else None
 
 
-def assumptions(schema: schemas.MinSep) -> tuple[str, ...]:
-  """Returns the assumptions of a guarantee under this schema, in words."""
-  if hasattr(schema, 'assumption'):
-    pattern = schema.assumption
-  elif schema.participations == 1:
-    pattern = f'no device takes part twice in {schema.num_rounds} rounds'
-  else:
-    apart = 'exactly' if isinstance(schema, schemas.FixedSeparation) else 'at least'
-    pattern = (
-      f'every device takes part in at most {schema.participations} of'
-      f' {schema.num_rounds} rounds, {apart} {schema.min_sep} apart'
-    )
-  return (
-    pattern,
-    'every update of a device is clipped to the clip norm, and what it adds'
-    ' to a sum depends on that device alone',
-    'Z is independent Gaussian noise, secret, and none of its rows enters two sums',
-    'which devices take part, and when, does not depend on their data',
-  )
+ASSUMPTIONS = (
+  'every update of a device is clipped to the clip norm, and what it adds'
+  ' to a sum depends on that device alone',
+  'Z is independent Gaussian noise, secret, and none of its rows enters two sums',
+  'which devices take part, and when, does not depend on their data',
+)
+"""Assumptions of a guarantee beside its participation: clipping, noise and devices."""

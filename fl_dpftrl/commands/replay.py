@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fl_dpftrl.commands import flags, output, replay_text
 from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import ids
-from fl_dpftrl.participations import drawn
 from fl_dpftrl.replaying import count, counted, evidence, replay, runs
 from fl_dpftrl.replaying import statement as statement_lib
 
@@ -135,7 +134,7 @@ def run(args: argparse.Namespace) -> Replayed:
   output.check_file('write_counts', args.write_counts)
   opened = _runs(args)
   for one in opened if args.public_report else ():
-    drawn.check_public(one.claim.sampling)
+    one.claim.answers.check_public()
   if args.write_counts:
     opened = _counted(args, opened)
   for one in opened if args.evidence else ():
@@ -197,13 +196,11 @@ def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | N
     return flags.NOT_KEPT, f'the guarantee is void: {result.void_reason}'
   if result.worst_case.void_reason:
     return flags.NOT_KEPT, f'the guarantee is void: {result.worst_case.void_reason}'
-  decisive = result.declared or result.drawn or result.parts[0]
-  if result.declared is not None and not result.declared.holds:
+  decisive = result.planned or result.parts[0]
+  if not decisive.holds:
     number = result.violations and result.violations.num_devices
     who = ', by 1 device' if number == 1 else number and f', by {number} devices'
-    return flags.NOT_KEPT, f'the declared schema was not kept{who or ""}'
-  if result.drawn is not None and not result.drawn.holds:
-    return flags.NOT_KEPT, f'the log contradicts --sampling={result.drawn.scheme}'
+    return flags.NOT_KEPT, f'{decisive.participation.broken}{who or ""}'
   return flags.above_budget(args, decisive.guarantee.epsilon())
 
 
@@ -227,7 +224,7 @@ def _runs(args: argparse.Namespace) -> list[runs.Run]:
   draws = flags.sampling(args, run.claim.strategy, run.log.num_rounds)
   if draws is None:
     return [run]
-  if run.claim.schema is not None:
+  if run.claim.participation:
     raise ValueError('--sampling does not go with a declared schema, which says who takes part')
   return [dataclasses.replace(run, claim=dataclasses.replace(run.claim, participation=draws))]
 

@@ -1,7 +1,6 @@
 """Text output of the `replay` command."""
 
 import sys
-from typing import Any
 
 from fl_dpftrl.replaying import exposure, statement
 from fl_dpftrl.text import messages, rounding
@@ -33,7 +32,7 @@ def text(result: statement.Statement) -> str:
   ]
   if short is not None:
     lines.append(f'below report goal   {short} rounds, by devices admitted')
-  if result.headline is result.declared and not result.void_reason:
+  if result.rounds_may_follow and not result.void_reason:
     lines.append(f'guarantee           {result.quoted}')
   lines += [*_per_run(result), '', *_guarantees(result), *_violated(result)]
   lines += _per_device(result, per_device) if per_device else []
@@ -69,25 +68,9 @@ def _warnings(result: statement.Statement) -> list[str]:
       )
   if result.void_reason:
     warnings.append(f'THE GUARANTEE IS VOID: {result.void_reason}')
-  declared, drawn = result.declared, result.drawn
-  if declared is not None and not declared.holds:
-    allowed: Any = declared.participation
-    difference = (
-      'not every run kept to its own, see the assumptions'
-      if result.several
-      else f'at least {allowed.min_sep} rounds apart and at most'
-      f' {allowed.max_participations}'
-      f' participations were allowed, the log has {result.min_sep} and'
-      f' {result.max_participations}'
-    )
-    warnings.append(
-      f'THE DECLARED SCHEMA DOES NOT HOLD: {difference}; the declared figures are void'
-    )
-  if drawn is not None and not drawn.holds:
-    warnings.append(
-      f'THE LOG CONTRADICTS --sampling={drawn.scheme}, so nothing is'
-      f' guaranteed under {drawn.name}: {drawn.reason}'
-    )
+  planned = result.planned
+  if planned and not planned.holds:
+    warnings.append(planned.participation.warning(planned.reason))
   return warnings
 
 

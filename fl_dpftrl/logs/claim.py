@@ -23,6 +23,7 @@ from fl_dpftrl.families import base
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.logs import keys, refusals
 from fl_dpftrl.participation import registry, schemas
+from fl_dpftrl.participations import protocol
 from fl_dpftrl.strategies import document as document_lib
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
@@ -33,6 +34,7 @@ NAME = 'claim.json'
 _MOST_NAMES, _LONGEST = 1000, 200
 _SAID = 2  # differences
 _RUN = 'run'  # Key of a file.
+_ANY = schemas.MinSep(2**53)
 # Where noise is made, by the numbers that releases are made of.
 _PLACES = {arithmetic_lib.COVERED: 'by an engine', arithmetic_lib.LATTICE: "in TFF's state"}
 
@@ -91,38 +93,28 @@ class Claim:
       keep('clip_norm', float(self.clip_norm))
     if self.report_goal is not None:
       keep('report_goal', schemas.positive_integer('report_goal', self.report_goal))
-    if (schema := self.schema) is not None:
-      self._check_schema(schema)
-      most = schema.participations
-      keep('participation', dataclasses.replace(schema, max_participations=most))
+    if self.participation is not None:
+      keep('participation', self.answers.for_claim(self.strategy))
     if self.void_reason is not None and not isinstance(self.void_reason, str):
       raise ValueError(f'void_reason must be text, got {messages.quoted(self.void_reason)}')
     for name in ('not_private_metrics', 'trusted_operations'):
       keep(name, _names(name, getattr(self, name)))
 
   @property
-  def schema(self) -> schemas.MinSep | None:
-    """The declared schema, to which devices keep; None where participation is drawn."""
-    return None if self.participation is None or self.is_drawn else self.participation.schema
+  def answers(self) -> protocol.Participation:
+    """The participation, which answers for itself; any at all where none was declared."""
+    answers: Any = self.participation or _ANY
+    return answers
 
   @property
-  def sampling(self) -> Any:
-    """The scheme by which participation is drawn; None where it is not."""
-    return self.participation if self.is_drawn else None
+  def declared(self) -> registry.Participation | None:
+    """The participation to which devices keep; None where it is drawn."""
+    return None if self.is_drawn else self.participation
 
   @property
   def is_drawn(self) -> bool:
     """True where participation is drawn, so that a round may have any number of devices."""
     return self.participation is not None and self.participation.is_drawn
-
-  def _check_schema(self, schema: schemas.MinSep) -> None:
-    # No log confirms a fixed separation, and no gate keeps it.
-    if isinstance(schema, schemas.FixedSeparation):
-      raise ValueError(f'participation must be a MinSep, got {messages.quoted(schema)}')
-    try:
-      base.check_num_rounds(self.strategy, schema.num_rounds)
-    except ValueError as error:
-      raise ValueError(f'declared_num_rounds={schema.num_rounds}: {error}') from error
 
   @property
   def adaptive_clipping(self) -> adaptive.AdaptiveClipping | None:
@@ -196,7 +188,7 @@ class Claim:
       check_file(folder / NAME, self.to_json(), run)
     if not (folder / files.NAME).exists():
       # A strategy file has figures for some schema; without one, for a single round.
-      schema = self.schema or schemas.MinSep(1, 1)
+      schema = self.declared.schema if self.declared else schemas.MinSep(1, 1)
       files.save_strategy(folder / files.NAME, self.strategy, schema=schema)
     if not (begun and (folder / NAME).exists()):
       document = self.to_json() | ({} if run is None else {_RUN: run})
@@ -205,26 +197,36 @@ class Claim:
 
   def guarantee(
     self,
-    schema: schemas.MinSep,
+    participation: Any,
     delta: float | Sequence[float],
     *,
     adjacency: str = adjacency_lib.ZERO_OUT,
   ) -> guarantee_lib.Guarantee:
-    """Returns the guarantee of any device that keeps to a schema in all rounds of the schema."""
+    """Returns the guarantee of any device of a participation, such as a schema, in the run."""
     deltas = guarantee_lib.deltas(delta)
-    return compose([self], [schema], deltas=deltas, adjacency=adjacency, group_size=1)
+    return compose([self], [participation], deltas=deltas, adjacency=adjacency, group_size=1)
 
 
 def compose(
   claims: Sequence[Claim],
-  kept: Sequence[schemas.MinSep],
+  kept: Sequence[Any],
   *,
   deltas: Sequence[float],
   adjacency: str,
   group_size: int,
 ) -> guarantee_lib.Guarantee:
-  """Returns the guarantee of devices that keep to a schema in all rounds of each run."""
-  num_rounds = [schema.num_rounds for schema in kept]
+  """Returns the guarantee of the participations of one run, or of several together."""
+  num_rounds = [participation.num_rows for participation in kept]
+  if len(claims) == 1 and kept[0].is_drawn:
+    (claim,) = claims
+    return kept[0].guarantee(
+      claim.strategy,
+      noise_multiplier=claim.noise_multiplier,
+      deltas=tuple(deltas),
+      adjacency=adjacency,
+      group_size=group_size,
+      num_coordinates=claim.arithmetic.num_coordinates,
+    )
   spend = spending(claims, num_rounds, deltas=deltas, adjacency=adjacency, group_size=group_size)
   return spend(worst_case(claims, kept), group_size=group_size)
 
@@ -258,13 +260,11 @@ def spending(
   )
 
 
-def worst_case(
-  claims: Sequence[Claim], kept: Sequence[schemas.MinSep]
-) -> sensitivity_lib.Sensitivity:
-  """Returns the sensitivity of any device that keeps to all schemas, in the first run's units."""
+def worst_case(claims: Sequence[Claim], kept: Sequence[Any]) -> sensitivity_lib.Sensitivity:
+  """Returns the sensitivity of any device of these participations, in the first run's units."""
   unit, square, kinds = claims[0].noise_multiplier, 0.0, []
-  for claim, schema in zip(claims, kept, strict=True):
-    value, kind = sensitivity_lib.sensitivity(claim.strategy, schema)
+  for claim, participation in zip(claims, kept, strict=True):
+    value, kind = participation.worst_case(claim.strategy)
     weight = unit / claim.noise_multiplier if unit and claim.noise_multiplier else 1.0
     square += (weight * value) ** 2
     kinds.append(kind)

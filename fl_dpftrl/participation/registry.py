@@ -51,6 +51,14 @@ def register(cls: _Kind) -> _Kind:
   return cls
 
 
+def join(cls: type[Any], answers: type[Any]) -> None:
+  """Adds to a plain class the answers that need accountants; its own attributes stay."""
+  for defaults in answers.__mro__[:-1]:
+    for name, value in vars(defaults).items():
+      if not name.startswith('_') and name not in vars(cls):
+        setattr(cls, name, value)
+
+
 def check(participation: Any) -> None:
   """Raises ValueError unless a value is a registered participation."""
   if type(participation) not in KINDS.values():

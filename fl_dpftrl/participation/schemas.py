@@ -46,6 +46,7 @@ class MinSep:
   """
 
   kind: ClassVar[str] = 'min_sep'
+  apart: ClassVar[str] = 'at least'
   is_drawn: ClassVar[bool] = False
   is_secret: ClassVar[bool] = False
   num_rounds: int
@@ -66,6 +67,21 @@ class MinSep:
     return self
 
   gated = schema
+
+  @property
+  def num_rows(self) -> int:
+    """Rows of noise that a run may use up."""
+    return self.num_rounds
+
+  @property
+  def assumption(self) -> str:
+    """The allowed patterns in words."""
+    if self.participations == 1:
+      return f'no device takes part twice in {self.num_rounds} rounds'
+    return (
+      f'every device takes part in at most {self.participations} of {self.num_rounds} rounds,'
+      f' {self.apart} {self.min_sep} apart'
+    )
 
   @property
   def participations(self) -> int:
@@ -120,6 +136,7 @@ class FixedSeparation(MinSep):
   """
 
   kind: ClassVar[str] = 'fixed_separation'
+  apart: ClassVar[str] = 'exactly'
 
 
 class Cohort(NamedTuple):

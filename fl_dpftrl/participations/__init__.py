@@ -1,4 +1,4 @@
-"""Sampled batches of centralized training: schemes, accounting and checks of logs."""
+"""Participations, a file each: who may take part when, what that costs, what a log shows of it."""
 
-# Modules of this room that are public.
-__all__ = ['accountant', 'sampling']
+from fl_dpftrl.participations import min_sep as min_sep  # Registers the built-in ones.
+from fl_dpftrl.participations import sampling as sampling

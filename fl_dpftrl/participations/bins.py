@@ -12,8 +12,7 @@ from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
-from fl_dpftrl.participations import bound, certified
-from fl_dpftrl.participations import sampling as sampling_lib
+from fl_dpftrl.participations import bound, certified, drawn
 
 BOUND, CERTIFIED = METHODS = ('bound', 'certified')
 """How ε is proven: without coins, or by Monte Carlo."""
@@ -42,7 +41,7 @@ class BinsGuarantee(guarantee_lib.Guarantee):
     num_samples, tries: see `proven`.
   """
 
-  sampling: sampling_lib.SecretBins
+  sampling: drawn.Secret
   gram: np.ndarray = dataclasses.field(compare=False)
   method: str = BOUND
   num_samples: int = 10**6
@@ -82,7 +81,7 @@ class BinsGuarantee(guarantee_lib.Guarantee):
 
 def proven(
   strategy: base.Strategy,
-  scheme: sampling_lib.SecretBins,
+  scheme: drawn.Secret,
   *,
   noise_multiplier: float,
   deltas: Sequence[float],
@@ -159,7 +158,7 @@ def _certified(start: BinsGuarantee, epsilon: float) -> BinsGuarantee:
   return dataclasses.replace(fallback, assumptions=(*others, *said))
 
 
-def gram(strategy: base.Strategy, scheme: sampling_lib.SecretBins) -> np.ndarray:
+def gram(strategy: base.Strategy, scheme: Any) -> np.ndarray:
   """Returns M|C|ᵀ|C|M, [bins, bins], of the rounds M of each bin and a clip norm of 1, rounded up.
 
   Raises:
@@ -175,19 +174,3 @@ def gram(strategy: base.Strategy, scheme: sampling_lib.SecretBins) -> np.ndarray
     block = matrix[:, start : start + num_bins]
     sums[:, : block.shape[1]] += np.abs(block)
   return (sums.T @ sums) * (1.0 + 1e-11)
-
-
-def assumptions(scheme: sampling_lib.SecretBins) -> tuple[str, ...]:
-  """Returns the assumptions of a guarantee with secret bins, in words."""
-  return (
-    scheme.assumption,
-    'no device takes the place of another: no round closes at a report goal or fails below one,'
-    ' every update of a member of the bin is summed, every round is released or lost for a reason'
-    ' that has nothing to do with who takes part, and the divisor is a constant',
-    'strategy and noise multiplier are fixed before the run; in a round of its bin a device adds'
-    ' one update, clipped to the clip norm, or nothing',
-    'who took part, and how many in which round, is secret for ever: log, counts, failures and what'
-    ' devices store',
-    'bins serve this run alone, as guarantees of runs that share them do not add up',
-    'Z is independent Gaussian noise, secret, and none of its rows enters two sums',
-  )

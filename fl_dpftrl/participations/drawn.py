@@ -1,19 +1,27 @@
-"""Guarantees of a run with sampled or shuffled batches, if its log allows them.
+"""Participations that are drawn: batches of examples, and secret bins.
 
 The figures are those of the accountant for the stated scheme, which a log can only refute.
 """
 
-import dataclasses
 import json
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
-from fl_dpftrl.accounting import guarantee as guarantee_lib
+import numpy as np
+
+from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import counts, registry, schemas
-from fl_dpftrl.participations import sampling
+from fl_dpftrl.participations import protocol
 from fl_dpftrl.text import messages
+
+ONE, REPLACED, OPPOSITE = 'one', 'replaced', 'opposite'
+"""What neighbouring runs are told apart by; see `sampled_gaussian.epsilon`."""
+
+Relation = tuple[float, str, str]
+"""Largest change of a round's sum by one example, in clip norms; pair; adjacency in words."""
 
 _NO_LOG_SHOWS = (
   'that it was drawn so, in secret and whatever the data, no log shows: what this one has'
@@ -26,106 +34,206 @@ _LOG_IS_SECRET = (
 )
 
 
-def part(scheme: sampling.Scheme) -> str:
-  """Returns the name of the guarantee in a statement: 'amplified' if it rests on secret draws."""
-  return 'amplified' if isinstance(scheme, sampling.Sampled) else 'shuffled'
+class Drawn:
+  """Base class of a participation that the server draws: a round may have any number of devices.
 
+  A subclass is a frozen dataclass, and defines `schema`, `assumption` (the draws in words),
+  `guarantee`, `least_noise`, `refutations` and `within`.
+  """
 
-def sentences(scheme: sampling.Scheme, adjacency: str, holds: bool) -> list[str]:
-  """States the assumptions, and that the log refutes them if it does."""
-  if isinstance(scheme, sampling.Shuffled):
-    result = [guarantee_lib.assumptions(scheme.schema)[0], scheme.assumption]
-  else:
-    from fl_dpftrl.participations import accountant
+  kind: ClassVar[str]
+  part: ClassVar[str]
+  is_drawn: ClassVar[bool] = True
+  is_secret: ClassVar[bool] = False
+  subject: ClassVar[str] = protocol.SERVER
+  unit: ClassVar[str] = 'example'
+  needs_rows: ClassVar[bool] = True
+  num_rounds: int
 
-    result = [*accountant.assumptions(scheme), scheme.relation(adjacency)[2], _LOG_IS_SECRET]
-    result += [_NO_LOG_SHOWS] if holds else []
-  if not holds:
-    result.append(
-      'THE LOG CONTRADICTS THE SAMPLING that was stated, so that nothing is guaranteed here'
+  @property
+  def schema(self) -> schemas.MinSep:
+    """Participation schema, whatever was drawn."""
+    raise NotImplementedError
+
+  @property
+  def gated(self) -> schemas.MinSep | None:
+    """None: the server draws, and turns nobody away."""
+    return None
+
+  @property
+  def num_rows(self) -> int:
+    """Rows of noise that a run may use up."""
+    return self.num_rounds
+
+  @property
+  def assumption(self) -> str:
+    """States in words how participation must have been drawn."""
+    raise NotImplementedError
+
+  def within(self, num_rounds: int) -> Any:
+    """Returns the scheme of a run that has had so many rounds."""
+    raise NotImplementedError
+
+  def refutations(self, happened: counts.RunCounts) -> list[str]:
+    """Returns reasons why counts of a log contradict the scheme."""
+    raise NotImplementedError
+
+  def for_claim(self, strategy: base.Strategy) -> Any:
+    """Returns itself."""
+    return self
+
+  def after(self, num_rounds: int) -> Any:
+    """Returns the scheme of the rounds that there were; ValueError for more than all."""
+    if num_rounds > self.num_rounds:
+      raise ValueError(f'sampling is of {self.num_rounds} rounds, but the log has {num_rounds}')
+    return self.within(num_rounds)
+
+  def for_bands(self, strategy: base.Strategy) -> Any:
+    """Returns the scheme as it amplifies a strategy best."""
+    return self
+
+  def rounds_may_follow(self, num_rounds: int) -> bool:
+    """Returns False: the guarantee is of the rounds that there were."""
+    return False
+
+  def worst_case(self, strategy: base.Strategy) -> sensitivity_lib.Sensitivity:
+    """Returns the sensitivity of a device whose draws are known."""
+    return sensitivity_lib.sensitivity(strategy, self.schema)
+
+  def gate(self, strategy: base.Strategy) -> protocol.Gate | None:
+    """Returns None: whoever is drawn takes part."""
+    return None
+
+  def wrong(self, strategy: base.Strategy, rounds: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Returns none: no participation of a single device refutes draws."""
+    return np.zeros(rounds.size, bool)
+
+  def contradictions(
+    self, happened: counts.RunCounts, recorded: json_files.Object | None, violators: int
+  ) -> list[str]:
+    """Returns refutations, after that the log records another participation."""
+    reasons = self.refutations(happened)
+    # Of rounds that were planned, a run may have had fewer.
+    if recorded and recorded | {'num_rounds': self.num_rounds} != registry.to_json(self):
+      shown = messages.one_line(json.dumps(recorded), 200)
+      reasons.insert(0, f'its own file says that participation was drawn as {shown}')
+    return reasons
+
+  def voided_by(self, recorded: Any) -> str | None:
+    """Returns None: another participation that a log records is a contradiction."""
+    return None
+
+  def assumptions(self, adjacency: str) -> tuple[str, ...]:
+    """Returns the schema of the draws and the draws in words."""
+    return (f'{self.part}: {self.schema.assumption}', f'{self.part}: {self.assumption}')
+
+  def verdicts(self, recorded: Mapping[str, bool], holds: bool) -> tuple[str, ...]:
+    """Returns that the log contradicts the draws if it does."""
+    why = 'THE LOG CONTRADICTS THE SAMPLING that was stated, so that nothing is guaranteed here'
+    return () if holds else (f'{self.part}: {why}',)
+
+  @property
+  def extent(self) -> str:
+    """The rounds that the guarantee is of, in words."""
+    return f'{self.num_rounds} rounds'
+
+  @property
+  def broken(self) -> str:
+    """That the log is not of such draws, in words."""
+    return f'the log contradicts --sampling={self.kind}'
+
+  def warning(self, reason: str | None) -> str:
+    """Returns the warning that the log contradicts the draws."""
+    return (
+      f'THE LOG CONTRADICTS --sampling={self.kind}, so nothing is guaranteed under {self.part}:'
+      f' {reason}'
     )
-  return [f'{part(scheme)}: {sentence}' for sentence in result]
+
+  def adaptivity(self, end: str) -> str:
+    """Returns that the end of the run must not depend on releases."""
+    return f'{self.part} assumes that {end} did not depend on what was released'
+
+  def summary(self) -> json_files.Object:
+    """Returns the attributes of the scheme, and the draws in words."""
+    fields = registry.to_json(self) | {'assumption': self.assumption}
+    fields = {'sampling': fields.pop('kind'), **fields}
+    del fields['num_rounds']
+    return fields
+
+  def together(self, others: Sequence[Any]) -> Any:
+    """Returns itself: guarantees of draws are not composed over several runs."""
+    return self
+
+  def check_public(self) -> None:
+    """Raises nothing: the draws need not be secret."""
+
+  def flags(self, is_recorded: bool) -> list[str]:
+    """Returns the flags of the scheme."""
+    fields = registry.to_json(self)
+    del fields['num_rounds']
+    return [f'--sampling={fields.pop("kind")}', *(f'--{n}={v}' for n, v in fields.items())]
 
 
-def to_json(scheme: Any) -> json_files.Object:
-  """Returns a scheme as a statement has it."""
-  result = registry.to_json(scheme) | {'assumption': scheme.assumption}
-  result = {'sampling': result.pop('kind'), **result}
-  del result['num_rounds']
-  if isinstance(scheme, sampling.Shuffled):
-    schema = scheme.schema
-    result |= {
-      'min_sep': schema.min_sep,
-      'max_participations': schema.participations,
-      'separation': 'fixed' if isinstance(schema, schemas.FixedSeparation) else 'min',
-    }
-  elif isinstance(scheme, sampling.Batches):
-    result |= {'sampling_probability': scheme.sampling_probability, 'compositions': scheme.turns}
-  return result
+class Secret(Drawn):
+  """Base class of secret draws. A subclass defines `relations`, by adjacency."""
 
+  part: ClassVar[str] = protocol.AMPLIFIED
+  is_secret: ClassVar[bool] = True
+  relations: ClassVar[Mapping[str, Relation]]
 
-def check(
-  scheme: sampling.Scheme | None, strategy: base.Strategy, adjacency: str, group_size: int
-) -> None:
-  """Raises ValueError before counting a log for which no guarantee is known."""
-  if not isinstance(scheme, sampling.Sampled):
-    return
-  from fl_dpftrl.participations import accountant
+  def relation(self, adjacency: str) -> Relation:
+    """Returns the effect of one example; raises ValueError if no bound is known."""
+    if adjacency not in self.relations:
+      raise ValueError(
+        f'adjacency must be one of {", ".join(self.relations)} where participation is drawn by'
+        f' {type(self).__name__}, got {adjacency!r}: no bound is known'
+      )
+    return self.relations[adjacency]
 
-  accountant.check_alone(scheme, group_size)
-  if isinstance(scheme, sampling.SecretBins):
-    scheme.relation(adjacency)
-  else:
-    accountant.sensitivity(strategy, scheme, adjacency)
+  def check(
+    self,
+    strategy: base.Strategy,
+    adjacency: str,
+    group_size: int,
+    num_coordinates: int | None = None,
+  ) -> None:
+    """Raises ValueError for a group, releases in whole numbers, or an adjacency without a bound."""
+    refused = f'is refused with participation that is drawn by {self.kind}:'
+    if group_size != 1:
+      why = 'each is drawn alone, and a multiple of the sensitivity bounds no group; use 1'
+      raise ValueError(f'group_size={group_size} {refused} {why}')
+    if num_coordinates is not None:
+      why = 'the rounding of whole numbers is not bounded; leave it out'
+      raise ValueError(f'num_coordinates={num_coordinates} {refused} {why}')
+    self.relation(adjacency)
 
+  @property
+  def terms(self) -> tuple[str, ...]:
+    """Assumptions of a guarantee with these draws, in words, but for the adjacency."""
+    raise NotImplementedError
 
-def check_public(scheme: sampling.Scheme | None) -> None:
-  """Raises ValueError for a run of which no figure of the log may be published."""
-  if not (scheme is None or isinstance(scheme, sampling.Shuffled)):
+  def assumptions(self, adjacency: str) -> tuple[str, ...]:
+    """Returns the terms, the adjacency, and that the log is secret."""
+    sentences = (*self.terms, self.relation(adjacency)[2], _LOG_IS_SECRET)
+    return tuple(f'{self.part}: {sentence}' for sentence in sentences)
+
+  def verdicts(self, recorded: Mapping[str, bool], holds: bool) -> tuple[str, ...]:
+    """Returns what no log shows of draws, or that this one contradicts them."""
+    return super().verdicts(recorded, holds) or (f'{self.part}: {_NO_LOG_SHOWS}',)
+
+  def check_public(self) -> None:
+    """Raises ValueError: no figure of the log may be published."""
     raise ValueError(
       'participation that was drawn in secret has no public report: least separation and most'
       ' participations in the log are as secret; publish what account says of the sampling'
     )
 
 
-def guarantee(
-  scheme: sampling.Scheme,
-  strategy: base.Strategy,
-  *,
-  noise_multiplier: float,
-  happened: counts.RunCounts,
-  stated: json_files.Object | None,
-  deltas: Sequence[float],
-  adjacency: str,
-  by_schema: Callable[[schemas.MinSep], guarantee_lib.Guarantee],
-) -> tuple[guarantee_lib.Guarantee, str | None]:
-  """Returns the guarantee of the scheme, without ε if the log refutes it, and why it does.
-
-  Args:
-    noise_multiplier: std(Z) / clip_norm.
-    stated: scheme that the log states, if any.
-    deltas: δ, at least one.
-    by_schema: function that returns the guarantee under a schema.
-  """
-  # Most replays have no sampling scheme, and need none of the mathematics of one.
-  from fl_dpftrl.participations import accountant, log_checks
-
-  reasons = log_checks.contradictions(happened, scheme)
-  own = registry.to_json(scheme)
-  # Of rounds that were planned, a run may have had fewer.
-  if stated is not None and stated | {'num_rounds': scheme.num_rounds} != own:
-    said = messages.one_line(json.dumps(stated), 200)
-    reasons.insert(0, f'its own file says that participation was drawn as {said}')
-  if isinstance(scheme, sampling.Shuffled):
-    result = by_schema(scheme.schema)
-  else:
-    result = accountant.proven(
-      strategy,
-      scheme,
-      noise_multiplier=0.0 if reasons else noise_multiplier,
-      deltas=tuple(deltas),
-      adjacency=adjacency,
+def target(epsilon: float | None, rho: float | None) -> float:
+  """Returns the ε that noise is to meet; ValueError without one, and for ρ."""
+  if rho is not None or epsilon is None:
+    raise ValueError(
+      f'rho={rho}: give epsilon in its place, as secret draws are no single Gaussian release'
     )
-  if not reasons:
-    return result, None
-  return dataclasses.replace(result, noise_multiplier=0.0), '; '.join(reasons)
+  gaussian.check_positive('epsilon', epsilon)
+  return epsilon

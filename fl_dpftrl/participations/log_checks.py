@@ -8,40 +8,23 @@ drawn from fewer examples, or drawn without the most recent ones. No log proves 
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from scipy import special, stats
 
 from fl_dpftrl.participation import counts as counts_lib
-from fl_dpftrl.participations import sampling
 
 _FALSE_ALARM, _TESTS = 1e-9, 7  # probability of a false alarm of all tests together
 _LOG_ALARM = math.log(_FALSE_ALARM / _TESTS)
 _TINY = 1e-200
+_Batches = Any  # A scheme of batches, which calls these checks.
 _DEVICES_A_GROUP = 100  # expected at least, for the chi-square law
 
 
-def contradictions(happened: counts_lib.RunCounts, scheme: sampling.Scheme) -> list[str]:
-  """Returns reasons why a log contradicts a scheme; empty if it does not."""
-  if isinstance(scheme, sampling.SecretBins):
-    return list(_bins(happened, scheme))
-  if not happened.num_devices:
-    if isinstance(scheme, sampling.CyclicPoisson):
-      return list(_unlikely_sizes(happened, scheme))
-    return list(_sizes(happened, scheme))
-  violations = list(_parts(happened, scheme))
-  if not isinstance(scheme, sampling.CyclicPoisson):
-    violations += _sizes(happened, scheme)
-  if isinstance(scheme, sampling.Shuffled):
-    violations += _passes(happened, scheme)
-  if not violations and isinstance(scheme, sampling.Batches):
-    violations += _improbable(happened, scheme)
-  return violations
-
-
-def _bins(happened: counts_lib.RunCounts, scheme: sampling.SecretBins) -> Iterator[str]:
+def bins(happened: counts_lib.RunCounts, num_bins: int) -> Iterator[str]:
   """Yields faults of devices in rounds of two bins, and of bins that are not uniform."""
-  num_bins, separations = scheme.num_bins, happened.separations
+  separations = happened.separations
   astray = np.flatnonzero(separations.values % num_bins)
   if astray.size:
     yield (
@@ -70,7 +53,7 @@ def _bins(happened: counts_lib.RunCounts, scheme: sampling.SecretBins) -> Iterat
     )
 
 
-def _parts(happened: counts_lib.RunCounts, scheme: sampling.Cyclic) -> Iterator[str]:
+def parts(happened: counts_lib.RunCounts, scheme: _Batches) -> Iterator[str]:
   """Yields faults of examples that left their part or are none, or of too many examples."""
   parts, separations = scheme.num_parts, happened.separations
   least, largest = happened.id_range or (0, 0)
@@ -95,7 +78,7 @@ def _parts(happened: counts_lib.RunCounts, scheme: sampling.Cyclic) -> Iterator[
     )
 
 
-def _sizes(happened: counts_lib.RunCounts, scheme: sampling.Cyclic) -> Iterator[str]:
+def sizes(happened: counts_lib.RunCounts, scheme: _Batches) -> Iterator[str]:
   """Yields faults of batches that do not have the scheme's one size."""
   cohorts = happened.cohorts
   wrong = np.flatnonzero(cohorts.counts != scheme.batch_size)
@@ -112,7 +95,7 @@ def _sizes(happened: counts_lib.RunCounts, scheme: sampling.Cyclic) -> Iterator[
     )
 
 
-def _passes(happened: counts_lib.RunCounts, scheme: sampling.Shuffled) -> Iterator[str]:
+def passes(happened: counts_lib.RunCounts, scheme: _Batches) -> Iterator[str]:
   """Yields faults of examples drawn twice in a pass, or not at all."""
   end = scheme.num_parts * scheme.pass_turns
   twice = _before(happened.cohorts, end) - _before(happened.newcomers, end)
@@ -131,14 +114,6 @@ def _passes(happened: counts_lib.RunCounts, scheme: sampling.Shuffled) -> Iterat
       f'an example was in {least:,} rounds, where each of the {passes:,}'
       ' passes goes through all of them'
     )
-  if isinstance(scheme, sampling.ShuffledOnce):
-    apart = happened.separations.values
-    wrong = apart[apart != scheme.schema.min_sep]
-    if wrong.size:
-      yield (
-        f'an example came back after {wrong[0]:,} rounds, where each does after exactly'
-        f' {scheme.schema.min_sep:,}'
-      )
 
 
 def _of_parts(counts: counts_lib.Counts, num_parts: int) -> np.ndarray:
@@ -152,17 +127,14 @@ def _before(counts: counts_lib.Counts, end: int) -> int:
   return int(counts.counts[: np.searchsorted(counts.values, end)].sum())
 
 
-def _improbable(happened: counts_lib.RunCounts, scheme: sampling.Batches) -> Iterator[str]:
+def improbable(happened: counts_lib.RunCounts, scheme: _Batches) -> Iterator[str]:
   """Yields a phrase for each statistic that is improbable under a scheme that draws anew."""
-  if isinstance(scheme, sampling.CyclicPoisson):
-    yield from _unlikely_sizes(happened, scheme)
-    yield from _unlikely_regularity(happened, scheme)
   yield from _unlikely_repeats(happened, scheme)
   yield from _unlikely_coverage(happened, scheme)
   yield from _unlikely_favourites(happened, scheme)
 
 
-def _unlikely_sizes(happened: counts_lib.RunCounts, scheme: sampling.Batches) -> Iterator[str]:
+def unlikely_sizes(happened: counts_lib.RunCounts, scheme: _Batches) -> Iterator[str]:
   """Tests batch sizes, singly and in total: each is binomial."""
   rounds, mean = scheme.num_rounds, scheme.batch_size
   chance = _log_chance(happened.num_participations, rounds * scheme.part_size, rounds * mean)
@@ -183,7 +155,7 @@ def _unlikely_sizes(happened: counts_lib.RunCounts, scheme: sampling.Batches) ->
     )
 
 
-def _unlikely_regularity(happened: counts_lib.RunCounts, scheme: sampling.Batches) -> Iterator[str]:
+def unlikely_regularity(happened: counts_lib.RunCounts, scheme: _Batches) -> Iterator[str]:
   """Tests whether batch sizes vary too little or too much."""
   rounds, mean = scheme.num_rounds, scheme.batch_size
   size = stats.binom(scheme.part_size, scheme.sampling_probability)
@@ -207,7 +179,7 @@ def _unlikely_regularity(happened: counts_lib.RunCounts, scheme: sampling.Batche
     )
 
 
-def _unlikely_repeats(happened: counts_lib.RunCounts, scheme: sampling.Batches) -> Iterator[str]:
+def _unlikely_repeats(happened: counts_lib.RunCounts, scheme: _Batches) -> Iterator[str]:
   """Tests how many examples are in two successive turns: independent hypergeometric overlaps."""
   rounds, sizes = happened.cohorts.values, happened.cohorts.counts
   later = np.searchsorted(rounds, rounds + scheme.num_parts)
@@ -224,7 +196,7 @@ def _unlikely_repeats(happened: counts_lib.RunCounts, scheme: sampling.Batches) 
     )
 
 
-def _unlikely_coverage(happened: counts_lib.RunCounts, scheme: sampling.Batches) -> Iterator[str]:
+def _unlikely_coverage(happened: counts_lib.RunCounts, scheme: _Batches) -> Iterator[str]:
   """Tests how many examples were never drawn: negatively associated, given the batch sizes."""
   size, cohorts = scheme.part_size, happened.cohorts
   parts, owners = np.unique(cohorts.values % scheme.num_parts, return_inverse=True)
@@ -240,7 +212,7 @@ def _unlikely_coverage(happened: counts_lib.RunCounts, scheme: sampling.Batches)
     )
 
 
-def _unlikely_favourites(happened: counts_lib.RunCounts, scheme: sampling.Batches) -> Iterator[str]:
+def _unlikely_favourites(happened: counts_lib.RunCounts, scheme: _Batches) -> Iterator[str]:
   """Tests how often the most frequently drawn example was drawn."""
   most, mean = happened.max_participations, scheme.sampling_probability
   mean *= scheme.turns

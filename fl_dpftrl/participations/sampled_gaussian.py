@@ -9,7 +9,7 @@ import numpy as np
 from scipy import optimize, special
 
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.participations.sampling import ONE, OPPOSITE
+from fl_dpftrl.participations.drawn import ONE, OPPOSITE
 
 _PRECISION = 1e-7  # relative precision of the noise multiplier
 _SMALLEST_EPSILON = 1e-9  # searches clip smaller ε to this

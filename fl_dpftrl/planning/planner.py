@@ -136,7 +136,7 @@ class Plan:
       f'{planned.num_rounds} rows of noise are consumed: no round fails',
       'accuracy is the same if the noise in the model is the same, whatever'
       ' the report goal and the number of rounds',
-      *guarantee.assumptions(planned)[1:],
+      *guarantee.ASSUMPTIONS,
       *adjacency.assumptions(self.best.guarantee.adjacency),
     )
 

@@ -12,7 +12,7 @@ from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.logs import ids
-from fl_dpftrl.participations import drawn
+from fl_dpftrl.participations import protocol
 from fl_dpftrl.replaying import facts as facts_lib
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ _ARITHMETIC = {
 
 
 # Of what an assumption is; a report says those of single figures beside the figures.
-FIGURES, LOG, SERVER, DEVICES = 'the figures', 'the log', 'the server', 'the devices'
+LOG, SERVER = protocol.LOG, protocol.SERVER
+FIGURES, DEVICES = 'the figures', 'the devices'
 
 
 def sentences(statement: 'statement_lib.Statement') -> tuple[str, ...]:
@@ -46,26 +47,22 @@ def sentences(statement: 'statement_lib.Statement') -> tuple[str, ...]:
 
 def subjects(statement: 'statement_lib.Statement') -> list[tuple[str, str]]:
   """Returns all assumptions in their order, each after its subject: LOG, for example."""
-  runs, declared = statement.runs, statement.declared
+  runs, planned = statement.runs, statement.planned
   group_size = statement.group_size
   of_figures = [
-    f'worst case: {guarantee_lib.assumptions(run.schema)[0]}{of_run}, as in the log'
-    for of_run, run in _named(runs)
+    f'worst case: {run.schema.assumption}{of_run}, as in the log' for of_run, run in _named(runs)
   ]
   if statement.observed is not None:
     of_figures.append('observed: devices took part in the very rounds of the log')
   result = [(FIGURES, sentence) for sentence in of_figures]
-  if declared is not None:
-    result += [(LOG, sentence) for sentence in _declared(runs, declared)]
-  if statement.drawn is not None:
-    stated: Any = statement.drawn.participation
-    sentences = drawn.sentences(stated, statement.adjacency, statement.drawn.holds)
-    result += [(SERVER, sentence) for sentence in sentences]
+  if planned:
+    subject = planned.participation.subject
+    result += [(subject, s) for s in _planned(runs, planned, statement.adjacency)]
   if statement.worst_case.void_reason:
     result.append((FIGURES, f'NOTHING IS GUARANTEED: {statement.worst_case.void_reason}'))
   if statement.void_reason:
     result.append((FIGURES, f'THE GUARANTEE IS VOID: {statement.void_reason}'))
-  clipping, noise, participation = guarantee_lib.assumptions(runs[0].schema)[1:]
+  clipping, noise, participation = guarantee_lib.ASSUMPTIONS
   result += [(SERVER, clipping), (SERVER, noise), (DEVICES, participation)]
   result += [(FIGURES, sentence) for sentence in _of_releases(statement)]
   result += [(DEVICES, sentence) for sentence in adjacency_lib.assumptions(statement.adjacency)]
@@ -118,38 +115,23 @@ def _of_releases(statement: 'statement_lib.Statement') -> list[str]:
   end = 'the end of a run' if statement.several else 'the end of the run'
   figures = 'worst case assumes' if statement.observed is None else 'worst case and observed assume'
   result = [f'{figures} that neither participation nor {end} depended on what was released']
-  if statement.drawn is not None:
-    result.append(f'{statement.drawn.name} assumes that {end} did not depend on what was released')
-  declared = statement.declared
-  if declared is not None:
-    schema: Any = declared.participation
-    result.append(
-      f'declared is the guarantee of all {schema.num_rounds} declared rounds: it holds whatever'
-      f' participation and {end} depended on, a budget (max_epsilon) that ended it included, if'
-      ' devices enforce the schema and no further round could follow'
-    )
+  if statement.planned:
+    result.append(statement.planned.participation.adaptivity(end))
   return result
 
 
-def _declared(runs: Sequence[facts_lib.RunFacts], declared: 'statement_lib.Part') -> list[str]:
+def _planned(
+  runs: Sequence[facts_lib.RunFacts], planned: 'statement_lib.Part', adjacency: str
+) -> list[str]:
+  whole: Any = planned.participation
+  every = [whole] if len(runs) == 1 else [run.claim.answers for run in runs]
+  recorded = {of_run: run.schema_in_log for of_run, run in _named(runs)}
   result = [
-    f'declared: {guarantee_lib.assumptions(run.claim.schema)[0]}{of_run}'
-    for of_run, run in _named(runs)
-    if run.claim.schema is not None
+    f'{sentence}{of_run}'
+    for of_run, participation in zip(recorded, every)
+    for sentence in participation.assumptions(adjacency)
   ]
-  result += [
-    f'declared: the schema{of_run} is the one in the metadata of the log, where it was recorded'
-    ' before the first round'
-    if run.schema_in_log
-    else f'declared: the schema{of_run}, its number of rounds too, was fixed before the first'
-    ' round; the log cannot confirm it'
-    for of_run, run in _named(runs)
-  ]
-  if not declared.holds:
-    result.append(
-      'THE DECLARED SCHEMA DOES NOT HOLD in this log: the figures under declared are void'
-    )
-  return result
+  return [*result, *whole.verdicts(recorded, planned.holds)]
 
 
 def _noise(runs: Sequence[facts_lib.RunFacts]) -> list[str]:

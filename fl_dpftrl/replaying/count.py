@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import spellings as spellings_lib
-from fl_dpftrl.participation import counts, schemas
+from fl_dpftrl.participation import counts
 from fl_dpftrl.replaying import by_device
 from fl_dpftrl.replaying import exposure as exposure_lib
 from fl_dpftrl.replaying import runs as runs_lib
@@ -104,7 +105,6 @@ def count(
   """Counts the logs of runs; LogError for a faulty row, and for a device twice in a round."""
   claims = [run.claim for run in runs]
   exposure = exposure_lib.Exposure(claims, [run.log.num_rounds for run in runs])
-  declared = runs_lib.declared_schemas(claims)
   # The first is not on macOS.
   threads = (
     len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
@@ -115,7 +115,7 @@ def count(
 
   def counted(tables):
     of_devices = by_device.rows(runs, tables, spellings)
-    of_rows = (_count(*r, exposure, num_exposed, declared) for r in of_devices)
+    of_rows = (_count(*r, exposure, num_exposed, claims) for r in of_devices)
     return functools.reduce(lambda a, b: a.plus(b, num_exposed), of_rows, nothing)
 
   with futures.ThreadPoolExecutor(threads) as pool:
@@ -136,7 +136,7 @@ def _count(
   name: by_device.Name,
   exposure: exposure_lib.Exposure,
   num_exposed: int,
-  declared: Sequence[schemas.MinSep],
+  claims: Sequence[claim_lib.Claim],
 ) -> Tally:
   """Counts the rows of whole devices."""
   starts = np.flatnonzero(np.diff(numbers, prepend=-1))
@@ -164,7 +164,7 @@ def _count(
     tuple(exposed),
     exact,
     int(sizes.max()),
-    *_violations(rounds, owners, logs, squares, declared, firsts),
+    *_violations(rounds, owners, logs, squares, claims, firsts),
   )
 
 
@@ -180,21 +180,15 @@ def _violations(
   owners: np.ndarray,
   logs: np.ndarray,
   squares: np.ndarray,
-  declared: Sequence[schemas.MinSep],
+  claims: Sequence[claim_lib.Claim],
   firsts: Sequence[int],
 ) -> tuple[int, counts.Counts, float]:
   """Counts the violators, the participations that violate, and the largest square of a violator."""
-  if not declared:
-    return 0, counts.Counts(), 0.0
-  apart = np.array([schema.min_sep for schema in declared])[logs]
-  most = np.array([schema.participations for schema in declared])[logs]
-  goes_on = np.append(False, (np.diff(owners) == 0) & (np.diff(logs) == 0))
-  too_soon = goes_on & (np.append(0, np.diff(rounds)) < apart)
-  places = np.arange(rounds.size)
-  starts = np.maximum.accumulate(np.where(goes_on, 0, places))
-  wrong = too_soon | (places - starts >= most)
-  for index, schema in enumerate(declared):
-    for i in np.flatnonzero(logs == index) if schema.is_own else ():
-      wrong[i] |= not schema.allows(rounds[starts[i] : i + 1] - firsts[index])
+  wrong = np.zeros(rounds.size, bool)
+  for index, claim in enumerate(claims):
+    rows = np.flatnonzero(logs == index)
+    is_first = np.diff(owners[rows], prepend=-1) != 0
+    starts = np.maximum.accumulate(np.where(is_first, np.arange(rows.size), 0))
+    wrong[rows] = claim.answers.wrong(claim.strategy, rounds[rows] - firsts[index], starts)
   who = np.unique(owners[wrong])
   return who.size, counts.Counts.of(rounds[wrong]), float(squares[who].max(initial=0.0))

@@ -383,13 +383,11 @@ def _guarantee(statement: statement_lib.Statement | None, fits: bool) -> Check:
   wrong = [] if fits else ['not confirmed, as the evidence does not fit']
   if statement is None:
     return Check('guarantee', tuple(wrong))
-  worst, declared = statement.worst_case, statement.declared
+  worst, planned = statement.worst_case, statement.planned
   void = (statement.void_reason, worst.void_reason)
   wrong += [messages.one_line(f'it is void: {why}') for why in void if why]
-  if declared is not None and not declared.holds:
-    wrong.append('the declared schema was not kept')
-  if statement.drawn is not None and not statement.drawn.holds:
-    wrong.append('the log contradicts the sampling')
+  if planned and not planned.holds:
+    wrong.append(planned.participation.broken)
   shown = ', '.join(
     f'{part.name.replace("_", " ")} ε = {rounding.up(part.guarantee.epsilon())}'
     for part in statement.parts

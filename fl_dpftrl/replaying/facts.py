@@ -43,12 +43,6 @@ class RunFacts:
     """The strictest schema that every device kept to."""
     return schemas.MinSep(**fields(self, 'num_rounds', 'min_sep', 'max_participations'))
 
-  def keeps_to(self, declared: schemas.MinSep) -> bool:
-    """Returns whether every device kept to a schema, which has all rounds that were declared."""
-    within = self.num_rounds <= declared.num_rounds
-    apart = self.max_participations == 1 or self.min_sep >= declared.min_sep
-    return within and apart and self.max_participations <= declared.participations
-
   @property
   def rounds_short_of_report_goal(self) -> int | None:
     """Rounds with fewer devices than the report goal; None where batches are of any size."""

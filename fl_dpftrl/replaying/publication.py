@@ -4,9 +4,7 @@ import os
 import pathlib
 import shlex
 import sys
-from typing import cast
 
-from fl_dpftrl.participations import sampling
 from fl_dpftrl.replaying import statement as statement_lib
 
 
@@ -38,17 +36,8 @@ def command(statement: statement_lib.Statement) -> str:
       words.append(f'--first_round={first.layout.first_round}')
     if first.layout.own_marks is not None:
       words.append(f'--missing={first.layout.own_marks}')
-    if statement.declared is not None and not first.schema_in_log:
-      for name, value in vars(statement.declared.participation).items():
-        words.append(f'--declared_{name}={value}')
-    if statement.drawn is not None:
-      scheme = cast(sampling.Shuffled, statement.drawn.participation)  # Others are not published.
-      words += [
-        f'--sampling={statement.drawn.scheme}',
-        f'--num_examples={scheme.num_examples}',
-        f'--batch_size={scheme.batch_size}',
-        f'--num_parts={scheme.num_parts}',
-      ]
+    if statement.planned:
+      words += statement.planned.participation.flags(first.schema_in_log)
   words += [f'--delta={delta}' for delta in statement.deltas]
   words.append(f'--adjacency={statement.adjacency}')
   words.append(f'--group_size={statement.group_size}')

@@ -17,7 +17,6 @@ from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import refusals, spellings
 from fl_dpftrl.participation import counts
-from fl_dpftrl.participations import drawn as drawn_lib
 from fl_dpftrl.replaying import count as count_lib
 from fl_dpftrl.replaying import exposure, sensitivities, void
 from fl_dpftrl.replaying import facts as facts_lib
@@ -67,39 +66,20 @@ def replay(
     )
   happened = [_whole(run, devices) for run, devices in zip(runs, tally.logs)]
   facts = tuple(_facts(run, o) for run, o in zip(runs, happened))
-  drawn = None
-  if claims[0].sampling is not None and len(runs) == 1:
-    scheme = claims[0].sampling.within(runs[0].log.num_rounds)
-    guarantee, reason = drawn_lib.guarantee(
-      scheme,
-      claims[0].strategy,
-      noise_multiplier=claims[0].noise_multiplier,
-      happened=happened[0],
-      stated=runs[0].stated and runs[0].stated['participation'],
-      deltas=asked['deltas'],
-      adjacency=adjacency,
-      by_schema=lambda schema: claim_lib.compose(claims, [schema], **asked),
-    )
-    drawn = statement_lib.Part(
-      name=drawn_lib.part(scheme),
-      guarantee=guarantee,
-      participation=scheme,
-      holds=reason is None,
-      reason=reason,
-    )
   observed = per_device = None
   if tally.num_devices:
     largest = spend(sensitivities.of_largest(tally, group_size))
     observed = dataclasses.replace(largest, group_size=group_size)
     per_device = _per_device(tally, spend)
+  violations = _violations(facts, tally, spend)
   return statement_lib.of_facts(
     facts,
     **asked,
     num_devices=tally.num_devices,
     observed=observed,
-    violations=_violations(facts, tally, spend),
+    violations=violations,
     most_over_runs=tally.most_rounds if len(runs) > 1 else None,
-    drawn=drawn,
+    planned=_planned(runs, happened, tally.violators or 0, **asked),
     per_device=per_device,
     void_reason=void.reason(runs),
     warnings=tuple(
@@ -116,10 +96,11 @@ def _opened(runs: Runs) -> list[runs_lib.Run]:
 
 def _check(runs: Sequence[runs_lib.Run], adjacency: str, group_size: int) -> None:
   for run in runs if len(runs) == 1 else ():
-    drawn_lib.check(run.claim.sampling, run.claim.strategy, adjacency, group_size)
-    if run.from_counts and run.claim.schema is not None and run.claim.schema.is_own:
+    participation = run.claim.answers
+    participation.check(run.claim.strategy, adjacency, group_size)
+    if run.from_counts and participation.needs_rows:
       raise ValueError(
-        f'counts cannot confirm a {type(run.claim.schema).__name__}; replay the log itself'
+        f'counts cannot confirm a {type(participation).__name__}; replay the log itself'
       )
   runs_lib.id_type(runs)
 
@@ -149,13 +130,42 @@ def _whole(run: runs_lib.Run, devices: counts.DeviceCounts) -> counts.RunCounts:
   )
 
 
+def _planned(
+  runs: Sequence[runs_lib.Run], happened: Sequence[counts.RunCounts], violators: int, **asked: Any
+) -> statement_lib.Part | None:
+  """Returns the guarantee of what was declared or drawn, void where the logs contradict draws."""
+  claims = [run.claim for run in runs]
+  every = [
+    participation.after(run.log.num_rounds)
+    for run, participation in zip(runs, runs_lib.planned(claims))
+  ]
+  if not every:
+    return None
+  reasons = [
+    reason
+    for run, counted, participation in zip(runs, happened, every)
+    for reason in participation.contradictions(
+      counted, run.stated and run.stated['participation'], violators
+    )
+  ]
+  whole = every[0].together(every[1:])
+  if reasons and whole.is_drawn:
+    claims = [dataclasses.replace(claim, noise_multiplier=0.0) for claim in claims]
+  if len(runs) > 1:
+    reasons = reasons and ['not every run kept to its own, see the assumptions']
+  return statement_lib.Part(
+    name=whole.part,
+    guarantee=claim_lib.compose(claims, every, **asked),
+    participation=whole,
+    holds=not reasons,
+    reason='; '.join(reasons) or None,
+  )
+
+
 def _violations(
   facts: Sequence[facts_lib.RunFacts], tally: count_lib.Tally, spend: sensitivities.Spend
 ) -> exposure.Violations | None:
-  declared = runs_lib.declared_schemas(run.claim for run in facts)
-  if tally.violators is None or (
-    not tally.violators and all(map(facts_lib.RunFacts.keeps_to, facts, declared))
-  ):
+  if not tally.violators:
     return None
   firsts = [0, *itertools.accumulate(run.num_rounds for run in facts)]
   places = []
@@ -173,7 +183,7 @@ def _violations(
     num_complied=tally.num_devices - tally.violators,
     complied=claim_lib.compose(
       [run.claim for run in facts],
-      declared,
+      [run.claim.participation for run in facts],
       deltas=largest.deltas,
       adjacency=largest.adjacency,
       group_size=1,

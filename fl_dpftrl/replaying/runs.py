@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -40,17 +40,7 @@ class Run:
   tally: 'count.Tally | None' = None
 
   def __post_init__(self):
-    planned = self.claim.participation
-    if planned is None or planned.num_rounds >= self.log.num_rounds:
-      return
-    if not planned.is_drawn:
-      raise ValueError(
-        f'declared_num_rounds={planned.num_rounds} must be at least the {self.log.num_rounds}'
-        ' rounds of the log: no declared guarantee covers rounds beyond those that were declared'
-      )
-    raise ValueError(
-      f'sampling is of {planned.num_rounds} rounds, but the log has {self.log.num_rounds}'
-    )
+    self.claim.answers.after(self.log.num_rounds)  # Raises ValueError for more rounds.
 
   @property
   def from_counts(self) -> bool:
@@ -60,8 +50,9 @@ class Run:
   @property
   def schema_in_log(self) -> bool:
     """True if the log states the declared schema, as it was written before round 0."""
-    own = self.claim.schema and self.claim.to_json()['participation']
-    return own is not None and self.stated is not None and self.stated['participation'] == own
+    participation = self.claim.to_json()['participation']
+    is_recorded = self.stated is not None and self.stated['participation'] == participation
+    return bool(self.claim.declared) and is_recorded
 
   @classmethod
   def of(cls, log: log_lib.Log, strategy: base.Strategy, **said: Any) -> 'Run':
@@ -94,13 +85,13 @@ def together(runs: Run | Sequence[Run]) -> list[Run]:
   runs = [runs] if isinstance(runs, Run) else list(runs)
   if not runs:
     raise ValueError('runs must hold at least one run')
-  if any(run.claim.schema is None for run in runs):
+  if not all(run.claim.declared for run in runs):
     runs = [_without_schema(run) if run.schema_in_log else run for run in runs]
-  if len(runs) > 1 and any(run.claim.sampling and not run.stated for run in runs):
+  if len(runs) > 1 and any(run.claim.is_drawn and not run.stated for run in runs):
     raise ValueError(
       'sampling is for one run: guarantees of batches that were drawn are not composed over several'
     )
-  declared_schemas(run.claim for run in runs)
+  planned([run.claim for run in runs])
   identities = [run.log.metadata.get(keys.RUN_KEY) for run in runs]
   for place, identity in enumerate(identities):
     if identity is not None and identity in identities[:place]:
@@ -115,11 +106,13 @@ def _without_schema(run: Run) -> Run:
   return dataclasses.replace(run, claim=dataclasses.replace(run.claim, participation=None))
 
 
-def declared_schemas(claims: Iterable[claim_lib.Claim]) -> list[schemas.MinSep]:
-  """Returns the declared schemas of all runs; none if no run has one."""
-  declared = [claim.schema for claim in claims]
-  known = [schema for schema in declared if schema is not None]
-  if known and len(known) < len(declared):
+def planned(claims: Sequence[claim_lib.Claim]) -> list[Any]:
+  """Returns the participations of all runs whose guarantees compose; none if no run has one."""
+  every: list[Any] = [claim.declared for claim in claims]
+  if len(claims) == 1:
+    every = [claims[0].participation]
+  known = [participation for participation in every if participation]
+  if known and len(known) < len(claims):
     raise ValueError('declared must be given for each run, or for none')
   return known
 

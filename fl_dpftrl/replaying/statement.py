@@ -11,13 +11,10 @@ from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import claim as claim_lib
-from fl_dpftrl.participation import registry
-from fl_dpftrl.participation import schemas as schemas_lib
 from fl_dpftrl.participation.counts import RunCounts, Witness
-from fl_dpftrl.participations import drawn as drawn_lib
+from fl_dpftrl.participations import protocol
 from fl_dpftrl.replaying import assumptions as assumptions_lib
 from fl_dpftrl.replaying import exposure, facts
-from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.text import messages
 from fl_dpftrl.text import rounding as rounding_lib
 
@@ -46,15 +43,15 @@ class Part:
 
   Attributes:
     name: 'worst_case', 'observed', 'declared', 'amplified' (by secret draws) or 'shuffled'.
-    participation: declared schema, or scheme of draws; None for what the log shows. The schema of
-      several runs has all their rounds, their least min-sep and their most participations.
+    participation: what was declared, or the scheme of draws; None for what the log shows. That of
+      several runs stands for all.
     holds: whether the log does not contradict it.
     reason: how it does; None if it does not, and if that must not be published.
   """
 
   name: str
   guarantee: guarantee_lib.Guarantee
-  participation: registry.Participation | None = None
+  participation: Any = None
   holds: bool = True
   reason: str | None = None
 
@@ -68,10 +65,10 @@ class Part:
     figures, stated = self.guarantee.to_json(), self.participation
     if stated is None:
       return figures
-    if isinstance(stated, schemas_lib.MinSep):
-      return {**dataclasses.asdict(stated), **figures, 'holds': self.holds}
-    about = {'adjacency': self.guarantee.adjacency, 'holds': self.holds, 'reason': self.reason}
-    return {**drawn_lib.to_json(stated), **figures, **about}
+    result = {**stated.summary(), **figures, 'holds': self.holds}
+    if stated.is_drawn:
+      result |= {'adjacency': self.guarantee.adjacency, 'reason': self.reason}
+    return result
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,10 +105,9 @@ class Statement:
     schema = f'n = {self.num_rounds}, b = {self.min_sep}, k = {self.max_participations}'
     at = f'δ = {rounding_lib.exact(self.delta)}, {self.adjacency}, group of {self.group_size}'
     runs = f'{len(self.runs)} run' + 's' * self.several
-    rounds_may_follow = self.void_reason is None and self.headline is self.declared
     lines = [
       f'{runs}, {schema}, {at}',
-      *([self.quoted] if rounds_may_follow else []),
+      *([self.quoted] if self.rounds_may_follow and self.void_reason is None else []),
       *tables.columns(self._shown()).splitlines(),
       f'arithmetic {SHOWN_ARITHMETIC[self.arithmetic.kind]}',
     ]
@@ -237,21 +233,35 @@ class Statement:
     return None if part is None else part.guarantee
 
   @property
+  def planned(self) -> Part | None:
+    """The guarantee of what was declared, or of the stated draws."""
+    return next((part for part in self.parts if part.participation), None)
+
+  @property
   def declared(self) -> Part | None:
-    """The guarantee of the declared schemas."""
-    return self.part('declared')
+    """The guarantee of the declared participations, to which devices keep."""
+    return self.part(protocol.DECLARED)
+
+  @property
+  def drawn(self) -> Part | None:
+    """The guarantee of the stated sampling scheme."""
+    return None if self.declared else self.planned
 
   @property
   def headline(self) -> Part:
-    """The guarantee to quote: that of the declared schemas while rounds may follow, if they hold.
+    """The guarantee to quote: that of what was declared while rounds may follow, if it holds.
 
     The worst case is only that of the rounds so far then: rounds that follow add to it.
     """
-    declared = self.declared
-    if declared is None or not declared.holds:
-      return self.parts[0]
-    planned: Any = declared.participation
-    return declared if self.num_rounds < planned.num_rounds else self.parts[0]
+    planned = self.planned
+    if planned and planned.holds and planned.participation.rounds_may_follow(self.num_rounds):
+      return planned
+    return self.parts[0]
+
+  @property
+  def rounds_may_follow(self) -> bool:
+    """True where the headline is of rounds that may follow too."""
+    return self.headline is not self.parts[0]
 
   @property
   def quoted(self) -> str:
@@ -261,14 +271,8 @@ class Statement:
     text = f'ε = {epsilon} at δ = {rounding_lib.exact(self.delta)}'
     if head is self.parts[0]:
       return text
-    planned: Any = head.participation
-    rounds = f'{planned.num_rounds} declared rounds; so far ε = {so_far}, {self.num_rounds} rounds'
+    rounds = f'{head.participation.extent}; so far ε = {so_far}, {self.num_rounds} rounds'
     return f'{text}, of {rounds}'
-
-  @property
-  def drawn(self) -> Part | None:
-    """The guarantee of the stated sampling scheme."""
-    return self.part('amplified') or self.part('shuffled')
 
   def part(self, name: str) -> Part | None:
     """Returns a part by name; None if it is not there."""
@@ -287,7 +291,7 @@ class Statement:
       ValueError: for a run of secret draws, whose log is as secret as they are.
     """
     for run in self.runs:
-      drawn_lib.check_public(run.claim.sampling)
+      run.claim.answers.check_public()
     return Statement(
       runs=tuple(map(_publishable_run, self.runs)),
       parts=tuple(
@@ -363,38 +367,20 @@ def of_facts(
   runs: tuple[facts.RunFacts, ...],
   *,
   observed: guarantee_lib.Guarantee | None,
-  drawn: Part | None,
+  planned: Part | None,
   deltas: Sequence[float],
   adjacency: str,
   group_size: int,
   **others: Any,
 ) -> Statement:
-  """Returns the statement of runs; worst case and declared guarantee follow from their facts."""
-
-  def guarantee(schemas: Sequence[schemas_lib.MinSep]) -> guarantee_lib.Guarantee:
-    return claim_lib.compose(
-      claims, schemas, deltas=deltas, adjacency=adjacency, group_size=group_size
-    )
-
-  claims = [run.claim for run in runs]
-  schemas = runs_lib.declared_schemas(claims)
-  parts = [Part(name='worst_case', guarantee=guarantee([run.schema for run in runs]))]
-  if observed is not None:
-    parts.append(Part(name='observed', guarantee=observed))
-  if schemas:
-    whole = (
-      schemas[0]
-      if len(schemas) == 1
-      else schemas_lib.MinSep(
-        num_rounds=sum(schema.num_rounds for schema in schemas),
-        min_sep=min(schema.min_sep for schema in schemas),
-        max_participations=max(schema.participations for schema in schemas),
-      )
-    )
-    # Whether devices keep to a participation from outside is seen by device alone.
-    is_violated = any(schema.is_own for schema in schemas) and others.get('violations') is not None
-    holds = all(map(facts.RunFacts.keeps_to, runs, schemas)) and not is_violated
-    parts.append(
-      Part(name='declared', guarantee=guarantee(schemas), participation=whole, holds=holds)
-    )
-  return Statement(runs=runs, parts=(*parts, *([drawn] if drawn else [])), **others)
+  """Returns the statement of runs; the worst case follows from their facts."""
+  worst_case = claim_lib.compose(
+    [run.claim for run in runs],
+    [run.schema for run in runs],
+    deltas=deltas,
+    adjacency=adjacency,
+    group_size=group_size,
+  )
+  parts = [Part(name='worst_case', guarantee=worst_case)]
+  parts += [Part(name='observed', guarantee=observed)] if observed else []
+  return Statement(runs=runs, parts=(*parts, *([planned] if planned else [])), **others)

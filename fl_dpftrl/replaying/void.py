@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import keys
-from fl_dpftrl.participation import registry, schemas
+from fl_dpftrl.participation import registry
 from fl_dpftrl.replaying import runs as runs_lib
 
 
@@ -30,14 +30,8 @@ def contradictions(run: runs_lib.Run) -> Iterator[str]:
   for sentence in claim_lib.differences(stated, said):
     yield f'the log is of a run with the {sentence}'
   recorded = stated['participation'] and registry.from_json(stated['participation'])
-  if recorded is not None and run.claim.schema is not None and not recorded.is_drawn:
-    if not _allows(run.claim.schema, recorded):
-      yield (
-        f'the log is of a run whose declared schema allows {_allowed(recorded)}, and it was said to'
-        f' allow {_allowed(run.claim.schema)}'
-      )
-  if recorded is not None and run.claim.schema is not None and recorded.is_drawn:
-    yield 'the log is of a run whose participation was drawn, and it was said to keep to a schema'
+  if recorded and run.claim.participation:
+    yield from filter(None, [run.claim.answers.voided_by(recorded)])
   if run.log.layout.first_round:
     yield (
       'the log states its claim, so its rounds are counted from 0, and they were counted from'
@@ -45,21 +39,3 @@ def contradictions(run: runs_lib.Run) -> Iterator[str]:
     )
   elif keys.VERSION_KEY in run.log.metadata and run.log.layout.own_names:
     yield 'the log states its claim, so it has columns of its own, and others were named'
-
-
-def _allows(schema: schemas.MinSep, other: schemas.MinSep) -> bool:
-  """Returns whether a schema allows all that the other one does."""
-  if schema.is_own or other.is_own:
-    return schema == other
-  return (
-    schema.num_rounds >= other.num_rounds
-    and schema.min_sep <= other.min_sep
-    and schema.participations >= other.participations
-  )
-
-
-def _allowed(schema: schemas.MinSep) -> str:
-  return (
-    f'at most {schema.participations} of {schema.num_rounds} rounds, at least'
-    f' {schema.min_sep} apart'
-  )

@@ -45,7 +45,7 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
   mu = None if void else head.guarantee.mu
   size = statement.group_size
   one, unit = 'device', setting.unit
-  if statement.drawn and statement.drawn.scheme != 'bins':  # Batches are of examples.
+  if statement.planned and statement.planned.participation.unit == 'example':
     one, unit = 'example', 'an example' if unit == Setting.unit else unit
   return page.render(
     'privacy.html',
@@ -55,7 +55,7 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
     setting=setting,
     void=void,
     head=head,
-    rounds_may_follow=head is statement.declared,
+    rounds_may_follow=statement.rounds_may_follow,
     adjacency=statement.adjacency.replace('_', '-'),
     unit=unit if size == 1 else f'{unit}, {size} of them together',
     unit_of_one=unit,

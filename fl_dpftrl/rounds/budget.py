@@ -31,18 +31,17 @@ class Budget:
   ):
     gaussian.check_delta(delta)
     adjacency_lib.check(adjacency, group_size)
-    schema = claim.schema
-    if schema is None:
+    if not claim.declared:
       raise ValueError('claim must have a schema, by which ε of its rounds is known')
-    self._claim, self._schema = claim, schema
+    self._claim, self._schema = claim, claim.answers
     gaussian.check_positive('noise_multiplier', claim.noise_multiplier)
-    _check_prefixes(claim.strategy, schema.num_rounds)
+    _check_prefixes(claim.strategy, self._schema.num_rows)
     if max_epsilon is not None:
       gaussian.check_positive('max_epsilon', max_epsilon)
     self.max_epsilon, self._delta = max_epsilon, delta
     self._adjacency, self._group_size = adjacency, group_size
     # That of all planned rounds is an upper bound for fewer.
-    self._rounding = claim_lib.rounding([claim], [schema.num_rounds])
+    self._rounding = claim_lib.rounding([claim], [self._schema.num_rows])
     self.epsilon = functools.lru_cache(None)(self._epsilon)
     self.max_rounds = self._max_rounds()
     if not self.max_rounds:
@@ -50,7 +49,7 @@ class Budget:
         f'max_epsilon={max_epsilon:g} is too little for one round, whose ε is'
         f' {rounding.up(self.epsilon(1))}; give more noise or a larger budget'
       )
-    self.schema = schema.within(self.max_rounds)
+    self.schema = self._schema.within(self.max_rounds)
 
   def _epsilon(self, num_rounds: int) -> float:
     """Returns ε of the first num_rounds rounds, by the declared schema."""
@@ -64,7 +63,7 @@ class Budget:
     ).epsilon()
 
   def _max_rounds(self) -> int:
-    planned = self._schema.num_rounds
+    planned = self._schema.num_rows
     if self.max_epsilon is None or self.epsilon(planned) <= self.max_epsilon:
       return planned
     within, beyond = 0, planned
@@ -121,7 +120,9 @@ def check(claim: claim_lib.Claim, max_epsilon: float | None, delta: float | None
     gaussian.check_delta(delta)
   if max_epsilon is None:
     return
-  missing = [name for name, value in (('schema', claim.schema), ('delta', delta)) if value is None]
+  missing = [
+    name for name, value in (('schema', claim.declared), ('delta', delta)) if value is None
+  ]
   if missing or claim.void_reason:
     raise ValueError(
       f'max_epsilon={max_epsilon:g} needs '

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.participations import sampling
+from fl_dpftrl.participations import cyclic, sampling
 from fl_dpftrl.simulation import cohorts, seeds
 
 _BATCHES, _ORDERS, _BINS = 16, 17, 18
@@ -75,7 +75,7 @@ class Partition:
       draw = _Shuffles(scheme, self.seed).batch
     return lambda t: np.sort(draw(t)) * scheme.num_parts + t % scheme.num_parts
 
-  def _drawn(self, scheme: sampling.Cyclic, t: int) -> np.ndarray:
+  def _drawn(self, scheme: cyclic.Cyclic, t: int) -> np.ndarray:
     """Returns indices within the part, int64."""
     rng = seeds.generator(self.seed, _BATCHES, t)
     size = int(scheme.batch_size)

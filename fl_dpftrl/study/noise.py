@@ -102,7 +102,7 @@ def _found(
       strategies, scheme, epsilon=epsilon, delta=delta, workload=design.workload
     )
     (name,) = (path.name for path, strategy in zip(paths, strategies) if strategy is chosen)
-    parts = getattr(amplified.sampling, 'num_parts', None)
+    parts = getattr(scheme.for_bands(chosen), 'num_parts', None)
     return Noise(name, amplified.noise_multiplier, amplified.epsilon(), parts)
   options: dict[str, Any] = {'delta': delta, 'num_coordinates': arithmetic.MANY_COORDINATES}
   guarantee = accountant.calibrate(strategies[0], schema, epsilon=epsilon, **options)

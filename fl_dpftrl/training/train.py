@@ -194,20 +194,20 @@ def _observers(
 
 def _within_budget(
   claim: claim_lib.Claim, *, delta: float, max_epsilon: float, say: Callable[[str], None]
-) -> schemas.MinSep:
+) -> Any:
   """Returns the schema of the rounds that a privacy budget allows."""
-  if claim.schema is None or claim.void_reason is not None:
+  if not claim.declared or claim.void_reason is not None:
     guaranteed = '' if claim.void_reason is None else f', and a guarantee; {claim.void_reason}'
     raise ValueError(
       f'max_epsilon={max_epsilon:g} needs timers in rounds, which declare a min-sep{guaranteed}'
     )
   allowed = budget.Budget(claim, delta=delta, max_epsilon=max_epsilon).max_rounds
-  if allowed < claim.schema.num_rounds:
+  if allowed < claim.answers.num_rows:
     say(
-      f'max_epsilon={max_epsilon:g} allows {allowed} of {claim.schema.num_rounds} rounds: the run'
+      f'max_epsilon={max_epsilon:g} allows {allowed} of {claim.answers.num_rows} rounds: the run'
       ' ends there; a larger noise_multiplier would allow more'
     )
-  return claim.schema.within(allowed)
+  return claim.answers.within(allowed)
 
 
 def admitted(rounds: Iterator[schemas.Cohort], schema: schemas.MinSep) -> Iterator[schemas.Cohort]:

@@ -26,7 +26,7 @@ def happened(rounds):
 
 
 def contradictions(rounds, scheme):
-  return ' / '.join(log_checks.contradictions(happened(rounds), scheme))
+  return ' / '.join(scheme.refutations(happened(rounds)))
 
 
 @pytest.mark.slow

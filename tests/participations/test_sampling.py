@@ -9,7 +9,7 @@ import pytest
 
 from fl_dpftrl.families import banded, identity
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.participations import accountant, sampled_gaussian, sampling
+from fl_dpftrl.participations import accountant, drawn, sampled_gaussian, sampling
 from tests import oracle
 
 
@@ -89,7 +89,7 @@ def test_refuses_sampling_that_cannot_be(make, arguments, message):
 
 def test_refuses_an_adjacency_without_a_bound():
   with pytest.raises(ValueError, match='one of zero_out, replace_one.*FixedSize.*add_or_remove'):
-    accountant.sensitivity(identity.Identity(), fixed(), 'add_or_remove')
+    fixed().change(identity.Identity(), 'add_or_remove')
 
 
 @pytest.mark.parametrize('adjacency', ['zero_out', 'replace_one'])
@@ -101,7 +101,7 @@ def test_fixed_size_counts_two_clip_norms(adjacency):
   assert found.sensitivity == 4.0
   assert found.effective_noise_multiplier == 1.5
   assert found.epsilon() == sampled_gaussian.epsilon(
-    1.5, 1e-6, probability=0.2, count=16, pair=sampling.REPLACED
+    1.5, 1e-6, probability=0.2, count=16, pair=drawn.REPLACED
   )
   assert found.epsilon(1e-6) == found.epsilon() < found.epsilon(1e-7)
   lines = ' '.join(found.assumptions)

@@ -146,7 +146,7 @@ def fixture_folder(tmp_path):
     participation=schemas.MinSep(num_rounds=7, min_sep=3, max_participations=2),
   )
   claim.save(tmp_path)
-  files.save_strategy(tmp_path / 'strategy.json', claim.strategy, schema=claim.schema)
+  files.save_strategy(tmp_path / 'strategy.json', claim.strategy, schema=claim.participation)
   return tmp_path
 
 

@@ -189,9 +189,9 @@ def test_replay_takes_the_declared_schema_from_the_log_of_a_guard(tmp_path, path
     for t in range(4):
       guarded.admit(['a', 'b', f'd{t}'], row=t)
   run = dpftrl.open_run(path, BLT)
-  assert run.claim.schema == SCHEMA and run.schema_in_log
+  assert run.claim.declared == SCHEMA and run.schema_in_log
   given = dpftrl.open_run(path, BLT, declared_num_rounds=12, declared_min_sep=2)
-  assert given.claim.schema.min_sep == 2 and not given.schema_in_log
+  assert given.claim.declared.min_sep == 2 and not given.schema_in_log
   with pytest.raises(ValueError, match='declared_min_sep=2 needs declared_num_rounds'):
     dpftrl.open_run(path, BLT, declared_min_sep=2)
   # Of two runs, one without a schema: neither is then declared.

@@ -35,7 +35,7 @@ def test_void_reasons_are_claimed(changes, reason):
   aggregator = dataclasses.replace(AGGREGATOR, **changes)
   both = 'state' if reason is None else f'{reason}; state'
   claim = aggregator.claim(VALUE_TYPE, participation=SCHEMA)
-  assert (claim.void_reason, claim.schema) == (reason, SCHEMA_OF_ALL)
+  assert (claim.void_reason, claim.declared) == (reason, SCHEMA_OF_ALL)
   assert aggregator.claim(VALUE_TYPE, void_reason='state').void_reason == both
   assert aggregator.claim(VALUE_TYPE, void_reason=None).void_reason == reason
 

@@ -1,0 +1,69 @@
+"""Batches of centralized training: rounds take turns at parts of the examples."""
+
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import drawn
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cyclic(drawn.Drawn):
+  """Scheme in which rounds take turns at disjoint parts of the examples.
+
+  Round t draws its batch from part t mod num_parts.
+
+  Attributes:
+    num_rounds: n.
+    num_examples: m; those beyond num_parts equal parts are left out.
+    batch_size: number of examples per round; its expectation if examples are drawn
+      independently.
+    num_parts: number of parts.
+  """
+
+  kind: ClassVar[str]
+  num_rounds: int
+  num_examples: int
+  batch_size: float
+  num_parts: int = 1
+
+  def __post_init__(self):
+    for name in ('num_rounds', 'num_examples', 'num_parts'):
+      object.__setattr__(self, name, schemas.positive_integer(name, getattr(self, name)))
+    self._check_batch_size()
+    if self.batch_size > self.part_size:
+      most = most_parts(self.num_examples, self.batch_size)
+      raise ValueError(
+        f'batch_size={self.batch_size} is more than the {self.part_size} examples of a part, with'
+        f' num_examples={self.num_examples} and num_parts={self.num_parts}; '
+        + (f'at most {most} parts are as large' if most else 'give at most all of them')
+      )
+
+  def _check_batch_size(self) -> None:
+    size = schemas.positive_integer('batch_size', self.batch_size)
+    object.__setattr__(self, 'batch_size', size)
+
+  @property
+  def part_size(self) -> int:
+    """Number of examples per part: ⌊num_examples / num_parts⌋."""
+    return self.num_examples // self.num_parts
+
+  @property
+  def turns(self) -> int:
+    """Maximum number of rounds that draw from one part, and so an example: ⌈n / num_parts⌉."""
+    return -(-self.num_rounds // self.num_parts)
+
+  @property
+  def schema(self) -> schemas.MinSep:
+    """Participation schema, whatever was drawn: the turns of a part."""
+    return schemas.MinSep(self.num_rounds, self.num_parts)
+
+  def within(self, num_rounds: int) -> Any:
+    """Returns the scheme of a run that has had so many rounds."""
+    return dataclasses.replace(self, num_rounds=num_rounds)
+
+
+def most_parts(num_examples: int, batch_size: float) -> int:
+  """Returns the maximum number of parts that are at least as large as a batch."""
+  return int(num_examples // math.ceil(batch_size))

@@ -1,0 +1,60 @@
+"""Poisson sampling: each example of a part is drawn independently."""
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+from fl_dpftrl.accounting import adjacency
+from fl_dpftrl.participation import counts, registry
+from fl_dpftrl.participations import batches, drawn
+
+
+@registry.register
+class CyclicPoisson(batches.Batches):
+  """Scheme that includes each example of a round's part independently.
+
+  With one part this is the Poisson sampling of DP-SGD. Examples are drawn independently, so
+  removing an example is the same as zeroing it out.
+
+  Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, algorithm 2 with
+  the Poisson sampling of appendix F.3.
+  """
+
+  kind: ClassVar[str] = 'poisson'
+  has_event: ClassVar[bool] = True
+  relations: ClassVar[Mapping[str, drawn.Relation]] = {
+    adjacency.ADD_OR_REMOVE: (
+      1.0,
+      drawn.ONE,
+      'adjacency is add-or-remove: neighbouring runs differ in one example'
+      ' more or less, and the parts of the others stay the same',
+    ),
+    adjacency.ZERO_OUT: (
+      1.0,
+      drawn.ONE,
+      'adjacency is zero-out: neighbouring runs differ in that the updates of one example are'
+      ' zeros; as the others are drawn without regard to it, that is one example less',
+    ),
+    adjacency.REPLACE_ONE: (2.0, drawn.OPPOSITE, batches.SENTENCE),
+  }
+  how: ClassVar[str] = (
+    'a round includes each example of its part independently with probability {probability:.6g},'
+    ' drawn in secret; batches of fixed size or shuffled ones are not drawn so'
+  )
+
+  def _check_batch_size(self) -> None:
+    is_bool = isinstance(self.batch_size, bool)
+    if is_bool or not (math.isfinite(self.batch_size) and self.batch_size > 0.0):
+      raise ValueError(f'batch_size must be positive and finite, got {self.batch_size!r}')
+
+  def refutations(self, happened: counts.RunCounts) -> list[str]:
+    """Returns wrong parts, else what chance does not do; of a log without devices, its sizes."""
+    from fl_dpftrl.participations import log_checks
+
+    if not happened.num_devices:
+      return list(log_checks.unlikely_sizes(happened, self))
+    return list(log_checks.parts(happened, self)) or [
+      *log_checks.unlikely_sizes(happened, self),
+      *log_checks.unlikely_regularity(happened, self),
+      *log_checks.improbable(happened, self),
+    ]

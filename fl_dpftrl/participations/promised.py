@@ -1,0 +1,209 @@
+"""Participations that devices keep to, whatever is released: their guarantee is one Gaussian's."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl.accounting import adjacency as adjacency_lib
+from fl_dpftrl.accounting import arithmetic, gaussian
+from fl_dpftrl.accounting import guarantee as guarantee_lib
+from fl_dpftrl.families import base
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import protocol
+
+_LESS = 1.0 - 1e-15  # more than what dividing and multiplying round
+
+
+class Promised:
+  """Base class of a participation that devices keep to, in all rounds that a run may have.
+
+  A subclass defines `worst_case`, `assumption` (the pattern in words), `gate`, `wrong`,
+  `contradictions` and `summary`, and overrides what else differs. Its guarantee is that of all
+  these rounds, also where a run ends early: what such a run released is part of what all of them
+  would have released, whatever ended it.
+  """
+
+  is_drawn: ClassVar[bool] = False
+  is_secret: ClassVar[bool] = False
+  part: ClassVar[str] = protocol.DECLARED
+  subject: ClassVar[str] = protocol.LOG
+  unit: ClassVar[str] = 'device'
+  num_rounds: int | None
+  num_rows: int
+  assumption: str
+
+  @property
+  def needs_rows(self) -> bool:
+    """True where only the rows of a log show that devices keep to it."""
+    return True
+
+  def worst_case(self, strategy: base.Strategy) -> sensitivity_lib.Sensitivity:
+    """Returns the largest ‖C u‖ of a device."""
+    raise NotImplementedError
+
+  def for_claim(self, strategy: base.Strategy) -> Any:
+    """Returns itself; ValueError where the strategy has fewer rows."""
+    try:
+      base.check_num_rounds(strategy, self.num_rows)
+    except ValueError as error:
+      raise ValueError(f'declared_num_rounds={self.num_rows}: {error}') from error
+    return self
+
+  def after(self, num_rounds: int) -> Any:
+    """Returns itself; ValueError for a run that had more rounds."""
+    if num_rounds > self.num_rows:
+      raise ValueError(
+        f'declared_num_rounds={self.num_rows} must be at least the {num_rounds} rounds of the log:'
+        ' no declared guarantee covers rounds beyond those that were declared'
+      )
+    return self
+
+  def rounds_may_follow(self, num_rounds: int) -> bool:
+    """Returns whether there were fewer rounds than all."""
+    return num_rounds < self.num_rows
+
+  def check(
+    self,
+    strategy: base.Strategy,
+    adjacency: str,
+    group_size: int,
+    num_coordinates: int | None = None,
+  ) -> None:
+    """Raises ValueError for an adjacency, a group or a number of coordinates out of range."""
+    adjacency_lib.check(adjacency, group_size)
+    if num_coordinates is not None:
+      schemas.positive_integer('num_coordinates', num_coordinates)
+
+  def guarantee(
+    self,
+    strategy: base.Strategy,
+    *,
+    noise_multiplier: float,
+    deltas: Sequence[float],
+    adjacency: str,
+    group_size: int = 1,
+    num_coordinates: int | None = None,
+    **method: Any,
+  ) -> guarantee_lib.Guarantee:
+    """Returns the guarantee of one Gaussian release of this sensitivity."""
+    for name in method:
+      raise ValueError(f'{name} is for secret bins')
+    rounding = arithmetic.Rounding()
+    if num_coordinates is not None and noise_multiplier:
+      rounding = arithmetic.rounding([(strategy, self.num_rows)], num_coordinates)
+    return guarantee_lib.Guarantee.of(
+      self.worst_case(strategy),
+      noise_multiplier=noise_multiplier,
+      delta=deltas,
+      adjacency=adjacency,
+      group_size=group_size,
+      rounding=rounding,
+      assumptions=(
+        self.assumption,
+        *guarantee_lib.ASSUMPTIONS,
+        *adjacency_lib.assumptions(adjacency, group_size),
+      ),
+    )
+
+  def least_noise(
+    self, strategy: base.Strategy, *, epsilon: float | None, rho: float | None, **options: Any
+  ) -> guarantee_lib.Guarantee:
+    """Returns the guarantee of one Gaussian release with the least noise for ε or ρ."""
+    trial = self.guarantee(strategy, noise_multiplier=1.0, **options)
+    added = trial.rounding
+    if epsilon is not None and rho is None:
+      gaussian.check_positive('epsilon', epsilon)
+      left = added.left(trial.delta, epsilon + 1.0)
+      mu = 1.0 / gaussian.effective_noise_multiplier(epsilon, left) if left > 0.0 else math.inf
+    elif rho is not None and epsilon is None:
+      gaussian.check_positive('rho', rho)
+      mu = math.sqrt(2.0 * rho) * _LESS
+    else:
+      raise ValueError('give epsilon or rho, and not both')
+    if mu <= added.mu:
+      raise ValueError('num_coordinates: the rounding of so many alone would pass the target')
+    result = dataclasses.replace(trial, noise_multiplier=trial.sensitivity / (mu - added.mu))
+    if epsilon is not None and result.epsilon() > epsilon:
+      raise ValueError(f'epsilon={epsilon:g} is more than releases in whole numbers can prove')
+    return result
+
+  def voided_by(self, recorded: Any) -> str | None:
+    """Returns a sentence where a log recorded another participation."""
+    if recorded.is_drawn:
+      return (
+        'the log is of a run whose participation was drawn, and it was said to keep to a schema'
+      )
+    if self.covers(recorded):
+      return None
+    return (
+      f'the log is of a run whose declared schema allows {recorded.allowed}, and it was said to'
+      f' allow {self.allowed}'
+    )
+
+  def covers(self, recorded: Any) -> bool:
+    """Returns whether it allows all that another one does."""
+    return bool(recorded == self)
+
+  @property
+  def allowed(self) -> str:
+    """The patterns that it allows, in a few words."""
+    return self.assumption
+
+  def assumptions(self, adjacency: str) -> tuple[str, ...]:
+    """Returns the pattern in words."""
+    return (f'{self.part}: {self.assumption}',)
+
+  def verdicts(self, recorded: Mapping[str, bool], holds: bool) -> tuple[str, ...]:
+    """Returns whether logs record the schema, and that it does not hold if it does not."""
+    sentences = [
+      f'{self.part}: the schema{of_run} is the one in the metadata of the log, where it was'
+      ' recorded before the first round'
+      if is_recorded
+      else f'{self.part}: the schema{of_run}, its number of rounds too, was fixed before the first'
+      ' round; the log cannot confirm it'
+      for of_run, is_recorded in recorded.items()
+    ]
+    if not holds:
+      sentences.append(
+        'THE DECLARED SCHEMA DOES NOT HOLD in this log: the figures under declared are void'
+      )
+    return tuple(sentences)
+
+  def adaptivity(self, end: str) -> str:
+    """Returns that the guarantee holds whatever participation and end depended on."""
+    return (
+      f'{self.part} is the guarantee of all {self.extent}: it holds whatever'
+      f' participation and {end} depended on, a budget (max_epsilon) that ended it included, if'
+      ' devices enforce the schema and no further round could follow'
+    )
+
+  @property
+  def extent(self) -> str:
+    """The rounds that the guarantee is of, in words."""
+    return f'{self.num_rounds} declared rounds'
+
+  @property
+  def broken(self) -> str:
+    """That devices did not keep to it, in words."""
+    return 'the declared schema was not kept'
+
+  def warning(self, reason: str | None) -> str:
+    """Returns the warning that it does not hold."""
+    return f'THE DECLARED SCHEMA DOES NOT HOLD: {reason}; the declared figures are void'
+
+  def together(self, others: Sequence[Any]) -> Any:
+    """Returns itself, which stands for no other."""
+    if others:
+      raise ValueError(
+        f'participations of {type(self).__name__} are not composed over several runs'
+      )
+    return self
+
+  def check_public(self) -> None:
+    """Raises nothing: whether devices kept to it may be published."""
+
+  def flags(self, is_recorded: bool) -> list[str]:
+    """Returns none: a log records it."""
+    return []

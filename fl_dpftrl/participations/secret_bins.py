@@ -1,0 +1,145 @@
+"""Secret bins: each device draws once the rounds that it may take part in."""
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fl_dpftrl.accounting import adjacency
+from fl_dpftrl.accounting import guarantee as guarantee_lib
+from fl_dpftrl.families import base
+from fl_dpftrl.participation import counts, registry, schemas
+from fl_dpftrl.participations import drawn, gates
+
+MOST_BINS = 4096  # a matrix of bins by bins is needed
+
+
+@registry.register
+@dataclasses.dataclass(frozen=True)
+class SecretBins(drawn.Secret):
+  """Scheme in which each device draws a secret bin once, uniformly, and keeps it.
+
+  A device of bin i takes part only in rounds t with t mod num_bins = i; it may stay away from any
+  of them. C may be any strategy.
+
+  Attributes:
+    num_rounds: n.
+    num_bins: b, at most n and 4096.
+  """
+
+  kind: ClassVar[str] = 'bins'
+  unit: ClassVar[str] = 'device'
+  num_rounds: int
+  num_bins: int
+
+  relations: ClassVar[Mapping[str, drawn.Relation]] = {
+    adjacency.ZERO_OUT: (
+      1.0,
+      drawn.ONE,
+      'adjacency is zero-out: neighbouring runs differ in that the updates of one device are zeros,'
+      ' and the rounds of all others stay the same',
+    )
+  }
+
+  def __post_init__(self):
+    for name in ('num_rounds', 'num_bins'):
+      object.__setattr__(self, name, schemas.positive_integer(name, getattr(self, name)))
+    most = min(self.num_rounds, MOST_BINS)
+    if self.num_bins > most:
+      raise ValueError(
+        f'num_bins={self.num_bins} is more than {most}: num_rounds={self.num_rounds}, and at most'
+        f' {MOST_BINS} bins'
+      )
+
+  @property
+  def schema(self) -> schemas.MinSep:
+    """Participation schema of a device whose bin is known."""
+    return schemas.MinSep(self.num_rounds, self.num_bins)
+
+  gated = schema
+
+  def gate(self, strategy: base.Strategy) -> gates.MinSepGate:
+    """Returns the gate that admits a device in rounds of its bin only."""
+    return gates.MinSepGate(self.schema, in_bins=True)
+
+  def within(self, num_rounds: int) -> 'SecretBins':
+    """Returns the scheme of a run that has had so many rounds, at least one for each bin."""
+    return dataclasses.replace(self, num_rounds=max(num_rounds, self.num_bins))
+
+  @property
+  def assumption(self) -> str:
+    """States in words how bins must have been drawn."""
+    return (
+      f'each device drew one of {self.num_bins} bins, uniformly and in secret, independently of all'
+      ' data, all other devices and all that anybody saw, kept it, and took part in no round t but'
+      f' those with t mod {self.num_bins} equal to its bin; a timer, or the rounds in which devices'
+      ' happen to be available, are no such bins'
+    )
+
+  def bins(self, device_ids: Sequence[str] | Sequence[int] | np.ndarray, key: bytes) -> np.ndarray:
+    """Returns the bin of each device, by a key of 16 to 64 bytes that is secret for ever."""
+    if not isinstance(key, bytes) or not 16 <= len(key) <= 64:
+      raise ValueError('key must have 16 to 64 bytes')
+    ids = np.asarray(device_ids)
+    if ids.ndim != 1 or not (ids.dtype.kind in 'iu' or all(isinstance(i, str) for i in ids)):
+      raise ValueError('device_ids must be text or whole numbers')
+    hashes = (hashlib.blake2b(str(i).encode(), key=key, digest_size=16) for i in ids)
+    return np.array([int.from_bytes(h.digest(), 'big') % self.num_bins for h in hashes], np.int64)
+
+  @property
+  def terms(self) -> tuple[str, ...]:
+    """Assumptions of a guarantee with secret bins, in words."""
+    return (
+      self.assumption,
+      'no device takes the place of another: no round closes at a report goal or fails below one,'
+      ' every update of a member of the bin is summed, every round is released or lost for a reason'
+      ' that has nothing to do with who takes part, and the divisor is a constant',
+      'strategy and noise multiplier are fixed before the run; in a round of its bin a device adds'
+      ' one update, clipped to the clip norm, or nothing',
+      'who took part, and how many in which round, is secret for ever: log, counts, failures and'
+      ' what devices store',
+      'bins serve this run alone, as guarantees of runs that share them do not add up',
+      'Z is independent Gaussian noise, secret, and none of its rows enters two sums',
+    )
+
+  def guarantee(
+    self,
+    strategy: base.Strategy,
+    *,
+    noise_multiplier: float,
+    deltas: Sequence[float],
+    adjacency: str,
+    group_size: int = 1,
+    num_coordinates: int | None = None,
+    **method: Any,
+  ) -> guarantee_lib.Guarantee:
+    """Returns the guarantee of every device; see `bins.proven`."""
+    from fl_dpftrl.participations import bins
+
+    return bins.proven(
+      strategy,
+      self,
+      noise_multiplier=noise_multiplier,
+      deltas=deltas,
+      adjacency=adjacency,
+      assumptions=(*self.terms, self.relation(adjacency)[2]),
+      **method,
+    )
+
+  def least_noise(
+    self, strategy: base.Strategy, *, epsilon: float | None, rho: float | None, **options: Any
+  ) -> guarantee_lib.Guarantee:
+    """Returns the guarantee with the least noise for ε, up to a relative 1e-3."""
+    from fl_dpftrl.participations import bins
+
+    epsilon = drawn.target(epsilon, rho)
+    start: Any = self.guarantee(strategy, noise_multiplier=1e30, **options)
+    return bins.calibrated(start, epsilon)
+
+  def refutations(self, happened: counts.RunCounts) -> list[str]:
+    """Returns devices in rounds of two bins, else bins that are not uniform."""
+    from fl_dpftrl.participations import log_checks
+
+    return list(log_checks.bins(happened, self.num_bins))

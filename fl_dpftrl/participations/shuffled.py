@@ -1,0 +1,110 @@
+"""Shuffled batches: passes over a part, in a new order each or in one order."""
+
+from typing import Any, ClassVar
+
+from fl_dpftrl.accounting import guarantee as guarantee_lib
+from fl_dpftrl.families import base
+from fl_dpftrl.files import json_files
+from fl_dpftrl.participation import counts, registry, schemas
+from fl_dpftrl.participations import cyclic, protocol
+
+
+@registry.register
+class Shuffled(cyclic.Cyclic):
+  """Scheme that goes through each part in a new shuffled order in each pass.
+
+  A pass has ⌊part_size / batch_size⌋ turns and leaves out the remaining examples. Given the
+  orders, the rounds of every example are known. A guarantee under `schema` thus holds for every
+  order, and so for their mixture. The ε of Poisson sampling does not hold, and no amplified
+  bound for batches of many shuffled examples is known here.
+  """
+
+  kind: ClassVar[str] = 'shuffled'
+  part: ClassVar[str] = protocol.SHUFFLED
+  separation: ClassVar[str] = 'min'
+
+  @property
+  def pass_turns(self) -> int:
+    """Number of turns of one pass; an example is in at most one of them."""
+    return int(self.part_size // self.batch_size)
+
+  @property
+  def schema(self) -> schemas.MinSep:
+    """Participation schema: one round per pass, the closest across two passes."""
+    return schemas.MinSep(
+      num_rounds=self.num_rounds,
+      min_sep=self.num_parts,
+      max_participations=-(-self.turns // self.pass_turns),
+    )
+
+  @property
+  def assumption(self) -> str:
+    """States in words how batches must have been drawn."""
+    return (
+      f'each example is in one of {self.num_parts} parts, the rounds take turns at them, and a pass'
+      f' of {self.pass_turns} turns has it in at most one batch; the order does not depend on the'
+      ' data, and need not be secret: shuffling amplifies nothing here'
+    )
+
+  @property
+  def by_schema(self) -> Any:
+    """The schema, which answers."""
+    return self.schema
+
+  def check(self, strategy: base.Strategy, *others: Any) -> None:
+    """Raises what the schema does."""
+    self.by_schema.check(strategy, *others)
+
+  def guarantee(self, strategy: base.Strategy, **options: Any) -> guarantee_lib.Guarantee:
+    """Returns the guarantee of the schema: shuffling amplifies nothing here."""
+    return self.by_schema.guarantee(strategy, **options)
+
+  def least_noise(self, strategy: base.Strategy, **options: Any) -> guarantee_lib.Guarantee:
+    """Returns the guarantee of the schema with the least noise."""
+    return self.by_schema.least_noise(strategy, **options)
+
+  def refutations(self, happened: counts.RunCounts) -> list[str]:
+    """Returns wrong parts, sizes and passes."""
+    from fl_dpftrl.participations import log_checks
+
+    sizes = list(log_checks.sizes(happened, self))
+    if not happened.num_devices:
+      return sizes
+    parts, passes = log_checks.parts(happened, self), log_checks.passes(happened, self)
+    return [*parts, *sizes, *passes]
+
+  def summary(self) -> json_files.Object:
+    """Returns the fields, with the schema of an example."""
+    schema = self.schema
+    return super().summary() | {
+      'min_sep': schema.min_sep,
+      'max_participations': schema.participations,
+      'separation': self.separation,
+    }
+
+
+@registry.register
+class ShuffledOnce(Shuffled):
+  """Scheme that repeats the order of the first pass: a fixed separation."""
+
+  kind: ClassVar[str] = 'shuffled_once'
+  separation: ClassVar[str] = 'fixed'
+
+  @property
+  def schema(self) -> schemas.FixedSeparation:
+    """Participation schema: every pass_turns turns of a part, exactly."""
+    return schemas.FixedSeparation(
+      num_rounds=self.num_rounds,
+      min_sep=self.num_parts * self.pass_turns,
+      max_participations=-(-self.turns // self.pass_turns),
+    )
+
+  def refutations(self, happened: counts.RunCounts) -> list[str]:
+    """Returns wrong parts, sizes, passes and orders."""
+    apart = happened.separations.values
+    wrong = apart[apart != self.schema.min_sep][:1].tolist()
+    return super().refutations(happened) + [
+      f'an example came back after {rounds:,} rounds, where each does after exactly'
+      f' {self.schema.min_sep:,}'
+      for rounds in wrong
+    ]
