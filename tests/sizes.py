@@ -15,6 +15,10 @@ import sys
 
 ROOT = pathlib.Path(__file__).parents[1]
 CEILINGS = pathlib.Path(__file__).with_name('sizes.json')
+# A variable with such a part in its name does not say what it holds.
+_COINED = re.compile(
+  '(?:^|_)(own|found|made|kept|said|told|stated|given|known|left|each|one|before|after)(?:_|$)'
+)
 PACKAGES = ('fl_dpftrl', 'tff_inprocess', 'experiments', 'examples', 'benchmarks', 'tests')
 
 
@@ -23,7 +27,7 @@ def measure() -> dict[str, int]:
   return {
     **{f'lines of {package}': sum(_rooms(package).values()) for package in PACKAGES},
     **{f'lines of {room}/': lines for room, lines in sorted(_rooms('fl_dpftrl').items())},
-    'record types': _num_record_types(),
+    **_names(),
     'public names': len(importlib.import_module('fl_dpftrl').__all__),
     'flags': len(_flags()),
     'words of docs': sum(len(p.read_text('utf-8').split()) for p in (ROOT / 'docs').rglob('*.md')),
@@ -51,16 +55,27 @@ def _rooms(package: str) -> dict[str, int]:
   return lines
 
 
-def _num_record_types() -> int:
-  """Returns the number of dataclasses and named tuples of the packages."""
-  found = 0
-  for package in ('fl_dpftrl', 'tff_inprocess'):
-    for path in (ROOT / package).rglob('*.py'):
-      for node in ast.walk(ast.parse(path.read_text('utf-8'))):
-        if isinstance(node, ast.ClassDef):
-          parts = [ast.unparse(part) for part in node.bases + node.decorator_list]
-          found += any(re.search(r'\b(NamedTuple|dataclass)\b', part) for part in parts)
-  return found
+def _names() -> dict[str, int]:
+  """Returns how many record types there are, and names that language.md would have otherwise."""
+  counts = dict.fromkeys(('record types', 'coined names', 'aliases in _lib', 'names in of_'), 0)
+  classes: dict[str, int] = collections.Counter()
+  for path in [p for package in PACKAGES[:2] for p in (ROOT / package).rglob('*.py')]:
+    nodes = list(ast.walk(ast.parse(path.read_text('utf-8'))))
+    passing = {n for c in nodes if isinstance(c, ast.comprehension) for n in ast.walk(c.target)}
+    records = [n for n in nodes if isinstance(n, ast.ClassDef)]
+    for parts in [map(ast.unparse, c.bases + c.decorator_list) for c in records]:
+      counts['record types'] += bool(re.search(r'\b(NamedTuple|dataclass)\b', ' '.join(parts)))
+    if path.is_relative_to(ROOT / 'fl_dpftrl'):
+      stored = [n for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+      names = [n.arg for n in nodes if isinstance(n, ast.arg)]
+      names += [n.id for n in stored if n not in passing]
+      counts['coined names'] += sum(map(bool, map(_COINED.search, names)))
+      names += [n.name for n in nodes if isinstance(n, ast.FunctionDef)]
+      counts['names in of_'] += sum(name.startswith('of_') for name in names)
+      aliases = [n.asname or '' for n in nodes if isinstance(n, ast.alias)]
+      counts['aliases in _lib'] += sum(name.endswith('_lib') for name in aliases)
+      classes.update(c.name for c in records)
+  return {**counts, 'class names used twice': sum(n > 1 for n in classes.values())}
 
 
 def _flags() -> set[str]:

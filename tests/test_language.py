@@ -5,7 +5,6 @@ import pathlib
 import re
 
 ROOT = pathlib.Path(__file__).parents[1]
-STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
 # A sentence that begins so leaves its subject to be guessed.
 UNCLEAR = re.compile(r'(Of|Who|What|Whether|Where|From)\b')
 
@@ -13,11 +12,7 @@ UNCLEAR = re.compile(r'(Of|Who|What|Whether|Where|From)\b')
 def docstrings(folder):
   """Yields place and text of each docstring of a folder's modules."""
   for path in sorted((ROOT / folder).rglob('*.py')):
-    waiting = [ast.parse(path.read_text('utf-8'))]
-    while waiting:
-      node = waiting.pop()
-      # Only statements hold definitions; expressions are most of a tree.
-      waiting += [child for child in ast.iter_child_nodes(node) if isinstance(child, STATEMENTS)]
+    for node in ast.walk(ast.parse(path.read_text('utf-8'))):
       if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
         if text := ast.get_docstring(node):
           yield f'{path.relative_to(ROOT)}: {getattr(node, "name", "module")}', text

@@ -8,16 +8,14 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 
 def layers_of_the_contract() -> list[set[str]]:
-  configuration = tomllib.loads((ROOT / 'pyproject.toml').read_text())
-  contracts = configuration['tool']['importlinter']['contracts']
-  (layers,) = [c['layers'] for c in contracts if c['id'] == 'layers']
+  tools = tomllib.loads((ROOT / 'pyproject.toml').read_text())['tool']
+  (layers,) = [c['layers'] for c in tools['importlinter']['contracts'] if c['id'] == 'layers']
   return [set(re.findall(r'\w+', layer)) for layer in layers]
 
 
 def layers_of_the_drawing() -> list[set[str]]:
-  drawing = re.search(
-    r'imports only the lines below it.*?```\n(.*?)```', (ROOT / 'docs/layout.md').read_text(), re.S
-  )
+  page = (ROOT / 'docs/layout.md').read_text()
+  drawing = re.search(r'imports only the lines below it.*?```\n(.*?)```', page, re.S)
   return [set(re.findall(r'\w+', line)) for line in drawing[1].splitlines()]
 
 

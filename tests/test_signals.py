@@ -35,14 +35,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def ended(program: str, *arguments: object, **kwargs) -> subprocess.CompletedProcess:
   """Runs a program of those above to its end."""
-  return subprocess.run(
-    [sys.executable, '-c', HEARS_INTERRUPTS + program, *map(str, arguments)],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    timeout=120,
-    **kwargs,
-  )
+  command = [sys.executable, '-c', HEARS_INTERRUPTS + program, *map(str, arguments)]
+  return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, **kwargs)
 
 
 @pytest.mark.parametrize('number, program, module, flags', [

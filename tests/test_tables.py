@@ -52,10 +52,8 @@ def test_a_void_statement_shows_no_epsilon(results):
 
 def test_no_device_is_named(results):
   statement = results['Statement']
-  named = dataclasses.replace(
-    statement, per_device=dataclasses.replace(statement.per_device, most_exposed='carol')
-  )
-  assert 'carol' not in repr(named)
+  devices = dataclasses.replace(statement.per_device, most_exposed='carol')
+  assert 'carol' not in repr(dataclasses.replace(statement, per_device=devices))
 
 
 @pytest.mark.parametrize('name, value, text', [
