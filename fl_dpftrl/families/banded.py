@@ -52,9 +52,9 @@ class Banded(base.Strategy):
     norms = functools.cache(lambda: bands.row_norms(self.coefficients))
 
     def step(t):
-      own, below = self.coefficients[t, 0], self.coefficients[t, 1:]
+      diagonal, below = self.coefficients[t, 0], self.coefficients[t, 1:]
       update = linear_noise.Push() if below.size else None
-      return linear_noise.Step(own=own, below=below, update=update, norm=norms()[t])
+      return linear_noise.Step(diagonal=diagonal, below=below, update=update, norm=norms()[t])
 
     return linear_noise.LinearNoise(self.num_bands - 1, step)
 
@@ -97,13 +97,13 @@ class Banded(base.Strategy):
         rows = np.arange(lag + depth, num_rounds)
         diagonals[rows - depth, lag] += coefficients[rows, depth] * coefficients[rows, depth + lag]
 
-    def of_rounds(rows, columns):
+    def entries_at(rows, columns):
       lag = np.abs(rows - columns)
       band = np.minimum(lag, num_bands - 1)
       entries = diagonals[np.maximum(rows, columns), band]
       return np.where(lag < num_bands, entries, 0.0)
 
-    return of_rounds
+    return entries_at
 
   def per_query_error(
     self, num_rounds: int, workload: workloads.Workload = workloads.Workload()

@@ -56,9 +56,8 @@ class BandedInverse(toeplitz.Toeplitz):
 
     def step(t):
       count = min(t + 1, norms.size)
-      return linear_noise.Step(
-        draws=self.coefficients[:count][::-1], earlier=count - 1, norm=norms[count - 1]
-      )
+      draws = self.coefficients[:count][::-1]
+      return linear_noise.Step(draws=draws, earlier=count - 1, norm=norms[count - 1])
 
     return linear_noise.LinearNoise(0, step, period=1, settles=norms.size - 1)
 
@@ -87,17 +86,17 @@ class BandedInverse(toeplitz.Toeplitz):
     """Sums products of the first column of C, lag by lag."""
     column = self.column(num_rounds)
 
-    def of_rounds(rows, columns):
+    def entries_at(rows, columns):
       rows, columns = np.broadcast_arrays(rows, columns)
       lags = np.abs(rows - columns)
-      after = num_rounds - 1 - np.maximum(rows, columns)
+      remaining = num_rounds - 1 - np.maximum(rows, columns)
       entries = np.empty(lags.shape)
       for lag in np.unique(lags):
         which = lags == lag
-        entries[which] = np.cumsum(column[: num_rounds - lag] * column[lag:])[after[which]]
+        entries[which] = np.cumsum(column[: num_rounds - lag] * column[lag:])[remaining[which]]
       return entries
 
-    return of_rounds
+    return entries_at
 
 
 def majorant(column: np.ndarray) -> np.ndarray:

@@ -71,8 +71,8 @@ class BandedToeplitz(base.Strategy):
   def column_norms(self, num_rounds: int) -> np.ndarray:
     """The divisor of each column, the diagonal of D⁻¹, shape [num_rounds]."""
     base.check_num_rounds(self, num_rounds)
-    after = (self.normalized_rounds or num_rounds) - 1 - np.arange(num_rounds)
-    return self.late_norms()[np.minimum(after, self.num_bands - 1)]
+    remaining = (self.normalized_rounds or num_rounds) - 1 - np.arange(num_rounds)
+    return self.late_norms()[np.minimum(remaining, self.num_bands - 1)]
 
   def inverse_coefficients(self, num_rounds: int) -> np.ndarray:
     """The first column of T⁻¹, which is C's inverse without normalisation."""
@@ -90,16 +90,15 @@ class BandedToeplitz(base.Strategy):
   def noise(self, num_rounds: int | None = None) -> linear_noise.LinearNoise:
     """T y = z by forward substitution over the last rows of y; then D⁻¹ y."""
     del num_rounds
-    (own, *_), kept, norms = self.coefficients, self.num_bands - 1, self.late_norms()
-    update = linear_noise.Push() if kept else None
+    diagonal, below, norms = self.coefficients[0], self.coefficients[1:], self.late_norms()
+    update = linear_noise.Push() if below.size else None
 
     def step(t):
-      after = kept if self.max_rounds is None else min(kept, self.max_rounds - 1 - t)
-      return linear_noise.Step(
-        own=own, below=self.coefficients[1:], update=update, scale=norms[after]
-      )
+      later = below.size if self.max_rounds is None else min(below.size, self.max_rounds - 1 - t)
+      return linear_noise.Step(diagonal=diagonal, below=below, update=update, scale=norms[later])
 
-    return linear_noise.LinearNoise(kept, step, period=1 if self.max_rounds is None else None)
+    period = 1 if self.max_rounds is None else None
+    return linear_noise.LinearNoise(below.size, step, period=period)
 
   def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
     """The bound from columns of one shape, or that for any X if smaller."""
@@ -122,14 +121,14 @@ class BandedToeplitz(base.Strategy):
       products = np.cumsum(coefficients[: bands - lag] * coefficients[lag:])
       sums[lag] = products[np.minimum(np.arange(bands), products.size - 1)]
 
-    def of_rounds(rows, columns):
+    def entries_at(rows, columns):
       lag = np.abs(rows - columns)
-      after = num_rounds - 1 - np.maximum(rows, columns)
+      remaining = num_rounds - 1 - np.maximum(rows, columns)
       meet = lag < bands
-      entries = sums[np.where(meet, lag, 0), np.minimum(after, bands - 1)]
+      entries = sums[np.where(meet, lag, 0), np.minimum(remaining, bands - 1)]
       return np.where(meet, entries, 0.0) / (norms[rows] * norms[columns])
 
-    return of_rounds
+    return entries_at
 
   def per_query_error(
     self, num_rounds: int, workload: workloads.Workload = workloads.Workload()
@@ -234,11 +233,11 @@ def late_rows(
   if workload.is_toeplitz:
     common = float(norms[-1])
     late = min(max(norms.size - 1 - unused, 0), num_rounds)
-  after = unused + np.arange(late)
+  remaining = unused + np.arange(late)
   return LateRows(
     toeplitz.reciprocal(columns.coefficients, response.size),
     response,
-    norms[np.minimum(after, norms.size - 1)][::-1] - common,
+    norms[np.minimum(remaining, norms.size - 1)][::-1] - common,
     common,
     workload,
   )

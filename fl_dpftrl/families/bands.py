@@ -66,23 +66,23 @@ def inverse_bands(workload: workloads.Workload, num_rounds: int) -> np.ndarray:
   return bands
 
 
-def multiply(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+def multiply(first: np.ndarray, second: np.ndarray) -> np.ndarray:
   """Returns the product of matrices with l and r bands, by its l + r − 1 bands."""
-  num_rounds, num_bands = left.shape
-  product = _by_bands(num_rounds, num_bands + right.shape[1] - 1)
+  num_rounds, num_bands = first.shape
+  product = _by_bands(num_rounds, num_bands + second.shape[1] - 1)
   for j in range(num_bands):
-    for i in range(right.shape[1]):
-      product[j:, j + i] += left[j:, j] * right[: num_rounds - j, i]
+    for i in range(second.shape[1]):
+      product[j:, j + i] += first[j:, j] * second[: num_rounds - j, i]
   return product
 
 
-def multiply_gradient(gradient: np.ndarray, right: np.ndarray) -> np.ndarray:
-  """Returns the gradient in left from the gradient in `multiply`'s product."""
-  num_rounds, extra = right.shape
+def multiply_gradient(gradient: np.ndarray, second: np.ndarray) -> np.ndarray:
+  """Returns the gradient in first from the gradient in `multiply`'s product."""
+  num_rounds, extra = second.shape
   result = _by_bands(num_rounds, gradient.shape[1] - extra + 1)
   for j in range(result.shape[1]):
     for i in range(extra):
-      result[j:, j] += gradient[j:, j + i] * right[: num_rounds - j, i]
+      result[j:, j] += gradient[j:, j + i] * second[: num_rounds - j, i]
   return result
 
 
@@ -91,7 +91,7 @@ def _by_bands(num_rounds: int, num_bands: int) -> np.ndarray:
   return np.zeros((num_bands, num_rounds)).T
 
 
-class Block(NamedTuple):
+class BandBlock(NamedTuple):
   """A block of rows of y in L y = z, for z of variance 1.
 
   Attributes:
@@ -114,7 +114,7 @@ class Block(NamedTuple):
     return np.diagonal(self.covariance)[self.transition.shape[1] :]
 
 
-def blocks(coefficients: np.ndarray) -> Iterator[Block]:
+def blocks(coefficients: np.ndarray) -> Iterator[BandBlock]:
   """Yields the blocks of rows of L, whose diagonal is not 0, from the first to the last."""
   num_rounds, num_bands = coefficients.shape
   most = num_bands - 1
@@ -132,9 +132,9 @@ def blocks(coefficients: np.ndarray) -> Iterator[Block]:
     joint[:window, window:] = joint[window:, :window].T
     joint[window:, window:] = joint[window:, :window] @ transition.T
     joint[window:, window:] += inverse @ inverse.T
-    yield Block(rows, inverse, transition, joint)
-    after = len(joint) - min(most, stop)
-    covariance = joint[after:, after:]
+    yield BandBlock(rows, inverse, transition, joint)
+    window_start = len(joint) - min(most, stop)
+    covariance = joint[window_start:, window_start:]
 
 
 def row_norms(coefficients: np.ndarray) -> np.ndarray:
@@ -142,7 +142,7 @@ def row_norms(coefficients: np.ndarray) -> np.ndarray:
   return np.sqrt(np.concatenate([block.squares for block in blocks(coefficients)]))
 
 
-def gradient(steps: list[Block], weights: np.ndarray, num_bands: int) -> np.ndarray:
+def gradient(steps: list[BandBlock], weights: np.ndarray, num_bands: int) -> np.ndarray:
   """Returns the gradient of Σ weights[t]·‖row t of L⁻¹‖² in the bands of L, given its blocks."""
   result = np.empty((weights.size, num_bands))
   # Gradient of the terms from here on, in the covariance of the window.
@@ -150,8 +150,8 @@ def gradient(steps: list[Block], weights: np.ndarray, num_bands: int) -> np.ndar
   for rows, inverse, transition, covariance in reversed(steps):
     window = transition.shape[1]
     joint = np.zeros_like(covariance)
-    after = len(joint) - len(adjoint)
-    joint[after:, after:] = adjoint
+    window_start = len(joint) - len(adjoint)
+    joint[window_start:, window_start:] = adjoint
     index = np.arange(window, len(joint))
     joint[index, index] += weights[rows]
     result[rows] = _from_dense(inverse.T @ (joint[window:] @ covariance), num_bands)

@@ -34,7 +34,7 @@ class Strategy(abc.ABC):
   faster or tighter method overrides it.
 
   A run may end early. So C of n rounds must be the first num_noise_rows(n) rows and n columns of C
-  of more rounds, and the first n rows of N must read these rows of Z alone. A family for which
+  of more rounds, and the first n rows of N must read only these rows of Z. A family for which
   that does not hold overrides `depends_on_num_rounds`; such a strategy can be compared, not run.
 
   Attributes:
@@ -203,13 +203,13 @@ def keep_array(strategy: Strategy, name: str, *axes: str) -> np.ndarray:
 
 def keep_number(strategy: Strategy, name: str, low: float, high: float) -> None:
   """Makes an attribute of a new strategy a float; raises ValueError unless it is in range."""
-  given = getattr(strategy, name)
+  parameter = getattr(strategy, name)
   try:
-    value = float(given)
+    value = float(parameter)
   except (TypeError, ValueError):
     value = math.nan
   if not low <= value <= high:
-    raise ValueError(f'{name} must be a number from {low:g} to {high:g}, got {given!r}')
+    raise ValueError(f'{name} must be a number from {low:g} to {high:g}, got {parameter!r}')
   object.__setattr__(strategy, name, value)
 
 

@@ -71,7 +71,7 @@ class BLT(toeplitz.Toeplitz):
   def noising_column(self, num_rounds: int) -> np.ndarray:
     base.check_num_rounds(self, num_rounds)
     inverse = interlaced.chain(self.gaps)
-    points = 1.0 - inverse.below_one[2::2]
+    points = 1.0 - inverse.complements[2::2]
     powers = np.power.outer(points, np.arange(num_rounds - 1))
     return np.concatenate([[1.0], -inverse.inverse_scales @ powers])
 
@@ -86,8 +86,7 @@ class BLT(toeplitz.Toeplitz):
   def noise(self, num_rounds: int | None = None) -> linear_noise.LinearNoise:
     """McMahan, Xu, Zhang 2024 (BLT-DP-FTRL), algorithm 1."""
     del num_rounds
-    losses = 1.0 - np.asarray(self.buffer_decay)
-    update = linear_noise.Add(losses, np.ones(losses.size), np.zeros(losses.size))
+    update = linear_noise.Add.decaying(self.buffer_decay)
     step = linear_noise.Step(below=np.asarray(self.output_scale), update=update)
     return linear_noise.LinearNoise(self.num_buffers, lambda t: step, period=1)
 
@@ -130,8 +129,8 @@ class BLT(toeplitz.Toeplitz):
       # Product of the 1 on a diagonal with cₗ; with another 1 if the lag is 0.
       return np.where(lag > 0, sum(s * np.exp(r * (lag - 1)) for r, s in terms), 1.0)
 
-    def products(rate, scale, after):
-      return sum(scale * s * np.expm1((rate + r) * after) / np.expm1(rate + r) for r, s in terms)
+    def products(rate, scale, count):
+      return sum(scale * s * np.expm1((rate + r) * count) / np.expm1(rate + r) for r, s in terms)
 
     def tabulated(function):
       if num_rounds > _LARGEST_TABLE:
@@ -144,15 +143,15 @@ class BLT(toeplitz.Toeplitz):
       for r, s in terms
     ]
 
-    def of_rounds(rows, columns):
+    def entries_at(rows, columns):
       lag = np.abs(rows - columns)
-      after = num_rounds - 1 - np.maximum(rows, columns)
+      remaining = num_rounds - 1 - np.maximum(rows, columns)
       total = on_lag(lag)
       for power, sums in buffers:
-        total = total + power(lag) * sums(after)
+        total = total + power(lag) * sums(remaining)
       return total
 
-    return of_rounds
+    return entries_at
 
   def error(
     self, num_rounds: int, workload: workloads.Workload = workloads.Workload()
@@ -161,7 +160,7 @@ class BLT(toeplitz.Toeplitz):
       return super().error(num_rounds, workload)
     base.check_num_rounds(self, num_rounds)
     chain = interlaced.chain(self.gaps)
-    points, scales = chain.below_one[0::2], chain.sum_scales
+    points, scales = chain.complements[0::2], chain.sum_scales
     errors = []
     for objective in error_lib.OBJECTIVES:
       square, _, _ = blt_sums.SquaredError(num_rounds, objective, workload.momentum)(points, scales)
@@ -177,6 +176,6 @@ class BLT(toeplitz.Toeplitz):
     workloads.check_round_by_round(num_rounds)
     chain, rates = interlaced.chain(self.gaps), workload.learning_rates(num_rounds)
     squares = blt_sums.schedule_squared_errors(
-      chain.below_one[0::2], chain.sum_scales, rates, workload.momentum
+      chain.complements[0::2], chain.sum_scales, rates, workload.momentum
     )
     return np.sqrt(squares)

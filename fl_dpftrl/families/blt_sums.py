@@ -97,7 +97,7 @@ class SquaredSensitivity:
     self._rows = nodes(schema.min_sep if self._count > 1 else 0)
     last = (self._count - 1) * schema.min_sep
     self._last_rows = nodes(schema.num_rounds - 1 - last)
-    self._before = nodes(self._count - 1)
+    self._earlier = nodes(self._count - 1)
 
   def __call__(self, decays: np.ndarray, scales: np.ndarray) -> Derivatives:
     """Returns sens² and its derivatives in θ and in ω, given 1 − θ and ω, each [… d]."""
@@ -106,8 +106,8 @@ class SquaredSensitivity:
     products, d_products = _products(rates, self._rows)
     last_products, d_last_products = _products(rates, self._last_rows)
     # Sums over all participations except the last, then the last one's own.
-    before, weights = self._before
-    sums, slopes = self._geometric(rates, before + 1.0)
+    positions, weights = self._earlier
+    sums, slopes = self._geometric(rates, positions + 1.0)
     last, last_slope = self._geometric(rates, np.array([float(self._count)]))
     pairs = (sums * weights) @ np.swapaxes(sums, -1, -2)
     d_pairs = (slopes * weights) @ np.swapaxes(sums, -1, -2)
@@ -160,9 +160,9 @@ class SquaredError:
     self._weights = weights * share
     self._momentum = momentum
 
-  def __call__(self, below_one: np.ndarray, scales: np.ndarray) -> Derivatives:
+  def __call__(self, complements: np.ndarray, scales: np.ndarray) -> Derivatives:
     """Returns the square and its derivatives in points and scales, given 1 − p and s, [… d + 1]."""
-    terms, slopes = (self._momentum_terms if self._momentum else self._powers)(below_one)
+    terms, slopes = (self._momentum_terms if self._momentum else self._powers)(complements)
     column = (scales[..., None, :] @ terms)[..., 0, :]
     d_column = 2.0 * self._weights * column
     return (
@@ -171,25 +171,25 @@ class SquaredError:
       (terms @ d_column[..., None])[..., 0],
     )
 
-  def _powers(self, below_one: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  def _powers(self, complements: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """p^i and its derivative in p, shape [… d + 1, rounds]."""
-    rates, points = _rates(below_one)[..., None], 1.0 - below_one[..., None]
-    before = np.exp(-rates * np.maximum(self._rounds - 1.0, 0.0))  # |p|^(i−1)
-    before = np.where((points < 0.0) & ~self._is_odd, -before, before)
-    return (np.where(self._rounds == 0.0, 1.0, points * before), self._rounds * before)
+    rates, points = _rates(complements)[..., None], 1.0 - complements[..., None]
+    lower_powers = np.exp(-rates * np.maximum(self._rounds - 1.0, 0.0))  # |p|^(i−1)
+    lower_powers = np.where((points < 0.0) & ~self._is_odd, -lower_powers, lower_powers)
+    return (np.where(self._rounds == 0.0, 1.0, points * lower_powers), self._rounds * lower_powers)
 
-  def _momentum_terms(self, below_one: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  def _momentum_terms(self, complements: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Σ over a ≤ i of p^a β^(i−a) and its derivative in p, as `_powers`."""
     rounds, beta = self._rounds, self._momentum
-    points = 1.0 - below_one[..., None]
-    powers, d_powers = self._powers(below_one)
+    points = 1.0 - complements[..., None]
+    powers, d_powers = self._powers(complements)
     # Where p is well below β, (β^(i+1) − p^(i+1)) / (β − p) …
     below = points < 0.5 * beta
     difference = np.where(below, beta - points, 1.0)
     apart = (beta ** (rounds + 1.0) - points * powers) / difference
     d_apart = (apart - powers - points * d_powers) / difference
     # … else the larger to the power i, times a sum of powers of the ratio.
-    rates = np.where(below, 0.0, _rates(below_one)[..., None])
+    rates = np.where(below, 0.0, _rates(complements)[..., None])
     other = -np.log1p(beta - 1.0)
     ratio = np.maximum(np.abs(rates - other), 1e-30)
     together = np.exp(-np.minimum(rates, other) * rounds) * power_sum(ratio, rounds + 1.0)
@@ -199,11 +199,11 @@ class SquaredError:
     return (np.where(below, apart, together), np.where(below, d_apart, d_together))
 
 
-def _rates(below_one: np.ndarray) -> np.ndarray:
+def _rates(complements: np.ndarray) -> np.ndarray:
   """−ln |p|."""
-  sizes = np.maximum(np.abs(1.0 - below_one), _SMALLEST)
-  near = np.minimum(below_one, 0.5)
-  return np.where(below_one < 0.5, -np.log1p(-near), -np.log(sizes))
+  sizes = np.maximum(np.abs(1.0 - complements), _SMALLEST)
+  near = np.minimum(complements, 0.5)
+  return np.where(complements < 0.5, -np.log1p(-near), -np.log(sizes))
 
 
 def _products(
@@ -221,7 +221,7 @@ def _apply(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
 
 
 def schedule_squared_errors(
-  below_one: np.ndarray, scales: np.ndarray, learning_rates: np.ndarray, momentum: float = 0.0
+  complements: np.ndarray, scales: np.ndarray, learning_rates: np.ndarray, momentum: float = 0.0
 ) -> np.ndarray:
   """Squared norm of each row of B = A C⁻¹ under a learning-rate schedule, shape [n].
 
@@ -230,14 +230,14 @@ def schedule_squared_errors(
   filters carry from round to round.
 
   Args:
-    below_one: 1 − p for the points of a chain, shape [d + 1].
+    complements: 1 − p for the points of a chain, shape [d + 1].
     scales: scales of its running sums, shape [d + 1]. Both may be complex with small imaginary
       parts; the result is an analytic function of them.
     learning_rates: η, shape [n].
   """
   from scipy import signal
 
-  powers = _schedule_powers(below_one, learning_rates.size)
+  powers = _schedule_powers(complements, learning_rates.size)
   column = scales @ powers
   if momentum:
     column = signal.lfilter([1.0], [1.0, -momentum], column)
@@ -245,15 +245,15 @@ def schedule_squared_errors(
   steps = np.diff(learning_rates)
   # Cov(Hₜ, aₜ) for the filters a of Y, one for each point, and for Y itself.
   covariance = np.zeros_like(column)
-  for point, scale, power in zip(1.0 - below_one, scales, powers):
+  for point, scale, power in zip(1.0 - complements, scales, powers):
     moved = steps * np.cumsum(column * power)[:-1]
     covariance[1:] += (scale * point) * signal.lfilter([1.0], [1.0, -point], moved)
   if momentum:
     covariance[1:] += momentum * steps * variances[:-1]
     covariance = signal.lfilter([1.0], [1.0, -momentum], covariance)
-  of_h = np.zeros_like(column)
-  of_h[1:] = np.cumsum(steps * (steps * variances[:-1] + 2.0 * covariance[:-1]))
-  return learning_rates * (learning_rates * variances - 2.0 * covariance) + of_h
+  h_variances = np.zeros_like(column)
+  h_variances[1:] = np.cumsum(steps * (steps * variances[:-1] + 2.0 * covariance[:-1]))
+  return learning_rates * (learning_rates * variances - 2.0 * covariance) + h_variances
 
 
 class ScheduleSquaredError:
@@ -269,13 +269,13 @@ class ScheduleSquaredError:
     self._power = 1.0 if objective == 'rms' else power
     self._momentum = momentum
 
-  def __call__(self, below_one: np.ndarray, scales: np.ndarray) -> Derivatives:
+  def __call__(self, complements: np.ndarray, scales: np.ndarray) -> Derivatives:
     """Returns value and derivatives, as `SquaredError` does."""
-    size = below_one.shape[-1]
-    values = np.empty(below_one.shape[:-1])
-    slopes = np.zeros(below_one.shape[:-1] + (2 * size,))
+    size = complements.shape[-1]
+    values = np.empty(complements.shape[:-1])
+    slopes = np.zeros(complements.shape[:-1] + (2 * size,))
     for i in np.ndindex(values.shape):
-      arguments = np.concatenate([below_one[i], scales[i]])
+      arguments = np.concatenate([complements[i], scales[i]])
       values[i] = self._value(arguments).real
       for j in range(1, 2 * size):
         moved = arguments.astype(np.complex128)
@@ -284,21 +284,21 @@ class ScheduleSquaredError:
     return values, -slopes[..., :size], slopes[..., size:]
 
   def _value(self, arguments: np.ndarray) -> np.complex128:
-    below_one, scales = np.split(arguments, 2)
-    squares = schedule_squared_errors(below_one, scales, self._learning_rates, self._momentum)
+    complements, scales = np.split(arguments, 2)
+    squares = schedule_squared_errors(complements, scales, self._learning_rates, self._momentum)
     largest = squares.real.max()
     mean = np.mean((squares / largest) ** self._power)
     return largest * mean ** (1.0 / self._power)
 
 
-def _schedule_powers(below_one: np.ndarray, count: int) -> np.ndarray:
-  """p^i, shape [d + 1, count]; analytic in below_one."""
-  points = 1.0 - below_one
+def _schedule_powers(complements: np.ndarray, count: int) -> np.ndarray:
+  """p^i, shape [d + 1, count]; analytic in complements."""
+  points = 1.0 - complements
   negative = points.real < 0.0
   sizes = np.where(negative, -points, points)
   sizes = np.where(np.abs(sizes) < _SMALLEST, _SMALLEST, sizes)
-  near_one = below_one.real < 0.5
-  logs = np.where(near_one, np.log1p(-np.where(near_one, below_one, 0.0)), np.log(sizes))
+  is_near = complements.real < 0.5
+  logs = np.where(is_near, np.log1p(-np.where(is_near, complements, 0.0)), np.log(sizes))
   powers = np.exp(np.multiply.outer(logs, np.arange(count)))
   powers[negative, 1::2] *= -1.0
   return powers

@@ -16,7 +16,7 @@ _NEGLIGIBLE = 1e-250  # a scale that changes nothing within any number of rounds
 _BISECTIONS = 80
 
 
-class Chain(NamedTuple):
+class DecayChain(NamedTuple):
   """C, C⁻¹ and its running sums as sums of geometric series.
 
   Coefficient i ≥ 1 of C is Σ scales · θ^(i−1), that of C⁻¹ is −Σ inverse_scales · θ̂^(i−1), and
@@ -24,13 +24,13 @@ class Chain(NamedTuple):
   Scales are positive.
 
   Attributes:
-    below_one: distances of 1, θ₁, θ̂₁, … from 1, shape [… 2d + 1].
+    complements: 1 − p of the points 1, θ₁, θ̂₁, …, shape [… 2d + 1].
     distances: distances between these points, shape […, 2d + 1, 2d + 1].
     scales: ω, shape [… d].
     sum_scales: scales of the running sums, shape [… d + 1].
   """
 
-  below_one: np.ndarray
+  complements: np.ndarray
   distances: np.ndarray
   scales: np.ndarray
   sum_scales: np.ndarray
@@ -38,26 +38,26 @@ class Chain(NamedTuple):
   @property
   def decays(self) -> np.ndarray:
     """1 − θ, shape [… d]."""
-    return self.below_one[..., 1::2]
+    return self.complements[..., 1::2]
 
   @property
   def inverse_scales(self) -> np.ndarray:
     """Scales of C⁻¹, shape [… d]."""
-    return self.sum_scales[..., 1:] * self.below_one[..., 2::2]
+    return self.sum_scales[..., 1:] * self.complements[..., 2::2]
 
 
-def chain(gaps: np.ndarray) -> Chain:
+def chain(gaps: np.ndarray) -> DecayChain:
   """Returns the chain with these gaps, shape [… 2d], the first one below 1."""
   size = gaps.shape[-1] + 1
   between = _between(size).reshape(size * size, size - 1)
   distances = (gaps @ between.T).reshape(gaps.shape[:-1] + (size, size))
   logs = np.log(distances + np.eye(size))
   values = np.exp((_exponents(size) * logs).sum(axis=-1))
-  return Chain(distances[..., 0, :], distances, values[..., 1::2], values[..., 0::2])
+  return DecayChain(distances[..., 0, :], distances, values[..., 1::2], values[..., 0::2])
 
 
 def gradient(
-  this: Chain,
+  this: DecayChain,
   d_decays: np.ndarray,
   d_scales: np.ndarray,
   d_points: np.ndarray,
@@ -69,8 +69,8 @@ def gradient(
     d_decays, d_scales: derivatives in θ and in ω, shape [… d].
     d_points, d_sum_scales: those in points, of which 1 stays, and in sum_scales, [… d + 1].
   """
-  size = this.below_one.shape[-1]
-  d_logs, d_places = np.empty((2,) + this.below_one.shape)
+  size = this.complements.shape[-1]
+  d_logs, d_places = np.empty((2,) + this.complements.shape)
   d_logs[..., 1::2] = d_scales * this.scales
   d_logs[..., 0::2] = d_sum_scales * this.sum_scales
   d_distances = d_logs[..., None] * _exponents(size) / (this.distances + np.eye(size))
@@ -78,8 +78,8 @@ def gradient(
   d_places[..., 0::2] = d_points
   flat = d_distances.reshape(d_logs.shape[:-1] + (size * size,))
   # A gap moves all points after it towards 0.
-  after = np.cumsum(d_places[..., :0:-1], axis=-1)[..., ::-1]
-  return flat @ _between(size).reshape(size * size, size - 1) - after
+  d_shifts = np.cumsum(d_places[..., :0:-1], axis=-1)[..., ::-1]
+  return flat @ _between(size).reshape(size * size, size - 1) - d_shifts
 
 
 @functools.cache

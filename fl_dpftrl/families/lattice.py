@@ -34,7 +34,7 @@ _SLACK = 1e-6  # of norms that are computed in float64
 _MAX_EXACT_ROUNDS = 1024
 
 
-class Row(NamedTuple):
+class LatticeRow(NamedTuple):
   """How one row of noise follows from normals and buffers.
 
   Attributes:
@@ -55,10 +55,10 @@ class Row(NamedTuple):
   @property
   def factor(self) -> float:
     """The gain of the row for one unit of the sum of draws and buffers."""
-    return float(self.step.scale / self.step.own)
+    return float(self.step.scale / self.step.diagonal)
 
 
-def rows(strategy: base.Strategy, num_rounds: int) -> Iterator[Row]:
+def rows(strategy: base.Strategy, num_rounds: int) -> Iterator[LatticeRow]:
   """Yields the rows of the first num_rounds rounds."""
   noise = strategy.noise(num_rounds)
   entered: list[np.ndarray] = []  # Weights of the rows of Z that each round draws first.
@@ -79,11 +79,11 @@ def rows(strategy: base.Strategy, num_rounds: int) -> Iterator[Row]:
       oldest = (group, float(np.sign(entered[group][0])))
       if entered[group].size > 1:
         raise ValueError(f'buffers of {strategy.family} gain one of several rows of Z')
-    kept = tuple(each for each in reads if each[1])
-    yield Row(t, step, _spread(strategy, t, step), kept, oldest)
+    weighted_reads = tuple(each for each in reads if each[1])
+    yield LatticeRow(t, step, _spread(strategy, t, step), weighted_reads, oldest)
 
 
-def dyadic_row(strategy: base.Strategy, height: int) -> Row:
+def dyadic_row(strategy: base.Strategy, height: int) -> LatticeRow:
   """Returns the row of round 2^height − 1 of a dyadic noise, which reads no row of Z again."""
   t = (1 << height) - 1
   step = strategy.noise(None).at(t)
@@ -91,14 +91,14 @@ def dyadic_row(strategy: base.Strategy, height: int) -> Row:
     raise ValueError(
       f'row {t} of {strategy.family} reads rows of Z again, and its steps are dyadic'
     )
-  return Row(t, step, _spread(strategy, t, step), (), None)
+  return LatticeRow(t, step, _spread(strategy, t, step), (), None)
 
 
 def _spread(strategy: base.Strategy, t: int, step: linear_noise.Step) -> float:
-  own = float(np.linalg.norm(np.asarray(step.draws, np.float64)[step.earlier :]))
-  if not own:
+  fresh_norm = float(np.linalg.norm(np.asarray(step.draws, np.float64)[step.earlier :]))
+  if not fresh_norm:
     raise ValueError(f'row {t} of {strategy.family} has no normal of its own')
-  return float(step.scale / step.own * own)
+  return float(step.scale / step.diagonal * fresh_norm)
 
 
 def _proportion(strategy: base.Strategy, t: int, read: np.ndarray, entered: np.ndarray) -> float:
@@ -110,11 +110,11 @@ def _proportion(strategy: base.Strategy, t: int, read: np.ndarray, entered: np.n
   return weight
 
 
-def _weights(noise: linear_noise.LinearNoise, made: Sequence[Row]) -> np.ndarray:
+def _weights(noise: linear_noise.LinearNoise, block: Sequence[LatticeRow]) -> np.ndarray:
   """B of successive rows that read no normal of the rounds before them."""
-  first, size = made[0].round_index, len(made)
+  first, size = block[0].round_index, len(block)
   matrix, buffers = np.zeros((size, size)), linear_noise.start(noise, size)
-  for t, row in enumerate(made):
+  for t, row in enumerate(block):
     if row.step.restart:
       buffers = linear_noise.start(noise, size)
     below = np.asarray(row.step.below)[: len(buffers)]
@@ -135,33 +135,35 @@ def rounding_norm(strategy: base.Strategy, num_rounds: int) -> float:
   Where no normal is read again it is one over the smallest spread. Otherwise B is made of blocks
   between restarts. The norm of a block is bounded by √(‖B⁻¹‖₁·‖B⁻¹‖∞), beyond 1024 rounds.
   """
-  noise, blocks = strategy.noise(num_rounds), list[list[Row]]()
+  noise, blocks = strategy.noise(num_rounds), list[list[LatticeRow]]()
   for row in rows(strategy, num_rounds):
     if row.step.restart or not blocks:
       blocks.append([])
     blocks[-1].append(row)
   if noise.period is not None:  # Of blocks that recur, one of each length.
     blocks = list({len(block): block for block in blocks}.values())
-  return (1.0 + _SLACK) * max(_block_norm(strategy, noise, block) for block in blocks)
+  return (1.0 + _SLACK) * max(_norm(strategy, noise, block) for block in blocks)
 
 
-def _block_norm(strategy: base.Strategy, noise: linear_noise.LinearNoise, made: list[Row]) -> float:
-  if not any(row.reads or row.oldest for row in made):
-    return 1.0 / min(abs(row.spread) for row in made)
-  if len(made) > MAX_DENSE_ROUNDS:
+def _norm(
+  strategy: base.Strategy, noise: linear_noise.LinearNoise, block: list[LatticeRow]
+) -> float:
+  if not any(row.reads or row.oldest for row in block):
+    return 1.0 / min(abs(row.spread) for row in block)
+  if len(block) > MAX_DENSE_ROUNDS:
     if noise.period != 1 or noise.num_buffers:
       raise ValueError(
         f'the rounding of {strategy.family} is bounded up to {MAX_DENSE_ROUNDS} rounds,'
-        f' got {len(made)}'
+        f' got {len(block)}'
       )
-    return float(np.abs(_first_column(made[noise.settles], len(made))).sum())
-  inverse = base.lower_inverse(_weights(noise, made))
-  if len(made) <= _MAX_EXACT_ROUNDS:
+    return float(np.abs(_first_column(block[noise.settles], len(block))).sum())
+  inverse = base.lower_inverse(_weights(noise, block))
+  if len(block) <= _MAX_EXACT_ROUNDS:
     return float(np.linalg.norm(inverse, 2))
   return math.sqrt(np.abs(inverse).sum(axis=0).max() * np.abs(inverse).sum(axis=1).max())
 
 
-def _first_column(row: Row, size: int) -> np.ndarray:
+def _first_column(row: LatticeRow, size: int) -> np.ndarray:
   """The first column of the inverse of a Toeplitz B, all of whose rows are like this one."""
   weights = {row.round_index - group: row.factor * weight for group, weight in row.reads}
   column = np.zeros(size)
@@ -185,12 +187,12 @@ def carried_error(strategy: base.Strategy, num_rounds: int, bits: int = BITS) ->
   - A is a sum of k products with buffers, or with normals F/spread, times a factor, a quotient: at
     most k + 4 operations for each.
   """
-  noise, made = strategy.noise(num_rounds), list(rows(strategy, num_rounds))
+  noise, rounds = strategy.noise(num_rounds), list(rows(strategy, num_rounds))
   farthest = 1.02 * FARTHEST_NORMAL * 2.0**bits
-  are_whole = all(row.step.scale == 1.0 for row in made)
+  are_whole = all(row.step.scale == 1.0 for row in rounds)
   errors, largest = linear_noise.start(noise, 1), 0.0
   sizes = errors
-  for row, (of_row, of_buffers) in zip(made, _deviations(noise, made)):
+  for row, (y_deviation, buffer_deviations) in zip(rounds, _deviations(noise, rounds)):
     step = row.step
     if step.restart:
       sizes = errors = linear_noise.start(noise, 1)
@@ -199,11 +201,10 @@ def carried_error(strategy: base.Strategy, num_rounds: int, bits: int = BITS) ->
     off = below @ (errors + rounding * sizes)[: below.size, 0]
     off += rounding * farthest * sum(abs(weight) for _, weight in row.reads)
     largest = max(largest, abs(row.factor) * float(off))
-    sizes = farthest * of_buffers[:, None]
-    y = np.full(1, _UNIT_ROUNDING * farthest * of_row)
-    errors = linear_noise.entered(
-      noise, _absolute(step), y, np.full(1, 2.0 * _UNIT_ROUNDING * farthest), errors
-    )
+    sizes = farthest * buffer_deviations[:, None]
+    y = np.full(1, _UNIT_ROUNDING * farthest * y_deviation)
+    oldest = np.full(1, 2.0 * _UNIT_ROUNDING * farthest)
+    errors = linear_noise.entered(noise, _absolute(step), y, oldest, errors)
     if isinstance(step.update, linear_noise.Push):
       errors = errors + step.update.merged * _UNIT_ROUNDING * sizes
       if are_whole and sizes.max() < 2.0**53:
@@ -214,51 +215,51 @@ def carried_error(strategy: base.Strategy, num_rounds: int, bits: int = BITS) ->
 
 
 def _deviations(
-  noise: linear_noise.LinearNoise, made: Sequence[Row]
+  noise: linear_noise.LinearNoise, rounds: Sequence[LatticeRow]
 ) -> Iterator[tuple[float, np.ndarray]]:
   """Yields the standard deviations of y, and of the buffers after it, of each round.
 
-  Where rows are pushed alone and nothing is read again, buffers are the last rows, whose norms are
+  Where rows are only pushed and nothing is read again, buffers are the last rows, whose norms are
   known. Otherwise the deviations follow from the covariance of the buffers, and of the normals that
   later rows may read.
   """
-  of_rows = [n / abs(row.step.scale) for row, n in zip(made, linear_noise.row_norms(noise))]
-  lags = [row.round_index - group for row in made for group, _ in row.reads]
-  lags += [row.round_index - row.oldest[0] for row in made if row.oldest is not None]
-  updates = [row.step.update for row in made]
+  y_deviations = [n / abs(row.step.scale) for row, n in zip(rounds, linear_noise.row_norms(noise))]
+  lags = [row.round_index - group for row in rounds for group, _ in row.reads]
+  lags += [row.round_index - row.oldest[0] for row in rounds if row.oldest is not None]
+  updates = [row.step.update for row in rounds]
   merges = any(not isinstance(each, linear_noise.Push) or each.merged for each in updates)
   if not noise.num_buffers or not (lags or merges):
-    before = np.zeros(0)
-    for row, of_row in zip(made, of_rows):
-      before = np.append(of_row, () if row.step.restart else before)[: noise.num_buffers]
-      yield of_row, before
+    stack = np.zeros(0)
+    for row, y_deviation in zip(rounds, y_deviations):
+      stack = np.append(y_deviation, () if row.step.restart else stack)[: noise.num_buffers]
+      yield y_deviation, stack
     return
   window = max(lags, default=0)
   count = len(linear_noise.start(noise, 1))
   covariance = np.zeros((count + window, count + window))
-  for row, of_row in zip(made, of_rows):
+  for row, y_deviation in zip(rounds, y_deviations):
     step = row.step
     if step.restart:
-      kept = len(linear_noise.start(noise, 1))
-      covariance = scipy.linalg.block_diag(np.zeros((kept, kept)), covariance[count:, count:])
-      count = kept
+      initial = len(linear_noise.start(noise, 1))
+      covariance = scipy.linalg.block_diag(np.zeros((initial, initial)), covariance[count:, count:])
+      count = initial
     size = count + window + 1
-    known = np.eye(size)  # Buffers, the latest normals from the newest on, and the round's own.
-    drawn = row.spread / row.factor * known[-1]
+    basis = np.eye(size)  # Buffers, the latest normals from the newest on, and the round's own.
+    drawn = row.spread / row.factor * basis[-1]
     for group, weight in row.reads:
-      drawn = drawn + weight * known[count + row.round_index - group - 1]
+      drawn = drawn + weight * basis[count + row.round_index - group - 1]
     oldest = np.zeros(size)
     if row.oldest is not None:
       group, sign = row.oldest
-      oldest = sign * known[-1 if group == row.round_index else count + row.round_index - group - 1]
+      oldest = sign * basis[-1 if group == row.round_index else count + row.round_index - group - 1]
     unrestarted = step._replace(restart=False)
-    _, buffers = linear_noise.advance(noise, unrestarted, drawn, oldest, known[:count])
-    following = np.vstack([buffers, known[-1:], known[count : count + window]])
+    _, buffers = linear_noise.advance(noise, unrestarted, drawn, oldest, basis[:count])
+    following = np.vstack([buffers, basis[-1:], basis[count : count + window]])
     following = following[: len(buffers) + window]
     covariance = scipy.linalg.block_diag(covariance, np.eye(1))
     covariance = following @ covariance @ following.T
     count = len(buffers)
-    yield of_row, np.sqrt(np.maximum(np.diagonal(covariance)[:count], 0.0))
+    yield y_deviation, np.sqrt(np.maximum(np.diagonal(covariance)[:count], 0.0))
 
 
 def _absolute(step: linear_noise.Step) -> linear_noise.Step:

@@ -3,7 +3,7 @@
 The mechanisms add row t of N·Z to the sum of round t. A family says once, in NumPy terms, how
 that row follows from rows of Z and from a few buffers:
 
-    own · y = Σ draws[i] · z[first + i] − Σ below[j] · buffers[j]
+    diagonal · y = Σ draws[i] · z[first + i] − Σ below[j] · buffers[j]
 
 The noise row is scale · y. Then y enters the buffers, by a `Push` or an `Add`. Rows of Z are
 functions of a seed and their number, so a step may draw those of earlier rounds again instead
@@ -38,6 +38,12 @@ class Add(NamedTuple):
   row_gains: np.ndarray
   draw_gains: np.ndarray
 
+  @classmethod
+  def decaying(cls, decay: Sequence[float]) -> 'Add':
+    """Creates sums of y that are each multiplied by a decay in every round."""
+    losses = 1.0 - np.asarray(decay)
+    return cls(losses, np.ones(losses.size), np.zeros(losses.size))
+
 
 class Step(NamedTuple):
   """How one row of noise follows from rows of Z and from the buffers.
@@ -45,19 +51,19 @@ class Step(NamedTuple):
   Attributes:
     draws: weights of successive rows of Z, at least one.
     earlier: number of rows among them, the first ones, that rounds before this one used already.
-    own: factor of y, not 0.
+    diagonal: factor of y, not 0.
     below: weights of the buffers, of a stack from the newest on; buffers that are not there yet
       count as zeros.
     update: how y enters the buffers, alike in all steps; None without buffers.
     scale: noise row over y.
     norm: ‖row t of N‖. It may be None where N is Toeplitz but for the scales and every step draws
-      its own row of Z alone: it then follows from the response of the steps to a single 1.
+      only its own row of Z: it then follows from the response of the steps to a single 1.
     restart: whether the buffers are cleared before the step.
   """
 
   draws: Sequence[float] | np.ndarray = (1.0,)
   earlier: int = 0
-  own: float = 1.0
+  diagonal: float = 1.0
   below: Sequence[float] | np.ndarray = ()
   update: Push | Add | None = None
   scale: float = 1.0
@@ -114,7 +120,7 @@ def advance(
   if step.restart:
     buffers = start(noise, drawn.size)
   there = len(buffers)
-  row = (drawn - np.asarray(step.below)[:there] @ buffers[: len(step.below)]) / step.own
+  row = (drawn - np.asarray(step.below)[:there] @ buffers[: len(step.below)]) / step.diagonal
   return row, entered(noise, step, row, oldest, buffers)
 
 

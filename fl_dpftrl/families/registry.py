@@ -69,10 +69,10 @@ def register(cls: _Family) -> _Family:
     raise ValueError(
       f'family of {cls.__name__} must be a name of letters, digits and _, got {name!r}'
     )
-  known, made = FAMILIES.get(name), cast(Any, cls)
-  if known is not None and _home(known) != _home(made):
-    raise ValueError(f'family {name!r} is registered already, by {_home(known)}')
-  if not dataclasses.is_dataclass(cls) or not made.__dataclass_params__.frozen:
+  registered, family = FAMILIES.get(name), cast(Any, cls)
+  if registered is not None and _home(registered) != _home(family):
+    raise ValueError(f'family {name!r} is registered already, by {_home(registered)}')
+  if not dataclasses.is_dataclass(cls) or not family.__dataclass_params__.frozen:
     raise ValueError(
       f'family {name!r}: {cls.__name__} must be a frozen dataclass, whose fields are its parameters'
     )
@@ -84,13 +84,13 @@ def register(cls: _Family) -> _Family:
     if not attribute.startswith('_') and not hasattr(cls, attribute):
       setattr(cls, attribute, default)
   try:
-    strategy = made()
+    strategy = family()
   except (TypeError, ValueError):  # It has parameters that must be given.
     pass
   else:
     undoing.check_mechanism(strategy, _CHECKED_ROUNDS)
   base.Strategy.register(cls)
-  _families[name] = made
+  _families[name] = family
   return cls
 
 

@@ -60,14 +60,10 @@ class Stamped(base.Strategy):
     return whole * rows(self.block_rounds) + (rows(rest) if rest else 0)
 
   def strategy_matrix(self, num_rounds: int) -> np.ndarray:
-    return scipy.linalg.block_diag(
-      *(self.strategy.strategy_matrix(n) for n in self.blocks(num_rounds))
-    )
+    return scipy.linalg.block_diag(*map(self.strategy.strategy_matrix, self.blocks(num_rounds)))
 
   def noising_matrix(self, num_rounds: int) -> np.ndarray:
-    return scipy.linalg.block_diag(
-      *(self.strategy.noising_matrix(n) for n in self.blocks(num_rounds))
-    )
+    return scipy.linalg.block_diag(*map(self.strategy.noising_matrix, self.blocks(num_rounds)))
 
   def noise(self, num_rounds: int | None = None) -> linear_noise.LinearNoise:
     """The noise of the repeated strategy, restarted with every block."""
@@ -96,19 +92,19 @@ class Stamped(base.Strategy):
 
   def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
     size, blocks = self.block_rounds, self.blocks(num_rounds)
-    of_block = {n: self.strategy.gram_entries(n) for n in set(blocks)}
+    block_entries = {n: self.strategy.gram_entries(n) for n in set(blocks)}
     whole = len(blocks) - (blocks[-1] != size)
 
-    def of_rounds(rows, columns):
+    def entries_at(rows, columns):
       rows, columns = np.broadcast_arrays(rows, columns)
       total = np.zeros(rows.shape)
       same = rows // size == columns // size
-      for n, entries in of_block.items():
+      for n, entries in block_entries.items():
         which = same & ((rows // size < whole) == (n == size))
         total[which] = entries(rows[which] % size, columns[which] % size)
       return total
 
-    return of_rounds
+    return entries_at
 
   def per_query_error(
     self, num_rounds: int, workload: workloads.Workload = workloads.Workload()

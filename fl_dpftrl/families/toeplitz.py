@@ -96,10 +96,10 @@ def _newton(coefficients: np.ndarray, num_terms: int) -> np.ndarray:
   return inverse
 
 
-def _product(left: np.ndarray, right: np.ndarray, num_terms: int) -> np.ndarray:
+def _product(first: np.ndarray, second: np.ndarray, num_terms: int) -> np.ndarray:
   """The first coefficients of a product of two polynomials."""
-  size = scipy.fft.next_fast_len(left.size + right.size - 1, real=True)
-  product = scipy.fft.irfft(scipy.fft.rfft(left, size) * scipy.fft.rfft(right, size), size)
+  size = scipy.fft.next_fast_len(first.size + second.size - 1, real=True)
+  product = scipy.fft.irfft(scipy.fft.rfft(first, size) * scipy.fft.rfft(second, size), size)
   return product[:num_terms]
 
 

@@ -133,7 +133,7 @@ class TreeFull(base.Strategy):
       top = height_of_tree(t, planned)
       within = t & (1 << top) - 1
       return linear_noise.Step(
-        own=diagonal,
+        diagonal=diagonal,
         below=[weights[height] for height in sorted(weights)],
         update=linear_noise.Push(merged=tree_online.nodes_completed(within) - 1),
         norm=math.sqrt(variances[top]),
@@ -189,10 +189,10 @@ class TreeFull(base.Strategy):
     heights = [height for height in reversed(range(planned.bit_length())) if planned >> height & 1]
     totals, _ = node_moments(planned.bit_length())
     within = _prefix_variances(heights[0])
-    variances, before = [], 0.0
+    variances, completed_variance = [], 0.0
     for height in heights:
-      variances.append(before + within[height])
-      before += totals[height]
+      variances.append(completed_variance + within[height])
+      completed_variance += totals[height]
     return np.sqrt(np.concatenate(variances)[:num_rounds])
 
 

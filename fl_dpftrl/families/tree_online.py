@@ -149,11 +149,11 @@ class TreeOnline(base.Strategy):
   def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
     base.check_num_rounds(self, num_rounds)
 
-    def of_rounds(rows, columns):
+    def entries_at(rows, columns):
       both = zip(_node_ids(num_rounds, rows), _node_ids(num_rounds, columns))
       return sum((i == j) & (i >= 0) for i, j in both).astype(np.float64)
 
-    return of_rounds
+    return entries_at
 
   def per_query_error(
     self, num_rounds: int, workload: workloads.Workload = workloads.Workload()

@@ -93,7 +93,7 @@ class Normals:
       chunk: from 0; the last that is reached below 2³².
       scale: above 0, at most 2⁵⁸; above 2⁴⁰, float64 decides few of them.
       out: int64, or float64 for a scale of at most 2⁴⁷, whose integers it holds; several chunks at
-        a time are made faster than each alone.
+        a time are made faster than singly.
     """
     if not 0.0 < scale <= MAX_SCALE:
       raise ValueError(f'scale must be above 0 and at most 2^58, got {scale!r}')

@@ -41,7 +41,7 @@ class Normal(NamedTuple):
   weight: float = 1.0
 
 
-class Step(NamedTuple):
+class IntegerStep(NamedTuple):
   """How one row is made.
 
   Attributes:
@@ -66,8 +66,8 @@ class Recurrence:
   """The first rows of a strategy's noise, each a step that changes buffers in place.
 
   Reading many buffers takes most of the time. So where a noise only pushes rows onto its stack,
-  one pass over the older rows serves several: their part in each of the next few rows waits in
-  the buffer that the row will take. The newest rows add theirs once they are made.
+  one matrix product computes the older buffers' share of the next G rows. Each share is stored in
+  the buffer that its row will fill. That row then adds the shares of the rows since.
 
   Attributes:
     num_buffers: vectors carried from row to row, float64, zeros at first.
@@ -84,7 +84,7 @@ class Recurrence:
     self._rows = _Sequence(lattice.rows(strategy, num_rounds))
     self._stacks = _Sequence(_stacks(noise))
 
-  def step(self, t: int) -> Step:
+  def step(self, t: int) -> IntegerStep:
     """Returns how row t is made; rows are made in order."""
     row = self._rows[t]
     if lattice.FARTHEST_NORMAL * 2.0**self._bits * self.norms[t] > _LARGEST:
@@ -98,12 +98,12 @@ class Recurrence:
       group, sign = row.oldest
       oldest = self._normal(group, sign / self._rows[group].spread)
     finish, written = self._finish(t, row)
-    return Step(again, self._normal(t), oldest, finish, written)
+    return IntegerStep(again, self._normal(t), oldest, finish, written)
 
   def _normal(self, t: int, weight: float = 1.0) -> Normal:
     return Normal(t, abs(self._rows[t].spread) * 2.0**self._bits, weight)
 
-  def _finish(self, t: int, row: lattice.Row) -> tuple[_Finish, Sequence[int]]:
+  def _finish(self, t: int, row: lattice.LatticeRow) -> tuple[_Finish, Sequence[int]]:
     step, below = row.step, -row.factor * np.asarray(row.step.below, np.float64)
     match step.update:
       case None:
@@ -216,7 +216,7 @@ def _pushing(
 
 
 def _pushing_first(weights: np.ndarray, rows: range, scale: float) -> _Finish:
-  """Pushes the first of several rows, and leaves the older rows' part in each of the others."""
+  """Pushes the first of G rows, and stores the older buffers' share of each of the others."""
   push = _pushing_on(np.zeros(0), (), rows[0], scale)
   groups = [slice(at, at + _VECTORS) for at in range(0, weights.shape[1], _VECTORS)]
   pairs = [(np.ascontiguousarray(weights[:, group]), group) for group in groups]
@@ -234,7 +234,7 @@ def _pushing_first(weights: np.ndarray, rows: range, scale: float) -> _Finish:
 
 
 def _pushing_on(weights: np.ndarray, newest: Sequence[int], top: int, scale: float) -> _Finish:
-  """Pushes a row whose older part waits in its buffer."""
+  """Pushes a row onto the older buffers' share of it, which its buffer holds."""
   push = _pushing(weights, scale, newest, top, ())
   return lambda total, begins, fresh, oldest, buffers, at, out: push(
     buffers[top, at : at + fresh.size], False, fresh, oldest, buffers, at, out

@@ -97,7 +97,7 @@ class RowMaker:
     self.row, self.is_torn = t + 1, False
     return float(self._recurrence.norms[t])
 
-  def _work(self, step: recurrence.Step, start: int, where: slice, out: np.ndarray) -> int:
+  def _work(self, step: recurrence.IntegerStep, start: int, where: slice, out: np.ndarray) -> int:
     """Makes some chunks of a row, and returns the sum of their integers."""
     source, vectors = _workspace(self._seed)
     size, chunk = where.stop - start, self._first_chunk + start // normals.CHUNK

@@ -49,7 +49,7 @@ def check_template(template: Any) -> list[tf.TensorSpec]:
         f' of type {spec.dtype.name}, shape {spec.shape}'
       )
   if not any(spec.shape.num_elements() for spec in specs):
-    raise ValueError(f'the model has no tensors, or empty ones alone: {template!r}')
+    raise ValueError(f'the model has no tensors, or only empty ones: {template!r}')
   return specs
 
 

@@ -10,7 +10,7 @@ The largest error is minimised in steps, each by a weighted power mean of the sq
 - After a step, the weight of each query is multiplied by its part in the gradient. The weights
   approach those of the dual problem, so a moderate power suffices (the exponential method of
   multipliers).
-- The maximum hardly determines C at some rounds, and a search for it alone would end wherever
+- The maximum hardly determines C at some rounds, and a search for only it would end wherever
   its iterations end. Each step therefore adds a multiple of the squared distance to its start
   (the proximal point method).
 - The mean with the weights of a step's end has its least value there, but for the distance to the

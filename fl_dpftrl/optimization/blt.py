@@ -49,7 +49,7 @@ def optimize(problem: problem_lib.Problem, num_buffers: int = 0) -> blt.BLT:
 def optimize_range(problems: Sequence[problem_lib.Problem], num_buffers: int = 0) -> blt.BLT:
   """Returns the BLT found with the least regret over several schemas.
 
-  The regret is the largest ratio of a loss to that of the best BLT for its schema alone.
+  The regret is the largest ratio of a loss to that of the best BLT for only its schema.
 
   It suits a run whose min-sep is only known as a range. The schemas differ in min_sep and
   max_participations, and may differ in num_rounds.
@@ -65,8 +65,8 @@ def optimize_range(problems: Sequence[problem_lib.Problem], num_buffers: int = 0
     raise ValueError('schemas must be at least one, got none')
   references = 1.0
   if len(problems) > 1:
-    alone = (_search(_plan([problem]), num_buffers) for problem in problems)
-    references = np.exp([log_loss for log_loss, _ in alone])
+    searches = (_search(_plan([problem]), num_buffers) for problem in problems)
+    references = np.exp([log_loss for log_loss, _ in searches])
   return _strategy(_search(_plan(problems, references), num_buffers)[1])
 
 
@@ -107,10 +107,10 @@ class LogLoss:
     """Returns values, shape [points], and gradients, shape [points, 2d]."""
     gaps, pull_back = to_gaps(logits)
     chain = interlaced.chain(gaps)
-    points = chain.below_one[..., 0::2], chain.sum_scales
-    by_rounds = {n: _of_log(error(*points)) for n, error in self._errors.items()}
+    points = chain.complements[..., 0::2], chain.sum_scales
+    by_rounds = {n: _to_log(error(*points)) for n, error in self._errors.items()}
     errors = [by_rounds[num_rounds] for num_rounds in self._rounds]
-    sensitivities = [_of_log(square(chain.decays, chain.scales)) for square in self._sensitivities]
+    sensitivities = [_to_log(square(chain.decays, chain.scales)) for square in self._sensitivities]
     logs = np.stack([s[0] + e[0] for s, e in zip(sensitivities, errors)])
     logs -= self._log_references[:, None]
     largest = logs.max(axis=0)
@@ -118,12 +118,12 @@ class LogLoss:
     total = shares.sum(axis=0)
     shares /= total
     value = largest + np.log(total / len(self._rounds)) / self._power
-    of_chain = [
+    d_chain = [
       sum(share[:, None] * gradients[which] for share, gradients in zip(shares, parts))
       for parts in (sensitivities, errors)
       for which in (1, 2)
     ]
-    return value, pull_back(interlaced.gradient(chain, *of_chain))
+    return value, pull_back(interlaced.gradient(chain, *d_chain))
 
 
 def _squared_error(
@@ -137,9 +137,9 @@ def _squared_error(
   )
 
 
-def _of_log(of_square: blt_sums.Derivatives) -> tuple[np.ndarray, ...]:
+def _to_log(derivatives: blt_sums.Derivatives) -> tuple[np.ndarray, ...]:
   """Maps a square and its gradients to ln of its root and its gradients."""
-  square, *gradients = of_square
+  square, *gradients = derivatives
   return (0.5 * np.log(square), *(0.5 * gradient / square[:, None] for gradient in gradients))
 
 

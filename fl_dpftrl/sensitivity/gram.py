@@ -131,8 +131,8 @@ def worst_square(gram: np.ndarray, min_sep: int, most: int) -> tuple[float, bool
     most: k, at least 1.
 
   Returns:
-    The square and whether it is exact, to a relative 1e-12; None if the bounds alone would take
-    too long. The length of the search depends on sizes alone, so that the same X gives the same
+    The square and whether it is exact, to a relative 1e-12; None if only the bounds would take
+    too long. The length of the search depends only on sizes, so that the same X gives the same
     result everywhere.
   """
   if len(gram) ** 2 * most > _MOST_STEPS:

@@ -13,7 +13,7 @@ described by three whole numbers (square, c, x), and two blocks side by side joi
     c = max(c₂, c₁ + m₂·b − length₂),  x = min(x₁, x₂ − m₁·b + length₁),
 
 where c₁ ≤ x₂. Few such triples are undominated, and few of those reach the best known value.
-The bound on the rest of the run ignores waits between blocks, so it is a sum over counts alone.
+The bound on the rest of the run ignores waits between blocks, so it is a sum over only counts.
 """
 
 import dataclasses

@@ -34,7 +34,7 @@ def test_refused_arguments_are_named(name, value):
   (tff.SequenceType(np.float32), 'value_type must be made of tensors'),
   (tff.FederatedType(np.float32, tff.CLIENTS), 'made of tensors'),
   (tff.StructType([]), 'no tensors'),
-  (tff.TensorType(np.float32, [0]), 'empty ones alone'),
+  (tff.TensorType(np.float32, [0]), 'only empty ones'),
 ])  # fmt: skip
 def test_refused_types_are_named(value_type, message):
   aggregator = factory.CorrelatedNoiseFactory(identity.Identity(), **GOOD)

@@ -33,8 +33,8 @@ def test_entries_that_are_zero_but_for_rounding_are_exact(cls):
 def test_bands_and_products():
   strategy = low_rank.LowRank(
     near=[[1.0, 0.0], [2.0, 0.5], [3.0, 0.25]],
-    left=[[7.0], [7.0], [2.0]],
-    right=[[3.0], [7.0], [7.0]],
+    row_factors=[[7.0], [7.0], [2.0]],
+    column_factors=[[3.0], [7.0], [7.0]],
   )
   np.testing.assert_array_equal(
     strategy.noising_matrix(3), [[1.0, 0.0, 0.0], [0.5, 2.0, 0.0], [6.0, 0.25, 3.0]]

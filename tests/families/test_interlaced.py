@@ -46,7 +46,7 @@ def test_series_of_the_inverse_and_of_its_sums(decay, scale, num_rounds):
   chain = interlaced.chain(strategy.gaps)
   assert (strategy.gaps > 0.0).all()
   assert (chain.sum_scales > 0.0).all()
-  points = 1.0 - chain.below_one[0::2]
+  points = 1.0 - chain.complements[0::2]
   sums = chain.sum_scales @ np.power.outer(points, np.arange(num_rounds))
   np.testing.assert_allclose(sums, np.cumsum(expected).astype(float), rtol=2e-12, atol=2e-13)
 

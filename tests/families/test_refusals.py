@@ -33,11 +33,11 @@ REFUSED = {
     ((decay,), 'decay must be a number') for decay in (-0.1, 1.01, NAN, None, 'x')
   ],
   dpftrl.LowRank: [((np.ones(3), SIDE, SIDE), 'near must have shape'),
-    ((NEAR, np.ones((3, 0)), SIDE), 'left must have shape'),
-    ((NEAR, SIDE, INF * SIDE), 'right must be finite'),
+    ((NEAR, np.ones((3, 0)), SIDE), 'row_factors must have shape'),
+    ((NEAR, SIDE, INF * SIDE), 'column_factors must be finite'),
     ((np.ones((3, 4)), SIDE, SIDE), 'near must have at most 3 bands, got 4'),
-    ((NEAR, np.ones((4, 2)), SIDE), 'left and right must have 3 rows'),
-    ((NEAR, SIDE, np.ones((3, 1))), 'left and right must have 3 rows'),
+    ((NEAR, np.ones((4, 2)), SIDE), 'row_factors and column_factors must have 3 rows'),
+    ((NEAR, SIDE, np.ones((3, 1))), 'row_factors and column_factors must have 3 rows'),
     ((np.zeros((3, 1)), SIDE, SIDE), 'positive diagonal'),
     ((np.ones((3, 2)), SIDE, SIDE), r'near \[t, j\] must be 0 where t < j')],
   dpftrl.Stamped: [

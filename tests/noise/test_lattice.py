@@ -137,7 +137,7 @@ def _carried_errors(strategy, num_rounds, bits, normals):
       total = -(below @ buffers[: len(below)]) if len(below) else buffers[:0].sum(axis=0)
       for group, weight in row.reads:
         total = total + (fractions.Fraction(weight) if exactly else weight) * values[group]
-      factor = fractions.Fraction(row.step.scale) / fractions.Fraction(row.step.own)
+      factor = fractions.Fraction(row.step.scale) / fractions.Fraction(row.step.diagonal)
       carried.append(total * (factor if exactly else row.factor))
     yield max(abs(float(fractions.Fraction(a) - b)) for a, b in zip(*carried))
     made = np.rint(abs(row.spread) * 2.0**bits * normals[t])
