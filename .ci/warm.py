@@ -22,7 +22,9 @@ def main() -> None:
     for _ in range(ROUNDS):
       maker.make(np.empty(SIZE, np.int64))
   for kind in (np.float32, np.float64):
-    sums.Sum(SIZE, unit=units.Unit.of(1.0), clip_norm=1.0).add([np.ones(SIZE, kind)])
+    total = sums.Sum(SIZE, unit=units.Unit.of(1.0))
+    total.begin(1.0)
+    total.add([np.ones(SIZE, kind)])
   devices = seen.Seen()
   devices.add(['a'])
   devices.of(['a'])

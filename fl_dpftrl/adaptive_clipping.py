@@ -14,8 +14,10 @@ import math
 import numbers
 from typing import Any
 
-# Counts in each release: updates that were clipped, zeroed and rejected.
-NUM_COUNTS = 3
+import numpy as np
+
+from fl_dpftrl import extra_coordinates
+
 # The clip norm stays within this factor of the first one, in both directions.
 RANGE = 1e6
 # Without a standard deviation of the counts: a share of the report goal, and at least so many
@@ -77,29 +79,36 @@ class AdaptiveClipping:
       return self.clipped_count_stddev
     return max(_SHARE * report_goal, _LEAST_RATIO * noise_multiplier)
 
-  def update_noise_multiplier(self, noise_multiplier: float, report_goal: int) -> float:
-    """Returns the noise multiplier of the updates alone.
-
-    It is z_u with 1 / z_u² + 1 / s² = 1 / z²: a device's vector, divided by the noise of each
-    coordinate, then has a norm of at most 1 / z.
-
-    Args:
-      noise_multiplier: z, that of updates and counts together, which is accounted; at least 0.
-      report_goal: devices that a round needs.
+  def group(self, noise_multiplier: float, report_goal: int) -> extra_coordinates.Group:
+    """Returns the coordinates of the counts.
 
     Raises:
-      ValueError: unless the counts' noise s is larger than z.
+      ValueError: unless the counts' noise s is larger than the noise multiplier.
     """
-    if not noise_multiplier:
-      return 0.0
-    ratio = noise_multiplier / self.count_stddev(noise_multiplier, report_goal)
-    if ratio >= 1.0:
+    stddev = self.count_stddev(noise_multiplier, report_goal)
+    if noise_multiplier and stddev <= noise_multiplier:
       raise ValueError(
         f'clipped_count_stddev={self.clipped_count_stddev} must be above'
-        f' noise_multiplier={noise_multiplier}: the counts alone would use up the guarantee'
+        f' noise_multiplier={noise_multiplier}: the counts would use up the guarantee'
       )
-    return noise_multiplier / math.sqrt((1.0 - ratio) * (1.0 + ratio))
+    names = extra_coordinates.COUNTS
+    return extra_coordinates.Group(names, (1.0,) * len(names), stddev, is_exclusive=True)
+
+  def update_noise_multiplier(self, noise_multiplier: float, report_goal: int) -> float:
+    """Returns the noise multiplier of the updates only; see `extra_coordinates`."""
+    group = self.group(noise_multiplier, report_goal)
+    return extra_coordinates.update_noise_multiplier(noise_multiplier, [group])
 
   def log_factor(self, clipped_share: Any) -> Any:
     """Returns the logarithm of the clip norm's factor after a round."""
     return self.learning_rate * (clipped_share - (1.0 - self.target_quantile))
+
+  def following(
+    self, clip_norm: float, round_index: int, clipped_count: float, report_goal: int
+  ) -> float:
+    """Returns the clip norm after a round, a float32, from its noised count of clipped updates."""
+    if self.rounds is not None and round_index >= self.rounds:
+      return clip_norm
+    factor = math.exp(self.log_factor(clipped_count / report_goal))
+    low, high = self.initial / RANGE, self.initial * RANGE
+    return float(np.float32(min(max(clip_norm * factor, low), high)))

@@ -27,7 +27,7 @@ import shutil
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from absl import app, flags, logging
@@ -104,7 +104,7 @@ def main(argv: list[str]) -> None:
     # Several clients at a time need it: see tff_inprocess/memory.py.
     os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
     logging.set_verbosity(logging.WARNING)  # TFF tells of every lost call.
-    with _held(folder), _own_temporary_folder(folder):
+    with _held(folder) as is_ours, _own_temporary_folder(folder, is_ours):
       hparams = _check_folder(folder, hparams)  # Again: now nobody else changes it.
       interrupts.run(lambda asked: _run(hparams, machines, folder, asked))
   except (ValueError, OSError) as error:
@@ -140,23 +140,26 @@ def _run(
 
 
 @contextlib.contextmanager
-def _held(folder: pathlib.Path) -> Iterator[None]:
-  """Holds a run's folder from before the first file is written to the end."""
+def _held(folder: pathlib.Path) -> Iterator[Callable[[], bool]]:
+  """Holds a run's folder from before the first file is written to the end.
+
+  Yields whether it is still that folder: somebody may have removed it, and begun another run.
+  """
   folder.mkdir(parents=True, exist_ok=True)
   lock = folder / LOCK_NAME
-  with durable.exclusive(lock):
+  with durable.exclusive(lock) as is_ours:
     durable.remove_leftovers(folder)
     try:
-      yield
+      yield is_ours
     finally:
-      if {path.name for path in folder.iterdir()} == {LOCK_NAME}:
+      if is_ours() and {path.name for path in folder.iterdir()} == {LOCK_NAME}:
         lock.unlink()
         with contextlib.suppress(OSError):  # Another start may be at it by now.
           folder.rmdir()
 
 
 @contextlib.contextmanager
-def _own_temporary_folder(folder: pathlib.Path) -> Iterator[None]:
+def _own_temporary_folder(folder: pathlib.Path, is_ours: Callable[[], bool]) -> Iterator[None]:
   """Keeps temporary files in the run's folder, so that those of a killed run go when it resumes."""
   if shutil.disk_usage(folder).free < _LEAST_BYTES:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
@@ -171,7 +174,8 @@ def _own_temporary_folder(folder: pathlib.Path) -> Iterator[None]:
     tempfile.tempdir = before
     raise
   finally:  # An interrupt may leave a thread at work, which must not write anywhere else.
-    shutil.rmtree(temporary, ignore_errors=True)
+    if is_ours():
+      shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _fail(error: Exception, status: int = 2) -> NoReturn:

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl import adaptive_clipping
+from fl_dpftrl import adaptive_clipping, extra_coordinates
 from fl_dpftrl.aggregators import clipping as clipping_lib
 from fl_dpftrl.aggregators import sums as sums_lib
 from fl_dpftrl.families import lattice
@@ -49,7 +49,7 @@ class Rule(NamedTuple):
     bounded, *counts = clipping_lib.bound_update(
       update, unit=self.unit, clip_norm=clip_norm, zeroing_norm=self.zeroing_norm
     )
-    return bounded, self.unit.count * tf.cast(tf.stack(counts), tf.int64)
+    return bounded, self.unit.norms[0] * tf.cast(tf.stack(counts), tf.int64)
 
   def release(
     self, sums: sums_lib.Sums, total: Any, row: Any, clip_norm: Any
@@ -59,7 +59,7 @@ class Rule(NamedTuple):
       row = tf.nest.map_structure(lambda part: 0 * part, row)
     updates, counts = sums.noised(total, row)
     scale = self.unit.size * tf.cast(clip_norm, tf.float64) / self.report_goal
-    of_device = 1.0 / (self.unit.count << self.unit.shift)
+    of_device = 1.0 / (self.unit.norms[0] << self.unit.shift)
     return sums_lib.converted(updates, scale), sums_lib.converted(counts, of_device)
 
   def next_clip_norm(self, clip_norm: Any, counts: Any, row: Any) -> tf.Tensor:
@@ -77,7 +77,7 @@ class Rule(NamedTuple):
 
 def with_counts(summed: tff.Type) -> tff.Type:
   """Returns the type of what is summed and noised: an update and its counts."""
-  counts = tff.TensorType(np.int64, [adaptive_clipping.NUM_COUNTS])
+  counts = tff.TensorType(np.int64, [len(extra_coordinates.COUNTS)])
   return tff.StructWithPythonType([summed, counts], tuple)
 
 

@@ -139,14 +139,14 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   @functools.cached_property
   def unit(self) -> units.Unit:
     """Units of the updates and counts that are summed."""
+    is_adaptive = isinstance(self.clip_norm, adaptive_clipping.AdaptiveClipping)
     if not self.noise_multiplier:
       bits = sums_lib.bits_without_noise(self.inner_factory, self.report_goal)
-      return units.Unit.without_noise(bits, counts=not isinstance(self.clip_norm, float))
+      return units.Unit.without_noise(bits, int(is_adaptive))
     if isinstance(self.clip_norm, float):
       return units.Unit.of(self.noise_multiplier)
-    self.clip_norm.update_noise_multiplier(self.noise_multiplier, self.report_goal)
-    count_stddev = self.clip_norm.count_stddev(self.noise_multiplier, self.report_goal)
-    return units.Unit.of(self.noise_multiplier, count_stddev)
+    group = self.clip_norm.group(self.noise_multiplier, self.report_goal)
+    return units.Unit.of(self.noise_multiplier, [group])
 
   def _summed(self, value_type: tff.Type) -> tff.Type:
     """Returns the type of what is summed and noised, for updates of a type."""

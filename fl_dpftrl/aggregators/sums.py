@@ -1,6 +1,5 @@
 """Sums of whole numbers by TFF, plain or secure; and their exact sum with a row of noise."""
 
-import math
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -105,7 +104,7 @@ def create(
   strategy: strategies.Strategy | None,
 ) -> Sums:
   """Creates the process that sums updates, as whole numbers of 64 bits."""
-  longest = math.isqrt(unit.most_square)
+  longest = unit.longest
   noise = 0 if strategy is None else unit.farthest(strategy)
   least = 2 * (report_goal * longest + noise)
   if (least << unit.shift).bit_length() > _MODULUS_BITS:

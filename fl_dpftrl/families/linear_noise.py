@@ -152,3 +152,34 @@ def row_norms(noise: LinearNoise) -> Iterator[float]:
     entry, response = advance(noise, step, impulse, impulse, response)
     square = float(entry[0] ** 2) + (0.0 if begins else square)
     yield float(step.scale * np.sqrt(square))
+
+
+def combined_row(noise: LinearNoise, weights: np.ndarray) -> np.ndarray:
+  """Returns the weights of the rows of Z in Σ weights[t] · (row t of N·Z).
+
+  The steps are followed back from the last to the first: the derivative of the sum by each buffer
+  after a step gives that by y, by the buffers before it, and by the rows of Z that it draws.
+  """
+  steps = [noise.at(t) for t in range(len(weights))]
+  num_new = [len(step.draws) - step.earlier for step in steps]
+  firsts = np.cumsum([0, *num_new[:-1]]) - [step.earlier for step in steps]
+  result = np.zeros(max(sum(num_new), 1))
+  d_buffers = np.zeros(noise.num_buffers)
+  for step, first, weight in zip(reversed(steps), reversed(firsts), weights[::-1], strict=True):
+    d_row, d_before = step.scale * weight, np.zeros(noise.num_buffers)
+    match step.update:
+      case Push(merged):
+        d_row += d_buffers[:1].sum()
+        d_before[:merged] = d_buffers[:1].sum()
+        shifted = d_buffers[1 : 1 + max(noise.num_buffers - merged, 0)]
+        d_before[merged : merged + shifted.size] = shifted
+      case Add(losses, row_gains, draw_gains):
+        d_row += row_gains @ d_buffers
+        result[first] += draw_gains @ d_buffers
+        d_before[:] = (1 - losses) * d_buffers
+    d_row /= step.own
+    below = np.asarray(step.below)[: noise.num_buffers]
+    d_before[: below.size] -= below * d_row
+    result[first : first + len(step.draws)] += d_row * np.asarray(step.draws)
+    d_buffers = np.zeros(noise.num_buffers) if step.restart else d_before
+  return result

@@ -148,19 +148,28 @@ def one_at_a_time(method: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
 
 
 @contextlib.contextmanager
-def exclusive(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[None]:
-  """Holds a lock file until the process ends; ValueError if another has it, unless it waits."""
+def exclusive(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[Callable[[], bool]]:
+  """Holds a lock file until the process ends; ValueError if another has it, unless it waits.
+
+  Yields a function that returns whether the path is still the locked file: one that was removed
+  meanwhile locks nobody out, and another process may have made its own.
+  """
   descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+
+  def is_there() -> bool:
+    with contextlib.suppress(FileNotFoundError):
+      return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    return False
+
   try:
     try:
       fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-      # A file that was removed meanwhile locks nobody out.
-      held = os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except (BlockingIOError, FileNotFoundError):
-      held = False
-    if not held:
+      is_held = is_there()
+    except BlockingIOError:
+      is_held = False
+    if not is_held:
       raise ValueError(f'{path} is held by another process, which is still at work there')
-    yield
+    yield is_there
   finally:
     os.close(descriptor)
 

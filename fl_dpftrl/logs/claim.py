@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fl_dpftrl import adaptive_clipping as adaptive
+from fl_dpftrl import extra_coordinates
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
@@ -51,6 +52,8 @@ class Claim:
       together. 0 without noise.
     clip_norm: L2 bound on an update, or the `AdaptiveClipping` of the run; None if it is not known.
     report_goal: updates that a round needs, the fixed divisor of the sum; None if not known.
+    private_metrics: metrics of clients that are released beside the model, with noise, under the
+      same guarantee; None without.
     participation: who may take part in which of all rounds that the run may have: a `MinSep`, or
       a scheme of draws; None if none was declared.
     arithmetic: the numbers that releases are made of.
@@ -63,6 +66,7 @@ class Claim:
   noise_multiplier: float
   clip_norm: float | adaptive.AdaptiveClipping | None = None
   report_goal: int | None = None
+  private_metrics: extra_coordinates.PrivateMetrics | None = None
   participation: registry.Participation | None = None
   arithmetic: arithmetic_lib.Arithmetic = arithmetic_lib.Arithmetic()
   void_reason: str | None = None
@@ -141,6 +145,7 @@ class Claim:
       'noise_multiplier': self.noise_multiplier,
       'clip_norm': self.clip_norm if rule is None else dataclasses.asdict(rule),
       'report_goal': self.report_goal,
+      'private_metrics': self.private_metrics and dataclasses.asdict(self.private_metrics),
       'participation': participation and registry.to_json(participation),
       'arithmetic': dataclasses.asdict(self.arithmetic),
       'void_reason': self.void_reason,
@@ -382,6 +387,7 @@ _KINDS = (sensitivity_lib.LOWER_BOUND, sensitivity_lib.UPPER_BOUND, sensitivity_
 # Readers of the attributes whose JSON is not the value itself, where there is one.
 _READERS: dict[str, Callable[[Any], Any]] = {
   'clip_norm': _read_clip_norm,
+  'private_metrics': lambda document: extra_coordinates.PrivateMetrics(**document),
   'participation': registry.from_json,
 }
 

@@ -9,10 +9,12 @@ import fractions
 import itertools
 import math
 import numbers
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from fl_dpftrl import extra_coordinates
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.families import lattice, linear_noise
 from fl_dpftrl.text import messages
@@ -57,22 +59,22 @@ class Unit:
     size: unit of the lattice: noise multiplier · 2⁻³⁴.
     shift: an update's unit is 2^shift units of the lattice.
     most_square: largest Σ k² of an update k, so that it is no longer than the clip norm.
-    count: what a device adds to one of its counts, in an update's units; 0 without counts.
+    norms: largest norm of a device's vector in each group of extra coordinates, in an update's
+      units.
   """
 
   size: float
   shift: int
   most_square: int
-  count: int = 0
+  norms: tuple[int, ...] = ()
 
   @classmethod
-  def of(cls, noise_multiplier: float, count_stddev: float | None = None) -> 'Unit':
+  def of(cls, noise_multiplier: float, groups: Sequence[extra_coordinates.Group] = ()) -> 'Unit':
     """Returns the units of a noise multiplier.
 
     Args:
-      noise_multiplier: std(Z) / clip_norm, of updates and counts together; above 0.
-      count_stddev: standard deviation of Z in the counts' coordinates, in devices; None without
-        counts.
+      noise_multiplier: std(Z) / clip_norm, of all that is released together; above 0.
+      groups: extra coordinates, whose norms then have what the updates leave, in exact numbers.
     """
     if noise_multiplier < _LEAST_MULTIPLIER:
       raise ValueError(
@@ -81,23 +83,24 @@ class Unit:
       )
     longest = fractions.Fraction(1 << lattice.BITS) / fractions.Fraction(noise_multiplier)
     shift = max(0, math.floor(math.log2(longest)) + 1 - MOST_BITS)
-    square, size = math.floor((longest / (1 << shift)) ** 2), noise_multiplier * 2.0**-lattice.BITS
-    if count_stddev is None:
-      return cls(size, shift, square)
-    per_device = fractions.Fraction(1 << lattice.BITS) / fractions.Fraction(count_stddev)
-    count, ratio = math.floor(per_device / (1 << shift)), noise_multiplier / count_stddev
-    if not count:
-      raise ValueError(
-        f'clipped_count_stddev={count_stddev:g} is too large for counts in whole numbers; give a'
-        ' smaller one'
-      )
-    size /= math.sqrt((1.0 - ratio) * (1.0 + ratio))
-    return cls(size, shift, square - count * count, count)
+    square = math.floor((longest / (1 << shift)) ** 2)
+    norms = []
+    for group in groups:
+      per_device = fractions.Fraction(1 << lattice.BITS) / fractions.Fraction(group.stddev)
+      norms.append(math.floor(per_device / (1 << shift)))
+      if not group.largest(norms[-1]):
+        name = 'clipped_count_stddev' if group.is_exclusive else 'metrics_stddev'
+        raise ValueError(
+          f'{name}={group.stddev:g} is too large for whole numbers; give a smaller one'
+        )
+    of_updates = extra_coordinates.update_noise_multiplier(noise_multiplier, groups)
+    size = of_updates * 2.0**-lattice.BITS
+    return cls(size, shift, square - sum(norm * norm for norm in norms), tuple(norms))
 
   @classmethod
-  def without_noise(cls, bits: int, *, counts: bool = False) -> 'Unit':
+  def without_noise(cls, bits: int, num_groups: int = 0) -> 'Unit':
     """Returns the units of a run without noise: 2^bits of them are the clip norm."""
-    return cls(2.0**-bits, 0, (1 << 2 * bits) - 1, 1 << MOST_BITS - 1 if counts else 0)
+    return cls(2.0**-bits, 0, (1 << 2 * bits) - 1, (1 << MOST_BITS - 1,) * num_groups)
 
   @property
   def step(self) -> float:
@@ -109,6 +112,11 @@ class Unit:
     """The norm of the longest update, in its units; rounded down."""
     return math.sqrt(self.most_square) * _ROUNDING
 
+  @property
+  def longest(self) -> int:
+    """The most that a device adds to a coordinate, in its units."""
+    return max(math.isqrt(self.most_square), *self.norms, 0)
+
   def farthest(self, strategy: strategies.Strategy) -> int:
     """Returns what sums leave room for a row of noise, in an update's units: 16 of its σ."""
     norms = linear_noise.row_norms(strategy.noise(strategy.max_rounds))
@@ -118,7 +126,7 @@ class Unit:
 
   def room(self, noise: int) -> int:
     """Returns the updates that, with so much noise, have an exact sum in int64."""
-    return ((1 << _SUM_BITS >> self.shift) - noise) // max(math.isqrt(self.most_square), 1)
+    return ((1 << _SUM_BITS >> self.shift) - noise) // max(self.longest, 1)
 
   def integers(self, update: np.ndarray, clip_norm: float = 1.0) -> np.ndarray:
     """Returns a clipped update in whole units, towards zero, int64 [d], within most_square."""

@@ -3,12 +3,12 @@
 import contextlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import accounting, adaptive_clipping
+from fl_dpftrl import accounting, adaptive_clipping, extra_coordinates
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.files import durable, paths
@@ -20,13 +20,22 @@ from fl_dpftrl.noise import units
 from fl_dpftrl.participation import registry, schemas
 from fl_dpftrl.replaying import publication, replay, runs, statement
 from fl_dpftrl.reports import setting as setting_lib
-from fl_dpftrl.rounds import admission, audited, budget, guard, noise_rows, structures, sums
+from fl_dpftrl.rounds import (
+  admission,
+  audited,
+  budget,
+  guard,
+  noise_rows,
+  release,
+  released,
+  structures,
+  sums,
+)
 from fl_dpftrl.rounds import round as round_lib
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
 
 NOISE_NAME = 'noise'
-_CHUNK = 1 << 16  # coordinates that are worked on in a processor's cache
 
 
 class PrivateAggregator:
@@ -57,13 +66,15 @@ class PrivateAggregator:
     *,
     template: Any,
     noise_multiplier: float | None = None,
-    clip_norm: float,
+    clip_norm: float | adaptive_clipping.AdaptiveClipping,
     report_goal: int,
     folder: str | os.PathLike[str],
     participation: registry.Participation | None = None,
     max_epsilon: float | None = None,
     delta: float | None = None,
     zeroing_norm: float | None = None,
+    metrics: Mapping[str, float] | None = None,
+    metrics_stddev: float | None = None,
     noise_seed: int | None = None,
     moved: bool = False,
   ):
@@ -75,7 +86,8 @@ class PrivateAggregator:
         model's parameters; their values are not used.
       noise_multiplier: std(Z) / clip_norm in round 0; 0 for a run without noise, which guarantees
         nothing. None for the least with which all its rounds are within max_epsilon.
-      clip_norm: L2 bound on an update in round 0, from 1e-30 to 1e30.
+      clip_norm: L2 bound on an update, from 1e-30 to 1e30; or an `AdaptiveClipping`, which follows
+        a quantile of the updates' norms by released counts.
       report_goal: updates that a round needs, the fixed divisor of the sum.
       folder: made where it does not exist.
       participation: schema that devices keep to; rounds with others are refused. Or the scheme by
@@ -86,6 +98,9 @@ class PrivateAggregator:
         refused. None for no limit. Another folder with the same devices spends more.
       delta: δ of the budget, and of `privacy_loss` and `statement` where they are given none.
       zeroing_norm: L∞ norm above which an update is zeroed; None for no limit.
+      metrics: name → public upper bound of a metric of clients, whose values are from 0 to it.
+        Their means are released with noise, under the same guarantee as the model.
+      metrics_stddev: see `extra_coordinates.PrivateMetrics`.
       noise_seed: None for a secret seed. A number makes the noise repeatable, for tests, and voids
         the guarantee.
       moved: see `NoiseRows`.
@@ -104,25 +119,39 @@ class PrivateAggregator:
         strategy, participation, max_epsilon, delta, num_coordinates=self.template.size
       )
     self.noise_multiplier = units.checked('noise_multiplier', noise_multiplier)
-    if isinstance(clip_norm, adaptive_clipping.AdaptiveClipping):
-      raise ValueError('an AdaptiveClipping is for TFF alone: give a number as clip_norm')
-    self.clip_norm = units.checked('clip_norm', clip_norm)
+    if not isinstance(clip_norm, adaptive_clipping.AdaptiveClipping):
+      clip_norm = units.checked('clip_norm', clip_norm)
     self.report_goal = units.checked('report_goal', report_goal)
     self.zeroing_norm = zeroing_norm and units.checked('zeroing_norm', zeroing_norm)
     self.void_reason = claim_lib.void_reason(self.noise_multiplier, noise_seed)
+    private_metrics = None
+    if metrics is not None:
+      private_metrics = extra_coordinates.PrivateMetrics(metrics, metrics_stddev)
+    elif metrics_stddev is not None:
+      raise ValueError('metrics_stddev is for metrics, and there are none')
+    self._clip_norm = clip_norm
+    self._released = release.Release(
+      self.template.size,
+      strategy,
+      noise_multiplier=self.noise_multiplier,
+      clip_norm=clip_norm,
+      report_goal=self.report_goal,
+      metrics=private_metrics,
+    )
     claim = claim_lib.Claim(
       strategy=strategy,
       noise_multiplier=self.noise_multiplier,
-      clip_norm=self.clip_norm,
+      clip_norm=clip_norm,
       report_goal=self.report_goal,
+      private_metrics=private_metrics,
       participation=participation,
       arithmetic=self._arithmetic(),
       void_reason=self.void_reason,
     )
     budget.check(claim, max_epsilon, delta)
-    self._unit, self._most_updates = self._units()
+    self._most_updates = self._released.room
     self._sum = sums.Sum(
-      self.template.size, unit=self._unit, clip_norm=self.clip_norm, zeroing_norm=self.zeroing_norm
+      self._released.size, unit=self._released.unit, zeroing_norm=self.zeroing_norm
     )
     self._lock = durable.ThreadLock(self.folder)  # Of rounds that begin.
     self._open: round_lib.Round | None = None
@@ -135,7 +164,7 @@ class PrivateAggregator:
     try:
       self._rows = noise_rows.NoiseRows(
         strategy,
-        self.template.size,
+        self._released.size,
         folder=self.folder / NOISE_NAME,
         noise_seed=noise_seed,
         moved=moved,
@@ -146,6 +175,9 @@ class PrivateAggregator:
       raise
     try:
       self._guard.claim.save(self.folder, self._guard.log.run, begun=self.next_round > 0)
+      self._table = released.ReleasedTable(
+        self.folder / released.NAME, self._released, clip_norm, self.next_round
+      )
       self._rows.prepare()
     except BaseException:
       self._rows.close()
@@ -173,6 +205,25 @@ class PrivateAggregator:
     """Rounds that strategy, schema and budget allow."""
     planned = self._guard.max_rounds
     return self._rows.max_rows if planned is None else min(planned, self._rows.max_rows)
+
+  @property
+  def clip_norm(self) -> float:
+    """L2 bound on the updates of the next round, or of the one that is open."""
+    return self._table.clip_norm
+
+  def metrics(self, last: int | None = None) -> dict[str, released.Estimate]:
+    """Returns the mean of each metric over released rounds, with the noise in it.
+
+    It is post-processing of what was released. A run that ends by it, or a model that is chosen
+    by it, has the guarantee of all declared rounds, not that of the rounds so far.
+
+    Args:
+      last: the last released rounds only; None for all.
+
+    Raises:
+      ValueError: for last below 1, before the first release, and for a run without metrics.
+    """
+    return self._table.estimates(last)
 
   def require_new(self) -> None:
     """Raises LostStateError if there were rounds: for a loop that finds no stored model.
@@ -294,7 +345,7 @@ class PrivateAggregator:
         self.strategy,
         template=template,
         noise_multiplier=self.noise_multiplier,
-        clip_norm=self.clip_norm,
+        clip_norm=self._clip_norm,
         report_goal=self.report_goal,
         zeroing_norm=self.zeroing_norm,
         folder=folder,
@@ -366,35 +417,17 @@ class PrivateAggregator:
       return arithmetic_lib.Arithmetic()
     if self.is_drawn:  # No bound is known for amplified guarantees.
       return arithmetic_lib.Arithmetic(kind=arithmetic_lib.LATTICE)
-    return arithmetic_lib.Arithmetic.covered(self.template.size)
+    return arithmetic_lib.Arithmetic.covered(self._released.size)
 
-  def _units(self) -> tuple[units.Unit, int]:
-    """Returns the units of updates, and how many updates a sum has room for."""
-    if not self.noise_multiplier:
-      unit = units.Unit.without_noise(units.MOST_BITS)
-      return unit, unit.room(0)
-    unit = units.Unit.of(self.noise_multiplier)
-    room = unit.room(unit.farthest(self.strategy))
-    if room < self.report_goal:
-      raise ValueError(
-        f'report_goal={self.report_goal} updates and their noise have no room in sums of 64 bits:'
-        ' give a larger noise_multiplier, or a smaller report_goal'
-      )
-    return unit, room
-
-  def _mean(self, t: int, like: Any) -> Any:
-    """Returns what round t releases; its row is used from then on."""
+  def _release(self, t: int, like: Any) -> tuple[Any, dict[str, float]]:
+    """Returns the mean and the metrics of round t; its row is used from then on."""
     total, row = self._sum.total(), None
     if self.noise_multiplier:
       row = self._rows.integers(t)
     else:
       self._rows.skip_to(t + 1)
-    mean = np.empty(self.template.size, max(self.template.dtypes))
-    scale = self._unit.size * self.clip_norm / self.report_goal
-    for start in range(0, mean.size, _CHUNK):
-      part = slice(start, start + _CHUNK)
-      noised = np.left_shift(total[part], self._unit.shift)
-      if row is not None:
-        noised += row[part]
-      mean[part] = noised * scale  # Converted last, after an exact sum.
-    return self.template.packed(mean, self.template.empty() if like is None else like)
+    mean = self._released.mean(total, row, self.clip_norm, max(self.template.dtypes))
+    beside = self._released.beside(total, row)
+    self._table.put(t, beside)
+    like = self.template.empty() if like is None else like
+    return self.template.packed(mean, like), beside

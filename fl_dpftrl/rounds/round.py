@@ -2,7 +2,7 @@
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +25,7 @@ class Round:
     device_ids: devices of the round.
     at_least: fewest updates for a mean.
     is_open: whether updates can be added.
+    clip_norm: bound on the updates of the round, once it has begun.
     num_updates, clipped_count, zeroed_count, rejected_count: updates so far, and what became of
       them. They are exact, without noise, and outside the guarantee: publish none of them.
   """
@@ -42,8 +43,10 @@ class Round:
     self.num_updates = self.clipped_count = self.zeroed_count = self.rejected_count = 0
     self._aggregator, self._lock = aggregator, durable.ThreadLock(aggregator.folder)
     self.is_open = False
+    self.clip_norm: float | None = None
     self._like: Any = None
     self._mean: Any = None
+    self._metrics: dict[str, float] = {}
     self._admitted: frozenset[str | int] = frozenset()
     self._waiting: set[str | int] | None = None
 
@@ -78,7 +81,8 @@ class Round:
           raise ValueError(f'round {self.index} was passed over, as a later one was entered')
       self._was_entered = True
       aggregator._open, self.is_open = self, True
-      aggregator._sum.clear()
+      self.clip_norm = aggregator.clip_norm
+      aggregator._sum.begin(self.clip_norm)
       return self
 
   def end(self) -> None:
@@ -97,7 +101,7 @@ class Round:
           f'round {self.index} has {self.num_updates} updates and needs {self.at_least}: nothing of'
           ' it is released, and its row of noise is used up'
         )
-      self._mean = aggregator._mean(self._number(), self._like)
+      self._mean, self._metrics = aggregator._release(self._number(), self._like)
     goal = aggregator.report_goal
     if not aggregator.is_drawn and self.num_updates > goal:
       warnings.warn(
@@ -106,11 +110,19 @@ class Round:
         stacklevel=3,
       )
 
-  def add(self, update: Any, *, device_id: str | int | None = None) -> str:
+  def add(
+    self,
+    update: Any,
+    *,
+    metrics: Mapping[str, Any] | None = None,
+    device_id: str | int | None = None,
+  ) -> str:
     """Adds the update of one device.
 
     Args:
       update: nested structure of arrays, as the template.
+      metrics: name → number, for each metric of the run; what is out of bounds is taken for the
+        nearest bound, and NaN for 0. None for zeros.
       device_id: the device, if it is to be checked that it is of this round and adds once. Without
         it, only the number of updates is checked: that none is twice a device's is then yours.
 
@@ -122,20 +134,24 @@ class Round:
         of another round or twice, and outside the block; nothing has changed then.
     """
     arrays = self._aggregator.template.flat(update)
+    values = self._aggregator._released.metrics(metrics, 1)
     with self._lock:
       self._check_room(1)
       self._check_device(device_id)
       outcome = self._aggregator._sum.add(arrays)
-      self._count([outcome], update)
+      self._count([outcome], update, values)
     return outcome
 
-  def add_batch(self, updates: Any, *, count: int | None = None) -> list[str]:
+  def add_batch(
+    self, updates: Any, *, metrics: Mapping[str, Any] | None = None, count: int | None = None
+  ) -> list[str]:
     """Adds the updates of several devices at once, such as the gradients of single examples.
 
     The mean is bit for bit that of `add` for one after another.
 
     Args:
       updates: nested structure of arrays, as the template, each with a leading axis of updates.
+      metrics: name → array with a number for each update, see `add`.
       count: the first updates alone, of a batch that was filled up to a size; None for all.
 
     Returns:
@@ -146,11 +162,13 @@ class Round:
         the block; nothing has changed then.
     """
     template = self._aggregator.template
-    arrays = [array[:count] for array in template.flat_batch(updates)]
+    arrays = template.flat_batch(updates)
+    values = self._aggregator._released.metrics(metrics, len(arrays[0]))
+    arrays = [array[:count] for array in arrays]
     with self._lock:
       self._check_room(len(arrays[0]))
       outcomes = self._aggregator._sum.add_batch(arrays)
-      self._count(outcomes, updates)
+      self._count(outcomes, updates, None if values is None else values[:count])
     return outcomes
 
   @property
@@ -160,11 +178,26 @@ class Round:
     Raises:
       ValueError: before the end of the block, and if the round failed.
     """
+    self._check_released()
+    return self._mean
+
+  @property
+  def metrics(self) -> dict[str, float]:
+    """What is released beside the mean: means of metrics, and counts of adaptive clipping.
+
+    All have noise, and lie within the guarantee. A mean is over the report goal.
+
+    Raises:
+      ValueError: before the end of the block, and if the round failed.
+    """
+    self._check_released()
+    return self._metrics
+
+  def _check_released(self) -> None:
     if self.is_open or not self._was_entered:
-      raise ValueError('the mean is there after the block of its round')
+      raise ValueError('the mean is there after the block of its round, and so are metrics')
     if self._mean is None:
       raise ValueError(f'round {self.index} failed, and nothing of it is released')
-    return self._mean
 
   def fail(self) -> None:
     """Ends the round without a mean; its row of noise is used up.
@@ -195,7 +228,9 @@ class Round:
       more = 'one more' if count == 1 else f'{self.num_updates + count}'
       raise ValueError(f'round {self.index} has {most} devices, each with one update; got {more}')
 
-  def _count(self, outcomes: list[str], update: Any) -> None:
+  def _count(self, outcomes: list[str], update: Any, values: np.ndarray | None) -> None:
+    codes = [sums.OUTCOMES.index(outcome) for outcome in outcomes]
+    self._aggregator._sum.add_last(self._aggregator._released.extra(codes, values))
     self.num_updates += len(outcomes)
     self.clipped_count += outcomes.count(sums.CLIPPED)
     self.zeroed_count += outcomes.count(sums.ZEROED)

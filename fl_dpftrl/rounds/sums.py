@@ -10,7 +10,7 @@ import numpy as np
 from fl_dpftrl.kernels import sums as loops
 from fl_dpftrl.noise import units
 
-KEPT, CLIPPED, ZEROED, REJECTED = _OUTCOMES = ('kept', 'clipped', 'zeroed', 'rejected')
+KEPT, CLIPPED, ZEROED, REJECTED = OUTCOMES = ('kept', 'clipped', 'zeroed', 'rejected')
 """What became of an update: it is in the sum as it was, or scaled down, or as zeros."""
 
 _MARGIN = 1.0 - 2.0**-22  # See `Sum`.
@@ -36,18 +36,17 @@ class Sum:
   - longest is `unit.bound`·(1 − 2⁻²²), and (1 − 2⁻²²)·(1 + 2⁻²⁴)²·(1 + 2⁻³⁶) < 1.
   """
 
-  def __init__(
-    self, size: int, *, unit: units.Unit, clip_norm: float, zeroing_norm: float | None = None
-  ):
-    self._clip_norm, self._is_zeroing = clip_norm, zeroing_norm is not None
+  def __init__(self, size: int, *, unit: units.Unit, zeroing_norm: float | None = None):
+    self._unit, self._is_zeroing = unit, zeroing_norm is not None
     self._zeroing_norm = math.inf if zeroing_norm is None else zeroing_norm
-    self._scale, self._longest = 1.0 / (unit.step * clip_norm), unit.bound * _MARGIN
+    self._longest = unit.bound * _MARGIN
     self._total = np.zeros(size, np.int64)
     self._threads = _num_cores() if size >= _LARGE else 1
     self._pool = concurrent.futures.ThreadPoolExecutor(self._threads, 'sum')
 
-  def clear(self) -> None:
-    """Begins the sum of another round."""
+  def begin(self, clip_norm: float) -> None:
+    """Begins the sum of a round, with its clip norm."""
+    self._clip_norm, self._scale = clip_norm, 1.0 / (self._unit.step * clip_norm)
     self._total[:] = 0
 
   def add(self, arrays: Sequence[np.ndarray]) -> str:
@@ -65,7 +64,11 @@ class Sum:
     Args:
       arrays: parts of the updates, float32 or float64, each of shape [updates, coordinates].
     """
-    return [_OUTCOMES[code] for code in self._add([_frozen(array) for array in arrays])]
+    return [OUTCOMES[code] for code in self._add([_frozen(array) for array in arrays])]
+
+  def add_last(self, totals: np.ndarray) -> None:
+    """Adds whole numbers, int64, to the last coordinates, which updates do not have."""
+    self._total[self._total.size - totals.size :] += totals
 
   def total(self) -> np.ndarray:
     """Returns the sum, int64, shape [size], in units of updates. It must not be changed."""

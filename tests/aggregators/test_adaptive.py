@@ -79,7 +79,7 @@ def test_rounds_follow_the_rule_by_hand(make):
   noise, unit = noise_rows(make(), 5), make().unit
   of_updates, of_counts = RULE.update_noise_multiplier(0.5, 3), RULE.count_stddev(0.5, 3)
   assert unit.size * 2.0**34 == pytest.approx(of_updates)
-  assert unit.count << unit.shift == pytest.approx(2.0**34 / of_counts, rel=1e-6)
+  assert unit.norms[0] << unit.shift == pytest.approx(2.0**34 / of_counts, rel=1e-6)
   norms = np.linalg.norm(BLT.noising_matrix(5), axis=1)
   clip_norm = np.float32(1.5)
   for t, (output, (update_row, count_row)) in enumerate(zip(outputs, noise)):
@@ -99,7 +99,7 @@ def test_rounds_follow_the_rule_by_hand(make):
       noise_part = scale * update_row[part]
       np.testing.assert_allclose(expected, kept * of_part / 3 + noise_part, rtol=1e-5, atol=2e-6)
     names = ('clipped_count', 'zeroed_count', 'rejected_count')
-    one = unit.count << unit.shift
+    one = unit.norms[0] << unit.shift
     noised = ((one * counts + count_row) * (1.0 / one)).astype(np.float32)
     assert [found[name] for name in names] == noised.tolist()
     assert found['clipped_fraction'] == pytest.approx(noised[0] / 3, rel=1e-6)
@@ -118,10 +118,10 @@ def test_counts_and_an_update_of_one_device_are_within_one_bound():
   most = math.floor(
     fractions.Fraction(4) ** (lattice.BITS - unit.shift) / fractions.Fraction(0.5) ** 2
   )
-  assert most - 1 <= unit.count**2 + unit.most_square <= most
+  assert most - 1 <= unit.norms[0] ** 2 + unit.most_square <= most
   for value, clip_norm in itertools.product((*CLIENTS, update(np.float32(1e38))), (1e-3, 1.5)):
     bounded, counts = rule.bound(value, tf.constant(clip_norm, tf.float32))
-    assert set(counts.numpy().tolist()) <= {0, unit.count} and counts.dtype == tf.int64
+    assert set(counts.numpy().tolist()) <= {0, unit.norms[0]} and counts.dtype == tf.int64
     sent = [int(k) for part in (*tf.nest.flatten(bounded), counts) for k in np.ravel(part)]
     assert sum(k * k for k in sent) <= most and sum(k != 0 for k in counts.numpy()) <= 1
 
@@ -151,7 +151,7 @@ def test_a_burnt_row_keeps_the_clip_norm():
 
 def followed(clipping, norms, num_rounds):
   """Returns the clip norm after rounds without noise, with these norms in each."""
-  rule = adaptive.Rule(clipping, units.Unit.without_noise(24, counts=True), len(norms), None, False)
+  rule = adaptive.Rule(clipping, units.Unit.without_noise(24, 1), len(norms), None, False)
   clip_norm = tf.constant(clipping.initial)
   for t in range(num_rounds):
     counts = tf.constant([np.sum(norms > clip_norm.numpy()), 0, 0], tf.float32)

@@ -24,6 +24,7 @@ MU = SENSITIVITY / NOISE_MULTIPLIER
 CLIPPING = adaptive_clipping.AdaptiveClipping(
   1.0, learning_rate=0.7, rounds=2, clipped_count_stddev=COUNT_STDDEV
 )
+GROUP = CLIPPING.group(NOISE_MULTIPLIER, REPORT_GOAL)
 SOUND = CLIPPING.update_noise_multiplier(NOISE_MULTIPLIER, REPORT_GOAL)
 
 
@@ -49,15 +50,15 @@ def by_the_clip_norm(t, clip_norm, released):
 
 def unit_of(update_stddev):
   """The units of updates whose noise has a standard deviation, and of the counts."""
-  shift = units.Unit.of(NOISE_MULTIPLIER, COUNT_STDDEV).shift
+  shift = units.Unit.of(NOISE_MULTIPLIER, [GROUP]).shift
   longest, count = (2.0 ** (lattice.BITS - shift) / s for s in (update_stddev, COUNT_STDDEV))
-  return units.Unit(update_stddev * 2.0**-lattice.BITS, shift, int(longest**2), int(count))
+  return units.Unit(update_stddev * 2.0**-lattice.BITS, shift, int(longest**2), (int(count),))
 
 
 def bounded(updates, clip_norm, unit):
   """What the device adds in whole units: its update, and its counts."""
   counts = np.zeros((3, NUM_RUNS), np.int64)
-  counts[0] = unit.count * (np.abs(updates) > clip_norm)
+  counts[0] = unit.norms[0] * (np.abs(updates) > clip_norm)
   return np.trunc(np.clip(updates / clip_norm, -1.0, 1.0) * unit.bound).astype(np.int64), counts
 
 
@@ -79,7 +80,7 @@ def losses(adversary, *, update_stddev):
     result, noised = rule.release(sums, total, (noise[t, 0], noise[t, 1:]), clip_norm)
     # What an observer makes of it: sums in units of each coordinate's noise.
     of_result = REPORT_GOAL * np.asarray(result, np.float64) / (update_stddev * clip_norm)
-    of_count = 2.0 ** (unit.shift - lattice.BITS) * unit.count
+    of_count = 2.0 ** (unit.shift - lattice.BITS) * unit.norms[0]
     seen.append(np.vstack([of_result, of_count * np.asarray(noised, np.float64)]))
     added.append(2.0 ** (unit.shift - lattice.BITS) * np.vstack([update, counts]))
     others.append(2.0 ** (unit.shift - lattice.BITS) * np.vstack(other))
@@ -109,9 +110,9 @@ def test_no_adversary_learns_more_than_is_accounted(adversary):
 
 
 def test_the_bound_is_met():
-  unit = units.Unit.of(NOISE_MULTIPLIER, COUNT_STDDEV)
+  unit = units.Unit.of(NOISE_MULTIPLIER, [GROUP])
   assert unit_of(SOUND).most_square == pytest.approx(unit.most_square, rel=1e-5)
-  assert unit_of(SOUND).size == pytest.approx(unit.size) and unit_of(SOUND).count == unit.count
+  assert unit_of(SOUND).size == pytest.approx(unit.size) and unit_of(SOUND).norms == unit.norms
   loss = losses(always, update_stddev=SOUND)
   assert loss.mean() == pytest.approx(0.5 * MU**2, rel=0.03)
   assert loss.var() == pytest.approx(MU**2, rel=0.03)

@@ -8,6 +8,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.aggregators import clipping
 from fl_dpftrl.families import lattice
 from fl_dpftrl.noise import units
@@ -18,12 +19,13 @@ pytestmark = pytest.mark.tff
 FLOATS = st.floats(width=32, allow_subnormal=False)
 UPDATES = st.lists(FLOATS, min_size=2, max_size=40)
 NORMS = st.floats(1e-6, 1e6)
+COUNTS = adaptive_clipping.AdaptiveClipping(1.0, clipped_count_stddev=4.0).group(0.3, 1)
 FINE = units.Unit.without_noise(units.MOST_BITS)
 # Without noise and with it, with counts, and of few units, just below a whole number of them.
 UNITS = [
   FINE,
   units.Unit.of(7.379),
-  units.Unit.of(0.3, 4.0),
+  units.Unit.of(0.3, [COUNTS]),
   units.Unit.of(2.0**lattice.BITS / math.sqrt(25.0 - 1e-6)),
 ]
 

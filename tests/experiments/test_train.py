@@ -262,3 +262,14 @@ def test_a_folder_in_use_is_left_alone(guaranteed, tmp_path, capsys):
   line = runs.refused(capsys, *SYNTHETIC, f'--output_dir={tmp_path}')
   assert 'holds other files' in line
   assert before == {p: p.read_bytes() for p in folder.rglob('*') if p.is_file()}
+
+
+def test_a_start_whose_folder_was_removed_leaves_the_next_start_alone(tmp_path):
+  folder = tmp_path / 'run'
+  with command._held(folder) as is_ours:
+    with command._own_temporary_folder(folder, is_ours):
+      folder.rename(tmp_path / 'removed')
+      folder.mkdir()
+      with durable.exclusive(folder / 'lock'):  # Of a start that has written nothing else yet.
+        (folder / command.TEMPORARY_NAME).mkdir()
+  assert {path.name for path in folder.iterdir()} == {'lock', command.TEMPORARY_NAME}

@@ -56,7 +56,8 @@ def test_rows_have_these_bits(family, digest):
 def test_sums_have_these_bits(kind, digest):
   drawn = np.random.default_rng(0).integers(-(2**20), 2**20, (7, 3001))
   updates = (drawn * np.geomspace(0.01, 2.0, 7)[:, None] / 2.0**25).astype(kind)
-  total = sums.Sum(3001, unit=units.Unit.of(0.7), clip_norm=0.9)
+  total = sums.Sum(3001, unit=units.Unit.of(0.7))
+  total.begin(0.9)
   assert set(total.add_batch([updates])) == {'kept', 'clipped'}
   assert hashlib.sha256(total.total()).hexdigest()[:16] == digest
 

@@ -12,6 +12,11 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl.families import lattice
 from fl_dpftrl.noise import units
 
+
+def group(stddev):
+  return dpftrl.AdaptiveClipping(1.0, clipped_count_stddev=stddev).group(1e-300, 1)
+
+
 MULTIPLIERS = st.floats(-26.0, 20.0).map(lambda power: 2.0**power)
 # Clip norms of few units, just below a whole number of them.
 FEW = st.integers(1, 400).map(lambda square: 2.0**lattice.BITS / math.sqrt(square - 1e-7))
@@ -23,11 +28,12 @@ FEW = st.integers(1, 400).map(lambda square: 2.0**lattice.BITS / math.sqrt(squar
 )
 def test_update_and_count_are_no_longer_than_the_clip_norm(drawn):
   multiplier, ratio = drawn
-  unit = units.Unit.of(multiplier, ratio and ratio * multiplier)
+  groups = [group(ratio * multiplier)] if ratio else []
+  unit = units.Unit.of(multiplier, groups)
   square = (
     fractions.Fraction(4) ** (lattice.BITS - unit.shift) / fractions.Fraction(multiplier) ** 2
   )
-  used = unit.most_square + unit.count**2
+  used = unit.most_square + sum(norm**2 for norm in unit.norms)
   assert used <= square < used + 1
   assert unit.most_square < 1 << 2 * units.MOST_BITS
   assert unit.shift == 0 or square > 0.999 * 4.0 ** (units.MOST_BITS - 1)
@@ -35,7 +41,7 @@ def test_update_and_count_are_no_longer_than_the_clip_norm(drawn):
   of_update = multiplier if ratio is None else multiplier / math.sqrt(1.0 - ratio**-2)
   assert unit.size == pytest.approx(of_update * 2.0**-lattice.BITS, rel=1e-9)
   if ratio is not None:
-    assert unit.count == math.floor(
+    assert unit.norms[0] == math.floor(
       fractions.Fraction(2) ** (lattice.BITS - unit.shift) / fractions.Fraction(ratio * multiplier)
     )
 
@@ -85,4 +91,4 @@ def test_noise_that_is_too_small_is_refused(multiplier):
 
 def test_counts_whose_noise_is_too_large_are_refused():
   with pytest.raises(ValueError, match='^clipped_count_stddev=1e[+]09 is too large'):
-    units.Unit.of(1.0, 1e9)
+    units.Unit.of(1.0, [group(1e9)])

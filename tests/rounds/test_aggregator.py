@@ -276,8 +276,15 @@ def test_a_device_twice_is_refused_without_a_schema_too(tmp_path):
   (dict(noise_multiplier=None), 'give noise_multiplier, or participation, max_epsilon, delta to'),
   (dict(noise_multiplier=None, participation=SCHEMA, max_epsilon=2.0), 'or delta to calibrate'),
   (dict(clip_norm=0.0), 'clip_norm must be from 1e-30 to 1e30'),
-  (dict(clip_norm=dpftrl.AdaptiveClipping(1.0)),
-   'AdaptiveClipping is for TFF alone: give a number'),
+  (dict(clip_norm=dpftrl.AdaptiveClipping(1.0, clipped_count_stddev=0.1)),
+   'clipped_count_stddev=0.1 must be above'),
+  (dict(metrics={}), 'metrics must map up to 1000 names'),
+  (dict(metrics={'round': 1.0}), 'metrics must have printable names'),
+  (dict(metrics={'loss': 0.0}), 'the bound of loss must be finite and positive'),
+  (dict(metrics={'loss': 1.0}, metrics_stddev=-1.0), 'metrics_stddev must be finite and positive'),
+  (dict(metrics={'loss': 1.0}, metrics_stddev=0.1), 'it would use up the guarantee'),
+  (dict(metrics={'loss': 1.0}, metrics_stddev=1e12), 'metrics_stddev=1e[+]12 is too large'),
+  (dict(metrics_stddev=1.0), 'metrics_stddev is for metrics'),
   (dict(report_goal=0), 'report_goal must be a whole number'),
   (dict(zeroing_norm=-1.0), 'zeroing_norm must be finite and positive'),
   (dict(delta=2.0), 'delta must lie strictly between 0 and 1'),
@@ -516,7 +523,7 @@ def test_a_cohort_that_is_refused_reserves_nothing(tmp_path):
 def test_a_round_that_is_ending_cannot_fail(tmp_path, monkeypatch):
   """Nor can another begin, whose updates would enter its sum."""
   with opened(tmp_path / 'run') as aggregator:
-    round_, mean = aggregator.round(['a', 'b']).begin(), aggregator._mean
+    round_, mean = aggregator.round(['a', 'b']).begin(), aggregator._release
     for seed in range(2):
       round_.add(update(seed))
     is_ending, may_go_on, told = threading.Event(), threading.Event(), []
@@ -531,7 +538,7 @@ def test_a_round_that_is_ending_cannot_fail(tmp_path, monkeypatch):
         round_.fail()
       told.append(raised)
 
-    monkeypatch.setattr(aggregator, '_mean', slow)
+    monkeypatch.setattr(aggregator, '_release', slow)
     threads = [threading.Thread(target=target) for target in (round_.end, fail)]
     threads[0].start()
     assert is_ending.wait(60)

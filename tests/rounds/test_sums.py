@@ -17,7 +17,8 @@ CLIP_NORM = 0.7
 
 def total_of(*updates, unit, clip_norm=CLIP_NORM, zeroing_norm=None):
   size = sum(part.size for part in updates[0])
-  total = sums.Sum(size, unit=unit, clip_norm=clip_norm, zeroing_norm=zeroing_norm)
+  total = sums.Sum(size, unit=unit, zeroing_norm=zeroing_norm)
+  total.begin(clip_norm)
   return [total.add(update) for update in updates], total.total()
 
 
@@ -100,8 +101,9 @@ def test_a_batch_has_the_bits_of_its_updates_one_by_one(
       if part.size and rng.random() < 0.3:
         part[rng.integers(count), :] = value
   unit = units.Unit.of(1.0)
-  new = lambda: sums.Sum(sum(sizes), unit=unit, clip_norm=clip_norm, zeroing_norm=zeroing_norm)
-  single, whole = new(), new()
+  single, whole = (sums.Sum(sum(sizes), unit=unit, zeroing_norm=zeroing_norm) for _ in range(2))
+  single.begin(clip_norm)
+  whole.begin(clip_norm)
   expected = [single.add([part[i] for part in batch]) for i in range(count)]
   first = count // 3
   outcomes = [
@@ -116,7 +118,9 @@ def test_a_batch_of_large_updates_has_the_bits_of_its_updates(cores, monkeypatch
   monkeypatch.setattr(sums, '_num_cores', lambda: cores)
   batch = [np.random.default_rng(4).normal(size=(3, 1_300_007)).astype(np.float32) / 900]
   unit = units.Unit.of(0.5)
-  single, whole = (sums.Sum(1_300_007, unit=unit, clip_norm=1.2660) for _ in range(2))
+  single, whole = (sums.Sum(1_300_007, unit=unit) for _ in range(2))
+  single.begin(1.2660)
+  whole.begin(1.2660)
   expected = [single.add([part]) for part in batch[0]]
   assert whole.add_batch(batch) == expected and set(expected) == {'kept', 'clipped'}
   np.testing.assert_array_equal(whole.total(), single.total())
@@ -143,8 +147,8 @@ def test_no_clipped_update_of_any_library_is_above_the_bound(library, least):
     values = np.clip(values * clip_norm * np.exp(rng.uniform(0, 40)), -3.3e38, 3.3e38)
     template = structures.Template.of([np.zeros(size, np.float32)])
     (updates,) = template.flat_batch([array(values.astype(np.float32))])
-    total = sums.Sum(size, unit=unit, clip_norm=clip_norm)
+    total = sums.Sum(size, unit=unit)
     for update in updates:
-      total.clear()
+      total.begin(clip_norm)
       clipped += total.add([update]) == sums.CLIPPED
       assert int((total.total().astype(object) ** 2).sum()) <= unit.most_square

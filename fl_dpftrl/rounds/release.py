@@ -1,0 +1,149 @@
+"""What a round releases: the mean of its updates, and extra coordinates beside it."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fl_dpftrl import adaptive_clipping, extra_coordinates
+from fl_dpftrl.families import base, lattice, linear_noise
+from fl_dpftrl.noise import units
+
+_CHUNK = 1 << 16  # coordinates that are worked on in a processor's cache
+
+
+class Release:
+  """The coordinates of a release, their units, and their conversion from whole numbers.
+
+  Attributes:
+    unit: units of updates and of the extra coordinates.
+    room: updates that a sum has room for.
+    report_goal: updates that a round needs, the divisor of the sum.
+    size: coordinates of all that is released.
+    names: of the extra coordinates.
+  """
+
+  def __init__(
+    self,
+    num_coordinates: int,
+    strategy: base.Strategy,
+    *,
+    noise_multiplier: float,
+    clip_norm: float | adaptive_clipping.AdaptiveClipping,
+    report_goal: int,
+    metrics: extra_coordinates.PrivateMetrics | None,
+  ):
+    """Chooses the units; ValueError where noise is too small, or sums have no room."""
+    self._strategy, self._noise_multiplier = strategy, noise_multiplier
+    self._num_coordinates, self.report_goal = num_coordinates, report_goal
+    self._has_counts, self._metrics = not isinstance(clip_norm, float), metrics
+    groups = []
+    if not isinstance(clip_norm, float):
+      groups.append(clip_norm.group(noise_multiplier, report_goal))
+    if metrics is not None:
+      groups.append(metrics.group(noise_multiplier))
+    self._groups = tuple(groups)
+    if noise_multiplier:
+      self.unit = units.Unit.of(noise_multiplier, groups)
+      self.room = self.unit.room(self.unit.farthest(strategy))
+    else:
+      self.unit = units.Unit.without_noise(units.MOST_BITS, len(groups))
+      self.room = self.unit.room(0)
+    if self.room < report_goal:
+      raise ValueError(
+        f'report_goal={report_goal} updates and their noise have no room in sums of 64 bits:'
+        ' give a larger noise_multiplier, or a smaller report_goal'
+      )
+    self.names = tuple(name for group in groups for name in group.names)
+    self.size = num_coordinates + len(self.names)
+
+  def extra(self, outcomes: Sequence[int], values: np.ndarray | None) -> np.ndarray:
+    """Returns the sum of the extra coordinates of devices, int64, in whole units.
+
+    Args:
+      outcomes: for each device 0, or 1 for a clipped, 2 for a zeroed, 3 for a rejected update.
+      values: metrics of the devices, shape [devices, metrics]; None for zeros.
+    """
+    totals = np.zeros(len(self.names), np.int64)
+    if self._has_counts:
+      count = np.bincount(outcomes, minlength=1 + len(extra_coordinates.COUNTS))[1:]
+      totals[: count.size] = self.unit.norms[0] * count
+    if values is not None:
+      group, norm = self._groups[-1], self.unit.norms[-1]
+      totals[-len(group.names) :] = group.integers(values, norm).sum(axis=0)
+    return totals
+
+  def metrics(self, values: Mapping[str, Any] | None, count: int) -> np.ndarray | None:
+    """Returns metrics of devices as an array, float64, shape [count, metrics]; None for none.
+
+    Raises:
+      ValueError: for other names than those of the run, and for other shapes.
+    """
+    names = self.metric_names
+    if values is None:
+      return None
+    if not isinstance(values, Mapping) or set(values) != set(names):
+      raise ValueError(f'metrics must have exactly the names of the run: {", ".join(names)}')
+    columns = []
+    for name in names:
+      try:
+        column = np.asarray(values[name], np.float64)
+      except (TypeError, ValueError):
+        raise ValueError(f'metrics: {name} must be a number for each device') from None
+      if column.size != count or column.ndim > 1:
+        raise ValueError(f'metrics: {name} must have one number for each of {count} devices')
+      columns.append(column.reshape(count))
+    return np.stack(columns, axis=1)
+
+  def mean(self, total: np.ndarray, row: np.ndarray | None, clip_norm: float, dtype: Any) -> Any:
+    """Returns the noised mean of the updates, a vector of all coordinates.
+
+    Args:
+      total: sum of all coordinates, int64, in whole units.
+      row: row of noise, int64, on the lattice; None without noise.
+      clip_norm: clip norm of the round.
+      dtype: type of the mean.
+    """
+    mean = np.empty(self._num_coordinates, dtype)
+    scale = self.unit.size * clip_norm / self.report_goal
+    for start in range(0, mean.size, _CHUNK):
+      part = slice(start, min(start + _CHUNK, mean.size))
+      mean[part] = self._noised(total, row, part) * scale  # Converted last, after an exact sum.
+    return mean
+
+  def beside(self, total: np.ndarray, row: np.ndarray | None) -> dict[str, float]:
+    """Returns the extra coordinates by name: counts of devices, and means of metrics."""
+    noised = self._noised(total, row, slice(self._num_coordinates, None))
+    return dict(zip(self.names, (noised * self._scales).tolist(), strict=True))
+
+  @property
+  def metric_names(self) -> tuple[str, ...]:
+    """Names of the metrics, without counts."""
+    return () if self._metrics is None else tuple(self._metrics.bounds)
+
+  def stddevs(self, rounds: Sequence[int]) -> dict[str, float]:
+    """Returns name → standard deviation of the noise in its mean over some rounds."""
+    if not self._noise_multiplier:
+      return dict.fromkeys(self.names, 0.0)
+    weights = np.zeros(max(rounds) + 1)
+    weights[list(rounds)] = 1.0 / len(rounds)
+    noise = self._strategy.noise(self._strategy.max_rounds)
+    norm = np.linalg.norm(linear_noise.combined_row(noise, weights))
+    return dict(zip(self.names, (2.0**lattice.BITS * norm * self._scales).tolist(), strict=True))
+
+  @functools.cached_property
+  def _scales(self) -> np.ndarray:
+    """What a unit of the lattice is in each extra coordinate."""
+    scales = []
+    for group, norm in zip(self._groups, self.unit.norms, strict=True):
+      devices = 1 if group.is_exclusive else self.report_goal
+      unit = (group.largest(norm) << self.unit.shift) * devices
+      scales += [bound / unit for bound in group.bounds]
+    return np.array(scales)
+
+  def _noised(self, total: np.ndarray, row: np.ndarray | None, part: slice) -> np.ndarray:
+    noised = np.left_shift(total[part], self.unit.shift)
+    if row is not None:
+      noised += row[part]
+    return noised
