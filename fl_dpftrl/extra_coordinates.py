@@ -100,6 +100,15 @@ class PrivateMetrics:
     return Group(names, bounds, stddev if noise_multiplier else 0.0)
 
 
+def private_metrics(
+  bounds: Mapping[str, float] | None, stddev: float | None
+) -> PrivateMetrics | None:
+  """Returns the metrics of a run; None without any."""
+  if bounds is None and stddev is not None:
+    raise ValueError('metrics_stddev is for metrics, and there are none')
+  return None if bounds is None else PrivateMetrics(bounds, stddev)
+
+
 def update_noise_multiplier(noise_multiplier: float, groups: Sequence[Group]) -> float:
   """Returns z_u, the noise multiplier of the updates only; 0 without noise.
 

@@ -5,13 +5,15 @@
 
 The strategy that `PrivateStrategy` wraps gets one reply a round: the model plus the private mean of
 the updates. So FedAvg, FedAvgM and FedOpt are post-processing, and clients' weights cannot matter.
-Metrics of clients have no noise, so the strategy gets none, and clients evaluate nothing.
+Metrics that the aggregator was given are released with noise; the strategy gets no others, and
+clients evaluate nothing.
 
 Flower gives a node another id whenever it connects anew, and a simulation gives all nodes other ids
 at each start. So nodes are asked for a device's id, which `answer_device_id` has a ClientApp tell.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
@@ -170,7 +172,8 @@ class PrivateStrategy(Strategy):
       try:
         ((key, record),) = answer.content.array_records.items()
         update = {name: record[name].numpy() - before[name] for name in before}
-        round_.add(update, device_id=self._device_of[answer.metadata.src_node_id])
+        device = self._device_of[answer.metadata.src_node_id]
+        round_.add(update, metrics=self._metrics(answer), device_id=device)
         reply, name = answer, key
       except (KeyError, TypeError, ValueError) as error:
         kind = type(error).__name__  # Its words may quote what was sent.
@@ -187,7 +190,18 @@ class PrivateStrategy(Strategy):
     weight = getattr(self.strategy, 'weighted_by_key', 'num-examples')
     content = {name: app.ArrayRecord(mean), 'metrics': app.MetricRecord({weight: 1})}
     reply.content = app.RecordDict(content)
-    return self.strategy.aggregate_train(server_round, [reply])[0], None
+    arrays, _ = self.strategy.aggregate_train(server_round, [reply])
+    return arrays, app.MetricRecord(round_.metrics) if round_.metrics else None
+
+  def _metrics(self, answer: app.Message) -> dict[str, float] | None:
+    """Returns the metrics of the run that a client sent; NaN, which counts as 0, for others."""
+    names = self.aggregator.metric_names
+    sent: dict[str, Any] = {}
+    for record in answer.content.metric_records.values():
+      sent.update(record)
+    values = ((name, sent.get(name)) for name in names)
+    numbers = {n: float(v) if isinstance(v, (int, float)) else math.nan for n, v in values}
+    return numbers or None
 
   def configure_evaluate(self, *unused: Any) -> Iterable[app.Message]:
     """Returns no message: what clients measure has no noise."""

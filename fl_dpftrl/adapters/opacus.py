@@ -36,6 +36,9 @@ class CorrelatedOptimizer(DPOptimizer):
     aggregator: its template is the list of the optimiser's parameters. Noise multiplier, clip norm
       and expected batch size, its report goal, are its own.
     loss_reduction: 'mean' or 'sum', as the loss and GradSampleModule have it.
+
+  Attributes:
+    metrics: name → a number for each example, set before `step`; see `PrivateAggregator`.
   """
 
   def __init__(
@@ -48,12 +51,14 @@ class CorrelatedOptimizer(DPOptimizer):
     )  # fmt: skip
     self.aggregator = aggregator
     self.round: Any = None
+    self.metrics: Any = None
 
   def begin(self, example_ids: Any) -> None:
     """Records a batch durably; one that had no step is used up, its gradients are forgotten."""
     if self.round is not None and self.round.is_open:
       self.round.fail()
     self._forget()
+    self.max_grad_norm = self.aggregator.clip_norm
     self.round = self.aggregator.round(example_ids).begin()
 
   def _forget(self) -> None:
@@ -64,7 +69,9 @@ class CorrelatedOptimizer(DPOptimizer):
     """Adds each example's gradient to the round, once."""
     if self.round is None:
       raise ValueError('step() needs a batch: call begin(example_ids) before it')
-    self.round.add_batch([samples.detach().cpu().numpy() for samples in self.grad_samples])
+    samples = [samples.detach().cpu().numpy() for samples in self.grad_samples]
+    metrics, self.metrics = self.metrics, None
+    self.round.add_batch(samples, metrics=metrics)
     self._forget()
 
   def add_noise(self) -> None:

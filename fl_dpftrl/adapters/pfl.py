@@ -7,10 +7,11 @@
 pfl's own mechanisms clip and add in float32, and see no ids. `PrivateMechanism` takes each user's
 statistics out of pfl's sum, bounds them and adds them up in whole numbers, and puts the private
 mean in place of the sum. `PrivateUsers` chooses the cohorts, and records them before a user trains.
-pfl's metrics of users have no noise: they are outside the guarantee, so publish none of them.
+Metrics that the aggregator was given are released with noise; pfl's own metrics of users have none,
+and are outside the guarantee: publish none of them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fl_dpftrl import adapters
@@ -21,7 +22,7 @@ with adapters.peer('pfl-research', 'pfl'):
   from pfl.data.dataset import AbstractDataset
   from pfl.data.federated_dataset import FederatedDatasetBase
   from pfl.internal.ops.selector import get_default_framework_module
-  from pfl.metrics import Metrics
+  from pfl.metrics import Metrics, StringMetricName
   from pfl.privacy.privacy_mechanism import CentralPrivacyMechanism
 
 
@@ -34,11 +35,16 @@ class PrivateMechanism(CentralPrivacyMechanism):
 
   Args:
     aggregator: its template is the names and shapes of the model's statistics.
+    metrics_of: user's context → name → number, for the metrics of the aggregator.
   """
 
-  def __init__(self, aggregator: aggregator_lib.PrivateAggregator):
+  def __init__(
+    self,
+    aggregator: aggregator_lib.PrivateAggregator,
+    metrics_of: Callable[[Any], Mapping[str, float]] | None = None,
+  ):
     super().__init__()
-    self.aggregator = aggregator
+    self.aggregator, self._metrics_of = aggregator, metrics_of
     self.round: Any = None
 
   def begin(self, candidates: Any, cohort_size: int) -> list[str | int]:
@@ -53,7 +59,8 @@ class PrivateMechanism(CentralPrivacyMechanism):
     """Adds one user's statistics to the round, and leaves zeros to pfl."""
     if self.round is None:
       raise ValueError('statistics of a user of no round: PrivateUsers begins rounds')
-    self.round.add(dict(stats.items()), device_id=user_context.user_id)
+    metrics = self._metrics_of(user_context) if self._metrics_of else None
+    self.round.add(dict(stats.items()), metrics=metrics, device_id=user_context.user_id)
     stats = stats.apply_elementwise(torch.zeros_like)
     stats.weight = 1.0
     return stats, Metrics()
@@ -67,7 +74,9 @@ class PrivateMechanism(CentralPrivacyMechanism):
     round_, self.round = self.round, None
     round_.end()
     weight = get_default_framework_module().to_tensor([1.0])
-    return stats.from_weights(weight, [round_.mean[name] for name in stats]), Metrics()
+    return stats.from_weights(weight, [round_.mean[name] for name in stats]), Metrics(
+      (StringMetricName(name), value) for name, value in round_.metrics.items()
+    )
 
   def postprocess_server_live(self, **unused: Any) -> tuple[Any, Metrics]:
     """Raises ValueError: devices of a live deployment bound nothing in the aggregator's units."""

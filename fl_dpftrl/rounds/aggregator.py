@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from fl_dpftrl import accounting, adaptive_clipping, extra_coordinates
-from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.files import durable, paths
 from fl_dpftrl.logs import claim as claim_lib
@@ -114,9 +113,11 @@ class PrivateAggregator:
     self.is_drawn = participation is not None and participation.is_drawn
     self.folder, self.delta = paths.local(folder), delta
     self.template = structures.Template.of(template)
+    private_metrics = extra_coordinates.private_metrics(metrics, metrics_stddev)
     if noise_multiplier is None:
+      size = self.template.size + release.num_extra(clip_norm, private_metrics)
       noise_multiplier = budget.least_noise(
-        strategy, participation, max_epsilon, delta, num_coordinates=self.template.size
+        strategy, participation, max_epsilon, delta, num_coordinates=size
       )
     self.noise_multiplier = units.checked('noise_multiplier', noise_multiplier)
     if not isinstance(clip_norm, adaptive_clipping.AdaptiveClipping):
@@ -124,11 +125,6 @@ class PrivateAggregator:
     self.report_goal = units.checked('report_goal', report_goal)
     self.zeroing_norm = zeroing_norm and units.checked('zeroing_norm', zeroing_norm)
     self.void_reason = claim_lib.void_reason(self.noise_multiplier, noise_seed)
-    private_metrics = None
-    if metrics is not None:
-      private_metrics = extra_coordinates.PrivateMetrics(metrics, metrics_stddev)
-    elif metrics_stddev is not None:
-      raise ValueError('metrics_stddev is for metrics, and there are none')
     self._clip_norm = clip_norm
     self._released = release.Release(
       self.template.size,
@@ -145,7 +141,7 @@ class PrivateAggregator:
       report_goal=self.report_goal,
       private_metrics=private_metrics,
       participation=participation,
-      arithmetic=self._arithmetic(),
+      arithmetic=self._released.arithmetic(self.is_drawn),
       void_reason=self.void_reason,
     )
     budget.check(claim, max_epsilon, delta)
@@ -211,17 +207,18 @@ class PrivateAggregator:
     """L2 bound on the updates of the next round, or of the one that is open."""
     return self._table.clip_norm
 
+  @property
+  def metric_names(self) -> tuple[str, ...]:
+    """Names of the metrics that are released."""
+    return self._released.metric_names
+
   def metrics(self, last: int | None = None) -> dict[str, released.Estimate]:
     """Returns the mean of each metric over released rounds, with the noise in it.
 
-    It is post-processing of what was released. A run that ends by it, or a model that is chosen
-    by it, has the guarantee of all declared rounds, not that of the rounds so far.
+    A run that ends, or a model that is chosen, by it has the guarantee of all declared rounds.
 
     Args:
-      last: the last released rounds only; None for all.
-
-    Raises:
-      ValueError: for last below 1, before the first release, and for a run without metrics.
+      last: the last released rounds only; None for all. ValueError without a release.
     """
     return self._table.estimates(last)
 
@@ -235,8 +232,7 @@ class PrivateAggregator:
   def round(self, device_ids: ids_lib.Ids, *, at_least: int | None = None) -> round_lib.Round:
     """Returns the next round, of these devices, for a `with` block.
 
-    Entering the block admits the devices and records them durably in the log. Leaving it makes the
-    mean, unless an error leaves it.
+    Entering the block admits the devices and records them durably. Leaving it makes the mean.
 
     Args:
       device_ids: text or whole numbers, of one type through the run. Each adds one update at most.
@@ -300,9 +296,7 @@ class PrivateAggregator:
   def privacy_loss(self, delta: float | None = None) -> accounting.Guarantee:
     """Returns the worst case of the rounds so far by the log, or their loss by the sampling.
 
-    It is what the run has spent, and no ε to promise: rounds that follow add to it. While they may,
-    `statement().headline` is that of all declared rounds, which also holds where the end of the run
-    depends on what it releases.
+    Rounds that follow add to it: promise `statement().headline`, that of all declared rounds.
 
     Raises:
       ValueError: before the first round, without delta, for a run that guarantees nothing, and for
@@ -339,26 +333,7 @@ class PrivateAggregator:
 
   def subject(self, *, num_coordinates: int, seed: int | None = None) -> audited.Audited:
     """Returns what `dpftrl.audit` runs in place of this aggregator, in folders of its own."""
-
-    def make(template, folder, noise_seed):
-      return PrivateAggregator(
-        self.strategy,
-        template=template,
-        noise_multiplier=self.noise_multiplier,
-        clip_norm=self._clip_norm,
-        report_goal=self.report_goal,
-        zeroing_norm=self.zeroing_norm,
-        folder=folder,
-        noise_seed=noise_seed,
-      )
-
-    return audited.Audited(
-      make,
-      report_goal=self.report_goal,
-      num_coordinates=num_coordinates,
-      seed=seed,
-      description=f'PrivateAggregator with {self.strategy.family}',
-    )
+    return audited.Audited(self, num_coordinates=num_coordinates, seed=seed)
 
   def close(self) -> None:
     """Turns the log into one Parquet file, and lets another process use the folder.
@@ -410,14 +385,6 @@ class PrivateAggregator:
     if self._open is not None:
       raise ValueError(f'round {self._open.index} is still open')
     self._rows.prepare()  # Refuses a fork before anything is recorded.
-
-  def _arithmetic(self) -> arithmetic_lib.Arithmetic:
-    """Returns the numbers that releases are made of."""
-    if not self.noise_multiplier:
-      return arithmetic_lib.Arithmetic()
-    if self.is_drawn:  # No bound is known for amplified guarantees.
-      return arithmetic_lib.Arithmetic(kind=arithmetic_lib.LATTICE)
-    return arithmetic_lib.Arithmetic.covered(self._released.size)
 
   def _release(self, t: int, like: Any) -> tuple[Any, dict[str, float]]:
     """Returns the mean and the metrics of round t; its row is used from then on."""

@@ -1,17 +1,13 @@
 """A `PrivateAggregator` as an audit runs it: anew for each run, from the outside."""
 
-import pathlib
+import functools
 import tempfile
 import warnings
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from fl_dpftrl.auditing import subjects
-
-if TYPE_CHECKING:
-  from fl_dpftrl.rounds import aggregator as aggregator_lib
 
 
 class Audited:
@@ -23,19 +19,19 @@ class Audited:
 
   clips = True
 
-  def __init__(
-    self,
-    make: Callable[..., 'aggregator_lib.PrivateAggregator'],
-    *,
-    report_goal: int,
-    num_coordinates: int,
-    seed: int | None,
-    description: str,
-  ):
-    self.description = description
+  def __init__(self, aggregator: Any, *, num_coordinates: int, seed: int | None):
+    self.description = f'{type(aggregator).__name__} with {aggregator.strategy.family}'
     self.sizes = subjects.tensor_sizes(num_coordinates)
-    self._make, self._report_goal, self._seed = make, report_goal, seed
-    self._runs = 0
+    self._report_goal, self._seed, self._runs = aggregator.report_goal, seed, 0
+    kind: Any = type(aggregator)
+    self._make = functools.partial(
+      kind,
+      aggregator.strategy,
+      noise_multiplier=aggregator.noise_multiplier,
+      clip_norm=aggregator.clip_norm,
+      report_goal=aggregator.report_goal,
+      zeroing_norm=aggregator.zeroing_norm,
+    )
 
   def run(self, cohorts: subjects.Cohorts, num_rounds: int) -> np.ndarray:
     self._runs += 1
@@ -45,7 +41,7 @@ class Audited:
     ends = np.cumsum(self.sizes)[:-1]
     with (
       tempfile.TemporaryDirectory(prefix='fl_dpftrl-audit-') as folder,
-      self._make(zeros, pathlib.Path(folder), seed) as aggregator,
+      self._make(template=zeros, folder=folder, noise_seed=seed) as aggregator,
       warnings.catch_warnings(),
     ):
       warnings.simplefilter('ignore', UserWarning)  # Its sums are of more updates than the goal.

@@ -7,10 +7,21 @@ from typing import Any
 import numpy as np
 
 from fl_dpftrl import adaptive_clipping, extra_coordinates
+from fl_dpftrl.accounting import arithmetic as arithmetics
 from fl_dpftrl.families import base, lattice, linear_noise
 from fl_dpftrl.noise import units
 
 _CHUNK = 1 << 16  # coordinates that are worked on in a processor's cache
+
+
+def num_extra(
+  clip_norm: float | adaptive_clipping.AdaptiveClipping,
+  metrics: extra_coordinates.PrivateMetrics | None,
+) -> int:
+  """Returns the number of coordinates beside the updates."""
+  is_fixed = not isinstance(clip_norm, adaptive_clipping.AdaptiveClipping)
+  counts = 0 if is_fixed else len(extra_coordinates.COUNTS)
+  return counts + (0 if metrics is None else len(metrics.bounds))
 
 
 class Release:
@@ -57,6 +68,14 @@ class Release:
       )
     self.names = tuple(name for group in groups for name in group.names)
     self.size = num_coordinates + len(self.names)
+
+  def arithmetic(self, is_drawn: bool) -> arithmetics.Arithmetic:
+    """Returns the numbers that releases are made of."""
+    if not self._noise_multiplier:
+      return arithmetics.Arithmetic()
+    if is_drawn:  # No bound is known for amplified guarantees.
+      return arithmetics.Arithmetic(kind=arithmetics.LATTICE)
+    return arithmetics.Arithmetic.covered(self.size)
 
   def extra(self, outcomes: Sequence[int], values: np.ndarray | None) -> np.ndarray:
     """Returns the sum of the extra coordinates of devices, int64, in whole units.

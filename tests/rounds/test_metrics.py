@@ -260,4 +260,4 @@ def test_a_claim_states_the_metrics(tmp_path):
   assert document['private_metrics'] == {'bounds': BOUNDS, 'stddev': None}
   assert dpftrl.Claim.from_json(document, STRATEGY) == claim
   with pytest.raises(refusals.LogError, match='private_metrics'):
-    opened(tmp_path, noise_seed=None, metrics={'loss': 10.0})
+    opened(tmp_path, noise_seed=None, metrics={'loss': 10.0, 'f1': 1.0})
