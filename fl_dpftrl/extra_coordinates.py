@@ -85,7 +85,10 @@ class PrivateMetrics:
         raise ValueError(f'metrics must have printable names, got {messages.quoted(name)}')
       if not (_is_number(bound) and bound > 0.0):
         raise ValueError(f'metrics: the bound of {name} must be finite and positive, got {bound!r}')
-    object.__setattr__(self, 'bounds', {name: float(v) for name, v in self.bounds.items()})
+    # One order, whatever order a restart gives them in.
+    object.__setattr__(
+      self, 'bounds', {name: float(self.bounds[name]) for name in sorted(self.bounds)}
+    )
     if self.stddev is not None:
       if not (_is_number(self.stddev) and self.stddev > 0.0):
         raise ValueError(f'metrics_stddev must be finite and positive, got {self.stddev!r}')

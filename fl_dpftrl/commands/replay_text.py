@@ -38,6 +38,10 @@ def text(result: statement.Statement) -> str:
   lines += _per_device(result, per_device) if per_device else []
   lines += ['', 'assumptions']
   lines += [f'- {messages.one_line(sentence, limit=LONGEST)}' for sentence in result.assumptions]
+  for run in result.runs:
+    if run.claim.private_metrics is not None:
+      names = messages.one_line(', '.join(run.claim.private_metrics.bounds), limit=LONGEST)
+      lines += ['', f'metrics released with noise, which the guarantees cover: {names}']
   if result.not_private_metrics:
     names = messages.one_line(', '.join(result.not_private_metrics), limit=LONGEST)
     lines += ['', f'metrics without the noise, which nothing here covers: {names}']

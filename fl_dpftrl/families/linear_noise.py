@@ -177,7 +177,7 @@ def combined_row(noise: LinearNoise, weights: np.ndarray) -> np.ndarray:
         d_row += row_gains @ d_buffers
         result[first] += draw_gains @ d_buffers
         d_before[:] = (1 - losses) * d_buffers
-    d_row /= step.own
+    d_row /= step.diagonal
     below = np.asarray(step.below)[: noise.num_buffers]
     d_before[: below.size] -= below * d_row
     result[first : first + len(step.draws)] += d_row * np.asarray(step.draws)

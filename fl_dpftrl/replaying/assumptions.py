@@ -173,4 +173,11 @@ def _of_run(run: facts_lib.RunFacts, of_run: str) -> list[str]:
       ' before it alone; the noise multiplier is that of updates and of the counts of clipped,'
       ' zeroed and rejected ones together, which the guarantee covers'
     )
+  if run.claim.private_metrics is not None:
+    names = ', '.join(run.claim.private_metrics.bounds)
+    result.append(
+      f'means of the metrics {names} were released{of_run} with noise of the same rows, which noise'
+      ' multiplier and guarantee cover; a run that ended by them has the guarantee of all declared'
+      ' rounds'
+    )
   return result

@@ -68,6 +68,7 @@ class RunFacts:
       'rounds_short_of_report_goal': self.rounds_short_of_report_goal,
       'clip_norm': claim.first_clip_norm,
       'adaptive_clipping': claim.adaptive_clipping and vars(claim.adaptive_clipping),
+      'private_metrics': claim.private_metrics and dict(claim.private_metrics.bounds),
       'arithmetic': claim.arithmetic.kind if is_known else None,
       'num_coordinates': claim.arithmetic.num_coordinates,
       'schema_in_log': self.schema_in_log or None,

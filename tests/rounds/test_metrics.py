@@ -153,7 +153,7 @@ def test_updates_have_the_same_mean_with_metrics_of_others(tmp_path):
 
 
 @pytest.mark.parametrize('metrics, message', [
-  ({'loss': 1.0}, 'metrics must have exactly the names of the run: loss, accuracy'),
+  ({'loss': 1.0}, 'metrics must have exactly the names of the run: accuracy, loss'),
   ({'loss': 1.0, 'accuracy': 0.5, 'f1': 1.0}, 'metrics must have exactly the names'),
   ({'loss': 'much', 'accuracy': 0.5}, 'metrics: loss must be a number for each device'),
   ({'loss': [1.0, 2.0], 'accuracy': 0.5}, 'metrics: loss must have one number for each of 1'),
@@ -261,3 +261,15 @@ def test_a_claim_states_the_metrics(tmp_path):
   assert dpftrl.Claim.from_json(document, STRATEGY) == claim
   with pytest.raises(refusals.LogError, match='private_metrics'):
     opened(tmp_path, noise_seed=None, metrics={'loss': 10.0, 'f1': 1.0})
+
+
+def test_statement_and_report_say_what_was_released(tmp_path):
+  options = dict(participation=dpftrl.MinSep(8, 1), delta=1e-6, noise_seed=None)
+  with opened(tmp_path / 'run', **options) as aggregator:
+    run_rounds(aggregator, 2)
+    statement = aggregator.statement()
+    aggregator.report(tmp_path / 'report.html')
+  assert any('means of the metrics accuracy, loss' in text for text in statement.assumptions)
+  assert statement.to_json()['private_metrics'] == BOUNDS
+  assert 'metrics released' in (tmp_path / 'report.html').read_text()
+  assert statement.publishable().to_json()['private_metrics'] == BOUNDS
