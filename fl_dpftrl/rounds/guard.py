@@ -7,6 +7,8 @@ import time
 import warnings
 from collections.abc import Sequence
 
+import pyarrow as pa
+
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.files import durable, mark
 from fl_dpftrl.logs import claim as claim_lib
@@ -87,7 +89,7 @@ class Guard:
       )
       self.max_rounds = self._budget.max_rounds
       self.claim = dataclasses.replace(claim, participation=self._budget.schema)
-    self.gate = admission.gate(self.claim.participation)
+    self.gate = self.claim.answers.gate(self.claim.strategy)
     self.log = ledger_lib.LogWriter(log, self.claim)
     self._record_log()
 
@@ -152,8 +154,8 @@ class Guard:
         f'at_most={at_most} is refused beside {type(self.claim.participation).__name__}: whoever'
         ' was drawn takes part, as the guarantee is void if others take their place; leave it out'
       )
-    if self.gate is not None:
-      return self.gate.check(device_ids, at_most=at_most)
+    if self.gate:
+      return admission.admit(self.gate, device_ids, at_most=at_most)
     return admission.Admission(t, ids_lib.column(device_ids))
 
   @durable.one_at_a_time
@@ -198,7 +200,7 @@ class Guard:
       if self.num_rounds > admitted.round_index:  # It was begun all the same.
         self._record_log()
       raise
-    self._record(admitted)
+    self._record(admitted.column)
     return admitted
 
   @durable.one_at_a_time
@@ -217,7 +219,7 @@ class Guard:
     try:
       for t, device_ids in enumerate(cohorts, first):
         if admitted:  # Who may take part depends on the round before.
-          self._record(admitted[-1])
+          self._record(admitted[-1].column)
         admitted.append(self._checked(t, device_ids, None))
         admitted[-1].check_whole(least)
       columns = [each.column for each in admitted]
@@ -227,18 +229,18 @@ class Guard:
         self._record_log()
       raise
     for last in admitted[-1:]:
-      self._record(last)
+      self._record(last.column)
     return admitted
 
-  def _record(self, admitted: admission.Admission) -> None:
-    if self.gate is not None:
-      self.gate.record(admitted.column)
+  def _record(self, column: pa.Array) -> None:
+    if self.gate:
+      self.gate.record(column.to_numpy(zero_copy_only=False))
 
   def _record_log(self) -> None:
-    if self.gate is not None:
+    if self.gate:
       self.gate.clear()
-      for t in range(self.log.num_rounds):
-        self.gate.record(self.log.column(t))
+    for t in range(self.log.num_rounds if self.gate else 0):
+      self._record(self.log.column(t))
 
   def close(self) -> None:
     """Writes the log as one Parquet file; nothing can be admitted then."""

@@ -15,6 +15,7 @@ from fl_dpftrl.files import paths
 from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ids
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import gates
 from fl_dpftrl.reports import setting as setting_lib
 from fl_dpftrl.rounds import admission, budget
 from fl_dpftrl.simulation import cohorts
@@ -212,10 +213,10 @@ def _within_budget(
 
 def admitted(rounds: Iterator[schemas.Cohort], schema: schemas.MinSep) -> Iterator[schemas.Cohort]:
   """Yields the cohorts, of the devices that keep to a schema."""
-  gate = admission.Gate(schema)
+  gate = gates.MinSepGate(schema)
   for cohort in rounds:
-    let_in = gate.check(cohort.device_ids)
-    gate.record(let_in.column)
+    let_in = admission.admit(gate, cohort.device_ids)
+    gate.record(let_in.column.to_numpy(zero_copy_only=False))
     yield cohort._replace(device_ids=let_in.device_ids)
 
 

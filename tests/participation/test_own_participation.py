@@ -30,15 +30,15 @@ def test_its_bound_covers_every_pattern(family):
 
 def test_a_gate_admits_what_it_allows():
   claim_rounds, rng = {}, np.random.default_rng(5)
-  gate = admission.Gate(WINDOWS)
+  gate = WINDOWS.gate(BLT)
   for t in range(10):
     candidates = rng.choice(list('abcdef'), 4, replace=False).tolist()
-    admitted = gate.check(candidates)
+    admitted = admission.admit(gate, candidates)
     expected = [c for c in candidates if WINDOWS.allows(np.array([*claim_rounds.get(c, []), t]))]
     assert admitted.device_ids.tolist() == expected
     assert {away.reason for away in admitted.turned_away} <= {'participation', 'max_participations'}
     assert all('may not' not in away.sentence for away in admitted.turned_away)
-    gate.record(admitted.column)
+    gate.record(admitted.device_ids)
     for device in expected:
       claim_rounds.setdefault(device, []).append(t)
 
@@ -130,11 +130,11 @@ def test_a_gate_keeps_the_least_separation_that_a_bound_rests_on():
     def allows(self, rounds):
       return True
 
-  gate = admission.Gate(Anything(num_rounds=6, min_sep=3, max_participations=2))
+  gate = Anything(num_rounds=6, min_sep=3, max_participations=2).gate(BLT)
   taken = []
   for t in range(6):
-    admitted = gate.check(['x'])
-    gate.record(admitted.column)
+    admitted = admission.admit(gate, ['x'])
+    gate.record(admitted.device_ids)
     taken += [t] * len(admitted.column)
   assert taken == [0, 3]
 
@@ -148,9 +148,9 @@ def test_a_gate_refuses_a_first_round_too():
     def allows(self, rounds):
       return super().allows(rounds) and min(rounds) >= 3
 
-  gate, taken = admission.Gate(FromThree(num_rounds=6)), []
+  gate, taken = FromThree(num_rounds=6).gate(BLT), []
   for t in range(6):
-    admitted = gate.check(['x'])
-    gate.record(admitted.column)
+    admitted = admission.admit(gate, ['x'])
+    gate.record(admitted.device_ids)
     taken += [t] * len(admitted.column)
   assert taken == [3, 4, 5]

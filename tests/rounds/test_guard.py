@@ -48,20 +48,20 @@ def by_hand(history, candidates, t, schema):
 )
 def test_admits_whom_a_count_by_hand_admits(rounds, min_sep, most, as_text):
   schema = dpftrl.MinSep(num_rounds=10, min_sep=min_sep, max_participations=most)
-  gate, history = admission.Gate(schema), []
+  gate, history = schema.gate(BLT), []
   for t, candidates in enumerate(rounds):
     if as_text:
       candidates = [f'd{i}' for i in candidates]
-    found = gate.check(candidates)
+    found = admission.admit(gate, candidates)
     expected = by_hand(history, candidates, t, schema)
     assert found.device_ids.tolist() == expected
     assert len(found.turned_away) == len(candidates) - len(expected)
     assert {away.device_id for away in found.turned_away} <= set(candidates)
-    few = gate.check(candidates, at_most=2)
+    few = admission.admit(gate, candidates, at_most=2)
     assert few.device_ids.tolist() == expected[:2]
     considered = candidates.index(expected[2]) if len(expected) > 2 else len(candidates)
     assert len(few.turned_away) == considered - len(expected[:2])
-    gate.record(found.column)
+    gate.record(found.device_ids)
     history.append(expected)
 
 
