@@ -8,6 +8,7 @@ import numpy as np
 from fl_dpftrl.families import base, linear_noise, toeplitz
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base as sensitivity_lib
+from fl_dpftrl.sensitivity import endless
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
 
 _MOST_GRAM_ROUNDS = 1024  # most rounds for the bound for any X
@@ -97,6 +98,10 @@ class BandedInverse(toeplitz.Toeplitz):
       return entries
 
     return entries_at
+
+  def endless_gram(self) -> endless.Gram:
+    """X of the first rows of c, with a bound on those that follow; see `settled_reciprocal`."""
+    return endless.of_column(*toeplitz.settled_reciprocal(self.coefficients))
 
 
 def majorant(column: np.ndarray) -> np.ndarray:

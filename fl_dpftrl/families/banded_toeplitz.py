@@ -17,6 +17,7 @@ from fl_dpftrl import workloads
 from fl_dpftrl.families import base, linear_noise, toeplitz
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base as sensitivity_lib
+from fl_dpftrl.sensitivity import endless
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
 
 _MOST_GRAM_ROUNDS = 1024  # most rounds for the bound for any X
@@ -129,6 +130,11 @@ class BandedToeplitz(base.Strategy):
       return np.where(meet, entries, 0.0) / (norms[rows] * norms[columns])
 
     return entries_at
+
+  def endless_gram(self) -> endless.Gram:
+    if self.normalized_rounds is not None:
+      return super().endless_gram()
+    return endless.of_column(self.coefficients)
 
   def per_query_error(
     self, num_rounds: int, workload: workloads.Workload = workloads.Workload()

@@ -15,7 +15,7 @@ from fl_dpftrl.families import linear_noise
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participation.schemas import check_num_rounds as check_num_rounds
 from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import blocks, gram
+from fl_dpftrl.sensitivity import blocks, endless, gram
 from fl_dpftrl.text import messages
 
 Parameters: TypeAlias = dict[str, Any]
@@ -155,6 +155,19 @@ class Strategy(abc.ABC):
     """
     whole = self.gram_matrix(num_rounds)
     return lambda rows, columns: whole[rows, columns]
+
+  def endless_gram(self) -> endless.Gram:
+    """Returns X of a stream with rows for ever, for a participation without an end.
+
+    Raises:
+      ValueError: if the strategy has a last round, or a device's loss has no bound without one.
+
+    Source: docs/endless.md.
+    """
+    raise ValueError(
+      f'a {self.family} strategy needs a last round; a run without an end takes identity, blt,'
+      ' banded_toeplitz, banded_inverse, lambda_cgd or stamped'
+    )
 
   def error(
     self, num_rounds: int, workload: workloads.Workload = workloads.Workload()

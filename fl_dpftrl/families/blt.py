@@ -12,7 +12,7 @@ from fl_dpftrl import workloads
 from fl_dpftrl.families import base, blt_sums, interlaced, linear_noise, toeplitz
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import blocks, patterns
+from fl_dpftrl.sensitivity import blocks, endless, patterns
 
 _LARGEST_TABLE = 1 << 20  # entries of each
 
@@ -152,6 +152,15 @@ class BLT(toeplitz.Toeplitz):
       return total
 
     return entries_at
+
+  def endless_gram(self) -> endless.Gram:
+    """X(0) = 1 + Σⱼₖ ωⱼ ωₖ / (1 − θⱼ θₖ); X(d) = Σₖ θₖ^(d−1) (ωₖ + θₖ Σⱼ ωⱼ ωₖ / (1 − θⱼ θₖ))."""
+    decays, scales = np.asarray(self.buffer_decay), np.asarray(self.output_scale)
+    losses = 1.0 - decays
+    # 1 − θⱼ θₖ from 1 − θ, without cancellation.
+    below_one = losses[:, None] + losses - np.multiply.outer(losses, losses)
+    sums = scales * (scales / below_one).sum(axis=1)
+    return endless.Lags(np.array([1.0 + sums.sum()]), decays, scales + decays * sums)
 
   def error(
     self, num_rounds: int, workload: workloads.Workload = workloads.Workload()

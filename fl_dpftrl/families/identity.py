@@ -11,6 +11,7 @@ from fl_dpftrl import workloads
 from fl_dpftrl.families import base, linear_noise
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base as sensitivity_lib
+from fl_dpftrl.sensitivity import endless
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -37,6 +38,9 @@ class Identity(base.Strategy):
   def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
     base.check_num_rounds(self, num_rounds)
     return lambda rows, columns: (rows == columns).astype(np.float64)
+
+  def endless_gram(self) -> endless.Gram:
+    return endless.Lags(np.array([1.0, 0.0]))
 
   def error(
     self, num_rounds: int, workload: workloads.Workload = workloads.Workload()

@@ -9,6 +9,7 @@ import numpy as np
 from fl_dpftrl.families import base, linear_noise, toeplitz
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base as sensitivity_lib
+from fl_dpftrl.sensitivity import endless
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
 
 
@@ -61,3 +62,11 @@ class LambdaCGD(toeplitz.Toeplitz):
     return lambda rows, columns: (
       self.decay ** np.abs(rows - columns) * sums[num_rounds - 1 - np.maximum(rows, columns)]
     )
+
+  def endless_gram(self) -> endless.Gram:
+    """X(d) = λ^d / (1 − λ²)."""
+    if self.decay == 1.0:
+      raise ValueError('decay=1 has no bound on a device without a last round; give less than 1')
+    square = 1.0 / ((1.0 - self.decay) * (1.0 + self.decay))
+    scales = np.array([self.decay * square])
+    return endless.Lags(np.array([square]), np.array([self.decay]), scales)

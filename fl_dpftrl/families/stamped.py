@@ -11,7 +11,7 @@ from fl_dpftrl.families import base, linear_noise
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import blocks as blocks_lib
-from fl_dpftrl.sensitivity import gram
+from fl_dpftrl.sensitivity import endless, gram
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -105,6 +105,15 @@ class Stamped(base.Strategy):
       return total
 
     return entries_at
+
+  def endless_gram(self) -> endless.Gram:
+    size, within = self.block_rounds, self.strategy.gram_entries(self.block_rounds)
+    rounds = np.arange(size)
+
+    def sensitivity(min_sep, max_participations, num_rounds):
+      return self.sensitivity(schemas.MinSep(num_rounds, min_sep, max_participations))
+
+    return endless.Blocks(size, within, sensitivity, float(within(rounds, rounds).max()))
 
   def per_query_error(
     self, num_rounds: int, workload: workloads.Workload = workloads.Workload()

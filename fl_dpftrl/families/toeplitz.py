@@ -18,6 +18,7 @@ _MOST_TERMS = 2**26  # 512 MiB
 # Beyond both, Fourier transforms are quicker than a recurrence.
 _MOST_DIRECT_BANDS, _MOST_DIRECT_PRODUCTS = 2**11, 2**26
 _SETTLED = 1e-10  # relative distance from the limit, for all later terms
+_MOST_SETTLING, _NEGLIGIBLE = 2**15, 1e-34  # terms; share of the squares
 
 
 class Toeplitz(base.Strategy):
@@ -76,6 +77,38 @@ def divide(values: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
   if _is_long(coefficients, values.size):
     return _product(_newton(coefficients, values.size), values, values.size)
   return scipy.signal.lfilter([1.0], coefficients, values)
+
+
+def settled_reciprocal(coefficients: np.ndarray) -> tuple[np.ndarray, float]:
+  """Returns the first coefficients h of 1 / Σ cᵢ zⁱ, and a bound on the squares of the rest.
+
+  Let e be the largest of the last terms, as many as there are bands but one. Later terms are at
+  most g e, with g the largest of Gₜ of `step_response`. Where G ends below ½, every later window is
+  at most half of the one before, so the squares of the rest add up to at most 4/3 · size · (g e)².
+
+  Raises:
+    ValueError: if the bound does not become as small as the rounding of float64.
+  """
+  coefficients = np.trim_zeros(np.asarray(coefficients, np.float64), 'b')
+  order, size = coefficients.size - 1, max(256, 4 * coefficients.size)
+  if not order:
+    return 1.0 / coefficients, 0.0
+  sums = np.cumsum(np.abs(coefficients[:0:-1]))[::-1]  # Σ of |cⱼ| over j > s.
+  while size <= _MOST_SETTLING:
+    head = reciprocal(coefficients, size)
+    if not np.isfinite(head).all():
+      break
+    growth = scipy.signal.lfilter(sums, [1.0], np.abs(head))
+    if growth[-order:].max() < 0.5:
+      farthest = float(growth.max() * np.abs(head[-order:]).max())
+      tail = 4.0 / 3.0 * size * farthest**2
+      if tail <= _NEGLIGIBLE * float(head @ head):
+        return head, tail
+    size *= 2
+  raise ValueError(
+    'coefficients: their inverse does not fall off, so that a device has no bound without a last'
+    ' round'
+  )
 
 
 def _is_long(coefficients: np.ndarray, num_terms: int) -> bool:

@@ -31,25 +31,37 @@ class Seen(counts.Totals):
 
   def of(self, device_ids: Ids) -> np.ndarray:
     """Returns last round, −1 without one, and number of rounds of each device, [2, num_ids]."""
-    numbers = np.asarray(device_ids) if self._numbers is None else self._numbers.of(device_ids)
-    known = (numbers >= 0) & (numbers < self._times.size)
-    times = np.where(known, self._times[numbers * known], 0)
-    return np.stack([np.where(times > 0, self._lasts[numbers * known], -1), times])
+    numbers, is_known = self._known(device_ids)
+    times = np.where(is_known, self._times[numbers * is_known], 0)
+    return np.stack([np.where(times > 0, self._lasts[numbers * is_known], -1), times])
 
   def add(self, device_ids: Ids) -> None:
     """Adds the next round's devices, each of which is given once."""
-    numbers = np.asarray(device_ids) if self._numbers is None else self._numbers.add(device_ids)
+    self._add(self._numbered(device_ids))
+
+  def _known(self, device_ids: Ids) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the number of each device, and whether it has a place."""
+    numbers = np.asarray(device_ids) if self._numbers is None else self._numbers.of(device_ids)
+    return numbers, (numbers >= 0) & (numbers < self._times.size)
+
+  def _numbered(self, device_ids: Ids) -> np.ndarray:
+    return np.asarray(device_ids) if self._numbers is None else self._numbers.add(device_ids)
+
+  def _add(self, numbers: np.ndarray) -> None:
     if numbers.size:
-      self._lasts = _grown(self._lasts, int(numbers.max()) + 1)
-      self._times = _grown(self._times, self._lasts.size)
+      self._grow(int(numbers.max()) + 1)
       times = self._times[numbers]
       again = numbers[np.flatnonzero(times)]
       apart = np.bincount(self.num_rounds - self._lasts[again])
-      self._separations = _grown(self._separations, apart.size)
+      self._separations = grown(self._separations, apart.size)
       self._separations[: apart.size] += apart
       self._lasts[numbers] = self.num_rounds
       self._times[numbers] = times + 1
     self.num_rounds += 1
+
+  def _grow(self, size: int) -> None:
+    self._lasts = grown(self._lasts, size)
+    self._times = grown(self._times, self._lasts.size)
 
   @property
   def separations(self) -> counts.Counts:
@@ -90,7 +102,7 @@ class _Numbers:
     return numbers
 
 
-def _grown(values: np.ndarray, size: int) -> np.ndarray:
+def grown(values: np.ndarray, size: int) -> np.ndarray:
   """Returns an array with zeros after it, so that it has a size at least."""
   if size <= values.size:
     return values

@@ -1,0 +1,88 @@
+"""Meters: the loss Σ X[s, t] of each device, followed round by round."""
+
+from typing import Any
+
+import numpy as np
+
+from fl_dpftrl.participation import seen
+
+ROUNDING = 1.0 + 2.0**-40
+"""Factor of each charge, which covers the rounding of float64."""
+
+_EMPTY = -1
+_LEAST_LAGS = 1 << 12
+
+
+class Meters(seen.Seen):
+  """Participation so far, with the loss Q of each device: 8 bytes, and 4 a round it was in.
+
+  A device that comes to round t is charged X[t, t] + 2 Σ X[s, t] over the rounds s it was in. A
+  client that meters itself may keep a float a buffer of a BLT in place of its rounds.
+
+  Args:
+    gram: X of the strategy, as `Strategy.endless_gram` gives it.
+    weight: factor of each charge, such as (first noise multiplier / that of the run)².
+    numbered: see `Seen`.
+
+  Source: docs/endless.md.
+  """
+
+  def __init__(self, gram: Any, *, weight: float = 1.0, numbered: bool = False):
+    super().__init__(numbered=numbered)
+    self._gram, self._weight, self._lags = gram, weight * ROUNDING, 0
+    self._losses = np.zeros(self._times.size)
+    self._rounds = np.full((self._times.size, 1), _EMPTY, np.int32)
+
+  def losses(self, device_ids: seen.Ids) -> np.ndarray:
+    """Returns Q of each device."""
+    numbers, is_known = self._known(device_ids)
+    return np.where(is_known, self._losses[numbers * is_known], 0.0)
+
+  def charges(self, device_ids: seen.Ids) -> np.ndarray:
+    """Returns what the next round would add to Q of each device."""
+    numbers, is_known = self._known(device_ids)
+    return self._charges(np.where(is_known[:, None], self._rounds[numbers * is_known], _EMPTY))
+
+  def spend(self, device_ids: seen.Ids, losses: np.ndarray) -> None:
+    """Adds what devices lost in other streams, such as earlier runs; each is given once."""
+    added = self._numbered(device_ids)
+    if added.size:
+      self._grow(int(added.max()) + 1)
+      numbers, _ = self._known(device_ids)  # In the order of the ids.
+      np.add.at(self._losses, numbers, losses)
+
+  def forget(self, numbers: np.ndarray) -> None:
+    """Starts the meters of numbered devices anew, as those of other devices."""
+    which = numbers[numbers < self._losses.size]
+    self._losses[which], self._rounds[which], self._times[which] = 0.0, _EMPTY, 0
+
+  @property
+  def all_losses(self) -> np.ndarray:
+    """Q of each device that took part, shape [num_devices]."""
+    return self._losses[np.flatnonzero(self._times)]
+
+  def _charges(self, rounds: np.ndarray) -> np.ndarray:
+    t = np.int64(self.num_rounds)
+    if t >= self._lags:
+      self._lags = max(_LEAST_LAGS, 2 * int(t))
+      self._gram = self._gram.tabulated(self._lags)
+    crossed = self._gram.entries(np.where(rounds == _EMPTY, t, rounds), t)
+    crossed = np.where(rounds == _EMPTY, 0.0, crossed).sum(axis=1)
+    return self._weight * (float(self._gram.entries(t, t)) + 2.0 * crossed)
+
+  def _grow(self, size: int) -> None:
+    super()._grow(size)
+    self._losses = seen.grown(self._losses, self._times.size)
+    more = self._times.size - len(self._rounds)
+    if more:
+      self._rounds = np.pad(self._rounds, ((0, more), (0, 0)), constant_values=_EMPTY)
+
+  def _add(self, numbers: np.ndarray) -> None:
+    if numbers.size:
+      self._grow(int(numbers.max()) + 1)
+      self._losses[numbers] += self._charges(self._rounds[numbers])
+      times, width = self._times[numbers], self._rounds.shape[1]
+      if times.max() >= width:
+        self._rounds = np.pad(self._rounds, ((0, 0), (0, width)), constant_values=_EMPTY)
+      self._rounds[numbers, times] = self.num_rounds
+    super()._add(numbers)
