@@ -13,6 +13,7 @@ from typing import Any
 
 from fl_dpftrl.families import base, blt
 from fl_dpftrl.optimization import registry
+from fl_dpftrl.participation import loss_budget
 from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.strategies import files
 
@@ -25,14 +26,15 @@ class Recipe:
     made: a strategy with fixed parameters, the same in every release; or the name of a mechanism,
       whose best strategy is optimised anew.
     several: schemas of which one will hold: then the strategy with the least worst regret over
-      them is optimised, not the best for `schema`.
+      them is optimised, not the best for `schema`. Or the budget of a run without an end, with the
+      horizons in `size`.
   """
 
   made: base.Strategy | str
   schema: participation.MinSep
   objective: str = 'max'
   size: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  several: Sequence[participation.MinSep] = ()
+  several: Sequence[participation.MinSep] | loss_budget.LossBudget = ()
 
   def make(self) -> base.Strategy:
     if isinstance(self.made, base.Strategy):
@@ -99,6 +101,19 @@ RECIPES: dict[str, Recipe] = {
   # For runs with an unknown schema; its figures are for a middling one.
   'default': Recipe(
     'blt', participation.MinSep(2000, 200, 10), size={'num_buffers': 4}, several=_unknown()
+  ),
+  # For runs without an end: their regret over the horizons is 14 and 15 %.
+  'blt-b342-endless': Recipe(
+    'blt',
+    _PAPERS,
+    size={'num_buffers': 3, 'horizons': (205, 20520)},
+    several=loss_budget.LossBudget(max_participations=6, min_sep=342),
+  ),
+  'blt-b40-endless': Recipe(
+    'blt',
+    participation.MinSep(200, 40, 5),
+    size={'num_buffers': 3, 'horizons': (20, 2000)},
+    several=loss_budget.LossBudget(max_participations=5, min_sep=40),
   ),
   # Small enough to read, and for a first run.
   'banded-b16': Recipe('banded', participation.MinSep(256, 16)),

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import math
 import shlex
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from fl_dpftrl import error, workloads
 from fl_dpftrl.families import base
+from fl_dpftrl.participation import loss_budget as loss_budget_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import sampling as sampling_lib
 from fl_dpftrl.text import rounding
@@ -17,6 +19,7 @@ from fl_dpftrl.text import rounding
 if TYPE_CHECKING:
   from fl_dpftrl.planning import candidates as candidates_lib
 
+_NAMED = math.inf  # --loss_budget without a number
 SEPARATIONS = {'min': schemas.MinSep, 'fixed': schemas.FixedSeparation}
 
 
@@ -81,6 +84,37 @@ def schema(args: argparse.Namespace) -> schemas.MinSep:
     min_sep=1 if args.min_sep is None else args.min_sep,
     max_participations=args.max_participations,
   )
+
+
+def add_loss_budget(parser: argparse.ArgumentParser) -> None:
+  """Adds --loss_budget."""
+  parser.add_argument(
+    '--loss_budget',
+    nargs='?',
+    const=_NAMED,
+    type=float,
+    metavar='SQUARED',
+    help='a run without an end, in place of --num_rounds: devices take part while their loss is'
+    ' within the budget that --min_sep and --max_participations name, or within B² as a number',
+  )
+
+
+def loss_budget(
+  args: argparse.Namespace, excluded: Sequence[str] = ('num_rounds', 'separation', 'sampling')
+) -> loss_budget_lib.LossBudget | None:
+  """Returns the loss budget of the flags; None without one, ValueError beside the excluded."""
+  if args.loss_budget is None:
+    return None
+  for name in excluded:
+    value = getattr(args, name, None)
+    if value is not None:
+      raise ValueError(f'--{name}={value} and --loss_budget exclude each other; drop one of them')
+  named = {'min_sep': args.min_sep, 'max_participations': args.max_participations}
+  if args.loss_budget != _NAMED:
+    named['squared'] = args.loss_budget
+  elif None in named.values():
+    raise ValueError('--loss_budget needs --min_sep and --max_participations, or B² as a number')
+  return loss_budget_lib.LossBudget(**named)
 
 
 def separation(value: schemas.MinSep) -> str:

@@ -12,6 +12,7 @@ from fl_dpftrl.commands import flags, output
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.optimization import problem, registry
+from fl_dpftrl.participation import loss_budget
 from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.participations import accountant, sampling
 from fl_dpftrl.strategies import files
@@ -34,7 +35,15 @@ _NOT_SAMPLED = ('min_sep', 'max_participations', 'separation', 'min_sep_range', 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add('--mechanism', required=True, type=_mechanism, choices=tuple(registry.OPTIMIZERS))
-  flags.add_schema(parser, required=True)
+  flags.add_schema(parser, required=False)
+  flags.add_loss_budget(parser)
+  add(
+    '--horizons',
+    type=_range,
+    metavar='FIRST,LAST',
+    help='with --loss_budget, for blt: numbers of rounds after which the error counts; the largest'
+    ' ratio to the best loss at one of them is minimised; the file has figures for LAST',
+  )
   flags.add(parser, 'objective')
   add(
     '--num_bands',
@@ -88,7 +97,7 @@ def _range(text: str) -> tuple[int, int]:
     low, high = 0, 0
   if not 1 <= low < high:
     raise argparse.ArgumentTypeError(
-      f'must be LOW,HIGH, two whole numbers with 1 ≤ LOW < HIGH, got {text!r}'
+      f'must be two whole numbers, the first at least 1 and the second larger, got {text!r}'
     )
   return low, high
 
@@ -99,7 +108,8 @@ def run(args: argparse.Namespace) -> json_files.Object:
   optimizer = registry.OPTIMIZERS[args.mechanism]
   size = _size(args, optimizer)
   scheme = _scheme(args, optimizer.size)
-  schemas = _schemas(args, optimizer)
+  budget = _budget(args, scheme)
+  schemas = _schemas(args, optimizer, budget)
   if isinstance(scheme, sampling.SecretBins):
     schemas = [dataclasses.replace(schemas[0], min_sep=scheme.num_bins)]
   elif scheme is not None:
@@ -107,7 +117,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   output.check_file('output', args.output, '.json')
   start, shown = time.monotonic(), output.Progress('optimize')
 
-  def optimize(schema: Any, **size: int) -> base.Strategy:
+  def optimize(schema: Any, **size: Any) -> base.Strategy:
     return registry.optimize(
       args.mechanism,
       schema,
@@ -120,6 +130,11 @@ def run(args: argparse.Namespace) -> json_files.Object:
   if scheme is not None:
     candidates = [optimize(schema, **size) for schema, size in _candidates(scheme, optimizer.size)]
     strategy, further = _best(args, scheme, workload, candidates)
+  elif budget is not None:
+    best = {s: optimize(budget, horizons=(s.num_rounds,) * 2, **size) for s in schemas}
+    strategy = optimize(budget, horizons=args.horizons, **size)
+    further = _by_horizon(args, budget, strategy, best, workload)
+    schemas = schemas[-1:]
   else:
     strategy = optimize(schemas[0] if args.min_sep_range is None else schemas, **size)
     further = _further(args, optimizer, strategy, schemas, workload)
@@ -143,8 +158,25 @@ def run(args: argparse.Namespace) -> json_files.Object:
   }
 
 
-def _schemas(args: argparse.Namespace, optimizer: registry.Optimizer) -> list[participation.MinSep]:
-  """Returns the schema, or one per min-sep of the range with LOW first."""
+def _budget(
+  args: argparse.Namespace, scheme: sampling.Sampled | None
+) -> loss_budget.LossBudget | None:
+  """Returns the loss budget of the flags; None without one."""
+  budget = flags.loss_budget(args)
+  if (budget is None) != (args.horizons is None):
+    raise ValueError('--loss_budget and --horizons=FIRST,LAST are needed together')
+  if budget is not None and (scheme is not None or args.min_sep_range is not None):
+    other = 'epsilon' if scheme is not None else 'min_sep_range'
+    raise ValueError(f'--loss_budget and --{other} exclude each other; drop one of them')
+  return budget
+
+
+def _schemas(
+  args: argparse.Namespace, optimizer: registry.Optimizer, budget: loss_budget.LossBudget | None
+) -> list[participation.MinSep]:
+  """Returns the schema, or one per horizon, or per min-sep of the range with LOW first."""
+  if budget is not None:
+    return registry.horizon_schemas(budget, args.horizons)
   if args.min_sep_range is None:
     return [flags.schema(args)]
   low, high = args.min_sep_range
@@ -182,6 +214,28 @@ def _further(
     return {}
   gap = optimizer.certificate(strategy, problem.Problem(schemas[0], args.objective, workload))
   return {} if gap is None else {'optimality_gap': gap}
+
+
+def _by_horizon(
+  args: argparse.Namespace,
+  budget: loss_budget.LossBudget,
+  strategy: base.Strategy,
+  best: dict[participation.MinSep, base.Strategy],
+  workload: workloads.Workload,
+) -> json_files.Object:
+  """Returns the budget, and by horizon the loss and its ratio to that of the best strategy."""
+  points = []
+  for schema, other in best.items():
+    own = problem.Problem(schema, args.objective, workload, budget=budget)
+    loss = own.loss(strategy)
+    ratio = {'ratio_to_best': loss / own.loss(other)}
+    points.append({'num_rounds': schema.num_rounds, f'{args.objective}_loss': loss, **ratio})
+  return {
+    'horizons': list(args.horizons),
+    'ratio_to_best': max(point['ratio_to_best'] for point in points),
+    'loss_budget': budget.square(strategy),
+    'range': points,
+  }
 
 
 def _size(args: argparse.Namespace, optimizer: registry.Optimizer) -> dict[str, int]:
@@ -265,5 +319,7 @@ def show(result: json_files.Object) -> str:
   figures = {name: value for name, value in result.items() if name != 'range'}
   if 'range' not in result:
     return tables.table(figures)
-  figures['min_sep_range'] = ' to '.join(map(str, result['min_sep_range']))
+  for name in ('min_sep_range', 'horizons'):
+    if name in result:
+      figures[name] = ' to '.join(map(str, result[name]))
   return f'{tables.table(figures)}\n\n{tables.columns(result["range"])}'

@@ -1,6 +1,7 @@
 """The `simulate` command: participation log of a simulated population."""
 
 import argparse
+import dataclasses
 import json
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import sampling
 from fl_dpftrl.simulation import attendance as attendance_lib
 from fl_dpftrl.simulation import partition, recording
+from fl_dpftrl.simulation import scenario as scenario_lib
 
 _NOT_DEVICES = 'which is for examples of centralized training'
 _NO_BINS = 'as rounds that close at a goal, and timers, let others decide who takes part'
@@ -32,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     'instead of availability: how batches of examples are sampled, or bins for devices of which'
     ' each takes part in all rounds of its secret bin',
   )
+  flags.add_loss_budget(parser)
+  flags.add(parser, 'min_sep', 'max_participations', 'strategy')
   add('--output', metavar='FILE.parquet', help='participation log to write')
   add(
     '--output_scenario',
@@ -52,13 +56,15 @@ def run(args: argparse.Namespace) -> json_files.Object:
     shares = vars(batches.scheme).items()
     details |= {k: v for k, v in shares if k in ('num_parts', 'num_bins')}
   else:
-    simulation = population_flags.scenario(args).simulation()
+    simulation = _scenario(args).simulation()
     details |= {'dropped': 0, 'late': 0}
 
     def rounds() -> Iterator[schemas.Cohort]:
-      for cohort, dropped, late in simulation.turnouts():
+      for cohort, dropped, late, ended in simulation.lives():
         details['dropped'] += dropped
         details['late'] += late
+        if args.loss_budget is not None:
+          details['devices_without_budget'] = ended
         yield cohort
 
     attendance = _record(args, rounds())
@@ -76,6 +82,22 @@ def finish(args: argparse.Namespace, result: json_files.Object) -> None:
   """Writes the scenario file."""
   if args.output_scenario is not None:
     population_flags.write(args.output_scenario, _completed(args))
+
+
+def _scenario(args: argparse.Namespace) -> scenario_lib.Scenario:
+  """Returns the scenario of the flags, with the meter of a loss budget."""
+  budget = flags.loss_budget(args, ('sampling',))
+  for name in ('min_sep', 'max_participations', 'strategy'):
+    if budget is None and getattr(args, name) is not None:
+      raise ValueError(f'--{name}={getattr(args, name)} needs --loss_budget')
+  scenario = population_flags.scenario(args)
+  if budget is None:
+    return scenario
+  if args.output_scenario is not None:
+    raise ValueError('--output_scenario has no loss budget; drop one of both flags')
+  if args.strategy is None:
+    raise ValueError('--loss_budget needs --strategy, by which devices meter their losses')
+  return dataclasses.replace(scenario, loss_budget=budget, strategy=args.strategy)
 
 
 def _completed(args: argparse.Namespace) -> argparse.Namespace:
@@ -125,7 +147,9 @@ def show(result: json_files.Object) -> str:
   timer = result.get('timer')
   if timer is None:
     return tables.table(result)
-  if 'rounds' in timer:
+  if 'loss_budget' in timer:
+    words = f'loss budget {timer["loss_budget"]:.6g}, at most {timer["life"]} rounds a device ever'
+  elif 'rounds' in timer:
     words = f'{timer["rounds"]} rounds'
   elif timer['in_rounds'] is None:
     words = f'{timer["hours"]:g} hours, longer than the run'

@@ -137,6 +137,37 @@ class SquaredSensitivity:
     return sums, sums * self._step * log_slope(step_rates, counts)
 
 
+class EndlessSquaredSensitivity:
+  """B² of BLTs with rows for ever and its derivatives, as sums of positive terms only.
+
+  B² = k + 2 Σⱼ ωⱼ gⱼ + Σⱼₗ ωⱼ ωₗ Pⱼₗ (k + θⱼ gⱼ + θₗ gₗ), with gⱼ = Σ over 0 < i < k of (k − i)
+  θⱼ^(bi − 1), and Pⱼₗ = 1 / (1 − θⱼ θₗ).
+  """
+
+  def __init__(self, min_sep: int, max_participations: int):
+    later = np.arange(1.0, max_participations)
+    self._count, self._weights = max_participations, max_participations - later
+    self._powers = min_sep * later - 1.0
+
+  def __call__(self, decays: np.ndarray, scales: np.ndarray) -> Derivatives:
+    """Returns B² and its derivatives in θ and in ω, given 1 − θ and ω, each [… d]."""
+    losses = np.minimum(decays, _LARGEST)
+    rates = -np.log1p(-losses)
+    theta = np.exp(-rates)
+    terms = self._weights * np.exp(-rates[..., None] * self._powers)
+    meets, slopes = terms.sum(axis=-1), (terms * self._powers).sum(axis=-1)  # θ · derivative
+    one, other = losses[..., :, None], losses[..., None, :]
+    pairs = 1.0 / (one + other - one * other)
+    crossed = theta * meets
+    weights = self._count + crossed[..., :, None] + crossed[..., None, :]
+    through = _apply(pairs * weights, scales)
+    value = self._count + np.sum(scales * (2.0 * meets + through), axis=-1)
+    d_pairs = theta * _apply(pairs**2 * weights, theta * scales)
+    d_weights = (crossed + theta * slopes) * _apply(pairs, scales)
+    d_theta = 2.0 * scales * (slopes + d_pairs + d_weights) / theta
+    return value, d_theta, 2.0 * (meets + through)
+
+
 class SquaredError:
   """Squared error of prefix sums or momentum, with its derivatives.
 

@@ -16,7 +16,7 @@ from fl_dpftrl import workloads
 from fl_dpftrl.families import blt, blt_sums, interlaced
 from fl_dpftrl.optimization import many_starts
 from fl_dpftrl.optimization import problem as problem_lib
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.participation import loss_budget, schemas
 
 MAX_BUFFERS = 8
 
@@ -83,6 +83,7 @@ class LogLoss:
     objective: str,
     workload: workloads.Workload,
     *,
+    budget: loss_budget.LossBudget | None = None,
     references: np.ndarray | float = 1.0,
     power: float = 1.0,
     query_power: float = 64.0,
@@ -90,11 +91,16 @@ class LogLoss:
     """Creates the loss for schemas of any number of rounds, at least one.
 
     Args:
+      budget: of a run without an end, which the sensitivity is of then.
       references: reference losses, shape [schemas], or one for all.
       query_power: power of the mean over the queries that approximates the largest error with a
         learning-rate schedule.
     """
+    self._sensitivities: list[Callable[..., blt_sums.Derivatives]]
     self._sensitivities = [blt_sums.SquaredSensitivity(schema) for schema in every_schema]
+    if budget is not None:
+      square = blt_sums.EndlessSquaredSensitivity(*budget.named)
+      self._sensitivities = [square] * len(every_schema)
     self._rounds = [schema.num_rounds for schema in every_schema]
     self._errors = {
       num_rounds: _squared_error(num_rounds, objective, workload, query_power)
@@ -221,6 +227,7 @@ def _plan(problems: Sequence[problem_lib.Problem], references: np.ndarray | floa
       every_schema,
       first.objective,
       workload,
+      budget=first.budget,
       references=references,
       power=power if is_largest else 1.0,
       query_power=power,

@@ -2,11 +2,12 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable
 
 from fl_dpftrl import error, sensitivity, workloads
 from fl_dpftrl.families import base
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.participation import loss_budget, schemas
 
 Progress = Callable[[int, float], None]
 """Called with the number of steps and the loss, or the value that stands for it."""
@@ -14,12 +15,17 @@ Progress = Callable[[int, float], None]
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-  """A loss to minimise: the sensitivity under a schema times the error of a workload."""
+  """A loss to minimise: the sensitivity under a schema times the error of a workload.
+
+  With a budget the sensitivity is that of the budget, and the schema has only the rounds of which
+  the error is.
+  """
 
   schema: schemas.MinSep
   objective: str = 'max'
   workload: workloads.Workload = workloads.Workload()
   progress: Progress | None = None
+  budget: loss_budget.LossBudget | None = None
 
   def __post_init__(self):
     error.check_objective(self.objective)
@@ -27,7 +33,12 @@ class Problem:
   def loss(self, strategy: base.Strategy) -> float:
     """Returns sensitivity times error."""
     errors = error.error(strategy, self.schema.num_rounds, self.workload)
-    return sensitivity.sensitivity(strategy, self.schema).value * getattr(errors, self.objective)
+    return self._sensitivity(strategy) * getattr(errors, self.objective)
+
+  def _sensitivity(self, strategy: base.Strategy) -> float:
+    if self.budget is None:
+      return sensitivity.sensitivity(strategy, self.schema).value
+    return math.sqrt(self.budget.square(strategy))
 
   def counted(self, loss: Callable[[float], float]) -> Progress:
     """Returns a callback that counts the steps of successive minimisations."""

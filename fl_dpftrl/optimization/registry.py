@@ -2,18 +2,22 @@
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import threadpoolctl
 
 from fl_dpftrl import workloads
 from fl_dpftrl.families import base, identity, tree_full, tree_online
 from fl_dpftrl.families import registry as families
 from fl_dpftrl.optimization import banded, banded_inverse, blt, dense, problem, toeplitz
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.participation import loss_budget, schemas
 from fl_dpftrl.text import messages
 from fl_dpftrl.text import progress as progress_lib
+
+_A_DECADE = 3  # horizons
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +70,9 @@ def check_family(mechanism: str) -> None:
 
 def optimize(
   mechanism: str,
-  schema: schemas.MinSep | Sequence[schemas.MinSep],
+  schema: schemas.MinSep | Sequence[schemas.MinSep] | loss_budget.LossBudget,
   *,
+  horizons: tuple[int, int] | None = None,
   objective: str = 'max',
   workload: workloads.Workload = workloads.Workload(),
   num_bands: int | None = None,
@@ -79,7 +84,9 @@ def optimize(
   Args:
     mechanism: name in OPTIMIZERS.
     schema: participation schema; several if it is unknown which one will hold: the largest ratio
-      to the best loss at one of them is minimised.
+      to the best loss at one of them is minimised. Or the loss budget of a run without an end.
+    horizons: with a loss budget, the first and the last number of rounds after which the error
+      counts; the largest ratio to the best strategy at a horizon is minimised.
     objective: 'rms' or 'max', the loss to minimise.
     workload: linear workload whose error is minimised.
     num_bands: size of a banded mechanism; None for its default.
@@ -95,6 +102,15 @@ def optimize(
       if name != optimizer.size:
         raise ValueError(f'{name}={value} is not for mechanism={mechanism}')
       size[name] = value
+  budget = None
+  if isinstance(schema, loss_budget.LossBudget):
+    budget, schema = schema, horizon_schemas(schema, horizons)
+    if optimizer.find_range is None:
+      raise ValueError(f'mechanism={mechanism} is not for a run without an end; blt is')
+    if not workload.is_toeplitz:
+      raise ValueError('workload must have constant learning rates in a run without an end')
+  elif horizons is not None:
+    raise ValueError(f'horizons={horizons} are for a LossBudget')
   is_range = not isinstance(schema, schemas.MinSep)
   every: Any = schema if is_range else [schema]
   if not isinstance(every, Sequence) or not all(isinstance(one, schemas.MinSep) for one in every):
@@ -104,7 +120,25 @@ def optimize(
   shown = progress_lib.steps(mechanism) if progress is None else contextlib.nullcontext(progress)
   # With these sizes, several threads of linear algebra wait for each other.
   with threadpoolctl.threadpool_limits(1, user_api='blas'), shown as report:
-    problems = [problem.Problem(one, objective, workload, report) for one in every]
+    problems = [problem.Problem(one, objective, workload, report, budget) for one in every]
     if is_range and optimizer.find_range is not None:
       return optimizer.find_range(problems, **size)
     return optimizer.find(problems[0], **size)
+
+
+def horizon_schemas(
+  budget: loss_budget.LossBudget, horizons: tuple[int, int] | None
+) -> list[schemas.MinSep]:
+  """Returns a schema for each of some horizons, from the first to the last; three a decade."""
+  min_sep, max_participations = budget.named
+  try:
+    first, last = (schemas.positive_integer('horizons', n, budget.last_row) for n in horizons or ())
+  except (TypeError, ValueError) as error:
+    raise ValueError(f'horizons must be two numbers of rounds, got {horizons!r}') from error
+  if first > last:
+    raise ValueError(f'horizons={first},{last} must be the first and the last')
+  points = np.geomspace(first, last, 1 + math.ceil(_A_DECADE * math.log10(last / first)))
+  return [
+    schemas.MinSep(n, min(n, min_sep), max_participations)
+    for n in np.unique(points.round().astype(int)).tolist()
+  ]

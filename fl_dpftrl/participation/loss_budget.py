@@ -56,11 +56,18 @@ class LossBudget:
         raise ValueError(f'squared must be positive and finite, got {self.squared!r}')
       object.__setattr__(self, 'squared', value)
 
+  @property
+  def named(self) -> tuple[int, int]:
+    """The min_sep and max_participations that name it; ValueError for one of a number."""
+    if self.min_sep is None or self.max_participations is None:
+      raise ValueError('the loss budget needs max_participations and min_sep, not squared')
+    return self.min_sep, self.max_participations
+
   def square(self, strategy: Any) -> float:
     """Returns B² of a strategy, as it is accounted; ValueError if it is not enough for a round."""
     gram = strategy.endless_gram()
     if self.squared is None:
-      named = gram.worst_square(self.min_sep, self.max_participations).value ** 2
+      named = gram.worst_square(*self.named).value ** 2
       return named * _SLACK
     if self.squared < gram.own:
       raise ValueError(

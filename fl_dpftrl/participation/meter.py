@@ -41,7 +41,31 @@ class Meters(seen.Seen):
   def charges(self, device_ids: seen.Ids) -> np.ndarray:
     """Returns what the next round would add to Q of each device."""
     numbers, is_known = self._known(device_ids)
-    return self._charges(np.where(is_known[:, None], self._rounds[numbers * is_known], _EMPTY))
+    rounds = np.where(is_known[:, None], self._rounds[numbers * is_known], _EMPTY)
+    return self._charges(rounds, np.array(self.num_rounds))
+
+  def returns(self, device_ids: seen.Ids, square: float, last: int) -> np.ndarray:
+    """Returns the first round after the last one in which each device is within B².
+
+    It needs an X that falls with the lag: a device that may come may come later too.
+
+    Args:
+      square: B².
+      last: last round; devices that may not come by then have last + 1.
+    """
+    numbers, _ = self._known(device_ids)
+    rounds, room = self._rounds[numbers], square - self._losses[numbers]
+    rounds = rounds[:, : int(self._times[numbers].max(initial=1))]
+    low = np.full(numbers.size, self.num_rounds - 1)  # May not come.
+    high = np.full(numbers.size, last + 1)
+    for t in (last, min(self._lags, last)):  # Most come within the lags at hand, or never.
+      may = self._charges(rounds, np.full((numbers.size, 1), t)) <= room
+      low, high = np.where(may, low, np.maximum(low, t)), np.where(may, np.minimum(high, t), high)
+    while (high - low > 1).any():
+      middle = (low + high) // 2
+      may = self._charges(rounds, middle[:, None]) <= room
+      low, high = np.where(may, low, middle), np.where(may, middle, high)
+    return high
 
   def spend(self, device_ids: seen.Ids, losses: np.ndarray) -> None:
     """Adds what devices lost in other streams, such as earlier runs; each is given once."""
@@ -61,14 +85,14 @@ class Meters(seen.Seen):
     """Q of each device that took part, shape [num_devices]."""
     return self._losses[np.flatnonzero(self._times)]
 
-  def _charges(self, rounds: np.ndarray) -> np.ndarray:
-    t = np.int64(self.num_rounds)
-    if t >= self._lags:
-      self._lags = max(_LEAST_LAGS, 2 * int(t))
+  def _charges(self, rounds: np.ndarray, t: np.ndarray) -> np.ndarray:
+    """Returns the charges of devices with these rounds, [devices, any], in round t or rounds t."""
+    if self.num_rounds >= self._lags:
+      self._lags = max(_LEAST_LAGS, 2 * self.num_rounds)
       self._gram = self._gram.tabulated(self._lags)
     crossed = self._gram.entries(np.where(rounds == _EMPTY, t, rounds), t)
     crossed = np.where(rounds == _EMPTY, 0.0, crossed).sum(axis=1)
-    return self._weight * (float(self._gram.entries(t, t)) + 2.0 * crossed)
+    return self._weight * (self._gram.entries(t, t).reshape(-1) + 2.0 * crossed)
 
   def _grow(self, size: int) -> None:
     super()._grow(size)
@@ -80,7 +104,7 @@ class Meters(seen.Seen):
   def _add(self, numbers: np.ndarray) -> None:
     if numbers.size:
       self._grow(int(numbers.max()) + 1)
-      self._losses[numbers] += self._charges(self._rounds[numbers])
+      self._losses[numbers] += self._charges(self._rounds[numbers], np.array(self.num_rounds))
       times, width = self._times[numbers], self._rounds.shape[1]
       if times.max() >= width:
         self._rounds = np.pad(self._rounds, ((0, 0), (0, width)), constant_values=_EMPTY)

@@ -20,6 +20,9 @@ class Gram(Protocol):
   @property
   def own(self) -> float: ...
 
+  @property
+  def falls(self) -> bool: ...
+
   def tabulated(self, num_rounds: int) -> 'Gram': ...
 
   def entries(self, earlier: np.ndarray, later: np.ndarray) -> np.ndarray: ...
@@ -49,15 +52,21 @@ class Lags(NamedTuple):
     """X(0), the loss of one participation."""
     return float(self.table[0])
 
+  @property
+  def falls(self) -> bool:
+    """True if X falls with the lag, so that a device that may come may come later too."""
+    beyond = self.at(np.array([self.table.size]))[0]
+    return bool((np.diff(self.table) <= 0.0).all() and beyond <= self.table[-1]) and not self.rest
+
   def at(self, lags: np.ndarray) -> np.ndarray:
     """Returns X at each lag, which is at least 0."""
-    lags = np.asarray(lags)
     if lags.max(initial=0) < self.table.size:
       return self.table[lags]
-    beyond = np.maximum(lags - self.table.size, 0)
-    series = self.rest + np.power(self.decays, beyond[..., None]) @ self.scales
-    inside = self.table[np.minimum(lags, self.table.size - 1)]
-    return np.where(lags < self.table.size, inside, series)
+    entries = self.table[np.minimum(lags, self.table.size - 1)]
+    is_beyond = lags >= self.table.size
+    beyond = (lags[is_beyond] - self.table.size)[:, None]
+    entries[is_beyond] = self.rest + np.power(self.decays, beyond) @ self.scales
+    return entries
 
   def entries(self, earlier: np.ndarray, later: np.ndarray) -> np.ndarray:
     """Returns X[s, t] for rounds s ≤ t."""
@@ -77,9 +86,7 @@ class Lags(NamedTuple):
     It is exact where X falls with the lag: rounds min_sep apart are the worst then.
     """
     more, size = max_participations - 1, self.table.size
-    falls = bool((np.diff(self.table) <= 0.0).all()) and not self.rest
-    if self.decays.size:
-      falls = falls and self.at(np.array(size)) <= self.table[-1]
+    falls = self.falls
     if falls or size <= min_sep:
       sums = np.cumsum(self.at(min_sep * np.arange(1, more + 1)))
     elif self.decays.size:
@@ -90,7 +97,7 @@ class Lags(NamedTuple):
       inside = np.append(inside, np.full(more - fits, inside[-1] if fits else 0.0))
       sums = inside + self.rest * np.arange(1, more + 1)
     square = max_participations * self.own + 2.0 * float(sums.sum())
-    return base.Sensitivity.of_square(square, exact=bool(falls or max_participations == 1))
+    return base.Sensitivity.of_square(square, exact=falls or max_participations == 1)
 
 
 class Blocks(NamedTuple):
@@ -102,12 +109,14 @@ class Blocks(NamedTuple):
     sensitivity: function from min_sep, max_participations and a number of rounds to the sensitivity
       of so many.
     own: the largest loss of one participation.
+    falls: False, as a device's loss depends on where a block begins.
   """
 
   block_rounds: int
   within: base.Entries
   sensitivity: Callable[[int, int, int], base.Sensitivity]
   own: float
+  falls: bool = False
 
   def tabulated(self, num_rounds: int) -> 'Blocks':
     """Returns itself."""

@@ -50,7 +50,10 @@ class Attendance(seen.Seen):
     }
 
   def timer(self, kind: server.Timer) -> json_files.Object:
-    """Returns a timer and, for one in hours, its effect in rounds."""
+    """Returns a timer and, for one in hours, its effect in rounds; B² of a meter, and its life."""
+    if isinstance(kind, server.Meter):
+      square = kind.budget.square(kind.strategy)
+      return {'loss_budget': square, 'life': kind.budget.most_participations(kind.strategy)}
     if isinstance(kind, server.RoundTimer):
       return {'rounds': kind.rounds}
     return {'hours': kind.hours, 'in_rounds': self.timed(kind.seconds)}

@@ -17,7 +17,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.participation import meter, schemas
 from fl_dpftrl.simulation import check_ins, seeds
 from fl_dpftrl.simulation import pool as pool_lib
 from fl_dpftrl.simulation import population as population_lib
@@ -53,6 +53,11 @@ class Simulation:
 
   def __post_init__(self):
     seeds.check_seed(self.seed)
+    if isinstance(self.timer, server_lib.Meter) and self.population.forgetting_per_day:
+      raise ValueError(
+        f'forgetting_per_day={self.population.forgetting_per_day:g} must be 0 with a loss budget: a'
+        ' device whose meter is lost has no guarantee'
+      )
 
   def rounds(self) -> Iterator[schemas.Cohort]:
     """Yields the cohorts of rounds 0, 1, … without end."""
@@ -60,9 +65,13 @@ class Simulation:
 
   def turnouts(self) -> Iterator[tuple[schemas.Cohort, int, int]]:
     """Yields each cohort, with how many other devices never reported, and how many too late."""
+    return (turnout[:3] for turnout in self.lives())
+
+  def lives(self) -> Iterator[tuple[schemas.Cohort, int, int, int]]:
+    """Yields the same, and how many devices have no loss budget for any further round."""
     rounds = _Rounds(self)
     while True:
-      yield rounds.next()
+      yield *rounds.next(), rounds.num_ended
 
 
 class _Chosen(NamedTuple):
@@ -111,7 +120,18 @@ class _Rounds:
     self._check_ins = check_ins.CheckIns(people, START)
     self._by_time = pool_lib.Waiting(_STEP)
     self._by_round = pool_lib.Waiting()
+    timer = simulation.timer
+    self._meters: meter.Meters | None = None
+    if isinstance(timer, server_lib.Meter):
+      self._meters = meter.Meters(timer.strategy.endless_gram(), numbered=True)
+      self._square = timer.budget.square(timer.strategy)
+      self._ended = np.zeros(people.num_devices, np.bool_)
     self._pace = check_ins.Pace(self._server, people.check_ins_per_hour)
+
+  @property
+  def num_ended(self) -> int:
+    """Devices that have no loss budget for any further round."""
+    return 0 if self._meters is None else int(np.count_nonzero(self._ended))
 
   def next(self) -> tuple[schemas.Cohort, int, int]:
     t = self._round
@@ -158,6 +178,8 @@ class _Rounds:
       self._check_progress(chosen, latest)
       if not self._check_ins.pool.size:
         until = min(closes, self._by_time.earliest)
+        if self._population.changes:  # New devices may come before any timer ends.
+          until = min(until, self._clock + 10 * _STEP)
         self._pass_time(max(until, self._clock + _STEP), rng)
         continue
       devices, times, until = self._check_ins.draw(
@@ -189,10 +211,17 @@ class _Rounds:
     self._last_round[devices] = self._round
     tokens = np.full(devices.size, self._round, np.int32)
     timer = self._simulation.timer
-    if isinstance(timer, server_lib.RoundTimer):
+    if isinstance(timer, server_lib.Meter) and self._meters is not None:
+      self._meters.add(devices)
+      again = self._meters.returns(devices, self._square, timer.budget.last_row)
+      ends_here = again > timer.budget.last_row
+      self._ended[devices[ends_here]] = True
+      comes = np.flatnonzero(~ends_here)
+      self._by_round.add(again[comes], devices[comes], tokens[comes])
+    elif isinstance(timer, server_lib.RoundTimer):
       again = np.full(devices.size, self._round + timer.rounds)
       self._by_round.add(again, devices, tokens)
-    else:
+    elif isinstance(timer, server_lib.HourTimer):
       self._by_time.add(ends + timer.seconds, devices, tokens)
     return devices
 
@@ -225,6 +254,9 @@ class _Rounds:
       self._ids[devices] = self._num_ids + np.arange(devices.size)
       self._num_ids += devices.size
       self._last_round[devices] = _NEVER
+      if self._meters is not None:
+        self._meters.forget(devices)
+        self._ended[devices] = False
     return devices
 
   def _come_back(self, due: Iterator[tuple[np.ndarray, np.ndarray]]) -> None:
@@ -241,7 +273,8 @@ class _Rounds:
     goal, pool = self._server.report_goal, self._check_ins.pool
     if not self._population.changes:
       if pool.size + self._by_time.size < goal:
-        self._stall('the timers of too few devices run out')
+        what = 'timers' if self._meters is None else 'meters'
+        self._stall(f'the {what} of too few devices run out')
       all_report = pool.size == chosen.at.size and chosen.reports.all()
       if all_report and chosen.at.size < goal and self._by_time.earliest > latest:
         self._stall(

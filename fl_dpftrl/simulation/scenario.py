@@ -5,9 +5,11 @@ import math
 import os
 from collections.abc import Mapping
 
+from fl_dpftrl.participation import loss_budget as loss_budget_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import availability as availability_lib
 from fl_dpftrl.simulation import cohorts, population, server, traces
+from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
 
 DROPOUT = 0.08
@@ -24,6 +26,8 @@ class Scenario:
     timer_hours: minimum simulated hours before a device participates again.
     timer_rounds: the same in rounds; use instead of timer_hours. With neither of them a device
       may participate in every round.
+    loss_budget: budget of a run without an end, kept by meters in place of timers.
+    strategy: C, or its file or name, by which devices meter their losses; with loss_budget.
     seed: seed of all random draws.
     availability: 'nightly', 'always', the path of a Parquet table of times (see
       `traces.read_traces`), or an availability of `fl_dpftrl.simulation`.
@@ -37,6 +41,8 @@ class Scenario:
   report_goal: int
   timer_hours: float | None = None
   timer_rounds: int | None = None
+  loss_budget: loss_budget_lib.LossBudget | None = None
+  strategy: files.Given | None = None
   seed: int = 0
   availability: availability_lib.Availability | str = 'nightly'
   clients_per_round: int | None = None
@@ -69,6 +75,8 @@ class Scenario:
     A timer in rounds says what min-sep is. For one in hours it is what the population allows at
     best, as production systems guess it.
     """
+    if self.loss_budget is not None:
+      raise ValueError('loss_budget: a run without an end has no schema to plan for')
     if self.timer_hours is not None:
       min_sep = self.population // self.report_goal
     else:
@@ -82,6 +90,13 @@ class Scenario:
     return schemas.MinSep(num_rounds=num_rounds, min_sep=self.timer_rounds)
 
   def _timer(self) -> server.Timer:
+    if (self.loss_budget is None) != (self.strategy is None):
+      raise ValueError('loss_budget and strategy are needed together: the loss is that of C')
+    if self.loss_budget is not None and self.strategy is not None:
+      for name in ('timer_hours', 'timer_rounds'):
+        if getattr(self, name) is not None:
+          raise ValueError(f'{name}={getattr(self, name)} and loss_budget exclude each other')
+      return server.Meter(files.resolved(self.strategy), self.loss_budget)
     if self.timer_hours is None:
       return server.RoundTimer(1 if self.timer_rounds is None else self.timer_rounds)
     if self.timer_rounds is not None:

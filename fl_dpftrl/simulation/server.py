@@ -8,7 +8,8 @@ import dataclasses
 import math
 import numbers
 
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.families import base
+from fl_dpftrl.participation import loss_budget, schemas
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,4 +107,27 @@ class HourTimer:
     )
 
 
-Timer = RoundTimer | HourTimer
+@dataclasses.dataclass(frozen=True)
+class Meter:
+  """Meter in place of a timer, of a run without an end.
+
+  A device is eligible from the first round on in which its loss stays within the budget, and never
+  again where none does.
+  """
+
+  strategy: base.Strategy
+  budget: loss_budget.LossBudget
+
+  def __post_init__(self):
+    if not self.strategy.endless_gram().falls:
+      raise ValueError(
+        f'loss_budget: X of this {self.strategy.family} strategy does not fall with the lag, so'
+        ' that devices cannot wait for a round; it is not simulated'
+      )
+
+  def remedy(self, num_devices: int, report_goal: int) -> str:
+    """Returns changes that would keep rounds from waiting for meters."""
+    return f'a population above {num_devices}, new devices, or a larger loss budget'
+
+
+Timer = RoundTimer | HourTimer | Meter

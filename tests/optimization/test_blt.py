@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from fl_dpftrl import workloads
 from fl_dpftrl.families import blt as family
-from fl_dpftrl.optimization import blt
+from fl_dpftrl.families import blt_sums
+from fl_dpftrl.optimization import blt, registry
 from fl_dpftrl.optimization.problem import Problem
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.participation import loss_budget, schemas
 
 MAIN = schemas.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
 optimized = functools.cache(blt.optimize)  # Once for each setting that several tests look at.
@@ -119,3 +120,82 @@ def test_any_numbers_are_a_blt(numbers):
 def test_refuses_other_arguments(change, message):
   with pytest.raises(ValueError, match=message):
     blt.optimize_range(**{'problems': [Problem(MAIN)], **change})
+
+
+ENDLESS = loss_budget.LossBudget(max_participations=6, min_sep=342)
+
+
+@pytest.mark.parametrize('min_sep, most', [(1, 1), (1, 5), (7, 4), (342, 6)])
+def test_an_endless_square_and_its_gradient(min_sep, most):
+  generator, step = np.random.default_rng(most), 1e-6
+  square = blt_sums.EndlessSquaredSensitivity(min_sep, most)
+  decays, scales = generator.uniform(0.01, 0.9, (2, 3)), generator.dirichlet(np.ones(4), 2)[:, :3]
+  values, d_decays, d_scales = square(decays, scales)
+  for loss, scale, value in zip(decays, scales, values):
+    gram = family.BLT(1.0 - loss, scale).endless_gram()
+    assert value == pytest.approx(gram.worst_square(min_sep, most).value ** 2, rel=1e-13)
+  for i, unit in enumerate(step * np.eye(3)):
+    up, down = square(decays - unit, scales)[0], square(decays + unit, scales)[0]
+    np.testing.assert_allclose((up - down) / (2 * step), d_decays[:, i], rtol=1e-5)
+    up, down = square(decays, scales + unit)[0], square(decays, scales - unit)[0]
+    np.testing.assert_allclose((up - down) / (2 * step), d_scales[:, i], rtol=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'n, b, k, objective, known',
+  [
+    (200, 40, 5, 'max', 7.8607),
+    (200, 40, 5, 'rms', 6.5182),
+    (2052, 342, 6, 'max', 10.8130),
+    (2052, 342, 6, 'rms', 9.1774),
+  ],
+)
+def test_the_price_of_no_end_at_one_horizon(n, b, k, objective, known):
+  budget = loss_budget.LossBudget(max_participations=k, min_sep=b)
+  strategy = registry.optimize(
+    'blt', budget, horizons=(n, n), objective=objective, num_buffers=4, progress=lambda *_: None
+  )
+  loss = Problem(schemas.MinSep(n, b, k), objective, budget=budget).loss(strategy)
+  assert loss <= known + 1e-4
+  assert loss >= Problem(schemas.MinSep(n, b, k), objective).loss(strategy)
+
+
+@pytest.mark.slow
+def test_several_horizons_cost_a_few_percent_each_decade():
+  budget = loss_budget.LossBudget(max_participations=5, min_sep=40)
+  quiet = functools.partial(registry.optimize, 'blt', budget, progress=lambda *_: None)
+  strategy = quiet(horizons=(200, 2000), num_buffers=3)
+  ratios = []
+  for schema in registry.horizon_schemas(budget, (200, 2000)):
+    problem = Problem(schema, budget=budget)
+    best = quiet(horizons=(schema.num_rounds,) * 2, num_buffers=3)
+    ratios.append(problem.loss(strategy) / problem.loss(best))
+  assert len(ratios) == 4 and max(ratios) <= 1.071 and min(ratios) >= 1.0 - 1e-6
+  beyond = Problem(schemas.MinSep(20_000, 40, 5), budget=budget)
+  alone = quiet(horizons=(200, 200), num_buffers=3)  # Regret far beyond one horizon.
+  assert beyond.loss(alone) > 1.5 * beyond.loss(strategy)
+
+
+@pytest.mark.parametrize(
+  'mechanism, change, message',
+  [
+    ('blt', {}, 'horizons must be two numbers'),
+    ('blt', {'horizons': (9,)}, 'horizons must be two numbers'),
+    ('blt', {'horizons': (0, 9)}, 'horizons must be two numbers'),
+    ('blt', {'horizons': (10, 9)}, 'must be the first and the last'),
+    ('blt', {'horizons': (9, 2**21)}, 'horizons must be two numbers'),
+    ('banded', {'horizons': (9, 10)}, 'not for a run without an end'),
+    ('blt', {'horizons': (9, 10), 'workload': workloads.Workload(0.0, 0.1)}, 'constant'),
+  ],
+)
+def test_horizons_that_cannot_be(mechanism, change, message):
+  with pytest.raises(ValueError, match=message):
+    registry.optimize(mechanism, ENDLESS, **change)
+
+
+def test_what_has_horizons_and_what_not():
+  with pytest.raises(ValueError, match='horizons=.* are for a LossBudget'):
+    registry.optimize('blt', MAIN, horizons=(9, 10))
+  with pytest.raises(ValueError, match='not squared'):
+    registry.optimize('blt', loss_budget.LossBudget(squared=9.0), horizons=(9, 10))

@@ -6,6 +6,8 @@ import pytest
 import scipy.stats
 from hypothesis import strategies as st
 
+import fl_dpftrl as dpftrl
+from fl_dpftrl.participation import loss_budget, meter
 from fl_dpftrl.simulation import attendance as attendance_lib
 from fl_dpftrl.simulation import availability, cohorts, population, server
 
@@ -146,3 +148,68 @@ def test_uniform_among_the_eligible(over):
 def test_a_biased_choice_is_noticed():
   history = run(simulation(50, goal=5, rate_spread=0.3), 1500)
   assert uniformity(history, 50) < 1e-4
+
+
+BLT = dpftrl.BLT([0.95, 0.5], [0.2, 0.2])
+BUDGET = loss_budget.LossBudget(max_participations=3, min_sep=8)
+
+
+@pytest.mark.parametrize('turnover', [0.0, 0.4])
+def test_no_device_passes_its_loss_budget_and_each_comes_as_soon_as_it_may(turnover):
+  timer = server.Meter(BLT, BUDGET)
+  simulated = simulation(
+    num_devices=80,
+    timer_=timer,
+    check_ins_per_hour=60.0,
+    turnover_per_day=turnover,
+    max_wait_days=1.0,
+    seed=3,
+  )
+  meters, square, cohorts_, ends = meter.Meters(BLT.endless_gram()), BUDGET.square(BLT), [], []
+  try:
+    for cohort, _, _, ended in itertools.islice(simulated.lives(), 60):
+      assert (meters.losses(cohort.device_ids) + meters.charges(cohort.device_ids) <= square).all()
+      meters.add(cohort.device_ids)
+      cohorts_.append(cohort)
+      ends.append(ended)
+  except cohorts.StalledRound as error:
+    assert 'the meters of too few devices run out' in str(error) and not turnover
+    assert 'new devices, or a larger loss budget' in str(error)
+  assert ends == sorted(ends) or turnover
+  assert 0 < ends[-1] <= 80 and len(cohorts_) >= 40
+  # Every pattern of the schema that names the budget is admitted, and closer ones that cost less.
+  assert separations(cohorts_)[:, 0].min() < 8
+  assert meters.max_participations <= BUDGET.most_participations(BLT)
+
+
+def test_a_round_of_return_is_the_first_that_the_meter_admits():
+  meters, square = meter.Meters(BLT.endless_gram(), numbered=True), BUDGET.square(BLT)
+  generator, devices = np.random.default_rng(2), np.arange(5)
+  for _ in range(9):
+    may = meters.losses(devices) + meters.charges(devices) <= square
+    meters.add(devices[may & (generator.random(5) < 0.5)])
+  expected = np.full(5, 32)
+  slow = meters
+  rounds = slow.returns(devices, square, 31)
+  for t in range(9, 32):
+    may = slow.losses(devices) + slow.charges(devices) <= square
+    expected = np.where(may & (expected == 32), t, expected)
+    slow.add(np.zeros(0, np.int64))
+  assert rounds.tolist() == expected.tolist() and 32 in rounds and (rounds < 32).any()
+
+
+def test_meters_that_are_not_simulated():
+  with pytest.raises(ValueError, match='forgetting_per_day=0.1 must be 0 with a loss budget'):
+    simulation(timer_=server.Meter(BLT, BUDGET), forgetting_per_day=0.1)
+  with pytest.raises(ValueError, match='does not fall with the lag'):
+    server.Meter(dpftrl.BandedToeplitz(np.array([1.0, 0.0, 0.5])), BUDGET)
+  scenario = dpftrl.Scenario(population=9, report_goal=1, loss_budget=BUDGET)
+  with pytest.raises(ValueError, match='loss_budget and strategy are needed together'):
+    scenario.simulation()
+  scenario = dpftrl.Scenario(
+    population=9, report_goal=1, loss_budget=BUDGET, strategy=BLT, timer_rounds=3
+  )
+  with pytest.raises(ValueError, match='timer_rounds=3 and loss_budget exclude each other'):
+    scenario.simulation()
+  with pytest.raises(ValueError, match='no schema to plan for'):
+    scenario.planned_schema(9)
