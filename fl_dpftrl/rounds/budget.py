@@ -1,5 +1,6 @@
 """Privacy budget of a run, spent by the declared schema."""
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -74,6 +75,15 @@ class Budget:
       else:
         beyond = middle
     return within
+
+
+def limited(claim: claim_lib.Claim, *, delta: float, max_epsilon: float | None) -> claim_lib.Claim:
+  """Returns the claim of the rounds that a budget allows; the claim itself without a budget."""
+  check(claim, max_epsilon, delta)
+  if max_epsilon is None:
+    return claim
+  schema = Budget(claim, delta=delta, max_epsilon=max_epsilon).schema
+  return dataclasses.replace(claim, participation=schema)
 
 
 def _check_prefixes(strategy: base.Strategy, num_rounds: int) -> None:

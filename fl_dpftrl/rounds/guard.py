@@ -204,12 +204,15 @@ class Guard:
     return admitted
 
   @durable.one_at_a_time
-  def reserve(self, cohorts: Sequence[ids_lib.Ids], *, least: int = 0) -> list[admission.Admission]:
+  def reserve(
+    self, cohorts: Sequence[ids_lib.Ids], *, least: int = 0, timestamp: int | None = None
+  ) -> list[admission.Admission]:
     """Admits whole cohorts to the next rounds at the cost of one: all are recorded, or none.
 
     Args:
       cohorts: device ids of each round, as `admit` takes them.
       least: fewest devices of each.
+      timestamp: UTC second of the rounds; None for now.
 
     Raises:
       ValueError: for a device that may not take part; else see `admit`.
@@ -223,7 +226,8 @@ class Guard:
         admitted.append(self._checked(t, device_ids, None))
         admitted[-1].check_whole(least)
       columns = [each.column for each in admitted]
-      self.log.begin(first, columns, int(time.time()))
+      now = int(time.time()) if timestamp is None else timestamp
+      self.log.begin(first, columns, now)
     except BaseException:
       if len(admitted) > 1 or self.num_rounds > first:  # Begun all the same.
         self._record_log()

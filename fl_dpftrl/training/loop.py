@@ -19,6 +19,8 @@ from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.rounds import admission
+from fl_dpftrl.rounds import guard as guard_lib
 from fl_dpftrl.training import checkpoints
 from fl_dpftrl.training import process as process_lib
 
@@ -108,15 +110,15 @@ def run(
     durable.remove_leftovers(training.folder)
     initial = training.process.initialize()
     stored = checkpoints.CheckpointFolder(stored_in, initial)
-    with ledger_lib.LogWriter(training.folder / ledger_format.NAME, training.claim) as log:
-      training.claim.save(training.folder, log.run, begun=log.num_rounds > 0)
-      opened = dataclasses.replace(training, log=log)
-      return _run(opened, log, stored, initial, observers, published)
+    with guard_lib.Guard(training.claim, log=training.folder / ledger_format.NAME) as guard:
+      training.claim.save(training.folder, guard.log.run, begun=guard.num_rounds > 0)
+      opened = dataclasses.replace(training, log=guard.log)
+      return _run(opened, guard, stored, initial, observers, published)
 
 
 def _run(
   run: TrainingRun,
-  log: ledger_lib.LogWriter,
+  guard: guard_lib.Guard,
   stored: checkpoints.CheckpointFolder,
   initial: Any,
   observers: Sequence[Observer],
@@ -134,8 +136,9 @@ def _run(
     for observer in observers:
       observer.step(run, step, round_index)
 
-  latest = _recover(run, stored, log, initial, published=published)
-  begun = log.num_rounds
+  latest = _recover(run, stored, guard, initial, published=published)
+  begun, log = guard.num_rounds, guard.log
+  retraced: Any = run.claim.answers.gate(run.claim.strategy)
   if latest.num_rounds > run.num_rounds:
     raise mark.LostStateError(
       f'{run.folder} has {latest.num_rounds} rounds, more than num_rounds={run.num_rounds};'
@@ -149,18 +152,21 @@ def _run(
     if t >= run.num_rounds:
       break
     if t < begun:
-      if set(log.cohort(t).tolist()) != set(cohort.device_ids.tolist()):
+      admitted = admission.admit(retraced, cohort.device_ids).device_ids
+      retraced.record(admitted)
+      if set(log.cohort(t).tolist()) != set(admitted.tolist()):
         raise mark.LostStateError(
           f'{log.path} has other devices in round {t} than these settings'
           ' give; resume with those that the run was started with'
         )
       continue
-    if not len(cohort.device_ids):
+    device_ids = guard.check(cohort.device_ids).device_ids
+    if not len(device_ids):
       run.say(f'round {t} has no devices: its row of noise is used up, and it learns from noise')
-    log.append(t, cohort.device_ids, cohort.closed)
+    guard.reserve([device_ids], timestamp=cohort.closed)
     step_done('cohort logged', t)
     try:
-      output = run.process.next(latest.state, run.client_data(t, cohort.device_ids))
+      output = run.process.next(latest.state, run.client_data(t, device_ids))
     except Exception as error:
       raise RoundFailedError(
         f'round {t} failed: {error} ({type(error).__name__}); nothing of it'
@@ -184,7 +190,7 @@ def _run(
 def _recover(
   run: TrainingRun,
   stored: checkpoints.CheckpointFolder,
-  log: ledger_lib.LogWriter,
+  guard: guard_lib.Guard,
   initial: Any,
   *,
   published: int,
@@ -193,18 +199,14 @@ def _recover(
   latest, problems = stored.load_latest()
   for problem in problems:
     run.say(problem)
-  used = max(published, stored.newest)
+  used, log = max(published, stored.newest), guard.log
   if log.num_rounds < used:
     raise mark.LostStateError(
       f'{log.path} has {log.num_rounds} rounds, but {used} were trained:'
       ' without the whole log the run has no guarantee; put the newest log back'
     )
   if latest is None:
-    if log.num_rounds:
-      raise mark.LostStateError(
-        f'{log.path} has {log.num_rounds} rounds, and no checkpoint is left: the noise state is'
-        ' lost and the run cannot go on'
-      )
+    guard.require_new()
     return stored.save(checkpoints.Checkpoint(num_rounds=0, state=initial, measurements={}))
   if latest.num_rounds == log.num_rounds:
     return latest

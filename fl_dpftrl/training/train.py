@@ -1,6 +1,5 @@
 """Training of any TFF learning process, with checkpoints, log, observers and reports."""
 
-import dataclasses
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,12 +11,10 @@ from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.aggregators import factory, process_check
 from fl_dpftrl.families import base
 from fl_dpftrl.files import paths
-from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ids
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.participations import gates
 from fl_dpftrl.reports import setting as setting_lib
-from fl_dpftrl.rounds import admission, budget
+from fl_dpftrl.rounds import budget
 from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.simulation import scenario as scenario_lib
 from fl_dpftrl.strategies import document, files
@@ -126,11 +123,13 @@ def train(
     not_private_metrics=_shortened(learned.metrics),
     trusted_operations=_shortened(learned.trusted),
   )
-  if max_epsilon is not None:
-    allowed = _within_budget(claim, delta=delta, max_epsilon=max_epsilon, say=say)
-    claim = dataclasses.replace(claim, participation=allowed)
-    num_rounds, all_rounds = allowed.num_rounds, rounds
-    rounds = lambda: admitted(all_rounds(), allowed)
+  claim = budget.limited(claim, delta=delta, max_epsilon=max_epsilon)
+  if (allowed := claim.answers.num_rows) < num_rounds:
+    say(
+      f'max_epsilon={max_epsilon:g} allows {allowed} of {num_rounds} rounds: the run ends there; a'
+      ' larger noise_multiplier would allow more'
+    )
+    num_rounds = allowed
   of_name = {str(client): client for client in clients}
   get_data = lambda t, ids: [
     tff_inprocess.Later(client_data, (t, of_name.get(str(i), str(i)))) for i in ids
@@ -191,33 +190,6 @@ def _observers(
   if not any(isinstance(observer, observers_lib.ProgressLine) for observer in given):
     watching.append(observers_lib.ProgressLine())
   return watching
-
-
-def _within_budget(
-  claim: claim_lib.Claim, *, delta: float, max_epsilon: float, say: Callable[[str], None]
-) -> Any:
-  """Returns the schema of the rounds that a privacy budget allows."""
-  if not claim.declared or claim.void_reason is not None:
-    guaranteed = '' if claim.void_reason is None else f', and a guarantee; {claim.void_reason}'
-    raise ValueError(
-      f'max_epsilon={max_epsilon:g} needs timers in rounds, which declare a min-sep{guaranteed}'
-    )
-  allowed = budget.Budget(claim, delta=delta, max_epsilon=max_epsilon).max_rounds
-  if allowed < claim.answers.num_rows:
-    say(
-      f'max_epsilon={max_epsilon:g} allows {allowed} of {claim.answers.num_rows} rounds: the run'
-      ' ends there; a larger noise_multiplier would allow more'
-    )
-  return claim.answers.within(allowed)
-
-
-def admitted(rounds: Iterator[schemas.Cohort], schema: schemas.MinSep) -> Iterator[schemas.Cohort]:
-  """Yields the cohorts, of the devices that keep to a schema."""
-  gate = gates.MinSepGate(schema)
-  for cohort in rounds:
-    let_in = admission.admit(gate, cohort.device_ids)
-    gate.record(let_in.column.to_numpy(zero_copy_only=False))
-    yield cohort._replace(device_ids=let_in.device_ids)
 
 
 def _shortened(names: Sequence[str]) -> tuple[str, ...]:

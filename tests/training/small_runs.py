@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.simulation import cohorts, population, server
@@ -13,7 +14,7 @@ from fl_dpftrl.training import loop
 
 NUM_ROUNDS = 6
 DEVICES = np.array([f'device-{i}' for i in range(9)])
-CLAIM = types.SimpleNamespace(to_metadata=dict, save=lambda *args, **settings: None)
+CLAIM = dpftrl.Claim(strategy=dpftrl.Identity(), noise_multiplier=1.0)
 SIMULATION = cohorts.Simulation(
   population=population.Population(num_devices=9),
   timer=server.RoundTimer(2),

@@ -11,8 +11,7 @@ from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.families import tree_online
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import accountant
-from fl_dpftrl.rounds import budget
-from fl_dpftrl.training import train
+from fl_dpftrl.rounds import admission, budget
 from tests import oracle
 
 pytestmark = pytest.mark.tff
@@ -56,10 +55,12 @@ def test_devices_that_forget_never_pass_the_budget():
   n = allowed(arithmetic.Arithmetic())
   assert 1 < n < 40 and allowed(arithmetic.Arithmetic.covered(2**50)) <= n
   every = np.array(['a', 'b', 'c'])  # All of them, in each round, as if no timer worked.
-  given = [schemas.Cohort(t, every, t, t) for t in range(n)]
-  seen = list(train.admitted(iter(given), SCHEMA))
-  rounds = np.array([c.round for c in seen for _ in c.device_ids])
-  ids = np.concatenate([c.device_ids for c in seen])
+  gate, cohorts = SCHEMA.gate(tree), []
+  for _ in range(n):
+    cohorts.append(admission.admit(gate, every).device_ids)
+    gate.record(cohorts[-1])
+  rounds = np.repeat(np.arange(n), [len(cohort) for cohort in cohorts])
+  ids = np.concatenate(cohorts)
   happened = oracle.schema_of(rounds, ids, n)
   assert happened.min_sep == 4
   assert accountant.account(tree, happened, noise_multiplier=2.0, delta=1e-6).epsilon() <= 8.0

@@ -1,13 +1,19 @@
 """The protocol of a round, on a process small enough to see every number."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
+import fl_dpftrl as dpftrl
 from fl_dpftrl.files import mark
 from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.training import loop
+from tests import oracle
+from tests.training import small_runs
 from tests.training.small_runs import (
+  CLAIM,
   NUM_ROUNDS,
   STEPS,
   Killed,
@@ -178,7 +184,7 @@ def test_a_log_without_its_checkpoints_cannot_go_on(tmp_path):
   run(tmp_path)
   for path in (tmp_path / loop.CHECKPOINTS_NAME).glob('round-*'):
     path.unlink()
-  with pytest.raises(mark.LostStateError, match='noise state is lost'):
+  with pytest.raises(mark.LostStateError, match='no state of them is there'):
     run(tmp_path)
 
 
@@ -196,7 +202,20 @@ def test_checkpoints_without_their_log_cannot_go_on(tmp_path):
 def test_a_log_of_other_cohorts_is_refused(tmp_path):
   with pytest.raises(Killed):
     run(tmp_path, on_step=kill_at('published', 1))
-  with ledger_lib.LogWriter(tmp_path / ledger_format.NAME) as log:
+  with ledger_lib.LogWriter(tmp_path / ledger_format.NAME, CLAIM) as log:
     log.append(2, ['device-0'], 1767300000)
   with pytest.raises(mark.LostStateError, match='other devices'):
     run(tmp_path)
+
+
+def test_a_resumed_run_admits_as_before(tmp_path, monkeypatch):
+  """Its timer lets devices back after 2 rounds, where 3 are declared."""
+  claim = dataclasses.replace(CLAIM, participation=dpftrl.MinSep(NUM_ROUNDS, min_sep=3))
+  monkeypatch.setattr(small_runs, 'CLAIM', claim)
+  with pytest.raises(Killed):
+    run(tmp_path, on_step=kill_at('published', 3))
+  last, _, _ = run(tmp_path)
+  cohorts = log_rows(tmp_path)
+  rounds = [t for t, cohort in enumerate(cohorts) for _ in cohort]
+  assert last.num_rounds == NUM_ROUNDS and 0 < len(rounds) < 3 * NUM_ROUNDS
+  assert oracle.schema_of(rounds, sum(cohorts, []), NUM_ROUNDS).min_sep == 3
