@@ -218,4 +218,6 @@ def test_a_resumed_run_admits_as_before(tmp_path, monkeypatch):
   cohorts = log_rows(tmp_path)
   rounds = [t for t, cohort in enumerate(cohorts) for _ in cohort]
   assert last.num_rounds == NUM_ROUNDS and 0 < len(rounds) < 3 * NUM_ROUNDS
-  assert oracle.schema_of(rounds, sum(cohorts, []), NUM_ROUNDS).min_sep == 3
+  assert (
+    oracle.schema_of(rounds, [i for cohort in cohorts for i in cohort], NUM_ROUNDS).min_sep == 3
+  )
