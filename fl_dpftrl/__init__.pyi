@@ -6,6 +6,7 @@ from fl_dpftrl.adaptive_clipping import AdaptiveClipping as AdaptiveClipping
 from fl_dpftrl.aggregators import CorrelatedNoiseFactory as CorrelatedNoiseFactory
 from fl_dpftrl.aggregators.process_check import check_process as check_process
 from fl_dpftrl.auditing import audit as audit
+from fl_dpftrl.claim import Claim as Claim
 from fl_dpftrl.families.banded import Banded as Banded
 from fl_dpftrl.families.banded_inverse import BandedInverse as BandedInverse
 from fl_dpftrl.families.banded_toeplitz import BandedToeplitz as BandedToeplitz
@@ -19,7 +20,6 @@ from fl_dpftrl.families.registry import register as register
 from fl_dpftrl.families.stamped import Stamped as Stamped
 from fl_dpftrl.families.tree_full import TreeFull as TreeFull
 from fl_dpftrl.families.tree_online import TreeOnline as TreeOnline
-from fl_dpftrl.logs.claim import Claim as Claim
 from fl_dpftrl.logs.ledger import LogWriter as LogWriter
 from fl_dpftrl.logs.schema import write_log as write_log
 from fl_dpftrl.optimization.registry import optimize as optimize

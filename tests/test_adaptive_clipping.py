@@ -7,7 +7,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl import adaptive_clipping
-from fl_dpftrl.logs import claim as claim_lib
+from fl_dpftrl.logs import claim_json
 from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.replaying import replay, runs
@@ -69,7 +69,7 @@ def fixture_log(tmp_path):
 
 
 def test_the_log_holds_the_rule_and_replay_says_what_epsilon_covers(log):
-  assert claim_lib.read(log.metadata) == CLAIM.to_json()
+  assert claim_json.read(log.metadata) == CLAIM.to_json()
   stated = replay.replay(runs.Run.of(log, STRATEGY), delta=1e-6)
   assert stated.void_reason is None
   (sentence,) = [s for s in stated.assumptions if 'clip norm was adaptive' in s]

@@ -9,13 +9,13 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl import adaptive_clipping
+from fl_dpftrl import claim as claim_lib
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.aggregators import adaptive, by_engine, clipping, fixed, placement
 from fl_dpftrl.aggregators import parameters as parameters_lib
 from fl_dpftrl.aggregators import sums as sums_lib
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.files import paths
-from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.noise import randomness, reference, units
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.strategies import document, files

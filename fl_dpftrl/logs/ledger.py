@@ -18,14 +18,14 @@ import secrets
 import sqlite3
 import weakref
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from fl_dpftrl.files import durable, mark
-from fl_dpftrl.logs import claim as claim_lib
+from fl_dpftrl.logs import claim_json, keys, ledger_format, refusals, schema
 from fl_dpftrl.logs import ids as ids_lib
-from fl_dpftrl.logs import keys, ledger_format, refusals, schema
 
 _writers: 'weakref.WeakSet[LogWriter]' = weakref.WeakSet()
 
@@ -37,6 +37,12 @@ def _forget_in_a_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_in_a_fork)
+
+
+class Claim(Protocol):
+  """The claim of a run, as `fl_dpftrl.Claim`."""
+
+  def to_metadata(self) -> dict[str, str]: ...
 
 
 class LogWriter:
@@ -53,7 +59,7 @@ class LogWriter:
     mark: the mark beside the ledger.
   """
 
-  def __init__(self, path: str | os.PathLike[str], claim: claim_lib.Claim | None = None):
+  def __init__(self, path: str | os.PathLike[str], claim: Claim | None = None):
     """Opens the ledger of a log, or begins it.
 
     Args:
@@ -232,7 +238,7 @@ class LogWriter:
     self._run = state.run
     if state.claim != self._claim:
       if self.num_rounds:
-        raise claim_lib.of_another_run(self._file, state.claim, self._claim)
+        raise claim_json.another_run(self._file, state.claim, self._claim)
       with self._transaction() as database:
         ledger_format.write_claim(database, self._claim, self._run)
     if self.num_rounds > self.mark.num_rounds != state.last_commit:

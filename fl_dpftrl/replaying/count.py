@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_dpftrl.logs import claim as claim_lib
+from fl_dpftrl import claim as claim_lib
 from fl_dpftrl.logs import spellings as spellings_lib
 from fl_dpftrl.participation import counts
 from fl_dpftrl.replaying import by_device

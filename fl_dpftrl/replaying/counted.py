@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from fl_dpftrl import claim as claim_lib
 from fl_dpftrl.files import durable, paths
-from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ids, reader, refusals
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import log as log_lib

@@ -17,10 +17,10 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from fl_dpftrl import claim as claim_lib
 from fl_dpftrl.files import durable, json_files, paths
-from fl_dpftrl.logs import claim as claim_lib
+from fl_dpftrl.logs import claim_json, ledger_format, reader, refusals
 from fl_dpftrl.logs import layout as layout_lib
-from fl_dpftrl.logs import ledger_format, reader, refusals
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.replaying import replay as replay_lib
 from fl_dpftrl.replaying import runs as runs_lib
@@ -293,7 +293,7 @@ def _run(folder: pathlib.Path, prefix: str, entry: json_files.Object) -> runs_li
   strategy = files.load_strategy(folder / f'{prefix}{files.NAME}')
   document = json_files.read(folder / f'{prefix}{claim_lib.NAME}')
   claim = claim_lib.Claim.from_json(document, strategy)
-  run = runs_lib.Run(log=log, claim=claim, stated=claim_lib.read(log.metadata))
+  run = runs_lib.Run(log=log, claim=claim, stated=claim_json.read(log.metadata))
   for sentence in void.contradictions(run):
     raise ValueError(f'{prefix}{claim_lib.NAME}: {sentence}')
   return run

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fl_dpftrl import claim as claim_lib
 from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.files import json_files
-from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.sensitivity import patterns
 
 

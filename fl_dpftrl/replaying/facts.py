@@ -4,9 +4,9 @@ import dataclasses
 import functools
 from typing import Any
 
+from fl_dpftrl import claim as claim_lib
 from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.files import json_files
-from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.participation import counts, schemas
 

@@ -12,9 +12,9 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fl_dpftrl import claim as claim_lib
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import guarantee as guarantee_lib
-from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import refusals, spellings
 from fl_dpftrl.participation import counts
 from fl_dpftrl.replaying import count as count_lib

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fl_dpftrl import claim as claim_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files, paths
-from fl_dpftrl.logs import claim as claim_lib
-from fl_dpftrl.logs import keys, layout, ledger_format, refusals
+from fl_dpftrl.logs import claim_json, keys, layout, ledger_format, refusals
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
@@ -60,7 +60,7 @@ class Run:
     path = log.shards[0].path
     try:
       base.check_num_rounds(strategy, log.num_rounds)
-      stated = claim_lib.read(log.metadata)
+      stated = claim_json.read(log.metadata)
       claim = None
       if stated:
         claim = claim_lib.Claim.from_json(stated | claim_lib.described(strategy), strategy)
@@ -168,15 +168,15 @@ def open_folder(
   strategy = files.resolved(folder / files.NAME)
   where, path = layout.parse(columns, first_round, missing), folder / claim_lib.NAME
   log = log_lib.read_log(folder / logs[0], num_rounds=num_rounds, layout=where)
-  stated = claim_lib.read(log.metadata)
+  stated = claim_json.read(log.metadata)
   if stated is not None:
     if path.exists():
-      claim_lib.check_file(path, stated, log.metadata.get(keys.RUN_KEY))
+      claim_json.check_file(path, stated, log.metadata.get(keys.RUN_KEY))
     return Run.of(log, strategy)
   if not path.exists():
     raise ValueError(f'{path} is missing, and the log does not state its claim')
   try:
-    return Run(log=log, claim=claim_lib.Claim.from_json(claim_lib.read_file(path)[0], strategy))
+    return Run(log=log, claim=claim_lib.Claim.from_json(claim_json.read_file(path)[0], strategy))
   except ValueError as e:
     raise ValueError(f'{path}: {e}') from e
 

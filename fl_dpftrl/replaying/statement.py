@@ -6,11 +6,11 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+from fl_dpftrl import claim as claim_lib
 from fl_dpftrl import tables
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.files import json_files
-from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.participation.counts import RunCounts, Witness
 from fl_dpftrl.participations import protocol
 from fl_dpftrl.replaying import assumptions as assumptions_lib

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from fl_dpftrl.logs import claim as claim_lib
-from fl_dpftrl.logs import keys
+from fl_dpftrl.logs import claim_json, keys
 from fl_dpftrl.participation import registry
 from fl_dpftrl.replaying import runs as runs_lib
 
@@ -27,7 +26,7 @@ def contradictions(run: runs_lib.Run) -> Iterator[str]:
   if stated is None:
     return
   said = run.claim.to_json() | {'participation': stated['participation']}
-  for sentence in claim_lib.differences(stated, said):
+  for sentence in claim_json.differences(stated, said):
     yield f'the log is of a run with the {sentence}'
   recorded = stated['participation'] and registry.from_json(stated['participation'])
   if recorded and run.claim.participation:

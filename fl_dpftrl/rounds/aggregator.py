@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from fl_dpftrl import accounting, adaptive_clipping, extra_coordinates
+from fl_dpftrl import claim as claim_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.files import durable, paths
-from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ids as ids_lib
 from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.logs import log as log_lib

@@ -5,10 +5,10 @@ import functools
 
 import numpy as np
 
+from fl_dpftrl import claim as claim_lib
 from fl_dpftrl.accounting import Guarantee, gaussian
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.families import base
-from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.participation import registry
 from fl_dpftrl.participations import accountant
 from fl_dpftrl.text import rounding

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from fl_dpftrl import claim as claim_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.files import durable, mark
-from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ids as ids_lib
 from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.rounds import admission, budget

@@ -12,10 +12,10 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from fl_dpftrl import claim as claim_lib
 from fl_dpftrl import metrics
 from fl_dpftrl.aggregators import factory
 from fl_dpftrl.files import durable, mark
-from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ledger as ledger_lib
 from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.participation import schemas

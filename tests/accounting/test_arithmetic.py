@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import accounting
+from fl_dpftrl import claim as claim_lib
 from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.families import lattice
-from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.participation import schemas

@@ -7,8 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
+from fl_dpftrl import claim as claim_lib
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import schema
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import sampling

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from fl_dpftrl import claim as claim_lib
 from fl_dpftrl import style, tables
 from fl_dpftrl.commands import output
-from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import schema
 from fl_dpftrl.reports import page
 

@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fl_dpftrl import claim as claim_lib
 from fl_dpftrl.families import blt
-from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ids as ids_lib
 from fl_dpftrl.logs import ledger, schema
 from fl_dpftrl.participation import schemas

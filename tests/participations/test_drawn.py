@@ -7,8 +7,8 @@ import re
 
 import pytest
 
+from fl_dpftrl import claim as claim_lib
 from fl_dpftrl.families import banded_toeplitz as toeplitz
-from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import schema
 from fl_dpftrl.participations import accountant, sampling

@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fl_dpftrl import claim as claim_lib
 from fl_dpftrl.families import blt
-from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import refusals
 from fl_dpftrl.participation import counts
 from fl_dpftrl.replaying import by_device, runs

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from fl_dpftrl import claim as claim_lib
 from fl_dpftrl import sensitivity
 from fl_dpftrl.commands import main
 from fl_dpftrl.families import banded, blt, identity
 from fl_dpftrl.families import tree_online as tree
-from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import ledger
 from fl_dpftrl.participation import counts, schemas
 from fl_dpftrl.replaying import count, replay, runs, sensitivities

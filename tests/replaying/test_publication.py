@@ -6,9 +6,9 @@ import shlex
 
 import pytest
 
+from fl_dpftrl import claim as claim_lib
 from fl_dpftrl.commands import main
 from fl_dpftrl.families import identity
-from fl_dpftrl.logs import claim as claim_lib
 from fl_dpftrl.logs import schema
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import replay, runs

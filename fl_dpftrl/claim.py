@@ -8,9 +8,8 @@ import functools
 import hashlib
 import json
 import math
-import os
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fl_dpftrl import adaptive_clipping as adaptive
@@ -22,7 +21,7 @@ from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.files import durable, json_files
-from fl_dpftrl.logs import keys, refusals
+from fl_dpftrl.logs import claim_json, keys
 from fl_dpftrl.participation import registry, schemas
 from fl_dpftrl.participations import protocol
 from fl_dpftrl.strategies import document as document_lib
@@ -33,11 +32,7 @@ NAME = 'claim.json'
 """Name of the claim's file in the folder of a run."""
 
 _MOST_NAMES, _LONGEST = 1000, 200
-_SAID = 2  # differences
-_RUN = 'run'  # Key of a file.
 _ANY = schemas.MinSep(2**53)
-# Where noise is made, by the numbers that releases are made of.
-_PLACES = {arithmetic_lib.COVERED: 'by an engine', arithmetic_lib.LATTICE: "in TFF's state"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,8 +151,8 @@ class Claim:
   @classmethod
   def from_json(cls, document: Any, strategy: files.Given) -> 'Claim':
     """Returns the claim that `to_json` wrote; ValueError for others, and for another strategy."""
-    if not isinstance(document, dict) or document.keys() != _FIELDS:
-      raise ValueError(f'a claim must have {", ".join(sorted(_FIELDS))}')
+    if not isinstance(document, dict) or document.keys() != claim_json.FIELDS:
+      raise ValueError(f'a claim must have {", ".join(sorted(claim_json.FIELDS))}')
     values, name = {**document, 'strategy': strategy}, 'strategy'
     try:
       for name, read in _READERS.items():
@@ -168,7 +163,7 @@ class Claim:
       claim = cls(**values)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
       raise ValueError(f'{name}: {messages.one_line(error)}') from error
-    for sentence in differences(document, claim.to_json()):
+    for sentence in claim_json.differences(document, claim.to_json()):
       raise ValueError(sentence)
     return claim
 
@@ -190,13 +185,13 @@ class Claim:
       ValueError: for a file of another claim, or run.
     """
     if begun and (folder / NAME).exists():
-      check_file(folder / NAME, self.to_json(), run)
+      claim_json.check_file(folder / NAME, self.to_json(), run)
     if not (folder / files.NAME).exists():
       # A strategy file has figures for some schema; without one, for a single round.
       schema = self.declared.schema if self.declared else schemas.MinSep(1, 1)
       files.save_strategy(folder / files.NAME, self.strategy, schema=schema)
     if not (begun and (folder / NAME).exists()):
-      document = self.to_json() | ({} if run is None else {_RUN: run})
+      document = self.to_json() | ({} if run is None else {claim_json.RUN: run})
       content = json.dumps(document, indent=2) + '\n'
       durable.write_durably(folder / NAME, content.encode(), private=True)
 
@@ -293,79 +288,10 @@ def together_arithmetic(claims: Sequence[Claim]) -> arithmetic_lib.Arithmetic:
   return functools.reduce(arithmetic_lib.Arithmetic.and_then, each)
 
 
-def read(metadata: Mapping[str, str]) -> json_files.Object | None:
-  """Returns the claim that metadata state, unchecked; None without one, LogError for a bad one."""
-  text = metadata.get(keys.CLAIM_KEY)
-  if text is None:
-    return None
-  try:
-    document = json_files.parse(text.encode())
-  except (ValueError, RecursionError) as error:
-    raise refusals.LogError(f'the claim in the metadata of the log is no JSON: {error}') from error
-  if not isinstance(document, dict) or document.keys() != _FIELDS:
-    raise refusals.LogError(
-      f'the claim in the metadata of the log must have {", ".join(sorted(_FIELDS))}'
-    )
-  if metadata.get(keys.CLAIM_DIGEST_KEY) != hashlib.sha256(text.encode()).hexdigest():
-    raise refusals.LogError(
-      f'the claim in the metadata of the log is not of {keys.CLAIM_DIGEST_KEY}'
-    )
-  return document
-
-
-def read_file(path: pathlib.Path) -> tuple[json_files.Object, str | None]:
-  """Returns the claim of a file, unchecked, and the run that it is of, if it says it."""
-  document = json_files.read(path)
-  run = document.pop(_RUN, None) if isinstance(document, dict) else None
-  if not isinstance(document, dict) or document.keys() != _FIELDS:
-    raise ValueError(f'{path}: a claim must have {", ".join(sorted(_FIELDS))}')
-  return document, run
-
-
-def check_file(path: pathlib.Path, stated: json_files.Object, run: str | None) -> None:
-  """Raises ValueError for the file of another claim, or run, than the log of a run states."""
-  document, own_run = read_file(path)
-  if None not in (run, own_run) and run != own_run:
-    raise ValueError(f'{path}: is of another run than the log: put its own claim, or log, back')
-  if other := list(differences(stated, document)):
-    raise ValueError(
-      f'{path}: the run has the {"; ".join(other[:_SAID])}: put its claim back, or remove this file'
-    )
-
-
-def differences(stated: json_files.Object, own: json_files.Object) -> Iterator[str]:
-  """Yields a sentence for each attribute of a claim that differs, in type or in the last digit."""
-  for name, value in own.items():
-    if json.dumps(stated[name], sort_keys=True) != json.dumps(value, sort_keys=True):
-      yield f'{name} {_shown(stated[name])}, not {_shown(value)}'
-
-
 def described(strategy: base.Strategy) -> json_files.Object:
   """Returns what a claim says of its strategy: family and digest."""
   digest = document_lib.strategy_digest(strategy)
   return {'strategy': {'family': strategy.family, 'sha256': digest}}
-
-
-def of_another_run(
-  path: str | os.PathLike[str], stored: Mapping[str, str], given: Mapping[str, str]
-) -> refusals.LogError:
-  """Returns the error for a ledger with one claim, as metadata, that is opened with another."""
-  before, own = read(stored), read(given)
-  if before is None or own is None:
-    said = [f'it states {"no" if before is None else "a"} claim']
-  else:
-    said = list(differences(before, own))
-    kinds = [document['arithmetic'].get('kind', '') for document in (before, own)]
-    if len(said) == 1 and set(_PLACES) == set(kinds):
-      begun, now = (_PLACES[kind] for kind in kinds)
-      return refusals.LogError(
-        f'{path}: the run was begun with noise {begun}, and the aggregator now has it {now}: give'
-        " memory='engine' or 'state' as before"
-      )
-  return refusals.LogError(
-    f'{path}: is of another run: {"; ".join(said[:_SAID])}; open it with the same arguments as'
-    ' before'
-  )
 
 
 def void_reason(noise_multiplier: float, noise_seed: int | None) -> str | None:
@@ -382,7 +308,6 @@ def _read_clip_norm(document: Any) -> float | adaptive.AdaptiveClipping:
   return adaptive.AdaptiveClipping(**document) if is_rule else document
 
 
-_FIELDS = {field.name for field in dataclasses.fields(Claim)}
 _KINDS = (sensitivity_lib.LOWER_BOUND, sensitivity_lib.UPPER_BOUND, sensitivity_lib.EXACT)
 # Readers of the attributes whose JSON is not the value itself, where there is one.
 _READERS: dict[str, Callable[[Any], Any]] = {
@@ -397,8 +322,3 @@ def _names(attribute: str, names: Any) -> tuple[str, ...]:
   if not is_list or not all(isinstance(name, str) and 0 < len(name) <= _LONGEST for name in names):
     raise ValueError(f'{attribute} must be up to {_MOST_NAMES} names, got {messages.quoted(names)}')
   return tuple(names)
-
-
-def _shown(value: Any) -> str:
-  text = value if isinstance(value, str) else json.dumps(value)
-  return 'none' if value is None else messages.one_line(text, 80)

@@ -1,5 +1,6 @@
 """The claim of a run: what it refuses, what a log holds of it, and how runs compose."""
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -8,11 +9,11 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl import claim as claim_lib
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.commands import replay_text
-from fl_dpftrl.logs import claim as claim_lib
-from fl_dpftrl.logs import keys, refusals
+from fl_dpftrl.logs import claim_json, keys, refusals
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participations import sampling
 from fl_dpftrl.replaying import runs
@@ -47,7 +48,7 @@ def claim(strategy, multiplier):
 @pytest.mark.parametrize('own', [FULL, PLAIN, DRAWN])
 def test_a_claim_is_read_as_it_was_written(own, tmp_path):
   stored = own.to_metadata()
-  assert claim_lib.read(stored) == own.to_json() and claim_lib.read({}) is None
+  assert claim_json.read(stored) == own.to_json() and claim_json.read({}) is None
   own.save(tmp_path)
   document = json.loads((tmp_path / 'claim.json').read_text())
   assert dpftrl.Claim.from_json(document, own.strategy) == own
@@ -80,11 +81,11 @@ def test_whatever_is_no_claim_is_refused_in_one_line(own):
       keys.CLAIM_DIGEST_KEY: hashlib.sha256(text.encode()).hexdigest(),
     }
     with pytest.raises((refusals.LogError, ValueError)) as error:
-      dpftrl.Claim.from_json(claim_lib.read(metadata), own.strategy)
+      dpftrl.Claim.from_json(claim_json.read(metadata), own.strategy)
     assert '\n' not in str(error.value)
   other = {**own.to_metadata(), keys.CLAIM_DIGEST_KEY: '0' * 64}
   with pytest.raises(refusals.LogError, match='is not of fl_dpftrl.claim_sha256'):
-    claim_lib.read(other)
+    claim_json.read(other)
   with pytest.raises(ValueError, match='strategy'):
     dpftrl.Claim.from_json(own.to_json(), dpftrl.Identity())
 
@@ -171,3 +172,7 @@ def test_a_statement_and_its_report_name_what_is_not_covered(tmp_path):
   without = dpftrl.replay(runs.Run.of(write(tmp_path / 'b.parquet', PLAIN), BLT), delta=1e-6)
   assert without.not_private_metrics == ()
   assert 'metrics without the noise' not in replay_text.text(without)
+
+
+def test_a_log_knows_the_attributes_of_a_claim():
+  assert {field.name for field in dataclasses.fields(claim_lib.Claim)} == claim_json.FIELDS
