@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 from experiments.stackoverflow import configuration, datasets, interrupts
 from experiments.stackoverflow import machines as machines_lib
-from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.accounting import arithmetic
 from fl_dpftrl.families import base
 from fl_dpftrl.optimization import registry
@@ -144,15 +143,6 @@ def strategy(
   else:
     chosen = _optimised(hparams.mechanism or _MECHANISM, schema, say)
   return chosen
-
-
-def clip_norm(hparams: configuration.Hparams) -> float | adaptive_clipping.AdaptiveClipping:
-  """Returns the run's clip norm, or the rule that it follows."""
-  if hparams.clip_quantile is None:
-    return hparams.clip_norm
-  return adaptive_clipping.AdaptiveClipping(
-    hparams.clip_norm, target_quantile=hparams.clip_quantile, rounds=hparams.clip_rounds
-  )
 
 
 def calibrated(hparams: configuration.Hparams, chosen: base.Strategy) -> configuration.Hparams:

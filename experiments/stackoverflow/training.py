@@ -19,11 +19,10 @@ from experiments.stackoverflow import (
   networks,
   public_start,
   report,
-  run,
 )
 from experiments.stackoverflow import machines as machines_lib
 from experiments.stackoverflow import model as model_lib
-from fl_dpftrl import workloads
+from fl_dpftrl import adaptive_clipping, workloads
 from fl_dpftrl.families import base
 from fl_dpftrl.simulation import scenario as scenario_lib
 from fl_dpftrl.training import loop
@@ -160,7 +159,7 @@ def aggregator(
   return dpftrl.CorrelatedNoiseFactory(
     strategy,
     noise_multiplier=hparams.noise_multiplier,
-    clip_norm=run.clip_norm(hparams),
+    clip_norm=_clip_norm(hparams),
     report_goal=hparams.report_goal,
     zeroing_norm=hparams.zeroing_norm,
     noise_seed=hparams.noise_seed,
@@ -289,3 +288,12 @@ def _runtime(
       raise ValueError(f'--machines={machines.address}: {error}') from error
     say(f'clients train on actors, each with cpus={actors.cpus:g} and gpus={actors.gpus:g}')
     yield context
+
+
+def _clip_norm(hparams: configuration.Hparams) -> float | adaptive_clipping.AdaptiveClipping:
+  """Returns the run's clip norm, or the rule that it follows."""
+  if hparams.clip_quantile is None:
+    return hparams.clip_norm
+  return adaptive_clipping.AdaptiveClipping(
+    hparams.clip_norm, target_quantile=hparams.clip_quantile, rounds=hparams.clip_rounds
+  )

@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from matplotlib import axes as axes_lib
 from matplotlib import axis as axis_lib
@@ -10,9 +10,6 @@ from matplotlib import figure as figure_lib
 from matplotlib import ticker
 
 from fl_dpftrl import style
-
-if TYPE_CHECKING:
-  from fl_dpftrl.planning import comparison  # It draws with this module.
 
 LOSSES = {'rms': 'RmsLoss', 'max': 'MaxLoss'}
 _PANELS = {f'{name}_loss': f'{loss} (clip norms)' for name, loss in LOSSES.items()}
@@ -29,12 +26,11 @@ _AXES = {
 _NUMBER = ticker.FuncFormatter(lambda value, _: style.number(value))
 
 
-def draw(
-  entries: Sequence['comparison.Entry'], axis: str | None, subtitle: str = ''
-) -> figure_lib.Figure:
+def draw(entries: Sequence[Any], axis: str | None, subtitle: str = '') -> figure_lib.Figure:
   """Draws losses, or effective noise at equal ε; hollow where the sensitivity is not exact.
 
-  Effective noise is that of the mean of rounds, noise multiplier × error ÷ report goal.
+  The entries are those of a `comparison.Comparison`. Effective noise is that of the mean of rounds,
+  noise multiplier × error ÷ report goal.
   """
   looks = style.looks({entry.candidate.label: entry.candidate.mechanism for entry in entries})
   rows = [entry.row for entry in entries]

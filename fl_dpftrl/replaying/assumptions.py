@@ -6,7 +6,7 @@ added. A new assumption is a fact in `facts.RunFacts`, and a sentence here.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import arithmetic
@@ -15,8 +15,8 @@ from fl_dpftrl.logs import ids
 from fl_dpftrl.participations import protocol
 from fl_dpftrl.replaying import facts as facts_lib
 
-if TYPE_CHECKING:
-  from fl_dpftrl.replaying import statement as statement_lib
+Statement = Any
+"""A `statement.Statement`, which asks for its assumptions here."""
 
 _ARITHMETIC = {
   arithmetic.COVERED: (
@@ -40,12 +40,12 @@ LOG, SERVER = protocol.LOG, protocol.SERVER
 FIGURES, DEVICES = 'the figures', 'the devices'
 
 
-def sentences(statement: 'statement_lib.Statement') -> tuple[str, ...]:
+def sentences(statement: Statement) -> tuple[str, ...]:
   """Returns all assumptions of a statement, in its order."""
   return tuple(sentence for _, sentence in subjects(statement))
 
 
-def subjects(statement: 'statement_lib.Statement') -> list[tuple[str, str]]:
+def subjects(statement: Statement) -> list[tuple[str, str]]:
   """Returns all assumptions in their order, each after its subject: LOG, for example."""
   runs, planned = statement.runs, statement.planned
   group_size = statement.group_size
@@ -104,7 +104,7 @@ def _named(runs: Sequence[facts_lib.RunFacts]) -> list[tuple[str, facts_lib.RunF
   return [(f' in run {i}' if len(runs) > 1 else '', run) for i, run in enumerate(runs, 1)]
 
 
-def _of_releases(statement: 'statement_lib.Statement') -> list[str]:
+def _of_releases(statement: Statement) -> list[str]:
   """Returns what each figure assumes of choices that could have followed releases.
 
   Adaptive participation and an adaptive end change no guarantee of all rounds that a schema allows:
@@ -120,9 +120,7 @@ def _of_releases(statement: 'statement_lib.Statement') -> list[str]:
   return result
 
 
-def _planned(
-  runs: Sequence[facts_lib.RunFacts], planned: 'statement_lib.Part', adjacency: str
-) -> list[str]:
+def _planned(runs: Sequence[facts_lib.RunFacts], planned: Any, adjacency: str) -> list[str]:
   whole: Any = planned.participation
   every = [whole] if len(runs) == 1 else [run.claim.answers for run in runs]
   recorded = {of_run: run.schema_in_log for of_run, run in _named(runs)}

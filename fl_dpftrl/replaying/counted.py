@@ -21,10 +21,10 @@ from fl_dpftrl.logs import ids, reader, refusals
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import counts
-from fl_dpftrl.replaying import count as count_lib
 from fl_dpftrl.replaying import exposure as exposure_lib
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import sql
+from fl_dpftrl.replaying import tally as tally_lib
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
 
@@ -223,7 +223,7 @@ class _Rows:
 
   def tally(
     self, claim: claim_lib.Claim, num_rounds: int, terms: tuple[int, int]
-  ) -> count_lib.Tally:
+  ) -> tally_lib.Tally:
     """Returns the tally of the rows; LogError where one does not fit another."""
     made_for = (sql.made_for(claim.strategy, num_rounds), num_rounds)
     self._need(self._one('made_for') == made_for, 'made for another strategy, num_rounds or text')
@@ -257,7 +257,7 @@ class _Rows:
       self._witness(separations, num_rounds),
       newcomers,
     )
-    return count_lib.Tally(
+    return tally_lib.Tally(
       (devices,), num_devices, bins, (exposed,), exact, places.values.size, violators=None
     )
 
@@ -273,7 +273,7 @@ class _Rows:
 
   def _exposed(
     self, claim: claim_lib.Claim, num_rounds: int, top: int
-  ) -> tuple[count_lib.Exposed, bool]:
+  ) -> tuple[tally_lib.Exposed, bool]:
     """Returns the most exposed device, and whether its square is exact."""
     rounds: dict[Any, list[int]] = {}
     for t, _, device_id in self._rows['exposed']:
@@ -286,9 +286,9 @@ class _Rows:
     joined = np.fromiter(itertools.chain.from_iterable(patterns), np.int64)
     squares, exact = exposure.squares(joined, np.array([len(own) for own in patterns]))
     found = zip(squares.tolist(), rounds, map(tuple, patterns))
-    exposed = min(itertools.starmap(count_lib.Exposed, found), key=lambda e: e.order)
+    exposed = min(itertools.starmap(tally_lib.Exposed, found), key=lambda e: e.order)
     ends = exposed.square * np.array([1.0 - sql.TOLERANCE, 1.0 + sql.TOLERANCE])
-    low, high = count_lib.bins_of(ends).tolist()
+    low, high = tally_lib.bins_of(ends).tolist()
     fits = low <= top <= high
     self._need(fits, 'its largest square is not that of its most exposed device')
     return exposed, exact

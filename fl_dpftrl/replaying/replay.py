@@ -22,6 +22,7 @@ from fl_dpftrl.replaying import exposure, sensitivities, void
 from fl_dpftrl.replaying import facts as facts_lib
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import statement as statement_lib
+from fl_dpftrl.replaying import tally as tally_lib
 
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
@@ -105,7 +106,7 @@ def _check(runs: Sequence[runs_lib.Run], adjacency: str, group_size: int) -> Non
   runs_lib.id_type(runs)
 
 
-def _per_device(tally: count_lib.Tally, spend: sensitivities.Spend) -> exposure.PerDevice:
+def _per_device(tally: tally_lib.Tally, spend: sensitivities.Spend) -> exposure.PerDevice:
   kind = sensitivity_lib.EXACT if tally.exact else sensitivity_lib.UPPER_BOUND
   of_one = lambda value: spend(sensitivity_lib.Sensitivity(value, kind))
   quantiles = tuple(
@@ -163,7 +164,7 @@ def _planned(
 
 
 def _violations(
-  facts: Sequence[facts_lib.RunFacts], tally: count_lib.Tally, spend: sensitivities.Spend
+  facts: Sequence[facts_lib.RunFacts], tally: tally_lib.Tally, spend: sensitivities.Spend
 ) -> exposure.Violations | None:
   if not tally.violators:
     return None

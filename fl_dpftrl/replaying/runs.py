@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,11 +14,9 @@ from fl_dpftrl.files import json_files, paths
 from fl_dpftrl.logs import claim_json, keys, layout, ledger_format, refusals
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.replaying import tally as tally_lib
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
-
-if TYPE_CHECKING:
-  from fl_dpftrl.replaying import count
 
 _LOG = 'participation.'
 
@@ -37,7 +35,7 @@ class Run:
   log: log_lib.Log
   claim: claim_lib.Claim
   stated: json_files.Object | None = None
-  tally: 'count.Tally | None' = None
+  tally: tally_lib.Tally | None = None
 
   def __post_init__(self):
     self.claim.answers.after(self.log.num_rounds)  # Raises ValueError for more rounds.

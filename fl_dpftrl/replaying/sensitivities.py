@@ -9,37 +9,37 @@ from collections.abc import Callable, Sequence
 
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import guarantee as guarantee_lib
-from fl_dpftrl.replaying import count as count_lib
+from fl_dpftrl.replaying import tally as tally_lib
 
 Sensitivity = sensitivity_lib.Sensitivity
 Spend = Callable[..., guarantee_lib.Guarantee]
 
 
-def of_largest(tally: count_lib.Tally, group_size: int) -> Sensitivity:
+def of_largest(tally: tally_lib.Tally, group_size: int) -> Sensitivity:
   """Returns the largest sensitivity of a group, a sum by the triangle inequality."""
   value = sum(math.sqrt(exposed.square) for exposed in tally.most_exposed[:group_size])
   is_exact = tally.exact and group_size == 1
   return Sensitivity(value, sensitivity_lib.EXACT if is_exact else sensitivity_lib.UPPER_BOUND)
 
 
-def quantiles(tally: count_lib.Tally, shares: Sequence[float]) -> list[tuple[float, float]]:
+def quantiles(tally: tally_lib.Tally, shares: Sequence[float]) -> list[tuple[float, float]]:
   """Returns a sensitivity that covers each share of the devices, at most 0.14 % too large."""
   return [(share, _at_most(tally, share)) for share in shares]
 
 
-def _at_most(tally: count_lib.Tally, share: float) -> float:
+def _at_most(tally: tally_lib.Tally, share: float) -> float:
   counts = tally.exposures.counts.cumsum()
   place = int((counts < share * counts[-1]).sum())
-  upper = count_lib.upper_squares(tally.exposures.values[place])
+  upper = tally_lib.upper_squares(tally.exposures.values[place])
   return math.sqrt(min(float(upper), tally.most_exposed[0].square))
 
 
 def histogram(
-  tally: count_lib.Tally, loss: Callable[[float], float], num_bars: int
+  tally: tally_lib.Tally, loss: Callable[[float], float], num_bars: int
 ) -> list[tuple[float, float, int]]:
   """Histogram of devices by privacy loss: lower end, upper end and count."""
   bins = tally.exposures
-  losses = [loss(math.sqrt(square)) for square in count_lib.upper_squares(bins.values)]
+  losses = [loss(math.sqrt(square)) for square in tally_lib.upper_squares(bins.values)]
   low, width = losses[0], (losses[-1] - losses[0]) / num_bars
   bars = [0] * num_bars
   for value, count in zip(losses, bins.counts.tolist()):

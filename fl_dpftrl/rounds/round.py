@@ -3,16 +3,13 @@
 import contextlib
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fl_dpftrl.files import durable
 from fl_dpftrl.logs import ids as ids_lib
 from fl_dpftrl.rounds import sums
-
-if TYPE_CHECKING:
-  from fl_dpftrl.rounds import aggregator as aggregator_lib
 
 
 class Round:
@@ -31,11 +28,7 @@ class Round:
   """
 
   def __init__(
-    self,
-    aggregator: 'aggregator_lib.PrivateAggregator',
-    device_ids: ids_lib.Ids,
-    at_least: int,
-    index: int | None = None,
+    self, aggregator: Any, device_ids: ids_lib.Ids, at_least: int, index: int | None = None
   ):
     """Makes a round that `begin` records, or one that is recorded already, with its index."""
     self.index, self._was_entered = index, False

@@ -13,6 +13,7 @@ from fl_dpftrl.logs import refusals
 from fl_dpftrl.participation import counts
 from fl_dpftrl.replaying import by_device, runs
 from fl_dpftrl.replaying import count as count_lib
+from fl_dpftrl.replaying import tally as tally_lib
 from tests.replaying import in_memory
 
 CLAIM = claim_lib.Claim(strategy=blt.BLT([0.99, 0.7], [0.1, 0.3]), noise_multiplier=1.0)
@@ -87,7 +88,7 @@ def test_a_device_over_several_batches(monkeypatch):
 
 
 def test_a_sum_with_an_upper_bound_is_one():
-  exact = count_lib.Tally((counts.DeviceCounts(),))
+  exact = tally_lib.Tally((counts.DeviceCounts(),))
   bound = dataclasses.replace(exact, exact=False)
   assert not exact.plus(bound, 1).exact and not bound.plus(exact, 1).exact
 

@@ -16,7 +16,8 @@ from fl_dpftrl.families import banded, blt, identity
 from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import ledger
 from fl_dpftrl.participation import counts, schemas
-from fl_dpftrl.replaying import count, replay, runs, sensitivities
+from fl_dpftrl.replaying import replay, runs, sensitivities
+from fl_dpftrl.replaying import tally as tally_lib
 from fl_dpftrl.strategies import files
 from tests.replaying.in_memory import log_of
 
@@ -124,7 +125,7 @@ def test_without_noise_even_in_one_run_nothing_is_guaranteed(multipliers):
 
 def test_quantiles_are_of_devices():
   exposures = counts.Counts.of(np.array([0, 1 << 14, 1 << 14, (1 << 14) + 256]))
-  whole = count.Tally((), 4, exposures, (count.Exposed(2.0, 'a', (0,)),))
+  whole = tally_lib.Tally((), 4, exposures, (tally_lib.Exposed(2.0, 'a', (0,)),))
   # Bins of squares 2⁻⁶⁴, 1 and 2.
   assert sensitivities.quantiles(whole, [0.25, 0.5, 0.75, 0.76, 1.0]) == [
     (0.25, 2.0**-32),
