@@ -214,7 +214,7 @@ def _runs(args: argparse.Namespace) -> list[runs.Run]:
       if len(args.runs) > 1:
         raise ValueError(f'--{name} goes with one folder, got {len(args.runs)}')
     said = {'num_rounds': args.num_rounds, **where}
-    return [runs.open_folder(folder, **said) for folder in args.runs]
+    return [runs.open_run(folder, **said) for folder in args.runs]
   if args.from_counts:
     return [_from_counts(args, given)]
   for name in ('log', 'strategy'):

@@ -47,7 +47,6 @@ class Batches(drawn.Secret, cyclic.Cyclic):
 
   @property
   def terms(self) -> tuple[str, ...]:
-    """Assumptions of a guarantee with these batches, in words."""
     return (
       f'each example is in one of {self.num_parts} parts, whatever its'
       f' data, and the {self.num_rounds} rounds take turns at the parts',
@@ -79,7 +78,6 @@ class Batches(drawn.Secret, cyclic.Cyclic):
     return factor * norm.value
 
   def for_bands(self, strategy: base.Strategy) -> Any:
-    """Returns the scheme with as many parts as the strategy has bands."""
     return dataclasses.replace(self, num_parts=num_bands(strategy))
 
   def check(
@@ -89,7 +87,6 @@ class Batches(drawn.Secret, cyclic.Cyclic):
     group_size: int,
     num_coordinates: int | None = None,
   ) -> None:
-    """Raises ValueError where no bound is known, and for more bands than parts."""
     super().check(strategy, adjacency, group_size, num_coordinates)
     self.change(strategy, adjacency)
 
@@ -104,7 +101,6 @@ class Batches(drawn.Secret, cyclic.Cyclic):
     num_coordinates: int | None = None,
     **method: Any,
   ) -> 'AmplifiedGuarantee':
-    """Returns the guarantee of sampled Gaussian releases."""
     for name in method:
       raise ValueError(f'{name} is for secret bins')
     return AmplifiedGuarantee(
@@ -120,7 +116,6 @@ class Batches(drawn.Secret, cyclic.Cyclic):
   def least_noise(
     self, strategy: base.Strategy, *, epsilon: float | None, rho: float | None, **options: Any
   ) -> guarantee_lib.Guarantee:
-    """Returns the guarantee with the least noise for ε, up to a relative 1e-5."""
     epsilon, adjacency = drawn.target(epsilon, rho), options['adjacency']
     multiplier = sampled_gaussian.effective_noise_multiplier(
       epsilon, options['deltas'][0], **self.chances(adjacency)
@@ -135,7 +130,6 @@ class Batches(drawn.Secret, cyclic.Cyclic):
       multiplier, step = multiplier * (1.0 + step), 4.0 * step
 
   def summary(self) -> json_files.Object:
-    """Returns the fields, with probability and number of releases of an example."""
     shares = {'sampling_probability': self.sampling_probability, 'compositions': self.turns}
     return super().summary() | shares
 

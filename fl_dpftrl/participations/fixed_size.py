@@ -33,7 +33,6 @@ class CyclicFixedSize(batches.Batches):
   )
 
   def refutations(self, happened: counts.RunCounts) -> list[str]:
-    """Returns wrong parts and sizes, else what chance does not do."""
     from fl_dpftrl.participations import log_checks
 
     sizes = list(log_checks.sizes(happened, self))

@@ -48,7 +48,6 @@ class CyclicPoisson(batches.Batches):
       raise ValueError(f'batch_size must be positive and finite, got {self.batch_size!r}')
 
   def refutations(self, happened: counts.RunCounts) -> list[str]:
-    """Returns wrong parts, else what chance does not do; of a log without devices, its sizes."""
     from fl_dpftrl.participations import log_checks
 
     if not happened.num_devices:

@@ -61,7 +61,6 @@ class SecretBins(drawn.Secret):
   gated = schema
 
   def gate(self, strategy: base.Strategy) -> gates.MinSepGate:
-    """Returns the gate that admits a device in rounds of its bin only."""
     return gates.MinSepGate(self.schema, in_bins=True)
 
   def within(self, num_rounds: int) -> 'SecretBins':
@@ -90,7 +89,6 @@ class SecretBins(drawn.Secret):
 
   @property
   def terms(self) -> tuple[str, ...]:
-    """Assumptions of a guarantee with secret bins, in words."""
     return (
       self.assumption,
       'no device takes the place of another: no round closes at a report goal or fails below one,'
@@ -115,7 +113,6 @@ class SecretBins(drawn.Secret):
     num_coordinates: int | None = None,
     **method: Any,
   ) -> guarantee_lib.Guarantee:
-    """Returns the guarantee of every device; see `bins.proven`."""
     from fl_dpftrl.participations import bins
 
     return bins.proven(
@@ -131,7 +128,6 @@ class SecretBins(drawn.Secret):
   def least_noise(
     self, strategy: base.Strategy, *, epsilon: float | None, rho: float | None, **options: Any
   ) -> guarantee_lib.Guarantee:
-    """Returns the guarantee with the least noise for ε, up to a relative 1e-3."""
     from fl_dpftrl.participations import bins
 
     epsilon = drawn.target(epsilon, rho)
@@ -139,7 +135,6 @@ class SecretBins(drawn.Secret):
     return bins.calibrated(start, epsilon)
 
   def refutations(self, happened: counts.RunCounts) -> list[str]:
-    """Returns devices in rounds of two bins, else bins that are not uniform."""
     from fl_dpftrl.participations import log_checks
 
     return list(log_checks.bins(happened, self.num_bins))

@@ -52,19 +52,15 @@ class Shuffled(cyclic.Cyclic):
     return self.schema
 
   def check(self, strategy: base.Strategy, *others: Any) -> None:
-    """Raises what the schema does."""
     self.by_schema.check(strategy, *others)
 
   def guarantee(self, strategy: base.Strategy, **options: Any) -> guarantee_lib.Guarantee:
-    """Returns the guarantee of the schema: shuffling amplifies nothing here."""
     return self.by_schema.guarantee(strategy, **options)
 
   def least_noise(self, strategy: base.Strategy, **options: Any) -> guarantee_lib.Guarantee:
-    """Returns the guarantee of the schema with the least noise."""
     return self.by_schema.least_noise(strategy, **options)
 
   def refutations(self, happened: counts.RunCounts) -> list[str]:
-    """Returns wrong parts, sizes and passes."""
     from fl_dpftrl.participations import log_checks
 
     sizes = list(log_checks.sizes(happened, self))
@@ -74,7 +70,6 @@ class Shuffled(cyclic.Cyclic):
     return [*parts, *sizes, *passes]
 
   def summary(self) -> json_files.Object:
-    """Returns the fields, with the schema of an example."""
     schema = self.schema
     return super().summary() | {
       'min_sep': schema.min_sep,
@@ -100,7 +95,6 @@ class ShuffledOnce(Shuffled):
     )
 
   def refutations(self, happened: counts.RunCounts) -> list[str]:
-    """Returns wrong parts, sizes, passes and orders."""
     apart = happened.separations.values
     wrong = apart[apart != self.schema.min_sep][:1].tolist()
     return super().refutations(happened) + [

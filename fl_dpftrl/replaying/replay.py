@@ -92,7 +92,7 @@ def replay(
 
 def _opened(runs: Runs) -> list[runs_lib.Run]:
   alone = [runs] if isinstance(runs, (runs_lib.Run, str, os.PathLike)) else runs
-  return [run if isinstance(run, runs_lib.Run) else runs_lib.open_folder(run) for run in alone]
+  return [run if isinstance(run, runs_lib.Run) else runs_lib.open_run(run) for run in alone]
 
 
 def _check(runs: Sequence[runs_lib.Run], adjacency: str, group_size: int) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -135,53 +136,9 @@ def numbered(table: pa.Table, first_round: int) -> pa.Table:
   return table.set_column(0, 'round', rounds)
 
 
-def open_folder(
-  folder: str | os.PathLike[str],
-  *,
-  num_rounds: int | None = None,
-  columns: str | None = None,
-  first_round: int = 0,
-  missing: str | None = None,
-) -> Run:
-  """Opens the run of a folder, which has its log, `participation.*`, and its strategy.json.
-
-  A log that states no claim, such as one of another system, has that of the folder's claim.json.
-  What such a log does not say, is said as to `open_run`. ValueError for a claim.json that is not
-  that of the log.
-  """
-  folder = paths.local(folder)
-  if not folder.is_dir():
-    raise ValueError(f'{messages.quoted(str(folder))} is no folder of a run')
-  names = set(os.listdir(folder))
-  if (
-    ledger_format.path_of(ledger_format.NAME).name in names
-  ):  # Of a log, or of one that is not closed yet.
-    names.add(ledger_format.NAME)
-  names = {
-    name for name in names if not name.endswith((ledger_format.SUFFIX, *ledger_format.SIDES))
-  }
-  logs = sorted(name for name in names if name.startswith(_LOG))
-  if len(logs) != 1:
-    raise ValueError(f'{folder} must hold one log, {_LOG}parquet, and has {len(logs)}')
-  strategy = files.resolved(folder / files.NAME)
-  where, path = layout.parse(columns, first_round, missing), folder / claim_lib.NAME
-  log = log_lib.read_log(folder / logs[0], num_rounds=num_rounds, layout=where)
-  stated = claim_json.read(log.metadata)
-  if stated is not None:
-    if path.exists():
-      claim_json.check_file(path, stated, log.metadata.get(keys.RUN_KEY))
-    return Run.of(log, strategy)
-  if not path.exists():
-    raise ValueError(f'{path} is missing, and the log does not state its claim')
-  try:
-    return Run(log=log, claim=claim_lib.Claim.from_json(claim_json.read_file(path)[0], strategy))
-  except ValueError as e:
-    raise ValueError(f'{path}: {e}') from e
-
-
 def open_run(
   logs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-  strategy: files.Given,
+  strategy: files.Given | None = None,
   *,
   noise_multiplier: float | None = None,
   num_rounds: int | None = None,
@@ -192,11 +149,15 @@ def open_run(
   first_round: int = 0,
   missing: str | None = None,
 ) -> Run:
-  """Opens the participation log of a run.
+  """Opens a run by its folder, or by its participation log.
+
+  A run's folder has its log, `participation.*`, and strategy.json. A log that states no claim, such
+  as one of another system, has that of the folder's claim.json.
 
   Args:
-    logs: one or more files, folders or globs, the shards of one log.
-    strategy: C as it was run, or its strategy file or name in matrices/.
+    logs: folder of a run; or, with a strategy, one or more files, folders or globs, the shards of
+      one log.
+    strategy: C as it was run, or its strategy file or name in matrices/; None for a run's folder.
     noise_multiplier: std(Z) / clip norm; None if the log states it.
     num_rounds: rows of noise consumed, if the log does not say.
     declared_num_rounds: rounds that were declared before the run: the most that it could have.
@@ -212,11 +173,46 @@ def open_run(
     LogError: if the log cannot be believed.
     ValueError: if an argument is out of range or missing, or the strategy file is malformed.
   """
-  strategy = files.resolved(strategy)
-  own = layout.parse(columns, first_round, missing)
-  log = log_lib.read_log(logs, num_rounds=num_rounds, layout=own)
+  where = layout.parse(columns, first_round, missing)
   schema = declared_schema(declared_num_rounds, declared_min_sep, declared_max_participations)
+  if strategy is None:
+    if noise_multiplier is not None or schema or not isinstance(logs, (str, os.PathLike)):
+      raise ValueError('strategy is needed with a log: only the folder of a run states what it was')
+    return _open_folder(paths.local(logs), num_rounds, where)
+  strategy = files.resolved(strategy)
+  log = log_lib.read_log(logs, num_rounds=num_rounds, layout=where)
   return Run.of(log, strategy, noise_multiplier=noise_multiplier, participation=schema)
+
+
+def _open_folder(folder: pathlib.Path, num_rounds: int | None, where: layout.Layout) -> Run:
+  """Opens the run of a folder; ValueError for a claim.json that is not that of its log."""
+  if not folder.is_dir():
+    raise ValueError(f'{messages.quoted(str(folder))} is no folder of a run')
+  names = set(os.listdir(folder))
+  if (
+    ledger_format.path_of(ledger_format.NAME).name in names
+  ):  # Of a log, or of one that is not closed yet.
+    names.add(ledger_format.NAME)
+  names = {
+    name for name in names if not name.endswith((ledger_format.SUFFIX, *ledger_format.SIDES))
+  }
+  logs = sorted(name for name in names if name.startswith(_LOG))
+  if len(logs) != 1:
+    raise ValueError(f'{folder} must hold one log, {_LOG}parquet, and has {len(logs)}')
+  strategy = files.resolved(folder / files.NAME)
+  path = folder / claim_lib.NAME
+  log = log_lib.read_log(folder / logs[0], num_rounds=num_rounds, layout=where)
+  stated = claim_json.read(log.metadata)
+  if stated is not None:
+    if path.exists():
+      claim_json.check_file(path, stated, log.metadata.get(keys.RUN_KEY))
+    return Run.of(log, strategy)
+  if not path.exists():
+    raise ValueError(f'{path} is missing, and the log does not state its claim')
+  try:
+    return Run(log=log, claim=claim_lib.Claim.from_json(claim_json.read_file(path)[0], strategy))
+  except ValueError as e:
+    raise ValueError(f'{path}: {e}') from e
 
 
 def declared_schema(

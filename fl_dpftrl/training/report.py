@@ -34,7 +34,7 @@ def write(
   setting: privacy.Setting,
 ) -> trained_lib.Trained:
   """Replays the log, and writes the statement, its report and the model."""
-  statement = replay_lib.replay(runs.open_folder(run.folder), delta=run.delta)
+  statement = replay_lib.replay(runs.open_run(run.folder), delta=run.delta)
   setting = dataclasses.replace(
     setting,
     run=_name(run.folder),

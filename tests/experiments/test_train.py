@@ -59,7 +59,7 @@ def test_leaves_the_files_of_the_contract(guaranteed):
 
 
 def test_evidence_of_its_folder_is_verified(guaranteed, tmp_path):
-  run = runs_lib.open_folder(guaranteed.folder)
+  run = runs_lib.open_run(guaranteed.folder)
   model = guaranteed.folder / 'model.npz'
   digest = evidence.write_evidence(tmp_path / 'evidence', run, delta=1e-6, model=model)
   found = evidence.verify(tmp_path / 'evidence', model=model)

@@ -135,7 +135,7 @@ def test_any_loop_runs_with_bins(tmp_path):
     with pytest.raises(dpftrl.BudgetSpentError):
       with aggregator.round([1]):
         pass
-  stated_there = replay.replay(runs.open_folder(tmp_path), delta=1e-6)
+  stated_there = replay.replay(runs.open_run(tmp_path), delta=1e-6)
   assert stated_there.drawn.participation == scheme and stated_there.drawn.holds
 
 

@@ -160,13 +160,15 @@ def test_a_run_under_way_is_read_from_its_folder(folder):
   with ledger.LogWriter(folder / 'participation.parquet', claim) as log:
     log.append(0, ['x'], 0)
     assert (folder / 'participation.ledger-wal').exists()
-    assert runs.open_folder(folder).log.num_rounds == 1
-  assert runs.open_folder(folder).claim == claim
+    assert runs.open_run(folder).log.num_rounds == 1
+  assert runs.open_run(folder).claim == claim
+  with pytest.raises(ValueError, match='strategy is needed with a log'):
+    runs.open_run(folder, noise_multiplier=2.0)
   stated = replay.replay(folder, delta=1e-6)
-  assert stated.to_json() == replay.replay([runs.open_folder(folder)], delta=1e-6).to_json()
+  assert stated.to_json() == replay.replay([runs.open_run(folder)], delta=1e-6).to_json()
   (folder / 'claim.json').write_text(json.dumps(claim.to_json() | {'noise_multiplier': 4.0}))
   message = 'claim.json: the run has the noise_multiplier 3.5, not 4.0: put its claim back'
-  for read in (lambda: runs.open_folder(folder), lambda: claim.save(folder)):
+  for read in (lambda: runs.open_run(folder), lambda: claim.save(folder)):
     with pytest.raises(ValueError, match=message):
       read()
 
@@ -181,7 +183,7 @@ def test_a_run_under_way_is_read_from_its_folder(folder):
 def test_refuses_a_folder_that_is_no_run(folder, name, content, message):
   (folder / name).unlink() if content is None else (folder / name).write_text(content)
   with pytest.raises(ValueError, match=message) as raised:
-    runs.open_folder(folder)
+    runs.open_run(folder)
   assert '\n' not in str(raised.value)
 
 
