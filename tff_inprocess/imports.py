@@ -16,8 +16,10 @@ import tensorflow_federated as tff
 
 from tff_inprocess import analysis, graphs, randomness, resources, speed
 
-# Which node to be beside, and compilation by XLA, which lacks operations put in here.
+# Which node to be beside; then compilation by XLA, which lacks operations that are put in here: it
+# stays where a function has only such as nothing is put in for.
 _LEFT_OUT = ('_class', '_XlaMustCompile', '_XlaCompile')
+_UNCHANGED = {'AddV2', 'Bitcast', 'Cast', 'Const', 'FloorMod', 'Identity', 'Mul', 'NoOp', 'Sub'}
 _SCOPE = 'part'
 _OLD_LOOPS = ('Enter', 'RefEnter')
 # Functions are known to TensorFlow by their names, in the whole process.
@@ -54,7 +56,6 @@ class Importer:
     if any(node.op in _OLD_LOOPS for node in graphs.nodes(graph)):
       raise analysis.unsupported('a loop of TensorFlow 1', 'enable control flow v2')
     self.resources.extend(graphs.resources_of_calls(graph))
-    _leave_out_asserted(graph)
     handles = resources.rewrite(graph, program.initialize_op, of_clients=self._of_clients)
     speed.rewrite(graph)
     seed = randomness.rewrite(graph, honours_seeds=self._honours_seeds)
@@ -129,12 +130,17 @@ def _prune(graph: tf.compat.v1.GraphDef, wanted: set[str], inputs: set[str]) -> 
 
 
 def _leave_out(graph: tf.compat.v1.GraphDef) -> None:
-  """Drops attributes that refer to nodes by name, or cannot hold once a graph is rewritten."""
+  """Drops attributes that name nodes or cannot hold in a rewritten graph, and what is asserted."""
   functions = graph.library.function
-  for one in itertools.chain(graph.node, functions, *(f.node_def for f in functions)):
-    for name in _LEFT_OUT:
-      if name in one.attr:
-        del one.attr[name]
+  unchanged = {f.signature.name for f in functions if {n.op for n in f.node_def} <= _UNCHANGED}
+  uses = [(node, graphs.function_names(node)) for node in graphs.nodes(graph)]
+  for node, _ in uses:
+    if node.op == 'Assert':
+      node.attr['summarize'].i = 0  # Of the tensors of its message, some reach TensorFlow's log.
+  for one, names in [*uses, *((function, [function.signature.name]) for function in functions)]:
+    for attribute in _LEFT_OUT[: 1 if unchanged.issuperset(names) else None]:
+      if attribute in one.attr:
+        del one.attr[attribute]
 
 
 def _rename(graph: tf.compat.v1.GraphDef, suffix: str) -> None:
@@ -153,10 +159,3 @@ def _rename(graph: tf.compat.v1.GraphDef, suffix: str) -> None:
   for gradient in graph.library.gradient:
     gradient.function_name = renamed(gradient.function_name)
     gradient.gradient_func = renamed(gradient.gradient_func)
-
-
-def _leave_out_asserted(graph: tf.compat.v1.GraphDef) -> None:
-  """Leaves no tensors to the messages of assertions, of which some reach TensorFlow's log."""
-  for node in graphs.nodes(graph):
-    if node.op == 'Assert':
-      node.attr['summarize'].i = 0

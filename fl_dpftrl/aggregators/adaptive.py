@@ -6,6 +6,7 @@ one row of noise. So inner sums have the same bounds in all rounds, whatever the
 """
 
 import collections
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,16 +52,13 @@ class Rule(NamedTuple):
     )
     return bounded, self.unit.norms[0] * tf.cast(tf.stack(counts), tf.int64)
 
-  def release(
-    self, sums: sums_lib.Sums, total: Any, row: Any, clip_norm: Any
-  ) -> tuple[Any, tf.Tensor]:
-    """Returns the noised sum of updates over report_goal, and the noised counts."""
+  def release(self, sums: sums_lib.Sums, total: Any, row: Any, clip_norm: Any) -> Iterator[Any]:
+    """Yields the noised sum of updates over report_goal, and the noised counts."""
     if not self.has_noise:
       row = tf.nest.map_structure(lambda part: 0 * part, row)
-    updates, counts = sums.noised(total, row)
     scale = self.unit.size * tf.cast(clip_norm, tf.float64) / self.report_goal
     of_device = 1.0 / (self.unit.norms[0] << self.unit.shift)
-    return sums_lib.converted(updates, scale), sums_lib.converted(counts, of_device)
+    return map(sums.released, total, row, (scale, of_device))
 
   def next_clip_norm(self, clip_norm: Any, counts: Any, row: Any) -> tf.Tensor:
     """Returns the clip norm after a round, from noised counts alone."""

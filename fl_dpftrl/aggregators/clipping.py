@@ -61,7 +61,8 @@ def bound_update(
   scale = tf.where(
     is_clipped, (1.0 - _NORM_ERROR) * unit.bound / norm, 1.0 / (unit.step * clip_norm)
   )
-  made = [_whole(tf.cast(scale, tf.float32) * tensor) for tensor in tensors]
+  # Rounded towards zero. What int64 does not hold becomes anything.
+  made = [tf.cast(tf.cast(scale, tf.float32) * tensor, tf.int64) for tensor in tensors]
   zero = tf.constant(0)
   bounded, *counts = tf.cond(
     is_known & is_small & ~is_near & _fits(made, unit),
@@ -89,11 +90,6 @@ def _largest(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
   return tf.cast(largest, tf.float64)
 
 
-def _whole(values: tf.Tensor) -> tf.Tensor:
-  """Rounds towards zero. What int64 does not hold becomes anything."""
-  return tf.cast(values, tf.int64)
-
-
 def _fits(made: Sequence[tf.Tensor], unit: units.Unit) -> tf.Tensor:
   """Returns whether Σ k² is at most the bound, for any whole numbers.
 
@@ -117,7 +113,7 @@ def _bound_carefully(
   norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(tensor)) for tensor in wide]))
   # The first is infinite for zeros.
   scale = tf.minimum(unit.bound / norm, 1.0 / (unit.step * clip_norm))
-  made = [_whole(scale * part) for part in wide]
+  made = [tf.cast(scale * part, tf.int64) for part in wide]
   fits = _fits(made, unit)
   made = [tf.where(fits, part, tf.zeros_like(part)) for part in made]
   count = lambda condition: tf.cast(condition, tf.int32)

@@ -247,9 +247,8 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     row, advanced = stream.next(noise)
     if not self.noise_multiplier:
       row = tf.nest.map_structure(lambda part: 0 * part, row)
-    noised = sums.noised(total, row)
     scale = self.unit.size * self.first_clip_norm / self.report_goal
-    return sums_lib.converted(noised, scale), advanced
+    return sums.released(total, row, scale), advanced
 
   def skip_row(self, value_type: tff.Type) -> tff.Computation:
     """A computation that burns a row of noise: drawn, and never released.

@@ -1,5 +1,6 @@
 """Sums of whole numbers by TFF, plain or secure; and their exact sum with a row of noise."""
 
+import functools
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -38,25 +39,35 @@ class Sums(NamedTuple):
   modulus: int | None
   most_updates: int
 
-  def noised(self, totals: Any, row: Any) -> Any:
-    """Returns sums with a row of noise, in units of the lattice, in TensorFlow.
+  def released(self, totals: Any, row: Any, scale: Any) -> Any:
+    """Returns what sums with a row of noise stand for: float32, scale times whole numbers.
 
-    They are added modulo the modulus, and only then lifted to signed numbers. So the result is a
+    XLA makes one pass of it, with the same bits: no sum is there for a product to be fused with.
+    """
+
+    @functools.partial(tf.function, jit_compile=True, autograph=False)
+    def release(totals, row, scale):
+      noised = [self.noised(*parts) for parts in zip(totals, row, strict=True)]
+      return [tf.cast(scale * tf.cast(part, tf.float64), tf.float32) for part in noised]
+
+    scale = tf.convert_to_tensor(scale, tf.float64)
+    flat = release(tf.nest.flatten(totals), tf.nest.flatten(row), scale)
+    return tf.nest.pack_sequence_as(totals, flat)
+
+  def noised(self, total: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
+    """Returns a sum with noise, in units of the lattice, in TensorFlow.
+
+    They are added modulo the modulus, and only then lifted to a signed number. So the result is a
     function of the true sum with noise, whatever a device sent: nothing that others send changes
     how far one device's update can move it.
     """
     scale = tf.constant(1 << self.unit.shift, tf.uint64)
-    added = []
-    for total, noise in zip(tf.nest.flatten(totals), tf.nest.flatten(row), strict=True):
-      wide = scale * tf.bitcast(total, tf.uint64) + tf.bitcast(noise, tf.uint64)
-      added.append(self._lifted(tf.bitcast(wide, tf.int64)))
-    return tf.nest.pack_sequence_as(totals, added)
-
-  def _lifted(self, total: tf.Tensor) -> tf.Tensor:
+    wide = scale * tf.bitcast(total, tf.uint64) + tf.bitcast(noise, tf.uint64)
+    lifted = tf.bitcast(wide, tf.int64)
     if self.modulus is None:
-      return total
+      return lifted
     half = self.modulus // 2
-    return tf.math.floormod(total + half, self.modulus) - half
+    return tf.math.floormod(lifted + half, self.modulus) - half
 
   def checked(self, totals: Any, num_updates: tf.Tensor) -> Any:
     """Returns sums unchanged; fails if they are of more updates than they have room for."""
@@ -69,12 +80,6 @@ class Sums(NamedTuple):
     )
     with tf.control_dependencies([enough]):
       return tf.nest.map_structure(tf.identity, totals)
-
-
-def converted(totals: Any, scale: Any) -> Any:
-  """Returns what sums with noise stand for, float32, as the last step of a release."""
-  convert = lambda part: tf.cast(scale * tf.cast(part, tf.float64), tf.float32)
-  return tf.nest.map_structure(convert, totals)
 
 
 def check(inner_factory: Factory | str) -> None:

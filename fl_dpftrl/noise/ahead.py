@@ -238,7 +238,8 @@ def _make(source: Source, size: int, at_once: int, num_rounds: int, first: int) 
   made: _Block = []
   used = first - at_once + 1  # Rows of the block before are in use.
   for row in range(first, min(first + at_once, num_rounds)):
-    values = np.empty(size, np.int64)
+    room = np.empty(size + 8, np.int64)
+    values = room[-room.ctypes.data // 8 % 8 :][:size]  # Aligned: TensorFlow makes no copy.
     try:
       made.append((row, values, source.make(row, values, used)))
     except Exception:

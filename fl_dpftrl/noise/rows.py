@@ -67,7 +67,7 @@ class RowMaker:
     self._seed = seed
     normals.Normals(seed)  # Raises for a seed that will not do.
     self._first_chunk = first_chunk
-    self._threads = num_threads or _num_cores()
+    self._threads = num_threads or num_cores()
     self._pool = concurrent.futures.ThreadPoolExecutor(self._threads, 'rows')
     self.size, self.num_rounds = size, num_rounds
     self.row, self.is_torn = 0, False
@@ -149,11 +149,10 @@ def _workspace(seed: bytes) -> tuple[normals.Normals, np.ndarray]:
   return _local.source, _local.vectors
 
 
-def _num_cores() -> int:
-  """Cores that this process may use."""
-  if hasattr(os, 'sched_getaffinity'):
-    return len(os.sched_getaffinity(0))
-  return os.cpu_count() or 1
+def num_cores() -> int:
+  """Returns the number of cores that this process may use."""
+  has_affinity = hasattr(os, 'sched_getaffinity')
+  return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
 
 
 def _mapped(shape: tuple[int, int], folder: str | os.PathLike[str] | None) -> np.ndarray:

@@ -2,13 +2,12 @@
 
 import concurrent.futures
 import math
-import os
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from fl_dpftrl.kernels import sums as loops
-from fl_dpftrl.noise import units
+from fl_dpftrl.noise import rows, units
 
 KEPT, CLIPPED, ZEROED, REJECTED = OUTCOMES = ('kept', 'clipped', 'zeroed', 'rejected')
 """What became of an update: it is in the sum as it was, or scaled down, or as zeros."""
@@ -17,6 +16,7 @@ _MARGIN = 1.0 - 2.0**-22  # See `Sum`.
 _FAR = 2.0**-600  # Any number that is multiplied by it has a square in float64.
 _PIECE = 1 << 20  # coordinates that are measured by themselves, whatever the number of threads
 _LARGE = 1 << 18  # coordinates of an update that several threads add
+_MOST_THREADS = 8  # Memory is no faster for more.
 
 
 class Sum:
@@ -41,7 +41,7 @@ class Sum:
     self._zeroing_norm = math.inf if zeroing_norm is None else zeroing_norm
     self._longest = unit.bound * _MARGIN
     self._total = np.zeros(size, np.int64)
-    self._threads = _num_cores() if size >= _LARGE else 1
+    self._threads = min(rows.num_cores(), _MOST_THREADS) if size >= _LARGE else 1
     self._pool = concurrent.futures.ThreadPoolExecutor(self._threads, 'sum')
 
   def begin(self, clip_norm: float) -> None:
@@ -110,10 +110,3 @@ def _frozen(array: np.ndarray) -> np.ndarray:
   view = (array if array.flags.c_contiguous else np.ascontiguousarray(array))[:]
   view.flags.writeable = False
   return view
-
-
-def _num_cores() -> int:
-  """Cores that this process may use, up to 8: memory is no faster for more."""
-  if hasattr(os, 'sched_getaffinity'):
-    return min(len(os.sched_getaffinity(0)), 8)
-  return min(os.cpu_count() or 1, 8)

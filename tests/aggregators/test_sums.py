@@ -181,3 +181,15 @@ def test_a_sum_with_noise_wraps_and_is_lifted_after_that(modulus, shift, symmetr
   assert found.numpy().tolist() == [
     ((x << shift) + r + half) % ring - half for x, r in zip(total, row)
   ]
+
+
+@pytest.mark.parametrize('modulus', [None, 2**40, 3**25])
+def test_a_release_in_one_pass_has_the_bits_of_its_operations(modulus):
+  """Also of numbers that float64 rounds, and of those that TensorFlow takes for 0 in float32."""
+  drawn = np.random.default_rng(0).integers(-(2**62), 2**62, (2, 10_000)) >> np.arange(10_000) % 62
+  total, row = map(tf.constant, drawn)
+  summed = sums.Sums(None, units.Unit(1.0, 3, 1), modulus, 1)
+  for scale in (1.7e-11 / 3, 1e30 * 2.0**-34, 1e-40):
+    expected = (scale * summed.noised(total, row).numpy()).astype(np.float32)
+    expected[np.abs(expected) < np.finfo(np.float32).tiny] = 0.0
+    np.testing.assert_array_equal(summed.released([total], [row], scale)[0], expected)

@@ -1,6 +1,9 @@
+import numpy as np
+import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
-from tff_inprocess import speed
+from tff_inprocess import graphs, programs, speed
 
 
 def graph():
@@ -30,3 +33,21 @@ def test_float32_alone_is_rewritten_and_only_where_the_kernel_is(monkeypatch):
   left = graph()
   speed.rewrite_products(left)
   assert kinds(left) == [*[('MatMul', single)] * 2, ('MatMul', double)]
+
+
+@pytest.mark.parametrize('work, is_compiled', [
+  (lambda x: tf.cast(x + x, tf.int64), True),
+  (lambda x: tf.cast(tf.random.normal([2, 2]) + x, tf.int64), False),
+  (lambda x: tf.cast(tf.matmul(x, x), tf.int64), False),
+])  # fmt: skip
+def test_xla_compiles_only_what_is_not_rewritten(work, is_compiled):
+  of_server = tff.FederatedType(tff.TensorType(np.float32, [2, 2]), tff.SERVER)
+
+  @tff.federated_computation(of_server)
+  def computation(values):
+    body = tf.function(work, jit_compile=True)
+    return tff.federated_map(tff.tensorflow.computation(body, of_server.member), values)
+
+  (stage,) = programs.build(computation).stages
+  nodes = graphs.nodes(stage.server.function.graph.as_graph_def())
+  assert any(node.attr['_XlaMustCompile'].b for node in nodes) == is_compiled
