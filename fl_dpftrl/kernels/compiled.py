@@ -1,7 +1,9 @@
 """How loops are compiled: without the interpreter's lock, and without any freedom in float."""
 
+import contextlib
 import functools
 import logging
+import os
 
 import numba
 
@@ -13,16 +15,16 @@ def loop(function):
   is `__pycache__` beside the module, else the user's cache folder; NUMBA_CACHE_DIR names another.
   """
   compiled = functools.partial(numba.njit, nogil=True, error_model='numpy')
-  try:
-    return compiled(cache=True)(function)
-  except RuntimeError:  # None of these folders can be written.
-    _warn()
-    return compiled()(function)
+  with contextlib.suppress(RuntimeError):  # None of these folders can be written.
+    # A user without a home would have a cache in the folder ~ of whichever folder is the current.
+    if numba.config.CACHE_DIR or os.path.isabs(os.path.expanduser('~')):
+      return compiled(cache=True)(function)
+  _warn()
+  return compiled()(function)
 
 
 @functools.cache
 def _warn() -> None:
-  """Says once why loops are compiled in each process."""
   logging.getLogger('fl_dpftrl').warning(
     'no folder for compiled loops can be written: each process compiles them anew, which takes'
     ' seconds; set NUMBA_CACHE_DIR to a folder that only you can write'

@@ -28,8 +28,7 @@ def _finish(total, fresh, out):
 def _add_weighted(weights, buffers, stack, at, total, begins):
   """Adds weighted buffers to a total, in the order of the stack."""
   if begins:
-    for i in range(total.size):
-      total[i] = 0.0
+    total[:] = 0.0
   for j in range(stack.size):
     weight, buffer = weights[j], buffers[stack[j], at : at + total.size]
     for i in range(total.size):

@@ -22,8 +22,7 @@ def measure(rows, start, stop, _first, is_zeroing, squares, largest):
   whole = (stop - start) // _LANES * _LANES
   for row in range(len(rows)):
     values = rows[row, start:stop]
-    for lane in range(_LANES):
-      lanes[lane] = 0.0
+    lanes[:] = 0.0
     for first in range(0, whole, _LANES):
       part = values[first : first + _LANES]
       for lane in range(_LANES):

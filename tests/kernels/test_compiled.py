@@ -62,11 +62,12 @@ def test_sums_have_these_bits(kind, digest):
   assert hashlib.sha256(total.total()).hexdigest()[:16] == digest
 
 
-def started(folder, **variables):
+def started(folder, *before, **variables):
   """Starts the program with the room alone, from a folder."""
   environment = {name: os.environ[name] for name in ('PATH', 'LANG') if name in os.environ}
   return subprocess.Popen(
-    [sys.executable, '-c', PROGRAM], cwd=folder, env=environment | {'PYTHONPATH': '.'} | variables,
+    [*before, sys.executable, '-c', PROGRAM], cwd=folder,
+    env=environment | {'PYTHONPATH': '.'} | variables,
     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
   )  # fmt: skip
 
@@ -98,6 +99,20 @@ def test_loops_are_compiled_where_nothing_can_be_written(room):
   assert out == '[0, 1, 0]\n'
   (line,) = err.splitlines()
   assert line.startswith('no folder for compiled loops can be written') and len(line) <= 300
+
+
+@pytest.mark.skipif(
+  os.geteuid() != 0 or shutil.which('setpriv') is None, reason='becomes a user without a name'
+)
+@pytest.mark.parametrize('is_writable', [False, True])
+def test_a_user_without_a_name_and_a_home_leaves_nothing_behind(room, is_writable):
+  """Also where the current folder can be written, by all."""
+  room.chmod(0o777 if is_writable else 0o755)
+  can_read = [f'--{kind}-caps=+dac_read_search' for kind in ('inh', 'ambient')]
+  user = ['setpriv', '--reuid=54321', '--regid=54321', '--clear-groups', *can_read]
+  out, err = started(room, *user).communicate()
+  assert out == '[0, 1, 0]\n' and err.startswith('no folder for compiled loops can be written')
+  assert [path.name for path in room.iterdir()] == ['fl_dpftrl'] and len(err.splitlines()) == 1
 
 
 @pytest.mark.slow
