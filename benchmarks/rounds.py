@@ -51,8 +51,9 @@ ROUND_CASES = (
   Rounds(('worker: gaussian_fixed', 'gaussian_fixed', 'state: blt-4', 'engine: blt-4')),
   # If rows are made together, one round pays for the whole batch.
   Rounds(('gaussian_fixed', 'engine: banded-342'), batches=400, repeats=2 * ROWS),
-  Rounds(('plain',), size=LARGE, concurrent=2, repeats=2),
-  Rounds(('engine: blt-4',), size=LARGE, concurrent=2, repeats=2),
+  # Each in a process of its own: in turns they throw each other out of the cache.
+  *(Rounds((name,)) for name in ('gaussian_fixed', 'engine: blt-4', 'state: blt-4')),
+  *(Rounds((name,), 1, LARGE, 2, 2) for name in ('plain', 'engine: blt-4')),
 )
 # Rounds on two actors, each of which has one of two processors; on one node and on two.
 LSTM, ONE_BATCH = 'lstm-128', 'one-batch'
@@ -60,7 +61,6 @@ MACHINES = {
   LSTM: 'LSTM 128, 30 clients × 64 sentences',
   ONE_BATCH: f'{NUM_PARAMETERS:,} parameters, 4 clients of one batch',
 }
-
 
 NOISE = (
   'strategy|parameters|threads|a row|computed|state, MB|over NumPy normals|over reading the state',
@@ -127,14 +127,17 @@ def peer_rows(
 
 def training_rows(repeats: int) -> Iterator[dict[str, Any]]:
   """Times the rounds of each case; a row for each mechanism."""
+  alone: dict[int, tuple[str, list[float]]] = {}
   for case in ROUND_CASES:
     times = min(repeats, 2) if repeats < 9 else case.repeats or repeats
     command = call('rounds', 'measure', times, *case[1:4], case.mechanisms)
     result = runner.once(Side(command, 2, 900.0))
-    first = result['seconds'][case.mechanisms[0]]
+    own = case.mechanisms[0], result['seconds'][case.mechanisms[0]]
+    suffix = '' if case.mechanisms[1:] else ', alone'
+    beside, first = own if case.mechanisms[1:] else alone.setdefault(case.size, own)
     for name, seconds in result['seconds'].items():
       over = median(seconds) / median(first), statistics.mean(seconds) / statistics.mean(first)
-      row = dict(name=name, first=case.mechanisms[0], over=over[0], over_mean=over[1])
+      row = dict(name=name + suffix, first=beside, over=over[0], over_mean=over[1])
       row |= dict(batches=case.batches, size=case.size, gibibytes=result['gibibytes'])
       yield dict(seconds=seconds, megabytes=result['state_bytes'][name] / 1e6, **row)
 
