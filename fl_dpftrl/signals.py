@@ -51,7 +51,7 @@ def restore(handlers: dict[int, Any]) -> None:
 
 
 @contextlib.contextmanager
-def kept_from_children() -> Iterator[None]:
+def hidden_from_children() -> Iterator[None]:
   """Holds Ctrl-C back within the block, and for ever from processes that are started in it.
 
   A terminal sends Ctrl-C to all of them, and a process that still imports would print a
@@ -60,11 +60,11 @@ def kept_from_children() -> Iterator[None]:
   from multiprocessing import resource_tracker  # Not for a program that starts none.
 
   resource_tracker.ensure_running()  # Its start would let the signal through again.
-  before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+  previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
   try:
     yield
   finally:
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
 @contextlib.contextmanager
@@ -93,10 +93,10 @@ def cleaned_up(line: str) -> Iterator[None]:
     if first and issubclass(unraisable.exc_type, Interrupted):
       signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
     else:
-      before_lost(unraisable)
+      previous_hook(unraisable)
 
-  before_lost, sys.unraisablehook = sys.unraisablehook, lost
-  before = {signal.SIGALRM: signal.signal(signal.SIGALRM, interrupt_again), **handle(interrupt)}
+  previous_hook, sys.unraisablehook = sys.unraisablehook, lost
+  handlers = {signal.SIGALRM: signal.signal(signal.SIGALRM, interrupt_again), **handle(interrupt)}
   try:
     yield
   except BaseException:
@@ -104,9 +104,9 @@ def cleaned_up(line: str) -> Iterator[None]:
       raise
   finally:
     signal.setitimer(signal.ITIMER_REAL, 0.0)
-    sys.unraisablehook = before_lost
+    sys.unraisablehook = previous_hook
     if not first:  # Else further signals are not heard until the process has ended.
-      restore(before)
+      restore(handlers)
   if first:
     with contextlib.suppress(OSError):  # A terminal that hung up takes no line.
       print(line, file=sys.stderr)

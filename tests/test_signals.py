@@ -135,7 +135,7 @@ def test_whatever_a_library_makes_of_a_signal_ends_the_program(capsys):
 
 
 def test_processes_that_are_started_do_not_hear_interrupts():
-  with signals.kept_from_children():
+  with signals.hidden_from_children():
     program = 'import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))'
     done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True)
   assert 'SIGINT' in done.stdout and 'SIGTERM' not in done.stdout

@@ -152,30 +152,30 @@ class Cell:
     self.home.mkdir(parents=True, exist_ok=True)
     with durable.exclusive(self.home / 'lock'):
       durable.remove_leftovers(self.home)
-      found = self.ended()
-      if found is None:
+      result = self.ended()
+      if result is None:
         began = time.monotonic()
-        found = self._judged(run(self), began)
-        text = json.dumps(dataclasses.asdict(found), allow_nan=False)
+        result = self._judged(run(self), began)
+        text = json.dumps(dataclasses.asdict(result), allow_nan=False)
         durable.write_durably(self.home / _ROW_NAME, text.encode())
-      return found
+      return result
 
   def _judged(self, summary: Any, began: float) -> Result:
     """Returns the row of a run that has returned; void unless something proves its ε."""
     values = {part: _measured(summary, part, self.design.metric) for part in _PARTS}
-    stated = {'seconds': round(time.monotonic() - began, 3), **summary, **self._proved()}
-    facts: dict[str, Any] = {'seconds': stated['seconds']}
+    report = {'seconds': round(time.monotonic() - began, 3), **summary, **self._proved()}
+    facts: dict[str, Any] = {'seconds': report['seconds']}
     if self.noise is not None:
-      void: Any = stated.get('void_reason')
-      epsilon: Any = stated.get('epsilon')
-      if void is None and (epsilon is None or stated.get('delta') != self.design.delta):
+      void: Any = report.get('void_reason')
+      epsilon: Any = report.get('epsilon')
+      if void is None and (epsilon is None or report.get('delta') != self.design.delta):
         void = f'neither a log nor epsilon and delta={self.design.delta:g} of the run prove its ε'
       elif void is None and not 0.0 <= epsilon <= self.noise.epsilon * (1.0 + _ROUNDING):
         void = f'it has ε = {epsilon:.6g}, and its noise is for {self.noise.epsilon:.6g}'
       if void is not None:
         return self.result(results.VOID, messages.one_line(void), **facts)
       facts['epsilon_of_run'] = epsilon
-    since = stated.get('diverged_since_round')
+    since = report.get('diverged_since_round')
     if since is not None or not all(map(math.isfinite, values.values())):
       reason = 'not finite' + ('' if since is None else f' from round {since} on')
       return self.result(results.DIVERGED, reason, **facts)
@@ -194,9 +194,9 @@ class Cell:
       scheme = self.participation.within(opened.log.num_rounds)
       claim = dataclasses.replace(opened.claim, participation=scheme)
       opened = dataclasses.replace(opened, claim=claim)
-    stated = replay.replay(opened, delta=self.design.delta)
-    epsilon = stated.parts[-1 if self.design.is_drawn else 0].guarantee.to_json()['epsilon']
-    return {'epsilon': epsilon, 'delta': self.design.delta, 'void_reason': stated.void_reason}
+    statement = replay.replay(opened, delta=self.design.delta)
+    epsilon = statement.parts[-1 if self.design.is_drawn else 0].guarantee.to_json()['epsilon']
+    return {'epsilon': epsilon, 'delta': self.design.delta, 'void_reason': statement.void_reason}
 
 
 def _measured(summary: Any, part: str, metric: Metric) -> float:

@@ -43,8 +43,8 @@ class Study:
   @property
   def unfinished(self) -> tuple[Result, ...]:
     """Runs that failed, or are not run; the same call tries them again."""
-    left = (results_lib.FAILED, results_lib.WAITING)
-    return tuple(result for result in self.results if result.status in left)
+    statuses = (results_lib.FAILED, results_lib.WAITING)
+    return tuple(result for result in self.results if result.status in statuses)
 
   @property
   def table(self) -> str:
@@ -132,7 +132,7 @@ def study(
       mean, to which ε refer then; None for the ε of the runs.
     workload, without_noise: queries for which bands are chosen; whether to train without noise too.
     metric: 'accuracy', from 0 to 1 and shown in percent, or the name of any other number.
-    lower_is_better: True for a loss or an error, False for a score; None for an accuracy alone.
+    lower_is_better: True for a loss or an error, False for a score; None only for an accuracy.
     jobs: runs at the same time, each in a process of its own, for which `run` must be a function of
       a module; 0 for one after another in this process, where an error ends the study.
     cell: number of the one cell to train, in this process, for schedulers of clusters; those of the
@@ -147,10 +147,10 @@ def study(
     ValueError: for an argument that does not fit, a folder of another study, what `run` returns.
   """
   names = {field.name for field in dataclasses.fields(Design)}
-  given = {name: value for name, value in locals().items() if name in names}
-  design = Design(**{**given, 'metric': Metric(metric, lower_is_better)})
+  fields = {name: value for name, value in locals().items() if name in names}
+  design = Design(**{**fields, 'metric': Metric(metric, lower_is_better)})
   if tuning is not None or score is not None:
-    law = tuned.check(design, tuning, score, jobs, seeds_given=seeds is not _SEEDS, cell=cell)
+    law = tuned.check(design, tuning, score, jobs, has_seeds=seeds is not _SEEDS, cell=cell)
     if jobs:
       running.check(run)
     folder = paths.local(folder).absolute()
@@ -179,20 +179,20 @@ def compare(
     return cells.study()
   with durable.exclusive(path / 'lock'):
     durable.remove_leftovers(path)
-    while left := list(filter(cells.is_left, cells.all())):
+    while remaining := list(filter(cells.is_runnable, cells.all())):
       # Twice: the cells of the first seed choose rates.
-      say(f'{len(left)} of {num_cells} runs, {jobs or 1} at a time, in {path / "cells"}')
+      say(f'{len(remaining)} of {num_cells} runs, {jobs or 1} at a time, in {path / "cells"}')
       began = time.monotonic()
-      with contextlib.closing(running.trained(run, left, jobs)) as trained:
+      with contextlib.closing(running.trained(run, remaining, jobs)) as trained:
         for done, (ended, reason) in enumerate(trained, 1):
           cells.failed |= {ended.name: reason} if reason else {}
           results_lib.write(path / 'results.csv', cells.study().results)
-          seconds = round((time.monotonic() - began) / done * (len(left) - done))
+          seconds = round((time.monotonic() - began) / done * (len(remaining) - done))
           text = f'{ended.name}: {_outcome(cells.result(ended), design.metric)}'
-          say(f'{done}/{len(left)} | {text} | {datetime.timedelta(seconds=seconds)} left')
-    found = cells.study()
-    found.write(path)
-    return found
+          say(f'{done}/{len(remaining)} | {text} | {datetime.timedelta(seconds=seconds)} left')
+    comparison = cells.study()
+    comparison.write(path)
+    return comparison
 
 
 def _outcome(result: Result, metric: Metric) -> str:
@@ -210,20 +210,20 @@ class _Cells:
 
   def all(self) -> list[Cell]:
     """Returns the cells by number, with the rates that are chosen so far."""
-    found, tried = [], dict[Setting, list[Result]]()
+    cells, tried = [], dict[Setting, list[Result]]()
     for setting, rate, seed in self._design.places():
-      own = tried.setdefault(setting, [])
+      setting_results = tried.setdefault(setting, [])
       cell = Cell(
         design=self._design,
         setting=setting,
         noise=self._noises[setting],
-        server_learning_rate=rate or results_lib.chosen_rate(own, self._design.metric),
+        server_learning_rate=rate or results_lib.chosen_rate(setting_results, self._design.metric),
         seed=seed,
         study=self._path,
       )
-      found.append(cell)
-      own.append(self.result(cell))
-    return found
+      cells.append(cell)
+      setting_results.append(self.result(cell))
+    return cells
 
   def result(self, cell: Cell) -> Result:
     """Returns the row of a cell."""
@@ -231,7 +231,7 @@ class _Cells:
       return cell.result(results_lib.FAILED, self.failed[cell.name])
     return cell.ended() or cell.result()
 
-  def is_left(self, cell: Cell) -> bool:
+  def is_runnable(self, cell: Cell) -> bool:
     """Returns whether a cell can be run: its rate is chosen, and it has not ended or failed."""
     is_waiting = self.result(cell).status == results_lib.WAITING
     return is_waiting and cell.server_learning_rate is not None
@@ -243,5 +243,5 @@ class _Cells:
       of = f'a hypothetical deployment of {design.deployment_report_goal} devices a round, with the'
       of += ' same participation and the same noise on the mean'
     about = (f'Target ε are those of {of}, at δ = {design.delta:g}.', *design.flags)
-    found = tuple(map(self.result, self.all()))
-    return Study(title=design.title, metric=design.metric, results=found, about=about)
+    results = tuple(map(self.result, self.all()))
+    return Study(title=design.title, metric=design.metric, results=results, about=about)

@@ -149,27 +149,27 @@ def slug(label: str) -> str:
   return re.sub(r'[^A-Za-z0-9_.]+', '_', label).strip('._') or 'unnamed'
 
 
-def _list(name: str, given: Any) -> list[Any]:
+def _list(name: str, items: Any) -> list[Any]:
   """Returns a list of what can be one, NumPy's numbers as Python's."""
-  if isinstance(given, Iterable) and not isinstance(given, (str, bytes, dict)):
-    values = [value.item() if isinstance(value, np.generic) else value for value in given]
+  if isinstance(items, Iterable) and not isinstance(items, (str, bytes, dict)):
+    values = [value.item() if isinstance(value, np.generic) else value for value in items]
     if any(values.count(value) > 1 for value in values):
-      raise ValueError(f'{name} must be distinct, got {messages.quoted(given)}')
+      raise ValueError(f'{name} must be distinct, got {messages.quoted(items)}')
     if 0 < len(values) <= _MOST:
       return values
-  raise ValueError(f'{name} must be a list of 1 to {_MOST} entries, got {messages.quoted(given)}')
+  raise ValueError(f'{name} must be a list of 1 to {_MOST} entries, got {messages.quoted(items)}')
 
 
-def _numbers(name: str, given: Any) -> tuple[float, ...]:
-  values = _list(name, given)
+def _numbers(name: str, argument: Any) -> tuple[float, ...]:
+  values = _list(name, argument)
   for value in values:
     if type(value) not in (int, float) or not 0.0 < value < math.inf:
       raise ValueError(f'{name} must be numbers above 0, got {messages.quoted(value)}')
   return tuple(sorted(map(float, values)))
 
 
-def _seeds(given: Any) -> tuple[int, ...]:
-  values = _list('seeds', given)
+def _seeds(argument: Any) -> tuple[int, ...]:
+  values = _list('seeds', argument)
   for value in values:
     if type(value) is not int or not 0 <= value < 2**31:
       raise ValueError(f'seeds must be whole numbers from 0 on, got {messages.quoted(value)}')

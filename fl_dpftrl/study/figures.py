@@ -22,14 +22,14 @@ _BARS: dict[str, Any] = {'capsize': 2.5, 'elinewidth': 1.2, 'markersize': 5.5}
 
 def draw(rows: Sequence[results.Row], metric: Metric) -> dict[str, figure_lib.Figure]:
   """Returns the figures for which there is something to draw, by name."""
-  known, made = [row for row in rows if row.mean is not None], {}
+  measured, figures = [row for row in rows if row.mean is not None], {}
   looks = style.looks({row.mechanism: row.mechanism.partition(':')[0] for row in rows})
   looks[design.NO_NOISE] = style.look(style.INK, '', (2, 2))
-  if any(row.epsilon is not None for row in known):
-    made[f'{metric.name.replace(" ", "_")}_by_epsilon'] = _by_epsilon(known, metric, looks)
-  if any(row.others for row in known):
-    made['difference_to_best'] = _difference_to_best(known, metric, looks)
-  return made
+  if any(row.epsilon is not None for row in measured):
+    figures[f'{metric.name.replace(" ", "_")}_by_epsilon'] = _by_epsilon(measured, metric, looks)
+  if any(row.others for row in measured):
+    figures['difference_to_best'] = _difference_to_best(measured, metric, looks)
+  return figures
 
 
 def _by_epsilon(
@@ -40,13 +40,13 @@ def _by_epsilon(
   epsilons = sorted({row.epsilon for row in rows if row.epsilon})
   figure, (axes,) = _new(3.9 + 0.1 * len(labels), [1.0])
   for place, label in enumerate(labels):
-    own = sorted((row for row in rows if row.mechanism == label), key=lambda row: row.epsilon or 0)
+    line = sorted((row for row in rows if row.mechanism == label), key=lambda row: row.epsilon or 0)
     inches = _APART * (place - 0.5 * (len(labels) - 1)) / 72
     shift = transforms.ScaledTranslation(inches, 0.0, figure.dpi_scale_trans)
     bars = axes.errorbar(
-      [row.epsilon or 0.0 for row in own],
-      [metric.scale * (row.mean or 0.0) for row in own],
-      yerr=[metric.scale * (results.margin(list(row.tests.values())) or 0.0) for row in own],
+      [row.epsilon or 0.0 for row in line],
+      [metric.scale * (row.mean or 0.0) for row in line],
+      yerr=[metric.scale * (results.margin(list(row.tests.values())) or 0.0) for row in line],
       label=style.label(label),
       **looks[label],
       **_BARS,

@@ -57,35 +57,35 @@ def prepare(design: Design, folder: pathlib.Path, say: Say) -> Noises:
 
 
 def _prepared(design: Design, folder: pathlib.Path, say: Say) -> Noises:
-  path, found = folder / _STUDY_NAME, Noises()
+  path, noises = folder / _STUDY_NAME, Noises()
   now = {name: str(getattr(design, name)) for name in _FIXED}
   now |= {f'mechanism {m.label}': f'{m.mechanism}, {m.objective}' for m in design.mechanisms}
-  before = json_files.read(path) if path.exists() else {'conditions': {}, 'noise': {}}
-  if not isinstance(before, dict) or before.keys() != {'conditions', 'noise'}:
+  stored = json_files.read(path) if path.exists() else {'conditions': {}, 'noise': {}}
+  if not isinstance(stored, dict) or stored.keys() != {'conditions', 'noise'}:
     raise ValueError(f'{path} is not of a study; name a new folder')
-  differing = [n for n, text in now.items() if before['conditions'].get(n, text) != text]
+  differing = [n for n, text in now.items() if stored['conditions'].get(n, text) != text]
   if differing:
     raise ValueError(f'{folder} holds a study that differs in {", ".join(differing)}: name another')
-  kept, stated = before['noise'], {'conditions': {**before['conditions'], **now}}
-  write = lambda: durable.write_durably(path, json.dumps({**stated, 'noise': kept}).encode())
+  memo, head = stored['noise'], {'conditions': {**stored['conditions'], **now}}
+  write = lambda: durable.write_durably(path, json.dumps({**head, 'noise': memo}).encode())
   write()  # Before any strategy, so that its file is that of the mechanism with this label.
   for setting in design.settings:
     mechanism, epsilon = setting
     if mechanism is None or epsilon is None:
-      found[setting] = None
+      noises[setting] = None
       continue
     key = f'{mechanism.label} {epsilon!r}'
     try:
-      noise = Noise(**kept[key]) if key in kept else _found(design, mechanism, epsilon, folder, say)
+      noise = Noise(**memo[key]) if key in memo else _find(design, mechanism, epsilon, folder, say)
     except ValueError as problem:
       raise ValueError(f'{mechanism.label}: {problem}') from None
-    kept[key] = noise._asdict()
-    found[setting] = noise._replace(strategy=str(folder / _STRATEGIES_NAME / noise.strategy))
+    memo[key] = noise._asdict()
+    noises[setting] = noise._replace(strategy=str(folder / _STRATEGIES_NAME / noise.strategy))
   write()
-  return found
+  return noises
 
 
-def _found(
+def _find(
   design: Design, mechanism: Mechanism, epsilon: float, folder: pathlib.Path, say: Say
 ) -> Noise:
   schema, delta = design.planned, design.delta

@@ -112,7 +112,7 @@ def chosen_rate(results: Sequence[Result], metric: Metric) -> float | None:
   if any(r.status == WAITING for r in tried):
     return None
   done = [(metric.sign * r.validation, r) for r in tried if r.validation is not None]
-  return max(done, key=lambda each: each[0])[1].server_learning_rate if done else None
+  return max(done, key=lambda pair: pair[0])[1].server_learning_rate if done else None
 
 
 def margin(values: Sequence[float]) -> float | None:
@@ -140,7 +140,7 @@ class Row:
     at_end: whether the chosen rate is at an end of several.
     tests: metric on test data by seed; empty where a run at the rate failed, diverged or is void.
     differences: those from the best of the same ε, paired by seed; None of the best itself.
-    others, told_apart_from: labels with which it is compared, and those told apart from it.
+    others, distinguished: labels compared with it; those that differ significantly from it.
     is_clear: whether it is told apart from the best, or the best.
   """
 
@@ -151,7 +151,7 @@ class Row:
   tests: Mapping[int, float]
   differences: tuple[float, ...] | None
   others: tuple[str, ...]
-  told_apart_from: tuple[str, ...]
+  distinguished: tuple[str, ...]
   is_clear: bool
 
   @property
@@ -177,11 +177,11 @@ def rows(results: Sequence[Result], metric: Metric) -> list[Row]:
   peers = lambda a, b: a != b and a[1] == b[1] and bool(tests[a] and tests[b])
   pairs = [pair for pair in itertools.combinations(settings, 2) if peers(*pair)]
   corrected = holm([_p_value(_less(tests[a], tests[b])) for a, b in pairs])
-  told = {frozenset(pair) for pair, p in zip(pairs, corrected) if p < _LEVEL}
+  significant = {frozenset(pair) for pair, p in zip(pairs, corrected) if p < _LEVEL}
   gain = lambda key: (
     metric.sign * statistics.fmean(tests[key].values() or [-metric.sign * math.inf])
   )
-  made = []
+  table = []
   for key in sorted(settings, key=lambda key: (key[1] or math.inf, -gain(key))):
     others = [other for other in settings if peers(key, other)]
     best = max([key, *others], key=gain)
@@ -195,11 +195,11 @@ def rows(results: Sequence[Result], metric: Metric) -> list[Row]:
       tests=tests[key],
       differences=None if best == key else tuple(_less(tests[key], tests[best])),
       others=tuple(label for label, _ in others),
-      told_apart_from=tuple(o[0] for o in others if frozenset((key, o)) in told),
-      is_clear=best == key or frozenset((key, best)) in told,
+      distinguished=tuple(o[0] for o in others if frozenset((key, o)) in significant),
+      is_clear=best == key or frozenset((key, best)) in significant,
     )
-    made.append(row)
-  return made
+    table.append(row)
+  return table
 
 
 def _tests(rate: float | None, results: Sequence[Result]) -> dict[int, float]:
@@ -209,9 +209,9 @@ def _tests(rate: float | None, results: Sequence[Result]) -> dict[int, float]:
   return {r.seed: r.test for r in results if r.test is not None}
 
 
-def _less(own: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
+def _less(values: Mapping[int, float], baseline: Mapping[int, float]) -> list[float]:
   """Returns the differences from another's values, for the seeds of both."""
-  return [value - other[seed] for seed, value in own.items() if seed in other]
+  return [value - baseline[seed] for seed, value in values.items() if seed in baseline]
 
 
 def _p_value(differences: Sequence[float]) -> float:

@@ -23,10 +23,10 @@ def check(run: Run) -> None:
   if getattr(multiprocessing.current_process(), '_inheriting', False):  # As Python finds out.
     os._exit(1)  # The script starts a study as it is imported: the study's process says so.
   try:
-    found = b'__main__' not in pickle.dumps(run) or hasattr(sys.modules['__main__'], '__file__')
+    portable = b'__main__' not in pickle.dumps(run) or hasattr(sys.modules['__main__'], '__file__')
   except (AttributeError, TypeError, pickle.PicklingError):
-    found = False
-  if not found:
+    portable = False
+  if not portable:
     raise ValueError(
       'each cell is a process of its own, so the function that trains it must be one of a module:'
       ' move it into one, or give jobs=0 to train in this process'
@@ -49,8 +49,8 @@ def trained(run: Run, cells: Sequence[Cell], jobs: int) -> Generator[tuple[Cell,
         cell = waiting.pop(0)
         cell.home.mkdir(parents=True, exist_ok=True)
         (cell.home / _LOG_NAME).unlink(missing_ok=True)
-        process = context.Process(target=_alone, args=(run, cell), name=f'cell {cell.name}')
-        with signals.kept_from_children():
+        process = context.Process(target=_train, args=(run, cell), name=f'cell {cell.name}')
+        with signals.hidden_from_children():
           process.start()
         running[process.sentinel] = process, cell
       for ready in connection.wait(list(running)):
@@ -79,13 +79,13 @@ def _reason(status: int | None, cell: Cell) -> str:
       " not: put its call of study under if __name__ == '__main__':, or give jobs=0"
     )
   lines = path.read_text('utf-8', 'replace').split('\n')
-  said = [f'exit status {status}', *filter(str.strip, lines)]
+  output = [f'exit status {status}', *filter(str.strip, lines)]
   if status == _MISTAKE:
-    raise ValueError(f'{path}: {messages.one_line(said[-1], limit=200)}')
-  return messages.one_line(said[-1])
+    raise ValueError(f'{path}: {messages.one_line(output[-1], limit=200)}')
+  return messages.one_line(output[-1])
 
 
-def _alone(run: Run, cell: Cell) -> None:
+def _train(run: Run, cell: Cell) -> None:
   """Trains a cell in its own process, whose output is its log."""
   os.setsid()  # A terminal's Ctrl-C is for the study, which then stops its cells.
   threading.Thread(target=_end_with_study, daemon=True).start()

@@ -28,11 +28,11 @@ def text(rows: Sequence[results.Row], metric: Metric, about: Sequence[str]) -> s
 def notes(rows: Sequence[results.Row]) -> list[str]:
   """Returns sentences that say how to read the table."""
   pairs = sum(len(row.others) for row in rows) // 2
-  told = sum(len(row.told_apart_from) for row in rows) // 2
+  apart = sum(len(row.distinguished) for row in rows) // 2
   return [
     '± is half of a 95 % interval over seeds (Student’s t): of a mean, or of a difference paired by'
     ' seed.',
-    f'Told apart: {told} of {pairs} pairs of one ε, by paired t-tests that are corrected together'
+    f'Told apart: {apart} of {pairs} pairs of one ε, by paired t-tests that are corrected together'
     ' (Holm). At most 5 % of such studies tell an equal pair apart.',
     f'{CHOICE[0].upper()}{CHOICE[1:]}.',
   ]
@@ -43,8 +43,8 @@ def page(
 ) -> str:
   """Returns the page in Markdown, which shows figures beside it by their names."""
   shown = [f'![{name.replace("_", " ")}]({name}.svg)' for name in figures]
-  said = [*notes(rows), *about, 'Each run is a row of [results.csv](results.csv).']
-  bullets = '\n'.join(f'- {line}' for line in said)
+  sentences = [*notes(rows), *about, 'Each run is a row of [results.csv](results.csv).']
+  bullets = '\n'.join(f'- {line}' for line in sentences)
   lines = markdown(cells(rows, metric))
   return '\n\n'.join([f'# {title}', *shown[:1], lines, bullets, *shown[1:]]) + '\n'
 
@@ -66,8 +66,8 @@ def _compared(row: results.Row, metric: Metric) -> tuple[str, ...]:
   elif statuses := [problem.status for problem in _problems(row)]:
     value = ', '.join(f'{statuses.count(status)} {status}' for status in dict.fromkeys(statuses))
   if row.others:
-    apart = ', '.join(row.told_apart_from) or 'none'
-    if len(row.told_apart_from) == len(row.others) > 1:
+    apart = ', '.join(row.distinguished) or 'none'
+    if len(row.distinguished) == len(row.others) > 1:
       apart = f'all {len(row.others)}'
     difference = 'best'
   if row.differences:
@@ -82,7 +82,7 @@ def _run(row: results.Row) -> tuple[str, ...]:
   rates = {r.server_learning_rate for r in row.results}
   rate = rates.pop() if len(rates) == 1 else None
   proven = [r.epsilon_of_run for r in row.results if r.status != results.WAITING]
-  known = [epsilon for epsilon in proven if epsilon is not None]
+  epsilons = [epsilon for epsilon in proven if epsilon is not None]
   if first.num_parts is not None:
     remarks.append(f'bands: {first.num_parts}')
   if row.at_end:
@@ -96,6 +96,6 @@ def _run(row: results.Row) -> tuple[str, ...]:
   return (
     '–' if rate is None else f'{rate:.4g}',
     '–' if first.noise_multiplier is None else rounding.up(first.noise_multiplier),
-    rounding.up(max(known)) if known and len(known) == len(proven) else 'none',
+    rounding.up(max(epsilons)) if epsilons and len(epsilons) == len(proven) else 'none',
     '; '.join(remarks),
   )

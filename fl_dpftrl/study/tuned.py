@@ -1,4 +1,4 @@
-"""The best of a secret number of runs, published alone, with an ε that covers the choice."""
+"""The best of a secret number of runs, the only one published, with an ε that covers the choice."""
 
 import dataclasses
 import functools
@@ -65,8 +65,8 @@ class HeldOut:
     """Returns the mean with secret noise, as whole units of 2⁻²⁰ until it is divided."""
     total, row = round(mean * self.num_users * _UNITS), np.zeros(1, np.int64)
     if self.noise_multiplier:
-      made = normals.Normals(normals.system_seed())
-      made.fill(0, 0, self.noise_multiplier * _UNITS, row)
+      generator = normals.Normals(normals.system_seed())
+      generator.fill(0, 0, self.noise_multiplier * _UNITS, row)
     return (total + int(row[0])) / (self.num_users * _UNITS)
 
   def with_training(self, run: accounting.Guarantee) -> accounting.Guarantee:
@@ -103,7 +103,7 @@ class Winner:
 
 
 def check(
-  design: Design, tuning: Any, score: Any, jobs: int, *, seeds_given: bool, cell: int | None
+  design: Design, tuning: Any, score: Any, jobs: int, *, has_seeds: bool, cell: int | None
 ) -> Tuning:
   """Returns the tuning; ValueError for what would choose from results outside the guarantee."""
   if not isinstance(tuning, Tuning):
@@ -113,7 +113,7 @@ def check(
   if isinstance(score, HeldOut) and not design.metric.is_accuracy:
     raise ValueError('score: the metric of held-out users must be an accuracy, from 0 to 1')
   reasons = {
-    'seeds': 'each run draws its own' if seeds_given else None,
+    'seeds': 'each run draws its own' if has_seeds else None,
     'jobs': None if type(jobs) is int and 0 <= jobs <= 1000 else 'it must be 0 to 1000',
     'cell': 'how many runs there are is secret' if cell is not None else None,
     'without_noise': 'give False, as each run must be private' if design.without_noise else None,
@@ -159,13 +159,13 @@ def best(
       os.chmod(secret, 0o700)  # There may be one already.
       if not (secret / _WINNER_NAME).exists():
         cells = _drawn(design, noises, secret, tuning)
-        left = [c for c in cells if c.ended() is None and not (c.home / 'failed').exists()]
+        rest = [c for c in cells if c.ended() is None and not (c.home / 'failed').exists()]
         guarded = functools.partial(_guarded, run)
-        for each, reason in running.trained(guarded, left, jobs) if jobs else _here(guarded, left):
+        for cell, reason in running.trained(guarded, rest, jobs) if jobs else _here(guarded, rest):
           if reason:
-            durable.write_durably(each.home / 'failed', b'')
-        found, model = _chosen(design, cells, score, digest, *accounted)
-        text = json.dumps([dataclasses.asdict(found), model and str(model)], allow_nan=False)
+            durable.write_durably(cell.home / 'failed', b'')
+        winner, model = _chosen(design, cells, score, digest, *accounted)
+        text = json.dumps([dataclasses.asdict(winner), model and str(model)], allow_nan=False)
         durable.write_durably(secret / _WINNER_NAME, text.encode())  # Chosen once.
       stored, source = json_files.read(secret / _WINNER_NAME)
       if source is not None:
@@ -174,9 +174,9 @@ def best(
     if secret.exists():
       shutil.rmtree(secret)
     began = (path / PLAN_NAME).stat().st_mtime
-    for each in (path / MODEL_NAME, path / _WINNER_NAME, path):  # No copy tells how long it took.
-      if each.exists():
-        os.utime(each, (began, began))
+    for place in (path / MODEL_NAME, path / _WINNER_NAME, path):  # No copy tells how long it took.
+      if place.exists():
+        os.utime(place, (began, began))
     stored = json_files.read(path / _WINNER_NAME)
     model = stored['model'] and str(path / stored['model'])
     return Winner(**{**stored, 'model': model, 'assumptions': tuple(stored['assumptions'])})
@@ -203,8 +203,8 @@ def _drawn(design: Design, noises: Noises, secret: pathlib.Path, tuning: Tuning)
   if not path.exists():
     draws = np.random.Generator(np.random.PCG64(secrets.randbits(256)))
     count = int(draws.choice(len(tuning.chances), p=tuning.chances)) + 1
-    own = [[secrets.randbelow(len(grid)), secrets.randbelow(2**31)] for _ in range(count)]
-    durable.write_durably(path, json.dumps(own).encode(), private=True)
+    places = [[secrets.randbelow(len(grid)), secrets.randbelow(2**31)] for _ in range(count)]
+    durable.write_durably(path, json.dumps(places).encode(), private=True)
   cells = []
   for number, (place, seed) in enumerate(json_files.read(path)):
     setting, rate = grid[place]
@@ -285,7 +285,7 @@ def _chosen(
     scored.append((design.metric.sign * value, secrets.randbits(64), value, cell))
   if not scored:
     sentence += f'; no run had a score and a {MODEL_NAME}, so nothing is published'
-  won = max(scored, default=None, key=lambda each: each[:2])
+  won = max(scored, default=None, key=lambda entry: entry[:2])
   winner = Winner(
     mechanism=won and won[3].setting.label,
     server_learning_rate=won and won[3].server_learning_rate,

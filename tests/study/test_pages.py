@@ -38,7 +38,7 @@ def test_a_page_has_the_table_the_notes_and_the_figures_of_its_results(name):
   lines = [line[:5] for line in table.cells(study.rows, study.metric)]
   assert table.markdown(lines) in text
   assert all(f'- {note}\n' in text for note in table.notes(study.rows))
-  assert any(row.told_apart_from for row in study.rows)  # Others tell a reader nothing.
+  assert any(row.distinguished for row in study.rows)  # Others tell a reader nothing.
   for figure, drawn in study.figures.items():
     assert f'study-{name}/{figure}.svg' in text
     if matplotlib.__version__ == '3.11.2':  # Others place letters a little apart.

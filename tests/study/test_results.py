@@ -70,8 +70,8 @@ def test_comparisons_are_paired_t_tests_of_all_pairs_of_all_levels():
   apart = {pair for pair, p in zip(pairs, results.holm(p_values)) if p < 0.05}
   assert 2 < len(apart) < 12
   for e, a, b in pairs:
-    assert (b in found[a, e].told_apart_from) == ((e, a, b) in apart)
-    assert (a in found[b, e].told_apart_from) == ((e, a, b) in apart)
+    assert (b in found[a, e].distinguished) == ((e, a, b) in apart)
+    assert (a in found[b, e].distinguished) == ((e, a, b) in apart)
   row = found['a', 1.0]
   expected = stats.ttest_rel(values[1.0]['a'], values[1.0]['d'])
   assert np.mean(row.differences) == pytest.approx(np.mean(values[1.0]['a'] - values[1.0]['d']))
@@ -89,7 +89,7 @@ def test_equal_mechanisms_are_told_apart_in_few_studies_and_others_in_most():
       values[:, 0] += better
       found = [r for i, e in enumerate((1.0, 4.0)) for r in level(dict(zip('abcd', values[i])), e)]
       rows = results.rows(found, ACCURACY)
-      told[better] += any(row.told_apart_from for row in rows)
+      told[better] += any(row.distinguished for row in rows)
   assert told[0.0] <= 0.05 * 100 + 7  # Three standard errors.
   assert told[0.05] > 83
 
