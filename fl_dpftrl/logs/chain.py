@@ -24,7 +24,7 @@ class Chain:
     self._head = hashlib.sha256()
 
   @classmethod
-  def of_unordered(cls, tables: Iterable[pa.Table]) -> 'Chain':
+  def from_unordered(cls, tables: Iterable[pa.Table]) -> 'Chain':
     """Returns the digest of rows in any order, which are all in memory meanwhile."""
     chain = cls()
     rows = pa.concat_tables(tables).sort_by([('round', 'ascending'), ('device_id', 'ascending')])
@@ -69,6 +69,6 @@ class Chain:
       self._begin(ledger_format.TEXT)
 
   def _begin(self, kind: str) -> None:
-    before = self._head.digest() if self._num_rounds else ledger_format.START
+    head = self._head.digest() if self._num_rounds else ledger_format.START
     t = self._num_rounds.to_bytes(8, 'little')
-    self._head, self._num_rounds = hashlib.sha256(before + t + kind.encode()), self._num_rounds + 1
+    self._head, self._num_rounds = hashlib.sha256(head + t + kind.encode()), self._num_rounds + 1

@@ -68,8 +68,8 @@ def whole_numbers(values: Any, name: str) -> pa.Array:
   """Returns a list of whole numbers as int64; ValueError naming the argument otherwise."""
   numbers = _array(values, name)
   if len(numbers) and (numbers.null_count or not pa.types.is_integer(numbers.type)):
-    found = 'a missing one' if numbers.null_count else numbers.type
-    raise ValueError(f'{name} must be a list of whole numbers, got {found}')
+    kind = 'a missing one' if numbers.null_count else numbers.type
+    raise ValueError(f'{name} must be a list of whole numbers, got {kind}')
   return _whole(numbers, name)
 
 
@@ -137,15 +137,15 @@ def _array(values: Any, name: str) -> pa.Array:
   if type(values).__module__.partition('.')[0] in ('torch', 'jaxlib'):  # Neither is imported.
     values = np.asarray(values)
   try:
-    found = pa.array(values)
+    array = pa.array(values)
   except UnicodeError:
     raw = [str(value).encode(errors='surrogatepass') for value in values]
     _refuse(first_fault(pa.array(raw, pa.large_binary())), name)
     raise
   except Exception as e:  # Of many kinds, as what is given may be anything.
-    said = messages.one_line(e, limit=80)
-    raise ValueError(f'{name} must be {_KINDS}: {said}') from e
-  return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
+    reason = messages.one_line(e, limit=80)
+    raise ValueError(f'{name} must be {_KINDS}: {reason}') from e
+  return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
 def _whole(numbers: pa.Array, name: str) -> pa.Array:

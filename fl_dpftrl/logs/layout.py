@@ -49,32 +49,32 @@ class Layout(NamedTuple):
 
   def columns(self, path: str, names: Sequence[str]) -> dict[str, str]:
     """Returns the names of `round` and `device_id` in a file, but for those of its folders."""
-    given = self.given(path, names)
-    wanted = {own: getattr(self, own) for own in NAMES if own not in given}
+    folder_values = self.folder_values(path, names)
+    wanted = {own: getattr(self, own) for own in NAMES if own not in folder_values}
     refusals.check_names(path, names, tuple(wanted.values()))
     return wanted
 
-  def given(self, path: str, names: Sequence[str]) -> dict[str, int | str]:
+  def folder_values(self, path: str, names: Sequence[str]) -> dict[str, int | str]:
     """Returns the `round` and `device_id` that a file's folders give, if the file has no others."""
     folders = partitions(path)
-    given: dict[str, int | str] = {
+    folder_values: dict[str, int | str] = {
       own: folders[name]
       for own in NAMES
       if (name := getattr(self, own)) in folders and name not in names
     }
-    if 'round' in given:
-      text = str(given['round'])
+    if 'round' in folder_values:
+      text = str(folder_values['round'])
       if not _WHOLE.fullmatch(text):
         raise refusals.LogError(
           f'{path}: round must be a whole number, but its folder says {messages.quoted(text)}'
         )
-      given['round'] = int(text)
-    return given
+      folder_values['round'] = int(text)
+    return folder_values
 
   def renamed(self, names: Sequence[str]) -> list[str]:
     """Returns a file's names with `round` and `device_id` in place of its own for them."""
-    own = {self.round: NAMES[0], self.device_id: NAMES[1]}
-    return [own.get(name, f'other {name}' if name in NAMES else name) for name in names]
+    standard_names = {self.round: NAMES[0], self.device_id: NAMES[1]}
+    return [standard_names.get(name, f'other {name}' if name in NAMES else name) for name in names]
 
 
 PLAIN = Layout()
@@ -86,16 +86,16 @@ def parse(columns: str | None, first_round: int = 0, missing: str | None = None)
     raise ValueError(f'first_round={first_round} must be at least 0 and below {limits.ROUNDS}')
   names: dict[str, str] = {}
   for part in columns.split(',') if columns else ():
-    own, _, name = part.partition('=')
-    if own == 'timestamp':
+    column, _, name = part.partition('=')
+    if column == 'timestamp':
       raise ValueError(
         f'columns={messages.quoted(columns)}: no timestamps are read; name round and device_id'
       )
-    if own not in NAMES or not name or own in names:
+    if column not in NAMES or not name or column in names:
       raise ValueError(
         f'columns={messages.quoted(columns)} must be like round=step,device_id=user_id'
       )
-    names[own] = name
+    names[column] = name
   marks = ids.MISSING if missing is None else tuple(filter(None, missing.split(',')))
   result = Layout(**names, first_round=first_round, missing=marks)
   if result.round == result.device_id:
@@ -117,10 +117,10 @@ def partitions(path: str) -> dict[str, str]:
   return result
 
 
-def repeated(given: Mapping[str, int | str], num_rows: int) -> dict[str, pa.Array]:
+def repeated(folder_values: Mapping[str, int | str], num_rows: int) -> dict[str, pa.Array]:
   """Returns the columns that folders give, for so many rows."""
   kinds = {'round': pa.int64(), 'device_id': pa.large_string()}
-  return {own: pa.array([value] * num_rows, kinds[own]) for own, value in given.items()}
+  return {own: pa.array([value] * num_rows, kinds[own]) for own, value in folder_values.items()}
 
 
 def delimiter(head: bytes, suffix: str) -> str:

@@ -65,8 +65,8 @@ def mark_of(log: str | os.PathLike[str]) -> pathlib.Path:
   return pathlib.Path(log).with_suffix(MARK_SUFFIX)
 
 
-def head_after(before: bytes, t: int, kind: str, text: str) -> bytes:
-  return hashlib.sha256(before + t.to_bytes(8, 'little') + (kind + text).encode()).digest()
+def next_head(previous: bytes, t: int, kind: str, text: str) -> bytes:
+  return hashlib.sha256(previous + t.to_bytes(8, 'little') + (kind + text).encode()).digest()
 
 
 def stored(ordered: Sequence[str] | Sequence[int]) -> tuple[str, str]:
@@ -151,7 +151,7 @@ def read(
     t, first, _, num_devices, kind, text, chain = row
     if tuple(map(type, row)) != (int, int, int, int, str, str, bytes) or (
       (t, num_devices) != (due, text.count('\n') + 1 if text else 0)
-      or head_after(head, t, kind, text) != chain
+      or next_head(head, t, kind, text) != chain
     ):
       raise refusals.LogError(f'{path}: round {due} is damaged; put a copy back')
     kinds |= {kind} if text else set()
@@ -172,12 +172,12 @@ def read(
 
 def check_same(
   log: str | os.PathLike[str],
-  stated: Mapping[str, str] | Mapping[bytes, bytes],
+  log_metadata: Mapping[str, str] | Mapping[bytes, bytes],
   path: str | os.PathLike[str],
   metadata: Mapping[str, str],
 ) -> None:
   """Raises LogError unless a Parquet log states run, rounds and digest of its ledger or mark."""
-  texts = {os.fsdecode(key): os.fsdecode(value) for key, value in stated.items()}
+  texts = {os.fsdecode(key): os.fsdecode(value) for key, value in log_metadata.items()}
   for key in (keys.RUN_KEY, keys.NUM_ROUNDS_KEY, keys.CHAIN_KEY):
     if texts.get(key) != metadata[key]:
       raise refusals.LogError(

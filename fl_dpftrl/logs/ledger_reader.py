@@ -53,16 +53,16 @@ class Reader:
     query = 'SELECT round, kind, ids FROM rounds WHERE num_devices'
     if self._num_rounds is not None:
       query += f' AND round < {self._num_rounds:d}'
-    kept, rows = list[pa.Table](), 0
+    batch, rows = list[pa.Table](), 0
     for t, kind, text in self._database.execute(query):
       ids = ledger_format.ids_of(kind, text)
-      kept.append(pa.table({'round': np.full(len(ids), t, np.int64), 'device_id': ids}))
+      batch.append(pa.table({'round': np.full(len(ids), t, np.int64), 'device_id': ids}))
       rows += len(ids)
       if rows >= _BATCH_ROWS:
-        yield pa.concat_tables(kept)
-        kept, rows = [], 0
-    if kept:
-      yield pa.concat_tables(kept)
+        yield pa.concat_tables(batch)
+        batch, rows = [], 0
+    if batch:
+      yield pa.concat_tables(batch)
 
 
 def _image(path: str) -> tuple[sqlite3.Connection, mark.Record | None]:
@@ -85,12 +85,12 @@ def _image(path: str) -> tuple[sqlite3.Connection, mark.Record | None]:
 def _contents(path: str, real: str) -> tuple[bytes, bytes]:
   """Returns ledger and write-ahead log of a moment at which nobody wrote into the ledger."""
   for _ in range(_TRIES):
-    before, log = _state(real), b''
+    initial_state, log = _state(real), b''
     with open(real, 'rb') as file:
       content = file.read()
     with contextlib.suppress(FileNotFoundError), open(real + ledger_format.WAL, 'rb') as file:
       log = file.read()
-    if _state(real) == before:
+    if _state(real) == initial_state:
       return content, log
     time.sleep(0.05)
   raise refusals.LogError(f'{path}: is written all the time; replay it again')

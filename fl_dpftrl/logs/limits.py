@@ -44,7 +44,7 @@ def max_rows(file_bytes: int) -> int:
   return FREE_ROWS + ROWS_PER_BYTE * file_bytes
 
 
-def of_this_process() -> None:
+def apply() -> None:
   """Sets the limits of this process, which is a command that reads logs: no core files either."""
   for kind, limit in (
     (resource.RLIMIT_CORE, 0),

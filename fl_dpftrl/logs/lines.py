@@ -104,7 +104,7 @@ class Csv(_Lines):
     names = table.schema.names
     self._start = len(head)
     self._columns = list(self._layout.columns(self._path, names))
-    self._given = self._layout.given(self._path, names)
+    self._folder_values = self._layout.folder_values(self._path, names)
     self._names = self._layout.renamed(names)
     return pa.large_string() if self._file.read(1) else pa.null()
 
@@ -136,7 +136,7 @@ class Csv(_Lines):
       ),
     )
     self._count(block, table.num_rows, first_row)
-    columns: dict[str, Any] = layout_lib.repeated(self._given, table.num_rows)
+    columns: dict[str, Any] = layout_lib.repeated(self._folder_values, table.num_rows)
     if 'round' not in columns:
       rounds = table.column('round')
       odd = pc.invert(pc.match_substring_regex(rounds, r'^-?[0-9]{1,18}$'))
@@ -186,8 +186,8 @@ class JsonLines(_Lines):
     line, names = self._first_line(), self._layout
     entry = _entry(line)
     keys = list(entry) if entry else [names.round, names.device_id]
-    self._given = names.given(self._path, keys)
-    self._wanted = {own: getattr(names, own) for own in layout_lib.NAMES if own not in self._given}
+    values = self._folder_values = names.folder_values(self._path, keys)
+    self._wanted = {own: getattr(names, own) for own in layout_lib.NAMES if own not in values}
     first = entry.get(names.device_id)
     self._lists = isinstance(first, list)
     if self._lists:
@@ -246,7 +246,7 @@ class JsonLines(_Lines):
     """Returns round and device_id of a line; LogError if it lacks one."""
     try:
       entry = json.loads(line, object_pairs_hook=json_files.unique)
-      values = {own: entry.get(name) for own, name in self._wanted.items()} | self._given
+      values = {own: entry.get(name) for own, name in self._wanted.items()} | self._folder_values
     except UnicodeDecodeError as e:
       self._refuse(row, f'is not UTF-8, {e}')
     except (ValueError, AttributeError, RecursionError):

@@ -69,7 +69,7 @@ class Log:
   """The shards of one log, which fit together.
 
   Attributes:
-    num_rounds: n, rows of noise consumed; assumed where it rests on the last round alone.
+    num_rounds: n, rows of noise consumed; assumed where it rests only on the last round.
     warnings: lines that a reader should know.
     layout: where the files have their columns.
   """
@@ -96,14 +96,14 @@ class Log:
       LogError: for a faulty row; after the last row, where the rows are not those of the digest
         that the files state.
     """
-    stated, chain = self.metadata.get(keys.CHAIN_KEY), chain_lib.Chain()
+    digest, chain = self.metadata.get(keys.CHAIN_KEY), chain_lib.Chain()
     for table in self._tables():
-      if stated:
+      if digest:
         chain.add(table)
       yield table
-    if stated and not chain.in_order:  # As where files are not in the order of their rounds.
-      chain = chain_lib.Chain.of_unordered(self._tables())
-    if stated and chain.digest(self.num_rounds) != stated:
+    if digest and not chain.in_order:  # As where files are not in the order of their rounds.
+      chain = chain_lib.Chain.from_unordered(self._tables())
+    if digest and chain.digest(self.num_rounds) != digest:
       raise refusals.LogError(
         f'{self.shards[0].path}: its rows are not those of its {keys.CHAIN_KEY}: some are missing,'
         ' added or changed, as by a filter that kept the metadata; take the file as it was written'
@@ -121,16 +121,16 @@ class Log:
     """Returns file and row number of a device's last row in a round."""
     place = ''
     for shard in self.shards:
-      before = 0
+      offset = 0
       for table in shard.tables(self.num_rounds):
         same = pc.and_(
           pc.equal(table.column('round'), round_index),
           pc.equal(table.column('device_id'), device_id),
         ).to_numpy()
         if same.any():
-          row = before + int(same.nonzero()[0][-1]) + 1
+          row = offset + int(same.nonzero()[0][-1]) + 1
           place = f'{shard.path}, row {row}'
-        before += table.num_rows
+        offset += table.num_rows
     return place
 
 
@@ -240,7 +240,7 @@ def _open(path: str, layout: layout_lib.Layout, *, held: bool = True) -> Shard:
   return Shard(
     path,
     metadata,
-    _stated_rounds(path, metadata),
+    _logged_rounds(path, metadata),
     schema.field('device_id').type,
     lambda num_rounds=None: reader_lib.tables(source, num_rounds),
     lambda: reader_lib.last_round(source),
@@ -255,8 +255,8 @@ def _check_beside(path: str, metadata: Mapping[str, str]) -> None:
   parquet = written.with_suffix(_PARQUET)
   if path.endswith(ledger_format.SUFFIX):
     if parquet.exists():
-      stated = reader_lib.schema(reader_lib.Source(str(parquet))).metadata or {}
-      ledger_format.check_same(parquet, stated, path, metadata)
+      parquet_metadata = reader_lib.schema(reader_lib.Source(str(parquet))).metadata or {}
+      ledger_format.check_same(parquet, parquet_metadata, path, metadata)
   elif written.exists():
     ledger_format.check_same(path, metadata, written, ledger_reader.Reader(str(written)).metadata)
   elif marked.exists() and (record := mark.read(marked)):
@@ -264,7 +264,7 @@ def _check_beside(path: str, metadata: Mapping[str, str]) -> None:
     ledger_format.check_same(path, metadata, marked, state.metadata())
 
 
-def _stated_rounds(path: str, metadata: Mapping[str, str]) -> int | None:
+def _logged_rounds(path: str, metadata: Mapping[str, str]) -> int | None:
   version = metadata.get(keys.VERSION_KEY, str(keys.LOG_VERSION))
   if version != str(keys.LOG_VERSION):
     raise refusals.LogError(
@@ -299,23 +299,23 @@ def _check_types(shards: Sequence[Shard]) -> None:
   for other in others:
     if first.id_type != other.id_type:
       kinds = ['whole numbers' if s.id_type == pa.int64() else 'text' for s in (first, other)]
-      said = f'device_id is {kinds[1]}, but {kinds[0]} in {first.path}'
-      raise refusals.LogError(f'{other.path}: {said}')
+      difference = f'device_id is {kinds[1]}, but {kinds[0]} in {first.path}'
+      raise refusals.LogError(f'{other.path}: {difference}')
 
 
-def _num_rounds(shards: Sequence[Shard], given: int | None) -> tuple[int, list[str]]:
+def _num_rounds(shards: Sequence[Shard], argument: int | None) -> tuple[int, list[str]]:
   """Returns n from metadata, the argument or the last round; and warnings."""
-  first, stated = shards[0], shards[0].num_rounds
-  if given is not None and not 1 <= given <= limits.ROUNDS:
+  first, logged = shards[0], shards[0].num_rounds
+  if argument is not None and not 1 <= argument <= limits.ROUNDS:
     raise refusals.LogError(
-      f'num_rounds must be at least 1 and at most {limits.ROUNDS}, got {messages.quoted(given)}'
+      f'num_rounds must be at least 1 and at most {limits.ROUNDS}, got {messages.quoted(argument)}'
     )
-  if stated is not None:
-    if given is not None and given != stated:
-      raise refusals.LogError(f'{first.path}: its num_rounds is {stated}, not {given}')
-    return stated, []
-  if given is not None:
-    return given, []
+  if logged is not None:
+    if argument is not None and argument != logged:
+      raise refusals.LogError(f'{first.path}: its num_rounds is {logged}, not {argument}')
+    return logged, []
+  if argument is not None:
+    return argument, []
   last = max(shard.last_round() for shard in shards)
   if last < 0:
     raise refusals.LogError(f'{first.path}: the log is empty')

@@ -16,7 +16,7 @@ _BATCH_COHORTS = 1 << 5
 _OTHER_METADATA = (b'ARROW:schema', b'pandas')
 
 
-class Reader:
+class ParquetReader:
   """A Parquet log that is open for reading; see `reader`."""
 
   def __init__(self, path: str, file: BinaryIO, layout: layout_lib.Layout = layout_lib.PLAIN):
@@ -25,7 +25,7 @@ class Reader:
     self._file = pq.ParquetFile(file, page_checksum_verification=True, buffer_size=1 << 16)
     schema = self._file.schema_arrow
     self._in_file = layout.columns(path, schema.names)
-    self._given = layout.given(path, schema.names)
+    self._folder_values = layout.folder_values(path, schema.names)
     kinds = {own: schema.field(name).type for own, name in self._in_file.items()}
     rounds = kinds.get('round', pa.int64())
     device_ids = kinds.get('device_id', pa.large_string())
@@ -44,16 +44,16 @@ class Reader:
 
   def tables(self) -> Iterator[pa.Table]:
     """Yields its rows in order; raises like the constructor."""
-    left = self._file.metadata.num_rows
+    num_missing = self._file.metadata.num_rows
     for batch in self._file.iter_batches(
       _BATCH_COHORTS if self._lists else _BATCH_ROWS, columns=list(self._in_file.values())
     ):
       columns = {own: batch.column(name) for own, name in self._in_file.items()}
-      columns |= layout_lib.repeated(self._given, batch.num_rows)
+      columns |= layout_lib.repeated(self._folder_values, batch.num_rows)
       columns['round'] = columns['round'].cast(pa.int64())
       yield pa.table({name: columns[name] for name in self.schema.names})
-      left -= batch.num_rows
-    if left:  # Headers of pages have no checksums.
+      num_missing -= batch.num_rows
+    if num_missing:  # Headers of pages have no checksums.
       raise refusals.LogError(f'{self._path}: has not the number of rows that it states; damaged')
 
   def _has_devices(self) -> bool:
@@ -85,9 +85,9 @@ class Reader:
       raise refusals.LogError(f'{self._path}: its metadata are not UTF-8, {e}') from e
 
 
-def _id_type(path: str, given: pa.DataType) -> pa.DataType:
+def _id_type(path: str, stored: pa.DataType) -> pa.DataType:
   """Returns int64 or large_string for the type of ids that the file has, or null for none."""
-  kind = given.value_type if pa.types.is_dictionary(given) else given
+  kind = stored.value_type if pa.types.is_dictionary(stored) else stored
   if pa.types.is_null(kind):
     return kind
   if ids.is_text(kind):
@@ -95,4 +95,4 @@ def _id_type(path: str, given: pa.DataType) -> pa.DataType:
   if pa.types.is_integer(kind):
     return pa.int64()
   hint = '; write bytes as hexadecimal text' if 'binary' in str(kind) else ''
-  raise refusals.LogError(f'{path}: device_id must be text or whole numbers, is {given}{hint}')
+  raise refusals.LogError(f'{path}: device_id must be text or whole numbers, is {stored}{hint}')

@@ -211,7 +211,7 @@ def _reader(source: Source, file: BinaryIO) -> _Reader:
   """Opens a file in the format that its name says."""
   suffix = suffix_of(source.path)
   if suffix == _PARQUET:
-    return parquet.Reader(source.path, file, source.layout)
+    return parquet.ParquetReader(source.path, file, source.layout)
   if suffix.endswith(_GZIP):
     file = cast(BinaryIO, gzip.GzipFile(fileobj=file))
   return _LINES[suffix.removesuffix(_GZIP)](source.path, file, source.layout)

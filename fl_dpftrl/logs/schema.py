@@ -114,7 +114,7 @@ def appending(
 ) -> Iterator[Callable[[pa.Table], None]]:
   """Writes a log in one durable step; yields what appends rows, which are cut as they need be."""
   kind = schema.with_metadata(sealed(metadata))
-  kept: list[pa.Table] = []
+  pending: list[pa.Table] = []
   rows = 0
 
   with durable.replacing(path, private=True) as temporary:
@@ -126,16 +126,16 @@ def appending(
 
       def append(table: pa.Table) -> None:
         nonlocal rows
-        kept.append(table)
+        pending.append(table)
         rows += table.num_rows
         while rows >= ROW_GROUP:
-          whole = pa.concat_tables(kept)
+          whole = pa.concat_tables(pending)
           write(whole.slice(0, ROW_GROUP))
-          kept[:], rows = [whole.slice(ROW_GROUP)], rows - ROW_GROUP
+          pending[:], rows = [whole.slice(ROW_GROUP)], rows - ROW_GROUP
 
       yield append
       if rows:
-        write(pa.concat_tables(kept))
+        write(pa.concat_tables(pending))
 
 
 def sealed(metadata: Mapping[str, str]) -> dict[str, str]:
@@ -146,13 +146,13 @@ def sealed(metadata: Mapping[str, str]) -> dict[str, str]:
 
 def opened(path: str, stored: Mapping[str, str]) -> dict[str, str]:
   """Returns the metadata of a file without their digest; LogError where it is of others."""
-  given = {key: value for key, value in stored.items() if key != keys.METADATA_KEY}
-  if keys.METADATA_KEY in stored and sealed(given) != stored:
+  contents = {key: value for key, value in stored.items() if key != keys.METADATA_KEY}
+  if keys.METADATA_KEY in stored and sealed(contents) != stored:
     raise refusals.LogError(
       f'{path}: its metadata are not those of {keys.METADATA_KEY}; take another copy, or write'
       ' what was changed on purpose with write_log'
     )
-  return given
+  return contents
 
 
 def stored_metadata(path: pathlib.Path) -> Mapping[bytes, bytes]:

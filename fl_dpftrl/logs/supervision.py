@@ -27,15 +27,15 @@ def enter(program: str) -> None:
   sys.stdout.flush()
   sys.stderr.flush()
   # A signal waits until both processes know what to do with it.
-  before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.SIGNALS)
+  previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, signals.SIGNALS)
   child = os.fork()
   if child:
     signals.handle(lambda number, frame: _forward(number, child))
-  signal.pthread_sigmask(signal.SIG_SETMASK, before)
+  signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
   if not child:
     with contextlib.suppress(AttributeError):  # Linux ends a child with its parent.
       ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    limits.of_this_process()
+    limits.apply()
     return
   status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
   if status < 0:
