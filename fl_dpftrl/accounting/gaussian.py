@@ -136,11 +136,11 @@ def _mills(x: Decimal) -> Decimal:
     return _ROOT_TWO_PI / 2 * (x * x / 2).exp() - total
   # Laplace's continued fraction 1/(x + 1/(x + 2/(x + …))): the terms are the differences of its
   # convergents, which are above and below R in turn, so the next one bounds the error.
-  before, last, product = Decimal(1), x, Decimal(1)
+  previous, last, product = Decimal(1), x, Decimal(1)
   total = term = 1 / x
   while abs(term) > least * total:
     k += 1
-    before, last, product = last, x * last + k * before, -k * product
-    term = product / (before * last)
+    previous, last, product = last, x * last + k * previous, -k * product
+    term = product / (previous * last)
     total += term
   return total

@@ -122,8 +122,8 @@ class Guarantee:
   def _epsilon(self, delta: float) -> float:
     effective = math.nextafter(self.effective_noise_multiplier, 0.0)  # The division rounded.
     most = gaussian.epsilon(effective, delta) + 1.0
-    left = self.rounding.left(delta, most)
-    value = gaussian.epsilon(effective, left) if left > 0.0 else math.inf
+    remaining = self.rounding.left(delta, most)
+    value = gaussian.epsilon(effective, remaining) if remaining > 0.0 else math.inf
     return value if value <= most else math.inf
 
   @property

@@ -108,7 +108,7 @@ class Tuning:
     elif self.law == GEOMETRIC:
       weights = (1.0 - 1.0 / self.mean) ** (numbers - 1)
     else:
-      mean = lambda left: left / ((1.0 - left) * -math.log1p(-left)) - self.mean
+      mean = lambda ratio: ratio / ((1.0 - ratio) * -math.log1p(-ratio)) - self.mean
       weights = optimize.brentq(mean, 1e-17, 1.0 - 1e-9) ** numbers / numbers
     return weights / weights.sum()
 
@@ -145,17 +145,17 @@ class Tuning:
     if run.epsilon(delta) == math.inf:
       return math.inf
     # Runs in whole numbers are Gaussian but for an event, of which there are as many as runs.
-    left = lambda epsilon: delta - self.most * run.rounding.delta(epsilon)
+    remaining = lambda epsilon: delta - self.most * run.rounding.delta(epsilon)
     high, mu = 1.0, math.nextafter(mu, math.inf)
-    while left(high) > 0.0 and self.log_delta(mu, high) > math.log(left(high)):
+    while remaining(high) > 0.0 and self.log_delta(mu, high) > math.log(remaining(high)):
       high *= 2.0
-    if left(high) <= 0.0:
+    if remaining(high) <= 0.0:
       return math.inf
-    excess = lambda epsilon: self.log_delta(mu, epsilon) - math.log(left(high))
+    excess = lambda epsilon: self.log_delta(mu, epsilon) - math.log(remaining(high))
     if excess(0.0) <= 0.0:
       return 0.0
-    found = optimize.brentq(excess, 0.0, high, xtol=1e-12, rtol=1e-12)
-    return math.nextafter(found * (1.0 + 1e-10) + 1e-11, math.inf)
+    root = optimize.brentq(excess, 0.0, high, xtol=1e-12, rtol=1e-12)
+    return math.nextafter(root * (1.0 + 1e-10) + 1e-11, math.inf)
 
   def sentence(self, run: guarantee_lib.Guarantee) -> str:
     """Returns what may be said of the winner and of one run, in words."""

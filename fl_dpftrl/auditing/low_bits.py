@@ -26,10 +26,10 @@ def check(present: np.ndarray, absent: np.ndarray, alpha: float) -> result.Check
     merged = _merged(pair)
     if merged.shape[1] < 2:  # Too few, or all alike.
       continue
-    found = stats.chi2_contingency(merged, correction=False)
-    statistic, freedom = statistic + found.statistic, freedom + found.dof
-    if found.statistic / max(1, found.dof) > worst:
-      worst = found.statistic / max(1, found.dof)
+    test = stats.chi2_contingency(merged, correction=False)
+    statistic, freedom = statistic + test.statistic, freedom + test.dof
+    if test.statistic / max(1, test.dof) > worst:
+      worst = test.statistic / max(1, test.dof)
       where = f'numbers from 2^{exponent - 1} to 2^{exponent}'
   return result.Check(
     name='low_bits',

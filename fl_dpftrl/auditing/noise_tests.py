@@ -24,7 +24,7 @@ _ENOUGH = 4
 _ONE = 1.0 - 1e-9  # correlations beyond are not told apart from 1
 
 
-class Noise(NamedTuple):
+class NoiseSamples(NamedTuple):
   """Noise of several runs.
 
   Attributes:
@@ -47,19 +47,19 @@ class Noise(NamedTuple):
     return f'tensor {tensor}, coordinate {coordinate - np.searchsorted(self.tensors, tensor)}'
 
 
-def checks(noise: Noise, alpha: float) -> list[result.Check]:
+def checks(noise: NoiseSamples, alpha: float) -> list[result.Check]:
   """Returns all tests of noise, each with a false alarm of probability alpha at most."""
   whitened, tensors = noise.whitened, noise.tensors
   runs, num_rounds, size = whitened.shape
   squares = np.square(whitened)
-  of_coordinates = squares.sum(axis=(0, 1))
-  of_tensors, counts = np.bincount(tensors, of_coordinates), np.bincount(tensors)
-  of_rows = squares.sum(axis=(0, 2))
+  coordinate_squares = squares.sum(axis=(0, 1))
+  tensor_squares, counts = np.bincount(tensors, coordinate_squares), np.bincount(tensors)
+  row_squares = squares.sum(axis=(0, 2))
   places = {
     '': (np.array([squares.sum()]), squares.size, lambda _: ''),
-    '_of_rows': (of_rows, runs * size, lambda t: f'round {t}'),
-    '_of_tensors': (of_tensors, runs * num_rounds * counts, lambda tensor: f'tensor {tensor}'),
-    '_of_coordinates': (of_coordinates, runs * num_rounds, noise.name),
+    '_of_rows': (row_squares, runs * size, lambda t: f'round {t}'),
+    '_of_tensors': (tensor_squares, runs * num_rounds * counts, lambda tensor: f'tensor {tensor}'),
+    '_of_coordinates': (coordinate_squares, runs * num_rounds, noise.name),
   }
   return [
     *(_scale(f'noise_scale{name}', *place, alpha) for name, place in places.items()),
@@ -94,19 +94,19 @@ def _scale(
   """Tests the most unusual of several sums of squares."""
   degrees = np.broadcast_to(degrees, squares.shape)
   tails = np.minimum(special.chdtr(degrees, squares), special.chdtrc(degrees, squares))
-  worst, each = int(np.argmin(tails)), alpha / (2 * squares.size)
+  worst, level = int(np.argmin(tails)), alpha / (2 * squares.size)
   scaled = lambda square: math.sqrt(float(square) / degrees[worst])
   return result.Check(
     name=name,
     statistic=scaled(squares[worst]),
-    lowest=scaled(stats.chi2.ppf(each, degrees[worst])),
-    highest=scaled(stats.chi2.isf(each, degrees[worst])),
+    lowest=scaled(stats.chi2.ppf(level, degrees[worst])),
+    highest=scaled(stats.chi2.isf(level, degrees[worst])),
     where=place(worst),
     meaning='there is more or less noise than claimed; a round is judged given those before it',
   )
 
 
-def _noised(noise: Noise) -> result.Check:
+def _noised(noise: NoiseSamples) -> result.Check:
   columns = noise.columns
   constant = (columns == columns[:, :1]).all(axis=1)
   if columns.shape[1] < _ENOUGH:  # They may agree by rounding.
@@ -157,17 +157,17 @@ def _distinct(name: str, meaning: str, vectors: Iterable[tuple[str, np.ndarray]]
   """Counts vectors that are equal to an earlier one."""
   seen: dict[bytes, str] = {}
   equal = []
-  for own, vector in vectors:
-    first = seen.setdefault(vector.tobytes(), own)
-    if first != own:
-      equal.append(f'{first} and {own}')
+  for place, vector in vectors:
+    first = seen.setdefault(vector.tobytes(), place)
+    if first != place:
+      equal.append(f'{first} and {place}')
   where = equal[0] if equal else ''
   return result.Check(
     name=name, statistic=float(len(equal)), highest=0.0, where=where, meaning=meaning
   )
 
 
-def _rows_uncorrelated(noise: Noise, alpha: float) -> result.Check:
+def _rows_uncorrelated(noise: NoiseSamples, alpha: float) -> result.Check:
   """Tests the closest two rounds, of all coordinates and of each tensor."""
   _, num_rounds, size = noise.whitened.shape
   parts = [('', slice(0, size))]
@@ -175,18 +175,18 @@ def _rows_uncorrelated(noise: Noise, alpha: float) -> result.Check:
     first, last = np.searchsorted(noise.tensors, (tensor, tensor + 1))
     parts.append((f'tensor {tensor}, ', slice(first, last)))
   num_pairs = len(parts) * num_rounds * (num_rounds - 1) // 2
-  found = [(0.0, math.inf, '')]
+  correlations = [(0.0, math.inf, '')]
   for part, inside in parts if num_pairs else ():
     rows = noise.whitened[:, :, inside].swapaxes(0, 1).reshape(num_rounds, -1)
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     units = rows / np.where(norms > 0.0, norms, 1.0)
     products = np.abs(np.triu(units @ units.T, 1))
-    one, other = divmod(int(np.argmax(products)), num_rounds)
+    t, u = divmod(int(np.argmax(products)), num_rounds)
     quantile = float(stats.t.isf(alpha / (2 * num_pairs), rows.shape[1] - 1))
     limit = quantile / math.hypot(math.sqrt(rows.shape[1] - 1), quantile)
     if limit < _ONE:
-      found.append((float(products[one, other]), limit, f'{part}rounds {one} and {other}'))
-  statistic, limit, where = max(found, key=lambda pair: pair[0] / pair[1])
+      correlations.append((float(products[t, u]), limit, f'{part}rounds {t} and {u}'))
+  statistic, limit, where = max(correlations, key=lambda pair: pair[0] / pair[1])
   return result.Check(
     name='rows_uncorrelated',
     statistic=statistic,

@@ -55,7 +55,7 @@ def checks(
   margin = lambda r: _ROUNDING + quantile * r.deviation
   clipped = max(finite, key=lambda r: r.value - margin(r), default=None)
   inside = [r for r in responses if r.norm == _INSIDE]
-  kept = max(inside, key=lambda r: abs(r.value - _INSIDE) / margin(r))
+  small = max(inside, key=lambda r: abs(r.value - _INSIDE) / margin(r))
   return [
     result.Check(
       name='releases_finite',
@@ -73,10 +73,10 @@ def checks(
     ),
     result.Check(
       name='small_updates',
-      statistic=kept.value,
-      lowest=_INSIDE - margin(kept),
-      highest=_INSIDE + margin(kept),
-      where=kept.name,
+      statistic=small.value,
+      lowest=_INSIDE - margin(small),
+      highest=_INSIDE + margin(small),
+      where=small.name,
       meaning='an update within the clip norm is changed, or the divisor is not the claimed one,'
       ' such as a number of devices',
     ),
@@ -89,8 +89,8 @@ def _probes(sizes: Sequence[int], clip_norm: float, deviation: float) -> list[Pr
   spread = _direction(sizes, range(len(sizes)))
   several = []
   if len(sizes) > 1:
-    each = 0.999 * math.sqrt(len(sizes))
-    several = [Probe('tensors each just inside the clip norm', spread, each, devices)] + [
+    norm = 0.999 * math.sqrt(len(sizes))
+    several = [Probe('tensors each just inside the clip norm', spread, norm, devices)] + [
       Probe(f'tensor {number} alone far beyond', _direction(sizes, [number]), _FAR, devices)
       for number in sorted({0, int(np.argmin(sizes)), len(sizes) - 1})
     ]

@@ -81,11 +81,11 @@ def audit(
   if hasattr(aggregator, 'subject'):  # It says itself how it is run.
     subject = aggregator.subject(num_coordinates=size, seed=seed)
   elif aggregator is not None:
-    subject = _processes().given(aggregator, divisor=divisor, num_coordinates=size, seed=seed)
+    subject = _processes().adopted(aggregator, divisor=divisor, num_coordinates=size, seed=seed)
   elif executor == 'aggregator':
     subject = _processes().ours(strategy, num_coordinates=size, seed=seed, **claimed)
   else:
-    subject = subjects.Rows(strategy, sizes=subjects.tensor_sizes(size), seed=seed, **claimed)
+    subject = subjects.RowSubject(strategy, sizes=subjects.tensor_sizes(size), seed=seed, **claimed)
   size = sum(subject.sizes)
   if size < _LEAST_COORDINATES:
     raise ValueError(f'updates must have at least {_LEAST_COORDINATES} coordinates, got {size}')
@@ -119,13 +119,13 @@ def checks(
   whiten = np.linalg.inv(np.linalg.cholesky(covariance))
   alpha = FALSE_ALARMS / _NUM_CHECKS
   tensors = np.repeat(np.arange(len(subject.sizes)), subject.sizes)
-  found = noise_tests.checks(noise_tests.Noise(absent, whiten @ noise, tensors), alpha)
-  found.append(low_bits.check(present, absent, alpha))
+  results = noise_tests.checks(noise_tests.NoiseSamples(absent, whiten @ noise, tensors), alpha)
+  results.append(low_bits.check(present, absent, alpha))
   if subject.clips:
     estimated = np.einsum('rtc,rsc->ts', noise, noise) / (2 * repeats * size)
     widest = estimated if np.trace(estimated) > np.trace(covariance) else covariance
-    found += probes.checks(subject, clip_norm=clip_norm, covariance=widest, alpha=alpha)
-  return found
+    results += probes.checks(subject, clip_norm=clip_norm, covariance=widest, alpha=alpha)
+  return results
 
 
 def _run(subject: subjects.Subject, last: np.ndarray, num_rounds: int) -> np.ndarray:

@@ -67,13 +67,13 @@ class Process:
     return released
 
   def _values(self, updates: Sequence[np.ndarray]) -> list[Any]:
-    made: dict[int, Any] = {}
+    structures: dict[int, Any] = {}
     for update in updates:
-      if id(update) not in made:
+      if id(update) not in structures:
         parts = np.split(np.asarray(update, np.float32), np.cumsum(self.sizes)[:-1])
         shaped = [part.reshape(shape) for part, shape in zip(parts, self._shapes)]
-        made[id(update)] = tf.nest.pack_sequence_as(self._template, shaped)
-    return [made[id(update)] for update in updates]
+        structures[id(update)] = tf.nest.pack_sequence_as(self._template, shaped)
+    return [structures[id(update)] for update in updates]
 
 
 def ours(
@@ -105,7 +105,7 @@ def ours(
   )
 
 
-def given(aggregator: Any, *, divisor: float, num_coordinates: int, seed: int | None) -> Process:
+def adopted(aggregator: Any, *, divisor: float, num_coordinates: int, seed: int | None) -> Process:
   """Returns a user's aggregator as a subject."""
   if isinstance(aggregator, _Factory):
     process = aggregator.create(value_type(num_coordinates))

@@ -33,7 +33,7 @@ class Subject(Protocol):
     ...
 
 
-class Rows:
+class RowSubject:
   """Noise rows of the engine with clipped updates, in whole numbers; each run has another seed."""
 
   clips = False
@@ -58,15 +58,15 @@ class Rows:
     seed = None if self._seed is None else run_seed(self._seed, self._runs)
     secret = normals.system_seed() if seed is None else normals.fixed_seed(seed)
     size = sum(self.sizes)
-    made = rows_lib.RowMaker(
+    maker = rows_lib.RowMaker(
       self._strategy, size=size, num_rounds=num_rounds, seed=secret, num_threads=1
     )
     rows = np.empty((num_rounds, size), np.int64)
     for t, row in enumerate(rows):
-      made.make(row)
+      maker.make(row)
       for update in cohorts(t):
         row += self._unit.integers(update, self._clip_norm) << self._unit.shift
-    made.close()
+    maker.close()
     return self._unit.size * self._clip_norm * rows
 
 

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   output.check_folder(args.output)
   _warn_of_workloads(candidates, workload)
   progress = output.Progress('compare')
-  found = comparison.run(
+  results = comparison.run(
     candidates,
     schemas,
     show=lambda entry: progress.row(_one_line(entry, axis)),
@@ -71,15 +71,15 @@ def run(args: argparse.Namespace) -> json_files.Object:
     watch=candidates_lib.watched(progress.say),
     **at_epsilon,
   )
-  output.say_left_out(
+  output.say_skipped(
     'compare',
-    [(skip.label, skip.reason, axis and getattr(skip.schema, axis)) for skip in found.skipped],
+    [(skip.label, skip.reason, axis and getattr(skip.schema, axis)) for skip in results.skipped],
     axis,
-    otherwise=None if found.entries else f'--mechanisms={",".join(args.mechanisms)}',
+    otherwise=None if results.entries else f'--mechanisms={",".join(args.mechanisms)}',
   )
-  rows, files = found.rows, []
+  rows, files = results.rows, []
   if args.output is not None:
-    images = {'losses.png': _figure(args, found, axis, workload)}
+    images = {'losses.png': _figure(args, results, axis, workload)}
     files = output.write_folder(args.output, 'comparison.csv', rows, images)
   return {
     'objective': args.objective,
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
     'rows': rows,
     'skipped': [
       {'mechanism': skip.label, **flags.schema_fields(skip.schema), 'reason': skip.reason}
-      for skip in found.skipped
+      for skip in results.skipped
     ],
     'output': args.output,
     'files': files,
@@ -124,11 +124,11 @@ def _warn_of_workloads(
 ) -> None:
   """Warns once for each file that was optimised for another workload."""
   for candidate in candidates:
-    own = candidate.workload
-    if own is not None and own != workload:
+    source = candidate.workload
+    if source is not None and source != workload:
       print(
         messages.one_line(
-          f'compare: {candidate.label} was made for {_words(own)}; all losses here are those of'
+          f'compare: {candidate.label} was made for {_words(source)}; all losses here are those of'
           f' {_words(workload)}'
         ),
         file=sys.stderr,
@@ -144,7 +144,7 @@ def _words(workload: workloads.Workload) -> str:
 
 def _figure(
   args: argparse.Namespace,
-  found: comparison.Comparison,
+  results: comparison.Comparison,
   axis: str | None,
   workload: workloads.Workload,
 ) -> bytes:
@@ -159,7 +159,7 @@ def _figure(
   if args.epsilon is not None:
     goal += f'; at ε = {args.epsilon:g}, δ = {args.delta:g}'
     goal += f', {args.report_goal:,} updates a round' if args.report_goal else ''
-  return style.image(figures.draw(found.entries, axis, f'{_setting(args)}; {goal}'), 'png')
+  return style.image(figures.draw(results.entries, axis, f'{_setting(args)}; {goal}'), 'png')
 
 
 def _setting(args: argparse.Namespace) -> str:

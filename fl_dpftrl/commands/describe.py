@@ -35,15 +35,15 @@ def run(args: argparse.Namespace) -> json_files.Object:
   else:
     file = files.load(args.strategy)
     strategy = file.strategy
-  given = (args.num_rounds, args.min_sep, args.max_participations)
-  if given == (None, None, None) and file is not None:
-    made_for = {**vars(file.schema), 'separation': flags.separation(file.schema)}
-    for name, value in made_for.items():
+  schema_flags = (args.num_rounds, args.min_sep, args.max_participations)
+  if schema_flags == (None, None, None) and file is not None:
+    file_schema = {**vars(file.schema), 'separation': flags.separation(file.schema)}
+    for name, value in file_schema.items():
       if getattr(args, name) is None:
         setattr(args, name, value)
   schema = flags.schema(args)
-  own = workloads.Workload() if file is None else file.workload
-  workload = flags.workload(args, own)
+  default = workloads.Workload() if file is None else file.workload
+  workload = flags.workload(args, default)
   memory = {}
   if args.num_parameters is not None:
     size = schemas.positive_integer('num_parameters', args.num_parameters)

@@ -40,8 +40,8 @@ class _Parser(argparse.ArgumentParser):
 
   def parse_args(self, args, namespace=None):
     """Parses flags and reports unknown flags before missing ones."""
-    known = {'--', '--help', *re.findall(r'--\w+', self.format_usage())}
-    unknown = [part for part in args if part.startswith('--') and part.split('=')[0] not in known]
+    allowed = {'--', '--help', *re.findall(r'--\w+', self.format_usage())}
+    unknown = [part for part in args if part.startswith('--') and part.split('=')[0] not in allowed]
     if unknown and '--help' not in args:
       self.error(f'unrecognized arguments: {" ".join(unknown)}')
     return super().parse_args(args, namespace)

@@ -168,9 +168,9 @@ def sampling(
   args: argparse.Namespace, strategy: base.Strategy | None, num_rounds: int
 ) -> sampling_lib.Scheme | None:
   """Returns the scheme of the flags, by default with a part for each band; None for none."""
-  given = {name: getattr(args, name) for name in SAMPLING[1:] if getattr(args, name) is not None}
+  fields = {name: getattr(args, name) for name in SAMPLING[1:] if getattr(args, name) is not None}
   if args.sampling is None:
-    for name, value in given.items():
+    for name, value in fields.items():
       raise ValueError(f'--{name}={value} needs --sampling')
     return None
   for name in ('min_sep', 'max_participations', 'separation'):
@@ -182,16 +182,16 @@ def sampling(
   scheme = sampling_lib.SCHEMES[args.sampling]
   wanted = [field.name for field in dataclasses.fields(scheme)]
   for name in wanted:
-    if name in SAMPLING and name not in given and name != 'num_parts':
+    if name in SAMPLING and name not in fields and name != 'num_parts':
       raise ValueError(f'--sampling={args.sampling} needs --{name}')
-  for name, value in given.items():
+  for name, value in fields.items():
     if name not in wanted:
       raise ValueError(f'--{name}={value} does not go with --sampling={args.sampling}; drop it')
   if strategy is not None and issubclass(scheme, sampling_lib.Batches):
     from fl_dpftrl.participations import accountant
 
-    given.setdefault('num_parts', accountant.num_bands(strategy))
-  return scheme(num_rounds=num_rounds, **given)
+    fields.setdefault('num_parts', accountant.num_bands(strategy))
+  return scheme(num_rounds=num_rounds, **fields)
 
 
 def add_guarantee(
@@ -262,11 +262,11 @@ def candidates(flag: str, labels: Sequence[str]) -> 'list[candidates_lib.Candida
 
 
 def command_line(
-  command: str, given: Iterable[tuple[str, Any]], arguments: Sequence[str] = ()
+  command: str, pairs: Iterable[tuple[str, Any]], arguments: Sequence[str] = ()
 ) -> str:
   """Returns a command line with its arguments and those of the flags that have a value."""
   words = list(arguments)
-  for name, value in given:
+  for name, value in pairs:
     if isinstance(value, (list, tuple)):
       value = ','.join(map(str, value))
     if value is not None:
@@ -329,5 +329,5 @@ def above_budget(args: argparse.Namespace, epsilon: float | None) -> tuple[int, 
   """Returns the exit status and a line if ε is above --max_epsilon."""
   if args.max_epsilon is None or (epsilon is not None and epsilon <= args.max_epsilon):
     return None
-  stated = 'no ε' if epsilon is None else f'ε = {rounding.up(epsilon)}'
-  return ABOVE_BUDGET, f'{stated} is above --max_epsilon={args.max_epsilon:g}'
+  level = 'no ε' if epsilon is None else f'ε = {rounding.up(epsilon)}'
+  return ABOVE_BUDGET, f'{level} is above --max_epsilon={args.max_epsilon:g}'

@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     type=float,
     help='upper limit of ε where participation is drawn in secret; chooses the strategy with the'
     ' least noise and needs --delta, and --num_examples and --batch_size for Poisson-sampled'
-    ' batches (banded mechanisms alone) or --num_bins for secret bins',
+    ' batches (only banded mechanisms) or --num_bins for secret bins',
   )
   add('--delta', type=float, help='with --epsilon: δ')
   add('--num_examples', type=int, help='with --epsilon: m')
@@ -139,11 +139,11 @@ def run(args: argparse.Namespace) -> json_files.Object:
     strategy = optimize(schemas[0] if args.min_sep_range is None else schemas, **size)
     further = _further(args, optimizer, strategy, schemas, workload)
   seconds = time.monotonic() - start
-  made_for = {'schema': schemas[0], 'objective': args.objective, 'workload': workload}
+  conditions = {'schema': schemas[0], 'objective': args.objective, 'workload': workload}
   if args.output is None:
-    file = files.describe(strategy, **made_for)
+    file = files.describe(strategy, **conditions)
   else:
-    file = files.save_strategy(args.output, strategy, **made_for)
+    file = files.save_strategy(args.output, strategy, **conditions)
   return {
     'mechanism': args.mechanism,
     **flags.schema_fields(schemas[0]),
@@ -207,8 +207,8 @@ def _further(
     for schema in schemas:
       figures = files.describe(strategy, schema=schema, workload=workload).figures
       k = schema.participations
-      own = {'min_sep': schema.min_sep, 'max_participations': k}
-      points.append({**own, **{name: figures[name] for name in names}})
+      setting = {'min_sep': schema.min_sep, 'max_participations': k}
+      points.append({**setting, **{name: figures[name] for name in names}})
     return {'min_sep_range': list(args.min_sep_range), 'range': points}
   if optimizer.certificate is None:
     return {}
@@ -240,22 +240,22 @@ def _by_horizon(
 
 def _size(args: argparse.Namespace, optimizer: registry.Optimizer) -> dict[str, int]:
   """Returns the size flag that the mechanism takes, and rejects the others."""
-  given = {name: getattr(args, name) for name in _SIZES if getattr(args, name) is not None}
-  for name, value in given.items():
+  sizes = {name: getattr(args, name) for name in _SIZES if getattr(args, name) is not None}
+  for name, value in sizes.items():
     if name != optimizer.size:
       raise ValueError(f'--{name}={value} is not for --mechanism={args.mechanism}')
-  return given
+  return sizes
 
 
 def _scheme(args: argparse.Namespace, size: str | None) -> sampling.Sampled | None:
   """Returns how participation is drawn, if the strategy is to be chosen at ε."""
-  given = [n for n in ('epsilon', 'delta', *_BATCHES, *_BINS) if getattr(args, n) is not None]
-  if not given:
+  options = [n for n in ('epsilon', 'delta', *_BATCHES, *_BINS) if getattr(args, n) is not None]
+  if not options:
     return None
   draws = _BINS if args.num_bins is not None else _BATCHES
   for name in ('epsilon', 'delta', *draws):
-    if name not in given:
-      raise ValueError(f'--{given[0]}={getattr(args, given[0])} needs --{name}')
+    if name not in options:
+      raise ValueError(f'--{options[0]}={getattr(args, options[0])} needs --{name}')
   others = _BATCHES if draws is _BINS else ()
   for name in (*_NOT_SAMPLED, *others):
     if getattr(args, name) is not None:

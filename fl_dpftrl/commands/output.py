@@ -75,7 +75,7 @@ def shown_folder(result: Mapping[str, Any]) -> list[str]:
   return ['', f'in {messages.one_line(result["output"])}: {", ".join(result["files"])}']
 
 
-def say_left_out(
+def say_skipped(
   command: str,
   skipped: Iterable[tuple[str, str, Any]],
   varying: str | None,

@@ -113,7 +113,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def show(plan: planner.Plan) -> str:
   """Formats the recommendation, its alternatives and its assumptions."""
-  left_out = [f'- {messages.one_line(f"{skip.label}: {skip.reason}")}' for skip in plan.skipped]
+  skipped = [f'- {messages.one_line(f"{skip.label}: {skip.reason}")}' for skip in plan.skipped]
   count = len(plan.forecast.outcomes)
   blocks = [
     [planner.TITLE],
@@ -121,7 +121,7 @@ def show(plan: planner.Plan) -> str:
     [f'{count} simulation{"s" * (count > 1)}', tables.columns(_forecast(plan))],
     ['all strategies, at the same ε', tables.columns(plan.options)],
     ['report goals, at the same ε', tables.columns(plan.report_goals)] if plan.others else [],
-    ['left out', *left_out] if left_out else [],
+    ['left out', *skipped] if skipped else [],
     ['This is no guarantee: replay the log of the run for that. It assumes:'],
     [f'- {line}' for line in plan.assumptions],
   ]

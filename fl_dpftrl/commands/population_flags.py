@@ -87,22 +87,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def completed(args: argparse.Namespace, *needed: str) -> argparse.Namespace:
   """Returns the flags with the values of --scenario and the defaults for those not given."""
   values = {} if args.scenario is None else _read(args.scenario)
-  given = {name: value for name, value in vars(args).items() if value is not None}
-  left_out: set[str] = set()
-  if any(name in given for name in _TIMERS):  # They exclude each other.
-    left_out.update(_TIMERS)
-  if 'availability' in given:
-    left_out.update(_NIGHTLY)
-  values = {name: value for name, value in values.items() if name not in left_out}
+  passed = {name: value for name, value in vars(args).items() if value is not None}
+  replaced: set[str] = set()
+  if any(name in passed for name in _TIMERS):  # They exclude each other.
+    replaced.update(_TIMERS)
+  if 'availability' in passed:
+    replaced.update(_NIGHTLY)
+  values = {name: value for name, value in values.items() if name not in replaced}
   for name in needed:
-    if name not in given and name not in values:
+    if name not in passed and name not in values:
       raise ValueError(f'--{name} is needed, or --scenario')
-  return argparse.Namespace(**{**vars(args), **_DEFAULTS, **values, **given})
+  return argparse.Namespace(**{**vars(args), **_DEFAULTS, **values, **passed})
 
 
 def write(path: str, args: argparse.Namespace) -> None:
   """Writes completed flags as a scenario file, in one durable step."""
-  content = {'format': _FORMAT, 'version': _VERSION, **_given(args, _TYPES)}
+  content = {'format': _FORMAT, 'version': _VERSION, **_subset(args, _TYPES)}
   durable.write_durably(path, (json.dumps(content, indent=2) + '\n').encode())
 
 
@@ -145,7 +145,7 @@ def scenario(args: argparse.Namespace) -> scenario_lib.Scenario:
     )
   if args.population < 1:
     raise ValueError(f'--population must be at least 1, got {args.population}')
-  nightly, available = _given(args, _NIGHTLY), args.availability
+  nightly, available = _subset(args, _NIGHTLY), args.availability
   if available == 'nightly':
     available = availability.Nightly(**nightly)
   else:
@@ -160,11 +160,11 @@ def scenario(args: argparse.Namespace) -> scenario_lib.Scenario:
     availability=available,
     clients_per_round=args.clients_per_round,
     dropout=args.dropout,
-    devices=_given(args, _DEVICES),
-    rounds=_given(args, _SERVER),
+    devices=_subset(args, _DEVICES),
+    rounds=_subset(args, _SERVER),
   )
 
 
-def _given(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
-  given = vars(args)
-  return {name: given[name] for name in names if given.get(name) is not None}
+def _subset(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+  values = vars(args)
+  return {name: values[name] for name in names if values.get(name) is not None}

@@ -103,7 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 # Flags of a log; the folder of a run states them.
 _DECLARED = ('declared_num_rounds', 'declared_min_sep', 'declared_max_participations')
-_SAID = ('noise_multiplier', 'num_rounds', *_DECLARED)
+_FACTS = ('noise_multiplier', 'num_rounds', *_DECLARED)
 _OF_ONE_RUN = (
   *('log', 'from_counts', 'strategy', 'noise_multiplier', 'num_rounds', 'columns', 'first_round'),
   *('missing', *_DECLARED, *flags.SAMPLING),
@@ -133,12 +133,12 @@ def run(args: argparse.Namespace) -> Replayed:
     output.check_writable('evidence', args.evidence)
   output.check_file('write_counts', args.write_counts)
   opened = _runs(args)
-  for one in opened if args.public_report else ():
-    one.claim.answers.check_public()
+  for opened_run in opened if args.public_report else ():
+    opened_run.claim.answers.check_public()
   if args.write_counts:
     opened = _counted(args, opened)
-  for one in opened if args.evidence else ():
-    evidence.check_run(one)
+  for opened_run in opened if args.evidence else ():
+    evidence.check_run(opened_run)
   result = replay.replay(opened, **_options(args))
   replay_text.say_warnings(result)
   return Replayed(result, opened)
@@ -205,22 +205,22 @@ def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | N
 
 
 def _runs(args: argparse.Namespace) -> list[runs.Run]:
-  given = [name for name in _OF_ONE_RUN if getattr(args, name) not in (None, [])]
+  passed = [name for name in _OF_ONE_RUN if getattr(args, name) not in (None, [])]
   where = {'columns': args.columns, 'first_round': args.first_round or 0, 'missing': args.missing}
   if args.runs:
-    for name in given:
+    for name in passed:
       if name not in ('num_rounds', *where):
         raise ValueError(f'--{name} does not go with {args.runs[0]}: the folder of a run states it')
       if len(args.runs) > 1:
         raise ValueError(f'--{name} goes with one folder, got {len(args.runs)}')
-    said = {'num_rounds': args.num_rounds, **where}
-    return [runs.open_run(folder, **said) for folder in args.runs]
+    options = {'num_rounds': args.num_rounds, **where}
+    return [runs.open_run(folder, **options) for folder in args.runs]
   if args.from_counts:
-    return [_from_counts(args, given)]
+    return [_from_counts(args, passed)]
   for name in ('log', 'strategy'):
-    if name not in given:
+    if name not in passed:
       raise ValueError(f'--{name} is needed, or the folder of a run')
-  run = runs.open_run(args.log, args.strategy, **_said(args), **where)
+  run = runs.open_run(args.log, args.strategy, **_facts(args), **where)
   draws = flags.sampling(args, run.claim.strategy, run.log.num_rounds)
   if draws is None:
     return [run]
@@ -229,33 +229,33 @@ def _runs(args: argparse.Namespace) -> list[runs.Run]:
   return [dataclasses.replace(run, claim=dataclasses.replace(run.claim, participation=draws))]
 
 
-def _from_counts(args: argparse.Namespace, given: list[str]) -> runs.Run:
+def _from_counts(args: argparse.Namespace, passed: list[str]) -> runs.Run:
   """Returns the run of --from_counts."""
   for name in ('log', 'columns', 'first_round', *flags.SAMPLING):
-    if name in given:
+    if name in passed:
       raise ValueError(f'--{name} does not go with --from_counts, which holds no rows')
   for name in ('strategy', 'noise_multiplier', 'num_rounds'):
-    if name not in given:
+    if name not in passed:
       raise ValueError(f'--{name} is needed with --from_counts')
-  return counted.open_counted(args.from_counts, args.strategy, missing=args.missing, **_said(args))
+  return counted.open_counted(args.from_counts, args.strategy, missing=args.missing, **_facts(args))
 
 
-def _said(args: argparse.Namespace) -> dict[str, Any]:
-  return {name: getattr(args, name) for name in _SAID}
+def _facts(args: argparse.Namespace) -> dict[str, Any]:
+  return {name: getattr(args, name) for name in _FACTS}
 
 
 def _setting(args: argparse.Namespace) -> 'setting_lib.Setting':
   from fl_dpftrl.reports import setting as setting_lib
 
-  given: list[tuple[str, Any]] = []
+  pairs: list[tuple[str, Any]] = []
   for name in (*_OF_ONE_RUN, 'delta', 'adjacency', 'group_size'):
     values = getattr(args, name)
     for value in values if isinstance(values, list) else [values]:
-      given.append((name, value))
+      pairs.append((name, value))
   names = args.log or args.runs or [args.from_counts]
   return setting_lib.Setting(
     run=', '.join(os.path.basename(os.path.normpath(p)) for p in names),
-    command=flags.command_line('replay', given, args.runs),
+    command=flags.command_line('replay', pairs, args.runs),
     strategy=args.strategy and os.path.basename(args.strategy),
   )
 

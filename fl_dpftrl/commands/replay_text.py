@@ -80,12 +80,12 @@ def _warnings(result: statement.Statement) -> list[str]:
 
 def _closest(result: statement.Statement) -> str:
   """Returns a pair of participations that min-sep is of, with its run where there are several."""
-  pair, of_run = result.closest, f' of run {result.closest_run + 1}' if result.several else ''
+  pair, suffix = result.closest, f' of run {result.closest_run + 1}' if result.several else ''
   if pair is None:
-    return f'no device took part twice{of_run.replace("of", "in")}'
+    return f'no device took part twice{suffix.replace("of", "in")}'
   return (
     f'device {messages.quoted(pair.device_id)}, rounds {pair.first_round} and'
-    f' {pair.second_round}{of_run}'
+    f' {pair.second_round}{suffix}'
   )
 
 

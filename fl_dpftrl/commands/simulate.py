@@ -131,13 +131,13 @@ def _record(
   args: argparse.Namespace, rounds: Iterator[schemas.Cohort]
 ) -> attendance_lib.Attendance:
   """Counts the rounds, and writes them with the flags that determine them if there is --output."""
-  left_out = ('output', 'json', 'scenario', 'output_scenario')
-  given = {k: v for k, v in vars(args).items() if v is not None and k not in left_out}
+  excluded = ('output', 'json', 'scenario', 'output_scenario')
+  parameters = {k: v for k, v in vars(args).items() if v is not None and k not in excluded}
   return recording.record(
     rounds,
     num_rounds=args.num_rounds,
     output=args.output,
-    metadata={recording.METADATA_KEY: json.dumps(given, sort_keys=True)},
+    metadata={recording.METADATA_KEY: json.dumps(parameters, sort_keys=True)},
     progress=output.Progress('simulate').say,
   )
 

@@ -88,7 +88,7 @@ def _named(name: str | base.Strategy) -> Candidate:
     return _fixed(files.resolved(name), name.family)
   mechanism, colon, size = name.partition(':')
   if mechanism not in registry.OPTIMIZERS:
-    return _given(name)
+    return _loaded(name)
   optimizer = registry.OPTIMIZERS[mechanism]
   find: Callable[..., base.Strategy] = functools.partial(registry.optimize, mechanism)
   if colon:
@@ -108,10 +108,10 @@ def labelled(name: str) -> tuple[str, str]:
   return ('', name) if not (equals and label) or os.path.isfile(name) else (label, path)
 
 
-def _given(name: str) -> Candidate:
+def _loaded(name: str) -> Candidate:
   label, path = labelled(name)
   if path in files.parameter_free():
-    strategy, workload, own = files.load_strategy(path), None, path
+    strategy, workload, default_label = files.load_strategy(path), None, path
   else:
     try:
       file = files.load(path)
@@ -126,8 +126,8 @@ def _given(name: str) -> Candidate:
         + (f' did you mean {" or ".join(near)}?' if near else f' choose from {", ".join(names)}')
       ) from e
     strategy, workload = file.strategy, file.workload
-    own = path if path in files.names() else pathlib.Path(path).stem
-  return _fixed(strategy, label or own, workload)
+    default_label = path if path in files.names() else pathlib.Path(path).stem
+  return _fixed(strategy, label or default_label, workload)
 
 
 def _fixed(

@@ -78,8 +78,8 @@ class Comparison:
   def __repr__(self) -> str:
     skipped = f', {len(self.skipped)} left out' if self.skipped else ''
     title = f'Comparison: {len(self.entries)} evaluated{skipped}'
-    left_out = ('sensitivity_kind', 'rms_error', 'max_error', 'seconds')
-    rows = [{k: v for k, v in row.items() if k not in left_out} for row in self.rows]
+    hidden = ('sensitivity_kind', 'rms_error', 'max_error', 'seconds')
+    rows = [{k: v for k, v in row.items() if k not in hidden} for row in self.rows]
     reasons = dict.fromkeys(f'{skip.label} is left out: {skip.reason}' for skip in self.skipped)
     lines = [messages.one_line(reason, limit=100) for reason in reasons]
     return tables.at_a_prompt(title, [*lines[:3], *tables.columns(rows).splitlines()])

@@ -60,10 +60,10 @@ def _over(
 ) -> None:
   """Draws a line for each candidate, on log scales."""
   for label, look in looks.items():
-    own = sorted((row for row in rows if row['mechanism'] == label), key=lambda row: row[axis])
+    points = sorted((row for row in rows if row['mechanism'] == label), key=lambda row: row[axis])
     line = {**look, 'marker': '', 'label': style.label(label)}
-    axes.plot([row[axis] for row in own], [row[name] for row in own], **line)
-    for row in own:
+    axes.plot([row[axis] for row in points], [row[name] for row in points], **line)
+    for row in points:
       face = look['color'] if row['sensitivity_kind'] == 'exact' else 'white'
       place = row[axis], row[name], look['marker']
       axes.plot(*place, color=look['color'], markerfacecolor=face, markersize=5)

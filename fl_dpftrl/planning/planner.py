@@ -102,18 +102,18 @@ class Plan:
   @property
   def report_goals(self) -> list[json_files.Object]:
     """A row for each report goal, with its noise in the mean relative to this plan's."""
-    noise = lambda one: one.best.noise_in_model / one.scenario.report_goal
+    noise = lambda plan: plan.best.noise_in_model / plan.scenario.report_goal
     return [
       {
-        'report_goal': one.scenario.report_goal,
-        'days': one.forecast.expected['days'],
-        'min_sep': one.planned.min_sep,
-        'max_participations': one.planned.participations,
-        'noise_multiplier': one.best.guarantee.noise_multiplier,
-        'epsilon': one.best.guarantee.epsilon(),
-        'noise_in_mean': noise(one) / noise(self),
+        'report_goal': plan.scenario.report_goal,
+        'days': plan.forecast.expected['days'],
+        'min_sep': plan.planned.min_sep,
+        'max_participations': plan.planned.participations,
+        'noise_multiplier': plan.best.guarantee.noise_multiplier,
+        'epsilon': plan.best.guarantee.epsilon(),
+        'noise_in_mean': noise(plan) / noise(self),
       }
-      for one in (self, *self.others)
+      for plan in (self, *self.others)
     ]
 
   @property

@@ -146,15 +146,15 @@ def recommend(
   def option(candidate):
     ratio = candidate.loss(planned) / best.loss(planned)
     effective = guarantee.effective_noise_multiplier
-    own = candidate.files[planned].sensitivity
+    candidate_sensitivity = candidate.files[planned].sensitivity
     # Dividing and multiplying would round.
-    noise = noise_multiplier if candidate is best else effective * own.value
+    noise = noise_multiplier if candidate is best else effective * candidate_sensitivity.value
     return Option(
       candidate=candidate,
       fits=candidate.memory_copies <= max_copies,
       regret=search.regret(candidate, schemas, fitting),
       loss_ratio=ratio,
-      guarantee=Guarantee.of(own, noise_multiplier=noise, delta=delta),
+      guarantee=Guarantee.of(candidate_sensitivity, noise_multiplier=noise, delta=delta),
       same_noise_epsilon=gaussian.epsilon(effective / ratio, delta),
     )
 

@@ -85,7 +85,7 @@ def _find(origin, schemas, planned, objective, progress):
       reasons.append(candidates.reason(e))
   if not measured:
     return candidates.Skipped(origin.label, reasons[0], planned)
-  return min(measured, key=lambda one: regret(one, schemas, measured))
+  return min(measured, key=lambda entry: regret(entry, schemas, measured))
 
 
 def measure(
@@ -110,10 +110,10 @@ def measure(
 
 
 def regret(
-  one: Evaluated, schemas: Sequence[participation.MinSep], others: Sequence[Evaluated]
+  evaluated: Evaluated, schemas: Sequence[participation.MinSep], others: Sequence[Evaluated]
 ) -> float:
   """Returns the largest relative excess of a loss over the least of others, over the schemas."""
-  return max(one.loss(s) / min(other.loss(s) for other in others) for s in schemas) - 1.0
+  return max(evaluated.loss(s) / min(other.loss(s) for other in others) for s in schemas) - 1.0
 
 
 def _thinned(schemas: Sequence[participation.MinSep]) -> list[participation.MinSep]:

@@ -94,10 +94,10 @@ def read_schema(document: json_files.Object) -> schemas.MinSep:
     raise ValueError(
       f'schema participation must be one of {", ".join(_SCHEMAS)}, got {messages.quoted(name)}'
     )
-  known = {field.name for field in dataclasses.fields(schemas.MinSep)}
-  if arguments.keys() != known:
+  fields = {field.name for field in dataclasses.fields(schemas.MinSep)}
+  if arguments.keys() != fields:
     raise ValueError(
-      f'schema must have {", ".join(sorted(known))}, got {messages.quoted(sorted(arguments))}'
+      f'schema must have {", ".join(sorted(fields))}, got {messages.quoted(sorted(arguments))}'
     )
   return _SCHEMAS[name](**arguments)
 
@@ -114,10 +114,10 @@ def read_strategy(
     )
   cls: type[Any] = registry.FAMILIES[family]
   parameters = entry(document, 'parameters', dict)
-  known = {field.name for field in dataclasses.fields(cls)}
-  if not required(cls) <= parameters.keys() <= known:
+  fields = {field.name for field in dataclasses.fields(cls)}
+  if not required(cls) <= parameters.keys() <= fields:
     raise ValueError(
-      f'parameters of {family} must be {", ".join(sorted(known)) or "none"},'
+      f'parameters of {family} must be {", ".join(sorted(fields)) or "none"},'
       f' got {messages.quoted(sorted(parameters))}'
     )
   values = {name: _parameter(value, name, path, prefix) for name, value in parameters.items()}

@@ -149,12 +149,12 @@ def save_strategy(
     np.savez_compressed(stream, **arrays)
     name = arrays_name(path, stream.getvalue())
   text = json.dumps(document(file, name), indent=2, allow_nan=False) + '\n'
-  with _alone_in(path.parent):
-    before = _arrays_of(path)
+  with _locked(path.parent):
+    previous = _arrays_of(path)
     if name:
       durable.write_durably(path.with_name(name), stream.getvalue())
     durable.write_durably(path, text.encode())
-    for old in before - _arrays_of(path):
+    for old in previous - _arrays_of(path):
       path.with_name(old).unlink(missing_ok=True)
   return file
 
@@ -183,7 +183,7 @@ def arrays_name(path: pathlib.Path, content: bytes) -> str:
 
 
 @contextlib.contextmanager
-def _alone_in(folder: pathlib.Path) -> Iterator[None]:
+def _locked(folder: pathlib.Path) -> Iterator[None]:
   """Waits until no other process writes a strategy file into the folder."""
   descriptor = os.open(folder, os.O_RDONLY)
   try:
@@ -199,8 +199,8 @@ def _arrays_of(path: pathlib.Path) -> set[str]:
     text = json_files.read_bytes(path)
   except (OSError, ValueError):
     return set()
-  own = rf'"npz": "({re.escape(path.stem)}(?:\.[0-9a-f]{{{_DIGEST_LENGTH}}})?\.npz)"'
-  return set(re.findall(own, text.decode('utf-8', 'replace')))
+  pattern = rf'"npz": "({re.escape(path.stem)}(?:\.[0-9a-f]{{{_DIGEST_LENGTH}}})?\.npz)"'
+  return set(re.findall(pattern, text.decode('utf-8', 'replace')))
 
 
 def matrices_folder() -> pathlib.Path:
@@ -256,8 +256,8 @@ def load(name_or_path: str | os.PathLike[str]) -> StrategyFile:
           f'strategy {text!r} is a family with parameters: write them to a strategy file'
           ' (`optimize` or dpftrl.save_strategy) and name that file'
         )
-      known = ', '.join(parameter_free() + names())
-      raise ValueError(f'strategy {messages.quoted(text)} is neither a file nor one of {known}')
+      choices = ', '.join(parameter_free() + names())
+      raise ValueError(f'strategy {messages.quoted(text)} is neither a file nor one of {choices}')
   try:
     return _read(path)
   except (ValueError, TypeError, OSError) as e:
@@ -266,15 +266,15 @@ def load(name_or_path: str | os.PathLike[str]) -> StrategyFile:
 
 def _read(path: pathlib.Path) -> StrategyFile:
   """Reads the file again where its arrays were replaced between the two."""
-  before = None
+  previous = None
   while True:
     content = json_files.read_bytes(path)
     try:
       return _parse(content, path)
     except strategy_document.MissingArrays:
-      if content == before:
+      if content == previous:
         raise
-      before = content
+      previous = content
 
 
 def _parse(content: bytes, path: pathlib.Path) -> StrategyFile:
@@ -292,13 +292,13 @@ def _parse(content: bytes, path: pathlib.Path) -> StrategyFile:
     workload=strategy_document.read_workload(document),
     version=strategy_document.entry(document, 'made_by', str),
   )
-  for name, own in file.figures.items():
-    if isinstance(own, str):
+  for name, figure in file.figures.items():
+    if isinstance(figure, str):
       stored = strategy_document.entry(document, name, str)
-      same = stored == own
+      same = stored == figure
     else:
       stored = strategy_document.number(document, name)
-      same = math.isclose(stored, own, rel_tol=_RELATIVE_TOLERANCE)
+      same = math.isclose(stored, figure, rel_tol=_RELATIVE_TOLERANCE)
     if not same:
-      raise ValueError(f'{name} is {messages.quoted(stored)}, but its parameters give {own!r}')
+      raise ValueError(f'{name} is {messages.quoted(stored)}, but its parameters give {figure!r}')
   return file

@@ -5,7 +5,7 @@ from fl_dpftrl.auditing import procedure, subjects
 MULTIPLIER, DRAWS = 2.0, 4000
 
 
-class Changed(subjects.Rows):
+class Changed(subjects.RowSubject):
   """Noise rows for tensors of given sizes, and a change of all of them."""
 
   def __init__(self, strategy, sizes, change=lambda rows: rows, *, seed=3):

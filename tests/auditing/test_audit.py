@@ -50,7 +50,7 @@ class Floats(changed.Changed):
   """Noise rows and updates in float32, with a sum in float32."""
 
   def run(self, cohorts, num_rounds):
-    released = subjects.Rows.run(self, lambda t: [], num_rounds).astype(np.float32)
+    released = subjects.RowSubject.run(self, lambda t: [], num_rounds).astype(np.float32)
     for t in range(num_rounds):
       for update in cohorts(t):
         released[t] += update
@@ -175,7 +175,7 @@ def test_noise_that_depends_on_the_data_is_found():
   class Dependent(changed.Changed):
     def run(self, cohorts, num_rounds):
       updates = np.array([sum(cohorts(t)) for t in range(num_rounds)])
-      return np.where(updates, updates, subjects.Rows.run(self, lambda t: [], num_rounds))
+      return np.where(updates, updates, subjects.RowSubject.run(self, lambda t: [], num_rounds))
 
   strategy = STRATEGIES['identity']
   found = changed.checks(Dependent(strategy, SIZES), strategy)

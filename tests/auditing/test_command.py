@@ -35,9 +35,9 @@ def test_tensorflow_is_told_to_be_quiet_before_it_is_loaded(monkeypatch):
 
 
 def test_a_broken_mechanism_exits_with_4(monkeypatch):
-  sound = auditing.procedure.subjects.Rows.run
+  sound = auditing.procedure.subjects.RowSubject.run
   quieter = lambda *args: 0.8 * sound(*args)
-  monkeypatch.setattr(auditing.procedure.subjects.Rows, 'run', quieter)
+  monkeypatch.setattr(auditing.procedure.subjects.RowSubject, 'run', quieter)
   status, out, err = run(*FLAGS)
   assert status == 4
   assert err.startswith('fl-dpftrl audit: the claim does not hold; failed checks: ')
