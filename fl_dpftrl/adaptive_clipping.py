@@ -3,7 +3,7 @@
 Each device adds one vector to the sums of a round: its update in units of the clip norm, of norm
 at most 1, and counts that say whether it was clipped, zeroed or rejected. The counts are further
 coordinates of the same mechanism, so one noise multiplier covers everything that is released,
-and the clip norm is computed from released counts alone.
+and the clip norm is computed only from released counts.
 
 Source: Andrew et al. 2021, "Differentially private learning with adaptive clipping", for the
 quantile and its geometric update; docs/decisions/adaptive-clipping.md for correlated noise.

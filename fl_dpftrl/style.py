@@ -51,13 +51,13 @@ def look(colour: str, marker: str, dashes: tuple[float, ...]) -> dict[str, Any]:
 def looks(mechanism_of: dict[str, str]) -> dict[str, dict[str, Any]]:
   """Returns a look per label: one colour per mechanism, with variants."""
   others = sorted(set(mechanism_of.values()) - set(_MECHANISMS))
-  own = {**_MECHANISMS, **dict(zip(others, itertools.cycle(_OTHERS)))}
+  appearances = {**_MECHANISMS, **dict(zip(others, itertools.cycle(_OTHERS)))}
   drawn = collections.Counter[str]()
   result = {}
   for label, mechanism in mechanism_of.items():
     count = drawn[mechanism]
     drawn[mechanism] += 1
-    colour, marker = own[mechanism]
+    colour, marker = appearances[mechanism]
     colour = _variant(colour, count % len(_VARIANTS))
     result[label] = look(colour, marker, _DASHES[count % len(_DASHES)])
   return result

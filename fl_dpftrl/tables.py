@@ -40,11 +40,11 @@ def columns(rows: Sequence[Row]) -> str:
   names = list(rows[0])
   cells = [names] + [[figure(n, row[n]) for n in names] for row in rows]
   widths = [max(map(len, column)) for column in zip(*cells)]
-  left = [isinstance(rows[0][name], str) for name in names]
+  is_text = [isinstance(rows[0][name], str) for name in names]
   return '\n'.join(
     '  '.join(
       f'{cell:<{width}}' if on_left else f'{cell:>{width}}'
-      for cell, width, on_left in zip(line, widths, left)
+      for cell, width, on_left in zip(line, widths, is_text)
     ).rstrip()
     for line in cells
   )
@@ -81,6 +81,6 @@ def at_a_prompt(title: str, lines: Sequence[str]) -> str:
   """Returns a title and the first lines below it, in at most MOST_LINES lines."""
   most = MOST_LINES - 1
   if len(lines) > most:
-    left_out = len(lines) - most + 1
-    lines = [*lines[: most - 1], f'… and {left_out} more lines']
+    num_hidden = len(lines) - most + 1
+    lines = [*lines[: most - 1], f'… and {num_hidden} more lines']
   return '\n'.join([title, *(f'  {line}' for line in lines)])

@@ -51,7 +51,7 @@ def answer_device_id(clients: ClientApp, device_id: Callable[[app.Context], str]
 
 
 class PrivateStrategy(Strategy):
-  """Wraps a strategy, whose model then learns from private means alone.
+  """Wraps a strategy, whose model then learns only from private means.
 
   A node that does not tell its device's id, or one that no log takes, is no candidate. One that
   fails, is late, or sends other arrays than the model's, took part without an update. With too few
@@ -78,7 +78,7 @@ class PrivateStrategy(Strategy):
   ):
     self.strategy, self.aggregator, self.cohort = strategy, aggregator, cohort
     self._at_least, self._patience = at_least, patience
-    self._before: dict[str, np.ndarray] = {}
+    self._initial: dict[str, np.ndarray] = {}
     self._round: Any = None
     self._device_of: dict[int, str] = {}
     self._questions: dict[str, int] = {}  # By the id of a message, the node that was asked.
@@ -96,15 +96,15 @@ class PrivateStrategy(Strategy):
     by_device = {
       self._device_of[node]: messages[node] for node in messages.keys() & self._device_of
     }
-    own = self.aggregator
-    candidates = np.random.default_rng(own.next_round).permutation(sorted(by_device)).tolist()
-    admitted = own.admissible(candidates, at_most=self.cohort).tolist()
-    if len(admitted) < (self._at_least or own.report_goal):
+    aggregator, needed = self.aggregator, self._at_least or self.aggregator.report_goal
+    devices = np.random.default_rng(aggregator.next_round).permutation(sorted(by_device)).tolist()
+    admitted = aggregator.admissible(devices, at_most=self.cohort).tolist()
+    if len(admitted) < needed:
       words = 'round %s waits: %s nodes may take part now, and %s are needed'
-      _LOG.warning(words, server_round, len(admitted), self._at_least or own.report_goal)
+      _LOG.warning(words, server_round, len(admitted), needed)
       return []
-    self._before = {name: array.numpy() for name, array in arrays.items()}
-    self._round = own.round(admitted, at_least=self._at_least).begin()  # Before a node hears of it.
+    self._initial = {name: array.numpy() for name, array in arrays.items()}
+    self._round = aggregator.round(admitted, at_least=self._at_least).begin()  # Before nodes hear.
     return [by_device[device] for device in admitted]
 
   def _ask(self, nodes: Collection[int], grid: Grid) -> None:
@@ -164,14 +164,14 @@ class PrivateStrategy(Strategy):
     self, server_round: int, replies: Iterable[app.Message]
   ) -> tuple[app.ArrayRecord | None, app.MetricRecord | None]:
     """Ends the round, and hands its private mean to the strategy as one reply."""
-    round_, self._round, before = self._round, None, self._before
+    round_, self._round, initial = self._round, None, self._initial
     reply, name = None, ''
     if round_ is None:
       return None, None
     for answer in (one for one in replies if not one.has_error()):
       try:
         ((key, record),) = answer.content.array_records.items()
-        update = {name: record[name].numpy() - before[name] for name in before}
+        update = {name: record[name].numpy() - initial[name] for name in initial}
         device = self._device_of[answer.metadata.src_node_id]
         round_.add(update, metrics=self._metrics(answer), device_id=device)
         reply, name = answer, key
@@ -186,7 +186,7 @@ class PrivateStrategy(Strategy):
       return None, None
     if reply is None:
       return None, None
-    mean = {key: app.Array(np.asarray(before[key] + round_.mean[key])) for key in before}
+    mean = {key: app.Array(np.asarray(initial[key] + round_.mean[key])) for key in initial}
     weight = getattr(self.strategy, 'weighted_by_key', 'num-examples')
     content = {name: app.ArrayRecord(mean), 'metrics': app.MetricRecord({weight: 1})}
     reply.content = app.RecordDict(content)

@@ -76,12 +76,12 @@ class CorrelatedOptimizer(DPOptimizer):
 
   def add_noise(self) -> None:
     """Ends the round: gradients are its mean, or its sum, with a row of noise."""
-    own = self.aggregator
-    if (self.noise_multiplier, self.max_grad_norm) != (own.noise_multiplier, own.clip_norm):
+    claimed = self.aggregator.noise_multiplier, self.aggregator.clip_norm
+    if (self.noise_multiplier, self.max_grad_norm) != claimed:
       raise ValueError('noise_multiplier and max_grad_norm are the aggregator’s, and stay')
     round_, self.round = self.round, None
     round_.end()
-    factor = 1 if self.loss_reduction == 'mean' else own.report_goal
+    factor = 1 if self.loss_reduction == 'mean' else self.aggregator.report_goal
     for p, mean in zip(self.params, round_.mean):
       p.grad = torch.as_tensor(mean).to(p) * factor
 
@@ -152,7 +152,7 @@ def make_private(
     strategy, template=trained, noise_multiplier=noise_multiplier, clip_norm=max_grad_norm,
     report_goal=size, participation=schema, delta=delta, **arguments,
   )  # fmt: skip
-  kept = {name: getattr(data_loader, name) for name in ('num_workers', 'collate_fn', 'pin_memory')}
-  loader = _Loader(data_loader.dataset, batch_sampler=batches, **kept)
+  extra = {name: getattr(data_loader, name) for name in ('num_workers', 'collate_fn', 'pin_memory')}
+  loader = _Loader(data_loader.dataset, batch_sampler=batches, **extra)
   loader.optimizer = CorrelatedOptimizer(optimizer, batches.aggregator, loss_reduction)
   return GradSampleModule(module, loss_reduction=loss_reduction), loader.optimizer, loader

@@ -115,9 +115,9 @@ def _lock(handle: int) -> bool | None:
 def _raise_named(error: OSError, temporary: pathlib.Path, path: pathlib.Path) -> None:
   """Raises the error with the name that the user gave, if it has a temporary one or none."""
   names = [str(name) for name in (error.filename, error.filename2) if name is not None]
-  own = [name for name in names if (name + os.sep).startswith(str(temporary) + os.sep)]
-  if own or not names:
-    within = own[0][len(str(temporary)) :] if own else ''
+  inner = [name for name in names if (name + os.sep).startswith(str(temporary) + os.sep)]
+  if inner or not names:
+    within = inner[0][len(str(temporary)) :] if inner else ''
     raise OSError(error.errno, error.strerror or str(error), f'{path}{within}') from error
 
 
@@ -129,7 +129,7 @@ class ThreadLock:
 
   def __enter__(self) -> None:
     if os.getpid() != self._process:
-      raise ValueError(f'{self._what} was opened by another process, which alone may use it')
+      raise ValueError(f'{self._what} was opened by another process, and only that one may use it')
     self._lock.acquire()
 
   def __exit__(self, *unused: object) -> None:
@@ -140,11 +140,11 @@ def one_at_a_time(method: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
   """Lets one thread at a time into such methods of an object, by its `_lock`."""
 
   @functools.wraps(method)
-  def alone(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
+  def locked(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
     with cast(Any, args[0])._lock:
       return method(*args, **kwargs)
 
-  return alone
+  return locked
 
 
 @contextlib.contextmanager
@@ -217,7 +217,7 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def write(path: str | os.PathLike[str], facts: Mapping[str, Any], *, durable: bool = True) -> None:
-  """Replaces a file by facts and their digest, readable by its owner alone."""
+  """Replaces a file by facts and their digest, readable only by its owner."""
   text = json.dumps({**facts, _DIGEST: _digest(facts)})
   with replacing(path, private=True, durable=durable) as temporary:
     temporary.write_text(text)

@@ -129,20 +129,20 @@ def _refuse_constant(constant: str) -> None:
   raise ValueError(f'it has {constant}, which is not a number')
 
 
-def differences(place: str, stored: Any, own: Any) -> Iterator[str]:
-  """Yields a sentence for each value that differs from one's own, in type or in the last digit."""
-  if isinstance(stored, dict) and isinstance(own, dict):
-    for name in sorted(stored.keys() | own.keys()):
+def differences(place: str, stored: Any, computed: Any) -> Iterator[str]:
+  """Yields a sentence for each value that differs from a computed one, in type or last digit."""
+  if isinstance(stored, dict) and isinstance(computed, dict):
+    for name in sorted(stored.keys() | computed.keys()):
       inner = f'{place}.{name}' if place else name
-      if name not in own or name not in stored:
-        yield f'{messages.quoted(inner)} is {"missing" if name in own else "unknown"}'
+      if name not in computed or name not in stored:
+        yield f'{messages.quoted(inner)} is {"missing" if name in computed else "unknown"}'
       else:
-        yield from differences(inner, stored[name], own[name])
-  elif isinstance(stored, list) and isinstance(own, list) and len(stored) == len(own):
-    for index, (one, other) in enumerate(zip(stored, own)):
-      yield from differences(f'{place}[{index}]', one, other)
-  elif type(stored) is not type(own) or stored != own:
+        yield from differences(inner, stored[name], computed[name])
+  elif isinstance(stored, list) and isinstance(computed, list) and len(stored) == len(computed):
+    for index, (entry, other) in enumerate(zip(stored, computed)):
+      yield from differences(f'{place}[{index}]', entry, other)
+  elif type(stored) is not type(computed) or stored != computed:
     yield (
       f'{place or "the document"} is {messages.quoted(stored)}, but the log and the strategy give'
-      f' {messages.quoted(own)}'
+      f' {messages.quoted(computed)}'
     )

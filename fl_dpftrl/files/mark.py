@@ -102,14 +102,14 @@ class MarkFile:
 
   def write(self, **changes: Any) -> None:
     """Records durably what has changed, such as `num_rounds` and `head`."""
-    before = Record(0, 0) if self.record is None else self.record
-    number = before.number + 1
+    previous = Record(0, 0) if self.record is None else self.record
+    number = previous.number + 1
     changes['is_suspect'] = self.is_suspect or self.late > TOLERANCE
     changes['inode'] = os.fstat(self._handle).st_ino
     try:
       for _ in range(_MOST_TRIES):
         written = time.time_ns() + self._ahead
-        record = before._replace(number=number, written=written, **changes)
+        record = previous._replace(number=number, written=written, **changes)
         os.pwrite(self._handle, _packed(record), number % 2 * _SLOT)
         late = os.fstat(self._handle).st_ctime_ns - written
         if abs(late) <= TOLERANCE // 2:

@@ -44,9 +44,9 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
   head = statement.headline
   mu = None if void else head.guarantee.mu
   size = statement.group_size
-  one, unit = 'device', setting.unit
+  noun, unit = 'device', setting.unit
   if statement.planned and statement.planned.participation.unit == 'example':
-    one, unit = 'example', 'an example' if unit == Setting.unit else unit
+    noun, unit = 'example', 'an example' if unit == Setting.unit else unit
   return page.render(
     'privacy.html',
     title=': '.join(filter(None, ('Privacy report', setting.run))),
@@ -58,16 +58,16 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
     rounds_may_follow=statement.rounds_may_follow,
     adjacency=statement.adjacency.replace('_', '-'),
     unit=unit if size == 1 else f'{unit}, {size} of them together',
-    unit_of_one=unit,
-    one=one,
-    a_one=_A[one],
+    unit_of_noun=unit,
+    noun=noun,
+    a_noun=_A[noun],
     drawn_is_amplified=statement.drawn is not None and statement.drawn.name == 'amplified',
     clip_norm=_clip_norm(statement),
     report_goal=statement.runs[0].claim.report_goal,
     assumptions=assumptions.subjects(statement),
     figures={
-      'losses': _losses(statement, void, one),
-      'runs': [_participation(run, one) for run in statement.runs],
+      'losses': _losses(statement, void, noun),
+      'runs': [_participation(run, noun) for run in statement.runs],
       'trade_off': None if mu is None else figures.curve(mu),
       'errors': [(s, figures.least_false_negatives(mu, s)) for s in _SHARES] if mu else [],
     },
@@ -87,22 +87,22 @@ def _clip_norm(statement: statement_lib.Statement) -> str:
   return rounding.exact(*recorded) if recorded else 'not recorded'
 
 
-def _participation(run: facts.RunFacts, one: str) -> list[figures.Figure]:
+def _participation(run: facts.RunFacts, noun: str) -> list[figures.Figure]:
   """Draws the participations in a run; nothing if for publication."""
   if run.counted is None or not run.counted.num_devices:
     return []
-  title, label = f'{one.capitalize()}s by participations', f'rounds {_A[one]} took part in'
+  title, label = f'{noun.capitalize()}s by participations', f'rounds {_A[noun]} took part in'
   counts = run.counted.participations.pairs()
   shown = [figures.histogram(counts, title=title, x_label=label)]
   if separations := run.counted.separations.pairs():
-    label = f'rounds between two participations of {_A[one]}'
+    label = f'rounds between two participations of {_A[noun]}'
     title, mark = 'Rounds between participations', (run.min_sep, f'min-sep {run.min_sep:,}')
     shown.append(figures.histogram(separations, title=title, x_label=label, mark=mark))
   return shown
 
 
 def _losses(
-  statement: statement_lib.Statement, void: str | None, one: str
+  statement: statement_lib.Statement, void: str | None, noun: str
 ) -> figures.Figure | None:
   """Draws the privacy loss of actual devices; None if for publication, or without noise."""
   per_device, worst = statement.per_device, statement.worst_case.rho
@@ -113,8 +113,8 @@ def _losses(
     mark = (worst, f'worst case: {"void" if void else f"ρ = {rounding.up(worst)}"}')
   return figures.spread(
     _joined(per_device.rho_histogram, most),
-    title=f'{one.capitalize()}s by ρ',
-    x_label=f'ρ (zCDP) of {_A[one]}',
+    title=f'{noun.capitalize()}s by ρ',
+    x_label=f'ρ (zCDP) of {_A[noun]}',
     mark=mark,
   )
 
@@ -123,8 +123,8 @@ def _joined(bars: Sequence[tuple[float, float, int]], most: int) -> list[tuple[f
   """Joins bars into at most so many of equal width: ρ grows by steps with participations."""
   low, high, number = bars[0][0], bars[-1][1], min(most, len(bars))
   counts = np.zeros(number, int)
-  for left, right, count in bars:
-    place = 0.5 * (left + right) - low
+  for start, end, count in bars:
+    place = 0.5 * (start + end) - low
     counts[min(number - 1, int(number * place / (high - low)) if high > low else 0)] += count
   edges = np.linspace(low, high, number + 1).tolist()
   return list(zip(edges, edges[1:], counts.tolist()))
@@ -132,5 +132,5 @@ def _joined(bars: Sequence[tuple[float, float, int]], most: int) -> list[tuple[f
 
 def _versions() -> list[tuple[str, str]]:
   """Returns the releases that made the page."""
-  own = [('fl_dpftrl', version.__version__), ('python', platform.python_version())]
-  return own + [(package, importlib.metadata.version(package)) for package in _PACKAGES]
+  versions = [('fl_dpftrl', version.__version__), ('python', platform.python_version())]
+  return versions + [(package, importlib.metadata.version(package)) for package in _PACKAGES]

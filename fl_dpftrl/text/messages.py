@@ -85,5 +85,5 @@ def _printable(text: str) -> str:
 def _cut(text: str, limit: int) -> str:
   if len(text) <= limit:
     return text
-  kept = limit - 1
-  return f'{text[: kept - kept // 3]}…{text[len(text) - kept // 3 :]}'
+  length = limit - 1
+  return f'{text[: length - length // 3]}…{text[len(text) - length // 3 :]}'
