@@ -27,7 +27,7 @@ def check_objective(objective: str) -> None:
     raise ValueError(f'objective must be {" or ".join(OBJECTIVES)}, got {objective!r}')
 
 
-class Mechanism(schemas.Limited, Protocol):
+class HasError(schemas.Limited, Protocol):
   """The errors of a mechanism; `families.base.Strategy` has defaults for both."""
 
   def error(self, num_rounds: int, workload: workloads.Workload) -> Error: ...
@@ -36,7 +36,7 @@ class Mechanism(schemas.Limited, Protocol):
 
 
 def error(
-  strategy: Mechanism, num_rounds: int, workload: workloads.Workload = _PREFIX_SUMS
+  strategy: HasError, num_rounds: int, workload: workloads.Workload = _PREFIX_SUMS
 ) -> Error:
   """Returns RMS and max error of a strategy; times the sensitivity they are the losses."""
   schemas.check_num_rounds(strategy, num_rounds)
@@ -44,7 +44,7 @@ def error(
 
 
 def per_query_error(
-  strategy: Mechanism, num_rounds: int, workload: workloads.Workload = _PREFIX_SUMS
+  strategy: HasError, num_rounds: int, workload: workloads.Workload = _PREFIX_SUMS
 ) -> np.ndarray:
   """Returns the standard deviation of each query's noise where Z has 1: row norms of B = A N."""
   schemas.check_num_rounds(strategy, num_rounds)

@@ -71,7 +71,7 @@ class Banded(base.Strategy):
     if self.num_bands > schema.min_sep and schema.participations > 1:
       return super().sensitivity(schema)
     squares = self.column_squares(schema.num_rounds)
-    return sensitivity_lib.Sensitivity.of_square(patterns.worst_sum(squares, schema))
+    return sensitivity_lib.Sensitivity.from_square(patterns.worst_sum(squares, schema))
 
   def gram_matrix(self, num_rounds: int) -> np.ndarray:
     base.check_num_rounds(self, num_rounds)

@@ -79,7 +79,7 @@ class BandedInverse(toeplitz.Toeplitz):
       reached, _ = sensitivities.earliest_square(column, schema)
       square, _ = sensitivities.earliest_square(majorant(column), schema)
       exact = square <= reached * (1.0 + _ROUNDING)
-      above = sensitivity_lib.Sensitivity.of_square(square, exact)
+      above = sensitivity_lib.Sensitivity.from_square(square, exact)
       bound = sensitivity_lib.better(bound, above)
     return base.tightened(bound, self, schema, _MOST_GRAM_ROUNDS)
 

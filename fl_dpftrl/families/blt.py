@@ -101,7 +101,7 @@ class BLT(toeplitz.Toeplitz):
     square, _, _ = blt_sums.SquaredSensitivity(schema)(
       1.0 - np.asarray(self.buffer_decay), np.asarray(self.output_scale)
     )
-    return sensitivity_lib.Sensitivity.of_square(float(square))
+    return sensitivity_lib.Sensitivity.from_square(float(square))
 
   def repeated_sensitivity(
     self, block_rounds: int, schema: schemas.MinSep
@@ -158,8 +158,8 @@ class BLT(toeplitz.Toeplitz):
     decays, scales = np.asarray(self.buffer_decay), np.asarray(self.output_scale)
     losses = 1.0 - decays
     # 1 − θⱼ θₖ from 1 − θ, without cancellation.
-    below_one = losses[:, None] + losses - np.multiply.outer(losses, losses)
-    sums = scales * (scales / below_one).sum(axis=1)
+    complements = losses[:, None] + losses - np.multiply.outer(losses, losses)
+    sums = scales * (scales / complements).sum(axis=1)
     return endless.Lags(np.array([1.0 + sums.sum()]), decays, scales + decays * sums)
 
   def error(

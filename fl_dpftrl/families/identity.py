@@ -33,7 +33,7 @@ class Identity(base.Strategy):
 
   def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
     base.check_num_rounds(self, schema.num_rounds)
-    return sensitivity_lib.Sensitivity.of_square(schema.participations)
+    return sensitivity_lib.Sensitivity.from_square(schema.participations)
 
   def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
     base.check_num_rounds(self, num_rounds)

@@ -53,7 +53,7 @@ class LambdaCGD(toeplitz.Toeplitz):
     Source: Kalinin and Lampert 2024 (Banded Square Root), theorem 2.
     """
     square, _ = sensitivities.earliest_square(self.column(schema.num_rounds), schema)
-    return sensitivity_lib.Sensitivity.of_square(square)
+    return sensitivity_lib.Sensitivity.from_square(square)
 
   def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
     """Sums λ^(2 s + lag) over the rows s that both columns reach."""

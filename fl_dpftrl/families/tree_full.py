@@ -156,7 +156,7 @@ class TreeFull(base.Strategy):
       return tree_online.TreeOnline().sensitivity(schema)
     # A run that ends early used only some rows of C, so its norm is no larger.
     square, _ = nested.worst_square(self.nested_blocks(schema.num_rounds), schema.as_min_sep())
-    bound = sensitivity_lib.Sensitivity.of_square(square, exact=False)
+    bound = sensitivity_lib.Sensitivity.from_square(square, exact=False)
     return base.tightened(bound, self, schema, _GENERAL_ROUNDS)
 
   def repeated_sensitivity(

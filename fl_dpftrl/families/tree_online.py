@@ -23,7 +23,7 @@ def nodes_completed(round_index: int) -> int:
   return ((round_index + 1) & -(round_index + 1)).bit_length()
 
 
-def own_weight(height: int) -> float:
+def node_weight(height: int) -> float:
   """Weight of a node's own noise in its estimate, at a height above the leaves.
 
   The children's sum of estimates gets the rest. Inverse-variance weighting of a node's variance
@@ -34,11 +34,11 @@ def own_weight(height: int) -> float:
   return 1.0 / (2.0 - 2.0**-height)
 
 
-def own_weights(num_nodes: int) -> list[float]:
-  """Returns `own_weight` of nodes that end with one round, from its leaf up."""
+def node_weights(num_nodes: int) -> list[float]:
+  """Returns `node_weight` of nodes that end with one round, from its leaf up."""
   weights = [1.0]
   for height in range(1, num_nodes):
-    variance = weights[-1] + own_weight(height - 1)
+    variance = weights[-1] + node_weight(height - 1)
     weights.append(variance / (1.0 + variance))
   return weights
 
@@ -79,7 +79,7 @@ class TreeOnline(base.Strategy):
     rows = np.zeros((num_rounds, width))
     for last in range(num_rounds):
       estimate, replaced = np.zeros(width), np.zeros(width)
-      owns = own_weights(nodes_completed(last))
+      owns = node_weights(nodes_completed(last))
       estimate[first_node(last)] = owns[0]
       for height in range(1, len(owns)):
         sibling = pending.pop()
@@ -100,14 +100,14 @@ class TreeOnline(base.Strategy):
     """
 
     def step(t):
-      owns = np.array(own_weights(nodes_completed(t)))
+      owns = np.array(node_weights(nodes_completed(t)))
       # Share of each node's estimate in that of the highest.
       shares = np.cumprod([1.0, *(1.0 - owns[:0:-1])])[::-1]
       draws, square = shares * owns, 0.0
       for height in reversed(range(owns.size)):
         square += draws[height] ** 2
         if height:
-          square += (1.0 - shares[height - 1]) ** 2 * own_weight(height - 1)
+          square += (1.0 - shares[height - 1]) ** 2 * node_weight(height - 1)
       return linear_noise.Step(
         draws=draws,
         below=1.0 - shares[:-1],
@@ -126,7 +126,7 @@ class TreeOnline(base.Strategy):
   def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
     base.check_num_rounds(self, schema.num_rounds)
     if isinstance(schema, schemas.FixedSeparation):
-      return sensitivity_lib.Sensitivity.of_square(_worst_of_fixed_separation(schema))
+      return sensitivity_lib.Sensitivity.from_square(_worst_of_fixed_separation(schema))
     return nested.block_sensitivity(self.nested_blocks(schema.num_rounds), schema)
 
   def repeated_sensitivity(
@@ -166,7 +166,7 @@ class TreeOnline(base.Strategy):
     # node's estimate is the weight of its own noise.
     lengths, variance = np.arange(1, num_rounds + 1), np.zeros(num_rounds)
     for height in range(num_rounds.bit_length()):
-      variance += (lengths >> height & 1) * own_weight(height)
+      variance += (lengths >> height & 1) * node_weight(height)
     return np.sqrt(variance)
 
 

@@ -29,17 +29,17 @@ class Sensitivity(NamedTuple):
   kind: str
 
   @classmethod
-  def of_square(cls, square: float, exact: bool = True) -> 'Sensitivity':
+  def from_square(cls, square: float, exact: bool = True) -> 'Sensitivity':
     """Returns the root of a square; an upper bound if the square is not exact."""
     return cls(math.sqrt(square), EXACT if exact else UPPER_BOUND)
 
 
-def better(one: Sensitivity, other: Sensitivity) -> Sensitivity:
+def better(first: Sensitivity, second: Sensitivity) -> Sensitivity:
   """Returns the tighter of two sensitivities of one strategy and schema."""
-  for figure in (one, other):
+  for figure in (first, second):
     if figure.kind == EXACT:
       return figure
-  return min(one, other, key=lambda figure: figure.value)
+  return min(first, second, key=lambda figure: figure.value)
 
 
 class HasEntries(Protocol):
@@ -48,7 +48,7 @@ class HasEntries(Protocol):
   def gram_entries(self, num_rounds: int) -> Entries: ...
 
 
-class Mechanism(schemas.Limited, Protocol):
+class HasSensitivity(schemas.Limited, Protocol):
   """A mechanism as used here; `families.base.Strategy` has defaults."""
 
   def sensitivity(self, schema: schemas.MinSep) -> Sensitivity: ...
@@ -56,7 +56,7 @@ class Mechanism(schemas.Limited, Protocol):
   def gram_matrix(self, num_rounds: int) -> np.ndarray: ...
 
 
-def sensitivity(strategy: Mechanism, schema: schemas.MinSep) -> Sensitivity:
+def sensitivity(strategy: HasSensitivity, schema: schemas.MinSep) -> Sensitivity:
   """Returns the sensitivity of a strategy under a participation schema.
 
   The sensitivity is exact for identity, BLT and trees, for banded strategies with num_bands at most

@@ -25,14 +25,14 @@ def sizes(num_rounds: int, block_rounds: int) -> list[int]:
   return [block_rounds] * whole + [rest] * bool(rest)
 
 
-def gram_matrix(strategy: base.Mechanism, block_rounds: int, num_rounds: int) -> np.ndarray:
+def gram_matrix(strategy: base.HasSensitivity, block_rounds: int, num_rounds: int) -> np.ndarray:
   """Returns X of the blocks side by side, shape [num_rounds, num_rounds]."""
   workloads.check_dense(num_rounds)
   return scipy.linalg.block_diag(*_grams(strategy, block_rounds, num_rounds))
 
 
 def repeated(
-  strategy: base.Mechanism, block_rounds: int, schema: schemas.MinSep
+  strategy: base.HasSensitivity, block_rounds: int, schema: schemas.MinSep
 ) -> base.Sensitivity:
   """Returns the sensitivity under min-sep of a strategy repeated in blocks.
 
@@ -47,10 +47,10 @@ def repeated(
     blocks = _grams(strategy, block_rounds, num_rounds)
     if not any(np.tril(block, -min_sep).any() for block in {len(b): b for b in blocks}.values()):
       diagonal = np.concatenate([np.diagonal(block) for block in blocks])
-      return base.Sensitivity.of_square(patterns.worst_sum(diagonal, schema))
+      return base.Sensitivity.from_square(patterns.worst_sum(diagonal, schema))
     steps = num_rounds * block_rounds * schema.participations
     if within <= 2 and steps <= _MOST_STEPS:
-      return base.Sensitivity.of_square(_worst_pairs(blocks, schema))
+      return base.Sensitivity.from_square(_worst_pairs(blocks, schema))
   bound = _best_split(strategy, block_rounds, schema)
   if num_rounds <= _GENERAL_ROUNDS and bound.kind != base.EXACT:
     general = gram.gram_sensitivity(gram_matrix(strategy, block_rounds, num_rounds), schema)
@@ -80,19 +80,19 @@ def worst_closest(
   # block.
   states = {(0, 0): 0.0}
   for size in blocks:
-    after: dict[tuple[int, int], float] = {}
+    next_states: dict[tuple[int, int], float] = {}
     for (so_far, wait), square in states.items():
       for count in range(schema.participations - so_far + 1):
         if count and wait + (count - 1) * schema.min_sep >= size:
           break
         total = square + (squares(count)[size - wait - 1] if count else 0.0)
         state = so_far + count, max(0, wait + count * schema.min_sep - size)
-        after[state] = max(after.get(state, 0.0), total)
-    states = after
-  return base.Sensitivity.of_square(max(states.values()))
+        next_states[state] = max(next_states.get(state, 0.0), total)
+    states = next_states
+  return base.Sensitivity.from_square(max(states.values()))
 
 
-def _grams(strategy: base.Mechanism, block_rounds: int, num_rounds: int) -> list[np.ndarray]:
+def _grams(strategy: base.HasSensitivity, block_rounds: int, num_rounds: int) -> list[np.ndarray]:
   """Returns X of each block; blocks of one size share an array."""
   every = sizes(num_rounds, block_rounds)
   grams = {size: strategy.gram_matrix(size) for size in set(every)}
@@ -103,9 +103,9 @@ def _worst_pairs(blocks: list[np.ndarray], schema: schemas.MinSep) -> float:
   """Worst ‖C u‖² if each block has room for at most two participations.
 
   best[i, m] is the worst with m participations from round i on. A pattern from i on leaves i
-  out, or has i alone in its block, or i and one later round of its block. Two rounds of a block
+  out, or has only i in its block, or i and one later round of its block. Two rounds of a block
   count at least as much as a pair as they do singly. So it does no harm that a round counted
-  alone leaves room for a second.
+  singly leaves room for a second.
   """
   num_rounds, min_sep = schema.num_rounds, schema.min_sep
   most = schema.participations
@@ -118,20 +118,20 @@ def _worst_pairs(blocks: list[np.ndarray], schema: schemas.MinSep) -> float:
     for i in reversed(range(size)):
       worst = best[start + i]
       worst[:] = best[start + i + 1]
-      alone = diagonal[i] + best[start + i + min_sep, :-1]
-      worst[1:] = np.maximum(worst[1:], alone)
+      single = diagonal[i] + best[start + i + min_sep, :-1]
+      worst[1:] = np.maximum(worst[1:], single)
       if i + min_sep < size and most > 1:
         later = np.arange(i + min_sep, size)
         pairs = diagonal[i] + diagonal[later] + 2.0 * np.abs(block[i, later])
-        after = np.minimum(start + later + min_sep, num_rounds)
-        both = pairs[:, None] + best[after, : most - 1]
+        next_rounds = np.minimum(start + later + min_sep, num_rounds)
+        both = pairs[:, None] + best[next_rounds, : most - 1]
         worst[2:] = np.maximum(worst[2:], both.max(axis=0))
     end = start
   return float(best[0].max())
 
 
 def _best_split(
-  strategy: base.Mechanism, block_rounds: int, schema: schemas.MinSep
+  strategy: base.HasSensitivity, block_rounds: int, schema: schemas.MinSep
 ) -> base.Sensitivity:
   """Returns a bound that ignores min-sep between blocks, not within them."""
   blocks = sizes(schema.num_rounds, block_rounds)
@@ -152,20 +152,20 @@ def _best_split(
       values.append(inner.value**2)
     return np.maximum.accumulate([0.0, *values])
 
-  def both(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    size = min(left.size + right.size - 1, schema.participations + 1)
-    return patterns.most_of_both(left, right, size)
+  def both(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    size = min(first.size + second.size - 1, schema.participations + 1)
+    return patterns.most_of_both(first, second, size)
 
   splits = schema.participations <= _MOST_SPLITS
   rest = blocks[-1] if blocks[-1] < block_rounds else 0
   count = len(blocks) - bool(rest)
   power, total = squares(block_rounds), squares(rest) if rest else np.zeros(1)
   if not splits:  # Every block gets as many as fit into it.
-    return base.Sensitivity.of_square(count * power[-1] + total[-1], exact=False)
+    return base.Sensitivity.from_square(count * power[-1] + total[-1], exact=False)
   while count:
     if count & 1:
       total = both(total, power)
     count >>= 1
     if count:
       power = both(power, power)
-  return base.Sensitivity.of_square(total[-1], exact)
+  return base.Sensitivity.from_square(total[-1], exact)

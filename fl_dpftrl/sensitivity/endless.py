@@ -97,7 +97,7 @@ class Lags(NamedTuple):
       inside = np.append(inside, np.full(more - fits, inside[-1] if fits else 0.0))
       sums = inside + self.rest * np.arange(1, more + 1)
     square = max_participations * self.own + 2.0 * float(sums.sum())
-    return base.Sensitivity.of_square(square, exact=falls or max_participations == 1)
+    return base.Sensitivity.from_square(square, exact=falls or max_participations == 1)
 
 
 class Blocks(NamedTuple):

@@ -47,13 +47,13 @@ def gram_sensitivity(gram: np.ndarray, schema: schemas.MinSep) -> base.Sensitivi
   if isinstance(schema, schemas.FixedSeparation):
     return _fixed_separation(gram, schema)
   if schema.participations == 2:
-    return base.Sensitivity.of_square(_worst_pair(gram, schema.min_sep))
+    return base.Sensitivity.from_square(_worst_pair(gram, schema.min_sep))
   squares, exact = _row_maxima(gram, schema)
-  result = base.Sensitivity.of_square(patterns.worst_sum(squares, schema), exact)
+  result = base.Sensitivity.from_square(patterns.worst_sum(squares, schema), exact)
   if exact:
     return result
   worst = worst_square(gram, schema.min_sep, schema.participations)
-  return base.better(result, base.Sensitivity.of_square(*worst)) if worst else result
+  return base.better(result, base.Sensitivity.from_square(*worst)) if worst else result
 
 
 def _worst_pair(gram: np.ndarray, min_sep: int) -> float:
@@ -100,8 +100,8 @@ def _fixed_separation(gram: np.ndarray, schema: schemas.FixedSeparation) -> base
     negative = negative or bool((entries < 0.0).any())
     total[lag * step :] += 2.0 * patterns.repeated(np.abs(entries), step, count - lag)
   if not negative or count == 2:
-    return base.Sensitivity.of_square(float(total.max()))
-  return base.Sensitivity.of_square(*_worst_run(gram, schema, total))
+    return base.Sensitivity.from_square(float(total.max()))
+  return base.Sensitivity.from_square(*_worst_run(gram, schema, total))
 
 
 def _worst_run(
@@ -137,17 +137,17 @@ def worst_square(gram: np.ndarray, min_sep: int, most: int) -> tuple[float, bool
   """
   if len(gram) ** 2 * most > _MOST_STEPS:
     return None
-  return _Search(gram, min_sep, most).run()
+  return _PatternSearch(gram, min_sep, most).run()
 
 
-class _Search:
+class _PatternSearch:
   """The state of one search.
 
   Attributes:
     row: [i, m], the largest sum of row i at up to m later rounds.
     tail: [i, m], a bound on what round i adds with up to m rounds after it.
     reached: largest square of a pattern so far.
-    signed_left: rounds³ that semidefinite programmes may still take.
+    signed_budget: rounds³ that semidefinite programmes may still take.
   """
 
   def __init__(self, gram: np.ndarray, min_sep: int, most: int):
@@ -156,7 +156,7 @@ class _Search:
     self.weights = np.abs(gram)
     self.diagonal = np.diagonal(self.weights).copy()
     self.negative = bool((gram < 0.0).any())
-    self.signed_left = _MOST_SIGNED
+    self.signed_budget = _MOST_SIGNED
     self.reached = 0.0
     self._bound_tails()
 
@@ -177,11 +177,11 @@ class _Search:
       for i in rows[::-1]:
         if i + b >= size:
           continue
-        own = best[:, i - rows[0]]
-        self.row[i] = own[i + b]
+        sums = best[:, i - rows[0]]
+        self.row[i] = sums[i + b]
         later = np.arange(i + b, size)
-        after = own[np.minimum(later + b, size), : most - 1]
-        through = 2.0 * (self.weights[i, later, None] + after)
+        beyond = sums[np.minimum(later + b, size), : most - 1]
+        through = 2.0 * (self.weights[i, later, None] + beyond)
         through = (through + self.tail[later, : most - 1]).max(axis=0)
         self.tail[i] = self.diagonal[i]
         self.tail[i, 1:] += through
@@ -199,15 +199,15 @@ class _Search:
         return max(-bound, resolved), False
       heapq.heappop(heap)
       first = pattern[-1] + self.min_sep if pattern else 0
-      left = self.most - len(pattern)
+      remaining = self.most - len(pattern)
       total, exact = self._total(pattern, total)
-      if not left or first >= self.size:
+      if not remaining or first >= self.size:
         resolved = max(resolved, total)
         if exact:
           self.reached = max(self.reached, total)
         continue
-      visits += (self.size - first) * (left + len(pattern)) + 100
-      linear, bounds = self._children(pattern, first, left)
+      visits += (self.size - first) * (remaining + len(pattern)) + 100
+      linear, bounds = self._children(pattern, first, remaining)
       bounds = np.minimum(total + bounds, -bound)
       bounds[self._leaves_room(pattern, first)] = 0.0
       open_ = bounds > max(self.reached, resolved) * (1.0 + _ROUNDING)
@@ -220,24 +220,24 @@ class _Search:
 
   def _leaves_room(self, pattern: tuple[int, ...], first: int) -> np.ndarray:
     """Returns for each next round if one more fits in before it, which makes no pattern better."""
-    after = np.arange(first, self.size)
-    fits = len(pattern) + 1 + -(-(self.size - after) // self.min_sep) - 1
-    return (after - first >= self.min_sep) & (fits < self.most)
+    rounds = np.arange(first, self.size)
+    fits = len(pattern) + 1 + -(-(self.size - rounds) // self.min_sep) - 1
+    return (rounds - first >= self.min_sep) & (fits < self.most)
 
   def _children(
-    self, pattern: tuple[int, ...], first: int, left: int
+    self, pattern: tuple[int, ...], first: int, remaining: int
   ) -> tuple[np.ndarray, np.ndarray]:
     """Returns twice each next round's entries with the pattern, and a bound on what follows."""
     b, size = self.min_sep, self.size - first
     linear = 2.0 * self.weights[list(pattern), first:].sum(axis=0)
-    both, alone = np.zeros(size + b), np.zeros(size + b)
-    for m in range(left):
+    both, single = np.zeros(size + b), np.zeros(size + b)
+    for m in range(remaining):
       ahead_both = np.maximum.accumulate(both[::-1])[::-1][b:]
-      ahead_alone = np.maximum.accumulate(alone[::-1])[::-1][b:]
-      own = self.diagonal[first:] + 2.0 * self.row[first:, m]
-      both[:size] = linear + own + ahead_both[:size]
-      alone[:size] = linear + ahead_alone[:size]
-    return linear, np.minimum(both[:size], alone[:size] + self.tail[first:, left - 1])
+      ahead_single = np.maximum.accumulate(single[::-1])[::-1][b:]
+      entries = self.diagonal[first:] + 2.0 * self.row[first:, m]
+      both[:size] = linear + entries + ahead_both[:size]
+      single[:size] = linear + ahead_single[:size]
+    return linear, np.minimum(both[:size], single[:size] + self.tail[first:, remaining - 1])
 
   def _total(self, pattern: tuple[int, ...], total: float) -> tuple[float, bool]:
     """Returns a pattern's worst square, or a bound; and whether it is exact."""
@@ -246,8 +246,8 @@ class _Search:
     block = self.gram[np.ix_(pattern, pattern)]
     if (block >= 0.0).all():
       return total, True
-    self.signed_left -= len(pattern) ** 3
-    if self.signed_left < 0:
+    self.signed_budget -= len(pattern) ** 3
+    if self.signed_budget < 0:
       return total, False
     (square,), (exact,) = patterns.worst_squares(block[None], sweeps=_SWEEPS)
     return min(total, float(square)), bool(exact)
@@ -273,7 +273,7 @@ class _Search:
   def _improved(self, pattern: np.ndarray) -> tuple[float, np.ndarray]:
     """Moves each round to the best place between its neighbours."""
     for _ in range(20):
-      before = pattern.copy()
+      previous = pattern.copy()
       for index, _ in enumerate(pattern):
         low = pattern[index - 1] + self.min_sep if index else 0
         high = self.size
@@ -282,6 +282,6 @@ class _Search:
         others = np.delete(pattern, index)
         gains = self.diagonal[low:high] + 2.0 * self.weights[others, low:high].sum(axis=0)
         pattern[index] = low + int(np.argmax(gains))
-      if (pattern == before).all():
+      if (pattern == previous).all():
         break
     return float(self.weights[np.ix_(pattern, pattern)].sum()), pattern

@@ -48,9 +48,9 @@ class _Triples(NamedTuple):
   latest: np.ndarray  # x
 
 
-def beside(left: Block, right: Block, nodes: int = 0) -> Block:
+def beside(first: Block, second: Block, nodes: int = 0) -> Block:
   """Joins two blocks side by side, with rows of C over both."""
-  return Block(left.length + right.length, (left, right), nodes)
+  return Block(first.length + second.length, (first, second), nodes)
 
 
 def repeated(block: Block, count: int) -> Block:
@@ -83,16 +83,16 @@ def first_rounds(block: Block, length: int) -> Block:
   """Keeps a block's nodes, but allows participation in early rounds only."""
   if length == block.length or block.halves is None:
     return block
-  left, right = block.halves
-  if length > left.length:
-    return beside(left, first_rounds(right, length - left.length), block.nodes)
-  part = first_rounds(left, length)
+  first, second = block.halves
+  if length > first.length:
+    return beside(first, first_rounds(second, length - first.length), block.nodes)
+  part = first_rounds(first, length)
   return dataclasses.replace(part, nodes=part.nodes + block.nodes)
 
 
 def block_sensitivity(block: Block, schema: schemas.MinSep) -> base.Sensitivity:
   """Returns the sensitivity of a C whose rows are a block's nodes; a MinSep."""
-  return base.Sensitivity.of_square(*worst_square(block, schema))
+  return base.Sensitivity.from_square(*worst_square(block, schema))
 
 
 def repeated_sensitivity(
@@ -168,11 +168,11 @@ class _Search:
         return 0
       total = block.nodes * count**2
       if block.halves:
-        left, right = block.halves
-        in_left = min(count, max(0, -((wait - left.length) // self.min_sep)))
-        after = wait + in_left * self.min_sep - left.length
-        total += square(left, wait, in_left)
-        total += square(right, max(0, after), count - in_left)
+        first, second = block.halves
+        in_first = min(count, max(0, -((wait - first.length) // self.min_sep)))
+        rest_wait = wait + in_first * self.min_sep - first.length
+        total += square(first, wait, in_first)
+        total += square(second, max(0, rest_wait), count - in_first)
       return total
 
     return square(self.root, 0, self.most)
@@ -203,18 +203,18 @@ class _Search:
     self.inside: dict[Block, np.ndarray] = {}
     for block in self.order:
       counts = np.arange(self._fits(block) + 1)
-      own = block.nodes * counts**2
+      squares = block.nodes * counts**2
       if block.halves:
-        left, right = (self.inside[half] for half in block.halves)
-        own = own + patterns.most_of_both(left, right, counts.size)
-      self.inside[block] = own
+        first, second = (self.inside[half] for half in block.halves)
+        squares = squares + patterns.most_of_both(first, second, counts.size)
+      self.inside[block] = squares
     self.outside = {block: np.full(self._fits(block) + 1, _IMPOSSIBLE) for block in self.order}
     self.outside[self.root][:] = 0
     for block in reversed(self.order):
       if block.halves:
-        left, right = block.halves
+        first, second = block.halves
         rest = self.outside[block] + block.nodes * np.arange(self._fits(block) + 1) ** 2
-        for half, other in {left: right, right: left}.items():
+        for half, other in {first: second, second: first}.items():
           outside = self.outside[half]
           np.maximum(outside, _most_beside(rest, self.inside[other], outside.size), out=outside)
 
@@ -224,24 +224,24 @@ class _Search:
     states: dict[Block, dict[int, _Triples]] = {}
     for block in self.order:
       if not block.halves:
-        alone = {0: (0, 0, longest), 1: (block.nodes, longest, 0)}
-        states[block] = {m: _Triples(*np.array(values)[:, None]) for m, values in alone.items()}
+        leaf = {0: (0, 0, longest), 1: (block.nodes, longest, 0)}
+        states[block] = {m: _Triples(*np.array(values)[:, None]) for m, values in leaf.items()}
         continue
-      left, right = block.halves
+      first, second = block.halves
       states[block] = {}
       for count in range(self._fits(block) + 1):
         needed = reached - self.outside[block][count]
         if self.inside[block][count] < needed:
           continue
         result = []
-        for m, left_triples in states[left].items():
-          right_triples = states[right].get(count - m)
-          if right_triples is None:
+        for m, first_triples in states[first].items():
+          second_triples = states[second].get(count - m)
+          if second_triples is None:
             continue
-          joins += left_triples.square.size * right_triples.square.size
+          joins += first_triples.square.size * second_triples.square.size
           if joins > _MOST_JOINS:
             return None
-          result.append(self._join(block, left_triples, right_triples, m, count - m, needed))
+          result.append(self._join(block, first_triples, second_triples, m, count - m, needed))
         if any(triples.square.size for triples in result):
           triples = _Triples(*(np.concatenate(part) for part in zip(*result)))
           reach = count * self.min_sep - block.length
@@ -250,20 +250,20 @@ class _Search:
     return max(int(t.square.max()) for t in states[self.root].values())
 
   def _join(
-    self, block: Block, left: _Triples, right: _Triples, in_left: int, in_right: int, needed: int
+    self, block: Block, first: _Triples, second: _Triples, m_1: int, m_2: int, needed: int
   ) -> _Triples:
     """Returns the triples that are not below `needed` of both halves side by side."""
-    b, (first, second) = self.min_sep, cast(tuple[Block, Block], block.halves)
-    square = left.square[:, None] + right.square
-    square += block.nodes * (in_left + in_right) ** 2
-    least = np.maximum(right.least, left.least[:, None] + in_right * b - second.length)
+    b, (first_half, second_half) = self.min_sep, cast(tuple[Block, Block], block.halves)
+    square = first.square[:, None] + second.square
+    square += block.nodes * (m_1 + m_2) ** 2
+    least = np.maximum(second.least, first.least[:, None] + m_2 * b - second_half.length)
     # Waits from 0 on give the rest of the maximum.
-    least = np.maximum(least, max(0, (in_left + in_right) * b - block.length))
-    latest = np.minimum(left.latest[:, None], right.latest - in_left * b + first.length)
+    least = np.maximum(least, max(0, (m_1 + m_2) * b - block.length))
+    latest = np.minimum(first.latest[:, None], second.latest - m_1 * b + first_half.length)
     latest = np.minimum(latest, b - 1)
-    kept = (left.least[:, None] <= right.latest) & (latest >= 0)
-    kept &= square >= needed
-    return _Triples(square[kept], least[kept], latest[kept])
+    valid = (first.least[:, None] <= second.latest) & (latest >= 0)
+    valid &= square >= needed
+    return _Triples(square[valid], least[valid], latest[valid])
 
 
 def _most_beside(whole: np.ndarray, other: np.ndarray, size: int) -> np.ndarray:
@@ -287,12 +287,12 @@ def _undominated(triples: _Triples, reach: int) -> _Triples:
   starts = np.flatnonzero(np.diff(square, prepend=square[0] + 1))
   # The (c, x) reached so far: a staircase in which both columns fall.
   stairs = np.empty((0, 2), np.int64)
-  kept: list[np.ndarray] = []
+  undominated: list[np.ndarray] = []
   for start, end in zip(starts, [*starts[1:], square.size]):
     group = np.stack([least[start:end], latest[start:end]], axis=1)
     stairs, new = _raised(stairs, group, reach)
-    kept.append(np.insert(stairs[new], 0, square[start], axis=1))
-  return _Triples(*np.concatenate(kept).T)
+    undominated.append(np.insert(stairs[new], 0, square[start], axis=1))
+  return _Triples(*np.concatenate(undominated).T)
 
 
 def _raised(stairs: np.ndarray, group: np.ndarray, reach: int) -> tuple[np.ndarray, np.ndarray]:

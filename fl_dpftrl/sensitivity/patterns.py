@@ -53,15 +53,15 @@ def separated_sums(values: np.ndarray, min_sep: int, most: int | None) -> np.nda
   depth = 1 if most is None else most
   # recent[i % b] holds F[i + b, 1:] until F[i, 1:] is written there.
   recent = np.zeros((min_sep, depth, num_rows))
-  after, nothing = np.zeros((depth, num_rows)), np.zeros((1, num_rows))
+  following, nothing = np.zeros((depth, num_rows)), np.zeros((1, num_rows))
   columns = np.ascontiguousarray(values.T)
   for i in reversed(range(num_rounds)):
     earlier = recent[i % min_sep]
     if most is not None:
       earlier = np.concatenate([nothing, earlier[:-1]])
-    after = np.maximum(columns[i] + earlier, after)
-    recent[i % min_sep] = after
-  return after
+    following = np.maximum(columns[i] + earlier, following)
+    recent[i % min_sep] = following
+  return following
 
 
 def worst_sum(values: np.ndarray, schema: schemas.MinSep) -> float:
@@ -71,14 +71,14 @@ def worst_sum(values: np.ndarray, schema: schemas.MinSep) -> float:
   return float(max_min_sep_sum(values[None], schema.min_sep, schema.participations)[0])
 
 
-def most_of_both(left: np.ndarray, right: np.ndarray, size: int) -> np.ndarray:
-  """Returns the largest left[i] + right[m − i] for each m < size; size ≤ both sizes + 1."""
-  if left.size > right.size:
-    left, right = right, left
-  total = np.full(size, -(1 << 60), right.dtype)
-  for i, value in enumerate(left[:size]):
-    part = total[i : i + right.size]
-    np.maximum(part, value + right[: part.size], out=part)
+def most_of_both(first: np.ndarray, second: np.ndarray, size: int) -> np.ndarray:
+  """Returns the largest first[i] + second[m − i] for each m < size; size ≤ both sizes + 1."""
+  if first.size > second.size:
+    first, second = second, first
+  total = np.full(size, -(1 << 60), second.dtype)
+  for i, value in enumerate(first[:size]):
+    part = total[i : i + second.size]
+    np.maximum(part, value + second[: part.size], out=part)
   return total
 
 

@@ -69,12 +69,12 @@ def shifted_sensitivity(columns: Columns, schema: schemas.MinSep) -> base.Sensit
   coefficients, count = columns.coefficients, schema.participations
   bands = np.trim_zeros(coefficients, 'b').size
   if bands <= schema.min_sep or count == 1:
-    return base.Sensitivity.of_square(_apart_square(columns, schema))
+    return base.Sensitivity.from_square(_apart_square(columns, schema))
   coefficients, reached = coefficients[: schema.num_rounds], 0.0
   if (columns.norms == 1.0).all():
     square, _ = earliest_square(coefficients, schema)
     if coefficients[-1] >= 0.0 and (np.diff(coefficients) <= 0.0).all():
-      return base.Sensitivity.of_square(square)
+      return base.Sensitivity.from_square(square)
     reached = math.sqrt(square)
   bound = math.sqrt(_lag_bound(columns, schema))
   exact = reached >= bound * (1.0 - _ROUNDING)
@@ -93,9 +93,9 @@ def _apart_square(columns: Columns, schema: schemas.MinSep) -> float:
   squares = np.cumsum(np.square(columns.coefficients))
   cut = min(squares.size, num_rounds)
   first = max((count - 1) * schema.min_sep, num_rounds - cut)
-  after = num_rounds - 1 - np.arange(first, num_rounds)
-  last = squares[np.minimum(after, cut - 1)] / np.square(
-    norms[np.minimum(after + columns.unused, norms.size - 1)]
+  later = num_rounds - 1 - np.arange(first, num_rounds)
+  last = squares[np.minimum(later, cut - 1)] / np.square(
+    norms[np.minimum(later + columns.unused, norms.size - 1)]
   )
   whole = squares[-1] / norms[-1] ** 2
   return (count - 1) * float(whole) + float(last.max())
@@ -109,7 +109,7 @@ def _lag_bound(columns: Columns, schema: schemas.MinSep) -> float:
   """
   count, min_sep = schema.participations, schema.min_sep
   largest = _largest_entries(columns, schema.num_rounds, min_sep)
-  own = largest[0]
+  diagonal = largest[0]
   if isinstance(schema, schemas.FixedSeparation):
     sums = np.cumsum(largest[1::min_sep])
   else:
@@ -117,25 +117,22 @@ def _lag_bound(columns: Columns, schema: schemas.MinSep) -> float:
     sums = patterns.separated_sums(largest[None, 1:], min_sep, fits)[:, 0]
   sums = np.concatenate([[0.0], sums])
   more = max(0, count - sums.size)
-  return float(count * own + 2.0 * (sums[:count].sum() + more * sums[-1]))
+  return float(count * diagonal + 2.0 * (sums[:count].sum() + more * sums[-1]))
 
 
 def _largest_entries(columns: Columns, num_rounds: int, min_sep: int) -> np.ndarray:
-  """max |X[j − l, j]| over j, for the lags l = 0, min_sep, min_sep + 1, …
-
-  Column j has t = n − j rounds from its diagonal on.
-  """
+  """max |X[j − l, j]| over j, at lags 0, min_sep, min_sep + 1, …; column j has t = n − j rounds."""
   norms, unused = columns.norms, columns.unused
   bands = min(columns.coefficients.size, num_rounds)
   coefficients = columns.coefficients[:bands]
   largest = []
   for lag in (0, *range(min_sep, bands)):
     products = np.cumsum(coefficients[lag:] * coefficients[: bands - lag])
-    after = np.arange(min(bands, num_rounds - lag))  # t − 1
-    entries = np.abs(products[np.minimum(after, products.size - 1)])
+    later = np.arange(min(bands, num_rounds - lag))  # t − 1
+    entries = np.abs(products[np.minimum(later, products.size - 1)])
     entries = entries / (
-      norms[np.minimum(after + unused, norms.size - 1)]
-      * norms[np.minimum(after + unused + lag, norms.size - 1)]
+      norms[np.minimum(later + unused, norms.size - 1)]
+      * norms[np.minimum(later + unused + lag, norms.size - 1)]
     )
     largest.append(entries.max())
   return np.array(largest)

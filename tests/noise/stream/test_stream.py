@@ -149,7 +149,7 @@ def test_tree_goes_on_past_a_million_rounds():
   (row,), state = stream.next(state)
   assert state.buffers.vectors[0].shape == [2, 2000]
   # Only the noise of the round itself is left: (share × weight)² for each node.
-  weights = np.array([tree.own_weight(h) for h in range(10, -1, -1)])
+  weights = np.array([tree.node_weight(h) for h in range(10, -1, -1)])
   shares = np.cumprod([1.0, *(1.0 - weights[:-1])])
   expected = 2.0**34 * np.sqrt(np.sum((shares * weights) ** 2))
   assert abs(np.std(row) / expected - 1.0) < 4.0 / np.sqrt(2 * 2000)
