@@ -66,7 +66,7 @@ class LocalSource:
   @classmethod
   def of(
     cls,
-    kept_in: str | os.PathLike[str] | None,
+    path: str | os.PathLike[str] | None,
     snapshot_rows: int,
     num_rounds: int,
     recipe: dict[str, Any],
@@ -74,8 +74,8 @@ class LocalSource:
   ) -> 'LocalSource':
     """Returns the source of a `RowMaker` with snapshots in a folder, if there is one."""
     saved = None
-    if kept_in is not None:
-      folder = pathlib.Path(kept_in)
+    if path is not None:
+      folder = pathlib.Path(path)
       folder.mkdir(mode=0o700, parents=True, exist_ok=True)
       folder.chmod(0o700)
       durable.remove_leftovers(folder)
@@ -103,10 +103,10 @@ class LocalSource:
       if self._snapshots is not None and self._snapshot_rows and t and t % self._snapshot_rows == 0:
         self._snapshots.save(maker)
         self._snapshots.keep(used)
-      before = maker.trail
+      previous_trail = maker.trail
       norm = maker.make(out)
       if t == row:
-        return Made(norm, before, maker.trail)
+        return Made(norm, previous_trail, maker.trail)
 
   @property
   def reached(self) -> int:
@@ -131,27 +131,27 @@ class Ahead(Generic[_Value]):
   def __init__(self, make: Callable[[int], _Value]):
     self._make = make
     self.begun = -1
-    self._made: concurrent.futures.Future[_Value] | None = None
+    self._future: concurrent.futures.Future[_Value] | None = None
 
   def begin(self, row: int) -> 'concurrent.futures.Future[_Value]':
     """Starts to make a row, unless it is made already."""
-    before = self._made
-    if before and self.begun == row and not (before.done() and before.exception()):
-      return before
-    made: concurrent.futures.Future[_Value] = concurrent.futures.Future()
+    previous = self._future
+    if previous and self.begun == row and not (previous.done() and previous.exception()):
+      return previous
+    future: concurrent.futures.Future[_Value] = concurrent.futures.Future()
 
     def run():
       _stand_back()
-      if before:
-        concurrent.futures.wait([before])
+      if previous:
+        concurrent.futures.wait([previous])
       try:
-        made.set_result(self._make(row))
+        future.set_result(self._make(row))
       except BaseException as error:
-        made.set_exception(error)
+        future.set_exception(error)
 
     threading.Thread(target=run, name='noise', daemon=True).start()
-    self.begun, self._made = row, made  # Only now: what never started would never end.
-    return made
+    self.begun, self._future = row, future  # Only now: what never started would never end.
+    return future
 
   def row(self, row: int) -> _Value:
     """Returns what was made for a row, once it is."""
@@ -159,8 +159,8 @@ class Ahead(Generic[_Value]):
 
   def wait(self) -> None:
     """Returns when nothing is being made any more."""
-    if self._made:
-      concurrent.futures.wait([self._made])
+    if self._future:
+      concurrent.futures.wait([self._future])
 
 
 def at_once(size: int) -> int:
@@ -206,8 +206,8 @@ class Rows:
         following = self._last[-1][0] + 1
         if following < self._num_rounds:
           self._ahead.begin(following)
-      _, values, made = self._last[row - self._last[0][0]]
-      return values, made
+      _, values, facts = self._last[row - self._last[0][0]]
+      return values, facts
 
   def close(self) -> None:
     """Ends what is being made, and forgets the rows."""
@@ -235,18 +235,18 @@ class Rows:
 
 def _make(source: Source, size: int, at_once: int, num_rounds: int, first: int) -> _Block:
   """Returns rows from the first on, without those from one that fails on."""
-  made: _Block = []
+  block: _Block = []
   used = first - at_once + 1  # Rows of the block before are in use.
   for row in range(first, min(first + at_once, num_rounds)):
     room = np.empty(size + 8, np.int64)
     values = room[-room.ctypes.data // 8 % 8 :][:size]  # Aligned: TensorFlow makes no copy.
     try:
-      made.append((row, values, source.make(row, values, used)))
+      block.append((row, values, source.make(row, values, used)))
     except Exception:
-      if not made:
+      if not block:
         raise
       break
-  return made
+  return block
 
 
 def _stand_back() -> None:

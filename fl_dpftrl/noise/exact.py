@@ -60,14 +60,14 @@ def _decided(function: Callable[..., Any]) -> Callable[..., Any]:
   @functools.wraps(function)
   def computed(*args):
     fractions = [each for each in args if isinstance(each, Fraction)]
-    said = asked(*args)
-    if said is None:
+    answer = asked(*args)
+    if answer is None:
       for fraction in fractions:
         fraction.lengthen()
-      said = asked(*args)
-    if said is None:
+      answer = asked(*args)
+    if answer is None:
       raise RuntimeError('180 bits did not decide a normal')
-    return said
+    return answer
 
   return computed
 
@@ -77,11 +77,11 @@ def _decided(function: Callable[..., Any]) -> Callable[..., Any]:
 def widths() -> tuple[decimal.Decimal, ...]:
   """Returns x₀, x₁, …, x₅₁₂."""
   area, x = decimal.Decimal(_AREA), decimal.Decimal(_TAIL)
-  made = [area / height(x), x]
+  edges = [area / height(x), x]
   for _ in range(LAYERS - 2):
     x = (-2 * (area / x + height(x)).ln()).sqrt()
-    made.append(x)
-  return *made, decimal.Decimal(0)
+    edges.append(x)
+  return *edges, decimal.Decimal(0)
 
 
 def height(x: decimal.Decimal) -> decimal.Decimal:
@@ -106,10 +106,10 @@ def _width(layer: int) -> int:
 @_decided
 def is_inner(layer: int, u: Fraction) -> bool | None:
   """Returns whether u < xᵢ₊₁/xᵢ."""
-  left = FIXED - u.length
-  if u.bits + 1 << left <= inner(layer):
+  shift = FIXED - u.length
+  if u.bits + 1 << shift <= inner(layer):
     return True
-  return False if u.bits << left > inner(layer) else None
+  return False if u.bits << shift > inner(layer) else None
 
 
 @_decided

@@ -67,20 +67,20 @@ def recurrence(
     t = within(t, num_rounds)
     row = rows.at(t)
     fresh, again, oldest = rows.draw(row, z, t)
-    after = {}
+    state = {}
     vectors = buffers.vectors or [()] * len(specs)
-    made = [rows.advance(row, *parts) for parts in zip(fresh, again, oldest, vectors)]
-    result = [tf.cast(part, tf.int64) for part, _ in made]
+    pairs = [rows.advance(row, *parts) for parts in zip(fresh, again, oldest, vectors)]
+    result = [tf.cast(part, tf.int64) for part, _ in pairs]
     if noise.num_buffers:
-      after['vectors'] = [buffered for _, buffered in made]
+      state['vectors'] = [buffered for _, buffered in pairs]
     if not responds:
-      return result, row['norm'], buffers._replace(**after)
+      return result, row['norm'], buffers._replace(**state)
     begins = tf.logical_or(tf.equal(t, 0), row['restart'])
     impulse, zero = tf.cast(begins, tf.float64) * row['spread'], tf.zeros([], tf.float64)
-    entry, after['response'] = rows.advance(row, impulse, zero, zero, buffers.response, rint=False)
+    entry, state['response'] = rows.advance(row, impulse, zero, zero, buffers.response, rint=False)
     square = tf.where(begins, zero, buffers.square) + tf.square(entry / row['scale'])
     norm = row['scale'] * tf.sqrt(square)
-    return result, norm, buffers._replace(**after, square=square)
+    return result, norm, buffers._replace(**state, square=square)
 
   return init, next_fn
 
@@ -202,21 +202,21 @@ class _Rows:
     if self._pushes:
       count = tf.minimum(row['num_below'], tf.shape(buffers)[0])
       below, read = below[:count], buffers[:count]
-    made = fresh + rounded(again - tf.tensordot(below, read, 1))
-    y = made if self.always('scale', 1.0) else made / row['scale']
+    part = fresh + rounded(again - tf.tensordot(below, read, 1))
+    y = part if self.always('scale', 1.0) else part / row['scale']
     if self._pushes:
       newest = y
       if not self.always('merged', 0):
         newest = y + tf.reduce_sum(buffers[: row['merged']], 0)
         buffers = buffers[row['merged'] :]
-      return made, tf.concat([newest[None], buffers], 0)[: self.noise.num_buffers]
-    column = lambda name: tf.reshape(row[name], [-1] + [1] * made.shape.rank)
+      return part, tf.concat([newest[None], buffers], 0)[: self.noise.num_buffers]
+    column = lambda name: tf.reshape(row[name], [-1] + [1] * part.shape.rank)
     if not self.always('losses', 0.0):
       buffers = buffers - column('losses') * buffers
     for gains, value in (('row_gains', y), ('draw_gains', oldest)):
       if not self.always(gains, 0.0):
         buffers = buffers + (value if self.always(gains, 1.0) else column(gains) * value)
-    return made, buffers
+    return part, buffers
 
   def _restarted(self, row: dict[str, tf.Tensor], buffers: tf.Tensor) -> tf.Tensor:
     if self._pushes:

@@ -136,9 +136,9 @@ class Normals:
       bits_of = functools.partial(self._bits, row, chunk, _FURTHER, 16, block)
       layer, is_negative = word & exact.LAYERS - 1, word >> _LAYER_BITS & 1
       u = exact.Fraction(word >> 64 - _U_BITS, _U_BITS, functools.partial(bits_of, 1))
-      made = None
+      value = None
       if not in_tail and exact.is_inner(layer, u):
-        made = exact.rounded(layer, u, scale)
+        value = exact.rounded(layer, u, scale)
       else:
         more = bits_of(0)
         first, second = (int.from_bytes(part, 'little') for part in (more[:8], more[8:]))
@@ -146,13 +146,13 @@ class Normals:
         in_tail |= not layer
         if in_tail:
           if exact.is_in_tail(v, exact.Fraction(second, 64, functools.partial(bits_of, 3))):
-            made = exact.rounded_in_tail(v, scale)
+            value = exact.rounded_in_tail(v, scale)
         elif exact.is_below(layer, u, v):
-          made = exact.rounded(layer, u, scale)
+          value = exact.rounded(layer, u, scale)
         else:
           word = second
-      if made is not None:
-        return -made if is_negative else made
+      if value is not None:
+        return -value if is_negative else value
     raise RuntimeError(f'{_ATTEMPTS} attempts gave no normal')
 
   def _words(self, row: int, chunk: int, size: int) -> np.ndarray:

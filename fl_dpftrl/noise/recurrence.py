@@ -115,9 +115,9 @@ class Recurrence:
         if self._at_once:
           return self._pushing_together(t, top, float(step.scale))
         stack = [(top - 1 - i) % self.num_buffers for i in range(min(size, below.size))]
-        made = (top - merged) % self.num_buffers
+        slot = (top - merged) % self.num_buffers
         replaced = [(top - 1 - i) % self.num_buffers for i in range(merged)]
-        return _pushing(below, float(step.scale), stack, made, replaced), [made]
+        return _pushing(below, float(step.scale), stack, slot, replaced), [slot]
 
   def _pushing_together(self, t: int, top: int, scale: float) -> tuple[_Finish, Sequence[int]]:
     """Row `top` of a stack; the first of each few reads the rows before them for all."""
@@ -133,12 +133,12 @@ class Recurrence:
       last += 1
     older = min(top, self._noise.num_buffers)
     weights = np.zeros((last - t, self.num_buffers))
-    for ahead, each in enumerate(weights):
+    for ahead, slot_weights in enumerate(weights):
       coefficients = self._coefficients(t + ahead)[ahead : ahead + older]
       for back, coefficient in enumerate(coefficients, 1):
-        each[slot(t - back)] = coefficient
-    made = range(slot(t), slot(t) + last - t)
-    return _pushing_first(weights, made, scale), made
+        slot_weights[slot(t - back)] = coefficient
+    slots = range(slot(t), slot(t) + last - t)
+    return _pushing_first(weights, slots, scale), slots
 
   def _coefficients(self, t: int) -> np.ndarray:
     """Weights in row t of the rows before it on the stack, from the newest on."""
@@ -151,11 +151,11 @@ class _Sequence(Generic[_Value]):
   """The values of an iterator, computed up to the largest index that is used."""
 
   def __init__(self, values: Iterator[_Value]):
-    self._values, self._known = values, list[_Value]()
+    self._values, self._computed = values, list[_Value]()
 
   def __getitem__(self, index: int) -> _Value:
-    self._known.extend(itertools.islice(self._values, max(0, index + 1 - len(self._known))))
-    return self._known[index]
+    self._computed.extend(itertools.islice(self._values, max(0, index + 1 - len(self._computed))))
+    return self._computed[index]
 
 
 def _stacks(noise: linear_noise.LinearNoise) -> Iterator[tuple[int, int]]:
@@ -172,15 +172,15 @@ def _stacks(noise: linear_noise.LinearNoise) -> Iterator[tuple[int, int]]:
 
 def layout(noise: linear_noise.LinearNoise, num_rounds: int) -> tuple[int, int]:
   """Returns the number of buffers, and of rows that one pass serves: 0 unless all are pushed."""
-  kept = noise.num_buffers
+  num_buffers = noise.num_buffers
   if noise.period is not None:
     num_rounds = min(num_rounds, noise.settles + noise.period)
   for step in map(noise.at, range(num_rounds)):
     pushes = isinstance(step.update, linear_noise.Push) and not step.update.merged
     if not pushes or len(step.draws) > 1:
-      return kept, 0
-  at_once = next(rows for least, rows in _ROWS_AT_ONCE if kept >= least)
-  return at_once * (1 + -(-kept // at_once)), at_once
+      return num_buffers, 0
+  at_once = next(rows for least, rows in _ROWS_AT_ONCE if num_buffers >= least)
+  return at_once * (1 + -(-num_buffers // at_once)), at_once
 
 
 def buffer_bytes(strategy: strategies.Strategy, num_rounds: int, num_parameters: int) -> int:

@@ -99,7 +99,7 @@ class RowSlices:
   def make(self, row: int, out: np.ndarray, used: int) -> ahead.Made:
     """See `ahead.Source`."""
     asked = {actor.make.remote(row, used): where for where, actor in self._slices}
-    waiting, norm, before, after = list(asked), 0.0, 0, 0
+    waiting, norm, start, end = list(asked), 0.0, 0, 0
     deadline = time.monotonic() + _WAIT_SECONDS
     while waiting:
       ready, waiting = ray.wait(waiting, num_returns=1, timeout=_POLL_SECONDS)
@@ -108,16 +108,16 @@ class RowSlices:
       for reference in ready:
         deadline = time.monotonic() + _WAIT_SECONDS
         try:
-          out[asked[reference]], made = ray.get(reference)
+          out[asked[reference]], facts = ray.get(reference)
         except exceptions.RayError as error:
           raise RuntimeError(f'a slice of a noise row failed: {type(error).__name__}') from None
-        norm, before, after = made.norm, before + made.before, after + made.after
+        norm, start, end = facts.norm, start + facts.before, end + facts.after
       if time.monotonic() > deadline:
         raise RuntimeError(
           f'no slice of a noise row was made in {_WAIT_SECONDS:g} seconds: the cluster has'
           ' lost the machines that make noise'
         )
-    return ahead.Made(norm, before % 2**64, after % 2**64)
+    return ahead.Made(norm, start % 2**64, end % 2**64)
 
   def abandon(self) -> None:
     """See `ahead.Source`."""

@@ -59,13 +59,13 @@ class Snapshots:
 
   def load(self, maker: rows_lib.RowMaker, row: int) -> None:
     """Brings a new maker with buffers to the latest readable snapshot up to a row."""
-    for before in reversed([r for r in self.rows() if r <= row]):
-      buffers, trail = self._read(before)
+    for snapshot_row in reversed([r for r in self.rows() if r <= row]):
+      buffers, trail = self._read(snapshot_row)
       if buffers and self._fill(maker, buffers):
         versions = [-1] * len(maker.buffers)
         for buffer, version, _ in buffers:
           versions[buffer] = version
-        maker.restore(before, versions, trail)
+        maker.restore(snapshot_row, versions, trail)
         return
     maker.buffers[:] = 0.0
 

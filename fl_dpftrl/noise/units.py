@@ -133,7 +133,7 @@ class Unit:
     values = np.asarray(update, np.float64) / clip_norm
     norm = float(np.linalg.norm(values)) / self.step
     values = np.trunc(values * (min(1.0, self.bound / norm) / self.step if norm else 0.0))
-    made = values.astype(np.int64)
-    if float(np.square(made, dtype=np.float64).sum()) > self.most_square:
+    integers = values.astype(np.int64)
+    if float(np.square(integers, dtype=np.float64).sum()) > self.most_square:
       raise RuntimeError('an update is longer than the clip norm after rounding')
-    return made
+    return integers

@@ -269,9 +269,9 @@ def _best(
     if squares.max() <= enough:
       break
     weights = loss.raised_weights(squares)
-    before, bound = bound, float(np.mean(weights * squares))
-    if smaller is not None and before < math.inf:  # How far it moved is how good a bound it is.
-      enough = (1.0 + _GAP) ** 2 * (bound - abs(before - bound))
+    previous, bound = bound, float(np.mean(weights * squares))
+    if smaller is not None and previous < math.inf:  # How far it moved is how good a bound it is.
+      enough = (1.0 + _GAP) ** 2 * (bound - abs(previous - bound))
   return start, weights
 
 
@@ -284,10 +284,7 @@ def _descend(
   proximity: float = 0.0,
   enough: float = 0.0,
 ) -> np.ndarray:
-  """Minimises the loss and proximity times the squared distance to start, per column.
-
-  It ends early where the largest squared error is at most `enough`.
-  """
+  """Minimises loss + proximity · ‖x − start‖², until every squared error is at most `enough`."""
   # Larger steps suit columns that few queries depend on.
   scale = loss.stiffness(start) ** 0.25
   centre = (start * scale).reshape(-1)
@@ -371,7 +368,7 @@ def refine(ratios: np.ndarray, num_bands: int, num_rounds: int) -> np.ndarray:
 def _interpolate(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
   """Interpolates between rows; beyond them the first or last row applies."""
   positions = np.clip(positions, 0.0, len(values) - 1.0)
-  before = np.minimum(positions.astype(int), max(len(values) - 2, 0))
-  after = np.minimum(before + 1, len(values) - 1)
-  part = (positions - before)[:, None]
-  return (1.0 - part) * values[before] + part * values[after]
+  lower = np.minimum(positions.astype(int), max(len(values) - 2, 0))
+  upper = np.minimum(lower + 1, len(values) - 1)
+  part = (positions - lower)[:, None]
+  return (1.0 - part) * values[lower] + part * values[upper]

@@ -250,10 +250,10 @@ def _plan(problems: Sequence[problem_lib.Problem], references: np.ndarray | floa
 def _search(plan: _Plan, num_buffers: int) -> tuple[float, np.ndarray]:
   """Returns ln loss and logits of the best of a size, or with 0 of the smallest good enough."""
   every: list[tuple[float, np.ndarray]] = []
-  before, gainless = None, 0
+  smaller, gainless = None, 0
   for size in range(1, (num_buffers or MAX_BUFFERS) + 1):
-    candidates = _first_stage(plan, size, before)
-    before = candidates[0]
+    candidates = _first_stage(plan, size, smaller)
+    smaller = candidates[0]
     if num_buffers in (0, size) or plan.is_first_apart:
       every.append(_last_stages(plan, candidates, every[-1][1] if every else None))
     if len(every) > 1 and not num_buffers:
@@ -267,22 +267,22 @@ def _search(plan: _Plan, num_buffers: int) -> tuple[float, np.ndarray]:
   return next(best for best in every if best[0] <= enough)
 
 
-def _first_stage(plan: _Plan, num_buffers: int, before: np.ndarray | None) -> np.ndarray:
+def _first_stage(plan: _Plan, num_buffers: int, smaller: np.ndarray | None) -> np.ndarray:
   """Returns the logits of distinct solutions, the best first."""
   run = functools.partial(_minimize, plan.stages[0], progress=plan.report)
-  begin = starts(num_buffers, plan.num_rounds, before, _RANDOM_STARTS)
+  begin = starts(num_buffers, plan.num_rounds, smaller, _RANDOM_STARTS)
   tried, _ = run(begin, max_iterations=_TRIAL_STEPS)
   points, values = run(tried[:_FINALISTS], max_iterations=_MAX_STEPS)
   return points[np.diff(values, prepend=-np.inf) > _DISTINCT][:_KEPT]
 
 
 def _last_stages(
-  plan: _Plan, points: np.ndarray, before: np.ndarray | None
+  plan: _Plan, points: np.ndarray, smaller: np.ndarray | None
 ) -> tuple[float, np.ndarray]:
   """Returns ln loss and logits of the best after all stages, from those of the first stage."""
   run = functools.partial(_minimize, progress=plan.report)
   if plan.is_first_apart:
-    more = starts(points.shape[1] // 2, plan.num_rounds, before, _MORE_STARTS)
+    more = starts(points.shape[1] // 2, plan.num_rounds, smaller, _MORE_STARTS)
     points = np.concatenate([points, more])
     points = run(plan.stages[1], points, max_iterations=_MORE_STEPS)[0][:_KEPT]
   for stage in plan.stages[1:]:
@@ -293,7 +293,7 @@ def _last_stages(
 
 
 def starts(
-  num_buffers: int, num_rounds: int, before: np.ndarray | None, random_starts: int
+  num_buffers: int, num_rounds: int, smaller: np.ndarray | None, random_starts: int
 ) -> np.ndarray:
   """Returns logits to start from, given the best with one buffer fewer.
 
@@ -308,8 +308,8 @@ def starts(
   ]
   distances += [np.sort(reach ** -generator.random(2 * num_buffers)) for _ in range(random_starts)]
   logits = [to_logits(0.9 * np.diff(distance, prepend=0.0)) for distance in distances]
-  if before is not None:
-    for gap in range(before.size - 1):
-      parts = before[gap] + np.log([0.45, 0.1, 0.45])
-      logits.append(np.concatenate([before[:gap], parts, before[gap + 1 :]]))
+  if smaller is not None:
+    for gap in range(smaller.size - 1):
+      parts = smaller[gap] + np.log([0.45, 0.1, 0.45])
+      logits.append(np.concatenate([smaller[:gap], parts, smaller[gap + 1 :]]))
   return np.array(logits)

@@ -152,26 +152,26 @@ class Dual:
   def __call__(self, point: Point) -> Bound:
     """Evaluates the bound; raises LinAlgError if L is singular."""
     inside = self.groups.inside
-    shape, kept = inside.shape, np.flatnonzero(inside)
+    shape, indices = inside.shape, np.flatnonzero(inside)
     factor, weights = self.normalized(point)
     product = self._product(factor) * weights[:, None]
-    vectors, values = _right_singular(product[:, kept])
+    vectors, values = _right_singular(product[:, indices])
     padded = np.zeros((inside.size, values.size))
-    padded[kept] = vectors
+    padded[indices] = vectors
     blocks = padded.reshape(*shape, -1)
     root = (blocks * values) @ blocks.transpose(0, 2, 1)
     # Entries without a round must not make L singular.
     whole = factor + np.eye(shape[1]) * ~inside[:, :, None]
     inverse = np.linalg.inv(whole).transpose(0, 2, 1)
     gradient = (inverse @ root) * self.groups.support
-    half = (inverse @ blocks).reshape(inside.size, -1)[kept]
-    gram = np.empty((kept.size, kept.size))
+    half = (inverse @ blocks).reshape(inside.size, -1)[indices]
+    gram = np.empty((indices.size, indices.size))
     order = self.groups.order
     gram[np.ix_(order, order)] = (half * values) @ half.T
-    squares = np.empty(kept.size)
+    squares = np.empty(indices.size)
     better, squares[order] = self._ascend(gradient)
     if self.worst_query:
-      projected = np.square(product[:, kept] @ vectors) / values
+      projected = np.square(product[:, indices] @ vectors) / values
       weights = projected.sum(axis=1) / weights
     # Rounding may not raise the bound: near zero, its root is not small.
     certain = np.square(values) - _ROUNDING * values[-1] ** 2

@@ -111,8 +111,8 @@ class _Searches:
     self.points[which], self.values[which] = points, values
     self._grads[which] = grads
     curvature = np.sum(moved * turned, axis=1)
-    known = curvature > 0.0
-    self._learn(which[known], moved[known], turned[known], curvature[known])
+    is_convex = curvature > 0.0
+    self._learn(which[is_convex], moved[is_convex], turned[is_convex], curvature[is_convex])
     self._aim(which)
 
   def _learn(
@@ -124,8 +124,8 @@ class _Searches:
     scale = curvature / np.sum(turned * turned, axis=1)
     inverse = np.where(first[:, None, None], scale[:, None, None] * identity, self._inverses[which])
     outer = moved[:, :, None] * turned[:, None, :] / curvature[:, None, None]
-    left = identity - outer
-    self._inverses[which] = left @ inverse @ np.swapaxes(left, 1, 2) + (
+    projection = identity - outer
+    self._inverses[which] = projection @ inverse @ np.swapaxes(projection, 1, 2) + (
       moved[:, :, None] * moved[:, None, :] / curvature[:, None, None]
     )
     self._is_fresh[which] = False

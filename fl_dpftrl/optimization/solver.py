@@ -62,9 +62,9 @@ def minimize(
         break
       pairs.clear()
       continue
-    before, grad_before = point, grad
+    previous_point, previous_grad = point, grad
     point, value, grad = step_taken
-    moved, turned = point - before, grad - grad_before
+    moved, turned = point - previous_point, grad - previous_grad
     curvature = float(moved @ turned)
     if curvature > 0.0:
       pairs.append((moved, turned, curvature))
@@ -168,16 +168,16 @@ def minimize_monotone(
     slope = float(direction @ grad)
     if not slope < -1e-15:
       break
-    highest, before, grad_before, step = max(values[-_REMEMBERED:]), point, grad, 1.0
+    highest, previous_point, previous_grad, step = max(values[-_REMEMBERED:]), point, grad, 1.0
     for _ in range(40):
-      point = before + step * direction
+      point = previous_point + step * direction
       value, grad = value_and_grad(point)
       if value <= highest + _SUFFICIENT_DECREASE * step * slope:
         break
       step *= 0.5
     else:
       break
-    moved, turned = point - before, grad - grad_before
+    moved, turned = point - previous_point, grad - previous_grad
     curvature = float(moved @ turned)
     length = _LONGEST
     if curvature > 0.0:

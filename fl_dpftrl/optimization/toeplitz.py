@@ -128,15 +128,15 @@ def _search(
   schema, workload = problem.schema, problem.workload
   sensitivity_square = toeplitz_loss.sensitivity(schema)
 
-  def log_square(of_error):
+  def log_square(error):
     def both(coefficients):
-      value, grad = of_error(coefficients)
+      value, grad = error(coefficients)
       if not math.isfinite(value):
         return value, grad
       if normalized:
         return value + math.log(schema.participations), grad
-      own, own_grad = sensitivity_square(coefficients)
-      return value + own, grad + own_grad
+      sensitivity, sensitivity_grad = sensitivity_square(coefficients)
+      return value + sensitivity, grad + sensitivity_grad
 
     return both
 
@@ -146,8 +146,8 @@ def _search(
 
   if normalized or not workload.is_toeplitz:
     for power in _POWERS[problem.objective]:
-      of_error = toeplitz_loss.rows_error(schema.num_rounds, power, workload, normalized=normalized)
-      start = search(start, log_square(of_error))
+      error = toeplitz_loss.rows_error(schema.num_rounds, power, workload, normalized=normalized)
+      start = search(start, log_square(error))
   else:
     start = settle(start, schema.num_rounds, workload, settled)
   return banded_toeplitz.BandedToeplitz(start / start[0], schema.num_rounds if normalized else None)
@@ -177,15 +177,15 @@ def _normalized(
   problem: problem_lib.Problem, strategy: banded_toeplitz.BandedToeplitz, search: Search
 ) -> banded_toeplitz.BandedToeplitz:
   """Returns the best with columns normalised for n, if the gain justifies it."""
-  num_rounds, before = problem.schema.num_rounds, problem.loss(strategy)
+  num_rounds, loss = problem.schema.num_rounds, problem.loss(strategy)
   other = banded_toeplitz.BandedToeplitz(strategy.coefficients, num_rounds)
-  if problem.loss(other) > (1.0 - _PROMISING) * before:
+  if problem.loss(other) > (1.0 - _PROMISING) * loss:
     return strategy
   late = strategy.num_bands if problem.workload.is_toeplitz else num_rounds
   if late * num_rounds <= _MOST_LATE_ENTRIES:
     searched = _search(problem, other.coefficients, True, search)
     other = min(other, searched, key=problem.loss)
-  return other if problem.loss(other) < (1.0 - _WORTHWHILE) * before else strategy
+  return other if problem.loss(other) < (1.0 - _WORTHWHILE) * loss else strategy
 
 
 def shifted_harmonic(problem: problem_lib.Problem, num_bands: int) -> np.ndarray:
@@ -196,18 +196,18 @@ def shifted_harmonic(problem: problem_lib.Problem, num_bands: int) -> np.ndarray
   schema = problem.schema
   workload = workloads.Workload(problem.workload.momentum)
   harmonic = 1.0 / np.arange(1.0, num_bands + 1.0)
-  of_sensitivity = toeplitz_loss.sensitivity(schema)
+  log_sensitivity = toeplitz_loss.sensitivity(schema)
 
   def coefficients(logarithm):
     return harmonic + math.exp(logarithm) - harmonic[-1]
 
   def search(_, num_terms):
     terms = schema.num_rounds, problem.objective, workload, num_terms
-    of_error = toeplitz_loss.response_error(*terms)
+    log_error = toeplitz_loss.response_error(*terms)
 
     def log_square(logarithm):
       shifted = coefficients(logarithm)
-      return of_error(shifted)[0] + of_sensitivity(shifted)[0]
+      return log_error(shifted)[0] + log_sensitivity(shifted)[0]
 
     within = {'bounds': (math.log(1e-6 / num_bands), math.log(10.0)), 'options': {'xatol': 1e-4}}
     return coefficients(optimize_lib.minimize_scalar(log_square, method='bounded', **within).x)

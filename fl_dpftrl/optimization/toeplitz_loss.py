@@ -86,13 +86,13 @@ def rows_error(
       return math.inf, coefficients
     shares = (squares / largest) ** (power - 1)
     mean = float(np.mean(shares * squares / largest))
-    grad = _of_rows(strategy, late, shares / (largest * mean * num_rounds))
+    grad = _rows_gradient(strategy, late, shares / (largest * mean * num_rounds))
     return math.log(largest) + math.log(mean) / power, grad
 
   return log_square
 
 
-def _of_rows(
+def _rows_gradient(
   strategy: banded_toeplitz.BandedToeplitz, late: banded_toeplitz.LateRows, d_squares: np.ndarray
 ) -> np.ndarray:
   """Returns the gradient in c from that in the squared norms of B's rows."""
@@ -103,8 +103,8 @@ def _of_rows(
   early_pull = 2.0 * onwards * response[:early]
   d_base = late.base * float(early_pull @ response[:early])
   d_scales = np.zeros(late.scales.size)
-  before = max(late.scales.size - 1, 0)
-  lags = np.zeros((2, size + before))  # of response and inverse, padded
+  padding = max(late.scales.size - 1, 0)
+  lags = np.zeros((2, size + padding))  # of response and inverse, padded
   for columns, rows, decoder in late.chunks():
     pull = 2.0 * d_squares[early:, None] * decoder
     if late.base:
@@ -114,11 +114,11 @@ def _of_rows(
     pull = late.workload.apply_transpose(pull)
     d_scales += np.einsum('ij,ij->i', pull, rows)
     _add_along_lags(lags[1], columns, late.scales[:, None] * pull)
-  d_response, d_inverse = lags[:, before:]
+  d_response, d_inverse = lags[:, padding:]
   d_response[:early] += late.base**2 * early_pull
   # Scales are the norms relative to the common one.
   d_common = d_base - float(d_scales.sum()) if late.base else 0.0
-  grad = _of_norms(strategy, d_scales, d_common)
+  grad = _norms_gradient(strategy, d_scales, d_common)
   if late.base:
     grad += _through_inverse(coefficients, d_response, response)
   if late.scales.size:
@@ -131,7 +131,7 @@ def _add_along_lags(total: np.ndarray, columns: slice, values: np.ndarray) -> No
     total[columns.start + row : columns.stop + row] += entries
 
 
-def _of_norms(
+def _norms_gradient(
   strategy: banded_toeplitz.BandedToeplitz, d_scales: np.ndarray, d_common: float
 ) -> np.ndarray:
   """Returns the gradient in c through the norms of late and other columns."""
@@ -139,8 +139,8 @@ def _of_norms(
   if strategy.max_rounds is None:
     return np.zeros(bands)
   d_norms = np.zeros(bands)  # by remaining rounds; the last is for all others
-  after = np.minimum(np.arange(d_scales.size), bands - 1)
-  np.add.at(d_norms, after, d_scales[::-1])
+  remaining = np.minimum(np.arange(d_scales.size), bands - 1)
+  np.add.at(d_norms, remaining, d_scales[::-1])
   d_norms[-1] += d_common
   onwards = np.cumsum((d_norms / strategy.late_norms())[::-1])[::-1]
   return strategy.coefficients * onwards

@@ -30,7 +30,7 @@ class CheckIns:
     self._cells = groups % num_cells
     # Rounding to float32 must not lift a rate above its group's.
     self._rates = 1.000001 * np.exp2(groups // num_cells + float(lowest))
-    self._kept = 0.5
+    self._share = 0.5
 
   def draw(
     self, now: float, until: float, wanted: int, pace: float, rng: np.random.Generator
@@ -50,21 +50,21 @@ class CheckIns:
     total = float(rates.sum())
     if total > 0.0:
       enough = _SPARE * wanted + 20.0
-      end = min(end, now + enough / (total * self._kept))
+      end = min(end, now + enough / (total * self._share))
     counts = rng.poisson(rates * (end - now))
     drawn = int(counts.sum())
     devices = self.pool.draw(counts, rng.random(drawn))
     times = rng.uniform(now, end, drawn)
-    own = self._slowed(self._people.rates.take(devices), pace)
+    device_rates = self._slowed(self._people.rates.take(devices), pace)
     needed = rng.random(drawn) * np.repeat(ceilings, counts)
     # Presence is at most 1, and only matters to those that would check in with it.
-    kept = np.flatnonzero(needed < own)
-    devices, times = devices[kept], times[kept]
+    indices = np.flatnonzero(needed < device_rates)
+    devices, times = devices[indices], times[indices]
     here = self._people.presence.at(devices, times + self._start)
-    kept = np.flatnonzero(needed[kept] < here * own[kept])
+    indices = np.flatnonzero(needed[indices] < here * device_rates[indices])
     # The length of a period has no effect on who checks in.
-    self._kept += _LEARNING * ((kept.size + 1.0) / (drawn + 2.0) - self._kept)
-    devices, times = devices[kept], times[kept]
+    self._share += _LEARNING * ((indices.size + 1.0) / (drawn + 2.0) - self._share)
+    devices, times = devices[indices], times[indices]
     order = np.argsort(times)
     devices, times = devices[order], times[order]
     first = _first(devices)

@@ -90,9 +90,9 @@ class _Chosen(NamedTuple):
   def joined(self, other: '_Chosen') -> '_Chosen':
     return _Chosen(*(np.concatenate(pair) for pair in zip(self, other)))
 
-  def where(self, kept: np.ndarray) -> '_Chosen':
-    places = np.flatnonzero(kept)
-    return self if places.size == kept.size else _Chosen(*(column[places] for column in self))
+  def where(self, mask: np.ndarray) -> '_Chosen':
+    places = np.flatnonzero(mask)
+    return self if places.size == mask.size else _Chosen(*(column[places] for column in self))
 
   def closes(self, report_goal: int) -> float:
     """Returns the time when the goal is met; infinite if it is not met."""
