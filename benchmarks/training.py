@@ -96,7 +96,7 @@ def compare(name: str, case: Case, batch: int, sides: dict[str, Runs]) -> list[d
 
 
 def sides(case: Case, batch: int, peer: str) -> dict[str, Side]:
-  """Returns the loops in TensorFlow alone, then rounds, ours and the peer's."""
+  """Returns the loops only in TensorFlow, then rounds, ours and the peer's."""
   setting = dataclasses.asdict(case)
   loops = (CENTRAL, *([KERAS] if case.network == 'lstm' else []), FEDERATED)
   selected = {}

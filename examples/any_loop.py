@@ -1,4 +1,4 @@
-"""Federated averaging in NumPy alone, with BLT noise, a budget, and a log that proves ε.
+"""Federated averaging only in NumPy, with BLT noise, a budget, and a log that proves ε.
 
     python examples/any_loop.py runs/any-loop
 

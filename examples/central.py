@@ -117,7 +117,7 @@ class Setting:
   """Setting of a run.
 
   Attributes:
-    folder: of the run; its owner alone may read it, since the log tells whose examples were drawn.
+    folder: of the run; only its owner may read it, since the log tells whose examples were drawn.
     scheme: how batches are drawn; it has as many parts as the strategy has bands, or more.
     strategy: banded noise, or independent noise (one band).
     noise_multiplier: std(Z) / clip_norm; 0 for a run without noise, which guarantees nothing.

@@ -35,7 +35,7 @@ def blocks(num_clients: int) -> list[range]:
   """Returns the blocks of successive clients of a round, in order.
 
   A block's updates are summed in order, from zero; then the totals of a group's blocks are merged
-  in order, and then those of the groups. Blocks and groups depend on the number of clients alone.
+  in order, and then those of the groups. Blocks and groups depend only on the number of clients.
   So a round's sum has the same bits wherever, and by however many threads, its clients are trained
   and its totals merged.
   """

@@ -34,8 +34,8 @@ class InProcessContext(tff.framework.SyncContext):
   no seed changes that. Noise that clients draw themselves, as in distributed differential
   privacy, can be told from seed: leave it out where that matters.
 
-  An error of an operation, or of a function that makes a client's data, is told by its type and
-  place alone: its own words may quote clients' values.
+  An error of an operation, or of a function that makes a client's data, is told only by its type
+  and place: its own words may quote clients' values.
 
   Attributes:
     clients_at: place where clients are trained.
@@ -48,7 +48,7 @@ class InProcessContext(tff.framework.SyncContext):
       not say the number of.
     clients_at: place where clients are trained; None for threads of this process.
     show_client_errors: whether the process in which an operation fails prints all words of the
-      error to its stderr; for debugging alone, as they may quote clients' values.
+      error to its stderr; only for debugging, as they may quote clients' values.
   """
 
   def __init__(

@@ -101,7 +101,7 @@ def _words(node: tf.compat.v1.NodeDef, body: Iterable[tf.compat.v1.NodeDef]) -> 
 
 
 def _saying(error: Exception, said: str) -> Exception:
-  """Returns a new error of the nearest type of TensorFlow or Python that a message alone makes."""
+  """Returns a new error of the nearest type of TensorFlow or Python that needs only a message."""
   for of in type(error).__mro__:
     if issubclass(of, tf.errors.OpError) and of.__module__.startswith('tensorflow.'):
       return of(None, None, said)

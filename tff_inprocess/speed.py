@@ -7,7 +7,7 @@ of a loop is optimised once, with the graph that it is in.
 TensorFlow on x86 has two kernels for a product of float32 matrices: Eigen's, and one
 that calls oneDNN's sgemm, which is faster. Switched on as a whole, oneDNN replaces
 other operations too, and some of those corrupt memory where two clients run them at
-once (see memory.py). The product keeps nothing from call to call, so it alone is used.
+once (see memory.py). The product keeps nothing from call to call, so only it is used.
 """
 
 import functools

@@ -91,7 +91,7 @@ class Sender:
     # Out of the handling: what Ray says shows what is closed over.
     raise ValueError(
       f'{name} cannot be sent to other machines: let it open files and connections itself,'
-      ' and close over plain data alone'
+      ' and close over only plain data'
     )
 
 

@@ -113,7 +113,7 @@ def sent_tensors(tensors: Sequence[tf.Tensor]) -> tuple[Sent, ...]:
 
 
 def sent_totals(parts: Mapping[str, Sequence[tf.Tensor]]) -> dict[str, Sequence[Sent]]:
-  """Returns totals of an empty block as they travel: zeros by their shapes alone."""
+  """Returns totals of an empty block as they travel: zeros by only their shapes."""
   return {name: tuple(map(_sent_total, sent_tensors(of))) for name, of in parts.items()}
 
 

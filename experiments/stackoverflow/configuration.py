@@ -259,7 +259,7 @@ class Hparams:
 
   def record(self, folder: pathlib.Path) -> None:
     """Writes hparams.json into the folder, which is made if need be."""
-    # Population and seed of the cohorts are for the owner alone.
+    # Population and seed of the cohorts are only for the owner.
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(self.to_json(), indent=2) + '\n'
     durable.write_durably(folder / HPARAMS_NAME, text.encode(), private=True)

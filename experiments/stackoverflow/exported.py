@@ -1,4 +1,4 @@
-"""A run's model as a Keras file or a SavedModel, from its weights alone.
+"""A run's model as a Keras file or a SavedModel, only from its weights.
 
 The Keras model has standard layers only, so that it loads without this package.
 It maps token ids [batch, length] to logits [batch, length, num_tokens].

@@ -90,7 +90,7 @@ def _summary(outcome: Outcome) -> str:
     ),
   ]
   if outcome.start_accuracy is not None:
-    whence = 'public text alone' if hparams.public_epochs else hparams.initial_weights
+    whence = 'only public text' if hparams.public_epochs else hparams.initial_weights
     lines.append(('  before the first round', f'{percent(outcome.start_accuracy)}, {whence}'))
   diverged = trained.diverged_since(outcome.test)
   if diverged is not None:
@@ -161,7 +161,7 @@ def _cost_of_noise(outcome: Outcome) -> str:
 
 
 def _without_noise(outcome: Outcome) -> float | str:
-  """Test accuracy of the run that differs in its noise alone, or why not."""
+  """Test accuracy of the run that differs only in its noise, or why not."""
   folder = outcome.compare_with
   if folder is None:
     return 'not known; name its folder with --compare_with'

@@ -150,7 +150,7 @@ def main() -> None:
   parser.add_argument(
     '--jobs', type=int, default=1, help='runs at the same time, which share processors (default: 1)'
   )
-  parser.add_argument('--cell', type=int, metavar='NUMBER', help='train this cell alone')
+  parser.add_argument('--cell', type=int, metavar='NUMBER', help='train only this cell')
   parser.add_argument(
     '--cells', action='store_true', help='print the ranges of numbers of the cells, and end'
   )

@@ -1,1 +1,1 @@
-"""Studies on the language with topics, whose rounds are NumPy alone."""
+"""Studies on the language with topics, whose rounds are only NumPy."""

@@ -1,4 +1,4 @@
-"""Compares mechanisms on the language with topics, in NumPy alone.
+"""Compares mechanisms on the language with topics, only in NumPy.
 
 Example:
   python -m experiments.topics --output_dir=runs/studies/topics
@@ -49,7 +49,7 @@ def main() -> None:
     default=0,
     help='runs at the same time, each in a process (default: one after another in this one)',
   )
-  parser.add_argument('--cell', type=int, metavar='NUMBER', help='train this cell alone')
+  parser.add_argument('--cell', type=int, metavar='NUMBER', help='train only this cell')
   arguments = parser.parse_args()
   try:
     study = dpftrl.study(

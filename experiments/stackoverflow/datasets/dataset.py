@@ -88,8 +88,8 @@ def client_dataset(
 ) -> 'tf.data.Dataset':
   """One device's batches (x, y) for one round, each [batch, length] int32.
 
-  The sentences are drawn without replacement, and shuffled anew each epoch, by a generator of the
-  seed and the device's id alone: the same arguments give the same batches.
+  The sentences are drawn without replacement, and shuffled anew each epoch, by a generator of
+  only the seed and the device's id: the same arguments give the same batches.
 
   Args:
     client_id: one of `dataset.train_clients`.

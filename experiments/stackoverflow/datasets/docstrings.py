@@ -44,7 +44,7 @@ Sentences = list[list[str]]
 
 
 def split_of(client_id: str) -> str:
-  """'train', 'validation' or 'test' in 8 : 1 : 1, by a hash of the id alone."""
+  """'train', 'validation' or 'test' in 8 : 1 : 1, by a hash of only the id."""
   digest = hashlib.sha256(client_id.encode()).digest()
   return {0: 'test', 1: 'validation'}.get(int.from_bytes(digest[:8], 'big') % 10, 'train')
 

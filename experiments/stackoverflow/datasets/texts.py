@@ -67,7 +67,7 @@ def load(
     seed: seed of the division into training, validation and test clients.
     client_column: column of the client's name, in a table.
     text_column: column of the text, or of a list of token ids, in a table.
-    vocabulary_size: most words of the vocabulary, from training clients alone.
+    vocabulary_size: most words of the vocabulary, only from training clients.
     length: most words of a sentence; a longer one is cut.
   """
   path = paths.local(path)

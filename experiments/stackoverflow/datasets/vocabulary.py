@@ -75,7 +75,7 @@ class Vocabulary:
     return ' '.join(special.get(i) or self.words[i - 1] for i in row if i != self.pad)
 
   def most_frequent(self, size: int) -> 'Vocabulary':
-    """The first `size` words alone, or all where there are fewer."""
+    """Only the first `size` words, or all where there are fewer."""
     if size < 1:
       raise ValueError(f'vocabulary size must be at least 1, got {size}')
     return Vocabulary(self.words[:size])
