@@ -226,9 +226,9 @@ def _by_horizon(
   """Returns the budget, and by horizon the loss and its ratio to that of the best strategy."""
   points = []
   for schema, other in best.items():
-    own = problem.Problem(schema, args.objective, workload, budget=budget)
-    loss = own.loss(strategy)
-    ratio = {'ratio_to_best': loss / own.loss(other)}
+    horizon = problem.Problem(schema, args.objective, workload, budget=budget)
+    loss = horizon.loss(strategy)
+    ratio = {'ratio_to_best': loss / horizon.loss(other)}
     points.append({'num_rounds': schema.num_rounds, f'{args.objective}_loss': loss, **ratio})
   return {
     'horizons': list(args.horizons),

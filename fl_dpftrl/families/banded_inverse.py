@@ -101,7 +101,7 @@ class BandedInverse(toeplitz.Toeplitz):
 
   def endless_gram(self) -> endless.Gram:
     """X of the first rows of c, with a bound on those that follow; see `settled_reciprocal`."""
-    return endless.of_column(*toeplitz.settled_reciprocal(self.coefficients))
+    return endless.column_lags(*toeplitz.settled_reciprocal(self.coefficients))
 
 
 def majorant(column: np.ndarray) -> np.ndarray:

@@ -134,7 +134,7 @@ class BandedToeplitz(base.Strategy):
   def endless_gram(self) -> endless.Gram:
     if self.normalized_rounds is not None:
       return super().endless_gram()
-    return endless.of_column(self.coefficients)
+    return endless.column_lags(self.coefficients)
 
   def per_query_error(
     self, num_rounds: int, workload: workloads.Workload = workloads.Workload()

@@ -156,8 +156,8 @@ class EndlessSquaredSensitivity:
     theta = np.exp(-rates)
     terms = self._weights * np.exp(-rates[..., None] * self._powers)
     meets, slopes = terms.sum(axis=-1), (terms * self._powers).sum(axis=-1)  # θ · derivative
-    one, other = losses[..., :, None], losses[..., None, :]
-    pairs = 1.0 / (one + other - one * other)
+    row, column = losses[..., :, None], losses[..., None, :]
+    pairs = 1.0 / (row + column - row * column)
     crossed = theta * meets
     weights = self._count + crossed[..., :, None] + crossed[..., None, :]
     through = _apply(pairs * weights, scales)

@@ -166,20 +166,20 @@ def combined_row(noise: LinearNoise, weights: np.ndarray) -> np.ndarray:
   result = np.zeros(max(sum(num_new), 1))
   d_buffers = np.zeros(noise.num_buffers)
   for step, first, weight in zip(reversed(steps), reversed(firsts), weights[::-1], strict=True):
-    d_row, d_before = step.scale * weight, np.zeros(noise.num_buffers)
+    d_row, d_earlier = step.scale * weight, np.zeros(noise.num_buffers)
     match step.update:
       case Push(merged):
         d_row += d_buffers[:1].sum()
-        d_before[:merged] = d_buffers[:1].sum()
+        d_earlier[:merged] = d_buffers[:1].sum()
         shifted = d_buffers[1 : 1 + max(noise.num_buffers - merged, 0)]
-        d_before[merged : merged + shifted.size] = shifted
+        d_earlier[merged : merged + shifted.size] = shifted
       case Add(losses, row_gains, draw_gains):
         d_row += row_gains @ d_buffers
         result[first] += draw_gains @ d_buffers
-        d_before[:] = (1 - losses) * d_buffers
+        d_earlier[:] = (1 - losses) * d_buffers
     d_row /= step.diagonal
     below = np.asarray(step.below)[: noise.num_buffers]
-    d_before[: below.size] -= below * d_row
+    d_earlier[: below.size] -= below * d_row
     result[first : first + len(step.draws)] += d_row * np.asarray(step.draws)
-    d_buffers = np.zeros(noise.num_buffers) if step.restart else d_before
+    d_buffers = np.zeros(noise.num_buffers) if step.restart else d_earlier
   return result

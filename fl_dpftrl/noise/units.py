@@ -93,8 +93,8 @@ class Unit:
         raise ValueError(
           f'{name}={group.stddev:g} is too large for whole numbers; give a smaller one'
         )
-    of_updates = extra_coordinates.update_noise_multiplier(noise_multiplier, groups)
-    size = of_updates * 2.0**-lattice.BITS
+    multiplier = extra_coordinates.update_noise_multiplier(noise_multiplier, groups)
+    size = multiplier * 2.0**-lattice.BITS
     return cls(size, shift, square - sum(norm * norm for norm in norms), tuple(norms))
 
   @classmethod

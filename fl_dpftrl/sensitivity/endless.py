@@ -141,7 +141,7 @@ class Blocks(NamedTuple):
     return self.sensitivity(min_sep, max_participations, blocks * self.block_rounds)
 
 
-def of_column(column: np.ndarray, tail_square: float = 0.0) -> Lags:
+def column_lags(column: np.ndarray, tail_square: float = 0.0) -> Lags:
   """Returns X of a Toeplitz C by its first coefficients.
 
   Args:
