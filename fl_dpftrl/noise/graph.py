@@ -53,7 +53,7 @@ def recurrence(
   num_rounds = strategy.max_rounds
   noise = strategy.noise(num_rounds)
   undoing.check_undoes(strategy, noise, num_rounds)
-  rows = _Rows(strategy, noise, bits)
+  rows = _RowTables(strategy, noise, bits)
   responds = rows.norm is None
 
   def init():
@@ -95,7 +95,7 @@ def within(t: tf.Tensor, num_rounds: int | None) -> tf.Tensor:
     return tf.identity(t)
 
 
-class _Rows:
+class _RowTables:
   """The rows of a noise as tables, from which a graph takes those of a round."""
 
   def __init__(self, strategy: strategies.Strategy, noise: linear_noise.LinearNoise, bits: int):

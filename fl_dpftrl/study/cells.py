@@ -16,7 +16,7 @@ from fl_dpftrl.replaying import replay, runs
 from fl_dpftrl.rounds import aggregator as aggregator_lib
 from fl_dpftrl.strategies import files
 from fl_dpftrl.study import results
-from fl_dpftrl.study.design import Design, Setting, slug
+from fl_dpftrl.study.design import Condition, Design, slug
 from fl_dpftrl.study.noise import Noise
 from fl_dpftrl.study.results import Metric, Result
 from fl_dpftrl.text import messages
@@ -47,7 +47,7 @@ class Cell:
   """
 
   design: Design
-  setting: Setting
+  setting: Condition
   noise: Noise | None
   server_learning_rate: float | None
   seed: int

@@ -18,7 +18,7 @@ from fl_dpftrl.participation import registry
 from fl_dpftrl.study import results as results_lib
 from fl_dpftrl.study import running, table, tuned
 from fl_dpftrl.study.cells import Cell, Run
-from fl_dpftrl.study.design import Design, Mechanism, Setting
+from fl_dpftrl.study.design import Condition, Design, Mechanism
 from fl_dpftrl.study.noise import Noises, Say, prepare
 from fl_dpftrl.study.results import Metric, Result, Row
 
@@ -210,7 +210,7 @@ class _Cells:
 
   def all(self) -> list[Cell]:
     """Returns the cells by number, with the rates that are chosen so far."""
-    cells, tried = [], dict[Setting, list[Result]]()
+    cells, tried = [], dict[Condition, list[Result]]()
     for setting, rate, seed in self._design.places():
       setting_results = tried.setdefault(setting, [])
       cell = Cell(

@@ -51,7 +51,7 @@ class Mechanism:
       object.__setattr__(self, 'server_learning_rates', rates)
 
 
-class Setting(NamedTuple):
+class Condition(NamedTuple):
   """A mechanism at one target ε; None and None without noise."""
 
   mechanism: Mechanism | None
@@ -129,12 +129,12 @@ class Design:
     return schema or schemas.MinSep(self.participation.num_rounds, max_participations=1)
 
   @property
-  def settings(self) -> tuple[Setting, ...]:
+  def settings(self) -> tuple[Condition, ...]:
     """Mechanisms by ε, and training without noise at the end."""
-    noisy = [Setting(m, epsilon) for epsilon in self.epsilons for m in self.mechanisms]
-    return (*noisy, *([Setting(None, None)] if self.without_noise else []))
+    noisy = [Condition(m, epsilon) for epsilon in self.epsilons for m in self.mechanisms]
+    return (*noisy, *([Condition(None, None)] if self.without_noise else []))
 
-  def places(self) -> list[tuple[Setting, float | None, int]]:
+  def places(self) -> list[tuple[Condition, float | None, int]]:
     """Returns setting, rate and seed of each cell; rates that the first seed chooses are None."""
     first, *others = self.seeds
     rates = {s: s.mechanism and s.mechanism.server_learning_rates for s in self.settings}

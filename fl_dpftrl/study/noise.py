@@ -12,7 +12,7 @@ from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.participations import accountant
 from fl_dpftrl.planning import candidates
 from fl_dpftrl.strategies import files
-from fl_dpftrl.study.design import Design, Mechanism, Setting, slug
+from fl_dpftrl.study.design import Condition, Design, Mechanism, slug
 
 _STUDY_NAME, _STRATEGIES_NAME, _LOCK_NAME = 'study.json', 'strategies', 'noise.lock'
 _BANDED = ('banded', 'banded_toeplitz')
@@ -33,7 +33,7 @@ class Noise(NamedTuple):
   num_parts: int | None = None  # From which batches are drawn.
 
 
-Noises = dict[Setting, Noise | None]
+Noises = dict[Condition, Noise | None]
 
 
 def prepare(design: Design, folder: pathlib.Path, say: Say) -> Noises:

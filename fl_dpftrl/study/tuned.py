@@ -24,7 +24,7 @@ from fl_dpftrl.participations import accountant
 from fl_dpftrl.strategies import files
 from fl_dpftrl.study import results, running
 from fl_dpftrl.study.cells import Cell, Run
-from fl_dpftrl.study.design import Design, Setting
+from fl_dpftrl.study.design import Condition, Design
 from fl_dpftrl.study.noise import Noises
 
 MODEL_NAME, PUBLIC = 'model.npz', 'public'
@@ -192,7 +192,7 @@ def _plan(design: Design, tuning: Tuning, score: Any) -> tuple[dict, str]:
   return {**json.loads(text), 'digest': digest}, digest
 
 
-def _grid(design: Design) -> list[tuple[Setting, float]]:
+def _grid(design: Design) -> list[tuple[Condition, float]]:
   rates = lambda setting: setting.mechanism.server_learning_rates or design.server_learning_rates
   return [(setting, rate) for setting in design.settings for rate in rates(setting)]
 
