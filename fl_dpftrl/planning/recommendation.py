@@ -159,11 +159,11 @@ def recommend(
     )
 
   by_loss = sorted(evaluated, key=lambda candidate: candidate.loss(planned))
-  under = lambda s: dataclasses.replace(guarantee, sensitivity=best.files[s].sensitivity.value)
+  values = [best.files[schema].sensitivity.value for schema in simulated]
   return Recommendation(
     candidate=best,
     planned=planned,
     guarantee=guarantee,
-    epsilons=tuple(under(schema).epsilon() for schema in simulated),
+    epsilons=tuple(dataclasses.replace(guarantee, sensitivity=s).epsilon() for s in values),
     options=tuple(option(candidate) for candidate in by_loss),
   )
