@@ -103,6 +103,18 @@ class PrivateMetrics:
     return Group(names, bounds, stddev if noise_multiplier else 0.0)
 
 
+def scales(groups: Sequence[Group], unit: Any, report_goal: int) -> np.ndarray:
+  """Returns what a unit of the lattice is in each extra coordinate.
+
+  Counts are of devices, and metrics are means over the report goal.
+  """
+  values = []
+  for group, norm in zip(groups, unit.norms, strict=True):
+    devices = 1 if group.is_exclusive else report_goal
+    values += [bound / ((group.largest(norm) << unit.shift) * devices) for bound in group.bounds]
+  return np.array(values)
+
+
 def private_metrics(
   bounds: Mapping[str, float] | None, stddev: float | None
 ) -> PrivateMetrics | None:

@@ -1,8 +1,9 @@
-"""The aggregation process with an adaptive clip norm, for `CorrelatedNoiseFactory`.
+"""The aggregation process with coordinates beside the update, for `CorrelatedNoiseFactory`.
 
-Clients send updates in whole units, which are a share of the clip norm, with counts of whether
-they were bounded, in units of their own. Updates and counts are summed by one inner factory and get
-one row of noise. So inner sums have the same bounds in all rounds, whatever the clip norm is.
+Clients send updates in whole units, which are a share of the clip norm, and extra coordinates in
+units of their own: counts of whether they were bounded, for an adaptive clip norm, and metrics. All
+are summed by one inner factory and get one row of noise. So inner sums have the same bounds in all
+rounds, whatever the clip norm is.
 """
 
 import collections
@@ -22,7 +23,7 @@ from fl_dpftrl.text import messages
 
 
 class AdaptiveState(NamedTuple):
-  """State of an aggregator whose clip norm is adaptive. Secret, as `AggregatorState`.
+  """State of an aggregator with extra coordinates. Secret, as `AggregatorState`.
 
   Attributes:
     clip_norm: bound on the updates of the next round (scalar, float32); not secret.
@@ -37,33 +38,61 @@ class AdaptiveState(NamedTuple):
 
 
 class Rule(NamedTuple):
-  """How updates are bounded, released and counted."""
+  """How updates are bounded and released, and what is released beside them.
 
-  clipping: adaptive_clipping.AdaptiveClipping
+  Attributes:
+    clip_norm: of all rounds, or its rule.
+    unit: units of updates and of the extra coordinates.
+    groups: the extra coordinates: counts if the clip norm is adaptive, then metrics if there are.
+  """
+
+  clip_norm: float | adaptive_clipping.AdaptiveClipping
   unit: units.Unit
+  groups: tuple[extra_coordinates.Group, ...]
   report_goal: int
   zeroing_norm: float | None
   has_noise: bool
 
-  def bound(self, update: Any, clip_norm: Any) -> tuple[Any, tf.Tensor]:
-    """Returns a device's update and its counts (int64, [3]), in whole units."""
+  @property
+  def clipping(self) -> adaptive_clipping.AdaptiveClipping | None:
+    """The rule of an adaptive clip norm."""
+    return None if isinstance(self.clip_norm, float) else self.clip_norm
+
+  @property
+  def metrics(self) -> extra_coordinates.Group | None:
+    """The coordinates of the metrics."""
+    return None if not self.groups or self.groups[-1].is_exclusive else self.groups[-1]
+
+  def bound(self, value: Any, clip_norm: Any) -> tuple[Any, tf.Tensor]:
+    """Returns a device's update and its extra coordinates (int64), in whole units.
+
+    Args:
+      value: an update; with metrics, a pair of it and their values (float32, by name in order).
+      clip_norm: of the round.
+    """
+    update, values = (value, None) if self.metrics is None else value
     bounded, *counts = clipping_lib.bound_update(
       update, unit=self.unit, clip_norm=clip_norm, zeroing_norm=self.zeroing_norm
     )
-    return bounded, self.unit.norms[0] * tf.cast(tf.stack(counts), tf.int64)
+    extra = []
+    if self.clipping is not None:
+      extra.append(self.unit.norms[0] * tf.cast(tf.stack(counts), tf.int64))
+    if self.metrics is not None:
+      extra.append(_whole(values, self.metrics, self.unit.norms[-1]))
+    return bounded, tf.concat(extra, axis=0)
 
   def release(self, sums: sums_lib.Sums, total: Any, row: Any, clip_norm: Any) -> Iterator[Any]:
-    """Yields the noised sum of updates over report_goal, and the noised counts."""
+    """Yields the noised sum of updates over report_goal, and what is released beside it."""
     if not self.has_noise:
       row = tf.nest.map_structure(lambda part: 0 * part, row)
     scale = self.unit.size * tf.cast(clip_norm, tf.float64) / self.report_goal
-    of_device = 1.0 / (self.unit.norms[0] << self.unit.shift)
-    return map(sums.released, total, row, (scale, of_device))
+    scales = extra_coordinates.scales(self.groups, self.unit, self.report_goal)
+    return map(sums.released, total, row, (scale, scales))
 
   def next_clip_norm(self, clip_norm: Any, counts: Any, row: Any) -> tf.Tensor:
-    """Returns the clip norm after a round, from noised counts alone."""
+    """Returns the clip norm after a round, from noised counts only."""
     rule = self.clipping
-    if rule.rounds == 0:
+    if rule is None or rule.rounds == 0:
       return clip_norm
     share = tf.cast(counts[0], tf.float64) / self.report_goal
     factor = tf.exp(rule.log_factor(share))
@@ -73,10 +102,17 @@ class Rule(NamedTuple):
     return moved if rule.rounds is None else tf.where(row < rule.rounds, moved, clip_norm)
 
 
-def with_counts(summed: tff.Type) -> tff.Type:
-  """Returns the type of what is summed and noised: an update and its counts."""
-  counts = tff.TensorType(np.int64, [len(extra_coordinates.COUNTS)])
-  return tff.StructWithPythonType([summed, counts], tuple)
+def _whole(values: tf.Tensor, group: extra_coordinates.Group, norm: int) -> tf.Tensor:
+  """Returns metrics as whole numbers: `extra_coordinates.Group.integers` in TensorFlow."""
+  largest = group.largest(norm)
+  share = tf.cast(values, tf.float64) / tf.constant(group.bounds, tf.float64)
+  share = tf.where(tf.math.is_nan(share), tf.zeros_like(share), tf.clip_by_value(share, 0.0, 1.0))
+  return tf.minimum(tf.cast(share * largest, tf.int64), largest)
+
+
+def with_extra(summed: tff.Type, number: int) -> tff.Type:
+  """Returns the type of what is summed and noised: an update and extra coordinates."""
+  return tff.StructWithPythonType([summed, tff.TensorType(np.int64, [number])], tuple)
 
 
 def create(
@@ -91,22 +127,30 @@ def create(
   @tff.tensorflow.computation(summed, np.int32, init_noise.type_signature.result, np.float32)
   def release(total, num_updates, noise, clip_norm):
     row, advanced = stream.next(noise)
-    result, counts = rule.release(sums, sums.checked(total, num_updates), row, clip_norm)
+    result, extra = rule.release(sums, sums.checked(total, num_updates), row, clip_norm)
     stddev = 2.0**lattice.BITS * rule.unit.size if rule.has_noise else 0.0
-    measured = collections.OrderedDict(
-      clip_norm=clip_norm,
-      clipped_fraction=counts[0] / rule.report_goal,
-      clipped_count=counts[0],
-      zeroed_count=counts[1],
-      rejected_count=counts[2],
-      noise_row=noise.row,
-      noise_stddev=clip_norm * tf.cast(stddev * advanced.row_stddev, tf.float32),
-    )
-    return result, advanced, rule.next_clip_norm(clip_norm, counts, noise.row), measured
+    names = [name for group in rule.groups for name in group.names]
+    released = dict(zip(names, tf.unstack(extra), strict=True))
+    measured = collections.OrderedDict(clip_norm=clip_norm)
+    if rule.clipping is not None:
+      measured['clipped_fraction'] = released['clipped_count'] / rule.report_goal
+      measured |= {name: released.pop(name) for name in extra_coordinates.COUNTS}
+    row_stddev = tf.cast(stddev * advanced.row_stddev, tf.float32)
+    if rule.metrics is not None:
+      scales = extra_coordinates.scales(rule.groups, rule.unit, rule.report_goal)
+      scales *= 2.0**lattice.BITS if rule.has_noise else 0.0
+      scale_of = dict(zip(names, scales.tolist(), strict=True))
+      measured['metrics'] = collections.OrderedDict(released)
+      measured['metrics_stddev'] = collections.OrderedDict(
+        (name, tf.cast(scale_of[name] * advanced.row_stddev, tf.float32)) for name in released
+      )
+    measured |= {'noise_row': noise.row, 'noise_stddev': clip_norm * row_stddev}
+    return result, advanced, rule.next_clip_norm(clip_norm, extra, noise.row), measured
 
   @tff.tensorflow.computation()
   def first_clip_norm():
-    return tf.constant(rule.clipping.initial, tf.float32)
+    first = rule.clip_norm if rule.clipping is None else rule.clipping.initial
+    return tf.constant(first, tf.float32)
 
   @tff.federated_computation()
   def init_fn():

@@ -3,12 +3,14 @@
 import dataclasses
 import functools
 import os
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl import adaptive_clipping
+from fl_dpftrl import adaptive_clipping, extra_coordinates
 from fl_dpftrl import claim as claim_lib
 from fl_dpftrl.accounting import arithmetic as arithmetic_lib
 from fl_dpftrl.aggregators import adaptive, by_engine, clipping, fixed, placement
@@ -19,6 +21,7 @@ from fl_dpftrl.files import paths
 from fl_dpftrl.noise import randomness, reference, units
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.strategies import document, files
+from fl_dpftrl.text import messages
 
 
 def _template(value_type: tff.Type) -> Any:
@@ -65,6 +68,8 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     clip_norm, clipped_fraction: with adaptive clipping, the clip norm of the round, and the share
       of clipped updates in report_goal. This share and the three counts then have noise
       and lie within the guarantee (float32).
+    metrics, metrics_stddev: with metrics, their noised means over report_goal by name, and the
+      standard deviation of the noise in each (float32). There are no counts without noise then.
 
   Attributes:
     strategy: C and N, of a family that has a noise stream.
@@ -72,6 +77,10 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     clip_norm: L2 bound on an update, positive; or an `AdaptiveClipping`.
     report_goal: updates that a round needs, the fixed divisor of the sum.
     zeroing_norm: L∞ norm above which an update is zeroed; None for no limit.
+    metrics: name → public upper bound of a metric of clients, whose values are from 0 to it. A
+      client then sends a pair: its update, and the metrics as float32 in the order of their sorted
+      names. `build_fed_avg` builds such clients.
+    metrics_stddev: see `extra_coordinates.PrivateMetrics`.
     inner_factory: sums the bounded updates, which are int64 tensors; None for
       `tff.aggregators.SumFactory`. 'secure' is `tff.aggregators.SecureModularSumFactory` with the
       modulus that report_goal and the noise need, and gives the same bits; every context here
@@ -97,6 +106,8 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   clip_norm: float | adaptive_clipping.AdaptiveClipping
   report_goal: int
   zeroing_norm: float | None = None
+  metrics: Mapping[str, float] | None = None
+  metrics_stddev: float | None = None
   inner_factory: tff.aggregators.UnweightedAggregationFactory | str | None = None
   noise_seed: int | None = dataclasses.field(default=None, repr=False)
   memory: str = placement.AUTO
@@ -131,6 +142,11 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     sums_lib.check(self.inner_factory)
     _ = self.unit  # Raises for noise that is too small, or counts that have too little.
 
+  @functools.cached_property
+  def private_metrics(self) -> extra_coordinates.PrivateMetrics | None:
+    """Metrics that are released with noise; None without."""
+    return extra_coordinates.private_metrics(self.metrics, self.metrics_stddev)
+
   @property
   def first_clip_norm(self) -> float:
     """The clip norm of round 0; that of all rounds unless it is adaptive."""
@@ -139,14 +155,20 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   @functools.cached_property
   def unit(self) -> units.Unit:
     """Units of the updates and counts that are summed."""
-    is_adaptive = isinstance(self.clip_norm, adaptive_clipping.AdaptiveClipping)
     if not self.noise_multiplier:
       bits = sums_lib.bits_without_noise(self.inner_factory, self.report_goal)
-      return units.Unit.without_noise(bits, int(is_adaptive))
-    if isinstance(self.clip_norm, float):
-      return units.Unit.of(self.noise_multiplier)
-    group = self.clip_norm.group(self.noise_multiplier, self.report_goal)
-    return units.Unit.of(self.noise_multiplier, [group])
+      return units.Unit.without_noise(bits, len(self.groups))
+    return units.Unit.of(self.noise_multiplier, self.groups)
+
+  @functools.cached_property
+  def groups(self) -> tuple[extra_coordinates.Group, ...]:
+    """What is released beside the updates: counts of an adaptive clip norm, and metrics."""
+    groups = []
+    if not isinstance(self.clip_norm, float):
+      groups.append(self.clip_norm.group(self.noise_multiplier, self.report_goal))
+    if self.private_metrics is not None:
+      groups.append(self.private_metrics.group(self.noise_multiplier))
+    return tuple(groups)
 
   def _summed(self, value_type: tff.Type) -> tff.Type:
     """Returns the type of what is summed and noised, for updates of a type."""
@@ -154,8 +176,8 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     summed = tff.types.tensorflow_to_type(
       tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape, tf.int64), _template(value_type))
     )
-    is_adaptive = isinstance(self.clip_norm, adaptive_clipping.AdaptiveClipping)
-    return adaptive.with_counts(summed) if is_adaptive else summed
+    number = sum(len(group.names) for group in self.groups)
+    return adaptive.with_extra(summed, number) if number else summed
 
   def noise_stream(self, value_type: tff.Type) -> reference.NoiseStream:
     """Returns the noise stream for sums of updates of a type, in units of the lattice."""
@@ -218,6 +240,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       noise_multiplier=self.noise_multiplier,
       clip_norm=self.clip_norm,
       report_goal=self.report_goal,
+      private_metrics=self.private_metrics,
       arithmetic=self.arithmetic(value_type),
       **others,
     )
@@ -261,13 +284,12 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       value_type: of the updates; for a learning process,
         `process.get_model_weights.type_signature.result.trainable`.
     """
-    state_type = self.create(value_type).initialize.type_signature.result.member
+    state_type = self.create(self.sent(value_type)).initialize.type_signature.result.member
     skip_noise = tff.tensorflow.computation(self.noise_stream(value_type).skip, state_type.noise)
 
     @tff.federated_computation(tff.FederatedType(state_type, tff.SERVER))
     def skip(state):
-      is_fixed = isinstance(self.clip_norm, float)
-      kind: Any = fixed.AggregatorState if is_fixed else adaptive.AdaptiveState
+      kind: Any = adaptive.AdaptiveState if self.groups else fixed.AggregatorState
       fields = {name: getattr(state, name) for name in kind._fields}
       fields['noise'] = tff.federated_map(skip_noise, state.noise)
       return tff.federated_zip(kind(**fields))
@@ -277,17 +299,19 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   def create(
     self, value_type: tff.Type, weight_type: tff.Type | None = None
   ) -> tff.templates.AggregationProcess:
-    """Builds the process for updates of a type."""
+    """Builds the process for updates of a type; with metrics, for what clients send with them."""
     if weight_type is not None:
       raise ValueError(
         'this algorithm weights clients, and the guarantee needs equal weights: give it'
         ' model_aggregator=tff.aggregators.as_weighted_aggregator(aggregator), which ignores them'
       )
-    stream, sums = self.noise_stream(value_type), self.sums(value_type)
-    if isinstance(self.clip_norm, adaptive_clipping.AdaptiveClipping):
+    update_type = self._update_type(value_type)
+    stream, sums = self.noise_stream(update_type), self.sums(update_type)
+    if self.groups:
       rule = adaptive.Rule(
-        clipping=self.clip_norm,
+        clip_norm=self.clip_norm,
         unit=self.unit,
+        groups=self.groups,
         report_goal=self.report_goal,
         zeroing_norm=self.zeroing_norm,
         has_noise=bool(self.noise_multiplier),
@@ -300,12 +324,32 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
         release=functools.partial(self.release, sums, stream),
         stream=stream,
         sums=sums,
-        stddev=self.noise_multiplier * self.clip_norm,
+        stddev=self.noise_multiplier * self.first_clip_norm,
       )
-    self._created[value_type] = process
+    self._created[update_type] = process
     return process
 
   def created(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
     """Returns the process that `create` made last for updates of a type, or creates it."""
     known = [made for kind, made in self._created.items() if kind.is_equivalent_to(value_type)]
-    return known[-1] if known else self.create(value_type)
+    return known[-1] if known else self.create(self.sent(value_type))
+
+  def sent(self, value_type: tff.Type) -> tff.Type:
+    """Returns the type of what clients send, for updates of a type."""
+    if self.private_metrics is None:
+      return value_type
+    metrics_type = tff.TensorType(np.float32, [len(self.private_metrics.bounds)])
+    return tff.StructWithPythonType([value_type, metrics_type], tuple)
+
+  def _update_type(self, sent: tff.Type) -> tff.Type:
+    """Returns the type of updates; ValueError for clients that send no metrics."""
+    if self.private_metrics is None:
+      return sent
+    is_pair = isinstance(sent, tff.StructType) and len(tff.structure.to_elements(sent)) == 2
+    if not is_pair or not sent.is_equivalent_to(self.sent(sent[0])):
+      names = ', '.join(self.private_metrics.bounds)
+      raise ValueError(
+        f'an aggregator with metrics takes pairs (update, float32 of {names}), which clients of'
+        f' build_fed_avg send, got {messages.one_line(sent, 200)}'
+      )
+    return sent[0]

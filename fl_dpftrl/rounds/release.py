@@ -154,12 +154,7 @@ class Release:
   @functools.cached_property
   def _scales(self) -> np.ndarray:
     """What a unit of the lattice is in each extra coordinate."""
-    scales = []
-    for group, norm in zip(self._groups, self.unit.norms, strict=True):
-      devices = 1 if group.is_exclusive else self.report_goal
-      unit = (group.largest(norm) << self.unit.shift) * devices
-      scales += [bound / unit for bound in group.bounds]
-    return np.array(scales)
+    return extra_coordinates.scales(self._groups, self.unit, self.report_goal)
 
   def _noised(self, total: np.ndarray, row: np.ndarray | None, part: slice) -> np.ndarray:
     noised = np.left_shift(total[part], self.unit.shift)

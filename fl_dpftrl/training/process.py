@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 
 import tff_inprocess
 from fl_dpftrl.aggregators import factory
+from fl_dpftrl.training import metered
 
 # Of protobuf messages, with room for the rest of the graph.
 MAX_CONSTANT_BYTES = 2_100_000_000
@@ -36,7 +37,9 @@ def build_fed_avg(
 
   Args:
     model: what `tff.learning.algorithms.build_unweighted_fed_avg` takes.
-    aggregator: clips, sums and adds noise, such as `CorrelatedNoiseFactory`.
+    aggregator: clips, sums and adds noise, such as `CorrelatedNoiseFactory`. With its `metrics`,
+      clients send the model's metrics of these names with their updates, and no metric of theirs is
+      without noise.
     client_learning_rate: of the clients' SGD.
     server_learning_rates: shape [num_rounds], the server's rate in each round;
       later rounds repeat the last.
@@ -70,11 +73,14 @@ def build_fed_avg(
     client_optimizer = optimizers.build_sgdm(client_learning_rate)
   if server_optimizer is None:
     server_optimizer = optimizers.build_sgdm(momentum=server_momentum or None)
+  server_optimizer = optimizers.schedule_learning_rate(server_optimizer, rate_of_round)
   try:
+    if getattr(aggregator, 'private_metrics', None) is not None:
+      return metered.build(model, aggregator, client_optimizer, server_optimizer)
     return tff.learning.algorithms.build_unweighted_fed_avg(
       model,
       client_optimizer_fn=client_optimizer,
-      server_optimizer_fn=optimizers.schedule_learning_rate(server_optimizer, rate_of_round),
+      server_optimizer_fn=server_optimizer,
       model_aggregator=aggregator,
       # On CPUs a client takes a third of the time that DATASET_REDUCE takes.
       loop_implementation=tff.learning.LoopImplementation.DATASET_ITERATOR,
