@@ -114,7 +114,7 @@ def test_rounds_follow_the_rule_by_hand(make):
 def test_counts_and_an_update_of_one_device_are_within_one_bound():
   """In exact numbers, whatever it sends: κ² of its count and the update's square."""
   unit = in_state().unit
-  rule = adaptive.Rule(RULE, unit, 3, 50.0, True)
+  rule = adaptive.Rule(RULE, unit, (RULE.group(0.5, 3),), 3, 50.0, True)
   most = math.floor(
     fractions.Fraction(4) ** (lattice.BITS - unit.shift) / fractions.Fraction(0.5) ** 2
   )
@@ -151,7 +151,9 @@ def test_a_burnt_row_keeps_the_clip_norm():
 
 def followed(clipping, norms, num_rounds):
   """Returns the clip norm after rounds without noise, with these norms in each."""
-  rule = adaptive.Rule(clipping, units.Unit.without_noise(24, 1), len(norms), None, False)
+  rule = adaptive.Rule(
+    clipping, units.Unit.without_noise(24, 1), (clipping.group(0.0, 1),), len(norms), None, False
+  )
   clip_norm = tf.constant(clipping.initial)
   for t in range(num_rounds):
     counts = tf.constant([np.sum(norms > clip_norm.numpy()), 0, 0], tf.float32)

@@ -65,7 +65,7 @@ def bounded(updates, clip_norm, unit):
 def losses(adversary, *, update_stddev):
   """Returns the privacy loss of each run, and of runs without the device."""
   unit = unit_of(update_stddev)
-  rule = adaptive.Rule(CLIPPING, unit, REPORT_GOAL, None, True)
+  rule = adaptive.Rule(CLIPPING, unit, (GROUP,), REPORT_GOAL, None, True)
   sums = sums_lib.Sums(None, unit, None, REPORT_GOAL)
   generator = np.random.default_rng(5)
   z = generator.normal(size=(NUM_ROUNDS, 4, NUM_RUNS))
@@ -77,7 +77,11 @@ def losses(adversary, *, update_stddev):
     update, counts = bounded(adversary(t, clip_norm, released), clip_norm, unit)
     other = bounded(np.cos(5.0 * released[-1]) if t else np.zeros(NUM_RUNS), clip_norm, unit)
     total = (update + other[0], counts + other[1])
-    result, noised = rule.release(sums, total, (noise[t, 0], noise[t, 1:]), clip_norm)
+    # A column for each run; its coordinates are released as those of one run.
+    flat = (noise[t, 0], noise[t, 1:].reshape(-1))
+    repeated = rule._replace(groups=(GROUP._replace(bounds=(1.0,) * (3 * NUM_RUNS)),))
+    result, noised = repeated.release(sums, (total[0], total[1].reshape(-1)), flat, clip_norm)
+    noised = np.reshape(noised, (3, NUM_RUNS))
     # What an observer makes of it: sums in units of each coordinate's noise.
     of_result = REPORT_GOAL * np.asarray(result, np.float64) / (update_stddev * clip_norm)
     of_count = 2.0 ** (unit.shift - lattice.BITS) * unit.norms[0]
