@@ -9,7 +9,6 @@ from typing import Any, TypeVar, cast
 
 from fl_dpftrl.families import base, undoing
 from fl_dpftrl.participation import registry as participations
-from fl_dpftrl.participation import schemas
 
 _CHECKED_ROUNDS = 64  # of a family without parameters
 _Family = TypeVar('_Family', bound=type)
@@ -62,7 +61,7 @@ def register(cls: _Family) -> _Family:
     ValueError: if it is no frozen dataclass, lacks a name, C or N, has the name of another family,
       or needs no parameters and its N does not undo its C.
   """
-  if issubclass(cls, schemas.MinSep):
+  if hasattr(cls, 'kind'):
     return participations.register(cls)
   name = getattr(cls, 'family', None)
   if not isinstance(name, str) or not re.fullmatch('[A-Za-z][A-Za-z0-9_]*', name):
