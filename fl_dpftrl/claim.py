@@ -209,17 +209,17 @@ class Claim:
 
 def compose(
   claims: Sequence[Claim],
-  kept: Sequence[Any],
+  schemes: Sequence[Any],
   *,
   deltas: Sequence[float],
   adjacency: str,
   group_size: int,
 ) -> guarantee_lib.Guarantee:
   """Returns the guarantee of the participations of one run, or of several together."""
-  num_rounds = [participation.num_rows for participation in kept]
-  if len(claims) == 1 and kept[0].is_drawn:
+  num_rounds = [participation.num_rows for participation in schemes]
+  if len(claims) == 1 and schemes[0].is_drawn:
     (claim,) = claims
-    return kept[0].guarantee(
+    return schemes[0].guarantee(
       claim.strategy,
       noise_multiplier=claim.noise_multiplier,
       deltas=tuple(deltas),
@@ -228,7 +228,7 @@ def compose(
       num_coordinates=claim.arithmetic.num_coordinates,
     )
   spend = spending(claims, num_rounds, deltas=deltas, adjacency=adjacency, group_size=group_size)
-  return spend(worst_case(claims, kept), group_size=group_size)
+  return spend(worst_case(claims, schemes), group_size=group_size)
 
 
 def spending(
@@ -260,10 +260,10 @@ def spending(
   )
 
 
-def worst_case(claims: Sequence[Claim], kept: Sequence[Any]) -> sensitivity_lib.Sensitivity:
+def worst_case(claims: Sequence[Claim], schemes: Sequence[Any]) -> sensitivity_lib.Sensitivity:
   """Returns the sensitivity of any device of these participations, in the first run's units."""
   unit, square, kinds = claims[0].noise_multiplier, 0.0, []
-  for claim, participation in zip(claims, kept, strict=True):
+  for claim, participation in zip(claims, schemes, strict=True):
     value, kind = participation.worst_case(claim.strategy)
     weight = unit / claim.noise_multiplier if unit and claim.noise_multiplier else 1.0
     square += (weight * value) ** 2
@@ -284,8 +284,8 @@ def rounding(claims: Sequence[Claim], num_rounds: Sequence[int]) -> arithmetic_l
 
 def together_arithmetic(claims: Sequence[Claim]) -> arithmetic_lib.Arithmetic:
   """Returns what holds for the releases of all runs together."""
-  each = (claim.arithmetic for claim in claims)
-  return functools.reduce(arithmetic_lib.Arithmetic.and_then, each)
+  parts = (claim.arithmetic for claim in claims)
+  return functools.reduce(arithmetic_lib.Arithmetic.and_then, parts)
 
 
 def described(strategy: base.Strategy) -> json_files.Object:

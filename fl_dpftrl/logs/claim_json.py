@@ -54,42 +54,42 @@ def read_file(path: pathlib.Path) -> tuple[json_files.Object, str | None]:
   return document, run
 
 
-def check_file(path: pathlib.Path, stated: json_files.Object, run: str | None) -> None:
+def check_file(path: pathlib.Path, claim: json_files.Object, run: str | None) -> None:
   """Raises ValueError for the file of another claim, or run, than the log of a run states."""
-  document, own_run = read_file(path)
-  if None not in (run, own_run) and run != own_run:
+  document, file_run = read_file(path)
+  if None not in (run, file_run) and run != file_run:
     raise ValueError(f'{path}: is of another run than the log: put its own claim, or log, back')
-  if other := list(differences(stated, document)):
+  if other := list(differences(claim, document)):
     raise ValueError(
       f'{path}: the run has the {"; ".join(other[:_SAID])}: put its claim back, or remove this file'
     )
 
 
-def differences(stated: json_files.Object, own: json_files.Object) -> Iterator[str]:
+def differences(claim: json_files.Object, other: json_files.Object) -> Iterator[str]:
   """Yields a sentence for each attribute of a claim that differs, in type or in the last digit."""
-  for name, value in own.items():
-    if json.dumps(stated[name], sort_keys=True) != json.dumps(value, sort_keys=True):
-      yield f'{name} {_shown(stated[name])}, not {_shown(value)}'
+  for name, value in other.items():
+    if json.dumps(claim[name], sort_keys=True) != json.dumps(value, sort_keys=True):
+      yield f'{name} {_shown(claim[name])}, not {_shown(value)}'
 
 
 def another_run(
-  path: str | os.PathLike[str], stored: Mapping[str, str], given: Mapping[str, str]
+  path: str | os.PathLike[str], stored: Mapping[str, str], claim: Mapping[str, str]
 ) -> refusals.LogError:
   """Returns the error for a ledger with one claim, as metadata, that is opened with another."""
-  before, own = read(stored), read(given)
-  if before is None or own is None:
-    said = [f'it states {"no" if before is None else "a"} claim']
+  stored_claim, claim_document = read(stored), read(claim)
+  if stored_claim is None or claim_document is None:
+    reasons = [f'it states {"no" if stored_claim is None else "a"} claim']
   else:
-    said = list(differences(before, own))
-    kinds = [document['arithmetic'].get('kind', '') for document in (before, own)]
-    if len(said) == 1 and set(_PLACES) == set(kinds):
+    reasons = list(differences(stored_claim, claim_document))
+    kinds = [document['arithmetic'].get('kind', '') for document in (stored_claim, claim_document)]
+    if len(reasons) == 1 and set(_PLACES) == set(kinds):
       begun, now = (_PLACES[kind] for kind in kinds)
       return refusals.LogError(
         f'{path}: the run was begun with noise {begun}, and the aggregator now has it {now}: give'
         " memory='engine' or 'state' as before"
       )
   return refusals.LogError(
-    f'{path}: is of another run: {"; ".join(said[:_SAID])}; open it with the same arguments as'
+    f'{path}: is of another run: {"; ".join(reasons[:_SAID])}; open it with the same arguments as'
     ' before'
   )
 

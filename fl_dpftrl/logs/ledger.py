@@ -39,7 +39,7 @@ def _forget_in_a_fork() -> None:
 os.register_at_fork(after_in_child=_forget_in_a_fork)
 
 
-class Claim(Protocol):
+class RunClaim(Protocol):
   """The claim of a run, as `fl_dpftrl.Claim`."""
 
   def to_metadata(self) -> dict[str, str]: ...
@@ -59,7 +59,7 @@ class LogWriter:
     mark: the mark beside the ledger.
   """
 
-  def __init__(self, path: str | os.PathLike[str], claim: Claim | None = None):
+  def __init__(self, path: str | os.PathLike[str], claim: RunClaim | None = None):
     """Opens the ledger of a log, or begins it.
 
     Args:
