@@ -96,6 +96,9 @@ class Hparams:
     ' whose lowest bits the guarantee does not cover.',
     choices=('state', 'engine'),
   )
+  private_metrics: bool = _flag(
+    False, "Release clients' accuracy with noise, within ε, in place of exact training metrics."
+  )
   clip_norm: float = _flag(1.0, "L2 bound on a device's update.")
   clip_quantile: float | None = _flag(
     None, 'Adaptive clipping: share of updates not to clip; --clip_norm is the first clip norm.'

@@ -59,11 +59,13 @@ def build(
   length: int,
   seed: int,
   initial_weights: Sequence[np.ndarray] | None = None,
+  with_accuracy: bool = False,
 ) -> tff.learning.models.FunctionalModel:
   """The model for `tff.learning.algorithms.build_unweighted_fed_avg`.
 
   A functional model starts faster on each client than one with variables. Its one training metric
-  is `loss`, the mean over the tokens that clients trained on; accuracy is left to `evaluate`.
+  is `loss`, the mean over the tokens that clients trained on; with_accuracy has `accuracy` too, of
+  the words that `evaluate` counts, before each step.
   """
   if network.num_tokens != vocabulary.size:
     raise ValueError(
@@ -84,22 +86,33 @@ def build(
 
   @tf.function(autograph=False)
   def initialize_metrics():
-    return collections.OrderedDict(total_loss=0.0, num_tokens=0.0)
+    state = collections.OrderedDict(total_loss=0.0, num_tokens=0.0)
+    return state | ({'num_words': 0.0, 'num_hits': 0.0} if with_accuracy else {})
 
   @tf.function(autograph=False)
   def update_metrics(state, labels, batch_output, sample_weight=None):
     del sample_weight
     tokens = tf.reduce_sum(tf.cast(tf.not_equal(labels, vocabulary.pad), tf.float32))
-    return collections.OrderedDict(
+    updated = collections.OrderedDict(
       total_loss=state['total_loss'] + batch_output.loss * tokens,
       num_tokens=state['num_tokens'] + tokens,
     )
+    if with_accuracy:
+      special = (vocabulary.pad, vocabulary.eos, vocabulary.oov)
+      mask = tf.reduce_all([tf.not_equal(labels, token) for token in special], axis=0)
+      best = tf.argmax(batch_output.predictions, axis=-1, output_type=tf.int32)
+      for name, counted in (('num_words', mask), ('num_hits', mask & tf.equal(best, labels))):
+        updated[name] = state[name] + tf.reduce_sum(tf.cast(counted, tf.float32))
+    return updated
 
   @tf.function(autograph=False)
   def finalize_metrics(state):
-    return collections.OrderedDict(
+    metrics = collections.OrderedDict(
       loss=tf.math.divide_no_nan(state['total_loss'], state['num_tokens'])
     )
+    if with_accuracy:
+      metrics['accuracy'] = tf.math.divide_no_nan(state['num_hits'], state['num_words'])
+    return metrics
 
   tokens = tf.TensorSpec([None, length], tf.int32)
   if initial_weights is None:

@@ -92,6 +92,10 @@ def _summary(outcome: Outcome) -> str:
   if outcome.start_accuracy is not None:
     whence = 'only public text' if hparams.public_epochs else hparams.initial_weights
     lines.append(('  before the first round', f'{percent(outcome.start_accuracy)}, {whence}'))
+  if hparams.private_metrics:
+    mean = trained.metrics()['accuracy']
+    margin = f'± {196 * mean.stddev:.2f}, released with noise, within ε'
+    lines.append(('  of clients as they trained', f'{100 * mean.value:.2f} % {margin}'))
   diverged = trained.diverged_since(outcome.test)
   if diverged is not None:
     lines.insert(

@@ -33,6 +33,8 @@ from tff_inprocess import memory
 ROWS_NAME = 'rows'
 # State is copied in each round; a row of an engine is made while clients train.
 _CLIENT_MOMENTUM = 0.9
+# Noise of metrics over that of updates: it makes the noise in the updates 2 % larger.
+_METRICS_RATIO = 5.0
 # Large enough for the noise not to be scaled up where gradients are small.
 _SERVER_ADAPTIVITY = 1e-3
 
@@ -162,6 +164,8 @@ def aggregator(
     clip_norm=_clip_norm(hparams),
     report_goal=hparams.report_goal,
     zeroing_norm=hparams.zeroing_norm,
+    metrics={'accuracy': 1.0} if hparams.private_metrics else None,
+    metrics_stddev=(hparams.private_metrics and _METRICS_RATIO * hparams.noise_multiplier) or None,
     noise_seed=hparams.noise_seed,
     **kept,
   )
@@ -196,6 +200,7 @@ def learning_process(
     length=dataset.sequence_length,
     seed=hparams.seed,
     initial_weights=start,
+    with_accuracy=hparams.private_metrics,
   )
   return process_lib.build_fed_avg(
     model,

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fl_dpftrl import adaptive_clipping, extra_coordinates
+from fl_dpftrl import claim as claims
 from fl_dpftrl.accounting import arithmetic as arithmetics
 from fl_dpftrl.families import base, lattice, linear_noise
 from fl_dpftrl.noise import units
@@ -68,6 +69,18 @@ class Release:
       )
     self.names = tuple(name for group in groups for name in group.names)
     self.size = num_coordinates + len(self.names)
+
+  @classmethod
+  def of_claim(cls, claim: claims.Claim) -> 'Release':
+    """Returns the extra coordinates of a run that states its report goal."""
+    return cls(
+      1,
+      claim.strategy,
+      noise_multiplier=claim.noise_multiplier,
+      clip_norm=claim.clip_norm or 1.0,
+      report_goal=claim.report_goal or 1,
+      metrics=claim.private_metrics,
+    )
 
   def arithmetic(self, is_drawn: bool) -> arithmetics.Arithmetic:
     """Returns the numbers that releases are made of."""

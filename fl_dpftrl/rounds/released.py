@@ -8,7 +8,7 @@ import csv
 import io
 import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fl_dpftrl import adaptive_clipping, extra_coordinates
@@ -105,19 +105,34 @@ class ReleasedTable:
 
   def estimates(self, last: int | None) -> dict[str, Estimate]:
     """Returns the mean of each metric over the last released rounds, or all."""
-    rounds = list(self._rounds)
-    if last is not None:
-      rounds = rounds[-schemas.positive_integer('last', last) :]
     names = self._release.metric_names
-    if not (names and rounds):
-      raise ValueError('metrics are there after a first round, for an aggregator with `metrics`')
-    stddevs = self._release.stddevs(rounds)
-    return {
-      name: Estimate(
-        math.fsum(self._rounds[t][name] for t in rounds) / len(rounds), stddevs[name], len(rounds)
-      )
-      for name in names
-    }
+    columns = {name: {t: row[name] for t, row in self._rounds.items()} for name in names}
+    return estimates(self._release, columns, last)
 
   def _keep(self, index: int, row: Sequence[float]) -> None:
     self._rounds[index] = dict(zip(self._columns[1:], row, strict=True))
+
+
+def estimates(
+  release: release.Release, columns: Mapping[str, Mapping[int, float]], last: int | None
+) -> dict[str, Estimate]:
+  """Returns the mean of each metric over released rounds.
+
+  Args:
+    release: coordinates of the run.
+    columns: name → round → what it released, in order.
+    last: the last released rounds only; None for all.
+
+  Raises:
+    ValueError: for last below 1, and without a release of metrics.
+  """
+  if last is not None:
+    last = schemas.positive_integer('last', last)
+  rounds = list(next(iter(columns.values()), {}))[-(last or 0) :]
+  if not rounds:
+    raise ValueError('metrics are there after a first round, for an aggregator with `metrics`')
+  stddevs = release.stddevs(rounds)
+  return {
+    name: Estimate(math.fsum(column[t] for t in rounds) / len(rounds), stddevs[name], len(rounds))
+    for name, column in columns.items()
+  }

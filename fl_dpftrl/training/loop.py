@@ -43,6 +43,7 @@ class TrainingRun:
     claim: what the run claims.
     delta: δ at which ε is stated.
     say: takes lines, such as one for each thing that was lost.
+    should_stop: returns whether the run ends before its next round, by what was released.
     status: returns what progress says of the machines that train; '' for nothing.
     log: the open log, once the run is under way.
   """
@@ -56,6 +57,7 @@ class TrainingRun:
   claim: claim_lib.Claim
   delta: float = 1e-6
   say: Callable[[str], None] = lambda line: None
+  should_stop: Callable[[], bool] = lambda: False
   status: Callable[[], str] = lambda: ''
   log: ledger_lib.LogWriter | None = None
 
@@ -160,6 +162,9 @@ def _run(
           ' give; resume with those that the run was started with'
         )
       continue
+    if run.should_stop():
+      run.say(f'the run ends after {t} of {run.num_rounds} rounds by what it released (stop_when)')
+      break
     device_ids = guard.check(cohort.device_ids).device_ids
     if not len(device_ids):
       run.say(f'round {t} has no devices: its row of noise is used up, and it learns from noise')

@@ -20,6 +20,7 @@ from fl_dpftrl.training import checkpoints, loop
 VALIDATION = 'validation/'
 EPSILON, DAYS, SECONDS = 'epsilon', 'simulated_days', 'seconds'
 ACCURACY = f'{VALIDATION}accuracy'
+RELEASED, DEVIATION = 'aggregator/metrics/', 'aggregator/metrics_stddev/'
 TENSORBOARD_NAME = 'tensorboard'
 PLOT_NAME = 'accuracy.png'
 _SECONDS = 30.0  # between lines of a run that is not watched
@@ -233,6 +234,10 @@ class ProgressLine(loop.Observer):
     for name, value in checkpoint.measurements.items():
       if name.endswith('train/loss'):
         parts.append(f'training loss {value:.3f}')
+      if name.startswith(RELEASED):
+        metric = name.removeprefix(RELEASED)
+        margin = 1.96 * checkpoint.measurements[f'{DEVIATION}{metric}']
+        parts.append(f"clients' {metric} {value:.3f} ± {margin:.3f}")
     validation = {n: v for n, v in self._evaluated.items() if n.startswith(VALIDATION)}
     if ACCURACY in validation:
       parts.append(f'validation accuracy {100.0 * validation[ACCURACY]:.2f} %')

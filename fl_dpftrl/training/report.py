@@ -42,7 +42,7 @@ def write(
     population=population,
     command=publication.command_of_folder(run.folder, run.delta),
     burnt_rounds=burnt,
-    **({} if run.claim.adaptive_clipping else _counts(history)),
+    **({} if run.aggregator.groups else _counts(history)),
   )
   write_json(run.folder / STATEMENT_NAME, statement.to_json())
   privacy.write_report(run.folder / REPORT_NAME, statement, setting=setting)

@@ -42,6 +42,7 @@ def train(
   rounds: Callable[[], Iterator[schemas.Cohort]] | None = None,
   scenario: scenario_lib.Scenario | None = None,
   max_epsilon: float | None = None,
+  stop_when: Callable[[metrics.History], bool] | None = None,
   evaluate: Callable[[Any], Mapping[str, Any]] | None = None,
   rounds_per_evaluation: int = 10,
   observers: Sequence[loop.Observer] = (),
@@ -76,6 +77,9 @@ def train(
     max_epsilon: privacy budget of this folder: the run ends before the round that would pass this ε
       by the schema that the timers enforce, and turns away clients that do not keep to it. Another
       folder with the same clients spends more.
+    stop_when: released metrics by round → whether the run ends before its next round. It needs
+      `metrics` of the aggregator, and sees them only: the guarantee of all declared rounds then
+      covers the end too.
     evaluate: weights → metrics, for metrics.csv: a mapping from names to numbers, or to mappings.
     rounds_per_evaluation: number of rounds between two evaluations.
     observers: see the run's rounds, such as `TensorBoard()`, `EpsilonSoFar()` and `Plot()`.
@@ -108,6 +112,11 @@ def train(
   devices = _devices(scenario, aggregator.report_goal, num_rounds, clients, timer_rounds, seed)
   declared = devices.declared_schema(num_rounds)
   _check_strategy(folder / files.NAME, aggregator.strategy)
+  if stop_when is not None and aggregator.private_metrics is None:
+    raise ValueError(
+      'stop_when needs metrics of the aggregator: the end of a run that other figures of clients'
+      ' decide is not covered'
+    )
   trainable = process_lib.trainable_weights(process)
   learned = process_check.check_process(process, aggregator, trusted_operations=trusted_operations)
   if not allow_unprotected_state:
@@ -148,6 +157,7 @@ def train(
       claim=claim,
       delta=delta,
       say=say,
+      should_stop=lambda: stop_when is not None and stop_when(_released(table)),
       status=used.status,
     )
     if claim.arithmetic.kind == arithmetic_lib.LATTICE:
@@ -190,6 +200,18 @@ def _observers(
   if not any(isinstance(observer, observers_lib.ProgressLine) for observer in given):
     watching.append(observers_lib.ProgressLine())
   return watching
+
+
+def _released(table: metrics.MetricsTable) -> metrics.History:
+  """Returns the metrics that were released with noise, by name."""
+  history = table.history()
+  columns = history.measured.items()
+  released = {
+    n.removeprefix(observers_lib.RELEASED): column
+    for n, column in columns
+    if n.startswith(observers_lib.RELEASED)
+  }
+  return metrics.History(history.rounds, released)
 
 
 def _shortened(names: Sequence[str]) -> tuple[str, ...]:

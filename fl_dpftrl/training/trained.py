@@ -13,6 +13,7 @@ from fl_dpftrl import metrics
 from fl_dpftrl.files import paths
 from fl_dpftrl.replaying import statement
 from fl_dpftrl.reports import setting as setting_lib
+from fl_dpftrl.rounds import release, released
 from fl_dpftrl.training import observers as observers_lib
 
 if TYPE_CHECKING:
@@ -47,6 +48,15 @@ class Trained:
   def num_parameters(self) -> int:
     """Number of trained parameters."""
     return sum(int(np.prod(np.shape(weight))) for weight in self.model.trainable)
+
+  def metrics(self, last: int | None = None) -> dict[str, released.Estimate]:
+    """Returns the mean of each released metric over rounds; see `PrivateAggregator.metrics`."""
+    coordinates = release.Release.of_claim(self.statement.runs[0].claim)
+    columns = {
+      name: self.history.column(f'{observers_lib.RELEASED}{name}')
+      for name in coordinates.metric_names
+    }
+    return released.estimates(coordinates, columns, last)
 
   def diverged_since(self, test: Mapping[str, float] = {}) -> int | None:
     """Returns the first round with a measurement that is not finite; None without one.
