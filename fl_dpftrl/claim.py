@@ -94,6 +94,9 @@ class Claim:
       keep('report_goal', schemas.positive_integer('report_goal', self.report_goal))
     if self.participation is not None:
       keep('participation', self.answers.for_claim(self.strategy))
+      if self.answers.num_rounds is None:
+        num_coordinates = self.arithmetic.num_coordinates
+        self.answers.check(self.strategy, adjacency_lib.ZERO_OUT, 1, num_coordinates)
     if self.void_reason is not None and not isinstance(self.void_reason, str):
       raise ValueError(f'void_reason must be text, got {messages.quoted(self.void_reason)}')
     for name in ('not_private_metrics', 'trusted_operations'):
@@ -188,7 +191,8 @@ class Claim:
       claim_json.check_file(folder / NAME, self.to_json(), run)
     if not (folder / files.NAME).exists():
       # A strategy file has figures for some schema; without one, for a single round.
-      schema = self.declared.schema if self.declared else schemas.MinSep(1, 1)
+      has_end = self.declared and self.declared.num_rounds is not None
+      schema = self.declared.schema if self.declared and has_end else schemas.MinSep(1, 1)
       files.save_strategy(folder / files.NAME, self.strategy, schema=schema)
     if not (begun and (folder / NAME).exists()):
       document = self.to_json() | ({} if run is None else {claim_json.RUN: run})

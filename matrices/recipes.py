@@ -13,8 +13,8 @@ from typing import Any
 
 from fl_dpftrl.families import base, blt
 from fl_dpftrl.optimization import registry
-from fl_dpftrl.participation import loss_budget
 from fl_dpftrl.participation import schemas as participation
+from fl_dpftrl.participations import loss_budget
 from fl_dpftrl.strategies import files
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from fl_dpftrl import accounting, tables
 from fl_dpftrl.accounting import tuning
 from fl_dpftrl.commands import flags
+from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import registry, schemas
-from fl_dpftrl.participations import accountant, bins, sampling
+from fl_dpftrl.participations import accountant, bins, loss_budget, sampling
 from fl_dpftrl.strategies import files
 
 _HOW = ('method', 'num_samples', 'tries')
@@ -34,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='parameters of the model, for releases in whole numbers, as the aggregator makes them in'
     ' process: adds what their rounding costs; without it, of real numbers',
   )
-  flags.add_schema(parser, required=True)
+  flags.add_schema(parser, required=False)
+  flags.add_loss_budget(parser)
   flags.add_sampling(parser)
   parser.add_argument(
     '--method',
@@ -77,12 +79,15 @@ def _guarantee(
   """Returns the result of the accountant for the participation of the flags, as fields."""
   law = None if args.tuning is None else tuning.Tuning.parse(args.tuning)
   strategy = files.load_strategy(args.strategy)
-  draws = flags.sampling(args, strategy, args.num_rounds)
+  budget = flags.loss_budget(args)
+  if budget is None and args.num_rounds is None:
+    raise ValueError('--num_rounds is needed, or --loss_budget for a run without an end')
+  draws = flags.sampling(args, strategy, args.num_rounds or 0)
   how = {name: getattr(args, name) for name in _HOW if getattr(args, name) is not None}
   if how and args.sampling != 'bins':
     raise ValueError(f'--{next(iter(how))}={next(iter(how.values()))} needs --sampling=bins')
   schema = None
-  if draws is None:
+  if draws is None and budget is None:
     schema = flags.schema(args)
   elif isinstance(draws, sampling.Shuffled):
     schema = draws.schema
@@ -93,7 +98,7 @@ def _guarantee(
     )
   guarantee = accounted(
     strategy,
-    draws or schema,
+    draws or schema or budget,
     delta=args.delta,
     adjacency=args.adjacency,
     group_size=args.group_size,
@@ -106,6 +111,7 @@ def _guarantee(
   result = {
     'strategy': args.strategy,
     **_participation(args, draws, schema),
+    **({} if budget is None else _budget(budget, strategy)),
     'noise_multiplier': guarantee.noise_multiplier,
     **figures,
     'delta': guarantee.delta,
@@ -131,6 +137,9 @@ def _participation(
 ) -> json_files.Object:
   """Returns the participation schema or the sampling scheme, as fields."""
   result = {'num_rounds': args.num_rounds}
+  if args.loss_budget is not None:
+    named = {'min_sep': args.min_sep, 'max_participations': args.max_participations}
+    result |= named
   if schema is not None:
     result |= flags.schema_fields(schema)
     result['separation'] = flags.separation(schema)
@@ -141,6 +150,12 @@ def _participation(
       result['sampling_probability'] = draws.sampling_probability
       result['compositions'] = draws.turns
   return result
+
+
+def _budget(budget: loss_budget.LossBudget, strategy: base.Strategy) -> json_files.Object:
+  """Returns B², and the most rounds of a device ever."""
+  most = budget.most_participations(strategy)
+  return {'loss_budget': budget.square(strategy), 'max_rounds_of_a_device': most}
 
 
 def show(result: json_files.Object) -> str:

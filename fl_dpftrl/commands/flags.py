@@ -11,8 +11,8 @@ import numpy as np
 
 from fl_dpftrl import error, workloads
 from fl_dpftrl.families import base
-from fl_dpftrl.participation import loss_budget as loss_budget_lib
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import loss_budget as loss_budget_lib
 from fl_dpftrl.participations import sampling as sampling_lib
 from fl_dpftrl.text import rounding
 

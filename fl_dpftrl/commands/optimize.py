@@ -12,9 +12,8 @@ from fl_dpftrl.commands import flags, output
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.optimization import problem, registry
-from fl_dpftrl.participation import loss_budget
 from fl_dpftrl.participation import schemas as participation
-from fl_dpftrl.participations import accountant, sampling
+from fl_dpftrl.participations import accountant, loss_budget, sampling
 from fl_dpftrl.strategies import files
 
 HELP = 'finds the best strategy of a mechanism and writes a strategy file'

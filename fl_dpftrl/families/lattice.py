@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
+import scipy.signal
 
 from fl_dpftrl.families import base, linear_noise
 
@@ -32,6 +33,7 @@ _UNIT_ROUNDING = 2.0**-53
 _PARALLEL = 1e-9
 _SLACK = 1e-6  # of norms that are computed in float64
 _MAX_EXACT_ROUNDS = 1024
+_MOST_ONE_BY_ONE = 2**14  # rows, where all are made alike
 
 
 class LatticeRow(NamedTuple):
@@ -136,6 +138,8 @@ def rounding_norm(strategy: base.Strategy, num_rounds: int) -> float:
   between restarts. The norm of a block is bounded by √(‖B⁻¹‖₁·‖B⁻¹‖∞), beyond 1024 rounds.
   """
   noise, blocks = strategy.noise(num_rounds), list[list[LatticeRow]]()
+  if all_alike(strategy, num_rounds):
+    return (1.0 + _SLACK) / abs(next(rows(strategy, 1)).spread)
   for row in rows(strategy, num_rounds):
     if row.step.restart or not blocks:
       blocks.append([])
@@ -187,8 +191,10 @@ def carried_error(strategy: base.Strategy, num_rounds: int, bits: int = BITS) ->
   - A is a sum of k products with buffers, or with normals F/spread, times a factor, a quotient: at
     most k + 4 operations for each.
   """
-  noise, rounds = strategy.noise(num_rounds), list(rows(strategy, num_rounds))
-  farthest = 1.02 * FARTHEST_NORMAL * 2.0**bits
+  noise, farthest = strategy.noise(num_rounds), 1.02 * FARTHEST_NORMAL * 2.0**bits
+  if num_rounds > _MOST_ONE_BY_ONE and all_alike(strategy, num_rounds):
+    return _carried_alike(strategy, noise, num_rounds, farthest)
+  rounds = list(rows(strategy, num_rounds))
   are_whole = all(row.step.scale == 1.0 for row in rounds)
   errors, largest = linear_noise.start(noise, 1), 0.0
   sizes = errors
@@ -212,6 +218,52 @@ def carried_error(strategy: base.Strategy, num_rounds: int, bits: int = BITS) ->
     else:
       errors = errors + 4 * _UNIT_ROUNDING * sizes
   return largest
+
+
+def all_alike(strategy: base.Strategy, num_rounds: int) -> bool:
+  """Returns whether each row is made alike: from its own row of Z and buffers of earlier ones."""
+  if strategy.max_rounds is not None:
+    return False
+  noise = strategy.noise(num_rounds)
+  step = noise.at(0)
+  alone = noise.period == 1 and not noise.settles and len(step.draws) == 1 and not step.restart
+  match step.update:
+    case linear_noise.Add(_, row_gains, draw_gains):
+      plain = not np.any(draw_gains) and np.all(np.asarray(row_gains) == 1.0)
+      return bool(alone and plain and hasattr(strategy, 'noising_column'))
+    case linear_noise.Push(merged):
+      return bool(alone and not merged and step.scale == 1.0)
+  return bool(alone)
+
+
+def _carried_alike(
+  strategy: base.Strategy, noise: linear_noise.LinearNoise, num_rounds: int, farthest: float
+) -> float:
+  """Returns f of `carried_error` for rows that are all made alike, from their responses to Z."""
+  step, factor = noise.at(0), abs(next(rows(strategy, 1)).factor)
+  if step.update is None:
+    return 0.0
+  below = np.abs(np.asarray(step.below))
+  rounding = (below.size + 4) * _UNIT_ROUNDING
+  if isinstance(step.update, linear_noise.Push):
+    impulse = np.eye(1, num_rounds)[0]
+    response = scipy.signal.lfilter([1.0], [step.diagonal, *step.below], impulse)
+    size = farthest * float(np.linalg.norm(response))
+    if size >= 2.0**53:
+      raise ValueError(f'noise of {strategy.family} grows too large for {num_rounds} rounds')
+    return factor * rounding * size * float(below.sum())
+  response = strategy.noising_column(num_rounds)  # type: ignore[attr-defined]
+  norms, off = np.sqrt(np.cumsum(np.square(response))), np.zeros(num_rounds)
+  for weight, loss in zip(below, np.asarray(step.update.losses)):
+    decay = [1.0, -(1.0 - float(loss))]
+    buffer = scipy.signal.lfilter([1.0], decay, response)
+    sizes = farthest * np.sqrt(np.cumsum(np.square(buffer)))
+    errors = scipy.signal.lfilter(
+      [1.0], decay, _UNIT_ROUNDING * farthest * norms + 4 * _UNIT_ROUNDING * sizes
+    )
+    # Buffers before a round are those after the one before it.
+    off[1:] += weight * (errors + rounding * sizes)[:-1]
+  return factor * float(off.max())
 
 
 def _deviations(

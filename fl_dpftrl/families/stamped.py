@@ -109,11 +109,12 @@ class Stamped(base.Strategy):
   def endless_gram(self) -> endless.Gram:
     size, within = self.block_rounds, self.strategy.gram_entries(self.block_rounds)
     rounds = np.arange(size)
+    own = within(rounds, rounds)
 
     def sensitivity(min_sep, max_participations, num_rounds):
       return self.sensitivity(schemas.MinSep(num_rounds, min_sep, max_participations))
 
-    return endless.Blocks(size, within, sensitivity, float(within(rounds, rounds).max()))
+    return endless.Blocks(size, within, sensitivity, float(own.max()), float(own.min()))
 
   def per_query_error(
     self, num_rounds: int, workload: workloads.Workload = workloads.Workload()

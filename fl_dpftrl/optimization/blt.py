@@ -16,7 +16,8 @@ from fl_dpftrl import workloads
 from fl_dpftrl.families import blt, blt_sums, interlaced
 from fl_dpftrl.optimization import many_starts
 from fl_dpftrl.optimization import problem as problem_lib
-from fl_dpftrl.participation import loss_budget, schemas
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import loss_budget
 
 MAX_BUFFERS = 8
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from fl_dpftrl import error, sensitivity, workloads
 from fl_dpftrl.families import base
-from fl_dpftrl.participation import loss_budget, schemas
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import loss_budget
 
 Progress = Callable[[int, float], None]
 """Called with the number of steps and the loss, or the value that stands for it."""

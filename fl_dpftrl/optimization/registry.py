@@ -13,7 +13,8 @@ from fl_dpftrl import workloads
 from fl_dpftrl.families import base, identity, tree_full, tree_online
 from fl_dpftrl.families import registry as families
 from fl_dpftrl.optimization import banded, banded_inverse, blt, dense, problem, toeplitz
-from fl_dpftrl.participation import loss_budget, schemas
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import loss_budget
 from fl_dpftrl.text import messages
 from fl_dpftrl.text import progress as progress_lib
 

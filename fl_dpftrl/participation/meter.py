@@ -33,6 +33,11 @@ class Meters(seen.Seen):
     self._losses = np.zeros(self._times.size)
     self._rounds = np.full((self._times.size, 1), _EMPTY, np.int32)
 
+  @property
+  def least_charge(self) -> float:
+    """At most what any further round adds to Q of a device."""
+    return self._weight * self._gram.least
+
   def losses(self, device_ids: seen.Ids) -> np.ndarray:
     """Returns Q of each device."""
     numbers, is_known = self._known(device_ids)

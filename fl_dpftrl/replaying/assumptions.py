@@ -49,9 +49,11 @@ def subjects(statement: Statement) -> list[tuple[str, str]]:
   """Returns all assumptions in their order, each after its subject: LOG, for example."""
   runs, planned = statement.runs, statement.planned
   group_size = statement.group_size
-  of_figures = [
-    f'worst case: {run.schema.assumption}{of_run}, as in the log' for of_run, run in _named(runs)
-  ]
+  of_figures = ['worst case: that of the loss budget, which holds for any rounds of the log']
+  if not _is_endless(planned):
+    of_figures = [
+      f'worst case: {run.schema.assumption}{of_run}, as in the log' for of_run, run in _named(runs)
+    ]
   if statement.observed is not None:
     of_figures.append('observed: devices took part in the very rounds of the log')
   result = [(FIGURES, sentence) for sentence in of_figures]
@@ -97,6 +99,11 @@ def subjects(statement: Statement) -> list[tuple[str, str]]:
   for of_run, run in _named(runs):
     result += [(SERVER, sentence) for sentence in _of_run(run, of_run)]
   return result
+
+
+def _is_endless(planned: Any) -> bool:
+  """Returns whether the worst case is that of a participation without an end, which holds."""
+  return planned is not None and planned.holds and planned.participation.num_rounds is None
 
 
 def _named(runs: Sequence[facts_lib.RunFacts]) -> list[tuple[str, facts_lib.RunFacts]]:

@@ -13,6 +13,7 @@ import numpy as np
 from fl_dpftrl import claim as claim_lib
 from fl_dpftrl.accounting import guarantee as guarantee_lib
 from fl_dpftrl.files import json_files
+from fl_dpftrl.sensitivity import base as sensitivity_base
 from fl_dpftrl.sensitivity import patterns
 
 
@@ -29,7 +30,7 @@ class Exposure:
   def __init__(self, claims: Sequence[claim_lib.Claim], num_rounds: Sequence[int]):
     self.ends = np.cumsum(num_rounds)
     self._starts = np.append(0, self.ends[:-1])
-    self._entries = [c.strategy.gram_entries(n) for c, n in zip(claims, num_rounds, strict=True)]
+    self._entries = [_entries(c, n) for c, n in zip(claims, num_rounds, strict=True)]
     multipliers = np.array([claim.noise_multiplier for claim in claims])
     # Without noise there is no unit; squares are then those of each run.
     weights = multipliers[0] / multipliers if multipliers.all() else np.ones(len(claims))
@@ -52,6 +53,14 @@ class Exposure:
       which = (of_rows == i) & (of_columns == i)
       total[which] = self._weights[i] * entries(rows[which] - start, columns[which] - start)
     return total
+
+
+def _entries(claim: claim_lib.Claim, num_rounds: int) -> sensitivity_base.Entries:
+  """Returns entries of X; over all rows for ever where the run is without an end."""
+  if claim.answers.num_rounds is not None:
+    return claim.strategy.gram_entries(num_rounds)
+  gram = claim.strategy.endless_gram().tabulated(num_rounds)
+  return lambda rows, columns: gram.entries(np.minimum(rows, columns), np.maximum(rows, columns))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

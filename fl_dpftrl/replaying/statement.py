@@ -271,6 +271,8 @@ class Statement:
     text = f'ε = {epsilon} at δ = {rounding_lib.exact(self.delta)}'
     if head is self.parts[0]:
       return text
+    if head.participation.num_rounds is None:
+      return f'{text}, of {head.participation.extent}'
     rounds = f'{head.participation.extent}; so far ε = {so_far}, {self.num_rounds} rounds'
     return f'{text}, of {rounds}'
 
@@ -373,7 +375,10 @@ def of_facts(
   group_size: int,
   **others: Any,
 ) -> Statement:
-  """Returns the statement of runs; the worst case follows from their facts."""
+  """Returns the statement of runs; the worst case follows from their facts.
+
+  Without an end, it is the declared guarantee, where that holds: no fact of the log makes it less.
+  """
   worst_case = claim_lib.compose(
     [run.claim for run in runs],
     [run.schema for run in runs],
@@ -381,6 +386,8 @@ def of_facts(
     adjacency=adjacency,
     group_size=group_size,
   )
+  if planned and planned.holds and planned.participation.num_rounds is None:
+    worst_case = planned.guarantee
   parts = [Part(name='worst_case', guarantee=worst_case)]
   parts += [Part(name='observed', guarantee=observed)] if observed else []
   return Statement(runs=runs, parts=(*parts, *([planned] if planned else [])), **others)

@@ -296,7 +296,8 @@ class PrivateAggregator:
   def privacy_loss(self, delta: float | None = None) -> accounting.Guarantee:
     """Returns the worst case of the rounds so far by the log, or their loss by the sampling.
 
-    Rounds that follow add to it: promise `statement().headline`, that of all declared rounds.
+    A loss budget is spent as a whole. Else rounds that follow add to it: promise
+    `statement().headline`, that of all declared rounds.
 
     Raises:
       ValueError: before the first round, without delta, for a run that guarantees nothing, and for
@@ -308,7 +309,8 @@ class PrivateAggregator:
     delta = self._delta(delta)
     with self._lock:
       if not self.is_drawn and (gate := self._begun().gate):
-        return claim.guarantee(gate.seen.schema, delta)
+        has_end = claim.answers.num_rounds is not None
+        return claim.guarantee(gate.seen.schema if has_end else claim.answers, delta)
       part = self.statement(delta).parts[-1]
     if not part.holds:
       raise ValueError('there is no ε: the log contradicts the sampling')

@@ -80,8 +80,8 @@ class Guard:
     """
     budget.check(claim, max_epsilon, delta)
     self.claim, self._lock = claim, durable.ThreadLock(log)
-    planned = claim.participation
-    self._planned = claim.strategy.max_rounds if planned is None else planned.num_rounds
+    is_declared = claim.participation is not None
+    self._planned = claim.answers.num_rows if is_declared else claim.strategy.max_rounds
     self.max_rounds, self._budget = self._planned, None
     if delta is not None:
       self._budget = budget.Budget(

@@ -21,6 +21,9 @@ class Gram(Protocol):
   def own(self) -> float: ...
 
   @property
+  def least(self) -> float: ...
+
+  @property
   def falls(self) -> bool: ...
 
   def tabulated(self, num_rounds: int) -> 'Gram': ...
@@ -51,6 +54,11 @@ class Lags(NamedTuple):
   def own(self) -> float:
     """X(0), the loss of one participation."""
     return float(self.table[0])
+
+  @property
+  def least(self) -> float:
+    """The least loss of one participation."""
+    return self.own
 
   @property
   def falls(self) -> bool:
@@ -109,6 +117,7 @@ class Blocks(NamedTuple):
     sensitivity: function from min_sep, max_participations and a number of rounds to the sensitivity
       of so many.
     own: the largest loss of one participation.
+    least: the least loss of one participation.
     falls: False, as a device's loss depends on where a block begins.
   """
 
@@ -116,6 +125,7 @@ class Blocks(NamedTuple):
   within: base.Entries
   sensitivity: Callable[[int, int, int], base.Sensitivity]
   own: float
+  least: float
   falls: bool = False
 
   def tabulated(self, num_rounds: int) -> 'Blocks':

@@ -5,8 +5,8 @@ import math
 import os
 from collections.abc import Mapping
 
-from fl_dpftrl.participation import loss_budget as loss_budget_lib
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import loss_budget as loss_budget_lib
 from fl_dpftrl.simulation import availability as availability_lib
 from fl_dpftrl.simulation import cohorts, population, server, traces
 from fl_dpftrl.strategies import files
@@ -83,8 +83,10 @@ class Scenario:
       min_sep = self.timer_rounds or 1
     return schemas.MinSep(num_rounds=num_rounds, min_sep=min(max(min_sep, 1), num_rounds))
 
-  def declared_schema(self, num_rounds: int) -> schemas.MinSep | None:
-    """Returns the schema that the timers enforce, if known in rounds."""
+  def declared_schema(self, num_rounds: int) -> schemas.MinSep | loss_budget_lib.LossBudget | None:
+    """Returns the schema that the timers enforce, if known in rounds; or the loss budget."""
+    if self.loss_budget is not None:
+      return self.loss_budget
     if self.timer_rounds is None:
       return None
     return schemas.MinSep(num_rounds=num_rounds, min_sep=self.timer_rounds)

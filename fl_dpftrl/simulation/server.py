@@ -9,7 +9,8 @@ import math
 import numbers
 
 from fl_dpftrl.families import base
-from fl_dpftrl.participation import loss_budget, schemas
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import loss_budget
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from fl_dpftrl.families import base
 from fl_dpftrl.files import paths
 from fl_dpftrl.logs import ids
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import loss_budget
 from fl_dpftrl.reports import setting as setting_lib
 from fl_dpftrl.rounds import budget
 from fl_dpftrl.simulation import cohorts
@@ -37,6 +38,7 @@ def train(
   clients: Sequence[str],
   client_data: Callable[[int, str], Any],
   timer_rounds: int = 1,
+  participation: loss_budget.LossBudget | None = None,
   delta: float = 1e-6,
   seed: int = 0,
   rounds: Callable[[], Iterator[schemas.Cohort]] | None = None,
@@ -68,6 +70,8 @@ def train(
     client_data: (round, client) → the data that process.next takes of a client;
       the same in every call.
     timer_rounds: min-sep that the clients' timers enforce.
+    participation: loss budget of a run without an end, in place of `timer_rounds`. num_rounds is
+      then only where this call stops: a later one with more goes on, at the same ε.
     delta: δ at which ε is stated.
     seed: seed of the cohorts and of random draws of the clients; not of the noise.
     rounds: gives the cohorts of rounds 0, 1, … in place of a simulation of
@@ -109,8 +113,8 @@ def train(
   names = ids.as_numpy(ids.column(clients, 'clients'))
   if len(set(names.tolist())) < len(names):
     raise ValueError('clients must have distinct names')
-  devices = _devices(scenario, aggregator.report_goal, num_rounds, clients, timer_rounds, seed)
-  declared = devices.declared_schema(num_rounds)
+  devices = _devices(scenario, aggregator, num_rounds, clients, timer_rounds, seed, participation)
+  declared: Any = devices.declared_schema(num_rounds)
   _check_strategy(folder / files.NAME, aggregator.strategy)
   if stop_when is not None and aggregator.private_metrics is None:
     raise ValueError(
@@ -221,13 +225,22 @@ def _shortened(names: Sequence[str]) -> tuple[str, ...]:
 
 def _devices(
   given: scenario_lib.Scenario | None,
-  goal: int,
+  aggregator: factory.CorrelatedNoiseFactory,
   num_rounds: int,
   clients: Sequence[str],
   timer_rounds: int,
   seed: int,
+  participation: loss_budget.LossBudget | None,
 ) -> scenario_lib.Scenario:
   """Returns the population of a run: the given one, or clients that are always available."""
+  goal = aggregator.report_goal
+  if participation is not None and not isinstance(participation, loss_budget.LossBudget):
+    raise ValueError(
+      f'participation must be a LossBudget, got {messages.quoted(participation)}; a schema is that'
+      ' of timer_rounds or of a scenario'
+    )
+  if participation is not None and (given is not None or timer_rounds != 1):
+    raise ValueError('participation excludes timer_rounds and scenario: it is a meter of its own')
   if given is not None:
     if timer_rounds != 1:
       raise ValueError('timer_rounds and scenario exclude each other: the scenario has a timer')
@@ -240,6 +253,17 @@ def _devices(
         f'scenario has population={given.population}, and there are {len(clients)} clients'
       )
     return given
+  if participation is not None:
+    return scenario_lib.Scenario(
+      population=len(clients),
+      report_goal=goal,
+      loss_budget=participation,
+      strategy=aggregator.strategy,
+      seed=seed,
+      availability='always',
+      clients_per_round=goal,
+      dropout=0.0,
+    )
   needed = min(timer_rounds, num_rounds) * goal
   if needed > len(clients):
     raise ValueError(

@@ -13,7 +13,8 @@ from fl_dpftrl.families import blt as family
 from fl_dpftrl.families import blt_sums
 from fl_dpftrl.optimization import blt, registry
 from fl_dpftrl.optimization.problem import Problem
-from fl_dpftrl.participation import loss_budget, schemas
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import loss_budget
 
 MAIN = schemas.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
 optimized = functools.cache(blt.optimize)  # Once for each setting that several tests look at.

@@ -6,7 +6,8 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.families import stamped
-from fl_dpftrl.participation import loss_budget, meter
+from fl_dpftrl.participation import meter
+from fl_dpftrl.participations import loss_budget
 
 
 def slow_x(strategy, s: int, t: int):

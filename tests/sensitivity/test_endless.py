@@ -8,7 +8,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.families import stamped
-from fl_dpftrl.participation import loss_budget
+from fl_dpftrl.participations import loss_budget
 from tests import every_family, oracle
 from tests.sensitivity import adaptive
 

@@ -7,7 +7,8 @@ import scipy.stats
 from hypothesis import strategies as st
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.participation import loss_budget, meter
+from fl_dpftrl.participation import meter
+from fl_dpftrl.participations import loss_budget
 from fl_dpftrl.simulation import attendance as attendance_lib
 from fl_dpftrl.simulation import availability, cohorts, population, server
 
