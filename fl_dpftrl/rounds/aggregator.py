@@ -296,21 +296,19 @@ class PrivateAggregator:
   def privacy_loss(self, delta: float | None = None) -> accounting.Guarantee:
     """Returns the worst case of the rounds so far by the log, or their loss by the sampling.
 
-    A loss budget is spent as a whole. Else rounds that follow add to it: promise
-    `statement().headline`, that of all declared rounds.
+    Rounds that follow add to it: promise `statement().headline`, that of all declared rounds.
 
     Raises:
       ValueError: before the first round, without delta, for a run that guarantees nothing, and for
         a log that contradicts the sampling.
     """
-    claim = self._guard.claim
-    if claim.void_reason is not None:
+    if (claim := self._guard.claim).void_reason is not None:
       raise ValueError(f'there is no ε: {claim.void_reason}')
     delta = self._delta(delta)
     with self._lock:
       if not self.is_drawn and (gate := self._begun().gate):
-        has_end = claim.answers.num_rounds is not None
-        return claim.guarantee(gate.seen.schema if has_end else claim.answers, delta)
+        answers = claim.answers  # Of a loss budget, the whole is spent.
+        return claim.guarantee(answers if answers.num_rounds is None else gate.seen.schema, delta)
       part = self.statement(delta).parts[-1]
     if not part.holds:
       raise ValueError('there is no ε: the log contradicts the sampling')

@@ -188,3 +188,15 @@ def test_noise_in_secret_bins_is_written_and_drawn(monkeypatch, tmp_path):
   assert min((tmp_path / f'{name}.svg').stat().st_size for name in ('noise', 'epsilon')) > 5000
   after = [float(row['after']) for row in csv.DictReader((tmp_path / 'epsilon.csv').open())]
   assert len(after) == 12 and max(after) < 4.0
+
+
+@pytest.mark.slow
+def test_a_run_without_an_end_goes_on_at_one_epsilon(tmp_path, monkeypatch, capsys):
+  module = program('endless', monkeypatch)
+  module.train(tmp_path, 5)
+  module.train(tmp_path, 3)
+  first, second = capsys.readouterr().out.splitlines()
+  assert (first.split()[0], second.split()[0]) == ('5', '8')
+  assert first.split(': ')[1] == second.split(': ')[1]
+  stated = proven(tmp_path)
+  assert stated.headline is stated.declared and stated.num_rounds == 8

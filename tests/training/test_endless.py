@@ -1,0 +1,46 @@
+"""A run without an end stops, goes on for more rounds, and has the same ε throughout."""
+
+import json
+
+import numpy as np
+import pytest
+
+import fl_dpftrl as dpftrl
+import tff_inprocess
+from tests.tff_inprocess import small_processes
+
+pytestmark = [pytest.mark.tff, pytest.mark.slow]
+
+
+def test_a_run_is_lengthened_at_the_same_epsilon(tmp_path):
+  tff_inprocess.use()
+  strategy = dpftrl.BLT([0.9, 0.4], [0.2, 0.3])
+  budget = dpftrl.LossBudget(max_participations=3, min_sep=2)
+  data, names = small_processes.clients(), [f'client {i}' for i in range(12)]
+
+  def trained(num_rounds, **changes):
+    aggregator = dpftrl.CorrelatedNoiseFactory(
+      strategy, noise_multiplier=2.0, clip_norm=1.0, report_goal=2
+    )
+    process = small_processes.unweighted(aggregator)
+    arguments = dict(
+      folder=tmp_path / 'run', num_rounds=num_rounds, clients=names, participation=budget,
+      client_data=lambda t, client: data[int(client.split()[1]) % 2], say=lambda line: None,
+    )  # fmt: skip
+    dpftrl.train(process, aggregator, **(arguments | changes))
+    return json.loads((tmp_path / 'run' / 'privacy.json').read_text())
+
+  first, second = trained(2), trained(5)
+  assert (first['num_rounds'], second['num_rounds']) == (2, 5)
+  figures = [stated[part] for stated in (first, second) for part in ('worst_case', 'declared')]
+  assert len({figure['epsilon'] for figure in figures}) == 1
+  assert second['declared']['holds'] and second['declared']['num_rounds'] is None
+  stated = dpftrl.replay(tmp_path / 'run', delta=1e-6)
+  real = dpftrl.account(strategy, budget, noise_multiplier=2.0, delta=1e-6)
+  assert real.epsilon() <= stated.headline.guarantee.epsilon() <= real.epsilon() * (1.0 + 1e-3)
+  with np.load(tmp_path / 'run' / 'model.npz') as archive:
+    assert all(np.isfinite(archive[name]).all() for name in archive)
+  with pytest.raises(ValueError, match='participation excludes timer_rounds'):
+    trained(6, timer_rounds=3)
+  with pytest.raises(ValueError, match='participation must be a LossBudget'):
+    trained(6, participation=dpftrl.MinSep(9))
