@@ -11,6 +11,7 @@ ROUNDING = 1.0 + 2.0**-40
 
 _EMPTY = -1
 _LEAST_LAGS = 1 << 12
+_NEAR = 1 << 10  # rounds
 
 
 class Meters(seen.Seen):
@@ -63,13 +64,13 @@ class Meters(seen.Seen):
     rounds = rounds[:, : int(self._times[numbers].max(initial=1))]
     low = np.full(numbers.size, self.num_rounds - 1)  # May not come.
     high = np.full(numbers.size, last + 1)
-    for t in (last, min(self._lags, last)):  # Most come within the lags at hand, or never.
-      may = self._charges(rounds, np.full((numbers.size, 1), t)) <= room
-      low, high = np.where(may, low, np.maximum(low, t)), np.where(may, np.minimum(high, t), high)
-    while (high - low > 1).any():
-      middle = (low + high) // 2
-      may = self._charges(rounds, middle[:, None]) <= room
-      low, high = np.where(may, low, middle), np.where(may, middle, high)
+    low[self.least_charge > room] = last  # Never again.
+    guess = min(self.num_rounds + _NEAR, last)  # Most come within a few rounds, or never.
+    while (open_ := np.flatnonzero(high - low > 1)).size:
+      middle = (low[open_] + high[open_]) // 2 if guess is None else np.full(open_.size, guess)
+      may = self._charges(rounds[open_], middle[:, None]) <= room[open_]
+      low[open_[~may]], high[open_[may]] = middle[~may], middle[may]
+      guess = None
     return high
 
   def spend(self, device_ids: seen.Ids, losses: np.ndarray) -> None:
