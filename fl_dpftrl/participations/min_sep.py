@@ -89,6 +89,8 @@ class _MinSep(promised.Promised):
     if not others:
       return self
     every = [self, *others]
+    if not all(isinstance(schema, schemas.MinSep) for schema in every):
+      raise ValueError('runs with a loss budget and others are not composed; replay each')
     return schemas.MinSep(
       num_rounds=sum(schema.num_rows for schema in every),
       min_sep=min(schema.min_sep for schema in every),

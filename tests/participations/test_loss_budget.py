@@ -1,5 +1,7 @@
 """Runs without an end: one ε for any length, kept by meters, and shown by logs."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -127,6 +129,14 @@ def test_runs_of_one_population_add_up(tmp_path):
   assert stated.headline.guarantee.mu == pytest.approx(
     2**0.5 * dpftrl.account(BLT, BUDGET, noise_multiplier=3.0, delta=DELTA).mu
   )
+  known = dataclasses.replace(CLAIM, participation=dpftrl.MinSep(9, 4, 3))
+  (tmp_path / 'known').mkdir()
+  with dpftrl.LogWriter(tmp_path / 'known' / 'participation.parquet', known) as log:
+    log.append(0, ['a'], 0)
+  known.save(tmp_path / 'known')
+  for names in (('first', 'known'), ('known', 'first')):
+    with pytest.raises(ValueError, match='runs with a loss budget and others are not composed'):
+      dpftrl.replay([tmp_path / name for name in names], delta=DELTA)
 
 
 def test_an_aggregator_goes_on_past_any_horizon(tmp_path):
