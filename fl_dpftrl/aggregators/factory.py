@@ -162,7 +162,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
 
   @functools.cached_property
   def groups(self) -> tuple[extra_coordinates.Group, ...]:
-    """What is released beside the updates: counts of an adaptive clip norm, and metrics."""
+    """Coordinates beside the updates: counts of an adaptive clip norm, and metrics."""
     groups = []
     if not isinstance(self.clip_norm, float):
       groups.append(self.clip_norm.group(self.noise_multiplier, self.report_goal))

@@ -3,3 +3,6 @@
 from fl_dpftrl.participations import loss_budget as loss_budget
 from fl_dpftrl.participations import min_sep as min_sep  # Registers the built-in ones.
 from fl_dpftrl.participations import sampling as sampling
+
+# Modules of this room that are public.
+__all__ = ['accountant', 'sampling']

@@ -1,4 +1,4 @@
-"""What a round releases: the mean of its updates, and extra coordinates beside it."""
+"""Coordinates of a release: the mean of a round's updates, and extra ones beside it."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -166,7 +166,7 @@ class Release:
 
   @functools.cached_property
   def _scales(self) -> np.ndarray:
-    """What a unit of the lattice is in each extra coordinate."""
+    """Values of a unit of the lattice in each extra coordinate."""
     return extra_coordinates.scales(self._groups, self.unit, self.report_goal)
 
   def _noised(self, total: np.ndarray, row: np.ndarray | None, part: slice) -> np.ndarray:

@@ -176,7 +176,7 @@ class Round:
 
   @property
   def metrics(self) -> dict[str, float]:
-    """What is released beside the mean: means of metrics, and counts of adaptive clipping.
+    """Means of metrics, and counts of adaptive clipping, by name.
 
     All have noise, and lie within the guarantee. A mean is over the report goal.
 
