@@ -3,7 +3,7 @@
 import numpy as np
 
 from fl_dpftrl.families import banded_toeplitz, blt, identity, tree_online
-from fl_dpftrl.noise import rows, units
+from fl_dpftrl.noise import integer_rows, units
 from fl_dpftrl.participation import seen
 from fl_dpftrl.rounds import sums
 
@@ -18,7 +18,9 @@ def main() -> None:
     tree_online.TreeOnline(),
     banded_toeplitz.BandedToeplitz(np.array([1.0, 0.5, 0.25]), None),
   ):
-    maker = rows.RowMaker(strategy, size=SIZE, num_rounds=ROUNDS, seed=bytes(32), num_threads=1)
+    maker = integer_rows.RowMaker(
+      strategy, size=SIZE, num_rounds=ROUNDS, seed=bytes(32), num_threads=1
+    )
     for _ in range(ROUNDS):
       maker.make(np.empty(SIZE, np.int64))
   for kind in (np.float32, np.float64):

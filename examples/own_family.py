@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl import error
+from fl_dpftrl import workload_error
 
 
 @dpftrl.register
@@ -33,5 +33,5 @@ if __name__ == '__main__':
   for decay in (0.0, 0.5, 0.9):
     strategy = Geometric(decay)
     guarantee = dpftrl.account(strategy, schema, noise_multiplier=5.0, delta=1e-6)
-    loss = guarantee.sensitivity * error.error(strategy, 200).rms
+    loss = guarantee.sensitivity * workload_error.error(strategy, 200).rms
     print(f'decay {decay}: {guarantee}, RMS loss {loss:.1f}')

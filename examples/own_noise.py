@@ -10,7 +10,7 @@ import numpy as np
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.families import linear_noise
-from fl_dpftrl.noise import rows
+from fl_dpftrl.noise import integer_rows
 
 
 @dpftrl.register
@@ -34,6 +34,6 @@ class Chained(dpftrl.Strategy):
 
 
 if __name__ == '__main__':
-  maker = rows.RowMaker(Chained(0.5), size=3, num_rounds=10, seed=os.urandom(32))
+  maker = integer_rows.RowMaker(Chained(0.5), size=3, num_rounds=10, seed=os.urandom(32))
   stddevs = [maker.make(np.empty(3, np.int64)) for _ in range(10)]
   print(f'{Chained(0.5).memory_copies(10)} buffer, standard deviations {np.round(stddevs, 3)}')

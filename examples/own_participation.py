@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl import sensitivity
+from fl_dpftrl import sensitivities
 
 
 @dpftrl.register
@@ -40,13 +40,13 @@ class AtMostInWindow(dpftrl.MinSep):
     is_apart = (rounds[self.most :] - rounds[: -self.most] >= self.window).all()
     return super().allows(rounds) and bool(is_apart)
 
-  def sensitivity(self, strategy: dpftrl.Strategy) -> sensitivity.Sensitivity:
+  def sensitivity(self, strategy: dpftrl.Strategy) -> sensitivities.Sensitivity:
     """Returns an upper bound: each of `most` parts of the rounds is a window apart."""
     part = dpftrl.MinSep(self.num_rounds, self.window, -(-self.participations // self.most))
     whole, of_part = (strategy.sensitivity(s) for s in (self.as_min_sep(), part))
-    is_proven = sensitivity.LOWER_BOUND not in (whole.kind, of_part.kind)
-    kind = sensitivity.UPPER_BOUND if is_proven else sensitivity.LOWER_BOUND
-    return sensitivity.Sensitivity(min(self.most * of_part.value, whole.value), kind)
+    is_proven = sensitivities.LOWER_BOUND not in (whole.kind, of_part.kind)
+    kind = sensitivities.UPPER_BOUND if is_proven else sensitivities.LOWER_BOUND
+    return sensitivities.Sensitivity(min(self.most * of_part.value, whole.value), kind)
 
 
 def by_brute_force(participation: AtMostInWindow, strategy: dpftrl.Strategy) -> float:

@@ -12,7 +12,7 @@ import pathlib
 import sys
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl import error, style
+from fl_dpftrl import style, workload_error
 from fl_dpftrl.participations import accountant, sampling
 
 ROUNDS, BINS, BATCH, DELTA, SAMPLES = 2052, 342, 1000, 1e-6, 10**6
@@ -50,10 +50,13 @@ def noises() -> list[dict[str, float]]:
   for epsilon in EPSILONS:
     target, how = {'epsilon': epsilon, 'delta': DELTA}, {'num_samples': SAMPLES}
     known = dpftrl.calibrate(plain, schema, **target)
-    row = {'epsilon': epsilon, 'BLT': known.noise_multiplier * error.error(plain, ROUNDS).rms}
+    row = {
+      'epsilon': epsilon,
+      'BLT': known.noise_multiplier * workload_error.error(plain, ROUNDS).rms,
+    }
     for name, (strategies, scheme) in several.items():
       best, guarantee = accountant.choose(strategies, scheme, **target)
-      rms = error.error(best, ROUNDS).rms
+      rms = workload_error.error(best, ROUNDS).rms
       row[name] = guarantee.noise_multiplier * rms
       if name == 'BLT, secret bins':
         guarantee = dpftrl.calibrate(best, bins, method='certified', **how, **target)

@@ -5,10 +5,9 @@ import io
 import itertools
 from typing import Any
 
-import matplotlib
-from matplotlib import axes as axes_lib
+import matplotlib.figure
 from matplotlib import colors
-from matplotlib import figure as figure_lib
+from matplotlib.axes import Axes
 
 from fl_dpftrl.text import messages
 
@@ -72,7 +71,7 @@ def _variant(colour: str, index: int) -> str:
   return colors.to_hex((red, green, blue))
 
 
-def dress(axes: axes_lib.Axes) -> None:
+def dress(axes: Axes) -> None:
   """Removes the box of the axes and adds a light grid."""
   axes.spines[['top', 'right']].set_visible(False)
   axes.spines[['left', 'bottom']].set_color(GREY)
@@ -105,14 +104,14 @@ def number(value: float) -> str:
   return text.rstrip('0').rstrip('.') if '.' in text else text
 
 
-class Figure(figure_lib.Figure):
+class Figure(matplotlib.figure.Figure):
   """A figure that a notebook shows without a backend."""
 
   def _repr_png_(self) -> bytes:
     return image(self, 'png')
 
 
-def image(figure: figure_lib.Figure, kind: str) -> bytes:
+def image(figure: matplotlib.figure.Figure, kind: str) -> bytes:
   """Returns the figure as a reproducible file: 'png', 'svg' or 'pdf'."""
   content = io.BytesIO()
   with matplotlib.rc_context({'svg.hashsalt': 'fl_dpftrl'}):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fl_dpftrl.text import messages, rounding
+from fl_dpftrl.text import messages, roundings
 
 Row = Mapping[str, Any]
 
@@ -63,15 +63,15 @@ def shared_columns(rows: Sequence[Row], may_be_shared: Sequence[str]) -> tuple[d
 def figure(name: str, value: Any) -> str:
   """Formats a figure as tables do, by its name."""
   if value is None:  # In JSON, an ε that is not proven.
-    return rounding.UNBOUNDED if name == 'epsilon' else 'none'
+    return roundings.UNBOUNDED if name == 'epsilon' else 'none'
   if name == 'seconds':
     return f'{value:.2f}'
   if isinstance(value, float) and name in _CLAIMS:
-    return rounding.up(value, digits=_DIGITS)
+    return roundings.up(value, digits=_DIGITS)
   if isinstance(value, float) and name in _COMPUTED:
-    return rounding.computed(value, digits=_DIGITS)
+    return roundings.computed(value, digits=_DIGITS)
   if name == 'delta':
-    return rounding.exact(value)
+    return roundings.exact(value)
   if isinstance(value, float):
     return f'{value:.6g}'
   return messages.one_line(value, limit=_LONGEST)

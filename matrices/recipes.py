@@ -14,7 +14,7 @@ from typing import Any
 from fl_dpftrl.families import base, blt
 from fl_dpftrl.optimization import registry
 from fl_dpftrl.participation import schemas as participation
-from fl_dpftrl.participations import loss_budget
+from fl_dpftrl.participations import loss_budgets
 from fl_dpftrl.strategies import files
 
 
@@ -34,7 +34,7 @@ class Recipe:
   schema: participation.MinSep
   objective: str = 'max'
   size: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  several: Sequence[participation.MinSep] | loss_budget.LossBudget = ()
+  several: Sequence[participation.MinSep] | loss_budgets.LossBudget = ()
 
   def make(self) -> base.Strategy:
     if isinstance(self.made, base.Strategy):
@@ -107,13 +107,13 @@ RECIPES: dict[str, Recipe] = {
     'blt',
     _PAPERS,
     size={'num_buffers': 3, 'horizons': (205, 20520)},
-    several=loss_budget.LossBudget(max_participations=6, min_sep=342),
+    several=loss_budgets.LossBudget(max_participations=6, min_sep=342),
   ),
   'blt-b40-endless': Recipe(
     'blt',
     participation.MinSep(200, 40, 5),
     size={'num_buffers': 3, 'horizons': (20, 2000)},
-    several=loss_budget.LossBudget(max_participations=5, min_sep=40),
+    several=loss_budgets.LossBudget(max_participations=5, min_sep=40),
   ),
   # Small enough to read, and for a first run.
   'banded-b16': Recipe('banded', participation.MinSep(256, 16)),

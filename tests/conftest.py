@@ -14,7 +14,7 @@ import pytest
 
 from fl_dpftrl.families import undoing
 from fl_dpftrl.noise import units
-from fl_dpftrl.strategies import document
+from fl_dpftrl.strategies import documents
 
 # TensorFlow has a million objects: to look through them for garbage takes up to a
 # tenth of the time of its tests, where it is done as often as Python does by itself.
@@ -83,7 +83,7 @@ def checked_once():
     each = (strategy, getattr(strategy, 'strategy', strategy))  # A stamped one has another inside.
     if not all(type(one).__module__.startswith('fl_dpftrl.') for one in each):
       return compute()
-    key = document.strategy_digest(strategy), *of
+    key = documents.strategy_digest(strategy), *of
     if key not in known:
       known[key] = compute()
     return known[key]

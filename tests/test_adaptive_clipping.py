@@ -7,10 +7,8 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl import adaptive_clipping
-from fl_dpftrl.logs import claim_json
-from fl_dpftrl.logs import ledger as ledger_lib
-from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.replaying import replay, runs
+from fl_dpftrl.logs import claim_json, ledgers, participation_log
+from fl_dpftrl.replaying import opened_runs, replays
 
 STRATEGY = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
 SCHEMA = dpftrl.MinSep(num_rounds=20, min_sep=5)
@@ -62,21 +60,23 @@ CLAIM = dpftrl.Claim(strategy=STRATEGY, noise_multiplier=8.0, clip_norm=RULE, pa
 @pytest.fixture(name='log')
 def fixture_log(tmp_path):
   path = tmp_path / 'log.parquet'
-  with ledger_lib.LogWriter(path, CLAIM) as writer:
+  with ledgers.LogWriter(path, CLAIM) as writer:
     for t in range(6):
       writer.append(t, ['a', 'b'] if t % 2 else ['c'], 86400 + t)
-  return log_lib.read_log(path)
+  return participation_log.read_log(path)
 
 
 def test_the_log_holds_the_rule_and_replay_says_what_epsilon_covers(log):
   assert claim_json.read(log.metadata) == CLAIM.to_json()
-  stated = replay.replay(runs.Run.of(log, STRATEGY), delta=1e-6)
+  stated = replays.replay(opened_runs.Run.of(log, STRATEGY), delta=1e-6)
   assert stated.void_reason is None
   (sentence,) = [s for s in stated.assumptions if 'clip norm was adaptive' in s]
   assert 'noise multiplier is that of updates and of the counts' in sentence
   found = stated.to_json()['adaptive_clipping']
   assert adaptive_clipping.AdaptiveClipping(**found) == RULE
   own_noise = RULE.update_noise_multiplier(8.0, 100)
-  without = replay.replay(runs.Run.of(log, STRATEGY, noise_multiplier=own_noise), delta=1e-6)
+  without = replays.replay(
+    opened_runs.Run.of(log, STRATEGY, noise_multiplier=own_noise), delta=1e-6
+  )
   assert stated.worst_case.epsilon() > without.worst_case.epsilon()
   assert 'is of a run with the noise_multiplier 8.0, not' in without.void_reason

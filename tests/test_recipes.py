@@ -8,7 +8,7 @@ import re
 import pytest
 
 from fl_dpftrl.families import base
-from fl_dpftrl.optimization.problem import Problem
+from fl_dpftrl.optimization.search_problem import Problem
 from fl_dpftrl.strategies import files
 from matrices import recipes
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fl_dpftrl import error, workloads
+from fl_dpftrl import workload_error, workloads
 from fl_dpftrl.families import banded, identity
 
 
@@ -64,8 +64,8 @@ def test_short_runs_have_a_positive_rate_everywhere(num_rounds):
 
 def test_refuses_errors_of_more_rounds_than_the_strategy_has():
   with pytest.raises(ValueError, match='num_rounds=5.*4 rounds'):
-    error.error(banded.Banded(np.ones((4, 1))), 5)
+    workload_error.error(banded.Banded(np.ones((4, 1))), 5)
 
 
 def test_errors_of_independent_noise_need_no_sum_over_the_rounds():
-  assert error.error(identity.Identity(), 10**15).max == pytest.approx(10**7.5)
+  assert workload_error.error(identity.Identity(), 10**15).max == pytest.approx(10**7.5)

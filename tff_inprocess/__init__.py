@@ -4,17 +4,17 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tff_inprocess import context as context_lib
+from tff_inprocess import contexts
 from tff_inprocess.analysis import UnsupportedComputationError as UnsupportedComputationError
 from tff_inprocess.clients import Later as Later
-from tff_inprocess.context import AsyncInProcessContext as AsyncInProcessContext
-from tff_inprocess.context import InProcessContext as InProcessContext
+from tff_inprocess.contexts import AsyncInProcessContext as AsyncInProcessContext
+from tff_inprocess.contexts import InProcessContext as InProcessContext
 from tff_inprocess.data_sets import batches as batches
 
 if TYPE_CHECKING:
-  from tff_inprocess.actors import Actors as Actors
   from tff_inprocess.machines import on_machines as on_machines
   from tff_inprocess.machines import use_machines as use_machines
+  from tff_inprocess.ray_actors import Actors as Actors
 
 
 def __getattr__(name: str) -> Any:
@@ -27,12 +27,12 @@ def __getattr__(name: str) -> Any:
   if name not in ('Actors', 'on_machines', 'use_machines'):
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
   try:
-    from tff_inprocess import actors, machines
+    from tff_inprocess import machines, ray_actors
   except ImportError as error:
     if not (error.name or '').startswith('ray'):
       raise
     raise ImportError(f'tff_inprocess.{name} needs Ray: install ray>=2.60', name='ray') from error
-  return getattr(actors if name == 'Actors' else machines, name)
+  return getattr(ray_actors if name == 'Actors' else machines, name)
 
 
 def use(
@@ -59,7 +59,7 @@ def use(
     default_num_clients=default_num_clients,
     show_client_errors=show_client_errors,
   )
-  context_lib.use(context)
+  contexts.use(context)
   return context
 
 
@@ -76,5 +76,5 @@ def within(**settings: Any) -> Iterator[InProcessContext]:
   Yields:
     The context.
   """
-  with context_lib.within(InProcessContext(**settings)) as context:
+  with contexts.within(InProcessContext(**settings)) as context:
     yield context

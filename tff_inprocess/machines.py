@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
-from tff_inprocess import actors as actors_lib
-from tff_inprocess import clients, cluster, context, memory, threads, trainer
+from tff_inprocess import clients, contexts, memory, ray_actors, ray_cluster, threads, trainer
 
 # Between two lines that say how far a long round is.
 _SAY_SECONDS = 30.0
@@ -25,12 +24,12 @@ def use_machines(
   address: str = 'auto',
   *,
   seed: int | None = None,
-  actors: actors_lib.Actors = actors_lib.Actors(),
+  actors: ray_actors.Actors = ray_actors.Actors(),
   default_num_clients: int = 0,
   insecure_network: bool = False,
   show_client_errors: bool = False,
   say: Callable[[str], None] = lambda line: None,
-) -> context.InProcessContext:
+) -> contexts.InProcessContext:
   """Makes a Ray cluster train the clients of every TFF computation from now on.
 
   Rounds have the same bits as in this process. What is at the server, all noise and its seed
@@ -54,38 +53,38 @@ def use_machines(
   made = _context(
     address, seed, actors, default_num_clients, insecure_network, show_client_errors, say
   )
-  context.use(made)
+  contexts.use(made)
   return made
 
 
 @contextlib.contextmanager
-def on_machines(address: str = 'auto', **settings: Any) -> Iterator[context.InProcessContext]:
+def on_machines(address: str = 'auto', **settings: Any) -> Iterator[contexts.InProcessContext]:
   """Makes a Ray cluster train the clients of this thread's TFF computations within the block.
 
   The context from before is back afterwards, and the actors are gone.
   """
-  with context.within(_context(address, **settings)) as made:
+  with contexts.within(_context(address, **settings)) as made:
     yield made
 
 
 def _context(
   address: str,
   seed: int | None = None,
-  actors: actors_lib.Actors = actors_lib.Actors(),
+  actors: ray_actors.Actors = ray_actors.Actors(),
   default_num_clients: int = 0,
   insecure_network: bool = False,
   show_client_errors: bool = False,
   say: Callable[[str], None] = lambda line: None,
-) -> context.InProcessContext:
+) -> contexts.InProcessContext:
   if actors.clients_per_actor > 1 and memory.uses_one_dnn():
     raise ValueError(
       'clients_per_actor must be 1 while TensorFlow uses oneDNN operations, which are not safe in'
       ' parallel: set TF_ENABLE_ONEDNN_OPTS=0 in the environment before TensorFlow is imported'
     )
-  cluster.connect(address, insecure_network=insecure_network)
-  number = cluster.room(actors.number, cpus=actors.cpus, gpus=actors.gpus)
+  ray_cluster.connect(address, insecure_network=insecure_network)
+  number = ray_cluster.room(actors.number, cpus=actors.cpus, gpus=actors.gpus)
   actors = dataclasses.replace(actors, number=number)
-  return context.InProcessContext(
+  return contexts.InProcessContext(
     seed=seed,
     default_num_clients=default_num_clients,
     clients_at=Machines(actors, say),
@@ -96,13 +95,13 @@ def _context(
 class Machines(clients.Clients):
   """Trains clients on actors of the connected cluster."""
 
-  def __init__(self, actors: actors_lib.Actors, say: Callable[[str], None]):
+  def __init__(self, actors: ray_actors.Actors, say: Callable[[str], None]):
     self._settings, self._say = actors, say
-    self._actors: list[actors_lib.Actor] = []
-    self._sent = trainer.Sender(actors_lib.put)
-    self._round: actors_lib.Round | None = None
-    self._head = cluster.Head()
-    self._store_bytes = cluster.store_bytes()  # Once: a head that is gone does not answer.
+    self._actors: list[ray_actors.Actor] = []
+    self._sent = trainer.Sender(ray_actors.put)
+    self._round: ray_actors.Round | None = None
+    self._head = ray_cluster.Head()
+    self._store_bytes = ray_cluster.store_bytes()  # Once: a head that is gone does not answer.
     self.losses = 0
 
   @property
@@ -124,12 +123,12 @@ class Machines(clients.Clients):
   ) -> Generator[clients.Trained, None, None]:
     """Yields what came of each group of blocks of clients, in order."""
     self._start()
-    round_ = actors_lib.Round(self._actors, self._settings, self._sent, work, self._store_bytes)
+    round_ = ray_actors.Round(self._actors, self._settings, self._sent, work, self._store_bytes)
     with contextlib.closing(self._taken(round_, stop)) as trained:
       yield from trained if round_.merges else work.grouped(trained)
 
   def _taken(
-    self, round_: actors_lib.Round, stop: threads.Stop
+    self, round_: ray_actors.Round, stop: threads.Stop
   ) -> Generator[clients.Trained, None, None]:
     """Yields the blocks of a round, or its groups where actors merge."""
     self._round = round_
@@ -155,15 +154,15 @@ class Machines(clients.Clients):
     """Ends all actors, whatever they have under way."""
     self._end(self._actors)
 
-  def _end(self, actors: Sequence[actors_lib.Actor]) -> None:
+  def _end(self, actors: Sequence[ray_actors.Actor]) -> None:
     for actor in actors:
       actor.end()
     self._actors = [actor for actor in self._actors if actor not in actors]
 
   def _start(self) -> None:
     missing = (self._settings.number or 1) - len(self._actors)
-    self._actors.extend(actors_lib.Actor(self._settings) for _ in range(missing))
+    self._actors.extend(ray_actors.Actor(self._settings) for _ in range(missing))
 
   def _tell(self, event: str) -> None:
-    self.losses += event == actors_lib.WAS_LOST
+    self.losses += event == ray_actors.WAS_LOST
     self._say(f'an actor {event}: {self.status()}')

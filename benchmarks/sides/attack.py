@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from fl_dpftrl.families import base
-from fl_dpftrl.noise import normals, rows, units
+from fl_dpftrl.noise import integer_rows, normals, units
 from tests import every_family
 
 SIZE, RUN = 1 << 17, 50  # coordinates; rounds of one run
@@ -22,7 +22,7 @@ UPDATE = np.full(SIZE, 0.999 / math.sqrt(SIZE))
 
 def by_engine(strategy: base.Strategy, update: np.ndarray, seed: bytes) -> Releases:
   """Releases with rows of an engine, as the aggregator makes them in process."""
-  maker = rows.RowMaker(strategy, size=SIZE, num_rounds=RUN, seed=seed)
+  maker = integer_rows.RowMaker(strategy, size=SIZE, num_rounds=RUN, seed=seed)
   total, row = UNIT.integers(update) << UNIT.shift, np.empty(SIZE, np.int64)
   for _ in range(RUN):
     maker.make(row)

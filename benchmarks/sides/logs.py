@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fl_dpftrl.logs import keys, schema
+from fl_dpftrl.logs import keys, log_tables
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.simulation import attendance as attendance_lib
+from fl_dpftrl.simulation import attendances
 
 LEAST_GAP, MOST_GAP = 200, 400
 _ROW_GROUP = 1 << 20
@@ -80,8 +80,8 @@ def write(path: str, num_devices: int, num_rounds: int, cohort: int, ids: str) -
 def limit(num_devices: int, goal: int, num_rounds: int, path: str) -> int:
   """Draws devices at random, drops duplicates, counts and writes; returns the participations."""
   rng = np.random.default_rng(0)
-  attendance = attendance_lib.Attendance()
-  with schema.round_by_round(path, num_rounds=num_rounds) as append:
+  attendance = attendances.Attendance()
+  with log_tables.round_by_round(path, num_rounds=num_rounds) as append:
     for t in range(num_rounds):
       ids = np.unique(rng.integers(num_devices, size=goal))
       append(t, ids, t)

@@ -7,7 +7,7 @@ import numpy as np
 
 from benchmarks import rounds
 from fl_dpftrl.families import banded, banded_toeplitz, base, identity, tree_online
-from fl_dpftrl.noise import rows
+from fl_dpftrl.noise import integer_rows
 from fl_dpftrl.strategies import files
 
 
@@ -56,7 +56,7 @@ def first_row(name: str) -> int:
   return -(-int(name.split('-')[1]) // 16) * 16 + 8
 
 
-def fill(maker: rows.RowMaker, row: int) -> None:
+def fill(maker: integer_rows.RowMaker, row: int) -> None:
   """Sets the state to that after many rows, snapshots included."""
   maker.buffers[:] = 0.5  # Writing makes the system allocate the pages.
   maker.restore(row, [-1] * len(maker.buffers))
@@ -69,7 +69,9 @@ def measure(name: str, size: int, threads: int, repeats: int) -> dict[str, Any]:
   NumPy, in one thread.
   """
   num_rounds, made = rounds.NUM_ROUNDS, strategy(name)
-  maker = rows.RowMaker(made, size=size, num_rounds=num_rounds, seed=bytes(32), num_threads=threads)
+  maker = integer_rows.RowMaker(
+    made, size=size, num_rounds=num_rounds, seed=bytes(32), num_threads=threads
+  )
   fill(maker, first_row(name))
   out = np.zeros(size, np.int64)
   generator, plain = np.random.default_rng(0), np.empty(size)

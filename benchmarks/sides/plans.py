@@ -9,23 +9,23 @@ from typing import Any
 
 from fl_dpftrl import accounting
 from fl_dpftrl.commands import population_flags
-from fl_dpftrl.planning import candidates, forecast, recommendation, search
+from fl_dpftrl.planning import candidate_sets, forecasts, recommendation, search
 
 NAMES = (*search.MECHANISMS, 'blt-b100', 'blt-b400', 'blt-b1000')
 _OBJECTIVE = 'max'
 
 
-def simulate(words: Sequence[str], seed: int) -> forecast.Outcome:
+def simulate(words: Sequence[str], seed: int) -> forecasts.Outcome:
   """Returns the outcome of the flags of a population, with a seed."""
   print(f'simulation {seed + 1}', file=sys.stderr)
   parser = argparse.ArgumentParser()
   population_flags.add_arguments(parser)
   args = population_flags.completed(parser.parse_args(words))
   simulation = population_flags.scenario(args).simulation(seed=seed)
-  return forecast.run(simulation, args.num_rounds, lambda: None)
+  return forecasts.run(simulation, args.num_rounds, lambda: None)
 
 
-def remembering(origin: candidates.Candidate) -> candidates.Candidate:
+def remembering(origin: candidate_sets.Candidate) -> candidate_sets.Candidate:
   """Returns the candidate with cached searches."""
 
   @functools.cache
@@ -58,7 +58,7 @@ def judge(
     plan's strategy and the best one in hindsight, their losses under the log, and ε.
   """
   outcomes = [simulate(words, seed) for seed in range(seeds)]
-  origins = [remembering(origin) for origin in candidates.named(NAMES)]
+  origins = [remembering(origin) for origin in candidate_sets.named(NAMES)]
 
   @functools.cache
   def evaluated(schemas, planned):
@@ -73,7 +73,7 @@ def judge(
   verdicts = []
   for seed, outcome in enumerate(outcomes):
     others = [outcomes[(seed + 1 + i) % seeds] for i in range(num_simulations)]
-    plan, log = forecast.Forecast(outcomes=tuple(others)), outcome.schema
+    plan, log = forecasts.Forecast(outcomes=tuple(others)), outcome.schema
     options = evaluated(tuple(plan.schemas), plan.planned)
     for most in max_copies:
       chosen = recommendation.choose(options, plan.schemas, most)

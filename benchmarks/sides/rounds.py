@@ -25,10 +25,10 @@ import tff_inprocess
 from benchmarks import rounds as page
 from benchmarks import training as training_page
 from benchmarks.sides import noise
-from experiments.stackoverflow.datasets import dataset
-from fl_dpftrl.aggregators import factory
+from experiments.stackoverflow.datasets import federated_text
+from fl_dpftrl.aggregators import factories
 from fl_dpftrl.noise import snapshots
-from fl_dpftrl.training import process as process_lib
+from fl_dpftrl.training import processes
 
 CLIENTS = 4
 WORKER = 'worker: '
@@ -77,8 +77,8 @@ def side(name: str, size: int, folder: str):
     options = dict(noise_multiplier=1.0, clip_norm=1.0, report_goal=CLIENTS, memory=memory)
     if memory == 'engine':
       row, options['noise_folder'] = noise.first_row(mechanism), tempfile.mkdtemp(dir=folder)
-    aggregator = factory.CorrelatedNoiseFactory(noise.strategy(mechanism), **options)
-  process = process_lib.build_fed_avg(
+    aggregator = factories.CorrelatedNoiseFactory(noise.strategy(mechanism), **options)
+  process = processes.build_fed_avg(
     model(size), aggregator=aggregator, client_learning_rate=0.1, server_learning_rates=np.ones(1)
   )
   state = process.initialize()
@@ -148,7 +148,7 @@ def lstm(folder: str) -> tuple[Any, list[tff_inprocess.Later]]:
 
   case = training_page.CASES[f'training-{page.LSTM}']
   process, data = training.process_and_data(case)
-  make = lambda client: dataset.client_dataset(data, client, batch_size=case.batches[0])
+  make = lambda client: federated_text.client_dataset(data, client, batch_size=case.batches[0])
   return process, [tff_inprocess.Later(make, (client,)) for client in data.train_clients]
 
 

@@ -10,13 +10,11 @@ import tensorflow_federated as tff
 
 import tff_inprocess
 from benchmarks import training
-from experiments.stackoverflow import model as model_lib
-from experiments.stackoverflow import networks
-from experiments.stackoverflow.datasets import dataset
-from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
-from fl_dpftrl.aggregators import factory
+from experiments.stackoverflow import networks, training_model
+from experiments.stackoverflow.datasets import federated_text, vocabularies
+from fl_dpftrl.aggregators import factories
 from fl_dpftrl.families import identity
-from fl_dpftrl.training import process as process_lib
+from fl_dpftrl.training import processes
 
 _RATE = 0.1
 _NETWORKS = {'lstm': networks.Lstm, 'log_bilinear': networks.LogBilinear}
@@ -83,19 +81,19 @@ def keras(case: training.Case, batch_size: int) -> Callable[[], None]:
 
 def process_and_data(
   case: training.Case,
-) -> tuple[tff.learning.templates.LearningProcess, dataset.Dataset]:
+) -> tuple[tff.learning.templates.LearningProcess, federated_text.Dataset]:
   """Returns rounds as in experiments: bounded, with noise, and their metrics; and their clients."""
-  vocabulary = vocabulary_lib.Vocabulary(tuple(f'w{i}' for i in range(case.num_tokens - 4)))
-  process = process_lib.build_fed_avg(
-    model_lib.build(network_of(case), vocabulary, length=training.LENGTH, seed=0),
-    aggregator=factory.CorrelatedNoiseFactory(
+  vocabulary = vocabularies.Vocabulary(tuple(f'w{i}' for i in range(case.num_tokens - 4)))
+  process = processes.build_fed_avg(
+    training_model.build(network_of(case), vocabulary, length=training.LENGTH, seed=0),
+    aggregator=factories.CorrelatedNoiseFactory(
       identity.Identity(), noise_multiplier=1e-3, clip_norm=1.0, report_goal=case.clients
     ),
     client_learning_rate=_RATE,
     server_learning_rates=np.ones(1),
   )
   rows = dict(zip(map(str, range(case.clients)), sentences(case)))
-  data = dataset.Dataset(
+  data = federated_text.Dataset(
     name='benchmark',
     vocabulary=vocabulary,
     train_clients=list(rows),
@@ -113,7 +111,7 @@ def federated(case: training.Case, batch_size: int) -> Callable[[], None]:
   """Returns a round."""
   process, data = process_and_data(case)
   state = process.initialize()
-  data_of = lambda client: dataset.client_dataset(data, client, batch_size=batch_size)
+  data_of = lambda client: federated_text.client_dataset(data, client, batch_size=batch_size)
 
   def train():
     nonlocal state

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.stackoverflow.datasets import docstrings as docstrings_lib
+from experiments.stackoverflow.datasets import docstring_text
 from fl_dpftrl.files import paths
 from fl_dpftrl.text import messages
 
@@ -117,11 +117,11 @@ def changelogs(root: str | os.PathLike[str]) -> dict[str, list[str]]:
 def docstrings(*, is_public: bool) -> dict[str, list[str]]:
   """Returns the docstrings of each source file: the standard library's, or installed packages'."""
   entries = {}
-  files = docstrings_lib.source_files()
+  files = docstring_text.source_files()
   names = [name for name in files if name.startswith('stdlib/') == is_public]
   for name in sorted(names, key=_number)[:_MOST_FILES]:
     try:
-      entries[name] = docstrings_lib.docstrings_of(files[name].read_bytes())
+      entries[name] = docstring_text.docstrings_of(files[name].read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
       continue
   return entries

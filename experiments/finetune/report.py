@@ -4,14 +4,13 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from matplotlib import figure as figure_lib
+from matplotlib.figure import Figure
 
 from experiments.finetune import train
 from fl_dpftrl import style
 from fl_dpftrl.files import durable
-from fl_dpftrl.replaying import publication
-from fl_dpftrl.replaying import statement as statement_lib
-from fl_dpftrl.text import messages, rounding
+from fl_dpftrl.replaying import publication, statements
+from fl_dpftrl.text import messages, roundings
 
 Outcome = Mapping[str, Any]
 
@@ -20,7 +19,7 @@ def table(
   task: train.Task,
   before: Outcome,
   outcomes: Mapping[str, Outcome],
-  statement: statement_lib.Statement,
+  statement: statements.Statement,
   files: Mapping[str, pathlib.Path],
 ) -> str:
   """Returns the summary of the runs: held-out quality, participation, noise, ε, continuations.
@@ -54,12 +53,12 @@ def table(
     ),
     (
       'Noise',
-      f'{label}, noise multiplier σ = {rounding.up(worst.noise_multiplier)}, sensitivity'
-      f' {rounding.up(worst.sensitivity)} ({worst.sensitivity_kind.replace("_", " ")})',
+      f'{label}, noise multiplier σ = {roundings.up(worst.noise_multiplier)}, sensitivity'
+      f' {roundings.up(worst.sensitivity)} ({worst.sensitivity_kind.replace("_", " ")})',
     ),
     (
       'Guarantee of this run',
-      f'ρ = {rounding.up(statement.headline.guarantee.rho)}, {statement.quoted} (zero-out'
+      f'ρ = {roundings.up(statement.headline.guarantee.rho)}, {statement.quoted} (zero-out'
       ' adjacency)',
     ),
     *((name, str(path)) for name, path in files.items()),
@@ -81,7 +80,7 @@ def draw(
   bars = {'before': before, f'{label} noise\n{guarantee}': noisy, 'no noise': free}
   heights = [outcome['perplexity'] for outcome in bars.values()]
   colours = [style.LIGHT, *(looks['color'] for looks in style.looks({label: label}).values())]
-  figure = figure_lib.Figure(figsize=(5.2, 2.4), layout='constrained')
+  figure = Figure(figsize=(5.2, 2.4), layout='constrained')
   axes = figure.subplots()
   style.dress(axes)
   axes.grid(visible=False, axis='y')

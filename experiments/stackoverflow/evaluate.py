@@ -57,7 +57,7 @@ def evaluate(
   dataset = datasets.load_for(hparams)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   # TensorFlow is slow to load: not before the flags are known to fit the data.
-  from experiments.stackoverflow import exported, model, networks
+  from experiments.stackoverflow import exported, networks, training_model
   from fl_dpftrl.training import report
 
   size = dataset.vocabulary.size
@@ -67,7 +67,7 @@ def evaluate(
   else:
     network, weights = exported.read(model_path, size, dataset.sequence_length), ()
   rows = {'test': dataset.test, 'validation': dataset.validation}[split]
-  return metrics.finite(model.evaluate(network, weights, rows, dataset.vocabulary))
+  return metrics.finite(training_model.evaluate(network, weights, rows, dataset.vocabulary))
 
 
 def read_hparams(folder: pathlib.Path) -> configuration.Hparams:

@@ -4,8 +4,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from experiments.stackoverflow import datasets, networks
-from experiments.stackoverflow import model as model_lib
+from experiments.stackoverflow import datasets, networks, training_model
 
 _BATCH, _RATE = 64, 3e-3
 
@@ -27,7 +26,7 @@ def weights(
     with tf.GradientTape() as tape:
       tape.watch(values)
       logits = network.logits(values, rows[:, :-1])
-      loss = model_lib.masked_loss(logits, rows[:, 1:], dataset.vocabulary.pad)
+      loss = training_model.masked_loss(logits, rows[:, 1:], dataset.vocabulary.pad)
     return optimizer.next(state, values, tape.gradient(loss, values))
 
   values = tuple(tf.constant(weight) for weight in network.initial_weights(seed))

@@ -10,17 +10,17 @@ from experiments.stackoverflow import configuration, datasets
 from fl_dpftrl import metrics
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.logs import ledger_format
-from fl_dpftrl.reports import setting as setting_lib
-from fl_dpftrl.text import messages, rounding
+from fl_dpftrl.reports import settings
+from fl_dpftrl.text import messages, roundings
 
 _LONGEST = 1000  # characters of a line
 
 
 def setting(
   hparams: configuration.Hparams, dataset: datasets.Dataset, family: str
-) -> setting_lib.Setting:
+) -> settings.Setting:
   """Returns what the report of a run says beyond its log."""
-  return setting_lib.Setting(
+  return settings.Setting(
     dataset=f'{hparams.dataset}: {dataset.licence}',
     unit=dataset.unit,
     strategy=hparams.strategy or f'{family}, optimised',
@@ -124,8 +124,8 @@ def _summary(outcome: Outcome) -> str:
     (
       'Noise',
       f'{statement.runs[0].claim.strategy.family}, noise multiplier σ ='
-      f' {rounding.up(hparams.noise_multiplier)}, sensitivity'
-      f' {rounding.up(worst.sensitivity)}'
+      f' {roundings.up(hparams.noise_multiplier)}, sensitivity'
+      f' {roundings.up(worst.sensitivity)}'
       f' ({worst.sensitivity_kind.replace("_", " ")})',
     ),
     ('Guarantee of this run', _guarantee(outcome)),
@@ -151,7 +151,7 @@ def _guarantee(outcome: Outcome) -> str:
   reason, statement = outcome.trained.void_reason, outcome.trained.statement
   if reason is not None:
     return f'none: {reason}'
-  rho = rounding.up(statement.headline.guarantee.rho)
+  rho = roundings.up(statement.headline.guarantee.rho)
   return f'ρ = {rho}, {statement.quoted} (zero-out adjacency)'
 
 

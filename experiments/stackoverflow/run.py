@@ -7,14 +7,13 @@ import sys
 import types
 from collections.abc import Callable
 
-from experiments.stackoverflow import configuration, datasets, interrupts
-from experiments.stackoverflow import machines as machines_lib
-from fl_dpftrl.accounting import arithmetic
+from experiments.stackoverflow import configuration, datasets, interrupts, remote_machines
+from fl_dpftrl.accounting import arithmetics
 from fl_dpftrl.families import base
 from fl_dpftrl.optimization import registry
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import accountant
-from fl_dpftrl.simulation import scenario as scenario_lib
+from fl_dpftrl.simulation import scenarios
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
 
@@ -25,7 +24,7 @@ def run(
   hparams: configuration.Hparams,
   folder: pathlib.Path,
   *,
-  machines: machines_lib.Machines = machines_lib.Machines(),
+  machines: remote_machines.Machines = remote_machines.Machines(),
   compare_with: pathlib.Path | None = None,
   figures: str = 'png',
   on_step: Callable[[str, int], None] = lambda step, round_index: None,
@@ -83,7 +82,7 @@ def _training() -> types.ModuleType:
   return training
 
 
-def scenario(hparams: configuration.Hparams, num_clients: int) -> scenario_lib.Scenario:
+def scenario(hparams: configuration.Hparams, num_clients: int) -> scenarios.Scenario:
   """Returns the devices, of which number i has the data of client i, and their rounds."""
   num_devices = num_clients
   if hparams.population is not None:
@@ -107,7 +106,7 @@ def scenario(hparams: configuration.Hparams, num_clients: int) -> scenario_lib.S
       ' a round would find too few whose timer has run; a timer of'
       f' {num_devices // hparams.report_goal} would do'
     )
-  described = scenario_lib.Scenario(
+  described = scenarios.Scenario(
     population=num_devices,
     report_goal=hparams.report_goal,
     timer_hours=hparams.timer_hours,
@@ -158,7 +157,7 @@ def calibrated(hparams: configuration.Hparams, chosen: base.Strategy) -> configu
     enforced_schema(hparams),
     epsilon=hparams.epsilon,
     delta=hparams.delta,
-    num_coordinates=arithmetic.MANY_COORDINATES,
+    num_coordinates=arithmetics.MANY_COORDINATES,
   )
   return dataclasses.replace(hparams, noise_multiplier=guarantee.noise_multiplier)
 

@@ -32,9 +32,8 @@ import fl_dpftrl as dpftrl
 from experiments.stackoverflow import command_line, configuration, run
 from fl_dpftrl import workloads
 from fl_dpftrl.files import json_files, paths
-from fl_dpftrl.study import cells, comparing
-from fl_dpftrl.study import design as design_lib
-from fl_dpftrl.study.results import Metric
+from fl_dpftrl.study import cells, comparing, designs
+from fl_dpftrl.study.result_tables import Metric
 from fl_dpftrl.text import messages
 
 # Flags that a study sets for each of its runs.
@@ -46,7 +45,7 @@ _REQUIRED = ('title', 'flags', 'mechanisms', 'epsilons', 'server_learning_rates'
 _OPTIONAL = ('without_noise', 'metric', 'lower_is_better', 'deployment_report_goal')
 
 
-def read(path: str | os.PathLike[str]) -> design_lib.Design:
+def read(path: str | os.PathLike[str]) -> designs.Design:
   """Returns the design of a study file.
 
   Raises:
@@ -60,7 +59,7 @@ def read(path: str | os.PathLike[str]) -> design_lib.Design:
     raise ValueError(f'{os.fspath(path)}: {problem}') from None
 
 
-def design(content: Any) -> design_lib.Design:
+def design(content: Any) -> designs.Design:
   """Returns the design that the JSON value of a study file describes, as `read` does."""
   fields = _object('a study', content, (*_REQUIRED, *_OPTIONAL), _REQUIRED)
   flags = fields['flags']
@@ -80,7 +79,7 @@ def design(content: Any) -> design_lib.Design:
   mechanisms = fields['mechanisms']
   if isinstance(mechanisms, list):
     fields['mechanisms'] = [_mechanism(m) if isinstance(m, dict) else m for m in mechanisms]
-  return design_lib.Design(
+  return designs.Design(
     **{**fields, 'flags': tuple(flags)},
     metric=metric,
     participation=run.enforced_schema(hparams),

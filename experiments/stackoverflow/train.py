@@ -32,8 +32,7 @@ from typing import NoReturn
 
 from absl import app, flags, logging
 
-from experiments.stackoverflow import configuration, flag_files, interrupts
-from experiments.stackoverflow import machines as machines_lib
+from experiments.stackoverflow import configuration, flag_files, interrupts, remote_machines
 from fl_dpftrl.files import durable, json_files, paths
 from fl_dpftrl.text import messages
 
@@ -122,7 +121,7 @@ def main(argv: list[str]) -> None:
 
 def _run(
   hparams: configuration.Hparams,
-  machines: machines_lib.Machines,
+  machines: remote_machines.Machines,
   folder: pathlib.Path,
   interrupt: interrupts.Interrupt,
 ) -> None:
@@ -183,8 +182,8 @@ def _fail(error: Exception, status: int = 2) -> NoReturn:
   sys.exit(status)
 
 
-def _machines() -> machines_lib.Machines:
-  return machines_lib.Machines(
+def _machines() -> remote_machines.Machines:
+  return remote_machines.Machines(
     address=_MACHINES.value,
     actors=_ACTORS.value,
     clients_per_actor=_CLIENTS_PER_ACTOR.value,

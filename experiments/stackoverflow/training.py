@@ -18,16 +18,14 @@ from experiments.stackoverflow import (
   interrupts,
   networks,
   public_start,
+  remote_machines,
   report,
+  training_model,
 )
-from experiments.stackoverflow import machines as machines_lib
-from experiments.stackoverflow import model as model_lib
 from fl_dpftrl import adaptive_clipping, workloads
 from fl_dpftrl.families import base
-from fl_dpftrl.simulation import scenario as scenario_lib
-from fl_dpftrl.training import loop
-from fl_dpftrl.training import observers as observers_lib
-from fl_dpftrl.training import process as process_lib
+from fl_dpftrl.simulation import scenarios
+from fl_dpftrl.training import loop, processes, run_observers
 from tff_inprocess import memory
 
 ROWS_NAME = 'rows'
@@ -44,9 +42,9 @@ def train(
   folder: pathlib.Path,
   *,
   dataset: datasets.Dataset,
-  scenario: scenario_lib.Scenario,
+  scenario: scenarios.Scenario,
   strategy: base.Strategy,
-  machines: machines_lib.Machines,
+  machines: remote_machines.Machines,
   compare_with: pathlib.Path | None,
   figures: str,
   on_step: Callable[[str, int], None],
@@ -67,7 +65,7 @@ def train(
   interrupt.check()
 
   def evaluated(model_weights: tuple, rows: object) -> dict[str, float]:
-    return model_lib.evaluate(network, model_weights, rows, dataset.vocabulary)
+    return training_model.evaluate(network, model_weights, rows, dataset.vocabulary)
 
   with _runtime(machines, hparams.seed, say) as context:
     interrupt.on_abort(context.stop)
@@ -92,10 +90,10 @@ def train(
       rounds_per_evaluation=hparams.rounds_per_evaluation,
       observers=[
         Flags(hparams, on_step, interrupt),
-        observers_lib.EpsilonSoFar(hparams.rounds_per_evaluation, simulated=True),
-        observers_lib.Seconds(),
-        observers_lib.TensorBoard(hparams.to_json()),
-        observers_lib.ProgressLine(hparams.rounds_per_evaluation, stream=sys.stderr),
+        run_observers.EpsilonSoFar(hparams.rounds_per_evaluation, simulated=True),
+        run_observers.Seconds(),
+        run_observers.TensorBoard(hparams.to_json()),
+        run_observers.ProgressLine(hparams.rounds_per_evaluation, stream=sys.stderr),
       ],
       setting=report.setting(hparams, dataset, strategy.family),
       context=context,
@@ -144,7 +142,7 @@ def aggregator(
   hparams: configuration.Hparams,
   strategy: base.Strategy,
   folder: pathlib.Path,
-  machines: machines_lib.Machines = machines_lib.Machines(),
+  machines: remote_machines.Machines = remote_machines.Machines(),
 ) -> dpftrl.CorrelatedNoiseFactory:
   """Returns the run's aggregator, with its noise made by this process or in TFF's state."""
   rows_folder = folder / loop.CHECKPOINTS_NAME / ROWS_NAME
@@ -194,7 +192,7 @@ def learning_process(
   start: Sequence[np.ndarray] | None,
 ) -> object:
   """Returns the DP-FedAvg process of a run; it starts from weights, or from those of its seed."""
-  model = model_lib.build(
+  model = training_model.build(
     network,
     dataset.vocabulary,
     length=dataset.sequence_length,
@@ -202,7 +200,7 @@ def learning_process(
     initial_weights=start,
     with_accuracy=hparams.private_metrics,
   )
-  return process_lib.build_fed_avg(
+  return processes.build_fed_avg(
     model,
     aggregator=factory,
     client_learning_rate=hparams.client_learning_rate,
@@ -247,7 +245,7 @@ def server_optimizer(hparams: configuration.Hparams) -> tff.learning.optimizers.
   }[hparams.server_optimizer]()
 
 
-def _share_processors(model_bytes: int, machines: machines_lib.Machines) -> None:
+def _share_processors(model_bytes: int, machines: remote_machines.Machines) -> None:
   """Leaves each concurrent client its part of the processors.
 
   TensorFlow spreads each operation over all processors, so that concurrent clients
@@ -264,7 +262,7 @@ def _share_processors(model_bytes: int, machines: machines_lib.Machines) -> None
 
 @contextlib.contextmanager
 def _runtime(
-  machines: machines_lib.Machines, seed: int, say: Callable[[str], None]
+  machines: remote_machines.Machines, seed: int, say: Callable[[str], None]
 ) -> Iterator[tff_inprocess.InProcessContext]:
   """Makes this process, or a cluster, run TFF's computations within the block."""
   if machines.address is None:

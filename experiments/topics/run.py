@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import fl_dpftrl as dpftrl
-from experiments.stackoverflow.datasets import dataset, topics
+from experiments.stackoverflow.datasets import federated_text, topics
 from experiments.topics import log_bilinear
 from fl_dpftrl.study import Cell
 
@@ -65,7 +65,7 @@ def train(task: Task, cell: Cell) -> Mapping[str, Any]:
 
 
 @functools.cache
-def dataset_of(task: Task) -> dataset.Dataset:
+def dataset_of(task: Task) -> federated_text.Dataset:
   """Returns the data set of a task, with its held-out sentences."""
   return topics.load(
     seed=LANGUAGE_SEED, num_clients=task.num_clients, num_test_sentences=task.num_test_sentences

@@ -1,3 +1,3 @@
 """Conversions between noise multipliers and (ε, δ) or zCDP guarantees."""
 
-from fl_dpftrl.accounting.guarantee import Guarantee as Guarantee
+from fl_dpftrl.accounting.guarantees import Guarantee as Guarantee

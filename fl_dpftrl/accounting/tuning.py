@@ -21,10 +21,9 @@ from typing import Any
 import numpy as np
 from scipy import optimize, special
 
-from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.accounting import guarantee as guarantee_lib
+from fl_dpftrl.accounting import gaussian, guarantees
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.text import rounding
+from fl_dpftrl.text import roundings
 
 GEOMETRIC, LOGARITHMIC = LAWS = ('geometric', 'logarithmic')
 _MOST_MEAN, _MOST_RUNS, _RUNS_A_MEAN = 1000, 100_000, 6  # The last is the default of `most`.
@@ -124,7 +123,7 @@ class Tuning:
     steps, places = _bends_of(self.chances.tobytes(), float(mu))
     return float(np.log(steps @ _curve(float(mu), epsilon + places) + _LEAST) + 2.0 * _SLACK)
 
-  def epsilon(self, run: guarantee_lib.Guarantee, delta: float | None = None) -> float:
+  def epsilon(self, run: guarantees.Guarantee, delta: float | None = None) -> float:
     """Returns ε of the winner, rounded up; ∞ where none is proven.
 
     Args:
@@ -157,16 +156,16 @@ class Tuning:
     root = optimize.brentq(excess, 0.0, high, xtol=1e-12, rtol=1e-12)
     return math.nextafter(root * (1.0 + 1e-10) + 1e-11, math.inf)
 
-  def sentence(self, run: guarantee_lib.Guarantee) -> str:
+  def sentence(self, run: guarantees.Guarantee) -> str:
     """Returns what may be said of the winner and of one run, in words."""
     named = f'{self.law}, mean {self.mean:g}' if self.mean else 'by its own law'
     return (
-      f'ε = {rounding.up(self.epsilon(run))} at δ = {rounding.exact(run.delta)} for publishing the'
-      f' best of a secret random number of runs ({named}, at most {self.most}), chosen by a score'
-      f' that is part of each run; one run alone has {rounding.up(run.epsilon())}'
+      f'ε = {roundings.up(self.epsilon(run))} at δ = {roundings.exact(run.delta)} for publishing'
+      f' the best of a secret random number of runs ({named}, at most {self.most}), chosen by a'
+      f' score that is part of each run; one run alone has {roundings.up(run.epsilon())}'
     )
 
-  def to_json(self, run: guarantee_lib.Guarantee) -> dict[str, Any]:
+  def to_json(self, run: guarantees.Guarantee) -> dict[str, Any]:
     """Returns law, mean before it is cut off, most and ε of the winner at the first δ."""
     law = {str(k): p for k, p in self.law.items()} if isinstance(self.law, Mapping) else self.law
     epsilon = self.epsilon(run)

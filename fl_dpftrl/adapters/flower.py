@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from fl_dpftrl import adapters
-from fl_dpftrl.logs import ids, spellings
-from fl_dpftrl.rounds import aggregator as aggregator_lib
+from fl_dpftrl.logs import id_columns, id_spellings
+from fl_dpftrl.rounds import private_aggregator
 
 with adapters.peer('Flower', 'flower'):
   from flwr import app
@@ -71,7 +71,7 @@ class PrivateStrategy(Strategy):
   def __init__(
     self,
     strategy: Strategy,
-    aggregator: aggregator_lib.PrivateAggregator,
+    aggregator: private_aggregator.PrivateAggregator,
     cohort: int,
     at_least: int | None = None,
     patience: float = 60.0,
@@ -144,9 +144,9 @@ class PrivateStrategy(Strategy):
     if node is None or reply.has_error():
       return
     try:
-      (device,) = ids.column([reply.content['device'][_ACTION]]).to_pylist()
+      (device,) = id_columns.column([reply.content['device'][_ACTION]]).to_pylist()
       device = str(device)
-      if spellings.is_odd_number(device):
+      if id_spellings.is_odd_number(device):
         raise ValueError('a number in another notation makes the log one that replay refuses')
     except (KeyError, TypeError, ValueError):  # Its words quote what was sent.
       self._unfit.add(node)

@@ -12,7 +12,7 @@ import numpy as np
 from fl_dpftrl import adapters
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import accountant
-from fl_dpftrl.rounds import aggregator as aggregator_lib
+from fl_dpftrl.rounds import private_aggregator
 from fl_dpftrl.strategies import files
 
 with adapters.peer('Opacus', 'opacus'):
@@ -42,7 +42,7 @@ class CorrelatedOptimizer(DPOptimizer):
   """
 
   def __init__(
-    self, optimizer: torch.optim.Optimizer, aggregator: aggregator_lib.PrivateAggregator,
+    self, optimizer: torch.optim.Optimizer, aggregator: private_aggregator.PrivateAggregator,
     loss_reduction: str = 'mean',
   ):  # fmt: skip
     super().__init__(
@@ -92,7 +92,7 @@ class CorrelatedOptimizer(DPOptimizer):
 class _Batches(list):
   """Fixed batches in one order; an iteration ends with the pass."""
 
-  aggregator: aggregator_lib.PrivateAggregator
+  aggregator: private_aggregator.PrivateAggregator
 
   def __iter__(self) -> Iterator[list[int]]:
     first, size = self.aggregator.next_round, len(self)
@@ -148,7 +148,7 @@ def make_private(
   schema = schemas.MinSep(num_rounds=epochs * len(batches), min_sep=len(batches))
   target = dict(epsilon=epsilon, delta=delta, num_coordinates=sum(p.numel() for p in trained))
   noise_multiplier = accountant.calibrate(strategy, schema, **target).noise_multiplier
-  batches.aggregator = aggregator_lib.PrivateAggregator(
+  batches.aggregator = private_aggregator.PrivateAggregator(
     strategy, template=trained, noise_multiplier=noise_multiplier, clip_norm=max_grad_norm,
     report_goal=size, participation=schema, delta=delta, **arguments,
   )  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fl_dpftrl import adapters
-from fl_dpftrl.rounds import aggregator as aggregator_lib
+from fl_dpftrl.rounds import private_aggregator
 
 with adapters.peer('optax', 'optax'):
   import jax
@@ -18,7 +18,7 @@ with adapters.peer('optax', 'optax'):
 
 
 def private_mean(
-  aggregator: aggregator_lib.PrivateAggregator,
+  aggregator: private_aggregator.PrivateAggregator,
 ) -> optax.GradientTransformationExtraArgs:
   """Returns a gradient transformation like `optax.contrib.differentially_private_aggregate`.
 

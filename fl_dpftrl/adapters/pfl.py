@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fl_dpftrl import adapters
-from fl_dpftrl.rounds import aggregator as aggregator_lib
+from fl_dpftrl.rounds import private_aggregator
 
 with adapters.peer('pfl-research', 'pfl'):
   import torch
@@ -40,7 +40,7 @@ class PrivateMechanism(CentralPrivacyMechanism):
 
   def __init__(
     self,
-    aggregator: aggregator_lib.PrivateAggregator,
+    aggregator: private_aggregator.PrivateAggregator,
     metrics_of: Callable[[Any], Mapping[str, float]] | None = None,
   ):
     super().__init__()

@@ -15,8 +15,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl import adaptive_clipping, extra_coordinates
-from fl_dpftrl.aggregators import clipping as clipping_lib
-from fl_dpftrl.aggregators import sums as sums_lib
+from fl_dpftrl.aggregators import secure_sums, update_bounds
 from fl_dpftrl.families import lattice
 from fl_dpftrl.noise import reference, units
 from fl_dpftrl.text import messages
@@ -71,7 +70,7 @@ class Rule(NamedTuple):
       clip_norm: of the round.
     """
     update, values = (value, None) if self.metrics is None else value
-    bounded, *counts = clipping_lib.bound_update(
+    bounded, *counts = update_bounds.bound_update(
       update, unit=self.unit, clip_norm=clip_norm, zeroing_norm=self.zeroing_norm
     )
     extra = []
@@ -81,7 +80,7 @@ class Rule(NamedTuple):
       extra.append(_whole(values, self.metrics, self.unit.norms[-1]))
     return bounded, tf.concat(extra, axis=0)
 
-  def release(self, sums: sums_lib.Sums, total: Any, row: Any, clip_norm: Any) -> Iterator[Any]:
+  def release(self, sums: secure_sums.Sums, total: Any, row: Any, clip_norm: Any) -> Iterator[Any]:
     """Yields the noised sum of updates over report_goal, and what is released beside it."""
     if not self.has_noise:
       row = tf.nest.map_structure(lambda part: 0 * part, row)
@@ -116,7 +115,7 @@ def with_extra(summed: tff.Type, number: int) -> tff.Type:
 
 
 def create(
-  rule: Rule, value_type: tff.Type, *, stream: reference.NoiseStream, sums: sums_lib.Sums
+  rule: Rule, value_type: tff.Type, *, stream: reference.NoiseStream, sums: secure_sums.Sums
 ) -> tff.templates.AggregationProcess:
   """Builds the process for updates of a type."""
   inner_process = sums.process

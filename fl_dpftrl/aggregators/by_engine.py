@@ -15,10 +15,9 @@ import tensorflow as tf
 
 from fl_dpftrl.aggregators import placement
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.noise import ahead, graph, normals, reference
-from fl_dpftrl.noise import rows as rows_lib
+from fl_dpftrl.noise import ahead, graph, integer_rows, normals, reference
 from fl_dpftrl.noise import stream as streams
-from fl_dpftrl.strategies import document
+from fl_dpftrl.strategies import documents
 from tff_inprocess import graphs
 
 _SNAPSHOT_ROWS = 16
@@ -66,7 +65,7 @@ def make_stream(
 
 def seed_identity(noise_seed: int | None) -> int:
   """Returns bits that tell the engine's use of a seed from that in TFF's state."""
-  return document.short_digest(b'fl_dpftrl engine %d, %a' % (rows_lib.VERSION, noise_seed))
+  return documents.short_digest(b'fl_dpftrl engine %d, %a' % (integer_rows.VERSION, noise_seed))
 
 
 def identity(node: tf.compat.v1.NodeDef) -> str | None:
@@ -104,7 +103,7 @@ class _Rows:
   ):
     self._size, self._ends, self._is_silent = sum(sizes), np.cumsum(sizes)[:-1], is_silent
     self._strategy, self._folder, self._machines = strategy, folder, machines
-    self.identity = f'rows {document.strategy_digest(strategy)} {list(sizes)} {is_silent}'
+    self.identity = f'rows {documents.strategy_digest(strategy)} {list(sizes)} {is_silent}'
     self._num_rounds = placement.num_rounds(strategy)
     self._lock = threading.Lock()
     self._rows: Callable[[], ahead.Rows | None] = lambda: None

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
-from fl_dpftrl.aggregators import factory as factory_lib
+from fl_dpftrl.aggregators import factories
 from fl_dpftrl.noise import stream as streams
 
 
@@ -41,7 +41,7 @@ class CorrelatedNoiseQuery(tfp.SumAggregationDPQuery):
     factory: what to do with updates, sums and noise.
   """
 
-  def __init__(self, factory: factory_lib.CorrelatedNoiseFactory, record_specs: Any):
+  def __init__(self, factory: factories.CorrelatedNoiseFactory, record_specs: Any):
     if not isinstance(factory.clip_norm, float):
       raise ValueError(
         'factory of a query must have a number as clip_norm, not an AdaptiveClipping'

@@ -8,8 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.aggregators import clipping
-from fl_dpftrl.aggregators import sums as sums_lib
+from fl_dpftrl.aggregators import secure_sums, update_bounds
 from fl_dpftrl.noise import reference
 from fl_dpftrl.text import messages
 
@@ -27,10 +26,10 @@ class AggregatorState(NamedTuple):
 def create(
   value_type: tff.Type,
   *,
-  bound: Callable[[Any], clipping.BoundedUpdate],
+  bound: Callable[[Any], update_bounds.BoundedUpdate],
   release: Callable[[Any, Any], tuple[Any, Any]],
   stream: reference.NoiseStream,
-  sums: sums_lib.Sums,
+  sums: secure_sums.Sums,
   stddev: float,
 ) -> tff.templates.AggregationProcess:
   """Builds the process for updates of a type."""

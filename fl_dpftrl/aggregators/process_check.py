@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow_federated as tff
 
-from fl_dpftrl.aggregators import dp_query, expressions, factory, parameters, process_flow
+from fl_dpftrl.aggregators import bound_parameters, dp_query, expressions, factories, process_flow
 
 _PROTECTED = ('state', 'result')
 _OF_NOISE = ('row_stddev',)  # A field that only a noise state has.
@@ -95,7 +95,7 @@ class ProcessCheck:
 
 def check_process(
   process: Any,
-  aggregator: factory.CorrelatedNoiseFactory,
+  aggregator: factories.CorrelatedNoiseFactory,
   *,
   trusted_operations: Sequence[str] = (),
 ) -> ProcessCheck:
@@ -119,7 +119,7 @@ def check_process(
   Raises:
     ValueError: unless these are a process of TFF and a CorrelatedNoiseFactory.
   """
-  if type(aggregator) is not factory.CorrelatedNoiseFactory:  # A class that inherits may do more.
+  if type(aggregator) is not factories.CorrelatedNoiseFactory:  # A class that inherits may do more.
     raise ValueError(f'aggregator must be a CorrelatedNoiseFactory, got {type(aggregator)}')
   if isinstance(trusted_operations, str) or not all(isinstance(o, str) for o in trusted_operations):
     raise ValueError(f'trusted_operations must be names in a tuple, got {trusted_operations!r:.80}')
@@ -159,7 +159,7 @@ def check_process(
 
 
 def _found(
-  flow: process_flow.ProcessFlow, aggregator: factory.CorrelatedNoiseFactory
+  flow: process_flow.ProcessFlow, aggregator: factories.CorrelatedNoiseFactory
 ) -> Iterator[tuple[expressions.Node, process_flow.Release | None]]:
   """Yields the calls that take and give a noise state, and the aggregator's releases of them."""
   reference = functools.cache(lambda *of: _reference(aggregator, *of))
@@ -185,7 +185,7 @@ def _packed(kind: tff.Type) -> tff.Type:
 
 
 def _reference(
-  aggregator: factory.CorrelatedNoiseFactory, value_type: tff.Type, is_query: bool
+  aggregator: factories.CorrelatedNoiseFactory, value_type: tff.Type, is_query: bool
 ) -> process_flow.ProcessFlow | None:
   """Returns the aggregator's own process for updates of a type; None if it has none."""
   try:
@@ -225,7 +225,7 @@ def _release(
       and flow.next.result[before.number] == after
       and expressions.match(reference.start.result[i], flow.start.result[before.number], begins)
     )
-    if path[len(end) - 1] in parameters.SECRET:
+    if path[len(end) - 1] in bound_parameters.SECRET:
       secret_outputs.add(after.number)
       secrets |= {before.number} if is_state else set()
   return process_flow.Release(updates, noise, public, secret_outputs, secrets, is_advanced)

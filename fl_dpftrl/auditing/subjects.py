@@ -7,8 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.noise import normals, units
-from fl_dpftrl.noise import rows as rows_lib
+from fl_dpftrl.noise import integer_rows, normals, units
 
 Cohorts = Callable[[int], Sequence[np.ndarray]]
 """Round → update of each device, each a float32 vector of all coordinates."""
@@ -58,7 +57,7 @@ class RowSubject:
     seed = None if self._seed is None else run_seed(self._seed, self._runs)
     secret = normals.system_seed() if seed is None else normals.fixed_seed(seed)
     size = sum(self.sizes)
-    maker = rows_lib.RowMaker(
+    maker = integer_rows.RowMaker(
       self._strategy, size=size, num_rounds=num_rounds, seed=secret, num_threads=1
     )
     rows = np.empty((num_rounds, size), np.int64)

@@ -9,7 +9,7 @@ from fl_dpftrl.commands import flags
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import registry, schemas
-from fl_dpftrl.participations import accountant, bins, loss_budget, sampling
+from fl_dpftrl.participations import accountant, bins, loss_budgets, sampling
 from fl_dpftrl.strategies import files
 
 _HOW = ('method', 'num_samples', 'tries')
@@ -152,7 +152,7 @@ def _participation(
   return result
 
 
-def _budget(budget: loss_budget.LossBudget, strategy: base.Strategy) -> json_files.Object:
+def _budget(budget: loss_budgets.LossBudget, strategy: base.Strategy) -> json_files.Object:
   """Returns B², and the most rounds of a device ever."""
   most = budget.most_participations(strategy)
   return {'loss_budget': budget.square(strategy), 'max_rounds_of_a_device': most}

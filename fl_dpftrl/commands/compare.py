@@ -8,8 +8,7 @@ from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.commands import flags, output
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas as participation
-from fl_dpftrl.planning import candidates as candidates_lib
-from fl_dpftrl.planning import comparison
+from fl_dpftrl.planning import candidate_sets, comparison
 from fl_dpftrl.text import messages
 
 HELP = 'compares mechanisms and strategy files: table, CSV and figure'
@@ -68,7 +67,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
     show=lambda entry: progress.row(_one_line(entry, axis)),
     objective=args.objective,
     workload=workload,
-    watch=candidates_lib.watched(progress.say),
+    watch=candidate_sets.watched(progress.say),
     **at_epsilon,
   )
   output.say_skipped(
@@ -120,7 +119,7 @@ def _at_epsilon(args: argparse.Namespace) -> json_files.Object:
 
 
 def _warn_of_workloads(
-  candidates: list[candidates_lib.Candidate], workload: workloads.Workload
+  candidates: list[candidate_sets.Candidate], workload: workloads.Workload
 ) -> None:
   """Warns once for each file that was optimised for another workload."""
   for candidate in candidates:

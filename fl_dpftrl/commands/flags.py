@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_dpftrl import error, workloads
+from fl_dpftrl import workload_error, workloads
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.participations import loss_budget as loss_budget_lib
-from fl_dpftrl.participations import sampling as sampling_lib
-from fl_dpftrl.text import rounding
+from fl_dpftrl.participations import loss_budgets
+from fl_dpftrl.participations import sampling as schemes
+from fl_dpftrl.text import roundings
 
 if TYPE_CHECKING:
-  from fl_dpftrl.planning import candidates as candidates_lib
+  from fl_dpftrl.planning import candidate_sets
 
 _NAMED = math.inf  # --loss_budget without a number
 SEPARATIONS = {'min': schemas.MinSep, 'fixed': schemas.FixedSeparation}
@@ -45,7 +45,7 @@ _DECLARED: dict[str, dict[str, Any]] = {
   },
   'delta': {'type': float, 'required': True, 'help': 'δ'},
   'objective': {
-    'choices': error.OBJECTIVES,
+    'choices': workload_error.OBJECTIVES,
     'default': 'max',
     'help': 'loss to minimise (default: max)',
   },
@@ -101,7 +101,7 @@ def add_loss_budget(parser: argparse.ArgumentParser) -> None:
 
 def loss_budget(
   args: argparse.Namespace, excluded: Sequence[str] = ('num_rounds', 'separation', 'sampling')
-) -> loss_budget_lib.LossBudget | None:
+) -> loss_budgets.LossBudget | None:
   """Returns the loss budget of the flags; None without one, ValueError beside the excluded."""
   if args.loss_budget is None:
     return None
@@ -114,7 +114,7 @@ def loss_budget(
     named['squared'] = args.loss_budget
   elif None in named.values():
     raise ValueError('--loss_budget needs --min_sep and --max_participations, or B² as a number')
-  return loss_budget_lib.LossBudget(**named)
+  return loss_budgets.LossBudget(**named)
 
 
 def separation(value: schemas.MinSep) -> str:
@@ -143,7 +143,7 @@ def add_sampling(
 ) -> None:
   """Adds --sampling and the flags that describe sampled batches."""
   add = parser.add_argument
-  add('--sampling', choices=tuple(sampling_lib.SCHEMES), help=words)
+  add('--sampling', choices=tuple(schemes.SCHEMES), help=words)
   add('--num_examples', type=int, help='with --sampling: m')
   add(
     '--batch_size',
@@ -166,7 +166,7 @@ def _number(text: str) -> int | float:
 
 def sampling(
   args: argparse.Namespace, strategy: base.Strategy | None, num_rounds: int
-) -> sampling_lib.Scheme | None:
+) -> schemes.Scheme | None:
   """Returns the scheme of the flags, by default with a part for each band; None for none."""
   fields = {name: getattr(args, name) for name in SAMPLING[1:] if getattr(args, name) is not None}
   if args.sampling is None:
@@ -179,7 +179,7 @@ def sampling(
       raise ValueError(
         f'--{name}={value} and --sampling={args.sampling} exclude each other; drop one of them'
       )
-  scheme = sampling_lib.SCHEMES[args.sampling]
+  scheme = schemes.SCHEMES[args.sampling]
   wanted = [field.name for field in dataclasses.fields(scheme)]
   for name in wanted:
     if name in SAMPLING and name not in fields and name != 'num_parts':
@@ -187,7 +187,7 @@ def sampling(
   for name, value in fields.items():
     if name not in wanted:
       raise ValueError(f'--{name}={value} does not go with --sampling={args.sampling}; drop it')
-  if strategy is not None and issubclass(scheme, sampling_lib.Batches):
+  if strategy is not None and issubclass(scheme, schemes.Batches):
     from fl_dpftrl.participations import accountant
 
     fields.setdefault('num_parts', accountant.num_bands(strategy))
@@ -250,13 +250,13 @@ def workload_fields(value: workloads.Workload) -> dict[str, str | float]:
   return {'workload': value.name, **fields}
 
 
-def candidates(flag: str, labels: Sequence[str]) -> 'list[candidates_lib.Candidate]':
+def candidates(flag: str, labels: Sequence[str]) -> 'list[candidate_sets.Candidate]':
   """Returns the candidates that a flag names."""
   # It imports the optimisers, which most commands do not need.
-  from fl_dpftrl.planning import candidates as candidates_lib
+  from fl_dpftrl.planning import candidate_sets
 
   try:
-    return candidates_lib.named(labels)
+    return candidate_sets.named(labels)
   except ValueError as e:
     raise ValueError(f'--{flag}: {e}') from e
 
@@ -329,5 +329,5 @@ def above_budget(args: argparse.Namespace, epsilon: float | None) -> tuple[int, 
   """Returns the exit status and a line if ε is above --max_epsilon."""
   if args.max_epsilon is None or (epsilon is not None and epsilon <= args.max_epsilon):
     return None
-  level = 'no ε' if epsilon is None else f'ε = {rounding.up(epsilon)}'
+  level = 'no ε' if epsilon is None else f'ε = {roundings.up(epsilon)}'
   return ABOVE_BUDGET, f'{level} is above --max_epsilon={args.max_epsilon:g}'

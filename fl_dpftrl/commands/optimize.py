@@ -11,9 +11,9 @@ from fl_dpftrl import tables, workloads
 from fl_dpftrl.commands import flags, output
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
-from fl_dpftrl.optimization import problem, registry
+from fl_dpftrl.optimization import registry, search_problem
 from fl_dpftrl.participation import schemas as participation
-from fl_dpftrl.participations import accountant, loss_budget, sampling
+from fl_dpftrl.participations import accountant, loss_budgets, sampling
 from fl_dpftrl.strategies import files
 
 HELP = 'finds the best strategy of a mechanism and writes a strategy file'
@@ -159,7 +159,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
 
 def _budget(
   args: argparse.Namespace, scheme: sampling.Sampled | None
-) -> loss_budget.LossBudget | None:
+) -> loss_budgets.LossBudget | None:
   """Returns the loss budget of the flags; None without one."""
   budget = flags.loss_budget(args)
   if (budget is None) != (args.horizons is None):
@@ -171,7 +171,7 @@ def _budget(
 
 
 def _schemas(
-  args: argparse.Namespace, optimizer: registry.Optimizer, budget: loss_budget.LossBudget | None
+  args: argparse.Namespace, optimizer: registry.Optimizer, budget: loss_budgets.LossBudget | None
 ) -> list[participation.MinSep]:
   """Returns the schema, or one per horizon, or per min-sep of the range with LOW first."""
   if budget is not None:
@@ -211,13 +211,15 @@ def _further(
     return {'min_sep_range': list(args.min_sep_range), 'range': points}
   if optimizer.certificate is None:
     return {}
-  gap = optimizer.certificate(strategy, problem.Problem(schemas[0], args.objective, workload))
+  gap = optimizer.certificate(
+    strategy, search_problem.Problem(schemas[0], args.objective, workload)
+  )
   return {} if gap is None else {'optimality_gap': gap}
 
 
 def _by_horizon(
   args: argparse.Namespace,
-  budget: loss_budget.LossBudget,
+  budget: loss_budgets.LossBudget,
   strategy: base.Strategy,
   best: dict[participation.MinSep, base.Strategy],
   workload: workloads.Workload,
@@ -225,7 +227,7 @@ def _by_horizon(
   """Returns the budget, and by horizon the loss and its ratio to that of the best strategy."""
   points = []
   for schema, other in best.items():
-    horizon = problem.Problem(schema, args.objective, workload, budget=budget)
+    horizon = search_problem.Problem(schema, args.objective, workload, budget=budget)
     loss = horizon.loss(strategy)
     ratio = {'ratio_to_best': loss / horizon.loss(other)}
     points.append({'num_rounds': schema.num_rounds, f'{args.objective}_loss': loss, **ratio})

@@ -8,7 +8,7 @@ from fl_dpftrl.commands import flags, output, population_flags
 from fl_dpftrl.files import json_files
 from fl_dpftrl.planning import planner
 from fl_dpftrl.strategies import files
-from fl_dpftrl.text import messages, rounding
+from fl_dpftrl.text import messages, roundings
 
 HELP = 'simulates a population and recommends a strategy, noise and ε'
 
@@ -132,7 +132,7 @@ def _forecast(plan: planner.Plan) -> list[json_files.Object]:
   """Returns a row for each figure; the mean of min-sep is rounded down, all others up."""
   ends, rows = dict(plan.forecast.range), []
   for name, mean in plan.forecast.expected.items():
-    way = rounding.down if name == 'min_sep' else rounding.up
+    way = roundings.down if name == 'min_sep' else roundings.up
     expected = float(way(float(mean), digits=6))
     rows.append({'': name, 'expected': expected, 'lowest': ends[name][0], 'highest': ends[name][1]})
   return rows

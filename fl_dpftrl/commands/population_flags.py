@@ -9,24 +9,23 @@ from typing import Any
 
 from fl_dpftrl.commands import flags
 from fl_dpftrl.files import durable, json_files
-from fl_dpftrl.simulation import availability
-from fl_dpftrl.simulation import scenario as scenario_lib
+from fl_dpftrl.simulation import availabilities, scenarios
 from fl_dpftrl.text import messages
 
 _MOST_ROUNDS = 10**7
 _FORMAT, _VERSION = 'fl_dpftrl scenario', 1
 _TIMERS = ('timer_hours', 'timer_rounds')
 # Flags that have a value without being given, by name.
-_DEFAULTS = {'seed': 0, 'availability': 'nightly', 'dropout': scenario_lib.DROPOUT}
+_DEFAULTS = {'seed': 0, 'availability': 'nightly', 'dropout': scenarios.DROPOUT}
 
 # Attributes that a scenario file may have, and that are no flags: of availability.Nightly first.
-_NIGHTLY = tuple(field.name for field in dataclasses.fields(availability.Nightly))
+_NIGHTLY = tuple(field.name for field in dataclasses.fields(availabilities.Nightly))
 _DEVICES = (
   *('check_ins_per_hour', 'rate_spread', 'report_minutes', 'speed_spread'),
   *('turnover_per_day', 'forgetting_per_day'),
 )
 _SERVER = ('minutes_between_rounds', 'pace_minutes', 'max_wait_days')
-_NIGHT = availability.Nightly()
+_NIGHT = availabilities.Nightly()
 # The type of each value in a scenario file, by the flag.
 _TYPES: dict[str, type] = {
   **dict.fromkeys(('population', 'report_goal', 'num_rounds', 'timer_rounds', 'seed'), int),
@@ -75,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
     '--dropout',
     type=float,
-    help=f'fraction of the chosen that never report (default: {scenario_lib.DROPOUT:g})',
+    help=f'fraction of the chosen that never report (default: {scenarios.DROPOUT:g})',
   )
   add(
     '--clients_per_round',
@@ -137,7 +136,7 @@ def _fits(value: Any, kind: type) -> bool:
   return type(value) is kind
 
 
-def scenario(args: argparse.Namespace) -> scenario_lib.Scenario:
+def scenario(args: argparse.Namespace) -> scenarios.Scenario:
   """Returns the scenario that completed flags describe."""
   if not 1 <= args.num_rounds <= _MOST_ROUNDS:
     raise ValueError(
@@ -147,11 +146,11 @@ def scenario(args: argparse.Namespace) -> scenario_lib.Scenario:
     raise ValueError(f'--population must be at least 1, got {args.population}')
   nightly, available = _subset(args, _NIGHTLY), args.availability
   if available == 'nightly':
-    available = availability.Nightly(**nightly)
+    available = availabilities.Nightly(**nightly)
   else:
     for name in nightly:
       raise ValueError(f'--scenario: {name} is for availability nightly, got {available}')
-  return scenario_lib.Scenario(
+  return scenarios.Scenario(
     population=args.population,
     report_goal=args.report_goal,
     timer_hours=args.timer_hours,

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fl_dpftrl.commands import flags, output, replay_text
 from fl_dpftrl.files import json_files
-from fl_dpftrl.logs import ids
-from fl_dpftrl.replaying import count, counted, evidence, replay, runs
-from fl_dpftrl.replaying import statement as statement_lib
+from fl_dpftrl.logs import id_columns
+from fl_dpftrl.replaying import counted, counting, evidence, opened_runs, replays, statements
 
 if TYPE_CHECKING:
-  from fl_dpftrl.reports import setting as setting_lib
+  from fl_dpftrl.reports import settings
 
 HELP = 'computes the guarantee of a finished run from its participation log'
 
@@ -59,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--missing',
     metavar='MARK,MARK',
     help='texts that are no ids but mark a missing one, each refused; --missing= for none (default:'
-    f' {",".join(ids.MISSING)})',
+    f' {",".join(id_columns.MISSING)})',
   )
   words = (
     'rounds that were declared before the run, of which it may have had fewer (default: as the log'
@@ -113,8 +112,8 @@ _OF_ONE_RUN = (
 class Replayed(NamedTuple):
   """The result of the command: a statement, and the runs that it is of."""
 
-  statement: statement_lib.Statement
-  opened: list[runs.Run]
+  statement: statements.Statement
+  opened: list[opened_runs.Run]
 
   def to_json(self) -> json_files.Object:
     """Returns the statement."""
@@ -139,18 +138,18 @@ def run(args: argparse.Namespace) -> Replayed:
     opened = _counted(args, opened)
   for opened_run in opened if args.evidence else ():
     evidence.check_run(opened_run)
-  result = replay.replay(opened, **_options(args))
+  result = replays.replay(opened, **_options(args))
   replay_text.say_warnings(result)
   return Replayed(result, opened)
 
 
-def _counted(args: argparse.Namespace, opened: list[runs.Run]) -> list[runs.Run]:
+def _counted(args: argparse.Namespace, opened: list[opened_runs.Run]) -> list[opened_runs.Run]:
   """Returns a run with the tally that --write_counts writes."""
   if len(opened) != 1 or args.from_counts:
     raise ValueError(f'--write_counts={args.write_counts} is for the log of one run')
   counted.check(args.write_counts, opened[0])
   say = output.Progress('replay').say
-  tally = count.count(opened, num_exposed=args.group_size, progress=say)
+  tally = counting.count(opened, num_exposed=args.group_size, progress=say)
   return [dataclasses.replace(opened[0], tally=tally)]
 
 
@@ -204,7 +203,7 @@ def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | N
   return flags.above_budget(args, decisive.guarantee.epsilon())
 
 
-def _runs(args: argparse.Namespace) -> list[runs.Run]:
+def _runs(args: argparse.Namespace) -> list[opened_runs.Run]:
   passed = [name for name in _OF_ONE_RUN if getattr(args, name) not in (None, [])]
   where = {'columns': args.columns, 'first_round': args.first_round or 0, 'missing': args.missing}
   if args.runs:
@@ -214,13 +213,13 @@ def _runs(args: argparse.Namespace) -> list[runs.Run]:
       if len(args.runs) > 1:
         raise ValueError(f'--{name} goes with one folder, got {len(args.runs)}')
     options = {'num_rounds': args.num_rounds, **where}
-    return [runs.open_run(folder, **options) for folder in args.runs]
+    return [opened_runs.open_run(folder, **options) for folder in args.runs]
   if args.from_counts:
     return [_from_counts(args, passed)]
   for name in ('log', 'strategy'):
     if name not in passed:
       raise ValueError(f'--{name} is needed, or the folder of a run')
-  run = runs.open_run(args.log, args.strategy, **_facts(args), **where)
+  run = opened_runs.open_run(args.log, args.strategy, **_facts(args), **where)
   draws = flags.sampling(args, run.claim.strategy, run.log.num_rounds)
   if draws is None:
     return [run]
@@ -229,7 +228,7 @@ def _runs(args: argparse.Namespace) -> list[runs.Run]:
   return [dataclasses.replace(run, claim=dataclasses.replace(run.claim, participation=draws))]
 
 
-def _from_counts(args: argparse.Namespace, passed: list[str]) -> runs.Run:
+def _from_counts(args: argparse.Namespace, passed: list[str]) -> opened_runs.Run:
   """Returns the run of --from_counts."""
   for name in ('log', 'columns', 'first_round', *flags.SAMPLING):
     if name in passed:
@@ -244,8 +243,8 @@ def _facts(args: argparse.Namespace) -> dict[str, Any]:
   return {name: getattr(args, name) for name in _FACTS}
 
 
-def _setting(args: argparse.Namespace) -> 'setting_lib.Setting':
-  from fl_dpftrl.reports import setting as setting_lib
+def _setting(args: argparse.Namespace) -> 'settings.Setting':
+  from fl_dpftrl.reports import settings
 
   pairs: list[tuple[str, Any]] = []
   for name in (*_OF_ONE_RUN, 'delta', 'adjacency', 'group_size'):
@@ -253,7 +252,7 @@ def _setting(args: argparse.Namespace) -> 'setting_lib.Setting':
     for value in values if isinstance(values, list) else [values]:
       pairs.append((name, value))
   names = args.log or args.runs or [args.from_counts]
-  return setting_lib.Setting(
+  return settings.Setting(
     run=', '.join(os.path.basename(os.path.normpath(p)) for p in names),
     command=flags.command_line('replay', pairs, args.runs),
     strategy=args.strategy and os.path.basename(args.strategy),

@@ -2,8 +2,8 @@
 
 import sys
 
-from fl_dpftrl.replaying import exposure, statement
-from fl_dpftrl.text import messages, rounding
+from fl_dpftrl.replaying import exposures, statements
+from fl_dpftrl.text import messages, roundings
 
 LONGEST = 1000  # maximum number of characters of a sentence
 _ARITHMETIC = {
@@ -13,7 +13,7 @@ _ARITHMETIC = {
 }
 
 
-def text(result: statement.Statement) -> str:
+def text(result: statements.Statement) -> str:
   """Returns the guarantees, rounded up, and their assumptions as text."""
   per_device = result.per_device
   if not result.counts:
@@ -48,13 +48,13 @@ def text(result: statement.Statement) -> str:
   return '\n'.join(lines)
 
 
-def say_warnings(result: statement.Statement) -> None:
+def say_warnings(result: statements.Statement) -> None:
   """Prints what a reader should know of the logs, on stderr."""
   for warning in _warnings(result):
     print(messages.one_line(f'fl-dpftrl: warning: {warning}', limit=LONGEST), file=sys.stderr)
 
 
-def _warnings(result: statement.Statement) -> list[str]:
+def _warnings(result: statements.Statement) -> list[str]:
   warnings = list(result.warnings)
   devices = result.num_devices or 0
   largest = max(result.parts[0].guarantee.deltas)
@@ -78,7 +78,7 @@ def _warnings(result: statement.Statement) -> list[str]:
   return warnings
 
 
-def _closest(result: statement.Statement) -> str:
+def _closest(result: statements.Statement) -> str:
   """Returns a pair of participations that min-sep is of, with its run where there are several."""
   pair, suffix = result.closest, f' of run {result.closest_run + 1}' if result.several else ''
   if pair is None:
@@ -89,14 +89,14 @@ def _closest(result: statement.Statement) -> str:
   )
 
 
-def _most(result: statement.Statement) -> str:
+def _most(result: statements.Statement) -> str:
   """Returns the most participations of a device, over all runs where there are several."""
   if result.most_over_runs is None:
     return str(result.max_participations)
   return f'{result.most_over_runs} in all runs, {result.max_participations} in one'
 
 
-def _violated(result: statement.Statement) -> list[str]:
+def _violated(result: statements.Statement) -> list[str]:
   """Returns what a declared schema that does not hold leaves, as lines."""
   violations = result.violations
   if violations is None:
@@ -121,19 +121,19 @@ def _violated(result: statement.Statement) -> list[str]:
   return lines if void else [*lines, f'  {violations.MEANING}']
 
 
-def _per_run(result: statement.Statement) -> list[str]:
+def _per_run(result: statements.Statement) -> list[str]:
   """Returns one line for each of several runs."""
   if not result.several:
     return []
   return [
     f'run {i + 1:<16}n = {run.num_rounds}, b = {run.min_sep}, k ='
     f' {run.max_participations}, {run.claim.strategy.family}, noise'
-    f' multiplier {rounding.exact(run.claim.noise_multiplier)}'
+    f' multiplier {roundings.exact(run.claim.noise_multiplier)}'
     for i, run in enumerate(result.runs)
   ]
 
 
-def _guarantees(result: statement.Statement) -> list[str]:
+def _guarantees(result: statements.Statement) -> list[str]:
   """Returns a table with a column for each guarantee, as lines."""
   parts = result.parts
   guarantees = [part.guarantee for part in parts]
@@ -142,35 +142,35 @@ def _guarantees(result: statement.Statement) -> list[str]:
   valid = [part.holds and not result.void_reason for part in parts]
   rows = [
     ['', *(name if holds else f'{name}: VOID' for name, holds in zip(names, valid))],
-    ['sensitivity', *(rounding.computed(g.sensitivity) for g in guarantees)],
+    ['sensitivity', *(roundings.computed(g.sensitivity) for g in guarantees)],
     ['', *(g.sensitivity_kind.replace('_', ' ') for g in guarantees)],
     # Rounding up would overstate the noise.
-    ['noise / sensitivity', *map(rounding.computed_down, effective)],
+    ['noise / sensitivity', *map(roundings.computed_down, effective)],
     ['ρ (zCDP)', *(_up(g.rho) for g in guarantees)],
     ['μ (Gaussian DP)', *(_up(g.mu) for g in guarantees)],
   ]
   for delta in result.deltas:
-    label = f'ε at δ = {rounding.exact(delta)}'
+    label = f'ε at δ = {roundings.exact(delta)}'
     rows.append([label, *(_up(g.epsilon(delta)) for g in guarantees)])
   widths = [max(map(len, column)) + 2 for column in zip(*rows)]
   lines = [''.join(f'{cell:<{w}}' for cell, w in zip(row, widths)).rstrip() for row in rows]
   return [*lines, '', f'arithmetic          {arithmetic(result)}']
 
 
-def arithmetic(result: statement.Statement) -> str:
+def arithmetic(result: statements.Statement) -> str:
   """Returns what the releases are numbers of, and what that adds to the guarantee."""
   if result.rounding is None:
     return _ARITHMETIC[result.arithmetic.kind]
   worst = result.worst_case
-  lost = f'{rounding.up(result.rounding.delta(worst.epsilon()))} to δ'
+  lost = f'{roundings.up(result.rounding.delta(worst.epsilon()))} to δ'
   lost = 'all of δ' if worst.void_reason else lost
   return (
-    f'covered: whole numbers, whose rounding adds {rounding.up(result.rounding.mu)} to μ, in the'
+    f'covered: whole numbers, whose rounding adds {roundings.up(result.rounding.mu)} to μ, in the'
     f' figures above, and {lost}'
   )
 
 
-def _per_device(result: statement.Statement, per_device: exposure.PerDevice) -> list[str]:
+def _per_device(result: statements.Statement, per_device: exposures.PerDevice) -> list[str]:
   """Returns the distribution of the privacy loss over devices, as lines."""
   if not per_device.rho_histogram:
     return []
@@ -179,7 +179,7 @@ def _per_device(result: statement.Statement, per_device: exposure.PerDevice) -> 
   lines = [
     '',
     f'{void}share of participating devices, {whom}, from their actual rounds'
-    f' (δ = {rounding.exact(result.delta)})',
+    f' (δ = {roundings.exact(result.delta)})',
   ]
   for share, loss in per_device.quantiles:
     lines.append(f'{100 * share:>6g} % have ε ≤ {_up(loss.epsilon())}, ρ ≤ {_up(loss.rho)}')
@@ -187,4 +187,4 @@ def _per_device(result: statement.Statement, per_device: exposure.PerDevice) -> 
 
 
 def _up(value: float | None) -> str:
-  return 'none' if value is None else rounding.up(value)
+  return 'none' if value is None else roundings.up(value)

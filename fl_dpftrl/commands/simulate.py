@@ -11,9 +11,7 @@ from fl_dpftrl.commands import flags, output, population_flags
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import sampling
-from fl_dpftrl.simulation import attendance as attendance_lib
-from fl_dpftrl.simulation import partition, recording
-from fl_dpftrl.simulation import scenario as scenario_lib
+from fl_dpftrl.simulation import attendances, partition, recording, scenarios
 
 _NOT_DEVICES = 'which is for examples of centralized training'
 _NO_BINS = 'as rounds that close at a goal, and timers, let others decide who takes part'
@@ -84,7 +82,7 @@ def finish(args: argparse.Namespace, result: json_files.Object) -> None:
     population_flags.write(args.output_scenario, _completed(args))
 
 
-def _scenario(args: argparse.Namespace) -> scenario_lib.Scenario:
+def _scenario(args: argparse.Namespace) -> scenarios.Scenario:
   """Returns the scenario of the flags, with the meter of a loss budget."""
   budget = flags.loss_budget(args, ('sampling',))
   for name in ('min_sep', 'max_participations', 'strategy'):
@@ -127,9 +125,7 @@ def _partition(args: argparse.Namespace) -> partition.Partition | None:
   return partition.Partition(scheme=scheme, seed=args.seed, num_devices=num_devices)
 
 
-def _record(
-  args: argparse.Namespace, rounds: Iterator[schemas.Cohort]
-) -> attendance_lib.Attendance:
+def _record(args: argparse.Namespace, rounds: Iterator[schemas.Cohort]) -> attendances.Attendance:
   """Counts the rounds, and writes them with the flags that determine them if there is --output."""
   excluded = ('output', 'json', 'scenario', 'output_scenario')
   parameters = {k: v for k, v in vars(args).items() if v is not None and k not in excluded}

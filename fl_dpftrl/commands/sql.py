@@ -5,8 +5,7 @@ import argparse
 from fl_dpftrl import tables
 from fl_dpftrl.commands import flags, output
 from fl_dpftrl.files import durable, json_files
-from fl_dpftrl.replaying import counted
-from fl_dpftrl.replaying import sql as sql_lib
+from fl_dpftrl.replaying import counted, sql_statement
 from fl_dpftrl.strategies import files
 
 HELP = 'writes the SQL by which a warehouse counts participation, for replay --from_counts'
@@ -20,7 +19,12 @@ EXAMPLE = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   flags.add(parser, 'strategy', 'num_rounds', required=True)
   add = parser.add_argument
-  add('--dialect', choices=sql_lib.DIALECTS, required=True, help='engine that runs the statement')
+  add(
+    '--dialect',
+    choices=sql_statement.DIALECTS,
+    required=True,
+    help='engine that runs the statement',
+  )
   add('--output', metavar='FILE.sql', required=True, help='file to write with the statement')
   words = (
     '.parquet or .csv file to write with the terms of the strategy, a row for each pair of rounds,'
@@ -34,8 +38,8 @@ def run(args: argparse.Namespace) -> json_files.Object:
   output.check_file('output', args.output, '.sql')
   output.check_file('gram', args.gram)
   strategy = files.resolved(args.strategy, args.num_rounds)
-  terms = sql_lib.gram(strategy, args.num_rounds)
-  text = sql_lib.statement(strategy, args.num_rounds, args.dialect)
+  terms = sql_statement.gram(strategy, args.num_rounds)
+  text = sql_statement.statement(strategy, args.num_rounds, args.dialect)
   counted.write_table(args.gram, terms)
   durable.write_durably(args.output, text.encode())
   return {

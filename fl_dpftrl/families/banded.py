@@ -9,8 +9,7 @@ import numpy as np
 from fl_dpftrl import workloads
 from fl_dpftrl.families import bands, base, linear_noise
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import patterns
+from fl_dpftrl.sensitivities import kinds, patterns
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -66,12 +65,12 @@ class Banded(base.Strategy):
       squares[: num_rounds - j] += self.coefficients[j:num_rounds, j] ** 2
     return squares
 
-  def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: schemas.MinSep) -> kinds.Sensitivity:
     """Exact if columns of a pattern do not overlap; else as for any X."""
     if self.num_bands > schema.min_sep and schema.participations > 1:
       return super().sensitivity(schema)
     squares = self.column_squares(schema.num_rounds)
-    return sensitivity_lib.Sensitivity.from_square(patterns.worst_sum(squares, schema))
+    return kinds.Sensitivity.from_square(patterns.worst_sum(squares, schema))
 
   def gram_matrix(self, num_rounds: int) -> np.ndarray:
     base.check_num_rounds(self, num_rounds)
@@ -86,7 +85,7 @@ class Banded(base.Strategy):
       total[first:stop, first:stop] += rows.T @ rows
     return total
 
-  def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
+  def gram_entries(self, num_rounds: int) -> kinds.Entries:
     """Looks entries up in the diagonals of X, as many as C has."""
     base.check_num_rounds(self, num_rounds)
     coefficients = self.coefficients[:num_rounds]

@@ -7,9 +7,8 @@ import numpy as np
 
 from fl_dpftrl.families import base, linear_noise, toeplitz
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import endless
-from fl_dpftrl.sensitivity import toeplitz as sensitivities
+from fl_dpftrl.sensitivities import endless, kinds
+from fl_dpftrl.sensitivities import toeplitz as sensitivities
 
 _MOST_GRAM_ROUNDS = 1024  # most rounds for the bound for any X
 _ROUNDING = 1e-13
@@ -62,7 +61,7 @@ class BandedInverse(toeplitz.Toeplitz):
 
     return linear_noise.LinearNoise(0, step, period=1, settles=norms.size - 1)
 
-  def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: schemas.MinSep) -> kinds.Sensitivity:
     """Exact if the first column of C is non-negative and non-increasing.
 
     Otherwise the result is the least of three bounds: that of columns of one shape; that of the
@@ -75,15 +74,15 @@ class BandedInverse(toeplitz.Toeplitz):
     column = self.column(schema.num_rounds)
     columns = sensitivities.Columns(column, np.ones(1), 0)
     bound = sensitivities.shifted_sensitivity(columns, schema)
-    if bound.kind != sensitivity_lib.EXACT and (column >= 0.0).all():
+    if bound.kind != kinds.EXACT and (column >= 0.0).all():
       reached, _ = sensitivities.earliest_square(column, schema)
       square, _ = sensitivities.earliest_square(majorant(column), schema)
       exact = square <= reached * (1.0 + _ROUNDING)
-      above = sensitivity_lib.Sensitivity.from_square(square, exact)
-      bound = sensitivity_lib.better(bound, above)
+      above = kinds.Sensitivity.from_square(square, exact)
+      bound = kinds.better(bound, above)
     return base.tightened(bound, self, schema, _MOST_GRAM_ROUNDS)
 
-  def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
+  def gram_entries(self, num_rounds: int) -> kinds.Entries:
     """Sums products of the first column of C, lag by lag."""
     column = self.column(num_rounds)
 

@@ -12,13 +12,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_dpftrl import error as error_lib
-from fl_dpftrl import workloads
+from fl_dpftrl import workload_error, workloads
 from fl_dpftrl.families import base, linear_noise, toeplitz
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import endless
-from fl_dpftrl.sensitivity import toeplitz as sensitivities
+from fl_dpftrl.sensitivities import endless, kinds
+from fl_dpftrl.sensitivities import toeplitz as sensitivities
 
 _MOST_GRAM_ROUNDS = 1024  # most rounds for the bound for any X
 _CHUNK_ENTRIES = 1 << 20  # float64 values of working memory: 8 MiB
@@ -101,7 +99,7 @@ class BandedToeplitz(base.Strategy):
     period = 1 if self.max_rounds is None else None
     return linear_noise.LinearNoise(below.size, step, period=period)
 
-  def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: schemas.MinSep) -> kinds.Sensitivity:
     """The bound from columns of one shape, or that for any X if smaller."""
     base.check_num_rounds(self, schema.num_rounds)
     bound = sensitivities.shifted_sensitivity(self.columns(schema.num_rounds), schema)
@@ -112,7 +110,7 @@ class BandedToeplitz(base.Strategy):
     entries, rounds = self.gram_entries(num_rounds), np.arange(num_rounds)
     return np.stack([entries(t, rounds) for t in rounds[:, None]])
 
-  def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
+  def gram_entries(self, num_rounds: int) -> kinds.Entries:
     norms = self.column_norms(num_rounds)
     coefficients = self.coefficients[:num_rounds]
     bands = coefficients.size
@@ -149,7 +147,7 @@ class BandedToeplitz(base.Strategy):
 
   def error(
     self, num_rounds: int, workload: workloads.Workload = workloads.Workload()
-  ) -> error_lib.Error:
+  ) -> workload_error.Error:
     base.check_num_rounds(self, num_rounds)
     squares, late, tail = _squares(self, num_rounds, workload)
     # Sums of squares over the queries; each one left out adds the tail again.
@@ -159,7 +157,7 @@ class BandedToeplitz(base.Strategy):
       total += more * float(squares[-1]) + tail * 0.5 * more * (more + 1.0)
       largest = max(largest, float(squares[-1]) + tail * more)
     queries = num_rounds if workload.is_toeplitz else late.size
-    return error_lib.Error(float(np.sqrt(total / queries)), float(np.sqrt(largest)))
+    return workload_error.Error(float(np.sqrt(total / queries)), float(np.sqrt(largest)))
 
 
 def _squares(

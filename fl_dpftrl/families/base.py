@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 import numpy as np
 import scipy.linalg
 
-from fl_dpftrl import error as error_lib
-from fl_dpftrl import workloads
+from fl_dpftrl import workload_error, workloads
 from fl_dpftrl.families import linear_noise
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participation.schemas import check_num_rounds as check_num_rounds
-from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import blocks, endless, gram
+from fl_dpftrl.sensitivities import endless, gram_search, independent_blocks, kinds
 from fl_dpftrl.text import messages
 
 Parameters: TypeAlias = dict[str, Any]
@@ -112,7 +110,7 @@ class Strategy(abc.ABC):
     parts = ', '.join(f'{name}={_shown(part)}' for name, part in self.parameters().items())
     return messages.one_line(f'{type(self).__name__}({parts})', 120)
 
-  def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: schemas.MinSep) -> kinds.Sensitivity:
     """Returns the worst ‖C u‖ under a schema, per unit of clip norm.
 
     The default uses the Gram matrix. It is exact if a search over patterns ends in time, and
@@ -124,18 +122,16 @@ class Strategy(abc.ABC):
     Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, section 4 and
     algorithm VecSens; see `gram.gram_sensitivity`.
     """
-    return gram.gram_sensitivity(self.gram_matrix(schema.num_rounds), schema)
+    return gram_search.gram_sensitivity(self.gram_matrix(schema.num_rounds), schema)
 
-  def repeated_sensitivity(
-    self, block_rounds: int, schema: schemas.MinSep
-  ) -> sensitivity_lib.Sensitivity:
+  def repeated_sensitivity(self, block_rounds: int, schema: schemas.MinSep) -> kinds.Sensitivity:
     """Returns the sensitivity of independent copies of C, one after the other.
 
     Args:
       block_rounds: rounds of each copy; the last may be cut short.
       schema: min-sep schema with more rounds than a block.
     """
-    return blocks.repeated(self, block_rounds, schema)
+    return independent_blocks.repeated(self, block_rounds, schema)
 
   def gram_matrix(self, num_rounds: int) -> np.ndarray:
     """Returns X = CᵀC, shape [num_rounds, num_rounds].
@@ -148,7 +144,7 @@ class Strategy(abc.ABC):
     matrix = self.strategy_matrix(num_rounds)
     return matrix.T @ matrix
 
-  def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
+  def gram_entries(self, num_rounds: int) -> kinds.Entries:
     """Returns a function that gives single entries of X, for observed patterns.
 
     The default looks them up in the whole matrix.
@@ -171,9 +167,9 @@ class Strategy(abc.ABC):
 
   def error(
     self, num_rounds: int, workload: workloads.Workload = workloads.Workload()
-  ) -> error_lib.Error:
+  ) -> workload_error.Error:
     """Returns RMS and max error; see `error.error`."""
-    return error_lib.summary(self.per_query_error(num_rounds, workload))
+    return workload_error.summary(self.per_query_error(num_rounds, workload))
 
   def per_query_error(
     self, num_rounds: int, workload: workloads.Workload = workloads.Workload()
@@ -184,7 +180,7 @@ class Strategy(abc.ABC):
     """
     check_num_rounds(self, num_rounds)
     workloads.check_dense(num_rounds)
-    return error_lib.row_norms(self.noising_matrix(num_rounds), workload)
+    return workload_error.row_norms(self.noising_matrix(num_rounds), workload)
 
 
 def lower_inverse(matrix: np.ndarray) -> np.ndarray:
@@ -193,13 +189,13 @@ def lower_inverse(matrix: np.ndarray) -> np.ndarray:
 
 
 def tightened(
-  bound: sensitivity_lib.Sensitivity, strategy: Strategy, schema: schemas.MinSep, most_rounds: int
-) -> sensitivity_lib.Sensitivity:
+  bound: kinds.Sensitivity, strategy: Strategy, schema: schemas.MinSep, most_rounds: int
+) -> kinds.Sensitivity:
   """Returns a sensitivity or, up to most_rounds, that of any X where it is tighter."""
-  if bound.kind == sensitivity_lib.EXACT or schema.num_rounds > most_rounds:
+  if bound.kind == kinds.EXACT or schema.num_rounds > most_rounds:
     return bound
-  general = gram.gram_sensitivity(strategy.gram_matrix(schema.num_rounds), schema)
-  return sensitivity_lib.better(bound, general)
+  general = gram_search.gram_sensitivity(strategy.gram_matrix(schema.num_rounds), schema)
+  return kinds.better(bound, general)
 
 
 def keep_array(strategy: Strategy, name: str, *axes: str) -> np.ndarray:

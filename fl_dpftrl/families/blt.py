@@ -7,12 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_dpftrl import error as error_lib
-from fl_dpftrl import workloads
+from fl_dpftrl import workload_error, workloads
 from fl_dpftrl.families import base, blt_sums, interlaced, linear_noise, toeplitz
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import blocks, endless, patterns
+from fl_dpftrl.sensitivities import endless, independent_blocks, kinds, patterns
 
 _LARGEST_TABLE = 1 << 20  # entries of each
 
@@ -90,7 +88,7 @@ class BLT(toeplitz.Toeplitz):
     step = linear_noise.Step(below=np.asarray(self.output_scale), update=update)
     return linear_noise.LinearNoise(self.num_buffers, lambda t: step, period=1)
 
-  def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: schemas.MinSep) -> kinds.Sensitivity:
     """Exact, in closed form, under both schemas.
 
     Coefficients are non-negative and non-increasing, so the worst pattern is the first rounds,
@@ -101,11 +99,9 @@ class BLT(toeplitz.Toeplitz):
     square, _, _ = blt_sums.SquaredSensitivity(schema)(
       1.0 - np.asarray(self.buffer_decay), np.asarray(self.output_scale)
     )
-    return sensitivity_lib.Sensitivity.from_square(float(square))
+    return kinds.Sensitivity.from_square(float(square))
 
-  def repeated_sensitivity(
-    self, block_rounds: int, schema: schemas.MinSep
-  ) -> sensitivity_lib.Sensitivity:
+  def repeated_sensitivity(self, block_rounds: int, schema: schemas.MinSep) -> kinds.Sensitivity:
 
     @functools.cache
     def squares(count: int) -> np.ndarray:
@@ -113,10 +109,10 @@ class BLT(toeplitz.Toeplitz):
       column = patterns.repeated(self.column(block_rounds), schema.min_sep, count)
       return np.cumsum(np.square(column))
 
-    bound = blocks.worst_closest(block_rounds, schema, squares)
+    bound = independent_blocks.worst_closest(block_rounds, schema, squares)
     return bound or super().repeated_sensitivity(block_rounds, schema)
 
-  def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
+  def gram_entries(self, num_rounds: int) -> kinds.Entries:
     """Returns entries of X as geometric sums of cₛ cₛ₊ₗ for a lag l.
 
     X[i, i + l] = meets(l) + Σₐ power(a, l) · products(a, n − 1 − i − l). These terms take few
@@ -164,17 +160,17 @@ class BLT(toeplitz.Toeplitz):
 
   def error(
     self, num_rounds: int, workload: workloads.Workload = workloads.Workload()
-  ) -> error_lib.Error:
+  ) -> workload_error.Error:
     if not workload.is_toeplitz:
       return super().error(num_rounds, workload)
     base.check_num_rounds(self, num_rounds)
     chain = interlaced.chain(self.gaps)
     points, scales = chain.complements[0::2], chain.sum_scales
     errors = []
-    for objective in error_lib.OBJECTIVES:
+    for objective in workload_error.OBJECTIVES:
       square, _, _ = blt_sums.SquaredError(num_rounds, objective, workload.momentum)(points, scales)
       errors.append(float(np.sqrt(square)))
-    return error_lib.Error(*errors)
+    return workload_error.Error(*errors)
 
   def per_query_error(
     self, num_rounds: int, workload: workloads.Workload = workloads.Workload()

@@ -9,9 +9,7 @@ import scipy.linalg
 
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import gram as gram_lib
-from fl_dpftrl.sensitivity import patterns
+from fl_dpftrl.sensitivities import gram_search, kinds, patterns
 
 _ROUNDING = 1e-12
 
@@ -51,19 +49,19 @@ class Dense(base.Strategy):
   def noising_matrix(self, num_rounds: int) -> np.ndarray:
     return base.lower_inverse(self.strategy_matrix(num_rounds))
 
-  def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: schemas.MinSep) -> kinds.Sensitivity:
     """Computes it as for any X; also exact if entries are zero up to rounding.
 
     Orthogonal updates reach the sum of a pattern's diagonal of X, and equal ones the sum of all
     its entries. A bound that is no larger is exact.
     """
     gram = self.gram_matrix(schema.num_rounds)
-    bound = gram_lib.gram_sensitivity(gram, schema)
-    if bound.kind == sensitivity_lib.EXACT:
+    bound = gram_search.gram_sensitivity(gram, schema)
+    if bound.kind == kinds.EXACT:
       return bound
     reached = patterns.worst_sum(np.diagonal(gram), schema)
     if bound.value <= math.sqrt(reached) * (1.0 + _ROUNDING):
-      return sensitivity_lib.Sensitivity(bound.value, sensitivity_lib.EXACT)
+      return kinds.Sensitivity(bound.value, kinds.EXACT)
     return bound
 
 

@@ -6,12 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_dpftrl import error as error_lib
-from fl_dpftrl import workloads
+from fl_dpftrl import workload_error, workloads
 from fl_dpftrl.families import base, linear_noise
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import endless
+from fl_dpftrl.sensitivities import endless, kinds
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -31,11 +29,11 @@ class Identity(base.Strategy):
     del num_rounds
     return linear_noise.LinearNoise(0, lambda t: linear_noise.Step(norm=1.0), period=1)
 
-  def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: schemas.MinSep) -> kinds.Sensitivity:
     base.check_num_rounds(self, schema.num_rounds)
-    return sensitivity_lib.Sensitivity.from_square(schema.participations)
+    return kinds.Sensitivity.from_square(schema.participations)
 
-  def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
+  def gram_entries(self, num_rounds: int) -> kinds.Entries:
     base.check_num_rounds(self, num_rounds)
     return lambda rows, columns: (rows == columns).astype(np.float64)
 
@@ -44,11 +42,11 @@ class Identity(base.Strategy):
 
   def error(
     self, num_rounds: int, workload: workloads.Workload = workloads.Workload()
-  ) -> error_lib.Error:
+  ) -> workload_error.Error:
     if not workload.is_prefix_sums:
       return super().error(num_rounds, workload)
     base.check_num_rounds(self, num_rounds)
-    return error_lib.Error(math.sqrt((num_rounds + 1) / 2), math.sqrt(num_rounds))
+    return workload_error.Error(math.sqrt((num_rounds + 1) / 2), math.sqrt(num_rounds))
 
   def per_query_error(
     self, num_rounds: int, workload: workloads.Workload = workloads.Workload()

@@ -8,9 +8,8 @@ import numpy as np
 
 from fl_dpftrl.families import base, linear_noise, toeplitz
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import endless
-from fl_dpftrl.sensitivity import toeplitz as sensitivities
+from fl_dpftrl.sensitivities import endless, kinds
+from fl_dpftrl.sensitivities import toeplitz as sensitivities
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -47,15 +46,15 @@ class LambdaCGD(toeplitz.Toeplitz):
     later = linear_noise.Step(draws=(-self.decay, 1.0), earlier=1, norm=math.hypot(1.0, self.decay))
     return linear_noise.LinearNoise(0, lambda t: later if t else first, period=1, settles=1)
 
-  def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: schemas.MinSep) -> kinds.Sensitivity:
     """Exact: columns of C are non-negative and non-increasing.
 
     Source: Kalinin and Lampert 2024 (Banded Square Root), theorem 2.
     """
     square, _ = sensitivities.earliest_square(self.column(schema.num_rounds), schema)
-    return sensitivity_lib.Sensitivity.from_square(square)
+    return kinds.Sensitivity.from_square(square)
 
-  def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
+  def gram_entries(self, num_rounds: int) -> kinds.Entries:
     """Sums λ^(2 s + lag) over the rows s that both columns reach."""
     base.check_num_rounds(self, num_rounds)
     sums = np.cumsum(self.decay ** (2 * np.arange(num_rounds)))

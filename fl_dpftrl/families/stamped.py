@@ -9,9 +9,7 @@ import scipy.linalg
 from fl_dpftrl import workloads
 from fl_dpftrl.families import base, linear_noise
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import blocks as blocks_lib
-from fl_dpftrl.sensitivity import endless, gram
+from fl_dpftrl.sensitivities import endless, gram_search, independent_blocks, kinds
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -52,7 +50,7 @@ class Stamped(base.Strategy):
   def blocks(self, num_rounds: int) -> list[int]:
     """Returns the rounds of each block; the last block may be cut short."""
     base.check_num_rounds(self, num_rounds)
-    return blocks_lib.sizes(num_rounds, self.block_rounds)
+    return independent_blocks.sizes(num_rounds, self.block_rounds)
 
   def num_noise_rows(self, num_rounds: int) -> int:
     whole, rest = divmod(num_rounds, self.block_rounds)
@@ -76,21 +74,21 @@ class Stamped(base.Strategy):
 
     return linear_noise.LinearNoise(inner.num_buffers, step, period=self.block_rounds)
 
-  def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: schemas.MinSep) -> kinds.Sensitivity:
     if schema.num_rounds <= self.block_rounds:
       return self.strategy.sensitivity(schema)
     if isinstance(schema, schemas.FixedSeparation):
       if schema.num_rounds <= workloads.MAX_DENSE_ROUNDS:
-        return gram.gram_sensitivity(self.gram_matrix(schema.num_rounds), schema)
+        return gram_search.gram_sensitivity(self.gram_matrix(schema.num_rounds), schema)
       # Patterns of fixed separation are patterns of min-sep.
       bound = self.strategy.repeated_sensitivity(self.block_rounds, schema.as_min_sep())
-      return sensitivity_lib.Sensitivity(bound.value, sensitivity_lib.UPPER_BOUND)
+      return kinds.Sensitivity(bound.value, kinds.UPPER_BOUND)
     return self.strategy.repeated_sensitivity(self.block_rounds, schema)
 
   def gram_matrix(self, num_rounds: int) -> np.ndarray:
-    return blocks_lib.gram_matrix(self.strategy, self.block_rounds, num_rounds)
+    return independent_blocks.gram_matrix(self.strategy, self.block_rounds, num_rounds)
 
-  def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
+  def gram_entries(self, num_rounds: int) -> kinds.Entries:
     size, blocks = self.block_rounds, self.blocks(num_rounds)
     block_entries = {n: self.strategy.gram_entries(n) for n in set(blocks)}
     whole = len(blocks) - (blocks[-1] != size)

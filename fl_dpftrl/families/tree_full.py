@@ -9,8 +9,7 @@ import numpy as np
 from fl_dpftrl import workloads
 from fl_dpftrl.families import base, linear_noise, tree_online
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import blocks, nested
+from fl_dpftrl.sensitivities import independent_blocks, kinds, nested
 
 _GENERAL_ROUNDS = 4096  # most rounds for the bound for any X
 
@@ -150,30 +149,28 @@ class TreeFull(base.Strategy):
     planned = self.planned_rounds(num_rounds)
     return nested.first_rounds(nested.forest(planned), num_rounds)
 
-  def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: schemas.MinSep) -> kinds.Sensitivity:
     planned = self.planned_rounds(schema.num_rounds)
     if schema.num_rounds == planned:
       return tree_online.TreeOnline().sensitivity(schema)
     # A run that ends early used only some rows of C, so its norm is no larger.
     square, _ = nested.worst_square(self.nested_blocks(schema.num_rounds), schema.as_min_sep())
-    bound = sensitivity_lib.Sensitivity.from_square(square, exact=False)
+    bound = kinds.Sensitivity.from_square(square, exact=False)
     return base.tightened(bound, self, schema, _GENERAL_ROUNDS)
 
-  def repeated_sensitivity(
-    self, block_rounds: int, schema: schemas.MinSep
-  ) -> sensitivity_lib.Sensitivity:
+  def repeated_sensitivity(self, block_rounds: int, schema: schemas.MinSep) -> kinds.Sensitivity:
     bound = nested.repeated_sensitivity(self.nested_blocks, block_rounds, schema)
-    sizes = set(blocks.sizes(schema.num_rounds, block_rounds))
+    sizes = set(independent_blocks.sizes(schema.num_rounds, block_rounds))
     if all(self.planned_rounds(size) == size for size in sizes):
       return bound
-    return sensitivity_lib.Sensitivity(bound.value, sensitivity_lib.UPPER_BOUND)
+    return kinds.Sensitivity(bound.value, kinds.UPPER_BOUND)
 
   def gram_matrix(self, num_rounds: int) -> np.ndarray:
     if self.planned_rounds(num_rounds) == num_rounds:
       return tree_online.TreeOnline().gram_matrix(num_rounds)
     return super().gram_matrix(num_rounds)
 
-  def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
+  def gram_entries(self, num_rounds: int) -> kinds.Entries:
     if self.planned_rounds(num_rounds) == num_rounds:
       return tree_online.TreeOnline().gram_entries(num_rounds)
     return super().gram_entries(num_rounds)

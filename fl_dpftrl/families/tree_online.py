@@ -9,8 +9,7 @@ import numpy as np
 from fl_dpftrl import workloads
 from fl_dpftrl.families import base, linear_noise
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import nested
+from fl_dpftrl.sensitivities import kinds, nested
 
 
 def first_node(round_index: int) -> int:
@@ -123,15 +122,13 @@ class TreeOnline(base.Strategy):
     base.check_num_rounds(self, num_rounds)
     return nested.forest(num_rounds)
 
-  def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: schemas.MinSep) -> kinds.Sensitivity:
     base.check_num_rounds(self, schema.num_rounds)
     if isinstance(schema, schemas.FixedSeparation):
-      return sensitivity_lib.Sensitivity.from_square(_worst_of_fixed_separation(schema))
+      return kinds.Sensitivity.from_square(_worst_of_fixed_separation(schema))
     return nested.block_sensitivity(self.nested_blocks(schema.num_rounds), schema)
 
-  def repeated_sensitivity(
-    self, block_rounds: int, schema: schemas.MinSep
-  ) -> sensitivity_lib.Sensitivity:
+  def repeated_sensitivity(self, block_rounds: int, schema: schemas.MinSep) -> kinds.Sensitivity:
     return nested.repeated_sensitivity(self.nested_blocks, block_rounds, schema)
 
   def gram_matrix(self, num_rounds: int) -> np.ndarray:
@@ -146,7 +143,7 @@ class TreeOnline(base.Strategy):
           total[start:end, start:end] += 1.0
     return total
 
-  def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
+  def gram_entries(self, num_rounds: int) -> kinds.Entries:
     base.check_num_rounds(self, num_rounds)
 
     def entries_at(rows, columns):

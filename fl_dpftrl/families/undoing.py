@@ -10,11 +10,10 @@ import weakref
 
 import numpy as np
 
-from fl_dpftrl import error as error_lib
-from fl_dpftrl import workloads
+from fl_dpftrl import workload_error, workloads
 from fl_dpftrl.families import base, linear_noise
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.sensitivity import base as sensitivity_lib
+from fl_dpftrl.sensitivities import kinds
 
 # Rounds for which noise rows are compared with C: without buffers, and with.
 _CHECKED_ROUNDS, _CHECKED_BUFFERED_ROUNDS = 1024, 128
@@ -96,9 +95,11 @@ def _check_gram(strategy: base.Strategy, matrix: np.ndarray) -> None:
   close = _ROUNDING * (np.abs(matrix).T @ np.abs(matrix)) + _UNDERFLOW
   if not all((np.abs(each - matrix.T @ matrix) <= close).all() for each in (gram, entries)):
     raise ValueError(f'gram_matrix or gram_entries of {family} is not that of its strategy_matrix')
-  queries = error_lib.row_norms(strategy.noising_matrix(num_rounds), workloads.Workload())
-  least = np.append(queries, error_lib.summary(queries)) * (1.0 - _ROUNDING)
-  errors = np.append(strategy.per_query_error(num_rounds), error_lib.error(strategy, num_rounds))
+  queries = workload_error.row_norms(strategy.noising_matrix(num_rounds), workloads.Workload())
+  least = np.append(queries, workload_error.summary(queries)) * (1.0 - _ROUNDING)
+  errors = np.append(
+    strategy.per_query_error(num_rounds), workload_error.error(strategy, num_rounds)
+  )
   if not (errors.shape == least.shape and (errors >= least).all()):
     raise ValueError(f'error or per_query_error of {family} is less than its noising_matrix gives')
 
@@ -117,8 +118,8 @@ def _check_sensitivity(strategy: base.Strategy, matrix: np.ndarray) -> None:
     reached[schema] = max(reached.get(schema, 0.0), norm)
   for (min_sep, count), norm in reached.items():
     schema = schemas.MinSep(num_rounds, min_sep, count)
-    result = sensitivity_lib.sensitivity(strategy, schema)
-    is_bound = result.kind != sensitivity_lib.LOWER_BOUND
+    result = kinds.sensitivity(strategy, schema)
+    is_bound = result.kind != kinds.LOWER_BOUND
     if is_bound and not result.value >= norm * (1.0 - _ROUNDING):
       raise ValueError(
         f'sensitivity of {strategy.family} is {result.value:.6g} under {schema}, where a device'

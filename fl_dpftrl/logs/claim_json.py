@@ -1,4 +1,4 @@
-"""Claims as JSON: in the metadata of logs, and in files. `fl_dpftrl.claim` computes with them."""
+"""Claims as JSON: in the metadata of logs, and in files. `fl_dpftrl.claims` computes with them."""
 
 import hashlib
 import json

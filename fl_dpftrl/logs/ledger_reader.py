@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from fl_dpftrl.files import mark
-from fl_dpftrl.logs import ledger, ledger_format, refusals
+from fl_dpftrl.logs import ledger_format, ledgers, refusals
 
 _BATCH_ROWS = 1 << 18
 _TRIES = 20
@@ -67,7 +67,7 @@ class Reader:
 
 def _image(path: str) -> tuple[sqlite3.Connection, mark.Record | None]:
   """Returns a copy of a ledger in memory, and what its mark said before."""
-  if writer := ledger.writer_of(path):
+  if writer := ledgers.writer_of(path):
     return writer.image()
   real = os.path.realpath(path)  # Beside which SQLite has its own files.
   record = None

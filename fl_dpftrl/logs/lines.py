@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from fl_dpftrl.files import json_files
-from fl_dpftrl.logs import layout as layout_lib
-from fl_dpftrl.logs import limits, refusals
+from fl_dpftrl.logs import layouts, limits, refusals
 from fl_dpftrl.text import messages
 
 _BLOCK = 1 << 24  # bytes
@@ -29,7 +28,7 @@ class _Lines:
 
   metadata: dict[str, str] = {}  # noqa: RUF012
 
-  def __init__(self, path: str, file: BinaryIO, layout: layout_lib.Layout = layout_lib.PLAIN):
+  def __init__(self, path: str, file: BinaryIO, layout: layouts.Layout = layouts.PLAIN):
     """Opens a file, which must be seekable; LogError, OSError or pa.ArrowException if it fails."""
     self._path = path
     self._file = file
@@ -96,7 +95,7 @@ class Csv(_Lines):
     if head.count(b'\r') != head.count(b'\r\n') or not head.strip():
       raise refusals.LogError(f'{self._path}: begins with no line of names')
     suffixes = pathlib.PurePath(self._path).suffixes
-    delimiter = layout_lib.delimiter(head, '.tsv' if '.tsv' in suffixes[-2:] else '')
+    delimiter = layouts.delimiter(head, '.tsv' if '.tsv' in suffixes[-2:] else '')
     self._parsing = pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=False)
     table = pa_csv.read_csv(io.BytesIO(head), parse_options=self._parsing)
     if table.num_rows:
@@ -136,7 +135,7 @@ class Csv(_Lines):
       ),
     )
     self._count(block, table.num_rows, first_row)
-    columns: dict[str, Any] = layout_lib.repeated(self._folder_values, table.num_rows)
+    columns: dict[str, Any] = layouts.repeated(self._folder_values, table.num_rows)
     if 'round' not in columns:
       rounds = table.column('round')
       odd = pc.invert(pc.match_substring_regex(rounds, r'^-?[0-9]{1,18}$'))
@@ -150,7 +149,7 @@ class Csv(_Lines):
       ids = table.column('device_id').chunks
       views = [chunk.view(pa.large_string()) for chunk in ids]
       columns['device_id'] = pa.chunked_array(views, pa.large_string())
-    return pa.table([columns[name] for name in layout_lib.NAMES], schema=self.schema)
+    return pa.table([columns[name] for name in layouts.NAMES], schema=self.schema)
 
   def _refuse_blank(self, block: bytes, first_row: int) -> None:
     """Raises LogError for a blank line: in a file of one column, it is a row without a value."""
@@ -187,7 +186,7 @@ class JsonLines(_Lines):
     entry = _entry(line)
     keys = list(entry) if entry else [names.round, names.device_id]
     values = self._folder_values = names.folder_values(self._path, keys)
-    self._wanted = {own: getattr(names, own) for own in layout_lib.NAMES if own not in values}
+    self._wanted = {own: getattr(names, own) for own in layouts.NAMES if own not in values}
     first = entry.get(names.device_id)
     self._lists = isinstance(first, list)
     if self._lists:

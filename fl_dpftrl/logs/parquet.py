@@ -6,9 +6,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fl_dpftrl.logs import ids, limits, refusals, rows
-from fl_dpftrl.logs import layout as layout_lib
-from fl_dpftrl.logs import schema as schema_lib
+from fl_dpftrl.logs import id_columns, layouts, limits, log_tables, refusals, table_rows
 
 _BATCH_ROWS = 1 << 18
 _BATCH_COHORTS = 1 << 5
@@ -19,7 +17,7 @@ _OTHER_METADATA = (b'ARROW:schema', b'pandas')
 class ParquetReader:
   """A Parquet log that is open for reading; see `reader`."""
 
-  def __init__(self, path: str, file: BinaryIO, layout: layout_lib.Layout = layout_lib.PLAIN):
+  def __init__(self, path: str, file: BinaryIO, layout: layouts.Layout = layouts.PLAIN):
     """Opens a file, which must be seekable, and reads its metadata."""
     self._path = path
     self._file = pq.ParquetFile(file, page_checksum_verification=True, buffer_size=1 << 16)
@@ -30,7 +28,7 @@ class ParquetReader:
     rounds = kinds.get('round', pa.int64())
     device_ids = kinds.get('device_id', pa.large_string())
     self._check_size(file.seek(0, 2))
-    self._lists = rows.is_list(device_ids)
+    self._lists = table_rows.is_list(device_ids)
     if self._lists:
       device_ids = device_ids.value_type
     id_type = pa.null()
@@ -39,7 +37,7 @@ class ParquetReader:
         raise refusals.LogError(f'{path}: round must be whole numbers, is {rounds}')
       if self._has_devices():
         id_type = _id_type(path, device_ids)
-    self.metadata = schema_lib.opened(path, self._stored())
+    self.metadata = log_tables.opened(path, self._stored())
     self.schema = pa.schema([('round', pa.int64()), ('device_id', id_type)])
 
   def tables(self) -> Iterator[pa.Table]:
@@ -49,7 +47,7 @@ class ParquetReader:
       _BATCH_COHORTS if self._lists else _BATCH_ROWS, columns=list(self._in_file.values())
     ):
       columns = {own: batch.column(name) for own, name in self._in_file.items()}
-      columns |= layout_lib.repeated(self._folder_values, batch.num_rows)
+      columns |= layouts.repeated(self._folder_values, batch.num_rows)
       columns['round'] = columns['round'].cast(pa.int64())
       yield pa.table({name: columns[name] for name in self.schema.names})
       num_missing -= batch.num_rows
@@ -90,7 +88,7 @@ def _id_type(path: str, stored: pa.DataType) -> pa.DataType:
   kind = stored.value_type if pa.types.is_dictionary(stored) else stored
   if pa.types.is_null(kind):
     return kind
-  if ids.is_text(kind):
+  if id_columns.is_text(kind):
     return pa.large_string()
   if pa.types.is_integer(kind):
     return pa.int64()

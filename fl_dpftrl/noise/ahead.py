@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from fl_dpftrl.files import durable
-from fl_dpftrl.noise import rows, snapshots
+from fl_dpftrl.noise import integer_rows, snapshots
 
 _Value = TypeVar('_Value')
 _NICENESS = 5
@@ -54,13 +54,13 @@ class LocalSource:
 
   def __init__(
     self,
-    new_maker: Callable[[], rows.RowMaker],
+    new_maker: Callable[[], integer_rows.RowMaker],
     saved: snapshots.Snapshots | None = None,
     snapshot_rows: int = 0,
   ):
     self._new_maker, self._snapshots = new_maker, saved
     self._snapshot_rows = snapshot_rows
-    self._maker: rows.RowMaker | None = None
+    self._maker: integer_rows.RowMaker | None = None
     self._closing = False
 
   @classmethod
@@ -79,8 +79,8 @@ class LocalSource:
       folder.mkdir(mode=0o700, parents=True, exist_ok=True)
       folder.chmod(0o700)
       durable.remove_leftovers(folder)
-      saved = snapshots.Snapshots(folder, rows.identity(**recipe), num_rounds)
-    new_maker = functools.partial(rows.RowMaker, **recipe, num_rounds=num_rounds, **more)
+      saved = snapshots.Snapshots(folder, integer_rows.identity(**recipe), num_rounds)
+    new_maker = functools.partial(integer_rows.RowMaker, **recipe, num_rounds=num_rounds, **more)
     return cls(new_maker, saved, snapshot_rows)
 
   def make(self, row: int, out: np.ndarray, used: int) -> Made:

@@ -14,7 +14,7 @@ import zlib
 import numpy as np
 
 from fl_dpftrl.files import durable
-from fl_dpftrl.noise import rows as rows_lib
+from fl_dpftrl.noise import integer_rows
 
 _NAME = re.compile(r'before-(\d{9})\.json')
 
@@ -35,7 +35,7 @@ class Snapshots:
     matches = (_NAME.fullmatch(path.name) for path in self._folder.iterdir())
     return sorted(int(match[1]) for match in matches if match)
 
-  def save(self, maker: rows_lib.RowMaker) -> None:
+  def save(self, maker: integer_rows.RowMaker) -> None:
     """Writes the buffers that no file holds yet, then the list of them all."""
     if not maker.versions or maker.row in self.rows():
       return
@@ -57,7 +57,7 @@ class Snapshots:
     about = {**self._of, 'buffers': listed, 'trail': maker.trail}
     durable.write(self._list(maker.row), about, durable=False)
 
-  def load(self, maker: rows_lib.RowMaker, row: int) -> None:
+  def load(self, maker: integer_rows.RowMaker, row: int) -> None:
     """Brings a new maker with buffers to the latest readable snapshot up to a row."""
     for snapshot_row in reversed([r for r in self.rows() if r <= row]):
       buffers, trail = self._read(snapshot_row)
@@ -81,7 +81,7 @@ class Snapshots:
       if path.name not in names:
         path.unlink(missing_ok=True)
 
-  def _fill(self, maker: rows_lib.RowMaker, listed: list) -> bool:
+  def _fill(self, maker: integer_rows.RowMaker, listed: list) -> bool:
     maker.buffers[:] = 0.0
     for buffer, version, checksum in listed:
       try:

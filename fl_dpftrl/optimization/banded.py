@@ -29,13 +29,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import optimize as optimize_lib
+import scipy.optimize
 from scipy import signal
 
 from fl_dpftrl import workloads
 from fl_dpftrl.families import banded, bands
-from fl_dpftrl.optimization import problem as problem_lib
-from fl_dpftrl.optimization import solver
+from fl_dpftrl.optimization import search_problem, solver
 from fl_dpftrl.participation import schemas
 
 _FEWEST_ROUNDS, _FEWEST_BANDS = 128, 8  # smallest size with a refined start
@@ -63,7 +62,7 @@ SquaredErrors = Callable[[np.ndarray], tuple[np.ndarray, Callable[[np.ndarray], 
 
 
 def optimize(
-  problem: problem_lib.Problem, num_bands: int | None = None, *, equal_norms: bool | None = None
+  problem: search_problem.Problem, num_bands: int | None = None, *, equal_norms: bool | None = None
 ) -> banded.Banded:
   """Returns the banded strategy with the smallest loss.
 
@@ -248,7 +247,7 @@ class _Sized:
 
 
 def _best(
-  sized: _Sized, objective: str, report: problem_lib.Progress
+  sized: _Sized, objective: str, report: search_problem.Progress
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns C by columns, with its norms, and the weights of the queries' errors."""
   start, weights, smaller = sized.start, np.ones(1), sized.halved()
@@ -279,7 +278,7 @@ def _descend(
   sized: _Sized,
   loss: Loss,
   start: np.ndarray,
-  report: problem_lib.Progress,
+  report: search_problem.Progress,
   limits: dict[str, Any],
   proximity: float = 0.0,
   enough: float = 0.0,
@@ -338,7 +337,7 @@ def root_coefficients(num_rounds: int, num_bands: int, momentum: float = 0.0) ->
       loss = np.sum(counts * response**2) * np.sum(raised**2)
     return math.log(loss) if np.isfinite(loss) else math.inf
 
-  minimum = optimize_lib.minimize_scalar(
+  minimum = scipy.optimize.minimize_scalar(
     log_loss, bounds=(-12.0, 1.0), method='bounded', options={'xatol': 1e-2}
   )
   return root + math.exp(minimum.x)

@@ -7,16 +7,15 @@ import numpy as np
 from fl_dpftrl import workloads
 from fl_dpftrl.families import banded_inverse, lambda_cgd
 from fl_dpftrl.families import toeplitz as toeplitz_family
-from fl_dpftrl.optimization import problem as problem_lib
-from fl_dpftrl.optimization import solver, toeplitz
-from fl_dpftrl.sensitivity import toeplitz as sensitivities
+from fl_dpftrl.optimization import search_problem, solver, toeplitz
+from fl_dpftrl.sensitivities import toeplitz as sensitivities
 
 DEFAULT_BANDS = 8  # draws a round
 _LARGEST = 1e6  # largest entry of C in a search
 
 
 def square_root(
-  problem: problem_lib.Problem, num_bands: int | None = None
+  problem: search_problem.Problem, num_bands: int | None = None
 ) -> banded_inverse.BandedInverse:
   """Returns the first coefficients of (1 − z)^½, the inverse of the square root.
 
@@ -32,7 +31,7 @@ def square_root(
 
 
 def optimize(
-  problem: problem_lib.Problem, num_bands: int | None = None
+  problem: search_problem.Problem, num_bands: int | None = None
 ) -> banded_inverse.BandedInverse:
   """Returns the best strategy with a banded inverse that was found.
 
@@ -59,14 +58,14 @@ def optimize(
   return banded_inverse.BandedInverse(np.append(1.0, point))
 
 
-def decayed(problem: problem_lib.Problem) -> lambda_cgd.LambdaCGD:
+def decayed(problem: search_problem.Problem) -> lambda_cgd.LambdaCGD:
   """Returns DP-λCGD with the best λ that was found: the banded inverse of two bands."""
   two = optimize(problem, min(2, problem.schema.num_rounds))
   # λ is at most 1 in this family; the banded inverse itself may do without that.
   return lambda_cgd.LambdaCGD(min(1.0, -float(two.coefficients[1:].sum())))
 
 
-def _log_square(problem: problem_lib.Problem, num_bands: int) -> solver.ValueAndGrad:
+def _log_square(problem: search_problem.Problem, num_bands: int) -> solver.ValueAndGrad:
   """Returns ln loss² and its gradient in the coefficients after the first, 1.
 
   It takes the sensitivity of the least non-increasing columns that are nowhere below those of

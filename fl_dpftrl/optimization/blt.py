@@ -14,10 +14,9 @@ import numpy as np
 
 from fl_dpftrl import workloads
 from fl_dpftrl.families import blt, blt_sums, interlaced
-from fl_dpftrl.optimization import many_starts
-from fl_dpftrl.optimization import problem as problem_lib
+from fl_dpftrl.optimization import many_starts, search_problem
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.participations import loss_budget
+from fl_dpftrl.participations import loss_budgets
 
 MAX_BUFFERS = 8
 
@@ -36,7 +35,7 @@ _DISTINCT = 1e-7  # solutions whose ln loss differs by less are the same
 _minimize = functools.partial(many_starts.minimize, tolerance=1e-10, patience=16)
 
 
-def optimize(problem: problem_lib.Problem, num_buffers: int = 0) -> blt.BLT:
+def optimize(problem: search_problem.Problem, num_buffers: int = 0) -> blt.BLT:
   """Returns the best BLT found, at a cost independent of the number of rounds.
 
   With a learning-rate schedule the cost is proportional to it. Arguments and errors are those of
@@ -47,7 +46,7 @@ def optimize(problem: problem_lib.Problem, num_buffers: int = 0) -> blt.BLT:
   return optimize_range([problem], num_buffers)
 
 
-def optimize_range(problems: Sequence[problem_lib.Problem], num_buffers: int = 0) -> blt.BLT:
+def optimize_range(problems: Sequence[search_problem.Problem], num_buffers: int = 0) -> blt.BLT:
   """Returns the BLT found with the least regret over several schemas.
 
   The regret is the largest ratio of a loss to that of the best BLT for only its schema.
@@ -84,7 +83,7 @@ class LogLoss:
     objective: str,
     workload: workloads.Workload,
     *,
-    budget: loss_budget.LossBudget | None = None,
+    budget: loss_budgets.LossBudget | None = None,
     references: np.ndarray | float = 1.0,
     power: float = 1.0,
     query_power: float = 64.0,
@@ -214,10 +213,12 @@ class _Plan(NamedTuple):
   judge: LogLoss
   num_rounds: int
   is_first_apart: bool
-  report: problem_lib.Progress
+  report: search_problem.Progress
 
 
-def _plan(problems: Sequence[problem_lib.Problem], references: np.ndarray | float = 1.0) -> _Plan:
+def _plan(
+  problems: Sequence[search_problem.Problem], references: np.ndarray | float = 1.0
+) -> _Plan:
   """Returns the stages; constant rates and low powers first, as they are fast."""
   is_largest = len(problems) > 1
   every_schema, first = [problem.schema for problem in problems], problems[0]

@@ -6,8 +6,7 @@ import numpy as np
 import scipy.linalg
 
 from fl_dpftrl.families import base
-from fl_dpftrl.optimization import factorization
-from fl_dpftrl.optimization import problem as problem_lib
+from fl_dpftrl.optimization import factorization, search_problem
 from fl_dpftrl.participation import schemas
 
 MAX_ROUNDS = 4096  # certificates of larger matrices take minutes
@@ -16,7 +15,7 @@ _MOST_STEPS = 25
 _MOST_ALTERNATIONS = 50
 
 
-def solve(problem: problem_lib.Problem, *, tolerance: float = 2e-7) -> factorization.Solution:
+def solve(problem: search_problem.Problem, *, tolerance: float = 2e-7) -> factorization.Solution:
   """Finds the strategy with the smallest loss for one participation, over all strategies.
 
   Args:
@@ -30,7 +29,7 @@ def solve(problem: problem_lib.Problem, *, tolerance: float = 2e-7) -> factoriza
 
 
 def solve_multi_epoch(
-  problem: problem_lib.Problem, *, equal_norms: bool = False, tolerance: float = 1e-6
+  problem: search_problem.Problem, *, equal_norms: bool = False, tolerance: float = 1e-6
 ) -> factorization.Solution:
   """Finds the best strategy under (k, b)-participation, with sensitivity 1.
 
@@ -53,7 +52,7 @@ def solve_multi_epoch(
 
 
 def _solve(
-  problem: problem_lib.Problem,
+  problem: search_problem.Problem,
   groups: factorization.Groups,
   equal_norms: float | None,
   tolerance: float,
@@ -64,7 +63,7 @@ def _solve(
   return factorization.solve(matrix, dual, tolerance=tolerance, progress=problem.progress)
 
 
-def optimality_gap(strategy: base.Strategy, problem: problem_lib.Problem) -> float | None:
+def optimality_gap(strategy: base.Strategy, problem: search_problem.Problem) -> float | None:
   """Returns an upper bound on the relative excess of loss² over the optimum.
 
   The optimum is over all matrices C. The bound uses patterns that share no round. Under

@@ -31,7 +31,7 @@ import scipy.linalg
 
 from fl_dpftrl import workloads
 from fl_dpftrl.families import dense
-from fl_dpftrl.optimization import problem
+from fl_dpftrl.optimization import search_problem
 from fl_dpftrl.participation import schemas
 
 _MEMORY = 8  # number of earlier steps used for extrapolation
@@ -253,7 +253,11 @@ def ascend(dual: Dual, start: Point) -> Iterator[Bound]:
 
 
 def solve(
-  workload: np.ndarray, dual: Dual, *, tolerance: float, progress: problem.Progress | None = None
+  workload: np.ndarray,
+  dual: Dual,
+  *,
+  tolerance: float,
+  progress: search_problem.Progress | None = None,
 ) -> Solution:
   """Raises the bound of the dual problem of A until a strategy comes close to it.
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fl_dpftrl.optimization import problem
+from fl_dpftrl.optimization import search_problem
 
 ValueAndGrad = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -21,7 +21,7 @@ def minimize(
   max_iterations: int,
   tolerance: float,
   patience: int,
-  progress: problem.Progress | None = None,
+  progress: search_problem.Progress | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Minimises a smooth function of few variables from feasible starts.
 

@@ -12,11 +12,10 @@ import threadpoolctl
 from fl_dpftrl import workloads
 from fl_dpftrl.families import base, identity, tree_full, tree_online
 from fl_dpftrl.families import registry as families
-from fl_dpftrl.optimization import banded, banded_inverse, blt, dense, problem, toeplitz
+from fl_dpftrl.optimization import banded, banded_inverse, blt, dense, search_problem, toeplitz
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.participations import loss_budget
-from fl_dpftrl.text import messages
-from fl_dpftrl.text import progress as progress_lib
+from fl_dpftrl.participations import loss_budgets
+from fl_dpftrl.text import messages, progress_bars
 
 _A_DECADE = 3  # horizons
 
@@ -37,7 +36,7 @@ class Optimizer:
   find: Callable[..., base.Strategy]
   size: str | None = None
   find_range: Callable[..., base.Strategy] | None = None
-  certificate: Callable[[base.Strategy, problem.Problem], float | None] | None = None
+  certificate: Callable[[base.Strategy, search_problem.Problem], float | None] | None = None
 
 
 OPTIMIZERS: dict[str, Optimizer] = {
@@ -71,7 +70,7 @@ def check_family(mechanism: str) -> None:
 
 def optimize(
   mechanism: str,
-  schema: schemas.MinSep | Sequence[schemas.MinSep] | loss_budget.LossBudget,
+  schema: schemas.MinSep | Sequence[schemas.MinSep] | loss_budgets.LossBudget,
   *,
   horizons: tuple[int, int] | None = None,
   objective: str = 'max',
@@ -104,7 +103,7 @@ def optimize(
         raise ValueError(f'{name}={value} is not for mechanism={mechanism}')
       size[name] = value
   budget = None
-  if isinstance(schema, loss_budget.LossBudget):
+  if isinstance(schema, loss_budgets.LossBudget):
     budget, schema = schema, horizon_schemas(schema, horizons)
     if optimizer.find_range is None:
       raise ValueError(f'mechanism={mechanism} is not for a run without an end; blt is')
@@ -118,17 +117,17 @@ def optimize(
     raise ValueError(f'schema must be a MinSep or a list of them, got {messages.quoted(schema)}')
   if is_range and optimizer.find_range is None:
     raise ValueError(f'mechanism={mechanism} takes one schema, got {len(every)}')
-  shown = progress_lib.steps(mechanism) if progress is None else contextlib.nullcontext(progress)
+  shown = progress_bars.steps(mechanism) if progress is None else contextlib.nullcontext(progress)
   # With these sizes, several threads of linear algebra wait for each other.
   with threadpoolctl.threadpool_limits(1, user_api='blas'), shown as report:
-    problems = [problem.Problem(one, objective, workload, report, budget) for one in every]
+    problems = [search_problem.Problem(one, objective, workload, report, budget) for one in every]
     if is_range and optimizer.find_range is not None:
       return optimizer.find_range(problems, **size)
     return optimizer.find(problems[0], **size)
 
 
 def horizon_schemas(
-  budget: loss_budget.LossBudget, horizons: tuple[int, int] | None
+  budget: loss_budgets.LossBudget, horizons: tuple[int, int] | None
 ) -> list[schemas.MinSep]:
   """Returns a schema for each of some horizons, from the first to the last; three a decade."""
   min_sep, max_participations = budget.named

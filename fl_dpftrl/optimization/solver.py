@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fl_dpftrl.optimization import problem
+from fl_dpftrl.optimization import search_problem
 
 ValueAndGrad = Callable[[np.ndarray], tuple[float, np.ndarray]]
 
@@ -149,7 +149,7 @@ def project(values: np.ndarray) -> np.ndarray:
 
 
 def minimize_monotone(
-  value_and_grad: ValueAndGrad, start: np.ndarray, progress: problem.Progress | None = None
+  value_and_grad: ValueAndGrad, start: np.ndarray, progress: search_problem.Progress | None = None
 ) -> Solution:
   """Minimises a smooth function over non-negative, non-increasing sequences.
 

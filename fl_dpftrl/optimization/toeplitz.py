@@ -10,12 +10,11 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy import optimize as optimize_lib
+import scipy.optimize
 
 from fl_dpftrl import workloads
 from fl_dpftrl.families import banded_toeplitz
-from fl_dpftrl.optimization import problem as problem_lib
-from fl_dpftrl.optimization import solver, toeplitz_loss
+from fl_dpftrl.optimization import search_problem, solver, toeplitz_loss
 from fl_dpftrl.participation import schemas
 
 MOST_DEFAULT_BANDS = 1024  # default limit if columns of a pattern do not overlap
@@ -48,7 +47,7 @@ def default_bands(schema: schemas.MinSep) -> tuple[int, ...]:
 
 
 def optimize(
-  problem: problem_lib.Problem, num_bands: int | None = None
+  problem: search_problem.Problem, num_bands: int | None = None
 ) -> banded_toeplitz.BandedToeplitz:
   """Returns the best banded Toeplitz strategy found.
 
@@ -80,7 +79,7 @@ def without_zeros(strategy: banded_toeplitz.BandedToeplitz) -> banded_toeplitz.B
 
 
 def _optimize(
-  problem: problem_lib.Problem, num_bands: int, report: problem_lib.Progress
+  problem: search_problem.Problem, num_bands: int, report: search_problem.Progress
 ) -> banded_toeplitz.BandedToeplitz:
   start, schema = shifted_harmonic(problem, num_bands), problem.schema
   if num_bands > schema.min_sep and schema.participations > 1:
@@ -90,7 +89,7 @@ def _optimize(
   return _normalized(problem, _search(problem, start, False, search), search)
 
 
-def check(problem: problem_lib.Problem, num_bands: int | None) -> None:
+def check(problem: search_problem.Problem, num_bands: int | None) -> None:
   """Raises ValueError if num_bands is out of range, or a matrix of the workload too large."""
   num_rounds = problem.schema.num_rounds
   if not problem.workload.is_toeplitz:
@@ -105,7 +104,7 @@ def root(log_square: float) -> float:
 
 
 def _free_search(
-  start: np.ndarray, log_square: toeplitz_loss.LogSquare, report: problem_lib.Progress
+  start: np.ndarray, log_square: toeplitz_loss.LogSquare, report: search_problem.Progress
 ) -> np.ndarray:
   """Searches over all coefficients after the first, which is fixed to 1."""
   if start.size == 1:
@@ -122,7 +121,7 @@ def _free_search(
 
 
 def _search(
-  problem: problem_lib.Problem, start: np.ndarray, normalized: bool, search: Search
+  problem: search_problem.Problem, start: np.ndarray, normalized: bool, search: Search
 ) -> banded_toeplitz.BandedToeplitz:
   """Runs a search per stage of the objective, over as many terms as needed."""
   schema, workload = problem.schema, problem.workload
@@ -174,7 +173,7 @@ def settle(
 
 
 def _normalized(
-  problem: problem_lib.Problem, strategy: banded_toeplitz.BandedToeplitz, search: Search
+  problem: search_problem.Problem, strategy: banded_toeplitz.BandedToeplitz, search: Search
 ) -> banded_toeplitz.BandedToeplitz:
   """Returns the best with columns normalised for n, if the gain justifies it."""
   num_rounds, loss = problem.schema.num_rounds, problem.loss(strategy)
@@ -188,7 +187,7 @@ def _normalized(
   return other if problem.loss(other) < (1.0 - _WORTHWHILE) * loss else strategy
 
 
-def shifted_harmonic(problem: problem_lib.Problem, num_bands: int) -> np.ndarray:
+def shifted_harmonic(problem: search_problem.Problem, num_bands: int) -> np.ndarray:
   """Returns coefficients 1 / (t + 1) + c, c above −1 / num_bands, which decrease, for a Toeplitz A.
 
   Source: Choquette-Choo et al. 2024 (scaling up banded matrix factorisation), appendix J.
@@ -210,13 +209,13 @@ def shifted_harmonic(problem: problem_lib.Problem, num_bands: int) -> np.ndarray
       return log_error(shifted)[0] + log_sensitivity(shifted)[0]
 
     within = {'bounds': (math.log(1e-6 / num_bands), math.log(10.0)), 'options': {'xatol': 1e-4}}
-    return coefficients(optimize_lib.minimize_scalar(log_square, method='bounded', **within).x)
+    return coefficients(scipy.optimize.minimize_scalar(log_square, method='bounded', **within).x)
 
   return settle(harmonic, schema.num_rounds, workload, search)
 
 
 def square_root(
-  problem: problem_lib.Problem, num_bands: int | None = None
+  problem: search_problem.Problem, num_bands: int | None = None
 ) -> banded_toeplitz.BandedToeplitz:
   """Returns coefficients of (1 − z)^(−½), for n of the problem; num_bands None for n.
 

@@ -14,7 +14,7 @@ from scipy import signal
 from fl_dpftrl import workloads
 from fl_dpftrl.families import banded_toeplitz, toeplitz
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.sensitivity import toeplitz as sensitivities
+from fl_dpftrl.sensitivities import toeplitz as sensitivities
 
 # Maps coefficients to ln of a square and its gradient.
 LogSquare = Callable[[np.ndarray], tuple[float, np.ndarray]]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fl_dpftrl.participation import counts
+from fl_dpftrl.participation import participation_counts
 
 _LEAST = 1 << 10  # devices or slots
 _LOAD = 0.5
@@ -12,7 +12,7 @@ _LOAD = 0.5
 Ids = Sequence[str] | Sequence[int] | np.ndarray
 
 
-class Seen(counts.Totals):
+class Seen(participation_counts.Totals):
   """Participation so far: 8 bytes a device, and 12 for each of 2 to 4 slots of its id.
 
   Ids that are whole numbers are kept as they are. Text is kept as a hash of 64 bits, keyed anew
@@ -64,12 +64,12 @@ class Seen(counts.Totals):
     self._times = grown(self._times, self._lasts.size)
 
   @property
-  def separations(self) -> counts.Counts:
-    return counts.Counts.of_bins(self._separations)
+  def separations(self) -> participation_counts.Counts:
+    return participation_counts.Counts.of_bins(self._separations)
 
   @property
-  def participations(self) -> counts.Counts:
-    return counts.Counts.of(self._times[self._times > 0])
+  def participations(self) -> participation_counts.Counts:
+    return participation_counts.Counts.of(self._times[self._times > 0])
 
 
 class _Numbers:

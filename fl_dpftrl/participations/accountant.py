@@ -3,11 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fl_dpftrl import error as error_lib
-from fl_dpftrl import workloads
-from fl_dpftrl.accounting import adjacency as adjacency_lib
-from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.accounting import guarantee as guarantee_lib
+from fl_dpftrl import workload_error, workloads
+from fl_dpftrl.accounting import adjacencies, gaussian, guarantees
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import registry
 from fl_dpftrl.participations import batches, cyclic, protocol, sampling
@@ -21,11 +18,11 @@ def account(
   *,
   noise_multiplier: float,
   delta: float | Sequence[float],
-  adjacency: str = adjacency_lib.ZERO_OUT,
+  adjacency: str = adjacencies.ZERO_OUT,
   group_size: int = 1,
   num_coordinates: int | None = None,
   **method: Any,
-) -> guarantee_lib.Guarantee:
+) -> guarantees.Guarantee:
   """Returns the guarantee of a run with this strategy, participation and noise.
 
   Args:
@@ -61,11 +58,11 @@ def calibrate(
   delta: float | Sequence[float],
   epsilon: float | None = None,
   rho: float | None = None,
-  adjacency: str = adjacency_lib.ZERO_OUT,
+  adjacency: str = adjacencies.ZERO_OUT,
   group_size: int = 1,
   num_coordinates: int | None = None,
   **method: Any,
-) -> guarantee_lib.Guarantee:
+) -> guarantees.Guarantee:
   """Returns the guarantee with the smallest noise multiplier that meets ε or ρ.
 
   The noise multiplier of sampled batches is minimal up to a relative 1e-5, that of secret bins up
@@ -101,7 +98,7 @@ def _asked(
   participation.check(strategy, adjacency, group_size, num_coordinates)
   return participation, {
     'strategy': strategy,
-    'deltas': guarantee_lib.deltas(delta),
+    'deltas': guarantees.deltas(delta),
     'adjacency': adjacency,
     'group_size': group_size,
     'num_coordinates': num_coordinates,
@@ -121,7 +118,7 @@ def choose(
   epsilon: float,
   delta: float,
   workload: workloads.Workload = workloads.Workload(),
-) -> tuple[base.Strategy, guarantee_lib.Guarantee]:
+) -> tuple[base.Strategy, guarantees.Guarantee]:
   """Returns the strategy with the least noise at one guarantee, ε at δ, and its guarantee.
 
   More bands lower the error of the queries; fewer bands need less noise, because each example is
@@ -137,7 +134,7 @@ def choose(
   found: list[Any] = []
   for strategy in strategies:
     guarantee = calibrate(strategy, scheme.for_bands(strategy), epsilon=epsilon, delta=delta)
-    rms = error_lib.error(strategy, scheme.num_rounds, workload).rms
+    rms = workload_error.error(strategy, scheme.num_rounds, workload).rms
     found.append((guarantee.noise_multiplier * rms, len(found), strategy, guarantee))
   if not found:
     raise ValueError('strategies must hold at least one')

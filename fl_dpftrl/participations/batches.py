@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from fl_dpftrl import sensitivity as sensitivity_lib
-from fl_dpftrl.accounting import guarantee as guarantee_lib
+from fl_dpftrl import sensitivities
+from fl_dpftrl.accounting import guarantees
 from fl_dpftrl.families import banded, banded_toeplitz, base, identity
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas
@@ -72,8 +72,8 @@ class Batches(drawn.Secret, cyclic.Cyclic):
         f'num_parts={self.num_parts} is fewer than the {bands} bands of the strategy'
       )
     once = schemas.MinSep(num_rounds=self.num_rounds, max_participations=1)
-    norm = sensitivity_lib.sensitivity(strategy, once)
-    if norm.kind == sensitivity_lib.LOWER_BOUND:
+    norm = sensitivities.sensitivity(strategy, once)
+    if norm.kind == sensitivities.LOWER_BOUND:
       raise ValueError('a guarantee needs exact column norms or an upper bound')
     return factor * norm.value
 
@@ -105,7 +105,7 @@ class Batches(drawn.Secret, cyclic.Cyclic):
       raise ValueError(f'{name} is for secret bins')
     return AmplifiedGuarantee(
       sensitivity=self.change(strategy, adjacency),
-      sensitivity_kind=sensitivity_lib.EXACT,
+      sensitivity_kind=sensitivities.EXACT,
       noise_multiplier=noise_multiplier,
       deltas=tuple(deltas),
       adjacency=adjacency,
@@ -115,7 +115,7 @@ class Batches(drawn.Secret, cyclic.Cyclic):
 
   def least_noise(
     self, strategy: base.Strategy, *, epsilon: float | None, rho: float | None, **options: Any
-  ) -> guarantee_lib.Guarantee:
+  ) -> guarantees.Guarantee:
     epsilon, adjacency = drawn.target(epsilon, rho), options['adjacency']
     multiplier = sampled_gaussian.effective_noise_multiplier(
       epsilon, options['deltas'][0], **self.chances(adjacency)
@@ -135,7 +135,7 @@ class Batches(drawn.Secret, cyclic.Cyclic):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class AmplifiedGuarantee(guarantee_lib.Guarantee):
+class AmplifiedGuarantee(guarantees.Guarantee):
   """Guarantee for every example of a run with sampled batches.
 
   The sensitivity is the largest change of C x by one example in one of its rounds, and the

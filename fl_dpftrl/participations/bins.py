@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import sensitivity as sensitivity_lib
-from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.accounting import guarantee as guarantee_lib
+from fl_dpftrl import sensitivities
+from fl_dpftrl.accounting import gaussian, guarantees
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participations import bound, certified, drawn
@@ -28,7 +27,7 @@ _PRECISION, _MOST_STEPS = 1e-4, 20  # The first is relative, of the ε that nois
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class BinsGuarantee(guarantee_lib.Guarantee):
+class BinsGuarantee(guarantees.Guarantee):
   """Guarantee for every device of a run with secret bins.
 
   The sensitivity is that of a device whose bin is known. No single Gaussian release is as private,
@@ -108,7 +107,7 @@ def proven(
   entries = gram(strategy, scheme)
   return BinsGuarantee(
     sensitivity=math.sqrt(entries.diagonal().max()),
-    sensitivity_kind=sensitivity_lib.UPPER_BOUND,
+    sensitivity_kind=sensitivities.UPPER_BOUND,
     noise_multiplier=noise_multiplier,
     deltas=tuple(deltas),
     adjacency=adjacency,

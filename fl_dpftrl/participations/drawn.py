@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl import sensitivities
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
-from fl_dpftrl.participation import counts, registry, schemas
+from fl_dpftrl.participation import participation_counts, registry, schemas
 from fl_dpftrl.participations import protocol
 from fl_dpftrl.text import messages
 
@@ -74,7 +74,7 @@ class Drawn:
     """Returns the scheme of a run that has had so many rounds."""
     raise NotImplementedError
 
-  def refutations(self, happened: counts.RunCounts) -> list[str]:
+  def refutations(self, happened: participation_counts.RunCounts) -> list[str]:
     """Returns reasons why counts of a log contradict the scheme."""
     raise NotImplementedError
 
@@ -96,9 +96,9 @@ class Drawn:
     """Returns False: the guarantee is of the rounds that there were."""
     return False
 
-  def worst_case(self, strategy: base.Strategy) -> sensitivity_lib.Sensitivity:
+  def worst_case(self, strategy: base.Strategy) -> sensitivities.Sensitivity:
     """Returns the sensitivity of a device whose draws are known."""
-    return sensitivity_lib.sensitivity(strategy, self.schema)
+    return sensitivities.sensitivity(strategy, self.schema)
 
   def gate(self, strategy: base.Strategy) -> protocol.Gate | None:
     """Returns None: whoever is drawn takes part."""
@@ -109,7 +109,10 @@ class Drawn:
     return np.zeros(rounds.size, bool)
 
   def contradictions(
-    self, happened: counts.RunCounts, recorded: json_files.Object | None, violators: int
+    self,
+    happened: participation_counts.RunCounts,
+    recorded: json_files.Object | None,
+    violators: int,
   ) -> list[str]:
     """Returns refutations, after that the log records another participation."""
     reasons = self.refutations(happened)

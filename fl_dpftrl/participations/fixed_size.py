@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from fl_dpftrl.accounting import adjacency
-from fl_dpftrl.participation import counts, registry
+from fl_dpftrl.accounting import adjacencies
+from fl_dpftrl.participation import participation_counts, registry
 from fl_dpftrl.participations import batches, drawn
 
 
@@ -18,21 +18,21 @@ class CyclicFixedSize(batches.Batches):
 
   kind: ClassVar[str] = 'fixed_size'
   relations: ClassVar[Mapping[str, drawn.Relation]] = {
-    adjacency.ZERO_OUT: (
+    adjacencies.ZERO_OUT: (
       2.0,
       drawn.REPLACED,
       'adjacency is zero-out: neighbouring runs differ in that the updates'
       ' of one example are zeros; since another example is in the batches'
       ' without it, 2 clip norms away, it is accounted as replace-one',
     ),
-    adjacency.REPLACE_ONE: (2.0, drawn.REPLACED, batches.SENTENCE),
+    adjacencies.REPLACE_ONE: (2.0, drawn.REPLACED, batches.SENTENCE),
   }
   how: ClassVar[str] = (
     'a round draws a fixed number of examples of its part without replacement, {probability:.6g} of'
     ' them, every set with the same chance and in secret; shuffled batches are not drawn so'
   )
 
-  def refutations(self, happened: counts.RunCounts) -> list[str]:
+  def refutations(self, happened: participation_counts.RunCounts) -> list[str]:
     from fl_dpftrl.participations import log_checks
 
     sizes = list(log_checks.sizes(happened, self))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import special, stats
 
-from fl_dpftrl.participation import counts as counts_lib
+from fl_dpftrl.participation import participation_counts
 
 _FALSE_ALARM, _TESTS = 1e-9, 7  # probability of a false alarm of all tests together
 _LOG_ALARM = math.log(_FALSE_ALARM / _TESTS)
@@ -22,7 +22,7 @@ _Batches = Any  # A scheme of batches, which calls these checks.
 _DEVICES_A_GROUP = 100  # expected at least, for the chi-square law
 
 
-def bins(happened: counts_lib.RunCounts, num_bins: int) -> Iterator[str]:
+def bins(happened: participation_counts.RunCounts, num_bins: int) -> Iterator[str]:
   """Yields faults of devices in rounds of two bins, and of bins that are not uniform."""
   separations = happened.separations
   astray = np.flatnonzero(separations.values % num_bins)
@@ -53,7 +53,7 @@ def bins(happened: counts_lib.RunCounts, num_bins: int) -> Iterator[str]:
     )
 
 
-def parts(happened: counts_lib.RunCounts, scheme: _Batches) -> Iterator[str]:
+def parts(happened: participation_counts.RunCounts, scheme: _Batches) -> Iterator[str]:
   """Yields faults of examples that left their part or are none, or of too many examples."""
   parts, separations = scheme.num_parts, happened.separations
   least, largest = happened.id_range or (0, 0)
@@ -78,7 +78,7 @@ def parts(happened: counts_lib.RunCounts, scheme: _Batches) -> Iterator[str]:
     )
 
 
-def sizes(happened: counts_lib.RunCounts, scheme: _Batches) -> Iterator[str]:
+def sizes(happened: participation_counts.RunCounts, scheme: _Batches) -> Iterator[str]:
   """Yields faults of batches that do not have the scheme's one size."""
   cohorts = happened.cohorts
   wrong = np.flatnonzero(cohorts.counts != scheme.batch_size)
@@ -95,7 +95,7 @@ def sizes(happened: counts_lib.RunCounts, scheme: _Batches) -> Iterator[str]:
     )
 
 
-def passes(happened: counts_lib.RunCounts, scheme: _Batches) -> Iterator[str]:
+def passes(happened: participation_counts.RunCounts, scheme: _Batches) -> Iterator[str]:
   """Yields faults of examples drawn twice in a pass, or not at all."""
   end = scheme.num_parts * scheme.pass_turns
   twice = _before(happened.cohorts, end) - _before(happened.newcomers, end)
@@ -116,25 +116,25 @@ def passes(happened: counts_lib.RunCounts, scheme: _Batches) -> Iterator[str]:
     )
 
 
-def _of_parts(counts: counts_lib.Counts, num_parts: int) -> np.ndarray:
+def _of_parts(counts: participation_counts.Counts, num_parts: int) -> np.ndarray:
   """Adds counts by round up to counts by part, for parts that have any."""
   _, owners = np.unique(counts.values % num_parts, return_inverse=True)
   return np.bincount(owners, counts.counts).astype(np.int64)
 
 
-def _before(counts: counts_lib.Counts, end: int) -> int:
+def _before(counts: participation_counts.Counts, end: int) -> int:
   """Returns the total count of all rounds before the end."""
   return int(counts.counts[: np.searchsorted(counts.values, end)].sum())
 
 
-def improbable(happened: counts_lib.RunCounts, scheme: _Batches) -> Iterator[str]:
+def improbable(happened: participation_counts.RunCounts, scheme: _Batches) -> Iterator[str]:
   """Yields a phrase for each statistic that is improbable under a scheme that draws anew."""
   yield from _unlikely_repeats(happened, scheme)
   yield from _unlikely_coverage(happened, scheme)
   yield from _unlikely_favourites(happened, scheme)
 
 
-def unlikely_sizes(happened: counts_lib.RunCounts, scheme: _Batches) -> Iterator[str]:
+def unlikely_sizes(happened: participation_counts.RunCounts, scheme: _Batches) -> Iterator[str]:
   """Tests batch sizes, singly and in total: each is binomial."""
   rounds, mean = scheme.num_rounds, scheme.batch_size
   chance = _log_chance(happened.num_participations, rounds * scheme.part_size, rounds * mean)
@@ -155,7 +155,9 @@ def unlikely_sizes(happened: counts_lib.RunCounts, scheme: _Batches) -> Iterator
     )
 
 
-def unlikely_regularity(happened: counts_lib.RunCounts, scheme: _Batches) -> Iterator[str]:
+def unlikely_regularity(
+  happened: participation_counts.RunCounts, scheme: _Batches
+) -> Iterator[str]:
   """Tests whether batch sizes vary too little or too much."""
   rounds, mean = scheme.num_rounds, scheme.batch_size
   size = stats.binom(scheme.part_size, scheme.sampling_probability)
@@ -179,7 +181,7 @@ def unlikely_regularity(happened: counts_lib.RunCounts, scheme: _Batches) -> Ite
     )
 
 
-def _unlikely_repeats(happened: counts_lib.RunCounts, scheme: _Batches) -> Iterator[str]:
+def _unlikely_repeats(happened: participation_counts.RunCounts, scheme: _Batches) -> Iterator[str]:
   """Tests how many examples are in two successive turns: independent hypergeometric overlaps."""
   rounds, sizes = happened.cohorts.values, happened.cohorts.counts
   later = np.searchsorted(rounds, rounds + scheme.num_parts)
@@ -196,7 +198,7 @@ def _unlikely_repeats(happened: counts_lib.RunCounts, scheme: _Batches) -> Itera
     )
 
 
-def _unlikely_coverage(happened: counts_lib.RunCounts, scheme: _Batches) -> Iterator[str]:
+def _unlikely_coverage(happened: participation_counts.RunCounts, scheme: _Batches) -> Iterator[str]:
   """Tests how many examples were never drawn: negatively associated, given the batch sizes."""
   size, cohorts = scheme.part_size, happened.cohorts
   parts, owners = np.unique(cohorts.values % scheme.num_parts, return_inverse=True)
@@ -212,7 +214,9 @@ def _unlikely_coverage(happened: counts_lib.RunCounts, scheme: _Batches) -> Iter
     )
 
 
-def _unlikely_favourites(happened: counts_lib.RunCounts, scheme: _Batches) -> Iterator[str]:
+def _unlikely_favourites(
+  happened: participation_counts.RunCounts, scheme: _Batches
+) -> Iterator[str]:
   """Tests how often the most frequently drawn example was drawn."""
   most, mean = happened.max_participations, scheme.sampling_probability
   mean *= scheme.turns

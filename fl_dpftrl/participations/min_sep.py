@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl import sensitivities
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
-from fl_dpftrl.participation import counts, registry, schemas
+from fl_dpftrl.participation import participation_counts, registry, schemas
 from fl_dpftrl.participations import gates, promised
 from fl_dpftrl.text import messages
 
@@ -28,9 +28,9 @@ class _MinSep(promised.Promised):
     """True for a participation from outside: counts show only separations and participations."""
     return self.is_own
 
-  def worst_case(self: Any, strategy: base.Strategy) -> sensitivity_lib.Sensitivity:
+  def worst_case(self: Any, strategy: base.Strategy) -> sensitivities.Sensitivity:
     """Returns the sensitivity under the schema."""
-    return sensitivity_lib.sensitivity(strategy, self)
+    return sensitivities.sensitivity(strategy, self)
 
   def for_claim(self: Any, strategy: base.Strategy) -> Any:
     """Returns the schema with its largest k."""
@@ -51,7 +51,10 @@ class _MinSep(promised.Promised):
     return wrong
 
   def contradictions(
-    self, happened: counts.RunCounts, recorded: json_files.Object | None, violators: int
+    self,
+    happened: participation_counts.RunCounts,
+    recorded: json_files.Object | None,
+    violators: int,
   ) -> list[str]:
     """Returns what was allowed and what the log has, where devices did not keep to it."""
     most = happened.max_participations

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar
 
-from fl_dpftrl.accounting import adjacency
-from fl_dpftrl.participation import counts, registry
+from fl_dpftrl.accounting import adjacencies
+from fl_dpftrl.participation import participation_counts, registry
 from fl_dpftrl.participations import batches, drawn
 
 
@@ -23,19 +23,19 @@ class CyclicPoisson(batches.Batches):
   kind: ClassVar[str] = 'poisson'
   has_event: ClassVar[bool] = True
   relations: ClassVar[Mapping[str, drawn.Relation]] = {
-    adjacency.ADD_OR_REMOVE: (
+    adjacencies.ADD_OR_REMOVE: (
       1.0,
       drawn.ONE,
       'adjacency is add-or-remove: neighbouring runs differ in one example'
       ' more or less, and the parts of the others stay the same',
     ),
-    adjacency.ZERO_OUT: (
+    adjacencies.ZERO_OUT: (
       1.0,
       drawn.ONE,
       'adjacency is zero-out: neighbouring runs differ in that the updates of one example are'
       ' zeros; as the others are drawn without regard to it, that is one example less',
     ),
-    adjacency.REPLACE_ONE: (2.0, drawn.OPPOSITE, batches.SENTENCE),
+    adjacencies.REPLACE_ONE: (2.0, drawn.OPPOSITE, batches.SENTENCE),
   }
   how: ClassVar[str] = (
     'a round includes each example of its part independently with probability {probability:.6g},'
@@ -47,7 +47,7 @@ class CyclicPoisson(batches.Batches):
     if is_bool or not (math.isfinite(self.batch_size) and self.batch_size > 0.0):
       raise ValueError(f'batch_size must be positive and finite, got {self.batch_size!r}')
 
-  def refutations(self, happened: counts.RunCounts) -> list[str]:
+  def refutations(self, happened: participation_counts.RunCounts) -> list[str]:
     from fl_dpftrl.participations import log_checks
 
     if not happened.num_devices:

@@ -5,10 +5,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from fl_dpftrl import sensitivity as sensitivity_lib
-from fl_dpftrl.accounting import adjacency as adjacency_lib
-from fl_dpftrl.accounting import arithmetic, gaussian
-from fl_dpftrl.accounting import guarantee as guarantee_lib
+from fl_dpftrl import sensitivities
+from fl_dpftrl.accounting import adjacencies, arithmetics, gaussian, guarantees
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import protocol
@@ -39,7 +37,7 @@ class Promised:
     """True where only the rows of a log show that devices keep to it."""
     return True
 
-  def worst_case(self, strategy: base.Strategy) -> sensitivity_lib.Sensitivity:
+  def worst_case(self, strategy: base.Strategy) -> sensitivities.Sensitivity:
     """Returns the largest ‖C u‖ of a device."""
     raise NotImplementedError
 
@@ -72,7 +70,7 @@ class Promised:
     num_coordinates: int | None = None,
   ) -> None:
     """Raises ValueError for an adjacency, a group or a number of coordinates out of range."""
-    adjacency_lib.check(adjacency, group_size)
+    adjacencies.check(adjacency, group_size)
     if num_coordinates is not None:
       schemas.positive_integer('num_coordinates', num_coordinates)
 
@@ -86,14 +84,14 @@ class Promised:
     group_size: int = 1,
     num_coordinates: int | None = None,
     **method: Any,
-  ) -> guarantee_lib.Guarantee:
+  ) -> guarantees.Guarantee:
     """Returns the guarantee of one Gaussian release of this sensitivity."""
     for name in method:
       raise ValueError(f'{name} is for secret bins')
-    rounding = arithmetic.Rounding()
+    rounding = arithmetics.Rounding()
     if num_coordinates is not None and noise_multiplier:
-      rounding = arithmetic.rounding([(strategy, self.num_rows)], num_coordinates)
-    return guarantee_lib.Guarantee.of(
+      rounding = arithmetics.rounding([(strategy, self.num_rows)], num_coordinates)
+    return guarantees.Guarantee.of(
       self.worst_case(strategy),
       noise_multiplier=noise_multiplier,
       delta=deltas,
@@ -102,14 +100,14 @@ class Promised:
       rounding=rounding,
       assumptions=(
         self.assumption,
-        *guarantee_lib.ASSUMPTIONS,
-        *adjacency_lib.assumptions(adjacency, group_size),
+        *guarantees.ASSUMPTIONS,
+        *adjacencies.assumptions(adjacency, group_size),
       ),
     )
 
   def least_noise(
     self, strategy: base.Strategy, *, epsilon: float | None, rho: float | None, **options: Any
-  ) -> guarantee_lib.Guarantee:
+  ) -> guarantees.Guarantee:
     """Returns the guarantee of one Gaussian release with the least noise for ε or ρ."""
     trial = self.guarantee(strategy, noise_multiplier=1.0, **options)
     added = trial.rounding

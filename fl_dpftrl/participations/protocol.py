@@ -5,11 +5,11 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from fl_dpftrl import sensitivity as sensitivity_lib
-from fl_dpftrl.accounting import guarantee as guarantee_lib
+from fl_dpftrl import sensitivities
+from fl_dpftrl.accounting import guarantees
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
-from fl_dpftrl.participation import counts, registry, seen
+from fl_dpftrl.participation import participation_counts, registry, seen
 
 DECLARED, AMPLIFIED, SHUFFLED = 'declared', 'amplified', 'shuffled'
 """Parts of a statement."""
@@ -86,7 +86,7 @@ class Participation(registry.Participation, Protocol):
   ) -> None:
     """Raises ValueError where no guarantee is known."""
 
-  def worst_case(self, strategy: base.Strategy) -> sensitivity_lib.Sensitivity:
+  def worst_case(self, strategy: base.Strategy) -> sensitivities.Sensitivity:
     """Returns the largest ‖C u‖ of a device, by which guarantees of several runs compose."""
 
   def guarantee(
@@ -99,12 +99,12 @@ class Participation(registry.Participation, Protocol):
     group_size: int = 1,
     num_coordinates: int | None = None,
     **method: Any,
-  ) -> guarantee_lib.Guarantee:
+  ) -> guarantees.Guarantee:
     """Returns the guarantee, with its assumptions; see `accountant.account`."""
 
   def least_noise(
     self, strategy: base.Strategy, *, epsilon: float | None, rho: float | None, **options: Any
-  ) -> guarantee_lib.Guarantee:
+  ) -> guarantees.Guarantee:
     """Returns the guarantee with the least noise for ε or ρ; see `accountant.calibrate`."""
 
   def gate(self, strategy: base.Strategy) -> Gate | None:
@@ -120,7 +120,10 @@ class Participation(registry.Participation, Protocol):
     """
 
   def contradictions(
-    self, happened: counts.RunCounts, recorded: json_files.Object | None, violators: int
+    self,
+    happened: participation_counts.RunCounts,
+    recorded: json_files.Object | None,
+    violators: int,
   ) -> list[str]:
     """Returns reasons why a log contradicts it.
 

@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fl_dpftrl.accounting import adjacency
-from fl_dpftrl.accounting import guarantee as guarantee_lib
+from fl_dpftrl.accounting import adjacencies, guarantees
 from fl_dpftrl.families import base
-from fl_dpftrl.participation import counts, registry, schemas
+from fl_dpftrl.participation import participation_counts, registry, schemas
 from fl_dpftrl.participations import drawn, gates
 
 MOST_BINS = 4096  # a matrix of bins by bins is needed
@@ -35,7 +34,7 @@ class SecretBins(drawn.Secret):
   num_bins: int
 
   relations: ClassVar[Mapping[str, drawn.Relation]] = {
-    adjacency.ZERO_OUT: (
+    adjacencies.ZERO_OUT: (
       1.0,
       drawn.ONE,
       'adjacency is zero-out: neighbouring runs differ in that the updates of one device are zeros,'
@@ -112,7 +111,7 @@ class SecretBins(drawn.Secret):
     group_size: int = 1,
     num_coordinates: int | None = None,
     **method: Any,
-  ) -> guarantee_lib.Guarantee:
+  ) -> guarantees.Guarantee:
     from fl_dpftrl.participations import bins
 
     return bins.proven(
@@ -127,14 +126,14 @@ class SecretBins(drawn.Secret):
 
   def least_noise(
     self, strategy: base.Strategy, *, epsilon: float | None, rho: float | None, **options: Any
-  ) -> guarantee_lib.Guarantee:
+  ) -> guarantees.Guarantee:
     from fl_dpftrl.participations import bins
 
     epsilon = drawn.target(epsilon, rho)
     start: Any = self.guarantee(strategy, noise_multiplier=1e30, **options)
     return bins.calibrated(start, epsilon)
 
-  def refutations(self, happened: counts.RunCounts) -> list[str]:
+  def refutations(self, happened: participation_counts.RunCounts) -> list[str]:
     from fl_dpftrl.participations import log_checks
 
     return list(log_checks.bins(happened, self.num_bins))

@@ -2,10 +2,10 @@
 
 from typing import Any, ClassVar
 
-from fl_dpftrl.accounting import guarantee as guarantee_lib
+from fl_dpftrl.accounting import guarantees
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
-from fl_dpftrl.participation import counts, registry, schemas
+from fl_dpftrl.participation import participation_counts, registry, schemas
 from fl_dpftrl.participations import cyclic, protocol
 
 
@@ -54,13 +54,13 @@ class Shuffled(cyclic.Cyclic):
   def check(self, strategy: base.Strategy, *others: Any) -> None:
     self.by_schema.check(strategy, *others)
 
-  def guarantee(self, strategy: base.Strategy, **options: Any) -> guarantee_lib.Guarantee:
+  def guarantee(self, strategy: base.Strategy, **options: Any) -> guarantees.Guarantee:
     return self.by_schema.guarantee(strategy, **options)
 
-  def least_noise(self, strategy: base.Strategy, **options: Any) -> guarantee_lib.Guarantee:
+  def least_noise(self, strategy: base.Strategy, **options: Any) -> guarantees.Guarantee:
     return self.by_schema.least_noise(strategy, **options)
 
-  def refutations(self, happened: counts.RunCounts) -> list[str]:
+  def refutations(self, happened: participation_counts.RunCounts) -> list[str]:
     from fl_dpftrl.participations import log_checks
 
     sizes = list(log_checks.sizes(happened, self))
@@ -94,7 +94,7 @@ class ShuffledOnce(Shuffled):
       max_participations=-(-self.turns // self.pass_turns),
     )
 
-  def refutations(self, happened: counts.RunCounts) -> list[str]:
+  def refutations(self, happened: participation_counts.RunCounts) -> list[str]:
     apart = happened.separations.values
     wrong = apart[apart != self.schema.min_sep][:1].tolist()
     return super().refutations(happened) + [

@@ -5,20 +5,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fl_dpftrl import accounting, tables, workloads
-from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl import accounting, sensitivities, tables, workloads
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas as participation
-from fl_dpftrl.planning import candidates as candidates_lib
+from fl_dpftrl.planning import candidate_sets
 from fl_dpftrl.strategies import files
-from fl_dpftrl.text import messages
-from fl_dpftrl.text import progress as progress_lib
+from fl_dpftrl.text import messages, progress_bars
 
 if TYPE_CHECKING:
   from matplotlib import figure
 
-Calibrate = Callable[[sensitivity_lib.Sensitivity], accounting.Guarantee | None]
+Calibrate = Callable[[sensitivities.Sensitivity], accounting.Guarantee | None]
 SCHEMA = ('num_rounds', 'min_sep', 'max_participations')
 
 
@@ -30,7 +28,7 @@ class Entry:
     guarantee: that of the ε at which candidates are compared, with its noise; None without.
   """
 
-  candidate: candidates_lib.Candidate
+  candidate: candidate_sets.Candidate
   file: files.StrategyFile
   seconds: float
   guarantee: accounting.Guarantee | None = None
@@ -68,7 +66,7 @@ class Comparison:
   """Mechanisms side by side."""
 
   entries: tuple[Entry, ...]
-  skipped: tuple[candidates_lib.Skipped, ...]
+  skipped: tuple[candidate_sets.Skipped, ...]
 
   @property
   def rows(self) -> list[dict[str, Any]]:
@@ -125,9 +123,9 @@ def compare(
     ValueError: if a name is unknown, two candidates have the same label, or a number is out of
       range.
   """
-  with progress_lib.steps('compare') as report:
+  with progress_bars.steps('compare') as report:
     return run(
-      candidates_lib.named(mechanisms),
+      candidate_sets.named(mechanisms),
       [schemas] if isinstance(schemas, participation.MinSep) else schemas,
       objective=objective,
       workload=workload,
@@ -139,7 +137,7 @@ def compare(
 
 
 def run(
-  candidates: Sequence[candidates_lib.Candidate],
+  candidates: Sequence[candidate_sets.Candidate],
   schemas: Sequence[participation.MinSep],
   *,
   objective: str,
@@ -147,14 +145,14 @@ def run(
   epsilon: float | None = None,
   delta: float | None = None,
   report_goal: int = 1,
-  watch: candidates_lib.Watch = lambda searched: lambda steps, loss: None,
+  watch: candidate_sets.Watch = lambda searched: lambda steps, loss: None,
   show: Callable[[Entry], None] = lambda entry: None,
 ) -> Comparison:
   """Finds, evaluates and shows strategies, one candidate after the other; see `compare`."""
   calibrated = _calibrated(epsilon, delta)
   participation.positive_integer('report_goal', report_goal)
   entries: list[Entry] = []
-  skipped: list[candidates_lib.Skipped] = []
+  skipped: list[candidate_sets.Skipped] = []
   for candidate in candidates:
     for schema in schemas:
       at = f'n={schema.num_rounds}, b={schema.min_sep}, k={schema.participations}'
@@ -164,8 +162,8 @@ def run(
         seconds = time.monotonic() - start
         file = files.describe(strategy, schema=schema, workload=workload)
         guarantee = calibrated(file.sensitivity)
-      except candidates_lib.UNSUPPORTED as e:
-        skipped.append(candidates_lib.Skipped(candidate.label, candidates_lib.reason(e), schema))
+      except candidate_sets.UNSUPPORTED as e:
+        skipped.append(candidate_sets.Skipped(candidate.label, candidate_sets.reason(e), schema))
         continue
       entries.append(
         Entry(
@@ -188,9 +186,9 @@ def _calibrated(epsilon: float | None, delta: float | None) -> Calibrate:
     raise ValueError(f'epsilon={epsilon} and delta={delta} must be given together')
   effective = gaussian.effective_noise_multiplier(epsilon, delta)
 
-  def guarantee(sensitivity: sensitivity_lib.Sensitivity) -> accounting.Guarantee:
-    if sensitivity.kind == sensitivity_lib.LOWER_BOUND:
-      raise ValueError(candidates_lib.LOWER_BOUND)
+  def guarantee(sensitivity: sensitivities.Sensitivity) -> accounting.Guarantee:
+    if sensitivity.kind == sensitivities.LOWER_BOUND:
+      raise ValueError(candidate_sets.LOWER_BOUND)
     noise_multiplier = effective * sensitivity.value
     return accounting.Guarantee.of(sensitivity, noise_multiplier=noise_multiplier, delta=delta)
 

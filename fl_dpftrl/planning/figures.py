@@ -4,10 +4,10 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from matplotlib import axes as axes_lib
-from matplotlib import axis as axis_lib
-from matplotlib import figure as figure_lib
 from matplotlib import ticker
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
 
 from fl_dpftrl import style
 
@@ -26,7 +26,7 @@ _AXES = {
 _NUMBER = ticker.FuncFormatter(lambda value, _: style.number(value))
 
 
-def draw(entries: Sequence[Any], axis: str | None, subtitle: str = '') -> figure_lib.Figure:
+def draw(entries: Sequence[Any], axis: str | None, subtitle: str = '') -> Figure:
   """Draws losses, or effective noise at equal ε; hollow where the sensitivity is not exact.
 
   The entries are those of a `comparison.Comparison`. Effective noise is that of the mean of rounds,
@@ -55,9 +55,7 @@ def draw(entries: Sequence[Any], axis: str | None, subtitle: str = '') -> figure
   return figure
 
 
-def _over(
-  axes: axes_lib.Axes, rows: Sequence[dict], name: str, looks: dict[str, dict], axis: str
-) -> None:
+def _over(axes: Axes, rows: Sequence[dict], name: str, looks: dict[str, dict], axis: str) -> None:
   """Draws a line for each candidate, on log scales."""
   for label, look in looks.items():
     points = sorted((row for row in rows if row['mechanism'] == label), key=lambda row: row[axis])
@@ -75,9 +73,7 @@ def _over(
   axes.xaxis.set_major_locator(ticker.FixedLocator(places, nbins=8))
 
 
-def _side_by_side(
-  axes: axes_lib.Axes, rows: Sequence[dict], name: str, looks: dict[str, dict]
-) -> None:
+def _side_by_side(axes: Axes, rows: Sequence[dict], name: str, looks: dict[str, dict]) -> None:
   """Draws a dot for each candidate, with its number."""
   for place, row in enumerate(rows):
     value, colour = row[name], looks[row['mechanism']]['color']
@@ -91,7 +87,7 @@ def _side_by_side(
   _ticks(axes.xaxis, [row[name] for row in rows])
 
 
-def _ticks(scale: axis_lib.Axis, values: Sequence[float]) -> None:
+def _ticks(scale: Axis, values: Sequence[float]) -> None:
   """Puts numbers on a log scale: at 1, 2 and 5, or evenly where that would be hardly a tick."""
   is_wide = max(values) > 20 * min(values)
   locator = ticker.LogLocator(subs=(1.0, 2.0, 5.0)) if is_wide else ticker.MaxNLocator(5)

@@ -5,12 +5,11 @@ import math
 from collections.abc import Callable, Sequence
 
 from fl_dpftrl import tables
-from fl_dpftrl.accounting import adjacency, guarantee
+from fl_dpftrl.accounting import adjacencies, guarantees
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.planning import candidates, recommendation, search
-from fl_dpftrl.planning import forecast as forecast_lib
-from fl_dpftrl.simulation import scenario as scenario_lib
+from fl_dpftrl.planning import candidate_sets, forecasts, recommendation, search
+from fl_dpftrl.simulation import scenarios
 
 TITLE = 'Plan: a prediction, not a guarantee'
 MAX_COPIES = 16
@@ -21,10 +20,10 @@ MAX_COPIES = 16
 class Plan:
   """Recommended configuration and its basis; `others` are plans for other report goals."""
 
-  scenario: scenario_lib.Scenario
-  forecast: forecast_lib.Forecast
+  scenario: scenarios.Scenario
+  forecast: forecasts.Forecast
   best: recommendation.Recommendation
-  skipped: tuple[candidates.Skipped, ...]
+  skipped: tuple[candidate_sets.Skipped, ...]
   max_copies: int
   objective: str
   others: tuple['Plan', ...] = ()
@@ -136,13 +135,13 @@ class Plan:
       f'{planned.num_rounds} rows of noise are consumed: no round fails',
       'accuracy is the same if the noise in the model is the same, whatever'
       ' the report goal and the number of rounds',
-      *guarantee.ASSUMPTIONS,
-      *adjacency.assumptions(self.best.guarantee.adjacency),
+      *guarantees.ASSUMPTIONS,
+      *adjacencies.assumptions(self.best.guarantee.adjacency),
     )
 
 
 def plan(
-  scenario: scenario_lib.Scenario,
+  scenario: scenarios.Scenario,
   *,
   num_rounds: int,
   seeds: Sequence[int] | None = None,
@@ -177,7 +176,7 @@ def plan(
     ValueError: if an argument is out of range, or no strategy is suitable.
   """
   seeds = range(scenario.seed, scenario.seed + 3) if seeds is None else seeds
-  forecast = forecast_lib.forecast(
+  forecast = forecasts.forecast(
     lambda seed: scenario.simulation(seed=seed),
     num_rounds=num_rounds,
     seeds=seeds,
@@ -187,10 +186,10 @@ def plan(
   planned = forecast.planned
   origins, skipped = search.named(strategies, planned)
   tried = search.find(
-    origins, forecast.schemas, planned, objective=objective, watch=candidates.watched(progress)
+    origins, forecast.schemas, planned, objective=objective, watch=candidate_sets.watched(progress)
   )
   evaluated = [c for c in tried if isinstance(c, search.Evaluated)]
-  skipped += [c for c in tried if isinstance(c, candidates.Skipped)]
+  skipped += [c for c in tried if isinstance(c, candidate_sets.Skipped)]
   if not evaluated:
     raise ValueError(
       f'none of the strategies is suitable: {"; ".join(f"{s.label}: {s.reason}" for s in skipped)}'
@@ -230,7 +229,7 @@ def plan(
   )
 
 
-def _with_report_goal(scenario: scenario_lib.Scenario, goal: int) -> scenario_lib.Scenario:
+def _with_report_goal(scenario: scenarios.Scenario, goal: int) -> scenarios.Scenario:
   """Returns a scenario with another report goal, and as many more devices chosen per round."""
   chosen = scenario.clients_per_round
   if chosen is not None:

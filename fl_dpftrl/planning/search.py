@@ -3,10 +3,10 @@
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from fl_dpftrl import sensitivity
+from fl_dpftrl import sensitivities
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas as participation
-from fl_dpftrl.planning import candidates
+from fl_dpftrl.planning import candidate_sets
 from fl_dpftrl.strategies import files as catalogue
 
 MECHANISMS = ('blt', 'banded_toeplitz', 'banded', 'tree_full', 'tree_online', 'identity')
@@ -19,7 +19,7 @@ _MOST_ENTRIES = 1 << 20  # maximum band entries, which takes about a minute
 class Evaluated:
   """Strategy of a candidate, and its figures at each schema."""
 
-  origin: candidates.Candidate
+  origin: candidate_sets.Candidate
   strategy: base.Strategy
   memory_copies: int
   files: Mapping[participation.MinSep, catalogue.StrategyFile]
@@ -41,10 +41,10 @@ class Evaluated:
 
 def named(
   names: Sequence[str] | None, planned: participation.MinSep
-) -> tuple[list[candidates.Candidate], list[candidates.Skipped]]:
+) -> tuple[list[candidate_sets.Candidate], list[candidate_sets.Skipped]]:
   """Returns the named candidates, by default all that take a few minutes."""
   if names is not None:
-    return candidates.named(names), []
+    return candidate_sets.named(names), []
   skipped = []
   chosen = [*MECHANISMS, *catalogue.names()]
   if planned.num_rounds * planned.min_sep > _MOST_ENTRIES:
@@ -53,18 +53,18 @@ def named(
       f'optimising {planned.min_sep} bands over {planned.num_rounds} rounds'
       ' takes many minutes; name it in strategies to try it'
     )
-    skipped.append(candidates.Skipped('banded', reason, planned))
-  return candidates.named(chosen), skipped
+    skipped.append(candidate_sets.Skipped('banded', reason, planned))
+  return candidate_sets.named(chosen), skipped
 
 
 def find(
-  origins: Iterable[candidates.Candidate],
+  origins: Iterable[candidate_sets.Candidate],
   schemas: Sequence[participation.MinSep],
   planned: participation.MinSep,
   *,
   objective: str,
-  watch: candidates.Watch = lambda searched: lambda steps, loss: None,
-) -> list[Evaluated | candidates.Skipped]:
+  watch: candidate_sets.Watch = lambda searched: lambda steps, loss: None,
+) -> list[Evaluated | candidate_sets.Skipped]:
   """Finds the strategy of each candidate and evaluates it at each schema.
 
   It is optimised for `planned` and, if it can be, for all schemas at once; less regret wins.
@@ -81,15 +81,15 @@ def _find(origin, schemas, planned, objective, progress):
     try:
       strategy = search(wanted, objective=objective, progress=progress)
       measured.append(measure(origin, strategy, schemas, objective=objective))
-    except candidates.UNSUPPORTED as e:
-      reasons.append(candidates.reason(e))
+    except candidate_sets.UNSUPPORTED as e:
+      reasons.append(candidate_sets.reason(e))
   if not measured:
-    return candidates.Skipped(origin.label, reasons[0], planned)
+    return candidate_sets.Skipped(origin.label, reasons[0], planned)
   return min(measured, key=lambda entry: regret(entry, schemas, measured))
 
 
 def measure(
-  origin: candidates.Candidate,
+  origin: candidate_sets.Candidate,
   strategy: base.Strategy,
   schemas: Sequence[participation.MinSep],
   *,
@@ -97,8 +97,8 @@ def measure(
 ) -> Evaluated:
   """Evaluates a strategy at each schema."""
   files = {s: catalogue.describe(strategy, schema=s) for s in schemas}
-  if any(file.sensitivity.kind == sensitivity.LOWER_BOUND for file in files.values()):
-    raise ValueError(candidates.LOWER_BOUND)
+  if any(file.sensitivity.kind == sensitivities.LOWER_BOUND for file in files.values()):
+    raise ValueError(candidate_sets.LOWER_BOUND)
   most_rounds = max(schema.num_rounds for schema in schemas)
   return Evaluated(
     origin=origin,

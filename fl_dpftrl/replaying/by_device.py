@@ -9,10 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fl_dpftrl.logs import refusals
-from fl_dpftrl.logs import spellings as spellings_lib
+from fl_dpftrl.logs import id_spellings, refusals
 from fl_dpftrl.participation import seen
-from fl_dpftrl.replaying import runs as runs_lib
+from fl_dpftrl.replaying import opened_runs
 from fl_dpftrl.text import messages
 
 Name = Callable[[int], str | int]  # from the number of a device to its id
@@ -23,7 +22,7 @@ _FILE_BITS = 6  # of a hash, that choose one of 64 files
 
 
 def rows(
-  runs: Sequence[runs_lib.Run], tables: list[pa.Table], spellings: spellings_lib.Spellings
+  runs: Sequence[opened_runs.Run], tables: list[pa.Table], spellings: id_spellings.Spellings
 ) -> Iterator[tuple[np.ndarray, np.ndarray, Name]]:
   """Takes tables away; yields numbers of devices in the order of their ids, rounds, and names.
 
@@ -43,19 +42,19 @@ def rows(
     yield part >> bits, part & (1 << bits) - 1, name
 
 
-def read(runs: Sequence[runs_lib.Run], progress: Callable[[str], None]) -> Iterator[pa.Table]:
+def read(runs: Sequence[opened_runs.Run], progress: Callable[[str], None]) -> Iterator[pa.Table]:
   """Yields the rows of runs, with rounds numbered across them."""
   first = num_rows = 0
   for run in runs:
     for table in run.log.tables():
-      yield runs_lib.numbered(table, first)
+      yield opened_runs.numbered(table, first)
       num_rows += table.num_rows
       progress(f'{num_rows:,} rows read')
     first += run.log.num_rounds
 
 
 def _refusal(
-  runs: Sequence[runs_lib.Run], device_id: str | int, round_index: int
+  runs: Sequence[opened_runs.Run], device_id: str | int, round_index: int
 ) -> refusals.LogError:
   logs = iter(runs)
   while round_index >= (log := next(logs).log).num_rounds:
@@ -65,7 +64,7 @@ def _refusal(
   return refusals.LogError(f'{place}: device {device} is twice in round {shown}')
 
 
-def refuse_spellings(runs: Sequence[runs_lib.Run], spellings: spellings_lib.Spellings) -> None:
+def refuse_spellings(runs: Sequence[opened_runs.Run], spellings: id_spellings.Spellings) -> None:
   """Raises LogError with the first row whose id is a number in another notation than others."""
   for shard, num_rounds in ((s, run.log.num_rounds) for run in runs for s in run.log.shards):
     before = 0
@@ -114,7 +113,7 @@ def _spread(
 
 
 def _keys(
-  kept: list[pa.Table], bits: int, spellings: spellings_lib.Spellings
+  kept: list[pa.Table], bits: int, spellings: id_spellings.Spellings
 ) -> tuple[np.ndarray, Name]:
   """Takes tables away; returns the key of each row, and the ids of the devices' numbers."""
   rounds, ids = pa.concat_tables(kept).select(['round', 'device_id']).columns

@@ -15,16 +15,11 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from fl_dpftrl import claim as claim_lib
+from fl_dpftrl import claims
 from fl_dpftrl.files import durable, paths
-from fl_dpftrl.logs import ids, reader, refusals
-from fl_dpftrl.logs import layout as layout_lib
-from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.participation import counts
-from fl_dpftrl.replaying import exposure as exposure_lib
-from fl_dpftrl.replaying import runs as runs_lib
-from fl_dpftrl.replaying import sql
-from fl_dpftrl.replaying import tally as tally_lib
+from fl_dpftrl.logs import id_columns, layouts, participation_log, readers, refusals
+from fl_dpftrl.participation import participation_counts
+from fl_dpftrl.replaying import device_tallies, exposures, opened_runs, sql_statement
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
 
@@ -39,17 +34,17 @@ _NUMBER = re.compile(r'0|-?[1-9][0-9]{0,18}')
 _MOST_BYTES = 1 << 28
 
 
-def check(path: str | os.PathLike[str], run: runs_lib.Run) -> None:
+def check(path: str | os.PathLike[str], run: opened_runs.Run) -> None:
   """Raises ValueError where the counts of a run cannot be written, as `write` does."""
   _path(path)
-  if set(run.log.layout.missing) < set(ids.MISSING):
+  if set(run.log.layout.missing) < set(id_columns.MISSING):
     raise ValueError(
       'counts are written of a log without marks of missing data; leave out --missing'
     )
-  sql.gram(run.claim.strategy, run.log.num_rounds)
+  sql_statement.gram(run.claim.strategy, run.log.num_rounds)
 
 
-def write(path: str | os.PathLike[str], run: runs_lib.Run) -> None:
+def write(path: str | os.PathLike[str], run: opened_runs.Run) -> None:
   """Writes the counts of a run whose tally is known, durably, for its owner alone."""
   path, tally, n = _path(path), run.tally, run.log.num_rounds
   if tally is None or len(tally.logs) != 1:
@@ -74,8 +69,8 @@ def write(path: str | os.PathLike[str], run: runs_lib.Run) -> None:
     rows += [(kind, *pair, None) for pair in counted.to_dict().items()]
   rows += [('place', place, amount, None) for place, amount in enumerate(by_place, 1)]
   rows += [('rounds', num_rows, num_rows, None), ('devices', num_rows, num_rows, None)]
-  rows.append(('gram', *sql.checksum(sql.gram(strategy, n)), None))
-  rows.append(('made_for', sql.made_for(strategy, n), n, None))
+  rows.append(('gram', *sql_statement.checksum(sql_statement.gram(strategy, n)), None))
+  rows.append(('made_for', sql_statement.made_for(strategy, n), n, None))
   of_ids = pa.int64() if run.log.id_type == pa.int64() else pa.string()
   kinds = (pa.string(), pa.int64(), pa.int64(), of_ids)
   write_table(path, pa.table([pa.array(c, k) for c, k in zip(zip(*rows), kinds)], names=COLUMNS))
@@ -98,7 +93,7 @@ def open_counted(
   declared_min_sep: int | None = None,
   declared_max_participations: int | None = None,
   missing: str | None = None,
-) -> runs_lib.Run:
+) -> opened_runs.Run:
   """Opens the counts of a run, without its log.
 
   Args:
@@ -109,19 +104,17 @@ def open_counted(
     declared_num_rounds, declared_min_sep, declared_max_participations: see `open_run`.
     missing: see `open_run`; counts know the usual marks alone.
   """
-  own = layout_lib.parse(None, missing=missing)
-  if not set(own.missing) <= set(ids.MISSING):
+  own = layouts.parse(None, missing=missing)
+  if not set(own.missing) <= set(id_columns.MISSING):
     raise ValueError(
-      f'missing={messages.quoted(missing)} must be of {",".join(ids.MISSING)} for counts'
+      f'missing={messages.quoted(missing)} must be of {",".join(id_columns.MISSING)} for counts'
     )
   path, strategy = _path(path), files.resolved(strategy, num_rounds)
   declared = (declared_num_rounds, declared_min_sep, declared_max_participations)
-  schema = runs_lib.declared_schema(*declared)
-  claim = claim_lib.Claim(
-    strategy=strategy, noise_multiplier=noise_multiplier, participation=schema
-  )
-  terms = sql.checksum(sql.gram(strategy, num_rounds))
-  source = reader.Source(str(path))
+  schema = opened_runs.declared_schema(*declared)
+  claim = claims.Claim(strategy=strategy, noise_multiplier=noise_multiplier, participation=schema)
+  terms = sql_statement.checksum(sql_statement.gram(strategy, num_rounds))
+  source = readers.Source(str(path))
   digest = source.sha256()
   rows = _Rows(str(path), _read(source), own.missing)
   if source.sha256() != digest:
@@ -132,9 +125,11 @@ def open_counted(
     raise refusals.LogError(f'{path}: holds counts, and no rows')
 
   id_type = pa.int64() if type(tally.most_exposed[0].device_id) is int else pa.large_string()
-  shard = log_lib.Shard(str(path), {}, num_rounds, id_type, no_rows, no_rows, lambda: digest)
-  log = log_lib.Log((shard,), num_rounds, layout=own)
-  return runs_lib.Run(log=log, claim=claim, tally=tally)
+  shard = participation_log.Shard(
+    str(path), {}, num_rounds, id_type, no_rows, no_rows, lambda: digest
+  )
+  log = participation_log.Log((shard,), num_rounds, layout=own)
+  return opened_runs.Run(log=log, claim=claim, tally=tally)
 
 
 def _path(path: str | os.PathLike[str]) -> Any:
@@ -144,13 +139,13 @@ def _path(path: str | os.PathLike[str]) -> Any:
   return local
 
 
-def _read(source: reader.Source) -> Iterator[tuple[str, int, int, str | int | None]]:
+def _read(source: readers.Source) -> Iterator[tuple[str, int, int, str | int | None]]:
   """Returns the rows of a file, with its columns in their order; LogError for another table."""
   if source.size > _MOST_BYTES:
     raise refusals.LogError(f'{source.path}: has more than {_MOST_BYTES} bytes: no counts of a run')
   is_csv = source.path.endswith('.csv')
   try:
-    with source.opened() as descriptor, reader.positioned(descriptor) as file:
+    with source.opened() as descriptor, readers.positioned(descriptor) as file:
       table = _csv(file) if is_csv else pq.read_table(file)
   except Exception as e:  # Of many kinds, where a file is damaged.
     raise refusals.LogError(f'{source.path}: cannot be read, {e}') from e
@@ -163,8 +158,8 @@ def _read(source: reader.Source) -> Iterator[tuple[str, int, int, str | int | No
         raise ValueError(f'{name} is missing in a row: a round is missing, or no device took part')
       if pa.types.is_decimal(columns[name].type):
         columns[name] = columns[name].cast(pa.int64())
-      columns[name] = ids.whole_numbers(columns[name].combine_chunks(), name)
-    known = ids.column(columns['device_id'].drop_null(), 'device_id', ()).to_pylist()
+      columns[name] = id_columns.whole_numbers(columns[name].combine_chunks(), name)
+    known = id_columns.column(columns['device_id'].drop_null(), 'device_id', ()).to_pylist()
   except (ValueError, pa.ArrowException) as e:
     raise refusals.LogError(f'{source.path}: {e}') from e
   if is_csv and all(_NUMBER.fullmatch(text) and abs(int(text)) < 2**63 for text in known):
@@ -198,7 +193,8 @@ class _Rows:
       if kind == 'missing' and device_id in ('', *missing):
         hint = "; if it is an id, say which texts mark one: --missing=''" if device_id else ''
         self._need(
-          False, f'{num} rows have the device_id {messages.quoted(device_id)}, {ids.MARK}{hint}'
+          False,
+          f'{num} rows have the device_id {messages.quoted(device_id)}, {id_columns.MARK}{hint}',
         )
       self._rows[kind].append((num, amount, device_id))
 
@@ -210,7 +206,7 @@ class _Rows:
     self._need(len(self._rows[kind]) == 1, f'must have one row of kind {kind}; run the whole text')
     return self._rows[kind][0][:2]
 
-  def _counts(self, kind: str, total: int, least: int, below: int) -> counts.Counts:
+  def _counts(self, kind: str, total: int, least: int, below: int) -> participation_counts.Counts:
     """Returns the counts of a kind, of numbers within a range and with a total that is known."""
     pairs = sorted(row[:2] for row in self._rows[kind])
     values, amounts = np.array(pairs, np.int64).reshape(-1, 2).T
@@ -219,16 +215,16 @@ class _Rows:
     self._need(bool((np.diff(values) > 0).all()), f'has a {kind} twice')
     sums = (amounts > 0).all() and int(amounts.sum()) == total
     self._need(bool(sums), f'its counts of kind {kind} do not add up to {total}')
-    return counts.Counts(values, amounts)
+    return participation_counts.Counts(values, amounts)
 
   def tally(
-    self, claim: claim_lib.Claim, num_rounds: int, terms: tuple[int, int]
-  ) -> tally_lib.Tally:
+    self, claim: claims.Claim, num_rounds: int, terms: tuple[int, int]
+  ) -> device_tallies.Tally:
     """Returns the tally of the rows; LogError where one does not fit another."""
-    made_for = (sql.made_for(claim.strategy, num_rounds), num_rounds)
+    made_for = (sql_statement.made_for(claim.strategy, num_rounds), num_rounds)
     self._need(self._one('made_for') == made_for, 'made for another strategy, num_rounds or text')
     found = self._one('gram')
-    close = abs(found[1] - terms[1]) <= 1 + sql.TOLERANCE * terms[1]
+    close = abs(found[1] - terms[1]) <= 1 + sql_statement.TOLERANCE * terms[1]
     self._need(found[0] == terms[0] and close, 'gram was not loaded as it was written')
     num_rows, with_round = self._one('rounds')
     self._need(num_rows > 0, 'counts no rows, and does not say how many rounds there were')
@@ -250,18 +246,20 @@ class _Rows:
     some = np.flatnonzero(ended)
     exposed, exact = self._exposed(claim, num_rounds, int(bins.values[-1]))
     self._need(len(exposed.rounds) <= places.values.size, 'its most exposed device does not fit')
-    devices = counts.DeviceCounts(
+    devices = participation_counts.DeviceCounts(
       cohorts,
       separations,
-      counts.Counts(places.values[some], ended[some]),
+      participation_counts.Counts(places.values[some], ended[some]),
       self._witness(separations, num_rounds),
       newcomers,
     )
-    return tally_lib.Tally(
+    return device_tallies.Tally(
       (devices,), num_devices, bins, (exposed,), exact, places.values.size, violators=None
     )
 
-  def _witness(self, separations: counts.Counts, num_rounds: int) -> counts.Witness | None:
+  def _witness(
+    self, separations: participation_counts.Counts, num_rounds: int
+  ) -> participation_counts.Witness | None:
     if not separations.values.size:
       self._need(not self._rows['closest'], 'has a closest pair, and no separation')
       return None
@@ -269,11 +267,11 @@ class _Rows:
     fits = 0 <= first < num_rounds > second and second - first == separations.values[0]
     self._need(bool(fits), 'its closest pair is not as far apart as its least separation')
     device_id = cast('str | int', self._rows['closest'][0][2])  # As `closest` has a device.
-    return counts.Witness(device_id, first, second)
+    return participation_counts.Witness(device_id, first, second)
 
   def _exposed(
-    self, claim: claim_lib.Claim, num_rounds: int, top: int
-  ) -> tuple[tally_lib.Exposed, bool]:
+    self, claim: claims.Claim, num_rounds: int, top: int
+  ) -> tuple[device_tallies.Exposed, bool]:
     """Returns the most exposed device, and whether its square is exact."""
     rounds: dict[Any, list[int]] = {}
     for t, _, device_id in self._rows['exposed']:
@@ -282,13 +280,13 @@ class _Rows:
     self._need(bool(rounds), 'names no most exposed device')
     patterns: Sequence[list[int]] = [sorted(own) for own in rounds.values()]
     self._need(all(len(set(own)) == len(own) for own in patterns), 'a device is twice in a round')
-    exposure = exposure_lib.Exposure([claim], [num_rounds])
+    exposure = exposures.Exposure([claim], [num_rounds])
     joined = np.fromiter(itertools.chain.from_iterable(patterns), np.int64)
     squares, exact = exposure.squares(joined, np.array([len(own) for own in patterns]))
     found = zip(squares.tolist(), rounds, map(tuple, patterns))
-    exposed = min(itertools.starmap(tally_lib.Exposed, found), key=lambda e: e.order)
-    ends = exposed.square * np.array([1.0 - sql.TOLERANCE, 1.0 + sql.TOLERANCE])
-    low, high = tally_lib.bins_of(ends).tolist()
+    exposed = min(itertools.starmap(device_tallies.Exposed, found), key=lambda e: e.order)
+    ends = exposed.square * np.array([1.0 - sql_statement.TOLERANCE, 1.0 + sql_statement.TOLERANCE])
+    low, high = device_tallies.bins_of(ends).tolist()
     fits = low <= top <= high
     self._need(fits, 'its largest square is not that of its most exposed device')
     return exposed, exact

@@ -17,17 +17,12 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from fl_dpftrl import claim as claim_lib
+from fl_dpftrl import claims
 from fl_dpftrl.files import durable, json_files, paths
-from fl_dpftrl.logs import claim_json, ledger_format, reader, refusals
-from fl_dpftrl.logs import layout as layout_lib
-from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.replaying import replay as replay_lib
-from fl_dpftrl.replaying import runs as runs_lib
-from fl_dpftrl.replaying import statement as statement_lib
-from fl_dpftrl.replaying import void
+from fl_dpftrl.logs import claim_json, layouts, ledger_format, participation_log, readers, refusals
+from fl_dpftrl.replaying import opened_runs, replays, statements, void_reasons
 from fl_dpftrl.strategies import files
-from fl_dpftrl.text import messages, rounding
+from fl_dpftrl.text import messages, roundings
 
 SUMS, STATEMENT = 'SHA256SUMS', 'statement.json'
 
@@ -60,7 +55,7 @@ class Verification:
 
   digest: str
   checks: tuple[Check, ...]
-  statement: statement_lib.Statement | None = None
+  statement: statements.Statement | None = None
 
   @property
   def failed(self) -> tuple[str, ...]:
@@ -84,7 +79,7 @@ class Verification:
 
 def write_evidence(
   folder: str | os.PathLike[str],
-  runs: runs_lib.Run | Sequence[runs_lib.Run],
+  runs: opened_runs.Run | Sequence[opened_runs.Run],
   *,
   delta: float | Sequence[float],
   adjacency: str = 'zero_out',
@@ -108,7 +103,7 @@ def write_evidence(
   """
   folder = paths.local(folder)
   check_folder(folder)
-  runs = runs_lib.together(runs)
+  runs = opened_runs.together(runs)
   for run in runs:
     check_run(run)
   asked = {
@@ -122,7 +117,7 @@ def write_evidence(
     opened, originals = [], dict[str, Any]()
     for run, prefix in zip(runs, _prefixes(len(runs))):
       originals |= _store_log(temporary, prefix, run)
-      _write(temporary / f'{prefix}{claim_lib.NAME}', run.claim.to_json())
+      _write(temporary / f'{prefix}{claims.NAME}', run.claim.to_json())
       opened.append(dataclasses.replace(run, log=_opened(temporary, prefix, _asked(run))))
     try:
       statement = _replayed(opened, asked, progress)
@@ -187,7 +182,7 @@ def verify(
         'it is that of the log, and of its strategy',
       )
     )
-  statement: statement_lib.Statement | None = None
+  statement: statements.Statement | None = None
 
   def compare() -> Iterator[str]:
     nonlocal statement
@@ -200,7 +195,7 @@ def verify(
     names = {SUMS, STATEMENT}
     for facts, prefix in zip(statement.runs, prefixes):
       yield from _strategy_differences(folder / f'{prefix}{files.NAME}', facts.schema, names)
-      names |= {f'{prefix}{claim_lib.NAME}', *(file['name'] for file in facts.log or ())}
+      names |= {f'{prefix}{claims.NAME}', *(file['name'] for file in facts.log or ())}
     yield from (f'{messages.quoted(name)} is of no run' for name in sorted(kinds.keys() - names))
 
   checks.append(_check('statement', compare, 'every figure computed again, to the last digit'))
@@ -219,14 +214,14 @@ def check_folder(folder: pathlib.Path) -> None:
     raise ValueError(f'evidence {str(folder)!r}: the folder that it is to be in does not exist')
 
 
-def check_run(run: runs_lib.Run) -> None:
+def check_run(run: opened_runs.Run) -> None:
   """Raises ValueError unless evidence can hold the run's log."""
   if run.from_counts:
     raise ValueError('evidence holds the log of a run, and counts were given in its place')
   for shard in run.log.shards:
     if shard.path.endswith(ledger_format.SUFFIX):
       raise ValueError(f'{shard.path}: close the log first, which makes a Parquet file of it')
-    folders = layout_lib.partitions(os.path.abspath(shard.path))
+    folders = layouts.partitions(os.path.abspath(shard.path))
     if {run.log.layout.round, run.log.layout.device_id} & folders.keys():
       raise ValueError(
         f'{shard.path}: a column of it may be in the names of its folders, which evidence does not'
@@ -238,7 +233,7 @@ def _prefixes(num_runs: int) -> list[str]:
   return [''] if num_runs == 1 else [f'run-{place}-' for place in range(1, num_runs + 1)]
 
 
-def _asked(run: runs_lib.Run) -> json_files.Object:
+def _asked(run: opened_runs.Run) -> json_files.Object:
   """Returns what is needed to open a run's log again."""
   log, layout = run.log, run.log.layout
   known = log.num_rounds_assumed or log.shards[0].num_rounds is not None
@@ -265,11 +260,11 @@ def _checked_asked(asked: Any) -> json_files.Object:
   return asked
 
 
-def _store_log(folder: pathlib.Path, prefix: str, run: runs_lib.Run) -> dict[str, str]:
+def _store_log(folder: pathlib.Path, prefix: str, run: opened_runs.Run) -> dict[str, str]:
   """Copies the files of a run's log; returns their paths by those of the copies."""
   originals = {}
   for number, (shard, stated) in enumerate(zip(run.log.shards, run.log.files(), strict=True), 1):
-    path = folder / f'{prefix}log-{number}{reader.suffix_of(shard.path)}'
+    path = folder / f'{prefix}log-{number}{readers.suffix_of(shard.path)}'
     with durable.replacing(path, private=True) as temporary:
       shutil.copyfile(shard.path, temporary)
     if _digest(path) != stated['sha256']:
@@ -278,36 +273,36 @@ def _store_log(folder: pathlib.Path, prefix: str, run: runs_lib.Run) -> dict[str
   return originals
 
 
-def _opened(folder: pathlib.Path, prefix: str, entry: json_files.Object) -> log_lib.Log:
+def _opened(folder: pathlib.Path, prefix: str, entry: json_files.Object) -> participation_log.Log:
   """Opens the log of a run in a folder."""
   name = re.compile(rf'{re.escape(prefix)}log-([1-9][0-9]{{0,8}})(\..+)?')
   found = {int(m[1]): m[0] for path in folder.iterdir() if (m := name.fullmatch(path.name))}
-  layout = layout_lib.parse(entry['columns'], entry['first_round'], entry['missing'])
+  layout = layouts.parse(entry['columns'], entry['first_round'], entry['missing'])
   logs = [folder / found[number] for number in sorted(found)]
-  return log_lib.read_log(logs, num_rounds=entry['num_rounds'], layout=layout)
+  return participation_log.read_log(logs, num_rounds=entry['num_rounds'], layout=layout)
 
 
-def _run(folder: pathlib.Path, prefix: str, entry: json_files.Object) -> runs_lib.Run:
+def _run(folder: pathlib.Path, prefix: str, entry: json_files.Object) -> opened_runs.Run:
   """Opens a run; ValueError unless log, strategy and claim fit together."""
   log = _opened(folder, prefix, entry)
   strategy = files.load_strategy(folder / f'{prefix}{files.NAME}')
-  document = json_files.read(folder / f'{prefix}{claim_lib.NAME}')
-  claim = claim_lib.Claim.from_json(document, strategy)
-  run = runs_lib.Run(log=log, claim=claim, stated=claim_json.read(log.metadata))
-  for sentence in void.contradictions(run):
-    raise ValueError(f'{prefix}{claim_lib.NAME}: {sentence}')
+  document = json_files.read(folder / f'{prefix}{claims.NAME}')
+  claim = claims.Claim.from_json(document, strategy)
+  run = opened_runs.Run(log=log, claim=claim, stated=claim_json.read(log.metadata))
+  for sentence in void_reasons.contradictions(run):
+    raise ValueError(f'{prefix}{claims.NAME}: {sentence}')
   return run
 
 
 def _replayed(
-  runs: Sequence[runs_lib.Run], asked: json_files.Object, progress: Progress
-) -> statement_lib.Statement:
+  runs: Sequence[opened_runs.Run], asked: json_files.Object, progress: Progress
+) -> statements.Statement:
   options = {'delta': asked['deltas'], **{n: asked[n] for n in ('adjacency', 'group_size')}}
-  return replay_lib.replay(runs, **options, progress=progress)
+  return replays.replay(runs, **options, progress=progress)
 
 
 def _document(
-  statement: statement_lib.Statement, asked: json_files.Object, folder: pathlib.Path
+  statement: statements.Statement, asked: json_files.Object, folder: pathlib.Path
 ) -> json_files.Object:
   """Returns a statement and its arguments, without the folder that the logs were read in."""
   result, prefix = statement.to_json(), f'{folder}{os.sep}'
@@ -378,7 +373,7 @@ def _model(path: pathlib.Path, stated: str | None) -> Iterator[str]:
     yield f'{path.name} has the digest {own}, not {messages.quoted(stated)}'
 
 
-def _guarantee(statement: statement_lib.Statement | None, fits: bool) -> Check:
+def _guarantee(statement: statements.Statement | None, fits: bool) -> Check:
   """Checks that a statement guarantees something, in evidence that fits."""
   wrong = [] if fits else ['not confirmed, as the evidence does not fit']
   if statement is None:
@@ -389,10 +384,10 @@ def _guarantee(statement: statement_lib.Statement | None, fits: bool) -> Check:
   if planned and not planned.holds:
     wrong.append(planned.participation.broken)
   shown = ', '.join(
-    f'{part.name.replace("_", " ")} ε = {rounding.up(part.guarantee.epsilon())}'
+    f'{part.name.replace("_", " ")} ε = {roundings.up(part.guarantee.epsilon())}'
     for part in statement.parts
   )
   whom = '' if statement.group_size == 1 else f' for {statement.group_size} devices together'
   adjacency = statement.adjacency.replace('_', '-')
-  at = f'at δ = {rounding.exact(statement.delta)}, {adjacency} adjacency{whom}'
+  at = f'at δ = {roundings.exact(statement.delta)}, {adjacency} adjacency{whom}'
   return Check('guarantee', tuple(wrong), f'{shown} {at}')

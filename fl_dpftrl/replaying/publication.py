@@ -5,7 +5,7 @@ import pathlib
 import shlex
 import sys
 
-from fl_dpftrl.replaying import statement as statement_lib
+from fl_dpftrl.replaying import statements
 
 
 def command_of_folder(folder: pathlib.Path, delta: float) -> str:
@@ -16,7 +16,7 @@ def command_of_folder(folder: pathlib.Path, delta: float) -> str:
   return shlex.join([name, 'replay', str(folder), f'--delta={delta}'])
 
 
-def command(statement: statement_lib.Statement) -> str:
+def command(statement: statements.Statement) -> str:
   """Returns the command that gives published figures again; names in capitals stand for paths."""
   words = ['fl-dpftrl', 'replay']
   first = statement.runs[0]
@@ -28,10 +28,10 @@ def command(statement: statement_lib.Statement) -> str:
       '--strategy=STRATEGY',
       f'--noise_multiplier={first.claim.noise_multiplier}',
     ]
-    if statement_lib.ASSUMED_ROUNDS not in statement.warnings:
+    if statements.ASSUMED_ROUNDS not in statement.warnings:
       words.append(f'--num_rounds={first.num_rounds}')
-    if first.layout.round == statement_lib.COLUMNS:
-      words.append(f'--columns={statement_lib.COLUMNS}')
+    if first.layout.round == statements.COLUMNS:
+      words.append(f'--columns={statements.COLUMNS}')
     if first.layout.first_round:
       words.append(f'--first_round={first.layout.first_round}')
     if first.layout.own_marks is not None:

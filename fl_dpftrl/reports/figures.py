@@ -10,14 +10,13 @@ import re
 from collections.abc import Sequence
 
 import markupsafe
-import matplotlib
+import matplotlib.figure
 import numpy as np
-from matplotlib import axes as axes_lib
-from matplotlib import figure as figure_lib
 from matplotlib import ticker
+from matplotlib.axes import Axes
 from scipy import special
 
-from fl_dpftrl.text import rounding
+from fl_dpftrl.text import roundings
 
 _SOFT, _LINE, _ACCENT, _BAD = '#58626d', '#d6dce2', '#1f5fa8', '#a4161a'
 _VARIABLES = {_SOFT: 'soft', _LINE: 'line', _ACCENT: 'accent', _BAD: 'bad'}
@@ -122,7 +121,7 @@ def curve(mu: float) -> Figure:
   for axis in (axes.xaxis, axes.yaxis):
     axis.set_major_locator(ticker.MultipleLocator(0.25))
     axis.set_major_formatter(ticker.StrMethodFormatter('{x:g}'))
-  shown = f'μ = {rounding.up(mu)}'
+  shown = f'μ = {roundings.up(mu)}'
   axes.text(0.97, 0.9, 'blind guessing, dashed', color=_SOFT, ha='right', va='center')
   axes.text(0.97, 0.78, shown, color=_ACCENT, ha='right', va='center')
   title = 'Least share of false negatives'
@@ -130,12 +129,14 @@ def curve(mu: float) -> Figure:
   return _finished(axes, title, 'share of false positives', label)
 
 
-def _axes() -> axes_lib.Axes:
-  return figure_lib.Figure(figsize=_SIZE, facecolor='none').add_axes(_PLACE, facecolor='none')
+def _axes() -> Axes:
+  return matplotlib.figure.Figure(figsize=_SIZE, facecolor='none').add_axes(
+    _PLACE, facecolor='none'
+  )
 
 
 def _counted(
-  axes: axes_lib.Axes, title: str, x_label: str, label: str, mark: tuple[float, str] | None
+  axes: Axes, title: str, x_label: str, label: str, mark: tuple[float, str] | None
 ) -> Figure:
   """Returns a drawing of counts, with a dashed line at a mark."""
   axes.yaxis.set_major_locator(ticker.MaxNLocator(4, integer=True))
@@ -151,7 +152,7 @@ def _counted(
   return _finished(axes, title, x_label, label)
 
 
-def _finished(axes: axes_lib.Axes, title: str, x_label: str, label: str) -> Figure:
+def _finished(axes: Axes, title: str, x_label: str, label: str) -> Figure:
   """Returns a drawing, with a text for those who do not see it."""
   out = io.BytesIO()
   axes.set_xlabel(x_label)

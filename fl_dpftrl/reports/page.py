@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 import markupsafe
 
-from fl_dpftrl.text import messages, rounding
+from fl_dpftrl.text import messages, roundings
 
 _TEMPLATES = pathlib.Path(__file__).parent / 'templates'
 _LONGEST = 10_000  # characters of a command
@@ -35,11 +35,11 @@ def _environment() -> jinja2.Environment:
   environment.policies['json.dumps_kwargs'] = {'allow_nan': False}
   environment.globals['infinity'] = math.inf
   environment.filters |= {
-    'up': rounding.up,
-    'down': rounding.down,
-    'computed': rounding.computed,
-    'computed_down': rounding.computed_down,
-    'exact': rounding.exact,
+    'up': roundings.up,
+    'down': roundings.down,
+    'computed': roundings.computed,
+    'computed_down': roundings.computed_down,
+    'exact': roundings.exact,
     'repr': repr,
     'quoted': messages.quoted,
     'one_line': lambda text: messages.one_line(text, limit=_LONGEST),
@@ -51,7 +51,7 @@ def _environment() -> jinja2.Environment:
 
 def power_of_ten(value: float) -> markupsafe.Markup:
   """Writes δ as a power of ten, rounded up: 10⁻⁶ rather than 1e-06."""
-  mantissa, exponent = f'{float(rounding.up(value, digits=7)):.6e}'.split('e')
+  mantissa, exponent = f'{float(roundings.up(value, digits=7)):.6e}'.split('e')
   mantissa = mantissa.rstrip('0').rstrip('.')
   power = markupsafe.Markup('10<sup>{}</sup>').format(f'{int(exponent)}'.replace('-', '−'))
   return power if mantissa == '1' else markupsafe.Markup('{}·{}').format(mantissa, power)

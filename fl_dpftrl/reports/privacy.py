@@ -14,13 +14,11 @@ import numpy as np
 
 from fl_dpftrl import version
 from fl_dpftrl.files import durable
-from fl_dpftrl.replaying import assumptions, facts, publication
-from fl_dpftrl.replaying import statement as statement_lib
-from fl_dpftrl.reports import figures, page
-from fl_dpftrl.reports import setting as setting_lib
-from fl_dpftrl.text import rounding
+from fl_dpftrl.replaying import assumption_sentences, publication, run_facts, statements
+from fl_dpftrl.reports import figures, page, settings
+from fl_dpftrl.text import roundings
 
-Setting = setting_lib.Setting
+Setting = settings.Setting
 
 # Of what the rows of a log stand for.
 _A = {'device': 'a device', 'example': 'an example'}
@@ -30,13 +28,13 @@ _SHARES = (0.01, 0.05, 0.1)  # of false positives
 
 
 def write_report(
-  path: str | os.PathLike[str], statement: statement_lib.Statement, *, setting: Setting
+  path: str | os.PathLike[str], statement: statements.Statement, *, setting: Setting
 ) -> None:
   """Writes the report in one durable step; one that is not for publication is private."""
   durable.write_durably(path, report(statement, setting).encode(), private=statement.confidential)
 
 
-def report(statement: statement_lib.Statement, setting: Setting) -> str:
+def report(statement: statements.Statement, setting: Setting) -> str:
   """Returns the page that `write_report` writes."""
   if not statement.confidential:
     setting = setting.publishable()
@@ -64,7 +62,7 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
     drawn_is_amplified=statement.drawn is not None and statement.drawn.name == 'amplified',
     clip_norm=_clip_norm(statement),
     report_goal=statement.runs[0].claim.report_goal,
-    assumptions=assumptions.subjects(statement),
+    assumptions=assumption_sentences.subjects(statement),
     figures={
       'losses': _losses(statement, void, noun),
       'runs': [_participation(run, noun) for run in statement.runs],
@@ -77,17 +75,17 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
   )
 
 
-def _clip_norm(statement: statement_lib.Statement) -> str:
+def _clip_norm(statement: statements.Statement) -> str:
   """Returns the one clip norm of all runs in words."""
   runs = statement.runs
   norms = [run.claim.first_clip_norm for run in runs]
   recorded = {norm for norm in norms if norm is not None}
   if len(recorded) > 1 or any(run.claim.adaptive_clipping for run in runs):
     return 'that of each round, see above'
-  return rounding.exact(*recorded) if recorded else 'not recorded'
+  return roundings.exact(*recorded) if recorded else 'not recorded'
 
 
-def _participation(run: facts.RunFacts, noun: str) -> list[figures.Figure]:
+def _participation(run: run_facts.RunFacts, noun: str) -> list[figures.Figure]:
   """Draws the participations in a run; nothing if for publication."""
   if run.counted is None or not run.counted.num_devices:
     return []
@@ -101,16 +99,14 @@ def _participation(run: facts.RunFacts, noun: str) -> list[figures.Figure]:
   return shown
 
 
-def _losses(
-  statement: statement_lib.Statement, void: str | None, noun: str
-) -> figures.Figure | None:
+def _losses(statement: statements.Statement, void: str | None, noun: str) -> figures.Figure | None:
   """Draws the privacy loss of actual devices; None if for publication, or without noise."""
   per_device, worst = statement.per_device, statement.worst_case.rho
   if per_device is None or not per_device.rho_histogram:
     return None
   mark, most = None, max(run.max_participations for run in statement.runs)
   if statement.group_size == 1 and worst is not None:  # Others are for many devices.
-    mark = (worst, f'worst case: {"void" if void else f"ρ = {rounding.up(worst)}"}')
+    mark = (worst, f'worst case: {"void" if void else f"ρ = {roundings.up(worst)}"}')
   return figures.spread(
     _joined(per_device.rho_histogram, most),
     title=f'{noun.capitalize()}s by ρ',

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fl_dpftrl.logs import ids as ids_lib
+from fl_dpftrl.logs import id_columns
 from fl_dpftrl.participations import protocol
 from fl_dpftrl.text import messages
 
@@ -44,7 +44,7 @@ class Admission:
   @functools.cached_property
   def device_ids(self) -> np.ndarray:
     """The admitted devices, as text or int64."""
-    return ids_lib.as_numpy(self.column)
+    return id_columns.as_numpy(self.column)
 
   def check_whole(self, least: int) -> None:
     """Raises ValueError if a candidate may not take part, or there are fewer than needed."""
@@ -59,7 +59,9 @@ class Admission:
       raise ValueError(f'device_ids: {least} updates need as many devices, got {len(self.column)}')
 
 
-def admit(gate: protocol.Gate, device_ids: ids_lib.Ids, *, at_most: int | None = None) -> Admission:
+def admit(
+  gate: protocol.Gate, device_ids: id_columns.Ids, *, at_most: int | None = None
+) -> Admission:
   """Returns who may take part in the next round; records nothing.
 
   Args:
@@ -68,7 +70,7 @@ def admit(gate: protocol.Gate, device_ids: ids_lib.Ids, *, at_most: int | None =
     at_most: size of the cohort; further candidates are left out, and are not among those turned
       away.
   """
-  t, column = gate.seen.num_rounds, ids_lib.column(device_ids)
+  t, column = gate.seen.num_rounds, id_columns.column(device_ids)
   ids = column.to_numpy(zero_copy_only=False)
   if not ids.size:
     return Admission(t, column)

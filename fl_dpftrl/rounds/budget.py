@@ -5,13 +5,12 @@ import functools
 
 import numpy as np
 
-from fl_dpftrl import claim as claim_lib
-from fl_dpftrl.accounting import Guarantee, gaussian
-from fl_dpftrl.accounting import adjacency as adjacency_lib
+from fl_dpftrl import claims
+from fl_dpftrl.accounting import Guarantee, adjacencies, gaussian
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import registry
 from fl_dpftrl.participations import accountant
-from fl_dpftrl.text import rounding
+from fl_dpftrl.text import roundings
 
 
 class Budget:
@@ -23,15 +22,15 @@ class Budget:
 
   def __init__(
     self,
-    claim: claim_lib.Claim,
+    claim: claims.Claim,
     *,
     delta: float,
     max_epsilon: float | None,
-    adjacency: str = adjacency_lib.ZERO_OUT,
+    adjacency: str = adjacencies.ZERO_OUT,
     group_size: int = 1,
   ):
     gaussian.check_delta(delta)
-    adjacency_lib.check(adjacency, group_size)
+    adjacencies.check(adjacency, group_size)
     if not claim.declared:
       raise ValueError('claim must have a schema, by which ε of its rounds is known')
     self._claim, self._schema = claim, claim.answers
@@ -42,20 +41,20 @@ class Budget:
     self.max_epsilon, self._delta = max_epsilon, delta
     self._adjacency, self._group_size = adjacency, group_size
     # That of all planned rounds is an upper bound for fewer.
-    self._rounding = claim_lib.rounding([claim], [self._schema.num_rows])
+    self._rounding = claims.rounding([claim], [self._schema.num_rows])
     self.epsilon = functools.lru_cache(None)(self._epsilon)
     self.max_rounds = self._max_rounds()
     if not self.max_rounds:
       raise ValueError(
         f'max_epsilon={max_epsilon:g} is too little for one round, whose ε is'
-        f' {rounding.up(self.epsilon(1))}; give more noise or a larger budget'
+        f' {roundings.up(self.epsilon(1))}; give more noise or a larger budget'
       )
     self.schema = self._schema.within(self.max_rounds)
 
   def _epsilon(self, num_rounds: int) -> float:
     """Returns ε of the first num_rounds rounds, by the declared schema."""
     return Guarantee.of(
-      claim_lib.worst_case([self._claim], [self._schema.within(num_rounds)]),
+      claims.worst_case([self._claim], [self._schema.within(num_rounds)]),
       noise_multiplier=self._claim.noise_multiplier,
       delta=self._delta,
       adjacency=self._adjacency,
@@ -77,7 +76,7 @@ class Budget:
     return within
 
 
-def limited(claim: claim_lib.Claim, *, delta: float, max_epsilon: float | None) -> claim_lib.Claim:
+def limited(claim: claims.Claim, *, delta: float, max_epsilon: float | None) -> claims.Claim:
   """Returns the claim of the rounds that a budget allows; the claim itself without a budget."""
   check(claim, max_epsilon, delta)
   if max_epsilon is None:
@@ -124,7 +123,7 @@ def least_noise(
   ).noise_multiplier
 
 
-def check(claim: claim_lib.Claim, max_epsilon: float | None, delta: float | None) -> None:
+def check(claim: claims.Claim, max_epsilon: float | None, delta: float | None) -> None:
   """Raises ValueError for δ out of range, and a budget without schema, δ or guarantee."""
   if delta is not None:
     gaussian.check_delta(delta)

@@ -11,11 +11,10 @@ import numpy as np
 
 from fl_dpftrl.families import lattice
 from fl_dpftrl.files import durable, mark, paths
-from fl_dpftrl.noise import ahead, normals, snapshots
-from fl_dpftrl.noise import rows as rows_lib
+from fl_dpftrl.noise import ahead, integer_rows, normals, snapshots
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.rounds import guard
-from fl_dpftrl.strategies import document, files
+from fl_dpftrl.rounds import guards
+from fl_dpftrl.strategies import documents, files
 
 _FORMAT = 1
 _SECRET_NAME, _MARK_NAME, _TRAIL_NAME, _LOCK_NAME = 'secret.json', 'used', 'trail', 'lock'
@@ -139,7 +138,7 @@ class NoiseRows:
     with self._giving:
       first = self.next_row
       if t < first:
-        raise guard.RepeatedRowError(
+        raise guards.RepeatedRowError(
           f'row {t} was given out before, or one after it, and would enter a second sum; the next'
           f' is {first}'
         )
@@ -300,18 +299,18 @@ class NoiseRows:
   def _facts(self) -> dict[str, str | int]:
     """Returns what determines the rows beside the seed."""
     return {
-      'strategy': document.strategy_digest(self._strategy),
+      'strategy': documents.strategy_digest(self._strategy),
       'size': self.size,
-      'release': f'{_FORMAT}.{rows_lib.VERSION}',
+      'release': f'{_FORMAT}.{integer_rows.VERSION}',
     }
 
   def _identity(self, seed: bytes) -> int:
-    return rows_lib.identity(self._strategy, size=self.size, seed=seed)
+    return integer_rows.identity(self._strategy, size=self.size, seed=seed)
 
   def _source(self, seed: bytes) -> ahead.Source:
     saved = snapshots.Snapshots(self._folder, self._identity(seed), self.max_rows)
     new_maker = functools.partial(
-      rows_lib.RowMaker,
+      integer_rows.RowMaker,
       self._strategy,
       size=self.size,
       num_rounds=self.max_rows,

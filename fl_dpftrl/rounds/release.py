@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from fl_dpftrl import adaptive_clipping, extra_coordinates
-from fl_dpftrl import claim as claims
-from fl_dpftrl.accounting import arithmetic as arithmetics
+from fl_dpftrl import claims as claims
+from fl_dpftrl.accounting import arithmetics as arithmetics
 from fl_dpftrl.families import base, lattice, linear_noise
 from fl_dpftrl.noise import units
 

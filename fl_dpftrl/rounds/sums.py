@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fl_dpftrl.kernels import sums as loops
-from fl_dpftrl.noise import rows, units
+from fl_dpftrl.noise import integer_rows, units
 
 KEPT, CLIPPED, ZEROED, REJECTED = OUTCOMES = ('kept', 'clipped', 'zeroed', 'rejected')
 """What became of an update: it is in the sum as it was, or scaled down, or as zeros."""
@@ -41,7 +41,7 @@ class Sum:
     self._zeroing_norm = math.inf if zeroing_norm is None else zeroing_norm
     self._longest = unit.bound * _MARGIN
     self._total = np.zeros(size, np.int64)
-    self._threads = min(rows.num_cores(), _MOST_THREADS) if size >= _LARGE else 1
+    self._threads = min(integer_rows.num_cores(), _MOST_THREADS) if size >= _LARGE else 1
     self._pool = concurrent.futures.ThreadPoolExecutor(self._threads, 'sum')
 
   def begin(self, clip_norm: float) -> None:

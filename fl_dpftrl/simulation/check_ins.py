@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from fl_dpftrl.simulation import pool, population
-from fl_dpftrl.simulation import server as server_lib
+from fl_dpftrl.simulation import pools, populations, servers
 
 _OCTAVES = 32
 _STRETCH = 600.0
@@ -17,7 +16,7 @@ _STEEPEST = 4.0
 class CheckIns:
   """Sampler of check-ins of all devices in `pool`, grouped by ceilings of presence and by rates."""
 
-  def __init__(self, people: population.Population, start: int):
+  def __init__(self, people: populations.Population, start: int):
     self._people = people
     self._start = start
     octaves = np.ceil(np.log2(people.rates)).astype(np.int16)
@@ -25,7 +24,7 @@ class CheckIns:
     octaves = np.maximum(octaves - lowest, 0)
     cells = people.presence.cells.astype(np.int16)
     num_cells = int(cells.max()) + 1
-    self.pool = pool.Pool((octaves * num_cells + cells).astype(np.int16))
+    self.pool = pools.Pool((octaves * num_cells + cells).astype(np.int16))
     groups = np.arange(self.pool.sizes.size)
     self._cells = groups % num_cells
     # Rounding to float32 must not lift a rate above its group's.
@@ -91,7 +90,7 @@ def _first(devices: np.ndarray) -> np.ndarray:
 class Pace:
   """Time by which devices are told to come back later, so that rounds take pace_minutes to fill."""
 
-  def __init__(self, server: server_lib.Server, check_ins_per_hour: float):
+  def __init__(self, server: servers.Server, check_ins_per_hour: float):
     self._target = 60.0 * server.pace_minutes
     self._usual = _HOUR / check_ins_per_hour
     self.seconds = 0.0

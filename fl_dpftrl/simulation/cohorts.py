@@ -18,10 +18,7 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 
 from fl_dpftrl.participation import meter, schemas
-from fl_dpftrl.simulation import check_ins, seeds
-from fl_dpftrl.simulation import pool as pool_lib
-from fl_dpftrl.simulation import population as population_lib
-from fl_dpftrl.simulation import server as server_lib
+from fl_dpftrl.simulation import check_ins, pools, populations, seeds, servers
 
 START = 1767225600
 """2026-01-01 00:00 UTC, in UTC seconds: start of simulated time."""
@@ -46,14 +43,14 @@ def named(rounds: Iterable[schemas.Cohort], names: np.ndarray) -> Iterator[schem
 class Simulation:
   """Rounds of a server with a population of devices."""
 
-  population: population_lib.Population
-  timer: server_lib.Timer
-  server: server_lib.Server
+  population: populations.Population
+  timer: servers.Timer
+  server: servers.Server
   seed: int = 0
 
   def __post_init__(self):
     seeds.check_seed(self.seed)
-    if isinstance(self.timer, server_lib.Meter) and self.population.forgetting_per_day:
+    if isinstance(self.timer, servers.Meter) and self.population.forgetting_per_day:
       raise ValueError(
         f'forgetting_per_day={self.population.forgetting_per_day:g} must be 0 with a loss budget: a'
         ' device whose meter is lost has no guarantee'
@@ -106,7 +103,7 @@ class _Rounds:
   """State of a running simulation; times are in seconds from the start."""
 
   def __init__(self, simulation: Simulation):
-    population_lib.check_memory(simulation.population.num_devices)
+    populations.check_memory(simulation.population.num_devices)
     self._simulation = simulation
     self._population = people = simulation.population
     self._server = simulation.server
@@ -118,11 +115,11 @@ class _Rounds:
     self._num_ids = people.num_devices
     self._dropped = 0  # Dropped out of this round and free again.
     self._check_ins = check_ins.CheckIns(people, START)
-    self._by_time = pool_lib.Waiting(_STEP)
-    self._by_round = pool_lib.Waiting()
+    self._by_time = pools.Waiting(_STEP)
+    self._by_round = pools.Waiting()
     timer = simulation.timer
     self._meters: meter.Meters | None = None
-    if isinstance(timer, server_lib.Meter):
+    if isinstance(timer, servers.Meter):
       self._meters = meter.Meters(timer.strategy.endless_gram(), numbered=True)
       self._square = timer.budget.square(timer.strategy)
       self._ended = np.zeros(people.num_devices, np.bool_)
@@ -211,17 +208,17 @@ class _Rounds:
     self._last_round[devices] = self._round
     tokens = np.full(devices.size, self._round, np.int32)
     timer = self._simulation.timer
-    if isinstance(timer, server_lib.Meter) and self._meters is not None:
+    if isinstance(timer, servers.Meter) and self._meters is not None:
       self._meters.add(devices)
       again = self._meters.returns(devices, self._square, timer.budget.last_row)
       ends_here = again > timer.budget.last_row
       self._ended[devices[ends_here]] = True
       comes = np.flatnonzero(~ends_here)
       self._by_round.add(again[comes], devices[comes], tokens[comes])
-    elif isinstance(timer, server_lib.RoundTimer):
+    elif isinstance(timer, servers.RoundTimer):
       again = np.full(devices.size, self._round + timer.rounds)
       self._by_round.add(again, devices, tokens)
-    elif isinstance(timer, server_lib.HourTimer):
+    elif isinstance(timer, servers.HourTimer):
       self._by_time.add(ends + timer.seconds, devices, tokens)
     return devices
 

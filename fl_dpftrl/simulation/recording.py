@@ -6,22 +6,21 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 
-from fl_dpftrl.logs import schema
+from fl_dpftrl.logs import log_tables
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.simulation import attendance as attendance_lib
-from fl_dpftrl.simulation import scenario as scenario_lib
+from fl_dpftrl.simulation import attendances, scenarios
 
 # Metadata of a log that says how it was simulated.
 METADATA_KEY = 'simulated'
 
 
 def simulate(
-  scenario: scenario_lib.Scenario,
+  scenario: scenarios.Scenario,
   *,
   num_rounds: int,
   output: str | os.PathLike[str] | None = None,
   progress: Callable[[str], None] = lambda text: None,
-) -> attendance_lib.Attendance:
+) -> attendances.Attendance:
   """Simulates the participation of a scenario's devices.
 
   Args:
@@ -48,14 +47,14 @@ def record(
   output: str | os.PathLike[str] | None = None,
   metadata: Mapping[str, str] | None = None,
   progress: Callable[[str], None] = lambda text: None,
-) -> attendance_lib.Attendance:
+) -> attendances.Attendance:
   """Counts the first rounds, and writes them if an output is given."""
-  attendance = attendance_lib.Attendance()
+  attendance = attendances.Attendance()
   with contextlib.ExitStack() as stack:
-    append: schema.Append = lambda *row: None
+    append: log_tables.Append = lambda *row: None
     if output is not None:
       append = stack.enter_context(
-        schema.round_by_round(output, num_rounds=num_rounds, metadata=metadata)
+        log_tables.round_by_round(output, num_rounds=num_rounds, metadata=metadata)
       )
     for cohort in itertools.islice(rounds, num_rounds):
       append(cohort.round, cohort.device_ids, cohort.closed)

@@ -21,15 +21,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fl_dpftrl import error as error_lib
-from fl_dpftrl import sensitivity as sensitivity_lib
-from fl_dpftrl import tables, workloads
-from fl_dpftrl import version as version_lib
+from fl_dpftrl import sensitivities, tables, workload_error, workloads
 from fl_dpftrl.families import base, registry, undoing
 from fl_dpftrl.files import durable, json_files, paths
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.strategies import document as strategy_document
+from fl_dpftrl.strategies import documents as strategy_document
 from fl_dpftrl.text import messages
+from fl_dpftrl.version import __version__
 
 NAME = 'strategy.json'
 """Name of the strategy file in the folder of a run."""
@@ -57,8 +55,8 @@ class StrategyFile:
   schema: schemas.MinSep
   objective: str | None
   workload: workloads.Workload
-  sensitivity: sensitivity_lib.Sensitivity
-  error: error_lib.Error
+  sensitivity: sensitivities.Sensitivity
+  error: workload_error.Error
   version: str
 
   @property
@@ -102,19 +100,19 @@ def describe(
   *,
   objective: str | None = None,
   workload: workloads.Workload = workloads.Workload(),
-  version: str = version_lib.__version__,
+  version: str = __version__,
 ) -> StrategyFile:
   """Returns a strategy with its figures, as a file would hold them."""
   if objective is not None:
-    error_lib.check_objective(objective)
+    workload_error.check_objective(objective)
   strategy = resolved(strategy, schema.num_rounds)
   return StrategyFile(
     strategy=strategy,
     schema=schema,
     objective=objective,
     workload=workload,
-    sensitivity=sensitivity_lib.sensitivity(strategy, schema),
-    error=error_lib.error(strategy, schema.num_rounds, workload),
+    sensitivity=sensitivities.sensitivity(strategy, schema),
+    error=workload_error.error(strategy, schema.num_rounds, workload),
     version=version,
   )
 

@@ -10,7 +10,7 @@ from typing import Any
 from fl_dpftrl.study.cells import Cell as Cell
 from fl_dpftrl.study.comparing import Study as Study
 from fl_dpftrl.study.comparing import study as study
-from fl_dpftrl.study.design import Mechanism as Mechanism
+from fl_dpftrl.study.designs import Mechanism as Mechanism
 from fl_dpftrl.study.tuned import HeldOut as HeldOut
 from fl_dpftrl.study.tuned import Winner as Winner
 

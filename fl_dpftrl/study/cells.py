@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from fl_dpftrl.families import base, identity
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.logs import ledger_format
-from fl_dpftrl.replaying import replay, runs
-from fl_dpftrl.rounds import aggregator as aggregator_lib
+from fl_dpftrl.replaying import opened_runs, replays
+from fl_dpftrl.rounds import private_aggregator
 from fl_dpftrl.strategies import files
-from fl_dpftrl.study import results
-from fl_dpftrl.study.design import Condition, Design, slug
+from fl_dpftrl.study import result_tables
+from fl_dpftrl.study.designs import Condition, Design, slug
 from fl_dpftrl.study.noise import Noise
-from fl_dpftrl.study.results import Metric, Result
+from fl_dpftrl.study.result_tables import Metric, Result
 from fl_dpftrl.text import messages
 
 if TYPE_CHECKING:
@@ -107,11 +107,11 @@ class Cell:
     """Returns the run's aggregator for `train`, with more options; ValueError without a schema."""
     if self.design.is_drawn:  # `train` draws its cohorts otherwise.
       raise ValueError(_NO_SCHEMA)
-    from fl_dpftrl.aggregators import factory  # Loads TensorFlow.
+    from fl_dpftrl.aggregators import factories  # Loads TensorFlow.
 
-    return factory.CorrelatedNoiseFactory(self.strategy, **self._bounds(), **options)
+    return factories.CorrelatedNoiseFactory(self.strategy, **self._bounds(), **options)
 
-  def private_aggregator(self, template: Any) -> aggregator_lib.PrivateAggregator:
+  def private_aggregator(self, template: Any) -> private_aggregator.PrivateAggregator:
     """Returns a `PrivateAggregator` for a loop of one's own, from whose log the study takes ε.
 
     What an interrupted run left is removed: a new model must not go on with those rounds.
@@ -119,13 +119,13 @@ class Cell:
     options = {'template': template, 'folder': self.folder / ROUNDS_NAME, **self._bounds()}
     shutil.rmtree(options['folder'], ignore_errors=True)
     options |= {'participation': self.participation, 'delta': self.design.delta}
-    return aggregator_lib.PrivateAggregator(self.strategy, **options)
+    return private_aggregator.PrivateAggregator(self.strategy, **options)
 
   def _bounds(self) -> dict[str, Any]:
     shared = {name: getattr(self.design, name) for name in ('clip_norm', 'report_goal')}
     return {'noise_multiplier': self.noise_multiplier, **shared}
 
-  def result(self, status: str = results.WAITING, reason: str = '', **facts: Any) -> Result:
+  def result(self, status: str = result_tables.WAITING, reason: str = '', **facts: Any) -> Result:
     """Returns a row of results.csv of this cell."""
     return Result(
       mechanism=self.setting.label,
@@ -173,13 +173,13 @@ class Cell:
       elif void is None and not 0.0 <= epsilon <= self.noise.epsilon * (1.0 + _ROUNDING):
         void = f'it has ε = {epsilon:.6g}, and its noise is for {self.noise.epsilon:.6g}'
       if void is not None:
-        return self.result(results.VOID, messages.one_line(void), **facts)
+        return self.result(result_tables.VOID, messages.one_line(void), **facts)
       facts['epsilon_of_run'] = epsilon
     since = report.get('diverged_since_round')
     if since is not None or not all(map(math.isfinite, values.values())):
       reason = 'not finite' + ('' if since is None else f' from round {since} on')
-      return self.result(results.DIVERGED, reason, **facts)
-    return self.result(results.DONE, **facts, **values)  # type: ignore[arg-type]
+      return self.result(result_tables.DIVERGED, reason, **facts)
+    return self.result(result_tables.DONE, **facts, **values)  # type: ignore[arg-type]
 
   def _proved(self) -> dict[str, Any]:
     """Returns what the log of `private_aggregator` proves; nothing of a run that did without."""
@@ -189,12 +189,12 @@ class Cell:
       return {}
     if not log.exists():
       raise ValueError(f'{log} is missing: use the aggregator in a `with` block, which closes it')
-    opened = runs.open_run(log, strategy)
+    opened = opened_runs.open_run(log, strategy)
     if self.design.is_drawn:
       scheme = self.participation.within(opened.log.num_rounds)
       claim = dataclasses.replace(opened.claim, participation=scheme)
       opened = dataclasses.replace(opened, claim=claim)
-    statement = replay.replay(opened, delta=self.design.delta)
+    statement = replays.replay(opened, delta=self.design.delta)
     epsilon = statement.parts[-1 if self.design.is_drawn else 0].guarantee.to_json()['epsilon']
     return {'epsilon': epsilon, 'delta': self.design.delta, 'void_reason': statement.void_reason}
 

@@ -15,12 +15,11 @@ from fl_dpftrl import tables, workloads
 from fl_dpftrl.accounting.tuning import Tuning
 from fl_dpftrl.files import durable, paths
 from fl_dpftrl.participation import registry
-from fl_dpftrl.study import results as results_lib
-from fl_dpftrl.study import running, table, tuned
+from fl_dpftrl.study import result_tables, running, table, tuned
 from fl_dpftrl.study.cells import Cell, Run
-from fl_dpftrl.study.design import Condition, Design, Mechanism
+from fl_dpftrl.study.designs import Condition, Design, Mechanism
 from fl_dpftrl.study.noise import Noises, Say, prepare
-from fl_dpftrl.study.results import Metric, Result, Row
+from fl_dpftrl.study.result_tables import Metric, Result, Row
 
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
@@ -38,12 +37,12 @@ class Study:
   @functools.cached_property
   def rows(self) -> list[Row]:
     """A row for each mechanism at each ε, at the learning rate that validation data chose."""
-    return results_lib.rows(self.results, self.metric)
+    return result_tables.rows(self.results, self.metric)
 
   @property
   def unfinished(self) -> tuple[Result, ...]:
     """Runs that failed, or are not run; the same call tries them again."""
-    statuses = (results_lib.FAILED, results_lib.WAITING)
+    statuses = (result_tables.FAILED, result_tables.WAITING)
     return tuple(result for result in self.results if result.status in statuses)
 
   @property
@@ -68,7 +67,7 @@ class Study:
     from fl_dpftrl import style  # Loads matplotlib.
 
     folder = paths.local(folder)
-    results_lib.write(folder / 'results.csv', self.results)
+    result_tables.write(folder / 'results.csv', self.results)
     for name, figure in self.figures.items():
       for kind in ('svg', 'png'):
         durable.write_durably(folder / f'{name}.{kind}', style.image(figure, kind))
@@ -186,7 +185,7 @@ def compare(
       with contextlib.closing(running.trained(run, remaining, jobs)) as trained:
         for done, (ended, reason) in enumerate(trained, 1):
           cells.failed |= {ended.name: reason} if reason else {}
-          results_lib.write(path / 'results.csv', cells.study().results)
+          result_tables.write(path / 'results.csv', cells.study().results)
           seconds = round((time.monotonic() - began) / done * (len(remaining) - done))
           text = f'{ended.name}: {_outcome(cells.result(ended), design.metric)}'
           say(f'{done}/{len(remaining)} | {text} | {datetime.timedelta(seconds=seconds)} left')
@@ -217,7 +216,8 @@ class _Cells:
         design=self._design,
         setting=setting,
         noise=self._noises[setting],
-        server_learning_rate=rate or results_lib.chosen_rate(setting_results, self._design.metric),
+        server_learning_rate=rate
+        or result_tables.chosen_rate(setting_results, self._design.metric),
         seed=seed,
         study=self._path,
       )
@@ -228,12 +228,12 @@ class _Cells:
   def result(self, cell: Cell) -> Result:
     """Returns the row of a cell."""
     if cell.name in self.failed:
-      return cell.result(results_lib.FAILED, self.failed[cell.name])
+      return cell.result(result_tables.FAILED, self.failed[cell.name])
     return cell.ended() or cell.result()
 
   def is_runnable(self, cell: Cell) -> bool:
     """Returns whether a cell can be run: its rate is chosen, and it has not ended or failed."""
-    is_waiting = self.result(cell).status == results_lib.WAITING
+    is_waiting = self.result(cell).status == result_tables.WAITING
     return is_waiting and cell.server_learning_rate is not None
 
   def study(self) -> Study:

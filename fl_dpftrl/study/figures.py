@@ -5,13 +5,13 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from matplotlib import axes as axes_lib
-from matplotlib import figure as figure_lib
 from matplotlib import ticker, transforms
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from fl_dpftrl import style
-from fl_dpftrl.study import design, results
-from fl_dpftrl.study.results import Metric
+from fl_dpftrl.study import designs, result_tables
+from fl_dpftrl.study.result_tables import Metric
 
 _WIDTH = 5.0  # inches: 10 points are then 10.8 of 390 pixels
 _SIZE, _LINE = 10, 22  # points; characters of a line of half the figure
@@ -20,11 +20,11 @@ _HEAD: dict[str, Any] = {'loc': 'left', 'fontsize': _SIZE, 'color': style.INK}
 _BARS: dict[str, Any] = {'capsize': 2.5, 'elinewidth': 1.2, 'markersize': 5.5}
 
 
-def draw(rows: Sequence[results.Row], metric: Metric) -> dict[str, figure_lib.Figure]:
+def draw(rows: Sequence[result_tables.Row], metric: Metric) -> dict[str, Figure]:
   """Returns the figures for which there is something to draw, by name."""
   measured, figures = [row for row in rows if row.mean is not None], {}
   looks = style.looks({row.mechanism: row.mechanism.partition(':')[0] for row in rows})
-  looks[design.NO_NOISE] = style.look(style.INK, '', (2, 2))
+  looks[designs.NO_NOISE] = style.look(style.INK, '', (2, 2))
   if any(row.epsilon is not None for row in measured):
     figures[f'{metric.name.replace(" ", "_")}_by_epsilon'] = _by_epsilon(measured, metric, looks)
   if any(row.others for row in measured):
@@ -33,8 +33,8 @@ def draw(rows: Sequence[results.Row], metric: Metric) -> dict[str, figure_lib.Fi
 
 
 def _by_epsilon(
-  rows: Sequence[results.Row], metric: Metric, looks: dict[str, dict]
-) -> figure_lib.Figure:
+  rows: Sequence[result_tables.Row], metric: Metric, looks: dict[str, dict]
+) -> Figure:
   """Draws the mean on test data over ε with its interval, a line for each mechanism."""
   labels = list(dict.fromkeys(row.mechanism for row in rows if row.epsilon))
   epsilons = sorted({row.epsilon for row in rows if row.epsilon})
@@ -46,7 +46,7 @@ def _by_epsilon(
     bars = axes.errorbar(
       [row.epsilon or 0.0 for row in line],
       [metric.scale * (row.mean or 0.0) for row in line],
-      yerr=[metric.scale * (results.margin(list(row.tests.values())) or 0.0) for row in line],
+      yerr=[metric.scale * (result_tables.margin(list(row.tests.values())) or 0.0) for row in line],
       label=style.label(label),
       **looks[label],
       **_BARS,
@@ -74,8 +74,8 @@ def _by_epsilon(
 
 
 def _difference_to_best(
-  rows: Sequence[results.Row], metric: Metric, looks: dict[str, dict]
-) -> figure_lib.Figure:
+  rows: Sequence[result_tables.Row], metric: Metric, looks: dict[str, dict]
+) -> Figure:
   """Draws how far each mechanism is from the best of its ε, a panel for each ε."""
   by_epsilon = itertools.groupby((row for row in rows if row.epsilon), lambda row: row.epsilon)
   levels = {epsilon: list(level) for epsilon, level in by_epsilon}
@@ -89,7 +89,7 @@ def _difference_to_best(
       axes.errorbar(
         [metric.scale * sum(differences) / len(differences)],
         [place],
-        xerr=[metric.scale * (results.margin(differences) or 0.0)],
+        xerr=[metric.scale * (result_tables.margin(differences) or 0.0)],
         fmt='o',
         color=colour,
         markerfacecolor=colour if row.is_clear else 'white',
@@ -104,8 +104,8 @@ def _difference_to_best(
   return figure
 
 
-def _new(height: float, heights: list[float]) -> tuple[figure_lib.Figure, list[axes_lib.Axes]]:
-  figure = figure_lib.Figure(figsize=(_WIDTH, height), facecolor='white', layout='constrained')
+def _new(height: float, heights: list[float]) -> tuple[Figure, list[Axes]]:
+  figure = Figure(figsize=(_WIDTH, height), facecolor='white', layout='constrained')
   grid = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
   for axes in grid.flat:
     style.dress(axes)

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fl_dpftrl import workloads
-from fl_dpftrl.accounting import arithmetic
+from fl_dpftrl.accounting import arithmetics
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.participations import accountant
-from fl_dpftrl.planning import candidates
+from fl_dpftrl.planning import candidate_sets
 from fl_dpftrl.strategies import files
-from fl_dpftrl.study.design import Condition, Design, Mechanism, slug
+from fl_dpftrl.study.designs import Condition, Design, Mechanism, slug
 
 _STUDY_NAME, _STRATEGIES_NAME, _LOCK_NAME = 'study.json', 'strategies', 'noise.lock'
 _BANDED = ('banded', 'banded_toeplitz')
@@ -39,7 +39,7 @@ Noises = dict[Condition, Noise | None]
 def prepare(design: Design, folder: pathlib.Path, say: Say) -> Noises:
   """Returns the noise of each setting; what the folder holds of it is kept."""
   for mechanism in design.mechanisms:
-    candidates.named([mechanism.mechanism])
+    candidate_sets.named([mechanism.mechanism])
   is_new = not folder.exists()
   if not is_new and not (folder / _STUDY_NAME).exists():
     names = {path.name for path in folder.iterdir()} - {_LOCK_NAME, _STRATEGIES_NAME}
@@ -104,7 +104,7 @@ def _find(
     (name,) = (path.name for path, strategy in zip(paths, strategies) if strategy is chosen)
     parts = getattr(scheme.for_bands(chosen), 'num_parts', None)
     return Noise(name, amplified.noise_multiplier, amplified.epsilon(), parts)
-  options: dict[str, Any] = {'delta': delta, 'num_coordinates': arithmetic.MANY_COORDINATES}
+  options: dict[str, Any] = {'delta': delta, 'num_coordinates': arithmetics.MANY_COORDINATES}
   guarantee = accountant.calibrate(strategies[0], schema, epsilon=epsilon, **options)
   if design.deployment_report_goal is not None:
     multiplier = guarantee.noise_multiplier * design.report_goal / design.deployment_report_goal
@@ -119,7 +119,7 @@ def _strategy_file(
   name, label, objective = mechanism.mechanism, slug(mechanism.label), mechanism.objective
   path = folder / (f'{label}.json' if bands is None else f'{label}-{bands}bands.json')
   if not path.exists():
-    (candidate,) = candidates.named([name if bands is None else f'{name}:{bands}'])
+    (candidate,) = candidate_sets.named([name if bands is None else f'{name}:{bands}'])
     if candidate.optimised:
       say(f'optimising {candidate.label} for {schema.num_rounds} rounds')
     prefix_sums = workloads.Workload()

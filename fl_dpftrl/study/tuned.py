@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 
 from fl_dpftrl import accounting
-from fl_dpftrl.accounting import arithmetic, gaussian
+from fl_dpftrl.accounting import arithmetics, gaussian
 from fl_dpftrl.accounting.tuning import Tuning
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.noise import normals
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import accountant
 from fl_dpftrl.strategies import files
-from fl_dpftrl.study import results, running
+from fl_dpftrl.study import result_tables, running
 from fl_dpftrl.study.cells import Cell, Run
-from fl_dpftrl.study.design import Condition, Design
+from fl_dpftrl.study.designs import Condition, Design
 from fl_dpftrl.study.noise import Noises
 
 MODEL_NAME, PUBLIC = 'model.npz', 'public'
@@ -279,7 +279,7 @@ def _chosen(
   scored = []
   for cell in cells:
     row = cell.ended()
-    if row is None or row.status != results.DONE or not (cell.folder / MODEL_NAME).exists():
+    if row is None or row.status != result_tables.DONE or not (cell.folder / MODEL_NAME).exists():
       continue  # It counts as the worst.
     value: Any = row.validation if score == PUBLIC else score.noised(row.validation)
     scored.append((design.metric.sign * value, secrets.randbits(64), value, cell))
@@ -307,5 +307,5 @@ def _guarantee(design: Design, noise: Any) -> accounting.Guarantee:
     design.participation,
     noise_multiplier=noise.noise_multiplier,
     delta=design.delta,
-    num_coordinates=arithmetic.MANY_COORDINATES,
+    num_coordinates=arithmetics.MANY_COORDINATES,
   )

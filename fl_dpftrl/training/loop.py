@@ -12,17 +12,13 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fl_dpftrl import claim as claim_lib
-from fl_dpftrl import metrics
-from fl_dpftrl.aggregators import factory
+from fl_dpftrl import claims, metrics
+from fl_dpftrl.aggregators import factories
 from fl_dpftrl.files import durable, mark
-from fl_dpftrl.logs import ledger as ledger_lib
-from fl_dpftrl.logs import ledger_format
+from fl_dpftrl.logs import ledger_format, ledgers
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.rounds import admission
-from fl_dpftrl.rounds import guard as guard_lib
-from fl_dpftrl.training import checkpoints
-from fl_dpftrl.training import process as process_lib
+from fl_dpftrl.rounds import admission, guards
+from fl_dpftrl.training import checkpoints, processes
 
 CHECKPOINTS_NAME = 'checkpoints'
 LOCK_NAME = 'lock'
@@ -50,16 +46,16 @@ class TrainingRun:
 
   folder: pathlib.Path
   num_rounds: int
-  process: process_lib.RoundProcess
+  process: processes.RoundProcess
   rounds: Callable[[], Iterator[schemas.Cohort]]
   client_data: Callable[[int, Any], Sequence[Any]]
-  aggregator: factory.CorrelatedNoiseFactory
-  claim: claim_lib.Claim
+  aggregator: factories.CorrelatedNoiseFactory
+  claim: claims.Claim
   delta: float = 1e-6
   say: Callable[[str], None] = lambda line: None
   should_stop: Callable[[], bool] = lambda: False
   status: Callable[[], str] = lambda: ''
-  log: ledger_lib.LogWriter | None = None
+  log: ledgers.LogWriter | None = None
 
 
 class Observer:
@@ -112,7 +108,7 @@ def run(
     durable.remove_leftovers(training.folder)
     initial = training.process.initialize()
     stored = checkpoints.CheckpointFolder(stored_in, initial)
-    with guard_lib.Guard(training.claim, log=training.folder / ledger_format.NAME) as guard:
+    with guards.Guard(training.claim, log=training.folder / ledger_format.NAME) as guard:
       training.claim.save(training.folder, guard.log.run, begun=guard.num_rounds > 0)
       opened = dataclasses.replace(training, log=guard.log)
       return _run(opened, guard, stored, initial, observers, published)
@@ -120,7 +116,7 @@ def run(
 
 def _run(
   run: TrainingRun,
-  guard: guard_lib.Guard,
+  guard: guards.Guard,
   stored: checkpoints.CheckpointFolder,
   initial: Any,
   observers: Sequence[Observer],
@@ -195,7 +191,7 @@ def _run(
 def _recover(
   run: TrainingRun,
   stored: checkpoints.CheckpointFolder,
-  guard: guard_lib.Guard,
+  guard: guards.Guard,
   initial: Any,
   *,
   published: int,

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.python.learning.templates import model_delta_client_work
 
-from fl_dpftrl.aggregators import factory
+from fl_dpftrl.aggregators import factories
 
 _LOOP = tff.learning.LoopImplementation.DATASET_ITERATOR
 _UNIFORM = tff.learning.ClientWeighting.UNIFORM
@@ -17,7 +17,7 @@ _UNIFORM = tff.learning.ClientWeighting.UNIFORM
 
 def build(
   model: Any,
-  aggregator: factory.CorrelatedNoiseFactory,
+  aggregator: factories.CorrelatedNoiseFactory,
   client_optimizer: tff.learning.optimizers.Optimizer,
   server_optimizer: tff.learning.optimizers.Optimizer,
 ) -> tff.learning.templates.LearningProcess:

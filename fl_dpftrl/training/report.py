@@ -11,11 +11,9 @@ import numpy as np
 
 from fl_dpftrl import metrics
 from fl_dpftrl.files import durable, json_files
-from fl_dpftrl.replaying import publication, runs
-from fl_dpftrl.replaying import replay as replay_lib
+from fl_dpftrl.replaying import opened_runs, publication, replays
 from fl_dpftrl.reports import privacy
-from fl_dpftrl.training import loop
-from fl_dpftrl.training import trained as trained_lib
+from fl_dpftrl.training import loop, trained_models
 
 STATEMENT_NAME = 'privacy.json'
 REPORT_NAME = 'privacy.html'
@@ -32,9 +30,9 @@ def write(
   burnt: tuple[int, ...],
   history: metrics.History,
   setting: privacy.Setting,
-) -> trained_lib.Trained:
+) -> trained_models.Trained:
   """Replays the log, and writes the statement, its report and the model."""
-  statement = replay_lib.replay(runs.open_run(run.folder), delta=run.delta)
+  statement = replays.replay(opened_runs.open_run(run.folder), delta=run.delta)
   setting = dataclasses.replace(
     setting,
     run=_name(run.folder),
@@ -47,7 +45,7 @@ def write(
   write_json(run.folder / STATEMENT_NAME, statement.to_json())
   privacy.write_report(run.folder / REPORT_NAME, statement, setting=setting)
   write_model(run.folder / MODEL_NAME, weights)
-  return trained_lib.Trained(
+  return trained_models.Trained(
     model=weights,
     statement=statement,
     history=history,

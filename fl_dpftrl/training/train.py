@@ -7,53 +7,49 @@ from typing import Any
 
 import tff_inprocess
 from fl_dpftrl import metrics
-from fl_dpftrl.accounting import arithmetic as arithmetic_lib
-from fl_dpftrl.aggregators import factory, process_check
+from fl_dpftrl.accounting import arithmetics
+from fl_dpftrl.aggregators import factories, process_check
 from fl_dpftrl.families import base
 from fl_dpftrl.files import paths
-from fl_dpftrl.logs import ids
+from fl_dpftrl.logs import id_columns
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.participations import loss_budget
-from fl_dpftrl.reports import setting as setting_lib
+from fl_dpftrl.participations import loss_budgets
+from fl_dpftrl.reports import settings
 from fl_dpftrl.rounds import budget
-from fl_dpftrl.simulation import cohorts
-from fl_dpftrl.simulation import scenario as scenario_lib
-from fl_dpftrl.strategies import document, files
+from fl_dpftrl.simulation import cohorts, scenarios
+from fl_dpftrl.strategies import documents, files
 from fl_dpftrl.text import messages
-from fl_dpftrl.training import loop, report
-from fl_dpftrl.training import observers as observers_lib
-from fl_dpftrl.training import process as process_lib
-from fl_dpftrl.training import trained as trained_lib
-from tff_inprocess import context as contexts
+from fl_dpftrl.training import loop, processes, report, run_observers, trained_models
+from tff_inprocess import contexts as contexts
 
 _SHOWN = 'show_client_errors prints values of clients, for debugging'
 
 
 def train(
   process: Any,
-  aggregator: factory.CorrelatedNoiseFactory,
+  aggregator: factories.CorrelatedNoiseFactory,
   *,
   folder: str | os.PathLike[str],
   num_rounds: int,
   clients: Sequence[str],
   client_data: Callable[[int, str], Any],
   timer_rounds: int = 1,
-  participation: loss_budget.LossBudget | None = None,
+  participation: loss_budgets.LossBudget | None = None,
   delta: float = 1e-6,
   seed: int = 0,
   rounds: Callable[[], Iterator[schemas.Cohort]] | None = None,
-  scenario: scenario_lib.Scenario | None = None,
+  scenario: scenarios.Scenario | None = None,
   max_epsilon: float | None = None,
   stop_when: Callable[[metrics.History], bool] | None = None,
   evaluate: Callable[[Any], Mapping[str, Any]] | None = None,
   rounds_per_evaluation: int = 10,
   observers: Sequence[loop.Observer] = (),
-  setting: setting_lib.Setting = setting_lib.Setting(),
+  setting: settings.Setting = settings.Setting(),
   context: tff_inprocess.InProcessContext | None = None,
   trusted_operations: Sequence[str] = (),
   allow_unprotected_state: bool = False,
   say: Callable[[str], None] = lambda line: None,
-) -> trained_lib.Trained:
+) -> trained_models.Trained:
   """Trains in a folder, or goes on where a run in it was interrupted.
 
   Every noise row enters one sum, whatever happens. The folder gets strategy.json,
@@ -106,11 +102,11 @@ def train(
   docs/decisions/round-protocol.md for what happens to a noise row.
   """
   folder = paths.local(folder)
-  if not isinstance(aggregator, factory.CorrelatedNoiseFactory):
+  if not isinstance(aggregator, factories.CorrelatedNoiseFactory):
     raise ValueError(f'aggregator must be a CorrelatedNoiseFactory, got {type(aggregator)}')
   num_rounds = schemas.positive_integer('num_rounds', num_rounds)
   timer_rounds = schemas.positive_integer('timer_rounds', timer_rounds)
-  names = ids.as_numpy(ids.column(clients, 'clients'))
+  names = id_columns.as_numpy(id_columns.column(clients, 'clients'))
   if len(set(names.tolist())) < len(names):
     raise ValueError('clients must have distinct names')
   devices = _devices(scenario, aggregator, num_rounds, clients, timer_rounds, seed, participation)
@@ -121,7 +117,7 @@ def train(
       'stop_when needs metrics of the aggregator: the end of a run that other figures of clients'
       ' decide is not covered'
     )
-  trainable = process_lib.trainable_weights(process)
+  trainable = processes.trainable_weights(process)
   learned = process_check.check_process(process, aggregator, trusted_operations=trusted_operations)
   if not allow_unprotected_state:
     learned.require()
@@ -154,7 +150,7 @@ def train(
     run = loop.TrainingRun(
       folder=folder,
       num_rounds=num_rounds,
-      process=process_lib.RoundProcess(process, aggregator, used),
+      process=processes.RoundProcess(process, aggregator, used),
       rounds=rounds,
       client_data=get_data,
       aggregator=aggregator,
@@ -164,12 +160,12 @@ def train(
       should_stop=lambda: stop_when is not None and stop_when(_released(table)),
       status=used.status,
     )
-    if claim.arithmetic.kind == arithmetic_lib.LATTICE:
+    if claim.arithmetic.kind == arithmetics.LATTICE:
       say(
         "the guarantee does not cover the lowest bits of releases, as the noise is in TFF's state: "
         "give memory='engine', or call tff_inprocess.use() before the process is built"
       )
-    fixed = process_lib.warning_of_fixed_weights(process)
+    fixed = processes.warning_of_fixed_weights(process)
     if fixed is not None:
       say(fixed)
     for observer in watching:
@@ -199,10 +195,10 @@ def _observers(
   """Returns all observers of a run in their order: those that write its files come first."""
   watching: list[loop.Observer] = []
   if evaluate is not None:
-    watching.append(observers_lib.Evaluation(evaluate, rounds_per_evaluation))
-  watching += [observers_lib.Table(table), *given]
-  if not any(isinstance(observer, observers_lib.ProgressLine) for observer in given):
-    watching.append(observers_lib.ProgressLine())
+    watching.append(run_observers.Evaluation(evaluate, rounds_per_evaluation))
+  watching += [run_observers.Table(table), *given]
+  if not any(isinstance(observer, run_observers.ProgressLine) for observer in given):
+    watching.append(run_observers.ProgressLine())
   return watching
 
 
@@ -211,9 +207,9 @@ def _released(table: metrics.MetricsTable) -> metrics.History:
   history = table.history()
   columns = history.measured.items()
   released = {
-    n.removeprefix(observers_lib.RELEASED): column
+    n.removeprefix(run_observers.RELEASED): column
     for n, column in columns
-    if n.startswith(observers_lib.RELEASED)
+    if n.startswith(run_observers.RELEASED)
   }
   return metrics.History(history.rounds, released)
 
@@ -224,17 +220,17 @@ def _shortened(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _devices(
-  given: scenario_lib.Scenario | None,
-  aggregator: factory.CorrelatedNoiseFactory,
+  given: scenarios.Scenario | None,
+  aggregator: factories.CorrelatedNoiseFactory,
   num_rounds: int,
   clients: Sequence[str],
   timer_rounds: int,
   seed: int,
-  participation: loss_budget.LossBudget | None,
-) -> scenario_lib.Scenario:
+  participation: loss_budgets.LossBudget | None,
+) -> scenarios.Scenario:
   """Returns the population of a run: the given one, or clients that are always available."""
   goal = aggregator.report_goal
-  if participation is not None and not isinstance(participation, loss_budget.LossBudget):
+  if participation is not None and not isinstance(participation, loss_budgets.LossBudget):
     raise ValueError(
       f'participation must be a LossBudget, got {messages.quoted(participation)}; a schema is that'
       ' of timer_rounds or of a scenario'
@@ -254,7 +250,7 @@ def _devices(
       )
     return given
   if participation is not None:
-    return scenario_lib.Scenario(
+    return scenarios.Scenario(
       population=len(clients),
       report_goal=goal,
       loss_budget=participation,
@@ -270,7 +266,7 @@ def _devices(
       f'timer_rounds={timer_rounds} with report_goal={goal} needs {needed}'
       f' clients, got {len(clients)}'
     )
-  return scenario_lib.Scenario(
+  return scenarios.Scenario(
     population=len(clients),
     report_goal=goal,
     timer_rounds=min(timer_rounds, num_rounds),
@@ -283,7 +279,7 @@ def _devices(
 
 def _check_strategy(path: pathlib.Path, strategy: base.Strategy) -> None:
   """Raises ValueError if a run in the folder has another strategy."""
-  digest = document.strategy_digest
+  digest = documents.strategy_digest
   if path.exists() and digest(files.load_strategy(path)) != digest(strategy):
     raise ValueError(
       f'{messages.quoted(str(path))} is another strategy; name another folder, or go on with it'

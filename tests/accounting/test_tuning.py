@@ -9,8 +9,7 @@ import pytest
 from scipy import optimize, special, stats
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.accounting import guarantee as guarantee_lib
-from fl_dpftrl.accounting import tuning
+from fl_dpftrl.accounting import guarantees, tuning
 from fl_dpftrl.participations import accountant, sampling
 
 
@@ -42,7 +41,7 @@ OTHERS = {
 
 
 def run(mu=1.0, delta=1e-6, **rounding):
-  return guarantee_lib.Guarantee(
+  return guarantees.Guarantee(
     sensitivity=1.0, sensitivity_kind='exact', noise_multiplier=1.0 / mu, deltas=(delta,)
   )
 
@@ -258,7 +257,7 @@ def test_events_of_whole_numbers_count_for_every_run():
   law = dpftrl.Tuning('geometric', 10)
   assert law.epsilon(plain) < law.epsilon(whole) < law.epsilon(plain) + 1e-3
   assert law.most == 60 and LAWS['ten'].log_delta(50.0, 2500.0) >= 0.0  # An attack reaches 1.
-  without = guarantee_lib.Guarantee(
+  without = guarantees.Guarantee(
     sensitivity=1.0, sensitivity_kind='exact', noise_multiplier=0.0, deltas=(1e-6,)
   )
   assert law.epsilon(without) == math.inf and law.to_json(without)['epsilon'] is None

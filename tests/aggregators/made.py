@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.aggregators import factory
+from fl_dpftrl.aggregators import factories
 from fl_dpftrl.families import blt
 
 BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))
@@ -21,7 +21,7 @@ VALUE_TYPE = tff.to_type(
 def make(strategy=BLT, **kwargs):
   """A factory that keeps its noise in the state, unless said otherwise."""
   kwargs = dict(noise_multiplier=0.5, clip_norm=3.0, report_goal=4, memory='state') | kwargs
-  return factory.CorrelatedNoiseFactory(strategy, **kwargs)
+  return factories.CorrelatedNoiseFactory(strategy, **kwargs)
 
 
 def update(*values):

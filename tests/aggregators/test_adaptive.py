@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.aggregators import adaptive, clipping, dp_query
+from fl_dpftrl.aggregators import adaptive, dp_query, update_bounds
 from fl_dpftrl.families import lattice
 from fl_dpftrl.noise import units
 from tests.aggregators import made
@@ -86,7 +86,7 @@ def test_rounds_follow_the_rule_by_hand(make):
     found = output.measurements
     assert found['clip_norm'] == clip_norm
     bound = dict(unit=unit, clip_norm=clip_norm, zeroing_norm=50.0)
-    bounded = [clipping.bound_update(each, **bound) for each in CLIENTS]
+    bounded = [update_bounds.bound_update(each, **bound) for each in CLIENTS]
     # The fifth is zeroed and the last rejected; both add nothing but a count.
     counts = np.array([sum(n > clip_norm for n in NORMS[:4]), 1, 1])
     assert counts.tolist() == np.sum([b[1:] for b in bounded], axis=0).tolist()

@@ -7,8 +7,7 @@ import pytest
 import tensorflow as tf
 
 from fl_dpftrl import adaptive_clipping
-from fl_dpftrl.aggregators import adaptive
-from fl_dpftrl.aggregators import sums as sums_lib
+from fl_dpftrl.aggregators import adaptive, secure_sums
 from fl_dpftrl.families import banded_toeplitz, lattice
 from fl_dpftrl.noise import units
 from fl_dpftrl.participation import schemas
@@ -66,7 +65,7 @@ def losses(adversary, *, update_stddev):
   """Returns the privacy loss of each run, and of runs without the device."""
   unit = unit_of(update_stddev)
   rule = adaptive.Rule(CLIPPING, unit, (GROUP,), REPORT_GOAL, None, True)
-  sums = sums_lib.Sums(None, unit, None, REPORT_GOAL)
+  sums = secure_sums.Sums(None, unit, None, REPORT_GOAL)
   generator = np.random.default_rng(5)
   z = generator.normal(size=(NUM_ROUNDS, 4, NUM_RUNS))
   noise = np.einsum('ts,scr->tcr', STRATEGY.noising_matrix(NUM_ROUNDS), z)

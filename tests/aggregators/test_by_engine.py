@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from fl_dpftrl.aggregators import by_engine
-from fl_dpftrl.noise import normals, rows, units
+from fl_dpftrl.noise import integer_rows, normals, units
 from tests import every_family
 from tests.aggregators import made
 from tests.aggregators.made import BLT, SIZE, VALUE_TYPE, flat, update
@@ -25,7 +25,7 @@ def rounds(process, num_rounds, state=None, updates=None):
 
 def expected(strategy, num_rounds, total=0):
   """What rounds release, computed in NumPy from the rows of a `RowMaker` and a sum."""
-  maker = rows.RowMaker(strategy, size=SIZE, num_rounds=9, seed=normals.fixed_seed(5))
+  maker = integer_rows.RowMaker(strategy, size=SIZE, num_rounds=9, seed=normals.fixed_seed(5))
   noise = np.empty((num_rounds, SIZE), np.int64)
   for row in noise:
     maker.make(row)
@@ -68,9 +68,11 @@ def test_resumes_from_a_snapshot(tmp_path, monkeypatch):
   process = make(noise_folder=tmp_path).create(VALUE_TYPE)
   _, state = rounds(process, 5)
   assert tmp_path.stat().st_mode & 0o777 == 0o700
-  computed, make_row = [], rows.RowMaker.make
+  computed, make_row = [], integer_rows.RowMaker.make
   monkeypatch.setattr(
-    rows.RowMaker, 'make', lambda self, out: computed.append(self.row) or make_row(self, out)
+    integer_rows.RowMaker,
+    'make',
+    lambda self, out: computed.append(self.row) or make_row(self, out),
   )
   again = make(noise_folder=tmp_path).create(VALUE_TYPE)
   found, _ = rounds(again, 1, state)

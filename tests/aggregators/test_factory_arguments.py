@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from fl_dpftrl.aggregators import factory
+from fl_dpftrl.aggregators import factories
 from fl_dpftrl.families import identity
 
 pytestmark = pytest.mark.tff
@@ -22,7 +22,7 @@ GOOD = dict(noise_multiplier=1.0, clip_norm=1.0, report_goal=2)
 def test_refused_arguments_are_named(name, value):
   arguments = {'strategy': identity.Identity(), **GOOD, name: value}
   with pytest.raises(ValueError, match=f'^{name} must') as error:
-    factory.CorrelatedNoiseFactory(arguments.pop('strategy'), **arguments)
+    factories.CorrelatedNoiseFactory(arguments.pop('strategy'), **arguments)
   is_said = name not in ('inner_factory', 'noise_seed')  # Of these, the type alone.
   assert (repr(value)[:20] if is_said else type(value).__name__) in str(error.value)
 
@@ -37,17 +37,17 @@ def test_refused_arguments_are_named(name, value):
   (tff.TensorType(np.float32, [0]), 'only empty ones'),
 ])  # fmt: skip
 def test_refused_types_are_named(value_type, message):
-  aggregator = factory.CorrelatedNoiseFactory(identity.Identity(), **GOOD)
+  aggregator = factories.CorrelatedNoiseFactory(identity.Identity(), **GOOD)
   with pytest.raises(ValueError, match=message):
     aggregator.create(value_type)
 
 
 def test_refuses_machines_for_noise_in_the_state():
   with pytest.raises(ValueError, match="noise_machines is for memory='engine'"):
-    factory.CorrelatedNoiseFactory(identity.Identity(), **GOOD, noise_machines=2)
+    factories.CorrelatedNoiseFactory(identity.Identity(), **GOOD, noise_machines=2)
 
 
 def test_an_algorithm_that_weights_clients_is_told_what_to_give():
-  aggregator = factory.CorrelatedNoiseFactory(identity.Identity(), **GOOD)
+  aggregator = factories.CorrelatedNoiseFactory(identity.Identity(), **GOOD)
   with pytest.raises(ValueError, match=r'as_weighted_aggregator\(aggregator\)'):
     aggregator.create(tff.TensorType(np.float32, [2]), tff.TensorType(np.float32))

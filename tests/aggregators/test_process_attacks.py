@@ -15,7 +15,7 @@ from tensorflow.compiler.tf2xla.python import xla
 from tensorflow_federated.proto.v0 import computation_pb2
 from tensorflow_federated.python.core.impl.context_stack import context_stack_impl
 
-from fl_dpftrl.aggregators import factory, operations, process_check
+from fl_dpftrl.aggregators import factories, operations, process_check
 from tests.aggregators import custom_sums
 from tests.aggregators.made import make
 from tests.aggregators.test_process_check import VECTOR, honest, process_of
@@ -307,7 +307,7 @@ def known_seed(state):
   return state._replace(noise=state.noise._replace(seed=tf.zeros_like(state.noise.seed)))
 
 
-class Altered(factory.CorrelatedNoiseFactory):
+class Altered(factories.CorrelatedNoiseFactory):
   """An aggregator with one operation more."""
 
   def release(self, sums, stream, total, noise):
@@ -315,7 +315,7 @@ class Altered(factory.CorrelatedNoiseFactory):
     return tf.nest.map_structure(tf.negative, result), advanced
 
 
-class Quieter(factory.CorrelatedNoiseFactory):
+class Quieter(factories.CorrelatedNoiseFactory):
   """An aggregator whose noise is halved on the way."""
 
   def noise_stream(self, value_type):
@@ -328,7 +328,7 @@ class Quieter(factory.CorrelatedNoiseFactory):
     return stream._replace(next=half)
 
 
-class Longer(factory.CorrelatedNoiseFactory):
+class Longer(factories.CorrelatedNoiseFactory):
   """An aggregator that bounds updates, and then doubles them."""
 
   def bound(self, update):
@@ -401,7 +401,7 @@ def created(kind):
 def process_with(
   step,
   *,
-  kind=factory.CorrelatedNoiseFactory,
+  kind=factories.CorrelatedNoiseFactory,
   begins=lambda state: state,
   copies=lambda state: at(lambda s: tf.zeros([3]), state),
   weights=None,

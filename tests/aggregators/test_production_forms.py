@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from fl_dpftrl.aggregators import factory
+from fl_dpftrl.aggregators import factories
 from tests import every_family
 
 pytestmark = pytest.mark.tff
@@ -20,7 +20,7 @@ FORMS = {
 
 def rounds_of(strategy):
   """A process whose clients send what they hold."""
-  aggregator = factory.CorrelatedNoiseFactory(
+  aggregator = factories.CorrelatedNoiseFactory(
     strategy, noise_multiplier=0.5, clip_norm=1.0, report_goal=2, noise_seed=3, memory='state'
   ).create(UPDATE)
   add = tff.tensorflow.computation(lambda value: value + 1.0, UPDATE)

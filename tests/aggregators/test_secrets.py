@@ -11,7 +11,7 @@ import pytest
 import tensorflow_federated as tff
 
 from fl_dpftrl import adaptive_clipping
-from fl_dpftrl.aggregators import adaptive, dp_query, factory, fixed, placement
+from fl_dpftrl.aggregators import adaptive, dp_query, factories, fixed, placement
 from fl_dpftrl.noise import graph
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.training import checkpoints
@@ -39,13 +39,13 @@ class Made(NamedTuple):
     return cls(computations, state, secret_digits(state))
 
 
-class Factory(factory.CorrelatedNoiseFactory):
+class Factory(factories.CorrelatedNoiseFactory):
   """Builds its process once, for all its computations."""
 
-  create = functools.cache(factory.CorrelatedNoiseFactory.create)
+  create = functools.cache(factories.CorrelatedNoiseFactory.create)
 
 
-def factory_of(family: str, memory: str, clip_norm: str) -> factory.CorrelatedNoiseFactory:
+def factory_of(family: str, memory: str, clip_norm: str) -> factories.CorrelatedNoiseFactory:
   return Factory(
     every_family.example(family, NUM_ROUNDS),
     noise_multiplier=2.0,
@@ -176,12 +176,12 @@ def test_a_noise_seed_is_not_shown():
   seed = 8154468547356303393
   secret = leaks.Secrets([np.int64(seed)])
   made = dict(noise_multiplier=1.0, clip_norm=1.0, report_goal=2)
-  seeded = factory.CorrelatedNoiseFactory(
+  seeded = factories.CorrelatedNoiseFactory(
     every_family.example('identity', 4), **made, noise_seed=seed
   )
   assert not secret.found_in(f'{seeded!r} {seeded}')
   with leaks.refused(secret, ValueError):
-    factory.CorrelatedNoiseFactory(
+    factories.CorrelatedNoiseFactory(
       every_family.example('identity', 4), **made, noise_seed=str(seed)
     )
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl import auditing
-from fl_dpftrl.aggregators import clipping, factory
+from fl_dpftrl.aggregators import factories, update_bounds
 from fl_dpftrl.auditing import processes
 from fl_dpftrl.commands import main
 from fl_dpftrl.families import banded_toeplitz, identity, tree_online
@@ -44,19 +44,19 @@ def failed(found):
   return {check.name for check in found.checks if not check.passed}
 
 
-def correlated(cls=factory.CorrelatedNoiseFactory, **options):
+def correlated(cls=factories.CorrelatedNoiseFactory, **options):
   plain = {'noise_multiplier': MULTIPLIER, 'clip_norm': CLIP, 'report_goal': GOAL}
   return cls(BANDED, **{**plain, **options})
 
 
-class OfEachTensor(factory.CorrelatedNoiseFactory):
+class OfEachTensor(factories.CorrelatedNoiseFactory):
   """It clips each tensor by itself."""
 
   def bound(self, update):
     parts = [super(OfEachTensor, self).bound(part) for part in tf.nest.flatten(update)]
     bounded = tf.nest.pack_sequence_as(update, [part.update for part in parts])
     counts = [tf.add_n(list(count)) for count in zip(*(part[1:] for part in parts))]
-    return clipping.BoundedUpdate(bounded, *counts)
+    return update_bounds.BoundedUpdate(bounded, *counts)
 
 
 class Table(tff.aggregators.UnweightedAggregationFactory):

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from fl_dpftrl.logs import schema
+from fl_dpftrl.logs import log_tables
 
 # Flags with which each command does what it should; a flag that is given again takes their place.
 _ROUNDS = '--num_rounds=9'
@@ -184,7 +184,7 @@ SCENARIO = {
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
   path = tmp_path_factory.mktemp('inputs')
-  schema.write_log(
+  log_tables.write_log(
     path / 'log.parquet',
     rounds=[0, 0, 1, 4, 6, 9],
     device_ids=['a', 'c', 'b', 'a', 'b', 'a'],
@@ -213,7 +213,7 @@ def refused(run, line, words):
   'command, flags, words', ERRORS, ids=lambda value: value.encode('unicode_escape').decode()[:60]
 )
 def test_a_bad_flag(run, folder, monkeypatch, command, flags, words):
-  monkeypatch.setattr('fl_dpftrl.simulation.population.available_memory', lambda: 2**33)
+  monkeypatch.setattr('fl_dpftrl.simulation.populations.available_memory', lambda: 2**33)
   monkeypatch.chdir(folder)
   refused(run, f'{command} {BASE[command]} {flags}', words)
 

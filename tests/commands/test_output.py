@@ -11,7 +11,7 @@ import pytest
 
 import fl_dpftrl
 from fl_dpftrl.commands import output
-from fl_dpftrl.logs import schema
+from fl_dpftrl.logs import log_tables
 
 POPULATION = '--population=200 --report_goal=10 --num_rounds=6 --timer_rounds=3'
 REPLAY = 'replay --log={log} --strategy=identity --noise_multiplier=3 --delta=1e-6'
@@ -24,7 +24,7 @@ COMPARE = 'compare --mechanisms=identity --num_rounds=4'
 @pytest.fixture(name='log')
 def _log(tmp_path):
   path = tmp_path / 'log.parquet'
-  schema.write_log(path, rounds=[0, 1, 2], device_ids=['a', 'b', 'c'], num_rounds=3)
+  log_tables.write_log(path, rounds=[0, 1, 2], device_ids=['a', 'b', 'c'], num_rounds=3)
   return path
 
 
@@ -41,7 +41,7 @@ def program(line, *, shell='', **environment):
 @pytest.mark.parametrize('line', [REPLAY, f'{REPLAY} --json', PLAN, '--help', 'account --help'])
 @pytest.mark.parametrize('environment', [ASCII, {'PYTHONIOENCODING': 'latin-1'}])
 def test_a_stream_of_any_encoding_takes_the_figures(path, line, environment):
-  schema.write_log(path, rounds=[0, 1], device_ids=['é', 'b'], num_rounds=3)
+  log_tables.write_log(path, rounds=[0, 1], device_ids=['é', 'b'], num_rounds=3)
   own = program(line.format(log=path), PYTHONIOENCODING='utf-8')
   done = program(line.format(log=path), **environment)
   assert (done.returncode, own.returncode) == (0, 0)

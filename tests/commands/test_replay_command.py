@@ -7,9 +7,9 @@ import shutil
 import numpy as np
 import pytest
 
-from fl_dpftrl import claim as claim_lib
+from fl_dpftrl import claims
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.logs import schema
+from fl_dpftrl.logs import log_tables
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import sampling
 from fl_dpftrl.simulation import partition
@@ -26,7 +26,7 @@ NOISE = '--strategy=identity --noise_multiplier=3 --delta=1e-6'
 @pytest.fixture(name='log')
 def fixture_log(tmp_path):
   path = tmp_path / 'log.parquet'
-  schema.write_log(path, **ROWS)
+  log_tables.write_log(path, **ROWS)
   return path
 
 
@@ -64,8 +64,8 @@ def test_table_for_people(log, replayed):
 
 def test_a_void_log_is_loud(tmp_path, replayed):
   path, why = tmp_path / 'log.parquet', 'the noise seed was given'
-  claim = claim_lib.Claim(strategy='identity', noise_multiplier=3.0, void_reason=why)
-  schema.write_log(path, **ROWS, metadata=claim.to_metadata())
+  claim = claims.Claim(strategy='identity', noise_multiplier=3.0, void_reason=why)
+  log_tables.write_log(path, **ROWS, metadata=claim.to_metadata())
   status, out, err = replayed(path, '--json')
   assert status == 4
   assert json.loads(out)['void_reason'] == 'the noise seed was given'
@@ -75,7 +75,7 @@ def test_a_void_log_is_loud(tmp_path, replayed):
 
 def test_several_runs(log, tmp_path, run):
   report, folders = tmp_path / 'public.html', []
-  claim = claim_lib.Claim(strategy='identity', noise_multiplier=3.0)
+  claim = claims.Claim(strategy='identity', noise_multiplier=3.0)
   for name in 'ab':
     folders.append(tmp_path / name)
     folders[-1].mkdir()
@@ -103,7 +103,7 @@ def fixture_drawn(tmp_path_factory):
   sizes = dict(num_rounds=90, num_examples=600, batch_size=25, num_parts=3)
   for name, kind in sampling.BATCHES.items():
     cohorts = list(partition.Partition(scheme=kind(**sizes), seed=1).rounds())
-    schema.write_log(
+    log_tables.write_log(
       folder / f'{name}.parquet',
       rounds=np.repeat(np.arange(90), [c.device_ids.size for c in cohorts]),
       device_ids=np.concatenate([c.device_ids for c in cohorts]),

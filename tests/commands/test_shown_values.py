@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from fl_dpftrl import claim as claim_lib
-from fl_dpftrl import style, tables
+from fl_dpftrl import claims, style, tables
 from fl_dpftrl.commands import output
-from fl_dpftrl.logs import schema
+from fl_dpftrl.logs import log_tables
 from fl_dpftrl.reports import page
 
 FORGED = 'ε at δ = 1e-06  0.001'
@@ -19,9 +18,9 @@ REPLAY = 'replay --strategy=identity --noise_multiplier=3 --delta=1e-6 --log'
 @pytest.fixture(name='log')
 def fixture_log(tmp_path):
   path = tmp_path / 'log.parquet'
-  claim = claim_lib.Claim(strategy='identity', noise_multiplier=3.0, void_reason=HOSTILE)
+  claim = claims.Claim(strategy='identity', noise_multiplier=3.0, void_reason=HOSTILE)
   rows = {'rounds': [0, 2, 2], 'device_ids': ['a', 'a', 'c']}
-  schema.write_log(path, **rows, num_rounds=4, metadata=claim.to_metadata())
+  log_tables.write_log(path, **rows, num_rounds=4, metadata=claim.to_metadata())
   return path
 
 

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.simulation import availability
+from fl_dpftrl.simulation import availabilities
 
 SMALL = '--population=4000 --report_goal=40 --num_rounds=300'
 REPLAY = '--strategy=tree_online --noise_multiplier=5 --delta=1e-6'
@@ -54,7 +54,7 @@ def test_a_scenario_file_may_have_further_properties_of_devices_and_server(resul
     timer_rounds=8,
     seed=3,
     dropout=0.1,
-    availability=availability.Nightly(window_hours=(5.0, 8.0)),
+    availability=availabilities.Nightly(window_hours=(5.0, 8.0)),
     devices={'turnover_per_day': 0.3, 'report_minutes': 9.0},
     rounds={'pace_minutes': 0},
   )

@@ -9,8 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from fl_dpftrl.logs import ledger_format
-from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import ledger_format, participation_log
 from tests.experiments import runs
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
@@ -56,7 +55,7 @@ def test_killed_at_twenty_random_moments(undisturbed, tmp_path):
     while done < runs.NUM_ROUNDS and kills < 20:
       process = runs.start(folder, pause_at=('cohort logged', done))
       kills += killed_after(process, draws.uniform(0.0, 0.15)) == -signal.SIGKILL
-      done = log_lib.read_log(folder / ledger_format.NAME).num_rounds
+      done = participation_log.read_log(folder / ledger_format.NAME).num_rounds
     runs.finish(folder)
     assert_lost(folder, undisturbed.folder, burnt(folder))
     if kills == 20:

@@ -5,7 +5,7 @@ import sysconfig
 import numpy as np
 import pytest
 
-from experiments.stackoverflow.datasets import docstrings
+from experiments.stackoverflow.datasets import docstring_text
 
 pytestmark = pytest.mark.tff
 
@@ -55,7 +55,7 @@ def _library(tmp_path, monkeypatch):
 
 
 def test_docstrings_of_every_definition():
-  assert docstrings.docstrings_of(MODULE.encode()) == [
+  assert docstring_text.docstrings_of(MODULE.encode()) == [
     'The module. It has two sentences.',
     'A thing.',
     'What it\\does.',
@@ -66,7 +66,7 @@ def test_docstrings_of_every_definition():
 
 def test_words_and_sentences():
   text = "Don't panic: it's well-known, v1.5!  See\nfoo_bar(x).\n\nNext part\n\n---- >>> ==\n\n42 ."
-  assert docstrings.sentences_of(text, 20) == [
+  assert docstring_text.sentences_of(text, 20) == [
     ["don't", 'panic', ':', "it's", 'well-known', ',', 'v', '1', '.', '5', '!'],
     ['see', 'foo', 'bar', '(', 'x', ')', '.'],
     ['next', 'part'],
@@ -75,23 +75,23 @@ def test_words_and_sentences():
 
 def test_split_is_stable_and_about_8_1_1():
   # Frozen: a change moves devices between training and test sets.
-  assert [docstrings.split_of(f'stdlib/m{i}.py') for i in (0, 11)] == ['train', 'test']
-  splits = [docstrings.split_of(f'site/p/m{i}.py') for i in range(5000)]
+  assert [docstring_text.split_of(f'stdlib/m{i}.py') for i in (0, 11)] == ['train', 'test']
+  splits = [docstring_text.split_of(f'site/p/m{i}.py') for i in range(5000)]
   for name, share in (('train', 0.8), ('validation', 0.1), ('test', 0.1)):
     assert abs(splits.count(name) / 5000 - share) < 0.02
 
 
 def test_load_never_imports_and_knows_only_training_words(library, tmp_path):
   held_out = next(
-    f'p/n{i}.py' for i in range(99) if docstrings.split_of(f'site/p/n{i}.py') == 'test'
+    f'p/n{i}.py' for i in range(99) if docstring_text.split_of(f'site/p/n{i}.py') == 'test'
   )
   library('purelib', held_out, '"""Zebra a b. Zebra of. B a. C a. D a."""')
   library('stdlib', 'json/imported.py', MODULE)
-  data = docstrings.load(cache_dir=tmp_path / 'cache')
+  data = docstring_text.load(cache_dir=tmp_path / 'cache')
   assert 'zebra' not in data.vocabulary.words
   assert 'nothing_of_this_name' not in sys.modules
   assert (data.test == data.vocabulary.oov).any()
-  assert {docstrings.split_of(c) for c in data.train_clients} == {'train'}
+  assert {docstring_text.split_of(c) for c in data.train_clients} == {'train'}
   assert {c.split('/')[0] for c in data.train_clients} == {'site'}
   assert data.validation.shape[1] == data.test.shape[1] == 21
 
@@ -100,13 +100,15 @@ def test_a_device_changes_no_other_and_held_out_text_is_in_no_device(library, tm
   for i in range(20):
     library('purelib', f'copies/c{i}.py', '"""A copy. A copy. And a copy. Of a copy."""')
   names = [f'p/n{i}.py' for i in range(99)]
-  trains = [docstrings.split_of(f'site/{name}') == 'train' for name in names]
+  trains = [docstring_text.split_of(f'site/{name}') == 'train' for name in names]
   one, held_out = names[trains.index(True)], names[trains.index(False)]
   library('purelib', held_out, '"""A copy. Only here."""')
-  without = docstrings.load(cache_dir=tmp_path / 'cache', min_sentences=1)
+  without = docstring_text.load(cache_dir=tmp_path / 'cache', min_sentences=1)
   library('purelib', one, '"""A copy. And a copy. The value of a zebra."""')
-  data = docstrings.load(cache_dir=tmp_path / 'cache', min_sentences=1)
-  few = docstrings.load(cache_dir=tmp_path / 'cache', min_sentences=1, num_validation_sentences=9)
+  data = docstring_text.load(cache_dir=tmp_path / 'cache', min_sentences=1)
+  few = docstring_text.load(
+    cache_dir=tmp_path / 'cache', min_sentences=1, num_validation_sentences=9
+  )
   assert 5 <= len(few.validation) <= 9
   texts = lambda data, rows: [data.vocabulary.decode(row) for row in rows]
   says = lambda data: {c: texts(data, data.sentences(c)) for c in data.train_clients}
@@ -123,22 +125,22 @@ def test_a_device_changes_no_other_and_held_out_text_is_in_no_device(library, tm
 
 
 def test_public_text_is_the_standard_library_whatever_is_installed(library, tmp_path):
-  alone = docstrings.load(cache_dir=tmp_path / 'cache', min_sentences=1)
+  alone = docstring_text.load(cache_dir=tmp_path / 'cache', min_sentences=1)
   library('purelib', 'a/copy.py', '"""Of its own. Only public text says this."""')
   library('stdlib', 'z.py', '"""Only public text says this."""')
-  copied = docstrings.load(cache_dir=tmp_path / 'cache', min_sentences=1)
+  copied = docstring_text.load(cache_dir=tmp_path / 'cache', min_sentences=1)
   says = lambda data: {data.vocabulary.decode(row) for row in data.public}
   assert says(copied) - says(alone) == {'<bos> only public text says this . <eos>'}
 
 
 def test_loading_again_uses_the_cache_and_gives_the_same(library, tmp_path, monkeypatch, capsys):
   del library
-  first = docstrings.load(cache_dir=tmp_path / 'cache')
+  first = docstring_text.load(cache_dir=tmp_path / 'cache')
   assert 'files parsed' in capsys.readouterr().err
   with monkeypatch.context() as patch:
-    patch.setattr(docstrings, 'distinct_sentences', None)
-    second = docstrings.load(cache_dir=tmp_path / 'cache')
-  fresh = docstrings.load(cache_dir=tmp_path / 'elsewhere')
+    patch.setattr(docstring_text, 'distinct_sentences', None)
+    second = docstring_text.load(cache_dir=tmp_path / 'cache')
+  fresh = docstring_text.load(cache_dir=tmp_path / 'elsewhere')
   for other in (second, fresh):
     assert other.vocabulary == first.vocabulary
     assert other.train_clients == first.train_clients

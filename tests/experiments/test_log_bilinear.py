@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.stackoverflow import model, networks
+from experiments.stackoverflow import networks, training_model
 from experiments.topics import log_bilinear
 
 pytestmark = pytest.mark.tff
@@ -29,7 +29,7 @@ def test_gradients_are_those_of_the_training_script(weights, sentences):
     variables = [tf.Variable(weight) for weight in weights]
     with tf.GradientTape() as tape:
       logits = network.logits(variables, tf.constant(own[:, :-1], tf.int32))
-      losses = model.token_losses(logits, tf.constant(own[:, 1:], tf.int32))
+      losses = training_model.token_losses(logits, tf.constant(own[:, 1:], tf.int32))
       loss = tf.reduce_mean(losses)
     for gradient, expected in zip(found, tape.gradient(loss, variables), strict=True):
       assert gradient.dtype == np.float32

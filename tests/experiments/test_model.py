@@ -4,7 +4,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_inprocess
-from experiments.stackoverflow import datasets, model, networks
+from experiments.stackoverflow import datasets, networks, training_model
 
 pytestmark = pytest.mark.tff
 
@@ -27,7 +27,7 @@ def _network(data):
 
 def _process(data, network, client_rate=1.0):
   return tff.learning.algorithms.build_unweighted_fed_avg(
-    model.build(network, data.vocabulary, length=10, seed=0),
+    training_model.build(network, data.vocabulary, length=10, seed=0),
     client_optimizer_fn=tff.learning.optimizers.build_sgdm(client_rate),
     server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
     loop_implementation=tff.learning.LoopImplementation.DATASET_ITERATOR,
@@ -42,7 +42,7 @@ def test_losses_and_their_gradient_are_those_of_tensorflow(scale, monkeypatch):
   weights = tf.constant(draws.integers(0, 2, (3, 4)), tf.float32)
   found = []
   for losses in (
-    model.token_losses,
+    training_model.token_losses,
     lambda x, y: tf.nn.sparse_softmax_cross_entropy_with_logits(y, x),
   ):
     with tf.GradientTape() as tape:
@@ -53,7 +53,7 @@ def test_losses_and_their_gradient_are_those_of_tensorflow(scale, monkeypatch):
   for own, theirs in zip(*found, strict=True):
     np.testing.assert_allclose(own, theirs, rtol=1e-5, atol=1e-6)
   monkeypatch.setattr(tf.config, 'list_physical_devices', lambda kind: [kind])
-  np.testing.assert_array_equal(model.token_losses(logits, targets), found[1][0])
+  np.testing.assert_array_equal(training_model.token_losses(logits, targets), found[1][0])
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_evaluation_counts_what_it_should(data, network):
   rows[::3, 5:] = data.vocabulary.pad
   rows[1::3, 2] = data.vocabulary.oov
   rows[2::3, 10] = data.vocabulary.eos
-  result = model.evaluate(network, weights, rows, data.vocabulary)
+  result = training_model.evaluate(network, weights, rows, data.vocabulary)
   targets = rows[:, 1:]
   tokens = targets[targets != data.vocabulary.pad]
   words = tokens[tokens <= 30]
@@ -102,4 +102,4 @@ def test_evaluation_counts_what_it_should(data, network):
 
 def test_network_and_vocabulary_must_agree(data):
   with pytest.raises(ValueError, match='num_tokens=34 .* got 5'):
-    model.build(networks.LogBilinear(num_tokens=5), data.vocabulary, length=10, seed=0)
+    training_model.build(networks.LogBilinear(num_tokens=5), data.vocabulary, length=10, seed=0)

@@ -5,8 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from experiments.stackoverflow import configuration, datasets, networks, public_start, run
-from experiments.stackoverflow import model as model_lib
+from experiments.stackoverflow import (
+  configuration,
+  datasets,
+  networks,
+  public_start,
+  run,
+  training_model,
+)
 
 pytestmark = pytest.mark.tff
 
@@ -19,7 +25,7 @@ def test_it_learns_the_same_for_the_same_seed():
   first, again, other = (
     public_start.weights(network, data, epochs=10, seed=seed) for seed in (3, 3, 4)
   )
-  accuracy = model_lib.evaluate(network, first, data.test, data.vocabulary)['accuracy']
+  accuracy = training_model.evaluate(network, first, data.test, data.vocabulary)['accuracy']
   assert accuracy > data.unigram_accuracy + 0.05
   assert all(map(np.array_equal, first, again)) and not np.array_equal(first[0], other[0])
 

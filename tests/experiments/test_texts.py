@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 from experiments.stackoverflow import datasets
 from experiments.stackoverflow.datasets import texts
-from fl_dpftrl.logs import ids
+from fl_dpftrl.logs import id_columns
 
 TEXTS = {f'client{i}': f'Hello world {i}. Größe zählt, c’est l’été!' for i in range(20)}
 
@@ -161,7 +161,7 @@ def test_clients_keep_the_names_they_were_written_with(tmp_path, names):
   assert len(found) == 1 and set(*found.values()) <= set(map(str, names))
 
 
-@pytest.mark.parametrize('name', ['1.0', '1e0', '01', '+1', '1e+05', '.5', *ids.MISSING, ''])
+@pytest.mark.parametrize('name', ['1.0', '1e0', '01', '+1', '1e+05', '.5', *id_columns.MISSING, ''])
 def test_names_that_are_missing_or_the_same_number_are_refused(tmp_path, name):
   rows = dict.fromkeys(['1', '2', '3', name], 'Hello world.')
   for suffix in ('.csv', '.jsonl', '.parquet', '', '.json', '.csv.gz'):

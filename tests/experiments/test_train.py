@@ -16,8 +16,7 @@ from experiments.stackoverflow import configuration, evaluate
 from experiments.stackoverflow import train as command
 from fl_dpftrl.commands import main
 from fl_dpftrl.files import durable
-from fl_dpftrl.replaying import evidence
-from fl_dpftrl.replaying import runs as runs_lib
+from fl_dpftrl.replaying import evidence, opened_runs
 from tests import pages
 from tests.experiments import runs, starts
 
@@ -59,7 +58,7 @@ def test_leaves_the_files_of_the_contract(guaranteed):
 
 
 def test_evidence_of_its_folder_is_verified(guaranteed, tmp_path):
-  run = runs_lib.open_run(guaranteed.folder)
+  run = opened_runs.open_run(guaranteed.folder)
   model = guaranteed.folder / 'model.npz'
   digest = evidence.write_evidence(tmp_path / 'evidence', run, delta=1e-6, model=model)
   found = evidence.verify(tmp_path / 'evidence', model=model)

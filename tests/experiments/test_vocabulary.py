@@ -6,7 +6,7 @@ from tensorflow_federated.python.simulation.baselines.stackoverflow import (
   word_prediction_preprocessing,
 )
 
-from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
+from experiments.stackoverflow.datasets import vocabularies
 
 pytestmark = pytest.mark.tff
 
@@ -19,13 +19,13 @@ def test_encoding_equals_tff_preprocessing():
   )
   data = tf.data.Dataset.from_tensor_slices({'tokens': sentences})
   ((x, y),) = fn(data).as_numpy_iterator()
-  rows = vocabulary_lib.Vocabulary(words).encode([s.split() for s in sentences], 20)
+  rows = vocabularies.Vocabulary(words).encode([s.split() for s in sentences], 20)
   np.testing.assert_array_equal(rows[:, :-1], x)
   np.testing.assert_array_equal(rows[:, 1:], y)
 
 
 def test_translation_equals_encoding_with_the_shorter_vocabulary():
-  whole = vocabulary_lib.Vocabulary(['c', 'a', 'b', 'd'])
+  whole = vocabularies.Vocabulary(['c', 'a', 'b', 'd'])
   shorter = whole.most_frequent(2)
   sentences = [['a', 'b', 'zebra'], ['c', 'd'], ['a', 'a', 'a', 'a']]
   np.testing.assert_array_equal(
@@ -36,4 +36,4 @@ def test_translation_equals_encoding_with_the_shorter_vocabulary():
 @pytest.mark.parametrize('words', [[], ['a', 'b', 'a']])
 def test_bad_words(words):
   with pytest.raises(ValueError, match='words'):
-    vocabulary_lib.Vocabulary(words)
+    vocabularies.Vocabulary(words)

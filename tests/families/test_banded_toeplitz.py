@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl import error, sensitivity, workloads
+from fl_dpftrl import sensitivities, workload_error, workloads
 from fl_dpftrl.families import banded_toeplitz
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.sensitivity import toeplitz as toeplitz_sensitivity
+from fl_dpftrl.sensitivities import toeplitz as toeplitz_sensitivity
 from tests import drawn, oracle
 
 
@@ -39,7 +39,7 @@ def test_the_bound_from_columns_of_one_shape_holds_alone(cls, low, data, more):
   strategy = banded_toeplitz.BandedToeplitz(coefficients, normalized)
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(banded_toeplitz, '_MOST_GRAM_ROUNDS', 0)
-    value, kind = sensitivity.sensitivity(strategy, schema)
+    value, kind = sensitivities.sensitivity(strategy, schema)
   truth = oracle.worst_of_vectors(strategy.strategy_matrix(schema.num_rounds), schema)
   assert value >= truth * (1 - 1e-9)
   if kind == 'exact':
@@ -70,7 +70,7 @@ def test_beyond_min_sep_an_interior_that_decreases_is_exact():
   coefficients = np.array([1.0, 1.2, 0.9, 0.6, 0.3])
   schema = schemas.MinSep(num_rounds=5000, min_sep=2, max_participations=100)
   strategy = banded_toeplitz.BandedToeplitz(coefficients)
-  value, kind = sensitivity.sensitivity(strategy, schema)
+  value, kind = sensitivities.sensitivity(strategy, schema)
   total = np.zeros(300)
   for start in range(0, 200, 2):
     total[start : start + 5] += coefficients
@@ -84,33 +84,33 @@ def test_the_limit_stands_for_the_tail(monkeypatch, workload, normalized):
   strategy = banded_toeplitz.BandedToeplitz(
     1.0 / np.arange(1.0, 13.0) + 0.05, num_rounds if normalized else None
   )
-  short = error.error(strategy, num_rounds, workload)
-  queries = error.per_query_error(strategy, num_rounds, workload)
+  short = workload_error.error(strategy, num_rounds, workload)
+  queries = workload_error.per_query_error(strategy, num_rounds, workload)
   monkeypatch.setattr('fl_dpftrl.families.toeplitz._ALWAYS_WHOLE', num_rounds)
-  whole = error.error(strategy, num_rounds, workload)
+  whole = workload_error.error(strategy, num_rounds, workload)
   assert short == pytest.approx(whole, rel=1e-9)
   np.testing.assert_allclose(
-    queries, error.per_query_error(strategy, num_rounds, workload), rtol=1e-9
+    queries, workload_error.per_query_error(strategy, num_rounds, workload), rtol=1e-9
   )
 
 
 def test_refuses_errors_that_cannot_be_computed():
   schedule = workloads.Workload(0.0, cooldown_fraction=0.5)
   with pytest.raises(ValueError, match='num_rounds=1000000'):
-    error.error(banded_toeplitz.BandedToeplitz([1.0]), 10**6, schedule)
+    workload_error.error(banded_toeplitz.BandedToeplitz([1.0]), 10**6, schedule)
   with pytest.raises(ValueError, match='num_rounds=9.*8 rounds'):
-    error.error(banded_toeplitz.BandedToeplitz([1.0], 8), 9)
+    workload_error.error(banded_toeplitz.BandedToeplitz([1.0], 8), 9)
 
 
 def test_sensitivity_of_a_billion_rounds():
   schema = schemas.MinSep(num_rounds=10**9, min_sep=100)
   coefficients = 1.0 / np.arange(1.0, 301.0)
-  value, kind = sensitivity.sensitivity(banded_toeplitz.BandedToeplitz(coefficients), schema)
+  value, kind = sensitivities.sensitivity(banded_toeplitz.BandedToeplitz(coefficients), schema)
   period = coefficients.reshape(3, 100).sum(axis=0)
   assert kind == 'exact'
   assert value == pytest.approx(math.sqrt(1e7 * period @ period), rel=1e-6)
   mixed = banded_toeplitz.BandedToeplitz(coefficients * (-1.0) ** np.arange(300))
-  bound, kind = sensitivity.sensitivity(mixed, schema)
+  bound, kind = sensitivities.sensitivity(mixed, schema)
   assert kind in ('exact', 'upper_bound')
   assert bound <= value * (1 + 1e-6)
 
@@ -118,9 +118,9 @@ def test_sensitivity_of_a_billion_rounds():
 def test_errors_of_a_billion_rounds():
   """Nearly all rounds are at the limit, and errors are those of a constant."""
   strategy = banded_toeplitz.BandedToeplitz([1.0, 0.5, 0.25])
-  result = error.error(strategy, 10**9)
+  result = workload_error.error(strategy, 10**9)
   assert result.max == pytest.approx(np.sqrt(1e9) / 1.75, rel=1e-6)
   assert result.rms == pytest.approx(np.sqrt(1e9 / 2) / 1.75, rel=1e-6)
   normalised = banded_toeplitz.BandedToeplitz(strategy.coefficients, 10**9)
   norm = np.linalg.norm(strategy.coefficients)
-  assert error.error(normalised, 10**9).max == pytest.approx(norm * result.max, rel=1e-6)
+  assert workload_error.error(normalised, 10**9).max == pytest.approx(norm * result.max, rel=1e-6)

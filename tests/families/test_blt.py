@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl import error, sensitivity, workloads
+from fl_dpftrl import sensitivities, workload_error, workloads
 from fl_dpftrl.families import blt
 from fl_dpftrl.participation import schemas
 
@@ -68,7 +68,7 @@ def test_sensitivity_against_the_columns_of_c(arguments, num_rounds):
       start = a * min_sep
       total[start:] += first[: num_rounds - start]
     expected = float(np.sqrt(np.sum(total**2)))
-    result = sensitivity.sensitivity(strategy, schema)
+    result = sensitivities.sensitivity(strategy, schema)
     assert result.kind == 'exact'
     # Never below the truth by more than rounding, whatever the decays.
     assert math.isclose(result.value, expected, rel_tol=5e-15)
@@ -84,14 +84,14 @@ def test_errors_against_the_inverse_of_c(arguments, num_rounds):
     for t in range(1, num_rounds):
       decoder[t] += np.longdouble(momentum) * decoder[t - 1]
     squares = np.cumsum(decoder**2)
-    result = error.error(strategy, num_rounds, workloads.Workload(momentum))
+    result = workload_error.error(strategy, num_rounds, workloads.Workload(momentum))
     assert math.isclose(result.rms, float(np.sqrt(squares.mean())), rel_tol=1e-13), momentum
     assert math.isclose(result.max, float(np.sqrt(squares[-1])), rel_tol=1e-13), momentum
 
 
 def test_refuses_a_schedule_over_too_many_rounds():
   with pytest.raises(ValueError, match='num_rounds=1000000000.*at most 16777216 rounds'):
-    error.error(blt.BLT([0.9], [0.1]), 10**9, workloads.Workload(0.0, 0.1, 0.1))
+    workload_error.error(blt.BLT([0.9], [0.1]), 10**9, workloads.Workload(0.0, 0.1, 0.1))
 
 
 @hypothesis.given(
@@ -133,7 +133,7 @@ def test_figures_of_a_billion_rounds():
     square += (scale * carried) ** 2 * powers(2.0 * rate, length - 1)
     carried *= math.exp(-rate * (length - 1))
   schema = schemas.MinSep(num_rounds=num_rounds, min_sep=step, max_participations=count)
-  result = sensitivity.sensitivity(strategy, schema)
+  result = sensitivities.sensitivity(strategy, schema)
   assert math.isclose(result.value, math.sqrt(square), rel_tol=1e-13)
 
   # C⁻¹ sums to limit + share · hat^i.
@@ -145,7 +145,7 @@ def test_figures_of_a_billion_rounds():
     + 2.0 * limit * share * powers(hat_rate, num_rounds)
     + share**2 * powers(2.0 * hat_rate, num_rounds)
   )
-  result = error.error(strategy, num_rounds)
+  result = workload_error.error(strategy, num_rounds)
   assert math.isclose(result.max, math.sqrt(square), rel_tol=1e-12)
   assert result.rms < result.max
 
@@ -155,7 +155,7 @@ def test_a_billion_rounds_with_very_many_participations(min_sep, most):
   """Every round's contribution grows to that of the whole history."""
   schema = schemas.MinSep(num_rounds=10**9, min_sep=min_sep, max_participations=most)
   strategy = blt.BLT([0.5], [0.25])
-  value = sensitivity.sensitivity(strategy, schema).value
+  value = sensitivities.sensitivity(strategy, schema).value
   # Away from the start the columns' sum repeats itself every min_sep rows.
   first = column(strategy, 50 * 30).astype(float)
   total = np.zeros_like(first)

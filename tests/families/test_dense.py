@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fl_dpftrl import sensitivity
+from fl_dpftrl import sensitivities
 from fl_dpftrl.families import dense, low_rank
 from fl_dpftrl.participation import schemas
 
@@ -26,7 +26,7 @@ def test_entries_that_are_zero_but_for_rounding_are_exact(cls):
   """X of 3 rounds a device, whose columns are orthogonal up to 1e-17."""
   gram = np.eye(6) + np.diag([0.4, -0.3, 0.5, 0.2, 0.1], 1)
   gram = np.tril(gram + gram.T - np.eye(6)) + np.triu(gram, 1)
-  result = sensitivity.sensitivity(dense.from_gram(gram), cls(num_rounds=6, min_sep=2))
+  result = sensitivities.sensitivity(dense.from_gram(gram), cls(num_rounds=6, min_sep=2))
   assert result == (pytest.approx(math.sqrt(3.0)), 'exact')
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl import error, sensitivity, workloads
+from fl_dpftrl import sensitivities, workload_error, workloads
 from fl_dpftrl.families import dense, registry, stamped, tree_full, tree_online
 from fl_dpftrl.participation import schemas
 from tests import drawn, every_family, oracle
@@ -130,15 +130,15 @@ def test_sensitivity_is_what_it_says(name, cls, data, more, seed):
   strategy = FORMS[name](draw) if name in FORMS else every_family.made(name, draw)
   matrix = strategy.strategy_matrix(schema.num_rounds)
   gram = matrix.T @ matrix
-  result = sensitivity.sensitivity(strategy, schema)
+  result = sensitivities.sensitivity(strategy, schema)
   truth = oracle.worst_of_vectors(matrix, schema)
   # Ascent may stop short of the truth, but never goes beyond it.
   assert result.value >= truth * (1.0 - 1e-10)
   if must_be_exact(name, strategy, schema, gram):
-    assert result.kind == sensitivity.EXACT
-  if result.kind == sensitivity.EXACT:
+    assert result.kind == sensitivities.EXACT
+  if result.kind == sensitivities.EXACT:
     assert result.value == pytest.approx(truth, rel=1e-11 if (gram >= 0.0).all() else 1e-5)
-  assert result.kind in (sensitivity.EXACT, sensitivity.UPPER_BOUND)
+  assert result.kind in (sensitivities.EXACT, sensitivities.UPPER_BOUND)
 
 
 @pytest.mark.parametrize('name', every_family.NAMES)
@@ -155,10 +155,10 @@ def test_entries_of_x_and_observed_patterns(name, num_rounds, more, seed):
   np.testing.assert_allclose(strategy.gram_matrix(num_rounds), gram, **tolerance)
   every = oracle.patterns(schemas.MinSep(num_rounds))
   chosen = [every[i] for i in rng.integers(0, len(every), 5)] + [()]
-  values, kind = sensitivity.pattern_sensitivity(strategy, num_rounds, chosen)
+  values, kind = sensitivities.pattern_sensitivity(strategy, num_rounds, chosen)
   truth = np.sqrt([oracle.ascent(gram[np.ix_(p, p)]) if p else 0.0 for p in chosen])
   assert (values >= truth * (1.0 - 1e-10)).all()
-  if kind == sensitivity.EXACT:
+  if kind == sensitivities.EXACT:
     np.testing.assert_allclose(values, truth, rtol=1e-5)
 
 
@@ -176,7 +176,9 @@ def test_errors_are_row_norms_of_the_decoder(name, workload):
     strategy = every_family.example(name, num_rounds + 1)
     a = WORKLOADS[workload]
     expected = oracle.per_query_error(strategy, num_rounds, a)
-    result = error.per_query_error(strategy, num_rounds, a)
+    result = workload_error.per_query_error(strategy, num_rounds, a)
     np.testing.assert_allclose(result, expected, rtol=1e-11, err_msg=f'{num_rounds} rounds')
     mean = np.sqrt(np.mean(expected**2))
-    assert error.error(strategy, num_rounds, a) == pytest.approx((mean, expected.max()), rel=1e-11)
+    assert workload_error.error(strategy, num_rounds, a) == pytest.approx(
+      (mean, expected.max()), rel=1e-11
+    )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fl_dpftrl
-from fl_dpftrl import error, sensitivity
+from fl_dpftrl import sensitivities, workload_error
 from fl_dpftrl.families import base, dense, registry, stamped
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
@@ -62,10 +62,10 @@ def ending():
     max_rounds: int
 
     def sensitivity(self, schema):
-      return sensitivity.Sensitivity(9.0, sensitivity.UPPER_BOUND)
+      return sensitivities.Sensitivity(9.0, sensitivities.UPPER_BOUND)
 
     def error(self, num_rounds, workload):
-      return error.Error(9.0, 9.0)
+      return workload_error.Error(9.0, 9.0)
 
   return Ending
 
@@ -74,12 +74,12 @@ def test_a_last_round_has_no_default_and_holds_everywhere():
   with pytest.raises(TypeError, match='max_rounds'):
     ending()(weight=0.5)
   strategy = ending()(weight=0.5, max_rounds=20)
-  assert sensitivity.sensitivity(strategy, schemas.MinSep(num_rounds=20, min_sep=5)).value == 9
+  assert sensitivities.sensitivity(strategy, schemas.MinSep(num_rounds=20, min_sep=5)).value == 9
   for refused in (
-    lambda: sensitivity.sensitivity(strategy, SCHEMA),
+    lambda: sensitivities.sensitivity(strategy, SCHEMA),
     lambda: strategy.gram_matrix(24),
-    lambda: error.error(strategy, 24),
-    lambda: error.per_query_error(strategy, 24),
+    lambda: workload_error.error(strategy, 24),
+    lambda: workload_error.per_query_error(strategy, 24),
     lambda: files.describe(strategy, SCHEMA),
     lambda: fl_dpftrl.account(strategy, SCHEMA, noise_multiplier=1.0, delta=1e-6),
   ):
@@ -110,10 +110,10 @@ def test_all_figures_are_those_of_its_matrix(own, geometric, chained):
   matrix = dense.Dense(strategy.strategy_matrix(24))
 
   def figures(strategy):
-    values, kind = sensitivity.pattern_sensitivity(strategy, 24, [(0, 5, 17)])
-    blocks = sensitivity.sensitivity(stamped.Stamped(strategy, 7), SCHEMA)
-    own = sensitivity.sensitivity(strategy, SCHEMA)
-    return [own.value, blocks.value, *values, *error.error(strategy, 24)], kind
+    values, kind = sensitivities.pattern_sensitivity(strategy, 24, [(0, 5, 17)])
+    blocks = sensitivities.sensitivity(stamped.Stamped(strategy, 7), SCHEMA)
+    own = sensitivities.sensitivity(strategy, SCHEMA)
+    return [own.value, blocks.value, *values, *workload_error.error(strategy, 24)], kind
 
   assert figures(strategy) == (pytest.approx(figures(matrix)[0]), figures(matrix)[1])
 
@@ -123,14 +123,14 @@ def test_a_lower_bound_of_its_own_never_becomes_a_guarantee(geometric):
     family = 'understated'
 
     def sensitivity(self, schema):
-      return sensitivity.Sensitivity(0.1, sensitivity.LOWER_BOUND)
+      return sensitivities.Sensitivity(0.1, sensitivities.LOWER_BOUND)
 
   for strategy in (Understated(0.7), stamped.Stamped(Understated(0.7), 24)):
     with pytest.raises(ValueError, match='lower'):
       fl_dpftrl.account(strategy, SCHEMA, noise_multiplier=1.0, delta=1e-6)
   repeated = stamped.Stamped(Understated(0.7), 12)
-  truth = sensitivity.sensitivity(stamped.Stamped(geometric(0.7), 12), SCHEMA)
-  found = sensitivity.sensitivity(repeated, SCHEMA)
+  truth = sensitivities.sensitivity(stamped.Stamped(geometric(0.7), 12), SCHEMA)
+  found = sensitivities.sensitivity(repeated, SCHEMA)
   assert found.value >= truth.value * (1 - 1e-12)
 
 
@@ -140,7 +140,7 @@ def test_a_lower_bound_of_its_own_never_becomes_a_guarantee(geometric):
 def test_an_answer_that_is_no_sensitivity_is_refused(geometric, value, kind):
   class Wrong(geometric):
     def sensitivity(self, schema):
-      return sensitivity.Sensitivity(value, kind)
+      return sensitivities.Sensitivity(value, kind)
 
   with pytest.raises(ValueError, match='sensitivity of Wrong'):
     fl_dpftrl.account(Wrong(0.5), SCHEMA, noise_multiplier=1.0, delta=1e-6)

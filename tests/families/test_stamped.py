@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from fl_dpftrl import sensitivity
+from fl_dpftrl import sensitivities
 from fl_dpftrl.families import blt, dense, stamped, tree_full
 from fl_dpftrl.participation import schemas
 from tests import drawn
@@ -46,9 +46,9 @@ def test_long_runs():
   """Blocks with room for three, of a family of which no more is known."""
   schema = schemas.MinSep(num_rounds=6000, min_sep=5, max_participations=10)
   inner = dense.Dense(drawn.triangle(12, 0, 0.0))
-  result = sensitivity.sensitivity(stamped.Stamped(inner, 12), schema)
+  result = sensitivities.sensitivity(stamped.Stamped(inner, 12), schema)
   squares = [0.0] + [
-    sensitivity.sensitivity(inner, schemas.MinSep(12, 5, count)).value ** 2 for count in (1, 2, 3)
+    sensitivities.sensitivity(inner, schemas.MinSep(12, 5, count)).value ** 2 for count in (1, 2, 3)
   ]
   best = max(
     sum(squares[count] for count in split)
@@ -60,6 +60,6 @@ def test_long_runs():
 
 def test_more_participations_than_splits_are_tried_for():
   strategy = stamped.Stamped(dense.Dense(np.tri(8)), 8)
-  result = sensitivity.sensitivity(strategy, schemas.MinSep(num_rounds=40_004))
+  result = sensitivities.sensitivity(strategy, schemas.MinSep(num_rounds=40_004))
   whole, rest = np.square(np.arange(9)).sum(), 1 + 4 + 9 + 16
   assert result == (pytest.approx(math.sqrt(5000 * whole + rest)), 'upper_bound')

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl import sensitivity
+from fl_dpftrl import sensitivities
 from fl_dpftrl.families import stamped, tree_full, tree_online
 from fl_dpftrl.participation import schemas
 from tests.noise import plain
@@ -57,18 +57,19 @@ def test_a_full_tree_streams_only_a_run_of_known_length():
 def test_a_run_of_a_full_tree_that_ends_early_is_bounded():
   strategy = tree_full.TreeFull(819)
   early, whole = (
-    sensitivity.sensitivity(strategy, schemas.MinSep(num_rounds=n, min_sep=100)) for n in (600, 819)
+    sensitivities.sensitivity(strategy, schemas.MinSep(num_rounds=n, min_sep=100))
+    for n in (600, 819)
   )
   assert early.kind != 'lower_bound' and whole.kind == 'exact'
-  reached, _ = sensitivity.pattern_sensitivity(strategy, 600, [np.arange(0, 600, 100)])
+  reached, _ = sensitivities.pattern_sensitivity(strategy, 600, [np.arange(0, 600, 100)])
   assert reached[0] * (1 - 1e-12) <= early.value <= whole.value
 
 
 @pytest.mark.slow
 def test_many_restarts_are_exact():
   strategy = stamped.Stamped(tree_online.TreeOnline(), 300)
-  value, kind = sensitivity.sensitivity(strategy, schemas.MinSep(num_rounds=30_000, min_sep=70))
-  first, _ = sensitivity.pattern_sensitivity(strategy, 30_000, [np.arange(0, 30_000, 70)])
+  value, kind = sensitivities.sensitivity(strategy, schemas.MinSep(num_rounds=30_000, min_sep=70))
+  first, _ = sensitivities.pattern_sensitivity(strategy, 30_000, [np.arange(0, 30_000, 70)])
   assert kind == 'exact'
   assert first[0] * (1 - 1e-12) <= value <= 1.1 * first[0]
 
@@ -77,6 +78,6 @@ def test_many_restarts_are_exact():
 def test_fixed_separation(n, b, k):
   schema = schemas.FixedSeparation(num_rounds=n, min_sep=b, max_participations=k)
   strategy = tree_online.TreeOnline()
-  general = sensitivity.gram_sensitivity(strategy.gram_matrix(n), schema)
+  general = sensitivities.gram_sensitivity(strategy.gram_matrix(n), schema)
   expected = pytest.approx(general.value, rel=1e-12), 'exact'
-  assert sensitivity.sensitivity(strategy, schema) == expected
+  assert sensitivities.sensitivity(strategy, schema) == expected

@@ -8,7 +8,7 @@ import pytest
 import scipy.linalg
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl import sensitivity
+from fl_dpftrl import sensitivities
 from fl_dpftrl.commands import main
 from fl_dpftrl.families import registry, stamped
 from fl_dpftrl.participations.accountant import account, calibrate
@@ -67,7 +67,7 @@ def right_at_first(noise):
 
 
 def bounded(value):
-  return lambda right: sensitivity.Sensitivity(value * right.value, right.kind)
+  return lambda right: sensitivities.Sensitivity(value * right.value, right.kind)
 
 
 WRONG = {

@@ -12,8 +12,8 @@ import pytest
 import fl_dpftrl as dpftrl
 from experiments.stackoverflow.datasets import texts
 from fl_dpftrl.files import durable, paths
-from fl_dpftrl.logs import log
-from fl_dpftrl.simulation import traces
+from fl_dpftrl.logs import participation_log
+from fl_dpftrl.simulation import trace_tables
 from tests.commands import lines
 from tests.logs import files
 
@@ -35,7 +35,7 @@ WRITERS = {
 READERS = {
   'load': dpftrl.load_strategy,
   'open': lambda p: dpftrl.open_run(p, 'identity', noise_multiplier=1.0),
-  'logs': lambda p: log.find([p]),
+  'logs': lambda p: participation_log.find([p]),
   'verify': dpftrl.verify,
 }
 
@@ -102,7 +102,7 @@ def test_a_table_is_read_from_the_file_of_that_name(name, at_home):
   times = pa.array([0, 3600], pa.timestamp('s', 'UTC'))
   with (folder / 'times.parquet').open('wb') as file:
     pq.write_table(pa.table({'device': [1], 'start': times[:1], 'end': times[1:]}), file)
-  assert traces.read_traces(folder / 'times.parquet').owners.size == 1
+  assert trace_tables.read_traces(folder / 'times.parquet').owners.size == 1
   rows = [{'client': f'c{i}', 'text': 'two words'} for i in range(3)]
   (folder / 'a.jsonl').write_text(''.join(f'{json.dumps(row)}\n' for row in rows))
   (folder / 'a.csv').write_text('client,text\n' + ''.join(f'c{i},two words\n' for i in range(3)))

@@ -107,6 +107,6 @@ def test_docstrings_are_by_source_file(monkeypatch, tmp_path):
   for name, path in files.items():
     path.write_text(f'"""What {name} does."""')
   files['site/c.py'].write_text('not Python at all')
-  monkeypatch.setattr(data.docstrings_lib, 'source_files', lambda: files)
+  monkeypatch.setattr(data.docstring_text, 'source_files', lambda: files)
   assert data.docstrings(is_public=True) == {'stdlib/a.py': ['What stdlib/a.py does.']}
   assert data.docstrings(is_public=False) == {'site/b.py': ['What site/b.py does.']}

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fl_dpftrl import claim as claim_lib
+from fl_dpftrl import claims
 from fl_dpftrl.families import banded, banded_toeplitz, blt, stamped, tree_online
-from fl_dpftrl.logs import schema
+from fl_dpftrl.logs import log_tables
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
 from tests.fuzz import commands, mutations
@@ -63,7 +63,7 @@ def trace_case(folder, seed):
 def runs_case(folder, seed):
   (folder / 'participation.csv').write_text('round,device_id\n0,a\n1,b\n5,a\n')
   planned = schemas.MinSep(num_rounds=30, min_sep=2)
-  claim = claim_lib.Claim(strategy='blt-b100', noise_multiplier=8.0, participation=planned)
+  claim = claims.Claim(strategy='blt-b100', noise_multiplier=8.0, participation=planned)
   files.save_strategy(folder / 'strategy.json', claim.strategy, schema=planned)
   content = json.dumps(claim.to_json()).encode()
   (folder / 'claim.json').write_bytes(mutations.mutated(content, seed))
@@ -84,7 +84,7 @@ def log_case(folder, seed):
   path, (rounds, ids) = folder / f'log{suffix}', zip(*ROWS)
   if suffix == '.parquet':
     times = [1767225600 + 60 * t for t in rounds]
-    schema.write_log(path, rounds=rounds, device_ids=ids, num_rounds=12, timestamps=times)
+    log_tables.write_log(path, rounds=rounds, device_ids=ids, num_rounds=12, timestamps=times)
   elif suffix == '.csv':
     path.write_text('round,device_id\n' + ''.join(f'{t},{d}\n' for t, d in ROWS))
   else:

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from fl_dpftrl import error
+from fl_dpftrl import workload_error
 from fl_dpftrl.optimization import registry
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import accountant, sampled_gaussian, sampling
@@ -101,7 +101,7 @@ def test_multipliers_on_record(epsilon, epochs):
 def test_rms_errors_on_record(num_bands):
   once = schemas.MinSep(num_rounds=NUM_ROUNDS, max_participations=1)
   strategy = registry.optimize('banded', once, objective='rms', num_bands=num_bands)
-  found = error.error(strategy, NUM_ROUNDS).rms
+  found = workload_error.error(strategy, NUM_ROUNDS).rms
   assert found == pytest.approx(RMS_ERRORS[num_bands], rel=3e-6)
 
 

@@ -4,10 +4,10 @@ import json
 import pathlib
 
 import pytest
-
-from fl_dpftrl import error, sensitivity
-from fl_dpftrl.optimization import dense, registry
 from fl_dpftrl.optimization.problem import Problem
+
+from fl_dpftrl import sensitivities, workload_error
+from fl_dpftrl.optimization import dense, registry
 from fl_dpftrl.participation import schemas
 
 TABLE = json.loads(pathlib.Path(__file__).with_name('bandmf_table.json').read_text())
@@ -31,10 +31,10 @@ def strategy_of(row):
 def cells(strategy):
   """The columns, errors not yet normalised."""
   single, fixed, min_sep = (
-    sensitivity.sensitivity(strategy, schema) for schema in (ONCE, FIXED, MIN_SEP)
+    sensitivities.sensitivity(strategy, schema) for schema in (ONCE, FIXED, MIN_SEP)
   )
   assert (single.kind, fixed.kind) == ('exact', 'exact')
-  rms = error.error(strategy, ROUNDS).rms
+  rms = workload_error.error(strategy, ROUNDS).rms
   return [
     single.value / fixed.value,
     1.0,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fl_dpftrl.families import blt, identity, lambda_cgd, tree_online
-from fl_dpftrl.noise import normals, rows, units
+from fl_dpftrl.noise import integer_rows, normals, units
 from fl_dpftrl.rounds import sums
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -39,7 +39,7 @@ print(seen.insert(np.array([5, 3, 5], np.uint64), keys, numbers, 0)[0].tolist())
 def test_rows_have_these_bits(family, digest):
   """Whatever the processor, the release of LLVM or that of Numba."""
   size = normals.CHUNK + 1001
-  maker = rows.RowMaker(
+  maker = integer_rows.RowMaker(
     FAMILIES[family], size=size, num_rounds=20, seed=bytes(range(32)), num_threads=1
   )
   bits, row = hashlib.sha256(), np.empty(size, np.int64)

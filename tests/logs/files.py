@@ -8,8 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import refusals
+from fl_dpftrl.logs import participation_log, refusals
 
 HEAD = b'round,device_id\n'
 
@@ -29,7 +28,7 @@ def written(path: pathlib.Path, content: bytes | str | dict | pa.Table, **metada
 
 def rows(path, **kwargs) -> list[tuple]:
   """Returns the rows of a log in their order."""
-  log = log_lib.read_log(path, **kwargs)
+  log = participation_log.read_log(path, **kwargs)
   return [tuple(row.values()) for table in log.tables() for row in table.to_pylist()]
 
 

@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from fl_dpftrl.logs import layout as layout_lib
+from fl_dpftrl.logs import layouts
 from tests.logs import files
 
 ROWS = [(0, 'a'), (0, 'b'), (1, 'c'), (3, 'a')]
@@ -13,7 +13,7 @@ COHORTS = {0: ['a', 'b'], 1: ['c'], 3: ['a']}
 STEPS = 'round=step,device_id=user_id'
 
 
-def rows(path, layout=layout_lib.PLAIN):
+def rows(path, layout=layouts.PLAIN):
   return sorted(files.rows(path, num_rounds=4, layout=layout))
 
 
@@ -61,7 +61,7 @@ def columns(*names, device_id=pa.string()):
 ])  # fmt: skip
 def test_says_the_same(tmp_path, name, content, layout, first):
   path = files.written(tmp_path / name, content)
-  assert rows(path, layout_lib.parse(layout, first)) == ROWS
+  assert rows(path, layouts.parse(layout, first)) == ROWS
 
 
 def test_hive_folders(tmp_path):
@@ -74,7 +74,7 @@ def test_hive_folders(tmp_path):
   for device in 'abc':
     lines = ''.join(json.dumps({'round': t}) + '\n' for t, other in ROWS if other == device)
     files.written(json_lines / f'device_id={device}' / '0.jsonl', lines)
-  assert rows(csv, layout_lib.parse('round=step')) == ROWS
+  assert rows(csv, layouts.parse('round=step')) == ROWS
   assert rows(parquet) == rows(json_lines) == ROWS
 
 
@@ -110,4 +110,4 @@ def test_cohorts_longer_than_a_line_of_one_device(tmp_path):
 ])  # fmt: skip
 def test_malformed_layouts_are_refused(text, first, message):
   with pytest.raises(ValueError, match=message):
-    layout_lib.parse(text, first)
+    layouts.parse(text, first)

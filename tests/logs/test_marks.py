@@ -8,10 +8,8 @@ import pyarrow as pa
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.logs import ids as ids_lib
-from fl_dpftrl.logs import layout as layout_lib
-from fl_dpftrl.logs import ledger, refusals, spellings
-from fl_dpftrl.replaying import replay, runs
+from fl_dpftrl.logs import id_columns, id_spellings, layouts, ledgers, refusals
+from fl_dpftrl.replaying import opened_runs, replays
 from tests.commands import lines
 from tests.logs import files
 
@@ -73,12 +71,14 @@ def with_id(device):
 
 
 def epsilon(path, missing=None):
-  run = runs.open_run(path, 'tree_online', noise_multiplier=2.0, num_rounds=20, missing=missing)
-  told = replay.replay(run, delta=1e-6)
+  run = opened_runs.open_run(
+    path, 'tree_online', noise_multiplier=2.0, num_rounds=20, missing=missing
+  )
+  told = replays.replay(run, delta=1e-6)
   return told.observed.epsilon(), told.num_devices, told
 
 
-@pytest.mark.parametrize('mark', [*ids_lib.MISSING, ''])
+@pytest.mark.parametrize('mark', [*id_columns.MISSING, ''])
 @pytest.mark.parametrize('reader', READERS)
 def test_a_mark_is_refused_by_its_row_unless_it_is_said_to_be_an_id(tmp_path, reader, mark):
   path = log_of(tmp_path / 'marked', reader, with_id(mark))
@@ -94,7 +94,7 @@ def test_a_mark_is_refused_by_its_row_unless_it_is_said_to_be_an_id(tmp_path, re
     return
   assert f'is a mark of missing data, {mark!r}; if it is an id, say which texts' in line
   plain = epsilon(log_of(tmp_path / 'plain', reader, with_id('d4')))
-  for missing in ('', 'unknown,-1', ','.join(m for m in ids_lib.MISSING if m != mark)):
+  for missing in ('', 'unknown,-1', ','.join(m for m in id_columns.MISSING if m != mark)):
     told = epsilon(path, missing)
     assert told[:2] == plain[:2]
     assert 'whoever replays said which texts mean a missing' in ' '.join(told[2].assumptions)
@@ -109,11 +109,11 @@ def test_whoever_replays_names_other_marks(tmp_path):
       epsilon(path, missing='-1,unknown')
 
 
-@pytest.mark.parametrize('mark', ids_lib.MISSING)
+@pytest.mark.parametrize('mark', id_columns.MISSING)
 def test_what_writes_a_log_takes_no_mark(tmp_path, mark):
   with pytest.raises(ValueError, match='device_ids: at 1, device_id is a mark of missing data'):
     dpftrl.write_log(tmp_path / 'l.parquet', rounds=[0, 1], device_ids=['a', mark], num_rounds=2)
-  with ledger.LogWriter(tmp_path / 'l.parquet') as writer:
+  with ledgers.LogWriter(tmp_path / 'l.parquet') as writer:
     with pytest.raises(ValueError, match='device_ids: at 0, device_id is a mark of missing data'):
       writer.append(0, [mark], 0)
     writer.append(0, ['a'], 0)
@@ -175,9 +175,11 @@ def test_notations_of_two_shards_and_two_runs_are_compared(tmp_path):
   assert not of_ids(epsilon(two)[2]) and epsilon(two)[1] == 2
   with pytest.raises(refusals.LogError, match='l.tsv, row 1: device_id reads as a float'):
     epsilon([one, two])
-  opened = [runs.open_run(p, 'tree_online', noise_multiplier=2.0, num_rounds=9) for p in (one, two)]
+  opened = [
+    opened_runs.open_run(p, 'tree_online', noise_multiplier=2.0, num_rounds=9) for p in (one, two)
+  ]
   with pytest.raises(refusals.LogError, match='l.tsv, row 1: device_id reads as a float'):
-    replay.replay(opened, delta=1e-6)
+    replays.replay(opened, delta=1e-6)
 
 
 @pytest.mark.parametrize('ids', [
@@ -203,14 +205,14 @@ def test_ids_that_may_be_one_are_counted(tmp_path):
 
 def test_drawn_ids_are_counted_as_one_by_one(monkeypatch):
   """Also where parts are short, and ids have up to three words of eight bytes."""
-  monkeypatch.setattr(spellings, '_BLOCK', 7)
+  monkeypatch.setattr(id_spellings, '_BLOCK', 7)
   rng = np.random.default_rng(0)
   for _ in range(200):
     size = rng.integers(1, 60)
     letters = rng.choice(['0', 'a', 'A', 'é', 'É', 'x-', '日'], (size, rng.integers(1, 20)))
     ids = sorted({''.join(row[: rng.integers(1, len(row) + 1)]) for row in letters})
     folded = {(d.lstrip('0') or '0').lower() for d in ids}
-    counted, whole = spellings.Spellings(), sum(not d.strip('0') for d in ids)
+    counted, whole = id_spellings.Spellings(), sum(not d.strip('0') for d in ids)
     for part in np.array_split(ids, 3):
       counted.add(pa.array(part.tolist(), pa.string()))
     assert counted.mergeable == len(ids) - len(folded) - max(whole - 1, 0)
@@ -218,5 +220,5 @@ def test_drawn_ids_are_counted_as_one_by_one(monkeypatch):
 
 
 def test_layouts_of_marks():
-  parse = lambda text: layout_lib.parse(None, missing=text).missing
-  assert parse(None) == ids_lib.MISSING and parse('') == () and parse('a,,b') == ('a', 'b')
+  parse = lambda text: layouts.parse(None, missing=text).missing
+  assert parse(None) == id_columns.MISSING and parse('') == () and parse('a,,b') == ('a', 'b')

@@ -8,14 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fl_dpftrl import claim as claim_lib
+from fl_dpftrl import claims
 from fl_dpftrl.families import blt
-from fl_dpftrl.logs import layout as layout_lib
-from fl_dpftrl.logs import ledger as ledger_lib
-from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import refusals, schema
+from fl_dpftrl.logs import layouts, ledgers, log_tables, participation_log, refusals
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.rounds import guard
+from fl_dpftrl.rounds import guards
 
 ROUND, DEVICE = 'step', 'user'
 LISTS = ('list.parquet', 'large_list.parquet', 'fixed.parquet', 'list.jsonl')
@@ -136,7 +133,7 @@ def contents(log):
 
 
 def read(log, folder):
-  layout = layout_lib.parse(f'round={ROUND},device_id={DEVICE}')
+  layout = layouts.parse(f'round={ROUND},device_id={DEVICE}')
   for name, content in contents(log):
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -146,7 +143,7 @@ def read(log, folder):
       path.write_text(content)
     else:
       path.with_name(path.name + '.gz').write_bytes(gzip.compress(content.encode()))
-  found = log_lib.read_log(folder, layout=layout)
+  found = participation_log.read_log(folder, layout=layout)
   rows = [row for table in found.tables() for row in zip(*table.to_pydict().values())]
   return rows, found
 
@@ -157,21 +154,21 @@ def write(log, folder):
     rounds, ids = map(list, zip(*log.flat)) if log.flat else ([], [])
     if log.one_of(True, False):  # As NumPy says it.
       rounds = np.ma.masked_equal([-1 if t is None else t for t in rounds], -1)
-    schema.write_log(path, rounds=rounds, device_ids=ids, num_rounds=NUM_ROUNDS)
+    log_tables.write_log(path, rounds=rounds, device_ids=ids, num_rounds=NUM_ROUNDS)
   else:
-    open_log = lambda: ledger_lib.LogWriter(path)
+    open_log = lambda: ledgers.LogWriter(path)
     append = lambda writer, t, ids: writer.append(t, ids, 0)
     if log.form == 'Guard':
       planned = schemas.MinSep(NUM_ROUNDS, 1)
-      claim = claim_lib.Claim(
+      claim = claims.Claim(
         strategy=blt.BLT([0.9], [0.2]), noise_multiplier=5.0, participation=planned
       )
-      open_log = lambda: guard.Guard(claim, 1e-6, log=path)
+      open_log = lambda: guards.Guard(claim, 1e-6, log=path)
       append = lambda writer, t, ids: writer.admit(ids)
     with open_log() as writer:
       for t in range(NUM_ROUNDS):
         append(writer, t, dict(log.cohorts).get(t, []))
-  found = log_lib.read_log(path)
+  found = participation_log.read_log(path)
   return [row for table in found.tables() for row in zip(*table.to_pydict().values())], found
 
 

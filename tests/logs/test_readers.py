@@ -14,11 +14,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from fl_dpftrl.families import identity
-from fl_dpftrl.logs import layout as layout_lib
-from fl_dpftrl.logs import ledger as ledger_lib
-from fl_dpftrl.logs import limits, lines, reader, refusals, schema
-from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.replaying import replay, runs
+from fl_dpftrl.logs import (
+  layouts,
+  ledgers,
+  limits,
+  lines,
+  log_tables,
+  participation_log,
+  readers,
+  refusals,
+)
+from fl_dpftrl.replaying import opened_runs, replays
 from tests.commands import lines as programs
 from tests.logs import files
 
@@ -120,7 +126,7 @@ OTHERS = [
 ], ids=lambda value: repr(value)[:30])  # fmt: skip
 def test_refused_in_one_line(tmp_path, name, content, metadata, layout, message):
   path = files.written(tmp_path / name, content, **metadata)
-  assert message in files.refusal(path, layout=layout_lib.Layout(**layout))
+  assert message in files.refusal(path, layout=layouts.Layout(**layout))
 
 
 @pytest.mark.parametrize('block', [1, 2, 5, 11, 40])
@@ -160,13 +166,13 @@ def test_parquet_that_claims_too_much(tmp_path):
 def test_an_honest_log_that_compresses_well_is_read(tmp_path):
   """Everybody in every round, in the same order."""
   path = tmp_path / 'l.parquet'
-  schema.write_log(
+  log_tables.write_log(
     path,
     rounds=np.repeat(np.arange(2400), 500),
     device_ids=np.tile(np.arange(500), 2400),
     num_rounds=2400,
   )
-  log = log_lib.read_log(path)
+  log = participation_log.read_log(path)
   assert sum(table.num_rows for table in log.tables()) == 1_200_000
   assert limits.max_rows(path.stat().st_size) / 2 > 1_200_000
 
@@ -174,30 +180,30 @@ def test_an_honest_log_that_compresses_well_is_read(tmp_path):
 def test_what_is_no_file_is_not_waited_for(tmp_path):
   os.mkfifo(tmp_path / 'l.csv')
   with pytest.raises(refusals.LogError, match='no regular file'):
-    reader.Source(os.fspath(tmp_path / 'l.csv'))
+    readers.Source(os.fspath(tmp_path / 'l.csv'))
 
 
 def test_what_is_held_is_the_first_file(tmp_path, monkeypatch):
   path = tmp_path / 'l.parquet'
   one = dict(rounds=[0], device_ids=['a'], num_rounds=1)
-  schema.write_log(path, **one)
-  log = log_lib.read_log(path)
+  log_tables.write_log(path, **one)
+  log = participation_log.read_log(path)
   digest = log.files()[0]['sha256']
-  schema.write_log(path, **{**one, 'device_ids': ['b']})
+  log_tables.write_log(path, **{**one, 'device_ids': ['b']})
   assert [t.to_pylist() for t in log.tables()] == [[{'round': 0, 'device_id': 'a'}]]
   assert log.files()[0]['sha256'] == digest
   # More files than a process can hold are opened again, and known again.
-  monkeypatch.setattr(log_lib, '_HELD', 0)
-  log = log_lib.read_log(path)
+  monkeypatch.setattr(participation_log, '_HELD', 0)
+  log = participation_log.read_log(path)
   assert [len(t) for t in log.tables()] == [1]
-  schema.write_log(path, **one)
+  log_tables.write_log(path, **one)
   with pytest.raises(refusals.LogError, match='was changed while it was read'):
     list(log.tables())
 
 
 def test_a_file_that_grows_is_refused(tmp_path):
   path = files.written(tmp_path / 'l.csv', files.HEAD + b'0,a\n')
-  log = log_lib.read_log(path, num_rounds=9)
+  log = participation_log.read_log(path, num_rounds=9)
   with path.open('ab') as file:
     file.write(b'1,b\n')
   with pytest.raises(refusals.LogError, match='was changed while it was read'):
@@ -220,7 +226,7 @@ def test_refuses_a_truncated_file(tmp_path, name, kept):
 def test_a_log_is_replayed_while_it_is_written(tmp_path):
   """Metadata, rows and digest are of one file, which a new one may replace."""
   path = tmp_path / 'l.parquet'
-  writer = ledger_lib.LogWriter(path)
+  writer = ledgers.LogWriter(path)
   writer.append(0, ['a'], 0)
   done = threading.Event()
 
@@ -234,9 +240,9 @@ def test_a_log_is_replayed_while_it_is_written(tmp_path):
   try:
     seen = []
     for _ in range(5):
-      log = log_lib.read_log(path)
-      run = runs.Run.of(log, identity.Identity(), noise_multiplier=1.0)
-      statement = replay.replay(run, delta=1e-6)
+      log = participation_log.read_log(path)
+      run = opened_runs.Run.of(log, identity.Identity(), noise_multiplier=1.0)
+      statement = replays.replay(run, delta=1e-6)
       assert statement.max_participations == log.num_rounds
       assert statement.num_participations == 2 * log.num_rounds - 1
       seen.append(log.num_rounds)
@@ -275,8 +281,8 @@ def test_logs_and_counts_are_read_where_there_is_no_proc(tmp_path, monkeypatch, 
 def test_a_file_of_a_shared_descriptor_has_a_position_of_its_own(tmp_path):
   content = bytes(range(256)) * 9000
   (tmp_path / 'file').write_bytes(content)
-  with (tmp_path / 'file').open('rb') as shared, reader.positioned(shared.fileno()) as file:
-    other = reader.positioned(shared.fileno())
+  with (tmp_path / 'file').open('rb') as shared, readers.positioned(shared.fileno()) as file:
+    other = readers.positioned(shared.fileno())
     assert (other.read(3), file.read(2), other.read()) == (content[:3], content[:2], content[3:])
     assert (file.seek(-5, os.SEEK_END), file.read()) == (len(content) - 5, content[-5:])
     assert (file.seek(1), file.seek(4, os.SEEK_CUR), file.readline()) == (1, 5, content[5:11])

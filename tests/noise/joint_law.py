@@ -8,7 +8,7 @@ import numpy as np
 import scipy.stats
 
 from fl_dpftrl.families import lattice
-from fl_dpftrl.noise import normals, reference, rows
+from fl_dpftrl.noise import integer_rows, normals, reference
 from tests.noise import plain
 
 _EPSILONS = np.concatenate([np.linspace(0.0, 4.0, 60), np.linspace(4.2, 30.0, 60)])
@@ -119,11 +119,13 @@ class _Table:
 
 def engine_stream(monkeypatch):
   """Returns an executor like `plain.stream` whose rows a `RowMaker` makes."""
-  monkeypatch.setattr(rows.normals, 'Normals', _Table)
-  monkeypatch.setattr(rows, '_workspace', lambda seed: (_Table(), np.empty((4, 8 * normals.CHUNK))))
+  monkeypatch.setattr(integer_rows.normals, 'Normals', _Table)
+  monkeypatch.setattr(
+    integer_rows, '_workspace', lambda seed: (_Table(), np.empty((4, 8 * normals.CHUNK)))
+  )
 
   def stream(strategy, num_rounds, size, fresh, *, bits=lattice.BITS):
-    maker = rows.RowMaker(
+    maker = integer_rows.RowMaker(
       strategy, size=size, num_rounds=num_rounds, seed=b'', num_threads=1, bits=bits
     )
     spreads = [abs(row.spread) * 2.0**bits for row in lattice.rows(strategy, num_rounds)]

@@ -7,8 +7,7 @@ import signal
 import numpy as np
 import pytest
 
-from fl_dpftrl.noise import ahead, normals
-from fl_dpftrl.noise import rows as rows_lib
+from fl_dpftrl.noise import ahead, integer_rows, normals
 from tests import every_family
 
 ray = pytest.importorskip('ray')
@@ -39,7 +38,7 @@ def slices(strategy, number=2, size=SIZE, **options):
 
 def here(strategy):
   rows = np.empty([NUM_ROUNDS, SIZE], np.int64)
-  maker = rows_lib.RowMaker(strategy, size=SIZE, num_rounds=NUM_ROUNDS, seed=SEED)
+  maker = integer_rows.RowMaker(strategy, size=SIZE, num_rounds=NUM_ROUNDS, seed=SEED)
   norms = [maker.make(row) for row in rows]
   maker.close()
   return rows, norms, maker.trail

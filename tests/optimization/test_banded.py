@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl import sensitivity, workloads
+from fl_dpftrl import sensitivities, workloads
 from fl_dpftrl.families import banded as family
 from fl_dpftrl.optimization import banded
-from fl_dpftrl.optimization.problem import Problem
+from fl_dpftrl.optimization.search_problem import Problem
 from fl_dpftrl.participation import schemas
 
 SINGLE = schemas.MinSep(num_rounds=96, max_participations=1)
@@ -88,7 +88,7 @@ def test_columns_have_norm_one_and_the_sensitivity_is_exact(objective, n, b, k):
   assert strategy.num_bands == min(b, n)
   np.testing.assert_allclose(strategy.column_squares(n), 1.0)
   expected = pytest.approx(np.sqrt(schema.participations))
-  assert sensitivity.sensitivity(strategy, schema) == (expected, 'exact')
+  assert sensitivities.sensitivity(strategy, schema) == (expected, 'exact')
 
 
 @pytest.mark.slow

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from fl_dpftrl import sensitivity, workloads
+from fl_dpftrl import sensitivities, workloads
 from fl_dpftrl.families import banded_inverse as family
 from fl_dpftrl.optimization import banded_inverse
-from fl_dpftrl.optimization.problem import Problem
+from fl_dpftrl.optimization.search_problem import Problem
 from fl_dpftrl.participation import schemas
 
 SCHEMA = schemas.MinSep(num_rounds=60, min_sep=12, max_participations=4)
@@ -17,7 +17,7 @@ def test_square_root():
   """BISR: (1 − z)^½ = 1 − z/2 − z²/8 − z³/16 − …"""
   strategy = banded_inverse.square_root(Problem(SCHEMA), 4)
   np.testing.assert_allclose(strategy.coefficients, [1.0, -1 / 2, -1 / 8, -1 / 16])
-  assert sensitivity.sensitivity(strategy, SCHEMA).kind == 'exact'
+  assert sensitivities.sensitivity(strategy, SCHEMA).kind == 'exact'
 
 
 @pytest.mark.parametrize('objective', ['rms', 'max'])

@@ -12,9 +12,9 @@ from fl_dpftrl import workloads
 from fl_dpftrl.families import blt as family
 from fl_dpftrl.families import blt_sums
 from fl_dpftrl.optimization import blt, registry
-from fl_dpftrl.optimization.problem import Problem
+from fl_dpftrl.optimization.search_problem import Problem
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.participations import loss_budget
+from fl_dpftrl.participations import loss_budgets
 
 MAIN = schemas.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
 optimized = functools.cache(blt.optimize)  # Once for each setting that several tests look at.
@@ -123,7 +123,7 @@ def test_refuses_other_arguments(change, message):
     blt.optimize_range(**{'problems': [Problem(MAIN)], **change})
 
 
-ENDLESS = loss_budget.LossBudget(max_participations=6, min_sep=342)
+ENDLESS = loss_budgets.LossBudget(max_participations=6, min_sep=342)
 
 
 @pytest.mark.parametrize('min_sep, most', [(1, 1), (1, 5), (7, 4), (342, 6)])
@@ -153,7 +153,7 @@ def test_an_endless_square_and_its_gradient(min_sep, most):
   ],
 )
 def test_the_price_of_no_end_at_one_horizon(n, b, k, objective, known):
-  budget = loss_budget.LossBudget(max_participations=k, min_sep=b)
+  budget = loss_budgets.LossBudget(max_participations=k, min_sep=b)
   strategy = registry.optimize(
     'blt', budget, horizons=(n, n), objective=objective, num_buffers=4, progress=lambda *_: None
   )
@@ -164,7 +164,7 @@ def test_the_price_of_no_end_at_one_horizon(n, b, k, objective, known):
 
 @pytest.mark.slow
 def test_several_horizons_cost_a_few_percent_each_decade():
-  budget = loss_budget.LossBudget(max_participations=5, min_sep=40)
+  budget = loss_budgets.LossBudget(max_participations=5, min_sep=40)
   quiet = functools.partial(registry.optimize, 'blt', budget, progress=lambda *_: None)
   strategy = quiet(horizons=(200, 2000), num_buffers=3)
   ratios = []
@@ -199,4 +199,4 @@ def test_what_has_horizons_and_what_not():
   with pytest.raises(ValueError, match='horizons=.* are for a LossBudget'):
     registry.optimize('blt', MAIN, horizons=(9, 10))
   with pytest.raises(ValueError, match='not squared'):
-    registry.optimize('blt', loss_budget.LossBudget(squared=9.0), horizons=(9, 10))
+    registry.optimize('blt', loss_budgets.LossBudget(squared=9.0), horizons=(9, 10))

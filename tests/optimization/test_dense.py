@@ -5,14 +5,14 @@ import math
 import hypothesis
 import numpy as np
 import pytest
+import scipy.optimize
 from hypothesis import strategies as st
-from scipy import optimize as optimize_lib
 
-from fl_dpftrl import sensitivity, workloads
+from fl_dpftrl import sensitivities, workloads
 from fl_dpftrl.families import blt, identity, tree_online
 from fl_dpftrl.families import dense as family
 from fl_dpftrl.optimization import banded, dense
-from fl_dpftrl.optimization.problem import Problem
+from fl_dpftrl.optimization.search_problem import Problem
 from fl_dpftrl.participation import schemas
 from tests import oracle
 
@@ -50,7 +50,7 @@ def test_one_participation_at_any_size(num_rounds, objective):
   assert problem.loss(best.strategy) == pytest.approx(best.loss)
   np.testing.assert_allclose(np.square(best.strategy.coefficients).sum(axis=0), 1.0)
   one = pytest.approx(1.0, abs=1e-12)
-  assert sensitivity.sensitivity(best.strategy, problem.schema) == (one, 'exact')
+  assert sensitivities.sensitivity(best.strategy, problem.schema) == (one, 'exact')
 
 
 @pytest.mark.slow
@@ -84,7 +84,7 @@ def test_many_participations(n, b, objective):
   best = dense.solve_multi_epoch(problem, tolerance=1e-5)
   assert best.gap <= 1e-3  # of max, where few queries are the worst
   assert problem.loss(best.strategy) == pytest.approx(best.loss)
-  assert sensitivity.sensitivity(best.strategy, problem.schema) == (pytest.approx(1.0), 'exact')
+  assert sensitivities.sensitivity(best.strategy, problem.schema) == (pytest.approx(1.0), 'exact')
   gram = best.strategy.gram_matrix(n)
   for lag in range(b, n, b):
     np.testing.assert_allclose(np.diagonal(gram, lag), 0.0, atol=1e-14)
@@ -128,7 +128,7 @@ def test_many_participations_equal_a_general_minimiser():
   for seed in range(2):
     start = triangle(size, seed, 0.5)[lower]
     for _ in range(3):  # The maximum has corners, at which simplices get stuck.
-      start = optimize_lib.minimize(
+      start = scipy.optimize.minimize(
         objective,
         start,
         method='Nelder-Mead',
@@ -151,6 +151,6 @@ def test_equals_a_general_minimiser():
     matrix /= np.linalg.norm(matrix, axis=0)
     return np.linalg.norm(queries @ np.linalg.inv(matrix))
 
-  result = optimize_lib.minimize(objective, np.eye(size)[lower], method='L-BFGS-B', tol=1e-14)
+  result = scipy.optimize.minimize(objective, np.eye(size)[lower], method='L-BFGS-B', tol=1e-14)
   best = dense.solve(once(size), tolerance=1e-10)
   assert best.loss * math.sqrt(size) == pytest.approx(result.fun, rel=1e-6)

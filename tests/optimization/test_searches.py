@@ -6,7 +6,7 @@ import pytest
 from fl_dpftrl import workloads
 from fl_dpftrl.families import identity
 from fl_dpftrl.optimization import banded, banded_inverse, blt, dense, toeplitz
-from fl_dpftrl.optimization.problem import Problem
+from fl_dpftrl.optimization.search_problem import Problem
 from fl_dpftrl.participation import schemas
 
 SCHEMA = schemas.MinSep(num_rounds=96, min_sep=24)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl import error, sensitivity, workloads
+from fl_dpftrl import sensitivities, workload_error, workloads
 from fl_dpftrl.families import banded_toeplitz
 from fl_dpftrl.optimization import toeplitz, toeplitz_loss
-from fl_dpftrl.optimization.problem import Problem
+from fl_dpftrl.optimization.search_problem import Problem
 from fl_dpftrl.participation import schemas
 
 MAIN = schemas.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
@@ -42,7 +42,7 @@ def test_rows_error(workload, normalized, power, n, bands):
   coefficients = example(bands)
   of_error = toeplitz_loss.rows_error(n, power, workload, normalized=normalized)
   strategy = banded_toeplitz.BandedToeplitz(coefficients, n if normalized else None)
-  queries = error.per_query_error(strategy, n, workload)
+  queries = workload_error.per_query_error(strategy, n, workload)
   expected = np.mean(queries ** (2 * power)) ** (0.5 / power)
   assert check_gradient(of_error, coefficients) == pytest.approx(expected, rel=1e-9)
 
@@ -55,7 +55,7 @@ def test_response_error(beta, objective, n, bands, terms):
   workload = workloads.Workload(beta)
   coefficients = example(bands) if terms == n else 1.0 / np.arange(1.0, bands + 1.0)
   of_error = toeplitz_loss.response_error(n, objective, workload, terms)
-  result = error.error(banded_toeplitz.BandedToeplitz(coefficients), n, workload)
+  result = workload_error.error(banded_toeplitz.BandedToeplitz(coefficients), n, workload)
   expected = pytest.approx(getattr(result, objective), rel=1e-9)
   assert check_gradient(of_error, coefficients) == expected
 
@@ -65,7 +65,7 @@ def test_sensitivity(n, b, k):
   schema = schemas.MinSep(num_rounds=n, min_sep=b, max_participations=k)
   coefficients = np.sort(np.random.default_rng(0).uniform(size=8))[::-1]
   strategy = banded_toeplitz.BandedToeplitz(coefficients)
-  expected = pytest.approx(sensitivity.sensitivity(strategy, schema).value)
+  expected = pytest.approx(sensitivities.sensitivity(strategy, schema).value)
   assert check_gradient(toeplitz_loss.sensitivity(schema), coefficients) == expected
 
 
@@ -95,7 +95,7 @@ def test_reaches_what_is_known(n, b, k, num_bands, objective, known, given):
   strategy = toeplitz.optimize(Problem(schema, objective), num_bands if given else None)
   assert strategy.num_bands == pytest.approx(num_bands, abs=0 if given else 20)
   assert given or strategy.coefficients[-1] > 0.0
-  assert sensitivity.sensitivity(strategy, schema).kind == 'exact'
+  assert sensitivities.sensitivity(strategy, schema).kind == 'exact'
   assert Problem(schema, objective).loss(strategy) <= known
 
 

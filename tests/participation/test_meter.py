@@ -7,7 +7,7 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.families import stamped
 from fl_dpftrl.participation import meter
-from fl_dpftrl.participations import loss_budget
+from fl_dpftrl.participations import loss_budgets
 
 
 def slow_x(strategy, s: int, t: int):
@@ -53,7 +53,7 @@ def check_gate(seed: int) -> tuple[int, int]:
   """Runs a drawn gate beside the slow meter; returns how often it admitted and refused."""
   rng = np.random.default_rng(seed)
   strategy, gram = (drawn := drawn_strategy(rng)), drawn.endless_gram()
-  limit = loss_budget.LossBudget(squared=gram.own * rng.uniform(1.0, 6.0)).square(strategy)
+  limit = loss_budgets.LossBudget(squared=gram.own * rng.uniform(1.0, 6.0)).square(strategy)
   meters, past = meter.Meters(gram), {i: ([], mpmath.mpf(0)) for i in range(3)}
   counts = [0, 0]
   with mpmath.workdps(50):
@@ -92,7 +92,7 @@ def test_every_pattern_of_the_named_schema_is_admitted():
     'id': dpftrl.Identity(),
   }.items():
     for most in range(1, 14):
-      budget = loss_budget.LossBudget(max_participations=most, min_sep=5)
+      budget = loss_budgets.LossBudget(max_participations=most, min_sep=5)
       meters, limit = meter.Meters(strategy.endless_gram()), budget.square(strategy)
       for t in range(5 * most):
         come = np.array(['a']) if t % 5 == 0 else np.zeros(0, str)

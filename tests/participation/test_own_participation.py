@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl import sensitivity
+from fl_dpftrl import sensitivities
 from fl_dpftrl.participation import registry
 from fl_dpftrl.replaying import evidence
 from fl_dpftrl.rounds import admission
@@ -65,7 +65,7 @@ def test_without_a_bound_of_its_own_that_of_its_schema_is_no_exact_one():
     def allows(self, rounds):
       return super().allows(rounds) and not np.any(np.asarray(rounds) % 2)
 
-  value, kind = sensitivity.sensitivity(dpftrl.Identity(), Even(num_rounds=6, min_sep=2))
+  value, kind = sensitivities.sensitivity(dpftrl.Identity(), Even(num_rounds=6, min_sep=2))
   assert kind == 'upper_bound' and value == pytest.approx(3**0.5)
 
 

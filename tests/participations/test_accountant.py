@@ -7,7 +7,7 @@ import pytest
 from dp_accounting.pld import pld_privacy_accountant
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl import error, sensitivity
+from fl_dpftrl import sensitivities, workload_error
 from fl_dpftrl.participations import accountant, sampled_gaussian, sampling
 
 
@@ -76,7 +76,7 @@ def test_bands_that_overlap_would_break_the_guarantee():
 
 class Understated(dpftrl.Banded):
   def sensitivity(self, schema):
-    return sensitivity.Sensitivity(0.1, sensitivity.LOWER_BOUND)
+    return sensitivities.Sensitivity(0.1, sensitivities.LOWER_BOUND)
 
 
 @pytest.mark.parametrize('strategy, noise, message', [
@@ -114,9 +114,11 @@ def test_best_bands_have_least_noise():
     scheme = sampling.CyclicPoisson(**run, num_parts=b)
     found = accountant.calibrate(strategy, scheme, epsilon=4.0, delta=1e-6)
     assert 4.0 * (1.0 - 1e-4) <= found.epsilon() <= 4.0
-    noise[b] = found.noise_multiplier * error.error(strategy, 32).rms
+    noise[b] = found.noise_multiplier * workload_error.error(strategy, 32).rms
   least = min(noise, key=noise.get)
   assert best is strategies[bands.index(least)] and 1 < least < 16
-  assert guarantee.noise_multiplier == pytest.approx(noise[least] / error.error(best, 32).rms)
+  assert guarantee.noise_multiplier == pytest.approx(
+    noise[least] / workload_error.error(best, 32).rms
+  )
   with pytest.raises(ValueError, match='at least one'):
     accountant.choose([], sampling.CyclicPoisson(**run), epsilon=4.0, delta=1e-6)

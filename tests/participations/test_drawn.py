@@ -7,12 +7,11 @@ import re
 
 import pytest
 
-from fl_dpftrl import claim as claim_lib
+from fl_dpftrl import claims
 from fl_dpftrl.families import banded_toeplitz as toeplitz
-from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import schema
+from fl_dpftrl.logs import log_tables, participation_log
 from fl_dpftrl.participations import accountant, sampling
-from fl_dpftrl.replaying import replay, runs
+from fl_dpftrl.replaying import opened_runs, replays
 from fl_dpftrl.reports import privacy
 from tests import drawn
 
@@ -24,7 +23,7 @@ SHUFFLED = ('shuffled', 'shuffled_once')
 
 
 def run_of(log, strategy=STRATEGY, scheme=SCHEMES['poisson'], noise_multiplier=3.0, **kwargs):
-  return runs.Run.of(
+  return opened_runs.Run.of(
     log, strategy, noise_multiplier=noise_multiplier, participation=scheme, **kwargs
   )
 
@@ -33,7 +32,7 @@ def run_of(log, strategy=STRATEGY, scheme=SCHEMES['poisson'], noise_multiplier=3
 def statement(true, said=None, *, noise_multiplier=3.0, deltas=1e-6, **kwargs):
   log, scheme = drawn.log_of(drawn.batches(SCHEMES[true])), SCHEMES[said or true]
   run = run_of(log, scheme=scheme, noise_multiplier=noise_multiplier)
-  return replay.replay(run, delta=deltas, **kwargs)
+  return replays.replay(run, delta=deltas, **kwargs)
 
 
 @pytest.mark.slow
@@ -111,12 +110,14 @@ def test_the_file_itself_may_say_otherwise(tmp_path, said):
   """A single turn of each part: any kind of fixed size could be it."""
   short = {**SIZES, 'num_rounds': 3}
   scheme, path = sampling.Shuffled(**short), tmp_path / 'log.parquet'
-  metadata = claim_lib.Claim(
+  metadata = claims.Claim(
     strategy=STRATEGY, noise_multiplier=3.0, participation=scheme
   ).to_metadata()
-  schema.write_log(path, **drawn.columns(drawn.batches(scheme)), num_rounds=3, metadata=metadata)
-  run = run_of(log_lib.read_log(path), scheme=sampling.BATCHES[said](**short))
-  stated = replay.replay(run, delta=1e-6).drawn
+  log_tables.write_log(
+    path, **drawn.columns(drawn.batches(scheme)), num_rounds=3, metadata=metadata
+  )
+  run = run_of(participation_log.read_log(path), scheme=sampling.BATCHES[said](**short))
+  stated = replays.replay(run, delta=1e-6).drawn
   assert stated.holds is (said == 'shuffled')
   if said == 'fixed_size':
     assert '"kind": "shuffled"' in stated.reason
@@ -133,12 +134,12 @@ def test_without_noise_there_is_no_epsilon(name):
 def test_refuses_what_no_guarantee_is_known_of():
   log = drawn.log_of([[1], *[[]] * 118, [1]])
   with pytest.raises(ValueError, match='sampling is for one run'):
-    replay.replay([run_of(log)] * 2, delta=1e-6)
+    replays.replay([run_of(log)] * 2, delta=1e-6)
   with pytest.raises(ValueError, match='sampling is of 100 rounds, but the log has 120'):
     run_of(log, scheme=sampling.CyclicPoisson(**{**SIZES, 'num_rounds': 100}))
   more_bands = toeplitz.BandedToeplitz([1.0, 0.5, 0.25, 0.1], 120)
   with pytest.raises(ValueError, match='num_parts=3 is fewer than the 4 bands'):
-    replay.replay(run_of(log, more_bands), delta=1e-6)
+    replays.replay(run_of(log, more_bands), delta=1e-6)
 
 
 def page_of(stated):

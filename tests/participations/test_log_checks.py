@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 from hypothesis import strategies as st
 
-from fl_dpftrl.participation import counts
+from fl_dpftrl.participation import participation_counts
 from fl_dpftrl.participations import log_checks, sampling
 from tests import drawn
 
@@ -21,8 +21,10 @@ def happened(rounds):
   columns = drawn.columns(rounds)
   times, ids = columns['rounds'], columns['device_ids']
   order = np.lexsort((times, ids))
-  devices = counts.DeviceCounts.of_rows(times[order], ids[order], lambda row: int(ids[order[row]]))
-  return counts.RunCounts(num_rounds=len(rounds), **vars(devices))
+  devices = participation_counts.DeviceCounts.of_rows(
+    times[order], ids[order], lambda row: int(ids[order[row]])
+  )
+  return participation_counts.RunCounts(num_rounds=len(rounds), **vars(devices))
 
 
 def contradictions(rounds, scheme):

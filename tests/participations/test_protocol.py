@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl import sensitivity
+from fl_dpftrl import sensitivities
 from fl_dpftrl.participation import schemas, seen
 from fl_dpftrl.participations import promised
 from fl_dpftrl.replaying import evidence
@@ -54,7 +54,7 @@ class Once(promised.Promised):
     return Once(num_rounds)
 
   def worst_case(self, strategy):
-    return sensitivity.sensitivity(strategy, self.schema)
+    return sensitivities.sensitivity(strategy, self.schema)
 
   def gate(self, strategy):
     return Gate()

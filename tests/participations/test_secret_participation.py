@@ -9,7 +9,7 @@ from scipy import stats
 import fl_dpftrl as dpftrl
 from fl_dpftrl.participation import registry
 from fl_dpftrl.participations import sampling
-from fl_dpftrl.replaying import replay, runs
+from fl_dpftrl.replaying import opened_runs, replays
 from fl_dpftrl.reports import privacy
 from fl_dpftrl.simulation import partition
 from tests import drawn
@@ -23,8 +23,8 @@ def cohorts():
 
 
 def stated(rounds, scheme=SCHEME, **kwargs):
-  run = runs.Run.of(drawn.log_of(rounds), BLT, noise_multiplier=4.0, participation=scheme)
-  return replay.replay(run, **{'delta': 1e-6, **kwargs})
+  run = opened_runs.Run.of(drawn.log_of(rounds), BLT, noise_multiplier=4.0, participation=scheme)
+  return replays.replay(run, **{'delta': 1e-6, **kwargs})
 
 
 def contradictions(rounds, scheme=SCHEME):
@@ -135,7 +135,7 @@ def test_any_loop_runs_with_bins(tmp_path):
     with pytest.raises(dpftrl.BudgetSpentError):
       with aggregator.round([1]):
         pass
-  stated_there = replay.replay(runs.open_run(tmp_path), delta=1e-6)
+  stated_there = replays.replay(opened_runs.open_run(tmp_path), delta=1e-6)
   assert stated_there.drawn.participation == scheme and stated_there.drawn.holds
 
 
@@ -155,6 +155,6 @@ def test_what_is_not_bounded_is_refused(options, words):
 
 
 def test_runs_that_share_bins_do_not_compose():
-  run = runs.Run.of(drawn.log_of(cohorts()), BLT, noise_multiplier=4.0, participation=SCHEME)
+  run = opened_runs.Run.of(drawn.log_of(cohorts()), BLT, noise_multiplier=4.0, participation=SCHEME)
   with pytest.raises(ValueError, match='sampling is for one run'):
-    replay.replay([run, run], delta=1e-6)
+    replays.replay([run, run], delta=1e-6)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl import sensitivity
+from fl_dpftrl import sensitivities
 from fl_dpftrl.families import identity
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.planning import candidates, comparison
+from fl_dpftrl.planning import candidate_sets, comparison
 from fl_dpftrl.strategies import files
 
 SCHEMAS = [schemas.MinSep(num_rounds=20, min_sep=b, max_participations=2) for b in (2, 5, 10)]
@@ -20,7 +20,7 @@ def run(*found, watch=lambda searched: lambda steps, loss: None):
 
 
 def test_rows_are_the_figures_of_the_strategies():
-  entries = run(*candidates.named(['identity', 'blt-b400'])).entries
+  entries = run(*candidate_sets.named(['identity', 'blt-b400'])).entries
   assert [e.row['mechanism'] for e in entries] == ['identity'] * 3 + ['blt-b400'] * 3
   for entry, schema in zip(entries, 2 * SCHEMAS):
     strategy = dpftrl.load_strategy(entry.candidate.label)
@@ -52,7 +52,7 @@ def test_no_epsilon_is_stated_for_a_lower_bound_of_the_sensitivity(monkeypatch):
 
   def bounded(strategy, **kwargs):
     file = describe(strategy, **kwargs)
-    value = file.sensitivity._replace(kind=sensitivity.LOWER_BOUND)
+    value = file.sensitivity._replace(kind=sensitivities.LOWER_BOUND)
     return dataclasses.replace(file, sensitivity=value)
 
   monkeypatch.setattr(files, 'describe', bounded)
@@ -84,7 +84,7 @@ def recorder(strategy=identity.Identity()):
       raise strategy
     return strategy
 
-  return candidates.Candidate(label='it', mechanism='identity', find=find), asked
+  return candidate_sets.Candidate(label='it', mechanism='identity', find=find), asked
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def recorder(strategy=identity.Identity()):
 )
 def test_what_cannot_be_done_is_skipped_and_others_go_on(error):
   candidate, _ = recorder(error)
-  found = run(candidate, *candidates.named(['identity']))
+  found = run(candidate, *candidate_sets.named(['identity']))
   assert (len(found.skipped), len(found.entries)) == (3, 3)
   assert found.skipped[0].reason == (' '.join(str(error).split()) or 'MemoryError')
 
@@ -106,7 +106,7 @@ def test_other_errors_are_not_hidden():
 def test_the_watch_hears_of_every_search_and_every_step():
   told = []
   candidate, _ = recorder()
-  run(candidate, watch=candidates.watched(told.append))
+  run(candidate, watch=candidate_sets.watched(told.append))
   assert told[:2] == ['it at n=20, b=2, k=2', 'it at n=20, b=2, k=2: 1 steps, loss 2']
   assert len(told) == 6
 
@@ -133,7 +133,7 @@ def test_what_is_left_out_is_said_with_its_reason():
 
 def test_rows_are_shown_as_they_come():
   shown, calls = [], []
-  names = candidates.named(['identity', 'blt-b400'])
+  names = candidate_sets.named(['identity', 'blt-b400'])
   watch = lambda searched: (calls.append(len(shown)), lambda steps, loss: None)[1]
   options = dict(objective='max', watch=watch, show=shown.append)
   found = comparison.run(names, SCHEMAS, **options)

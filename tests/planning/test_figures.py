@@ -6,7 +6,7 @@ from matplotlib import text
 import fl_dpftrl as dpftrl
 from fl_dpftrl.planning import figures
 from fl_dpftrl.study import figures as study_figures
-from fl_dpftrl.study import results as study_results
+from fl_dpftrl.study import result_tables as study_results
 
 NAMES = ['identity', 'tree_online', 'blt-b400']
 

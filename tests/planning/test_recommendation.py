@@ -4,19 +4,18 @@ import dataclasses
 
 import pytest
 
-from fl_dpftrl import sensitivity
+from fl_dpftrl import sensitivities
 from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.participations import accountant
-from fl_dpftrl.planning import candidates as compared
-from fl_dpftrl.planning import forecast as forecast_lib
-from fl_dpftrl.planning import planner, search
+from fl_dpftrl.planning import candidate_sets as compared
+from fl_dpftrl.planning import forecasts, planner, search
 from fl_dpftrl.planning import recommendation as lib
-from fl_dpftrl.simulation import scenario
+from fl_dpftrl.simulation import scenarios
 from fl_dpftrl.strategies import files
 
 
 def outcome(schema):
-  return forecast_lib.Outcome(
+  return forecasts.Outcome(
     seed=0,
     report_goal=50,
     num_rounds=schema.num_rounds,
@@ -78,7 +77,7 @@ def test_a_lower_bound_of_the_sensitivity_is_no_candidate(monkeypatch):
 
   def bounded(strategy, schema):
     file = describe(strategy, schema=schema)
-    value = file.sensitivity._replace(kind=sensitivity.LOWER_BOUND)
+    value = file.sensitivity._replace(kind=sensitivities.LOWER_BOUND)
     return dataclasses.replace(file, sensitivity=value)
 
   monkeypatch.setattr(files, 'describe', bounded)
@@ -163,7 +162,7 @@ def test_options_are_compared_at_the_same_epsilon_and_at_the_same_noise(found):
 def test_nothing_will_do():
   with pytest.raises(ValueError, match='none of the strategies.*banded-b16'):
     planner.plan(
-      scenario.Scenario(
+      scenarios.Scenario(
         population=100, report_goal=2, clients_per_round=2, timer_rounds=5, availability='always'
       ),
       num_rounds=300,
@@ -184,8 +183,8 @@ def test_stated_margins_are_those_of_the_planned_schema(found):
     )
   )
   plan = planner.Plan(
-    scenario=scenario.Scenario(population=100, report_goal=50),
-    forecast=forecast_lib.Forecast(outcomes=(seen,)),
+    scenario=scenarios.Scenario(population=100, report_goal=50),
+    forecast=forecasts.Forecast(outcomes=(seen,)),
     best=best,
     skipped=(),
     max_copies=16,

@@ -4,8 +4,7 @@ import dataclasses
 
 import pyarrow as pa
 
-from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import rows as rows_lib
+from fl_dpftrl.logs import participation_log, table_rows
 
 
 def log_of(rows, num_rounds, **changes):
@@ -17,13 +16,13 @@ def log_of(rows, num_rounds, **changes):
 def log_of_table(table, num_rounds):
   """Returns a log of columns `round` and `device_id`, text or int64."""
   is_number = pa.types.is_integer(table.schema.field('device_id').type)
-  shard = log_lib.Shard(
+  shard = participation_log.Shard(
     path='log',
     metadata={},
     num_rounds=num_rounds,
     id_type=pa.int64() if is_number else pa.large_string(),
-    tables=lambda below: iter([rows_lib.checked('log', table, shard.id_type, num_rounds=below)]),
+    tables=lambda below: iter([table_rows.checked('log', table, shard.id_type, num_rounds=below)]),
     last_round=lambda: num_rounds - 1,
     sha256=lambda: '0' * 64,
   )
-  return log_lib.Log((shard,), num_rounds)
+  return participation_log.Log((shard,), num_rounds)

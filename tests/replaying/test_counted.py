@@ -20,8 +20,8 @@ import pytest
 import sqlglot
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.logs import ids, refusals
-from fl_dpftrl.replaying import counted, replay, sql
+from fl_dpftrl.logs import id_columns, refusals
+from fl_dpftrl.replaying import counted, replays, sql_statement
 from tests.commands import lines
 
 BLT, N = dpftrl.BLT([0.99, 0.7], [0.1, 0.3]), 40
@@ -119,15 +119,15 @@ def fixture_counted_by(request, tmp_path):
   path = tmp_path / ('result.parquet' if request.param == 'duckdb' else 'result.csv')
 
   def run(rows, strategy=BLT, gram=None):
-    text = sql.statement(strategy, N, request.param)
-    of_engine(rows, gram or sql.gram(strategy, N), text, path)
+    text = sql_statement.statement(strategy, N, request.param)
+    of_engine(rows, gram or sql_statement.gram(strategy, N), text, path)
     return path
 
   return run
 
 
 def statement_of(run, **given):
-  said = replay.replay(run, delta=[1e-6, 1e-9], **given).to_json()
+  said = replays.replay(run, delta=[1e-6, 1e-9], **given).to_json()
   return {name: value for name, value in said.items() if name not in OF_A_LOG}
 
 
@@ -144,10 +144,10 @@ def test_the_statement_is_that_of_the_log_digit_for_digit(counted_by, text, tmp_
     assert replaced['observed']['sensitivity'] > run.tally.most_exposed[0].square ** 0.5
 
 
-@pytest.mark.parametrize('dialect', sql.DIALECTS)
+@pytest.mark.parametrize('dialect', sql_statement.DIALECTS)
 def test_each_dialect_reads_the_text_alike(dialect):
   """Its parser reads it, and DuckDB gives the same rows for what it means."""
-  text = sql.statement(BLT, N, dialect)
+  text = sql_statement.statement(BLT, N, dialect)
   (meant,) = sqlglot.transpile(
     text, read=dialect, write='duckdb', unsupported_level=sqlglot.ErrorLevel.RAISE
   )
@@ -159,8 +159,8 @@ def rows_of(strategy=BLT, text=None):
   """Returns the rows that DuckDB gives."""
   with duckdb.connect() as engine:
     engine.register('participation', pa.table(dict(zip(('round', 'device_id'), draw(0, True)))))
-    engine.register('gram', sql.gram(strategy, N))
-    result = engine.execute(text or sql.statement(strategy, N, 'duckdb'))
+    engine.register('gram', sql_statement.gram(strategy, N))
+    result = engine.execute(text or sql_statement.statement(strategy, N, 'duckdb'))
     return result.to_arrow_table().to_pylist()
 
 
@@ -176,8 +176,8 @@ def opened(rows, path, strategy=BLT, num_rounds=N):
   (dict(round=N), 'cohort of 40, which must be 0 to 39'),
   (dict(device_id=' spaced'), 'has spaces around it'),
   (dict(device_id='of the next row'), 'a device is twice in a round'),
-  (dict(gram=sql.gram(BLT, N).slice(1)), 'gram was not loaded as it was written'),
-  (dict(gram=sql.gram(dpftrl.TreeOnline(), N)), 'gram was not loaded as it was written'),
+  (dict(gram=sql_statement.gram(BLT, N).slice(1)), 'gram was not loaded as it was written'),
+  (dict(gram=sql_statement.gram(dpftrl.TreeOnline(), N)), 'gram was not loaded as it was written'),
 ])  # fmt: skip
 def test_a_faulty_table_is_refused(change, message, counted_by):
   rounds, ids = draw(0, True)
@@ -196,7 +196,7 @@ def test_a_faulty_table_is_refused(change, message, counted_by):
     counted.open_counted(path, BLT, noise_multiplier=2.0, num_rounds=N)
 
 
-@pytest.mark.parametrize('mark', [*ids.MISSING, ''])
+@pytest.mark.parametrize('mark', [*id_columns.MISSING, ''])
 def test_a_mark_is_refused_with_its_rows_unless_it_is_said_to_be_an_id(mark, counted_by, tmp_path):
   rounds, devices = draw(0, True)
   marked = [mark if device == devices[0] else device for device in devices]
@@ -212,8 +212,8 @@ def test_a_mark_is_refused_with_its_rows_unless_it_is_said_to_be_an_id(mark, cou
     log = tmp_path / 'l.parquet'
     dpftrl.write_log(log, rounds=rounds, device_ids=devices, num_rounds=N)
     run = counted.open_counted(path, BLT, missing='', **given)
-    plain = replay.replay(dpftrl.open_run(log, BLT, noise_multiplier=2.0), delta=1e-6)
-    told = replay.replay(run, delta=1e-6)
+    plain = replays.replay(dpftrl.open_run(log, BLT, noise_multiplier=2.0), delta=1e-6)
+    told = replays.replay(run, delta=1e-6)
     assert told.observed.epsilon() == plain.observed.epsilon()
     assert told.num_devices == plain.num_devices
     assert 'said which texts mean a missing' in ' '.join(told.assumptions)
@@ -257,19 +257,23 @@ def test_counts_of_another_strategy_or_text_are_refused(tmp_path, monkeypatch):
   with pytest.raises(refusals.LogError, match='made for another strategy, num_rounds or text'):
     opened(rows_of(), path, num_rounds=N + 1)
   with monkeypatch.context() as patched:
-    patched.setattr(sql, '_TEXT', sql._TEXT.replace('SELECT MAX(square)', 'SELECT MIN(square)'))
+    patched.setattr(
+      sql_statement,
+      '_TEXT',
+      sql_statement._TEXT.replace('SELECT MAX(square)', 'SELECT MIN(square)'),
+    )
     rows = rows_of()
   with pytest.raises(refusals.LogError, match='num_rounds or text'):
     opened(rows, path)
   negative = dpftrl.Banded(np.array([[1.0, 0.0], *[[1.0, -0.5]] * (N - 1)]))
   with pytest.raises(ValueError, match='negative entries'):
-    sql.gram(negative, N)
+    sql_statement.gram(negative, N)
   with pytest.raises(ValueError, match='at most 10000'):
-    sql.gram(BLT, 10_001)
+    sql_statement.gram(BLT, 10_001)
 
 
 def test_the_terms_of_a_pattern_add_up_to_its_square():
-  terms = {(t['i'], t['j']): t['x'] for t in sql.gram(BLT, N).to_pylist()}
+  terms = {(t['i'], t['j']): t['x'] for t in sql_statement.gram(BLT, N).to_pylist()}
   rounds = [0, 3, 11, 39]
   total = math.fsum(terms[i, j] for i in rounds for j in rounds if i <= j)
   column = BLT.strategy_matrix(N)[:, rounds].sum(axis=1)
@@ -339,6 +343,6 @@ def test_what_does_not_go_with_counts_is_one_line(words, message, tmp_path, monk
 def test_groups_and_several_runs_need_the_log(tmp_path):
   run = opened(rows_of(), tmp_path / 'result.parquet')
   with pytest.raises(refusals.LogError, match='result.parquet: holds counts, and no rows'):
-    replay.replay([run, run], delta=1e-6)
+    replays.replay([run, run], delta=1e-6)
   with pytest.raises(ValueError, match='group_size=2 needs the losses of as many devices'):
-    replay.replay(run, delta=1e-6, group_size=2)
+    replays.replay(run, delta=1e-6, group_size=2)

@@ -10,7 +10,7 @@ from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.commands import replay_text
 from fl_dpftrl.logs import refusals
 from fl_dpftrl.participations import accountant, sampling
-from fl_dpftrl.replaying import replay, runs
+from fl_dpftrl.replaying import opened_runs, replays
 from fl_dpftrl.reports import privacy
 from tests.replaying.in_memory import log_of
 
@@ -53,8 +53,8 @@ def test_a_sampled_run_of_empty_batches_has_the_epsilon_of_its_scheme(tmp_path):
 @pytest.mark.parametrize('name', ['fixed_size', 'shuffled', 'shuffled_once'])
 def test_batches_of_one_size_are_never_empty(name):
   scheme = sampling.BATCHES[name](num_rounds=ROUNDS, num_examples=100, batch_size=5)
-  run = runs.Run.of(log_of([], ROUNDS), STRATEGY, noise_multiplier=2.0, participation=scheme)
-  drawn = replay.replay(run, delta=1e-6).drawn
+  run = opened_runs.Run.of(log_of([], ROUNDS), STRATEGY, noise_multiplier=2.0, participation=scheme)
+  drawn = replays.replay(run, delta=1e-6).drawn
   assert not drawn.holds and drawn.guarantee.void_reason
 
 

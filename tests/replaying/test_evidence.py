@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import schema as log_schema
-from fl_dpftrl.replaying import evidence, runs
+from fl_dpftrl.logs import log_tables as log_schema
+from fl_dpftrl.logs import participation_log
+from fl_dpftrl.replaying import evidence, opened_runs
 from fl_dpftrl.strategies import files
 from tests import every_family
 from tests.commands import lines
@@ -91,7 +91,7 @@ def test_evidence_fits_and_is_private(written, folder):
   own = dpftrl.replay(run, delta=[1e-6, 1e-9], group_size=2)
   assert statement['worst_case'] == own.to_json()['worst_case']
   assert (
-    evidence.claim_lib.Claim.from_json(json.loads((folder / 'claim.json').read_text()), STRATEGY)
+    evidence.claims.Claim.from_json(json.loads((folder / 'claim.json').read_text()), STRATEGY)
     == claim()
   )
   (written / 'other').write_bytes(b'another model')
@@ -278,7 +278,7 @@ def test_evidence_of_families_holds_what_follows(name, tmp_path):
   strategy = every_family.example(name, NUM_ROUNDS)
   own = claim(strategy=strategy, participation=None)
   log = write_log(tmp_path / 'log.parquet', own=own)
-  run = runs.Run.of(log_lib.read_log(log), strategy)
+  run = opened_runs.Run.of(participation_log.read_log(log), strategy)
   dpftrl.write_evidence(tmp_path / 'evidence', run, delta=1e-6)
   assert dpftrl.verify(tmp_path / 'evidence').passed
   path = tmp_path / 'evidence' / files.NAME

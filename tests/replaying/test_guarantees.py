@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl import claim as claim_lib
-from fl_dpftrl import sensitivity
+from fl_dpftrl import claims, sensitivities
 from fl_dpftrl.commands import main
 from fl_dpftrl.families import banded, blt, identity
 from fl_dpftrl.families import tree_online as tree
-from fl_dpftrl.logs import ledger
-from fl_dpftrl.participation import counts, schemas
-from fl_dpftrl.replaying import replay, runs, sensitivities
-from fl_dpftrl.replaying import tally as tally_lib
+from fl_dpftrl.logs import ledgers
+from fl_dpftrl.participation import participation_counts, schemas
+from fl_dpftrl.replaying import device_tallies, observed_sensitivities, opened_runs, replays
 from fl_dpftrl.strategies import files
 from tests.replaying.in_memory import log_of
 
@@ -39,7 +37,7 @@ def drawn_runs(draw):
       ]
     )
   )
-  run = runs.Run.of(
+  run = opened_runs.Run.of(
     log_of(sorted(rows), num_rounds), strategy, noise_multiplier=draw(st.floats(0.5, 8.0))
   )
   return run, rows
@@ -62,7 +60,7 @@ def worst_square(entries):
 @hypothesis.given(st.lists(drawn_runs(), min_size=1, max_size=3), st.integers(1, 3))
 def test_what_occurred_equals_brute_force(drawn, group_size):
   given = [run for run, _ in drawn]
-  statement = replay.replay(given, delta=1e-6, group_size=group_size)
+  statement = replays.replay(given, delta=1e-6, group_size=group_size)
   squares, absolute = {}, {}
   negative = False
   for run, rows in drawn:
@@ -98,10 +96,10 @@ def test_what_occurred_equals_brute_force(drawn, group_size):
 
 def test_runs_compose():
   rows = [(0, 'a'), (4, 'a'), (1, 'b')]
-  one = runs.Run.of(log_of(rows, 6), BLT, noise_multiplier=2.0)
-  other = runs.Run.of(log_of(rows, 6), BLT, noise_multiplier=5.0)
-  alone = [replay.replay(run, delta=1e-6) for run in (one, other)]
-  both = replay.replay([one, other], delta=1e-6)
+  one = opened_runs.Run.of(log_of(rows, 6), BLT, noise_multiplier=2.0)
+  other = opened_runs.Run.of(log_of(rows, 6), BLT, noise_multiplier=5.0)
+  alone = [replays.replay(run, delta=1e-6) for run in (one, other)]
+  both = replays.replay([one, other], delta=1e-6)
   parts = [(s.worst_case, s.observed) for s in alone]
   for whole, *single in zip((both.worst_case, both.observed), *parts):
     assert whole.rho == pytest.approx(sum(loss.rho for loss in single))
@@ -115,8 +113,8 @@ def test_runs_compose():
 @pytest.mark.parametrize('multipliers', [[0.0], [2.0, 0.0]])
 def test_without_noise_even_in_one_run_nothing_is_guaranteed(multipliers):
   log = log_of([(0, 'a')], 3)
-  given = [runs.Run.of(log, BLT, noise_multiplier=multiplier) for multiplier in multipliers]
-  statement = replay.replay(given, delta=[1e-6, 1e-9])
+  given = [opened_runs.Run.of(log, BLT, noise_multiplier=multiplier) for multiplier in multipliers]
+  statement = replays.replay(given, delta=[1e-6, 1e-9])
   for part in statement.parts:
     assert part.guarantee.rho == part.guarantee.epsilon() == math.inf
   assert 'NOTHING IS GUARANTEED: no noise was added' in statement.assumptions
@@ -124,10 +122,10 @@ def test_without_noise_even_in_one_run_nothing_is_guaranteed(multipliers):
 
 
 def test_quantiles_are_of_devices():
-  exposures = counts.Counts.of(np.array([0, 1 << 14, 1 << 14, (1 << 14) + 256]))
-  whole = tally_lib.Tally((), 4, exposures, (tally_lib.Exposed(2.0, 'a', (0,)),))
+  exposures = participation_counts.Counts.of(np.array([0, 1 << 14, 1 << 14, (1 << 14) + 256]))
+  whole = device_tallies.Tally((), 4, exposures, (device_tallies.Exposed(2.0, 'a', (0,)),))
   # Bins of squares 2⁻⁶⁴, 1 and 2.
-  assert sensitivities.quantiles(whole, [0.25, 0.5, 0.75, 0.76, 1.0]) == [
+  assert observed_sensitivities.quantiles(whole, [0.25, 0.5, 0.75, 0.76, 1.0]) == [
     (0.25, 2.0**-32),
     (0.5, 1.0),
     (0.75, 1.0),
@@ -141,7 +139,7 @@ def fixture_folder(tmp_path):
   """A run of another system, whose log states nothing."""
   log = tmp_path / 'participation.csv'
   log.write_text('round,device_id\n0,x\n3,x\n')
-  claim = claim_lib.Claim(
+  claim = claims.Claim(
     strategy='tree_online',
     noise_multiplier=3.5,
     participation=schemas.MinSep(num_rounds=7, min_sep=3, max_participations=2),
@@ -154,21 +152,21 @@ def fixture_folder(tmp_path):
 def test_a_run_under_way_is_read_from_its_folder(folder):
   """Its ledger has a write-ahead log beside it."""
   (folder / 'participation.csv').unlink()
-  claim = claim_lib.Claim.from_json(
+  claim = claims.Claim.from_json(
     json.loads((folder / 'claim.json').read_text()), files.load_strategy(folder / 'strategy.json')
   )
-  with ledger.LogWriter(folder / 'participation.parquet', claim) as log:
+  with ledgers.LogWriter(folder / 'participation.parquet', claim) as log:
     log.append(0, ['x'], 0)
     assert (folder / 'participation.ledger-wal').exists()
-    assert runs.open_run(folder).log.num_rounds == 1
-  assert runs.open_run(folder).claim == claim
+    assert opened_runs.open_run(folder).log.num_rounds == 1
+  assert opened_runs.open_run(folder).claim == claim
   with pytest.raises(ValueError, match='strategy is needed with a log'):
-    runs.open_run(folder, noise_multiplier=2.0)
-  stated = replay.replay(folder, delta=1e-6)
-  assert stated.to_json() == replay.replay([runs.open_run(folder)], delta=1e-6).to_json()
+    opened_runs.open_run(folder, noise_multiplier=2.0)
+  stated = replays.replay(folder, delta=1e-6)
+  assert stated.to_json() == replays.replay([opened_runs.open_run(folder)], delta=1e-6).to_json()
   (folder / 'claim.json').write_text(json.dumps(claim.to_json() | {'noise_multiplier': 4.0}))
   message = 'claim.json: the run has the noise_multiplier 3.5, not 4.0: put its claim back'
-  for read in (lambda: runs.open_run(folder), lambda: claim.save(folder)):
+  for read in (lambda: opened_runs.open_run(folder), lambda: claim.save(folder)):
     with pytest.raises(ValueError, match=message):
       read()
 
@@ -183,18 +181,18 @@ def test_a_run_under_way_is_read_from_its_folder(folder):
 def test_refuses_a_folder_that_is_no_run(folder, name, content, message):
   (folder / name).unlink() if content is None else (folder / name).write_text(content)
   with pytest.raises(ValueError, match=message) as raised:
-    runs.open_run(folder)
+    opened_runs.open_run(folder)
   assert '\n' not in str(raised.value)
 
 
 @pytest.mark.parametrize('group_size', [1, 2])
 def test_a_lower_bound_is_no_guarantee_for_a_group_either(monkeypatch, group_size):
   log = log_of([(0, 'a'), (4, 'a')], 8)
-  bound = sensitivity.Sensitivity(1e-3, sensitivity.LOWER_BOUND)
+  bound = sensitivities.Sensitivity(1e-3, sensitivities.LOWER_BOUND)
   monkeypatch.setattr(identity.Identity, 'sensitivity', lambda self, schema: bound)
-  run = runs.Run.of(log, identity.Identity(), noise_multiplier=1.0)
+  run = opened_runs.Run.of(log, identity.Identity(), noise_multiplier=1.0)
   with pytest.raises(ValueError, match='lower_bound'):
-    replay.replay(run, delta=1e-6, group_size=group_size)
+    replays.replay(run, delta=1e-6, group_size=group_size)
 
 
 @pytest.mark.parametrize('flags, wanted', [

@@ -6,13 +6,12 @@ import shlex
 
 import pytest
 
-from fl_dpftrl import claim as claim_lib
+from fl_dpftrl import claims
 from fl_dpftrl.commands import main
 from fl_dpftrl.families import identity
-from fl_dpftrl.logs import schema
+from fl_dpftrl.logs import log_tables
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.replaying import replay, runs
-from fl_dpftrl.replaying import statement as statement_lib
+from fl_dpftrl.replaying import opened_runs, replays, statements
 from fl_dpftrl.reports import privacy
 from fl_dpftrl.strategies import files
 from tests.replaying.in_memory import log_of
@@ -30,7 +29,7 @@ ROWS = [(0, 'a'), (4, 'a'), (9, 'a'), (1, 'b'), (6, 'b'), (3, 'c')]
 def write_log(path, rows=tuple(ROWS), metadata=None):
   """A log in which all that could tell of devices or places has a mark."""
   rows = sorted(rows)
-  schema.write_log(
+  log_tables.write_log(
     path,
     rounds=[r for r, _ in rows],
     device_ids=[f'{MARK}-{d}' for _, d in rows],
@@ -73,7 +72,7 @@ def test_nothing_of_rows_ids_or_places_is_published(folder, tmp_path, suffix, ca
   else:
     write_log(
       path,
-      metadata=claim_lib.Claim(
+      metadata=claims.Claim(
         strategy='identity',
         noise_multiplier=4.0,
         void_reason=f'{MARK} was here',
@@ -115,7 +114,7 @@ def test_rows_of_other_devices_leave_the_report_as_it_is(folder, tmp_path, flags
 
 
 def test_several_runs_publish_no_names(folder, tmp_path, capsys):
-  claim_lib.Claim(strategy='identity', noise_multiplier=3.0).save(folder)
+  claims.Claim(strategy='identity', noise_multiplier=3.0).save(folder)
   files.save_strategy(folder / 'strategy.json', 'identity', schema=schemas.MinSep(12))
   write_log(folder / 'participation.parquet')
   page = tmp_path / 'public.html'
@@ -128,14 +127,14 @@ def test_several_runs_publish_no_names(folder, tmp_path, capsys):
 
 def test_a_new_field_is_not_published_by_itself():
   @dataclasses.dataclass(frozen=True, kw_only=True)
-  class Longer(statement_lib.Statement):
+  class Longer(statements.Statement):
     brand_new: str
 
     def to_json(self):
       return {**super().to_json(), 'brand_new': self.brand_new}
 
-  run = runs.Run.of(log_of(ROWS, 12), identity.Identity(), noise_multiplier=3.0)
-  whole = Longer(**vars(replay.replay(run, delta=1e-6)), brand_new=MARK)
+  run = opened_runs.Run.of(log_of(ROWS, 12), identity.Identity(), noise_multiplier=3.0)
+  whole = Longer(**vars(replays.replay(run, delta=1e-6)), brand_new=MARK)
   setting = privacy.Setting(
     run=MARK,
     command=f'replay --log={MARK}',

@@ -8,7 +8,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.replaying import replay, runs
+from fl_dpftrl.replaying import opened_runs, replays
 from tests.replaying.in_memory import log_of
 
 DELTA, PATHS, DECLARED, ENDED = 1e-3, 200_000, 200, 20
@@ -34,13 +34,13 @@ BLT = Mechanism([0.9, 0.5], [0.1, 0.2], 2.0, 5)
 def statement_of(mechanism, num_rounds):
   """Returns what is printed of a run of a device that took part whenever it could."""
   rows = [(t, 'a') for t in range(0, num_rounds, mechanism.min_sep)]
-  run = runs.Run.of(
+  run = opened_runs.Run.of(
     log_of(rows, num_rounds),
     mechanism.strategy,
     noise_multiplier=mechanism.noise_multiplier,
     participation=schemas.MinSep(num_rounds=DECLARED, min_sep=mechanism.min_sep),
   )
-  return replay.replay(run, delta=DELTA)
+  return replays.replay(run, delta=DELTA)
 
 
 def simulated(mechanism, seed, *, hesitant):

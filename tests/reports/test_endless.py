@@ -3,7 +3,7 @@
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.reports import privacy, setting
+from fl_dpftrl.reports import privacy, settings
 
 CLAIM = dpftrl.Claim(
   strategy=dpftrl.BLT([0.9], [0.3]),
@@ -21,7 +21,7 @@ def test_the_page_has_one_figure_for_any_number_of_rounds(tmp_path, second, hold
   stated = dpftrl.replay(tmp_path, delta=1e-6)
   assert stated.declared.holds == holds
   for statement in (stated, stated.publishable()):
-    text = ' '.join(privacy.report(statement, setting.Setting()).split())
+    text = ' '.join(privacy.report(statement, settings.Setting()).split())
     assert ('any number of rounds' in text) and ('devices passed it' in text) != holds
     assert '>none' not in text and 'None rounds' not in text and 'most None' not in text
     assert ('Quote the declared loss budget' in text) == holds

@@ -11,10 +11,10 @@ import pytest
 from fl_dpftrl.commands import replay_text
 from fl_dpftrl.families import blt
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.replaying import replay, runs
+from fl_dpftrl.replaying import opened_runs, replays
 from fl_dpftrl.reports import privacy
-from fl_dpftrl.strategies import document
-from fl_dpftrl.text import rounding
+from fl_dpftrl.strategies import documents
+from fl_dpftrl.text import roundings
 from tests import pages
 from tests.replaying.in_memory import log_of
 
@@ -84,10 +84,10 @@ def filed(stated, *files):
 
 def statement(log=LOG, min_sep=3, noise_multiplier=3.0, deltas=1e-6, noise=(), **kwargs):
   declared = min_sep and schemas.MinSep(num_rounds=log.num_rounds, min_sep=min_sep)
-  run = runs.Run.of(
+  run = opened_runs.Run.of(
     log, BLT, noise_multiplier=noise_multiplier, participation=declared, **dict(noise)
   )
-  return filed(replay.replay(run, delta=deltas, **kwargs), FILE)
+  return filed(replays.replay(run, delta=deltas, **kwargs), FILE)
 
 
 def setting(**kwargs):
@@ -130,8 +130,8 @@ def test_figures_are_the_statements(tmp_path, deltas):
 def test_the_headline_of_an_unfinished_run_is_what_was_declared(published):
   """Rounds that follow add to the worst case, so that it promises nothing while they may."""
   log = log_of([(0, 'a'), (2, 'b')], 3)
-  run = runs.Run.of(log, BLT, noise_multiplier=3.0, participation=schemas.MinSep(200, 2))
-  stated = filed(replay.replay(run, delta=1e-6), FILE)
+  run = opened_runs.Run.of(log, BLT, noise_multiplier=3.0, participation=schemas.MinSep(200, 2))
+  stated = filed(replays.replay(run, delta=1e-6), FILE)
   assert stated.declared.guarantee.epsilon() > 3 * stated.worst_case.epsilon()
   page = (public if published else report)(stated)
   assert [f for f, _ in page.figures[:4]] == [
@@ -140,7 +140,9 @@ def test_the_headline_of_an_unfinished_run_is_what_was_declared(published):
     'declared.num_rounds',
     'num_rounds',
   ]
-  spent, declared = (rounding.up(g.guarantee.epsilon()) for g in (stated.parts[0], stated.declared))
+  spent, declared = (
+    roundings.up(g.guarantee.epsilon()) for g in (stated.parts[0], stated.declared)
+  )
   assert f'The 3 rounds so far have spent ε = {spent}.' in page.text
   assert 'The sums of all 200 declared rounds' in page.text
   assert f'ε = {declared} at δ = 1e-06, with ρ, μ' in page.text
@@ -155,8 +157,8 @@ def test_the_headline_is_the_worst_case_where_no_round_may_follow_or_nothing_els
   min_sep, rounds
 ):
   schema = min_sep and schemas.MinSep(rounds, min_sep)
-  stated = replay.replay(
-    runs.Run.of(LOG, BLT, noise_multiplier=3.0, participation=schema), delta=1e-6
+  stated = replays.replay(
+    opened_runs.Run.of(LOG, BLT, noise_multiplier=3.0, participation=schema), delta=1e-6
   )
   assert stated.headline is stated.parts[0]
   assert report(filed(stated, FILE)).figures[0][0] == 'worst_case.epsilon'
@@ -180,7 +182,7 @@ def test_stands_alone(plain):
   'Tuning of hyperparameters',
   COMMAND,
   'ab' * 32,
-  document.strategy_digest(BLT),
+  documents.strategy_digest(BLT),
   "device 'a' in rounds 0 and 4",
   'whether a device sent updates of its own or zeros',
 ])  # fmt: skip
@@ -234,8 +236,8 @@ def test_publication_tells_nothing_of_single_devices(several):
   rows = [(d % 20 + 23 * again, f'SECRET{d:05}') for d in range(1009) for again in range(1 + d % 4)]
   log = log_of(rows, 97, warnings=('rows <may> be missing',))
   declared = schemas.MinSep(num_rounds=97, min_sep=30)
-  run = runs.Run.of(log, BLT, noise_multiplier=3.0, report_goal=50, participation=declared)
-  whole = replay.replay([run, run] if several else run, delta=[1e-6, 1e-9])
+  run = opened_runs.Run.of(log, BLT, noise_multiplier=3.0, report_goal=50, participation=declared)
+  whole = replays.replay([run, run] if several else run, delta=[1e-6, 1e-9])
   whole = filed(whole, *[{'name': 'crowd.parquet', 'sha256': 'cd' * 32}] * len(whole.runs))
   given = dict(population=765_432, clipped_count=54_321, zeroed_count=65_431, rejected_count=76_541)
   confidential, published = report(whole, **given).source, public(whole, **given).source
@@ -297,8 +299,8 @@ def test_each_guarantee_is_beside_its_assumptions(plain):
 @pytest.mark.slow
 def test_several_runs_of_which_one_broke_its_word():
   schema = lambda b: schemas.MinSep(num_rounds=12, min_sep=b)
-  stated = replay.replay(
-    [runs.Run.of(LOG, BLT, noise_multiplier=3.0, participation=schema(b)) for b in (2, 5)],
+  stated = replays.replay(
+    [opened_runs.Run.of(LOG, BLT, noise_multiplier=3.0, participation=schema(b)) for b in (2, 5)],
     delta=1e-6,
   )
   words = report(stated).text

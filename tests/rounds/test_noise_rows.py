@@ -14,9 +14,8 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.files import durable, mark
-from fl_dpftrl.noise import normals
-from fl_dpftrl.noise import rows as rows_lib
-from fl_dpftrl.rounds import guard, noise_rows
+from fl_dpftrl.noise import integer_rows, normals
+from fl_dpftrl.rounds import guards, noise_rows
 from tests import every_family
 
 BLT = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
@@ -28,7 +27,7 @@ def opened(folder, strategy=BLT, **arguments):
 
 
 def engine_rows(strategy, num_rounds, seed=5):
-  maker = rows_lib.RowMaker(
+  maker = integer_rows.RowMaker(
     strategy,
     size=SIZE,
     num_rounds=strategy.max_rounds or 2**20,
@@ -107,10 +106,12 @@ def test_no_row_is_given_out_twice(tmp_path):
   with opened(tmp_path) as rows:
     rows.row(0)
     for t in (0, -1):
-      with pytest.raises(guard.RepeatedRowError, match='the next is 1'):
+      with pytest.raises(guards.RepeatedRowError, match='the next is 1'):
         rows.row(t)
     rows.row(4)
-    with pytest.raises(guard.RepeatedRowError, match='row 3 was given out before, or one after it'):
+    with pytest.raises(
+      guards.RepeatedRowError, match='row 3 was given out before, or one after it'
+    ):
       rows.row(3)
     expected = engine_rows(BLT, 6)
     np.testing.assert_array_equal(rows.integers(5), expected[5])
@@ -136,7 +137,7 @@ def test_threads_share_no_row(tmp_path):
   with opened(tmp_path) as rows:
     with futures.ThreadPoolExecutor(8) as pool:
       asked = [pool.submit(rows.integers, 0) for _ in range(8)]
-    refused = [isinstance(each.exception(), guard.RepeatedRowError) for each in asked]
+    refused = [isinstance(each.exception(), guards.RepeatedRowError) for each in asked]
     assert sum(refused) == 7
 
 

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.participation import meter
-from fl_dpftrl.participations import loss_budget
-from fl_dpftrl.simulation import attendance as attendance_lib
-from fl_dpftrl.simulation import availability, cohorts, population, server
+from fl_dpftrl.participations import loss_budgets
+from fl_dpftrl.simulation import attendances, availabilities, cohorts, populations, servers
 
 HOUR, DAY = 3600, 86400
 
@@ -19,9 +18,9 @@ def simulation(
   num_devices=60, timer_=None, goal=5, over=0, seed=0, max_wait_days=30.0, pace=0.0, **people
 ):
   return cohorts.Simulation(
-    population=population.Population(num_devices=num_devices, seed=11, **people),
-    timer=timer_ or server.RoundTimer(1),
-    server=server.Server(
+    population=populations.Population(num_devices=num_devices, seed=11, **people),
+    timer=timer_ or servers.RoundTimer(1),
+    server=servers.Server(
       report_goal=goal,
       clients_per_round=goal + over,
       max_wait_days=max_wait_days,
@@ -36,7 +35,7 @@ def run(simulated, num_rounds):
 
 
 def attended(history):
-  attendance = attendance_lib.Attendance()
+  attendance = attendances.Attendance()
   for cohort in history:
     attendance.add_cohort(cohort)
   return attendance
@@ -69,12 +68,12 @@ def test_timer_in_rounds_is_never_violated(rounds, goal, spare, seed, over, drop
   history = run(
     simulation(
       rounds * goal + spare,
-      server.RoundTimer(rounds),
+      servers.RoundTimer(rounds),
       goal,
       over,
       seed,
       dropout=dropout,
-      availability=(availability.Nightly() if nightly else availability.Always()),
+      availability=(availabilities.Nightly() if nightly else availabilities.Always()),
     ),
     20,
   )
@@ -87,7 +86,7 @@ def test_timer_in_rounds_is_never_violated(rounds, goal, spare, seed, over, drop
 
 
 def test_timer_in_hours_is_never_violated_and_attained():
-  history = run(simulation(60, server.HourTimer(6.0), 5), 200)
+  history = run(simulation(60, servers.HourTimer(6.0), 5), 200)
   _, longest, shortest = separations(history).T
   assert longest.min() >= 6 * HOUR
   # The timer runs from the report, between start and close of the round.
@@ -96,7 +95,7 @@ def test_timer_in_hours_is_never_violated_and_attained():
 
 @pytest.mark.parametrize('num_devices, rounds, stalls_at', [(59, 12, 11), (4, 1, 0)])
 def test_too_few_devices_stall(num_devices, rounds, stalls_at):
-  history = simulation(num_devices, server.RoundTimer(rounds)).rounds()
+  history = simulation(num_devices, servers.RoundTimer(rounds)).rounds()
   with pytest.raises(cohorts.StalledRound) as raised:
     for t in range(100):
       assert next(history).round == t
@@ -109,18 +108,18 @@ def test_too_few_devices_stall(num_devices, rounds, stalls_at):
 
 def test_a_goal_that_timers_in_hours_keep_away_stalls():
   with pytest.raises(cohorts.StalledRound, match='within 30 simulated days'):
-    run(simulation(9, server.HourTimer(2000.0), 5), 2)
+    run(simulation(9, servers.HourTimer(2000.0), 5), 2)
 
 
 def test_a_goal_that_no_night_reaches_stalls():
-  never = availability.Nightly(charging_nights=0.0, daytime=0.0)
+  never = availabilities.Nightly(charging_nights=0.0, daytime=0.0)
   with pytest.raises(cohorts.StalledRound, match='3 simulated days') as raised:
     run(simulation(50, goal=45, max_wait_days=3.0, availability=never), 1)
   assert 'a smaller report goal' in str(raised.value)
 
 
 def test_forgetful_devices_break_a_timer_in_rounds():
-  forgetful = simulation(200, server.RoundTimer(20), 5, forgetting_per_day=0.5)
+  forgetful = simulation(200, servers.RoundTimer(20), 5, forgetting_per_day=0.5)
   assert attended(run(forgetful, 300)).min_sep < 20
   # A device never is twice in a round.
   assert all(np.unique(c.device_ids).size == 5 for c in run(forgetful, 300))
@@ -152,12 +151,12 @@ def test_a_biased_choice_is_noticed():
 
 
 BLT = dpftrl.BLT([0.95, 0.5], [0.2, 0.2])
-BUDGET = loss_budget.LossBudget(max_participations=3, min_sep=8)
+BUDGET = loss_budgets.LossBudget(max_participations=3, min_sep=8)
 
 
 @pytest.mark.parametrize('turnover', [0.0, 0.4])
 def test_no_device_passes_its_loss_budget_and_each_comes_as_soon_as_it_may(turnover):
-  timer = server.Meter(BLT, BUDGET)
+  timer = servers.Meter(BLT, BUDGET)
   simulated = simulation(
     num_devices=80,
     timer_=timer,
@@ -201,9 +200,9 @@ def test_a_round_of_return_is_the_first_that_the_meter_admits():
 
 def test_meters_that_are_not_simulated():
   with pytest.raises(ValueError, match='forgetting_per_day=0.1 must be 0 with a loss budget'):
-    simulation(timer_=server.Meter(BLT, BUDGET), forgetting_per_day=0.1)
+    simulation(timer_=servers.Meter(BLT, BUDGET), forgetting_per_day=0.1)
   with pytest.raises(ValueError, match='does not fall with the lag'):
-    server.Meter(dpftrl.BandedToeplitz(np.array([1.0, 0.0, 0.5])), BUDGET)
+    servers.Meter(dpftrl.BandedToeplitz(np.array([1.0, 0.0, 0.5])), BUDGET)
   scenario = dpftrl.Scenario(population=9, report_goal=1, loss_budget=BUDGET)
   with pytest.raises(ValueError, match='loss_budget and strategy are needed together'):
     scenario.simulation()

@@ -6,7 +6,7 @@ import matplotlib
 import pytest
 
 from fl_dpftrl import style
-from fl_dpftrl.study import comparing, results, table
+from fl_dpftrl.study import comparing, result_tables, table
 from tests import pages
 
 STUDIES = {'topics': 'study-topics.md', 'central': 'centralized.md'}
@@ -21,13 +21,13 @@ def read(path):
         if name not in ('mechanism', 'status', 'reason'):
           whole = name in ('seed', 'num_parts')
           row[name] = (int if whole else float)(value) if value else None
-      found.append(results.Result(**row))
+      found.append(result_tables.Result(**row))
   return tuple(found)
 
 
 def read_study(name):
   found = read(pages.DOCS / f'study-{name}' / 'results.csv')
-  return comparing.Study(title=name, metric=results.Metric(), results=found)
+  return comparing.Study(title=name, metric=result_tables.Metric(), results=found)
 
 
 @pytest.mark.parametrize('name', STUDIES)

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.study import HeldOut, Winner, design, tuned
+from fl_dpftrl.study import HeldOut, Winner, designs, tuned
 from tests.study import linear
 
 LAW = dpftrl.Tuning({2: 0.5, 4: 0.5})
@@ -186,7 +186,7 @@ def test_runs_in_processes_of_their_own(tmp_path):
 
 def test_numbers_and_cells_are_drawn_by_the_law(tmp_path):
   law = dpftrl.Tuning('geometric', 3, 12)
-  one = design.Design(
+  one = designs.Design(
     title='t', mechanisms=['identity'], epsilons=[1.0], server_learning_rates=[1, 2, 3], seeds=[0],
     participation=linear.SCHEMA, clip_norm=1.0, report_goal=4, delta=1e-6, without_noise=False,
   )  # fmt: skip

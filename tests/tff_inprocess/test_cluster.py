@@ -5,31 +5,31 @@ import pytest
 ray = pytest.importorskip('ray')
 from ray._private import services  # noqa: E402
 
-from tff_inprocess import cluster as cluster_lib  # noqa: E402
+from tff_inprocess import ray_cluster  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(name='connected')
 def fixture_connected(cluster, monkeypatch):
-  cluster_lib.connect(cluster.address)
+  ray_cluster.connect(cluster.address)
   monkeypatch.setattr(ray, 'shutdown', lambda: None)  # Other tests use the connection.
 
 
 @pytest.mark.parametrize('setting', [False, True])
 def test_a_cluster_with_other_machines_must_ask_for_a_token(connected, monkeypatch, setting):
   """A setting of this process does not help where the cluster answers anybody."""
-  monkeypatch.setattr(cluster_lib, '_is_here', lambda host: False)
-  monkeypatch.setattr(cluster_lib, '_is_protected', lambda: setting)
+  monkeypatch.setattr(ray_cluster, '_is_here', lambda host: False)
+  monkeypatch.setattr(ray_cluster, '_is_protected', lambda: setting)
   with pytest.raises(ValueError, match='has other machines, .* and neither token nor TLS'):
-    cluster_lib.connect('auto')
-  cluster_lib.connect('auto', insecure_network=True)
-  monkeypatch.setattr(cluster_lib, '_STRANGER', 'raise SystemExit("no token")')
+    ray_cluster.connect('auto')
+  ray_cluster.connect('auto', insecure_network=True)
+  monkeypatch.setattr(ray_cluster, '_STRANGER', 'raise SystemExit("no token")')
   if setting:
-    cluster_lib.connect('auto')
+    ray_cluster.connect('auto')
   else:
     with pytest.raises(ValueError, match='neither token nor TLS'):
-      cluster_lib.connect('auto')
+      ray_cluster.connect('auto')
 
 
 def test_one_of_several_clusters_must_be_named(monkeypatch):
@@ -37,18 +37,18 @@ def test_one_of_several_clusters_must_be_named(monkeypatch):
   monkeypatch.setattr(services, 'find_gcs_addresses', lambda: {'1.2.3.4:5', '1.2.3.4:6'})
   monkeypatch.delenv('RAY_ADDRESS', raising=False)
   with pytest.raises(ValueError, match="several Ray clusters .* at '1.2.3.4:5, 1.2.3.4:6': give"):
-    cluster_lib.connect('auto')
+    ray_cluster.connect('auto')
   with pytest.raises(ValueError, match="address must be host:port of a cluster's head or 'auto'"):
-    cluster_lib.connect('nowhere')
+    ray_cluster.connect('nowhere')
   monkeypatch.setenv('RAY_ADDRESS', 'localhost:1')
   with pytest.raises(ValueError, match="no Ray cluster answers at 'localhost:1'"):
-    cluster_lib.connect('auto')
+    ray_cluster.connect('auto')
 
 
 def test_a_head_that_stays_away_is_given_up(connected, monkeypatch):
-  monkeypatch.setattr(cluster_lib, '_LOOK_SECONDS', 0.0)
-  monkeypatch.setattr(cluster_lib, '_GONE_SECONDS', 0.0)
-  head = cluster_lib.Head()
+  monkeypatch.setattr(ray_cluster, '_LOOK_SECONDS', 0.0)
+  monkeypatch.setattr(ray_cluster, '_GONE_SECONDS', 0.0)
+  head = ray_cluster.Head()
   head.check()
   address, head._address = head._address, 'localhost:1'
   head.check()
@@ -56,5 +56,5 @@ def test_a_head_that_stays_away_is_given_up(connected, monkeypatch):
   head.check()  # It was started again.
   head._address = 'localhost:1'
   head.check()
-  with pytest.raises(cluster_lib.NoActorError, match="cluster's head at 'localhost:1' is gone"):
+  with pytest.raises(ray_cluster.NoActorError, match="cluster's head at 'localhost:1' is gone"):
     head.check()

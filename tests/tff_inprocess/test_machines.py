@@ -19,8 +19,7 @@ from tests.tff_inprocess import small_processes as small
 from tff_inprocess import clients
 
 ray = pytest.importorskip('ray')
-from tff_inprocess import actors as actors_lib  # noqa: E402
-from tff_inprocess import cluster as cluster_lib  # noqa: E402
+from tff_inprocess import ray_actors, ray_cluster  # noqa: E402
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
@@ -162,7 +161,7 @@ def test_without_an_actor_in_time_the_round_ends(machines, process):
   """Beside those of `machines`, there is no room."""
   actors = tff_inprocess.Actors(number=2, cpus=1.0, wait_seconds=1.0)
   with tff_inprocess.on_machines('auto', actors=actors) as context:
-    with pytest.raises(cluster_lib.NoActorError, match='no actor was there for 1 seconds'):
+    with pytest.raises(ray_cluster.NoActorError, match='no actor was there for 1 seconds'):
       trained(context, process)
 
 
@@ -217,10 +216,10 @@ class Ending:
 def test_lost_actors_cost_no_bit_where_they_merge(machines, process, said, monkeypatch, tmp_path):
   """All are lost by the same clients, and nothing goes on before one is back."""
   monkeypatch.setattr(clients, 'GROUP', 2)
-  monkeypatch.setattr(actors_lib, '_ATTEMPTS', 3)
-  rounds, merge = [], actors_lib.Round._hand_out_groups
+  monkeypatch.setattr(ray_actors, '_ATTEMPTS', 3)
+  rounds, merge = [], ray_actors.Round._hand_out_groups
   monkeypatch.setattr(
-    actors_lib.Round, '_hand_out_groups', lambda self: rounds.append(self) or merge(self)
+    ray_actors.Round, '_hand_out_groups', lambda self: rounds.append(self) or merge(self)
   )
   said.clear()
   found = trained(machines, process, 1, Ending(tmp_path, 5, losses=1))
@@ -230,9 +229,9 @@ def test_lost_actors_cost_no_bit_where_they_merge(machines, process, said, monke
 
 
 def test_clients_that_end_each_actor_end_the_round(machines, process, monkeypatch, tmp_path):
-  monkeypatch.setattr(actors_lib, '_ATTEMPTS', 1)
+  monkeypatch.setattr(ray_actors, '_ATTEMPTS', 1)
   words = 'clients 38 to 39 of the round ended 1 actors, .*: give an actor more memory'
-  with pytest.raises(cluster_lib.NoActorError, match=words):
+  with pytest.raises(ray_cluster.NoActorError, match=words):
     trained(machines, process, make=Ending(tmp_path, 39, losses=9))
 
 
@@ -260,7 +259,7 @@ def test_a_stop_ends_the_actors_at_once(machines, process, tmp_path):
 
 
 def test_a_stop_while_actors_start_leaves_none(cluster, process, monkeypatch):
-  rounds, advance = [], actors_lib.Round.advance
+  rounds, advance = [], ray_actors.Round.advance
   with tff_inprocess.on_machines(
     cluster.address, actors=tff_inprocess.Actors(number=2, **ACTOR)
   ) as context:
@@ -272,7 +271,7 @@ def test_a_stop_while_actors_start_leaves_none(cluster, process, monkeypatch):
         pass
       return advance(self)
 
-    monkeypatch.setattr(actors_lib.Round, 'advance', stopped)
+    monkeypatch.setattr(ray_actors.Round, 'advance', stopped)
     with pytest.raises(RuntimeError, match='stopped'):
       trained(context, process)
   (of,) = rounds

@@ -14,7 +14,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.training import process as process_lib
+from fl_dpftrl.training import processes
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
@@ -71,7 +71,7 @@ def test_rounds_take_no_more_and_more(in_process):
   before = ports_and_children()
   third = NUM_ROUNDS // 3
   with in_process():
-    process = process_lib.build_fed_avg(
+    process = processes.build_fed_avg(
       linear_model(),
       aggregator=aggregator,
       client_learning_rate=0.1,

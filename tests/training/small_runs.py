@@ -7,18 +7,17 @@ from typing import NamedTuple
 import numpy as np
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.logs import ledger_format
-from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.simulation import cohorts, population, server
+from fl_dpftrl.logs import ledger_format, participation_log
+from fl_dpftrl.simulation import cohorts, populations, servers
 from fl_dpftrl.training import loop
 
 NUM_ROUNDS = 6
 DEVICES = np.array([f'device-{i}' for i in range(9)])
 CLAIM = dpftrl.Claim(strategy=dpftrl.Identity(), noise_multiplier=1.0)
 SIMULATION = cohorts.Simulation(
-  population=population.Population(num_devices=9),
-  timer=server.RoundTimer(2),
-  server=server.Server(report_goal=3),
+  population=populations.Population(num_devices=9),
+  timer=servers.RoundTimer(2),
+  server=servers.Server(report_goal=3),
   seed=5,
 )
 STEPS = ['cohort logged', 'computed', 'stored', 'published']
@@ -113,7 +112,7 @@ def kill_at(step: str, round_index: int):
 
 
 def log_rows(folder):
-  log = log_lib.read_log(folder / ledger_format.NAME)
+  log = participation_log.read_log(folder / ledger_format.NAME)
   cohorts = [[] for _ in range(log.num_rounds)]
   for table in log.tables():
     for row in table.to_pylist():

@@ -7,8 +7,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.files import mark
-from fl_dpftrl.logs import ledger as ledger_lib
-from fl_dpftrl.logs import ledger_format
+from fl_dpftrl.logs import ledger_format, ledgers
 from fl_dpftrl.training import loop
 from tests import oracle
 from tests.training import small_runs
@@ -202,7 +201,7 @@ def test_checkpoints_without_their_log_cannot_go_on(tmp_path):
 def test_a_log_of_other_cohorts_is_refused(tmp_path):
   with pytest.raises(Killed):
     run(tmp_path, on_step=kill_at('published', 1))
-  with ledger_lib.LogWriter(tmp_path / ledger_format.NAME, CLAIM) as log:
+  with ledgers.LogWriter(tmp_path / ledger_format.NAME, CLAIM) as log:
     log.append(2, ['device-0'], 1767300000)
   with pytest.raises(mark.LostStateError, match='other devices'):
     run(tmp_path)

@@ -3,16 +3,15 @@
 import os
 from typing import TYPE_CHECKING
 
-from experiments.stackoverflow.datasets import dataset as dataset_lib
-from experiments.stackoverflow.datasets import docstrings, synthetic, topics
+from experiments.stackoverflow.datasets import docstring_text, federated_text, synthetic, topics
 from fl_dpftrl.text import messages
 
 if TYPE_CHECKING:
   from experiments.stackoverflow import configuration
 
 NAMES = ('docstrings', 'stackoverflow', 'synthetic', 'topics')
-Dataset = dataset_lib.Dataset
-client_dataset = dataset_lib.client_dataset
+Dataset = federated_text.Dataset
+client_dataset = federated_text.client_dataset
 
 
 def load(
@@ -42,7 +41,7 @@ def load(
   if vocabulary_size is not None:
     options['vocabulary_size'] = vocabulary_size
   if name == 'docstrings':
-    return docstrings.load(cache_dir=cache_dir, **options)
+    return docstring_text.load(cache_dir=cache_dir, **options)
   if name == 'stackoverflow':
     from experiments.stackoverflow.datasets import stackoverflow  # Loads TensorFlow.
 

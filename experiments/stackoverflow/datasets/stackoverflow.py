@@ -13,8 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from experiments.stackoverflow.datasets import dataset
-from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
+from experiments.stackoverflow.datasets import federated_text, vocabularies
 from fl_dpftrl.files import paths
 from fl_dpftrl.text import messages
 
@@ -74,7 +73,7 @@ def _address(load: Callable[..., object]) -> str:
   return next((c for c in constants if c.startswith('http')), "TensorFlow Federated's storage")
 
 
-def read_vocabulary(path: pathlib.Path, size: int) -> vocabulary_lib.Vocabulary:
+def read_vocabulary(path: pathlib.Path, size: int) -> vocabularies.Vocabulary:
   """The first words of a word count file, which has the most frequent first."""
   try:
     if path.suffix == '.bz2':
@@ -83,7 +82,7 @@ def read_vocabulary(path: pathlib.Path, size: int) -> vocabulary_lib.Vocabulary:
     else:
       text = path.read_text()
     words = [line.split()[0] for line in text.splitlines()[:size]]
-    return vocabulary_lib.Vocabulary(words)
+    return vocabularies.Vocabulary(words)
   except (tarfile.TarError, EOFError, OSError, LookupError, ValueError) as e:
     raise ValueError(
       f'{path} is not a word count file ({e}): it must hold a word and its'
@@ -117,7 +116,7 @@ class _Sentences:
   """The encoded sentences of a split's clients, read when they are needed."""
 
   def __init__(
-    self, path: pathlib.Path, split: str, vocabulary: vocabulary_lib.Vocabulary, length: int
+    self, path: pathlib.Path, split: str, vocabulary: vocabularies.Vocabulary, length: int
   ):
     self._data = _client_data(path, split)
     self._vocabulary = vocabulary
@@ -158,7 +157,7 @@ def load(
   length: int = 20,
   num_validation_sentences: int = 10_000,
   num_test_sentences: int = 50_000,
-) -> dataset.Dataset:
+) -> federated_text.Dataset:
   """The data set, from local files.
 
   Validation sentences come from the held-out users, test sentences from the
@@ -174,14 +173,14 @@ def load(
   train, validation, test = (
     _Sentences(database, split, vocabulary, length) for split in ('train', 'heldout', 'test')
   )
-  return dataset.Dataset(
+  return federated_text.Dataset(
     name='stackoverflow',
     vocabulary=vocabulary,
     train_clients=tuple(train.client_ids),
     sentences=train,
     validation=validation.first(num_validation_sentences),
     test=test.first(num_test_sentences),
-    unigram_token=dataset.unigram_token(train.sample(_BASELINE_CLIENTS), vocabulary),
+    unigram_token=federated_text.unigram_token(train.sample(_BASELINE_CLIENTS), vocabulary),
     licence=LICENCE,
     unit='a user of the site',
   )

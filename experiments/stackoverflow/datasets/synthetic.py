@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from experiments.stackoverflow.datasets import dataset
-from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
+from experiments.stackoverflow.datasets import federated_text, vocabularies
 
 LICENCE = 'Synthetic: sentences drawn from a Markov chain.'
 
@@ -54,7 +53,7 @@ def load(
   vocabulary_size: int = 30,
   length: int = 10,
   num_test_sentences: int = 1000,
-) -> dataset.Dataset:
+) -> federated_text.Dataset:
   """The data set: all sentences have `length` words and all words are known."""
   counts = dict(
     num_clients=num_clients, sentences_per_client=sentences_per_client, length=length,
@@ -63,7 +62,7 @@ def load(
   for name, value in counts.items():
     if value < 1:
       raise ValueError(f'{name} must be at least 1, got {value}')
-  vocabulary = vocabulary_lib.Vocabulary([f'word{i}' for i in range(vocabulary_size)])
+  vocabulary = vocabularies.Vocabulary([f'word{i}' for i in range(vocabulary_size)])
   chain = transitions(vocabulary_size, seed)
 
   def rows(num_sentences: int, stream: int) -> np.ndarray:
@@ -75,14 +74,14 @@ def load(
   parts = np.split(rows(num_clients * sentences_per_client, 1), num_clients)
   train = dict(zip(clients, parts))
   test = rows(num_test_sentences, 3)
-  return dataset.Dataset(
+  return federated_text.Dataset(
     name='synthetic',
     vocabulary=vocabulary,
     train_clients=tuple(clients),
     sentences=train.__getitem__,
     validation=rows(num_test_sentences, 2),
     test=test,
-    unigram_token=dataset.unigram_token(parts, vocabulary),
+    unigram_token=federated_text.unigram_token(parts, vocabulary),
     licence=LICENCE,
     unit='a simulated device',
     best_accuracy=best_accuracy(chain, test[:, 1:] - 1),

@@ -23,12 +23,9 @@ from pyarrow import csv as pa_csv
 from pyarrow import json as pa_json
 from pyarrow import parquet as pa_parquet
 
-from experiments.stackoverflow.datasets import dataset, docstrings
-from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
+from experiments.stackoverflow.datasets import docstring_text, federated_text, vocabularies
 from fl_dpftrl.files import json_files, paths
-from fl_dpftrl.logs import ids
-from fl_dpftrl.logs import rows as rows_lib
-from fl_dpftrl.logs import spellings as spellings_lib
+from fl_dpftrl.logs import id_columns, id_spellings, table_rows
 from fl_dpftrl.text import messages
 
 LICENCE = (
@@ -58,7 +55,7 @@ def load(
   text_column: str = 'text',
   vocabulary_size: int = 10_000,
   length: int = 20,
-) -> dataset.Dataset:
+) -> federated_text.Dataset:
   """Returns the data set of a folder or file.
 
   Args:
@@ -79,12 +76,14 @@ def load(
   else:
     clients = _of_table(files, client_column, text_column, length)
     unit = f'a value of {client_column}'
-  names = ids.as_numpy(ids.column(list(clients), f'{path}, names of clients')).tolist()
-  spellings = spellings_lib.Spellings()
+  names = id_columns.as_numpy(
+    id_columns.column(list(clients), f'{path}, names of clients')
+  ).tolist()
+  spellings = id_spellings.Spellings()
   spellings.add(pa.array(names))
   if fault := spellings.first_fault(pa.array(names)):
     raise ValueError(f'{path}, names of clients: {fault[1]}')
-  for warning in spellings_lib.warnings(spellings.mergeable, len(names)):
+  for warning in id_spellings.warnings(spellings.mergeable, len(names)):
     print(messages.one_line(f'{path}: {warning}'), file=sys.stderr)
   clients = {str(name): found for name, found in zip(names, clients.values())}
   # Of all names: a client without sentences leaves others where they are.
@@ -100,17 +99,17 @@ def load(
   counts = collections.Counter(
     word for client in splits['train'] for sentence in clients[client] for word in sentence
   )
-  vocabulary = vocabulary_lib.by_frequency(counts).most_frequent(vocabulary_size)
+  vocabulary = vocabularies.by_frequency(counts).most_frequent(vocabulary_size)
   rows = {client: vocabulary.encode(found, length) for client, found in clients.items() if found}
   train = {client: rows[client] for client in splits['train']}
-  return dataset.Dataset(
+  return federated_text.Dataset(
     name=messages.one_line(path.name, limit=80),
     vocabulary=vocabulary,
     train_clients=tuple(train),
     sentences=train.__getitem__,
     validation=np.concatenate([rows[client] for client in splits['validation']]),
     test=np.concatenate([rows[client] for client in splits['test']]),
-    unigram_token=dataset.unigram_token(train.values(), vocabulary),
+    unigram_token=federated_text.unigram_token(train.values(), vocabulary),
     licence=LICENCE,
     unit=unit,
     digest=_digest({client: found for client, found in clients.items() if found}),
@@ -150,7 +149,7 @@ def _of_folder(folder: pathlib.Path, length: int) -> dict[str, Sentences]:
 
 
 def _sentences(text: str, length: int) -> Sentences:
-  return docstrings.sentences_of(text, length, words=_WORD)
+  return docstring_text.sentences_of(text, length, words=_WORD)
 
 
 def _files(path: pathlib.Path) -> list[pathlib.Path]:
@@ -178,12 +177,12 @@ def _of_table(
         raise ValueError(f'{path}: {table[column].null_count} rows have no --{flag}={column}')
     kind = table.schema.field(text_column).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    is_tokens = rows_lib.is_list(kind) and pa.types.is_integer(kind.value_type)
-    if not (is_tokens or ids.is_text(kind)):
+    is_tokens = table_rows.is_list(kind) and pa.types.is_integer(kind.value_type)
+    if not (is_tokens or id_columns.is_text(kind)):
       raise ValueError(
         f'{path}: --text_column={text_column} must have text or lists of token ids, is {kind}'
       )
-    names = ids.column(table[client_column], f'{path}, --client_column={client_column}')
+    names = id_columns.column(table[client_column], f'{path}, --client_column={client_column}')
     for name, content in zip(names.to_pylist(), table[text_column].to_pylist()):
       found = clients.setdefault(name, [])
       found += _of_tokens(content, length) if is_tokens else _sentences(content, length)
@@ -283,4 +282,4 @@ def _digest(clients: Mapping[str, Sentences]) -> str:
   for client in sorted(clients):
     lines = [repr(client), *(' '.join(sentence) for sentence in clients[client])]
     digest.update('\n'.join(lines).encode('utf-8', 'surrogatepass') + b'\n\n')
-  return digest.hexdigest()[: dataset.DIGEST_LENGTH]
+  return digest.hexdigest()[: federated_text.DIGEST_LENGTH]

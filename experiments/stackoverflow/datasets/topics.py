@@ -11,8 +11,7 @@ import dataclasses
 
 import numpy as np
 
-from experiments.stackoverflow.datasets import dataset
-from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
+from experiments.stackoverflow.datasets import federated_text, vocabularies
 
 LICENCE = 'Synthetic: sentences drawn from a language with topics.'
 MEAN_SENTENCES = 135_818_730 / 342_477
@@ -162,9 +161,9 @@ class Speakers:
     return np.pad(words + 1, ((0, 0), (1, 0)), constant_values=bos)
 
 
-def vocabulary(size: int) -> vocabulary_lib.Vocabulary:
+def vocabulary(size: int) -> vocabularies.Vocabulary:
   """Returns the words of a language, by their numbers."""
-  return vocabulary_lib.Vocabulary([f'word{i}' for i in range(size)])
+  return vocabularies.Vocabulary([f'word{i}' for i in range(size)])
 
 
 def load(
@@ -175,7 +174,7 @@ def load(
   topics: int = TOPICS,
   length: int = LENGTH,
   num_test_sentences: int = 4000,
-) -> dataset.Dataset:
+) -> federated_text.Dataset:
   """Returns the data set, of which no client's text is made before it is asked for.
 
   All sentences have `length` words and all words are known. Those of a client depend on its number,
@@ -208,7 +207,7 @@ def load(
     return speakers.rows(others, np.zeros_like(others))
 
   test = held_out(1)
-  return dataset.Dataset(
+  return federated_text.Dataset(
     name='topics',
     vocabulary=vocabulary(vocabulary_size),
     train_clients=clients,
@@ -216,7 +215,7 @@ def load(
     validation=held_out(0),
     test=test,
     # Training clients are drawn as the others are, and too many to count all of their words.
-    unigram_token=dataset.unigram_token([held_out(2)], vocabulary(vocabulary_size)),
+    unigram_token=federated_text.unigram_token([held_out(2)], vocabulary(vocabulary_size)),
     licence=LICENCE,
     unit='a simulated client',
     best_accuracy=speakers.language.best_accuracy(test[:, 1:] - 1),

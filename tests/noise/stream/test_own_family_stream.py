@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from fl_dpftrl.families import base, linear_noise, stamped, tree_online
-from fl_dpftrl.noise import rows as rows_lib
+from fl_dpftrl.noise import integer_rows
 from fl_dpftrl.noise import stream as streams
 from tests import oracle
 from tests.noise import plain, test_rows
@@ -109,7 +109,7 @@ def test_every_executor_makes_the_rows_of_the_noise(strategy):
   reference_rows = plain.stream(strategy, ROUNDS, ROUNDS, fresh)
   made = oracle.rows(reference_rows, ROUNDS) * 2.0**-34
   np.testing.assert_allclose(made @ made.T, noising @ noising.T, atol=1e-8)
-  maker = rows_lib.RowMaker(strategy, size=5, num_rounds=ROUNDS, seed=test_rows.SEED)
+  maker = integer_rows.RowMaker(strategy, size=5, num_rounds=ROUNDS, seed=test_rows.SEED)
   for row in test_rows.expected_rows(strategy, ROUNDS, 5):
     made = np.empty(5, np.int64)
     maker.make(made)
@@ -130,7 +130,7 @@ def test_steps_that_make_other_rows_are_refused(wrong, message):
   with pytest.raises(ValueError, match=message):
     streams.make_stream(Wrong(), SPEC)
   with pytest.raises(ValueError, match=message):
-    rows_lib.RowMaker(Wrong(), size=5, num_rounds=3, seed=bytes(32))
+    integer_rows.RowMaker(Wrong(), size=5, num_rounds=3, seed=bytes(32))
 
 
 def test_noise_that_the_sensitivity_is_not_of_is_refused():
@@ -147,4 +147,4 @@ def test_noise_that_the_sensitivity_is_not_of_is_refused():
   with pytest.raises(ValueError, match='does not undo'):
     streams.make_stream(Quiet(), SPEC)
   with pytest.raises(ValueError, match='does not undo'):
-    rows_lib.RowMaker(Quiet(), size=5, num_rounds=3, seed=bytes(32))
+    integer_rows.RowMaker(Quiet(), size=5, num_rounds=3, seed=bytes(32))

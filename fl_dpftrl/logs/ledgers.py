@@ -1,0 +1,314 @@
+"""The ledger of a run: which devices were in each round that was begun, durable before it is.
+
+It lies beside the log that it becomes: `run/participation.ledger` for `run/participation.parquet`.
+A round that is in the ledger was begun: its row of noise is used up, whatever happened to it.
+
+While a writer has it open, its newest rounds are in SQLite's write-ahead log beside it. How many
+rounds there must be, their digest and the run's random identity stand in a mark of its own,
+`run/participation.mark`, durable after each commit. A ledger with fewer rounds than the mark, with
+other ones, or of another run is refused; rounds of one commit more are a crash between both.
+"""
+
+import contextlib
+import ctypes
+import operator
+import os
+import pathlib
+import secrets
+import sqlite3
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from fl_dpftrl.files import durable, mark
+from fl_dpftrl.logs import claim_json, id_columns, keys, ledger_format, log_tables, refusals
+
+_writers: 'weakref.WeakSet[LogWriter]' = weakref.WeakSet()
+
+
+def _forget_in_a_fork() -> None:
+  """Keeps a fork from closing databases at its end, which would take the write-ahead log away."""
+  for writer in _writers:
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(writer._database))
+
+
+os.register_at_fork(after_in_child=_forget_in_a_fork)
+
+
+class RunClaim(Protocol):
+  """The claim of a run, as `fl_dpftrl.Claim`."""
+
+  def to_metadata(self) -> dict[str, str]: ...
+
+
+class LogWriter:
+  """A log that grows by rounds, each durable before it begins.
+
+  `close` writes one Parquet file from it. The ledger stays, and a run goes on with it: the file is
+  removed then, until the next `close`. A process that ends without it has lost nothing. Threads may
+  share a ledger; a process that was forked from this one may not. One process at a time has it
+  open.
+
+  Attributes:
+    path: the Parquet file.
+    num_rounds: rounds begun so far.
+    mark: the mark beside the ledger.
+  """
+
+  def __init__(self, path: str | os.PathLike[str], claim: RunClaim | None = None):
+    """Opens the ledger of a log, or begins it.
+
+    Args:
+      path: the log, ending in .parquet; its folder must exist.
+      claim: that of the run, if the log is to state it; a ledger with rounds must have the same.
+
+    Raises:
+      LogError: for a ledger of another run, one that is damaged, gone or older than its mark, and
+        one that has other rounds than its log.
+      LostStateError: for a mark that is damaged or gone.
+      ValueError: if another process has it open.
+    """
+    self.path = log_tables.parquet_path(path)
+    self._claim = {} if claim is None else claim.to_metadata()
+    self._file, self._lock = ledger_format.path_of(self.path), durable.ThreadLock(self.path)
+    self._held = contextlib.ExitStack()
+    self._database: sqlite3.Connection | None = None
+    self.num_rounds, self._chain, self._kinds = 0, ledger_format.START, set[str]()
+    try:
+      self._open()
+    except BaseException:
+      self.release()
+      raise
+
+  def __enter__(self) -> 'LogWriter':
+    return self
+
+  def __exit__(self, *unused) -> None:
+    self.close()
+
+  @property
+  def digest(self) -> str:
+    """Chained digest of the rounds so far, SHA-256 in hexadecimal: note it elsewhere."""
+    return self._chain.hex()
+
+  @property
+  def run(self) -> str:
+    """Random identity of the run, in hexadecimal."""
+    return self._run.hex()
+
+  def append(self, round_index: int, device_ids: id_columns.Ids, timestamp: int) -> None:
+    """Begins a round: its cohort is durably on disk when this returns.
+
+    Args:
+      round_index: the next round, which is num_rounds.
+      device_ids: shape [cohort size], of one type through the whole log; may be empty.
+      timestamp: UTC second of the round.
+
+    Raises:
+      ValueError: for another round, another type of id, or a device twice.
+      OSError: if it cannot be written; num_rounds says whether it was begun.
+    """
+    self.reserve(round_index, [device_ids], timestamp)
+
+  def reserve(self, first: int, cohorts: Sequence[id_columns.Ids], timestamp: int) -> None:
+    """Begins rounds whose cohorts are known before, at the cost of one: all are used up.
+
+    Args:
+      first: the next round, which is num_rounds.
+      cohorts: device ids of each round.
+      timestamp: UTC second of the rounds.
+    """
+    self.begin(first, [id_columns.column(device_ids) for device_ids in cohorts], timestamp)
+
+  @durable.one_at_a_time
+  def begin(self, first: int, columns: Sequence[pa.Array], timestamp: int) -> None:
+    """Does what `reserve` does for columns of `ids.column`, which are not checked again."""
+    if operator.index(first) != self.num_rounds:
+      raise ValueError(f'the next round of the log is {self.num_rounds}, got {first}')
+    self._opened()
+    log_tables.file_metadata(first + len(columns), None)  # Refuses a round too many.
+    if type(timestamp) is not int or abs(timestamp) > log_tables.MOST_SECONDS:
+      log_tables.utc_seconds('timestamp', [timestamp])
+    rows, chain, kinds = [], self._chain, set(self._kinds)
+    for t, column in enumerate(columns, first):
+      ordered = sorted(column.to_pylist())  # Text by its code points, as its bytes in UTF-8.
+      if len(set(ordered)) < len(ordered):
+        raise ValueError(f'device_ids holds a device twice in round {t}')
+      kind, text = ledger_format.stored(ordered)
+      kinds |= {kind} if len(ordered) else set()
+      if len(kinds) > 1:
+        raise ValueError(f'device_ids must be of one type through a log; round {t} has another')
+      chain = ledger_format.next_head(chain, t, kind, text)
+      rows.append((t, first, timestamp, len(ordered), kind, text, chain))
+    self._mark_rounds()  # If that failed for the rounds before.
+    if self.path.exists():  # What it was before.
+      self.path.unlink()
+      durable.sync_folder(self.path.parent)
+    with self._transaction() as database:
+      database.executemany('INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?)', rows)
+    self.num_rounds, self._chain, self._kinds = first + len(rows), chain, kinds
+    self._mark_rounds()
+
+  def _mark_rounds(self) -> None:
+    """Says in the mark, durably, which rounds were begun."""
+    if self.num_rounds > self.mark.num_rounds:
+      self.mark.write(num_rounds=self.num_rounds, head=self._chain)
+
+  @durable.one_at_a_time
+  def column(self, round_index: int) -> pa.Array:
+    """Returns the device ids of a round, in order."""
+    ((kind, text),) = self._rows('SELECT kind, ids FROM rounds WHERE round = ?', round_index)
+    return ledger_format.ids_of(kind, text)
+
+  def cohort(self, round_index: int) -> np.ndarray:
+    """Returns the device ids of a round, in order, as text or int64."""
+    return id_columns.as_numpy(self.column(round_index))
+
+  @durable.one_at_a_time
+  def timestamp(self, round_index: int) -> int | None:
+    """Returns the UTC second of the last round with devices up to a round, if any."""
+    query = 'SELECT max(round), second FROM rounds WHERE round <= ? AND num_devices'
+    ((_, second),) = self._rows(query, round_index)
+    return second
+
+  @durable.one_at_a_time
+  def close(self) -> None:
+    """Writes one Parquet file, durably, and lets another process open the ledger.
+
+    The same rounds give the same bytes with the same release of pyarrow.
+
+    Raises:
+      OSError: if it cannot be written; the ledger can be opened again.
+    """
+    try:
+      if self._database is not None and self.num_rounds and not self.path.exists():
+        self._write()
+    finally:
+      self.release()
+
+  def release(self) -> None:
+    """Lets another process open the ledger, without writing the file."""
+    if self._database is not None:
+      _close(os.getpid(), self._database)
+      self._database = None
+    self._held.close()
+
+  def _write(self) -> None:
+    metadata = log_tables.file_metadata(self.num_rounds, self._claim)
+    metadata |= {keys.CHAIN_KEY: self.digest, keys.RUN_KEY: self.run}
+    columns = log_tables.with_timestamps(
+      pa.int64() if ledger_format.NUMBERS in self._kinds else pa.string()
+    )
+    with log_tables.appending(self.path, columns, metadata) as append:
+      for t, second, kind, text in self._rows('SELECT round, second, kind, ids FROM rounds'):
+        if text:
+          append(log_tables.round_table(t, ledger_format.ids_of(kind, text), second))
+
+  def _open(self) -> None:
+    """Locks the mark, begins the ledger if it is new, and takes over its rounds."""
+    marked = ledger_format.mark_of(self.path)
+    try:
+      self._held.enter_context(durable.exclusive(marked))
+    except ValueError:
+      raise ValueError(
+        f'{self.path} is in use by another process, or by this one, which has to close() what uses'
+        ' it first'
+      ) from None
+    durable.remove_leftovers(self._file.parent)  # Of a log that was being closed.
+    self.mark = mark.MarkFile(marked)
+    self._held.callback(self.mark.close)
+    if not self._file.exists():
+      others = self.path, pathlib.Path(f'{self._file}{ledger_format.WAL}')
+      if self.mark.record or any(other.exists() for other in others):
+        raise refusals.LogError(
+          f'{self.path}: cannot be continued, as its {self._file.name} is gone; put it back'
+        )
+      self._begin()
+    with ledger_format.in_one_line(self._file):
+      self._database = ledger_format.connected(self._file)
+      _writers.add(self)
+      # A database is part of a cycle, and would be closed late.
+      weakref.finalize(self, _close, os.getpid(), self._database)
+      state = ledger_format.read(self._file, self._database, self.mark.record)
+    self.num_rounds, self._chain, self._kinds = state.num_rounds, state.head, set(state.kinds)
+    self._run = state.run
+    if state.claim != self._claim:
+      if self.num_rounds:
+        raise claim_json.another_run(self._file, state.claim, self._claim)
+      with self._transaction() as database:
+        ledger_format.write_claim(database, self._claim, self._run)
+    if self.num_rounds > self.mark.num_rounds != state.last_commit:
+      raise refusals.LogError(
+        f'{marked}: is older than {self._file.name}, by more than one write; put the newest of both'
+        ' back'
+      )
+    if self.path.exists():
+      ledger_format.check_same(
+        self.path, log_tables.stored_metadata(self.path), self._file, state.metadata()
+      )
+    with ledger_format.in_one_line(self._file):
+      self._database.execute('PRAGMA wal_checkpoint(TRUNCATE)')  # Into the ledger's own file.
+    if self.mark.record is None:
+      self.mark.write(num_rounds=0, head=ledger_format.START, run=self._run)
+    self._mark_rounds()
+
+  def _begin(self) -> None:
+    """Makes the ledger, which is whole or not there."""
+    with durable.replacing(self._file, private=True) as temporary:
+      with contextlib.closing(sqlite3.connect(temporary)) as database, database:
+        for table in ledger_format.TABLES:
+          database.execute(table)
+        ledger_format.write_claim(database, self._claim, secrets.token_bytes(16))
+    durable.sync_names(self._file.parent)
+
+  def image(self) -> tuple[sqlite3.Connection, mark.Record | None]:
+    """Returns a copy of the ledger in memory, and what the mark says."""
+    with self._lock:
+      copy = sqlite3.connect(':memory:', check_same_thread=False)
+      self._opened().backup(copy)
+      return copy, self.mark.record
+
+  def _opened(self) -> sqlite3.Connection:
+    if self._database is None:
+      raise ValueError(f'{self.path} was closed; open the log again')
+    return self._database
+
+  @contextlib.contextmanager
+  def _transaction(self) -> Iterator[sqlite3.Connection]:
+    """Does all of the block durably, or nothing of it."""
+    database = self._opened()
+    with ledger_format.in_one_line(self._file):
+      try:
+        database.execute('BEGIN IMMEDIATE')
+        yield database
+        database.execute('COMMIT')
+      except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+          database.execute('ROLLBACK')
+        raise
+
+  def _rows(self, query: str, *values: int) -> Iterator[tuple]:
+    with ledger_format.in_one_line(self._file):
+      yield from self._opened().execute(query, values)
+
+
+def _close(process: int, database: sqlite3.Connection) -> None:
+  if os.getpid() == process:
+    with contextlib.suppress(sqlite3.Error):  # Also if it is closed; the next open finds all.
+      database.rollback()
+      database.close()
+
+
+def writer_of(path: str | os.PathLike[str]) -> LogWriter | None:
+  """Returns the writer that has a ledger open in this process.
+
+  Another descriptor of the file, once closed, would take the locks of the writer's away.
+  """
+  for writer in tuple(_writers):
+    with contextlib.suppress(OSError):
+      if writer._database is not None and os.path.samefile(path, writer._file):
+        return writer
+  return None

@@ -1,0 +1,225 @@
+"""Reads files of logs that others may have written, each through one descriptor.
+
+docs/decisions/reading-logs.md says why and how.
+"""
+
+import contextlib
+import errno
+import gzip
+import hashlib
+import io
+import os
+import stat
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, Protocol, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fl_dpftrl.logs import (
+  layouts,
+  ledger_format,
+  ledger_reader,
+  limits,
+  lines,
+  parquet,
+  refusals,
+  table_rows,
+)
+
+_BUFFER = 1 << 20
+
+
+class _Reader(Protocol):
+  """A log file that is open: its metadata, the schema of its checked rows, and its rows."""
+
+  metadata: dict[str, str]
+  schema: pa.Schema
+
+  def tables(self) -> Iterator[pa.Table]:
+    """Yields the file's rows in order, unchecked, as `rows.checked` takes them."""
+
+
+_LINES: dict[str, Callable[..., _Reader]] = {
+  '.csv': lines.Csv,
+  '.tsv': lines.Csv,
+  '.jsonl': lines.JsonLines,
+  '.ndjson': lines.JsonLines,
+  '.json': lines.JsonLines,
+}
+_PARQUET, _GZIP = '.parquet', '.gz'
+FORMATS = (_PARQUET, *_LINES)
+"""Endings of the names of logs, besides those that are packed or still written."""
+
+SUFFIXES = (*FORMATS, *(suffix + _GZIP for suffix in _LINES), ledger_format.SUFFIX)
+"""Endings of the names of logs."""
+
+
+def suffix_of(path: str) -> str:
+  """Returns the ending of a name that says its format, such as .csv.gz."""
+  stem, suffix = os.path.splitext(path)
+  return os.path.splitext(stem)[1] + suffix if suffix == _GZIP else suffix
+
+
+class Source:
+  """A file that stays the same even if its name is given to another.
+
+  A writer replaces a log by a new file of the same name. Metadata, rows and
+  digest are all read through one descriptor, so that they belong to one file.
+  A ledger may grow meanwhile, and is read up to the rounds that it had.
+  """
+
+  def __init__(self, path: str, *, held: bool = True, layout: layouts.Layout = layouts.PLAIN):
+    """Opens the file; one that is not held is opened for each use, and must be the same."""
+    self.path, self.layout = path, layout
+    if path.endswith(ledger_format.SUFFIX):  # A writer in this process would lose its locks.
+      return
+    descriptor = self._open()
+    self.size = os.fstat(descriptor).st_size
+    self._identity = self._identified(descriptor)
+    self._held = descriptor if held else None
+    if held:
+      weakref.finalize(self, os.close, descriptor)
+    else:
+      os.close(descriptor)
+
+  def _open(self) -> int:
+    try:
+      descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as e:
+      raise refusals.LogError(f'{self.path}: cannot be read, {e.strerror}') from e
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+      os.close(descriptor)
+      raise refusals.LogError(f'{self.path}: is no regular file')
+    return descriptor
+
+  def _identified(self, descriptor: int) -> tuple[int, ...]:
+    state = os.fstat(descriptor)
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
+
+  @contextlib.contextmanager
+  def opened(self) -> Iterator[int]:
+    """Yields a descriptor for one use at a time; LogError if the file changes before its end."""
+    descriptor = self._open() if self._held is None else self._held
+    try:
+      self._check(descriptor)
+      yield descriptor
+      self._check(descriptor)
+    finally:
+      if self._held is None:
+        os.close(descriptor)
+
+  def _check(self, descriptor: int) -> None:
+    if self._identified(descriptor) != self._identity:
+      raise refusals.LogError(f'{self.path}: was changed while it was read; replay it again')
+
+  def sha256(self) -> str:
+    """Returns the digest of the file's bytes, in hexadecimal."""
+    digest = hashlib.sha256()
+    offset = 0
+    with self.opened() as descriptor:
+      while block := os.pread(descriptor, min(_BUFFER, self.size - offset), offset):
+        digest.update(block)
+        offset += len(block)
+    return digest.hexdigest()
+
+
+class _Positioned(io.RawIOBase):
+  """A file by a descriptor that others share, with a position of its own; it stays open."""
+
+  def __init__(self, descriptor: int):
+    self._descriptor, self._place = descriptor, 0
+
+  def readable(self) -> bool:
+    return True
+
+  def seekable(self) -> bool:
+    return True
+
+  def readinto(self, buffer: Any) -> int:
+    content = os.pread(self._descriptor, len(buffer), self._place)
+    buffer[: len(content)] = content
+    self._place += len(content)
+    return len(content)
+
+  def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+    starts = {os.SEEK_SET: 0, os.SEEK_CUR: self._place}
+    start = starts[whence] if whence in starts else os.fstat(self._descriptor).st_size
+    if start + offset < 0:
+      raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    self._place = start + offset
+    return self._place
+
+
+def positioned(descriptor: int) -> BinaryIO:
+  """Returns a file that reads from its start what a descriptor has, and leaves it open."""
+  return io.BufferedReader(_Positioned(descriptor), _BUFFER)
+
+
+def schema(source: Source) -> pa.Schema:
+  """Returns the schema of a file's rows, with its metadata; LogError if it cannot be read."""
+  with _opened(source) as reader:
+    return reader.schema.with_metadata(reader.metadata)
+
+
+def tables(source: Source, num_rounds: int | None) -> Iterator[pa.Table]:
+  """Yields checked rows of a file in order; LogError for a faulty row."""
+  return (flat for _, flat in _parts(source, num_rounds) if flat.num_rows)
+
+
+def last_round(source: Source) -> int:
+  """Returns the last round of any cohort, also of an empty one; −1 for a file without any."""
+  rounds = (table.column('round') for table, _ in _parts(source) if table.num_rows)
+  return max((pc.max(part).as_py() - source.layout.first_round for part in rounds), default=-1)
+
+
+def _parts(source: Source, num_rounds: int | None = None) -> Iterator[tuple[pa.Table, pa.Table]]:
+  """Yields some rows at a time, as the file has them and checked."""
+  first_row, layout = 1, source.layout
+  with _opened(source, num_rounds) as reader:
+    for table in reader.tables():
+      flat = table_rows.checked(
+        source.path,
+        table,
+        reader.schema.field('device_id').type,
+        num_rounds=num_rounds,
+        first_round=layout.first_round,
+        first_row=first_row,
+        missing=layout.missing,
+      )
+      first_row += table.num_rows
+      limits.grant_time()
+      yield table, flat
+
+
+@contextlib.contextmanager
+def _opened(source: Source, num_rounds: int | None = None) -> Iterator[_Reader]:
+  """Yields the reader of a file; LogError for whatever goes wrong in it."""
+  path = source.path
+  limits.grant_time()
+  try:
+    if path.endswith(ledger_format.SUFFIX):
+      yield ledger_reader.Reader(path, num_rounds)
+      return
+    with source.opened() as descriptor:
+      yield _reader(source, positioned(descriptor))
+  except refusals.LogError:
+    raise
+  except MemoryError as e:
+    why = 'takes more memory to read than there is; it is damaged, or made to take much'
+    raise refusals.LogError(f'{path}: {why}') from e
+  except Exception as e:  # The libraries raise many kinds for files that are damaged.
+    raise refusals.LogError(f'{path}: cannot be read, {e}') from e
+  finally:
+    limits.grant_time(limits.COUNT_CPU_SECONDS)
+
+
+def _reader(source: Source, file: BinaryIO) -> _Reader:
+  """Opens a file in the format that its name says."""
+  suffix = suffix_of(source.path)
+  if suffix == _PARQUET:
+    return parquet.ParquetReader(source.path, file, source.layout)
+  if suffix.endswith(_GZIP):
+    file = cast(BinaryIO, gzip.GzipFile(fileobj=file))
+  return _LINES[suffix.removesuffix(_GZIP)](source.path, file, source.layout)

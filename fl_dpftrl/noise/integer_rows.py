@@ -1,0 +1,171 @@
+"""Makes the rows of N·Z in integers one after the other, on all cores, in place."""
+
+import concurrent.futures
+import json
+import math
+import os
+import pathlib
+import tempfile
+import threading
+
+import numpy as np
+
+from fl_dpftrl.families import base as strategies
+from fl_dpftrl.families import lattice
+from fl_dpftrl.noise import normals, recurrence
+from fl_dpftrl.strategies import documents
+
+# Version of the rows: raise it with every change of their bits.
+VERSION = 6
+_CHUNKS_AT_A_TIME = 4
+# Of the trail, a sum modulo 2⁶⁴: an odd number with bits of no pattern.
+_FACTOR = 0x9E3779B97F4A7C15
+MEMORIES = ('memory', 'mapped')
+_local = threading.local()
+
+
+class RowMaker:
+  """Rows 0, 1, … of N·Z as flat vectors of integers, in units of 2⁻³⁴ of the std. deviation of Z.
+
+  Each normal is exactly rounded, from secret bits of AES-256. The same arguments give the same
+  rows, bit for bit and however many threads work, on machines whose NumPy computes alike. A row
+  has no more than 53 bits.
+
+  Args:
+    seed: secret, of 32 bytes.
+    memory: where the buffers are: in 'memory', or in a file that is 'mapped' into it, for
+      more than fits.
+    num_threads: None for one on each core.
+    first_chunk: which of a longer row's chunks these coordinates begin with.
+    bits: p; a unit is 2⁻ᵖ of the standard deviation of Z. Another one is for tests.
+
+  Attributes:
+    is_torn: whether a row failed midway, so that no other can be made.
+    buffers: float64, shape [num_buffers, size].
+    versions: the row that wrote each buffer last; −1 where none did.
+    trail: sum of all rows so far, modulo 2⁶⁴, each times a factor of its own, by which a state of
+      other rows is told; 0 without buffers. Trails of slices add up to that of the whole row.
+  """
+
+  def __init__(
+    self,
+    strategy: strategies.Strategy,
+    *,
+    size: int,
+    num_rounds: int,
+    seed: bytes,
+    memory: str = 'memory',
+    folder: str | os.PathLike[str] | None = None,
+    num_threads: int | None = None,
+    first_chunk: int = 0,
+    bits: int = lattice.BITS,
+  ):
+    check(size=size, memory=memory)
+    if strategy.max_rounds is None:
+      strategy.noise(None)  # Raises where rows depend on how many there will be.
+    self._recurrence = recurrence.Recurrence(strategy, num_rounds, bits)
+    self._seed = seed
+    normals.Normals(seed)  # Raises for a seed that will not do.
+    self._first_chunk = first_chunk
+    self._threads = num_threads or num_cores()
+    self._pool = concurrent.futures.ThreadPoolExecutor(self._threads, 'rows')
+    self.size, self.num_rounds = size, num_rounds
+    self.row, self.is_torn = 0, False
+    shape = (self._recurrence.num_buffers, size)
+    is_mapped = memory == 'mapped' and shape[0]
+    self.buffers = _mapped(shape, folder) if is_mapped else np.zeros(shape)
+    self.versions, self.trail = [-1] * shape[0], 0
+
+  def make(self, out: np.ndarray) -> float:
+    """Writes the next row into out and returns its standard deviation, that of Z being 1."""
+    if self.is_torn:
+      raise ValueError('a row failed midway; make a new RowMaker')
+    t = self.row
+    if t >= self.num_rounds:
+      raise ValueError(f'row {t} is beyond the {self.num_rounds} that there are')
+    step = self._recurrence.step(t)
+    self.is_torn = True  # Until every chunk is done.
+    length = _CHUNKS_AT_A_TIME * normals.CHUNK
+    work = lambda start: self._work(step, start, slice(start, min(start + length, self.size)), out)
+    starts = range(0, self.size, length)
+    is_small = self._threads == 1 or len(starts) == 1
+    sums = list(map(work, starts) if is_small else self._pool.map(work, starts))
+    if self.versions:
+      self.trail = (self.trail * _FACTOR + sum(sums)) % 2**64
+    for buffer in step.written:
+      self.versions[buffer] = t
+    self.row, self.is_torn = t + 1, False
+    return float(self._recurrence.norms[t])
+
+  def _work(self, step: recurrence.IntegerStep, start: int, where: slice, out: np.ndarray) -> int:
+    """Makes some chunks of a row, and returns the sum of their integers."""
+    source, vectors = _workspace(self._seed)
+    size, chunk = where.stop - start, self._first_chunk + start // normals.CHUNK
+    fresh, total, oldest, again = vectors[:, :size]
+
+    def draw(normal: recurrence.Normal, part: np.ndarray) -> np.ndarray:
+      source.fill(normal.round_index, chunk, normal.scale, part)
+      return part if normal.weight == 1.0 else np.multiply(part, normal.weight, out=part)
+
+    for place, normal in enumerate(step.again):
+      if place:
+        np.add(total, draw(normal, again), out=total)
+      else:
+        draw(normal, total)
+    if step.oldest:
+      draw(step.oldest, oldest)
+    draw(step.fresh, fresh)
+    trail = step.finish(total, not step.again, fresh, oldest, self.buffers, start, out[where])
+    return trail if self.versions else 0
+
+  def restore(self, row: int, versions: list[int], trail: int = 0) -> None:
+    """Declares that the buffers now hold the state before a row."""
+    self.row, self.versions, self.trail = row, list(versions), trail
+
+  def close(self) -> None:
+    self._pool.shutdown()
+    self.buffers = self.buffers[:0]
+
+
+def check(*, size: int, memory: str) -> None:
+  """Raises ValueError for invalid arguments of `RowMaker`."""
+  if size < 1:
+    raise ValueError(f'size must be at least 1, got {size!r}')
+  if memory not in MEMORIES:
+    raise ValueError(f'memory must be one of {", ".join(MEMORIES)}, got {memory!r}')
+
+
+def identity(strategy: strategies.Strategy, *, size: int, seed: bytes) -> int:
+  """Returns a 63-bit hash of all that determines rows; the seed cannot be recovered from it."""
+  about = [VERSION, documents.strategy_digest(strategy), size]
+  return documents.short_digest(b'fl_dpftrl rows %s %s' % (json.dumps(about).encode(), seed))
+
+
+def _workspace(seed: bytes) -> tuple[normals.Normals, np.ndarray]:
+  """The source of a thread, and vectors for the chunks that it works on."""
+  if getattr(_local, 'seed', None) != seed:
+    _local.seed, _local.source = seed, normals.Normals(seed)
+    _local.vectors = np.empty((4, _CHUNKS_AT_A_TIME * normals.CHUNK))
+  return _local.source, _local.vectors
+
+
+def num_cores() -> int:
+  """Returns the number of cores that this process may use."""
+  has_affinity = hasattr(os, 'sched_getaffinity')
+  return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+
+
+def _mapped(shape: tuple[int, int], folder: str | os.PathLike[str] | None) -> np.ndarray:
+  """Returns zeros in a nameless file, which ends with the process."""
+  there = pathlib.Path(folder or tempfile.gettempdir())
+  size = math.prod(shape) * np.dtype(np.float64).itemsize
+  with tempfile.TemporaryFile(dir=there) as file:
+    try:
+      if hasattr(os, 'posix_fallocate'):  # Not on macOS.
+        os.posix_fallocate(file.fileno(), 0, size)
+      else:
+        file.truncate(size)
+    except OSError as error:
+      message = f'{error.strerror}: {size} bytes of noise memory'
+      raise OSError(error.errno, message, os.fspath(there)) from error
+    return np.memmap(file, np.float64, 'r+', shape=shape)

@@ -1,0 +1,268 @@
+"""A participation without an end: a budget of loss for each device in place of rounds."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fl_dpftrl import sensitivities
+from fl_dpftrl.families import base, lattice
+from fl_dpftrl.files import json_files
+from fl_dpftrl.participation import meter, participation_counts, registry, schemas
+from fl_dpftrl.participations import promised
+
+LAST_ROW = 2**20
+"""Rows of noise that a stream has, if no other number is stated."""
+
+SPENT, LIFE = 'loss_budget', 'life'
+"""Why a device is turned away: for this round, or for ever."""
+
+_SLACK = 1.0 + 1e-8  # Else rounding refuses patterns that are as costly as the budget.
+_MOST_OTHER_ROWS = 2**14  # of strategies whose rows are not all made alike
+_FREE = schemas.MinSep(LAST_ROW)
+
+
+@registry.register
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LossBudget(promised.Promised):
+  """A loss budget: a device takes part while its loss Q = Σ X[s, t] stays within B².
+
+  The guarantee is that of B for a run of any length, whatever ends it. Give B² itself, or the
+  min-sep schema whose patterns it admits all, and with them every pattern that costs no more.
+
+  A device takes part at most ⌊B² / X(0)⌋ times ever, so that a run without an end needs new
+  devices.
+
+  Attributes:
+    max_participations: k of the schema that names the budget.
+    min_sep: b of that schema.
+    squared: B², in squares of the clip norm; None where a schema names it.
+    last_row: most rows of noise of one stream, and so most rounds: whole numbers have a bound that
+      grows with them.
+
+  Source: docs/endless.md.
+  """
+
+  kind: ClassVar[str] = 'loss_budget'
+  num_rounds: ClassVar[None] = None  # type: ignore[misc]
+  max_participations: int | None = None
+  min_sep: int | None = None
+  squared: float | None = None
+  last_row: int = LAST_ROW
+
+  def __post_init__(self):
+    most = schemas.positive_integer('last_row', self.last_row, LAST_ROW)
+    object.__setattr__(self, 'last_row', most)
+    names = [n for n in ('max_participations', 'min_sep') if getattr(self, n) is not None]
+    if (self.squared is None) != (len(names) == 2) or (names and self.squared is not None):
+      raise ValueError('a loss budget needs max_participations and min_sep, or squared')
+    for name in names:
+      object.__setattr__(self, name, schemas.positive_integer(name, getattr(self, name)))
+    if self.squared is not None:
+      try:
+        value = math.nan if isinstance(self.squared, bool) else float(self.squared)
+      except (TypeError, ValueError):
+        value = math.nan
+      if not 0.0 < value < math.inf:
+        raise ValueError(f'squared must be positive and finite, got {self.squared!r}')
+      object.__setattr__(self, 'squared', value)
+
+  @property
+  def named(self) -> tuple[int, int]:
+    """The min_sep and max_participations that name it; ValueError for one of a number."""
+    if self.min_sep is None or self.max_participations is None:
+      raise ValueError('the loss budget needs max_participations and min_sep, not squared')
+    return self.min_sep, self.max_participations
+
+  def square(self, strategy: base.Strategy) -> float:
+    """Returns B² of a strategy, as it is accounted; ValueError if it is not enough for a round."""
+    gram = strategy.endless_gram()
+    if self.squared is None:
+      return gram.worst_square(*self.named).value ** 2 * _SLACK
+    if self.squared < gram.own:
+      raise ValueError(
+        f'squared={self.squared:g} is below the loss {gram.own:.6g} of a single round of this'
+        f' {strategy.family} strategy'
+      )
+    return self.squared * _SLACK
+
+  def most_participations(self, strategy: base.Strategy) -> int:
+    """Returns the most rounds that a device takes part in ever, ⌊B² / X(0)⌋."""
+    return int(self.square(strategy) / strategy.endless_gram().own)
+
+  @property
+  def num_rows(self) -> int:  # type: ignore[override]
+    """Rows of noise that a run may use up."""
+    return self.last_row
+
+  @property
+  def schema(self) -> schemas.MinSep:
+    """The schema that devices keep to: none is narrower than any, whatever they cost."""
+    return _FREE
+
+  @property
+  def assumption(self) -> str:  # type: ignore[override]
+    """The allowed patterns in words."""
+    name = f'what {self.max_participations} rounds at least {self.min_sep} apart may cost'
+    if self.squared is not None:
+      name = f'B² = {self.squared:g}'
+    return (
+      f'every device takes part in a round only while its loss, over all rows of noise, stays'
+      f' within {name}; the loss is charged before the device computes'
+    )
+
+  def within(self, num_rounds: int) -> 'LossBudget':
+    """Returns itself, as the guarantee is that of any number of rounds."""
+    del num_rounds
+    return self
+
+  def worst_case(self, strategy: base.Strategy) -> sensitivities.Sensitivity:
+    """Returns B, which bounds ‖C u‖ of a device in any number of rounds."""
+    return sensitivities.Sensitivity.from_square(self.square(strategy), exact=False)
+
+  def check(
+    self,
+    strategy: base.Strategy,
+    adjacency: str,
+    group_size: int,
+    num_coordinates: int | None = None,
+  ) -> None:
+    """Raises ValueError for what `Promised` refuses, and where rounding has no bound."""
+    super().check(strategy, adjacency, group_size, num_coordinates)
+    self._check_rounding(strategy, num_coordinates)
+
+  def _check_rounding(self, strategy: base.Strategy, num_coordinates: int | None) -> None:
+    is_quick = self.last_row <= _MOST_OTHER_ROWS or lattice.all_alike(strategy, self.last_row)
+    if num_coordinates is not None and not is_quick:
+      raise ValueError(
+        f'last_row={self.last_row}: the rounding of whole numbers of {strategy.family} is bounded'
+        f' up to {_MOST_OTHER_ROWS} rows; give fewer, as last_row of the loss budget'
+      )
+
+  def for_claim(self, strategy: base.Strategy) -> 'LossBudget':
+    """Returns itself; ValueError for a strategy whose loss has no bound without a last round."""
+    self.square(strategy)
+    return self
+
+  def after(self, num_rounds: int) -> 'LossBudget':
+    """Returns itself; ValueError for a run that had more rows of noise."""
+    if num_rounds > self.last_row:
+      raise ValueError(f'last_row={self.last_row} is before the {num_rounds} rounds of the log')
+    return self
+
+  def rounds_may_follow(self, num_rounds: int) -> bool:
+    """Returns True: there is no last round but that of the stream."""
+    del num_rounds
+    return True
+
+  def gate(self, strategy: base.Strategy) -> 'LossGate':
+    """Returns the gate that meters devices."""
+    return LossGate(strategy, self.square(strategy))
+
+  def wrong(self, strategy: base.Strategy, rounds: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Returns the participations with which a device has passed its budget."""
+    gram, square = strategy.endless_gram(), self.square(strategy)
+    gram, places = gram.tabulated(int(rounds.max(initial=0)) + 1), np.arange(rounds.size)
+    earlier = range(1, int((places - starts).max(initial=0)) + 1)
+    charges = gram.entries(rounds, rounds)
+    for back in earlier:
+      later = places[places - starts >= back]
+      charges[later] += 2.0 * gram.entries(rounds[later - back], rounds[later])
+    losses = charges.copy()
+    for back in earlier:
+      later = places[places - starts >= back]
+      losses[later] += charges[later - back]
+    return losses > square
+
+  def contradictions(
+    self,
+    happened: participation_counts.RunCounts,
+    recorded: json_files.Object | None,
+    violators: int,
+  ) -> list[str]:
+    """Returns that devices passed their budgets."""
+    return ['devices took part in rounds with which they passed it'] if violators else []
+
+  def verdicts(self, recorded: Mapping[str, bool], holds: bool) -> tuple[str, ...]:
+    """Returns whether logs record the budget, and that it does not hold if it does not."""
+    sentences = [
+      f'{self.part}: the loss budget{of_run} '
+      + (
+        'is the one in the metadata of the log, where it was recorded before the first round'
+        if is_recorded
+        else 'was fixed before the first round; the log cannot confirm it'
+      )
+      for of_run, is_recorded in recorded.items()
+    ]
+    if not holds:
+      sentences.append('THE LOSS BUDGET DOES NOT HOLD in this log: the figures of it are void')
+    return tuple(sentences)
+
+  def adaptivity(self, end: str) -> str:
+    """Returns that the guarantee holds for a run of any length, whatever ended it."""
+    del end
+    return (
+      f'{self.part} is the guarantee of a run of any length, whatever ended it: the cohort of every'
+      ' device may depend on what was released, and on nothing else of the data of a device'
+    )
+
+  @property
+  def extent(self) -> str:
+    """The rounds that the guarantee is of, in words."""
+    return 'any number of rounds'
+
+  @property
+  def broken(self) -> str:
+    """That devices did not keep to it, in words."""
+    return 'the loss budget was not kept'
+
+  def warning(self, reason: str | None) -> str:
+    """Returns the warning that it does not hold."""
+    return f'THE LOSS BUDGET DOES NOT HOLD: {reason}; the figures of it are void'
+
+  def summary(self) -> json_files.Object:
+    """Returns the attributes of the budget."""
+    return {'num_rounds': None, **dataclasses.asdict(self)}
+
+  def together(self, others: Sequence[Any]) -> Any:
+    """Returns itself, for runs that each have a loss budget: squares of B / σ add up."""
+    for other in others:
+      if not isinstance(other, LossBudget):
+        raise ValueError('runs with a loss budget and others are not composed; replay each')
+    return self
+
+
+class LossGate:
+  """A gate that admits devices while their losses are within a budget.
+
+  Attributes:
+    seen: participation so far, with the loss of each device.
+  """
+
+  def __init__(self, strategy: base.Strategy, square: float):
+    self._gram, self._square = strategy.endless_gram(), square
+    self.clear()
+
+  def clear(self) -> None:
+    """Forgets all rounds."""
+    self.seen = meter.Meters(self._gram)
+
+  def reasons(self, device_ids: np.ndarray) -> np.ndarray:
+    """Returns why each device may not take part in the next round; '' where it may."""
+    losses = self.seen.losses(device_ids)
+    over = losses + self.seen.charges(device_ids) > self._square
+    ended = losses + self.seen.least_charge > self._square
+    return np.where(ended, LIFE, np.where(over, SPENT, ''))
+
+  def record(self, device_ids: np.ndarray) -> None:
+    """Records the devices of the next round."""
+    self.seen.add(device_ids)
+
+  def sentence(self, reason: str, last_round: int, participations: int) -> str:
+    """Returns a reason in words."""
+    so_far = f'took part {participations} times, last in round {last_round}, and'
+    if reason == LIFE:
+      return f'{so_far} has no loss budget for any further round'
+    return f'{so_far} this round would pass its loss budget: a later one may not'

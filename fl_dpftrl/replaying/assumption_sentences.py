@@ -1,0 +1,186 @@
+"""Assumptions on which the figures of a statement rest: the one list of their sentences.
+
+Every sentence follows from facts that a statement states, and from nothing else. Whoever has a
+statement can therefore compute its assumptions again, and see which are missing and which were
+added. A new assumption is a fact in `facts.RunFacts`, and a sentence here.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fl_dpftrl.accounting import adjacencies, arithmetics, guarantees
+from fl_dpftrl.logs import id_columns
+from fl_dpftrl.participations import protocol
+from fl_dpftrl.replaying import run_facts
+
+Statement = Any
+"""A `statement.Statement`, which asks for its assumptions here."""
+
+_ARITHMETIC = {
+  arithmetics.COVERED: (
+    'the bits of the releases are covered: updates and rows of noise were whole numbers, with'
+    ' exactly rounded normals from AES-256 and a secret seed of 256 bits, as the log states; that'
+    ' AES-256 cannot be told from random bits is assumed, and an advantage there adds to δ'
+  ),
+  arithmetics.LATTICE: (
+    'updates and rows of noise were whole numbers, as the log states, with normals in floating'
+    ' point: the guarantee is that of exactly rounded ones, from secret bits'
+  ),
+  arithmetics.NOT_COVERED: (
+    'the guarantee is that of real numbers: what the lowest bits of floating-point releases show'
+    ' beside it is not covered'
+  ),
+}
+
+
+# Of what an assumption is; a report says those of single figures beside the figures.
+LOG, SERVER = protocol.LOG, protocol.SERVER
+FIGURES, DEVICES = 'the figures', 'the devices'
+
+
+def sentences(statement: Statement) -> tuple[str, ...]:
+  """Returns all assumptions of a statement, in its order."""
+  return tuple(sentence for _, sentence in subjects(statement))
+
+
+def subjects(statement: Statement) -> list[tuple[str, str]]:
+  """Returns all assumptions in their order, each after its subject: LOG, for example."""
+  runs, planned = statement.runs, statement.planned
+  group_size = statement.group_size
+  of_figures = ['worst case: that of the loss budget, which holds for any rounds of the log']
+  if not _is_endless(planned):
+    of_figures = [
+      f'worst case: {run.schema.assumption}{of_run}, as in the log' for of_run, run in _named(runs)
+    ]
+  if statement.observed is not None:
+    of_figures.append('observed: devices took part in the very rounds of the log')
+  result = [(FIGURES, sentence) for sentence in of_figures]
+  if planned:
+    subject = planned.participation.subject
+    result += [(subject, s) for s in _planned(runs, planned, statement.adjacency)]
+  if statement.worst_case.void_reason:
+    result.append((FIGURES, f'NOTHING IS GUARANTEED: {statement.worst_case.void_reason}'))
+  if statement.void_reason:
+    result.append((FIGURES, f'THE GUARANTEE IS VOID: {statement.void_reason}'))
+  clipping, noise, participation = guarantees.ASSUMPTIONS
+  result += [(SERVER, clipping), (SERVER, noise), (DEVICES, participation)]
+  result += [(FIGURES, sentence) for sentence in _of_releases(statement)]
+  result += [(DEVICES, sentence) for sentence in adjacencies.assumptions(statement.adjacency)]
+  if group_size > 1:
+    observed = '' if statement.observed is None else f', observed adds the {group_size} largest'
+    sentence = (
+      f'groups of {group_size} devices are protected together: worst case and declared multiply the'
+      f' sensitivity of one by {group_size}{observed}, upper bounds'
+    )
+    result.append((DEVICES, sentence))
+  complete = (
+    'the log is complete: it has every device whose update may have entered a'
+    ' released sum, and its num_rounds counts every row of noise consumed'
+  )
+  one_id = (
+    'one device_id stands for one unit of privacy, spelled the same in all rounds: ids that differ'
+    ' in case, leading zeros or look-alike letters count as other devices'
+  )
+  once = (
+    'each row of noise entered one released sum: no copy of the whole state of a run, such as a'
+    ' snapshot of its volume, was put back or continued beside it after later results were used'
+  )
+  result += [(LOG, complete), (LOG, one_id), *((LOG, sentence) for sentence in _noise(runs))]
+  result += [(SERVER, _ARITHMETIC[statement.arithmetic.kind]), (SERVER, once)]
+  if len(runs) > 1:
+    independent = (
+      'the noise of each run is independent of that of the others; a device'
+      ' that is in several runs has the same device_id in them; which runs there were, and their'
+      ' strategies, noise and schemas, did not depend on what the others released'
+    )
+    result.append((SERVER, independent))
+  for of_run, run in _named(runs):
+    result += [(SERVER, sentence) for sentence in _of_run(run, of_run)]
+  return result
+
+
+def _is_endless(planned: Any) -> bool:
+  """Returns whether the worst case is that of a participation without an end, which holds."""
+  return planned is not None and planned.holds and planned.participation.num_rounds is None
+
+
+def _named(runs: Sequence[run_facts.RunFacts]) -> list[tuple[str, run_facts.RunFacts]]:
+  """Returns the runs, with words that name each where there are several."""
+  return [(f' in run {i}' if len(runs) > 1 else '', run) for i, run in enumerate(runs, 1)]
+
+
+def _of_releases(statement: Statement) -> list[str]:
+  """Returns what each figure assumes of choices that could have followed releases.
+
+  Adaptive participation and an adaptive end change no guarantee of all rounds that a schema allows:
+  the squared norms of what a device adds to C x stay below its squared sensitivity on every path.
+  Sources: Denisov et al. 2022, theorem 2.1 (adaptive streams); Smith and Thakurta 2022 (filters of
+  Gaussian differential privacy).
+  """
+  end = 'the end of a run' if statement.several else 'the end of the run'
+  figures = 'worst case assumes' if statement.observed is None else 'worst case and observed assume'
+  result = [f'{figures} that neither participation nor {end} depended on what was released']
+  if statement.planned:
+    result.append(statement.planned.participation.adaptivity(end))
+  return result
+
+
+def _planned(runs: Sequence[run_facts.RunFacts], planned: Any, adjacency: str) -> list[str]:
+  whole: Any = planned.participation
+  every = [whole] if len(runs) == 1 else [run.claim.answers for run in runs]
+  recorded = {of_run: run.schema_in_log for of_run, run in _named(runs)}
+  result = [
+    f'{sentence}{of_run}'
+    for of_run, participation in zip(recorded, every)
+    for sentence in participation.assumptions(adjacency)
+  ]
+  return [*result, *whole.verdicts(recorded, planned.holds)]
+
+
+def _noise(runs: Sequence[run_facts.RunFacts]) -> list[str]:
+  """Returns what is stated of the noise, and what of it no log can confirm."""
+  result = ['the strategy and the noise multiplier are those of all rounds of the run']
+  for of_run, run in _named(runs):
+    if not run.claim_in_log:
+      result.append(
+        f'the strategy, the noise multiplier{of_run}: stated by whoever replays, the log cannot'
+        ' confirm it'
+      )
+  return result
+
+
+def _of_run(run: run_facts.RunFacts, of_run: str) -> list[str]:
+  """Returns the assumptions that some runs alone have."""
+  result = []
+  if run.from_counts:
+    result += [
+      f'counts were given in place of the rows{of_run}: they are those of `--write_counts`, or of'
+      ' the text of `fl-dpftrl sql` as it was written, run on all rows of a table that did not'
+      ' change meanwhile',
+      f'whoever counted{of_run} compared device ids byte by byte, and none was spelled in two ways'
+      ' of Unicode or rounded to a float',
+    ]
+  if run.layout.missing != id_columns.MISSING:
+    result.append(
+      f'whoever replays said which texts mean a missing device_id{of_run}: no id that counted is'
+      ' a mark of missing data'
+    )
+  if run.claim.trusted_operations:
+    result.append(
+      f'the operations {", ".join(run.claim.trusted_operations)}{of_run} keep and tell nothing that'
+      " depends on devices' data: whoever trained stated it, check_process cannot see it"
+    )
+  if run.claim.adaptive_clipping is not None:
+    result.append(
+      f'the clip norm was adaptive{of_run}: that of a round was computed from noised releases'
+      ' before it alone; the noise multiplier is that of updates and of the counts of clipped,'
+      ' zeroed and rejected ones together, which the guarantee covers'
+    )
+  if run.claim.private_metrics is not None:
+    names = ', '.join(run.claim.private_metrics.bounds)
+    result.append(
+      f'means of the metrics {names} were released{of_run} with noise of the same rows, which noise'
+      ' multiplier and guarantee cover; a run that ended by them has the guarantee of all declared'
+      ' rounds'
+    )
+  return result

@@ -1,0 +1,122 @@
+"""Participation counts of the rows of logs, sorted by device.
+
+Tallies of different devices add up, so parts of the sorted rows are counted apart.
+"""
+
+import collections
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Sequence
+from concurrent import futures
+
+import numpy as np
+
+from fl_dpftrl import claims
+from fl_dpftrl.logs import id_spellings
+from fl_dpftrl.participation import participation_counts
+from fl_dpftrl.replaying import by_device, device_tallies, exposures, opened_runs
+
+
+def count(
+  runs: Sequence[opened_runs.Run],
+  *,
+  num_exposed: int = 1,
+  progress: Callable[[str], None] = lambda text: None,
+) -> device_tallies.Tally:
+  """Counts the logs of runs; LogError for a faulty row, and for a device twice in a round."""
+  claims = [run.claim for run in runs]
+  exposure = exposures.Exposure(claims, [run.log.num_rounds for run in runs])
+  # The first is not on macOS.
+  threads = (
+    len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+  )
+  total = nothing = device_tallies.Tally((participation_counts.DeviceCounts(),) * len(runs))
+  spellings = id_spellings.Spellings()
+  parts: collections.deque[futures.Future[device_tallies.Tally]] = collections.deque()
+
+  def counted(tables):
+    of_devices = by_device.rows(runs, tables, spellings)
+    of_rows = (_count(*r, exposure, num_exposed, claims) for r in of_devices)
+    return functools.reduce(lambda a, b: a.plus(b, num_exposed), of_rows, nothing)
+
+  with futures.ThreadPoolExecutor(threads) as pool:
+    for tables in by_device.whole_devices(by_device.read(runs, progress)):
+      parts.append(pool.submit(counted, tables))
+      if len(parts) > threads:
+        total = total.plus(parts.popleft().result(), num_exposed)
+        progress(f'{total.num_devices:,} devices counted')
+    for part in parts:
+      total = total.plus(part.result(), num_exposed)
+  by_device.refuse_spellings(runs, spellings)
+  return dataclasses.replace(total, mergeable=spellings.mergeable)
+
+
+def _count(
+  numbers: np.ndarray,
+  rounds: np.ndarray,
+  name: by_device.Name,
+  exposure: exposures.Exposure,
+  num_exposed: int,
+  claims: Sequence[claims.Claim],
+) -> device_tallies.Tally:
+  """Counts the rows of whole devices."""
+  starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+  sizes = np.diff(starts, append=rounds.size)
+  owners = np.repeat(np.arange(starts.size), sizes)
+  squares, exact = exposure.squares(rounds, sizes)
+  logs = np.searchsorted(exposure.ends, rounds, side='right')
+  tallies, firsts = [], [0, *exposure.ends[:-1].tolist()]
+  for index, first in enumerate(firsts):
+    rows = np.flatnonzero(logs == index)
+    device_id = lambda row, rows=rows: name(int(numbers[rows[row]]))
+    tallies.append(
+      participation_counts.DeviceCounts.of_rows(rounds[rows] - first, owners[rows], device_id)
+    )
+  exposed = [
+    device_tallies.Exposed(
+      float(squares[i]),
+      name(int(numbers[starts[i]])),
+      tuple(rounds[starts[i] : starts[i] + sizes[i]].tolist()),
+    )
+    for i in _largest(squares, num_exposed)
+  ]
+  return device_tallies.Tally(
+    tuple(tallies),
+    starts.size,
+    participation_counts.Counts.of(device_tallies.bins_of(squares)),
+    tuple(exposed),
+    exact,
+    int(sizes.max()),
+    *_violations(rounds, owners, logs, squares, claims, firsts),
+  )
+
+
+def _largest(values: np.ndarray, most: int) -> np.ndarray:
+  """Returns indices of the largest values, descending; ties by first index."""
+  least = np.partition(values, -most)[-most] if values.size > most else -np.inf
+  places = np.flatnonzero(values >= least)
+  return places[np.argsort(-values[places], kind='stable')][:most]
+
+
+def _violations(
+  rounds: np.ndarray,
+  owners: np.ndarray,
+  logs: np.ndarray,
+  squares: np.ndarray,
+  claims: Sequence[claims.Claim],
+  firsts: Sequence[int],
+) -> tuple[int, participation_counts.Counts, float]:
+  """Counts the violators, the participations that violate, and the largest square of a violator."""
+  wrong = np.zeros(rounds.size, bool)
+  for index, claim in enumerate(claims):
+    rows = np.flatnonzero(logs == index)
+    is_first = np.diff(owners[rows], prepend=-1) != 0
+    starts = np.maximum.accumulate(np.where(is_first, np.arange(rows.size), 0))
+    wrong[rows] = claim.answers.wrong(claim.strategy, rounds[rows] - firsts[index], starts)
+  who = np.unique(owners[wrong])
+  return (
+    who.size,
+    participation_counts.Counts.of(rounds[wrong]),
+    float(squares[who].max(initial=0.0)),
+  )

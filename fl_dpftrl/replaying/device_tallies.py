@@ -1,0 +1,83 @@
+"""Tallies: counts of logs, with the devices that are most exposed."""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+from fl_dpftrl.participation import participation_counts
+
+_BINS_PER_OCTAVE = 256
+_LOWEST_OCTAVE = -64
+
+
+class Exposed(NamedTuple):
+  """A device with the square of its sensitivity over all runs, and its rounds."""
+
+  square: float
+  device_id: str | int
+  rounds: tuple[int, ...]
+
+  @property
+  def order(self) -> tuple:
+    """Sort key: the largest square first, then by device."""
+    return (-self.square, self.device_id)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tally:
+  """Counts of several logs of one population.
+
+  Attributes:
+    exposures: number of devices, by squared sensitivity, in bins whose upper ends
+      `upper_squares` gives.
+    most_exposed: a few devices, the most exposed first.
+    exact: whether all squares are exact; otherwise they are upper bounds.
+    most_rounds: most participations of a device in all logs together.
+    violators: devices that did not keep to a declared schema in at least one run; None if they
+      were not counted.
+    wrong_rounds: number of participations that violate one, by round, numbered across runs: those
+      that are too soon after the one before, or one too many in its run.
+    wrong_square: largest squared sensitivity of the violators, over all runs.
+    mergeable: ids that would be one with another if case and leading zeros did not count.
+  """
+
+  logs: tuple[participation_counts.DeviceCounts, ...]
+  num_devices: int = 0
+  exposures: participation_counts.Counts = participation_counts.Counts()
+  most_exposed: tuple[Exposed, ...] = ()
+  exact: bool = True
+  most_rounds: int = 0
+  violators: int | None = 0
+  wrong_rounds: participation_counts.Counts = participation_counts.Counts()
+  wrong_square: float = 0.0
+  mergeable: int = 0
+
+  def plus(self, other: 'Tally', num_exposed: int) -> 'Tally':
+    """Adds two tallies of different devices, keeping num_exposed devices."""
+    violators = None
+    if self.violators is not None and other.violators is not None:
+      violators = self.violators + other.violators
+    exposed = sorted((*self.most_exposed, *other.most_exposed), key=lambda e: e.order)
+    return Tally(
+      tuple(a + b for a, b in zip(self.logs, other.logs, strict=True)),
+      self.num_devices + other.num_devices,
+      self.exposures + other.exposures,
+      tuple(exposed[:num_exposed]),
+      self.exact and other.exact,
+      max(self.most_rounds, other.most_rounds),
+      violators,
+      self.wrong_rounds + other.wrong_rounds,
+      max(self.wrong_square, other.wrong_square),
+    )
+
+
+def bins_of(squares: np.ndarray) -> np.ndarray:
+  """Returns the bin of each square, at least 0."""
+  bins = np.ceil((np.log2(squares) - _LOWEST_OCTAVE) * _BINS_PER_OCTAVE)
+  return np.maximum(bins, 0.0).astype(np.int64)
+
+
+def upper_squares(bins: np.ndarray) -> np.ndarray:
+  """Returns the largest square of each bin, less than 0.28 % above the others in it."""
+  return np.exp2(bins / _BINS_PER_OCTAVE + _LOWEST_OCTAVE)

@@ -1,0 +1,238 @@
+"""Runs: a log, and the noise that entered its rounds."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fl_dpftrl import claims
+from fl_dpftrl.families import base
+from fl_dpftrl.files import json_files, paths
+from fl_dpftrl.logs import claim_json, keys, layouts, ledger_format, participation_log, refusals
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.replaying import device_tallies
+from fl_dpftrl.strategies import files
+from fl_dpftrl.text import messages
+
+_LOG = 'participation.'
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Run:
+  """A log with the claim of its run.
+
+  Attributes:
+    log: participation log.
+    claim: what is claimed of the run, by its log and by whoever replays.
+    stated: the claim that the log states, as `Claim.to_json` gives it; None if it states none.
+    tally: counts that stand for the rows of the log; None if the rows are to be counted.
+  """
+
+  log: participation_log.Log
+  claim: claims.Claim
+  stated: json_files.Object | None = None
+  tally: device_tallies.Tally | None = None
+
+  def __post_init__(self):
+    self.claim.answers.after(self.log.num_rounds)  # Raises ValueError for more rounds.
+
+  @property
+  def from_counts(self) -> bool:
+    """True if the run has counts without a log, whose violations cannot be counted."""
+    return self.tally is not None and self.tally.violators is None
+
+  @property
+  def schema_in_log(self) -> bool:
+    """True if the log states the declared schema, as it was written before round 0."""
+    participation = self.claim.to_json()['participation']
+    is_recorded = self.stated is not None and self.stated['participation'] == participation
+    return bool(self.claim.declared) and is_recorded
+
+  @classmethod
+  def of(cls, log: participation_log.Log, strategy: base.Strategy, **said: Any) -> 'Run':
+    """Returns the run of a log; `said` has attributes of the claim, None for those of the log."""
+    path = log.shards[0].path
+    try:
+      base.check_num_rounds(strategy, log.num_rounds)
+      stated = claim_json.read(log.metadata)
+      claim = None
+      if stated:
+        claim = claims.Claim.from_json(stated | claims.described(strategy), strategy)
+    except ValueError as e:
+      raise refusals.LogError(f'{path}: {e}') from e
+    given = {name: value for name, value in said.items() if value is not None}
+    if claim is None and 'noise_multiplier' not in given:
+      raise ValueError(f'noise_multiplier is needed: {path} does not say it')
+    if claim is None:
+      own = claims.Claim(strategy=strategy, **given)
+    else:
+      own = dataclasses.replace(claim, **given)
+    return cls(log=log, claim=own, stated=stated)
+
+
+def together(runs: Run | Sequence[Run]) -> list[Run]:
+  """Returns runs of one population as they are accounted together.
+
+  A schema that the log of one run states is left out where another run has none. Schemes by which
+  participation was drawn amplify one run alone; ValueError if one is given for several.
+  """
+  runs = [runs] if isinstance(runs, Run) else list(runs)
+  if not runs:
+    raise ValueError('runs must hold at least one run')
+  if not all(run.claim.declared for run in runs):
+    runs = [_without_schema(run) if run.schema_in_log else run for run in runs]
+  if len(runs) > 1 and any(run.claim.is_drawn and not run.stated for run in runs):
+    raise ValueError(
+      'sampling is for one run: guarantees of batches that were drawn are not composed over several'
+    )
+  planned([run.claim for run in runs])
+  identities = [run.log.metadata.get(keys.RUN_KEY) for run in runs]
+  for place, identity in enumerate(identities):
+    if identity is not None and identity in identities[:place]:
+      raise refusals.LogError(
+        f'{runs[place].log.shards[0].path}: is of a run that is given already, and a run that went'
+        ' on in a copy used its rows of noise twice; give each run once'
+      )
+  return runs
+
+
+def _without_schema(run: Run) -> Run:
+  return dataclasses.replace(run, claim=dataclasses.replace(run.claim, participation=None))
+
+
+def planned(claims: Sequence[claims.Claim]) -> list[Any]:
+  """Returns the participations of all runs whose guarantees compose; none if no run has one."""
+  every: list[Any] = [claim.declared for claim in claims]
+  if len(claims) == 1:
+    every = [claims[0].participation]
+  known = [participation for participation in every if participation]
+  if known and len(known) < len(claims):
+    raise ValueError('declared must be given for each run, or for none')
+  return known
+
+
+def id_type(runs: Sequence[Run]) -> pa.DataType:
+  """Returns the type of device ids in all runs; null if none has a device."""
+  logs = [run.log for run in runs if run.log.id_type != pa.null()] or [runs[0].log]
+  for log in logs:
+    if log.id_type != logs[0].id_type:
+      raise refusals.LogError(
+        f'{log.shards[0].path}: device_id is of another type than in the logs before, so that'
+        ' devices cannot be told to be the same'
+      )
+  return logs[0].id_type
+
+
+def numbered(table: pa.Table, first_round: int) -> pa.Table:
+  """Returns the table of a log with its rounds counted from first_round on."""
+  if not first_round:
+    return table
+  rounds = pc.add(table.column('round'), first_round)
+  return table.set_column(0, 'round', rounds)
+
+
+def open_run(
+  logs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+  strategy: files.Given | None = None,
+  *,
+  noise_multiplier: float | None = None,
+  num_rounds: int | None = None,
+  declared_num_rounds: int | None = None,
+  declared_min_sep: int | None = None,
+  declared_max_participations: int | None = None,
+  columns: str | None = None,
+  first_round: int = 0,
+  missing: str | None = None,
+) -> Run:
+  """Opens a run by its folder, or by its participation log.
+
+  A run's folder has its log, `participation.*`, and strategy.json. A log that states no claim, such
+  as one of another system, has that of the folder's claim.json.
+
+  Args:
+    logs: folder of a run; or, with a strategy, one or more files, folders or globs, the shards of
+      one log.
+    strategy: C as it was run, or its strategy file or name in matrices/; None for a run's folder.
+    noise_multiplier: std(Z) / clip norm; None if the log states it.
+    num_rounds: rows of noise consumed, if the log does not say.
+    declared_num_rounds: rounds that were declared before the run: the most that it could have.
+      Without it, the schema that was recorded in the log before round 0 is taken.
+    declared_min_sep: min-sep that was declared with them; 1 if None.
+    declared_max_participations: maximum participations that were declared with them.
+    columns: where the log has its columns, as in 'round=step,device_id=user_id'; None for their
+      own names.
+    first_round: number of the log's first round.
+    missing: texts that mean a missing id, as in 'NULL,unknown'; '' for none, None for the usual.
+
+  Raises:
+    LogError: if the log cannot be believed.
+    ValueError: if an argument is out of range or missing, or the strategy file is malformed.
+  """
+  where = layouts.parse(columns, first_round, missing)
+  schema = declared_schema(declared_num_rounds, declared_min_sep, declared_max_participations)
+  if strategy is None:
+    if noise_multiplier is not None or schema or not isinstance(logs, (str, os.PathLike)):
+      raise ValueError('strategy is needed with a log: only the folder of a run states what it was')
+    return _open_folder(paths.local(logs), num_rounds, where)
+  strategy = files.resolved(strategy)
+  log = participation_log.read_log(logs, num_rounds=num_rounds, layout=where)
+  return Run.of(log, strategy, noise_multiplier=noise_multiplier, participation=schema)
+
+
+def _open_folder(folder: pathlib.Path, num_rounds: int | None, where: layouts.Layout) -> Run:
+  """Opens the run of a folder; ValueError for a claim.json that is not that of its log."""
+  if not folder.is_dir():
+    raise ValueError(f'{messages.quoted(str(folder))} is no folder of a run')
+  names = set(os.listdir(folder))
+  if (
+    ledger_format.path_of(ledger_format.NAME).name in names
+  ):  # Of a log, or of one that is not closed yet.
+    names.add(ledger_format.NAME)
+  names = {
+    name for name in names if not name.endswith((ledger_format.SUFFIX, *ledger_format.SIDES))
+  }
+  logs = sorted(name for name in names if name.startswith(_LOG))
+  if len(logs) != 1:
+    raise ValueError(f'{folder} must hold one log, {_LOG}parquet, and has {len(logs)}')
+  strategy = files.resolved(folder / files.NAME)
+  path = folder / claims.NAME
+  log = participation_log.read_log(folder / logs[0], num_rounds=num_rounds, layout=where)
+  stated = claim_json.read(log.metadata)
+  if stated is not None:
+    if path.exists():
+      claim_json.check_file(path, stated, log.metadata.get(keys.RUN_KEY))
+    return Run.of(log, strategy)
+  if not path.exists():
+    raise ValueError(f'{path} is missing, and the log does not state its claim')
+  try:
+    return Run(log=log, claim=claims.Claim.from_json(claim_json.read_file(path)[0], strategy))
+  except ValueError as e:
+    raise ValueError(f'{path}: {e}') from e
+
+
+def declared_schema(
+  declared_num_rounds: int | None,
+  declared_min_sep: int | None,
+  declared_max_participations: int | None,
+) -> schemas.MinSep | None:
+  """Returns the schema of the arguments of `open_run`; None if none is declared."""
+  for name, value in (
+    ('declared_min_sep', declared_min_sep),
+    ('declared_max_participations', declared_max_participations),
+  ):
+    if value is not None and declared_num_rounds is None:
+      raise ValueError(
+        f'{name}={value} needs declared_num_rounds, the number of rounds that was declared before'
+        ' the run: it may have ended early because of what it released'
+      )
+  if declared_num_rounds is None:
+    return None
+  return schemas.MinSep(
+    num_rounds=declared_num_rounds,
+    min_sep=1 if declared_min_sep is None else declared_min_sep,
+    max_participations=declared_max_participations,
+  )

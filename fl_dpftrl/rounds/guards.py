@@ -1,0 +1,265 @@
+"""A guard that keeps a run to its declared schema and privacy budget."""
+
+import dataclasses
+import operator
+import os
+import time
+import warnings
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from fl_dpftrl import claims
+from fl_dpftrl.accounting import adjacencies
+from fl_dpftrl.files import durable, mark
+from fl_dpftrl.logs import id_columns, ledgers
+from fl_dpftrl.rounds import admission, budget
+from fl_dpftrl.text import messages, roundings
+
+
+class BudgetSpentError(ValueError):
+  """A round that would pass the privacy budget, or the declared rounds."""
+
+
+class RepeatedRowError(ValueError):
+  """A noise row that was given out before, and would enter a second sum."""
+
+
+class Guard:
+  """Admits devices to rounds, records cohorts, and gives each noise row out once.
+
+  Before a round, `admit` turns away the devices that do not keep to the declared
+  schema, refuses a round that would pass the budget, and records the cohort
+  durably. It needs no TensorFlow, and goes into any loop:
+
+      claim = dpftrl.Claim(strategy=strategy, noise_multiplier=7.379, participation=schema)
+      guard = dpftrl.Guard(claim, 1e-10, max_epsilon=8.0, log='run/participation.parquet')
+      admission = guard.admit(candidates, row=int(state.aggregator.noise.row))
+      state = train(state, admission.device_ids)
+
+  The budget is spent by the declared schema, and never by what is observed of single devices: a
+  refusal would tell who took part. So `max_rounds` is known before the first round, and its ε holds
+  whatever ends the run earlier. The budget is that of one log; `replay` composes those of several.
+
+  A guard with the same arguments continues from its log. A round that was recorded has used its
+  noise row up, even if it was never computed: after a crash a loop skips the rows before
+  `num_rounds`. Threads may share a guard; a process that was forked from this one may not.
+
+  Attributes:
+    claim: what the run claims, of the rounds that schema and budget allow.
+    gate: decides, by schema or secret bins, who may take part; None where batches are drawn.
+    max_rounds: rounds that strategy, schema or sampling, and budget allow; None for no limit.
+    log: the participation log.
+  """
+
+  def __init__(
+    self,
+    claim: claims.Claim,
+    delta: float | None = None,
+    max_epsilon: float | None = None,
+    *,
+    log: str | os.PathLike[str],
+    adjacency: str = adjacencies.ZERO_OUT,
+    group_size: int = 1,
+  ):
+    """Opens the log, and computes how many rounds the budget allows.
+
+    Args:
+      claim: what the run claims. Its participation is that of all planned rounds; without one, each
+        device may take part once in every round.
+      delta: δ; with it, the claim must have a schema and a noise multiplier above 0.
+      max_epsilon: budget of this log; None for no limit.
+      log: path of the participation log, ending in .parquet. A log that exists is continued.
+      adjacency: 'zero_out' or 'replace_one'.
+      group_size: devices that are protected together.
+
+    Raises:
+      ValueError: if an argument is out of range, or the budget is too small for one round.
+      LogError: if the log is of another run, schema or noise.
+    """
+    budget.check(claim, max_epsilon, delta)
+    self.claim, self._lock = claim, durable.ThreadLock(log)
+    is_declared = claim.participation is not None
+    self._planned = claim.answers.num_rows if is_declared else claim.strategy.max_rounds
+    self.max_rounds, self._budget = self._planned, None
+    if delta is not None:
+      self._budget = budget.Budget(
+        claim, delta=delta, max_epsilon=max_epsilon, adjacency=adjacency, group_size=group_size
+      )
+      self.max_rounds = self._budget.max_rounds
+      self.claim = dataclasses.replace(claim, participation=self._budget.schema)
+    self.gate = self.claim.answers.gate(self.claim.strategy)
+    self.log = ledgers.LogWriter(log, self.claim)
+    self._record_log()
+
+  def __repr__(self) -> str:
+    text = f'Guard(round {self.log.num_rounds} of {self.max_rounds}, {self.log.path})'
+    return messages.one_line(text, 120)
+
+  def __enter__(self) -> 'Guard':
+    return self
+
+  def __exit__(self, *unused) -> None:
+    self.close()
+
+  @property
+  def num_rounds(self) -> int:
+    """Rounds that were admitted; the next round, and its noise row."""
+    return self.log.num_rounds
+
+  def epsilon(self, num_rounds: int | None = None) -> float:
+    """Returns ε of the first rounds by the declared schema; of those admitted if None.
+
+    That of fewer than `max_rounds` assumes that the end of the run does not depend on what it
+    releases. ValueError without delta.
+    """
+    if self._budget is None:
+      raise ValueError('delta must be given to the guard: ε is that of the declared schema')
+    rounds = self.num_rounds if num_rounds is None else num_rounds
+    return self._budget.epsilon(rounds) if rounds else 0.0
+
+  def require_new(self) -> None:
+    """Raises LostStateError if there were rounds: for a loop that finds no stored state.
+
+    Model, optimiser and noise would begin anew, and the rounds of the log stay spent. A loop stores
+    its first state before round 0, so that a crash leaves none without.
+    """
+    if self.num_rounds:
+      raise mark.LostStateError(
+        f'{self.log.path} has {self.num_rounds} rounds, and no state of them is there: put the'
+        ' newest one back, or begin a run in another folder, whose loss adds to this one'
+      )
+
+  @durable.one_at_a_time
+  def check(self, device_ids: id_columns.Ids, *, at_most: int | None = None) -> admission.Admission:
+    """Returns what `admit` would, without recording anything.
+
+    Raises:
+      BudgetSpentError: if the next round would pass the budget.
+      ValueError: for malformed ids, or at_most where participation is drawn.
+    """
+    return self._checked(self.num_rounds, device_ids, at_most)
+
+  def _checked(
+    self, t: int, device_ids: id_columns.Ids, at_most: int | None
+  ) -> admission.Admission:
+    if self._planned is not None and t >= self._planned:
+      raise BudgetSpentError(f'round {t} is beyond the {self._planned} rounds that there are')
+    if self._budget is not None and t >= self._budget.max_rounds:
+      raise BudgetSpentError(
+        f'round {t} would pass max_epsilon={self._budget.max_epsilon:g}: by the declared schema,'
+        f' {t + 1} rounds have ε = {roundings.up(self._budget.epsilon(t + 1))}'
+      )
+    if at_most is not None and self.claim.is_drawn:
+      raise ValueError(
+        f'at_most={at_most} is refused beside {type(self.claim.participation).__name__}: whoever'
+        ' was drawn takes part, as the guarantee is void if others take their place; leave it out'
+      )
+    if self.gate:
+      return admission.admit(self.gate, device_ids, at_most=at_most)
+    return admission.Admission(t, id_columns.column(device_ids))
+
+  @durable.one_at_a_time
+  def admit(
+    self,
+    device_ids: id_columns.Ids,
+    *,
+    row: int | None = None,
+    at_most: int | None = None,
+    timestamp: int | None = None,
+  ) -> admission.Admission:
+    """Admits devices to the next round, whose cohort is durably recorded on return.
+
+    Train the admitted devices alone.
+
+    Args:
+      device_ids: candidates, text or whole numbers.
+      row: the noise state's next row, such as `state.aggregator.noise.row`, to be
+        compared with num_rounds; None where the loop takes row num_rounds itself.
+      at_most: size of the cohort, such as the report goal.
+      timestamp: UTC second of the round; None for now.
+
+    Raises:
+      BudgetSpentError: if the round would pass the budget.
+      RepeatedRowError: if the row was given out before.
+      ValueError: for malformed ids, and for a row that the log does not reach.
+      OSError: if the cohort cannot be recorded; nothing has changed then.
+    """
+    admitted = self.check(device_ids, at_most=at_most)
+    if row is not None:
+      self._check_row(-1 if isinstance(row, bool) else operator.index(row))
+    if not self.claim.is_drawn and not len(admitted.column):
+      warnings.warn(
+        'a round admits no device: its row of noise is used up, and its mean would be noise alone;'
+        ' wait until `check` returns devices',
+        stacklevel=3,
+      )
+    now = int(time.time()) if timestamp is None else timestamp
+    try:
+      self.log.begin(admitted.round_index, [admitted.column], now)
+    except BaseException:
+      if self.num_rounds > admitted.round_index:  # It was begun all the same.
+        self._record_log()
+      raise
+    self._record(admitted.column)
+    return admitted
+
+  @durable.one_at_a_time
+  def reserve(
+    self, cohorts: Sequence[id_columns.Ids], *, least: int = 0, timestamp: int | None = None
+  ) -> list[admission.Admission]:
+    """Admits whole cohorts to the next rounds at the cost of one: all are recorded, or none.
+
+    Args:
+      cohorts: device ids of each round, as `admit` takes them.
+      least: fewest devices of each.
+      timestamp: UTC second of the rounds; None for now.
+
+    Raises:
+      ValueError: for a device that may not take part; else see `admit`.
+    """
+    admitted: list[admission.Admission] = []
+    first = self.num_rounds
+    try:
+      for t, device_ids in enumerate(cohorts, first):
+        if admitted:  # Who may take part depends on the round before.
+          self._record(admitted[-1].column)
+        admitted.append(self._checked(t, device_ids, None))
+        admitted[-1].check_whole(least)
+      columns = [each.column for each in admitted]
+      now = int(time.time()) if timestamp is None else timestamp
+      self.log.begin(first, columns, now)
+    except BaseException:
+      if len(admitted) > 1 or self.num_rounds > first:  # Begun all the same.
+        self._record_log()
+      raise
+    for last in admitted[-1:]:
+      self._record(last.column)
+    return admitted
+
+  def _record(self, column: pa.Array) -> None:
+    if self.gate:
+      self.gate.record(column.to_numpy(zero_copy_only=False))
+
+  def _record_log(self) -> None:
+    if self.gate:
+      self.gate.clear()
+    for t in range(self.log.num_rounds if self.gate else 0):
+      self._record(self.log.column(t))
+
+  def close(self) -> None:
+    """Writes the log as one Parquet file; nothing can be admitted then."""
+    self.log.close()
+
+  def _check_row(self, row: int) -> None:
+    t = self.num_rounds
+    if row > t or row < 0:
+      raise ValueError(
+        f'noise row {row} does not belong to round {t}: {self.log.path} lacks rounds whose rows'
+        ' were used; put the whole log back'
+      )
+    if row < t:
+      raise RepeatedRowError(
+        f'noise row {row} was given out for round {row}, and would enter a second sum in round {t};'
+        f' skip {t - row} rows first, with factory.skip_row'
+      )

@@ -1,0 +1,195 @@
+"""Runs without an end: one ε for any length, kept by meters, and shown by logs."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl.accounting import arithmetics
+from fl_dpftrl.families import lattice
+from fl_dpftrl.participation import meter
+from fl_dpftrl.rounds import guards
+
+BLT = dpftrl.BLT([0.9, 0.4], [0.2, 0.3])
+BUDGET = dpftrl.LossBudget(max_participations=3, min_sep=4)
+CLAIM = dpftrl.Claim(
+  strategy=BLT, noise_multiplier=3.0, participation=BUDGET, clip_norm=1.0, report_goal=2
+)
+DELTA = 1e-6
+pytestmark = pytest.mark.filterwarnings('ignore:a round admits no device')
+
+
+def candidates(t: int) -> list[str]:
+  generator = np.random.default_rng([7, t])
+  return [f'device-{i}' for i in range(8 + t // 4) if generator.random() < 0.4 or i == 7 + t // 4]
+
+
+def admitted(path, num_rounds: int, *, kill_each_round: bool = False) -> np.ndarray:
+  """Runs rounds of a guard, and returns the losses of its devices; the log stays open."""
+  running = dpftrl.Guard(CLAIM, DELTA, log=path)
+  for t in range(running.num_rounds, num_rounds):
+    running.admit(candidates(t), timestamp=t)
+    if kill_each_round:
+      running.log.release()
+      running = dpftrl.Guard(CLAIM, DELTA, log=path)
+  losses = running.gate.seen.losses([f'device-{i}' for i in range(20)])
+  running.log.release()
+  return losses
+
+
+def test_one_figure_before_the_first_round_and_after_any():
+  guarantee = dpftrl.account(BLT, BUDGET, noise_multiplier=3.0, delta=DELTA)
+  square = BLT.endless_gram().worst_square(4, 3).value ** 2
+  assert square <= guarantee.sensitivity**2 <= square * (1.0 + 2e-8)
+  assert guarantee.sensitivity_kind == 'upper_bound'
+  for n in (9, 12, 200):  # It covers the schema that names it, in any number of rounds.
+    planned = dpftrl.account(BLT, dpftrl.MinSep(n, 4, 3), noise_multiplier=3.0, delta=DELTA)
+    assert planned.epsilon() <= guarantee.epsilon()
+  assert guarantee.epsilon() <= planned.epsilon() * (1.0 + 2e-8)
+  doubled = dpftrl.account(
+    BLT, BUDGET, noise_multiplier=3.0, delta=DELTA, adjacency='replace_one', group_size=3
+  )
+  assert doubled.mu == pytest.approx(6.0 * guarantee.mu)
+  planned = dpftrl.calibrate(BLT, BUDGET, epsilon=4.0, delta=DELTA)
+  assert planned.epsilon() == pytest.approx(4.0, abs=1e-9)
+
+
+def test_meters_after_kills_are_those_of_an_uninterrupted_run(tmp_path):
+  whole = admitted(tmp_path / 'whole.parquet', 41)
+  resumed = admitted(tmp_path / 'killed.parquet', 41, kill_each_round=True)
+  assert resumed.tolist() == whole.tolist() and whole.max() > 0.0
+  assert whole.max() <= BUDGET.square(BLT)
+
+
+def test_a_guard_says_why_and_a_log_has_one_figure(tmp_path):
+  path, said = tmp_path / 'participation.parquet', set()
+  with dpftrl.Guard(CLAIM, DELTA, max_epsilon=5.0, log=path) as running:
+    figures = set()
+    for t in range(40):
+      admission = running.admit(candidates(t))
+      said |= {away.sentence.split(' and ', 1)[1] for away in admission.turned_away}
+      figures.add(running.epsilon())
+    running.claim.save(tmp_path, running.log.run)
+  assert said == {
+    'this round would pass its loss budget: a later one may not',
+    'has no loss budget for any further round',
+  }
+  stated = dpftrl.replay(tmp_path, delta=DELTA)
+  before = dpftrl.account(BLT, BUDGET, noise_multiplier=3.0, delta=DELTA).epsilon()
+  assert figures == {before} == {stated.worst_case.epsilon()}
+  assert stated.headline is stated.declared and stated.declared.holds and not stated.violations
+  assert stated.declared.guarantee.epsilon() == before
+  assert stated.quoted.endswith('of any number of rounds')
+  assert stated.observed.epsilon() <= before  # With rows that are never computed.
+  column = dpftrl.open_run(path, BLT).log
+  assert column.num_rounds == 40
+  text = ' '.join(stated.assumptions)
+  assert 'a run of any length, whatever ended it' in text and 'kept' not in text
+  publishable = stated.publishable()
+  assert publishable.worst_case.epsilon() == before and publishable.observed is None
+  assert publishable.to_json()['declared']['num_rounds'] is None
+
+
+def test_a_budget_below_that_of_the_claim_is_refused(tmp_path):
+  with pytest.raises(ValueError, match='max_epsilon=2 is too little'):
+    dpftrl.Guard(CLAIM, DELTA, max_epsilon=2.0, log=tmp_path / 'participation.parquet')
+
+
+def test_a_log_names_the_round_in_which_a_device_passes_its_budget(tmp_path):
+  generator = np.random.default_rng(3)
+  rounds = [sorted(generator.choice(9, 3, replace=False).tolist()) for _ in range(12)]
+  with dpftrl.LogWriter(tmp_path / 'participation.parquet', CLAIM) as log:
+    for t, cohort in enumerate(rounds):
+      log.append(t, [f'd{i}' for i in cohort], t)
+  CLAIM.save(tmp_path)
+  stated = dpftrl.replay(tmp_path, delta=DELTA)
+  meters, wrong, who = meter.Meters(BLT.endless_gram()), [], set()
+  for t, cohort in enumerate(rounds):
+    meters.add(np.array(cohort))
+    over = [i for i in cohort if meters.losses([i])[0] > BUDGET.square(BLT)]
+    wrong += [t] if over else []
+    who |= set(over)
+  assert wrong and not stated.declared.holds
+  assert [place['round'] for place in stated.violations.first_rounds] == wrong[:10]
+  assert stated.violations.num_devices == len(who)
+  assert stated.worst_case.epsilon() > stated.declared.guarantee.epsilon()
+  largest = meters.all_losses.max() ** 0.5
+  assert stated.observed.sensitivity == pytest.approx(largest, rel=1e-11)
+  assert any('THE LOSS BUDGET DOES NOT HOLD' in sentence for sentence in stated.assumptions)
+
+
+def test_runs_of_one_population_add_up(tmp_path):
+  for name in ('first', 'second'):
+    folder = tmp_path / name
+    folder.mkdir()
+    admitted(folder / 'participation.parquet', 9)
+    CLAIM.save(folder)
+  stated = dpftrl.replay([tmp_path / 'first', tmp_path / 'second'], delta=DELTA)
+  assert stated.headline.guarantee.mu == pytest.approx(
+    2**0.5 * dpftrl.account(BLT, BUDGET, noise_multiplier=3.0, delta=DELTA).mu
+  )
+  known = dataclasses.replace(CLAIM, participation=dpftrl.MinSep(9, 4, 3))
+  (tmp_path / 'known').mkdir()
+  with dpftrl.LogWriter(tmp_path / 'known' / 'participation.parquet', known) as log:
+    log.append(0, ['a'], 0)
+  known.save(tmp_path / 'known')
+  for names in (('first', 'known'), ('known', 'first')):
+    with pytest.raises(ValueError, match='runs with a loss budget and others are not composed'):
+      dpftrl.replay([tmp_path / name for name in names], delta=DELTA)
+
+
+def test_an_aggregator_goes_on_past_any_horizon(tmp_path):
+  def opened():
+    return dpftrl.PrivateAggregator(
+      BLT, template=np.zeros(3), noise_multiplier=3.0, clip_norm=1.0, report_goal=2,
+      folder=tmp_path / 'run', participation=BUDGET, delta=DELTA,
+    )  # fmt: skip
+
+  figures, devices = set(), 0
+  for _ in range(3):
+    with opened() as aggregator:
+      for _ in range(4):
+        ids = aggregator.admissible([f'd{i}' for i in range(devices + 2)], at_most=2)
+        with aggregator.round(ids) as round_:
+          for _ in ids:
+            round_.add(np.ones(3))
+        devices += 1
+        figures.add(aggregator.privacy_loss().epsilon())
+      figures.add(aggregator.statement().headline.guarantee.epsilon())
+      assert aggregator.max_rounds == 2**20
+  (epsilon,) = figures
+  covered = dpftrl.account(BLT, BUDGET, noise_multiplier=3.0, delta=DELTA, num_coordinates=3)
+  assert epsilon == covered.epsilon()
+
+
+def test_rounds_beyond_the_last_row_are_refused(tmp_path):
+  short = dpftrl.LossBudget(max_participations=3, min_sep=4, last_row=2)
+  claim = dpftrl.Claim(strategy=BLT, noise_multiplier=3.0, participation=short)
+  running = dpftrl.Guard(claim, DELTA, log=tmp_path / 'participation.parquet')
+  running.admit(['a'])
+  running.admit(['b'])
+  with pytest.raises(guards.BudgetSpentError, match='beyond the 2 rounds'):
+    running.admit(['c'])
+  running.log.release()
+
+
+def test_what_has_a_last_round_is_refused_where_it_enters(tmp_path):
+  with pytest.raises(ValueError, match='needs a last round'):
+    dpftrl.Claim(strategy=dpftrl.TreeOnline(), noise_multiplier=3.0, participation=BUDGET)
+  with pytest.raises(ValueError, match='needs a last round'):
+    dpftrl.account(dpftrl.TreeOnline(), BUDGET, noise_multiplier=3.0, delta=DELTA)
+  with pytest.raises(ValueError, match='give fewer, as last_row'):
+    dpftrl.account(
+      dpftrl.LambdaCGD(0.5), BUDGET, noise_multiplier=3.0, delta=DELTA, num_coordinates=9
+    )
+
+
+def test_the_rounding_of_many_rounds_is_that_of_one_by_one():
+  for strategy in (BLT, dpftrl.Identity(), dpftrl.BandedToeplitz(np.array([1.0, -0.5, 0.3]))):
+    noise, farthest = strategy.noise(None), 1.02 * lattice.FARTHEST_NORMAL * 2.0**lattice.BITS
+    alike = lattice._carried_alike(strategy, noise, 300, farthest)
+    assert alike == pytest.approx(lattice.carried_error(strategy, 300), rel=1e-9)
+  endless = dpftrl.load_strategy('blt-b342-endless')
+  few, many = (arithmetics.rounding([(endless, n)], 4_000_000).mu for n in (2052, 2**20))
+  assert few == pytest.approx(5.5e-6, rel=0.03) and many == pytest.approx(1.3e-4, rel=0.02)
