@@ -13,5 +13,5 @@ OWN_KEYS = (VERSION_KEY, NUM_ROUNDS_KEY, CHAIN_KEY, RUN_KEY, METADATA_KEY)
 """Keys that a log sets itself."""
 
 # JSON of the claim of the run, and SHA-256 of that text.
-CLAIM_KEY = 'fl_dpftrl.claims'
+CLAIM_KEY = 'fl_dpftrl.claim'
 CLAIM_DIGEST_KEY = 'fl_dpftrl.claim_sha256'

@@ -4,7 +4,7 @@ import json
 import pathlib
 
 import pytest
-from fl_dpftrl.optimization.problem import Problem
+from fl_dpftrl.optimization.search_problem import Problem
 
 from fl_dpftrl import sensitivities, workload_error
 from fl_dpftrl.optimization import dense, registry

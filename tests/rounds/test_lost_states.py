@@ -9,14 +9,14 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.files import mark
 from tests import pages
-from tests.rounds import test_aggregator, test_examples
+from tests.rounds import test_examples, test_private_aggregator
 
 
 def test_a_loop_whose_states_are_lost_is_refused(tmp_path):
-  with test_aggregator.opened(tmp_path) as aggregator:
+  with test_private_aggregator.opened(tmp_path) as aggregator:
     aggregator.require_new()
-    test_aggregator.released(aggregator)
-  with test_aggregator.opened(tmp_path) as aggregator:
+    test_private_aggregator.released(aggregator)
+  with test_private_aggregator.opened(tmp_path) as aggregator:
     with pytest.raises(mark.LostStateError, match='has 1 rounds, and no state of them is there'):
       aggregator.require_new()
 
@@ -42,11 +42,11 @@ def test_the_example_refuses_to_begin_anew(monkeypatch, tmp_path):
 
 
 def test_more_updates_than_the_report_goal_warn(tmp_path, recwarn):
-  with test_aggregator.opened(tmp_path) as aggregator:
-    test_aggregator.released(aggregator)
+  with test_private_aggregator.opened(tmp_path) as aggregator:
+    test_private_aggregator.released(aggregator)
     assert not recwarn
     with pytest.warns(UserWarning, match='6 updates for report_goal=2.* mean is 3 times theirs'):
-      test_aggregator.released(aggregator, tuple('abcdef'))
+      test_private_aggregator.released(aggregator, tuple('abcdef'))
 
 
 def test_a_round_of_nobody_warns(tmp_path, recwarn):
@@ -64,10 +64,10 @@ def test_a_round_of_nobody_warns(tmp_path, recwarn):
 
 def test_what_is_not_recorded_is_not_said_to_be_none(tmp_path):
   """Updates that arrived, and rounds that failed, are in no log of a loop of one's own."""
-  with test_aggregator.opened(tmp_path, delta=1e-6) as aggregator:
+  with test_private_aggregator.opened(tmp_path, delta=1e-6) as aggregator:
     for _ in range(2):
       with aggregator.round(['a', 'b'], at_least=1) as round_:
-        round_.add(test_aggregator.update())
+        round_.add(test_private_aggregator.update())
     with pytest.raises(KeyError), aggregator.round(['a', 'b']):
       raise KeyError
     aggregator.report(tmp_path / 'report.html')

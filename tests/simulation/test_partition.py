@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 from hypothesis import strategies as st
 
-from fl_dpftrl.participations import sampling
+from fl_dpftrl.participations import cyclic, sampling
 from fl_dpftrl.simulation import partition
 from tests import drawn
 
@@ -107,7 +107,7 @@ SCHEME = sampling.Shuffled(num_rounds=3, num_examples=9, batch_size=2)
 
 @pytest.mark.parametrize('change, message', [
   (dict(scheme='poisson'), "scheme must be one of poisson.*got 'poisson'"),
-  (dict(scheme=sampling.Cyclic(num_rounds=3, num_examples=9, batch_size=2)),
+  (dict(scheme=cyclic.Cyclic(num_rounds=3, num_examples=9, batch_size=2)),
    'scheme must be one of'),
   (dict(seed=-1), 'seed .*-1'),
 ])  # fmt: skip

@@ -10,7 +10,7 @@ from fl_dpftrl.families import base, linear_noise, stamped, tree_online
 from fl_dpftrl.noise import integer_rows
 from fl_dpftrl.noise import stream as streams
 from tests import oracle
-from tests.noise import plain, test_rows
+from tests.noise import plain, test_integer_rows
 
 pytestmark = pytest.mark.tff
 
@@ -109,8 +109,8 @@ def test_every_executor_makes_the_rows_of_the_noise(strategy):
   reference_rows = plain.stream(strategy, ROUNDS, ROUNDS, fresh)
   made = oracle.rows(reference_rows, ROUNDS) * 2.0**-34
   np.testing.assert_allclose(made @ made.T, noising @ noising.T, atol=1e-8)
-  maker = integer_rows.RowMaker(strategy, size=5, num_rounds=ROUNDS, seed=test_rows.SEED)
-  for row in test_rows.expected_rows(strategy, ROUNDS, 5):
+  maker = integer_rows.RowMaker(strategy, size=5, num_rounds=ROUNDS, seed=test_integer_rows.SEED)
+  for row in test_integer_rows.expected_rows(strategy, ROUNDS, 5):
     made = np.empty(5, np.int64)
     maker.make(made)
     assert np.abs(made - row).max() <= 1
