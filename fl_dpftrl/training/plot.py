@@ -1,7 +1,7 @@
 """Plot of a run: what the model learnt by round, beside what it is compared with."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import matplotlib
 
@@ -22,9 +22,13 @@ def accuracy_plot(
   accuracy: Mapping[int, float],
   test_accuracy: float | None = None,
   others: Mapping[str, float] = {},
+  released: Sequence[tuple[int, float, float]] = (),
   label: str = 'accuracy',
 ) -> style.Figure:
-  """Draws accuracy against rounds, and returns the figure."""
+  """Draws accuracy against rounds, and returns the figure.
+
+  `released` has rounds, means of clients' accuracy up to them, and half-widths of their intervals.
+  """
   with matplotlib.rc_context({'font.size': _POINTS, 'legend.fontsize': _POINTS - 1}):
     figure = style.Figure(figsize=_INCHES, layout='constrained')
     axes = figure.subplots()
@@ -36,6 +40,12 @@ def accuracy_plot(
     if accuracy:
       rounds, values = [r + 1 for r in accuracy], [100 * value for value in accuracy.values()]
       axes.plot(rounds, values, 'o-', color=_BLUE, markersize=4, label='this run, validation')
+    if released:
+      rounds, means, _ = zip(*released)
+      low, high = ([100 * (r[1] + sign * r[2]) for r in released] for sign in (-1, 1))
+      axes.fill_between(rounds, low, high, color=_ORANGE, alpha=0.2, linewidth=0)
+      name = 'clients, with noise, ± 95 %'
+      axes.plot(rounds, [100 * mean for mean in means], color=_ORANGE, linewidth=1, label=name)
     if test_accuracy is not None:
       shown = f'this run, test: {100 * test_accuracy:.1f} %'
       axes.plot(num_rounds, 100 * test_accuracy, 'D', color=_ORANGE, label=shown)

@@ -16,6 +16,8 @@ from fl_dpftrl.reports import settings
 from fl_dpftrl.rounds import release, released
 from fl_dpftrl.training import run_observers
 
+_POINTS = 20  # of the curve of a released metric
+
 if TYPE_CHECKING:
   from fl_dpftrl import style
 
@@ -156,7 +158,20 @@ class Trained:
       accuracy=accuracy,
       test_accuracy=test_accuracy,
       others=others,
+      released=self._released_accuracy(),
     )
+
+  def _released_accuracy(self) -> list[tuple[int, float, float]]:
+    """Returns rounds, the mean of clients' accuracy up to them, and half of its 95 % interval."""
+    column = self.history.column(f'{run_observers.RELEASED}accuracy')
+    rounds, points = sorted(column), []
+    coordinates = release.Release.of_claim(self.statement.runs[0].claim)
+    for count in sorted({-(-len(rounds) * i // _POINTS) for i in range(3, _POINTS + 1)}):
+      values = {'accuracy': {t: column[t] for t in rounds[:count]}}
+      if values['accuracy']:
+        mean = released.estimates(coordinates, values, None)['accuracy']
+        points.append((rounds[count - 1] + 1, mean.value, 1.96 * mean.stddev))
+    return points
 
   def _stated(self) -> str:
     """Returns the guarantee in a few words."""

@@ -4,10 +4,10 @@ import json
 import pathlib
 
 import pytest
-from fl_dpftrl.optimization.search_problem import Problem
 
 from fl_dpftrl import sensitivities, workload_error
 from fl_dpftrl.optimization import dense, registry
+from fl_dpftrl.optimization.search_problem import Problem
 from fl_dpftrl.participation import schemas
 
 TABLE = json.loads(pathlib.Path(__file__).with_name('bandmf_table.json').read_text())
