@@ -52,7 +52,7 @@ def run(folder, rounds=ROUNDS, stop_at=None):
         sent = [trained(weights, device) for device in cohort.tolist()]
         for update, accuracy in sent:
           round_.add(update, metrics={'accuracy': accuracy})
-      weights = weights + 0.5 * round_.mean
+      weights = weights + 0.02 * round_.mean
       exact.append(np.mean([accuracy for _, accuracy in sent]))
       if len(exact) % WINDOW == 0:
         released = aggregator.metrics(last=WINDOW)['accuracy']

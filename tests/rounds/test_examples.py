@@ -200,3 +200,13 @@ def test_a_run_without_an_end_goes_on_at_one_epsilon(tmp_path, monkeypatch, caps
   assert first.split(': ')[1] == second.split(': ')[1]
   stated = proven(tmp_path)
   assert stated.headline is stated.declared and stated.num_rounds == 8
+
+
+def test_released_metrics_are_drawn_and_end_a_run(monkeypatch, tmp_path, capsys):
+  small = program('private_metrics', monkeypatch, DEVICES=400, COHORT=20)
+  small.main(tmp_path / 'whole', rounds=40)
+  assert '% of 4 windows' in capsys.readouterr().out
+  assert (tmp_path / 'whole' / 'accuracy.svg').read_bytes().startswith(b'<?xml')
+  small.main(tmp_path / 'ended', rounds=40, stop_at=-1e9)
+  assert proven(tmp_path / 'ended').num_rounds == small.WINDOW
+  assert proven(tmp_path / 'ended').headline.name == 'declared'
