@@ -12,11 +12,11 @@ ROOT = pathlib.Path(__file__).parent.parent
 HEAVY = ('jax', 'jaxlib', 'tensorflow', 'tensorflow_federated')
 ROOMS = (
   'accounting commands families logs optimization participations planning replaying'
-  ' reports sensitivity simulation rounds study'
+  ' reports sensitivities simulation rounds study'
 )
 MODULES = (
-  'auditing error files.durable noise.ahead noise.recurrence noise.normals noise.reference'
-  ' noise.rows noise.snapshots participation.schemas strategies.files workloads'
+  'auditing workload_error claims files.durable noise.ahead noise.recurrence noise.normals noise.reference'
+  ' noise.integer_rows noise.snapshots participation.schemas strategies.files workloads'
 )
 NEED_TENSORFLOW = ('aggregators', 'runtime', 'training')
 

@@ -33,7 +33,7 @@ def _coarse(monkeypatch):
 
 def _mu(noise, schema, *, adjacency='zero_out', group_size=1):
   """μ as a statement has it."""
-  value, kind = accounting.adjacency.scaled(
+  value, kind = accounting.adjacencies.scaled(
     claims.worst_case([noise], [schema]), adjacency, group_size
   )
   del kind
