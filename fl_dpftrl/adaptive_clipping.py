@@ -99,6 +99,11 @@ class AdaptiveClipping:
     group = self.group(noise_multiplier, report_goal)
     return extra_coordinates.update_noise_multiplier(noise_multiplier, [group])
 
+  @property
+  def limits(self) -> tuple[float, float]:
+    """The least and the largest clip norm, float32."""
+    return float(np.float32(self.initial / RANGE)), float(np.float32(self.initial * RANGE))
+
   def log_factor(self, clipped_share: Any) -> Any:
     """Returns the logarithm of the clip norm's factor after a round."""
     return self.learning_rate * (clipped_share - (1.0 - self.target_quantile))
@@ -110,5 +115,5 @@ class AdaptiveClipping:
     if self.rounds is not None and round_index >= self.rounds:
       return clip_norm
     factor = math.exp(self.log_factor(clipped_count / report_goal))
-    low, high = self.initial / RANGE, self.initial * RANGE
+    low, high = self.limits
     return float(np.float32(min(max(clip_norm * factor, low), high)))

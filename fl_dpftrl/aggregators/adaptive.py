@@ -95,8 +95,7 @@ class Rule(NamedTuple):
       return clip_norm
     share = tf.cast(counts[0], tf.float64) / self.report_goal
     factor = tf.exp(rule.log_factor(share))
-    limits = rule.initial / adaptive_clipping.RANGE, rule.initial * adaptive_clipping.RANGE
-    moved = tf.clip_by_value(tf.cast(clip_norm, tf.float64) * factor, *limits)
+    moved = tf.clip_by_value(tf.cast(clip_norm, tf.float64) * factor, *rule.limits)
     moved = tf.cast(moved, tf.float32)
     return moved if rule.rounds is None else tf.where(row < rule.rounds, moved, clip_norm)
 

@@ -61,6 +61,11 @@ class ReleasedTable:
     reader = csv.reader(io.StringIO(content[: self._whole].decode('utf-8', 'replace')))
     if (header := next(reader, None)) not in (None, self._columns):
       raise ValueError(f'{path} must have the columns {", ".join(self._columns)}, got {header}')
+    low, high = (
+      clip_norm.limits
+      if isinstance(clip_norm, adaptive_clipping.AdaptiveClipping)
+      else (clip_norm, clip_norm)
+    )
     for number, cells in enumerate(reader, start=2):
       try:
         (index, *values) = int(cells[0]), *map(float, cells[1:])
@@ -68,7 +73,7 @@ class ReleasedTable:
         index, values = -1, []
       is_next = max(self._rounds, default=-1) < index < num_rounds
       is_whole = len(values) == len(self._columns) - 1 and all(map(math.isfinite, values))
-      if not (is_next and is_whole and values[0] > 0.0):
+      if not (is_next and is_whole and low <= values[0] <= high):
         raise ValueError(f'{path} line {number} is no round of this run; put the file back')
       self._keep(index, values)
 

@@ -215,7 +215,9 @@ def test_a_line_that_was_not_written_whole_is_left_out(tmp_path):
   lines = path.read_text().splitlines()
   assert [text.split(',')[0] for text in lines] == ['round', '0', '1', '3']
   assert float(lines[-1].split(',')[1]) == line[1]
-  for wrong in (whole + whole[-80:], whole.replace(b'0,0.3', b'7,0.3'), b'a,b\n1,2\n'):
+  # With a clip norm beyond all that the rule may reach, whole numbers would bound no update.
+  changed = [whole.replace(b'0,0.3', text) for text in (b'7,0.3', b'0,1e-310', b'0,1e7')]
+  for wrong in (whole + whole[-80:], *changed, b'a,b\n1,2\n'):
     path.write_bytes(wrong)
     with pytest.raises(ValueError, match='released.csv'):
       opened(tmp_path, **changes)
