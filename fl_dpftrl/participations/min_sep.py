@@ -68,6 +68,8 @@ class _MinSep(promised.Promised):
 
   def covers(self, recorded: Any) -> bool:
     """Returns whether the schema allows all that another one does."""
+    if not isinstance(recorded, schemas.MinSep):
+      return False
     if self.is_own or recorded.is_own:
       return bool(recorded == self)
     return bool(

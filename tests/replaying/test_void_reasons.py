@@ -93,6 +93,13 @@ def test_evidence_of_a_guard_s_log_with_other_noise_fails_at_its_claim(guarded):
   assert dpftrl.verify(guarded / 'evidence').failed == ('claim', 'statement', 'guarantee')
 
 
+def test_a_schema_in_place_of_a_recorded_loss_budget_is_void():
+  log = log_with(recorded(participation=dpftrl.LossBudget(max_participations=9, min_sep=1)))
+  declared = dpftrl.MinSep(NUM_ROUNDS)
+  stated = replays.replay(opened_runs.Run.of(log, BLT, participation=declared), delta=1e-6)
+  assert 'only while its loss' in stated.void_reason
+
+
 def test_a_schema_in_place_of_recorded_draws_is_void():
   log = log_with(recorded(participation=dpftrl.SecretBins(NUM_ROUNDS, 2)))
   declared = dpftrl.MinSep(NUM_ROUNDS)
