@@ -78,7 +78,9 @@ class EpsilonSoFar(loop.Observer):
       last = run.log.timestamp(done - 1)
       measured[DAYS] = 0.0 if last is None else round((last - cohorts.START) / 86400.0, 4)
     if run.claim.void_reason is None:
-      found = run.claim.guarantee(self._seen.schema, run.delta)
+      answers = run.claim.answers  # Of a loss budget, the whole is spent.
+      spent = answers if answers.num_rounds is None else self._seen.schema
+      found = run.claim.guarantee(spent, run.delta)
       measured[EPSILON] = roundings.UNBOUNDED if found.void_reason else found.epsilon()
     return measured
 

@@ -134,10 +134,8 @@ def train(
   )
   claim = budget.limited(claim, delta=delta, max_epsilon=max_epsilon)
   if (allowed := claim.answers.num_rows) < num_rounds:
-    say(
-      f'max_epsilon={max_epsilon:g} allows {allowed} of {num_rounds} rounds: the run ends there; a'
-      ' larger noise_multiplier would allow more'
-    )
+    why = 'last_row' if claim.answers.num_rounds is None else f'max_epsilon={max_epsilon:g}'
+    say(f'{why} allows {allowed} of {num_rounds} rounds: the run ends there')
     num_rounds = allowed
   of_name = {str(client): client for client in clients}
   get_data = lambda t, ids: [

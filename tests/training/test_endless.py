@@ -27,10 +27,13 @@ def test_a_run_is_lengthened_at_the_same_epsilon(tmp_path):
       folder=tmp_path / 'run', num_rounds=num_rounds, clients=names, participation=budget,
       client_data=lambda t, client: data[int(client.split()[1]) % 2], say=lambda line: None,
     )  # fmt: skip
-    dpftrl.train(process, aggregator, **(arguments | changes))
+    return dpftrl.train(process, aggregator, **(arguments | changes))
+
+  def stated_after(num_rounds):
+    trained(num_rounds)
     return json.loads((tmp_path / 'run' / 'privacy.json').read_text())
 
-  first, second = trained(2), trained(5)
+  first, second = stated_after(2), stated_after(5)
   assert (first['num_rounds'], second['num_rounds']) == (2, 5)
   figures = [stated[part] for stated in (first, second) for part in ('worst_case', 'declared')]
   assert len({figure['epsilon'] for figure in figures}) == 1
@@ -40,6 +43,16 @@ def test_a_run_is_lengthened_at_the_same_epsilon(tmp_path):
   assert real.epsilon() <= stated.headline.guarantee.epsilon() <= real.epsilon() * (1.0 + 1e-3)
   with np.load(tmp_path / 'run' / 'model.npz') as archive:
     assert all(np.isfinite(archive[name]).all() for name in archive)
+  said: list[str] = []
+  short = dpftrl.LossBudget(max_participations=3, min_sep=2, last_row=3)
+  so_far = dpftrl.EpsilonSoFar(1)
+  ended = trained(
+    5, folder=tmp_path / 'short', participation=short, observers=[so_far], say=said.append
+  )
+  assert ended.history.rounds.tolist() == [0, 1, 2]
+  assert any('last_row allows 3 of 5 rounds' in line for line in said)
+  # Each device was in one round so far; an end by releases has the guarantee of the budget alone.
+  assert set(ended.history['epsilon']) == {ended.statement.declared.guarantee.epsilon()}
   with pytest.raises(ValueError, match='participation excludes timer_rounds'):
     trained(6, timer_rounds=3)
   with pytest.raises(ValueError, match='participation must be a LossBudget'):
