@@ -112,10 +112,10 @@ def train(
   devices = _devices(scenario, aggregator, num_rounds, clients, timer_rounds, seed, participation)
   declared: Any = devices.declared_schema(num_rounds)
   _check_strategy(folder / files.NAME, aggregator.strategy)
-  if stop_when is not None and aggregator.private_metrics is None:
+  if stop_when is not None and (aggregator.private_metrics is None or declared is None):
     raise ValueError(
-      'stop_when needs metrics of the aggregator: the end of a run that other figures of clients'
-      ' decide is not covered'
+      'stop_when needs metrics of the aggregator, and timers in rounds or a loss budget: no'
+      ' guarantee covers an end that other figures of clients decide, or without declared rounds'
     )
   trainable = processes.trainable_weights(process)
   learned = process_check.check_process(process, aggregator, trusted_operations=trusted_operations)

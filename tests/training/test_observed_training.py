@@ -132,3 +132,15 @@ def test_scenarios_that_will_not_do_are_refused(tmp_path):
     with pytest.raises(ValueError, match=words):
       train(tmp_path, PLAIN, scenario=scenario, **changes)
   assert not list(tmp_path.iterdir())
+
+
+def test_no_metric_ends_a_run_whose_rounds_were_not_declared(tmp_path):
+  """Timers in hours declare none, and the worst case of the rounds so far covers no such end."""
+  scenario = dpftrl.Scenario(population=20, report_goal=4, timer_hours=0.2)
+  metered = aggregator(memory='state', metrics={'loss': 1.0})
+  for adds_noise, changes in ((metered, dict(scenario=scenario)), (PLAIN, {})):
+    with pytest.raises(ValueError, match='stop_when needs metrics of the aggregator, and timers'):
+      dpftrl.train(
+        None, adds_noise, folder=tmp_path / 'run', num_rounds=4, clients=CLIENTS,
+        client_data=lambda t, name: DATA[0], stop_when=lambda history: True, **changes,
+      )  # fmt: skip
