@@ -178,9 +178,11 @@ def _of_run(run: run_facts.RunFacts, of_run: str) -> list[str]:
     )
   if run.claim.private_metrics is not None:
     names = ', '.join(run.claim.private_metrics.bounds)
+    ended = 'has the guarantee of all declared rounds'
+    if run.claim.declared is None:
+      ended = 'has none of these guarantees, as no rounds were declared'
     result.append(
       f'means of the metrics {names} were released{of_run} with noise of the same rows, which noise'
-      ' multiplier and guarantee cover; a run that ended by them has the guarantee of all declared'
-      ' rounds'
+      f' multiplier and guarantee cover; a run that ended by them {ended}'
     )
   return result

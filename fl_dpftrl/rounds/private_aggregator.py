@@ -213,6 +213,7 @@ class PrivateAggregator:
     """Returns the mean of each metric over released rounds, with the noise in it.
 
     A run that ends, or a model that is chosen, by it has the guarantee of all declared rounds.
+    Where participation is drawn, or none is declared, no guarantee covers such an end.
 
     Args:
       last: the last released rounds only; None for all. ValueError without a release.

@@ -203,6 +203,22 @@ def test_a_run_that_is_opened_again_goes_on_as_one_that_was_not(tmp_path):
     assert [e.num_rounds for e in aggregator.metrics().values()] == [6, 6]
 
 
+@pytest.mark.parametrize('participation, is_covered', [
+  (dpftrl.MinSep(9), True),
+  (dpftrl.SecretBins(9, 2), False),
+  (None, False),
+])  # fmt: skip
+def test_an_end_by_metrics_is_covered_where_rounds_were_declared(
+  participation, is_covered, tmp_path
+):
+  with opened(tmp_path, strategy=dpftrl.Identity(), participation=participation) as aggregator:
+    run_rounds(aggregator, 2)
+    sentences = [s for s in aggregator.statement(1e-6).assumptions if 'a run that ended by' in s]
+  assert [('all declared rounds' in s, 'none of these' in s) for s in sentences] == [
+    (is_covered, not is_covered)
+  ]
+
+
 def test_a_line_that_was_not_written_whole_is_left_out(tmp_path):
   changes = dict(clip_norm=dpftrl.AdaptiveClipping(0.3))
   with opened(tmp_path, **changes) as aggregator:
