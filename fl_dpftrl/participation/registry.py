@@ -44,6 +44,11 @@ KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in (schemas.MinSep, schemas
 
 def register(cls: _Kind) -> _Kind:
   """Adds a participation, of a name that no other class has; this is a class decorator."""
+  if hasattr(cls, 'sensitivity') and getattr(cls, 'allows', None) is schemas.MinSep.allows:
+    raise ValueError(
+      f'participation {cls.kind!r} has a sensitivity of its own, and allows all of its min-sep'
+      ' schema: give it allows, by which devices are turned away'
+    )
   other = KINDS.setdefault(cls.kind, cls)
   if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
     raise ValueError(f'participation {cls.kind!r} is registered already, by {other.__module__}')

@@ -119,6 +119,19 @@ def test_a_kind_is_registered_once():
     dpftrl.Claim(strategy=BLT, noise_multiplier=1.0, participation=3)
 
 
+def test_a_bound_of_its_own_needs_patterns_of_its_own():
+  """Else the gate admits all of the min-sep schema, and ε is of less."""
+  with pytest.raises(ValueError, match="'narrow' has a sensitivity of its own, and allows all"):
+
+    @dpftrl.register
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Narrow(dpftrl.MinSep):
+      kind = 'narrow'
+
+      def sensitivity(self, strategy):
+        return sensitivities.Sensitivity(1.0, 'exact')
+
+
 def test_a_gate_keeps_the_least_separation_that_a_bound_rests_on():
   """Also for a participation whose `allows` forgets it."""
 
