@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import adapters
+from fl_dpftrl import adapters, extra_coordinates
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import accountant
-from fl_dpftrl.rounds import private_aggregator
+from fl_dpftrl.rounds import private_aggregator, release
 from fl_dpftrl.strategies import files
 
 with adapters.peer('Opacus', 'opacus'):
@@ -146,7 +146,10 @@ def make_private(
   order = np.random.default_rng(0).permutation(count)[: count // size * size]  # Public.
   batches = _Batches(order.reshape(-1, size).tolist())
   schema = schemas.MinSep(num_rounds=epochs * len(batches), min_sep=len(batches))
-  target = dict(epsilon=epsilon, delta=delta, num_coordinates=sum(p.numel() for p in trained))
+  metrics = arguments.get('metrics')
+  released = metrics and extra_coordinates.PrivateMetrics(metrics)
+  coordinates = sum(p.numel() for p in trained) + release.num_extra(max_grad_norm, released)
+  target = dict(epsilon=epsilon, delta=delta, num_coordinates=coordinates)
   noise_multiplier = accountant.calibrate(strategy, schema, **target).noise_multiplier
   batches.aggregator = private_aggregator.PrivateAggregator(
     strategy, template=trained, noise_multiplier=noise_multiplier, clip_norm=max_grad_norm,

@@ -195,6 +195,15 @@ def test_make_private_goes_on_with_the_next_batch_and_keeps_epsilon(tmp_path):
   assert 7.9 < statement.worst_case.epsilon() <= 8.0
 
 
+def test_the_target_is_that_of_metrics_too(tmp_path):
+  metrics = {f'm{i:03}': 1.0 for i in range(900)}
+  _, optimizer, _ = made(tmp_path, metrics=metrics)
+  aggregator = optimizer.aggregator
+  claim = aggregator._guard.claim
+  assert claim.arithmetic.num_coordinates == IN * OUT + OUT + 900
+  assert claim.guarantee(aggregator.participation, 1e-5).epsilon() <= 8.0
+
+
 def test_examples_of_the_loader_are_those_of_the_log(tmp_path):
   numbers = torch.arange(22)
   loader = torch.utils.data.DataLoader(numbers, batch_size=5)
