@@ -216,7 +216,7 @@ def compose(
 ) -> guarantees.Guarantee:
   """Returns the guarantee of the participations of one run, or of several together."""
   num_rounds = [participation.num_rows for participation in schemes]
-  if len(claims) == 1 and schemes[0].is_drawn:
+  if len(claims) == 1:  # Its own answer, which may be more than that of its sensitivity.
     (claim,) = claims
     return schemes[0].guarantee(
       claim.strategy,

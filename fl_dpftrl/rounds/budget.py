@@ -6,7 +6,7 @@ import functools
 import numpy as np
 
 from fl_dpftrl import claims
-from fl_dpftrl.accounting import Guarantee, adjacencies, gaussian
+from fl_dpftrl.accounting import adjacencies, gaussian
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import registry
 from fl_dpftrl.participations import accountant
@@ -53,14 +53,14 @@ class Budget:
 
   def _epsilon(self, num_rounds: int) -> float:
     """Returns ε of the first num_rounds rounds, by the declared schema."""
-    return Guarantee.of(
-      claims.worst_case([self._claim], [self._schema.within(num_rounds)]),
-      noise_multiplier=self._claim.noise_multiplier,
-      delta=self._delta,
+    found = claims.compose(
+      [self._claim],
+      [self._schema.within(num_rounds)],
+      deltas=[self._delta],
       adjacency=self._adjacency,
       group_size=self._group_size,
-      rounding=self._rounding,
-    ).epsilon()
+    )
+    return dataclasses.replace(found, rounding=self._rounding).epsilon()
 
   def _max_rounds(self) -> int:
     planned = self._schema.num_rows

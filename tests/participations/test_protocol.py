@@ -80,6 +80,32 @@ def test_it_is_accounted_as_its_sensitivity():
   )
 
 
+@dpftrl.register
+@dataclasses.dataclass(frozen=True)
+class Dearer(Once):
+  """Whose guarantee is more than that of its sensitivity."""
+
+  kind = 'dearer'
+
+  def within(self, num_rounds):
+    return Dearer(num_rounds)
+
+  def guarantee(self, strategy, **options):
+    found = super().guarantee(strategy, **options)
+    return dataclasses.replace(found, sensitivity=3.0 * found.sensitivity)
+
+
+def test_its_own_guarantee_is_that_of_guards_and_statements(tmp_path):
+  epsilon = dpftrl.account(BLT, Dearer(6), noise_multiplier=3.0, delta=1e-6).epsilon()
+  claim = dpftrl.Claim(strategy=BLT, noise_multiplier=3.0, participation=Dearer(6))
+  assert claim.guarantee(Dearer(6), 1e-6).epsilon() == epsilon
+  with dpftrl.Guard(claim, 1e-6, log=tmp_path / 'participation.parquet') as guard:
+    guard.admit(['a'])
+    assert guard.epsilon(6) == epsilon
+  claim.save(tmp_path)
+  assert dpftrl.replay(tmp_path, delta=1e-6).declared.guarantee.epsilon() == epsilon
+
+
 @pytest.mark.parametrize('comes_back', [False, True])
 def test_a_guard_keeps_it_and_replay_shows_it(tmp_path, comes_back):
   claim = dpftrl.Claim(strategy=BLT, noise_multiplier=3.0, participation=Once(6))
