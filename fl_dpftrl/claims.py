@@ -50,6 +50,10 @@ class Claim:
     void_reason: why the run guarantees nothing, such as a known noise seed; None if it does.
     not_private_metrics: metrics that are computed from clients' data without the noise, by name.
     trusted_operations: operations that `check_process` does not pass, and whoever trained trusted.
+
+  Raises:
+    ValueError: for an attribute out of range, and for counts and metrics with so little noise that
+      they would use up the guarantee.
   """
 
   strategy: base.Strategy
@@ -87,6 +91,12 @@ class Claim:
       keep('clip_norm', float(self.clip_norm))
     if self.report_goal is not None:
       keep('report_goal', schemas.positive_integer('report_goal', self.report_goal))
+    groups, rule = [], self.adaptive_clipping
+    if rule is not None:
+      groups.append(rule.group(self.noise_multiplier, self.report_goal or 1))
+    if self.private_metrics is not None:
+      groups.append(self.private_metrics.group(self.noise_multiplier))
+    extra_coordinates.update_noise_multiplier(self.noise_multiplier, groups)  # Raises ValueError.
     if self.participation is not None:
       keep('participation', self.answers.for_claim(self.strategy))
       if self.answers.num_rounds is None:

@@ -203,6 +203,19 @@ def test_a_run_that_is_opened_again_goes_on_as_one_that_was_not(tmp_path):
     assert [e.num_rounds for e in aggregator.metrics().values()] == [6, 6]
 
 
+def test_no_claim_covers_metrics_with_less_noise_than_it_states():
+  for changes in (
+    dict(private_metrics=extra_coordinates.PrivateMetrics(BOUNDS, 1.9)),
+    dict(clip_norm=dpftrl.AdaptiveClipping(1.0, clipped_count_stddev=1.9)),
+    dict(
+      clip_norm=dpftrl.AdaptiveClipping(1.0, clipped_count_stddev=2.1),
+      private_metrics=extra_coordinates.PrivateMetrics(BOUNDS, 2.1),
+    ),
+  ):
+    with pytest.raises(ValueError, match='use up the guarantee'):
+      dpftrl.Claim(strategy=STRATEGY, noise_multiplier=2.0, **changes)
+
+
 @pytest.mark.parametrize('participation, is_covered', [
   (dpftrl.MinSep(9), True),
   (dpftrl.SecretBins(9, 2), False),
