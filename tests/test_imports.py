@@ -15,8 +15,8 @@ ROOMS = (
   ' reports sensitivities simulation rounds study'
 )
 MODULES = (
-  'auditing workload_error claims files.durable noise.ahead noise.recurrence noise.normals noise.reference'
-  ' noise.integer_rows noise.snapshots participation.schemas strategies.files workloads'
+  'auditing workload_error claims files.durable noise.ahead noise.recurrence noise.normals'
+  ' noise.reference noise.integer_rows noise.snapshots participation.schemas strategies.files workloads'
 )
 NEED_TENSORFLOW = ('aggregators', 'runtime', 'training')
 
