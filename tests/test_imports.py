@@ -16,7 +16,8 @@ ROOMS = (
 )
 MODULES = (
   'auditing workload_error claims files.durable noise.ahead noise.recurrence noise.normals'
-  ' noise.reference noise.integer_rows noise.snapshots participation.schemas strategies.files workloads'
+  ' noise.reference noise.integer_rows noise.snapshots'
+  ' participation.schemas strategies.files workloads'
 )
 NEED_TENSORFLOW = ('aggregators', 'runtime', 'training')
 

@@ -27,20 +27,22 @@ def digest(
   return documents.short_digest(json.dumps(content).encode())
 
 
-def bind(stream: reference.NoiseStream, own: int) -> reference.NoiseStream:
+def bind(stream: reference.NoiseStream, digest_number: int) -> reference.NoiseStream:
   """Returns a stream whose state holds the digest, and whose `next` fails for another one."""
 
   def init():
-    return stream.init()._replace(parameters=tf.constant(own, tf.int64))
+    return stream.init()._replace(parameters=tf.constant(digest_number, tf.int64))
 
   return reference.NoiseStream(
-    init, lambda noise: stream.next(check(noise, own)), lambda noise: stream.skip(check(noise, own))
+    init,
+    lambda noise: stream.next(check(noise, digest_number)),
+    lambda noise: stream.skip(check(noise, digest_number)),
   )
 
 
-def check(noise: Any, own: int) -> Any:
+def check(noise: Any, digest_number: int) -> Any:
   """Returns a noise state unchanged if its parameters are these, in a graph."""
   noise = tf.nest.map_structure(tf.convert_to_tensor, noise)
-  same = tf.equal(noise.parameters, tf.constant(own, tf.int64))
+  same = tf.equal(noise.parameters, tf.constant(digest_number, tf.int64))
   with tf.control_dependencies([tf.debugging.Assert(same, [failures.told(_REFUSED)])]):
     return tf.nest.map_structure(tf.identity, noise)

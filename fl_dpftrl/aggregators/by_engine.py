@@ -82,8 +82,8 @@ class _Seed:
     self.identity = f'seed {noise_seed}'
 
   def __call__(self) -> np.ndarray:
-    given = self._noise_seed
-    seed = normals.system_seed() if given is None else normals.fixed_seed(given)
+    fixed_seed = self._noise_seed
+    seed = normals.system_seed() if fixed_seed is None else normals.fixed_seed(fixed_seed)
     return np.frombuffer(seed, '<i8').astype(np.int64)
 
   def resources(self) -> None:
@@ -114,13 +114,17 @@ class _Rows:
       raise ValueError(f'a strategy for {self._num_rounds} rounds has no noise for another round')
     if self._is_silent:
       return *self._parts(np.zeros(self._size, np.int64)), 0.0, trail
-    values, made = self.resources().row(seed.astype('<i8').tobytes(), int(row))
-    if int(trail) and int(trail) % 2**64 != made.before:
+    values, position = self.resources().row(seed.astype('<i8').tobytes(), int(row))
+    if int(trail) and int(trail) % 2**64 != position.before:
       raise ValueError(
         'this machine makes other rows of noise than the one that made the rows before: go on'
         ' there, or begin another run'
       )
-    return *self._parts(values), made.norm, np.int64(made.after - (made.after >> 63 << 64))
+    return (
+      *self._parts(values),
+      position.norm,
+      np.int64(position.after - (position.after >> 63 << 64)),
+    )
 
   def _parts(self, row: np.ndarray) -> list[np.ndarray]:
     return np.split(row, self._ends)

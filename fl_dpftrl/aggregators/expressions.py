@@ -96,16 +96,18 @@ class Graph:
 
   def _sources(self, output: int) -> Sequence[int]:
     """Returns the numbers of the inputs that an output may follow from."""
-    given = {n for n in map(graphs.node_of, self.inputs) if self._nodes[n].op == 'Placeholder'}
-    seen, left = set(), [graphs.node_of(self._results[output])]
-    while left:
-      name = left.pop()
+    placeholders = {
+      n for n in map(graphs.node_of, self.inputs) if self._nodes[n].op == 'Placeholder'
+    }
+    seen, pending = set(), [graphs.node_of(self._results[output])]
+    while pending:
+      name = pending.pop()
       if name not in seen:
         seen.add(name)
-        if name not in given:
+        if name not in placeholders:
           if not self._is_pure(self._nodes[name]):
             return range(len(self.inputs))
-          left.extend(map(graphs.node_of, self._nodes[name].input))
+          pending.extend(map(graphs.node_of, self._nodes[name].input))
     return [i for i, name in enumerate(self.inputs) if graphs.node_of(name) in seen]
 
   def _is_pure(self, node: Any) -> bool:
@@ -121,29 +123,31 @@ class Graph:
 
   def _digest_of_function(self, name: str) -> bytes:
     function = self._functions[name]
-    given = [argument.name for argument in function.signature.input_arg]
+    argument_names = [argument.name for argument in function.signature.input_arg]
     results = [function.ret[result.name] for result in function.signature.output_arg]
     ends = [f'^{function.control_ret[name]}' for name in function.signature.control_output]
-    return self._digest(function.node_def, given, results + ends)
+    return self._digest(function.node_def, argument_names, results + ends)
 
-  def _digest(self, nodes: Iterable[Any], given: Sequence[str], ends: Sequence[str]) -> bytes:
+  def _digest(
+    self, nodes: Iterable[Any], argument_names: Sequence[str], ends: Sequence[str]
+  ) -> bytes:
     """Returns a digest of all that some tensors are computed from, in the order of a search."""
     by_name = {node.name: node for node in nodes}
-    numbers = {graphs.node_of(name): number for number, name in enumerate(given)}
-    order, left = [], [graphs.node_of(name) for name in reversed(ends)]
-    while left:
-      name = left.pop()
+    numbers = {graphs.node_of(name): number for number, name in enumerate(argument_names)}
+    order, pending = [], [graphs.node_of(name) for name in reversed(ends)]
+    while pending:
+      name = pending.pop()
       if name not in numbers:
         numbers[name] = len(numbers)
         order.append(by_name[name])
-        left.extend(map(graphs.node_of, reversed(by_name[name].input)))
+        pending.extend(map(graphs.node_of, reversed(by_name[name].input)))
 
     def place(tensor: str) -> tuple[bool, int, str]:
       output = tensor.partition(':')[2] or '0'
       return tensor.startswith('^'), numbers[graphs.node_of(tensor)], output
 
     rows = [(self._computed(node), *map(place, node.input)) for node in order]
-    return hashlib.sha256(repr((len(given), rows, *map(place, ends))).encode()).digest()
+    return hashlib.sha256(repr((len(argument_names), rows, *map(place, ends))).encode()).digest()
 
   def _computed(self, node: Any) -> Any:
     """Returns what a node computes from its inputs, the same for the same operation."""
@@ -159,7 +163,7 @@ class Graph:
     return self._function_digest(node.op) if node.op in self._functions else node.op, attributes
 
 
-def match(pattern: Tensor, found: Tensor, same: dict[Any, Any]) -> bool:
+def match(pattern: Tensor, tensor: Tensor, same: dict[Any, Any]) -> bool:
   """Returns whether a tensor is computed as a pattern's, for some argument of the pattern.
 
   Args:
@@ -167,11 +171,11 @@ def match(pattern: Tensor, found: Tensor, same: dict[Any, Any]) -> bool:
     found: tensor.
     same: nodes, and tensors of the argument, that stand for those of the pattern; it is added to.
   """
-  node, other = pattern.node, found.node
+  node, other = pattern.node, tensor.node
   if node.kind == PARAMETER:
-    return same.setdefault(pattern, found) == found
-  if pattern.number != found.number or node in same:
-    return pattern.number == found.number and same[node] is other
+    return same.setdefault(pattern, tensor) == tensor
+  if pattern.number != tensor.number or node in same:
+    return pattern.number == tensor.number and same[node] is other
   same[node] = other
   pairs = zip(node.inputs, other.inputs)
   alike = node.operation == other.operation and len(node.inputs) == len(other.inputs)
@@ -199,44 +203,48 @@ class Expression:
     self.nodes: list[Node] = []
     self.parameter = Node(PARAMETER, None)
     kind, block = computation.type_signature, computation.to_building_block()
-    given = None if kind.parameter is None else _outputs(kind.parameter, self.parameter)
-    self.result = list(_flat(self._apply(self._value(block, {}, False), given, False)))
+    parameter_outputs = None if kind.parameter is None else _outputs(kind.parameter, self.parameter)
+    self.result = list(_flat(self._apply(self._value(block, {}, False), parameter_outputs, False)))
     self.paths = [path for path, _ in paths(kind.result)]
 
   def _add(self, *args: Any) -> Node:
     self.nodes.append(Node(*args))
     return self.nodes[-1]
 
-  def _value(self, block: Any, known: dict[str, Any], at_clients: bool) -> Any:
+  def _value(self, block: Any, local_values: dict[str, Any], at_clients: bool) -> Any:
     """Returns the value of an expression: tensors and functions in nested tuples."""
     if isinstance(block, tff.framework.Reference):
-      return known[block.name]
+      return local_values[block.name]
     if isinstance(block, tff.framework.Selection):
-      return self._value(block.source, known, at_clients)[block.as_index()]
+      return self._value(block.source, local_values, at_clients)[block.as_index()]
     if isinstance(block, tff.framework.Struct):
-      return tuple(self._value(block[i], known, at_clients) for i in range(len(block)))
+      return tuple(self._value(block[i], local_values, at_clients) for i in range(len(block)))
     if isinstance(block, tff.framework.Block):
       for name, local in block.locals:
-        known = {**known, name: self._value(local, known, at_clients)}
-      return self._value(block.result, known, at_clients)
+        local_values = {**local_values, name: self._value(local, local_values, at_clients)}
+      return self._value(block.result, local_values, at_clients)
     if isinstance(block, tff.framework.Call):
-      function = self._value(block.function, known, at_clients)
-      given = None if block.argument is None else self._value(block.argument, known, at_clients)
+      function = self._value(block.function, local_values, at_clients)
+      given = (
+        None if block.argument is None else self._value(block.argument, local_values, at_clients)
+      )
       return self._apply(function, given, at_clients)
     if isinstance(block.type_signature, tff.FunctionType):
-      return _Function(block, known if isinstance(block, tff.framework.Lambda) else {})
+      return _Function(block, local_values if isinstance(block, tff.framework.Lambda) else {})
     if isinstance(block, tff.framework.Literal):
       return Tensor(self._add(OTHER, repr(block.value)), 0)
     raise ValueError(f'process must have no {type(block).__name__}, which brings data from outside')
 
-  def _apply(self, function: _Function, given: Any, at_clients: bool) -> Any:
+  def _apply(self, function: _Function, argument: Any, at_clients: bool) -> Any:
     """Returns what a function gives for an argument, which is None if it takes none."""
     block = function.block
     if isinstance(block, tff.framework.Lambda):
-      return self._value(block.result, {**function.known, block.parameter_name: given}, at_clients)
+      return self._value(
+        block.result, {**function.known, block.parameter_name: argument}, at_clients
+      )
     if not isinstance(block, tff.framework.CompiledComputation):
-      return self._call(block.uri, block.type_signature, given, at_clients)
-    kind, inputs = block.proto.WhichOneof('computation'), tuple(_flat(given))
+      return self._call(block.uri, block.type_signature, argument, at_clients)
+    kind, inputs = block.proto.WhichOneof('computation'), tuple(_flat(argument))
     if kind != 'tensorflow':
       return _outputs(block.type_signature.result, self._add(FOREIGN, kind, inputs, at_clients))
     graph = self._graphs.get(id(block)) or Graph(block)
@@ -268,9 +276,9 @@ class Expression:
     from_clients = not at_clients and any(_is_at(part, tff.CLIENTS) for part in kinds)
     whole = (SUM if from_clients else OTHER), uri
     argument = self._add(*whole, tuple(_flat(parts)), at_clients)
-    for of_part, part in zip(kinds, parts):
+    for part_kind, part in zip(kinds, parts):
       if isinstance(part, _Function):
-        taken = None if of_part.parameter is None else _outputs(of_part.parameter, argument)
+        taken = None if part_kind.parameter is None else _outputs(part_kind.parameter, argument)
         parts = [*parts, self._apply(part, taken, at_clients)]
     return _outputs(kind.result, self._add(*whole, tuple(_flat(parts)), at_clients))
 

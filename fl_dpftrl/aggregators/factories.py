@@ -238,8 +238,10 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
 
   def claim(self, value_type: tff.Type, **others: Any) -> claims.Claim:
     """Returns what a run with this aggregator claims, for a `Guard` or a log."""
-    own = claims.void_reason(self.noise_multiplier, self.noise_seed)
-    others['void_reason'] = '; '.join(filter(None, (own, others.get('void_reason')))) or None
+    noise_reason = claims.void_reason(self.noise_multiplier, self.noise_seed)
+    others['void_reason'] = (
+      '; '.join(filter(None, (noise_reason, others.get('void_reason')))) or None
+    )
     return claims.Claim(
       strategy=self.strategy,
       noise_multiplier=self.noise_multiplier,
@@ -336,8 +338,8 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
 
   def created(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
     """Returns the process that `create` made last for updates of a type, or creates it."""
-    known = [made for kind, made in self._created.items() if kind.is_equivalent_to(value_type)]
-    return known[-1] if known else self.create(self.sent(value_type))
+    processes = [made for kind, made in self._created.items() if kind.is_equivalent_to(value_type)]
+    return processes[-1] if processes else self.create(self.sent(value_type))
 
   def sent(self, value_type: tff.Type) -> tff.Type:
     """Returns the type of what clients send, for updates of a type."""

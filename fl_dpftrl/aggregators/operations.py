@@ -78,7 +78,7 @@ _NOT_PURE = re.compile(
 _HANDLE = tf.resource.as_datatype_enum
 
 
-def refused(graph: tf.compat.v1.GraphDef, *, of_data: bool) -> Iterator[tuple[str, str]]:
+def refused(graph: tf.compat.v1.GraphDef, *, with_data: bool) -> Iterator[tuple[str, str]]:
   """Yields (operation, place) of all not allowed; of_data: random draws may depend on inputs."""
   functions = {function.signature.name for function in graph.library.function}
   for nodes in (graph.node, *(f.node_def for f in graph.library.function)):
@@ -88,8 +88,8 @@ def refused(graph: tf.compat.v1.GraphDef, *, of_data: bool) -> Iterator[tuple[st
       is_whole = functions.issuperset(graphs.function_names(node)) and not any(
         attribute.placeholder for attribute in node.attr.values()
       )
-      is_own = node.op in functions or by_engine.identity(node) is not None
-      if not (is_whole and (is_own or _is_allowed(node, by_name, of_data))):
+      is_followed = node.op in functions or by_engine.identity(node) is not None
+      if not (is_whole and (is_followed or _is_allowed(node, by_name, with_data))):
         yield node.op, f'{node.name}{" with a seed" if node.op in _RANDOM else ""}'
 
 
@@ -99,8 +99,8 @@ def quotes(graph: tf.compat.v1.GraphDef) -> Iterator[tuple[str, str]]:
     constants = {node.name for node in nodes if node.op == 'Const'}
     for node in nodes:
       if node.op == 'Assert':
-        told = zip(node.attr['T'].list.type, node.input[1:])
-        words = [name for kind, name in told if kind == tf.string.as_datatype_enum]
+        printed = zip(node.attr['T'].list.type, node.input[1:])
+        words = [name for kind, name in printed if kind == tf.string.as_datatype_enum]
         if not constants.issuperset(map(graphs.node_of, words)):
           yield node.op, node.name
 
@@ -119,7 +119,7 @@ def _arguments(operation: str) -> tuple[bool, frozenset[str]]:
   return any(argument.type == _HANDLE for argument in inputs), names
 
 
-def _is_allowed(node: Any, by_name: dict[str, Any], of_data: bool) -> bool:
+def _is_allowed(node: Any, by_name: dict[str, Any], with_data: bool) -> bool:
   operation = node.op
   if not hasattr(tf.raw_ops, operation):
     return False  # Not TensorFlow's own.
@@ -128,14 +128,14 @@ def _is_allowed(node: Any, by_name: dict[str, Any], of_data: bool) -> bool:
     if operation not in _FILES:
       return False
     index, name = _FILES[operation]
-    given = by_name.get(graphs.node_of(node.input[index]))
-    if given is None or given.op != 'Const':
+    source = by_name.get(graphs.node_of(node.input[index]))
+    if source is None or source.op != 'Const':
       return False
-    return tf.make_ndarray(given.attr['value'].tensor).tolist() == name
+    return tf.make_ndarray(source.attr['value'].tensor).tolist() == name
   if operation == 'Const':
     return node.attr['dtype'].type != _HANDLE
   if operation in _RANDOM:
-    return not (of_data and any(node.attr[name].i for name in ('seed', 'seed2') if name in names))
+    return not (with_data and any(node.attr[name].i for name in ('seed', 'seed2') if name in names))
   if takes_handle:
     return _USERS.fullmatch(operation) is not None
   is_allowed = is_pure(operation) or operation in _MAKERS or operation in _DATA_SETS

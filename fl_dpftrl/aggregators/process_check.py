@@ -124,25 +124,25 @@ def check_process(
   if isinstance(trusted_operations, str) or not all(isinstance(o, str) for o in trusted_operations):
     raise ValueError(f'trusted_operations must be names in a tuple, got {trusted_operations!r:.80}')
   flow = process_flow.ProcessFlow(process)
-  found = dict(_found(flow, aggregator))
-  own = {node: release for node, release in found.items() if release is not None}
-  hiding = {node: release for node, release in own.items() if release.is_advanced}
-  secrets = {number for release in own.values() for number in release.secrets}
+  noise_calls = dict(_found(flow, aggregator))
+  releases = {node: release for node, release in noise_calls.items() if release is not None}
+  hiding = {node: release for node, release in releases.items() if release.is_advanced}
+  secrets = {number for release in releases.values() for number in release.secrets}
   masks = flow.masks(hiding, secrets)
   results = zip(flow.paths, flow.next.result)
   tainted = [path for path, tensor in results if masks.of(tensor) & process_flow.CLIENTS]
   metrics = [path for path in tainted if path[0] not in _PROTECTED]
   unprotected = _grouped(path for path in tainted if path[0] in _PROTECTED)
   exposed = _grouped(_exposed(flow, masks, secrets))
-  stated = list(flow.refused(masks, hiding))
-  refused = [place for operation, place in stated if operation not in trusted_operations]
+  refusals = list(flow.refused(masks, hiding))
+  refused = [place for operation, place in refusals if operation not in trusted_operations]
   sent = [node.inputs[0] for node in flow.next.nodes if node.kind == expressions.SENT]
-  added = [tensor for release in own.values() for tensor in release.updates]
+  added = [tensor for release in releases.values() for tensor in release.updates]
   reasons = (
-    (not own, _OTHER if found else _NONE),
-    (len(hiding) < len(own), _NOT_ADVANCED),
+    (not releases, _OTHER if noise_calls else _NONE),
+    (len(hiding) < len(releases), _NOT_ADVANCED),
     (refused, f'{_listed(refused, 1)} {_KEEPS}'),
-    (len(own) > 1, _SEVERAL.format(len(own))),
+    (len(releases) > 1, _SEVERAL.format(len(releases))),
     (unprotected, f'{_listed(unprotected)} {_depends(unprotected)} on {_BESIDE}'),
     (exposed, f'{_listed(exposed)} {_depends(exposed)} on {_EXPOSED}'),
     (masks.of(*added) & process_flow.SHARED, _MIXED),
@@ -152,9 +152,9 @@ def check_process(
     unprotected=unprotected,
     exposed=exposed,
     metrics=_grouped(path[1:] if path[0] in _METRICS else path for path in metrics),
-    releases=len(own),
+    releases=len(releases),
     reasons=tuple(reason for holds, reason in reasons if holds),
-    trusted=tuple(dict.fromkeys(name for name, _ in stated if name in trusted_operations)),
+    trusted=tuple(dict.fromkeys(name for name, _ in refusals if name in trusted_operations)),
   )
 
 
@@ -167,8 +167,8 @@ def _found(
     kind = None if node.graph is None else node.graph.type
     if kind is not None and _has_noise(kind.parameter) and _has_noise(kind.result):
       # A query's graph takes a sum and a noise state; the factory's own take more.
-      known = reference(_packed(kind.result[0]), len(kind.parameter) == 2)
-      yield node, None if known is None else _release(flow, node, known)
+      expected_flow = reference(_packed(kind.result[0]), len(kind.parameter) == 2)
+      yield node, None if expected_flow is None else _release(flow, node, expected_flow)
 
 
 def _has_noise(kind: tff.Type | None) -> bool:
@@ -193,8 +193,8 @@ def _reference(
       return process_flow.ProcessFlow(aggregator.created(value_type))
     specs = tff.types.type_to_tf_tensor_specs(value_type)
     query = dp_query.CorrelatedNoiseQuery(aggregator, specs)
-    made = tff.aggregators.DifferentiallyPrivateFactory(query).create(value_type)
-    return process_flow.ProcessFlow(made)
+    query_process = tff.aggregators.DifferentiallyPrivateFactory(query).create(value_type)
+    return process_flow.ProcessFlow(query_process)
   except ValueError:
     return None  # Not a type of updates.
 
@@ -213,21 +213,21 @@ def _release(
   for i, (argument, at_clients) in enumerate(zip(reference.arguments(), reference.at_clients)):
     if argument not in same:
       continue
-    before, path = same[argument], reference.paths[i]
+    tensor, path = same[argument], reference.paths[i]
     if at_clients or path[: len(end) - 1] != end[:-1]:
-      (updates if at_clients else public).append(before)
+      (updates if at_clients else public).append(tensor)
       continue
-    noise.append(before)
-    after = expressions.Tensor(node, reference.next.result[i].number)
-    is_state = before in flow.arguments()[: flow.num_state]
+    noise.append(tensor)
+    next_tensor = expressions.Tensor(node, reference.next.result[i].number)
+    is_state = tensor in flow.arguments()[: flow.num_state]
     is_advanced &= (
       is_state
-      and flow.next.result[before.number] == after
-      and expressions.match(reference.start.result[i], flow.start.result[before.number], begins)
+      and flow.next.result[tensor.number] == next_tensor
+      and expressions.match(reference.start.result[i], flow.start.result[tensor.number], begins)
     )
     if path[len(end) - 1] in bound_parameters.SECRET:
-      secret_outputs.add(after.number)
-      secrets |= {before.number} if is_state else set()
+      secret_outputs.add(next_tensor.number)
+      secrets |= {tensor.number} if is_state else set()
   return process_flow.Release(updates, noise, public, secret_outputs, secrets, is_advanced)
 
 
@@ -236,13 +236,13 @@ def _exposed(
 ) -> Iterator[expressions.Path]:
   """Yields the paths, outside of the noise's own, of what follows from secrets of the noise."""
   begins = process_flow.Masks({flow.start.result[i]: process_flow.SECRET for i in secrets})
-  for known, results in ((begins, flow.start.result), (masks, flow.next.result)):
+  for tensor_masks, results in ((begins, flow.start.result), (masks, flow.next.result)):
     for i, (path, tensor) in enumerate(zip(flow.paths, results)):
-      if i not in secrets and known.of(tensor) & process_flow.SECRET:
+      if i not in secrets and tensor_masks.of(tensor) & process_flow.SECRET:
         yield path
   if flow.weights is not None:
-    given = [expressions.Tensor(flow.weights.parameter, i) for i in range(flow.num_state)]
-    shown = process_flow.Masks(dict(zip(given, map(masks.of, flow.next.result))))
+    state_tensors = [expressions.Tensor(flow.weights.parameter, i) for i in range(flow.num_state)]
+    shown = process_flow.Masks(dict(zip(state_tensors, map(masks.of, flow.next.result))))
     for path, tensor in zip(flow.weights.paths, flow.weights.result):
       if shown.of(tensor) & process_flow.SECRET:
         yield ('weights', *path)

@@ -96,8 +96,8 @@ class ProcessFlow:
     self.weights = expressions.Expression(weights) if has_weights else None
     state = [('state', *path) for path in self.start.paths]
     self.num_state, self.paths = len(state), state + self.next.paths[len(state) :]
-    given = expressions.paths(process.next.type_signature.parameter)
-    self.at_clients = [at_clients for _, at_clients in given]
+    parameter_paths = expressions.paths(process.next.type_signature.parameter)
+    self.at_clients = [at_clients for _, at_clients in parameter_paths]
 
   def arguments(self) -> list[expressions.Tensor]:
     """Returns the tensors of the argument of `next`."""
@@ -111,28 +111,29 @@ class ProcessFlow:
     for name, expression in named.items():
       seen: set[Any] = set()
       for node in [] if expression is None else expression.nodes:
-        found: list[tuple[str, str]] = []
+        refusals: list[tuple[str, str]] = []
         if node.kind == expressions.FOREIGN:
-          found.append((str(node.key), 'not TensorFlow'))
+          refusals.append((str(node.key), 'not TensorFlow'))
         elif node.graph is not None and node.graph not in seen:
           seen.add(node.graph)
-          found += operations.refused(node.graph.definition, of_data=bool(node.inputs))
+          refusals += operations.refused(node.graph.definition, with_data=bool(node.inputs))
           if expression is self.next and node not in releases and masks.of(*node.inputs):
-            found += operations.quotes(node.graph.definition)
+            refusals += operations.quotes(node.graph.definition)
         where = f'at {"clients" if node.at_clients else "the server"} in {name}'
-        yield from ((operation, f'{operation} {where} ({place})') for operation, place in found)
+        yield from ((operation, f'{operation} {where} ({place})') for operation, place in refusals)
 
   def masks(
     self, releases: Mapping[expressions.Node, Release] | None = None, secrets: Iterable[int] = ()
   ) -> Masks:
     """Returns what the tensors of `next` follow from, in any round."""
-    given = self.arguments()
-    known = {tensor: OWN for tensor, at_clients in zip(given, self.at_clients) if at_clients}
-    known |= {given[i]: SECRET for i in secrets}
-    before = None
-    while known != before:
-      before, masks = dict(known), Masks(known, releases)
-      known |= {
-        one: masks.of(one, after) for one, after in zip(given[: self.num_state], self.next.result)
+    arguments = self.arguments()
+    bits = {tensor: OWN for tensor, at_clients in zip(arguments, self.at_clients) if at_clients}
+    bits |= {arguments[i]: SECRET for i in secrets}
+    previous_bits = None
+    while bits != previous_bits:
+      previous_bits, masks = dict(bits), Masks(bits, releases)
+      bits |= {
+        one: masks.of(one, after)
+        for one, after in zip(arguments[: self.num_state], self.next.result)
       }
     return masks

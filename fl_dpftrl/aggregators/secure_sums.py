@@ -85,8 +85,8 @@ class Sums(NamedTuple):
 def check(inner_factory: Factory | str) -> None:
   """Raises ValueError unless a factory is known to sum whole numbers exactly, and keeps nothing."""
   # By exact type: a class that inherits from it may do more.
-  known = (tff.aggregators.SumFactory, _ModularSum)
-  if inner_factory != SECURE and type(inner_factory) not in known:
+  factories = (tff.aggregators.SumFactory, _ModularSum)
+  if inner_factory != SECURE and type(inner_factory) not in factories:
     raise ValueError(
       f'inner_factory must be {SECURE!r}, a tff.aggregators.SumFactory or a'
       ' tff.aggregators.SecureModularSumFactory, whose sums of whole numbers are exact, got'

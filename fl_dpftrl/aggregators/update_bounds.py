@@ -46,7 +46,7 @@ def bound_update(
   clip_norm = tf.cast(clip_norm, tf.float64)
   lost = sum(tensor.shape.num_elements() for tensor in tensors) * _LEAST_SQUARE
   norm = tf.sqrt(tf.add_n([_sum_of_squares(tensor) for tensor in tensors]) + lost)
-  is_known = tf.math.is_finite(norm) & (lost <= tf.square(2.0**-12 * tf.maximum(norm, clip_norm)))
+  is_exact = tf.math.is_finite(norm) & (lost <= tf.square(2.0**-12 * tf.maximum(norm, clip_norm)))
   is_near = tf.abs(norm - clip_norm) <= 2.0 * _NORM_ERROR * clip_norm
   is_small = tf.constant(True)
   if zeroing_norm is not None:
@@ -62,11 +62,11 @@ def bound_update(
     is_clipped, (1.0 - _NORM_ERROR) * unit.bound / norm, 1.0 / (unit.step * clip_norm)
   )
   # Rounded towards zero. What int64 does not hold becomes anything.
-  made = [tf.cast(tf.cast(scale, tf.float32) * tensor, tf.int64) for tensor in tensors]
+  wholes = [tf.cast(tf.cast(scale, tf.float32) * tensor, tf.int64) for tensor in tensors]
   zero = tf.constant(0)
   bounded, *counts = tf.cond(
-    is_known & is_small & ~is_near & _fits(made, unit),
-    lambda: (made, tf.cast(is_clipped, tf.int32), zero, zero),
+    is_exact & is_small & ~is_near & _fits(wholes, unit),
+    lambda: (wholes, tf.cast(is_clipped, tf.int32), zero, zero),
     lambda: _bound_carefully(tensors, is_small, clip_norm, unit),
   )
   return BoundedUpdate(tf.nest.pack_sequence_as(update, bounded), *counts)
@@ -90,13 +90,13 @@ def _largest(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
   return tf.cast(largest, tf.float64)
 
 
-def _fits(made: Sequence[tf.Tensor], unit: units.Unit) -> tf.Tensor:
+def _fits(wholes: Sequence[tf.Tensor], unit: units.Unit) -> tf.Tensor:
   """Returns whether Σ k² is at most the bound, for any whole numbers.
 
   float64 adds squares, here their halves, without rounding up to 2⁵², which is above every bound
   that a guarantee rests on. It rounds larger ones, and the sum with one is above the bound too.
   """
-  halves = [tf.nn.l2_loss(tf.cast(part, tf.float64)) for part in made]
+  halves = [tf.nn.l2_loss(tf.cast(part, tf.float64)) for part in wholes]
   return 2.0 * tf.add_n(halves) <= float(unit.most_square)
 
 
@@ -105,16 +105,16 @@ def _bound_carefully(
 ) -> tuple[Any, ...]:
   """Bounds any update, with its norm computed in float64."""
   is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors])
-  is_kept = is_finite & is_small
+  is_valid = is_finite & is_small
   # Selects, since 0 · NaN is NaN.
   wide = [
-    tf.cast(tf.where(is_kept, tensor, tf.zeros_like(tensor)), tf.float64) for tensor in tensors
+    tf.cast(tf.where(is_valid, tensor, tf.zeros_like(tensor)), tf.float64) for tensor in tensors
   ]
   norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(tensor)) for tensor in wide]))
   # The first is infinite for zeros.
   scale = tf.minimum(unit.bound / norm, 1.0 / (unit.step * clip_norm))
-  made = [tf.cast(scale * part, tf.int64) for part in wide]
-  fits = _fits(made, unit)
-  made = [tf.where(fits, part, tf.zeros_like(part)) for part in made]
+  wholes = [tf.cast(scale * part, tf.int64) for part in wide]
+  fits = _fits(wholes, unit)
+  wholes = [tf.where(fits, part, tf.zeros_like(part)) for part in wholes]
   count = lambda condition: tf.cast(condition, tf.int32)
-  return (made, count(norm > clip_norm), count(is_finite & ~is_small), count(~is_finite))
+  return (wholes, count(norm > clip_norm), count(is_finite & ~is_small), count(~is_finite))

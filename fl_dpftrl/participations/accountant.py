@@ -131,11 +131,11 @@ def choose(
 
   Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, appendix F.4.
   """
-  found: list[Any] = []
+  candidates: list[Any] = []
   for strategy in strategies:
     guarantee = calibrate(strategy, scheme.for_bands(strategy), epsilon=epsilon, delta=delta)
     rms = workload_error.error(strategy, scheme.num_rounds, workload).rms
-    found.append((guarantee.noise_multiplier * rms, len(found), strategy, guarantee))
-  if not found:
+    candidates.append((guarantee.noise_multiplier * rms, len(candidates), strategy, guarantee))
+  if not candidates:
     raise ValueError('strategies must hold at least one')
-  return min(found, key=lambda each: each[:2])[2:]
+  return min(candidates, key=lambda each: each[:2])[2:]

@@ -123,20 +123,20 @@ def calibrated(start: BinsGuarantee, epsilon: float) -> BinsGuarantee:
   if start.method == CERTIFIED:
     return _certified(start, epsilon)
   least = gaussian.effective_noise_multiplier(epsilon, start.delta)  # Enough without a secret.
-  noise, slope, before = start.sensitivity * least, -1.0, None
+  noise, slope, previous = start.sensitivity * least, -1.0, None
   for _ in range(_MOST_STEPS):
-    found = dataclasses.replace(start, noise_multiplier=noise)
-    excess = math.log(max(found.epsilon(), 1e-300) / epsilon)
+    certificate = dataclasses.replace(start, noise_multiplier=noise)
+    excess = math.log(max(certificate.epsilon(), 1e-300) / epsilon)
     if -_PRECISION <= excess <= 0.0:
       break
-    if before is not None and excess != before[1]:
-      slope = min((excess - before[1]) / math.log(noise / before[0]), -0.1)
-    before = noise, excess
+    if previous is not None and excess != previous[1]:
+      slope = min((excess - previous[1]) / math.log(noise / previous[0]), -0.1)
+    previous = noise, excess
     # It aims at the middle of what will do.
     noise *= math.exp((excess + 0.5 * _PRECISION) / -slope)
-  if found.epsilon() > epsilon:
-    found = dataclasses.replace(start, noise_multiplier=start.sensitivity * least)
-  return found
+  if certificate.epsilon() > epsilon:
+    certificate = dataclasses.replace(start, noise_multiplier=start.sensitivity * least)
+  return certificate
 
 
 def _certified(start: BinsGuarantee, epsilon: float) -> BinsGuarantee:
@@ -153,8 +153,10 @@ def _certified(start: BinsGuarantee, epsilon: float) -> BinsGuarantee:
     if found.epsilon() <= epsilon:
       return found
     failed += 1
-  said = (f'{failed} certificates failed and count as tries of this run',) if failed else ()
-  return dataclasses.replace(fallback, assumptions=(*others, *said))
+  retry_sentences = (
+    (f'{failed} certificates failed and count as tries of this run',) if failed else ()
+  )
+  return dataclasses.replace(fallback, assumptions=(*others, *retry_sentences))
 
 
 def gram(strategy: base.Strategy, scheme: Any) -> np.ndarray:

@@ -190,8 +190,8 @@ class _Law:
     logs, x = np.log(masses[held]), step * held
     tilted = self._tilts(masses, step)[:, None] * x + logs
     most = tilted.max(axis=1)
-    each = np.exp(tilted - most[:, None])
-    moment, longer = most + np.log(each.sum(axis=1)), most + np.log(each @ x)
+    densities = np.exp(tilted - most[:, None])
+    moment, longer = most + np.log(densities.sum(axis=1)), most + np.log(densities @ x)
     return (self._size - 1) * moment + (longer if biased else moment)
 
 

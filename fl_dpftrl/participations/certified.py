@@ -138,14 +138,14 @@ def _descend(
   fresh: np.random.Generator,
 ) -> float:
   """Returns the last ε of the grid that is accepted; `most` without one."""
-  known = proposal.draw(pilot, _PILOT)
-  grid = estimate(proposal, known, delta, most) * _STEPS
+  drawn = proposal.draw(pilot, _PILOT)
+  grid = estimate(proposal, drawn, delta, most) * _STEPS
   counts = (min(_CHUNK, num_samples - start) for start in range(0, num_samples, _CHUNK))
   samples = [proposal.draw(fresh, count) for count in counts]
   first, second = (np.concatenate(each) for each in zip(*samples, strict=True))
   last = most
   for epsilon in map(float, grid[grid < most]):
-    bet = _bet(proposal, known, epsilon, delta)
+    bet = _bet(proposal, drawn, epsilon, delta)
     if not accepted(proposal.values((first, second), epsilon), delta, beta, bet):
       break
     last = epsilon
@@ -222,14 +222,14 @@ def _beliefs(
   """Returns a scale, beliefs that are fixed points there, and the share of each."""
   half, scale = 0.5 * gram.diagonal(), 1.0
   for _ in range(4):
-    found = np.eye(len(gram))
+    weights = np.eye(len(gram))
     for _ in range(12):
-      found = special.softmax(logs + scale * found @ gram - half, axis=1)
+      weights = special.softmax(logs + scale * weights @ gram - half, axis=1)
     _, index, members = np.unique(
-      np.round(found, 3), axis=0, return_inverse=True, return_counts=True
+      np.round(weights, 3), axis=0, return_inverse=True, return_counts=True
     )[:3]
     kept, first = np.unique(index.ravel(), return_index=True)
-    beliefs, shares = found[first], members[kept] / len(gram)
+    beliefs, shares = weights[first], members[kept] / len(gram)
     means = beliefs @ gram
 
     def loss(scale: float, means: np.ndarray = means) -> float:

@@ -43,12 +43,12 @@ def bins(happened: participation_counts.RunCounts, num_bins: int) -> Iterator[st
     return
   starts = np.arange(groups) * seen // groups
   expected = np.diff(starts, append=seen) * (members.sum() / seen)
-  found = np.add.reduceat(members, starts)
-  distance = float(((found - expected) ** 2 / expected).sum())
+  totals = np.add.reduceat(members, starts)
+  distance = float(((totals - expected) ** 2 / expected).sum())
   if stats.chi2.logsf(distance, groups - 1) < math.log(_FALSE_ALARM):
-    worst = np.abs(found - expected).argmax()
+    worst = np.abs(totals - expected).argmax()
     yield (
-      f'{found[worst]:,.0f} devices have the bins from {starts[worst]}, where chance makes about'
+      f'{totals[worst]:,.0f} devices have the bins from {starts[worst]}, where chance makes about'
       f' {expected[worst]:,.0f}: bins that are uniform do not differ so much'
     )
 

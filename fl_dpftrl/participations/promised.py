@@ -113,8 +113,12 @@ class Promised:
     added = trial.rounding
     if epsilon is not None and rho is None:
       gaussian.check_positive('epsilon', epsilon)
-      left = added.left(trial.delta, epsilon + 1.0)
-      mu = 1.0 / gaussian.effective_noise_multiplier(epsilon, left) if left > 0.0 else math.inf
+      remaining_delta = added.left(trial.delta, epsilon + 1.0)
+      mu = (
+        1.0 / gaussian.effective_noise_multiplier(epsilon, remaining_delta)
+        if remaining_delta > 0.0
+        else math.inf
+      )
     elif rho is not None and epsilon is None:
       gaussian.check_positive('rho', rho)
       mu = math.sqrt(2.0 * rho) * _LESS

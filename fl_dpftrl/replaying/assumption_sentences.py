@@ -47,14 +47,14 @@ def subjects(statement: Statement) -> list[tuple[str, str]]:
   """Returns all assumptions in their order, each after its subject: LOG, for example."""
   runs, planned = statement.runs, statement.planned
   group_size = statement.group_size
-  of_figures = ['worst case: that of the loss budget, which holds for any rounds of the log']
+  figure_sentences = ['worst case: that of the loss budget, which holds for any rounds of the log']
   if not _is_endless(planned):
-    of_figures = [
-      f'worst case: {run.schema.assumption}{of_run}, as in the log' for of_run, run in _named(runs)
+    figure_sentences = [
+      f'worst case: {run.schema.assumption}{suffix}, as in the log' for suffix, run in _named(runs)
     ]
   if statement.observed is not None:
-    of_figures.append('observed: devices took part in the very rounds of the log')
-  result = [(FIGURES, sentence) for sentence in of_figures]
+    figure_sentences.append('observed: devices took part in the very rounds of the log')
+  result = [(FIGURES, sentence) for sentence in figure_sentences]
   if planned:
     subject = planned.participation.subject
     result += [(subject, s) for s in _planned(runs, planned, statement.adjacency)]
@@ -77,7 +77,7 @@ def subjects(statement: Statement) -> list[tuple[str, str]]:
     'the log is complete: it has every device whose update may have entered a'
     ' released sum, and its num_rounds counts every row of noise consumed'
   )
-  one_id = (
+  id_sentence = (
     'one device_id stands for one unit of privacy, spelled the same in all rounds: ids that differ'
     ' in case, leading zeros or look-alike letters count as other devices'
   )
@@ -85,7 +85,7 @@ def subjects(statement: Statement) -> list[tuple[str, str]]:
     'each row of noise entered one released sum: no copy of the whole state of a run, such as a'
     ' snapshot of its volume, was put back or continued beside it after later results were used'
   )
-  result += [(LOG, complete), (LOG, one_id), *((LOG, sentence) for sentence in _noise(runs))]
+  result += [(LOG, complete), (LOG, id_sentence), *((LOG, sentence) for sentence in _noise(runs))]
   result += [(SERVER, _ARITHMETIC[statement.arithmetic.kind]), (SERVER, once)]
   if len(runs) > 1:
     independent = (
@@ -94,8 +94,8 @@ def subjects(statement: Statement) -> list[tuple[str, str]]:
       ' strategies, noise and schemas, did not depend on what the others released'
     )
     result.append((SERVER, independent))
-  for of_run, run in _named(runs):
-    result += [(SERVER, sentence) for sentence in _of_run(run, of_run)]
+  for suffix, run in _named(runs):
+    result += [(SERVER, sentence) for sentence in _of_run(run, suffix)]
   return result
 
 
@@ -149,30 +149,30 @@ def _noise(runs: Sequence[run_facts.RunFacts]) -> list[str]:
   return result
 
 
-def _of_run(run: run_facts.RunFacts, of_run: str) -> list[str]:
+def _of_run(run: run_facts.RunFacts, suffix: str) -> list[str]:
   """Returns the assumptions that some runs alone have."""
   result = []
   if run.from_counts:
     result += [
-      f'counts were given in place of the rows{of_run}: they are those of `--write_counts`, or of'
+      f'counts were given in place of the rows{suffix}: they are those of `--write_counts`, or of'
       ' the text of `fl-dpftrl sql` as it was written, run on all rows of a table that did not'
       ' change meanwhile',
-      f'whoever counted{of_run} compared device ids byte by byte, and none was spelled in two ways'
+      f'whoever counted{suffix} compared device ids byte by byte, and none was spelled in two ways'
       ' of Unicode or rounded to a float',
     ]
   if run.layout.missing != id_columns.MISSING:
     result.append(
-      f'whoever replays said which texts mean a missing device_id{of_run}: no id that counted is'
+      f'whoever replays said which texts mean a missing device_id{suffix}: no id that counted is'
       ' a mark of missing data'
     )
   if run.claim.trusted_operations:
     result.append(
-      f'the operations {", ".join(run.claim.trusted_operations)}{of_run} keep and tell nothing that'
+      f'the operations {", ".join(run.claim.trusted_operations)}{suffix} keep and tell nothing that'
       " depends on devices' data: whoever trained stated it, check_process cannot see it"
     )
   if run.claim.adaptive_clipping is not None:
     result.append(
-      f'the clip norm was adaptive{of_run}: that of a round was computed from noised releases'
+      f'the clip norm was adaptive{suffix}: that of a round was computed from noised releases'
       ' before it alone; the noise multiplier is that of updates and of the counts of clipped,'
       ' zeroed and rejected ones together, which the guarantee covers'
     )
@@ -182,7 +182,7 @@ def _of_run(run: run_facts.RunFacts, of_run: str) -> list[str]:
     if run.claim.declared is None:
       ended = 'has none of these guarantees, as no rounds were declared'
     result.append(
-      f'means of the metrics {names} were released{of_run} with noise of the same rows, which noise'
+      f'means of the metrics {names} were released{suffix} with noise of the same rows, which noise'
       f' multiplier and guarantee cover; a run that ended by them {ended}'
     )
   return result

@@ -67,28 +67,28 @@ def _refusal(
 def refuse_spellings(runs: Sequence[opened_runs.Run], spellings: id_spellings.Spellings) -> None:
   """Raises LogError with the first row whose id is a number in another notation than others."""
   for shard, num_rounds in ((s, run.log.num_rounds) for run in runs for s in run.log.shards):
-    before = 0
+    num_previous = 0
     for table in shard.tables(num_rounds) if spellings.has_faults else ():
       if fault := spellings.first_fault(table.column('device_id')):
-        raise refusals.LogError(f'{shard.path}, row {before + fault[0] + 1}: {fault[1]}')
-      before += table.num_rows
+        raise refusals.LogError(f'{shard.path}, row {num_previous + fault[0] + 1}: {fault[1]}')
+      num_previous += table.num_rows
 
 
 def whole_devices(tables: Iterator[pa.Table], shift: int = 0) -> Iterator[list[pa.Table]]:
   """Yields all rows, of devices by bits of a hash from `shift` on where they exceed _BYTES."""
-  kept: list[pa.Table] = []
+  chunks: list[pa.Table] = []
   size = 0
   for table in tables:
-    kept.append(table)
+    chunks.append(table)
     size += table.nbytes
     if size > _BYTES and shift < 64:
-      popped = (kept.pop() for _ in range(len(kept)))  # So that they leave the memory.
+      popped = (chunks.pop() for _ in range(len(chunks)))  # So that they leave the memory.
       for file in _spread(itertools.chain(popped, tables), table.schema, shift):
         yield from whole_devices(file, shift + _FILE_BITS)
       return
-  if kept:
+  if chunks:
     del table
-    yield kept
+    yield chunks
 
 
 def _spread(
@@ -113,16 +113,16 @@ def _spread(
 
 
 def _keys(
-  kept: list[pa.Table], bits: int, spellings: id_spellings.Spellings
+  chunks: list[pa.Table], bits: int, spellings: id_spellings.Spellings
 ) -> tuple[np.ndarray, Name]:
   """Takes tables away; returns the key of each row, and the ids of the devices' numbers."""
-  rounds, ids = pa.concat_tables(kept).select(['round', 'device_id']).columns
-  kept.clear()
+  rounds, ids = pa.concat_tables(chunks).select(['round', 'device_id']).columns
+  chunks.clear()
   if not pa.types.is_integer(ids.type):
-    known = pc.unique(ids).sort()
-    spellings.add(known)
-    numbers = pc.index_in(ids, value_set=known).to_numpy().astype(np.int64)
-    name = lambda number: known[number].as_py()
+    distinct_ids = pc.unique(ids).sort()
+    spellings.add(distinct_ids)
+    numbers = pc.index_in(ids, value_set=distinct_ids).to_numpy().astype(np.int64)
+    name = lambda number: distinct_ids[number].as_py()
   elif (ends := pc.min_max(ids).as_py())['max'] - (low := ends['min']) < 1 << 63 - bits:
     numbers, name = ids.to_numpy() - low, lambda number: number + low
   else:

@@ -71,8 +71,8 @@ def write(path: str | os.PathLike[str], run: opened_runs.Run) -> None:
   rows += [('rounds', num_rows, num_rows, None), ('devices', num_rows, num_rows, None)]
   rows.append(('gram', *sql_statement.checksum(sql_statement.gram(strategy, n)), None))
   rows.append(('made_for', sql_statement.made_for(strategy, n), n, None))
-  of_ids = pa.int64() if run.log.id_type == pa.int64() else pa.string()
-  kinds = (pa.string(), pa.int64(), pa.int64(), of_ids)
+  id_type = pa.int64() if run.log.id_type == pa.int64() else pa.string()
+  kinds = (pa.string(), pa.int64(), pa.int64(), id_type)
   write_table(path, pa.table([pa.array(c, k) for c, k in zip(zip(*rows), kinds)], names=COLUMNS))
 
 
@@ -104,8 +104,8 @@ def open_counted(
     declared_num_rounds, declared_min_sep, declared_max_participations: see `open_run`.
     missing: see `open_run`; counts know the usual marks alone.
   """
-  own = layouts.parse(None, missing=missing)
-  if not set(own.missing) <= set(id_columns.MISSING):
+  default_layout = layouts.parse(None, missing=missing)
+  if not set(default_layout.missing) <= set(id_columns.MISSING):
     raise ValueError(
       f'missing={messages.quoted(missing)} must be of {",".join(id_columns.MISSING)} for counts'
     )
@@ -116,7 +116,7 @@ def open_counted(
   terms = sql_statement.checksum(sql_statement.gram(strategy, num_rounds))
   source = readers.Source(str(path))
   digest = source.sha256()
-  rows = _Rows(str(path), _read(source), own.missing)
+  rows = _Rows(str(path), _read(source), default_layout.missing)
   if source.sha256() != digest:
     raise refusals.LogError(f'{path}: was changed while it was read; replay it again')
   tally = rows.tally(claim, num_rounds, terms)
@@ -128,7 +128,7 @@ def open_counted(
   shard = participation_log.Shard(
     str(path), {}, num_rounds, id_type, no_rows, no_rows, lambda: digest
   )
-  log = participation_log.Log((shard,), num_rounds, layout=own)
+  log = participation_log.Log((shard,), num_rounds, layout=default_layout)
   return opened_runs.Run(log=log, claim=claim, tally=tally)
 
 
@@ -159,14 +159,14 @@ def _read(source: readers.Source) -> Iterator[tuple[str, int, int, str | int | N
       if pa.types.is_decimal(columns[name].type):
         columns[name] = columns[name].cast(pa.int64())
       columns[name] = id_columns.whole_numbers(columns[name].combine_chunks(), name)
-    known = id_columns.column(columns['device_id'].drop_null(), 'device_id', ()).to_pylist()
+    device_ids = id_columns.column(columns['device_id'].drop_null(), 'device_id', ()).to_pylist()
   except (ValueError, pa.ArrowException) as e:
     raise refusals.LogError(f'{source.path}: {e}') from e
-  if is_csv and all(_NUMBER.fullmatch(text) and abs(int(text)) < 2**63 for text in known):
-    known = list(map(int, known))
-  given = iter(known)
+  if is_csv and all(_NUMBER.fullmatch(text) and abs(int(text)) < 2**63 for text in device_ids):
+    device_ids = list(map(int, device_ids))
+  remaining_ids = iter(device_ids)
   missing = columns['device_id'].is_null().to_pylist()
-  named = [None if none else next(given) for none in missing]
+  named = [None if none else next(remaining_ids) for none in missing]
   return zip(*(columns[name].to_pylist() for name in COLUMNS[:3]), named)
 
 
@@ -188,8 +188,10 @@ class _Rows:
     for kind, num, amount, device_id in first:
       self._need(kind in self._rows, f'has rows of an unknown kind, {messages.quoted(kind)}')
       device_id = device_id or '' if kind == 'missing' else device_id  # CSV has no empty text.
-      of_device = kind in _OF_DEVICES
-      self._need((device_id is not None) == of_device, f'{kind} has a device_id too many, or none')
+      is_device_kind = kind in _OF_DEVICES
+      self._need(
+        (device_id is not None) == is_device_kind, f'{kind} has a device_id too many, or none'
+      )
       if kind == 'missing' and device_id in ('', *missing):
         hint = "; if it is an id, say which texts mark one: --missing=''" if device_id else ''
         self._need(
@@ -221,11 +223,13 @@ class _Rows:
     self, claim: claims.Claim, num_rounds: int, terms: tuple[int, int]
   ) -> device_tallies.Tally:
     """Returns the tally of the rows; LogError where one does not fit another."""
-    made_for = (sql_statement.made_for(claim.strategy, num_rounds), num_rounds)
-    self._need(self._one('made_for') == made_for, 'made for another strategy, num_rounds or text')
-    found = self._one('gram')
-    close = abs(found[1] - terms[1]) <= 1 + sql_statement.TOLERANCE * terms[1]
-    self._need(found[0] == terms[0] and close, 'gram was not loaded as it was written')
+    expected_origin = (sql_statement.made_for(claim.strategy, num_rounds), num_rounds)
+    self._need(
+      self._one('made_for') == expected_origin, 'made for another strategy, num_rounds or text'
+    )
+    gram_origin = self._one('gram')
+    close = abs(gram_origin[1] - terms[1]) <= 1 + sql_statement.TOLERANCE * terms[1]
+    self._need(gram_origin[0] == terms[0] and close, 'gram was not loaded as it was written')
     num_rows, with_round = self._one('rounds')
     self._need(num_rows > 0, 'counts no rows, and does not say how many rounds there were')
     self._need(with_round == num_rows, f'{num_rows - with_round} rows have no round')
@@ -283,8 +287,8 @@ class _Rows:
     exposure = exposures.Exposure([claim], [num_rounds])
     joined = np.fromiter(itertools.chain.from_iterable(patterns), np.int64)
     squares, exact = exposure.squares(joined, np.array([len(own) for own in patterns]))
-    found = zip(squares.tolist(), rounds, map(tuple, patterns))
-    exposed = min(itertools.starmap(device_tallies.Exposed, found), key=lambda e: e.order)
+    ranked = zip(squares.tolist(), rounds, map(tuple, patterns))
+    exposed = min(itertools.starmap(device_tallies.Exposed, ranked), key=lambda e: e.order)
     ends = exposed.square * np.array([1.0 - sql_statement.TOLERANCE, 1.0 + sql_statement.TOLERANCE])
     low, high = device_tallies.bins_of(ends).tolist()
     fits = low <= top <= high

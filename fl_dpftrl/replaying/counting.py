@@ -36,9 +36,9 @@ def count(
   parts: collections.deque[futures.Future[device_tallies.Tally]] = collections.deque()
 
   def counted(tables):
-    of_devices = by_device.rows(runs, tables, spellings)
-    of_rows = (_count(*r, exposure, num_exposed, claims) for r in of_devices)
-    return functools.reduce(lambda a, b: a.plus(b, num_exposed), of_rows, nothing)
+    device_rows = by_device.rows(runs, tables, spellings)
+    part_counts = (_count(*r, exposure, num_exposed, claims) for r in device_rows)
+    return functools.reduce(lambda a, b: a.plus(b, num_exposed), part_counts, nothing)
 
   with futures.ThreadPoolExecutor(threads) as pool:
     for tables in by_device.whole_devices(by_device.read(runs, progress)):

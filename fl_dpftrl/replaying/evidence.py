@@ -190,8 +190,8 @@ def verify(
       yield 'not checked, as a claim, a log or a strategy does not fit'
       return
     statement = _replayed(runs, asked, progress)
-    own = _document(statement, asked, folder)
-    yield from json_files.differences('', stored, json.loads(json.dumps(own)))
+    expected = _document(statement, asked, folder)
+    yield from json_files.differences('', stored, json.loads(json.dumps(expected)))
     names = {SUMS, STATEMENT}
     for facts, prefix in zip(statement.runs, prefixes):
       yield from _strategy_differences(folder / f'{prefix}{files.NAME}', facts.schema, names)
@@ -236,9 +236,9 @@ def _prefixes(num_runs: int) -> list[str]:
 def _asked(run: opened_runs.Run) -> json_files.Object:
   """Returns what is needed to open a run's log again."""
   log, layout = run.log, run.log.layout
-  known = log.num_rounds_assumed or log.shards[0].num_rounds is not None
+  is_stated = log.num_rounds_assumed or log.shards[0].num_rounds is not None
   return {
-    'num_rounds': None if known else log.num_rounds,
+    'num_rounds': None if is_stated else log.num_rounds,
     'columns': layout.own_names,
     'first_round': layout.first_round,
     'missing': layout.own_marks,
@@ -276,9 +276,9 @@ def _store_log(folder: pathlib.Path, prefix: str, run: opened_runs.Run) -> dict[
 def _opened(folder: pathlib.Path, prefix: str, entry: json_files.Object) -> participation_log.Log:
   """Opens the log of a run in a folder."""
   name = re.compile(rf'{re.escape(prefix)}log-([1-9][0-9]{{0,8}})(\..+)?')
-  found = {int(m[1]): m[0] for path in folder.iterdir() if (m := name.fullmatch(path.name))}
+  numbered = {int(m[1]): m[0] for path in folder.iterdir() if (m := name.fullmatch(path.name))}
   layout = layouts.parse(entry['columns'], entry['first_round'], entry['missing'])
-  logs = [folder / found[number] for number in sorted(found)]
+  logs = [folder / numbered[number] for number in sorted(numbered)]
   return participation_log.read_log(logs, num_rounds=entry['num_rounds'], layout=layout)
 
 
@@ -328,11 +328,11 @@ def _digest(path: pathlib.Path) -> str:
 def _check(name: str, compare: Callable[[], Any], detail: str) -> Check:
   """Returns a check of what a function yields, or raises."""
   try:
-    found = list(compare() or ())
+    problems = list(compare() or ())
   except (ValueError, OSError, OverflowError, RecursionError) as error:
-    found = [messages.one_line(error)]
-  more = len(found) - _LISTED
-  return Check(name, (*found[:_LISTED], *([f'and {more} more'] if more > 0 else [])), detail)
+    problems = [messages.one_line(error)]
+  more = len(problems) - _LISTED
+  return Check(name, (*problems[:_LISTED], *([f'and {more} more'] if more > 0 else [])), detail)
 
 
 def _sums(folder: pathlib.Path, names: set[str]) -> Iterator[str]:
@@ -350,8 +350,8 @@ def _sums(folder: pathlib.Path, names: set[str]) -> Iterator[str]:
   for name, stated in listed.items():
     if name not in names:
       yield f'{name} is missing'
-    elif (own := _digest(folder / name)) != stated:
-      yield f'{name} has the digest {own}, not {stated}'
+    elif (digest := _digest(folder / name)) != stated:
+      yield f'{name} has the digest {digest}, not {stated}'
 
 
 def _strategy_differences(path: pathlib.Path, schema: Any, names: set[str]) -> Iterator[str]:
@@ -363,14 +363,14 @@ def _strategy_differences(path: pathlib.Path, schema: Any, names: set[str]) -> I
     names.add(array.name)
     if array.name != files.arrays_name(path, array.read_bytes()):
       yield f'{path.name} has other arrays than those of its strategy'
-  own = files.describe(file.strategy, schema, objective='max', version=file.version)
-  document = files.document(own, arrays[0].name if arrays else None)
+  described = files.describe(file.strategy, schema, objective='max', version=file.version)
+  document = files.document(described, arrays[0].name if arrays else None)
   yield from json_files.differences(path.name, stored, json.loads(json.dumps(document)))
 
 
 def _model(path: pathlib.Path, stated: str | None) -> Iterator[str]:
-  if (own := _digest(path)) != stated:
-    yield f'{path.name} has the digest {own}, not {messages.quoted(stated)}'
+  if (digest := _digest(path)) != stated:
+    yield f'{path.name} has the digest {digest}, not {messages.quoted(stated)}'
 
 
 def _guarantee(statement: statements.Statement | None, fits: bool) -> Check:

@@ -45,12 +45,12 @@ class Exposure:
     if len(self._entries) == 1:
       return self._entries[0](rows, columns)
     rows, columns = np.broadcast_arrays(rows, columns)
-    of_rows, of_columns = (
+    row_devices, column_devices = (
       np.searchsorted(self._starts, rounds, side='right') - 1 for rounds in (rows, columns)
     )
     total = np.zeros(rows.shape)
     for i, (start, entries) in enumerate(zip(self._starts, self._entries)):
-      which = (of_rows == i) & (of_columns == i)
+      which = (row_devices == i) & (column_devices == i)
       total[which] = self._weights[i] * entries(rows[which] - start, columns[which] - start)
     return total
 

@@ -64,13 +64,13 @@ class Run:
         claim = claims.Claim.from_json(stated | claims.described(strategy), strategy)
     except ValueError as e:
       raise refusals.LogError(f'{path}: {e}') from e
-    given = {name: value for name, value in said.items() if value is not None}
-    if claim is None and 'noise_multiplier' not in given:
+    attributes = {name: value for name, value in said.items() if value is not None}
+    if claim is None and 'noise_multiplier' not in attributes:
       raise ValueError(f'noise_multiplier is needed: {path} does not say it')
     if claim is None:
-      own = claims.Claim(strategy=strategy, **given)
+      own = claims.Claim(strategy=strategy, **attributes)
     else:
-      own = dataclasses.replace(claim, **given)
+      own = dataclasses.replace(claim, **attributes)
     return cls(log=log, claim=own, stated=stated)
 
 
@@ -109,10 +109,10 @@ def planned(claims: Sequence[claims.Claim]) -> list[Any]:
   every: list[Any] = [claim.declared for claim in claims]
   if len(claims) == 1:
     every = [claims[0].participation]
-  known = [participation for participation in every if participation]
-  if known and len(known) < len(claims):
+  declared = [participation for participation in every if participation]
+  if declared and len(declared) < len(claims):
     raise ValueError('declared must be given for each run, or for none')
-  return known
+  return declared
 
 
 def id_type(runs: Sequence[Run]) -> pa.DataType:

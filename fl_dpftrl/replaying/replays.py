@@ -113,13 +113,14 @@ def _per_device(
   tally: device_tallies.Tally, spend: observed_sensitivities.Spend
 ) -> exposures.PerDevice:
   kind = sensitivities.EXACT if tally.exact else sensitivities.UPPER_BOUND
-  of_one = lambda value: spend(sensitivities.Sensitivity(value, kind))
+  guarantee_of = lambda value: spend(sensitivities.Sensitivity(value, kind))
   quantiles = tuple(
-    (share, of_one(value)) for share, value in observed_sensitivities.quantiles(tally, QUANTILES)
+    (share, guarantee_of(value))
+    for share, value in observed_sensitivities.quantiles(tally, QUANTILES)
   )
   has_noise = quantiles[0][1].noise_multiplier > 0.0
   bars = (
-    observed_sensitivities.histogram(tally, lambda value: of_one(value).rho, _BARS)
+    observed_sensitivities.histogram(tally, lambda value: guarantee_of(value).rho, _BARS)
     if has_noise
     else []
   )

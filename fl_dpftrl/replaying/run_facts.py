@@ -59,7 +59,7 @@ class RunFacts:
   def to_json(self) -> json_files.Object:
     """Returns the facts; those that are not known, or did not occur, are left out."""
     claim, counted = self.claim, self.counted
-    is_known = claim.arithmetic != arithmetics.Arithmetic()
+    has_arithmetic = claim.arithmetic != arithmetics.Arithmetic()
     optional = {
       'log': self.log and list(self.log),
       'num_rounds_assumed': self.num_rounds_assumed or None,
@@ -69,7 +69,7 @@ class RunFacts:
       'clip_norm': claim.first_clip_norm,
       'adaptive_clipping': claim.adaptive_clipping and vars(claim.adaptive_clipping),
       'private_metrics': claim.private_metrics and dict(claim.private_metrics.bounds),
-      'arithmetic': claim.arithmetic.kind if is_known else None,
+      'arithmetic': claim.arithmetic.kind if has_arithmetic else None,
       'num_coordinates': claim.arithmetic.num_coordinates,
       'schema_in_log': self.schema_in_log or None,
       'not_private_metrics': list(claim.not_private_metrics) or None,

@@ -143,7 +143,7 @@ def gram(strategy: base.Strategy, num_rounds: int) -> pa.Table:
     raise ValueError(
       f'num_rounds={num_rounds} must be at most {MOST_ROUNDS} for counts; replay the log itself'
     )
-  entries, kept = strategy.gram_entries(num_rounds), []
+  entries, terms = strategy.gram_entries(num_rounds), []
   for i in range(num_rounds):
     j = np.arange(i, num_rounds)
     x = entries(np.full(j.size, i), j) * np.where(j > i, 2.0, 1.0)
@@ -153,8 +153,8 @@ def gram(strategy: base.Strategy, num_rounds: int) -> pa.Table:
         ' of a device; replay the log itself'
       )
     some = np.flatnonzero(x)
-    kept.append((np.full(some.size, i), j[some], x[some]))
-  return pa.table(dict(zip('ijx', map(np.concatenate, zip(*kept)))))
+    terms.append((np.full(some.size, i), j[some], x[some]))
+  return pa.table(dict(zip('ijx', map(np.concatenate, zip(*terms)))))
 
 
 def checksum(gram: pa.Table) -> tuple[int, int]:

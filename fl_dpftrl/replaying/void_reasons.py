@@ -9,8 +9,8 @@ from fl_dpftrl.replaying import opened_runs
 
 def reason(runs: Sequence[opened_runs.Run]) -> str | None:
   """Returns why runs guarantee nothing, by a claim or against a log; None if nothing voids them."""
-  of_run = [f'run {i}: ' if len(runs) > 1 else '' for i in range(1, len(runs) + 1)]
-  reasons = [(name, [*_reasons(run)]) for name, run in zip(of_run, runs)]
+  run_prefixes = [f'run {i}: ' if len(runs) > 1 else '' for i in range(1, len(runs) + 1)]
+  reasons = [(name, [*_reasons(run)]) for name, run in zip(run_prefixes, runs)]
   return '; '.join(name + '; '.join(own) for name, own in reasons if own) or None
 
 
@@ -25,8 +25,8 @@ def contradictions(run: opened_runs.Run) -> Iterator[str]:
   stated = run.stated
   if stated is None:
     return
-  said = run.claim.to_json() | {'participation': stated['participation']}
-  for sentence in claim_json.differences(stated, said):
+  claim_document = run.claim.to_json() | {'participation': stated['participation']}
+  for sentence in claim_json.differences(stated, claim_document):
     yield f'the log is of a run with the {sentence}'
   recorded = stated['participation'] and registry.from_json(stated['participation'])
   if recorded and run.claim.participation:
