@@ -1,6 +1,8 @@
 """The strategy for Flower: one reply of the private mean, devices that stay, and dropout."""
 
 import logging
+import math
+import types
 
 import numpy as np
 import pytest
@@ -119,7 +121,7 @@ def _flower(monkeypatch):
   monkeypatch.setattr(logging.getLogger('flwr'), 'propagate', True)
 
 
-def opened(tmp_path):
+def opened(tmp_path, **arguments):
   return dpftrl.PrivateAggregator(
     dpftrl.BLT((0.9, 0.5), (0.3, 0.2)),
     template={'0': np.zeros(SIZE, np.float32)},
@@ -129,6 +131,7 @@ def opened(tmp_path):
     folder=tmp_path / 'run',
     participation=dpftrl.MinSep(num_rounds=5, min_sep=2),
     noise_seed=2,
+    **arguments,
   )
 
 
@@ -164,3 +167,18 @@ def test_the_strategy_gets_one_reply_of_the_private_mean(flower, tmp_path, caplo
   assert caplog.text.count('a reply is left out') == 2
   run = dpftrl.open_run(tmp_path / 'run/participation.parquet', tmp_path / 'run/strategy.json')
   assert dpftrl.replay(run, delta=1e-6).min_sep >= 2
+
+
+def test_metrics_of_clients_are_read_by_name(flower, tmp_path):
+  from flwr.app import ConfigRecord, MetricRecord, RecordDict
+
+  with opened(tmp_path, metrics={'loss': 10.0, 'accuracy': 1.0}) as aggregator:
+    strategy = adapter.PrivateStrategy(None, aggregator, 4)
+    content = {'told': MetricRecord({'loss': 2.5, 'other': 1}), 'more': ConfigRecord({'x': 'y'})}
+    answer = types.SimpleNamespace(content=RecordDict(content))
+    assert strategy._metrics(answer) == {
+      'accuracy': pytest.approx(math.nan, nan_ok=True),
+      'loss': 2.5,
+    }
+  with opened(tmp_path / 'without') as aggregator:
+    assert adapter.PrivateStrategy(None, aggregator, 4)._metrics(answer) is None

@@ -21,10 +21,9 @@ def prepared(folder, *, batch, reduction='mean', **arguments):
   aggregator = dpftrl.PrivateAggregator(
     dpftrl.Identity(),
     template=list(model.parameters()),
-    clip_norm=0.5,
     report_goal=batch,
     folder=folder,
-    **dict(noise_multiplier=0.0) | arguments,
+    **dict(noise_multiplier=0.0, clip_norm=0.5) | arguments,
   )
   optimizer = adapter.CorrelatedOptimizer(
     torch.optim.SGD(model.parameters(), lr=1.0), aggregator, loss_reduction=reduction
@@ -226,3 +225,20 @@ def test_loaders_and_layers_without_a_guarantee_are_refused(tmp_path):
   with pytest.raises(UnsupportedModuleError):
     made(tmp_path, module=mixed, optimizer=optimizer)
   assert not list(tmp_path.iterdir())
+
+
+def test_metrics_and_clip_norms_are_those_of_the_batch(tmp_path):
+  rule = dpftrl.AdaptiveClipping(0.5)
+  options = dict(metrics={'loss': 8.0}, clip_norm=rule)
+  model, optimizer, aggregator = prepared(tmp_path, batch=4, **options)
+  for seed in range(2):
+    x, y = batch_of(4, seed)
+    optimizer.begin(range(4 * seed, 4 * seed + 4))
+    assert optimizer.max_grad_norm == aggregator.clip_norm
+    optimizer.zero_grad()
+    loss(model, x, y).backward()
+    optimizer.metrics = {'loss': np.array([1.0, 2.0, 3.0, 90.0])}
+    optimizer.step()
+  assert optimizer.metrics is None and aggregator.clip_norm != 0.5
+  assert aggregator.metrics()['loss'].value == pytest.approx(3.5, abs=1e-4)
+  aggregator.close()

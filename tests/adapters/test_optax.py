@@ -30,3 +30,14 @@ def test_a_private_mean_is_the_aggregators_and_is_refused_within_jit(tmp_path):
     mean, _ = update(jax.numpy.full((2, 3), 0.1))
     assert isinstance(mean, jax.Array) and aggregator.next_round == 1
     np.testing.assert_allclose(mean, np.full(3, 0.05), atol=1e-4)
+
+
+def test_metrics_are_released_with_noise_of_the_aggregator(tmp_path):
+  with dpftrl.PrivateAggregator(
+    dpftrl.Identity(), template=np.zeros(3, np.float32), noise_multiplier=0.0, clip_norm=1.0,
+    report_goal=2, folder=tmp_path / 'run', metrics={'loss': 10.0},
+  ) as aggregator:  # fmt: skip
+    transformation = adapter.private_mean(aggregator)
+    options = dict(device_ids=['ann', 'bob'], metrics={'loss': np.array([3.0, np.nan])})
+    transformation.update(np.ones((2, 3), np.float32), (), **options)
+    assert aggregator.metrics()['loss'].value == pytest.approx(1.5, abs=1e-4)

@@ -11,7 +11,7 @@ adapter = pytest.importorskip('fl_dpftrl.adapters.pfl', exc_type=ImportError)
 SIZE, CLIP = 400, 0.5
 
 
-def training(updates, folder, **arguments):
+def training(updates, folder, *, metrics_of=None, **arguments):
   """Returns what pfl hands to the model after one round of users with these updates."""
   import torch
   from pfl.aggregate.simulate import SimulatedBackend
@@ -34,12 +34,14 @@ def training(updates, folder, **arguments):
     folder=folder,
     **arguments,
   ) as aggregator:
-    mechanism = adapter.PrivateMechanism(aggregator)
+    mechanism = adapter.PrivateMechanism(aggregator, metrics_of)
     data_of = lambda user: Dataset((np.zeros((user + 1, 1)),), user_id=user)
     users = adapter.PrivateUsers(mechanism, data_of, range(len(updates)))
     backend = SimulatedBackend(users, users, postprocessors=[WeightByDatapoints(), mechanism])
     context = CentralContext(0, False, len(updates), Population.TRAIN, None, None)
-    statistics, _ = backend.gather_results(None, Algorithm(), central_context=context)
+    statistics, released = backend.gather_results(None, Algorithm(), central_context=context)
+  if metrics_of is not None:
+    return aggregator.metrics(), released.to_simple_dict()
   return statistics['w'].numpy(), statistics.weight
 
 
@@ -80,3 +82,13 @@ def test_users_and_statistics_outside_of_a_round_are_refused(tmp_path):
       mechanism.postprocess_server_live(stats=None, central_context=None, aggregate_metrics=None)
     with pytest.raises(ValueError, match='cohorts'):
       next(iter(adapter.PrivateUsers(mechanism, None, [1])))
+
+
+def test_metrics_are_released_by_pfl_with_noise(tmp_path):
+  options = dict(noise_multiplier=0.0, report_goal=2, metrics={'loss': 10.0})
+  metrics_of = lambda context: {'loss': 2.0 + int(context.user_id)}
+  released, shown = training(
+    np.zeros((2, SIZE), np.float32), tmp_path, metrics_of=metrics_of, **options
+  )
+  assert released['loss'].value == pytest.approx(2.5, abs=1e-4)
+  assert shown['Loss'] == pytest.approx(2.5, abs=1e-4)
