@@ -30,7 +30,8 @@ class LossBudget(promised.Promised):
   """A loss budget: a device takes part while its loss Q = Σ X[s, t] stays within B².
 
   The guarantee is that of B for a run of any length, whatever ends it. Give B² itself, or the
-  min-sep schema whose patterns it admits all, and with them every pattern that costs no more.
+  min-sep schema whose patterns it admits all, and with them every pattern that costs no more; of a
+  `Stamped` strategy with X of both signs it may admit fewer.
 
   A device takes part at most ⌊B² / X(0)⌋ times ever, so that a run without an end needs new
   devices.

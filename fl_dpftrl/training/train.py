@@ -22,6 +22,7 @@ from fl_dpftrl.text import messages
 from fl_dpftrl.training import loop, processes, report, run_observers, trained_models
 from tff_inprocess import contexts as contexts
 
+_RELEASED = 'aggregator.metrics.'  # How a process's check names what observers.RELEASED does.
 _SHOWN = 'show_client_errors prints values of clients, for debugging'
 
 
@@ -121,6 +122,10 @@ def train(
   learned = process_check.check_process(process, aggregator, trusted_operations=trusted_operations)
   if not allow_unprotected_state:
     learned.require()
+  if stop_when is not None and (exact := [n for n in learned.metrics if n.startswith(_RELEASED)]):
+    raise ValueError(
+      f'stop_when would see {exact[0]}, which depends on clients and has no noise: rename it'
+    )
   if rounds is None:
     simulated = devices.simulation()
     rounds = lambda: cohorts.named(simulated.rounds(), names)

@@ -1,11 +1,14 @@
 """Runs whose clients' metrics are released with noise, and that may end by them."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl.aggregators import process_check
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
@@ -75,3 +78,14 @@ def test_an_end_by_other_metrics_is_refused(tmp_path):
   with pytest.raises(ValueError, match='stop_when needs metrics of the aggregator'):
     train(tmp_path / 'run', metrics=None, stop_when=lambda history: False)
   assert not (tmp_path / 'run').exists()
+
+
+def test_a_metric_without_noise_is_not_taken_for_a_released_one(tmp_path, monkeypatch):
+  """A process may call any measurement so; the check says which have no noise."""
+  check = process_check.check_process
+  exact = lambda *args, **options: dataclasses.replace(
+    check(*args, **options), metrics=('aggregator.metrics.mae',)
+  )
+  monkeypatch.setattr(process_check, 'check_process', exact)
+  with pytest.raises(ValueError, match='stop_when would see aggregator.metrics.mae'):
+    train(tmp_path / 'run', stop_when=lambda history: False)
