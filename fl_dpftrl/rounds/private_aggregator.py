@@ -178,9 +178,9 @@ class PrivateAggregator:
       raise
 
   def __repr__(self) -> str:
-    noise = f'noise_multiplier={self.noise_multiplier:g}, round {self.next_round}'
-    text = f'PrivateAggregator({self.strategy.family}, {noise} of {self.max_rounds}, {self.folder})'
-    return messages.one_line(text, 120)
+    noise = f'noise_multiplier={self.noise_multiplier:g}{self._released.price}'
+    text = f'{noise}, round {self.next_round} of {self.max_rounds}, {self.folder})'
+    return messages.one_line(f'PrivateAggregator({self.strategy.family}, {text}', 120)
 
   def __enter__(self) -> 'PrivateAggregator':
     return self

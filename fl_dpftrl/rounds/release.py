@@ -150,6 +150,14 @@ class Release:
     return dict(zip(self.names, (noised * self._scales).tolist(), strict=True))
 
   @property
+  def price(self) -> str:
+    """Words on how much more noise the updates have for what is released beside them."""
+    if not (self._groups and self._noise_multiplier):
+      return ''
+    share = self.unit.size * 2.0**lattice.BITS / self._noise_multiplier - 1.0
+    return f' (updates +{100 * share:.2g} % for {len(self.names)} further figures)'
+
+  @property
   def metric_names(self) -> tuple[str, ...]:
     """Names of the metrics, without counts."""
     return () if self._metrics is None else tuple(self._metrics.bounds)

@@ -304,3 +304,10 @@ def test_statement_and_report_say_what_was_released(tmp_path):
   assert statement.to_json()['private_metrics'] == BOUNDS
   assert 'metrics released' in (tmp_path / 'report.html').read_text()
   assert statement.publishable().to_json()['private_metrics'] == BOUNDS
+
+
+def test_the_price_in_noise_is_shown(tmp_path):
+  with opened(tmp_path / 'metrics') as aggregator:
+    assert 'noise_multiplier=2 (updates +0.5 % for 2 further figures)' in repr(aggregator)
+  with opened(tmp_path / 'plain', metrics=None) as aggregator:
+    assert 'noise_multiplier=2, round 0' in repr(aggregator)
