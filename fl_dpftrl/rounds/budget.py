@@ -53,14 +53,14 @@ class Budget:
 
   def _epsilon(self, num_rounds: int) -> float:
     """Returns ε of the first num_rounds rounds, by the declared schema."""
-    found = claims.compose(
+    guarantee = claims.compose(
       [self._claim],
       [self._schema.within(num_rounds)],
       deltas=[self._delta],
       adjacency=self._adjacency,
       group_size=self._group_size,
     )
-    return dataclasses.replace(found, rounding=self._rounding).epsilon()
+    return dataclasses.replace(guarantee, rounding=self._rounding).epsilon()
 
   def _max_rounds(self) -> int:
     planned = self._schema.num_rows

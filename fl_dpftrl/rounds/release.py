@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import adaptive_clipping, extra_coordinates
-from fl_dpftrl import claims as claims
-from fl_dpftrl.accounting import arithmetics as arithmetics
+from fl_dpftrl import adaptive_clipping, claims, extra_coordinates
+from fl_dpftrl.accounting import arithmetics
 from fl_dpftrl.families import base, lattice, linear_noise
 from fl_dpftrl.noise import units
 
@@ -115,6 +114,8 @@ class Release:
     names = self.metric_names
     if values is None:
       return None
+    if not names:
+      raise ValueError('metrics must be left out: the aggregator was given none')
     if not isinstance(values, Mapping) or set(values) != set(names):
       raise ValueError(f'metrics must have exactly the names of the run: {", ".join(names)}')
     columns = []

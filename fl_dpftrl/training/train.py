@@ -20,7 +20,7 @@ from fl_dpftrl.simulation import cohorts, scenarios
 from fl_dpftrl.strategies import documents, files
 from fl_dpftrl.text import messages
 from fl_dpftrl.training import loop, processes, report, run_observers, trained_models
-from tff_inprocess import contexts as contexts
+from tff_inprocess import contexts
 
 _RELEASED = 'aggregator.metrics.'  # How a process's check names what observers.RELEASED does.
 _SHOWN = 'show_client_errors prints values of clients, for debugging'

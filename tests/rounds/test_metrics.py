@@ -311,3 +311,12 @@ def test_the_price_in_noise_is_shown(tmp_path):
     assert 'noise_multiplier=2 (updates +0.5 % for 2 further figures)' in repr(aggregator)
   with opened(tmp_path / 'plain', metrics=None) as aggregator:
     assert 'noise_multiplier=2, round 0' in repr(aggregator)
+
+
+@pytest.mark.parametrize('metrics', [{}, {'loss': 1.0}])
+def test_metrics_of_a_run_without_any_are_refused(metrics, tmp_path):
+  with opened(tmp_path, metrics=None) as aggregator, aggregator.round(range(4)) as round_:
+    with pytest.raises(ValueError, match='metrics must be left out'):
+      round_.add(update(0.1), metrics=metrics)
+    for _ in range(4):
+      round_.add(update(0.1))
