@@ -1,7 +1,7 @@
 """Limits on the claims of a log file and on the resources of its reader.
 
 A log may be written by somebody else, damaged, or malicious. Honest logs stay far below these
-limits; docs/log-format.md states them.
+limits; docs/write-the-log.md states them.
 """
 
 import resource

@@ -13,9 +13,8 @@ from tests import pages
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
-OWN_LOOP = pages.programs('own-loop.md')
-BEGINNING, BUDGET, RESUMES = OWN_LOOP
-SUMS = [program for program in pages.programs('aggregator.md') if 'train(' in program]
+BEGINNING, BUDGET, RESUMES, *OTHERS = pages.programs('aggregator.md')
+SUMS = [program for program in OTHERS if '= train(' in program]
 
 
 @pytest.fixture(name='names', scope='module')
@@ -26,7 +25,7 @@ def fixture_names(tmp_path_factory):
   with pytest.MonkeyPatch.context() as patched:
     patched.chdir(tmp_path_factory.mktemp('page'))
     for program in (BEGINNING, BUDGET):
-      exec(compile(program, 'own-loop.md', 'exec'), names)
+      exec(compile(program, 'aggregator.md', 'exec'), names)
     yield names
   stack.set_default_context(before)
 
@@ -58,8 +57,9 @@ def test_the_short_programs_of_a_page_run(page, wanted, names):
   given = {'client_data': [names['data_of'](0)], 'client_optimizer': names['sgd'](0.1)}
   names = {**names, **given}
   before = {name: names.pop(name, None) for name in wanted}
-  # Others train, as above, or need a cluster.
-  programs = [p for p in pages.programs(page) if not re.search(r'= train\(|use_machines\(', p)]
+  # Others train, as above and below, or need a cluster.
+  long = r'= train(_or_resume)?\(|use_machines\('
+  programs = [p for p in pages.programs(page) if not re.search(long, p)]
   for program in programs:
     names = run(program, {**before, **names})
   assert all(names[name] is not before[name] for name in wanted)

@@ -9,7 +9,7 @@ from fl_dpftrl import style
 from fl_dpftrl.study import comparing, result_tables, table
 from tests import pages
 
-STUDIES = {'topics': 'study-topics.md', 'central': 'centralized.md'}
+STUDIES = {'topics': 'studies.md', 'central': 'centralized.md'}
 
 
 def read(path):

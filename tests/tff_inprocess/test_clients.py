@@ -25,7 +25,7 @@ def test_blocks_follow_one_another(num):
   blocks = clients.blocks(num)
   assert [client for block in blocks for client in block] == list(range(num))
   assert len({len(block) for block in blocks[:-1]}) <= 1 and len(blocks[0]) <= 8
-  # As the table of docs/decisions/many-machines.md has it.
+  # As the table of docs/decisions/runtime.md has it.
   assert len(blocks) == {10: 10, 100: 17, 129: 17, 6500: 813}[num]
 
 
