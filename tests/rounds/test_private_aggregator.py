@@ -210,7 +210,7 @@ WRONG = {
     'device_ids: 3 updates need as many devices, got 2'),
   'at_least 0': (lambda a: a.round(list('ab'), at_least=0), 'at_least must be a whole number'),
   'an update after the end': (lambda a: entered(a, 'ab', 2).add(update()),
-    'within the block of its round alone'),
+    'only within the block of its round'),
   'an update of a stranger': (lambda a: entered(a, 'abc', 0, 'x'),
     'of a device that is not of round 0'),
   'an update of a device twice': (lambda a: entered(a, 'abc', 0, 'aa'),
