@@ -73,6 +73,7 @@ def audit(
       release that is not finite although no device sent anything.
   """
   strategy = files.resolved(strategy, schema.num_rounds)
+  schemas.check_num_rounds(strategy, schema.num_rounds)  # Of a run without an end, name fewer.
   claim = accountant.account(strategy, schema, noise_multiplier=noise_multiplier, delta=delta)
   _check(schema, executor, num_draws, clip_norm, divisor, seed)
   size = -(-num_draws // (2 * _RUNS))

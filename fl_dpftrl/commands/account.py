@@ -80,15 +80,15 @@ def _guarantee(
   law = None if args.tuning is None else tuning.Tuning.parse(args.tuning)
   strategy = files.load_strategy(args.strategy)
   budget = flags.loss_budget(args)
-  if budget is None and args.num_rounds is None:
-    raise ValueError('--num_rounds is needed, or --loss_budget for a run without an end')
+  if args.sampling is not None and args.num_rounds is None:
+    raise ValueError(f'--sampling={args.sampling} needs --num_rounds')
   draws = flags.sampling(args, strategy, args.num_rounds or 0)
   how = {name: getattr(args, name) for name in _HOW if getattr(args, name) is not None}
   if how and args.sampling != 'bins':
     raise ValueError(f'--{next(iter(how))}={next(iter(how.values()))} needs --sampling=bins')
   schema = None
   if draws is None and budget is None:
-    schema = flags.schema(args)
+    schema = flags.schema(args, may_be_endless=True)
   elif isinstance(draws, sampling.Shuffled):
     schema = draws.schema
   elif args.num_parameters is not None:

@@ -74,10 +74,12 @@ def add_schema(parser: argparse.ArgumentParser, *, required: bool) -> None:
   add(parser, 'min_sep', 'max_participations', 'separation')
 
 
-def schema(args: argparse.Namespace) -> schemas.MinSep:
-  """Returns the schema that the flags describe."""
-  if args.num_rounds is None:
-    raise ValueError('--num_rounds is needed')
+def schema(args: argparse.Namespace, *, may_be_endless: bool = False) -> schemas.MinSep:
+  """Returns the schema that the flags describe; without --num_rounds, if it may, without an end."""
+  is_endless = may_be_endless and None not in (args.min_sep, args.max_participations)
+  if args.num_rounds is None and not is_endless:
+    further = ', or --min_sep and --max_participations of a run without an end' * may_be_endless
+    raise ValueError(f'--num_rounds is needed{further}')
   cls = SEPARATIONS[getattr(args, 'separation', None) or 'min']
   return cls(
     num_rounds=args.num_rounds,
@@ -122,7 +124,7 @@ def separation(value: schemas.MinSep) -> str:
   return next(name for name, cls in SEPARATIONS.items() if type(value) is cls)
 
 
-def schema_fields(value: schemas.MinSep) -> dict[str, int]:
+def schema_fields(value: schemas.MinSep) -> dict[str, Any]:
   """Returns a schema as JSON fields, with k limited to what fits."""
   return {
     'num_rounds': value.num_rounds,

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
       for cohort, dropped, late, ended in simulation.lives():
         details['dropped'] += dropped
         details['late'] += late
-        if args.loss_budget is not None:
+        if args.max_participations is not None or args.loss_budget is not None:
           details['devices_without_budget'] = ended
         yield cohort
 
@@ -83,14 +83,14 @@ def finish(args: argparse.Namespace, result: json_files.Object) -> None:
 
 
 def _scenario(args: argparse.Namespace) -> scenarios.Scenario:
-  """Returns the scenario of the flags, with the meter of a loss budget."""
+  """Returns the scenario of the flags, with the meter or the last round of a life."""
   budget = flags.loss_budget(args, ('sampling',))
-  for name in ('min_sep', 'max_participations', 'strategy'):
+  for name in ('min_sep', 'strategy'):
     if budget is None and getattr(args, name) is not None:
       raise ValueError(f'--{name}={getattr(args, name)} needs --loss_budget')
   scenario = population_flags.scenario(args)
   if budget is None:
-    return scenario
+    return dataclasses.replace(scenario, max_participations=args.max_participations)
   if args.output_scenario is not None:
     raise ValueError('--output_scenario has no loss budget; drop one of both flags')
   if args.strategy is None:

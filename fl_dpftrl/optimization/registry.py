@@ -84,8 +84,8 @@ def optimize(
   Args:
     mechanism: name in OPTIMIZERS.
     schema: participation schema; several if it is unknown which one will hold: the largest ratio
-      to the best loss at one of them is minimised. Or the loss budget of a run without an end.
-    horizons: with a loss budget, the first and the last number of rounds after which the error
+      to the best loss at one of them is minimised. Or the participation of a run without an end.
+    horizons: of a run without an end, the first and the last number of rounds after which the error
       counts; the largest ratio to the best strategy at a horizon is minimised.
     objective: 'rms' or 'max', the loss to minimise.
     workload: linear workload whose error is minimised.
@@ -102,15 +102,15 @@ def optimize(
       if name != optimizer.size:
         raise ValueError(f'{name}={value} is not for mechanism={mechanism}')
       size[name] = value
-  budget = None
-  if isinstance(schema, loss_budgets.LossBudget):
-    budget, schema = schema, horizon_schemas(schema, horizons)
+  budget = _budget(schema)
+  if budget is not None:
+    schema = horizon_schemas(budget, horizons)
     if optimizer.find_range is None:
       raise ValueError(f'mechanism={mechanism} is not for a run without an end; blt is')
     if not workload.is_toeplitz:
       raise ValueError('workload must have constant learning rates in a run without an end')
   elif horizons is not None:
-    raise ValueError(f'horizons={horizons} are for a LossBudget')
+    raise ValueError(f'horizons={horizons} are for a run without an end')
   is_range = not isinstance(schema, schemas.MinSep)
   every: Any = schema if is_range else [schema]
   if not isinstance(every, Sequence) or not all(isinstance(one, schemas.MinSep) for one in every):
@@ -124,6 +124,14 @@ def optimize(
     if is_range and optimizer.find_range is not None:
       return optimizer.find_range(problems, **size)
     return optimizer.find(problems[0], **size)
+
+
+def _budget(participation: Any) -> loss_budgets.LossBudget | None:
+  """Returns the loss budget of a run without an end, whose B is the sensitivity of its schema."""
+  if isinstance(participation, schemas.MinSep) and participation.num_rounds is None:
+    k, b = participation.max_participations, participation.min_sep
+    return loss_budgets.LossBudget(max_participations=k, min_sep=b)
+  return participation if isinstance(participation, loss_budgets.LossBudget) else None
 
 
 def horizon_schemas(

@@ -10,6 +10,9 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
+LAST_ROW = 2**20
+"""Rows of noise of a stream without an end, if no other number is stated."""
+
 _MOST = 2**53  # float64 represents every whole number up to this
 
 
@@ -37,7 +40,8 @@ class MinSep:
   upper bound, is taken, and `assumption`, its pattern in words.
 
   Attributes:
-    num_rounds: n, the number of noise rows used.
+    num_rounds: n, the number of noise rows used; None for a run without an end, of which each
+      device may be in max_participations rounds ever.
     min_sep: b; participations i < j of one device satisfy j - i >= b. With 1 a device may take
       part in every round.
     max_participations: k; None for as many as fit into the rounds.
@@ -49,12 +53,16 @@ class MinSep:
   apart: ClassVar[str] = 'at least'
   is_drawn: ClassVar[bool] = False
   is_secret: ClassVar[bool] = False
-  num_rounds: int
+  num_rounds: Any  # An int, or None.
   min_sep: int = 1
   max_participations: int | None = None
 
   def __post_init__(self):
-    for name in ('num_rounds', 'min_sep'):
+    if self.num_rounds is None and (type(self) is not MinSep or self.max_participations is None):
+      raise ValueError(
+        'num_rounds=None is for a MinSep with max_participations, else give a number'
+      )
+    for name in ('num_rounds', 'min_sep') if self.num_rounds is not None else ('min_sep',):
       object.__setattr__(self, name, positive_integer(name, getattr(self, name)))
     if self.max_participations is not None:
       object.__setattr__(
@@ -71,22 +79,23 @@ class MinSep:
   @property
   def num_rows(self) -> int:
     """Rows of noise that a run may use up."""
-    return self.num_rounds
+    return LAST_ROW if self.num_rounds is None else self.num_rounds
 
   @property
   def assumption(self) -> str:
     """The allowed patterns in words."""
+    extent = 'any number of' if self.num_rounds is None else self.num_rounds
     if self.participations == 1:
-      return f'no device takes part twice in {self.num_rounds} rounds'
+      return f'no device takes part twice in {extent} rounds'
     return (
-      f'every device takes part in at most {self.participations} of {self.num_rounds} rounds,'
+      f'every device takes part in at most {self.participations} of {extent} rounds,'
       f' {self.apart} {self.min_sep} apart'
     )
 
   @property
   def participations(self) -> int:
     """Maximum number of rounds of one device: min(k, ⌈n / b⌉)."""
-    fits = -(-self.num_rounds // self.min_sep)
+    fits = -(-self.num_rows // self.min_sep)
     if self.max_participations is None:
       return fits
     return min(fits, self.max_participations)
@@ -96,7 +105,7 @@ class MinSep:
 
     A participation that allows some rounds must allow the first ones of them.
     """
-    apart = np.diff(rounds).min(initial=self.num_rounds)
+    apart = np.diff(rounds).min(initial=self.num_rows)
     return len(rounds) <= self.participations and bool(apart >= self.min_sep)
 
   @property
@@ -105,8 +114,8 @@ class MinSep:
     return type(self).allows is not MinSep.allows
 
   def within(self, num_rounds: int) -> 'MinSep':
-    """Returns the schema of as many consecutive rounds, which are all of these or fewer."""
-    if num_rounds == self.num_rounds:
+    """Returns the schema of as many consecutive rounds; itself without an end."""
+    if self.num_rounds in (None, num_rounds):
       return self
     return (dataclasses.replace if self.is_own else _min_sep)(
       self,

@@ -8,20 +8,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fl_dpftrl import sensitivities
-from fl_dpftrl.families import base, lattice
+from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import meter, participation_counts, registry, schemas
 from fl_dpftrl.participations import promised
-
-LAST_ROW = 2**20
-"""Rows of noise that a stream has, if no other number is stated."""
 
 SPENT, LIFE = 'loss_budget', 'life'
 """Why a device is turned away: for this round, or for ever."""
 
 _SLACK = 1.0 + 1e-8  # Else rounding refuses patterns that are as costly as the budget.
-_MOST_OTHER_ROWS = 2**14  # of strategies whose rows are not all made alike
-_FREE = schemas.MinSep(LAST_ROW)
+_FREE = schemas.MinSep(schemas.LAST_ROW)
 
 
 @registry.register
@@ -51,10 +47,10 @@ class LossBudget(promised.Promised):
   max_participations: int | None = None
   min_sep: int | None = None
   squared: float | None = None
-  last_row: int = LAST_ROW
+  last_row: int = schemas.LAST_ROW
 
   def __post_init__(self):
-    most = schemas.positive_integer('last_row', self.last_row, LAST_ROW)
+    most = schemas.positive_integer('last_row', self.last_row, schemas.LAST_ROW)
     object.__setattr__(self, 'last_row', most)
     names = [n for n in ('max_participations', 'min_sep') if getattr(self, n) is not None]
     if (self.squared is None) != (len(names) == 2) or (names and self.squared is not None):
@@ -123,41 +119,6 @@ class LossBudget(promised.Promised):
     """Returns B, which bounds ‖C u‖ of a device in any number of rounds."""
     return sensitivities.Sensitivity.from_square(self.square(strategy), exact=False)
 
-  def check(
-    self,
-    strategy: base.Strategy,
-    adjacency: str,
-    group_size: int,
-    num_coordinates: int | None = None,
-  ) -> None:
-    """Raises ValueError for what `Promised` refuses, and where rounding has no bound."""
-    super().check(strategy, adjacency, group_size, num_coordinates)
-    self._check_rounding(strategy, num_coordinates)
-
-  def _check_rounding(self, strategy: base.Strategy, num_coordinates: int | None) -> None:
-    is_quick = self.last_row <= _MOST_OTHER_ROWS or lattice.all_alike(strategy, self.last_row)
-    if num_coordinates is not None and not is_quick:
-      raise ValueError(
-        f'last_row={self.last_row}: the rounding of whole numbers of {strategy.family} is bounded'
-        f' up to {_MOST_OTHER_ROWS} rows; give fewer, as last_row of the loss budget'
-      )
-
-  def for_claim(self, strategy: base.Strategy) -> 'LossBudget':
-    """Returns itself; ValueError for a strategy whose loss has no bound without a last round."""
-    self.square(strategy)
-    return self
-
-  def after(self, num_rounds: int) -> 'LossBudget':
-    """Returns itself; ValueError for a run that had more rows of noise."""
-    if num_rounds > self.last_row:
-      raise ValueError(f'last_row={self.last_row} is before the {num_rounds} rounds of the log')
-    return self
-
-  def rounds_may_follow(self, num_rounds: int) -> bool:
-    """Returns True: there is no last round but that of the stream."""
-    del num_rounds
-    return True
-
   def gate(self, strategy: base.Strategy) -> 'LossGate':
     """Returns the gate that meters devices."""
     return LossGate(strategy, self.square(strategy))
@@ -200,19 +161,6 @@ class LossBudget(promised.Promised):
     if not holds:
       sentences.append('THE LOSS BUDGET DOES NOT HOLD in this log: the figures of it are void')
     return tuple(sentences)
-
-  def adaptivity(self, end: str) -> str:
-    """Returns that the guarantee holds for a run of any length, whatever ended it."""
-    del end
-    return (
-      f'{self.part} is the guarantee of a run of any length, whatever ended it: the cohort of every'
-      ' device may depend on what was released, and on nothing else of the data of a device'
-    )
-
-  @property
-  def extent(self) -> str:
-    """The rounds that the guarantee is of, in words."""
-    return 'any number of rounds'
 
   @property
   def broken(self) -> str:

@@ -81,9 +81,8 @@ class _MinSep(promised.Promised):
   @property
   def allowed(self) -> str:
     """The patterns that it allows, in a few words."""
-    return (
-      f'at most {self.participations} of {self.num_rounds} rounds, at least {self.min_sep} apart'
-    )
+    extent = 'any number of' if self.num_rounds is None else self.num_rounds
+    return f'at most {self.participations} of {extent} rounds, at least {self.min_sep} apart'
 
   def summary(self: Any) -> json_files.Object:
     """Returns the attributes of the schema."""
@@ -96,8 +95,9 @@ class _MinSep(promised.Promised):
     every = [self, *others]
     if not all(isinstance(schema, schemas.MinSep) for schema in every):
       raise ValueError('runs with a loss budget and others are not composed; replay each')
+    is_endless = any(schema.num_rounds is None for schema in every)
     return schemas.MinSep(
-      num_rounds=sum(schema.num_rows for schema in every),
+      num_rounds=None if is_endless else sum(schema.num_rows for schema in every),
       min_sep=min(schema.min_sep for schema in every),
       max_participations=max(schema.participations for schema in every),
     )

@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 
 from fl_dpftrl import sensitivities
 from fl_dpftrl.accounting import adjacencies, arithmetics, gaussian, guarantees
-from fl_dpftrl.families import base
+from fl_dpftrl.families import base, lattice
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import protocol
 
+_MOST_OTHER_ROWS = 2**14  # of strategies without an end whose rows are not all made alike
 _LESS = 1.0 - 1e-15  # more than what dividing and multiplying round
 
 
@@ -42,7 +43,10 @@ class Promised:
     raise NotImplementedError
 
   def for_claim(self, strategy: base.Strategy) -> Any:
-    """Returns itself; ValueError where the strategy has fewer rows."""
+    """Returns itself; ValueError where the strategy has fewer rows, or no bound without an end."""
+    if self.num_rounds is None:
+      self.worst_case(strategy)
+      return self
     try:
       base.check_num_rounds(strategy, self.num_rows)
     except ValueError as error:
@@ -51,6 +55,8 @@ class Promised:
 
   def after(self, num_rounds: int) -> Any:
     """Returns itself; ValueError for a run that had more rounds."""
+    if num_rounds > self.num_rows and self.num_rounds is None:
+      raise ValueError(f'last_row={self.num_rows} is before the {num_rounds} rounds of the log')
     if num_rounds > self.num_rows:
       raise ValueError(
         f'declared_num_rounds={self.num_rows} must be at least the {num_rounds} rounds of the log:'
@@ -69,10 +75,17 @@ class Promised:
     group_size: int,
     num_coordinates: int | None = None,
   ) -> None:
-    """Raises ValueError for an adjacency, a group or a number of coordinates out of range."""
+    """Raises ValueError for a value out of range, and for rounding that has no bound."""
     adjacencies.check(adjacency, group_size)
-    if num_coordinates is not None:
-      schemas.positive_integer('num_coordinates', num_coordinates)
+    if num_coordinates is None:
+      return
+    schemas.positive_integer('num_coordinates', num_coordinates)
+    most, last = _MOST_OTHER_ROWS, self.num_rows
+    if self.num_rounds is None and last > most and not lattice.all_alike(strategy, last):
+      raise ValueError(
+        f'last_row={last}: the rounding of whole numbers of {strategy.family} is bounded up to'
+        f' {most} rows; give fewer, as last_row of a LossBudget'
+      )
 
   def guarantee(
     self,
@@ -175,6 +188,11 @@ class Promised:
 
   def adaptivity(self, end: str) -> str:
     """Returns that the guarantee holds whatever participation and end depended on."""
+    if self.num_rounds is None:
+      return (
+        f'{self.part} is the guarantee of a run of any length, whatever ended it: the cohort of'
+        ' every device may depend on what was released, and on nothing else of the data of a device'
+      )
     return (
       f'{self.part} is the guarantee of all {self.extent}: it holds whatever'
       f' participation and {end} depended on, a budget (max_epsilon) that ended it included, if'
@@ -184,7 +202,9 @@ class Promised:
   @property
   def extent(self) -> str:
     """The rounds that the guarantee is of, in words."""
-    return f'{self.num_rounds} declared rounds'
+    return (
+      'any number of rounds' if self.num_rounds is None else f'{self.num_rounds} declared rounds'
+    )
 
   @property
   def broken(self) -> str:

@@ -47,7 +47,7 @@ def subjects(statement: Statement) -> list[tuple[str, str]]:
   """Returns all assumptions in their order, each after its subject: LOG, for example."""
   runs, planned = statement.runs, statement.planned
   group_size = statement.group_size
-  figure_sentences = ['worst case: that of the loss budget, which holds for any rounds of the log']
+  figure_sentences = ['worst case: the declared one, which holds for any rounds of the log']
   if not _is_endless(planned):
     figure_sentences = [
       f'worst case: {run.schema.assumption}{suffix}, as in the log' for suffix, run in _named(runs)

@@ -43,12 +43,14 @@ class Lags(NamedTuple):
     decays: θ of each geometric series, 0 to 1.
     scales: factors of the series, at least 0.
     rest: bound on |X(d)| beyond the table without the series.
+    has_signs: whether some products of columns of C are below 0.
   """
 
   table: np.ndarray
   decays: np.ndarray = np.zeros(0)
   scales: np.ndarray = np.zeros(0)
   rest: float = 0.0
+  has_signs: bool = False
 
   @property
   def own(self) -> float:
@@ -91,7 +93,8 @@ class Lags(NamedTuple):
   def worst_square(self, min_sep: int, max_participations: int) -> kinds.Sensitivity:
     """Returns √(k X(0) + 2 Σ_{m<k} F(m)); F(m) is the largest sum of X over m lags b apart.
 
-    It is exact where X falls with the lag: rounds min_sep apart are the worst then.
+    It is exact where X is positive and falls with the lag: rounds min_sep apart are the worst then,
+    with updates of one direction.
     """
     more, size = max_participations - 1, self.table.size
     falls = self.falls
@@ -105,7 +108,8 @@ class Lags(NamedTuple):
       inside = np.append(inside, np.full(more - fits, inside[-1] if fits else 0.0))
       sums = inside + self.rest * np.arange(1, more + 1)
     square = max_participations * self.own + 2.0 * float(sums.sum())
-    return kinds.Sensitivity.from_square(square, exact=falls or max_participations == 1)
+    is_exact = max_participations == 1 or (falls and not self.has_signs)
+    return kinds.Sensitivity.from_square(square, exact=is_exact)
 
 
 class Blocks(NamedTuple):
@@ -159,7 +163,7 @@ def column_lags(column: np.ndarray, tail_square: float = 0.0) -> Lags:
     tail_square: at least the sum of the squares of those that follow.
   """
   size = column.size
-  table = np.abs(scipy.signal.correlate(column, column)[size - 1 :])
+  products = scipy.signal.correlate(column, column)[size - 1 :]
   # By Cauchy and Schwarz, twice: one factor of a product, or both, are in the tail.
   rest = 2.0 * float(np.sqrt((column @ column + tail_square) * tail_square))
-  return Lags(table + rest, rest=rest)
+  return Lags(np.abs(products) + rest, rest=rest, has_signs=bool((products < 0.0).any()))

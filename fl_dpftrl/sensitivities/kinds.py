@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -55,13 +55,19 @@ class HasSensitivity(schemas.Limited, Protocol):
 
   def gram_matrix(self, num_rounds: int) -> np.ndarray: ...
 
+  def endless_gram(self) -> Any: ...
+
 
 def sensitivity(strategy: HasSensitivity, schema: schemas.MinSep) -> Sensitivity:
   """Returns the sensitivity of a strategy under a participation schema.
 
   The sensitivity is exact for identity, BLT and trees, for banded strategies with num_bands at most
   min_sep, and for any C if a search over patterns ends in time. Otherwise it is an upper bound.
+  Without an end it is exact where X is positive and falls with the lag.
   """
+  if schema.num_rounds is None:
+    result = strategy.endless_gram().worst_square(schema.min_sep, schema.participations)
+    return _checked(strategy, result)
   schemas.check_num_rounds(strategy, schema.num_rounds)
   if hasattr(schema, 'sensitivity'):
     result = schema.sensitivity(strategy)
@@ -69,6 +75,11 @@ def sensitivity(strategy: HasSensitivity, schema: schemas.MinSep) -> Sensitivity
     result = strategy.sensitivity(schema)
     if schema.is_own and result.kind == EXACT:  # It allows less than its min-sep schema.
       result = Sensitivity(result.value, UPPER_BOUND)
+  return _checked(strategy, result)
+
+
+def _checked(strategy: HasSensitivity, result: Sensitivity) -> Sensitivity:
+  """Returns the sensitivity; ValueError unless it is a finite number with a kind."""
   if result.kind not in KINDS or not 0.0 <= result.value < math.inf:
     raise ValueError(
       f'the sensitivity of {type(strategy).__name__} must be a finite number'

@@ -50,10 +50,11 @@ class Simulation:
 
   def __post_init__(self):
     seeds.check_seed(self.seed)
-    if isinstance(self.timer, servers.Meter) and self.population.forgetting_per_day:
+    has_life = isinstance(self.timer, servers.Meter) or getattr(self.timer, 'most', None)
+    if has_life and self.population.forgetting_per_day:
       raise ValueError(
-        f'forgetting_per_day={self.population.forgetting_per_day:g} must be 0 with a loss budget: a'
-        ' device whose meter is lost has no guarantee'
+        f'forgetting_per_day={self.population.forgetting_per_day:g} must be 0 without an end: a'
+        ' device that forgets what it took part in has no guarantee'
       )
 
   def rounds(self) -> Iterator[schemas.Cohort]:
@@ -65,7 +66,7 @@ class Simulation:
     return (turnout[:3] for turnout in self.lives())
 
   def lives(self) -> Iterator[tuple[schemas.Cohort, int, int, int]]:
-    """Yields the same, and how many devices have no loss budget for any further round."""
+    """Yields the same, and how many devices may take part in no further round."""
     rounds = _Rounds(self)
     while True:
       yield *rounds.next(), rounds.num_ended
@@ -119,16 +120,17 @@ class _Rounds:
     self._by_round = pools.Waiting()
     timer = simulation.timer
     self._meters: meter.Meters | None = None
+    self._ended = np.zeros(people.num_devices, np.bool_)
+    self._times = np.zeros(people.num_devices, np.int32)  # Since a device is new.
     if isinstance(timer, servers.Meter):
       self._meters = meter.Meters(timer.strategy.endless_gram(), numbered=True)
       self._square = timer.budget.square(timer.strategy)
-      self._ended = np.zeros(people.num_devices, np.bool_)
     self._pace = check_ins.Pace(self._server, people.check_ins_per_hour)
 
   @property
   def num_ended(self) -> int:
-    """Devices that have no loss budget for any further round."""
-    return 0 if self._meters is None else int(np.count_nonzero(self._ended))
+    """Devices that may take part in no further round, as their lives are over."""
+    return int(np.count_nonzero(self._ended))
 
   def next(self) -> tuple[schemas.Cohort, int, int]:
     t = self._round
@@ -216,8 +218,13 @@ class _Rounds:
       comes = np.flatnonzero(~ends_here)
       self._by_round.add(again[comes], devices[comes], tokens[comes])
     elif isinstance(timer, servers.RoundTimer):
-      again = np.full(devices.size, self._round + timer.rounds)
-      self._by_round.add(again, devices, tokens)
+      self._times[devices] += 1
+      comes = devices
+      if timer.most is not None:
+        is_over = self._times[devices] >= timer.most
+        self._ended[devices[is_over]], comes = True, devices[~is_over]
+      again = np.full(comes.size, self._round + timer.rounds)
+      self._by_round.add(again, comes, tokens[: comes.size])
     elif isinstance(timer, servers.HourTimer):
       self._by_time.add(ends + timer.seconds, devices, tokens)
     return devices
@@ -251,9 +258,9 @@ class _Rounds:
       self._ids[devices] = self._num_ids + np.arange(devices.size)
       self._num_ids += devices.size
       self._last_round[devices] = _NEVER
+      self._ended[devices], self._times[devices] = False, 0
       if self._meters is not None:
         self._meters.forget(devices)
-        self._ended[devices] = False
     return devices
 
   def _come_back(self, due: Iterator[tuple[np.ndarray, np.ndarray]]) -> None:

@@ -25,6 +25,7 @@ class Scenario:
     timer_hours: minimum simulated hours before a device participates again.
     timer_rounds: the same in rounds; use instead of timer_hours. With neither of them a device
       may participate in every round.
+    max_participations: with timer_rounds, the rounds of a device ever, in a run without an end.
     loss_budget: budget of a run without an end, kept by meters in place of timers.
     strategy: C, or its file or name, by which devices meter their losses; with loss_budget.
     seed: seed of all random draws.
@@ -40,6 +41,7 @@ class Scenario:
   report_goal: int
   timer_hours: float | None = None
   timer_rounds: int | None = None
+  max_participations: int | None = None
   loss_budget: loss_budgets.LossBudget | None = None
   strategy: files.Given | None = None
   seed: int = 0
@@ -80,7 +82,9 @@ class Scenario:
       min_sep = self.population // self.report_goal
     else:
       min_sep = self.timer_rounds or 1
-    return schemas.MinSep(num_rounds=num_rounds, min_sep=min(max(min_sep, 1), num_rounds))
+    return schemas.MinSep(
+      num_rounds, min(max(min_sep, 1), num_rounds), max_participations=self.max_participations
+    )
 
   def declared_schema(self, num_rounds: int) -> schemas.MinSep | loss_budgets.LossBudget | None:
     """Returns the schema that the timers enforce, if known in rounds; or the loss budget."""
@@ -88,9 +92,12 @@ class Scenario:
       return self.loss_budget
     if self.timer_rounds is None:
       return None
-    return schemas.MinSep(num_rounds=num_rounds, min_sep=self.timer_rounds)
+    most = self.max_participations
+    return schemas.MinSep(num_rounds if most is None else None, self.timer_rounds, most)
 
   def _timer(self) -> servers.Timer:
+    if self.max_participations is not None and self.timer_rounds is None:
+      raise ValueError(f'max_participations={self.max_participations} needs timer_rounds')
     if (self.loss_budget is None) != (self.strategy is None):
       raise ValueError('loss_budget and strategy are needed together: the loss is that of C')
     if self.loss_budget is not None and self.strategy is not None:
@@ -99,7 +106,8 @@ class Scenario:
           raise ValueError(f'{name}={getattr(self, name)} and loss_budget exclude each other')
       return servers.Meter(files.resolved(self.strategy), self.loss_budget)
     if self.timer_hours is None:
-      return servers.RoundTimer(1 if self.timer_rounds is None else self.timer_rounds)
+      timer_rounds = 1 if self.timer_rounds is None else self.timer_rounds
+      return servers.RoundTimer(timer_rounds, self.max_participations)
     if self.timer_rounds is not None:
       raise ValueError(
         f'timer_hours={self.timer_hours} and timer_rounds={self.timer_rounds} exclude each other'

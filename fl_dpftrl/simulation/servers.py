@@ -67,15 +67,23 @@ _MOST_HOURS = 876_600.0
 
 @dataclasses.dataclass(frozen=True)
 class RoundTimer:
-  """Timer after which a device of round t is eligible from t + rounds on: min-sep is `rounds`."""
+  """Timer after which a device of round t is eligible from t + rounds on: min-sep is `rounds`.
+
+  After `most` participations it is never eligible again.
+  """
 
   rounds: int = 1
+  most: int | None = None
 
   def __post_init__(self):
     schemas.positive_integer('timer_rounds', self.rounds, _MOST_ROUNDS)
+    if self.most is not None:
+      schemas.positive_integer('max_participations', self.most)
 
   def remedy(self, num_devices: int, report_goal: int) -> str:
     """Returns changes that would keep rounds from waiting for timers."""
+    if self.most is not None:
+      return f'a population above {num_devices}, new devices, or more participations of each'
     words = [f'a population of at least {self.rounds * report_goal}']
     if num_devices >= report_goal:
       words.append(f'timer_rounds of at most {num_devices // report_goal}')

@@ -12,7 +12,7 @@ from fl_dpftrl.aggregators import factories, process_check
 from fl_dpftrl.families import base
 from fl_dpftrl.files import paths
 from fl_dpftrl.logs import id_columns
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.participation import registry, schemas
 from fl_dpftrl.participations import loss_budgets
 from fl_dpftrl.reports import settings
 from fl_dpftrl.rounds import budget
@@ -35,7 +35,7 @@ def train(
   clients: Sequence[str],
   client_data: Callable[[int, str], Any],
   timer_rounds: int = 1,
-  participation: loss_budgets.LossBudget | None = None,
+  participation: registry.Participation | None = None,
   delta: float = 1e-6,
   seed: int = 0,
   rounds: Callable[[], Iterator[schemas.Cohort]] | None = None,
@@ -67,8 +67,9 @@ def train(
     client_data: (round, client) → the data that process.next takes of a client;
       the same in every call.
     timer_rounds: min-sep that the clients' timers enforce.
-    participation: loss budget of a run without an end, in place of `timer_rounds`. num_rounds is
-      then only where this call stops: a later one with more goes on, at the same ε.
+    participation: that of a run without an end, a `LossBudget` or `MinSep(None, …)`, in place of
+      `timer_rounds`. num_rounds is then only where this call stops: a later one with more goes on,
+      at the same ε.
     delta: δ at which ε is stated.
     seed: seed of the cohorts and of random draws of the clients; not of the noise.
     rounds: gives the cohorts of rounds 0, 1, … in place of a simulation of
@@ -229,17 +230,25 @@ def _devices(
   clients: Sequence[str],
   timer_rounds: int,
   seed: int,
-  participation: loss_budgets.LossBudget | None,
+  participation: registry.Participation | None,
 ) -> scenarios.Scenario:
   """Returns the population of a run: the given one, or clients that are always available."""
   goal = aggregator.report_goal
-  if participation is not None and not isinstance(participation, loss_budgets.LossBudget):
+  if participation is not None and getattr(participation, 'num_rounds', 0) is not None:
     raise ValueError(
-      f'participation must be a LossBudget, got {messages.quoted(participation)}; a schema is that'
-      ' of timer_rounds or of a scenario'
+      f'participation must be without an end, got {messages.quoted(participation)}; a schema of'
+      ' num_rounds is that of timer_rounds or of a scenario'
     )
   if participation is not None and (given is not None or timer_rounds != 1):
     raise ValueError('participation excludes timer_rounds and scenario: it is a meter of its own')
+  always: Any = {
+    'population': len(clients),
+    'report_goal': goal,
+    'seed': seed,
+    'availability': 'always',
+    'clients_per_round': goal,
+    'dropout': 0.0,
+  }
   if given is not None:
     if timer_rounds != 1:
       raise ValueError('timer_rounds and scenario exclude each other: the scenario has a timer')
@@ -252,32 +261,18 @@ def _devices(
         f'scenario has population={given.population}, and there are {len(clients)} clients'
       )
     return given
-  if participation is not None:
-    return scenarios.Scenario(
-      population=len(clients),
-      report_goal=goal,
-      loss_budget=participation,
-      strategy=aggregator.strategy,
-      seed=seed,
-      availability='always',
-      clients_per_round=goal,
-      dropout=0.0,
-    )
+  if isinstance(participation, loss_budgets.LossBudget):
+    return scenarios.Scenario(loss_budget=participation, strategy=aggregator.strategy, **always)
+  if isinstance(participation, schemas.MinSep):
+    b, k = participation.min_sep, participation.max_participations
+    return scenarios.Scenario(timer_rounds=b, max_participations=k, **always)
   needed = min(timer_rounds, num_rounds) * goal
   if needed > len(clients):
     raise ValueError(
       f'timer_rounds={timer_rounds} with report_goal={goal} needs {needed}'
       f' clients, got {len(clients)}'
     )
-  return scenarios.Scenario(
-    population=len(clients),
-    report_goal=goal,
-    timer_rounds=min(timer_rounds, num_rounds),
-    seed=seed,
-    availability='always',
-    clients_per_round=goal,
-    dropout=0.0,
-  )
+  return scenarios.Scenario(timer_rounds=min(timer_rounds, num_rounds), **always)
 
 
 def _check_strategy(path: pathlib.Path, strategy: base.Strategy) -> None:

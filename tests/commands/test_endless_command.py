@@ -14,6 +14,9 @@ def test_one_figure_without_a_number_of_rounds(run):
   assert named['epsilon'] == pytest.approx(numbered['epsilon'], rel=1e-12)
   assert named['loss_budget'] == pytest.approx(3.0, rel=2e-8) and named['num_rounds'] is None
   assert named['max_rounds_of_a_device'] == 3
+  schema = json.loads(run(f'{ACCOUNT} --min_sep=4 --max_participations=3 --json')[1])
+  assert schema['epsilon'] == pytest.approx(named['epsilon'], rel=1e-7)
+  assert schema['num_rounds'] is None and schema['sensitivity_kind'] == 'exact'
 
 
 def test_simulated_lives_end(run):
@@ -22,6 +25,10 @@ def test_simulated_lives_end(run):
   result = json.loads(out)
   assert status == 0 and result['timer']['life'] == 3
   assert 0 < result['devices_without_budget'] <= 300
+  timers = '--timer_rounds=4 --max_participations=1 --availability=always'
+  line = f'simulate --population=300 --report_goal=10 --num_rounds=20 {timers} --json'
+  result = json.loads(run(line)[1])
+  assert result['devices_without_budget'] == result['num_devices'] == 200
 
 
 @pytest.mark.slow
@@ -36,7 +43,7 @@ def test_losses_by_horizon(run):
 @pytest.mark.parametrize(
   'line, message',
   [
-    (ACCOUNT, '--num_rounds is needed, or --loss_budget'),
+    (ACCOUNT, '--num_rounds is needed, or --min_sep and --max_participations of a run without an'),
     (f'{ACCOUNT} --loss_budget', '--loss_budget needs --min_sep and --max_participations'),
     (f'{ACCOUNT} {NAMED} --num_rounds=9', '--num_rounds=9 and --loss_budget exclude each other'),
     (f'{ACCOUNT} --loss_budget=0.5', 'squared=0.5 is below the loss 1 of a single round'),

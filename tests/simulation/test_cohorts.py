@@ -1,3 +1,5 @@
+import collections
+import contextlib
 import itertools
 
 import hypothesis
@@ -182,6 +184,29 @@ def test_no_device_passes_its_loss_budget_and_each_comes_as_soon_as_it_may(turno
   assert meters.max_participations <= BUDGET.most_participations(BLT)
 
 
+@pytest.mark.parametrize('turnover', [0.0, 0.4])
+def test_a_life_of_so_many_rounds_ends(turnover):
+  simulated = simulation(
+    num_devices=80,
+    timer_=servers.RoundTimer(3, 2),
+    check_ins_per_hour=60.0,
+    turnover_per_day=turnover,
+    max_wait_days=1.0,
+    seed=3,
+  )
+  counts, ends = collections.Counter(), []
+  with contextlib.suppress(cohorts.StalledRound):
+    for cohort, _, _, ended in itertools.islice(simulated.lives(), 60):
+      counts.update(cohort.device_ids.tolist())
+      ends.append(ended)
+  assert max(counts.values()) == 2 and 0 < ends[-1] <= 80
+  if not turnover:
+    assert ends[-1] == sum(count == 2 for count in counts.values()) and len(ends) < 60
+  scenario = dpftrl.Scenario(population=9, report_goal=1, timer_rounds=3, max_participations=2)
+  assert scenario.declared_schema(50) == dpftrl.MinSep(None, 3, 2)
+  assert scenario.planned_schema(50) == dpftrl.MinSep(50, 3, 2)
+
+
 def test_a_round_of_return_is_the_first_that_the_meter_admits():
   meters, square = meter.Meters(BLT.endless_gram(), numbered=True), BUDGET.square(BLT)
   generator, devices = np.random.default_rng(2), np.arange(5)
@@ -199,8 +224,12 @@ def test_a_round_of_return_is_the_first_that_the_meter_admits():
 
 
 def test_meters_that_are_not_simulated():
-  with pytest.raises(ValueError, match='forgetting_per_day=0.1 must be 0 with a loss budget'):
+  with pytest.raises(ValueError, match='forgetting_per_day=0.1 must be 0 without an end'):
     simulation(timer_=servers.Meter(BLT, BUDGET), forgetting_per_day=0.1)
+  with pytest.raises(ValueError, match='forgetting_per_day=0.1 must be 0 without an end'):
+    simulation(timer_=servers.RoundTimer(3, 2), forgetting_per_day=0.1)
+  with pytest.raises(ValueError, match='max_participations=2 needs timer_rounds'):
+    dpftrl.Scenario(population=9, report_goal=1, max_participations=2).simulation()
   with pytest.raises(ValueError, match='does not fall with the lag'):
     servers.Meter(dpftrl.BandedToeplitz(np.array([1.0, 0.0, 0.5])), BUDGET)
   scenario = dpftrl.Scenario(population=9, report_goal=1, loss_budget=BUDGET)

@@ -55,5 +55,12 @@ def test_a_run_is_lengthened_at_the_same_epsilon(tmp_path):
   assert set(ended.history['epsilon']) == {ended.statement.declared.guarantee.epsilon()}
   with pytest.raises(ValueError, match='participation excludes timer_rounds'):
     trained(6, timer_rounds=3)
-  with pytest.raises(ValueError, match='participation must be a LossBudget'):
+  with pytest.raises(ValueError, match='participation must be without an end'):
     trained(6, participation=dpftrl.MinSep(9))
+  # A schema without an end keeps its devices to k rounds: no device is in more than 2.
+  schema = dpftrl.MinSep(None, 2, 2)
+  trained(3, folder=tmp_path / 'schema', participation=schema)
+  long = trained(9, folder=tmp_path / 'schema', participation=schema).statement
+  assert (long.num_rounds, long.max_participations) == (9, 2) and long.declared.holds
+  real = dpftrl.account(strategy, schema, noise_multiplier=2.0, delta=1e-6)
+  assert real.epsilon() <= long.headline.guarantee.epsilon() <= real.epsilon() * (1.0 + 1e-3)
