@@ -223,8 +223,13 @@ def compose(
   deltas: Sequence[float],
   adjacency: str,
   group_size: int,
+  charged: Sequence[Sequence[int]] = (),
 ) -> guarantees.Guarantee:
-  """Returns the guarantee of the participations of one run, or of several together."""
+  """Returns the guarantee of the participations of one run, or of several together.
+
+  Args:
+    charged: for each run, the places of those that its loss budget counted as earlier runs.
+  """
   num_rounds = [participation.num_rows for participation in schemes]
   if len(claims) == 1:  # Its own answer, which may be more than that of its sensitivity.
     (claim,) = claims
@@ -237,7 +242,7 @@ def compose(
       num_coordinates=claim.arithmetic.num_coordinates,
     )
   spend = spending(claims, num_rounds, deltas=deltas, adjacency=adjacency, group_size=group_size)
-  return spend(worst_case(claims, schemes), group_size=group_size)
+  return spend(worst_case(claims, schemes, charged), group_size=group_size)
 
 
 def spending(
@@ -269,17 +274,32 @@ def spending(
   )
 
 
-def worst_case(claims: Sequence[Claim], schemes: Sequence[Any]) -> sensitivities.Sensitivity:
-  """Returns the sensitivity of any device of these participations, in the first run's units."""
-  unit, square, kinds = claims[0].noise_multiplier, 0.0, []
+def worst_case(
+  claims: Sequence[Claim], schemes: Sequence[Any], charged: Sequence[Sequence[int]] = ()
+) -> sensitivities.Sensitivity:
+  """Returns the sensitivity of any device of these participations, in the first run's units.
+
+  A loss budget bounds its run and those that it was charged for together; others add up.
+  """
+  unit, squares, kinds = claims[0].noise_multiplier, [], []
   for claim, participation in zip(claims, schemes, strict=True):
     value, kind = participation.worst_case(claim.strategy)
     weight = unit / claim.noise_multiplier if unit and claim.noise_multiplier else 1.0
-    square += (weight * value) ** 2
+    squares.append((weight * value) ** 2)
     kinds.append(kind)
   if len(kinds) == 1:  # Squaring and taking the root would round.
     return sensitivities.Sensitivity(value, kind)
+  square = _sum_of(range(len(squares)), squares, charged or [()] * len(squares))
   return sensitivities.Sensitivity(math.sqrt(square), min(kinds, key=_KINDS.index))
+
+
+def _sum_of(
+  places: Sequence[int], squares: Sequence[float], charged: Sequence[Sequence[int]]
+) -> float:
+  """Returns the bound on the squares of these runs together."""
+  included = {earlier for place in places for earlier in charged[place]}
+  last = [place for place in places if place not in included]
+  return sum(max(squares[i], _sum_of(charged[i], squares, charged)) for i in last)
 
 
 def rounding(claims: Sequence[Claim], num_rounds: Sequence[int]) -> arithmetics.Rounding:

@@ -17,6 +17,7 @@ SPENT, LIFE = 'loss_budget', 'life'
 """Why a device is turned away: for this round, or for ever."""
 
 _SLACK = 1.0 + 1e-8  # Else rounding refuses patterns that are as costly as the budget.
+_HEX = 64  # digits of a digest
 _FREE = schemas.MinSep(schemas.LAST_ROW)
 
 
@@ -38,6 +39,8 @@ class LossBudget(promised.Promised):
     squared: B², in squares of the clip norm; None where a schema names it.
     last_row: most rows of noise of one stream, and so most rounds: whole numbers have a bound that
       grows with them.
+    earlier: digests of the runs that count against the budget too, as `Guard` writes them; as
+      confidential as a log.
 
   Source: docs/endless.md.
   """
@@ -48,10 +51,14 @@ class LossBudget(promised.Promised):
   min_sep: int | None = None
   squared: float | None = None
   last_row: int = schemas.LAST_ROW
+  earlier: tuple[str, ...] = ()
 
   def __post_init__(self):
     most = schemas.positive_integer('last_row', self.last_row, schemas.LAST_ROW)
     object.__setattr__(self, 'last_row', most)
+    object.__setattr__(self, 'earlier', tuple(self.earlier))
+    if not all(isinstance(d, str) and len(d) == _HEX for d in self.earlier):
+      raise ValueError('earlier must hold digests of runs; Guard(…, earlier=[…]) makes them')
     names = [n for n in ('max_participations', 'min_sep') if getattr(self, n) is not None]
     if (self.squared is None) != (len(names) == 2) or (names and self.squared is not None):
       raise ValueError('a loss budget needs max_participations and min_sep, or squared')
@@ -123,20 +130,30 @@ class LossBudget(promised.Promised):
     """Returns the gate that meters devices."""
     return LossGate(strategy, self.square(strategy))
 
-  def wrong(self, strategy: base.Strategy, rounds: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Returns the participations with which a device has passed its budget."""
+  def wrong(
+    self,
+    strategy: base.Strategy,
+    rounds: np.ndarray,
+    starts: np.ndarray,
+    earlier: np.ndarray | float = 0.0,
+  ) -> np.ndarray:
+    """Returns the participations with which a device has passed its budget.
+
+    Args:
+      earlier: what the device of each participation lost in earlier runs. Others: see `protocol`.
+    """
     gram, square = strategy.endless_gram(), self.square(strategy)
     gram, places = gram.tabulated(int(rounds.max(initial=0)) + 1), np.arange(rounds.size)
-    earlier = range(1, int((places - starts).max(initial=0)) + 1)
+    steps_back = range(1, int((places - starts).max(initial=0)) + 1)
     charges = gram.entries(rounds, rounds)
-    for back in earlier:
+    for back in steps_back:
       later = places[places - starts >= back]
       charges[later] += 2.0 * gram.entries(rounds[later - back], rounds[later])
     losses = charges.copy()
-    for back in earlier:
+    for back in steps_back:
       later = places[places - starts >= back]
       losses[later] += charges[later - back]
-    return losses > square
+    return losses + earlier > square
 
   def contradictions(
     self,
@@ -172,14 +189,15 @@ class LossBudget(promised.Promised):
     return f'THE LOSS BUDGET DOES NOT HOLD: {reason}; the figures of it are void'
 
   def summary(self) -> json_files.Object:
-    """Returns the attributes of the budget."""
-    return {'num_rounds': None, **dataclasses.asdict(self)}
+    """Returns the attributes of the budget, and how many earlier runs count against it."""
+    attributes = {'num_rounds': None, **dataclasses.asdict(self)}
+    return attributes | {'earlier': len(self.earlier)}
 
   def together(self, others: Sequence[Any]) -> Any:
-    """Returns itself, for runs that each have a loss budget: squares of B / σ add up."""
+    """Returns itself, for runs to whose participations devices keep: squares of B / σ add up."""
     for other in others:
-      if not isinstance(other, LossBudget):
-        raise ValueError('runs with a loss budget and others are not composed; replay each')
+      if not isinstance(other, (LossBudget, schemas.MinSep)):
+        raise ValueError('runs with a loss budget and drawn ones are not composed; replay each')
     return self
 
 
@@ -192,14 +210,24 @@ class LossGate:
 
   def __init__(self, strategy: base.Strategy, square: float):
     self._gram, self._square = strategy.endless_gram(), square
+    self._earlier = np.zeros(0, np.int64), np.zeros(0)
+    self.clear()
+
+  def charge(self, device_ids: np.ndarray, losses: np.ndarray) -> None:
+    """Charges devices, each once, for what they lost in earlier runs."""
+    self._earlier = device_ids, losses
     self.clear()
 
   def clear(self) -> None:
-    """Forgets all rounds."""
+    """Forgets all rounds, but for those of earlier runs."""
     self.seen = meter.Meters(self._gram)
+    self.seen.spend(*self._earlier)
 
   def reasons(self, device_ids: np.ndarray) -> np.ndarray:
     """Returns why each device may not take part in the next round; '' where it may."""
+    earlier = self._earlier[0]
+    if earlier.size and (earlier.dtype == object) == (device_ids.dtype.kind in 'iu'):
+      raise ValueError('device_ids must be of the type of those in the earlier runs')
     losses = self.seen.losses(device_ids)
     over = losses + self.seen.charges(device_ids) > self._square
     ended = losses + self.seen.least_charge > self._square
@@ -212,6 +240,8 @@ class LossGate:
   def sentence(self, reason: str, last_round: int, participations: int) -> str:
     """Returns a reason in words."""
     so_far = f'took part {participations} times, last in round {last_round}, and'
+    if not participations:
+      so_far = 'took part in earlier runs, and'
     if reason == LIFE:
       return f'{so_far} has no loss budget for any further round'
     return f'{so_far} this round would pass its loss budget: a later one may not'

@@ -93,8 +93,9 @@ class _MinSep(promised.Promised):
     if not others:
       return self
     every = [self, *others]
-    if not all(isinstance(schema, schemas.MinSep) for schema in every):
-      raise ValueError('runs with a loss budget and others are not composed; replay each')
+    for other in others:
+      if not isinstance(other, schemas.MinSep):
+        return other.together([self])
     is_endless = any(schema.num_rounds is None for schema in every)
     return schemas.MinSep(
       num_rounds=None if is_endless else sum(schema.num_rows for schema in every),

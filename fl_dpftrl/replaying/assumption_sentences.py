@@ -165,6 +165,13 @@ def _of_run(run: run_facts.RunFacts, suffix: str) -> list[str]:
       f'whoever replays said which texts mean a missing device_id{suffix}: no id that counted is'
       ' a mark of missing data'
     )
+  earlier = len(getattr(run.claim.participation, 'earlier', ()))
+  if earlier:
+    counted = ', '.join(f'run {number}' for number in run.charged) or 'none is here'
+    result.append(
+      f'earlier runs counted against the loss budget{suffix}, {earlier} of them by the digests in'
+      f' its claim ({counted}): it bounds all of them together, and they did not go on'
+    )
   if run.claim.trusted_operations:
     result.append(
       f'the operations {", ".join(run.claim.trusted_operations)}{suffix} keep and tell nothing that'

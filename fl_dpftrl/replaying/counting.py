@@ -9,6 +9,7 @@ import functools
 import os
 from collections.abc import Callable, Sequence
 from concurrent import futures
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,7 @@ def count(
   """Counts the logs of runs; LogError for a faulty row, and for a device twice in a round."""
   claims = [run.claim for run in runs]
   exposure = exposures.Exposure(claims, [run.log.num_rounds for run in runs])
+  charged = opened_runs.charged(runs)
   # The first is not on macOS.
   threads = (
     len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
@@ -37,7 +39,7 @@ def count(
 
   def counted(tables):
     device_rows = by_device.rows(runs, tables, spellings)
-    part_counts = (_count(*r, exposure, num_exposed, claims) for r in device_rows)
+    part_counts = (_count(*r, exposure, num_exposed, claims, charged) for r in device_rows)
     return functools.reduce(lambda a, b: a.plus(b, num_exposed), part_counts, nothing)
 
   with futures.ThreadPoolExecutor(threads) as pool:
@@ -59,6 +61,7 @@ def _count(
   exposure: exposures.Exposure,
   num_exposed: int,
   claims: Sequence[claims.Claim],
+  charged: Sequence[Sequence[int]],
 ) -> device_tallies.Tally:
   """Counts the rows of whole devices."""
   starts = np.flatnonzero(np.diff(numbers, prepend=-1))
@@ -67,6 +70,10 @@ def _count(
   squares, exact = exposure.squares(rounds, sizes)
   logs = np.searchsorted(exposure.ends, rounds, side='right')
   tallies, firsts = [], [0, *exposure.ends[:-1].tolist()]
+  earlier = [
+    {'earlier': _lost(rounds, owners, np.isin(logs, places), exposure, claim)} if places else {}
+    for claim, places in zip(claims, charged)
+  ]
   for index, first in enumerate(firsts):
     rows = np.flatnonzero(logs == index)
     device_id = lambda row, rows=rows: name(int(numbers[rows[row]]))
@@ -88,7 +95,7 @@ def _count(
     tuple(exposed),
     exact,
     int(sizes.max()),
-    *_violations(rounds, owners, logs, squares, claims, firsts),
+    *_violations(rounds, owners, logs, squares, claims, firsts, earlier),
   )
 
 
@@ -99,6 +106,20 @@ def _largest(values: np.ndarray, most: int) -> np.ndarray:
   return places[np.argsort(-values[places], kind='stable')][:most]
 
 
+def _lost(
+  rounds: np.ndarray,
+  owners: np.ndarray,
+  which: np.ndarray,
+  exposure: exposures.Exposure,
+  claim: claims.Claim,
+) -> np.ndarray:
+  """Returns what each device lost in those of its rounds, in units of a claim's noise."""
+  losses = np.zeros(owners.max(initial=-1) + 1)
+  devices, sizes = np.unique(owners[which], return_counts=True)
+  losses[devices] = exposure.squares(rounds[which], sizes)[0] * exposure.in_units(claim)
+  return losses
+
+
 def _violations(
   rounds: np.ndarray,
   owners: np.ndarray,
@@ -106,6 +127,7 @@ def _violations(
   squares: np.ndarray,
   claims: Sequence[claims.Claim],
   firsts: Sequence[int],
+  earlier: Sequence[dict[str, np.ndarray]],
 ) -> tuple[int, participation_counts.Counts, float]:
   """Counts the violators, the participations that violate, and the largest square of a violator."""
   wrong = np.zeros(rounds.size, bool)
@@ -113,7 +135,9 @@ def _violations(
     rows = np.flatnonzero(logs == index)
     is_first = np.diff(owners[rows], prepend=-1) != 0
     starts = np.maximum.accumulate(np.where(is_first, np.arange(rows.size), 0))
-    wrong[rows] = claim.answers.wrong(claim.strategy, rounds[rows] - firsts[index], starts)
+    spent = {name: losses[owners[rows]] for name, losses in earlier[index].items()}
+    answers: Any = claim.answers
+    wrong[rows] = answers.wrong(claim.strategy, rounds[rows] - firsts[index], starts, **spent)
   who = np.unique(owners[wrong])
   return (
     who.size,

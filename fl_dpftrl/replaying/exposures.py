@@ -33,12 +33,17 @@ class Exposure:
     self._entries = [_entries(c, n) for c, n in zip(claims, num_rounds, strict=True)]
     multipliers = np.array([claim.noise_multiplier for claim in claims])
     # Without noise there is no unit; squares are then those of each run.
-    weights = multipliers[0] / multipliers if multipliers.all() else np.ones(len(claims))
+    self._unit = multipliers[0] if multipliers.all() else 0.0
+    weights = self._unit / multipliers if self._unit else np.ones(len(claims))
     self._weights = weights**2
 
   def squares(self, rounds: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, bool]:
     """Returns each square, and if all are exact or else upper bounds; rounds go by device."""
     return patterns.pattern_squares(self._of_rounds, rounds, sizes)
+
+  def in_units(self, claim: claims.Claim) -> float:
+    """Returns the factor from squares here to those in units of a claim's noise multiplier."""
+    return (claim.noise_multiplier / self._unit) ** 2 if self._unit else 1.0
 
   def _of_rounds(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Returns entries of X, each times the weight of its run."""

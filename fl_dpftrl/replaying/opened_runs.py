@@ -1,6 +1,7 @@
 """Runs: a log, and the noise that entered its rounds."""
 
 import dataclasses
+import hashlib
 import os
 import pathlib
 from collections.abc import Sequence
@@ -44,6 +45,19 @@ class Run:
   def from_counts(self) -> bool:
     """True if the run has counts without a log, whose violations cannot be counted."""
     return self.tally is not None and self.tally.violators is None
+
+  @property
+  def digest(self) -> str | None:
+    """Digest of the run: its random identity, its rounds so far and its claim; None if not stated.
+
+    Without the identity, whoever knew all rows but a few could try values for those.
+    """
+    parts = [
+      self.log.metadata.get(key) for key in (keys.RUN_KEY, keys.CHAIN_KEY, keys.CLAIM_DIGEST_KEY)
+    ]
+    return (
+      None if None in parts else hashlib.sha256('\n'.join(map(str, parts)).encode()).hexdigest()
+    )
 
   @property
   def schema_in_log(self) -> bool:
@@ -98,6 +112,13 @@ def together(runs: Run | Sequence[Run]) -> list[Run]:
         ' on in a copy used its rows of noise twice; give each run once'
       )
   return runs
+
+
+def charged(runs: Sequence[Run]) -> list[tuple[int, ...]]:
+  """Returns for each run the places of those that its loss budget counted as earlier runs."""
+  places = {run.digest: place for place, run in enumerate(runs) if run.digest is not None}
+  digests = [getattr(run.claim.participation, 'earlier', ()) for run in runs]
+  return [tuple(places[digest] for digest in every if digest in places) for every in digests]
 
 
 def _without_schema(run: Run) -> Run:

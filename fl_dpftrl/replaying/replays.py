@@ -30,8 +30,8 @@ from fl_dpftrl.replaying import (
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
 _BARS = 32
-_Run = opened_runs.Run | str | os.PathLike[str]
-Runs = _Run | Sequence[_Run]
+Run = opened_runs.Run | str | os.PathLike[str]
+Runs = Run | Sequence[Run]
 _LISTED = 10
 
 
@@ -53,7 +53,7 @@ def replay(
     group_size: devices that are protected together.
     progress: called often with a line about the progress.
   """
-  runs = opened_runs.together(_opened(runs))
+  runs = opened_runs.together(opened(runs))
   run_claims = [run.claim for run in runs]
   asked: dict[str, Any] = dict(
     deltas=guarantees.deltas(delta), adjacency=adjacency, group_size=group_size
@@ -69,7 +69,7 @@ def replay(
       ' replay the log'
     )
   happened = [_whole(run, devices) for run, devices in zip(runs, tally.logs)]
-  facts = tuple(_facts(run, o) for run, o in zip(runs, happened))
+  facts = tuple(map(_facts, runs, happened, opened_runs.charged(runs)))
   observed = per_device = None
   if tally.num_devices:
     largest = spend(observed_sensitivities.of_largest(tally, group_size))
@@ -93,7 +93,8 @@ def replay(
   )
 
 
-def _opened(runs: Runs) -> list[opened_runs.Run]:
+def opened(runs: Runs) -> list[opened_runs.Run]:
+  """Returns one run or several, each opened."""
   alone = [runs] if isinstance(runs, (opened_runs.Run, str, os.PathLike)) else runs
   return [run if isinstance(run, opened_runs.Run) else opened_runs.open_run(run) for run in alone]
 
@@ -171,7 +172,7 @@ def _planned(
     reasons = reasons and ['not every run kept to its own, see the assumptions']
   return statements.Part(
     name=whole.part,
-    guarantee=claims.compose(run_claims, every, **asked),
+    guarantee=claims.compose(run_claims, every, charged=opened_runs.charged(runs), **asked),
     participation=whole,
     holds=not reasons,
     reason='; '.join(reasons) or None,
@@ -209,7 +210,9 @@ def _violations(
   )
 
 
-def _facts(run: opened_runs.Run, happened: participation_counts.RunCounts) -> run_facts.RunFacts:
+def _facts(
+  run: opened_runs.Run, happened: participation_counts.RunCounts, charged: Sequence[int]
+) -> run_facts.RunFacts:
   return run_facts.RunFacts(
     claim=run.claim,
     num_rounds=run.log.num_rounds,
@@ -219,6 +222,7 @@ def _facts(run: opened_runs.Run, happened: participation_counts.RunCounts) -> ru
     layout=run.log.layout,
     claim_in_log=run.stated is not None,
     schema_in_log=run.schema_in_log,
+    charged=tuple(place + 1 for place in charged),
     from_counts=run.from_counts,
     counted=happened,
     log=run.log.files(),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -28,6 +29,7 @@ class Budget:
     max_epsilon: float | None,
     adjacency: str = adjacencies.ZERO_OUT,
     group_size: int = 1,
+    earlier: Sequence[claims.Claim] = (),
   ):
     gaussian.check_delta(delta)
     adjacencies.check(adjacency, group_size)
@@ -41,7 +43,8 @@ class Budget:
     self.max_epsilon, self._delta = max_epsilon, delta
     self._adjacency, self._group_size = adjacency, group_size
     # That of all planned rounds is an upper bound for fewer.
-    self._rounding = claims.rounding([claim], [self._schema.num_rows])
+    every = [c for c in (claim, *earlier) if c.arithmetic.num_coordinates is not None]
+    self._rounding = claims.rounding(every or [claim], [c.answers.num_rows for c in every] or [1])
     self.epsilon = functools.lru_cache(None)(self._epsilon)
     self.max_rounds = self._max_rounds()
     if not self.max_rounds:

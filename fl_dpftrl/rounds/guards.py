@@ -13,7 +13,9 @@ from fl_dpftrl import claims
 from fl_dpftrl.accounting import adjacencies
 from fl_dpftrl.files import durable, mark
 from fl_dpftrl.logs import id_columns, ledgers
-from fl_dpftrl.rounds import admission, budget
+from fl_dpftrl.participations import loss_budgets
+from fl_dpftrl.replaying import replays
+from fl_dpftrl.rounds import admission, budget, earlier_runs
 from fl_dpftrl.text import messages, roundings
 
 
@@ -61,6 +63,7 @@ class Guard:
     log: str | os.PathLike[str],
     adjacency: str = adjacencies.ZERO_OUT,
     group_size: int = 1,
+    earlier: Sequence[replays.Run] = (),
   ):
     """Opens the log, and computes how many rounds the budget allows.
 
@@ -72,23 +75,35 @@ class Guard:
       log: path of the participation log, ending in .parquet. A log that exists is continued.
       adjacency: 'zero_out' or 'replace_one'.
       group_size: devices that are protected together.
+      earlier: runs of the same devices that are over, by folder or as `open_run` returns them;
+        their losses count against the loss budget of this one, whose claim has their digests.
 
     Raises:
       ValueError: if an argument is out of range, or the budget is too small for one round.
       LogError: if the log is of another run, schema or noise.
     """
     budget.check(claim, max_epsilon, delta)
+    runs = replays.opened(earlier)
+    if runs:
+      claim, *lost = earlier_runs.counted(claim, runs)
     self.claim, self._lock = claim, durable.ThreadLock(log)
     is_declared = claim.participation is not None
     self._planned = claim.answers.num_rows if is_declared else claim.strategy.max_rounds
     self.max_rounds, self._budget = self._planned, None
     if delta is not None:
       self._budget = budget.Budget(
-        claim, delta=delta, max_epsilon=max_epsilon, adjacency=adjacency, group_size=group_size
+        claim,
+        delta=delta,
+        max_epsilon=max_epsilon,
+        adjacency=adjacency,
+        group_size=group_size,
+        earlier=[run.claim for run in runs],
       )
       self.max_rounds = self._budget.max_rounds
       self.claim = dataclasses.replace(claim, participation=self._budget.schema)
     self.gate = self.claim.answers.gate(self.claim.strategy)
+    if isinstance(self.gate, loss_budgets.LossGate) and runs:
+      self.gate.charge(*lost)
     self.log = ledgers.LogWriter(log, self.claim)
     self._record_log()
 
@@ -111,12 +126,14 @@ class Guard:
     """Returns ε of the first rounds by the declared schema; of those admitted if None.
 
     That of fewer than `max_rounds` assumes that the end of the run does not depend on what it
-    releases. ValueError without delta.
+    releases. That of a run without an end is one figure, before its first round too. ValueError
+    without delta.
     """
     if self._budget is None:
       raise ValueError('delta must be given to the guard: ε is that of the declared schema')
     rounds = self.num_rounds if num_rounds is None else num_rounds
-    return self._budget.epsilon(rounds) if rounds else 0.0
+    is_endless = self.claim.answers.num_rounds is None
+    return self._budget.epsilon(rounds or 1) if rounds or is_endless else 0.0
 
   def require_new(self) -> None:
     """Raises LostStateError if there were rounds: for a loop that finds no stored state.

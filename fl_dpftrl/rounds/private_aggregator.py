@@ -71,6 +71,7 @@ class PrivateAggregator:
     zeroing_norm: float | None = None,
     metrics: Mapping[str, float] | None = None,
     metrics_stddev: float | None = None,
+    earlier: Sequence[replays.Run] = (),
     noise_seed: int | None = None,
     moved: bool = False,
   ):
@@ -97,6 +98,7 @@ class PrivateAggregator:
       metrics: name → public upper bound of a metric of clients, whose values are from 0 to it.
         Their means are released with noise, under the same guarantee as the model.
       metrics_stddev: see `extra_coordinates.PrivateMetrics`.
+      earlier: runs of the same devices that count against the loss budget; see `Guard`.
       noise_seed: None for a secret seed. A number makes the noise repeatable, for tests, and voids
         the guarantee.
       moved: see `NoiseRows`.
@@ -153,8 +155,10 @@ class PrivateAggregator:
     mode = 0o700 if self.is_drawn else 0o777
     self.folder.mkdir(mode, parents=True, exist_ok=True)
     spent = delta if max_epsilon is not None else None
-    self._guard = guards.Guard(claim, spent, max_epsilon, log=self.folder / ledger_format.NAME)
-    try:
+    log = self.folder / ledger_format.NAME
+    self._guard = guards.Guard(claim, spent, max_epsilon, log=log, earlier=earlier)
+    with contextlib.ExitStack() as undone:
+      undone.callback(self._guard.log.release)
       self._rows = noise_rows.NoiseRows(
         strategy,
         self._released.size,
@@ -163,19 +167,13 @@ class PrivateAggregator:
         moved=moved,
         begun=self._guard.log.mark,
       )
-    except BaseException:
-      self._guard.log.release()
-      raise
-    try:
+      undone.callback(self._rows.close)
       self._guard.claim.save(self.folder, self._guard.log.run, begun=self.next_round > 0)
       self._table = released.ReleasedTable(
         self.folder / released.NAME, self._released, clip_norm, self.next_round
       )
       self._rows.prepare()
-    except BaseException:
-      self._rows.close()
-      self._guard.log.release()
-      raise
+      undone.pop_all()
 
   def __repr__(self) -> str:
     noise = f'noise_multiplier={self.noise_multiplier:g}{self._released.price}'

@@ -65,7 +65,7 @@ def test_meters_after_kills_are_those_of_an_uninterrupted_run(tmp_path):
 def test_a_guard_says_why_and_a_log_has_one_figure(tmp_path):
   path, said = tmp_path / 'participation.parquet', set()
   with dpftrl.Guard(CLAIM, DELTA, max_epsilon=5.0, log=path) as running:
-    figures = set()
+    figures = {running.epsilon()}  # Before the first round too.
     for t in range(40):
       admission = running.admit(candidates(t))
       said |= {away.sentence.split(' and ', 1)[1] for away in admission.turned_away}
@@ -134,9 +134,13 @@ def test_runs_of_one_population_add_up(tmp_path):
   with dpftrl.LogWriter(tmp_path / 'known' / 'participation.parquet', known) as log:
     log.append(0, ['a'], 0)
   known.save(tmp_path / 'known')
+  planned = dpftrl.account(BLT, known.participation, noise_multiplier=3.0, delta=DELTA)
+  alone = dpftrl.account(BLT, BUDGET, noise_multiplier=3.0, delta=DELTA)
   for names in (('first', 'known'), ('known', 'first')):
-    with pytest.raises(ValueError, match='runs with a loss budget and others are not composed'):
-      dpftrl.replay([tmp_path / name for name in names], delta=DELTA)
+    mixed = dpftrl.replay([tmp_path / name for name in names], delta=DELTA)
+    assert mixed.headline.guarantee.mu == pytest.approx(np.hypot(planned.mu, alone.mu))
+    assert mixed.worst_case.mu == mixed.declared.guarantee.mu and mixed.declared.holds
+    assert any('of 9 rounds, at least 4 apart in run' in s for s in mixed.assumptions)
 
 
 def test_an_aggregator_goes_on_past_any_horizon(tmp_path):

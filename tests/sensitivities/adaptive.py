@@ -22,7 +22,7 @@ def claimed(square: float, sigma: float, epsilon: float) -> float:
 
 
 def delta(
-  column: Sequence[float],
+  column: Sequence[float] | Callable[[int, int], float],
   num_rounds: int,
   admits: Callable[[tuple[int, ...], int], bool],
   *,
@@ -33,10 +33,11 @@ def delta(
   """Returns the largest δ(ε) of any adaptive device.
 
   Args:
-    column: first column of a Toeplitz C, shape [num_rounds] at least.
+    column: first column of a Toeplitz C, shape [num_rounds] at least; or C[t, s] of t and s.
     admits: whether a gate lets a device with these rounds into a round.
     signs: updates that the device may choose.
   """
+  entry = column if callable(column) else lambda t, s: column[t - s]
   grid = np.arange(_LOW, _HIGH, _STEP)
   points, weights = np.polynomial.hermite_e.hermegauss(60)
   weights /= weights.sum()
@@ -53,7 +54,7 @@ def delta(
     choices = [past]
     if admits(tuple(s for s, _ in past), t):
       choices += [(*past, (t, sign)) for sign in signs]
-    shifts = [sum(sign * column[t - s] for s, sign in choice) for choice in choices]
+    shifts = [sum(sign * entry(t, s) for s, sign in choice) for choice in choices]
     return functools.reduce(np.maximum, map(expected, (value(t + 1, c) for c in choices), shifts))
 
   return float(np.interp(0.0, grid, value(0, ())))
