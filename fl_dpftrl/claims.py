@@ -19,7 +19,7 @@ from fl_dpftrl.families import base
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.logs import claim_json, keys
 from fl_dpftrl.participation import registry, schemas
-from fl_dpftrl.participations import protocol
+from fl_dpftrl.participations import loss_budgets, protocol
 from fl_dpftrl.strategies import documents, files
 from fl_dpftrl.text import messages
 
@@ -241,7 +241,14 @@ def compose(
       group_size=group_size,
       num_coordinates=claim.arithmetic.num_coordinates,
     )
-  spend = spending(claims, num_rounds, deltas=deltas, adjacency=adjacency, group_size=group_size)
+  spend = spending(
+    claims,
+    num_rounds,
+    deltas=deltas,
+    adjacency=adjacency,
+    group_size=group_size,
+    most=_most_streams(claims, charged or [()] * len(claims)),
+  )
   return spend(worst_case(claims, schemes, charged), group_size=group_size)
 
 
@@ -252,6 +259,7 @@ def spending(
   deltas: Sequence[float],
   adjacency: str,
   group_size: int,
+  most: int | None = None,
 ) -> Callable[..., guarantees.Guarantee]:
   """Returns the function from the sensitivity to one device's updates to what runs spend on it.
 
@@ -260,6 +268,7 @@ def spending(
 
   Args:
     num_rounds: rounds of each run. Others are those of `compose`.
+    most: streams that one device takes part in at most.
   """
   for delta in deltas:
     gaussian.check_delta(delta)
@@ -270,7 +279,7 @@ def spending(
     noise_multiplier=claims[0].noise_multiplier if has_noise else 0.0,
     delta=deltas,
     adjacency=adjacency,
-    rounding=rounding(claims, num_rounds),
+    rounding=rounding(claims, num_rounds, most),
   )
 
 
@@ -302,13 +311,28 @@ def _sum_of(
   return sum(max(squares[i], _sum_of(charged[i], squares, charged)) for i in last)
 
 
-def rounding(claims: Sequence[Claim], num_rounds: Sequence[int]) -> arithmetics.Rounding:
+def _most_streams(claims: Sequence[Claim], charged: Sequence[Sequence[int]]) -> int:
+  """Returns the streams that one device takes part in at most, where a budget bounds them all."""
+  last = next((i for i, places in enumerate(charged) if len(places) == len(claims) - 1), None)
+  budgets = [c for c in claims if isinstance(c.participation, loss_budgets.LossBudget)]
+  if last is None or len(budgets) < len(claims) or not all(c.noise_multiplier for c in claims):
+    return len(claims)
+  # Each stream costs a device the loss of one round at least, in units of the noise.
+  least = min(c.strategy.endless_gram().least / c.noise_multiplier**2 for c in claims)
+  budget: Any = claims[last].participation
+  room = budget.square(claims[last].strategy) / claims[last].noise_multiplier ** 2
+  return min(len(claims), int(room / least * (1.0 + 1e-9)))
+
+
+def rounding(
+  claims: Sequence[Claim], num_rounds: Sequence[int], most: int | None = None
+) -> arithmetics.Rounding:
   """Returns what whole numbers add to the guarantee, where all runs are covered and have noise."""
   together = together_arithmetic(claims)
   if together.num_coordinates is None or not all(claim.noise_multiplier for claim in claims):
     return arithmetics.Rounding()
   streams = [(claim.strategy, n) for claim, n in zip(claims, num_rounds, strict=True)]
-  return arithmetics.rounding(streams, together.num_coordinates)
+  return arithmetics.rounding(streams, together.num_coordinates, most)
 
 
 def together_arithmetic(claims: Sequence[Claim]) -> arithmetics.Arithmetic:

@@ -87,7 +87,9 @@ class Rounding:
     return math.nextafter(math.nextafter(value, 0.0), 0.0)
 
 
-def rounding(streams: Iterable[tuple[base.Strategy, int]], num_coordinates: int) -> Rounding:
+def rounding(
+  streams: Iterable[tuple[base.Strategy, int]], num_coordinates: int, most: int | None = None
+) -> Rounding:
   """Returns what the whole numbers of independent noise streams add, all together.
 
   A stream adds ‖B⁻¹‖₂·(1 + 2f)·√(n·d)/2ᵖ to the shift of its releases. Shifts of independent
@@ -96,15 +98,18 @@ def rounding(streams: Iterable[tuple[base.Strategy, int]], num_coordinates: int)
   Args:
     streams: C and number of rounds n of each stream.
     num_coordinates: d, in all of them.
+    most: streams that one device takes part in at most, as only these add to its shift; None for
+      all.
 
   Source: the theorem of docs/decisions/arithmetic.md.
   """
-  square, chance = 0.0, 0.0
+  squares, chance = [], 0.0
   for strategy, num_rounds in streams:
     per_root, watched = _stream_factors(strategy, num_rounds)
-    square += per_root**2 * num_rounds * num_coordinates
+    squares.append(per_root**2 * num_rounds * num_coordinates)
     chance += lattice.FARTHER_CHANCE * watched * num_rounds * num_coordinates
-  return Rounding(mu=math.sqrt(square) * _ROUNDING, chance=chance)
+  largest = sorted(squares, reverse=True)[:most]
+  return Rounding(mu=math.sqrt(sum(largest)) * _ROUNDING, chance=chance)
 
 
 @functools.lru_cache(maxsize=64)

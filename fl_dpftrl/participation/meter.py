@@ -7,9 +7,10 @@ import numpy as np
 from fl_dpftrl.participation import seen
 
 ROUNDING = 1.0 + 2.0**-40
-"""Factor of each charge, which covers the rounding of float64."""
+"""Factor of each charge, which covers the rounding of X, and of a sum of 2¹¹ terms, in float64."""
 
 _EMPTY = -1
+_COVERED, _A_TERM = 1 << 11, 2.0**-52  # More than what adding a term to a sum rounds.
 _LEAST_LAGS = 1 << 12
 _NEAR = 1 << 10  # rounds
 
@@ -98,7 +99,8 @@ class Meters(seen.Seen):
       self._gram = self._gram.tabulated(self._lags)
     crossed = self._gram.entries(np.where(rounds == _EMPTY, t, rounds), t)
     crossed = np.where(rounds == _EMPTY, 0.0, crossed).sum(axis=1)
-    return self._weight * (self._gram.entries(t, t).reshape(-1) + 2.0 * crossed)
+    weight = self._weight * (1.0 + max(0, rounds.shape[1] - _COVERED) * _A_TERM)
+    return weight * (self._gram.entries(t, t).reshape(-1) + 2.0 * crossed)
 
   def _grow(self, size: int) -> None:
     super()._grow(size)
@@ -110,7 +112,10 @@ class Meters(seen.Seen):
   def _add(self, numbers: np.ndarray) -> None:
     if numbers.size:
       self._grow(int(numbers.max()) + 1)
-      self._losses[numbers] += self._charges(self._rounds[numbers], np.array(self.num_rounds))
+      losses = self._losses[numbers] + self._charges(
+        self._rounds[numbers], np.array(self.num_rounds)
+      )
+      self._losses[numbers] = np.nextafter(losses, np.inf)  # Sums of any number are not too small.
       times, width = self._times[numbers], self._rounds.shape[1]
       if times.max() >= width:
         self._rounds = np.pad(self._rounds, ((0, 0), (0, width)), constant_values=_EMPTY)

@@ -101,6 +101,15 @@ def test_every_pattern_of_the_named_schema_is_admitted():
       assert not (meters.losses(['a']) + meters.charges(['a']) <= limit).any()
 
 
+def test_sums_of_any_number_are_not_too_small():
+  tiny = 2.0**-54  # Less than half of what separates float64 at 1.
+  meters = meter.Meters(dpftrl.Identity().endless_gram(), weight=tiny)
+  meters.spend([7], np.array([1.0]))
+  for count in range(1, 51):
+    meters.add([7])
+    assert mpmath.mpf(float(meters.losses([7])[0])) >= 1 + count * mpmath.mpf(2) ** -54
+
+
 def test_streams_add_up_and_new_devices_start_anew():
   strategy = dpftrl.BLT([0.9], [0.3])
   first, second = meter.Meters(strategy.endless_gram()), meter.Meters(strategy.endless_gram())
@@ -110,7 +119,7 @@ def test_streams_add_up_and_new_devices_start_anew():
   assert lost[3] == 0.0 and lost[0] > lost[1] == lost[2] > 1.0
   second.spend(['a', 'b', 'c', 'd'], lost)
   second.add(['a', 'e'])
-  assert second.losses(['a'])[0] == lost[0] + second.losses(['e'])[0]
+  assert second.losses(['a'])[0] == pytest.approx(lost[0] + second.losses(['e'])[0], rel=1e-15)
   numbered = meter.Meters(strategy.endless_gram(), numbered=True)
   numbered.add(np.array([5, 7]))
   numbered.forget(np.array([5]))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl.accounting import arithmetics
 from fl_dpftrl.logs import refusals
 from fl_dpftrl.participation import meter
 from tests.sensitivities import adaptive
@@ -179,6 +180,30 @@ def test_what_does_not_count_is_refused(tmp_path):
 def _written(folder: pathlib.Path) -> pathlib.Path:
   (folder / 'log.csv').write_text('round,device_id\n0,1\n')
   return folder / 'log.csv'
+
+
+def test_the_rounding_of_many_streams_is_that_of_those_of_one_device(tmp_path):
+  arithmetic = arithmetics.Arithmetic.covered(4_000_000)
+  budget = dpftrl.LossBudget(
+    squared=2.5, last_row=2**14
+  )  # One round of a device, as 2 · 1.45 is more.
+  claim = dataclasses.replace(CLAIM, participation=budget, arithmetic=arithmetic)
+  runs = [tmp_path / f'run{i}' for i in range(3)]
+  for i, folder in enumerate(runs):
+    run(folder, claim, earlier=runs[:i], num_rounds=1)
+  one, every = dpftrl.replay(runs[:1], delta=DELTA), dpftrl.replay(runs, delta=DELTA)
+  assert every.declared.guarantee.rounding.mu == one.declared.guarantee.rounding.mu > 0.0
+  assert every.declared.guarantee.rounding.chance == pytest.approx(
+    3 * one.declared.guarantee.rounding.chance
+  )
+  assert dpftrl.replay(runs[1:], delta=DELTA).declared.holds
+  squares = [rounding.mu**2 for rounding in _rounding([1, 2, 3])]
+  assert squares == pytest.approx([squares[0], 2 * squares[0], 3 * squares[0]])
+
+
+def _rounding(counts):
+  streams = [(BLT, 64)] * max(counts)
+  return [arithmetics.rounding(streams, 1000, most) for most in counts]
 
 
 @pytest.mark.slow

@@ -109,6 +109,8 @@ def test_a_mechanism_that_needs_its_last_round_is_refused_in_one_line():
   refused += [dpftrl.BandedToeplitz(np.ones(2), 9), every_family.example('dense', 9)]
   refused += [every_family.example(name, 9) for name in ('banded', 'tree_full', 'low_rank')]
   refused.append(dpftrl.BandedInverse(np.array([1.0, -1.0])))
+  with pytest.raises(ValueError, match='where it is normalised: give one that is not'):
+    refused[2].endless_gram()
   for strategy in refused:
     with pytest.raises(ValueError, match='last round') as error:
       loss_budgets.LossBudget(max_participations=2, min_sep=3).square(strategy)
