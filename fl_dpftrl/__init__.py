@@ -1,7 +1,8 @@
 """Federated learning with correlated noise, and the ε that its log proves.
 
 The names here load on first use; TensorFlow only with a name that needs it. `__init__.pyi` lists
-them, for editors and for this module.
+them, for editors and for this module. The package lazy_loader would do so too, but every install
+would then depend on it, and every audit read it, for the lines below.
 """
 
 import importlib
@@ -12,17 +13,20 @@ from typing import Any
 from fl_dpftrl.version import __version__
 
 _LIST = pathlib.Path(__file__).with_name('__init__.pyi').read_text('utf-8')
-# The module in which a public name stands.
+# The module in which a public name stands; that of a public module is the package.
 _HOMES = {
-  name: home for home, name in re.findall(r'^from fl_dpftrl\.(\S+) import (\w+) as', _LIST, re.M)
+  name: home for home, name in re.findall(r'^from (fl_dpftrl\S*) import (\w+) as', _LIST, re.M)
 }
 
 __all__ = ['__version__', *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
-  if name in _HOMES:
-    return getattr(importlib.import_module(f'{__name__}.{_HOMES[name]}'), name)
+  home = _HOMES.get(name)
+  if home == __name__:
+    return importlib.import_module(f'{__name__}.{name}')
+  if home is not None:
+    return getattr(importlib.import_module(home), name)
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 

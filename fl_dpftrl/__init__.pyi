@@ -1,5 +1,6 @@
 """The public names of the package, which editors and the package itself read here."""
 
+from fl_dpftrl import observers as observers
 from fl_dpftrl.accounting import Guarantee as Guarantee
 from fl_dpftrl.accounting.tuning import Tuning as Tuning
 from fl_dpftrl.adaptive_clipping import AdaptiveClipping as AdaptiveClipping
@@ -50,12 +51,7 @@ from fl_dpftrl.study import HeldOut as HeldOut
 from fl_dpftrl.study import Mechanism as Mechanism
 from fl_dpftrl.study import Study as Study
 from fl_dpftrl.study import study as study
-from fl_dpftrl.training.loop import Observer as Observer
 from fl_dpftrl.training.processes import build_fed_avg as build_fed_avg
-from fl_dpftrl.training.run_observers import EpsilonSoFar as EpsilonSoFar
-from fl_dpftrl.training.run_observers import Plot as Plot
-from fl_dpftrl.training.run_observers import ProgressLine as ProgressLine
-from fl_dpftrl.training.run_observers import TensorBoard as TensorBoard
 from fl_dpftrl.training.train import train as train
 from fl_dpftrl.training.trained_models import Trained as Trained
 from fl_dpftrl.workloads import Workload as Workload

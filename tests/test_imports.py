@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 HEAVY = ('jax', 'jaxlib', 'tensorflow', 'tensorflow_federated')
 ROOMS = (
   'accounting commands families logs optimization participations planning replaying'
-  ' reports sensitivities simulation rounds study'
+  ' observers reports sensitivities simulation rounds study'
 )
 MODULES = (
   'auditing workload_error claims files.durable noise.ahead noise.recurrence noise.normals'
@@ -70,7 +70,7 @@ def test_light_rooms_modules_and_names():
     files = sorted((ROOT / 'fl_dpftrl' / room).glob('*.py'))
     assert len(files) > 1
     modules += [f'fl_dpftrl.{room}.{path.stem}'.removesuffix('.__init__') for path in files]
-  home = lambda name: fl_dpftrl._HOMES.get(name, name).split('.')[0]
+  home = lambda name: fl_dpftrl._HOMES.get(name, name).removeprefix('fl_dpftrl.').split('.')[0]
   names = [name for name in fl_dpftrl.__all__ if home(name) not in NEED_TENSORFLOW]
   printed(_EACH, *modules, *names)
 

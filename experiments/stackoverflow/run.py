@@ -27,7 +27,6 @@ def run(
   machines: remote_machines.Machines = remote_machines.Machines(),
   compare_with: pathlib.Path | None = None,
   figures: str = 'png',
-  on_step: Callable[[str, int], None] = lambda step, round_index: None,
   interrupt: interrupts.Interrupt | None = None,
 ) -> None:
   """Trains, or goes on training, in a folder.
@@ -35,8 +34,7 @@ def run(
   Args:
     compare_with: folder of the same run without noise, for the summary.
     figures: kind of the plot: 'png', 'svg' or 'pdf'.
-    on_step: told each step of the training loop as it is completed.
-    interrupt: looked at between the steps; None if nobody interrupts.
+    interrupt: looked at between the rounds; None if nobody interrupts.
   """
   say = lambda line: print(messages.one_line(line), file=sys.stderr, flush=True)
   dataset = datasets.load_for(hparams)
@@ -59,7 +57,6 @@ def run(
     machines=machines,
     compare_with=compare_with,
     figures=figures,
-    on_step=on_step,
     interrupt=interrupt or interrupts.Interrupt(),
     say=say,
   )

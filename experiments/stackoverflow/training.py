@@ -24,8 +24,8 @@ from experiments.stackoverflow import (
 )
 from fl_dpftrl import adaptive_clipping, workloads
 from fl_dpftrl.families import base
-from fl_dpftrl.simulation import scenarios
-from fl_dpftrl.training import loop, processes, run_observers
+from fl_dpftrl.simulation import cohorts, scenarios
+from fl_dpftrl.training import loop, processes
 from tff_inprocess import memory
 
 ROWS_NAME = 'rows'
@@ -47,7 +47,6 @@ def train(
   machines: remote_machines.Machines,
   compare_with: pathlib.Path | None,
   figures: str,
-  on_step: Callable[[str, int], None],
   interrupt: interrupts.Interrupt,
   say: Callable[[str], None],
 ) -> None:
@@ -89,11 +88,11 @@ def train(
       evaluate=lambda model_weights: evaluated(model_weights.trainable, dataset.validation),
       rounds_per_evaluation=hparams.rounds_per_evaluation,
       observers=[
-        Flags(hparams, on_step, interrupt),
-        run_observers.EpsilonSoFar(hparams.rounds_per_evaluation, simulated=True),
-        run_observers.Seconds(),
-        run_observers.TensorBoard(hparams.to_json()),
-        run_observers.ProgressLine(hparams.rounds_per_evaluation, stream=sys.stderr),
+        Flags(hparams, interrupt),
+        dpftrl.observers.EpsilonSoFar(hparams.rounds_per_evaluation),
+        dpftrl.observers.Seconds(),
+        dpftrl.observers.TensorBoard(hparams.to_json()),
+        dpftrl.observers.ProgressLine(hparams.rounds_per_evaluation, stream=sys.stderr),
       ],
       setting=report.setting(hparams, dataset, strategy.family),
       context=context,
@@ -117,25 +116,28 @@ def train(
   )
 
 
-class Flags(loop.Observer):
-  """Records the flags of a run once they are known to be right, and ends it between two steps."""
+class Flags(dpftrl.observers.Observer):
+  """Records the flags of a run and its simulated days, and ends it between two rounds.
 
-  def __init__(
-    self,
-    hparams: configuration.Hparams,
-    on_step: Callable[[str, int], None],
-    interrupt: interrupts.Interrupt,
-  ):
-    self._hparams, self._on_step, self._interrupt = hparams, on_step, interrupt
+  An interrupt within a round would lose its result.
+  """
 
-  def start(self, run):
+  measures = True
+
+  def __init__(self, hparams: configuration.Hparams, interrupt: interrupts.Interrupt):
+    self._hparams, self._interrupt = hparams, interrupt
+
+  def begin(self, run, round_index=None):
     self._interrupt.check()
-    self._hparams.record(run.folder)
+    if round_index is None:  # The flags are known to be right.
+      self._hparams.record(run.folder)
 
-  def step(self, run, step, round_index):
-    self._on_step(step, round_index)
-    if step == 'published':  # Within a round, its result would be lost.
-      self._interrupt.check()
+  def released(self, run, round_index, measurements):
+    done = round_index + 1
+    if done % self._hparams.rounds_per_evaluation and done != run.max_rounds:
+      return {}
+    closed = run.guard.log.timestamp(round_index)
+    return {'simulated_days': round(((closed or cohorts.START) - cohorts.START) / 86400.0, 4)}
 
 
 def aggregator(

@@ -177,7 +177,7 @@ class Csv(_Lines):
     )
 
 
-class JsonLines(_Lines):
+class JsonRows(_Lines):
   """A JSON object in each line."""
 
   def _read_head(self) -> pa.DataType:

@@ -44,9 +44,9 @@ class _Reader(Protocol):
 _LINES: dict[str, Callable[..., _Reader]] = {
   '.csv': lines.Csv,
   '.tsv': lines.Csv,
-  '.jsonl': lines.JsonLines,
-  '.ndjson': lines.JsonLines,
-  '.json': lines.JsonLines,
+  '.jsonl': lines.JsonRows,
+  '.ndjson': lines.JsonRows,
+  '.json': lines.JsonRows,
 }
 _PARQUET, _GZIP = '.parquet', '.gz'
 FORMATS = (_PARQUET, *_LINES)

@@ -6,11 +6,12 @@ import os
 import time
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
 from fl_dpftrl import claims
-from fl_dpftrl.accounting import adjacencies
+from fl_dpftrl.accounting import adjacencies, guarantees
 from fl_dpftrl.files import durable, mark
 from fl_dpftrl.logs import id_columns, ledgers
 from fl_dpftrl.participations import loss_budgets
@@ -134,6 +135,16 @@ class Guard:
     rounds = self.num_rounds if num_rounds is None else num_rounds
     is_endless = self.claim.answers.num_rounds is None
     return self._budget.epsilon(rounds or 1) if rounds or is_endless else 0.0
+
+  def privacy_loss(self, delta: float) -> guarantees.Guarantee:
+    """Returns the worst case of the rounds so far by the log, where a gate follows it.
+
+    That of a loss budget is the whole of it.
+    """
+    participation: Any = self.claim.answers
+    if participation.num_rounds is not None and self.gate:
+      participation = self.gate.seen.schema
+    return self.claim.guarantee(participation, delta)
 
   def require_new(self) -> None:
     """Raises LostStateError if there were rounds: for a loop that finds no stored state.

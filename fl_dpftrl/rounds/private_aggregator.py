@@ -13,6 +13,7 @@ from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.files import durable, paths
 from fl_dpftrl.logs import id_columns, ledger_format, participation_log
 from fl_dpftrl.noise import units
+from fl_dpftrl.observers import observer
 from fl_dpftrl.participation import registry, schemas
 from fl_dpftrl.replaying import opened_runs, publication, replays, statements
 from fl_dpftrl.reports import settings
@@ -25,6 +26,7 @@ from fl_dpftrl.rounds import (
   private_round,
   release,
   released,
+  status,
   structures,
   sums,
 )
@@ -74,6 +76,7 @@ class PrivateAggregator:
     earlier: Sequence[replays.Run] = (),
     noise_seed: int | None = None,
     moved: bool = False,
+    observers: Sequence[observer.Observer] = (),
   ):
     """Opens a run's folder; one with a run is continued at its next round.
 
@@ -102,15 +105,17 @@ class PrivateAggregator:
       noise_seed: None for a secret seed. A number makes the noise repeatable, for tests, and voids
         the guarantee.
       moved: see `NoiseRows`.
+      observers: see rounds; `fl_dpftrl.observers` has some. Their errors are warnings.
 
     Raises:
       ValueError: for an argument that will not do, and a folder of another run or in use.
       LostStateError: if files without which rows could repeat are missing, damaged or copies.
     """
     strategy = files.resolved(strategy)
-    self.strategy, self.participation = strategy, participation
+    self.strategy, self.participation, self.exact_metrics = strategy, participation, ()
     self.is_drawn = participation is not None and participation.is_drawn
-    self.folder, self.delta = paths.local(folder), delta
+    self.folder, self.delta, self.max_epsilon = paths.local(folder), delta, max_epsilon
+    self._observers = observer.Observers(observers, warns=True)
     self.template = structures.Template.of(template)
     private_metrics = extra_coordinates.private_metrics(metrics, metrics_stddev)
     if noise_multiplier is None:
@@ -124,7 +129,6 @@ class PrivateAggregator:
     self.report_goal = units.checked('report_goal', report_goal)
     self.zeroing_norm = zeroing_norm and units.checked('zeroing_norm', zeroing_norm)
     self.void_reason = claims.void_reason(self.noise_multiplier, noise_seed)
-    self._clip_norm = clip_norm
     self._released = release.Release(
       self.template.size,
       strategy,
@@ -145,35 +149,30 @@ class PrivateAggregator:
     )
     budget.check(claim, max_epsilon, delta)
     self._most_updates = self._released.room
-    self._sum = sums.Sum(
-      self._released.size, unit=self._released.unit, zeroing_norm=self.zeroing_norm
-    )
+    size, unit = self._released.size, self._released.unit
+    self._sum = sums.Sum(size, unit=unit, zeroing_norm=self.zeroing_norm)
     self._lock = durable.ThreadLock(self.folder)  # Of rounds that begin.
     self._open: private_round.Round | None = None
     self._is_closed = False
     # Whoever knows the batches has no amplified guarantee.
-    mode = 0o700 if self.is_drawn else 0o777
-    self.folder.mkdir(mode, parents=True, exist_ok=True)
-    spent = delta if max_epsilon is not None else None
-    log = self.folder / ledger_format.NAME
+    self.folder.mkdir(0o700 if self.is_drawn else 0o777, parents=True, exist_ok=True)
+    spent, log = None if max_epsilon is None else delta, self.folder / ledger_format.NAME
     self._guard = guards.Guard(claim, spent, max_epsilon, log=log, earlier=earlier)
-    with contextlib.ExitStack() as undone:
-      undone.callback(self._guard.log.release)
+    self.claim = self._guard.claim
+    with contextlib.ExitStack() as undo:
+      undo.callback(self._guard.log.release)
+      place, begun = self.folder / NOISE_NAME, self._guard.log.mark
       self._rows = noise_rows.NoiseRows(
-        strategy,
-        self._released.size,
-        folder=self.folder / NOISE_NAME,
-        noise_seed=noise_seed,
-        moved=moved,
-        begun=self._guard.log.mark,
+        strategy, size, folder=place, noise_seed=noise_seed, moved=moved, begun=begun
       )
-      undone.callback(self._rows.close)
-      self._guard.claim.save(self.folder, self._guard.log.run, begun=self.next_round > 0)
+      undo.callback(self._rows.close)
+      self.claim.save(self.folder, self._guard.log.run, begun=self.next_round > 0)
       self._table = released.ReleasedTable(
         self.folder / released.NAME, self._released, clip_norm, self.next_round
       )
       self._rows.prepare()
-      undone.pop_all()
+      undo.pop_all()
+    self._observers.begin(self)
 
   def __repr__(self) -> str:
     noise = f'noise_multiplier={self.noise_multiplier:g}{self._released.price}'
@@ -300,17 +299,20 @@ class PrivateAggregator:
       ValueError: before the first round, without delta, for a run that guarantees nothing, and for
         a log that contradicts the sampling.
     """
-    if (claim := self._guard.claim).void_reason is not None:
-      raise ValueError(f'there is no ε: {claim.void_reason}')
+    if self.void_reason is not None:
+      raise ValueError(f'there is no ε: {self.void_reason}')
     delta = self._delta(delta)
     with self._lock:
-      if not self.is_drawn and (gate := self._begun().gate):
-        answers = claim.answers  # Of a loss budget, the whole is spent.
-        return claim.guarantee(answers if answers.num_rounds is None else gate.seen.schema, delta)
+      if not self.is_drawn:
+        return self._begun().privacy_loss(delta)
       part = self.statement(delta).parts[-1]
     if not part.holds:
       raise ValueError('there is no ε: the log contradicts the sampling')
     return part.guarantee
+
+  def status(self) -> status.Status:
+    """Returns public figures of the run: rounds, ε so far, what is left of budget and disk."""
+    return status.current(self._guard, self)
 
   def statement(self, delta: float | None = None) -> statements.Statement:
     """Returns what the log proves of the rounds so far."""
@@ -347,6 +349,7 @@ class PrivateAggregator:
       self._is_closed = True
       self._guard.close()
     self._rows.close()
+    self._observers.end(self)
 
   def _begun(self) -> guards.Guard:
     """Returns the guard; ValueError before the first round."""
@@ -372,9 +375,10 @@ class PrivateAggregator:
 
   def _admitted(self, cohorts: Sequence[id_columns.Ids], least: int) -> list[admission.Admission]:
     self._check_between_rounds()
-    if self.next_round >= self._rows.max_rows:  # Before anything is recorded.
-      raise guards.BudgetSpentError(f'round {self.next_round} has no row of noise')
-    return self._guard.reserve(cohorts, least=least)
+    with self._observers.failing(self, self.next_round):
+      if self.next_round >= self._rows.max_rows:  # Before anything is recorded.
+        raise guards.BudgetSpentError(f'round {self.next_round} has no row of noise')
+      return self._guard.reserve(cohorts, least=least)
 
   def _check_between_rounds(self) -> None:
     """Raises ValueError if the aggregator is closed, or a round is open."""

@@ -46,14 +46,14 @@ class Round:
   def __enter__(self) -> 'Round':
     return self.begin()
 
-  def __exit__(self, kind: type | None, *unused) -> None:
+  def __exit__(self, kind: type | None, error: BaseException | None, *unused) -> None:
     if not self.is_open:  # It failed before, as the aggregator was closed.
       return
     if kind is None:
       self.end()
       return
     with contextlib.suppress(ValueError):  # Another thread ends it meanwhile.
-      self.fail()
+      self.fail(error)
 
   def begin(self) -> 'Round':
     """Admits the devices and records them durably, for loops in which no block can span a round.
@@ -76,7 +76,8 @@ class Round:
       aggregator._open, self.is_open = self, True
       self.clip_norm = aggregator.clip_norm
       aggregator._sum.begin(self.clip_norm)
-      return self
+    aggregator._observers.begin(aggregator, self.index)
+    return self
 
   def end(self) -> None:
     """Marks the row of noise as used, durably, and makes the mean.
@@ -192,26 +193,42 @@ class Round:
     if self._mean is None:
       raise ValueError(f'round {self.index} failed, and nothing of it is released')
 
-  def fail(self) -> None:
+  def fail(self, error: BaseException | None = None) -> None:
     """Ends the round without a mean; its row of noise is used up.
+
+    Args:
+      error: why, for observers.
 
     Raises:
       ValueError: for a round that is not open, such as one whose mean another thread has made.
     """
-    with self._ended():
+    with self._ended(error):
       self._aggregator._rows.skip_to(self._number() + 1)
 
   @contextlib.contextmanager
-  def _ended(self) -> Iterator[None]:
+  def _ended(self, error: BaseException | None = None) -> Iterator[None]:
     """Ends the round with the block; no other thread adds, ends or begins a round within it."""
-    with self._lock:
-      if not self.is_open:
-        raise ValueError('the round is not open')
-      self.is_open = False
-      try:
-        yield
-      finally:
-        self._aggregator._open, self._like = None, None
+    with contextlib.ExitStack() as unlocked:
+      with self._lock:
+        if not self.is_open:
+          raise ValueError('the round is not open')
+        self.is_open = False
+        unlocked.callback(lambda: self._observe(error))
+        try:
+          yield
+        except Exception as raised:
+          error = raised
+          raise
+        finally:
+          self._aggregator._open, self._like = None, None
+
+  def _observe(self, error: BaseException | None) -> None:
+    """Calls the observers after the round."""
+    aggregator, measurements = self._aggregator, {'clip_norm': self.clip_norm, **self._metrics}
+    if self._mean is None:
+      aggregator._observers.end(aggregator, self.index, error)
+    else:
+      aggregator._observers.released(aggregator, self.index, measurements)
 
   def _check_room(self, count: int) -> None:
     if not self.is_open:

@@ -9,28 +9,30 @@ as participants, and nothing of it is used or published.
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fl_dpftrl import claims, metrics
+from fl_dpftrl.accounting import guarantees
 from fl_dpftrl.aggregators import factories
 from fl_dpftrl.files import durable, mark
-from fl_dpftrl.logs import ledger_format, ledgers
+from fl_dpftrl.logs import ledger_format
+from fl_dpftrl.observers import observer
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.rounds import admission, guards
+from fl_dpftrl.rounds import admission, guards, status
 from fl_dpftrl.training import checkpoints, processes
 
 CHECKPOINTS_NAME = 'checkpoints'
 LOCK_NAME = 'lock'
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+@dataclasses.dataclass(kw_only=True, eq=False)
 class TrainingRun:
   """A run, as the loop computes it and as its observers see it.
 
   Attributes:
     folder: folder of its log, checkpoints and other files.
-    num_rounds: rows of noise that it uses up, by lost rounds too.
+    max_rounds: rows of noise that it uses up, by lost rounds too.
     process: computes the rounds, and skips rows.
     rounds: returns the cohorts of rounds 0, 1, …; the same in every call.
     client_data: maps (round, device ids) to the data that process.next takes;
@@ -38,54 +40,44 @@ class TrainingRun:
     aggregator: adds the noise.
     claim: what the run claims.
     delta: δ at which ε is stated.
+    max_epsilon: privacy budget; None for no limit.
+    exact_metrics: names of measurements that depend on clients without noise, joined by dots.
     say: takes lines, such as one for each thing that was lost.
     should_stop: returns whether the run ends before its next round, by what was released.
-    status: returns what progress says of the machines that train; '' for nothing.
-    log: the open log, once the run is under way.
+    machines: returns what progress says of the machines that train; '' for nothing.
+    guard: keeps the log, once the run is under way.
+    checkpoint: the last one, with the measurements of its round.
+    trained: the `Trained` model, once its report is written.
   """
 
   folder: pathlib.Path
-  num_rounds: int
+  max_rounds: int
   process: processes.RoundProcess
   rounds: Callable[[], Iterator[schemas.Cohort]]
   client_data: Callable[[int, Any], Sequence[Any]]
   aggregator: factories.CorrelatedNoiseFactory
   claim: claims.Claim
   delta: float = 1e-6
+  max_epsilon: float | None = None
+  exact_metrics: Sequence[str] = ()
   say: Callable[[str], None] = lambda line: None
   should_stop: Callable[[], bool] = lambda: False
-  status: Callable[[], str] = lambda: ''
-  log: ledgers.LogWriter | None = None
+  machines: Callable[[], str] = lambda: ''
+  guard: Any = None
+  checkpoint: Any = None
+  trained: Any = None
 
+  def weights(self) -> Any:
+    """Returns the model's weights after the last round."""
+    return self.process.weights(self.checkpoint.state)
 
-class Observer:
-  """Base class of what watches a run; each method does nothing by default.
+  def privacy_loss(self) -> guarantees.Guarantee:
+    """Returns the worst case of the rounds so far by the log, or the whole of a loss budget."""
+    return self.guard.privacy_loss(self.delta)
 
-  A checkpoint's `measurements` hold what the observers of the run measured after its round, too.
-  """
-
-  def start(self, run: TrainingRun) -> None:
-    """Is told the run before anything is written into its folder."""
-
-  def begin(self, run: TrainingRun, latest: checkpoints.Checkpoint) -> None:
-    """Is told once, before anything is released, which checkpoint the run goes on from."""
-
-  def step(self, run: TrainingRun, step: str, round_index: int) -> None:
-    """Is told 'cohort logged', 'computed', 'stored' and 'published' of a round."""
-
-  def measure(self, run: TrainingRun, checkpoint: checkpoints.Checkpoint) -> Mapping[str, float]:
-    """Returns further measurements after a checkpoint's round; most observers have none."""
-    del run, checkpoint
-    return {}
-
-  def released(self, run: TrainingRun, checkpoint: checkpoints.Checkpoint) -> None:
-    """Is told each checkpoint once its result may be used.
-
-    That includes the one that the run goes on from; a repeated call must change nothing.
-    """
-
-  def end(self, run: TrainingRun, trained: Any) -> None:
-    """Is told the `Trained` model once its report is written."""
+  def status(self) -> status.Status:
+    """Returns public figures of the run: rounds, ε so far, what is left of budget and disk."""
+    return status.current(self.guard, self)
 
 
 class RoundFailedError(RuntimeError):
@@ -93,13 +85,19 @@ class RoundFailedError(RuntimeError):
 
 
 def run(
-  training: TrainingRun, observers: Sequence[Observer] = (), *, published: int = 0
+  training: TrainingRun,
+  watching: observer.Observer,
+  *,
+  published: int = 0,
+  recovered: Callable[[TrainingRun], None] = lambda run: None,
 ) -> checkpoints.Checkpoint:
-  """Trains until num_rounds rows of noise are consumed, and returns the last checkpoint.
+  """Trains until max_rounds rows of noise are consumed, and returns the last checkpoint.
 
   Args:
-    observers: told of its steps and releases, in their order.
+    training: the run.
+    watching: sees its rounds.
     published: rounds that were published before; more than the ledger has if that is a copy.
+    recovered: called once the checkpoint is known that the run goes on from.
   """
   stored_in = training.folder / CHECKPOINTS_NAME
   stored_in.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -110,44 +108,30 @@ def run(
     stored = checkpoints.CheckpointFolder(stored_in, initial)
     with guards.Guard(training.claim, log=training.folder / ledger_format.NAME) as guard:
       training.claim.save(training.folder, guard.log.run, begun=guard.num_rounds > 0)
-      opened = dataclasses.replace(training, log=guard.log)
-      return _run(opened, guard, stored, initial, observers, published)
+      training.guard = guard
+      training.checkpoint = _recover(training, stored, guard, initial, published=published)
+      recovered(training)
+      return _run(training, guard, stored, watching)
 
 
 def _run(
   run: TrainingRun,
   guard: guards.Guard,
   stored: checkpoints.CheckpointFolder,
-  initial: Any,
-  observers: Sequence[Observer],
-  published: int,
+  watching: observer.Observer,
 ) -> checkpoints.Checkpoint:
-  def publish(checkpoint: checkpoints.Checkpoint) -> None:
-    row = dict(checkpoint.measurements)
-    for observer in observers if row else ():  # A lost round released nothing.
-      row |= observer.measure(run, checkpoint)
-    complete = dataclasses.replace(checkpoint, measurements=row)
-    for observer in observers:
-      observer.released(run, complete)
-
-  def step_done(step: str, round_index: int) -> None:
-    for observer in observers:
-      observer.step(run, step, round_index)
-
-  latest = _recover(run, stored, guard, initial, published=published)
-  begun, log = guard.num_rounds, guard.log
+  latest, begun, log = run.checkpoint, guard.num_rounds, guard.log
   retraced: Any = run.claim.answers.gate(run.claim.strategy)
-  if latest.num_rounds > run.num_rounds:
+  if latest.num_rounds > run.max_rounds:
     raise mark.LostStateError(
-      f'{run.folder} has {latest.num_rounds} rounds, more than num_rounds={run.num_rounds};'
+      f'{run.folder} has {latest.num_rounds} rounds, more than num_rounds={run.max_rounds};'
       ' give at least as many, or name another folder'
     )
-  for observer in observers:
-    observer.begin(run, latest)
-  publish(latest)
+  if (last := latest.num_rounds - 1) >= 0 and last not in latest.burnt:
+    watching.released(run, last, latest.measurements)
   for cohort in run.rounds():
     t = cohort.round
-    if t >= run.num_rounds:
+    if t >= run.max_rounds:
       break
     if t < begun:
       admitted = admission.admit(retraced, cohort.device_ids).device_ids
@@ -159,33 +143,42 @@ def _run(
         )
       continue
     if run.should_stop():
-      run.say(f'the run ends after {t} of {run.num_rounds} rounds by what it released (stop_when)')
+      run.say(f'the run ends after {t} of {run.max_rounds} rounds by what it released (stop_when)')
       break
     device_ids = guard.check(cohort.device_ids).device_ids
     if not len(device_ids):
       run.say(f'round {t} has no devices: its row of noise is used up, and it learns from noise')
-    guard.reserve([device_ids], timestamp=cohort.closed)
-    step_done('cohort logged', t)
+    watching.begin(run, t)
     try:
-      output = run.process.next(latest.state, run.client_data(t, device_ids))
-    except Exception as error:
-      raise RoundFailedError(
-        f'round {t} failed: {error} ({type(error).__name__}); nothing of it'
-        ' was used, and resuming goes on with the next one'
-      ) from error
-    step_done('computed', t)
-    latest = stored.save(
-      checkpoints.Checkpoint(
-        num_rounds=t + 1,
-        state=output.state,
-        measurements=metrics.flatten(output.metrics),
-        burnt=latest.burnt,
+      guard.reserve([device_ids], timestamp=cohort.closed)
+      output = _computed(run, t, latest.state, device_ids)
+      latest = run.checkpoint = stored.save(
+        checkpoints.Checkpoint(
+          num_rounds=t + 1,
+          state=output.state,
+          measurements=metrics.flatten(output.metrics),
+          burnt=latest.burnt,
+        )
       )
-    )
-    step_done('stored', t)
-    publish(latest)
-    step_done('published', t)
+    except Exception as error:
+      try:
+        watching.end(run, t, error)
+      except Exception as second:  # The first error ends the run.
+        run.say(f'an observer failed after round {t}: {second} ({type(second).__name__})')
+      raise
+    watching.released(run, t, latest.measurements)
   return latest
+
+
+def _computed(run: TrainingRun, t: int, state: Any, device_ids: Any) -> Any:
+  """Returns the output of a round; RoundFailedError if it fails."""
+  try:
+    return run.process.next(state, run.client_data(t, device_ids))
+  except Exception as error:
+    raise RoundFailedError(
+      f'round {t} failed: {error} ({type(error).__name__}); nothing of it'
+      ' was used, and resuming goes on with the next one'
+    ) from error
 
 
 def _recover(

@@ -12,6 +12,7 @@ from fl_dpftrl.aggregators import factories, process_check
 from fl_dpftrl.families import base
 from fl_dpftrl.files import paths
 from fl_dpftrl.logs import id_columns
+from fl_dpftrl.observers import measuring, observer, progress
 from fl_dpftrl.participation import registry, schemas
 from fl_dpftrl.participations import loss_budgets
 from fl_dpftrl.reports import settings
@@ -19,10 +20,10 @@ from fl_dpftrl.rounds import budget
 from fl_dpftrl.simulation import cohorts, scenarios
 from fl_dpftrl.strategies import documents, files
 from fl_dpftrl.text import messages
-from fl_dpftrl.training import loop, processes, report, run_observers, trained_models
+from fl_dpftrl.training import loop, processes, report, tables, trained_models
 from tff_inprocess import contexts
 
-_RELEASED = 'aggregator.metrics.'  # How a process's check names what observers.RELEASED does.
+_RELEASED = 'aggregator.metrics.'  # How a process's check names what measuring.RELEASED does.
 _SHOWN = 'show_client_errors prints values of clients, for debugging'
 
 
@@ -44,7 +45,7 @@ def train(
   stop_when: Callable[[metrics.History], bool] | None = None,
   evaluate: Callable[[Any], Mapping[str, Any]] | None = None,
   rounds_per_evaluation: int = 10,
-  observers: Sequence[loop.Observer] = (),
+  observers: Sequence[observer.Observer] = (),
   setting: settings.Setting = settings.Setting(),
   context: tff_inprocess.InProcessContext | None = None,
   trusted_operations: Sequence[str] = (),
@@ -84,7 +85,8 @@ def train(
       covers the end too.
     evaluate: weights → metrics, for metrics.csv: a mapping from names to numbers, or to mappings.
     rounds_per_evaluation: number of rounds between two evaluations.
-    observers: see the run's rounds, such as `TensorBoard()`, `EpsilonSoFar()` and `Plot()`.
+    observers: see the run's rounds, such as those of `fl_dpftrl.observers`. An error of one ends
+      the run; see `Observer`.
     setting: data, unit of privacy and name of the strategy, for the report.
     context: runs the rounds, such as what `tff_inprocess.use_machines` returns, with the seed of
       the clients' draws; None for this process.
@@ -147,22 +149,24 @@ def train(
   get_data = lambda t, ids: [
     tff_inprocess.Later(client_data, (t, of_name.get(str(i), str(i)))) for i in ids
   ]
-  table = metrics.MetricsTable(folder / metrics.NAME)
+  table = tables.Table(metrics.MetricsTable(folder / metrics.NAME))
   watching = _observers(table, evaluate, rounds_per_evaluation, observers)
   running = tff_inprocess.within(seed=seed) if context is None else contexts.installed(context)
   with running as used:
     run = loop.TrainingRun(
       folder=folder,
-      num_rounds=num_rounds,
+      max_rounds=num_rounds,
       process=processes.RoundProcess(process, aggregator, used),
       rounds=rounds,
       client_data=get_data,
       aggregator=aggregator,
       claim=claim,
       delta=delta,
+      max_epsilon=max_epsilon,
+      exact_metrics=learned.metrics,
       say=say,
-      should_stop=lambda: stop_when is not None and stop_when(_released(table)),
-      status=used.status,
+      should_stop=lambda: stop_when is not None and stop_when(table.released_metrics()),
+      machines=used.status,
     )
     if claim.arithmetic.kind == arithmetics.LATTICE:
       say(
@@ -172,12 +176,11 @@ def train(
     fixed = processes.warning_of_fixed_weights(process)
     if fixed is not None:
       say(fixed)
-    for observer in watching:
-      observer.start(run)
+    watching.begin(run)
     folder.mkdir(parents=True, exist_ok=True)
-    last = loop.run(run, watching, published=max(table.rounds, default=-1) + 1)
+    last = loop.run(run, watching, published=table.num_rounds, recovered=table.restore)
     weights = run.process.weights(last.state)
-  trained = report.write(
+  run.trained = report.write(
     run,
     weights,
     population=devices.population,
@@ -185,37 +188,22 @@ def train(
     history=table.history(),
     setting=setting,
   )
-  for observer in watching:
-    observer.end(run, trained)
-  return trained
+  watching.end(run)
+  return run.trained
 
 
 def _observers(
-  table: metrics.MetricsTable,
+  table: tables.Table,
   evaluate: Callable[[Any], Mapping[str, Any]] | None,
   rounds_per_evaluation: int,
-  given: Sequence[loop.Observer],
-) -> list[loop.Observer]:
-  """Returns all observers of a run in their order: those that write its files come first."""
-  watching: list[loop.Observer] = []
-  if evaluate is not None:
-    watching.append(run_observers.Evaluation(evaluate, rounds_per_evaluation))
-  watching += [run_observers.Table(table), *given]
-  if not any(isinstance(observer, run_observers.ProgressLine) for observer in given):
-    watching.append(run_observers.ProgressLine())
-  return watching
-
-
-def _released(table: metrics.MetricsTable) -> metrics.History:
-  """Returns the metrics that were released with noise, by name."""
-  history = table.history()
-  columns = history.measured.items()
-  released = {
-    n.removeprefix(run_observers.RELEASED): column
-    for n, column in columns
-    if n.startswith(run_observers.RELEASED)
-  }
-  return metrics.History(history.rounds, released)
+  observers: Sequence[observer.Observer],
+) -> observer.Observers:
+  """Returns all observers of a run: those that write its files come first."""
+  evaluating = [measuring.Evaluation(evaluate, rounds_per_evaluation)] if evaluate else []
+  lines = [progress.ProgressLine()]
+  if any(isinstance(watching, progress.ProgressLine) for watching in observers):
+    lines = []
+  return observer.Observers([*evaluating, table, *observers, *lines])
 
 
 def _shortened(names: Sequence[str]) -> tuple[str, ...]:

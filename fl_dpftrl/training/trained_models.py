@@ -11,11 +11,12 @@ import numpy as np
 
 from fl_dpftrl import metrics
 from fl_dpftrl.files import paths
+from fl_dpftrl.observers import measuring
 from fl_dpftrl.replaying import statements
 from fl_dpftrl.reports import settings
 from fl_dpftrl.rounds import release, released
-from fl_dpftrl.training import run_observers
 
+_PLOT_NAME = 'accuracy.png'
 _POINTS = 20  # of the curve of a released metric
 
 if TYPE_CHECKING:
@@ -55,8 +56,7 @@ class Trained:
     """Returns the mean of each released metric over rounds; see `PrivateAggregator.metrics`."""
     coordinates = release.Release.of_claim(self.statement.runs[0].claim)
     columns = {
-      name: self.history.column(f'{run_observers.RELEASED}{name}')
-      for name in coordinates.metric_names
+      name: self.history.column(f'{measuring.RELEASED}{name}') for name in coordinates.metric_names
     }
     return released.estimates(coordinates, columns, last)
 
@@ -87,12 +87,12 @@ class Trained:
     setting, history, worst = self.setting, self.history, stated['worst_case']
     claim = self.statement.runs[0].claim
     clip_norms = history.column('aggregator/clip_norm')
-    seconds = history.column(run_observers.SECONDS)
-    start = len(run_observers.VALIDATION)
+    seconds = history.column(measuring.SECONDS)
+    start = len(measuring.VALIDATION)
     validation = {
       name[start:]: by_round[max(by_round)]
       for name, by_round in history.measured.items()
-      if name.startswith(run_observers.VALIDATION)
+      if name.startswith(measuring.VALIDATION)
     }
     return {
       'mechanism': claim.strategy.family,
@@ -144,8 +144,8 @@ class Trained:
     """
     from fl_dpftrl.training import plot  # Loads matplotlib.
 
-    path = self.folder / run_observers.PLOT_NAME if path is None else paths.local(path)
-    accuracy = self.history.column(run_observers.ACCURACY)
+    path = self.folder / _PLOT_NAME if path is None else paths.local(path)
+    accuracy = self.history.column(measuring.ACCURACY)
     if not accuracy and test_accuracy is None:
       raise ValueError("evaluate must return {'accuracy': …} for a plot; there is no accuracy")
     claim, num_rounds = self.statement.runs[0].claim, self.statement.num_rounds
@@ -163,7 +163,7 @@ class Trained:
 
   def _released_accuracy(self) -> list[tuple[int, float, float]]:
     """Returns rounds, the mean of clients' accuracy up to them, and half of its 95 % interval."""
-    column = self.history.column(f'{run_observers.RELEASED}accuracy')
+    column = self.history.column(f'{measuring.RELEASED}accuracy')
     rounds, points = sorted(column), []
     coordinates = release.Release.of_claim(self.statement.runs[0].claim)
     for count in sorted({-(-len(rounds) * i // _POINTS) for i in range(3, _POINTS + 1)}):
@@ -189,6 +189,6 @@ class Trained:
       f'  model: {self.num_parameters:,} parameters in {len(self.model.trainable)} arrays',
     ]
     for name, by_round in self.history.measured.items():
-      if name.startswith(run_observers.VALIDATION) and len(lines) < 10:
+      if name.startswith(measuring.VALIDATION) and len(lines) < 10:
         lines.append(f'  {name.replace("/", " ")}: {by_round[max(by_round)]:.4g}')
     return '\n'.join(lines)

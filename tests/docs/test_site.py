@@ -104,8 +104,11 @@ def test_the_reference_has_every_name():
   text = (pages.DOCS / 'api.md').read_text()
   shown = re.findall(r'^::: fl_dpftrl\.(.*)$', text, re.M)
   assert len(shown) == len(set(shown))
-  # The room has the name of its function.
-  assert set(fl_dpftrl._HOMES) - {'study'} | {'study.study'} <= set(shown)
+  # A room has the name of its function.
+  public = set(fl_dpftrl._HOMES) - {'study', 'observers'} | {'study.study'}
+  assert public | {
+    f'observers.{name}' for name in dir(fl_dpftrl.observers) if name[0].isupper()
+  } <= set(shown)
 
 
 def test_notebooks_are_run_by_make_docs_and_have_no_outputs():

@@ -89,7 +89,8 @@ class Start:
 
 def _run(arguments, folder, is_ready, *, kill_at, pause_at, umask, largest_file) -> None:
   """Runs the command in a fork, and ends it."""
-  from experiments.stackoverflow import run, train
+  from experiments.stackoverflow import train
+  from tests.training import steps
 
   for name, descriptor in (('out', 1), ('err', 2)):
     os.dup2(os.open(pathlib.Path(folder, name), os.O_CREAT | os.O_WRONLY | os.O_APPEND), descriptor)
@@ -100,14 +101,13 @@ def _run(arguments, folder, is_ready, *, kill_at, pause_at, umask, largest_file)
   # Also where the tests run in the background, which would be inherited as ignored.
   for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda number, _: os._exit(128 + number))
-  original = run.run
 
   def on_step(*now):
     for at, number in ((kill_at, signal.SIGKILL), (pause_at, signal.SIGSTOP)):
       if now == at:
         os.kill(os.getpid(), number)
 
-  run.run = lambda *args, **kwargs: original(*args, **{**kwargs, 'on_step': on_step})
+  steps.watch(on_step)
   is_ready.send(None)
   status = 1
   try:

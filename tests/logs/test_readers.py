@@ -136,7 +136,7 @@ def test_lines_are_whole_however_a_file_is_cut(monkeypatch, block):
   objects = b''.join(
     b'{"round": %d, "device_id": "%s"}\n' % r for r in ((0, b'a'), (1, b'bb'), (2, b'c'))
   )
-  for reader_of, content in ((lines.Csv, files.HEAD + plain), (lines.JsonLines, objects)):
+  for reader_of, content in ((lines.Csv, files.HEAD + plain), (lines.JsonRows, objects)):
     found = pa.concat_tables(reader_of('l', io.BytesIO(content)).tables())
     assert found.to_pydict() == {'round': [0, 1, 2], 'device_id': ['a', 'bb', 'c']}
   with pytest.raises(refusals.LogError, match='l, row 2: '):

@@ -1,15 +1,19 @@
 """Runs on a process small enough to see every number, and stops at any step."""
 
 import collections
+import dataclasses
 import types
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import ledger_format, participation_log
+from fl_dpftrl.observers import observer
 from fl_dpftrl.simulation import cohorts, populations, servers
 from fl_dpftrl.training import loop
+from tests.training import steps
 
 NUM_ROUNDS = 6
 DEVICES = np.array([f'device-{i}' for i in range(9)])
@@ -20,7 +24,6 @@ SIMULATION = cohorts.Simulation(
   server=servers.Server(report_goal=3),
   seed=5,
 )
-STEPS = ['cohort logged', 'computed', 'stored', 'published']
 
 
 class State(NamedTuple):
@@ -62,18 +65,16 @@ class Killed(BaseException):
   pass
 
 
-class Watching(loop.Observer):
-  """Keeps what was released, and tells a function each step."""
+class Watching(observer.Observer):
+  """Keeps what was released, by number of rounds."""
 
-  def __init__(self, on_step):
-    self.on_step, self.published = on_step, {}
+  def __init__(self):
+    self.published = {}
 
-  def step(self, run, step, round_index):
-    assert run.log.num_rounds > round_index
-    self.on_step(step, round_index)
-
-  def released(self, run, checkpoint):
-    self.published[checkpoint.num_rounds] = checkpoint
+  def released(self, run, round_index, measurements):
+    assert run.guard.num_rounds == run.checkpoint.num_rounds == round_index + 1
+    complete = dataclasses.replace(run.checkpoint, measurements=dict(measurements))
+    self.published[round_index + 1] = complete
 
 
 def run(
@@ -88,10 +89,10 @@ def run(
   num_rounds=NUM_ROUNDS,
 ):
   """Trains in a folder; returns the last checkpoint, what was released, and what was said."""
-  watching, warnings = Watching(on_step), []
+  watching, warnings = Watching(), []
   training = loop.TrainingRun(
     folder=folder,
-    num_rounds=num_rounds,
+    max_rounds=num_rounds,
     process=process or Process(),
     rounds=lambda: cohorts.named(SIMULATION.rounds(), DEVICES),
     client_data=lambda t, ids: [t + len(i) + int(i[-1]) / 10 + change for i in ids],
@@ -99,7 +100,9 @@ def run(
     claim=CLAIM,
     say=say or warnings.append,
   )
-  last = loop.run(training, [*observers, watching], published=published)
+  with pytest.MonkeyPatch.context() as patched:
+    steps.watch(on_step, patched.setattr)
+    last = loop.run(training, observer.Observers([*observers, watching]), published=published)
   return last, watching.published, warnings
 
 

@@ -45,7 +45,7 @@ def test_a_run_is_lengthened_at_the_same_epsilon(tmp_path):
     assert all(np.isfinite(archive[name]).all() for name in archive)
   said: list[str] = []
   short = dpftrl.LossBudget(max_participations=3, min_sep=2, last_row=3)
-  so_far = dpftrl.EpsilonSoFar(1)
+  so_far = dpftrl.observers.EpsilonSoFar(1)
   ended = trained(
     5, folder=tmp_path / 'short', participation=short, observers=[so_far], say=said.append
   )

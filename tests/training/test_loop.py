@@ -8,13 +8,13 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.files import mark
 from fl_dpftrl.logs import ledger_format, ledgers
+from fl_dpftrl.observers import observer
 from fl_dpftrl.training import loop
 from tests import oracle
 from tests.training import small_runs
 from tests.training.small_runs import (
   CLAIM,
   NUM_ROUNDS,
-  STEPS,
   Killed,
   Process,
   kill_at,
@@ -22,6 +22,7 @@ from tests.training.small_runs import (
   noise,
   run,
 )
+from tests.training.steps import STEPS
 
 pytestmark = pytest.mark.tff
 
@@ -37,7 +38,7 @@ def undisturbed(tmp_path_factory):
 def test_trains_every_round_once(undisturbed):
   last, published, log = undisturbed
   assert last.num_rounds == NUM_ROUNDS and not last.burnt
-  assert sorted(published) == list(range(NUM_ROUNDS + 1))
+  assert sorted(published) == list(range(1, NUM_ROUNDS + 1))
   assert [len(cohort) for cohort in log] == [3] * NUM_ROUNDS
   assert last.state.aggregator.tolist() == [NUM_ROUNDS, 1234]
 
@@ -59,13 +60,18 @@ def test_steps_come_in_the_order_of_the_protocol(tmp_path):
 
 
 def test_measurements_reach_all_observers(tmp_path):
-  class Doubled(loop.Observer):
-    def measure(self, run, checkpoint):
-      return {'doubled': 2 * checkpoint.num_rounds}
+  class Seeing(observer.Observer):
+    def released(self, run, round_index, measurements):
+      assert measurements['doubled'] == 2 * round_index
 
-  _, published, _ = run(tmp_path, observers=[Doubled()])
-  assert published[0].measurements == {}  # Nothing was released yet.
-  assert [c.measurements['doubled'] for n, c in published.items() if n] == [2, 4, 6, 8, 10, 12]
+  class Doubled(observer.Observer):
+    measures = True
+
+    def released(self, run, round_index, measurements):
+      return {'doubled': 2 * round_index}
+
+  _, published, _ = run(tmp_path, observers=[Seeing(), Doubled()])
+  assert [c.measurements['doubled'] for c in published.values()] == [0, 2, 4, 6, 8, 10]
 
 
 def test_a_cohort_is_in_the_log_before_its_data_are_used(tmp_path):
@@ -122,7 +128,7 @@ def test_a_lost_result_that_was_released_burns_its_row(tmp_path, undisturbed):
   assert log_rows(tmp_path) == undisturbed[2]
   # The very z of the row is skipped, so later rows are those of the seed.
   assert last.state.aggregator.tolist() == [NUM_ROUNDS, 1234]
-  assert published[4].measurements == {}
+  assert 4 not in published
   # The model is that of round 2, with rounds 4 and 5 added.
   rows = [row for row, _ in process.sums]
   assert rows == [0, 1, 2, 3, 4, 5] and len(set(process.sums)) == NUM_ROUNDS

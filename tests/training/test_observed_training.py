@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl import observers
 from tests.aggregators import test_metrics
 from tests.commands import lines
 from tests.tff_inprocess import small_processes
@@ -45,21 +46,22 @@ def accuracy(weights):
 
 
 def test_what_is_watched_is_in_table_lines_plot_and_repr(tmp_path):
-  class Counting(dpftrl.Observer):
+  class Counting(observers.Observer):
     def __init__(self):
       self.seen = []
 
-    def start(self, run):
-      self.seen.append(('start', run.folder.exists()))
+    def begin(self, run, round_index=None):
+      if round_index is None:
+        self.seen.append(('begin', run.folder.exists()))
 
-    def released(self, run, checkpoint):
-      self.seen.append((checkpoint.num_rounds, 'epsilon' in checkpoint.measurements))
+    def released(self, run, round_index, measurements):
+      self.seen.append((round_index, 'epsilon' in measurements))
 
-    def end(self, run, trained):
-      self.seen.append(('end', (run.folder / 'model.npz').exists()))
+    def end(self, run, round_index=None, error=None):
+      self.seen.append(('end', (run.folder / 'model.npz').exists(), run.trained.delta))
 
   said, counting = [], Counting()
-  watching = [dpftrl.EpsilonSoFar(2), dpftrl.TensorBoard(), dpftrl.Plot(), counting]
+  watching = [observers.TensorBoard(), observers.Plot(), counting, observers.EpsilonSoFar(2)]
   trained = train(
     tmp_path,
     PLAIN,
@@ -69,8 +71,8 @@ def test_what_is_watched_is_in_table_lines_plot_and_repr(tmp_path):
     observers=watching,
     say=said.append,
   )
-  expected = [(0, False), (1, False), (2, True), (3, False), (4, True)]
-  assert counting.seen == [('start', False), *expected, ('end', True)]
+  expected = [(0, False), (1, True), (2, False), (3, True)]
+  assert counting.seen == [('begin', False), *expected, ('end', True, 1e-6)]
   assert len(said) == 5 and 'does not cover the lowest bits' in said[0]
   assert 'validation accuracy' in said[3] and 'ε so far' in said[3]
   history = trained.history
@@ -104,7 +106,7 @@ def test_a_budget_ends_the_run(tmp_path):
 def test_an_epsilon_that_is_not_proven_has_the_same_words_everywhere(tmp_path, in_process):
   """Of real numbers it would be above 900; whole numbers prove none beyond about 600."""
   said = []
-  watching = dict(observers=[dpftrl.EpsilonSoFar(2), dpftrl.Plot()], say=said.append)
+  watching = dict(observers=[observers.EpsilonSoFar(2), observers.Plot()], say=said.append)
   silent = aggregator(noise_multiplier=0.03, memory='engine')
   trained = train(tmp_path, silent, timer_rounds=2, evaluate=accuracy, **watching)
   folder, why = tmp_path / 'run', 'there is too little noise for any ε at δ = 1e-06'

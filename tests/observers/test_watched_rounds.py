@@ -1,0 +1,280 @@
+"""Observers of any loop and of the trainer: their files, trackers, status, and errors."""
+
+import json
+import re
+import struct
+import sys
+import types
+
+import numpy as np
+import pytest
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl.participations import sampling
+
+SCHEMA = dpftrl.MinSep(num_rounds=6, min_sep=2)
+STRATEGY = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
+IDS = ['secret-ann', 'secret-bob']
+
+
+def aggregator(folder, *observers, strategy=STRATEGY, **changes):
+  options = dict(
+    template=np.zeros(3), noise_multiplier=3.0, clip_norm=1.0, report_goal=2, folder=folder,
+    participation=SCHEMA, delta=1e-6, max_epsilon=9.0, observers=observers,
+  )  # fmt: skip
+  return dpftrl.PrivateAggregator(strategy, **options | changes)
+
+
+def release(run, device_ids=IDS):
+  with run.round(device_ids) as round_:
+    for _ in device_ids:
+      round_.add(np.ones(3))
+  return round_
+
+
+def events(path):
+  return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+class Recording(dpftrl.observers.Observer):
+  def __init__(self):
+    self.calls = []
+
+  def begin(self, run, round_index=None):
+    self.calls.append(('begin', round_index))
+
+  def released(self, run, round_index, measurements):
+    self.calls.append(('released', round_index, sorted(measurements)))
+
+  def end(self, run, round_index=None, error=None):
+    self.calls.append(('end', round_index, type(error)))
+
+
+def test_each_round_of_an_aggregator_is_begun_and_then_released_or_ended(tmp_path):
+  seen = Recording()
+  with aggregator(tmp_path / 'run', seen, metrics={'loss': 2.0}) as run:
+    release(run)
+    with pytest.raises(ValueError, match='was recorded|may not|min-sep'):
+      run.round(IDS).begin()  # Too early.
+    with pytest.raises(RuntimeError), run.round(['cid', 'dan']):
+      raise RuntimeError('connection')
+    with pytest.raises(ValueError, match='has 0 updates and needs 2'), run.round(IDS):
+      pass
+    run.round(['cid', 'dan']).begin().fail()
+    for round_ in run.rounds([IDS], reserve=1):
+      with round_:
+        round_.add_batch(np.ones((2, 3)))
+    run.round(['cid', 'dan']).begin()
+  assert seen.calls == [
+    ('begin', None), ('begin', 0), ('released', 0, ['clip_norm', 'loss']),
+    ('end', 1, ValueError),
+    ('begin', 1), ('end', 1, RuntimeError), ('begin', 2), ('end', 2, ValueError),
+    ('begin', 3), ('end', 3, type(None)), ('begin', 4), ('released', 4, ['clip_norm', 'loss']),
+    ('begin', 5), ('end', 5, type(None)), ('end', None, type(None)),
+  ]  # fmt: skip
+
+
+def test_json_lines_and_metrics_have_events_and_figures_and_nothing_of_clients(tmp_path):
+  lines, prom = tmp_path / 'events.jsonl', tmp_path / 'run.prom'
+  watching = [dpftrl.observers.JsonLines(lines), dpftrl.observers.OpenMetrics(prom)]
+  with aggregator(tmp_path / 'a "run"', *watching) as run:
+    release(run)
+    with pytest.raises(ValueError):
+      release(run)
+    with pytest.raises(KeyError), run.round(['cid', 'dan']):
+      raise KeyError('secret-cid')
+    status = run.status()
+  shown = events(lines)
+  assert [(line['event'], line['round']) for line in shown] == [
+    ('begun', 0), ('released', 0), ('refused', 1), ('begun', 1), ('failed', 1),
+  ]  # fmt: skip
+  assert [line.get('error') for line in shown] == [None, None, 'ValueError', None, 'KeyError']
+  assert shown[4]['epsilon'] == status.epsilon and shown[1]['epsilon'] < status.epsilon
+  assert shown[4]['epsilon_left'] == 9.0 - status.epsilon and shown[4]['max_rounds'] == 6
+  assert all('seconds' in line for line in shown if line['event'] in ('released', 'failed'))
+  assert shown[1]['disk_left_bytes'] > 0 and lines.stat().st_mode & 0o777 == 0o600
+  text = prom.read_text()
+  assert 'secret' not in text + lines.read_text() and text.endswith('# EOF\n')
+  types = dict(re.findall(r'# TYPE (\S+) (\S+)', text))
+  samples = dict(re.findall(r'^(\w+)\{run="a \\"run\\""\} (\S+)$', text, re.M))
+  assert len(types) == len(samples) == len(re.findall('^[^#]', text, re.M))
+  for name in ('released', 'failed', 'refused'):
+    assert types[f'fl_dpftrl_rounds_{name}'] == 'counter'
+    assert samples[f'fl_dpftrl_rounds_{name}_total'] == '1'
+  assert float(samples['fl_dpftrl_epsilon']) == status.epsilon
+  assert float(samples['fl_dpftrl_max_rounds']) == 6.0
+
+
+def test_a_line_that_a_crash_tore_is_cut_off(tmp_path):
+  path = tmp_path / 'events.jsonl'
+  path.write_text('{"event": "begun"}\n{"event": "rele')
+  with aggregator(tmp_path / 'run', dpftrl.observers.JsonLines(path, every=2)) as run:
+    release(run)
+    release(run, ['cid', 'dan'])
+  assert [line['event'] for line in events(path)] == ['begun'] + 2 * ['begun', 'released']
+  assert ['epsilon' in line for line in events(path)] == [False, False, False, False, True]
+
+
+def test_an_error_of_an_observer_is_a_warning_and_loses_no_round(tmp_path):
+  class Failing(dpftrl.observers.Observer):
+    def begin(self, run, *unused):
+      raise OSError('no route to host')
+
+    released = end = begin
+
+  seen = Recording()
+  with pytest.warns(UserWarning) as caught:
+    with aggregator(tmp_path / 'run', Failing(), seen) as run:
+      assert release(run).mean.shape == (3,)
+      assert release(run, ['cid', 'dan']).index == 1
+  lines = [str(warning.message) for warning in caught]
+  assert lines[2] == (
+    'Failing.released of round 0 raised OSError: no route to host; no round is lost by it'
+  )
+  assert len(lines) == 6 and [call[0] for call in seen.calls].count('released') == 2
+
+
+@pytest.mark.parametrize('num_rounds', [0, 1, 3])
+def test_status_has_epsilon_of_the_declared_participation(tmp_path, num_rounds):
+  everyone = dict(participation=None, max_epsilon=None)
+  budget = dpftrl.LossBudget(max_participations=2, min_sep=2)
+  for name, changes, schema in (
+    ('declared', {}, SCHEMA),
+    ('any', everyone, dpftrl.MinSep(100)),
+    ('budget', dict(participation=budget, max_epsilon=None), budget),
+    ('void', dict(noise_seed=3, max_epsilon=None), None),
+    ('no δ', dict(delta=None, max_epsilon=None), None),
+  ):
+    with aggregator(tmp_path / name, **changes) as run:
+      for t in range(num_rounds):
+        release(run, [2 * t, 2 * t + 1])
+      status = run.status()
+    expected = 0.0
+    if schema is None:
+      expected = None
+    elif num_rounds:
+      size = dict(num_coordinates=3) if schema is not budget else {}
+      bound = schema.within(num_rounds)
+      epsilon = dpftrl.account(STRATEGY, bound, noise_multiplier=3.0, delta=1e-6, **size).epsilon()
+      expected = pytest.approx(epsilon, rel=1e-3)
+      assert status.epsilon >= epsilon
+    assert status.epsilon == expected, name
+    assert status.num_rounds == num_rounds and (status.void_reason is None) == (name != 'void')
+    left = None if changes.get('max_epsilon', 9.0) is None else 9.0 - status.epsilon
+    assert status.epsilon_left == left
+
+
+def test_status_of_drawn_batches_has_epsilon_of_all_declared_rounds(tmp_path):
+  scheme = sampling.CyclicPoisson(num_rounds=6, num_examples=20, batch_size=4.0)
+  options = dict(strategy='identity', participation=scheme, max_epsilon=None)
+  with aggregator(tmp_path / 'run', **options) as run:
+    release(run, ['a'])
+    guarantee = dpftrl.account('identity', scheme, noise_multiplier=3.0, delta=1e-6)
+    assert run.status().epsilon == guarantee.epsilon()
+
+
+def test_tensorboard_and_trackers_get_the_numbers_of_each_round(tmp_path, monkeypatch):
+  sent = []
+  fake = types.SimpleNamespace(
+    init=lambda **settings: sent.append(settings) or fake,
+    start_run=lambda **settings: (
+      sent.append(settings) or types.SimpleNamespace(info=types.SimpleNamespace(run_id='7'))
+    ),
+    log=lambda values, step: sent.append((step, values)),
+    log_metrics=lambda values, step, run_id: sent.append((run_id, step, values)),
+    finish=lambda: sent.append('finish'),
+    end_run=lambda: sent.append('end'),
+  )
+  for name in ('wandb', 'mlflow'):
+    monkeypatch.setitem(sys.modules, name, fake)
+  watching = dpftrl.observers
+  trackers = [watching.WandB(project='p'), watching.MLflow(run_name='r')]
+  tensorboard = pytest.importorskip('tensorboard') and watching.TensorBoard({'rate': 0.5})
+  epsilon = watching.EpsilonSoFar(1)
+  with aggregator(tmp_path / 'run', tensorboard, *trackers, epsilon) as run:
+    release(run)
+    values = {'clip_norm': 1.0, 'epsilon': run.privacy_loss().epsilon()}
+  expected = [{'project': 'p'}, {'run_name': 'r'}, (0, values), ('7', 0, values), 'finish', 'end']
+  assert sent == expected
+  (path,) = (tmp_path / 'run' / 'tensorboard' / 'run').iterdir()
+  assert path.parent.stat().st_mode & 0o777 == 0o700
+  records = list(records_of(path.read_bytes()))
+  assert len(records) == 3 and records[0].file_version == 'brain.Event:2'
+  shown = {value.tag: value.simple_value for value in records[2].summary.value}
+  assert shown == pytest.approx(values) and b'rate' in records[1].SerializeToString()
+
+
+def records_of(content):
+  from tensorboard.compat.proto import event_pb2
+
+  while content:
+    (size,) = struct.unpack('<Q', content[:8])
+    yield event_pb2.Event.FromString(content[12 : 12 + size])
+    content = content[16 + size :]
+
+
+def test_trackers_get_no_number_that_lacks_the_noise():
+  from fl_dpftrl.observers import trackers
+
+  run = types.SimpleNamespace(exact_metrics=('client_work.train', 'aggregator.clipped_count'))
+  measured = {
+    'client_work/train/loss': 1.0,
+    'aggregator/clipped_count': 2,
+    'aggregator/clipped_counts': 3,
+    'epsilon': 'unbounded',
+  }
+  assert trackers._sent(run, measured, False) == {'aggregator/clipped_counts': 3}
+  assert len(trackers._sent(run, measured, True)) == 3
+
+
+@pytest.mark.tff
+def test_an_error_before_a_round_of_the_trainer_leaves_it_unrecorded(tmp_path):
+  from tests.training import small_runs
+
+  class Failing(dpftrl.observers.Observer):
+    def begin(self, run, round_index=None):
+      if round_index == 2:
+        raise OSError('no route to host')
+
+  lines = dpftrl.observers.JsonLines(tmp_path / 'events.jsonl')
+  with pytest.raises(OSError, match='no route to host'):
+    small_runs.run(tmp_path / 'run', observers=[Failing(), lines])
+  assert len(small_runs.log_rows(tmp_path / 'run')) == 2
+  last, published, warnings = small_runs.run(tmp_path / 'run', observers=[lines])
+  assert not last.burnt and not warnings and sorted(published) == [2, 3, 4, 5, 6]
+  shown = events(tmp_path / 'events.jsonl')
+  rounds = [line['round'] for line in shown if line['event'] == 'released']
+  assert rounds == [0, 1, 1, 2, 3, 4, 5]
+  schema = dpftrl.MinSep(6)  # None is declared.
+  guarantee = dpftrl.account('identity', schema, noise_multiplier=1.0, delta=1e-6)
+  assert shown[-1]['epsilon'] == guarantee.epsilon()
+
+
+@pytest.mark.tff
+def test_an_error_after_a_round_of_the_trainer_ends_it_and_the_round_is_seen_again(tmp_path):
+  from fl_dpftrl.training import loop
+  from tests.training import small_runs
+
+  class Failing(Recording):
+    def released(self, run, round_index, measurements):
+      super().released(run, round_index, measurements)
+      if round_index == 3:
+        raise OSError('no route to host')
+
+    def end(self, run, round_index=None, error=None):
+      raise OSError('still none')
+
+  with pytest.raises(OSError, match='no route to host'):
+    small_runs.run(tmp_path, observers=[Failing()])
+  seen = Recording()
+  last, _, _ = small_runs.run(tmp_path, observers=[seen])
+  assert not last.burnt and seen.calls[:2] == [('released', 3, ['aggregator/row']), ('begin', 4)]
+
+  class Broken(small_runs.Process):
+    def next(self, state, data):
+      raise RuntimeError('broken')
+
+  said = []
+  with pytest.raises(loop.RoundFailedError, match='broken'):
+    small_runs.run(tmp_path / 'b', Broken(), observers=[Failing()], say=said.append)
+  assert said == ['an observer failed after round 0: still none (OSError)']
