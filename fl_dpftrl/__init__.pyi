@@ -29,6 +29,7 @@ from fl_dpftrl.participation.schemas import MinSep as MinSep
 from fl_dpftrl.participations.accountant import account as account
 from fl_dpftrl.participations.accountant import calibrate as calibrate
 from fl_dpftrl.participations.loss_budgets import LossBudget as LossBudget
+from fl_dpftrl.participations.per_units import PerUnit as PerUnit
 from fl_dpftrl.participations.sampling import SecretBins as SecretBins
 from fl_dpftrl.planning.comparison import Comparison as Comparison
 from fl_dpftrl.planning.comparison import compare as compare

@@ -60,6 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='texts that are no ids but mark a missing one, each refused; --missing= for none (default:'
     f' {",".join(id_columns.MISSING)})',
   )
+  add(
+    '--units',
+    metavar='FILE',
+    help='table of who owns which device, with columns device_id, unit_id and from_round: the'
+    ' figures are then those of people, or other units; see docs/units.md',
+  )
   words = (
     'rounds that were declared before the run, of which it may have had fewer (default: as the log'
     ' recorded them before round 0)'
@@ -105,7 +111,7 @@ _DECLARED = ('declared_num_rounds', 'declared_min_sep', 'declared_max_participat
 _FACTS = ('noise_multiplier', 'num_rounds', *_DECLARED)
 _OF_ONE_RUN = (
   *('log', 'from_counts', 'strategy', 'noise_multiplier', 'num_rounds', 'columns', 'first_round'),
-  *('missing', *_DECLARED, *flags.SAMPLING),
+  *('missing', 'units', *_DECLARED, *flags.SAMPLING),
 )
 
 
@@ -198,7 +204,7 @@ def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | N
   decisive = result.planned or result.parts[0]
   if not decisive.holds:
     number = result.violations and result.violations.num_devices
-    who = ', by 1 device' if number == 1 else number and f', by {number} devices'
+    who = number and f', by {number} {result.unit}{"s" * (number > 1)}'
     return flags.NOT_KEPT, f'{decisive.participation.broken}{who or ""}'
   return flags.above_budget(args, decisive.guarantee.epsilon())
 
@@ -206,11 +212,12 @@ def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | N
 def _runs(args: argparse.Namespace) -> list[opened_runs.Run]:
   passed = [name for name in _OF_ONE_RUN if getattr(args, name) not in (None, [])]
   where = {'columns': args.columns, 'first_round': args.first_round or 0, 'missing': args.missing}
+  where['units'] = args.units
   if args.runs:
     for name in passed:
       if name not in ('num_rounds', *where):
         raise ValueError(f'--{name} does not go with {args.runs[0]}: the folder of a run states it')
-      if len(args.runs) > 1:
+      if len(args.runs) > 1 and name != 'units':
         raise ValueError(f'--{name} goes with one folder, got {len(args.runs)}')
     options = {'num_rounds': args.num_rounds, **where}
     return [opened_runs.open_run(folder, **options) for folder in args.runs]
@@ -230,7 +237,7 @@ def _runs(args: argparse.Namespace) -> list[opened_runs.Run]:
 
 def _from_counts(args: argparse.Namespace, passed: list[str]) -> opened_runs.Run:
   """Returns the run of --from_counts."""
-  for name in ('log', 'columns', 'first_round', *flags.SAMPLING):
+  for name in ('log', 'columns', 'first_round', 'units', *flags.SAMPLING):
     if name in passed:
       raise ValueError(f'--{name} does not go with --from_counts, which holds no rows')
   for name in ('strategy', 'noise_multiplier', 'num_rounds'):

@@ -25,10 +25,11 @@ def text(result: statements.Statement) -> str:
     lines += [f'THE GUARANTEE IS VOID: {reason}', '']
   lines += [
     f'rounds n            {result.num_rounds}',
-    f'devices             {result.num_devices}',
+    f'{f"{result.unit}s":<20}{result.num_devices}',
+    *_units(result),
     f'participations      {result.num_participations}',
     f'min-sep b           {result.min_sep}  ({_closest(result)})',
-    f'max per device k    {_most(result)}',
+    f'{f"max per {result.unit} k":<20}{_most(result)}',
   ]
   if short is not None:
     lines.append(f'below report goal   {short} rounds, by devices admitted')
@@ -78,13 +79,23 @@ def _warnings(result: statements.Statement) -> list[str]:
   return warnings
 
 
+def _units(result: statements.Statement) -> list[str]:
+  """Returns how many devices there are, where others own them."""
+  return [
+    f'devices             {run.counted.num_devices} of {run.units.num_devices} in the table of'
+    f' {run.units.num_units} {run.units.name}s, at most {run.units.max_rows} of one in a round'
+    for run in result.runs
+    if run.units and run.counted
+  ]
+
+
 def _closest(result: statements.Statement) -> str:
   """Returns a pair of participations that min-sep is of, with its run where there are several."""
   pair, suffix = result.closest, f' of run {result.closest_run + 1}' if result.several else ''
   if pair is None:
-    return f'no device took part twice{suffix.replace("of", "in")}'
+    return f'no {result.unit} took part twice{suffix.replace("of", "in")}'
   return (
-    f'device {messages.quoted(pair.device_id)}, rounds {pair.first_round} and'
+    f'{result.unit} {messages.quoted(pair.device_id)}, rounds {pair.first_round} and'
     f' {pair.second_round}{suffix}'
   )
 
@@ -109,7 +120,8 @@ def _violated(result: statements.Statement) -> list[str]:
   void = bool(result.void_reason or result.worst_case.void_reason)
   lines = [
     '',
-    f'{"VOID: " if void else ""}not kept to what was declared: {violations.num_devices} devices, in'
+    f'{"VOID: " if void else ""}not kept to what was declared: {violations.num_devices}'
+    f' {result.unit}s, in'
     f' {violations.num_rounds} rounds'
     f' ({", ".join(places)}{more})',
     f'  largest loss of one of them   ε = {_up(violations.largest.epsilon())},'

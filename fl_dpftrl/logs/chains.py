@@ -1,7 +1,7 @@
 """The chained digest of rounds, computed again from the rows of a log as they are read."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -17,16 +17,20 @@ class Chain:
     in_order: whether the rows came in that order; there is no digest otherwise.
   """
 
-  def __init__(self) -> None:
-    self.in_order = True
+  def __init__(self, units: Sequence[tuple[int, str]] = ()) -> None:
+    """Starts before round 0; units: citations by the first round that has each."""
+    self.in_order, self._units = True, list(units)[::-1]
+    self._cited = ''
     self._last: tuple[int, object] = (-1, None)
     self._num_rounds = 0  # Of which the last may have further rows.
     self._head = hashlib.sha256()
 
   @classmethod
-  def from_unordered(cls, tables: Iterable[pa.Table]) -> 'Chain':
+  def from_unordered(
+    cls, tables: Iterable[pa.Table], units: Sequence[tuple[int, str]] = ()
+  ) -> 'Chain':
     """Returns the digest of rows in any order, which are all in memory meanwhile."""
-    chain = cls()
+    chain = cls(units)
     rows = pa.concat_tables(tables).sort_by([('round', 'ascending'), ('device_id', 'ascending')])
     for batch in rows.to_batches(1 << 18):
       chain.add(pa.Table.from_batches([batch]))
@@ -70,5 +74,8 @@ class Chain:
 
   def _begin(self, kind: str) -> None:
     head = self._head.digest() if self._num_rounds else ledger_format.START
+    if self._units and self._units[-1][0] == self._num_rounds:
+      self._cited = self._units.pop()[1]
     t = self._num_rounds.to_bytes(8, 'little')
-    self._head, self._num_rounds = hashlib.sha256(head + t + kind.encode()), self._num_rounds + 1
+    self._head = hashlib.sha256(head + t + (kind + self._cited).encode())
+    self._num_rounds += 1

@@ -7,9 +7,11 @@ NUM_ROUNDS_KEY = 'num_rounds'
 CHAIN_KEY = 'fl_dpftrl.rounds_sha256'
 # Random identity of the run; see `ledger`.
 RUN_KEY = 'fl_dpftrl.run'
+# Citations of the table of units, each with the first round that has it, as JSON.
+UNITS_KEY = 'fl_dpftrl.units'
 # Digest of all other metadata.
 METADATA_KEY = 'fl_dpftrl.metadata_sha256'
-OWN_KEYS = (VERSION_KEY, NUM_ROUNDS_KEY, CHAIN_KEY, RUN_KEY, METADATA_KEY)
+OWN_KEYS = (VERSION_KEY, NUM_ROUNDS_KEY, CHAIN_KEY, RUN_KEY, UNITS_KEY, METADATA_KEY)
 """Keys that a log sets itself."""
 
 # JSON of the claim of the run, and SHA-256 of that text.

@@ -6,7 +6,8 @@ each round: a UTC second, the device ids in order, one a line, and the chained d
     H_t = SHA-256(H_{t−1} ‖ t ‖ kind ‖ ids), H_{−1} = SHA-256('fl_dpftrl.rounds'),
 
 with t as 8 bytes, little-endian, and kind `I` for whole numbers and `T` for text or no ids. Digest
-t fixes the cohorts of all rounds up to t.
+t fixes the cohorts of all rounds up to t. In a run of units that own devices, the citation of their
+table follows the kind, so that the digest fixes what the table was in each round.
 """
 
 import contextlib
@@ -77,7 +78,7 @@ def stored(ordered: Sequence[str] | Sequence[int]) -> tuple[str, str]:
 
 def ids_of(kind: str, text: str) -> pa.Array:
   """Returns the device ids of a row."""
-  if kind == NUMBERS:
+  if kind.startswith(NUMBERS):
     return pa.array(np.array(text.split('\n'), np.int64))
   return pa.array(text.split('\n') if text else [], pa.string())
 
@@ -105,6 +106,7 @@ class State:
     head: their chained digest, 32 bytes.
     kinds: kinds of their ids.
     last_commit: first of the rounds that were recorded last; 0 without any.
+    units: citations of the table of units, each with the first round that has it.
   """
 
   claim: dict[str, str]
@@ -113,6 +115,7 @@ class State:
   head: bytes = START
   kinds: frozenset[str] = frozenset()
   last_commit: int = 0
+  units: tuple[tuple[int, str], ...] = ()
 
   def metadata(self) -> dict[str, str]:
     """Returns what the metadata of a log of these rounds say."""
@@ -122,7 +125,13 @@ class State:
       keys.NUM_ROUNDS_KEY: str(self.num_rounds),
       keys.CHAIN_KEY: self.head.hex(),
       keys.RUN_KEY: self.run.hex(),
+      **units_metadata(self.units),
     }
+
+
+def units_metadata(units: Sequence[tuple[int, str]]) -> dict[str, str]:
+  """Returns what the metadata of a log say of the table of units; nothing without one."""
+  return {keys.UNITS_KEY: json.dumps(units)} if units else {}
 
 
 def read(
@@ -144,6 +153,7 @@ def read(
   if record and record.run != run:
     raise refusals.LogError(f'{path}: is of another run than {marked} beside it; put its own back')
   t, first, head, kinds = -1, 0, START, set[str]()
+  units: list[tuple[int, str]] = []
   rows = database.execute(
     'SELECT round, first, second, num_devices, kind, ids, chain FROM rounds ORDER BY round'
   )
@@ -154,7 +164,8 @@ def read(
       or next_head(head, t, kind, text) != chain
     ):
       raise refusals.LogError(f'{path}: round {due} is damaged; put a copy back')
-    kinds |= {kind} if text else set()
+    kinds |= {kind[:1]} if text else set()
+    units += [(t, kind[1:])] if kind[1:] != (units[-1][1] if units else '') else []
     if record and t + 1 == record.num_rounds and chain != record.head:
       raise refusals.LogError(f'{path}: has other rounds than {marked} says; put its own back')
     head = chain
@@ -167,7 +178,7 @@ def read(
       f'{path}: has {t + 1} rounds, and {marked} says that {record.num_rounds} were begun: put the'
       f' newest back, with its {os.path.basename(path)}{WAL} if there is one'
     )
-  return State(claim, run, t + 1, head, frozenset(kinds), first)
+  return State(claim, run, t + 1, head, frozenset(kinds), first, tuple(units))
 
 
 def check_same(

@@ -55,6 +55,7 @@ class LogWriter:
   Attributes:
     path: the Parquet file.
     num_rounds: rounds begun so far.
+    units: citations of the table of units, each with the first round that has it.
     mark: the mark beside the ledger.
   """
 
@@ -77,6 +78,7 @@ class LogWriter:
     self._held = contextlib.ExitStack()
     self._database: sqlite3.Connection | None = None
     self.num_rounds, self._chain, self._kinds = 0, ledger_format.START, set[str]()
+    self.units: tuple[tuple[int, str], ...] = ()
     try:
       self._open()
     except BaseException:
@@ -124,8 +126,12 @@ class LogWriter:
     self.begin(first, [id_columns.column(device_ids) for device_ids in cohorts], timestamp)
 
   @durable.one_at_a_time
-  def begin(self, first: int, columns: Sequence[pa.Array], timestamp: int) -> None:
-    """Does what `reserve` does for columns of `ids.column`, which are not checked again."""
+  def begin(self, first: int, columns: Sequence[pa.Array], timestamp: int, units: str = '') -> None:
+    """Does what `reserve` does for columns of `ids.column`, which are not checked again.
+
+    Args:
+      units: citation of the table of units; '' for a run without one.
+    """
     if operator.index(first) != self.num_rounds:
       raise ValueError(f'the next round of the log is {self.num_rounds}, got {first}')
     self._opened()
@@ -141,6 +147,7 @@ class LogWriter:
       kinds |= {kind} if len(ordered) else set()
       if len(kinds) > 1:
         raise ValueError(f'device_ids must be of one type through a log; round {t} has another')
+      kind += units
       chain = ledger_format.next_head(chain, t, kind, text)
       rows.append((t, first, timestamp, len(ordered), kind, text, chain))
     self._mark_rounds()  # If that failed for the rounds before.
@@ -150,6 +157,8 @@ class LogWriter:
     with self._transaction() as database:
       database.executemany('INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?)', rows)
     self.num_rounds, self._chain, self._kinds = first + len(rows), chain, kinds
+    if units != (self.units[-1][1] if self.units else ''):
+      self.units = (*self.units, (first, units))
     self._mark_rounds()
 
   def _mark_rounds(self) -> None:
@@ -199,6 +208,7 @@ class LogWriter:
   def _write(self) -> None:
     metadata = log_tables.file_metadata(self.num_rounds, self._claim)
     metadata |= {keys.CHAIN_KEY: self.digest, keys.RUN_KEY: self.run}
+    metadata |= ledger_format.units_metadata(self.units)
     columns = log_tables.with_timestamps(
       pa.int64() if ledger_format.NUMBERS in self._kinds else pa.string()
     )
@@ -234,7 +244,7 @@ class LogWriter:
       weakref.finalize(self, _close, os.getpid(), self._database)
       state = ledger_format.read(self._file, self._database, self.mark.record)
     self.num_rounds, self._chain, self._kinds = state.num_rounds, state.head, set(state.kinds)
-    self._run = state.run
+    self._run, self.units = state.run, state.units
     if state.claim != self._claim:
       if self.num_rounds:
         raise claim_json.another_run(self._file, state.claim, self._claim)

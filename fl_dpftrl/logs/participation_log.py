@@ -5,6 +5,7 @@ Messages number rows from 1, not counting the header of a CSV file.
 
 import dataclasses
 import glob
+import json
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -95,6 +96,15 @@ class Log:
   def metadata(self) -> Mapping[str, str]:
     return self.shards[0].metadata
 
+  @property
+  def units(self) -> tuple[tuple[int, str], ...]:
+    """Citations of the table of units, each with the first round that has it; none without one."""
+    text = self.metadata.get(keys.UNITS_KEY)
+    try:
+      return tuple((int(t), str(cited)) for t, cited in json.loads(text or '[]'))
+    except (ValueError, TypeError) as error:
+      raise refusals.LogError(f'{self.shards[0].path}: {keys.UNITS_KEY} is malformed') from error
+
   def tables(self) -> Iterator[pa.Table]:
     """Yields checked rows in the order of files.
 
@@ -102,13 +112,13 @@ class Log:
       LogError: for a faulty row; after the last row, where the rows are not those of the digest
         that the files state.
     """
-    digest, chain = self.metadata.get(keys.CHAIN_KEY), chains.Chain()
+    digest, chain = self.metadata.get(keys.CHAIN_KEY), chains.Chain(self.units)
     for table in self._tables():
       if digest:
         chain.add(table)
       yield table
     if digest and not chain.in_order:  # As where files are not in the order of their rounds.
-      chain = chains.Chain.from_unordered(self._tables())
+      chain = chains.Chain.from_unordered(self._tables(), self.units)
     if digest and chain.digest(self.num_rounds) != digest:
       raise refusals.LogError(
         f'{self.shards[0].path}: its rows are not those of its {keys.CHAIN_KEY}: some are missing,'

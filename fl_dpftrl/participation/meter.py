@@ -45,11 +45,13 @@ class Meters(seen.Seen):
     numbers, is_known = self._known(device_ids)
     return np.where(is_known, self._losses[numbers * is_known], 0.0)
 
-  def charges(self, device_ids: seen.Ids) -> np.ndarray:
-    """Returns what the next round would add to Q of each device."""
+  def charges(self, device_ids: seen.Ids, rows: int = 1) -> np.ndarray:
+    """Returns what so many rows of the next round would add to Q of each device."""
     numbers, is_known = self._known(device_ids)
     rounds = np.where(is_known[:, None], self._rounds[numbers * is_known], _EMPTY)
-    return self._charges(rounds, np.array(self.num_rounds))
+    t = np.array(self.num_rounds)
+    within = rows * (rows - 1) * self._weight * self._gram.entries(t, t).item() if rows > 1 else 0.0
+    return rows * self._charges(rounds, t) + within
 
   def returns(self, device_ids: seen.Ids, square: float, last: int) -> np.ndarray:
     """Returns the first round after the last one in which each device is within B².
@@ -62,7 +64,7 @@ class Meters(seen.Seen):
     """
     numbers, _ = self._known(device_ids)
     rounds, room = self._rounds[numbers], square - self._losses[numbers]
-    rounds = rounds[:, : int(self._times[numbers].max(initial=1))]
+    rounds = rounds[:, : int((rounds != _EMPTY).sum(axis=1).max(initial=1))]
     low = np.full(numbers.size, self.num_rounds - 1)  # May not come.
     high = np.full(numbers.size, last + 1)
     low[self.least_charge > room] = last  # Never again.
@@ -109,15 +111,27 @@ class Meters(seen.Seen):
     if more:
       self._rounds = np.pad(self._rounds, ((0, more), (0, 0)), constant_values=_EMPTY)
 
+  def add(self, device_ids: seen.Ids, rows: np.ndarray | None = None) -> None:
+    """Adds the next round's devices, each given once, with so many rows; with one if None."""
+    num_rows = np.ones(len(device_ids), int) if rows is None else rows
+    # A row meets those of its own round too.
+    for further in range(1, int(num_rows.max(initial=1))):
+      self._charge(self._numbered(np.asarray(device_ids)[num_rows > further]))
+    super().add(device_ids)
+
   def _add(self, numbers: np.ndarray) -> None:
-    if numbers.size:
-      self._grow(int(numbers.max()) + 1)
-      losses = self._losses[numbers] + self._charges(
-        self._rounds[numbers], np.array(self.num_rounds)
-      )
-      self._losses[numbers] = np.nextafter(losses, np.inf)  # Sums of any number are not too small.
-      times, width = self._times[numbers], self._rounds.shape[1]
-      if times.max() >= width:
-        self._rounds = np.pad(self._rounds, ((0, 0), (0, width)), constant_values=_EMPTY)
-      self._rounds[numbers, times] = self.num_rounds
+    self._charge(numbers)
     super()._add(numbers)
+
+  def _charge(self, numbers: np.ndarray) -> None:
+    if not numbers.size:
+      return
+    self._grow(int(numbers.max()) + 1)
+    charges = self._charges(self._rounds[numbers], np.array(self.num_rounds))
+    # Sums of any number are not too small.
+    self._losses[numbers] = np.nextafter(self._losses[numbers] + charges, np.inf)
+    if (self._rounds[numbers, -1] != _EMPTY).any():
+      more = self._rounds.shape[1]
+      self._rounds = np.pad(self._rounds, ((0, 0), (0, more)), constant_values=_EMPTY)
+    places = (self._rounds[numbers] != _EMPTY).sum(axis=1)
+    self._rounds[numbers, places] = self.num_rounds

@@ -122,6 +122,7 @@ class DeviceCounts:
     witness: an example of the least separation; None if no device took part twice.
     newcomers: number of devices that take part for the first time, by round.
     id_range: the least and the largest id; None of text, and without devices.
+    max_rows: most rows of one device in one round; only those of units may be more than 1.
   """
 
   cohorts: Counts = Counts()
@@ -130,6 +131,7 @@ class DeviceCounts:
   witness: Witness | None = None
   newcomers: Counts = Counts()
   id_range: tuple[int, int] | None = None
+  max_rows: int = 1
 
   @classmethod
   def of_rows(
@@ -138,6 +140,12 @@ class DeviceCounts:
     """Counts rows sorted by device and round; owners are numbers that tell devices apart."""
     if not rounds.size:
       return cls()
+    is_next = np.append(True, (np.diff(owners) != 0) | (np.diff(rounds) != 0))
+    max_rows = int(np.diff(np.flatnonzero(is_next), append=rounds.size).max())
+    if max_rows > 1:  # Rows of one unit in one round.
+      which = np.flatnonzero(is_next)
+      by_row, rounds, owners = device_id, rounds[which], owners[which]
+      device_id = lambda row: by_row(int(which[row]))
     new = np.diff(owners) != 0
     again = np.flatnonzero(~new)
     separations = np.diff(rounds)[again]
@@ -154,6 +162,7 @@ class DeviceCounts:
       witness,
       Counts.of(rounds[starts]),
       (least, largest) if isinstance(least, int) and isinstance(largest, int) else None,
+      max_rows,
     )
 
   def __add__(self, other: 'DeviceCounts') -> 'DeviceCounts':
@@ -166,6 +175,7 @@ class DeviceCounts:
       min(witnesses, key=lambda w: w.order, default=None),
       self.newcomers + other.newcomers,
       (min(ids), max(ids)) if ids else None,
+      max(self.max_rows, other.max_rows),
     )
 
 

@@ -75,14 +75,17 @@ def check(participation: Any) -> None:
 
 def to_json(participation: Any) -> dict[str, Any]:
   """Returns the kind and the attributes of a participation."""
-  values = {
-    name: int(value) if isinstance(value, float) and value.is_integer() else value
-    for name, value in dataclasses.asdict(participation).items()
-  }
-  return {'kind': participation.kind, **values}
+  values = {f.name: getattr(participation, f.name) for f in dataclasses.fields(participation)}
+  return {'kind': participation.kind, **{n: _to_json(value) for n, value in values.items()}}
+
+
+def _to_json(value: Any) -> Any:
+  if isinstance(value, float) and value.is_integer():
+    return int(value)
+  return to_json(value) if type(value) in KINDS.values() else value
 
 
 def from_json(document: Mapping[str, Any]) -> Any:
   """Returns the participation of `to_json`; ValueError, KeyError or TypeError for others."""
-  values = dict(document)
+  values = {n: from_json(v) if isinstance(v, dict) else v for n, v in document.items()}
   return KINDS[values.pop('kind')](**values)

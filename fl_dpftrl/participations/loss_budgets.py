@@ -46,6 +46,7 @@ class LossBudget(promised.Promised):
   """
 
   kind: ClassVar[str] = 'loss_budget'
+  charges_rows: ClassVar[bool] = True
   num_rounds: ClassVar[None] = None  # type: ignore[misc]
   max_participations: int | None = None
   min_sep: int | None = None
@@ -223,19 +224,19 @@ class LossGate:
     self.seen = meter.Meters(self._gram)
     self.seen.spend(*self._earlier)
 
-  def reasons(self, device_ids: np.ndarray) -> np.ndarray:
-    """Returns why each device may not take part in the next round; '' where it may."""
+  def reasons(self, device_ids: np.ndarray, rows: int = 1) -> np.ndarray:
+    """Returns why each device may not have so many rows in the next round; '' where it may."""
     earlier = self._earlier[0]
     if earlier.size and (earlier.dtype == object) == (device_ids.dtype.kind in 'iu'):
       raise ValueError('device_ids must be of the type of those in the earlier runs')
     losses = self.seen.losses(device_ids)
-    over = losses + self.seen.charges(device_ids) > self._square
+    over = losses + self.seen.charges(device_ids, rows) > self._square
     ended = losses + self.seen.least_charge > self._square
     return np.where(ended, LIFE, np.where(over, SPENT, ''))
 
-  def record(self, device_ids: np.ndarray) -> None:
-    """Records the devices of the next round."""
-    self.seen.add(device_ids)
+  def record(self, device_ids: np.ndarray, rows: np.ndarray | None = None) -> None:
+    """Records the devices of the next round, each with so many rows; with one if None."""
+    self.seen.add(device_ids, rows)
 
   def sentence(self, reason: str, last_round: int, participations: int) -> str:
     """Returns a reason in words."""

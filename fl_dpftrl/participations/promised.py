@@ -29,6 +29,7 @@ class Promised:
   part: ClassVar[str] = protocol.DECLARED
   subject: ClassVar[str] = protocol.LOG
   unit: ClassVar[str] = 'device'
+  charges_rows: ClassVar[bool] = False
   num_rounds: int | None
   num_rows: int
   assumption: str

@@ -45,7 +45,8 @@ class Participation(registry.Participation, Protocol):
   Attributes:
     part: name of its guarantee in a statement.
     subject: whose its assumptions are.
-    unit: what it is the participation of, 'device' or 'example'.
+    unit: what it is the participation of, such as 'device', 'example' or 'person'.
+    charges_rows: whether each row of a unit is charged, also in one round, rather than its rounds.
     num_rows: rows of noise that a run may use up, also where num_rounds is None.
     needs_rows: whether only the rows of a log show that devices keep to it, and no counts do.
     extent: the rounds that its guarantee is of, in words.
@@ -55,6 +56,7 @@ class Participation(registry.Participation, Protocol):
   part: ClassVar[str]
   subject: ClassVar[str]
   unit: ClassVar[str]
+  charges_rows: ClassVar[bool]
 
   @property
   def num_rows(self) -> int: ...

@@ -65,12 +65,16 @@ def subjects(statement: Statement) -> list[tuple[str, str]]:
   clipping, noise, participation = guarantees.ASSUMPTIONS
   result += [(SERVER, clipping), (SERVER, noise), (DEVICES, participation)]
   result += [(FIGURES, sentence) for sentence in _of_releases(statement)]
-  result += [(DEVICES, sentence) for sentence in adjacencies.assumptions(statement.adjacency)]
+  of_all = f'of all devices of one {statement.unit}'
+  for sentence in adjacencies.assumptions(statement.adjacency):
+    if statement.unit != 'device':
+      sentence = sentence.replace('of one device', of_all)
+    result.append((DEVICES, sentence))
   if group_size > 1:
     observed = '' if statement.observed is None else f', observed adds the {group_size} largest'
     sentence = (
-      f'groups of {group_size} devices are protected together: worst case and declared multiply the'
-      f' sensitivity of one by {group_size}{observed}, upper bounds'
+      f'groups of {group_size} {statement.unit}s are protected together: worst case and declared'
+      f' multiply the sensitivity of one by {group_size}{observed}, upper bounds'
     )
     result.append((DEVICES, sentence))
   complete = (
@@ -85,6 +89,11 @@ def subjects(statement: Statement) -> list[tuple[str, str]]:
     'each row of noise entered one released sum: no copy of the whole state of a run, such as a'
     ' snapshot of its volume, was put back or continued beside it after later results were used'
   )
+  if statement.unit != 'device':
+    id_sentence = (
+      f'the table of units has every device of each {statement.unit}, under the ids of the log: ids'
+      ' that differ in case, leading zeros or look-alike letters count as other devices'
+    )
   result += [(LOG, complete), (LOG, id_sentence), *((LOG, sentence) for sentence in _noise(runs))]
   result += [(SERVER, _ARITHMETIC[statement.arithmetic.kind]), (SERVER, once)]
   if len(runs) > 1:
@@ -152,6 +161,16 @@ def _noise(runs: Sequence[run_facts.RunFacts]) -> list[str]:
 def _of_run(run: run_facts.RunFacts, suffix: str) -> list[str]:
   """Returns the assumptions that some runs alone have."""
   result = []
+  if run.units and run.units.cited:
+    result.append(
+      f'every {run.units.name} with devices was in the table{suffix} before their rounds began, as'
+      ' the log cites it; the table did not depend on data that training protects'
+    )
+  elif run.units:
+    result.append(
+      f'the table of units{suffix} is not cited by the log: it may have been made afterwards, and'
+      ' must not have been chosen by what was released'
+    )
   if run.from_counts:
     result += [
       f'counts were given in place of the rows{suffix}: they are those of `--write_counts`, or of'

@@ -22,11 +22,15 @@ _FILE_BITS = 6  # of a hash, that choose one of 64 files
 
 
 def rows(
-  runs: Sequence[opened_runs.Run], tables: list[pa.Table], spellings: id_spellings.Spellings
+  runs: Sequence[opened_runs.Run],
+  tables: list[pa.Table],
+  spellings: id_spellings.Spellings,
+  *,
+  by_unit: bool = False,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, Name]]:
   """Takes tables away; yields numbers of devices in the order of their ids, rounds, and names.
 
-  Their ids are added to spellings.
+  Their ids are added to spellings. Only units may have several rows in one round.
   """
   bits = sum(run.log.num_rounds for run in runs).bit_length()
   keys, name = _keys(tables, bits, spellings)
@@ -34,7 +38,7 @@ def rows(
   keys.sort()
   # Refused before any work that grows with the square of a device's rounds.
   twice = np.flatnonzero(keys[1:] == keys[:-1])
-  if twice.size:
+  if twice.size and not by_unit:
     number, round_index = divmod(int(keys[twice[0]]), 1 << bits)
     raise _refusal(runs, name(number), round_index)
   cuts = np.searchsorted(keys, keys[_PART_ROWS - 1 :: _PART_ROWS] >> bits << bits)
@@ -42,12 +46,14 @@ def rows(
     yield part >> bits, part & (1 << bits) - 1, name
 
 
-def read(runs: Sequence[opened_runs.Run], progress: Callable[[str], None]) -> Iterator[pa.Table]:
-  """Yields the rows of runs, with rounds numbered across them."""
+def read(
+  runs: Sequence[opened_runs.Run], progress: Callable[[str], None], *, by_unit: bool = False
+) -> Iterator[pa.Table]:
+  """Yields the rows of runs, with rounds numbered across them; by unit, a row for each owner."""
   first = num_rows = 0
   for run in runs:
     for table in run.log.tables():
-      yield opened_runs.numbered(table, first)
+      yield opened_runs.numbered(run.by_unit(table) if by_unit else table, first)
       num_rows += table.num_rows
       progress(f'{num_rows:,} rows read')
     first += run.log.num_rounds

@@ -37,6 +37,8 @@ _MOST_BYTES = 1 << 28
 def check(path: str | os.PathLike[str], run: opened_runs.Run) -> None:
   """Raises ValueError where the counts of a run cannot be written, as `write` does."""
   _path(path)
+  if run.units is not None:
+    raise ValueError('counts are those of devices; replay the log itself with its table of units')
   if set(run.log.layout.missing) < set(id_columns.MISSING):
     raise ValueError(
       'counts are written of a log without marks of missing data; leave out --missing'

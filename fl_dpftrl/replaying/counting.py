@@ -25,8 +25,29 @@ def count(
   num_exposed: int = 1,
   progress: Callable[[str], None] = lambda text: None,
 ) -> device_tallies.Tally:
-  """Counts the logs of runs; LogError for a faulty row, and for a device twice in a round."""
-  claims = [run.claim for run in runs]
+  """Counts the logs of runs, by unit where they have tables of units.
+
+  Raises:
+    LogError: for a faulty row, a device twice in a round, and one without an owner in its round.
+  """
+  run_claims = [run.claim for run in runs]
+  if not any(run.units for run in runs):
+    return _counted(runs, run_claims, num_exposed, progress)
+  opened_runs.check_units(runs)
+  plain = [dataclasses.replace(claim, participation=None) for claim in run_claims]
+  devices = _counted(runs, plain, 1, progress)
+  units = _counted(runs, run_claims, num_exposed, progress, by_unit=True)
+  return dataclasses.replace(units, devices=devices.logs, mergeable=devices.mergeable)
+
+
+def _counted(
+  runs: Sequence[opened_runs.Run],
+  claims: Sequence[claims.Claim],
+  num_exposed: int,
+  progress: Callable[[str], None],
+  *,
+  by_unit: bool = False,
+) -> device_tallies.Tally:
   exposure = exposures.Exposure(claims, [run.log.num_rounds for run in runs])
   charged = opened_runs.charged(runs)
   # The first is not on macOS.
@@ -38,19 +59,20 @@ def count(
   parts: collections.deque[futures.Future[device_tallies.Tally]] = collections.deque()
 
   def counted(tables):
-    device_rows = by_device.rows(runs, tables, spellings)
+    device_rows = by_device.rows(runs, tables, spellings, by_unit=by_unit)
     part_counts = (_count(*r, exposure, num_exposed, claims, charged) for r in device_rows)
     return functools.reduce(lambda a, b: a.plus(b, num_exposed), part_counts, nothing)
 
   with futures.ThreadPoolExecutor(threads) as pool:
-    for tables in by_device.whole_devices(by_device.read(runs, progress)):
+    for tables in by_device.whole_devices(by_device.read(runs, progress, by_unit=by_unit)):
       parts.append(pool.submit(counted, tables))
       if len(parts) > threads:
         total = total.plus(parts.popleft().result(), num_exposed)
         progress(f'{total.num_devices:,} devices counted')
     for part in parts:
       total = total.plus(part.result(), num_exposed)
-  by_device.refuse_spellings(runs, spellings)
+  if not by_unit:
+    by_device.refuse_spellings(runs, spellings)
   return dataclasses.replace(total, mergeable=spellings.mergeable)
 
 
@@ -94,7 +116,7 @@ def _count(
     participation_counts.Counts.of(device_tallies.bins_of(squares)),
     tuple(exposed),
     exact,
-    int(sizes.max()),
+    int(np.bincount(owners[np.append(True, np.diff(owners) + np.diff(rounds) != 0)]).max()),
     *_violations(rounds, owners, logs, squares, claims, firsts, earlier),
   )
 
@@ -132,7 +154,7 @@ def _violations(
   """Counts the violators, the participations that violate, and the largest square of a violator."""
   wrong = np.zeros(rounds.size, bool)
   for index, claim in enumerate(claims):
-    rows = np.flatnonzero(logs == index)
+    rows = np.flatnonzero((logs == index) & (claim.participation is not None))
     is_first = np.diff(owners[rows], prepend=-1) != 0
     starts = np.maximum.accumulate(np.where(is_first, np.arange(rows.size), 0))
     spent = {name: losses[owners[rows]] for name, losses in earlier[index].items()}

@@ -40,6 +40,7 @@ class Tally:
       that are too soon after the one before, or one too many in its run.
     wrong_square: largest squared sensitivity of the violators, over all runs.
     mergeable: ids that would be one with another if case and leading zeros did not count.
+    devices: counts of devices, by log, where the others are of units; none where they are not.
   """
 
   logs: tuple[participation_counts.DeviceCounts, ...]
@@ -52,6 +53,7 @@ class Tally:
   wrong_rounds: participation_counts.Counts = participation_counts.Counts()
   wrong_square: float = 0.0
   mergeable: int = 0
+  devices: tuple[participation_counts.DeviceCounts, ...] = ()
 
   def plus(self, other: 'Tally', num_exposed: int) -> 'Tally':
     """Adds two tallies of different devices, keeping num_exposed devices."""

@@ -1,9 +1,10 @@
 """Evidence: a folder from which others compute the statement of runs again.
 
-It holds the logs byte for byte, and for each run its strategy and claim; `statement.json`, with the
-arguments of the replay under `asked`; and `SHA256SUMS`, as `sha256sum` writes it, of all others. It
-is as confidential as the logs; `Statement.publishable` is what may be published. Nothing in it
-shows that all of it was not forged together: keep the digest of SHA256SUMS elsewhere.
+It holds the logs byte for byte, and for each run its strategy, claim and table of units;
+`statement.json`, with the arguments of the replay under `asked`; and `SHA256SUMS`, as `sha256sum`
+writes it, of all others. It is as confidential as the logs; `Statement.publishable` is what may be
+published. Nothing in it shows that all of it was not forged together: keep the digest of SHA256SUMS
+elsewhere.
 """
 
 import dataclasses
@@ -19,12 +20,20 @@ from typing import Any, NamedTuple
 
 from fl_dpftrl import claims
 from fl_dpftrl.files import durable, json_files, paths
-from fl_dpftrl.logs import claim_json, layouts, ledger_format, participation_log, readers, refusals
+from fl_dpftrl.logs import (
+  claim_json,
+  layouts,
+  ledger_format,
+  participation_log,
+  readers,
+  refusals,
+  unit_tables,
+)
 from fl_dpftrl.replaying import opened_runs, replays, statements, void_reasons
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages, roundings
 
-SUMS, STATEMENT = 'SHA256SUMS', 'statement.json'
+SUMS, STATEMENT, UNITS = 'SHA256SUMS', 'statement.json', 'units.parquet'
 
 _LINE = re.compile(r'([0-9a-f]{64})  ([A-Za-z0-9][A-Za-z0-9._-]{0,199})')
 _LISTED, _BLOCK = 20, 1 << 20  # sentences; bytes
@@ -101,9 +110,8 @@ def write_evidence(
     ValueError: for a folder that exists, a log that is still written or has columns in the names of
       its folders, and as `replay`.
   """
-  folder = paths.local(folder)
+  folder, runs = paths.local(folder), opened_runs.together(runs)
   check_folder(folder)
-  runs = opened_runs.together(runs)
   for run in runs:
     check_run(run)
   asked = {
@@ -118,21 +126,22 @@ def write_evidence(
     for run, prefix in zip(runs, _prefixes(len(runs))):
       originals |= _store_log(temporary, prefix, run)
       _write(temporary / f'{prefix}{claims.NAME}', run.claim.to_json())
+      if run.units is not None:
+        run.units.save(temporary / f'{prefix}{UNITS}', run.log.layout.first_round)
       opened.append(dataclasses.replace(run, log=_opened(temporary, prefix, _asked(run))))
     try:
       statement = _replayed(opened, asked, progress)
     except refusals.LogError as error:  # It names the copy.
-      text = str(error)
       for copy, original in originals.items():
-        text = text.replace(copy, original)
-      raise refusals.LogError(text) from error
+        error = refusals.LogError(str(error).replace(copy, original))
+      raise error from None
     for facts, prefix in zip(statement.runs, _prefixes(len(runs))):
       path = temporary / f'{prefix}{files.NAME}'
-      files.save_strategy(path, facts.claim.strategy, schema=facts.schema)
+      files.save_strategy(path, facts.claim.strategy, schema=facts.schema.schema)
     for path in temporary.iterdir():
       path.chmod(0o600)  # A strategy's figures are of a confidential log.
     _write(temporary / STATEMENT, _document(statement, asked, temporary))
-    lines = [f'{_digest(path)}  {path.name}\n' for path in sorted(temporary.iterdir())]
+    lines = (f'{_digest(path)}  {path.name}\n' for path in sorted(temporary.iterdir()))
     sums = ''.join(lines).encode()
     durable.write_durably(temporary / SUMS, sums, private=True)
     check_folder(folder)
@@ -159,29 +168,22 @@ def verify(
   kinds = {e.name: e.is_file(follow_symlinks=False) for e in os.scandir(folder)}
   if SUMS not in kinds:
     raise ValueError(f'{messages.quoted(str(folder))} holds no {SUMS}: it is no evidence')
-  for name, is_regular in kinds.items():
-    if not is_regular:
-      raise ValueError(
-        f'{messages.quoted(str(folder))}: {messages.quoted(name)} is no regular file'
-      )
-  digest, checks = hashlib.sha256((folder / SUMS).read_bytes()).hexdigest(), []
-  checks.append(_check('files', lambda: _sums(folder, set(kinds)), f'{len(kinds) - 1} digests'))
+  for name in (name for name, is_regular in kinds.items() if not is_regular):
+    raise ValueError(f'{messages.quoted(str(folder))}: {messages.quoted(name)} is no regular file')
+  digest = hashlib.sha256((folder / SUMS).read_bytes()).hexdigest()
+  checks = [_check('files', lambda: _sums(folder, set(kinds)), f'{len(kinds) - 1} digests')]
   stored: Any = None
   try:
     stored = json_files.read(folder / STATEMENT)
     asked = _checked_asked(stored.get('asked') if isinstance(stored, dict) else None)
   except (ValueError, OSError) as error:
-    checks += [Check('statement', (messages.one_line(error),)), _guarantee(None, False)]
-    return Verification(digest=digest, checks=tuple(checks))
+    failed = Check('statement', (messages.one_line(error),))
+    return Verification(digest=digest, checks=(*checks, failed, _guarantee(None, False)))
   runs, prefixes = [], _prefixes(len(asked['runs']))
   for entry, prefix in zip(asked['runs'], prefixes):
-    checks.append(
-      _check(
-        f'{prefix}claim',
-        functools.partial(lambda *of: runs.append(_run(folder, *of)), prefix, entry),
-        'it is that of the log, and of its strategy',
-      )
-    )
+    opens = functools.partial(lambda *of: runs.append(_run(folder, *of)), prefix, entry)
+    detail = 'it is that of the log, and of its strategy'
+    checks.append(_check(f'{prefix}claim', opens, detail))
   statement: statements.Statement | None = None
 
   def compare() -> Iterator[str]:
@@ -190,11 +192,12 @@ def verify(
       yield 'not checked, as a claim, a log or a strategy does not fit'
       return
     statement = _replayed(runs, asked, progress)
-    expected = _document(statement, asked, folder)
-    yield from json_files.differences('', stored, json.loads(json.dumps(expected)))
-    names = {SUMS, STATEMENT}
+    expected = json.dumps(_document(statement, asked, folder))
+    yield from json_files.differences('', stored, json.loads(expected))
+    names = {SUMS, STATEMENT, *(f'{p}{UNITS}' for p, run in zip(prefixes, runs) if run.units)}
     for facts, prefix in zip(statement.runs, prefixes):
-      yield from _strategy_differences(folder / f'{prefix}{files.NAME}', facts.schema, names)
+      path = folder / f'{prefix}{files.NAME}'
+      yield from _strategy_differences(path, facts.schema.schema, names)
       names |= {f'{prefix}{claims.NAME}', *(file['name'] for file in facts.log or ())}
     yield from (f'{messages.quoted(name)} is of no run' for name in sorted(kinds.keys() - names))
 
@@ -276,9 +279,9 @@ def _store_log(folder: pathlib.Path, prefix: str, run: opened_runs.Run) -> dict[
 def _opened(folder: pathlib.Path, prefix: str, entry: json_files.Object) -> participation_log.Log:
   """Opens the log of a run in a folder."""
   name = re.compile(rf'{re.escape(prefix)}log-([1-9][0-9]{{0,8}})(\..+)?')
-  numbered = {int(m[1]): m[0] for path in folder.iterdir() if (m := name.fullmatch(path.name))}
+  numbered = {int(m[1]): path for path in folder.iterdir() if (m := name.fullmatch(path.name))}
   layout = layouts.parse(entry['columns'], entry['first_round'], entry['missing'])
-  logs = [folder / numbered[number] for number in sorted(numbered)]
+  logs = [numbered[number] for number in sorted(numbered)]
   return participation_log.read_log(logs, num_rounds=entry['num_rounds'], layout=layout)
 
 
@@ -288,7 +291,9 @@ def _run(folder: pathlib.Path, prefix: str, entry: json_files.Object) -> opened_
   strategy = files.load_strategy(folder / f'{prefix}{files.NAME}')
   document = json_files.read(folder / f'{prefix}{claims.NAME}')
   claim = claims.Claim.from_json(document, strategy)
-  run = opened_runs.Run(log=log, claim=claim, stated=claim_json.read(log.metadata))
+  units = folder / f'{prefix}{UNITS}'
+  table = unit_tables.opened(units, log.layout.first_round) if units.exists() else None
+  run = opened_runs.Run(log=log, claim=claim, stated=claim_json.read(log.metadata), units=table)
   for sentence in void_reasons.contradictions(run):
     raise ValueError(f'{prefix}{claims.NAME}: {sentence}')
   return run
@@ -331,8 +336,8 @@ def _check(name: str, compare: Callable[[], Any], detail: str) -> Check:
     problems = list(compare() or ())
   except (ValueError, OSError, OverflowError, RecursionError) as error:
     problems = [messages.one_line(error)]
-  more = len(problems) - _LISTED
-  return Check(name, (*problems[:_LISTED], *([f'and {more} more'] if more > 0 else [])), detail)
+  more = [f'and {len(problems) - _LISTED} more'] if len(problems) > _LISTED else []
+  return Check(name, (*problems[:_LISTED], *more), detail)
 
 
 def _sums(folder: pathlib.Path, names: set[str]) -> Iterator[str]:
@@ -378,8 +383,7 @@ def _guarantee(statement: statements.Statement | None, fits: bool) -> Check:
   wrong = [] if fits else ['not confirmed, as the evidence does not fit']
   if statement is None:
     return Check('guarantee', tuple(wrong))
-  worst, planned = statement.worst_case, statement.planned
-  void = (statement.void_reason, worst.void_reason)
+  planned, void = statement.planned, (statement.void_reason, statement.worst_case.void_reason)
   wrong += [messages.one_line(f'it is void: {why}') for why in void if why]
   if planned and not planned.holds:
     wrong.append(planned.participation.broken)

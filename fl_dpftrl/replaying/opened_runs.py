@@ -7,14 +7,24 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fl_dpftrl import claims
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files, paths
-from fl_dpftrl.logs import claim_json, keys, layouts, ledger_format, participation_log, refusals
+from fl_dpftrl.logs import (
+  claim_json,
+  keys,
+  layouts,
+  ledger_format,
+  participation_log,
+  refusals,
+  unit_tables,
+)
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import per_units
 from fl_dpftrl.replaying import device_tallies
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
@@ -31,15 +41,58 @@ class Run:
     claim: what is claimed of the run, by its log and by whoever replays.
     stated: the claim that the log states, as `Claim.to_json` gives it; None if it states none.
     tally: counts that stand for the rows of the log; None if the rows are to be counted.
+    units: who owns which device; None where each device is a unit of its own.
+
+  Raises:
+    LogError: for a table of units that is not the one which the log cites.
   """
 
   log: participation_log.Log
   claim: claims.Claim
   stated: json_files.Object | None = None
   tally: device_tallies.Tally | None = None
+  units: unit_tables.UnitTable | None = None
 
   def __post_init__(self):
     self.claim.answers.after(self.log.num_rounds)  # Raises ValueError for more rounds.
+    path = self.log.shards[0].path
+    if self.units is None and (self.log.units or self.by_unit_declared):
+      raise ValueError(f'{path}: is of a run of units that own devices: give their table, as units')
+    if self.units is None:
+      return
+    if self.tally is not None:
+      raise ValueError('units need the rows of a log, and counts were given in their place')
+    cited = [(t, unit_tables.Citation.parse(text)) for t, text in self.log.units]
+    if cited:
+      self.units.check_cited(cited, self.log.num_rounds)
+    elif self.claim.participation:  # Whoever made the table may have known what was released.
+      object.__setattr__(self, 'claim', dataclasses.replace(self.claim, participation=None))
+
+  @property
+  def by_unit_declared(self) -> bool:
+    """True where the participation of units was declared, rather than that of devices."""
+    return isinstance(self.claim.participation, per_units.PerUnit)
+
+  @property
+  def unit(self) -> str:
+    """The unit of privacy in words: 'device', or as a participation of units says."""
+    if self.units is None:
+      return 'device'
+    return self.claim.answers.unit if self.by_unit_declared else per_units.PerUnit.name
+
+  def by_unit(self, table: pa.Table) -> pa.Table:
+    """Returns a row for each owner of the devices of rows; LogError for a row without one."""
+    units: Any = self.units
+    rounds, device_ids = table.column('round').to_numpy(), table.column('device_id')
+    places, numbers = units.owners(device_ids.combine_chunks(), rounds)
+    missing = np.setdiff1d(np.arange(len(rounds)), places)
+    if missing.size:
+      t, device_id = int(rounds[missing[0]]), device_ids[int(missing[0])].as_py()
+      raise refusals.LogError(
+        f'{self.log.place(t, device_id)}: nobody owns device {messages.quoted(device_id)} in round'
+        f' {t + self.log.layout.first_round} by {units.path}; a table has every device of the log'
+      )
+    return pa.table({'round': rounds[places], 'device_id': units.ids(numbers)})
 
   @property
   def from_counts(self) -> bool:
@@ -67,7 +120,13 @@ class Run:
     return bool(self.claim.declared) and is_recorded
 
   @classmethod
-  def of(cls, log: participation_log.Log, strategy: base.Strategy, **said: Any) -> 'Run':
+  def of(
+    cls,
+    log: participation_log.Log,
+    strategy: base.Strategy,
+    units: unit_tables.UnitTable | None = None,
+    **said: Any,
+  ) -> 'Run':
     """Returns the run of a log; `said` has attributes of the claim, None for those of the log."""
     path = log.shards[0].path
     try:
@@ -85,7 +144,7 @@ class Run:
       own = claims.Claim(strategy=strategy, **attributes)
     else:
       own = dataclasses.replace(claim, **attributes)
-    return cls(log=log, claim=own, stated=stated)
+    return cls(log=log, claim=own, stated=stated, units=units)
 
 
 def together(runs: Run | Sequence[Run]) -> list[Run]:
@@ -148,6 +207,13 @@ def id_type(runs: Sequence[Run]) -> pa.DataType:
   return logs[0].id_type
 
 
+def check_units(runs: Sequence[Run]) -> None:
+  """Raises ValueError unless all runs have tables of the same kind of unit, and of id."""
+  kinds = {(run.unit, run.units is not None and run.units.unit_ids.type) for run in runs}
+  if len(kinds) > 1:
+    raise ValueError('units must be given for each run, with ids of one type and one name')
+
+
 def numbered(table: pa.Table, first_round: int) -> pa.Table:
   """Returns the table of a log with its rounds counted from first_round on."""
   if not first_round:
@@ -168,6 +234,7 @@ def open_run(
   columns: str | None = None,
   first_round: int = 0,
   missing: str | None = None,
+  units: unit_tables.Given | None = None,
 ) -> Run:
   """Opens a run by its folder, or by its participation log.
 
@@ -188,23 +255,31 @@ def open_run(
       own names.
     first_round: number of the log's first round.
     missing: texts that mean a missing id, as in 'NULL,unknown'; '' for none, None for the usual.
+    units: table of who owns which device, or its files: what is then shown is of people, or other
+      units, rather than of devices. A table that was made after the run gives no declared figures.
 
   Raises:
-    LogError: if the log cannot be believed.
+    LogError: if the log cannot be believed, or the table of units is not the one that it cites.
     ValueError: if an argument is out of range or missing, or the strategy file is malformed.
   """
   where = layouts.parse(columns, first_round, missing)
   schema = declared_schema(declared_num_rounds, declared_min_sep, declared_max_participations)
+  table = None if units is None else unit_tables.opened(units, first_round)
   if strategy is None:
     if noise_multiplier is not None or schema or not isinstance(logs, (str, os.PathLike)):
       raise ValueError('strategy is needed with a log: only the folder of a run states what it was')
-    return _open_folder(paths.local(logs), num_rounds, where)
+    return _open_folder(paths.local(logs), num_rounds, where, table)
   strategy = files.resolved(strategy)
   log = participation_log.read_log(logs, num_rounds=num_rounds, layout=where)
-  return Run.of(log, strategy, noise_multiplier=noise_multiplier, participation=schema)
+  return Run.of(log, strategy, table, noise_multiplier=noise_multiplier, participation=schema)
 
 
-def _open_folder(folder: pathlib.Path, num_rounds: int | None, where: layouts.Layout) -> Run:
+def _open_folder(
+  folder: pathlib.Path,
+  num_rounds: int | None,
+  where: layouts.Layout,
+  units: unit_tables.UnitTable | None = None,
+) -> Run:
   """Opens the run of a folder; ValueError for a claim.json that is not that of its log."""
   if not folder.is_dir():
     raise ValueError(f'{messages.quoted(str(folder))} is no folder of a run')
@@ -226,11 +301,12 @@ def _open_folder(folder: pathlib.Path, num_rounds: int | None, where: layouts.La
   if stated is not None:
     if path.exists():
       claim_json.check_file(path, stated, log.metadata.get(keys.RUN_KEY))
-    return Run.of(log, strategy)
+    return Run.of(log, strategy, units)
   if not path.exists():
     raise ValueError(f'{path} is missing, and the log does not state its claim')
   try:
-    return Run(log=log, claim=claims.Claim.from_json(claim_json.read_file(path)[0], strategy))
+    claim = claims.Claim.from_json(claim_json.read_file(path)[0], strategy)
+    return Run(log=log, claim=claim, units=units)
   except ValueError as e:
     raise ValueError(f'{path}: {e}') from e
 

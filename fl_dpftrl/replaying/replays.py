@@ -69,7 +69,8 @@ def replay(
       ' replay the log'
     )
   happened = [_whole(run, devices) for run, devices in zip(runs, tally.logs)]
-  facts = tuple(map(_facts, runs, happened, opened_runs.charged(runs)))
+  devices = [_whole(run, counts) for run, counts in zip(runs, tally.devices)] or happened
+  facts = tuple(map(_facts, runs, happened, devices, opened_runs.charged(runs)))
   observed = per_device = None
   if tally.num_devices:
     largest = spend(observed_sensitivities.of_largest(tally, group_size))
@@ -87,7 +88,7 @@ def replay(
     per_device=per_device,
     void_reason=void_reasons.reason(runs),
     warnings=tuple(
-      warning for run, o in zip(runs, happened) for warning in (*run.log.warnings, *o.warnings())
+      warning for run, d in zip(runs, devices) for warning in (*run.log.warnings, *d.warnings())
     )
     + id_spellings.warnings(tally.mergeable, tally.num_devices),
   )
@@ -211,8 +212,21 @@ def _violations(
 
 
 def _facts(
-  run: opened_runs.Run, happened: participation_counts.RunCounts, charged: Sequence[int]
+  run: opened_runs.Run,
+  happened: participation_counts.RunCounts,
+  devices: participation_counts.RunCounts,
+  charged: Sequence[int],
 ) -> run_facts.RunFacts:
+  table, units = run.units, None
+  if table is not None:
+    units = run_facts.UnitFacts(
+      name=run.unit,
+      num_units=table.num_units,
+      num_devices=table.num_devices,
+      max_rows=happened.max_rows,
+      cited=bool(run.log.units),
+      counted=happened,
+    )
   return run_facts.RunFacts(
     claim=run.claim,
     num_rounds=run.log.num_rounds,
@@ -224,6 +238,7 @@ def _facts(
     schema_in_log=run.schema_in_log,
     charged=tuple(place + 1 for place in charged),
     from_counts=run.from_counts,
-    counted=happened,
+    counted=devices,
+    units=units,
     log=run.log.files(),
   )

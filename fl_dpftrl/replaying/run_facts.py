@@ -9,6 +9,38 @@ from fl_dpftrl.accounting import arithmetics
 from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import layouts
 from fl_dpftrl.participation import participation_counts, schemas
+from fl_dpftrl.participations import per_units
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UnitFacts:
+  """The units of a run, such as people, and what its log shows of them.
+
+  Attributes:
+    name: a unit in words, in the singular.
+    num_units: units in the table.
+    num_devices: devices in the table.
+    max_rows: most devices of one unit in one round of the log.
+    cited: whether the log cites the table, from before its first round on.
+    counted: confidential counts of units; None in a publishable statement.
+  """
+
+  name: str
+  num_units: int
+  num_devices: int
+  max_rows: int
+  cited: bool
+  counted: participation_counts.RunCounts | None = None
+
+  def to_json(self) -> json_files.Object:
+    """Returns the facts, with the counts where they are known."""
+    result = fields(self, 'name', 'num_units', 'num_devices', 'max_rows', 'cited')
+    if self.counted is not None:
+      names = ('num_devices', 'num_participations', 'separations', 'participations', 'witness')
+      counts = self.counted.to_json()
+      shown = {'num_devices': 'num_participating', 'num_participations': 'num_rounds_of_units'}
+      result |= {shown.get(name, name): counts[name] for name in names}
+    return result
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,7 +55,8 @@ class RunFacts:
     charged: numbers, from 1, of the runs that its loss budget counted as earlier runs.
     num_rounds_assumed: whether the number of rounds rests on the last round alone.
     from_counts: whether counts were given in place of the log's rows.
-    counted: confidential counts; None in a publishable statement.
+    counted: confidential counts of devices; None in a publishable statement.
+    units: the units that own the devices; None where each device is one of its own.
     log: name and SHA-256 of each file that was read; None in a publishable statement.
   """
 
@@ -38,12 +71,21 @@ class RunFacts:
   num_rounds_assumed: bool = False
   from_counts: bool = False
   counted: participation_counts.RunCounts | None = None
+  units: UnitFacts | None = None
   log: tuple[dict[str, str], ...] | None = None
 
   @property
-  def schema(self) -> schemas.MinSep:
-    """The strictest schema that every device kept to."""
-    return schemas.MinSep(**fields(self, 'num_rounds', 'min_sep', 'max_participations'))
+  def schema(self) -> Any:
+    """The strictest schema that every device kept to, or every unit."""
+    schema = schemas.MinSep(**fields(self, 'num_rounds', 'min_sep', 'max_participations'))
+    if self.units is None:
+      return schema
+    return per_units.PerUnit(schema, self.units.max_rows, self.units.name)
+
+  @property
+  def counted_units(self) -> participation_counts.RunCounts | None:
+    """Counts of what is protected: devices, or the units that own them."""
+    return self.counted if self.units is None else self.units.counted
 
   @property
   def rounds_short_of_report_goal(self) -> int | None:
@@ -64,6 +106,7 @@ class RunFacts:
     has_arithmetic = claim.arithmetic != arithmetics.Arithmetic()
     optional = {
       'log': self.log and list(self.log),
+      'units': self.units and self.units.to_json(),
       'num_rounds_assumed': self.num_rounds_assumed or None,
       'from_counts': self.from_counts or None,
       'report_goal': claim.report_goal,

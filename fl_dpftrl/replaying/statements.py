@@ -127,6 +127,12 @@ class Statement:
     ]
 
   @property
+  def unit(self) -> str:
+    """The unit of privacy in words: 'device', or a unit that owns several."""
+    units = self.runs[0].units
+    return 'device' if units is None else units.name
+
+  @property
   def several(self) -> bool:
     """True for more than one run."""
     return len(self.runs) > 1
@@ -164,7 +170,7 @@ class Statement:
   @property
   def closest(self) -> Witness | None:
     """A pair of participations that min_sep is of; None if that run has none, or if publishable."""
-    counted = self.runs[self.closest_run].counted
+    counted = self.runs[self.closest_run].counted_units
     return counted.closest if counted else None
 
   @property
@@ -357,6 +363,7 @@ def _publishable_run(run: run_facts.RunFacts) -> run_facts.RunFacts:
     claim=dataclasses.replace(run.claim, not_private_metrics=(), void_reason=None),
     layout=layout,
     counted=None,
+    units=run.units and dataclasses.replace(run.units, counted=None),
     log=None,
   )
 

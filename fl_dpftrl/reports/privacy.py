@@ -21,7 +21,6 @@ from fl_dpftrl.text import roundings
 Setting = settings.Setting
 
 # Of what the rows of a log stand for.
-_A = {'device': 'a device', 'example': 'an example'}
 _PACKAGES = ('numpy', 'dp-accounting', 'pyarrow')
 
 _SHARES = (0.01, 0.05, 0.1)  # of false positives
@@ -45,6 +44,8 @@ def report(statement: statements.Statement, setting: Setting) -> str:
   noun, unit = 'device', setting.unit
   if statement.planned and statement.planned.participation.unit == 'example':
     noun, unit = 'example', 'an example' if unit == Setting.unit else unit
+  if statement.unit != 'device':
+    noun, unit = statement.unit, f'a {statement.unit}, with all devices that it owns'
   return page.render(
     'privacy.html',
     title=': '.join(filter(None, ('Privacy report', setting.run))),
@@ -58,7 +59,7 @@ def report(statement: statements.Statement, setting: Setting) -> str:
     unit=unit if size == 1 else f'{unit}, {size} of them together',
     unit_of_noun=unit,
     noun=noun,
-    a_noun=_A[noun],
+    a_noun=_a(noun),
     drawn_is_amplified=statement.drawn is not None and statement.drawn.name == 'amplified',
     clip_norm=_clip_norm(statement),
     report_goal=statement.runs[0].claim.report_goal,
@@ -75,6 +76,10 @@ def report(statement: statements.Statement, setting: Setting) -> str:
   )
 
 
+def _a(noun: str) -> str:
+  return f'an {noun}' if noun[0] in 'aeiou' else f'a {noun}'
+
+
 def _clip_norm(statement: statements.Statement) -> str:
   """Returns the one clip norm of all runs in words."""
   runs = statement.runs
@@ -87,13 +92,14 @@ def _clip_norm(statement: statements.Statement) -> str:
 
 def _participation(run: run_facts.RunFacts, noun: str) -> list[figures.Figure]:
   """Draws the participations in a run; nothing if for publication."""
-  if run.counted is None or not run.counted.num_devices:
+  counted = run.counted_units
+  if counted is None or not counted.num_devices:
     return []
-  title, label = f'{noun.capitalize()}s by participations', f'rounds {_A[noun]} took part in'
-  counts = run.counted.participations.pairs()
+  title, label = f'{noun.capitalize()}s by participations', f'rounds {_a(noun)} took part in'
+  counts = counted.participations.pairs()
   shown = [figures.histogram(counts, title=title, x_label=label)]
-  if separations := run.counted.separations.pairs():
-    label = f'rounds between two participations of {_A[noun]}'
+  if separations := counted.separations.pairs():
+    label = f'rounds between two participations of {_a(noun)}'
     title, mark = 'Rounds between participations', (run.min_sep, f'min-sep {run.min_sep:,}')
     shown.append(figures.histogram(separations, title=title, x_label=label, mark=mark))
   return shown
@@ -110,7 +116,7 @@ def _losses(statement: statements.Statement, void: str | None, noun: str) -> fig
   return figures.spread(
     _joined(per_device.rho_histogram, most),
     title=f'{noun.capitalize()}s by ρ',
-    x_label=f'ρ (zCDP) of {_A[noun]}',
+    x_label=f'ρ (zCDP) of {_a(noun)}',
     mark=mark,
   )
 

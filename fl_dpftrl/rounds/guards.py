@@ -13,8 +13,8 @@ import pyarrow as pa
 from fl_dpftrl import claims
 from fl_dpftrl.accounting import adjacencies, guarantees
 from fl_dpftrl.files import durable, mark
-from fl_dpftrl.logs import id_columns, ledgers
-from fl_dpftrl.participations import loss_budgets
+from fl_dpftrl.logs import id_columns, ledgers, unit_tables
+from fl_dpftrl.participations import loss_budgets, per_units
 from fl_dpftrl.replaying import replays
 from fl_dpftrl.rounds import admission, budget, earlier_runs
 from fl_dpftrl.text import messages, roundings
@@ -65,6 +65,7 @@ class Guard:
     adjacency: str = adjacencies.ZERO_OUT,
     group_size: int = 1,
     earlier: Sequence[replays.Run] = (),
+    units: unit_tables.Given | None = None,
   ):
     """Opens the log, and computes how many rounds the budget allows.
 
@@ -78,10 +79,12 @@ class Guard:
       group_size: devices that are protected together.
       earlier: runs of the same devices that are over, by folder or as `open_run` returns them;
         their losses count against the loss budget of this one, whose claim has their digests.
+      units: table of who owns which device, or its files, with a `PerUnit` participation; see
+        docs/units.md.
 
     Raises:
       ValueError: if an argument is out of range, or the budget is too small for one round.
-      LogError: if the log is of another run, schema or noise.
+      LogError: if the log is of another run, schema or noise, or cites another table of units.
     """
     budget.check(claim, max_epsilon, delta)
     runs = replays.opened(earlier)
@@ -105,8 +108,19 @@ class Guard:
     self.gate = self.claim.answers.gate(self.claim.strategy)
     if isinstance(self.gate, loss_budgets.LossGate) and runs:
       self.gate.charge(*lost)
+    if (units is None) == isinstance(self.gate, per_units.UnitGate):
+      raise ValueError('units, a table, and a PerUnit participation need each other')
+    if units is not None and runs:
+      raise ValueError('earlier runs are charged to devices, and not to units that own them')
+    self.units = None if units is None else unit_tables.opened(units)
     self.log = ledgers.LogWriter(log, self.claim)
-    self._record_log()
+    try:
+      if self.units is not None:
+        self._take_units(self.units)
+      self._record_log()
+    except BaseException:
+      self.log.release()
+      raise
 
   def __repr__(self) -> str:
     text = f'Guard(round {self.log.num_rounds} of {self.max_rounds}, {self.log.path})'
@@ -145,6 +159,31 @@ class Guard:
     if participation.num_rounds is not None and self.gate:
       participation = self.gate.seen.schema
     return self.claim.guarantee(participation, delta)
+
+  @durable.one_at_a_time
+  def extend_units(self, units: unit_tables.Given) -> None:
+    """Takes a table of units over that has further rows, from the next round on.
+
+    Raises:
+      LogError: for a table whose first rows are not those of the one so far, and for a further row
+        of a round that was begun.
+    """
+    table = unit_tables.opened(units)
+    if self.units is None:
+      raise ValueError('units were not given when the run was opened')
+    table.check_cited([(self.num_rounds, self.units.citation)], self.num_rounds)
+    self._take_units(table)
+
+  def _take_units(self, table: unit_tables.UnitTable) -> None:
+    cited = [(t, unit_tables.Citation.parse(text)) for t, text in self.log.units]
+    table.check_cited(cited, self.num_rounds)
+    self.units = table
+    if isinstance(self.gate, per_units.UnitGate):
+      self.gate.owners = lambda device_ids, t: table.owners(id_columns.column(device_ids), t)
+
+  @property
+  def _citation(self) -> str:
+    return '' if self.units is None else self.units.citation.text
 
   def require_new(self) -> None:
     """Raises LostStateError if there were rounds: for a loop that finds no stored state.
@@ -224,7 +263,7 @@ class Guard:
       )
     now = int(time.time()) if timestamp is None else timestamp
     try:
-      self.log.begin(admitted.round_index, [admitted.column], now)
+      self.log.begin(admitted.round_index, [admitted.column], now, self._citation)
     except BaseException:
       if self.num_rounds > admitted.round_index:  # It was begun all the same.
         self._record_log()
@@ -256,7 +295,7 @@ class Guard:
         admitted[-1].check_whole(least)
       columns = [each.column for each in admitted]
       now = int(time.time()) if timestamp is None else timestamp
-      self.log.begin(first, columns, now)
+      self.log.begin(first, columns, now, self._citation)
     except BaseException:
       if len(admitted) > 1 or self.num_rounds > first:  # Begun all the same.
         self._record_log()

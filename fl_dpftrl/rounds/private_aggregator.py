@@ -11,8 +11,8 @@ import numpy as np
 from fl_dpftrl import accounting, adaptive_clipping, claims, extra_coordinates
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.files import durable, paths
-from fl_dpftrl.logs import id_columns, ledger_format, participation_log
-from fl_dpftrl.noise import units
+from fl_dpftrl.logs import id_columns, ledger_format, participation_log, unit_tables
+from fl_dpftrl.noise.units import checked
 from fl_dpftrl.observers import observer
 from fl_dpftrl.participation import registry, schemas
 from fl_dpftrl.replaying import opened_runs, publication, replays, statements
@@ -77,6 +77,7 @@ class PrivateAggregator:
     noise_seed: int | None = None,
     moved: bool = False,
     observers: Sequence[observer.Observer] = (),
+    units: unit_tables.Given | None = None,
   ):
     """Opens a run's folder; one with a run is continued at its next round.
 
@@ -106,6 +107,7 @@ class PrivateAggregator:
         the guarantee.
       moved: see `NoiseRows`.
       observers: see rounds; `fl_dpftrl.observers` has some. Their errors are warnings.
+      units: table of who owns which device, or its files, with a `PerUnit` participation.
 
     Raises:
       ValueError: for an argument that will not do, and a folder of another run or in use.
@@ -120,44 +122,37 @@ class PrivateAggregator:
     private_metrics = extra_coordinates.private_metrics(metrics, metrics_stddev)
     if noise_multiplier is None:
       size = self.template.size + release.num_extra(clip_norm, private_metrics)
-      noise_multiplier = budget.least_noise(
-        strategy, participation, max_epsilon, delta, num_coordinates=size
-      )
-    self.noise_multiplier = units.checked('noise_multiplier', noise_multiplier)
+      options = (strategy, participation, max_epsilon, delta)
+      noise_multiplier = budget.least_noise(*options, num_coordinates=size)
+    self.noise_multiplier = checked('noise_multiplier', noise_multiplier)
     if not isinstance(clip_norm, adaptive_clipping.AdaptiveClipping):
-      clip_norm = units.checked('clip_norm', clip_norm)
-    self.report_goal = units.checked('report_goal', report_goal)
-    self.zeroing_norm = zeroing_norm and units.checked('zeroing_norm', zeroing_norm)
+      clip_norm = checked('clip_norm', clip_norm)
+    self.report_goal = checked('report_goal', report_goal)
+    self.zeroing_norm = zeroing_norm and checked('zeroing_norm', zeroing_norm)
     self.void_reason = claims.void_reason(self.noise_multiplier, noise_seed)
-    self._released = release.Release(
-      self.template.size,
-      strategy,
-      noise_multiplier=self.noise_multiplier,
-      clip_norm=clip_norm,
-      report_goal=self.report_goal,
-      metrics=private_metrics,
-    )
+    norms: dict[str, Any] = dict(clip_norm=clip_norm, report_goal=self.report_goal)
+    norms['noise_multiplier'] = self.noise_multiplier
+    size = self.template.size
+    self._released = release.Release(size, strategy, metrics=private_metrics, **norms)
     claim = claims.Claim(
       strategy=strategy,
-      noise_multiplier=self.noise_multiplier,
-      clip_norm=clip_norm,
-      report_goal=self.report_goal,
       private_metrics=private_metrics,
       participation=participation,
       arithmetic=self._released.arithmetic(self.is_drawn),
       void_reason=self.void_reason,
+      **norms,
     )
     budget.check(claim, max_epsilon, delta)
     self._most_updates = self._released.room
     size, unit = self._released.size, self._released.unit
     self._sum = sums.Sum(size, unit=unit, zeroing_norm=self.zeroing_norm)
-    self._lock = durable.ThreadLock(self.folder)  # Of rounds that begin.
+    self._lock, self._is_closed = durable.ThreadLock(self.folder), False  # Of rounds that begin.
     self._open: private_round.Round | None = None
-    self._is_closed = False
     # Whoever knows the batches has no amplified guarantee.
     self.folder.mkdir(0o700 if self.is_drawn else 0o777, parents=True, exist_ok=True)
     spent, log = None if max_epsilon is None else delta, self.folder / ledger_format.NAME
-    self._guard = guards.Guard(claim, spent, max_epsilon, log=log, earlier=earlier)
+    more: dict[str, Any] = dict(earlier=earlier, units=units)
+    self._guard = guards.Guard(claim, spent, max_epsilon, log=log, **more)
     self.claim = self._guard.claim
     with contextlib.ExitStack() as undo:
       undo.callback(self._guard.log.release)
@@ -216,6 +211,10 @@ class PrivateAggregator:
       last: the last released rounds only; None for all. ValueError without a release.
     """
     return self._table.estimates(last)
+
+  def extend_units(self, units: unit_tables.Given) -> None:
+    """Takes a table of units over that has further rows, from the next round on."""
+    self._guard.extend_units(units)
 
   def require_new(self) -> None:
     """Raises LostStateError if there were rounds: for a loop that finds no stored model.
@@ -371,7 +370,7 @@ class PrivateAggregator:
       return 0 if self.is_drawn else self.report_goal
     if self.is_drawn:  # A failed round would tell the size of a secret batch.
       raise ValueError('at_least is refused where participation is drawn: batches are of any size')
-    return units.checked('at_least', at_least)
+    return checked('at_least', at_least)
 
   def _admitted(self, cohorts: Sequence[id_columns.Ids], least: int) -> list[admission.Admission]:
     self._check_between_rounds()

@@ -1,0 +1,228 @@
+"""Tables of units of privacy: which person, or other unit, owns a device, and from which round on.
+
+A table has the columns `device_id`, `unit_id` and `from_round`, and its rows are only appended to.
+A device may have several owners; it has one before its first round. A row of `from_round` t says
+that the device held nothing of that unit before round t, and is there before round t begins.
+
+Each round of a log cites the table as it was: how many rows, and their digest. Whoever has a later
+table can tell from that whether rows were changed, or added after their rounds.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from fl_dpftrl.files import durable, paths
+from fl_dpftrl.logs import layouts, limits, participation_log, refusals
+
+DEVICE_ID, UNIT_ID, FROM_ROUND = 'device_id', 'unit_id', 'from_round'
+_PART_ROWS = 1 << 20
+
+
+class Citation(NamedTuple):
+  """The table as it was when a round, and those after it, began.
+
+  Attributes:
+    num_rows: rows that it had.
+    sha256: digest of these rows, in hexadecimal.
+  """
+
+  num_rows: int
+  sha256: str
+
+  @property
+  def text(self) -> str:
+    """The citation as a log has it."""
+    return f'{self.num_rows}:{self.sha256}'
+
+  @classmethod
+  def parse(cls, text: str) -> 'Citation':
+    """Returns the citation of a text; ValueError for another."""
+    num_rows, _, digest = text.partition(':')
+    return cls(int(num_rows), digest)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class UnitTable:
+  """A table of units, in the order in which its rows were appended.
+
+  Attributes:
+    path: names it in messages.
+    device_ids: text or int64, shape [num_rows].
+    unit_ids: text or int64, shape [num_rows].
+    from_rounds: int64, shape [num_rows].
+
+  Raises:
+    LogError: for a row that is there twice.
+  """
+
+  path: str
+  device_ids: pa.Array
+  unit_ids: pa.Array
+  from_rounds: np.ndarray
+
+  def __post_init__(self):
+    devices, owners = self._devices.indices.to_numpy(), self._units.indices.to_numpy()
+    pairs = devices.astype(np.int64) * (1 + owners.max(initial=0)) + owners
+    order = np.argsort(pairs, kind='stable')
+    again = order[1:][np.diff(pairs[order]) == 0]
+    if again.size:
+      row = int(again.min())
+      raise refusals.LogError(
+        f'{self.path}, row {row + 1}: has device and unit of an earlier row; an owner is never'
+        ' withdrawn, and so not added again'
+      )
+
+  def __len__(self) -> int:
+    return len(self.device_ids)
+
+  @functools.cached_property
+  def _devices(self) -> pa.DictionaryArray:
+    return self.device_ids.dictionary_encode()
+
+  @functools.cached_property
+  def _units(self) -> pa.DictionaryArray:
+    return self.unit_ids.dictionary_encode()
+
+  @property
+  def num_devices(self) -> int:
+    """Devices that have an owner in any round."""
+    return len(self._devices.dictionary)
+
+  @property
+  def num_units(self) -> int:
+    """Units that own a device in any round."""
+    return len(self._units.dictionary)
+
+  def ids(self, numbers: np.ndarray) -> pa.Array:
+    """Returns the ids of units by their numbers, which are the same in every longer table."""
+    ids = self._units.dictionary.take(pa.array(numbers))
+    return ids if pa.types.is_integer(ids.type) else ids.cast(pa.large_string())
+
+  @functools.cached_property
+  def _rows(self) -> tuple[np.ndarray, np.ndarray]:
+    """Rows by device, and where those of each device begin."""
+    devices = self._devices.indices.to_numpy()
+    starts = np.append(0, np.cumsum(np.bincount(devices, minlength=self.num_devices)))
+    return np.argsort(devices, kind='stable'), starts
+
+  def owners(
+    self, device_ids: pa.Array | pa.ChunkedArray, rounds: np.ndarray
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Returns who owns devices in rounds: a pair for each device and owner.
+
+    Args:
+      device_ids: shape [num_ids], of any text type or int64.
+      rounds: shape [num_ids], or one for all.
+
+    Returns:
+      Places in device_ids, ascending, and numbers of units; both of shape [num_pairs]. A device
+      without an owner in its round has none.
+    """
+    known = self._devices.dictionary
+    if pa.types.is_integer(known.type) != pa.types.is_integer(device_ids.type):
+      return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    places = pc.index_in(device_ids.cast(known.type), value_set=known)
+    numbers = pc.fill_null(places, -1).to_numpy().astype(np.int64)
+    rows, starts = self._rows
+    begins = np.where(numbers < 0, 0, starts[numbers])
+    counts = np.where(numbers < 0, 0, starts[numbers + 1] - begins)
+    pairs = np.repeat(np.arange(numbers.size), counts)
+    shift = np.arange(pairs.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    which = rows[np.repeat(begins, counts) + shift]
+    holds = self.from_rounds[which] <= np.broadcast_to(rounds, numbers.shape)[pairs]
+    return pairs[holds], self._units.indices.to_numpy()[which[holds]].astype(np.int64)
+
+  @functools.cached_property
+  def citation(self) -> Citation:
+    """The citation of the whole table."""
+    return Citation(len(self), self._digest(len(self)))
+
+  def check_cited(self, citations: Iterable[tuple[int, Citation]], num_rounds: int) -> None:
+    """Raises LogError unless the table is what a log cites, with rows that were added in time.
+
+    Args:
+      citations: first round of each citation, from round 0 on, and the citation.
+      num_rounds: rounds that were begun.
+    """
+    every = [*citations]
+    ends = [t for t, _ in every[1:]] + [num_rounds]
+    for (t, cited), end in zip(every, ends):
+      if cited.num_rows > len(self) or self._digest(cited.num_rows) != cited.sha256:
+        raise refusals.LogError(
+          f'{self.path}: its first {cited.num_rows} rows are not those that the log cites from'
+          f' round {t} on; rows are appended, and never changed'
+        )
+      late = np.flatnonzero(self.from_rounds[cited.num_rows :] < end)
+      if late.size:
+        row = cited.num_rows + int(late[0])
+        raise refusals.LogError(
+          f'{self.path}, row {row + 1}: is of round {self.from_rounds[row]}, and was not in the'
+          f' table that the log cites up to round {end - 1}; append a row before its round begins'
+        )
+
+  def save(self, path: str | os.PathLike[str], first_round: int = 0) -> None:
+    """Writes the table as Parquet, with rounds that are numbered from first_round on."""
+    columns = (self.device_ids, self.unit_ids, pa.array(self.from_rounds + first_round))
+    with durable.replacing(paths.local(path), private=True) as temporary:
+      pq.write_table(pa.table(dict(zip((DEVICE_ID, UNIT_ID, FROM_ROUND), columns))), temporary)
+
+  def _digest(self, num_rows: int) -> str:
+    digest = hashlib.sha256(f'{self.device_ids.type} {self.unit_ids.type}\n'.encode())
+    for start in range(0, num_rows, _PART_ROWS):
+      part = slice(start, min(start + _PART_ROWS, num_rows))
+      columns = (self.device_ids[part], self.unit_ids[part], pa.array(self.from_rounds[part]))
+      texts = (column.cast(pa.large_string()) for column in columns)
+      lines = pc.binary_join_element_wise(*texts, pa.scalar('\t', pa.large_string()))
+      digest.update(('\n'.join(lines.to_pylist()) + '\n').encode())  # No id holds either.
+    return digest.hexdigest()
+
+
+Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Given = UnitTable | Files
+"""A table, or the files that it is in."""
+
+
+def opened(units: Given, first_round: int = 0) -> UnitTable:
+  """Returns a table from Parquet, CSV or JSON lines, in the order of files and rows.
+
+  Args:
+    units: the table, or its files.
+    first_round: number of the first round in its column `from_round`.
+
+  Raises:
+    LogError: for a file that cannot be read, a row that lacks a value or breaks the rule of ids,
+      and one that is there twice.
+  """
+  if isinstance(units, UnitTable):
+    return units
+  devices, rounds = _column(units, DEVICE_ID, first_round)
+  owners, _ = _column(units, UNIT_ID, first_round)
+  shown = os.fspath(units) if isinstance(units, (str, os.PathLike)) else os.fspath(units[0])
+  if len(devices) != len(owners):
+    raise refusals.LogError(f'{shown}: has lists of ids; a row has one {DEVICE_ID} and {UNIT_ID}')
+  return UnitTable(shown, devices, owners, rounds)
+
+
+def _column(units: Files, name: str, first_round: int) -> tuple[pa.Array, np.ndarray]:
+  """Returns a column of ids, and the rounds beside it; both are checked as those of a log are."""
+  layout = layouts.Layout(FROM_ROUND, name, first_round)
+  try:
+    log = participation_log.read_log(units, num_rounds=limits.ROUNDS, layout=layout)
+    tables = [table.select(['round', 'device_id']) for table in log.tables()]
+  except refusals.LogError as error:
+    raise refusals.LogError(str(error).replace('device_id', name)) from error
+  if not tables:
+    raise refusals.LogError(f'{log.shards[0].path}: has no row')
+  table = pa.concat_tables(tables)
+  ids = table.column('device_id').combine_chunks()
+  ids = ids.cast(pa.int64() if pa.types.is_integer(ids.type) else pa.string())
+  return ids, table.column('round').to_numpy()

@@ -1,0 +1,314 @@
+"""Participation of units, such as people, each of which may own several devices."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from fl_dpftrl import sensitivities
+from fl_dpftrl.families import base
+from fl_dpftrl.files import json_files
+from fl_dpftrl.participation import participation_counts, registry, schemas
+from fl_dpftrl.participations import promised
+from fl_dpftrl.text import messages
+
+ROWS = 'max_rows'
+"""Why a device is turned away whose unit has as many devices in the round as it may."""
+
+
+class Owners(Protocol):
+  """Function that returns who owns devices in a round: see `UnitTable.owners`."""
+
+  def __call__(self, device_ids: np.ndarray, t: int) -> tuple[np.ndarray, np.ndarray]: ...
+
+
+@registry.register
+@dataclasses.dataclass(frozen=True)
+class PerUnit(promised.Promised):
+  """A participation that units keep to with all their devices: a person with two phones is one.
+
+  Where a unit takes part in a round, at most max_rows of its devices do, and every update is
+  clipped for itself. Every owner of a device must admit it. A table says who owns which device; it
+  must not depend on data that training protects.
+
+  Attributes:
+    participation: a `MinSep`, which limits the rounds of a unit, or a `LossBudget`, which charges
+      every device of it.
+    max_rows: r, most devices of one unit in one round.
+    name: the unit in words, in the singular.
+
+  Raises:
+    ValueError: for a participation that is drawn: its amplification does not carry over.
+
+  Source: docs/units.md.
+  """
+
+  kind: ClassVar[str] = 'per_unit'
+  participation: Any
+  max_rows: int = 1
+  name: str = 'person'
+
+  def __post_init__(self):
+    registry.check(self.participation)
+    object.__setattr__(
+      self, 'max_rows', schemas.positive_integer('max_rows', self.max_rows, 1 << 20)
+    )
+    if self.participation.is_drawn or isinstance(self.participation, PerUnit):
+      raise ValueError(
+        'participation must be a MinSep or a LossBudget: what is known of draws of devices does not'
+        f' carry over to units that own several, got {messages.quoted(self.participation)}'
+      )
+    if not (isinstance(self.name, str) and self.name.isidentifier() and len(self.name) <= 40):
+      raise ValueError(f'name must be a word, got {messages.quoted(self.name)}')
+
+  @property
+  def unit(self) -> str:  # type: ignore[override]
+    """The unit in words."""
+    return self.name
+
+  @property
+  def num_rounds(self) -> int | None:  # type: ignore[override]
+    """n, the rounds that there may be."""
+    return self.participation.num_rounds
+
+  @property
+  def num_rows(self) -> int:  # type: ignore[override]
+    """Rows of noise that a run may use up."""
+    return self.participation.num_rows
+
+  @property
+  def min_sep(self) -> int | None:
+    """b of the participation."""
+    return self.participation.min_sep
+
+  @property
+  def max_participations(self) -> int | None:
+    """k of the participation."""
+    return self.participation.max_participations
+
+  @property
+  def schema(self) -> schemas.MinSep:
+    """The schema that every device keeps to, as its owners do."""
+    return self.participation.schema
+
+  gated = schema
+
+  @property
+  def needs_rows(self) -> bool:
+    """True where only the rows of a log show that units keep to it."""
+    return self.participation.needs_rows
+
+  @property
+  def charges_rows(self) -> bool:  # type: ignore[override]
+    """True where each device of a unit in a round is charged, rather than the round."""
+    return self.participation.charges_rows
+
+  @property
+  def assumption(self) -> str:  # type: ignore[override]
+    """The allowed patterns in words."""
+    inner = self.participation.assumption.replace('device', self.name)
+    return f'{inner}, with at most {self.max_rows} of its devices in a round'
+
+  def within(self, num_rounds: int) -> 'PerUnit':
+    """Returns the participation in a run that has had so many rounds."""
+    return dataclasses.replace(self, participation=self.participation.within(num_rounds))
+
+  def worst_case(self, strategy: base.Strategy) -> sensitivities.Sensitivity:
+    """Returns the largest ‖C u‖ of a unit: r times that of a device, unless rows are charged.
+
+    Where r devices of a unit are in each of its rounds and all updates are equal, it is reached.
+    """
+    inner = self.participation.worst_case(strategy)
+    if self.charges_rows:
+      return inner
+    return inner._replace(value=self.max_rows * inner.value)
+
+  def for_claim(self, strategy: base.Strategy) -> 'PerUnit':
+    """Returns itself, with the participation as a claim holds it."""
+    return dataclasses.replace(self, participation=self.participation.for_claim(strategy))
+
+  def check(
+    self,
+    strategy: base.Strategy,
+    adjacency: str,
+    group_size: int,
+    num_coordinates: int | None = None,
+  ) -> None:
+    """Raises ValueError where no guarantee is known."""
+    self.participation.check(strategy, adjacency, group_size, num_coordinates)
+
+  def after(self, num_rounds: int) -> 'PerUnit':
+    """Returns what its guarantee is of, once a run has had so many rounds; ValueError beyond it."""
+    return dataclasses.replace(self, participation=self.participation.after(num_rounds))
+
+  def rounds_may_follow(self, num_rounds: int) -> bool:
+    """Returns whether its guarantee covers rounds that may follow so many."""
+    return self.participation.rounds_may_follow(num_rounds)
+
+  def gate(self, strategy: base.Strategy) -> 'UnitGate':
+    """Returns the gate, which needs the owners of devices."""
+    return UnitGate(self.participation.gate(strategy), self)
+
+  def wrong(self, strategy: base.Strategy, rounds: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Returns the participations that are wrong, or one too many in a round.
+
+    Args:
+      strategy: C.
+      rounds: rounds in the order of units, ascending for each, one for each device.
+      starts: place of the first participation of the same unit.
+    """
+    places = np.arange(rounds.size)
+    again = np.append(False, (np.diff(rounds) == 0) & (np.diff(starts) == 0))
+    firsts = np.maximum.accumulate(np.where(again, 0, places))
+    wrong = places - firsts >= self.max_rows
+    if self.charges_rows:
+      return wrong | self.participation.wrong(strategy, rounds, starts)
+    whole = np.flatnonzero(~again)
+    new_places = np.cumsum(~again) - 1
+    wrong[whole] |= self.participation.wrong(strategy, rounds[whole], new_places[starts[whole]])
+    return wrong
+
+  def contradictions(
+    self,
+    happened: participation_counts.RunCounts,
+    recorded: json_files.Object | None,
+    violators: int,
+  ) -> list[str]:
+    """Returns reasons why a log contradicts it; counts are those of units."""
+    reasons = self.participation.contradictions(happened, recorded, violators)
+    if happened.max_rows > self.max_rows:
+      reasons.append(
+        f'at most {self.max_rows} devices of one {self.name} in a round were allowed, the log has'
+        f' {happened.max_rows}'
+      )
+    return reasons
+
+  def covers(self, recorded: Any) -> bool:
+    """Returns whether it allows all that another one does."""
+    return (
+      isinstance(recorded, PerUnit)
+      and self.max_rows >= recorded.max_rows
+      and self.participation.covers(recorded.participation)
+    )
+
+  @property
+  def extent(self) -> str:
+    """The rounds that the guarantee is of, in words."""
+    return self.participation.extent
+
+  def adaptivity(self, end: str) -> str:
+    """Returns what its part assumes of choices that followed releases."""
+    return self.participation.adaptivity(end).replace('device', self.name)
+
+  def assumptions(self, adjacency: str) -> tuple[str, ...]:
+    """Returns the pattern in words, and what must hold of the table."""
+    return (
+      *super().assumptions(adjacency),
+      f'{self.part}: the table of units has every device of each {self.name}, and did not depend on'
+      ' data that training protects, nor on what was released from it; the table itself is not'
+      ' protected',
+    )
+
+  def summary(self) -> json_files.Object:
+    """Returns the attributes of the participation, and r."""
+    return {**self.participation.summary(), 'unit': self.name, 'max_rows': self.max_rows}
+
+  def together(self, others: Sequence[Any]) -> Any:
+    """Returns the participation that stands for it and those of other runs, of the same unit."""
+    for other in others:
+      if not isinstance(other, PerUnit) or other.name != self.name:
+        raise ValueError('runs whose units differ are not composed; replay each')
+    inner = self.participation.together([other.participation for other in others])
+    most = max([self.max_rows, *(other.max_rows for other in others)])
+    return dataclasses.replace(self, participation=inner, max_rows=most)
+
+
+class UnitGate:
+  """A gate that admits devices by their owners' rounds.
+
+  Attributes:
+    owners: function that returns the owners of devices in a round; set before use.
+    seen: itself, as admission asks for the rounds of devices.
+  """
+
+  owners: Owners
+
+  def __init__(self, gate: Any, participation: PerUnit):
+    self._gate, self._participation = gate, participation
+    self.seen: Any = self
+
+  @property
+  def num_rounds(self) -> int:
+    """Rounds so far."""
+    return self._gate.seen.num_rounds
+
+  @property
+  def schema(self) -> PerUnit:
+    """The tightest participation that every unit kept to."""
+    return dataclasses.replace(self._participation, participation=self._gate.seen.schema)
+
+  def clear(self) -> None:
+    """Forgets all rounds."""
+    self._gate.clear()
+
+  def of(self, device_ids: np.ndarray) -> np.ndarray:
+    """Returns last round, −1 without one, and number of rounds of each device's first owner."""
+    places, units = self._owned(device_ids)
+    firsts = np.flatnonzero(np.diff(places, prepend=-1))
+    return self._gate.seen.of(units[firsts])
+
+  def reasons(self, device_ids: np.ndarray) -> np.ndarray:
+    """Returns why each device may not take part in the next round; '' where it may.
+
+    Devices of one unit are admitted in their order. ValueError for a device without an owner.
+    """
+    places, units = self._owned(device_ids)
+    distinct, numbers = np.unique(units, return_inverse=True)
+    most = self._participation.max_rows
+    if self._participation.charges_rows:
+      most = min(most, int(np.bincount(numbers).max(initial=1)))
+      by_row = [self._gate.reasons(distinct, rows + 1) for rows in range(most)]
+    else:
+      by_row = [self._gate.reasons(distinct)] * most
+    by_row.append(np.full(distinct.size, ROWS))
+    result = np.full(len(device_ids), '', object)
+    rows = np.zeros(distinct.size, np.int64)
+    starts = np.flatnonzero(np.diff(places, prepend=-1))
+    done = set[Any]()
+    for device_id, place, owned in zip(
+      device_ids.tolist(), range(result.size), np.split(numbers, starts[1:])
+    ):
+      if device_id in done:  # Turned away for being there twice.
+        continue
+      done.add(device_id)
+      for unit in owned.tolist():
+        result[place] = result[place] or by_row[min(rows[unit], most)][unit]
+      if not result[place]:
+        rows[owned] += 1
+    return result.astype(str)
+
+  def record(self, device_ids: np.ndarray) -> None:
+    """Records the devices of the next round, each once."""
+    distinct, rows = np.unique(self._owned(device_ids)[1], return_counts=True)
+    if self._participation.charges_rows:
+      self._gate.record(distinct, rows)
+    else:
+      self._gate.record(distinct)
+
+  def sentence(self, reason: str, last_round: int, participations: int) -> str:
+    """Returns a reason in words, which follow the device."""
+    name, most = self._participation.name, self._participation.max_rows
+    if reason == ROWS:
+      return f'is of a {name} with {most} devices in the round, and no more may take part'
+    return f'is of a {name} that {self._gate.sentence(reason, last_round, participations)}'
+
+  def _owned(self, device_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    places, units = self.owners(device_ids, self.num_rounds)
+    missing = np.setdiff1d(np.arange(len(device_ids)), places)
+    if missing.size:
+      raise ValueError(
+        f'device_ids: at {missing[0]}, no {self._participation.name} owns the device in round'
+        f' {self.num_rounds}; append it to the table of units first'
+      )
+    return places, units
