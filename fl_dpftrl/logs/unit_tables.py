@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -22,9 +23,11 @@ import pyarrow.parquet as pq
 
 from fl_dpftrl.files import durable, paths
 from fl_dpftrl.logs import layouts, limits, participation_log, refusals
+from fl_dpftrl.text import messages
 
 DEVICE_ID, UNIT_ID, FROM_ROUND = 'device_id', 'unit_id', 'from_round'
 _PART_ROWS = 1 << 20
+_CITATION = re.compile('([1-9][0-9]{0,17}):([0-9a-f]{64})')
 
 
 class Citation(NamedTuple):
@@ -45,9 +48,10 @@ class Citation(NamedTuple):
 
   @classmethod
   def parse(cls, text: str) -> 'Citation':
-    """Returns the citation of a text; ValueError for another."""
-    num_rows, _, digest = text.partition(':')
-    return cls(int(num_rows), digest)
+    """Returns the citation of a text; LogError for another."""
+    if not (match := _CITATION.fullmatch(text)):
+      raise refusals.LogError(f'{messages.quoted(text)} cites no table of units')
+    return cls(int(match[1]), match[2])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -154,7 +158,10 @@ class UnitTable:
       num_rounds: rounds that were begun.
     """
     every = [*citations]
-    ends = [t for t, _ in every[1:]] + [num_rounds]
+    rounds = [t for t, _ in every]
+    if rounds and (rounds[0] or rounds != sorted(set(rounds)) or rounds[-1] > num_rounds):
+      raise refusals.LogError(f'{self.path}: the log does not cite a table in each of its rounds')
+    ends = [*rounds[1:], num_rounds]
     for (t, cited), end in zip(every, ends):
       if cited.num_rows > len(self) or self._digest(cited.num_rows) != cited.sha256:
         raise refusals.LogError(

@@ -18,24 +18,25 @@ class UnitFacts:
 
   Attributes:
     name: a unit in words, in the singular.
-    num_units: units in the table.
-    num_devices: devices in the table.
+    num_units: units in the table; None in a publishable statement.
+    num_devices: devices in the table; None in a publishable statement.
     max_rows: most devices of one unit in one round of the log.
     cited: whether the log cites the table, from before its first round on.
     counted: confidential counts of units; None in a publishable statement.
   """
 
   name: str
-  num_units: int
-  num_devices: int
   max_rows: int
   cited: bool
+  num_units: int | None = None
+  num_devices: int | None = None
   counted: participation_counts.RunCounts | None = None
 
   def to_json(self) -> json_files.Object:
     """Returns the facts, with the counts where they are known."""
-    result = fields(self, 'name', 'num_units', 'num_devices', 'max_rows', 'cited')
+    result = fields(self, 'name', 'max_rows', 'cited')
     if self.counted is not None:
+      result |= fields(self, 'num_units', 'num_devices')
       names = ('num_devices', 'num_participations', 'separations', 'participations', 'witness')
       counts = self.counted.to_json()
       shown = {'num_devices': 'num_participating', 'num_participations': 'num_rounds_of_units'}

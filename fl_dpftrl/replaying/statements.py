@@ -286,9 +286,9 @@ class Statement:
     """Returns the statement reduced to what may be published.
 
     Only what is named here is published. Some of it are functions of the log that no guarantee
-    covers: the largest number of participations, the least separation, whether the declared schema
-    or the stated shuffling holds, whether the run is void, and the number of rounds if the log does
-    not state it. The digest of a log is left out: whoever knows all of its rows but a few could
+    covers: the largest number of participations, the most devices of one unit in a round, the least
+    separation, whether the declared schema or the stated shuffling holds, whether the run is void,
+    and the number of rounds if the log does not state it. The digest of a log is left out: whoever knows all of its rows but a few could
     try values for those until it is right.
 
     Raises:
@@ -363,7 +363,8 @@ def _publishable_run(run: run_facts.RunFacts) -> run_facts.RunFacts:
     claim=dataclasses.replace(run.claim, not_private_metrics=(), void_reason=None),
     layout=layout,
     counted=None,
-    units=run.units and dataclasses.replace(run.units, counted=None),
+    units=run.units
+    and dataclasses.replace(run.units, num_units=None, num_devices=None, counted=None),
     log=None,
   )
 

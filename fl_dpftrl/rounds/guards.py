@@ -171,7 +171,7 @@ class Guard:
     table = unit_tables.opened(units)
     if self.units is None:
       raise ValueError('units were not given when the run was opened')
-    table.check_cited([(self.num_rounds, self.units.citation)], self.num_rounds)
+    table.check_cited([(0, self.units.citation)], self.num_rounds)
     self._take_units(table)
 
   def _take_units(self, table: unit_tables.UnitTable) -> None:

@@ -132,8 +132,7 @@ class PrivateAggregator:
     self.void_reason = claims.void_reason(self.noise_multiplier, noise_seed)
     norms: dict[str, Any] = dict(clip_norm=clip_norm, report_goal=self.report_goal)
     norms['noise_multiplier'] = self.noise_multiplier
-    size = self.template.size
-    self._released = release.Release(size, strategy, metrics=private_metrics, **norms)
+    self._released = release.Release(self.template.size, strategy, metrics=private_metrics, **norms)
     claim = claims.Claim(
       strategy=strategy,
       private_metrics=private_metrics,
