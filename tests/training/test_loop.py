@@ -1,8 +1,8 @@
 """The protocol of a round, on a process small enough to see every number."""
 
 import dataclasses
+import shutil
 
-import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
@@ -12,16 +12,7 @@ from fl_dpftrl.observers import observer
 from fl_dpftrl.training import loop
 from tests import oracle
 from tests.training import small_runs
-from tests.training.small_runs import (
-  CLAIM,
-  NUM_ROUNDS,
-  Killed,
-  Process,
-  kill_at,
-  log_rows,
-  noise,
-  run,
-)
+from tests.training.small_runs import CLAIM, NUM_ROUNDS, Killed, Process, kill_at, log_rows, run
 from tests.training.steps import STEPS
 
 pytestmark = pytest.mark.tff
@@ -74,81 +65,14 @@ def test_measurements_reach_all_observers(tmp_path):
   assert [c.measurements['doubled'] for c in published.values()] == [0, 2, 4, 6, 8, 10]
 
 
-def test_a_cohort_is_in_the_log_before_its_data_are_used(tmp_path):
-  class Reading(Process):
-    def next(self, state, data):
-      assert len(log_rows(tmp_path)) == state.aggregator[0] + 1
-      return super().next(state, data)
-
-  run(tmp_path, Reading())
-
-
-def test_a_result_is_used_only_after_it_is_stored(tmp_path):
-  folder = tmp_path / loop.CHECKPOINTS_NAME
-
-  def on_step(step, t):
-    stored = (folder / f'round-{t + 1:09d}.npz').exists()
-    assert stored == (step in ('stored', 'published'))
-
-  run(tmp_path, on_step=on_step)
-
-
-@pytest.mark.parametrize('round_index', [0, 2, NUM_ROUNDS - 1])
-@pytest.mark.parametrize('step', STEPS)
-def test_killed_and_resumed_loses_at_most_the_round(tmp_path, undisturbed, step, round_index):
-  process = Process()
+@pytest.mark.parametrize('step, lost', [('cohort logged', 1), ('computed', 1), ('stored', 0)])
+def test_killed_and_resumed_loses_at_most_the_round(tmp_path, undisturbed, step, lost):
   with pytest.raises(Killed):
-    run(tmp_path, process, on_step=kill_at(step, round_index))
-  last, _, warnings = run(tmp_path, process)
-  expected, _, expected_log = undisturbed
-  lost = () if step in ('stored', 'published') else (round_index,)
-  assert last.burnt == lost and len(warnings) == len(lost)
-  assert last.num_rounds == NUM_ROUNDS and log_rows(tmp_path) == expected_log
-  np.testing.assert_array_equal(last.state.aggregator, expected.state.aggregator)
-  if not lost:
-    np.testing.assert_array_equal(
-      last.state.global_model_weights, expected.state.global_model_weights
-    )
-    assert last.measurements == expected.measurements
-  # Nothing is computed twice, and a row of noise is only ever added to one sum.
-  rows = [row for row, _ in process.sums]
-  assert len(set(rows)) == len(rows) and rows == sorted(rows)
-
-
-def test_a_lost_result_that_was_released_burns_its_row(tmp_path, undisturbed):
-  process = Process()
-  with pytest.raises(Killed):
-    run(tmp_path, process, on_step=kill_at('published', 3))
-  (tmp_path / loop.CHECKPOINTS_NAME / 'round-000000004.npz').unlink()
-  last, published, warnings = run(tmp_path, process)
-  assert last.burnt == (3,)
-  assert len(warnings) == 1 and 'round 3' in warnings[0]
-  # The round counts and its cohort stays; timers ran as if it had succeeded.
-  assert last.num_rounds == NUM_ROUNDS
+    run(tmp_path, on_step=kill_at(step, 2))
+  last, _, warnings = run(tmp_path)
+  assert last.burnt == (2,) * lost and len(warnings) == lost
   assert log_rows(tmp_path) == undisturbed[2]
-  # The very z of the row is skipped, so later rows are those of the seed.
-  assert last.state.aggregator.tolist() == [NUM_ROUNDS, 1234]
-  assert 4 not in published
-  # The model is that of round 2, with rounds 4 and 5 added.
-  rows = [row for row, _ in process.sums]
-  assert rows == [0, 1, 2, 3, 4, 5] and len(set(process.sums)) == NUM_ROUNDS
-  model = 0.0
-  for row, total in process.sums:
-    if row != 3:
-      model += total + noise(np.array([row, 1234]))
-  np.testing.assert_allclose(last.state.global_model_weights, model)
-
-
-def test_all_lost_results_burn_their_rows_also_one_under_way(tmp_path):
-  process = Process()
-  with pytest.raises(Killed):
-    run(tmp_path, process, on_step=kill_at('computed', 4))
-  for name in ('round-000000004.npz', 'round-000000003.npz'):
-    (tmp_path / loop.CHECKPOINTS_NAME / name).unlink()
-  last, _, warnings = run(tmp_path, process)
-  # Round 4 had a model that is gone: its row must not meet another sum.
-  assert last.burnt == (2, 3, 4) and len(warnings) == 3
-  assert len({row for row, _ in process.sums}) == len(set(process.sums))
+  assert lost or last.state.global_model_weights == undisturbed[0].state.global_model_weights
 
 
 def test_a_damaged_result_is_lost(tmp_path):
@@ -159,30 +83,6 @@ def test_a_damaged_result_is_lost(tmp_path):
   last, _, warnings = run(tmp_path)
   assert last.burnt == (1,)
   assert any(str(path) in line for line in warnings)
-
-
-def test_a_round_that_fails_is_used_up(tmp_path):
-  class Failing(Process):
-    def next(self, state, data):
-      if state.aggregator[0] == 3:
-        raise OSError('connection lost')
-      return super().next(state, data)
-
-  with pytest.raises(loop.RoundFailedError, match='round 3 .*connection lost'):
-    run(tmp_path, Failing())
-  last, _, warnings = run(tmp_path)
-  assert last.burnt == (3,) and len(warnings) == 1
-  assert last.state.aggregator.tolist() == [NUM_ROUNDS, 1234]
-
-
-def test_two_processes_cannot_train_the_same_run(tmp_path):
-  def on_step(step, t):
-    del step, t
-    with pytest.raises(ValueError, match='held by another process'):
-      run(tmp_path)
-
-  run(tmp_path, on_step=on_step)
-  run(tmp_path)  # The lock ends with the run.
 
 
 def test_a_log_without_its_checkpoints_cannot_go_on(tmp_path):
@@ -226,3 +126,17 @@ def test_a_resumed_run_admits_as_before(tmp_path, monkeypatch):
   assert (
     oracle.schema_of(rounds, [i for cohort in cohorts for i in cohort], NUM_ROUNDS).min_sep == 3
   )
+
+
+def test_a_folder_that_was_put_back_but_for_its_table_is_refused(tmp_path):
+  """The table says how many rounds were published."""
+  folder, copy = tmp_path / 'run', tmp_path / 'copy'
+  with pytest.raises(Killed):
+    run(folder, on_step=kill_at('published', 3))
+  shutil.copytree(folder, copy)
+  with pytest.raises(Killed):
+    run(folder, on_step=kill_at('published', 4))
+  shutil.rmtree(folder)
+  shutil.copytree(copy, folder)
+  with pytest.raises(mark.LostStateError, match='has 4 rounds, but 5 were trained'):
+    run(folder, published=5)
