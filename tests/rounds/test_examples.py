@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl.files import mark
 from tests import pages
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / 'examples'
@@ -39,6 +40,7 @@ def proven(folder, delta=1e-6):
   return statement
 
 
+@pytest.mark.slow
 def test_the_programs_of_the_page_run(monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path)
   names = {}
@@ -46,6 +48,11 @@ def test_the_programs_of_the_page_run(monkeypatch, tmp_path):
     exec(compile(text, 'any-loop.md', 'exec'), names)
   assert names['aggregator'].next_round == 60 and names['noise'].shape == (20,)
   assert dpftrl.verify('evidence').digest == names['digest']
+  pathlib.Path('weights.npy').unlink()
+  (whole,) = [text for text in pages.programs('any-loop.md') if 'require_new' in text]
+  with pytest.raises(mark.LostStateError, match='has 60 rounds'):
+    exec(whole, names)
+  names['aggregator'].close()
 
 
 def test_the_programs_that_write_a_log_run(monkeypatch, tmp_path):

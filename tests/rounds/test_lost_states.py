@@ -1,14 +1,11 @@
 """What a loop gets wrong silently: lost states, too many updates, rounds of nobody."""
 
-import pathlib
 import re
 
-import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.files import mark
-from tests import pages
 from tests.rounds import test_examples, test_private_aggregator
 
 
@@ -19,17 +16,6 @@ def test_a_loop_whose_states_are_lost_is_refused(tmp_path):
   with test_private_aggregator.opened(tmp_path) as aggregator:
     with pytest.raises(mark.LostStateError, match='has 1 rounds, and no state of them is there'):
       aggregator.require_new()
-
-
-def test_the_whole_run_of_the_page_refuses_to_begin_anew(monkeypatch, tmp_path):
-  monkeypatch.chdir(tmp_path)
-  program = next(text for text in pages.programs('any-loop.md') if 'require_new' in text)
-  names = {'np': np, 'dpftrl': dpftrl}
-  exec(program, names)
-  pathlib.Path('weights.npy').unlink()
-  with pytest.raises(mark.LostStateError, match='has 60 rounds'):
-    exec(program, names)
-  names['aggregator'].close()
 
 
 def test_the_example_refuses_to_begin_anew(monkeypatch, tmp_path):
