@@ -12,14 +12,14 @@ ADD_OR_REMOVE = 'add_or_remove'
 _ADJACENCIES = {
   ZERO_OUT: (
     1.0,
-    'adjacency is zero-out: neighbouring runs differ in that the updates of'
-    ' one device are zeros, and the rounds it is in stay the same',
+    'what a device sends is protected (zero-out adjacency): the run is compared with the same run'
+    ' in which all updates of one device are zeros; that it took part, and when, is not protected',
   ),
   REPLACE_ONE: (
     2.0,
-    'adjacency is replace-one: neighbouring runs differ in the data of one'
-    ' device, and the rounds it is in stay the same; two clipped updates'
-    ' are at most 2 clip norms apart, so the sensitivity is doubled',
+    'the data of a device are protected (replace-one adjacency): the run is compared with the same'
+    ' run in which one device has any other data; that it took part, and when, is not protected;'
+    ' two clipped updates are at most 2 clip norms apart, so the sensitivity is doubled',
   ),
 }
 ADJACENCIES = tuple(_ADJACENCIES)

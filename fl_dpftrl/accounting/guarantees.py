@@ -181,10 +181,10 @@ def _finite(figure: float | None) -> float | None:
   return figure if figure is not None and math.isfinite(figure) else None
 
 
+NOISE = 'noise is drawn from secret independent Gaussian numbers, and that of a round is used once'
 ASSUMPTIONS = (
-  'every update of a device is clipped to the clip norm, and what it adds'
-  ' to a sum depends on that device alone',
-  'Z is independent Gaussian noise, secret, and none of its rows enters two sums',
+  'each update is clipped to the clip norm, and what a device adds depends only on that device',
+  NOISE,
   'which devices take part, and when, does not depend on their data',
 )
 """Assumptions of a guarantee beside its participation: clipping, noise and devices."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fl_dpftrl.commands import flags, output, replay_text
 from fl_dpftrl.files import json_files
-from fl_dpftrl.logs import id_columns
+from fl_dpftrl.logs import id_columns, ledger_format
 from fl_dpftrl.replaying import counted, counting, evidence, opened_runs, replays, statements
 
 if TYPE_CHECKING:
@@ -258,9 +258,11 @@ def _setting(args: argparse.Namespace) -> 'settings.Setting':
     values = getattr(args, name)
     for value in values if isinstance(values, list) else [values]:
       pairs.append((name, value))
-  names = args.log or args.runs or [args.from_counts]
+  places = [pathlib.Path(os.path.normpath(p)) for p in args.log or args.runs or [args.from_counts]]
+  # A log that is called as that of a run's folder has the name of its folder.
+  names = [p.parent.name * (p.name == ledger_format.NAME) or p.name for p in places]
   return settings.Setting(
-    run=', '.join(os.path.basename(os.path.normpath(p)) for p in names),
+    run=', '.join(names),
     command=flags.command_line('replay', pairs, args.runs),
     strategy=args.strategy and os.path.basename(args.strategy),
   )

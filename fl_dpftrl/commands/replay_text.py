@@ -6,11 +6,6 @@ from fl_dpftrl.replaying import exposures, statements
 from fl_dpftrl.text import messages, roundings
 
 LONGEST = 1000  # maximum number of characters of a sentence
-_ARITHMETIC = {
-  'covered': 'covered: whole numbers',
-  'lattice': 'on the lattice, not covered: whole numbers, with normals in floating point',
-  'not covered': 'not covered: the figures are those of real numbers',
-}
 
 
 def text(result: statements.Statement) -> str:
@@ -172,7 +167,7 @@ def _guarantees(result: statements.Statement) -> list[str]:
 def arithmetic(result: statements.Statement) -> str:
   """Returns what the releases are numbers of, and what that adds to the guarantee."""
   if result.rounding is None:
-    return _ARITHMETIC[result.arithmetic.kind]
+    return statements.SHOWN_ARITHMETIC[result.arithmetic.kind]
   worst = result.worst_case
   lost = f'{roundings.up(result.rounding.delta(worst.epsilon()))} to δ'
   lost = 'all of δ' if worst.void_reason else lost

@@ -10,8 +10,6 @@ HELP = 'computes everything in an evidence folder again, and says what does not 
 
 EXAMPLE = 'fl-dpftrl verify evidence'
 
-_LONGEST = 1000  # maximum number of characters of a sentence
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   words = 'evidence that replay --evidence=FOLDER wrote'
@@ -37,17 +35,18 @@ def verdict(args: argparse.Namespace, result: evidence.Verification) -> tuple[in
 
 
 def show(result: evidence.Verification) -> str:
-  """Formats each check with its result."""
+  """Formats each check with its result, and the statement."""
   width = max(len(check.name) for check in result.checks) + 2
   lines = []
   for check in result.checks:
     head = f'{"FAILED" if check.found else "ok":<8}{check.name:<{width}}'
     for index, sentence in enumerate(check.found or (check.detail,)):
-      text = messages.one_line(sentence, limit=_LONGEST)
+      text = messages.one_line(sentence, limit=replay_text.LONGEST)
       lines.append((head if index == 0 else ' ' * len(head)) + text)
   return '\n'.join(
     [
       *lines,
+      *(['', replay_text.text(result.statement)] if result.statement else []),
       '',
       f'digest  {result.digest}',
       f'Compare this digest of {evidence.SUMS} with one that was kept elsewhere: nothing in the'

@@ -1,6 +1,6 @@
 """Reads files of logs that others may have written, each through one descriptor.
 
-docs/decisions/reading-logs.md says why and how.
+docs/write-the-log.md says why.
 """
 
 import contextlib

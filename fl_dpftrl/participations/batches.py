@@ -12,8 +12,8 @@ from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import cyclic, drawn, sampled_gaussian
 
 SENTENCE = (
-  'adjacency is replace-one: neighbouring runs differ in the data of one'
-  ' example; two clipped updates are at most 2 clip norms apart'
+  'the data of an example are protected (replace-one adjacency): the run is compared with the same'
+  ' run in which one example has any other data; two clipped updates are at most 2 clip norms apart'
 )
 """Replace-one in words."""
 
@@ -53,7 +53,7 @@ class Batches(drawn.Secret, cyclic.Cyclic):
       self.assumption,
       'every update is that of one example, clipped to the clip norm, and what'
       ' their sum is divided by does not depend on who was drawn',
-      'Z is independent Gaussian noise, secret, and none of its rows enters two sums',
+      guarantees.NOISE,
     )
 
   def chances(self, adjacency: str) -> dict[str, Any]:

@@ -21,9 +21,9 @@ class CyclicFixedSize(batches.Batches):
     adjacencies.ZERO_OUT: (
       2.0,
       drawn.REPLACED,
-      'adjacency is zero-out: neighbouring runs differ in that the updates'
-      ' of one example are zeros; since another example is in the batches'
-      ' without it, 2 clip norms away, it is accounted as replace-one',
+      'an example is protected (zero-out adjacency): the run is compared with the same run in which'
+      ' its updates are zeros; since another example is in the batches without it, 2 clip norms'
+      ' away, it is accounted as replace-one',
     ),
     adjacencies.REPLACE_ONE: (2.0, drawn.REPLACED, batches.SENTENCE),
   }

@@ -26,14 +26,14 @@ class CyclicPoisson(batches.Batches):
     adjacencies.ADD_OR_REMOVE: (
       1.0,
       drawn.ONE,
-      'adjacency is add-or-remove: neighbouring runs differ in one example'
-      ' more or less, and the parts of the others stay the same',
+      'an example is protected (add-or-remove adjacency): the run is compared with the same run of'
+      ' one example more or less, and the parts of the others stay the same',
     ),
     adjacencies.ZERO_OUT: (
       1.0,
       drawn.ONE,
-      'adjacency is zero-out: neighbouring runs differ in that the updates of one example are'
-      ' zeros; as the others are drawn without regard to it, that is one example less',
+      'an example is protected (zero-out adjacency): the run is compared with the same run in which'
+      ' its updates are zeros; the others are drawn without regard to it, so that it is one less',
     ),
     adjacencies.REPLACE_ONE: (2.0, drawn.OPPOSITE, batches.SENTENCE),
   }

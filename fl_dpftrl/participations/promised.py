@@ -174,11 +174,10 @@ class Promised:
   def verdicts(self, recorded: Mapping[str, bool], holds: bool) -> tuple[str, ...]:
     """Returns whether logs record the schema, and that it does not hold if it does not."""
     sentences = [
-      f'{self.part}: the schema{of_run} is the one in the metadata of the log, where it was'
-      ' recorded before the first round'
+      f'{self.part}: these limits{of_run} are those that the log recorded before the first round'
       if is_recorded
-      else f'{self.part}: the schema{of_run}, its number of rounds too, was fixed before the first'
-      ' round; the log cannot confirm it'
+      else f'{self.part}: these limits{of_run}, the number of rounds too, were fixed before the'
+      ' first round; the log cannot confirm it'
       for of_run, is_recorded in recorded.items()
     ]
     if not holds:
@@ -195,9 +194,9 @@ class Promised:
         ' every device may depend on what was released, and on nothing else of the data of a device'
       )
     return (
-      f'{self.part} is the guarantee of all {self.extent}: it holds whatever'
-      f' participation and {end} depended on, a budget (max_epsilon) that ended it included, if'
-      ' devices enforce the schema and no further round could follow'
+      f'{self.part} is the guarantee of all {self.extent}: it holds whatever decided who took part'
+      f' and {end}, a budget (max_epsilon) too, if devices themselves keep to the limits and no'
+      ' further round could follow'
     )
 
   @property

@@ -37,8 +37,8 @@ class SecretBins(drawn.Secret):
     adjacencies.ZERO_OUT: (
       1.0,
       drawn.ONE,
-      'adjacency is zero-out: neighbouring runs differ in that the updates of one device are zeros,'
-      ' and the rounds of all others stay the same',
+      'what a device sends is protected (zero-out adjacency): the run is compared with the same run'
+      ' in which all updates of one device are zeros, and the rounds of all others stay the same',
     )
   }
 
@@ -71,9 +71,9 @@ class SecretBins(drawn.Secret):
     """States in words how bins must have been drawn."""
     return (
       f'each device drew one of {self.num_bins} bins, uniformly and in secret, independently of all'
-      ' data, all other devices and all that anybody saw, kept it, and took part in no round t but'
-      f' those with t mod {self.num_bins} equal to its bin; a timer, or the rounds in which devices'
-      ' happen to be available, are no such bins'
+      ' data, all other devices and all that anybody saw, kept it, and took part only in the round'
+      f" of its bin's number, from 0, and every {self.num_bins} rounds after it; a timer, or the"
+      ' rounds in which devices happen to be available, are no such bins'
     )
 
   def bins(self, device_ids: Sequence[str] | Sequence[int] | np.ndarray, key: bytes) -> np.ndarray:
@@ -97,8 +97,8 @@ class SecretBins(drawn.Secret):
       ' one update, clipped to the clip norm, or nothing',
       'who took part, and how many in which round, is secret for ever: log, counts, failures and'
       ' what devices store',
-      'bins serve this run alone, as guarantees of runs that share them do not add up',
-      'Z is independent Gaussian noise, secret, and none of its rows enters two sums',
+      'bins serve only this run, as guarantees of runs that share them do not add up',
+      guarantees.NOISE,
     )
 
   def guarantee(

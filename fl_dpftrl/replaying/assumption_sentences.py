@@ -18,17 +18,17 @@ Statement = Any
 
 _ARITHMETIC = {
   arithmetics.COVERED: (
-    'the bits of the releases are covered: updates and rows of noise were whole numbers, with'
-    ' exactly rounded normals from AES-256 and a secret seed of 256 bits, as the log states; that'
-    ' AES-256 cannot be told from random bits is assumed, and an advantage there adds to δ'
+    'the guarantee covers every digit of the releases: as the log states, updates and noise were'
+    ' whole numbers, and the noise was drawn without rounding error, by AES-256 from a secret seed;'
+    ' that nobody tells AES-256 from random bits is assumed, and an advantage there adds to δ'
   ),
   arithmetics.LATTICE: (
-    'updates and rows of noise were whole numbers, as the log states, with normals in floating'
-    ' point: the guarantee is that of exactly rounded ones, from secret bits'
+    'updates and noise were whole numbers, as the log states, but the noise was drawn from rounded'
+    ' numbers: the guarantee is that of noise without rounding error, from secret bits'
   ),
   arithmetics.NOT_COVERED: (
-    'the guarantee is that of real numbers: what the lowest bits of floating-point releases show'
-    ' beside it is not covered'
+    'the guarantee is that of numbers with all their digits: computers round them, and what the'
+    ' last digits of the released numbers show is not covered'
   ),
 }
 
@@ -53,7 +53,9 @@ def subjects(statement: Statement) -> list[tuple[str, str]]:
       f'worst case: {run.schema.assumption}{suffix}, as in the log' for suffix, run in _named(runs)
     ]
   if statement.observed is not None:
-    figure_sentences.append('observed: devices took part in the very rounds of the log')
+    figure_sentences.append(
+      'observed: each device took part in the rounds that the log lists for it'
+    )
   result = [(FIGURES, sentence) for sentence in figure_sentences]
   if planned:
     subject = planned.participation.subject
@@ -74,20 +76,21 @@ def subjects(statement: Statement) -> list[tuple[str, str]]:
     observed = '' if statement.observed is None else f', observed adds the {group_size} largest'
     sentence = (
       f'groups of {group_size} {statement.unit}s are protected together: worst case and declared'
-      f' multiply the sensitivity of one by {group_size}{observed}, upper bounds'
+      f' multiply the sensitivity of one by {group_size}{observed}, which is never too'
+      ' little'
     )
     result.append((DEVICES, sentence))
   complete = (
-    'the log is complete: it has every device whose update may have entered a'
-    ' released sum, and its num_rounds counts every row of noise consumed'
+    'the log is complete: it has every device whose update may have entered a released sum, and its'
+    ' num_rounds counts every round whose noise was used up, failed ones too'
   )
   id_sentence = (
     'one device_id stands for one unit of privacy, spelled the same in all rounds: ids that differ'
     ' in case, leading zeros or look-alike letters count as other devices'
   )
   once = (
-    'each row of noise entered one released sum: no copy of the whole state of a run, such as a'
-    ' snapshot of its volume, was put back or continued beside it after later results were used'
+    'the noise of each round was used once: no copy of the whole state of a run, such as a snapshot'
+    ' of its volume, was put back or continued beside it after later results were used'
   )
   if statement.unit != 'device':
     id_sentence = (
@@ -148,18 +151,16 @@ def _planned(runs: Sequence[run_facts.RunFacts], planned: Any, adjacency: str) -
 
 def _noise(runs: Sequence[run_facts.RunFacts]) -> list[str]:
   """Returns what is stated of the noise, and what of it no log can confirm."""
-  result = ['the strategy and the noise multiplier are those of all rounds of the run']
-  for of_run, run in _named(runs):
-    if not run.claim_in_log:
-      result.append(
-        f'the strategy, the noise multiplier{of_run}: stated by whoever replays, the log cannot'
-        ' confirm it'
-      )
-  return result
+  words = 'are stated by whoever replays: the log cannot confirm them'
+  without_claim = [of_run for of_run, run in _named(runs) if not run.claim_in_log]
+  return [
+    'the stated strategy and noise multiplier were those of all rounds of the run',
+    *(f'strategy and noise multiplier{of_run} {words}' for of_run in without_claim),
+  ]
 
 
 def _of_run(run: run_facts.RunFacts, suffix: str) -> list[str]:
-  """Returns the assumptions that some runs alone have."""
+  """Returns the assumptions that only some runs have."""
   result = []
   if run.units and run.units.cited:
     result.append(
@@ -198,8 +199,8 @@ def _of_run(run: run_facts.RunFacts, suffix: str) -> list[str]:
     )
   if run.claim.adaptive_clipping is not None:
     result.append(
-      f'the clip norm was adaptive{suffix}: that of a round was computed from noised releases'
-      ' before it alone; the noise multiplier is that of updates and of the counts of clipped,'
+      f'the clip norm was adaptive{suffix}: that of a round was computed only from releases with'
+      ' noise before it; the noise multiplier is that of updates and of the counts of clipped,'
       ' zeroed and rejected ones together, which the guarantee covers'
     )
   if run.claim.private_metrics is not None:
@@ -208,7 +209,7 @@ def _of_run(run: run_facts.RunFacts, suffix: str) -> list[str]:
     if run.claim.declared is None:
       ended = 'has none of these guarantees, as no rounds were declared'
     result.append(
-      f'means of the metrics {names} were released{suffix} with noise of the same rows, which noise'
-      f' multiplier and guarantee cover; a run that ended by them {ended}'
+      f'means of the metrics {names} were released{suffix} with noise, which noise multiplier and'
+      f' guarantee cover; a run that ended by them {ended}'
     )
   return result

@@ -16,8 +16,8 @@ from fl_dpftrl.text import messages, roundings
 
 SHOWN_ARITHMETIC = {
   arithmetics.COVERED: 'covered, to the released bits',
-  arithmetics.LATTICE: 'on the lattice, bits not covered',
-  arithmetics.NOT_COVERED: 'real numbers, bits not covered',
+  arithmetics.LATTICE: 'whole numbers with rounded noise, last digits not covered',
+  arithmetics.NOT_COVERED: 'of unrounded numbers, last digits not covered',
 }
 """The numbers that releases are made of, in a few words."""
 
@@ -220,7 +220,7 @@ class Statement:
 
   @property
   def rounding(self) -> arithmetics.Rounding | None:
-    """The cost of releases in whole numbers; None where the guarantee is of real numbers alone."""
+    """The cost of releases in whole numbers; None where it covers no last digits."""
     return self.worst_case.rounding if self.worst_case.rounding.chance else None
 
   @property

@@ -190,7 +190,7 @@ def test_shown_figures_promise_no_more_than_the_exact_ones(run, result):
   _, out, _ = run(line)
   table, assumptions = out.split('\n\nassumptions\n')
   shown = dict(row.split() for row in table.splitlines())
-  assert 'none of its rows enters two sums' in assumptions
+  assert 'that of a round is used once' in assumptions
   exact = result(line)
   for name in ('sensitivity', 'rho', 'epsilon'):
     assert exact[name] <= float(shown[name]) <= exact[name] * (1 + 1e-5)

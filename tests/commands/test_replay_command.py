@@ -62,6 +62,15 @@ def test_table_for_people(log, replayed):
   assert 'have ε ≤' in out and 'for the operator' in out and 'VOID' not in out
 
 
+@pytest.mark.parametrize('name, title', [('participation', 'autumn'), ('log', 'log.parquet')])
+def test_a_report_has_the_name_of_its_run(tmp_path, replayed, name, title):
+  folder = tmp_path / 'autumn'
+  folder.mkdir()
+  log_tables.write_log(folder / f'{name}.parquet', **ROWS)
+  replayed(folder / f'{name}.parquet', f'--report={tmp_path / "page.html"}')
+  assert f'<h1>Privacy report: {title}</h1>' in (tmp_path / 'page.html').read_text()
+
+
 def test_a_void_log_is_loud(tmp_path, replayed):
   path, why = tmp_path / 'log.parquet', 'the noise seed was given'
   claim = claims.Claim(strategy='identity', noise_multiplier=3.0, void_reason=why)

@@ -236,7 +236,7 @@ def test_what_a_guarantee_says():
   assert found.epsilon() == found.epsilon(1e-6) < found.epsilon(1e-8)
   assert math.isclose(found.sensitivity, math.sqrt(8.0), rel_tol=1e-9)
   lines = ' '.join(found.assumptions)
-  stated = ('8 bins', 'report goal', 'divisor is a constant', 'secret for ever', 'this run alone')
+  stated = ('8 bins', 'report goal', 'divisor is a constant', 'secret for ever', 'only this run')
   assert all(words in lines for words in stated)
   with pytest.raises(ValueError, match='no event'):
     found.to_dp_event()

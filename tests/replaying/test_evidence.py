@@ -119,7 +119,7 @@ def test_evidence_of_several_runs_and_of_logs_of_other_systems(tmp_path):
   assert wrong(tmp_path / 'two').keys() == {'statement', 'guarantee'}
 
 
-def test_verify_shows_the_warnings_of_the_replay(tmp_path):
+def test_verify_shows_the_statement_and_the_warnings_of_the_replay(tmp_path):
   log = tmp_path / 'log.csv'
   log.write_text('round,device_id\n0,a\n4,b\n')
   args = ['replay', '--log', log, '--strategy=identity', '--noise_multiplier=4', '--delta=0.5']
@@ -127,6 +127,7 @@ def test_verify_shows_the_warnings_of_the_replay(tmp_path):
   warned = [line for line in shown if 'warning: ' in line]
   done = lines.run(['verify', tmp_path / 'evidence'])
   assert done.returncode == 0 and len(warned) == 3
+  assert 'ε at δ = 0.5' in done.stdout and '- the log is complete' in done.stdout
   assert [
     line.replace(f'{tmp_path / "evidence" / "log-1.csv"}', str(log))
     for line in done.stderr.splitlines()

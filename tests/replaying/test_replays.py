@@ -109,8 +109,8 @@ def test_whatever_may_have_followed_releases_is_among_the_assumptions():
   told = ' '.join(replays.replay(run, delta=1e-6).assumptions)
   for words in (
     'worst case and observed assume that neither participation nor the end of the run depended',
-    'declared: the schema, its number of rounds too, was fixed before the first round',
-    'all 20 declared rounds: it holds whatever participation and the end of the run depended on',
+    'declared: these limits, the number of rounds too, were fixed before the first round',
+    'all 20 declared rounds: it holds whatever decided who took part and the end of the run',
   ):
     assert words in told
   plain = opened_runs.Run.of(LOG, BLT, noise_multiplier=3.0)
