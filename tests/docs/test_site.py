@@ -100,6 +100,22 @@ def test_commands_for_a_warehouse_give_the_figures_of_the_log(tmp_path):
   assert differing == {'log', 'assumptions', 'from_counts'}
 
 
+@pytest.mark.slow
+def test_a_report_is_read_as_its_page_says(tmp_path):
+  statement = [printed(words, tmp_path) for words in pages.commands('report.md')][-1]
+  report = (tmp_path / 'privacy.html').read_text()
+  shown = [
+    figure
+    for row in pages.rows('report.md', 'on the page')
+    for figure in re.findall(r'\d\S+\d', row[1])
+  ]
+  assert len(shown) == 11 and [f for f in shown if f not in report.replace('<sup>−', '⁻')] == []
+  source = (ROOT / 'fl_dpftrl/replaying/assumption_sentences.py').read_text()
+  questions = list(pages.rows('report.md', 'ask'))
+  assert len(questions) == 12
+  assert [words for _, words in questions if words not in statement + source] == []
+
+
 def test_the_reference_has_every_name():
   text = (pages.DOCS / 'api.md').read_text()
   shown = re.findall(r'^::: fl_dpftrl\.(.*)$', text, re.M)
