@@ -39,7 +39,7 @@ def run(program, names, **others):
 @pytest.mark.parametrize(
   'program',
   [pytest.param(p, marks=pytest.mark.thorough if i else ()) for i, p in enumerate(SUMS)],
-  ids=['secure', 'weighted', 'sgd'],
+  ids=['secure', 'sgd'],
 )
 def test_a_program_trains_and_keeps_its_budget(program, names):
   before = [w.copy() for w in names['weights'].trainable]
