@@ -2,7 +2,7 @@
 
 Every sentence follows from facts that a statement states, and from nothing else. Whoever has a
 statement can therefore compute its assumptions again, and see which are missing and which were
-added. A new assumption is a fact in `facts.RunFacts`, and a sentence here.
+added. A new assumption is a fact in `run_facts.RunFacts`, and a sentence here.
 """
 
 from collections.abc import Sequence
