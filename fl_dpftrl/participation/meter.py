@@ -13,6 +13,7 @@ _EMPTY = -1
 _COVERED, _A_TERM = 1 << 11, 2.0**-52  # More than what adding a term to a sum rounds.
 _LEAST_LAGS = 1 << 12
 _NEAR = 1 << 10  # rounds
+_AT_ONCE = 1 << 9  # rounds of devices
 
 
 class Meters(seen.Seen):
@@ -68,12 +69,19 @@ class Meters(seen.Seen):
     low = np.full(numbers.size, self.num_rounds - 1)  # May not come.
     high = np.full(numbers.size, last + 1)
     low[self.least_charge > room] = last  # Never again.
-    guess = min(self.num_rounds + _NEAR, last)  # Most come within a few rounds, or never.
+    until = self.num_rounds + 1  # Most come at once, within a few rounds, or never.
     while (open_ := np.flatnonzero(high - low > 1)).size:
-      middle = (low[open_] + high[open_]) // 2 if guess is None else np.full(open_.size, guess)
-      may = self._charges(rounds[open_], middle[:, None]) <= room[open_]
-      low[open_[~may]], high[open_[may]] = middle[~may], middle[may]
-      guess = None
+      begin, end = low[open_, None], np.minimum(high[open_, None], until)
+      sections = min(_AT_ONCE // open_.size, int((end - begin).max()))
+      sections = max(2, sections)  # As a call costs as much as many devices.
+      t = begin + (end - begin) * np.arange(1, sections) // sections
+      t = np.clip(np.append(t, end, axis=1), begin + 1, high[open_, None] - 1)
+      charges = self._charges(rounds[np.repeat(open_, sections)], t.reshape(-1, 1))
+      times = np.count_nonzero(charges.reshape(t.shape) > room[open_, None], axis=1)
+      bounds = np.concatenate([begin, t, high[open_, None]], axis=1)
+      low[open_] = np.take_along_axis(bounds, times[:, None], axis=1)[:, 0]
+      high[open_] = np.take_along_axis(bounds, times[:, None] + 1, axis=1)[:, 0]
+      until = self.num_rounds + _NEAR if until == self.num_rounds + 1 else last + 1
     return high
 
   def spend(self, device_ids: seen.Ids, losses: np.ndarray) -> None:

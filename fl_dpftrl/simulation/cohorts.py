@@ -114,7 +114,7 @@ class _Rounds:
     self._chosen_in = np.full(people.num_devices, _NEVER, np.int32)
     self._ids: np.ndarray | None = None  # None until devices are replaced.
     self._num_ids = people.num_devices
-    self._dropped = 0  # Dropped out of this round and free again.
+    self._dropped: list[np.ndarray] = []  # Dropped out of this round and free again.
     self._check_ins = check_ins.CheckIns(people, START)
     self._by_time = pools.Waiting(_STEP)
     self._by_round = pools.Waiting()
@@ -138,7 +138,7 @@ class _Rounds:
     began = self._clock + (60.0 * self._server.minutes_between_rounds if t else 0.0)
     self._pass_time(began, rng)
     self._come_back(self._by_round.due(t))
-    self._dropped = 0
+    self._dropped = []
     chosen = self._choose(rng)
     closed = chosen.closes(self._server.report_goal)
     chosen = chosen.where(chosen.at < closed)
@@ -149,7 +149,7 @@ class _Rounds:
     names = np.sort(cohort if self._ids is None else self._ids[cohort])
     times = START + math.floor(began), START + math.ceil(closed)
     num_reports = int(np.count_nonzero(chosen.reports))
-    dropped = chosen.reports.size - num_reports + self._dropped
+    dropped = chosen.reports.size - num_reports + sum(map(len, self._dropped))
     return schemas.Cohort(t, names, *times), dropped, num_reports - cohort.size
 
   def _choose(self, rng: np.random.Generator) -> _Chosen:
@@ -164,7 +164,7 @@ class _Rounds:
       # Devices that dropped out may check in again like the others.
       gone = ~chosen.reports & (chosen.ends <= self._clock)
       self._chosen_in[chosen.devices[gone]] = _NEVER
-      self._dropped += int(np.count_nonzero(gone))
+      self._dropped.append(chosen.devices[gone])
       chosen = chosen.where(~gone)
       room = most - asked
       if not room:
@@ -201,23 +201,19 @@ class _Rounds:
     return _Chosen(devices, times, times + takes, ~drops)
 
   def _took_part(self, chosen: _Chosen, closed: float, rng: np.random.Generator) -> np.ndarray:
-    """Starts the cohort's timers and returns its devices."""
+    """Starts the cohort's timers, charges meters, and returns the devices of the cohort."""
     self._check_ins.pool.remove(chosen.devices)
     inside = chosen.reports & (chosen.ends <= closed)
     busy = chosen.where(~inside)
+    timer = self._simulation.timer
+    if isinstance(timer, servers.Meter) and self._meters is not None:
+      self._charge(self._meters, timer.budget.last_row, chosen, busy)
+      return chosen.devices[inside]
     self._by_time.add(busy.ends, busy.devices, self._last_round[busy.devices])
     devices, ends = chosen.devices[inside], chosen.ends[inside]
     self._last_round[devices] = self._round
     tokens = np.full(devices.size, self._round, np.int32)
-    timer = self._simulation.timer
-    if isinstance(timer, servers.Meter) and self._meters is not None:
-      self._meters.add(devices)
-      again = self._meters.returns(devices, self._square, timer.budget.last_row)
-      ends_here = again > timer.budget.last_row
-      self._ended[devices[ends_here]] = True
-      comes = np.flatnonzero(~ends_here)
-      self._by_round.add(again[comes], devices[comes], tokens[comes])
-    elif isinstance(timer, servers.RoundTimer):
+    if isinstance(timer, servers.RoundTimer):
       self._times[devices] += 1
       comes = devices
       if timer.most is not None:
@@ -228,6 +224,22 @@ class _Rounds:
     elif isinstance(timer, servers.HourTimer):
       self._by_time.add(ends + timer.seconds, devices, tokens)
     return devices
+
+  def _charge(self, meters: meter.Meters, last_row: int, chosen: _Chosen, busy: _Chosen) -> None:
+    """Charges all who began the round: a device does not know whether its report will arrive."""
+    pool = self._check_ins.pool
+    devices = np.unique(np.concatenate([chosen.devices, *self._dropped]))
+    pool.remove(devices[pool.has(devices)])
+    self._last_round[devices] = self._round
+    meters.add(devices)
+    again = meters.returns(devices, self._square, last_row)
+    ends_here = again > last_row
+    self._ended[devices[ends_here]] = True
+    waits = ~ends_here & ~((again == self._round + 1) & np.isin(devices, busy.devices))
+    tokens = np.full(devices.size, self._round, np.int32)
+    self._by_round.add(again[waits], devices[waits], tokens[waits])
+    soon = busy.where(np.isin(busy.devices, devices[~(ends_here | waits)]))
+    self._by_time.add(soon.ends, soon.devices, tokens[: soon.devices.size])
 
   def _pass_time(self, until: float, rng: np.random.Generator) -> None:
     """Moves the clock; devices return, are replaced, and lose their timers."""
@@ -266,11 +278,14 @@ class _Rounds:
   def _come_back(self, due: Iterator[tuple[np.ndarray, np.ndarray]]) -> None:
     """Admits devices, unless they are back already or took part again since."""
     pool, batches = self._check_ins.pool, list(due)
-    if batches and not self._population.changes:  # Else a device may be in several batches.
+    # With changes a device may be in several batches; those of meters are many and small.
+    may_repeat = self._population.changes and len(batches) > 1
+    if batches and (not may_repeat or self._meters is not None):
       batches = [tuple(map(np.concatenate, zip(*batches)))]
     for devices, tokens in batches:
       away = (self._last_round.take(devices) == tokens) & ~pool.has(devices)
-      pool.add(devices[np.flatnonzero(away)])
+      back = devices[np.flatnonzero(away)]
+      pool.add(np.unique(back) if may_repeat else back)
 
   def _check_progress(self, chosen: _Chosen, latest: float) -> None:
     """Raises StalledRound if the round cannot meet its goal."""

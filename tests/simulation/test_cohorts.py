@@ -184,6 +184,31 @@ def test_no_device_passes_its_loss_budget_and_each_comes_as_soon_as_it_may(turno
   assert meters.max_participations <= BUDGET.most_participations(BLT)
 
 
+@pytest.mark.parametrize('turnover', [0.0, 0.2])
+def test_a_device_that_never_reports_is_charged_too(turnover):
+  simulated = simulation(
+    num_devices=300, timer_=servers.Meter(BLT, BUDGET), over=3, dropout=0.4, seed=5,
+    check_ins_per_hour=60.0, turnover_per_day=turnover,
+  )  # fmt: skip
+  state, reported, others = cohorts._Rounds(simulated), 0, 0
+  for t in range(40):
+    cohort, dropped, late = state.next()
+    reported, others = reported + cohort.device_ids.size, others + dropped + late
+    charged = state._last_round == t  # A device that drops out twice in a round is charged once.
+    assert 0 <= cohort.device_ids.size + dropped + late - np.count_nonzero(charged) <= dropped
+    assert not state._check_ins.pool.has(np.flatnonzero(charged)).any()
+  assert state._meters.all_losses.max() <= BUDGET.square(BLT)
+  if not turnover:
+    assert reported + others >= state._meters.num_participations > 1.3 * reported
+    assert (
+      0
+      < state.num_ended
+      == (
+        state._meters.losses(np.arange(300)) + state._meters.least_charge > BUDGET.square(BLT)
+      ).sum()
+    )
+
+
 @pytest.mark.parametrize('turnover', [0.0, 0.4])
 def test_a_life_of_so_many_rounds_ends(turnover):
   simulated = simulation(
