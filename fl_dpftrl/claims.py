@@ -100,8 +100,9 @@ class Claim:
     if self.participation is not None:
       keep('participation', self.answers.for_claim(self.strategy))
       if self.answers.num_rounds is None:
-        num_coordinates = self.arithmetic.num_coordinates
-        self.answers.check(self.strategy, adjacencies.ZERO_OUT, 1, num_coordinates)
+        self.answers.check(
+          self.strategy, guarantees.Terms((), num_coordinates=self.num_coordinates)
+        )
     if self.void_reason is not None and not isinstance(self.void_reason, str):
       raise ValueError(f'void_reason must be text, got {messages.quoted(self.void_reason)}')
     for name in ('not_private_metrics', 'trusted_operations'):
@@ -122,6 +123,11 @@ class Claim:
   def is_drawn(self) -> bool:
     """True where participation is drawn, so that a round may have any number of devices."""
     return self.participation is not None and self.participation.is_drawn
+
+  @property
+  def num_coordinates(self) -> int | None:
+    """Coordinates of releases in whole numbers that the guarantee covers; None for real numbers."""
+    return self.arithmetic.num_coordinates
 
   @property
   def adaptive_clipping(self) -> adaptive.AdaptiveClipping | None:
@@ -212,17 +218,13 @@ class Claim:
     adjacency: str = adjacencies.ZERO_OUT,
   ) -> guarantees.Guarantee:
     """Returns the guarantee of any device of a participation, such as a schema, in the run."""
-    deltas = guarantees.deltas(delta)
-    return compose([self], [participation], deltas=deltas, adjacency=adjacency, group_size=1)
+    return compose([self], [participation], guarantees.Terms(delta, adjacency))
 
 
 def compose(
   claims: Sequence[Claim],
   schemes: Sequence[Any],
-  *,
-  deltas: Sequence[float],
-  adjacency: str,
-  group_size: int,
+  terms: guarantees.Terms,
   charged: Sequence[Sequence[int]] = (),
 ) -> guarantees.Guarantee:
   """Returns the guarantee of the participations of one run, or of several together.
@@ -233,53 +235,35 @@ def compose(
   num_rounds = [participation.num_rows for participation in schemes]
   if len(claims) == 1:  # Its own answer, which may be more than that of its sensitivity.
     (claim,) = claims
-    return schemes[0].guarantee(
-      claim.strategy,
-      noise_multiplier=claim.noise_multiplier,
-      deltas=tuple(deltas),
-      adjacency=adjacency,
-      group_size=group_size,
-      num_coordinates=claim.arithmetic.num_coordinates,
-    )
-  spend = spending(
-    claims,
-    num_rounds,
-    deltas=deltas,
-    adjacency=adjacency,
-    group_size=group_size,
-    most=_most_streams(claims, charged or [()] * len(claims)),
-  )
-  return spend(worst_case(claims, schemes, charged), group_size=group_size)
+    terms = dataclasses.replace(terms, num_coordinates=claim.num_coordinates)
+    return schemes[0].guarantee(claim.strategy, claim.noise_multiplier, terms)
+  spend = spending(claims, num_rounds, terms, _most_streams(claims, charged or [()] * len(claims)))
+  return spend(worst_case(claims, schemes, charged), terms)
 
 
 def spending(
   claims: Sequence[Claim],
   num_rounds: Sequence[int],
-  *,
-  deltas: Sequence[float],
-  adjacency: str,
-  group_size: int,
+  terms: guarantees.Terms,
   most: int | None = None,
 ) -> Callable[..., guarantees.Guarantee]:
   """Returns the function from the sensitivity to one device's updates to what runs spend on it.
 
   It takes the sensitivity in units of the first noise multiplier and, for several devices that each
-  have it, group_size. Nothing is guaranteed if any run has no noise.
+  have it, the terms; else they are those of one device. Nothing is guaranteed if any run has no
+  noise.
 
   Args:
     num_rounds: rounds of each run. Others are those of `compose`.
     most: streams that one device takes part in at most.
   """
-  for delta in deltas:
-    gaussian.check_delta(delta)
-  adjacencies.check(adjacency, group_size)
+  adjacencies.check(terms.adjacency, terms.group_size)
   has_noise = all(claim.noise_multiplier for claim in claims)
-  return functools.partial(
-    guarantees.Guarantee.of,
-    noise_multiplier=claims[0].noise_multiplier if has_noise else 0.0,
-    delta=deltas,
-    adjacency=adjacency,
-    rounding=rounding(claims, num_rounds, most),
+  multiplier = claims[0].noise_multiplier if has_noise else 0.0
+  single = dataclasses.replace(terms, group_size=1)
+  added = rounding(claims, num_rounds, most)
+  return lambda sensitivity, terms=single: guarantees.Guarantee.of(
+    sensitivity, terms, noise_multiplier=multiplier, rounding=added
   )
 
 

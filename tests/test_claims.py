@@ -10,7 +10,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl import claims, sensitivities
-from fl_dpftrl.accounting import arithmetics
+from fl_dpftrl.accounting import arithmetics, guarantees
 from fl_dpftrl.commands import replay_text
 from fl_dpftrl.logs import claim_json, keys, participation_log, refusals
 from fl_dpftrl.participations import sampling
@@ -133,8 +133,8 @@ def test_without_noise_the_unit_is_left_out_and_nothing_is_guaranteed():
   both = [claim(TREE, 0.0), claim(TREE, 2.0)]
   found = claims.worst_case(both, [SCHEMA] * 2)
   assert found.value == pytest.approx(math.sqrt(2.0) * alone, rel=1e-14)
-  asked = dict(deltas=(1e-6,), adjacency='zero_out', group_size=1)
-  assert claims.compose(both, [SCHEMA] * 2, **asked).epsilon() == math.inf
+  terms = guarantees.Terms(1e-6)
+  assert claims.compose(both, [SCHEMA] * 2, terms).epsilon() == math.inf
 
 
 def write(path, own):

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from fl_dpftrl import accounting
+from fl_dpftrl.accounting import guarantees
 from fl_dpftrl.commands import population_flags
 from fl_dpftrl.planning import candidate_sets, forecasts, recommendation, search
 
@@ -67,7 +67,9 @@ def judge(
 
   def epsilon(candidate, schema):
     sensitivity = candidate.files[schema].sensitivity
-    guarantee = accounting.Guarantee.of(sensitivity, noise_multiplier=noise_multiplier, delta=delta)
+    guarantee = guarantees.Guarantee.of(
+      sensitivity, guarantees.Terms(delta), noise_multiplier=noise_multiplier
+    )
     return guarantee.epsilon()
 
   verdicts = []

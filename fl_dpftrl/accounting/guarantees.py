@@ -2,13 +2,42 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fl_dpftrl import sensitivities
 from fl_dpftrl.accounting import adjacencies, arithmetics, gaussian
 from fl_dpftrl.files import json_files
 from fl_dpftrl.text import messages, roundings
+
+
+@dataclasses.dataclass(frozen=True)
+class Terms:
+  """Terms of a guarantee: all that it depends on beside the run.
+
+  Attributes:
+    deltas: δ at which ε is stated, one or several.
+    adjacency, group_size: see `Guarantee`.
+    num_coordinates: parameters of the model, for releases in whole numbers; None for real numbers.
+    method: how ε is proven, for secret bins only; see `bins.proven`.
+  """
+
+  deltas: Any
+  adjacency: str = adjacencies.ZERO_OUT
+  group_size: int = 1
+  num_coordinates: int | None = None
+  method: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  def __post_init__(self):
+    is_several = isinstance(self.deltas, Iterable) and not isinstance(self.deltas, str)
+    object.__setattr__(self, 'deltas', tuple(self.deltas) if is_several else (self.deltas,))
+    for delta in self.deltas:
+      gaussian.check_delta(delta)
+
+  def refuse_method(self) -> None:
+    """Raises ValueError for a method, of which only secret bins have several."""
+    for name in self.method:
+      raise ValueError(f'{name} is for secret bins')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -56,11 +85,9 @@ class Guarantee:
   def of(
     cls,
     sensitivity: sensitivities.Sensitivity,
+    terms: Terms,
     *,
     noise_multiplier: float,
-    delta: float | Sequence[float],
-    adjacency: str = adjacencies.ZERO_OUT,
-    group_size: int = 1,
     rounding: arithmetics.Rounding = arithmetics.Rounding(),
     assumptions: tuple[str, ...] = (),
   ) -> 'Guarantee':
@@ -68,14 +95,14 @@ class Guarantee:
 
     Other arguments and errors are those of `Guarantee` and `account`.
     """
-    value, kind = adjacencies.scaled(sensitivity, adjacency, group_size)
+    value, kind = adjacencies.scaled(sensitivity, terms.adjacency, terms.group_size)
     return cls(
       sensitivity=value,
       sensitivity_kind=kind,
       noise_multiplier=noise_multiplier,
-      deltas=deltas(delta),
-      adjacency=adjacency,
-      group_size=group_size,
+      deltas=terms.deltas,
+      adjacency=terms.adjacency,
+      group_size=terms.group_size,
       rounding=rounding,
       assumptions=assumptions,
     )
@@ -168,13 +195,6 @@ class Guarantee:
     group = f', groups of {self.group_size}' if self.group_size > 1 else ''
     text = f'{type(self).__name__}({self}{rho}{noise}, {self.adjacency}{group})'
     return messages.one_line(text, 120)
-
-
-def deltas(delta: float | Iterable[float]) -> tuple[float, ...]:
-  """Returns one δ, or several, as several."""
-  if isinstance(delta, Iterable) and not isinstance(delta, str):
-    return tuple(delta)
-  return (delta,)
 
 
 def _finite(figure: float | None) -> float | None:

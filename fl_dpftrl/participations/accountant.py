@@ -47,8 +47,9 @@ def account(
   appendix F.3.
   """
   gaussian.check_positive('noise_multiplier', noise_multiplier)
-  answers, options = _asked(strategy, participation, delta, adjacency, group_size, num_coordinates)
-  return answers.guarantee(noise_multiplier=noise_multiplier, **options, **method)
+  terms = guarantees.Terms(delta, adjacency, group_size, num_coordinates, method)
+  strategy, answers = _checked(strategy, participation, terms)
+  return answers.guarantee(strategy, noise_multiplier, terms)
 
 
 def calibrate(
@@ -81,28 +82,18 @@ def calibrate(
       has more rounds than the strategy supports, or the rounding of whole numbers alone passes the
       target.
   """
-  answers, options = _asked(strategy, participation, delta, adjacency, group_size, num_coordinates)
-  return answers.least_noise(epsilon=epsilon, rho=rho, **options, **method)
+  terms = guarantees.Terms(delta, adjacency, group_size, num_coordinates, method)
+  strategy, answers = _checked(strategy, participation, terms)
+  return answers.least_noise(strategy, epsilon, rho, terms)
 
 
-def _asked(
-  strategy: files.Given,
-  participation: Any,
-  delta: float | Sequence[float],
-  adjacency: str,
-  group_size: int,
-  num_coordinates: int | None,
-) -> tuple[protocol.Participation, dict[str, Any]]:
-  """Returns the participation and the arguments of its guarantee, checked."""
+def _checked(
+  strategy: files.Given, participation: Any, terms: guarantees.Terms
+) -> tuple[base.Strategy, protocol.Participation]:
+  """Returns the strategy, resolved, and the participation, which has a guarantee of it."""
   strategy = files.resolved(strategy, participation.num_rounds)
-  participation.check(strategy, adjacency, group_size, num_coordinates)
-  return participation, {
-    'strategy': strategy,
-    'deltas': guarantees.deltas(delta),
-    'adjacency': adjacency,
-    'group_size': group_size,
-    'num_coordinates': num_coordinates,
-  }
+  participation.check(strategy, terms)
+  return strategy, participation
 
 
 def candidate_bands(scheme: batches.Batches) -> tuple[int, ...]:

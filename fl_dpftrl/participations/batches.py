@@ -1,7 +1,6 @@
 """Fresh secret batches of each round, and the guarantee that they amplify."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from fl_dpftrl import sensitivities
@@ -46,7 +45,7 @@ class Batches(drawn.Secret, cyclic.Cyclic):
     return self.how.format(probability=self.sampling_probability)
 
   @property
-  def terms(self) -> tuple[str, ...]:
+  def conditions(self) -> tuple[str, ...]:
     return (
       f'each example is in one of {self.num_parts} parts, whatever its'
       f' data, and the {self.num_rounds} rounds take turns at the parts',
@@ -80,50 +79,33 @@ class Batches(drawn.Secret, cyclic.Cyclic):
   def for_bands(self, strategy: base.Strategy) -> Any:
     return dataclasses.replace(self, num_parts=num_bands(strategy))
 
-  def check(
-    self,
-    strategy: base.Strategy,
-    adjacency: str,
-    group_size: int,
-    num_coordinates: int | None = None,
-  ) -> None:
-    super().check(strategy, adjacency, group_size, num_coordinates)
-    self.change(strategy, adjacency)
+  def check(self, strategy: base.Strategy, terms: guarantees.Terms) -> None:
+    super().check(strategy, terms)
+    self.change(strategy, terms.adjacency)
 
   def guarantee(
-    self,
-    strategy: base.Strategy,
-    *,
-    noise_multiplier: float,
-    deltas: Sequence[float],
-    adjacency: str,
-    group_size: int = 1,
-    num_coordinates: int | None = None,
-    **method: Any,
+    self, strategy: base.Strategy, noise_multiplier: float, terms: guarantees.Terms
   ) -> 'AmplifiedGuarantee':
-    for name in method:
-      raise ValueError(f'{name} is for secret bins')
+    terms.refuse_method()
     return AmplifiedGuarantee(
-      sensitivity=self.change(strategy, adjacency),
+      sensitivity=self.change(strategy, terms.adjacency),
       sensitivity_kind=sensitivities.EXACT,
       noise_multiplier=noise_multiplier,
-      deltas=tuple(deltas),
-      adjacency=adjacency,
-      assumptions=(*self.terms, self.relation(adjacency)[2]),
+      deltas=terms.deltas,
+      adjacency=terms.adjacency,
+      assumptions=(*self.conditions, self.relation(terms.adjacency)[2]),
       sampling=self,
     )
 
   def least_noise(
-    self, strategy: base.Strategy, *, epsilon: float | None, rho: float | None, **options: Any
+    self, strategy: base.Strategy, epsilon: float | None, rho: float | None, terms: guarantees.Terms
   ) -> guarantees.Guarantee:
-    epsilon, adjacency = drawn.target(epsilon, rho), options['adjacency']
-    multiplier = sampled_gaussian.effective_noise_multiplier(
-      epsilon, options['deltas'][0], **self.chances(adjacency)
-    )
-    multiplier *= self.change(strategy, adjacency)
+    epsilon, chances = drawn.target(epsilon, rho), self.chances(terms.adjacency)
+    least = sampled_gaussian.effective_noise_multiplier(epsilon, terms.deltas[0], **chances)
+    multiplier = least * self.change(strategy, terms.adjacency)
     step = 1e-15
     while True:
-      guarantee = self.guarantee(strategy, noise_multiplier=multiplier, **options)
+      guarantee = self.guarantee(strategy, multiplier, terms)
       if guarantee.epsilon() <= epsilon:
         return guarantee
       # Multiplying and dividing by the norm rounds, so ε may be just above.

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -79,27 +78,21 @@ class BinsGuarantee(guarantees.Guarantee):
 
 
 def proven(
-  strategy: base.Strategy,
-  scheme: drawn.Secret,
-  *,
-  noise_multiplier: float,
-  deltas: Sequence[float],
-  adjacency: str,
-  assumptions: tuple[str, ...] = (),
-  **how: Any,
+  strategy: base.Strategy, scheme: drawn.Secret, noise_multiplier: float, terms: guarantees.Terms
 ) -> BinsGuarantee:
   """Returns the guarantee; ValueError for another adjacency than zero-out or an unknown method.
 
   Args:
-    how: `method`, and for 'certified', which takes one δ, `num_samples` and `tries`: the number of
-      this certificate among all that are made for the run, so that the best may be taken.
+    terms: its method has `method`, and for 'certified', which takes one δ, `num_samples` and
+      `tries`: the number of this certificate among all that are made for the run, so that the best
+      may be taken.
   """
-  method = how.setdefault('method', BOUND)
-  scheme.relation(adjacency)
+  how = {'method': BOUND, **terms.method}
+  method, assumptions = how['method'], (*scheme.conditions, scheme.relation(terms.adjacency)[2])
   if method not in METHODS:
     raise ValueError(f'method must be one of {", ".join(METHODS)}, got {method!r}')
   if method == CERTIFIED:
-    if len(deltas) > 1:
+    if len(terms.deltas) > 1:
       raise ValueError('delta: a certificate is of one δ; give one, or the method bound')
     assumptions = (*assumptions, _CERTIFIED)
   elif len(how) > 1:
@@ -109,8 +102,8 @@ def proven(
     sensitivity=math.sqrt(entries.diagonal().max()),
     sensitivity_kind=sensitivities.UPPER_BOUND,
     noise_multiplier=noise_multiplier,
-    deltas=tuple(deltas),
-    adjacency=adjacency,
+    deltas=terms.deltas,
+    adjacency=terms.adjacency,
     assumptions=assumptions,
     sampling=scheme,
     gram=entries,

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fl_dpftrl import sensitivities
-from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.accounting import gaussian, guarantees
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import participation_counts, registry, schemas
@@ -193,31 +193,25 @@ class Secret(Drawn):
       )
     return self.relations[adjacency]
 
-  def check(
-    self,
-    strategy: base.Strategy,
-    adjacency: str,
-    group_size: int,
-    num_coordinates: int | None = None,
-  ) -> None:
+  def check(self, strategy: base.Strategy, terms: guarantees.Terms) -> None:
     """Raises ValueError for a group, releases in whole numbers, or an adjacency without a bound."""
     refused = f'is refused with participation that is drawn by {self.kind}:'
-    if group_size != 1:
+    if terms.group_size != 1:
       why = 'each is drawn alone, and a multiple of the sensitivity bounds no group; use 1'
-      raise ValueError(f'group_size={group_size} {refused} {why}')
-    if num_coordinates is not None:
+      raise ValueError(f'group_size={terms.group_size} {refused} {why}')
+    if terms.num_coordinates is not None:
       why = 'the rounding of whole numbers is not bounded; leave it out'
-      raise ValueError(f'num_coordinates={num_coordinates} {refused} {why}')
-    self.relation(adjacency)
+      raise ValueError(f'num_coordinates={terms.num_coordinates} {refused} {why}')
+    self.relation(terms.adjacency)
 
   @property
-  def terms(self) -> tuple[str, ...]:
+  def conditions(self) -> tuple[str, ...]:
     """Assumptions of a guarantee with these draws, in words, but for the adjacency."""
     raise NotImplementedError
 
   def assumptions(self, adjacency: str) -> tuple[str, ...]:
-    """Returns the terms, the adjacency, and that the log is secret."""
-    sentences = (*self.terms, self.relation(adjacency)[2], _LOG_IS_SECRET)
+    """Returns the conditions, the adjacency, and that the log is secret."""
+    sentences = (*self.conditions, self.relation(adjacency)[2], _LOG_IS_SECRET)
     return tuple(f'{self.part}: {sentence}' for sentence in sentences)
 
   def verdicts(self, recorded: Mapping[str, bool], holds: bool) -> tuple[str, ...]:

@@ -128,15 +128,9 @@ class PerUnit(promised.Promised):
     """Returns itself, with the participation as a claim holds it."""
     return dataclasses.replace(self, participation=self.participation.for_claim(strategy))
 
-  def check(
-    self,
-    strategy: base.Strategy,
-    adjacency: str,
-    group_size: int,
-    num_coordinates: int | None = None,
-  ) -> None:
+  def check(self, strategy: base.Strategy, terms: guarantees.Terms) -> None:
     """Raises ValueError where no guarantee is known."""
-    self.participation.check(strategy, adjacency, group_size, num_coordinates)
+    self.participation.check(strategy, terms)
 
   def after(self, num_rounds: int) -> 'PerUnit':
     """Returns what its guarantee is of, once a run has had so many rounds; ValueError beyond it."""

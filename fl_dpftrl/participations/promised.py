@@ -69,18 +69,12 @@ class Promised:
     """Returns whether there were fewer rounds than all."""
     return num_rounds < self.num_rows
 
-  def check(
-    self,
-    strategy: base.Strategy,
-    adjacency: str,
-    group_size: int,
-    num_coordinates: int | None = None,
-  ) -> None:
+  def check(self, strategy: base.Strategy, terms: guarantees.Terms) -> None:
     """Raises ValueError for a value out of range, and for rounding that has no bound."""
-    adjacencies.check(adjacency, group_size)
-    if num_coordinates is None:
+    adjacencies.check(terms.adjacency, terms.group_size)
+    if terms.num_coordinates is None:
       return
-    schemas.positive_integer('num_coordinates', num_coordinates)
+    schemas.positive_integer('num_coordinates', terms.num_coordinates)
     most, last = _MOST_OTHER_ROWS, self.num_rows
     if self.num_rounds is None and last > most and not lattice.all_alike(strategy, last):
       raise ValueError(
@@ -89,41 +83,30 @@ class Promised:
       )
 
   def guarantee(
-    self,
-    strategy: base.Strategy,
-    *,
-    noise_multiplier: float,
-    deltas: Sequence[float],
-    adjacency: str,
-    group_size: int = 1,
-    num_coordinates: int | None = None,
-    **method: Any,
+    self, strategy: base.Strategy, noise_multiplier: float, terms: guarantees.Terms
   ) -> guarantees.Guarantee:
     """Returns the guarantee of one Gaussian release of this sensitivity."""
-    for name in method:
-      raise ValueError(f'{name} is for secret bins')
+    terms.refuse_method()
     rounding = arithmetics.Rounding()
-    if num_coordinates is not None and noise_multiplier:
-      rounding = arithmetics.rounding([(strategy, self.num_rows)], num_coordinates)
+    if terms.num_coordinates is not None and noise_multiplier:
+      rounding = arithmetics.rounding([(strategy, self.num_rows)], terms.num_coordinates)
     return guarantees.Guarantee.of(
       self.worst_case(strategy),
+      terms,
       noise_multiplier=noise_multiplier,
-      delta=deltas,
-      adjacency=adjacency,
-      group_size=group_size,
       rounding=rounding,
       assumptions=(
         self.assumption,
         *guarantees.ASSUMPTIONS,
-        *adjacencies.assumptions(adjacency, group_size),
+        *adjacencies.assumptions(terms.adjacency, terms.group_size),
       ),
     )
 
   def least_noise(
-    self, strategy: base.Strategy, *, epsilon: float | None, rho: float | None, **options: Any
+    self, strategy: base.Strategy, epsilon: float | None, rho: float | None, terms: guarantees.Terms
   ) -> guarantees.Guarantee:
     """Returns the guarantee of one Gaussian release with the least noise for ε or ρ."""
-    trial = self.guarantee(strategy, noise_multiplier=1.0, **options)
+    trial = self.guarantee(strategy, 1.0, terms)
     added = trial.rounding
     if epsilon is not None and rho is None:
       gaussian.check_positive('epsilon', epsilon)

@@ -79,33 +79,19 @@ class Participation(registry.Participation, Protocol):
   def rounds_may_follow(self, num_rounds: int) -> bool:
     """Returns whether its guarantee covers rounds that may follow so many."""
 
-  def check(
-    self,
-    strategy: base.Strategy,
-    adjacency: str,
-    group_size: int,
-    num_coordinates: int | None = None,
-  ) -> None:
+  def check(self, strategy: base.Strategy, terms: guarantees.Terms) -> None:
     """Raises ValueError where no guarantee is known."""
 
   def worst_case(self, strategy: base.Strategy) -> sensitivities.Sensitivity:
     """Returns the largest ‖C u‖ of a device, by which guarantees of several runs compose."""
 
   def guarantee(
-    self,
-    strategy: base.Strategy,
-    *,
-    noise_multiplier: float,
-    deltas: Sequence[float],
-    adjacency: str,
-    group_size: int = 1,
-    num_coordinates: int | None = None,
-    **method: Any,
+    self, strategy: base.Strategy, noise_multiplier: float, terms: guarantees.Terms
   ) -> guarantees.Guarantee:
     """Returns the guarantee, with its assumptions; see `accountant.account`."""
 
   def least_noise(
-    self, strategy: base.Strategy, *, epsilon: float | None, rho: float | None, **options: Any
+    self, strategy: base.Strategy, epsilon: float | None, rho: float | None, terms: guarantees.Terms
   ) -> guarantees.Guarantee:
     """Returns the guarantee with the least noise for ε or ρ; see `accountant.calibrate`."""
 

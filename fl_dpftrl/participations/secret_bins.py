@@ -87,7 +87,7 @@ class SecretBins(drawn.Secret):
     return np.array([int.from_bytes(h.digest(), 'big') % self.num_bins for h in hashes], np.int64)
 
   @property
-  def terms(self) -> tuple[str, ...]:
+  def conditions(self) -> tuple[str, ...]:
     return (
       self.assumption,
       'no device takes the place of another: no round closes at a report goal or fails below one,'
@@ -102,35 +102,19 @@ class SecretBins(drawn.Secret):
     )
 
   def guarantee(
-    self,
-    strategy: base.Strategy,
-    *,
-    noise_multiplier: float,
-    deltas: Sequence[float],
-    adjacency: str,
-    group_size: int = 1,
-    num_coordinates: int | None = None,
-    **method: Any,
+    self, strategy: base.Strategy, noise_multiplier: float, terms: guarantees.Terms
   ) -> guarantees.Guarantee:
     from fl_dpftrl.participations import bins
 
-    return bins.proven(
-      strategy,
-      self,
-      noise_multiplier=noise_multiplier,
-      deltas=deltas,
-      adjacency=adjacency,
-      assumptions=(*self.terms, self.relation(adjacency)[2]),
-      **method,
-    )
+    return bins.proven(strategy, self, noise_multiplier, terms)
 
   def least_noise(
-    self, strategy: base.Strategy, *, epsilon: float | None, rho: float | None, **options: Any
+    self, strategy: base.Strategy, epsilon: float | None, rho: float | None, terms: guarantees.Terms
   ) -> guarantees.Guarantee:
     from fl_dpftrl.participations import bins
 
     epsilon = drawn.target(epsilon, rho)
-    start: Any = self.guarantee(strategy, noise_multiplier=1e30, **options)
+    start: Any = self.guarantee(strategy, 1e30, terms)
     return bins.calibrated(start, epsilon)
 
   def refutations(self, happened: participation_counts.RunCounts) -> list[str]:

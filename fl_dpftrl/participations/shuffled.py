@@ -51,14 +51,14 @@ class Shuffled(cyclic.Cyclic):
     """The schema, which answers."""
     return self.schema
 
-  def check(self, strategy: base.Strategy, *others: Any) -> None:
-    self.by_schema.check(strategy, *others)
+  def check(self, strategy: base.Strategy, terms: guarantees.Terms) -> None:
+    self.by_schema.check(strategy, terms)
 
-  def guarantee(self, strategy: base.Strategy, **options: Any) -> guarantees.Guarantee:
-    return self.by_schema.guarantee(strategy, **options)
+  def guarantee(self, *arguments: Any) -> guarantees.Guarantee:
+    return self.by_schema.guarantee(*arguments)
 
-  def least_noise(self, strategy: base.Strategy, **options: Any) -> guarantees.Guarantee:
-    return self.by_schema.least_noise(strategy, **options)
+  def least_noise(self, *arguments: Any) -> guarantees.Guarantee:
+    return self.by_schema.least_noise(*arguments)
 
   def refutations(self, happened: participation_counts.RunCounts) -> list[str]:
     from fl_dpftrl.participations import log_checks

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fl_dpftrl import accounting, sensitivities, tables, workloads
-from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.accounting import gaussian, guarantees
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.planning import candidate_sets
@@ -190,6 +190,8 @@ def _calibrated(epsilon: float | None, delta: float | None) -> Calibrate:
     if sensitivity.kind == sensitivities.LOWER_BOUND:
       raise ValueError(candidate_sets.LOWER_BOUND)
     noise_multiplier = effective * sensitivity.value
-    return accounting.Guarantee.of(sensitivity, noise_multiplier=noise_multiplier, delta=delta)
+    return guarantees.Guarantee.of(
+      sensitivity, guarantees.Terms(delta), noise_multiplier=noise_multiplier
+    )
 
   return guarantee

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Sequence
 
 from fl_dpftrl.accounting import Guarantee, gaussian
+from fl_dpftrl.accounting.guarantees import Terms
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.planning import search
@@ -140,7 +141,7 @@ def recommend(
   if noise_multiplier is None:
     effective = gaussian.effective_noise_multiplier(epsilon, delta)  # type: ignore[arg-type]
     noise_multiplier = effective * sensitivity.value
-  guarantee = Guarantee.of(sensitivity, noise_multiplier=noise_multiplier, delta=delta)
+  guarantee = Guarantee.of(sensitivity, Terms(delta), noise_multiplier=noise_multiplier)
   fitting = _fitting(evaluated, max_copies)
 
   def option(candidate):
@@ -154,7 +155,7 @@ def recommend(
       fits=candidate.memory_copies <= max_copies,
       regret=search.regret(candidate, schemas, fitting),
       loss_ratio=ratio,
-      guarantee=Guarantee.of(candidate_sensitivity, noise_multiplier=noise, delta=delta),
+      guarantee=Guarantee.of(candidate_sensitivity, Terms(delta), noise_multiplier=noise),
       same_noise_epsilon=gaussian.epsilon(effective / ratio, delta),
     )
 

@@ -5,6 +5,7 @@ statement can therefore compute its assumptions again, and see which are missing
 added. A new assumption is a fact in `run_facts.RunFacts`, and a sentence here.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,10 +68,10 @@ def subjects(statement: Statement) -> list[tuple[str, str]]:
   clipping, noise, participation = guarantees.ASSUMPTIONS
   result += [(SERVER, clipping), (SERVER, noise), (DEVICES, participation)]
   result += [(FIGURES, sentence) for sentence in _of_releases(statement)]
-  of_all = f'of all devices of one {statement.unit}'
   for sentence in adjacencies.assumptions(statement.adjacency):
     if statement.unit != 'device':
-      sentence = sentence.replace('of one device', of_all)
+      sentence = sentence.replace('of one device', 'of all devices of one device')
+      sentence = re.sub('(a|one) device', rf'\1 {statement.unit}', sentence)
     result.append((DEVICES, sentence))
   if group_size > 1:
     observed = '' if statement.observed is None else f', observed adds the {group_size} largest'

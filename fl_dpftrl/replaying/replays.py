@@ -10,7 +10,6 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from fl_dpftrl import claims, sensitivities
 from fl_dpftrl.accounting import guarantees
@@ -55,11 +54,9 @@ def replay(
   """
   runs = opened_runs.together(opened(runs))
   run_claims = [run.claim for run in runs]
-  asked: dict[str, Any] = dict(
-    deltas=guarantees.deltas(delta), adjacency=adjacency, group_size=group_size
-  )
-  spend = claims.spending(run_claims, [run.log.num_rounds for run in runs], **asked)
-  _check(runs, adjacency, group_size)
+  terms = guarantees.Terms(delta, adjacency, group_size)
+  spend = claims.spending(run_claims, [run.log.num_rounds for run in runs], terms)
+  _check(runs, terms)
   tally = runs[0].tally if len(runs) == 1 else None
   if tally is None:
     tally = counting.count(runs, num_exposed=group_size, progress=progress)
@@ -79,12 +76,12 @@ def replay(
   violations = _violations(facts, tally, spend)
   return statements.of_facts(
     facts,
-    **asked,
+    terms=terms,
     num_devices=tally.num_devices,
     observed=observed,
     violations=violations,
     most_over_runs=tally.most_rounds if len(runs) > 1 else None,
-    planned=_planned(runs, happened, tally.violators or 0, **asked),
+    planned=_planned(runs, happened, tally.violators or 0, terms),
     per_device=per_device,
     void_reason=void_reasons.reason(runs),
     warnings=tuple(
@@ -100,10 +97,10 @@ def opened(runs: Runs) -> list[opened_runs.Run]:
   return [run if isinstance(run, opened_runs.Run) else opened_runs.open_run(run) for run in alone]
 
 
-def _check(runs: Sequence[opened_runs.Run], adjacency: str, group_size: int) -> None:
+def _check(runs: Sequence[opened_runs.Run], terms: guarantees.Terms) -> None:
   for run in runs if len(runs) == 1 else ():
     participation = run.claim.answers
-    participation.check(run.claim.strategy, adjacency, group_size)
+    participation.check(run.claim.strategy, terms)
     if run.from_counts and participation.needs_rows:
       raise ValueError(
         f'counts cannot confirm a {type(participation).__name__}; replay the log itself'
@@ -149,7 +146,7 @@ def _planned(
   runs: Sequence[opened_runs.Run],
   happened: Sequence[participation_counts.RunCounts],
   violators: int,
-  **asked: Any,
+  terms: guarantees.Terms,
 ) -> statements.Part | None:
   """Returns the guarantee of what was declared or drawn, void where the logs contradict draws."""
   run_claims = [run.claim for run in runs]
@@ -173,7 +170,7 @@ def _planned(
     reasons = reasons and ['not every run kept to its own, see the assumptions']
   return statements.Part(
     name=whole.part,
-    guarantee=claims.compose(run_claims, every, charged=opened_runs.charged(runs), **asked),
+    guarantee=claims.compose(run_claims, every, terms, opened_runs.charged(runs)),
     participation=whole,
     holds=not reasons,
     reason='; '.join(reasons) or None,
@@ -204,9 +201,7 @@ def _violations(
     complied=claims.compose(
       [run.claim for run in facts],
       [run.claim.participation for run in facts],
-      deltas=largest.deltas,
-      adjacency=largest.adjacency,
-      group_size=1,
+      guarantees.Terms(largest.deltas, largest.adjacency),
     ),
   )
 

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import operator
-from collections.abc import Sequence
 from typing import Any
 
 from fl_dpftrl import claims, tables
@@ -288,7 +287,8 @@ class Statement:
     Only what is named here is published. Some of it are functions of the log that no guarantee
     covers: the largest number of participations, the most devices of one unit in a round, the least
     separation, whether the declared schema or the stated shuffling holds, whether the run is void,
-    and the number of rounds if the log does not state it. The digest of a log is left out: whoever knows all of its rows but a few could
+    and the number of rounds if the log does not state it. The digest of a log is left out: whoever
+    knows all of its rows but a few could
     try values for those until it is right.
 
     Raises:
@@ -374,22 +374,14 @@ def of_facts(
   *,
   observed: guarantees.Guarantee | None,
   planned: Part | None,
-  deltas: Sequence[float],
-  adjacency: str,
-  group_size: int,
+  terms: guarantees.Terms,
   **others: Any,
 ) -> Statement:
   """Returns the statement of runs; the worst case follows from their facts.
 
   Without an end, it is the declared guarantee, where that holds: no fact of the log makes it less.
   """
-  worst_case = claims.compose(
-    [run.claim for run in runs],
-    [run.schema for run in runs],
-    deltas=deltas,
-    adjacency=adjacency,
-    group_size=group_size,
-  )
+  worst_case = claims.compose([run.claim for run in runs], [run.schema for run in runs], terms)
   if planned and planned.holds and planned.participation.num_rounds is None:
     worst_case = planned.guarantee
   parts = [Part(name='worst_case', guarantee=worst_case)]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fl_dpftrl import claims
-from fl_dpftrl.accounting import adjacencies, gaussian
+from fl_dpftrl.accounting import adjacencies, gaussian, guarantees
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import registry
 from fl_dpftrl.participations import accountant
@@ -24,15 +24,11 @@ class Budget:
   def __init__(
     self,
     claim: claims.Claim,
-    *,
-    delta: float,
+    terms: guarantees.Terms,
     max_epsilon: float | None,
-    adjacency: str = adjacencies.ZERO_OUT,
-    group_size: int = 1,
     earlier: Sequence[claims.Claim] = (),
   ):
-    gaussian.check_delta(delta)
-    adjacencies.check(adjacency, group_size)
+    adjacencies.check(terms.adjacency, terms.group_size)
     if not claim.declared:
       raise ValueError('claim must have a schema, by which ε of its rounds is known')
     self._claim, self._schema = claim, claim.answers
@@ -40,8 +36,7 @@ class Budget:
     _check_prefixes(claim.strategy, self._schema.num_rows)
     if max_epsilon is not None:
       gaussian.check_positive('max_epsilon', max_epsilon)
-    self.max_epsilon, self._delta = max_epsilon, delta
-    self._adjacency, self._group_size = adjacency, group_size
+    self.max_epsilon, self._terms = max_epsilon, terms
     # That of all planned rounds is an upper bound for fewer.
     every = [c for c in (claim, *earlier) if c.arithmetic.num_coordinates is not None]
     self._rounding = claims.rounding(every or [claim], [c.answers.num_rows for c in every] or [1])
@@ -56,13 +51,8 @@ class Budget:
 
   def _epsilon(self, num_rounds: int) -> float:
     """Returns ε of the first num_rounds rounds, by the declared schema."""
-    guarantee = claims.compose(
-      [self._claim],
-      [self._schema.within(num_rounds)],
-      deltas=[self._delta],
-      adjacency=self._adjacency,
-      group_size=self._group_size,
-    )
+    schema = self._schema.within(num_rounds)
+    guarantee = claims.compose([self._claim], [schema], self._terms)
     return dataclasses.replace(guarantee, rounding=self._rounding).epsilon()
 
   def _max_rounds(self) -> int:
@@ -84,7 +74,7 @@ def limited(claim: claims.Claim, *, delta: float, max_epsilon: float | None) -> 
   check(claim, max_epsilon, delta)
   if max_epsilon is None:
     return claim
-  schema = Budget(claim, delta=delta, max_epsilon=max_epsilon).schema
+  schema = Budget(claim, guarantees.Terms(delta), max_epsilon).schema
   return dataclasses.replace(claim, participation=schema)
 
 

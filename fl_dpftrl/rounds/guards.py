@@ -95,14 +95,9 @@ class Guard:
     self._planned = claim.answers.num_rows if is_declared else claim.strategy.max_rounds
     self.max_rounds, self._budget = self._planned, None
     if delta is not None:
-      self._budget = budget.Budget(
-        claim,
-        delta=delta,
-        max_epsilon=max_epsilon,
-        adjacency=adjacency,
-        group_size=group_size,
-        earlier=[run.claim for run in runs],
-      )
+      terms = guarantees.Terms(delta, adjacency, group_size)
+      earlier_claims = [run.claim for run in runs]
+      self._budget = budget.Budget(claim, terms, max_epsilon, earlier_claims)
       self.max_rounds = self._budget.max_rounds
       self.claim = dataclasses.replace(claim, participation=self._budget.schema)
     self.gate = self.claim.answers.gate(self.claim.strategy)

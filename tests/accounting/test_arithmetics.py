@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import accounting, claims
-from fl_dpftrl.accounting import arithmetics
+from fl_dpftrl.accounting import arithmetics, guarantees
 from fl_dpftrl.families import lattice
 from fl_dpftrl.logs import log_tables as log_schema
 from fl_dpftrl.logs import participation_log
@@ -153,8 +153,8 @@ def test_a_budget_has_room_for_the_rounding():
       claims.Claim(
         strategy=strategy, noise_multiplier=3.0, participation=schema, arithmetic=stated
       ),
-      delta=1e-8,
-      max_epsilon=within,
+      guarantees.Terms(1e-8),
+      within,
     ).max_rounds
     for stated in (arithmetics.Arithmetic(), COVERED(2**53))
   ]

@@ -9,8 +9,8 @@ import pytest
 from dp_accounting.pld import pld_privacy_accountant
 from hypothesis import strategies as st
 
-from fl_dpftrl import accounting, sensitivities
-from fl_dpftrl.accounting import gaussian
+from fl_dpftrl import sensitivities
+from fl_dpftrl.accounting import gaussian, guarantees
 from fl_dpftrl.families import banded, identity
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import accountant
@@ -27,8 +27,8 @@ def account(noise_multiplier, delta=1e-6, **arguments):
 
 def of(noise_multiplier, kind=sensitivities.EXACT, **arguments):
   root_two = sensitivities.Sensitivity(math.sqrt(2.0), kind)
-  given = dict(noise_multiplier=noise_multiplier, delta=(1e-6, 1e-9), **arguments)
-  return accounting.Guarantee.of(root_two, **given)
+  terms = guarantees.Terms((1e-6, 1e-9), **arguments)
+  return guarantees.Guarantee.of(root_two, terms, noise_multiplier=noise_multiplier)
 
 
 def test_figures_are_those_of_the_effective_noise():

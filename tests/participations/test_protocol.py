@@ -90,8 +90,8 @@ class Dearer(Once):
   def within(self, num_rounds):
     return Dearer(num_rounds)
 
-  def guarantee(self, strategy, **options):
-    found = super().guarantee(strategy, **options)
+  def guarantee(self, *arguments):
+    found = super().guarantee(*arguments)
     return dataclasses.replace(found, sensitivity=3.0 * found.sensitivity)
 
 

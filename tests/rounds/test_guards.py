@@ -9,6 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl.accounting import guarantees
 from fl_dpftrl.logs import refusals
 from fl_dpftrl.participations import sampling as schemes
 from fl_dpftrl.rounds import admission, budget, guards
@@ -148,10 +149,10 @@ def test_every_family_has_a_horizon_that_its_epsilon_allows():
   schema = dpftrl.MinSep(num_rounds=8, min_sep=2)
   for strategy in (dpftrl.Banded(np.array([[1, 0]] + 7 * [[1, 0.4]])), dpftrl.TreeFull(8), BLT):
     claim = dpftrl.Claim(strategy=strategy, noise_multiplier=1.0, participation=schema)
-    whole = budget.Budget(claim, delta=1e-6, max_epsilon=None)
+    whole = budget.Budget(claim, guarantees.Terms(1e-6), None)
     values = [whole.epsilon(n) for n in range(1, 9)]
     for most in (values[0], values[4], values[-1] * 2):
-      found = budget.Budget(claim, delta=1e-6, max_epsilon=most)
+      found = budget.Budget(claim, guarantees.Terms(1e-6), most)
       assert found.max_rounds == max(n for n in range(1, 9) if values[n - 1] <= most)
 
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.accounting import arithmetics
+from fl_dpftrl.accounting import arithmetics, guarantees
 from fl_dpftrl.families import tree_online
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import accountant
@@ -51,7 +51,7 @@ def test_devices_that_forget_never_pass_the_budget():
   claim = lambda numbers: dpftrl.Claim(
     strategy=tree, noise_multiplier=2.0, participation=SCHEMA, arithmetic=numbers
   )
-  allowed = lambda numbers: budget.Budget(claim(numbers), delta=1e-6, max_epsilon=8.0).max_rounds
+  allowed = lambda numbers: budget.Budget(claim(numbers), guarantees.Terms(1e-6), 8.0).max_rounds
   n = allowed(arithmetics.Arithmetic())
   assert 1 < n < 40 and allowed(arithmetics.Arithmetic.covered(2**50)) <= n
   every = np.array(['a', 'b', 'c'])  # All of them, in each round, as if no timer worked.
