@@ -129,7 +129,8 @@ def study(
     server_learning_rates: rates to try of each mechanism without rates of its own.
     deployment_report_goal: report goal of a hypothetical deployment with the same noise on the
       mean, to which ε refer then; None for the ε of the runs.
-    workload, without_noise: queries for which bands are chosen; whether to train without noise too.
+    workload, without_noise: queries for which strategies are optimised and bands chosen; whether to
+      train without noise too.
     metric: 'accuracy', from 0 to 1 and shown in percent, or the name of any other number.
     lower_is_better: True for a loss or an error, False for a score; None only for an accuracy.
     jobs: runs at the same time, each in a process of its own, for which `run` must be a function of

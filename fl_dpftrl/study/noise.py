@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fl_dpftrl import workloads
 from fl_dpftrl.accounting import arithmetics
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.participations import accountant
@@ -94,7 +93,7 @@ def _find(
   if not scheme.gated and mechanism.mechanism in _BANDED:
     bands = accountant.candidate_bands(scheme)
   paths = [
-    _strategy_file(mechanism, schema, folder / _STRATEGIES_NAME, say, size) for size in bands
+    _strategy_file(design, mechanism, folder / _STRATEGIES_NAME, say, size) for size in bands
   ]
   strategies = [files.load_strategy(path) for path in paths]
   if design.is_drawn:
@@ -113,16 +112,16 @@ def _find(
 
 
 def _strategy_file(
-  mechanism: Mechanism, schema: Any, folder: pathlib.Path, say: Say, bands: int | None
+  design: Design, mechanism: Mechanism, folder: pathlib.Path, say: Say, bands: int | None
 ) -> pathlib.Path:
-  """Returns the path of a mechanism's strategy, which is found if need be."""
-  name, label, objective = mechanism.mechanism, slug(mechanism.label), mechanism.objective
+  """Returns the path of a mechanism's strategy for the workload, which is found if need be."""
+  name, label, schema = mechanism.mechanism, slug(mechanism.label), design.planned
   path = folder / (f'{label}.json' if bands is None else f'{label}-{bands}bands.json')
   if not path.exists():
     (candidate,) = candidate_sets.named([name if bands is None else f'{name}:{bands}'])
     if candidate.optimised:
       say(f'optimising {candidate.label} for {schema.num_rounds} rounds')
-    prefix_sums = workloads.Workload()
-    strategy = candidate.find(schema, objective=objective, workload=prefix_sums, progress=None)
-    files.save_strategy(path, strategy, schema=schema, objective=objective)
+    goal: Any = {'objective': mechanism.objective, 'workload': design.workload}
+    strategy = candidate.find(schema, **goal, progress=None)
+    files.save_strategy(path, strategy, schema=schema, **goal)
   return path

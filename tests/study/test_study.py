@@ -96,6 +96,18 @@ def test_the_noise_is_that_of_account(tmp_path):
   assert 'hypothetical deployment of 400 devices' in (tmp_path / '400' / 'table.txt').read_text()
 
 
+@pytest.mark.slow
+def test_strategies_are_optimised_for_the_workload(tmp_path):
+  cells, momentum = [], dpftrl.Workload(momentum=0.9)
+  arguments = dict(seeds=[0], workload=momentum, without_noise=False, mechanisms=['blt:1'])
+  linear.study(tmp_path / 'study', functools.partial(kept, cells), **arguments)
+  best = dpftrl.optimize('blt', linear.SCHEMA, num_buffers=1, workload=momentum)
+  assert best != dpftrl.optimize('blt', linear.SCHEMA, num_buffers=1)
+  assert cells and all(cell.strategy == best for cell in cells)
+  described = dpftrl.describe(tmp_path / 'study' / 'strategies' / 'blt_1.json', linear.SCHEMA)
+  assert described.strategy == best
+
+
 def test_sampled_noise_has_a_part_for_each_of_the_best_bands(tmp_path):
   scheme, bands = sampling.CyclicFixedSize(num_rounds=16, num_examples=4000, batch_size=400), {}
 
