@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from fl_dpftrl import sensitivities
+from fl_dpftrl.accounting import guarantees
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import participation_counts, registry, schemas
