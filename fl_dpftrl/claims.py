@@ -226,12 +226,20 @@ def compose(
   schemes: Sequence[Any],
   terms: guarantees.Terms,
   charged: Sequence[Sequence[int]] = (),
+  disjoint: bool = False,
 ) -> guarantees.Guarantee:
   """Returns the guarantee of the participations of one run, or of several together.
 
   Args:
     charged: for each run, the places of those that its loss budget counted as earlier runs.
+    disjoint: whether nobody is in two runs, so that the guarantee is that of the costliest one.
   """
+  if disjoint:
+    every = [compose([run], [scheme], terms) for run, scheme in zip(claims, schemes, strict=True)]
+    worst = max(every, key=lambda guarantee: guarantee.mu)
+    added = [guarantee.rounding for guarantee in every]
+    most = arithmetics.Rounding(mu=max(r.mu for r in added), chance=max(r.chance for r in added))
+    return dataclasses.replace(worst, rounding=most)
   num_rounds = [participation.num_rows for participation in schemes]
   if len(claims) == 1:  # Its own answer, which may be more than that of its sensitivity.
     (claim,) = claims

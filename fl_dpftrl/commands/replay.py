@@ -67,6 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ' figures are then those of people, or other units; see docs/units.md',
   )
   words = (
+    'with several folders: disjoint if every device is in one of them only, such as patients of'
+    ' sites (default: shared, whose losses add up)'
+  )
+  add('--sites', choices=('shared', 'disjoint'), help=words)
+  words = (
     'rounds that were declared before the run, of which it may have had fewer (default: as the log'
     ' recorded them before round 0)'
   )
@@ -137,6 +142,8 @@ def run(args: argparse.Namespace) -> Replayed:
     evidence.check_folder(pathlib.Path(args.evidence))
     output.check_writable('evidence', args.evidence)
   output.check_file('write_counts', args.write_counts)
+  if args.sites and len(args.runs) < 2:
+    raise ValueError(f'--sites={args.sites} is for the folders of several runs')
   opened = _runs(args)
   for opened_run in opened if args.public_report else ():
     opened_run.claim.answers.check_public()
@@ -165,6 +172,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     'delta': args.delta,
     'adjacency': args.adjacency,
     'group_size': args.group_size,
+    'disjoint': args.sites == 'disjoint',
     'progress': output.Progress('replay').say,
   }
 
@@ -254,7 +262,7 @@ def _setting(args: argparse.Namespace) -> 'settings.Setting':
   from fl_dpftrl.reports import settings
 
   pairs: list[tuple[str, Any]] = []
-  for name in (*_OF_ONE_RUN, 'delta', 'adjacency', 'group_size'):
+  for name in (*_OF_ONE_RUN, 'sites', 'delta', 'adjacency', 'group_size'):
     values = getattr(args, name)
     for value in values if isinstance(values, list) else [values]:
       pairs.append((name, value))

@@ -107,6 +107,12 @@ def subjects(statement: Statement) -> list[tuple[str, str]]:
       ' strategies, noise and schemas, did not depend on what the others released'
     )
     result.append((SERVER, independent))
+  if statement.disjoint:
+    sentence = (
+      f'every {statement.unit} is in one of the runs only, as whoever replays said: the logs name'
+      ' none twice, and none has another id in another run'
+    )
+    result.append((LOG, sentence))
   for suffix, run in _named(runs):
     result += [(SERVER, sentence) for sentence in _of_run(run, suffix)]
   return result

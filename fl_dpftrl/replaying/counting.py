@@ -37,7 +37,10 @@ def count(
   plain = [dataclasses.replace(claim, participation=None) for claim in run_claims]
   devices = _counted(runs, plain, 1, progress)
   units = _counted(runs, run_claims, num_exposed, progress, by_unit=True)
-  return dataclasses.replace(units, devices=devices.logs, mergeable=devices.mergeable)
+  repeated = devices.repeated if units.repeated is None else units.repeated
+  return dataclasses.replace(
+    units, devices=devices.logs, mergeable=devices.mergeable, repeated=repeated
+  )
 
 
 def _counted(
@@ -96,6 +99,7 @@ def _count(
     {'earlier': _lost(rounds, owners, np.isin(logs, places), exposure, claim)} if places else {}
     for claim, places in zip(claims, charged)
   ]
+  several = np.flatnonzero((np.diff(owners) == 0) & (np.diff(logs) > 0))
   for index, first in enumerate(firsts):
     rows = np.flatnonzero(logs == index)
     device_id = lambda row, rows=rows: name(int(numbers[rows[row]]))
@@ -118,6 +122,7 @@ def _count(
     exact,
     int(np.bincount(owners[np.append(True, np.diff(owners) + np.diff(rounds) != 0)]).max()),
     *_violations(rounds, owners, logs, squares, claims, firsts, earlier),
+    repeated=name(int(numbers[several[0]])) if several.size else None,
   )
 
 

@@ -40,6 +40,7 @@ class Tally:
       that are too soon after the one before, or one too many in its run.
     wrong_square: largest squared sensitivity of the violators, over all runs.
     mergeable: ids that would be one with another if case and leading zeros did not count.
+    repeated: a device that is in several logs; None without any.
     devices: counts of devices, by log, where the others are of units; none where they are not.
   """
 
@@ -53,6 +54,7 @@ class Tally:
   wrong_rounds: participation_counts.Counts = participation_counts.Counts()
   wrong_square: float = 0.0
   mergeable: int = 0
+  repeated: str | int | None = None
   devices: tuple[participation_counts.DeviceCounts, ...] = ()
 
   def plus(self, other: 'Tally', num_exposed: int) -> 'Tally':
@@ -71,6 +73,7 @@ class Tally:
       violators,
       self.wrong_rounds + other.wrong_rounds,
       max(self.wrong_square, other.wrong_square),
+      repeated=other.repeated if self.repeated is None else self.repeated,
     )
 
 

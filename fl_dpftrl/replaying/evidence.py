@@ -37,13 +37,14 @@ SUMS, STATEMENT, UNITS = 'SHA256SUMS', 'statement.json', 'units.parquet'
 
 _LINE = re.compile(r'([0-9a-f]{64})  ([A-Za-z0-9][A-Za-z0-9._-]{0,199})')
 _LISTED, _BLOCK = 20, 1 << 20  # sentences; bytes
-_ASKED = {'deltas', 'adjacency', 'group_size', 'model_sha256', 'runs'}
+_ASKED = {'deltas', 'adjacency', 'group_size', 'disjoint', 'model_sha256', 'runs'}
 _OF_A_RUN = {'num_rounds', 'columns', 'first_round', 'missing'}
 _KINDS: dict[str, tuple[type, ...]] = {
   **dict.fromkeys(('deltas', 'runs'), (list,)),
   **dict.fromkeys(('group_size', 'first_round'), (int,)),
   **{name: (str, type(None)) for name in ('columns', 'missing', 'model_sha256')},
   'adjacency': (str,),
+  'disjoint': (bool,),
   'num_rounds': (int, type(None)),
 }
 
@@ -93,6 +94,7 @@ def write_evidence(
   delta: float | Sequence[float],
   adjacency: str = 'zero_out',
   group_size: int = 1,
+  disjoint: bool = False,
   model: str | os.PathLike[str] | None = None,
   progress: Progress = lambda text: None,
 ) -> str:
@@ -100,7 +102,7 @@ def write_evidence(
 
   Args:
     folder: the folder, which must not exist yet; its parent must.
-    runs, delta, adjacency, group_size, progress: see `replay`.
+    runs, delta, adjacency, group_size, disjoint, progress: see `replay`.
     model: file of the model that the last run released, whose digest is to be in the evidence.
 
   Returns:
@@ -114,13 +116,10 @@ def write_evidence(
   check_folder(folder)
   for run in runs:
     check_run(run)
-  asked = {
-    'deltas': [delta] if isinstance(delta, (int, float)) else list(delta),
-    'adjacency': adjacency,
-    'group_size': group_size,
-    'model_sha256': None if model is None else _digest(paths.local(model)),
-    'runs': [_asked(run) for run in runs],
-  }
+  asked: json_files.Object = dict(adjacency=adjacency, group_size=group_size, disjoint=disjoint)
+  asked['deltas'] = [delta] if isinstance(delta, (int, float)) else list(delta)
+  asked['model_sha256'] = None if model is None else _digest(paths.local(model))
+  asked['runs'] = [_asked(run) for run in runs]
   with durable.building(folder, private=True) as temporary:
     opened, originals = [], dict[str, Any]()
     for run, prefix in zip(runs, _prefixes(len(runs))):
@@ -302,7 +301,10 @@ def _run(folder: pathlib.Path, prefix: str, entry: json_files.Object) -> opened_
 def _replayed(
   runs: Sequence[opened_runs.Run], asked: json_files.Object, progress: Progress
 ) -> statements.Statement:
-  options = {'delta': asked['deltas'], **{n: asked[n] for n in ('adjacency', 'group_size')}}
+  options = {
+    'delta': asked['deltas'],
+    **{n: asked[n] for n in ('adjacency', 'group_size', 'disjoint')},
+  }
   return replays.replay(runs, **options, progress=progress)
 
 

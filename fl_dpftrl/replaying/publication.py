@@ -22,6 +22,7 @@ def command(statement: statements.Statement) -> str:
   first = statement.runs[0]
   if statement.several:
     words += [f'RUN{i}' for i in range(1, len(statement.runs) + 1)]
+    words += ['--sites=disjoint'] if statement.disjoint else []
   else:
     words += [
       '--from_counts=COUNTS' if first.from_counts else '--log=LOG',
@@ -38,6 +39,7 @@ def command(statement: statements.Statement) -> str:
       words.append(f'--missing={first.layout.own_marks}')
     if statement.planned:
       words += statement.planned.participation.flags(first.schema_in_log)
+  words += ['--units=UNITS'] if first.units else []
   words += [f'--delta={delta}' for delta in statement.deltas]
   words.append(f'--adjacency={statement.adjacency}')
   words.append(f'--group_size={statement.group_size}')

@@ -25,6 +25,7 @@ from fl_dpftrl.replaying import (
   statements,
   void_reasons,
 )
+from fl_dpftrl.text import messages
 
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
@@ -40,6 +41,7 @@ def replay(
   delta: float | Sequence[float],
   adjacency: str = 'zero_out',
   group_size: int = 1,
+  disjoint: bool = False,
   progress: Callable[[str], None] = lambda text: None,
 ) -> statements.Statement:
   """Computes the guarantees of runs from their logs.
@@ -50,7 +52,12 @@ def replay(
     delta: δ, one or several.
     adjacency: 'zero_out' or 'replace_one'.
     group_size: devices that are protected together.
+    disjoint: whether every device is in one of the runs only, such as patients of sites that train
+      for themselves. The guarantee is then that of the costliest run, and not of all together.
     progress: called often with a line about the progress.
+
+  Raises:
+    LogError: for a log that cannot be believed, and a device in two runs that are disjoint.
   """
   runs = opened_runs.together(opened(runs))
   run_claims = [run.claim for run in runs]
@@ -60,6 +67,12 @@ def replay(
   tally = runs[0].tally if len(runs) == 1 else None
   if tally is None:
     tally = counting.count(runs, num_exposed=group_size, progress=progress)
+  disjoint = disjoint and len(runs) > 1
+  if disjoint and tally.repeated is not None:
+    raise refusals.LogError(
+      f'disjoint: {runs[0].unit} {messages.quoted(tally.repeated)} is in the logs of several runs,'
+      ' whose losses add up'
+    )
   if len(tally.most_exposed) < min(group_size, tally.num_devices):
     raise ValueError(
       f'group_size={group_size} needs the losses of as many devices, which counts do not hold;'
@@ -73,7 +86,7 @@ def replay(
     largest = spend(observed_sensitivities.of_largest(tally, group_size))
     observed = dataclasses.replace(largest, group_size=group_size)
     per_device = _per_device(tally, spend)
-  violations = _violations(facts, tally, spend)
+  violations = _violations(facts, tally, spend, disjoint)
   return statements.of_facts(
     facts,
     terms=terms,
@@ -81,7 +94,8 @@ def replay(
     observed=observed,
     violations=violations,
     most_over_runs=tally.most_rounds if len(runs) > 1 else None,
-    planned=_planned(runs, happened, tally.violators or 0, terms),
+    disjoint=disjoint,
+    planned=_planned(runs, happened, tally.violators or 0, terms, disjoint),
     per_device=per_device,
     void_reason=void_reasons.reason(runs),
     warnings=tuple(
@@ -147,6 +161,7 @@ def _planned(
   happened: Sequence[participation_counts.RunCounts],
   violators: int,
   terms: guarantees.Terms,
+  disjoint: bool,
 ) -> statements.Part | None:
   """Returns the guarantee of what was declared or drawn, void where the logs contradict draws."""
   run_claims = [run.claim for run in runs]
@@ -170,7 +185,7 @@ def _planned(
     reasons = reasons and ['not every run kept to its own, see the assumptions']
   return statements.Part(
     name=whole.part,
-    guarantee=claims.compose(run_claims, every, terms, opened_runs.charged(runs)),
+    guarantee=claims.compose(run_claims, every, terms, opened_runs.charged(runs), disjoint),
     participation=whole,
     holds=not reasons,
     reason='; '.join(reasons) or None,
@@ -181,6 +196,7 @@ def _violations(
   facts: Sequence[run_facts.RunFacts],
   tally: device_tallies.Tally,
   spend: observed_sensitivities.Spend,
+  disjoint: bool,
 ) -> exposures.Violations | None:
   if not tally.violators:
     return None
@@ -202,6 +218,7 @@ def _violations(
       [run.claim for run in facts],
       [run.claim.participation for run in facts],
       guarantees.Terms(largest.deltas, largest.adjacency),
+      disjoint=disjoint,
     ),
   )
 

@@ -83,6 +83,7 @@ class Statement:
     per_device: losses of single devices; None without devices, and if publishable.
     void_reason: why the runs guarantee nothing; None if nothing voids it.
     warnings: sentences about the logs.
+    disjoint: whether nobody is in two of the runs, so that it is that of the costliest one.
     confidential: whether it must not be published.
   """
 
@@ -94,6 +95,7 @@ class Statement:
   violations: exposures.Violations | None = None
   most_over_runs: int | None = None
   per_device: exposures.PerDevice | None = None
+  disjoint: bool = False
   confidential: bool = True
 
   def __repr__(self) -> str:
@@ -302,6 +304,7 @@ class Statement:
         dataclasses.replace(part, reason=None) for part in self.parts if part.name != 'observed'
       ),
       void_reason=self.void_reason and VOID,
+      disjoint=self.disjoint,
       warnings=(ASSUMED_ROUNDS,) if any(run.num_rounds_assumed for run in self.runs) else (),
       confidential=False,
     )
@@ -330,6 +333,8 @@ class Statement:
     }
     if self.runs[0].log is not None:
       result['log'] = list(self.log)
+    if self.disjoint:
+      result['disjoint'] = True
     if self.several:
       result['runs'] = [run.to_json() for run in self.runs]
     result['confidential'] = self.confidential
@@ -375,15 +380,18 @@ def of_facts(
   observed: guarantees.Guarantee | None,
   planned: Part | None,
   terms: guarantees.Terms,
+  disjoint: bool = False,
   **others: Any,
 ) -> Statement:
   """Returns the statement of runs; the worst case follows from their facts.
 
   Without an end, it is the declared guarantee, where that holds: no fact of the log makes it less.
   """
-  worst_case = claims.compose([run.claim for run in runs], [run.schema for run in runs], terms)
+  every = [run.claim for run in runs], [run.schema for run in runs]
+  worst_case = claims.compose(*every, terms, disjoint=disjoint)
   if planned and planned.holds and planned.participation.num_rounds is None:
     worst_case = planned.guarantee
   parts = [Part(name='worst_case', guarantee=worst_case)]
   parts += [Part(name='observed', guarantee=observed)] if observed else []
-  return Statement(runs=runs, parts=(*parts, *([planned] if planned else [])), **others)
+  parts += [planned] if planned else []
+  return Statement(runs=runs, parts=tuple(parts), disjoint=disjoint, **others)

@@ -1,0 +1,79 @@
+"""Sites that each train over people of their own, and one statement of all of them."""
+
+import math
+
+import numpy as np
+import pytest
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl.commands import main
+from fl_dpftrl.logs import refusals
+
+BLT = dpftrl.BLT([0.7], [0.5])
+DELTA = 1e-6
+
+
+def site(folder, ids, noise_multiplier, seed, num_rounds=10):
+  """Trains a site over its patients, and returns its folder."""
+  generator = np.random.default_rng(seed)
+  schema = dpftrl.MinSep(num_rounds, 2, 3)
+  with dpftrl.PrivateAggregator(
+    BLT, template=np.zeros(2, np.float32), noise_multiplier=noise_multiplier, clip_norm=1.0,
+    report_goal=1, folder=folder, participation=schema,
+  ) as aggregator:  # fmt: skip
+    for _ in range(num_rounds):
+      admitted = aggregator.admissible(generator.permutation(ids)[:3])
+      if len(admitted):
+        with aggregator.round(admitted) as round_:
+          round_.add(np.ones(2, np.float32))
+  return folder
+
+
+@pytest.fixture(name='sites')
+def fixture_sites(tmp_path):
+  noises = [(range(9), 4.0), (range(9, 14), 2.5), (range(14, 30), 6.0)]
+  return [site(tmp_path / f'site{i}', [*ids], z, i) for i, (ids, z) in enumerate(noises)]
+
+
+def test_disjoint_sites_have_the_loss_of_the_costliest_one(sites):
+  each = [dpftrl.replay(folder, delta=DELTA) for folder in sites]
+  together = dpftrl.replay(sites, delta=DELTA, disjoint=True)
+  for name in ('worst_case', 'declared', 'observed'):
+    single = max(statement.part(name).guarantee.epsilon() for statement in each)
+    assert together.part(name).guarantee.epsilon() == pytest.approx(single, rel=1e-6)
+    assert together.part(name).guarantee.epsilon() >= single * (1 - 1e-12)
+  assert together.disjoint and together.to_json()['disjoint']
+  assert 'every device is in one of the runs only' in ' '.join(together.assumptions)
+
+
+def test_shared_sites_add_up(sites):
+  each = [dpftrl.replay(folder, delta=DELTA).worst_case for folder in sites]
+  together = dpftrl.replay(sites, delta=DELTA)
+  square = sum(guarantee.mu**2 for guarantee in each)
+  assert together.worst_case.mu == pytest.approx(math.sqrt(square), rel=1e-6)
+  assert 'disjoint' not in together.to_json()
+
+
+def test_a_patient_of_two_sites_refutes_that_they_are_disjoint(sites, tmp_path):
+  other = site(tmp_path / 'other', [0, 40, 41, 42], 4.0, 7)
+  for order in ([sites[0], other], [other, *sites]):
+    with pytest.raises(
+      refusals.LogError, match='disjoint: device 0 is in the logs of several runs'
+    ):
+      dpftrl.replay(order, delta=DELTA, disjoint=True)
+
+
+def test_evidence_and_command_of_sites(sites, tmp_path, capsys, monkeypatch):
+  runs = [dpftrl.open_run(folder) for folder in sites]
+  dpftrl.write_evidence(tmp_path / 'evidence', runs, delta=DELTA, disjoint=True)
+  result = dpftrl.verify(tmp_path / 'evidence')
+  assert result.passed and result.statement.disjoint
+  words = ['fl-dpftrl', 'replay', *map(str, sites), '--sites=disjoint', '--delta=1e-6']
+  monkeypatch.setattr('sys.argv', words)
+  main.main()
+  assert 'in one of the runs only' in capsys.readouterr().out
+  monkeypatch.setattr('sys.argv', ['fl-dpftrl', 'replay', str(sites[0]), *words[-2:]])
+  with pytest.raises(SystemExit) as ended:
+    main.main()
+  assert ended.value.code == 2
+  assert '--sites=disjoint is for the folders of several runs' in capsys.readouterr().err
