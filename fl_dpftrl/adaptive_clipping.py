@@ -10,13 +10,13 @@ quantile and its geometric update; docs/decisions/adaptive-clipping.md for corre
 """
 
 import dataclasses
+import functools
 import math
-import numbers
 from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import extra_coordinates
+from fl_dpftrl import checks, extra_coordinates
 
 # The clip norm stays within this factor of the first one, in both directions.
 RANGE = 1e6
@@ -61,15 +61,11 @@ class AdaptiveClipping:
       value = getattr(self, name)
       if value is None and name == 'clipped_count_stddev':
         continue
-      is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-      if not (is_number and math.isfinite(value) and is_valid(value)):
+      if not (checks.is_number(value) and is_valid(value)):
         raise ValueError(f'{name} must be {what}, got {value!r}')
       object.__setattr__(self, name, float(value))
     if self.rounds is not None:
-      is_whole = isinstance(self.rounds, numbers.Integral) and not isinstance(self.rounds, bool)
-      if not (is_whole and self.rounds >= 0):
-        raise ValueError(f'rounds must be a whole number of at least 0, or None, got {self.rounds}')
-      object.__setattr__(self, 'rounds', int(self.rounds))
+      checks.keep(self, functools.partial(checks.whole, 0), 'rounds')
 
   def count_stddev(self, noise_multiplier: float, report_goal: int) -> float:
     """Returns the standard deviation of the counts' noise in Z, in updates; 0 without noise."""

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fl_dpftrl import adaptive_clipping as adaptive
-from fl_dpftrl import extra_coordinates, sensitivities
-from fl_dpftrl.accounting import adjacencies, arithmetics, gaussian, guarantees
+from fl_dpftrl import checks, extra_coordinates, sensitivities
+from fl_dpftrl.accounting import adjacencies, arithmetics, guarantees
 from fl_dpftrl.families import base
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.logs import claim_json, keys
@@ -80,17 +80,11 @@ class Claim:
         ' a run may end early; give it num_rounds, or a file that has them, as `fl-dpftrl'
         ' optimize --output` writes'
       )
-    if not (gaussian.is_number(self.noise_multiplier) and 0.0 <= self.noise_multiplier < math.inf):
-      raise ValueError(
-        f'noise_multiplier must be finite and at least 0, got {self.noise_multiplier!r}'
-      )
-    keep('noise_multiplier', float(self.noise_multiplier))
+    checks.keep(self, checks.not_negative, 'noise_multiplier')
     if self.clip_norm is not None and not self.adaptive_clipping:
-      if not (gaussian.is_number(self.clip_norm) and 0.0 < self.clip_norm < math.inf):
-        raise ValueError(f'clip_norm must be positive and finite, got {self.clip_norm!r}')
-      keep('clip_norm', float(self.clip_norm))
+      checks.keep(self, checks.positive, 'clip_norm')
     if self.report_goal is not None:
-      keep('report_goal', schemas.positive_integer('report_goal', self.report_goal))
+      checks.keep(self, checks.whole, 'report_goal')
     groups, rule = [], self.adaptive_clipping
     if rule is not None:
       groups.append(rule.group(self.noise_multiplier, self.report_goal or 1))

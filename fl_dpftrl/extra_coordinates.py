@@ -10,13 +10,13 @@ Source: docs/decisions/adaptive-clipping.md.
 """
 
 import math
-import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fl_dpftrl import checks
 from fl_dpftrl.text import messages
 
 _NOISE_SHARE = 0.005  # More noise in the updates, for metrics without a standard deviation.
@@ -83,16 +83,13 @@ class PrivateMetrics:
       is_name = isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME and name.isprintable()
       if not is_name or name in _OTHER_COLUMNS:
         raise ValueError(f'metrics must have printable names, got {messages.quoted(name)}')
-      if not (_is_number(bound) and bound > 0.0):
-        raise ValueError(f'metrics: the bound of {name} must be finite and positive, got {bound!r}')
+      checks.positive(**{f'metrics: the bound of {name}': bound})
     # One order, whatever order a restart gives them in.
     object.__setattr__(
       self, 'bounds', {name: float(self.bounds[name]) for name in sorted(self.bounds)}
     )
     if self.stddev is not None:
-      if not (_is_number(self.stddev) and self.stddev > 0.0):
-        raise ValueError(f'metrics_stddev must be finite and positive, got {self.stddev!r}')
-      object.__setattr__(self, 'stddev', float(self.stddev))
+      object.__setattr__(self, 'stddev', checks.positive(metrics_stddev=self.stddev))
 
   def group(self, noise_multiplier: float) -> Group:
     """Returns the coordinates of the metrics, for a noise multiplier of all that is released."""
@@ -147,8 +144,3 @@ def update_noise_multiplier(noise_multiplier: float, groups: Sequence[Group]) ->
       f' noise_multiplier={noise_multiplier:g}: it would use up the guarantee'
     )
   return noise_multiplier / math.sqrt(remaining)
-
-
-def _is_number(value: Any) -> bool:
-  is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-  return is_real and math.isfinite(value)

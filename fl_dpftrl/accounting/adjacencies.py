@@ -1,8 +1,6 @@
 """Adjacency relations and their effect on a sensitivity."""
 
-import numbers
-
-from fl_dpftrl import sensitivities
+from fl_dpftrl import checks, sensitivities
 
 ZERO_OUT, REPLACE_ONE = 'zero_out', 'replace_one'
 ADD_OR_REMOVE = 'add_or_remove'
@@ -33,12 +31,8 @@ def check(adjacency: str, group_size: int = 1) -> None:
       ' would take its places in the cohorts, which no schema bounds and no'
       ' log shows; use zero_out, which protects the same updates'
     )
-  if adjacency not in _ADJACENCIES:
-    raise ValueError(f'adjacency must be one of {", ".join(ADJACENCIES)}, got {adjacency!r}')
-  if isinstance(group_size, bool) or not (
-    isinstance(group_size, numbers.Integral) and group_size >= 1
-  ):
-    raise ValueError(f'group_size must be a whole number of at least 1, got {group_size!r}')
+  checks.one_of(ADJACENCIES, adjacency=adjacency)
+  checks.whole(group_size=group_size)
 
 
 def scaled(

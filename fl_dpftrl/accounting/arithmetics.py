@@ -9,8 +9,8 @@ import functools
 import math
 from collections.abc import Iterable
 
+from fl_dpftrl import checks
 from fl_dpftrl.families import base, lattice
-from fl_dpftrl.participation import schemas
 
 NOT_COVERED, LATTICE, COVERED = 'not covered', 'lattice', 'covered'
 KINDS = (NOT_COVERED, LATTICE, COVERED)
@@ -38,12 +38,11 @@ class Arithmetic:
   num_coordinates: int | None = None
 
   def __post_init__(self):
-    if self.kind not in KINDS:
-      raise ValueError(f'arithmetic must be one of {", ".join(KINDS)}, got {self.kind!r}')
+    checks.one_of(KINDS, arithmetic=self.kind)
     if (self.num_coordinates is None) == (self.kind == COVERED):
       raise ValueError('num_coordinates must be given where arithmetic is covered, and only there')
     if self.num_coordinates is not None:
-      schemas.positive_integer('num_coordinates', self.num_coordinates)
+      checks.whole(num_coordinates=self.num_coordinates)
 
   @classmethod
   def covered(cls, num_coordinates: int) -> 'Arithmetic':

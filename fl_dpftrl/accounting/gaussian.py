@@ -27,6 +27,8 @@ import statistics
 from contextlib import AbstractContextManager
 from decimal import Decimal
 
+from fl_dpftrl import checks
+
 _DIGITS = 70
 _SERIES_BELOW = 5
 _MARGIN = Decimal('1e-25')
@@ -39,17 +41,6 @@ _ROOT_TWO_PI = Decimal(
 _NORMAL = statistics.NormalDist()
 
 
-def is_number(value: object) -> bool:
-  """Returns whether a value is a real number, and no bool."""
-  return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def check_positive(name: str, value: float) -> None:
-  """Raises ValueError unless value is positive and finite."""
-  if not (isinstance(value, numbers.Real) and math.isfinite(value) and value > 0.0):
-    raise ValueError(f'{name} must be positive and finite, got {value!r}')
-
-
 def check_delta(delta: float) -> None:
   """Raises ValueError unless 0 < delta < 1."""
   if not (isinstance(delta, numbers.Real) and 0.0 < delta < 1.0):
@@ -58,7 +49,7 @@ def check_delta(delta: float) -> None:
 
 def rho(effective_noise_multiplier: float) -> float:
   """Returns ρ of zCDP, 1 / (2 · multiplier²) (Bun and Steinke 2016, proposition 1.6)."""
-  check_positive('effective_noise_multiplier', effective_noise_multiplier)
+  checks.positive(effective_noise_multiplier=effective_noise_multiplier)
   square = effective_noise_multiplier * effective_noise_multiplier
   value = 0.5 / square if square else math.inf
   if not math.isfinite(value):
@@ -94,7 +85,7 @@ def _epsilon(multiplier: float, delta: float) -> float:
 
 def effective_noise_multiplier(epsilon: float, delta: float) -> float:
   """Returns the smallest multiplier whose ε at δ is at most epsilon, up to 2e-13 of it."""
-  check_positive('epsilon', epsilon)
+  checks.positive(epsilon=epsilon)
   check_delta(delta)
   if not _EPSILONS[0] <= epsilon <= _EPSILONS[1]:
     raise ValueError(f'epsilon must be from {_EPSILONS[0]} to {_EPSILONS[1]}, got {epsilon!r}')

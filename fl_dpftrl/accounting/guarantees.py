@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fl_dpftrl import sensitivities
+from fl_dpftrl import checks, sensitivities
 from fl_dpftrl.accounting import adjacencies, arithmetics, gaussian
 from fl_dpftrl.files import json_files
 from fl_dpftrl.text import messages, roundings
@@ -72,9 +72,9 @@ class Guarantee:
       raise ValueError(
         f'a guarantee needs an exact sensitivity or an upper bound, got {self.sensitivity_kind!r}'
       )
-    gaussian.check_positive('sensitivity', self.sensitivity)
+    checks.positive(sensitivity=self.sensitivity)
     if self.noise_multiplier != 0.0:
-      gaussian.check_positive('noise_multiplier', self.noise_multiplier)
+      checks.positive(noise_multiplier=self.noise_multiplier)
       gaussian.rho(self.effective_noise_multiplier)  # raises if ρ would overflow
     if not self.deltas:
       raise ValueError('deltas must hold at least one delta')

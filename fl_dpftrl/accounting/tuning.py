@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from scipy import optimize, special
 
-from fl_dpftrl.accounting import gaussian, guarantees
-from fl_dpftrl.participation import schemas
+from fl_dpftrl import checks
+from fl_dpftrl.accounting import guarantees
 from fl_dpftrl.text import roundings
 
 GEOMETRIC, LOGARITHMIC = LAWS = ('geometric', 'logarithmic')
@@ -66,8 +66,8 @@ class Tuning:
       if self.mean or self.most:
         raise ValueError('mean and most are not for a law that is given by its chances')
       for number, chance in self.law.items():
-        schemas.positive_integer('law', number, _MOST_RUNS)
-        gaussian.check_positive(f'law[{number}]', chance)
+        checks.whole(1, _MOST_RUNS, law=number)
+        checks.positive(**{f'law[{number}]': chance})
       total = math.fsum(self.law.values())
       if abs(total - 1.0) > 1e-9:
         raise ValueError(f'the chances of law must add up to 1, got {total:g}')
@@ -76,11 +76,11 @@ class Tuning:
       return
     if self.law not in LAWS:
       raise ValueError(f'law must be {" or ".join(LAWS)}, or chances, got {self.law!r}')
-    gaussian.check_positive('mean', self.mean)
+    checks.positive(mean=self.mean)
     if not 1.0 < self.mean <= _MOST_MEAN:
       raise ValueError(f'mean must be above 1 and at most {_MOST_MEAN}, got {self.mean:g}')
     most = self.most or math.ceil(_RUNS_A_MEAN * self.mean)
-    object.__setattr__(self, 'most', schemas.positive_integer('most', most, _MOST_RUNS))
+    object.__setattr__(self, 'most', checks.whole(1, _MOST_RUNS, most=most))
 
   @classmethod
   def parse(cls, text: str) -> 'Tuning':

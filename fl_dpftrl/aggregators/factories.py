@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl import adaptive_clipping, claims, extra_coordinates
+from fl_dpftrl import adaptive_clipping, checks, claims, extra_coordinates
 from fl_dpftrl.accounting import arithmetics
 from fl_dpftrl.aggregators import (
   adaptive,
@@ -135,9 +135,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
           " got TFF's estimation process, whose noise is not"
         )
       object.__setattr__(self, name, units.checked(name, value))
-    if self.memory not in placement.CHOICES:
-      choices = ', '.join(placement.CHOICES)
-      raise ValueError(f'memory must be one of {choices}, got {self.memory!r}')
+    checks.one_of(placement.CHOICES, memory=self.memory)
     if self.noise_machines is not None and self.memory != placement.ENGINE:
       raise ValueError("noise_machines is for memory='engine', whose rows are made outside TFF")
     if self.noise_folder is not None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from fl_dpftrl import checks
 from fl_dpftrl.auditing import low_bits, noise_tests, probes, result, subjects
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import accountant
@@ -99,11 +100,11 @@ def audit(
     schema=schema,
     num_draws=2 * repeats * size,
     seed=seed,
-    checks=tuple(checks(subject, noising, clip_norm=clip_norm, repeats=repeats)),
+    checks=tuple(subject_checks(subject, noising, clip_norm=clip_norm, repeats=repeats)),
   )
 
 
-def checks(
+def subject_checks(
   subject: subjects.Subject, noising: np.ndarray, *, clip_norm: float, repeats: int
 ) -> list[result.Check]:
   """Returns the results of all checks; noising is N times the noise multiplier, in clip norms."""
@@ -155,12 +156,8 @@ def _check(schema, executor, num_draws, clip_norm, divisor, seed):
       f'num_rounds={schema.num_rounds} is beyond the {_MOST_ROUNDS} rounds of an audit;'
       ' audit the first rounds of the run'
     )
-  if executor not in EXECUTORS:
-    raise ValueError(f'executor must be one of {", ".join(EXECUTORS)}, got {executor!r}')
-  if schemas.positive_integer('num_draws', num_draws) < _LEAST_DRAWS:
-    raise ValueError(f'num_draws must be at least {_LEAST_DRAWS}, got {num_draws!r}')
-  for name, value in (('clip_norm', clip_norm), ('divisor', divisor)):
-    if not (math.isfinite(value) and value > 0.0):
-      raise ValueError(f'{name} must be positive and finite, got {value!r}')
+  checks.one_of(EXECUTORS, executor=executor)
+  checks.whole(_LEAST_DRAWS, num_draws=num_draws)
+  checks.positive(clip_norm=clip_norm, divisor=divisor)
   if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
     raise ValueError(f'seed must be a whole number or None, got {seed!r}')

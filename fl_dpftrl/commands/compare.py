@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from fl_dpftrl import tables, workloads
+from fl_dpftrl import checks, tables, workloads
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.commands import flags, output
 from fl_dpftrl.files import json_files
@@ -114,7 +114,7 @@ def _at_epsilon(args: argparse.Namespace) -> json_files.Object:
     raise ValueError(f'--epsilon={args.epsilon} needs --delta')
   gaussian.effective_noise_multiplier(args.epsilon, args.delta)  # Checks both.
   goal = 1 if args.report_goal is None else args.report_goal
-  participation.positive_integer('report_goal', goal)
+  checks.whole(report_goal=goal)
   return {'epsilon': args.epsilon, 'delta': args.delta, 'report_goal': goal}
 
 

@@ -2,11 +2,10 @@
 
 import argparse
 
-from fl_dpftrl import tables, workloads
+from fl_dpftrl import checks, tables, workloads
 from fl_dpftrl.commands import flags
 from fl_dpftrl.files import json_files
 from fl_dpftrl.noise import recurrence
-from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
 
 HELP = 'shows sensitivity, errors and losses of a strategy under any schema and workload'
@@ -46,7 +45,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   workload = flags.workload(args, default)
   memory = {}
   if args.num_parameters is not None:
-    size = schemas.positive_integer('num_parameters', args.num_parameters)
+    size = checks.whole(num_parameters=args.num_parameters)
     memory['memory_bytes'] = recurrence.buffer_bytes(strategy, schema.num_rounds, size)
   evaluated = files.describe(strategy, schema=schema, workload=workload)
   return {

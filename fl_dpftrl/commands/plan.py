@@ -2,7 +2,7 @@
 
 import argparse
 
-from fl_dpftrl import tables
+from fl_dpftrl import checks, tables
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.commands import flags, output, population_flags
 from fl_dpftrl.files import json_files
@@ -101,7 +101,7 @@ def _check(args: argparse.Namespace) -> None:
   flags.check_max_epsilon(args)
   for name in ('noise_multiplier', 'epsilon'):
     if getattr(args, name) is not None:
-      gaussian.check_positive(name, getattr(args, name))
+      checks.positive(**{name: getattr(args, name)})
   for name, least in (('max_copies', 0), ('num_simulations', 1)):
     value = getattr(args, name)
     if not least <= value <= _MOST:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 import numpy as np
 import scipy.linalg
 
-from fl_dpftrl import workload_error, workloads
+from fl_dpftrl import checks, workload_error, workloads
 from fl_dpftrl.families import linear_noise
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participation.schemas import check_num_rounds as check_num_rounds
@@ -224,9 +224,8 @@ def keep_number(strategy: Strategy, name: str, low: float, high: float) -> None:
 
 def keep_rounds(strategy: Strategy, name: str) -> None:
   """Makes an attribute of a new strategy an int of at least 1, unless it is None, or raises."""
-  value = getattr(strategy, name)
-  if value is not None:
-    object.__setattr__(strategy, name, schemas.positive_integer(name, value))
+  if getattr(strategy, name) is not None:
+    checks.keep(strategy, checks.whole, name)
 
 
 def check_strategy(strategy: object) -> None:

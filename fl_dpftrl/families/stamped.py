@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 import scipy.linalg
 
-from fl_dpftrl import workloads
+from fl_dpftrl import checks, workloads
 from fl_dpftrl.families import base, linear_noise
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivities import endless, gram_search, independent_blocks, kinds
@@ -33,7 +33,7 @@ class Stamped(base.Strategy):
 
   def __post_init__(self):
     base.check_strategy(self.strategy)
-    block_rounds = schemas.positive_integer('block_rounds', self.block_rounds)
+    block_rounds = checks.whole(block_rounds=self.block_rounds)
     most = self.strategy.max_rounds
     if most is not None and block_rounds > most:
       raise ValueError(

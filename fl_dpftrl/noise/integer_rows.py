@@ -10,6 +10,7 @@ import threading
 
 import numpy as np
 
+from fl_dpftrl import checks
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.families import lattice
 from fl_dpftrl.noise import normals, recurrence
@@ -129,10 +130,8 @@ class RowMaker:
 
 def check(*, size: int, memory: str) -> None:
   """Raises ValueError for invalid arguments of `RowMaker`."""
-  if size < 1:
-    raise ValueError(f'size must be at least 1, got {size!r}')
-  if memory not in MEMORIES:
-    raise ValueError(f'memory must be one of {", ".join(MEMORIES)}, got {memory!r}')
+  checks.whole(size=size)
+  checks.one_of(MEMORIES, memory=memory)
 
 
 def identity(strategy: strategies.Strategy, *, size: int, seed: bytes) -> int:

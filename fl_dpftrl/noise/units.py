@@ -6,15 +6,16 @@ are whole multiples of a power of two of these units. Sums are exact, and so is 
 
 import dataclasses
 import fractions
+import functools
 import itertools
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import extra_coordinates
+from fl_dpftrl import checks, extra_coordinates
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.families import lattice, linear_noise
 from fl_dpftrl.text import messages
@@ -28,27 +29,30 @@ _LEAST_MULTIPLIER = 2.0 ** (lattice.BITS + 1 - _SUM_BITS)
 # Standard deviations of a row that sums have room for, and rounds of an endless run that are
 # looked at: where a row has no room, the sum wraps, and tells no more for it.
 _FARTHEST, _MOST_ROUNDS = 16.0, 4096
-_is_whole = lambda value: isinstance(value, numbers.Integral)
-# parameter: (what it must be, whether a finite number is that, its type)
-_PARAMETERS: dict[str, tuple[str, Any, type]] = {
-  'noise_multiplier': ('finite and at least 0', lambda v: v >= 0, float),
-  'clip_norm': ('from 1e-30 to 1e30', lambda v: 1e-30 <= v <= 1e30, float),
-  'report_goal': ('a whole number of at least 1', lambda v: _is_whole(v) and v >= 1, int),
-  'at_least': ('a whole number of at least 1', lambda v: _is_whole(v) and v >= 1, int),
-  'zeroing_norm': ('finite and positive, or None', lambda v: v > 0, float),
-  'noise_seed': ('a whole number, or None', _is_whole, int),
-  'noise_machines': ('a whole number of at least 1', lambda v: _is_whole(v) and v >= 1, int),
+
+
+def _seed(noise_seed: Any) -> int:
+  """Returns a seed; the error does not show what was given in its place."""
+  if isinstance(noise_seed, bool) or not isinstance(noise_seed, numbers.Integral):
+    kind = messages.kind(noise_seed)
+    raise ValueError(f'noise_seed must be a whole number, or None, got {kind}')
+  return int(noise_seed)
+
+
+_CHECKS: dict[str, Callable[..., Any]] = {
+  'noise_multiplier': checks.not_negative,
+  'clip_norm': functools.partial(checks.between, 1e-30, 1e30),
+  'report_goal': checks.whole,
+  'at_least': checks.whole,
+  'zeroing_norm': checks.positive,
+  'noise_seed': _seed,
+  'noise_machines': checks.whole,
 }
 
 
 def checked(name: str, value: Any) -> Any:
-  """Returns a parameter of a release, one of `_PARAMETERS`, as a number of its type."""
-  what, is_valid, kind = _PARAMETERS[name]
-  is_number = isinstance(value, numbers.Real) and math.isfinite(value)
-  if isinstance(value, bool) or not is_number or not is_valid(value):
-    shown = messages.kind(value) if name == 'noise_seed' else repr(value)
-    raise ValueError(f'{name} must be {what}, got {shown}')
-  return kind(value)
+  """Returns a parameter of a release, one of `_CHECKS`, as a number of its type."""
+  return _CHECKS[name](**{name: value})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,9 +8,9 @@ import pathlib
 import time
 from typing import Any
 
+from fl_dpftrl import checks
 from fl_dpftrl.files import durable
 from fl_dpftrl.observers import observer
-from fl_dpftrl.participation import schemas
 
 BEGUN, RELEASED, FAILED, REFUSED = 'begun', 'released', 'failed', 'refused'
 _LONGEST = 1 << 16  # bytes of a line
@@ -20,7 +20,7 @@ class _Events(observer.Observer):
   """Base class that makes events of hooks: a round is begun, and then released or failed."""
 
   def __init__(self, path: str | os.PathLike[str], *, every: int):
-    self._path, self._every = pathlib.Path(path), schemas.positive_integer('every', every)
+    self._path, self._every = pathlib.Path(path), checks.whole(every=every)
     self._begun: tuple[int, float] | None = None
 
   def begin(self, run, round_index=None):

@@ -4,9 +4,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fl_dpftrl import metrics
+from fl_dpftrl import checks, metrics
 from fl_dpftrl.observers import observer
-from fl_dpftrl.participation import schemas
 from fl_dpftrl.text import roundings
 
 VALIDATION = 'validation/'
@@ -29,7 +28,7 @@ class Evaluation(observer.Observer):
   def __init__(self, evaluate: Callable[[Any], Mapping[str, Any]], every: int = 10):
     """Takes a function from weights to metrics."""
     self._evaluate = evaluate
-    self._every = schemas.positive_integer('rounds_per_evaluation', every)
+    self._every = checks.whole(rounds_per_evaluation=every)
 
   def released(self, run, round_index, measurements):
     """Returns the metrics, named validation/NAME."""
@@ -51,7 +50,7 @@ class EpsilonSoFar(observer.Observer):
 
   def __init__(self, every: int = 10):
     """Takes the number of rounds between two figures."""
-    self._every = schemas.positive_integer('every', every)
+    self._every = checks.whole(every=every)
 
   def released(self, run, round_index, measurements):
     """Returns epsilon, or 'unbounded', unless the run guarantees nothing."""

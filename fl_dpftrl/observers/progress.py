@@ -4,8 +4,8 @@ import datetime
 import time
 from typing import Any, TextIO
 
+from fl_dpftrl import checks
 from fl_dpftrl.observers import measuring, observer
-from fl_dpftrl.participation import schemas
 from fl_dpftrl.text import roundings
 
 _SECONDS = 30.0  # between lines of a run that is not watched
@@ -22,7 +22,7 @@ class ProgressLine(observer.Observer):
       stream: for every line, such as stderr; a terminal has one line that changes. None for `say`
         of `train`, or for stdout.
     """
-    self._every, self._stream = schemas.positive_integer('every', every), stream
+    self._every, self._stream = checks.whole(every=every), stream
     self._began, self._printed = 0.0, time.monotonic()
     self._first: int | None = None
     self._evaluated: dict[str, Any] = {}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import threadpoolctl
 
-from fl_dpftrl import workloads
+from fl_dpftrl import checks, workloads
 from fl_dpftrl.families import base, identity, tree_full, tree_online
 from fl_dpftrl.families import registry as families
 from fl_dpftrl.optimization import banded, banded_inverse, blt, dense, search_problem, toeplitz
@@ -140,7 +140,7 @@ def horizon_schemas(
   """Returns a schema for each of some horizons, from the first to the last; three a decade."""
   min_sep, max_participations = budget.named
   try:
-    first, last = (schemas.positive_integer('horizons', n, budget.last_row) for n in horizons or ())
+    first, last = (checks.whole(1, budget.last_row, horizons=n) for n in horizons or ())
   except (TypeError, ValueError) as error:
     raise ValueError(f'horizons must be two numbers of rounds, got {horizons!r}') from error
   if first > last:

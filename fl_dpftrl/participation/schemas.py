@@ -5,29 +5,14 @@ min_sep``.
 """
 
 import dataclasses
-import operator
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
+from fl_dpftrl import checks
+
 LAST_ROW = 2**20
 """Rows of noise of a stream without an end, if no other number is stated."""
-
-_MOST = 2**53  # float64 represents every whole number up to this
-
-
-def positive_integer(name: str, value: Any, most: int = _MOST) -> int:
-  """Returns the value as an int; raises ValueError unless it is 1 to `most`."""
-  try:
-    integer = operator.index(value)
-  except TypeError:
-    raise ValueError(f'{name} must be a whole number, got {value!r}') from None
-  if isinstance(value, bool) or integer < 1:
-    raise ValueError(f'{name} must be at least 1, got {value!r}')
-  if integer > most:
-    limit = '2**53' if most == _MOST else most
-    raise ValueError(f'{name} must be at most {limit}, got {value!r}')
-  return integer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,12 +47,9 @@ class MinSep:
       raise ValueError(
         'num_rounds=None is for a MinSep with max_participations, else give a number'
       )
-    for name in ('num_rounds', 'min_sep') if self.num_rounds is not None else ('min_sep',):
-      object.__setattr__(self, name, positive_integer(name, getattr(self, name)))
-    if self.max_participations is not None:
-      object.__setattr__(
-        self, 'max_participations', positive_integer('max_participations', self.max_participations)
-      )
+    optional = ('num_rounds', 'max_participations')
+    given = [name for name in optional if getattr(self, name) is not None]
+    checks.keep(self, checks.whole, *given, 'min_sep')
 
   @property
   def schema(self) -> 'MinSep':

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fl_dpftrl import workload_error, workloads
-from fl_dpftrl.accounting import adjacencies, gaussian, guarantees
+from fl_dpftrl import checks, workload_error, workloads
+from fl_dpftrl.accounting import adjacencies, guarantees
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import registry
 from fl_dpftrl.participations import batches, cyclic, protocol, sampling
@@ -46,7 +46,7 @@ def account(
   Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, theorem 4 and
   appendix F.3.
   """
-  gaussian.check_positive('noise_multiplier', noise_multiplier)
+  checks.positive(noise_multiplier=noise_multiplier)
   terms = guarantees.Terms(delta, adjacency, group_size, num_coordinates, method)
   strategy, answers = _checked(strategy, participation, terms)
   return answers.guarantee(strategy, noise_multiplier, terms)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import sensitivities
+from fl_dpftrl import checks, sensitivities
 from fl_dpftrl.accounting import gaussian, guarantees
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
@@ -89,8 +89,7 @@ def proven(
   """
   how = {'method': BOUND, **terms.method}
   method, assumptions = how['method'], (*scheme.conditions, scheme.relation(terms.adjacency)[2])
-  if method not in METHODS:
-    raise ValueError(f'method must be one of {", ".join(METHODS)}, got {method!r}')
+  checks.one_of(METHODS, method=method)
   if method == CERTIFIED:
     if len(terms.deltas) > 1:
       raise ValueError('delta: a certificate is of one δ; give one, or the method bound')

@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import optimize, special
 
+from fl_dpftrl import checks
 from fl_dpftrl.files import json_files
-from fl_dpftrl.participation import schemas
 
 _SHARE = 1e-3  # β over δ
 _PILOT, _CHUNK = 20_000, 4096  # samples
@@ -73,8 +73,8 @@ def certificate(
     tries: number of this certificate among those that are made for a run. β is shared out among all
       tries, so that the best of them may be taken.
   """
-  schemas.positive_integer('num_samples', num_samples)
-  beta = _SHARE * delta / (schemas.positive_integer('tries', tries) * (tries + 1))
+  checks.whole(num_samples=num_samples)
+  beta = _SHARE * delta / (checks.whole(tries=tries) * (tries + 1))
   coins = os.urandom(32)
   words = np.random.SeedSequence(int.from_bytes(coins, 'big')).spawn(2)
   pilot, fresh = (np.random.Generator(np.random.PCG64(word)) for word in words)

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Any, ClassVar
 
+from fl_dpftrl import checks
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import drawn
 
@@ -29,8 +30,7 @@ class Cyclic(drawn.Drawn):
   num_parts: int = 1
 
   def __post_init__(self):
-    for name in ('num_rounds', 'num_examples', 'num_parts'):
-      object.__setattr__(self, name, schemas.positive_integer(name, getattr(self, name)))
+    checks.keep(self, checks.whole, 'num_rounds', 'num_examples', 'num_parts')
     self._check_batch_size()
     if self.batch_size > self.part_size:
       most = most_parts(self.num_examples, self.batch_size)
@@ -41,7 +41,7 @@ class Cyclic(drawn.Drawn):
       )
 
   def _check_batch_size(self) -> None:
-    size = schemas.positive_integer('batch_size', self.batch_size)
+    size = checks.whole(batch_size=self.batch_size)
     object.__setattr__(self, 'batch_size', size)
 
   @property

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fl_dpftrl import sensitivities
-from fl_dpftrl.accounting import gaussian, guarantees
+from fl_dpftrl import checks, sensitivities
+from fl_dpftrl.accounting import guarantees
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import participation_counts, registry, schemas
@@ -232,5 +232,5 @@ def target(epsilon: float | None, rho: float | None) -> float:
     raise ValueError(
       f'rho={rho}: give epsilon in its place, as secret draws are no single Gaussian release'
     )
-  gaussian.check_positive('epsilon', epsilon)
+  checks.positive(epsilon=epsilon)
   return epsilon

@@ -1,13 +1,13 @@
 """A participation without an end: a budget of loss for each device in place of rounds."""
 
 import dataclasses
-import math
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from fl_dpftrl import sensitivities
+from fl_dpftrl import checks, sensitivities
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import meter, participation_counts, registry, schemas
@@ -55,24 +55,17 @@ class LossBudget(promised.Promised):
   earlier: tuple[str, ...] = ()
 
   def __post_init__(self):
-    most = schemas.positive_integer('last_row', self.last_row, schemas.LAST_ROW)
-    object.__setattr__(self, 'last_row', most)
+    keep = functools.partial(checks.keep, self)
+    keep(functools.partial(checks.whole, 1, schemas.LAST_ROW), 'last_row')
     object.__setattr__(self, 'earlier', tuple(self.earlier))
     if not all(isinstance(d, str) and len(d) == _HEX for d in self.earlier):
       raise ValueError('earlier must hold digests of runs; Guard(…, earlier=[…]) makes them')
     names = [n for n in ('max_participations', 'min_sep') if getattr(self, n) is not None]
     if (self.squared is None) != (len(names) == 2) or (names and self.squared is not None):
       raise ValueError('a loss budget needs max_participations and min_sep, or squared')
-    for name in names:
-      object.__setattr__(self, name, schemas.positive_integer(name, getattr(self, name)))
+    keep(checks.whole, *names)
     if self.squared is not None:
-      try:
-        value = math.nan if isinstance(self.squared, bool) else float(self.squared)
-      except (TypeError, ValueError):
-        value = math.nan
-      if not 0.0 < value < math.inf:
-        raise ValueError(f'squared must be positive and finite, got {self.squared!r}')
-      object.__setattr__(self, 'squared', value)
+      keep(checks.positive, 'squared')
 
   @property
   def named(self) -> tuple[int, int]:

@@ -5,10 +5,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from fl_dpftrl import sensitivities
+from fl_dpftrl import checks, sensitivities
 from fl_dpftrl.accounting import adjacencies, arithmetics, gaussian, guarantees
 from fl_dpftrl.families import base, lattice
-from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import protocol
 
 _MOST_OTHER_ROWS = 2**14  # of strategies without an end whose rows are not all made alike
@@ -74,7 +73,7 @@ class Promised:
     adjacencies.check(terms.adjacency, terms.group_size)
     if terms.num_coordinates is None:
       return
-    schemas.positive_integer('num_coordinates', terms.num_coordinates)
+    checks.whole(num_coordinates=terms.num_coordinates)
     most, last = _MOST_OTHER_ROWS, self.num_rows
     if self.num_rounds is None and last > most and not lattice.all_alike(strategy, last):
       raise ValueError(
@@ -109,7 +108,7 @@ class Promised:
     trial = self.guarantee(strategy, 1.0, terms)
     added = trial.rounding
     if epsilon is not None and rho is None:
-      gaussian.check_positive('epsilon', epsilon)
+      checks.positive(epsilon=epsilon)
       remaining_delta = added.left(trial.delta, epsilon + 1.0)
       mu = (
         1.0 / gaussian.effective_noise_multiplier(epsilon, remaining_delta)
@@ -117,7 +116,7 @@ class Promised:
         else math.inf
       )
     elif rho is not None and epsilon is None:
-      gaussian.check_positive('rho', rho)
+      checks.positive(rho=rho)
       mu = math.sqrt(2.0 * rho) * _LESS
     else:
       raise ValueError('give epsilon or rho, and not both')

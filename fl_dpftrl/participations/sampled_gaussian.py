@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import optimize, special
 
+from fl_dpftrl import checks
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.participations.drawn import ONE, OPPOSITE
 
@@ -42,7 +43,7 @@ def epsilon(
   """
   from dp_accounting.pld import privacy_loss_distribution  # Slow to load.
 
-  gaussian.check_positive('multiplier', multiplier)
+  checks.positive(multiplier=multiplier)
   gaussian.check_delta(delta)
   if not 0.0 < probability <= 1.0:
     raise ValueError(f'probability must be above 0 and at most 1, got {probability!r}')

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fl_dpftrl import checks
 from fl_dpftrl.accounting import adjacencies, guarantees
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import participation_counts, registry, schemas
@@ -43,8 +44,7 @@ class SecretBins(drawn.Secret):
   }
 
   def __post_init__(self):
-    for name in ('num_rounds', 'num_bins'):
-      object.__setattr__(self, name, schemas.positive_integer(name, getattr(self, name)))
+    checks.keep(self, checks.whole, 'num_rounds', 'num_bins')
     most = min(self.num_rounds, MOST_BINS)
     if self.num_bins > most:
       raise ValueError(

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fl_dpftrl import accounting, sensitivities, tables, workloads
+from fl_dpftrl import accounting, checks, sensitivities, tables, workloads
 from fl_dpftrl.accounting import gaussian, guarantees
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas as participation
@@ -150,7 +150,7 @@ def run(
 ) -> Comparison:
   """Finds, evaluates and shows strategies, one candidate after the other; see `compare`."""
   calibrated = _calibrated(epsilon, delta)
-  participation.positive_integer('report_goal', report_goal)
+  checks.whole(report_goal=report_goal)
   entries: list[Entry] = []
   skipped: list[candidate_sets.Skipped] = []
   for candidate in candidates:

@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fl_dpftrl import checks
 from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.simulation import attendances, cohorts, servers
 
@@ -94,7 +95,7 @@ def forecast(
   """Simulates the planned run, `simulate(seed)`, with each seed; StalledRound if one stalls."""
   if not seeds:
     raise ValueError('seeds must be at least one, got none')
-  num_rounds = participation.positive_integer('num_rounds', num_rounds)
+  num_rounds = checks.whole(num_rounds=num_rounds)
   done = itertools.count(1)
   count = lambda: progress(next(done) / (num_rounds * len(seeds)))
   return Forecast(

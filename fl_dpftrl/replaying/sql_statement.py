@@ -12,10 +12,10 @@ import math
 import numpy as np
 import pyarrow as pa
 
+from fl_dpftrl import checks
 from fl_dpftrl.families import base
 from fl_dpftrl.logs import id_columns
 from fl_dpftrl.strategies import documents
-from fl_dpftrl.text import messages
 
 MOST_ROUNDS = 10_000
 """Most rounds of a run whose terms are a table."""
@@ -99,10 +99,7 @@ def statement(strategy: base.Strategy, num_rounds: int, dialect: str) -> str:
   Raises:
     ValueError: for a dialect that is not among DIALECTS.
   """
-  if dialect not in _SAVED:
-    raise ValueError(
-      f'dialect must be one of {", ".join(DIALECTS)}, got {messages.quoted(dialect)}'
-    )
+  checks.one_of(DIALECTS, dialect=dialect)
   return _TEXT.format(
     dialect=dialect,
     text='STRING' if dialect in ('bigquery', 'databricks', 'spark') else 'VARCHAR',

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fl_dpftrl import claims
+from fl_dpftrl import checks, claims
 from fl_dpftrl.accounting import adjacencies, gaussian, guarantees
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import registry
@@ -32,10 +32,10 @@ class Budget:
     if not claim.declared:
       raise ValueError('claim must have a schema, by which ε of its rounds is known')
     self._claim, self._schema = claim, claim.answers
-    gaussian.check_positive('noise_multiplier', claim.noise_multiplier)
+    checks.positive(noise_multiplier=claim.noise_multiplier)
     _check_prefixes(claim.strategy, self._schema.num_rows)
     if max_epsilon is not None:
-      gaussian.check_positive('max_epsilon', max_epsilon)
+      checks.positive(max_epsilon=max_epsilon)
     self.max_epsilon, self._terms = max_epsilon, terms
     # That of all planned rounds is an upper bound for fewer.
     every = [c for c in (claim, *earlier) if c.arithmetic.num_coordinates is not None]

@@ -9,10 +9,10 @@ import zlib
 
 import numpy as np
 
+from fl_dpftrl import checks
 from fl_dpftrl.families import lattice
 from fl_dpftrl.files import durable, mark, paths
 from fl_dpftrl.noise import ahead, integer_rows, normals, snapshots
-from fl_dpftrl.participation import schemas
 from fl_dpftrl.rounds import guards
 from fl_dpftrl.strategies import documents, files
 
@@ -81,7 +81,7 @@ class NoiseRows:
     begun: mark.MarkFile | None = None,
   ):
     strategy = files.resolved(strategy)
-    self.size = schemas.positive_integer('size', size)
+    self.size = checks.whole(size=size)
     self._strategy, self._mapped = strategy, mapped
     self._folder = paths.local(folder)
     self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

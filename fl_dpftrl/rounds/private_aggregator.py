@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import accounting, adaptive_clipping, claims, extra_coordinates
+from fl_dpftrl import accounting, adaptive_clipping, checks, claims, extra_coordinates
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.files import durable, paths
 from fl_dpftrl.logs import id_columns, ledger_format, participation_log, unit_tables
 from fl_dpftrl.noise.units import checked
 from fl_dpftrl.observers import observer
-from fl_dpftrl.participation import registry, schemas
+from fl_dpftrl.participation import registry
 from fl_dpftrl.replaying import opened_runs, publication, replays, statements
 from fl_dpftrl.reports import settings
 from fl_dpftrl.rounds import (
@@ -268,7 +268,7 @@ class PrivateAggregator:
       ValueError, BudgetSpentError, OSError: see `round`; before the first round of those that are
         recorded together, and nothing has changed then.
     """
-    reserve, least = schemas.positive_integer('reserve', reserve), self._least(at_least)
+    reserve, least = checks.whole(reserve=reserve), self._least(at_least)
     cohorts = iter(cohorts)
     # Up to the last round; one beyond it is refused.
     while some := list(

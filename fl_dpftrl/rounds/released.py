@@ -11,8 +11,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from fl_dpftrl import adaptive_clipping, extra_coordinates
-from fl_dpftrl.participation import schemas
+from fl_dpftrl import adaptive_clipping, checks, extra_coordinates
 from fl_dpftrl.rounds import release
 
 NAME = 'released.csv'
@@ -132,7 +131,7 @@ def estimates(
     ValueError: for last below 1, and without a release of metrics.
   """
   if last is not None:
-    last = schemas.positive_integer('last', last)
+    last = checks.whole(last=last)
   rounds = list(next(iter(columns.values()), {}))[-(last or 0) :]
   if not rounds:
     raise ValueError('metrics are there after a first round, for an aggregator with `metrics`')

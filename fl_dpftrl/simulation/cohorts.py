@@ -17,6 +17,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
+from fl_dpftrl import checks
 from fl_dpftrl.participation import meter, schemas
 from fl_dpftrl.simulation import check_ins, pools, populations, seeds, servers
 
@@ -49,7 +50,7 @@ class Simulation:
   seed: int = 0
 
   def __post_init__(self):
-    seeds.check_seed(self.seed)
+    checks.whole(0, math.inf, seed=self.seed)
     has_life = isinstance(self.timer, servers.Meter) or getattr(self.timer, 'most', None)
     if has_life and self.population.forgetting_per_day:
       raise ValueError(

@@ -7,10 +7,12 @@ be secret, so a known or guessable seed does not amplify.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from fl_dpftrl import checks
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import cyclic, sampling
 from fl_dpftrl.simulation import cohorts, seeds
@@ -38,11 +40,11 @@ class Partition:
   def __post_init__(self):
     if type(self.scheme) not in sampling.SCHEMES.values():
       raise ValueError(f'scheme must be one of {", ".join(sampling.SCHEMES)}, got {self.scheme!r}')
-    seeds.check_seed(self.seed)
+    checks.whole(0, math.inf, seed=self.seed)
     if (self.num_devices is None) == isinstance(self.scheme, sampling.SecretBins):
       raise ValueError('num_devices goes with secret bins, and they need it')
     if self.num_devices is not None:
-      number = schemas.positive_integer('num_devices', self.num_devices)
+      number = checks.whole(num_devices=self.num_devices)
       object.__setattr__(self, 'num_devices', number)
 
   @property

@@ -7,7 +7,7 @@ import resource
 
 import numpy as np
 
-from fl_dpftrl.participation import schemas
+from fl_dpftrl import checks
 from fl_dpftrl.simulation import availabilities, seeds
 
 _RATES, _SPEEDS = 3, 4
@@ -49,8 +49,8 @@ class Population:
   forgetting_per_day: float = 0.0
 
   def __post_init__(self):
-    seeds.check_seed(self.seed)
-    num_devices = schemas.positive_integer('num_devices', self.num_devices, 2**31 - 1)
+    checks.whole(0, math.inf, seed=self.seed)
+    num_devices = checks.whole(1, 2**31 - 1, num_devices=self.num_devices)
     object.__setattr__(self, 'num_devices', num_devices)
     for name in ('check_ins_per_hour', 'report_minutes'):
       value = getattr(self, name)

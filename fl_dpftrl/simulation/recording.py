@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 
+from fl_dpftrl import checks
 from fl_dpftrl.logs import log_tables
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import attendances, scenarios
@@ -29,7 +30,7 @@ def simulate(
     output: participation log to write, ending in .parquet; its folder must exist.
     progress: called after each round with a line about the progress.
   """
-  schemas.positive_integer('num_rounds', num_rounds)
+  checks.whole(num_rounds=num_rounds)
   arguments = json.dumps({'num_rounds': num_rounds, **vars(scenario)}, sort_keys=True, default=repr)
   return record(
     scenario.simulation().rounds(),

@@ -1,25 +1,18 @@
 """Random generators keyed by a seed and a purpose, not by the order of draws."""
 
+import math
 import operator
 
 import numpy as np
 
+from fl_dpftrl import checks
+
 
 def generator(seed: int, *key: int) -> np.random.Generator:
   """Returns a new generator for one purpose, determined by the seed and key."""
-  check_seed(seed)
+  checks.whole(0, math.inf, seed=seed)
   sequence = np.random.SeedSequence(operator.index(seed), spawn_key=key)
   return np.random.Generator(np.random.Philox(sequence))
-
-
-def check_seed(seed: int) -> None:
-  """Raises ValueError unless the seed is a whole number of at least 0."""
-  try:
-    negative = operator.index(seed) < 0
-  except TypeError:
-    negative = True
-  if negative or isinstance(seed, bool):
-    raise ValueError(f'seed must be a whole number of at least 0, got {seed!r}')
 
 
 def uniform(seed: int, purpose: int, *keys: np.ndarray) -> np.ndarray:

@@ -8,8 +8,8 @@ import dataclasses
 import math
 import numbers
 
+from fl_dpftrl import checks
 from fl_dpftrl.families import base
-from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import loss_budgets
 
 
@@ -41,8 +41,7 @@ class Server:
   def __post_init__(self):
     if self.clients_per_round is None:
       object.__setattr__(self, 'clients_per_round', self.report_goal)
-    for name in ('report_goal', 'clients_per_round'):
-      object.__setattr__(self, name, schemas.positive_integer(name, getattr(self, name)))
+    checks.keep(self, checks.whole, 'report_goal', 'clients_per_round')
     if self.clients_per_round < self.report_goal:
       raise ValueError(
         f'clients_per_round={self.clients_per_round} is below report_goal={self.report_goal}'
@@ -76,9 +75,9 @@ class RoundTimer:
   most: int | None = None
 
   def __post_init__(self):
-    schemas.positive_integer('timer_rounds', self.rounds, _MOST_ROUNDS)
+    checks.whole(1, _MOST_ROUNDS, timer_rounds=self.rounds)
     if self.most is not None:
-      schemas.positive_integer('max_participations', self.most)
+      checks.whole(max_participations=self.most)
 
   def remedy(self, num_devices: int, report_goal: int) -> str:
     """Returns changes that would keep rounds from waiting for timers."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fl_dpftrl import workload_error, workloads
+from fl_dpftrl import checks, workload_error, workloads
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.participation import registry, schemas
 from fl_dpftrl.planning import candidate_sets
@@ -100,12 +100,12 @@ class Design:
     for label in labels:
       if list(map(slug, labels)).count(slug(label)) > 1:
         raise ValueError(f'{messages.quoted(label)} is there twice; give another label')
-    gaussian.check_positive('clip_norm', self.clip_norm)
-    schemas.positive_integer('report_goal', self.report_goal)
+    checks.positive(clip_norm=self.clip_norm)
+    checks.whole(report_goal=self.report_goal)
     gaussian.check_delta(self.delta)
     goal = self.deployment_report_goal
     if goal is not None:
-      if schemas.positive_integer('deployment_report_goal', goal) < self.report_goal:
+      if checks.whole(deployment_report_goal=goal) < self.report_goal:
         least = f'report_goal={self.report_goal}'
         raise ValueError(f'deployment_report_goal={goal} must be at least {least}')
     registry.check(self.participation)

@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import accounting
-from fl_dpftrl.accounting import arithmetics, gaussian
+from fl_dpftrl import accounting, checks
+from fl_dpftrl.accounting import arithmetics
 from fl_dpftrl.accounting.tuning import Tuning
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.noise import normals
-from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import accountant
 from fl_dpftrl.strategies import files
 from fl_dpftrl.study import result_tables, running
@@ -55,9 +54,9 @@ class HeldOut:
   disjoint: bool = False
 
   def __post_init__(self):
-    schemas.positive_integer('num_users', self.num_users)
+    checks.whole(num_users=self.num_users)
     if self.noise_multiplier:
-      gaussian.check_positive('noise_multiplier', self.noise_multiplier)
+      checks.positive(noise_multiplier=self.noise_multiplier)
       if not 1e-3 <= self.noise_multiplier <= 1e9:
         raise ValueError(f'noise_multiplier={self.noise_multiplier:g} must be 0, or 0.001 to 1e9')
 

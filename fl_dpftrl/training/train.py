@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tff_inprocess
-from fl_dpftrl import metrics
+from fl_dpftrl import checks, metrics
 from fl_dpftrl.accounting import arithmetics
 from fl_dpftrl.aggregators import factories, process_check
 from fl_dpftrl.families import base
@@ -108,8 +108,8 @@ def train(
   folder = paths.local(folder)
   if not isinstance(aggregator, factories.CorrelatedNoiseFactory):
     raise ValueError(f'aggregator must be a CorrelatedNoiseFactory, got {type(aggregator)}')
-  num_rounds = schemas.positive_integer('num_rounds', num_rounds)
-  timer_rounds = schemas.positive_integer('timer_rounds', timer_rounds)
+  num_rounds = checks.whole(num_rounds=num_rounds)
+  timer_rounds = checks.whole(timer_rounds=timer_rounds)
   names = id_columns.as_numpy(id_columns.column(clients, 'clients'))
   if len(set(names.tolist())) < len(names):
     raise ValueError('clients must have distinct names')

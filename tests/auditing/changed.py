@@ -20,7 +20,7 @@ class Changed(subjects.RowSubject):
 def checks(subject, strategy, num_rounds=16, repeats=2):
   """Returns the checks of a subject that claims the noise of a strategy, by name."""
   noising = MULTIPLIER * strategy.noising_matrix(num_rounds)
-  found = procedure.checks(subject, noising, clip_norm=1.0, repeats=repeats)
+  found = procedure.subject_checks(subject, noising, clip_norm=1.0, repeats=repeats)
   return {check.name: check for check in found}
 
 
