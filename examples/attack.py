@@ -5,9 +5,9 @@
 Twenty devices send updates, nineteen of them zeros. The twentieth, the target, sends one of norm
 0.999 or takes no part. A float32 row of noise is added to the float32 sum. Next to 0, float32
 numbers are closer together than those of the target's update, about 1e-3 in each coordinate. So a
-sum that holds the target can only come near 0 in coarse steps, and a row alone in any. The attack
-counts released coordinates next to 0 that are not on the coarse grid. In integers there is one
-grid for everything, and the same count says nothing. See docs/decisions/arithmetic.md.
+sum that holds the target comes near 0 only in coarse steps, and noise without it in finer ones. The
+attack counts released coordinates next to 0 that are not on the coarse grid. In integers there is
+one grid for everything, and the same count says nothing. See docs/decisions/arithmetic.md.
 """
 
 import numpy as np

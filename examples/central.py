@@ -3,9 +3,9 @@
     python examples/central.py runs/central --epsilon=4
     python examples/central.py runs/dpsgd --epsilon=4 --bands=1
 
-A network learns the next character of Python's own documentation from the six before it. The
-privacy of one example, which is a window of seven characters, is protected: each has a gradient of
-its own, bounded and summed in whole numbers by the aggregator. Rounds take turns at as many parts
+A network learns the next character of Python's documentation from the six before it. The
+unit of privacy is one example, a window of seven characters: the aggregator bounds the gradient of
+each, and sums them in whole numbers. Rounds take turns at as many parts
 of the examples as the strategy has bands, and draw their batch from their part (Choquette-Choo et
 al. 2023, algorithm 2). The log of batches proves ε. A run that was interrupted, also by SIGKILL,
 goes on with the same command.
@@ -50,7 +50,7 @@ class Examples:
 
 @functools.cache
 def text() -> dict[str, Examples]:
-  """Returns disjoint windows of Python's documentation: eight tenths to train, one, and one."""
+  """Returns disjoint windows of the documentation: training, validation and test (8 : 1 : 1)."""
   topics = pydoc_data.topics.topics
   words = re.sub(r'\s+', ' ', ' '.join(topics[name] for name in sorted(topics)).lower())
   places = {character: place for place, character in enumerate(ALPHABET)}

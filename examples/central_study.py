@@ -2,9 +2,9 @@
 
     python examples/central_study.py runs/central_study
 
-The setting is that of the figures of Choquette-Choo et al. 2023, made small: at each ε the best
-number of bands is computed, not trained. A study that was interrupted goes on with the same
-command. The table, the page and the figures are in the folder.
+A small form of the figures of Choquette-Choo et al. 2023: the best number of bands for each ε is
+computed before any training. The same command resumes an interrupted study. The folder gets the
+table, the page and the figures.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""FedAvgM of Flower with correlated noise: python examples/flower_strategy.py FOLDER; goes on.
+"""Trains by Flower's FedAvgM with correlated noise: python examples/flower_strategy.py FOLDER.
 
-Simulated nodes need flwr[simulation].
+The same command resumes an interrupted run. Simulated nodes need flwr[simulation].
 """
 
 import pathlib

@@ -1,4 +1,4 @@
-"""Federated averaging in JAX and optax: python examples/jax_optax.py runs/jax; again goes on."""
+"""Federated averaging in JAX and optax, which resumes: python examples/jax_optax.py runs/jax"""
 
 import pathlib
 import sys

@@ -1,4 +1,4 @@
-"""Opacus with correlated noise: python examples/opacus_optimizer.py runs/opacus; again goes on."""
+"""Opacus with correlated noise, which resumes: python examples/opacus_optimizer.py runs/opacus"""
 
 import pathlib
 import sys

@@ -1,4 +1,4 @@
-"""A mechanism of your own: C and N, and everything else follows.
+"""A mechanism of your own by its matrices C and N.
 
 python examples/own_family.py
 """

@@ -1,4 +1,4 @@
-"""A participation of one's own: at most `most` rounds of a device in any `window` rounds.
+"""A participation of your own: at most `most` rounds of a device in any `window` rounds.
 
     python examples/own_participation.py
 

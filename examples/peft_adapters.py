@@ -1,7 +1,7 @@
 """Fine-tunes low-rank adapters of a transformers model, with one update of each person's text.
 
 The model is a small Llama with random weights; `AutoModelForCausalLM.from_pretrained` gives others.
-Of x·A·B, A is fixed and B learns. Again with the same folder goes on: peft_adapters.py runs/peft
+Of x·A·B, A is fixed and B learns. The same command resumes: python peft_adapters.py runs/peft
 """
 
 import pathlib

@@ -1,4 +1,4 @@
-"""Federated averaging of pfl-research: python examples/pfl_mechanism.py runs/pfl; again goes on."""
+"""Federated averaging of pfl-research, which resumes: python examples/pfl_mechanism.py runs/pfl"""
 
 import sys
 

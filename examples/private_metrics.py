@@ -1,4 +1,4 @@
-"""Metrics of clients within the guarantee: a curve with its interval, and an end that it decides.
+"""Metrics of clients within the guarantee: a curve with its interval, which ends the run.
 
     python examples/private_metrics.py runs/private_metrics
 

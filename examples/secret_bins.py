@@ -1,4 +1,4 @@
-"""Noise at equal ε: BLTs in secret bins, beside the same not amplified and banded Poisson.
+"""Noise at equal ε: BLTs in secret bins, BLTs without amplification, and banded noise in samples.
 
     python examples/secret_bins.py runs/secret_bins
 
@@ -67,7 +67,7 @@ def noises() -> list[dict[str, float]]:
 
 
 def epsilons() -> list[dict[str, float | str]]:
-  """Returns ε in secret bins where it is BEFORE for a bin that is known."""
+  """Returns ε in secret bins of noise that has ε = BEFORE where bins are known."""
   rows = []
   for num_bins in FEW_AND_MANY:
     schema = dpftrl.MinSep(num_rounds=ROUNDS, min_sep=num_bins)

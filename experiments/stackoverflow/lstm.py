@@ -44,7 +44,7 @@ def _states(words, kernel, recurrent, bias):
 
   def gradient(upstream):
     i, new, f, o, squashed = (tf.stack(values) for values in zip(*steps))
-    # Of each step alone: how its output moves its cell's gradient, and how the
+    # Of each step by itself: how its output moves its cell's gradient, and how the
     # gates move with cell and output.
     to_cell = tf.unstack(o * (1 - squashed * squashed))
     by_cell = tf.unstack(

@@ -37,7 +37,7 @@ _WITHHELD = (
   'runs are independent and alike given the data: each draws its cell and all its coins anew, and'
   ' where they share who takes part, no guarantee of theirs comes from that being secret',
   'each run is the Gaussian release of its own noise, and nothing of it is amplified; whether it'
-  ' fails depends on data through what it releases alone',
+  ' fails depends on data only through what it releases',
   'the score is a part of the run that this guarantee covers, or needs no private data',
   'nothing but the winner is ever known: not the number of runs, other runs, their order, times,'
   ' costs, folders, logs; with a clock in sight, report at a fixed time, enough for the most runs',

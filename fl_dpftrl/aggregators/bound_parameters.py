@@ -12,7 +12,7 @@ from tff_inprocess import failures
 
 SECRET = ('seed', 'buffers', 'trail')
 """Fields of a noise state that tell noise."""
-# Constant words alone: errors of a graph are told without what it computed.
+# Only constant words: errors of a graph are told without what it computed.
 _REFUSED = (
   'the state of the noise has another strategy, seed, noise_multiplier or clip_norm: use the'
   ' factory that made it, in the version of fl_dpftrl that made it; other noise is another run'

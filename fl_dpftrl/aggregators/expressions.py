@@ -111,7 +111,7 @@ class Graph:
     return [i for i, name in enumerate(self.inputs) if graphs.node_of(name) in seen]
 
   def _is_pure(self, node: Any) -> bool:
-    """Returns whether a node's outputs are a function of its inputs alone."""
+    """Returns whether a node's outputs are a function only of its inputs."""
     is_call = node.op in self._functions
     calls = is_call or bool(graphs.function_names(node))
     return (is_call or operations.is_pure(node.op)) and (self._has_pure_functions or not calls)

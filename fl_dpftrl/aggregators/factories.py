@@ -95,7 +95,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     memory: where noise is kept. 'engine': by this process, which makes the row of the next round
       while clients train. Rounds must then run in process. Its normals are exactly rounded, from
       256 secret bits. 'state': in TFF's state, for rounds that run elsewhere; its normals are those
-      of TensorFlow, so the guarantee is that of real numbers alone. 'auto': an engine where TFF's
+      of TensorFlow, so the guarantee is that of real numbers. 'auto': an engine where TFF's
       computations run in process, else state. Neither continues the other's state.
     noise_folder: folder of an engine, for snapshots of its buffers, from which a run is
       resumed sooner, and for a mapped file if they do not fit into memory. It holds

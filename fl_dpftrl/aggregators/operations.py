@@ -22,7 +22,7 @@ def _set(names: str) -> frozenset[str]:
   return frozenset(names.split())
 
 
-# Outputs follow from inputs alone, if the functions are pure; messages are looked at by `quotes`.
+# Outputs follow only from inputs, if the functions are pure; messages are looked at by `quotes`.
 _PURE = _set('Assert Case CheckNumerics CheckNumericsV2 If StatefulPartitionedCall While')
 # The runtime gives what has a name a new one in each call.
 _MAKERS = _set(

@@ -124,7 +124,7 @@ def create(
   factory: Any = inner_factory
   if type(factory) is not _ModularSum:
     return Sums(factory.create(value_type), unit, None, unit.room(noise))
-  # TFF names neither elsewhere, and takes a modulus of the type of the values alone.
+  # TFF names neither elsewhere, and takes only a modulus of the type of the values.
   limit, is_symmetric = int(factory._modulus), factory._symmetric_range
   modulus = 2 * limit - 1 if is_symmetric else limit
   if not least <= modulus < 1 << _SUM_BITS - unit.shift:

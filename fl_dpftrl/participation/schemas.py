@@ -1,6 +1,6 @@
 """Participation: cohorts of rounds, and schemas of the rounds of one device.
 
-This module alone defines min-sep: two participations i < j of one device satisfy ``j - i >=
+Only this module defines min-sep: two participations i < j of one device satisfy ``j - i >=
 min_sep``.
 """
 

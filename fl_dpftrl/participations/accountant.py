@@ -37,7 +37,7 @@ def account(
     group_size: number of devices protected together; multiplies the sensitivity.
     num_coordinates: parameters of the model, for releases in whole numbers, as
       `CorrelatedNoiseFactory` makes them in process; None for real numbers, whose ε is a bit less.
-    method: for secret bins alone; see `bins.proven`.
+    method: only for secret bins; see `bins.proven`.
 
   Raises:
     ValueError: if an argument is out of range, the participation has more rounds than the strategy

@@ -54,7 +54,7 @@ def epsilon(gram: np.ndarray, delta: float) -> float:
 
 
 def absent_epsilon(gram: np.ndarray, delta: float) -> float:
-  """Returns ε at δ of `absent` alone, by Jensen's inequality: that of one Gaussian, and a shift."""
+  """Returns ε at δ of `absent` only, by Jensen's inequality: that of one Gaussian, and a shift."""
   mean = gram.mean()
   shift = (gram.diagonal().mean() - mean) / 2.0
   return (gaussian.epsilon(_multiplier(mean), delta) + max(shift, 0.0)) * (1.0 + _SLACK)

@@ -119,7 +119,7 @@ def proposals(
 
 
 def approximate(gram: np.ndarray, delta: float, most: float) -> float:
-  """Returns ε at δ by a pilot alone, which proves nothing."""
+  """Returns ε at δ only by a pilot, which proves nothing."""
   rng, chances = np.random.default_rng(), np.full(len(gram), 1.0 / len(gram))
   found = [
     most if each is None else estimate(each, each.draw(rng, _PILOT), delta, most)

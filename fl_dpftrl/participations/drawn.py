@@ -197,7 +197,7 @@ class Secret(Drawn):
     """Raises ValueError for a group, releases in whole numbers, or an adjacency without a bound."""
     refused = f'is refused with participation that is drawn by {self.kind}:'
     if terms.group_size != 1:
-      why = 'each is drawn alone, and a multiple of the sensitivity bounds no group; use 1'
+      why = 'each is drawn by itself, and a multiple of the sensitivity bounds no group; use 1'
       raise ValueError(f'group_size={terms.group_size} {refused} {why}')
     if terms.num_coordinates is not None:
       why = 'the rounding of whole numbers is not bounded; leave it out'

@@ -121,7 +121,7 @@ class Promised:
     else:
       raise ValueError('give epsilon or rho, and not both')
     if mu <= added.mu:
-      raise ValueError('num_coordinates: the rounding of so many alone would pass the target')
+      raise ValueError('num_coordinates: the rounding of so many would pass the target by itself')
     result = dataclasses.replace(trial, noise_multiplier=trial.sensitivity / (mu - added.mu))
     if epsilon is not None and result.epsilon() > epsilon:
       raise ValueError(f'epsilon={epsilon:g} is more than releases in whole numbers can prove')

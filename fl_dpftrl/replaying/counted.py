@@ -47,7 +47,7 @@ def check(path: str | os.PathLike[str], run: opened_runs.Run) -> None:
 
 
 def write(path: str | os.PathLike[str], run: opened_runs.Run) -> None:
-  """Writes the counts of a run whose tally is known, durably, for its owner alone."""
+  """Writes the counts of a run whose tally is known, durably, only for its owner."""
   path, tally, n = _path(path), run.tally, run.log.num_rounds
   if tally is None or len(tally.logs) != 1:
     raise ValueError('counts are those of one run that was counted')
@@ -79,7 +79,7 @@ def write(path: str | os.PathLike[str], run: opened_runs.Run) -> None:
 
 
 def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
-  """Writes a table as Parquet or CSV, durably, for its owner alone; ValueError for another name."""
+  """Writes a table as Parquet or CSV, durably, only for its owner; ValueError for another name."""
   path, sink = _path(path), pa.BufferOutputStream()
   (pa_csv.write_csv if path.suffix == '.csv' else pq.write_table)(table, sink)
   durable.write_durably(path, sink.getvalue().to_pybytes(), private=True)
@@ -104,7 +104,7 @@ def open_counted(
     noise_multiplier: std(Z) / clip norm.
     num_rounds: rows of noise consumed.
     declared_num_rounds, declared_min_sep, declared_max_participations: see `open_run`.
-    missing: see `open_run`; counts know the usual marks alone.
+    missing: see `open_run`; counts know only the usual marks.
   """
   default_layout = layouts.parse(None, missing=missing)
   if not set(default_layout.missing) <= set(id_columns.MISSING):

@@ -151,7 +151,7 @@ def together(runs: Run | Sequence[Run]) -> list[Run]:
   """Returns runs of one population as they are accounted together.
 
   A schema that the log of one run states is left out where another run has none. Schemes by which
-  participation was drawn amplify one run alone; ValueError if one is given for several.
+  participation was drawn amplify only one run; ValueError if one is given for several.
   """
   runs = [runs] if isinstance(runs, Run) else list(runs)
   if not runs:

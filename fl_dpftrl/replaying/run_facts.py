@@ -54,7 +54,7 @@ class RunFacts:
     claim_in_log: whether the log's metadata state the claim.
     schema_in_log: whether they state the declared schema, as it was written before round 0.
     charged: numbers, from 1, of the runs that its loss budget counted as earlier runs.
-    num_rounds_assumed: whether the number of rounds rests on the last round alone.
+    num_rounds_assumed: whether the number of rounds rests only on the last round.
     from_counts: whether counts were given in place of the log's rows.
     counted: confidential counts of devices; None in a publishable statement.
     units: the units that own the devices; None where each device is one of its own.

@@ -232,7 +232,7 @@ class Guard:
   ) -> admission.Admission:
     """Admits devices to the next round, whose cohort is durably recorded on return.
 
-    Train the admitted devices alone.
+    Train only the admitted devices.
 
     Args:
       device_ids: candidates, text or whole numbers.
@@ -252,7 +252,7 @@ class Guard:
       self._check_row(-1 if isinstance(row, bool) else operator.index(row))
     if not self.claim.is_drawn and not len(admitted.column):
       warnings.warn(
-        'a round admits no device: its row of noise is used up, and its mean would be noise alone;'
+        'a round admits no device: its row of noise is used up, and its mean would be only noise;'
         ' wait until `check` returns devices',
         stacklevel=3,
       )

@@ -146,7 +146,7 @@ class Round:
     Args:
       updates: nested structure of arrays, as the template, each with a leading axis of updates.
       metrics: name → array with a number for each update, see `add`.
-      count: the first updates alone, of a batch that was filled up to a size; None for all.
+      count: only the first updates, of a batch that was filled up to a size; None for all.
 
     Returns:
       What became of each, as `add` returns it.

@@ -36,7 +36,7 @@ class Template:
     for (name, _), array in zip(named, arrays):
       if array.dtype not in _TYPES:
         raise ValueError(f'template{name} must be float32 or float64, got {array.dtype}')
-    # Shapes alone: the parameters themselves may be freed.
+    # Only shapes: the parameters themselves may be freed.
     outline = _mapped(structure, lambda leaf: None)
     names, shapes = tuple(name for name, _ in named), tuple(array.shape for array in arrays)
     result = cls(names, shapes, tuple(array.dtype for array in arrays), outline)

@@ -67,7 +67,7 @@ def _client_work(
   if isinstance(model, tff.learning.models.FunctionalModel):
     specs, finalize = model.input_spec, model.finalize_metrics
   else:
-    with tf.Graph().as_default():  # Its variables are of this graph alone.
+    with tf.Graph().as_default():  # Its variables are only of this graph.
       made = model()
       specs, finalize = made.input_spec, _finalizer(made.metric_finalizers())
   data_type = tff.SequenceType(tff.types.tensorflow_to_type(specs))

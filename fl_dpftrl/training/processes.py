@@ -148,7 +148,7 @@ def trainable_weights(process: Any) -> Any:
 def warning_of_fixed_weights(process: tff.learning.templates.LearningProcess) -> str | None:
   """Returns a warning if the model has weights that no round changes; None otherwise.
 
-  Clients send the difference of their trainable weights alone, and TFF's finalizer returns the
+  Clients send only the difference of their trainable weights, and TFF's finalizer returns the
   others as they came (`tff.learning.templates.build_apply_optimizer_finalizer`).
   """
   fixed = process.get_model_weights.type_signature.result.non_trainable

@@ -61,7 +61,7 @@ def _name(folder: pathlib.Path) -> str:
 
 
 def write_model(path: str | os.PathLike[str], weights: Any) -> None:
-  """Writes a model's weights alone: neither noise nor anything of a device."""
+  """Writes only a model's weights: neither noise nor anything of a device."""
   arrays: dict[str, Any] = {f'weight{i}': np.asarray(w) for i, w in enumerate(weights.trainable)}
   arrays |= {f'state{i}': np.asarray(w) for i, w in enumerate(weights.non_trainable)}
   content = io.BytesIO()

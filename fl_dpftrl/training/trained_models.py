@@ -64,7 +64,7 @@ class Trained:
     """Returns the first round with a measurement that is not finite; None without one.
 
     Args:
-      test: metrics of the model on test data; where these alone are not finite, it is the last
+      test: metrics of the model on test data; where only these are not finite, it is the last
         round.
     """
     first = self.history.first_not_finite()
