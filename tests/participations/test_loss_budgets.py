@@ -1,6 +1,9 @@
 """Runs without an end: one ε for any length, kept by meters, and shown by logs."""
 
 import dataclasses
+import itertools
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -8,7 +11,10 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.accounting import arithmetics
 from fl_dpftrl.families import lattice
+from fl_dpftrl.files import mark
+from fl_dpftrl.logs import ledgers
 from fl_dpftrl.participation import meter
+from fl_dpftrl.participations import loss_budgets
 from fl_dpftrl.rounds import guards
 
 BLT = dpftrl.BLT([0.9, 0.4], [0.2, 0.3])
@@ -25,14 +31,11 @@ def candidates(t: int) -> list[str]:
   return [f'device-{i}' for i in range(8 + t // 4) if generator.random() < 0.4 or i == 7 + t // 4]
 
 
-def admitted(path, num_rounds: int, *, kill_each_round: bool = False) -> np.ndarray:
+def admitted(path, num_rounds: int) -> np.ndarray:
   """Runs rounds of a guard, and returns the losses of its devices; the log stays open."""
   running = dpftrl.Guard(CLAIM, DELTA, log=path)
   for t in range(running.num_rounds, num_rounds):
     running.admit(candidates(t), timestamp=t)
-    if kill_each_round:
-      running.log.release()
-      running = dpftrl.Guard(CLAIM, DELTA, log=path)
   losses = running.gate.seen.losses([f'device-{i}' for i in range(20)])
   running.log.release()
   return losses
@@ -55,9 +58,52 @@ def test_one_figure_before_the_first_round_and_after_any():
   assert planned.epsilon() == pytest.approx(4.0, abs=1e-9)
 
 
-def test_meters_after_kills_are_those_of_an_uninterrupted_run(tmp_path):
-  whole = admitted(tmp_path / 'whole.parquet', 41)
-  resumed = admitted(tmp_path / 'killed.parquet', 41, kill_each_round=True)
+KILLED_AT = (
+  (ledgers.LogWriter, 'begin'),
+  (ledgers.LogWriter, '_mark_rounds'),
+  (mark.MarkFile, 'write'),
+  (loss_budgets.LossGate, 'record'),
+)
+
+
+def kill_a_process(path, owner: type, name: str, call: int, after: bool) -> None:
+  """Runs rounds in a process that a signal kills before or after a call of a method."""
+  process = os.fork()
+  if not process:
+    try:
+      method, calls = getattr(owner, name), itertools.count()
+
+      def last(*args, **options):
+        is_last = next(calls) == call
+        if is_last and not after:
+          os.kill(os.getpid(), signal.SIGKILL)
+        result = method(*args, **options)
+        if is_last:
+          os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+      running = dpftrl.Guard(CLAIM, log=path)
+      setattr(owner, name, last)
+      for t in itertools.count(running.num_rounds):
+        running.admit(candidates(t), timestamp=t)
+    finally:
+      os._exit(1)
+  _, status = os.waitpid(process, 0)
+  assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore:This process')
+def test_meters_after_forty_kills_are_those_of_an_uninterrupted_run(tmp_path):
+  path, lengths = tmp_path / 'killed.parquet', []
+  for i in range(40):
+    kill_a_process(path, *KILLED_AT[i % 4], call=i % 3, after=bool(i // 4 % 2))
+    running = dpftrl.Guard(CLAIM, log=path)
+    lengths.append(running.num_rounds)
+    running.log.release()
+  assert lengths == sorted(lengths) and len(set(lengths)) > 20
+  resumed = admitted(path, lengths[-1] + 3)
+  whole = admitted(tmp_path / 'whole.parquet', lengths[-1] + 3)
   assert resumed.tolist() == whole.tolist() and whole.max() > 0.0
   assert whole.max() <= BUDGET.square(BLT)
 
