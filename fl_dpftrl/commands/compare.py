@@ -8,6 +8,7 @@ from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.commands import flags, output
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas as participation
+from fl_dpftrl.participations import loss_budgets
 from fl_dpftrl.planning import candidate_sets, comparison
 from fl_dpftrl.text import messages
 
@@ -34,6 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   flags.add_several(parser, 'num_rounds', 'N', required=True)
   flags.add_several(parser, 'min_sep', 'B', default=[1])
   flags.add_several(parser, 'max_participations', 'K', default=[None])
+  flags.add_loss_budget(
+    parser,
+    'a run without an end: its sensitivity, with errors after each --num_rounds; a list or range of'
+    ' these gives losses by horizon, for which mechanisms are optimised',
+  )
   flags.add(parser, 'objective')
   flags.add_workload(parser)
   words = 'ε at which noise multipliers and errors of the mean are stated, too; with --delta'
@@ -56,6 +62,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
     for b in args.min_sep
     for k in args.max_participations
   ]
+  budget = _budget(args)
   candidates = flags.candidates('mechanisms', args.mechanisms)
   workload, at_epsilon = flags.workload(args), _at_epsilon(args)
   output.check_folder(args.output)
@@ -67,6 +74,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
     show=lambda entry: progress.row(_one_line(entry, axis)),
     objective=args.objective,
     workload=workload,
+    budget=budget,
     watch=candidate_sets.watched(progress.say),
     **at_epsilon,
   )
@@ -93,6 +101,20 @@ def run(args: argparse.Namespace) -> json_files.Object:
     'output': args.output,
     'files': files,
   }
+
+
+def _budget(args: argparse.Namespace) -> loss_budgets.LossBudget | None:
+  """Returns the loss budget of the flags, of one min_sep and one max_participations."""
+  if args.loss_budget is None:
+    return None
+  named = {name: getattr(args, name) for name in ('min_sep', 'max_participations')}
+  for name, numbers in named.items():
+    if len(numbers) > 1:
+      raise ValueError(f'--{name} must be one number with --loss_budget, got {len(numbers)}')
+  if args.max_participations == [None]:  # B² as a number; others have a default here.
+    named['min_sep'] = [None]
+  single = {name: numbers[0] for name, numbers in named.items()}
+  return flags.loss_budget(argparse.Namespace(loss_budget=args.loss_budget, **single))
 
 
 def _one_line(entry: comparison.Entry, axis: str | None) -> str:
@@ -163,7 +185,7 @@ def _figure(
 
 def _setting(args: argparse.Namespace) -> str:
   """Returns the part of the setting that does not vary, in words."""
-  words = []
+  words = ['without an end'] if args.loss_budget is not None else []
   if len(args.num_rounds) == 1:
     words.append(f'{args.num_rounds[0]:,} rounds')
   if len(args.min_sep) == 1:

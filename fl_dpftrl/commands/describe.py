@@ -20,6 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='strategy file, name in matrices/, or parameter-free family',
   )
   flags.add_schema(parser, required=False)
+  words = 'a run without an end: its sensitivity, with errors after --num_rounds'
+  flags.add_loss_budget(parser, words)
   flags.add_workload(parser, 'default: that of the file, else prefix')
   parser.add_argument(
     '--num_parameters', type=int, help='number of model parameters; adds the memory of the noise'
@@ -35,6 +37,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
     file = files.load(args.strategy)
     strategy = file.strategy
   schema_flags = (args.num_rounds, args.min_sep, args.max_participations)
+  budget = flags.loss_budget(args, ('separation',))
   if schema_flags == (None, None, None) and file is not None:
     file_schema = {**vars(file.schema), 'separation': flags.separation(file.schema)}
     for name, value in file_schema.items():
@@ -47,11 +50,13 @@ def run(args: argparse.Namespace) -> json_files.Object:
   if args.num_parameters is not None:
     size = checks.whole(num_parameters=args.num_parameters)
     memory['memory_bytes'] = recurrence.buffer_bytes(strategy, schema.num_rounds, size)
-  evaluated = files.describe(strategy, schema=schema, workload=workload)
+  bound = None if budget is None else budget.worst_case(strategy)
+  evaluated = files.describe(strategy, schema=schema, workload=workload, sensitivity=bound)
   return {
     'strategy': args.strategy,
     'mechanism': strategy.family,
     **flags.schema_fields(schema),
+    **({} if budget is None else {'loss_budget': budget.square(strategy)}),
     'separation': flags.separation(schema),
     **flags.workload_fields(workload),
     **evaluated.figures,

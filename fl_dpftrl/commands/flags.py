@@ -88,16 +88,14 @@ def schema(args: argparse.Namespace, *, may_be_endless: bool = False) -> schemas
   )
 
 
-def add_loss_budget(parser: argparse.ArgumentParser) -> None:
+def add_loss_budget(
+  parser: argparse.ArgumentParser,
+  words: str = 'a run without an end, in place of --num_rounds: devices take part while their loss'
+  ' is within the budget that --min_sep and --max_participations name, or within B² as a number',
+) -> None:
   """Adds --loss_budget."""
   parser.add_argument(
-    '--loss_budget',
-    nargs='?',
-    const=_NAMED,
-    type=float,
-    metavar='SQUARED',
-    help='a run without an end, in place of --num_rounds: devices take part while their loss is'
-    ' within the budget that --min_sep and --max_participations name, or within B² as a number',
+    '--loss_budget', nargs='?', const=_NAMED, type=float, metavar='SQUARED', help=words
   )
 
 

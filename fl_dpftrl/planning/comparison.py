@@ -9,6 +9,7 @@ from fl_dpftrl import accounting, checks, sensitivities, tables, workloads
 from fl_dpftrl.accounting import gaussian, guarantees
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas as participation
+from fl_dpftrl.participations import loss_budgets
 from fl_dpftrl.planning import candidate_sets
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages, progress_bars
@@ -26,6 +27,7 @@ class Entry:
 
   Attributes:
     guarantee: that of the ε at which candidates are compared, with its noise; None without.
+    budget: loss budget of a run without an end, whose B is the sensitivity; None with an end.
   """
 
   candidate: candidate_sets.Candidate
@@ -33,6 +35,7 @@ class Entry:
   seconds: float
   guarantee: accounting.Guarantee | None = None
   report_goal: int = 1
+  budget: loss_budgets.LossBudget | None = None
 
   @property
   def row(self) -> dict[str, Any]:
@@ -46,7 +49,7 @@ class Entry:
       'mechanism': self.candidate.label,
       'num_rounds': schema.num_rounds,
       'min_sep': schema.min_sep,
-      'max_participations': schema.participations,
+      'max_participations': schema.max_participations if self.budget else schema.participations,
       **figures,
       'memory_copies': self.file.strategy.memory_copies(schema.num_rounds),
       'seconds': self.seconds,
@@ -147,20 +150,34 @@ def run(
   report_goal: int = 1,
   watch: candidate_sets.Watch = lambda searched: lambda steps, loss: None,
   show: Callable[[Entry], None] = lambda entry: None,
+  budget: loss_budgets.LossBudget | None = None,
 ) -> Comparison:
-  """Finds, evaluates and shows strategies, one candidate after the other; see `compare`."""
+  """Finds, evaluates and shows strategies, one candidate after the other; see `compare`.
+
+  Args:
+    budget: loss budget of a run without an end: errors are those after the rounds of each schema,
+      and mechanisms are optimised for all of these horizons. Others are those of `compare`.
+  """
   calibrated = _calibrated(epsilon, delta)
   checks.whole(report_goal=report_goal)
   entries: list[Entry] = []
   skipped: list[candidate_sets.Skipped] = []
   for candidate in candidates:
+    endless: base.Strategy | None = None  # The one of all horizons.
     for schema in schemas:
       at = f'n={schema.num_rounds}, b={schema.min_sep}, k={schema.participations}'
       progress, start = watch(f'{candidate.label} at {at}'), time.monotonic()
       try:
-        strategy = candidate.find(schema, objective=objective, workload=workload, progress=progress)
+        options = {'objective': objective, 'workload': workload, 'progress': progress}
+        if budget is None or not candidate.optimised:
+          strategy = candidate.find(schema, **options)
+        else:
+          horizons = schemas[0].num_rounds, schemas[-1].num_rounds
+          endless = endless or candidate.find(budget, horizons=horizons, **options)
+          strategy = endless
         seconds = time.monotonic() - start
-        file = files.describe(strategy, schema=schema, workload=workload)
+        bound = None if budget is None else budget.worst_case(strategy)
+        file = files.describe(strategy, schema=schema, workload=workload, sensitivity=bound)
         guarantee = calibrated(file.sensitivity)
       except candidate_sets.UNSUPPORTED as e:
         skipped.append(candidate_sets.Skipped(candidate.label, candidate_sets.reason(e), schema))
@@ -172,6 +189,7 @@ def run(
           file=file,
           seconds=seconds,
           guarantee=guarantee,
+          budget=budget,
         )
       )
       show(entries[-1])

@@ -175,6 +175,8 @@ def plan(
     StalledRound: if a round of the planned run cannot meet its report goal.
     ValueError: if an argument is out of range, or no strategy is suitable.
   """
+  if scenario.loss_budget is not None or scenario.max_participations is not None:
+    raise ValueError('scenario: a run without an end has no rounds to plan for; compare by horizon')
   seeds = range(scenario.seed, scenario.seed + 3) if seeds is None else seeds
   forecast = forecasts.forecast(
     lambda seed: scenario.simulation(seed=seed),

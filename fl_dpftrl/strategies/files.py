@@ -101,8 +101,13 @@ def describe(
   objective: str | None = None,
   workload: workloads.Workload = workloads.Workload(),
   version: str = __version__,
+  sensitivity: sensitivities.Sensitivity | None = None,
 ) -> StrategyFile:
-  """Returns a strategy with its figures, as a file would hold them."""
+  """Returns a strategy with its figures, as a file would hold them.
+
+  Args:
+    sensitivity: that of a run without an end, of which the schema has a number of rounds.
+  """
   if objective is not None:
     workload_error.check_objective(objective)
   strategy = resolved(strategy, schema.num_rounds)
@@ -111,7 +116,7 @@ def describe(
     schema=schema,
     objective=objective,
     workload=workload,
-    sensitivity=sensitivities.sensitivity(strategy, schema),
+    sensitivity=sensitivity or sensitivities.sensitivity(strategy, schema),
     error=workload_error.error(strategy, schema.num_rounds, workload),
     version=version,
   )

@@ -31,6 +31,33 @@ def test_simulated_lives_end(run):
   assert result['devices_without_budget'] == result['num_devices'] == 200
 
 
+def test_losses_by_horizon_side_by_side(run, tmp_path):
+  names = 'identity,mine=blt-b40-endless,banded:2,tree_online'
+  line = (
+    f'compare --mechanisms={names} {NAMED} --num_rounds=10,40 --output={tmp_path / "out"} --json'
+  )
+  status, out, err = run(line)
+  rows = json.loads(out)['rows']
+  assert status == 0 and (tmp_path / 'out' / 'losses.png').stat().st_size > 10_000
+  assert [(row['mechanism'], row['num_rounds']) for row in rows] == [
+    (name, n) for name in ('identity', 'mine') for n in (10, 40)
+  ]
+  assert 'banded:2 is left out' in err and 'tree_online is left out' in err
+  for row in rows:  # One sensitivity at all horizons, that of the budget.
+    assert (row['min_sep'], row['max_participations']) == (4, 3)
+  account = f'account --strategy=blt-b40-endless --noise_multiplier=3 --delta=1e-6 {NAMED} --json'
+  sensitivity = json.loads(run(account)[1])['sensitivity']
+  assert [row['sensitivity'] for row in rows[2:]] == [sensitivity] * 2
+  described = json.loads(run(f'describe blt-b40-endless {NAMED} --num_rounds=40 --json')[1])
+  assert (
+    described['max_loss']
+    == rows[3]['max_loss']
+    == pytest.approx(sensitivity * rows[3]['max_error'])
+  )
+  squared = 'compare --mechanisms=identity --loss_budget=5 --num_rounds=10 --json'
+  assert json.loads(run(squared)[1])['rows'][0]['sensitivity'] == pytest.approx(5**0.5)
+
+
 @pytest.mark.slow
 def test_losses_by_horizon(run):
   line = f'optimize --mechanism=blt {NAMED} --horizons=20,100 --num_buffers=1 --json'
@@ -43,6 +70,10 @@ def test_losses_by_horizon(run):
 @pytest.mark.parametrize(
   'line, message',
   [
+    (
+      'compare --mechanisms=identity --num_rounds=9 --min_sep=2,3 --loss_budget',
+      '--min_sep must be one number with --loss_budget, got 2',
+    ),
     (ACCOUNT, '--num_rounds is needed, or --min_sep and --max_participations of a run without an'),
     (f'{ACCOUNT} --loss_budget', '--loss_budget needs --min_sep and --max_participations'),
     (f'{ACCOUNT} {NAMED} --num_rounds=9', '--num_rounds=9 and --loss_budget exclude each other'),

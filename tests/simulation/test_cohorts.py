@@ -1,5 +1,6 @@
 import collections
 import contextlib
+import dataclasses
 import itertools
 
 import hypothesis
@@ -267,3 +268,7 @@ def test_meters_that_are_not_simulated():
     scenario.simulation()
   with pytest.raises(ValueError, match='no schema to plan for'):
     scenario.planned_schema(9)
+  with pytest.raises(ValueError, match='without an end has no rounds to plan for'):
+    dpftrl.plan(
+      dataclasses.replace(scenario, timer_rounds=None), num_rounds=9, epsilon=8.0, delta=1e-6
+    )
