@@ -47,18 +47,18 @@ def test_optimize(tmp_path, result, mechanism, options, copies, family):
 @pytest.mark.parametrize('mechanism', ['blt', 'banded_toeplitz'])
 def test_optimize_for_secret_bins(tmp_path, result, mechanism):
   """It needs less noise than the strategy that was found without bins, at the same ε."""
-  line = f'optimize --mechanism={mechanism} --num_rounds=24 --objective=rms'
-  bins, target = '--num_bins=6', '--epsilon=1 --delta=1e-6'
+  line = f'optimize --mechanism={mechanism} --num_rounds=16 --objective=rms'
+  bins, target = '--num_bins=4', '--epsilon=1 --delta=1e-6'
   found = result(f'{line} {bins} {target} --output={tmp_path / "bins.json"}')
-  plain = result(f'{line} --min_sep=6 --output={tmp_path / "plain.json"}')
+  plain = result(f'{line} --min_sep=4 --output={tmp_path / "plain.json"}')
   own, other = (
     result(
-      f'calibrate --strategy={tmp_path / name} --num_rounds=24 {target} --sampling=bins {bins}'
+      f'calibrate --strategy={tmp_path / name} --num_rounds=16 {target} --sampling=bins {bins}'
     )
     for name in ('bins.json', 'plain.json')
   )
   assert own['noise_multiplier'] == pytest.approx(found['noise_multiplier'], rel=1e-3)
-  assert found['epsilon'] <= 1.0 and found['num_bins'] == 6
+  assert found['epsilon'] <= 1.0 and found['num_bins'] == 4
   noise = [a['noise_multiplier'] * b['rms_error'] for a, b in ((own, found), (other, plain))]
   assert noise[0] < noise[1] * 1.0001
 

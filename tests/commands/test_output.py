@@ -29,6 +29,7 @@ def _log(tmp_path):
 
 
 ASCII = {'PYTHONUTF8': '0', 'PYTHONCOERCECLOCALE': '0', 'LC_ALL': 'C'}
+LATIN = {'PYTHONIOENCODING': 'latin-1'}
 
 
 def program(line, *, shell='', **environment):
@@ -38,32 +39,39 @@ def program(line, *, shell='', **environment):
   return subprocess.run(command, shell=True, capture_output=True, env=environment, check=False)
 
 
-@pytest.mark.parametrize('line', [REPLAY, f'{REPLAY} --json', PLAN, '--help', 'account --help'])
-@pytest.mark.parametrize('environment', [ASCII, {'PYTHONIOENCODING': 'latin-1'}])
-def test_a_stream_of_any_encoding_takes_the_figures(path, line, environment):
+@pytest.mark.slow
+@pytest.mark.parametrize('line, environment', [
+  (REPLAY, ASCII), (f'{REPLAY} --json', LATIN), (PLAN, ASCII), ('account --help', LATIN),
+])  # fmt: skip
+def test_a_stream_of_any_encoding_takes_the_figures(run, path, line, environment):
   log_tables.write_log(path, rounds=[0, 1], device_ids=['é', 'b'], num_rounds=3)
-  own = program(line.format(log=path), PYTHONIOENCODING='utf-8')
+  status, out, _ = run(line.format(log=path))
   done = program(line.format(log=path), **environment)
-  assert (done.returncode, own.returncode) == (0, 0)
+  assert (done.returncode, status) == (0, 0)
   assert b'Traceback' not in done.stderr
   if '--json' in line:
-    assert json.loads(done.stdout.decode('latin-1')) == json.loads(own.stdout)
+    assert json.loads(done.stdout.decode('latin-1')) == json.loads(out)
   else:
-    text = own.stdout.decode().replace('ε', 'epsilon').replace('δ', 'delta').replace('−', '-')
+    text = out.replace('ε', 'epsilon').replace('δ', 'delta').replace('−', '-')
     known = lambda text: [part for part in text.split() if part.isascii() and '\\' not in part]
     assert set(known(text)) - set(known(done.stdout.decode('latin-1'))) == set()
 
 
-@pytest.mark.parametrize('line', [REPLAY, 'verify {log}', PLAN, '--help', 'describe identity'])
-def test_a_stream_that_is_closed_takes_nothing_away(log, tmp_path, line):
+@pytest.mark.slow
+@pytest.mark.parametrize('line, shells', [
+  (REPLAY, ('>&-', '<&- >&- 2>&-')), ('verify {log}', ('<&- >&-',)),
+  ('--help', ('>&-',)), ('describe identity', ('<&- >&- 2>&-',)),
+])  # fmt: skip
+def test_a_stream_that_is_closed_takes_nothing_away(run, log, tmp_path, line, shells):
   line = line.format(log=log)
   report = f' --report={tmp_path}/report.html' if 'replay' in line else ''
-  expected = program(line + report)
-  for shell in ('>&-', '<&- >&-', '<&- >&- 2>&-'):
+  status, _, err = run(line + report)
+  for shell in shells:
+    (tmp_path / 'report.html').unlink(missing_ok=True)
     done = program(line + report, shell=shell)
-    assert done.returncode == expected.returncode and done.stdout == b''
-    assert done.stderr == (b'' if '2>' in shell else expected.stderr)
-  assert not report or (tmp_path / 'report.html').exists()
+    assert done.returncode == status and done.stdout == b''
+    assert done.stderr.decode() == ('' if '2>' in shell else err)
+    assert not report or (tmp_path / 'report.html').exists()
 
 
 @pytest.fixture(name='umask')

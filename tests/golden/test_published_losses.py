@@ -1,5 +1,6 @@
 """Losses of every mechanism at the setting of the papers' experiments."""
 
+import functools
 import json
 import pathlib
 
@@ -21,14 +22,18 @@ ROWS = [
 ]
 
 
+@functools.cache
+def figures_of(mechanism, objective, *size):
+  """Figures of the best strategy of a size, which tests share."""
+  schema = schemas.MinSep(**TABLE['setting'])
+  strategy = registry.optimize(mechanism, schema, objective=objective, **dict(size))
+  return files.describe(strategy, schema=schema).figures
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('row', ROWS)
 def test_losses(row):
-  schema = schemas.MinSep(**TABLE['setting'])
-  strategy = registry.optimize(
-    row['mechanism'], schema, objective=row['objective'], **row.get('size', {})
-  )
-  figures = files.describe(strategy, schema=schema).figures
+  figures = figures_of(row['mechanism'], row['objective'], *row.get('size', {}).items())
   assert figures['sensitivity_kind'] == 'exact'
   for name in ('rms_loss', 'max_loss'):
     if name not in row:
@@ -48,18 +53,14 @@ def test_losses(row):
   ('`banded_inverse` with 2, 8 and 32', [2, 8, 32]), ('`blt` with', [1, 2, 4]),
 ])  # fmt: skip
 def test_the_page_of_strategies_has_the_losses_of_the_command(row, sizes):
-  name, schema = row.split('`')[1], schemas.MinSep(**TABLE['setting'])
+  name = row.split('`')[1]
   size = {'blt': 'num_buffers'}.get(name, 'num_bands')
-  losses = [
-    [
-      files.describe(registry.optimize(name, schema, objective=objective, **given), schema=schema)
-      for given in ({} if number is None else {size: number} for number in sizes)
-    ]
-    for objective in ('rms', 'max')
-  ]
   shown = [
-    ', '.join(f'{file.figures[f"{objective}_loss"]:.2f}' for file in found)
-    for objective, found in zip(('rms', 'max'), losses)
+    ', '.join(
+      f'{figures_of(name, objective, *[(size, n)] * (n is not None))[f"{objective}_loss"]:.2f}'
+      for n in sizes
+    )
+    for objective in ('rms', 'max')
   ]
   lines = [line for line in (pages.DOCS / 'strategies.md').read_text().splitlines() if row in line]
   assert any(f'| {" | ".join(shown)} |' in line for line in lines)

@@ -104,7 +104,7 @@ def test_loops_are_compiled_where_nothing_can_be_written(room):
 @pytest.mark.skipif(
   os.geteuid() != 0 or shutil.which('setpriv') is None, reason='becomes a user without a name'
 )
-@pytest.mark.parametrize('is_writable', [False, True])
+@pytest.mark.parametrize('is_writable', [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_a_user_without_a_name_and_a_home_leaves_nothing_behind(room, is_writable):
   """Also where the current folder can be written, by all."""
   room.chmod(0o777 if is_writable else 0o755)

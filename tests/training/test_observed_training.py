@@ -9,7 +9,6 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl import observers
-from tests.aggregators import test_metrics
 from tests.commands import lines
 from tests.tff_inprocess import small_processes
 
@@ -147,25 +146,3 @@ def test_no_metric_ends_a_run_whose_rounds_were_not_declared(tmp_path):
         None, adds_noise, folder=tmp_path / 'run', num_rounds=4, clients=CLIENTS,
         client_data=lambda t, name: DATA[0], stop_when=lambda history: True, **changes,
       )  # fmt: skip
-
-
-def test_a_run_that_metrics_end_has_the_guarantee_of_all_declared_rounds(tmp_path):
-  asked = []
-
-  def stop_when(history):
-    asked.append((list(history.measured), len(history.rounds)))
-    return len(history.rounds) == 2
-
-  adds_noise = test_metrics.factory(metrics={'loss': 10.0}, noise_seed=None, memory='state')
-  process = test_metrics.fed_avg(adds_noise)
-  for _ in range(2):  # The second call goes no further.
-    trained = dpftrl.train(
-      process, adds_noise, folder=tmp_path / 'run', num_rounds=5, clients=CLIENTS, timer_rounds=2,
-      client_data=lambda t, name: test_metrics.data(int(name[6:])), stop_when=stop_when,
-      evaluate=accuracy, rounds_per_evaluation=1,
-    )  # fmt: skip
-    statement = trained.statement
-    assert statement.num_rounds == 2 and statement.headline is statement.declared
-    assert statement.declared.participation.num_rounds == 5 and statement.quoted in repr(trained)
-    assert statement.declared.guarantee.epsilon() > statement.worst_case.epsilon()
-  assert asked == [([], 0), (['loss'], 1), *[(['loss'], 2)] * 2]
