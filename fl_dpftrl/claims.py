@@ -294,7 +294,13 @@ def _sum_of(
   """Returns the bound on the squares of these runs together."""
   included = {earlier for place in places for earlier in charged[place]}
   last = [place for place in places if place not in included]
-  return sum(max(squares[i], _sum_of(charged[i], squares, charged)) for i in last)
+  counted = {earlier for place in last for earlier in charged[place]}
+  # A run that was counted by one of these only is in no bound of the last ones.
+  total = _sum_of([i for i in places if i in included - counted], squares, charged) if last else 0.0
+  for i in last:
+    earlier = [place for place in charged[i] if place in places]
+    total += max(squares[i], _sum_of(earlier, squares, charged))
+  return total
 
 
 def _most_streams(claims: Sequence[Claim], charged: Sequence[Sequence[int]]) -> int:

@@ -94,6 +94,19 @@ def test_replay_shows_the_figure_of_both(tmp_path):
     run(runs[1], LATER)
 
 
+def test_a_run_that_counts_only_the_one_before_it_bounds_no_others(tmp_path):
+  """The first counts against the second, and the second, but not the first, against the third."""
+  runs = [tmp_path / name for name in ('first', 'second', 'third')]
+  claim = dataclasses.replace(
+    CLAIM, strategy=dpftrl.Identity(), participation=dpftrl.LossBudget(squared=4.0)
+  )
+  for folder, earlier, devices in zip(runs, ([], runs[:1], runs[1:2]), ([1], [2], [1])):
+    run(folder, claim, earlier=earlier, devices=np.repeat(devices, 12))
+  statement = dpftrl.replay(runs, delta=DELTA)
+  assert statement.observed.mu <= statement.headline.guarantee.mu
+  assert statement.declared.guarantee.mu == pytest.approx(np.hypot(mu_of(claim), mu_of(claim)))
+
+
 def test_a_log_in_which_both_pass_the_budget_is_void(tmp_path):
   run(tmp_path / 'first')
   claim = dpftrl.open_run(tmp_path / 'first')
