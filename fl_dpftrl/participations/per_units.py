@@ -1,12 +1,13 @@
 """Participation of units, such as people, each of which may own several devices."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from fl_dpftrl import sensitivities
+from fl_dpftrl import checks, sensitivities
 from fl_dpftrl.accounting import guarantees
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
@@ -52,9 +53,7 @@ class PerUnit(promised.Promised):
 
   def __post_init__(self):
     registry.check(self.participation)
-    object.__setattr__(
-      self, 'max_rows', schemas.positive_integer('max_rows', self.max_rows, 1 << 20)
-    )
+    checks.keep(self, functools.partial(checks.whole, 1, 1 << 20), 'max_rows')
     if self.participation.is_drawn or isinstance(self.participation, PerUnit):
       raise ValueError(
         'participation must be a MinSep or a LossBudget: what is known of draws of devices does not'
