@@ -10,7 +10,6 @@ from fl_dpftrl import tables
 from fl_dpftrl.commands import flags, output, population_flags
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.participations import sampling
 from fl_dpftrl.simulation import attendances, partition, recording, scenarios
 
 _NOT_DEVICES = 'which is for examples of centralized training'
@@ -110,7 +109,7 @@ def _partition(args: argparse.Namespace) -> partition.Partition | None:
   scheme = flags.sampling(args, None, args.num_rounds)
   if scheme is None:
     return None
-  is_bins = isinstance(scheme, sampling.SecretBins)
+  is_bins = scheme.unit == 'device'
   names = 'scenario output_scenario population report_goal timer_hours timer_rounds'
   for name in names.split():
     if name == 'population' and is_bins:

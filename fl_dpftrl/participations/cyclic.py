@@ -2,7 +2,10 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar
+
+import numpy as np
 
 from fl_dpftrl import checks
 from fl_dpftrl.participation import schemas
@@ -58,6 +61,26 @@ class Cyclic(drawn.Drawn):
   def schema(self) -> schemas.MinSep:
     """Participation schema, whatever was drawn: the turns of a part."""
     return schemas.MinSep(self.num_rounds, self.num_parts)
+
+  def drawer(
+    self, generator: drawn.Generator, num_devices: int | None
+  ) -> Callable[[int], np.ndarray]:
+    """Returns the function from a round to its examples: i is in part i mod num_parts."""
+    draw = self.batches(generator)
+    return lambda t: np.sort(draw(t)) * self.num_parts + t % self.num_parts
+
+  def batches(self, generator: drawn.Generator) -> Callable[[int], np.ndarray]:
+    """Returns the function from a round to indices within its part, int64."""
+
+    def draw(t: int) -> np.ndarray:
+      rng = generator(drawn.BATCHES, t)
+      return rng.choice(self.part_size, self.drawn_size(rng), replace=False, shuffle=False)
+
+    return draw
+
+  def drawn_size(self, rng: np.random.Generator) -> int:
+    """Returns the size of a batch."""
+    return int(self.batch_size)
 
   def within(self, num_rounds: int) -> Any:
     """Returns the scheme of a run that has had so many rounds."""

@@ -4,7 +4,7 @@ The figures are those of the accountant for the stated scheme, which a log can o
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,6 +19,12 @@ from fl_dpftrl.text import messages
 
 ONE, REPLACED, OPPOSITE = 'one', 'replaced', 'opposite'
 """What neighbouring runs are told apart by; see `sampled_gaussian.epsilon`."""
+
+BATCHES, ORDERS, BINS = 16, 17, 18
+"""Keys of simulated draws, by what is drawn."""
+
+Generator = Callable[..., np.random.Generator]
+"""Returns the generator of a key, and of numbers such as the round."""
 
 Relation = tuple[float, str, str]
 """Largest change of a round's sum by one example, in clip norms; pair; adjacency in words."""
@@ -76,6 +82,10 @@ class Drawn:
 
   def refutations(self, happened: participation_counts.RunCounts) -> list[str]:
     """Returns reasons why counts of a log contradict the scheme."""
+    raise NotImplementedError
+
+  def drawer(self, generator: Generator, num_devices: int | None) -> Callable[[int], np.ndarray]:
+    """Returns the function from a round to its simulated cohort, int64, numbers from 0."""
     raise NotImplementedError
 
   def for_claim(self, strategy: base.Strategy) -> Any:

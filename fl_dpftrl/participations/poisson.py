@@ -1,9 +1,11 @@
 """Poisson sampling: each example of a part is drawn independently."""
 
-import math
 from collections.abc import Mapping
 from typing import ClassVar
 
+import numpy as np
+
+from fl_dpftrl import checks
 from fl_dpftrl.accounting import adjacencies
 from fl_dpftrl.participation import participation_counts, registry
 from fl_dpftrl.participations import batches, drawn
@@ -43,9 +45,11 @@ class CyclicPoisson(batches.Batches):
   )
 
   def _check_batch_size(self) -> None:
-    is_bool = isinstance(self.batch_size, bool)
-    if is_bool or not (math.isfinite(self.batch_size) and self.batch_size > 0.0):
-      raise ValueError(f'batch_size must be positive and finite, got {self.batch_size!r}')
+    checks.positive(batch_size=self.batch_size)
+
+  def drawn_size(self, rng: np.random.Generator) -> int:
+    """Returns a binomial size: with a uniform subset of it, draws of examples are independent."""
+    return int(rng.binomial(self.part_size, self.sampling_probability))
 
   def refutations(self, happened: participation_counts.RunCounts) -> list[str]:
     from fl_dpftrl.participations import log_checks

@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -85,6 +85,15 @@ class SecretBins(drawn.Secret):
       raise ValueError('device_ids must be text or whole numbers')
     hashes = (hashlib.blake2b(str(i).encode(), key=key, digest_size=16) for i in ids)
     return np.array([int.from_bytes(h.digest(), 'big') % self.num_bins for h in hashes], np.int64)
+
+  def drawer(
+    self, generator: drawn.Generator, num_devices: int | None
+  ) -> Callable[[int], np.ndarray]:
+    """Returns the function from a round to all devices of its bin."""
+    bins = generator(drawn.BINS).integers(self.num_bins, size=num_devices)
+    ends = np.cumsum(np.bincount(bins, minlength=self.num_bins))
+    members = np.split(np.argsort(bins, kind='stable'), ends[:-1])
+    return lambda t: members[t % self.num_bins]
 
   @property
   def conditions(self) -> tuple[str, ...]:

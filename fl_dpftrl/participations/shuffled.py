@@ -1,12 +1,15 @@
 """Shuffled batches: passes over a part, in a new order each or in one order."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar
+
+import numpy as np
 
 from fl_dpftrl.accounting import guarantees
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import participation_counts, registry, schemas
-from fl_dpftrl.participations import cyclic, protocol
+from fl_dpftrl.participations import cyclic, drawn, protocol
 
 
 @registry.register
@@ -50,6 +53,21 @@ class Shuffled(cyclic.Cyclic):
   def by_schema(self) -> Any:
     """The schema, which answers."""
     return self.schema
+
+  def batches(self, generator: drawn.Generator) -> Callable[[int], np.ndarray]:
+    """Returns the function from a round to its step of the pass; orders are kept for a pass."""
+    orders: dict[int, tuple[int, np.ndarray]] = {}
+
+    def draw(t: int) -> np.ndarray:
+      turn, part = divmod(t, self.num_parts)
+      index, step = divmod(turn, self.pass_turns)
+      index = index if self.separation == 'min' else 0  # Else of the first pass.
+      if part not in orders or orders[part][0] != index:
+        orders[part] = index, generator(drawn.ORDERS, part, index).permutation(self.part_size)
+      first = step * int(self.batch_size)
+      return orders[part][1][first : first + int(self.batch_size)]
+
+    return draw
 
   def check(self, strategy: base.Strategy, terms: guarantees.Terms) -> None:
     self.by_schema.check(strategy, terms)
