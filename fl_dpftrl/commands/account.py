@@ -6,10 +6,8 @@ from collections.abc import Callable
 from fl_dpftrl import accounting, tables
 from fl_dpftrl.accounting import tuning
 from fl_dpftrl.commands import flags
-from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
-from fl_dpftrl.participation import registry, schemas
-from fl_dpftrl.participations import accountant, bins, loss_budgets, sampling
+from fl_dpftrl.participations import accountant, bins
 from fl_dpftrl.strategies import files
 
 _HOW = ('method', 'num_samples', 'tries')
@@ -79,26 +77,18 @@ def _guarantee(
   """Returns the result of the accountant for the participation of the flags, as fields."""
   law = None if args.tuning is None else tuning.Tuning.parse(args.tuning)
   strategy = files.load_strategy(args.strategy)
-  budget = flags.loss_budget(args)
-  if args.sampling is not None and args.num_rounds is None:
-    raise ValueError(f'--sampling={args.sampling} needs --num_rounds')
-  draws = flags.sampling(args, strategy, args.num_rounds or 0)
+  participation = flags.participation(args, strategy)
   how = {name: getattr(args, name) for name in _HOW if getattr(args, name) is not None}
   if how and args.sampling != 'bins':
     raise ValueError(f'--{next(iter(how))}={next(iter(how.values()))} needs --sampling=bins')
-  schema = None
-  if draws is None and budget is None:
-    schema = flags.schema(args, may_be_endless=True)
-  elif isinstance(draws, sampling.Shuffled):
-    schema = draws.schema
-  elif args.num_parameters is not None:
+  if args.num_parameters is not None and participation.is_secret:
     raise ValueError(
       f'--num_parameters={args.num_parameters} is refused with --sampling={args.sampling}: the'
       ' rounding of whole numbers is not bounded for secret draws; leave it out'
     )
   guarantee = accounted(
     strategy,
-    draws or schema or budget,
+    participation,
     delta=args.delta,
     adjacency=args.adjacency,
     group_size=args.group_size,
@@ -110,8 +100,7 @@ def _guarantee(
   curve = {'curve': figures.pop('curve')} if 'curve' in figures else {}
   result = {
     'strategy': args.strategy,
-    **_participation(args, draws, schema),
-    **({} if budget is None else _budget(budget, strategy)),
+    **participation.fields(strategy),
     'noise_multiplier': guarantee.noise_multiplier,
     **figures,
     'delta': guarantee.delta,
@@ -124,38 +113,10 @@ def _guarantee(
     result |= {'rounding_mu': added.mu, 'rounding_delta': lost}
   result |= curve
   result['assumptions'] = list(guarantee.assumptions)
-  if isinstance(draws, sampling.Shuffled):
-    result['assumptions'].insert(1, draws.assumption)
   if law is not None:
     result['tuned'] = {**law.to_json(guarantee), 'is': law.sentence(guarantee)}
     result['assumptions'] += law.assumptions
   return result
-
-
-def _participation(
-  args: argparse.Namespace, draws: sampling.Scheme | None, schema: schemas.MinSep | None
-) -> json_files.Object:
-  """Returns the participation schema or the sampling scheme, as fields."""
-  result = {'num_rounds': args.num_rounds}
-  if args.loss_budget is not None:
-    named = {'min_sep': args.min_sep, 'max_participations': args.max_participations}
-    result |= named
-  if schema is not None:
-    result |= flags.schema_fields(schema)
-    result['separation'] = flags.separation(schema)
-  if draws is not None:
-    shares = registry.to_json(draws)
-    result |= {'sampling': shares.pop('kind'), **shares, 'num_rounds': args.num_rounds}
-    if isinstance(draws, sampling.Batches):
-      result['sampling_probability'] = draws.sampling_probability
-      result['compositions'] = draws.turns
-  return result
-
-
-def _budget(budget: loss_budgets.LossBudget, strategy: base.Strategy) -> json_files.Object:
-  """Returns B², and the most rounds of a device ever."""
-  most = budget.most_participations(strategy)
-  return {'loss_budget': budget.square(strategy), 'max_rounds_of_a_device': most}
 
 
 def show(result: json_files.Object) -> str:

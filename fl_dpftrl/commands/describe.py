@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   schema_flags = (args.num_rounds, args.min_sep, args.max_participations)
   budget = flags.loss_budget(args, ('separation',))
   if schema_flags == (None, None, None) and file is not None:
-    file_schema = {**vars(file.schema), 'separation': flags.separation(file.schema)}
+    file_schema = {**vars(file.schema), 'separation': file.schema.separation}
     for name, value in file_schema.items():
       if getattr(args, name) is None:
         setattr(args, name, value)
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
     'mechanism': strategy.family,
     **flags.schema_fields(schema),
     **({} if budget is None else {'loss_budget': budget.square(strategy)}),
-    'separation': flags.separation(schema),
+    'separation': schema.separation,
     **flags.workload_fields(workload),
     **evaluated.figures,
     'memory_copies': strategy.memory_copies(schema.num_rounds),

@@ -117,11 +117,6 @@ def loss_budget(
   return loss_budgets.LossBudget(**named)
 
 
-def separation(value: schemas.MinSep) -> str:
-  """Returns the value of --separation for a schema."""
-  return next(name for name, cls in SEPARATIONS.items() if type(value) is cls)
-
-
 def schema_fields(value: schemas.MinSep) -> dict[str, Any]:
   """Returns a schema as JSON fields, with k limited to what fits."""
   return {
@@ -192,6 +187,15 @@ def sampling(
 
     fields.setdefault('num_parts', accountant.num_bands(strategy))
   return scheme(num_rounds=num_rounds, **fields)
+
+
+def participation(args: argparse.Namespace, strategy: base.Strategy) -> Any:
+  """Returns the participation of the flags: a loss budget, draws, or a schema."""
+  budget = loss_budget(args)
+  if args.sampling is not None and args.num_rounds is None:
+    raise ValueError(f'--sampling={args.sampling} needs --num_rounds')
+  draws = sampling(args, strategy, args.num_rounds or 0)
+  return budget or draws or schema(args, may_be_endless=True)
 
 
 def add_guarantee(

@@ -146,7 +146,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   return {
     'mechanism': args.mechanism,
     **flags.schema_fields(schemas[0]),
-    'separation': flags.separation(schemas[0]),
+    'separation': schemas[0].separation,
     'objective': args.objective,
     **flags.workload_fields(workload),
     **file.figures,

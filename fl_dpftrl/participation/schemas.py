@@ -35,6 +35,7 @@ class MinSep:
   """
 
   kind: ClassVar[str] = 'min_sep'
+  separation: ClassVar[str] = 'min'
   apart: ClassVar[str] = 'at least'
   is_drawn: ClassVar[bool] = False
   is_secret: ClassVar[bool] = False
@@ -127,6 +128,7 @@ class FixedSeparation(MinSep):
   """
 
   kind: ClassVar[str] = 'fixed_separation'
+  separation: ClassVar[str] = 'fixed'
   apart: ClassVar[str] = 'exactly'
 
 

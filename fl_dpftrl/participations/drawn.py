@@ -173,6 +173,12 @@ class Drawn:
     del fields['num_rounds']
     return fields
 
+  def fields(self, strategy: base.Strategy) -> json_files.Object:
+    """Returns the fields of the scheme, with its number of rounds."""
+    fields = {'num_rounds': self.num_rounds, **self.summary()}
+    del fields['assumption']
+    return fields
+
   def together(self, others: Sequence[Any]) -> Any:
     """Returns itself: guarantees of draws are not composed over several runs."""
     return self

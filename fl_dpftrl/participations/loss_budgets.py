@@ -187,6 +187,17 @@ class LossBudget(promised.Promised):
     attributes = {'num_rounds': None, **dataclasses.asdict(self)}
     return attributes | {'earlier': len(self.earlier)}
 
+  def fields(self, strategy: base.Strategy) -> json_files.Object:
+    """Returns what names the budget, B², and the most rounds of a device ever."""
+    most = self.most_participations(strategy)
+    return {
+      'num_rounds': None,
+      'min_sep': self.min_sep,
+      'max_participations': self.max_participations,
+      'loss_budget': self.square(strategy),
+      'max_rounds_of_a_device': most,
+    }
+
   def together(self, others: Sequence[Any]) -> Any:
     """Returns itself, for runs to whose participations devices keep: squares of B / σ add up."""
     for other in others:

@@ -88,6 +88,11 @@ class _MinSep(promised.Promised):
     """Returns the attributes of the schema."""
     return dataclasses.asdict(self)
 
+  def fields(self: Any, strategy: base.Strategy) -> json_files.Object:
+    """Returns the attributes, with the participations that fit, and the kind of separation."""
+    most = {'max_participations': self.participations}
+    return {**dataclasses.asdict(self), **most, 'separation': self.separation}
+
   def together(self: Any, others: Sequence[Any]) -> Any:
     """Returns the schema of all rounds, with the least min-sep and the most participations."""
     if not others:

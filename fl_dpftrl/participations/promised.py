@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from fl_dpftrl import checks, sensitivities
 from fl_dpftrl.accounting import adjacencies, arithmetics, gaussian, guarantees
 from fl_dpftrl.families import base, lattice
+from fl_dpftrl.files import json_files
 from fl_dpftrl.participations import protocol
 
 _MOST_OTHER_ROWS = 2**14  # of strategies without an end whose rows are not all made alike
@@ -196,6 +197,11 @@ class Promised:
   def warning(self, reason: str | None) -> str:
     """Returns the warning that it does not hold."""
     return f'THE DECLARED SCHEMA DOES NOT HOLD: {reason}; the declared figures are void'
+
+  def fields(self: Any, strategy: base.Strategy) -> json_files.Object:
+    """Returns its fields beside a guarantee."""
+    fields: json_files.Object = self.summary()
+    return fields
 
   def together(self, others: Sequence[Any]) -> Any:
     """Returns itself, which stands for no other."""

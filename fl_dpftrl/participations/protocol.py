@@ -139,6 +139,9 @@ class Participation(registry.Participation, Protocol):
   def summary(self) -> json_files.Object:
     """Returns its fields in a statement."""
 
+  def fields(self, strategy: base.Strategy) -> json_files.Object:
+    """Returns its fields beside a guarantee."""
+
   def together(self, others: Sequence[Any]) -> Any:
     """Returns the participation that stands for it and those of other runs."""
 

@@ -1,5 +1,6 @@
 """Shuffled batches: passes over a part, in a new order each or in one order."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -73,10 +74,14 @@ class Shuffled(cyclic.Cyclic):
     self.by_schema.check(strategy, terms)
 
   def guarantee(self, *arguments: Any) -> guarantees.Guarantee:
-    return self.by_schema.guarantee(*arguments)
+    return self._assumed(self.by_schema.guarantee(*arguments))
 
   def least_noise(self, *arguments: Any) -> guarantees.Guarantee:
-    return self.by_schema.least_noise(*arguments)
+    return self._assumed(self.by_schema.least_noise(*arguments))
+
+  def _assumed(self, guarantee: guarantees.Guarantee) -> guarantees.Guarantee:
+    first, *others = guarantee.assumptions
+    return dataclasses.replace(guarantee, assumptions=(first, self.assumption, *others))
 
   def refutations(self, happened: participation_counts.RunCounts) -> list[str]:
     from fl_dpftrl.participations import log_checks
