@@ -82,6 +82,8 @@ def to_json(participation: Any) -> dict[str, Any]:
 def _to_json(value: Any) -> Any:
   if isinstance(value, float) and value.is_integer():
     return int(value)
+  if isinstance(value, tuple):
+    return list(value)
   return to_json(value) if type(value) in KINDS.values() else value
 
 

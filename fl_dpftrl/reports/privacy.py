@@ -113,8 +113,17 @@ def _losses(statement: statements.Statement, void: str | None, noun: str) -> fig
   mark, most = None, max(run.max_participations for run in statement.runs)
   if statement.group_size == 1 and worst is not None:  # Others are for many devices.
     mark = (worst, f'worst case: {"void" if void else f"ρ = {roundings.up(worst)}"}')
+  bars, planned = per_device.rho_histogram, statement.planned
+  if mark and worst and planned and planned.holds and planned.participation.num_rounds is None:
+    bars = [(low / worst, high / worst, count) for low, high, count in bars]
+    return figures.spread(
+      _joined(bars, most),
+      title=f'{noun.capitalize()}s by share of the budget',
+      x_label=f'share that {_a(noun)} has spent, of Q ≤ B²',
+      mark=(1.0, 'all of it'),
+    )
   return figures.spread(
-    _joined(per_device.rho_histogram, most),
+    _joined(bars, most),
     title=f'{noun.capitalize()}s by ρ',
     x_label=f'ρ (zCDP) of {_a(noun)}',
     mark=mark,

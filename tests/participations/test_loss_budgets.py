@@ -132,6 +132,7 @@ def test_a_guard_says_why_and_a_log_has_one_figure(tmp_path):
   assert column.num_rounds == 40
   text = ' '.join(stated.assumptions)
   assert 'a run of any length, whatever ended it' in text and 'kept' not in text
+  assert 'where it was recorded before the first round' in text and stated.runs[0].schema_in_log
   publishable = stated.publishable()
   assert publishable.worst_case.epsilon() == before and publishable.observed is None
   assert publishable.to_json()['declared']['num_rounds'] is None

@@ -24,4 +24,6 @@ def test_the_page_has_one_figure_for_any_number_of_rounds(tmp_path, second, hold
     text = ' '.join(privacy.report(statement, settings.Setting()).split())
     assert ('any number of rounds' in text) and ('devices passed it' in text) != holds
     assert '>none' not in text and 'None rounds' not in text and 'most None' not in text
+    is_shown = statement is stated and holds
+    assert ('Devices by share of the budget: 6 in all' in text) == is_shown
     assert ('Quote the declared loss budget' in text) == holds
