@@ -39,6 +39,10 @@ def check(path: str | os.PathLike[str], run: opened_runs.Run) -> None:
   _path(path)
   if run.units is not None:
     raise ValueError('counts are those of devices; replay the log itself with its table of units')
+  if run.claim.answers.num_rounds is None:
+    raise ValueError(
+      'counts are of the rows of a last round; replay the log of a run without an end'
+    )
   if set(run.log.layout.missing) < set(id_columns.MISSING):
     raise ValueError(
       'counts are written of a log without marks of missing data; leave out --missing'

@@ -11,6 +11,7 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl import sensitivities
 from fl_dpftrl.families import stamped
 from fl_dpftrl.participation import registry
+from fl_dpftrl.replaying import counted
 from tests import every_family, oracle
 
 BLT = dpftrl.BLT([0.9, 0.4], [0.2, 0.3])
@@ -103,6 +104,8 @@ def test_a_guard_keeps_to_it_and_a_log_has_one_figure(tmp_path):
   assert 'whatever ended it' in text and 'loss budget' not in text
   assert stated.to_json()['declared']['num_rounds'] is None
   assert dpftrl.open_run(tmp_path).claim == claim()
+  with pytest.raises(ValueError, match='replay the log of a run without an end'):
+    counted.check(tmp_path / 'counts.csv', dpftrl.open_run(tmp_path))
   loose = dataclasses.replace(claim(), participation=dpftrl.MinSep(None, 5, 3))
   (tmp_path / 'broken').mkdir()
   with dpftrl.LogWriter(tmp_path / 'broken' / 'participation.parquet', loose) as log:

@@ -209,6 +209,18 @@ def test_a_run_without_an_end_goes_on_at_one_epsilon(tmp_path, monkeypatch, caps
   assert stated.headline is stated.declared and stated.num_rounds == 8
 
 
+@pytest.mark.slow
+def test_the_program_of_the_page_on_runs_without_an_end(tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  program_text, _ = pages.programs('endless.md')  # The other is of a second run.
+  exec(compile(program_text, 'endless.md', 'exec'), {})
+  first, second = capsys.readouterr().out.splitlines()
+  assert first == second and first.endswith('of any number of rounds')
+  stated = proven(tmp_path / 'run')
+  assert stated.num_rounds == 30 and stated.declared.holds
+  assert np.abs(np.load('model.npy') - [1.0, -2.0, 0.5]).max() < 2.0
+
+
 def test_released_metrics_are_drawn_and_end_a_run(monkeypatch, tmp_path, capsys):
   small = program('private_metrics', monkeypatch, DEVICES=400, COHORT=20)
   small.main(tmp_path / 'whole', rounds=40)
