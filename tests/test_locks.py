@@ -40,20 +40,39 @@ def test_make_says_in_a_line_which_python_to_install(tmp_path, version):
   assert not (tmp_path / 'environment').exists()
 
 
-@pytest.mark.slow
+# Makes an environment of itself, once another process waits for it; pip has nothing to do.
+STAND_IN = f"""#!/bin/sh
+case "$*" in
+  *" venv "*)
+    until grep -q waiting *.said; do sleep 0.1; done
+    mkdir -p env/bin
+    cp "$0" env/bin/python;;
+  *" pip "*) ;;
+  *) exec {sys.executable} "$@";;
+esac
+"""
+
+
 def test_of_two_makes_one_sets_up_the_environment(tmp_path):
+  python = tmp_path / 'python'
+  python.write_text(STAND_IN)
+  python.chmod(0o755)
   (tmp_path / 'pins.txt').write_text('')
   script = str(ROOT / '.ci' / 'environment.py')
-  command = [sys.executable, script, 'env', 'pins.txt', f'--python={sys.executable}']
-  start = lambda *more: subprocess.Popen(
-    [*command, *more], cwd=tmp_path, stderr=subprocess.PIPE, text=True
-  )
-  said = [process.communicate()[1] for process in [start(), start()]]
-  assert ''.join(said).count('Setting up') == ''.join(said).count('waiting') == 1
-  assert start().communicate()[1] == ''  # It is there.
+  command = [sys.executable, script, 'env', 'pins.txt', f'--python={python}']
+
+  def start(name, *more):
+    with open(tmp_path / f'{name}.said', 'w') as said:
+      return subprocess.Popen([*command, *more], cwd=tmp_path, stderr=said)
+
+  def said(*names):
+    return ''.join((tmp_path / f'{name}.said').read_text() for name in names)
+
+  assert [process.wait(60) for process in [start(1), start(2)]] == [0, 0]
+  assert said(1, 2).count('Setting up') == said(1, 2).count('waiting') == 1
+  assert start(3).wait(60) == 0 and not said(3)  # It is there.
   (tmp_path / 'pins.txt').write_text('# changed')
-  ended = start('--', 'false')
-  assert 'Setting up' in ended.communicate()[1] and ended.returncode == 1
+  assert start(4, '--', 'false').wait(60) == 1 and 'Setting up' in said(4)
 
 
 def test_a_linked_environment_is_not_emptied(tmp_path):
