@@ -51,6 +51,8 @@ def test_a_claim_is_read_as_it_was_written(own, tmp_path):
   document = json.loads((tmp_path / 'claim.json').read_text())
   assert dpftrl.Claim.from_json(document, own.strategy) == own
   assert (tmp_path / 'claim.json').stat().st_mode & 0o777 == 0o600
+  (tmp_path / 'claim.json').write_text(json.dumps(document, sort_keys=True))
+  own.save(tmp_path)  # The order of names says nothing.
   assert stored[keys.CLAIM_DIGEST_KEY] == own.digest
   assert len({FULL.digest, PLAIN.digest, DRAWN.digest}) == 3
 

@@ -603,3 +603,30 @@ def check_noticed(kind, end):
 @pytest.mark.parametrize('end', ['.mark', '.ledger', '-wal', '/run', '/disk', '.writing-', 'used'])
 def test_a_sync_that_is_left_out_is_noticed(end):
   check_noticed(Loop, end)
+
+
+def test_noise_that_was_given_out_survives_a_loss_of_power_without_any_log(tmp_path):
+  folder = tmp_path / 'disk' / 'runs' / 'noise'
+  folder.parent.parent.mkdir()
+  with pytest.MonkeyPatch.context() as patch:
+    disk = Disk(patch, tmp_path)
+    folder.parent.mkdir()
+    with dpftrl.NoiseRows(STRATEGY, 3, folder=folder) as rows:
+      first = rows.row(0)
+    disk.lose_power()
+    with dpftrl.NoiseRows(STRATEGY, 3, folder=folder, moved=True) as rows:
+      assert rows.next_row == 1 and (rows.row(1) != first).all()
+
+
+def test_a_log_that_was_begun_survives_a_loss_of_power_without_any_noise(tmp_path):
+  path = tmp_path / 'disk' / 'runs' / LOG
+  claim = dpftrl.Claim(strategy=STRATEGY, noise_multiplier=1.0, participation=SCHEMA)
+  path.parent.parent.mkdir()
+  with pytest.MonkeyPatch.context() as patch:
+    disk = Disk(patch, tmp_path)
+    path.parent.mkdir()
+    with dpftrl.Guard(claim, log=path) as guard:
+      guard.admit(['a'])
+    disk.lose_power()
+    with dpftrl.Guard(claim, log=path) as guard:
+      assert guard.log.cohort(0).tolist() == ['a']
