@@ -57,6 +57,7 @@ setuptools.setup(
     'machines': ['ray>=2.60'],  # clients and noise on several machines
     # fl_dpftrl.adapters, each with its library
     'flower': ['flwr>=1.41'],
+    'nvflare': ['nvflare>=2.9'],
     'opacus': ['opacus>=1.5.4'],
     'optax': ['jax>=0.4.30', 'optax>=0.2.5'],
     'pfl': ['pfl>=0.6', 'torch>=2.2'],

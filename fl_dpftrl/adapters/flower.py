@@ -15,12 +15,13 @@ at each start. So nodes are asked for a device's id, which `answer_device_id` ha
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from fl_dpftrl import adapters
+from fl_dpftrl.adapters import sites
 from fl_dpftrl.logs import id_columns, id_spellings
 from fl_dpftrl.rounds import private_aggregator
 
@@ -48,6 +49,33 @@ def answer_device_id(clients: ClientApp, device_id: Callable[[app.Context], str]
   def answer(message: app.Message, context: app.Context) -> app.Message:
     record = app.ConfigRecord({_ACTION: str(device_id(context))})
     return app.Message(content=app.RecordDict({'device': record}), reply_to=message)
+
+
+def answer_round(
+  message: app.Message,
+  aggregator: private_aggregator.PrivateAggregator,
+  people: Sequence[str] | Sequence[int],
+  update: sites.Update,
+  *,
+  cohort: int | None = None,
+  at_least: int | None = None,
+) -> app.Message:
+  """Answers a message to train as a site that trusts nobody outside of it: docs/units.md.
+
+  The reply has the model plus the private mean over people of the site, under the key of the model,
+  and the same weight at every site. Others args are those of `sites.next_model`.
+
+  Args:
+    message: a ClientApp's message with the model, as its function for `train` gets it.
+  """
+  ((key, record),) = message.content.array_records.items()
+  model = {name: array.numpy() for name, array in record.items()}
+  params, metrics = sites.next_model(
+    aggregator, model, people, update, cohort=cohort, at_least=at_least
+  )
+  arrays = app.ArrayRecord({name: app.Array(value) for name, value in params.items()})
+  content = {key: arrays, 'metrics': app.MetricRecord({'num-examples': 1, **metrics})}
+  return app.Message(content=app.RecordDict(content), reply_to=message)
 
 
 class PrivateStrategy(Strategy):

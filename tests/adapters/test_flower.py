@@ -182,3 +182,23 @@ def test_metrics_of_clients_are_read_by_name(flower, tmp_path):
     }
   with opened(tmp_path / 'without') as aggregator:
     assert adapter.PrivateStrategy(None, aggregator, 4)._metrics(answer) is None
+
+
+def test_a_site_answers_with_the_model_plus_its_private_mean(tmp_path):
+  from flwr import app
+
+  model = np.full(SIZE, 2.0, np.float32)
+  content = app.RecordDict({'arrays': app.ArrayRecord({'w': app.Array(model)})})
+  message = app.Message(content=content, message_type=app.MessageType.TRAIN, dst_node_id=1)
+  schema = dpftrl.MinSep(num_rounds=5, min_sep=2, max_participations=1)
+  with dpftrl.PrivateAggregator(
+    dpftrl.Identity(), template={'w': model}, noise_multiplier=0.0, clip_norm=1.0, report_goal=3,
+    folder=tmp_path, participation=schema,
+  ) as aggregator:  # fmt: skip
+    update = lambda arrays, patient: {'w': 9.0 * np.eye(1, SIZE, dtype=np.float32)[0]}
+    answers = [adapter.answer_round(message, aggregator, range(4), update) for _ in range(2)]
+    assert aggregator.next_round == 1  # One patient is left, and three are needed.
+  values = [answer.content['arrays']['w'].numpy() for answer in answers]
+  np.testing.assert_allclose(values[0] - model, np.eye(1, SIZE)[0], atol=1e-5)
+  np.testing.assert_array_equal(values[1], model)
+  assert all(answer.content['metrics']['num-examples'] == 1 for answer in answers)

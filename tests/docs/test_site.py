@@ -149,7 +149,9 @@ def named(room: str) -> set[str]:
   names = {alias.asname for node in ast.walk(tree) for alias in getattr(node, 'names', [])}
   names |= {node.name for node in tree.body if hasattr(node, 'name')}
   lists = re.search(r'__all__ = (\[.*?\])', ast.unparse(tree))
-  adapters = {'flower', 'opacus', 'optax', 'pfl'} if room == 'fl_dpftrl.adapters' else set()
+  adapters = (
+    {'flower', 'nvflare', 'opacus', 'optax', 'pfl'} if room == 'fl_dpftrl.adapters' else set()
+  )
   return names | adapters | set(ast.literal_eval(lists[1]) if lists and room != 'fl_dpftrl' else [])
 
 
