@@ -184,7 +184,7 @@ def test_metrics_of_clients_are_read_by_name(flower, tmp_path):
     assert adapter.PrivateStrategy(None, aggregator, 4)._metrics(answer) is None
 
 
-def test_a_site_answers_with_the_model_plus_its_private_mean(tmp_path):
+def test_a_site_answers_with_the_model_plus_its_private_mean(flower, tmp_path):
   from flwr import app
 
   model = np.full(SIZE, 2.0, np.float32)
