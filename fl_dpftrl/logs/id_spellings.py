@@ -90,13 +90,13 @@ class Spellings:
     return bool(floats) and any(part.size for part in self._whole)
 
 
-def warnings(mergeable: int, num_devices: int) -> tuple[str, ...]:
+def warnings(mergeable: int, num_devices: int, unit: str = 'device') -> tuple[str, ...]:
   """Returns the warning about ids that would be one with another; none without such ids."""
   if not mergeable:
     return ()
   return (
-    f'{mergeable:,} of {num_devices:,} device ids would be one with another if letter case and'
-    ' leading zeros did not count; if they are the same devices, every figure is too small',
+    f'{mergeable:,} of {num_devices:,} {unit} ids would be one with another if letter case and'
+    f' leading zeros did not count; if they are the same {unit}s, every figure is too small',
   )
 
 

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fl_dpftrl.files import durable, paths
-from fl_dpftrl.logs import layouts, limits, participation_log, refusals
+from fl_dpftrl.logs import id_spellings, layouts, limits, participation_log, refusals
 from fl_dpftrl.text import messages
 
 DEVICE_ID, UNIT_ID, FROM_ROUND = 'device_id', 'unit_id', 'from_round'
@@ -65,7 +65,7 @@ class UnitTable:
     from_rounds: int64, shape [num_rows].
 
   Raises:
-    LogError: for a row that is there twice.
+    LogError: for a row that is there twice, and ids that are one number in two notations.
   """
 
   path: str
@@ -84,6 +84,15 @@ class UnitTable:
         f'{self.path}, row {row + 1}: has device and unit of an earlier row; an owner is never'
         ' withdrawn, and so not added again'
       )
+    for name, distinct, ids in (
+      (DEVICE_ID, self._devices.dictionary, self.device_ids),
+      (UNIT_ID, self._units.dictionary, self.unit_ids),
+    ):
+      spellings = id_spellings.Spellings()
+      spellings.add(distinct)
+      if fault := spellings.first_fault(ids):
+        why = fault[1].replace('device_id', name).replace('each device', 'each')
+        raise refusals.LogError(f'{self.path}, row {fault[0] + 1}: {why}')
 
   def __len__(self) -> int:
     return len(self.device_ids)

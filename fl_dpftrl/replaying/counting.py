@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fl_dpftrl import claims
-from fl_dpftrl.logs import id_spellings
+from fl_dpftrl.logs import id_spellings, refusals
 from fl_dpftrl.participation import participation_counts
 from fl_dpftrl.replaying import by_device, device_tallies, exposures, opened_runs
 
@@ -38,9 +38,7 @@ def count(
   devices = _counted(runs, plain, 1, progress)
   units = _counted(runs, run_claims, num_exposed, progress, by_unit=True)
   repeated = devices.repeated if units.repeated is None else units.repeated
-  return dataclasses.replace(
-    units, devices=devices.logs, mergeable=devices.mergeable, repeated=repeated
-  )
+  return dataclasses.replace(units, devices=devices.logs, repeated=repeated)
 
 
 def _counted(
@@ -76,6 +74,10 @@ def _counted(
       total = total.plus(part.result(), num_exposed)
   if not by_unit:
     by_device.refuse_spellings(runs, spellings)
+  elif spellings.has_faults:
+    raise refusals.LogError(
+      f'units: the tables of several runs have one {runs[0].unit} in two notations of a number'
+    )
   return dataclasses.replace(total, mergeable=spellings.mergeable)
 
 

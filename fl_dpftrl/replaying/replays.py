@@ -101,7 +101,7 @@ def replay(
     warnings=tuple(
       warning for run, d in zip(runs, devices) for warning in (*run.log.warnings, *d.warnings())
     )
-    + id_spellings.warnings(tally.mergeable, tally.num_devices),
+    + id_spellings.warnings(tally.mergeable, tally.num_devices, runs[0].unit),
   )
 
 

@@ -224,6 +224,9 @@ def test_hostile_tables_are_refused_by_row(tmp_path):
     ('d1,p,0\n d2,p,0\n', 'row 2: device_id has spaces around it'),
     ('d1,p,-1\n', 'row 1: round must be at least 0'),
     ('d1,p,soon\n', 'row 1: round must be a whole number'),
+    ('d1,7,0\nd2,7.0,0\n', "row 2: unit_id reads as a float, and other ids are whole.*'7.0'"),
+    ('d1,7,0\nd2,p,0\nd3,07,4\n', 'row 3: unit_id has zeros or a sign before a number'),
+    ('d1,p,0\n7,p,0\n07,q,0\n', 'row 3: device_id has zeros or a sign before a number'),
     ('', 'has no row'),
   ):
     path.write_text(f'device_id,unit_id,from_round\n{rows}')

@@ -157,6 +157,20 @@ def test_what_does_not_fit_the_table_is_refused_by_row(tmp_path):
     dpftrl.replay(run, delta=DELTA)
 
 
+def test_people_in_several_spellings_are_refused_or_counted(tmp_path):
+  log = tmp_path / 'log.csv'
+  log.write_text('round,device_id\n0,d1\n0,d2\n')
+
+  def opened(*owners):
+    table = write(tmp_path / 'owners.csv', [(f'd{i}', p, 0) for i, p in enumerate(owners, 1)])
+    return dpftrl.open_run(log, BLT, noise_multiplier=1.0, num_rounds=1, units=table)
+
+  with pytest.raises(refusals.LogError, match='one person in two notations of a number'):
+    dpftrl.replay([opened('7', 'x'), opened('x', '7.0')], delta=DELTA)
+  (warning,) = dpftrl.replay(opened('ada', 'Ada'), delta=DELTA).warnings
+  assert warning.startswith('1 of 2 person ids would be one with another if letter case')
+
+
 @pytest.mark.filterwarnings('ignore:a round admits no device')
 def test_a_log_of_units_without_its_citations_is_not_believed(tmp_path):
   import pyarrow.parquet as pq
