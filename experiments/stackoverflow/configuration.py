@@ -116,6 +116,14 @@ class Hparams:
     None, 'Number of devices, at most the training clients (default: all of them).'
   )
   timer_rounds: int | None = _flag(None, "Minimum rounds between a device's participations.")
+  max_participations: int | None = _flag(
+    None,
+    'Rounds of a device ever, with --timer_rounds: the run is without an end, and --resume may name'
+    ' more rounds. Needs a --strategy without an end, such as blt-b40-endless.',
+  )
+  loss_budget: bool = _flag(
+    False, 'With --max_participations: admit by loss, up to that of so many rounds so far apart.'
+  )
   timer_hours: float | None = _flag(
     None,
     "Minimum simulated hours between a device's participations; use instead of --timer_rounds.",
@@ -197,6 +205,7 @@ class Hparams:
       'clients_per_round',
       'population',
       'timer_rounds',
+      'max_participations',
       'embedding',
       'lstm_units',
       'vocabulary_size',
@@ -238,6 +247,17 @@ class Hparams:
         f'--timer_hours={self.timer_hours} enforces no min-sep in rounds to calibrate noise for:'
         ' give --timer_rounds, or --noise_multiplier'
       )
+    if self.loss_budget and self.max_participations is None:
+      raise ValueError('--loss_budget needs --max_participations and --timer_rounds')
+    if self.max_participations is not None:
+      if self.timer_rounds is None or self.strategy is None:
+        raise ValueError(
+          f'--max_participations={self.max_participations} needs --timer_rounds, and a --strategy'
+          ' without an end, such as blt-b40-endless'
+        )
+      for name in ('warmup_fraction', 'cooldown_fraction'):
+        if getattr(self, name):
+          raise ValueError(f'--{name}={getattr(self, name)} needs a last round; give --{name}=0')
     if self.public_epochs and self.initial_weights is not None:
       raise ValueError('--public_epochs and --initial_weights exclude each other')
     if self.clip_quantile is not None and not 0 < self.clip_quantile < 1:

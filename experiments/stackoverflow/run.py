@@ -6,13 +6,14 @@ import pathlib
 import sys
 import types
 from collections.abc import Callable
+from typing import Any
 
 from experiments.stackoverflow import configuration, datasets, interrupts, remote_machines
 from fl_dpftrl.accounting import arithmetics
 from fl_dpftrl.families import base
 from fl_dpftrl.optimization import registry
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.participations import accountant
+from fl_dpftrl.participations import accountant, loss_budgets
 from fl_dpftrl.simulation import scenarios
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
@@ -45,7 +46,9 @@ def run(
       f'--public_epochs={hparams.public_epochs} needs public text, which --dataset=docstrings has'
     )
   devices = scenario(hparams, len(dataset.train_clients))
-  chosen = strategy(hparams, folder, devices.planned_schema(hparams.num_rounds), say)
+  # A run without an end names its strategy.
+  schema = None if hparams.loss_budget else devices.planned_schema(hparams.num_rounds)
+  chosen = strategy(hparams, folder, schema, say)
   hparams = calibrated(hparams, chosen)
   training = _training()
   training.train(
@@ -103,11 +106,17 @@ def scenario(hparams: configuration.Hparams, num_clients: int) -> scenarios.Scen
       ' a round would find too few whose timer has run; a timer of'
       f' {num_devices // hparams.report_goal} would do'
     )
+  timer: dict[str, Any] = {
+    'timer_rounds': hparams.timer_rounds,
+    'max_participations': hparams.max_participations,
+  }
+  if hparams.loss_budget:
+    timer = {'loss_budget': enforced(hparams), 'strategy': hparams.strategy}
   described = scenarios.Scenario(
     population=num_devices,
     report_goal=hparams.report_goal,
     timer_hours=hparams.timer_hours,
-    timer_rounds=hparams.timer_rounds,
+    **timer,
     seed=hparams.seed,
     availability=hparams.availability,
     clients_per_round=hparams.clients_per_round or hparams.report_goal,
@@ -121,7 +130,7 @@ def scenario(hparams: configuration.Hparams, num_clients: int) -> scenarios.Scen
 def strategy(
   hparams: configuration.Hparams,
   folder: pathlib.Path,
-  schema: schemas.MinSep,
+  schema: schemas.MinSep | None,
   say: Callable[[str], None],
 ) -> base.Strategy:
   """Returns the run's strategy: that of the run in the folder, if there is one."""
@@ -136,7 +145,7 @@ def strategy(
         f' of the family {chosen.family}; leave one of the two out'
       )
     base.check_num_rounds(chosen, hparams.num_rounds)
-  else:
+  elif schema is not None:
     chosen = _optimised(hparams.mechanism or _MECHANISM, schema, say)
   return chosen
 
@@ -151,7 +160,7 @@ def calibrated(hparams: configuration.Hparams, chosen: base.Strategy) -> configu
     return hparams
   guarantee = accountant.calibrate(
     chosen,
-    enforced_schema(hparams),
+    enforced(hparams),
     epsilon=hparams.epsilon,
     delta=hparams.delta,
     num_coordinates=arithmetics.MANY_COORDINATES,
@@ -159,9 +168,13 @@ def calibrated(hparams: configuration.Hparams, chosen: base.Strategy) -> configu
   return dataclasses.replace(hparams, noise_multiplier=guarantee.noise_multiplier)
 
 
-def enforced_schema(hparams: configuration.Hparams) -> schemas.MinSep:
-  """Returns the participation that timers in rounds, or none, enforce."""
-  min_sep = min(hparams.timer_rounds or 1, hparams.num_rounds)
+def enforced(hparams: configuration.Hparams) -> Any:
+  """Returns the participation that timers in rounds, meters, or none, enforce."""
+  min_sep, most = min(hparams.timer_rounds or 1, hparams.num_rounds), hparams.max_participations
+  if hparams.loss_budget:
+    return loss_budgets.LossBudget(max_participations=most, min_sep=hparams.timer_rounds)
+  if most is not None:
+    return schemas.MinSep(None, hparams.timer_rounds, most)
   return schemas.MinSep(num_rounds=hparams.num_rounds, min_sep=min_sep)
 
 

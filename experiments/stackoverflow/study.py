@@ -75,6 +75,8 @@ def design(content: Any) -> designs.Design:
   hparams = configuration.from_arguments([*flags, '--mechanism=identity', '--noise_multiplier=0'])
   if hparams.timer_hours is not None:
     raise ValueError('flags has --timer_hours, which enforces no min-sep: give --timer_rounds')
+  if hparams.max_participations is not None:
+    raise ValueError('flags has --max_participations, of a run without an end: a study has one')
   metric = Metric(fields.pop('metric', 'accuracy'), fields.pop('lower_is_better', None))
   mechanisms = fields['mechanisms']
   if isinstance(mechanisms, list):
@@ -82,7 +84,7 @@ def design(content: Any) -> designs.Design:
   return designs.Design(
     **{**fields, 'flags': tuple(flags)},
     metric=metric,
-    participation=run.enforced_schema(hparams),
+    participation=run.enforced(hparams),
     clip_norm=hparams.clip_norm,
     report_goal=hparams.report_goal,
     delta=hparams.delta,

@@ -221,6 +221,8 @@ def _check_folder(folder: pathlib.Path, hparams: configuration.Hparams) -> confi
   now, before = hparams.to_json(), configuration.recorded(before)
   if hparams.epsilon is not None:
     now['noise_multiplier'] = before['noise_multiplier']
+  if hparams.max_participations is not None and hparams.num_rounds > before['num_rounds']:
+    before['num_rounds'] = now['num_rounds']  # A run without an end is lengthened.
   for name in sorted(now.keys() | before.keys()):
     if before.get(name) != now.get(name):
       raise ValueError(
