@@ -13,6 +13,10 @@ class LogError(ValueError):
     super().__init__(messages.one_line(message))
 
 
+class MissingColumnError(LogError):
+  """A file that lacks a column."""
+
+
 def check_names(path: str, names: Sequence[str], wanted: Sequence[str]) -> None:
   """Raises LogError unless each wanted column is there once."""
   if len(names) > limits.COLUMNS:
@@ -21,7 +25,7 @@ def check_names(path: str, names: Sequence[str], wanted: Sequence[str]) -> None:
     if names.count(name) != 1:
       how = 'no' if name not in names else 'more than one'
       shown = ', '.join(messages.quoted(n) for n in names[:8])
-      raise LogError(
+      raise (MissingColumnError if how == 'no' else LogError)(
         f'{path}: has {how} column {name!r}; its columns are {shown}'
         + (f' and {len(names) - 8} more' if len(names) > 8 else '')
         + (f'; say which it is: columns={name}=NAME' if name in ('round', 'device_id') else '')

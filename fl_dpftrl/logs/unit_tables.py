@@ -2,12 +2,15 @@
 
 A table has the columns `device_id`, `unit_id` and `from_round`, and its rows are only appended to.
 A device may have several owners; it has one before its first round. A row of `from_round` t says
-that the device held nothing of that unit before round t, and is there before round t begins.
+that the device held nothing of that unit before round t, and is there before round t begins. With a
+column `until_round`, a row ends: the unit may be a person's data of one week, if an update uses
+only data of the units that own the device in its round.
 
 Each round of a log cites the table as it was: how many rows, and their digest. Whoever has a later
 table can tell from that whether rows were changed, or added after their rounds.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -25,7 +28,8 @@ from fl_dpftrl.files import durable, paths
 from fl_dpftrl.logs import id_spellings, layouts, limits, participation_log, refusals
 from fl_dpftrl.text import messages
 
-DEVICE_ID, UNIT_ID, FROM_ROUND = 'device_id', 'unit_id', 'from_round'
+DEVICE_ID, UNIT_ID = 'device_id', 'unit_id'
+FROM_ROUND, UNTIL_ROUND = 'from_round', 'until_round'
 _PART_ROWS = 1 << 20
 _CITATION = re.compile('([1-9][0-9]{0,17}):([0-9a-f]{64})')
 
@@ -63,17 +67,24 @@ class UnitTable:
     device_ids: text or int64, shape [num_rows].
     unit_ids: text or int64, shape [num_rows].
     from_rounds: int64, shape [num_rows].
+    until_rounds: first rounds in which a row no longer holds, int64, shape [num_rows]; None where
+      no row ends.
 
   Raises:
-    LogError: for a row that is there twice, and ids that are one number in two notations.
+    LogError: for a row that is there twice, one that ends before it begins, and ids that are one
+      number in two notations.
   """
 
   path: str
   device_ids: pa.Array
   unit_ids: pa.Array
   from_rounds: np.ndarray
+  until_rounds: np.ndarray | None = None
 
   def __post_init__(self):
+    ends = self.from_rounds + 1 if self.until_rounds is None else self.until_rounds
+    if (early := np.flatnonzero(ends <= self.from_rounds)).size:
+      raise refusals.LogError(f'{self.path}, row {early[0] + 1}: must end after it begins')
     devices, owners = self._devices.indices.to_numpy(), self._units.indices.to_numpy()
     pairs = devices.astype(np.int64) * (1 + owners.max(initial=0)) + owners
     order = np.argsort(pairs, kind='stable')
@@ -151,7 +162,10 @@ class UnitTable:
     pairs = np.repeat(np.arange(numbers.size), counts)
     shift = np.arange(pairs.size) - np.repeat(np.cumsum(counts) - counts, counts)
     which = rows[np.repeat(begins, counts) + shift]
-    holds = self.from_rounds[which] <= np.broadcast_to(rounds, numbers.shape)[pairs]
+    t = np.broadcast_to(rounds, numbers.shape)[pairs]
+    holds = self.from_rounds[which] <= t
+    if self.until_rounds is not None:
+      holds &= t < self.until_rounds[which]
     return pairs[holds], self._units.indices.to_numpy()[which[holds]].astype(np.int64)
 
   @functools.cached_property
@@ -187,16 +201,22 @@ class UnitTable:
 
   def save(self, path: str | os.PathLike[str], first_round: int = 0) -> None:
     """Writes the table as Parquet, with rounds that are numbered from first_round on."""
-    columns = (self.device_ids, self.unit_ids, pa.array(self.from_rounds + first_round))
+    columns = self._columns(first_round)
     with durable.replacing(paths.local(path), private=True) as temporary:
-      pq.write_table(pa.table(dict(zip((DEVICE_ID, UNIT_ID, FROM_ROUND), columns))), temporary)
+      pq.write_table(pa.table(columns), temporary)
+
+  def _columns(self, first_round: int = 0) -> dict[str, pa.Array]:
+    columns = {DEVICE_ID: self.device_ids, UNIT_ID: self.unit_ids}
+    columns[FROM_ROUND] = pa.array(self.from_rounds + first_round)
+    if self.until_rounds is not None:
+      columns[UNTIL_ROUND] = pa.array(self.until_rounds + first_round)
+    return columns
 
   def _digest(self, num_rows: int) -> str:
     digest = hashlib.sha256(f'{self.device_ids.type} {self.unit_ids.type}\n'.encode())
     for start in range(0, num_rows, _PART_ROWS):
       part = slice(start, min(start + _PART_ROWS, num_rows))
-      columns = (self.device_ids[part], self.unit_ids[part], pa.array(self.from_rounds[part]))
-      texts = (column.cast(pa.large_string()) for column in columns)
+      texts = (column[part].cast(pa.large_string()) for column in self._columns().values())
       lines = pc.binary_join_element_wise(*texts, pa.scalar('\t', pa.large_string()))
       digest.update(('\n'.join(lines.to_pylist()) + '\n').encode())  # No id holds either.
     return digest.hexdigest()
@@ -222,20 +242,25 @@ def opened(units: Given, first_round: int = 0) -> UnitTable:
     return units
   devices, rounds = _column(units, DEVICE_ID, first_round)
   owners, _ = _column(units, UNIT_ID, first_round)
+  ends = None
+  with contextlib.suppress(refusals.MissingColumnError):
+    _, ends = _column(units, DEVICE_ID, first_round, UNTIL_ROUND)
   shown = os.fspath(units) if isinstance(units, (str, os.PathLike)) else os.fspath(units[0])
   if len(devices) != len(owners):
     raise refusals.LogError(f'{shown}: has lists of ids; a row has one {DEVICE_ID} and {UNIT_ID}')
-  return UnitTable(shown, devices, owners, rounds)
+  return UnitTable(shown, devices, owners, rounds, ends)
 
 
-def _column(units: Files, name: str, first_round: int) -> tuple[pa.Array, np.ndarray]:
+def _column(
+  units: Files, name: str, first_round: int, round_name: str = FROM_ROUND
+) -> tuple[pa.Array, np.ndarray]:
   """Returns a column of ids, and the rounds beside it; both are checked as those of a log are."""
-  layout = layouts.Layout(FROM_ROUND, name, first_round)
+  layout = layouts.Layout(round_name, name, first_round)
   try:
     log = participation_log.read_log(units, num_rounds=limits.ROUNDS, layout=layout)
     tables = [table.select(['round', 'device_id']) for table in log.tables()]
   except refusals.LogError as error:
-    raise refusals.LogError(str(error).replace('device_id', name)) from error
+    raise type(error)(str(error).replace('device_id', name)) from error
   if not tables:
     raise refusals.LogError(f'{log.shards[0].path}: has no row')
   table = pa.concat_tables(tables)

@@ -237,6 +237,7 @@ def _facts(
       num_devices=table.num_devices,
       max_rows=happened.max_rows,
       cited=bool(run.log.units),
+      ends=table.until_rounds is not None,
       counted=happened,
     )
   return run_facts.RunFacts(

@@ -245,3 +245,44 @@ def test_a_table_has_the_same_digest_in_every_format(tmp_path):
   pq.write_table(pa.table(columns), tmp_path / 'owners.parquet')
   citations = {unit_tables.opened(tmp_path / f'owners.{e}').citation for e in ('csv', 'parquet')}
   assert citations == {table(rows).citation}
+
+
+def test_a_week_of_a_person_is_a_unit_whose_budget_renews(tmp_path):
+  rows = [(f'd{i}', f'p{i}/{week}', 4 * week, 4 * week + 4) for i in (0, 1) for week in range(3)]
+  path = tmp_path / 'owners.csv'
+  names = 'device_id,unit_id,from_round,until_round\n'
+  path.write_text(names + ''.join(','.join(map(str, row)) + '\n' for row in rows))
+  units = unit_tables.opened(path)
+  for t in range(12):
+    assert owners_at(units, 'd0', t) == [f'p0/{t // 4}']
+  assert owners_at(units, 'd0', 12) == []
+  units.save(tmp_path / 'owners.parquet')
+  again = unit_tables.opened(tmp_path / 'owners.parquet')
+  assert again.citation == units.citation
+  forever = unit_tables.UnitTable('t', units.device_ids, units.unit_ids, units.from_rounds)
+  assert forever.citation != units.citation
+  claim = dpftrl.Claim(
+    strategy=BLT,
+    noise_multiplier=4.0,
+    participation=per_units.PerUnit(dpftrl.MinSep(12, 1, 1), name='week'),
+  )
+  log = tmp_path / 'log.parquet'
+  with dpftrl.Guard(claim, log=log, units=path) as guard:
+    admitted = []
+    for t in range(12):
+      ids = guard.check(['d0']).device_ids.tolist()
+      admitted += [t] * len(ids)
+      guard.admit([*ids, 'd1'][:1], timestamp=t)
+  assert admitted == [0, 4, 8]
+  statement = dpftrl.replay(dpftrl.open_run(log, BLT, units=path), delta=DELTA)
+  assert statement.declared.holds and statement.max_participations == 1
+  assert any('used only data of the units that own' in text for text in statement.assumptions)
+  path.write_text(f'{names}d0,p,4,4\n')
+  with pytest.raises(refusals.LogError, match='row 1: must end after it begins'):
+    unit_tables.opened(path)
+
+
+def owners_at(units, device, t):
+  """Returns the ids of the owners of a device in a round."""
+  _, numbers = units.owners(pa.array([device]), np.array([t]))
+  return units.ids(numbers).to_pylist()
