@@ -15,7 +15,8 @@ class Observer:
 
   A run is a `PrivateAggregator`, or a `TrainingRun` of `train`. Both have `folder`, `delta`,
   `claim`, `status()`, `privacy_loss()` and `exact_metrics`: names of measurements that depend on
-  clients without noise. No hook gets ids or updates of clients.
+  clients without noise. No hook gets ids or updates of clients, but the message of an error that
+  `end` gets may name an id: keep its type only.
 
   An error in a hook loses no round. `train` ends with it: before a round, nothing of which is
   recorded then, or after one, whose result is stored; the same call goes on, and calls `released`

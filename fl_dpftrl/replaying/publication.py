@@ -8,12 +8,13 @@ import sys
 from fl_dpftrl.replaying import statements
 
 
-def command_of_folder(folder: pathlib.Path, delta: float) -> str:
+def command_of_folder(folder: pathlib.Path, delta: float, by_unit: bool = False) -> str:
   """Returns the command that replays a run's folder, by this Python's program if it has one."""
   program = pathlib.Path(sys.executable).with_name('fl-dpftrl')
   shown = str(program) if folder.is_absolute() else os.path.relpath(program)
   name = shown if program.exists() else program.name
-  return shlex.join([name, 'replay', str(folder), f'--delta={delta}'])
+  units = ['--units=UNITS'] if by_unit else []
+  return shlex.join([name, 'replay', str(folder), *units, f'--delta={delta}'])
 
 
 def command(statement: statements.Statement) -> str:

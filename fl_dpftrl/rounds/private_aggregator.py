@@ -315,7 +315,8 @@ class PrivateAggregator:
   def statement(self, delta: float | None = None) -> statements.Statement:
     """Returns what the log proves of the rounds so far."""
     log = participation_log.read_log(self._begun().log.path)
-    return replays.replay(opened_runs.Run.of(log, self.strategy), delta=self._delta(delta))
+    run = opened_runs.Run.of(log, self.strategy, self._guard.units)
+    return replays.replay(run, delta=self._delta(delta))
 
   def report(self, path: str | os.PathLike[str], delta: float | None = None) -> None:
     """Writes the statement as a page, HTML, for the run's owner."""
@@ -325,7 +326,7 @@ class PrivateAggregator:
     setting = settings.Setting(
       run=self.folder.resolve().name,
       zeroing_norm=self.zeroing_norm,
-      command=publication.command_of_folder(self.folder, delta),
+      command=publication.command_of_folder(self.folder, delta, self._guard.units is not None),
     )
     privacy.write_report(path, self.statement(delta), setting=setting)
 

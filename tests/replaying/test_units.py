@@ -171,6 +171,21 @@ def test_people_in_several_spellings_are_refused_or_counted(tmp_path):
   assert warning.startswith('1 of 2 person ids would be one with another if letter case')
 
 
+def test_an_aggregator_of_people_states_and_reports_them(tmp_path):
+  owners = write(tmp_path / 'owners.csv', [(f'd{i}', f'p{i // 2}', 0) for i in range(4)])
+  with dpftrl.PrivateAggregator(
+    BLT, template=np.zeros(2), clip_norm=1.0, report_goal=2, folder=tmp_path / 'run',
+    noise_multiplier=4.0, participation=RULE, delta=DELTA, units=owners,
+  ) as aggregator:  # fmt: skip
+    with aggregator.round(['d0', 'd1']) as round_:
+      round_.add(np.ones(2))
+      round_.add(np.ones(2))
+    statement = aggregator.statement()
+    aggregator.report(tmp_path / 'report.html')
+  assert statement.unit == 'person' and statement.observed.sensitivity > 2.0
+  assert '--units=UNITS' in (tmp_path / 'report.html').read_text()
+
+
 @pytest.mark.filterwarnings('ignore:a round admits no device')
 def test_a_log_of_units_without_its_citations_is_not_believed(tmp_path):
   import pyarrow.parquet as pq
