@@ -251,7 +251,8 @@ def _from_counts(args: argparse.Namespace, passed: list[str]) -> opened_runs.Run
   for name in ('strategy', 'noise_multiplier', 'num_rounds'):
     if name not in passed:
       raise ValueError(f'--{name} is needed with --from_counts')
-  return counted.open_counted(args.from_counts, args.strategy, missing=args.missing, **_facts(args))
+  facts = {'strategy': args.strategy, 'missing': args.missing, **_facts(args)}
+  return opened_runs.open_run(from_counts=args.from_counts, **facts)
 
 
 def _facts(args: argparse.Namespace) -> dict[str, Any]:

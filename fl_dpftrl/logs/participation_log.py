@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -86,6 +87,12 @@ class Log:
   warnings: tuple[str, ...] = ()
   num_rounds_assumed: bool = False
   layout: layouts.Layout = layouts.PLAIN
+  has_rows: ClassVar[bool] = True
+
+  @property
+  def path(self) -> str:
+    """Path of the first file."""
+    return self.shards[0].path
 
   @property
   def id_type(self) -> pa.DataType:

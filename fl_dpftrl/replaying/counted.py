@@ -4,11 +4,12 @@ Its rows (kind, num, amount, device_id) are those of the statement in `sql`, of 
 `write`. Each count is checked against the others.
 """
 
+import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +18,9 @@ import pyarrow.parquet as pq
 
 from fl_dpftrl import claims
 from fl_dpftrl.files import durable, paths
-from fl_dpftrl.logs import id_columns, layouts, participation_log, readers, refusals
+from fl_dpftrl.logs import id_columns, layouts, readers, refusals
 from fl_dpftrl.participation import participation_counts
-from fl_dpftrl.replaying import device_tallies, exposures, opened_runs, sql_statement
-from fl_dpftrl.strategies import files
+from fl_dpftrl.replaying import device_tallies, exposures, sql_statement
 from fl_dpftrl.text import messages
 
 COLUMNS = ('kind', 'num', 'amount', 'device_id')
@@ -34,7 +34,7 @@ _NUMBER = re.compile(r'0|-?[1-9][0-9]{0,18}')
 _MOST_BYTES = 1 << 28
 
 
-def check(path: str | os.PathLike[str], run: opened_runs.Run) -> None:
+def check(path: str | os.PathLike[str], run: Any) -> None:
   """Raises ValueError where the counts of a run cannot be written, as `write` does."""
   _path(path)
   if run.units is not None:
@@ -50,7 +50,7 @@ def check(path: str | os.PathLike[str], run: opened_runs.Run) -> None:
   sql_statement.gram(run.claim.strategy, run.log.num_rounds)
 
 
-def write(path: str | os.PathLike[str], run: opened_runs.Run) -> None:
+def write(path: str | os.PathLike[str], run: Any) -> None:
   """Writes the counts of a run whose tally is known, durably, only for its owner."""
   path, tally, n = _path(path), run.tally, run.log.num_rounds
   if tally is None or len(tally.logs) != 1:
@@ -89,53 +89,66 @@ def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
   durable.write_durably(path, sink.getvalue().to_pybytes(), private=True)
 
 
-def open_counted(
-  path: str | os.PathLike[str],
-  strategy: files.Given,
-  *,
-  noise_multiplier: float,
-  num_rounds: int,
-  declared_num_rounds: int | None = None,
-  declared_min_sep: int | None = None,
-  declared_max_participations: int | None = None,
-  missing: str | None = None,
-) -> opened_runs.Run:
-  """Opens the counts of a run, without its log.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Counts:
+  """A file of counts in place of a log: it answers for a run what a log does, but for its rows.
 
-  Args:
-    path: Parquet or CSV file of the rows that the statement of `sql` gave, or that `write` wrote.
-    strategy: C as it was run, or its strategy file or name in matrices/.
-    noise_multiplier: std(Z) / clip norm.
+  Attributes:
+    path: path of the file.
     num_rounds: rows of noise consumed.
-    declared_num_rounds, declared_min_sep, declared_max_participations: see `open_run`.
-    missing: see `open_run`; counts know only the usual marks.
+    id_type: type of the device ids.
+    layout: marks of missing ids.
+    sha256: digest of the file.
   """
+
+  path: str
+  num_rounds: int
+  id_type: pa.DataType
+  layout: layouts.Layout
+  sha256: str
+  metadata: ClassVar[Mapping[str, str]] = {}
+  units: ClassVar[tuple[tuple[int, str], ...]] = ()
+  warnings: ClassVar[tuple[str, ...]] = ()
+  num_rounds_assumed: ClassVar[bool] = False
+  has_rows: ClassVar[bool] = False
+
+  @property
+  def shards(self) -> Any:
+    """Raises LogError: there are no rows."""
+    raise refusals.LogError(f'{self.path}: holds counts, and no rows')
+
+  def tables(self) -> Any:
+    """Raises LogError: there are no rows."""
+    return self.shards
+
+  def place(self, round_index: int, device_id: str | int) -> Any:
+    """Raises LogError: there are no rows."""
+    return self.shards
+
+  def files(self) -> tuple[dict[str, str], ...]:
+    """Returns the name without folders and the SHA-256 of the file."""
+    return ({'name': os.path.basename(self.path), 'sha256': self.sha256},)
+
+
+def read(
+  path: str | os.PathLike[str], claim: claims.Claim, num_rounds: int, missing: str | None
+) -> tuple[Counts, device_tallies.Tally]:
+  """Returns a file of counts, and what it counts, for a claim; see `opened_runs.open_run`."""
   default_layout = layouts.parse(None, missing=missing)
   if not set(default_layout.missing) <= set(id_columns.MISSING):
     raise ValueError(
       f'missing={messages.quoted(missing)} must be of {",".join(id_columns.MISSING)} for counts'
     )
-  path, strategy = _path(path), files.resolved(strategy, num_rounds)
-  declared = (declared_num_rounds, declared_min_sep, declared_max_participations)
-  schema = opened_runs.declared_schema(*declared)
-  claim = claims.Claim(strategy=strategy, noise_multiplier=noise_multiplier, participation=schema)
-  terms = sql_statement.checksum(sql_statement.gram(strategy, num_rounds))
+  path = _path(path)
+  terms = sql_statement.checksum(sql_statement.gram(claim.strategy, num_rounds))
   source = readers.Source(str(path))
   digest = source.sha256()
   rows = _Rows(str(path), _read(source), default_layout.missing)
   if source.sha256() != digest:
     raise refusals.LogError(f'{path}: was changed while it was read; replay it again')
   tally = rows.tally(claim, num_rounds, terms)
-
-  def no_rows(*unused: Any) -> Any:
-    raise refusals.LogError(f'{path}: holds counts, and no rows')
-
   id_type = pa.int64() if type(tally.most_exposed[0].device_id) is int else pa.large_string()
-  shard = participation_log.Shard(
-    str(path), {}, num_rounds, id_type, no_rows, no_rows, lambda: digest
-  )
-  log = participation_log.Log((shard,), num_rounds, layout=default_layout)
-  return opened_runs.Run(log=log, claim=claim, tally=tally)
+  return Counts(str(path), num_rounds, id_type, default_layout, digest), tally
 
 
 def _path(path: str | os.PathLike[str]) -> Any:

@@ -25,7 +25,7 @@ from fl_dpftrl.logs import (
 )
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import per_units
-from fl_dpftrl.replaying import device_tallies
+from fl_dpftrl.replaying import counted, device_tallies
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
 
@@ -37,7 +37,7 @@ class Run:
   """A log with the claim of its run.
 
   Attributes:
-    log: participation log.
+    log: participation log, or counts in its place.
     claim: what is claimed of the run, by its log and by whoever replays.
     stated: the claim that the log states, as `Claim.to_json` gives it; None if it states none.
     tally: counts that stand for the rows of the log; None if the rows are to be counted.
@@ -47,7 +47,7 @@ class Run:
     LogError: for a table of units that is not the one which the log cites.
   """
 
-  log: participation_log.Log
+  log: participation_log.Log | counted.Counts
   claim: claims.Claim
   stated: json_files.Object | None = None
   tally: device_tallies.Tally | None = None
@@ -55,7 +55,7 @@ class Run:
 
   def __post_init__(self):
     self.claim.answers.after(self.log.num_rounds)  # Raises ValueError for more rounds.
-    path = self.log.shards[0].path
+    path = self.log.path
     if self.units is None and (self.log.units or self.by_unit_declared):
       raise ValueError(f'{path}: is of a run of units that own devices: give their table, as units')
     if self.units is None:
@@ -97,7 +97,7 @@ class Run:
   @property
   def from_counts(self) -> bool:
     """True if the run has counts without a log, whose violations cannot be counted."""
-    return self.tally is not None and self.tally.violators is None
+    return not self.log.has_rows
 
   @property
   def digest(self) -> str | None:
@@ -128,7 +128,7 @@ class Run:
     **said: Any,
   ) -> 'Run':
     """Returns the run of a log; `said` has attributes of the claim, None for those of the log."""
-    path = log.shards[0].path
+    path = log.path
     try:
       base.check_num_rounds(strategy, log.num_rounds)
       stated = claim_json.read(log.metadata)
@@ -167,7 +167,7 @@ def together(runs: Run | Sequence[Run]) -> list[Run]:
   for place, identity in enumerate(identities):
     if identity is not None and identity in identities[:place]:
       raise refusals.LogError(
-        f'{runs[place].log.shards[0].path}: is of a run that is given already, and a run that went'
+        f'{runs[place].log.path}: is of a run that is given already, and a run that went'
         ' on in a copy used its rows of noise twice; give each run once'
       )
   return runs
@@ -201,7 +201,7 @@ def id_type(runs: Sequence[Run]) -> pa.DataType:
   for log in logs:
     if log.id_type != logs[0].id_type:
       raise refusals.LogError(
-        f'{log.shards[0].path}: device_id is of another type than in the logs before, so that'
+        f'{log.path}: device_id is of another type than in the logs before, so that'
         ' devices cannot be told to be the same'
       )
   return logs[0].id_type
@@ -223,7 +223,7 @@ def numbered(table: pa.Table, first_round: int) -> pa.Table:
 
 
 def open_run(
-  logs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+  logs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
   strategy: files.Given | None = None,
   *,
   noise_multiplier: float | None = None,
@@ -235,8 +235,9 @@ def open_run(
   first_round: int = 0,
   missing: str | None = None,
   units: unit_tables.Given | None = None,
+  from_counts: str | os.PathLike[str] | None = None,
 ) -> Run:
-  """Opens a run by its folder, or by its participation log.
+  """Opens a run by its folder, by its participation log, or by counts of it.
 
   A run's folder has its log, `participation.*`, and strategy.json. A log that states no claim, such
   as one of another system, has that of the folder's claim.json.
@@ -257,6 +258,9 @@ def open_run(
     missing: texts that mean a missing id, as in 'NULL,unknown'; '' for none, None for the usual.
     units: table of who owns which device, or its files: what is then shown is of people, or other
       units, rather than of devices. A table that was made after the run gives no declared figures.
+    from_counts: Parquet or CSV file of counts, in place of a log: of the rows that the statement of
+      `fl-dpftrl sql` gave, or that --write_counts wrote. It needs strategy, noise_multiplier and
+      num_rounds, and goes without columns, first_round and units.
 
   Raises:
     LogError: if the log cannot be believed, or the table of units is not the one that it cites.
@@ -264,6 +268,17 @@ def open_run(
   """
   where = layouts.parse(columns, first_round, missing)
   schema = declared_schema(declared_num_rounds, declared_min_sep, declared_max_participations)
+  if from_counts is not None:
+    if logs is not None or columns or first_round or units is not None:
+      raise ValueError('logs, columns, first_round and units do not go with from_counts: no rows')
+    if strategy is None or noise_multiplier is None or num_rounds is None:
+      raise ValueError('from_counts needs strategy, noise_multiplier and num_rounds')
+    strategy = files.resolved(strategy, num_rounds)
+    claim = claims.Claim(strategy=strategy, noise_multiplier=noise_multiplier, participation=schema)
+    counts, tally = counted.read(from_counts, claim, num_rounds, missing)
+    return Run(log=counts, claim=claim, tally=tally)
+  if logs is None:
+    raise ValueError('logs is needed: a log, or the folder of a run; or from_counts')
   table = None if units is None else unit_tables.opened(units, first_round)
   if strategy is None:
     if noise_multiplier is not None or schema or not isinstance(logs, (str, os.PathLike)):

@@ -146,10 +146,9 @@ def _whole(
   run: opened_runs.Run, devices: participation_counts.DeviceCounts
 ) -> participation_counts.RunCounts:
   """Returns the counts of a run; LogError for an empty log that does not state its rounds."""
-  first = run.log.shards[0]
-  if not devices.cohorts.total and first.num_rounds is None:
+  if not devices.cohorts.total and run.log.shards[0].num_rounds is None:
     raise refusals.LogError(
-      f'{first.path}: the log has no rows, and does not say itself how many rounds there were'
+      f'{run.log.path}: the log has no rows, and does not say itself how many rounds there were'
     )
   return participation_counts.RunCounts(
     num_rounds=run.log.num_rounds, first_round=run.log.layout.first_round, **vars(devices)

@@ -138,7 +138,9 @@ def test_the_statement_is_that_of_the_log_digit_for_digit(counted_by, text, tmp_
     log = tmp_path / f'{seed}.parquet'
     dpftrl.write_log(log, rounds=rows[0], device_ids=rows[1], num_rounds=N)
     given = dict(noise_multiplier=2.0, declared_num_rounds=N)
-    run = counted.open_counted(counted_by(rows, strategy), strategy, num_rounds=N, **given)
+    run = dpftrl.open_run(
+      None, strategy, from_counts=counted_by(rows, strategy), num_rounds=N, **given
+    )
     assert statement_of(run) == statement_of(dpftrl.open_run(log, strategy, **given))
     replaced = statement_of(run, adjacency='replace_one')
     assert replaced['observed']['sensitivity'] > run.tally.most_exposed[0].square ** 0.5
@@ -166,7 +168,9 @@ def rows_of(strategy=BLT, text=None):
 
 def opened(rows, path, strategy=BLT, num_rounds=N):
   pq.write_table(pa.Table.from_pylist(rows), path)
-  return counted.open_counted(path, strategy, noise_multiplier=2.0, num_rounds=num_rounds)
+  return dpftrl.open_run(
+    None, strategy, from_counts=path, noise_multiplier=2.0, num_rounds=num_rounds
+  )
 
 
 @pytest.mark.parametrize('change, message', [
@@ -193,7 +197,7 @@ def test_a_faulty_table_is_refused(change, message, counted_by):
     ids[5] = None
   path = counted_by((rounds, ids), gram=change.get('gram'))
   with pytest.raises(refusals.LogError, match=message):
-    counted.open_counted(path, BLT, noise_multiplier=2.0, num_rounds=N)
+    dpftrl.open_run(None, BLT, from_counts=path, noise_multiplier=2.0, num_rounds=N)
 
 
 @pytest.mark.parametrize('mark', [*id_columns.MISSING, ''])
@@ -207,18 +211,33 @@ def test_a_mark_is_refused_with_its_rows_unless_it_is_said_to_be_an_id(mark, cou
   with pytest.raises(
     refusals.LogError, match=f'{number} rows have the .*mark of|device_id is empty'
   ):
-    counted.open_counted(path, BLT, **given)
+    dpftrl.open_run(None, BLT, from_counts=path, **given)
   if mark:
     log = tmp_path / 'l.parquet'
     dpftrl.write_log(log, rounds=rounds, device_ids=devices, num_rounds=N)
-    run = counted.open_counted(path, BLT, missing='', **given)
+    run = dpftrl.open_run(None, BLT, from_counts=path, missing='', **given)
     plain = replays.replay(dpftrl.open_run(log, BLT, noise_multiplier=2.0), delta=1e-6)
     told = replays.replay(run, delta=1e-6)
     assert told.observed.epsilon() == plain.observed.epsilon()
     assert told.num_devices == plain.num_devices
     assert 'said which texts mean a missing' in ' '.join(told.assumptions)
     with pytest.raises(ValueError, match="missing='a' must be of"):
-      counted.open_counted(path, BLT, missing='a', **given)
+      dpftrl.open_run(None, BLT, from_counts=path, missing='a', **given)
+
+
+def test_counts_hold_no_rows_and_are_opened_with_all_that_they_lack(counted_by, tmp_path):
+  path, given = counted_by(draw(0, False)), dict(noise_multiplier=2.0, num_rounds=N)
+  run = dpftrl.open_run(None, BLT, from_counts=path, **given)
+  with pytest.raises(refusals.LogError, match='holds counts, and no rows'):
+    dpftrl.replay([run, run], delta=1e-6)
+  for changes, words in (
+    (dict(logs=path), 'do not go with from_counts'),
+    (dict(first_round=1), 'do not go with from_counts'),
+    (dict(num_rounds=None), 'from_counts needs strategy, noise_multiplier and num_rounds'),
+    (dict(from_counts=None), 'logs is needed'),
+  ):
+    with pytest.raises(ValueError, match=words):
+      dpftrl.open_run(**dict(strategy=BLT, from_counts=path, **given) | changes)
 
 
 def without(kind):
