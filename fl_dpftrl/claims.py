@@ -239,8 +239,8 @@ def compose(
     (claim,) = claims
     terms = dataclasses.replace(terms, num_coordinates=claim.num_coordinates)
     return schemes[0].guarantee(claim.strategy, claim.noise_multiplier, terms)
-  spend = spending(claims, num_rounds, terms, _most_streams(claims, charged or [()] * len(claims)))
-  return spend(worst_case(claims, schemes, charged), terms)
+  worst = worst_case(claims, schemes, charged)
+  return spending(claims, num_rounds, terms, _most_streams(claims, worst))(worst, terms)
 
 
 def spending(
@@ -303,16 +303,14 @@ def _sum_of(
   return total
 
 
-def _most_streams(claims: Sequence[Claim], charged: Sequence[Sequence[int]]) -> int:
-  """Returns the streams that one device takes part in at most, where a budget bounds them all."""
-  last = next((i for i, places in enumerate(charged) if len(places) == len(claims) - 1), None)
-  budgets = [c for c in claims if isinstance(c.participation, loss_budgets.LossBudget)]
-  if last is None or len(budgets) < len(claims) or not all(c.noise_multiplier for c in claims):
-    return len(claims)
+def _most_streams(claims: Sequence[Claim], worst: sensitivities.Sensitivity) -> int:
+  """Returns the streams that one device takes part in at most, where loss budgets bound them."""
+  for claim in claims:
+    if not (isinstance(claim.participation, loss_budgets.LossBudget) and claim.noise_multiplier):
+      return len(claims)
   # Each stream costs a device the loss of one round at least, in units of the noise.
   least = min(c.strategy.endless_gram().least / c.noise_multiplier**2 for c in claims)
-  budget: Any = claims[last].participation
-  room = budget.square(claims[last].strategy) / claims[last].noise_multiplier ** 2
+  room = (worst.value / claims[0].noise_multiplier) ** 2
   return min(len(claims), int(room / least * (1.0 + 1e-9)))
 
 

@@ -5,8 +5,10 @@ import pathlib
 
 import numpy as np
 import pytest
+import scipy.optimize
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl import claims
 from fl_dpftrl.accounting import arithmetics
 from fl_dpftrl.logs import refusals
 from fl_dpftrl.participation import meter
@@ -217,6 +219,25 @@ def test_the_rounding_of_many_streams_is_that_of_those_of_one_device(tmp_path):
 def _rounding(counts):
   streams = [(BLT, 64)] * max(counts)
   return [arithmetics.rounding(streams, 1000, most) for most in counts]
+
+
+def test_bounds_of_runs_are_not_below_what_their_gates_allow_together():
+  generator, are_met = np.random.default_rng(4), 0
+  for _ in range(200):
+    number, charged, squares = int(generator.integers(2, 6)), [], []
+    for place in range(number):
+      charged.append(tuple(e for e in range(place) if generator.random() < 0.5))
+      # A guard refuses earlier runs that may have spent more than its budget.
+      spent = claims._sum_of(charged[-1], squares, charged) if charged[-1] else 0.0
+      squares.append(max(spent, float(generator.uniform(1.0, 9.0))))
+    gates = np.eye(number)
+    for place, earlier in enumerate(charged):
+      gates[place, list(earlier)] = 1.0
+    most = -scipy.optimize.linprog(-np.ones(number), A_ub=gates, b_ub=squares).fun
+    bound = claims._sum_of(range(number), squares, charged)
+    assert most <= bound * (1.0 + 1e-9)
+    are_met += bound <= most * (1.0 + 1e-9)
+  assert are_met > 50
 
 
 @pytest.mark.slow
