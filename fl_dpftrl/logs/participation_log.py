@@ -106,11 +106,13 @@ class Log:
   @property
   def units(self) -> tuple[tuple[int, str], ...]:
     """Citations of the table of units, each with the first round that has it; none without one."""
-    text = self.metadata.get(keys.UNITS_KEY)
+    path, text = self.shards[0].path, self.metadata.get(keys.UNITS_KEY)
+    if text and keys.CHAIN_KEY not in self.metadata:
+      raise refusals.LogError(f'{path}: cites a table of units without {keys.CHAIN_KEY}')
     try:
       return tuple((int(t), str(cited)) for t, cited in json.loads(text or '[]'))
-    except (ValueError, TypeError) as error:
-      raise refusals.LogError(f'{self.shards[0].path}: {keys.UNITS_KEY} is malformed') from error
+    except (ValueError, TypeError, OverflowError) as error:
+      raise refusals.LogError(f'{path}: {keys.UNITS_KEY} is malformed') from error
 
   def tables(self) -> Iterator[pa.Table]:
     """Yields checked rows in the order of files.

@@ -187,14 +187,24 @@ def test_an_aggregator_of_people_states_and_reports_them(tmp_path):
 
 
 @pytest.mark.filterwarnings('ignore:a round admits no device')
-def test_a_log_of_units_without_its_citations_is_not_believed(tmp_path):
+@pytest.mark.parametrize(
+  ('changes', 'words'),
+  [
+    ({'units': None}, 'its metadata are not those of'),
+    ({'units': None, 'metadata_sha256': None}, 'its rows are not those of'),
+    ({'rounds_sha256': None, 'metadata_sha256': None}, 'cites a table of units without'),
+    ({'units': b'[[Infinity, "x"]]', 'metadata_sha256': None}, 'is malformed'),
+  ],
+)
+def test_a_log_of_units_without_its_citations_is_not_believed(tmp_path, changes, words):
   import pyarrow.parquet as pq
 
   log, owners = trained(tmp_path)
   stored = pq.read_table(log)
-  metadata = {k: v for k, v in stored.schema.metadata.items() if k != b'fl_dpftrl.units'}
+  changed = {f'fl_dpftrl.{name}'.encode(): value for name, value in changes.items()}
+  metadata = {k: v for k, v in {**stored.schema.metadata, **changed}.items() if v is not None}
   for path in tmp_path.glob('log.*'):
     path.unlink()
   pq.write_table(stored.replace_schema_metadata(metadata), log)
-  with pytest.raises(refusals.LogError):
+  with pytest.raises(refusals.LogError, match=words):
     dpftrl.replay(dpftrl.open_run(log, BLT, units=owners), delta=DELTA)
