@@ -45,7 +45,7 @@ def test_every_file_is_recomputed(name):
     assert recipe.make() == file.strategy
 
 
-# The first three are searches of tests/golden/test_published_losses.py too; 40 rounds do for 342.
+# Three are searches of tests/golden/test_published_losses.py too; 40 rounds serve for 342.
 REPEATED = {'blt-b342-rms', 'blt-b342-max', 'toeplitz-b342-rms', 'blt-b342-endless'}
 
 

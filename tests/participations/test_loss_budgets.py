@@ -225,6 +225,22 @@ def test_rounds_beyond_the_last_row_are_refused(tmp_path):
   running.log.release()
 
 
+@pytest.mark.parametrize('attributes', [
+  {}, dict(min_sep=4), dict(max_participations=3), dict(min_sep=4, squared=2.0),
+])  # fmt: skip
+def test_a_budget_is_that_of_participations_or_a_square(attributes):
+  with pytest.raises(ValueError, match='needs max_participations and min_sep, or squared'):
+    dpftrl.LossBudget(**attributes)
+
+
+def test_a_new_gate_has_seen_nobody():
+  gate = dpftrl.LossBudget(max_participations=1, min_sep=4).gate(BLT)
+  device = np.array(['a'], object)
+  assert gate.reasons(device).tolist() == ['']
+  gate.record(device)
+  assert gate.reasons(device).tolist() != ['']
+
+
 def test_what_has_a_last_round_is_refused_where_it_enters(tmp_path):
   with pytest.raises(ValueError, match='needs a last round'):
     dpftrl.Claim(strategy=dpftrl.TreeOnline(), noise_multiplier=3.0, participation=BUDGET)

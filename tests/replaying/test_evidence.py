@@ -290,6 +290,7 @@ def test_evidence_of_families_holds_what_follows(name, tmp_path):
 
 @pytest.mark.parametrize('name, content, told', [
   ('SHA256SUMS', f'{"0" * 64}  ../log-1.parquet\n', 'is no digest and name'),
+  ('SHA256SUMS', f'{"1" * 64}  claim.json\n' * 2, "line 2: '1111"),
   ('SHA256SUMS', 'x' * 10**6, 'is no digest and name'),
   ('statement.json', '[' * 100_000, 'within each other'),
   ('statement.json', '[]', 'asked must have'),

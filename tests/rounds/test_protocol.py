@@ -630,3 +630,20 @@ def test_a_log_that_was_begun_survives_a_loss_of_power_without_any_noise(tmp_pat
     disk.lose_power()
     with dpftrl.Guard(claim, log=path) as guard:
       assert guard.log.cohort(0).tolist() == ['a']
+
+
+def test_noise_goes_on_at_whatever_write_its_making_was_killed(tmp_path):
+  with pytest.MonkeyPatch.context() as patch:
+    disk = Disk(patch, tmp_path)
+    for number in range(60):
+      opened = lambda folder=tmp_path / f'{number}': dpftrl.NoiseRows(STRATEGY, 3, folder=folder)
+      disk.kill(number // 2, number % 2 == 1)
+      is_whole = False
+      with contextlib.suppress(Killed):
+        opened().close()
+        is_whole = True
+      disk.restart()
+      gc.collect()
+      with opened() as rows:
+        assert rows.next_row == 0
+  assert is_whole  # So many writes are all.
