@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.commands import main
 from fl_dpftrl.logs import refusals
+from tests.commands import lines
 
 BLT = dpftrl.BLT([0.7], [0.5])
 DELTA = 1e-6
@@ -63,17 +63,14 @@ def test_a_patient_of_two_sites_refutes_that_they_are_disjoint(sites, tmp_path):
       dpftrl.replay(order, delta=DELTA, disjoint=True)
 
 
-def test_evidence_and_command_of_sites(sites, tmp_path, capsys, monkeypatch):
+def test_evidence_and_command_of_sites(sites, tmp_path):
   runs = [dpftrl.open_run(folder) for folder in sites]
   dpftrl.write_evidence(tmp_path / 'evidence', runs, delta=DELTA, disjoint=True)
   result = dpftrl.verify(tmp_path / 'evidence')
   assert result.passed and result.statement.disjoint
-  words = ['fl-dpftrl', 'replay', *map(str, sites), '--sites=disjoint', '--delta=1e-6']
-  monkeypatch.setattr('sys.argv', words)
-  main.main()
-  assert 'in one of the runs only' in capsys.readouterr().out
-  monkeypatch.setattr('sys.argv', ['fl-dpftrl', 'replay', str(sites[0]), *words[-2:]])
-  with pytest.raises(SystemExit) as ended:
-    main.main()
-  assert ended.value.code == 2
-  assert '--sites=disjoint is for the folders of several runs' in capsys.readouterr().err
+  flags = ['--sites=disjoint', '--delta=1e-6']
+  done = lines.run(['replay', *map(str, sites), *flags])
+  assert done.returncode == 0 and 'in one of the runs only' in done.stdout
+  done = lines.run(['replay', str(sites[0]), *flags])
+  assert done.returncode == 2
+  assert '--sites=disjoint is for the folders of several runs' in done.stderr

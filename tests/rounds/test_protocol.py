@@ -428,11 +428,14 @@ class Protocol(stateful.RuleBasedStateMachine):
   def fork_it(self):
     child = os.fork()
     if not child:
+      status = 1  # Whatever is raised, the tests do not go on in the child.
       try:
         self.run.use_in_a_fork(self.is_open_round)
+        status = 0
       except ValueError as error:
-        os._exit(7 if 'opened by another process' in str(error) else 1)
-      os._exit(0)
+        status = 7 if 'opened by another process' in str(error) else 1
+      finally:
+        os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
   @stateful.precondition(lambda self: self.made and self.kind.refuses_old_noise)
