@@ -48,9 +48,9 @@ class MinSep:
       raise ValueError(
         'num_rounds=None is for a MinSep with max_participations, else give a number'
       )
-    optional = ('num_rounds', 'max_participations')
-    given = [name for name in optional if getattr(self, name) is not None]
-    checks.keep(self, checks.whole, *given, 'min_sep')
+    for name in ('num_rounds', 'max_participations', 'min_sep'):
+      if getattr(self, name) is not None or name == 'min_sep':
+        checks.keep(self, checks.whole, name)
 
   @property
   def schema(self) -> 'MinSep':

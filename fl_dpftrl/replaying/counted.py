@@ -90,7 +90,7 @@ def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Counts:
+class CountsFile:
   """A file of counts in place of a log: it answers for a run what a log does, but for its rows.
 
   Attributes:
@@ -132,7 +132,7 @@ class Counts:
 
 def read(
   path: str | os.PathLike[str], claim: claims.Claim, num_rounds: int, missing: str | None
-) -> tuple[Counts, device_tallies.Tally]:
+) -> tuple[CountsFile, device_tallies.Tally]:
   """Returns a file of counts, and what it counts, for a claim; see `opened_runs.open_run`."""
   default_layout = layouts.parse(None, missing=missing)
   if not set(default_layout.missing) <= set(id_columns.MISSING):
@@ -148,7 +148,7 @@ def read(
     raise refusals.LogError(f'{path}: was changed while it was read; replay it again')
   tally = rows.tally(claim, num_rounds, terms)
   id_type = pa.int64() if type(tally.most_exposed[0].device_id) is int else pa.large_string()
-  return Counts(str(path), num_rounds, id_type, default_layout, digest), tally
+  return CountsFile(str(path), num_rounds, id_type, default_layout, digest), tally
 
 
 def _path(path: str | os.PathLike[str]) -> Any:

@@ -47,7 +47,7 @@ class Run:
     LogError: for a table of units that is not the one which the log cites.
   """
 
-  log: participation_log.Log | counted.Counts
+  log: participation_log.Log | counted.CountsFile
   claim: claims.Claim
   stated: json_files.Object | None = None
   tally: device_tallies.Tally | None = None
