@@ -161,9 +161,8 @@ class PrivateAggregator:
       )
       undo.callback(self._rows.close)
       self.claim.save(self.folder, self._guard.log.run, begun=self.next_round > 0)
-      self._table = released.ReleasedTable(
-        self.folder / released.NAME, self._released, clip_norm, self.next_round
-      )
+      path = self.folder / released.NAME
+      self._table = released.ReleasedTable(path, self._released, clip_norm, self.next_round)
       self._rows.prepare()
       undo.pop_all()
     self._observers.begin(self)
