@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import fl_dpftrl as dpftrl
 from fl_dpftrl import claims
 from fl_dpftrl.families import blt
 from fl_dpftrl.logs import refusals
@@ -108,3 +109,10 @@ def test_a_device_twice_is_named_with_its_log_and_round():
   second = pa.table({'device_id': [4, 2, 2, 4], 'round': [9, 7, 7, 9]})
   with pytest.raises(refusals.LogError, match='log, row 3: device 2 is twice in round 7'):
     counted(first, second)
+
+
+def test_a_group_may_be_larger_than_the_run(path):
+  dpftrl.write_log(path, rounds=[0, 1], device_ids=['a', 'b'], num_rounds=2)
+  run = dpftrl.open_run(path, 'identity', noise_multiplier=2.0)
+  pair, larger = (dpftrl.replay(run, delta=1e-6, group_size=n).observed.epsilon() for n in (2, 3))
+  assert 0.0 < pair <= larger
