@@ -150,8 +150,7 @@ class PrivateAggregator:
     # Whoever knows the batches has no amplified guarantee.
     self.folder.mkdir(0o700 if self.is_drawn else 0o777, parents=True, exist_ok=True)
     spent, log = None if max_epsilon is None else delta, self.folder / ledger_format.NAME
-    more: dict[str, Any] = dict(earlier=earlier, units=units)
-    self._guard = guards.Guard(claim, spent, max_epsilon, log=log, **more)
+    self._guard = guards.Guard(claim, spent, max_epsilon, log=log, earlier=earlier, units=units)
     self.claim = self._guard.claim
     with contextlib.ExitStack() as undo:
       undo.callback(self._guard.log.release)
