@@ -77,5 +77,5 @@ class Chain:
     if self._units and self._units[-1][0] == self._num_rounds:
       self._cited = self._units.pop()[1]
     t = self._num_rounds.to_bytes(8, 'little')
-    self._head = hashlib.sha256(head + t + (kind + self._cited).encode())
+    self._head = hashlib.sha256(head + t + ledger_format.cited(kind, self._cited).encode())
     self._num_rounds += 1

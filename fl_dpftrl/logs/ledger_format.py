@@ -7,7 +7,7 @@ each round: a UTC second, the device ids in order, one a line, and the chained d
 
 with t as 8 bytes, little-endian, and kind `I` for whole numbers and `T` for text or no ids. Digest
 t fixes the cohorts of all rounds up to t. In a run of units that own devices, the citation of their
-table follows the kind, so that the digest fixes what the table was in each round.
+table follows the kind and a tab, so that the digest fixes what the table was in each round.
 """
 
 import contextlib
@@ -74,6 +74,11 @@ def stored(ordered: Sequence[str] | Sequence[int]) -> tuple[str, str]:
   """Returns the kind of ids and their text; no id holds the end of a line."""
   is_number = bool(ordered) and isinstance(ordered[0], int)
   return (NUMBERS if is_number else TEXT), '\n'.join(map(str, ordered))
+
+
+def cited(kind: str, citation: str) -> str:
+  """Returns the kind of a round with the citation of a table of units, if there is one."""
+  return f'{kind}\t{citation}' if citation else kind  # No id holds a tab.
 
 
 def ids_of(kind: str, text: str) -> pa.Array:
@@ -165,7 +170,8 @@ def read(
     ):
       raise refusals.LogError(f'{path}: round {due} is damaged; put a copy back')
     kinds |= {kind[:1]} if text else set()
-    units += [(t, kind[1:])] if kind[1:] != (units[-1][1] if units else '') else []
+    citation = kind[2:]
+    units += [(t, citation)] if citation != (units[-1][1] if units else '') else []
     if record and t + 1 == record.num_rounds and chain != record.head:
       raise refusals.LogError(f'{path}: has other rounds than {marked} says; put its own back')
     head = chain

@@ -147,7 +147,7 @@ class LogWriter:
       kinds |= {kind} if len(ordered) else set()
       if len(kinds) > 1:
         raise ValueError(f'device_ids must be of one type through a log; round {t} has another')
-      kind += units
+      kind = ledger_format.cited(kind, units)
       chain = ledger_format.next_head(chain, t, kind, text)
       rows.append((t, first, timestamp, len(ordered), kind, text, chain))
     self._mark_rounds()  # If that failed for the rounds before.

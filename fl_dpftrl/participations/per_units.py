@@ -59,8 +59,11 @@ class PerUnit(promised.Promised):
         'participation must be a MinSep or a LossBudget: what is known of draws of devices does not'
         f' carry over to units that own several, got {messages.quoted(self.participation)}'
       )
-    if not (isinstance(self.name, str) and self.name.isidentifier() and len(self.name) <= 40):
-      raise ValueError(f'name must be a word, got {messages.quoted(self.name)}')
+    is_word = isinstance(self.name, str) and self.name.isidentifier() and len(self.name) <= 40
+    if not is_word or self.name in ('device', 'example'):
+      raise ValueError(
+        f'name must be a word for who owns devices, got {messages.quoted(self.name)}'
+      )
 
   @property
   def unit(self) -> str:  # type: ignore[override]
