@@ -62,9 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   add(
     '--units',
+    action='append',
     metavar='FILE',
     help='table of who owns which device, with columns device_id, unit_id and from_round: the'
-    ' figures are then those of people, or other units; see docs/units.md',
+    ' figures are then those of people, or other units; repeat it for further files',
   )
   words = (
     'with several folders: disjoint if every device is in one of them only, such as patients of'

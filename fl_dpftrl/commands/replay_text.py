@@ -185,7 +185,7 @@ def _per_device(result: statements.Statement, per_device: exposures.PerDevice) -
   whom = 'each alone' if result.group_size == 1 else f'each alone, not {result.group_size} together'
   lines = [
     '',
-    f'{void}share of participating devices, {whom}, from their actual rounds'
+    f'{void}share of participating {result.unit}s, {whom}, from their actual rounds'
     f' (δ = {roundings.exact(result.delta)})',
   ]
   for share, loss in per_device.quantiles:

@@ -10,7 +10,6 @@ Each round of a log cites the table as it was: how many rows, and their digest. 
 table can tell from that whether rows were changed, or added after their rounds.
 """
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -188,7 +187,8 @@ class UnitTable:
     for (t, cited), end in zip(every, ends):
       if cited.num_rows > len(self) or self._digest(cited.num_rows) != cited.sha256:
         raise refusals.LogError(
-          f'{self.path}: its first {cited.num_rows} rows are not those that the log cites from'
+          f'{self.path}: the first {cited.num_rows} of its {len(self)} rows are not those that the'
+          f' log cites from'
           f' round {t} on; rows are appended, and never changed'
         )
       late = np.flatnonzero(self.from_rounds[cited.num_rows :] < end)
@@ -243,8 +243,13 @@ def opened(units: Given, first_round: int = 0) -> UnitTable:
   devices, rounds = _column(units, DEVICE_ID, first_round)
   owners, _ = _column(units, UNIT_ID, first_round)
   ends = None
-  with contextlib.suppress(refusals.MissingColumnError):
+  try:
     _, ends = _column(units, DEVICE_ID, first_round, UNTIL_ROUND)
+  except refusals.MissingColumnError:
+    pass
+  except refusals.LogError as error:
+    if not str(error).endswith(f', row 1: has no {UNTIL_ROUND}'):  # As JSON lines lack a column.
+      raise
   shown = os.fspath(units) if isinstance(units, (str, os.PathLike)) else os.fspath(units[0])
   if len(devices) != len(owners):
     raise refusals.LogError(f'{shown}: has lists of ids; a row has one {DEVICE_ID} and {UNIT_ID}')
@@ -260,7 +265,9 @@ def _column(
     log = participation_log.read_log(units, num_rounds=limits.ROUNDS, layout=layout)
     tables = [table.select(['round', 'device_id']) for table in log.tables()]
   except refusals.LogError as error:
-    raise type(error)(str(error).replace('device_id', name)) from error
+    text = re.sub(r'(, row \d+: (?:has no )?)round\b', rf'\1{round_name}', str(error))
+    text = re.sub(r'(, row \d+: (?:has no )?)device_id\b', rf'\1{name}', text)
+    raise type(error)(text) from error
   if not tables:
     raise refusals.LogError(f'{log.shards[0].path}: has no row')
   table = pa.concat_tables(tables)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
@@ -59,10 +60,10 @@ class PerUnit(promised.Promised):
         'participation must be a MinSep or a LossBudget: what is known of draws of devices does not'
         f' carry over to units that own several, got {messages.quoted(self.participation)}'
       )
-    is_word = isinstance(self.name, str) and self.name.isidentifier() and len(self.name) <= 40
-    if not is_word or self.name in ('device', 'example'):
+    is_name = isinstance(self.name, str) and re.fullmatch(r'[a-z]+([ -][a-z]+)*', self.name)
+    if not is_name or len(self.name) > 40 or self.name in ('device', 'example'):
       raise ValueError(
-        f'name must be a word for who owns devices, got {messages.quoted(self.name)}'
+        f'name must be small letters for who owns devices, got {messages.quoted(self.name)}'
       )
 
   @property

@@ -63,6 +63,11 @@ class Run:
     if self.tally is not None:
       raise ValueError('units need the rows of a log, and counts were given in their place')
     cited = [(t, unit_tables.Citation.parse(text)) for t, text in self.log.units]
+    if self.units.until_rounds is not None and not cited:
+      raise ValueError(
+        f'units: {self.units.path} has {unit_tables.UNTIL_ROUND}, and the log does not cite it:'
+        " nothing shows that an update used only its unit's data; leave the column out"
+      )
     if cited:
       self.units.check_cited(cited, self.log.num_rounds)
     elif self.claim.participation:  # Whoever made the table may have known what was released.

@@ -62,16 +62,17 @@ def replay(
   runs = opened_runs.together(opened(runs))
   run_claims = [run.claim for run in runs]
   terms = guarantees.Terms(delta, adjacency, group_size)
-  spend = claims.spending(run_claims, [run.log.num_rounds for run in runs], terms)
+  disjoint = disjoint and len(runs) > 1
+  most = 1 if disjoint else None  # Of one device, in how many runs.
+  spend = claims.spending(run_claims, [run.log.num_rounds for run in runs], terms, most)
   _check(runs, terms)
   tally = runs[0].tally if len(runs) == 1 else None
   if tally is None:
     tally = counting.count(runs, num_exposed=group_size, progress=progress)
-  disjoint = disjoint and len(runs) > 1
   if disjoint and tally.repeated is not None:
     raise refusals.LogError(
       f'disjoint: {runs[0].unit} {messages.quoted(tally.repeated)} is in the logs of several runs,'
-      ' whose losses add up'
+      ' whose losses add up; leave out that they are disjoint'
     )
   if len(tally.most_exposed) < min(group_size, tally.num_devices):
     raise ValueError(

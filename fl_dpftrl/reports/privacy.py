@@ -44,8 +44,12 @@ def report(statement: statements.Statement, setting: Setting) -> str:
   noun, unit = 'device', setting.unit
   if statement.planned and statement.planned.participation.unit == 'example':
     noun, unit = 'example', 'an example' if unit == Setting.unit else unit
-  if statement.unit != 'device':
-    noun, unit = statement.unit, f'a {statement.unit}, with all devices that it owns'
+  noun_units = statement.runs[0].units
+  if noun_units is not None:
+    noun = statement.unit
+    in_its_rounds = ' in its rounds' if noun_units.ends else ''
+    owned = f'all devices that it owns{in_its_rounds}'
+    unit = f'{_a(noun)}, with {owned}'
   return page.render(
     'privacy.html',
     title=': '.join(filter(None, ('Privacy report', setting.run))),
@@ -60,6 +64,9 @@ def report(statement: statements.Statement, setting: Setting) -> str:
     unit_of_noun=unit,
     noun=noun,
     a_noun=_a(noun),
+    kept_rows=_rows([run.units.max_rows if run.units else 0 for run in statement.runs]),
+    declared_rows=_rows([getattr(part.participation, 'max_rows', 0) for part in statement.parts]),
+    ends=noun_units is not None and noun_units.ends,
     drawn_is_amplified=statement.drawn is not None and statement.drawn.name == 'amplified',
     clip_norm=_clip_norm(statement),
     report_goal=statement.runs[0].claim.report_goal,
@@ -74,6 +81,12 @@ def report(statement: statements.Statement, setting: Setting) -> str:
     versions=_versions(),
     embedded=statement.to_json(),
   )
+
+
+def _rows(most: Sequence[int]) -> str:
+  """Returns words for the most devices of one unit in a round; none where there are no units."""
+  largest = max(most)
+  return f', with at most {largest} of its devices in a round' if largest else ''
 
 
 def _a(noun: str) -> str:

@@ -191,7 +191,7 @@ def test_each_round_cites_the_table_as_it_was(tmp_path):
     guard.admit(['d1'])
     with pytest.raises(refusals.LogError, match='row 3: is of round 0, and was not in the table'):
       guard.extend_units(table([*first, ('d3', 'p', 0)]))
-    with pytest.raises(refusals.LogError, match='first 2 rows are not those'):
+    with pytest.raises(refusals.LogError, match='first 2 of its 3 rows are not those'):
       guard.extend_units(table(longer[1:]))
     guard.extend_units(table(longer))
     assert guard.check(['d3']).turned_away  # Its owner was in round 0.
@@ -204,8 +204,8 @@ def test_each_round_cites_the_table_as_it_was(tmp_path):
     == str([[0, cited[0][1]], [1, cited[1][1]]]).replace("'", '"').encode()
   )
   for rows, words in (
-    (first, 'first 4 rows are not those that the log cites from round 1'),
-    ([*first, ('d3', 'q', 1), ('d4', 'r', 3)], 'first 4 rows'),
+    (first, 'first 4 of its 2 rows are not those that the log cites from round 1'),
+    ([*first, ('d3', 'q', 1), ('d4', 'r', 3)], 'first 4 of its 4 rows'),
     ([*longer, ('d5', 's', 1)], 'row 5: is of round 1'),
   ):
     with pytest.raises(refusals.LogError, match=words):
@@ -222,8 +222,8 @@ def test_hostile_tables_are_refused_by_row(tmp_path):
     ('d1,,0\n', 'row 1: unit_id is empty'),
     ('d1,NULL,0\n', 'row 1: unit_id is a mark of missing data'),
     ('d1,p,0\n d2,p,0\n', 'row 2: device_id has spaces around it'),
-    ('d1,p,-1\n', 'row 1: round must be at least 0'),
-    ('d1,p,soon\n', 'row 1: round must be a whole number'),
+    ('d1,p,-1\n', 'row 1: from_round must be at least 0'),
+    ('d1,p,soon\n', 'row 1: from_round must be a whole number'),
     ('d1,7,0\nd2,7.0,0\n', "row 2: unit_id reads as a float, and other ids are whole.*'7.0'"),
     ('d1,7,0\nd2,p,0\nd3,07,4\n', 'row 3: unit_id has zeros or a sign before a number'),
     ('d1,p,0\n7,p,0\n07,q,0\n', 'row 3: device_id has zeros or a sign before a number'),
@@ -264,7 +264,7 @@ def test_a_week_of_a_person_is_a_unit_whose_budget_renews(tmp_path):
   claim = dpftrl.Claim(
     strategy=BLT,
     noise_multiplier=4.0,
-    participation=per_units.PerUnit(dpftrl.MinSep(12, 1, 1), name='week'),
+    participation=per_units.PerUnit(dpftrl.MinSep(12, 1, 1), name='week of a person'),
   )
   log = tmp_path / 'log.parquet'
   with dpftrl.Guard(claim, log=log, units=path) as guard:

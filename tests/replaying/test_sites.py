@@ -7,6 +7,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import refusals
+from fl_dpftrl.reports import privacy, settings
 from tests.commands import lines
 
 BLT = dpftrl.BLT([0.7], [0.5])
@@ -42,6 +43,9 @@ def test_disjoint_sites_have_the_loss_of_the_costliest_one(sites):
     single = max(statement.part(name).guarantee.epsilon() for statement in each)
     assert together.part(name).guarantee.epsilon() == pytest.approx(single, rel=1e-6)
     assert together.part(name).guarantee.epsilon() >= single * (1 - 1e-12)
+  assert together.observed.epsilon() <= together.worst_case.epsilon()
+  page = privacy.report(together, settings.Setting())
+  assert 'those of the costliest of these runs' in page and 'ρ adds up' not in page
   assert together.disjoint and together.to_json()['disjoint']
   assert 'every device is in one of the runs only' in ' '.join(together.assumptions)
 

@@ -136,8 +136,8 @@ def test_what_does_not_fit_the_table_is_refused_by_row(tmp_path):
   log, owners = trained(tmp_path)
   rows = [line.split(',') for line in owners.read_text().splitlines()[1:]]
   for table, words in (
-    (rows[1:], 'first 20 rows are not those that the log cites from round 0'),
-    ([*rows[:19], ('d19', 'p0', 0), rows[20]], 'first 20 rows'),
+    (rows[1:], 'first 20 of its 20 rows are not those that the log cites from round 0'),
+    ([*rows[:19], ('d19', 'p0', 0), rows[20]], 'first 20 of its 21 rows'),
     ([*rows, ('d21', 'p1', 11)], 'row 22: is of round 11'),
   ):
     changed = write(tmp_path / 'changed.csv', table)
@@ -206,3 +206,27 @@ def test_a_log_of_units_without_its_citations_is_not_believed(tmp_path, changes,
   pq.write_table(stored.replace_schema_metadata(metadata), log)
   with pytest.raises(refusals.LogError, match=words):
     dpftrl.replay(dpftrl.open_run(log, BLT, units=owners), delta=DELTA)
+
+
+def test_a_unit_that_ends_needs_a_log_that_cites_it_and_a_name_of_its_own(tmp_path):
+  log, table = tmp_path / 'log.parquet', tmp_path / 'owners.jsonl'
+  dpftrl.write_log(log, rounds=[0, 1, 2], device_ids=['d', 'd', 'd'], num_rounds=3)
+  row = '{"device_id": "d", "unit_id": "p%d", "from_round": %d%s}\n'
+  table.write_text(''.join(row % (t, t, f', "until_round": {t + 1}') for t in range(3)))
+  with pytest.raises(ValueError, match='and the log does not cite it'):
+    dpftrl.open_run(log, BLT, noise_multiplier=1.0, units=table)
+  claim = dpftrl.Claim(strategy=BLT, noise_multiplier=4.0, participation=RULE)
+  with pytest.raises(ValueError, match='a unit that ends is no person'):
+    dpftrl.Guard(claim, log=tmp_path / 'other.parquet', units=table)
+  table.write_text(row % (0, 0, ''))  # JSON lines without the column.
+  run = dpftrl.open_run(log, BLT, noise_multiplier=1.0, units=table)
+  assert dpftrl.replay(run, delta=DELTA).max_participations == 3
+
+
+@pytest.mark.filterwarnings('ignore:a round admits no device')
+def test_a_report_of_people_names_the_most_devices_of_one_in_a_round(tmp_path):
+  log, owners = trained(tmp_path)
+  statement = dpftrl.replay(dpftrl.open_run(log, BLT, units=owners), delta=DELTA)
+  page = privacy.report(statement, settings.Setting())
+  assert page.count('with at most 2 of its devices in a round') >= 3
+  assert 'devices enforce the schema' not in page and 'no person knew' in page
