@@ -68,8 +68,16 @@ def check_file(path: pathlib.Path, claim: json_files.Object, run: str | None) ->
 def differences(claim: json_files.Object, other: json_files.Object) -> Iterator[str]:
   """Yields a sentence for each attribute of a claim that differs, in type or in the last digit."""
   for name, value in other.items():
-    if json.dumps(claim[name], sort_keys=True) != json.dumps(value, sort_keys=True):
-      yield f'{name} {_shown(claim[name])}, not {_shown(value)}'
+    if json.dumps(claim[name], sort_keys=True) == json.dumps(value, sort_keys=True):
+      continue
+    mine = claim[name]
+    if name == 'participation' and mine and value and mine.keys() == value.keys():
+      parts = {f'{name}.{key}': (mine[key], value[key]) for key in value}
+    else:
+      parts = {name: (mine, value)}
+    for part, (first, second) in parts.items():
+      if json.dumps(first, sort_keys=True) != json.dumps(second, sort_keys=True):
+        yield f'{part} {_shown(first)}, not {_shown(second)}'
 
 
 def another_run(
@@ -88,10 +96,10 @@ def another_run(
         f'{path}: the run was begun with noise {begun}, and the aggregator now has it {now}: give'
         " memory='engine' or 'state' as before"
       )
-  return refusals.LogError(
-    f'{path}: is of another run: {"; ".join(reasons[:_SAID])}; open it with the same arguments as'
-    ' before'
-  )
+  advice = 'open it with the same arguments as before'
+  if any(reason.startswith('participation.earlier ') for reason in reasons):
+    advice = 'give the same earlier runs in the same order; after one of them went on, begin anew'
+  return refusals.LogError(f'{path}: is of another run: {"; ".join(reasons[:_SAID])}; {advice}')
 
 
 def _shown(value: Any) -> str:

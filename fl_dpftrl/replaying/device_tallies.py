@@ -1,7 +1,7 @@
 """Tallies: counts of logs, with the devices that are most exposed."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class Tally:
       that are too soon after the one before, or one too many in its run.
     wrong_square: largest squared sensitivity of the violators, over all runs.
     mergeable: ids that would be one with another if case and leading zeros did not count.
-    repeated: a device that is in several logs; None without any.
+    repeated: the first device, in the order of ids, that is in several logs; None without any.
     devices: counts of devices, by log, where the others are of units; none where they are not.
   """
 
@@ -62,6 +62,7 @@ class Tally:
     violators = None
     if self.violators is not None and other.violators is not None:
       violators = self.violators + other.violators
+    repeated: list[Any] = [t.repeated for t in (self, other) if t.repeated is not None]
     exposed = sorted((*self.most_exposed, *other.most_exposed), key=lambda e: e.order)
     return Tally(
       tuple(a + b for a, b in zip(self.logs, other.logs, strict=True)),
@@ -73,7 +74,7 @@ class Tally:
       violators,
       self.wrong_rounds + other.wrong_rounds,
       max(self.wrong_square, other.wrong_square),
-      repeated=other.repeated if self.repeated is None else self.repeated,
+      repeated=min(repeated) if repeated else None,
     )
 
 

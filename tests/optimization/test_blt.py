@@ -196,7 +196,7 @@ def test_horizons_that_cannot_be(mechanism, change, message):
 
 
 def test_what_has_horizons_and_what_not():
-  with pytest.raises(ValueError, match='horizons=.* are for a LossBudget'):
+  with pytest.raises(ValueError, match='horizons=.* are for a run without an end'):
     registry.optimize('blt', MAIN, horizons=(9, 10))
   with pytest.raises(ValueError, match='not squared'):
     registry.optimize('blt', loss_budgets.LossBudget(squared=9.0), horizons=(9, 10))
