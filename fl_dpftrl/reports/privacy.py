@@ -66,6 +66,7 @@ def report(statement: statements.Statement, setting: Setting) -> str:
     a_noun=_a(noun),
     kept_rows=_rows([run.units.max_rows if run.units else 0 for run in statement.runs]),
     declared_rows=_rows([getattr(part.participation, 'max_rows', 0) for part in statement.parts]),
+    counts_earlier=bool(getattr(statement.runs[0].claim.participation, 'earlier', ())),
     ends=noun_units is not None and noun_units.ends,
     drawn_is_amplified=statement.drawn is not None and statement.drawn.name == 'amplified',
     clip_norm=_clip_norm(statement),
