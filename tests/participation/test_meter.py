@@ -65,8 +65,8 @@ def check_gate(seed: int) -> tuple[int, int]:
         rounds, loss = past[i]
         crossed = mpmath.fsum(slow_x(strategy, s, t) for s in rounds)
         exact = loss + slow_x(strategy, t, t) + 2 * crossed
-        assert exact <= value <= exact * (1 + mpmath.mpf('1e-11'))
-        if abs(exact - limit) > 1e-11 * limit:
+        assert exact <= value <= exact * (1 + mpmath.mpf('1e-12'))
+        if abs(exact - limit) > 1e-12 * limit:
           assert (value <= limit) == (exact <= limit)
         counts[value > limit] += 1
         if value <= limit:
