@@ -70,11 +70,11 @@ def differences(claim: json_files.Object, other: json_files.Object) -> Iterator[
   for name, value in other.items():
     if json.dumps(claim[name], sort_keys=True) == json.dumps(value, sort_keys=True):
       continue
-    mine = claim[name]
-    if name == 'participation' and mine and value and mine.keys() == value.keys():
-      parts = {f'{name}.{key}': (mine[key], value[key]) for key in value}
+    stored = claim[name]
+    if name == 'participation' and stored and value and stored.keys() == value.keys():
+      parts = {f'{name}.{key}': (stored[key], value[key]) for key in value}
     else:
-      parts = {name: (mine, value)}
+      parts = {name: (stored, value)}
     for part, (first, second) in parts.items():
       if json.dumps(first, sort_keys=True) != json.dumps(second, sort_keys=True):
         yield f'{part} {_shown(first)}, not {_shown(second)}'

@@ -188,8 +188,7 @@ class UnitTable:
       if cited.num_rows > len(self) or self._digest(cited.num_rows) != cited.sha256:
         raise refusals.LogError(
           f'{self.path}: the first {cited.num_rows} of its {len(self)} rows are not those that the'
-          f' log cites from'
-          f' round {t} on; rows are appended, and never changed'
+          f' log cites from round {t} on; rows are appended, and never changed'
         )
       late = np.flatnonzero(self.from_rounds[cited.num_rows :] < end)
       if late.size:
@@ -237,20 +236,27 @@ def opened(units: Given, first_round: int = 0) -> UnitTable:
   Raises:
     LogError: for a file that cannot be read, a row that lacks a value or breaks the rule of ids,
       and one that is there twice.
+    ValueError: for a table that was opened before, with another number of the first round.
   """
   if isinstance(units, UnitTable):
+    if first_round:
+      raise ValueError(
+        f'units: give files, whose rounds are counted from first_round={first_round}'
+      )
     return units
-  devices, rounds = _column(units, DEVICE_ID, first_round)
-  owners, _ = _column(units, UNIT_ID, first_round)
+  devices, rounds, contents = _column(units, DEVICE_ID, first_round)
+  owners, _, again = _column(units, UNIT_ID, first_round)
   ends = None
   try:
-    _, ends = _column(units, DEVICE_ID, first_round, UNTIL_ROUND)
+    _, ends, again = _column(units, DEVICE_ID, first_round, UNTIL_ROUND)
   except refusals.MissingColumnError:
     pass
   except refusals.LogError as error:
     if not str(error).endswith(f', row 1: has no {UNTIL_ROUND}'):  # As JSON lines lack a column.
       raise
   shown = os.fspath(units) if isinstance(units, (str, os.PathLike)) else os.fspath(units[0])
+  if again != contents:
+    raise refusals.LogError(f'{shown}: was changed while it was read; read it again')
   if len(devices) != len(owners):
     raise refusals.LogError(f'{shown}: has lists of ids; a row has one {DEVICE_ID} and {UNIT_ID}')
   return UnitTable(shown, devices, owners, rounds, ends)
@@ -258,8 +264,8 @@ def opened(units: Given, first_round: int = 0) -> UnitTable:
 
 def _column(
   units: Files, name: str, first_round: int, round_name: str = FROM_ROUND
-) -> tuple[pa.Array, np.ndarray]:
-  """Returns a column of ids, and the rounds beside it; both are checked as those of a log are."""
+) -> tuple[pa.Array, np.ndarray, tuple[dict[str, str], ...]]:
+  """Returns a column of ids, the rounds beside it, and digests; all is checked as a log is."""
   layout = layouts.Layout(round_name, name, first_round)
   try:
     log = participation_log.read_log(units, num_rounds=limits.ROUNDS, layout=layout)
@@ -273,4 +279,4 @@ def _column(
   table = pa.concat_tables(tables)
   ids = table.column('device_id').combine_chunks()
   ids = ids.cast(pa.int64() if pa.types.is_integer(ids.type) else pa.string())
-  return ids, table.column('round').to_numpy()
+  return ids, table.column('round').to_numpy(), log.files()

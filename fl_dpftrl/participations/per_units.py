@@ -13,7 +13,7 @@ from fl_dpftrl.accounting import guarantees
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import participation_counts, registry, schemas
-from fl_dpftrl.participations import promised
+from fl_dpftrl.participations import loss_budgets, promised
 from fl_dpftrl.text import messages
 
 ROWS = 'max_rows'
@@ -53,9 +53,8 @@ class PerUnit(promised.Promised):
   name: str = 'person'
 
   def __post_init__(self):
-    registry.check(self.participation)
     checks.keep(self, functools.partial(checks.whole, 1, 1 << 20), 'max_rows')
-    if self.participation.is_drawn or isinstance(self.participation, PerUnit):
+    if not isinstance(self.participation, (schemas.MinSep, loss_budgets.LossBudget)):
       raise ValueError(
         'participation must be a MinSep or a LossBudget: what is known of draws of devices does not'
         f' carry over to units that own several, got {messages.quoted(self.participation)}'

@@ -172,6 +172,9 @@ def test_a_claim_keeps_the_rule():
     per_units.PerUnit(dpftrl.SecretBins(num_rounds=20, num_bins=4))
   with pytest.raises(ValueError, match='max_rows'):
     per_units.PerUnit(SCHEMA, 0)
+  for other in (per_units.PerUnit(SCHEMA), 'min_sep', None):
+    with pytest.raises(ValueError, match='must be a MinSep or a LossBudget'):
+      per_units.PerUnit(other)
 
 
 def test_a_table_and_a_rule_need_each_other(tmp_path):
@@ -286,3 +289,25 @@ def owners_at(units, device, t):
   """Returns the ids of the owners of a device in a round."""
   _, numbers = units.owners(pa.array([device]), np.array([t]))
   return units.ids(numbers).to_pylist()
+
+
+def test_a_table_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
+  path, read = tmp_path / 'owners.csv', unit_tables._column
+  path.write_text('device_id,unit_id,from_round\nd1,p,0\nd2,q,0\n')
+
+  def swapping(units, name, *others):
+    result = read(units, name, *others)
+    path.write_text('device_id,unit_id,from_round\nd2,p,0\nd1,q,0\n')
+    return result
+
+  monkeypatch.setattr(unit_tables, '_column', swapping)
+  with pytest.raises(refusals.LogError, match='was changed while it was read'):
+    unit_tables.opened(path)
+
+
+def test_a_table_has_the_first_round_with_which_it_was_opened(tmp_path):
+  path = tmp_path / 'owners.csv'
+  path.write_text('device_id,unit_id,from_round\nd1,p,1\n')
+  assert unit_tables.opened(path, 1).from_rounds.tolist() == [0]
+  with pytest.raises(ValueError, match='give files'):
+    unit_tables.opened(unit_tables.opened(path), 1)
