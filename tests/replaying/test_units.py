@@ -119,6 +119,7 @@ def test_a_run_by_person_through_statement_evidence_and_reports(tmp_path):
   assert 'a person, with all devices that it owns' in page and 'Persons by participations' in page
   published = privacy.report(statement.publishable(), settings.Setting())
   assert 'p0' not in published and 'persons in the table of units' in page
+  assert 'and the most devices of one person in a round are those of the log' in published
   assert 'in the table of units' not in published and 'num_units' not in published
   dpftrl.write_evidence(tmp_path / 'evidence', run, delta=DELTA)
   assert dpftrl.verify(tmp_path / 'evidence').passed
