@@ -33,7 +33,7 @@ setuptools.setup(
     'fl_dpftrl.matrices': ['*.json', '*.npz'],
   },
   install_requires=[
-    'cryptography>=42',
+    'cryptography>=43',
     'dp-accounting>=0.4.3',
     'duckdb>=1.0',
     'jinja2>=3.1',

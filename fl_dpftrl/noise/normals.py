@@ -79,7 +79,10 @@ class Normals:
     if not 0 <= stream < 1 << 8:
       raise ValueError(f'stream must be between 0 and 255, got {stream!r}')
     check_functions()
-    self._key, self._stream = algorithms.AES256(seed), stream
+    self._stream = stream
+    self._counting = Cipher(algorithms.AES256(seed), modes.CTR(bytes(16))).encryptor()
+    # The block of a counter is what its encryption is.
+    self._blocks = Cipher(algorithms.AES256(seed), modes.ECB()).encryptor()
     self._zeros = bytes(8 * CHUNK)
     self._tables = _tables()
     self._bytes = bytearray(8 * _BLOCK + 16)
@@ -120,7 +123,7 @@ class Normals:
     for attempt in range(_FLOAT_ATTEMPTS):
       if not count:
         break
-      bits = self._further(row, chunk, at[:count], attempt).T  # Of one layout for one normal, too.
+      bits = self._further(row, chunk, at[:count], attempt)
       count, num_undecided = loops.settled(
         words, bits, at, count, in_tail, self._tables, scale, out, undecided, num_undecided
       )
@@ -160,29 +163,28 @@ class Normals:
     into = memoryview(self._bytes)
     for number, start in enumerate(range(0, size, CHUNK), chunk):
       count = 8 * min(CHUNK, size - start)
-      self._encryptor(row, number, _WORDS, 0).update_into(self._zeros[:count], into[8 * start :])
+      self._count_from(row, number, _WORDS, 0)
+      self._counting.update_into(self._zeros[:count], into[8 * start :])
     return np.frombuffer(self._bytes, '<u8', size)
 
   def _bits(
     self, row: int, chunk: int, use: int, size: int, block: int = 0, further: int = 0
   ) -> bytes:
-    return self._encryptor(row, chunk, use, block + further).update(self._zeros[:size])
+    self._count_from(row, chunk, use, block + further)
+    return self._counting.update(self._zeros[:size])
 
-  def _encryptor(self, row: int, chunk: int, use: int, block: int) -> Any:
+  def _count_from(self, row: int, chunk: int, use: int, block: int) -> None:
+    """Goes on at a counter."""
     fields = ((row, 6), (chunk, 4), (self._stream, 1), (use, 1), (block, 4))
-    counter = b''.join(value.to_bytes(length, 'big') for value, length in fields)
-    return Cipher(self._key, modes.CTR(counter)).encryptor()
+    self._counting.reset_nonce(b''.join(value.to_bytes(size, 'big') for value, size in fields))
 
   def _further(self, row: int, chunk: int, at: np.ndarray, attempt: int) -> np.ndarray:
-    """The first block of an attempt of each of some normals, as words, shape [2, size]."""
-    counters, chunks = np.empty((at.size, 4), '>u4'), chunk + at // CHUNK
-    counters[:, 0] = row >> 16
-    counters[:, 1] = (row & 0xFFFF) << 16 | chunks >> 16
-    counters[:, 2] = (chunks & 0xFFFF) << 16 | self._stream << 8 | _FURTHER
-    counters[:, 3] = (at % CHUNK * _ATTEMPTS + attempt) * _BLOCKS
-    # The block of a counter is what its encryption is.
-    bits = Cipher(self._key, modes.ECB()).encryptor().update(counters.tobytes())
-    return np.frombuffer(bits, '<u8').reshape(-1, 2).T
+    """The first block of an attempt of each of some normals, as words, shape [size, 2]."""
+    counters, chunks = np.empty((at.size, 2), '>u8'), chunk + at // CHUNK
+    counters[:, 0] = row << 16 | chunks >> 16
+    blocks = (at % CHUNK * _ATTEMPTS + attempt) * _BLOCKS
+    counters[:, 1] = (chunks & 0xFFFF) << 48 | (self._stream << 40 | _FURTHER << 32) | blocks
+    return np.frombuffer(self._blocks.update(counters.tobytes()), '<u8').reshape(-1, 2)
 
 
 class _Tables(NamedTuple):
