@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
