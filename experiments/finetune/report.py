@@ -44,7 +44,7 @@ def table(
     ),
     (
       'Participation, from the log',
-      f'{statement.num_participations} by {statement.num_devices} of {len(task.names)}, each'
+      f'{statement.num_participations} times, by {statement.num_devices} of {len(task.names)}, each'
       f' {task.units.unit}',
     ),
     (

@@ -114,7 +114,7 @@ def _summary(outcome: Outcome) -> str:
     ('Model', f'{trained.num_parameters:,} parameters'),
     (
       'Participation, from the log',
-      f'{statement.num_participations:,} by'
+      f'{statement.num_participations:,} times, by'
       f' {statement.num_devices:,} of {setting.population:,} devices',
     ),
     (

@@ -141,6 +141,14 @@ def test_float64_and_bits_agree(log_scale, monkeypatch):
   np.testing.assert_array_equal(_made(4, 1, scale, 2 * normals.CHUNK), made)
 
 
+def test_the_largest_scale_of_float64_has_the_integers_of_int64():
+  out = np.empty(normals.CHUNK)
+  normals.Normals(_SEED).fill(0, 0, 2.0**47, out)
+  np.testing.assert_array_equal(out, _made(scale=2.0**47))
+  with pytest.raises(ValueError, match='at most 2'):
+    normals.Normals(_SEED).fill(0, 0, 2.0**48, out)
+
+
 def test_undecided_normals_are_left_to_bits(monkeypatch):
   """Exactly those near a boundary between integers, and those whose words are at a limit."""
   asked, own = [], normals.Normals._exact
