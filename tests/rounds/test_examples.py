@@ -6,7 +6,9 @@ Those of libraries that are not installed here are run by `make test-adapters`.
 import csv
 import functools
 import importlib.util
+import json
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -229,3 +231,55 @@ def test_released_metrics_are_drawn_and_end_a_run(monkeypatch, tmp_path, capsys)
   small.main(tmp_path / 'ended', rounds=40, stop_at=-1e9)
   assert proven(tmp_path / 'ended').num_rounds == small.WINDOW
   assert proven(tmp_path / 'ended').headline.name == 'declared'
+
+
+# Runs the example, and kills itself where a function of it is called in a round.
+KILLED = """
+import importlib.util, os, pathlib, signal, sys
+spec = importlib.util.spec_from_file_location('queue_loop', sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+module.DEADLINE, module.WAIT, module.ROUNDS = 4.0, 0.01, 20
+module.SCHEMA = module.dpftrl.MinSep(num_rounds=20, min_sep=10)
+call, calls = getattr(module, sys.argv[3]), []
+def killed(*arguments):
+  calls.append(1)
+  if len(calls) == int(sys.argv[4]):
+    os.kill(os.getpid(), signal.SIGKILL)
+  return call(*arguments)
+setattr(module, sys.argv[3], killed)
+module.main(pathlib.Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.slow
+def test_a_loop_over_a_queue_outlives_drop_outs_and_its_own_death(tmp_path):
+  pytest.importorskip('torch')
+  folder, lines = tmp_path / 'run', []
+  # In round 3, before it is over; when a later one is released and not stored; never.
+  for function, place in (('collect', 4), ('store', 6), ('store', 10**6)):
+    words = [sys.executable, '-c', KILLED, EXAMPLES / 'queue_loop.py', folder, function, str(place)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == (-signal.SIGKILL if place < 100 else 0), done.stderr
+    lines += done.stdout.splitlines()
+  statement = proven(folder)
+  assert statement.num_rounds == 20 and statement.min_sep >= 10
+  assert statement.num_participations == 20 * 26  # Whoever was asked took part.
+  events = [json.loads(line) for line in (folder / 'events.jsonl').read_text().splitlines()]
+  rounds = {
+    kind: [e['round'] for e in events if e['event'] == kind] for kind in ('begun', 'failed')
+  }
+  assert rounds['begun'] == list(range(20)) and 7 in rounds['failed']  # Of an outage.
+  released = [e['round'] for e in events if e['event'] == 'released']
+  assert set(range(20)) - {*released, *rounds['failed']} == {3}  # It died before its end.
+  shown = [int(line.split(':')[0].split()[1]) - 1 for line in lines]
+  (lost,) = set(range(20)) - {3, *shown}
+  assert lost in released and shown == sorted(shown)
+  late, refused = (
+    sum(int(line.split(f' {word}')[0].split()[-1]) for line in lines)
+    for word in ('late', 'refused')
+  )
+  assert late > 20 and refused > 3
+  measure = lambda line: float(line.split('accuracy ')[1].split()[0])
+  whole = [line for line in lines if 'accuracy' in line]
+  assert measure(whole[-1]) > 55.0
