@@ -6,6 +6,7 @@ from fl_dpftrl.replaying import exposures, statements
 from fl_dpftrl.text import messages, roundings
 
 LONGEST = 1000  # maximum number of characters of a sentence
+_LISTED = 8  # columns
 
 
 def text(result: statements.Statement) -> str:
@@ -21,7 +22,9 @@ def text(result: statements.Statement) -> str:
   lines += [
     f'rounds n            {result.num_rounds}',
     f'{f"{result.unit}s":<20}{result.num_devices}',
+    *([f'{f"{result.unit} ids":<20}{result.ids}'] if result.ids else []),
     *_units(result),
+    *_columns(result),
     f'participations      {result.num_participations}',
     f'min-sep b           {result.min_sep}  ({_closest(result)})',
     f'{f"max per {result.unit} k":<20}{_most(result)}',
@@ -82,6 +85,19 @@ def _units(result: statements.Statement) -> list[str]:
     for run in result.runs
     if run.units and run.counted
   ]
+
+
+def _columns(result: statements.Statement) -> list[str]:
+  """Returns which columns of the logs nothing read, and what their timestamps show."""
+  lines = []
+  for run in result.runs:
+    if run.unused_columns:
+      names = ', '.join(messages.quoted(name, 40) for name in run.unused_columns[:_LISTED])
+      more = ', …' * (len(run.unused_columns) > _LISTED)
+      lines.append(f'columns not used    {names}{more}: neither read nor checked')
+    if run.times:
+      lines.append(f'timestamps          {run.times}')
+  return lines
 
 
 def _closest(result: statements.Statement) -> str:

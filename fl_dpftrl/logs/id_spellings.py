@@ -5,6 +5,8 @@ to be such spellings are refused; ids that differ in case or leading zeros may b
 are counted.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,12 +28,14 @@ class Spellings:
     self._whole: list[np.ndarray] = []  # hashes of numbers
     self._texts: list[np.ndarray] = []  # hashes of all others, without case and leading zeros
     self._floats = self._either = 0
+    self._lengths: list[int] = []
 
   def add(self, ids: pa.Array) -> None:
     """Adds ids, each once; whole numbers, which have one spelling, are left out."""
     if pa.types.is_integer(ids.type) or not len(ids):
       return
     ids = ids.cast(pa.large_string())
+    self._lengths += pc.min_max(pc.binary_length(ids)).as_py().values()
     for first in range(0, len(ids), _BLOCK):
       self._add(ids.slice(first, _BLOCK))
 
@@ -46,6 +50,11 @@ class Spellings:
     hashes = _readings(ids, is_whole)
     self._whole.append(hashes[is_whole])
     self._texts.append(hashes[~is_whole])
+
+  @property
+  def lengths(self) -> tuple[int, int] | None:
+    """Bytes of the shortest and of the longest id; None without text."""
+    return (min(self._lengths), max(self._lengths)) if self._lengths else None
 
   @property
   def mergeable(self) -> int:
@@ -88,6 +97,28 @@ class Spellings:
   def _has_floats(self) -> bool:
     floats = self._floats or (self._either and self._are_numbers)
     return bool(floats) and any(part.size for part in self._whole)
+
+
+class IdSummary(NamedTuple):
+  """Facts of all ids of a population, without any of them.
+
+  Attributes:
+    is_text: whether they are text; else whole numbers.
+    shortest: fewest bytes of text; None for numbers.
+    longest: most bytes of text, or digits of a number.
+    mergeable: ids that would be one with another if case and leading zeros did not count.
+  """
+
+  is_text: bool
+  shortest: int | None
+  longest: int
+  mergeable: int
+
+  def __str__(self) -> str:
+    text = f'whole numbers of at most {self.longest} digits'
+    if self.is_text:
+      text = f'text of {self.shortest} to {self.longest} bytes'
+    return f'{text}; {self.mergeable:,} differ from another only in case or leading zeros'
 
 
 def warnings(mergeable: int, num_devices: int, unit: str = 'device') -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import re
 import urllib.parse
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -28,12 +28,16 @@ class Layout(NamedTuple):
       with a row for each cohort.
     first_round: number of the first round.
     missing: texts, and whole numbers as text, that are no ids but say that one is missing.
+    timestamp: name of a column of times whose order is checked; None for none.
+    holds_times: whether `device_id` names a column of times, which have types of their own.
   """
 
   round: str = NAMES[0]
   device_id: str = NAMES[1]
   first_round: int = 0
   missing: tuple[str, ...] = id_columns.MISSING
+  timestamp: str | None = None
+  holds_times: bool = False
 
   @property
   def own_names(self) -> str | None:
@@ -43,9 +47,21 @@ class Layout(NamedTuple):
     return f'round={self.round},device_id={self.device_id}'
 
   @property
+  def text(self) -> str | None:
+    """All names as `parse` takes them; None if they are those of our logs."""
+    times = self.timestamp and f'timestamp={self.timestamp}'
+    return ','.join(filter(None, (self.own_names, times))) or None
+
+  @property
   def own_marks(self) -> str | None:
     """Marks of missing data as `parse` takes them; None if they are those of `ids.MISSING`."""
     return None if self.missing == id_columns.MISSING else ','.join(self.missing)
+
+  def published(self, columns: str, marks: str) -> 'Layout':
+    """Returns the layout with words in place of names and marks of another system."""
+    round_name, id_name = (columns, columns) if self.own_names else NAMES
+    missing = (marks,) if self.own_marks else self.missing
+    return Layout(round_name, id_name, self.first_round, missing)
 
   def columns(self, path: str, names: Sequence[str]) -> dict[str, str]:
     """Returns the names of `round` and `device_id` in a file, but for those of its folders."""
@@ -84,21 +100,17 @@ def parse(columns: str | None, first_round: int = 0, missing: str | None = None)
   """Returns the layout that `round=NAME,device_id=NAME` and `MARK,MARK` describe."""
   if not 0 <= first_round < limits.ROUNDS:
     raise ValueError(f'first_round={first_round} must be at least 0 and below {limits.ROUNDS}')
-  names: dict[str, str] = {}
+  names: dict[str, Any] = {}
   for part in columns.split(',') if columns else ():
     column, _, name = part.partition('=')
-    if column == 'timestamp':
-      raise ValueError(
-        f'columns={messages.quoted(columns)}: no timestamps are read; name round and device_id'
-      )
-    if column not in NAMES or not name or column in names:
+    if column not in (*NAMES, 'timestamp') or not name or column in names:
       raise ValueError(
         f'columns={messages.quoted(columns)} must be like round=step,device_id=user_id'
       )
     names[column] = name
   marks = id_columns.MISSING if missing is None else tuple(filter(None, missing.split(',')))
   result = Layout(**names, first_round=first_round, missing=marks)
-  if result.round == result.device_id:
+  if len({result.round, result.device_id, result.timestamp}) < 3:
     raise ValueError(f'columns={messages.quoted(columns)} names one column twice')
   return result
 

@@ -40,7 +40,7 @@ class Reader:
       raise refusals.LogError(f'{path}: is no ledger, or damaged: {error}') from error
     if not state.num_rounds:
       raise refusals.LogError(f'{path}: has no round yet')
-    self.metadata = state.metadata()
+    self.metadata, self.names = state.metadata(), ['round', 'device_id']
     id_type = {
       (): pa.null(),
       (ledger_format.NUMBERS,): pa.int64(),

@@ -27,6 +27,7 @@ class _Lines:
   """A log file in which each line is a row; see `reader`."""
 
   metadata: dict[str, str] = {}  # noqa: RUF012
+  names: list[str] = []  # noqa: RUF012
 
   def __init__(self, path: str, file: BinaryIO, layout: layouts.Layout = layouts.PLAIN):
     """Opens a file, which must be seekable; LogError, OSError or pa.ArrowException if it fails."""
@@ -100,7 +101,7 @@ class Csv(_Lines):
     table = pa_csv.read_csv(io.BytesIO(head), parse_options=self._parsing)
     if table.num_rows:
       raise refusals.LogError(f'{self._path}: its names are not in one line')
-    names = table.schema.names
+    names = self.names = table.schema.names
     self._start = len(head)
     self._columns = list(self._layout.columns(self._path, names))
     self._folder_values = self._layout.folder_values(self._path, names)
@@ -184,7 +185,7 @@ class JsonRows(_Lines):
     self._file.seek(0)
     line, names = self._first_line(), self._layout
     entry = _entry(line)
-    keys = list(entry) if entry else [names.round, names.device_id]
+    keys = self.names = list(entry) if entry else [names.round, names.device_id]
     values = self._folder_values = names.folder_values(self._path, keys)
     self._wanted = {own: getattr(names, own) for own in layouts.NAMES if own not in values}
     first = entry.get(names.device_id)

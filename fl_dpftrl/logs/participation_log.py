@@ -24,6 +24,7 @@ from fl_dpftrl.logs import (
   limits,
   readers,
   refusals,
+  timestamps,
 )
 from fl_dpftrl.text import messages
 
@@ -52,6 +53,7 @@ class Shard:
       without any. It raises LogError like `tables`.
     sha256: function that returns the digest of the file's bytes, in hexadecimal; the chained digest
       of a ledger's rounds, as its bytes say no less in another order.
+    unused_columns: names of columns that no figure needs and nothing checks.
   """
 
   path: str
@@ -61,6 +63,7 @@ class Shard:
   tables: Callable[..., Iterator[pa.Table]] = dataclasses.field(repr=False)
   last_round: Callable[[], int] = dataclasses.field(repr=False)
   sha256: Callable[[], str] = dataclasses.field(repr=False)
+  unused_columns: tuple[str, ...] = ()
 
   @property
   def claims(self) -> dict[str, str]:
@@ -80,6 +83,7 @@ class Log:
     num_rounds: n, rows of noise consumed; assumed where it rests only on the last round.
     warnings: lines that a reader should know.
     layout: where the files have their columns.
+    times: times of the rounds; None if the layout names no timestamp.
   """
 
   shards: tuple[Shard, ...]
@@ -87,6 +91,7 @@ class Log:
   warnings: tuple[str, ...] = ()
   num_rounds_assumed: bool = False
   layout: layouts.Layout = layouts.PLAIN
+  times: timestamps.RoundTimes | None = None
   has_rows: ClassVar[bool] = True
 
   @property
@@ -102,6 +107,11 @@ class Log:
   @property
   def metadata(self) -> Mapping[str, str]:
     return self.shards[0].metadata
+
+  @property
+  def unused_columns(self) -> tuple[str, ...]:
+    """Names of columns of any file that no figure needs and nothing checks."""
+    return tuple(dict.fromkeys(name for shard in self.shards for name in shard.unused_columns))
 
   @property
   def units(self) -> tuple[tuple[int, str], ...]:
@@ -175,12 +185,18 @@ def read_log(
   """
   if isinstance(paths, (str, os.PathLike)):
     paths = [paths]
-  shards = tuple(_open(path, layout, held=index < _HELD) for index, path in enumerate(find(paths)))
+  sources = [
+    readers.Source(path, held=index < _HELD, layout=layout)
+    for index, path in enumerate(find(paths))
+  ]
+  shards = tuple(map(_open, sources))
   for shard in shards[1:]:
     _check_agreement(shards[0], shard)
   _check_types(shards)
   n, assumed = _num_rounds(shards, num_rounds)
-  return Log(shards, n, tuple(assumed), num_rounds_assumed=bool(assumed), layout=layout)
+  times = timestamps.read(sources, n) if layout.timestamp else None
+  warnings = (*assumed, *(times.warnings(shards[0].path) if times else ()))
+  return Log(shards, n, warnings, bool(assumed), layout, times)
 
 
 def find(names: Sequence[Path]) -> list[str]:
@@ -254,14 +270,17 @@ def _in_folder(folder: str) -> list[str]:
   return files
 
 
-def _open(path: str, layout: layouts.Layout, *, held: bool = True) -> Shard:
+def _open(source: readers.Source) -> Shard:
+  path = source.path
   if (suffix := readers.suffix_of(path)) not in readers.SUFFIXES:
     raise refusals.LogError(f'{path}: ends in none of {_SUFFIXES}')
-  source = readers.Source(path, held=held, layout=layout)
   schema = readers.schema(source)
   metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
   if suffix in (_PARQUET, ledger_format.SUFFIX):
     _check_beside(path, metadata)
+  used = {source.layout.round, source.layout.device_id, source.layout.timestamp}
+  if keys.VERSION_KEY in metadata:  # Whose timestamps this package wrote.
+    used.add('timestamp')
   return Shard(
     path,
     metadata,
@@ -270,6 +289,7 @@ def _open(path: str, layout: layouts.Layout, *, held: bool = True) -> Shard:
     lambda num_rounds=None: readers.tables(source, num_rounds),
     lambda: readers.last_round(source),
     source.sha256 if suffix != ledger_format.SUFFIX else lambda: metadata[keys.CHAIN_KEY],
+    tuple(name for name in readers.names(source) if name not in used),
   )
 
 

@@ -4,6 +4,7 @@ docs/write-the-log.md says why.
 """
 
 import contextlib
+import copy
 import errno
 import gzip
 import hashlib
@@ -32,10 +33,11 @@ _BUFFER = 1 << 20
 
 
 class _Reader(Protocol):
-  """A log file that is open: its metadata, the schema of its checked rows, and its rows."""
+  """A log file that is open: its metadata, columns, rows, and the schema of its checked rows."""
 
   metadata: dict[str, str]
   schema: pa.Schema
+  names: list[str]
 
   def tables(self) -> Iterator[pa.Table]:
     """Yields the file's rows in order, unchecked, as `rows.checked` takes them."""
@@ -114,6 +116,12 @@ class Source:
     if self._identified(descriptor) != self._identity:
       raise refusals.LogError(f'{self.path}: was changed while it was read; replay it again')
 
+  def as_timestamps(self) -> 'Source':
+    """Returns the same open file, whose device ids are its timestamps; for as long as this one."""
+    result, name = copy.copy(self), self.layout.timestamp or ''
+    result.layout = self.layout._replace(device_id=name, timestamp=None, holds_times=True)
+    return result
+
   def sha256(self) -> str:
     """Returns the digest of the file's bytes, in hexadecimal."""
     digest = hashlib.sha256()
@@ -161,6 +169,12 @@ def schema(source: Source) -> pa.Schema:
   """Returns the schema of a file's rows, with its metadata; LogError if it cannot be read."""
   with _opened(source) as reader:
     return reader.schema.with_metadata(reader.metadata)
+
+
+def names(source: Source) -> list[str]:
+  """Returns the names of a file's columns, of JSON lines those of the first row."""
+  with _opened(source) as reader:
+    return reader.names
 
 
 def tables(source: Source, num_rounds: int | None) -> Iterator[pa.Table]:

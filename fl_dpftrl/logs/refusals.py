@@ -1,5 +1,6 @@
 """The error for a log that cannot be believed, and checks of a file's columns."""
 
+import re
 from collections.abc import Sequence
 
 from fl_dpftrl.logs import limits
@@ -30,3 +31,9 @@ def check_names(path: str, names: Sequence[str], wanted: Sequence[str]) -> None:
         + (f' and {len(names) - 8} more' if len(names) > 8 else '')
         + (f'; say which it is: columns={name}=NAME' if name in ('round', 'device_id') else '')
       )
+
+
+def renamed(error: LogError, name: str, actual_name: str) -> LogError:
+  """Returns an error about a row with another name of the column that it is about."""
+  pattern = rf'(, row \d+: (?:has no )?){name}\b'
+  return type(error)(re.sub(pattern, rf'\1{actual_name}', str(error)))

@@ -271,9 +271,8 @@ def _column(
     log = participation_log.read_log(units, num_rounds=limits.ROUNDS, layout=layout)
     tables = [table.select(['round', 'device_id']) for table in log.tables()]
   except refusals.LogError as error:
-    text = re.sub(r'(, row \d+: (?:has no )?)round\b', rf'\1{round_name}', str(error))
-    text = re.sub(r'(, row \d+: (?:has no )?)device_id\b', rf'\1{name}', text)
-    raise type(error)(text) from error
+    error = refusals.renamed(error, 'round', round_name)
+    raise refusals.renamed(error, 'device_id', name) from error
   if not tables:
     raise refusals.LogError(f'{log.shards[0].path}: has no row')
   table = pa.concat_tables(tables)

@@ -110,6 +110,8 @@ class CountsFile:
   units: ClassVar[tuple[tuple[int, str], ...]] = ()
   warnings: ClassVar[tuple[str, ...]] = ()
   num_rounds_assumed: ClassVar[bool] = False
+  unused_columns: ClassVar[tuple[str, ...]] = ()
+  times: ClassVar[None] = None
   has_rows: ClassVar[bool] = False
 
   @property

@@ -78,7 +78,7 @@ def _counted(
     raise refusals.LogError(
       f'units: the tables of several runs have one {runs[0].unit} in two notations of a number'
     )
-  return dataclasses.replace(total, mergeable=spellings.mergeable)
+  return dataclasses.replace(total, mergeable=spellings.mergeable, id_bytes=spellings.lengths)
 
 
 def _count(

@@ -40,6 +40,7 @@ class Tally:
       that are too soon after the one before, or one too many in its run.
     wrong_square: largest squared sensitivity of the violators, over all runs.
     mergeable: ids that would be one with another if case and leading zeros did not count.
+    id_bytes: length of the shortest and of the longest id; None without text.
     repeated: the first device, in the order of ids, that is in several logs; None without any.
     devices: counts of devices, by log, where the others are of units; none where they are not.
   """
@@ -54,6 +55,7 @@ class Tally:
   wrong_rounds: participation_counts.Counts = participation_counts.Counts()
   wrong_square: float = 0.0
   mergeable: int = 0
+  id_bytes: tuple[int, int] | None = None
   repeated: str | int | None = None
   devices: tuple[participation_counts.DeviceCounts, ...] = ()
 

@@ -99,6 +99,7 @@ def replay(
     planned=_planned(runs, happened, tally.violators or 0, terms, disjoint),
     per_device=per_device,
     void_reason=void_reasons.reason(runs),
+    ids=_ids(tally),
     warnings=tuple(
       warning for run, d in zip(runs, devices) for warning in (*run.log.warnings, *d.warnings())
     )
@@ -141,6 +142,14 @@ def _per_device(
   return exposures.PerDevice(
     most_exposed=tally.most_exposed[0].device_id, quantiles=quantiles, rho_histogram=tuple(bars)
   )
+
+
+def _ids(tally: device_tallies.Tally) -> id_spellings.IdSummary | None:
+  """Returns facts of all ids; None for counts of text, which hold none."""
+  if tally.id_bytes is not None:
+    return id_spellings.IdSummary(True, *tally.id_bytes, tally.mergeable)
+  ends = [abs(i) for counts in tally.logs if counts.id_range for i in counts.id_range]
+  return id_spellings.IdSummary(False, None, len(str(max(ends))), 0) if ends else None
 
 
 def _whole(
@@ -247,6 +256,8 @@ def _facts(
     max_participations=happened.max_participations,
     num_rounds_assumed=run.log.num_rounds_assumed,
     layout=run.log.layout,
+    unused_columns=run.log.unused_columns,
+    times=run.log.times,
     claim_in_log=run.stated is not None,
     schema_in_log=run.schema_in_log,
     charged=tuple(place + 1 for place in charged),

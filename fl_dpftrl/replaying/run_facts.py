@@ -7,7 +7,7 @@ from typing import Any
 from fl_dpftrl import claims
 from fl_dpftrl.accounting import arithmetics
 from fl_dpftrl.files import json_files
-from fl_dpftrl.logs import layouts
+from fl_dpftrl.logs import layouts, timestamps
 from fl_dpftrl.participation import participation_counts, schemas
 from fl_dpftrl.participations import per_units
 
@@ -54,6 +54,8 @@ class RunFacts:
   Attributes:
     min_sep: b, rounds; the least separation in the log.
     layout: where the log's files have their columns.
+    unused_columns: names of columns of the log that nothing read; none in a publishable statement.
+    times: times of its rounds; None if they were not asked for, and in a publishable statement.
     claim_in_log: whether the log's metadata state the claim.
     schema_in_log: whether they state the declared schema, as it was written before round 0.
     charged: numbers, from 1, of the runs that its loss budget counted as earlier runs.
@@ -69,6 +71,8 @@ class RunFacts:
   min_sep: int
   max_participations: int
   layout: layouts.Layout = layouts.PLAIN
+  unused_columns: tuple[str, ...] = ()
+  times: timestamps.RoundTimes | None = None
   claim_in_log: bool = False
   schema_in_log: bool = False
   charged: tuple[int, ...] = ()
@@ -113,6 +117,8 @@ class RunFacts:
       'units': self.units and self.units.to_json(),
       'num_rounds_assumed': self.num_rounds_assumed or None,
       'from_counts': self.from_counts or None,
+      'unused_columns': list(self.unused_columns) or None,
+      'timestamps': self.times and self.times._asdict(),
       'report_goal': claim.report_goal,
       'rounds_short_of_report_goal': self.rounds_short_of_report_goal,
       'clip_norm': claim.first_clip_norm,

@@ -8,6 +8,7 @@ from typing import Any
 from fl_dpftrl import claims, tables
 from fl_dpftrl.accounting import arithmetics, guarantees
 from fl_dpftrl.files import json_files
+from fl_dpftrl.logs import id_spellings
 from fl_dpftrl.participation.participation_counts import RunCounts, Witness
 from fl_dpftrl.participations import protocol
 from fl_dpftrl.replaying import assumption_sentences, exposures, run_facts
@@ -84,6 +85,7 @@ class Statement:
     void_reason: why the runs guarantee nothing; None if nothing voids it.
     warnings: sentences about the logs.
     disjoint: whether nobody is in two of the runs, so that it is that of the costliest one.
+    ids: facts of all ids; None without any, and if publishable.
     confidential: whether it must not be published.
   """
 
@@ -96,6 +98,7 @@ class Statement:
   most_over_runs: int | None = None
   per_device: exposures.PerDevice | None = None
   disjoint: bool = False
+  ids: id_spellings.IdSummary | None = None
   confidential: bool = True
 
   def __repr__(self) -> str:
@@ -335,6 +338,8 @@ class Statement:
       result['log'] = list(self.log)
     if self.disjoint:
       result['disjoint'] = True
+    if self.ids is not None:
+      result['ids'] = self.ids._asdict()
     if self.several:
       result['runs'] = [run.to_json() for run in self.runs]
     result['confidential'] = self.confidential
@@ -358,15 +363,12 @@ class Statement:
 
 
 def _publishable_run(run: run_facts.RunFacts) -> run_facts.RunFacts:
-  layout = run.layout
-  if layout.own_names:
-    layout = layout._replace(round=COLUMNS, device_id=COLUMNS)
-  if layout.own_marks:
-    layout = layout._replace(missing=(MARKS,))
   return dataclasses.replace(
     run,
     claim=dataclasses.replace(run.claim, not_private_metrics=(), void_reason=None),
-    layout=layout,
+    layout=run.layout.published(COLUMNS, MARKS),
+    unused_columns=(),
+    times=None,
     counted=None,
     units=run.units
     and dataclasses.replace(run.units, num_units=None, num_devices=None, counted=None),

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+import fl_dpftrl as dpftrl
 from fl_dpftrl import claims
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.logs import log_tables
@@ -150,3 +151,32 @@ def test_nothing_of_secret_draws_is_published(drawn, tmp_path, replayed):
   status, out, err = replayed(drawn('poisson'), f'{BATCHES}=poisson --public_report={page}')
   assert status == 2 and not out and not page.exists()
   assert 'drawn in secret has no public report' in err
+
+
+def test_ids_and_columns_are_described_without_any_id(tmp_path, replayed, stated):
+  ids = ['Ann', 'ann', '07x', '7x', 'a-much-longer-one']
+  lines = [f'{t},{device},v{t},{1000 + 60 * t}\n' for t, device in enumerate(ids)]
+  path = tmp_path / 'log.csv'
+  path.write_text('round,device_id,firmware,at\n' + ''.join(lines))
+  flags = '--num_rounds=5 --columns=timestamp=at'
+  _, out, _ = replayed(path, flags)
+  assert 'device ids          text of 2 to 17 bytes; 2 differ from another only in case or' in out
+  assert "columns not used    'firmware': neither read nor checked" in out
+  assert 'timestamps          1970-01-01 00:16 to 1970-01-01 00:20 UTC; longest pause' in out
+  statement = stated(path, flags)
+  assert statement['ids'] == {'is_text': True, 'shortest': 2, 'longest': 17, 'mergeable': 2}
+  assert statement['unused_columns'] == ['firmware']
+  assert statement['timestamps']['median_pause'] == 60.0
+  assert stated(path, '--num_rounds=5')['unused_columns'] == ['firmware', 'at']
+  page = tmp_path / 'public.html'
+  replayed(path, f'{flags} --public_report={page}')
+  assert not [word for word in ('firmware', '17 bytes') if word in page.read_text()]
+  evidence = tmp_path / 'evidence'
+  status, _, _ = replayed(path, f'{flags} --evidence={evidence}')
+  assert status == 0 and dpftrl.verify(evidence).passed
+
+
+def test_whole_numbers_are_described_by_their_digits(tmp_path, stated):
+  log_tables.write_log(tmp_path / 'log.parquet', rounds=[0, 1], device_ids=[7, 12345], num_rounds=2)
+  found = stated(tmp_path / 'log.parquet')['ids']
+  assert found == {'is_text': False, 'shortest': None, 'longest': 5, 'mergeable': 0}

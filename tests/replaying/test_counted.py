@@ -27,7 +27,7 @@ from tests.commands import lines
 BLT, N = dpftrl.BLT([0.99, 0.7], [0.1, 0.3]), 40
 STRATEGIES = [BLT, dpftrl.Identity(), dpftrl.TreeOnline(), dpftrl.load_strategy('banded-b16')]
 ALWAYS = [kind for kind in counted.KINDS if kind != 'missing']
-OF_A_LOG = ('log', 'assumptions', 'from_counts')
+OF_A_LOG = ('log', 'assumptions', 'from_counts', 'ids')
 
 
 def draw(seed, text, devices=60, num_rounds=N):
