@@ -188,6 +188,8 @@ class JsonRows(_Lines):
     keys = self.names = list(entry) if entry else [names.round, names.device_id]
     values = self._folder_values = names.folder_values(self._path, keys)
     self._wanted = {own: getattr(names, own) for own in layouts.NAMES if own not in values}
+    if entry:
+      refusals.check_names(self._path, keys, tuple(self._wanted.values()))
     first = entry.get(names.device_id)
     self._lists = isinstance(first, list)
     if self._lists:

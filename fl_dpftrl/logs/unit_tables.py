@@ -107,6 +107,16 @@ class UnitTable:
   def __len__(self) -> int:
     return len(self.device_ids)
 
+  @property
+  def id_type(self) -> pa.DataType:
+    """Type of the ids of units."""
+    return self.unit_ids.type
+
+  @property
+  def ends(self) -> bool:
+    """True where rows end."""
+    return self.until_rounds is not None
+
   @functools.cached_property
   def _devices(self) -> pa.DictionaryArray:
     return self.device_ids.dictionary_encode()
@@ -251,9 +261,6 @@ def opened(units: Given, first_round: int = 0) -> UnitTable:
     _, ends, again = _column(units, DEVICE_ID, first_round, UNTIL_ROUND)
   except refusals.MissingColumnError:
     pass
-  except refusals.LogError as error:
-    if not str(error).endswith(f', row 1: has no {UNTIL_ROUND}'):  # As JSON lines lack a column.
-      raise
   shown = os.fspath(units) if isinstance(units, (str, os.PathLike)) else os.fspath(units[0])
   if again != contents:
     raise refusals.LogError(f'{shown}: was changed while it was read; read it again')
@@ -271,8 +278,11 @@ def _column(
     log = participation_log.read_log(units, num_rounds=limits.ROUNDS, layout=layout)
     tables = [table.select(['round', 'device_id']) for table in log.tables()]
   except refusals.LogError as error:
-    error = refusals.renamed(error, 'round', round_name)
-    raise refusals.renamed(error, 'device_id', name) from error
+    error = refusals.renamed(refusals.renamed(error, 'round', round_name), 'device_id', name)
+    text = str(error)
+    if re.search(rf"has no {UNTIL_ROUND}$|{UNTIL_ROUND} must be .*, got ''$", text):
+      text += f'; a row that does not end has {limits.ROUNDS - 1}'
+    raise type(error)(text) from error
   if not tables:
     raise refusals.LogError(f'{log.shards[0].path}: has no row')
   table = pa.concat_tables(tables)

@@ -38,7 +38,7 @@ def count(
   devices = _counted(runs, plain, 1, progress)
   units = _counted(runs, run_claims, num_exposed, progress, by_unit=True)
   repeated = devices.repeated if units.repeated is None else units.repeated
-  return dataclasses.replace(units, devices=devices.logs, repeated=repeated)
+  return dataclasses.replace(units, devices=devices, repeated=repeated)
 
 
 def _counted(

@@ -42,7 +42,7 @@ class Tally:
     mergeable: ids that would be one with another if case and leading zeros did not count.
     id_bytes: length of the shortest and of the longest id; None without text.
     repeated: the first device, in the order of ids, that is in several logs; None without any.
-    devices: counts of devices, by log, where the others are of units; none where they are not.
+    devices: tally of devices, where this one is of the units that own them; None where it is not.
   """
 
   logs: tuple[participation_counts.DeviceCounts, ...]
@@ -57,7 +57,7 @@ class Tally:
   mergeable: int = 0
   id_bytes: tuple[int, int] | None = None
   repeated: str | int | None = None
-  devices: tuple[participation_counts.DeviceCounts, ...] = ()
+  devices: 'Tally | None' = None
 
   def plus(self, other: 'Tally', num_exposed: int) -> 'Tally':
     """Adds two tallies of different devices, keeping num_exposed devices."""

@@ -125,7 +125,7 @@ def write_evidence(
     for run, prefix in zip(runs, _prefixes(len(runs))):
       originals |= _store_log(temporary, prefix, run)
       _write(temporary / f'{prefix}{claims.NAME}', run.claim.to_json())
-      if run.units is not None:
+      if isinstance(run.units, unit_tables.UnitTable):
         run.units.save(temporary / f'{prefix}{UNITS}', run.log.layout.first_round)
       opened.append(dataclasses.replace(run, log=_opened(temporary, prefix, _asked(run))))
     try:

@@ -25,7 +25,7 @@ from fl_dpftrl.logs import (
 )
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import per_units
-from fl_dpftrl.replaying import counted, device_tallies
+from fl_dpftrl.replaying import count_rows, counted, device_tallies
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
 
@@ -41,7 +41,7 @@ class Run:
     claim: what is claimed of the run, by its log and by whoever replays.
     stated: the claim that the log states, as `Claim.to_json` gives it; None if it states none.
     tally: counts that stand for the rows of the log; None if the rows are to be counted.
-    units: who owns which device; None where each device is a unit of its own.
+    units: who owns which device, or counts of that; None where each device is a unit of its own.
 
   Raises:
     LogError: for a table of units that is not the one which the log cites.
@@ -51,7 +51,7 @@ class Run:
   claim: claims.Claim
   stated: json_files.Object | None = None
   tally: device_tallies.Tally | None = None
-  units: unit_tables.UnitTable | None = None
+  units: unit_tables.UnitTable | count_rows.CountedUnits | None = None
 
   def __post_init__(self):
     self.claim.answers.after(self.log.num_rounds)  # Raises ValueError for more rounds.
@@ -60,15 +60,13 @@ class Run:
       raise ValueError(f'{path}: is of a run of units that own devices: give their table, as units')
     if self.units is None:
       return
-    if self.tally is not None:
-      raise ValueError('units need the rows of a log, and counts were given in their place')
     cited = [(t, unit_tables.Citation.parse(text)) for t, text in self.log.units]
-    if self.units.until_rounds is not None and not cited:
+    if self.units.ends and not cited:
       raise ValueError(
         f'units: {self.units.path} has {unit_tables.UNTIL_ROUND}, and the log does not cite it:'
         " nothing shows that an update used only its unit's data; leave the column out"
       )
-    if cited:
+    if isinstance(self.units, unit_tables.UnitTable) and cited:
       self.units.check_cited(cited, self.log.num_rounds)
     elif self.claim.participation:  # Whoever made the table may have known what was released.
       object.__setattr__(self, 'claim', dataclasses.replace(self.claim, participation=None))
@@ -214,7 +212,7 @@ def id_type(runs: Sequence[Run]) -> pa.DataType:
 
 def check_units(runs: Sequence[Run]) -> None:
   """Raises ValueError unless all runs have tables of the same kind of unit, and of id."""
-  kinds = {(run.unit, run.units is not None and run.units.unit_ids.type) for run in runs}
+  kinds = {(run.unit, run.units is not None and run.units.id_type) for run in runs}
   if len(kinds) > 1:
     raise ValueError('units must be given for each run, with ids of one type and one name')
 
@@ -264,8 +262,8 @@ def open_run(
     units: table of who owns which device, or its files: what is then shown is of people, or other
       units, rather than of devices. A table that was made after the run gives no declared figures.
     from_counts: Parquet or CSV file of counts, in place of a log: of the rows that the statement of
-      `fl-dpftrl sql` gave, or that --write_counts wrote. It needs strategy, noise_multiplier and
-      num_rounds, and goes without columns, first_round and units.
+      `fl-dpftrl sql` gave, or that --write_counts wrote, of devices or by unit. It needs strategy,
+      noise_multiplier and num_rounds, and goes without columns, first_round and units.
 
   Raises:
     LogError: if the log cannot be believed, or the table of units is not the one that it cites.
@@ -281,7 +279,7 @@ def open_run(
     strategy = files.resolved(strategy, num_rounds)
     claim = claims.Claim(strategy=strategy, noise_multiplier=noise_multiplier, participation=schema)
     counts, tally = counted.read(from_counts, claim, num_rounds, missing)
-    return Run(log=counts, claim=claim, tally=tally)
+    return Run(log=counts, claim=claim, tally=tally, units=counts.owners)
   if logs is None:
     raise ValueError('logs is needed: a log, or the folder of a run; or from_counts')
   table = None if units is None else unit_tables.opened(units, first_round)

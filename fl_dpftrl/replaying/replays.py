@@ -80,7 +80,8 @@ def replay(
       ' replay the log'
     )
   happened = [_whole(run, devices) for run, devices in zip(runs, tally.logs)]
-  devices = [_whole(run, counts) for run, counts in zip(runs, tally.devices)] or happened
+  by_device = tally.devices or tally
+  devices = [_whole(run, counts) for run, counts in zip(runs, by_device.logs)]
   facts = tuple(map(_facts, runs, happened, devices, opened_runs.charged(runs)))
   observed = per_device = None
   if tally.num_devices:
@@ -246,7 +247,7 @@ def _facts(
       num_devices=table.num_devices,
       max_rows=happened.max_rows,
       cited=bool(run.log.units),
-      ends=table.until_rounds is not None,
+      ends=table.ends,
       counted=happened,
     )
   return run_facts.RunFacts(

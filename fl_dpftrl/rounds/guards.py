@@ -172,7 +172,7 @@ class Guard:
   def _take_units(self, table: unit_tables.UnitTable) -> None:
     cited = [(t, unit_tables.Citation.parse(text)) for t, text in self.log.units]
     table.check_cited(cited, self.num_rounds)
-    if table.until_rounds is not None and self.claim.answers.unit == per_units.PerUnit.name:
+    if table.ends and self.claim.answers.unit == per_units.PerUnit.name:
       raise ValueError(
         f'units: a unit that ends is no {per_units.PerUnit.name}; give PerUnit another name, such'
         " as 'week of a person'"

@@ -1,10 +1,12 @@
 """People with several devices: what their rows cost, and who is admitted."""
 
 import itertools
+import json
 import math
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
@@ -238,8 +240,6 @@ def test_hostile_tables_are_refused_by_row(tmp_path):
 
 
 def test_a_table_has_the_same_digest_in_every_format(tmp_path):
-  import pyarrow.parquet as pq
-
   rows = [('d1', 'p', 0), ('d2', 'q', 0), ('d1', 'q', 7)]
   names = ('device_id', 'unit_id', 'from_round')
   text = ''.join(','.join(map(str, row)) + '\n' for row in [names, *rows])
@@ -311,3 +311,21 @@ def test_a_table_has_the_first_round_with_which_it_was_opened(tmp_path):
   assert unit_tables.opened(path, 1).from_rounds.tolist() == [0]
   with pytest.raises(ValueError, match='give files'):
     unit_tables.opened(unit_tables.opened(path), 1)
+
+
+@pytest.mark.parametrize('suffix', ['csv', 'jsonl', 'parquet'])
+@pytest.mark.parametrize('place', [0, 1])
+def test_an_end_that_is_missing_is_refused_and_not_taken_for_none(tmp_path, suffix, place):
+  path, ends = tmp_path / f'owners.{suffix}', [4, 4]
+  ends[place] = None
+  names = ('device_id', 'unit_id', 'from_round', 'until_round')
+  rows = [dict(zip(names, (f'd{i}', 'p', 0, end))) for i, end in enumerate(ends)]
+  if suffix == 'parquet':
+    pq.write_table(pa.Table.from_pylist(rows), path)
+  elif suffix == 'csv':
+    lines = [','.join('' if v is None else str(v) for v in row.values()) for row in rows]
+    path.write_text('\n'.join([','.join(names), *lines, '']))
+  else:
+    path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  with pytest.raises(refusals.LogError, match=f'row {place + 1}: .*does not end has 9999999'):
+    unit_tables.opened(path)

@@ -21,12 +21,12 @@ import sqlglot
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import id_columns, refusals
-from fl_dpftrl.replaying import counted, replays, sql_statement
+from fl_dpftrl.replaying import count_rows, replays, sql_statement
 from tests.commands import lines
 
 BLT, N = dpftrl.BLT([0.99, 0.7], [0.1, 0.3]), 40
 STRATEGIES = [BLT, dpftrl.Identity(), dpftrl.TreeOnline(), dpftrl.load_strategy('banded-b16')]
-ALWAYS = [kind for kind in counted.KINDS if kind != 'missing']
+ALWAYS = [kind for kind in count_rows.KINDS if kind != 'missing']
 OF_A_LOG = ('log', 'assumptions', 'from_counts', 'ids')
 
 
@@ -39,14 +39,15 @@ def draw(seed, text, devices=60, num_rounds=N):
   return rounds.tolist(), [f'dévice "{i}", {i % 7}' if text else int(i) * 10**15 - 9 for i in ids]
 
 
-def of_duckdb(rows, gram, text, path):
+def of_duckdb(rows, gram, text, path, units=None):
   with duckdb.connect() as engine:
     engine.register('participation', pa.table(dict(zip(('round', 'device_id'), rows))))
     engine.register('gram', gram)
+    engine.register('units', units or gram)
     pq.write_table(engine.execute(text).to_arrow_table(), path)
 
 
-def of_sqlite(rows, gram, text, path):
+def of_sqlite(rows, gram, text, path, units=None):
   with contextlib.closing(sqlite3.connect(':memory:')) as engine:
     try:
       engine.execute('SELECT LN(2), CEIL(2.5), FLOOR(2.5)')
@@ -57,6 +58,10 @@ def of_sqlite(rows, gram, text, path):
     engine.executemany('INSERT INTO participation VALUES (?, ?)', zip(*rows))
     terms = zip(*(column.to_pylist() for column in gram.columns))
     engine.executemany('INSERT INTO gram VALUES (?, ?, ?)', terms)
+    if units:
+      engine.execute('CREATE TABLE units (device_id, unit_id, from_round INTEGER)')
+      columns = zip(*(column.to_pylist() for column in units.columns))
+      engine.executemany('INSERT INTO units VALUES (?, ?, ?)', columns)
     result = engine.execute(text)
     with open(path, 'w', newline='') as file:
       writer = csv.writer(file)
@@ -82,16 +87,22 @@ def fixture_of_postgres():
   words = f'-k {folder} -c listen_addresses= -c fsync=off'
   start(server, '-D', data, '-o', words, '-l', folder / 'server.log', '-w', 'start')
 
-  def run(rows, gram, text, path):
+  def run(rows, gram, text, path, units=None):
     kind = 'text' if isinstance(rows[1][0], str) else 'bigint'
     pa_csv.write_csv(pa.table(dict(zip(('round', 'device_id'), rows))), f'{path}.rows')
     pa_csv.write_csv(gram, f'{path}.gram')
+    if units:
+      pa_csv.write_csv(units, f'{path}.units')
+      kinds = ['bigint' if pa.types.is_integer(c.type) else 'text' for c in units.columns]
+      columns = ', '.join(map(' '.join, zip(units.column_names, kinds)))
+      copied = [f'CREATE TABLE units ({columns});', f"\\copy units FROM '{path}.units' CSV HEADER"]
     script = [
-      'DROP TABLE IF EXISTS participation, gram;',
+      'DROP TABLE IF EXISTS participation, gram, units;',
       f'CREATE TABLE participation (round integer, device_id {kind});',
       'CREATE TABLE gram (i bigint, j bigint, x double precision);',
       f"\\copy participation FROM '{path}.rows' CSV HEADER",
       f"\\copy gram FROM '{path}.gram' CSV HEADER",
+      *(copied if units else ()),
       f'CREATE TEMPORARY TABLE result AS {text};',
       f"\\copy result TO '{path}' CSV HEADER",
     ]
