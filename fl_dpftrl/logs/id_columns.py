@@ -145,6 +145,8 @@ def _array(values: Any, name: str) -> pa.Array:
   except Exception as e:  # Of many kinds, as what is given may be anything.
     reason = messages.one_line(e, limit=80)
     raise ValueError(f'{name} must be {_KINDS}: {reason}') from e
+  if isinstance(array, pa.ChunkedArray):  # Of text in NumPy from 16 MiB on.
+    array = array.combine_chunks()
   return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 

@@ -154,3 +154,11 @@ def test_bytes_that_are_no_text():
       values[place] = b'\xc3'
       fault = id_columns.first_fault(pa.array(values, pa.large_binary()))
       assert fault == (place, r"device_id is not UTF-8, b'\xc3'")
+
+
+def test_a_large_array_of_text_is_one_column():
+  ids = np.repeat(np.array(['x' * 200, 'y' * 200]), 50_000)  # 20 MB, which Arrow cuts.
+  column = id_columns.column(ids)
+  assert isinstance(column, pa.Array) and len(column) == ids.size
+  with pytest.raises(ValueError, match='at 99999, device_id is a mark of missing data'):
+    id_columns.column(np.append(ids[:-1], 'NULL'))
