@@ -62,11 +62,12 @@ separations AS (
 nearest AS (
   SELECT apart, device_id FROM separations WHERE apart = (SELECT MIN(apart) FROM separations)
 ),
+terms AS (SELECT i * {most_rounds} + j AS pair, x FROM gram),
 squares AS (
-  SELECT a.device_id AS device_id, SUM(g.x) AS square
+  SELECT a.device_id AS device_id, SUM(t.x) AS square
   FROM participation a
   JOIN participation b ON a.device_id = b.device_id AND a.round <= b.round
-  JOIN gram g ON g.i = a.round AND g.j = b.round
+  JOIN terms t ON t.pair = CAST(a.round AS BIGINT) * {most_rounds} + b.round
   GROUP BY a.device_id
 ),
 bins AS (
@@ -105,9 +106,9 @@ _WORDS_OF_UNITS = (
   ('participation', 'unit_rounds'),
   ('device_id', 'unit_id'),
   ("'exposed', p.round, 1", "'exposed', p.round, p.times"),
-  ('SUM(g.x)', 'SUM(g.x * a.times * b.times)'),
+  ('SUM(t.x)', 'SUM(t.x * a.times * b.times)'),
   *((f'{name}s', f'unit_{name}s') for name in ('separation', 'square', 'bin')),
-  *((name, f'unit_{name}') for name in ('marked', 'nearest', 'largest')),
+  *((name, f'unit_{name}') for name in ('marked', 'nearest', 'largest', 'terms')),
 )
 
 _OWNED = """\
@@ -153,6 +154,7 @@ def statement(
     marks=', '.join(_literal(mark, dialect) for mark in ('', *id_columns.MISSING)),
     last=num_rounds - 1,
     made_for=made_for(strategy, num_rounds, by_unit=by_unit),
+    most_rounds=MOST_ROUNDS,
     num_rounds=num_rounds,
     saved=_SAVED[dialect],
     scale=_SCALE,
