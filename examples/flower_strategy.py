@@ -1,6 +1,6 @@
-"""Trains by Flower's FedAvgM with correlated noise: python examples/flower_strategy.py FOLDER.
+"""FedAvgM of Flower with correlated noise: python examples/flower_strategy.py FOLDER NODES.
 
-The same command resumes an interrupted run. Simulated nodes need flwr[simulation].
+The same command resumes an interrupted run. Simulated nodes, 40 by default, need flwr[simulation].
 """
 
 import pathlib
@@ -13,8 +13,13 @@ from flwr.serverapp.strategy import FedAvgM
 import fl_dpftrl as dpftrl
 from fl_dpftrl.adapters.flower import PrivateStrategy, answer_device_id
 
+ROUNDS = 12
 client_app, server_app = clientapp.ClientApp(), serverapp.ServerApp()
 answer_device_id(client_app, lambda context: str(context.node_config['partition-id']))
+
+
+def num_nodes() -> int:
+  return int(sys.argv[2]) if sys.argv[2:] else 40
 
 
 @client_app.train()
@@ -27,21 +32,25 @@ def train(message, context):
 
 @server_app.main()
 def main(grid, context):
-  stored = pathlib.Path(*sys.argv[1:] or ['runs/flower'], 'model.npy')
-  weights = np.zeros(20, np.float32)
+  stored = pathlib.Path(*sys.argv[1:2] or ['runs/flower'], 'model.npy')
+  weights, cohort = np.zeros(20, np.float32), num_nodes() // 10
+  goal = 3 * cohort // 4
   with dpftrl.PrivateAggregator(
-    'blt-b100', template={'0': weights}, noise_multiplier=0.3, clip_norm=0.5, report_goal=3,
-    folder=stored.parent, participation=dpftrl.MinSep(num_rounds=12, min_sep=10), delta=1e-6,
+    'blt-b100', template={'0': weights}, noise_multiplier=0.3, clip_norm=0.5, report_goal=goal,
+    folder=stored.parent, participation=dpftrl.MinSep(num_rounds=ROUNDS, min_sep=10), delta=1e-6,
   ) as aggregator:  # fmt: skip
     if not stored.exists():
       aggregator.require_new()  # A run that has rounds has lost its model.
       np.save(stored, weights)
     weights = np.load(stored)
-    strategy = PrivateStrategy(FedAvgM(fraction_train=1.0), aggregator, cohort=4, at_least=3)
+    strategy = PrivateStrategy(FedAvgM(fraction_train=1.0), aggregator, cohort, at_least=goal)
     save = lambda _, arrays: np.save(stored, arrays.to_numpy_ndarrays()[0])
-    strategy.start(grid, app.ArrayRecord([weights]), 12 - aggregator.next_round, evaluate_fn=save)
+    rounds = ROUNDS - aggregator.next_round
+    # A device that does not answer within the timeout, in seconds, is left out.
+    strategy.start(grid, app.ArrayRecord([weights]), rounds, timeout=600, evaluate_fn=save)
     print(aggregator.privacy_loss())
 
 
 if __name__ == '__main__':
-  simulation.run_simulation(server_app, client_app, num_supernodes=40)
+  resources = {'client_resources': {'num_cpus': 1}}  # More nodes at a time than by default.
+  simulation.run_simulation(server_app, client_app, num_nodes(), backend_config=resources)

@@ -15,7 +15,7 @@ at each start. So nodes are asked for a device's id, which `answer_device_id` ha
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,8 @@ with adapters.peer('Flower', 'flower'):
   from flwr.serverapp.strategy import Strategy
 
 _ACTION = 'device_id'
-_POLL, _PROGRESS = 0.5, 10.0  # seconds
+_POLL, _SLOWEST_POLL, _PROGRESS = 0.05, 2.0, 10.0  # seconds
+_LONGEST = 600.0  # seconds without an answer, where too few nodes told their device
 _LOG = logging.getLogger('flwr')
 
 
@@ -92,8 +93,8 @@ class PrivateStrategy(Strategy):
       by name.
     cohort: devices that train in a round; more than the updates needed, if some do not answer.
     at_least: see `PrivateAggregator.round`.
-    patience: seconds without an answer after which nodes that were asked for their device's id are
-      waited for no longer; one that answers later is a candidate from then on.
+    patience: seconds without an answer after which a round begins, if enough nodes told their
+      device's id; ten minutes if not. One that answers later is a candidate from then on.
   """
 
   def __init__(
@@ -102,10 +103,11 @@ class PrivateStrategy(Strategy):
     aggregator: private_aggregator.PrivateAggregator,
     cohort: int,
     at_least: int | None = None,
-    patience: float = 60.0,
+    patience: float = 10.0,
   ):
     self.strategy, self.aggregator, self.cohort = strategy, aggregator, cohort
     self._at_least, self._patience = at_least, patience
+    self._needed = at_least or aggregator.report_goal
     self._initial: dict[str, np.ndarray] = {}
     self._round: Any = None
     self._device_of: dict[int, str] = {}
@@ -121,22 +123,26 @@ class PrivateStrategy(Strategy):
       for message in self.strategy.configure_train(server_round, arrays, config, grid)
     }
     self._ask(messages.keys(), grid)
-    by_device = {
-      self._device_of[node]: messages[node] for node in messages.keys() & self._device_of
-    }
-    aggregator, needed = self.aggregator, self._at_least or self.aggregator.report_goal
-    devices = np.random.default_rng(aggregator.next_round).permutation(sorted(by_device)).tolist()
-    admitted = aggregator.admissible(devices, at_most=self.cohort).tolist()
-    if len(admitted) < needed:
+    admitted = self._admitted(messages.keys())
+    if len(admitted) < self._needed:
       words = 'round %s waits: %s nodes may take part now, and %s are needed'
-      _LOG.warning(words, server_round, len(admitted), needed)
+      _LOG.warning(words, server_round, len(admitted), self._needed)
       return []
     self._initial = {name: array.numpy() for name, array in arrays.items()}
-    self._round = aggregator.round(admitted, at_least=self._at_least).begin()  # Before nodes hear.
-    return [by_device[device] for device in admitted]
+    self._round = self.aggregator.round(list(admitted), at_least=self._at_least)
+    self._round.begin()  # Before nodes hear.
+    return [messages[node] for node in admitted.values()]
 
-  def _ask(self, nodes: Collection[int], grid: Grid) -> None:
-    """Asks nodes once for their devices' ids; waits if some are new, or few have answered."""
+  def _admitted(self, nodes: Set[int]) -> dict[str, int]:
+    """Returns nodes that may train now, by their devices, at most a cohort in a random order."""
+    by_device = {self._device_of[node]: node for node in nodes & self._device_of.keys()}
+    rng = np.random.default_rng(self.aggregator.next_round)
+    devices = rng.permutation(sorted(by_device)).tolist()
+    admitted = self.aggregator.admissible(devices, at_most=self.cohort).tolist()
+    return {device: by_device[device] for device in admitted}
+
+  def _ask(self, nodes: Set[int], grid: Grid) -> None:
+    """Asks nodes once for their devices' ids; waits if some are new, or too few may train."""
     asked = self._device_of.keys() | self._unfit | set(self._questions.values())
     kind = f'{app.MessageType.QUERY}.{_ACTION}'
     queries = [
@@ -148,20 +154,26 @@ class PrivateStrategy(Strategy):
     for query in queries:
       if query.metadata.message_id in pushed:
         self._questions[query.metadata.message_id] = query.metadata.dst_node_id
-    waits = queries or len(self._device_of.keys() & set(nodes)) < self.cohort
+    is_short = len(self._admitted(nodes)) < self._needed
+    waits = queries or is_short
     start = heard = shown = time.monotonic()
     while self._questions:
-      for reply in (replies := list(grid.pull_messages(set(self._questions)))):
+      begun = time.monotonic()
+      replies = list(grid.pull_messages(set(self._questions)))
+      seconds = time.monotonic() - begun  # They grow with the questions.
+      for reply in replies:
         self._hear(reply)
+      if replies and is_short:
+        is_short = len(self._admitted(nodes)) < self._needed
       now = time.monotonic()
       heard = now if replies else heard
-      if not waits or now - heard >= self._patience:
+      if not waits or now - heard >= max(self._patience, _LONGEST * is_short):
         break
       if now - shown >= _PROGRESS:
         shown = now
         self._show(logging.INFO, now - start)
       if self._questions:
-        time.sleep(_POLL)
+        time.sleep(min(max(_POLL, 10.0 * seconds), _SLOWEST_POLL))
     if waits and (queries or self._questions):
       level = logging.WARNING if self._unfit or self._questions else logging.INFO
       self._show(level, time.monotonic() - start)
@@ -196,7 +208,11 @@ class PrivateStrategy(Strategy):
     reply, name = None, ''
     if round_ is None:
       return None, None
+    goal = math.inf if self.aggregator.is_drawn else self.aggregator.report_goal
     for answer in (one for one in replies if not one.has_error()):
+      if round_.num_updates >= goal:  # It divides the sum.
+        _LOG.info('round %s: replies beyond the report goal are left out', server_round)
+        break
       try:
         ((key, record),) = answer.content.array_records.items()
         update = {name: record[name].numpy() - initial[name] for name in initial}
