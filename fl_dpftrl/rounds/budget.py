@@ -43,8 +43,10 @@ class Budget:
     self.epsilon = functools.lru_cache(None)(self._epsilon)
     self.max_rounds = self._max_rounds()
     if not self.max_rounds:
+      is_endless = self._schema.num_rounds is None  # Its ε is one figure, before any round.
+      extent = 'a run without an end' if is_endless else 'one round'
       raise ValueError(
-        f'max_epsilon={max_epsilon:g} is too little for one round, whose ε is'
+        f'max_epsilon={max_epsilon:g} is too little for {extent}, whose ε is'
         f' {roundings.up(self.epsilon(1))}; give more noise or a larger budget'
       )
     self.schema = self._schema.within(self.max_rounds)

@@ -137,6 +137,10 @@ def test_a_repeated_row_is_refused(tmp_path):
   (dict(participation=None), 'claim must have a schema'),
   (dict(strategy=dpftrl.TreeFull()), 'depends on the number of rounds'),
   (dict(max_epsilon=1.0), 'too little for one round, whose ε is 2'),
+  (
+    dict(max_epsilon=1.0, participation=dpftrl.LossBudget(max_participations=3, min_sep=2)),
+    'too little for a run without an end, whose ε is',
+  ),
 ])  # fmt: skip
 def test_refuses_arguments_out_of_range(tmp_path, changes, message):
   with pytest.raises(ValueError, match=message):
