@@ -2,14 +2,14 @@
 
 import argparse
 import sys
+from typing import Any
 
 from fl_dpftrl import checks, tables, workloads
-from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.accounting import adjacencies, gaussian
 from fl_dpftrl.commands import flags, output
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas as participation
-from fl_dpftrl.participations import loss_budgets
-from fl_dpftrl.planning import candidate_sets, comparison
+from fl_dpftrl.planning import candidate_sets, comparison, strategy_cache
 from fl_dpftrl.text import messages
 
 HELP = 'compares mechanisms and strategy files: table, CSV and figure'
@@ -20,7 +20,10 @@ EXAMPLE = (
   ' --output=comparison'
 )
 
-_WITHOUT_NOISE = ('rms_error', 'max_error', 'rms_loss', 'max_loss')
+_VARYING = (*comparison.SETTING[1:4], 'epsilon')
+_LOSSES = ('rms_loss', 'max_loss')
+_AT_EPSILON = ('noise_multiplier', 'rms_error_of_mean', 'max_error_of_mean')
+_HIDDEN = ('sensitivity', 'rms_error', 'max_error')  # At an ε, where others say the same.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,65 +36,71 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ' files (mine.json, or NAME=mine.json), names in matrices/',
   )
   flags.add_several(parser, 'num_rounds', 'N', required=True)
-  flags.add_several(parser, 'min_sep', 'B', default=[1])
-  flags.add_several(parser, 'max_participations', 'K', default=[None])
+  flags.add_several(parser, 'min_sep', 'B')
+  flags.add_several(parser, 'max_participations', 'K')
   flags.add_loss_budget(
     parser,
-    'a run without an end: its sensitivity, with errors after each --num_rounds; a list or range of'
-    ' these gives losses by horizon, for which mechanisms are optimised',
+    'adds rows of a run without an end: its sensitivity, with errors after each --num_rounds; a'
+    ' list or range of these gives losses by horizon, for which mechanisms are optimised',
+  )
+  flags.add_sampling(
+    parser,
+    'adds rows where batches are drawn so, or secret bins; comma-separated, beside those of'
+    ' --min_sep and --max_participations if one is given; with --epsilon',
+    is_list=True,
   )
   flags.add(parser, 'objective')
   flags.add_workload(parser)
   words = 'ε at which noise multipliers and errors of the mean are stated, too; with --delta'
-  add('--epsilon', type=float, help=words)
+  flags.add_several(parser, 'epsilon', 'E', words, type=flags.numbers)
   flags.add(parser, 'delta', required=False, help='with --epsilon: δ')
+  words = 'with --epsilon: zero_out (default), replace_one or, with --sampling, add_or_remove'
+  add('--adjacency', help=words)
   words = 'with --epsilon: updates in the mean of a round (default: 1, for the error of the sum)'
   add('--report_goal', type=int, help=words)
+  words = f'search anew, and keep nothing: what was found is kept in {strategy_cache.WORDS}'
+  add('--no_cache', action='store_true', help=words)
   add('--output', metavar='FOLDER', help='folder for a CSV file and a PNG figure')
 
 
 def run(args: argparse.Namespace) -> json_files.Object:
   """Evaluates every mechanism at every setting and writes the requested files."""
-  varying = [name for name in comparison.SCHEMA if len(getattr(args, name)) > 1]
+  varying = [name for name in _VARYING if len(getattr(args, name) or ()) > 1]
   if len(varying) > 1:
     raise ValueError(f'--{varying[0]} and --{varying[1]} cannot both have several values')
   axis = varying[0] if varying else None
-  schemas = [
-    participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
-    for n in args.num_rounds
-    for b in args.min_sep
-    for k in args.max_participations
-  ]
-  budget = _budget(args)
+  target = _target(args)
+  participations = _participations(args)
   candidates = flags.candidates('mechanisms', args.mechanisms)
-  workload, at_epsilon = flags.workload(args), _at_epsilon(args)
+  workload = flags.workload(args)
   output.check_folder(args.output)
   _warn_of_workloads(candidates, workload)
   progress = output.Progress('compare')
   results = comparison.run(
     candidates,
-    schemas,
+    participations,
     show=lambda entry: progress.row(_one_line(entry, axis)),
     objective=args.objective,
     workload=workload,
-    budget=budget,
+    horizons=args.num_rounds,
     watch=candidate_sets.watched(progress.say),
-    **at_epsilon,
+    target=target,
+    cache=None if args.no_cache else strategy_cache.folder(),
   )
   output.say_skipped(
     'compare',
-    [(skip.label, skip.reason, axis and getattr(skip.schema, axis)) for skip in results.skipped],
-    axis,
+    [(skip.label, skip.reason, _place(skip, axis)) for skip in results.skipped],
+    None if axis == 'epsilon' else axis,
     otherwise=None if results.entries else f'--mechanisms={",".join(args.mechanisms)}',
   )
   rows, files = results.rows, []
   if args.output is not None:
-    images = {'losses.png': _figure(args, results, axis, workload)}
+    images = {'losses.png': _figure(args, results, axis, workload, target)}
     files = output.write_folder(args.output, 'comparison.csv', rows, images)
   return {
     'objective': args.objective,
     **flags.workload_fields(workload),
-    **at_epsilon,
+    **_target_fields(target),
     'varying': axis,
     'rows': rows,
     'skipped': [
@@ -103,41 +112,66 @@ def run(args: argparse.Namespace) -> json_files.Object:
   }
 
 
-def _budget(args: argparse.Namespace) -> loss_budgets.LossBudget | None:
-  """Returns the loss budget of the flags, of one min_sep and one max_participations."""
-  if args.loss_budget is None:
-    return None
-  named = {name: getattr(args, name) for name in ('min_sep', 'max_participations')}
-  for name, numbers in named.items():
-    if len(numbers) > 1:
-      raise ValueError(f'--{name} must be one number with --loss_budget, got {len(numbers)}')
-  if args.max_participations == [None]:  # B² as a number; others have a default here.
-    named['min_sep'] = [None]
-  single = {name: numbers[0] for name, numbers in named.items()}
-  return flags.loss_budget(argparse.Namespace(loss_budget=args.loss_budget, **single))
+def _participations(args: argparse.Namespace) -> list[Any]:
+  """Returns the schemas, the loss budget and the draws of the flags."""
+  budget = None
+  if args.loss_budget is not None:
+    is_named = args.loss_budget == flags.NAMED  # Else both are only those of the schema.
+    named = {name: getattr(args, name) or [None] for name in ('min_sep', 'max_participations')}
+    for name, numbers in named.items():
+      if len(numbers) > 1 and is_named:
+        raise ValueError(f'--{name} must be one number with --loss_budget, got {len(numbers)}')
+    single = {name: numbers[0] if is_named else None for name, numbers in named.items()}
+    budget = flags.loss_budget(argparse.Namespace(loss_budget=args.loss_budget, **single))
+  draws = [scheme for n in args.num_rounds for scheme in flags.samplings(args, n)]
+  schemas = [
+    participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
+    for n in args.num_rounds
+    for b in args.min_sep or [1]
+    for k in args.max_participations or [None]
+  ]
+  has_schema = args.min_sep is not None or args.max_participations is not None
+  if not has_schema and (budget or draws):
+    schemas = []
+  return [*schemas, *([] if budget is None else [budget]), *draws]
+
+
+def _place(skip: candidate_sets.Skipped, axis: str | None) -> Any:
+  """Returns the value of a varying field of a schema where a candidate was left out."""
+  return getattr(skip.schema, axis) if axis not in (None, 'epsilon') else None
 
 
 def _one_line(entry: comparison.Entry, axis: str | None) -> str:
-  """Returns the losses of an entry, to read while others are searched."""
+  """Returns the figures of an entry, to read while others are searched."""
   row = entry.row
   at = f' at {axis}={row[axis]}' if axis else ''
-  losses = ', '.join(f'{name} {tables.figure(name, row[name])}' for name in _WITHOUT_NOISE[2:])
-  return f'{row["mechanism"]}{at}: {losses}, {entry.seconds:.0f} s'
+  names = _LOSSES if entry.guarantee is None else _AT_EPSILON
+  figures = ', '.join(f'{name} {tables.figure(name, row[name])}' for name in names)
+  return f'{row["mechanism"]}, {row["participation"]}{at}: {figures}, {entry.seconds:.0f} s'
 
 
-def _at_epsilon(args: argparse.Namespace) -> json_files.Object:
-  """Returns ε, δ and the report goal at which noise is compared, if they are given."""
+def _target(args: argparse.Namespace) -> comparison.Target:
+  """Returns the ε, δ, adjacency and report goal at which noise is compared, if they are given."""
   if args.epsilon is None:
-    for name in ('delta', 'report_goal'):
-      if getattr(args, name) is not None:
-        raise ValueError(f'--{name}={getattr(args, name)} needs --epsilon')
-    return {}
+    for name in ('delta', 'adjacency', 'report_goal', 'sampling'):
+      value = getattr(args, name)
+      if value is not None:
+        shown = ','.join(value) if isinstance(value, list) else value
+        raise ValueError(f'--{name}={shown} needs --epsilon')
+    return comparison.Target()
   if args.delta is None:
-    raise ValueError(f'--epsilon={args.epsilon} needs --delta')
-  gaussian.effective_noise_multiplier(args.epsilon, args.delta)  # Checks both.
+    raise ValueError(f'--epsilon={",".join(map(str, args.epsilon))} needs --delta')
+  for epsilon in args.epsilon:
+    gaussian.effective_noise_multiplier(epsilon, args.delta)  # Checks both.
   goal = 1 if args.report_goal is None else args.report_goal
   checks.whole(report_goal=goal)
-  return {'epsilon': args.epsilon, 'delta': args.delta, 'report_goal': goal}
+  adjacency = args.adjacency or adjacencies.ZERO_OUT
+  return comparison.Target(tuple(args.epsilon), args.delta, adjacency, goal)
+
+
+def _target_fields(target: comparison.Target) -> json_files.Object:
+  """Returns the target as JSON fields; none without an ε."""
+  return {**target._asdict(), 'epsilons': list(target.epsilons)} if target.epsilons else {}
 
 
 def _warn_of_workloads(
@@ -168,6 +202,7 @@ def _figure(
   results: comparison.Comparison,
   axis: str | None,
   workload: workloads.Workload,
+  target: comparison.Target,
 ) -> bytes:
   """Returns the figure as PNG."""
   # These imports are slow, and other commands do not need them.
@@ -177,38 +212,41 @@ def _figure(
   goal = f'optimised for {figures.LOSSES[args.objective]}'
   if workload != workloads.Workload():
     goal += f' of {_words(workload)}'
-  if args.epsilon is not None:
-    goal += f'; at ε = {args.epsilon:g}, δ = {args.delta:g}'
-    goal += f', {args.report_goal:,} updates a round' if args.report_goal else ''
+  if target.epsilons:
+    goal += f'; at ε = {target.epsilons[0]:g}, ' if len(target.epsilons) == 1 else '; at '
+    goal += f'δ = {target.delta:g}, {target.adjacency.replace("_", "-")}'
+    goal += f', {target.report_goal:,} updates a round' if args.report_goal else ''
   return style.image(figures.draw(results.entries, axis, f'{_setting(args)}; {goal}'), 'png')
 
 
 def _setting(args: argparse.Namespace) -> str:
   """Returns the part of the setting that does not vary, in words."""
-  words = ['without an end'] if args.loss_budget is not None else []
+  words = []
   if len(args.num_rounds) == 1:
     words.append(f'{args.num_rounds[0]:,} rounds')
-  if len(args.min_sep) == 1:
+  if args.min_sep is not None and len(args.min_sep) == 1:
     words.append(f'min-sep {args.min_sep[0]:,}')
-  if args.max_participations == [None]:
-    words.append('as many participations as fit')
-  elif len(args.max_participations) == 1:
+  if args.max_participations is not None and len(args.max_participations) == 1:
     words.append(f'at most {args.max_participations[0]:,} participations')
+  elif args.max_participations is None and not args.sampling:
+    words.append('as many participations as fit')
   return ', '.join(words)
 
 
 def show(result: json_files.Object) -> str:
   """Formats one row per result; columns with one value stand above the table."""
   rows = result['rows']
-  if 'epsilon' in result:  # Errors of the mean stand for those without noise.
-    rows = [{k: v for k, v in row.items() if k not in _WITHOUT_NOISE} for row in rows]
-  same, table = tables.shared_columns(rows, comparison.SCHEMA)
+  if 'epsilons' in result:  # Errors of the mean stand for those without noise.
+    rows = [{k: v for k, v in row.items() if k not in _HIDDEN} for row in rows]
+  if all(row['rows_drawn'] == 1.0 for row in rows):
+    rows = [{k: v for k, v in row.items() if k != 'rows_drawn'} for row in rows]
+  setting = [name for name in comparison.SETTING if name in rows[0]]
+  same, table = tables.shared_columns(rows, setting)
   header = ', '.join(f'{name} {value}' for name, value in same.items())
   header = f'{header}, objective {result["objective"]}'
   if result['workload'] != 'prefix':
     header += f', workload {result["workload"]}'
-  if 'epsilon' in result:
-    header += f', ε {result["epsilon"]:g} at δ {result["delta"]:g}'
-    header += f', report goal {result["report_goal"]}'
+  if 'epsilons' in result:
+    header += f', δ {result["delta"]}, {result["adjacency"]}, report goal {result["report_goal"]}'
   lines = [header.lstrip(', '), '', table]
   return '\n'.join([*lines, *output.shown_folder(result)])

@@ -5,7 +5,7 @@ import argparse
 from fl_dpftrl import checks, tables, workloads
 from fl_dpftrl.commands import flags
 from fl_dpftrl.files import json_files
-from fl_dpftrl.noise import recurrence
+from fl_dpftrl.noise import integer_rows, recurrence
 from fl_dpftrl.strategies import files
 
 HELP = 'shows sensitivity, errors and losses of a strategy under any schema and workload'
@@ -24,7 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   flags.add_loss_budget(parser, words)
   flags.add_workload(parser, 'default: that of the file, else prefix')
   parser.add_argument(
-    '--num_parameters', type=int, help='number of model parameters; adds the memory of the noise'
+    '--num_parameters',
+    type=int,
+    help='number of model parameters; adds the memory of the noise, and the seconds that the middle'
+    ' row takes one core of this machine',
   )
 
 
@@ -46,10 +49,13 @@ def run(args: argparse.Namespace) -> json_files.Object:
   schema = flags.schema(args)
   default = workloads.Workload() if file is None else file.workload
   workload = flags.workload(args, default)
-  memory = {}
+  rows_drawn, most = recurrence.rows_drawn(strategy, schema.num_rounds)
+  costs: json_files.Object = {'rows_drawn': rows_drawn, 'most_rows_drawn': most}
   if args.num_parameters is not None:
     size = checks.whole(num_parameters=args.num_parameters)
-    memory['memory_bytes'] = recurrence.buffer_bytes(strategy, schema.num_rounds, size)
+    costs['memory_bytes'] = recurrence.buffer_bytes(strategy, schema.num_rounds, size)
+    seconds = integer_rows.row_seconds(strategy, num_rounds=schema.num_rounds, size=size)
+    costs['row_seconds'] = float(f'{seconds:.2g}')
   bound = None if budget is None else budget.worst_case(strategy)
   evaluated = files.describe(strategy, schema=schema, workload=workload, sensitivity=bound)
   return {
@@ -61,7 +67,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
     **flags.workload_fields(workload),
     **evaluated.figures,
     'memory_copies': strategy.memory_copies(schema.num_rounds),
-    **memory,
+    **costs,
   }
 
 

@@ -61,6 +61,24 @@ def find(name: str):
   return importlib.import_module(f'fl_dpftrl.commands.{_SAME.get(name, name)}')
 
 
+def _imported(prog: str, argv: Sequence[str]) -> list[str]:
+  """Imports the modules of --import, and returns the other arguments.
+
+  Modules come first, wherever their flags stand: others may name what they register.
+  """
+  parser = _Parser(prog=prog, add_help=False, allow_abbrev=False)
+  parser.add_argument('--import', action='append', dest='modules', default=[])
+  args, others = parser.parse_known_args(argv)
+  if args.modules and os.getcwd() not in sys.path:
+    sys.path.insert(0, os.getcwd())  # As python -m does.
+  for name in args.modules:
+    try:
+      importlib.import_module(name)
+    except Exception as e:
+      _fail(prog, f'--import={name} failed: {type(e).__name__}: {e}')
+  return others
+
+
 def _overview() -> str:
   """Returns the list of commands; only --help imports them all."""
   width = max(map(len, COMMANDS)) + 2
@@ -104,9 +122,15 @@ def run(argv: Sequence[str], guard: Guard = contextlib.nullcontext) -> None:
   )
   command.add_arguments(parser)
   parser.add_argument(
+    '--import',
+    metavar='MODULE',
+    help='module to import first, also of the current folder, that registers mechanisms or'
+    ' participations of your own; may be repeated',
+  )
+  parser.add_argument(
     '--json', action='store_true', help='print one JSON object and nothing else to stdout'
   )
-  args = parser.parse_args(argv[1:])
+  args = parser.parse_args(_imported(prog, argv[1:]))
   interrupted = f'{prog}: interrupted'
   try:
     with guard(interrupted):

@@ -4,12 +4,12 @@ import argparse
 import dataclasses
 import math
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_dpftrl import workload_error, workloads
+from fl_dpftrl import checks, workload_error, workloads
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import loss_budgets
@@ -19,7 +19,8 @@ from fl_dpftrl.text import roundings
 if TYPE_CHECKING:
   from fl_dpftrl.planning import candidate_sets
 
-_NAMED = math.inf  # --loss_budget without a number
+NAMED = math.inf
+"""Value of --loss_budget without a number, which other flags name."""
 SEPARATIONS = {'min': schemas.MinSep, 'fixed': schemas.FixedSeparation}
 
 
@@ -65,7 +66,7 @@ def add_several(
   words = (
     f'{words or _DECLARED[name]["help"]}: one, a list as 50,100,200 or a range as LOW:HIGH:POINTS'
   )
-  parser.add_argument(f'--{name}', type=values, metavar=metavar, help=words, **changes)
+  parser.add_argument(f'--{name}', metavar=metavar, help=words, **{'type': values, **changes})
 
 
 def add_schema(parser: argparse.ArgumentParser, *, required: bool) -> None:
@@ -95,7 +96,7 @@ def add_loss_budget(
 ) -> None:
   """Adds --loss_budget."""
   parser.add_argument(
-    '--loss_budget', nargs='?', const=_NAMED, type=float, metavar='SQUARED', help=words
+    '--loss_budget', nargs='?', const=NAMED, type=float, metavar='SQUARED', help=words
   )
 
 
@@ -110,7 +111,7 @@ def loss_budget(
     if value is not None:
       raise ValueError(f'--{name}={value} and --loss_budget exclude each other; drop one of them')
   named = {'min_sep': args.min_sep, 'max_participations': args.max_participations}
-  if args.loss_budget != _NAMED:
+  if args.loss_budget != NAMED:
     named['squared'] = args.loss_budget
   elif None in named.values():
     raise ValueError('--loss_budget needs --min_sep and --max_participations, or B² as a number')
@@ -135,22 +136,30 @@ def add_sampling(
     'how batches are sampled, or bins for secret bins; use instead of the participation flags;'
     ' poisson, fixed_size and bins amplify privacy'
   ),
+  *,
+  is_list: bool = False,
 ) -> None:
-  """Adds --sampling and the flags that describe sampled batches."""
+  """Adds --sampling and the flags that describe sampled batches; is_list: of several schemes."""
   add = parser.add_argument
-  add('--sampling', choices=tuple(schemes.SCHEMES), help=words)
+  if is_list:
+    add(
+      '--sampling', type=_schemes, metavar='SCHEME', help=f'{words}: {", ".join(schemes.SCHEMES)}'
+    )
+  else:
+    add('--sampling', choices=tuple(schemes.SCHEMES), help=words)
   add('--num_examples', type=int, help='with --sampling: m')
   add(
     '--batch_size',
     type=_number,
     help='with --sampling: number of examples per round; for poisson, expected number',
   )
-  add(
-    '--num_parts',
-    type=int,
-    help='with --sampling: number of parts of the examples that rounds take'
-    ' turns at (default: bands of the strategy if amplified, else 1)',
-  )
+  if not is_list:
+    add(
+      '--num_parts',
+      type=int,
+      help='with --sampling: number of parts of the examples that rounds take turns at (default:'
+      ' bands of the strategy if amplified, else 1)',
+    )
   add('--num_bins', type=int, help='with --sampling=bins: bins of which each device draws one')
 
 
@@ -187,6 +196,38 @@ def sampling(
 
     fields.setdefault('num_parts', accountant.num_bands(strategy))
   return scheme(num_rounds=num_rounds, **fields)
+
+
+def _schemes(text: str) -> list[str]:
+  """Parses comma-separated names of schemes."""
+  for name in names(text):
+    if name not in schemes.SCHEMES:
+      choices = ', '.join(schemes.SCHEMES)
+      raise argparse.ArgumentTypeError(f'{name!r} is none of {choices}')
+  return names(text)
+
+
+def samplings(args: argparse.Namespace, num_rounds: int) -> list[Any]:
+  """Returns the schemes of a list of them, each with those of the flags that it needs."""
+  flags_of = {
+    name: {field.name for field in dataclasses.fields(schemes.SCHEMES[name])} & set(SAMPLING)
+    for name in args.sampling or ()
+  }
+  for name in SAMPLING[1:]:
+    value = getattr(args, name, None)
+    if value is not None and not any(name in wanted for wanted in flags_of.values()):
+      raise ValueError(f'--{name}={value} needs a --sampling that takes it')
+  return [
+    sampling(
+      argparse.Namespace(
+        sampling=scheme,
+        **{name: getattr(args, name, None) if name in wanted else None for name in SAMPLING[1:]},
+      ),
+      None,
+      num_rounds,
+    )
+    for scheme, wanted in flags_of.items()
+  ]
 
 
 def participation(args: argparse.Namespace, strategy: base.Strategy) -> Any:
@@ -288,26 +329,43 @@ def names(text: str) -> list[str]:
 
 def values(text: str) -> list[int]:
   """Parses ascending whole numbers from a list or a log-spaced range."""
+  return _parsed(text, _value, round)
+
+
+def numbers(text: str) -> list[float]:
+  """Parses ascending positive numbers from a list or a log-spaced range, of three digits."""
+  return _parsed(text, _positive, lambda value: float(f'{value:.3g}'))
+
+
+def _parsed(text: str, parse: Callable[[str, str], Any], rounded: Callable[[float], Any]) -> list:
+  """Parses ascending numbers from a list or a log-spaced range."""
   low, *rest = text.split(':')
   if not rest:
-    numbers = [_value(part, text) for part in text.split(',')]
-    if len(set(numbers)) < len(numbers):
+    parsed = [parse(part, text) for part in text.split(',')]
+    if len(set(parsed)) < len(parsed):
       raise argparse.ArgumentTypeError(f'{text!r} has a value twice')
-    return sorted(numbers)
+    return sorted(parsed)
   if len(rest) != 2:
     raise argparse.ArgumentTypeError(f'{text!r} is not LOW:HIGH:POINTS')
-  low, high, points = (_value(part, text) for part in (low, *rest))
+  low, high, points = parse(low, text), parse(rest[0], text), _value(rest[1], text)
   if not (low < high and points > 1):
     raise argparse.ArgumentTypeError(f'{text!r} needs LOW below HIGH and at least 2 POINTS')
   if points > 1000:
     raise argparse.ArgumentTypeError(f'{text!r} has more than 1000 POINTS')
-  return sorted({int(value) for value in np.geomspace(low, high, points).round()})
+  return sorted({rounded(value) for value in np.geomspace(low, high, points)})
 
 
 def _value(text: str, whole: str) -> int:
   if not (text.isascii() and text.isdigit() and int(text) > 0):
     raise argparse.ArgumentTypeError(f'{whole!r} needs whole numbers of at least 1, got {text!r}')
   return int(text)
+
+
+def _positive(text: str, whole: str) -> float:
+  try:
+    return checks.positive(number=float(text))
+  except ValueError:
+    raise argparse.ArgumentTypeError(f'{whole!r} needs positive numbers, got {text!r}') from None
 
 
 ABOVE_BUDGET, NOT_KEPT = 3, 4

@@ -26,14 +26,14 @@ EXAMPLE = (
 _RANGE_POINTS = 9  # number of min-seps evaluated over a range
 _SIZES = ('num_bands', 'num_buffers')
 _BATCHES, _BINS = ('num_examples', 'batch_size'), ('num_bins',)
-_SHARES = (1, 2, 3, 4, 8, 16, 32)  # of the bins: min-seps, or numbers of bands, to choose among
 # Flags that the choice of a strategy at ε sets itself or does not use.
 _NOT_SAMPLED = ('min_sep', 'max_participations', 'separation', 'min_sep_range', 'num_bands')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
-  add('--mechanism', required=True, type=_mechanism, choices=tuple(registry.OPTIMIZERS))
+  words = f'one of {", ".join(registry.OPTIMIZERS)}, or of your own'
+  add('--mechanism', required=True, type=_mechanism, metavar='NAME', help=words)
   flags.add_schema(parser, required=False)
   flags.add_loss_budget(parser)
   add(
@@ -80,11 +80,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _mechanism(text: str) -> str:
-  """Returns the text; says what to do with a family that has no optimiser."""
+  """Returns the text; says what to do with a name that has no optimiser."""
   try:
     registry.check_family(text)
   except ValueError as e:
     raise argparse.ArgumentTypeError(str(e)) from e
+  if registry.find_optimizer(text) is None:
+    choices = ', '.join(registry.OPTIMIZERS)
+    raise argparse.ArgumentTypeError(f'{text!r} is none of {choices}')
   return text
 
 
@@ -104,7 +107,7 @@ def _range(text: str) -> tuple[int, int]:
 def run(args: argparse.Namespace) -> json_files.Object:
   """Optimises and evaluates a strategy, and writes the file if requested."""
   workload = flags.workload(args)
-  optimizer = registry.OPTIMIZERS[args.mechanism]
+  optimizer: Any = registry.find_optimizer(args.mechanism)
   size = _size(args, optimizer)
   scheme = _scheme(args, optimizer.size)
   budget = _budget(args, scheme)
@@ -127,7 +130,8 @@ def run(args: argparse.Namespace) -> json_files.Object:
     )
 
   if scheme is not None:
-    candidates = [optimize(schema, **size) for schema, size in _candidates(scheme, optimizer.size)]
+    problems = registry.sampled_problems(scheme, optimizer.size)
+    candidates = [optimize(schema, **size) for schema, size in problems]
     strategy, further = _best(args, scheme, workload, candidates)
   elif budget is not None:
     best = {s: optimize(budget, horizons=(s.num_rounds,) * 2, **size) for s in schemas}
@@ -273,20 +277,6 @@ def _scheme(args: argparse.Namespace, size: str | None) -> sampling.Sampled | No
     raise ValueError(f'--epsilon={args.epsilon} needs --objective=rms: it compares RMS errors')
   drawn = {name: getattr(args, name) for name in ('num_rounds', *draws)}
   return sampling.SecretBins(**drawn) if draws is _BINS else sampling.CyclicPoisson(**drawn)
-
-
-def _candidates(
-  scheme: sampling.Sampled, size: str | None
-) -> list[tuple[participation.MinSep, dict[str, int]]]:
-  """Returns schemas and sizes to optimise for, of which one needs the least noise at ε."""
-  n = scheme.num_rounds
-  once = participation.MinSep(num_rounds=n, max_participations=1)
-  if isinstance(scheme, sampling.Batches):
-    return [(once, {'num_bands': bands}) for bands in accountant.candidate_bands(scheme)]
-  shares = sorted({-(-scheme.num_bins // share) for share in _SHARES})
-  if size == 'num_bands':
-    return [(once, {'num_bands': share}) for share in shares]
-  return [(participation.MinSep(num_rounds=n, min_sep=share), {}) for share in shares]
 
 
 def _best(

@@ -7,6 +7,7 @@ import os
 import pathlib
 import tempfile
 import threading
+import time
 
 import numpy as np
 
@@ -132,6 +133,20 @@ def check(*, size: int, memory: str) -> None:
   """Raises ValueError for invalid arguments of `RowMaker`."""
   checks.whole(size=size)
   checks.one_of(MEMORIES, memory=memory)
+
+
+def row_seconds(strategy: strategies.Strategy, *, num_rounds: int, size: int) -> float:
+  """Returns seconds that one core of this machine takes for the middle row, by a part of it."""
+  part = min(size, _CHUNKS_AT_A_TIME * normals.CHUNK)
+  out, row, seed = np.empty(part, np.int64), num_rounds // 2, normals.system_seed()
+  maker = RowMaker(strategy, size=part, num_rounds=num_rounds, seed=seed, num_threads=1)
+  for _ in range(2):  # The first compiles loops, and computes the steps before it.
+    maker.restore(row, maker.versions)
+    start = time.perf_counter()
+    maker.make(out)
+    seconds = time.perf_counter() - start
+  maker.close()
+  return seconds * size / part
 
 
 def identity(strategy: strategies.Strategy, *, size: int, seed: bytes) -> int:

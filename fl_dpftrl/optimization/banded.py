@@ -307,8 +307,8 @@ def _descend(
     return value, gradient
 
   def is_enough(step, value):
-    report(step, value)
-    return bool(largest[0] <= enough)
+    has_stalled = report(step, value) and not proximity  # A maximum ends at a proven gap.
+    return bool(largest[0] <= enough or has_stalled)
 
   point, _ = solver.minimize(value_and_grad, centre, progress=is_enough, **limits)
   return rescale(sized.norms, point.reshape(start.shape) / scale)[0]

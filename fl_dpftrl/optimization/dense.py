@@ -60,6 +60,7 @@ def _solve(
   matrix = problem.workload.matrix(groups.num_rounds)
   worst_query = problem.objective == 'max'
   dual = factorization.Dual(matrix, groups, equal_norms=equal_norms, worst_query=worst_query)
+  tolerance = max(tolerance, 2.0 * problem.least_gain)  # The gap is one of squares.
   return factorization.solve(matrix, dual, tolerance=tolerance, progress=problem.progress)
 
 

@@ -14,10 +14,11 @@ from fl_dpftrl.families import base, identity, tree_full, tree_online
 from fl_dpftrl.families import registry as families
 from fl_dpftrl.optimization import banded, banded_inverse, blt, dense, search_problem, toeplitz
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.participations import loss_budgets
+from fl_dpftrl.participations import accountant, loss_budgets, sampling
 from fl_dpftrl.text import messages, progress_bars
 
 _A_DECADE = 3  # horizons
+_SHARES = (1, 2, 3, 4, 8, 16, 32)  # of the bins: min-seps, or numbers of bands, to choose among
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,12 +60,22 @@ OPTIMIZERS: dict[str, Optimizer] = {
 }
 
 
+def find_optimizer(mechanism: str) -> Optimizer | None:
+  """Returns the optimiser of a mechanism: a built-in one, or that of a registered family.
+
+  A family of a user's own may have a class method `optimize`, which takes a `Problem` and returns
+  the best strategy; None for one that has none.
+  """
+  find = getattr(families.FAMILIES.get(mechanism), 'optimize', None)
+  return OPTIMIZERS.get(mechanism) or (Optimizer(find) if find else None)
+
+
 def check_family(mechanism: str) -> None:
   """Raises ValueError if the mechanism is a family that no optimiser finds parameters for."""
-  if mechanism in families.FAMILIES and mechanism not in OPTIMIZERS:
+  if mechanism in families.FAMILIES and find_optimizer(mechanism) is None:
     raise ValueError(
       f'{mechanism!r} is a family without an optimiser; write its parameters to a strategy file'
-      ' (dpftrl.save_strategy) and name that file'
+      ' (dpftrl.save_strategy) and name that file, or give the class a method optimize'
     )
 
 
@@ -78,11 +89,12 @@ def optimize(
   num_bands: int | None = None,
   num_buffers: int | None = None,
   progress: Callable[[int, float], None] | None = None,
+  least_gain: float = 0.0,
 ) -> base.Strategy:
   """Returns the best strategy of a mechanism.
 
   Args:
-    mechanism: name in OPTIMIZERS.
+    mechanism: name in OPTIMIZERS, or of a registered family that has `optimize`.
     schema: participation schema; several if it is unknown which one will hold: the largest ratio
       to the best loss at one of them is minimised. Or the participation of a run without an end.
     horizons: of a run without an end, the first and the last number of rounds after which the error
@@ -92,11 +104,12 @@ def optimize(
     num_bands: size of a banded mechanism; None for its default.
     num_buffers: size of a BLT, 1 to 8; None or 0 for the fewest within 0.1 % of the best of these.
     progress: called with the number of steps and the loss; None for a bar after five seconds.
+    least_gain: relative gain of ten steps below which a search ends; 0 to search on.
   """
   check_family(mechanism)
-  if mechanism not in OPTIMIZERS:
+  optimizer, size = find_optimizer(mechanism), {}
+  if optimizer is None:
     raise ValueError(f'mechanism must be one of {", ".join(OPTIMIZERS)}, got {mechanism!r}')
-  optimizer, size = OPTIMIZERS[mechanism], {}
   for name, value in (('num_bands', num_bands), ('num_buffers', num_buffers)):
     if value is not None:
       if name != optimizer.size:
@@ -120,7 +133,8 @@ def optimize(
   shown = progress_bars.steps(mechanism) if progress is None else contextlib.nullcontext(progress)
   # With these sizes, several threads of linear algebra wait for each other.
   with threadpoolctl.threadpool_limits(1, user_api='blas'), shown as report:
-    problems = [search_problem.Problem(one, objective, workload, report, budget) for one in every]
+    goal = objective, workload, report, budget, least_gain
+    problems = [search_problem.Problem(one, *goal) for one in every]
     if is_range and optimizer.find_range is not None:
       return optimizer.find_range(problems, **size)
     return optimizer.find(problems[0], **size)
@@ -150,3 +164,28 @@ def horizon_schemas(
     schemas.MinSep(n, min(n, min_sep), max_participations)
     for n in np.unique(points.round().astype(int)).tolist()
   ]
+
+
+def sampled_problems(
+  scheme: sampling.Sampled, size: str | None, *, is_fixed: bool = False
+) -> list[tuple[schemas.MinSep, dict[str, int]]]:
+  """Returns schemas and sizes to optimise for, of which one has the least noise for secret draws.
+
+  Args:
+    scheme: scheme by which batches or secret bins are drawn.
+    size: keyword of the mechanism's size, as in `Optimizer`.
+    is_fixed: whether the size is fixed, so that none is to be tried.
+
+  Raises:
+    ValueError: for batches and a mechanism that is not banded, which they do not amplify.
+  """
+  rounds, once = scheme.num_rounds, schemas.MinSep(scheme.num_rounds, max_participations=1)
+  if isinstance(scheme, sampling.Batches):
+    if size != 'num_bands':
+      raise ValueError('only banded mechanisms are amplified by sampled batches; any is by bins')
+    numbers = accountant.candidate_bands(scheme)
+  else:
+    numbers = tuple(sorted({-(-scheme.num_bins // share) for share in _SHARES}))
+  if size != 'num_bands':
+    return [(schemas.MinSep(rounds, min_sep), {}) for min_sep in numbers]
+  return [(once, {})] if is_fixed else [(once, {'num_bands': bands}) for bands in numbers]

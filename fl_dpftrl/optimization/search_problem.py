@@ -10,8 +10,10 @@ from fl_dpftrl.families import base
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import loss_budgets
 
-Progress = Callable[[int, float], None]
+Progress = Callable[[int, float], object]
 """Called with the number of steps and the loss, or the value that stands for it."""
+
+_STEPS = 10  # The last steps, which together must gain something.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +22,10 @@ class Problem:
 
   With a budget the sensitivity is that of the budget, and the schema has only the rounds of which
   the error is.
+
+  Attributes:
+    least_gain: a search ends where its last steps together lower the loss by a smaller share, or
+      where it is proven this close to the least; 0 to search until nothing is gained.
   """
 
   schema: schemas.MinSep
@@ -27,6 +33,7 @@ class Problem:
   workload: workloads.Workload = workloads.Workload()
   progress: Progress | None = None
   budget: loss_budgets.LossBudget | None = None
+  least_gain: float = 0.0
 
   def __post_init__(self):
     workload_error.check_objective(self.objective)
@@ -42,11 +49,17 @@ class Problem:
     return math.sqrt(self.budget.square(strategy))
 
   def counted(self, loss: Callable[[float], float]) -> Progress:
-    """Returns a callback that counts the steps of successive minimisations."""
-    steps = itertools.count(1)
+    """Returns a callback that counts the steps of successive minimisations.
 
-    def report(_, value):
+    It returns True where the last steps of one gain too little.
+    """
+    steps, losses = itertools.count(1), list[float]()
+
+    def report(step, value):
+      current = loss(value)
       if self.progress is not None:
-        self.progress(next(steps), loss(value))
+        self.progress(next(steps), current)
+      losses[:] = [*losses[-_STEPS:], current] if step > 1 else [current]
+      return len(losses) > _STEPS and losses[0] - current < self.least_gain * current
 
     return report

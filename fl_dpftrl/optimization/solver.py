@@ -187,8 +187,8 @@ def minimize_monotone(
       best = point, value
     values.append(value)
     bests.append(best[1])
-    if progress is not None:
-      progress(iteration, best[1])
+    if progress is not None and progress(iteration, best[1]) is True:
+      break
     if iteration >= _PATIENCE and bests[-1 - _PATIENCE] - best[1] < _TOLERANCE:
       break
   return best

@@ -36,6 +36,8 @@ class Candidate:
     find_range: takes several schemas, of which one will hold, and the same keywords; None if not
       supported.
     optimised: True if `find` searches for the best strategy.
+    size: keyword of its size, such as num_bands; None if there is none.
+    has_size: whether its label fixes the size, as in blt:3.
     workload: workload of its strategy file; None if it has none.
   """
 
@@ -44,6 +46,8 @@ class Candidate:
   find: Callable[..., base.Strategy]
   find_range: Callable[..., base.Strategy] | None = None
   optimised: bool = False
+  size: str | None = None
+  has_size: bool = False
   workload: workloads.Workload | None = None
 
 
@@ -87,9 +91,9 @@ def _named(name: str | base.Strategy) -> Candidate:
   if not isinstance(name, str):
     return _fixed(files.resolved(name), name.family)
   mechanism, colon, size = name.partition(':')
-  if mechanism not in registry.OPTIMIZERS:
+  optimizer = registry.find_optimizer(mechanism)
+  if optimizer is None:
     return _loaded(name)
-  optimizer = registry.OPTIMIZERS[mechanism]
   find: Callable[..., base.Strategy] = functools.partial(registry.optimize, mechanism)
   if colon:
     find = functools.partial(find, **_size(name, optimizer, size))
@@ -99,6 +103,8 @@ def _named(name: str | base.Strategy) -> Candidate:
     find=find,
     find_range=find if optimizer.find_range else None,
     optimised=mechanism not in files.parameter_free(),
+    size=optimizer.size,
+    has_size=bool(colon),
   )
 
 

@@ -1,63 +1,94 @@
-"""Mechanisms side by side: figures of every candidate at every schema, or a reason why not."""
+"""Mechanisms side by side: figures of every candidate, participation and ε, or a reason why not."""
 
 import dataclasses
+import functools
+import pathlib
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fl_dpftrl import accounting, checks, sensitivities, tables, workloads
-from fl_dpftrl.accounting import gaussian, guarantees
+from fl_dpftrl.accounting import adjacencies, gaussian
 from fl_dpftrl.families import base
-from fl_dpftrl.participation import schemas as participation
-from fl_dpftrl.participations import loss_budgets
-from fl_dpftrl.planning import candidate_sets
+from fl_dpftrl.noise import recurrence
+from fl_dpftrl.optimization import registry
+from fl_dpftrl.participation import registry as participation
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import accountant, sampling
+from fl_dpftrl.planning import candidate_sets, strategy_cache
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages, progress_bars
 
 if TYPE_CHECKING:
   from matplotlib import figure
 
-Calibrate = Callable[[sensitivities.Sensitivity], accounting.Guarantee | None]
-SCHEMA = ('num_rounds', 'min_sep', 'max_participations')
+SETTING = ('participation', 'num_rounds', 'min_sep', 'max_participations', 'epsilon')
+_AXES = ('epsilon', 'num_rounds', 'min_sep', 'max_participations')
+_LEAST_GAIN = 5e-4  # of a search that goes on
+
+
+class Target(NamedTuple):
+  """Terms at which candidates are compared: an ε for each row, or no ε.
+
+  Attributes:
+    epsilons: values of ε, at least one; empty to compare losses only.
+    delta, adjacency: terms of each ε; see `account`.
+    report_goal: number of updates in the mean of a round.
+  """
+
+  epsilons: tuple[float, ...] = ()
+  delta: float | None = None
+  adjacency: str = adjacencies.ZERO_OUT
+  report_goal: int = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entry:
-  """Strategy of a candidate at a schema, with its figures.
+  """Strategy of a candidate under a participation, with its figures.
 
   Attributes:
-    guarantee: that of the ε at which candidates are compared, with its noise; None without.
-    budget: loss budget of a run without an end, whose B is the sensitivity; None with an end.
+    participation: what the guarantee is of; of a run without an end, errors are those after the
+      rounds of the file's schema.
+    file: the strategy and its figures; at an ε the sensitivity is that of the guarantee.
+    seconds: time of the search for it.
+    epsilon: ε at which candidates are compared; None without.
+    guarantee: that of the least noise for this ε; None without.
   """
 
   candidate: candidate_sets.Candidate
+  participation: Any
   file: files.StrategyFile
   seconds: float
+  epsilon: float | None = None
   guarantee: accounting.Guarantee | None = None
   report_goal: int = 1
-  budget: loss_budgets.LossBudget | None = None
 
-  @property
+  @functools.cached_property
   def row(self) -> dict[str, Any]:
     """All figures by name.
 
     Errors and losses are per unit of noise multiplier and of clip norm. Those of the mean are in
     clip norms: errors of the workload of the means of rounds, at the ε of the comparison.
     """
-    schema, figures = self.file.schema, self.file.figures
+    schema, strategy = self.file.schema, self.file.strategy
+    is_endless = self.participation.num_rounds is None
     row = {
       'mechanism': self.candidate.label,
+      'participation': self.participation.kind,
       'num_rounds': schema.num_rounds,
       'min_sep': schema.min_sep,
-      'max_participations': schema.max_participations if self.budget else schema.participations,
-      **figures,
-      'memory_copies': self.file.strategy.memory_copies(schema.num_rounds),
+      'max_participations': schema.max_participations if is_endless else schema.participations,
+      **({} if self.guarantee is None else {'epsilon': self.epsilon}),
+      **self.file.figures,
+      'memory_copies': strategy.memory_copies(schema.num_rounds),
+      'rows_drawn': recurrence.rows_drawn(strategy, schema.num_rounds)[0],
       'seconds': self.seconds,
     }
     if self.guarantee is not None:
       scale = self.guarantee.noise_multiplier / self.report_goal
       row |= {
         'noise_multiplier': self.guarantee.noise_multiplier,
+        'effective_noise_multiplier': self.guarantee.effective_noise_multiplier,
         'rms_error_of_mean': scale * self.file.error.rms,
         'max_error_of_mean': scale * self.file.error.max,
       }
@@ -73,13 +104,13 @@ class Comparison:
 
   @property
   def rows(self) -> list[dict[str, Any]]:
-    """Figures of each candidate at each schema."""
+    """Figures of each candidate under each participation, at each ε."""
     return [entry.row for entry in self.entries]
 
   def __repr__(self) -> str:
     skipped = f', {len(self.skipped)} left out' if self.skipped else ''
     title = f'Comparison: {len(self.entries)} evaluated{skipped}'
-    hidden = ('sensitivity_kind', 'rms_error', 'max_error', 'seconds')
+    hidden = ('sensitivity_kind', 'rms_error', 'max_error', 'seconds', 'rows_drawn')
     rows = [{k: v for k, v in row.items() if k not in hidden} for row in self.rows]
     reasons = dict.fromkeys(f'{skip.label} is left out: {skip.reason}' for skip in self.skipped)
     lines = [messages.one_line(reason, limit=100) for reason in reasons]
@@ -89,12 +120,17 @@ class Comparison:
     """Draws losses, or noise and errors at equal ε, over the field that varies or side by side."""
     from fl_dpftrl.planning import figures  # Loads matplotlib.
 
-    rows = self.rows
-    varying = [name for name in SCHEMA if len({row[name] for row in rows}) > 1]
+    values: dict[str, dict[Any, set[Any]]] = {name: {} for name in _AXES}
+    for entry in self.entries:
+      row, is_drawn = entry.row, entry.participation.is_drawn
+      for name in _AXES[: 2 if is_drawn else None]:  # Draws have the min-sep of the bands.
+        line = row['mechanism'], row['participation']
+        values[name].setdefault(line, set()).add(row.get(name))
+    varying = [name for name in _AXES if any(len(v) > 1 for v in values[name].values())]
     fields = [name for name in varying if name != 'max_participations'] or varying
-    if not rows or len(fields) > 1:
+    if not self.entries or len(fields) > 1:
       raise ValueError(
-        f'entries must be evaluated at schemas of which one field varies, got {len(rows)}'
+        f'entries must be evaluated at schemas of which one field varies, got {len(self.entries)}'
         f' entries with {" and ".join(fields) or "none"} varying'
       )
     return figures.draw(self.entries, fields[0] if fields else None)
@@ -102,114 +138,204 @@ class Comparison:
 
 def compare(
   mechanisms: Sequence[str | base.Strategy],
-  schemas: participation.MinSep | Sequence[participation.MinSep],
+  participations: participation.Participation | Sequence[participation.Participation],
   *,
   objective: str = 'max',
   workload: workloads.Workload = workloads.Workload(),
-  epsilon: float | None = None,
+  epsilon: float | Sequence[float] | None = None,
   delta: float | None = None,
+  adjacency: str = adjacencies.ZERO_OUT,
   report_goal: int = 1,
+  num_rounds: Sequence[int] = (),
+  cache: bool = False,
 ) -> Comparison:
-  """Compares mechanisms and strategy files at one or several schemas.
+  """Compares mechanisms, strategies and their files under one or several participations.
+
+  A mechanism is optimised once for each participation, and then has a row at each ε. Where draws
+  are secret, several sizes are, and each ε has the one with the least noise. A search ends where
+  ten steps lower the loss by less than 0.05 %; `optimize` goes on.
 
   Args:
     mechanisms: names; each is a mechanism, a mechanism with its size (blt:3), a name in
       matrices/ or a strategy file, also as label=file, or a strategy, which has its family's name.
-    schemas: participation schemas.
+    participations: schemas, loss budgets, and schemes by which batches or secret bins are drawn.
+      Batches are drawn from as many parts as a strategy has bands, whatever their num_parts.
     objective: 'rms' or 'max', the loss that optimisers minimise.
     workload: linear workload of all errors and losses.
-    epsilon, delta: ε at δ at which noise multipliers and errors of the mean are stated, too;
-      give both of them or none.
+    epsilon, delta: ε, one or several, at δ, at which noise multipliers and errors of the mean are
+      stated, too; give both of them or none. Draws need them.
+    adjacency: see `account`.
     report_goal: number of updates in the mean of a round; 1 for the error of the sum.
+    num_rounds: rounds after which errors count, of a run without an end; others have their own.
+    cache: whether to keep what searches find in the user's cache folder, and to take it from there.
 
   Raises:
     ValueError: if a name is unknown, two candidates have the same label, or a number is out of
       range.
   """
+  every = participations if isinstance(participations, Sequence) else [participations]
+  epsilons = [epsilon] if isinstance(epsilon, (int, float)) else epsilon or ()
   with progress_bars.steps('compare') as report:
     return run(
       candidate_sets.named(mechanisms),
-      [schemas] if isinstance(schemas, participation.MinSep) else schemas,
+      every,
       objective=objective,
       workload=workload,
-      epsilon=epsilon,
-      delta=delta,
-      report_goal=report_goal,
+      target=Target(tuple(epsilons), delta, adjacency, report_goal),
+      horizons=num_rounds,
       watch=lambda searched: report,
+      cache=strategy_cache.folder() if cache else None,
     )
 
 
 def run(
   candidates: Sequence[candidate_sets.Candidate],
-  schemas: Sequence[participation.MinSep],
+  participations: Sequence[Any],
   *,
   objective: str,
   workload: workloads.Workload = workloads.Workload(),
-  epsilon: float | None = None,
-  delta: float | None = None,
-  report_goal: int = 1,
+  target: Target = Target(),
+  horizons: Sequence[int] = (),
   watch: candidate_sets.Watch = lambda searched: lambda steps, loss: None,
   show: Callable[[Entry], None] = lambda entry: None,
-  budget: loss_budgets.LossBudget | None = None,
+  cache: pathlib.Path | None = None,
 ) -> Comparison:
   """Finds, evaluates and shows strategies, one candidate after the other; see `compare`.
 
   Args:
-    budget: loss budget of a run without an end: errors are those after the rounds of each schema,
-      and mechanisms are optimised for all of these horizons. Others are those of `compare`.
+    horizons: numbers of rounds, ascending, after which errors count in a run without an end;
+      mechanisms are optimised for all of these.
+    cache: folder of the strategies that searches found; None to search anew.
   """
-  calibrated = _calibrated(epsilon, delta)
-  checks.whole(report_goal=report_goal)
+  _check(participations, target, horizons)
   entries: list[Entry] = []
   skipped: list[candidate_sets.Skipped] = []
   for candidate in candidates:
-    endless: base.Strategy | None = None  # The one of all horizons.
-    for schema in schemas:
-      at = f'n={schema.num_rounds}, b={schema.min_sep}, k={schema.participations}'
-      progress, start = watch(f'{candidate.label} at {at}'), time.monotonic()
-      try:
-        options = {'objective': objective, 'workload': workload, 'progress': progress}
-        if budget is None or not candidate.optimised:
-          strategy = candidate.find(schema, **options)
-        else:
-          horizons = schemas[0].num_rounds, schemas[-1].num_rounds
-          endless = endless or candidate.find(budget, horizons=horizons, **options)
-          strategy = endless
-        seconds = time.monotonic() - start
-        bound = None if budget is None else budget.worst_case(strategy)
-        file = files.describe(strategy, schema=schema, workload=workload, sensitivity=bound)
-        guarantee = calibrated(file.sensitivity)
-      except candidate_sets.UNSUPPORTED as e:
-        skipped.append(candidate_sets.Skipped(candidate.label, candidate_sets.reason(e), schema))
-        continue
-      entries.append(
-        Entry(
-          candidate=candidate,
-          report_goal=report_goal,
-          file=file,
-          seconds=seconds,
-          guarantee=guarantee,
-          budget=budget,
-        )
-      )
-      show(entries[-1])
+    for answers in participations:
+      endless: list[base.Strategy] = []  # Those of all horizons.
+      for schema in _schemas(answers, horizons):
+        progress, start = watch(f'{candidate.label} at {_words(answers, schema)}'), time.monotonic()
+        goal: Any = {'objective': objective, 'workload': workload, 'progress': progress}
+        try:
+          strategies = endless or [*_searched(candidate, answers, schema, horizons, cache, **goal)]
+          endless = strategies if answers.num_rounds is None and candidate.optimised else []
+          seconds = time.monotonic() - start
+          evaluated = [
+            Entry(
+              candidate=candidate,
+              participation=bound,
+              file=file,
+              seconds=seconds,
+              epsilon=epsilon,
+              guarantee=guarantee,
+              report_goal=target.report_goal,
+            )
+            for epsilon, bound, file, guarantee in _evaluated(
+              strategies, answers, schema, objective, workload, target
+            )
+          ]
+        except candidate_sets.UNSUPPORTED as e:
+          skipped.append(candidate_sets.Skipped(candidate.label, candidate_sets.reason(e), schema))
+          continue
+        entries += evaluated
+        for entry in evaluated:
+          show(entry)
   return Comparison(tuple(entries), tuple(skipped))
 
 
-def _calibrated(epsilon: float | None, delta: float | None) -> Calibrate:
-  """Returns what maps a sensitivity to the guarantee with the least noise for ε; None without ε."""
-  if epsilon is None and delta is None:
-    return lambda sensitivity: None
-  if epsilon is None or delta is None:
-    raise ValueError(f'epsilon={epsilon} and delta={delta} must be given together')
-  effective = gaussian.effective_noise_multiplier(epsilon, delta)
+def _check(participations: Sequence[Any], target: Target, horizons: Sequence[int]) -> None:
+  """Raises ValueError for a target out of range, and participations that need one, or horizons."""
+  epsilons, delta, adjacency, report_goal = target
+  if bool(epsilons) != (delta is not None):
+    shown = ', '.join(map(str, epsilons)) or None
+    raise ValueError(f'epsilon={shown} and delta={delta} must be given together')
+  for epsilon in epsilons:
+    gaussian.effective_noise_multiplier(epsilon, delta)  # type: ignore[arg-type]
+  checks.one_of((*adjacencies.ADJACENCIES, adjacencies.ADD_OR_REMOVE), adjacency=adjacency)
+  checks.whole(report_goal=report_goal)
+  for answers in participations:
+    participation.check(answers)
+    if answers.num_rounds is None and not horizons:
+      raise ValueError('num_rounds, after which errors count, are needed for a run without an end')
+    if answers.is_drawn and not epsilons:
+      raise ValueError(f'epsilon is needed to compare {answers.kind} with others')
 
-  def guarantee(sensitivity: sensitivities.Sensitivity) -> accounting.Guarantee:
-    if sensitivity.kind == sensitivities.LOWER_BOUND:
+
+def _schemas(answers: Any, horizons: Sequence[int]) -> list[schemas.MinSep]:
+  """Returns the schema of a participation; one for each horizon where it has no end."""
+  if answers.num_rounds is not None:
+    return [answers.schema]
+  return [schemas.MinSep(n, answers.min_sep or 1, answers.max_participations) for n in horizons]
+
+
+def _words(answers: Any, schema: schemas.MinSep) -> str:
+  """Returns a participation in a few words."""
+  if answers.is_drawn:
+    return f'n={schema.num_rounds}, {answers.kind}'
+  most = schema.max_participations if answers.num_rounds is None else schema.participations
+  return f'n={schema.num_rounds}, b={schema.min_sep}, k={most}'
+
+
+def _searched(
+  candidate: candidate_sets.Candidate,
+  answers: Any,
+  schema: schemas.MinSep,
+  horizons: Sequence[int],
+  cache: pathlib.Path | None,
+  **goal: Any,
+) -> Iterator[base.Strategy]:
+  """Yields the strategies to choose among: one, or of secret draws one for each size."""
+  problems: list[tuple[Any, dict[str, Any]]] = [(schema, {})]
+  if candidate.optimised and isinstance(answers, sampling.Sampled):
+    is_fixed = candidate.has_size
+    problems = [*registry.sampled_problems(answers, candidate.size, is_fixed=is_fixed)]
+  elif candidate.optimised and answers.num_rounds is None:
+    problems = [(answers, {'horizons': (horizons[0], horizons[-1])})]
+  for problem, options in problems:
+    options = {'least_gain': _LEAST_GAIN, **options}
+    strategy = strategy_cache.search(candidate, problem, cache, **goal, **options)
+    _with_parts(answers, strategy)  # Raises for one that is not amplified, before others follow.
+    yield strategy
+
+
+def _with_parts(answers: Any, strategy: base.Strategy) -> Any:
+  """Returns the participation; batches have as many parts as the strategy has bands."""
+  return answers.for_bands(strategy) if answers.is_drawn else answers
+
+
+def _evaluated(
+  strategies: Sequence[base.Strategy],
+  answers: Any,
+  schema: schemas.MinSep,
+  objective: str,
+  workload: workloads.Workload,
+  target: Target,
+) -> Iterator[tuple[float | None, Any, files.StrategyFile, accounting.Guarantee | None]]:
+  """Yields ε, participation, figures and guarantee of the strategy with the least noise at each ε.
+
+  Without ε there are the figures of the only strategy.
+  """
+  evaluated = []
+  for strategy in strategies:
+    bound = _with_parts(answers, strategy)
+    figures: dict[str, Any] = {'schema': schema, 'workload': workload}
+    if answers.is_drawn:
+      figures['schema'] = bound.schema
+    elif answers.num_rounds is None:
+      figures['sensitivity'] = answers.worst_case(strategy)
+    evaluated.append((bound, files.describe(strategy, **figures)))
+  if not target.epsilons:
+    yield None, *evaluated[0], None
+  if not answers.is_drawn and target.epsilons:
+    if any(file.sensitivity.kind == sensitivities.LOWER_BOUND for _, file in evaluated):
       raise ValueError(candidate_sets.LOWER_BOUND)
-    noise_multiplier = effective * sensitivity.value
-    return guarantees.Guarantee.of(
-      sensitivity, guarantees.Terms(delta), noise_multiplier=noise_multiplier
-    )
-
-  return guarantee
+  terms: Any = {'delta': target.delta, 'adjacency': target.adjacency}
+  for epsilon in target.epsilons:
+    choices = []
+    for bound, file in evaluated:
+      least = accountant.calibrate(file.strategy, bound, epsilon=epsilon, **terms)
+      noise = least.noise_multiplier * getattr(file.error, objective)
+      choices.append((noise, bound, file, least))
+    _, bound, file, least = min(choices, key=lambda choice: choice[0])
+    sensitivity = sensitivities.Sensitivity(least.sensitivity, least.sensitivity_kind)
+    yield epsilon, bound, dataclasses.replace(file, sensitivity=sensitivity), least

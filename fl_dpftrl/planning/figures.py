@@ -19,6 +19,7 @@ _AT_EPSILON = {
   'max_error_of_mean': 'effective noise, largest (clip norms)',
 }
 _AXES = {
+  'epsilon': 'ε',
   'num_rounds': 'rounds',
   'min_sep': 'min-sep (rounds)',
   'max_participations': 'participations of one device',
@@ -32,8 +33,9 @@ def draw(entries: Sequence[Any], axis: str | None, subtitle: str = '') -> Figure
   The entries are those of a `comparison.Comparison`. Effective noise is that of the mean of rounds,
   noise multiplier × error ÷ report goal.
   """
-  looks = style.looks({entry.candidate.label: entry.candidate.mechanism for entry in entries})
-  rows = [entry.row for entry in entries]
+  lines = _lines(entries)
+  looks = style.looks({line: e.candidate.mechanism for line, e in zip(lines, entries)})
+  rows = [{**entry.row, 'mechanism': line} for line, entry in zip(lines, entries)]
   shown = _AT_EPSILON if entries[0].guarantee is not None else _PANELS
   size = (5.5 * len(shown), 4.6 if axis else 1.4 + 0.3 * len(entries))
   figure = style.Figure(figsize=size, facecolor='white', layout='constrained')
@@ -53,6 +55,15 @@ def draw(entries: Sequence[Any], axis: str | None, subtitle: str = '') -> Figure
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc='outside right center', frameon=False)
   return figure
+
+
+def _lines(entries: Sequence[Any]) -> list[str]:
+  """Returns the line of each entry: its label, with the participation where there are several."""
+  kinds = [entry.participation.kind.replace('_', '-') for entry in entries]
+  labels = [entry.candidate.label for entry in entries]
+  if len(set(kinds)) == 1:
+    return labels
+  return [f'{label}, {kind}' for label, kind in zip(labels, kinds)]
 
 
 def _over(axes: Axes, rows: Sequence[dict], name: str, looks: dict[str, dict], axis: str) -> None:

@@ -110,7 +110,7 @@ def read_strategy(
   if family not in registry.FAMILIES:
     raise ValueError(
       f'family must be one of {", ".join(registry.FAMILIES)}, got {messages.quoted(family)};'
-      ' register one of your own first: dpftrl.register'
+      ' register one of your own first: dpftrl.register, or --import=MODULE of a command'
     )
   cls: type[Any] = registry.FAMILIES[family]
   parameters = entry(document, 'parameters', dict)

@@ -38,6 +38,11 @@ def test_losses_by_horizon_side_by_side(run, tmp_path):
   )
   status, out, err = run(line)
   rows = json.loads(out)['rows']
+  schema = [row for row in rows if row['participation'] == 'min_sep']  # Beside those of the budget.
+  assert {row['mechanism'] for row in schema} == set(
+    names.replace('=blt-b40-endless', '').split(',')
+  )
+  rows = [row for row in rows if row['participation'] == 'loss_budget']
   assert status == 0 and (tmp_path / 'out' / 'losses.png').stat().st_size > 10_000
   assert [(row['mechanism'], row['num_rounds']) for row in rows] == [
     (name, n) for name in ('identity', 'mine') for n in (10, 40)

@@ -5,11 +5,14 @@ import json
 import os
 import re
 import struct
+import sys
 
 import pytest
 
-from fl_dpftrl.commands import compare
-from fl_dpftrl.planning import figures
+import fl_dpftrl as dpftrl
+from fl_dpftrl.commands import compare, output
+from fl_dpftrl.families import registry
+from fl_dpftrl.planning import figures, strategy_cache
 
 FIGURES = ['sensitivity', 'sensitivity_kind', 'rms_error', 'max_error', 'rms_loss', 'max_loss']
 
@@ -86,3 +89,108 @@ def test_the_examples_work(run, tmp_path, monkeypatch):
   assert status == 0 and 'blt-b400' in out
   assert len(os.listdir('comparison')) == 2
   assert subtitles == ['2,052 rounds, at most 6 participations; optimised for MaxLoss']
+
+
+_BATCHES = '--num_rounds=64 --num_examples=4096 --batch_size=32'
+_NAMED = '--min_sep=8 --max_participations=4'
+PARTICIPATIONS = {
+  'min_sep': f'--num_rounds=64 {_NAMED}',
+  'loss_budget': f'--loss_budget {_NAMED}',
+  'poisson': f'--sampling=poisson {_BATCHES}',
+  'bins': '--sampling=bins --num_rounds=64 --num_bins=8',
+}
+
+
+@pytest.mark.slow
+def test_a_sweep_of_epsilon_has_the_digits_of_calibrate_one_by_one(tmp_path, result):
+  line = (
+    f'compare --mechanisms=identity,blt-b40-endless,banded-b16 {_BATCHES} {_NAMED} --num_bins=8'
+    ' --loss_budget --sampling=poisson,bins --epsilon=1,2,4,8 --delta=1e-6'
+  )
+  found = result(f'{line} --output={tmp_path / "out"}')
+  cases = [(r['mechanism'], r['participation'], r['epsilon'], r) for r in found['rows']]
+  assert len(cases) == 40 and len({case[:3] for case in cases}) == 40
+  for name, participation, epsilon, row in cases:
+    flags = PARTICIPATIONS[participation]
+    one = result(f'calibrate --strategy={name} --epsilon={epsilon} --delta=1e-6 {flags}')
+    fields = ('noise_multiplier', 'effective_noise_multiplier', 'sensitivity', 'sensitivity_kind')
+    assert [row[field] for field in fields] == [one[field] for field in fields]
+  check_png(tmp_path / 'out' / 'losses.png')
+
+
+def test_rows_are_told_as_they_come(run, monkeypatch):
+  monkeypatch.setattr(output, 'SECONDS', 0.0)
+  line = 'compare --mechanisms=identity,blt-b400 --num_rounds=9 --epsilon=1,2 --delta=1e-6'
+  status, out, err = run(line)
+  told = re.findall(r'^compare: (.*), min_sep at epsilon=(.*): noise_multiplier (\S+),', err, re.M)
+  assert status == 0 and [t[:2] for t in told] == [
+    (name, epsilon) for name in ('identity', 'blt-b400') for epsilon in ('1.0', '2.0')
+  ]
+  assert all(noise in out for _, _, noise in told)
+
+
+def test_what_was_found_is_kept_unless_refused(result, monkeypatch, tmp_path):
+  monkeypatch.setattr(strategy_cache, 'folder', lambda: tmp_path / 'cache')
+  line = 'compare --mechanisms=blt:1 --num_rounds=9'
+  result(f'{line} --no_cache')
+  assert not list(tmp_path.iterdir())
+  (first,), (second,) = (result(line)['rows'] for _ in range(2))
+  assert len(list((tmp_path / 'cache').glob('*.json'))) == 1
+  assert {**first, 'seconds': 0.0} == {**second, 'seconds': 0.0}
+
+
+OWN = """
+import dataclasses
+import numpy as np
+import fl_dpftrl as dpftrl
+
+@dpftrl.register
+@dataclasses.dataclass(frozen=True)
+class Own(dpftrl.Strategy):
+  decay: float
+  max_rounds: int = 1000
+  family = '{name}'
+
+  def strategy_matrix(self, num_rounds):
+    lags = np.subtract.outer(np.arange(num_rounds), np.arange(num_rounds))
+    return np.tril(self.decay ** np.maximum(lags, 0))
+
+  def noising_matrix(self, num_rounds):
+    return np.eye(num_rounds) - self.decay * np.eye(num_rounds, k=-1)
+
+  @classmethod
+  def optimize(cls, problem):
+    return min((cls(decay) for decay in (0.1, 0.5, 0.9)), key=problem.loss)
+"""
+
+
+def test_a_mechanism_of_ones_own_works_in_commands(run, result, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(sys, 'path', list(sys.path))
+  name = 'swept_module'
+  (tmp_path / f'{name}.py').write_text(OWN.format(name='swept'))
+  monkeypatch.setattr(registry._families, 'data', dict(registry._families.data))
+  status, _, err = run('optimize --mechanism=swept --num_rounds=20')
+  assert status == 2 and "'swept' is none of" in err
+  found = result(f'optimize --mechanism=swept --num_rounds=20 --output=own.json --import={name}')
+  assert found['mechanism'] == 'swept'
+  described = result(f'describe own.json --import={name} --num_parameters=1000')
+  assert described['max_loss'] == found['max_loss']
+  assert (described['rows_drawn'], described['most_rows_drawn']) == (1.95, 2)
+  assert described['row_seconds'] > 0
+  compared = result(f'compare --import {name} --mechanisms=swept,file=own.json --num_rounds=20')
+  assert [row['max_loss'] for row in compared['rows']] == [found['max_loss']] * 2
+  best = min(
+    result(f'describe {path} --num_rounds=20')['max_loss']
+    for path in (save(tmp_path, decay) for decay in (0.1, 0.5, 0.9))
+  )
+  assert best == found['max_loss']
+  status, out, _ = run('compare --mechanisms=swept,identity --num_rounds=20')
+  assert status == 0 and 'rows_drawn' in out
+
+
+def save(folder, decay):
+  path = folder / f'{decay}.json'
+  own = registry.FAMILIES['swept'](decay)
+  dpftrl.save_strategy(path, own, schema=dpftrl.MinSep(20))
+  return path

@@ -65,3 +65,17 @@ def test_short_runs_are_no_worse_than_independent_noise(num_rounds, objective, c
 def test_refuses_other_numbers_of_bands(find, num_bands):
   with pytest.raises(ValueError, match=f'num_bands.*1 to 96.*{num_bands}'):
     find(Problem(SCHEMA), num_bands)
+
+
+@each
+@pytest.mark.parametrize('objective', ['rms', 'max'])
+def test_a_search_ends_early_where_it_gains_little(search, objective):
+  told = []
+  report = lambda *step: told.append(step)
+  whole = Problem(schema_of(search), objective, progress=report)
+  best, most = whole.loss(search(whole)), len(told)
+  told.clear()
+  early = Problem(schema_of(search), objective, progress=report, least_gain=5e-4)
+  loss = early.loss(search(early))
+  assert len(told) <= most
+  assert best * (1 - 1e-9) <= loss <= 1.001 * best

@@ -9,6 +9,7 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl import sensitivities
 from fl_dpftrl.families import identity
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.participations import accountant, sampling
 from fl_dpftrl.planning import candidate_sets, comparison
 from fl_dpftrl.strategies import files
 
@@ -76,8 +77,8 @@ def recorder(strategy=identity.Identity()):
   """A candidate that keeps what it was asked for."""
   asked = []
 
-  def find(schema, *, objective, workload, progress):
-    del workload
+  def find(schema, *, objective, workload, progress, least_gain=0.0):
+    del workload, least_gain
     progress(1, 2.0)
     asked.append((schema, objective))
     if isinstance(strategy, Exception):
@@ -138,3 +139,106 @@ def test_rows_are_shown_as_they_come():
   options = dict(objective='max', watch=watch, show=shown.append)
   found = comparison.run(names, SCHEMAS, **options)
   assert tuple(shown) == found.entries and calls == list(range(6))
+
+
+SWEPT = [
+  dpftrl.MinSep(32, 8, 3),
+  dpftrl.FixedSeparation(32, 8),
+  dpftrl.LossBudget(max_participations=3, min_sep=8),
+  sampling.CyclicPoisson(num_rounds=32, num_examples=4000, batch_size=50),
+  dpftrl.SecretBins(32, 8),
+]
+
+
+@pytest.mark.slow
+def test_objects_names_and_files_have_a_row_at_each_epsilon_and_participation(tmp_path):
+  path = tmp_path / 'mine.json'
+  dpftrl.save_strategy(path, dpftrl.BandedToeplitz((1.0, 0.5)), schema=SWEPT[0])
+  names = ['identity', f'file={path}', dpftrl.LambdaCGD(0.5), 'blt:1']
+  found = dpftrl.compare(names, SWEPT, epsilon=(1, 4), delta=1e-6, num_rounds=[32])
+  kinds = ['min_sep', 'fixed_separation', 'loss_budget', 'poisson', 'bins']
+  expected = [
+    (name, kind, epsilon)
+    for name in ('identity', 'file', 'lambda_cgd', 'blt:1')
+    for kind in kinds
+    for epsilon in (1, 4)
+    if kind != 'poisson' or name in ('identity', 'file')  # Others are not amplified.
+  ]
+  assert [(r['mechanism'], r['participation'], r['epsilon']) for r in found.rows] == expected
+  assert {skip.label for skip in found.skipped} == {'lambda_cgd', 'blt:1'}
+  for entry in found.entries:
+    row, strategy, options = entry.row, entry.file.strategy, {'delta': 1e-6}
+    if not entry.participation.is_drawn:  # Those take long, and commands compare them.
+      one = dpftrl.calibrate(strategy, entry.participation, epsilon=entry.epsilon, **options)
+      fields = ('noise_multiplier', 'effective_noise_multiplier', 'sensitivity', 'sensitivity_kind')
+      assert [row[name] for name in fields] == [getattr(one, name) for name in fields]
+    for name in ('rms', 'max'):  # The loss scaled to ε is the error of the mean.
+      loss = row[f'{name}_loss'] * row['effective_noise_multiplier']
+      assert row[f'{name}_error_of_mean'] == pytest.approx(loss)
+
+
+def test_a_mechanism_is_searched_once_for_all_epsilons_and_horizons():
+  candidate, asked = recorder()
+  candidate = dataclasses.replace(candidate, optimised=True)
+  options = dict(objective='max', target=comparison.Target((1.0, 2.0, 4.0), 1e-6))
+  found = comparison.run([candidate], SWEPT[:2], **options)
+  assert len(found.entries) == 6 and len(asked) == 2
+  searched = []
+  find = lambda *of, **options: (searched.append(options['horizons']), identity.Identity())[1]
+  candidate = dataclasses.replace(candidate, find=find)
+  found = comparison.run([candidate], SWEPT[2:3], horizons=[8, 16, 32], **options)
+  assert len(found.entries) == 9 and searched == [(8, 32)]
+
+
+@pytest.mark.slow
+def test_amplified_noise_has_the_best_number_of_bands_at_each_epsilon():
+  scheme = sampling.CyclicPoisson(num_rounds=32, num_examples=4000, batch_size=250)
+  found = dpftrl.compare(
+    ['banded_toeplitz'], scheme, objective='rms', epsilon=(0.5, 16), delta=1e-6
+  )
+  strategies = [
+    dpftrl.optimize(
+      'banded_toeplitz', dpftrl.MinSep(32, max_participations=1), objective='rms', num_bands=bands
+    )
+    for bands in (1, 2, 4, 8, 16)
+  ]
+  for entry in found.entries:
+    chosen, best = accountant.choose(strategies, scheme, epsilon=entry.epsilon, delta=1e-6)
+    assert entry.guarantee.noise_multiplier == best.noise_multiplier
+    assert entry.row['min_sep'] == chosen.num_bands
+  few, many = (row['min_sep'] for row in found.rows)
+  assert few < many
+
+
+def test_replace_one_doubles_the_noise_and_what_has_no_bound_is_left_out():
+  options = dict(epsilon=2.0, delta=1e-6)
+  zero_out, replaced = (
+    dpftrl.compare(['identity'], [SWEPT[0], SWEPT[4]], adjacency=adjacency, **options)
+    for adjacency in ('zero_out', 'replace_one')
+  )
+  assert replaced.rows[0]['noise_multiplier'] == 2 * zero_out.rows[0]['noise_multiplier']
+  assert len(zero_out.rows) == 2 and len(replaced.rows) == 1
+  assert 'no bound is known' in replaced.skipped[0].reason
+
+
+@pytest.mark.parametrize('given, message', [
+  (SWEPT[2], 'num_rounds, after which errors count'),
+  (SWEPT[4], 'epsilon is needed to compare bins'),
+  ('min_sep', 'participation must be one of'),
+])  # fmt: skip
+def test_refuses_participations_that_cannot_be_compared(given, message):
+  with pytest.raises(ValueError, match=message):
+    dpftrl.compare(['identity'], [given])
+
+
+def test_the_watch_names_the_most_participations_of_a_budget():
+  told = []
+  candidates = candidate_sets.named(['identity'])
+  options = dict(objective='max', watch=lambda words: (told.append(words), print)[1])
+  comparison.run(candidates, SWEPT[2:3], horizons=[4], **options)
+  assert told == ['identity at n=4, b=8, k=3']
+
+
+def test_rows_say_how_many_rows_of_z_are_drawn():
+  found = dpftrl.compare(['identity', 'blt-b400', 'dense'], dpftrl.MinSep(20, max_participations=1))
+  assert [row['rows_drawn'] for row in found.rows] == [1.0, 1.0, 10.5]

@@ -81,3 +81,21 @@ def test_long_labels_leave_all_texts_within_the_figures_of_a_study(metric):
   metric = study_results.Metric(metric, lower_is_better=lower)
   drawn = study_figures.draw(study_results.rows(rows, metric), metric)
   assert len(drawn) == 2 and not [t for figure in drawn.values() for t in texts_beyond(figure)]
+
+
+@pytest.mark.slow
+def test_a_sweep_of_epsilon_has_a_line_for_each_mechanism_and_participation():
+  participations = [dpftrl.MinSep(16, 4), dpftrl.SecretBins(16, 4)]
+  found = dpftrl.compare(NAMES[:2], participations, epsilon=(1, 2, 8), delta=1e-6)
+  figure = found.plot()
+  lines = [f'{name}, {kind}' for name in NAMES[:2] for kind in ('min-sep', 'bins')]
+  for axes, name in zip(figure.axes, ('rms_error_of_mean', 'max_error_of_mean')):
+    assert (axes.get_xlabel(), axes.get_xscale()) == ('ε', 'log')
+    drawn = {line.get_label(): line for line in axes.lines if not line.get_label().startswith('_')}
+    assert list(drawn) == lines
+    ys = [row[name] for row in found.rows if row['mechanism'] == NAMES[0]]
+    assert drawn[lines[0]].get_data()[0].tolist() == [1, 2, 8]
+    assert drawn[lines[0]].get_data()[1].tolist() == ys[:3]
+  with pytest.raises(ValueError, match='epsilon and num_rounds varying'):
+    schemas = [dpftrl.MinSep(n, 4) for n in (8, 16)]
+    dpftrl.compare(NAMES, schemas, epsilon=(1, 2), delta=1e-6).plot()
