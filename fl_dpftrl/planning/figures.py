@@ -100,7 +100,7 @@ def _side_by_side(axes: Axes, rows: Sequence[dict], name: str, looks: dict[str, 
 
 def _ticks(scale: Axis, values: Sequence[float]) -> None:
   """Puts numbers on a log scale: at 1, 2 and 5, or evenly where that would be hardly a tick."""
-  is_wide = max(values) > 20 * min(values)
+  is_wide = max(values) > 10 * min(values)
   locator = ticker.LogLocator(subs=(1.0, 2.0, 5.0)) if is_wide else ticker.MaxNLocator(5)
   scale.set_major_locator(locator)
   scale.set_major_formatter(_NUMBER)
