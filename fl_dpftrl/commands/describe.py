@@ -4,6 +4,7 @@ import argparse
 
 from fl_dpftrl import checks, tables, workloads
 from fl_dpftrl.commands import flags
+from fl_dpftrl.families import linear_noise
 from fl_dpftrl.files import json_files
 from fl_dpftrl.noise import integer_rows, recurrence
 from fl_dpftrl.strategies import files
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   schema = flags.schema(args)
   default = workloads.Workload() if file is None else file.workload
   workload = flags.workload(args, default)
-  rows_drawn, most = recurrence.rows_drawn(strategy, schema.num_rounds)
+  rows_drawn, most = linear_noise.rows_drawn(strategy.noise(schema.num_rounds), schema.num_rounds)
   costs: json_files.Object = {'rows_drawn': rows_drawn, 'most_rows_drawn': most}
   if args.num_parameters is not None:
     size = checks.whole(num_parameters=args.num_parameters)

@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+_MOST_STEPS = 512  # of which rows drawn are counted
+
 
 class Push(NamedTuple):
   """Buffers are a stack: y, with the `merged` newest that it replaces, becomes the newest."""
@@ -183,3 +185,14 @@ def combined_row(noise: LinearNoise, weights: np.ndarray) -> np.ndarray:
     result[first : first + len(step.draws)] += d_row * np.asarray(step.draws)
     d_buffers = np.zeros(noise.num_buffers) if step.restart else d_earlier
   return result
+
+
+def rows_drawn(noise: LinearNoise, num_rounds: int) -> tuple[float, int]:
+  """Returns how many rows of Z are drawn for a noise row: the mean over rounds, and the most.
+
+  A noise without a linear step of its own draws all earlier rows again. Of longer runs, rounds
+  evenly apart are counted.
+  """
+  rounds = np.unique(np.linspace(0, num_rounds - 1, min(num_rounds, _MOST_STEPS)).round())
+  counts = [max(len(noise.at(int(t)).draws), 1) for t in rounds]
+  return float(np.mean(counts)), max(counts)

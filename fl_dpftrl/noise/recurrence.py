@@ -25,7 +25,6 @@ _ROWS_AT_ONCE = ((16, 8), (8, 4), (2, 2), (0, 1))
 _VECTORS, _COLUMNS = 64, 512
 _LARGEST = 2.0**52  # Integers that float64 holds, with room.
 _BYTES = 8
-_MOST_STEPS = 512  # of which rows drawn are counted
 
 
 class Normal(NamedTuple):
@@ -189,18 +188,6 @@ def buffer_bytes(strategy: strategies.Strategy, num_rounds: int, num_parameters:
   strategies.check_num_rounds(strategy, num_rounds)
   noise = strategy.noise(num_rounds)
   return layout(noise, num_rounds)[0] * _BYTES * num_parameters
-
-
-def rows_drawn(strategy: strategies.Strategy, num_rounds: int) -> tuple[float, int]:
-  """Returns how many rows of Z are drawn for a noise row: the mean over rounds, and the most.
-
-  A noise without a linear step of its own draws all earlier rows again. Of longer runs, rounds
-  evenly apart are counted.
-  """
-  noise = strategy.noise(num_rounds)
-  rounds = np.unique(np.linspace(0, num_rounds - 1, min(num_rounds, _MOST_STEPS)).round())
-  counts = [max(len(noise.at(int(t)).draws), 1) for t in rounds]
-  return float(np.mean(counts)), max(counts)
 
 
 def _plain(total, begins, fresh, oldest, buffers, at, out):

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fl_dpftrl import accounting, checks, sensitivities, tables, workloads
 from fl_dpftrl.accounting import adjacencies, gaussian
-from fl_dpftrl.families import base
-from fl_dpftrl.noise import recurrence
+from fl_dpftrl.families import base, linear_noise
 from fl_dpftrl.optimization import registry
 from fl_dpftrl.participation import registry as participation
 from fl_dpftrl.participation import schemas
@@ -81,7 +80,9 @@ class Entry:
       **({} if self.guarantee is None else {'epsilon': self.epsilon}),
       **self.file.figures,
       'memory_copies': strategy.memory_copies(schema.num_rounds),
-      'rows_drawn': recurrence.rows_drawn(strategy, schema.num_rounds)[0],
+      'rows_drawn': linear_noise.rows_drawn(strategy.noise(schema.num_rounds), schema.num_rounds)[
+        0
+      ],
       'seconds': self.seconds,
     }
     if self.guarantee is not None:
