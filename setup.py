@@ -55,6 +55,7 @@ setuptools.setup(
       'sqlglot>=30',
     ],
     'machines': ['ray>=2.60'],  # clients and noise on several machines
+    'notebook': ['ipywidgets>=8', 'jupyterlab>=4'],  # progress bars, and where to run examples
     # fl_dpftrl.adapters, each with its library
     'flower': ['flwr>=1.41'],
     'nvflare': ['nvflare>=2.9'],
