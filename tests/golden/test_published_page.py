@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import shlex
 
 import pytest
@@ -82,3 +83,22 @@ def test_all_rows_of_the_papers_are_there():
     'ε (E)': 5,
     'bands (B)': 10,
   }
+
+
+def test_the_figure_has_the_printed_values_of_the_tables():
+  script = runpy.run_path(str(pages.DOCS.parent / '.ci' / 'published_figures.py'))
+  printed = {row[0]: row[1] for head in ('matrix', 'buffers (B)') for row in rows(head)}
+  for label, losses in script['PRINTED'].items():
+    name = label.removeprefix('BLT, ').removesuffix(' buffers')
+    assert printed[name] == ', '.join(f'{loss:.2f}' for loss in losses)
+  assert {int(row[0]): float(row[1]) for row in rows('ε (E)')} == script['SIGMAS']
+  amplified = list(pages.rows(PAGE, 'bands (B)'))
+  drawn = [
+    (str(bands), f'{sigma:.5f}')
+    for epsilon in script['SIGMAS']
+    for name in ('DP-SGD', 'BandMF')
+    for bands, sigma in [
+      (1 if name == 'DP-SGD' else script['_BANDS'][epsilon], script['AMPLIFIED'][name][epsilon])
+    ]
+  ]
+  assert [tuple(row[:2]) for row in amplified] == drawn
