@@ -41,6 +41,7 @@ class TrainingRun:
     claim: what the run claims.
     delta: δ at which ε is stated.
     max_epsilon: privacy budget; None for no limit.
+    units: table of who owns which device, or its files, with a `PerUnit` participation.
     exact_metrics: names of measurements that depend on clients without noise, joined by dots.
     say: takes lines, such as one for each thing that was lost.
     should_stop: returns whether the run ends before its next round, by what was released.
@@ -59,6 +60,7 @@ class TrainingRun:
   claim: claims.Claim
   delta: float = 1e-6
   max_epsilon: float | None = None
+  units: Any = None
   exact_metrics: Sequence[str] = ()
   say: Callable[[str], None] = lambda line: None
   should_stop: Callable[[], bool] = lambda: False
@@ -106,7 +108,8 @@ def run(
     durable.remove_leftovers(training.folder)
     initial = training.process.initialize()
     stored = checkpoints.CheckpointFolder(stored_in, initial)
-    with guards.Guard(training.claim, log=training.folder / ledger_format.NAME) as guard:
+    log = training.folder / ledger_format.NAME
+    with guards.Guard(training.claim, log=log, units=training.units) as guard:
       training.claim.save(training.folder, guard.log.run, begun=guard.num_rounds > 0)
       training.guard = guard
       training.checkpoint = _recover(training, stored, guard, initial, published=published)
@@ -121,7 +124,10 @@ def _run(
   watching: observer.Observer,
 ) -> checkpoints.Checkpoint:
   latest, begun, log = run.checkpoint, guard.num_rounds, guard.log
+  gate: Any = guard.gate
   retraced: Any = run.claim.answers.gate(run.claim.strategy)
+  if guard.units is not None:
+    retraced.owners = gate.owners
   if latest.num_rounds > run.max_rounds:
     raise mark.LostStateError(
       f'{run.folder} has {latest.num_rounds} rounds, more than num_rounds={run.max_rounds};'

@@ -32,13 +32,14 @@ def write(
   setting: privacy.Setting,
 ) -> trained_models.Trained:
   """Replays the log, and writes the statement, its report and the model."""
-  statement = replays.replay(opened_runs.open_run(run.folder), delta=run.delta)
+  units = run.guard.units
+  statement = replays.replay(opened_runs.open_run(run.folder, units=units), delta=run.delta)
   setting = dataclasses.replace(
     setting,
     run=_name(run.folder),
     zeroing_norm=run.aggregator.zeroing_norm,
     population=population,
-    command=publication.command_of_folder(run.folder, run.delta),
+    command=publication.command_of_folder(run.folder, run.delta, units is not None),
     burnt_rounds=burnt,
     **({} if run.aggregator.groups else _counts(history)),
   )

@@ -1,5 +1,6 @@
 """Training of any TFF learning process, with checkpoints, log, observers and reports."""
 
+import dataclasses
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,10 +12,10 @@ from fl_dpftrl.accounting import arithmetics
 from fl_dpftrl.aggregators import factories, process_check
 from fl_dpftrl.families import base
 from fl_dpftrl.files import paths
-from fl_dpftrl.logs import id_columns
+from fl_dpftrl.logs import id_columns, unit_tables
 from fl_dpftrl.observers import measuring, observer, progress
 from fl_dpftrl.participation import registry, schemas
-from fl_dpftrl.participations import loss_budgets
+from fl_dpftrl.participations import loss_budgets, per_units
 from fl_dpftrl.reports import settings
 from fl_dpftrl.rounds import budget
 from fl_dpftrl.simulation import cohorts, scenarios
@@ -37,6 +38,7 @@ def train(
   client_data: Callable[[int, str], Any],
   timer_rounds: int = 1,
   participation: registry.Participation | None = None,
+  units: unit_tables.Given | None = None,
   delta: float = 1e-6,
   seed: int = 0,
   rounds: Callable[[], Iterator[schemas.Cohort]] | None = None,
@@ -70,7 +72,9 @@ def train(
     timer_rounds: min-sep that the clients' timers enforce.
     participation: that of a run without an end, a `LossBudget` or `MinSep(None, …)`, in place of
       `timer_rounds`. num_rounds is then only where this call stops: a later one with more goes on,
-      at the same ε.
+      at the same ε. Or a `PerUnit` of one, with `units`.
+    units: table of who owns which client, or its files: clients whose owners may not take part now
+      are turned away, so that a cohort may be smaller than the report goal.
     delta: δ at which ε is stated.
     seed: seed of the cohorts and of random draws of the clients; not of the noise.
     rounds: gives the cohorts of rounds 0, 1, … in place of a simulation of
@@ -113,8 +117,14 @@ def train(
   names = id_columns.as_numpy(id_columns.column(clients, 'clients'))
   if len(set(names.tolist())) < len(names):
     raise ValueError('clients must have distinct names')
-  devices = _devices(scenario, aggregator, num_rounds, clients, timer_rounds, seed, participation)
+  per_unit = participation if isinstance(participation, per_units.PerUnit) else None
+  inner = per_unit.participation if per_unit else participation
+  devices = _devices(scenario, aggregator, num_rounds, clients, timer_rounds, seed, inner)
   declared: Any = devices.declared_schema(num_rounds)
+  if (units is None) != (per_unit is None):
+    raise ValueError('units, a table, and a PerUnit participation need each other')
+  if per_unit:
+    declared = dataclasses.replace(per_unit, participation=declared)
   _check_strategy(folder / files.NAME, aggregator.strategy)
   if stop_when is not None and (aggregator.private_metrics is None or declared is None):
     raise ValueError(
@@ -163,6 +173,7 @@ def train(
       claim=claim,
       delta=delta,
       max_epsilon=max_epsilon,
+      units=units,
       exact_metrics=learned.metrics,
       say=say,
       should_stop=lambda: stop_when is not None and stop_when(table.released_metrics()),
