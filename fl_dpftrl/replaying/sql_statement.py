@@ -99,7 +99,7 @@ _UNITS_VIEW = """\
 -- units: a view with a row for each owner of each device, which is never withdrawn:
 --   device_id   as in participation
 --   unit_id     who owns it, text or whole numbers, compared byte by byte
---   from_round  first round in which it does, a whole number
+--   from_round  first round in which it does, a whole number; until_round is not read
 """
 
 _WORDS_OF_UNITS = (

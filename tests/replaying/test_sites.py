@@ -78,3 +78,26 @@ def test_evidence_and_command_of_sites(sites, tmp_path):
   done = lines.run(['replay', str(sites[0]), *flags])
   assert done.returncode == 2
   assert '--sites=disjoint is for the folders of several runs' in done.stderr
+
+
+def summed_noise(folder, cohort, seed):
+  """Returns the noise in the sums of the means that a site released, shape [rounds, size]."""
+  means, updates = [], np.zeros((cohort, 4000), np.float32)
+  with dpftrl.PrivateAggregator(
+    BLT, template=updates[0], noise_multiplier=2.0, clip_norm=1.0, report_goal=cohort,
+    folder=folder, noise_seed=seed,
+  ) as aggregator:  # fmt: skip
+    for _ in range(6):
+      with aggregator.round(range(cohort)) as round_:
+        round_.add_batch(updates)
+      means.append(round_.mean)
+  return np.cumsum(means, axis=0)
+
+
+@pytest.mark.parametrize(
+  'num_sites', [2, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (8, 16))]
+)
+def test_sites_add_the_square_root_of_their_number_times_the_noise_of_one(tmp_path, num_sites):
+  one = summed_noise(tmp_path / 'server', 32, seed=100).std()
+  sites = [summed_noise(tmp_path / f'{i}', 32 // num_sites, seed=i) for i in range(num_sites)]
+  assert np.mean(sites, axis=0).std() / one == pytest.approx(math.sqrt(num_sites), rel=0.03)
