@@ -61,7 +61,7 @@ def answer_round(
   cohort: int | None = None,
   at_least: int | None = None,
 ) -> app.Message:
-  """Answers a message to train as a site that trusts nobody outside of it: docs/units.md.
+  """Answers a message to train as a site that trusts nobody outside of it: docs/sites.md.
 
   The reply has the model plus the private mean over people of the site, under the key of the model,
   and the same weight at every site. Others args are those of `sites.next_model`.

@@ -5,7 +5,7 @@
 
 A site keeps noise, ledger and budget to itself, and sends the model plus its private mean. So
 server and other sites need no trust. A round that the server repeats or loses is another round of
-the site, and a round that a site misses takes no row of its noise: docs/units.md.
+the site, and a round that a site misses takes no row of its noise: docs/sites.md.
 """
 
 from collections.abc import Sequence

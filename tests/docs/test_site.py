@@ -150,7 +150,9 @@ def named(room: str) -> set[str]:
   names |= {node.name for node in tree.body if hasattr(node, 'name')}
   lists = re.search(r'__all__ = (\[.*?\])', ast.unparse(tree))
   adapters = (
-    {'flower', 'nvflare', 'opacus', 'optax', 'pfl'} if room == 'fl_dpftrl.adapters' else set()
+    {'flower', 'nvflare', 'opacus', 'optax', 'pfl', 'sites'}
+    if room == 'fl_dpftrl.adapters'
+    else set()
   )
   return names | adapters | set(ast.literal_eval(lists[1]) if lists and room != 'fl_dpftrl' else [])
 
