@@ -117,7 +117,8 @@ class IdSummary(NamedTuple):
   def __str__(self) -> str:
     text = f'whole numbers of at most {self.longest} digits'
     if self.is_text:
-      text = f'text of {self.shortest} to {self.longest} bytes'
+      ends = dict.fromkeys((self.shortest, self.longest))
+      text = f'text of {" to ".join(map(str, ends))} bytes'
     return f'{text}; {self.mergeable:,} differ from another only in case or leading zeros'
 
 

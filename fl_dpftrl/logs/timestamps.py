@@ -57,8 +57,8 @@ class RoundTimes(NamedTuple):
     if not self.num_reversed:
       return []
     return [
-      f'{path}: {self.num_reversed} rounds began before the round before them, by their timestamps,'
-      f' the first of them {self.first_reversed}; if rounds were numbered anew, min-sep is wrong'
+      f'{path}: timestamps fall from a round to the next, {self.num_reversed} times, first to round'
+      f' {self.first_reversed}; if rounds were numbered anew, min-sep is wrong'
     ]
 
 

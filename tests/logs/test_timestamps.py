@@ -90,7 +90,7 @@ def test_rounds_are_named_as_the_log_has_them(tmp_path):
   found = times(path, layout)
   assert (found.first_reversed, found.pause_round) == (8, 9)
   (warning,) = participation_log.read_log(path, num_rounds=3, layout=layout).warnings
-  assert '1 rounds began before the round before them' in warning and 'of them 8;' in warning
+  assert 'next, 1 times, first to round 8; if' in warning
   one = times(files.written(tmp_path / 'one.csv', csv([0], 'a', [100])), num_rounds=1)
   assert str(one) == '1970-01-01 00:01 UTC' and one.pause_round is None
 
