@@ -13,7 +13,8 @@ import pathlib
 import re
 import sys
 
-IMAGE = (pathlib.Path(__file__).parents[2] / 'examples/Dockerfile').read_text()
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+IMAGE = (ROOT / 'examples/Dockerfile').read_text()
 VARIABLES = dict(re.findall(r'^ENV (\w+)=(.*)$', IMAGE, re.MULTILINE))
 FORBIDDEN = 77  # exit status where the kernel gives an ordinary process no namespaces
 # Of Linux: include/uapi/linux/sched.h and mount.h.
@@ -49,11 +50,17 @@ def main(data: str, *command: str) -> None:
       print(f'the kernel gives an ordinary process no namespaces: {error}', file=sys.stderr)
       sys.exit(FORBIDDEN)
     raise
-  folder = os.open(data, os.O_PATH)
+  # What lies in /tmp and is needed stays, read-only.
+  needed = [path for path in {str(ROOT), sys.prefix, sys.base_prefix} if path.startswith('/tmp/')]
+  opened = {path: os.open(path, os.O_PATH) for path in sorted(needed)}
+  opened['/tmp/data'] = os.open(data, os.O_PATH)
   options = b'mode=1777,size=64m'
   _call(libc.mount, b'tmpfs', b'/tmp', b'tmpfs', _NOSUID_NODEV_NOEXEC, options)
-  os.mkdir('/tmp/data')
-  _call(libc.mount, b'/proc/self/fd/%d' % folder, b'/tmp/data', None, _BIND, None)
+  for path, handle in opened.items():
+    if not os.path.exists(path):
+      os.makedirs(path)
+      source = b'/proc/self/fd/%d' % handle
+      _call(libc.mount, source, os.fsencode(path), None, _BIND, None)
   _set_read_only(libc, '/tmp/data', 0, False)
   os.chdir('/')
   os.execve(command[0], command, VARIABLES)
