@@ -52,5 +52,6 @@ def main(grid, context):
 
 
 if __name__ == '__main__':
-  resources = {'client_resources': {'num_cpus': 1}}  # More nodes at a time than by default.
-  simulation.run_simulation(server_app, client_app, num_nodes(), backend_config=resources)
+  # A Ray of its own, which simulates more nodes at a time than by default.
+  backend = {'init_args': {'address': 'local'}, 'client_resources': {'num_cpus': 1}}
+  simulation.run_simulation(server_app, client_app, num_nodes(), backend_config=backend)

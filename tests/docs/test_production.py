@@ -128,6 +128,7 @@ def modes(folder):
   return found
 
 
+@pytest.mark.slow
 def test_modes_of_files_are_those_of_the_page(tmp_path):
   stated = {
     (name, mode)
