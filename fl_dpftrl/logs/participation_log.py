@@ -274,7 +274,7 @@ def _open(source: readers.Source) -> Shard:
   path = source.path
   if (suffix := readers.suffix_of(path)) not in readers.SUFFIXES:
     raise refusals.LogError(f'{path}: ends in none of {_SUFFIXES}')
-  schema = readers.schema(source)
+  schema, names = readers.head(source)
   metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
   if suffix in (_PARQUET, ledger_format.SUFFIX):
     _check_beside(path, metadata)
@@ -289,7 +289,7 @@ def _open(source: readers.Source) -> Shard:
     lambda num_rounds=None: readers.tables(source, num_rounds),
     lambda: readers.last_round(source),
     source.sha256 if suffix != ledger_format.SUFFIX else lambda: metadata[keys.CHAIN_KEY],
-    tuple(name for name in readers.names(source) if name not in used),
+    tuple(name for name in names if name not in used),
   )
 
 

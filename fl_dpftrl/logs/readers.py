@@ -167,14 +167,13 @@ def positioned(descriptor: int) -> BinaryIO:
 
 def schema(source: Source) -> pa.Schema:
   """Returns the schema of a file's rows, with its metadata; LogError if it cannot be read."""
-  with _opened(source) as reader:
-    return reader.schema.with_metadata(reader.metadata)
+  return head(source)[0]
 
 
-def names(source: Source) -> list[str]:
-  """Returns the names of a file's columns, of JSON lines those of the first row."""
+def head(source: Source) -> tuple[pa.Schema, list[str]]:
+  """Returns what `schema` does, and the names of all columns, in JSON lines of the first row."""
   with _opened(source) as reader:
-    return reader.names
+    return reader.schema.with_metadata(reader.metadata), reader.names
 
 
 def tables(source: Source, num_rounds: int | None) -> Iterator[pa.Table]:
