@@ -14,7 +14,6 @@ import contextlib
 import csv
 import pathlib
 import zipfile
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,6 @@ SITES, ROUNDS, COHORT, DAYS = 4, 16, 120, 3652
 SCHEMA = dpftrl.MinSep(num_rounds=ROUNDS, min_sep=4, max_participations=4)
 EPSILON, DELTA, CLIP_NORM = 0.5, 1e-5, 1.0
 STEP, MOMENTUM = 1.0, 0.9
-Noise = dict[str, Any]
 
 
 def read(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
@@ -47,8 +45,7 @@ def read(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
 
 def _features(row: dict[str, str]) -> list[float]:
   """Returns the features of a person; scales are public, and not computed from the data."""
-  creatinine = row['creatinine'].strip()
-  is_known = creatinine not in ('?', '')
+  is_known = (creatinine := row['creatinine'].strip()) not in ('?', '')
   return [
     1.0,
     (float(row['age']) - 65.0) / 10.0,
@@ -98,7 +95,7 @@ def auc(scores: np.ndarray, deaths: np.ndarray) -> float:
   return float(below.mean() / 2 / alive.size)
 
 
-def mechanisms() -> dict[str, Noise]:
+def mechanisms() -> dict[str, dict]:
   """Returns the noise of each mechanism, which all have ε of EPSILON but the first."""
   k = SCHEMA.max_participations
   naive = dpftrl.calibrate(
