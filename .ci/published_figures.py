@@ -2,7 +2,7 @@
 
 python .ci/published_figures.py [FOLDER]
 
-Its searches take two minutes of processor time; amplified ones are kept in the cache folder.
+Its searches take two minutes of processor time and more; amplified ones are kept in the cache.
 """
 
 import functools

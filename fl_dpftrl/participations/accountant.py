@@ -1,5 +1,6 @@
 """Guarantees of runs by their participation: `account` and `calibrate`."""
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -122,11 +123,39 @@ def choose(
 
   Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, appendix F.4.
   """
-  candidates: list[Any] = []
-  for strategy in strategies:
-    guarantee = calibrate(strategy, scheme.for_bands(strategy), epsilon=epsilon, delta=delta)
-    rms = workload_error.error(strategy, scheme.num_rounds, workload).rms
-    candidates.append((guarantee.noise_multiplier * rms, len(candidates), strategy, guarantee))
+  candidates = [
+    (
+      strategy,
+      scheme.for_bands(strategy),
+      workload_error.error(strategy, scheme.num_rounds, workload).rms,
+    )
+    for strategy in strategies
+  ]
   if not candidates:
     raise ValueError('strategies must hold at least one')
-  return min(candidates, key=lambda each: each[:2])[2:]
+  place, guarantee = least(candidates, epsilon=epsilon, delta=delta)
+  return candidates[place][0], guarantee
+
+
+def least(
+  candidates: Sequence[tuple[base.Strategy, Any, float]], *, epsilon: float, **terms: Any
+) -> tuple[int, guarantees.Guarantee]:
+  """Returns the place of the least noise times error at one guarantee, and that guarantee.
+
+  A strategy that misses ε with noise as low as the least so far is not calibrated, as ε falls with
+  the noise.
+
+  Args:
+    candidates: strategy, its participation and error; at least one. Others: see `calibrate`.
+  """
+  best: Any = None
+  least_noise = math.inf
+  for place, (strategy, participation, error) in enumerate(candidates):
+    if best is not None:
+      equal = account(strategy, participation, noise_multiplier=least_noise / error, **terms)
+      if equal.epsilon() > epsilon:
+        continue
+    calibrated = calibrate(strategy, participation, epsilon=epsilon, **terms)
+    if calibrated.noise_multiplier * error < least_noise:
+      best, least_noise = (place, calibrated), calibrated.noise_multiplier * error
+  return best

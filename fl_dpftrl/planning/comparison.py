@@ -331,12 +331,9 @@ def _evaluated(
     if any(file.sensitivity.kind == sensitivities.LOWER_BOUND for _, file in evaluated):
       raise ValueError(candidate_sets.LOWER_BOUND)
   terms: Any = {'delta': target.delta, 'adjacency': target.adjacency}
+  candidates = [(file.strategy, bound, getattr(file.error, objective)) for bound, file in evaluated]
   for epsilon in target.epsilons:
-    choices = []
-    for bound, file in evaluated:
-      least = accountant.calibrate(file.strategy, bound, epsilon=epsilon, **terms)
-      noise = least.noise_multiplier * getattr(file.error, objective)
-      choices.append((noise, bound, file, least))
-    _, bound, file, least = min(choices, key=lambda choice: choice[0])
+    place, least = accountant.least(candidates, epsilon=epsilon, **terms)
+    bound, file = evaluated[place]
     sensitivity = sensitivities.Sensitivity(least.sensitivity, least.sensitivity_kind)
     yield epsilon, bound, dataclasses.replace(file, sensitivity=sensitivity), least
