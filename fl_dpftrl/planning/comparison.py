@@ -70,13 +70,13 @@ class Entry:
     clip norms: errors of the workload of the means of rounds, at the ε of the comparison.
     """
     schema, strategy = self.file.schema, self.file.strategy
-    is_endless = self.participation.num_rounds is None
+    named: Any = schema if self.participation.num_rounds is not None else self.participation
     row = {
       'mechanism': self.candidate.label,
       'participation': self.participation.kind,
       'num_rounds': schema.num_rounds,
-      'min_sep': schema.min_sep,
-      'max_participations': schema.max_participations if is_endless else schema.participations,
+      'min_sep': named.min_sep,
+      'max_participations': getattr(named, 'participations', named.max_participations),
       **({} if self.guarantee is None else {'epsilon': self.epsilon}),
       **self.file.figures,
       'memory_copies': strategy.memory_copies(schema.num_rounds),
