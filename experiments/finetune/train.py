@@ -136,9 +136,8 @@ def _features(frozen: model.Model, tokens: np.ndarray, what: str, say: Say) -> n
 
 
 def learning_rate(mechanism: str, epsilon: float) -> float:
-  """Returns the server's learning rate, fixed before training (docs/finetune.md says how)."""
-  rates = {'blt': 4.0 * epsilon, 'tree_online': 4.0 * epsilon, 'identity': 2.5 * epsilon}
-  return min(15.0, rates.get(mechanism, 2.5 * epsilon))
+  """Returns the server's learning rate, which public text chose (docs/finetune.md says how)."""
+  return min(7.5, (1.25 if mechanism == 'identity' else 2.0) * epsilon)
 
 
 def open_run(
