@@ -74,7 +74,7 @@ def _imported(prog: str, argv: Sequence[str]) -> list[str]:
   for name in args.modules:
     try:
       importlib.import_module(name)
-    except Exception as e:
+    except (Exception, SystemExit) as e:  # Its status would be taken for that of the command.
       _fail(prog, f'--import={name} failed: {type(e).__name__}: {e}')
   return others
 

@@ -119,7 +119,9 @@ class Source:
   def as_timestamps(self) -> 'Source':
     """Returns the same open file, whose device ids are its timestamps; for as long as this one."""
     result, name = copy.copy(self), self.layout.timestamp or ''
-    result.layout = self.layout._replace(device_id=name, timestamp=None, holds_times=True)
+    result.layout = layouts.Layout(
+      self.layout.round, name, self.layout.first_round, holds_times=True
+    )
     return result
 
   def sha256(self) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from fl_dpftrl.logs import limits
 from fl_dpftrl.text import messages
 
+MARK_HINT = "; if it is an id, say which texts mark one: --missing=''"
+
 
 class LogError(ValueError):
   """A log that cannot be believed; the message names the file, in one line."""
@@ -34,6 +36,6 @@ def check_names(path: str, names: Sequence[str], wanted: Sequence[str]) -> None:
 
 
 def renamed(error: LogError, name: str, actual_name: str) -> LogError:
-  """Returns an error about a row with another name of the column that it is about."""
-  pattern = rf'(, row \d+: (?:has no )?){name}\b'
-  return type(error)(re.sub(pattern, rf'\1{actual_name}', str(error)))
+  """Returns an error with another name of its column, whose marks no flag changes."""
+  text = re.sub(rf'((?:, row \d+)?: (?:has no )?){name}\b', rf'\1{actual_name}', str(error))
+  return type(error)(text.removesuffix(MARK_HINT))

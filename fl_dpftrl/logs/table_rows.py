@@ -55,11 +55,9 @@ def checked(
     raise refusals.LogError(f'{path}, row {row}: has no device_id in its list')
   for chunk in device_ids.chunks:
     if fault := id_columns.first_fault(chunk, missing):
-      hint = (
-        id_columns.MARK in fault[1] and "; if it is an id, say which texts mark one: --missing=''"
-      )
+      hint = refusals.MARK_HINT if id_columns.MARK in fault[1] else ''
       row = first_row + int(rows[first + fault[0]])
-      raise refusals.LogError(f'{path}, row {row}: {fault[1]}{hint or ""}')
+      raise refusals.LogError(f'{path}, row {row}: {fault[1]}{hint}')
     first += len(chunk)
   return flat
 

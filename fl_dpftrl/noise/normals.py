@@ -180,6 +180,7 @@ class Normals:
 
   def _further(self, row: int, chunk: int, at: np.ndarray, attempt: int) -> np.ndarray:
     """The first block of an attempt of each of some normals, as words, shape [size, 2]."""
+    at = at.astype(np.uint64)  # As a row has up to 48 bits of the 64.
     counters, chunks = np.empty((at.size, 2), '>u8'), chunk + at // CHUNK
     counters[:, 0] = row << 16 | chunks >> 16
     blocks = (at % CHUNK * _ATTEMPTS + attempt) * _BLOCKS

@@ -49,7 +49,8 @@ def search(
   goal = {'objective': objective, 'workload': workload}
   find = lambda: candidate.find(participation, progress=progress, **goal, **options)
   is_built_in = candidate.optimised and candidate.mechanism in registry.OPTIMIZERS
-  if cache is None or not is_built_in or type(participation) not in _PARTICIPATIONS:
+  is_named = type(participation) in _PARTICIPATIONS and participation.min_sep is not None
+  if cache is None or not is_built_in or not is_named:
     return find()
   problem = __version__, candidate.label, participation, *goal.values(), sorted(options.items())
   path = cache / f'{hashlib.sha256(repr(problem).encode()).hexdigest()[:32]}.json'

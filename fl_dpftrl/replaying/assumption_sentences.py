@@ -191,7 +191,7 @@ def _of_run(run: run_facts.RunFacts, suffix: str) -> list[str]:
       ' the text of `fl-dpftrl sql` as it was written, run on all rows of a table that did not'
       ' change meanwhile',
       f'whoever counted{suffix} compared {ids} byte by byte, and none was spelled in two ways'
-      ' of Unicode or rounded to a float',
+      ' (Unicode, case, spaces, zeros before a number) or rounded to a float',
     ]
   if run.layout.missing != id_columns.MISSING:
     result.append(

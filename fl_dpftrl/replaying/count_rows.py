@@ -82,7 +82,7 @@ class Rows:
       has_id = kind in kinds[:_WITH_ID]
       self._need((device_id is not None) == has_id, f'{kind} has a {id_name} too many, or none')
       if kind == 'missing' and device_id in ('', *missing):
-        hint = "; if it is an id, say which texts mark one: --missing=''" if device_id else ''
+        hint = refusals.MARK_HINT if device_id else ''
         self._need(
           False,
           f'{num} rows have the {id_name} {messages.quoted(device_id)}, {id_columns.MARK}{hint}',

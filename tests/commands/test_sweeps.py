@@ -169,6 +169,9 @@ def test_a_mechanism_of_ones_own_works_in_commands(run, result, tmp_path, monkey
   monkeypatch.setattr(sys, 'path', list(sys.path))
   name = 'swept_module'
   (tmp_path / f'{name}.py').write_text(OWN.format(name='swept'))
+  (tmp_path / 'ending_module.py').write_text('raise SystemExit(0)')
+  status, _, err = run('describe own.json --import=ending_module')
+  assert status == 2 and err.endswith('--import=ending_module failed: SystemExit: 0\n')
   monkeypatch.setattr(registry._families, 'data', dict(registry._families.data))
   status, _, err = run('optimize --mechanism=swept --num_rounds=20')
   assert status == 2 and "'swept' is none of" in err

@@ -108,13 +108,20 @@ def test_a_timestamp_of_another_form_is_refused(tmp_path, values, message):
   path = files.written(tmp_path / 'l.csv', csv([0, 1], 'ab', values))
   line = files.refusal(path, layout=LAYOUT)
   assert re.search(message, line), line
+  assert '--missing' not in line  # Which would change what counts as a device id.
+
+
+def test_marks_of_missing_ids_are_none_of_times(tmp_path):
+  path = files.written(tmp_path / 'l.csv', csv([0, 1], 'ab', [0, -1]))
+  assert times(path, layouts.parse('timestamp=at', missing='-1,0')).first == -1
 
 
 def test_what_has_no_timestamps_is_refused(tmp_path, path):
   log_tables.write_log(path, rounds=[0], device_ids=['a'], num_rounds=1)
   assert "has no column 'at'" in files.refusal(path, layout=LAYOUT)
   files.written(tmp_path / 'l.parquet', {'round': [0], 'device_id': ['a'], 'at': [0.5]})
-  assert 'whole numbers' in files.refusal(tmp_path / 'l.parquet', layout=LAYOUT)
+  line = files.refusal(tmp_path / 'l.parquet', layout=LAYOUT)
+  assert 'l.parquet: timestamp must be text or whole numbers' in line and 'device_id' not in line
   with ledgers.LogWriter(tmp_path / 'open.parquet') as log:
     log.begin(0, [pa.array(['a'])], 5, '')
     line = files.refusal(tmp_path / 'open.ledger', layout=LAYOUT)

@@ -209,7 +209,8 @@ def test_no_counter_is_used_twice(monkeypatch):
   _made(2, 5, 2.0**34, 3 * normals.CHUNK)
   assert len(seen) == len(set(seen)) > 300
   source = normals.Normals(_SEED)
-  for row, chunk, place, attempt in seen[::25]:
+  last = (1 << 48) - 1, (1 << 32) - 1, normals.CHUNK - 1, 255
+  for row, chunk, place, attempt in [*seen[::25], last]:
     block = (place * 256 + attempt) * 4
     expected = np.frombuffer(_bits(row, chunk, 0, 1, block, 16), '<u8')
     there = own(source, row, chunk, np.array([place]), attempt)

@@ -72,6 +72,16 @@ def test_nothing_to_write_to_keeps_nothing(tmp_path):
   assert rows(tmp_path / 'file' / 'cache') == rows(None)
 
 
+def test_a_budget_without_a_schema_is_left_out_for_the_same_reason(tmp_path):
+  options = {'objective': 'max', 'horizons': [20]}
+  budget = [dpftrl.LossBudget(squared=30.0)]
+  reasons = [
+    comparison.run(candidate_sets.named(['blt:1']), budget, cache=cache, **options).skipped
+    for cache in (None, tmp_path)
+  ]
+  assert reasons[0] == reasons[1] and 'not squared' in reasons[0][0].reason
+
+
 def test_the_folder_is_that_of_the_user(monkeypatch):
   monkeypatch.setenv('XDG_CACHE_HOME', '/there')
   assert FOLDER() == pathlib.Path('/there/fl_dpftrl/strategies')

@@ -342,7 +342,7 @@ def test_commands_from_a_table_to_a_statement(tmp_path, suffix):
     said = ' '.join(told[-1]['assumptions'])
     for words in ('counts were given in place of the rows', 'text of `fl-dpftrl sql` as it was',
                   'on all rows of a table that did not change', 'device ids byte by byte',
-                  'spelled in two ways of Unicode or rounded to a float'):  # fmt: skip
+                  'zeros before a number) or rounded to a float'):  # fmt: skip
       assert words in said
     assert '--from_counts=COUNTS' in public.read_text()
   assert told[0].pop('violations')['num_devices'] > 0
