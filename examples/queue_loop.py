@@ -82,8 +82,8 @@ def collect(round_, updates: queue.Queue) -> collections.Counter:
       dropped['late'] += 1
       continue
     try:
-      round_.add(np.frombuffer(content, np.float32), device_id=device)
-    except ValueError:  # Its words are of the message: log none of them.
+      round_.add(np.frombuffer(content, np.float32), device_id=int(device))
+    except (TypeError, ValueError):  # Its words are of the message: log none of them.
       dropped['refused'] += 1
   return dropped
 

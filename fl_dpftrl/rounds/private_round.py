@@ -117,8 +117,9 @@ class Round:
       update: nested structure of arrays, as the template.
       metrics: name → number, for each metric of the run; what is out of bounds is taken for the
         nearest bound, and NaN for 0. None for zeros.
-      device_id: the device, if it is to be checked that it is of this round and adds once. Without
-        it, only the number of updates is checked: that none is twice a device's is then yours.
+      device_id: the device, if it is to be checked that it is of this round and adds once; for each
+        update of a round or for none. Without it, only the number of updates is checked: that none
+        is twice a device's is then yours.
 
     Returns:
       What became of it: 'kept', 'clipped', 'zeroed' or 'rejected'.
@@ -248,12 +249,16 @@ class Round:
     self._like = update if self._like is None else self._like
 
   def _check_device(self, device_id: str | int | None) -> None:
+    has_ids = self._waiting is not None
+    if has_ids if device_id is None else self.num_updates and not has_ids:
+      raise ValueError('device_id must be given for each update of a round, or for none')
     if device_id is None:
       return
     if hasattr(device_id, 'item'):  # A number of NumPy, PyTorch or JAX.
       device_id = device_id.item()
-    if isinstance(device_id, bool):  # It counts as 1.
-      raise ValueError('device_id must be text or a whole number, got a bool')
+    if isinstance(device_id, bool) or not isinstance(device_id, (str, int)):  # True counts as 1.
+      kind = type(device_id).__name__
+      raise ValueError(f'device_id must be text or a whole number, got a {kind}')
     if self._waiting is None:
       self._admitted = frozenset(np.asarray(self.device_ids).tolist())
       self._waiting = set(self._admitted)

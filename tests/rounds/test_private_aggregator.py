@@ -67,6 +67,8 @@ def test_ids_may_be_an_array_of_the_loop(library, tmp_path):
         round_.add(update(), device_id=device)
       with pytest.raises(ValueError, match='device that added an update before'):
         round_.add(update(), device_id=ids[0])
+      with pytest.raises(ValueError, match='device_id must be given for each update'):
+        round_.add(update())
     assert aggregator.admissible(ids).tolist() == [3]
 
 
@@ -215,6 +217,12 @@ WRONG = {
     'of a device that is not of round 0'),
   'an update of a device twice': (lambda a: entered(a, 'abc', 0, 'aa'),
     'of a device that added an update before'),
+  'an update without a device': (lambda a: entered(a, 'abc', 1, 'a'),
+    'device_id must be given for each update of a round, or for none'),
+  'a device after an update without one': (lambda a: entered(a, 'abc', 0, [None, 'a']),
+    'device_id must be given for each update of a round, or for none'),
+  'a device that is a list': (lambda a: entered(a, 'abc', 0, [['a']]),
+    'device_id must be text or a whole number, got a list'),
   'a closed aggregator': (lambda a: (a.close(), entered(a, 'ab', 2)),
     'the aggregator is closed; make it again'),
   'a batch of more': (
