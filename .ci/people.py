@@ -30,9 +30,7 @@ def main(results: pathlib.Path, before: float, output: pathlib.Path) -> None:
     values = [float(row['test']) for row in rows if row['mechanism'] == mechanism]
     mean, colour = np.mean(values), looks[mechanism]['color']
     axes.plot(values, np.full(len(values), height + 0.2), '|', color=style.GREY, markersize=7)
-    axes.errorbar(
-      mean, height, xerr=result_tables.margin(values), fmt='o', color=colour, capsize=3
-    )
+    axes.errorbar(mean, height, xerr=result_tables.margin(values), fmt='o', color=colour, capsize=3)
     place = {'textcoords': 'offset points', 'ha': 'center', 'fontsize': 10, 'color': style.INK}
     axes.annotate(f'{mean:.1f}', (mean, height), (0, 7), **place)
   axes.axvline(before, color=style.INK, linestyle=':')
