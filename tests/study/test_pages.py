@@ -64,10 +64,20 @@ def test_points_stand_a_stated_distance_from_their_epsilon(name):
   assert shifts == pytest.approx(wanted, abs=1e-6)
 
 
-def test_the_front_page_shows_studies_whose_epsilon_is_that_of_their_runs():
-  text = (pages.DOCS.parent / 'README.md').read_text()
-  shown = [name for name in STUDIES if f'study-{name}/accuracy_by_epsilon.svg' in text]
-  assert shown
-  for name in shown:
-    with_noise = [result for result in read_study(name).results if result.epsilon]
-    assert all(result.epsilon_of_run <= result.epsilon for result in with_noise)
+@pytest.mark.parametrize('name', ['people', 'central'])
+def test_studies_on_pages_have_the_epsilon_of_their_runs(name):
+  with_noise = [result for result in read_study(name).results if result.epsilon]
+  assert with_noise and all(result.epsilon_of_run <= result.epsilon for result in with_noise)
+
+
+def test_the_figure_of_the_front_page_has_the_perplexities_of_its_page():
+  assert 'study-people/perplexity.svg' in (pages.DOCS.parent / 'README.md').read_text()
+  page = (pages.DOCS / 'finetune.md').read_text()
+  tests = {name: [] for name in ('no noise', 'blt', 'identity')}
+  for result in read_study('people').results:
+    tests[result.mechanism].append(result.test)
+  for values in tests.values():
+    mean, margin = sum(values) / len(values), result_tables.margin(values)
+    assert len(values) == 5 and f'| {mean:.2f} ± {margin:.2f} |' in page
+  behind = [other - blt for other, blt in zip(tests['identity'], tests['blt'])]
+  assert f'by {min(behind):.1f} to {max(behind):.1f}' in page
