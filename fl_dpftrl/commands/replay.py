@@ -236,6 +236,12 @@ def _runs(args: argparse.Namespace) -> list[opened_runs.Run]:
   for name in ('log', 'strategy'):
     if name not in passed:
       raise ValueError(f'--{name} is needed, or the folder of a run')
+  declared = [name for name in _DECLARED if name in passed]
+  if declared and args.units:
+    raise ValueError(
+      f'--{declared[0]} is of devices, and does not go with --units: only a log that cites the'
+      ' table has declared figures by person'
+    )
   run = opened_runs.open_run(args.log, args.strategy, **_facts(args), **where)
   draws = flags.sampling(args, run.claim.strategy, run.log.num_rounds)
   if draws is None:

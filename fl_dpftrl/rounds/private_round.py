@@ -100,7 +100,7 @@ class Round:
     if not aggregator.is_drawn and self.num_updates > goal:
       warnings.warn(
         f'{self.num_updates} updates for report_goal={goal}, which divides their sum: the mean is'
-        f' {self.num_updates / goal:.3g} times theirs; give at_most=report_goal to admissible',
+        f' {self.num_updates / goal:.3g} times theirs; stop adding at the goal',
         stacklevel=3,
       )
 

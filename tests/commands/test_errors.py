@@ -111,6 +111,7 @@ ERRORS = [
   ('replay', '--num_rounds=7', 'its num_rounds is 12, not 7'),
   ('replay', '--adjacency=add_or_remove', 'add_or_remove is refused'),
   ('replay', '--declared_min_sep=3', 'declared_min_sep=3 needs declared_num_rounds'),
+  ('replay', '--units=u.csv --declared_num_rounds=12', 'is of devices.*not go with --units'),
   ('replay', '--declared_num_rounds=5', 'must be at least the 12 rounds of the log'),
   ('replay', '--report=no/p.html', '--report=no/p.html: its folder'),
   ('replay', '--report=p.html --public_report=p.html', 'another file than --report'),
