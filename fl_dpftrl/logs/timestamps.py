@@ -124,13 +124,13 @@ def _seconds(path: str, values: pa.Array, first_row: int) -> pa.Array:
     try:
       values = values.cast(_FORMS[form])
     except pa.ArrowInvalid as error:  # Such as one of a 13th month.
-      raise refusals.LogError(f'{path}: timestamp cannot be read, {error}') from error
+      raise refusals.LogError(f'{path}: has a timestamp of no day or time that there is') from error
     if pa.types.is_timestamp(values.type):
       values = parquet.whole_seconds(values)
   for value in pc.min_max(values).as_py().values():
     if abs(value) > log_tables.MOST_SECONDS:
       raise refusals.LogError(
-        f'{path}: timestamp must be UTC seconds, got {value}, which is beyond the year 9999; divide'
+        f'{path}: timestamp must be UTC seconds, and one is beyond the year 9999; divide'
         ' milliseconds by 1000'
       )
   return values

@@ -254,15 +254,16 @@ def opened(units: Given, first_round: int = 0) -> UnitTable:
         f'units: give files, whose rounds are counted from first_round={first_round}'
       )
     return units
-  devices, rounds, contents = _column(units, DEVICE_ID, first_round)
-  owners, _, again = _column(units, UNIT_ID, first_round)
-  ends = None
+  devices, rounds, log = _column(units, DEVICE_ID, first_round)
+  owners, _, owned = _column(units, UNIT_ID, first_round)
+  ends, again = None, owned
   try:
     _, ends, again = _column(units, DEVICE_ID, first_round, UNTIL_ROUND)
   except refusals.MissingColumnError:
-    pass
+    if UNTIL_ROUND in map(str.lower, log.unused_columns):  # In some files, or spelled otherwise.
+      raise
   shown = os.fspath(units) if isinstance(units, (str, os.PathLike)) else os.fspath(units[0])
-  if again != contents:
+  if not again.files() == owned.files() == log.files():
     raise refusals.LogError(f'{shown}: was changed while it was read; read it again')
   if len(devices) != len(owners):
     raise refusals.LogError(f'{shown}: has lists of ids; a row has one {DEVICE_ID} and {UNIT_ID}')
@@ -271,8 +272,8 @@ def opened(units: Given, first_round: int = 0) -> UnitTable:
 
 def _column(
   units: Files, name: str, first_round: int, round_name: str = FROM_ROUND
-) -> tuple[pa.Array, np.ndarray, tuple[dict[str, str], ...]]:
-  """Returns a column of ids, the rounds beside it, and digests; all is checked as a log is."""
+) -> tuple[pa.Array, np.ndarray, participation_log.Log]:
+  """Returns a column of ids, the rounds beside it, and both as a log, as which all is checked."""
   layout = layouts.Layout(round_name, name, first_round)
   try:
     log = participation_log.read_log(units, num_rounds=limits.ROUNDS, layout=layout)
@@ -288,4 +289,4 @@ def _column(
   table = pa.concat_tables(tables)
   ids = table.column('device_id').combine_chunks()
   ids = ids.cast(pa.int64() if pa.types.is_integer(ids.type) else pa.string())
-  return ids, table.column('round').to_numpy(), log.files()
+  return ids, table.column('round').to_numpy(), log

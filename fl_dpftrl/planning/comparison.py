@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from fl_dpftrl import accounting, checks, sensitivities, tables, workloads
 from fl_dpftrl.accounting import adjacencies, gaussian
 from fl_dpftrl.families import base, linear_noise
@@ -147,7 +149,7 @@ def compare(
   delta: float | None = None,
   adjacency: str = adjacencies.ZERO_OUT,
   report_goal: int = 1,
-  num_rounds: Sequence[int] = (),
+  num_rounds: int | Sequence[int] = (),
   cache: bool = False,
 ) -> Comparison:
   """Compares mechanisms, strategies and their files under one or several participations.
@@ -175,7 +177,7 @@ def compare(
       range.
   """
   every = participations if isinstance(participations, Sequence) else [participations]
-  epsilons = [epsilon] if isinstance(epsilon, (int, float)) else epsilon or ()
+  epsilons = () if epsilon is None else np.atleast_1d(epsilon).tolist()
   with progress_bars.steps('compare') as report:
     return run(
       candidate_sets.named(mechanisms),
@@ -183,7 +185,7 @@ def compare(
       objective=objective,
       workload=workload,
       target=Target(tuple(epsilons), delta, adjacency, report_goal),
-      horizons=num_rounds,
+      horizons=np.atleast_1d(num_rounds).tolist(),
       watch=lambda searched: report,
       cache=strategy_cache.folder() if cache else None,
     )

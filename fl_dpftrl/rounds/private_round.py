@@ -162,6 +162,7 @@ class Round:
     arrays = [array[:count] for array in arrays]
     with self._lock:
       self._check_room(len(arrays[0]))
+      self._check_device(None)
       outcomes = self._aggregator._sum.add_batch(arrays)
       self._count(outcomes, updates, None if values is None else values[:count])
     return outcomes

@@ -247,3 +247,11 @@ def test_the_watch_names_the_most_participations_of_a_budget():
 def test_rows_say_how_many_rows_of_z_are_drawn():
   found = dpftrl.compare(['identity', 'blt-b400', 'dense'], dpftrl.MinSep(20, max_participations=1))
   assert [row['rows_drawn'] for row in found.rows] == [1.0, 1.0, 10.5]
+
+
+def test_one_number_of_numpy_is_taken_for_several():
+  budget = dpftrl.LossBudget(max_participations=2, min_sep=4)
+  found = dpftrl.compare(
+    ['identity'], budget, epsilon=np.int64(2), delta=1e-6, num_rounds=np.int64(9)
+  )
+  assert [(row['epsilon'], row['num_rounds']) for row in found.rows] == [(2, 9)]

@@ -264,3 +264,8 @@ def test_commands_from_tables_to_a_statement_of_people(tmp_path):
   about = [word for word in about if word != '--json']
   page = lines.run(['replay', f'--from_counts={result}', *about]).stdout
   assert 'in the table of' in page and 'persons' in page
+
+
+def test_the_text_by_unit_replaces_words_that_are_there():
+  for word, _ in sql_statement._WORDS_OF_UNITS:
+    assert word in sql_statement._TEXT

@@ -1,5 +1,6 @@
 """Statements of people who own several devices."""
 
+import contextlib
 import csv
 import itertools
 import json
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.logs import refusals
+from fl_dpftrl.logs import refusals, unit_tables
 from fl_dpftrl.reports import privacy, settings
 from tests import oracle
 from tests.commands import lines
@@ -231,3 +232,15 @@ def test_a_report_of_people_names_the_most_devices_of_one_in_a_round(tmp_path):
   page = privacy.report(statement, settings.Setting())
   assert page.count('with at most 2 of its devices in a round') >= 3
   assert 'devices enforce the schema' not in page and 'no person knew' in page
+
+
+@pytest.mark.parametrize('end', ['', ',Until_Round'])
+def test_ends_that_only_some_files_have_are_refused(tmp_path, end):
+  names = 'device_id,unit_id,from_round'
+  (tmp_path / 'a.csv').write_text(f'{names},until_round\nd,ann,0,3\n')
+  (tmp_path / 'b.csv').write_text(f'{names}{end}\ne,ben,0{",3" if end else ""}\n')
+  refused = pytest.raises(refusals.LogError, match='b.csv.*until_round')
+  with refused:
+    unit_tables.opened([tmp_path / 'a.csv', tmp_path / 'b.csv'])
+  with refused if end else contextlib.nullcontext():
+    unit_tables.opened(tmp_path / 'b.csv')

@@ -225,6 +225,13 @@ WRONG = {
     'device_id must be text or a whole number, got a list'),
   'a closed aggregator': (lambda a: (a.close(), entered(a, 'ab', 2)),
     'the aggregator is closed; make it again'),
+  'a batch after an update with a device': (
+    lambda a: (
+      (round_ := a.round(list('ab')).begin()).add(update(), device_id='a'),
+      round_.add_batch({n: np.stack([p]) for n, p in update().items()}),
+    ),
+    'device_id must be given for each update of a round, or for none',
+  ),
   'a batch of more': (
     lambda a: (
       a.round(list('ab')).begin().add_batch({n: np.stack([p] * 3) for n, p in update().items()})
