@@ -1,4 +1,4 @@
-"""A mechanism of your own by its matrices C and N.
+"""A mechanism of your own by its matrices C and N, and a search for its parameter.
 
 python examples/own_family.py
 """
@@ -8,7 +8,6 @@ import dataclasses
 import numpy as np
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl import workload_error
 
 
 @dpftrl.register
@@ -27,11 +26,14 @@ class Geometric(dpftrl.Strategy):
   def noising_matrix(self, num_rounds):
     return np.eye(num_rounds) - self.decay * np.eye(num_rounds, k=-1)
 
+  @classmethod
+  def optimize(cls, problem):
+    decays, num_rounds = 1.0 - 0.5 ** np.arange(8), problem.schema.num_rounds
+    return min((cls(decay, num_rounds) for decay in decays), key=problem.loss)
+
 
 if __name__ == '__main__':
   schema = dpftrl.MinSep(num_rounds=200, min_sep=40)
-  for decay in (0.0, 0.5, 0.9):
-    strategy = Geometric(decay)
+  for strategy in Geometric(0.0), Geometric(0.5), dpftrl.optimize('geometric', schema):
     guarantee = dpftrl.account(strategy, schema, noise_multiplier=5.0, delta=1e-6)
-    loss = guarantee.sensitivity * workload_error.error(strategy, 200).rms
-    print(f'decay {decay}: {guarantee}, RMS loss {loss:.1f}')
+    print(f'{strategy}: {guarantee}, MaxLoss {guarantee.sensitivity * strategy.error(200).max:.1f}')

@@ -33,15 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     required=True,
     type=flags.names,
     help='comma-separated mechanisms (blt, or blt:3 with its size), strategy'
-    ' files (mine.json, or NAME=mine.json), names in matrices/',
+    ' files (mine.json, or NAME=mine.json), names in matrices/; of your own with --import; status'
+    ' 2 if one of them has no row',
   )
   flags.add_several(parser, 'num_rounds', 'N', required=True)
   flags.add_several(parser, 'min_sep', 'B')
   flags.add_several(parser, 'max_participations', 'K')
   flags.add_loss_budget(
     parser,
-    'adds rows of a run without an end: its sensitivity, with errors after each --num_rounds; a'
-    ' list or range of these gives losses by horizon, for which mechanisms are optimised',
+    'adds rows of a run without an end: the sensitivity that --min_sep and --max_participations'
+    ' name, with errors after each --num_rounds; a list or range of these gives losses by horizon,'
+    ' for which blt is optimised; or B² as a number, for strategy files only',
   )
   flags.add_sampling(
     parser,
@@ -87,9 +89,13 @@ def run(args: argparse.Namespace) -> json_files.Object:
     target=target,
     cache=None if args.no_cache else strategy_cache.folder(),
   )
+  several = len({answers.kind for answers in participations}) > 1
   output.say_skipped(
     'compare',
-    [(skip.label, skip.reason, _place(skip, axis)) for skip in results.skipped],
+    [
+      (f'{skip.label} is left out{f" of {skip.kind}" * several}', skip.reason, _place(skip, axis))
+      for skip in results.skipped
+    ],
     None if axis == 'epsilon' else axis,
     otherwise=None if results.entries else f'--mechanisms={",".join(args.mechanisms)}',
   )
@@ -104,12 +110,24 @@ def run(args: argparse.Namespace) -> json_files.Object:
     'varying': axis,
     'rows': rows,
     'skipped': [
-      {'mechanism': skip.label, **flags.schema_fields(skip.schema), 'reason': skip.reason}
+      {
+        'mechanism': skip.label,
+        'participation': skip.kind,
+        **flags.schema_fields(skip.schema),
+        'reason': skip.reason,
+      }
       for skip in results.skipped
     ],
     'output': args.output,
     'files': files,
   }
+
+
+def verdict(args: argparse.Namespace, result: json_files.Object) -> tuple[int, str] | None:
+  """Returns the exit status and a line if a mechanism that was named has no row."""
+  names = {skip['mechanism'] for skip in result['skipped']}
+  names -= {row['mechanism'] for row in result['rows']}
+  return (2, f'--mechanisms: no row for {", ".join(sorted(names))}') if names else None
 
 
 def _participations(args: argparse.Namespace) -> list[Any]:

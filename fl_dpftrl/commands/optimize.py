@@ -32,7 +32,7 @@ _NOT_SAMPLED = ('min_sep', 'max_participations', 'separation', 'min_sep_range', 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
-  words = f'one of {", ".join(registry.OPTIMIZERS)}, or of your own'
+  words = f'one of {", ".join(registry.OPTIMIZERS)}, or one of your own (--import)'
   add('--mechanism', required=True, type=_mechanism, metavar='NAME', help=words)
   flags.add_schema(parser, required=False)
   flags.add_loss_budget(parser)
@@ -87,7 +87,7 @@ def _mechanism(text: str) -> str:
     raise argparse.ArgumentTypeError(str(e)) from e
   if registry.find_optimizer(text) is None:
     choices = ', '.join(registry.OPTIMIZERS)
-    raise argparse.ArgumentTypeError(f'{text!r} is none of {choices}')
+    raise argparse.ArgumentTypeError(f'{text!r} is none of {choices}; --import your own')
   return text
 
 

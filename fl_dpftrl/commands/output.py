@@ -89,7 +89,7 @@ def say_skipped(
   lines = []
   for (label, reason), values in where.items():
     at = f' at {varying}={",".join(values)}' if varying else ''
-    lines.append(f'{label} is left out{at}: {reason}')
+    lines.append(f'{label}{at}: {reason}')
   if otherwise is not None:
     raise ValueError(f'{otherwise}: none of them supports this setting: {"; ".join(lines)}')
   for line in lines:

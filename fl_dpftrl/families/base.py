@@ -18,6 +18,8 @@ from fl_dpftrl.text import messages
 
 Parameters: TypeAlias = dict[str, Any]
 """Constructor arguments by keyword: numbers, tuples and arrays."""
+ENDLESS = 'identity, blt, banded_toeplitz, banded_inverse, lambda_cgd or stamped'
+"""Families that a run without an end takes, in words."""
 
 
 class Strategy(abc.ABC):
@@ -161,8 +163,7 @@ class Strategy(abc.ABC):
     Source: docs/endless.md.
     """
     raise ValueError(
-      f'a {self.family} strategy needs a last round; a run without an end takes identity, blt,'
-      ' banded_toeplitz, banded_inverse, lambda_cgd or stamped'
+      f'a {self.family} strategy needs a last round; a run without an end takes {ENDLESS}'
     )
 
   def error(

@@ -119,7 +119,10 @@ def optimize(
   if budget is not None:
     schema = horizon_schemas(budget, horizons)
     if optimizer.find_range is None:
-      raise ValueError(f'mechanism={mechanism} is not for a run without an end; blt is')
+      raise ValueError(
+        f'mechanism={mechanism} is optimised for a last round only, and blt for a run without an'
+        f' end; that also takes a strategy file of {base.ENDLESS}'
+      )
     if not workload.is_toeplitz:
       raise ValueError('workload must have constant learning rates in a run without an end')
   elif horizons is not None:

@@ -52,11 +52,12 @@ class Candidate:
 
 
 class Skipped(NamedTuple):
-  """Candidate that could not be evaluated for a schema, with the reason."""
+  """Candidate that could not be evaluated for a schema, with the reason; kind of participation."""
 
   label: str
   reason: str
   schema: schemas.MinSep
+  kind: str = schemas.MinSep.kind
 
 
 def named(names: Sequence[str | base.Strategy]) -> list[Candidate]:
@@ -125,11 +126,14 @@ def _loaded(name: str) -> Candidate:
       if os.path.isfile(path):
         raise
       registry.check_family(path)
-      names = (*registry.OPTIMIZERS, *files.names())
-      near = difflib.get_close_matches(path, names)
+      near = difflib.get_close_matches(path, (*registry.OPTIMIZERS, *files.names()))
       raise ValueError(
-        f'{messages.quoted(path)} is neither a strategy file nor a mechanism or strategy;'
-        + (f' did you mean {" or ".join(near)}?' if near else f' choose from {", ".join(names)}')
+        f'{messages.quoted(path)} is no strategy file, no name in matrices/ and no mechanism:'
+        + (
+          f' did you mean {" or ".join(near)}?'
+          if near
+          else f' {", ".join(registry.OPTIMIZERS)}, or one of a module to --import'
+        )
       ) from e
     strategy, workload = file.strategy, file.workload
     default_label = path if path in files.names() else pathlib.Path(path).stem

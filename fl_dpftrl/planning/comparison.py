@@ -238,7 +238,8 @@ def run(
             )
           ]
         except candidate_sets.UNSUPPORTED as e:
-          skipped.append(candidate_sets.Skipped(candidate.label, candidate_sets.reason(e), schema))
+          why = candidate_sets.reason(e)
+          skipped.append(candidate_sets.Skipped(candidate.label, why, schema, answers.kind))
           continue
         entries += evaluated
         for entry in evaluated:

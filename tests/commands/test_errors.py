@@ -58,7 +58,7 @@ ERRORS = [
   ('optimize', f'{_AMPLIFIED}=banded --num_bins=3', '--num_examples=10 and --epsilon=1.0 exclude'),
   ('describe', '--num_rounds=99999999999999999999', 'num_rounds must be at most 2.*9999'),
   ('describe', '--separation=any', "'any'"),
-  ('compare', '--mechanisms=nope', "--mechanisms.*'nope'.*blt"),
+  ('compare', '--mechanisms=nope', "--mechanisms.*'nope'[^…]*blt, or one of a module to --import"),
   ('compare', '--mechanisms=blt,,identity', '--mechanisms.*empty'),
   ('compare', '--mechanisms=broken.json', '--mechanisms.*broken.json'),
   ('compare', '--mechanisms=blt:9', 'blt:9: none of them.*num_buffers must be 1 to 8'),

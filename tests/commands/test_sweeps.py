@@ -178,7 +178,7 @@ def test_a_mechanism_of_ones_own_works_in_commands(run, result, tmp_path, monkey
   assert status == 2 and err.endswith('--import=ending_module failed: SystemExit: 0\n')
   monkeypatch.setattr(registry._families, 'data', dict(registry._families.data))
   status, _, err = run('optimize --mechanism=swept --num_rounds=20')
-  assert status == 2 and "'swept' is none of" in err
+  assert status == 2 and "'swept' is none of" in err and '--import your own' in err
   found = result(f'optimize --mechanism=swept --num_rounds=20 --output=own.json --import={name}')
   assert found['mechanism'] == 'swept'
   described = result(f'describe own.json --import={name} --num_parameters=1000')
@@ -192,8 +192,14 @@ def test_a_mechanism_of_ones_own_works_in_commands(run, result, tmp_path, monkey
     for path in (save(tmp_path, decay) for decay in (0.1, 0.5, 0.9))
   )
   assert best == found['max_loss']
-  status, out, _ = run('compare --mechanisms=swept,identity --num_rounds=20')
+  line = 'compare --mechanisms=swept,identity --num_rounds=20 --loss_budget'
+  status, out, err = run(f'{line} --min_sep=4 --max_participations=2')
   assert status == 0 and 'rows_drawn' in out
+  assert 'swept is left out of loss_budget: mechanism=swept is optimised for a last round' in err
+  status, out, err = run(f'{line.replace("swept", "own.json")}=2')
+  assert status == 2 and 'identity' in out  # The rows of the others are there.
+  assert 'own is left out: a swept strategy needs a last round' in err
+  assert err.endswith('compare: --mechanisms: no row for own\n')
 
 
 def save(folder, decay):

@@ -11,6 +11,7 @@ import pytest
 import fl_dpftrl
 from fl_dpftrl import sensitivities, workload_error
 from fl_dpftrl.families import base, dense, registry, stamped
+from fl_dpftrl.optimization import search_problem
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
 
@@ -96,6 +97,12 @@ def test_the_examples_are_short_and_run(name, output, capsys, tmp_path, monkeypa
   assert len(path.read_text().splitlines()) < 40
   runpy.run_path(str(path), run_name='__main__')
   assert re.fullmatch(output, capsys.readouterr().out)
+
+
+def test_the_example_is_searched_by_its_name(geometric):
+  losses = [search_problem.Problem(SCHEMA).loss(geometric(d)) for d in (0.0, 0.5, 0.75, 0.875)]
+  best = search_problem.Problem(SCHEMA).loss(fl_dpftrl.optimize('geometric', SCHEMA))
+  assert best <= min(losses)
 
 
 @pytest.mark.parametrize('own', ['inherits', 'with noise', 'plain'])
