@@ -181,7 +181,7 @@ class Claim:
     digest = hashlib.sha256(text.encode()).hexdigest()
     return {keys.CLAIM_KEY: text, keys.CLAIM_DIGEST_KEY: digest}
 
-  def save(self, folder: pathlib.Path, run: str | None = None, *, begun: bool = True) -> None:
+  def save(self, folder: str | pathlib.Path, run: str | None = None, *, begun: bool = True) -> None:
     """Writes the files of strategy and claim into the folder of a run, unless they are there.
 
     Args:
@@ -192,6 +192,7 @@ class Claim:
     Raises:
       ValueError: for a file of another claim, or run.
     """
+    folder = pathlib.Path(folder)
     if begun and (folder / NAME).exists():
       claim_json.check_file(folder / NAME, self.to_json(), run)
     if not (folder / files.NAME).exists():

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   flags.add(parser, 'strategy')
   words = 'standard deviation of Z over the clip norm (default: as in the log)'
   flags.add(parser, 'noise_multiplier', help=words)
-  words = 'number of noise rows used, if the log does not say'
+  words = 'number of noise rows used, if the log does not say; that of each of several folders'
   flags.add(parser, 'num_rounds', help=words)
   add(
     '--columns',
@@ -227,8 +227,6 @@ def _runs(args: argparse.Namespace) -> list[opened_runs.Run]:
     for name in passed:
       if name not in ('num_rounds', *where):
         raise ValueError(f'--{name} does not go with {args.runs[0]}: the folder of a run states it')
-      if len(args.runs) > 1 and name != 'units':
-        raise ValueError(f'--{name} goes with one folder, got {len(args.runs)}')
     options = {'num_rounds': args.num_rounds, **where}
     return [opened_runs.open_run(folder, **options) for folder in args.runs]
   if args.from_counts:

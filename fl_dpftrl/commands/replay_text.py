@@ -80,23 +80,31 @@ def _warnings(result: statements.Statement) -> list[str]:
 def _units(result: statements.Statement) -> list[str]:
   """Returns how many devices there are, where others own them."""
   return [
-    f'devices             {run.counted.num_devices} of {run.units.num_devices} in the table of'
-    f' {run.units.num_units} {run.units.name}s, at most {run.units.max_rows} of one in a round'
-    for run in result.runs
+    f'devices             {_place(result, i)}{run.counted.num_devices} of'
+    f' {run.units.num_devices} in the table of {run.units.num_units} {run.units.name}s, at most'
+    f' {run.units.max_rows} of one in a round'
+    for i, run in enumerate(result.runs)
     if run.units and run.counted
   ]
+
+
+def _place(result: statements.Statement, place: int) -> str:
+  """Returns the beginning of what is said of one of several runs."""
+  return f'run {place + 1}: ' if result.several else ''
 
 
 def _columns(result: statements.Statement) -> list[str]:
   """Returns which columns of the logs nothing read, and what their timestamps show."""
   lines = []
-  for run in result.runs:
+  for i, run in enumerate(result.runs):
     if run.unused_columns:
       names = ', '.join(messages.quoted(name, 40) for name in run.unused_columns[:_LISTED])
       more = ', …' * (len(run.unused_columns) > _LISTED)
-      lines.append(f'columns not used    {names}{more}: neither read nor checked')
+      lines.append(
+        f'columns not used    {_place(result, i)}{names}{more}: neither read nor checked'
+      )
     if run.times:
-      lines.append(f'timestamps          {run.times}')
+      lines.append(f'timestamps          {_place(result, i)}{run.times}')
   return lines
 
 

@@ -195,7 +195,8 @@ def read_log(
   _check_types(shards)
   n, assumed = _num_rounds(shards, num_rounds)
   times = timestamps.read(sources, n) if layout.timestamp else None
-  warnings = (*assumed, *(times.warnings(shards[0].path) if times else ()))
+  path = shards[0].path + (f' and {len(shards) - 1} more' if shards[1:] else '')
+  warnings = (*assumed, *(times.warnings(path) if times else ()))
   return Log(shards, n, warnings, bool(assumed), layout, times)
 
 

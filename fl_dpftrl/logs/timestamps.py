@@ -31,7 +31,7 @@ class RoundTimes(NamedTuple):
     last: beginning of the latest round.
     num_reversed: rounds that began before the round before them.
     first_reversed: number of the first of these, as the log has it; None without any.
-    longest_pause: most seconds from one beginning to the next; 0 for a single round.
+    longest_pause: most seconds from one beginning to the next in time; 0 for a single round.
     pause_round: number of the round after the longest pause; None for a single round.
     median_pause: median of these seconds.
   """
@@ -78,8 +78,10 @@ def read(sources: Sequence[readers.Source], num_rounds: int) -> RoundTimes | Non
   rounds = pa.concat_tables(parts).rename_columns(['round', 'time']).group_by('round')
   whole = rounds.aggregate([('time', 'min')]).sort_by('round')
   numbers, starts = (whole.column(name).to_numpy() for name in ('round', 'time_min'))
-  numbers, pauses = numbers + sources[0].layout.first_round, np.diff(starts)
-  reversed_places = np.flatnonzero(pauses < 0)
+  numbers = numbers + sources[0].layout.first_round
+  reversed_places = np.flatnonzero(np.diff(starts) < 0)
+  order = np.argsort(starts, kind='stable')
+  pauses = np.diff(starts[order])
   longest = int(pauses.argmax()) if pauses.size else None
   return RoundTimes(
     first=int(starts.min()),
@@ -87,7 +89,7 @@ def read(sources: Sequence[readers.Source], num_rounds: int) -> RoundTimes | Non
     num_reversed=reversed_places.size,
     first_reversed=int(numbers[reversed_places[0] + 1]) if reversed_places.size else None,
     longest_pause=0 if longest is None else int(pauses[longest]),
-    pause_round=None if longest is None else int(numbers[longest + 1]),
+    pause_round=None if longest is None else int(numbers[order[longest + 1]]),
     median_pause=float(np.median(pauses)) if pauses.size else 0.0,
   )
 

@@ -102,7 +102,9 @@ def replay(
     void_reason=void_reasons.reason(runs),
     ids=_ids(tally),
     warnings=tuple(
-      warning for run, d in zip(runs, devices) for warning in (*run.log.warnings, *d.warnings())
+      f'run {place}: {warning}' if len(runs) > 1 else warning
+      for place, (run, counts) in enumerate(zip(runs, devices), 1)
+      for warning in (*run.log.warnings, *counts.warnings())
     )
     + id_spellings.warnings(tally.mergeable, tally.num_devices, runs[0].unit),
   )

@@ -30,15 +30,16 @@ def expected(rounds, seconds):
   """Returns the attributes of the times by a loop over rounds."""
   starts = {t: min(s for r, s in zip(rounds, seconds) if r == t) for t in sorted(set(rounds))}
   pairs = list(zip(starts, list(starts)[1:]))
-  pauses = [starts[b] - starts[a] for a, b in pairs]
-  wrong = [b for (a, b), pause in zip(pairs, pauses) if pause < 0]
+  wrong = [b for a, b in pairs if starts[b] < starts[a]]
+  in_time = sorted(starts, key=starts.get)
+  pauses = [starts[b] - starts[a] for a, b in zip(in_time, in_time[1:])]
   return dict(
     first=min(starts.values()),
     last=max(starts.values()),
     num_reversed=len(wrong),
     first_reversed=wrong[0] if wrong else None,
     longest_pause=max(pauses),
-    pause_round=next(b for (a, b), pause in zip(pairs, pauses) if pause == max(pauses)),
+    pause_round=in_time[1:][pauses.index(max(pauses))],
     median_pause=float(np.median(pauses)),
   )
 
@@ -84,6 +85,15 @@ def test_times_are_the_same_in_every_format(tmp_path, seed):
   assert times(shards)._asdict() == found
 
 
+def test_reversed_rounds_have_pauses_of_time_and_all_files_are_named(tmp_path):
+  text = [csv([t], 'a', [START - 7200 * t]) for t in range(3)]
+  shards = [files.written(tmp_path / f'{t}.csv', line) for t, line in enumerate(text)]
+  log = participation_log.read_log(shards, num_rounds=3, layout=LAYOUT)
+  assert str(log.times).endswith('; longest pause 2 h, before round 1; median 2 h')
+  (warning,) = log.warnings
+  assert '0.csv and 2 more: timestamps fall from a round to the next, 2 times' in warning
+
+
 def test_rounds_are_named_as_the_log_has_them(tmp_path):
   path = files.written(tmp_path / 'l.csv', csv([7, 8, 9], 'abc', [100, 90, 4000]))
   layout = layouts.parse('timestamp=at', 7)
@@ -121,6 +131,11 @@ def test_what_has_no_timestamps_is_refused(tmp_path, path):
   assert "has no column 'at'" in files.refusal(path, layout=LAYOUT)
   files.written(tmp_path / 'l.parquet', {'round': [0], 'device_id': ['a'], 'at': [0.5]})
   line = files.refusal(tmp_path / 'l.parquet', layout=LAYOUT)
+  lists = {'round': [0], 'device_id': [['a', 'b']], 'at': [[5, 6]]}
+  for path in ('lists.parquet', 'lists.jsonl'):
+    content = lists if path.endswith('t') else '{"round": 0, "device_id": ["a"], "at": [5]}\n'
+    files.written(tmp_path / path, content)
+    assert 'timestamp must be one a row, not lists' in files.refusal(tmp_path / path, layout=LAYOUT)
   assert 'l.parquet: timestamp must be text or whole numbers' in line and 'device_id' not in line
   with ledgers.LogWriter(tmp_path / 'open.parquet') as log:
     log.begin(0, [pa.array(['a'])], 5, '')
