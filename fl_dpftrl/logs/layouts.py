@@ -3,14 +3,17 @@
 import re
 import urllib.parse
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from fl_dpftrl import checks
 from fl_dpftrl.logs import id_columns, limits, refusals
 from fl_dpftrl.text import messages
 
 NAMES = ('round', 'device_id')
+Names: TypeAlias = str | Mapping[str, str]
+"""Names of a log's columns: 'round=step,device_id=user_id', or a mapping of these."""
 _PARTITION = re.compile(r'([^=/]+)=([^/]*)')
 _DELIMITERS = (',', '\t', ';')
 _WHOLE = re.compile(r'-?[0-9]{1,18}')
@@ -96,18 +99,21 @@ class Layout(NamedTuple):
 PLAIN = Layout()
 
 
-def parse(columns: str | None, first_round: int = 0, missing: str | None = None) -> Layout:
+def parse(columns: Names | None, first_round: int = 0, missing: str | None = None) -> Layout:
   """Returns the layout that `round=NAME,device_id=NAME` and `MARK,MARK` describe."""
-  if not 0 <= first_round < limits.ROUNDS:
-    raise ValueError(f'first_round={first_round} must be at least 0 and below {limits.ROUNDS}')
+  checks.whole(0, limits.ROUNDS - 1, first_round=first_round)
+  if isinstance(columns, Mapping):
+    columns = ','.join(f'{column}={name}' for column, name in columns.items())
   names: dict[str, Any] = {}
-  for part in columns.split(',') if columns else ():
+  for part in str(columns).split(',') if columns else ():
     column, _, name = part.partition('=')
     if column not in (*NAMES, 'timestamp') or not name or column in names:
       raise ValueError(
         f'columns={messages.quoted(columns)} must be like round=step,device_id=user_id'
       )
     names[column] = name
+  if not isinstance(missing, str | None):
+    raise ValueError(f'missing={messages.quoted(missing)} must be like NULL,unknown')
   marks = id_columns.MISSING if missing is None else tuple(filter(None, missing.split(',')))
   result = Layout(**names, first_round=first_round, missing=marks)
   if len({result.round, result.device_id, result.timestamp}) < 3:

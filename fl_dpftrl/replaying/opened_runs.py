@@ -234,7 +234,7 @@ def open_run(
   declared_num_rounds: int | None = None,
   declared_min_sep: int | None = None,
   declared_max_participations: int | None = None,
-  columns: str | None = None,
+  columns: layouts.Names | None = None,
   first_round: int = 0,
   missing: str | None = None,
   units: unit_tables.Given | None = None,
@@ -255,8 +255,8 @@ def open_run(
       Without it, the schema that was recorded in the log before round 0 is taken.
     declared_min_sep: min-sep that was declared with them; 1 if None.
     declared_max_participations: maximum participations that were declared with them.
-    columns: where the log has its columns, as in 'round=step,device_id=user_id'; None for their
-      own names.
+    columns: where the log has its columns, as in 'round=step,device_id=user_id', or a mapping;
+      None for their own names.
     first_round: number of the log's first round.
     missing: texts that mean a missing id, as in 'NULL,unknown'; '' for none, None for the usual.
     units: table of who owns which device, or its files: what is then shown is of people, or other

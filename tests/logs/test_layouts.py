@@ -106,8 +106,18 @@ def test_cohorts_longer_than_a_line_of_one_device(tmp_path):
   ('step=round', 0, 'must be like'),
   ('round=a,round=b', 0, 'must be like'),
   ('round=a,device_id=a', 0, 'names one column twice'),
-  (None, -1, 'first_round=-1 must be at least 0'),
+  ({'step': 'round'}, 0, "'step=round' must be like round=step"),
+  (['round'], 0, 'must be like'),
+  (None, -1, 'first_round must be at least 0, got -1'),
+  (None, '1', "first_round must be a whole number, got '1'"),
 ])  # fmt: skip
 def test_malformed_layouts_are_refused(text, first, message):
   with pytest.raises(ValueError, match=message):
     layouts.parse(text, first)
+
+
+def test_names_may_be_a_mapping_and_marks_are_text():
+  names = {'round': 'step', 'timestamp': 'at'}
+  assert layouts.parse(names) == layouts.parse('round=step,timestamp=at')
+  with pytest.raises(ValueError, match='missing=.* must be like NULL,unknown'):
+    layouts.parse(None, missing=['NULL'])
