@@ -59,11 +59,20 @@ def draw(entries: Sequence[Any], axis: str | None, subtitle: str = '') -> Figure
 
 def _lines(entries: Sequence[Any]) -> list[str]:
   """Returns the line of each entry: its label, with the participation where there are several."""
-  kinds = [entry.participation.kind.replace('_', '-') for entry in entries]
+  kinds = [_words(entry.participation, entries) for entry in entries]
   labels = [entry.candidate.label for entry in entries]
   if len(set(kinds)) == 1:
     return labels
   return [f'{label}, {kind}' for label, kind in zip(labels, kinds)]
+
+
+def _words(participation: Any, entries: Sequence[Any]) -> str:
+  """Returns the kind of a participation, with the sizes that no axis shows, if they differ."""
+  words, same = participation.kind.replace('_', '-'), [entry.participation for entry in entries]
+  for name in ('num_bins', 'num_examples', 'batch_size', 'squared'):
+    values = {getattr(other, name, None) for other in same if other.kind == participation.kind}
+    words += f', {name} {getattr(participation, name)}' if len(values) > 1 else ''
+  return words
 
 
 def _over(axes: Axes, rows: Sequence[dict], name: str, looks: dict[str, dict], axis: str) -> None:

@@ -20,6 +20,12 @@ from fl_dpftrl.version import __version__
 WORDS = 'fl_dpftrl/strategies in $XDG_CACHE_HOME, else in ~/.cache'
 """The folder in words."""
 
+_FAMILIES = {
+  'multi_epoch': 'dense',
+  'banded_sqrt': 'banded_toeplitz',
+  'banded_inverse_sqrt': 'banded_inverse',
+}
+"""Families of the mechanisms that are called otherwise."""
 _PARTICIPATIONS = (schemas.MinSep, schemas.FixedSeparation, loss_budgets.LossBudget)
 
 
@@ -58,10 +64,11 @@ def search(
   if 'horizons' in options:  # The rounds of a file are then those after which errors count last.
     b, k = participation.min_sep, participation.max_participations
     schema = schemas.MinSep(options['horizons'][-1], b, k)
-  stored = (schema, objective, workload)
+  family = _FAMILIES.get(candidate.mechanism, candidate.mechanism)
+  stored = (family, schema, objective, workload)
   try:
     file = files.load(path)
-    if (file.schema, file.objective, file.workload) == stored:
+    if (file.strategy.family, file.schema, file.objective, file.workload) == stored:
       return file.strategy
   except (ValueError, OSError):  # Absent, cut short, or of an earlier version.
     pass

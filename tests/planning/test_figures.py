@@ -1,5 +1,7 @@
 """The figure of a comparison has what was compared, with labels on its axes."""
 
+import dataclasses
+
 import pytest
 from matplotlib import text
 
@@ -81,6 +83,21 @@ def test_long_labels_leave_all_texts_within_the_figures_of_a_study(metric):
   metric = study_results.Metric(metric, lower_is_better=lower)
   drawn = study_figures.draw(study_results.rows(rows, metric), metric)
   assert len(drawn) == 2 and not [t for figure in drawn.values() for t in texts_beyond(figure)]
+
+
+@pytest.mark.parametrize('sizes', [(2, 4), (4,)])
+def test_draws_of_several_sizes_have_a_line_each(sizes):
+  found = dpftrl.compare(['identity'], dpftrl.MinSep(16, 4), epsilon=(1, 2, 8), delta=1e-6)
+  entries = [
+    dataclasses.replace(entry, participation=dpftrl.SecretBins(16, size))
+    for size in sizes
+    for entry in found.entries
+  ]
+  panel, _ = dataclasses.replace(found, entries=(*found.entries, *entries)).plot().axes
+  drawn = [line for line in panel.lines if not line.get_label().startswith('_')]
+  bins = [f'bins, num_bins {size}' for size in sizes] if len(sizes) > 1 else ['bins']
+  assert [line.get_label() for line in drawn] == [f'identity, {k}' for k in ('min-sep', *bins)]
+  assert all(line.get_xdata().tolist() == [1, 2, 8] for line in drawn)
 
 
 @pytest.mark.slow

@@ -65,6 +65,13 @@ def test_a_file_that_is_broken_or_of_another_problem_is_searched_anew(tmp_path, 
     assert rows(tmp_path, ['blt:1']) == expected
     assert json.loads(path.read_text()) == document
   assert searches == 5 * ['blt']
+  dpftrl.save_strategy(path, 'identity', schema=SCHEMA, objective='max')  # Another family.
+  assert rows(tmp_path, ['blt:1']) == expected and searches == 6 * ['blt']
+
+
+def test_families_are_those_of_the_mechanisms():
+  for name in registry.OPTIMIZERS:
+    assert registry.optimize(name, SCHEMA).family == strategy_cache._FAMILIES.get(name, name)
 
 
 def test_nothing_to_write_to_keeps_nothing(tmp_path):
