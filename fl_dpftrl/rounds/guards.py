@@ -1,6 +1,7 @@
 """A guard that keeps a run to its declared schema and privacy budget."""
 
 import dataclasses
+import math
 import operator
 import os
 import time
@@ -10,14 +11,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from fl_dpftrl import claims
+from fl_dpftrl import claims, sensitivities
 from fl_dpftrl.accounting import adjacencies, guarantees
+from fl_dpftrl.families import base
 from fl_dpftrl.files import durable, mark
 from fl_dpftrl.logs import id_columns, ledgers, unit_tables
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import loss_budgets, per_units
 from fl_dpftrl.replaying import replays
 from fl_dpftrl.rounds import admission, budget, earlier_runs
 from fl_dpftrl.text import messages, roundings
+
+_SHORT, _USUAL = 1000, 10.0  # rounds, and how much more one participation may cost beyond them
 
 
 class BudgetSpentError(ValueError):
@@ -100,6 +105,8 @@ class Guard:
       self._budget = budget.Budget(claim, terms, max_epsilon, earlier_claims)
       self.max_rounds = self._budget.max_rounds
       self.claim = dataclasses.replace(claim, participation=self._budget.schema)
+    if is_declared and claim.answers.num_rounds is None:
+      _warn_of_tail(claim.strategy)
     self.gate = self.claim.answers.gate(self.claim.strategy)
     if isinstance(self.gate, loss_budgets.LossGate) and runs:
       self.gate.charge(*lost)
@@ -330,3 +337,15 @@ class Guard:
         f'noise row {row} was given out for round {row}, and would enter a second sum in round {t};'
         f' skip {t - row} rows first, with factory.skip_row'
       )
+
+
+def _warn_of_tail(strategy: base.Strategy) -> None:
+  """Warns of a strategy whose rows beyond a long run cost a device far more than those in it."""
+  within = sensitivities.sensitivity(strategy, schemas.MinSep(_SHORT, max_participations=1)).value
+  factor = math.sqrt(strategy.endless_gram().own) / within
+  if factor > _USUAL:
+    warnings.warn(
+      f'without an end, one participation has {factor:,.0f} times the sensitivity of {_SHORT}'
+      f' rounds: this {strategy.family} is for a last round; take one optimised with horizons',
+      stacklevel=3,
+    )

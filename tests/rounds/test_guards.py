@@ -1,6 +1,7 @@
 """The guard admits whom a count by hand admits, and never passes its budget."""
 
 import threading
+import warnings
 from concurrent import futures
 
 import hypothesis
@@ -217,3 +218,21 @@ def test_a_cohort_that_is_drawn_has_no_size(tmp_path, sampling):
       ):
         ask([1, 2, 3], at_most=2)
     assert guard.check([1, 2, 3]).device_ids.tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+  'participation', [dpftrl.MinSep(None, 9, 2), dpftrl.LossBudget(max_participations=2, min_sep=9)]
+)
+@pytest.mark.parametrize('strategy, warned', [('blt-b100', 1), ('blt-b40-endless', 0)])
+def test_a_strategy_for_a_last_round_is_warned_of_in_a_run_without_one(
+  tmp_path, participation, strategy, warned
+):
+  with warnings.catch_warnings(record=True) as found:
+    warnings.simplefilter('always')
+    opened(tmp_path / 'l.parquet', strategy=strategy, participation=participation).close()
+  lines = [str(warning.message) for warning in found]
+  assert len(lines) == warned
+  column = dpftrl.load_strategy(strategy).strategy_matrix(1000)[:, 0]
+  endless = dpftrl.account(strategy, dpftrl.MinSep(None, 1, 1), noise_multiplier=1.0, delta=1e-6)
+  times = f'{endless.sensitivity / np.linalg.norm(column):,.0f}'
+  assert all(f'participation has {times} times the sensitivity' in line for line in lines)
