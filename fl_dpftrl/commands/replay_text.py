@@ -2,7 +2,7 @@
 
 import sys
 
-from fl_dpftrl.replaying import exposures, statements
+from fl_dpftrl.replaying import observed_losses, statements
 from fl_dpftrl.text import messages, roundings
 
 LONGEST = 1000  # maximum number of characters of a sentence
@@ -201,7 +201,7 @@ def arithmetic(result: statements.Statement) -> str:
   )
 
 
-def _per_device(result: statements.Statement, per_device: exposures.PerDevice) -> list[str]:
+def _per_device(result: statements.Statement, per_device: observed_losses.PerDevice) -> list[str]:
   """Returns the distribution of the privacy loss over devices, as lines."""
   if not per_device.rho_histogram:
     return []

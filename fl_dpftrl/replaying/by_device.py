@@ -21,66 +21,71 @@ _BYTES = 64 << 20  # of rows that are sorted at once, which takes up to six time
 _FILE_BITS = 6  # of a hash, that choose one of 64 files
 
 
-def rows(
-  runs: Sequence[opened_runs.Run],
-  tables: list[pa.Table],
-  spellings: id_spellings.Spellings,
-  *,
-  by_unit: bool = False,
-) -> Iterator[tuple[np.ndarray, np.ndarray, Name]]:
-  """Takes tables away; yields numbers of devices in the order of their ids, rounds, and names.
+class Rows:
+  """The rows of runs, with rounds numbered across them; by unit, a row for each owner."""
 
-  Their ids are added to spellings. Only units may have several rows in one round.
-  """
-  bits = sum(run.log.num_rounds for run in runs).bit_length()
-  keys, name = _keys(tables, bits, spellings)
-  pa.default_memory_pool().release_unused()
-  keys.sort()
-  # Refused before any work that grows with the square of a device's rounds.
-  twice = np.flatnonzero(keys[1:] == keys[:-1])
-  if twice.size and not by_unit:
-    number, round_index = divmod(int(keys[twice[0]]), 1 << bits)
-    raise _refusal(runs, name(number), round_index)
-  cuts = np.searchsorted(keys, keys[_PART_ROWS - 1 :: _PART_ROWS] >> bits << bits)
-  for part in np.split(keys, np.unique(cuts[cuts > 0])):
-    yield part >> bits, part & (1 << bits) - 1, name
+  def __init__(self, runs: Sequence[opened_runs.Run], by_unit: bool = False):
+    self._runs, self._by_unit = runs, by_unit
+    self._spellings = id_spellings.Spellings()
+
+  def parts(self, progress: Callable[[str], None] = lambda text: None) -> Iterator[list[pa.Table]]:
+    """Yields all rows, in parts of whole devices."""
+    return _whole_devices(self._tables(progress))
+
+  def _tables(self, progress: Callable[[str], None]) -> Iterator[pa.Table]:
+    first = num_rows = 0
+    for run in self._runs:
+      for table in run.log.tables():
+        rows = run.by_unit(table) if self._by_unit else table
+        yield rows.set_column(0, 'round', pc.add(rows.column('round'), first)) if first else rows
+        num_rows += table.num_rows
+        progress(f'{num_rows:,} rows read')
+      first += run.log.num_rounds
+
+  def sorted(self, part: list[pa.Table]) -> Iterator[tuple[np.ndarray, np.ndarray, Name]]:
+    """Takes tables away; yields numbers of devices in the order of their ids, rounds, and names.
+
+    Only units may have several rows in one round; LogError for a device.
+    """
+    bits = sum(run.log.num_rounds for run in self._runs).bit_length()
+    keys, name = _keys(part, bits, self._spellings)
+    pa.default_memory_pool().release_unused()
+    keys.sort()
+    # Refused before any work that grows with the square of a device's rounds.
+    twice = np.flatnonzero(keys[1:] == keys[:-1])
+    if twice.size and not self._by_unit:
+      number, round_index = divmod(int(keys[twice[0]]), 1 << bits)
+      raise self._refusal(name(number), round_index)
+    cuts = np.searchsorted(keys, keys[_PART_ROWS - 1 :: _PART_ROWS] >> bits << bits)
+    for rows in np.split(keys, np.unique(cuts[cuts > 0])):
+      yield rows >> bits, rows & (1 << bits) - 1, name
+
+  def _refusal(self, device_id: str | int, round_index: int) -> refusals.LogError:
+    logs = iter(self._runs)
+    while round_index >= (log := next(logs).log).num_rounds:
+      round_index -= log.num_rounds
+    place, device = log.place(round_index, device_id), messages.quoted(device_id)
+    shown = round_index + log.layout.first_round
+    return refusals.LogError(f'{place}: device {device} is twice in round {shown}')
+
+  def spellings(self) -> id_spellings.Spellings:
+    """Returns the ids of all rows that were sorted; LogError for a number in two notations."""
+    if self._spellings.has_faults and self._by_unit:
+      raise refusals.LogError(
+        f'units: the tables of several runs have one {self._runs[0].unit} in two notations of a'
+        ' number'
+      )
+    for run in self._runs if self._spellings.has_faults else ():
+      for shard in run.log.shards:
+        num_previous = 0
+        for table in shard.tables(run.log.num_rounds):
+          if fault := self._spellings.first_fault(table.column('device_id')):
+            raise refusals.LogError(f'{shard.path}, row {num_previous + fault[0] + 1}: {fault[1]}')
+          num_previous += table.num_rows
+    return self._spellings
 
 
-def read(
-  runs: Sequence[opened_runs.Run], progress: Callable[[str], None], *, by_unit: bool = False
-) -> Iterator[pa.Table]:
-  """Yields the rows of runs, with rounds numbered across them; by unit, a row for each owner."""
-  first = num_rows = 0
-  for run in runs:
-    for table in run.log.tables():
-      yield opened_runs.numbered(run.by_unit(table) if by_unit else table, first)
-      num_rows += table.num_rows
-      progress(f'{num_rows:,} rows read')
-    first += run.log.num_rounds
-
-
-def _refusal(
-  runs: Sequence[opened_runs.Run], device_id: str | int, round_index: int
-) -> refusals.LogError:
-  logs = iter(runs)
-  while round_index >= (log := next(logs).log).num_rounds:
-    round_index -= log.num_rounds
-  place, device = log.place(round_index, device_id), messages.quoted(device_id)
-  shown = round_index + log.layout.first_round
-  return refusals.LogError(f'{place}: device {device} is twice in round {shown}')
-
-
-def refuse_spellings(runs: Sequence[opened_runs.Run], spellings: id_spellings.Spellings) -> None:
-  """Raises LogError with the first row whose id is a number in another notation than others."""
-  for shard, num_rounds in ((s, run.log.num_rounds) for run in runs for s in run.log.shards):
-    num_previous = 0
-    for table in shard.tables(num_rounds) if spellings.has_faults else ():
-      if fault := spellings.first_fault(table.column('device_id')):
-        raise refusals.LogError(f'{shard.path}, row {num_previous + fault[0] + 1}: {fault[1]}')
-      num_previous += table.num_rows
-
-
-def whole_devices(tables: Iterator[pa.Table], shift: int = 0) -> Iterator[list[pa.Table]]:
+def _whole_devices(tables: Iterator[pa.Table], shift: int = 0) -> Iterator[list[pa.Table]]:
   """Yields all rows, of devices by bits of a hash from `shift` on where they exceed _BYTES."""
   chunks: list[pa.Table] = []
   size = 0
@@ -90,7 +95,7 @@ def whole_devices(tables: Iterator[pa.Table], shift: int = 0) -> Iterator[list[p
     if size > _BYTES and shift < 64:
       popped = (chunks.pop() for _ in range(len(chunks)))  # So that they leave the memory.
       for file in _spread(itertools.chain(popped, tables), table.schema, shift):
-        yield from whole_devices(file, shift + _FILE_BITS)
+        yield from _whole_devices(file, shift + _FILE_BITS)
       return
   if chunks:
     del table

@@ -1,11 +1,14 @@
 """Tallies: counts of logs, with the devices that are most exposed."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fl_dpftrl.logs import id_spellings
 from fl_dpftrl.participation import participation_counts
+from fl_dpftrl.replaying.exposures import Exposure
 
 _BINS_PER_OCTAVE = 256
 _LOWEST_OCTAVE = -64
@@ -59,6 +62,59 @@ class Tally:
   repeated: str | int | None = None
   devices: 'Tally | None' = None
 
+  @classmethod
+  def of_rows(
+    cls,
+    numbers: np.ndarray,
+    rounds: np.ndarray,
+    name: Callable[[int], str | int],
+    exposure: Exposure,
+    num_exposed: int,
+  ) -> 'Tally':
+    """Counts the rows of whole devices, which have numbers in the order of their ids."""
+    starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+    sizes = np.diff(starts, append=rounds.size)
+    owners = np.repeat(np.arange(starts.size), sizes)
+    squares, exact = exposure.squares(rounds, sizes)
+    places, logs = exposure.places(rounds), []
+    several = np.flatnonzero((np.diff(owners) == 0) & (np.diff(places) > 0))
+    for place, start in enumerate(exposure.starts):
+      rows = np.flatnonzero(places == place)
+      device_id = lambda row, rows=rows: name(int(numbers[rows[row]]))
+      logs.append(
+        participation_counts.DeviceCounts.of_rows(rounds[rows] - start, owners[rows], device_id)
+      )
+    exposed = [
+      Exposed(
+        float(squares[i]),
+        name(int(numbers[starts[i]])),
+        tuple(rounds[starts[i] : starts[i] + sizes[i]].tolist()),
+      )
+      for i in _largest(squares, num_exposed)
+    ]
+    wrong = _wrong(rounds, owners, places, exposure)
+    violators = np.unique(owners[wrong])
+    return cls(
+      tuple(logs),
+      starts.size,
+      participation_counts.Counts.of(bins_of(squares)),
+      tuple(exposed),
+      exact,
+      int(np.bincount(owners[np.append(True, np.diff(owners) + np.diff(rounds) != 0)]).max()),
+      violators.size,
+      participation_counts.Counts.of(rounds[wrong]),
+      float(squares[violators].max(initial=0.0)),
+      repeated=name(int(numbers[several[0]])) if several.size else None,
+    )
+
+  @property
+  def ids(self) -> id_spellings.IdSummary | None:
+    """Facts of all ids; None for counts of text, which hold none."""
+    if self.id_bytes is not None:
+      return id_spellings.IdSummary(True, *self.id_bytes, self.mergeable)
+    ends = [abs(i) for counts in self.logs if counts.id_range for i in counts.id_range]
+    return id_spellings.IdSummary(False, None, len(str(max(ends))), 0) if ends else None
+
   def plus(self, other: 'Tally', num_exposed: int) -> 'Tally':
     """Adds two tallies of different devices, keeping num_exposed devices."""
     violators = None
@@ -89,3 +145,27 @@ def bins_of(squares: np.ndarray) -> np.ndarray:
 def upper_squares(bins: np.ndarray) -> np.ndarray:
   """Returns the largest square of each bin, less than 0.28 % above the others in it."""
   return np.exp2(bins / _BINS_PER_OCTAVE + _LOWEST_OCTAVE)
+
+
+def _largest(values: np.ndarray, most: int) -> np.ndarray:
+  """Returns indices of the largest values, descending; ties by first index."""
+  least = np.partition(values, -most)[-most] if values.size > most else -np.inf
+  places = np.flatnonzero(values >= least)
+  return places[np.argsort(-values[places], kind='stable')][:most]
+
+
+def _wrong(
+  rounds: np.ndarray, owners: np.ndarray, places: np.ndarray, exposure: Exposure
+) -> np.ndarray:
+  """Returns which participations violate what was declared of their run."""
+  wrong = np.zeros(rounds.size, bool)
+  for place, claim in enumerate(exposure.claims):
+    rows = np.flatnonzero((places == place) & (claim.participation is not None))
+    is_first = np.diff(owners[rows], prepend=-1) != 0
+    starts = np.maximum.accumulate(np.where(is_first, np.arange(rows.size), 0))
+    spent = exposure.lost(place, rounds, owners)
+    earlier = {} if spent is None else {'earlier': spent[owners[rows]]}
+    answers: Any = claim.answers
+    in_run = rounds[rows] - exposure.starts[place]
+    wrong[rows] = answers.wrong(claim.strategy, in_run, starts, **earlier)
+  return wrong

@@ -89,7 +89,7 @@ class Verification:
 
 def write_evidence(
   folder: str | os.PathLike[str],
-  runs: opened_runs.Run | Sequence[opened_runs.Run],
+  runs: opened_runs.Given | Sequence[opened_runs.Given],
   *,
   delta: float | Sequence[float],
   adjacency: str = 'zero_out',

@@ -4,14 +4,14 @@ import dataclasses
 import hashlib
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fl_dpftrl import claims
+from fl_dpftrl.accounting import guarantees
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files, paths
 from fl_dpftrl.logs import (
@@ -42,6 +42,7 @@ class Run:
     stated: the claim that the log states, as `Claim.to_json` gives it; None if it states none.
     tally: counts that stand for the rows of the log; None if the rows are to be counted.
     units: who owns which device, or counts of that; None where each device is a unit of its own.
+    charged: places of those of several runs that its loss budget counted as earlier runs.
 
   Raises:
     LogError: for a table of units that is not the one which the log cites.
@@ -52,6 +53,7 @@ class Run:
   stated: json_files.Object | None = None
   tally: device_tallies.Tally | None = None
   units: unit_tables.UnitTable | count_rows.CountedUnits | None = None
+  charged: tuple[int, ...] = ()
 
   def __post_init__(self):
     self.claim.answers.after(self.log.num_rounds)  # Raises ValueError for more rounds.
@@ -96,6 +98,13 @@ class Run:
         f' {t + self.log.layout.first_round} by {units.path}; a table has every device of the log'
       )
     return pa.table({'round': rounds[places], 'device_id': units.ids(numbers)})
+
+  def check(self, terms: guarantees.Terms) -> None:
+    """Raises ValueError where no guarantee is known, or counts cannot confirm what it rests on."""
+    answers = self.claim.answers
+    answers.check(self.claim.strategy, terms)
+    if self.from_counts and answers.needs_rows:
+      raise ValueError(f'counts cannot confirm a {type(answers).__name__}; replay the log itself')
 
   @property
   def from_counts(self) -> bool:
@@ -150,22 +159,32 @@ class Run:
     return cls(log=log, claim=own, stated=stated, units=units)
 
 
-def together(runs: Run | Sequence[Run]) -> list[Run]:
-  """Returns runs of one population as they are accounted together.
+Given = Run | str | os.PathLike[str]
+
+
+def opened(runs: Given | Sequence[Given]) -> list[Run]:
+  """Returns one run or several, each opened."""
+  every = [runs] if isinstance(runs, (Run, str, os.PathLike)) else runs
+  return [run if isinstance(run, Run) else open_run(run) for run in every]
+
+
+def together(runs: Given | Sequence[Given]) -> list[Run]:
+  """Returns runs of one population, opened, as they are accounted together.
 
   A schema that the log of one run states is left out where another run has none. Schemes by which
   participation was drawn amplify only one run; ValueError if one is given for several.
   """
-  runs = [runs] if isinstance(runs, Run) else list(runs)
+  runs = opened(runs)
   if not runs:
     raise ValueError('runs must hold at least one run')
   if not all(run.claim.declared for run in runs):
-    runs = [_without_schema(run) if run.schema_in_log else run for run in runs]
+    runs = _without_recorded_schemas(runs)
   if len(runs) > 1 and any(run.claim.is_drawn and not run.stated for run in runs):
     raise ValueError(
       'sampling is for one run: guarantees of batches that were drawn are not composed over several'
     )
-  planned([run.claim for run in runs])
+  if len({run.claim.declared is None for run in runs}) > 1:
+    raise ValueError('declared must be given for each run, or for none')
   identities = [run.log.metadata.get(keys.RUN_KEY) for run in runs]
   for place, identity in enumerate(identities):
     if identity is not None and identity in identities[:place]:
@@ -173,56 +192,37 @@ def together(runs: Run | Sequence[Run]) -> list[Run]:
         f'{runs[place].log.path}: is of a run that is given already, and a run that went'
         ' on in a copy used its rows of noise twice; give each run once'
       )
-  return runs
+  _check_ids(runs)
+  digests = [run.digest for run in runs]
+  places = {digest: place for place, digest in enumerate(digests) if digest is not None}
+  return [_charged(run, places) for run in runs]
 
 
-def charged(runs: Sequence[Run]) -> list[tuple[int, ...]]:
-  """Returns for each run the places of those that its loss budget counted as earlier runs."""
-  places = {run.digest: place for place, run in enumerate(runs) if run.digest is not None}
-  digests = [getattr(run.claim.participation, 'earlier', ()) for run in runs]
-  return [tuple(places[digest] for digest in every if digest in places) for every in digests]
+def _without_recorded_schemas(runs: Sequence[Run]) -> list[Run]:
+  without = lambda run: dataclasses.replace(run.claim, participation=None)
+  return [
+    dataclasses.replace(run, claim=without(run)) if run.schema_in_log else run for run in runs
+  ]
 
 
-def _without_schema(run: Run) -> Run:
-  return dataclasses.replace(run, claim=dataclasses.replace(run.claim, participation=None))
-
-
-def planned(claims: Sequence[claims.Claim]) -> list[Any]:
-  """Returns the participations of all runs whose guarantees compose; none if no run has one."""
-  every: list[Any] = [claim.declared for claim in claims]
-  if len(claims) == 1:
-    every = [claims[0].participation]
-  declared = [participation for participation in every if participation]
-  if declared and len(declared) < len(claims):
-    raise ValueError('declared must be given for each run, or for none')
-  return declared
-
-
-def id_type(runs: Sequence[Run]) -> pa.DataType:
-  """Returns the type of device ids in all runs; null if none has a device."""
-  logs = [run.log for run in runs if run.log.id_type != pa.null()] or [runs[0].log]
+def _check_ids(runs: Sequence[Run]) -> None:
+  """Raises an error unless the ids of devices, and those of units, are of one kind in all runs."""
+  logs = [run.log for run in runs if run.log.id_type != pa.null()]
   for log in logs:
     if log.id_type != logs[0].id_type:
       raise refusals.LogError(
         f'{log.path}: device_id is of another type than in the logs before, so that'
         ' devices cannot be told to be the same'
       )
-  return logs[0].id_type
-
-
-def check_units(runs: Sequence[Run]) -> None:
-  """Raises ValueError unless all runs have tables of the same kind of unit, and of id."""
-  kinds = {(run.unit, run.units is not None and run.units.id_type) for run in runs}
-  if len(kinds) > 1:
+  if len({(run.unit, run.units is not None and run.units.id_type) for run in runs}) > 1:
     raise ValueError('units must be given for each run, with ids of one type and one name')
 
 
-def numbered(table: pa.Table, first_round: int) -> pa.Table:
-  """Returns the table of a log with its rounds counted from first_round on."""
-  if not first_round:
-    return table
-  rounds = pc.add(table.column('round'), first_round)
-  return table.set_column(0, 'round', rounds)
+def _charged(run: Run, places: Mapping[str, int]) -> Run:
+  """Returns a run with the places of its earlier runs, by the digests of all."""
+  earlier = getattr(run.claim.participation, 'earlier', ())
+  charged = tuple(places[digest] for digest in earlier if digest in places)
+  return run if run.charged == charged else dataclasses.replace(run, charged=charged)
 
 
 def open_run(

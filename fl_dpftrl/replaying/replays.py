@@ -4,22 +4,17 @@ Figures for the declared schema, for the observed schema and for the observed pa
 stand side by side and are never mixed.
 """
 
-import bisect
 import dataclasses
-import itertools
-import math
-import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from fl_dpftrl import claims, sensitivities
+from fl_dpftrl import claims
 from fl_dpftrl.accounting import guarantees
-from fl_dpftrl.logs import id_spellings, refusals
+from fl_dpftrl.logs import refusals
 from fl_dpftrl.participation import participation_counts
 from fl_dpftrl.replaying import (
   counting,
-  device_tallies,
-  exposures,
-  observed_sensitivities,
+  observed_losses,
   opened_runs,
   run_facts,
   statements,
@@ -27,16 +22,9 @@ from fl_dpftrl.replaying import (
 )
 from fl_dpftrl.text import messages
 
-QUANTILES = (0.5, 0.9, 0.99, 0.999)
-
-_BARS = 32
-Run = opened_runs.Run | str | os.PathLike[str]
-Runs = Run | Sequence[Run]
-_LISTED = 10
-
 
 def replay(
-  runs: Runs,
+  runs: opened_runs.Given | Sequence[opened_runs.Given],
   *,
   delta: float | Sequence[float],
   adjacency: str = 'zero_out',
@@ -59,13 +47,14 @@ def replay(
   Raises:
     LogError: for a log that cannot be believed, and a device in two runs that are disjoint.
   """
-  runs = opened_runs.together(opened(runs))
-  run_claims = [run.claim for run in runs]
+  runs = opened_runs.together(runs)
   terms = guarantees.Terms(delta, adjacency, group_size)
   disjoint = disjoint and len(runs) > 1
   most = 1 if disjoint else None  # Of one device, in how many runs.
-  spend = claims.spending(run_claims, [run.log.num_rounds for run in runs], terms, most)
-  _check(runs, terms)
+  num_rounds = [run.log.num_rounds for run in runs]
+  spend = claims.spending([run.claim for run in runs], num_rounds, terms, most)
+  if len(runs) == 1:
+    runs[0].check(terms)
   tally = runs[0].tally if len(runs) == 1 else None
   if tally is None:
     tally = counting.count(runs, num_exposed=group_size, progress=progress)
@@ -79,115 +68,57 @@ def replay(
       f'group_size={group_size} needs the losses of as many devices, which counts do not hold;'
       ' replay the log'
     )
-  happened = [_whole(run, devices) for run, devices in zip(runs, tally.logs)]
-  by_device = tally.devices or tally
-  devices = [_whole(run, counts) for run, counts in zip(runs, by_device.logs)]
-  facts = tuple(map(_facts, runs, happened, devices, opened_runs.charged(runs)))
-  observed = per_device = None
+  counts = zip(runs, tally.logs, (tally.devices or tally).logs)
+  facts = tuple(_facts(run, happened, devices) for run, happened, devices in counts)
+  planned = _planned(runs, facts, tally.violators or 0, terms, disjoint)
+  parts = [_worst_case(facts, planned, terms, disjoint)]
+  per_device = violations = None
   if tally.num_devices:
-    largest = spend(observed_sensitivities.of_largest(tally, group_size))
-    observed = dataclasses.replace(largest, group_size=group_size)
-    per_device = _per_device(tally, spend)
-  violations = _violations(facts, tally, spend, disjoint)
-  return statements.of_facts(
-    facts,
-    terms=terms,
+    observed = spend(observed_losses.largest(tally, group_size))
+    observed = dataclasses.replace(observed, group_size=group_size)
+    parts.append(statements.Part(name='observed', guarantee=observed))
+    per_device = observed_losses.PerDevice.of(tally, spend)
+  if tally.violators:
+    violations = observed_losses.Violations.of(tally, facts, spend, disjoint)
+  warnings: list[str] = []
+  for place, (run, fact) in enumerate(zip(runs, facts), 1):
+    name = f'run {place}: ' if len(runs) > 1 else ''
+    of_devices = fact.counted.warnings() if fact.counted else ()
+    warnings += [f'{name}{warning}' for warning in (*run.log.warnings, *of_devices)]
+  if tally.ids:
+    warnings += tally.ids.warnings(tally.num_devices, runs[0].unit)
+  return statements.Statement(
+    runs=facts,
     num_devices=tally.num_devices,
-    observed=observed,
+    parts=(*parts, planned) if planned else tuple(parts),
     violations=violations,
     most_over_runs=tally.most_rounds if len(runs) > 1 else None,
-    disjoint=disjoint,
-    planned=_planned(runs, happened, tally.violators or 0, terms, disjoint),
     per_device=per_device,
     void_reason=void_reasons.reason(runs),
-    ids=_ids(tally),
-    warnings=tuple(
-      f'run {place}: {warning}' if len(runs) > 1 else warning
-      for place, (run, counts) in enumerate(zip(runs, devices), 1)
-      for warning in (*run.log.warnings, *counts.warnings())
-    )
-    + id_spellings.warnings(tally.mergeable, tally.num_devices, runs[0].unit),
-  )
-
-
-def opened(runs: Runs) -> list[opened_runs.Run]:
-  """Returns one run or several, each opened."""
-  alone = [runs] if isinstance(runs, (opened_runs.Run, str, os.PathLike)) else runs
-  return [run if isinstance(run, opened_runs.Run) else opened_runs.open_run(run) for run in alone]
-
-
-def _check(runs: Sequence[opened_runs.Run], terms: guarantees.Terms) -> None:
-  for run in runs if len(runs) == 1 else ():
-    participation = run.claim.answers
-    participation.check(run.claim.strategy, terms)
-    if run.from_counts and participation.needs_rows:
-      raise ValueError(
-        f'counts cannot confirm a {type(participation).__name__}; replay the log itself'
-      )
-  opened_runs.id_type(runs)
-
-
-def _per_device(
-  tally: device_tallies.Tally, spend: observed_sensitivities.Spend
-) -> exposures.PerDevice:
-  kind = sensitivities.EXACT if tally.exact else sensitivities.UPPER_BOUND
-  guarantee_of = lambda value: spend(sensitivities.Sensitivity(value, kind))
-  quantiles = tuple(
-    (share, guarantee_of(value))
-    for share, value in observed_sensitivities.quantiles(tally, QUANTILES)
-  )
-  has_noise = quantiles[0][1].noise_multiplier > 0.0
-  bars = (
-    observed_sensitivities.histogram(tally, lambda value: guarantee_of(value).rho, _BARS)
-    if has_noise
-    else []
-  )
-  return exposures.PerDevice(
-    most_exposed=tally.most_exposed[0].device_id, quantiles=quantiles, rho_histogram=tuple(bars)
-  )
-
-
-def _ids(tally: device_tallies.Tally) -> id_spellings.IdSummary | None:
-  """Returns facts of all ids; None for counts of text, which hold none."""
-  if tally.id_bytes is not None:
-    return id_spellings.IdSummary(True, *tally.id_bytes, tally.mergeable)
-  ends = [abs(i) for counts in tally.logs if counts.id_range for i in counts.id_range]
-  return id_spellings.IdSummary(False, None, len(str(max(ends))), 0) if ends else None
-
-
-def _whole(
-  run: opened_runs.Run, devices: participation_counts.DeviceCounts
-) -> participation_counts.RunCounts:
-  """Returns the counts of a run; LogError for an empty log that does not state its rounds."""
-  if not devices.cohorts.total and run.log.shards[0].num_rounds is None:
-    raise refusals.LogError(
-      f'{run.log.path}: the log has no rows, and does not say itself how many rounds there were'
-    )
-  return participation_counts.RunCounts(
-    num_rounds=run.log.num_rounds, first_round=run.log.layout.first_round, **vars(devices)
+    warnings=tuple(warnings),
+    disjoint=disjoint,
+    ids=tally.ids,
   )
 
 
 def _planned(
   runs: Sequence[opened_runs.Run],
-  happened: Sequence[participation_counts.RunCounts],
+  facts: Sequence[run_facts.RunFacts],
   violators: int,
   terms: guarantees.Terms,
   disjoint: bool,
 ) -> statements.Part | None:
   """Returns the guarantee of what was declared or drawn, void where the logs contradict draws."""
-  run_claims = [run.claim for run in runs]
-  every = [
-    participation.after(run.log.num_rounds)
-    for run, participation in zip(runs, opened_runs.planned(run_claims))
-  ]
-  if not every:
+  run_claims: list[Any] = [run.claim for run in runs]
+  declared = [claim.declared if len(runs) > 1 else claim.participation for claim in run_claims]
+  if not all(declared):
     return None
+  every = [answers.after(run.log.num_rounds) for run, answers in zip(runs, declared)]
   reasons = [
     reason
-    for run, counted, participation in zip(runs, happened, every)
-    for reason in participation.contradictions(
-      counted, run.stated and run.stated['participation'], violators
+    for run, fact, answers in zip(runs, facts, every)
+    for reason in answers.contradictions(
+      fact.counted_units, run.stated and run.stated['participation'], violators
     )
   ]
   whole = every[0].together(every[1:])
@@ -197,50 +128,46 @@ def _planned(
     reasons = reasons and ['not every run kept to its own, see the assumptions']
   return statements.Part(
     name=whole.part,
-    guarantee=claims.compose(run_claims, every, terms, opened_runs.charged(runs), disjoint),
+    guarantee=claims.compose(run_claims, every, terms, [run.charged for run in runs], disjoint),
     participation=whole,
     holds=not reasons,
     reason='; '.join(reasons) or None,
   )
 
 
-def _violations(
+def _worst_case(
   facts: Sequence[run_facts.RunFacts],
-  tally: device_tallies.Tally,
-  spend: observed_sensitivities.Spend,
+  planned: statements.Part | None,
+  terms: guarantees.Terms,
   disjoint: bool,
-) -> exposures.Violations | None:
-  if not tally.violators:
-    return None
-  firsts = [0, *itertools.accumulate(run.num_rounds for run in facts)]
-  places = []
-  for number in tally.wrong_rounds.values[:_LISTED].tolist():
-    run = bisect.bisect_right(firsts, number)
-    shown = number - firsts[run - 1] + facts[run - 1].layout.first_round
-    places.append({'run': run, 'round': shown})
-  kind = sensitivities.EXACT if tally.exact else sensitivities.UPPER_BOUND
-  largest = spend(sensitivities.Sensitivity(math.sqrt(tally.wrong_square), kind))
-  return exposures.Violations(
-    num_devices=tally.violators,
-    num_rounds=tally.wrong_rounds.values.size,
-    first_rounds=tuple(places),
-    largest=largest,
-    num_complied=tally.num_devices - tally.violators,
-    complied=claims.compose(
-      [run.claim for run in facts],
-      [run.claim.participation for run in facts],
-      guarantees.Terms(largest.deltas, largest.adjacency),
-      disjoint=disjoint,
-    ),
-  )
+) -> statements.Part:
+  """Returns the guarantee of any device that keeps to the observed schemas.
+
+  Without an end, it is the declared guarantee, where that holds: no fact of the log makes it less.
+  """
+  every = [fact.claim for fact in facts], [fact.schema for fact in facts]
+  guarantee = claims.compose(*every, terms, disjoint=disjoint)
+  if planned and planned.holds and planned.participation.num_rounds is None:
+    guarantee = planned.guarantee
+  return statements.Part(name='worst_case', guarantee=guarantee)
 
 
 def _facts(
   run: opened_runs.Run,
-  happened: participation_counts.RunCounts,
-  devices: participation_counts.RunCounts,
-  charged: Sequence[int],
+  counts: participation_counts.DeviceCounts,
+  device_counts: participation_counts.DeviceCounts,
 ) -> run_facts.RunFacts:
+  """Returns the facts of a run; LogError for an empty log that does not state its rounds."""
+  if not counts.cohorts.total and run.log.shards[0].num_rounds is None:
+    raise refusals.LogError(
+      f'{run.log.path}: the log has no rows, and does not say itself how many rounds there were'
+    )
+  happened, devices = (
+    participation_counts.RunCounts(
+      num_rounds=run.log.num_rounds, first_round=run.log.layout.first_round, **vars(each)
+    )
+    for each in (counts, device_counts)
+  )
   table, units = run.units, None
   if table is not None:
     units = run_facts.UnitFacts(
@@ -263,7 +190,7 @@ def _facts(
     times=run.log.times,
     claim_in_log=run.stated is not None,
     schema_in_log=run.schema_in_log,
-    charged=tuple(place + 1 for place in charged),
+    charged=tuple(place + 1 for place in run.charged),
     from_counts=run.from_counts,
     counted=devices,
     units=units,

@@ -11,7 +11,7 @@ from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import id_spellings
 from fl_dpftrl.participation.participation_counts import RunCounts, Witness
 from fl_dpftrl.participations import protocol
-from fl_dpftrl.replaying import assumption_sentences, exposures, run_facts
+from fl_dpftrl.replaying import assumption_sentences, observed_losses, run_facts
 from fl_dpftrl.text import messages, roundings
 
 SHOWN_ARITHMETIC = {
@@ -94,9 +94,9 @@ class Statement:
   void_reason: str | None
   warnings: tuple[str, ...]
   num_devices: int | None = None
-  violations: exposures.Violations | None = None
+  violations: observed_losses.Violations | None = None
   most_over_runs: int | None = None
-  per_device: exposures.PerDevice | None = None
+  per_device: observed_losses.PerDevice | None = None
   disjoint: bool = False
   ids: id_spellings.IdSummary | None = None
   confidential: bool = True
@@ -374,26 +374,3 @@ def _publishable_run(run: run_facts.RunFacts) -> run_facts.RunFacts:
     and dataclasses.replace(run.units, num_units=None, num_devices=None, counted=None),
     log=None,
   )
-
-
-def of_facts(
-  runs: tuple[run_facts.RunFacts, ...],
-  *,
-  observed: guarantees.Guarantee | None,
-  planned: Part | None,
-  terms: guarantees.Terms,
-  disjoint: bool = False,
-  **others: Any,
-) -> Statement:
-  """Returns the statement of runs; the worst case follows from their facts.
-
-  Without an end, it is the declared guarantee, where that holds: no fact of the log makes it less.
-  """
-  every = [run.claim for run in runs], [run.schema for run in runs]
-  worst_case = claims.compose(*every, terms, disjoint=disjoint)
-  if planned and planned.holds and planned.participation.num_rounds is None:
-    worst_case = planned.guarantee
-  parts = [Part(name='worst_case', guarantee=worst_case)]
-  parts += [Part(name='observed', guarantee=observed)] if observed else []
-  parts += [planned] if planned else []
-  return Statement(runs=runs, parts=tuple(parts), disjoint=disjoint, **others)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from fl_dpftrl import claims
-from fl_dpftrl.logs import id_spellings
 from fl_dpftrl.participation import meter
 from fl_dpftrl.participations import loss_budgets
 from fl_dpftrl.replaying import by_device, exposures, opened_runs, replays
@@ -62,8 +61,9 @@ def _losses(runs: Sequence[opened_runs.Run], claim: claims.Claim) -> tuple[np.nd
   unit = exposure.in_units(claim)
   every: list[str | int] = []
   squares = [np.zeros(0)]
-  for tables in by_device.whole_devices(by_device.read(runs, lambda text: None)):
-    for numbers, rounds, name in by_device.rows(runs, tables, id_spellings.Spellings()):
+  rows = by_device.Rows(runs)
+  for part in rows.parts():
+    for numbers, rounds, name in rows.sorted(part):
       devices, sizes = np.unique(numbers, return_counts=True)
       squares.append(exposure.squares(rounds, sizes)[0])
       every += map(name, devices.tolist())

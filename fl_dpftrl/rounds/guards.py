@@ -18,7 +18,7 @@ from fl_dpftrl.files import durable, mark
 from fl_dpftrl.logs import id_columns, ledgers, unit_tables
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import loss_budgets, per_units
-from fl_dpftrl.replaying import replays
+from fl_dpftrl.replaying import opened_runs
 from fl_dpftrl.rounds import admission, budget, earlier_runs
 from fl_dpftrl.text import messages, roundings
 
@@ -69,7 +69,7 @@ class Guard:
     log: str | os.PathLike[str],
     adjacency: str = adjacencies.ZERO_OUT,
     group_size: int = 1,
-    earlier: Sequence[replays.Run] = (),
+    earlier: Sequence[opened_runs.Given] = (),
     units: unit_tables.Given | None = None,
   ):
     """Opens the log, and computes how many rounds the budget allows.
@@ -92,7 +92,7 @@ class Guard:
       LogError: if the log is of another run, schema or noise, or cites another table of units.
     """
     budget.check(claim, max_epsilon, delta)
-    runs = replays.opened(earlier)
+    runs = opened_runs.opened(earlier)
     if runs:
       claim, *lost = earlier_runs.counted(claim, runs)
     self.claim, self._lock = claim, durable.ThreadLock(log)

@@ -73,7 +73,7 @@ class PrivateAggregator:
     zeroing_norm: float | None = None,
     metrics: Mapping[str, float] | None = None,
     metrics_stddev: float | None = None,
-    earlier: Sequence[replays.Run] = (),
+    earlier: Sequence[opened_runs.Given] = (),
     noise_seed: int | None = None,
     moved: bool = False,
     observers: Sequence[observer.Observer] = (),

@@ -15,7 +15,7 @@ from fl_dpftrl.families import banded, blt, identity
 from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import ledgers
 from fl_dpftrl.participation import participation_counts, schemas
-from fl_dpftrl.replaying import device_tallies, observed_sensitivities, opened_runs, replays
+from fl_dpftrl.replaying import device_tallies, observed_losses, opened_runs, replays
 from fl_dpftrl.strategies import files
 from tests.replaying.in_memory import log_of
 
@@ -125,7 +125,7 @@ def test_quantiles_are_of_devices():
   exposures = participation_counts.Counts.of(np.array([0, 1 << 14, 1 << 14, (1 << 14) + 256]))
   whole = device_tallies.Tally((), 4, exposures, (device_tallies.Exposed(2.0, 'a', (0,)),))
   # Bins of squares 2⁻⁶⁴, 1 and 2.
-  assert observed_sensitivities.quantiles(whole, [0.25, 0.5, 0.75, 0.76, 1.0]) == [
+  assert observed_losses.quantiles(whole, [0.25, 0.5, 0.75, 0.76, 1.0]) == [
     (0.25, 2.0**-32),
     (0.5, 1.0),
     (0.75, 1.0),
