@@ -257,7 +257,7 @@ def planned(
     epsilon, delta: target.
     num_bands: number of bands, 1 for DP-SGD; None to choose.
   """
-  candidates = accountant.candidate_bands(scheme) if num_bands is None else (num_bands,)
+  candidates = scheme.candidate_bands() if num_bands is None else (num_bands,)
   once = dpftrl.MinSep(num_rounds=scheme.num_rounds, max_participations=1)  # A turn of its part.
   strategies = (
     dpftrl.optimize('banded_toeplitz', once, objective='rms', num_bands=bands)

@@ -42,7 +42,7 @@ def noises() -> list[dict[str, float]]:
   bins, schema = dpftrl.SecretBins(ROUNDS, BINS), dpftrl.MinSep(num_rounds=ROUNDS, min_sep=BINS)
   shares = [-(-BINS // share) for share in (1, 2, 3, 4, 8, 16, 32)]
   several = {
-    'banded, Poisson': (list(map(banded, accountant.candidate_bands(poisson))), poisson),
+    'banded, Poisson': (list(map(banded, poisson.candidate_bands())), poisson),
     'BLT, secret bins': (list(map(blt, shares)), bins),
     'banded Toeplitz, secret bins': (list(map(banded, shares)), bins),
   }

@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
     )
 
   if scheme is not None:
-    problems = registry.sampled_problems(scheme, optimizer.size)
+    problems = scheme.problems(optimizer.size)
     candidates = [optimize(schema, **size) for schema, size in problems]
     strategy, further = _best(args, scheme, workload, candidates)
   elif budget is not None:
@@ -179,7 +179,7 @@ def _schemas(
 ) -> list[participation.MinSep]:
   """Returns the schema, or one per horizon, or per min-sep of the range with LOW first."""
   if budget is not None:
-    return registry.horizon_schemas(budget, args.horizons)
+    return budget.horizon_schemas(args.horizons)
   if args.min_sep_range is None:
     return [flags.schema(args)]
   low, high = args.min_sep_range

@@ -2,23 +2,18 @@
 
 import contextlib
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import threadpoolctl
 
-from fl_dpftrl import checks, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.families import base, identity, tree_full, tree_online
 from fl_dpftrl.families import registry as families
 from fl_dpftrl.optimization import banded, banded_inverse, blt, dense, search_problem, toeplitz
-from fl_dpftrl.participation import schemas
-from fl_dpftrl.participations import accountant, loss_budgets, sampling
+from fl_dpftrl.participation import registry, schemas
+from fl_dpftrl.participations import loss_budgets
 from fl_dpftrl.text import messages, progress_bars
-
-_A_DECADE = 3  # horizons
-_SHARES = (1, 2, 3, 4, 8, 16, 32)  # of the bins: min-seps, or numbers of bands, to choose among
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,9 +110,12 @@ def optimize(
       if name != optimizer.size:
         raise ValueError(f'{name}={value} is not for mechanism={mechanism}')
       size[name] = value
-  budget = _budget(schema)
+  is_range = isinstance(schema, Sequence)
+  every: list[Any] = [*schema] if isinstance(schema, Sequence) else [schema]
+  is_registered = all(type(answers) in registry.KINDS.values() for answers in every)
+  budget = None if is_range or not is_registered else every[0].budget
   if budget is not None:
-    schema = horizon_schemas(budget, horizons)
+    every, is_range = budget.horizon_schemas(horizons), True
     if optimizer.find_range is None:
       raise ValueError(
         f'mechanism={mechanism} is optimised for a last round only, and blt for a run without an'
@@ -127,9 +125,7 @@ def optimize(
       raise ValueError('workload must have constant learning rates in a run without an end')
   elif horizons is not None:
     raise ValueError(f'horizons={horizons} are for a run without an end')
-  is_range = not isinstance(schema, schemas.MinSep)
-  every: Any = schema if is_range else [schema]
-  if not isinstance(every, Sequence) or not all(isinstance(one, schemas.MinSep) for one in every):
+  if not is_registered or not all(answers.is_min_sep for answers in every):
     raise ValueError(f'schema must be a MinSep or a list of them, got {messages.quoted(schema)}')
   if is_range and optimizer.find_range is None:
     raise ValueError(f'mechanism={mechanism} takes one schema, got {len(every)}')
@@ -141,54 +137,3 @@ def optimize(
     if is_range and optimizer.find_range is not None:
       return optimizer.find_range(problems, **size)
     return optimizer.find(problems[0], **size)
-
-
-def _budget(participation: Any) -> loss_budgets.LossBudget | None:
-  """Returns the loss budget of a run without an end, whose B is the sensitivity of its schema."""
-  if isinstance(participation, schemas.MinSep) and participation.num_rounds is None:
-    k, b = participation.max_participations, participation.min_sep
-    return loss_budgets.LossBudget(max_participations=k, min_sep=b)
-  return participation if isinstance(participation, loss_budgets.LossBudget) else None
-
-
-def horizon_schemas(
-  budget: loss_budgets.LossBudget, horizons: tuple[int, int] | None
-) -> list[schemas.MinSep]:
-  """Returns a schema for each of some horizons, from the first to the last; three a decade."""
-  min_sep, max_participations = budget.named
-  try:
-    first, last = (checks.whole(1, budget.last_row, horizons=n) for n in horizons or ())
-  except (TypeError, ValueError) as error:
-    raise ValueError(f'horizons must be two numbers of rounds, got {horizons!r}') from error
-  if first > last:
-    raise ValueError(f'horizons={first},{last} must be the first and the last')
-  points = np.geomspace(first, last, 1 + math.ceil(_A_DECADE * math.log10(last / first)))
-  return [
-    schemas.MinSep(n, min(n, min_sep), max_participations)
-    for n in np.unique(points.round().astype(int)).tolist()
-  ]
-
-
-def sampled_problems(
-  scheme: sampling.Sampled, size: str | None, *, is_fixed: bool = False
-) -> list[tuple[schemas.MinSep, dict[str, int]]]:
-  """Returns schemas and sizes to optimise for, of which one has the least noise for secret draws.
-
-  Args:
-    scheme: scheme by which batches or secret bins are drawn.
-    size: keyword of the mechanism's size, as in `Optimizer`.
-    is_fixed: whether the size is fixed, so that none is to be tried.
-
-  Raises:
-    ValueError: for batches and a mechanism that is not banded, which they do not amplify.
-  """
-  rounds, once = scheme.num_rounds, schemas.MinSep(scheme.num_rounds, max_participations=1)
-  if isinstance(scheme, sampling.Batches):
-    if size != 'num_bands':
-      raise ValueError('only banded mechanisms are amplified by sampled batches; any is by bins')
-    numbers = accountant.candidate_bands(scheme)
-  else:
-    numbers = tuple(sorted({-(-scheme.num_bins // share) for share in _SHARES}))
-  if size != 'num_bands':
-    return [(schemas.MinSep(rounds, min_sep), {}) for min_sep in numbers]
-  return [(once, {})] if is_fixed else [(once, {'num_bands': bands}) for bands in numbers]

@@ -8,7 +8,7 @@ from fl_dpftrl import checks, workload_error, workloads
 from fl_dpftrl.accounting import adjacencies, guarantees
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import registry
-from fl_dpftrl.participations import batches, cyclic, protocol, sampling
+from fl_dpftrl.participations import protocol, sampling
 from fl_dpftrl.participations.batches import num_bands as num_bands
 from fl_dpftrl.strategies import files
 
@@ -95,12 +95,6 @@ def _checked(
   strategy = files.resolved(strategy, participation.num_rounds)
   participation.check(strategy, terms)
   return strategy, participation
-
-
-def candidate_bands(scheme: batches.Batches) -> tuple[int, ...]:
-  """Returns the numbers of bands to compare: powers of two and the maximum."""
-  most = min(scheme.num_rounds, cyclic.most_parts(scheme.num_examples, scheme.batch_size))
-  return tuple(sorted({most, *(2**i for i in range(most.bit_length()))}))
 
 
 def choose(

@@ -79,6 +79,20 @@ class Batches(drawn.Secret, cyclic.Cyclic):
   def for_bands(self, strategy: base.Strategy) -> Any:
     return dataclasses.replace(self, num_parts=num_bands(strategy))
 
+  def problems(
+    self, size: str | None, *, is_fixed: bool = False
+  ) -> list[tuple[schemas.MinSep, dict[str, int]]]:
+    """Returns a number of bands each; ValueError for a mechanism that is not banded."""
+    if size != 'num_bands':
+      raise ValueError('only banded mechanisms are amplified by sampled batches; any is by bins')
+    once = schemas.MinSep(self.num_rounds, max_participations=1)
+    return [(once, {})] if is_fixed else [(once, {size: bands}) for bands in self.candidate_bands()]
+
+  def candidate_bands(self) -> tuple[int, ...]:
+    """Returns the numbers of bands to compare: powers of two and the maximum."""
+    most = min(self.num_rounds, cyclic.most_parts(self.num_examples, self.batch_size))
+    return tuple(sorted({most, *(2**i for i in range(most.bit_length()))}))
+
   def check(self, strategy: base.Strategy, terms: guarantees.Terms) -> None:
     super().check(strategy, terms)
     self.change(strategy, terms.adjacency)

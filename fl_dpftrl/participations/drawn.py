@@ -54,6 +54,8 @@ class Drawn:
   subject: ClassVar[str] = protocol.SERVER
   unit: ClassVar[str] = 'example'
   needs_rows: ClassVar[bool] = True
+  is_min_sep: ClassVar[bool] = False
+  budget: ClassVar[None] = None
   num_rounds: int
 
   @property
@@ -101,6 +103,17 @@ class Drawn:
   def for_bands(self, strategy: base.Strategy) -> Any:
     """Returns the scheme as it amplifies a strategy best."""
     return self
+
+  def problems(
+    self, size: str | None, *, is_fixed: bool = False
+  ) -> list[tuple[schemas.MinSep, dict[str, int]]]:
+    """Returns schemas and sizes to optimise for, of which one has the least noise.
+
+    Args:
+      size: keyword of the mechanism's size, such as num_bands; None if there is none.
+      is_fixed: whether the size is fixed, so that none is to be tried.
+    """
+    return [(self.schema, {})]
 
   def rounds_may_follow(self, num_rounds: int) -> bool:
     """Returns False: the guarantee is of the rounds that there were."""

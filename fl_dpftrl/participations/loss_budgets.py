@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ SPENT, LIFE = 'loss_budget', 'life'
 
 _SLACK = 1.0 + 1e-8  # Else rounding refuses patterns that are as costly as the budget.
 _HEX = 64  # digits of a digest
+_A_DECADE = 3  # horizons
 _FREE = schemas.MinSep(schemas.LAST_ROW)
 
 
@@ -73,6 +75,26 @@ class LossBudget(promised.Promised):
     if self.min_sep is None or self.max_participations is None:
       raise ValueError('the loss budget needs max_participations and min_sep, not squared')
     return self.min_sep, self.max_participations
+
+  @property
+  def budget(self) -> 'LossBudget':
+    """The loss budget of a run without an end: this one."""
+    return self
+
+  def horizon_schemas(self, horizons: tuple[int, int] | None) -> list[schemas.MinSep]:
+    """Returns a schema for each of some horizons, from the first to the last; three a decade."""
+    min_sep, max_participations = self.named
+    try:
+      first, last = (checks.whole(1, self.last_row, horizons=n) for n in horizons or ())
+    except (TypeError, ValueError) as error:
+      raise ValueError(f'horizons must be two numbers of rounds, got {horizons!r}') from error
+    if first > last:
+      raise ValueError(f'horizons={first},{last} must be the first and the last')
+    points = np.geomspace(first, last, 1 + math.ceil(_A_DECADE * math.log10(last / first)))
+    return [
+      schemas.MinSep(n, min(n, min_sep), max_participations)
+      for n in np.unique(points.round().astype(int)).tolist()
+    ]
 
   def square(self, strategy: base.Strategy) -> float:
     """Returns B² of a strategy, as it is accounted; ValueError if it is not enough for a round."""

@@ -10,7 +10,7 @@ from fl_dpftrl import sensitivities
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import participation_counts, registry, schemas
-from fl_dpftrl.participations import gates, promised
+from fl_dpftrl.participations import gates, loss_budgets, promised
 from fl_dpftrl.text import messages
 
 
@@ -22,6 +22,14 @@ class _MinSep(promised.Promised):
   participations: int
   is_own: bool
   allows: Any
+  is_min_sep = True
+
+  @property
+  def budget(self) -> loss_budgets.LossBudget | None:
+    """The loss budget of a run without an end, whose B is the sensitivity of the schema."""
+    if self.num_rounds is not None:
+      return None
+    return loss_budgets.LossBudget(max_participations=self.max_participations, min_sep=self.min_sep)
 
   @property
   def needs_rows(self) -> bool:

@@ -30,6 +30,8 @@ class Promised:
   subject: ClassVar[str] = protocol.LOG
   unit: ClassVar[str] = 'device'
   charges_rows: ClassVar[bool] = False
+  is_min_sep: ClassVar[bool] = False
+  budget: Any = None
   num_rounds: int | None
   num_rows: int
   assumption: str

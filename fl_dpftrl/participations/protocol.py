@@ -46,6 +46,8 @@ class Participation(registry.Participation, Protocol):
     part: name of its guarantee in a statement.
     subject: whose its assumptions are.
     unit: what it is the participation of, such as 'device', 'example' or 'person'.
+    is_min_sep: whether it is a min-sep schema, or less, for which strategies are optimised.
+    budget: the `LossBudget` of a run without an end, for which they are too; None for others.
     charges_rows: whether each row of a unit is charged, also in one round, rather than its rounds.
     num_rows: rows of noise that a run may use up, also where num_rounds is None.
     needs_rows: whether only the rows of a log show that devices keep to it, and no counts do.
@@ -57,6 +59,10 @@ class Participation(registry.Participation, Protocol):
   subject: ClassVar[str]
   unit: ClassVar[str]
   charges_rows: ClassVar[bool]
+  is_min_sep: ClassVar[bool]
+
+  @property
+  def budget(self) -> Any: ...
 
   @property
   def num_rows(self) -> int: ...

@@ -13,6 +13,7 @@ from fl_dpftrl.families import base
 from fl_dpftrl.participation import participation_counts, registry, schemas
 from fl_dpftrl.participations import drawn, gates
 
+_SHARES = (1, 2, 3, 4, 8, 16, 32)  # of the bins: min-seps, or numbers of bands, to choose among
 MOST_BINS = 4096  # a matrix of bins by bins is needed
 
 
@@ -61,6 +62,16 @@ class SecretBins(drawn.Secret):
 
   def gate(self, strategy: base.Strategy) -> gates.MinSepGate:
     return gates.MinSepGate(self.schema, in_bins=True)
+
+  def problems(
+    self, size: str | None, *, is_fixed: bool = False
+  ) -> list[tuple[schemas.MinSep, dict[str, int]]]:
+    """Returns a number of bands each, or a min-sep where the size is not that."""
+    numbers = sorted({-(-self.num_bins // share) for share in _SHARES})
+    if size != 'num_bands':
+      return [(schemas.MinSep(self.num_rounds, min_sep), {}) for min_sep in numbers]
+    once = schemas.MinSep(self.num_rounds, max_participations=1)
+    return [(once, {})] if is_fixed else [(once, {size: bands}) for bands in numbers]
 
   def within(self, num_rounds: int) -> 'SecretBins':
     """Returns the scheme of a run that has had so many rounds, at least one for each bin."""

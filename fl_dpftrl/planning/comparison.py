@@ -12,10 +12,9 @@ import numpy as np
 from fl_dpftrl import accounting, checks, sensitivities, tables, workloads
 from fl_dpftrl.accounting import adjacencies, gaussian
 from fl_dpftrl.families import base, linear_noise
-from fl_dpftrl.optimization import registry
 from fl_dpftrl.participation import registry as participation
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.participations import accountant, sampling
+from fl_dpftrl.participations import accountant
 from fl_dpftrl.planning import candidate_sets, strategy_cache
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages, progress_bars
@@ -290,9 +289,8 @@ def _searched(
 ) -> Iterator[base.Strategy]:
   """Yields the strategies to choose among: one, or of secret draws one for each size."""
   problems: list[tuple[Any, dict[str, Any]]] = [(schema, {})]
-  if candidate.optimised and isinstance(answers, sampling.Sampled):
-    is_fixed = candidate.has_size
-    problems = [*registry.sampled_problems(answers, candidate.size, is_fixed=is_fixed)]
+  if candidate.optimised and answers.is_drawn:
+    problems = answers.problems(candidate.size, is_fixed=candidate.has_size)
   elif candidate.optimised and answers.num_rounds is None:
     problems = [(answers, {'horizons': (horizons[0], horizons[-1])})]
   for problem, options in problems:

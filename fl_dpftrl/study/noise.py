@@ -91,7 +91,7 @@ def _find(
   scheme: Any = design.participation
   bands: tuple[int | None, ...] = (None,)
   if not scheme.gated and mechanism.mechanism in _BANDED:
-    bands = accountant.candidate_bands(scheme)
+    bands = scheme.candidate_bands()
   paths = [
     _strategy_file(design, mechanism, folder / _STRATEGIES_NAME, say, size) for size in bands
   ]

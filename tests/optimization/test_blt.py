@@ -168,7 +168,7 @@ def test_several_horizons_cost_a_few_percent_each_decade():
   quiet = functools.partial(registry.optimize, 'blt', budget, progress=lambda *_: None)
   strategy = quiet(horizons=(200, 2000), num_buffers=3)
   ratios = []
-  for schema in registry.horizon_schemas(budget, (200, 2000)):
+  for schema in budget.horizon_schemas((200, 2000)):
     problem = Problem(schema, budget=budget)
     best = quiet(horizons=(schema.num_rounds,) * 2, num_buffers=3)
     ratios.append(problem.loss(strategy) / problem.loss(best))

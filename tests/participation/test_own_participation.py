@@ -167,3 +167,9 @@ def test_a_gate_refuses_a_first_round_too():
     gate.record(admitted.device_ids)
     taken += [t] * len(admitted.column)
   assert taken == [3, 4, 5]
+
+
+def test_a_search_is_for_its_own_bound():
+  participation = own.AtMostInWindow(num_rounds=12, window=4, most=1, max_participations=3)
+  strategy = dpftrl.optimize('banded', participation, num_bands=1)
+  assert strategy.num_bands == 1

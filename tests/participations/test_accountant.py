@@ -91,7 +91,7 @@ def test_refuses_strategies_and_noise(strategy, noise, message):
 
 
 def test_candidates():
-  candidates = lambda **run: accountant.candidate_bands(sampling.CyclicPoisson(**run))
+  candidates = lambda **run: sampling.CyclicPoisson(**run).candidate_bands()
   many = candidates(num_rounds=2052, num_examples=342_000, batch_size=1000)
   assert many == (*(2**i for i in range(9)), 342)
   assert candidates(num_rounds=3, num_examples=1000, batch_size=1) == (1, 2, 3)
@@ -103,7 +103,7 @@ def test_candidates():
 def test_best_bands_have_least_noise():
   run = {'num_rounds': 32, 'num_examples': 640, 'batch_size': 40}
   once = dpftrl.MinSep(num_rounds=32, max_participations=1)
-  bands = accountant.candidate_bands(sampling.CyclicPoisson(**run))
+  bands = sampling.CyclicPoisson(**run).candidate_bands()
   assert bands == (1, 2, 4, 8, 16)
   strategies = [dpftrl.optimize('banded', once, objective='rms', num_bands=b) for b in bands]
   best, guarantee = accountant.choose(

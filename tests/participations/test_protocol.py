@@ -124,3 +124,14 @@ def test_a_guard_keeps_it_and_replay_shows_it(tmp_path, comes_back):
   evidence.write_evidence(tmp_path / 'evidence', dpftrl.open_run(tmp_path), delta=1e-6)
   failed = evidence.verify(tmp_path / 'evidence').failed
   assert failed == (('guarantee',) if comes_back else ())
+
+
+@pytest.mark.parametrize(
+  'participation',
+  [Once(6), dpftrl.SecretBins(6, 2), dpftrl.PerUnit(dpftrl.MinSep(6)), [Once(6)], 6],
+)
+def test_strategies_are_optimised_for_what_has_a_schema_and_else_refused(participation):
+  with pytest.raises(ValueError, match='schema must be a MinSep or a list of them, got'):
+    dpftrl.optimize('identity', participation)
+  with pytest.raises(ValueError, match='horizons=.* are for a run without an end'):
+    dpftrl.optimize('blt', participation, horizons=(2, 6))
