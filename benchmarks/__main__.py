@@ -9,21 +9,12 @@ import sys
 
 from benchmarks import runner
 
-# What each benchmark measures; the first three are run by default.
-BENCHMARKS = {
-  'optimize': 'strategies beside jax-privacy',
-  'replay': 'replay of logs; replay-1B is the log of 1e9 rows, 8 minutes',
-  'training': 'federated and central training beside pfl-research',
-  'rounds': 'rows of noise and rounds of training, half an hour',
-  'population': 'simulated populations, 6 minutes',
-  'plan': 'plans against hindsight, half an hour',
-  'guard': 'the guard and its log, round by round, 3 minutes',
-  'loop': 'the aggregator in NumPy beside bare NumPy, 5 minutes',
-  'central': 'central training beside jax-privacy, 12 minutes',
-  'attack': 'what the lowest bits of releases tell of one device, 6 minutes',
-  'replay-counted': 'a log counted by a statement in DuckDB, 2 minutes',
-}
-DEFAULT = ('optimize', 'replay', 'training')
+BENCHMARKS = (
+  *('optimize', 'replay', 'training', 'rounds', 'population', 'plan', 'guard', 'loop', 'central'),
+  *('attack', 'replay-counted'),
+)
+PROCESSORS = sorted(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else []
+DEFAULT = BENCHMARKS[:3]
 
 
 def module(name: str):
@@ -32,11 +23,7 @@ def module(name: str):
 
 
 def selection(words: list[str]) -> dict[str, tuple[str, ...]]:
-  """Returns the benchmarks that words select, each with the words that select its cases.
-
-  Raises:
-    ValueError: if a word selects nothing.
-  """
+  """Returns the benchmarks that words select, each with the words that select its cases."""
   selected = {}
   for word in words or DEFAULT:
     cases = {name: getattr(module(name), 'CASES', ()) for name in BENCHMARKS}
@@ -50,26 +37,22 @@ def selection(words: list[str]) -> dict[str, tuple[str, ...]]:
 
 def listing() -> str:
   """Returns the names and what they measure."""
-  names = [f'  {name:<16}{what}' for name, what in BENCHMARKS.items()]
+  names = [f'  {name:<16}{module(name).__doc__.splitlines()[0]}' for name in BENCHMARKS]
   cases = [f'  {case}' for name in BENCHMARKS for case in getattr(module(name), 'CASES', ())]
-  lines = ['benchmarks; without a name the first three:', *names]
-  return '\n'.join([*lines, '', 'cases, also by a part of the name:', *cases])
+  heading = 'benchmarks; without a name the first three:'
+  return '\n'.join([heading, *names, '', 'cases, also by a part of the name:', *cases])
 
 
 def run(name: str, options: runner.Options) -> int:
   """Runs a benchmark on as many cores as it asks for; returns its exit status."""
-  cores = getattr(module(name), 'CORES', None)
-  affinity = os.sched_getaffinity(0) if cores and hasattr(os, 'sched_setaffinity') else None
-  if affinity:
-    os.sched_setaffinity(0, sorted(affinity)[-cores:])
+  cores = getattr(module(name), 'CORES', 0)
+  if PROCESSORS:  # Not on macOS.
+    os.sched_setaffinity(0, PROCESSORS[-cores:])
   try:
     return module(name).main(options) or 0
   except (OSError, ValueError) as error:
     print(f'{name}: {error}', file=sys.stderr)
     return 2
-  finally:
-    if affinity:
-      os.sched_setaffinity(0, affinity)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -97,9 +80,8 @@ def main(arguments: list[str] | None = None) -> int:
     peer = getattr(module(name), 'PEER', None)
     if peer and subprocess.run(['make', '--no-print-directory', f'{peer}/installed']).returncode:
       return 2
-    python = f'{peer}/bin/python' if peer else ''
-    options = runner.Options(words, args.repeats, args.rounds, python, args.output)
-    statuses.append(run(name, options))
+    sizes = words, args.repeats, args.rounds
+    statuses.append(run(name, runner.Options(*sizes, f'{peer}/bin/python', args.output)))
   return max(statuses)
 
 

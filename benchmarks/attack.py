@@ -11,8 +11,10 @@ from benchmarks import runner
 from benchmarks.runner import Side, call
 
 FLOATS = 'float32 sums'
-HEADINGS = 'strategy|noise|count with|without|advantage|interval'
-CELLS = '{strategy}|{noise}|{with:.2f}|{without:.2f}|{advantage:+.3f}|{low:+.3f} to {high:+.3f}'
+TABLE = (
+  'strategy={strategy}|noise={noise}|count with={with:.2f}|without={without:.2f}|'
+  'advantage={advantage:+.3f}|interval={low:+.3f} to {high:+.3f}'
+)
 
 
 def main(options: runner.Options) -> int:
@@ -25,9 +27,9 @@ def main(options: runner.Options) -> int:
   for name, noise in attacked:
     side = Side(call('attack', 'attack', noise, name, rounds), timeout=1800.0)
     rows.append({'strategy': name, 'noise': noise, **runner.once(side)})
-    print(runner.table(HEADINGS, CELLS, rows[-1:]))
+    print(runner.table(TABLE, rows[-1:]))
   about = runner.versions('numpy', 'tensorflow')
-  blocks = [f'{rounds:,} rounds with and as many without.', runner.table(HEADINGS, CELLS, rows)]
+  blocks = [f'{rounds:,} rounds with and as many without.', runner.table(TABLE, rows)]
   runner.write(options, __doc__, 'attack', blocks, rows, about)
   told = [row['strategy'] for row in rows[1:] if not row['low'] <= 0.0 <= row['high']]
   print(f'more than chance: {", ".join(told) or "none"}')

@@ -10,6 +10,7 @@ same JAX. Means of 50 steps, medians of five such blocks, then of processes; lea
 these in brackets.
 """
 
+import functools
 import statistics
 from typing import Any
 
@@ -20,24 +21,18 @@ PEER = '.venv-bench'
 SIDES = {'aggregator': '`PrivateAggregator`', 'peer': 'jax-privacy'}
 SETTINGS = {'epsilon': 4.0, 'delta': 1e-5, 'seeds': 5}
 MODELS, BANDS, UTILITY_ROUNDS = ('text', 'images'), (1, 16), 400
-
-
 TIMES = (
-  'model|side|ms a step|ms computed|of the peer|of it, computed',
-  '{model}|{side}|{spread}|{cpu_ms:.2f}|{of_peer:.1f}|{of_computed:.1f}',
+  'model={model}|side={side}|ms a step={spread}|ms computed={cpu_ms:.2f}|'
+  'of the peer={of_peer:.1f}|of it, computed={of_computed:.1f}'
 )
 ACCURACIES = (
-  'bands|side|test accuracy (%)|seeds|noise multiplier / sensitivity',
-  '{bands}|{side}|{mean:.2f} ± {deviation:.2f}|{seeds}|{effective_noise_multiplier:.4f}',
+  'bands={bands}|side={side}|test accuracy (%)={mean:.2f} ± {deviation:.2f}|seeds={seeds}|'
+  'noise multiplier / sensitivity={effective_noise_multiplier:.4f}'
 )
 
 
 def times(model: str, runs: dict[str, runner.Runs]) -> list[dict[str, Any]]:
-  """Returns a row for each side.
-
-  Raises:
-    ValueError: if one failed.
-  """
+  """Returns a row for each side; ValueError if one failed."""
   median = lambda side, key: statistics.median(result[key] for result in runs[side].results)
   rows = []
   for side, name in SIDES.items():
@@ -66,16 +61,11 @@ def apart(ours: dict[str, Any], peer: dict[str, Any]) -> str:
 
 
 def main(options: runner.Options) -> None:
-  """Times both models, then trains "text" at equal ε, 400 rounds or --rounds.
-
-  Raises:
-    ValueError: if a side fails.
-  """
+  """Times both models, then trains "text" at equal ε, 400 rounds or --rounds."""
   packages = ('jax-privacy', 'jax', 'optax', 'numpy', 'dp-accounting')
   about = runner.versions(*packages, python=options.peer)
-  side = lambda name, *given: Side(
-    call('central', name, *given, python=options.peer), timeout=1800.0
-  )
+  command = functools.partial(call, 'central', python=options.peer)
+  side = lambda *words: Side(command(*words), timeout=1800.0)
   timed, utility = [], []
   for model in MODELS:
     sides = {name: side('measure', name, model) for name in SIDES}
@@ -92,7 +82,6 @@ def main(options: runner.Options) -> None:
     ' side with its own strategy of so many bands, its own accountant and secret noise.'
   )
   text = ' '.join([text, *map(apart, utility[::2], utility[1::2])])
-  blocks = [runner.table(*TIMES, timed), '## Accuracy at equal ε', text]
-  blocks.append(runner.table(*ACCURACIES, utility))
-  data = {'time': timed, 'utility': utility}
-  runner.write(options, __doc__, 'central', blocks, data, about)
+  blocks = [runner.table(TIMES, timed), '## Accuracy at equal ε', text]
+  blocks.append(runner.table(ACCURACIES, utility))
+  runner.write(options, __doc__, 'central', blocks, {'time': timed, 'utility': utility}, about)

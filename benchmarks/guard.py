@@ -11,13 +11,10 @@ from benchmarks import runner
 from benchmarks.runner import Side, call
 
 MOST = 1.2
-HEADINGS = (
-  'side|rounds|ms a round, early|late|late / early|longest|by the clock|ending (s)|log (MiB)|'
-  'resident (MiB)'
-)
-CELLS = (
-  '{side}|{rounds:,}|{early_ms:.1f}|{late_ms:.1f}|{ratio:.2f}|{longest_ms:.0f}|{clock_ms:.1f}|'
-  '{closing_seconds:.1f}|{log_mib:.0f}|{resident_mib:.0f}'
+TABLE = (
+  'side={side}|rounds={rounds:,}|ms a round, early={early_ms:.1f}|late={late_ms:.1f}|'
+  'late / early={ratio:.2f}|longest={longest_ms:.0f}|by the clock={clock_ms:.1f}|'
+  'ending (s)={closing_seconds:.1f}|log (MiB)={log_mib:.0f}|resident (MiB)={resident_mib:.0f}'
 )
 
 
@@ -28,11 +25,6 @@ def main(options: runner.Options) -> int:
     command = call('aggregator', 'guarded', side, options.rounds or 2000)
     rows.append({'side': side, **runner.once(Side(command, timeout=1800.0))})
   runner.write(
-    options,
-    __doc__,
-    'guard',
-    [runner.table(HEADINGS, CELLS, rows)],
-    rows,
-    runner.versions('pyarrow'),
+    options, __doc__, 'guard', [runner.table(TABLE, rows)], rows, runner.versions('pyarrow')
   )
   return int(any(row['ratio'] > MOST for row in rows))

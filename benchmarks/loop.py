@@ -11,10 +11,10 @@ from benchmarks.runner import Side, call
 
 MOST = 1.3
 SIDES = 'bare', 'row', 'aggregator'
-LARGE = 'side|ms a round|memory beside the updates (MiB)', '{side}|{ms:.0f}|{mib:.0f}'
+LARGE = 'side={side}|ms a round={ms:.0f}|memory beside the updates (MiB)={mib:.0f}'
 SMALL = (
-  'recorded at a time|rounds|ms a round, early|late|of processor time|resident (MiB)',
-  '{reserve}|{rounds:,}|{early_ms:.2f}|{late_ms:.2f}|{cpu_ms:.2f}|{resident_mib:.0f}',
+  'recorded at a time={reserve}|rounds={rounds:,}|ms a round, early={early_ms:.2f}|'
+  'late={late_ms:.2f}|of processor time={cpu_ms:.2f}|resident (MiB)={resident_mib:.0f}'
 )
 
 
@@ -34,6 +34,6 @@ def main(options: runner.Options) -> None:
     f'The aggregator takes {ours / bare:.2f} times the loop, and {ours / (bare + row):.2f} times'
     f' the loop and a row; the claim {holds}.'
   )
-  blocks = [runner.table(*LARGE, large), verdict, '## Small rounds', runner.table(*SMALL, small)]
+  blocks = [runner.table(LARGE, large), verdict, '## Small rounds', runner.table(SMALL, small)]
   data = {'large': large, 'small': small}
   runner.write(options, __doc__, 'loop', blocks, data, runner.versions('numpy'))

@@ -1,8 +1,8 @@
 """Finding a strategy: fl-dpftrl and jax-privacy.
 
 Each run is a cold process: imports, compilation and the search. Seconds are the median (least–most)
-of all runs. Settings are mechanism, size, (n, b, k), objective. Losses of both sides are evaluated
-by the same code.
+of all runs. Names are mechanism, n, b, k, objective and size. Losses of both sides are evaluated by
+the same code.
 """
 
 import dataclasses
@@ -44,17 +44,6 @@ class Case:
     return f'{self.mechanism}-{schema}-{self.objective}{size}'
 
   @property
-  def setting(self) -> str:
-    """Short description."""
-    words = [self.mechanism.replace('_', ' ')]
-    if self.num_buffers is not None:
-      words.append(f'{self.num_buffers} buffers' if self.num_buffers else 'buffers chosen')
-    words += [f'{self.num_bands} bands'] if self.num_bands else []
-    separation = self.min_sep if self.max_participations > 1 else '–'
-    schema = f'({self.num_rounds}, {separation}, {self.max_participations})'
-    return f'{", ".join(words)}, {schema}, {self.objective}'
-
-  @property
   def command(self) -> list[str]:
     """The `fl-dpftrl optimize` command."""
     flags = dataclasses.asdict(self)
@@ -80,23 +69,16 @@ _PROBLEMS = (
 )
 CASES = {case.name: case for case in _PROBLEMS}
 
-HEADINGS = (
-  'setting|ours, s|peer, s|faster|ours, RmsLoss / MaxLoss|peer, RmsLoss / MaxLoss|'
-  "our loss over the peer's|ours, MiB|peer, MiB"
-)
 LOSSES = '{rms_loss:.4f} / {max_loss:.4f}'
-CELLS = (
-  '{case.setting}|{ours}|{peer}|{faster:.1f}|{losses}|{peer_losses}|{excess_loss:+z.2%}|{ours:MiB}|'
-  '{peer:MiB}'
+TABLE = (
+  'case={case.name}|ours, s={ours}|peer, s={peer}|faster={faster:.1f}|'
+  'ours, RmsLoss / MaxLoss={losses}|peer, RmsLoss / MaxLoss={peer_losses}|'
+  "our loss over the peer's={excess_loss:+z.2%}|ours, MiB={ours:MiB}|peer, MiB={peer:MiB}"
 )
 
 
 def read(output: str) -> dict[str, float]:
-  """Returns the losses that `optimize` printed, and the model copies of the noise.
-
-  Raises:
-    ValueError: if one is not finite.
-  """
+  """Returns finite losses that `optimize` printed, and the model copies of the noise."""
   figures = {name: json.loads(output)[name] for name in FIGURES}
   if not all(map(math.isfinite, figures.values())):
     raise ValueError(f'figures are not finite: {figures}')
@@ -104,7 +86,7 @@ def read(output: str) -> dict[str, float]:
 
 
 def measure(case: Case, options: runner.Options) -> dict[str, Any]:
-  """Runs both sides in turn; the peer's strategy and its own loss are judged once, not timed."""
+  """Runs both sides in turn; the peer's strategy is judged once, not timed."""
   setting = dataclasses.asdict(case)
   with tempfile.TemporaryDirectory() as folder:
     path = f'{folder}/found.npz'
@@ -114,17 +96,15 @@ def measure(case: Case, options: runner.Options) -> dict[str, Any]:
       'peer': Side(peer, timeout=case.timeout, read=lambda output: None),
     }
     runs = runner.turns(case.name, sides, min(options.repeats, case.repeats))
-    judged, own = Runs(), Runs()
+    judged = Runs()
     if runs['peer'].seconds:
       runner.run(Side(call('strategies', 'losses', setting, path), timeout=case.timeout), judged)
-      report = call('jax_privacy', 'report', setting, path, python=options.peer)
-      runner.run(Side(report, timeout=case.timeout), own)
       runs['peer'].failures += judged.failures
   objective = lambda figures: figures and figures[f'{case.objective}_loss']
   excess = ratio(objective(runs['ours'].result), objective(judged.result))
   losses = lambda figures: figures and LOSSES.format_map(figures)
   return {
-    **dict(case=case, **runs, peer_figures=judged.result, peer_own_loss=own.result),
+    **dict(case=case, **runs, peer_figures=judged.result),
     **dict(losses=losses(runs['ours'].result), peer_losses=losses(judged.result)),
     'faster': ratio(runs['peer'].median, runs['ours'].median),
     'excess_loss': None if excess is None else excess - 1.0,
@@ -138,7 +118,5 @@ def main(options: runner.Options) -> int:
   rows: list[dict[str, Any]] = []
   for case in options.select(CASES).values():
     rows.append(measure(case, options))
-    own = [f'- {r["case"].setting}: {r["peer_own_loss"]:.4f}' for r in rows if r['peer_own_loss']]
-    blocks = [runner.table(HEADINGS, CELLS, rows), 'The objective as the peer evaluates it:']
-    runner.write(options, __doc__, 'optimize', [*blocks, '\n'.join(own)], rows, ours, peer)
+    runner.write(options, __doc__, 'optimize', [runner.table(TABLE, rows)], rows, ours, peer)
   return int(runner.any_failed(rows))

@@ -25,6 +25,11 @@ CASES = {
   # Rounds wait for all chosen devices, so b differs from seed to seed.
   'plan-3M-exact': [*_3M, '--clients_per_round=6500', '--dropout=0'],
 }
+TABLE = (
+  'run={name}|copies=at most {max_copies:,}|recommended={recommended}|best in hindsight={best}|'
+  'loss above it={excess}|within 2 %={within} of {seeds}|as planned for={covered} of {seeds}|'
+  'ε predicted={predicted}|ε of the logs={epsilon}'
+)
 
 
 def spread(values: Sequence[float], form: str) -> str:
@@ -36,16 +41,6 @@ def labels(names: Iterable[str]) -> str:
   """Formats strategies, and how often each is named if they differ."""
   counts = collections.Counter(names).most_common()
   return ', '.join(f'{name} ({n})' if len(counts) > 1 else name for name, n in counts)
-
-
-HEADINGS = (
-  'run|copies|recommended|best in hindsight|loss above it|within 2 %|as planned for|ε predicted|'
-  'ε of the logs'
-)
-CELLS = (
-  '{name}|at most {max_copies:,}|{recommended}|{best}|{excess}|{within} of {seeds}|'
-  '{covered} of {seeds}|{predicted}|{epsilon}'
-)
 
 
 def summary(verdicts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -75,19 +70,15 @@ def forecast(name: str, outcomes: list[dict[str, Any]], command: runner.Runs) ->
 
 
 def main(options: runner.Options) -> int:
-  """Judges a plan for each of twenty seeds, or --rounds; fails where one loses over 2 %.
-
-  Raises:
-    ValueError: for too few seeds.
-  """
+  """Judges a plan for each of twenty seeds, or --rounds; fails where one loses over 2 %."""
   seeds = options.rounds or 20
   if seeds <= NUM_SIMULATIONS:
     raise ValueError(f'--rounds must be above {NUM_SIMULATIONS}, got {seeds}')
   rows, lines, failed = [], [], False
-  fixed = NOISE_MULTIPLIER, DELTA, NUM_SIMULATIONS
-  flags = [f'--noise_multiplier={fixed[0]}', f'--delta={fixed[1]}', f'--num_simulations={fixed[2]}']
+  fixed = dict(noise_multiplier=NOISE_MULTIPLIER, delta=DELTA, num_simulations=NUM_SIMULATIONS)
+  flags = [f'--{name}={value}' for name, value in fixed.items()]
   for name, words in options.select(CASES).items():
-    judging = call('plans', 'judge', words, seeds, MAX_COPIES, *fixed)
+    judging = call('plans', 'judge', words, seeds)
     judged = runner.once(Side(judging, timeout=7200.0, shows_progress=True))
     command = Side([runner.PROGRAM, 'plan', *words, *flags, '--json'], 2, 1800.0, json.loads)
     (runs,) = runner.turns(name, {'the command': command}, 1).values()
@@ -96,6 +87,6 @@ def main(options: runner.Options) -> int:
       verdicts = [verdict for verdict in judged['verdicts'] if verdict['max_copies'] == most]
       rows.append({'name': name, 'max_copies': most, 'command': runs, **summary(verdicts)})
       failed |= bool(runs.failures) or any(v['excess'] > LIMIT for v in verdicts)
-  blocks = [runner.table(HEADINGS, CELLS, rows), '\n'.join(lines)]
+  blocks = [runner.table(TABLE, rows), '\n'.join(lines)]
   runner.write(options, __doc__, 'plan', blocks, rows, runner.versions('numpy', 'scipy'))
   return int(failed)

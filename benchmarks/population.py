@@ -5,10 +5,9 @@ many devices at random, counts and writes them, without timers, availability, dr
 reports.
 """
 
-import dataclasses
 import json
 import tempfile
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks import runner
 from benchmarks.runner import Side, call, ratio
@@ -16,8 +15,7 @@ from benchmarks.runner import Side, call, ratio
 CORES = 2
 
 
-@dataclasses.dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
   """Population to simulate: its devices, report goal, n and timer."""
 
   num_devices: int
@@ -33,10 +31,10 @@ class Case:
 
 # The number of participations is constant, the number of devices grows.
 GROWING = [Case(n, 6500, 2000, '--timer_rounds=10') for n in (100_000, 1_000_000, 10_000_000)]
-HEADINGS = 'devices|participations|timer|min-sep|ours, s|limit, s|over it|µs a participation|MiB'
-CELLS = (
-  '{case.num_devices:,}|{case.num_participations:,}|{case.timer}|{min_sep}|{ours}|{limit}|'
-  '{over:.1f}|{microseconds:.2f}|{ours:MiB}'
+TABLE = (
+  'devices={case.num_devices:,}|participations={case.num_participations:,}|timer={case.timer}|'
+  'min-sep={min_sep}|ours, s={ours}|limit, s={limit}|over it={over:.1f}|'
+  'µs a participation={microseconds:.2f}|MiB={ours:MiB}'
 )
 
 
@@ -66,16 +64,15 @@ def main(options: runner.Options) -> int:
   production = Case(10_000_000, 6500, 2000, '--timer_hours=72')
   cases = [production, *GROWING]
   if options.rounds:
-    cases = [dataclasses.replace(case, num_rounds=options.rounds) for case in cases]
+    cases = [case._replace(num_rounds=options.rounds) for case in cases]
   rows = [measure(case, options.repeats) for case in cases]
-  blocks = [runner.table(HEADINGS, CELLS, rows)]
+  blocks = [runner.table(TABLE, rows)]
   if not runner.any_failed(rows):
     times = [row['microseconds'] for row in rows[1:]]
-    flat = (
+    blocks.append(
       'With timers of 10 rounds, between the fewest and the most devices, the longest time per'
       f' participation is {max(times) / min(times):.2f}× the shortest.'
     )
-    blocks.append(flat)
-  about = runner.versions('numpy', 'pyarrow')
-  runner.write(options, __doc__, 'population', blocks, rows, about)
+  versions = runner.versions('numpy', 'pyarrow')
+  runner.write(options, __doc__, 'population', blocks, rows, versions)
   return int(runner.any_failed(rows))

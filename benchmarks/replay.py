@@ -51,22 +51,15 @@ CASES = {
   **{f'replay-13M-{ids}': Case(3_000_000, 2000, 6500, ids) for ids in ('integer', 'text')},
   'replay-1B': Case(320_000_000, 2000, 505_000, large=True),
 }
-
-HEADINGS = (
-  'log|rows|min-sep|ours, s|bare query, s|ours over bare|ours, M rows/s|ours, MiB|bare query, MiB'
-)
-CELLS = (
-  '{name}, {case.ids} ids|{case.num_participations:,}|{ours.result}|{ours}|{peer}|{over:.1f}|'
-  '{rate:.2f}|{ours:MiB}|{peer:MiB}'
+TABLE = (
+  'log={name}, {case.ids} ids|rows={case.num_participations:,}|min-sep={ours.result}|'
+  'ours, s={ours}|bare query, s={peer}|ours over bare={over:.1f}|ours, M rows/s={rate:.2f}|'
+  'ours, MiB={ours:MiB}|bare query, MiB={peer:MiB}'
 )
 
 
 def generate(case: Case) -> None:
-  """Writes the log of a case if it is not there.
-
-  Raises:
-    ValueError: if it cannot be written.
-  """
+  """Writes the log of a case if it is not there."""
   if not case.path.exists():
     case.path.parent.mkdir(parents=True, exist_ok=True)
     sizes = case.num_devices, case.num_rounds, case.cohort, case.ids
@@ -95,5 +88,5 @@ def main(options: runner.Options) -> int:
     generate(case)
   rows = [measure(name, case, options.repeats) for name, case in selected.items()]
   about = runner.versions('duckdb', 'pyarrow', 'numpy')
-  runner.write(options, __doc__, 'replay', [runner.table(HEADINGS, CELLS, rows)], rows, about)
+  runner.write(options, __doc__, 'replay', [runner.table(TABLE, rows)], rows, about)
   return int(runner.any_failed(rows))

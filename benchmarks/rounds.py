@@ -63,22 +63,22 @@ MACHINES = {
 }
 
 NOISE = (
-  'strategy|parameters|threads|a row|computed|state, MB|over NumPy normals|over reading the state',
-  '{strategy}|{size:,}|{threads}|{seconds}|{cpu_seconds}|{megabytes:,.0f}|{over_normals:.2f}×|'
-  '{over_reading:.2f}',
+  'strategy={strategy}|parameters={size:,}|threads={threads}|a row={seconds}|'
+  'computed={cpu_seconds}|state, MB={megabytes:,.0f}|over NumPy normals={over_normals:.2f}×|'
+  'over reading the state={over_reading:.2f}'
 )
 BESIDE = (
-  'strategy|ours|jax-privacy|over ours|its state, MB',
-  '{strategy}|{ours}|{seconds}|{over:.1f}×|{megabytes:,.0f}',
+  'strategy={strategy}|ours={ours}|jax-privacy={seconds}|over ours={over:.1f}×|'
+  'its state, MB={megabytes:,.0f}'
 )
 TRAINING = (
-  'noise|parameters|batches a client|a round|over|on average|state, MB|GiB',
-  '{name}|{size:,}|{batches}|{seconds}|{over:.2f}× {first}|{over_mean:.2f}×|{megabytes:,.1f}|'
-  '{gibibytes:.1f}',
+  'noise={name}|parameters={size:,}|batches a client={batches}|a round={seconds}|'
+  'over={over:.2f}× {first}|on average={over_mean:.2f}×|state, MB={megabytes:,.1f}|'
+  'GiB={gibibytes:.1f}'
 )
 ACTORS = (
-  'round|nodes|in process|on actors|over|model, MB|to a machine|to the driver',
-  '{name}|{nodes}|{here}|{there}|{over:.2f}×|{model:.1f}|{to_machine:.1f}|{to_driver:.1f}',
+  'round={name}|nodes={nodes}|in process={here}|on actors={there}|over={over:.2f}×|'
+  'model, MB={model:.1f}|to a machine={to_machine:.1f}|to the driver={to_driver:.1f}'
 )
 median = statistics.median
 
@@ -153,11 +153,11 @@ def actor_rows(repeats: int) -> Iterator[dict[str, Any]]:
     yield dict(name=MACHINES[name], nodes=nodes, here=here, there=there, **sent)
 
 
-def shown(table: tuple[str, str], rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+def shown(table: str, rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
   """Returns rows, each of which is printed once it is measured."""
   measured = []
   for row in rows:
-    print(runner.table(*table, [row]).splitlines()[-1])
+    print(runner.table(table, [row]).splitlines()[-1])
     measured.append(row)
   return measured
 
@@ -174,11 +174,11 @@ def main(options: runner.Options) -> None:
   peer = shown(BESIDE, peer_rows(options.peer, repeats, ours))
   training, actors = shown(TRAINING, training_rows(repeats)), shown(ACTORS, actor_rows(repeats))
   blocks = [
-    *(TEXT_NOISE, runner.table(*NOISE, noise)),
+    *(TEXT_NOISE, runner.table(NOISE, noise)),
     f'## The same by jax-privacy, {NUM_PARAMETERS:,} parameters, one thread',
-    runner.table(*BESIDE, peer),
-    *(TEXT_ROUNDS, runner.table(*TRAINING, training)),
-    *(TEXT_ACTORS, runner.table(*ACTORS, actors)),
+    runner.table(BESIDE, peer),
+    *(TEXT_ROUNDS, runner.table(TRAINING, training)),
+    *(TEXT_ACTORS, runner.table(ACTORS, actors)),
   ]
   rows = dict(noise=noise, peer=peer, training=training, machines=actors)
   runner.write(options, __doc__, 'rounds', blocks, rows, *about)

@@ -147,6 +147,18 @@ def run(side: Side, runs: Runs) -> None:
   runs.results.append(result)
 
 
+def timed(rounds: int, prepare: Callable[[int], Callable[[], Any]]) -> tuple[list, list]:
+  """Returns seconds and processor seconds of each round here, without its preparation."""
+  seconds, computed = [], []
+  for t in range(rounds):
+    step = prepare(t)
+    start, cpu_start = time.perf_counter(), time.process_time()
+    step()
+    computed.append(time.process_time() - cpu_start)
+    seconds.append(time.perf_counter() - start)
+  return seconds, computed
+
+
 def why_failed(returncode: int, errors: str) -> str:
   """Returns in one line why a process failed; nothing if it did not."""
   if returncode <= 0:
@@ -171,11 +183,7 @@ def turns(label: str, sides: Mapping[str, Side], repeats: int) -> dict[str, Runs
 
 
 def once(side: Side) -> Any:
-  """Returns the result of one run of a side.
-
-  Raises:
-    ValueError: with the reason why there is none.
-  """
+  """Returns the result of one run of a side; ValueError with the reason if there is none."""
   runs = Runs()
   run(side, runs)
   if runs.failures:
@@ -214,16 +222,10 @@ class _Cells(string.Formatter):
     return '' if value is None else super().format_field(value, spec)
 
 
-def table(headings: str, cells: str, rows: Iterable[Mapping[str, Any]]) -> str:
-  """Returns a Markdown table, padded so that its source is readable.
-
-  Args:
-    headings: with bars between them.
-    cells: format of each cell of a row, such as `{seconds:.2f}`, with bars between them.
-    rows: values.
-  """
-  forms = cells.split('|')
-  lines = [headings.split('|'), *([_Cells().vformat(f, (), row) for f in forms] for row in rows)]
+def table(columns: str, rows: Iterable[Mapping[str, Any]]) -> str:
+  """Returns a Markdown table of columns such as `run={name}|s={seconds:.2f}`: heading and cell."""
+  headings, forms = zip(*(column.split('=', 1) for column in columns.split('|')))
+  lines = [headings, *([_Cells().vformat(f, (), row) for f in forms] for row in rows)]
   widths = [max(map(len, column)) for column in zip(*lines)]
   lines.insert(1, ['-' * width for width in widths])
   padded = ([cell.ljust(width) for cell, width in zip(line, widths)] for line in lines)
@@ -231,26 +233,16 @@ def table(headings: str, cells: str, rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def versions(*names: str, python: str = sys.executable) -> dict[str, str]:
-  """Returns the versions of an interpreter and of its packages.
-
-  Raises:
-    ValueError: if the interpreter does not run, or lacks one.
-  """
+  """Returns the versions of an interpreter that runs, and of its packages."""
   return once(Side([python, '-c', _VERSIONS, *names]))
 
 
 def write(
   options: Options, doc: str, name: str, blocks: Sequence[str], rows: Any, *about: Mapping[str, str]
 ) -> None:
-  """Writes NAME.md and NAME.json, and prints the page.
+  """Writes NAME.md, of the title and text of a docstring and blocks, and NAME.json of rows.
 
-  Args:
-    options: words that name the cases; the folder.
-    doc: docstring of the benchmark: a title, and the text of the page.
-    name: of the benchmark.
-    blocks: tables, headings and paragraphs.
-    rows: figures of the JSON.
-    *about: versions of each environment, the peer's last.
+  The page, which is printed too, has the versions of each environment, the peer's last.
   """
   cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
   facts = {'date': datetime.date.today().isoformat(), 'processor': platform.machine()}

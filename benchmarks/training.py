@@ -58,15 +58,11 @@ CASES = {
     **_BILINEAR, num_tokens=204, sizes={'embedding': 8}, clients=100, sentences=8, batches=(8,)
   ),
 }
-
-
-HEADINGS = (
-  'model|side|batch|sentences/s|pass, s|computed, s|of the central rate|of it, computed|'
-  'ms a client beside steps|over the peer|over it, computed'
-)
-CELLS = (
-  '{model}|{side}|{batch}|{rate}|{seconds:.2f}|{cpu_seconds:.2f}|{of_loop:.2f}|{of_loop_computed:.2f}|'
-  '{fixed_ms:.2f}|{over_peer:.2f}|{over_peer_computed:.2f}'
+TABLE = (
+  'model={model}|side={side}|batch={batch}|sentences/s={rate}|pass, s={seconds:.2f}|'
+  'computed, s={cpu_seconds:.2f}|of the central rate={of_loop:.2f}|'
+  'of it, computed={of_loop_computed:.2f}|ms a client beside steps={fixed_ms:.2f}|'
+  'over the peer={over_peer:.2f}|over it, computed={over_peer_computed:.2f}'
 )
 
 
@@ -123,5 +119,5 @@ def main(options: runner.Options) -> int:
     for batch in case.batches:
       runs = runner.turns(f'{name} {batch}', sides(case, batch, options.peer), options.repeats)
       rows += compare(name, case, batch, runs)
-    runner.write(options, __doc__, 'training', [runner.table(HEADINGS, CELLS, rows)], rows, *about)
+    runner.write(options, __doc__, 'training', [runner.table(TABLE, rows)], rows, *about)
   return int(any(row['failures'] for row in rows))

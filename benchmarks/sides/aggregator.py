@@ -5,7 +5,6 @@ import pathlib
 import resource
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -29,47 +28,27 @@ def resident() -> float:
   return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
-def timed(rounds: int, prepare: Callable[[int], Callable[[], Any]]) -> tuple[list, list]:
-  """Returns seconds and processor seconds of each round, without its preparation."""
-  seconds, computed = [], []
-  for t in range(rounds):
-    step = prepare(t)
-    start, cpu_start = time.perf_counter(), time.process_time()
-    step()
-    computed.append(time.process_time() - cpu_start)
-    seconds.append(time.perf_counter() - start)
-  return seconds, computed
-
-
 def guarded(side: str, rounds: int) -> dict[str, Any]:
   """Returns the figures of rounds of the guard, or of its log alone."""
 
-  def candidates(t: int, count: int) -> list[str]:
+  def prepare(t: int) -> Callable[[], Any]:
     drawn = np.random.default_rng(t).choice(DEVICES, count, replace=False)
-    return [f'device-{i:09d}' for i in drawn.tolist()]
-
-  def log_round(t: int) -> Callable[[], Any]:
-    ids = candidates(t, COHORT)
-    return lambda: log.append(t, ids, 1_767_225_600 + t)
-
-  def guard_round(t: int) -> Callable[[], Any]:
-    ids = candidates(t, 9000)
-    return lambda: guard.admit(ids, row=t, at_most=COHORT).device_ids
+    ids = [f'device-{i:09d}' for i in drawn.tolist()]
+    return lambda: record(t, ids)
 
   with folder() as place:
     path = pathlib.Path(place) / 'log.parquet'
     if side == 'log':
-      prepare, log = log_round, dpftrl.LogWriter(path)
-      close = log.close
+      opened, count = dpftrl.LogWriter(path), COHORT
+      record = lambda t, ids: opened.append(t, ids, 1_767_225_600 + t)
     else:
       schema = dpftrl.MinSep(num_rounds=max(rounds, 2000), min_sep=100, max_participations=20)
       claim = dpftrl.Claim(strategy='blt-b400', noise_multiplier=7.379, participation=schema)
-      prepare, guard = guard_round, dpftrl.Guard(claim, delta=1e-10, log=path)
-      close = guard.close
-    seconds, computed = timed(rounds, prepare)
-    start = time.perf_counter()
-    close()
-    closing, size = time.perf_counter() - start, path.stat().st_size
+      opened, count = dpftrl.Guard(claim, delta=1e-10, log=path), 9000
+      record = lambda t, ids: opened.admit(ids, row=t, at_most=COHORT).device_ids
+    seconds, computed = runner.timed(rounds, prepare)
+    (closing,), _ = runner.timed(1, lambda t: opened.close)
+    size = path.stat().st_size
   part = max(1, rounds // 20)
   early, late = computed[part : 2 * part], computed[-part:]
   return {
@@ -115,7 +94,7 @@ def large(side: str, rounds: int) -> dict[str, float]:
       return round_.mean
 
     steps = {'bare': lambda t: bare, 'row': lambda t: lambda: rows.integers(t)}
-    seconds, _ = timed(rounds, steps.get(side, lambda t: aggregated))
+    seconds, _ = runner.timed(rounds, steps.get(side, lambda t: aggregated))
   return {'ms': 1e3 * statistics.median(seconds[1:]), 'mib': resident() - memory}
 
 
@@ -134,7 +113,7 @@ def small(rounds: int, reserve: int) -> dict[str, float]:
         for _ in range(10):
           round_.add(update)
 
-    seconds, computed = timed(rounds, lambda t: step)
+    seconds, computed = runner.timed(rounds, lambda t: step)
   part = max(1, rounds // 10)
   return {
     'rounds': rounds,

@@ -24,17 +24,10 @@ MULTIPLE = 64  # Batches of either side are filled up to a multiple of it.
 BLOCK, WARM, BLOCKS = 50, 2, 5  # Batches of most sizes were compiled after two blocks of steps.
 PIXELS, HIDDEN, CLASSES, IMAGES = 784, 32, 10, 20_000
 NO_TARGET = {'epsilon': None, 'delta': None}
-Tell = Callable[[], None]
 
 
 class Model(NamedTuple):
-  """A model with its data.
-
-  Attributes:
-    trainer: examples/central.py, which trains this model.
-    data: examples, `x` and `y`.
-    loss: loss of one example: (weights, x, y) → a number.
-  """
+  """A model: examples/central.py, which trains it, its examples, and the loss of one of these."""
 
   trainer: ModuleType
   data: Any
@@ -80,7 +73,9 @@ def strategy(num_rounds: int, num_bands: int) -> dpftrl.Strategy:
   return dpftrl.optimize('banded_toeplitz', once, objective='rms', num_bands=num_bands)
 
 
-def ours(model: Model, made, scheme, noise_multiplier: float, seed: int, tell: Tell) -> Any:
+def ours(
+  model: Model, made, scheme, noise_multiplier: float, seed: int, tell: Callable[[], None]
+) -> Any:
   """Returns the weights that examples/central.py trains; tells each round."""
   with aggregator.folder() as place:
     setting = model.trainer.Setting(

@@ -3,16 +3,15 @@
 Options that a case does not name keep the library's defaults.
 """
 
-import math
-import time
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax_privacy.matrix_factorization import banded, buffered_toeplitz, dense, sensitivity, toeplitz
+from jax_privacy.matrix_factorization import banded, buffered_toeplitz, dense, toeplitz
 
-_ERRORS = {'max': 'max', 'rms': 'mean'}
+from benchmarks import runner
 
 
 def optimize(case: dict[str, Any], path: str) -> None:
@@ -22,7 +21,7 @@ def optimize(case: dict[str, Any], path: str) -> None:
     case 'blt':
       sizes = dict.fromkeys(('min_buffers', 'max_buffers'), buffers) if buffers else {}
       schema = {name: case[name] for name in ('min_sep', 'max_participations')}
-      error = _ERRORS[case['objective']]
+      error = {'max': 'max', 'rms': 'mean'}[case['objective']]
       blt = buffered_toeplitz.optimize(n=n, **schema, error=error, **sizes)
       found = {'buf_decay': blt.buf_decay, 'output_scale': blt.output_scale}
     case 'banded_toeplitz':
@@ -32,30 +31,6 @@ def optimize(case: dict[str, Any], path: str) -> None:
     case 'dense':
       found = {'matrix': dense.optimize(n)}
   np.savez(path, **{name: np.asarray(value) for name, value in found.items()})
-
-
-def report(case: dict[str, Any], path: str) -> float:
-  """Returns the loss as the library reports it: the root of its squared loss, in float64."""
-  jax.config.update('jax_enable_x64', True)
-  n, k = case['num_rounds'], case['max_participations']
-  with np.load(path) as file:
-    found = {name: jnp.asarray(value) for name, value in file.items()}
-  match case['mechanism']:
-    case 'blt':
-      error = _ERRORS[case['objective']]
-      loss = buffered_toeplitz.LossFn.build_min_sep(
-        n=n, error=error, min_sep=case['min_sep'], max_participations=k
-      )
-      squared = loss.loss(buffered_toeplitz.BufferedToeplitz.build(**found))
-    case 'banded_toeplitz':
-      squared = k * toeplitz.loss(found['coefs'], n)
-    case 'banded':
-      strategy = banded.ColumnNormalizedBanded(params=found['params'])
-      squared = k * banded.per_query_error(strategy).mean()
-    case 'dense':
-      norm = sensitivity.single_participation_sensitivity(found['matrix'])
-      squared = dense.per_query_error(strategy_matrix=found['matrix']).mean() * norm**2
-  return math.sqrt(float(squared))
 
 
 def _stream(path: str):
@@ -85,11 +60,11 @@ def rows(path: str, size: int, repeats: int) -> dict[str, Any]:
   compiled = jax.jit(row, donate_argnums=1)
   state = () if matrix is None else matrix.init_multiply(shape)
   state_bytes = sum(part.nbytes for part in jax.tree.leaves(state))
-  seconds = []
-  for repeat in range(repeats + 2):  # Two rows to compile and warm up.
-    key = jax.random.key(repeat)
-    start = time.perf_counter()
-    noise, state = compiled(key, state)
-    jax.block_until_ready((noise, state))
-    seconds.append(time.perf_counter() - start)
+
+  def step(key):
+    nonlocal state
+    _, state = jax.block_until_ready(compiled(key, state))
+
+  # Two rows to compile and warm up.
+  seconds, _ = runner.timed(repeats + 2, lambda t: functools.partial(step, jax.random.key(t)))
   return {'seconds': seconds[2:], 'state_bytes': state_bytes}

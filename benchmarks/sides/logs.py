@@ -23,9 +23,6 @@ def cohorts(num_devices: int, num_rounds: int, cohort: int, seed: int = 0) -> It
 
   Each device has a gap of its own, from LEAST_GAP to MOST_GAP rounds, after which it may be drawn
   again. All devices that may be drawn are equally likely.
-
-  Raises:
-    ValueError: if a round could find too few devices.
   """
   if num_devices <= MOST_GAP * cohort:
     least = f'more than {MOST_GAP} cohorts of {cohort}'

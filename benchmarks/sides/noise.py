@@ -1,12 +1,12 @@
 """Rows of noise without training, and the strategies of the benchmark of rounds."""
 
-import time
 from typing import Any
 
 import numpy as np
 
-from benchmarks import rounds
-from fl_dpftrl.families import banded, banded_toeplitz, base, identity, tree_online
+from benchmarks import rounds, runner
+from benchmarks.sides import strategies
+from fl_dpftrl.families import base
 from fl_dpftrl.noise import integer_rows
 from fl_dpftrl.strategies import files
 
@@ -17,32 +17,30 @@ def coefficients(num_bands: int) -> np.ndarray:
   return np.cumprod(np.concatenate([[1.0], 1.0 - 0.5 / steps]))
 
 
-def strategy(name: str) -> base.Strategy:
-  """Returns a strategy by its name in a case."""
+def parameters(name: str) -> dict[str, np.ndarray]:
+  """Returns the parameters of a strategy in a case, as the peer's constructors take them."""
   match name.split('-'):
     case ['blt', _]:
-      return files.load_strategy('blt-b400')
+      blt: Any = files.load_strategy('blt-b400')
+      return {'buf_decay': blt.buffer_decay, 'output_scale': blt.output_scale}
     case ['banded_toeplitz', num_bands]:
-      return banded_toeplitz.BandedToeplitz(coefficients(int(num_bands)), None)
+      return {'coefs': coefficients(int(num_bands))}
     case ['banded', num_bands]:
-      matrix = np.tile(coefficients(int(num_bands)), (rounds.NUM_ROUNDS, 1))
-      matrix[np.arange(rounds.NUM_ROUNDS)[:, None] < np.arange(int(num_bands))] = 0.0
-      return banded.Banded(matrix)
-  return {'identity': identity.Identity, 'tree_online': tree_online.TreeOnline}[name]()
+      return {'params': np.tile(coefficients(int(num_bands)), (rounds.NUM_ROUNDS, 1))}
+  return {}
+
+
+def strategy(name: str) -> base.Strategy:
+  """Returns a strategy by its name in a case."""
+  if name in ('identity', 'tree_online'):
+    return files.load_strategy(name)
+  case = {'mechanism': name.split('-')[0], 'num_rounds': None}
+  return strategies.strategy(case, parameters(name))
 
 
 def store(name: str, path: str) -> None:
-  """Writes the parameters of a strategy in the form of the peer's constructors."""
-  parameters = {}
-  match name.split('-'):
-    case ['blt', _]:
-      blt = strategy(name)
-      parameters = {'buf_decay': blt.buffer_decay, 'output_scale': blt.output_scale}
-    case ['banded_toeplitz', num_bands]:
-      parameters = {'coefs': coefficients(int(num_bands))}
-    case ['banded', num_bands]:
-      parameters = {'params': np.tile(coefficients(int(num_bands)), (rounds.NUM_ROUNDS, 1))}
-  np.savez(path, **parameters)
+  """Writes the parameters of a strategy for the peer."""
+  np.savez(path, **parameters(name))
 
 
 def first_row(name: str) -> int:
@@ -75,18 +73,16 @@ def measure(name: str, size: int, threads: int, repeats: int) -> dict[str, Any]:
   fill(maker, first_row(name))
   out = np.zeros(size, np.int64)
   generator, plain = np.random.default_rng(0), np.empty(size)
-  times: dict[str, list[float]] = {'seconds': [], 'cpu_seconds': [], 'reading': [], 'normals': []}
-  for _ in range(repeats):
-    start, cpu_start = time.perf_counter(), time.process_time()
-    for _ in range(rounds.ROWS):
-      maker.make(out)
-    times['seconds'].append((time.perf_counter() - start) / rounds.ROWS)
-    times['cpu_seconds'].append((time.process_time() - cpu_start) / rounds.ROWS)
-    start = time.perf_counter()
-    for buffer in maker.buffers:
-      buffer.max()
-    times['reading'].append(time.perf_counter() - start)
-    start = time.perf_counter()
-    generator.standard_normal(out=plain)
-    times['normals'].append(time.perf_counter() - start)
-  return {**times, 'state_bytes': maker.buffers.nbytes}
+  steps = (
+    lambda: [maker.make(out) for _ in range(rounds.ROWS)],
+    lambda: [buffer.max() for buffer in maker.buffers],
+    lambda: generator.standard_normal(out=plain),
+  )
+  seconds, computed = runner.timed(3 * repeats, lambda t: steps[t % 3])
+  return {
+    'seconds': [time / rounds.ROWS for time in seconds[::3]],
+    'cpu_seconds': [time / rounds.ROWS for time in computed[::3]],
+    'reading': seconds[1::3],
+    'normals': seconds[2::3],
+    'state_bytes': maker.buffers.nbytes,
+  }

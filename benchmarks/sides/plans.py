@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks import plan as plan_page
 from fl_dpftrl.accounting import guarantees
 from fl_dpftrl.commands import population_flags
 from fl_dpftrl.planning import candidate_sets, forecasts, recommendation, search
@@ -43,20 +44,8 @@ def remembering(origin: candidate_sets.Candidate) -> candidate_sets.Candidate:
   )
 
 
-def judge(
-  words: Sequence[str],
-  seeds: int,
-  max_copies: Sequence[int],
-  noise_multiplier: float,
-  delta: float,
-  num_simulations: int,
-) -> dict[str, Any]:
-  """Plans from the simulations that follow each seed's, and evaluates on that seed's.
-
-  Returns:
-    `outcomes` of the simulations, and `verdicts`: for each seed and limit of model copies, the
-    plan's strategy and the best one in hindsight, their losses under the log, and ε.
-  """
+def judge(words: Sequence[str], seeds: int) -> dict[str, Any]:
+  """Returns simulations, and verdicts on the plan from those that follow each of them."""
   outcomes = [simulate(words, seed) for seed in range(seeds)]
   origins = [remembering(origin) for origin in candidate_sets.named(NAMES)]
 
@@ -67,17 +56,15 @@ def judge(
 
   def epsilon(candidate, schema):
     sensitivity = candidate.files[schema].sensitivity
-    guarantee = guarantees.Guarantee.of(
-      sensitivity, guarantees.Terms(delta), noise_multiplier=noise_multiplier
-    )
-    return guarantee.epsilon()
+    terms, noise = guarantees.Terms(plan_page.DELTA), plan_page.NOISE_MULTIPLIER
+    return guarantees.Guarantee.of(sensitivity, terms, noise_multiplier=noise).epsilon()
 
   verdicts = []
   for seed, outcome in enumerate(outcomes):
-    others = [outcomes[(seed + 1 + i) % seeds] for i in range(num_simulations)]
+    others = [outcomes[(seed + 1 + i) % seeds] for i in range(plan_page.NUM_SIMULATIONS)]
     plan, log = forecasts.Forecast(outcomes=tuple(others)), outcome.schema
     options = evaluated(tuple(plan.schemas), plan.planned)
-    for most in max_copies:
+    for most in plan_page.MAX_COPIES:
       chosen = recommendation.choose(options, plan.schemas, most)
       ours = search.measure(chosen.origin, chosen.strategy, [log], objective=_OBJECTIVE)
       best = recommendation.choose(evaluated((log,), log), [log], most)

@@ -108,6 +108,25 @@ def _workers() -> list[int]:
   return [int(pid) for task in tasks for pid in (task / 'children').read_text().split()]
 
 
+def installed(context: Any) -> contextlib.AbstractContextManager[None]:
+  """Returns the context in which TFF runs."""
+  return tff.framework.get_context_stack().install(context)
+
+
+def turns(num_rounds: int, sides: dict[str, tuple], data: list, begin=lambda: None) -> dict:
+  """Runs rounds of contexts, processes and states in turn; returns the seconds, but of warm-up."""
+  seconds = {name: [] for name in sides}
+  for _ in range(num_rounds + _WARM_UP):
+    begin()
+    for name, (context, process, state) in sides.items():
+      start = time.perf_counter()
+      with installed(context):
+        state = process.next(state, data).state
+      seconds[name].append(time.perf_counter() - start)
+      sides[name] = context, process, state
+  return {name: found[_WARM_UP:] for name, found in seconds.items()}
+
+
 def measure(
   num_rounds: int, batches: int, size: int, concurrent: int, names: list[str]
 ) -> dict[str, Any]:
@@ -115,31 +134,20 @@ def measure(
   contexts = {False: tff_inprocess.InProcessContext(max_concurrent_clients=concurrent or None)}
   if any(name.startswith(WORKER) for name in names):
     contexts[True] = tff.backends.native.create_sync_local_cpp_execution_context()
-  of = lambda name: tff.framework.get_context_stack().install(contexts[name.startswith(WORKER)])
   ones = np.ones([batches, 16, _WIDTH], np.float32)
   data = [tf.data.Dataset.from_tensor_slices(dict(x=ones, y=ones))] * CLIENTS
-  seconds = {name: [] for name in names}
   with tempfile.TemporaryDirectory() as folder:
     sides = {}
     for name in names:
-      with of(name):
-        sides[name] = side(name.removeprefix(WORKER), size, folder)
-    for _ in range(num_rounds + 2):  # Two rounds to warm up.
-      for name, (process, state) in sides.items():
-        start = time.perf_counter()
-        with of(name):
-          output = process.next(state, data)
-        seconds[name].append(time.perf_counter() - start)
-        sides[name] = process, output.state
-    carried = {name: size_of(state) for name, (_, state) in sides.items()}
+      context = contexts[name.startswith(WORKER)]
+      with installed(context):
+        sides[name] = context, *side(name.removeprefix(WORKER), size, folder)
+    seconds = turns(num_rounds, sides, data)
+    carried = {name: size_of(state) for name, (*_, state) in sides.items()}
     held = _resident(os.getpid()) + sum(map(_resident, _workers()))
   for pid in _workers():  # TFF leaves it behind.
     os.kill(pid, signal.SIGKILL)
-  return {
-    'seconds': {name: found[2:] for name, found in seconds.items()},
-    'state_bytes': carried,
-    'gibibytes': held,
-  }
+  return {'seconds': seconds, 'state_bytes': carried, 'gibibytes': held}
 
 
 def lstm(folder: str) -> tuple[Any, list[tff_inprocess.Later]]:
@@ -199,31 +207,18 @@ def on_actors(num_rounds: int, name: str, num_nodes: int) -> dict[str, Any]:
   """Returns seconds of rounds here and on machines, and what a round sends."""
   import ray
 
-  sides: dict[str, Any] = {}
-  seconds: dict[str, list[float]] = {}
   ray.put, put = counted(ray.put, lambda value, result: value)
   ray.get, got = counted(ray.get, lambda value, result: result)
   with tempfile.TemporaryDirectory() as folder, started(num_nodes) as address:
     actors = tff_inprocess.Actors(number=PROCESSORS)
     here = tff_inprocess.InProcessContext(max_concurrent_clients=PROCESSORS)
     with tff_inprocess.on_machines(address, actors=actors) as there:
-      with tff.framework.get_context_stack().install(here):
+      with installed(here):
         process, clients = {page.LSTM: lstm, page.ONE_BATCH: one_batch}[name](folder)
         state = process.initialize()
-      sides = {'in process': (here, state), 'machines': (there, state)}
-      seconds = {side: [] for side in sides}
-      for _ in range(num_rounds + _WARM_UP):
-        put.clear(), got.clear()
-        for side, (context, state) in sides.items():
-          start = time.perf_counter()
-          with tff.framework.get_context_stack().install(context):
-            output = process.next(state, clients)
-          seconds[side].append(time.perf_counter() - start)
-          sides[side] = context, output.state
-        sent = dict(to_machine=sum(put), to_driver=sum(got))
-      model = process.get_model_weights(state)
-  return {
-    'seconds': {side: found[_WARM_UP:] for side, found in seconds.items()},
-    'model_bytes': size_of([model.trainable, model.non_trainable]),
-    'sent': sent,
-  }
+      sides = {'in process': (here, process, state), 'machines': (there, process, state)}
+      seconds = turns(num_rounds, sides, clients, lambda: (put.clear(), got.clear()))
+      sent = dict(to_machine=sum(put), to_driver=sum(got))
+      model = process.get_model_weights(sides['machines'][-1])
+  model_bytes = size_of([model.trainable, model.non_trainable])
+  return {'seconds': seconds, 'model_bytes': model_bytes, 'sent': sent}

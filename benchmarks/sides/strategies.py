@@ -7,6 +7,7 @@ import numpy as np
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.families import banded, banded_toeplitz, base, blt, dense
+from fl_dpftrl.optimization import banded as optimization
 from fl_dpftrl.strategies import files
 
 
@@ -35,20 +36,14 @@ def by_rows(params: np.ndarray) -> np.ndarray:
   inside = np.arange(num_rounds)[:, None] + np.arange(num_bands) < num_rounds
   columns = np.where(inside, params.astype(np.float64), 0.0)
   columns /= np.linalg.norm(columns, axis=1, keepdims=True)
-  rows = np.zeros_like(columns)
-  for j in range(num_bands):
-    rows[j:, j] = columns[: num_rounds - j, j]
+  rows = optimization.to_rows(columns.T)
   # The sign of a row of C, and so of its noise, has no effect. Our strategies have a positive
   # diagonal.
   return rows * np.sign(rows[:, :1])
 
 
 def losses(case: Mapping[str, Any], path: str) -> dict[str, float]:
-  """Returns rms_loss, max_loss and the number of model copies of the noise.
-
-  Raises:
-    ValueError: if the parameters are no valid strategy, such as not finite.
-  """
+  """Returns rms_loss, max_loss and copies of the model; ValueError for no valid strategy."""
   schema = dpftrl.MinSep(
     num_rounds=case['num_rounds'],
     min_sep=case['min_sep'],

@@ -1,6 +1,5 @@
 """Passes of a model on the same sentences: a loop, one layer, or a round."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_inprocess
-from benchmarks import training
+from benchmarks import runner, training
 from experiments.stackoverflow import networks, training_model
 from experiments.stackoverflow.datasets import federated_text, vocabularies
 from fl_dpftrl.aggregators import factories
@@ -124,13 +123,8 @@ def measure(setting: dict[str, Any], side: str, batch_size: int) -> list[dict[st
   """Returns elapsed and processor seconds of each pass except the first."""
   case = training.Case(**setting)
   builds = {training.CENTRAL: plain, training.KERAS: keras}
-  passes = []
   with tff.framework.get_context_stack().install(tff_inprocess.InProcessContext()):
     train = builds.get(side, federated)(case, batch_size)
     train()
-    for _ in range(case.passes):
-      start, cpu_start = time.monotonic(), time.process_time()
-      train()
-      seconds, cpu_seconds = time.monotonic() - start, time.process_time() - cpu_start
-      passes.append({'seconds': seconds, 'cpu_seconds': cpu_seconds})
-  return passes
+    times = runner.timed(case.passes, lambda t: train)
+  return [{'seconds': seconds, 'cpu_seconds': computed} for seconds, computed in zip(*times)]

@@ -44,7 +44,7 @@ def test_sides_take_turns_and_a_failed_one_is_not_run_again(tmp_path, capfd):
   assert runs['peer'].failures[0].startswith('ValueError: invalid literal')
   assert runs['slow'].failures == ['no result after 0 s']
   rows = [{'name': 'a', 'missing': None, **runs}]
-  table = runner.table('name|missing|ours|peer', '{name}|{missing:.2f}|{ours}|{peer}', rows)
+  table = runner.table('name={name}|missing={missing:.2f}|ours={ours}|peer={peer}', rows)
   _, _, line = table.splitlines()
   assert line.startswith('| a    |         | ') and 'failed: ValueError' in line
   assert runner.any_failed(rows)
