@@ -148,7 +148,7 @@ class UnitTable:
     return np.argsort(devices, kind='stable'), starts
 
   def owners(
-    self, device_ids: pa.Array | pa.ChunkedArray, rounds: np.ndarray
+    self, device_ids: pa.Array | pa.ChunkedArray, rounds: np.ndarray | int
   ) -> tuple[np.ndarray, np.ndarray]:
     """Returns who owns devices in rounds: a pair for each device and owner.
 

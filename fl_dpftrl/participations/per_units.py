@@ -2,14 +2,14 @@
 
 import dataclasses
 import functools
+import operator
 import re
-from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fl_dpftrl import checks, sensitivities
-from fl_dpftrl.accounting import guarantees
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import participation_counts, registry, schemas
@@ -20,10 +20,9 @@ ROWS = 'max_rows'
 """Why a device is turned away whose unit has as many devices in the round as it may."""
 
 
-class Owners(Protocol):
-  """Function that returns who owns devices in a round: see `UnitTable.owners`."""
-
-  def __call__(self, device_ids: np.ndarray, t: int) -> tuple[np.ndarray, np.ndarray]: ...
+def _delegated(name: str) -> Any:
+  """Returns a property or method of a `PerUnit` that is that of its participation."""
+  return property(operator.attrgetter(f'participation.{name}'))
 
 
 @registry.register
@@ -65,47 +64,21 @@ class PerUnit(promised.Promised):
         f'name must be small letters for who owns devices, got {messages.quoted(self.name)}'
       )
 
+  num_rounds = _delegated('num_rounds')
+  num_rows = _delegated('num_rows')
+  min_sep = _delegated('min_sep')
+  max_participations = _delegated('max_participations')
+  schema = gated = _delegated('schema')
+  extent = _delegated('extent')
+  needs_rows = _delegated('needs_rows')
+  charges_rows = _delegated('charges_rows')
+  check = _delegated('check')
+  rounds_may_follow = _delegated('rounds_may_follow')
+
   @property
   def unit(self) -> str:  # type: ignore[override]
     """The unit in words."""
     return self.name
-
-  @property
-  def num_rounds(self) -> int | None:  # type: ignore[override]
-    """n, the rounds that there may be."""
-    return self.participation.num_rounds
-
-  @property
-  def num_rows(self) -> int:  # type: ignore[override]
-    """Rows of noise that a run may use up."""
-    return self.participation.num_rows
-
-  @property
-  def min_sep(self) -> int | None:
-    """b of the participation."""
-    return self.participation.min_sep
-
-  @property
-  def max_participations(self) -> int | None:
-    """k of the participation."""
-    return self.participation.max_participations
-
-  @property
-  def schema(self) -> schemas.MinSep:
-    """The schema that every device keeps to, as its owners do."""
-    return self.participation.schema
-
-  gated = schema
-
-  @property
-  def needs_rows(self) -> bool:
-    """True where only the rows of a log show that units keep to it."""
-    return self.participation.needs_rows
-
-  @property
-  def charges_rows(self) -> bool:  # type: ignore[override]
-    """True where each device of a unit in a round is charged, rather than the round."""
-    return self.participation.charges_rows
 
   @property
   def assumption(self) -> str:  # type: ignore[override]
@@ -131,30 +104,16 @@ class PerUnit(promised.Promised):
     """Returns itself, with the participation as a claim holds it."""
     return dataclasses.replace(self, participation=self.participation.for_claim(strategy))
 
-  def check(self, strategy: base.Strategy, terms: guarantees.Terms) -> None:
-    """Raises ValueError where no guarantee is known."""
-    self.participation.check(strategy, terms)
-
   def after(self, num_rounds: int) -> 'PerUnit':
     """Returns what its guarantee is of, once a run has had so many rounds; ValueError beyond it."""
     return dataclasses.replace(self, participation=self.participation.after(num_rounds))
-
-  def rounds_may_follow(self, num_rounds: int) -> bool:
-    """Returns whether its guarantee covers rounds that may follow so many."""
-    return self.participation.rounds_may_follow(num_rounds)
 
   def gate(self, strategy: base.Strategy) -> 'UnitGate':
     """Returns the gate, which needs the owners of devices."""
     return UnitGate(self.participation.gate(strategy), self)
 
   def wrong(self, strategy: base.Strategy, rounds: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Returns the participations that are wrong, or one too many in a round.
-
-    Args:
-      strategy: C.
-      rounds: rounds in the order of units, ascending for each, one for each device.
-      starts: place of the first participation of the same unit.
-    """
+    """Returns the participations that are wrong, or one too many in a round; see `protocol`."""
     places = np.arange(rounds.size)
     again = np.append(False, (np.diff(rounds) == 0) & (np.diff(starts) == 0))
     firsts = np.maximum.accumulate(np.where(again, 0, places))
@@ -189,11 +148,6 @@ class PerUnit(promised.Promised):
       and self.participation.covers(recorded.participation)
     )
 
-  @property
-  def extent(self) -> str:
-    """The rounds that the guarantee is of, in words."""
-    return self.participation.extent
-
   def adaptivity(self, end: str) -> str:
     """Returns what its part assumes of choices that followed releases."""
     return self.participation.adaptivity(end).replace('device', self.name)
@@ -225,11 +179,12 @@ class UnitGate:
   """A gate that admits devices by their owners' rounds.
 
   Attributes:
-    owners: function that returns the owners of devices in a round; set before use.
+    owners: function that returns who owns devices in a round, as `UnitTable.owners` does; set
+      before use.
     seen: itself, as admission asks for the rounds of devices.
   """
 
-  owners: Owners
+  owners: Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
 
   def __init__(self, gate: Any, participation: PerUnit):
     self._gate, self._participation = gate, participation
