@@ -97,11 +97,6 @@ class Meters(seen.Seen):
     which = numbers[numbers < self._losses.size]
     self._losses[which], self._rounds[which], self._times[which] = 0.0, _EMPTY, 0
 
-  @property
-  def all_losses(self) -> np.ndarray:
-    """Q of each device that took part, shape [num_devices]."""
-    return self._losses[np.flatnonzero(self._times)]
-
   def _charges(self, rounds: np.ndarray, t: np.ndarray) -> np.ndarray:
     """Returns the charges of devices with these rounds, [devices, any], in round t or rounds t."""
     if self.num_rounds >= self._lags:

@@ -161,7 +161,7 @@ def test_a_log_names_the_round_in_which_a_device_passes_its_budget(tmp_path):
   assert [place['round'] for place in stated.violations.first_rounds] == wrong[:10]
   assert stated.violations.num_devices == len(who)
   assert stated.worst_case.epsilon() > stated.declared.guarantee.epsilon()
-  largest = meters.all_losses.max() ** 0.5
+  largest = meters._losses.max() ** 0.5
   assert stated.observed.sensitivity == pytest.approx(largest, rel=1e-11)
   assert any('THE LOSS BUDGET DOES NOT HOLD' in sentence for sentence in stated.assumptions)
 
