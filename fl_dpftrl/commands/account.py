@@ -1,9 +1,8 @@
 """The `account` command: guarantee of a strategy, a schema and a noise level, or noise for one."""
 
 import argparse
-from collections.abc import Callable
 
-from fl_dpftrl import accounting, tables
+from fl_dpftrl import tables
 from fl_dpftrl.accounting import tuning
 from fl_dpftrl.commands import flags
 from fl_dpftrl.files import json_files
@@ -60,21 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> json_files.Object:
   """Returns the guarantee of the noise, or that of the least noise for a target at the first δ."""
   flags.check_max_epsilon(args)
-  if args.noise_multiplier is not None:
-    return _guarantee(args, accountant.account, {'noise_multiplier': args.noise_multiplier})
-  target = {'epsilon': args.epsilon} if args.rho is None else {'rho': args.rho}
-  return _guarantee(args, accountant.calibrate, target)
-
-
-def verdict(args: argparse.Namespace, result: json_files.Object) -> tuple[int, str] | None:
-  """Returns the exit status and a line if ε is above the budget."""
-  return flags.above_budget(args, result.get('tuned', result)['epsilon'])
-
-
-def _guarantee(
-  args: argparse.Namespace, accounted: Callable[..., accounting.Guarantee], noise: json_files.Object
-) -> json_files.Object:
-  """Returns the result of the accountant for the participation of the flags, as fields."""
   law = None if args.tuning is None else tuning.Tuning.parse(args.tuning)
   strategy = files.load_strategy(args.strategy)
   participation = flags.participation(args, strategy)
@@ -86,16 +70,14 @@ def _guarantee(
       f'--num_parameters={args.num_parameters} is refused with --sampling={args.sampling}: the'
       ' rounding of whole numbers is not bounded for secret draws; leave it out'
     )
-  guarantee = accounted(
-    strategy,
-    participation,
-    delta=args.delta,
-    adjacency=args.adjacency,
-    group_size=args.group_size,
-    num_coordinates=args.num_parameters,
-    **noise,
-    **how,
-  )
+  names = ('delta', 'adjacency', 'group_size')
+  terms = {name: getattr(args, name) for name in names} | {'num_coordinates': args.num_parameters}
+  if args.noise_multiplier is not None:
+    noise = {'noise_multiplier': args.noise_multiplier}
+    guarantee = accountant.account(strategy, participation, **noise, **terms, **how)
+  else:
+    target = {'epsilon': args.epsilon, 'rho': args.rho}
+    guarantee = accountant.calibrate(strategy, participation, **target, **terms, **how)
   figures = guarantee.to_json()
   curve = {'curve': figures.pop('curve')} if 'curve' in figures else {}
   result = {
@@ -117,6 +99,11 @@ def _guarantee(
     result['tuned'] = {**law.to_json(guarantee), 'is': law.sentence(guarantee)}
     result['assumptions'] += law.assumptions
   return result
+
+
+def verdict(args: argparse.Namespace, result: json_files.Object) -> tuple[int, str] | None:
+  """Returns the exit status and a line if ε is above the budget."""
+  return flags.above_budget(args, result.get('tuned', result)['epsilon'])
 
 
 def show(result: json_files.Object) -> str:

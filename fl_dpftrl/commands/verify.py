@@ -43,13 +43,10 @@ def show(result: evidence.Verification) -> str:
     for index, sentence in enumerate(check.found or (check.detail,)):
       text = messages.one_line(sentence, limit=replay_text.LONGEST)
       lines.append((head if index == 0 else ' ' * len(head)) + text)
-  return '\n'.join(
-    [
-      *lines,
-      *(['', replay_text.text(result.statement)] if result.statement else []),
-      '',
-      f'digest  {result.digest}',
-      f'Compare this digest of {evidence.SUMS} with one that was kept elsewhere: nothing in the'
-      ' folder shows that all of it was not forged together.',
-    ]
+  if result.statement:
+    lines += ['', replay_text.text(result.statement)]
+  words = (
+    f'Compare this digest of {evidence.SUMS} with one that was kept elsewhere: nothing in the'
+    ' folder shows that all of it was not forged together.'
   )
+  return '\n'.join([*lines, '', f'digest  {result.digest}', words])
