@@ -14,6 +14,9 @@ def text(result: statements.Statement) -> str:
   per_device = result.per_device
   if not result.counts:
     raise ValueError('the statement must be confidential: a publishable one has no counts')
+  most = str(result.max_participations)
+  if result.most_over_runs is not None:
+    most = f'{result.most_over_runs} in all runs, {most} in one'
   short = None if result.several else result.runs[0].rounds_short_of_report_goal
   lines = []
   if result.void_reason:
@@ -27,7 +30,7 @@ def text(result: statements.Statement) -> str:
     *_columns(result),
     f'participations      {result.num_participations}',
     f'min-sep b           {result.min_sep}  ({_closest(result)})',
-    f'{f"max per {result.unit} k":<20}{_most(result)}',
+    f'{f"max per {result.unit} k":<20}{most}',
   ]
   if short is not None:
     lines.append(f'below report goal   {short} rounds, by devices admitted')
@@ -117,13 +120,6 @@ def _closest(result: statements.Statement) -> str:
     f'{result.unit} {messages.quoted(pair.device_id)}, rounds {pair.first_round} and'
     f' {pair.second_round}{suffix}'
   )
-
-
-def _most(result: statements.Statement) -> str:
-  """Returns the most participations of a device, over all runs where there are several."""
-  if result.most_over_runs is None:
-    return str(result.max_participations)
-  return f'{result.most_over_runs} in all runs, {result.max_participations} in one'
 
 
 def _violated(result: statements.Statement) -> list[str]:
