@@ -58,11 +58,7 @@ def run(args: argparse.Namespace) -> auditing.Audit:
       raise ValueError(f'--divisor={args.divisor} needs --aggregator')
     aggregator = None
   else:
-    if args.executor is not None:
-      raise ValueError(
-        f'--executor={args.executor} and --aggregator={args.aggregator} exclude each other;'
-        ' drop one of them'
-      )
+    flags.exclude(args, ['executor'], f'--aggregator={args.aggregator}')
     aggregator = _named(args.aggregator)
   return auditing.audit(
     files.load_strategy(args.strategy),

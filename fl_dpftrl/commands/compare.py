@@ -1,16 +1,14 @@
 """The `compare` command: mechanisms side by side, at one or many settings."""
 
 import argparse
-import sys
 from typing import Any
 
-from fl_dpftrl import checks, tables, workloads
-from fl_dpftrl.accounting import adjacencies, gaussian
+from fl_dpftrl import tables, workloads
+from fl_dpftrl.accounting import adjacencies
 from fl_dpftrl.commands import flags, output
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.planning import candidate_sets, comparison, strategy_cache
-from fl_dpftrl.text import messages
 
 HELP = 'compares mechanisms and strategy files: table, CSV and figure'
 
@@ -106,14 +104,14 @@ def run(args: argparse.Namespace) -> json_files.Object:
   return {
     'objective': args.objective,
     **flags.workload_fields(workload),
-    **_target_fields(target),
+    **({**target._asdict(), 'epsilons': list(target.epsilons)} if target.epsilons else {}),
     'varying': axis,
     'rows': rows,
     'skipped': [
       {
         'mechanism': skip.label,
         'participation': skip.kind,
-        **flags.schema_fields(skip.schema),
+        **skip.schema.numbers,
         'reason': skip.reason,
       }
       for skip in results.skipped
@@ -154,11 +152,6 @@ def _participations(args: argparse.Namespace) -> list[Any]:
   return [*schemas, *([] if budget is None else [budget]), *draws]
 
 
-def _place(skip: candidate_sets.Skipped, axis: str | None) -> Any:
-  """Returns the value of a varying field of a schema where a candidate was left out."""
-  return getattr(skip.schema, axis) if axis not in (None, 'epsilon') else None
-
-
 def _one_line(entry: comparison.Entry, axis: str | None) -> str:
   """Returns the figures of an entry, to read while others are searched."""
   row = entry.row
@@ -179,17 +172,9 @@ def _target(args: argparse.Namespace) -> comparison.Target:
     return comparison.Target()
   if args.delta is None:
     raise ValueError(f'--epsilon={",".join(map(str, args.epsilon))} needs --delta')
-  for epsilon in args.epsilon:
-    gaussian.effective_noise_multiplier(epsilon, args.delta)  # Checks both.
   goal = 1 if args.report_goal is None else args.report_goal
-  checks.whole(report_goal=goal)
   adjacency = args.adjacency or adjacencies.ZERO_OUT
   return comparison.Target(tuple(args.epsilon), args.delta, adjacency, goal)
-
-
-def _target_fields(target: comparison.Target) -> json_files.Object:
-  """Returns the target as JSON fields; none without an ε."""
-  return {**target._asdict(), 'epsilons': list(target.epsilons)} if target.epsilons else {}
 
 
 def _warn_of_workloads(
@@ -199,12 +184,9 @@ def _warn_of_workloads(
   for candidate in candidates:
     source = candidate.workload
     if source is not None and source != workload:
-      print(
-        messages.one_line(
-          f'compare: {candidate.label} was made for {_words(source)}; all losses here are those of'
-          f' {_words(workload)}'
-        ),
-        file=sys.stderr,
+      output.say(
+        f'compare: {candidate.label} was made for {_words(source)}; all losses here are those of'
+        f' {_words(workload)}'
       )
 
 

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   return {
     'strategy': args.strategy,
     'mechanism': strategy.family,
-    **flags.schema_fields(schema),
+    **schema.numbers,
     **({} if budget is None else {'loss_budget': budget.square(strategy)}),
     'separation': schema.separation,
     **flags.workload_fields(workload),

@@ -106,10 +106,7 @@ def loss_budget(
   """Returns the loss budget of the flags; None without one, ValueError beside the excluded."""
   if args.loss_budget is None:
     return None
-  for name in excluded:
-    value = getattr(args, name, None)
-    if value is not None:
-      raise ValueError(f'--{name}={value} and --loss_budget exclude each other; drop one of them')
+  exclude(args, excluded, '--loss_budget')
   named = {'min_sep': args.min_sep, 'max_participations': args.max_participations}
   if args.loss_budget != NAMED:
     named['squared'] = args.loss_budget
@@ -118,13 +115,12 @@ def loss_budget(
   return loss_budgets.LossBudget(**named)
 
 
-def schema_fields(value: schemas.MinSep) -> dict[str, Any]:
-  """Returns a schema as JSON fields, with k limited to what fits."""
-  return {
-    'num_rounds': value.num_rounds,
-    'min_sep': value.min_sep,
-    'max_participations': value.participations,
-  }
+def exclude(args: argparse.Namespace, names: Iterable[str], other: str) -> None:
+  """Raises ValueError for a flag of these names beside another flag."""
+  for name in names:
+    value = getattr(args, name, None)
+    if value is not None:
+      raise ValueError(f'--{name}={value} and {other} exclude each other; drop one of them')
 
 
 SAMPLING = ('sampling', 'num_examples', 'batch_size', 'num_parts', 'num_bins')
@@ -177,12 +173,7 @@ def sampling(
     for name, value in fields.items():
       raise ValueError(f'--{name}={value} needs --sampling')
     return None
-  for name in ('min_sep', 'max_participations', 'separation'):
-    value = getattr(args, name, None)
-    if value is not None:
-      raise ValueError(
-        f'--{name}={value} and --sampling={args.sampling} exclude each other; drop one of them'
-      )
+  exclude(args, ('min_sep', 'max_participations', 'separation'), f'--sampling={args.sampling}')
   scheme = schemes.SCHEMES[args.sampling]
   wanted = [field.name for field in dataclasses.fields(scheme)]
   for name in wanted:

@@ -149,7 +149,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
     file = files.save_strategy(args.output, strategy, **conditions)
   return {
     'mechanism': args.mechanism,
-    **flags.schema_fields(schemas[0]),
+    **schemas[0].numbers,
     'separation': schemas[0].separation,
     'objective': args.objective,
     **flags.workload_fields(workload),
@@ -183,11 +183,7 @@ def _schemas(
   if args.min_sep_range is None:
     return [flags.schema(args)]
   low, high = args.min_sep_range
-  if args.min_sep is not None:
-    raise ValueError(
-      f'--min_sep={args.min_sep} and --min_sep_range={low},{high} exclude'
-      ' each other; drop one of them'
-    )
+  flags.exclude(args, ['min_sep'], f'--min_sep_range={low},{high}')
   if optimizer.find_range is None:
     raise ValueError(f'--min_sep_range={low},{high} is not for --mechanism={args.mechanism}')
   grid = np.unique(np.linspace(low, high, _RANGE_POINTS).round().astype(int))
@@ -209,8 +205,7 @@ def _further(
     points = []
     for schema in schemas:
       figures = files.describe(strategy, schema=schema, workload=workload).figures
-      k = schema.participations
-      setting = {'min_sep': schema.min_sep, 'max_participations': k}
+      setting = {'min_sep': schema.min_sep, 'max_participations': schema.participations}
       points.append({**setting, **{name: figures[name] for name in names}})
     return {'min_sep_range': list(args.min_sep_range), 'range': points}
   if optimizer.certificate is None:
@@ -262,12 +257,7 @@ def _scheme(args: argparse.Namespace, size: str | None) -> sampling.Sampled | No
     if name not in options:
       raise ValueError(f'--{options[0]}={getattr(args, options[0])} needs --{name}')
   others = _BATCHES if draws is _BINS else ()
-  for name in (*_NOT_SAMPLED, *others):
-    if getattr(args, name) is not None:
-      raise ValueError(
-        f'--{name}={getattr(args, name)} and --epsilon={args.epsilon} exclude'
-        ' each other; drop one of them'
-      )
+  flags.exclude(args, (*_NOT_SAMPLED, *others), f'--epsilon={args.epsilon}')
   if draws is _BATCHES and size != 'num_bands':
     raise ValueError(
       f'--mechanism={args.mechanism} does not go with --batch_size: only banded mechanisms are'

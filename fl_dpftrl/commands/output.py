@@ -75,6 +75,11 @@ def shown_folder(result: Mapping[str, Any]) -> list[str]:
   return ['', f'in {messages.one_line(result["output"])}: {", ".join(result["files"])}']
 
 
+def say(text: str) -> None:
+  """Prints one line to stderr."""
+  print(messages.one_line(text), file=sys.stderr, flush=True)
+
+
 def say_skipped(
   command: str,
   skipped: Iterable[tuple[str, str, Any]],
@@ -93,7 +98,7 @@ def say_skipped(
   if otherwise is not None:
     raise ValueError(f'{otherwise}: none of them supports this setting: {"; ".join(lines)}')
   for line in lines:
-    print(messages.one_line(f'{command}: {line}'), file=sys.stderr)
+    say(f'{command}: {line}')
 
 
 class Progress:
@@ -112,7 +117,7 @@ class Progress:
   def _print_rows(self) -> None:
     if time.monotonic() - self._start >= SECONDS:
       for text in self._rows:
-        print(messages.one_line(f'{self._command}: {text}'), file=sys.stderr, flush=True)
+        say(f'{self._command}: {text}')
       self._rows.clear()
 
   def say(self, text: str) -> None:
@@ -121,8 +126,4 @@ class Progress:
     self._print_rows()
     if now - self._last >= SECONDS:
       self._last = now
-      print(
-        messages.one_line(f'{self._command}: {now - self._start:.0f} s, {text}'),
-        file=sys.stderr,
-        flush=True,
-      )
+      say(f'{self._command}: {now - self._start:.0f} s, {text}')

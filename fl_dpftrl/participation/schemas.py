@@ -83,6 +83,12 @@ class MinSep:
       return fits
     return min(fits, self.max_participations)
 
+  @property
+  def numbers(self) -> dict[str, Any]:
+    """n, b and k by name, with k limited to what fits."""
+    k = self.participations
+    return {'num_rounds': self.num_rounds, 'min_sep': self.min_sep, 'max_participations': k}
+
   def allows(self, rounds: np.ndarray) -> bool:
     """Returns whether one device may take part in these rounds, in order.
 
@@ -100,22 +106,14 @@ class MinSep:
     """Returns the schema of as many consecutive rounds; itself without an end."""
     if self.num_rounds in (None, num_rounds):
       return self
-    return (dataclasses.replace if self.is_own else _min_sep)(
-      self,
-      num_rounds=num_rounds,
-      min_sep=min(self.min_sep, num_rounds),
-      max_participations=min(self.participations, num_rounds),
-    )
+    b, k = min(self.min_sep, num_rounds), min(self.participations, num_rounds)
+    if self.is_own:
+      return dataclasses.replace(self, num_rounds=num_rounds, min_sep=b, max_participations=k)
+    return MinSep(num_rounds, b, k)
 
   def as_min_sep(self) -> 'MinSep':
     """The min-sep schema of the same numbers, which allows all its patterns."""
-    return MinSep(
-      num_rounds=self.num_rounds, min_sep=self.min_sep, max_participations=self.max_participations
-    )
-
-
-def _min_sep(unused: MinSep, **values: int) -> MinSep:
-  return MinSep(**values)
+    return MinSep(self.num_rounds, self.min_sep, self.max_participations)
 
 
 class FixedSeparation(MinSep):

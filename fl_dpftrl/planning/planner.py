@@ -47,11 +47,7 @@ class Plan:
       'expected': forecast.expected,
       'range': {name: list(ends) for name, ends in forecast.range.items()},
       'simulations': [dict(vars(outcome)) for outcome in forecast.outcomes],
-      'planned': {
-        'num_rounds': planned.num_rounds,
-        'min_sep': planned.min_sep,
-        'max_participations': planned.participations,
-      },
+      'planned': planned.numbers,
       'recommended': self.best.to_json(),
       'objective': self.objective,
       'max_copies': self.max_copies,
@@ -72,9 +68,7 @@ class Plan:
       'noise_multiplier': best.guarantee.noise_multiplier,
       'epsilon': best.guarantee.epsilon(),
       'delta': best.guarantee.delta,
-      'num_rounds': planned.num_rounds,
-      'min_sep': planned.min_sep,
-      'max_participations': planned.participations,
+      **planned.numbers,
       'days': days,
       'alternatives': len(best.alternatives),
     }
