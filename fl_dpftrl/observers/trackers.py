@@ -64,31 +64,40 @@ class TensorBoard(observer.Observer):
     writer.flush()
 
 
-class WandB(observer.Observer):
-  """Sends the numbers of each round to Weights & Biases, without those that lack the noise."""
+class _Tracker(observer.Observer):
+  """Base class of what sends numbers elsewhere, without those that lack the noise."""
 
   def __init__(self, *, exact: bool = False, **settings: Any):
-    """Takes arguments of `wandb.init`; `exact` sends numbers that lack the noise, too."""
-    self._exact, self._settings, self._tracked = exact, settings, None
+    """Takes arguments of the tracker's run; `exact` sends numbers that lack the noise, too."""
+    self._exact, self._settings = exact, settings
+
+  def _sent(self, run: Any, measurements: observer.Measurements) -> dict[str, float]:
+    """Returns the numbers that may leave the machine."""
+    hidden = () if self._exact else tuple(f'{name}.' for name in run.exact_metrics)
+    return {
+      name: value
+      for name, value in _numbers(measurements).items()
+      if not f'{name.replace("/", ".")}.'.startswith(hidden)
+    }
+
+
+class WandB(_Tracker):
+  """Sends the numbers of each round to Weights & Biases; its settings are those of `wandb.init`."""
 
   def begin(self, run, round_index=None):
     if round_index is None:
       self._tracked = importlib.import_module('wandb').init(**self._settings)
 
   def released(self, run, round_index, measurements):
-    self._tracked.log(_sent(run, measurements, self._exact), step=round_index)
+    self._tracked.log(self._sent(run, measurements), step=round_index)
 
   def end(self, run, round_index=None, error=None):
     if round_index is None:
       self._tracked.finish()
 
 
-class MLflow(observer.Observer):
-  """Sends the numbers of each round to MLflow, without those that lack the noise."""
-
-  def __init__(self, *, exact: bool = False, **settings: Any):
-    """Takes arguments of `mlflow.start_run`; `exact` sends numbers that lack the noise, too."""
-    self._exact, self._settings = exact, settings
+class MLflow(_Tracker):
+  """Sends the numbers of each round to MLflow; its settings are those of `mlflow.start_run`."""
 
   def begin(self, run, round_index=None):
     if round_index is None:
@@ -96,24 +105,12 @@ class MLflow(observer.Observer):
       self._run_id = self._mlflow.start_run(**self._settings).info.run_id
 
   def released(self, run, round_index, measurements):
-    numbers = _sent(run, measurements, self._exact)
+    numbers = self._sent(run, measurements)
     self._mlflow.log_metrics(numbers, step=round_index, run_id=self._run_id)
 
   def end(self, run, round_index=None, error=None):
     if round_index is None:
       self._mlflow.end_run()
-
-
-def _sent(run: Any, measurements: observer.Measurements, exact: bool) -> dict[str, float]:
-  """Returns the numbers that may leave the machine."""
-  if exact:
-    return _numbers(measurements)
-  hidden = tuple(f'{name}.' for name in run.exact_metrics)
-  return {
-    name: value
-    for name, value in _numbers(measurements).items()
-    if not f'{name.replace("/", ".")}.'.startswith(hidden)
-  }
 
 
 def _numbers(measurements: observer.Measurements) -> dict[str, float]:
