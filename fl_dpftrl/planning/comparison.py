@@ -222,19 +222,13 @@ def run(
           strategies = endless or [*_searched(candidate, answers, schema, horizons, cache, **goal)]
           endless = strategies if answers.num_rounds is None and candidate.optimised else []
           seconds = time.monotonic() - start
+          as_entry = functools.partial(
+            Entry, candidate=candidate, seconds=seconds, report_goal=target.report_goal
+          )
+          figures = _evaluated(strategies, answers, schema, objective, workload, target)
           evaluated = [
-            Entry(
-              candidate=candidate,
-              participation=bound,
-              file=file,
-              seconds=seconds,
-              epsilon=epsilon,
-              guarantee=guarantee,
-              report_goal=target.report_goal,
-            )
-            for epsilon, bound, file, guarantee in _evaluated(
-              strategies, answers, schema, objective, workload, target
-            )
+            as_entry(epsilon=epsilon, participation=bound, file=file, guarantee=guarantee)
+            for epsilon, bound, file, guarantee in figures
           ]
         except candidate_sets.UNSUPPORTED as e:
           why = candidate_sets.reason(e)
