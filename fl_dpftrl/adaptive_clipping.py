@@ -51,19 +51,12 @@ class AdaptiveClipping:
   clipped_count_stddev: float | None = None
 
   def __post_init__(self):
-    within = f'from {1 / _LARGEST:g} to {_LARGEST:g}'
-    for name, what, is_valid in (
-      ('initial', within, lambda v: 1 / _LARGEST <= v <= _LARGEST),
-      ('target_quantile', 'between 0 and 1', lambda v: 0.0 < v < 1.0),
-      ('learning_rate', 'finite and positive', lambda v: v > 0.0),
-      ('clipped_count_stddev', 'finite and positive, or None', lambda v: v > 0.0),
-    ):
-      value = getattr(self, name)
-      if value is None and name == 'clipped_count_stddev':
-        continue
-      if not (checks.is_number(value) and is_valid(value)):
-        raise ValueError(f'{name} must be {what}, got {value!r}')
-      object.__setattr__(self, name, float(value))
+    checks.keep(self, functools.partial(checks.between, 1 / _LARGEST, _LARGEST), 'initial')
+    checks.keep(self, checks.positive, 'target_quantile', 'learning_rate')
+    if self.target_quantile >= 1.0:
+      raise ValueError(f'target_quantile must be between 0 and 1, got {self.target_quantile!r}')
+    if self.clipped_count_stddev is not None:
+      checks.keep(self, checks.positive, 'clipped_count_stddev')
     if self.rounds is not None:
       checks.keep(self, functools.partial(checks.whole, 0), 'rounds')
 

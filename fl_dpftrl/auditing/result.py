@@ -125,8 +125,6 @@ class Audit:
       'clip_norm': self.clip_norm,
       'num_draws': self.num_draws,
       'seed': self.seed,
-      'num_rounds': self.schema.num_rounds,
-      'min_sep': self.schema.min_sep,
-      'max_participations': self.schema.participations,
+      **self.schema.numbers,
       'checks': [check.to_json() for check in self.checks],
     }
