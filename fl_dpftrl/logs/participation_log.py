@@ -301,7 +301,8 @@ def _check_beside(path: str, metadata: Mapping[str, str]) -> None:
   parquet = written.with_suffix(_PARQUET)
   if path.endswith(ledger_format.SUFFIX):
     if parquet.exists():
-      parquet_metadata = readers.schema(readers.Source(str(parquet))).metadata or {}
+      parquet_schema, _ = readers.head(readers.Source(str(parquet)))
+      parquet_metadata = parquet_schema.metadata or {}
       ledger_format.check_same(parquet, parquet_metadata, path, metadata)
   elif written.exists():
     ledger_format.check_same(path, metadata, written, ledger_reader.Reader(str(written)).metadata)

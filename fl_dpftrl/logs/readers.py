@@ -167,13 +167,11 @@ def positioned(descriptor: int) -> BinaryIO:
   return io.BufferedReader(_Positioned(descriptor), _BUFFER)
 
 
-def schema(source: Source) -> pa.Schema:
-  """Returns the schema of a file's rows, with its metadata; LogError if it cannot be read."""
-  return head(source)[0]
-
-
 def head(source: Source) -> tuple[pa.Schema, list[str]]:
-  """Returns what `schema` does, and the names of all columns, in JSON lines of the first row."""
+  """Returns the schema of a file's rows, with its metadata, and the names of all columns.
+
+  Those of JSON lines are of the first row. LogError if it cannot be read.
+  """
   with _opened(source) as reader:
     return reader.schema.with_metadata(reader.metadata), reader.names
 

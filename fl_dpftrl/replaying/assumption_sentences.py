@@ -49,7 +49,7 @@ def subjects(statement: Statement) -> list[tuple[str, str]]:
   runs, planned = statement.runs, statement.planned
   group_size = statement.group_size
   figure_sentences = ['worst case: the declared one, which holds for any rounds of the log']
-  if not _is_endless(planned):
+  if not (planned and planned.holds and planned.participation.num_rounds is None):
     figure_sentences = [
       f'worst case: {run.schema.assumption}{suffix}, as in the log' for suffix, run in _named(runs)
     ]
@@ -116,11 +116,6 @@ def subjects(statement: Statement) -> list[tuple[str, str]]:
   for suffix, run in _named(runs):
     result += [(SERVER, sentence) for sentence in _of_run(run, suffix)]
   return result
-
-
-def _is_endless(planned: Any) -> bool:
-  """Returns whether the worst case is that of a participation without an end, which holds."""
-  return planned is not None and planned.holds and planned.participation.num_rounds is None
 
 
 def _named(runs: Sequence[run_facts.RunFacts]) -> list[tuple[str, run_facts.RunFacts]]:

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import os
-import pathlib
 import struct
 import zlib
 
@@ -280,7 +279,8 @@ class NoiseRows:
 
   def _check_not_copied(self, moved: bool) -> None:
     """Records which file of the seed belongs to the mark; LostStateError if it was another one."""
-    opened, own = self._opened(), _identity_of(self._folder / _SECRET_NAME)
+    opened, state = self._opened(), (self._folder / _SECRET_NAME).stat()
+    own = state.st_ino, state.st_ctime_ns  # No copy shares both, nor one from a backup.
     stated = opened.record.seed_file if opened.record else (0, 0)
     is_new = not any(stated) and not opened.num_rounds  # Or its process was killed before.
     # A process that was held up as it wrote the mark, and ended there, gave no row of it out.
@@ -304,11 +304,9 @@ class NoiseRows:
       'release': f'{_FORMAT}.{integer_rows.VERSION}',
     }
 
-  def _identity(self, seed: bytes) -> int:
-    return integer_rows.identity(self._strategy, size=self.size, seed=seed)
-
   def _source(self, seed: bytes) -> ahead.Source:
-    saved = snapshots.Snapshots(self._folder, self._identity(seed), self.max_rows)
+    identity = integer_rows.identity(self._strategy, size=self.size, seed=seed)
+    saved = snapshots.Snapshots(self._folder, identity, self.max_rows)
     new_maker = functools.partial(
       integer_rows.RowMaker,
       self._strategy,
@@ -324,9 +322,3 @@ class NoiseRows:
 def _packed(row: int, trail: int) -> bytes:
   content = _TRAIL.pack(row, trail, 0)[:-4]
   return content + struct.pack('<I', zlib.crc32(content))
-
-
-def _identity_of(path: pathlib.Path) -> tuple[int, int]:
-  """Returns numbers that a copy of a file, or one from a backup, does not share."""
-  state = path.stat()
-  return state.st_ino, state.st_ctime_ns
