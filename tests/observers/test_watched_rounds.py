@@ -223,8 +223,8 @@ def test_trackers_get_no_number_that_lacks_the_noise():
     'aggregator/clipped_counts': 3,
     'epsilon': 'unbounded',
   }
-  assert trackers._sent(run, measured, False) == {'aggregator/clipped_counts': 3}
-  assert len(trackers._sent(run, measured, True)) == 3
+  assert trackers.WandB()._sent(run, measured) == {'aggregator/clipped_counts': 3}
+  assert len(trackers.WandB(exact=True)._sent(run, measured)) == 3
 
 
 @pytest.mark.tff
