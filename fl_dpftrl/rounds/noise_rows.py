@@ -1,7 +1,6 @@
 """Rows of correlated noise, each given out once, whatever happens to the process."""
 
 import contextlib
-import functools
 import os
 import struct
 import zlib
@@ -11,7 +10,7 @@ import numpy as np
 from fl_dpftrl import checks
 from fl_dpftrl.families import lattice
 from fl_dpftrl.files import durable, mark, paths
-from fl_dpftrl.noise import ahead, integer_rows, normals, snapshots
+from fl_dpftrl.noise import ahead, integer_rows, normals
 from fl_dpftrl.rounds import guards
 from fl_dpftrl.strategies import documents, files
 
@@ -305,18 +304,14 @@ class NoiseRows:
     }
 
   def _source(self, seed: bytes) -> ahead.Source:
-    identity = integer_rows.identity(self._strategy, size=self.size, seed=seed)
-    saved = snapshots.Snapshots(self._folder, identity, self.max_rows)
-    new_maker = functools.partial(
-      integer_rows.RowMaker,
-      self._strategy,
-      size=self.size,
-      num_rounds=self.max_rows,
-      seed=seed,
+    return ahead.LocalSource.of(
+      self._folder,
+      _SNAPSHOT_ROWS * ahead.at_once(self.size),
+      self.max_rows,
+      {'strategy': self._strategy, 'size': self.size, 'seed': seed},
       memory='mapped' if self._mapped else 'memory',
       folder=self._folder,
     )
-    return ahead.LocalSource(new_maker, saved, _SNAPSHOT_ROWS * ahead.at_once(self.size))
 
 
 def _packed(row: int, trail: int) -> bytes:
