@@ -347,15 +347,10 @@ def void_reason(noise_multiplier: float, noise_seed: int | None) -> str | None:
   return None
 
 
-def _read_clip_norm(document: Any) -> float | adaptive.AdaptiveClipping:
-  is_rule = isinstance(document, dict)
-  return adaptive.AdaptiveClipping(**document) if is_rule else document
-
-
 _KINDS = (sensitivities.LOWER_BOUND, sensitivities.UPPER_BOUND, sensitivities.EXACT)
 # Readers of the attributes whose JSON is not the value itself, where there is one.
 _READERS: dict[str, Callable[[Any], Any]] = {
-  'clip_norm': _read_clip_norm,
+  'clip_norm': lambda norm: adaptive.AdaptiveClipping(**norm) if isinstance(norm, dict) else norm,
   'private_metrics': lambda document: extra_coordinates.PrivateMetrics(**document),
   'participation': registry.from_json,
 }

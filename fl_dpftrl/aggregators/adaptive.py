@@ -171,15 +171,13 @@ def create(
     result, noise, clip_norm, measured = tff.federated_map(
       release, (inner.result, num_updates, state.noise, state.clip_norm)
     )
+    names = [name for name, _ in tff.structure.to_elements(measured.type_signature.member)]
+    by_name = {name: measured[name] for name in names}
+    measurements = collections.OrderedDict(by_name, inner=inner.measurements)
     return tff.templates.MeasuredProcessOutput(
       state=tff.federated_zip(AdaptiveState(inner=inner.state, noise=noise, clip_norm=clip_norm)),
       result=result,
-      measurements=tff.federated_zip(_with_inner(measured, inner.measurements)),
+      measurements=tff.federated_zip(measurements),
     )
 
   return tff.templates.AggregationProcess(init_fn, next_fn)
-
-
-def _with_inner(measured: Any, inner: Any) -> collections.OrderedDict[str, Any]:
-  names = [name for name, _ in tff.structure.to_elements(measured.type_signature.member)]
-  return collections.OrderedDict({name: measured[name] for name in names}, inner=inner)

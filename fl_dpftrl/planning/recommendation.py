@@ -71,16 +71,6 @@ class Recommendation:
     return self.guarantee.noise_multiplier * self.candidate.error(self.planned)
 
   @property
-  def loss(self) -> float:
-    """Sensitivity times error under the planned participation."""
-    return self.candidate.loss(self.planned)
-
-  @property
-  def epsilon_range(self) -> tuple[float, float]:
-    """Lowest and highest ε of the simulations."""
-    return min(self.epsilons), max(self.epsilons)
-
-  @property
   def alternatives(self) -> tuple[Option, ...]:
     """All other strategies, sorted by loss."""
     return tuple(o for o in self.options if o.candidate is not self.candidate)
@@ -95,14 +85,14 @@ class Recommendation:
       'noise_multiplier': guarantee.noise_multiplier,
       'epsilon': guarantee.epsilon(),
       'expected_epsilon': statistics.fmean(self.epsilons),
-      'epsilon_range': list(self.epsilon_range),
+      'epsilon_range': [min(self.epsilons), max(self.epsilons)],
       'delta': guarantee.delta,
       'rho': guarantee.rho,
       'adjacency': guarantee.adjacency,
       'sensitivity': guarantee.sensitivity,
       'sensitivity_kind': guarantee.sensitivity_kind,
       'error': self.candidate.error(self.planned),
-      'loss': self.loss,
+      'loss': self.candidate.loss(self.planned),
       'memory_copies': self.candidate.memory_copies,
     }
 

@@ -102,12 +102,9 @@ class PrivateAggregator:
       metrics: name → public upper bound of a metric of clients, whose values are from 0 to it.
         Their means are released with noise, under the same guarantee as the model.
       metrics_stddev: see `extra_coordinates.PrivateMetrics`.
-      earlier: runs of the same devices that count against the loss budget; see `Guard`.
-      noise_seed: None for a secret seed. A number makes the noise repeatable, for tests, and voids
-        the guarantee.
-      moved: see `NoiseRows`.
+      earlier, units: runs of the same devices, and the table of who owns which; see `Guard`.
+      noise_seed, moved: see `NoiseRows`.
       observers: see rounds; `fl_dpftrl.observers` has some. Their errors are warnings.
-      units: table of who owns which device, or its files, with a `PerUnit` participation.
 
     Raises:
       ValueError: for an argument that will not do, and a folder of another run or in use.
@@ -214,10 +211,7 @@ class PrivateAggregator:
     self._guard.extend_units(units)
 
   def require_new(self) -> None:
-    """Raises LostStateError if there were rounds: for a loop that finds no stored model.
-
-    Store the first model before round 0, so that a crash leaves none without.
-    """
+    """Raises LostStateError if there were rounds, for a loop that finds no model; see `Guard`."""
     self._guard.require_new()
 
   def round(
