@@ -1,10 +1,11 @@
 """Workloads: linear queries whose error is minimised."""
 
 import dataclasses
-import math
 
 import numpy as np
 import scipy
+
+from fl_dpftrl import checks
 
 MAX_DENSE_ROUNDS = 2**14  # a dense matrix of this size takes 2 GiB
 MAX_LISTED_ROUNDS = 2**24  # an array of this length takes 128 MiB
@@ -13,8 +14,7 @@ _FRACTION_AT_ENDS = 0.05
 
 def check_dense(num_rounds: int) -> None:
   """Raises ValueError if a matrix with num_rounds columns is too large."""
-  if num_rounds < 1:
-    raise ValueError(f'num_rounds must be at least 1, got {num_rounds!r}')
+  checks.whole(num_rounds=num_rounds)
   if num_rounds > MAX_DENSE_ROUNDS:
     raise ValueError(
       f'num_rounds={num_rounds} needs dense matrices of'
@@ -49,20 +49,14 @@ class Workload:
   cooldown_fraction: float = 0.0
 
   def __post_init__(self):
-    if not (
-      isinstance(self.momentum, (int, float))
-      and math.isfinite(self.momentum)
-      and 0.0 <= self.momentum < 1.0
-    ):
+    if not (checks.is_number(self.momentum) and 0.0 <= self.momentum < 1.0):
       raise ValueError(f'momentum must be at least 0 and below 1, got {self.momentum!r}')
-    for name in ('warmup_fraction', 'cooldown_fraction'):
-      fraction = getattr(self, name)
-      if not 0.0 <= fraction <= 1.0:
-        raise ValueError(f'{name} must lie between 0 and 1, got {fraction!r}')
-    if self.warmup_fraction + self.cooldown_fraction > 1.0:
+    warmup, cooldown = self.warmup_fraction, self.cooldown_fraction
+    checks.between(0.0, 1.0, warmup_fraction=warmup, cooldown_fraction=cooldown)
+    if warmup + cooldown > 1.0:
       raise ValueError(
         'warmup_fraction and cooldown_fraction must sum to at most 1, got'
-        f' {self.warmup_fraction!r} + {self.cooldown_fraction!r}'
+        f' {warmup!r} + {cooldown!r}'
       )
 
   @property
@@ -83,8 +77,7 @@ class Workload:
     Raises:
       ValueError: if num_rounds is below 1.
     """
-    if num_rounds < 1:
-      raise ValueError(f'num_rounds must be at least 1, got {num_rounds!r}')
+    checks.whole(num_rounds=num_rounds)
     rates = np.ones(num_rounds)
     warm, cool = (round(f * num_rounds) for f in (self.warmup_fraction, self.cooldown_fraction))
     rates[:warm] = np.linspace(_FRACTION_AT_ENDS, 1.0, warm, endpoint=False)

@@ -88,13 +88,18 @@ def run(args: argparse.Namespace) -> json_files.Object:
     cache=None if args.no_cache else strategy_cache.folder(),
   )
   several = len({answers.kind for answers in participations}) > 1
+  field = None if axis == 'epsilon' else axis
   output.say_skipped(
     'compare',
     [
-      (f'{skip.label} is left out{f" of {skip.kind}" * several}', skip.reason, _place(skip, axis))
+      (
+        f'{skip.label} is left out{f" of {skip.kind}" * several}',
+        skip.reason,
+        field and getattr(skip.schema, field),
+      )
       for skip in results.skipped
     ],
-    None if axis == 'epsilon' else axis,
+    field,
     otherwise=None if results.entries else f'--mechanisms={",".join(args.mechanisms)}',
   )
   rows, files = results.rows, []

@@ -164,8 +164,7 @@ def check_num_rounds(strategy: Limited, num_rounds: int) -> None:
     raise ValueError(
       f'num_rounds=None must be a number of rounds; this {strategy.family} strategy runs {most}'
     )
-  if num_rounds < 1:
-    raise ValueError(f'num_rounds must be at least 1, got {num_rounds!r}')
+  checks.whole(num_rounds=num_rounds)
   if strategy.max_rounds is not None and num_rounds > strategy.max_rounds:
     raise ValueError(
       f'num_rounds={num_rounds} is beyond the {strategy.max_rounds} rounds'

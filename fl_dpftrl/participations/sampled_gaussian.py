@@ -47,8 +47,7 @@ def epsilon(
   gaussian.check_delta(delta)
   if not 0.0 < probability <= 1.0:
     raise ValueError(f'probability must be above 0 and at most 1, got {probability!r}')
-  if count < 1:
-    raise ValueError(f'count must be at least 1, got {count!r}')
+  checks.whole(count=count)
   if probability == 1.0:
     # One Gaussian release, where adding, removing and zeroing out are the same distance.
     return gaussian.epsilon(multiplier / math.sqrt(count) * _LESS, delta)

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
+from fl_dpftrl import checks
 from fl_dpftrl.simulation import seeds
 
 
@@ -100,16 +101,10 @@ class Nightly:
   def __post_init__(self):
     object.__setattr__(self, 'window_hours', tuple(self.window_hours))
     object.__setattr__(self, 'time_zones', tuple(self.time_zones))
-    for name, low, high in (
-      ('charging_hour', 12.0, 36.0),
-      ('charging_hour_spread', 0.0, 12.0),
-      ('jitter_hours', 0.0, 12.0),
-      ('charging_nights', 0.0, 1.0),
-      ('weekend_delay_hours', 0.0, 12.0),
-      ('daytime', 0.0, 1.0),
-    ):
-      if not low <= getattr(self, name) <= high:
-        raise ValueError(f'{name} must lie in {low:g} to {high:g}, got {getattr(self, name)!r}')
+    checks.between(12.0, 36.0, charging_hour=self.charging_hour)
+    checks.between(0.0, 1.0, charging_nights=self.charging_nights, daytime=self.daytime)
+    for name in ('charging_hour_spread', 'jitter_hours', 'weekend_delay_hours'):
+      checks.between(0.0, 12.0, **{name: getattr(self, name)})
     if (
       len(self.window_hours) != 2 or not 0.0 < self.window_hours[0] <= self.window_hours[1] <= 24.0
     ):

@@ -60,14 +60,10 @@ class Simulation:
 
   def rounds(self) -> Iterator[schemas.Cohort]:
     """Yields the cohorts of rounds 0, 1, … without end."""
-    return (cohort for cohort, *_ in self.turnouts())
-
-  def turnouts(self) -> Iterator[tuple[schemas.Cohort, int, int]]:
-    """Yields each cohort, with how many other devices never reported, and how many too late."""
-    return (turnout[:3] for turnout in self.lives())
+    return (cohort for cohort, *_ in self.lives())
 
   def lives(self) -> Iterator[tuple[schemas.Cohort, int, int, int]]:
-    """Yields the same, and how many devices may take part in no further round."""
+    """Yields cohorts; how many others never reported, how many too late, how many may no more."""
     rounds = _Rounds(self)
     while True:
       yield *rounds.next(), rounds.num_ended

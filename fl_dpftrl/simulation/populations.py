@@ -50,19 +50,13 @@ class Population:
 
   def __post_init__(self):
     checks.whole(0, math.inf, seed=self.seed)
-    num_devices = checks.whole(1, 2**31 - 1, num_devices=self.num_devices)
-    object.__setattr__(self, 'num_devices', num_devices)
-    for name in ('check_ins_per_hour', 'report_minutes'):
-      value = getattr(self, name)
-      if not (math.isfinite(value) and value > 0.0):
-        raise ValueError(f'{name} must be a finite number above 0, got {value!r}')
-    for name in ('rate_spread', 'speed_spread'):
-      if not 0.0 <= getattr(self, name) <= 5.0:
-        raise ValueError(f'{name} must lie in 0 to 5, got {getattr(self, name)!r}')
-    for name in ('dropout', 'turnover_per_day', 'forgetting_per_day'):
-      value = getattr(self, name)
-      if not 0.0 <= value <= 1.0 or (name == 'dropout' and value == 1.0):
-        raise ValueError(f'{name} must lie in 0 to 1, got {value!r}')
+    checks.keep(self, functools.partial(checks.whole, 1, 2**31 - 1), 'num_devices')
+    checks.positive(check_ins_per_hour=self.check_ins_per_hour, report_minutes=self.report_minutes)
+    checks.between(0.0, 5.0, rate_spread=self.rate_spread, speed_spread=self.speed_spread)
+    changes = {name: getattr(self, name) for name in ('turnover_per_day', 'forgetting_per_day')}
+    checks.between(0.0, 1.0, dropout=self.dropout, **changes)
+    if self.dropout == 1.0:
+      raise ValueError(f'dropout must be below 1, got {self.dropout!r}')
 
   @property
   def changes(self) -> bool:

@@ -5,7 +5,6 @@ in while its timer is running. The server knows nothing of the devices' timers.
 """
 
 import dataclasses
-import math
 import numbers
 
 from fl_dpftrl import checks
@@ -46,13 +45,10 @@ class Server:
       raise ValueError(
         f'clients_per_round={self.clients_per_round} is below report_goal={self.report_goal}'
       )
-    for name in ('minutes_between_rounds', 'pace_minutes'):
-      if not 0.0 <= getattr(self, name) < math.inf:
-        raise ValueError(
-          f'{name} must be a finite number of at least 0, got {getattr(self, name)!r}'
-        )
-    if not 0.0 < self.max_wait_days < math.inf:
-      raise ValueError(f'max_wait_days must be a finite number above 0, got {self.max_wait_days!r}')
+    checks.not_negative(
+      minutes_between_rounds=self.minutes_between_rounds, pace_minutes=self.pace_minutes
+    )
+    checks.positive(max_wait_days=self.max_wait_days)
 
   def more(self, num_reports: int) -> int:
     """Returns how many devices to choose next, given the reports so far."""
