@@ -1,5 +1,6 @@
 """A site that is killed in any phase of a round: no row twice, and a statement of all rounds."""
 
+import itertools
 import json
 import pathlib
 import signal
@@ -22,25 +23,23 @@ PHASES = {
   'released': 'released.ReleasedTable.put',
   'closed': 'guards.Guard.close',
 }
+WHEN = ('before', 'after')
+# Each case is a fork that is killed, and a second one that goes on.
 SITE = """
-import json, os, signal, sys
+import json, os, pathlib, signal, sys
 import numpy as np
 import fl_dpftrl as dpftrl
 from fl_dpftrl.adapters import sites
 from fl_dpftrl.logs import ledgers
 from fl_dpftrl.rounds import guards, noise_rows, private_round, released
 
-folder, where, count, after = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == 'after'
+GOAL, PEOPLE, MODELS = json.loads(sys.argv[1])
 
-def tell(kind, *values):
-  with open(f'{folder}.{kind}', 'a') as file:
-    file.write(json.dumps(values) + '\\n')
-    file.flush()
-    os.fsync(file.fileno())
-
-def killing(method):
-  calls = []
-  def wrapped(*args, **options):
+def kill(where, count, after):
+  module, owner, name = where.split('.')
+  owner, calls = getattr(globals()[module], owner), []
+  method = getattr(owner, name)
+  def killed(*args, **options):
     calls.append(1)
     if len(calls) == count and not after:
       os.kill(os.getpid(), signal.SIGKILL)
@@ -48,49 +47,75 @@ def killing(method):
     if len(calls) == count:
       os.kill(os.getpid(), signal.SIGKILL)
     return result
-  return wrapped
+  setattr(owner, name, killed)
 
-if where:
-  module, owner, name = where.split('.')
-  owner = getattr(globals()[module], owner)
-  setattr(owner, name, killing(getattr(owner, name)))
+def run(folder):
+  def tell(kind, *values):
+    with open(f'{folder}.{kind}', 'a') as file:
+      file.write(json.dumps(values) + '\\n')
+      file.flush()
+      os.fsync(file.fileno())
 
-def update(model, person):
-  tell('trained', aggregator.next_round - 1, person)
-  return {'w': np.zeros(3, np.float32)}
+  def update(model, person):
+    tell('trained', aggregator.next_round - 1, person)
+    return {'w': np.zeros(3, np.float32)}
 
-people = [f'p{i}' for i in range(%d)]
-with dpftrl.PrivateAggregator(
-  dpftrl.BLT([0.7], [0.5]), template={'w': np.zeros(3, np.float32)}, noise_multiplier=2.0,
-  clip_norm=1.0, report_goal=%d, folder=folder,
-  participation=dpftrl.MinSep(num_rounds=40, min_sep=2, max_participations=9),
-) as aggregator:
-  for _ in range(%d):
-    model, _ = sites.next_model(aggregator, {'w': np.zeros(3, np.float32)}, people, update)
-    tell('sent', aggregator.next_round - 1, model['w'].tolist())
+  with dpftrl.PrivateAggregator(
+    dpftrl.BLT([0.7], [0.5]), template={'w': np.zeros(3, np.float32)}, noise_multiplier=2.0,
+    clip_norm=1.0, report_goal=GOAL, folder=folder,
+    participation=dpftrl.MinSep(num_rounds=40, min_sep=2, max_participations=9),
+  ) as aggregator:
+    people = [f'p{i}' for i in range(PEOPLE)]
+    for _ in range(MODELS):
+      model, _ = sites.next_model(aggregator, {'w': np.zeros(3, np.float32)}, people, update)
+      tell('sent', aggregator.next_round - 1, model['w'].tolist())
+
+def fork(folder, *killing):
+  process = os.fork()
+  if not process:
+    try:
+      if killing:
+        kill(*killing)
+      run(folder)
+      os._exit(0)
+    except BaseException as error:
+      print(repr(error), file=sys.stderr, flush=True)
+      os._exit(1)
+  return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+run(sys.argv[3])  # Imports and compiled loops are the forks' too.
+for folder, *killing in json.loads(sys.argv[2]):
+  codes = fork(folder, *killing), fork(folder)
+  pathlib.Path(f'{folder}.codes').write_text(json.dumps(codes))
 """
 
 
-def run(folder, where='', count=0, when='before'):
-  text = SITE % (PEOPLE, GOAL, MODELS)
-  words = [sys.executable, '-c', text, str(folder), where, str(count), when]
-  return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120)
+@pytest.fixture(scope='module')
+def sites(tmp_path_factory):
+  """Returns the folder with a site for each case, killed and gone on with."""
+  parent = tmp_path_factory.mktemp('sites')
+  count = lambda phase: {'trained': 2 * GOAL + 2, 'closed': 1}.get(phase, 3)
+  cases = [
+    (str(parent / f'{phase}-{when}'), PHASES[phase], count(phase), when == 'after')
+    for phase, when in itertools.product(PHASES, WHEN)
+  ]
+  words = [sys.executable, '-c', SITE, *map(json.dumps, ([GOAL, PEOPLE, MODELS], cases))]
+  words.append(str(parent / 'whole'))
+  done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=240)
+  assert done.returncode == 0 and not done.stderr, done.stderr
+  return parent
 
 
-@pytest.mark.parametrize('when', ['before', 'after'])
+@pytest.mark.parametrize('when', WHEN)
 @pytest.mark.parametrize('phase', PHASES)
 @pytest.mark.slow
-def test_a_killed_site_uses_no_row_twice_and_states_every_round(tmp_path, phase, when):
-  folder = tmp_path / 'site'
-  count = {'trained': 2 * GOAL + 2, 'closed': 1}.get(phase, 3)
-  killed = run(folder, PHASES[phase], count, when)
-  assert killed.returncode == -signal.SIGKILL, killed.stderr
-  done = run(folder)
-  assert done.returncode == 0, done.stderr
+def test_a_killed_site_uses_no_row_twice_and_states_every_round(sites, phase, when):
+  folder = sites / f'{phase}-{when}'
   told = {
-    kind: [json.loads(line) for line in (tmp_path / f'site.{kind}').read_text().splitlines()]
-    for kind in ('sent', 'trained')
+    kind: [json.loads(line) for line in (sites / f'{folder.name}.{kind}').read_text().splitlines()]
+    for kind in ('sent', 'trained', 'codes')
   }
+  assert told['codes'] == [[-signal.SIGKILL, 0]]
   rows = [t for t, _ in told['sent']]
   assert len(set(rows)) == len(rows) and len({tuple(m) for _, m in told['sent']}) == len(rows)
   statement = dpftrl.replay(folder, delta=1e-6)
