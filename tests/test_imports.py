@@ -10,10 +10,11 @@ import fl_dpftrl
 
 ROOT = pathlib.Path(__file__).parent.parent
 HEAVY = ('jax', 'jaxlib', 'tensorflow', 'tensorflow_federated')
-ROOMS = (
-  'accounting commands families logs optimization participations planning replaying'
-  ' observers reports sensitivities simulation rounds study'
+# Statements and simulations load no Numba, though rounds do.
+COMPILE_NOTHING = (
+  'accounting logs participation participations planning replaying simulation strategies'
 )
+ROOMS = 'commands families observers optimization reports rounds sensitivities study'
 MODULES = (
   'auditing workload_error claims files.durable noise.ahead noise.recurrence noise.normals'
   ' noise.reference noise.integer_rows noise.snapshots'
@@ -36,22 +37,26 @@ def loaded_by(statement: str, packages: tuple[str, ...] = HEAVY) -> set[str]:
   return set(printed(f'{statement}\nimport sys\nprint(*sys.modules)').split()) & set(packages)
 
 
-# It ends with the first of its arguments that loads a heavy package.
+# Ends with the first of its arguments that loads a heavy package, or Numba before '--'.
 _EACH = f"""
 import importlib, sys
 import fl_dpftrl
+heavy = [*{HEAVY}, 'numba']
 for name in sys.argv[1:]:
+  if name == '--':
+    heavy.remove('numba')
+    continue
   if name.startswith('fl_dpftrl.'):
     importlib.import_module(name)
   else:
     getattr(fl_dpftrl, name)
-  loaded = [package for package in {HEAVY} if package in sys.modules]
+  loaded = [package for package in heavy if package in sys.modules]
   if loaded:
     sys.exit(f'{{name}} loads {{loaded}}')
 """
 
 
-def test_rounds_and_statements_load_no_plots(tmp_path):
+def test_accounts_rounds_and_statements_load_no_plots(tmp_path):
   program = f"""
 import numpy as np
 import fl_dpftrl as dpftrl
@@ -59,39 +64,24 @@ with dpftrl.PrivateAggregator('identity', template=np.zeros(2), noise_multiplier
                               report_goal=1, folder={str(tmp_path)!r}) as aggregator:
   with aggregator.round(['a']) as round_:
     round_.add(np.ones(2))
-  aggregator.statement(1e-6)"""
-  assert not loaded_by(program, ('matplotlib',))
+  aggregator.statement(1e-6)
+schema = dpftrl.MinSep(num_rounds=2052, min_sep=342)
+dpftrl.account('blt-b400', schema, noise_multiplier=7.0, delta=1e-6)"""
+  assert not loaded_by(program, ('matplotlib', *HEAVY))
 
 
 @pytest.mark.slow
 def test_light_rooms_modules_and_names():
-  modules = [f'fl_dpftrl.{name}' for name in MODULES.split()]
-  for room in ROOMS.split():
+  modules = []
+  for room in (*COMPILE_NOTHING.split(), '--', *ROOMS.split()):
     files = sorted((ROOT / 'fl_dpftrl' / room).glob('*.py'))
-    assert len(files) > 1
-    modules += [f'fl_dpftrl.{room}.{path.stem}'.removesuffix('.__init__') for path in files]
+    assert len(files) > 1 or room == '--'
+    names = [f'fl_dpftrl.{room}.{path.stem}'.removesuffix('.__init__') for path in files]
+    modules += names or ['--']
+  modules += [f'fl_dpftrl.{name}' for name in MODULES.split()]
   home = lambda name: fl_dpftrl._HOMES.get(name, name).removeprefix('fl_dpftrl.').split('.')[0]
   names = [name for name in fl_dpftrl.__all__ if home(name) not in NEED_TENSORFLOW]
   printed(_EACH, *modules, *names)
-
-
-@pytest.mark.slow
-def test_statements_and_simulations_compile_no_loops():
-  """Their rooms do not load Numba, though rounds do."""
-  rooms = 'accounting logs participation participations planning replaying simulation strategies'
-  paths = [path for room in rooms.split() for path in (ROOT / 'fl_dpftrl' / room).glob('*.py')]
-  names = ['.'.join(path.relative_to(ROOT).with_suffix('').parts) for path in paths]
-  assert not loaded_by(f'import {", ".join(names)}', ('numba',))
-  assert loaded_by('import fl_dpftrl.rounds.sums', ('numba',))
-
-
-@pytest.mark.slow
-def test_light_calls():
-  assert not loaded_by(
-    'import fl_dpftrl\nstrategy = fl_dpftrl.load_strategy("blt-b400")\n'
-    'schema = fl_dpftrl.MinSep(num_rounds=2052, min_sep=342)\n'
-    'fl_dpftrl.account(strategy, schema, noise_multiplier=7.0, delta=1e-6)'
-  )
 
 
 @pytest.mark.slow
@@ -110,3 +100,5 @@ def test_the_package_itself_loads_nothing():
 
 def test_the_guard_sees_what_is_loaded():
   assert loaded_by('import sys; sys.modules["jax"] = sys') == {'jax'}
+  with pytest.raises(AssertionError, match="rounds.sums loads .'numba'"):
+    printed(_EACH, 'fl_dpftrl.rounds.sums')

@@ -91,13 +91,13 @@ def test_the_examples_work(run, tmp_path, monkeypatch):
   assert subtitles == ['2,052 rounds, at most 6 participations; optimised for MaxLoss']
 
 
-_BATCHES = '--num_rounds=64 --num_examples=4096 --batch_size=32'
+_BATCHES = '--num_rounds=64 --num_examples=4096 --batch_size=200'
 _NAMED = '--min_sep=8 --max_participations=4'
 PARTICIPATIONS = {
   'min_sep': f'--num_rounds=64 {_NAMED}',
   'loss_budget': f'--loss_budget {_NAMED}',
   'poisson': f'--sampling=poisson {_BATCHES}',
-  'bins': '--sampling=bins --num_rounds=64 --num_bins=8',
+  'bins': '--sampling=bins --num_rounds=64 --num_bins=4',
 }
 
 
@@ -107,7 +107,7 @@ PARTICIPATIONS = {
 )
 def test_a_sweep_of_epsilon_has_the_digits_of_calibrate_one_by_one(epsilons, tmp_path, result):
   line = (
-    f'compare --mechanisms=identity,blt-b40-endless,banded-b16 {_BATCHES} {_NAMED} --num_bins=8'
+    f'compare --mechanisms=identity,blt-b40-endless,banded-b16 {_BATCHES} {_NAMED} --num_bins=4'
     f' --loss_budget --sampling=poisson,bins --epsilon={epsilons} --delta=1e-6'
   )
   found = result(f'{line} --output={tmp_path / "out"}')

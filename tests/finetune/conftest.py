@@ -3,10 +3,14 @@
 import jax
 import pytest
 
+QUICK = {'jax_optimization_level': 'O0', 'jax_disable_most_optimizations': True}
+
 
 @pytest.fixture(autouse=True, scope='session')
 def fixture_compiles_fast():
-  level = jax.config.jax_optimization_level
-  jax.config.update('jax_optimization_level', 'O0')
+  before = {name: getattr(jax.config, name) for name in QUICK}
+  for name, value in QUICK.items():
+    jax.config.update(name, value)
   yield
-  jax.config.update('jax_optimization_level', level)
+  for name, value in before.items():
+    jax.config.update(name, value)

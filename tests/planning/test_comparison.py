@@ -145,8 +145,8 @@ SWEPT = [
   dpftrl.MinSep(32, 8, 3),
   dpftrl.FixedSeparation(32, 8),
   dpftrl.LossBudget(max_participations=3, min_sep=8),
-  sampling.CyclicPoisson(num_rounds=32, num_examples=4000, batch_size=50),
-  dpftrl.SecretBins(32, 8),
+  sampling.CyclicPoisson(num_rounds=32, num_examples=4000, batch_size=800),
+  dpftrl.SecretBins(32, 4),
 ]
 
 
