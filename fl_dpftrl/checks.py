@@ -56,6 +56,13 @@ def one_of(choices: Iterable[str], /, **values: Any) -> None:
       raise ValueError(f'{name} must be one of {", ".join(choices)}, got {messages.quoted(value)}')
 
 
+def instance(cls: type, /, **values: Any) -> None:
+  """Raises ValueError unless a value is of a class."""
+  for name, value in values.items():
+    if not isinstance(value, cls):
+      raise ValueError(f'{name} must be a {cls.__name__}, got {messages.quoted(value)}')
+
+
 def keep(record: Any, check: Callable[..., Any], *names: str) -> None:
   """Makes attributes of a new frozen record what a check of them returns."""
   for name in names:

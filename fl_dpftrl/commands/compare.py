@@ -7,7 +7,6 @@ from fl_dpftrl import tables, workloads
 from fl_dpftrl.accounting import adjacencies
 from fl_dpftrl.commands import flags, output
 from fl_dpftrl.files import json_files
-from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.planning import candidate_sets, comparison, strategy_cache
 
 HELP = 'compares mechanisms and strategy files: table, CSV and figure'
@@ -37,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   flags.add_several(parser, 'num_rounds', 'N', required=True)
   flags.add_several(parser, 'min_sep', 'B')
   flags.add_several(parser, 'max_participations', 'K')
+  flags.add(parser, 'separation')
   flags.add_loss_budget(
     parser,
     'adds rows of a run without an end: the sensitivity that --min_sep and --max_participations'
@@ -146,12 +146,12 @@ def _participations(args: argparse.Namespace) -> list[Any]:
     budget = flags.loss_budget(argparse.Namespace(loss_budget=args.loss_budget, **single))
   draws = [scheme for n in args.num_rounds for scheme in flags.samplings(args, n)]
   schemas = [
-    participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
+    flags.SEPARATIONS[args.separation or 'min'](n, b, k)
     for n in args.num_rounds
     for b in args.min_sep or [1]
     for k in args.max_participations or [None]
   ]
-  has_schema = args.min_sep is not None or args.max_participations is not None
+  has_schema = args.min_sep or args.max_participations or args.separation
   if not has_schema and (budget or draws):
     schemas = []
   return [*schemas, *([] if budget is None else [budget]), *draws]

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import difflib
 import importlib
 import json
 import os
@@ -43,7 +44,9 @@ class _Parser(argparse.ArgumentParser):
     allowed = {'--', '--help', *re.findall(r'--\w+', self.format_usage())}
     unknown = [part for part in args if part.startswith('--') and part.split('=')[0] not in allowed]
     if unknown and '--help' not in args:
-      self.error(f'unrecognized arguments: {" ".join(unknown)}')
+      near = difflib.get_close_matches(unknown[0].split('=')[0], sorted(allowed), 1)
+      hint = f'; did you mean {near[0]}?' if near else ''
+      self.error(f'unrecognized arguments: {" ".join(unknown)}{hint}')
     return super().parse_args(args, namespace)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import threadpoolctl
 
-from fl_dpftrl import workloads
+from fl_dpftrl import checks, workloads
 from fl_dpftrl.families import base, identity, tree_full, tree_online
 from fl_dpftrl.families import registry as families
 from fl_dpftrl.optimization import banded, banded_inverse, blt, dense, search_problem, toeplitz
@@ -102,6 +102,7 @@ def optimize(
     least_gain: relative gain of ten steps below which a search ends; 0 to search on.
   """
   check_family(mechanism)
+  checks.instance(workloads.Workload, workload=workload)
   optimizer, size = find_optimizer(mechanism), {}
   if optimizer is None:
     raise ValueError(f'mechanism must be one of {", ".join(OPTIMIZERS)}, got {mechanism!r}')

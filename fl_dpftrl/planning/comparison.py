@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fl_dpftrl import accounting, checks, sensitivities, tables, workloads
+from fl_dpftrl import accounting, checks, sensitivities, tables, workload_error, workloads
 from fl_dpftrl.accounting import adjacencies, gaussian
 from fl_dpftrl.families import base, linear_noise
 from fl_dpftrl.participation import registry as participation
@@ -139,7 +139,7 @@ class Comparison:
 
 
 def compare(
-  mechanisms: Sequence[str | base.Strategy],
+  mechanisms: str | base.Strategy | Sequence[str | base.Strategy],
   participations: participation.Participation | Sequence[participation.Participation],
   *,
   objective: str = 'max',
@@ -158,7 +158,7 @@ def compare(
   ten steps lower the loss by less than 0.05 %; `optimize` goes on.
 
   Args:
-    mechanisms: names; each is a mechanism, a mechanism with its size (blt:3), a name in
+    mechanisms: one or several names; each is a mechanism, a mechanism with its size (blt:3), a name in
       matrices/ or a strategy file, also as label=file, or a strategy, which has its family's name.
     participations: schemas, loss budgets, and schemes by which batches or secret bins are drawn.
       Batches are drawn from as many parts as a strategy has bands, whatever their num_parts.
@@ -176,6 +176,8 @@ def compare(
       range.
   """
   every = participations if isinstance(participations, Sequence) else [participations]
+  if isinstance(mechanisms, (str, base.Strategy)):
+    mechanisms = [mechanisms]
   epsilons = () if epsilon is None else np.atleast_1d(epsilon).tolist()
   with progress_bars.steps('compare') as report:
     return run(
@@ -210,6 +212,8 @@ def run(
     cache: folder of the strategies that searches found; None to search anew.
   """
   _check(participations, target, horizons)
+  workload_error.check_objective(objective)
+  checks.instance(workloads.Workload, workload=workload)
   entries: list[Entry] = []
   skipped: list[candidate_sets.Skipped] = []
   for candidate in candidates:

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fl_dpftrl import sensitivities, tables, workload_error, workloads
+from fl_dpftrl import checks, sensitivities, tables, workload_error, workloads
 from fl_dpftrl.families import base, registry, undoing
 from fl_dpftrl.files import durable, json_files, paths
 from fl_dpftrl.participation import schemas
@@ -110,6 +110,8 @@ def describe(
   """
   if objective is not None:
     workload_error.check_objective(objective)
+  checks.instance(schemas.MinSep, schema=schema)
+  checks.instance(workloads.Workload, workload=workload)
   strategy = resolved(strategy, schema.num_rounds)
   return StrategyFile(
     strategy=strategy,
@@ -142,6 +144,7 @@ def save_strategy(
   path = paths.local(path)
   if path.suffix != '.json':
     raise ValueError(f'a strategy file must end in .json, got {str(path)!r}')
+  checks.instance(schemas.MinSep, schema=schema)
   if schema.is_own:  # A file can be read without what registers it.
     schema = schema.as_min_sep()
   file = describe(strategy, schema, objective=objective, workload=workload)

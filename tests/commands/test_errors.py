@@ -59,6 +59,7 @@ ERRORS = [
   ('describe', '--num_rounds=99999999999999999999', 'num_rounds must be at most 2.*9999'),
   ('describe', '--separation=any', "'any'"),
   ('compare', '--mechanisms=nope', "--mechanisms.*'nope'[^…]*blt, or one of a module to --import"),
+  ('compare', '--mechanism=blt', 'arguments: --mechanism=blt; did you mean --mechanisms?'),
   ('compare', '--mechanisms=blt,,identity', '--mechanisms.*empty'),
   ('compare', '--mechanisms=broken.json', '--mechanisms.*broken.json'),
   ('compare', '--mechanisms=blt:9', 'blt:9: none of them.*num_buffers must be 1 to 8'),

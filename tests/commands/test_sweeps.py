@@ -91,6 +91,13 @@ def test_the_examples_work(run, tmp_path, monkeypatch):
   assert subtitles == ['2,052 rounds, at most 6 participations; optimised for MaxLoss']
 
 
+def test_devices_that_return_exactly(result):
+  flags = '--num_rounds=24 --min_sep=6 --separation=fixed'
+  (row,) = result(f'compare --mechanisms=blt-b400 {flags}')['rows']
+  assert row['participation'] == 'fixed_separation'
+  assert row.items() >= {'sensitivity': result(f'describe blt-b400 {flags}')['sensitivity']}.items()
+
+
 _BATCHES = '--num_rounds=64 --num_examples=4096 --batch_size=200'
 _NAMED = '--min_sep=8 --max_participations=4'
 PARTICIPATIONS = {

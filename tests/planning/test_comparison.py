@@ -255,3 +255,22 @@ def test_one_number_of_numpy_is_taken_for_several():
     ['identity'], budget, epsilon=np.int64(2), delta=1e-6, num_rounds=np.int64(9)
   )
   assert [(row['epsilon'], row['num_rounds']) for row in found.rows] == [(2, 9)]
+
+
+@pytest.mark.parametrize('call, message', [
+  (lambda: dpftrl.describe('identity', dpftrl.SecretBins(20, 4)), 'schema must be a MinSep, got S'),
+  (lambda: dpftrl.save_strategy('x.json', 'identity', schema=None), 'schema must be a MinSep'),
+  (lambda: dpftrl.describe('identity', SCHEMAS[0], workload='momentum'), 'workload must be a Work'),
+  (lambda: dpftrl.optimize('blt', SCHEMAS[0], workload='momentum'), 'workload must be a Workload'),
+  (lambda: dpftrl.compare(['blt'], SCHEMAS[0], workload='momentum'), 'workload must be a Workload'),
+  (lambda: dpftrl.compare(['blt'], SCHEMAS[0], objective='mean'), 'objective must be rms or max'),
+  (lambda: dpftrl.account('identity', (20, 4), noise_multiplier=1, delta=0.1), 'participation must'),
+])  # fmt: skip
+def test_values_of_another_type_are_refused_by_name(call, message):
+  with pytest.raises(ValueError, match=message):
+    call()
+
+
+@pytest.mark.parametrize('mechanism', ['identity', dpftrl.Identity()])
+def test_one_mechanism_needs_no_list(mechanism):
+  assert [row['mechanism'] for row in dpftrl.compare(mechanism, SCHEMAS[0]).rows] == ['identity']
