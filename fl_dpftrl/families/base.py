@@ -19,7 +19,6 @@ from fl_dpftrl.text import messages
 Parameters: TypeAlias = dict[str, Any]
 """Constructor arguments by keyword: numbers, tuples and arrays."""
 ENDLESS = 'identity, blt, banded_toeplitz, banded_inverse, lambda_cgd or stamped'
-"""Families that a run without an end takes, in words."""
 
 
 class Strategy(abc.ABC):

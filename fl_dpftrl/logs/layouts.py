@@ -3,7 +3,7 @@
 import re
 import urllib.parse
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -12,8 +12,6 @@ from fl_dpftrl.logs import id_columns, limits, refusals
 from fl_dpftrl.text import messages
 
 NAMES = ('round', 'device_id')
-Names: TypeAlias = str | Mapping[str, str]
-"""Names of a log's columns: 'round=step,device_id=user_id', or a mapping of these."""
 _PARTITION = re.compile(r'([^=/]+)=([^/]*)')
 _DELIMITERS = (',', '\t', ';')
 _WHOLE = re.compile(r'-?[0-9]{1,18}')
@@ -99,8 +97,10 @@ class Layout(NamedTuple):
 PLAIN = Layout()
 
 
-def parse(columns: Names | None, first_round: int = 0, missing: str | None = None) -> Layout:
-  """Returns the layout that `round=NAME,device_id=NAME` and `MARK,MARK` describe."""
+def parse(
+  columns: str | Mapping[str, str] | None, first_round: int = 0, missing: str | None = None
+) -> Layout:
+  """Returns the layout that `round=NAME,device_id=NAME`, or a mapping, and `MARK,MARK` describe."""
   checks.whole(0, limits.ROUNDS - 1, first_round=first_round)
   if isinstance(columns, Mapping):
     columns = ','.join(f'{column}={name}' for column, name in columns.items())

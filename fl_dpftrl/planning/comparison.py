@@ -158,7 +158,7 @@ def compare(
   ten steps lower the loss by less than 0.05 %; `optimize` goes on.
 
   Args:
-    mechanisms: one or several names; each is a mechanism, a mechanism with its size (blt:3), a name in
+    mechanisms: one or several; each is a mechanism, a mechanism with its size (blt:3), a name in
       matrices/ or a strategy file, also as label=file, or a strategy, which has its family's name.
     participations: schemas, loss budgets, and schemes by which batches or secret bins are drawn.
       Batches are drawn from as many parts as a strategy has bands, whatever their num_parts.

@@ -234,7 +234,7 @@ def open_run(
   declared_num_rounds: int | None = None,
   declared_min_sep: int | None = None,
   declared_max_participations: int | None = None,
-  columns: layouts.Names | None = None,
+  columns: str | Mapping[str, str] | None = None,
   first_round: int = 0,
   missing: str | None = None,
   units: unit_tables.Given | None = None,

@@ -264,7 +264,7 @@ def test_one_number_of_numpy_is_taken_for_several():
   (lambda: dpftrl.optimize('blt', SCHEMAS[0], workload='momentum'), 'workload must be a Workload'),
   (lambda: dpftrl.compare(['blt'], SCHEMAS[0], workload='momentum'), 'workload must be a Workload'),
   (lambda: dpftrl.compare(['blt'], SCHEMAS[0], objective='mean'), 'objective must be rms or max'),
-  (lambda: dpftrl.account('identity', (20, 4), noise_multiplier=1, delta=0.1), 'participation must'),
+  (lambda: dpftrl.account('identity', (9, 4), noise_multiplier=1, delta=0.1), 'participation must'),
 ])  # fmt: skip
 def test_values_of_another_type_are_refused_by_name(call, message):
   with pytest.raises(ValueError, match=message):
