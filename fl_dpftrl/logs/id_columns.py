@@ -83,9 +83,8 @@ def as_numpy(ids: pa.Array | pa.ChunkedArray) -> np.ndarray:
 def first_fault(ids: pa.Array, missing: Sequence[str] = MISSING) -> tuple[int, str] | None:
   """Returns the index of the first id that breaks the rule, and why; None if all keep to it.
 
-  Args:
-    ids: whole numbers, text, or bytes that should be text; without nulls.
-    missing: marks of missing data.
+  Ids are whole numbers, text, or bytes that should be text, without nulls; some are marks of
+  missing data.
   """
   if not len(ids):
     return None

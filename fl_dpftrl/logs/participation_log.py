@@ -127,9 +127,8 @@ class Log:
   def tables(self) -> Iterator[pa.Table]:
     """Yields checked rows in the order of files.
 
-    Raises:
-      LogError: for a faulty row; after the last row, where the rows are not those of the digest
-        that the files state.
+    LogError for a faulty row; after the last row, where the rows are not those of the digest that
+    the files state.
     """
     digest, chain = self.metadata.get(keys.CHAIN_KEY), chains.Chain(self.units)
     for table in self._tables():
@@ -175,13 +174,10 @@ def read_log(
   num_rounds: int | None = None,
   layout: layouts.Layout = layouts.PLAIN,
 ) -> Log:
-  """Opens a log's files.
+  """Opens a log's files: one or more files, folders or globs, the shards of one log.
 
-  Rows are read when participation is counted. They are read once before if neither the files
-  nor the caller give the number of rounds.
-
-  Args:
-    paths: one or more files, folders or globs, the shards of one log.
+  Rows are read when participation is counted. They are read once before if neither the files nor
+  the caller give the number of rounds.
   """
   if isinstance(paths, (str, os.PathLike)):
     paths = [paths]

@@ -32,9 +32,7 @@ class Observer:
   def begin(self, run: Any, round_index: int | None = None) -> None:
     """Called before a run, of which nothing may be written yet, and before each of its rounds.
 
-    Args:
-      run: see above.
-      round_index: the round; None for the run.
+    The index of the round is None for the run.
     """
 
   def released(self, run: Any, round_index: int, measurements: Measurements) -> Measurements | None:

@@ -60,8 +60,7 @@ def type_of(tally: device_tallies.Tally) -> pa.DataType:
 class Rows:
   """Rows (kind, num, amount, id) of devices or units, or of their table.
 
-  Raises:
-    LogError: for an unknown kind, an id too many or too few, and one that is a mark.
+  LogError for an unknown kind, an id too many or too few, and one that is a mark.
   """
 
   def __init__(

@@ -143,8 +143,7 @@ def statement(
 ) -> str:
   """Returns the statement that counts a run, by unit too where it has a table of units.
 
-  Raises:
-    ValueError: for a dialect that is not among DIALECTS.
+  ValueError for a dialect that is not among DIALECTS.
   """
   checks.one_of(DIALECTS, dialect=dialect)
   head = _TEXT[: _TEXT.index('WITH ')] + _UNITS_VIEW * by_unit

@@ -108,8 +108,7 @@ class Release:
   def metrics(self, values: Mapping[str, Any] | None, count: int) -> np.ndarray | None:
     """Returns metrics of devices as an array, float64, shape [count, metrics]; None for none.
 
-    Raises:
-      ValueError: for other names than those of the run, and for other shapes.
+    ValueError for other names than those of the run, and for other shapes.
     """
     names = self.metric_names
     if values is None:

@@ -13,8 +13,7 @@ from fl_dpftrl.simulation import seeds
 class Presence(Protocol):
   """Presence of each device of a population over time.
 
-  Attributes:
-    cells: whole numbers from 0, shape [num_devices]; devices of a cell share one ceiling.
+  Devices of one of the `cells`, whole numbers from 0 of shape [num_devices], share a ceiling.
   """
 
   @property
