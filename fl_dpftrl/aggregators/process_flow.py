@@ -40,9 +40,8 @@ class Release(NamedTuple):
 class Masks:
   """Dependence of the tensors of an expression.
 
-  Args:
-    known: of some tensors; others of the argument follow from nothing.
-    releases: calls that hide what they are computed from.
+  It is known of some tensors; others of the argument follow from nothing. Releases are calls that
+  hide what they are computed from.
   """
 
   def __init__(

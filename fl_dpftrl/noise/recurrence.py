@@ -28,12 +28,9 @@ _BYTES = 8
 
 
 class Normal(NamedTuple):
-  """A normal of a round, as a vector of integers round(scale · ξ) that is multiplied.
+  """A normal of a round, as a vector of integers round(scale · ξ) times a weight.
 
-  Attributes:
-    round_index: the round that draws it first.
-    scale: as `normals.Normals.fill` takes it.
-    weight: factor of the integers.
+  The round is the one that draws it first, and the scale as `normals.Normals.fill` takes it.
   """
 
   round_index: int

@@ -47,10 +47,8 @@ def search(
 ) -> base.Strategy:
   """Returns the candidate's best strategy: that of the cache, if there is one of this problem.
 
-  Args:
-    participation: schema, or loss budget of a run without an end.
-    cache: folder; None to search anew and to keep nothing.
-    options: further keywords of `registry.optimize`, such as a size or horizons.
+  Without a cache it searches anew and keeps nothing. Options are further keywords of
+  `registry.optimize`, such as a size or horizons.
   """
   goal = {'objective': objective, 'workload': workload}
   find = lambda: candidate.find(participation, progress=progress, **goal, **options)

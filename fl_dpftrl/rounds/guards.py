@@ -166,9 +166,8 @@ class Guard:
   def extend_units(self, units: unit_tables.Given) -> None:
     """Takes a table of units over that has further rows, from the next round on.
 
-    Raises:
-      LogError: for a table whose first rows are not those of the one so far, and for a further row
-        of a round that was begun.
+    LogError for a table whose first rows are not those of the one so far, and for a further row of
+    a round that was begun.
     """
     table = unit_tables.opened(units)
     if self.units is None:
@@ -208,9 +207,8 @@ class Guard:
   def check(self, device_ids: id_columns.Ids, *, at_most: int | None = None) -> admission.Admission:
     """Returns what `admit` would, without recording anything.
 
-    Raises:
-      BudgetSpentError: if the next round would pass the budget.
-      ValueError: for malformed ids, or at_most where participation is drawn.
+    BudgetSpentError if the next round would pass the budget; ValueError for malformed ids, or
+    at_most where participation is drawn.
     """
     return self._checked(self.num_rounds, device_ids, at_most)
 

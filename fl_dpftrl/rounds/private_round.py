@@ -81,10 +81,8 @@ class Round:
   def end(self) -> None:
     """Marks the row of noise as used, durably, and makes the mean.
 
-    Raises:
-      ValueError: for a round that is not open, and for one with fewer updates than at_least,
-        which has failed then.
-      OSError: if the mark cannot be written: it failed.
+    ValueError for a round that is not open; for one with fewer updates than at_least it has failed
+    then, as with OSError, if the mark cannot be written.
     """
     aggregator = self._aggregator
     with self._ended():  # No update is halfway in the sum.
