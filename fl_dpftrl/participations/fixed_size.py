@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from fl_dpftrl.accounting import adjacencies
 from fl_dpftrl.participation import participation_counts, registry
-from fl_dpftrl.participations import batches, drawn
+from fl_dpftrl.participations import batches, drawn, log_checks
 
 
 @registry.register
@@ -33,8 +33,6 @@ class CyclicFixedSize(batches.Batches):
   )
 
   def refutations(self, happened: participation_counts.RunCounts) -> list[str]:
-    from fl_dpftrl.participations import log_checks
-
     sizes = list(log_checks.sizes(happened, self))
     if not happened.num_devices:
       return sizes

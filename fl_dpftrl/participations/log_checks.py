@@ -24,13 +24,8 @@ _DEVICES_A_GROUP = 100  # expected at least, for the chi-square law
 
 def bins(happened: participation_counts.RunCounts, num_bins: int) -> Iterator[str]:
   """Yields faults of devices in rounds of two bins, and of bins that are not uniform."""
-  separations = happened.separations
-  astray = np.flatnonzero(separations.values % num_bins)
-  if astray.size:
-    yield (
-      f'{separations.counts[astray].sum():,} times a device came back in another bin, first of all'
-      f' after {separations.values[astray[0]]:,} rounds, no multiple of num_bins={num_bins}'
-    )
+  if astray := _astray(happened, 'a device came back in another bin', num_bins=num_bins):
+    yield from astray
     return
   # Only rounds in which each bin had as many turns as another tell of their sizes.
   seen = max(1, min(num_bins, happened.num_rounds))
@@ -55,20 +50,14 @@ def bins(happened: participation_counts.RunCounts, num_bins: int) -> Iterator[st
 
 def parts(happened: participation_counts.RunCounts, scheme: _Batches) -> Iterator[str]:
   """Yields faults of examples that left their part or are none, or of too many examples."""
-  parts, separations = scheme.num_parts, happened.separations
+  parts = scheme.num_parts
   least, largest = happened.id_range or (0, 0)
   if least < 0 or largest >= scheme.num_examples:
     yield (
       f'its ids are {least} to {largest}, and num_examples={scheme.num_examples} examples are'
       f' numbered 0 to {scheme.num_examples - 1}'
     )
-  astray = np.flatnonzero(separations.values % parts)
-  if astray.size:
-    yield (
-      f'{separations.counts[astray].sum():,} times an example came back in'
-      f' another part, first of all after {separations.values[astray[0]]:,}'
-      f' rounds, which is no multiple of num_parts={parts}'
-    )
+  yield from _astray(happened, 'an example came back in another part', num_parts=parts)
   members = _of_parts(happened.newcomers, parts)
   if members.max() > scheme.part_size:
     yield (
@@ -114,6 +103,18 @@ def passes(happened: participation_counts.RunCounts, scheme: _Batches) -> Iterat
       f'an example was in {least:,} rounds, where each of the {passes:,}'
       ' passes goes through all of them'
     )
+
+
+def _astray(happened: participation_counts.RunCounts, how: str, **period: int) -> list[str]:
+  """Returns a fault where what takes turns came back outside of them."""
+  ((name, turns),) = period.items()
+  separations = happened.separations
+  astray = np.flatnonzero(separations.values % turns)
+  return [
+    f'{separations.counts[astray].sum():,} times {how}, first of all after {rounds:,} rounds, which'
+    f' is no multiple of {name}={turns}'
+    for rounds in separations.values[astray[:1]].tolist()
+  ]
 
 
 def _of_parts(counts: participation_counts.Counts, num_parts: int) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 from fl_dpftrl import checks
 from fl_dpftrl.accounting import adjacencies
 from fl_dpftrl.participation import participation_counts, registry
-from fl_dpftrl.participations import batches, drawn
+from fl_dpftrl.participations import batches, drawn, log_checks
 
 
 @registry.register
@@ -52,8 +52,6 @@ class CyclicPoisson(batches.Batches):
     return int(rng.binomial(self.part_size, self.sampling_probability))
 
   def refutations(self, happened: participation_counts.RunCounts) -> list[str]:
-    from fl_dpftrl.participations import log_checks
-
     if not happened.num_devices:
       return list(log_checks.unlikely_sizes(happened, self))
     return list(log_checks.parts(happened, self)) or [

@@ -11,7 +11,7 @@ from fl_dpftrl import checks
 from fl_dpftrl.accounting import adjacencies, guarantees
 from fl_dpftrl.families import base
 from fl_dpftrl.participation import participation_counts, registry, schemas
-from fl_dpftrl.participations import drawn, gates
+from fl_dpftrl.participations import drawn, gates, log_checks
 
 _SHARES = (1, 2, 3, 4, 8, 16, 32)  # of the bins: min-seps, or numbers of bands, to choose among
 MOST_BINS = 4096  # a matrix of bins by bins is needed
@@ -138,6 +138,4 @@ class SecretBins(drawn.Secret):
     return bins.calibrated(start, epsilon)
 
   def refutations(self, happened: participation_counts.RunCounts) -> list[str]:
-    from fl_dpftrl.participations import log_checks
-
     return list(log_checks.bins(happened, self.num_bins))

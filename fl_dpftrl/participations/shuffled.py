@@ -10,7 +10,7 @@ from fl_dpftrl.accounting import guarantees
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import participation_counts, registry, schemas
-from fl_dpftrl.participations import cyclic, drawn, protocol
+from fl_dpftrl.participations import cyclic, drawn, log_checks, protocol
 
 
 @registry.register
@@ -84,8 +84,6 @@ class Shuffled(cyclic.Cyclic):
     return dataclasses.replace(guarantee, assumptions=(first, self.assumption, *others))
 
   def refutations(self, happened: participation_counts.RunCounts) -> list[str]:
-    from fl_dpftrl.participations import log_checks
-
     sizes = list(log_checks.sizes(happened, self))
     if not happened.num_devices:
       return sizes
