@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fl_dpftrl import tables
 from fl_dpftrl.files import durable
 
 NAME = 'metrics.csv'
@@ -108,11 +109,8 @@ class MetricsTable:
   def _write(self) -> None:
     # Dictionaries keep the order in which columns first appeared.
     columns = list(dict.fromkeys(name for r in self.rounds for name in self._rows[r]))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns or [_ROUND], lineterminator='\n')
-    writer.writeheader()
-    writer.writerows(self._rows[r] for r in self.rounds)
-    durable.write_durably(self.path, text.getvalue().encode(), private=True)
+    content = tables.as_csv(columns or [_ROUND], (self._rows[r] for r in self.rounds))
+    durable.write_durably(self.path, content, private=True)
 
 
 def _number(text: str | None) -> float | None:

@@ -1,6 +1,8 @@
 """Figures as tables of aligned text, such as results at a prompt; claims are rounded up."""
 
-from collections.abc import Mapping, Sequence
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fl_dpftrl.text import messages, roundings
@@ -58,6 +60,15 @@ def shared_columns(rows: Sequence[Row], may_be_shared: Sequence[str]) -> tuple[d
   return shared, columns(
     [{name: value for name, value in row.items() if name not in shared} for row in rows]
   )
+
+
+def as_csv(names: Sequence[str], rows: Iterable[Row]) -> bytes:
+  """Returns the content of a CSV file of rows, in full precision."""
+  text = io.StringIO()
+  writer = csv.DictWriter(text, names, lineterminator='\n')
+  writer.writeheader()
+  writer.writerows(rows)
+  return text.getvalue().encode()
 
 
 def figure(name: str, value: Any) -> str:

@@ -1,7 +1,5 @@
 """Output of commands: files and folders written whole or not at all, and progress on stderr."""
 
-import csv
-import io
 import os
 import pathlib
 import sys
@@ -10,6 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from fl_dpftrl import tables
 from fl_dpftrl.files import durable, paths
 from fl_dpftrl.text import messages
 
@@ -56,13 +55,9 @@ def write_folder(
   path: str, name: str, rows: Sequence[Mapping[str, Any]], images: Mapping[str, bytes]
 ) -> list[str]:
   """Writes rows in full precision as a CSV file, and images by name; returns the names."""
-  text = io.StringIO(newline='')
-  writer = csv.DictWriter(text, list(rows[0]), lineterminator='\n')
-  writer.writeheader()
-  writer.writerows(rows)
   folder = pathlib.Path(path)
   folder.mkdir(exist_ok=True)
-  contents = {name: text.getvalue().encode(), **images}
+  contents = {name: tables.as_csv(list(rows[0]), rows), **images}
   for file, content in contents.items():
     durable.write_durably(folder / file, content)
   return list(contents)

@@ -1,6 +1,5 @@
 """Results of a study: a row a run, chosen learning rates, means and comparisons over seeds."""
 
-import csv
 import dataclasses
 import itertools
 import math
@@ -12,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from scipy import stats
 
+from fl_dpftrl import tables
 from fl_dpftrl.files import durable
 from fl_dpftrl.text import messages
 
@@ -97,13 +97,7 @@ class Result:
 def write(path: str | os.PathLike[str], results: Iterable[Result]) -> None:
   """Writes results as a CSV file, whole and durably."""
   names = [field.name for field in dataclasses.fields(Result)]
-  with (
-    durable.replacing(path) as temporary,
-    temporary.open('w', encoding='utf-8', newline='') as stream,
-  ):
-    writer = csv.DictWriter(stream, names, lineterminator='\n')
-    writer.writeheader()
-    writer.writerows(map(dataclasses.asdict, results))
+  durable.write_durably(path, tables.as_csv(names, map(dataclasses.asdict, results)))
 
 
 def chosen_rate(results: Sequence[Result], metric: Metric) -> float | None:
