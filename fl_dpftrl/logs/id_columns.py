@@ -44,10 +44,8 @@ MARK = 'a mark of missing data'
 def column(device_ids: Any, name: str = 'device_ids', missing: Sequence[str] = MISSING) -> pa.Array:
   """Returns device ids as string or int64.
 
-  Args:
-    device_ids: one list, array, column or index of NumPy, Arrow, pandas, PyTorch or JAX.
-    name: the argument, for messages.
-    missing: marks of missing data.
+  They are one list, array, column or index of NumPy, Arrow, pandas, PyTorch or JAX. The name is
+  that of the argument, for messages; some ids are marks of missing data.
   """
   ids = _array(device_ids, name)
   if not len(ids):

@@ -38,13 +38,8 @@ class Observer:
   def released(self, run: Any, round_index: int, measurements: Measurements) -> Measurements | None:
     """Called after each round whose result may be used.
 
-    Args:
-      run: see above.
-      round_index: the round. `train` repeats the last one after a restart.
-      measurements: name → number of the round. All of a `PrivateAggregator` have noise.
-
-    Returns:
-      Further measurements, from an observer that `measures`.
+    `train` repeats the last one after a restart. Measurements are numbers of the round by name; all
+    of a `PrivateAggregator` have noise. Returns more, from an observer that `measures`.
     """
 
   def end(
@@ -52,10 +47,8 @@ class Observer:
   ) -> None:
     """Called after a round that released nothing, and after a run; of `train` once it is whole.
 
-    Args:
-      run: see above; `run.trained` is the result of `train`.
-      round_index: a round that failed or, if it had no `begin`, was refused; None for the run.
-      error: why, where an error ended the round.
+    `run.trained` is the result of `train`. The round failed or, if it had no `begin`, was refused;
+    it is None for the run. An error is why, where one ended the round.
     """
 
 

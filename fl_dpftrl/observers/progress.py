@@ -15,12 +15,10 @@ class ProgressLine(observer.Observer):
   """Prints a line of progress after a round: figures, ε so far where it is measured, time left."""
 
   def __init__(self, every: int = 1, *, stream: TextIO | None = None):
-    """Takes the rounds between two lines.
+    """Takes the rounds between two lines; a line follows after 30 seconds all the same.
 
-    Args:
-      every: a line follows after 30 seconds all the same.
-      stream: for every line, such as stderr; a terminal has one line that changes. None for `say`
-        of `train`, or for stdout.
+    All lines go to the stream, such as stderr, of which a terminal has one line that changes. None
+    stands for `say` of `train`, or for stdout.
     """
     self._every, self._stream = checks.whole(every=every), stream
     self._began, self._printed = 0.0, time.monotonic()

@@ -272,9 +272,8 @@ class PrivateAggregator:
   def admissible(self, device_ids: id_columns.Ids, *, at_most: int | None = None) -> np.ndarray:
     """Returns those that may take part in the next round by schema or bin, in their order.
 
-    Args:
-      device_ids: candidates; ValueError for one whose id no log takes.
-      at_most: size of the cohort; None for all, as where participation is drawn.
+    They are at most as many as the size of the cohort; None for all, as where participation is
+    drawn. ValueError for a candidate whose id no log takes.
     """
     return self._guard.check(device_ids, at_most=at_most).device_ids
 
@@ -282,10 +281,8 @@ class PrivateAggregator:
     """Returns the worst case of the rounds so far by the log, or their loss by the sampling.
 
     Rounds that follow add to it: promise `statement().headline`, that of all declared rounds.
-
-    Raises:
-      ValueError: before the first round, without delta, for a run that guarantees nothing, and for
-        a log that contradicts the sampling.
+    ValueError before the first round, without delta, for a run that guarantees nothing, and for a
+    log that contradicts the sampling.
     """
     if self.void_reason is not None:
       raise ValueError(f'there is no ε: {self.void_reason}')
