@@ -84,7 +84,6 @@ class LocalSource:
     return cls(new_maker, saved, snapshot_rows)
 
   def make(self, row: int, out: np.ndarray, used: int) -> Made:
-    """See `Source`."""
     maker = self._maker
     if maker is None or maker.is_torn or maker.row > row:
       if maker is not None:
@@ -115,7 +114,6 @@ class LocalSource:
     return -1 if maker is None else maker.row
 
   def abandon(self) -> None:
-    """See `Source`."""
     self._closing = True
 
   def close(self) -> None:

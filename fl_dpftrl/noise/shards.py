@@ -97,7 +97,6 @@ class RowSlices:
     return [actor for _, actor in self._slices]
 
   def make(self, row: int, out: np.ndarray, used: int) -> ahead.Made:
-    """See `ahead.Source`."""
     asked = {actor.make.remote(row, used): where for where, actor in self._slices}
     waiting, norm, start, end = list(asked), 0.0, 0, 0
     deadline = time.monotonic() + _WAIT_SECONDS
@@ -120,7 +119,6 @@ class RowSlices:
     return ahead.Made(norm, start % 2**64, end % 2**64)
 
   def abandon(self) -> None:
-    """See `ahead.Source`."""
     self._is_abandoned = True
 
   def close(self) -> None:

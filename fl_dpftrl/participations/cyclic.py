@@ -83,7 +83,6 @@ class Cyclic(drawn.Drawn):
     return int(self.batch_size)
 
   def within(self, num_rounds: int) -> Any:
-    """Returns the scheme of a run that has had so many rounds."""
     return dataclasses.replace(self, num_rounds=num_rounds)
 
 

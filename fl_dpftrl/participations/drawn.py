@@ -70,7 +70,6 @@ class Drawn:
 
   @property
   def num_rows(self) -> int:
-    """Rows of noise that a run may use up."""
     return self.num_rounds
 
   @property
@@ -160,7 +159,6 @@ class Drawn:
 
   @property
   def extent(self) -> str:
-    """The rounds that the guarantee is of, in words."""
     return f'{self.num_rounds} rounds'
 
   @property

@@ -24,12 +24,10 @@ class MinSepGate:
     self.clear()
 
   def clear(self) -> None:
-    """Forgets all rounds."""
     self.seen = seen.Seen()
     self._rounds = collections.defaultdict[str | int, list[int]](list)  # Of each device.
 
   def reasons(self, device_ids: np.ndarray) -> np.ndarray:
-    """Returns why each device may not take part in the next round; '' where it may."""
     t, schema = self.seen.num_rounds, self._schema
     last, times = self.seen.of(device_ids)
     apart = t - last
@@ -42,13 +40,11 @@ class MinSepGate:
     return np.where(often, MAX_PARTICIPATIONS, np.where(allowed, '', self._reason))
 
   def record(self, device_ids: np.ndarray) -> None:
-    """Records the devices of the next round."""
     for device_id in device_ids.tolist() if self._schema.is_own else ():
       self._rounds[device_id].append(self.seen.num_rounds)
     self.seen.add(device_ids)
 
   def sentence(self, reason: str, last_round: int, participations: int) -> str:
-    """Returns a reason in words."""
     schema = self._schema
     return {
       MAX_PARTICIPATIONS: f'took part {participations} times, and {schema.participations} are'

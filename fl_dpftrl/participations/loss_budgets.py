@@ -114,7 +114,6 @@ class LossBudget(promised.Promised):
 
   @property
   def num_rows(self) -> int:  # type: ignore[override]
-    """Rows of noise that a run may use up."""
     return self.last_row
 
   @property
@@ -196,11 +195,9 @@ class LossBudget(promised.Promised):
 
   @property
   def broken(self) -> str:
-    """That devices did not keep to it, in words."""
     return 'the loss budget was not kept'
 
   def warning(self, reason: str | None) -> str:
-    """Returns the warning that it does not hold."""
     return f'THE LOSS BUDGET DOES NOT HOLD: {reason}; the figures of it are void'
 
   def summary(self) -> json_files.Object:
@@ -260,7 +257,6 @@ class LossGate:
     self.seen.add(device_ids, rows)
 
   def sentence(self, reason: str, last_round: int, participations: int) -> str:
-    """Returns a reason in words."""
     so_far = f'took part {participations} times, last in round {last_round}, and'
     if not participations:
       so_far = 'took part in earlier runs, and'

@@ -75,7 +75,6 @@ class _MinSep(promised.Promised):
     ]
 
   def covers(self, recorded: Any) -> bool:
-    """Returns whether the schema allows all that another one does."""
     if not isinstance(recorded, schemas.MinSep):
       return False
     if self.is_own or recorded.is_own:
@@ -88,7 +87,6 @@ class _MinSep(promised.Promised):
 
   @property
   def allowed(self) -> str:
-    """The patterns that it allows, in a few words."""
     extent = 'any number of' if self.num_rounds is None else self.num_rounds
     return f'at most {self.participations} of {extent} rounds, at least {self.min_sep} apart'
 

@@ -87,7 +87,6 @@ class PerUnit(promised.Promised):
     return f'{inner}, with at most {self.max_rows} of its devices in a round'
 
   def within(self, num_rounds: int) -> 'PerUnit':
-    """Returns the participation in a run that has had so many rounds."""
     return dataclasses.replace(self, participation=self.participation.within(num_rounds))
 
   def worst_case(self, strategy: base.Strategy) -> sensitivities.Sensitivity:
@@ -105,7 +104,6 @@ class PerUnit(promised.Promised):
     return dataclasses.replace(self, participation=self.participation.for_claim(strategy))
 
   def after(self, num_rounds: int) -> 'PerUnit':
-    """Returns what its guarantee is of, once a run has had so many rounds; ValueError beyond it."""
     return dataclasses.replace(self, participation=self.participation.after(num_rounds))
 
   def gate(self, strategy: base.Strategy) -> 'UnitGate':
@@ -141,7 +139,6 @@ class PerUnit(promised.Promised):
     return reasons
 
   def covers(self, recorded: Any) -> bool:
-    """Returns whether it allows all that another one does."""
     return (
       isinstance(recorded, PerUnit)
       and self.max_rows >= recorded.max_rows
@@ -149,7 +146,6 @@ class PerUnit(promised.Promised):
     )
 
   def adaptivity(self, end: str) -> str:
-    """Returns what its part assumes of choices that followed releases."""
     return self.participation.adaptivity(end).replace('device', self.name)
 
   def assumptions(self, adjacency: str) -> tuple[str, ...]:
@@ -199,7 +195,6 @@ class UnitGate:
     return dataclasses.replace(self._participation, participation=self._gate.seen.schema)
 
   def clear(self) -> None:
-    """Forgets all rounds."""
     self._gate.clear()
 
   def of(self, device_ids: np.ndarray) -> np.ndarray:
@@ -239,7 +234,6 @@ class UnitGate:
     return result.astype(str)
 
   def record(self, device_ids: np.ndarray) -> None:
-    """Records the devices of the next round, each once."""
     distinct, rows = np.unique(self._owned(device_ids)[1], return_counts=True)
     if self._participation.charges_rows:
       self._gate.record(distinct, rows)
@@ -247,7 +241,6 @@ class UnitGate:
       self._gate.record(distinct)
 
   def sentence(self, reason: str, last_round: int, participations: int) -> str:
-    """Returns a reason in words, which follow the device."""
     name, most = self._participation.name, self._participation.max_rows
     if reason == ROWS:
       return f'is of a {name} with {most} devices in the round, and no more may take part'

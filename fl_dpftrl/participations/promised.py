@@ -38,11 +38,9 @@ class Promised:
 
   @property
   def needs_rows(self) -> bool:
-    """True where only the rows of a log show that devices keep to it."""
     return True
 
   def worst_case(self, strategy: base.Strategy) -> sensitivities.Sensitivity:
-    """Returns the largest ‖C u‖ of a device."""
     raise NotImplementedError
 
   def for_claim(self, strategy: base.Strategy) -> Any:
@@ -186,7 +184,6 @@ class Promised:
 
   @property
   def extent(self) -> str:
-    """The rounds that the guarantee is of, in words."""
     return (
       'any number of rounds' if self.num_rounds is None else f'{self.num_rounds} declared rounds'
     )
@@ -201,7 +198,6 @@ class Promised:
     return f'THE DECLARED SCHEMA DOES NOT HOLD: {reason}; the declared figures are void'
 
   def fields(self: Any, strategy: base.Strategy) -> json_files.Object:
-    """Returns its fields beside a guarantee."""
     fields: json_files.Object = self.summary()
     return fields
 

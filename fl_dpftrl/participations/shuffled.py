@@ -43,7 +43,6 @@ class Shuffled(cyclic.Cyclic):
 
   @property
   def assumption(self) -> str:
-    """States in words how batches must have been drawn."""
     return (
       f'each example is in one of {self.num_parts} parts, the rounds take turns at them, and a pass'
       f' of {self.pass_turns} turns has it in at most one batch; the order does not depend on the'
