@@ -146,26 +146,20 @@ def run(args: argparse.Namespace) -> Replayed:
   output.check_file('write_counts', args.write_counts)
   if args.sites and len(args.runs) < 2:
     raise ValueError(f'--sites={args.sites} is for the folders of several runs')
-  opened = _runs(args)
+  options, opened = _options(args), _runs(args)
   for opened_run in opened if args.public_report else ():
     opened_run.claim.answers.check_public()
   if args.write_counts:
-    opened = _counted(args, opened)
+    if len(opened) != 1 or args.from_counts:
+      raise ValueError(f'--write_counts={args.write_counts} is for the log of one run')
+    counted.check(args.write_counts, opened[0])
+    tally = counting.count(opened, num_exposed=args.group_size, progress=options['progress'])
+    opened = [dataclasses.replace(opened[0], tally=tally)]
   for opened_run in opened if args.evidence else ():
     evidence.check_run(opened_run)
-  result = replays.replay(opened, **_options(args))
+  result = replays.replay(opened, **options)
   replay_text.say_warnings(result)
   return Replayed(result, opened)
-
-
-def _counted(args: argparse.Namespace, opened: list[opened_runs.Run]) -> list[opened_runs.Run]:
-  """Returns a run with the tally that --write_counts writes."""
-  if len(opened) != 1 or args.from_counts:
-    raise ValueError(f'--write_counts={args.write_counts} is for the log of one run')
-  counted.check(args.write_counts, opened[0])
-  say = output.Progress('replay').say
-  tally = counting.count(opened, num_exposed=args.group_size, progress=say)
-  return [dataclasses.replace(opened[0], tally=tally)]
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
@@ -220,17 +214,37 @@ def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | N
 
 
 def _runs(args: argparse.Namespace) -> list[opened_runs.Run]:
+  options = _opening(args)
+  logs = args.runs or [args.log]
+  opened = [opened_runs.open_run(log, args.strategy, **options) for log in logs]
+  draws = flags.sampling(args, opened[0].claim.strategy, opened[0].log.num_rounds)
+  if draws is None:
+    return opened
+  if opened[0].claim.participation:
+    raise ValueError('--sampling does not go with a declared schema, which says who takes part')
+  claim = dataclasses.replace(opened[0].claim, participation=draws)
+  return [dataclasses.replace(opened[0], claim=claim)]
+
+
+def _opening(args: argparse.Namespace) -> dict[str, Any]:
+  """Returns the options with which runs are opened; ValueError where flags exclude others."""
   passed = [name for name in _OF_ONE_RUN if getattr(args, name) not in (None, [])]
   where = {'columns': args.columns, 'first_round': args.first_round or 0, 'missing': args.missing}
   where['units'] = args.units
+  facts = {name: getattr(args, name) for name in _FACTS}
   if args.runs:
     for name in passed:
       if name not in ('num_rounds', *where):
         raise ValueError(f'--{name} does not go with {args.runs[0]}: the folder of a run states it')
-    options = {'num_rounds': args.num_rounds, **where}
-    return [opened_runs.open_run(folder, **options) for folder in args.runs]
+    return {'num_rounds': args.num_rounds, **where}
   if args.from_counts:
-    return [_from_counts(args, passed)]
+    for name in ('log', 'columns', 'first_round', 'units', *flags.SAMPLING):
+      if name in passed:
+        raise ValueError(f'--{name} does not go with --from_counts, which holds no rows')
+    for name in ('strategy', 'noise_multiplier', 'num_rounds'):
+      if name not in passed:
+        raise ValueError(f'--{name} is needed with --from_counts')
+    return {'from_counts': args.from_counts, 'missing': args.missing, **facts}
   for name in ('log', 'strategy'):
     if name not in passed:
       raise ValueError(f'--{name} is needed, or the folder of a run')
@@ -240,29 +254,7 @@ def _runs(args: argparse.Namespace) -> list[opened_runs.Run]:
       f'--{declared[0]} is of devices, and does not go with --units: only a log that cites the'
       ' table has declared figures by person'
     )
-  run = opened_runs.open_run(args.log, args.strategy, **_facts(args), **where)
-  draws = flags.sampling(args, run.claim.strategy, run.log.num_rounds)
-  if draws is None:
-    return [run]
-  if run.claim.participation:
-    raise ValueError('--sampling does not go with a declared schema, which says who takes part')
-  return [dataclasses.replace(run, claim=dataclasses.replace(run.claim, participation=draws))]
-
-
-def _from_counts(args: argparse.Namespace, passed: list[str]) -> opened_runs.Run:
-  """Returns the run of --from_counts."""
-  for name in ('log', 'columns', 'first_round', 'units', *flags.SAMPLING):
-    if name in passed:
-      raise ValueError(f'--{name} does not go with --from_counts, which holds no rows')
-  for name in ('strategy', 'noise_multiplier', 'num_rounds'):
-    if name not in passed:
-      raise ValueError(f'--{name} is needed with --from_counts')
-  facts = {'strategy': args.strategy, 'missing': args.missing, **_facts(args)}
-  return opened_runs.open_run(from_counts=args.from_counts, **facts)
-
-
-def _facts(args: argparse.Namespace) -> dict[str, Any]:
-  return {name: getattr(args, name) for name in _FACTS}
+  return {**facts, **where}
 
 
 def _setting(args: argparse.Namespace) -> 'settings.Setting':

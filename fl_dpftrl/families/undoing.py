@@ -141,7 +141,8 @@ def check_undoes(
   checked = min(compared_rounds, _CHECKED_BUFFERED_ROUNDS if noise.num_buffers else _CHECKED_ROUNDS)
   checked = min(num_rounds or checked, checked)
   rows = _applied(strategy, noise, checked, np.eye(strategy.num_noise_rows(checked)))
-  if rows is None or not (_undo(rows, strategy, checked) and _give_back(strategy, noise, longest)):
+  norms = np.fromiter(linear_noise.row_norms(noise), float, longest)
+  if rows is None or not (_undo(rows, strategy, checked) and _give_back(strategy, noise, norms)):
     raise ValueError(
       f'noise of {strategy.family} does not undo its strategy_matrix, so it would'
       ' not be what its sensitivity is computed for'
@@ -153,8 +154,7 @@ def check_undoes(
       ' early, it is not the matrix that the noise undoes; make the planned rounds a parameter,'
       ' and return the beginning of the matrix that is for all of them'
     )
-  norms = list(itertools.islice(linear_noise.row_norms(noise), checked))
-  if not np.allclose(norms, np.linalg.norm(rows, axis=1), _ROUNDING, 0.0):
+  if not np.allclose(norms[:checked], np.linalg.norm(rows, axis=1), _ROUNDING, 0.0):
     raise ValueError(f'noise of {strategy.family} has rows of other norms than its steps say')
 
 
@@ -190,14 +190,14 @@ def _applied(
   return outputs
 
 
-def _give_back(strategy: base.Strategy, noise: linear_noise.LinearNoise, num_rounds: int) -> bool:
-  """Returns whether the noise rows give v back from C v, for a random v."""
+def _give_back(strategy: base.Strategy, noise: linear_noise.LinearNoise, norms: np.ndarray) -> bool:
+  """Returns whether noise rows of these norms give v back from C v, for a random v."""
+  num_rounds = norms.size
   values = np.random.default_rng(0).normal(size=num_rounds)
   matrix = strategy.strategy_matrix(num_rounds)
   if matrix.shape != (strategy.num_noise_rows(num_rounds), num_rounds):
     return False
   images = matrix @ values[:, None]
   returned = _applied(strategy, noise, num_rounds, images)
-  norms = np.fromiter(linear_noise.row_norms(noise), float, num_rounds)
   close = _ROUNDING * (1.0 + norms * np.abs(images).max())
   return returned is not None and bool((np.abs(returned[:, 0] - values) <= close).all())

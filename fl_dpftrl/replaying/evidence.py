@@ -293,7 +293,7 @@ def _run(folder: pathlib.Path, prefix: str, entry: json_files.Object) -> opened_
   units = folder / f'{prefix}{UNITS}'
   table = unit_tables.opened(units, log.layout.first_round) if units.exists() else None
   run = opened_runs.Run(log=log, claim=claim, stated=claim_json.read(log.metadata), units=table)
-  for sentence in void_reasons.contradictions(run):
+  for sentence in void_reasons.against_log(run):
     raise ValueError(f'{prefix}{claims.NAME}: {sentence}')
   return run
 

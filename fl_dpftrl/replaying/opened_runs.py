@@ -283,39 +283,41 @@ def open_run(
   if logs is None:
     raise ValueError('logs is needed: a log, or the folder of a run; or from_counts')
   table = None if units is None else unit_tables.opened(units, first_round)
+  folder = None
   if strategy is None:
     if noise_multiplier is not None or schema or not isinstance(logs, (str, os.PathLike)):
       raise ValueError('strategy is needed with a log: only the folder of a run states what it was')
-    return _open_folder(paths.local(logs), num_rounds, where, table)
+    folder = paths.local(logs)
+    logs, strategy = _log_path(folder), folder / files.NAME
   strategy = files.resolved(strategy)
   log = participation_log.read_log(logs, num_rounds=num_rounds, layout=where)
+  if folder is not None:
+    return _run_of_folder(folder, log, strategy, table)
   return Run.of(log, strategy, table, noise_multiplier=noise_multiplier, participation=schema)
 
 
-def _open_folder(
-  folder: pathlib.Path,
-  num_rounds: int | None,
-  where: layouts.Layout,
-  units: unit_tables.UnitTable | None = None,
-) -> Run:
-  """Opens the run of a folder; ValueError for a claim.json that is not that of its log."""
+def _log_path(folder: pathlib.Path) -> pathlib.Path:
+  """Returns the only log of a run's folder, which may be one that is not closed yet."""
   if not folder.is_dir():
     raise ValueError(f'{messages.quoted(str(folder))} is no folder of a run')
   names = set(os.listdir(folder))
-  if (
-    ledger_format.path_of(ledger_format.NAME).name in names
-  ):  # Of a log, or of one that is not closed yet.
+  if ledger_format.path_of(ledger_format.NAME).name in names:
     names.add(ledger_format.NAME)
-  names = {
-    name for name in names if not name.endswith((ledger_format.SUFFIX, *ledger_format.SIDES))
-  }
-  logs = sorted(name for name in names if name.startswith(_LOG))
+  ledgers = (ledger_format.SUFFIX, *ledger_format.SIDES)
+  logs = [name for name in names if name.startswith(_LOG) and not name.endswith(ledgers)]
   if len(logs) != 1:
     raise ValueError(f'{folder} must hold one log, {_LOG}parquet, and has {len(logs)}')
-  strategy = files.resolved(folder / files.NAME)
-  path = folder / claims.NAME
-  log = participation_log.read_log(folder / logs[0], num_rounds=num_rounds, layout=where)
-  stated = claim_json.read(log.metadata)
+  return folder / logs[0]
+
+
+def _run_of_folder(
+  folder: pathlib.Path,
+  log: participation_log.Log,
+  strategy: base.Strategy,
+  units: unit_tables.UnitTable | None,
+) -> Run:
+  """Returns the run of a folder; ValueError for a claim.json that is not that of its log."""
+  path, stated = folder / claims.NAME, claim_json.read(log.metadata)
   if stated is not None:
     if path.exists():
       claim_json.check_file(path, stated, log.metadata.get(keys.RUN_KEY))

@@ -71,7 +71,11 @@ def replay(
   counts = zip(runs, tally.logs, (tally.devices or tally).logs)
   facts = tuple(_facts(run, happened, devices) for run, happened, devices in counts)
   planned = _planned(runs, facts, tally.violators or 0, terms, disjoint)
-  parts = [_worst_case(facts, planned, terms, disjoint)]
+  every = [fact.claim for fact in facts], [fact.schema for fact in facts]
+  worst_case = claims.compose(*every, terms, disjoint=disjoint)
+  if planned and planned.holds and planned.participation.num_rounds is None:
+    worst_case = planned.guarantee  # No fact of the log makes it less.
+  parts = [statements.Part(name='worst_case', guarantee=worst_case)]
   per_device = violations = None
   if tally.num_devices:
     observed = spend(observed_losses.largest(tally, group_size))
@@ -133,23 +137,6 @@ def _planned(
     holds=not reasons,
     reason='; '.join(reasons) or None,
   )
-
-
-def _worst_case(
-  facts: Sequence[run_facts.RunFacts],
-  planned: statements.Part | None,
-  terms: guarantees.Terms,
-  disjoint: bool,
-) -> statements.Part:
-  """Returns the guarantee of any device that keeps to the observed schemas.
-
-  Without an end, it is the declared guarantee, where that holds: no fact of the log makes it less.
-  """
-  every = [fact.claim for fact in facts], [fact.schema for fact in facts]
-  guarantee = claims.compose(*every, terms, disjoint=disjoint)
-  if planned and planned.holds and planned.participation.num_rounds is None:
-    guarantee = planned.guarantee
-  return statements.Part(name='worst_case', guarantee=guarantee)
 
 
 def _facts(

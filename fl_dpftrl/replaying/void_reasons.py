@@ -17,10 +17,10 @@ def reason(runs: Sequence[opened_runs.Run]) -> str | None:
 def _reasons(run: opened_runs.Run) -> Iterator[str]:
   if run.claim.void_reason:
     yield run.claim.void_reason
-  yield from contradictions(run)
+  yield from against_log(run)
 
 
-def contradictions(run: opened_runs.Run) -> Iterator[str]:
+def against_log(run: opened_runs.Run) -> Iterator[str]:
   """Yields what was said of a run against its log, but for schemas that allow more."""
   stated = run.stated
   if stated is None:
