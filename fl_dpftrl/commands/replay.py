@@ -146,7 +146,8 @@ def run(args: argparse.Namespace) -> Replayed:
   output.check_file('write_counts', args.write_counts)
   if args.sites and len(args.runs) < 2:
     raise ValueError(f'--sites={args.sites} is for the folders of several runs')
-  options, opened = _options(args), _runs(args)
+  options = _options(args)
+  opened = _runs(args)
   for opened_run in opened if args.public_report else ():
     opened_run.claim.answers.check_public()
   if args.write_counts:
