@@ -175,16 +175,16 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
 
   def _summed(self, value_type: tff.Type) -> tff.Type:
     """Returns the type of what is summed and noised, for updates of a type."""
-    streams.check_template(_template(value_type))
-    summed = tff.types.tensorflow_to_type(
-      tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape, tf.int64), _template(value_type))
-    )
+    template = _template(value_type)
+    streams.check_template(template)
+    whole = tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape, tf.int64), template)
+    summed = tff.types.tensorflow_to_type(whole)
     number = sum(len(group.names) for group in self.groups)
     return adaptive.with_extra(summed, number) if number else summed
 
   def noise_stream(self, value_type: tff.Type) -> reference.NoiseStream:
     """Returns the noise stream for sums of updates of a type, in units of the lattice."""
-    template = _template(self._summed(value_type))
+    template, digest = _template(self._summed(value_type)), self.parameters(value_type)
     if self._placed(value_type)[0] == placement.ENGINE:
       stream = by_engine.make_stream(
         self.strategy,
@@ -196,7 +196,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       )
     else:
       stream = streams.make_stream(self.strategy, template, noise_seed=self.noise_seed)
-    return bound_parameters.bind(stream, self.parameters(value_type))
+    return bound_parameters.bind(stream, digest)
 
   def _placed(self, value_type: tff.Type) -> tuple[str, int]:
     """Returns where noise for updates of a type is kept, each time the same, and its size."""
@@ -260,9 +260,10 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
 
   def sums(self, value_type: tff.Type) -> secure_sums.Sums:
     """Creates the inner process for updates of a type; ValueError as `create`."""
+    summed = self._summed(value_type)
     return secure_sums.create(
       self.inner_factory,
-      self._summed(value_type),
+      summed,
       unit=self.unit,
       report_goal=self.report_goal,
       strategy=self.strategy if self.noise_multiplier else None,
@@ -311,7 +312,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
         ' model_aggregator=tff.aggregators.as_weighted_aggregator(aggregator), which ignores them'
       )
     update_type = self._update_type(value_type)
-    stream, sums = self.noise_stream(update_type), self.sums(update_type)
+    sums, stream = self.sums(update_type), self.noise_stream(update_type)
     if self.groups:
       rule = adaptive.Rule(
         clip_norm=self.clip_norm,

@@ -56,7 +56,7 @@ def register(cls: _Kind) -> _Kind:
   return cls
 
 
-def join(cls: type[Any], answers: type[Any]) -> None:
+def add_answers(cls: type[Any], answers: type[Any]) -> None:
   """Adds to a plain class the answers that need accountants; its own attributes stay."""
   for defaults in answers.__mro__[:-1]:
     for name, value in vars(defaults).items():

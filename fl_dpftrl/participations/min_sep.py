@@ -127,5 +127,5 @@ class _Fixed:
     raise ValueError(f'participation must be a MinSep, got {messages.quoted(self)}')
 
 
-registry.join(schemas.MinSep, _MinSep)
-registry.join(schemas.FixedSeparation, _Fixed)
+registry.add_answers(schemas.MinSep, _MinSep)
+registry.add_answers(schemas.FixedSeparation, _Fixed)

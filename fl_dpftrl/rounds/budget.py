@@ -33,13 +33,13 @@ class Budget:
       raise ValueError('claim must have a schema, by which ε of its rounds is known')
     self._claim, self._schema = claim, claim.answers
     checks.positive(noise_multiplier=claim.noise_multiplier)
-    _check_prefixes(claim.strategy, self._schema.num_rows)
     if max_epsilon is not None:
       checks.positive(max_epsilon=max_epsilon)
     self.max_epsilon, self._terms = max_epsilon, terms
     # That of all planned rounds is an upper bound for fewer.
     every = [c for c in (claim, *earlier) if c.arithmetic.num_coordinates is not None]
     self._rounding = claims.rounding(every or [claim], [c.answers.num_rows for c in every] or [1])
+    _check_prefixes(claim.strategy, self._schema.num_rows)
     self.epsilon = functools.lru_cache(None)(self._epsilon)
     self.max_rounds = self._max_rounds()
     if not self.max_rounds:
