@@ -1,5 +1,6 @@
 """Builds the TensorFlow functions of a computation's stages."""
 
+import contextlib
 import dataclasses
 import itertools
 import threading
@@ -43,6 +44,7 @@ class Step:
   resources: Sequence[Any]
   _by_layout: dict[Layout, 'Step'] = dataclasses.field(default_factory=dict, repr=False)
   _making: threading.Lock = dataclasses.field(default_factory=threading.Lock, repr=False)
+  _compiled: threading.Event = dataclasses.field(default_factory=threading.Event, repr=False)
 
   def cutting(self, layout: Layout) -> 'Step':
     """Returns the step that cuts batches from arrays itself, where this one takes data sets."""
@@ -92,6 +94,7 @@ class Step:
     """
     arguments = [tensor for name in self.takes for tensor in values(name)]
     try:
+      self._compile([seed, *arguments])
       results = self._run([seed, *arguments], manager or cancellation.CancellationManager())
     except Exception as error:
       failed = failures.of_operation(error, self.function.graph, place=place, show=show_errors)
@@ -103,6 +106,18 @@ class Step:
       }
     # Out of the handling of an error, which would be shown as what came before.
     raise failed
+
+  def _compile(self, arguments: Sequence[tf.Tensor]) -> None:
+    """Makes TensorFlow optimise the function once; calls at the same time would each do it."""
+    if self._compiled.is_set():
+      return
+    with self._making:
+      if not self._compiled.is_set():
+        cancelled = cancellation.CancellationManager()
+        cancelled.start_cancel()
+        with contextlib.suppress(tf.errors.CancelledError):  # Before any operation has begun.
+          self._run(arguments, cancelled)
+        self._compiled.set()
 
   def _run(
     self, arguments: Sequence[tf.Tensor], manager: cancellation.CancellationManager

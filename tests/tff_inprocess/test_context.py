@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_inprocess
-from tff_inprocess import clients
+from tff_inprocess import clients, programs
 
 pytestmark = pytest.mark.tff
 
@@ -100,6 +100,32 @@ def test_a_value_of_another_type_is_named(in_process):
     advance(state, [1.0])
   with in_process(), pytest.raises(TypeError, match='^state.noise: expected a structure'):
     advance({**state, 'noise': ()}, [1.0])
+
+
+def test_clients_at_the_same_time_compile_once_and_each_runs_once(in_process, monkeypatch):
+  """Each would optimise the function for itself; the call that compiles it runs nothing."""
+  run, ran, calls = programs.Step._run, [], []
+
+  def recorded(step, arguments, manager):
+    calls.append((step, manager.is_cancelled))
+    return run(step, arguments, manager)
+
+  monkeypatch.setattr(programs.Step, '_run', recorded)
+
+  @tff.tensorflow.computation(np.float32)
+  def counted(x):
+    return tf.ensure_shape(tf.numpy_function(lambda y: ran.append(y) or y, [x], tf.float32), [])
+
+  @tff.federated_computation(FLOATS)
+  def total(values):
+    return tff.federated_sum(tff.federated_map(counted, values))
+
+  with in_process(max_concurrent_clients=4):
+    assert total([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) == total([6.0, 5.0, 4.0, 3.0, 2.0, 1.0]) == 21.0
+  assert sorted(ran) == sorted([1.0, 2.0, 3.0, 4.0, 5.0, 6.0] * 2)
+  for step in dict.fromkeys(step for step, _ in calls):
+    compiles = [is_cancelled for one, is_cancelled in calls if one is step]
+    assert compiles[0] and not any(compiles[1:])
 
 
 @pytest.mark.slow
