@@ -5,6 +5,7 @@ import tensorflow_federated as tff
 import tff_inprocess
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import recurrence
+from fl_dpftrl.participation import schemas
 from tff_inprocess import memory as runtime_memory
 
 AUTO, STATE, ENGINE = 'auto', 'state', 'engine'
@@ -19,18 +20,11 @@ _MESSAGE_VECTORS, _ROUND_VECTORS = 4, 28
 _STATE_COPIES = 4
 # Of the free memory, for an engine's buffers; larger ones are in a mapped file.
 _ENGINE_SHARE = 0.5
-# Rounds for which a strategy without an end is provided.
-_ENDLESS_ROUNDS = 2**20
 
 
 def num_rounds(strategy: strategies.Strategy) -> int:
   """Returns the rounds that a strategy's noise is made for at most."""
-  return strategy.max_rounds or _ENDLESS_ROUNDS
-
-
-def noise_state_bytes(strategy: strategies.Strategy, model_bytes: int) -> int:
-  """Returns the most bytes of a noise state, float64, for a float32 model of model_bytes."""
-  return 2 * model_bytes * strategy.memory_copies(num_rounds(strategy))
+  return strategy.max_rounds or schemas.LAST_ROW
 
 
 def choose(strategy: strategies.Strategy, model_bytes: int, asked: str = AUTO) -> str:
@@ -42,7 +36,7 @@ def choose(strategy: strategies.Strategy, model_bytes: int, asked: str = AUTO) -
   in_process = is_in_process()
   if asked == ENGINE or (asked == AUTO and in_process):
     return ENGINE
-  vectors = noise_state_bytes(strategy, model_bytes) // model_bytes
+  vectors = 2 * strategy.memory_copies(num_rounds(strategy))  # float64, of a float32 model
   model = f'{model_bytes / 1e6:,.1f} MB of a model'
   keeps = f'strategy {strategy.family} keeps {vectors} times the {model}'
   if not in_process:

@@ -62,7 +62,8 @@ class RowMaker:
     first_chunk: int = 0,
     bits: int = lattice.BITS,
   ):
-    check(size=size, memory=memory)
+    checks.whole(size=size)
+    checks.one_of(MEMORIES, memory=memory)
     if strategy.max_rounds is None:
       strategy.noise(None)  # Raises where rows depend on how many there will be.
     self._recurrence = recurrence.Recurrence(strategy, num_rounds, bits)
@@ -127,12 +128,6 @@ class RowMaker:
   def close(self) -> None:
     self._pool.shutdown()
     self.buffers = self.buffers[:0]
-
-
-def check(*, size: int, memory: str) -> None:
-  """Raises ValueError for invalid arguments of `RowMaker`."""
-  checks.whole(size=size)
-  checks.one_of(MEMORIES, memory=memory)
 
 
 def row_seconds(strategy: strategies.Strategy, *, num_rounds: int, size: int) -> float:

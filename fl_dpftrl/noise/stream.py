@@ -1,6 +1,5 @@
 """Streams of noise in TensorFlow, for models of any structure."""
 
-import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -60,29 +59,19 @@ def make_stream(
   noise_seed: int | None = None,
   draw: Draw | None = None,
 ) -> reference.NoiseStream:
-  """A stream of rows of N·Z in TensorFlow, eager or as part of a graph.
+  """A stream of rows of N·Z in TensorFlow, eager or in a graph, whose state is a `StreamState`.
 
   Rows are int64, in units of the lattice: 2⁻³⁴ of the standard deviation of Z. Past the strategy's
   last round, `next` fails with an InvalidArgumentError.
 
   Args:
     template: nested structure of tf.TensorSpec, of known shapes.
-    noise_seed: None takes a fresh secret seed from the operating system each time that `init`
-      runs. A number gives the same noise always, for tests: it protects nobody.
+    noise_seed: as `units.checked` lets pass. None takes a fresh secret seed from the operating system
+      each time that `init` runs. A number gives the same noise always, for tests: it protects
+      nobody.
     draw: where normals come from; the default makes them from the seed.
-
-  Returns:
-    A stream whose rows are structures of tensors as the template says, and
-    whose state is a `StreamState`.
   """
   specs = tf.nest.flatten(template)
-  if noise_seed is not None:
-    try:
-      noise_seed = operator.index(noise_seed)
-    except TypeError:
-      raise ValueError(
-        f'noise_seed must be a whole number or None, got {messages.kind(noise_seed)}'
-      ) from None
   draw = draw or randomness.draw
   start, next_row = graph.recurrence(strategy, specs)
 

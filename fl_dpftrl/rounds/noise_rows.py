@@ -11,6 +11,7 @@ from fl_dpftrl import checks
 from fl_dpftrl.families import lattice
 from fl_dpftrl.files import durable, mark, paths
 from fl_dpftrl.noise import ahead, integer_rows, normals
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.rounds import guards
 from fl_dpftrl.strategies import documents, files
 
@@ -22,8 +23,6 @@ _ORIGIN = 'seed_from'  # Its key.
 _SNAPSHOT_ROWS = 16
 # Most nanoseconds for which a process may have been held up before it was killed.
 _HELD_UP = 10_000_000_000
-# Rows that a strategy without an end is provided for.
-_ENDLESS_ROUNDS = 2**20
 
 
 class NoiseRows:
@@ -114,7 +113,7 @@ class NoiseRows:
   @property
   def max_rows(self) -> int:
     """Number of rows that there are."""
-    return self._strategy.max_rounds or _ENDLESS_ROUNDS
+    return self._strategy.max_rounds or schemas.LAST_ROW
 
   @property
   def next_row(self) -> int:
