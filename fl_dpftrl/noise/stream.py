@@ -66,9 +66,9 @@ def make_stream(
 
   Args:
     template: nested structure of tf.TensorSpec, of known shapes.
-    noise_seed: as `units.checked` lets pass. None takes a fresh secret seed from the operating system
-      each time that `init` runs. A number gives the same noise always, for tests: it protects
-      nobody.
+    noise_seed: as `units.checked` lets pass. None takes a fresh secret seed from the operating
+      system each time that `init` runs. A number gives the same noise always, for tests: it
+      protects nobody.
     draw: where normals come from; the default makes them from the seed.
   """
   specs = tf.nest.flatten(template)

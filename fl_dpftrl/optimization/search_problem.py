@@ -41,12 +41,11 @@ class Problem:
   def loss(self, strategy: base.Strategy) -> float:
     """Returns sensitivity times error."""
     errors = workload_error.error(strategy, self.schema.num_rounds, self.workload)
-    return self._sensitivity(strategy) * getattr(errors, self.objective)
-
-  def _sensitivity(self, strategy: base.Strategy) -> float:
     if self.budget is None:
-      return sensitivities.sensitivity(strategy, self.schema).value
-    return math.sqrt(self.budget.square(strategy))
+      sensitivity = sensitivities.sensitivity(strategy, self.schema).value
+    else:
+      sensitivity = math.sqrt(self.budget.square(strategy))
+    return sensitivity * getattr(errors, self.objective)
 
   def counted(self, loss: Callable[[float], float]) -> Progress:
     """Returns a callback that counts the steps of successive minimisations.
