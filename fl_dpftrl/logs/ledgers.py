@@ -44,7 +44,7 @@ class RunClaim(Protocol):
   def to_metadata(self) -> dict[str, str]: ...
 
 
-class LogWriter:
+class LogWriter(contextlib.AbstractContextManager['LogWriter']):
   """A log that grows by rounds, each durable before it begins.
 
   `close` writes one Parquet file from it. The ledger stays, and a run goes on with it: the file is
@@ -84,9 +84,6 @@ class LogWriter:
     except BaseException:
       self.release()
       raise
-
-  def __enter__(self) -> 'LogWriter':
-    return self
 
   def __exit__(self, *unused) -> None:
     self.close()

@@ -1,5 +1,6 @@
 """A guard that keeps a run to its declared schema and privacy budget."""
 
+import contextlib
 import dataclasses
 import math
 import operator
@@ -33,7 +34,7 @@ class RepeatedRowError(ValueError):
   """A noise row that was given out before, and would enter a second sum."""
 
 
-class Guard:
+class Guard(contextlib.AbstractContextManager['Guard']):
   """Admits devices to rounds, records cohorts, and gives each noise row out once.
 
   Before a round, `admit` turns away the devices that do not keep to the declared
@@ -127,9 +128,6 @@ class Guard:
   def __repr__(self) -> str:
     text = f'Guard(round {self.log.num_rounds} of {self.max_rounds}, {self.log.path})'
     return messages.one_line(text, 120)
-
-  def __enter__(self) -> 'Guard':
-    return self
 
   def __exit__(self, *unused) -> None:
     self.close()

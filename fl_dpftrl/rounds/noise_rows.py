@@ -25,7 +25,7 @@ _SNAPSHOT_ROWS = 16
 _HELD_UP = 10_000_000_000
 
 
-class NoiseRows:
+class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
   """Rows 0, 1, … of N·Z for one vector of coordinates, kept in a folder.
 
   Row t is the noise of round t: multiply it by noise multiplier and clip norm, and add it to the
@@ -103,9 +103,6 @@ class NoiseRows:
     except BaseException:
       self.close()
       raise
-
-  def __enter__(self) -> 'NoiseRows':
-    return self
 
   def __exit__(self, *unused) -> None:
     self.close()

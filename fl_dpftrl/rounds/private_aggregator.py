@@ -36,7 +36,7 @@ from fl_dpftrl.text import messages
 NOISE_NAME = 'noise'
 
 
-class PrivateAggregator:
+class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
   """Releases (sum of bounded updates + row t of N·Z) / report_goal in round t, to any loop.
 
       with aggregator.round(device_ids) as round_:
@@ -167,9 +167,6 @@ class PrivateAggregator:
     noise = f'noise_multiplier={self.noise_multiplier:g}{self._released.price}'
     text = f'{noise}, round {self.next_round} of {self.max_rounds}, {self.folder})'
     return messages.one_line(f'PrivateAggregator({self.strategy.family}, {text}', 120)
-
-  def __enter__(self) -> 'PrivateAggregator':
-    return self
 
   def __exit__(self, *unused) -> None:
     self.close()
