@@ -121,14 +121,15 @@ class IdSummary(NamedTuple):
       text = f'text of {" to ".join(map(str, ends))} bytes'
     return f'{text}; {self.mergeable:,} differ from another only in case or leading zeros'
 
-  def warnings(self, num_devices: int, unit: str) -> tuple[str, ...]:
-    """Returns the warning about ids that would be one with another; none without such ids."""
-    if not self.mergeable:
-      return ()
-    return (
-      f'{self.mergeable:,} of {num_devices:,} {unit} ids would be one with another if letter case'
-      f' and leading zeros did not count; if they are the same {unit}s, every figure is too small',
-    )
+
+def warnings(mergeable: int, num_devices: int, unit: str = 'device') -> tuple[str, ...]:
+  """Returns the warning about ids that would be one with another; none without such ids."""
+  if not mergeable:
+    return ()
+  return (
+    f'{mergeable:,} of {num_devices:,} {unit} ids would be one with another if letter case and'
+    f' leading zeros did not count; if they are the same {unit}s, every figure is too small',
+  )
 
 
 def is_odd_number(text: str) -> bool:

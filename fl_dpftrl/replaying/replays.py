@@ -10,7 +10,7 @@ from typing import Any
 
 from fl_dpftrl import claims
 from fl_dpftrl.accounting import guarantees
-from fl_dpftrl.logs import refusals
+from fl_dpftrl.logs import id_spellings, refusals
 from fl_dpftrl.participation import participation_counts
 from fl_dpftrl.replaying import (
   counting,
@@ -89,8 +89,7 @@ def replay(
     name = f'run {place}: ' if len(runs) > 1 else ''
     of_devices = fact.counted.warnings() if fact.counted else ()
     warnings += [f'{name}{warning}' for warning in (*run.log.warnings, *of_devices)]
-  if tally.ids:
-    warnings += tally.ids.warnings(tally.num_devices, runs[0].unit)
+  warnings += id_spellings.warnings(tally.mergeable, tally.num_devices, runs[0].unit)
   return statements.Statement(
     runs=facts,
     num_devices=tally.num_devices,
