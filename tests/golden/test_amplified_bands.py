@@ -8,7 +8,7 @@ import pytest
 from fl_dpftrl import workload_error
 from fl_dpftrl.optimization import registry
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.participations import accountant, sampled_gaussian, sampling
+from fl_dpftrl.participations import sampled_gaussian, sampling
 
 TABLE = json.loads(pathlib.Path(__file__).with_name('amplified_bands_1024.json').read_text())
 NUM_ROUNDS = TABLE['setting']['num_rounds']
