@@ -158,12 +158,9 @@ def calibrated(hparams: configuration.Hparams, chosen: base.Strategy) -> configu
   """
   if hparams.noise_multiplier is not None:
     return hparams
+  participation, size = enforced(hparams), arithmetics.MANY_COORDINATES
   guarantee = accountant.calibrate(
-    chosen,
-    enforced(hparams),
-    epsilon=hparams.epsilon,
-    delta=hparams.delta,
-    num_coordinates=arithmetics.MANY_COORDINATES,
+    chosen, participation, epsilon=hparams.epsilon, delta=hparams.delta, num_coordinates=size
   )
   return dataclasses.replace(hparams, noise_multiplier=guarantee.noise_multiplier)
 

@@ -194,6 +194,13 @@ def learning_process(
   start: Sequence[np.ndarray] | None,
 ) -> object:
   """Returns the DP-FedAvg process of a run; it starts from weights, or from those of its seed."""
+  optimizers = client_optimizer(hparams), server_optimizer(hparams)
+  rates = workloads.warmup_cooldown(
+    hparams.server_learning_rate,
+    hparams.num_rounds,
+    warmup_fraction=hparams.warmup_fraction,
+    cooldown_fraction=hparams.cooldown_fraction,
+  )
   model = training_model.build(
     network,
     dataset.vocabulary,
@@ -206,15 +213,10 @@ def learning_process(
     model,
     aggregator=factory,
     client_learning_rate=hparams.client_learning_rate,
-    client_optimizer=client_optimizer(hparams),
-    server_learning_rates=workloads.warmup_cooldown(
-      hparams.server_learning_rate,
-      hparams.num_rounds,
-      warmup_fraction=hparams.warmup_fraction,
-      cooldown_fraction=hparams.cooldown_fraction,
-    ),
+    client_optimizer=optimizers[0],
+    server_learning_rates=rates,
     server_momentum=hparams.server_momentum,
-    server_optimizer=server_optimizer(hparams),
+    server_optimizer=optimizers[1],
   )
 
 
