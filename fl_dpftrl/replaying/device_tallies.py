@@ -92,12 +92,13 @@ class Tally:
       )
       for i in _largest(squares, num_exposed)
     ]
+    bins = participation_counts.Counts.of(bins_of(squares))
     wrong = _wrong(rounds, owners, places, exposure)
     violators = np.unique(owners[wrong])
     return cls(
       tuple(logs),
       starts.size,
-      participation_counts.Counts.of(bins_of(squares)),
+      bins,
       tuple(exposed),
       exact,
       int(np.bincount(owners[np.append(True, np.diff(owners) + np.diff(rounds) != 0)]).max()),
