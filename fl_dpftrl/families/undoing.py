@@ -192,8 +192,7 @@ def _applied(
 
 def _give_back(strategy: base.Strategy, noise: linear_noise.LinearNoise, norms: np.ndarray) -> bool:
   """Returns whether noise rows of these norms give v back from C v, for a random v."""
-  num_rounds = norms.size
-  values = np.random.default_rng(0).normal(size=num_rounds)
+  values, num_rounds = np.random.default_rng(0).normal(size=norms.size), norms.size
   matrix = strategy.strategy_matrix(num_rounds)
   if matrix.shape != (strategy.num_noise_rows(num_rounds), num_rounds):
     return False

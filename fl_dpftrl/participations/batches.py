@@ -79,9 +79,7 @@ class Batches(drawn.Secret, cyclic.Cyclic):
   def for_bands(self, strategy: base.Strategy) -> Any:
     return dataclasses.replace(self, num_parts=num_bands(strategy))
 
-  def problems(
-    self, size: str | None, *, is_fixed: bool = False
-  ) -> list[tuple[schemas.MinSep, dict[str, int]]]:
+  def problems(self, size: str | None, *, is_fixed: bool = False) -> drawn.Problems:
     """Returns a number of bands each; ValueError for a mechanism that is not banded."""
     if size != 'num_bands':
       raise ValueError('only banded mechanisms are amplified by sampled batches; any is by bins')

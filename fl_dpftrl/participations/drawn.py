@@ -29,6 +29,9 @@ Generator = Callable[..., np.random.Generator]
 Relation = tuple[float, str, str]
 """Largest change of a round's sum by one example, in clip norms; pair; adjacency in words."""
 
+Problems = list[tuple[schemas.MinSep, dict[str, int]]]
+"""Schemas, each with the sizes of a mechanism by keyword."""
+
 _NO_LOG_SHOWS = (
   'that it was drawn so, in secret and whatever the data, no log shows: what this one has'
   ' does not contradict it, a check that only gross deviations fail'
@@ -103,14 +106,11 @@ class Drawn:
     """Returns the scheme as it amplifies a strategy best."""
     return self
 
-  def problems(
-    self, size: str | None, *, is_fixed: bool = False
-  ) -> list[tuple[schemas.MinSep, dict[str, int]]]:
-    """Returns schemas and sizes to optimise for, of which one has the least noise.
+  def problems(self, size: str | None, *, is_fixed: bool = False) -> Problems:
+    """Returns what to optimise for, of which one has the least noise.
 
     Args:
-      size: keyword of the mechanism's size, such as num_bands; None if there is none.
-      is_fixed: whether the size is fixed, so that none is to be tried.
+      size: keyword of the mechanism's size; None without one, or `is_fixed` where none is tried.
     """
     return [(self.schema, {})]
 

@@ -63,9 +63,7 @@ class SecretBins(drawn.Secret):
   def gate(self, strategy: base.Strategy) -> gates.MinSepGate:
     return gates.MinSepGate(self.schema, in_bins=True)
 
-  def problems(
-    self, size: str | None, *, is_fixed: bool = False
-  ) -> list[tuple[schemas.MinSep, dict[str, int]]]:
+  def problems(self, size: str | None, *, is_fixed: bool = False) -> drawn.Problems:
     """Returns a number of bands each, or a min-sep where the size is not that."""
     numbers = sorted({-(-self.num_bins // share) for share in _SHARES})
     if size != 'num_bands':
