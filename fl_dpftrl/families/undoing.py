@@ -38,6 +38,11 @@ def check_mechanism(strategy: base.Strategy, num_rounds: int | None = None) -> N
       if isinstance(part, base.Strategy):  # A stamped strategy repeats one.
         check_mechanism(part, num_rounds)
     return
+  if type(strategy).endless_gram is not base.Strategy.endless_gram:
+    raise ValueError(
+      f'endless_gram of {strategy.family} cannot be checked, and a run without an end takes only'
+      f' {base.ENDLESS}: give the class endless_gram = dpftrl.Strategy.endless_gram'
+    )
   most = strategy.max_rounds or num_rounds or _CHECKED_ROUNDS
   longest = min(num_rounds or most, most, _CHEAP)
   if _checked.get((id(strategy), longest)) is strategy:
