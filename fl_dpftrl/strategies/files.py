@@ -143,8 +143,7 @@ def save_strategy(
   path = paths.local(path)
   if path.suffix != '.json':
     raise ValueError(f'a strategy file must end in .json, got {str(path)!r}')
-  checks.instance(schemas.MinSep, schema=schema)
-  if schema.is_own:  # A file can be read without what registers it.
+  if getattr(schema, 'is_own', False):  # A file can be read without what registers it.
     schema = schema.as_min_sep()
   file = describe(strategy, schema, objective=objective, workload=workload)
   arrays: dict[str, Any] = {}
