@@ -234,6 +234,8 @@ def _opening(args: argparse.Namespace) -> dict[str, Any]:
   where['units'] = args.units
   facts = {name: getattr(args, name) for name in _FACTS}
   if args.runs:
+    for path in filter(os.path.isfile, args.runs):
+      raise ValueError(f'{path} is a file, and no folder of a run; give it as --log={path}')
     for name in passed:
       if name not in ('num_rounds', *where):
         raise ValueError(f'--{name} does not go with {args.runs[0]}: the folder of a run states it')

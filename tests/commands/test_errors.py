@@ -177,6 +177,7 @@ LINES = [
   ('replay --strategy=identity --delta=1e-6', '--log is needed, or the folder of a run'),
   (f'replay --log=twice.csv {_NOISE}', "twice.csv, row 2: device 'a' is twice in round 0"),
   ('replay absent --delta=1e-6', "'absent' is no folder of a run"),
+  ('replay log.parquet --strategy=identity --delta=1e-6', 'give it as --log=log.parquet'),
   ('replay absent --delta=1e-6 --sampling=poisson', '--sampling does not go with absent'),
   ('verify .', 'holds no SHA256SUMS: it is no evidence'),
   ('simulate --num_rounds=3', '--population is needed, or --scenario'),
