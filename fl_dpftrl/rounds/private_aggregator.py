@@ -111,6 +111,8 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
       LostStateError: if files without which rows could repeat are missing, damaged or copies.
     """
     strategy = files.resolved(strategy)
+    if participation is not None:
+      registry.check(participation)
     self.strategy, self.participation, self.exact_metrics = strategy, participation, ()
     self.is_drawn = participation is not None and participation.is_drawn
     self.folder, self.delta, self.max_epsilon = paths.local(folder), delta, max_epsilon
