@@ -17,12 +17,13 @@ def test_a_run_is_lengthened_at_the_same_epsilon(tmp_path):
   strategy = dpftrl.BLT([0.9, 0.4], [0.2, 0.3])
   budget = dpftrl.LossBudget(max_participations=3, min_sep=2)
   data, names = small_processes.clients(), [f'client {i}' for i in range(12)]
+  # One process serves all runs: each begins with a state of its own, and compiles nothing anew.
+  aggregator = dpftrl.CorrelatedNoiseFactory(
+    strategy, noise_multiplier=2.0, clip_norm=1.0, report_goal=2
+  )
+  process = small_processes.unweighted(aggregator)
 
   def trained(num_rounds, **changes):
-    aggregator = dpftrl.CorrelatedNoiseFactory(
-      strategy, noise_multiplier=2.0, clip_norm=1.0, report_goal=2
-    )
-    process = small_processes.unweighted(aggregator)
     arguments = dict(
       folder=tmp_path / 'run', num_rounds=num_rounds, clients=names, participation=budget,
       client_data=lambda t, client: data[int(client.split()[1]) % 2], say=lambda line: None,

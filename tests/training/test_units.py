@@ -9,28 +9,36 @@ from tests.tff_inprocess import small_processes
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
 
+STRATEGY = dpftrl.BLT([0.9, 0.4], [0.2, 0.3])
+
+
+@pytest.fixture(name='learning', scope='module')
+def fixture_learning():
+  """An aggregator and a process with it, which begins each run with a state of its own."""
+  tff_inprocess.use()
+  aggregator = dpftrl.CorrelatedNoiseFactory(
+    STRATEGY, noise_multiplier=2.0, clip_norm=1.0, report_goal=4
+  )
+  return small_processes.unweighted(aggregator), aggregator
+
+
 @pytest.mark.parametrize(
   'inner', [dpftrl.LossBudget(max_participations=3, min_sep=2), dpftrl.MinSep(None, 2, 3)]
 )
-def test_a_run_of_people_goes_on_with_more_clients(tmp_path, inner):
-  tff_inprocess.use()
-  strategy, owners = dpftrl.BLT([0.9, 0.4], [0.2, 0.3]), tmp_path / 'owners.csv'
+def test_a_run_of_people_goes_on_with_more_clients(tmp_path, inner, learning):
+  owners = tmp_path / 'owners.csv'
   data, names = small_processes.clients(), [f'client {i}' for i in range(12)]
   rows = [f'{name},p{i // 2},0\n' for i, name in enumerate(names)]
   per_unit = dpftrl.PerUnit(inner, max_rows=1)
 
   def trained(num_rounds, **changes):
     owners.write_text('device_id,unit_id,from_round\n' + ''.join(rows))
-    aggregator = dpftrl.CorrelatedNoiseFactory(
-      strategy, noise_multiplier=2.0, clip_norm=1.0, report_goal=4
-    )
     arguments = dict(
       folder=tmp_path / 'run', num_rounds=num_rounds, clients=names, participation=per_unit,
       client_data=lambda t, client: data[int(client.split()[1]) % 2], say=lambda line: None,
       units=owners,
     )  # fmt: skip
-    process = small_processes.unweighted(aggregator)
-    return dpftrl.train(process, aggregator, **(arguments | changes))
+    return dpftrl.train(*learning, **(arguments | changes))
 
   trained(3)
   rows.append('client 0,p5,3\n')
