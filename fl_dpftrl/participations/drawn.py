@@ -131,10 +131,7 @@ class Drawn:
     return np.zeros(rounds.size, bool)
 
   def contradictions(
-    self,
-    happened: participation_counts.RunCounts,
-    recorded: json_files.Object | None,
-    violators: int,
+    self, happened: participation_counts.RunCounts, recorded: protocol.Recorded, violators: int
   ) -> list[str]:
     """Returns refutations, after that the log records another participation."""
     reasons = self.refutations(happened)

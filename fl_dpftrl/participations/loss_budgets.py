@@ -12,7 +12,7 @@ from fl_dpftrl import checks, sensitivities
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import meter, participation_counts, registry, schemas
-from fl_dpftrl.participations import promised
+from fl_dpftrl.participations import promised, protocol
 
 SPENT, LIFE = 'loss_budget', 'life'
 """Why a device is turned away: for this round, or for ever."""
@@ -170,10 +170,7 @@ class LossBudget(promised.Promised):
     return losses + earlier > square
 
   def contradictions(
-    self,
-    happened: participation_counts.RunCounts,
-    recorded: json_files.Object | None,
-    violators: int,
+    self, happened: participation_counts.RunCounts, recorded: protocol.Recorded, violators: int
   ) -> list[str]:
     """Returns that devices passed their budgets."""
     return ['devices took part in rounds with which they passed it'] if violators else []

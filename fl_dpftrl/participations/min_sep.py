@@ -10,7 +10,7 @@ from fl_dpftrl import sensitivities
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import participation_counts, registry, schemas
-from fl_dpftrl.participations import gates, loss_budgets, promised
+from fl_dpftrl.participations import gates, loss_budgets, promised, protocol
 from fl_dpftrl.text import messages
 
 
@@ -59,10 +59,7 @@ class _MinSep(promised.Promised):
     return wrong
 
   def contradictions(
-    self,
-    happened: participation_counts.RunCounts,
-    recorded: json_files.Object | None,
-    violators: int,
+    self, happened: participation_counts.RunCounts, recorded: protocol.Recorded, violators: int
   ) -> list[str]:
     """Returns what was allowed and what the log has, where devices did not keep to it."""
     most = happened.max_participations

@@ -13,7 +13,7 @@ from fl_dpftrl import checks, sensitivities
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import participation_counts, registry, schemas
-from fl_dpftrl.participations import loss_budgets, promised
+from fl_dpftrl.participations import loss_budgets, promised, protocol
 from fl_dpftrl.text import messages
 
 ROWS = 'max_rows'
@@ -124,10 +124,7 @@ class PerUnit(promised.Promised):
     return wrong
 
   def contradictions(
-    self,
-    happened: participation_counts.RunCounts,
-    recorded: json_files.Object | None,
-    violators: int,
+    self, happened: participation_counts.RunCounts, recorded: protocol.Recorded, violators: int
   ) -> list[str]:
     """Returns reasons why a log contradicts it; counts are those of units."""
     reasons = self.participation.contradictions(happened, recorded, violators)

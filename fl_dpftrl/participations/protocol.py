@@ -17,6 +17,9 @@ DECLARED, AMPLIFIED, SHUFFLED = 'declared', 'amplified', 'shuffled'
 LOG, SERVER = 'the log', 'the server'
 """Whose assumptions they are."""
 
+Recorded = json_files.Object | None
+"""Participation in the metadata of a log, if there is one."""
+
 
 class Gate(Protocol):
   """A gate: it decides by the earlier rounds of each device who may take part in the next one."""
@@ -114,16 +117,12 @@ class Participation(registry.Participation, Protocol):
     """
 
   def contradictions(
-    self,
-    happened: participation_counts.RunCounts,
-    recorded: json_files.Object | None,
-    violators: int,
+    self, happened: participation_counts.RunCounts, recorded: Recorded, violators: int
   ) -> list[str]:
     """Returns reasons why a log contradicts it.
 
     Args:
       happened: counts of the log.
-      recorded: participation in the log's metadata, if there is one.
       violators: devices with participations that are `wrong`.
     """
 
