@@ -271,8 +271,8 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
   def admissible(self, device_ids: id_columns.Ids, *, at_most: int | None = None) -> np.ndarray:
     """Returns those that may take part in the next round by schema or bin, in their order.
 
-    They are at most as many as the size of the cohort; None for all, as where participation is
-    drawn. ValueError for a candidate whose id no log takes.
+    At most `at_most`, the size of the cohort; None for all, as where participation is drawn.
+    ValueError for a candidate whose id no log takes.
     """
     return self._guard.check(device_ids, at_most=at_most).device_ids
 
