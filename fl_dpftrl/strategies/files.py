@@ -103,10 +103,7 @@ def describe(
   version: str = __version__,
   sensitivity: sensitivities.Sensitivity | None = None,
 ) -> StrategyFile:
-  """Returns a strategy with its figures, as a file would hold them.
-
-  A sensitivity is that of a run without an end, of which the schema has a number of rounds.
-  """
+  """Returns a strategy with its figures, as in a file; without an end, those of a sensitivity."""
   if objective is not None:
     workload_error.check_objective(objective)
   checks.instance(schemas.MinSep, schema=schema)
