@@ -299,7 +299,8 @@ def open_run(
 def _log_path(folder: pathlib.Path) -> pathlib.Path:
   """Returns the only log of a run's folder, which may be one that is not closed yet."""
   if not folder.is_dir():
-    raise ValueError(f'{messages.quoted(str(folder))} is no folder of a run')
+    hint = '; give a log to open_run, with its strategy' if folder.is_file() else ''
+    raise ValueError(f'{messages.quoted(str(folder))} is no folder of a run{hint}')
   names = set(os.listdir(folder))
   if ledger_format.path_of(ledger_format.NAME).name in names:
     names.add(ledger_format.NAME)

@@ -31,6 +31,7 @@ def simulate(
     progress: called after each round with a line about the progress.
   """
   checks.whole(num_rounds=num_rounds)
+  checks.instance(scenarios.Scenario, scenario=scenario)
   arguments = json.dumps({'num_rounds': num_rounds, **vars(scenario)}, sort_keys=True, default=repr)
   return record(
     scenario.simulation().rounds(),

@@ -263,6 +263,8 @@ def test_one_number_of_numpy_is_taken_for_several():
   (lambda: dpftrl.describe('identity', SCHEMAS[0], workload='momentum'), 'workload must be a Work'),
   (lambda: dpftrl.optimize('blt', SCHEMAS[0], workload='momentum'), 'workload must be a Workload'),
   (lambda: dpftrl.compare(['blt'], SCHEMAS[0], workload='momentum'), 'workload must be a Workload'),
+  (lambda: dpftrl.simulate({'population': 9}, num_rounds=5), 'scenario must be a Scenario'),
+  (lambda: dpftrl.replay(__file__, delta=1e-6), 'give a log to open_run, with its strategy'),
   (lambda: dpftrl.compare(['blt'], SCHEMAS[0], objective='mean'), 'objective must be rms or max'),
   (lambda: dpftrl.account('identity', (9, 4), noise_multiplier=1, delta=0.1), 'participation must'),
 ])  # fmt: skip
