@@ -16,7 +16,8 @@ from fl_dpftrl.participation import schemas
 
 pytestmark = pytest.mark.tff
 
-SCHEMA = schemas.MinSep(num_rounds=16, min_sep=8)
+# More rounds than bands, and than a tree has levels; each probe of the clipping has two of them.
+SCHEMA = schemas.MinSep(num_rounds=8, min_sep=4)
 BANDED = banded_toeplitz.BandedToeplitz([1.0, 0.5, 0.3], None)
 CLIP, MULTIPLIER, DRAWS, GOAL = 0.5, 1.0, 1600, 10
 SMALL = tff.to_type([(np.float32, [800]), (np.float32, [1])])
@@ -81,8 +82,8 @@ class Table(tff.aggregators.UnweightedAggregationFactory):
     @tff.tensorflow.computation(value_type, start.type_signature.result, tf.float32)
     def release(total, state, clients):
       seed, t = state
-      noising = tf.constant(BANDED.noising_matrix(16), tf.float32)
-      z = tf.random.stateless_normal([16, sum(sizes)], seed, stddev=MULTIPLIER * CLIP)
+      noising = tf.constant(BANDED.noising_matrix(8), tf.float32)
+      z = tf.random.stateless_normal([8, sum(sizes)], seed, stddev=MULTIPLIER * CLIP)
       row = tf.split(tf.linalg.matvec(z, noising[t], transpose_a=True), sizes)
       divisor = clients if self.mean else float(GOAL)
       noise = [tf.reshape(part, spec.shape) for part, spec in zip(row, specs)]
