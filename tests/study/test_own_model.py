@@ -42,18 +42,22 @@ MODEL = tff.learning.models.FunctionalModel(
 )
 
 
+LEARNING: dict = {}  # Processes and their aggregators, which runs of the same noise share.
+
+
 def train(cell, **changes):
-  aggregator = cell.aggregator()
-  process = dpftrl.build_fed_avg(
-    MODEL,
-    aggregator=aggregator,
-    client_learning_rate=0.5,
-    server_learning_rates=[cell.server_learning_rate],
-    server_momentum=0.5,
-  )
+  if cell.noise_multiplier not in LEARNING:
+    aggregator = cell.aggregator()
+    process = dpftrl.build_fed_avg(
+      MODEL,
+      aggregator=aggregator,
+      client_learning_rate=0.5,
+      server_learning_rates=[cell.server_learning_rate],
+      server_momentum=0.5,
+    )
+    LEARNING[cell.noise_multiplier] = process, aggregator
   trained = dpftrl.train(
-    process,
-    aggregator,
+    *LEARNING[cell.noise_multiplier],
     clients=CLIENTS,
     client_data=client_data,
     evaluate=lambda weights: accuracy(weights, 1),
@@ -67,9 +71,10 @@ def test_a_tff_model_is_judged_by_its_statement(tmp_path):
   kept, silent = linear.study(tmp_path / 'kept', train, **options).results
   assert kept.status == silent.status == 'done'
   assert 7.0 < kept.epsilon_of_run <= 8.0 and kept.test > 0.5
-  # A run with more participation than its noise is for has no ε of the study.
+  # A run with more participation than its noise is for has no ε of the study; of the same process.
   early = lambda cell: train(cell, timer_rounds=1)
   study = linear.study(tmp_path / 'early', early, **options, without_noise=False)
+  assert len(LEARNING) == 2
   assert [r.status for r in study.results] == ['void']
   assert 'and its noise is for 8' in study.results[0].reason and study.rows[0].mean is None
 
