@@ -184,8 +184,13 @@ class Claim:
   def save(self, folder: str | pathlib.Path, run: str | None = None, *, begun: bool = True) -> None:
     """Writes the files of strategy and claim into the folder of a run, unless they are there.
 
-    The run is given by its random identity, as its log states it. ValueError for a file of another
-    run, or another claim, which is replaced only where no round has begun.
+    Args:
+      folder: of the run.
+      run: random identity of the run, in hexadecimal, as its log states it.
+      begun: whether the run has rounds; the claim of another is replaced where it has none.
+
+    Raises:
+      ValueError: for a file of another claim, or run.
     """
     folder = pathlib.Path(folder)
     if begun and (folder / NAME).exists():
@@ -220,8 +225,9 @@ def compose(
 ) -> guarantees.Guarantee:
   """Returns the guarantee of the participations of one run, or of several together.
 
-  Each run may have charged others to its loss budget as earlier runs, by their places. Where runs
-  are disjoint, nobody is in two, and the guarantee is that of the costliest one.
+  Args:
+    charged: for each run, the places of those that its loss budget counted as earlier runs.
+    disjoint: whether nobody is in two runs, so that the guarantee is that of the costliest one.
   """
   if disjoint:
     every = [compose([run], [scheme], terms) for run, scheme in zip(claims, schemes, strict=True)]

@@ -91,10 +91,14 @@ def rounding(
 ) -> Rounding:
   """Returns what the whole numbers of independent noise streams add, all together.
 
-  A stream of C, with n rounds and d coordinates, adds ‖B⁻¹‖₂·(1 + 2f)·√(n·d)/2ᵖ to the shift of its
-  releases. Shifts of independent streams compose as lengths of orthogonal vectors do, and √Σ(Δ +
-  e)² is at most √ΣΔ² + √Σe². Only the streams that one device takes part in add to its shift: at
-  most `most`, or all.
+  A stream adds ‖B⁻¹‖₂·(1 + 2f)·√(n·d)/2ᵖ to the shift of its releases. Shifts of independent
+  streams compose as lengths of orthogonal vectors do, and √Σ(Δ + e)² is at most √ΣΔ² + √Σe².
+
+  Args:
+    streams: C and number of rounds n of each stream.
+    num_coordinates: d, in all of them.
+    most: streams that one device takes part in at most, as only these add to its shift; None for
+      all.
 
   Source: the theorem of docs/decisions/arithmetic.md.
   """

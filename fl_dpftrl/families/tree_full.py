@@ -20,14 +20,17 @@ def height_of_tree(round_index: int, num_rounds: int) -> int:
 
 
 def row(round_index: int, num_rounds: int) -> tuple[float, dict[int, float]]:
-  """Row t of C for a run of num_rounds: its diagonal entry, and its entries by height.
+  """Row t of C for a run of num_rounds: its diagonal entry, and its entry for each earlier block.
 
-  C follows from X by eliminating the rounds from the last on: C[t, t] C[t, :] is row t of the Schur
-  complement of the rounds after t. That row is half the derivative by u_t of the least ‖T u‖² over
-  the values of those rounds. The minimum is found from the root down to the round. If a node's
-  right half lies after t, only its sum is left free. A sum s below a node of height h costs at
-  least (2 − 2^−h) s². The entry at a height holds for all 2^height rounds below the complete left
-  sibling, at that height, of a node over t. All other entries are 0.
+  C follows from X by eliminating the rounds from the last on: C[t, t] C[t, :] is row t of the
+  Schur complement of the rounds after t. That row is half the derivative by u_t of the least ‖T
+  u‖² over the values of those rounds. The minimum is found from the root down to the round. If
+  a node's right half lies after t, only its sum is left free. A sum s below a node of height h
+  costs at least (2 − 2^−h) s².
+
+  Returns:
+    C[t, t]; and the entries of C by height. The entry at a height holds for all 2^height rounds
+    below the complete left sibling, at that height, of a node over t. All other entries are 0.
   """
   cost, weights = 0.0, {}  # A sum s costs cost·s² + 2 s·Σ weight·sibling.
   for height in reversed(range(height_of_tree(round_index, num_rounds))):

@@ -44,8 +44,10 @@ MARK = 'a mark of missing data'
 def column(device_ids: Any, name: str = 'device_ids', missing: Sequence[str] = MISSING) -> pa.Array:
   """Returns device ids as string or int64.
 
-  They are one list, array, column or index of NumPy, Arrow, pandas, PyTorch or JAX. The name is
-  that of the argument, for messages; some ids are marks of missing data.
+  Args:
+    device_ids: one list, array, column or index of NumPy, Arrow, pandas, PyTorch or JAX.
+    name: the argument, for messages.
+    missing: marks of missing data.
   """
   ids = _array(device_ids, name)
   if not len(ids):

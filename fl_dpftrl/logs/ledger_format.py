@@ -142,11 +142,16 @@ def units_metadata(units: Sequence[tuple[int, str]]) -> dict[str, str]:
 def read(
   path: str | os.PathLike[str], database: sqlite3.Connection, record: mark.Record | None
 ) -> State:
-  """Returns the state of a ledger, given what its mark says; None without one.
+  """Returns the state of a ledger.
 
-  The path is for messages. LogError for a ledger that is damaged, and one that disagrees with the
-  mark; LostStateError for one with rounds, but without a mark; sqlite3.Error for what is no
-  database, or a damaged one.
+  Args:
+    path: names the ledger in messages.
+    record: what its mark says; None without one.
+
+  Raises:
+    LogError: for a ledger that is damaged, and one that disagrees with the mark.
+    LostStateError: for one with rounds, but without a mark.
+    sqlite3.Error: for what is no database, or a damaged one.
   """
   path, marked = os.fspath(path), mark_of(path).name
   claim, run = _claim_of(path, database)

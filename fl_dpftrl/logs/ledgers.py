@@ -101,9 +101,14 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
   def append(self, round_index: int, device_ids: id_columns.Ids, timestamp: int) -> None:
     """Begins a round: its cohort is durably on disk when this returns.
 
-    Ids are of one type through the whole log; there may be none. ValueError for another round than
-    num_rounds, another type of id, or a device twice; OSError if it cannot be written: num_rounds
-    says whether it was begun.
+    Args:
+      round_index: the next round, which is num_rounds.
+      device_ids: shape [cohort size], of one type through the whole log; may be empty.
+      timestamp: UTC second of the round.
+
+    Raises:
+      ValueError: for another round, another type of id, or a device twice.
+      OSError: if it cannot be written; num_rounds says whether it was begun.
     """
     self.reserve(round_index, [device_ids], timestamp)
 

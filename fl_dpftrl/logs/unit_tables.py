@@ -34,7 +34,12 @@ _CITATION = re.compile('([1-9][0-9]{0,17}):([0-9a-f]{64})')
 
 
 class Citation(NamedTuple):
-  """The table as it was when a round began: how many rows, and their digest, in hexadecimal."""
+  """The table as it was when a round, and those after it, began.
+
+  Attributes:
+    num_rows: rows that it had.
+    sha256: digest of these rows, in hexadecimal.
+  """
 
   num_rows: int
   sha256: str
@@ -227,9 +232,14 @@ Given = UnitTable | Files
 def opened(units: Given, first_round: int = 0) -> UnitTable:
   """Returns a table from Parquet, CSV or JSON lines, in the order of files and rows.
 
-  Its column `from_round` counts from the number of the first round: ValueError for a table that was
-  opened before, with another number. LogError for a file that cannot be read, a row that lacks a
-  value or breaks the rule of ids, and one that is there twice.
+  Args:
+    units: the table, or its files.
+    first_round: number of the first round in its column `from_round`.
+
+  Raises:
+    LogError: for a file that cannot be read, a row that lacks a value or breaks the rule of ids,
+      and one that is there twice.
+    ValueError: for a table that was opened before, with another number of the first round.
   """
   if isinstance(units, UnitTable):
     if first_round:

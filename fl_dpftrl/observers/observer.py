@@ -38,8 +38,13 @@ class Observer:
   def released(self, run: Any, round_index: int, measurements: Measurements) -> Measurements | None:
     """Called after each round whose result may be used.
 
-    `train` repeats the last one after a restart. Measurements are numbers of the round by name; all
-    of a `PrivateAggregator` have noise. Returns more, from an observer that `measures`.
+    Args:
+      run: see above.
+      round_index: the round. `train` repeats the last one after a restart.
+      measurements: name → number of the round. All of a `PrivateAggregator` have noise.
+
+    Returns:
+      Further measurements, from an observer that `measures`.
     """
 
   def end(
@@ -47,8 +52,10 @@ class Observer:
   ) -> None:
     """Called after a round that released nothing, and after a run; of `train` once it is whole.
 
-    `run.trained` is the result of `train`. The round failed or, if it had no `begin`, was refused;
-    it is None for the run. An error is why, where one ended the round.
+    Args:
+      run: see above; `run.trained` is the result of `train`.
+      round_index: a round that failed or, if it had no `begin`, was refused; None for the run.
+      error: why, where an error ended the round.
     """
 
 

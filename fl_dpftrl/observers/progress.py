@@ -15,10 +15,12 @@ class ProgressLine(observer.Observer):
   """Prints a line of progress after a round: figures, ε so far where it is measured, time left."""
 
   def __init__(self, every: int = 1, *, stream: TextIO | None = None):
-    """Takes the rounds between two lines; a line follows after 30 seconds all the same.
+    """Takes the rounds between two lines.
 
-    All lines go to the stream, such as stderr, of which a terminal has one line that changes. None
-    stands for `say` of `train`, or for stdout.
+    Args:
+      every: a line follows after 30 seconds all the same.
+      stream: for every line, such as stderr; a terminal has one line that changes. None for `say`
+        of `train`, or for stdout.
     """
     self._every, self._stream = checks.whole(every=every), stream
     self._began, self._printed = 0.0, time.monotonic()

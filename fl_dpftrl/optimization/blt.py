@@ -49,10 +49,15 @@ def optimize(problem: search_problem.Problem, num_buffers: int = 0) -> blt.BLT:
 def optimize_range(problems: Sequence[search_problem.Problem], num_buffers: int = 0) -> blt.BLT:
   """Returns the BLT found with the least regret over several schemas.
 
-  The regret is the largest ratio of a loss to that of the best BLT for only its schema. It suits a
-  run whose min-sep is only known as a range: the problems differ in min_sep and max_participations,
-  and may differ in num_rounds. Without a number of buffers, 1 to 8, it is the fewest within 0.1 %
-  of the best of these.
+  The regret is the largest ratio of a loss to that of the best BLT for only its schema.
+
+  It suits a run whose min-sep is only known as a range. The schemas differ in min_sep and
+  max_participations, and may differ in num_rounds.
+
+  Args:
+    problems: a problem for each schema, alike but for that; at least one.
+    num_buffers: 1 to 8, also for single schemas; 0 for the fewest within 0.1 % of the best of
+      these.
   """
   if not 0 <= num_buffers <= MAX_BUFFERS:
     raise ValueError(f'num_buffers must be 1 to {MAX_BUFFERS}, or 0 to choose, got {num_buffers!r}')

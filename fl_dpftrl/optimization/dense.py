@@ -18,8 +18,9 @@ _MOST_ALTERNATIONS = 50
 def solve(problem: search_problem.Problem, *, tolerance: float = 2e-7) -> factorization.Solution:
   """Finds the strategy with the smallest loss for one participation, over all strategies.
 
-  The workload has full column rank; participations beyond one do not count. It stops when the
-  squared loss is proven as close to the optimum, relatively, as the tolerance.
+  Args:
+    problem: its workload has full column rank; participations beyond one do not count.
+    tolerance: stops when the squared loss is proven this close, relatively, to the optimum.
 
   Source: Denisov et al. 2022, section 3.
   """
@@ -68,8 +69,11 @@ def optimality_gap(strategy: base.Strategy, problem: search_problem.Problem) -> 
 
   The optimum is over all matrices C. The bound uses patterns that share no round. Under
   `FixedSeparation` with as many participations as fit, or with one, these are all relevant
-  patterns. Otherwise even the best strategy may have a gap. None beyond `MAX_ROUNDS` rounds, or if
-  C or the workload has less than full column rank.
+  patterns. Otherwise even the best strategy may have a gap.
+
+  Returns:
+    loss² / bound − 1; None beyond `MAX_ROUNDS` rounds, or if C or the workload has less than
+    full column rank.
 
   Source: see `factorization`.
   """

@@ -48,8 +48,10 @@ _LEAST_WEIGHT = 1e-3
 class Groups:
   """Rounds of one device, and pairs of rounds at which X must be zero.
 
-  Rounds have shape [groups, width], each of n in one group; values from n on stand for no round.
-  Those of a group less than `reach` places apart are orthogonal.
+  Attributes:
+    rounds: shape [groups, width]; values from num_rounds on stand for no round.
+    num_rounds: n; each round is in one group.
+    reach: rounds of a group less than `reach` places apart are orthogonal.
   """
 
   rounds: np.ndarray

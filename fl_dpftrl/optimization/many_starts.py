@@ -23,13 +23,16 @@ def minimize(
   patience: int,
   progress: search_problem.Progress | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Minimises a smooth function of few variables from feasible starts; the best are first.
+  """Minimises a smooth function of few variables from feasible starts.
 
   Args:
     value_and_grad: points, [points, size], → values, not finite outside the domain, and gradients.
     starts: shape [starts, size]; ValueError unless all are feasible.
     tolerance, patience: a search ends when `patience` steps gain less, relative if above 1.
     progress: called with the number of evaluations and the smallest value.
+
+  Returns:
+    Points and values, the best first.
 
   Source: Nocedal and Wright 2006, algorithm 6.1; Lewis and Overton 2013, algorithm 2.6.
   """

@@ -19,9 +19,13 @@ _AT_ONCE = 1 << 9  # rounds of devices
 class Meters(seen.Seen):
   """Participation so far, with the loss Q of each device: 8 bytes, and 4 a round it was in.
 
-  A device that comes to round t is charged X[t, t] + 2 Σ X[s, t] over the rounds s it was in, times
-  a weight such as (first noise multiplier / that of the run)²; `Strategy.endless_gram` gives X. A
+  A device that comes to round t is charged X[t, t] + 2 Σ X[s, t] over the rounds s it was in. A
   client that meters itself may keep a float a buffer of a BLT in place of its rounds.
+
+  Args:
+    gram: X of the strategy, as `Strategy.endless_gram` gives it.
+    weight: factor of each charge, such as (first noise multiplier / that of the run)².
+    numbered: see `Seen`.
 
   Source: docs/endless.md.
   """

@@ -38,7 +38,11 @@ _WITH_ID = 3  # Kinds, the first ones, whose rows have an id.
 class CountedUnits:
   """A table of units as counts show it: it answers for a run what a table does, but for owners.
 
-  Devices are those that have an owner in any round, and units those that own one.
+  Attributes:
+    path: path of the counts.
+    num_devices: devices that have an owner in any round.
+    num_units: units that own a device in any round.
+    id_type: type of the ids of units.
   """
 
   path: str

@@ -20,10 +20,12 @@ def counted(
   """Returns the claim that states earlier runs, their devices, and what each of them has lost.
 
   The loss of run r is Q_r (σ / σ_r)², with Q_r over all rows of noise of a run without an end. On
-  every path the losses of earlier runs and of the new one then stay within B² together, if those of
-  the earlier ones do: so their guarantee must not be above that of the new run. ValueError for a
-  claim without a loss budget, and runs whose devices had no bound below it; LogError for a log that
-  cannot be believed.
+  every path the losses of earlier runs and of the new one then stay within B² together, if those
+  of the earlier ones do: so their guarantee must not be above that of the new run.
+
+  Raises:
+    ValueError: for a claim without a loss budget, and runs whose devices had no bound below it.
+    LogError: for a log that cannot be believed.
 
   Source: docs/endless.md.
   """

@@ -280,8 +280,13 @@ class Guard(contextlib.AbstractContextManager['Guard']):
   ) -> list[admission.Admission]:
     """Admits whole cohorts to the next rounds at the cost of one: all are recorded, or none.
 
-    Each has at least so many devices, and all are of one UTC second; None for now. ValueError for a
-    device that may not take part; else see `admit`.
+    Args:
+      cohorts: device ids of each round, as `admit` takes them.
+      least: fewest devices of each.
+      timestamp: UTC second of the rounds; None for now.
+
+    Raises:
+      ValueError: for a device that may not take part; else see `admit`.
     """
     admitted: list[admission.Admission] = []
     first = self.num_rounds

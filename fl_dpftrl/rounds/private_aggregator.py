@@ -271,8 +271,9 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
   def admissible(self, device_ids: id_columns.Ids, *, at_most: int | None = None) -> np.ndarray:
     """Returns those that may take part in the next round by schema or bin, in their order.
 
-    At most `at_most`, the size of the cohort; None for all, as where participation is drawn.
-    ValueError for a candidate whose id no log takes.
+    Args:
+      device_ids: candidates; ValueError for one whose id no log takes.
+      at_most: size of the cohort; None for all, as where participation is drawn.
     """
     return self._guard.check(device_ids, at_most=at_most).device_ids
 
@@ -280,8 +281,10 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
     """Returns the worst case of the rounds so far by the log, or their loss by the sampling.
 
     Rounds that follow add to it: promise `statement().headline`, that of all declared rounds.
-    ValueError before the first round, without delta, for a run that guarantees nothing, and for a
-    log that contradicts the sampling.
+
+    Raises:
+      ValueError: before the first round, without delta, for a run that guarantees nothing, and for
+        a log that contradicts the sampling.
     """
     if self.void_reason is not None:
       raise ValueError(f'there is no ε: {self.void_reason}')

@@ -21,9 +21,12 @@ _ROUND, _CLIP_NORM = 'round', 'clip_norm'
 
 
 class Estimate(NamedTuple):
-  """A metric by released rounds, and the standard deviation of the noise in it; 0 without noise.
+  """The mean of a metric over released rounds.
 
-  The mean is over the devices of the report goal and over the rounds.
+  Attributes:
+    value: mean over the devices of the report goal and over the rounds.
+    stddev: standard deviation of the noise in it; 0 without noise.
+    num_rounds: number of rounds.
   """
 
   value: float
@@ -113,10 +116,15 @@ class ReleasedTable:
 def estimates(
   release: release.Release, columns: Mapping[str, Mapping[int, float]], last: int | None
 ) -> dict[str, Estimate]:
-  """Returns the mean of each metric over released rounds, or the last of them.
+  """Returns the mean of each metric over released rounds.
 
-  Columns are by name and round, in order. ValueError for last below 1, and without a release of
-  metrics.
+  Args:
+    release: coordinates of the run.
+    columns: name → round → what it released, in order.
+    last: the last released rounds only; None for all.
+
+  Raises:
+    ValueError: for last below 1, and without a release of metrics.
   """
   if last is not None:
     last = checks.whole(last=last)

@@ -23,18 +23,21 @@ _ROUNDING = 1e-12
 
 
 def gram_sensitivity(gram: np.ndarray, schema: schemas.MinSep) -> kinds.Sensitivity:
-  """Returns the sensitivity of a C with Gram matrix X = CᵀC, which is symmetric.
+  """Returns the sensitivity of a C with Gram matrix X = CᵀC.
 
-  Under min-sep it is the result of a search over patterns, which is mostly the exact value, even if
-  X has negative entries; see `worst_square` and `patterns.worst_squares`. If the search would take
-  too long or proves less, a bound is used. A pattern π holds round i and rounds at least min_sep
-  away. So Σ over i, j in π of |X[i, j]| is at most Σ over i in π of vᵢ, with vᵢ the largest
-  possible sum of |X[i, i]| and allowed entries of row i. The square root is taken once, of the
-  outer maximum: rooting the inner ones too would understate the sensitivity.
+  Under min-sep it is the result of a search over patterns, which is mostly the exact value,
+  even if X has negative entries; see `worst_square` and `patterns.worst_squares`. If the search
+  would take too long or proves less, a bound is used. A pattern π holds round i and rounds at
+  least min_sep away. So Σ over i, j in π of |X[i, j]| is at most Σ over i in π of vᵢ, with vᵢ the
+  largest possible sum of |X[i, i]| and allowed entries of row i. The square root is taken once,
+  of the outer maximum: rooting the inner ones too would understate the sensitivity.
 
-  Source: Choquette-Choo et al. 2023, theorem 2 and algorithms 3 and 4, for the bound by vᵢ. Leaving
-  out the entries of a row that are closer than min_sep makes it tighter, and exact if no other
-  entry is left.
+  Args:
+    gram: shape [num_rounds, num_rounds], symmetric.
+
+  Source: Choquette-Choo et al. 2023, theorem 2 and algorithms 3 and 4, for the bound by vᵢ.
+  Leaving out the entries of a row that are closer than min_sep makes it tighter, and exact if
+  no other entry is left.
   """
   gram = np.asarray(gram, dtype=np.float64)
   if gram.shape != (schema.num_rounds, schema.num_rounds):

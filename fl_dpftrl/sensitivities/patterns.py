@@ -138,11 +138,15 @@ def _dual(grams: np.ndarray, updates: np.ndarray) -> np.ndarray:
 def pattern_sensitivity(
   strategy: kinds.HasEntries, num_rounds: int, patterns: Sequence[Sequence[int]]
 ) -> tuple[np.ndarray, str]:
-  """Returns the sensitivity of each given pattern, distinct rounds of one device, and their kind.
+  """Returns the sensitivity of each given pattern of rounds of one device.
 
-  The kind is 'exact' if all of them are. If X has negative entries between rounds of a pattern,
-  `worst_squares` gives its value. If there are too many such patterns, or too long ones, the value
-  is Σ |X[i, j]| and the kind 'upper_bound'.
+  Args:
+    patterns: for each, distinct rounds from 0 to num_rounds - 1.
+
+  Returns:
+    Values of shape [len(patterns)], and their kind. The kind is 'exact' if all of them are. If X
+    has negative entries between rounds of a pattern, `worst_squares` gives its value. If there are
+    too many such patterns, or too long ones, the value is Σ |X[i, j]| and the kind 'upper_bound'.
   """
   for pattern in patterns:
     if len(set(pattern)) < len(pattern):

@@ -31,11 +31,17 @@ class Columns(NamedTuple):
 
 
 def earliest_square(coefficients: np.ndarray, schema: schemas.MinSep) -> tuple[float, np.ndarray]:
-  """‖Σ columns 0, b, …, (k − 1) b‖² of a Toeplitz C with at most n coefficients, and its gradient.
+  """‖Σ columns 0, b, …, (k − 1) b‖² of a Toeplitz C, and its gradient.
 
-  This is the squared sensitivity if c is non-negative and non-increasing, and at most that for any
-  other c. Between its build-up and its decay, the sum of columns repeats every b rounds. One of
-  those periods is enough, whatever n is.
+  This is the squared sensitivity if c is non-negative and non-increasing, and at most that for
+  any other c. Between its build-up and its decay, the sum of columns repeats every b rounds.
+  One of those periods is enough, whatever n is.
+
+  Args:
+    coefficients: c, at most num_rounds.
+
+  Returns:
+    The square, and its gradient in c, of c's shape.
 
   Source: Kalinin and Lampert 2024 (Banded Square Root), theorem 2.
   """

@@ -30,8 +30,12 @@ class Traces:
 
   Each simulated device follows the times of a random one of them. The times repeat after the least
   whole number of days that covers all of them, or of weeks beyond a week. So they keep their time
-  of day, and their weekdays where they last over a week. Each interval has its device, from 0, its
-  start and its exclusive end, in UTC seconds, int64.
+  of day, and their weekdays where they last over a week.
+
+  Attributes:
+    owners: device of each interval, whole numbers from 0, shape [num_intervals].
+    starts: starts of the intervals in UTC seconds, int64, same shape.
+    ends: ends of the intervals, exclusive, same shape.
   """
 
   owners: np.ndarray
