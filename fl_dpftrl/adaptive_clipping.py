@@ -69,7 +69,11 @@ class AdaptiveClipping:
     return max(_SHARE * report_goal, _LEAST_RATIO * noise_multiplier)
 
   def group(self, noise_multiplier: float, report_goal: int) -> extra_coordinates.Group:
-    """Returns the coordinates of the counts; ValueError unless s is above the noise multiplier."""
+    """Returns the coordinates of the counts.
+
+    Raises:
+      ValueError: unless the counts' noise s is larger than the noise multiplier.
+    """
     stddev = self.count_stddev(noise_multiplier, report_goal)
     if noise_multiplier and stddev <= noise_multiplier:
       raise ValueError(

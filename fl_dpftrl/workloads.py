@@ -72,7 +72,11 @@ class Workload:
     return not self.momentum and self.is_toeplitz
 
   def learning_rates(self, num_rounds: int) -> np.ndarray:
-    """Returns η relative to its plateau, from 0.05 to 1; ValueError if num_rounds is below 1."""
+    """Returns η relative to its plateau, shape [num_rounds], from 0.05 to 1.
+
+    Raises:
+      ValueError: if num_rounds is below 1.
+    """
     checks.whole(num_rounds=num_rounds)
     rates = np.ones(num_rounds)
     warm, cool = (round(f * num_rounds) for f in (self.warmup_fraction, self.cooldown_fraction))
@@ -83,7 +87,8 @@ class Workload:
   def matrix(self, num_rounds: int) -> np.ndarray:
     """Returns A, lower triangular: row t is the model after round t of momentum SGD.
 
-    ValueError if num_rounds is below 1 or too large for a dense matrix.
+    Raises:
+      ValueError: if num_rounds is below 1 or too large for a dense matrix.
     """
     check_dense(num_rounds)
     lag = np.arange(num_rounds)[:, None] - np.arange(num_rounds)

@@ -133,10 +133,13 @@ class Guarantee:
     return 1.0 / effective if effective else math.inf
 
   def epsilon(self, delta: float | None = None) -> float:
-    """Returns ε at a δ, None for the first of `deltas`, rounded up; ∞ where no ε is proven.
+    """Returns ε at a δ, rounded up; ∞ where no ε is proven.
 
     None is proven without noise, and at a δ that is spent on releases in whole numbers: that share
     grows with e^ε, and takes any δ from an ε of about 600 on.
+
+    Args:
+      delta: δ; None for the first of `deltas`.
     """
     delta = self.delta if delta is None else delta
     return self._epsilon(delta) if self.noise_multiplier else math.inf

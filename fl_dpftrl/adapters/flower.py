@@ -61,10 +61,13 @@ def answer_round(
   cohort: int | None = None,
   at_least: int | None = None,
 ) -> app.Message:
-  """Answers a message to train, a ClientApp's, as a site that trusts nobody else: docs/sites.md.
+  """Answers a message to train as a site that trusts nobody outside of it: docs/sites.md.
 
   The reply has the model plus the private mean over people of the site, under the key of the model,
-  and the same weight at every site. The other arguments are those of `sites.next_model`.
+  and the same weight at every site. Others args are those of `sites.next_model`.
+
+  Args:
+    message: a ClientApp's message with the model, as its function for `train` gets it.
   """
   ((key, record),) = message.content.array_records.items()
   model = {name: array.numpy() for name, array in record.items()}

@@ -24,7 +24,8 @@ from fl_dpftrl.text import messages
 class AdaptiveState(NamedTuple):
   """State of an aggregator with extra coordinates. Secret, as `AggregatorState`.
 
-  The clip norm of the next round (scalar, float32) is not secret.
+  Attributes:
+    clip_norm: bound on the updates of the next round (scalar, float32); not secret.
   """
 
   inner: Any
@@ -64,7 +65,9 @@ class Rule(NamedTuple):
   def bound(self, value: Any, clip_norm: Any) -> tuple[Any, tf.Tensor]:
     """Returns a device's update and its extra coordinates (int64), in whole units.
 
-    With metrics the value is a pair of the update and their values (float32, by name in order).
+    Args:
+      value: an update; with metrics, a pair of it and their values (float32, by name in order).
+      clip_norm: of the round.
     """
     update, values = (value, None) if self.metrics is None else value
     bounded, *counts = update_bounds.bound_update(

@@ -20,7 +20,8 @@ _LEAST_SQUARE = 2.0**-126
 class BoundedUpdate(NamedTuple):
   """An update that may enter a sum, and counts of why it was changed, at most one of which is 1.
 
-  It is in whole numbers, int64, of which the sum of squares is at most the unit's most_square.
+  Attributes:
+    update: whole numbers, int64, of which the sum of squares is at most the unit's most_square.
   """
 
   update: Any

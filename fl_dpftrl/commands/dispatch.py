@@ -102,8 +102,10 @@ def run(argv: Sequence[str], guard: Guard = contextlib.nullcontext) -> None:
 
   A command may also have a `finish`, which writes files once the result is printed, and a
   `verdict`: given its flags and result, an exit status and a line that says why the result is not
-  what was wanted, or None. The guard makes the context of its work from the line that an interrupt
-  prints.
+  what was wanted, or None.
+
+  Args:
+    guard: makes the context of the command's work from the line that an interrupt prints.
   """
   argv = list(argv)
   if argv and argv[0] in ('--help', '-h'):

@@ -34,7 +34,11 @@ class BandedInverse(toeplitz.Toeplitz):
     toeplitz.keep_coefficients(self)
 
   def column(self, num_rounds: int) -> np.ndarray:
-    """Returns the first column of C; ValueError if it has entries too large for float64."""
+    """Returns the first column of C, shape [num_rounds].
+
+    Raises:
+      ValueError: if it has entries too large for float64.
+    """
     base.check_num_rounds(self, num_rounds)
     column = toeplitz.reciprocal(self.coefficients, num_rounds)
     if not np.isfinite(column).all():

@@ -128,14 +128,17 @@ class Strategy(abc.ABC):
   def repeated_sensitivity(self, block_rounds: int, schema: schemas.MinSep) -> kinds.Sensitivity:
     """Returns the sensitivity of independent copies of C, one after the other.
 
-    The schema has more rounds than a copy, and the last copy may be cut short.
+    Args:
+      block_rounds: rounds of each copy; the last may be cut short.
+      schema: min-sep schema with more rounds than a block.
     """
     return independent_blocks.repeated(self, block_rounds, schema)
 
   def gram_matrix(self, num_rounds: int) -> np.ndarray:
     """Returns X = CᵀC, shape [num_rounds, num_rounds].
 
-    ValueError if num_rounds is more than the strategy can run, or too many for a dense matrix.
+    Raises:
+      ValueError: if num_rounds is more than the strategy can run, or too many for a dense matrix.
     """
     workloads.check_dense(num_rounds)
     check_num_rounds(self, num_rounds)

@@ -85,7 +85,9 @@ def settled_reciprocal(coefficients: np.ndarray) -> tuple[np.ndarray, float]:
   Let e be the largest of the last terms, as many as there are bands but one. Later terms are at
   most g e, with g the largest of Gₜ of `step_response`. Where G ends below ½, every later window is
   at most half of the one before, so the squares of the rest add up to at most 4/3 · size · (g e)².
-  ValueError if the bound does not become as small as the rounding of float64.
+
+  Raises:
+    ValueError: if the bound does not become as small as the rounding of float64.
   """
   coefficients = np.trim_zeros(np.asarray(coefficients, np.float64), 'b')
   order, size = coefficients.size - 1, max(256, 4 * coefficients.size)

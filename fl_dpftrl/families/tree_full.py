@@ -93,7 +93,11 @@ class TreeFull(base.Strategy):
     return self.num_rounds is None
 
   def planned_rounds(self, num_rounds: int) -> int:
-    """Returns the rounds of the run whose first ones are considered; ValueError if it has fewer."""
+    """Returns the rounds of the run whose first num_rounds are considered.
+
+    Raises:
+      ValueError: if the run has fewer rounds.
+    """
     base.check_num_rounds(self, num_rounds)
     return num_rounds if self.num_rounds is None else self.num_rounds
 

@@ -29,9 +29,11 @@ def check_mechanism(strategy: base.Strategy, num_rounds: int | None = None) -> N
   """Raises ValueError unless C, N and the figures of a family of a user's own belong together.
 
   Each N C must be the identity, up to rounding, and the sensitivity must be finite and at least
-  what a pattern of participations reaches: of all short runs, and of the longest that is cheap, up
-  to the rounds that are asked for and 2048. Families of this package, of which the parameters give
-  both C and N, are not checked again.
+  what a pattern of participations reaches: of all short runs, and of the longest that is cheap.
+  Families of this package, of which the parameters give both C and N, are not checked again.
+
+  Args:
+    num_rounds: rounds that are asked for; None for all of the strategy's. Checked up to 2048.
   """
   if type(strategy).__module__.startswith(_PACKAGE):
     for part in strategy.parameters().values():

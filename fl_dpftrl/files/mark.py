@@ -124,7 +124,9 @@ class MarkFile:
 def read(path: str | os.PathLike[str]) -> Record | None:
   """Returns the newest record of a mark that another process may write; None without any.
 
-  FileNotFoundError without the file, and LostStateError if it is damaged.
+  Raises:
+    LostStateError: if the file is damaged.
+    FileNotFoundError: without the file.
   """
   handle = os.open(path, os.O_RDONLY)
   try:

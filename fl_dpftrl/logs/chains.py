@@ -13,7 +13,8 @@ from fl_dpftrl.logs import ledger_format
 class Chain:
   """Chained digest of the rounds of a log, from rows in the order of rounds and of ids in each.
 
-  Unless the rows came in that order, `in_order`, there is no digest.
+  Attributes:
+    in_order: whether the rows came in that order; there is no digest otherwise.
   """
 
   def __init__(self, units: Sequence[tuple[int, str]] = ()) -> None:

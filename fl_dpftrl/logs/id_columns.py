@@ -83,8 +83,9 @@ def as_numpy(ids: pa.Array | pa.ChunkedArray) -> np.ndarray:
 def first_fault(ids: pa.Array, missing: Sequence[str] = MISSING) -> tuple[int, str] | None:
   """Returns the index of the first id that breaks the rule, and why; None if all keep to it.
 
-  Ids are whole numbers, text, or bytes that should be text, without nulls; some are marks of
-  missing data.
+  Args:
+    ids: whole numbers, text, or bytes that should be text; without nulls.
+    missing: marks of missing data.
   """
   if not len(ids):
     return None

@@ -124,7 +124,8 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
   def begin(self, first: int, columns: Sequence[pa.Array], timestamp: int, units: str = '') -> None:
     """Does what `reserve` does for columns of `ids.column`, which are not checked again.
 
-    The citation of the table of units is '' for a run without one.
+    Args:
+      units: citation of the table of units; '' for a run without one.
     """
     if operator.index(first) != self.num_rounds:
       raise ValueError(f'the next round of the log is {self.num_rounds}, got {first}')
@@ -181,8 +182,10 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
   def close(self) -> None:
     """Writes one Parquet file, durably, and lets another process open the ledger.
 
-    The same rounds give the same bytes with the same release of pyarrow. OSError if it cannot be
-    written; the ledger can be opened again.
+    The same rounds give the same bytes with the same release of pyarrow.
+
+    Raises:
+      OSError: if it cannot be written; the ledger can be opened again.
     """
     try:
       if self._database is not None and self.num_rounds and not self.path.exists():

@@ -92,7 +92,8 @@ def round_by_round(
 ) -> Iterator[Append]:
   """Writes a log of whole-number ids, which appears only if the block ends without an error.
 
-  The function appends the next round: its index, distinct device ids and UTC second.
+  Yields:
+    Function that appends the next round: its index, distinct device ids and UTC second.
   """
   done = 0
   whole = file_metadata(num_rounds, metadata)

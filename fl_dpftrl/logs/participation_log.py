@@ -127,8 +127,9 @@ class Log:
   def tables(self) -> Iterator[pa.Table]:
     """Yields checked rows in the order of files.
 
-    LogError for a faulty row; after the last row, where the rows are not those of the digest that
-    the files state.
+    Raises:
+      LogError: for a faulty row; after the last row, where the rows are not those of the digest
+        that the files state.
     """
     digest, chain = self.metadata.get(keys.CHAIN_KEY), chains.Chain(self.units)
     for table in self._tables():
@@ -174,10 +175,13 @@ def read_log(
   num_rounds: int | None = None,
   layout: layouts.Layout = layouts.PLAIN,
 ) -> Log:
-  """Opens a log's files: one or more files, folders or globs, the shards of one log.
+  """Opens a log's files.
 
-  Rows are read when participation is counted. They are read once before if neither the files nor
-  the caller give the number of rounds.
+  Rows are read when participation is counted. They are read once before if neither the files
+  nor the caller give the number of rounds.
+
+  Args:
+    paths: one or more files, folders or globs, the shards of one log.
   """
   if isinstance(paths, (str, os.PathLike)):
     paths = [paths]

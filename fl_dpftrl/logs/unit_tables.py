@@ -180,7 +180,9 @@ class UnitTable:
   def check_cited(self, citations: Iterable[tuple[int, Citation]], num_rounds: int) -> None:
     """Raises LogError unless the table is what a log cites, with rows that were added in time.
 
-    Citations are by the first round that has each, from round 0 on; num_rounds were begun.
+    Args:
+      citations: first round of each citation, from round 0 on, and the citation.
+      num_rounds: rounds that were begun.
     """
     every = [*citations]
     rounds = [t for t, _ in every]

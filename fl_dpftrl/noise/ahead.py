@@ -167,10 +167,13 @@ def at_once(size: int) -> int:
 
 
 class Rows:
-  """The rows of a seed, by a function to their source: the next is made while the last is in use.
+  """The rows of a seed, in memory: the next is made while the last is in use.
 
   Small rows are made several at once, in blocks. The last row may be asked for again. Rows before
   it are made again from a snapshot or from row 0.
+
+  Args:
+    new_source: seed → source of its rows.
   """
 
   def __init__(self, new_source: Callable[[bytes], Source], size: int, num_rounds: int):

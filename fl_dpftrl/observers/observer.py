@@ -32,7 +32,9 @@ class Observer:
   def begin(self, run: Any, round_index: int | None = None) -> None:
     """Called before a run, of which nothing may be written yet, and before each of its rounds.
 
-    The index of the round is None for the run.
+    Args:
+      run: see above.
+      round_index: the round; None for the run.
     """
 
   def released(self, run: Any, round_index: int, measurements: Measurements) -> Measurements | None:

@@ -55,10 +55,13 @@ class Meters(seen.Seen):
     return rows * self._charges(rounds, t) + within
 
   def returns(self, device_ids: seen.Ids, square: float, last: int) -> np.ndarray:
-    """Returns the first round after the last one in which each device is within the square B².
+    """Returns the first round after the last one in which each device is within B².
 
-    It needs an X that falls with the lag: a device that may come may come later too. Devices that
-    may not come by `last` have last + 1.
+    It needs an X that falls with the lag: a device that may come may come later too.
+
+    Args:
+      square: B².
+      last: last round; devices that may not come by then have last + 1.
     """
     numbers, _ = self._known(device_ids)
     rounds, room = self._rounds[numbers], square - self._losses[numbers]

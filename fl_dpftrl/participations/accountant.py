@@ -137,9 +137,11 @@ def least(
 ) -> tuple[int, guarantees.Guarantee]:
   """Returns the place of the least noise times error at one guarantee, and that guarantee.
 
-  Candidates are a strategy, its participation and its error; the rest is as in `calibrate`.
   A strategy that misses ε with noise as low as the least so far is not calibrated, as ε falls with
   the noise.
+
+  Args:
+    candidates: strategy, its participation and error; at least one. Others: see `calibrate`.
   """
   best: Any = None
   least_noise = math.inf

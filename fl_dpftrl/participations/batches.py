@@ -135,6 +135,9 @@ class AmplifiedGuarantee(guarantees.Guarantee):
   The sensitivity is the largest change of C x by one example in one of its rounds, and the
   adjacency one that the sampling scheme supports. No single Gaussian release is as private, so
   there is no ρ and no μ.
+
+  Attributes:
+    sampling: sampling scheme of the batches.
   """
 
   sampling: Batches

@@ -154,7 +154,8 @@ def _certified(start: BinsGuarantee, epsilon: float) -> BinsGuarantee:
 def gram(strategy: base.Strategy, scheme: Any) -> np.ndarray:
   """Returns M|C|ᵀ|C|M, [bins, bins], of the rounds M of each bin and a clip norm of 1, rounded up.
 
-  ValueError if the strategy runs fewer rounds, or its matrix would be too large.
+  Raises:
+    ValueError: if the strategy runs fewer rounds, or its matrix would be too large.
   """
   num_rounds, num_bins = scheme.num_rounds, scheme.num_bins
   base.check_num_rounds(strategy, num_rounds)

@@ -152,9 +152,10 @@ class LossBudget(promised.Promised):
     starts: np.ndarray,
     earlier: np.ndarray | float = 0.0,
   ) -> np.ndarray:
-    """Returns the participations with which a device has passed its budget; see `protocol`.
+    """Returns the participations with which a device has passed its budget.
 
-    `earlier` is what the device of each participation lost in earlier runs.
+    Args:
+      earlier: what the device of each participation lost in earlier runs. Others: see `protocol`.
     """
     gram, square = strategy.endless_gram(), self.square(strategy)
     gram, places = gram.tabulated(int(rounds.max(initial=0)) + 1), np.arange(rounds.size)
@@ -222,7 +223,11 @@ class LossBudget(promised.Promised):
 
 
 class LossGate:
-  """A gate that admits devices while their losses, which `seen` has too, are within a budget."""
+  """A gate that admits devices while their losses are within a budget.
+
+  Attributes:
+    seen: participation so far, with the loss of each device.
+  """
 
   def __init__(self, strategy: base.Strategy, square: float):
     self._gram, self._square = strategy.endless_gram(), square

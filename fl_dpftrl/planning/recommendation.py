@@ -53,7 +53,11 @@ class Option:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recommendation:
-  """Recommended strategy with its noise and predicted ε, and all options, sorted by loss."""
+  """Recommended strategy with its noise and predicted ε.
+
+  Attributes:
+    options: all strategies including this one, sorted by loss.
+  """
 
   candidate: search.Evaluated
   planned: participation.MinSep

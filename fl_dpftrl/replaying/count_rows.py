@@ -60,7 +60,8 @@ def type_of(tally: device_tallies.Tally) -> pa.DataType:
 class Rows:
   """Rows (kind, num, amount, id) of devices or units, or of their table.
 
-  LogError for an unknown kind, an id too many or too few, and one that is a mark.
+  Raises:
+    LogError: for an unknown kind, an id too many or too few, and one that is a mark.
   """
 
   def __init__(

@@ -143,7 +143,8 @@ def statement(
 ) -> str:
   """Returns the statement that counts a run, by unit too where it has a table of units.
 
-  ValueError for a dialect that is not among DIALECTS.
+  Raises:
+    ValueError: for a dialect that is not among DIALECTS.
   """
   checks.one_of(DIALECTS, dialect=dialect)
   head = _TEXT[: _TEXT.index('WITH ')] + _UNITS_VIEW * by_unit

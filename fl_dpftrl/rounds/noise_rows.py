@@ -120,8 +120,10 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
   def row(self, t: int) -> np.ndarray:
     """Returns row t, float64, shape [size]; the entries of Z have standard deviation 1.
 
-    It is `next_row`, or a later one; those between are never given out. Numbers are whole multiples
-    of 2⁻³⁴, and nothing is rounded.
+    Numbers are whole multiples of 2⁻³⁴, and nothing is rounded.
+
+    Args:
+      t: `next_row`, or a later one; those between are never given out.
     """
     return np.ldexp(self.integers(t).astype(np.float64), -lattice.BITS)
 

@@ -195,11 +195,13 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
     return self._released.metric_names
 
   def metrics(self, last: int | None = None) -> dict[str, released.Estimate]:
-    """Returns the mean of each metric over released rounds, or the last ones, with the noise in it.
+    """Returns the mean of each metric over released rounds, with the noise in it.
 
     A run that ends, or a model that is chosen, by it has the guarantee of all declared rounds.
-    Where participation is drawn, or none is declared, no guarantee covers such an end. ValueError
-    without a release.
+    Where participation is drawn, or none is declared, no guarantee covers such an end.
+
+    Args:
+      last: the last released rounds only; None for all. ValueError without a release.
     """
     return self._table.estimates(last)
 

@@ -58,7 +58,8 @@ class Round:
   def begin(self) -> 'Round':
     """Admits the devices and records them durably, for loops in which no block can span a round.
 
-    Errors are those of `PrivateAggregator.round`.
+    Raises:
+      ValueError, BudgetSpentError, OSError: see `PrivateAggregator.round`.
     """
     aggregator = self._aggregator
     with aggregator._lock:
@@ -168,7 +169,8 @@ class Round:
   def mean(self) -> Any:
     """The mean with noise, of the structure and the kind of arrays of the first update.
 
-    ValueError before the end of the block, and if the round failed.
+    Raises:
+      ValueError: before the end of the block, and if the round failed.
     """
     self._check_released()
     return self._mean
@@ -177,8 +179,10 @@ class Round:
   def metrics(self) -> dict[str, float]:
     """Means of metrics, and counts of adaptive clipping, by name.
 
-    All have noise, and lie within the guarantee. A mean is over the report goal. ValueError as for
-    `mean`.
+    All have noise, and lie within the guarantee. A mean is over the report goal.
+
+    Raises:
+      ValueError: before the end of the block, and if the round failed.
     """
     self._check_released()
     return self._metrics
@@ -190,9 +194,13 @@ class Round:
       raise ValueError(f'round {self.index} failed, and nothing of it is released')
 
   def fail(self, error: BaseException | None = None) -> None:
-    """Ends the round without a mean, for observers by an error; its row of noise is used up.
+    """Ends the round without a mean; its row of noise is used up.
 
-    ValueError for a round that is not open, such as one whose mean another thread has made.
+    Args:
+      error: why, for observers.
+
+    Raises:
+      ValueError: for a round that is not open, such as one whose mean another thread has made.
     """
     with self._ended(error):
       self._aggregator._rows.skip_to(self._number() + 1)

@@ -107,7 +107,8 @@ class Release:
   def metrics(self, values: Mapping[str, Any] | None, count: int) -> np.ndarray | None:
     """Returns metrics of devices as an array, float64, shape [count, metrics]; None for none.
 
-    ValueError for other names than those of the run, and for other shapes.
+    Raises:
+      ValueError: for other names than those of the run, and for other shapes.
     """
     names = self.metric_names
     if values is None:

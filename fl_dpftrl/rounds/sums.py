@@ -54,12 +54,15 @@ class Sum:
     return self.add_batch([array[None] for array in arrays])[0]
 
   def add_batch(self, arrays: Sequence[np.ndarray]) -> list[str]:
-    """Adds updates, in parts of shape [updates, coordinates], and returns what became of each.
+    """Adds updates, and returns what became of each.
 
     An update that holds a NaN or an infinity is rejected, and one with a coordinate beyond
     zeroing_norm is zeroed: neither changes the sum. One that is longer than the clip norm is scaled
     down to it. Each coordinate is rounded towards zero, so that nothing gets longer. A clipped
     update may fall short of the clip norm by 2⁻²¹ of it, and by what its coordinates lose.
+
+    Args:
+      arrays: parts of the updates, float32 or float64, each of shape [updates, coordinates].
     """
     return [OUTCOMES[code] for code in self._add([_frozen(array) for array in arrays])]
 

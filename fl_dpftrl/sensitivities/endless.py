@@ -158,7 +158,9 @@ class Blocks(NamedTuple):
 def column_lags(column: np.ndarray, tail_square: float = 0.0) -> Lags:
   """Returns X of a Toeplitz C by its first coefficients.
 
-  The tail is at least the sum of the squares of those that follow.
+  Args:
+    column: coefficients c, shape [any].
+    tail_square: at least the sum of the squares of those that follow.
   """
   size = column.size
   products = scipy.signal.correlate(column, column)[size - 1 :]

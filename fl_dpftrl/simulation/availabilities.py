@@ -13,7 +13,8 @@ from fl_dpftrl.simulation import seeds
 class Presence(Protocol):
   """Presence of each device of a population over time.
 
-  Devices of one of the `cells`, whole numbers from 0 of shape [num_devices], share a ceiling.
+  Attributes:
+    cells: whole numbers from 0, shape [num_devices]; devices of a cell share one ceiling.
   """
 
   @property

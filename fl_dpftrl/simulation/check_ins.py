@@ -36,8 +36,12 @@ class CheckIns:
   ) -> tuple[np.ndarray, np.ndarray, float]:
     """Draws check-ins for about as long as slightly more than `wanted` take.
 
-    All devices were told to come back later by a pace in seconds. Returns distinct devices, times
-    of their first check-ins, ascending, in seconds from the start, and the end of the period.
+    Args:
+      now: start of the period, in seconds from the start.
+      pace: seconds by which all devices were told to come back later.
+
+    Returns:
+      Distinct devices, times of their first check-ins, ascending, and the end of the period.
     """
     end = min(now + _STRETCH, until)
     ceilings = self._ceilings(now, end, pace)

@@ -24,8 +24,10 @@ class Partition:
 
   The device_ids of the cohorts are the numbers of examples, from 0. Example i is in part i mod
   num_parts, and those beyond num_parts equal parts are in no round. The cost of a sampled batch is
-  proportional to its size, that of a shuffled order to its part, once per pass. With secret bins,
-  each of num_devices takes part in all rounds of its bin.
+  proportional to its size, that of a shuffled order to its part, once per pass.
+
+  Attributes:
+    num_devices: for secret bins: devices, each of which takes part in all rounds of its bin.
   """
 
   scheme: sampling.Scheme

@@ -103,7 +103,11 @@ def describe(
   version: str = __version__,
   sensitivity: sensitivities.Sensitivity | None = None,
 ) -> StrategyFile:
-  """Returns a strategy with its figures, as in a file; without an end, those of a sensitivity."""
+  """Returns a strategy with its figures, as a file would hold them.
+
+  Args:
+    sensitivity: that of a run without an end, of which the schema has a number of rounds.
+  """
   if objective is not None:
     workload_error.check_objective(objective)
   checks.instance(schemas.MinSep, schema=schema)
@@ -226,7 +230,8 @@ def parameter_free() -> tuple[str, ...]:
 def resolved(strategy: Given, num_rounds: int | None = None) -> base.Strategy:
   """Returns a strategy that may be given as `load_strategy` takes it, checked for so many rounds.
 
-  ValueError if it is none, or a mechanism of a user's own whose noise does not undo it.
+  Raises:
+    ValueError: if it is none, or a mechanism of a user's own whose noise does not undo it.
   """
   if isinstance(strategy, (str, os.PathLike)):
     strategy = load_strategy(strategy)
