@@ -254,8 +254,11 @@ def spending(
 
   It takes the sensitivity in units of the first noise multiplier and, for several devices that each
   have it, the terms; else they are those of one device. Nothing is guaranteed if any run has no
-  noise. The rounds are of each run, and one device takes part in `most` streams at most; the rest
-  is as in `compose`.
+  noise.
+
+  Args:
+    num_rounds: rounds of each run. Others are those of `compose`.
+    most: streams that one device takes part in at most.
   """
   adjacencies.check(terms.adjacency, terms.group_size)
   has_noise = all(claim.noise_multiplier for claim in claims)

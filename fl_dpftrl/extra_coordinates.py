@@ -48,8 +48,10 @@ class Group(NamedTuple):
   def integers(self, values: np.ndarray, norm: int) -> np.ndarray:
     """Returns values of devices as whole numbers towards zero, int64, of the same shape.
 
-    What is out of bounds is taken for the nearest bound, and NaN for 0. The norm is the largest of
-    a device's whole numbers.
+    Args:
+      values: shape [devices, coordinates]; what is out of bounds is taken for the nearest bound,
+        and NaN for 0.
+      norm: largest norm of a device's whole numbers.
     """
     largest = self.largest(norm)
     share = np.clip(np.nan_to_num(values / self.bounds, nan=0.0), 0.0, 1.0)
@@ -120,9 +122,14 @@ def private_metrics(
 
 
 def update_noise_multiplier(noise_multiplier: float, groups: Sequence[Group]) -> float:
-  """Returns z_u, the noise multiplier of the updates only, of z of all that is released.
+  """Returns z_u, the noise multiplier of the updates only; 0 without noise.
 
-  It is 0 without noise. ValueError if the groups use up the guarantee.
+  Args:
+    noise_multiplier: z, that of all that is released, which is accounted; at least 0.
+    groups: extra coordinates.
+
+  Raises:
+    ValueError: if the groups use up the guarantee.
   """
   if not noise_multiplier:
     return 0.0

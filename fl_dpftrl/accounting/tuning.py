@@ -126,8 +126,12 @@ class Tuning:
   def epsilon(self, run: guarantees.Guarantee, delta: float | None = None) -> float:
     """Returns ε of the winner, rounded up; ∞ where none is proven.
 
-    It takes the guarantee of one run and its score, the weakest of the grid's; no δ stands for the
-    first of the run's. ValueError for runs with secret draws, which are no single Gaussian release.
+    Args:
+      run: guarantee of one run and its score, the weakest of the grid's.
+      delta: δ; None for the first of the run's.
+
+    Raises:
+      ValueError: for runs with secret draws, which are no single Gaussian release.
     """
     delta, mu = run.delta if delta is None else delta, run.mu
     if not _LEAST_DELTA <= delta < 1.0:

@@ -64,10 +64,7 @@ def answer_round(
   """Answers a message to train as a site that trusts nobody outside of it: docs/sites.md.
 
   The reply has the model plus the private mean over people of the site, under the key of the model,
-  and the same weight at every site. Others args are those of `sites.next_model`.
-
-  Args:
-    message: a ClientApp's message with the model, as its function for `train` gets it.
+  and the same weight at every site. Other args are those of `sites.next_model`.
   """
   ((key, record),) = message.content.array_records.items()
   model = {name: array.numpy() for name, array in record.items()}

@@ -166,8 +166,10 @@ class Graph:
 def match(pattern: Tensor, tensor: Tensor, same: dict[Any, Any]) -> bool:
   """Returns whether a tensor is computed as a pattern's, for some argument of the pattern.
 
-  `same` has nodes, and tensors of the argument, that stand for those of the pattern; it is added
-  to.
+  Args:
+    pattern: tensor of another expression.
+    found: tensor.
+    same: nodes, and tensors of the argument, that stand for those of the pattern; it is added to.
   """
   node, other = pattern.node, tensor.node
   if node.kind == PARAMETER:

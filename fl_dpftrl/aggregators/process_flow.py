@@ -40,8 +40,9 @@ class Release(NamedTuple):
 class Masks:
   """Dependence of the tensors of an expression.
 
-  It is known of some tensors; others of the argument follow from nothing. Releases are calls that
-  hide what they are computed from.
+  Args:
+    known: of some tensors; others of the argument follow from nothing.
+    releases: calls that hide what they are computed from.
   """
 
   def __init__(

@@ -13,8 +13,9 @@ from fl_dpftrl.text import streams
 def main(argv: Sequence[str] | None = None) -> None:
   """Runs one command; on bad input prints one line and exits with status 2.
 
-  Given the name of the command and its flags, it runs as a part of this program; None stands for
-  those of the program itself, which a signal then ends in one line.
+  Args:
+    argv: name of the command and its flags, which run as a part of this program; None for those
+      of the program itself, which a signal then ends in one line.
   """
   if argv is None:
     signals.end_at_once('fl-dpftrl: interrupted')

@@ -65,8 +65,9 @@ def gradient(
 ) -> np.ndarray:
   """Returns the gradient of a function of a chain in its gaps, shape [… 2d].
 
-  It takes the derivatives in θ and ω, shape [… d], in points, of which 1 stays, and in sum_scales,
-  both of shape [… d + 1].
+  Args:
+    d_decays, d_scales: derivatives in θ and in ω, shape [… d].
+    d_points, d_sum_scales: those in points, of which 1 stays, and in sum_scales, [… d + 1].
   """
   size = this.complements.shape[-1]
   d_logs, d_places = np.empty((2,) + this.complements.shape)

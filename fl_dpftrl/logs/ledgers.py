@@ -115,8 +115,10 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
   def reserve(self, first: int, cohorts: Sequence[id_columns.Ids], timestamp: int) -> None:
     """Begins rounds whose cohorts are known before, at the cost of one: all are used up.
 
-    The first is the next round, and the timestamp the UTC second of all; errors are those of
-    `append`.
+    Args:
+      first: the next round, which is num_rounds.
+      cohorts: device ids of each round.
+      timestamp: UTC second of the rounds.
     """
     self.begin(first, [id_columns.column(device_ids) for device_ids in cohorts], timestamp)
 

@@ -63,9 +63,14 @@ class RoundTimes(NamedTuple):
 
 
 def read(sources: Sequence[readers.Source], num_rounds: int) -> RoundTimes | None:
-  """Reads the times of the rounds of a log whose layout names a timestamp; None without any row.
+  """Reads the times of a log's rounds; None without any row.
 
-  LogError for a round from num_rounds on, and a row whose timestamp is missing or of another form.
+  Args:
+    sources: files of the log, whose layout names a timestamp.
+    num_rounds: upper limit that all rounds must be below.
+
+  Raises:
+    LogError: for a row whose timestamp is missing or of another form.
   """
   parts = [part for source in sources for part in _beginnings(source, num_rounds)]
   if not parts:

@@ -152,8 +152,13 @@ class UnitTable:
   ) -> tuple[np.ndarray, np.ndarray]:
     """Returns who owns devices in rounds: a pair for each device and owner.
 
-    The rounds are of the devices, or one for all. Returns places in device_ids, ascending, and
-    numbers of units; a device without an owner in its round has none.
+    Args:
+      device_ids: shape [num_ids], of any text type or int64.
+      rounds: shape [num_ids], or one for all.
+
+    Returns:
+      Places in device_ids, ascending, and numbers of units; both of shape [num_pairs]. A device
+      without an owner in its round has none.
     """
     known = self._devices.dictionary
     if pa.types.is_integer(known.type) != pa.types.is_integer(device_ids.type):

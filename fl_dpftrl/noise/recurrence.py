@@ -28,9 +28,12 @@ _BYTES = 8
 
 
 class Normal(NamedTuple):
-  """A normal of a round, as a vector of integers round(scale · ξ) times a weight.
+  """A normal of a round, as a vector of integers round(scale · ξ) that is multiplied.
 
-  The round is the one that draws it first, and the scale as `normals.Normals.fill` takes it.
+  Attributes:
+    round_index: the round that draws it first.
+    scale: as `normals.Normals.fill` takes it.
+    weight: factor of the integers.
   """
 
   round_index: int

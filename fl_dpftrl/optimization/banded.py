@@ -352,7 +352,9 @@ def toeplitz(coefficients: np.ndarray, num_rounds: int) -> np.ndarray:
 def refine(ratios: np.ndarray, num_bands: int, num_rounds: int) -> np.ndarray:
   """Interpolates factors of a larger matrix's entries from a smaller matrix.
 
-  Factors are by columns, [j, u], positive within the matrix, and there are factors beyond it too.
+  Args:
+    ratios: factors of the smaller matrix by columns, [j, u], positive within it.
+    num_bands, num_rounds: shape of the result, with factors beyond the matrix too.
   """
   bands, rounds = ratios.shape
   within = np.minimum(np.arange(rounds), rounds - 1 - np.arange(bands)[:, None])

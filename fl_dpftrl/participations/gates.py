@@ -11,9 +11,11 @@ MAX_PARTICIPATIONS, MIN_SEP, BIN, OWN = 'max_participations', 'min_sep', 'bin', 
 
 
 class MinSepGate:
-  """A gate that admits devices by a schema, not a fixed separation, and the rounds of each device.
+  """A gate that admits devices by a schema and the rounds of each device.
 
-  In bins, they are admitted again only after a multiple of min_sep rounds.
+  Args:
+    schema: the schema, not a fixed separation.
+    in_bins: whether devices are admitted again only after a multiple of min_sep rounds.
   """
 
   def __init__(self, schema: schemas.MinSep, *, in_bins: bool = False):

@@ -171,8 +171,10 @@ class PerUnit(promised.Promised):
 class UnitGate:
   """A gate that admits devices by their owners' rounds.
 
-  `owners`, a function as `UnitTable.owners`, is set before use. `seen` is the gate itself, as
-  admission asks for the rounds of devices.
+  Attributes:
+    owners: function that returns who owns devices in a round, as `UnitTable.owners` does; set
+      before use.
+    seen: itself, as admission asks for the rounds of devices.
   """
 
   owners: Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]

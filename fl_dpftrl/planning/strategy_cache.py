@@ -47,8 +47,10 @@ def search(
 ) -> base.Strategy:
   """Returns the candidate's best strategy: that of the cache, if there is one of this problem.
 
-  Without a cache it searches anew and keeps nothing. Options are further keywords of
-  `registry.optimize`, such as a size or horizons.
+  Args:
+    participation: schema, or loss budget of a run without an end.
+    cache: folder; None to search anew and to keep nothing.
+    options: further keywords of `registry.optimize`, such as a size or horizons.
   """
   goal = {'objective': objective, 'workload': workload}
   find = lambda: candidate.find(participation, progress=progress, **goal, **options)

@@ -196,9 +196,11 @@ def made_for(strategy: base.Strategy, num_rounds: int, *, by_unit: bool = False)
 def gram(strategy: base.Strategy, num_rounds: int) -> pa.Table:
   """Returns the terms of squared sensitivities, by pairs of rounds i ≤ j.
 
-  They are x = X[i, i], and 2 X[i, j] for i < j, of X = CᵀC; those of 0 are left out. ValueError for
-  more than MOST_ROUNDS rounds, or than the strategy has, and if X has a negative entry, so that the
-  sum of a device's terms is not its square.
+  They are x = X[i, i], and 2 X[i, j] for i < j, of X = CᵀC; those of 0 are left out.
+
+  Raises:
+    ValueError: for more than MOST_ROUNDS rounds, or than the strategy has, and if X has a negative
+      entry, so that the sum of a device's terms is not its square.
   """
   base.check_num_rounds(strategy, num_rounds)
   if num_rounds > MOST_ROUNDS:

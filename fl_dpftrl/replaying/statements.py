@@ -293,8 +293,11 @@ class Statement:
     covers: the largest number of participations, the most devices of one unit in a round, the least
     separation, whether the declared schema or the stated shuffling holds, whether the run is void,
     and the number of rounds if the log does not state it. The digest of a log is left out: whoever
-    knows all of its rows but a few could try values for those until it is right. ValueError for a
-    run of secret draws, whose log is as secret as they are.
+    knows all of its rows but a few could
+    try values for those until it is right.
+
+    Raises:
+      ValueError: for a run of secret draws, whose log is as secret as they are.
     """
     for run in self.runs:
       run.claim.answers.check_public()

@@ -64,7 +64,11 @@ def admit(
 ) -> Admission:
   """Returns who may take part in the next round; records nothing.
 
-  Candidates beyond at_most are left out, and are not among those turned away.
+  Args:
+    gate: the gate of the participation.
+    device_ids: candidates.
+    at_most: size of the cohort; further candidates are left out, and are not among those turned
+      away.
   """
   t, column = gate.seen.num_rounds, id_columns.column(device_ids)
   ids = column.to_numpy(zero_copy_only=False)

@@ -164,8 +164,9 @@ class Guard(contextlib.AbstractContextManager['Guard']):
   def extend_units(self, units: unit_tables.Given) -> None:
     """Takes a table of units over that has further rows, from the next round on.
 
-    LogError for a table whose first rows are not those of the one so far, and for a further row of
-    a round that was begun.
+    Raises:
+      LogError: for a table whose first rows are not those of the one so far, and for a further row
+        of a round that was begun.
     """
     table = unit_tables.opened(units)
     if self.units is None:
@@ -205,8 +206,9 @@ class Guard(contextlib.AbstractContextManager['Guard']):
   def check(self, device_ids: id_columns.Ids, *, at_most: int | None = None) -> admission.Admission:
     """Returns what `admit` would, without recording anything.
 
-    BudgetSpentError if the next round would pass the budget; ValueError for malformed ids, or
-    at_most where participation is drawn.
+    Raises:
+      BudgetSpentError: if the next round would pass the budget.
+      ValueError: for malformed ids, or at_most where participation is drawn.
     """
     return self._checked(self.num_rounds, device_ids, at_most)
 

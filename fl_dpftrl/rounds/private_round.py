@@ -82,8 +82,10 @@ class Round:
   def end(self) -> None:
     """Marks the row of noise as used, durably, and makes the mean.
 
-    ValueError for a round that is not open; for one with fewer updates than at_least it has failed
-    then, as with OSError, if the mark cannot be written.
+    Raises:
+      ValueError: for a round that is not open, and for one with fewer updates than at_least,
+        which has failed then.
+      OSError: if the mark cannot be written: it failed.
     """
     aggregator = self._aggregator
     with self._ended():  # No update is halfway in the sum.

@@ -92,8 +92,9 @@ class Release:
   def extra(self, outcomes: Sequence[int], values: np.ndarray | None) -> np.ndarray:
     """Returns the sum of the extra coordinates of devices, int64, in whole units.
 
-    The outcome of a device is 0, or 1 for a clipped, 2 for a zeroed, 3 for a rejected update.
-    Values are metrics of the devices, shape [devices, metrics]; None for zeros.
+    Args:
+      outcomes: for each device 0, or 1 for a clipped, 2 for a zeroed, 3 for a rejected update.
+      values: metrics of the devices, shape [devices, metrics]; None for zeros.
     """
     totals = np.zeros(len(self.names), np.int64)
     if self._has_counts:
@@ -129,9 +130,13 @@ class Release:
     return np.stack(columns, axis=1)
 
   def mean(self, total: np.ndarray, row: np.ndarray | None, clip_norm: float, dtype: Any) -> Any:
-    """Returns the noised mean of the updates, a vector of all coordinates, of a type.
+    """Returns the noised mean of the updates, a vector of all coordinates.
 
-    The total is in whole units, int64, and the row of noise on the lattice; None without noise.
+    Args:
+      total: sum of all coordinates, int64, in whole units.
+      row: row of noise, int64, on the lattice; None without noise.
+      clip_norm: clip norm of the round.
+      dtype: type of the mean.
     """
     mean = np.empty(self._num_coordinates, dtype)
     scale = self.unit.size * clip_norm / self.report_goal

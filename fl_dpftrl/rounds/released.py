@@ -46,7 +46,11 @@ class ReleasedTable:
   ):
     """Reads the file if it is there; ValueError for one of another run, or that is damaged.
 
-    It is made with the first round that has extra coordinates. The run has had num_rounds rounds.
+    Args:
+      path: of the file, which is made with the first round that has extra coordinates.
+      release: coordinates of the run.
+      clip_norm: of all rounds, or its rule.
+      num_rounds: rounds of the run so far.
     """
     self._path, self._release, self._rule = path, release, clip_norm
     self._columns = [_ROUND, _CLIP_NORM, *release.names]

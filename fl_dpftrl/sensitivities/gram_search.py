@@ -126,8 +126,14 @@ def _worst_run(
 def worst_square(gram: np.ndarray, min_sep: int, most: int) -> tuple[float, bool] | None:
   """Returns a bound on the worst ‖C u‖² under min-sep, and whether it is exact.
 
-  It is exact to a relative 1e-12, and None if only the bounds would take too long. The length of
-  the search depends only on sizes, so that the same X gives the same result everywhere.
+  Args:
+    gram: X, shape [num_rounds, num_rounds], symmetric.
+    most: k, at least 1.
+
+  Returns:
+    The square and whether it is exact, to a relative 1e-12; None if only the bounds would take
+    too long. The length of the search depends only on sizes, so that the same X gives the same
+    result everywhere.
   """
   if len(gram) ** 2 * most > _MOST_STEPS:
     return None

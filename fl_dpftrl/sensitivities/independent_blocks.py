@@ -61,11 +61,17 @@ def repeated(
 def worst_closest(
   block_rounds: int, schema: schemas.MinSep, squares: Callable[[int], np.ndarray]
 ) -> kinds.Sensitivity | None:
-  """Returns the sensitivity if the earliest, closest rounds are worst; None if it takes too long.
+  """Returns the sensitivity if the earliest, closest rounds are worst.
 
   In each block, such rounds also leave the most room for later blocks. So only the number of
-  participations in each block has to be chosen. `squares` of a count has shape [m]: the worst
-  square of a block whose first participation has m rounds after it.
+  participations in each block has to be chosen.
+
+  Args:
+    squares: function count → [m], the worst square of a block whose first participation has m
+      rounds after it.
+
+  Returns:
+    The exact value; None if it would take too long.
   """
   blocks = sizes(schema.num_rounds, block_rounds)
   if len(blocks) * schema.participations**3 > _MOST_STEPS:

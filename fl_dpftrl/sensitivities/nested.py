@@ -100,7 +100,9 @@ def repeated_sensitivity(
 ) -> kinds.Sensitivity:
   """Returns the sensitivity of copies of such a C, one after the other.
 
-  `blocks` maps a number of rounds to the nodes over that many of a copy; the last may be cut short.
+  Args:
+    blocks: maps a number of rounds to the nodes over that many rounds of a copy.
+    block_rounds: rounds of each copy; the last may be cut short.
   """
   count, rest = divmod(schema.num_rounds, block_rounds)
   block = repeated(blocks(block_rounds), count)
@@ -110,12 +112,18 @@ def repeated_sensitivity(
 
 
 def worst_square(block: Block, schema: schemas.MinSep) -> tuple[int, bool]:
-  """Returns the largest ‖C u‖² over min-sep patterns, or a bound on it, and whether it is exact.
+  """Returns the largest ‖C u‖² over min-sep patterns, and whether it is exact.
 
   The first rounds, as close as allowed, are often the worst pattern, but not always. Example: a
-  tree of 16 rounds, with 5 participations 3 apart. Rounds 1, 4, 7, 12, 15 give 57, and rounds 0, 3,
-  6, 9, 12 give 55. The square may be a bound for tens of thousands of participations. The block is
-  of all rounds of the schema.
+  tree of 16 rounds, with 5 participations 3 apart. Rounds 1, 4, 7, 12, 15 give 57, and rounds
+  0, 3, 6, 9, 12 give 55.
+
+  Args:
+    block: block of all rounds of the schema.
+
+  Returns:
+    A whole number that is at least the largest square, and whether it is the largest. It may
+    not be for tens of thousands of participations.
   """
   if block.length != schema.num_rounds:
     raise ValueError(f'block must have {schema.num_rounds} rounds, got {block.length}')

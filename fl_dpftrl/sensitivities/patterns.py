@@ -85,9 +85,13 @@ def most_of_both(first: np.ndarray, second: np.ndarray, size: int) -> np.ndarray
 def worst_squares(grams: np.ndarray, sweeps: int = 2000) -> tuple[np.ndarray, np.ndarray]:
   """Bounds the largest Σ X[i, j] ⟨uᵢ, uⱼ⟩ over unit vectors, for each of several X.
 
-  The X are symmetric, of shape [patterns, k, k]. After the sweeps over all updates a bound is left
-  as it is. Returns bounds that are never below the largest values, and which of them are exact, to
-  a relative 1e-10.
+  Args:
+    grams: shape [patterns, k, k], each symmetric.
+    sweeps: sweeps over all updates, after which a bound is left as it is.
+
+  Returns:
+    Bounds that are never below the largest values, shape [patterns]; and which of them are
+    exact, to a relative 1e-10.
   """
   grams = np.asarray(grams, dtype=np.float64)
   bounds = np.abs(grams).sum(axis=(1, 2))
@@ -167,10 +171,17 @@ def pattern_sensitivity(
 def pattern_squares(
   entries: kinds.Entries, rounds: np.ndarray, sizes: np.ndarray
 ) -> tuple[np.ndarray, bool]:
-  """Returns the squared sensitivity of many patterns at once, and whether all of them are exact.
+  """Returns the squared sensitivity of many patterns at once.
 
-  The value of a pattern does not depend on the others; where it is not exact, it is as in
-  `pattern_sensitivity`. Rounds are those of one pattern after the other, and sizes their numbers.
+  The value of a pattern does not depend on the other patterns.
+
+  Args:
+    rounds: rounds of one pattern after the other, shape [sum of sizes].
+    sizes: rounds of each pattern, shape [patterns].
+
+  Returns:
+    Squares, shape [patterns]; and whether all of them are exact, rather than upper bounds as in
+    `pattern_sensitivity`.
   """
   squares, exact = np.zeros(sizes.size), True
   ends = np.cumsum(sizes)
