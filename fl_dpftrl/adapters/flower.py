@@ -64,7 +64,7 @@ def answer_round(
   """Answers a message to train as a site that trusts nobody outside of it: docs/sites.md.
 
   The reply has the model plus the private mean over people of the site, under the key of the model,
-  and the same weight at every site. Other args are those of `sites.next_model`.
+  and the same weight at every site. The other arguments are those of `sites.next_model`.
   """
   ((key, record),) = message.content.array_records.items()
   model = {name: array.numpy() for name, array in record.items()}
