@@ -1,17 +1,26 @@
-"""What lets TFF run beside current packages: all of it together, and each part is still needed."""
+"""What lets TFF run beside current packages: all of it together, and each part is still needed.
+
+In the process that has all of it, a program runs that has nothing of fl_dpftrl.
+"""
 
 import os
+import pathlib
+import shutil
 import subprocess
 import sys
 
 import pytest
 
+from tff_inprocess import memory
+
+ROOT = pathlib.Path(__file__).parents[2]
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
 # TensorFlow is imported once, and forked for each of the parts that may be missing.
 PROGRAM = """
-import atexit, os, sys
+import atexit, os, runpy, sys
 import tensorflow as tf, tff_compatibility as without
+print(runpy.run_path({memory!r})['uses_one_dnn'](), flush=True)
 for name, part in {parts}.items():
   if not os.fork():
     os.dup2(os.open(name, os.O_CREAT | os.O_WRONLY), 2)
@@ -26,6 +35,8 @@ model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(2,))])
 spec = (tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1]))
 loss = tf.keras.losses.MeanSquaredError()
 tff.learning.models.from_keras_model(model, loss=loss, input_spec=spec)
+runpy.run_path('in_process.py', run_name='__main__')  # Only where nothing is missing.
+sys.stdout.flush()
 tff.jax.computation(lambda x: x)
 """
 OTHERS = """for name in list(without.STUBS)[2:]: del without.STUBS[name]
@@ -35,14 +46,38 @@ STUB = 'del without.STUBS[list(without.STUBS)[{}]]'
 PARTS = dict(nothing='', jax=STUB.format(0), estimators=STUB.format(1), others=OTHERS)
 
 
-@pytest.fixture(scope='module')
-def errors(tmp_path_factory):
-  """What TFF prints without each of these."""
-  environment = {name: v for name, v in os.environ.items() if name != 'TF_USE_LEGACY_KERAS'}
+@pytest.fixture(name='streams', scope='module')
+def fixture_streams(tmp_path_factory):
+  """What TFF prints without each of these, and the output of the program."""
   folder = tmp_path_factory.mktemp('errors')
-  program = [sys.executable, '-c', PROGRAM.format(parts=PARTS)]
-  subprocess.run(program, env=environment, cwd=folder, capture_output=True, check=True)
-  return {name: (folder / name).read_text() for name in PARTS}
+  shutil.copytree(ROOT / 'tff_inprocess', folder / 'tff_inprocess')
+  shutil.copy(ROOT / 'examples/in_process.py', folder)
+  (folder / 'fl_dpftrl.py').write_text('raise ImportError("fl_dpftrl is not here")\n')
+  environment = {name: v for name, v in os.environ.items() if name != 'TF_USE_LEGACY_KERAS'}
+  environment |= {'PYTHONPATH': str(folder), 'TF_ENABLE_ONEDNN_OPTS': '1'}  # Of these tests: 0.
+  program = PROGRAM.format(parts=PARTS, memory=str(folder / 'tff_inprocess' / 'memory.py'))
+  done = subprocess.run(
+    [sys.executable, '-c', program], env=environment, cwd=folder, capture_output=True, text=True
+  )
+  assert done.returncode == 0, done.stderr
+  return {name: (folder / name).read_text() for name in PARTS}, done.stdout.splitlines()
+
+
+@pytest.fixture(name='errors', scope='module')
+def fixture_errors(streams):
+  return streams[0]
+
+
+def test_a_program_that_knows_no_privacy_runs_in_process(streams):
+  losses = [float(line.split()[-1]) for line in streams[1][1:]]
+  assert len(losses) == 10 and losses[-1] < 0.01 < losses[0]
+
+
+def test_a_process_that_uses_onednn_is_seen(streams):
+  """Its clients train one at a time; see test_clients.py."""
+  errors, lines = streams
+  assert lines[0] == 'True' and not memory.uses_one_dnn()
+  assert 'clients train one at a time' in errors['nothing']
 
 
 def test_models_are_built_and_no_worker_complains_at_the_end(errors):
