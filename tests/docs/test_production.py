@@ -70,16 +70,19 @@ def test_a_contained_process_is_nobody_and_writes_only_its_volume(tmp_path):
 
 @pytest.mark.slow
 def test_a_contained_run_and_its_evidence_need_only_the_volume(tmp_path):
-  example, program = (
-    ROOT / 'examples/any_loop.py',
-    pathlib.Path(sys.executable).parent / 'fl-dpftrl',
-  )
+  program = pathlib.Path(sys.executable).parent / 'fl-dpftrl'
+  # Twelve rounds: each device is turned away once, and no file of the run comes later.
+  text = (ROOT / 'examples/any_loop.py').read_text()
+  (tmp_path / 'loop.py').write_text(text.replace(', 20, 60\n', ', 20, 12\n'))
   flags = '--delta=1e-6 --evidence=/tmp/data/evidence --report=/tmp/data/privacy.html'
-  script = f'{sys.executable} {example} /tmp/data/run\n{program} replay /tmp/data/run {flags}'
+  script = (
+    f'{sys.executable} /tmp/data/loop.py /tmp/data/run\n{program} replay /tmp/data/run {flags}'
+  )
   done = contained(tmp_path, '/bin/sh', '-ec', script)
   assert done.returncode == 0, done.stderr
   (line,) = done.stderr.splitlines()  # No warning that a folder cannot be written.
   assert line.startswith('fl-dpftrl: digest of /tmp/data/evidence')
+  assert 'round 12: ' in done.stdout and 'round 13: ' not in done.stdout
   assert dpftrl.verify(tmp_path / 'evidence').passed and (tmp_path / 'privacy.html').exists()
 
 
