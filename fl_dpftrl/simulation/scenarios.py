@@ -30,11 +30,11 @@ class Scenario:
     strategy: C, or its file or name, by which devices meter their losses; with loss_budget.
     seed: seed of all random draws.
     availability: 'nightly', 'always', the path of a Parquet table of times (see
-      `traces.read_traces`), or an availability of `fl_dpftrl.simulation`.
+      `trace_tables.read_traces`), or an availability of `fl_dpftrl.simulation`.
     clients_per_round: number of devices chosen per round; None for 130 % of the report goal.
     dropout: fraction of the chosen devices that never report.
-    devices: other attributes of `simulation.population.Population`, by name.
-    rounds: other attributes of `simulation.server.Server`, by name.
+    devices: other attributes of `simulation.populations.Population`, by name.
+    rounds: other attributes of `simulation.servers.Server`, by name.
   """
 
   population: int
