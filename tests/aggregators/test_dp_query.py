@@ -31,7 +31,9 @@ CLIENTS = [client(0, 0.01), client(1, 10.0), client(2, np.nan), client(3, 1e6)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  'strategy', [BLT, tree_online.TreeOnline()], ids=lambda strategy: strategy.family
+  'strategy',
+  [pytest.param(BLT, marks=pytest.mark.thorough), tree_online.TreeOnline()],
+  ids=lambda strategy: strategy.family,
 )
 def test_gives_the_results_of_the_factory(strategy):
   aggregator = make(strategy, clip_norm=2.0, zeroing_norm=1e3, noise_seed=11, memory='auto')

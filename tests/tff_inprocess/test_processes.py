@@ -10,9 +10,9 @@ pytestmark = pytest.mark.tff
 
 # FedProx is weighted averaging with another loss, which `secure` has too, with the clipping of `dp`
 # and `robust`.
-# Of families: some buffers, and as many as the round needs; tests/aggregators has each.
+# Of families, the one with buffers in each round; tests/aggregators has others in process.
 LESS = {'dp', 'fed_prox', 'robust', 'weighted'}
-ALWAYS = {golden.FAMILY + name for name in ('blt', 'tree_online')}
+ALWAYS = {f'{golden.FAMILY}blt'}
 # By one thread and by eight too: how clients share them does not depend on what they compute.
 BY_THREADS = {'unweighted', f'{golden.FAMILY}blt'}
 PROCESSES = [
