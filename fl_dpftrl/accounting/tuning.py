@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from scipy import optimize, special
+import scipy
 
 from fl_dpftrl import checks
 from fl_dpftrl.accounting import guarantees
@@ -108,7 +108,7 @@ class Tuning:
       weights = (1.0 - 1.0 / self.mean) ** (numbers - 1)
     else:
       mean = lambda ratio: ratio / ((1.0 - ratio) * -math.log1p(-ratio)) - self.mean
-      weights = optimize.brentq(mean, 1e-17, 1.0 - 1e-9) ** numbers / numbers
+      weights = scipy.optimize.brentq(mean, 1e-17, 1.0 - 1e-9) ** numbers / numbers
     return weights / weights.sum()
 
   @property
@@ -153,7 +153,7 @@ class Tuning:
     excess = lambda epsilon: self.log_delta(mu, epsilon) - math.log(remaining(high))
     if excess(0.0) <= 0.0:
       return 0.0
-    root = optimize.brentq(excess, 0.0, high, xtol=1e-12, rtol=1e-12)
+    root = scipy.optimize.brentq(excess, 0.0, high, xtol=1e-12, rtol=1e-12)
     return math.nextafter(root * (1.0 + 1e-10) + 1e-11, math.inf)
 
   def sentence(self, run: guarantees.Guarantee) -> str:
@@ -179,8 +179,8 @@ def _bends_of(chances: bytes, mu: float) -> tuple[np.ndarray, np.ndarray]:
   terms = np.frombuffer(chances)
   slope = np.polynomial.Polynomial(terms * np.arange(1, len(terms) + 1))  # f′
   # Cells of t, from 1 down to 0: g at the lower end of each, and g(top) at the upper end.
-  a = slope(np.append(special.ndtr(-_ENDS[::-1]), 1.0)) * (1.0 + _SLACK)
-  b = slope(np.append(0.0, special.ndtr(-_ENDS[::-1] - mu))) * (1.0 - _SLACK)
+  a = slope(np.append(scipy.special.ndtr(-_ENDS[::-1]), 1.0)) * (1.0 + _SLACK)
+  b = slope(np.append(0.0, scipy.special.ndtr(-_ENDS[::-1] - mu))) * (1.0 - _SLACK)
   hull = [(0.0, 0.0)]  # The largest of the lines a r − b is their lower convex hull, as (a, b).
   for point in zip(a.tolist(), b.tolist()):
     while len(hull) > 1 and _is_above(hull[-2], hull[-1], point):
@@ -203,10 +203,12 @@ def _is_above(first: tuple, middle: tuple, last: tuple) -> bool:
 def _curve(mu: float, epsilon: np.ndarray) -> np.ndarray:
   """Returns δ₁(ε) = Φ(−a) − e^ε Φ(−a − μ) with a = ε/μ − μ/2, for any real ε, rounded up."""
   a = epsilon / mu - 0.5 * mu
-  mills = lambda x: special.erfcx(x / math.sqrt(2.0)) * math.sqrt(0.5 * math.pi)
+  mills = lambda x: scipy.special.erfcx(x / math.sqrt(2.0)) * math.sqrt(0.5 * math.pi)
   near = np.maximum(a, -5.0)
   far = mills(near) - mills(near + mu)
   small = np.exp(-0.5 * near**2) / math.sqrt(2.0 * math.pi) * far * (1.0 + 1e-13 / mu)
   with np.errstate(over='ignore', invalid='ignore'):
-    large = special.ndtr(-a) - np.exp(np.minimum(epsilon, 700.0)) * special.ndtr(-a - mu)
+    large = scipy.special.ndtr(-a) - np.exp(np.minimum(epsilon, 700.0)) * scipy.special.ndtr(
+      -a - mu
+    )
   return np.where(a >= -5.0, small, large) * (1.0 + _SLACK)

@@ -9,7 +9,7 @@ Source: Mironov 2012 (On significance of the least significant bits for differen
 """
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from fl_dpftrl.auditing import result
 
@@ -26,7 +26,7 @@ def check(present: np.ndarray, absent: np.ndarray, alpha: float) -> result.Check
     merged = _merged(pair)
     if merged.shape[1] < 2:  # Too few, or all alike.
       continue
-    test = stats.chi2_contingency(merged, correction=False)
+    test = scipy.stats.chi2_contingency(merged, correction=False)
     statistic, freedom = statistic + test.statistic, freedom + test.dof
     if test.statistic / max(1, test.dof) > worst:
       worst = test.statistic / max(1, test.dof)
@@ -34,7 +34,7 @@ def check(present: np.ndarray, absent: np.ndarray, alpha: float) -> result.Check
   return result.Check(
     name='low_bits',
     statistic=float(statistic),
-    highest=float(stats.chi2.isf(alpha, freedom)) if freedom else None,
+    highest=float(scipy.stats.chi2.isf(alpha, freedom)) if freedom else None,
     where=where,
     meaning='the last bits of released numbers show that a device took part',
   )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special, stats
+import scipy
 
 from fl_dpftrl.auditing import result
 
@@ -93,14 +93,14 @@ def _scale(
 ) -> result.Check:
   """Tests the most unusual of several sums of squares."""
   degrees = np.broadcast_to(degrees, squares.shape)
-  tails = np.minimum(special.chdtr(degrees, squares), special.chdtrc(degrees, squares))
+  tails = np.minimum(scipy.special.chdtr(degrees, squares), scipy.special.chdtrc(degrees, squares))
   worst, level = int(np.argmin(tails)), alpha / (2 * squares.size)
   scaled = lambda square: math.sqrt(float(square) / degrees[worst])
   return result.Check(
     name=name,
     statistic=scaled(squares[worst]),
-    lowest=scaled(stats.chi2.ppf(level, degrees[worst])),
-    highest=scaled(stats.chi2.isf(level, degrees[worst])),
+    lowest=scaled(scipy.stats.chi2.ppf(level, degrees[worst])),
+    highest=scaled(scipy.stats.chi2.isf(level, degrees[worst])),
     where=place(worst),
     meaning='there is more or less noise than claimed; a round is judged given those before it',
   )
@@ -130,7 +130,7 @@ def _shape(whitened: np.ndarray, alpha: float) -> result.Check:
   scales = np.sqrt(np.square(whitened).mean(axis=(0, 2), keepdims=True))
   distance = 1.0
   if (scales > 0.0).all():
-    ordered = special.ndtr(np.sort((whitened / scales).ravel()))
+    ordered = scipy.special.ndtr(np.sort((whitened / scales).ravel()))
     steps = np.arange(ordered.size + 1) / ordered.size
     distance = float(max((steps[1:] - ordered).max(), (ordered - steps[:-1]).max()))
   return result.Check(
@@ -147,8 +147,8 @@ def _tail(whitened: np.ndarray, alpha: float) -> result.Check:
   return result.Check(
     name='noise_tail',
     statistic=float(np.abs(whitened).max()),
-    lowest=float(stats.norm.isf(-math.expm1(math.log(alpha / 2) / size) / 2.0)),
-    highest=float(stats.norm.isf(-math.expm1(math.log1p(-alpha / 2) / size) / 2.0)),
+    lowest=float(scipy.stats.norm.isf(-math.expm1(math.log(alpha / 2) / size) / 2.0)),
+    highest=float(scipy.stats.norm.isf(-math.expm1(math.log1p(-alpha / 2) / size) / 2.0)),
     meaning='the noise is cut off, or has outliers',
   )
 
@@ -182,7 +182,7 @@ def _rows_uncorrelated(noise: NoiseSamples, alpha: float) -> result.Check:
     units = rows / np.where(norms > 0.0, norms, 1.0)
     products = np.abs(np.triu(units @ units.T, 1))
     t, u = divmod(int(np.argmax(products)), num_rounds)
-    quantile = float(stats.t.isf(alpha / (2 * num_pairs), rows.shape[1] - 1))
+    quantile = float(scipy.stats.t.isf(alpha / (2 * num_pairs), rows.shape[1] - 1))
     limit = quantile / math.hypot(math.sqrt(rows.shape[1] - 1), quantile)
     if limit < _ONE:
       correlations.append((float(products[t, u]), limit, f'{part}rounds {t} and {u}'))

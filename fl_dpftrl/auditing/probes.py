@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from fl_dpftrl.auditing import result, subjects
 
@@ -51,7 +51,7 @@ def checks(
   responses = _measure(subject, clip_norm, covariance)
   finite = [r for r in responses if math.isfinite(r.value)]
   bad = [r.name for r in responses if not math.isfinite(r.value)]
-  quantile = float(stats.norm.isf(alpha / (2 * len(responses))))
+  quantile = float(scipy.stats.norm.isf(alpha / (2 * len(responses))))
   margin = lambda r: _ROUNDING + quantile * r.deviation
   clipped = max(finite, key=lambda r: r.value - margin(r), default=None)
   inside = [r for r in responses if r.norm == _INSIDE]

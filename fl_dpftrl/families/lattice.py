@@ -18,8 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import scipy.linalg
-import scipy.signal
+import scipy
 
 from fl_dpftrl.families import base, linear_noise
 

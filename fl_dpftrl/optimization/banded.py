@@ -29,8 +29,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.optimize
-from scipy import signal
+import scipy
 
 from fl_dpftrl import workloads
 from fl_dpftrl.families import banded, bands
@@ -328,12 +327,12 @@ def root_coefficients(num_rounds: int, num_bands: int, momentum: float = 0.0) ->
   if momentum:
     decaying = root * momentum ** np.arange(num_bands)
     root = np.convolve(root, decaying)[:num_bands]
-    column = signal.lfilter([1.0], [1.0, -momentum], column)
+    column = scipy.signal.lfilter([1.0], [1.0, -momentum], column)
 
   def log_loss(log_shift):
     raised = root + math.exp(log_shift)
     with np.errstate(over='ignore', invalid='ignore'):
-      response = signal.lfilter([1.0], raised, column)
+      response = scipy.signal.lfilter([1.0], raised, column)
       loss = np.sum(counts * response**2) * np.sum(raised**2)
     return math.log(loss) if np.isfinite(loss) else math.inf
 

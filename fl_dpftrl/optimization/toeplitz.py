@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-import scipy.optimize
+import scipy
 
 from fl_dpftrl import workloads
 from fl_dpftrl.families import banded_toeplitz

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy import signal
+import scipy
 
 from fl_dpftrl import workloads
 from fl_dpftrl.families import banded_toeplitz, toeplitz
@@ -153,6 +153,6 @@ def _through_inverse(
   adjoint = toeplitz.divide(d_column[::-1], coefficients)[::-1]
   bands, size = coefficients.size, column.size
   if bands * size > _MOST_PRODUCTS:
-    products = signal.fftconvolve(adjoint, column[::-1])[size - 1 :]
+    products = scipy.signal.fftconvolve(adjoint, column[::-1])[size - 1 :]
     return -np.pad(products, (0, max(0, bands - size)))[:bands]
   return -np.array([adjoint[j:] @ column[: size - j] if j < size else 0.0 for j in range(bands)])

@@ -28,8 +28,7 @@ import functools
 import math
 
 import numpy as np
-import scipy.fft
-from scipy import optimize, special
+import scipy
 
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.participations import sampled_gaussian
@@ -114,7 +113,7 @@ class _Law:
     self._target = delta
     small = _BEYOND * delta
     # Beyond it, and beyond it in any of the others, there is less than that.
-    end = math.exp(d / 2.0 - math.sqrt(d) * float(special.ndtri(small / size)))
+    end = math.exp(d / 2.0 - math.sqrt(d) * float(scipy.special.ndtri(small / size)))
     first = end / _FIRST_GRID
     masses = self._masses(_FIRST_GRID, first)
     reach = np.min(
@@ -131,7 +130,7 @@ class _Law:
       return most
     if excess(0.0) <= 0.0:
       return 0.0
-    root, step = optimize.brentq(excess, 0.0, most, xtol=1e-6 * most), 1e-6 * most
+    root, step = scipy.optimize.brentq(excess, 0.0, most, xtol=1e-6 * most), 1e-6 * most
     while excess(root) > 0.0:
       root, step = root + step, 2.0 * step
     return min(root * (1.0 + _SLACK), most)
@@ -161,7 +160,9 @@ class _Law:
     """Returns the law of m − 1 and this one, the error of a mass, and what lies beyond the grid."""
     root = math.sqrt(self._d)
     cut = (math.log(self._step * (len(one) - 1)) + self._d / 2.0) / root
-    lost = (self._size - 1) * special.ndtr(-cut) + special.ndtr(root - cut if biased else -cut)
+    lost = (self._size - 1) * scipy.special.ndtr(-cut) + scipy.special.ndtr(
+      root - cut if biased else -cut
+    )
     tilts = self._tilts(one, self._step)
     moments = self._log_moments(self._x, self._step, biased=biased)
     lost += math.exp(min(float(np.min(moments - tilts * self._step * self._grid)), 0.0))
@@ -197,5 +198,5 @@ class _Law:
 
 def _between(ends: np.ndarray) -> np.ndarray:
   """Returns the probabilities of a standard normal between successive ends."""
-  low, high = special.ndtr(ends), special.ndtr(-ends)
+  low, high = scipy.special.ndtr(ends), scipy.special.ndtr(-ends)
   return np.where(ends[1:] < 0.0, low[1:] - low[:-1], high[:-1] - high[1:])

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import optimize, special
+import scipy
 
 from fl_dpftrl import checks
 from fl_dpftrl.files import json_files
@@ -173,7 +173,7 @@ def estimate(proposal: Proposal, logs: Any, delta: float, most: float) -> float:
   excess = lambda epsilon: float(proposal.values(logs, epsilon).mean()) - delta
   if excess(most) >= 0.0 or excess(0.0) <= 0.0:
     return most if excess(0.0) > 0.0 else 1e-3 * most
-  return max(optimize.brentq(excess, 0.0, most), 1e-3 * most)
+  return max(scipy.optimize.brentq(excess, 0.0, most), 1e-3 * most)
 
 
 def enlarged(gram: np.ndarray) -> np.ndarray:
@@ -187,13 +187,13 @@ def present(gram: np.ndarray, chances: np.ndarray, epsilon: float) -> Proposal:
   root, diagonal, logs = np.linalg.cholesky(gram), gram.diagonal(), np.log(chances)
 
   def log_sum(s: float) -> float:
-    return float(special.logsumexp(logs + 0.5 * (s - 1.0) * diagonal))
+    return float(scipy.special.logsumexp(logs + 0.5 * (s - 1.0) * diagonal))
 
   def log_bound(s: float, at: float) -> float:
-    edge = special.xlogy(s - 1.0, s - 1.0) - s * math.log(s)
+    edge = scipy.special.xlogy(s - 1.0, s - 1.0) - s * math.log(s)
     return math.log(2.0) + s * log_sum(s) - (s - 1.0) * at + edge
 
-  s = float(optimize.minimize_scalar(
+  s = float(scipy.optimize.minimize_scalar(
     lambda u: log_bound(1.0 + math.exp(u), epsilon), bounds=(-7.0, 7.0), method='bounded'
   ).x)  # fmt: skip
   s = 1.0 + math.exp(s)
@@ -224,7 +224,7 @@ def _beliefs(
   for _ in range(4):
     weights = np.eye(len(gram))
     for _ in range(12):
-      weights = special.softmax(logs + scale * weights @ gram - half, axis=1)
+      weights = scipy.special.softmax(logs + scale * weights @ gram - half, axis=1)
     _, index, members = np.unique(
       np.round(weights, 3), axis=0, return_inverse=True, return_counts=True
     )[:3]
@@ -233,12 +233,14 @@ def _beliefs(
     means = beliefs @ gram
 
     def loss(scale: float, means: np.ndarray = means) -> float:
-      return float(np.median(special.logsumexp(logs + scale * means - half, axis=1)))
+      return float(np.median(scipy.special.logsumexp(logs + scale * means - half, axis=1)))
 
     high = 1.0
     while loss(high) < epsilon and high < 1e6:
       high *= 2.0
-    scale = optimize.brentq(lambda x: loss(x) - epsilon, 0.0, high) if loss(0.0) < epsilon else 0.0
+    scale = (
+      scipy.optimize.brentq(lambda x: loss(x) - epsilon, 0.0, high) if loss(0.0) < epsilon else 0.0
+    )
   return scale, beliefs, shares
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from scipy import special, stats
+import scipy
 
 from fl_dpftrl.participation import participation_counts
 
@@ -40,7 +40,7 @@ def bins(happened: participation_counts.RunCounts, num_bins: int) -> Iterator[st
   expected = np.diff(starts, append=seen) * (members.sum() / seen)
   totals = np.add.reduceat(members, starts)
   distance = float(((totals - expected) ** 2 / expected).sum())
-  if stats.chi2.logsf(distance, groups - 1) < math.log(_FALSE_ALARM):
+  if scipy.stats.chi2.logsf(distance, groups - 1) < math.log(_FALSE_ALARM):
     worst = np.abs(totals - expected).argmax()
     yield (
       f'{totals[worst]:,.0f} devices have the bins from {starts[worst]}, where chance makes about'
@@ -161,7 +161,7 @@ def unlikely_regularity(
 ) -> Iterator[str]:
   """Tests whether batch sizes vary too little or too much."""
   rounds, mean = scheme.num_rounds, scheme.batch_size
-  size = stats.binom(scheme.part_size, scheme.sampling_probability)
+  size = scipy.stats.binom(scheme.part_size, scheme.sampling_probability)
   sizes = happened.cohorts.counts
   values, often = np.unique(sizes, return_counts=True)
   value, most = values[often.argmax()], int(often.max())
@@ -231,6 +231,6 @@ def _log_chance(seen: np.ndarray | int, trials: int, mean: float) -> np.ndarray 
   successes = max(mean, _TINY)
   failures = max(trials - mean, _TINY)
   beyond = seen - mean
-  exponent = special.xlog1py(seen, beyond / successes)
-  exponent += special.xlog1py(trials - seen, -beyond / failures)
+  exponent = scipy.special.xlog1py(seen, beyond / successes)
+  exponent += scipy.special.xlog1py(trials - seen, -beyond / failures)
   return math.log(2.0) - exponent

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy import optimize, special
+import scipy
 
 from fl_dpftrl import checks
 from fl_dpftrl.accounting import gaussian
@@ -111,7 +111,7 @@ def effective_noise_multiplier(
   if probability < 1.0:
     variance = 1.0 / (whole * probability) ** 2 / count
     root = min(root, -0.5 * math.log(math.log1p(variance)))
-    root = optimize.brentq(excess, *_bracket(excess, root), xtol=_PRECISION)
+    root = scipy.optimize.brentq(excess, *_bracket(excess, root), xtol=_PRECISION)
     step = _PRECISION
   while excess(root) > 0.0:
     root, step = root + step, 2.0 * step
@@ -170,11 +170,11 @@ def _opposite_delta(a: float, q: float, epsilons: np.ndarray) -> np.ndarray:
   less, scale = (1.0 - q) * np.expm1(epsilons), q * math.exp(-0.5 * a * a)
   root = np.sqrt(less**2 + 4.0 * scale**2 * np.exp(epsilons))
   x = np.log((less + root) / (2.0 * scale)) / a
-  far = np.exp(epsilons + special.log_ndtr(-a - x))
-  return (q * (special.ndtr(a - x) - far) - less * special.ndtr(-x)) * (1.0 + 1e-9)
+  far = np.exp(epsilons + scipy.special.log_ndtr(-a - x))
+  return (q * (scipy.special.ndtr(a - x) - far) - less * scipy.special.ndtr(-x)) * (1.0 + 1e-9)
 
 
 def log_delta(mu: float, epsilons: np.ndarray) -> np.ndarray:
   """Returns ln δ of a Gaussian in floating point; `accounting.gaussian` has the formula."""
-  near, far = (special.log_ndtr(half - epsilons / mu) for half in (0.5 * mu, -0.5 * mu))
+  near, far = (scipy.special.log_ndtr(half - epsilons / mu) for half in (0.5 * mu, -0.5 * mu))
   return near + np.log(-np.expm1(np.minimum(epsilons + far - near, -1e-300)))

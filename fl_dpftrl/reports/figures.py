@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import markupsafe
 import matplotlib.figure
 import numpy as np
+import scipy
 from matplotlib import ticker
 from matplotlib.axes import Axes
-from scipy import special
 
 from fl_dpftrl.text import roundings
 
@@ -107,7 +107,7 @@ def spread(
 
 def least_false_negatives(mu: float, false_positives: float) -> float:
   """Returns Φ(Φ⁻¹(1 − α) − μ), the least false negatives (Dong, Roth and Su 2022, equation 6)."""
-  return float(special.ndtr(-special.ndtri(false_positives) - mu))
+  return float(scipy.special.ndtr(-scipy.special.ndtri(false_positives) - mu))
 
 
 @_looks
@@ -115,7 +115,12 @@ def curve(mu: float) -> Figure:
   """Draws the least false negatives by false positives, beside those of blind guessing."""
   thresholds, axes = np.linspace(-_REACH, _REACH + mu, _STEPS), _axes()
   axes.plot([0.0, 1.0], [1.0, 0.0], color=_SOFT, linewidth=1.2, dashes=(4, 3))
-  axes.plot(special.ndtr(-thresholds), special.ndtr(thresholds - mu), color=_ACCENT, linewidth=1.8)
+  axes.plot(
+    scipy.special.ndtr(-thresholds),
+    scipy.special.ndtr(thresholds - mu),
+    color=_ACCENT,
+    linewidth=1.8,
+  )
   axes.set_xlim(0.0, 1.0)
   axes.set_ylim(0.0, 1.0)
   for axis in (axes.xaxis, axes.yaxis):

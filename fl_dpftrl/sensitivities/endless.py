@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import scipy.signal
+import scipy
 
 from fl_dpftrl.sensitivities import kinds, patterns
 

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from fl_dpftrl import tables
 from fl_dpftrl.files import durable
@@ -111,8 +111,8 @@ def chosen_rate(results: Sequence[Result], metric: Metric) -> float | None:
 
 def margin(values: Sequence[float]) -> float | None:
   """Returns half of the 95 % interval of a mean (Student's t); None for fewer than two values."""
-  quantile = stats.t.ppf(1.0 - 0.5 * _LEVEL, len(values) - 1)
-  return float(quantile * stats.sem(values)) if len(values) > 1 else None
+  quantile = scipy.stats.t.ppf(1.0 - 0.5 * _LEVEL, len(values) - 1)
+  return float(quantile * scipy.stats.sem(values)) if len(values) > 1 else None
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -212,5 +212,5 @@ def _p_value(differences: Sequence[float]) -> float:
   """Returns the p-value of a paired t-test; 1 where nothing can be told."""
   if len(differences) < 2 or not any(differences):
     return 1.0
-  mean, error = statistics.fmean(differences), stats.sem(differences)
-  return float(2.0 * stats.t.sf(abs(mean) / error, len(differences) - 1)) if error else 0.0
+  mean, error = statistics.fmean(differences), scipy.stats.sem(differences)
+  return float(2.0 * scipy.stats.t.sf(abs(mean) / error, len(differences) - 1)) if error else 0.0
