@@ -40,7 +40,7 @@ def check_mechanism(strategy: base.Strategy, num_rounds: int | None = None) -> N
       if isinstance(part, base.Strategy):  # A stamped strategy repeats one.
         check_mechanism(part, num_rounds)
     return
-  if type(strategy).endless_gram is not base.Strategy.endless_gram:
+  if not _inherits(strategy, 'endless_gram'):
     raise ValueError(
       f'endless_gram of {strategy.family} cannot be checked, and a run without an end takes only'
       f' {base.ENDLESS}: give the class endless_gram = dpftrl.Strategy.endless_gram'
@@ -54,7 +54,7 @@ def check_mechanism(strategy: base.Strategy, num_rounds: int | None = None) -> N
     if n == min(_SMALL, longest):
       _check_gram(strategy, matrix)
       _check_sensitivity(strategy, matrix)
-    elif n == longest and not _is_of_matrix(strategy):
+    elif n == longest and not _inherits(strategy, 'sensitivity', 'gram_matrix'):
       _check_sensitivity(strategy, matrix)
   if not strategy.depends_on_num_rounds:
     check_undoes(strategy, strategy.noise(longest), longest, _CHECKED_BUFFERED_ROUNDS)
@@ -62,10 +62,10 @@ def check_mechanism(strategy: base.Strategy, num_rounds: int | None = None) -> N
     _checked[id(strategy), longest] = strategy
 
 
-def _is_of_matrix(strategy: base.Strategy) -> bool:
-  """Returns whether the sensitivity is computed from strategy_matrix, as by default."""
-  names = ('sensitivity', 'gram_matrix')
-  return all(getattr(type(strategy), name) is getattr(base.Strategy, name) for name in names)
+def _inherits(strategy: base.Strategy, *names: str) -> bool:
+  """Returns whether methods are those by default; an attribute of one object may hide them too."""
+  methods = [getattr(getattr(strategy, name), '__func__', None) for name in names]
+  return methods == [getattr(base.Strategy, name) for name in names]
 
 
 def _checked_inverse(strategy: base.Strategy, num_rounds: int) -> np.ndarray:

@@ -191,3 +191,18 @@ def test_a_strategy_is_checked_once_for_as_many_rounds(monkeypatch):
   assert max(calls) == ROUNDS and len(calls) == first
   account(dpftrl.load_strategy('identity'), SCHEMA, **NOISE)
   assert len(calls) == first
+
+
+@pytest.mark.parametrize('name', ['endless_gram', 'sensitivity'])
+def test_an_attribute_of_one_object_hides_no_method(name):
+  """It is right up to seven rounds, beyond which methods of the class by default need no check."""
+  strategy = right(default=0.5)()
+  method = getattr(strategy, name)
+
+  def smaller(*arguments):
+    result = method(*arguments)
+    return bounded(0.5)(result) if arguments[0].num_rounds > 7 else result
+
+  object.__setattr__(strategy, name, smaller)
+  with pytest.raises(ValueError, match=f'{name} of own'):
+    account(strategy, SCHEMA, **NOISE)
